@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "outboard/driver.h"
+#include "runtime/caching_allocator.h"
+#include "runtime/program_cache.h"
+#include "runtime/stream.h"
+
+namespace outboard {
+
+/// One device of a driver: its properties, streams, memory and programs. Lives until process exit.
+class Device {
+ public:
+  Device(const ob_driver* driver, ob_device handle, int index);
+
+  int index() const;
+  const ob_driver& driver() const;
+  ob_device handle() const;
+  const ob_device_properties& properties() const;
+  bool host_accessible() const { return properties().host_accessible != 0; }
+
+  CachingAllocator& allocator();
+  ProgramCache& programs();
+
+  /// Stream 0, the one used unless the caller selects another.
+  Stream& default_stream();
+  /// A stream of the pool (created on first use; round robin over 32). Ids count from 1.
+  Stream& pool_stream();
+  /// The stream with this id. Throws Error(OB_INVALID_ARGUMENT) if there is none.
+  Stream& stream(int64_t id);
+
+  /// Waits for all streams of the device.
+  void synchronize();
+  /// Free and total bytes, from the driver where it can tell, else limit minus reserved.
+  std::pair<uint64_t, uint64_t> memory_info();
+
+ private:
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+/// All devices of the process. Created by `Runtime::initialize`, never destroyed (static destructors
+/// must not race with work still queued); `shutdown` drains queues at interpreter exit.
+class Runtime {
+ public:
+  /// Loads driver libraries in order and opens their devices. A library that cannot be loaded adds a line to
+  /// `problems()` and does not throw. Call once; later calls return the same object.
+  static Runtime& initialize(const std::vector<std::string>& driver_paths);
+  static Runtime& get();
+
+  int device_count() const;
+  /// Throws Error(OB_INVALID_ARGUMENT) for an index out of range, OB_DEVICE_LOST in a forked child.
+  Device& device(int index);
+  const std::vector<std::string>& problems() const;
+
+  /// The calling thread's current device (0 at first).
+  int current_device() const;
+  void set_current_device(int index);
+  /// The calling thread's current stream on a device (its default stream at first).
+  Stream& current_stream(int index);
+  void set_current_stream(Stream& stream);
+
+  /// True in a child process forked after `initialize` found devices. Set by a pthread_atfork handler.
+  bool forked() const;
+  void shutdown() noexcept;
+};
+
+}  // namespace outboard

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+#include "outboard/driver.h"
+
+namespace outboard {
+
+/// A failure of the runtime or of a driver call. `status()` tells the kind; `what()` is the user's text.
+class Error : public std::runtime_error {
+ public:
+  Error(ob_status status, const std::string& message) : std::runtime_error(message), status_(status) {}
+  ob_status status() const { return status_; }
+
+ private:
+  ob_status status_;
+};
+
+/// Device memory is exhausted even after every cached block was given back.
+class OutOfMemoryError : public Error {
+ public:
+  explicit OutOfMemoryError(const std::string& message) : Error(OB_OUT_OF_MEMORY, message) {}
+};
+
+}  // namespace outboard

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/allocation.h"
+#include "runtime/plan.h"
+#include "runtime/stream.h"
+
+namespace outboard {
+
+/// A tensor given to or made by a plan. `allocation` is not owned by the struct.
+/// Geometry pointers must outlive the call they are passed to.
+struct TensorBinding {
+  Allocation* allocation = nullptr;
+  DType dtype = DType::kFloat32;
+  int32_t dim = 0;
+  const int64_t* sizes = nullptr;
+  const int64_t* strides = nullptr;
+  int64_t storage_offset = 0;  ///< elements
+};
+
+struct Input {
+  TensorBinding tensor;
+  Scalar scalar = {0};
+};
+
+/// A result. For kTensor on a new buffer the caller owns one reference of `allocation`.
+struct Result {
+  Output::Kind kind = Output::kNone;
+  Allocation* allocation = nullptr;  ///< kTensor
+  bool new_allocation = false;       ///< false: it belongs to input number `input`
+  uint32_t input = 0;                ///< kInput, or the input viewed
+  DType dtype = DType::kFloat32;
+  std::vector<int64_t> sizes, strides;
+  int64_t storage_offset = 0;
+  Scalar scalar = {0};
+};
+
+/// A tensor as a library function sees it: memory of the device, ready in stream order.
+struct TensorView {
+  ob_ptr data;  ///< element 0 of the view (offset applied)
+  DType dtype;
+  std::vector<int64_t> sizes, strides;
+};
+
+struct LibraryArgument {
+  CallArgument::Kind kind = CallArgument::kNone;
+  TensorView tensor;
+  int64_t integer = 0;  ///< kInt, kBool, kDType, kLayout, kMemoryFormat
+  double number = 0;    ///< kFloat, kFloatSymbol
+  std::string text;
+  std::vector<LibraryArgument> list;
+};
+
+struct LibraryCall {
+  const Step& step;  ///< name, argument_names, fallback
+  Stream& stream;
+  std::vector<LibraryArgument> arguments;
+  std::vector<TensorView> results;
+};
+
+/// Runs one call in stream order; may synchronise the stream. Throws to report failure.
+using LibraryFunction = std::function<void(LibraryCall&)>;
+
+/// Functions a plan may call by name, per process. A name ending in '*' is a prefix ("aten::*").
+class Library {
+ public:
+  static Library& get();
+  void add(const std::string& name, LibraryFunction function);
+  /// nullptr if there is none. The longest match wins.
+  const LibraryFunction* find(const std::string& name) const;
+};
+
+/// What a plan needs from outside while it runs.
+struct ExecutionContext {
+  Stream& stream;
+  /// Next seeds of the generator in force; called by kSeeds.
+  std::function<void(int64_t* seeds, int64_t count)> seeds;
+};
+
+/// Fills `symbols` from the inputs and tells whether every guard holds.
+bool bind(const Plan& plan, const Input* inputs, std::vector<Scalar>& symbols);
+
+/// A plan prepared for one device: kernels resolved, buffers laid out. Thread-safe.
+class Executable {
+ public:
+  /// Builds or loads the plan's programs. Throws Error(OB_BUILD_FAILED).
+  Executable(std::shared_ptr<const Plan> plan, Device& device);
+  const Plan& plan() const { return *plan_; }
+  Device& device() const { return device_; }
+  /// Submits the plan's steps. `symbols` comes from `bind` on the same inputs. If a step throws, buffers are
+  /// returned, later steps are not run, and the stream stays usable.
+  std::vector<Result> run(const Input* inputs, const std::vector<Scalar>& symbols, ExecutionContext& context) const;
+
+ private:
+  std::shared_ptr<const Plan> plan_;
+  Device& device_;
+  std::vector<ob_kernel> kernels_;
+};
+
+}  // namespace outboard

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+
+#include "outboard/driver.h"
+
+namespace outboard {
+
+class Device;
+class Event;
+
+/// An in-order queue of a device. All methods may be called from several threads.
+/// Every method throws Error when the driver reports one.
+class Stream {
+ public:
+  Stream(Device& device, int64_t id);
+
+  Device& device() const { return device_; }
+  int64_t id() const { return id_; }
+  ob_stream handle() const { return handle_; }
+
+  void launch(ob_kernel kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
+              uint32_t count);
+  void copy(ob_copy_kind kind, uint64_t dst, uint64_t src, uint64_t bytes);
+  void fill(ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64_t bytes);
+  void wait(const Event& event);
+
+  /// Waits until everything submitted so far is finished. Free of driver calls when nothing is outstanding.
+  void synchronize();
+  /// True if nothing is outstanding.
+  bool query();
+  /// Runs `function` on the host after all submitted work and before any later work, on the calling thread.
+  void run_on_host(const std::function<void()>& function);
+
+ private:
+  Device& device_;
+  int64_t id_;
+  ob_stream handle_ = nullptr;
+  std::atomic<bool> outstanding_{false};
+};
+
+/// A point in a stream, with a timestamp.
+class Event {
+ public:
+  explicit Event(Device& device);
+  ~Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  ob_event handle() const { return handle_; }
+  Device& device() const { return device_; }
+  void record(Stream& stream);
+  bool recorded() const { return recorded_; }
+  void synchronize();
+  bool query();
+  /// Milliseconds from this event to `end`. Throws Error(OB_INVALID_ARGUMENT) if either was not recorded.
+  double elapsed_ms(const Event& end) const;
+
+ private:
+  Device& device_;
+  ob_event handle_ = nullptr;
+  bool recorded_ = false;
+};
+
+}  // namespace outboard

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The contract between Outboard and hardware.
+ *
+ * A driver is a shared library that exports one symbol, `outboard_driver`, returning a pointer to
+ * an immutable `ob_driver` table with static lifetime. The table is plain C; no exception may
+ * cross it.
+ *
+ * Versioning. `struct_size` is the size of the struct the *driver* was compiled with; a field is
+ * present if it lies wholly within that size. New fields are only appended, and raise
+ * OB_ABI_MINOR. Anything else raises OB_ABI_MAJOR, and the runtime refuses the driver.
+ *
+ * Errors. Every call returns an `ob_status`. After a status other than OB_OK or OB_NOT_READY,
+ * `last_error` gives the text for the calling thread, valid until that thread's next call.
+ *
+ * Threads. Every function may be called from any thread. Calls on one stream are ordered by the
+ * caller; the driver serialises whatever else it shares (kernel argument slots, for instance).
+ *
+ * Lifetimes. Handles live until the call that destroys them; a kernel lives as long as its
+ * program. Destroying an object that queued work still uses is allowed: the driver defers it.
+ */
+#ifndef OUTBOARD_DRIVER_H_
+#define OUTBOARD_DRIVER_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define OB_ABI_MAJOR 1
+#define OB_ABI_MINOR 0
+
+typedef enum ob_status {
+  OB_OK = 0,
+  OB_NOT_READY = 1,          /* a non-blocking wait found unfinished work; not an error */
+  OB_INVALID_ARGUMENT = 2,   /* a handle, size or name the driver does not accept */
+  OB_OUT_OF_MEMORY = 3,      /* device or pinned memory exhausted; the caller may free and retry */
+  OB_UNSUPPORTED = 4,        /* the device cannot do this */
+  OB_BUILD_FAILED = 5,       /* the compiler refused a program; last_error holds its log */
+  OB_DEVICE_LOST = 6,        /* the device failed; every later call on it fails the same way */
+  OB_INTERNAL = 7            /* anything else */
+} ob_status;
+
+typedef struct ob_device_t* ob_device;
+typedef struct ob_stream_t* ob_stream;
+typedef struct ob_event_t* ob_event;
+typedef struct ob_program_t* ob_program;
+typedef struct ob_kernel_t* ob_kernel;
+
+/* An address in device memory. Interior addresses (base + offset) are valid wherever one is taken. */
+typedef uint64_t ob_ptr;
+
+typedef enum ob_device_type { OB_DEVICE_CPU = 0, OB_DEVICE_GPU = 1, OB_DEVICE_ACCELERATOR = 2 } ob_device_type;
+
+/* What a device can do. Filled by device_properties; the caller sets struct_size first. */
+typedef struct ob_device_properties {
+  size_t struct_size;
+  char name[256];            /* out: what a user calls it */
+  char vendor[128];          /* out */
+  char driver_version[256];  /* out */
+  char dialect[32];          /* out: language of programs: "opencl-c", "cuda-c"; "" without a compiler */
+  char cache_key[256];       /* out: changes whenever a program binary made before is no longer valid */
+  ob_device_type type;       /* out */
+  uint32_t compute_units;    /* out */
+  uint32_t max_work_group_size; /* out */
+  uint32_t sub_group_size;   /* out: 1 where there are no sub-groups */
+  uint32_t vector_width;     /* out: preferred float lanes per work-item; 1 on SIMT devices */
+  uint64_t total_memory;     /* out: bytes */
+  uint64_t max_allocation;   /* out: bytes in one allocation */
+  uint64_t local_memory;     /* out: bytes per work-group */
+  uint64_t alignment;        /* out: bytes every allocation is aligned to */
+  uint8_t host_accessible;   /* out: 1 if the host may dereference an ob_ptr while the device is idle */
+  uint8_t has_fp16;          /* out: arithmetic in half precision */
+  uint8_t has_fp64;          /* out */
+  uint8_t has_int64_atomics; /* out */
+} ob_device_properties;
+
+typedef enum ob_copy_kind { OB_HOST_TO_DEVICE = 0, OB_DEVICE_TO_HOST = 1, OB_DEVICE_TO_DEVICE = 2 } ob_copy_kind;
+
+/* One kernel argument. */
+typedef struct ob_argument {
+  uint32_t is_pointer; /* 1: `value` points to an ob_ptr; 0: `value` points to `size` bytes by value */
+  uint32_t size;       /* bytes of a by-value argument; ignored for pointers */
+  const void* value;   /* read during the call only */
+} ob_argument;
+
+typedef struct ob_driver {
+  size_t struct_size;
+  uint32_t abi_major;
+  uint32_t abi_minor;
+  const char* name; /* "opencl", "cuda", "sim" */
+
+  /* ---- required: devices ---- */
+  const char* (*last_error)(void);
+  /* Number of usable devices. OB_OK with 0 when there is no hardware or no vendor library; then
+   * last_error says what is missing. */
+  ob_status (*device_count)(uint32_t* count /* out */);
+  /* Opening the same index again returns the same handle. */
+  ob_status (*device_open)(uint32_t index, ob_device* device /* out */);
+  ob_status (*device_properties)(ob_device device, ob_device_properties* properties /* out */);
+
+  /* ---- required: memory ---- */
+  ob_status (*memory_alloc)(ob_device device, uint64_t bytes, ob_ptr* ptr /* out */);
+  ob_status (*memory_free)(ob_device device, ob_ptr ptr);
+
+  /* ---- required: streams (in order; work on different streams is unordered) ---- */
+  ob_status (*stream_create)(ob_device device, ob_stream* stream /* out */);
+  ob_status (*stream_destroy)(ob_stream stream);
+  /* blocking = 0: OB_OK if all work so far is finished, else OB_NOT_READY. */
+  ob_status (*stream_wait)(ob_stream stream, int blocking);
+  /* Work submitted to `stream` after this call starts only after `event` is reached. */
+  ob_status (*stream_wait_event)(ob_stream stream, ob_event event);
+
+  /* ---- required: events ---- */
+  ob_status (*event_create)(ob_device device, ob_event* event /* out */);
+  ob_status (*event_destroy)(ob_event event);
+  ob_status (*event_record)(ob_event event, ob_stream stream);
+  /* An event never recorded counts as reached. */
+  ob_status (*event_wait)(ob_event event, int blocking);
+  /* Nanoseconds on the device's clock from `start` to `end`, both recorded and reached. */
+  ob_status (*event_elapsed)(ob_event start, ob_event end, int64_t* nanoseconds /* out */);
+
+  /* ---- required: data movement (asynchronous; host memory stays valid until the stream gets there) ---- */
+  ob_status (*copy)(ob_stream stream, ob_copy_kind kind, uint64_t dst, uint64_t src, uint64_t bytes);
+  /* Fills with a pattern of 1, 2, 4, 8 or 16 bytes; `bytes` is a multiple of it. */
+  ob_status (*fill)(ob_stream stream, ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64_t bytes);
+
+  /* ---- required: programs ---- */
+  ob_status (*program_build)(ob_device device, const char* source, const char* options, ob_program* program /* out */);
+  ob_status (*program_load)(ob_device device, const void* binary, size_t bytes, ob_program* program /* out */);
+  /* With binary = NULL only the size is returned. */
+  ob_status (*program_binary)(ob_program program, void* binary /* out */, size_t* bytes /* in, out */);
+  ob_status (*program_release)(ob_program program);
+  ob_status (*kernel_get)(ob_program program, const char* name, ob_kernel* kernel /* out */);
+  /* `global` counts work-items per dimension and is a multiple of `local`; local[0] = 0 lets the driver choose. */
+  ob_status (*launch)(ob_stream stream, ob_kernel kernel, const uint64_t global[3], const uint32_t local[3],
+                      const ob_argument* arguments, uint32_t argument_count);
+
+  /* ---- optional, NULL when absent: memory ---- */
+  ob_status (*memory_info)(ob_device device, uint64_t* free_bytes /* out */, uint64_t* total_bytes /* out */);
+  /* Page-locked host memory for asynchronous copies. Without it, ordinary memory is used. */
+  ob_status (*host_alloc)(ob_device device, uint64_t bytes, void** ptr /* out */);
+  ob_status (*host_free)(ob_device device, void* ptr);
+  /* ---- optional: peers ---- */
+  ob_status (*copy_peer)(ob_stream stream, ob_device dst_device, ob_ptr dst, ob_device src_device, ob_ptr src,
+                         uint64_t bytes);
+  /* ---- optional: graphs. Between begin and end, work on the stream is recorded, not run. ---- */
+  ob_status (*capture_begin)(ob_stream stream);
+  ob_status (*capture_end)(ob_stream stream, void** graph /* out */);
+  ob_status (*graph_launch)(ob_stream stream, void* graph);
+  ob_status (*graph_destroy)(void* graph);
+} ob_driver;
+
+/* The one exported symbol of a driver library. */
+typedef const ob_driver* (*ob_driver_entry)(void);
+#define OB_DRIVER_ENTRY_NAME "outboard_driver"
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* OUTBOARD_DRIVER_H_ */
