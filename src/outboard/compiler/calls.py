@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators that Inductor does not generate: who implements each of them.
+
+An :class:`ExternCall` names an operator and its arguments, all in terms of a plan's buffers and symbols.
+:func:`lower_call` appends the steps that carry it out, trying in order
+
+1. the host's own library, where the host can address the device's memory (``LIBRARY_OPERATORS``);
+2. a kernel in the device's dialect: ``outboard.compiler.kernels.lower(builder, call) -> bool``, which appends steps and
+   returns True, or returns False *before* it has appended anything;
+3. a call of the operator on the host, counted as a CPU fallback.
+
+``OUTBOARD_LIBRARY=dialect`` leaves out the first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+from .builder import CallValue, PlanBuilder, TensorArg
+
+
+@dataclasses.dataclass
+class ExternCall:
+    """One operator call.
+
+    ``name`` is the schema's: ``"aten::mm.out"``, ``"aten::topk"`` (no suffix for the default overload).
+    ``args`` are positional, ``kwargs`` by name, defaults left out where the graph left them out; a tensor is a
+    :class:`TensorArg`, a run-time integer a sympy expression, a run-time float a sympy symbol for which
+    ``builder.is_float_symbol`` holds.
+    A functional operator (no ``out=``) writes its returned tensors, in order, into ``results``, which are allocated
+    already and may have any strides. An ``out=`` variant has ``out`` in ``kwargs`` and no ``results``; an in-place one
+    writes its first argument and has no ``results``.
+    """
+
+    name: str
+    args: list[CallValue]
+    kwargs: dict[str, CallValue]
+    results: list[TensorArg]
+
+    def tensor(self, position: int) -> TensorArg:
+        """The tensor at a position of ``args``. Raises TypeError if it is none."""
+        value = self.args[position]
+        if not isinstance(value, TensorArg):
+            raise TypeError(f"{self.name}: argument {position} is no tensor")
+        return value
+
+    def outputs(self) -> list[TensorArg]:
+        """The tensors that the call writes, in order: ``results``, or the ``out`` keywords."""
+        if self.results:
+            return self.results
+        return [value for key, value in self.kwargs.items() if isinstance(value, TensorArg) and key.startswith("out")]
+
+
+#: Operators for which the host's library beats generated kernels on a device whose memory the host addresses.
+LIBRARY_OPERATORS = frozenset(
+    {
+        "aten::mm",
+        "aten::addmm",
+        "aten::bmm",
+        "aten::baddbmm",
+        "aten::dot",
+        "aten::mv",
+        "aten::addmv",
+        "aten::linear",
+        "aten::convolution",
+        "aten::convolution_backward",
+        "aten::_scaled_dot_product_flash_attention_for_cpu",
+        "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+        "aten::_scaled_dot_product_attention_math",
+        "aten::scaled_dot_product_attention",
+    }
+)
+
+
+def library_choice() -> str:
+    """"host" (default) or "dialect": whether library operators may run on the host.
+
+    Raises ValueError for any other value of OUTBOARD_LIBRARY."""
+    choice = os.environ.get("OUTBOARD_LIBRARY", "host")
+    if choice not in ("host", "dialect"):
+        raise ValueError(f"OUTBOARD_LIBRARY={choice}: expected 'host' or 'dialect'")
+    return choice
+
+
+def base_name(name: str) -> str:
+    """The operator's name without its overload: ``"aten::mm.out"`` -> ``"aten::mm"``."""
+    return name.partition(".")[0]
+
+
+def uses_library(builder: PlanBuilder, call: ExternCall) -> bool:
+    """Whether the call goes to the host's library on this device."""
+    return builder.target.host_accessible and library_choice() == "host" and base_name(call.name) in LIBRARY_OPERATORS
+
+
+def lower_call(builder: PlanBuilder, call: ExternCall) -> bool:
+    """Appends the steps of ``call``; returns whether the device itself (or its library) carries them out, False for a
+    counted CPU fallback. Raises NotExpressible for an argument no plan can hold."""
+    if uses_library(builder, call):
+        builder.call(call.name, call.args, call.kwargs, call.results)
+        return True
+    from . import kernels
+
+    if kernels.lower(builder, call):
+        return True
+    builder.call(call.name, call.args, call.kwargs, call.results, fallback=True)
+    return False

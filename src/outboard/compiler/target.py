@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the compiler must know of the device it generates code for."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """The properties of one device that steer code generation (see ``ob_device_properties`` in driver.h)."""
+
+    dialect: str = "opencl-c"
+    type: str = "cpu"  #: "cpu", "gpu" or "accelerator"
+    compute_units: int = 1
+    max_work_group_size: int = 1
+    sub_group_size: int = 1
+    vector_width: int = 16  #: preferred float lanes per work-item; 1 on SIMT devices
+    local_memory: int = 32768  #: bytes per work-group
+    host_accessible: bool = True
+    has_fp16: bool = False
+    has_fp64: bool = True
+    has_int64_atomics: bool = True
+    cache_key: str = ""
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether kernels should be made of explicit vectors and long chunks, one work-item per work-group."""
+        return self.type == "cpu"
+
+    @staticmethod
+    def from_properties(properties: Mapping[str, object]) -> Target:
+        """The target described by ``outboard._C.device_properties(index)``."""
+        kinds = {0: "cpu", 1: "gpu", 2: "accelerator"}
+        values: dict[str, object] = {}
+        for field in dataclasses.fields(Target):
+            if field.name not in properties:
+                continue
+            value = properties[field.name]
+            if field.name == "type":
+                values["type"] = value.lower() if isinstance(value, str) else kinds[int(str(int(value)))]  # type: ignore[call-overload]
+            elif isinstance(field.default, bool):
+                values[field.name] = bool(value)
+            elif isinstance(field.default, int):
+                values[field.name] = int(value)  # type: ignore[call-overload]
+            else:
+                values[field.name] = str(value)
+        return Target(**values)  # type: ignore[arg-type]
+
+
+@functools.cache
+def target_of(device_index: int) -> Target:
+    """The target of a device of ours, by index."""
+    from outboard import _C
+
+    return Target.from_properties(_C.device_properties(device_index))
