@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "torch/bindings_eager.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/grad_mode.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "torch/eager.h"
+#include "torch/fallback.h"
+#include "torch/host_library.h"
+#include "torch/op_list.h"
+#include "torch/tensor.h"
+
+namespace outboard::aten {
+namespace {
+
+/// The thread's dispatch state as it is outside any kernel, so that Python can trace and run operators freely.
+class OutsideKernels {
+ public:
+  OutsideKernels()
+      : keys_(c10::DispatchKeySet(c10::default_included_set), c10::DispatchKeySet(c10::default_excluded_set)),
+        inference_(false) {}
+
+ private:
+  c10::impl::ForceDispatchKeyGuard keys_;
+  c10::InferenceMode inference_;
+  at::AutoGradMode no_grad_{false};
+};
+
+/// Rethrows a Python exception in the form that crosses PyTorch's C++ (other threads included).
+[[noreturn]] void rethrow_python(py::error_already_set& error) {
+  error.restore();
+  python_error persisted;
+  persisted.persist();
+  throw persisted;
+}
+
+/// An argument as Python code would write it.
+py::object to_python(const c10::Argument& declared, const c10::IValue& value) {
+  c10::TypePtr type = declared.real_type();
+  if (const auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+  if (value.isNone()) return py::none();
+  switch (type->kind()) {
+    case c10::TypeKind::ScalarTypeType:
+      return py::cast(value.toScalarType());
+    case c10::TypeKind::LayoutType:
+      return py::cast(value.toLayout());
+    case c10::TypeKind::MemoryFormatType:
+      return py::cast(value.toMemoryFormat());
+    default:
+      return torch::jit::toPyObject(value);
+  }
+}
+
+class PythonCompiler : public Compiler {
+ public:
+  PythonCompiler(py::object load, py::object compile) : load_(std::move(load)), compile_(std::move(compile)) {}
+
+  std::pair<bool, std::vector<std::string>> load(const std::string& signature) override {
+    py::gil_scoped_acquire gil;
+    const OutsideKernels outside;
+    try {
+      const py::tuple loaded = load_(py::bytes(signature));
+      return {loaded[0].cast<bool>(), loaded[1].cast<std::vector<std::string>>()};
+    } catch (py::error_already_set& error) {
+      rethrow_python(error);
+    }
+  }
+
+  Compiled compile(const Operator& op, const std::string& signature, c10::ArrayRef<c10::IValue> arguments,
+                   bool bake) override {
+    py::gil_scoped_acquire gil;
+    const OutsideKernels outside;
+    try {
+      py::list positional;
+      py::dict keywords;
+      const auto& declared = op.handle.schema().arguments();
+      for (size_t i = 0; i < arguments.size(); ++i) {
+        const py::object value = to_python(declared[i], arguments[i]);
+        if (declared[i].kwarg_only()) {
+          keywords[py::str(declared[i].name())] = value;
+        } else {
+          positional.append(value);
+        }
+      }
+      const py::tuple made = compile_(op.name, py::bytes(signature), py::tuple(positional), keywords, bake);
+      return {verdict(made[0].cast<std::string>()), made[1].cast<std::string>()};
+    } catch (py::error_already_set& error) {
+      rethrow_python(error);
+    }
+  }
+
+ private:
+  static Compiled::Verdict verdict(const std::string& text) {
+    if (text == "plan") return Compiled::kPlan;
+    if (text == "bake") return Compiled::kBake;
+    TORCH_CHECK(text == "host", "the compiler's verdict is '", text, "', not 'plan', 'bake' or 'host'");
+    return Compiled::kHost;
+  }
+
+  py::object load_, compile_;
+};
+
+/// A plan of the compiler's own (torch.compile), ready to run on one device.
+class PythonPlan {
+ public:
+  PythonPlan(const std::string& data, int device)
+      : executable_(translate_errors([&] {
+          return std::make_shared<Executable>(Plan::parse(data.data(), data.size()), Runtime::get().device(device));
+        })),
+        device_(static_cast<c10::DeviceIndex>(device)) {}
+
+  /// Takes tensors of the device, numbers (also as 0-dim CPU tensors) and None.
+  py::list run(const py::list& values) const {
+    const std::vector<uint8_t>& kinds = executable_->plan().inputs;
+    TORCH_CHECK(values.size() == kinds.size(), "the plan takes ", kinds.size(), " inputs, got ", values.size());
+    std::vector<at::Tensor> held(kinds.size());
+    std::vector<Input> inputs(kinds.size());
+    std::vector<const at::Tensor*> tensors(kinds.size(), nullptr);
+    for (size_t i = 0; i < kinds.size(); ++i) {
+      if (kinds[i] == Plan::kNoneInput) continue;
+      if (kinds[i] != Plan::kTensorInput) {
+        inputs[i].scalar = number(values[i], kinds[i]);
+        continue;
+      }
+      held[i] = py::cast<at::Tensor>(values[i]);
+      TORCH_CHECK(held[i].device() == c10::Device(c10::DeviceType::PrivateUse1, device_),
+                  "Expected all tensors to be on the same device, but found at least two devices, ",
+                  c10::Device(c10::DeviceType::PrivateUse1, device_), " and ", held[i].device(), "!");
+      tensors[i] = &held[i];
+      inputs[i].tensor = binding_of(held[i]);
+    }
+    return results(execute(inputs), tensors);
+  }
+
+ private:
+  static Scalar number(py::handle value, uint8_t kind) {
+    Scalar scalar;
+    const py::object plain =
+        THPVariable_Check(value.ptr()) ? value.attr("item")() : py::reinterpret_borrow<py::object>(value);
+    if (kind == Plan::kIntInput) {
+      scalar.i = plain.cast<int64_t>();
+    } else {
+      scalar.d = plain.cast<double>();
+    }
+    return scalar;
+  }
+
+  std::vector<Result> execute(const std::vector<Input>& inputs) const {
+    py::gil_scoped_release no_gil;
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    std::vector<Scalar> symbols;
+    TORCH_CHECK(outboard::bind(executable_->plan(), inputs.data(), symbols),
+                "the plan was made for other shapes than it got");
+    const auto seeds = [this](int64_t* out, int64_t count) { next_seeds(std::nullopt, device_, out, count); };
+    ExecutionContext context{current_stream(device_), seeds};
+    return translate_errors([&] { return executable_->run(inputs.data(), symbols, context); });
+  }
+
+  static py::list results(const std::vector<Result>& made, const std::vector<const at::Tensor*>& tensors) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    py::list list;
+    for (const Result& result : made) list.append(torch::jit::toPyObject(to_ivalue(result, tensors)));
+    return list;
+  }
+
+  std::shared_ptr<const Executable> executable_;
+  c10::DeviceIndex device_;
+};
+
+FallbackPolicy policy(const std::string& text) {
+  if (text == "allow") return FallbackPolicy::kAllow;
+  if (text == "warn") return FallbackPolicy::kWarn;
+  if (text == "error") return FallbackPolicy::kError;
+  throw py::value_error("OUTBOARD_FALLBACK is '" + text + "': use allow, warn or error");
+}
+
+}  // namespace
+
+void bind_eager(py::module_& m) {
+  register_host_library();
+  register_operators();
+
+  m.def("set_compiler", [](py::object load, py::object compile) {
+    set_compiler(std::make_unique<PythonCompiler>(std::move(load), std::move(compile)));
+  });
+  m.def("fallbacks", &fallback_counts);
+  m.def("reset_fallbacks", &reset_fallback_counts);
+  m.def("set_fallback_policy", [](const std::string& text) { set_fallback_policy(policy(text)); });
+  m.def("eager_stats", [] {
+    const EagerStatistics statistics = eager_statistics();
+    return py::dict(py::arg("hits") = statistics.hits, py::arg("misses") = statistics.misses,
+                    py::arg("plans") = statistics.plans);
+  });
+  m.def("reset_eager_stats", &reset_eager_statistics);
+  py::class_<PythonPlan, std::shared_ptr<PythonPlan>>(m, "Plan")
+      .def(py::init(
+          [](const py::bytes& data, int device) { return std::make_shared<PythonPlan>(std::string(data), device); }))
+      .def("run", &PythonPlan::run);
+}
+
+}  // namespace outboard::aten

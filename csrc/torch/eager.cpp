@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "torch/eager.h"
+
+#include <ATen/MemoryOverlap.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/empty_strided.h>
+
+#include <atomic>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+#include <utility>
+
+#include "torch/eager_signature.h"
+#include "torch/fallback.h"
+#include "torch/host_library.h"
+#include "torch/tensor.h"
+
+namespace outboard::aten {
+namespace {
+
+constexpr auto kOurs = c10::DeviceType::PrivateUse1;
+
+/// Everything known about one signature. Grows, never shrinks, so that readers need the lock only to look.
+struct Entry {
+  bool bake = false;                                        ///< look again with scalar values in the signature
+  bool host = false;                                        ///< no plan exists: CPU fallback
+  std::vector<std::shared_ptr<const Executable>> variants;  ///< told apart by their guards
+};
+
+struct State {
+  std::shared_mutex mutex;
+  std::unordered_map<std::string, Entry> entries;
+  std::unique_ptr<Compiler> compiler;
+  std::atomic<int64_t> hits{0}, misses{0};
+};
+
+State& state() {
+  static State* const instance = new State;  // leaked: see set_compiler
+  return *instance;
+}
+
+struct Match {
+  enum Kind { kUnknown, kNoVariant, kBake, kHost, kFound } kind = kUnknown;
+  std::shared_ptr<const Executable> executable;
+};
+
+Match find(const std::string& key, const CallSignature& signature, std::vector<Scalar>& symbols) {
+  State& all = state();
+  std::shared_lock lock(all.mutex);
+  const auto found = all.entries.find(key);
+  if (found == all.entries.end()) return {Match::kUnknown, nullptr};
+  const Entry& entry = found->second;
+  if (entry.bake) return {Match::kBake, nullptr};
+  if (entry.host) return {Match::kHost, nullptr};
+  for (const auto& executable : entry.variants) {
+    if (outboard::bind(executable->plan(), signature.inputs.data(), symbols)) return {Match::kFound, executable};
+  }
+  return {Match::kNoVariant, nullptr};
+}
+
+std::shared_ptr<const Executable> add_plan(const std::string& key, const std::string& bytes, c10::DeviceIndex device) {
+  auto executable =
+      std::make_shared<Executable>(Plan::parse(bytes.data(), bytes.size()), Runtime::get().device(device));
+  std::unique_lock lock(state().mutex);
+  state().entries[key].variants.push_back(executable);
+  return executable;
+}
+
+/// One eager call from arguments on the stack to results on the stack.
+class EagerCall {
+ public:
+  EagerCall(const Operator& op, torch::jit::Stack* stack)
+      : op_(op), stack_(stack), first_(stack->size() - op.roles.size()), scope_(op) {}
+
+  void run() {
+    device_ = unify_devices(op_, stack_->data() + first_);
+    if (op_.writes) resolve_overlap();
+    if (!select()) return run_on_cpu(op_, device_, stack_);
+    execute();
+  }
+
+ private:
+  c10::ArrayRef<c10::IValue> arguments() const {
+    return c10::ArrayRef<c10::IValue>(stack_->data() + first_, op_.roles.size());
+  }
+
+  /// Finds or makes the plan. False: the call has none and belongs on the CPU.
+  bool select() {
+    if (!sign(false)) return false;
+    Match match = find(key_, signature_, symbols_);
+    if (match.kind == Match::kBake) {
+      if (!sign(true)) return false;
+      match = find(key_, signature_, symbols_);
+    }
+    if (match.kind == Match::kFound) {
+      state().hits.fetch_add(1, std::memory_order_relaxed);
+      executable_ = std::move(match.executable);
+      return true;
+    }
+    return match.kind == Match::kHost ? false : compile(match.kind == Match::kUnknown);
+  }
+
+  bool sign(bool bake) {
+    bake_ = bake;
+    signature_ = CallSignature();
+    signature_.device = device_;
+    if (!make_signature(op_, arguments(), bake, signature_)) return false;
+    key_.assign(1, static_cast<char>(device_));
+    key_ += signature_.bytes;
+    return true;
+  }
+
+  /// The slow path: the disk, then the compiler.
+  bool compile(bool unknown) {
+    if (op_.out_variant && resize_outputs()) return select();
+    state().misses.fetch_add(1, std::memory_order_relaxed);
+    TORCH_CHECK(state().compiler != nullptr, "Outboard's compiler is not installed: import outboard first");
+    if (unknown && load()) return true;
+    if (loaded_bake_) return select();
+    const Compiled compiled = state().compiler->compile(op_, disk_key(), arguments(), bake_);
+    if (compiled.verdict == Compiled::kPlan) return adopt(compiled.plan);
+    std::unique_lock lock(state().mutex);
+    Entry& entry = state().entries[key_];
+    entry.host = compiled.verdict == Compiled::kHost;
+    entry.bake = compiled.verdict == Compiled::kBake;
+    TORCH_INTERNAL_ASSERT(!(bake_ && entry.bake), "the compiler asked twice for the scalar values of ", op_.name);
+    lock.unlock();
+    return entry.bake ? select() : false;
+  }
+
+  /// Takes what the disk cache holds. True if a plan of it applies.
+  bool load() {
+    const auto [bake, plans] = state().compiler->load(disk_key());
+    if (bake) {
+      std::unique_lock lock(state().mutex);
+      state().entries[key_].bake = true;
+      loaded_bake_ = true;
+      return false;
+    }
+    bool found = false;
+    for (const std::string& bytes : plans) {
+      const auto executable = translate_errors([&] { return add_plan(key_, bytes, device_); });
+      if (found || !outboard::bind(executable->plan(), signature_.inputs.data(), symbols_)) continue;
+      executable_ = executable;
+      found = true;
+    }
+    return found;
+  }
+
+  bool adopt(const std::string& bytes) {
+    executable_ = translate_errors([&] { return add_plan(key_, bytes, device_); });
+    TORCH_INTERNAL_ASSERT(outboard::bind(executable_->plan(), signature_.inputs.data(), symbols_),
+                          "the plan made for this call of ", op_.name, " does not accept it");
+    return true;
+  }
+
+  /// The signature as other processes know it: the device by what invalidates its programs, not by its number.
+  std::string disk_key() const {
+    return std::string(Runtime::get().device(device_).properties().cache_key) + '\0' + signature_.bytes;
+  }
+
+  // ---- memory overlap ----
+
+  template <typename Visitor>
+  void each_tensor(bool written, Visitor&& visitor) {
+    for (size_t i = 0; i < op_.roles.size(); ++i) {
+      c10::IValue& value = (*stack_)[first_ + i];
+      if (op_.written[i] != written || value.isNone()) continue;
+      if (op_.roles[i] == ArgumentRole::kTensor && value.toTensor().defined()) {
+        at::Tensor tensor = value.toTensor();
+        visitor(tensor);
+        if (!tensor.is_same(value.toTensor())) value = tensor;
+      }
+    }
+  }
+
+  /// What is written must not overlap itself; what is read beside it is the very same elements of a pointwise
+  /// operator, or a copy. Partial overlap with a pointwise operator raises, as on the CPU.
+  void resolve_overlap() {
+    each_tensor(true, [&](at::Tensor& target) {
+      if (target.device().type() != kOurs) return;
+      at::assert_no_internal_overlap(target);
+      each_tensor(false, [&](at::Tensor& source) {
+        if (source.device().type() != kOurs || !source.has_storage()) return;
+        const at::MemOverlapStatus status = at::get_overlap_status(target, source);
+        if (status == at::MemOverlapStatus::No) return;
+        if (op_.pointwise && status == at::MemOverlapStatus::Full) return;
+        if (op_.pointwise) at::assert_no_partial_overlap(target, source);
+        source = source.clone();
+      });
+    });
+  }
+
+  // ---- out= ----
+
+  static at::Tensor meta_of(const at::Tensor& tensor) {
+    if (!tensor.defined() || tensor.device().type() != kOurs) return tensor;
+    return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kMeta));
+  }
+
+  static c10::IValue meta_of(const c10::IValue& value) {
+    if (value.isTensor()) return meta_of(value.toTensor());
+    if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(meta_of(tensor));
+      return list;
+    }
+    if (value.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
+        list.push_back(tensor.has_value() ? std::optional<at::Tensor>(meta_of(*tensor)) : std::nullopt);
+      }
+      return list;
+    }
+    return value;
+  }
+
+  /// Gives `out=` tensors the shape of the result, as PyTorch does (with its warning if they were not empty).
+  /// True if one changed. Also where wrong arguments are found: the meta kernel raises PyTorch's own errors.
+  bool resize_outputs() {
+    torch::jit::Stack meta;
+    for (const c10::IValue& value : arguments()) meta.push_back(meta_of(value));
+    const torch::jit::Stack before = meta;
+    const at::DispatchKeySet meta_keys(at::DispatchKey::Meta);
+    if (!op_.handle.hasComputedKernelForDispatchKey(at::DispatchKey::Meta)) return false;
+    try {
+      op_.handle.callBoxed(&meta);
+    } catch (const c10::NotImplementedError&) {
+      return false;  // no shape function: the compiler's tracing decides
+    }
+    bool changed = false;
+    for (size_t i = 0; i < op_.roles.size(); ++i) {
+      if (!op_.written[i] || !before[i].isTensor()) continue;
+      const at::Tensor out = (*stack_)[first_ + i].toTensor();
+      changed = at::native::resize_output(out, before[i].toTensor().sizes()) || changed;
+    }
+    return changed;
+  }
+
+  // ---- execution ----
+
+  void execute() {
+    ExecutionContext context{current_stream(device_), [this](int64_t* seeds, int64_t count) {
+                               next_seeds(signature_.generator, device_, seeds, count);
+                             }};
+    std::vector<Result> results =
+        translate_errors([&] { return executable_->run(signature_.inputs.data(), symbols_, context); });
+    return_results(results);
+  }
+
+  void return_results(const std::vector<Result>& results) {
+    torch::jit::Stack returned;
+    const size_t returns = op_.aliased_argument.size();
+    size_t next = 0;
+    for (size_t k = 0; k < returns; ++k) {
+      const bool is_list = op_.handle.schema().returns()[k].real_type()->kind() == c10::TypeKind::ListType;
+      if (op_.aliased_argument[k] >= 0) {
+        returned.push_back((*stack_)[first_ + static_cast<size_t>(op_.aliased_argument[k])]);
+        if (!is_list) ++next;
+        continue;
+      }
+      if (!is_list) {
+        returned.push_back(fresh(results.at(next++)));
+        continue;
+      }
+      c10::List<at::Tensor> list;
+      while (results.size() - next > returns - 1 - k) list.push_back(fresh(results[next++]).toTensor());
+      returned.push_back(list);
+    }
+    stack_->resize(first_);
+    for (c10::IValue& value : returned) stack_->push_back(std::move(value));
+  }
+
+  /// A functional operator's result is never an argument or a view of one.
+  c10::IValue fresh(const Result& result) const {
+    if (result.kind == Output::kNone) return at::Tensor();
+    const c10::IValue value = to_ivalue(result, signature_.tensors);
+    const bool aliases = result.kind == Output::kInput || (result.kind == Output::kTensor && !result.new_allocation);
+    return aliases ? c10::IValue(value.toTensor().clone()) : value;
+  }
+
+  const Operator& op_;
+  torch::jit::Stack* stack_;
+  const size_t first_;
+  CurrentOperator scope_;
+  c10::DeviceIndex device_ = -1;
+  bool bake_ = false, loaded_bake_ = false;
+  std::string key_;
+  CallSignature signature_;
+  std::vector<Scalar> symbols_;
+  std::shared_ptr<const Executable> executable_;
+};
+
+}  // namespace
+
+void set_compiler(std::unique_ptr<Compiler> compiler) { state().compiler = std::move(compiler); }
+
+EagerStatistics eager_statistics() {
+  State& all = state();
+  std::shared_lock lock(all.mutex);
+  EagerStatistics statistics{all.hits.load(), all.misses.load(), 0};
+  for (const auto& [key, entry] : all.entries) statistics.plans += static_cast<int64_t>(entry.variants.size());
+  return statistics;
+}
+
+void reset_eager_statistics() {
+  state().hits = 0;
+  state().misses = 0;
+}
+
+c10::IValue to_ivalue(const Result& result, c10::ArrayRef<const at::Tensor*> tensors) {
+  switch (result.kind) {
+    case Output::kNone:
+      return {};
+    case Output::kInt:
+      return result.scalar.i;
+    case Output::kFloatSymbol:
+      return result.scalar.d;
+    case Output::kInput:
+      return *tensors[result.input];
+    case Output::kTensor:
+      break;
+  }
+  if (!result.new_allocation) {
+    return tensors[result.input]->as_strided(result.sizes, result.strides, result.storage_offset);
+  }
+  return make_tensor(result.allocation, static_cast<at::ScalarType>(result.dtype), result.sizes, result.strides,
+                     result.storage_offset);
+}
+
+void eager_kernel(const c10::OperatorHandle& handle, c10::DispatchKeySet /*keys*/, torch::jit::Stack* stack) {
+  EagerCall(operator_of(handle), stack).run();
+}
+
+void compiled_copy(const at::Tensor& dst, const at::Tensor& src) {
+  static const Operator& copy = find_operator("aten::copy_", "");
+  torch::jit::Stack stack{dst, src, false};
+  EagerCall(copy, &stack).run();
+}
+
+}  // namespace outboard::aten

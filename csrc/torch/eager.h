@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/device.h"
+#include "runtime/executor.h"
+#include "torch/eager_operator.h"
+
+namespace outboard::aten {
+
+/// What the compiler made of one call.
+struct Compiled {
+  enum Verdict { kPlan, kBake, kHost };
+  Verdict verdict;
+  std::string plan;  ///< serialised, for kPlan
+};
+
+/// The compiler, asked when C++ has no plan. Implemented over Python in bindings_eager.cpp.
+class Compiler {
+ public:
+  virtual ~Compiler() = default;
+  /// Plans that the disk cache holds for a signature, and whether scalar values belong to it.
+  virtual std::pair<bool, std::vector<std::string>> load(const std::string& signature) = 0;
+  virtual Compiled compile(const Operator& op, const std::string& signature, c10::ArrayRef<c10::IValue> arguments,
+                           bool bake) = 0;
+};
+
+/// Takes over the compiler of the process; leaked at exit, since operators may still run then.
+void set_compiler(std::unique_ptr<Compiler> compiler);
+
+struct EagerStatistics {
+  int64_t hits = 0;    ///< calls that ran a plan found in C++
+  int64_t misses = 0;  ///< calls that had to ask the compiler
+  int64_t plans = 0;   ///< plans held in memory
+};
+EagerStatistics eager_statistics();
+void reset_eager_statistics();
+
+/// The boxed kernel of every operator on the device: signature -> plan -> results, with the CPU as last resort.
+void eager_kernel(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+
+/// Runs a plan's results into IValues: tensors over new allocations, inputs themselves, or integers.
+/// `tensors[i]` is input number i or nullptr.
+c10::IValue to_ivalue(const Result& result, c10::ArrayRef<const at::Tensor*> tensors);
+
+}  // namespace outboard::aten

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "torch/eager_operator.h"
+
+#include <ATen/core/enum_tag.h>
+
+#include <memory>
+#include <shared_mutex>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace outboard::aten {
+namespace {
+
+ArgumentRole role_of(const c10::TypePtr& declared) {
+  c10::TypePtr type = declared;
+  if (const auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+  if (type->kind() == c10::TypeKind::TensorType) return ArgumentRole::kTensor;
+  if (type->kind() == c10::TypeKind::NumberType) return ArgumentRole::kScalar;
+  if (type->kind() == c10::TypeKind::GeneratorType) return ArgumentRole::kGenerator;
+  const auto list = type->cast<c10::ListType>();
+  if (!list) return ArgumentRole::kBaked;
+  const ArgumentRole element = role_of(list->getElementType());
+  if (element == ArgumentRole::kTensor) return ArgumentRole::kTensorList;
+  if (element == ArgumentRole::kScalar) return ArgumentRole::kScalarList;
+  return ArgumentRole::kBaked;
+}
+
+/// The argument that a return aliases for writing, or -1.
+int aliased_argument(const c10::FunctionSchema& schema, const c10::Argument& result) {
+  if (result.alias_info() == nullptr || !result.alias_info()->isWrite()) return -1;
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const auto* info = schema.arguments()[i].alias_info();
+    if (info != nullptr && info->beforeSets() == result.alias_info()->beforeSets()) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+bool has_base_name(const c10::FunctionSchema& schema, const std::unordered_set<std::string>& names) {
+  std::string base = schema.name().substr(schema.name().find("::") + 2);
+  if (!base.empty() && base.back() == '_' && base != "_") base.pop_back();
+  return names.count(base) != 0;
+}
+
+std::unique_ptr<Operator> describe(const c10::OperatorHandle& handle) {
+  static const auto* const cpu_indices = new std::unordered_set<std::string>{"index",
+                                                                             "index_put",
+                                                                             "_index_put_impl",
+                                                                             "_unsafe_index",
+                                                                             "_unsafe_index_put",
+                                                                             "_unsafe_masked_index",
+                                                                             "_unsafe_masked_index_put_accumulate"};
+  static const auto* const cpu_tensors = new std::unordered_set<std::string>{
+      "_pack_padded_sequence", "_pad_packed_sequence", "_ctc_loss", "_ctc_loss_backward", "ctc_loss", "_cudnn_rnn",
+      "tensor_split"};
+  static const auto* const gathers =
+      new std::unordered_set<std::string>{"gather", "scatter", "scatter_add", "scatter_reduce", "gather_backward"};
+
+  const c10::FunctionSchema& schema = handle.schema();
+  auto record = std::make_unique<Operator>(Operator{handle, c10::toString(schema.operator_name()), {}, {}, {}});
+  for (const c10::Argument& argument : schema.arguments()) {
+    const bool written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+    record->roles.push_back(role_of(argument.real_type()));
+    record->written.push_back(written);
+    record->writes = record->writes || written;
+    record->out_variant = record->out_variant || (written && argument.kwarg_only());
+  }
+  for (const c10::Argument& result : schema.returns()) {
+    record->aliased_argument.push_back(aliased_argument(schema, result));
+  }
+  record->pointwise = handle.hasTag(at::Tag::pointwise);
+  record->random = handle.hasTag(at::Tag::nondeterministic_seeded);
+  record->accepts_cpu_indices = has_base_name(schema, *cpu_indices);
+  record->accepts_cpu_tensors = has_base_name(schema, *cpu_tensors);
+  record->gathers = has_base_name(schema, *gathers);
+  return record;
+}
+
+struct Registry {
+  std::shared_mutex mutex;
+  std::unordered_map<const c10::FunctionSchema*, std::unique_ptr<Operator>> records;
+};
+
+Registry& registry() {
+  static Registry* const instance = new Registry;  // leaked: operators run until the process ends
+  return *instance;
+}
+
+}  // namespace
+
+const Operator& operator_of(const c10::OperatorHandle& handle) {
+  const c10::FunctionSchema* key = &handle.schema();
+  Registry& all = registry();
+  {
+    std::shared_lock lock(all.mutex);
+    const auto found = all.records.find(key);
+    if (found != all.records.end()) return *found->second;
+  }
+  auto record = describe(handle);
+  std::unique_lock lock(all.mutex);
+  return *all.records.emplace(key, std::move(record)).first->second;
+}
+
+const Operator& find_operator(const char* name, const char* overload) {
+  return operator_of(c10::Dispatcher::singleton().findSchemaOrThrow(name, overload));
+}
+
+}  // namespace outboard::aten

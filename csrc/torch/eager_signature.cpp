@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "torch/eager_signature.h"
+
+#include <algorithm>
+
+#include "torch/tensor.h"
+
+namespace outboard::aten {
+namespace {
+
+constexpr auto kOurs = c10::DeviceType::PrivateUse1;
+
+/// A 0-dim CPU tensor made from a Python number: it takes part in type promotion as a number does.
+bool is_wrapped_number(const at::Tensor& tensor) {
+  return tensor.is_cpu() && tensor.unsafeGetTensorImpl()->is_wrapped_number();
+}
+
+class Writer {
+ public:
+  Writer(const Operator& op, bool bake, CallSignature& out) : op_(op), bake_(bake), out_(out) {}
+
+  bool write(c10::ArrayRef<c10::IValue> arguments) {
+    out_.bytes += op_.name;
+    tag(bake_ ? 'B' : 'R');
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      if (!argument(op_.roles[i], op_.written[i], arguments[i])) return false;
+    }
+    return true;
+  }
+
+ private:
+  void tag(char value) { out_.bytes.push_back(value); }
+
+  template <typename T>
+  void raw(const T& value) {
+    out_.bytes.append(reinterpret_cast<const char*>(&value), sizeof(T));
+  }
+
+  bool argument(ArgumentRole role, bool written, const c10::IValue& value) {
+    switch (role) {
+      case ArgumentRole::kTensor:
+        return value.isNone() ? none() : tensor(value.toTensor(), written);
+      case ArgumentRole::kTensorList:
+        return value.isNone() ? none() : tensors(value.toListRef(), written);
+      case ArgumentRole::kScalar:
+        return scalar(value);
+      case ArgumentRole::kScalarList:
+        return value.isNone() ? none() : scalars(value.toListRef());
+      case ArgumentRole::kGenerator:
+        if (!value.isNone()) out_.generator = value.toGenerator();
+        return true;
+      case ArgumentRole::kBaked:
+        return baked(value);
+    }
+    return false;
+  }
+
+  bool none() {
+    tag('n');
+    return true;
+  }
+
+  bool tensors(c10::ArrayRef<c10::IValue> list, bool written) {
+    tag('l');
+    raw(static_cast<uint32_t>(list.size()));
+    for (const c10::IValue& item : list) {
+      if (item.isNone()) {
+        none();
+      } else if (!tensor(item.toTensor(), written)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  bool tensor(const at::Tensor& tensor, bool written) {
+    if (!tensor.defined()) return none();
+    if (is_wrapped_number(tensor)) return wrapped_number(tensor);
+    if (tensor.device().type() != kOurs || tensor.layout() != c10::kStrided || tensor.is_quantized()) return false;
+    geometry(tensor);
+    out_.inputs.emplace_back();
+    out_.inputs.back().tensor = binding_of(tensor);
+    out_.tensors.push_back(&tensor);
+    out_.written.push_back(written);
+    return true;
+  }
+
+  /// Dtype, and per dimension what specialises code: sizes 0 and 1, and the layout class.
+  void geometry(const at::Tensor& tensor) {
+    tag('T');
+    raw(static_cast<int8_t>(tensor.scalar_type()));
+    raw(static_cast<uint8_t>(tensor.dim()));
+    for (const int64_t size : tensor.sizes()) tag(size > 1 ? 's' : static_cast<char>('0' + size));
+    if (tensor.is_contiguous()) return tag('c');
+    if (tensor.is_non_overlapping_and_dense()) return permutation(tensor);
+    tag('g');
+    for (const int64_t stride : tensor.strides()) tag(stride > 1 ? 's' : static_cast<char>('0' + stride));
+  }
+
+  /// Dimensions from the outermost to the innermost in memory.
+  void permutation(const at::Tensor& tensor) {
+    tag('p');
+    c10::SmallVector<uint8_t, 8> order(tensor.dim());
+    for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<uint8_t>(i);
+    std::stable_sort(order.begin(), order.end(), [&](uint8_t a, uint8_t b) {
+      return tensor.stride(a) != tensor.stride(b) ? tensor.stride(a) > tensor.stride(b)
+                                                  : tensor.size(a) > tensor.size(b);
+    });
+    for (const uint8_t dim : order) raw(dim);
+  }
+
+  bool wrapped_number(const at::Tensor& tensor) {
+    tag('w');
+    if (tensor.scalar_type() == at::kDouble) return number(*tensor.const_data_ptr<double>());
+    if (tensor.scalar_type() == at::kLong) return number(*tensor.const_data_ptr<int64_t>());
+    if (tensor.scalar_type() == at::kBool) return baked_bool(*tensor.const_data_ptr<bool>());
+    return false;
+  }
+
+  bool scalar(const c10::IValue& value) {
+    if (value.isNone()) return none();
+    if (value.isInt()) return number(value.toInt());
+    if (value.isDouble()) return number(value.toDouble());
+    if (value.isBool()) return baked_bool(value.toBool());
+    return false;  // complex
+  }
+
+  bool scalars(c10::ArrayRef<c10::IValue> list) {
+    tag('l');
+    raw(static_cast<uint32_t>(list.size()));
+    return std::all_of(list.begin(), list.end(), [&](const c10::IValue& item) { return scalar(item); });
+  }
+
+  bool number(int64_t value) {
+    tag('i');
+    if (bake_) return raw(value), true;
+    Input& input = scalar_input();
+    input.scalar.i = value;
+    return true;
+  }
+
+  bool number(double value) {
+    tag('f');
+    if (bake_) return raw(value), true;
+    Input& input = scalar_input();
+    input.scalar.d = value;
+    return true;
+  }
+
+  Input& scalar_input() {
+    out_.tensors.push_back(nullptr);
+    out_.written.push_back(false);
+    return out_.inputs.emplace_back();
+  }
+
+  bool baked_bool(bool value) {
+    tag(value ? 't' : 'u');
+    return true;
+  }
+
+  bool baked(const c10::IValue& value) {
+    if (value.isNone()) return none();
+    if (value.isBool()) return baked_bool(value.toBool());
+    if (value.isInt()) return tag('I'), raw(value.toInt()), true;
+    if (value.isDouble()) return tag('D'), raw(value.toDouble()), true;
+    if (value.isDevice()) return tag('v'), raw(static_cast<int8_t>(value.toDevice().type())), true;
+    if (value.isString())
+      return tag('S'), raw(static_cast<uint32_t>(value.toStringRef().size())), out_.bytes += value.toStringRef(), true;
+    if (!value.isList()) return false;
+    const auto list = value.toListRef();
+    tag('l');
+    raw(static_cast<uint32_t>(list.size()));
+    return std::all_of(list.begin(), list.end(), [&](const c10::IValue& item) { return baked(item); });
+  }
+
+  const Operator& op_;
+  const bool bake_;
+  CallSignature& out_;
+};
+
+/// Finds the device of the call and collects what has to move there.
+class DeviceUnifier {
+ public:
+  DeviceUnifier(const Operator& op, at::IValue* arguments) : op_(op), arguments_(arguments) {}
+
+  c10::DeviceIndex run() {
+    const size_t count = op_.roles.size();
+    for (size_t i = 0; i < count; ++i) visit(i, [&](const at::Tensor& tensor) { look(tensor); });
+    if (device_ < 0) return from_device_argument();
+    if (!has_cpu_) return device_;
+    for (size_t i = 0; i < count; ++i) move(i);
+    return device_;
+  }
+
+ private:
+  template <typename Visitor>
+  void visit(size_t i, Visitor&& visitor) {
+    const at::IValue& value = arguments_[i];
+    if (value.isNone()) return;
+    if (op_.roles[i] == ArgumentRole::kTensor) return visitor(value.toTensor());
+    if (op_.roles[i] != ArgumentRole::kTensorList) return;
+    for (const at::IValue& item : value.toListRef()) {
+      if (!item.isNone()) visitor(item.toTensor());
+    }
+  }
+
+  void look(const at::Tensor& tensor) {
+    if (!tensor.defined() || is_wrapped_number(tensor)) return;
+    if (tensor.device().type() != kOurs) {
+      has_cpu_ = true;
+      return;
+    }
+    if (device_ >= 0 && device_ != tensor.device().index()) mismatch(c10::Device(kOurs, device_), tensor.device());
+    device_ = tensor.device().index();
+  }
+
+  c10::DeviceIndex from_device_argument() {
+    for (size_t i = 0; i < op_.roles.size(); ++i) {
+      if (arguments_[i].isDevice() && arguments_[i].toDevice().has_index()) return arguments_[i].toDevice().index();
+    }
+    return static_cast<c10::DeviceIndex>(Runtime::get().current_device());
+  }
+
+  bool may_move(size_t i, const at::Tensor& tensor) const {
+    if (!tensor.is_cpu() || op_.written[i]) return false;
+    return tensor.dim() == 0 || (op_.accepts_cpu_indices && op_.roles[i] == ArgumentRole::kTensorList);
+  }
+
+  at::Tensor moved(size_t i, const at::Tensor& tensor) {
+    if (!tensor.defined() || is_wrapped_number(tensor) || tensor.device().type() == kOurs) return tensor;
+    if (!may_move(i, tensor)) mismatch(c10::Device(kOurs, device_), tensor.device());
+    return tensor.to(c10::Device(kOurs, device_));
+  }
+
+  void move(size_t i) {
+    at::IValue& value = arguments_[i];
+    if (value.isNone()) return;
+    if (op_.roles[i] == ArgumentRole::kTensor) {
+      value = moved(i, value.toTensor());
+      return;
+    }
+    if (op_.roles[i] != ArgumentRole::kTensorList) return;
+    if (value.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> list = value.toOptionalTensorList().copy();
+      for (size_t k = 0; k < list.size(); ++k) {
+        const std::optional<at::Tensor> item = list.get(k);
+        if (item.has_value()) list.set(k, moved(i, *item));
+      }
+      value = list;
+      return;
+    }
+    c10::List<at::Tensor> list = value.toTensorList().copy();
+    for (size_t k = 0; k < list.size(); ++k) list.set(k, moved(i, list.get(k)));
+    value = list;
+  }
+
+  [[noreturn]] void mismatch(const c10::Device& a, const c10::Device& b) const {
+    TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ", a, " and ", b,
+                "! (in ", op_.name, "; move the arguments to one device with .to(device))");
+  }
+
+  const Operator& op_;
+  at::IValue* arguments_;
+  c10::DeviceIndex device_ = -1;
+  bool has_cpu_ = false;
+};
+
+}  // namespace
+
+c10::DeviceIndex unify_devices(const Operator& op, at::IValue* arguments) { return DeviceUnifier(op, arguments).run(); }
+
+bool make_signature(const Operator& op, c10::ArrayRef<c10::IValue> arguments, bool bake, CallSignature& signature) {
+  return Writer(op, bake, signature).write(arguments);
+}
+
+}  // namespace outboard::aten

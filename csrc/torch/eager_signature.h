@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/stack.h>
+#include <c10/util/SmallVector.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/executor.h"
+#include "torch/eager_operator.h"
+
+namespace outboard::aten {
+
+/// One call, taken apart: the bytes that select a plan, and the plan's inputs in schema order (tensors, then what
+/// the roles make of scalars). Tensors are borrowed from the stack.
+struct CallSignature {
+  std::string bytes;
+  c10::SmallVector<Input, 8> inputs;
+  c10::SmallVector<const at::Tensor*, 8> tensors;  ///< per input: the tensor, or nullptr for a scalar
+  c10::SmallVector<bool, 8> written;               ///< per input
+  std::optional<at::Generator> generator;
+  c10::DeviceIndex device = -1;
+};
+
+/// Moves what PyTorch lets live on the CPU beside device tensors to the device (0-dim tensors, index tensors), in
+/// place in `arguments` (one per schema argument), and returns the one device of the call. Throws RuntimeError
+/// "Expected all tensors to be on the same device" for anything else.
+c10::DeviceIndex unify_devices(const Operator& op, at::IValue* arguments);
+
+/// Appends the call's signature. With `bake`, scalar values are part of the bytes and no inputs.
+/// Returns false if an argument has a type that no plan can take.
+bool make_signature(const Operator& op, c10::ArrayRef<c10::IValue> arguments, bool bake, CallSignature& signature);
+
+}  // namespace outboard::aten

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "torch/fallback.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/native/Resize.h>
+#include <c10/util/Exception.h>
+
+#include <mutex>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "torch/tensor.h"
+
+namespace outboard::aten {
+namespace {
+
+constexpr auto kOurs = c10::DeviceType::PrivateUse1;
+
+struct Counters {
+  std::mutex mutex;
+  std::map<std::string, int64_t> counts;
+  std::set<std::string> logged;
+  FallbackPolicy policy = FallbackPolicy::kAllow;
+};
+
+Counters& counters() {
+  static Counters* const instance = new Counters;
+  return *instance;
+}
+
+/// The CPU stand-ins of one call's device tensors.
+class CpuCall {
+ public:
+  CpuCall(const Operator& op, c10::DeviceIndex device, torch::jit::Stack* stack)
+      : op_(op), device_(device), stack_(stack), in_place_(Runtime::get().device(device).host_accessible()) {}
+
+  void run() {
+    if (in_place_) translate_errors([&] { current_stream(device_).synchronize(); });
+    const size_t first = stack_->size() - op_.roles.size();
+    std::vector<c10::IValue> originals(stack_->begin() + static_cast<std::ptrdiff_t>(first), stack_->end());
+    for (size_t i = 0; i < originals.size(); ++i) (*stack_)[first + i] = to_cpu(i, originals[i]);
+    seed_generator(first);
+    op_.handle.callBoxed(stack_);
+    write_back();
+    const size_t returns = op_.aliased_argument.size();
+    const size_t first_result = stack_->size() - returns;
+    for (size_t k = 0; k < returns; ++k) {
+      c10::IValue& result = (*stack_)[first_result + k];
+      const int alias = op_.aliased_argument[k];
+      result = alias >= 0 ? originals[static_cast<size_t>(alias)] : to_device(result);
+    }
+  }
+
+ private:
+  struct Pair {
+    at::Tensor device, cpu;
+    bool written;
+    bool fresh;  ///< an `out=` tensor: the kernel may resize its CPU stand-in
+  };
+
+  c10::IValue to_cpu(size_t i, const c10::IValue& value) {
+    const bool written = op_.written[i];
+    if (value.isTensor()) return stand_in(value.toTensor(), written);
+    if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(stand_in(tensor, written));
+      return list;
+    }
+    if (value.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
+        list.push_back(tensor.has_value() ? std::optional<at::Tensor>(stand_in(*tensor, written)) : std::nullopt);
+      }
+      return list;
+    }
+    if (value.isDevice() && value.toDevice().type() == kOurs) return c10::Device(c10::kCPU);
+    if (value.isGenerator() && value.toGenerator().device().type() == kOurs) return cpu_generator(value.toGenerator());
+    return value;
+  }
+
+  at::Tensor stand_in(const at::Tensor& tensor, bool written) {
+    if (!tensor.defined() || tensor.device().type() != kOurs) return tensor;
+    for (const Pair& pair : pairs_) {
+      if (pair.device.is_same(tensor)) return pair.cpu;
+    }
+    const bool fresh = written && op_.out_variant;
+    at::Tensor cpu;
+    if (fresh) {
+      cpu = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kCPU));
+    } else {
+      cpu = in_place_ ? host_view(tensor) : tensor.cpu();
+    }
+    pairs_.push_back({tensor, cpu, written, fresh});
+    return cpu;
+  }
+
+  /// A CPU generator that continues the device's random sequence, so that seeding the device seeds its fallbacks.
+  at::Generator cpu_generator(const std::optional<at::Generator>& generator) const {
+    int64_t seed = 0;
+    next_seeds(generator, device_, &seed, 1);
+    return at::detail::createCPUGenerator(static_cast<uint64_t>(seed));
+  }
+
+  void seed_generator(size_t first) const {
+    if (!op_.random) return;
+    for (size_t i = 0; i < op_.roles.size(); ++i) {
+      c10::IValue& value = (*stack_)[first + i];
+      if (op_.roles[i] == ArgumentRole::kGenerator && value.isNone()) value = cpu_generator(std::nullopt);
+    }
+  }
+
+  void write_back() {
+    for (const Pair& pair : pairs_) {
+      if (!pair.written || (in_place_ && !pair.fresh)) continue;
+      if (pair.fresh) at::native::resize_output(pair.device, pair.cpu.sizes());
+      pair.device.copy_(pair.cpu);
+    }
+  }
+
+  c10::IValue to_device(const c10::IValue& value) const {
+    if (value.isTensor()) return device_tensor(value.toTensor());
+    if (!value.isTensorList()) return value;
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(device_tensor(tensor));
+    return list;
+  }
+
+  /// The result on the device: a view of an argument where the CPU kernel returned one, else a copy.
+  at::Tensor device_tensor(const at::Tensor& cpu) const {
+    if (!cpu.defined() || !cpu.is_cpu()) return cpu;
+    for (const Pair& pair : pairs_) {
+      if (!cpu.has_storage() || !pair.cpu.has_storage() ||
+          cpu.storage().unsafeGetStorageImpl() != pair.cpu.storage().unsafeGetStorageImpl())
+        continue;
+      if (cpu.scalar_type() != pair.device.scalar_type()) continue;
+      const int64_t offset = pair.device.storage_offset() + cpu.storage_offset() - pair.cpu.storage_offset();
+      return pair.device.as_strided(cpu.sizes(), cpu.strides(), offset);
+    }
+    return cpu.to(c10::Device(kOurs, device_));
+  }
+
+  const Operator& op_;
+  c10::DeviceIndex device_;
+  torch::jit::Stack* stack_;
+  bool in_place_;
+  std::vector<Pair> pairs_;
+};
+
+}  // namespace
+
+void set_fallback_policy(FallbackPolicy policy) {
+  std::lock_guard lock(counters().mutex);
+  counters().policy = policy;
+}
+
+void note_fallback(const std::string& name) {
+  Counters& all = counters();
+  FallbackPolicy policy;
+  bool first;
+  {
+    std::lock_guard lock(all.mutex);
+    policy = all.policy;
+    TORCH_CHECK_NOT_IMPLEMENTED(policy != FallbackPolicy::kError, "The operator '", name,
+                                "' has no kernel for this device and OUTBOARD_FALLBACK=error forbids running it on the "
+                                "CPU. Set OUTBOARD_FALLBACK=allow to permit it.");
+    ++all.counts[name];
+    first = all.logged.insert(name).second;
+  }
+  if (first || policy == FallbackPolicy::kWarn) {
+    TORCH_WARN("The operator '", name, "' runs on the CPU: it has no kernel for this device. ",
+               "Set OUTBOARD_FALLBACK=error to forbid this.");
+  }
+}
+
+std::map<std::string, int64_t> fallback_counts() {
+  std::lock_guard lock(counters().mutex);
+  return counters().counts;
+}
+
+void reset_fallback_counts() {
+  std::lock_guard lock(counters().mutex);
+  counters().counts.clear();
+}
+
+void run_on_cpu(const Operator& op, c10::DeviceIndex device, torch::jit::Stack* stack) {
+  note_fallback(op.name);
+  CpuCall(op, device, stack).run();
+}
+
+}  // namespace outboard::aten

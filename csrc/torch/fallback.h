@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include <map>
+#include <string>
+
+#include "torch/eager_operator.h"
+
+namespace outboard::aten {
+
+/// What happens when an operator can only run on the CPU.
+enum class FallbackPolicy : int {
+  kAllow,  ///< run; one log line per operator
+  kWarn,   ///< run; a warning each time
+  kError   ///< raise NotImplementedError
+};
+
+void set_fallback_policy(FallbackPolicy policy);
+
+/// Counts one fallback of `name` and applies the policy. Throws c10::NotImplementedError under kError.
+void note_fallback(const std::string& name);
+
+/// Fallbacks so far, by operator.
+std::map<std::string, int64_t> fallback_counts();
+void reset_fallback_counts();
+
+/// Runs `op` with PyTorch's CPU kernel on the arguments on top of the stack and leaves its results there, on
+/// `device`. Where the host can address device memory the tensors are used in place, else they are copied to the CPU
+/// and what was written is copied back. Counted as a fallback.
+void run_on_cpu(const Operator& op, c10::DeviceIndex device, torch::jit::Stack* stack);
+
+}  // namespace outboard::aten

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <utility>
+
+#include "runtime/allocation.h"
+#include "runtime/device.h"
+#include "runtime/error.h"
+#include "runtime/executor.h"
+
+/// The bridge between ATen tensors and the runtime's records. Nothing here knows an operator.
+namespace outboard::aten {
+
+/// The Allocation behind a tensor's (or storage's) DataPtr. Throws c10::Error for a tensor of another device and
+/// for a storage whose memory is not ours (a foreign pointer).
+Allocation& allocation_of(const at::Tensor& tensor);
+Allocation& allocation_of(const c10::Storage& storage);
+
+/// A new tensor over `allocation`, taking over one reference of it. Requires sizes.size() == strides.size().
+at::Tensor make_tensor(Allocation* allocation, at::ScalarType dtype, at::IntArrayRef sizes, at::IntArrayRef strides,
+                       int64_t storage_offset);
+
+/// A new, unbacked tensor on the device with this index.
+at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype, c10::DeviceIndex device);
+
+/// The tensor as a plan's input. Borrows the tensor's geometry: valid while the tensor lives unchanged.
+TensorBinding binding_of(const at::Tensor& tensor);
+
+/// A CPU tensor over the same memory, keeping `tensor`'s storage alive. Only on host-accessible devices; the
+/// caller has synchronised the stream and submits no work that uses the memory while the view is in use.
+at::Tensor host_view(const at::Tensor& tensor);
+
+/// The calling thread's current stream on a device of ours.
+Stream& current_stream(c10::DeviceIndex device);
+
+/// Rethrows the runtime's exceptions as PyTorch's: OutOfMemoryError as c10::OutOfMemoryError
+/// (torch.OutOfMemoryError), everything else as c10::Error (RuntimeError).
+[[noreturn]] void rethrow(const Error& error);
+
+/// Calls `function()` with the runtime's exceptions translated.
+template <typename Function>
+auto translate_errors(Function&& function) -> decltype(function()) {
+  try {
+    return std::forward<Function>(function)();
+  } catch (const Error& error) {
+    rethrow(error);
+  }
+}
+
+/// Copies `src` to `dst` on one device with the compiled eager path: any strides, any dtype conversion, broadcast
+/// of `src`. Defined in eager.cpp.
+void compiled_copy(const at::Tensor& dst, const at::Tensor& src);
+
+/// The next `count` seeds of the generator of a device (its default one if `generator` is empty).
+/// Defined in generator.cpp.
+void next_seeds(const std::optional<at::Generator>& generator, c10::DeviceIndex device, int64_t* seeds, int64_t count);
+
+}  // namespace outboard::aten
