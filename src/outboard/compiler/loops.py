@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The form between the graph compiler and the printers of C: one kernel as straight-line code over iteration ranges.
+
+A kernel iterates over *roots*: flat ranges, at most one of which is a reduction. Index expressions are sympy over
+*entries*, pieces ``(root // divisor) % length`` of a root. The code is a list of regions; a region inside the
+reduction is run for every reduction index, one outside once per point of the other roots.
+Nothing here knows Inductor or a C dialect.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Union
+
+import sympy
+import torch
+
+#: What a Value can be computed in; narrower floats are widened when they are loaded.
+COMPUTE_DTYPES: dict[torch.dtype, torch.dtype] = {
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.float8_e4m3fn: torch.float32,
+    torch.float8_e5m2: torch.float32,
+}
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which values of ``dtype`` are computed."""
+    return COMPUTE_DTYPES.get(dtype, dtype)
+
+
+@dataclasses.dataclass(eq=False)
+class Root:
+    """A flat iteration range of ``numel`` points. ``hint`` is a typical value of ``numel``."""
+
+    name: str
+    numel: sympy.Expr
+    is_reduction: bool
+    hint: int
+
+
+@dataclasses.dataclass(eq=False)
+class Entry:
+    """The piece ``(root // divisor) % length`` of a root; ``symbol`` stands for it in index expressions.
+
+    ``outermost`` says that the modulo is not needed (``divisor * length == root.numel``).
+    """
+
+    symbol: sympy.Symbol
+    root: Root
+    divisor: sympy.Expr
+    length: sympy.Expr
+    outermost: bool
+    divisor_hint: int
+    length_hint: int
+
+
+@dataclasses.dataclass(eq=False)
+class Value:
+    """The result of one operation. ``op`` is a name of Inductor's operator vocabulary or one of
+
+    * ``load``: element ``index`` of ``buffer`` where ``mask`` (a bool Value) holds, else 0;
+    * ``constant``: ``constant``;
+    * ``index_expr``: ``index`` as a number;
+    * ``checked_index``: ``args[0]``, an index into ``size`` elements; where ``mask`` holds and the index is out of
+      range, the status flag is raised and the result is some index in range;
+    * ``reduce``: ``args[0]`` reduced by ``kind`` over the reduction root.
+    """
+
+    name: str
+    op: str
+    dtype: torch.dtype
+    args: tuple[Value, ...] = ()
+    buffer: str = ""
+    index: sympy.Expr = sympy.S.Zero
+    mask: Value | None = None
+    constant: Union[bool, int, float] = 0
+    size: sympy.Expr = sympy.S.Zero
+    kind: str = ""
+    src_dtype: torch.dtype | None = None
+
+
+@dataclasses.dataclass(eq=False)
+class Store:
+    """Writes ``value`` to element ``index`` of ``buffer``; ``atomic_add`` adds to it atomically."""
+
+    buffer: str
+    index: sympy.Expr
+    value: Value
+    atomic_add: bool = False
+
+
+@dataclasses.dataclass
+class Region:
+    """Statements run for every point of the reduction (``in_reduction``), or once around it.
+
+    ``after`` holds the stores of reduction results, done once after the loop.
+    """
+
+    in_reduction: bool
+    body: list[Value | Store] = dataclasses.field(default_factory=list)
+    after: list[Store] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class LoopKernel:
+    """A whole kernel. ``buffers`` maps each buffer to its element type; ``written`` are those stored to.
+
+    ``indirect`` maps the symbols that stand for loaded indices to their values; ``floats`` are the symbols that are
+    floating-point arguments.
+    """
+
+    roots: list[Root]
+    entries: dict[sympy.Symbol, Entry]
+    regions: list[Region]
+    buffers: dict[str, torch.dtype]
+    written: set[str]
+    indirect: dict[sympy.Symbol, Value]
+    floats: set[sympy.Symbol]
+
+    def statements(self) -> list[Value | Store]:
+        """All statements, in order."""
+        return [statement for region in self.regions for statement in (*region.body, *region.after)]
+
+    @property
+    def needs_status(self) -> bool:
+        """Whether the kernel checks indices and so needs a status flag."""
+        return any(isinstance(s, Value) and s.op == "checked_index" for s in self.statements())
+
+
+def prune(kernel: LoopKernel) -> None:
+    """Removes values that no store needs, and buffers that nothing touches."""
+    live: set[int] = set()
+    work: list[Value] = []
+
+    def need(expr: sympy.Expr) -> None:
+        work.extend(kernel.indirect[s] for s in expr.free_symbols if s in kernel.indirect)
+
+    for statement in kernel.statements():
+        if isinstance(statement, Store):
+            work.append(statement.value)
+            need(statement.index)
+        elif statement.op == "checked_index":
+            work.append(statement)
+    while work:
+        value = work.pop()
+        if id(value) in live:
+            continue
+        live.add(id(value))
+        work.extend(value.args)
+        if value.mask is not None:
+            work.append(value.mask)
+        need(value.index)
+    for region in kernel.regions:
+        region.body = [s for s in region.body if isinstance(s, Store) or id(s) in live]
+    kernel.regions = [region for region in kernel.regions if region.body or region.after]
+    used = {s.buffer for s in kernel.statements() if isinstance(s, Store) or s.op == "load"}
+    kernel.buffers = {name: dtype for name, dtype in kernel.buffers.items() if name in used}
+    kernel.written &= used
