@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "torch/bindings_device.h"
+
+#include <pybind11/stl.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/Generator.h>
+
+#include <map>
+#include <string>
+
+#include "runtime/program_cache.h"
+#include "torch/devices.h"
+#include "torch/generator.h"
+#include "torch/hooks.h"
+#include "torch/tensor.h"
+
+namespace py = pybind11;
+
+namespace outboard::aten {
+namespace {
+
+using c10::DeviceIndex;
+
+
+py::dict properties_of(DeviceIndex index) {
+  const Device& target = device(index);
+  const ob_device_properties& from = target.properties();
+  py::dict to;
+  to["name"] = from.name;
+  to["vendor"] = from.vendor;
+  to["driver_version"] = from.driver_version;
+  to["driver"] = target.driver().name;
+  to["dialect"] = from.dialect;
+  to["cache_key"] = from.cache_key;
+  to["type"] = from.type == OB_DEVICE_CPU ? "cpu" : from.type == OB_DEVICE_GPU ? "gpu" : "accelerator";
+  to["compute_units"] = from.compute_units;
+  to["max_work_group_size"] = from.max_work_group_size;
+  to["sub_group_size"] = from.sub_group_size;
+  to["vector_width"] = from.vector_width;
+  to["total_memory"] = from.total_memory;
+  to["max_allocation"] = from.max_allocation;
+  to["local_memory"] = from.local_memory;
+  to["alignment"] = from.alignment;
+  to["host_accessible"] = from.host_accessible != 0;
+  to["has_fp16"] = from.has_fp16 != 0;
+  to["has_fp64"] = from.has_fp64 != 0;
+  to["has_int64_atomics"] = from.has_int64_atomics != 0;
+  return to;
+}
+
+void add_gauge(std::map<std::string, int64_t>& to, const std::string& name, const MemoryStatistics::Gauge& from) {
+  to[name + ".current"] = from.current;
+  to[name + ".peak"] = from.peak;
+  to[name + ".total_allocated"] = from.total_allocated;
+  to[name + ".total_freed"] = from.total_freed;
+}
+
+std::map<std::string, int64_t> memory_statistics(DeviceIndex index) {
+  const MemoryStatistics from = device(index).allocator().statistics();
+  std::map<std::string, int64_t> to;
+  add_gauge(to, "allocated", from.allocated);
+  add_gauge(to, "reserved", from.reserved);
+  add_gauge(to, "active", from.active);
+  add_gauge(to, "cached", from.cached);
+  to["num_alloc_retries"] = from.num_alloc_retries;
+  to["num_ooms"] = from.num_ooms;
+  to["num_device_alloc"] = from.num_device_alloc;
+  to["num_device_free"] = from.num_device_free;
+  return to;
+}
+
+std::map<std::string, int64_t> program_statistics(DeviceIndex index) {
+  const ProgramCache::Statistics from = device(index).programs().statistics();
+  return {{"built", from.built}, {"loaded_from_disk", from.loaded_from_disk}};
+}
+
+py::object default_generator_object(DeviceIndex index) {
+  return py::reinterpret_steal<py::object>(THPGenerator_Wrap(default_generator(index)));
+}
+
+/// Defines a function whose C++ exceptions become PyTorch's Python exceptions.
+template <typename Function>
+void define(py::module_& m, const char* name, const char* text, Function function) {
+  m.def(name, torch::wrap_pybind_function(function), text);
+}
+template <typename Function>
+void define_blocking(py::module_& m, const char* name, const char* text, Function function) {
+  m.def(name, torch::wrap_pybind_function_no_gil(function), text);
+}
+
+}  // namespace
+
+void bind_device(py::module_& m) {
+  define(m, "initialize", "Starts the runtime with these driver libraries.", [](const std::vector<std::string>& paths) {
+    initialize(paths);
+    register_hooks();
+  });
+  define_blocking(m, "shutdown", "Waits for queued work and stops the runtime's threads; at interpreter exit.", [] {
+    if (device_count() > 0) Runtime::get().shutdown();
+  });
+  define(m, "forked", "True in a process forked after devices were opened.",
+         [] { return device_count() > 0 && Runtime::get().forked(); });
+  define(m, "problems", "What kept drivers or devices from being used, one line each.", [] { return problems(); });
+
+  define(m, "device_count", "Number of devices.", [] { return static_cast<int>(device_count()); });
+  define(m, "current_device", "Index of the calling thread's device.", [] { return static_cast<int>(current_device()); });
+  define(m, "set_device", "Selects the calling thread's device.", [](int index) { set_current_device(static_cast<DeviceIndex>(index)); });
+  define(m, "device_properties", "What a device can do.", [](int index) { return properties_of(static_cast<DeviceIndex>(index)); });
+  define(m, "default_generator", "A device's default torch.Generator.",
+         [](int index) { return default_generator_object(static_cast<DeviceIndex>(index)); });
+  define_blocking(m, "synchronize", "Waits for all streams of a device.", [](int index) {
+    translate_errors([&] { device(static_cast<DeviceIndex>(index)).synchronize(); });
+  });
+
+  define(m, "memory_statistics", "Counters of a device's allocator.",
+         [](int index) { return memory_statistics(static_cast<DeviceIndex>(index)); });
+  define_blocking(m, "empty_cache", "Returns cached blocks to the driver.", [](int index) {
+    translate_errors([&] { device(static_cast<DeviceIndex>(index)).allocator().empty_cache(); });
+  });
+  define(m, "memory_info", "(free, total) bytes.", [](int index) {
+    return translate_errors([&] { return device(static_cast<DeviceIndex>(index)).memory_info(); });
+  });
+  define(m, "reset_peak_memory_stats", "Peaks become current values.",
+         [](int index) { device(static_cast<DeviceIndex>(index)).allocator().reset_peak(); });
+  define(m, "reset_accumulated_memory_stats", "Totals become zero.",
+         [](int index) { device(static_cast<DeviceIndex>(index)).allocator().reset_accumulated(); });
+  define(m, "memory_limit", "Bytes that the allocator may hold.",
+         [](int index) { return device(static_cast<DeviceIndex>(index)).allocator().limit(); });
+  define(m, "set_memory_limit", "Sets the bytes that the allocator may hold.", [](int index, uint64_t bytes) {
+    device(static_cast<DeviceIndex>(index)).allocator().set_limit(bytes);
+  });
+
+  define(m, "set_cache_directory", "Where program binaries are kept; an empty string keeps none.",
+         [](const std::string& directory) { ProgramCache::set_directory(directory); });
+  define(m, "program_statistics", "Programs built and loaded from disk.",
+         [](int index) { return program_statistics(static_cast<DeviceIndex>(index)); });
+}
+
+}  // namespace outboard::aten

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "torch/copy.h"
+
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/_local_scalar_dense.h>
+#include <ATen/ops/conj_physical.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/neg.h>
+#include <ATen/ops/view_as_real.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "torch/devices.h"
+#include "torch/host_allocator.h"
+#include "torch/tensor.h"
+
+/// Copies between CPU and device, between devices, and on one device.
+///
+/// Lazy conjugates and negatives reach us with their bits set. Below, the *raw* tensor is the one without bits: what
+/// is in memory. Two tensors of equal bits are copied raw; else the difference is applied on the CPU side or, on one
+/// device, by the compiled operator.
+namespace outboard::aten {
+namespace {
+
+/// A download may carry this many times the bytes it needs before the device gathers them first: reading a few bytes
+/// more costs less than a kernel.
+constexpr int64_t kSpanFactor = 4;
+
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  return a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
+}
+
+void set_bits(const at::Tensor& tensor, const at::Tensor& like) {
+  if (like.is_conj()) tensor._set_conj(true);
+  if (like.is_neg()) tensor._set_neg(true);
+}
+
+at::Tensor raw(const at::Tensor& tensor) {
+  if (!tensor.is_conj() && !tensor.is_neg()) return tensor;
+  at::Tensor alias(tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), true));
+  alias._set_conj(false);
+  alias._set_neg(false);
+  return alias;
+}
+
+bool is_dense(const at::Tensor& tensor) { return tensor.is_non_overlapping_and_dense(); }
+
+/// Equal strides wherever they matter.
+bool same_strides(const at::Tensor& a, const at::Tensor& b) {
+  for (int64_t dim = 0; dim < a.dim(); ++dim) {
+    if (a.size(dim) != 1 && a.stride(dim) != b.stride(dim)) return false;
+  }
+  return true;
+}
+
+/// Whether the bytes of one are the bytes of the other.
+bool same_memory_layout(const at::Tensor& a, const at::Tensor& b) {
+  return a.scalar_type() == b.scalar_type() && same_bits(a, b) && is_dense(a) && is_dense(b) && same_strides(a, b);
+}
+
+Stream& stream_of(const at::Tensor& tensor) { return current_stream(tensor.device().index()); }
+
+/// Device pointer of element 0.
+ob_ptr pointer(const at::Tensor& tensor, Stream& stream) {
+  const TensorBinding binding = binding_of(tensor);
+  return binding.allocation->resolve(stream) + binding.storage_offset * tensor.itemsize();
+}
+
+at::Tensor cpu_like(const at::Tensor& like, at::IntArrayRef strides) {
+  at::Tensor made =
+      at::empty_strided(like.sizes(), strides, at::TensorOptions().dtype(like.scalar_type()).device(at::kCPU));
+  set_bits(made, like);
+  return made;
+}
+
+at::Tensor device_contiguous_like(const at::Tensor& like) {
+  at::DimVector strides(like.dim());
+  int64_t next = 1;
+  for (int64_t dim = like.dim() - 1; dim >= 0; --dim) {
+    strides[dim] = next;
+    next *= std::max<int64_t>(like.size(dim), 1);
+  }
+  return empty_strided(like.sizes(), strides, like.scalar_type(), like.device().index());
+}
+
+// ---- on one device ----
+
+/// Copies raw elements of equal dtype or converts them; complex tensors as pairs of reals, which every device has.
+void copy_elements(const at::Tensor& dst, const at::Tensor& src) {
+  if (!dst.is_complex() && !src.is_complex()) return compiled_copy(dst, src);
+  if (dst.is_complex() && src.is_complex()) return compiled_copy(at::view_as_real(dst), at::view_as_real(src));
+  if (src.is_complex()) return compiled_copy(dst, at::view_as_real(src).select(-1, 0));
+  const at::Tensor parts = at::view_as_real(dst);
+  compiled_copy(parts.select(-1, 0), src);
+  parts.select(-1, 1).zero_();
+}
+
+void copy_on_device(const at::Tensor& dst, const at::Tensor& src) {
+  if (same_memory_layout(dst, src)) {
+    Stream& stream = stream_of(dst);
+    const ob_ptr to = pointer(dst, stream), from = pointer(src, stream);
+    if (to != from) stream.copy(OB_DEVICE_TO_DEVICE, to, from, dst.nbytes());
+    return;
+  }
+  at::Tensor values = raw(src);
+  if (dst.is_conj() != src.is_conj()) values = at::conj_physical(values);
+  if (dst.is_neg() != src.is_neg()) values = at::neg(values);
+  copy_elements(raw(dst), values);
+}
+
+// ---- CPU to device ----
+
+/// `dst` and `host` have the same memory layout. Waits unless the caller may reuse `host` only after the copy.
+void upload_bytes(const at::Tensor& dst, const at::Tensor& host, bool asynchronous) {
+  Stream& stream = stream_of(dst);
+  stream.copy(OB_HOST_TO_DEVICE, pointer(dst, stream), reinterpret_cast<uint64_t>(host.const_data_ptr()),
+              host.nbytes());
+  if (asynchronous) {
+    record_pinned_use(host.const_data_ptr(), stream);
+  } else {
+    stream.synchronize();
+  }
+}
+
+void upload(const at::Tensor& dst, const at::Tensor& src, bool non_blocking) {
+  const bool asynchronous = non_blocking && same_memory_layout(dst, src) && is_pinned(src.const_data_ptr());
+  if (asynchronous) return upload_bytes(dst, src, true);
+
+  Stream& stream = stream_of(dst);
+  if (stream.device().host_accessible()) {
+    const at::Tensor view = host_view(dst);
+    return stream.run_on_host([&] { view.copy_(src); });
+  }
+  if (same_memory_layout(dst, src)) return upload_bytes(dst, src, false);
+  if (is_dense(dst)) {
+    const at::Tensor host = cpu_like(dst, dst.strides());
+    host.copy_(src);
+    return upload_bytes(dst, host, false);
+  }
+  const at::Tensor staging = device_contiguous_like(dst);
+  set_bits(staging, dst);
+  upload(staging, src, false);
+  copy_on_device(dst, staging);
+}
+
+// ---- device to CPU ----
+
+void download_bytes(const at::Tensor& host, const at::Tensor& src, bool asynchronous) {
+  Stream& stream = stream_of(src);
+  stream.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(host.data_ptr()), pointer(src, stream), host.nbytes());
+  if (asynchronous) {
+    record_pinned_use(host.const_data_ptr(), stream);
+  } else {
+    stream.synchronize();
+  }
+}
+
+/// Elements from the first to the last that the tensor addresses.
+int64_t span(const at::Tensor& tensor) {
+  int64_t last = 0;
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) last += (tensor.size(dim) - 1) * tensor.stride(dim);
+  return last + 1;
+}
+
+/// The tensor's memory, gaps included, as a CPU tensor of the same geometry.
+at::Tensor download_span(const at::Tensor& src) {
+  const int64_t elements = span(src);
+  const at::Tensor flat = at::empty({elements}, at::TensorOptions().dtype(src.scalar_type()).device(at::kCPU));
+  download_bytes(flat, raw(src).as_strided({elements}, {1}), false);
+  const at::Tensor host = flat.as_strided(src.sizes(), src.strides());
+  set_bits(host, src);
+  return host;
+}
+
+void download(const at::Tensor& dst, const at::Tensor& src, bool non_blocking) {
+  const bool asynchronous = non_blocking && same_memory_layout(dst, src) && is_pinned(dst.const_data_ptr());
+  if (asynchronous) return download_bytes(dst, src, true);
+
+  Stream& stream = stream_of(src);
+  if (stream.device().host_accessible()) {
+    const at::Tensor view = host_view(src);
+    return stream.run_on_host([&] { dst.copy_(view); });
+  }
+  if (same_memory_layout(dst, src)) return download_bytes(dst, src, false);
+  if (span(src) <= kSpanFactor * src.numel()) {
+    dst.copy_(download_span(src));
+    return;
+  }
+  const at::Tensor staging = device_contiguous_like(src);
+  set_bits(staging, src);
+  copy_on_device(staging, src);
+  download(dst, staging, false);
+}
+
+// ---- between devices ----
+
+void copy_between_devices(const at::Tensor& dst, const at::Tensor& src) {
+  const c10::DeviceGuard guard(src.device());
+  Stream& stream = stream_of(src);
+  Device& to = device(dst.device().index());
+  const ob_driver& driver = stream.device().driver();
+  if (driver.copy_peer != nullptr && &driver == &to.driver() && same_memory_layout(dst, src)) {
+    const ob_ptr from = pointer(src, stream);
+    const ob_ptr target = pointer(dst, stream_of(dst));
+    stream_of(dst).synchronize();
+    TORCH_CHECK(driver.copy_peer(stream.handle(), to.handle(), target, stream.device().handle(), from, dst.nbytes()) ==
+                    OB_OK,
+                driver.last_error());
+    stream.synchronize();
+    return;
+  }
+  const at::Tensor host = cpu_like(src, src.strides());
+  download(host, src, false);
+  upload(dst, host, false);
+}
+
+void check_overlap(const at::Tensor& dst, const at::Tensor& src) {
+  at::assert_no_internal_overlap(dst);
+  if (dst.device() == src.device()) at::assert_no_partial_overlap(dst, src);
+}
+
+at::Tensor copy_from(const at::Tensor& source, const at::Tensor& dst, bool non_blocking) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const at::Tensor src = source.expand(dst.sizes());
+  if (dst.numel() == 0) return dst;
+  if (src._is_zerotensor()) return raw(dst).zero_();
+  check_overlap(dst, src);
+
+  const c10::DeviceGuard guard(dst.is_privateuseone() ? dst.device() : src.device());
+  translate_errors([&] {
+    if (src.is_cpu()) return upload(dst, src, non_blocking);
+    if (dst.is_cpu()) return download(dst, src, non_blocking);
+    TORCH_CHECK(src.is_privateuseone() && dst.is_privateuseone(), "Cannot copy from ", src.device(), " to ",
+                dst.device(), ": go through the CPU");
+    if (src.device() != dst.device()) return copy_between_devices(dst, src);
+    copy_on_device(dst, src);
+  });
+  return dst;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
+  dst.resize_(self.sizes());
+  return copy_from(self, dst, /*non_blocking=*/false);
+}
+
+at::Scalar local_scalar_dense(const at::Tensor& self) {
+  const at::Tensor host = at::empty(self.sizes(), at::TensorOptions().dtype(self.scalar_type()).device(at::kCPU));
+  copy_from(self, host, /*non_blocking=*/false);
+  return at::_local_scalar_dense(host);
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_copy_from", TORCH_FN(copy_from));
+  m.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
+  m.impl("_local_scalar_dense", TORCH_FN(local_scalar_dense));
+}
+
+// The copy itself applies the bits: PyTorch's fallback for them would call the copy again to materialise them.
+#define OUTBOARD_COPY_FALLS_THROUGH(KEY)                           \
+  TORCH_LIBRARY_IMPL(aten, KEY, m) {                               \
+    m.impl("_copy_from", torch::CppFunction::makeFallthrough());   \
+  }
+OUTBOARD_COPY_FALLS_THROUGH(Conjugate)
+OUTBOARD_COPY_FALLS_THROUGH(Negative)
+OUTBOARD_COPY_FALLS_THROUGH(ZeroTensor)
+#undef OUTBOARD_COPY_FALLS_THROUGH
+
+}  // namespace
+
+bool try_fill(const at::Tensor& self, const at::Scalar& value) {
+  if (self.is_conj() || self.is_neg() || !is_dense(self)) return false;
+  if (self.numel() == 0) return true;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const at::Tensor pattern = at::empty({}, at::TensorOptions().dtype(self.scalar_type()).device(at::kCPU));
+  pattern.fill_(value);
+  translate_errors([&] {
+    Stream& stream = stream_of(self);
+    stream.fill(pointer(self, stream), pattern.const_data_ptr(), static_cast<uint32_t>(self.itemsize()),
+                self.nbytes());
+  });
+  return true;
+}
+
+}  // namespace outboard::aten

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace outboard::aten {
+
+/// Writes `value` into every element of a dense tensor through the driver's fill, and returns true; false if the
+/// tensor has gaps, overlaps itself or is a lazy conjugate or negative (then nothing is done). Raises as PyTorch on
+/// the CPU for a value that the dtype cannot hold.
+bool try_fill(const at::Tensor& self, const at::Scalar& value);
+
+}  // namespace outboard::aten

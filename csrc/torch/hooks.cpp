@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "torch/hooks.h"
+
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+
+#include "torch/devices.h"
+#include "torch/generator.h"
+#include "torch/host_allocator.h"
+#include "torch/storage.h"
+
+namespace outboard::aten {
+namespace {
+
+struct Hooks final : at::PrivateUse1HooksInterface {
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return device_count() > 0; }
+  /// Devices are opened when the runtime starts, so every device that exists is initialized.
+  bool hasPrimaryContext(c10::DeviceIndex index) const override { return index >= 0 && index < device_count(); }
+  /// Throws, with what to install, if there is no device.
+  void init() const override { device(-1); }
+
+  c10::DeviceIndex deviceCount() const override { return device_count(); }
+  c10::DeviceIndex getCurrentDevice() const override { return current_device(); }
+  void setCurrentDevice(c10::DeviceIndex index) const override {
+    if (index >= 0) set_current_device(index);
+  }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex index) const override {
+    const c10::DeviceIndex previous = current_device();
+    if (index != previous) setCurrentDevice(index);
+    return previous;
+  }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex index) const override { return exchangeDevice(index); }
+
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override { return default_generator(index); }
+  at::Generator getNewGenerator(c10::DeviceIndex index) const override {
+    return at::make_generator<DeviceGenerator>(static_cast<c10::DeviceIndex>(device(index).index()));
+  }
+
+  c10::Device getDeviceFromPtr(void* data) const override {
+    Allocation* allocation = Allocation::find(data);
+    TORCH_CHECK(allocation != nullptr, "The pointer is not to memory of a ", torch_device(-1), " device");
+    return torch_device(static_cast<c10::DeviceIndex>(allocation->device().index()));
+  }
+  bool isPinnedPtr(const void* data) const override { return is_pinned(data); }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return pinned_allocator(); }
+
+  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
+    resize_storage(*storage.unsafeGetStorageImpl(), bytes);
+  }
+};
+
+}  // namespace
+
+void register_hooks() { at::RegisterPrivateUse1HooksInterface(new Hooks()); }
+
+}  // namespace outboard::aten

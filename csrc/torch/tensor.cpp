@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "torch/tensor.h"
+
+#include <ATen/EmptyTensor.h>
+#include <c10/core/CPUAllocator.h>
+
+#include "torch/devices.h"
+#include "torch/storage.h"
+
+namespace outboard::aten {
+namespace {
+
+constexpr c10::DispatchKeySet kDeviceKeys{c10::DispatchKey::PrivateUse1};
+constexpr c10::DispatchKeySet kHostKeys{c10::DispatchKey::CPU};
+
+void release_allocation_of_view(void* context) { static_cast<Allocation*>(context)->release(); }
+
+at::Tensor over_storage(c10::Storage storage, c10::DispatchKeySet keys, at::ScalarType dtype, at::IntArrayRef sizes,
+                        at::IntArrayRef strides, int64_t storage_offset) {
+  auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage), keys, c10::scalarTypeToTypeMeta(dtype));
+  impl->set_sizes_and_strides(sizes, strides, storage_offset);
+  return at::Tensor(std::move(impl));
+}
+
+/// Elements that the geometry spans from element 0 of the storage; 0 for an empty tensor.
+int64_t extent(const c10::TensorImpl& impl) {
+  if (impl.numel() == 0) return 0;
+  int64_t last = impl.storage_offset();
+  for (int64_t dim = 0; dim < impl.dim(); ++dim) last += (impl.sizes()[dim] - 1) * impl.strides()[dim];
+  return last + 1;
+}
+
+}  // namespace
+
+Allocation& allocation_of(const c10::Storage& storage) {
+  Allocation* allocation = allocation_in(storage.data_ptr());
+  TORCH_CHECK(allocation != nullptr, "Expected a storage that was allocated on a ", torch_device(-1),
+              " device, but got one on ", storage.device(), " that was not");
+  return *allocation;
+}
+
+Allocation& allocation_of(const at::Tensor& tensor) {
+  TORCH_CHECK(tensor.is_privateuseone(), "Expected a tensor on a ", torch_device(-1), " device, but got one on ",
+              tensor.device());
+  TORCH_CHECK(tensor.has_storage(), "Expected a tensor with storage");
+  return allocation_of(tensor.storage());
+}
+
+at::Tensor make_tensor(Allocation* allocation, at::ScalarType dtype, at::IntArrayRef sizes, at::IntArrayRef strides,
+                       int64_t storage_offset) {
+  c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), allocation->size(),
+                                                             data_ptr_of(allocation), storage_allocator(),
+                                                             /*resizable=*/true));
+  return over_storage(std::move(storage), kDeviceKeys, dtype, sizes, strides, storage_offset);
+}
+
+at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype,
+                         c10::DeviceIndex device_index) {
+  Device& target = device(device_index);
+  const size_t bytes = at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(dtype));
+  return translate_errors(
+      [&] { return make_tensor(Allocation::create(target, bytes), dtype, sizes, strides, /*storage_offset=*/0); });
+}
+
+TensorBinding binding_of(const at::Tensor& tensor) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  TensorBinding binding;
+  binding.allocation = &allocation_of(tensor);
+  // A storage may have been resized below what its tensors address (`untyped_storage().resize_(0)`).
+  TORCH_CHECK(static_cast<uint64_t>(extent(impl)) * impl.itemsize() <= binding.allocation->size(),
+              "The tensor has a non-zero number of elements, but its storage holds only ", binding.allocation->size(),
+              " bytes: sizes ", impl.sizes(), ", strides ", impl.strides(), ", storage offset ", impl.storage_offset(),
+              ". Was its storage resized?");
+  binding.dtype = static_cast<DType>(tensor.scalar_type());
+  binding.dim = static_cast<int32_t>(impl.dim());
+  binding.sizes = impl.sizes().data();
+  binding.strides = impl.strides().data();
+  binding.storage_offset = impl.storage_offset();
+  return binding;
+}
+
+at::Tensor host_view(const at::Tensor& tensor) {
+  const TensorBinding binding = binding_of(tensor);
+  Allocation& allocation = *binding.allocation;
+  TORCH_CHECK(allocation.device().host_accessible(), "The host cannot address the memory of ", tensor.device());
+  const ob_ptr memory =
+      translate_errors([&] { return allocation.resolve(current_stream(tensor.device().index())); });
+  allocation.retain();
+  c10::DataPtr data(reinterpret_cast<void*>(memory), &allocation, &release_allocation_of_view,
+                    c10::Device(c10::DeviceType::CPU));
+  c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), allocation.size(),
+                                                             std::move(data), c10::GetCPUAllocator(),
+                                                             /*resizable=*/false));
+  at::Tensor view = over_storage(std::move(storage), kHostKeys, tensor.scalar_type(), tensor.sizes(),
+                                 tensor.strides(), tensor.storage_offset());
+  if (tensor.is_conj()) view._set_conj(true);
+  if (tensor.is_neg()) view._set_neg(true);
+  return view;
+}
+
+Stream& current_stream(c10::DeviceIndex index) {
+  Device& target = device(index);
+  return translate_errors([&]() -> Stream& { return Runtime::get().current_stream(target.index()); });
+}
+
+void rethrow(const Error& error) {
+  const std::string text = error.what();
+  if (error.status() == OB_OUT_OF_MEMORY) TORCH_CHECK_WITH(OutOfMemoryError, false, text);
+  if (error.status() == OB_UNSUPPORTED) TORCH_CHECK_NOT_IMPLEMENTED(false, text);
+  TORCH_CHECK(false, text);
+}
+
+}  // namespace outboard::aten
