@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+# `make help` lists the targets. Nothing needs to be there but Python >= 3.10, g++ and make.
+
+VENV ?= .venv
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+JOBS ?= $(shell nproc)
+
+PY := $(VENV)/bin/python
+SETUP := $(PYTHON) tools/bootstrap.py --venv $(VENV)
+CPP_FILES = $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'csrc/*.c' 'include/*.h' 'tests/cpp/*.cpp' 'tests/cpp/*.h')
+PYTEST_ARGUMENTS ?=
+
+.PHONY: help setup demo demo-short test test-full test-cpp test-python lint format bench opinfo wheel clean distclean
+
+help:  ## Show this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup:  ## Environment, PyTorch, OpenCL runtime, Outboard: made once, then reused
+	@$(SETUP) --groups demo
+
+demo: setup  ## The main job: search with a real model, training, ResNet-50, on the device
+	@$(PY) -m examples.demo
+
+demo-short: setup  ## The same with smaller sizes and fewer repeats
+	@$(PY) -m examples.demo --short
+
+test:  ## Lint, C++ tests, the short demo, Python tests
+	@$(SETUP) --groups demo test lint
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory test-cpp
+	@$(PY) -m examples.demo --short
+	@$(MAKE) --no-print-directory test-python
+
+test-full: test opinfo  ## Everything in test, every OpInfo, the wheel in a clean environment
+	@OUTBOARD_TEST_FULL=1 $(PY) -m pytest -q tests/package
+
+test-cpp:  ## C++ tests of runtime and drivers, without PyTorch
+	@$(SETUP) --groups demo test lint --no-build
+	@PATH="$(abspath $(VENV))/bin:$$PATH" cmake -S . -B build/cpp -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	  -DOUTBOARD_TORCH=OFF -DOUTBOARD_CPP_TESTS=ON >build/cpp-configure.log || (cat build/cpp-configure.log; exit 1)
+	@$(VENV)/bin/cmake --build build/cpp -j $(JOBS)
+	@cd build/cpp && "$(abspath $(VENV))/bin/ctest" --output-on-failure --timeout 300
+
+test-python:  ## Python tests only
+	@$(PY) -m pytest -q $(PYTEST_ARGUMENTS)
+
+lint:  ## ruff, mypy --strict, clang-format
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/clang-format --dry-run -Werror $(CPP_FILES)
+
+format:  ## Rewrite the sources in the project's style
+	@$(SETUP) --groups lint --no-build
+	@$(VENV)/bin/ruff check --fix .
+	@$(VENV)/bin/ruff format .
+	@$(VENV)/bin/clang-format -i $(CPP_FILES)
+
+bench:  ## The benchmark table: latency, models, cold and warm start, against CPU eager and CPU Inductor
+	@$(SETUP) --groups demo
+	@$(PY) -m benchmarks.bench
+
+opinfo:  ## Every float32 OpInfo on the device against the CPU, one process each
+	@$(SETUP) --groups demo test
+	@$(PY) tools/opinfo.py
+
+wheel:  ## dist/outboard-*.whl
+	@$(SETUP) --groups demo --no-build
+	@PATH="$(abspath $(VENV))/bin:$$PATH" $(PY) -m pip --disable-pip-version-check wheel --no-deps \
+	  --no-build-isolation -w dist .
+
+clean:  ## Remove build products; the environment stays
+	rm -rf build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+distclean: clean  ## Remove the environment too
+	rm -rf $(VENV)

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes everything ``make`` needs, from nothing: a virtual environment, PyTorch, the tools, an OpenCL runtime, Outboard.
+
+Each stage is skipped when its inputs have not changed since it last succeeded, so a second run costs under a second.
+Only the standard library is used, because nothing else is there yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import opencl_runtime  # noqa: E402
+
+ROOT = Path(__file__).resolve().parent.parent
+TORCH_VERSION = "2.13.0"
+TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+BUILD_REQUIREMENTS = ["cmake>=3.25", "ninja", "scikit-build-core>=0.11", "pybind11>=2.13", "packaging", "numpy"]
+#: What the installed package is made from; a change here means a rebuild.
+SOURCES = ["csrc", "include", "src", "CMakeLists.txt", "pyproject.toml"]
+
+
+class SetupError(RuntimeError):
+    """A stage failed; the text says which and what the user can do."""
+
+
+def say(text: str) -> None:
+    print(f"[setup] {text}", flush=True)
+
+
+def run(command: list[str], what: str, *, quiet: bool = False) -> None:
+    """Runs a command in the repository root. Raises SetupError with its last output lines if it fails."""
+    say(what)
+    output = subprocess.PIPE if quiet else None
+    result = subprocess.run(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT if quiet else None, text=True)
+    if result.returncode == 0:
+        return
+    tail = "\n".join((result.stdout or "").splitlines()[-40:])
+    raise SetupError(f"{what} failed (exit code {result.returncode}): {' '.join(command)}\n{tail}")
+
+
+class Environment:
+    """The virtual environment at ``path`` and the record of what was installed into it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.python = path / "bin" / "python"
+        self._stamps = path / "outboard-setup.json"
+
+    def up_to_date(self, stage: str, key: str) -> bool:
+        return self._read().get(stage) == key
+
+    def mark(self, stage: str, key: str) -> None:
+        stamps = self._read() | {stage: key}
+        self._stamps.write_text(json.dumps(stamps, indent=1, sort_keys=True) + "\n")
+
+    def _read(self) -> dict[str, str]:
+        if not self._stamps.exists():
+            return {}
+        stamps: dict[str, str] = json.loads(self._stamps.read_text())
+        return stamps
+
+    def create(self) -> None:
+        """Makes the environment unless it is there and works."""
+        if self.python.exists() and self._runs("import pip"):
+            return
+        if sys.version_info < (3, 10):
+            raise SetupError(f"Python 3.10 or newer is needed, this is {sys.version.split()[0]}; try: make PYTHON=...")
+        command = [sys.executable, "-m", "venv", "--clear", str(self.path)]
+        try:
+            run(command, f"making {self.path}", quiet=True)
+        except SetupError as error:
+            # Debian splits ensurepip off into a package of its own.
+            package = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
+            if not opencl_runtime.install_debian([package]):
+                raise SetupError(f"{error}\ninstall it with: sudo apt-get install {package}") from error
+            run(command, f"making {self.path}", quiet=True)
+
+    def pip(self, arguments: list[str], what: str) -> None:
+        run([str(self.python), "-m", "pip", "--disable-pip-version-check", "install", *arguments], what, quiet=True)
+
+    def _runs(self, code: str) -> bool:
+        return subprocess.run([str(self.python), "-c", code], capture_output=True).returncode == 0
+
+    def installed(self, distribution: str) -> str | None:
+        """Version of an installed distribution, or None."""
+        code = f"import importlib.metadata as m; print(m.version({distribution!r}))"
+        result = subprocess.run([str(self.python), "-c", code], capture_output=True, text=True)
+        return result.stdout.strip() if result.returncode == 0 else None
+
+
+def install_torch(environment: Environment) -> None:
+    """PyTorch comes first and pinned, so that no later requirement can pull in another build of it.
+
+    The CPU build is preferred: from wherever pip is configured to look, then from PyTorch's own index (or
+    ``OUTBOARD_TORCH_INDEX``), and only then whatever build pip finds.
+    """
+    version = environment.installed("torch")
+    if version is not None and version.split("+")[0].startswith("2.13."):
+        return
+    index = os.environ.get("OUTBOARD_TORCH_INDEX", TORCH_CPU_INDEX)
+    cpu_build = f"torch=={TORCH_VERSION}+cpu"
+    for attempt in ([cpu_build], [cpu_build, "--extra-index-url", index]):
+        try:
+            environment.pip(attempt, f"installing {' '.join(attempt)}")
+        except SetupError:
+            say("not found there")
+            continue
+        return
+    environment.pip([f"torch=={TORCH_VERSION}"], f"installing torch=={TORCH_VERSION}")
+
+
+def read_project() -> dict[str, object]:
+    """The ``[project]`` table of pyproject.toml."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        from pip._vendor import tomli as tomllib
+    project: dict[str, object] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return project
+
+
+def install_requirements(environment: Environment, groups: list[str]) -> None:
+    """Build tools and the optional dependency groups of pyproject.toml."""
+    optional = read_project()["optional-dependencies"]
+    assert isinstance(optional, dict)
+    for group, requirements in [("build", BUILD_REQUIREMENTS), *((name, optional[name]) for name in groups)]:
+        key = " ".join(requirements)
+        if environment.up_to_date(group, key):
+            continue
+        environment.pip(requirements, f"installing the {group} requirements")
+        environment.mark(group, key)
+
+
+def source_files() -> Iterable[Path]:
+    for name in SOURCES:
+        path = ROOT / name
+        if path.is_file():
+            yield path
+            continue
+        for file in sorted(path.rglob("*")):
+            if file.is_file() and "__pycache__" not in file.parts and file.suffix != ".so":
+                yield file
+
+
+def source_hash() -> str:
+    digest = hashlib.sha256()
+    for file in source_files():
+        digest.update(str(file.relative_to(ROOT)).encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def install_outboard(environment: Environment) -> None:
+    """Builds and installs the package, unless it is installed from these very sources."""
+    key = f"{source_hash()} torch {environment.installed('torch')}"
+    if environment.up_to_date("outboard", key) and environment.installed("outboard") is not None:
+        return
+    if shutil.which("g++") is None and shutil.which("c++") is None:
+        raise SetupError("no C++ compiler found; install one with: sudo apt-get install g++")
+    os.environ.setdefault("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1))
+    # Ninja and CMake of the environment, not the machine's, which may be too old.
+    os.environ["PATH"] = f"{environment.path.resolve() / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    environment.pip(["--no-build-isolation", "--no-deps", "--force-reinstall", "."], "building and installing outboard")
+    environment.mark("outboard", key)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--venv", type=Path, default=Path(".venv"), help="virtual environment to make or reuse")
+    parser.add_argument("--groups", nargs="*", default=[], help="optional dependency groups of pyproject.toml")
+    parser.add_argument("--no-build", action="store_true", help="stop before building Outboard itself")
+    options = parser.parse_args()
+    environment = Environment(ROOT / options.venv)
+    try:
+        environment.create()
+        install_torch(environment)
+        install_requirements(environment, options.groups)
+        if not options.no_build:
+            opencl_runtime.ensure(environment.python, say)
+            install_outboard(environment)
+    except SetupError as error:
+        print(f"[setup] {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
