@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "opencl/cl_api.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <string>
+
+namespace outboard::opencl {
+namespace {
+
+void* open_loader() {
+  const char* chosen = std::getenv("OUTBOARD_OPENCL_LIBRARY");
+  if (chosen != nullptr) return dlopen(chosen, RTLD_NOW | RTLD_GLOBAL);
+  for (const char* name : {"libOpenCL.so.1", "libOpenCL.so"}) {
+    if (void* library = dlopen(name, RTLD_NOW | RTLD_GLOBAL)) return library;
+  }
+  return nullptr;
+}
+
+struct Loaded {
+  Api api{};
+  std::string problem;
+
+  Loaded() {
+    void* library = open_loader();
+    if (library == nullptr) {
+      problem =
+          "no OpenCL loader (libOpenCL.so.1) was found. Install an OpenCL runtime: on Debian and Ubuntu 'apt install "
+          "ocl-icd-libopencl1 pocl-opencl-icd', or 'pip install intel-opencl-rt intel-cmplr-lib-rt', or your GPU "
+          "vendor's driver.";
+      return;
+    }
+#define OUTBOARD_LOAD(name)                                              \
+  api.name = reinterpret_cast<decltype(api.name)>(dlsym(library, #name)); \
+  if (api.name == nullptr) problem = "the OpenCL loader lacks " #name ": OpenCL 2.0 or newer is needed";
+    OUTBOARD_LOAD(clGetPlatformIDs)
+    OUTBOARD_LOAD(clGetPlatformInfo)
+    OUTBOARD_LOAD(clGetDeviceIDs)
+    OUTBOARD_LOAD(clGetDeviceInfo)
+    OUTBOARD_LOAD(clCreateSubDevices)
+    OUTBOARD_LOAD(clCreateContext)
+    OUTBOARD_LOAD(clCreateCommandQueueWithProperties)
+    OUTBOARD_LOAD(clReleaseCommandQueue)
+    OUTBOARD_LOAD(clSVMAlloc)
+    OUTBOARD_LOAD(clSVMFree)
+    OUTBOARD_LOAD(clEnqueueSVMMemcpy)
+    OUTBOARD_LOAD(clEnqueueSVMMemFill)
+    OUTBOARD_LOAD(clCreateProgramWithSource)
+    OUTBOARD_LOAD(clCreateProgramWithBinary)
+    OUTBOARD_LOAD(clBuildProgram)
+    OUTBOARD_LOAD(clGetProgramBuildInfo)
+    OUTBOARD_LOAD(clGetProgramInfo)
+    OUTBOARD_LOAD(clReleaseProgram)
+    OUTBOARD_LOAD(clCreateKernel)
+    OUTBOARD_LOAD(clReleaseKernel)
+    OUTBOARD_LOAD(clSetKernelArg)
+    OUTBOARD_LOAD(clSetKernelArgSVMPointer)
+    OUTBOARD_LOAD(clEnqueueNDRangeKernel)
+    OUTBOARD_LOAD(clEnqueueMarkerWithWaitList)
+    OUTBOARD_LOAD(clEnqueueBarrierWithWaitList)
+    OUTBOARD_LOAD(clFlush)
+    OUTBOARD_LOAD(clFinish)
+    OUTBOARD_LOAD(clWaitForEvents)
+    OUTBOARD_LOAD(clGetEventInfo)
+    OUTBOARD_LOAD(clGetEventProfilingInfo)
+    OUTBOARD_LOAD(clReleaseEvent)
+#undef OUTBOARD_LOAD
+  }
+};
+
+}  // namespace
+
+const char* Api::load(const Api** api) {
+  static const Loaded* const loaded = new Loaded;  // leaked: queues outlive static destructors
+  *api = &loaded->api;
+  return loaded->problem.c_str();
+}
+
+}  // namespace outboard::opencl

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/device.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <stdexcept>
+
+#include "runtime/driver_call.h"
+
+namespace outboard {
+namespace {
+
+constexpr int kPoolStreams = 32;
+
+struct RuntimeState {
+  std::once_flag once;
+  std::vector<std::unique_ptr<Device>> devices;
+  std::vector<std::string> problems;
+  std::atomic<bool> forked{false};
+  std::atomic<bool> shut_down{false};
+};
+
+RuntimeState& state() {
+  static RuntimeState* const instance = new RuntimeState;  // leaked: see Runtime
+  return *instance;
+}
+
+thread_local int current_device_index = 0;
+
+std::map<int, Stream*>& current_streams() {
+  thread_local std::map<int, Stream*> streams;
+  return streams;
+}
+
+const ob_driver* load_driver(const std::string& path, std::vector<std::string>& problems) {
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    problems.push_back(std::string("cannot load driver: ") + dlerror());
+    return nullptr;
+  }
+  const auto entry = reinterpret_cast<ob_driver_entry>(dlsym(library, OB_DRIVER_ENTRY_NAME));
+  if (entry == nullptr) {
+    problems.push_back(path + " is not an Outboard driver: it does not export " OB_DRIVER_ENTRY_NAME);
+    return nullptr;
+  }
+  const ob_driver* driver = entry();
+  if (driver == nullptr || driver->abi_major != OB_ABI_MAJOR ||
+      driver->struct_size < offsetof(ob_driver, memory_info)) {
+    problems.push_back(path + " was built for another version of the driver interface");
+    return nullptr;
+  }
+  return driver;
+}
+
+void open_devices(const ob_driver* driver, RuntimeState& runtime) {
+  uint32_t count = 0;
+  const ob_status status = driver->device_count(&count);
+  if (status != OB_OK || count == 0) {
+    const char* text = driver->last_error();
+    runtime.problems.push_back(std::string(driver->name) + ": " + (text != nullptr ? text : "no devices"));
+    return;
+  }
+  for (uint32_t i = 0; i < count; ++i) {
+    ob_device handle = nullptr;
+    try {
+      check(*driver, driver->device_open(i, &handle), "opening a device");
+      runtime.devices.push_back(
+          std::make_unique<Device>(driver, handle, static_cast<int>(runtime.devices.size())));
+    } catch (const Error& error) {
+      runtime.problems.push_back(std::string(driver->name) + ": " + error.what());
+    }
+  }
+}
+
+/// OUTBOARD_MEMORY_LIMIT: bytes, or a number with KiB, MiB or GiB. 0: no limit set.
+uint64_t memory_limit() {
+  const char* text = std::getenv("OUTBOARD_MEMORY_LIMIT");
+  if (text == nullptr || *text == '\0') return 0;
+  char* unit = nullptr;
+  const double number = std::strtod(text, &unit);
+  const std::map<std::string, double> units{{"", 1}, {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}};
+  const auto found = units.find(unit);
+  if (unit == text || found == units.end() || !(number > 0)) {
+    throw Error(OB_INVALID_ARGUMENT,
+                std::string("OUTBOARD_MEMORY_LIMIT is '") + text + "': use bytes or a size such as 512MiB or 2GiB");
+  }
+  return static_cast<uint64_t>(number * found->second);
+}
+
+void after_fork_in_child() { state().forked.store(!state().devices.empty()); }
+
+}  // namespace
+
+struct Device::Impl {
+  const ob_driver* driver;
+  ob_device handle;
+  int index;
+  ob_device_properties properties{};
+  std::unique_ptr<CachingAllocator> allocator;
+  std::unique_ptr<ProgramCache> programs;
+  std::mutex mutex;
+  std::array<std::unique_ptr<Stream>, kPoolStreams + 1> streams;  // 0 is the default stream
+  int next_pool_stream = 0;
+};
+
+Device::Device(const ob_driver* driver, ob_device handle, int index) : impl_(std::make_shared<Impl>()) {
+  impl_->driver = driver;
+  impl_->handle = handle;
+  impl_->index = index;
+  impl_->properties.struct_size = sizeof(ob_device_properties);
+  check(*driver, driver->device_properties(handle, &impl_->properties), "reading device properties");
+  impl_->streams[0] = std::make_unique<Stream>(*this, 0);
+  impl_->allocator = std::make_unique<CachingAllocator>(*this);
+  impl_->programs = std::make_unique<ProgramCache>(*this);
+  const uint64_t limit = memory_limit();
+  if (limit != 0) impl_->allocator->set_limit(limit);
+}
+
+int Device::index() const { return impl_->index; }
+const ob_driver& Device::driver() const { return *impl_->driver; }
+ob_device Device::handle() const { return impl_->handle; }
+const ob_device_properties& Device::properties() const { return impl_->properties; }
+CachingAllocator& Device::allocator() { return *impl_->allocator; }
+ProgramCache& Device::programs() { return *impl_->programs; }
+Stream& Device::default_stream() { return *impl_->streams[0]; }
+
+Stream& Device::pool_stream() {
+  int id;
+  {
+    std::lock_guard lock(impl_->mutex);
+    id = 1 + impl_->next_pool_stream;
+    impl_->next_pool_stream = (impl_->next_pool_stream + 1) % kPoolStreams;
+    if (impl_->streams[static_cast<size_t>(id)] == nullptr) {
+      impl_->streams[static_cast<size_t>(id)] = std::make_unique<Stream>(*this, id);
+    }
+  }
+  return stream(id);
+}
+
+Stream& Device::stream(int64_t id) {
+  if (id == 0) return default_stream();
+  std::lock_guard lock(impl_->mutex);
+  if (id < 0 || id > kPoolStreams || impl_->streams[static_cast<size_t>(id)] == nullptr) {
+    throw Error(OB_INVALID_ARGUMENT, "device " + std::to_string(index()) + " has no stream " + std::to_string(id));
+  }
+  return *impl_->streams[static_cast<size_t>(id)];
+}
+
+void Device::synchronize() {
+  std::vector<Stream*> all;
+  {
+    std::lock_guard lock(impl_->mutex);
+    for (const auto& stream : impl_->streams) {
+      if (stream != nullptr) all.push_back(stream.get());
+    }
+  }
+  for (Stream* stream : all) stream->synchronize();
+}
+
+std::pair<uint64_t, uint64_t> Device::memory_info() {
+  const uint64_t limit = allocator().limit();
+  const auto reserved = static_cast<uint64_t>(allocator().statistics().reserved.current);
+  uint64_t free = limit > reserved ? limit - reserved : 0;
+  const bool present = driver().struct_size >= offsetof(ob_driver, memory_info) + sizeof(void*);
+  if (!present || driver().memory_info == nullptr) return {free, limit};
+  uint64_t driver_free = 0, driver_total = 0;
+  check(driver(), driver().memory_info(handle(), &driver_free, &driver_total), "reading memory information");
+  return {std::min(free, driver_free), std::min(limit, driver_total)};
+}
+
+Runtime& Runtime::initialize(const std::vector<std::string>& driver_paths) {
+  RuntimeState& runtime = state();
+  std::call_once(runtime.once, [&] {
+    for (const std::string& path : driver_paths) {
+      const ob_driver* driver = load_driver(path, runtime.problems);
+      if (driver != nullptr) open_devices(driver, runtime);
+    }
+    pthread_atfork(nullptr, nullptr, after_fork_in_child);
+  });
+  return get();
+}
+
+Runtime& Runtime::get() {
+  static Runtime* const instance = new Runtime;
+  return *instance;
+}
+
+int Runtime::device_count() const { return static_cast<int>(state().devices.size()); }
+
+Device& Runtime::device(int index) {
+  if (forked()) {
+    throw Error(OB_DEVICE_LOST,
+                "the device cannot be used in a forked subprocess: its driver was initialized in the parent. Start "
+                "workers with the 'spawn' start method (torch.multiprocessing.set_start_method('spawn')).");
+  }
+  if (index < 0 || index >= device_count()) {
+    std::string message = "invalid device index " + std::to_string(index) + ": there are " +
+                          std::to_string(device_count()) + " devices";
+    for (const std::string& problem : problems()) message += "\n  " + problem;
+    throw Error(OB_INVALID_ARGUMENT, message);
+  }
+  return *state().devices[static_cast<size_t>(index)];
+}
+
+const std::vector<std::string>& Runtime::problems() const { return state().problems; }
+int Runtime::current_device() const { return current_device_index; }
+
+void Runtime::set_current_device(int index) {
+  device(index);
+  current_device_index = index;
+}
+
+Stream& Runtime::current_stream(int index) {
+  const auto found = current_streams().find(index);
+  return found != current_streams().end() ? *found->second : device(index).default_stream();
+}
+
+void Runtime::set_current_stream(Stream& stream) { current_streams()[stream.device().index()] = &stream; }
+
+bool Runtime::forked() const { return state().forked.load(); }
+
+void Runtime::shutdown() noexcept {
+  if (forked() || state().shut_down.exchange(true)) return;
+  for (const auto& device : state().devices) {
+    try {
+      device->synchronize();
+    } catch (const Error& error) {
+      std::fprintf(stderr, "outboard: at exit: %s\n", error.what());
+    }
+  }
+}
+
+}  // namespace outboard

@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/plan.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/error.h"
+#include "runtime/sha256.h"
+
+namespace outboard {
+namespace {
+
+constexpr char kMagic[8] = {'O', 'B', 'P', 'L', 'A', 'N', '\0', '\0'};
+constexpr uint32_t kVersion = 1;
+constexpr size_t kDigestBytes = 16;
+constexpr int kMaximumStack = 64;
+
+[[noreturn]] void invalid(const std::string& what) {
+  throw Error(OB_INVALID_ARGUMENT, "not a valid plan: " + what + ". Delete the plan cache and run again.");
+}
+
+int64_t floor_div(int64_t a, int64_t b) {
+  if (b == 0) throw Error(OB_INVALID_ARGUMENT, "division by zero in a plan's size expression");
+  const int64_t quotient = a / b;
+  return (a % b != 0 && ((a < 0) != (b < 0))) ? quotient - 1 : quotient;
+}
+
+int64_t power(int64_t base, int64_t exponent) {
+  int64_t result = 1;
+  for (int64_t i = 0; i < exponent; ++i) result *= base;
+  return result;
+}
+
+int64_t binary(Expr::Op op, int64_t a, int64_t b) {
+  switch (op) {
+    case Expr::kAdd: return a + b;
+    case Expr::kSub: return a - b;
+    case Expr::kMul: return a * b;
+    case Expr::kFloorDiv: return floor_div(a, b);
+    case Expr::kMod: return a - floor_div(a, b) * b;
+    case Expr::kCeilDiv: return -floor_div(-a, b);
+    case Expr::kMin: return std::min(a, b);
+    case Expr::kMax: return std::max(a, b);
+    case Expr::kEq: return a == b;
+    case Expr::kNe: return a != b;
+    case Expr::kLt: return a < b;
+    case Expr::kLe: return a <= b;
+    case Expr::kAnd: return a != 0 && b != 0;
+    case Expr::kOr: return a != 0 || b != 0;
+    case Expr::kPow: return power(a, b);
+    case Expr::kShiftLeft: return static_cast<int64_t>(static_cast<uint64_t>(a) << b);
+    case Expr::kShiftRight: return a >> b;
+    case Expr::kBitAnd: return a & b;
+    default: throw Error(OB_INTERNAL, "unknown instruction in a plan's expression");
+  }
+}
+
+/// Operands an instruction takes.
+int arity(Expr::Op op) {
+  if (op == Expr::kConst || op == Expr::kSymbol) return 0;
+  if (op == Expr::kNot) return 1;
+  return op == Expr::kSelect ? 3 : 2;
+}
+
+/// Reads the wire format, checking every length and index.
+class Reader {
+ public:
+  Reader(const uint8_t* data, size_t bytes) : data_(data), end_(data + bytes) {}
+
+  void plan(Plan& plan) {
+    each(plan.inputs, [&] { return bounded(u8(), 4u, "input kind"); });
+    each(plan.symbols, [&] { return symbol(plan); });
+    symbol_count_ = plan.symbols.size();
+    for (const Symbol& s : plan.symbols) integer_.push_back(s.source != Symbol::kFloat);
+    each(plan.guards, [&] { return expr(); });
+    plan.buffer_count = u32();
+    if (plan.buffer_count < plan.inputs.size() || plan.buffer_count > (1u << 24)) invalid("buffer count");
+    buffers_ = plan.buffer_count;
+    inputs_ = plan.inputs.size();
+    each(plan.programs, [&] { ProgramSpec p; p.source = text(); p.options = text(); return p; });
+    each(plan.kernels, [&] {
+      KernelSpec k;
+      k.program = bounded(u32(), plan.programs.size(), "program number");
+      k.entry = text();
+      return k;
+    });
+    each(plan.steps, [&] { return step(plan); });
+    each(plan.outputs, [&] { return output(plan); });
+    if (data_ != end_) invalid("trailing bytes");
+  }
+
+ private:
+  template <typename T>
+  T fixed() {
+    if (static_cast<size_t>(end_ - data_) < sizeof(T)) invalid("truncated");
+    T value;
+    std::memcpy(&value, data_, sizeof(T));
+    data_ += sizeof(T);
+    return value;
+  }
+  uint8_t u8() { return fixed<uint8_t>(); }
+  uint32_t u32() { return fixed<uint32_t>(); }
+
+  template <typename T>
+  static T bounded(T value, size_t limit, const char* what) {
+    if (static_cast<size_t>(value) >= limit) invalid(std::string(what) + " out of range");
+    return value;
+  }
+
+  std::string text() {
+    const uint32_t size = u32();
+    if (static_cast<size_t>(end_ - data_) < size) invalid("truncated text");
+    std::string value(reinterpret_cast<const char*>(data_), size);
+    data_ += size;
+    return value;
+  }
+
+  template <typename T, typename Read>
+  void each(std::vector<T>& items, Read&& read) {
+    const uint32_t count = u32();
+    if (static_cast<size_t>(end_ - data_) < count) invalid("truncated list");
+    items.reserve(count);
+    for (uint32_t i = 0; i < count; ++i) items.push_back(read());
+  }
+
+  Expr expr() {
+    Expr result;
+    int depth = 0, deepest = 0;
+    each(result.code, [&] {
+      Expr::Code code;
+      code.op = static_cast<Expr::Op>(bounded(u8(), Expr::kBitAnd + 1u, "instruction"));
+      code.immediate = fixed<int64_t>();
+      if (code.op == Expr::kSymbol) check_symbol(code.immediate, true);
+      depth -= arity(code.op);
+      if (depth < 0) invalid("expression takes more than it has");
+      deepest = std::max(deepest, ++depth);
+      return code;
+    });
+    if (!result.code.empty() && depth != 1) invalid("expression leaves more than one value");
+    if (deepest > kMaximumStack) invalid("expression too deep");
+    return result;
+  }
+
+  void check_symbol(int64_t number, bool integer) const {
+    if (number < 0 || static_cast<size_t>(number) >= integer_.size()) invalid("symbol number out of range");
+    if (integer_[static_cast<size_t>(number)] != integer) invalid("symbol of the wrong type");
+  }
+
+  Symbol symbol(const Plan& plan) {
+    Symbol s;
+    s.source = static_cast<Symbol::Source>(bounded(u8(), Symbol::kDerived + 1u, "symbol source"));
+    s.input = u32();
+    s.dim = u32();
+    s.derived = expr();
+    if (s.source == Symbol::kDerived ? s.derived.code.empty() : s.input >= plan.inputs.size()) invalid("symbol");
+    integer_.push_back(s.source != Symbol::kFloat);
+    return s;
+  }
+
+  uint32_t buffer() { return bounded(u32(), buffers_, "buffer number"); }
+
+  ViewSpec view() {
+    ViewSpec v;
+    v.buffer = buffer();
+    v.dtype = static_cast<DType>(u8());
+    element_size(v.dtype);
+    each(v.sizes, [&] { return expr(); });
+    each(v.strides, [&] { return expr(); });
+    v.offset = expr();
+    if (v.sizes.size() != v.strides.size()) invalid("view with unequal ranks");
+    return v;
+  }
+
+  Argument argument() {
+    Argument a;
+    a.kind = static_cast<Argument::Kind>(bounded(u8(), Argument::kFloat64 + 1u, "argument kind"));
+    a.buffer = u32();
+    a.symbol = u32();
+    a.expr = expr();
+    if (a.kind == Argument::kPointer && a.buffer >= buffers_) invalid("buffer number out of range");
+    if (a.kind == Argument::kFloat32 || a.kind == Argument::kFloat64) check_symbol(a.symbol, false);
+    return a;
+  }
+
+  CallArgument call_argument() {
+    CallArgument a;
+    a.kind = static_cast<CallArgument::Kind>(bounded(u8(), CallArgument::kMemoryFormat + 1u, "call argument kind"));
+    switch (a.kind) {
+      case CallArgument::kNone:
+      case CallArgument::kDevice:
+        break;
+      case CallArgument::kTensor:
+        a.tensor = view();
+        break;
+      case CallArgument::kInt:
+        a.expr = expr();
+        break;
+      case CallArgument::kFloat:
+        a.number = fixed<double>();
+        break;
+      case CallArgument::kString:
+        a.text = text();
+        break;
+      case CallArgument::kList:
+        each(a.list, [&] { return call_argument(); });
+        break;
+      default:
+        a.value = fixed<int64_t>();
+        if (a.kind == CallArgument::kFloatSymbol) check_symbol(a.value, false);
+    }
+    return a;
+  }
+
+  Step step(const Plan& plan) {
+    Step s;
+    s.kind = static_cast<Step::Kind>(bounded(u8(), Step::kCopy + 1u, "step kind"));
+    switch (s.kind) {
+      case Step::kAllocate:
+      case Step::kSeeds:
+        s.buffer = buffer();
+        s.bytes = expr();
+        break;
+      case Step::kFree:
+        s.buffer = buffer();
+        break;
+      case Step::kLaunch:
+        s.kernel = bounded(u32(), plan.kernels.size(), "kernel number");
+        for (Expr& size : s.global) size = expr();
+        for (uint32_t& local : s.local) local = u32();
+        each(s.arguments, [&] { return argument(); });
+        break;
+      case Step::kCall:
+        s.name = text();
+        each(s.call_arguments, [&] { return call_argument(); });
+        each(s.argument_names, [&] { return text(); });
+        each(s.results, [&] { return view(); });
+        s.fallback = u8() != 0;
+        if (!s.argument_names.empty() && s.argument_names.size() != s.call_arguments.size()) invalid("argument names");
+        break;
+      case Step::kCopy:
+        s.buffer = buffer();
+        s.source_offset = expr();
+        s.target = buffer();
+        s.target_offset = expr();
+        s.bytes = expr();
+        break;
+    }
+    return s;
+  }
+
+  Output output(const Plan& plan) {
+    Output o;
+    o.kind = static_cast<Output::Kind>(bounded(u8(), Output::kFloatSymbol + 1u, "output kind"));
+    if (o.kind == Output::kTensor) o.view = view();
+    if (o.kind == Output::kInput) o.input = bounded(u32(), plan.inputs.size(), "input number");
+    if (o.kind == Output::kInt) o.expr = expr();
+    if (o.kind == Output::kFloatSymbol) check_symbol(o.symbol = u32(), false);
+    return o;
+  }
+
+  const uint8_t* data_;
+  const uint8_t* end_;
+  size_t symbol_count_ = 0, buffers_ = 0, inputs_ = 0;
+  std::vector<bool> integer_;
+};
+
+}  // namespace
+
+uint32_t element_size(DType dtype) {
+  switch (dtype) {
+    case DType::kUInt8:
+    case DType::kInt8:
+    case DType::kBool:
+    case DType::kFloat8_e5m2:
+    case DType::kFloat8_e4m3fn:
+      return 1;
+    case DType::kInt16:
+    case DType::kUInt16:
+    case DType::kFloat16:
+    case DType::kBFloat16:
+      return 2;
+    case DType::kInt32:
+    case DType::kUInt32:
+    case DType::kFloat32:
+    case DType::kComplex32:
+      return 4;
+    case DType::kInt64:
+    case DType::kUInt64:
+    case DType::kFloat64:
+    case DType::kComplex64:
+      return 8;
+    case DType::kComplex128:
+      return 16;
+  }
+  throw Error(OB_INVALID_ARGUMENT, "element type " + std::to_string(static_cast<int>(dtype)) + " is not supported");
+}
+
+int64_t evaluate(const Expr& expr, const Scalar* symbols) {
+  int64_t stack[kMaximumStack];
+  int top = -1;
+  for (const Expr::Code& code : expr.code) {
+    switch (code.op) {
+      case Expr::kConst:
+        stack[++top] = code.immediate;
+        break;
+      case Expr::kSymbol:
+        stack[++top] = symbols[code.immediate].i;
+        break;
+      case Expr::kNot:
+        stack[top] = stack[top] == 0;
+        break;
+      case Expr::kSelect:
+        top -= 2;
+        stack[top] = stack[top] != 0 ? stack[top + 1] : stack[top + 2];
+        break;
+      default:
+        --top;
+        stack[top] = binary(code.op, stack[top], stack[top + 1]);
+    }
+  }
+  return top < 0 ? 0 : stack[top];
+}
+
+std::shared_ptr<const Plan> Plan::parse(const void* data, size_t bytes) {
+  const auto* cursor = static_cast<const uint8_t*>(data);
+  constexpr size_t kHeader = sizeof(kMagic) + sizeof(uint32_t) + sizeof(uint64_t) + kDigestBytes;
+  if (bytes < kHeader || std::memcmp(cursor, kMagic, sizeof(kMagic)) != 0) invalid("no plan header");
+  uint32_t version;
+  std::memcpy(&version, cursor + 8, sizeof(version));
+  if (version != kVersion) invalid("version " + std::to_string(version));
+  uint64_t length;
+  std::memcpy(&length, cursor + 12, sizeof(length));
+  if (length != bytes - kHeader) invalid("wrong length");
+  const auto digest = sha256(cursor + kHeader, length);
+  if (std::memcmp(digest.data(), cursor + 20, kDigestBytes) != 0) invalid("wrong checksum");
+  auto plan = std::make_shared<Plan>();
+  Reader(cursor + kHeader, length).plan(*plan);
+  return plan;
+}
+
+}  // namespace outboard

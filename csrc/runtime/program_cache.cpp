@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/program_cache.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "runtime/device.h"
+#include "runtime/driver_call.h"
+#include "runtime/sha256.h"
+
+namespace outboard {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Directory {
+  std::mutex mutex;
+  std::string path;
+};
+
+Directory& directory() {
+  static Directory* const instance = new Directory;
+  return *instance;
+}
+
+std::string directory_path() {
+  std::lock_guard lock(directory().mutex);
+  return directory().path;
+}
+
+/// A file's contents if it is whole: a digest in hexadecimal, a newline, the bytes. Empty otherwise.
+std::string read_checked(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  constexpr size_t kDigest = 64;
+  if (text.size() <= kDigest + 1 || text[kDigest] != '\n') return {};
+  std::string payload = text.substr(kDigest + 1);
+  return sha256_hex(payload) == text.substr(0, kDigest) ? payload : std::string();
+}
+
+/// Writes through a temporary file, so that readers see the old entry or the whole new one. Failure costs only
+/// speed: the program stays in memory.
+void write_checked(const fs::path& path, const std::string& payload) {
+  static std::atomic<uint64_t> serial{0};
+  std::error_code error;
+  fs::create_directories(path.parent_path(), error);
+  const fs::path temporary =
+      path.string() + "." + std::to_string(getpid()) + "." + std::to_string(serial.fetch_add(1)) + ".tmp";
+  std::ofstream file(temporary, std::ios::binary);
+  file << sha256_hex(payload) << '\n' << payload;
+  file.close();
+  if (file.good()) fs::rename(temporary, path, error);
+  if (!file.good() || error) fs::remove(temporary, error);
+}
+
+}  // namespace
+
+struct ProgramCache::Impl {
+  struct Entry {
+    std::mutex building;  // other programs build meanwhile
+    ob_program program = nullptr;
+    std::map<std::string, ob_kernel> kernels;
+  };
+
+  explicit Impl(Device& device_) : device(device_) {}
+
+  std::shared_ptr<Entry> entry(const std::string& key) {
+    std::lock_guard lock(mutex);
+    std::shared_ptr<Entry>& found = entries[key];
+    if (!found) found = std::make_shared<Entry>();
+    return found;
+  }
+
+  ob_program obtain(const std::string& source, const std::string& options, const std::string& key) {
+    const std::string base = directory_path();
+    const fs::path path = fs::path(base) / "programs" / key.substr(0, 2) / (key + ".bin");
+    ob_program program = base.empty() ? nullptr : load(path);
+    if (program != nullptr) return program;
+    check(device.driver(), device.driver().program_build(device.handle(), source.c_str(), options.c_str(), &program),
+          "building a program");
+    ++built;
+    if (!base.empty()) save(program, path);
+    return program;
+  }
+
+  ob_program load(const fs::path& path) {
+    const std::string binary = read_checked(path);
+    if (binary.empty()) return nullptr;
+    ob_program program = nullptr;
+    if (device.driver().program_load(device.handle(), binary.data(), binary.size(), &program) != OB_OK) return nullptr;
+    ++loaded;
+    return program;
+  }
+
+  void save(ob_program program, const fs::path& path) {
+    size_t bytes = 0;
+    if (device.driver().program_binary(program, nullptr, &bytes) != OB_OK || bytes == 0) return;
+    std::string binary(bytes, '\0');
+    if (device.driver().program_binary(program, binary.data(), &bytes) == OB_OK) write_checked(path, binary);
+  }
+
+  Device& device;
+  std::mutex mutex;
+  std::map<std::string, std::shared_ptr<Entry>> entries;
+  std::atomic<int64_t> built{0}, loaded{0};
+};
+
+ProgramCache::ProgramCache(Device& device) : impl_(std::make_shared<Impl>(device)) {}
+
+ob_kernel ProgramCache::kernel(const std::string& source, const std::string& options, const std::string& entry) {
+  const std::string key =
+      sha256_hex(source + '\0' + options + '\0' + impl_->device.properties().cache_key);
+  const std::shared_ptr<Impl::Entry> program = impl_->entry(key);
+  std::lock_guard lock(program->building);
+  if (program->program == nullptr) program->program = impl_->obtain(source, options, key);
+  ob_kernel& kernel = program->kernels[entry];
+  if (kernel == nullptr) {
+    check(impl_->device.driver(), impl_->device.driver().kernel_get(program->program, entry.c_str(), &kernel),
+          "finding a kernel");
+  }
+  return kernel;
+}
+
+void ProgramCache::set_directory(const std::string& path) {
+  std::lock_guard lock(directory().mutex);
+  directory().path = path;
+}
+
+ProgramCache::Statistics ProgramCache::statistics() const { return {impl_->built, impl_->loaded}; }
+
+}  // namespace outboard
