@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels in the device's dialect for operators that Inductor does not generate.
+
+:func:`lower` looks an operator up by name; :func:`covered` lists what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from . import scan, sort
+
+if TYPE_CHECKING:
+    from ..builder import PlanBuilder
+    from ..calls import ExternCall
+
+Lowering = Callable[["PlanBuilder", "ExternCall"], bool]
+
+_FAMILIES: dict[Lowering, tuple[str, ...]] = {
+    scan.lower: ("cumsum", "cumprod", "cummax", "cummin", "_cummax_helper", "_cummin_helper", "logcumsumexp"),
+    sort.lower_sort: ("sort", "msort"),
+    sort.lower_argsort: ("argsort",),
+    sort.lower_topk: ("topk",),
+    sort.lower_kthvalue: ("kthvalue",),
+    sort.lower_median: ("median", "nanmedian"),
+    sort.lower_mode: ("mode",),
+    sort.lower_search: ("searchsorted", "bucketize"),
+}
+
+#: Operator without namespace and overload -> its lowering.
+LOWERINGS: dict[str, Lowering] = {name: lowering for lowering, names in _FAMILIES.items() for name in names}
+
+
+def covered() -> list[str]:
+    """The operators with a kernel here, sorted, as ``"aten::topk"``; each may still decline a dtype or layout."""
+    return sorted(f"aten::{name}" for name in LOWERINGS)
+
+
+def lower(builder: PlanBuilder, call: ExternCall) -> bool:
+    """Appends the steps of ``call`` and returns True; returns False, having appended nothing, if it is not covered."""
+    namespace, _, rest = call.name.partition("::")
+    lowering = LOWERINGS.get(rest.partition(".")[0]) if namespace == "aten" else None
+    return lowering is not None and lowering(builder, call)

@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every kernel family needs: the dialect's prelude, element types, argument binding, row geometry, launches.
+
+Kernel texts are static C; what varies (element types, number of dimensions, device class) enters as macros in front of
+them, so a family has one program per such choice and none per shape.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import sympy
+import torch
+from torch.utils._sympy.functions import FloorDiv, Max, Min
+
+from .. import plan as p
+from ..builder import PlanBuilder, Size, TensorArg
+
+if TYPE_CHECKING:
+    from ..calls import ExternCall
+
+_OPENCL_PRELUDE = r"""
+#ifdef cl_khr_fp64
+#pragma OPENCL EXTENSION cl_khr_fp64 : enable
+#endif
+#pragma OPENCL FP_CONTRACT ON
+#define OB_KERNEL __kernel
+#define OB_DEVICE inline
+#define OB_GLOBAL __global
+#define OB_LOCAL __local
+#define OB_GROUP_ID(d) ((long)get_group_id(d))
+#define OB_LOCAL_ID(d) ((int)get_local_id(d))
+#define OB_ITEM_ID(d) ((long)get_global_id(d))
+#define OB_ITEM_COUNT(d) ((long)get_global_size(d))
+#define OB_GROUP_COUNT(d) ((long)get_num_groups(d))
+#define OB_BARRIER() barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
+#define OB_AS_UINT(x) as_uint(x)
+#define OB_AS_FLOAT(x) as_float(x)
+#define OB_AS_ULONG(x) as_ulong(x)
+#define OB_AS_DOUBLE(x) as_double(x)
+#define OB_LOAD_HALF(p, i) vload_half(i, p)
+#define OB_STORE_HALF(p, i, v) vstore_half(v, i, p)
+#define ob_half half
+"""
+
+_CUDA_PRELUDE = r"""
+#include <cuda_fp16.h>
+typedef unsigned char uchar;
+typedef unsigned short ushort;
+typedef unsigned int uint;
+typedef unsigned long ulong;
+#define OB_KERNEL extern "C" __global__
+#define OB_DEVICE __device__ inline
+#define OB_GLOBAL
+#define OB_LOCAL __shared__
+#define OB_GROUP_ID(d) ob_group_id(d)
+#define OB_LOCAL_ID(d) ob_local_id(d)
+#define OB_ITEM_ID(d) (ob_group_id(d) * ob_local_count(d) + ob_local_id(d))
+#define OB_ITEM_COUNT(d) (ob_group_count(d) * ob_local_count(d))
+#define OB_GROUP_COUNT(d) ob_group_count(d)
+#define OB_BARRIER() __syncthreads()
+#define OB_AS_UINT(x) __float_as_uint(x)
+#define OB_AS_FLOAT(x) __uint_as_float(x)
+#define OB_AS_ULONG(x) ((ulong)__double_as_longlong(x))
+#define OB_AS_DOUBLE(x) __longlong_as_double((long long)(x))
+#define OB_LOAD_HALF(p, i) __half2float((p)[i])
+#define OB_STORE_HALF(p, i, v) ((p)[i] = __float2half_rn(v))
+#define ob_half __half
+#ifndef INFINITY
+#define INFINITY __int_as_float(0x7f800000)
+#endif
+#ifndef NAN
+#define NAN __int_as_float(0x7fffffff)
+#endif
+OB_DEVICE long ob_group_id(int d) { return d == 0 ? blockIdx.x : d == 1 ? blockIdx.y : blockIdx.z; }
+OB_DEVICE int ob_local_id(int d) { return d == 0 ? threadIdx.x : d == 1 ? threadIdx.y : threadIdx.z; }
+OB_DEVICE long ob_local_count(int d) { return d == 0 ? blockDim.x : d == 1 ? blockDim.y : blockDim.z; }
+OB_DEVICE long ob_group_count(int d) { return d == 0 ? gridDim.x : d == 1 ? gridDim.y : gridDim.z; }
+#define isnan(x) ((x) != (x))
+"""
+
+_SHARED_PRELUDE = r"""
+OB_DEVICE float ob_load_bfloat16(OB_GLOBAL const ushort* p, long i) { return OB_AS_FLOAT((uint)p[i] << 16); }
+OB_DEVICE void ob_store_bfloat16(OB_GLOBAL ushort* p, long i, float v) {
+  uint bits = OB_AS_UINT(v);
+  p[i] = v != v ? (ushort)0x7fc0 : (ushort)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+"""
+
+#: How work-items share a range: contiguous chunks suit a CPU's caches, a grid stride suits coalescing.
+_CHUNK_LOOP = r"""
+#define OB_FOR(i, count) \
+  for (long i = (count) * OB_ITEM_ID(0) / OB_ITEM_COUNT(0), i##_end = (count) * (OB_ITEM_ID(0) + 1) / OB_ITEM_COUNT(0); \
+       i < i##_end; ++i)
+"""
+_GRID_LOOP = r"""
+#define OB_FOR(i, count) for (long i = OB_ITEM_ID(0); i < (count); i += OB_ITEM_COUNT(0))
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class ElementType:
+    """How a dtype is stored (``storage``) and computed with (``compute``) in C."""
+
+    storage: str
+    compute: str
+    load: str = "((p)[i])"
+    store: str = "((p)[i] = ({storage})(v))"
+
+    def macros(self, prefix: str) -> str:
+        """``<prefix>_T`` (storage), ``<prefix>_C`` (compute), ``<prefix>_BITS`` (storage that can be copied),
+        ``<prefix>_LOAD(p, i)``, ``<prefix>_STORE(p, i, v)``."""
+        bits = "ushort" if self.storage == "ob_half" else self.storage
+        return (
+            f"#define {prefix}_BITS {bits}\n"
+            f"#define {prefix}_T {self.storage}\n#define {prefix}_C {self.compute}\n"
+            f"#define {prefix}_LOAD(p, i) {self.load}\n"
+            f"#define {prefix}_STORE(p, i, v) {self.store.format(storage=self.storage)}\n"
+        )
+
+
+ELEMENT_TYPES: dict[torch.dtype, ElementType] = {
+    torch.float32: ElementType("float", "float"),
+    torch.float64: ElementType("double", "double"),
+    torch.float16: ElementType("ob_half", "float", "OB_LOAD_HALF(p, i)", "OB_STORE_HALF(p, i, v)"),
+    torch.bfloat16: ElementType("ushort", "float", "ob_load_bfloat16(p, i)", "ob_store_bfloat16(p, i, v)"),
+    torch.int64: ElementType("long", "long"),
+    torch.int32: ElementType("int", "int"),
+    torch.int16: ElementType("short", "int"),
+    torch.int8: ElementType("char", "int"),
+    torch.uint8: ElementType("uchar", "int"),
+    torch.bool: ElementType("uchar", "int", store="((p)[i] = (uchar)((v) != 0))"),
+}
+FLOAT_DTYPES = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16})
+INTEGER_DTYPES = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
+
+
+def supported(builder: PlanBuilder, *dtypes: torch.dtype) -> bool:
+    """Whether kernels on the builder's device can hold every one of the dtypes."""
+    if torch.float64 in dtypes and not builder.target.has_fp64:
+        return False
+    return all(dtype in ELEMENT_TYPES for dtype in dtypes)
+
+
+def source(builder: PlanBuilder, body: str, defines: Mapping[str, object], types: Mapping[str, torch.dtype]) -> str:
+    """The text of a program: prelude, macros for ``types`` (see :meth:`ElementType.macros`) and ``defines``, body."""
+    target = builder.target
+    parts = [_CUDA_PRELUDE if target.dialect.startswith("cuda") else _OPENCL_PRELUDE, _SHARED_PRELUDE]
+    parts.append(_CHUNK_LOOP if target.is_cpu else _GRID_LOOP)
+    parts += [ELEMENT_TYPES[dtype].macros(prefix) for prefix, dtype in types.items()]
+    parts += [f"#define {name} {value}\n" for name, value in defines.items()]
+    return "".join(parts) + body
+
+
+def bind(call: ExternCall) -> dict[str, Any]:
+    """The call's arguments by the name that its schema gives them, defaults filled in. Raises RuntimeError for an
+    operator that PyTorch does not know."""
+    name, _, overload = call.name.partition(".")
+    schema = torch._C._get_schema(name, overload)
+    values: dict[str, Any] = {}
+    for position, argument in enumerate(schema.arguments):
+        if argument.name in call.kwargs:
+            values[argument.name] = call.kwargs[argument.name]
+        elif position < len(call.args) and not argument.kwarg_only:
+            values[argument.name] = call.args[position]
+        else:
+            values[argument.name] = argument.default_value
+    return values
+
+
+def outputs(call: ExternCall) -> list[TensorArg]:
+    """The tensors that the call writes, in the order of its returns: ``results``, or the arguments that alias them."""
+    if call.results:
+        return list(call.results)
+    name, _, overload = call.name.partition(".")
+    schema = torch._C._get_schema(name, overload)
+    values = bind(call)
+    written = [argument.name for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write]
+    return [values[name] for name in written if isinstance(values[name], TensorArg)]
+
+
+def static_int(value: object) -> int | None:
+    """The value as an int if it is known at compile time, else None."""
+    if isinstance(value, (bool, int)):
+        return int(value)
+    if isinstance(value, sympy.Basic) and value.is_Integer:
+        return int(value)
+    return None
+
+
+def int_list(value: object, length: int) -> list[Size] | None:
+    """An ``int[length]`` argument, a single value repeated; None if it is no such thing."""
+    if isinstance(value, (int, sympy.Basic)):
+        return [value] * length
+    if not isinstance(value, (list, tuple)) or len(value) not in (1, length):
+        return None
+    items = list(value)
+    return items * length if len(items) == 1 else items
+
+
+def wrap_dim(dim: object, rank: int) -> int | None:
+    """A dimension counted from the front; None if it is unknown at compile time or out of range."""
+    value = static_int(dim)
+    rank = max(rank, 1)
+    if value is None or not -rank <= value < rank:
+        return None
+    return value % rank
+
+
+def ceil_div(numerator: Size, denominator: Size) -> Size:
+    """``ceil(numerator / denominator)`` of non-negative integers."""
+    return FloorDiv(sympy.sympify(numerator) + denominator - 1, sympy.sympify(denominator))
+
+
+def parity(count: Size) -> Size:
+    """``count % 2`` of a non-negative integer."""
+    count = sympy.sympify(count)
+    return count - 2 * FloorDiv(count, sympy.Integer(2))
+
+
+def product(sizes: Sequence[Size]) -> Size:
+    """The product of sizes, 1 for none."""
+    total: Size = sympy.Integer(1)
+    for size in sizes:
+        total = total * size
+    return total
+
+
+def scalar_arguments(builder: PlanBuilder, value: object, double: bool) -> list[p.Argument] | None:
+    """A number as two kernel arguments, ``float`` (``double`` if so asked) and ``long``, whose sum it is.
+
+    A run-time value is one or the other, and plans convert between neither. None for anything but a real number.
+    """
+    if builder.is_float_symbol(value):
+        assert isinstance(value, sympy.Symbol)
+        return [builder.float_symbol(value, double), builder.int64(0)]
+    if isinstance(value, (int, sympy.Integer)):
+        if not -(2**63) <= int(value) < 2**63:
+            return None
+        return [float_constant(builder, 0.0, double), builder.int64(int(value))]
+    if isinstance(value, (float, sympy.Float)):
+        return [float_constant(builder, float(value), double), builder.int64(0)]
+    if isinstance(value, sympy.Expr) and value.is_integer:
+        return [float_constant(builder, 0.0, double), builder.int64(value)]
+    return None
+
+
+def float_constant(builder: PlanBuilder, value: float, double: bool = False) -> p.Argument:
+    """A ``float`` (or ``double``) argument known at compile time: its bits, passed as an integer of the same size."""
+    if double:
+        return builder.int64(struct.unpack("<q", struct.pack("<d", value))[0])
+    return builder.int32(struct.unpack("<i", struct.pack("<f", value))[0])
+
+
+class Rows:
+    """The dimensions of tensors other than those a kernel walks itself, folded into one row number.
+
+    ``strides`` gives each named tensor's strides for ``sizes``. Dimensions that every tensor steps through evenly are
+    merged, so contiguous tensors have at most two. In C, :meth:`macros` defines ``ROW_PARAMETERS`` (to be appended to
+    the parameter list) and ``ROW_OFFSETS(row)``, which declares ``long <name>_row``, in elements, for every tensor.
+    """
+
+    def __init__(self, sizes: Sequence[Size], strides: Mapping[str, Sequence[Size]]) -> None:
+        self.names = list(strides)
+        self.count = product(sizes)
+        self.dims: list[tuple[Size, list[Size]]] = []
+        for position, size in enumerate(sizes):
+            if size == 1:
+                continue
+            self._append(size, [strides[name][position] for name in self.names])
+
+    def _append(self, size: Size, strides: list[Size]) -> None:
+        if self.dims:
+            outer_size, outer_strides = self.dims[-1]
+            pairs = zip(outer_strides, strides, strict=True)
+            if all(sympy.expand(outer - inner * size) == 0 for outer, inner in pairs):
+                self.dims[-1] = (outer_size * size, strides)
+                return
+        self.dims.append((size, strides))
+
+    def macros(self) -> str:
+        """The two macros."""
+        rank = len(self.dims)
+        parameters = "".join(
+            f", const long row_n{k}" + "".join(f", const long {name}_r{k}" for name in self.names) for k in range(rank)
+        )
+        declare = "".join(f"long {name}_row = 0; " for name in self.names)
+        steps = ""
+        for k in reversed(range(rank)):
+            index = "row_q" if k == 0 else f"row_q % row_n{k}"
+            adds = " ".join(f"{name}_row += row_i * {name}_r{k};" for name in self.names)
+            divide = "" if k == 0 else f" row_q /= row_n{k};"
+            steps += f"{{ const long row_i = {index}; {adds}{divide} }} "
+        body = f"{declare}{{ long row_q = (row); {steps}}}" if rank else declare
+        return f"#define ROW_PARAMETERS {parameters}\n#define ROW_OFFSETS(row) {body}\n"
+
+    def arguments(self, builder: PlanBuilder) -> list[p.Argument]:
+        """The values for ``ROW_PARAMETERS``."""
+        result = []
+        for size, strides in self.dims:
+            result += [builder.int64(size), *(builder.int64(stride) for stride in strides)]
+        return result
+
+
+#: Work-items per group of element-wise kernels on SIMT devices.
+SIMT_LOCAL = 128
+
+
+def launch_items(
+    builder: PlanBuilder, kernel: int, count: Size, arguments: Sequence[p.Argument], grain: int = 512
+) -> None:
+    """Launches a kernel that shares ``count`` items with ``OB_FOR``; ``grain`` items are worth a work-item on a CPU."""
+    count = sympy.sympify(count)
+    if builder.target.is_cpu:
+        items = Min(ceil_div(count, grain), sympy.Integer(16 * builder.target.compute_units))
+        builder.launch(kernel, (Max(sympy.Integer(1), items),), arguments, (1, 1, 1))
+        return
+    groups = Max(sympy.Integer(1), Min(ceil_div(count, SIMT_LOCAL), sympy.Integer(65535)))
+    builder.launch(kernel, (groups * SIMT_LOCAL,), arguments, (SIMT_LOCAL, 1, 1))
+
+
+def launch_groups(
+    builder: PlanBuilder, kernel: int, count: Size, arguments: Sequence[p.Argument], local: int
+) -> None:
+    """Launches at least one and at most 65535 groups of ``local`` work-items that stride over ``count`` pieces."""
+    groups = Max(sympy.Integer(1), Min(sympy.sympify(count), sympy.Integer(65535)))
+    builder.launch(kernel, (groups * local,), arguments, (local, 1, 1))
+
+
+def without(values: Sequence[Size], dim: int) -> list[Size]:
+    """All but one entry; empty stays empty (a 0-dimensional tensor)."""
+    return [value for position, value in enumerate(values) if position != dim]
+
+
+def size_at(tensor: TensorArg, dim: int) -> Size:
+    """Size along a dimension; 1 for a 0-dimensional tensor."""
+    return tensor.sizes[dim] if tensor.sizes else sympy.Integer(1)
+
+
+def stride_at(tensor: TensorArg, dim: int) -> Size:
+    """Stride along a dimension; 0 for a 0-dimensional tensor."""
+    return tensor.strides[dim] if tensor.strides else sympy.Integer(0)

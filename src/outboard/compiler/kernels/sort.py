@@ -1,0 +1,560 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sorting and what follows from it: sort, topk, kthvalue, median, nanmedian, mode, msort; searchsorted and bucketize.
+
+A row's elements become items: an unsigned key whose order is the wanted one (NaN greatest, -0 equal to 0, descending by
+complement) and the element's position, which makes every item distinct and the order stable. Keys of up to 32 bits
+share one 64-bit word with the position. Blocks of a row are sorted first (by one work-item on a CPU, by a bitonic
+network in local memory on SIMT devices); then merge passes double the sorted length, every work-item merging an equal
+share found by binary search along the diagonal. A plan cannot loop, so it holds every pass that the longest row could
+need; one that a row does not need has an empty range. A last kernel reads what the operator returns.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import sympy
+import torch
+from torch.utils._sympy.functions import Max, Min
+
+from ..builder import PlanBuilder, Size, TensorArg
+from . import common
+
+if TYPE_CHECKING:
+    from ..calls import ExternCall
+
+_ITEMS = r"""
+#if WIDE
+typedef struct { ulong key; ulong position; } item_t;
+OB_DEVICE int before(item_t a, item_t b) { return a.key < b.key || (a.key == b.key && a.position < b.position); }
+OB_DEVICE item_t make_item(ulong key, ulong position) { item_t r; r.key = key; r.position = position; return r; }
+OB_DEVICE long position_of(item_t a) { return (long)a.position; }
+OB_DEVICE ulong key_of(item_t a) { return a.key; }
+#define KEY_MAX (~(ulong)0)
+#else
+typedef ulong item_t;
+OB_DEVICE int before(item_t a, item_t b) { return a < b; }
+OB_DEVICE item_t make_item(ulong key, ulong position) { return (key << 32) | position; }
+OB_DEVICE long position_of(item_t a) { return (long)(a & 0xffffffffu); }
+OB_DEVICE ulong key_of(item_t a) { return a >> 32; }
+#define KEY_MAX ((ulong)0xffffffffu)
+#endif
+
+OB_DEVICE ulong make_key(IN_C x) {
+#if IS_FLOAT && WIDE
+  if (x != x) return KEY_MAX;
+  ulong bits = OB_AS_ULONG(x + 0.0);
+  return bits >> 63 ? ~bits : bits | ((ulong)1 << 63);
+#elif IS_FLOAT
+  if (x != x) return KEY_MAX;
+  uint bits = OB_AS_UINT(x == 0 ? 0.0f : x);
+  return bits >> 31 ? ~bits : bits | 0x80000000u;
+#elif WIDE
+  return (ulong)x ^ ((ulong)1 << 63);
+#else
+  return (uint)x ^ 0x80000000u;
+#endif
+}
+#define IS_NAN_KEY(key) (IS_FLOAT && (key) == KEY_MAX)
+"""
+
+_SORT = r"""
+OB_DEVICE item_t load_item(OB_GLOBAL const IN_T* in, long row, long j, long stride, int descending) {
+  const ulong key = make_key(IN_LOAD(in, row + j * stride));
+  return make_item(descending ? KEY_MAX - key : key, (ulong)j);
+}
+
+/* Sorts blocks of BLOCK items of each row of n into `items`. `spare` has as many items. */
+OB_KERNEL void sort_blocks(OB_GLOBAL const IN_T* in, OB_GLOBAL item_t* items, OB_GLOBAL item_t* spare, const long n,
+                           const long rows, const long stride, const int descending ROW_PARAMETERS) {
+  const long row_blocks = (n + BLOCK - 1) / BLOCK;
+#if GROUP > 1
+  OB_LOCAL item_t block[BLOCK];
+  const int t = OB_LOCAL_ID(0);
+  for (long b = OB_GROUP_ID(0); b < rows * row_blocks; b += OB_GROUP_COUNT(0)) {
+    const long row = b / row_blocks, start = b % row_blocks * BLOCK;
+    const int count = n - start < BLOCK ? (int)(n - start) : BLOCK;
+    ROW_OFFSETS(row);
+    for (int k = t; k < BLOCK; k += GROUP)
+      block[k] = k < count ? load_item(in, in_row, start + k, stride, descending) : make_item(KEY_MAX, 0xffffffffu);
+    OB_BARRIER();
+    int limit = 1;
+    while (limit < count) limit *= 2;
+    for (int size = 2; size <= limit; size *= 2) {
+      for (int reach = size / 2; reach > 0; reach /= 2) {
+        for (int pair = t; pair < limit / 2; pair += GROUP) {
+          const int low = pair / reach * reach * 2 + pair % reach, high = low + reach;
+          const item_t x = block[low], y = block[high];
+          const int ascending = (low & size) == 0;
+          if (ascending == before(y, x)) { block[low] = y; block[high] = x; }
+        }
+        OB_BARRIER();
+      }
+    }
+    for (int k = t; k < count; k += GROUP) items[row * n + start + k] = block[k];
+    OB_BARRIER();
+  }
+#else
+  OB_FOR(b, rows * row_blocks) {
+    const long row = b / row_blocks, start = b % row_blocks * BLOCK;
+    const long count = n - start < BLOCK ? n - start : BLOCK;
+    ROW_OFFSETS(row);
+    OB_GLOBAL item_t* result = items + row * n + start;
+    OB_GLOBAL item_t* from = result;
+    OB_GLOBAL item_t* to = spare + row * n + start;
+    for (long run = 0; run < count; run += RUN) {
+      const long end = run + RUN < count ? run + RUN : count;
+      for (long j = run; j < end; ++j) {
+        const item_t x = load_item(in, in_row, start + j, stride, descending);
+        long at = j;
+        for (; at > run && before(x, from[at - 1]); --at) from[at] = from[at - 1];
+        from[at] = x;
+      }
+    }
+    for (long width = RUN; width < count; width *= 2) {
+      for (long left = 0; left < count; left += 2 * width) {
+        const long middle = left + width < count ? left + width : count;
+        const long end = left + 2 * width < count ? left + 2 * width : count;
+        long x = left, y = middle, k = left;
+        while (x < middle && y < end) {
+          const item_t a = from[x], c = from[y];
+          const int right = before(c, a);
+          to[k++] = right ? c : a;
+          y += right;
+          x += 1 - right;
+        }
+        while (x < middle) to[k++] = from[x++];
+        while (y < end) to[k++] = from[y++];
+      }
+      OB_GLOBAL item_t* other = from;
+      from = to;
+      to = other;
+    }
+    if (from != result)
+      for (long j = 0; j < count; ++j) result[j] = from[j];
+  }
+#endif
+}
+
+/* Merges runs of `width` items into runs of twice that; one piece is SHARE items of the result. */
+OB_KERNEL void merge_runs(OB_GLOBAL const item_t* from, OB_GLOBAL item_t* to, const long n, const long width,
+                          const long pieces) {
+  const long row_pieces = (n + SHARE - 1) / SHARE;
+  OB_FOR(piece, pieces) {
+    const long base = piece / row_pieces * n, start = piece % row_pieces * SHARE;
+    long end = start + SHARE < n ? start + SHARE : n;
+    long k = start;
+    while (k < end) {
+      const long left = k / (2 * width) * (2 * width);
+      const long middle = left + width < n ? left + width : n;
+      const long stop = left + 2 * width < n ? left + 2 * width : n;
+      OB_GLOBAL const item_t* a = from + base + left;
+      OB_GLOBAL const item_t* b = from + base + middle;
+      const long a_count = middle - left, b_count = stop - middle, diagonal = k - left;
+      long low = diagonal > b_count ? diagonal - b_count : 0;
+      long high = diagonal < a_count ? diagonal : a_count;
+      while (low < high) {
+        const long x = (low + high) / 2;
+        if (before(b[diagonal - 1 - x], a[x])) high = x; else low = x + 1;
+      }
+      long x = low, y = diagonal - low;
+      const long last = end < stop ? end : stop;
+      for (; k < last; ++k) {
+        const int take_b = x >= a_count || (y < b_count && before(b[y], a[x]));
+        to[base + k] = take_b ? b[y] : a[x];
+        y += take_b;
+        x += 1 - take_b;
+      }
+    }
+  }
+}
+"""
+
+_EMIT = r"""
+/* Values and positions of the first k of each row, or of the element of rank `skip` (k = 1). */
+OB_KERNEL void emit_first(OB_GLOBAL const IN_BITS* in, OB_GLOBAL const item_t* even, OB_GLOBAL const item_t* odd,
+                          const int is_odd, OB_GLOBAL IN_BITS* values, OB_GLOBAL long* indices, const long n,
+                          const long rows, const long k, const long skip, const long stride,
+                          const long values_stride, const long indices_stride ROW_PARAMETERS) {
+  OB_GLOBAL const item_t* items = is_odd ? odd : even;
+  OB_FOR(i, rows * k) {
+    const long row = i / k, j = i % k;
+    ROW_OFFSETS(row);
+    const long position = position_of(items[row * n + skip + j]);
+    values[values_row + j * values_stride] = in[in_row + position * stride];
+#if WITH_INDEX
+    indices[indices_row + j * indices_stride] = position;
+#endif
+  }
+}
+
+/* The lower median of each row: NaN if there is one, or, with IGNORE_NAN, of the numbers only. */
+OB_KERNEL void emit_median(OB_GLOBAL const IN_BITS* in, OB_GLOBAL const item_t* even, OB_GLOBAL const item_t* odd,
+                           const int is_odd, OB_GLOBAL IN_BITS* values, OB_GLOBAL long* indices, const long n,
+                           const long rows, const long stride ROW_PARAMETERS) {
+  OB_GLOBAL const item_t* items = is_odd ? odd : even;
+  OB_FOR(row, rows) {
+    ROW_OFFSETS(row);
+    OB_GLOBAL const item_t* sorted = items + row * n;
+    long low = 0, high = n;
+    while (low < high) {
+      const long middle = (low + high) / 2;
+      if (IS_NAN_KEY(key_of(sorted[middle]))) high = middle; else low = middle + 1;
+    }
+    long rank = (n - 1) / 2;
+    if (IGNORE_NAN) rank = low ? (low - 1) / 2 : 0;
+    else if (low < n) rank = low;
+    const long position = position_of(sorted[rank]);
+    values[values_row] = in[in_row + position * stride];
+#if WITH_INDEX
+    indices[indices_row] = position;
+#endif
+  }
+}
+
+#if WITH_INDEX
+/* The smallest of the most frequent values of each row, and the position of its last occurrence. */
+OB_KERNEL void emit_mode(OB_GLOBAL const IN_BITS* in, OB_GLOBAL const item_t* even, OB_GLOBAL const item_t* odd,
+                         const int is_odd, OB_GLOBAL IN_BITS* values, OB_GLOBAL long* indices, const long n,
+                         const long rows, const long stride ROW_PARAMETERS) {
+  OB_GLOBAL const item_t* items = is_odd ? odd : even;
+  OB_FOR(row, rows) {
+    ROW_OFFSETS(row);
+    OB_GLOBAL const item_t* sorted = items + row * n;
+    long best = 0, best_count = 0, count = 0;
+    for (long j = 0; j < n; ++j) {
+      const ulong key = key_of(sorted[j]);
+      count = j > 0 && key == key_of(sorted[j - 1]) && !IS_NAN_KEY(key) ? count + 1 : 1;
+      if (count > best_count) { best_count = count; best = j; }
+    }
+    const long position = position_of(sorted[best]);
+    values[values_row] = in[in_row + position * stride];
+    indices[indices_row] = position;
+  }
+}
+#endif
+"""
+
+_SEARCH = r"""
+OB_KERNEL void search(OB_GLOBAL const EDGE_T* edges, OB_GLOBAL const IN_T* in, OB_GLOBAL OUT_T* out,
+#if WITH_SORTER
+                      OB_GLOBAL const long* sorter,
+#endif
+                      const long n, const long edge_stride, const long count,
+                      const double number, const long integer ROW_PARAMETERS) {
+  OB_FOR(i, count) {
+    ROW_OFFSETS(i);
+#if SCALAR
+    const COMMON value = (COMMON)number + (COMMON)integer;
+#else
+    const COMMON value = (COMMON)IN_LOAD(in, in_row);
+#endif
+    long low = 0, high = n;
+    while (low < high) {
+      const long middle = (low + high) / 2;
+#if WITH_SORTER
+      const long at = sorter[edge_row + middle * edge_stride];
+#else
+      const long at = middle;
+#endif
+      const COMMON edge = (COMMON)EDGE_LOAD(edges, edge_row + at * edge_stride);
+      /* NaN counts as greatest on either side. */
+#if RIGHT
+      const int go = edge <= value || value != value;
+#else
+      const int go = edge < value || (value != value && edge == edge);
+#endif
+      if (go) low = middle + 1; else high = middle;
+    }
+    out[out_row] = (OUT_T)low;
+  }
+}
+"""
+
+_CPU_BLOCK, _CPU_RUN, _CPU_SHARE = 16384, 16, 16384
+_SIMT_BLOCK, _SIMT_GROUP, _SIMT_SHARE = 1024, 256, 8
+#: Longest row, in items, that the merge passes of a plan reach.
+_LONGEST = 2**31
+
+
+@dataclasses.dataclass
+class _Sorted:
+    """Sorted items of each row of ``tensor`` along ``dim``: in buffer ``even``, or ``odd`` where ``is_odd``."""
+
+    tensor: TensorArg
+    dim: int
+    even: int
+    odd: int
+    is_odd: Size
+
+    @property
+    def n(self) -> Size:
+        return common.size_at(self.tensor, self.dim)
+
+
+def _sort_rows(builder: PlanBuilder, tensor: TensorArg, dim: int, descending: bool) -> _Sorted:
+    """Appends the sort of every row of ``tensor`` along ``dim``."""
+    cpu = builder.target.is_cpu
+    rows = common.Rows(common.without(tensor.sizes, dim), {"in": common.without(tensor.strides, dim)})
+    n = common.size_at(tensor, dim)
+    item_bytes = 16 if _is_wide(tensor.dtype) else 8
+    nbytes = Max(sympy.Integer(1), sympy.sympify(rows.count * n * item_bytes))
+    even, odd = builder.allocate(nbytes), builder.allocate(nbytes)
+    block = _CPU_BLOCK if cpu else _SIMT_BLOCK
+    text = _program(builder, tensor, rows, _SORT)
+    arguments = [
+        builder.pointer(tensor),
+        builder.pointer(even),
+        builder.pointer(odd),
+        builder.int64(n),
+        builder.int64(rows.count),
+        builder.int64(common.stride_at(tensor, dim)),
+        builder.int32(int(descending)),
+        *rows.arguments(builder),
+    ]
+    blocks = rows.count * common.ceil_div(n, block)
+    kernel = builder.kernel(text, "sort_blocks")
+    if cpu:
+        common.launch_items(builder, kernel, blocks, arguments, grain=1)
+    else:
+        common.launch_groups(builder, kernel, blocks, arguments, _SIMT_GROUP)
+    is_odd = _merge(builder, builder.kernel(text, "merge_runs"), even, odd, n, rows.count, block)
+    return _Sorted(tensor, dim, even, odd, is_odd)
+
+
+def _merge(builder: PlanBuilder, kernel: int, even: int, odd: int, n: Size, rows: Size, width: int) -> Size:
+    """Appends the merge passes; returns the parity of how many of them a row of ``n`` needs."""
+    share = _CPU_SHARE if builder.target.is_cpu else _SIMT_SHARE
+    longest = common.static_int(n) or _LONGEST
+    parity: Size = sympy.Integer(0)
+    source, target = even, odd
+    while width < longest:
+        # 1 if the row is longer than the runs so far, else 0: the pass runs on all pieces or on none.
+        needed = Min(sympy.Integer(1), common.FloorDiv(sympy.sympify(n) - 1, sympy.Integer(width)))
+        pieces = rows * common.ceil_div(n, share) * needed
+        parity = parity + needed
+        arguments = [
+            builder.pointer(source),
+            builder.pointer(target),
+            builder.int64(n),
+            builder.int64(width),
+            builder.int64(pieces),
+        ]
+        common.launch_items(builder, kernel, pieces, arguments, grain=1)
+        source, target = target, source
+        width *= 2
+    return common.parity(parity)
+
+
+def _is_wide(dtype: torch.dtype) -> bool:
+    return dtype.itemsize == 8
+
+
+def _program(builder: PlanBuilder, tensor: TensorArg, rows: common.Rows, body: str, **defines: object) -> str:
+    cpu = builder.target.is_cpu
+    constants: dict[str, object] = {
+        "WIDE": int(_is_wide(tensor.dtype)),
+        "IS_FLOAT": int(tensor.dtype.is_floating_point),
+        "GROUP": 1 if cpu else _SIMT_GROUP,
+        "BLOCK": _CPU_BLOCK if cpu else _SIMT_BLOCK,
+        "RUN": _CPU_RUN,
+        "SHARE": _CPU_SHARE if cpu else _SIMT_SHARE,
+    }
+    return common.source(builder, rows.macros() + _ITEMS + body, constants | defines, {"IN": tensor.dtype})
+
+
+def _emit(
+    builder: PlanBuilder,
+    entry: str,
+    data: _Sorted,
+    values: TensorArg,
+    indices: TensorArg | None,
+    first: tuple[Size, Size] | None,
+    ignore_nan: bool = False,
+) -> None:
+    """Appends the kernel ``entry`` that writes the results, and frees the items.
+
+    ``first`` is ``(count, rank of the first)`` for results that keep the sorted dimension's place (or a count of 1)."""
+    tensor, dim = data.tensor, data.dim
+    outer = common.without(tensor.sizes, dim)
+    tensors = {"in": common.without(tensor.strides, dim)}
+    for name, result in (("values", values), ("indices", indices)):
+        if result is not None:
+            tensors[name] = _outer_strides(result, dim, len(tensor.sizes))
+    rows = common.Rows(outer, tensors)
+    text = _program(builder, tensor, rows, _EMIT, WITH_INDEX=int(indices is not None), IGNORE_NAN=int(ignore_nan))
+    arguments = [
+        builder.pointer(tensor),
+        builder.pointer(data.even),
+        builder.pointer(data.odd),
+        builder.int32(data.is_odd),
+        builder.pointer(values),
+        builder.pointer(indices if indices is not None else values),
+        builder.int64(data.n),
+        builder.int64(rows.count),
+    ]
+    count = rows.count
+    if first is not None:
+        count = count * first[0]
+        arguments += [builder.int64(first[0]), builder.int64(first[1])]
+    arguments.append(builder.int64(common.stride_at(tensor, dim)))
+    if first is not None:
+        arguments += [builder.int64(_stride_along(result, dim, len(tensor.sizes))) for result in (values, indices or values)]
+    arguments += rows.arguments(builder)
+    common.launch_items(builder, builder.kernel(text, entry), count, arguments, grain=256 if first else 1)
+    builder.free(data.even)
+    builder.free(data.odd)
+
+
+def _outer_strides(result: TensorArg, dim: int, rank: int) -> list[Size]:
+    """Strides of a result's dimensions other than ``dim``, whether it keeps that dimension or lacks it."""
+    return common.without(result.strides, dim) if len(result.sizes) == rank else list(result.strides)
+
+
+def _stride_along(result: TensorArg, dim: int, rank: int) -> Size:
+    return common.stride_at(result, dim) if len(result.sizes) == rank else sympy.Integer(0)
+
+
+def _source(builder: PlanBuilder, call: ExternCall, values: dict[str, object]) -> tuple[TensorArg, int] | None:
+    tensor = values["self"]
+    if not isinstance(tensor, TensorArg) or not common.supported(builder, tensor.dtype):
+        return None
+    dim = common.wrap_dim(values.get("dim", -1), len(tensor.sizes))
+    outputs = common.outputs(call)
+    if dim is None or not outputs or outputs[0].dtype != tensor.dtype:
+        return None
+    return tensor, dim
+
+
+def lower_sort(builder: PlanBuilder, call: ExternCall) -> bool:
+    """``sort``, ``sort.stable`` (always stable), ``msort``."""
+    values = common.bind(call)
+    if "msort" in call.name:
+        values["dim"] = 0
+    found = _source(builder, call, values)
+    if found is None:
+        return False
+    outputs = common.outputs(call)
+    data = _sort_rows(builder, *found, bool(values.get("descending", False)))
+    _emit(builder, "emit_first", data, outputs[0], outputs[1] if len(outputs) > 1 else None, (data.n, sympy.Integer(0)))
+    return True
+
+
+def lower_argsort(builder: PlanBuilder, call: ExternCall) -> bool:
+    """``argsort``: a sort whose values go to scratch memory."""
+    values = common.bind(call)
+    tensor = values["self"]
+    dim = common.wrap_dim(values["dim"], len(tensor.sizes))
+    outputs = common.outputs(call)
+    if dim is None or not outputs or not common.supported(builder, tensor.dtype):
+        return False
+    data = _sort_rows(builder, tensor, dim, bool(values["descending"]))
+    scratch = builder.allocate_like(outputs[0].sizes, outputs[0].strides, tensor.dtype)
+    _emit(builder, "emit_first", data, scratch, outputs[0], (data.n, sympy.Integer(0)))
+    builder.free(scratch.buffer)
+    return True
+
+
+def lower_topk(builder: PlanBuilder, call: ExternCall) -> bool:
+    """``topk``; the result is sorted whether or not that was asked for."""
+    values = common.bind(call)
+    found = _source(builder, call, values)
+    if found is None:
+        return False
+    outputs = common.outputs(call)
+    data = _sort_rows(builder, *found, bool(values["largest"]))
+    _emit(builder, "emit_first", data, outputs[0], outputs[1], (sympy.sympify(values["k"]), sympy.Integer(0)))
+    return True
+
+
+def lower_kthvalue(builder: PlanBuilder, call: ExternCall) -> bool:
+    """``kthvalue``."""
+    values = common.bind(call)
+    found = _source(builder, call, values)
+    if found is None:
+        return False
+    outputs = common.outputs(call)
+    data = _sort_rows(builder, *found, False)
+    _emit(builder, "emit_first", data, outputs[0], outputs[1], (sympy.Integer(1), sympy.sympify(values["k"]) - 1))
+    return True
+
+
+def lower_median(builder: PlanBuilder, call: ExternCall) -> bool:
+    """``median`` and ``nanmedian``, over everything (of a contiguous tensor) or along a dimension."""
+    values = common.bind(call)
+    if "dim" not in values:
+        tensor = values["self"]
+        if not tensor.is_contiguous():
+            return False
+        values["self"] = TensorArg(tensor.buffer, tensor.dtype, (tensor.numel(),), (sympy.Integer(1),), tensor.offset)
+        if tensor.numel() == 0:
+            return False
+    found = _source(builder, call, values)
+    if found is None:
+        return False
+    outputs = common.outputs(call)
+    indices = outputs[1] if len(outputs) > 1 else None
+    data = _sort_rows(builder, *found, False)
+    _emit(builder, "emit_median", data, outputs[0], indices, None, ignore_nan="nanmedian" in call.name)
+    return True
+
+
+def lower_mode(builder: PlanBuilder, call: ExternCall) -> bool:
+    """``mode``."""
+    found = _source(builder, call, common.bind(call))
+    if found is None:
+        return False
+    outputs = common.outputs(call)
+    data = _sort_rows(builder, *found, False)
+    _emit(builder, "emit_mode", data, outputs[0], outputs[1], None)
+    return True
+
+
+def lower_search(builder: PlanBuilder, call: ExternCall) -> bool:
+    """``searchsorted`` and ``bucketize``, of tensors or a scalar."""
+    values = common.bind(call)
+    bucketize = "bucketize" in call.name
+    edges = values["boundaries" if bucketize else "sorted_sequence"]
+    wanted = values["self"]
+    out, sorter, side = common.outputs(call)[0], values.get("sorter"), values.get("side")
+    right = bool(values.get("right")) or side == "right"
+    scalar = not isinstance(wanted, TensorArg)
+    number = common.scalar_arguments(builder, wanted if scalar else 0, True)
+    dtypes = [edges.dtype, out.dtype] + ([] if scalar else [wanted.dtype])
+    if number is None or not builder.target.has_fp64 or not common.supported(builder, *dtypes) or not edges.sizes:
+        return False
+    shared = len(edges.sizes) == 1
+    zero = [sympy.Integer(0)] * len(out.sizes)
+    edge_strides = zero if shared else [*edges.strides[:-1], sympy.Integer(0)]
+    in_strides = zero if scalar else list(wanted.strides)
+    if len(edge_strides) != len(out.sizes):
+        return False
+    rows = common.Rows(out.sizes, {"in": in_strides, "out": list(out.strides), "edge": edge_strides})
+    if sorter is not None and tuple(sorter.strides) != tuple(edges.strides):
+        return False
+    any_float = edges.dtype.is_floating_point or (scalar and not isinstance(wanted, (int, sympy.Integer)))
+    any_float = any_float or (not scalar and wanted.dtype.is_floating_point)
+    text = common.source(
+        builder,
+        rows.macros() + _SEARCH,
+        {
+            "WITH_SORTER": int(sorter is not None),
+            "SCALAR": int(scalar),
+            "RIGHT": int(right),
+            "COMMON": "double" if any_float else "long",
+        },
+        {"EDGE": edges.dtype, "IN": edges.dtype if scalar else wanted.dtype, "OUT": out.dtype},
+    )
+    arguments = [builder.pointer(edges), builder.pointer(edges if scalar else wanted), builder.pointer(out)]
+    if sorter is not None:
+        arguments.append(builder.pointer(sorter))
+    arguments += [
+        builder.int64(edges.sizes[-1]),
+        builder.int64(edges.strides[-1]),
+        builder.int64(rows.count),
+        *number,
+        *rows.arguments(builder),
+    ]
+    common.launch_items(builder, builder.kernel(text, "search"), rows.count, arguments, grain=64)
+    return True
