@@ -22,6 +22,13 @@ namespace {
 using c10::DeviceIndex;
 
 
+/// A Python integer as a DeviceIndex, which is too narrow for some of them.
+DeviceIndex checked(int64_t index) {
+  TORCH_CHECK(index >= -1 && index < device_count(), "Invalid device index ", index, ": there are ",
+              static_cast<int>(device_count()), " devices");
+  return static_cast<DeviceIndex>(index);
+}
+
 py::dict properties_of(DeviceIndex index) {
   const Device& target = device(index);
   const ob_device_properties& from = target.properties();
@@ -104,36 +111,36 @@ void bind_device(py::module_& m) {
 
   define(m, "device_count", "Number of devices.", [] { return static_cast<int>(device_count()); });
   define(m, "current_device", "Index of the calling thread's device.", [] { return static_cast<int>(current_device()); });
-  define(m, "set_device", "Selects the calling thread's device.", [](int index) { set_current_device(static_cast<DeviceIndex>(index)); });
-  define(m, "device_properties", "What a device can do.", [](int index) { return properties_of(static_cast<DeviceIndex>(index)); });
+  define(m, "set_device", "Selects the calling thread's device.", [](int64_t index) { set_current_device(checked(index)); });
+  define(m, "device_properties", "What a device can do.", [](int64_t index) { return properties_of(checked(index)); });
   define(m, "default_generator", "A device's default torch.Generator.",
-         [](int index) { return default_generator_object(static_cast<DeviceIndex>(index)); });
-  define_blocking(m, "synchronize", "Waits for all streams of a device.", [](int index) {
-    translate_errors([&] { device(static_cast<DeviceIndex>(index)).synchronize(); });
+         [](int64_t index) { return default_generator_object(checked(index)); });
+  define_blocking(m, "synchronize", "Waits for all streams of a device.", [](int64_t index) {
+    translate_errors([&] { device(checked(index)).synchronize(); });
   });
 
   define(m, "memory_statistics", "Counters of a device's allocator.",
-         [](int index) { return memory_statistics(static_cast<DeviceIndex>(index)); });
-  define_blocking(m, "empty_cache", "Returns cached blocks to the driver.", [](int index) {
-    translate_errors([&] { device(static_cast<DeviceIndex>(index)).allocator().empty_cache(); });
+         [](int64_t index) { return memory_statistics(checked(index)); });
+  define_blocking(m, "empty_cache", "Returns cached blocks to the driver.", [](int64_t index) {
+    translate_errors([&] { device(checked(index)).allocator().empty_cache(); });
   });
-  define(m, "memory_info", "(free, total) bytes.", [](int index) {
-    return translate_errors([&] { return device(static_cast<DeviceIndex>(index)).memory_info(); });
+  define(m, "memory_info", "(free, total) bytes.", [](int64_t index) {
+    return translate_errors([&] { return device(checked(index)).memory_info(); });
   });
   define(m, "reset_peak_memory_stats", "Peaks become current values.",
-         [](int index) { device(static_cast<DeviceIndex>(index)).allocator().reset_peak(); });
+         [](int64_t index) { device(checked(index)).allocator().reset_peak(); });
   define(m, "reset_accumulated_memory_stats", "Totals become zero.",
-         [](int index) { device(static_cast<DeviceIndex>(index)).allocator().reset_accumulated(); });
+         [](int64_t index) { device(checked(index)).allocator().reset_accumulated(); });
   define(m, "memory_limit", "Bytes that the allocator may hold.",
-         [](int index) { return device(static_cast<DeviceIndex>(index)).allocator().limit(); });
-  define(m, "set_memory_limit", "Sets the bytes that the allocator may hold.", [](int index, uint64_t bytes) {
-    device(static_cast<DeviceIndex>(index)).allocator().set_limit(bytes);
+         [](int64_t index) { return device(checked(index)).allocator().limit(); });
+  define(m, "set_memory_limit", "Sets the bytes that the allocator may hold.", [](int64_t index, uint64_t bytes) {
+    device(checked(index)).allocator().set_limit(bytes);
   });
 
   define(m, "set_cache_directory", "Where program binaries are kept; an empty string keeps none.",
          [](const std::string& directory) { ProgramCache::set_directory(directory); });
   define(m, "program_statistics", "Programs built and loaded from disk.",
-         [](int index) { return program_statistics(static_cast<DeviceIndex>(index)); });
+         [](int64_t index) { return program_statistics(checked(index)); });
 }
 
 }  // namespace outboard::aten

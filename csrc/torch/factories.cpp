@@ -68,7 +68,6 @@ void ensure_storage(at::TensorImpl& impl) {
 
 const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef sizes,
                           std::optional<at::MemoryFormat> memory_format) {
-  TORCH_CHECK(!self.has_names(), "resize_ does not support named tensors");
   at::TensorImpl& impl = *self.unsafeGetTensorImpl();
   const size_t old_bytes = impl.unsafe_storage().nbytes();
   if (impl.sizes() != sizes) {

@@ -10,7 +10,8 @@ namespace outboard::aten {
 namespace {
 
 c10::Stream wrap(const Stream& stream) {
-  return {c10::Stream::UNSAFE, torch_device(static_cast<c10::DeviceIndex>(stream.device().index())), stream.id()};
+  const auto index = static_cast<c10::DeviceIndex>(stream.device().index());
+  return c10::Stream(c10::Stream::UNSAFE, torch_device(index), stream.id());
 }
 
 Stream& unwrap(const c10::Stream& stream) {

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gives the process its device: what happens once, when PyTorch loads Outboard."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import types
+import warnings
+from pathlib import Path
+
+#: What kept Outboard itself from being set up, one line each (drivers and devices: ``_C.problems()``).
+_problems: list[str] = []
+_done = False
+
+
+def activate() -> None:
+    """Registers the device with PyTorch, once per process. Warns instead of raising; see :func:`problems`."""
+    global _done
+    if _done:
+        return
+    _done = True
+    try:
+        _activate()
+    except Exception as error:  # noqa: BLE001 - an exception here would break `import torch` for everyone
+        _problems.append(f"Outboard could not be loaded: {type(error).__name__}: {error}")
+        warnings.warn(_problems[-1] + ". Run `outboard doctor` for details.", RuntimeWarning, stacklevel=2)
+
+
+def problems() -> list[str]:
+    """What is wrong with this installation, its drivers and its devices; empty if nothing is."""
+    found = list(_problems)
+    if (core := sys.modules.get("outboard._C")) is not None:
+        found += core.problems()
+    return found
+
+
+def cache_directory() -> Path | None:
+    """Where compiled plans and programs are kept (``OUTBOARD_CACHE_DIR``, else the user's cache directory), or None if
+    it cannot be written; then everything works, and is compiled again in each process."""
+    return _cache_directory
+
+
+_cache_directory: Path | None = None
+
+
+def _activate() -> None:
+    import torch
+
+    from outboard import _C, drivers, profiles
+    from outboard import device as module
+
+    profile = profiles.selected()
+    torch.utils.rename_privateuse1_backend(profile.name)
+    global _cache_directory
+    _cache_directory = _usable_cache_directory()
+    libraries, driver_problems = drivers.select(os.environ.get("OUTBOARD_DRIVER"), preferred=profile.driver)
+    _problems.extend(driver_problems)
+    _problems.extend(drivers.prepare(_cache_directory))
+    _C.initialize(libraries)
+    _C.set_cache_directory(str(_cache_directory / "programs") if _cache_directory is not None else "")
+    atexit.register(_C.shutdown)
+
+    torch._register_device_module(profile.name, module)
+    torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+    module.amp.set_supported_dtypes(profile.amp_dtypes)
+    module.dlpack.forbid_export()
+    _connect_compiler(_C)
+    profiles.install(profile)
+
+
+def _connect_compiler(core: types.ModuleType) -> None:
+    """Hands C++ the compiler as two functions that import it when they are first called."""
+
+    def load(signature: bytes) -> tuple[bool, list[bytes]]:
+        from outboard.compiler import cache
+
+        return cache.load(signature)
+
+    def compile_operator(op: str, signature: bytes, args: object, kwargs: object, bake: bool) -> tuple[str, bytes]:
+        from outboard.compiler import eager
+
+        return eager.compile_operator(op, signature, args, kwargs, bake)
+
+    core.set_compiler(load, compile_operator)
+    policy = os.environ.get("OUTBOARD_FALLBACK", "allow")
+    if policy not in ("allow", "warn", "error"):
+        raise ValueError(f"OUTBOARD_FALLBACK must be allow, warn or error, not {policy!r}")
+    core.set_fallback_policy(policy)
+
+
+def _usable_cache_directory() -> Path | None:
+    chosen = os.environ.get("OUTBOARD_CACHE_DIR")
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    directory = Path(chosen) if chosen else Path(home) / "outboard"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        _problems.append(f"The cache directory {directory} cannot be made ({error.strerror}); nothing is cached.")
+    else:
+        if os.access(directory, os.W_OK | os.X_OK):
+            return directory
+        _problems.append(f"The cache directory {directory} is not writable; nothing is cached.")
+    warnings.warn(_problems[-1] + " Set OUTBOARD_CACHE_DIR to a writable directory.", RuntimeWarning, stacklevel=2)
+    return None

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device's namespace, ``torch.<device>``: devices, streams, memory, random numbers, AMP and counters."""
+
+from __future__ import annotations
+
+import torch
+
+from outboard.device import amp, dlpack
+from outboard.device.amp import get_amp_supported_dtype, is_autocast_available, is_bf16_supported
+from outboard.device.counters import (
+    compile_stats,
+    fallbacks,
+    reset_compile_stats,
+    reset_fallbacks,
+    set_fallback_policy,
+)
+from outboard.device.devices import (
+    DeviceProperties,
+    _is_in_bad_fork,
+    _lazy_init,
+    can_device_access_peer,
+    current_device,
+    device,
+    device_count,
+    device_of,
+    get_device_capability,
+    get_device_name,
+    get_device_properties,
+    init,
+    is_available,
+    is_initialized,
+    set_device,
+    synchronize,
+)
+from outboard.device.memory import (
+    empty_cache,
+    max_memory_allocated,
+    max_memory_reserved,
+    mem_get_info,
+    memory_allocated,
+    memory_reserved,
+    memory_stats,
+    memory_summary,
+    reset_accumulated_memory_stats,
+    reset_max_memory_allocated,
+    reset_peak_memory_stats,
+    set_per_process_memory_fraction,
+)
+from outboard.device.random import (
+    get_rng_state,
+    get_rng_state_all,
+    initial_seed,
+    manual_seed,
+    manual_seed_all,
+    seed,
+    seed_all,
+    set_rng_state,
+    set_rng_state_all,
+)
+from outboard.device.streams import (
+    Event,
+    Stream,
+    StreamContext,
+    current_stream,
+    default_stream,
+    set_stream,
+    stream,
+)
+
+__all__ = [
+    "DeviceProperties",
+    "Event",
+    "Stream",
+    "StreamContext",
+    "amp",
+    "can_device_access_peer",
+    "compile_stats",
+    "current_device",
+    "current_stream",
+    "default_generators",
+    "default_stream",
+    "device",
+    "device_count",
+    "device_of",
+    "dlpack",
+    "empty_cache",
+    "fallbacks",
+    "get_amp_supported_dtype",
+    "get_device_capability",
+    "get_device_name",
+    "get_device_properties",
+    "get_rng_state",
+    "get_rng_state_all",
+    "init",
+    "initial_seed",
+    "is_autocast_available",
+    "is_available",
+    "is_bf16_supported",
+    "is_initialized",
+    "manual_seed",
+    "manual_seed_all",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "mem_get_info",
+    "memory_allocated",
+    "memory_reserved",
+    "memory_stats",
+    "memory_summary",
+    "reset_accumulated_memory_stats",
+    "reset_compile_stats",
+    "reset_fallbacks",
+    "reset_max_memory_allocated",
+    "reset_peak_memory_stats",
+    "seed",
+    "seed_all",
+    "set_device",
+    "set_fallback_policy",
+    "set_per_process_memory_fraction",
+    "set_rng_state",
+    "set_rng_state_all",
+    "set_stream",
+    "stream",
+    "synchronize",
+    "_is_in_bad_fork",
+    "_lazy_init",
+]
+
+#: The default generator of every device, by index.
+default_generators: tuple[torch.Generator, ...]
+
+
+def __getattr__(name: str) -> tuple[torch.Generator, ...]:
+    if name == "default_generators":
+        from outboard.device.random import default_generators
+
+        return default_generators()
+    raise AttributeError(f"module 'torch.{torch._C._get_privateuse1_backend_name()}' has no attribute {name!r}")

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds driver libraries: Outboard's own, and those that other packages offer.
+
+A package offers a driver through the entry-point group ``outboard.drivers``: the entry point's name is the driver's,
+and what it loads is a function without arguments that returns the path of a shared library (see
+``include/outboard/driver.h``). Nothing here loads a library or imports torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from outboard.drivers import opencl_runtime
+
+__all__ = ["available", "opencl", "prepare", "select", "sim"]
+
+#: Drivers that are only used when OUTBOARD_DRIVER names them: they make devices out of nothing.
+_ON_REQUEST = frozenset({"sim"})
+
+
+def _library(name: str) -> str:
+    return str(Path(__file__).parent / f"liboutboard_{name}.so")
+
+
+def opencl() -> str:
+    """Path of the OpenCL driver."""
+    return _library("opencl")
+
+
+def sim() -> str:
+    """Path of the simulator driver, a device in host memory for tests."""
+    return _library("sim")
+
+
+def available() -> tuple[dict[str, Callable[[], str]], list[str]]:
+    """Every driver known, as functions that return its library's path, by name; and what went wrong on the way."""
+    found: dict[str, Callable[[], str]] = {"opencl": opencl, "sim": sim}
+    problems = []
+    for entry in entry_points(group="outboard.drivers"):
+        if entry.name in found:
+            continue
+        try:
+            found[entry.name] = entry.load()
+        except Exception as error:  # noqa: BLE001 - a broken third-party package costs its driver, not the others
+            problems.append(f"driver {entry.name} ({entry.value}): {type(error).__name__}: {error}")
+    return found, problems
+
+
+def select(choice: str | None, preferred: str | None = None) -> tuple[list[str], list[str]]:
+    """The libraries to load, in order, and problems found on the way.
+
+    Args:
+        choice: value of ``OUTBOARD_DRIVER``: names of drivers or paths of libraries, separated by commas. None or empty
+            means every driver but the simulator.
+        preferred: the driver whose devices come first if ``choice`` leaves it open.
+    """
+    found, problems = available()
+    if not choice:
+        names = [name for name in found if name not in _ON_REQUEST]
+        names.sort(key=lambda name: name != preferred)
+        return [found[name]() for name in names], problems
+    libraries = []
+    for name in filter(None, (part.strip() for part in choice.split(","))):
+        if name in found:
+            libraries.append(found[name]())
+        elif os.path.exists(name):
+            libraries.append(name)
+        else:
+            problems.append(f"OUTBOARD_DRIVER names {name!r}, which is neither a driver ({', '.join(found)}) nor a file.")
+    return libraries, problems
+
+
+def prepare(cache_directory: Path | None) -> list[str]:
+    """Makes vendor libraries that come as Python packages visible to the drivers; returns what is in the way."""
+    return opencl_runtime.expose(cache_directory)
