@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <dlfcn.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "outboard/driver.h"
+
+/// A driver that forwards to the one named by OUTBOARD_FAULTS_DRIVER (a library path) and fails on request, so that
+/// tests can make real hardware fail at any call.
+namespace {
+
+struct Plan {
+  std::mutex mutex;
+  std::map<std::string, uint64_t> calls;
+  std::map<std::string, std::pair<uint64_t, ob_status>> failures;  // calls still to come, status
+};
+
+Plan& plan() {
+  static Plan* const instance = new Plan;
+  return *instance;
+}
+
+const ob_driver* inner = nullptr;
+thread_local std::string injected;
+thread_local bool is_injected = false;
+
+/// Counts a call; the status to fail it with, or OB_OK to let it through.
+ob_status enter(const char* function) {
+  std::lock_guard<std::mutex> lock(plan().mutex);
+  ++plan().calls[function];
+  is_injected = false;
+  const auto found = plan().failures.find(function);
+  if (found == plan().failures.end() || --found->second.first != 0) return OB_OK;
+  const ob_status status = found->second.second;
+  plan().failures.erase(found);
+  injected = std::string("injected failure of ") + function;
+  is_injected = true;
+  return status;
+}
+
+const char* last_error() { return is_injected ? injected.c_str() : inner->last_error(); }
+
+template <auto member, const char* name, typename... Arguments>
+ob_status forward(Arguments... arguments) {
+  const ob_status status = enter(name);
+  return status != OB_OK ? status : (inner->*member)(arguments...);
+}
+
+template <auto member, const char* name, typename... Arguments>
+constexpr void wrap(ob_status (*&slot)(Arguments...)) {
+  slot = forward<member, name, Arguments...>;
+}
+
+ob_driver make_driver() {
+  ob_driver driver = *inner;  // optional functions are passed through as they are
+  driver.struct_size = inner->struct_size < sizeof(ob_driver) ? inner->struct_size : sizeof(ob_driver);
+  driver.last_error = last_error;
+#define OUTBOARD_WRAP(function)                             \
+  {                                                         \
+    static constexpr char name[] = #function;               \
+    wrap<&ob_driver::function, name>(driver.function);      \
+  }
+  OUTBOARD_WRAP(device_open)
+  OUTBOARD_WRAP(memory_alloc)
+  OUTBOARD_WRAP(memory_free)
+  OUTBOARD_WRAP(stream_create)
+  OUTBOARD_WRAP(stream_wait)
+  OUTBOARD_WRAP(stream_wait_event)
+  OUTBOARD_WRAP(event_create)
+  OUTBOARD_WRAP(event_record)
+  OUTBOARD_WRAP(event_wait)
+  OUTBOARD_WRAP(event_elapsed)
+  OUTBOARD_WRAP(copy)
+  OUTBOARD_WRAP(fill)
+  OUTBOARD_WRAP(program_build)
+  OUTBOARD_WRAP(program_load)
+  OUTBOARD_WRAP(program_binary)
+  OUTBOARD_WRAP(kernel_get)
+  OUTBOARD_WRAP(launch)
+#undef OUTBOARD_WRAP
+  return driver;
+}
+
+const ob_driver* load_inner() {
+  const char* path = std::getenv("OUTBOARD_FAULTS_DRIVER");
+  void* library = path == nullptr ? nullptr : dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return nullptr;
+  const auto entry = reinterpret_cast<ob_driver_entry>(dlsym(library, OB_DRIVER_ENTRY_NAME));
+  return entry == nullptr ? nullptr : entry();
+}
+
+}  // namespace
+
+extern "C" {
+
+__attribute__((visibility("default"))) const ob_driver* outboard_driver(void) {
+  static const ob_driver* const driver = [] {
+    inner = load_inner();
+    return inner == nullptr ? nullptr : new ob_driver(make_driver());
+  }();
+  return driver;
+}
+
+/// Makes the nth next call (1: the very next) of a driver function fail with an ob_status. nth = 0 cancels.
+__attribute__((visibility("default"))) void outboard_faults_fail(const char* function, uint64_t nth, int status) {
+  std::lock_guard<std::mutex> lock(plan().mutex);
+  plan().failures.erase(function);
+  if (nth != 0) plan().failures[function] = {nth, static_cast<ob_status>(status)};
+}
+
+/// Calls of a driver function so far, failed ones included.
+__attribute__((visibility("default"))) uint64_t outboard_faults_calls(const char* function) {
+  std::lock_guard<std::mutex> lock(plan().mutex);
+  return plan().calls[function];
+}
+}

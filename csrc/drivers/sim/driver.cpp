@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <new>
+#include <string>
+
+#include "outboard/driver.h"
+
+/// A simulated discrete device: memory the host is told it cannot address, streams that run each command at once, and
+/// no compiler. It exercises everything above a driver that has only memory and copies, on any machine.
+struct ob_device_t {
+  uint32_t index;
+  std::mutex mutex;
+  std::map<ob_ptr, uint64_t> blocks;
+  uint64_t used = 0;
+};
+
+struct ob_stream_t {
+  ob_device device;
+};
+
+struct ob_event_t {
+  std::atomic<int64_t> nanoseconds{-1};
+};
+
+namespace {
+
+constexpr uint32_t kMaximumDevices = 16;
+constexpr uint64_t kMemory = uint64_t{4} << 30;
+constexpr uint64_t kAlignment = 256;
+
+thread_local std::string error_text;
+
+ob_status fail(ob_status status, const std::string& text) {
+  error_text = text;
+  return status;
+}
+
+const char* last_error() { return error_text.c_str(); }
+
+ob_status device_count(uint32_t* count) {
+  const char* text = std::getenv("OUTBOARD_NUM_DEVICES");
+  const long wanted = text == nullptr ? 1 : std::strtol(text, nullptr, 10);
+  *count = wanted < 1 ? 1 : wanted > kMaximumDevices ? kMaximumDevices : static_cast<uint32_t>(wanted);
+  return OB_OK;
+}
+
+ob_status device_open(uint32_t index, ob_device* device) {
+  static ob_device_t* const devices = new ob_device_t[kMaximumDevices];
+  if (index >= kMaximumDevices) return fail(OB_INVALID_ARGUMENT, "no such simulated device");
+  devices[index].index = index;
+  *device = &devices[index];
+  return OB_OK;
+}
+
+ob_status device_properties(ob_device, ob_device_properties* properties) {
+  ob_device_properties p{};
+  std::snprintf(p.name, sizeof(p.name), "simulated device");
+  std::snprintf(p.vendor, sizeof(p.vendor), "Outboard");
+  std::snprintf(p.driver_version, sizeof(p.driver_version), "1");
+  std::snprintf(p.cache_key, sizeof(p.cache_key), "sim-1");
+  p.type = OB_DEVICE_ACCELERATOR;
+  p.compute_units = 1;
+  p.max_work_group_size = 1;
+  p.sub_group_size = 1;
+  p.vector_width = 1;
+  p.total_memory = kMemory;
+  p.max_allocation = kMemory;
+  p.alignment = kAlignment;
+  p.has_fp64 = 1;
+  const size_t size = properties->struct_size;
+  std::memcpy(properties, &p, size < sizeof(p) ? size : sizeof(p));
+  properties->struct_size = size;
+  return OB_OK;
+}
+
+ob_status memory_alloc(ob_device device, uint64_t bytes, ob_ptr* ptr) {
+  std::lock_guard<std::mutex> lock(device->mutex);
+  if (device->used + bytes > kMemory) return fail(OB_OUT_OF_MEMORY, "the simulated device's memory is used up");
+  void* memory = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  if (memory == nullptr) return fail(OB_OUT_OF_MEMORY, "the host has no memory left to simulate a device");
+  *ptr = reinterpret_cast<ob_ptr>(memory);
+  device->blocks[*ptr] = bytes;
+  device->used += bytes;
+  return OB_OK;
+}
+
+ob_status memory_free(ob_device device, ob_ptr ptr) {
+  std::lock_guard<std::mutex> lock(device->mutex);
+  const auto found = device->blocks.find(ptr);
+  if (found == device->blocks.end()) return fail(OB_INVALID_ARGUMENT, "not the address of an allocation");
+  device->used -= found->second;
+  device->blocks.erase(found);
+  std::free(reinterpret_cast<void*>(ptr));
+  return OB_OK;
+}
+
+ob_status stream_create(ob_device device, ob_stream* stream) {
+  *stream = new ob_stream_t{device};
+  return OB_OK;
+}
+
+ob_status stream_destroy(ob_stream stream) {
+  delete stream;
+  return OB_OK;
+}
+
+ob_status stream_wait(ob_stream, int) { return OB_OK; }
+ob_status stream_wait_event(ob_stream, ob_event) { return OB_OK; }
+
+ob_status event_create(ob_device, ob_event* event) {
+  *event = new ob_event_t;
+  return OB_OK;
+}
+
+ob_status event_destroy(ob_event event) {
+  delete event;
+  return OB_OK;
+}
+
+ob_status event_record(ob_event event, ob_stream) {
+  event->nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                           std::chrono::steady_clock::now().time_since_epoch())
+                           .count();
+  return OB_OK;
+}
+
+ob_status event_wait(ob_event, int) { return OB_OK; }
+
+ob_status event_elapsed(ob_event start, ob_event end, int64_t* nanoseconds) {
+  if (start->nanoseconds < 0 || end->nanoseconds < 0) return fail(OB_INVALID_ARGUMENT, "an event was not recorded");
+  *nanoseconds = end->nanoseconds - start->nanoseconds;
+  return OB_OK;
+}
+
+ob_status copy(ob_stream, ob_copy_kind, uint64_t dst, uint64_t src, uint64_t bytes) {
+  std::memmove(reinterpret_cast<void*>(dst), reinterpret_cast<const void*>(src), bytes);
+  return OB_OK;
+}
+
+ob_status fill(ob_stream, ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64_t bytes) {
+  for (uint64_t done = 0; done < bytes; done += pattern_size) {
+    std::memcpy(reinterpret_cast<char*>(dst) + done, pattern, pattern_size);
+  }
+  return OB_OK;
+}
+
+ob_status no_compiler() { return fail(OB_UNSUPPORTED, "the simulated device has no compiler"); }
+ob_status program_build(ob_device, const char*, const char*, ob_program*) { return no_compiler(); }
+ob_status program_load(ob_device, const void*, size_t, ob_program*) { return no_compiler(); }
+ob_status program_binary(ob_program, void*, size_t*) { return no_compiler(); }
+ob_status program_release(ob_program) { return no_compiler(); }
+ob_status kernel_get(ob_program, const char*, ob_kernel*) { return no_compiler(); }
+ob_status launch(ob_stream, ob_kernel, const uint64_t*, const uint32_t*, const ob_argument*, uint32_t) {
+  return no_compiler();
+}
+
+ob_status memory_info(ob_device device, uint64_t* free_bytes, uint64_t* total_bytes) {
+  std::lock_guard<std::mutex> lock(device->mutex);
+  *free_bytes = kMemory - device->used;
+  *total_bytes = kMemory;
+  return OB_OK;
+}
+
+ob_driver make_driver() {
+  ob_driver driver{};
+  driver.struct_size = sizeof(ob_driver);
+  driver.abi_major = OB_ABI_MAJOR;
+  driver.abi_minor = OB_ABI_MINOR;
+  driver.name = "sim";
+  driver.last_error = last_error;
+  driver.device_count = device_count;
+  driver.device_open = device_open;
+  driver.device_properties = device_properties;
+  driver.memory_alloc = memory_alloc;
+  driver.memory_free = memory_free;
+  driver.stream_create = stream_create;
+  driver.stream_destroy = stream_destroy;
+  driver.stream_wait = stream_wait;
+  driver.stream_wait_event = stream_wait_event;
+  driver.event_create = event_create;
+  driver.event_destroy = event_destroy;
+  driver.event_record = event_record;
+  driver.event_wait = event_wait;
+  driver.event_elapsed = event_elapsed;
+  driver.copy = copy;
+  driver.fill = fill;
+  driver.program_build = program_build;
+  driver.program_load = program_load;
+  driver.program_binary = program_binary;
+  driver.program_release = program_release;
+  driver.kernel_get = kernel_get;
+  driver.launch = launch;
+  driver.memory_info = memory_info;
+  return driver;
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) const ob_driver* outboard_driver(void) {
+  static const ob_driver driver = make_driver();
+  return &driver;
+}
