@@ -306,7 +306,7 @@ const LibraryFunction* Library::find(const std::string& name) const {
   return best;
 }
 
-bool bind(const Plan& plan, const Input* inputs, std::vector<Scalar>& symbols) {
+bool bind_symbols(const Plan& plan, const Input* inputs, std::vector<Scalar>& symbols) {
   symbols.resize(plan.symbols.size());
   for (size_t i = 0; i < plan.symbols.size(); ++i) {
     const Symbol& symbol = plan.symbols[i];

@@ -84,7 +84,7 @@ struct ExecutionContext {
 };
 
 /// Fills `symbols` from the inputs and tells whether every guard holds.
-bool bind(const Plan& plan, const Input* inputs, std::vector<Scalar>& symbols);
+bool bind_symbols(const Plan& plan, const Input* inputs, std::vector<Scalar>& symbols);
 
 /// A plan prepared for one device: kernels resolved, buffers laid out. Thread-safe.
 class Executable {
@@ -93,7 +93,7 @@ class Executable {
   Executable(std::shared_ptr<const Plan> plan, Device& device);
   const Plan& plan() const { return *plan_; }
   Device& device() const { return device_; }
-  /// Submits the plan's steps. `symbols` comes from `bind` on the same inputs. If a step throws, buffers are
+  /// Submits the plan's steps. `symbols` comes from `bind_symbols` on the same inputs. If a step throws, buffers are
   /// returned, later steps are not run, and the stream stays usable.
   std::vector<Result> run(const Input* inputs, const std::vector<Scalar>& symbols, ExecutionContext& context) const;
 

@@ -160,7 +160,7 @@ class PythonPlan {
     py::gil_scoped_release no_gil;
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     std::vector<Scalar> symbols;
-    TORCH_CHECK(outboard::bind(executable_->plan(), inputs.data(), symbols),
+    TORCH_CHECK(bind_symbols(executable_->plan(), inputs.data(), symbols),
                 "the plan was made for other shapes than it got");
     const auto seeds = [this](int64_t* out, int64_t count) { next_seeds(std::nullopt, device_, out, count); };
     ExecutionContext context{current_stream(device_), seeds};

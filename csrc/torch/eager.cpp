@@ -54,7 +54,7 @@ Match find(const std::string& key, const CallSignature& signature, std::vector<S
   if (entry.bake) return {Match::kBake, nullptr};
   if (entry.host) return {Match::kHost, nullptr};
   for (const auto& executable : entry.variants) {
-    if (outboard::bind(executable->plan(), signature.inputs.data(), symbols)) return {Match::kFound, executable};
+    if (bind_symbols(executable->plan(), signature.inputs.data(), symbols)) return {Match::kFound, executable};
   }
   return {Match::kNoVariant, nullptr};
 }
@@ -141,7 +141,7 @@ class EagerCall {
     bool found = false;
     for (const std::string& bytes : plans) {
       const auto executable = translate_errors([&] { return add_plan(key_, bytes, device_); });
-      if (found || !outboard::bind(executable->plan(), signature_.inputs.data(), symbols_)) continue;
+      if (found || !bind_symbols(executable->plan(), signature_.inputs.data(), symbols_)) continue;
       executable_ = executable;
       found = true;
     }
@@ -150,7 +150,7 @@ class EagerCall {
 
   bool adopt(const std::string& bytes) {
     executable_ = translate_errors([&] { return add_plan(key_, bytes, device_); });
-    TORCH_INTERNAL_ASSERT(outboard::bind(executable_->plan(), signature_.inputs.data(), symbols_),
+    TORCH_INTERNAL_ASSERT(bind_symbols(executable_->plan(), signature_.inputs.data(), symbols_),
                           "the plan made for this call of ", op_.name, " does not accept it");
     return true;
   }

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <thread>
+
+#include "check.h"
+#include "outboard/driver.h"
+#include "plan_writer.h"
+#include "runtime/allocation.h"
+#include "runtime/device.h"
+#include "runtime/error.h"
+#include "runtime/executor.h"
+
+#include <dlfcn.h>
+
+/// The runtime on real OpenCL devices, with failures injected between it and the driver.
+/// Arguments come from CMake: OUTBOARD_TEST_DRIVER is the fault-injecting driver's path.
+using namespace outboard;
+
+namespace {
+
+Device& device() { return Runtime::initialize({OUTBOARD_TEST_DRIVER}).device(0); }
+
+void fail_next(const char* function, uint64_t nth, ob_status status) {
+  using Fail = void (*)(const char*, uint64_t, int);
+  static const auto fail =
+      reinterpret_cast<Fail>(dlsym(dlopen(OUTBOARD_TEST_DRIVER, RTLD_NOW), "outboard_faults_fail"));
+  fail(function, nth, status);
+}
+
+std::vector<float> download(Allocation& allocation, size_t count) {
+  std::vector<float> values(count);
+  Stream& stream = device().default_stream();
+  stream.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(values.data()), allocation.resolve(stream), count * 4);
+  stream.synchronize();
+  return values;
+}
+
+/// Runs y = a x + 1 and returns y.
+std::vector<float> scale(size_t count, double a) {
+  Stream& stream = device().default_stream();
+  const std::string bytes = scale_plan();
+  const Executable executable(Plan::parse(bytes.data(), bytes.size()), device());
+  std::vector<float> host(count);
+  for (size_t i = 0; i < count; ++i) host[i] = static_cast<float>(i);
+  Allocation* x = Allocation::create(device(), count * 4);
+  struct Guard {
+    Allocation* allocation;
+    ~Guard() { allocation->release(); }
+  } guard{x};
+  stream.copy(OB_HOST_TO_DEVICE, x->resolve(stream), reinterpret_cast<uint64_t>(host.data()), count * 4);
+  const int64_t size = static_cast<int64_t>(count), stride = 1;
+  Input inputs[2];
+  inputs[0].tensor = {x, DType::kFloat32, 1, &size, &stride, 0};
+  inputs[1].scalar.d = a;
+  std::vector<Scalar> symbols;
+  if (!bind_symbols(executable.plan(), inputs, symbols)) throw std::runtime_error("guards do not hold");
+  ExecutionContext context{stream, {}};
+  std::vector<Result> results = executable.run(inputs, symbols, context);
+  Guard result{results.at(0).allocation};
+  return download(*result.allocation, count);
+}
+
+}  // namespace
+
+TEST(a_plan_runs) {
+  for (const size_t count : {2u, 16u, 1000u}) {
+    const std::vector<float> y = scale(count, 3.0);
+    for (size_t i = 0; i < count; ++i) CHECK_EQ(y[i], 3.0f * static_cast<float>(i) + 1.0f);
+  }
+}
+
+TEST(guards_reject_other_shapes) {
+  const std::string bytes = scale_plan();
+  const auto plan = Plan::parse(bytes.data(), bytes.size());
+  const int64_t one = 1, stride = 1;
+  Input inputs[2];
+  inputs[0].tensor = {nullptr, DType::kFloat32, 1, &one, &stride, 0};
+  std::vector<Scalar> symbols;
+  CHECK(!bind_symbols(*plan, inputs, symbols));
+}
+
+TEST(failures_in_mid_plan_leave_nothing_behind) {
+  scale(100, 1.0);
+  const int64_t before = device().allocator().statistics().allocated.current;
+  for (const char* function : {"launch", "copy", "memory_alloc"}) {
+    device().synchronize();
+    device().allocator().empty_cache();
+    const ob_status status = std::string(function) == "memory_alloc" ? OB_DEVICE_LOST : OB_INTERNAL;
+    fail_next(function, 1, status);
+    CHECK_THROWS(scale(100, 1.0), Error);
+    fail_next(function, 0, OB_OK);
+    CHECK_EQ(device().allocator().statistics().allocated.current, before);
+    CHECK_EQ(scale(4, 2.0)[3], 7.0f);
+  }
+}
+
+TEST(out_of_memory_frees_the_cache_and_retries) {
+  CachingAllocator& allocator = device().allocator();
+  allocator.empty_cache();
+  const uint64_t old_limit = allocator.limit();
+  const auto held = static_cast<uint64_t>(allocator.statistics().reserved.current);
+  allocator.set_limit(held + (64u << 20));
+  Stream& stream = device().default_stream();
+  Block* first = allocator.allocate(40u << 20, stream);
+  allocator.free(first);
+  Block* second = allocator.allocate(60u << 20, stream);  // only fits if the first one's memory is given back
+  CHECK(second != nullptr);
+  CHECK_THROWS(allocator.allocate(40u << 20, stream), OutOfMemoryError);
+  allocator.free(second);
+  allocator.set_limit(old_limit);
+  CHECK_EQ(allocator.statistics().num_ooms, 1);
+}
+
+TEST(allocator_matches_a_model) {
+  CachingAllocator& allocator = device().allocator();
+  Stream& a = device().default_stream();
+  Stream& b = device().pool_stream();
+  std::mt19937 random(7);
+  std::vector<std::pair<Block*, uint64_t>> live;
+  const int64_t base = allocator.statistics().allocated.current;
+  int64_t expected = base;
+  for (int i = 0; i < 20000; ++i) {
+    if (live.empty() || random() % 3 != 0) {
+      const uint64_t bytes = 1 + random() % (random() % 10 == 0 ? 3000000 : 5000);
+      Block* block = allocator.allocate(bytes, random() % 2 == 0 ? a : b);
+      CHECK(block->size >= bytes);
+      for (const auto& [other, size] : live) {
+        CHECK(block->ptr + block->size <= other->ptr || other->ptr + other->size <= block->ptr);
+      }
+      if (random() % 8 == 0) allocator.record_stream(block, random() % 2 == 0 ? a : b);
+      live.emplace_back(block, bytes);
+      expected += static_cast<int64_t>(bytes);
+    }
+    if (live.size() > 200 || random() % 2 == 0) {
+      const size_t victim = random() % live.size();
+      expected -= static_cast<int64_t>(live[victim].second);
+      allocator.free(live[victim].first);
+      live[victim] = live.back();
+      live.pop_back();
+    }
+    const MemoryStatistics s = allocator.statistics();
+    CHECK_EQ(s.allocated.current, expected);
+    CHECK(s.allocated.current <= s.active.current && s.active.current <= s.reserved.current);
+    CHECK_EQ(s.cached.current, s.reserved.current - s.active.current);
+  }
+  for (const auto& [block, size] : live) allocator.free(block);
+  allocator.empty_cache();
+  CHECK_EQ(allocator.statistics().allocated.current, base);
+}
+
+TEST(threads_share_the_allocator) {
+  CachingAllocator& allocator = device().allocator();
+  const int64_t base = allocator.statistics().allocated.current;
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < 8; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937 random(t);
+      std::vector<Block*> live;
+      for (int i = 0; i < 5000; ++i) {
+        live.push_back(allocator.allocate(1 + random() % 4000, device().default_stream()));
+        if (live.size() < 50) continue;
+        allocator.free(live.front());
+        live.erase(live.begin());
+      }
+      for (Block* block : live) allocator.free(block);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK_EQ(allocator.statistics().allocated.current, base);
+}
+
+TEST(addresses_find_their_allocation) {
+  std::vector<Allocation*> all;
+  for (const uint64_t bytes : {1u, 4096u, 5000u, 1u << 20}) all.push_back(Allocation::create(device(), bytes));
+  for (Allocation* allocation : all) {
+    const auto* first = static_cast<const char*>(allocation->address());
+    CHECK(Allocation::find(first) == allocation);
+    CHECK(Allocation::find(first + allocation->size() - 1) == allocation);
+    CHECK(allocation->residency() == Residency::kUnbacked);
+  }
+  const void* gone = all[1]->address();
+  for (Allocation* allocation : all) allocation->release();
+  CHECK(Allocation::find(gone) == nullptr);
+  CHECK(Allocation::find(&gone) == nullptr);
+}
+
+TEST(programs_come_back_from_disk) {
+  namespace fs = std::filesystem;
+  const fs::path directory = fs::temp_directory_path() / ("outboard-test-" + std::to_string(getpid()));
+  ProgramCache::set_directory(directory.string());
+  const std::string source = "__kernel void k(__global float* x) { x[get_global_id(0)] = 2.0f; }";
+  ProgramCache(device()).kernel(source, "", "k");
+  ProgramCache second(device());
+  second.kernel(source, "", "k");
+  CHECK_EQ(second.statistics().loaded_from_disk, 1);
+  for (const auto& entry : fs::recursive_directory_iterator(directory)) {
+    if (entry.is_regular_file()) std::ofstream(entry.path(), std::ios::app) << "damage";
+  }
+  ProgramCache third(device());
+  third.kernel(source, "", "k");
+  CHECK_EQ(third.statistics().built, 1);
+  ProgramCache fourth(device());
+  fourth.kernel(source, "", "k");
+  CHECK_EQ(fourth.statistics().loaded_from_disk, 1);
+  fs::remove_all(directory);
+  ProgramCache::set_directory("/proc/no/such/place");
+  ProgramCache unwritable(device());
+  CHECK(unwritable.kernel(source, "", "k") != nullptr);
+  ProgramCache::set_directory("");
+}
+
+TEST(a_wrong_program_reports_its_log) {
+  try {
+    device().programs().kernel("__kernel void k() { nonsense; }", "", "k");
+  } catch (const Error& error) {
+    CHECK_EQ(error.status(), OB_BUILD_FAILED);
+    CHECK(std::string(error.what()).size() > 40);
+    return;
+  }
+  check::fail(__FILE__, __LINE__, "a wrong program was accepted");
+}
+
+TEST(events_measure_time) {
+  Stream& stream = device().default_stream();
+  Event start(device()), end(device());
+  CHECK_THROWS(start.elapsed_ms(end), Error);
+  start.record(stream);
+  scale(1 << 20, 1.0);
+  end.record(stream);
+  end.synchronize();
+  CHECK(end.query());
+  CHECK(start.elapsed_ms(end) > 0);
+}
+
+TEST(wrong_indices_are_errors) {
+  CHECK_THROWS(Runtime::get().device(99), Error);
+  CHECK_THROWS(Runtime::get().device(-1), Error);
+  CHECK_THROWS(device().stream(77), Error);
+}
+
+int main() {
+  device();
+  return check::run_all();
+}
