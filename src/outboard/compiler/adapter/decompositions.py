@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How operators are broken into simpler ones before Inductor lowers them."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._decomp import core_aten_decompositions
+from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.lowering import lowerings
+
+aten = torch.ops.aten
+prims = torch.ops.prims
+
+
+def _uniform(shape: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Floats in [0, 1) of the device's generator, in a dtype."""
+    seeds = prims.inductor_seeds(1, device)
+    seed = prims.inductor_lookup_seed(seeds, 0)
+    compute = torch.float32
+    values = prims.inductor_random(list(shape), seed, "rand")
+    return values.to(dtype) if dtype != compute else values
+
+
+def _positive_uniform(shape: Any, device: torch.device) -> torch.Tensor:
+    """Floats in (0, 1], for logarithms."""
+    return 1.0 - _uniform(shape, torch.float32, device)
+
+
+def _normal(shape: Any, device: torch.device) -> torch.Tensor:
+    seeds = prims.inductor_seeds(1, device)
+    return prims.inductor_random(list(shape), prims.inductor_lookup_seed(seeds, 0), "randn")
+
+
+def _integers(low: int, high: int, shape: Any, device: torch.device) -> torch.Tensor:
+    seeds = prims.inductor_seeds(1, device)
+    return prims.inductor_randint(low, high, list(shape), prims.inductor_lookup_seed(seeds, 0))
+
+
+def _uniform_(x: torch.Tensor, from_: float = 0.0, to: float = 1.0, generator: Any = None, **kwargs: Any) -> torch.Tensor:
+    low = kwargs.get("from", from_)
+    if low > to:
+        raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={low} > to={to}")
+    return x.copy_(_uniform(x.shape, torch.float32, x.device) * (to - low) + low)
+
+
+def _normal_(x: torch.Tensor, mean: float = 0.0, std: float = 1.0, generator: Any = None) -> torch.Tensor:
+    if std < 0:
+        raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
+    return x.copy_(_normal(x.shape, x.device) * std + mean)
+
+
+def _exponential_(x: torch.Tensor, lambd: float = 1.0, generator: Any = None) -> torch.Tensor:
+    if lambd <= 0:
+        raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
+    return x.copy_(torch.log(_positive_uniform(x.shape, x.device)) * (-1.0 / lambd))
+
+
+def _geometric_(x: torch.Tensor, p: float, generator: Any = None) -> torch.Tensor:
+    if not 0 < p < 1:
+        raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={p}")
+    return x.copy_(torch.ceil(torch.log(_positive_uniform(x.shape, x.device)) / math.log1p(-p)).clamp(min=1.0))
+
+
+def _cauchy_(x: torch.Tensor, median: float = 0.0, sigma: float = 1.0, generator: Any = None) -> torch.Tensor:
+    if sigma <= 0:
+        raise RuntimeError(f"cauchy_ expects sigma > 0.0, but found sigma={sigma}")
+    return x.copy_(torch.tan(math.pi * (_uniform(x.shape, torch.float32, x.device) - 0.5)) * sigma + median)
+
+
+def _log_normal_(x: torch.Tensor, mean: float = 1.0, std: float = 2.0, generator: Any = None) -> torch.Tensor:
+    if std <= 0:
+        raise RuntimeError(f"log_normal_ expects std > 0.0, but found std={std}")
+    return x.copy_(torch.exp(_normal(x.shape, x.device) * std + mean))
+
+
+def _bernoulli_float_(x: torch.Tensor, p: float = 0.5, generator: Any = None) -> torch.Tensor:
+    if not 0 <= p <= 1:
+        raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
+    return x.copy_(_uniform(x.shape, torch.float32, x.device) < p)
+
+
+def _bernoulli_tensor_(x: torch.Tensor, p: torch.Tensor, generator: Any = None) -> torch.Tensor:
+    return x.copy_(_uniform(x.shape, torch.float32, x.device) < p)
+
+
+def _bernoulli(x: torch.Tensor, generator: Any = None) -> torch.Tensor:
+    return (_uniform(x.shape, torch.float32, x.device) < x).to(x.dtype)
+
+
+def _bernoulli_p(x: torch.Tensor, p: float, generator: Any = None) -> torch.Tensor:
+    return (_uniform(x.shape, torch.float32, x.device) < p).to(x.dtype)
+
+
+#: Where a dtype's integers end being exact, or end.
+_RANDOM_LIMITS = {
+    torch.float16: 2**11 + 1,
+    torch.bfloat16: 2**8 + 1,
+    torch.float32: 2**24 + 1,
+    torch.float64: 2**53 + 1,
+    torch.bool: 2,
+}
+
+
+def _random_(x: torch.Tensor, generator: Any = None) -> torch.Tensor:
+    high = _RANDOM_LIMITS.get(x.dtype)
+    if high is None:
+        high = torch.iinfo(x.dtype).max
+    return x.copy_(_integers(0, high, x.shape, x.device))
+
+
+def _random_from_(x: torch.Tensor, low: int, high: int | None, generator: Any = None) -> torch.Tensor:
+    if high is None:
+        high = _RANDOM_LIMITS.get(x.dtype) or torch.iinfo(x.dtype).max
+    if low >= high:
+        raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
+    return x.copy_(_integers(low, high, x.shape, x.device))
+
+
+def _random_to_(x: torch.Tensor, high: int, generator: Any = None) -> torch.Tensor:
+    return _random_from_(x, 0, high)
+
+
+def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
+    if train is False or p == 0:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    if p == 1:
+        return torch.zeros_like(x), torch.zeros_like(x, dtype=torch.bool)
+    keep = _uniform(x.shape, torch.float32, x.device) >= p
+    return keep * x * (1.0 / (1.0 - p)), keep
+
+
+
+
+def _random_table() -> dict[Any, Callable[..., Any]]:
+    return {
+        aten.uniform_.default: _uniform_,
+        aten.normal_.default: _normal_,
+        aten.exponential_.default: _exponential_,
+        aten.geometric_.default: _geometric_,
+        aten.cauchy_.default: _cauchy_,
+        aten.log_normal_.default: _log_normal_,
+        aten.bernoulli_.float: _bernoulli_float_,
+        aten.bernoulli_.Tensor: _bernoulli_tensor_,
+        aten.bernoulli.default: _bernoulli,
+        aten.bernoulli.p: _bernoulli_p,
+        aten.random_.default: _random_,
+        getattr(aten.random_, "from"): _random_from_,
+        aten.random_.to: _random_to_,
+        aten.native_dropout.default: _native_dropout,
+    }
+
+
+@functools.cache
+def eager_decompositions() -> dict[Any, Callable[..., Any]]:
+    """The decompositions for single operators: what Inductor lowers itself stays whole."""
+    table: dict[Any, Callable[..., Any]] = dict(core_aten_decompositions())
+    table.update(select_decomp_table())
+    for overload in list(table):
+        if overload in lowerings and overload not in select_decomp_table():
+            del table[overload]
+    table.update(_random_table())
+    return table

@@ -1,0 +1,460 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From one operator call to a plan: fake arguments, a functional graph, Inductor's lowering."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch._dynamo.source import ConstantSource
+from torch._inductor import config as inductor_config
+from torch._inductor.fx_passes.replace_random import replace_random_passes
+from torch._inductor.graph import GraphLowering
+from torch._inductor.virtualized import V
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.utils import _pytree as pytree
+
+from .. import plan as p
+from ..builder import NotExpressible, PlanBuilder
+from ..calls import LIBRARY_OPERATORS
+from ..target import Target
+from .decompositions import eager_decompositions
+from .registration import EAGER_CONFIG, building, register
+
+aten = torch.ops.aten
+
+
+class ScalarSteersGraph(Exception):
+    """The graph depends on the value of a scalar argument: it must be a constant."""
+
+
+@dataclasses.dataclass
+class Leaf:
+    """One input of a plan: the fake tensor or symbolic scalar that stands for it, and its kind."""
+
+    fake: Any
+    kind: p.InputKind
+
+
+class Inputs:
+    """Symbolic stand-ins for the arguments of one call, by the rules that the C++ signature uses too."""
+
+    def __init__(self, bake: bool) -> None:
+        self.bake = bake
+        self.shape_env = ShapeEnv(duck_shape=False)
+        self.mode = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=True)
+        self.leaves: list[Leaf] = []
+        self.sources: list[tuple[sympy.Symbol, p.SymbolSource, int, int]] = []
+        self.scalar_symbols: set[sympy.Symbol] = set()
+
+    def argument(self, value: Any, type_: str) -> Any:
+        """The stand-in for an argument of schema type ``type_``."""
+        if isinstance(value, torch.Tensor):
+            return self.tensor(value)
+        if isinstance(value, (list, tuple)):
+            inner = type_.partition("[")[0].rstrip("?")
+            return [self.argument(item, inner) for item in value]
+        if type_.rstrip("?") in ("Scalar", "number") and isinstance(value, (int, float)) and not isinstance(value, bool):
+            return self.scalar(value)
+        return value
+
+    def scalar(self, value: int | float) -> Any:
+        """A symbolic number, or the number itself when scalars are baked."""
+        number = len(self.leaves)
+        if self.bake:
+            return value
+        source = ConstantSource(f"scalar{number}")
+        if isinstance(value, int):
+            symbol = self._symbol(value, source, positive=None, specialize=False)
+            symbolic: Any = self.shape_env.create_symintnode(symbol, hint=value, source=source)
+            kind, origin = p.InputKind.INT, p.SymbolSource.INT
+        else:
+            symbol = self._symbol(value, source, positive=None, specialize=False)
+            symbolic = self.shape_env.create_symfloatnode(symbol, hint=value, source=source)
+            kind, origin = p.InputKind.FLOAT, p.SymbolSource.FLOAT
+        self.leaves.append(Leaf(symbolic, kind))
+        self.sources.append((symbol, origin, number, 0))
+        self.scalar_symbols.add(symbol)
+        return symbolic
+
+    def _symbol(self, value: Any, source: Any, positive: bool | None, specialize: bool = True) -> Any:
+        return self.shape_env.create_symbol(
+            value,
+            source=source,
+            dynamic_dim=DimDynamic.DYNAMIC,
+            constraint_dim=None,
+            positive=positive,
+            do_not_specialize_zero_one=not specialize,
+        )
+
+    def tensor(self, tensor: torch.Tensor) -> Any:
+        """A fake tensor with symbolic sizes; a wrapped number (0-dim CPU tensor) is a scalar."""
+        if tensor.device.type == "cpu" and tensor.dim() == 0:
+            return self.scalar(tensor.item())
+        number = len(self.leaves)
+        self.leaves.append(Leaf(None, p.InputKind.TENSOR))
+        sizes = [
+            self._dimension(size, p.SymbolSource.SIZE, number, dim) for dim, size in enumerate(tensor.shape)
+        ]
+        strides = self._strides(tensor, sizes, number)
+        with self.mode:
+            fake = torch.empty_strided(sizes, strides, dtype=tensor.dtype, device=tensor.device)
+        self.leaves[number].fake = fake
+        return fake
+
+    def _dimension(self, value: int, origin: p.SymbolSource, number: int, dim: int) -> Any:
+        if value in (0, 1):
+            return value
+        source = ConstantSource(f"{origin.name.lower()}{number}_{dim}")
+        symbol = self._symbol(value, source, positive=True)
+        self.sources.append((symbol, origin, number, dim))
+        return self.shape_env.create_symintnode(symbol, hint=value, source=source)
+
+    def _strides(self, tensor: torch.Tensor, sizes: list[Any], number: int) -> list[Any]:
+        if tensor.is_contiguous():
+            return _dense_strides(sizes, range(tensor.dim() - 1, -1, -1))
+        if torch._prims_common.is_non_overlapping_and_dense_or_false(tensor):
+            order = sorted(range(tensor.dim()), key=lambda d: (tensor.stride(d), tensor.shape[d] != 1, -d))
+            return _dense_strides(sizes, order)
+        return [
+            self._dimension(stride, p.SymbolSource.STRIDE, number, dim)
+            for dim, stride in enumerate(tensor.stride())
+        ]
+
+
+def _dense_strides(sizes: Sequence[Any], inner_to_outer: Any) -> list[Any]:
+    """The strides of a dense tensor whose dimensions lie in memory in this order."""
+    strides: list[Any] = [1] * len(sizes)
+    step: Any = 1
+    for dim in inner_to_outer:
+        strides[dim] = step
+        step = step * (sizes[dim] if not (isinstance(sizes[dim], int) and sizes[dim] == 0) else 1)
+    return strides
+
+
+@dataclasses.dataclass
+class Compiled:
+    """A plan, and how many of its steps the device carries out itself and how many are CPU fallbacks."""
+
+    plan: p.Plan
+    native: int
+    fallbacks: int
+
+
+def lower_operator(
+    overload: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any], bake: bool, target: Target
+) -> Compiled:
+    """Compiles one call of an operator for ``target``.
+
+    Raises ScalarSteersGraph (only if not ``bake``), what the operator itself raises for bad arguments, or
+    NotImplementedError / Unsupported / NotExpressible for what cannot be compiled.
+    """
+    register()
+    inputs = Inputs(bake)
+    schema = overload._schema
+    fake_args, fake_kwargs = _bind(schema, args, kwargs, inputs)
+    with _compiling(inputs):
+        graph = _graph(overload, fake_args, fake_kwargs, inputs)
+        guards = [guard.expr for guard in inputs.shape_env.guards]
+        _check_guards(guards, inputs)
+        compiled = _lower(graph, inputs, target)
+    return compiled
+
+
+def _bind(
+    schema: Any, args: Sequence[Any], kwargs: dict[str, Any], inputs: Inputs
+) -> tuple[list[Any], dict[str, Any]]:
+    """Stand-ins for all arguments, in schema order, which is the order of the plan's inputs."""
+    fake_args: list[Any] = []
+    fake_kwargs: dict[str, Any] = {}
+    for position, argument in enumerate(schema.arguments):
+        type_ = str(argument.real_type)
+        if position < len(args):
+            fake_args.append(inputs.argument(args[position], type_))
+        elif argument.name in kwargs:
+            if type_.startswith("Generator") or "Generator" in type_:
+                continue
+            fake_kwargs[argument.name] = inputs.argument(kwargs[argument.name], type_)
+    return fake_args, fake_kwargs
+
+
+@contextlib.contextmanager
+def _compiling(inputs: Inputs) -> Iterator[None]:
+    with (
+        inductor_config.patch(EAGER_CONFIG),
+        V.set_fake_mode(inputs.mode),
+        torch.no_grad(),
+        torch._C._DisableFuncTorch(),
+    ):
+        yield
+
+
+def _check_guards(guards: Sequence[Any], inputs: Inputs) -> None:
+    for guard in guards:
+        if not inputs.bake and guard.free_symbols & inputs.scalar_symbols:
+            raise ScalarSteersGraph(str(guard))
+
+
+# ---- graphs ----
+
+
+def _graph(
+    overload: torch._ops.OpOverload, args: list[Any], kwargs: dict[str, Any], inputs: Inputs
+) -> torch.fx.GraphModule:
+    """A functional graph of the call; writes to arguments are ``copy_`` nodes at its end."""
+    decompositions = eager_decompositions()
+    functional = None if overload in decompositions else functional_variant(overload)
+    if functional is not None and functional.overload not in decompositions and _is_primitive(functional.overload):
+        return _one_node(functional, args, kwargs, inputs)
+    return _traced(overload, args, kwargs, inputs, decompositions)
+
+
+def _is_primitive(overload: torch._ops.OpOverload) -> bool:
+    """Whether Inductor lowers (or calls) the operator as it is."""
+    return not overload._can_decompose() or f"aten::{overload._schema.name[6:]}" in LIBRARY_OPERATORS
+
+
+@dataclasses.dataclass(frozen=True)
+class Functional:
+    """The operator without side effects behind one that writes to arguments.
+
+    ``written`` are the positions, or names, of the arguments that receive its results, in order; ``drop`` are the
+    keyword arguments that it does not take.
+    """
+
+    overload: torch._ops.OpOverload
+    written: tuple[int | str, ...]
+    drop: tuple[str, ...]
+
+
+@functools.cache
+def functional_variant(overload: torch._ops.OpOverload) -> Functional | None:
+    """The functional variant of an operator (itself, if it is one); None if there is none of the same arguments."""
+    schema = overload._schema
+    written = [
+        (position, argument)
+        for position, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    if not written:
+        aliases = any(a.alias_info is not None for a in (*schema.arguments, *schema.returns))
+        return None if aliases else Functional(overload, (), ())
+    if any("[]" in str(argument.type) for _, argument in written):
+        return None
+    out = [argument for _, argument in written if argument.kwarg_only]
+    if out and len(out) == len(written):
+        found = _matching(schema.name, schema, {argument.name for argument in out})
+        return None if found is None else Functional(found, tuple(a.name for a in out), tuple(a.name for a in out))
+    name = schema.name
+    if out or len(written) != 1 or written[0][0] != 0 or not name.endswith("_") or name.endswith("__"):
+        return None
+    found = _matching(name[:-1], schema, set())
+    return None if found is None or len(found._schema.returns) != 1 else Functional(found, (0,), ())
+
+
+def _matching(name: str, schema: Any, without: set[str]) -> torch._ops.OpOverload | None:
+    """The overload of ``name`` that takes the arguments of ``schema`` but ``without``, and writes to none."""
+    namespace, _, base = name.partition("::")
+    packet = getattr(getattr(torch.ops, namespace), base, None)
+    if packet is None:
+        return None
+    wanted = [(a.name, str(a.type)) for a in schema.arguments if a.name not in without]
+    for overload_name in packet.overloads():
+        candidate = getattr(packet, overload_name)
+        arguments = candidate._schema.arguments
+        if any(a.alias_info is not None for a in (*arguments, *candidate._schema.returns)):
+            continue
+        if [(a.name, str(a.type)) for a in arguments] == wanted:
+            return candidate
+    return None
+
+
+def _one_node(functional: Functional, args: list[Any], kwargs: dict[str, Any], inputs: Inputs) -> torch.fx.GraphModule:
+    """The graph of one call, built by hand: several times faster than tracing."""
+    graph = torch.fx.Graph()
+    nodes: dict[int, torch.fx.Node] = {}
+    for number, leaf in enumerate(inputs.leaves):
+        node = graph.placeholder(f"arg{number}_1")
+        node.meta["val"] = leaf.fake
+        nodes[id(leaf.fake)] = node
+
+    def lookup(value: Any) -> Any:
+        return pytree.tree_map(lambda v: nodes.get(id(v), v), value)
+
+    call_kwargs = {k: v for k, v in kwargs.items() if k not in functional.drop}
+    call_args = list(args)
+    with inputs.mode:
+        result = functional.overload(*call_args, **call_kwargs)
+    node = graph.call_function(functional.overload, tuple(lookup(call_args)), lookup(call_kwargs))
+    node.meta["val"] = result
+    results: list[torch.fx.Node] = [node]
+    fakes = [result]
+    if isinstance(result, (tuple, list)):
+        results, fakes = [], []
+        for number, item in enumerate(result):
+            element = graph.call_function(operator.getitem, (node, number))
+            element.meta["val"] = item
+            results.append(element)
+            fakes.append(item)
+    if functional.written:
+        targets = [args[w] if isinstance(w, int) else kwargs[w] for w in functional.written]
+        results = [_write(graph, nodes[id(t)], r, f) for t, r, f in zip(targets, results, fakes, strict=True)]
+    graph.output(tuple(results))
+    return torch.fx.GraphModule({}, graph)
+
+
+def _write(graph: torch.fx.Graph, target: torch.fx.Node, source: torch.fx.Node, fake: Any) -> torch.fx.Node:
+    """A ``copy_`` into an argument; raises PyTorch's error if the result cannot be cast to the argument's dtype."""
+    value = target.meta["val"]
+    if not torch.can_cast(fake.dtype, value.dtype):
+        kind = {torch.bool: "Bool"}
+        raise RuntimeError(
+            f"result type {_type_title(fake.dtype)} can't be cast to the desired output type {_type_title(value.dtype)}"
+            if value.dtype not in kind
+            else f"result type {_type_title(fake.dtype)} can't be cast to the desired output type Bool"
+        )
+    if len(fake.shape) > len(value.shape) or any(
+        _differs(a, b) for a, b in zip(reversed(fake.shape), reversed(value.shape), strict=False)
+    ):
+        raise RuntimeError(
+            f"output with shape {_hints(value.shape)} doesn't match the broadcast shape {_hints(fake.shape)}"
+        )
+    node = graph.call_function(aten.copy_.default, (target, source))
+    node.meta["val"] = value
+    return node
+
+
+def _differs(a: Any, b: Any) -> bool:
+    return bool(a != b)
+
+
+def _hints(shape: Sequence[Any]) -> list[int]:
+    return [s.node.hint if isinstance(s, torch.SymInt) else int(s) for s in shape]
+
+
+def _type_title(dtype: torch.dtype) -> str:
+    names = {
+        torch.float32: "Float", torch.float64: "Double", torch.float16: "Half", torch.bfloat16: "BFloat16",
+        torch.int64: "Long", torch.int32: "Int", torch.int16: "Short", torch.int8: "Char", torch.uint8: "Byte",
+        torch.bool: "Bool", torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble",
+    }  # fmt: skip
+    return names.get(dtype, str(dtype))
+
+
+def _traced(
+    overload: torch._ops.OpOverload,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    inputs: Inputs,
+    decompositions: dict[Any, Callable[..., Any]],
+) -> torch.fx.GraphModule:
+    """The graph of a call after functionalisation and decomposition."""
+    fakes = [leaf.fake for leaf in inputs.leaves]
+    places = {id(fake): number for number, fake in enumerate(fakes)}
+
+    def call(*values: Any) -> Any:
+        def substitute(value: Any) -> Any:
+            number = places.get(id(value))
+            return value if number is None else values[number]
+
+        result = overload(*pytree.tree_map(substitute, args), **pytree.tree_map(substitute, kwargs))
+        return [r for r in pytree.tree_leaves(result)] if result is not None else []
+
+    functional = torch.func.functionalize(call, remove="mutations")
+    with inputs.mode, torch._dispatch.python.enable_python_dispatcher():
+        module = make_fx(functional, decomposition_table=decompositions, _disable_torch_fn_metadata_mode=True)(*fakes)
+    module.graph.eliminate_dead_code()
+    for node, leaf in zip(module.graph.find_nodes(op="placeholder"), inputs.leaves, strict=True):
+        node.meta["val"] = leaf.fake
+    _return_written(module, overload, args, kwargs, places)
+    if any("inductor" not in str(n.target) and "rand" in str(n.target) for n in module.graph.nodes):
+        replace_random_passes(module)
+    module.recompile()
+    return module
+
+
+def _return_written(
+    module: torch.fx.GraphModule, overload: torch._ops.OpOverload, args: list[Any], kwargs: dict[str, Any], places: dict[int, int]
+) -> None:
+    """Makes results that are arguments written to the ``copy_`` nodes (or placeholders) themselves."""
+    schema = overload._schema
+    output = module.graph.output_node()
+    results = list(pytree.tree_leaves(output.args[0])) if output.args[0] is not None else []
+    placeholders = module.graph.find_nodes(op="placeholder")
+    copies = {n.args[0]: n for n in module.graph.nodes if n.target is aten.copy_.default}
+    aliased: list[Any] = []
+    for returned in schema.returns:
+        if returned.alias_info is None or not returned.alias_info.is_write:
+            aliased.append(None)
+            continue
+        for position, argument in enumerate(schema.arguments):
+            info = argument.alias_info
+            if info is not None and info.before_set == returned.alias_info.before_set:
+                aliased.append(args[position] if position < len(args) else kwargs[argument.name])
+                break
+    for number, fake in enumerate(aliased):
+        place = places.get(id(fake)) if fake is not None else None
+        if place is not None and number < len(results):
+            node = placeholders[place]
+            results[number] = copies.get(node, node)
+    output.args = (tuple(results),)
+
+
+# ---- lowering ----
+
+_counter = itertools.count()
+
+
+def _lower(graph: torch.fx.GraphModule, inputs: Inputs, target: Target) -> Compiled:
+    """Runs Inductor on a graph and makes the plan."""
+    builder = PlanBuilder(target)
+    for leaf in inputs.leaves:
+        builder.add_input(leaf.kind)
+    for symbol, source, number, dim in inputs.sources:
+        if isinstance(symbol, sympy.Symbol):
+            builder.define_symbol(symbol, source, number, dim)
+    lowering = GraphLowering(
+        graph,
+        example_inputs=[leaf.fake for leaf in inputs.leaves],
+        shape_env=inputs.shape_env,
+        is_inference=True,
+        name=f"op{next(_counter)}",
+    )
+    with building(builder), V.set_graph_handler(lowering), V.set_debug_handler(_NoDebug()):
+        lowering.run(*[leaf.fake for leaf in inputs.leaves])
+        lowering.codegen()
+    fallbacks = lowering.wrapper_code.fallbacks
+    native = lowering.wrapper_code.native
+    guards = [guard.expr for guard in inputs.shape_env.guards]
+    _check_guards(guards, inputs)
+    for guard in guards:
+        _add_guard(builder, guard, inputs)
+    return Compiled(builder.finish(), native, fallbacks)
+
+
+def _add_guard(builder: PlanBuilder, guard: Any, inputs: Inputs) -> None:
+    if guard == sympy.true:
+        return
+    try:
+        builder.guard(guard)
+    except NotExpressible:
+        if not inputs.bake and inputs.scalar_symbols:
+            raise ScalarSteersGraph(str(guard)) from None
+        raise
+
+
+class _NoDebug:
+    """A debug handler that records nothing."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *args, **kwargs: None
+

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The handler of Inductor's ``ops`` vocabulary: each call becomes a :class:`~outboard.compiler.loops.Value`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import sympy
+import torch
+from torch._inductor.codegen.common import CSEVariable, OpDecompositions
+from torch._inductor.ops_handler import DefaultHandler
+from torch._inductor.utils import sympy_index_symbol
+from torch._inductor.virtualized import OpsValue, V
+
+from ..dialects import opencl
+from ..emitter import promote
+from ..loops import Value, compute_dtype
+
+#: Operators whose result is a bool.
+_PREDICATES = frozenset(
+    {
+        "eq", "ne", "lt", "gt", "le", "ge", "isnan", "isinf", "signbit", "logical_and", "logical_or", "logical_xor",
+        "logical_not",
+    }
+)  # fmt: skip
+#: Operators that turn integers into floats.
+_FLOATING = frozenset(
+    {
+        "exp", "exp2", "expm1", "sqrt", "cos", "sin", "cosh", "sinh", "acos", "acosh", "asin", "asinh", "atan",
+        "atanh", "erf", "erfc", "erfinv", "log10", "log2", "log1p", "tan", "tanh", "log", "atan2", "copysign",
+        "hypot", "lgamma", "digamma", "nextafter", "truediv", "div_rn", "rsqrt", "sigmoid", "reciprocal", "ldexp",
+        "fma",
+    }
+)  # fmt: skip
+
+
+class Variable(CSEVariable):
+    """A CSE variable that stands for a Value."""
+
+    def __init__(self, value: Value, bounds: Any) -> None:
+        super().__init__(value.name, bounds, value.dtype, ())
+        self.value = value
+
+
+class LoopOps(DefaultHandler):
+    """Records operators into the kernel being generated (``V.kernel``)."""
+
+    def _default(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if name not in opencl.SUPPORTED:
+            decomposition = getattr(OpDecompositions, name, None)
+            if decomposition is None or name in ("fma",):
+                raise NotImplementedError(f"ops.{name}")
+            return unwrap(decomposition(*args, **kwargs))
+        values = tuple(as_value(argument) for argument in args)
+        return V.kernel.record(Value("", name, result_dtype(name, values), values))
+
+    @staticmethod
+    def constant(value: bool | int | float, dtype: torch.dtype) -> Variable:
+        """A constant."""
+        return constant(value, dtype)
+
+    @staticmethod
+    def index_expr(expr: sympy.Expr, dtype: torch.dtype) -> Variable:
+        """An index, size or scalar argument as a number."""
+        return V.kernel.record(Value("", "index_expr", compute_dtype(dtype), index=V.kernel.resolve(expr)))
+
+    value_expr = index_expr
+
+    @staticmethod
+    def to_dtype(
+        x: Any, dtype: torch.dtype, src_dtype: torch.dtype | None = None, use_compute_types: bool = True
+    ) -> Variable:
+        """A conversion. Between narrow floats and float nothing happens: they are computed in float."""
+        value = as_value(x)
+        target = compute_dtype(dtype)
+        if value.dtype == target:
+            return V.kernel.variable(value)
+        return V.kernel.record(Value("", "to_dtype", target, (value,)))
+
+    @staticmethod
+    def to_dtype_bitcast(x: Any, dtype: torch.dtype, src_dtype: torch.dtype) -> Variable:
+        """The bits of a value read as another dtype."""
+        value = as_value(x)
+        opencl.bitcast("", src_dtype, dtype, 1)
+        return V.kernel.record(Value("", "to_dtype_bitcast", compute_dtype(dtype), (value,), src_dtype=src_dtype))
+
+    @staticmethod
+    def identity(x: Any) -> Variable:
+        """The value itself."""
+        return V.kernel.variable(as_value(x))
+
+    @staticmethod
+    def where(condition: Any, yes: Any, no: Any) -> Variable:
+        """A choice."""
+        values = tuple(as_value(v) for v in (condition, yes, no))
+        return V.kernel.record(Value("", "where", promote(values[1:]), values))
+
+    @staticmethod
+    def mul(a: Any, b: Any) -> Variable:
+        """A product; of bools, their conjunction."""
+        return _arithmetic("mul", "logical_and", a, b)
+
+    @staticmethod
+    def add(a: Any, b: Any) -> Variable:
+        """A sum; of bools, their disjunction."""
+        return _arithmetic("add", "logical_or", a, b)
+
+    @staticmethod
+    def sub(a: Any, b: Any) -> Variable:
+        """A difference; of bools, whether they differ."""
+        return _arithmetic("sub", "logical_xor", a, b)
+
+    @staticmethod
+    def int_truediv(a: Any, b: Any) -> Variable:
+        """A true quotient of integers."""
+        values = (as_value(a), as_value(b))
+        return V.kernel.record(Value("", "truediv", torch.float64, values))
+
+    @staticmethod
+    def floor_to_int(a: Any, dtype: torch.dtype) -> Any:
+        """Rounded down to an integer type."""
+        return unwrap(OpDecompositions.floor_to_int(a, dtype))
+
+    @staticmethod
+    def fma(a: Any, b: Any, c: Any) -> Variable:
+        """``a * b + c`` with one rounding for floats."""
+        values = tuple(as_value(v) for v in (a, b, c))
+        dtype = promote(values)
+        if dtype.is_floating_point:
+            return V.kernel.record(Value("", "fma", dtype, values))
+        return LoopOps.add(LoopOps.mul(a, b), c)
+
+    @staticmethod
+    def load_seed(name: str, offset: Any) -> Variable:
+        """The seed number ``offset`` of a buffer of seeds."""
+        number = offset.value.constant if isinstance(offset, Variable) else offset
+        return V.kernel.load(name, sympy.Integer(int(number)))
+
+    @staticmethod
+    def rand(seed: Any, offset: Any) -> Variable:
+        """Uniform floats in [0, 1) from a seed and a counter."""
+        return V.kernel.record(Value("", "rand", torch.float32, (as_value(seed), as_value(offset))))
+
+    @staticmethod
+    def randn(seed: Any, offset: Any) -> Variable:
+        """Standard normal floats from a seed and a counter."""
+        return V.kernel.record(Value("", "randn", torch.float32, (as_value(seed), as_value(offset))))
+
+    @staticmethod
+    def randint64(seed: Any, offset: Any, low: Any, high: Any) -> Variable:
+        """Integers in [low, high) from a seed and a counter."""
+        values = tuple(as_value(v) for v in (seed, offset, low, high))
+        return V.kernel.record(Value("", "randint64", torch.int64, values))
+
+    @staticmethod
+    def masked(mask: Any, body: Callable[[], Any], other: Any) -> Variable:
+        """``body`` where the mask holds, ``other`` elsewhere; loads inside touch no memory where it does not."""
+        kernel = V.kernel
+        with kernel.masked(as_value(mask)) as combined:
+            result = as_value(body())
+        otherwise = as_value(constant(other, result.dtype) if isinstance(other, (bool, int, float)) else other)
+        return kernel.record(Value("", "where", result.dtype, (combined, result, otherwise)))
+
+    @staticmethod
+    def indirect_indexing(var: Any, size: sympy.Expr, check: bool = True, wrap_neg: bool = True) -> sympy.Symbol:
+        """A symbol for a loaded index; out-of-range ones raise the status flag and are replaced by one in range."""
+        value = as_value(var)
+        if check:
+            expr = V.kernel.resolve(sympy.sympify(size))
+            value = V.kernel.record(
+                Value("", "checked_index", value.dtype, (value,), size=expr, mask=V.kernel.mask)
+            ).value
+        symbol = sympy_index_symbol(value.name)
+        V.kernel.indirect[symbol] = value
+        return symbol
+
+
+def _arithmetic(name: str, bool_name: str, a: Any, b: Any) -> Variable:
+    values = (as_value(a), as_value(b))
+    dtype = promote(values)
+    if dtype == torch.bool:
+        name = bool_name
+    return V.kernel.record(Value("", name, dtype, values))
+
+
+def constant(value: bool | int | float, dtype: torch.dtype) -> Variable:
+    """A constant in the compute dtype of ``dtype``."""
+    if isinstance(value, sympy.Basic):
+        value = float(value) if not value.is_Integer else int(value)
+    return V.kernel.record(Value("", "constant", compute_dtype(dtype), constant=value))
+
+
+def as_value(argument: Any) -> Value:
+    """The Value behind an operand. Raises NotImplementedError for what no kernel can hold."""
+    argument = unwrap(argument)
+    if isinstance(argument, Variable):
+        return argument.value
+    if isinstance(argument, bool):
+        return constant(argument, torch.bool).value
+    if isinstance(argument, int):
+        return constant(argument, torch.int64).value
+    if isinstance(argument, float):
+        return constant(argument, torch.float32).value
+    if isinstance(argument, sympy.Basic):
+        return LoopOps.index_expr(argument, torch.int64).value
+    raise NotImplementedError(f"operand {argument!r}")
+
+
+def unwrap(argument: Any) -> Any:
+    """The variable inside Inductor's operator-overloading wrapper."""
+    return argument.value if isinstance(argument, OpsValue) else argument
+
+
+def result_dtype(name: str, values: tuple[Value, ...]) -> torch.dtype:
+    """The compute dtype in which an operator yields its result."""
+    if name in _PREDICATES:
+        return torch.bool
+    if name in ("bitwise_left_shift", "bitwise_right_shift", "lshift", "rshift"):
+        return values[0].dtype
+    dtype = promote(values)
+    if name in _FLOATING and not dtype.is_floating_point:
+        return torch.float32
+    return dtype
+
+
+@functools.cache
+def supported_ops() -> frozenset[str]:
+    """The operators that kernels can hold."""
+    return opencl.SUPPORTED

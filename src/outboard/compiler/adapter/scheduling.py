@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How Inductor's scheduler fuses and generates kernels for our devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+import torch
+from torch._inductor.codegen.common import BackendFeature
+from torch._inductor.codegen.simd import SIMDScheduling
+from torch._inductor.virtualized import V
+from torch.utils._ordered_set import OrderedSet
+
+from .kernel import LoopRecorder
+
+
+class LoopScheduling(SIMDScheduling):
+    """Fuses as for other SIMD devices, over flat ranges: how a range is tiled is decided when it is printed."""
+
+    kernel_type = LoopRecorder
+
+    @classmethod
+    def get_backend_features(cls, device: torch.device) -> OrderedSet[BackendFeature]:
+        """Sorts and scans inside kernels are left to hand-written ones."""
+        return OrderedSet([BackendFeature.REDUCE_TO_SINGLE_ELEMENT])
+
+    @classmethod
+    def get_tiling_and_scores(
+        cls, node_schedule: Any, numel: sympy.Expr, reduction_numel: sympy.Expr = sympy.S.One, coalesce_analysis: Any = None
+    ) -> tuple[dict[str, sympy.Expr], None]:
+        return cls.create_tiling([numel], [reduction_numel]), None
+
+    def define_kernel(self, src_code: str, node_schedule: Any, kernel: Any) -> str:
+        """Names a kernel; its source goes into the plan when it is launched."""
+        names: dict[str, str] = V.graph.wrapper_code.src_to_kernel
+        return names.setdefault(src_code, f"kernel_{len(names)}")
+
+    def codegen_sync(self) -> None:
+        """Nothing: streams are in order."""

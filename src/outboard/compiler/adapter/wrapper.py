@@ -1,0 +1,367 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns Inductor's wrapper lines (allocate, launch, call, free, return) into a Plan."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch._inductor import ir
+from torch._inductor.codegen.wrapper import (
+    PythonWrapperCodegen,
+    SubgraphPythonWrapperCodegen,
+    WrapperLine,
+)
+from torch._inductor.utils import LineContext
+from torch._inductor.virtualized import V
+from torch.utils import _pytree as pytree
+
+from .. import plan as p
+from ..builder import NotExpressible, PlanBuilder, TensorArg
+from ..calls import ExternCall, lower_call
+from ..emitter import EmittedKernel
+
+_ZERO_SOURCE = "__kernel void ob_zero(__global int* p) { p[0] = 0; }\n"
+
+
+@dataclasses.dataclass
+class LaunchLine(WrapperLine):
+    """The launch of a generated kernel."""
+
+    wrapper: PlanWrapper
+    name: str
+    kernel: EmittedKernel
+
+    def codegen(self, code: Any) -> None:
+        """Writes the launch as a line of Python (for graphs that are no single plan)."""
+        self.wrapper.write_python_launch(code, self)
+
+    def codegen_fx(self, converter: Any) -> Any:
+        """The converter's method for this line."""
+        return converter._generate_launch
+
+
+class PlanWrapper(PythonWrapperCodegen):
+    """Collects wrapper lines; :meth:`_generate` makes a plan of them."""
+
+    def launch(self, name: str, kernel: EmittedKernel) -> None:
+        """Called by a kernel when it is to be launched."""
+        self.writeline(LaunchLine(self, name, kernel))
+
+    @classmethod
+    def create(
+        cls, is_subgraph: bool, subgraph_name: Any, parent_wrapper: Any, partition_signatures: Any = None
+    ) -> PythonWrapperCodegen:
+        if is_subgraph:
+            return SubgraphPythonWrapperCodegen(subgraph_name, parent_wrapper, partition_signatures)
+        return cls()
+
+    def write_python_launch(self, code: Any, line: LaunchLine) -> None:
+        """See :class:`LaunchLine`."""
+        raise NotExpressible("a launch outside a plan")
+
+
+class EagerWrapper(PlanWrapper):
+    """The wrapper of one operator's graph: its plan goes to ``builder``, no Python is written."""
+
+    builder: PlanBuilder
+    fallbacks: int = 0
+    native: int = 0
+
+    def _generate(self, is_inference: bool) -> Any:
+        self.run_wrapper_ir_passes(is_inference)
+        converter = PlanConverter(self.builder, list(self.get_graph_inputs()))
+        converter.convert(self.lines, self.get_graph_outputs())
+        self.fallbacks, self.native = converter.fallbacks, converter.native
+        return None, None
+
+
+class PlanConverter:
+    """Appends wrapper lines to a plan whose inputs ``names`` are defined already, in order."""
+
+    def __init__(self, builder: PlanBuilder, names: Sequence[str], constants: dict[str, int] | None = None) -> None:
+        self.builder = builder
+        self.inputs = {name: number for number, name in enumerate(names)}
+        self.inputs.update(constants or {})
+        self.tensors: dict[str, TensorArg] = {}
+        self.fallbacks = 0
+        self.native = 0
+        self._status: TensorArg | None = None
+        self._lists: dict[str, list[Any]] = {}
+
+    def convert(self, lines: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """Converts all lines and the results. Raises NotExpressible."""
+        self._reserve_status(lines)
+        for line in lines:
+            if isinstance(line, WrapperLine):
+                try:
+                    handler = line.codegen_fx(self)
+                except (NotImplementedError, AttributeError) as error:
+                    raise NotExpressible(f"wrapper line {type(line).__name__}") from error
+                handler(line)
+            elif not isinstance(line, LineContext) and not str(line).lstrip().startswith("#") and str(line).strip():
+                raise NotExpressible(f"wrapper line {str(line)[:80]!r}")
+        if self._status is not None:
+            self.builder.call("outboard::check_indices", [self._status])
+        for node in outputs:
+            self._output(node)
+        self._insert_frees()
+
+    # ---- tensors ----
+
+    def tensor(self, node: Any) -> TensorArg:
+        """The view that an IR node stands for."""
+        if isinstance(node, (ir.TensorBox, ir.StorageBox)):
+            return self.tensor(node.data)
+        if isinstance(node, ir.ReinterpretView):
+            base = self.tensor(node.data)
+            layout = node.layout
+            return TensorArg(base.buffer, layout.dtype, _exprs(layout.size), _exprs(layout.stride), base.offset + layout.offset)
+        if isinstance(node, ir.Buffer):
+            return self._named(node.get_name(), node)
+        raise NotExpressible(f"IR node {type(node).__name__}")
+
+    def _named(self, name: str, node: Any = None) -> TensorArg:
+        found = self.tensors.get(name)
+        if found is not None:
+            return found
+        number = self.inputs.get(name)
+        if number is None:
+            raise NotExpressible(f"unknown buffer {name}")
+        if node is None:
+            node = V.graph.graph_inputs.get(name)
+        layout = node.get_layout() if node is not None else None
+        if layout is None:
+            value = V.graph.constants[name]
+            tensor = TensorArg(number, value.dtype, tuple(value.shape), tuple(value.stride()), 0)
+        else:
+            tensor = TensorArg(number, layout.dtype, _exprs(layout.size), _exprs(layout.stride), 0)
+        self.tensors[name] = tensor
+        return tensor
+
+    def _allocate(self, node: Any) -> TensorArg:
+        layout = node.get_layout()
+        tensor = self.builder.allocate_like(_exprs(layout.size), _exprs(layout.stride), layout.dtype)
+        self.tensors[node.get_name()] = tensor
+        return tensor
+
+    def _output(self, node: Any) -> None:
+        builder = self.builder
+        if isinstance(node, ir.NoneAsConstantBuffer):
+            builder.output_none()
+            return
+        if isinstance(node, ir.ShapeAsConstantBuffer):
+            builder.output_int(node.expr)
+            return
+        if isinstance(node, (int, sympy.Expr)):
+            builder.output_int(node)
+            return
+        inner = node
+        while isinstance(inner, (ir.TensorBox, ir.StorageBox)):
+            inner = inner.data
+        if isinstance(inner, ir.InputBuffer) and inner.get_name() in self.inputs:
+            builder.output_input(self.inputs[inner.get_name()])
+            return
+        builder.output_tensor(self.tensor(node))
+
+    # ---- lines (the names are those that Inductor's lines ask for) ----
+
+    def _generate_launch(self, line: LaunchLine) -> None:
+        builder, kernel = self.builder, line.kernel
+        arguments = [builder.pointer(self._named(name)) for name in kernel.buffers]
+        arguments += [builder.int64(symbol) for symbol in kernel.sizes]
+        arguments += [builder.int64(expr) for expr in kernel.extra]
+        arguments += [builder.float_symbol(symbol, symbol in kernel.doubles) for symbol in kernel.floats]
+        if kernel.status:
+            assert self._status is not None
+            arguments.append(builder.pointer(self._status))
+        number = builder.kernel(kernel.source, kernel.entry)
+        builder.launch(number, kernel.grid, arguments, kernel.local_size)
+        self.native += 1
+
+    def _reserve_status(self, lines: Sequence[Any]) -> None:
+        """Makes and clears the status flag, if some kernel checks indices."""
+        if not any(isinstance(line, LaunchLine) and line.kernel.status for line in lines):
+            return
+        builder = self.builder
+        self._status = builder.allocate_like((1,), (1,), torch.int32)
+        zero = builder.kernel(_ZERO_SOURCE, "ob_zero")
+        builder.launch(zero, (1,), [builder.pointer(self._status)])
+
+    def _generate_allocate(self, line: Any) -> None:
+        self._allocate(line.node)
+
+    def _generate_free(self, line: Any) -> None:
+        """Nothing: buffers are freed after their last use."""
+
+    _generate_free_if_not_reused = _generate_free
+    _generate_null = _generate_free
+    _generate_comment = _generate_free
+    _generate_assert_size_stride = _generate_free
+    _generate_enter_device_context_manager = _generate_free
+    _generate_exit_device_context_manager = _generate_free
+
+    def _generate_reuse(self, line: Any) -> None:
+        old = self._named(line.node.get_name())
+        layout = line.reused_as.get_layout()
+        self.tensors[line.reused_as.get_name()] = TensorArg(
+            old.buffer, layout.dtype, _exprs(layout.size), _exprs(layout.stride), old.offset
+        )
+
+    def _generate_reinterpret(self, line: Any) -> None:
+        self.tensors[line.reused_as.get_name()] = self.tensor(line.layout.view)
+
+    def _generate_symbolic_call_arg(self, line: Any) -> None:
+        self.builder.define_symbol(line.arg.inner, p.SymbolSource.DERIVED, derived=line.arg.inner_expr)
+
+    def _generate_multi_output(self, line: Any) -> None:
+        if line.result_name in self.tensors:
+            return
+        if not line.indices:
+            self.tensors[line.result_name] = self._named(line.arg_name)
+            return
+        raise NotExpressible(f"result {line.result_name} of {line.arg_name}")
+
+    def _generate_extern_kernel_out(self, line: Any) -> None:
+        node = line.node
+        out = self.tensor(node.output_view if node.output_view else node)
+        if node.op_overload is torch.ops.aten.randint.low_out:
+            self.builder.seeds(out.buffer, out.numel() * 8)
+            return
+        args, kwargs = self._arguments(node)
+        kwargs["out"] = out
+        self._call(node, args, kwargs, [])
+
+    def _generate_extern_kernel_multi_out(self, line: Any) -> None:
+        raise NotExpressible("several outputs")
+
+    def _generate_extern_kernel_alloc(self, line: Any) -> None:
+        node = line.node
+        args, kwargs = self._arguments(node)
+        self._call(node, args, kwargs, self._results(node))
+
+    def _results(self, node: Any) -> list[TensorArg]:
+        """Allocates what a functional call returns."""
+        layout = node.layout
+        if isinstance(layout, ir.NoneLayout):
+            return []
+        if isinstance(layout, ir.MultiOutputLayout):
+            outputs = [o for o in pytree.tree_leaves(node.outputs) if isinstance(o, ir.MultiOutput)]
+            return [self._allocate(output) for output in outputs]
+        return [self._allocate(node)]
+
+    def _generate_index_put_fallback(self, line: Any) -> None:
+        node = line.node
+        x, values = (self.tensor(t) for t in node.inputs[:2])
+        indices = [None if i is None else self.tensor(i) for i in line.indices]
+        self._call(node, [x, indices, values, *map(_value, node.constant_args)], {}, [])
+
+    def _generate_scatter_fallback(self, line: Any) -> None:
+        node = line.node
+        tensors = [self.tensor(t) for t in node.inputs]
+        source = tensors[2] if node.src_is_tensor else _value(node.constant_args[1])
+        names = {argument.name for argument in node.op_overload._schema.arguments}
+        kwargs = {k: _value(v) for k, v in node.kwargs.items() if k in names and v is not None}
+        self._call(node, [tensors[0], _value(node.constant_args[0]), tensors[1], source], kwargs, [])
+
+    def _arguments(self, node: Any) -> tuple[list[Any], dict[str, Any]]:
+        tensors = [self._argument(t) for t in node.inputs]
+        if hasattr(node, "unflatten_args"):
+            args, kwargs = node.unflatten_args(tensors, node.constant_args)
+            kwargs = {**kwargs, **{k: v for k, v in node.kwargs.items() if k not in kwargs}}
+        else:
+            args, kwargs = [*tensors, *node.constant_args], dict(node.kwargs)
+        return [self._convert(a) for a in args], {k: self._convert(v) for k, v in kwargs.items()}
+
+    def _argument(self, node: Any) -> Any:
+        if isinstance(node, ir.NoneAsConstantBuffer):
+            return None
+        if isinstance(node, ir.ShapeAsConstantBuffer):
+            return node.expr
+        return self.tensor(node)
+
+    def _convert(self, value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [self._convert(v) for v in value]
+        if isinstance(value, ir.IRNode):
+            return self._argument(value)
+        return _value(value)
+
+    def _call(self, node: Any, args: list[Any], kwargs: dict[str, Any], results: list[TensorArg]) -> None:
+        overload = node.op_overload
+        if not isinstance(overload, torch._ops.OpOverload):
+            raise NotExpressible(f"call of {overload}")
+        schema = overload._schema
+        name = schema.name + (f".{schema.overload_name}" if schema.overload_name else "")
+        kwargs = _ordered_kwargs(node, schema, len(args), kwargs)
+        if lower_call(self.builder, ExternCall(name, args, kwargs, results)):
+            self.native += 1
+        else:
+            self.fallbacks += 1
+
+    # ---- lifetimes ----
+
+    def _insert_frees(self) -> None:
+        """Frees each intermediate buffer after the last step that touches it."""
+        builder = self.builder
+        kept = {o.view.buffer for o in builder.outputs if o.view is not None} | set(range(len(builder.inputs)))
+        freed = {step.buffer for step in builder.steps if isinstance(step, p.Free)}
+        last: dict[int, int] = {}
+        for number, step in enumerate(builder.steps):
+            for buffer in _touched(step):
+                last[buffer] = number
+        ends: dict[int, list[int]] = {}
+        for buffer, number in last.items():
+            if buffer not in kept and buffer not in freed:
+                ends.setdefault(number, []).append(buffer)
+        steps: list[p.Step] = []
+        for number, step in enumerate(builder.steps):
+            steps.append(step)
+            steps.extend(p.Free(buffer) for buffer in ends.get(number, ()))
+        builder.steps = steps
+
+
+def _touched(step: p.Step) -> list[int]:
+    """The buffers that a step names."""
+    if isinstance(step, (p.Allocate, p.Seeds)):
+        return [step.buffer]
+    if isinstance(step, p.Launch):
+        return [a.buffer for a in step.arguments if a.kind == p.ArgumentKind.POINTER]
+    if isinstance(step, p.Copy):
+        return [step.source, step.target]
+    if isinstance(step, p.Call):
+        buffers = [view.buffer for view in step.results]
+        work = list(step.arguments)
+        while work:
+            argument = work.pop()
+            work.extend(argument.items)
+            if argument.tensor is not None:
+                buffers.append(argument.tensor.buffer)
+        return buffers
+    return []
+
+
+def _exprs(values: Sequence[Any]) -> tuple[sympy.Expr, ...]:
+    return tuple(sympy.sympify(_value(v)) for v in values)
+
+
+def _value(value: Any) -> Any:
+    """A constant argument: symbolic numbers become sympy."""
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return value.node.expr
+    if isinstance(value, (list, tuple)):
+        return [_value(v) for v in value]
+    return value
+
+
+def _ordered_kwargs(node: Any, schema: Any, given: int, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Keyword arguments that the schema knows and that differ from its defaults."""
+    known = {argument.name: argument for argument in schema.arguments[given:]}
+    return {
+        name: value
+        for name, value in kwargs.items()
+        if name in known and not (known[name].has_default_value() and known[name].default_value == value)
+    }

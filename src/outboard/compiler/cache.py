@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled plans on disk, shared by all processes of a user. Imports neither sympy nor Inductor.
+
+One file per signature, in ``plans`` of the cache directory (``OUTBOARD_CACHE_DIR``); its name is a hash of the
+signature (which holds the device's cache key), our version, the compiler's own source files and the version of torch.
+A file is a magic, a checksum of the rest, the signature, and the plans. Files appear by renaming, so that readers see
+whole files only; a damaged file counts as absent and is replaced.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import os
+import struct
+import tempfile
+from pathlib import Path
+
+import torch
+
+from . import statistics
+
+_MAGIC = b"OBCACHE1"
+_log = logging.getLogger(__name__)
+_warned: set[str] = set()
+#: Plans of one signature beyond this number (all with different guards) are not kept.
+MAX_VARIANTS = 16
+
+
+def directory() -> Path | None:
+    """Where plans are kept; None if nothing can be kept on disk."""
+    from outboard import activation
+
+    base = activation.cache_directory()
+    return None if base is None else base / "plans"
+
+
+@functools.cache
+def compiler_fingerprint() -> bytes:
+    """A hash of everything but the signature that a plan depends on."""
+    digest = hashlib.sha256(torch.__version__.encode())
+    package = Path(__file__).parent
+    for path in sorted(package.rglob("*.py")):
+        digest.update(str(path.relative_to(package)).encode())
+        digest.update(path.read_bytes())
+    digest.update(os.environ.get("OUTBOARD_LIBRARY", "").encode())
+    return digest.digest()
+
+
+def load(signature: bytes) -> tuple[bool, list[bytes]]:
+    """(whether scalars must be baked, the plans known) for a signature; (False, []) if nothing is known."""
+    path = _path(signature)
+    if path is None:
+        return False, []
+    entry = _read(path, signature)
+    if entry is None:
+        return False, []
+    bake, plans = entry
+    if plans:
+        statistics.add("disk_hits", len(plans))
+    return bake, plans
+
+
+def store(signature: bytes, bake: bool, plan: bytes) -> None:
+    """Adds a plan (or, with an empty one, the knowledge that scalars must be baked) to what is known.
+
+    A cache that cannot be written is reported once and otherwise ignored."""
+    path = _path(signature)
+    if path is None:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(path):
+            known = _read(path, signature)
+            plans = known[1] if known is not None else []
+            if plan and plan not in plans:
+                plans = [*plans, plan][-MAX_VARIANTS:]
+            _write(path, signature, bake, plans)
+    except OSError as error:
+        _warn_once(path.parent, error)
+
+
+def _warn_once(path: Path, error: OSError) -> None:
+    if str(path) not in _warned:
+        _warned.add(str(path))
+        _log.warning("compiled plans are not kept: %s is not usable (%s); set OUTBOARD_CACHE_DIR", path, error)
+
+
+def _path(signature: bytes) -> Path | None:
+    base = directory()
+    if base is None:
+        return None
+    name = hashlib.sha256(compiler_fingerprint() + signature).hexdigest()
+    return base / name[:2] / name[2:40]
+
+
+def _read(path: Path, signature: bytes) -> tuple[bool, list[bytes]] | None:
+    """The contents of a file, or None if there is none, it is damaged, or it belongs to another signature."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        _warn_once(path.parent, error)
+        return None
+    header = len(_MAGIC) + 32
+    if len(data) < header or data[: len(_MAGIC)] != _MAGIC:
+        return None
+    body = data[header:]
+    if hashlib.sha256(body).digest() != data[len(_MAGIC) : header]:
+        _log.warning("ignoring damaged cache file %s", path)
+        return None
+    bake, count, length = struct.unpack_from("<BII", body)
+    offset = struct.calcsize("<BII")
+    if body[offset : offset + length] != signature:
+        return None
+    offset += length
+    plans = []
+    for _ in range(count):
+        (size,) = struct.unpack_from("<I", body, offset)
+        offset += 4
+        plans.append(body[offset : offset + size])
+        offset += size
+    return bool(bake), plans
+
+
+def _write(path: Path, signature: bytes, bake: bool, plans: list[bytes]) -> None:
+    body = struct.pack("<BII", bake, len(plans), len(signature)) + signature
+    body += b"".join(struct.pack("<I", len(plan)) + plan for plan in plans)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(_MAGIC + hashlib.sha256(body).digest() + body)
+        os.replace(temporary, path)
+    except OSError:
+        os.unlink(temporary)
+        raise
+
+
+class _locked:
+    """Holds a lock beside a file, so that two writers do not lose each other's plans."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.with_name(path.name + ".lock")
+        self._descriptor = -1
+
+    def __enter__(self) -> None:
+        import fcntl
+
+        self._descriptor = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+
+    def __exit__(self, *unused: object) -> None:
+        os.close(self._descriptor)

@@ -1,0 +1,983 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OpenCL C: type names, literals, index expressions, memory access and the operators of the kernel vocabulary.
+
+Everything is printed either for one lane (width 1) or for ``WIDTH`` lanes in one explicit vector, because CPU
+implementations of OpenCL C do not turn scalar loops into vectors well. Conventions:
+
+* a bool is an ``int``: 0 or 1 in one lane, 0 or -1 in a lane of a vector (what comparisons yield);
+* half and bfloat16 exist in memory only; they are computed in ``float``;
+* signed integers wrap: arithmetic goes through the unsigned type, whose overflow is defined.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import sympy
+import torch
+
+WIDTH = 16
+
+_TYPES: dict[torch.dtype, str] = {
+    torch.bool: "int",
+    torch.int8: "char",
+    torch.int16: "short",
+    torch.int32: "int",
+    torch.int64: "long",
+    torch.uint8: "uchar",
+    torch.uint16: "ushort",
+    torch.uint32: "uint",
+    torch.uint64: "ulong",
+    torch.float32: "float",
+    torch.float64: "double",
+}
+_MEMORY_TYPES: dict[torch.dtype, str] = {
+    **_TYPES,
+    torch.bool: "uchar",
+    torch.float16: "half",
+    torch.bfloat16: "ushort",
+    torch.float8_e4m3fn: "uchar",
+    torch.float8_e5m2: "uchar",
+}
+_UNSIGNED = {"char": "uchar", "short": "ushort", "int": "uint", "long": "ulong"}
+_MASK_TYPES = {1: "char", 2: "short", 4: "int", 8: "long"}
+_LIMITS = {
+    torch.int8: ("CHAR_MIN", "CHAR_MAX"),
+    torch.int16: ("SHRT_MIN", "SHRT_MAX"),
+    torch.int32: ("INT_MIN", "INT_MAX"),
+    torch.int64: ("LONG_MIN", "LONG_MAX"),
+    torch.uint8: ("0", "UCHAR_MAX"),
+    torch.uint16: ("0", "USHRT_MAX"),
+    torch.uint32: ("0u", "UINT_MAX"),
+    torch.uint64: ("0ul", "ULONG_MAX"),
+    torch.bool: ("0", "1"),
+}
+_HEX = "0123456789abcdef"
+
+
+class Unsupported(Exception):
+    """An operator or type that this dialect cannot print; the operator then runs elsewhere."""
+
+
+def type_name(dtype: torch.dtype, width: int = 1) -> str:
+    """The type in which values of ``dtype`` are computed. Raises Unsupported."""
+    name = _TYPES.get(dtype)
+    if name is None:
+        raise Unsupported(f"no arithmetic in {dtype}")
+    return name if width == 1 else f"{name}{width}"
+
+
+def memory_type(dtype: torch.dtype) -> str:
+    """The type of an element of ``dtype`` in memory. Raises Unsupported."""
+    name = _MEMORY_TYPES.get(dtype)
+    if name is None:
+        raise Unsupported(f"no memory access to {dtype}")
+    return name
+
+
+def literal(value: bool | int | float, dtype: torch.dtype) -> str:
+    """A constant of a compute dtype, in one lane."""
+    if dtype == torch.bool:
+        return str(int(bool(value)))
+    if dtype.is_floating_point:
+        return _float_literal(float(value), dtype)
+    number = int(value) if math.isfinite(float(value)) else 0
+    bits = dtype.itemsize * 8
+    number &= (1 << bits) - 1
+    if dtype.is_signed:
+        if number == 1 << (bits - 1):
+            return f"({_LIMITS[dtype][0]})"
+        if number >> (bits - 1):
+            number -= 1 << bits
+        return f"{number}L" if bits == 64 else str(number)
+    return f"{number}ul" if bits == 64 else f"{number}u"
+
+
+def _float_literal(value: float, dtype: torch.dtype) -> str:
+    suffix = "" if dtype == torch.float64 else "f"
+    if math.isnan(value):
+        return f"(({type_name(dtype)})NAN)"
+    if dtype == torch.float32 and math.isfinite(value):
+        value = float(torch.tensor(value, dtype=torch.float64).to(torch.float32).item())
+    if math.isinf(value):
+        return f"(({type_name(dtype)}){'-' if value < 0 else ''}INFINITY)"
+    text = repr(value)
+    if "e" not in text and "." not in text:
+        text += ".0"
+    return text + suffix
+
+
+class Prelude:
+    """The helper functions that a program uses, each emitted once, before its users."""
+
+    def __init__(self) -> None:
+        self._snippets: dict[str, str] = {}
+
+    def use(self, name: str, dtype: torch.dtype, width: int) -> str:
+        """The name of helper ``name`` for a type and width; its text is added to the program."""
+        full = f"ob_{name}_{type_name(dtype, width)}"
+        if full not in self._snippets:
+            text = _HELPERS[name](self, full, dtype, width)
+            self._snippets[full] = text
+        return full
+
+    def text(self) -> str:
+        """All used helpers."""
+        return "\n".join(self._snippets.values())
+
+
+# ---- helper functions ---------------------------------------------------------------------------------------
+
+
+def _mask_of(dtype: torch.dtype, width: int, mask: str) -> str:
+    """A bool vector as a mask whose lanes are as wide as those of ``dtype``."""
+    if width == 1 or dtype.itemsize == 4 or dtype == torch.bool:
+        return mask
+    return f"convert_{_MASK_TYPES[dtype.itemsize]}{width}({mask})"
+
+
+def _to_bool(dtype: torch.dtype, width: int, comparison: str) -> str:
+    """A comparison of values of ``dtype`` as a bool."""
+    if width == 1:
+        return comparison
+    if dtype.itemsize == 4 or dtype == torch.bool:
+        return f"({comparison})"
+    return f"convert_int{width}({comparison})"
+
+
+def _select(dtype: torch.dtype, width: int, mask: str, yes: str, no: str) -> str:
+    if width == 1:
+        return f"({mask} ? {yes} : {no})"
+    return f"select({no}, {yes}, {_mask_of(dtype, width, mask)})"
+
+
+def _cast_bits(target: str, value: str) -> str:
+    return f"as_{target}({value})"
+
+
+def _helper_floordiv(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    # A zero divisor, and the one overflowing quotient, would trap on some hardware.
+    t = type_name(dtype, width)
+    one = f"({t})(1)"
+    zero = f"({t})(0)"
+    safe = f"{t} d = {_raw_select(dtype, width, 'b == ' + zero, one, 'b')};"
+    if not dtype.is_signed:
+        return f"{t} {full}({t} a, {t} b) {{ {safe} return a / d; }}"
+    low = f"({t})({_LIMITS[dtype][0]})"
+    minus = f"({t})(-1)"
+    overflow = f"(a == {low}) & (b == {minus})" if width > 1 else f"a == {low} && b == {minus}"
+    return (
+        f"{t} {full}({t} a, {t} b) {{ {safe} d = {_raw_select(dtype, width, overflow, one, 'd')}; "
+        f"{t} q = a / d; {t} r = a - q * d; "
+        f"return {_raw_select(dtype, width, _differ('r', 'd', zero, width), f'({t})(q - {one})', 'q')}; }}"
+    )
+
+
+def _differ(r: str, d: str, zero: str, width: int) -> str:
+    """Whether a remainder is not zero and its sign differs from the divisor's."""
+    if width == 1:
+        return f"{r} != {zero} && (({r} < {zero}) != ({d} < {zero}))"
+    return f"({r} != {zero}) & (({r} < {zero}) != ({d} < {zero}))"
+
+
+def _raw_select(dtype: torch.dtype, width: int, comparison: str, yes: str, no: str) -> str:
+    """A choice by a comparison whose lanes are as wide as those of ``dtype`` already."""
+    if width == 1:
+        return f"(({comparison}) ? {yes} : {no})"
+    unsigned_ok = f"({comparison})"
+    return f"select({no}, {yes}, {unsigned_ok})"
+
+
+def _helper_truncdiv(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    t = type_name(dtype, width)
+    one, zero = f"({t})(1)", f"({t})(0)"
+    body = f"{t} d = {_raw_select(dtype, width, 'b == ' + zero, one, 'b')};"
+    if dtype.is_signed:
+        low, minus = f"({t})({_LIMITS[dtype][0]})", f"({t})(-1)"
+        overflow = f"(a == {low}) & (b == {minus})" if width > 1 else f"a == {low} && b == {minus}"
+        body += f" d = {_raw_select(dtype, width, overflow, one, 'd')};"
+    return f"{t} {full}({t} a, {t} b) {{ {body} return a / d; }}"
+
+
+def _helper_truncmod(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    t = type_name(dtype, width)
+    divide = prelude.use("truncdiv", dtype, width)
+    zero = f"({t})(0)"
+    result = _raw_select(dtype, width, f"b == {zero}", zero, f"({t})(a - {divide}(a, b) * b)")
+    return f"{t} {full}({t} a, {t} b) {{ return {result}; }}"
+
+
+def _helper_remainder(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    t = type_name(dtype, width)
+    zero = f"({t})(0)"
+    if dtype.is_floating_point:
+        adjusted = _raw_select(dtype, width, _differ("r", "b", zero, width), "r + b", "r")
+        return f"{t} {full}({t} a, {t} b) {{ {t} r = fmod(a, b); return {adjusted}; }}"
+    mod = prelude.use("truncmod", dtype, width)
+    if not dtype.is_signed:
+        return f"{t} {full}({t} a, {t} b) {{ return {mod}(a, b); }}"
+    adjusted = _raw_select(dtype, width, _differ("r", "b", zero, width), f"({t})(r + b)", "r")
+    return f"{t} {full}({t} a, {t} b) {{ {t} r = {mod}(a, b); return {adjusted}; }}"
+
+
+def _helper_ipow(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    # By squaring, in the unsigned type so that overflow wraps; a negative exponent leaves 1, -1 or 0.
+    t = type_name(dtype)
+    unsigned = _UNSIGNED.get(t, t)
+    wide = unsigned if dtype.itemsize >= 4 else "uint"
+    negative = "if (b < 0) return a == 1 ? 1 : (a == -1 ? ((b & 1) ? -1 : 1) : 0); " if dtype.is_signed else ""
+    scalar = (
+        f"{t} {full}_1({t} a, {t} b) {{ {negative}{wide} base = ({wide})a, result = 1; "
+        f"while (b) {{ if (b & 1) result *= base; base *= base; b >>= 1; }} return ({t})({unsigned})result; }}\n"
+    )
+    if width == 1:
+        return scalar + f"{t} {full}({t} a, {t} b) {{ return {full}_1(a, b); }}"
+    return scalar + _per_lane(full, t, t, f"{full}_1", 2, width)
+
+
+def _per_lane(full: str, result: str, argument: str, scalar: str, count: int, width: int) -> str:
+    """A vector function that calls a scalar one lane by lane."""
+    names = "abcd"[:count]
+    parameters = ", ".join(f"{argument}{width} {name}" for name in names)
+    lanes = ", ".join(
+        f"{scalar}({', '.join(f'{name}.s{_HEX[lane]}' for name in names)})" for lane in range(width)
+    )
+    return f"{result}{width} {full}({parameters}) {{ return ({result}{width})({lanes}); }}"
+
+
+def _helper_minmax(name: str) -> Callable[[Prelude, str, torch.dtype, int], str]:
+    def make(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+        t = type_name(dtype, width)
+        compare = "<" if name == "min" else ">"
+        condition = f"(a {compare} b) | (a != a)" if width > 1 else f"a {compare} b || a != a"
+        return f"{t} {full}({t} a, {t} b) {{ return {_raw_select(dtype, width, condition, 'a', 'b')}; }}"
+
+    return make
+
+
+def _helper_sign(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    t = type_name(dtype, width)
+    zero, one = f"({t})(0)", f"({t})(1)"
+    minus = f"({t})(-1)" if dtype.is_signed or dtype.is_floating_point else zero
+    inner = _raw_select(dtype, width, f"a < {zero}", minus, zero)
+    return f"{t} {full}({t} a) {{ return {_raw_select(dtype, width, f'a > {zero}', one, inner)}; }}"
+
+
+def _helper_erf(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    """erf in float by two polynomials (S. Johnson's fits, as used in several maths libraries): below 0.9275 an odd
+    polynomial in x; above, 1 - exp(p(|x|)); error about one unit in the last place."""
+    t = type_name(dtype, width)
+    if dtype != torch.float32:
+        return f"{t} {full}({t} a) {{ return erf(a); }}"
+    near = [-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1, 1.28379166e-1]
+    far = [-1.72853470e-5, 3.83197126e-4, -3.88396438e-3, 2.42546219e-2, -1.06777877e-1, -6.34846687e-1, -1.28717512e-1]
+
+    def horner(coefficients: list[float], variable: str) -> str:
+        text = f"({t})({coefficients[0]!r}f)"
+        for coefficient in coefficients[1:]:
+            text = f"fma({text}, {variable}, ({t})({coefficient!r}f))"
+        return text
+
+    tail = f"({t})(1.0f) - exp(fma({horner(far, 't')}, t, -t))"
+    center = f"fma({horner(near, 's')}, a, a)"
+    chosen = _raw_select(dtype, width, f"t > ({t})(0.927734375f)", f"copysign({tail}, a)", center)
+    # exp's argument only makes sense for moderate t; beyond 4 the result is 1 anyway. NaN passes through the centre.
+    return (
+        f"{t} {full}({t} a) {{ {t} t = fmin(fabs(a), ({t})(4.0f)); {t} s = a * a; "
+        f"return {chosen}; }}"
+    )
+
+
+def _helper_erfinv(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    """Giles' rational approximation, refined by Newton steps."""
+    t = type_name(dtype)
+    erf = "erf"
+    steps = 2 if dtype == torch.float64 else 1
+    suffix = "" if dtype == torch.float64 else "f"
+    central = [0.886226899, -1.645349621, 0.914624893, -0.140543331]
+    central_low = [-2.118377725, 1.442710462, -0.329097515, 0.012229801]
+    tail = [-1.970840454, -1.624906493, 3.429567803, 1.641345311]
+    tail_low = [3.543889200, 1.637067800]
+
+    def poly(coefficients: list[float], variable: str) -> str:
+        text = f"{coefficients[-1]}{suffix}"
+        for coefficient in reversed(coefficients[:-1]):
+            text = f"({text} * {variable} + {coefficient}{suffix})"
+        return text
+
+    newton = (
+        f"x = x - ({erf}(x) - a) / (1.1283791670955126{suffix} * exp(-x * x));" * steps
+    )
+    scalar = (
+        f"{t} {full}_1({t} a) {{ {t} m = fabs(a); if (m > 1) return ({t})NAN; if (m == 1) return copysign(({t})INFINITY, a);"
+        f" {t} x; if (m <= 0.7{suffix}) {{ {t} z = a * a; "
+        f"x = a * {poly(central, 'z')} / ({poly([1.0, *central_low], 'z')}); }} else {{ "
+        f"{t} z = sqrt(-log((1 - m) / 2)); x = copysign({poly(tail, 'z')} / ({poly([1.0, *tail_low], 'z')}), a); }} "
+        f"{newton} return x; }}\n"
+    )
+    if width == 1:
+        return scalar + f"{t} {full}({t} a) {{ return {full}_1(a); }}"
+    return scalar + _per_lane(full, t, t, f"{full}_1", 1, width)
+
+
+def _helper_philox(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    """Four 32-bit words from a 64-bit seed and counter (Philox 4x32, ten rounds); returns words 0 and 1 packed."""
+    u, ul = type_name(torch.uint32, width), type_name(torch.uint64, width)
+    convert = f"convert_{u}" if width > 1 else f"({u})"
+    widen = f"convert_{ul}" if width > 1 else f"({ul})"
+    shift = f"(({ul})(32))"
+    return (
+        f"{ul} {full}({ul} seed, {ul} offset) {{\n"
+        f"  {u} c0 = {convert}(offset), c1 = {convert}(offset >> {shift}), c2 = ({u})(0), c3 = ({u})(0);\n"
+        f"  {u} k0 = {convert}(seed), k1 = {convert}(seed >> {shift});\n"
+        f"  for (int round = 0; round < 10; ++round) {{\n"
+        f"    {u} h0 = mul_hi(c0, ({u})(0xD2511F53u)), l0 = c0 * 0xD2511F53u;\n"
+        f"    {u} h1 = mul_hi(c2, ({u})(0xCD9E8D57u)), l1 = c2 * 0xCD9E8D57u;\n"
+        f"    c0 = h1 ^ c1 ^ k0; c1 = l1; c2 = h0 ^ c3 ^ k1; c3 = l0;\n"
+        f"    k0 += 0x9E3779B9u; k1 += 0xBB67AE85u;\n  }}\n"
+        f"  return {widen}(c0) | ({widen}(c1) << {shift});\n}}"
+    )
+
+
+def _helper_rand(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    philox = prelude.use("philox", torch.uint64, width)
+    f, ul, u = type_name(torch.float32, width), type_name(torch.uint64, width), type_name(torch.uint32, width)
+    to_u = f"convert_{u}" if width > 1 else f"({u})"
+    to_f = f"convert_{f}" if width > 1 else f"({f})"
+    # 24 bits: every result is a float below 1.
+    return (
+        f"{f} {full}({ul} seed, {ul} offset) "
+        f"{{ return {to_f}({to_u}({philox}(seed, offset)) >> ({u})(8)) * 5.9604644775390625e-8f; }}"
+    )
+
+
+def _helper_randn(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    philox = prelude.use("philox", torch.uint64, width)
+    f, ul, u = type_name(torch.float32, width), type_name(torch.uint64, width), type_name(torch.uint32, width)
+    to_u = f"convert_{u}" if width > 1 else f"({u})"
+    to_f = f"convert_{f}" if width > 1 else f"({f})"
+    # Box-Muller; the radius takes a uniform number in (0, 1], so that its logarithm is finite.
+    return (
+        f"{f} {full}({ul} seed, {ul} offset) {{ {ul} bits = {philox}(seed, offset); "
+        f"{f} u1 = {to_f}(({to_u}(bits) >> ({u})(8)) + ({u})(1)) * 5.9604644775390625e-8f; "
+        f"{f} u2 = {to_f}({to_u}(bits >> ({ul})(32)) >> ({u})(8)) * 5.9604644775390625e-8f; "
+        f"return sqrt(-2.0f * log(u1)) * cos(6.283185307179586f * u2); }}"
+    )
+
+
+def _helper_randint64(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    philox = prelude.use("philox", torch.uint64, width)
+    l, ul = type_name(torch.int64, width), type_name(torch.uint64, width)
+    cast = f"as_{ul}"
+    # A range of 2^64 shows as 0: then all bits count.
+    modulo = _raw_select(torch.uint64, width, f"range == ({ul})(0)", "bits", "bits % divisor")
+    divisor = _raw_select(torch.uint64, width, f"range == ({ul})(0)", f"({ul})(1)", "range")
+    return (
+        f"{l} {full}({ul} seed, {ul} offset, {l} low, {l} high) {{ {ul} bits = {philox}(seed, offset); "
+        f"{ul} range = {cast}(high) - {cast}(low); {ul} divisor = {divisor}; "
+        f"return as_{l}({modulo} + {cast}(low)); }}"
+    )
+
+
+def _helper_atomic_add(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    raise Unsupported("atomic_add is made by atomic_add()")
+
+
+def _helper_bf16(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    """float to bfloat16 bits, to nearest even; NaN stays NaN."""
+    f, u, us = type_name(torch.float32, width), type_name(torch.uint32, width), type_name(torch.uint16, width)
+    convert = f"convert_{us}" if width > 1 else f"({us})"
+    rounded = f"(bits + ({u})(0x7fff) + ((bits >> ({u})(16)) & ({u})(1))) >> ({u})(16)"
+    chosen = (
+        f"select({rounded}, ({u})(0x7fc0), a != a)" if width > 1 else f"(a != a ? 0x7fc0u : {rounded})"
+    )
+    return f"{us} {full}({f} a) {{ {u} bits = as_{u}(a); return {convert}({chosen}); }}"
+
+
+_LGAMMA_DIGAMMA = """{t} {full}_1({t} x) {{
+  const {t} pi = ({t})3.14159265358979323846;
+  if (x == 0) return copysign(({t})INFINITY, -x);
+  {t} result = 0;
+  if (x < 0) {{ {t} whole = floor(x); if (x == whole) return ({t})NAN; result = -pi / tan(pi * (x - whole)); x = 1 - x; }}
+  while (x < 10) {{ result -= 1 / x; x += 1; }}
+  {t} y = 1 / (x * x);
+  return result + log(x) - ({t})0.5 / x - y * (({t})0.083333333333333333 - y * (({t})0.0083333333333333333
+    - y * (({t})0.003968253968253968 - y * (({t})0.0041666666666666667 - y * ({t})0.0075757575757575758))));
+}}
+"""
+
+
+def _helper_digamma(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    t = type_name(dtype)
+    scalar = _LGAMMA_DIGAMMA.format(t=t, full=full)
+    if width == 1:
+        return scalar + f"{t} {full}({t} a) {{ return {full}_1(a); }}"
+    return scalar + _per_lane(full, t, t, f"{full}_1", 1, width)
+
+
+def _builtin_per_lane(builtin: str, count: int) -> Callable[[Prelude, str, torch.dtype, int], str]:
+    def make(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+        t = type_name(dtype)
+        if width == 1:
+            names = "abcd"[:count]
+            return (
+                f"{t} {full}({', '.join(f'{t} {n}' for n in names)}) {{ return {builtin}({', '.join(names)}); }}"
+            )
+        return _per_lane(full, t, t, builtin, count, width)
+
+    return make
+
+
+_HELPERS: dict[str, Callable[[Prelude, str, torch.dtype, int], str]] = {
+    "floordiv": _helper_floordiv,
+    "truncdiv": _helper_truncdiv,
+    "truncmod": _helper_truncmod,
+    "remainder": _helper_remainder,
+    "ipow": _helper_ipow,
+    "min": _helper_minmax("min"),
+    "max": _helper_minmax("max"),
+    "sign": _helper_sign,
+    "erf": _helper_erf,
+    "erfinv": _helper_erfinv,
+    "philox": _helper_philox,
+    "rand": _helper_rand,
+    "randn": _helper_randn,
+    "randint64": _helper_randint64,
+    "bf16": _helper_bf16,
+    "digamma": _helper_digamma,
+    "lgamma": _builtin_per_lane("lgamma", 1),
+    "nextafter": _builtin_per_lane("nextafter", 2),
+    "pow": _builtin_per_lane("pow", 2),
+}
+
+
+def atomic_add_helper(dtype: torch.dtype) -> tuple[str, str]:
+    """(name, text) of ``void name(__global T* p, V value)`` for an element type. Raises Unsupported."""
+    memory = memory_type(dtype)
+    name = f"ob_atomic_add_{str(dtype).rpartition('.')[2]}"
+    if dtype in (torch.int32, torch.uint32):
+        return name, f"void {name}(__global {memory}* p, {memory} v) {{ atomic_add(p, v); }}"
+    if dtype in (torch.int64, torch.uint64):
+        return name, (
+            "#pragma OPENCL EXTENSION cl_khr_int64_base_atomics : enable\n"
+            f"void {name}(__global {memory}* p, {memory} v) {{ atom_add(p, v); }}"
+        )
+    if dtype == torch.float32:
+        return name, (
+            f"void {name}(__global float* p, float v) {{ volatile __global uint* q = (volatile __global uint*)p; "
+            "uint old = *q, seen; do { seen = old; old = atomic_cmpxchg(q, seen, as_uint(as_float(seen) + v)); } "
+            "while (old != seen); }"
+        )
+    if dtype == torch.float64:
+        return name, (
+            "#pragma OPENCL EXTENSION cl_khr_int64_base_atomics : enable\n"
+            f"void {name}(__global double* p, double v) {{ volatile __global ulong* q = (volatile __global ulong*)p; "
+            "ulong old = *q, seen; do { seen = old; old = atom_cmpxchg(q, seen, as_ulong(as_double(seen) + v)); } "
+            "while (old != seen); }"
+        )
+    if dtype in (torch.float16, torch.bfloat16):
+        # The 32-bit word around the element is exchanged.
+        if dtype == torch.float16:
+            read = "vload_half(0, (const half*)&part)"
+            write = "ushort sum; vstore_half(value + v, 0, (half*)&sum);"
+        else:
+            read = "as_float((uint)part << 16)"
+            write = "ushort sum = ob_bf16_float(value + v);"
+        return name, (
+            f"void {name}(__global {memory}* p, float v) {{ "
+            "size_t address = (size_t)p; volatile __global uint* q = (volatile __global uint*)(address & ~(size_t)3); "
+            "uint shift = (uint)(address & 2) * 8, old = *q, seen; do { seen = old; "
+            f"ushort part = (ushort)(seen >> shift); float value = {read}; {write} "
+            "old = atomic_cmpxchg(q, seen, (seen & ~(0xffffu << shift)) | ((uint)sum << shift)); } while (old != seen); }"
+        )
+    if dtype in (torch.int8, torch.uint8, torch.int16, torch.uint16, torch.bool):
+        bits = 8 if dtype.itemsize == 1 else 16
+        mask = "0xffu" if bits == 8 else "0xffffu"
+        low = 3 if bits == 8 else 2
+        combine = "(part | (uint)(v != 0))" if dtype == torch.bool else "(part + (uint)v)"
+        return name, (
+            f"void {name}(__global {memory}* p, int v) {{ "
+            "size_t address = (size_t)p; volatile __global uint* q = (volatile __global uint*)(address & ~(size_t)3); "
+            f"uint shift = (uint)(address & {low}) * 8, old = *q, seen; do {{ seen = old; "
+            f"uint part = (seen >> shift) & {mask}; uint sum = {combine} & {mask}; "
+            f"old = atomic_cmpxchg(q, seen, (seen & ~({mask} << shift)) | (sum << shift)); }} while (old != seen); }}"
+        )
+    raise Unsupported(f"atomic add to {dtype}")
+
+
+# ---- values --------------------------------------------------------------------------------------------------
+
+
+def convert(text: str, source: torch.dtype, target: torch.dtype, width: int) -> str:
+    """A value of one compute dtype as another (C's conversions, as ATen does them)."""
+    if source == target:
+        return text
+    name = type_name(target, width)
+    if target == torch.bool:
+        zero = f"({type_name(source, width)})(0)"
+        return _to_bool(source, width, f"({text} != {zero})")
+    if source == torch.bool:
+        if width == 1:
+            return f"(({name})({text}))"
+        return f"convert_{name}(({text}) & 1)"
+    if source.is_floating_point and not target.is_floating_point:
+        # Conversions of negative numbers to unsigned types, and to small types, go through a wide signed integer.
+        if target.itemsize < 4 or not target.is_signed:
+            wide = type_name(torch.int64, width)
+            inner = f"convert_{wide}_rtz({text})" if width > 1 else f"(({wide})({text}))"
+            return f"convert_{name}({inner})" if width > 1 else f"(({name}){inner})"
+        return f"convert_{name}_rtz({text})" if width > 1 else f"(({name})({text}))"
+    return f"convert_{name}({text})" if width > 1 else f"(({name})({text}))"
+
+
+def broadcast(text: str, dtype: torch.dtype, width: int) -> str:
+    """One lane's value in all lanes."""
+    if width == 1:
+        return text
+    if dtype == torch.bool:
+        return f"(-({type_name(dtype, width)})({text}))"
+    return f"(({type_name(dtype, width)})({text}))"
+
+
+def load(buffer: str, dtype: torch.dtype, index: str, width: int) -> str:
+    """``width`` consecutive elements from ``index`` on, in the compute dtype."""
+    if width == 1:
+        return load_pointer(f"({buffer} + ({index}))", dtype)
+    pointer = f"{buffer} + ({index})"
+    if dtype == torch.float16:
+        return f"vload_half{width}(0, {pointer})"
+    vector = f"vload{width}(0, {pointer})"
+    if dtype == torch.bfloat16:
+        return f"as_float{width}(convert_uint{width}({vector}) << 16)"
+    if dtype == torch.bool:
+        return f"(convert_int{width}({vector}) != 0)"
+    return vector
+
+
+def load_pointer(pointer: str, dtype: torch.dtype) -> str:
+    """The element at a pointer, in the compute dtype."""
+    if dtype == torch.float16:
+        return f"vload_half(0, {pointer})"
+    if dtype == torch.bfloat16:
+        return f"as_float((uint)(*{pointer}) << 16)"
+    if dtype == torch.bool:
+        return f"(*{pointer} != 0)"
+    if dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        raise Unsupported(f"load of {dtype}")
+    return f"*{pointer}"
+
+
+def store(prelude: Prelude, buffer: str, dtype: torch.dtype, index: str, value: str, width: int) -> str:
+    """A statement that writes ``width`` consecutive elements; ``value`` is of the element's compute dtype."""
+    pointer = f"{buffer} + ({index})"
+    if dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        raise Unsupported(f"store of {dtype}")
+    if dtype == torch.float16:
+        return f"vstore_half{width if width > 1 else ''}_rte({value}, 0, {pointer});"
+    if dtype == torch.bfloat16:
+        value = f"{prelude.use('bf16', torch.float32, width)}({value})"
+    elif dtype == torch.bool:
+        value = f"convert_uchar{width}(({value}) & 1)" if width > 1 else f"(uchar)({value})"
+    if width == 1:
+        return f"{buffer}[{index}] = {value};"
+    return f"vstore{width}({value}, 0, {pointer});"
+
+
+# ---- operators -----------------------------------------------------------------------------------------------
+
+#: Operators that are a builtin function of the same meaning on floats.
+_FLOAT_BUILTINS: dict[str, str] = {
+    "exp": "exp", "exp2": "exp2", "expm1": "expm1", "sqrt": "sqrt", "cos": "cos", "sin": "sin", "cosh": "cosh",
+    "sinh": "sinh", "acos": "acos", "acosh": "acosh", "asin": "asin", "asinh": "asinh", "atan": "atan",
+    "atanh": "atanh", "erfc": "erfc", "log10": "log10", "log2": "log2", "log1p": "log1p", "tan": "tan",
+    "tanh": "tanh", "log": "log", "round": "rint", "floor": "floor", "trunc": "trunc", "ceil": "ceil",
+    "atan2": "atan2", "copysign": "copysign", "hypot": "hypot", "fmod": "fmod", "fma": "fma",
+}  # fmt: skip
+_FLOAT_HELPERS = {"erf", "erfinv", "lgamma", "digamma", "nextafter"}
+_COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "gt": ">", "le": "<=", "ge": ">="}
+_ARITHMETIC = {"add": "+", "sub": "-", "mul": "*"}
+_BITWISE = {"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^", "and_": "&", "or_": "|", "xor": "^"}
+_LOGICAL = {"logical_and": "&", "logical_or": "|", "logical_xor": "^"}
+#: Operators that keep an integer as it is.
+_INTEGER_IDENTITIES = {"round", "floor", "trunc", "ceil"}
+
+SUPPORTED = frozenset(
+    {
+        *_FLOAT_BUILTINS, *_FLOAT_HELPERS, *_COMPARISONS, *_ARITHMETIC, *_BITWISE, *_LOGICAL, "logical_not",
+        "bitwise_not", "neg", "abs", "sign", "signbit", "isnan", "isinf", "relu", "sigmoid", "rsqrt", "reciprocal",
+        "square", "minimum", "maximum", "where", "pow", "truediv", "div_rn", "floordiv", "truncdiv", "mod",
+        "remainder", "bitwise_left_shift", "bitwise_right_shift", "lshift", "rshift", "to_dtype",
+        "to_dtype_bitcast", "rand", "randn", "randint64", "ldexp", "identity", "mul_rn",
+    }
+)  # fmt: skip
+
+
+def operator(prelude: Prelude, name: str, args: list[str], dtypes: list[torch.dtype], dtype: torch.dtype, width: int) -> str:
+    """The text of an operator on operands already of the right compute dtype and width. Raises Unsupported."""
+    a = args[0]
+    source = dtypes[0]
+    if name in _COMPARISONS:
+        return _compare(_COMPARISONS[name], args, source, width)
+    if name in _LOGICAL:
+        return f"(({args[0]}) {_LOGICAL[name]} ({args[1]}))"
+    if name == "logical_not":
+        return f"(!({a}))" if width == 1 else f"(~({a}))"
+    if name in _ARITHMETIC:
+        return _arithmetic(_ARITHMETIC[name], args, dtype, width)
+    if name == "mul_rn":
+        return _arithmetic("*", args, dtype, width)
+    if name in _BITWISE:
+        return f"({args[0]} {_BITWISE[name]} {args[1]})"
+    if name == "where":
+        return _select(dtype, width, args[0], args[1], args[2])
+    if name in ("minimum", "maximum"):
+        return _minmax(prelude, name, args, dtype, width)
+    if dtype.is_floating_point or name in ("isnan", "isinf", "signbit"):
+        return _float_operator(prelude, name, args, source, dtype, width)
+    return _integer_operator(prelude, name, args, dtype, width)
+
+
+def _compare(symbol: str, args: list[str], dtype: torch.dtype, width: int) -> str:
+    left, right = args
+    if dtype == torch.bool and width > 1:
+        # True is -1 here, so that the order is the other way round.
+        left, right = right, left
+    return _to_bool(dtype, width, f"({left} {symbol} {right})")
+
+
+def _arithmetic(symbol: str, args: list[str], dtype: torch.dtype, width: int) -> str:
+    if dtype == torch.bool:
+        raise Unsupported(f"bool {symbol} bool")
+    name = type_name(dtype, width)
+    if dtype.is_floating_point or not dtype.is_signed:
+        text = f"({args[0]} {symbol} {args[1]})"
+        return text if width > 1 or dtype.itemsize >= 4 else f"(({name})({text}))"
+    unsigned = type_name(_unsigned(dtype), width)
+    if width > 1:
+        return f"as_{name}(as_{unsigned}({args[0]}) {symbol} as_{unsigned}({args[1]}))"
+    wide = unsigned if dtype.itemsize >= 4 else "uint"
+    return f"(({name})(({wide})({args[0]}) {symbol} ({wide})({args[1]})))"
+
+
+def _unsigned(dtype: torch.dtype) -> torch.dtype:
+    return {
+        torch.int8: torch.uint8, torch.int16: torch.uint16, torch.int32: torch.uint32, torch.int64: torch.uint64
+    }.get(dtype, dtype)  # fmt: skip
+
+
+def _minmax(prelude: Prelude, name: str, args: list[str], dtype: torch.dtype, width: int) -> str:
+    if dtype == torch.bool:
+        return f"({args[0]} {'&' if name == 'minimum' else '|'} {args[1]})"
+    short = name[:3]
+    if not dtype.is_floating_point:
+        return f"{short}({args[0]}, {args[1]})"
+    return f"{prelude.use(short, dtype, width)}({args[0]}, {args[1]})"
+
+
+def _float_operator(
+    prelude: Prelude, name: str, args: list[str], source: torch.dtype, dtype: torch.dtype, width: int
+) -> str:
+    a = args[0]
+    t = type_name(source if name in ("isnan", "isinf", "signbit") else dtype, width)
+    one, zero = f"(({t})(1))", f"(({t})(0))"
+    if name in _FLOAT_BUILTINS:
+        return f"{_FLOAT_BUILTINS[name]}({', '.join(args)})"
+    if name in _FLOAT_HELPERS:
+        return f"{prelude.use(name, dtype, width)}({', '.join(args)})"
+    if name == "isnan":
+        if not source.is_floating_point:
+            return "0" if width == 1 else f"((int{width})(0))"
+        return _to_bool(source, width, f"({a} != {a})")
+    if name == "isinf":
+        if not source.is_floating_point:
+            return "0" if width == 1 else f"((int{width})(0))"
+        return _to_bool(source, width, f"(fabs({a}) == ({t})(INFINITY))")
+    if name == "signbit":
+        if not source.is_floating_point:
+            return _to_bool(source, width, f"({a} < {zero})")
+        bits = type_name(torch.int64 if source == torch.float64 else torch.int32, width)
+        return _to_bool(source, width, f"(as_{bits}({a}) < ({bits})(0))")
+    if name in ("truediv", "div_rn"):
+        return f"({a} / {args[1]})"
+    if name == "pow":
+        return f"pow({a}, {args[1]})"
+    if name == "remainder":
+        return f"{prelude.use('remainder', dtype, width)}({a}, {args[1]})"
+    if name == "mod":
+        return f"fmod({a}, {args[1]})"
+    if name == "floordiv":
+        return f"floor({a} / {args[1]})"
+    if name == "truncdiv":
+        return f"trunc({a} / {args[1]})"
+    if name == "ldexp":
+        return f"({a} * exp2({args[1]}))"
+    simple = {
+        "neg": f"(-{a})",
+        "abs": f"fabs({a})",
+        "rsqrt": f"({one} / sqrt({a}))",
+        "reciprocal": f"({one} / {a})",
+        "square": f"({a} * {a})",
+        "sigmoid": f"({one} / ({one} + exp(-{a})))",
+        "identity": a,
+    }
+    if name in simple:
+        return simple[name]
+    if name == "sign":
+        return f"{prelude.use('sign', dtype, width)}({a})"
+    if name == "relu":
+        return f"{prelude.use('max', dtype, width)}({a}, {zero})"
+    raise Unsupported(name)
+
+
+def _integer_operator(prelude: Prelude, name: str, args: list[str], dtype: torch.dtype, width: int) -> str:
+    a = args[0]
+    if name in ("identity", *_INTEGER_IDENTITIES):
+        return a
+    if dtype == torch.bool:
+        return _bool_operator(name, args, width)
+    t = type_name(dtype, width)
+    if name == "bitwise_not":
+        return f"(({t})(~{a}))" if width == 1 else f"(~{a})"
+    if name == "neg":
+        return _arithmetic("-", [f"(({t})(0))", a], dtype, width)
+    if name == "abs":
+        return f"(({t})abs({a}))" if width == 1 else f"as_{t}(abs({a}))"
+    if name == "square":
+        return _arithmetic("*", [a, a], dtype, width)
+    if name in ("floordiv", "truncdiv", "remainder"):
+        return f"{prelude.use(name, dtype, width)}({a}, {args[1]})"
+    if name in ("mod", "fmod"):
+        return f"{prelude.use('truncmod', dtype, width)}({a}, {args[1]})"
+    if name == "pow":
+        return f"{prelude.use('ipow', dtype, width)}({a}, {args[1]})"
+    if name == "sign":
+        return f"{prelude.use('sign', dtype, width)}({a})"
+    if name == "relu":
+        return f"max({a}, ({t})(0))"
+    if name in ("bitwise_left_shift", "lshift", "bitwise_right_shift", "rshift"):
+        return _shift(name, args, dtype, width)
+    raise Unsupported(f"{name} on {dtype}")
+
+
+def _bool_operator(name: str, args: list[str], width: int) -> str:
+    if name in ("bitwise_not", "neg"):
+        return f"(!({args[0]}))" if width == 1 else f"(~({args[0]}))"
+    if name in ("abs", "sign", "relu", "square"):
+        return args[0]
+    raise Unsupported(f"{name} on bool")
+
+
+def _shift(name: str, args: list[str], dtype: torch.dtype, width: int) -> str:
+    """Shifts by a negative or too large count: 0, or for a signed right shift the sign, as ATen defines them."""
+    t = type_name(dtype, width)
+    bits = dtype.itemsize * 8
+    a, b = args
+    inside = f"({b} < ({t})({bits}))"
+    if dtype.is_signed:
+        inside = f"(({b} >= ({t})(0)) & ({b} < ({t})({bits})))"
+    left = name in ("bitwise_left_shift", "lshift")
+    if left:
+        unsigned = type_name(_unsigned(dtype), width)
+        count = _raw_select(dtype, width, inside, b, f"({t})(0)")
+        shifted = f"as_{t}(as_{unsigned}({a}) << as_{unsigned}({count}))" if width > 1 else f"({t})(({unsigned})({a}) << ({count}))"
+        return _raw_select(dtype, width, inside, shifted, f"({t})(0)")
+    count = _raw_select(dtype, width, inside, b, f"({t})({bits - 1})")
+    shifted = f"(({t})({a} >> {count}))" if width == 1 else f"({a} >> {count})"
+    if dtype.is_signed:
+        return shifted
+    return _raw_select(dtype, width, inside, shifted, f"({t})(0)")
+
+
+def bitcast(text: str, source: torch.dtype, target: torch.dtype, width: int) -> str:
+    """The bits of a value of one memory dtype as another of the same size. Raises Unsupported for narrow floats."""
+    if torch.float16 in (source, target) or torch.bfloat16 in (source, target) or torch.bool in (source, target):
+        raise Unsupported(f"bitcast of {source} to {target}")
+    return f"as_{type_name(target, width)}({text})"
+
+
+def identity_of(kind: str, dtype: torch.dtype) -> str:
+    """The neutral element of a reduction, one lane."""
+    if kind in ("sum", "any", "xor_sum"):
+        return literal(0, dtype)
+    if kind == "prod":
+        return literal(1, dtype)
+    low = kind in ("max", "argmax")
+    if dtype.is_floating_point:
+        return literal(-math.inf if low else math.inf, dtype)
+    return f"(({type_name(dtype)})({_LIMITS[dtype][0 if low else 1]}))"
+
+
+def combine(prelude: Prelude, kind: str, a: str, b: str, dtype: torch.dtype, width: int) -> str:
+    """Two partial results of a reduction as one. Raises Unsupported."""
+    if kind == "sum":
+        return _arithmetic("+", [a, b], dtype, width)
+    if kind == "prod":
+        return _arithmetic("*", [a, b], dtype, width)
+    if kind == "any":
+        return f"({a} | {b})"
+    if kind == "xor_sum":
+        return f"({a} ^ {b})"
+    if kind in ("min", "max"):
+        return _minmax(prelude, "minimum" if kind == "min" else "maximum", [a, b], dtype, width)
+    raise Unsupported(f"reduction {kind}")
+
+
+def better(kind: str, value: str, best: str, index: str, best_index: str, dtype: torch.dtype) -> str:
+    """Whether a value (one lane) replaces the best so far in argmax/argmin: NaN wins, ties go to the lower index."""
+    compare = ">" if kind == "argmax" else "<"
+    tie = f"({value} == {best} && {index} < {best_index})"
+    if not dtype.is_floating_point:
+        return f"({value} {compare} {best} || {tie})"
+    nan_tie = f"({value} != {value} && ({best} == {best} || {index} < {best_index}))"
+    return f"(({best} == {best} && {value} {compare} {best}) || {tie} || {nan_tie})"
+
+
+def lane(value: str, number: int) -> str:
+    """One lane of a vector."""
+    return f"{value}.s{_HEX[number]}"
+
+
+# ---- index expressions -----------------------------------------------------------------------------------------
+
+
+class IndexPrinter:
+    """Prints sympy integer expressions as ``long`` (or ``longN``) arithmetic.
+
+    ``names`` gives the text of each symbol; ``vectors`` are the symbols whose text is a vector of ``width`` lanes.
+    """
+
+    def __init__(self, prelude: Prelude, names: dict[sympy.Symbol, str], vectors: set[sympy.Symbol], width: int) -> None:
+        self.prelude = prelude
+        self.names = names
+        self.vectors = vectors
+        self.width = width
+
+    def is_vector(self, expr: sympy.Basic) -> bool:
+        """Whether the expression differs between lanes."""
+        return self.width > 1 and bool(expr.free_symbols & self.vectors)
+
+    def __call__(self, expr: sympy.Basic) -> str:
+        """The text of an expression. Raises Unsupported."""
+        if isinstance(expr, sympy.Symbol):
+            return self.names[expr]
+        if expr.is_Integer:
+            return f"{int(expr)}L"
+        if isinstance(expr, sympy.Float) and expr == int(expr):
+            return f"{int(expr)}L"
+        method = getattr(self, f"_{type(expr).__name__}", None)
+        if method is None:
+            raise Unsupported(f"index expression {type(expr).__name__}")
+        text: str = method(expr)
+        return text
+
+    def _join(self, symbol: str, expr: sympy.Basic) -> str:
+        return "(" + f" {symbol} ".join(self(a) for a in expr.args) + ")"
+
+    def _Add(self, expr: sympy.Basic) -> str:
+        return self._join("+", expr)
+
+    def _Mul(self, expr: sympy.Basic) -> str:
+        numerator, denominator = expr.as_numer_denom()
+        if denominator != 1:
+            return f"({self(numerator)} / {self(denominator)})"
+        return self._join("*", expr)
+
+    def _Pow(self, expr: sympy.Basic) -> str:
+        base, exponent = expr.args
+        if not exponent.is_Integer or int(exponent) < 0 or int(exponent) > 8:
+            raise Unsupported(f"power {exponent}")
+        return "(" + " * ".join([self(base)] * int(exponent)) + ")"
+
+    _PowByNatural = _Pow
+
+    def _FloorDiv(self, expr: sympy.Basic) -> str:
+        base, divisor = expr.args
+        if base.is_nonnegative and divisor.is_positive:
+            return f"({self(base)} / {self(divisor)})"
+        vector = self.is_vector(expr)
+        function = self.prelude.use("floordiv", torch.int64, self.width if vector else 1)
+        return f"{function}({self._lanes(base, vector)}, {self._lanes(divisor, vector)})"
+
+    def _lanes(self, expr: sympy.Basic, vector: bool) -> str:
+        text = self(expr)
+        return f"((long{self.width})({text}))" if vector and not self.is_vector(expr) else text
+
+    def _CleanDiv(self, expr: sympy.Basic) -> str:
+        return f"({self(expr.args[0])} / {self(expr.args[1])})"
+
+    def _CeilDiv(self, expr: sympy.Basic) -> str:
+        base, divisor = expr.args
+        return f"(({self(base)} + {self(divisor)} - 1L) / {self(divisor)})"
+
+    def _ModularIndexing(self, expr: sympy.Basic) -> str:
+        base, divisor, modulus = expr.args
+        text = self(base)
+        if divisor != 1:
+            text = f"({text} / {self(divisor)})"
+        return f"({text} % {self(modulus)})"
+
+    def _PythonMod(self, expr: sympy.Basic) -> str:
+        base, divisor = expr.args
+        if base.is_nonnegative and divisor.is_positive:
+            return f"({self(base)} % {self(divisor)})"
+        vector = self.is_vector(expr)
+        function = self.prelude.use("remainder", torch.int64, self.width if vector else 1)
+        return f"{function}({self._lanes(base, vector)}, {self._lanes(divisor, vector)})"
+
+    _Mod = _PythonMod
+
+    def _fold(self, function: str, expr: sympy.Basic) -> str:
+        vector = self.is_vector(expr)
+        first, *rest = expr.args
+        text = self._lanes(first, vector)
+        for argument in rest:
+            text = f"{function}({text}, {self._lanes(argument, vector)})"
+        return text
+
+    def _Min(self, expr: sympy.Basic) -> str:
+        return self._fold("min", expr)
+
+    def _Max(self, expr: sympy.Basic) -> str:
+        return self._fold("max", expr)
+
+    def _Abs(self, expr: sympy.Basic) -> str:
+        return f"((long)abs({self(expr.args[0])}))" if not self.is_vector(expr) else f"as_long{self.width}(abs({self(expr.args[0])}))"
+
+    def _Identity(self, expr: sympy.Basic) -> str:
+        return self(expr.args[0])
+
+    def _relation(self, symbol: str, expr: sympy.Basic) -> str:
+        vector = self.is_vector(expr)
+        return f"({self._lanes(expr.args[0], vector)} {symbol} {self._lanes(expr.args[1], vector)})"
+
+    def _Equality(self, expr: sympy.Basic) -> str:
+        return self._relation("==", expr)
+
+    def _Unequality(self, expr: sympy.Basic) -> str:
+        return self._relation("!=", expr)
+
+    def _StrictLessThan(self, expr: sympy.Basic) -> str:
+        return self._relation("<", expr)
+
+    def _LessThan(self, expr: sympy.Basic) -> str:
+        return self._relation("<=", expr)
+
+    def _StrictGreaterThan(self, expr: sympy.Basic) -> str:
+        return self._relation(">", expr)
+
+    def _GreaterThan(self, expr: sympy.Basic) -> str:
+        return self._relation(">=", expr)
+
+    def _And(self, expr: sympy.Basic) -> str:
+        return self._join("&", expr)
+
+    def _Or(self, expr: sympy.Basic) -> str:
+        return self._join("|", expr)
+
+    def _Where(self, expr: sympy.Basic) -> str:
+        condition, yes, no = expr.args
+        vector = self.is_vector(expr)
+        if not vector:
+            return f"({self(condition)} ? {self(yes)} : {self(no)})"
+        return f"select({self._lanes(no, True)}, {self._lanes(yes, True)}, {self._lanes(condition, True)})"

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles single operators for eager execution: what C++ calls when it has no plan for a signature."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+import torch
+
+from . import cache, progress, statistics
+from .target import target_of
+
+_log = logging.getLogger(__name__)
+_lock = threading.RLock()
+
+
+def load(signature: bytes) -> tuple[bool, list[bytes]]:
+    """What the disk cache holds for a signature (see ``cache.load``)."""
+    return cache.load(signature)
+
+
+def compile_operator(
+    op: str, signature: bytes, args: tuple[Any, ...], kwargs: dict[str, Any], bake: bool
+) -> tuple[str, bytes]:
+    """Compiles one operator call.
+
+    ``op`` is the schema's name ("aten::add.Tensor"); ``args`` and ``kwargs`` are the call's real arguments. Returns
+    ("plan", serialised plan), ("bake", b"") if the values of scalar arguments decide the graph, or ("host", b"") if
+    the operator cannot be compiled. Raises what the operator raises for wrong arguments.
+    """
+    with _lock, progress.task(op):
+        with statistics.timed():
+            verdict, plan = _compile(op, args, kwargs, bake)
+    if verdict == "plan":
+        cache.store(signature, bake, plan)
+    elif verdict == "bake":
+        cache.store(signature, True, b"")
+    else:
+        statistics.add("host")
+    return verdict, plan
+
+
+def _compile(op: str, args: tuple[Any, ...], kwargs: dict[str, Any], bake: bool) -> tuple[str, bytes]:
+    from .adapter.lowering import ScalarSteersGraph, lower_operator
+    from .adapter.refusals import is_refusal
+
+    overload = find_overload(op)
+    device = device_of(args, kwargs)
+    try:
+        compiled = lower_operator(overload, args, kwargs, bake, target_of(device))
+    except ScalarSteersGraph as reason:
+        _log.debug("%s: scalars become constants (%s)", op, reason)
+        return "bake", b""
+    except Exception as error:
+        if not is_refusal(error):
+            raise
+        if not bake and _has_scalars(overload, args, kwargs):
+            _log.debug("%s: scalars become constants (%s)", op, error)
+            return "bake", b""
+        _log.info("%s runs on the host: %s", op, error)
+        return "host", b""
+    if compiled.fallbacks and not compiled.native:
+        return "host", b""
+    progress.show_kernels(op, compiled.plan)
+    return "plan", compiled.plan.serialize()
+
+
+def find_overload(op: str) -> torch._ops.OpOverload:
+    """The overload with a schema name like "aten::add.Tensor" or "aten::topk"."""
+    qualified, _, overload = op.partition(".")
+    namespace, _, name = qualified.partition("::")
+    packet = getattr(getattr(torch.ops, namespace), name)
+    found: torch._ops.OpOverload = getattr(packet, overload or "default")
+    return found
+
+
+def device_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """The index of the device that the arguments are on."""
+    name = torch._C._get_privateuse1_backend_name()
+    work: list[Any] = [*args, *kwargs.values()]
+    for value in work:
+        if isinstance(value, torch.Tensor) and value.device.type == name:
+            return value.device.index or 0
+        if isinstance(value, torch.device) and value.type == name:
+            return value.index or 0
+        if isinstance(value, (list, tuple)):
+            work.extend(value)
+    return 0
+
+
+def _has_scalars(overload: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether some argument was symbolic that could be a constant."""
+    work: list[Any] = [*args, *kwargs.values()]
+    return any(
+        (isinstance(v, (int, float)) and not isinstance(v, bool))
+        or (isinstance(v, torch.Tensor) and v.device.type == "cpu" and v.dim() == 0)
+        for v in work
+    )

@@ -1,0 +1,862 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prints a :class:`~outboard.compiler.loops.LoopKernel` as OpenCL C, with the grid to launch it on.
+
+Two shapes of kernel come out of one printer. For a CPU, a work-item takes a long piece of the iteration space and
+runs it in explicit vectors (*lanes*), with a scalar copy of the body for what is left over; for a SIMT device, a
+work-item takes one point. Lanes lie along the innermost piece of one root: of the reduction when rows are reduced, of
+the other root otherwise, so that most memory accesses are contiguous.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import sympy
+import torch
+
+from .dialects import opencl as cl
+from .loops import Entry, LoopKernel, Region, Root, Store, Value, compute_dtype
+from .target import Target
+
+#: Elements that one work-item of a CPU handles, so that starting it costs little in comparison.
+ELEMENTS_PER_ITEM = 8192
+#: Terms summed before the partial sum is added to the total, which bounds the rounding error of long sums.
+BLOCK = 8192
+#: Work-items per work-group on SIMT devices.
+GROUP = 64
+
+
+@dataclasses.dataclass
+class EmittedKernel:
+    """Source of one kernel and how to launch it.
+
+    ``buffers``, ``sizes``, ``floats`` name the arguments in the order of the signature: pointers, then ``long``, then
+    ``float``/``double`` (``doubles`` tells which), then, if ``status``, an ``int`` pointer to the status flag.
+    ``extra`` are further ``long`` arguments after ``sizes``: expressions over the size symbols.
+    """
+
+    source: str
+    entry: str
+    buffers: list[str]
+    sizes: list[sympy.Symbol]
+    extra: list[sympy.Expr]
+    floats: list[sympy.Symbol]
+    doubles: set[sympy.Symbol]
+    status: bool
+    grid: tuple[sympy.Expr, sympy.Expr]
+    local_size: tuple[int, int, int]
+
+
+@dataclasses.dataclass
+class _Split:
+    """A root as two nested ranges: ``root = outer * length + inner``. ``rows`` is None if there is one range only."""
+
+    root: Root
+    length: sympy.Expr
+    rows: sympy.Expr | None
+    length_hint: int
+    inner: sympy.Symbol
+    outer: sympy.Symbol
+
+
+def _ceildiv(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
+    return sympy.Function("CeilDiv")(a, b)
+
+
+def _floordiv(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
+    return sympy.Function("FloorDiv")(a, b)
+
+
+def _maximum(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
+    return sympy.Function("Max")(a, b)
+
+
+def _exact(numerator: sympy.Expr, denominator: sympy.Expr) -> sympy.Expr | None:
+    """The quotient where it is an integer whatever the symbols are, else None."""
+    quotient = sympy.cancel(numerator / denominator)
+    _, rest = quotient.as_numer_denom()
+    return quotient if rest == 1 else None
+
+
+def _split_root(root: Root, entries: list[Entry]) -> _Split:
+    """Splits a root at the finest boundary that its entries have."""
+    inner = sympy.Symbol(f"{root.name}i", integer=True, nonnegative=True)
+    outer = sympy.Symbol(f"{root.name}o", integer=True, nonnegative=True)
+    candidates: list[tuple[int, sympy.Expr]] = []
+    for entry in entries:
+        if entry.divisor == 1 and not entry.outermost:
+            candidates.append((entry.length_hint, entry.length))
+        elif entry.divisor != 1:
+            candidates.append((entry.divisor_hint, entry.divisor))
+    for hint, length in sorted(candidates, key=lambda pair: pair[0]):
+        rows = _exact(root.numel, length)
+        if rows is not None and hint > 1:
+            return _Split(root, length, rows, hint, inner, outer)
+        if hint > 1:
+            break
+    return _Split(root, root.numel, None, root.hint, inner, outer)
+
+
+class _Printer:
+    """State of the printing of one kernel."""
+
+    def __init__(self, kernel: LoopKernel, target: Target, entry: str) -> None:
+        self.kernel = kernel
+        self.target = target
+        self.entry = entry
+        self.prelude = cl.Prelude()
+        self.atomics: dict[str, str] = {}
+        self.lines: list[str] = []
+        self.indent = 1
+        self.buffers = {name: f"p{number}" for number, name in enumerate(kernel.buffers)}
+        self.sizes: dict[sympy.Symbol, None] = {}
+        self.floats: dict[sympy.Symbol, None] = {}
+        self.doubles: set[sympy.Symbol] = set()
+        points = [root for root in kernel.roots if not root.is_reduction]
+        reductions = [root for root in kernel.roots if root.is_reduction]
+        if len(points) != 1 or len(reductions) > 1:
+            raise cl.Unsupported("more than one range per kind")
+        used = self._used_symbols()
+        self.entries = [entry for symbol, entry in kernel.entries.items() if symbol in used]
+        self.x = _split_root(points[0], [e for e in self.entries if e.root is points[0]])
+        self.r = None
+        if reductions:
+            self.r = _split_root(reductions[0], [e for e in self.entries if e.root is reductions[0]])
+        self.formulas = {entry.symbol: self._formula(entry) for entry in self.entries}
+        self.lane_symbol = self._choose_lanes()
+        # What changes while the body is printed: the width, and what each value is called and whether it has lanes.
+        self.width = 1
+        self.vectors: set[str] = set()
+        self.counter = 0
+
+    # ---- analysis ----
+
+    def _used_symbols(self) -> set[sympy.Symbol]:
+        used: set[sympy.Symbol] = set()
+        for statement in self.kernel.statements():
+            used |= statement.index.free_symbols
+            if isinstance(statement, Value):
+                used |= statement.size.free_symbols
+        return used
+
+    def _formula(self, entry: Entry) -> sympy.Expr:
+        """An entry in terms of the outer and inner index of its root."""
+        split = self.x if entry.root is self.x.root else self.r
+        assert split is not None
+        floor, modulo = sympy.Function("FloorDiv"), sympy.Function("Mod")
+        if split.rows is None:
+            if entry.divisor == 1 and entry.outermost:
+                return split.inner
+            base = split.inner
+        else:
+            if entry.divisor == 1 and entry.length == split.length:
+                return split.inner
+            step = _exact(entry.divisor, split.length)
+            if step is not None:
+                rows = split.outer if step == 1 else floor(split.outer, step)
+                return rows if entry.outermost else modulo(rows, entry.length)
+            wrap = _exact(entry.length, split.length) if entry.divisor == 1 else None
+            if wrap is not None and not entry.outermost:
+                return modulo(split.outer, wrap) * split.length + split.inner
+            base = split.outer * split.length + split.inner
+        quotient = base if entry.divisor == 1 else floor(base, entry.divisor)
+        return quotient if entry.outermost else modulo(quotient, entry.length)
+
+    def _expand(self, index: sympy.Expr) -> sympy.Expr:
+        """An index in terms of outer and inner indices."""
+        return index.xreplace({s: self.formulas[s] for s in index.free_symbols if s in self.formulas})
+
+    def _stride(self, index: sympy.Expr, symbol: sympy.Symbol) -> sympy.Expr | None:
+        """The step of an index along a symbol, or None if it is not a constant one."""
+        expanded = sympy.expand(self._expand(index))
+        if any(s in self.kernel.indirect for s in expanded.free_symbols):
+            return None
+        if symbol not in expanded.free_symbols:
+            return sympy.S.Zero
+        step = expanded.coeff(symbol, 1)
+        rest = sympy.expand(expanded - step * symbol)
+        return step if symbol not in rest.free_symbols and symbol not in step.free_symbols else None
+
+    def _choose_lanes(self) -> sympy.Symbol | None:
+        """The inner index along which vectors lie; None on SIMT devices and for tiny ranges."""
+        if not self.target.is_cpu:
+            return None
+        choices = [self.x] if self.r is None else [self.r, self.x]
+        best, best_score = None, -1.0
+        for split in choices:
+            if split.length_hint < cl.WIDTH:
+                continue
+            score = 0.0
+            for statement in self.kernel.statements():
+                if not isinstance(statement, Store) and statement.op != "load":
+                    continue
+                step = self._stride(statement.index, split.inner)
+                score += 2.0 if step == 1 else 0.5 if step == 0 else 0.0
+            if split is self.r and any(s.kind in ("argmax", "argmin") for s in self._values()):
+                score -= 1000.0
+            if score > best_score:
+                best, best_score = split.inner, score
+        return best
+
+    def _values(self) -> Iterator[Value]:
+        return (s for s in self.kernel.statements() if isinstance(s, Value))
+
+    # ---- text ----
+
+    def write(self, line: str) -> None:
+        self.lines.append("  " * self.indent + line)
+
+    @contextmanager
+    def block(self, header: str) -> Iterator[None]:
+        self.write(header + " {")
+        self.indent += 1
+        yield
+        self.indent -= 1
+        self.write("}")
+
+    def size(self, expr: sympy.Expr) -> str:
+        """A scalar expression over size symbols."""
+        self._note(expr)
+        return self._index_printer(scalar=True)(expr)
+
+    def _note(self, expr: sympy.Expr) -> sympy.Expr:
+        """Records which arguments an expression needs."""
+        own = {self.x.inner, self.x.outer}
+        if self.r is not None:
+            own |= {self.r.inner, self.r.outer}
+        for symbol in sorted(expr.free_symbols, key=str):
+            if symbol not in own and symbol not in self.kernel.indirect and symbol not in self.kernel.floats:
+                self.sizes[symbol] = None
+        return expr
+
+    def _index_printer(self, scalar: bool = False) -> cl.IndexPrinter:
+        names: dict[sympy.Symbol, str] = {symbol: str(symbol) for symbol in self.sizes}
+        vectors: set[sympy.Symbol] = set()
+        for split in (self.x, self.r):
+            if split is not None:
+                names[split.inner] = str(split.inner)
+                names[split.outer] = str(split.outer)
+        if self.width > 1 and not scalar and self.lane_symbol is not None:
+            names[self.lane_symbol] = f"{self.lane_symbol}v"
+            vectors.add(self.lane_symbol)
+        for symbol, value in self.kernel.indirect.items():
+            if value.name in self.vectors:
+                names[symbol] = f"convert_long{self.width}({value.name})"
+                vectors.add(symbol)
+            else:
+                names[symbol] = f"((long){value.name})"
+        return cl.IndexPrinter(self.prelude, names, vectors, self.width)
+
+    def index(self, expr: sympy.Expr) -> tuple[str, bool]:
+        """(text, whether it has lanes) of an index expression."""
+        expanded = self._note(self._expand(expr))
+        printer = self._index_printer()
+        return printer(expanded), printer.is_vector(expanded)
+
+    # ---- statements ----
+
+    def operand(self, value: Value, dtype: torch.dtype, vector: bool) -> str:
+        """A value converted to a compute dtype, with lanes if wanted."""
+        is_vector = value.name in self.vectors
+        if value.op == "constant":
+            text = cl.literal(value.constant, dtype)
+            return cl.broadcast(text, dtype, self.width) if vector and self.width > 1 else text
+        width = self.width if is_vector else 1
+        text = cl.convert(value.name, value.dtype, dtype, width)
+        if vector and not is_vector and self.width > 1:
+            return cl.broadcast(text, dtype, self.width)
+        return text
+
+    def define(self, value: Value, text: str, vector: bool) -> None:
+        """Declares a value."""
+        if vector and self.width > 1:
+            self.vectors.add(value.name)
+        else:
+            self.vectors.discard(value.name)
+        width = self.width if value.name in self.vectors else 1
+        self.write(f"const {cl.type_name(value.dtype, width)} {value.name} = {text};")
+
+    def value(self, value: Value) -> None:
+        """Prints the computation of a value."""
+        handler = {
+            "load": self._load,
+            "constant": self._constant,
+            "index_expr": self._index_expr,
+            "checked_index": self._checked_index,
+        }.get(value.op, self._operator)
+        handler(value)
+
+    def _constant(self, value: Value) -> None:
+        # Constants are printed where they are used.
+        self.vectors.discard(value.name)
+
+    def _vector_args(self, value: Value) -> bool:
+        return self.width > 1 and any(argument.name in self.vectors for argument in value.args)
+
+    def _operator(self, value: Value) -> None:
+        vector = self._vector_args(value)
+        width = self.width if vector else 1
+        op = value.op
+        if op == "to_dtype":
+            self.define(value, self._to_dtype(value, vector), vector)
+            return
+        if op == "to_dtype_bitcast":
+            assert value.src_dtype is not None
+            text = self.operand(value.args[0], compute_dtype(value.src_dtype), vector)
+            self.define(value, cl.bitcast(text, value.src_dtype, value.dtype, width), vector)
+            return
+        dtypes = self._operand_dtypes(value)
+        args = [self.operand(a, d, vector) for a, d in zip(value.args, dtypes, strict=True)]
+        if op in ("rand", "randn", "randint64"):
+            function = self.prelude.use(op, value.dtype, width)
+            self.define(value, f"{function}({', '.join(args)})", vector)
+            return
+        self.define(value, cl.operator(self.prelude, op, args, dtypes, value.dtype, width), vector)
+
+    def _to_dtype(self, value: Value, vector: bool) -> str:
+        return self.operand(value.args[0], value.dtype, vector)
+
+    def _operand_dtypes(self, value: Value) -> list[torch.dtype]:
+        """The compute dtype each operand is converted to."""
+        op, args = value.op, value.args
+        if op in ("rand", "randn"):
+            return [torch.uint64, torch.uint64]
+        if op == "randint64":
+            return [torch.uint64, torch.uint64, torch.int64, torch.int64]
+        if op in ("eq", "ne", "lt", "gt", "le", "ge"):
+            return [promote(args)] * 2
+        if op in ("isnan", "isinf", "signbit"):
+            return [args[0].dtype]
+        if op in ("logical_and", "logical_or", "logical_xor", "logical_not"):
+            return [torch.bool] * len(args)
+        if op == "where":
+            return [torch.bool, value.dtype, value.dtype]
+        return [value.dtype] * len(args)
+
+    def _index_expr(self, value: Value) -> None:
+        expr = value.index
+        floats = expr.free_symbols & self.kernel.floats
+        if floats:
+            self.define(value, self._float_expr(expr, value.dtype), False)
+            return
+        text, vector = self.index(expr)
+        if expr.is_Boolean or expr.is_Relational:
+            source = torch.int64 if vector else torch.bool
+            text = cl.convert(text, source, value.dtype, self.width if vector else 1)
+        else:
+            text = cl.convert(f"({text})", torch.int64, value.dtype, self.width if vector else 1)
+        self.define(value, text, vector)
+
+    def _float_expr(self, expr: sympy.Expr, dtype: torch.dtype) -> str:
+        """An expression over float arguments."""
+        for symbol in sorted(expr.free_symbols & self.kernel.floats, key=str):
+            self.floats[symbol] = None
+            if dtype == torch.float64:
+                self.doubles.add(symbol)
+        self._note(expr)
+        text = self._float_text(expr)
+        return f"(({cl.type_name(dtype)})({text}))" if dtype != torch.bool else f"(({text}) != 0)"
+
+    def _float_text(self, expr: sympy.Expr) -> str:
+        kind = type(expr).__name__
+        if isinstance(expr, sympy.Symbol):
+            return str(expr) if expr in self.kernel.floats else f"((double){expr})"
+        if expr.is_number:
+            return cl.literal(float(expr), torch.float64)
+        args = [self._float_text(a) for a in expr.args]
+        if kind in ("Add", "FloatAdd"):
+            return "(" + " + ".join(args) + ")"
+        if kind in ("Mul", "FloatMul"):
+            return "(" + " * ".join(args) + ")"
+        if kind in ("FloatTrueDiv", "IntTrueDiv"):
+            return f"({args[0]} / {args[1]})"
+        if kind in ("Pow", "FloatPow", "PowByNatural"):
+            return f"pow((double){args[0]}, (double){args[1]})"
+        if kind in ("ToFloat", "Identity"):
+            return args[0]
+        if kind == "OpaqueUnaryFn_sqrt":
+            return f"sqrt((double){args[0]})"
+        raise cl.Unsupported(f"float expression {kind}")
+
+    def _checked_index(self, value: Value) -> None:
+        (source,) = value.args
+        vector = source.name in self.vectors or (value.mask is not None and value.mask.name in self.vectors)
+        index = self.operand(source, torch.int64, vector)
+        size = self.size(value.size)
+        width = self.width if vector else 1
+        self.counter += 1
+        raw, bad = f"i{self.counter}", f"e{self.counter}"
+        long = cl.type_name(torch.int64, width)
+        self.write(f"const {long} {raw} = {index};")
+        outside = f"(({raw} < 0L) | ({raw} >= {size}))"
+        if value.mask is not None:
+            mask = self.operand(value.mask, torch.bool, vector)
+            outside = f"({outside} & {cl.convert(mask, torch.bool, torch.bool, width) if width == 1 else f'convert_long{width}({mask})'})"
+        self.write(f"const {long} {bad} = {outside};")
+        self.write(f"if ({f'any({bad})' if width > 1 else bad}) *status = 1;")
+        limit = f"max({size} - 1L, 0L)"
+        text = f"clamp({raw}, ({long})(0), ({long})({limit}))"
+        self.define(value, cl.convert(text, torch.int64, value.dtype, width), vector)
+
+    def _memory_dtype(self, buffer: str) -> torch.dtype:
+        return self.kernel.buffers[buffer]
+
+    def _load(self, value: Value) -> None:
+        pointer = self.buffers[value.buffer]
+        dtype = self._memory_dtype(value.buffer)
+        cl.memory_type(dtype)
+        text, vector = self.index(value.index)
+        mask = None
+        if value.mask is not None:
+            vector_mask = value.mask.name in self.vectors
+            vector = vector or (vector_mask and self.width > 1)
+            mask = self.operand(value.mask, torch.bool, vector)
+        if not vector or self.width == 1:
+            loaded = cl.load(pointer, dtype, text, 1)
+            if mask is not None:
+                loaded = f"({mask} ? {loaded} : {cl.literal(0, value.dtype)})"
+            self.define(value, loaded, False)
+            return
+        self._vector_load(value, pointer, dtype, mask)
+
+    def _vector_load(self, value: Value, pointer: str, dtype: torch.dtype, mask: str | None) -> None:
+        assert self.lane_symbol is not None
+        step = self._stride(value.index, self.lane_symbol)
+        contiguous = step == 1
+        name = value.name
+        kind = cl.type_name(value.dtype, self.width)
+        if contiguous and mask is None:
+            self.define(value, cl.load(pointer, dtype, self._base(value.index), self.width), True)
+            return
+        zero = cl.broadcast(cl.literal(0, value.dtype), value.dtype, self.width)
+        if mask is None:
+            lanes = self._gather(pointer, dtype, value.index, step, None)
+            self.define(value, lanes, True)
+            return
+        self.vectors.add(name)
+        self.counter += 1
+        held = f"m{self.counter}"
+        self.write(f"{kind} {name} = {zero};")
+        self.write(f"const int{self.width} {held} = {mask};")
+        if contiguous:
+            with self.block(f"if (all({held}))"):
+                self.write(f"{name} = {cl.load(pointer, dtype, self._base(value.index), self.width)};")
+            with self.block(f"else if (any({held}))"):
+                self.write(f"{name} = {self._gather(pointer, dtype, value.index, step, held)};")
+            return
+        with self.block(f"if (any({held}))"):
+            self.write(f"{name} = {self._gather(pointer, dtype, value.index, step, held)};")
+
+    def _base(self, index: sympy.Expr) -> str:
+        """The index of lane 0."""
+        expanded = self._note(self._expand(index))
+        return self._index_printer(scalar=True)(expanded)
+
+    def _gather(
+        self, pointer: str, dtype: torch.dtype, index: sympy.Expr, step: sympy.Expr | None, mask: str | None
+    ) -> str:
+        """A vector of elements loaded one by one."""
+        self.counter += 1
+        name = f"g{self.counter}"
+        addresses = []
+        if step is not None:
+            self.write(f"const long {name} = {self._base(index)};")
+            stride = self.size(step)
+            addresses = [f"({pointer} + ({name} + {lane} * {stride}))" for lane in range(self.width)]
+        else:
+            text, vector = self.index(index)
+            if not vector:
+                text = f"(long{self.width})({text})"
+            self.write(f"const long{self.width} {name} = {text};")
+            addresses = [f"({pointer} + {cl.lane(name, lane)})" for lane in range(self.width)]
+        loads = [cl.load_pointer(address, dtype) for address in addresses]
+        compute = compute_dtype(dtype)
+        if dtype == torch.bool:
+            loads = [f"-{load}" for load in loads]
+        if mask is not None:
+            zero = cl.literal(0, compute)
+            loads = [f"({cl.lane(mask, lane)} ? {load} : {zero})" for lane, load in enumerate(loads)]
+        return f"({cl.type_name(compute, self.width)})({', '.join(loads)})"
+
+    def store(self, store: Store) -> None:
+        """Prints a store."""
+        pointer = self.buffers[store.buffer]
+        dtype = self._memory_dtype(store.buffer)
+        compute = compute_dtype(dtype)
+        text, vector_index = self.index(store.index)
+        vector = self.width > 1 and (vector_index or store.value.name in self.vectors)
+        value = self.operand(store.value, compute, vector)
+        if store.atomic_add:
+            self._atomic(pointer, dtype, text, vector_index, value, vector)
+            return
+        if not vector:
+            self.write(cl.store(self.prelude, pointer, dtype, text, value, 1))
+            return
+        assert self.lane_symbol is not None
+        step = self._stride(store.index, self.lane_symbol)
+        if step == 1:
+            self.write(cl.store(self.prelude, pointer, dtype, self._base(store.index), value, self.width))
+            return
+        self.counter += 1
+        name, place = f"w{self.counter}", f"a{self.counter}"
+        self.write(f"const {cl.type_name(compute, self.width)} {name} = {value};")
+        addresses = self._lane_addresses(place, text, vector_index)
+        for lane, address in enumerate(addresses):
+            element = cl.lane(name, lane)
+            if dtype == torch.bool:
+                element = f"({element} & 1)"
+            self.write(cl.store(self.prelude, pointer, dtype, address, element, 1))
+
+    def _lane_addresses(self, name: str, text: str, vector: bool) -> list[str]:
+        if not vector:
+            self.write(f"const long {name} = {text};")
+            return [name] * self.width
+        self.write(f"const long{self.width} {name} = {text};")
+        return [cl.lane(name, lane) for lane in range(self.width)]
+
+    def _atomic(self, pointer: str, dtype: torch.dtype, text: str, vector_index: bool, value: str, vector: bool) -> None:
+        function, source = cl.atomic_add_helper(dtype)
+        if dtype == torch.bfloat16:
+            self.prelude.use("bf16", torch.float32, 1)
+        self.atomics[function] = source
+        if not vector:
+            self.write(f"{function}({pointer} + ({text}), {value});")
+            return
+        self.counter += 1
+        name, place = f"w{self.counter}", f"a{self.counter}"
+        self.write(f"const {cl.type_name(compute_dtype(dtype), self.width)} {name} = {value};")
+        for lane, address in enumerate(self._lane_addresses(place, text, vector_index)):
+            element = cl.lane(name, lane)
+            if dtype == torch.bool:
+                element = f"({element} & 1)"
+            self.write(f"{function}({pointer} + {address}, {element});")
+
+    # ---- structure ----
+
+    def body(self, statements: list[Value | Store]) -> None:
+        for statement in statements:
+            if isinstance(statement, Store):
+                self.store(statement)
+            elif statement.op != "reduce":
+                self.value(statement)
+
+    def point(self) -> None:
+        """The code for one point (or one vector of points) of the non-reduction root."""
+        if self.width > 1 and self.lane_symbol == self.x.inner:
+            self._lane_vector()
+        for region in self.kernel.regions:
+            if region.in_reduction:
+                self._reduction(region)
+            else:
+                self.body([*region.body, *region.after])
+
+    def _lane_vector(self) -> None:
+        lanes = ", ".join(str(lane) for lane in range(self.width))
+        self.write(f"const long{self.width} {self.lane_symbol}v = {self.lane_symbol} + (long{self.width})({lanes});")
+
+    def _reduction(self, region: Region) -> None:
+        """A loop over the reduction root, then what depends on its results."""
+        assert self.r is not None
+        reduces = [s for s in region.body if isinstance(s, Value) and s.op == "reduce"]
+        if self.lane_symbol == self.r.inner:
+            self._row_reduction(region, reduces)
+        else:
+            self._scalar_reduction(region, reduces)
+        self.body(list(region.after))
+
+    def _accumulate(self, value: Value, total: str) -> None:
+        """Adds this iteration's term to accumulator ``total``."""
+        (source,) = value.args
+        vector = self.width > 1
+        term = self.operand(source, value.dtype if not self._is_arg(value) else self._arg_dtype(value), vector)
+        if self._is_arg(value):
+            self._accumulate_arg(value, total, term)
+            return
+        self.write(f"{total} = {cl.combine(self.prelude, value.kind, total, term, value.dtype, self.width)};")
+
+    def _is_arg(self, value: Value) -> bool:
+        return value.kind in ("argmax", "argmin")
+
+    def _arg_dtype(self, value: Value) -> torch.dtype:
+        assert value.src_dtype is not None
+        return compute_dtype(value.src_dtype)
+
+    def _accumulate_arg(self, value: Value, total: str, term: str) -> None:
+        assert self.r is not None
+        position = self._linear(self.r)
+        dtype = self._arg_dtype(value)
+        lanes = range(self.width) if self.width > 1 else [None]
+        self.counter += 1
+        name = f"w{self.counter}"
+        self.write(f"const {cl.type_name(dtype, self.width)} {name} = {term};")
+        for lane in lanes:
+            suffix = "" if lane is None else f".s{'0123456789abcdef'[lane]}"
+            element, best, where = f"{name}{suffix}", f"{total}_best{suffix}", f"{total}{suffix}"
+            compare_dtype = dtype
+            if dtype == torch.bool and lane is not None:
+                element = f"(-{element})"
+                best_text = f"(-{best})"
+            else:
+                best_text = best
+            condition = cl.better(value.kind, element, best_text, position, where, compare_dtype)
+            self.write(f"if ({condition} || {where} < 0) {{ {best} = {name}{suffix}; {where} = {position}; }}")
+
+    def _linear(self, split: _Split) -> str:
+        if split.rows is None:
+            return str(split.inner)
+        return f"({split.outer} * {self.size(split.length)} + {split.inner})"
+
+    def _declare(self, value: Value, name: str, width: int, constant: str | None = None) -> None:
+        """Declares an accumulator with its neutral element."""
+        if self._is_arg(value):
+            dtype = self._arg_dtype(value)
+            start = cl.broadcast(cl.identity_of(value.kind, dtype), dtype, width)
+            self.write(f"{cl.type_name(dtype, width)} {name}_best = {start};")
+            self.write(f"{cl.type_name(torch.int64, width)} {name} = ({cl.type_name(torch.int64, width)})(-1);")
+            return
+        start = cl.broadcast(constant or cl.identity_of(value.kind, value.dtype), value.dtype, width)
+        self.write(f"{cl.type_name(value.dtype, width)} {name} = {start};")
+
+    def _flushed(self, value: Value) -> bool:
+        """Whether an accumulator is summed in blocks."""
+        return value.kind == "sum" and value.dtype.is_floating_point
+
+    def _scalar_reduction(self, region: Region, reduces: list[Value]) -> None:
+        """One reduction index at a time, all lanes along the other root."""
+        assert self.r is not None
+        for value in reduces:
+            self._declare(value, f"{value.name}_a", self.width)
+        with self._rows(self.r):
+            with self._blocks(self.r):
+                inner = [v for v in reduces if self._flushed(v)]
+                for value in inner:
+                    self._declare(value, f"{value.name}_b", self.width)
+                i = self.r.inner
+                with self.block(f"for (long {i} = {i}_from; {i} < {i}_to; ++{i})"):
+                    self.body(region.body)
+                    for value in reduces:
+                        self._accumulate(value, f"{value.name}_{'b' if value in inner else 'a'}")
+                for value in inner:
+                    self.write(f"{value.name}_a += {value.name}_b;")
+        for value in reduces:
+            if self.width > 1:
+                self.vectors.add(value.name)
+            else:
+                self.vectors.discard(value.name)
+            self._result(value, f"{value.name}_a", self.width)
+
+    def _result(self, value: Value, text: str, width: int) -> None:
+        self.write(f"const {cl.type_name(value.dtype, width)} {value.name} = {text};")
+
+    @contextmanager
+    def _rows(self, split: _Split) -> Iterator[None]:
+        if split.rows is None:
+            with self.block(""):
+                yield
+            return
+        o = split.outer
+        with self.block(f"for (long {o} = 0; {o} < {self.size(split.rows)}; ++{o})"):
+            yield
+
+    @contextmanager
+    def _blocks(self, split: _Split, block: int = BLOCK) -> Iterator[None]:
+        i, length = split.inner, self.size(split.length)
+        with self.block(f"for (long {i}_from = 0; {i}_from < {length}; {i}_from += {block})"):
+            self.write(f"const long {i}_to = min({i}_from + {block}, {length});")
+            yield
+
+    def _row_reduction(self, region: Region, reduces: list[Value]) -> None:
+        """Lanes along the reduction: vector accumulators, then one lane at a time for the rest, then both as one."""
+        assert self.r is not None
+        i, wide = self.r.inner, cl.WIDTH
+        for value in reduces:
+            self._declare(value, f"{value.name}_a", wide)
+            self._declare(value, f"{value.name}_s", 1)
+        flushed = [v for v in reduces if self._flushed(v)]
+        with self._rows(self.r):
+            with self._blocks(self.r, BLOCK * wide):
+                for value in flushed:
+                    self._declare(value, f"{value.name}_b", wide)
+                self.write(f"long {i} = {i}_from;")
+                with self.block(f"for (; {i} + {wide} <= {i}_to; {i} += {wide})"):
+                    self.width = wide
+                    saved = set(self.vectors)
+                    self._lane_vector()
+                    self.body(region.body)
+                    for value in reduces:
+                        self._accumulate(value, f"{value.name}_{'b' if value in flushed else 'a'}")
+                    self.width = 1
+                    self.vectors = saved
+                for value in flushed:
+                    self.write(f"{value.name}_a += {value.name}_b;")
+                with self.block(f"for (; {i} < {i}_to; ++{i})"):
+                    self.body(region.body)
+                    for value in reduces:
+                        self._accumulate(value, f"{value.name}_s")
+        for value in reduces:
+            self._combine_lanes(value)
+
+    def _combine_lanes(self, value: Value) -> None:
+        """Folds a vector accumulator and a scalar one into the value."""
+        name, width = f"{value.name}_a", cl.WIDTH
+        while width > 1:
+            half = width // 2
+            halves = f"{name}.lo", f"{name}.hi"
+            self.counter += 1
+            folded = f"f{self.counter}"
+            text = cl.combine(self.prelude, value.kind, *halves, value.dtype, half)
+            self.write(f"const {cl.type_name(value.dtype, half)} {folded} = {text};")
+            name, width = folded, half
+        if value.dtype == torch.bool:
+            name = f"({name} & 1)"
+        self.vectors.discard(value.name)
+        self._result(value, cl.combine(self.prelude, value.kind, name, f"{value.name}_s", value.dtype, 1), 1)
+
+    def emit(self) -> EmittedKernel:
+        """The whole kernel."""
+        grid, local, extra = self._structure()
+        signature = self._signature(extra)
+        body = "\n".join(self.lines)
+        text = self.prelude.text()
+        atomics = "\n".join(self.atomics.values())
+        attribute = "" if local[0] != 1 else " __attribute__((reqd_work_group_size(1, 1, 1)))"
+        fp64 = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" if "double" in text + body + signature else ""
+        parts = [fp64 + text, atomics, f"__kernel{attribute} void {self.entry}({signature}) {{\n{body}\n}}"]
+        return EmittedKernel(
+            source="\n".join(part for part in parts if part) + "\n",
+            entry=self.entry,
+            buffers=list(self.buffers),
+            sizes=list(self.sizes),
+            extra=extra,
+            floats=list(self.floats),
+            doubles=self.doubles,
+            status=self.kernel.needs_status,
+            grid=grid,
+            local_size=local,
+        )
+
+    def _signature(self, extra: list[sympy.Expr]) -> str:
+        parameters = []
+        for name, inner in self.buffers.items():
+            constness = "" if name in self.kernel.written else "const "
+            parameters.append(f"__global {constness}{cl.memory_type(self.kernel.buffers[name])}* {inner}")
+        parameters += [f"long {symbol}" for symbol in self.sizes]
+        parameters += [f"long extra{number}" for number in range(len(extra))]
+        parameters += [f"{'double' if symbol in self.doubles else 'float'} {symbol}" for symbol in self.floats]
+        if self.kernel.needs_status:
+            parameters.append("__global int* status")
+        return ", ".join(parameters)
+
+    def _structure(self) -> tuple[tuple[sympy.Expr, sympy.Expr], tuple[int, int, int], list[sympy.Expr]]:
+        """Prints the outer loops; returns (grid, local size, extra arguments)."""
+        if not self.target.is_cpu:
+            return self._simt()
+        if self.r is not None and self.lane_symbol != self.x.inner:
+            return self._points()
+        return self._chunks()
+
+    def _simt(self) -> tuple[tuple[sympy.Expr, sympy.Expr], tuple[int, int, int], list[sympy.Expr]]:
+        """One work-item per point."""
+        i, length = self.x.inner, self.size(self.x.length)
+        self.write(f"const long {i} = get_global_id(0);")
+        self.write(f"if ({i} >= {length}) return;")
+        rows: sympy.Expr = sympy.S.One
+        if self.x.rows is not None:
+            rows = self.x.rows
+            self.write(f"const long {self.x.outer} = get_global_id(1);")
+        self.point()
+        return (_ceildiv(self.x.length, sympy.Integer(GROUP)) * GROUP, rows), (GROUP, 1, 1), []
+
+    def _points(self) -> tuple[tuple[sympy.Expr, sympy.Expr], tuple[int, int, int], list[sympy.Expr]]:
+        """A work-item takes some points of the non-reduction root, one after another."""
+        assert self.r is not None
+        per_item = _maximum(sympy.S.One, _floordiv(sympy.Integer(ELEMENTS_PER_ITEM), self.r.root.numel))
+        numel = self.size(self.x.root.numel)
+        self.write("const long from = (long)get_global_id(0) * extra0;")
+        self.write(f"const long to = min(from + extra0, {numel});")
+        with self.block("for (long x = from; x < to; ++x)"):
+            if self.x.rows is None:
+                self.write(f"const long {self.x.inner} = x;")
+            else:
+                length = self.size(self.x.length)
+                self.write(f"const long {self.x.outer} = x / {length};")
+                self.write(f"const long {self.x.inner} = x - {self.x.outer} * {length};")
+            self.point()
+        return (_ceildiv(self.x.root.numel, per_item), sympy.S.One), (1, 1, 1), [per_item]
+
+    def _chunks(self) -> tuple[tuple[sympy.Expr, sympy.Expr], tuple[int, int, int], list[sympy.Expr]]:
+        """A work-item takes a block of rows and, of each, a contiguous chunk."""
+        i = self.x.inner
+        cost = sympy.S.One if self.r is None else self.r.root.numel
+        chunk = sympy.Integer(ELEMENTS_PER_ITEM)
+        if self.r is not None:
+            chunk = _maximum(sympy.Integer(64), _floordiv(_floordiv(4 * chunk, cost), 64) * 64)
+        length = self.size(self.x.length)
+        self.write(f"const long {i}_from = (long)get_global_id(0) * extra0;")
+        self.write(f"const long {i}_to = min({i}_from + extra0, {length});")
+        extra = [chunk]
+        rows: sympy.Expr = sympy.S.One
+        if self.x.rows is None:
+            self._chunk()
+        else:
+            per_item = _maximum(sympy.S.One, _floordiv(chunk, self.x.length * cost if self.r is not None else self.x.length))
+            extra.append(per_item)
+            rows = _ceildiv(self.x.rows, per_item)
+            o = self.x.outer
+            self.write(f"const long {o}_to = min(((long)get_global_id(1) + 1) * extra1, {self.size(self.x.rows)});")
+            with self.block(f"for (long {o} = (long)get_global_id(1) * extra1; {o} < {o}_to; ++{o})"):
+                self._chunk()
+        return (_ceildiv(self.x.length, chunk), rows), (1, 1, 1), extra
+
+    def _chunk(self) -> None:
+        """Lanes along the non-reduction root, then what is left one by one."""
+        i = self.x.inner
+        self.write(f"long {i} = {i}_from;")
+        if self.lane_symbol is not None:
+            with self.block(f"for (; {i} + {cl.WIDTH} <= {i}_to; {i} += {cl.WIDTH})"):
+                self.width = cl.WIDTH
+                self.point()
+                self.width = 1
+                self.vectors.clear()
+        with self.block(f"for (; {i} < {i}_to; ++{i})"):
+            self.point()
+
+
+def promote(values: tuple[Value, ...]) -> torch.dtype:
+    """The compute dtype of an operator's operands: constants give way to the others unless they are of a higher kind."""
+    strong = [v.dtype for v in values if v.op != "constant"]
+    dtypes = strong or [v.dtype for v in values]
+    result = dtypes[0]
+    for dtype in dtypes[1:]:
+        result = _promote_pair(result, dtype)
+    for value in values:
+        if value.op != "constant":
+            continue
+        if value.dtype.is_floating_point and not result.is_floating_point:
+            result = value.dtype
+        elif result == torch.bool and value.dtype != torch.bool:
+            result = value.dtype
+    return result
+
+
+def _promote_pair(a: torch.dtype, b: torch.dtype) -> torch.dtype:
+    unsigned = {torch.uint16: 2, torch.uint32: 4, torch.uint64: 8}
+    if a == b:
+        return a
+    if (a in unsigned or b in unsigned) and not (a.is_floating_point or b.is_floating_point):
+        # PyTorch refuses to promote these; inside a kernel the wider one, signed on a tie, holds every index.
+        return torch.int64 if max(a.itemsize, b.itemsize) == 8 else max((a, b), key=lambda d: d.itemsize)
+    return torch.promote_types(a, b)
+
+
+def emit(kernel: LoopKernel, target: Target, entry: str = "kernel0") -> EmittedKernel:
+    """Prints a kernel for a device. Raises ``Unsupported`` for what the dialect cannot express."""
+    return _Printer(kernel, target, entry).emit()
+
+
+def clean_name(text: str) -> str:
+    """A C identifier like ``text``."""
+    return re.sub(r"\W+", "_", text)[:60]
