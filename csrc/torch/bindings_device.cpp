@@ -21,7 +21,6 @@ namespace {
 
 using c10::DeviceIndex;
 
-
 /// A Python integer as a DeviceIndex, which is too narrow for some of them.
 DeviceIndex checked(int64_t index) {
   TORCH_CHECK(index >= -1 && index < device_count(), "Invalid device index ", index, ": there are ",
@@ -110,32 +109,32 @@ void bind_device(py::module_& m) {
   define(m, "problems", "What kept drivers or devices from being used, one line each.", [] { return problems(); });
 
   define(m, "device_count", "Number of devices.", [] { return static_cast<int>(device_count()); });
-  define(m, "current_device", "Index of the calling thread's device.", [] { return static_cast<int>(current_device()); });
-  define(m, "set_device", "Selects the calling thread's device.", [](int64_t index) { set_current_device(checked(index)); });
+  define(m, "require_device", "Raises, with what to do, if there is no usable device in this process.",
+         [] { device(-1); });
+  define(m, "current_device", "Index of the calling thread's device.",
+         [] { return static_cast<int>(current_device()); });
+  define(m, "set_device", "Selects the calling thread's device.",
+         [](int64_t index) { set_current_device(checked(index)); });
   define(m, "device_properties", "What a device can do.", [](int64_t index) { return properties_of(checked(index)); });
   define(m, "default_generator", "A device's default torch.Generator.",
          [](int64_t index) { return default_generator_object(checked(index)); });
-  define_blocking(m, "synchronize", "Waits for all streams of a device.", [](int64_t index) {
-    translate_errors([&] { device(checked(index)).synchronize(); });
-  });
+  define_blocking(m, "synchronize", "Waits for all streams of a device.",
+                  [](int64_t index) { translate_errors([&] { device(checked(index)).synchronize(); }); });
 
   define(m, "memory_statistics", "Counters of a device's allocator.",
          [](int64_t index) { return memory_statistics(checked(index)); });
-  define_blocking(m, "empty_cache", "Returns cached blocks to the driver.", [](int64_t index) {
-    translate_errors([&] { device(checked(index)).allocator().empty_cache(); });
-  });
-  define(m, "memory_info", "(free, total) bytes.", [](int64_t index) {
-    return translate_errors([&] { return device(checked(index)).memory_info(); });
-  });
+  define_blocking(m, "empty_cache", "Returns cached blocks to the driver.",
+                  [](int64_t index) { translate_errors([&] { device(checked(index)).allocator().empty_cache(); }); });
+  define(m, "memory_info", "(free, total) bytes.",
+         [](int64_t index) { return translate_errors([&] { return device(checked(index)).memory_info(); }); });
   define(m, "reset_peak_memory_stats", "Peaks become current values.",
          [](int64_t index) { device(checked(index)).allocator().reset_peak(); });
   define(m, "reset_accumulated_memory_stats", "Totals become zero.",
          [](int64_t index) { device(checked(index)).allocator().reset_accumulated(); });
   define(m, "memory_limit", "Bytes that the allocator may hold.",
          [](int64_t index) { return device(checked(index)).allocator().limit(); });
-  define(m, "set_memory_limit", "Sets the bytes that the allocator may hold.", [](int64_t index, uint64_t bytes) {
-    device(checked(index)).allocator().set_limit(bytes);
-  });
+  define(m, "set_memory_limit", "Sets the bytes that the allocator may hold.",
+         [](int64_t index, uint64_t bytes) { device(checked(index)).allocator().set_limit(bytes); });
 
   define(m, "set_cache_directory", "Where program binaries are kept; an empty string keeps none.",
          [](const std::string& directory) { ProgramCache::set_directory(directory); });

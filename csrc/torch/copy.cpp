@@ -208,9 +208,9 @@ void copy_between_devices(const at::Tensor& dst, const at::Tensor& src) {
     const ob_ptr from = pointer(src, stream);
     const ob_ptr target = pointer(dst, stream_of(dst));
     stream_of(dst).synchronize();
-    TORCH_CHECK(driver.copy_peer(stream.handle(), to.handle(), target, stream.device().handle(), from, dst.nbytes()) ==
-                    OB_OK,
-                driver.last_error());
+    TORCH_CHECK(
+        driver.copy_peer(stream.handle(), to.handle(), target, stream.device().handle(), from, dst.nbytes()) == OB_OK,
+        driver.last_error());
     stream.synchronize();
     return;
   }
@@ -261,10 +261,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 }
 
 // The copy itself applies the bits: PyTorch's fallback for them would call the copy again to materialise them.
-#define OUTBOARD_COPY_FALLS_THROUGH(KEY)                           \
-  TORCH_LIBRARY_IMPL(aten, KEY, m) {                               \
-    m.impl("_copy_from", torch::CppFunction::makeFallthrough());   \
-  }
+#define OUTBOARD_COPY_FALLS_THROUGH(KEY) \
+  TORCH_LIBRARY_IMPL(aten, KEY, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
 OUTBOARD_COPY_FALLS_THROUGH(Conjugate)
 OUTBOARD_COPY_FALLS_THROUGH(Negative)
 OUTBOARD_COPY_FALLS_THROUGH(ZeroTensor)
@@ -280,8 +278,7 @@ bool try_fill(const at::Tensor& self, const at::Scalar& value) {
   pattern.fill_(value);
   translate_errors([&] {
     Stream& stream = stream_of(self);
-    stream.fill(pointer(self, stream), pattern.const_data_ptr(), static_cast<uint32_t>(self.itemsize()),
-                self.nbytes());
+    stream.fill(pointer(self, stream), pattern.const_data_ptr(), static_cast<uint32_t>(self.itemsize()), self.nbytes());
   });
   return true;
 }

@@ -13,12 +13,12 @@ namespace {
 std::atomic<Runtime*> runtime{nullptr};
 
 std::string missing_device_message() {
-  std::string message = "No " + c10::DeviceTypeName(c10::DeviceType::PrivateUse1, /*lower_case=*/true) +
-                        " device is available.";
+  std::string message =
+      "No " + c10::DeviceTypeName(c10::DeviceType::PrivateUse1, /*lower_case=*/true) + " device is available.";
   for (const std::string& problem : problems()) message += "\n  " + problem;
-  return message +
-         "\nInstall a runtime for your hardware; any CPU works through OpenCL: `apt install pocl-opencl-icd`, or "
-         "`pip install intel-opencl-rt intel-cmplr-lib-rt`. `outboard doctor` shows what was looked for.";
+  if (problems().empty())
+    message += " Install a runtime for your hardware, or PoCL for any CPU: apt install pocl-opencl-icd.";
+  return message + "\nRun `outboard doctor` to see what was looked for.";
 }
 
 Runtime& require_runtime() {

@@ -77,8 +77,7 @@ const at::Generator& default_generator(c10::DeviceIndex index) {
   return generators->at(device(index).index());
 }
 
-void next_seeds(const std::optional<at::Generator>& generator, c10::DeviceIndex device, int64_t* seeds,
-                int64_t count) {
+void next_seeds(const std::optional<at::Generator>& generator, c10::DeviceIndex device, int64_t* seeds, int64_t count) {
   auto* impl = at::get_generator_or_default<DeviceGenerator>(generator, default_generator(device));
   TORCH_CHECK(impl->device().index() == device, "Expected a generator on ", torch_device(device), " but found one on ",
               impl->device());

@@ -19,10 +19,8 @@ Stream& unwrap(const c10::Stream& stream) {
   return translate_errors([&]() -> Stream& { return owner.stream(stream.id()); });
 }
 
-void set_supported(c10::DeviceCapability& capability, c10::ScalarTypeIndex type, bool supported) {
-  const uint64_t bit = uint64_t{1} << type;
-  if (supported) capability.capability_data.capability_bits |= bit;
-  if (!supported) capability.capability_data.capability_bits &= ~bit;
+void support(c10::DeviceCapability& capability, c10::ScalarTypeIndex type) {
+  capability.capability_data.capability_bits |= uint64_t{1} << type;
 }
 
 class GuardImpl final : public c10::impl::DeviceGuardImplInterface {
@@ -46,12 +44,17 @@ class GuardImpl final : public c10::impl::DeviceGuardImplInterface {
   c10::DeviceCapability getDeviceCapability(c10::Device of) const override {
     const ob_device_properties& properties = device(of.index()).properties();
     c10::DeviceCapability capability;
-    for (auto type : {c10::kIndex_QInt8, c10::kIndex_QUInt8, c10::kIndex_QInt32, c10::kIndex_QUInt4x2,
-                      c10::kIndex_QUInt2x4}) {
-      set_supported(capability, type, false);
+    capability.capability_data.capability_bits = 0;
+    for (auto type : {c10::kIndex_Byte, c10::kIndex_Char, c10::kIndex_Short, c10::kIndex_Int, c10::kIndex_Long,
+                      c10::kIndex_UInt16, c10::kIndex_UInt32, c10::kIndex_UInt64, c10::kIndex_Bool, c10::kIndex_Half,
+                      c10::kIndex_BFloat16, c10::kIndex_Float, c10::kIndex_ComplexHalf, c10::kIndex_ComplexFloat,
+                      c10::kIndex_Float8_e5m2, c10::kIndex_Float8_e4m3fn}) {
+      support(capability, type);
     }
-    set_supported(capability, c10::kIndex_Double, properties.has_fp64 != 0);
-    set_supported(capability, c10::kIndex_ComplexDouble, properties.has_fp64 != 0);
+    if (properties.has_fp64 != 0) {
+      support(capability, c10::kIndex_Double);
+      support(capability, c10::kIndex_ComplexDouble);
+    }
     return capability;
   }
 
@@ -83,14 +86,11 @@ class GuardImpl final : public c10::impl::DeviceGuardImplInterface {
     translate_errors([&] { device(index).synchronize(); });
   }
 
-  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
-    delete static_cast<Event*>(event);
-  }
+  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { delete static_cast<Event*>(event); }
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex index,
               const c10::EventFlag) const override {
-    TORCH_CHECK(index == -1 || index == stream.device_index(), "Event device index ",
-                static_cast<int>(index), " does not match recording stream's device index ",
-                static_cast<int>(stream.device_index()), ".");
+    TORCH_CHECK(index == -1 || index == stream.device_index(), "Event device index ", static_cast<int>(index),
+                " does not match recording stream's device index ", static_cast<int>(stream.device_index()), ".");
     translate_errors([&] {
       Stream& target = unwrap(stream);
       if (*event == nullptr) *event = new Event(target.device());

@@ -69,8 +69,7 @@ class PinnedAllocator final : public at::HostAllocator {
   }
 
   bool record_event(void* address, void*, c10::Stream stream) override {
-    return translate_errors(
-        [&] { return record_use(address, device(stream.device_index()).stream(stream.id())); });
+    return translate_errors([&] { return record_use(address, device(stream.device_index()).stream(stream.id())); });
   }
 
   bool record_use(const void* address, Stream& stream) {
@@ -146,8 +145,8 @@ class PinnedAllocator final : public at::HostAllocator {
     Device& target = device(-1);
     const ob_driver& driver = target.driver();
     if (driver.host_alloc != nullptr) {
-      TORCH_CHECK_WITH(OutOfMemoryError, driver.host_alloc(target.handle(), size, &memory) == OB_OK,
-                       "Cannot allocate ", size, " bytes of pinned memory: ", driver.last_error());
+      TORCH_CHECK_WITH(OutOfMemoryError, driver.host_alloc(target.handle(), size, &memory) == OB_OK, "Cannot allocate ",
+                       size, " bytes of pinned memory: ", driver.last_error());
       block->owner = &target;
     } else {
       memory = std::aligned_alloc(kPageBytes, size);

@@ -83,16 +83,15 @@ at::Tensor host_view(const at::Tensor& tensor) {
   const TensorBinding binding = binding_of(tensor);
   Allocation& allocation = *binding.allocation;
   TORCH_CHECK(allocation.device().host_accessible(), "The host cannot address the memory of ", tensor.device());
-  const ob_ptr memory =
-      translate_errors([&] { return allocation.resolve(current_stream(tensor.device().index())); });
+  const ob_ptr memory = translate_errors([&] { return allocation.resolve(current_stream(tensor.device().index())); });
   allocation.retain();
   c10::DataPtr data(reinterpret_cast<void*>(memory), &allocation, &release_allocation_of_view,
                     c10::Device(c10::DeviceType::CPU));
   c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), allocation.size(),
                                                              std::move(data), c10::GetCPUAllocator(),
                                                              /*resizable=*/false));
-  at::Tensor view = over_storage(std::move(storage), kHostKeys, tensor.scalar_type(), tensor.sizes(),
-                                 tensor.strides(), tensor.storage_offset());
+  at::Tensor view = over_storage(std::move(storage), kHostKeys, tensor.scalar_type(), tensor.sizes(), tensor.strides(),
+                                 tensor.storage_offset());
   if (tensor.is_conj()) view._set_conj(true);
   if (tensor.is_neg()) view._set_neg(true);
   return view;

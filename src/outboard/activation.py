@@ -66,6 +66,7 @@ def _activate() -> None:
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     module.amp.set_supported_dtypes(profile.amp_dtypes)
     module.dlpack.forbid_export()
+    module.printing.print_on_cpu()
     _connect_compiler(_C)
     profiles.install(profile)
 

@@ -57,12 +57,12 @@ def init() -> None:
     Raises:
         RuntimeError: without hardware, saying what to install; in a forked child, saying to use ``spawn``.
     """
-    torch._C._accelerator_setDeviceIndex(_C.current_device())
+    _C.require_device()
 
 
 def _lazy_init() -> None:
     if _C.device_count() == 0 or _C.forked():
-        init()
+        _C.require_device()
 
 
 def is_initialized() -> bool:

@@ -12,46 +12,55 @@ from outboard import _C
 from outboard.device.devices import DeviceLike, index_of, name
 
 
-class Stream(torch.Stream):
-    """An in-order queue of a device. Work on different streams is unordered unless events order it.
+class _OfDevice(type):
+    """Instances are the PyTorch objects of this device: PyTorch's own functions refuse subclasses of them."""
+
+    base: type
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, cls.base) and getattr(instance, "device", torch.device("cpu")).type == name()
+
+
+class Stream(metaclass=_OfDevice):
+    """An in-order queue of a device: a ``torch.Stream``. Work on different streams is unordered unless events order it.
 
     Args:
         device: the device (default: the current one).
         priority: accepted for compatibility; all streams are equal.
     """
 
-    def __new__(cls, device: DeviceLike = None, priority: int = 0, **kwargs: Any) -> Stream:
+    base = torch.Stream
+
+    def __new__(cls, device: DeviceLike = None, priority: int = 0, **kwargs: Any) -> torch.Stream:  # type: ignore[misc]
         if "stream_id" in kwargs:
-            return super().__new__(cls, **kwargs)
-        return super().__new__(cls, device=torch.device(name(), index_of(device)), priority=priority)
+            return torch.Stream(**kwargs)
+        return torch.Stream(device=torch.device(name(), index_of(device)), priority=priority)
 
 
-class Event(torch.Event):
-    """A point in a stream.
+class Event(metaclass=_OfDevice):
+    """A point in a stream: a ``torch.Event``.
 
     Args:
-        enable_timing: whether :meth:`elapsed_time` (milliseconds) may be asked for.
+        enable_timing: whether ``elapsed_time`` (milliseconds) may be asked for.
         blocking: accepted for compatibility.
         interprocess: must be False.
     """
 
-    def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> Event:
-        return super().__new__(cls, name(), enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
+    base = torch.Event
+
+    def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> torch.Event:  # type: ignore[misc]
+        return torch.Event(name(), enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
 
 
-def _wrap(stream: torch.Stream) -> Stream:
-    return Stream(stream_id=stream.stream_id, device_index=stream.device_index, device_type=stream.device_type)
-
-
-def current_stream(device: DeviceLike = None) -> Stream:
+def current_stream(device: DeviceLike = None) -> torch.Stream:
     """The calling thread's current stream on a device (default: the current one)."""
-    return _wrap(torch._C._accelerator_getStream(index_of(device)))
+    return torch._C._accelerator_getStream(index_of(device))
 
 
-def default_stream(device: DeviceLike = None) -> Stream:
+def default_stream(device: DeviceLike = None) -> torch.Stream:
     """The stream a device uses unless another is selected."""
     device_type = int(torch._C._autograd.DeviceType.PrivateUse1)
-    return Stream(stream_id=0, device_index=index_of(device), device_type=device_type)
+    return torch.Stream(stream_id=0, device_index=index_of(device), device_type=device_type)
 
 
 def set_stream(stream: torch.Stream | None) -> None:
