@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes everything ``make`` needs, from nothing: a virtual environment, PyTorch, the tools, an OpenCL runtime, Outboard.
+"""Makes everything ``make`` needs, from nothing: virtual environment, PyTorch, tools, OpenCL runtime, Outboard.
 
 Each stage is skipped when its inputs have not changed since it last succeeded, so a second run costs under a second.
 Only the standard library is used, because nothing else is there yet.
@@ -73,7 +73,7 @@ class Environment:
         """Makes the environment unless it is there and works."""
         if self.python.exists() and self._runs("import pip"):
             return
-        if sys.version_info < (3, 10):
+        if sys.version_info < (3, 10):  # noqa: UP036 (this file may well be run by an older Python)
             raise SetupError(f"Python 3.10 or newer is needed, this is {sys.version.split()[0]}; try: make PYTHON=...")
         command = [sys.executable, "-m", "venv", "--clear", str(self.path)]
         try:
