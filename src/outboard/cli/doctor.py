@@ -61,8 +61,8 @@ def _versions(report: Report) -> None:
     else:
         report.line("autoload", "no")
         report.findings.append(
-            "PyTorch does not load Outboard by itself: TORCH_DEVICE_BACKEND_AUTOLOAD=0, or outboard is not installed in "
-            "this environment. Until that changes, `import outboard` after torch."
+            "PyTorch does not load Outboard by itself: TORCH_DEVICE_BACKEND_AUTOLOAD=0, or outboard is not installed "
+            "in this environment. Until that changes, `import outboard` after torch."
         )
     for name, value in inspection.environment().items():
         report.line(name, value)
