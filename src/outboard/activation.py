@@ -73,6 +73,7 @@ def _activate() -> None:
 
 def _connect_compiler(core: types.ModuleType) -> None:
     """Hands C++ the compiler as two functions that import it when they are first called."""
+    from outboard.compiler import hook
 
     def load(signature: bytes) -> tuple[bool, list[bytes]]:
         from outboard.compiler import cache
@@ -85,6 +86,7 @@ def _connect_compiler(core: types.ModuleType) -> None:
         return eager.compile_operator(op, signature, args, kwargs, bake)
 
     core.set_compiler(load, compile_operator)
+    hook.install()
     policy = os.environ.get("OUTBOARD_FALLBACK", "allow")
     if policy not in ("allow", "warn", "error"):
         raise ValueError(f"OUTBOARD_FALLBACK must be allow, warn or error, not {policy!r}")

@@ -352,7 +352,7 @@ class PlanBuilder:
         if value in (sympy.true, sympy.false):
             code.append((p.Op.CONST, int(value == sympy.true)))
             return
-        if value.is_Integer or (isinstance(value, sympy.Float) and value == int(value)):
+        if value.is_Integer or (isinstance(value, sympy.Float) and float(value).is_integer()):
             number = int(value)
             if not -(2**63) <= number < 2**63:
                 raise NotExpressible(f"{number} does not fit in 64 bits")

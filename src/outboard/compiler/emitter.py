@@ -338,8 +338,7 @@ class _Printer:
 
     def _index_expr(self, value: Value) -> None:
         expr = value.index
-        floats = expr.free_symbols & self.kernel.floats
-        if floats:
+        if self._is_float(expr):
             self.define(value, self._float_expr(expr, value.dtype), False)
             return
         text, vector = self.index(expr)
@@ -349,6 +348,15 @@ class _Printer:
         else:
             text = cl.convert(f"({text})", torch.int64, value.dtype, self.width if vector else 1)
         self.define(value, text, vector)
+
+    def _is_float(self, expr: sympy.Expr) -> bool:
+        """Whether an expression is not one over integers."""
+        if expr.free_symbols & self.kernel.floats:
+            return True
+        if any(not float(number).is_integer() for number in expr.atoms(sympy.Float)):
+            return True
+        kinds = {type(node).__name__ for node in sympy.preorder_traversal(expr)}
+        return bool(kinds & {"IntTrueDiv", "FloatTrueDiv", "ToFloat", "FloatPow"})
 
     def _float_expr(self, expr: sympy.Expr, dtype: torch.dtype) -> str:
         """An expression over float arguments."""

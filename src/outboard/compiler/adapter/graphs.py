@@ -1,10 +1,171 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole graphs for ``torch.compile``: the module that Inductor writes holds one plan and runs it."""
+"""Whole graphs for ``torch.compile``.
+
+The module that Inductor writes to its cache holds one plan as text and runs it. A graph that no plan can hold (work on
+the CPU in its middle, sizes that depend on data) becomes Inductor's ordinary Python instead, in which each kernel of
+ours is a plan of one launch.
+"""
 
 from __future__ import annotations
 
-from .wrapper import PlanWrapper
+import base64
+import logging
+import zlib
+from typing import Any
+
+import sympy
+import torch
+from torch._inductor import ir
+from torch._inductor.codegen.wrapper import SubgraphPythonWrapperCodegen
+from torch._inductor.utils import ValueWithLineMap
+from torch._inductor.virtualized import V
+from torch.utils._sympy.symbol import SymT, symbol_is_type
+
+from .. import plan as p
+from .. import progress
+from ..builder import NotExpressible, PlanBuilder, TensorArg
+from ..target import Target, target_of
+from .wrapper import LaunchLine, PlanConverter, PlanWrapper
+
+_log = logging.getLogger(__name__)
+
+_MODULE = """\
+import torch
+from outboard.compiler import runtime
+
+_plan = runtime.load({plan!r}, {device})
+
+
+def call(args):
+    {unpack}
+    args.clear()
+    return tuple(_plan.run([{values}]))
+"""
+
+
+def pack(plan: p.Plan) -> str:
+    """A plan as text for a Python module (see ``outboard.compiler.runtime.load``)."""
+    return base64.b85encode(zlib.compress(plan.serialize(), 6)).decode()
+
+
+def is_float_symbol(symbol: sympy.Basic) -> bool:
+    """Whether a symbol stands for a floating-point input."""
+    return isinstance(symbol, sympy.Symbol) and symbol_is_type(symbol, (SymT.FLOAT, SymT.UNBACKED_FLOAT))
 
 
 class GraphWrapper(PlanWrapper):
     """The wrapper of a graph compiled by ``torch.compile``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._launchers: dict[tuple[Any, ...], str] = {}
+
+    def _generate(self, is_inference: bool) -> Any:
+        device = min(V.graph.device_idxs, default=0)
+        lines = list(self.lines)
+        try:
+            self.run_wrapper_ir_passes(is_inference)
+            text = _plan_module(self, device)
+        except NotExpressible as reason:
+            _log.info("a graph is run line by line, from Python: %s", reason)
+            self.lines = lines
+            return super()._generate(is_inference)
+        return ValueWithLineMap(text, []), ValueWithLineMap("", [])
+
+    def write_python_launch(self, code: Any, line: LaunchLine) -> None:
+        """Writes ``launcher.run([...])``, and defines the launcher before the module's ``call``."""
+        kernel = line.kernel
+        names = [*kernel.buffers, *map(str, kernel.sizes), *map(str, kernel.floats)]
+        code.writeline(f"{self._launcher(line)}.run([{', '.join(names)}])")
+
+    def _launcher(self, line: LaunchLine) -> str:
+        kernel = line.kernel
+        dtypes = tuple(V.graph.get_dtype(name) for name in kernel.buffers)
+        key = (kernel.source, kernel.grid, tuple(kernel.extra), tuple(kernel.sizes), dtypes)
+        if key not in self._launchers:
+            name = f"launcher_{len(self._launchers)}"
+            self._launchers[key] = name
+            device = min(V.graph.device_idxs, default=0)
+            plan = _launch_plan(line, dtypes, target_of(device))
+            if len(self._launchers) == 1:
+                self.header.writeline("from outboard.compiler import runtime")
+            self.header.writeline(f"{name} = runtime.load({pack(plan)!r}, {device})")
+        return self._launchers[key]
+
+
+def _launch_plan(line: LaunchLine, dtypes: tuple[torch.dtype, ...], target: Target) -> p.Plan:
+    """A plan of one launch; its inputs are the kernel's buffers, sizes and floats."""
+    builder, kernel = PlanBuilder(target), line.kernel
+    converter = PlanConverter(builder, [])
+    for name, dtype in zip(kernel.buffers, dtypes, strict=True):
+        converter.tensors[name] = TensorArg(builder.add_input(p.InputKind.TENSOR), dtype, (), ())
+    for symbol in kernel.sizes:
+        builder.define_symbol(symbol, p.SymbolSource.INT, builder.add_input(p.InputKind.INT))
+    for symbol in kernel.floats:
+        builder.define_symbol(symbol, p.SymbolSource.FLOAT, builder.add_input(p.InputKind.FLOAT))
+    converter.convert([line], [])
+    return builder.finish()
+
+
+def _plan_module(wrapper: GraphWrapper, device: int) -> str:
+    """The text of a module whose ``call`` runs the whole graph as one plan. Raises NotExpressible."""
+    builder = PlanBuilder(target_of(device))
+    inputs = dict(wrapper.get_graph_inputs())
+    values = [_add_input(builder, name, node, device) for name, node in inputs.items()]
+    constants = {}
+    for name, constant in V.graph.constants.items():
+        if constant.device.type == torch._C._get_privateuse1_backend_name():
+            constants[name] = builder.add_input(p.InputKind.TENSOR)
+            values.append(name)
+    for number, node in enumerate(inputs.values()):
+        _define_sizes(builder, number, node)
+    names = list(inputs)
+    converter = PlanConverter(builder, names, constants)
+    converter.convert(wrapper.lines, wrapper.get_graph_outputs())
+    plan = builder.finish()
+    progress.show_kernels("graph", plan)
+    unpack = f"{', '.join(names)}, = args" if names else "pass"
+    return _MODULE.format(plan=pack(plan), device=device, unpack=unpack, values=", ".join(values))
+
+
+def _add_input(builder: PlanBuilder, name: str, node: Any, device: int) -> str:
+    """Adds a graph input to a plan; returns the Python expression of its value."""
+    if isinstance(node, sympy.Symbol):
+        is_float = is_float_symbol(node)
+        number = builder.add_input(p.InputKind.FLOAT if is_float else p.InputKind.INT)
+        builder.define_symbol(node, p.SymbolSource.FLOAT if is_float else p.SymbolSource.INT, number)
+        return name
+    if isinstance(node, (int, float, sympy.Integer, sympy.Float, sympy.Expr)) or node is None:
+        builder.add_input(p.InputKind.NONE)
+        return "None"
+    if not isinstance(node, (ir.TensorBox, ir.StorageBox, ir.InputBuffer)):
+        raise NotExpressible(f"graph input of kind {type(node).__name__}")
+    builder.add_input(p.InputKind.TENSOR)
+    where = node.get_device()
+    if where is not None and where.type == "cpu":
+        if name in V.graph.mutated_inputs or node.get_size():
+            raise NotExpressible("a CPU tensor among the inputs")
+        return f"{name}.to({torch._C._get_privateuse1_backend_name()!r}, non_blocking=True)"
+    return name
+
+
+def _define_sizes(builder: PlanBuilder, number: int, node: Any) -> None:
+    if not isinstance(node, (ir.TensorBox, ir.StorageBox, ir.InputBuffer)):
+        return
+    for dim, size in enumerate(node.get_size()):
+        if isinstance(size, sympy.Symbol):
+            builder.define_symbol(size, p.SymbolSource.SIZE, number, dim)
+    for dim, stride in enumerate(node.get_stride()):
+        if isinstance(stride, sympy.Symbol):
+            builder.define_symbol(stride, p.SymbolSource.STRIDE, number, dim)
+
+
+class SubgraphWrapper(SubgraphPythonWrapperCodegen, GraphWrapper):
+    """The wrapper of a graph inside a graph (a branch of ``torch.cond``): always Python."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._launchers = {}
+        SubgraphPythonWrapperCodegen.__init__(self, *args, **kwargs)
+
+    def _generate(self, is_inference: bool) -> Any:
+        return SubgraphPythonWrapperCodegen._generate(self, is_inference)

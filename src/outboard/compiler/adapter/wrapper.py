@@ -235,6 +235,10 @@ class PlanConverter:
         kwargs["out"] = out
         self._call(node, args, kwargs, [])
 
+    def _generate_unbacked_symbol_defs(self, line: Any) -> None:
+        if line.unbacked_bindings:
+            raise NotExpressible("sizes that depend on data")
+
     def _generate_extern_kernel_multi_out(self, line: Any) -> None:
         raise NotExpressible("several outputs")
 

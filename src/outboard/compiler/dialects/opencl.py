@@ -863,7 +863,7 @@ class IndexPrinter:
             return self.names[expr]
         if expr.is_Integer:
             return f"{int(expr)}L"
-        if isinstance(expr, sympy.Float) and expr == int(expr):
+        if isinstance(expr, sympy.Float) and float(expr).is_integer():
             return f"{int(expr)}L"
         method = getattr(self, f"_{type(expr).__name__}", None)
         if method is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from . import scan, sort
+from . import gemm, scan, sort
 
 if TYPE_CHECKING:
     from ..builder import PlanBuilder
@@ -26,6 +26,12 @@ _FAMILIES: dict[Lowering, tuple[str, ...]] = {
     sort.lower_median: ("median", "nanmedian"),
     sort.lower_mode: ("mode",),
     sort.lower_search: ("searchsorted", "bucketize"),
+    gemm.lower_mm: ("mm", "bmm"),
+    gemm.lower_addmm: ("addmm", "baddbmm"),
+    gemm.lower_addbmm: ("addbmm",),
+    gemm.lower_mv: ("mv", "addmv"),
+    gemm.lower_dot: ("dot", "vdot"),
+    gemm.lower_linear: ("linear",),
 }
 
 #: Operator without namespace and overload -> its lowering.

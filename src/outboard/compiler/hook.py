@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Registers the device with Dynamo and Inductor when, and only when, a program imports them."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+import types
+from collections.abc import Callable, Sequence
+
+
+def _register_interface() -> None:
+    from .adapter.interface import register_interface
+
+    register_interface()
+
+
+def _register_backend() -> None:
+    from .adapter.registration import register
+
+    register()
+
+
+_CALLBACKS: dict[str, Callable[[], None]] = {
+    "torch._dynamo.device_interface": _register_interface,
+    "torch._inductor.compile_fx": _register_backend,
+}
+
+
+def install() -> None:
+    """Arranges for the registrations; those whose module is imported already are done at once."""
+    for name, callback in _CALLBACKS.items():
+        if name in sys.modules:
+            callback()
+    sys.meta_path.insert(0, _Finder())
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the modules waited for with the ordinary finders, and wraps their loaders."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname not in _CALLBACKS:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, _CALLBACKS[fullname])
+        return spec
+
+
+class _Loader(importlib.abc.Loader):
+    """Loads a module as its own loader does, then calls back."""
+
+    def __init__(self, loader: importlib.abc.Loader, callback: Callable[[], None]) -> None:
+        self._loader = loader
+        self._callback = callback
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        self._callback()

@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A matrix product whose operands are described, not given: what gemm and convolution are made of.
+
+``C[b, m, n] = sum over k of A[b, m, k] * B[b, k, n]``, where A and B are read, and C is written, through macros. An
+operand X (A or B) walks an outer index (m or n) and k, and defines
+
+* ``X_OUTER_T`` and ``X_INNER_T``: types of what it precomputes for one outer index and for one k;
+* ``X_SET_OUTER(v, b, i)`` and ``X_SET_INNER(v, k)``: statements that set ``v``;
+* ``X_AT(outer, inner)``: the element, of type ``ACC``.
+
+``C_STORE(b, m, n, value)`` is a statement. All see the kernel's extra parameters by name.
+
+Three programs: for CPUs the operands are packed into zero-padded panels and multiplied by a micro-kernel of explicit
+vector multiply-adds that keeps a block of C in registers; SIMT devices use tiles in local memory; and where m or n is
+known to be 1, every element of C is one dot product.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import sympy
+import torch
+from torch.utils._sympy.functions import Max
+
+from .. import plan as p
+from ..builder import PlanBuilder, Size
+from . import common
+
+_PACK = r"""
+/* Panels of `WIDTH` outer indices: packed[panel][k][WIDTH], zero beyond the edge. One piece is K_CHUNK of k. */
+#define PACK(NAME, X, WIDTH, COUNT)                                                                                 \
+  OB_KERNEL void NAME(OB_GLOBAL ACC* packed, const long batches, const long m_count, const long n_count,            \
+                      const long k_count PARAMETERS) {                                                              \
+    const long panels = (COUNT + WIDTH - 1) / WIDTH;                                                                \
+    const long chunks = (k_count + K_CHUNK - 1) / K_CHUNK;                                                          \
+    OB_FOR(piece, batches * panels * chunks) {                                                                      \
+      const long panel = piece / chunks, start = piece % chunks * K_CHUNK;                                          \
+      const long end = start + K_CHUNK < k_count ? start + K_CHUNK : k_count;                                       \
+      const long b = panel / panels, first = panel % panels * WIDTH;                                                \
+      const int count = COUNT - first < WIDTH ? (int)(COUNT - first) : WIDTH;                                       \
+      OB_GLOBAL ACC* to = packed + panel * k_count * WIDTH;                                                         \
+      X##_OUTER_T outer[WIDTH];                                                                                     \
+      for (int i = 0; i < WIDTH; ++i) { X##_SET_OUTER(outer[i], b, first + (i < count ? i : 0)); }                  \
+      for (long k = start; k < end; ++k) {                                                                          \
+        X##_INNER_T inner;                                                                                          \
+        X##_SET_INNER(inner, k);                                                                                    \
+        if (count == WIDTH) {                                                                                       \
+          for (int i = 0; i < WIDTH; ++i) to[k * WIDTH + i] = X##_AT(outer[i], inner);                              \
+        } else {                                                                                                    \
+          for (int i = 0; i < WIDTH; ++i) to[k * WIDTH + i] = i < count ? X##_AT(outer[i], inner) : (ACC)0;         \
+        }                                                                                                           \
+      }                                                                                                             \
+    }                                                                                                               \
+  }
+PACK(pack_a, A, MR, m_count)
+PACK(pack_b, B, NR, n_count)
+"""
+
+_MULTIPLY = r"""
+/* One piece: a panel of B with up to GROUP_PANELS panels of A; pieces that follow each other share those of A. */
+OB_KERNEL void multiply(OB_GLOBAL const ACC* a_packed, OB_GLOBAL const ACC* b_packed, const long batches,
+                        const long m_count, const long n_count, const long k_count PARAMETERS) {
+  const long m_panels = (m_count + MR - 1) / MR, n_panels = (n_count + NR - 1) / NR;
+  const long m_groups = (m_panels + GROUP_PANELS - 1) / GROUP_PANELS;
+  OB_FOR(piece, batches * m_groups * n_panels) {
+    const long b = piece / (m_groups * n_panels), rest = piece % (m_groups * n_panels);
+    const long group = rest / n_panels, n_panel = rest % n_panels;
+    const long n0 = n_panel * NR;
+    const int n_rest = n_count - n0 < NR ? (int)(n_count - n0) : NR;
+    const long last = (group + 1) * GROUP_PANELS < m_panels ? (group + 1) * GROUP_PANELS : m_panels;
+    for (long m_panel = group * GROUP_PANELS; m_panel < last; ++m_panel) {
+      OB_GLOBAL const ACC* ap = a_packed + (b * m_panels + m_panel) * k_count * MR;
+      OB_GLOBAL const ACC* bp = b_packed + (b * n_panels + n_panel) * k_count * NR;
+      const long m0 = m_panel * MR;
+      const int m_rest = m_count - m0 < MR ? (int)(m_count - m0) : MR;
+      ACC tile[MR * NR];
+@DECLARE@
+      for (long k = 0; k < k_count; ++k, ap += MR, bp += NR) {
+@STEP@
+      }
+@SAVE@
+      for (int r = 0; r < m_rest; ++r)
+        for (int c = 0; c < n_rest; ++c) { C_STORE(b, m0 + r, n0 + c, tile[r * NR + c]); }
+    }
+  }
+}
+"""
+
+_TILES = r"""
+/* A group of 16 x 16 items makes a 64 x 64 tile of C, each item 4 x 4 of it. */
+#define TILE 64
+#define DEPTH 16
+#if A_ALONG_K
+#define A_PLACE(e, i, k) i = (e) / DEPTH, k = (e) % DEPTH
+#else
+#define A_PLACE(e, i, k) i = (e) % TILE, k = (e) / TILE
+#endif
+#if B_ALONG_K
+#define B_PLACE(e, i, k) i = (e) / DEPTH, k = (e) % DEPTH
+#else
+#define B_PLACE(e, i, k) i = (e) % TILE, k = (e) / TILE
+#endif
+
+OB_KERNEL void multiply(const long batches, const long m_count, const long n_count, const long k_count PARAMETERS) {
+  OB_LOCAL ACC a_tile[DEPTH][TILE + 1];
+  OB_LOCAL ACC b_tile[DEPTH][TILE + 1];
+  const int t = OB_LOCAL_ID(0), row = t / 16, column = t % 16;
+  const long m_tiles = (m_count + TILE - 1) / TILE, n_tiles = (n_count + TILE - 1) / TILE;
+  for (long piece = OB_GROUP_ID(0); piece < batches * m_tiles * n_tiles; piece += OB_GROUP_COUNT(0)) {
+    const long b = piece / (m_tiles * n_tiles), rest = piece % (m_tiles * n_tiles);
+    const long m0 = rest / n_tiles * TILE, n0 = rest % n_tiles * TILE;
+    A_OUTER_T a_outer[4];
+    B_OUTER_T b_outer[4];
+    for (int e = 0; e < 4; ++e) {
+      int i, k;
+      A_PLACE(t + e * 256, i, k);
+      A_SET_OUTER(a_outer[e], b, (m0 + i < m_count ? m0 + i : 0));
+      B_PLACE(t + e * 256, i, k);
+      B_SET_OUTER(b_outer[e], b, (n0 + i < n_count ? n0 + i : 0));
+    }
+    ACC sum[4][4];
+    for (int r = 0; r < 4; ++r)
+      for (int c = 0; c < 4; ++c) sum[r][c] = 0;
+    for (long k0 = 0; k0 < k_count; k0 += DEPTH) {
+      for (int e = 0; e < 4; ++e) {
+        int i, k;
+        A_PLACE(t + e * 256, i, k);
+        ACC x = 0;
+        if (m0 + i < m_count && k0 + k < k_count) {
+          A_INNER_T inner;
+          A_SET_INNER(inner, k0 + k);
+          x = A_AT(a_outer[e], inner);
+        }
+        a_tile[k][i] = x;
+        B_PLACE(t + e * 256, i, k);
+        x = 0;
+        if (n0 + i < n_count && k0 + k < k_count) {
+          B_INNER_T inner;
+          B_SET_INNER(inner, k0 + k);
+          x = B_AT(b_outer[e], inner);
+        }
+        b_tile[k][i] = x;
+      }
+      OB_BARRIER();
+      for (int k = 0; k < DEPTH; ++k) {
+        ACC x[4], y[4];
+        for (int r = 0; r < 4; ++r) x[r] = a_tile[k][row + 16 * r];
+        for (int c = 0; c < 4; ++c) y[c] = b_tile[k][column + 16 * c];
+        for (int r = 0; r < 4; ++r)
+          for (int c = 0; c < 4; ++c) sum[r][c] += x[r] * y[c];
+      }
+      OB_BARRIER();
+    }
+    for (int r = 0; r < 4; ++r)
+      for (int c = 0; c < 4; ++c) {
+        const long m = m0 + row + 16 * r, n = n0 + column + 16 * c;
+        if (m < m_count && n < n_count) { C_STORE(b, m, n, sum[r][c]); }
+      }
+  }
+}
+"""
+
+_DOTS = r"""
+/* One piece is one element of C: by a work-item on a CPU, by a group elsewhere. */
+OB_KERNEL void dots(const long batches, const long m_count, const long n_count, const long k_count PARAMETERS) {
+#if GROUP > 1
+  OB_LOCAL ACC partial[GROUP];
+  const int t = OB_LOCAL_ID(0);
+  for (long piece = OB_GROUP_ID(0); piece < batches * m_count * n_count; piece += OB_GROUP_COUNT(0)) {
+#else
+  OB_FOR(piece, batches * m_count * n_count) {
+#endif
+    const long b = piece / (m_count * n_count), m = piece / n_count % m_count, n = piece % n_count;
+    A_OUTER_T a_outer;
+    B_OUTER_T b_outer;
+    A_SET_OUTER(a_outer, b, m);
+    B_SET_OUTER(b_outer, b, n);
+#if GROUP > 1
+    ACC sum = 0;
+    for (long k = t; k < k_count; k += GROUP) {
+      A_INNER_T x;
+      B_INNER_T y;
+      A_SET_INNER(x, k);
+      B_SET_INNER(y, k);
+      sum += A_AT(a_outer, x) * B_AT(b_outer, y);
+    }
+    partial[t] = sum;
+    OB_BARRIER();
+    for (int reach = GROUP / 2; reach > 0; reach /= 2) {
+      if (t < reach) partial[t] += partial[t + reach];
+      OB_BARRIER();
+    }
+    if (t == 0) { C_STORE(b, m, n, partial[0]); }
+    OB_BARRIER();
+#else
+    /* Independent sums that the compiler can keep in one vector. */
+    ACC sums[16];
+    for (int l = 0; l < 16; ++l) sums[l] = 0;
+    long k = 0;
+    for (; k + 16 <= k_count; k += 16)
+      for (int l = 0; l < 16; ++l) {
+        A_INNER_T x;
+        B_INNER_T y;
+        A_SET_INNER(x, k + l);
+        B_SET_INNER(y, k + l);
+        sums[l] += A_AT(a_outer, x) * B_AT(b_outer, y);
+      }
+    ACC sum = 0;
+    for (int l = 0; l < 16; ++l) sum += sums[l];
+    for (; k < k_count; ++k) {
+      A_INNER_T x;
+      B_INNER_T y;
+      A_SET_INNER(x, k);
+      B_SET_INNER(y, k);
+      sum += A_AT(a_outer, x) * B_AT(b_outer, y);
+    }
+    { C_STORE(b, m, n, sum); }
+#endif
+  }
+}
+"""
+
+_K_CHUNK = 256
+_GROUP_PANELS = 8
+_DOT_GROUP = 128
+
+
+@dataclasses.dataclass
+class Product:
+    """A product to be carried out; see the module's text for ``macros``.
+
+    ``a_along_k`` and ``b_along_k`` tell whether neighbours in memory are neighbours in k (else in m or n).
+    """
+
+    batches: Size
+    m: Size
+    n: Size
+    k: Size
+    accumulate: str
+    macros: str
+    parameters: str
+    arguments: list[p.Argument]
+    types: Mapping[str, torch.dtype]
+    a_along_k: bool = True
+    b_along_k: bool = False
+
+    def emit(self, builder: PlanBuilder) -> None:
+        """Appends the steps."""
+        if self.m == 1 or self.n == 1:
+            self._emit_dots(builder)
+        elif builder.target.is_cpu:
+            self._emit_packed(builder)
+        else:
+            self._emit_tiles(builder)
+
+    def _counts(self, builder: PlanBuilder) -> list[p.Argument]:
+        return [builder.int64(count) for count in (self.batches, self.m, self.n, self.k)]
+
+    def _source(self, builder: PlanBuilder, body: str, defines: Mapping[str, object]) -> str:
+        defines = {"ACC": self.accumulate, "PARAMETERS": self.parameters, **defines}
+        return common.source(builder, self.macros + body, defines, self.types)
+
+    def _emit_dots(self, builder: PlanBuilder) -> None:
+        group = 1 if builder.target.is_cpu else _DOT_GROUP
+        kernel = builder.kernel(self._source(builder, _DOTS, {"GROUP": group}), "dots")
+        arguments = [*self._counts(builder), *self.arguments]
+        count = self.batches * self.m * self.n
+        if group == 1:
+            common.launch_items(builder, kernel, count, arguments, grain=4)
+        else:
+            common.launch_groups(builder, kernel, count, arguments, group)
+
+    def _emit_tiles(self, builder: PlanBuilder) -> None:
+        defines = {"A_ALONG_K": int(self.a_along_k), "B_ALONG_K": int(self.b_along_k)}
+        kernel = builder.kernel(self._source(builder, _TILES, defines), "multiply")
+        tiles = self.batches * common.ceil_div(self.m, 64) * common.ceil_div(self.n, 64)
+        common.launch_groups(builder, kernel, tiles, [*self._counts(builder), *self.arguments], 256)
+
+    def _emit_packed(self, builder: PlanBuilder) -> None:
+        shape = _MicroKernel.for_target(builder, self.accumulate)
+        defines = {
+            "MR": shape.rows,
+            "NR": shape.columns,
+            "K_CHUNK": _K_CHUNK,
+            "GROUP_PANELS": _GROUP_PANELS,
+        }
+        text = self._source(builder, _PACK + shape.text(), defines)
+        width = 8 if self.accumulate in ("double", "long") else 4
+        m_panels, n_panels = common.ceil_div(self.m, shape.rows), common.ceil_div(self.n, shape.columns)
+        counts = self._counts(builder)
+        packed = []
+        for entry, panels, panel_width in (("pack_a", m_panels, shape.rows), ("pack_b", n_panels, shape.columns)):
+            nbytes = self.batches * panels * self.k * panel_width * width
+            buffer = builder.allocate(Max(sympy.Integer(width), sympy.sympify(nbytes)))
+            pieces = self.batches * panels * common.ceil_div(self.k, _K_CHUNK)
+            arguments = [builder.pointer(buffer), *counts, *self.arguments]
+            common.launch_items(builder, builder.kernel(text, entry), pieces, arguments, grain=1)
+            packed.append(buffer)
+        pieces = self.batches * common.ceil_div(m_panels, _GROUP_PANELS) * n_panels
+        arguments = [*(builder.pointer(buffer) for buffer in packed), *counts, *self.arguments]
+        common.launch_items(builder, builder.kernel(text, "multiply"), pieces, arguments, grain=1)
+        for buffer in packed:
+            builder.free(buffer)
+
+
+@dataclasses.dataclass(frozen=True)
+class _MicroKernel:
+    """A block of C that fits the vector registers: ``rows`` by ``vectors`` vectors of ``lanes``."""
+
+    accumulate: str
+    rows: int
+    vectors: int
+    lanes: int
+
+    @staticmethod
+    def for_target(builder: PlanBuilder, accumulate: str) -> _MicroKernel:
+        wide = builder.target.vector_width >= 16  # 32 registers of 64 bytes, else 16 of 32 or fewer
+        lanes = 16 if wide else 8
+        if accumulate in ("double", "long"):
+            lanes //= 2
+        return _MicroKernel(accumulate, 12 if wide else 6, 2, lanes)
+
+    @property
+    def columns(self) -> int:
+        return self.vectors * self.lanes
+
+    def text(self) -> str:
+        """The multiply kernel, unrolled by name: arrays of vectors would live in memory."""
+        vector = f"{self.accumulate}{self.lanes}"
+        block = [(r, v) for r in range(self.rows) for v in range(self.vectors)]
+        multiply_add = "fma({0}, {1}, {2})" if self.accumulate in ("float", "double") else "{0} * {1} + {2}"
+        declare = "".join(f"      {vector} c{r}_{v} = ({vector})(0);\n" for r, v in block)
+        step = "".join(f"        const {vector} b{v} = vload{self.lanes}({v}, bp);\n" for v in range(self.vectors))
+        for r in range(self.rows):
+            step += f"        const {vector} a{r} = ({vector})(ap[{r}]);\n"
+            for v in range(self.vectors):
+                step += f"        c{r}_{v} = {multiply_add.format(f'a{r}', f'b{v}', f'c{r}_{v}')};\n"
+        save = "".join(f"      vstore{self.lanes}(c{r}_{v}, {r * self.vectors + v}, tile);\n" for r, v in block)
+        return _MULTIPLY.replace("@DECLARE@\n", declare).replace("@STEP@\n", step).replace("@SAVE@\n", save)
+
+
+def accumulator(dtype: torch.dtype) -> str:
+    """The type in which products of ``dtype`` are summed: float for halves, long for integers."""
+    if dtype.is_floating_point:
+        return common.ELEMENT_TYPES[dtype].compute
+    return "long"
+
+
+def strided_operand(name: str, buffer: str) -> str:
+    """Macros of an operand that is a strided matrix with runtime or literal ``<name>_S_B/_O/_I`` strides."""
+    return (
+        f"#define {name}_OUTER_T long\n#define {name}_INNER_T long\n"
+        f"#define {name}_SET_OUTER(v, b, i) v = (b) * {name}_S_B + (i) * {name}_S_O\n"
+        f"#define {name}_SET_INNER(v, k) v = (k) * {name}_S_I\n"
+        f"#define {name}_AT(outer, inner) ((ACC){name}_LOAD({buffer}, (outer) + (inner)))\n"
+    )

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matrix products of strided matrices: mm, addmm, bmm, baddbmm, addbmm, mv, addmv, dot, vdot, linear."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import sympy
+import torch
+
+from .. import plan as p
+from ..builder import PlanBuilder, Size, TensorArg
+from . import common, engine
+
+if TYPE_CHECKING:
+    from ..calls import ExternCall
+
+_ZERO, _ONE = sympy.Integer(0), sympy.Integer(1)
+
+_STORE_PLAIN = "#define C_STORE(b, m, n, value) OUT_STORE(out, (b) * OUT_S_B + (m) * OUT_S_M + (n) * OUT_S_N, value)\n"
+_STORE_ADD = r"""
+/* As ATen: a beta of zero ignores even NaN. */
+#define C_STORE(b, m, n, value)                                                                      \
+  const ACC alpha = (ACC)alpha_f + (ACC)alpha_i, beta = (ACC)beta_f + (ACC)beta_i;                   \
+  ACC total = alpha * (value);                                                                       \
+  if (beta != 0) total += beta * (ACC)ADD_LOAD(add, (b) * ADD_S_B + (m) * ADD_S_M + (n) * ADD_S_N);  \
+  OUT_STORE(out, (b) * OUT_S_B + (m) * OUT_S_M + (n) * OUT_S_N, total)
+"""
+
+
+class _Strides:
+    """Names of strides: a literal 0 or 1 where known, which lets the C compiler use vector loads, else a parameter."""
+
+    def __init__(self, builder: PlanBuilder) -> None:
+        self._builder = builder
+        self.macros = ""
+        self.parameters = ""
+        self.arguments: list[p.Argument] = []
+
+    def add(self, name: str, stride: Size) -> None:
+        if stride in (0, 1):
+            self.macros += f"#define {name} {int(stride)}L\n"
+            return
+        self.macros += f"#define {name} {name.lower()}\n"
+        self.parameters += f", const long {name.lower()}"
+        self.arguments.append(self._builder.int64(stride))
+
+
+def _strides(tensor: TensorArg, sizes: tuple[Size, ...]) -> list[Size] | None:
+    """The tensor's strides when broadcast to ``sizes``; None if it cannot be."""
+    missing = len(sizes) - len(tensor.sizes)
+    if missing < 0:
+        return None
+    result: list[Size] = [_ZERO] * missing
+    for size, stride, target in zip(tensor.sizes, tensor.strides, sizes[missing:], strict=True):
+        result.append(_ZERO if size == 1 and target != 1 else stride)
+    return result
+
+
+def emit(
+    builder: PlanBuilder,
+    a: TensorArg,
+    b: TensorArg,
+    out: TensorArg,
+    add: TensorArg | None = None,
+    beta: Any = 1,
+    alpha: Any = 1,
+) -> bool:
+    """Appends ``out = alpha * a @ b + beta * add``.
+
+    ``a`` is (batches, m, k), ``b`` (batches, k, n), ``out`` (batches, m, n), all of one dtype with any strides; ``add``
+    broadcasts to ``out``. Returns False, having appended nothing, for a dtype or scalar it does not cover."""
+    dtypes = {a.dtype, b.dtype, out.dtype} | ({add.dtype} if add else set())
+    if len(dtypes) > 1 or a.dtype == torch.bool or not common.supported(builder, a.dtype):
+        return False
+    accumulate = engine.accumulator(a.dtype)
+    strides = _Strides(builder)
+    for name, stride in zip(("A_S_B", "A_S_O", "A_S_I"), a.strides, strict=True):
+        strides.add(name, stride)
+    for name, stride in zip(("B_S_B", "B_S_I", "B_S_O"), b.strides, strict=True):
+        strides.add(name, stride)
+    for name, stride in zip(("OUT_S_B", "OUT_S_M", "OUT_S_N"), out.strides, strict=True):
+        strides.add(name, stride)
+    parameters = ", OB_GLOBAL const A_T* a, OB_GLOBAL const B_T* mat, OB_GLOBAL OUT_T* out"
+    arguments = [builder.pointer(a), builder.pointer(b), builder.pointer(out)]
+    types = {"A": a.dtype, "B": b.dtype, "OUT": out.dtype}
+    store = _STORE_PLAIN
+    if add is not None:
+        scalars = [common.scalar_arguments(builder, value, accumulate == "double") for value in (alpha, beta)]
+        add_strides = _strides(add, out.sizes)
+        if scalars[0] is None or scalars[1] is None or add_strides is None:
+            return False
+        for name, stride in zip(("ADD_S_B", "ADD_S_M", "ADD_S_N"), add_strides, strict=True):
+            strides.add(name, stride)
+        number = "double" if accumulate == "double" else "float"
+        parameters += ", OB_GLOBAL const ADD_T* add" + "".join(
+            f", const {number} {name}_f, const long {name}_i" for name in ("alpha", "beta")
+        )
+        arguments += [builder.pointer(add), *scalars[0], *scalars[1]]
+        types["ADD"] = add.dtype
+        store = _STORE_ADD
+    engine.Product(
+        batches=out.sizes[0],
+        m=out.sizes[1],
+        n=out.sizes[2],
+        k=a.sizes[2],
+        accumulate=accumulate,
+        macros=strides.macros + engine.strided_operand("A", "a") + engine.strided_operand("B", "mat") + store,
+        parameters=parameters + strides.parameters,
+        arguments=arguments + strides.arguments,
+        types=types,
+        a_along_k=a.strides[2] == 1,
+        b_along_k=b.strides[1] == 1 and b.strides[2] != 1,
+    ).emit(builder)
+    return True
+
+
+def _view(tensor: TensorArg, sizes: list[Size], strides: list[Size]) -> TensorArg:
+    return TensorArg(tensor.buffer, tensor.dtype, tuple(sizes), tuple(strides), tensor.offset)
+
+
+def _unsqueeze(tensor: TensorArg, *dims: int) -> TensorArg:
+    sizes, strides = list(tensor.sizes), list(tensor.strides)
+    for dim in dims:
+        sizes.insert(dim, _ONE)
+        strides.insert(dim, _ZERO)
+    return _view(tensor, sizes, strides)
+
+
+def lower_mm(builder: PlanBuilder, call: ExternCall) -> bool:
+    """``mm`` and ``bmm``."""
+    values = common.bind(call)
+    a, b, out = values["self"], values["mat2"], common.outputs(call)[0]
+    if len(a.sizes) == 2:
+        a, b, out = (_unsqueeze(tensor, 0) for tensor in (a, b, out))
+    return emit(builder, a, b, out)
+
+
+def lower_addmm(builder: PlanBuilder, call: ExternCall) -> bool:
+    """``addmm`` and ``baddbmm``."""
+    values = common.bind(call)
+    a, b = (values["mat1"], values["mat2"]) if "mat1" in values else (values["batch1"], values["batch2"])
+    out = common.outputs(call)[0]
+    if len(a.sizes) == 2:
+        a, b, out = (_unsqueeze(tensor, 0) for tensor in (a, b, out))
+    return emit(builder, a, b, out, values["self"], values["beta"], values["alpha"])
+
+
+def lower_addbmm(builder: PlanBuilder, call: ExternCall) -> bool:
+    """``addbmm`` of operands whose batches continue k: one product over batches and k."""
+    values = common.bind(call)
+    a, b, out = values["batch1"], values["batch2"], common.outputs(call)[0]
+    batches, _, k = a.sizes
+    if batches != 1 and any(
+        sympy.expand(outer - inner * k) != 0
+        for outer, inner in ((a.strides[0], a.strides[2]), (b.strides[0], b.strides[1]))
+    ):
+        return False
+    flat_a = _view(a, [_ONE, a.sizes[1], batches * k], [_ZERO, a.strides[1], a.strides[2]])
+    flat_b = _view(b, [_ONE, batches * k, b.sizes[2]], [_ZERO, b.strides[1], b.strides[2]])
+    return emit(builder, flat_a, flat_b, _unsqueeze(out, 0), values["self"], values["beta"], values["alpha"])
+
+
+def lower_mv(builder: PlanBuilder, call: ExternCall) -> bool:
+    """``mv`` and ``addmv``."""
+    values = common.bind(call)
+    matrix = values["self"] if "mat" not in values else values["mat"]
+    add = values["self"] if "mat" in values else None
+    out = _unsqueeze(common.outputs(call)[0], 0, 2)
+    if add is not None and len(add.sizes) == 1:
+        add = _unsqueeze(add, 1)
+    return emit(
+        builder, _unsqueeze(matrix, 0), _unsqueeze(values["vec"], 0, 2), out, add, values.get("beta"), values.get("alpha")
+    )
+
+
+def lower_dot(builder: PlanBuilder, call: ExternCall) -> bool:
+    """``dot`` and ``vdot`` of real vectors."""
+    values = common.bind(call)
+    a, b = values["self"], values["tensor"] if "tensor" in values else values["other"]
+    out = _unsqueeze(common.outputs(call)[0], 0, 0, 0)
+    return emit(builder, _unsqueeze(a, 0, 0), _unsqueeze(b, 0, 2), out)
+
+
+def lower_linear(builder: PlanBuilder, call: ExternCall) -> bool:
+    """``linear`` whose leading dimensions step evenly through input and output."""
+    values = common.bind(call)
+    source, weight, bias, out = values["input"], values["weight"], values["bias"], common.outputs(call)[0]
+    if len(weight.sizes) != 2:
+        return False
+    rows = common.Rows(out.sizes[:-1], {"in": source.strides[:-1], "out": out.strides[:-1]})
+    if len(rows.dims) > 1:
+        return False
+    in_stride, out_stride = rows.dims[0][1] if rows.dims else (_ZERO, _ZERO)
+    a = _view(source, [_ONE, rows.count, source.sizes[-1]], [_ZERO, in_stride, source.strides[-1]])
+    b = _view(weight, [_ONE, weight.sizes[1], weight.sizes[0]], [_ZERO, weight.strides[1], weight.strides[0]])
+    c = _view(out, [_ONE, rows.count, out.sizes[-1]], [_ZERO, out_stride, out.strides[-1]])
+    return emit(builder, a, b, c, bias)
