@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shared by all Python tests. They run on whatever device the process has, under any profile."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+import torch
+
+#: Runs Python source in its own process with extra environment variables; returns what it printed.
+RunPython = Callable[..., str]
+
+
+@pytest.fixture(scope="session")
+def device() -> str:
+    """Name of the device."""
+    name = torch._C._get_privateuse1_backend_name()
+    if not torch.get_device_module(name).is_available():
+        pytest.fail("there is no device to test; run `outboard doctor`")
+    return name
+
+
+@pytest.fixture(scope="session")
+def device_module(device: str) -> ModuleType:
+    """``torch.<device>``."""
+    return torch.get_device_module(device)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def run_python() -> RunPython:
+    """Function ``run(source, check=True, timeout=120, **environment)``."""
+
+    def run(source: str, check: bool = True, timeout: float = 120, **environment: str) -> str:
+        result = subprocess.run(
+            [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(source)],
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+        if check and result.returncode != 0:
+            pytest.fail(f"exit code {result.returncode}\n{result.stdout}\n{result.stderr}")
+        return result.stdout if check else result.stdout + result.stderr
+
+    return run
