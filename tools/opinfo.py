@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs PyTorch's OpInfos on the device against the CPU and reports which are native, on the host, wrong, or crash.
+
+Each operator runs in a process of its own, forked from one that has imported PyTorch and its OpInfos but not yet
+opened the device: a crash costs one row, and no row waits for imports. Exit code 1 if any result is wrong, any process
+crashes, or the native share is below ``--min-native``.
+
+native   right on the device, without a single CPU fallback
+host     right, with CPU fallbacks
+wrong    a result that differs from the CPU's
+error    an exception that the CPU does not raise
+crash    the process died or did not finish in time
+skipped  no sample that the CPU can run
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import select
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # the device is opened after the fork
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import opinfo_case  # noqa: E402
+import torch  # noqa: E402
+
+#: What the compiler needs, imported once before the fork.
+PRELOAD = ("torch._inductor.graph", "torch._inductor.lowering", "torch._inductor.codegen.simd", "torch._refs")
+KINDS = ("native", "host", "wrong", "error", "crash", "skipped")
+
+
+@dataclass
+class Row:
+    """The result of one OpInfo."""
+
+    name: str
+    kind: str
+    detail: str
+    seconds: float
+    fallbacks: dict[str, int]
+
+
+@dataclass
+class Worker:
+    """A running child: ``pipe`` gives its outcome as JSON and then ends, ``log`` holds what it printed."""
+
+    name: str
+    pid: int
+    pipe: int
+    log: IO[bytes]
+    started: float
+    received: bytes = b""
+
+
+def full_name(op: Any) -> str:
+    """The operator's name with its variant, as PyTorch's test names have it."""
+    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else str(op.name)
+
+
+def selected(pattern: str, dtype: torch.dtype) -> list[Any]:
+    """OpInfos that support ``dtype`` on the CPU and whose name matches."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    supported = [op for op in op_db if op.supports_dtype(dtype, "cpu")]
+    return [op for op in supported if re.search(pattern, full_name(op))]
+
+
+def start(op: Any, options: argparse.Namespace) -> Worker:
+    """Forks a child that runs ``op``."""
+    reader, writer = os.pipe()
+    log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `finish`
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid:
+        os.close(writer)
+        return Worker(full_name(op), pid, reader, log, time.monotonic())
+    os.close(reader)
+    os.dup2(log.fileno(), 1)
+    os.dup2(log.fileno(), 2)
+    _child(op, options, writer)
+    os._exit(0)
+
+
+def _child(op: Any, options: argparse.Namespace, writer: int) -> None:
+    try:
+        import outboard  # noqa: F401 - opens the device
+
+        torch.set_num_threads(1)
+        device = options.device or torch.accelerator.current_accelerator().type
+        outcome = opinfo_case.run(op, getattr(torch, options.dtype), device, options.samples)
+    except BaseException as error:  # noqa: BLE001 - reported as this row's result
+        outcome = opinfo_case.Outcome("error", f"outside the operator: {type(error).__name__}: {error}", {})
+    os.write(writer, json.dumps(asdict(outcome)).encode())
+    os.close(writer)
+
+
+def finish(worker: Worker, note: str = "") -> Row:
+    """Collects an ended child."""
+    _, status = os.waitpid(worker.pid, 0)
+    os.close(worker.pipe)
+    seconds = time.monotonic() - worker.started
+    with worker.log as log:
+        log.seek(0)
+        printed = log.read().decode(errors="replace")
+    if worker.received and not note:
+        outcome = json.loads(worker.received)
+        return Row(worker.name, outcome["kind"], outcome["detail"], seconds, outcome["fallbacks"])
+    if not note:
+        number = os.waitstatus_to_exitcode(status)
+        note = signal.Signals(-number).name if number < 0 else f"exit code {number}"
+    return Row(worker.name, "crash", f"{note} {printed[-300:]}".strip(), seconds, {})
+
+
+def run_all(ops: list[Any], options: argparse.Namespace) -> Iterator[Row]:
+    """Runs every operator, ``options.jobs`` at a time, and yields rows as they are done."""
+    waiting = list(reversed(ops))
+    running: dict[int, Worker] = {}
+    while waiting or running:
+        while waiting and len(running) < options.jobs:
+            worker = start(waiting.pop(), options)
+            running[worker.pipe] = worker
+        ready, _, _ = select.select(list(running), [], [], 1.0)
+        for pipe in ready:
+            data = os.read(pipe, 1 << 16)
+            running[pipe].received += data
+            if not data:
+                yield finish(running.pop(pipe))
+        for pipe, worker in list(running.items()):
+            if time.monotonic() - worker.started > options.timeout:
+                os.kill(worker.pid, signal.SIGKILL)
+                yield finish(running.pop(pipe), f"not finished after {options.timeout:.0f} s")
+
+
+def report(rows: list[Row], seconds: float, options: argparse.Namespace) -> float:
+    """Prints the summary, writes the JSON file and returns the native share in percent."""
+    counts = Counter(row.kind for row in rows)
+    counted = len(rows) - counts["skipped"]
+    share = 100 * counts["native"] / counted if counted else 0.0
+    for kind in ("wrong", "crash", "error", "host"):
+        for row in sorted((row for row in rows if row.kind == kind), key=lambda row: row.name):
+            print(f"{kind:<6} {row.name}: {' '.join(row.detail.split())[:200]}")
+    print(f"\n{len(rows)} {options.dtype} OpInfos, forward, first {options.samples} samples, {seconds:.0f} s")
+    print("  ".join(f"{kind} {counts[kind]}" for kind in KINDS) + f"  native share {share:.1f} %")
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    summary = {"torch": torch.__version__, "dtype": options.dtype, "counts": counts, "native_percent": share}
+    options.output.write_text(json.dumps(summary | {"rows": [asdict(row) for row in rows]}, indent=1) + "\n")
+    return share
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--match", default="", help="regular expression over names such as add or nn.functional.relu")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--device", help="default: Outboard's device")
+    parser.add_argument("--samples", type=int, default=3, help="sample inputs per operator")
+    parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
+    parser.add_argument("--timeout", type=float, default=180, help="seconds per operator")
+    parser.add_argument("--min-native", type=float, default=70, help="least native share, in percent")
+    parser.add_argument("--output", type=Path, default=Path("out/opinfo.json"))
+    options = parser.parse_args()
+    for module in PRELOAD:
+        with contextlib.suppress(ImportError):
+            __import__(module)
+    ops = selected(options.match, getattr(torch, options.dtype))
+    begin = time.monotonic()
+    rows: list[Row] = []
+    for row in run_all(ops, options):
+        rows.append(row)
+        print(f"[{len(rows):>3}/{len(ops)}] {row.kind:<7} {row.seconds:5.1f} s  {row.name}", flush=True)
+    share = report(rows, time.monotonic() - begin, options)
+    bad = any(row.kind in ("wrong", "crash") for row in rows)
+    return 1 if bad or share < options.min_native else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

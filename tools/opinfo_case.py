@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One OpInfo on the device against the CPU. Runs in a process of its own; see ``opinfo.py``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.testing._internal.common_device_type import precisionOverride, toleranceOverride
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+from torch.utils._pytree import tree_leaves, tree_map
+
+#: Results of these are memory as it was found: only their shape, dtype and device can be compared.
+UNINITIALISED = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
+#: Two samples of one distribution exceed this multiple of the usual Kolmogorov-Smirnov scale once in 10^5 times.
+SMIRNOV_LIMIT = 2.5
+
+
+@dataclass
+class Outcome:
+    """``kind`` is native, host, wrong, error or skipped; ``detail`` says why; ``fallbacks`` counts CPU fallbacks."""
+
+    kind: str
+    detail: str
+    fallbacks: dict[str, int]
+
+
+class WrongResult(Exception):
+    """The device's result differs from the CPU's."""
+
+
+def tolerances(op: OpInfo, dtype: torch.dtype) -> dict[str, float]:
+    """``rtol`` and ``atol`` where PyTorch's own comparison of this operator between devices overrides the defaults."""
+    found: dict[str, float] = {}
+    for decorator in _active_decorators(op):
+        if isinstance(decorator, toleranceOverride) and dtype in decorator.d:
+            found = {"atol": decorator.d[dtype].atol, "rtol": decorator.d[dtype].rtol}
+        if isinstance(decorator, precisionOverride) and dtype in decorator.d:
+            found = {"atol": decorator.d[dtype], "rtol": found.get("rtol", 1.3e-6)}
+    return found
+
+
+def _active_decorators(op: OpInfo) -> Iterator[Any]:
+    for entry in op.decorators:
+        if not hasattr(entry, "decorators"):
+            yield entry
+        elif entry.cls_name in (None, "TestCommon") and entry.test_name in (None, "test_compare_cpu"):
+            yield from entry.decorators
+
+
+def run(op: OpInfo, dtype: torch.dtype, device: str, samples: int) -> Outcome:
+    """Runs the first ``samples`` sample inputs and classifies the operator."""
+    module = getattr(torch, torch.device(device).type)
+    fallbacks: dict[str, int] = {}
+    compared = 0
+    limits = tolerances(op, dtype)
+    for sample in islice(op.sample_inputs("cpu", dtype, requires_grad=False), samples):
+        try:
+            expected = _call(op, sample, seed=0)
+        except Exception:  # noqa: BLE001 - what the CPU refuses is not a question to the device
+            continue
+        moved = _to_device(sample, device)
+        before = dict(module.fallbacks())
+        try:
+            actual = _call(op, moved, seed=0)
+            torch.accelerator.synchronize()
+        except Exception as error:  # noqa: BLE001 - any failure is a row of the table
+            return Outcome("error", f"{type(error).__name__}: {error}", fallbacks)
+        for name, count in module.fallbacks().items():
+            if count > before.get(name, 0):
+                fallbacks[name] = fallbacks.get(name, 0) + count - before.get(name, 0)
+        try:
+            _compare(op, sample, actual, expected, limits)
+        except (AssertionError, WrongResult) as error:
+            return Outcome("wrong", f"sample {compared}: {error}", fallbacks)
+        compared += 1
+    if compared == 0:
+        return Outcome("skipped", "the CPU has no sample that works", fallbacks)
+    return Outcome("host" if fallbacks else "native", ", ".join(sorted(fallbacks)), fallbacks)
+
+
+def _call(op: OpInfo, sample: SampleInput, seed: int) -> Any:
+    torch.manual_seed(seed)
+    # In-place operators among the OpInfos must not change the sample, which is used again.
+    own = sample.transform(lambda value: value.clone() if isinstance(value, Tensor) and not value.is_sparse else value)
+    result = op(own.input, *own.args, **own.kwargs)
+    return sample.output_process_fn_grad(result)
+
+
+def _to_device(sample: SampleInput, device: str) -> SampleInput:
+    def move(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return value.to(device)
+        return torch.device(device) if isinstance(value, torch.device) else value
+
+    moved = sample.transform(move)
+    if "device" in moved.kwargs:
+        moved.kwargs["device"] = device
+    return moved
+
+
+def _compare(op: OpInfo, sample: SampleInput, actual: Any, expected: Any, limits: dict[str, float]) -> None:
+    actual = tree_map(lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf, actual)
+    if op.name in UNINITIALISED:
+        return _for_each_pair(actual, expected, _compare_kind)
+    again = _call(op, sample, seed=1)
+    if _same(expected, again):
+        torch.testing.assert_close(actual, expected, equal_nan=True, check_stride=False, **limits)
+        return None
+    return _for_each_pair(actual, expected, _compare_distribution)
+
+
+def _same(first: Any, second: Any) -> bool:
+    """Whether two runs on the CPU with different seeds agree, that is, the operator is not random."""
+    try:
+        torch.testing.assert_close(first, second, equal_nan=True, rtol=0, atol=0)
+    except AssertionError:
+        return False
+    return True
+
+
+def _for_each_pair(actual: Any, expected: Any, check: Callable[[Tensor, Tensor], None]) -> None:
+    ours, theirs = tree_leaves(actual), tree_leaves(expected)
+    if len(ours) != len(theirs):
+        raise WrongResult(f"{len(ours)} results instead of {len(theirs)}")
+    for one, other in zip(ours, theirs, strict=True):
+        if isinstance(other, Tensor):
+            check(one, other)
+
+
+def _compare_kind(actual: Tensor, expected: Tensor) -> None:
+    if (actual.shape, actual.dtype) != (expected.shape, expected.dtype):
+        raise WrongResult(f"{actual.dtype}{list(actual.shape)} instead of {expected.dtype}{list(expected.shape)}")
+
+
+def _compare_distribution(actual: Tensor, expected: Tensor) -> None:
+    """Two-sample Kolmogorov-Smirnov test on all values."""
+    _compare_kind(actual, expected)
+    count = expected.numel()
+    if count == 0:
+        return
+    ours = actual.detach().flatten().double().sort().values
+    theirs = expected.detach().flatten().double().sort().values
+    points = torch.cat((ours, theirs))
+    shares = [torch.searchsorted(side, points, right=True) / count for side in (ours, theirs)]
+    distance = (shares[0] - shares[1]).abs().max().item()
+    limit = SMIRNOV_LIMIT * math.sqrt(2 / count)
+    if distance > limit:
+        raise WrongResult(f"random values are distributed differently: distance {distance:.3f} > {limit:.3f}")
