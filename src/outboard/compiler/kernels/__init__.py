@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from . import gemm, scan, sort
+from . import conv, gemm, scan, sort
 
 if TYPE_CHECKING:
     from ..builder import PlanBuilder
@@ -32,6 +32,8 @@ _FAMILIES: dict[Lowering, tuple[str, ...]] = {
     gemm.lower_mv: ("mv", "addmv"),
     gemm.lower_dot: ("dot", "vdot"),
     gemm.lower_linear: ("linear",),
+    conv.lower_convolution: ("convolution", "convolution_overrideable"),
+    conv.lower_backward: ("convolution_backward", "convolution_backward_overrideable"),
 }
 
 #: Operator without namespace and overload -> its lowering.

@@ -322,9 +322,7 @@ def launch_items(
     builder.launch(kernel, (groups * SIMT_LOCAL,), arguments, (SIMT_LOCAL, 1, 1))
 
 
-def launch_groups(
-    builder: PlanBuilder, kernel: int, count: Size, arguments: Sequence[p.Argument], local: int
-) -> None:
+def launch_groups(builder: PlanBuilder, kernel: int, count: Size, arguments: Sequence[p.Argument], local: int) -> None:
     """Launches at least one and at most 65535 groups of ``local`` work-items that stride over ``count`` pieces."""
     groups = Max(sympy.Integer(1), Min(sympy.sympify(count), sympy.Integer(65535)))
     builder.launch(kernel, (groups * local,), arguments, (local, 1, 1))

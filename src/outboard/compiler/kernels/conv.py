@@ -8,8 +8,8 @@ side of the windows' results:
 * *spread*: x from y and the weight (gradient of the input; forward of the transposed kind);
 * *weight*: the weight's gradient from x and y.
 
-Fewer than three spatial dimensions are padded with ones. Groups and images form the batch. A depthwise *gather*, whose
-products would have one row, is computed element by element.
+Fewer than three spatial dimensions are padded with ones. Groups and images form the batch. Depthwise convolutions,
+whose products have one row, are computed element by element.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import sympy
 import torch
 
-from .. import plan as p
 from ..builder import PlanBuilder, Size, TensorArg
 from . import common, engine
 
@@ -40,7 +39,6 @@ typedef struct { long at; int d, h, w; } coordinate_t;
 #define SPLIT_PLACE(place, sh, sw, vd, vh, vw) \
   const uint place_q = (uint)(place) / (uint)(sw); \
   vw = (int)((uint)(place) % (uint)(sw)); vh = (int)(place_q % (uint)(sh)); vd = (int)(place_q / (uint)(sh))
-#define ADD_BIAS(channel) (WITH_BIAS ? (ACC)BIAS_LOAD(bias, (channel) * bias_c) : (ACC)0)
 #define TAPS (kd * kh * kw)
 """
 
@@ -55,7 +53,7 @@ _GATHER = r"""
 #define A_OUTER_T long
 #define A_INNER_T long
 #define A_SET_OUTER(v, b, m) v = (GROUP_OF(b) * y_channels + (m)) * w_o
-#define A_SET_INNER(v, k) { \
+#define A_SET_INNER(v, b, k) { \
   int a_d, a_h, a_w; \
   SPLIT_TAP((uint)(k) % (uint)TAPS, a_d, a_h, a_w); \
   v = (long)((uint)(k) / (uint)TAPS) * w_i + a_d * w_d + a_h * w_h + a_w * w_w; }
@@ -67,7 +65,7 @@ _GATHER = r"""
   SPLIT_PLACE(n, yh, yw, p_d, p_h, p_w); \
   (v).d = (int)(p_d * sd - pd); (v).h = (int)(p_h * sh - ph); (v).w = (int)(p_w * sw - pw); \
   (v).at = IMAGE(b) * x_n + GROUP_OF(b) * x_channels * x_c + (v).d * x_d + (v).h * x_h + (v).w * x_w; }
-#define B_SET_INNER(v, k) { \
+#define B_SET_INNER(v, b, k) { \
   int t_d, t_h, t_w; \
   SPLIT_TAP((uint)(k) % (uint)TAPS, t_d, t_h, t_w); \
   (v).d = (int)(t_d * dd); (v).h = (int)(t_h * dh); (v).w = (int)(t_w * dw); \
@@ -87,7 +85,7 @@ _SPREAD = r"""
 #define A_OUTER_T long
 #define A_INNER_T long
 #define A_SET_OUTER(v, b, m) v = GROUP_OF(b) * y_channels * w_o + (m) * w_i
-#define A_SET_INNER(v, k) { \
+#define A_SET_INNER(v, b, k) { \
   int a_d, a_h, a_w; \
   SPLIT_TAP((uint)(k) % (uint)TAPS, a_d, a_h, a_w); \
   v = (long)((uint)(k) / (uint)TAPS) * w_o + a_d * w_d + a_h * w_h + a_w * w_w; }
@@ -99,7 +97,7 @@ _SPREAD = r"""
   SPLIT_PLACE(n, xh, xw, p_d, p_h, p_w); \
   (v).d = (int)(p_d + pd); (v).h = (int)(p_h + ph); (v).w = (int)(p_w + pw); \
   (v).at = IMAGE(b) * y_n + GROUP_OF(b) * y_channels * y_c; }
-#define B_SET_INNER(v, k) { \
+#define B_SET_INNER(v, b, k) { \
   int t_d, t_h, t_w; \
   SPLIT_TAP((uint)(k) % (uint)TAPS, t_d, t_h, t_w); \
   (v).d = (int)(t_d * dd); (v).h = (int)(t_h * dh); (v).w = (int)(t_w * dw); \
@@ -125,33 +123,101 @@ OB_DEVICE ACC spread_at(OB_GLOBAL const Y_T* y, long at, int d, int h, int w, in
 }
 """
 
-# b: (part, group); m: output channel of the group; n: (input channel of the group, tap); k: (image, place in y) of the
-# part. Parts of k give a device enough to do; their sums are added up afterwards.
+# b: (part, group); m: output channel of the group; n: (input channel of the group, tap); k: (image, place in y) within
+# the part. Parts of k give a device enough to do; a second kernel adds them up.
 _WEIGHT = r"""
+#define GROUP_PART(b) ((b) / groups)
 #define PLACES ((uint)(yd * yh * yw))
-#define PART_OF(b) ((b) / groups)
-#define A_OUTER_T coordinate_t
+#define A_OUTER_T long
 #define A_INNER_T coordinate_t
-#define A_SET_OUTER(v, b, m) { (v).at = (GROUP_OF(b) * y_channels + (m)) * y_c; (v).d = (int)(PART_OF(b) * part); }
-#define A_SET_INNER(v, k) { (v).d = (int)(k); }
-#define A_AT(outer, inner) \
-  weight_y(y, (outer).at, (uint)((outer).d + (inner).d), (uint)(images * PLACES), PLACES, (uint)yh, (uint)yw, y_n, y_d, y_h, y_w)
+#define A_SET_OUTER(v, b, m) v = (GROUP_OF(b) * y_channels + (m)) * y_c
+#define A_SET_INNER(v, b, k) { \
+  const long a_k = GROUP_PART(b) * k_count + (k); \
+  const uint a_image = (uint)a_k / PLACES; \
+  int p_d, p_h, p_w; \
+  SPLIT_PLACE((uint)a_k % PLACES, yh, yw, p_d, p_h, p_w); \
+  (v).d = a_image < (uint)images; \
+  (v).at = (long)a_image * y_n + p_d * y_d + p_h * y_h + p_w * y_w; }
+#define A_AT(outer, inner) ((inner).d ? (ACC)Y_LOAD(y, (outer) + (inner).at) : (ACC)0)
 #define B_OUTER_T coordinate_t
 #define B_INNER_T coordinate_t
 #define B_SET_OUTER(v, b, n) { \
   int t_d, t_h, t_w; \
   SPLIT_TAP((uint)(n) % (uint)TAPS, t_d, t_h, t_w); \
   (v).d = (int)(t_d * dd - pd); (v).h = (int)(t_h * dh - ph); (v).w = (int)(t_w * dw - pw); \
-  (v).at = (GROUP_OF(b) * x_channels + (long)((uint)(n) / (uint)TAPS)) * x_c; \
-  (v).part = (uint)(PART_OF(b) * part); }
-#define B_SET_INNER(v, k) { (v).part = (uint)(k); }
-#define B_AT(outer, inner) 0
+  (v).at = (GROUP_OF(b) * x_channels + (long)((uint)(n) / (uint)TAPS)) * x_c + \
+           (v).d * x_d + (v).h * x_h + (v).w * x_w; }
+#define B_SET_INNER(v, b, k) { \
+  const long b_k = GROUP_PART(b) * k_count + (k); \
+  const uint b_image = (uint)b_k / PLACES; \
+  int p_d, p_h, p_w; \
+  SPLIT_PLACE((uint)b_k % PLACES, yh, yw, p_d, p_h, p_w); \
+  (v).d = b_image < (uint)images ? (int)(p_d * sd) : -0x40000000; \
+  (v).h = (int)(p_h * sh); (v).w = (int)(p_w * sw); \
+  (v).at = (long)b_image * x_n + (v).d * x_d + (v).h * x_h + (v).w * x_w; }
+#define B_AT(outer, inner) \
+  (inside_x((outer).d + (inner).d, (outer).h + (inner).h, (outer).w + (inner).w, xd, xh, xw) \
+     ? (ACC)X_LOAD(x, (outer).at + (inner).at) : (ACC)0)
+#define C_STORE(b, m, n, value) parts[((b) * y_channels + (m)) * n_count + (n)] = (value)
 """
+
+_ADD_PARTS = r"""
+OB_KERNEL void add_parts(OB_GLOBAL const ACC* parts, OB_GLOBAL W_T* weight, const long count, const long part_count,
+                         const long x_channels, const long kd, const long kh, const long kw, const long w_o,
+                         const long w_i, const long w_d, const long w_h, const long w_w) {
+  OB_FOR(i, count) {
+    ACC sum = 0;
+    for (long part = 0; part < part_count; ++part) sum += parts[part * count + i];
+    long q = i;
+    const long w = q % kw; q /= kw;
+    const long h = q % kh; q /= kh;
+    const long d = q % kd; q /= kd;
+    W_STORE(weight, q / x_channels * w_o + q % x_channels * w_i + d * w_d + h * w_h + w * w_w, sum);
+  }
+}
+"""
+
+_BIAS = r"""
+OB_KERNEL void add_places(OB_GLOBAL const Y_T* y, OB_GLOBAL BIAS_T* bias, const long bias_c, const long channels,
+                          const long images, const long yd, const long yh, const long yw, const long y_n,
+                          const long y_c, const long y_d, const long y_h, const long y_w) {
+  const long rows = images * yd * yh;
+#if GROUP > 1
+  OB_LOCAL ACC partial[GROUP];
+  const int t = OB_LOCAL_ID(0);
+  for (long c = OB_GROUP_ID(0); c < channels; c += OB_GROUP_COUNT(0)) {
+#else
+  const int t = 0;
+  OB_FOR(c, channels) {
+#endif
+    ACC sum = 0;
+    for (long i = t; i < rows * yw; i += GROUP) {
+      const long row = i / yw;
+      sum += (ACC)Y_LOAD(y, row / (yd * yh) * y_n + c * y_c + row / yh % yd * y_d + row % yh * y_h + i % yw * y_w);
+    }
+#if GROUP > 1
+    partial[t] = sum;
+    OB_BARRIER();
+    for (int reach = GROUP / 2; reach > 0; reach /= 2) {
+      if (t < reach) partial[t] += partial[t + reach];
+      OB_BARRIER();
+    }
+    if (t == 0) { BIAS_STORE(bias, c * bias_c, partial[0]); }
+    OB_BARRIER();
+#else
+    BIAS_STORE(bias, c * bias_c, sum);
+#endif
+  }
+}
+"""
+
+_GROUP = 256
 
 
 @dataclasses.dataclass
-class _Geometry:
-    """A convolution in five dimensions: x (images, channels, d, h, w), y likewise, weight (y side, x side, d, h, w)."""
+class _Convolution:
+    """A convolution in five dimensions: x and y (images, channels, d, h, w), weight (y channels, x channels of a group,
+    d, h, w); stride, padding and dilation have three entries. ``bias`` is added to what a product writes."""
 
     x: TensorArg
     y: TensorArg
@@ -160,3 +226,219 @@ class _Geometry:
     padding: list[Size]
     dilation: list[Size]
     groups: Size
+    bias: TensorArg | None = None
+
+    @property
+    def images(self) -> Size:
+        return self.x.sizes[0]
+
+    @property
+    def x_channels(self) -> Size:
+        return self.weight.sizes[1]
+
+    @property
+    def y_channels(self) -> Size:
+        return common.FloorDiv(sympy.sympify(self.weight.sizes[0]), sympy.sympify(self.groups))
+
+    @property
+    def taps(self) -> Size:
+        return common.product(self.weight.sizes[2:])
+
+    @property
+    def thin(self) -> bool:
+        return bool(self.groups != 1 and self.x_channels == 1)
+
+    def gather(self, builder: PlanBuilder) -> None:
+        """Appends: y from x and the weight."""
+        places = common.product(self.y.sizes[2:])
+        batches, k = self.images * self.groups, self.x_channels * self.taps
+        self._product(builder, _INSIDE_X + _GATHER, batches, self.y_channels, places, k, short=self.thin, written="Y")
+
+    def spread(self, builder: PlanBuilder) -> None:
+        """Appends: x from y and the weight."""
+        places = common.product(self.x.sizes[2:])
+        batches, k = self.images * self.groups, self.y_channels * self.taps
+        self._product(builder, _SPREAD, batches, self.x_channels, places, k, short=self.thin, written="X")
+
+    def weight_gradient(self, builder: PlanBuilder) -> None:
+        """Appends: the weight from x and y."""
+        k = self.images * common.product(self.y.sizes[2:])
+        most = builder.target.compute_units if builder.target.is_cpu else 16
+        part_count = common.Max(_ONE, common.Min(common.ceil_div(k, 1024), sympy.Integer(most)))
+        part = common.ceil_div(k, part_count)
+        count = self.weight.numel()
+        accumulate = engine.accumulator(self.weight.dtype)
+        width = 8 if accumulate == "double" else 4
+        nbytes = common.Max(_ONE, sympy.sympify(part_count * count * width))
+        parts = builder.allocate(nbytes)
+        n = self.x_channels * self.taps
+        self._product(
+            builder, _INSIDE_X + _WEIGHT, part_count * self.groups, self.y_channels, n, part, parts=parts, written=""
+        )
+        text = common.source(builder, _ADD_PARTS, {"ACC": accumulate}, {"W": self.weight.dtype})
+        values = [count, part_count, self.x_channels, *self.weight.sizes[2:], *self.weight.strides]
+        arguments = [builder.pointer(parts), builder.pointer(self.weight), *(builder.int64(v) for v in values)]
+        common.launch_items(builder, builder.kernel(text, "add_parts"), count, arguments)
+        builder.free(parts)
+
+    def bias_gradient(self, builder: PlanBuilder, bias: TensorArg) -> None:
+        """Appends: the sum of y over images and places, into ``bias``."""
+        group = 1 if builder.target.is_cpu else _GROUP
+        accumulate = engine.accumulator(self.y.dtype)
+        if builder.target.is_cpu and builder.target.has_fp64:
+            accumulate = "double"
+        text = common.source(
+            builder, _BIAS, {"ACC": accumulate, "GROUP": group}, {"Y": self.y.dtype, "BIAS": bias.dtype}
+        )
+        values = [bias.strides[0], self.y.sizes[1], self.y.sizes[0], *self.y.sizes[2:], *self.y.strides]
+        arguments = [builder.pointer(self.y), builder.pointer(bias), *(builder.int64(value) for value in values)]
+        kernel = builder.kernel(text, "add_places")
+        if group == 1:
+            common.launch_items(builder, kernel, self.y.sizes[1], arguments, grain=1)
+        else:
+            common.launch_groups(builder, kernel, self.y.sizes[1], arguments, group)
+
+    def _product(
+        self,
+        builder: PlanBuilder,
+        macros: str,
+        batches: Size,
+        m: Size,
+        n: Size,
+        k: Size,
+        written: str,
+        parts: int | None = None,
+        short: bool = False,
+    ) -> None:
+        parameters, arguments = "", []
+        for name, kind, tensor in (("x", "X", self.x), ("y", "Y", self.y), ("weight", "W", self.weight)):
+            if kind == "W" and parts is not None:
+                continue
+            const = "" if kind == written else "const "
+            parameters += f", OB_GLOBAL {const}{kind}_T* {name}"
+            arguments.append(builder.pointer(tensor))
+        types = {"X": self.x.dtype, "Y": self.y.dtype, "W": self.weight.dtype}
+        if parts is not None:
+            parameters += ", OB_GLOBAL ACC* parts"
+            arguments.append(builder.pointer(parts))
+        if self.bias is not None:
+            parameters += ", OB_GLOBAL const BIAS_T* bias, const long bias_c"
+            arguments += [builder.pointer(self.bias), builder.int64(self.bias.strides[0])]
+            types["BIAS"] = self.bias.dtype
+        for name, value in self._numbers().items():
+            parameters += f", const long {name}"
+            arguments.append(builder.int64(value))
+        add_bias = "BIAS_LOAD(bias, (channel) * bias_c)" if self.bias is not None else "0"
+        engine.Product(
+            batches=batches,
+            m=m,
+            n=n,
+            k=k,
+            accumulate=engine.accumulator(self.x.dtype),
+            macros=f"#define ADD_BIAS(channel) ((ACC){add_bias})\n" + _COORDINATES + macros,
+            parameters=parameters,
+            arguments=arguments,
+            types=types,
+            a_along_k=True,
+            b_along_k=False,
+            thin=self.thin,
+            short=short,
+        ).emit(builder)
+
+    def _numbers(self) -> dict[str, Size]:
+        names = [f"x_{a}" for a in "ncdhw"] + [f"y_{a}" for a in "ncdhw"] + [f"w_{a}" for a in "oidhw"]
+        values = [*self.x.strides, *self.y.strides, *self.weight.strides]
+        for prefix, triple in (
+            ("x{}", self.x.sizes[2:]),
+            ("y{}", self.y.sizes[2:]),
+            ("k{}", self.weight.sizes[2:]),
+            ("s{}", self.stride),
+            ("p{}", self.padding),
+            ("d{}", self.dilation),
+        ):
+            names += [prefix.format(axis) for axis in "dhw"]
+            values += list(triple)
+        names += ["groups", "images", "x_channels", "y_channels"]
+        values += [self.groups, self.images, self.x_channels, self.y_channels]
+        return dict(zip(names, values, strict=True))
+
+
+def _five(tensor: TensorArg) -> TensorArg:
+    """The tensor with leading spatial dimensions of one, five dimensions in all."""
+    missing = 5 - len(tensor.sizes)
+    sizes = (*tensor.sizes[:2], *[_ONE] * missing, *tensor.sizes[2:])
+    strides = (*tensor.strides[:2], *[_ZERO] * missing, *tensor.strides[2:])
+    return TensorArg(tensor.buffer, tensor.dtype, sizes, strides, tensor.offset)
+
+
+def _convolution(values: dict[str, Any], x: TensorArg, y: TensorArg, weight: TensorArg) -> _Convolution | None:
+    rank = len(weight.sizes) - 2
+    if not 1 <= rank <= 3 or len(x.sizes) != rank + 2 or len(y.sizes) != rank + 2:
+        return None
+    lists = [common.int_list(values[name], rank) for name in ("stride", "padding", "dilation")]
+    if any(items is None for items in lists) or values["groups"] == 0:
+        return None
+    stride, padding, dilation = (
+        [filler] * (3 - rank) + list(items or ()) for filler, items in zip((_ONE, _ZERO, _ONE), lists, strict=True)
+    )
+    return _Convolution(_five(x), _five(y), _five(weight), stride, padding, dilation, values["groups"])
+
+
+def _dtype_covered(builder: PlanBuilder, *tensors: TensorArg | None) -> bool:
+    dtypes = {tensor.dtype for tensor in tensors if tensor is not None}
+    return len(dtypes) == 1 and dtypes <= common.FLOAT_DTYPES and common.supported(builder, *dtypes)
+
+
+def lower_convolution(builder: PlanBuilder, call: ExternCall) -> bool:
+    """``convolution``, transposed or not."""
+    values = common.bind(call)
+    source, weight, bias, out = values["input"], values["weight"], values["bias"], common.outputs(call)[0]
+    if not _dtype_covered(builder, source, weight, bias, out):
+        return False
+    transposed = bool(values["transposed"])
+    problem = _convolution(values, out, source, weight) if transposed else _convolution(values, source, out, weight)
+    if problem is None:
+        return False
+    problem.bias = bias
+    if transposed:
+        problem.spread(builder)
+    else:
+        problem.gather(builder)
+    return True
+
+
+def lower_backward(builder: PlanBuilder, call: ExternCall) -> bool:
+    """``convolution_backward``, transposed or not, for any output mask."""
+    values = common.bind(call)
+    grad, source, weight = values["grad_output"], values["input"], values["weight"]
+    mask = [bool(flag) for flag in values["output_mask"]]
+    results = _masked(common.outputs(call), mask)
+    if results is None or not _dtype_covered(builder, grad, source, weight, *results):
+        return False
+    grad_source, grad_weight, grad_bias = results
+    transposed = bool(values["transposed"])
+    x, y = (grad, source) if transposed else (source, grad)
+    problem = _convolution(values, x, y, weight)
+    if problem is None:
+        return False
+    if grad_source is not None:
+        target = _five(grad_source)
+        if transposed:
+            dataclasses.replace(problem, y=target).gather(builder)
+        else:
+            dataclasses.replace(problem, x=target).spread(builder)
+    if grad_weight is not None:
+        dataclasses.replace(problem, weight=_five(grad_weight)).weight_gradient(builder)
+    if grad_bias is not None:
+        dataclasses.replace(problem, y=_five(grad)).bias_gradient(builder, grad_bias)
+    return True
+
+
+def _masked(results: list[TensorArg], mask: list[bool]) -> list[TensorArg | None] | None:
+    """Results by position of the mask, whether or not those that are masked out have a place in the list."""
+    if len(results) == len(mask):
+        return [result if wanted else None for result, wanted in zip(results, mask, strict=True)]
+    if len(results) != sum(mask):
+        return None
+    rest = iter(results)
+    return [next(rest) if wanted else None for wanted in mask]

@@ -5,7 +5,7 @@
 operand X (A or B) walks an outer index (m or n) and k, and defines
 
 * ``X_OUTER_T`` and ``X_INNER_T``: types of what it precomputes for one outer index and for one k;
-* ``X_SET_OUTER(v, b, i)`` and ``X_SET_INNER(v, k)``: statements that set ``v``;
+* ``X_SET_OUTER(v, b, i)`` and ``X_SET_INNER(v, b, k)``: statements that set ``v``;
 * ``X_AT(outer, inner)``: the element, of type ``ACC``.
 
 ``C_STORE(b, m, n, value)`` is a statement. All see the kernel's extra parameters by name.
@@ -45,7 +45,7 @@ _PACK = r"""
       for (int i = 0; i < WIDTH; ++i) { X##_SET_OUTER(outer[i], b, first + (i < count ? i : 0)); }                  \
       for (long k = start; k < end; ++k) {                                                                          \
         X##_INNER_T inner;                                                                                          \
-        X##_SET_INNER(inner, k);                                                                                    \
+        X##_SET_INNER(inner, b, k);                                                                                 \
         if (count == WIDTH) {                                                                                       \
           for (int i = 0; i < WIDTH; ++i) to[k * WIDTH + i] = X##_AT(outer[i], inner);                              \
         } else {                                                                                                    \
@@ -127,29 +127,29 @@ OB_KERNEL void multiply(const long batches, const long m_count, const long n_cou
       for (int e = 0; e < 4; ++e) {
         int i, k;
         A_PLACE(t + e * 256, i, k);
-        ACC x = 0;
+        ACC value = 0;
         if (m0 + i < m_count && k0 + k < k_count) {
           A_INNER_T inner;
-          A_SET_INNER(inner, k0 + k);
-          x = A_AT(a_outer[e], inner);
+          A_SET_INNER(inner, b, k0 + k);
+          value = A_AT(a_outer[e], inner);
         }
-        a_tile[k][i] = x;
+        a_tile[k][i] = value;
         B_PLACE(t + e * 256, i, k);
-        x = 0;
+        value = 0;
         if (n0 + i < n_count && k0 + k < k_count) {
           B_INNER_T inner;
-          B_SET_INNER(inner, k0 + k);
-          x = B_AT(b_outer[e], inner);
+          B_SET_INNER(inner, b, k0 + k);
+          value = B_AT(b_outer[e], inner);
         }
-        b_tile[k][i] = x;
+        b_tile[k][i] = value;
       }
       OB_BARRIER();
       for (int k = 0; k < DEPTH; ++k) {
-        ACC x[4], y[4];
-        for (int r = 0; r < 4; ++r) x[r] = a_tile[k][row + 16 * r];
-        for (int c = 0; c < 4; ++c) y[c] = b_tile[k][column + 16 * c];
+        ACC left[4], right[4];
+        for (int r = 0; r < 4; ++r) left[r] = a_tile[k][row + 16 * r];
+        for (int c = 0; c < 4; ++c) right[c] = b_tile[k][column + 16 * c];
         for (int r = 0; r < 4; ++r)
-          for (int c = 0; c < 4; ++c) sum[r][c] += x[r] * y[c];
+          for (int c = 0; c < 4; ++c) sum[r][c] += left[r] * right[c];
       }
       OB_BARRIER();
     }
@@ -180,11 +180,11 @@ OB_KERNEL void dots(const long batches, const long m_count, const long n_count, 
 #if GROUP > 1
     ACC sum = 0;
     for (long k = t; k < k_count; k += GROUP) {
-      A_INNER_T x;
-      B_INNER_T y;
-      A_SET_INNER(x, k);
-      B_SET_INNER(y, k);
-      sum += A_AT(a_outer, x) * B_AT(b_outer, y);
+      A_INNER_T left;
+      B_INNER_T right;
+      A_SET_INNER(left, b, k);
+      B_SET_INNER(right, b, k);
+      sum += A_AT(a_outer, left) * B_AT(b_outer, right);
     }
     partial[t] = sum;
     OB_BARRIER();
@@ -201,20 +201,20 @@ OB_KERNEL void dots(const long batches, const long m_count, const long n_count, 
     long k = 0;
     for (; k + 16 <= k_count; k += 16)
       for (int l = 0; l < 16; ++l) {
-        A_INNER_T x;
-        B_INNER_T y;
-        A_SET_INNER(x, k + l);
-        B_SET_INNER(y, k + l);
-        sums[l] += A_AT(a_outer, x) * B_AT(b_outer, y);
+        A_INNER_T left;
+        B_INNER_T right;
+        A_SET_INNER(left, b, k + l);
+        B_SET_INNER(right, b, k + l);
+        sums[l] += A_AT(a_outer, left) * B_AT(b_outer, right);
       }
     ACC sum = 0;
     for (int l = 0; l < 16; ++l) sum += sums[l];
     for (; k < k_count; ++k) {
-      A_INNER_T x;
-      B_INNER_T y;
-      A_SET_INNER(x, k);
-      B_SET_INNER(y, k);
-      sum += A_AT(a_outer, x) * B_AT(b_outer, y);
+      A_INNER_T left;
+      B_INNER_T right;
+      A_SET_INNER(left, b, k);
+      B_SET_INNER(right, b, k);
+      sum += A_AT(a_outer, left) * B_AT(b_outer, right);
     }
     { C_STORE(b, m, n, sum); }
 #endif
@@ -245,10 +245,12 @@ class Product:
     types: Mapping[str, torch.dtype]
     a_along_k: bool = True
     b_along_k: bool = False
+    thin: bool = False  #: m or n is small, though not known to be 1: prefer dot products
+    short: bool = False  #: k is small: a dot product is worth one work-item only
 
     def emit(self, builder: PlanBuilder) -> None:
         """Appends the steps."""
-        if self.m == 1 or self.n == 1:
+        if self.thin or self.m == 1 or self.n == 1:
             self._emit_dots(builder)
         elif builder.target.is_cpu:
             self._emit_packed(builder)
@@ -263,7 +265,7 @@ class Product:
         return common.source(builder, self.macros + body, defines, self.types)
 
     def _emit_dots(self, builder: PlanBuilder) -> None:
-        group = 1 if builder.target.is_cpu else _DOT_GROUP
+        group = 1 if builder.target.is_cpu or self.short else _DOT_GROUP
         kernel = builder.kernel(self._source(builder, _DOTS, {"GROUP": group}), "dots")
         arguments = [*self._counts(builder), *self.arguments]
         count = self.batches * self.m * self.n
@@ -353,6 +355,6 @@ def strided_operand(name: str, buffer: str) -> str:
     return (
         f"#define {name}_OUTER_T long\n#define {name}_INNER_T long\n"
         f"#define {name}_SET_OUTER(v, b, i) v = (b) * {name}_S_B + (i) * {name}_S_O\n"
-        f"#define {name}_SET_INNER(v, k) v = (k) * {name}_S_I\n"
+        f"#define {name}_SET_INNER(v, b, k) v = (k) * {name}_S_I\n"
         f"#define {name}_AT(outer, inner) ((ACC){name}_LOAD({buffer}, (outer) + (inner)))\n"
     )

@@ -170,7 +170,13 @@ def lower_mv(builder: PlanBuilder, call: ExternCall) -> bool:
     if add is not None and len(add.sizes) == 1:
         add = _unsqueeze(add, 1)
     return emit(
-        builder, _unsqueeze(matrix, 0), _unsqueeze(values["vec"], 0, 2), out, add, values.get("beta"), values.get("alpha")
+        builder,
+        _unsqueeze(matrix, 0),
+        _unsqueeze(values["vec"], 0, 2),
+        out,
+        add,
+        values.get("beta"),
+        values.get("alpha"),
     )
 
 

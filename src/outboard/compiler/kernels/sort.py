@@ -400,7 +400,9 @@ def _emit(
         arguments += [builder.int64(first[0]), builder.int64(first[1])]
     arguments.append(builder.int64(common.stride_at(tensor, dim)))
     if first is not None:
-        arguments += [builder.int64(_stride_along(result, dim, len(tensor.sizes))) for result in (values, indices or values)]
+        arguments += [
+            builder.int64(_stride_along(result, dim, len(tensor.sizes))) for result in (values, indices or values)
+        ]
     arguments += rows.arguments(builder)
     common.launch_items(builder, builder.kernel(text, entry), count, arguments, grain=256 if first else 1)
     builder.free(data.even)
