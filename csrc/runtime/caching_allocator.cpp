@@ -17,7 +17,7 @@ namespace outboard {
 namespace {
 
 constexpr uint64_t kRounding = 512;
-constexpr uint64_t kSmallLimit = uint64_t{1} << 20;    // blocks up to this share small segments
+constexpr uint64_t kSmallLimit = uint64_t{1} << 20;  // blocks up to this share small segments
 constexpr uint64_t kSmallSegment = uint64_t{2} << 20;
 constexpr uint64_t kLargeRounding = uint64_t{2} << 20;
 constexpr uint64_t kMediumSegment = uint64_t{20} << 20;  // large blocks up to half of this share segments
@@ -72,9 +72,7 @@ struct CachingAllocator::Impl {
     std::vector<std::unique_ptr<Event>> events;
   };
 
-  explicit Impl(Device& device_) : device(device_) {
-    limit = device.properties().total_memory;
-  }
+  explicit Impl(Device& device_) : device(device_) { limit = device.properties().total_memory; }
 
   Node* allocate(uint64_t bytes, Stream& stream) {
     const uint64_t size = round_up(bytes, kRounding);
@@ -105,7 +103,8 @@ struct CachingAllocator::Impl {
     if (best == free.end()) return nullptr;
     Node* node = *best;
     // A huge block is kept whole for a huge request rather than cut for a much smaller one.
-    if (!small && node->size > 2 * size && node->size - size > 4 * kMediumSegment && size > kMediumSegment) return nullptr;
+    if (!small && node->size > 2 * size && node->size - size > 4 * kMediumSegment && size > kMediumSegment)
+      return nullptr;
     take_from_free_list(node);
     return node;
   }
@@ -113,7 +112,9 @@ struct CachingAllocator::Impl {
   /// New memory from the driver, or nullptr if the limit or the device says no.
   Node* grow(uint64_t size, Stream& stream) {
     const bool small = size <= kSmallLimit;
-    uint64_t segment = small ? kSmallSegment : size < kMediumSegment / 2 ? kMediumSegment : round_up(size, kLargeRounding);
+    uint64_t segment = small                       ? kSmallSegment
+                       : size < kMediumSegment / 2 ? kMediumSegment
+                                                   : round_up(size, kLargeRounding);
     if (reserved() + segment > limit) segment = round_up(size, kRounding);  // the exact size may still fit
     if (reserved() + segment > limit) return nullptr;
     ob_ptr ptr = 0;
@@ -142,7 +143,8 @@ struct CachingAllocator::Impl {
     throw OutOfMemoryError("out of memory on device " + std::to_string(device.index()) + ": tried to allocate " +
                            mebibytes(bytes) + ", " + mebibytes(static_cast<uint64_t>(statistics.allocated.current)) +
                            " are in use by tensors and " + mebibytes(reserved()) + " are reserved, of " +
-                           mebibytes(limit) + " in all. Use smaller batches, free tensors, or raise "
+                           mebibytes(limit) +
+                           " in all. Use smaller batches, free tensors, or raise "
                            "OUTBOARD_MEMORY_LIMIT if it is set.");
   }
 

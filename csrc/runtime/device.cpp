@@ -70,8 +70,7 @@ void open_devices(const ob_driver* driver, RuntimeState& runtime) {
     ob_device handle = nullptr;
     try {
       check(*driver, driver->device_open(i, &handle), "opening a device");
-      runtime.devices.push_back(
-          std::make_unique<Device>(driver, handle, static_cast<int>(runtime.devices.size())));
+      runtime.devices.push_back(std::make_unique<Device>(driver, handle, static_cast<int>(runtime.devices.size())));
     } catch (const Error& error) {
       runtime.problems.push_back(std::string(driver->name) + ": " + error.what());
     }
@@ -200,8 +199,8 @@ Device& Runtime::device(int index) {
                 "workers with the 'spawn' start method (torch.multiprocessing.set_start_method('spawn')).");
   }
   if (index < 0 || index >= device_count()) {
-    std::string message = "invalid device index " + std::to_string(index) + ": there are " +
-                          std::to_string(device_count()) + " devices";
+    std::string message =
+        "invalid device index " + std::to_string(index) + ": there are " + std::to_string(device_count()) + " devices";
     for (const std::string& problem : problems()) message += "\n  " + problem;
     throw Error(OB_INVALID_ARGUMENT, message);
   }

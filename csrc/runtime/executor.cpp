@@ -177,8 +177,7 @@ class Run {
       case Step::kSeeds:
         return seed(step);
       case Step::kCopy:
-        return context_.stream.copy(OB_DEVICE_TO_DEVICE,
-                                    buffers_.pointer(step.target) + offset(step.target_offset),
+        return context_.stream.copy(OB_DEVICE_TO_DEVICE, buffers_.pointer(step.target) + offset(step.target_offset),
                                     buffers_.pointer(step.buffer) + offset(step.source_offset),
                                     static_cast<uint64_t>(evaluate(step.bytes, symbols_)));
     }

@@ -33,25 +33,44 @@ int64_t power(int64_t base, int64_t exponent) {
 
 int64_t binary(Expr::Op op, int64_t a, int64_t b) {
   switch (op) {
-    case Expr::kAdd: return a + b;
-    case Expr::kSub: return a - b;
-    case Expr::kMul: return a * b;
-    case Expr::kFloorDiv: return floor_div(a, b);
-    case Expr::kMod: return a - floor_div(a, b) * b;
-    case Expr::kCeilDiv: return -floor_div(-a, b);
-    case Expr::kMin: return std::min(a, b);
-    case Expr::kMax: return std::max(a, b);
-    case Expr::kEq: return a == b;
-    case Expr::kNe: return a != b;
-    case Expr::kLt: return a < b;
-    case Expr::kLe: return a <= b;
-    case Expr::kAnd: return a != 0 && b != 0;
-    case Expr::kOr: return a != 0 || b != 0;
-    case Expr::kPow: return power(a, b);
-    case Expr::kShiftLeft: return static_cast<int64_t>(static_cast<uint64_t>(a) << b);
-    case Expr::kShiftRight: return a >> b;
-    case Expr::kBitAnd: return a & b;
-    default: throw Error(OB_INTERNAL, "unknown instruction in a plan's expression");
+    case Expr::kAdd:
+      return a + b;
+    case Expr::kSub:
+      return a - b;
+    case Expr::kMul:
+      return a * b;
+    case Expr::kFloorDiv:
+      return floor_div(a, b);
+    case Expr::kMod:
+      return a - floor_div(a, b) * b;
+    case Expr::kCeilDiv:
+      return -floor_div(-a, b);
+    case Expr::kMin:
+      return std::min(a, b);
+    case Expr::kMax:
+      return std::max(a, b);
+    case Expr::kEq:
+      return a == b;
+    case Expr::kNe:
+      return a != b;
+    case Expr::kLt:
+      return a < b;
+    case Expr::kLe:
+      return a <= b;
+    case Expr::kAnd:
+      return a != 0 && b != 0;
+    case Expr::kOr:
+      return a != 0 || b != 0;
+    case Expr::kPow:
+      return power(a, b);
+    case Expr::kShiftLeft:
+      return static_cast<int64_t>(static_cast<uint64_t>(a) << b);
+    case Expr::kShiftRight:
+      return a >> b;
+    case Expr::kBitAnd:
+      return a & b;
+    default:
+      throw Error(OB_INTERNAL, "unknown instruction in a plan's expression");
   }
 }
 
@@ -77,7 +96,12 @@ class Reader {
     if (plan.buffer_count < plan.inputs.size() || plan.buffer_count > (1u << 24)) invalid("buffer count");
     buffers_ = plan.buffer_count;
     inputs_ = plan.inputs.size();
-    each(plan.programs, [&] { ProgramSpec p; p.source = text(); p.options = text(); return p; });
+    each(plan.programs, [&] {
+      ProgramSpec p;
+      p.source = text();
+      p.options = text();
+      return p;
+    });
     each(plan.kernels, [&] {
       KernelSpec k;
       k.program = bounded(u32(), plan.programs.size(), "program number");

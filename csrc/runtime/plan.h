@@ -10,9 +10,24 @@ namespace outboard {
 
 /// Element types, numbered as c10::ScalarType so that no table is needed between the two.
 enum class DType : int8_t {
-  kUInt8 = 0, kInt8 = 1, kInt16 = 2, kInt32 = 3, kInt64 = 4, kFloat16 = 5, kFloat32 = 6, kFloat64 = 7,
-  kComplex32 = 8, kComplex64 = 9, kComplex128 = 10, kBool = 11, kBFloat16 = 15,
-  kFloat8_e5m2 = 23, kFloat8_e4m3fn = 24, kUInt16 = 27, kUInt32 = 28, kUInt64 = 29
+  kUInt8 = 0,
+  kInt8 = 1,
+  kInt16 = 2,
+  kInt32 = 3,
+  kInt64 = 4,
+  kFloat16 = 5,
+  kFloat32 = 6,
+  kFloat64 = 7,
+  kComplex32 = 8,
+  kComplex64 = 9,
+  kComplex128 = 10,
+  kBool = 11,
+  kBFloat16 = 15,
+  kFloat8_e5m2 = 23,
+  kFloat8_e4m3fn = 24,
+  kUInt16 = 27,
+  kUInt32 = 28,
+  kUInt64 = 29
 };
 /// Bytes of one element. Throws Error(OB_INVALID_ARGUMENT) for an unknown type.
 uint32_t element_size(DType dtype);
@@ -23,10 +38,26 @@ struct Expr {
   enum Op : uint8_t {
     kConst = 0,   ///< push immediate
     kSymbol = 1,  ///< push symbols[immediate]
-    kAdd = 2, kSub = 3, kMul = 4, kFloorDiv = 5, kMod = 6, kCeilDiv = 7, kMin = 8, kMax = 9,
-    kEq = 10, kNe = 11, kLt = 12, kLe = 13, kAnd = 14, kOr = 15, kNot = 16,
+    kAdd = 2,
+    kSub = 3,
+    kMul = 4,
+    kFloorDiv = 5,
+    kMod = 6,
+    kCeilDiv = 7,
+    kMin = 8,
+    kMax = 9,
+    kEq = 10,
+    kNe = 11,
+    kLt = 12,
+    kLe = 13,
+    kAnd = 14,
+    kOr = 15,
+    kNot = 16,
     kSelect = 17,  ///< cond, a, b -> cond ? a : b
-    kPow = 18, kShiftLeft = 19, kShiftRight = 20, kBitAnd = 21
+    kPow = 18,
+    kShiftLeft = 19,
+    kShiftRight = 20,
+    kBitAnd = 21
   };
   struct Code {
     Op op;
@@ -77,8 +108,18 @@ struct Argument {
 /// An argument of a library call: what a PyTorch schema can hold.
 struct CallArgument {
   enum Kind : uint8_t {
-    kNone = 0, kTensor = 1, kInt = 2, kFloat = 3, kFloatSymbol = 4, kBool = 5, kString = 6, kList = 7,
-    kDType = 8, kDevice = 9, kLayout = 10, kMemoryFormat = 11
+    kNone = 0,
+    kTensor = 1,
+    kInt = 2,
+    kFloat = 3,
+    kFloatSymbol = 4,
+    kBool = 5,
+    kString = 6,
+    kList = 7,
+    kDType = 8,
+    kDevice = 9,
+    kLayout = 10,
+    kMemoryFormat = 11
   };
   Kind kind;
   ViewSpec tensor;                 // kTensor

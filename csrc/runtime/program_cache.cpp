@@ -115,8 +115,7 @@ struct ProgramCache::Impl {
 ProgramCache::ProgramCache(Device& device) : impl_(std::make_shared<Impl>(device)) {}
 
 ob_kernel ProgramCache::kernel(const std::string& source, const std::string& options, const std::string& entry) {
-  const std::string key =
-      sha256_hex(source + '\0' + options + '\0' + impl_->device.properties().cache_key);
+  const std::string key = sha256_hex(source + '\0' + options + '\0' + impl_->device.properties().cache_key);
   const std::shared_ptr<Impl::Entry> program = impl_->entry(key);
   std::lock_guard lock(program->building);
   if (program->program == nullptr) program->program = impl_->obtain(source, options, key);

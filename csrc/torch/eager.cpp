@@ -119,7 +119,10 @@ class EagerCall {
     if (unknown && load()) return true;
     if (loaded_bake_) return select();
     const Compiled compiled = state().compiler->compile(op_, disk_key(), arguments(), bake_);
-    if (compiled.verdict == Compiled::kPlan) return adopt(compiled.plan);
+    if (compiled.verdict == Compiled::kPlan) {
+      rehearse_on_cpu(op_, arguments());
+      return adopt(compiled.plan);
+    }
     std::unique_lock lock(state().mutex);
     Entry& entry = state().entries[key_];
     entry.host = compiled.verdict == Compiled::kHost;
@@ -182,7 +185,7 @@ class EagerCall {
       if (target.device().type() != kOurs) return;
       at::assert_no_internal_overlap(target);
       each_tensor(false, [&](at::Tensor& source) {
-        if (source.device().type() != kOurs || !source.has_storage()) return;
+        if (source.device().type() != kOurs || !source.has_storage() || !target.is_alias_of(source)) return;
         const at::MemOverlapStatus status = at::get_overlap_status(target, source);
         if (status == at::MemOverlapStatus::No) return;
         if (op_.pointwise && status == at::MemOverlapStatus::Full) return;

@@ -147,6 +147,50 @@ class CpuCall {
   std::vector<Pair> pairs_;
 };
 
+/// A rehearsal is for the checks: beyond this many elements the meta kernel's shape checks have to do.
+constexpr int64_t kRehearsalElements = int64_t{1} << 16;
+
+at::Tensor zeros_like_on_cpu(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.device().type() != kOurs) return tensor;
+  at::Tensor cpu = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kCPU));
+  return cpu.zero_();
+}
+
+c10::IValue zeros_on_cpu(const c10::IValue& value) {
+  if (value.isTensor()) return zeros_like_on_cpu(value.toTensor());
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(zeros_like_on_cpu(tensor));
+    return list;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
+      list.push_back(tensor.has_value() ? std::optional<at::Tensor>(zeros_like_on_cpu(*tensor)) : std::nullopt);
+    }
+    return list;
+  }
+  if (value.isDevice()) return c10::Device(c10::kCPU);
+  return value;
+}
+
+int64_t elements(const c10::IValue& value) {
+  if (value.isTensor()) return value.toTensor().defined() ? value.toTensor().numel() : 0;
+  int64_t total = 0;
+  if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) total += tensor.numel();
+  }
+  return total;
+}
+
+/// Whether an error only says that the CPU has no kernel for an element type that devices compute with.
+bool is_cpu_limitation(const std::string& message) {
+  for (const char* dtype : {"'Half'", "'BFloat16'", "'ComplexHalf'", "'Float8", "'UInt16'", "'UInt32'", "'UInt64'"}) {
+    if (message.find(std::string("not implemented for ") + dtype) != std::string::npos) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 void set_fallback_policy(FallbackPolicy policy) {
@@ -186,6 +230,22 @@ void reset_fallback_counts() {
 void run_on_cpu(const Operator& op, c10::DeviceIndex device, torch::jit::Stack* stack) {
   note_fallback(op.name);
   CpuCall(op, device, stack).run();
+}
+
+void rehearse_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments) {
+  int64_t total = 0;
+  for (const c10::IValue& value : arguments) total += elements(value);
+  if (total > kRehearsalElements) return;
+  torch::jit::Stack stack;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const bool generator = op.random && op.roles[i] == ArgumentRole::kGenerator;
+    stack.push_back(generator ? c10::IValue(at::detail::createCPUGenerator(0)) : zeros_on_cpu(arguments[i]));
+  }
+  try {
+    op.handle.callBoxed(&stack);
+  } catch (const c10::Error& error) {
+    if (!is_cpu_limitation(error.what_without_backtrace())) throw;
+  }
 }
 
 }  // namespace outboard::aten

@@ -32,4 +32,8 @@ void reset_fallback_counts();
 /// and what was written is copied back. Counted as a fallback.
 void run_on_cpu(const Operator& op, c10::DeviceIndex device, torch::jit::Stack* stack);
 
+/// Runs `op` on CPU tensors of zeros shaped like the arguments, for its checks alone: whatever PyTorch finds wrong with
+/// the call on the CPU is raised. Does nothing for large arguments, and accepts element types that only the CPU lacks.
+void rehearse_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments);
+
 }  // namespace outboard::aten

@@ -122,7 +122,8 @@ class HostCall {
   void store_results(const torch::jit::Stack& stack) {
     std::vector<at::Tensor> made;
     for (const c10::IValue& item : stack) {
-      if (item.isTensor()) made.push_back(item.toTensor());
+      // What an output mask leaves out has no result in the plan either.
+      if (item.isTensor() && item.toTensor().defined()) made.push_back(item.toTensor());
       if (item.isTensorList()) {
         for (const at::Tensor& tensor : item.toTensorVector()) made.push_back(tensor);
       }
@@ -131,7 +132,7 @@ class HostCall {
     TORCH_CHECK(made.size() >= call_.results.size(), call_.step.name, " returned ", made.size(), " tensors, expected ",
                 call_.results.size());
     for (size_t i = 0; i < call_.results.size(); ++i) {
-      if (made[i].defined()) store(call_.results[i], made[i]);
+      store(call_.results[i], made[i]);
     }
   }
 

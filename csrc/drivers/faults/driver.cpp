@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "outboard/driver.h"
+
 #include <dlfcn.h>
 
 #include <cstdint>
@@ -6,8 +8,6 @@
 #include <map>
 #include <mutex>
 #include <string>
-
-#include "outboard/driver.h"
 
 /// A driver that forwards to the one named by OUTBOARD_FAULTS_DRIVER (a library path) and fails on request, so that
 /// tests can make real hardware fail at any call.
@@ -59,10 +59,10 @@ ob_driver make_driver() {
   ob_driver driver = *inner;  // optional functions are passed through as they are
   driver.struct_size = inner->struct_size < sizeof(ob_driver) ? inner->struct_size : sizeof(ob_driver);
   driver.last_error = last_error;
-#define OUTBOARD_WRAP(function)                             \
-  {                                                         \
-    static constexpr char name[] = #function;               \
-    wrap<&ob_driver::function, name>(driver.function);      \
+#define OUTBOARD_WRAP(function)                        \
+  {                                                    \
+    static constexpr char name[] = #function;          \
+    wrap<&ob_driver::function, name>(driver.function); \
   }
   OUTBOARD_WRAP(device_open)
   OUTBOARD_WRAP(memory_alloc)

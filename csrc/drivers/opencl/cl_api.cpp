@@ -31,7 +31,7 @@ struct Loaded {
           "vendor's driver.";
       return;
     }
-#define OUTBOARD_LOAD(name)                                              \
+#define OUTBOARD_LOAD(name)                                               \
   api.name = reinterpret_cast<decltype(api.name)>(dlsym(library, #name)); \
   if (api.name == nullptr) problem = "the OpenCL loader lacks " #name ": OpenCL 2.0 or newer is needed";
     OUTBOARD_LOAD(clGetPlatformIDs)

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "outboard/driver.h"
+
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -11,7 +13,6 @@
 #include <vector>
 
 #include "opencl/cl_api.h"
-#include "outboard/driver.h"
 
 /// The OpenCL driver: shared virtual memory for device memory, one context per device, in-order queues.
 using namespace outboard::opencl;  // the C API's own names
@@ -337,9 +338,9 @@ ob_status timestamp(ob_event event, cl_ulong* nanoseconds) {
   const ob_status ready = poll(event->marker);
   if (ready == OB_NOT_READY) return fail(OB_INVALID_ARGUMENT, "the event is not reached yet: synchronize it first");
   if (ready != OB_OK) return ready;
-  return status_of(cl->clGetEventProfilingInfo(event->marker, CL_PROFILING_COMMAND_END, sizeof(*nanoseconds),
-                                               nanoseconds, nullptr),
-                   "clGetEventProfilingInfo");
+  return status_of(
+      cl->clGetEventProfilingInfo(event->marker, CL_PROFILING_COMMAND_END, sizeof(*nanoseconds), nanoseconds, nullptr),
+      "clGetEventProfilingInfo");
 }
 
 ob_status event_elapsed(ob_event start, ob_event end, int64_t* nanoseconds) {
@@ -415,8 +416,7 @@ ob_status program_build(ob_device device, const char* source, const char* option
 ob_status program_load(ob_device device, const void* binary, size_t bytes, ob_program* program) {
   const auto* data = static_cast<const unsigned char*>(binary);
   cl_int code = CL_SUCCESS, accepted = CL_SUCCESS;
-  cl_program made =
-      cl->clCreateProgramWithBinary(device->context, 1, &device->id, &bytes, &data, &accepted, &code);
+  cl_program made = cl->clCreateProgramWithBinary(device->context, 1, &device->id, &bytes, &data, &accepted, &code);
   if (made == nullptr || code != CL_SUCCESS) return status_of(code, "clCreateProgramWithBinary");
   return build(device, made, "", program);
 }

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "outboard/driver.h"
+
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -8,8 +10,6 @@
 #include <mutex>
 #include <new>
 #include <string>
-
-#include "outboard/driver.h"
 
 /// A simulated discrete device: memory the host is told it cannot address, streams that run each command at once, and
 /// no compiler. It exercises everything above a driver that has only memory and copies, on any machine.
@@ -124,9 +124,8 @@ ob_status event_destroy(ob_event event) {
 }
 
 ob_status event_record(ob_event event, ob_stream) {
-  event->nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(
-                           std::chrono::steady_clock::now().time_since_epoch())
-                           .count();
+  event->nanoseconds =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
   return OB_OK;
 }
 
