@@ -24,7 +24,7 @@ import opencl_runtime  # noqa: E402
 ROOT = Path(__file__).resolve().parent.parent
 TORCH_VERSION = "2.13.0"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-BUILD_REQUIREMENTS = ["cmake>=3.25", "ninja", "scikit-build-core>=0.11", "pybind11>=2.13", "packaging", "numpy"]
+BUILD_REQUIREMENTS = ["cmake>=3.25", "ninja", "scikit-build-core>=0.11", "numpy"]
 #: What the installed package is made from; a change here means a rebuild.
 SOURCES = ["csrc", "include", "src", "CMakeLists.txt", "pyproject.toml"]
 

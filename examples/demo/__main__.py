@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import torch
@@ -45,7 +46,11 @@ def main() -> int:
     for name in options.parts:
         title, run = PARTS[name]
         print(f"\n== {title} ==", flush=True)
-        run(context)
+        try:
+            run(context)
+        except Exception as error:  # noqa: BLE001 - the other parts are worth seeing all the same
+            traceback.print_exc()
+            context.failures.append(f"{title}: {type(error).__name__}: {error}")
     if options.expect_warm:
         context.check("plans and programs compiled in a warm run", report.compiled(context), 0)
     print(f"\nfinished in {time.perf_counter() - start:.1f} s")

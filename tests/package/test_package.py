@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the distribution promises. The wheel itself is built and tried only in the full run: it takes minutes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import RunPython
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.skipif("OUTBOARD_TEST_FULL" not in os.environ, reason="builds a wheel and an environment: make test-full")
+def test_wheel_works_in_a_clean_environment() -> None:
+    command = ["bash", str(ROOT / "tools" / "check_wheel.sh"), sys.executable]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=1800)
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
+
+
+def test_device_is_there_after_import_torch(run_python: RunPython) -> None:
+    out = run_python(
+        """
+        import sys, torch
+        name = torch._C._get_privateuse1_backend_name()
+        print(torch.ones(3, device=name).tolist(), "outboard" in sys.modules)
+        """
+    )
+    assert out.split("\n")[0] == "[1.0, 1.0, 1.0] True"
+
+
+def test_autoload_can_be_switched_off(run_python: RunPython) -> None:
+    out = run_python(
+        "import sys, torch; print('outboard' in sys.modules, hasattr(torch, 'ocl'))", TORCH_DEVICE_BACKEND_AUTOLOAD="0"
+    )
+    assert out.split("\n")[0] == "False False"
+
+
+def test_import_outboard_before_torch(run_python: RunPython) -> None:
+    out = run_python(
+        """
+        import outboard, torch
+        print((torch.ones(2, device=torch._C._get_privateuse1_backend_name()) + 1).tolist())
+        """
+    )
+    assert out.split("\n")[0] == "[2.0, 2.0]"
+
+
+def test_version_is_the_same_everywhere() -> None:
+    import outboard
+
+    declared = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), flags=re.MULTILINE)
+    assert declared is not None
+    assert outboard.__version__ == declared[1]
+
+
+def test_sources_carry_the_licence() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    sources = [file for file in listed if file.endswith((".py", ".cpp", ".h", ".c", ".sh", "CMakeLists.txt"))]
+    missing = [file for file in sources if "SPDX-License-Identifier: Apache-2.0" not in (ROOT / file).read_text()[:300]]
+    assert missing == []
+
+
+def test_no_profile_name_below_profiles() -> None:
+    """Everything but ``profiles/`` must work under any name, so no string there may be a profile's name."""
+    pattern = re.compile(r"""["'](ocl|rbln|ve)(:\d+)?["']""")
+    files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "csrc").rglob("*.cpp"), *(ROOT / "csrc").rglob("*.h")]
+    guilty = [
+        str(file.relative_to(ROOT))
+        for file in files
+        if "profiles" not in file.parts and pattern.search(file.read_text())
+    ]
+    assert guilty == []
