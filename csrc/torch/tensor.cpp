@@ -34,8 +34,10 @@ int64_t extent(const c10::TensorImpl& impl) {
 
 Allocation& allocation_of(const c10::Storage& storage) {
   Allocation* allocation = allocation_in(storage.data_ptr());
-  TORCH_CHECK(allocation != nullptr, "Expected a storage that was allocated on a ", torch_device(-1),
-              " device, but got one on ", storage.device(), " that was not");
+  // PyTorch wraps addresses of ours anew in places (at::from_blob when it pickles a storage).
+  if (allocation == nullptr) allocation = Allocation::find(storage.data());
+  TORCH_CHECK(allocation != nullptr, "Expected a storage that was allocated on ",
+              torch_device(storage.device().index()), ", but got one over foreign memory");
   return *allocation;
 }
 
@@ -66,8 +68,10 @@ TensorBinding binding_of(const at::Tensor& tensor) {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   TensorBinding binding;
   binding.allocation = &allocation_of(tensor);
+  const char* storage = static_cast<const char*>(impl.unsafe_storage().data());
+  const uint64_t start = storage - static_cast<const char*>(binding.allocation->address());
   // A storage may have been resized below what its tensors address (`untyped_storage().resize_(0)`).
-  TORCH_CHECK(static_cast<uint64_t>(extent(impl)) * impl.itemsize() <= binding.allocation->size(),
+  TORCH_CHECK(start + static_cast<uint64_t>(extent(impl)) * impl.itemsize() <= binding.allocation->size(),
               "The tensor has a non-zero number of elements, but its storage holds only ", binding.allocation->size(),
               " bytes: sizes ", impl.sizes(), ", strides ", impl.strides(), ", storage offset ", impl.storage_offset(),
               ". Was its storage resized?");
@@ -75,7 +79,7 @@ TensorBinding binding_of(const at::Tensor& tensor) {
   binding.dim = static_cast<int32_t>(impl.dim());
   binding.sizes = impl.sizes().data();
   binding.strides = impl.strides().data();
-  binding.storage_offset = impl.storage_offset();
+  binding.storage_offset = impl.storage_offset() + static_cast<int64_t>(start / impl.itemsize());
   return binding;
 }
 
@@ -91,7 +95,7 @@ at::Tensor host_view(const at::Tensor& tensor) {
                                                              std::move(data), c10::GetCPUAllocator(),
                                                              /*resizable=*/false));
   at::Tensor view = over_storage(std::move(storage), kHostKeys, tensor.scalar_type(), tensor.sizes(), tensor.strides(),
-                                 tensor.storage_offset());
+                                 binding.storage_offset);
   if (tensor.is_conj()) view._set_conj(true);
   if (tensor.is_neg()) view._set_neg(true);
   return view;

@@ -28,10 +28,15 @@ def make(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     return values.to(dtype)
 
 
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements in row-major order as bytes, for dtypes without comparison."""
+    resolved = tensor.resolve_conj().resolve_neg()
+    return resolved.clone(memory_format=torch.contiguous_format).flatten().view(torch.uint8)
+
+
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Equal bits; works for dtypes without comparison."""
-    a, b = a.resolve_conj().resolve_neg().contiguous(), b.resolve_conj().resolve_neg().contiguous()
-    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a.view(-1).view(torch.uint8), b.view(-1).view(torch.uint8))
+    """Equal dtype, shape and bits."""
+    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(as_bytes(a), as_bytes(b))
 
 
 @pytest.mark.parametrize("dtype", ALL, ids=str)

@@ -136,7 +136,7 @@ def test_printing(device: str, device_module: object) -> None:
     x = torch.arange(6.0).reshape(2, 3)
     expected = repr(x)[:-1] + f", device='{device}:0')"
     assert "".join(repr(x.to(device)).split()) == "".join(expected.split())
-    assert "size=(0,)" in repr(torch.empty(0, device=device))
+    assert "size=(0, 2)" in repr(torch.empty(0, 2, device=device))
     assert "requires_grad=True" in repr(torch.ones(1, device=device, requires_grad=True))
     assert "..." in repr(torch.arange(10000.0).to(device))
     assert "1.+2.j" in repr(torch.tensor([1 + 2j]).to(device))
