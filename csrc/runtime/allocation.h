@@ -34,23 +34,26 @@ class Allocation {
   Device& device() const { return device_; }
   uint64_t size() const { return size_; }
   void* address() const { return address_; }
-  Residency residency() const { return residency_; }
+  Residency residency() const {
+    return pointer_.load(std::memory_order_acquire) == 0 ? Residency::kUnbacked : Residency::kDevice;
+  }
 
-  /// The device pointer of byte 0, materialised for use by work on `stream`. O(1) when resident; memory used on
-  /// a stream other than its first is recorded there. Throws OutOfMemoryError. Zero-size gives 0.
+  /// The device pointer of byte 0, materialised for use by work on `stream`. O(1) and without a lock when resident;
+  /// memory used on a stream other than its first is recorded there. Throws OutOfMemoryError. Zero-size gives 0.
   ob_ptr resolve(Stream& stream);
   void record_stream(Stream& stream);
 
  private:
-  Allocation(Device& device, uint64_t bytes, void* address);
+  Allocation(Device& device, uint64_t bytes);
   ~Allocation();
+  ob_ptr resolve_slowly(Stream& stream);
 
   Device& device_;
   uint64_t size_;
-  void* address_;
+  void* address_ = nullptr;
   Block* block_ = nullptr;
   Stream* home_ = nullptr;
-  Residency residency_ = Residency::kUnbacked;
+  std::atomic<ob_ptr> pointer_{0};  // of `block_`; set last, once `block_` and `home_` are
   std::atomic<int64_t> references_{1};
   std::mutex mutex_;
 };

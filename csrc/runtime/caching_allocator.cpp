@@ -3,11 +3,8 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <list>
+#include <deque>
 #include <mutex>
-#include <set>
-#include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "runtime/device.h"
@@ -41,42 +38,138 @@ void lower(MemoryStatistics::Gauge& gauge, uint64_t bytes) {
   gauge.total_freed += static_cast<int64_t>(bytes);
 }
 
+/// A block with what only the allocator knows: its neighbours in the segment, its place in a free list, its users.
+struct Node : Block {
+  Node* previous = nullptr;
+  Node* next = nullptr;
+  Node* free_previous = nullptr;
+  Node* free_next = nullptr;
+  Stream* stream = nullptr;
+  bool free = false;
+  bool small = false;
+  std::vector<Stream*> other_streams;
+};
+
+/// Free blocks by size. Sizes up to 2 MiB have a list each; above, 32 lists share an octave. A bitmap of non-empty
+/// lists finds the smallest block that is large enough without a search.
+class FreeList {
+ public:
+  void insert(Node* node) {
+    const size_t bin = bin_of(node->size);
+    node->free_previous = nullptr;
+    node->free_next = bins_[bin];
+    if (node->free_next != nullptr) node->free_next->free_previous = node;
+    bins_[bin] = node;
+    mark(bin);
+  }
+
+  void erase(Node* node) {
+    const size_t bin = bin_of(node->size);
+    if (node->free_next != nullptr) node->free_next->free_previous = node->free_previous;
+    if (node->free_previous != nullptr) node->free_previous->free_next = node->free_next;
+    if (node->free_previous == nullptr) bins_[bin] = node->free_next;
+    if (bins_[bin] == nullptr) unmark(bin);
+  }
+
+  /// The smallest block of at least `size` bytes, or nullptr.
+  Node* best(uint64_t size) const {
+    const size_t first = bin_of(size);
+    for (size_t bin = next_marked(first); bin < kBins; bin = next_marked(bin + 1)) {
+      Node* node = smallest(bin, size);
+      if (node != nullptr) return node;
+    }
+    return nullptr;
+  }
+
+  template <typename Function>
+  void for_each(Function&& function) const {
+    for (size_t bin = next_marked(0); bin < kBins; bin = next_marked(bin + 1)) {
+      for (Node* node = bins_[bin]; node != nullptr;) {
+        Node* next = node->free_next;  // `function` may remove the node
+        function(node);
+        node = next;
+      }
+    }
+  }
+
+ private:
+  static constexpr size_t kExact = (uint64_t{2} << 20) / kRounding;  // 2^12
+  static constexpr int kSubdivision = 5;
+  static constexpr size_t kBins = kExact + 32 * (52 - 12);
+  static constexpr size_t kWords = (kBins + 63) / 64;
+  static constexpr size_t kSummary = (kWords + 63) / 64;
+
+  static size_t bin_of(uint64_t size) {
+    const uint64_t units = size / kRounding;
+    if (units < kExact) return units;
+    const int octave = 63 - __builtin_clzll(units);
+    const uint64_t within = (units >> (octave - kSubdivision)) - (uint64_t{1} << kSubdivision);
+    return std::min(kBins - 1, kExact + (static_cast<size_t>(octave - 12) << kSubdivision) + within);
+  }
+
+  Node* smallest(size_t bin, uint64_t size) const {
+    if (bin < kExact) return bins_[bin];
+    Node* best = nullptr;
+    for (Node* node = bins_[bin]; node != nullptr; node = node->free_next) {
+      if (node->size < size || (best != nullptr && best->size <= node->size)) continue;
+      best = node;
+      if (node->size == size) break;
+    }
+    return best;
+  }
+
+  void mark(size_t bin) {
+    words_[bin / 64] |= uint64_t{1} << (bin % 64);
+    summary_[bin / 64 / 64] |= uint64_t{1} << (bin / 64 % 64);
+  }
+
+  void unmark(size_t bin) {
+    words_[bin / 64] &= ~(uint64_t{1} << (bin % 64));
+    if (words_[bin / 64] == 0) summary_[bin / 64 / 64] &= ~(uint64_t{1} << (bin / 64 % 64));
+  }
+
+  /// The first non-empty list from `bin` on, or kBins.
+  size_t next_marked(size_t bin) const {
+    if (bin >= kBins) return kBins;
+    size_t word = bin / 64;
+    const uint64_t here = words_[word] & (~uint64_t{0} << (bin % 64));
+    if (here != 0) return word * 64 + static_cast<size_t>(__builtin_ctzll(here));
+    ++word;
+    for (size_t group = word / 64; group < kSummary; ++group) {
+      const uint64_t above = group == word / 64 ? ~uint64_t{0} << (word % 64) : ~uint64_t{0};
+      const uint64_t words = summary_[group] & above;
+      if (words == 0) continue;
+      const size_t found = group * 64 + static_cast<size_t>(__builtin_ctzll(words));
+      return found * 64 + static_cast<size_t>(__builtin_ctzll(words_[found]));
+    }
+    return kBins;
+  }
+
+  Node* bins_[kBins] = {};
+  uint64_t words_[kWords] = {};
+  uint64_t summary_[kSummary] = {};
+};
+
+/// Free memory of one stream: blocks up to 1 MiB come from segments of their own.
+struct Pool {
+  FreeList small, large;
+};
+
+/// A freed block that other streams may still be using: reusable once every event is reached.
+struct Waiting {
+  Node* node;
+  std::vector<std::unique_ptr<Event>> events;
+};
+
 }  // namespace
 
 struct CachingAllocator::Impl {
-  /// A block with what only the allocator knows: its neighbours in the segment and who uses it.
-  struct Node : Block {
-    Node* previous = nullptr;
-    Node* next = nullptr;
-    Stream* stream = nullptr;
-    bool free = false;
-    bool small = false;
-    std::unordered_set<Stream*> other_streams;
-  };
-
-  struct BySize {
-    bool operator()(const Node* a, const Node* b) const {
-      return a->size != b->size ? a->size < b->size : a->ptr < b->ptr;
-    }
-  };
-
-  using Free = std::set<Node*, BySize>;
-
-  struct Pool {
-    Free small, large;
-  };
-
-  /// A freed block that other streams may still be using: reusable once every event is reached.
-  struct Waiting {
-    Node* node;
-    std::vector<std::unique_ptr<Event>> events;
-  };
-
-  explicit Impl(Device& device_) : device(device_) { limit = device.properties().total_memory; }
+  explicit Impl(Device& device_) : device(device_), limit(device_.properties().total_memory) {}
 
   Node* allocate(uint64_t bytes, Stream& stream) {
+    if (bytes > limit) refuse(bytes);  // also keeps the rounding below from overflowing
     const uint64_t size = round_up(bytes, kRounding);
-    reclaim(false);
+    if (!waiting.empty()) reclaim(false);
     Node* node = reuse(size, stream);
     if (node == nullptr) node = grow(size, stream);
     if (node == nullptr) node = retry(size, bytes, stream);
@@ -88,23 +181,25 @@ struct CachingAllocator::Impl {
     return node;
   }
 
-  Free& free_list(const Node& node) {
-    Pool& pool = pools[node.stream];
-    return node.small ? pool.small : pool.large;
+  Pool& pool(const Stream& stream) {
+    const auto id = static_cast<size_t>(stream.id());
+    if (pools.size() <= id) pools.resize(id + 1);
+    if (pools[id] == nullptr) pools[id] = std::make_unique<Pool>();
+    return *pools[id];
+  }
+
+  FreeList& free_list(const Node& node) {
+    Pool& owner = pool(*node.stream);
+    return node.small ? owner.small : owner.large;
   }
 
   Node* reuse(uint64_t size, Stream& stream) {
     const bool small = size <= kSmallLimit;
-    Pool& pool = pools[&stream];
-    Free& free = small ? pool.small : pool.large;
-    Node key;
-    key.size = size;
-    const auto best = free.lower_bound(&key);
-    if (best == free.end()) return nullptr;
-    Node* node = *best;
+    Node* node = (small ? pool(stream).small : pool(stream).large).best(size);
+    if (node == nullptr) return nullptr;
     // A huge block is kept whole for a huge request rather than cut for a much smaller one.
-    if (!small && node->size > 2 * size && node->size - size > 4 * kMediumSegment && size > kMediumSegment)
-      return nullptr;
+    const bool wasteful = node->size > 2 * size && node->size - size > 4 * kMediumSegment;
+    if (wasteful && size > kMediumSegment) return nullptr;
     take_from_free_list(node);
     return node;
   }
@@ -115,21 +210,19 @@ struct CachingAllocator::Impl {
     uint64_t segment = small                       ? kSmallSegment
                        : size < kMediumSegment / 2 ? kMediumSegment
                                                    : round_up(size, kLargeRounding);
-    if (reserved() + segment > limit) segment = round_up(size, kRounding);  // the exact size may still fit
+    if (reserved() + segment > limit) segment = size;  // the exact size may still fit
     if (reserved() + segment > limit) return nullptr;
-    ob_ptr ptr = 0;
-    const ob_status status = device.driver().memory_alloc(device.handle(), segment, &ptr);
+    auto node = std::make_unique<Node>();
+    const ob_status status = device.driver().memory_alloc(device.handle(), segment, &node->ptr);
     if (status == OB_OUT_OF_MEMORY) return nullptr;
     check(device.driver(), status, "allocating device memory");
-    auto* node = new Node;
-    node->ptr = ptr;
     node->size = segment;
     node->stream = &stream;
     node->small = small;
     ++statistics.num_device_alloc;
     raise(statistics.reserved, segment);
     raise(statistics.cached, segment);
-    return node;
+    return node.release();
   }
 
   Node* retry(uint64_t size, uint64_t bytes, Stream& stream) {
@@ -138,14 +231,17 @@ struct CachingAllocator::Impl {
     release_cached();
     Node* node = reuse(size, stream);
     if (node == nullptr) node = grow(size, stream);
-    if (node != nullptr) return node;
+    if (node == nullptr) refuse(bytes);
+    return node;
+  }
+
+  [[noreturn]] void refuse(uint64_t bytes) {
     ++statistics.num_ooms;
     throw OutOfMemoryError("out of memory on device " + std::to_string(device.index()) + ": tried to allocate " +
                            mebibytes(bytes) + ", " + mebibytes(static_cast<uint64_t>(statistics.allocated.current)) +
                            " are in use by tensors and " + mebibytes(reserved()) + " are reserved, of " +
                            mebibytes(limit) +
-                           " in all. Use smaller batches, free tensors, or raise "
-                           "OUTBOARD_MEMORY_LIMIT if it is set.");
+                           " in all. Use smaller batches, free tensors, or raise OUTBOARD_MEMORY_LIMIT if it is set.");
   }
 
   uint64_t reserved() const { return static_cast<uint64_t>(statistics.reserved.current); }
@@ -153,7 +249,7 @@ struct CachingAllocator::Impl {
   void split(Node* node, uint64_t size) {
     const uint64_t rest = node->size - size;
     if (rest < (node->small ? kRounding : kSmallLimit)) return;
-    auto* tail = new Node;
+    Node* tail = new_node();
     tail->ptr = node->ptr + size;
     tail->size = rest;
     tail->stream = node->stream;
@@ -166,16 +262,32 @@ struct CachingAllocator::Impl {
     offer(tail);
   }
 
-  void free(Node* node) {
+  void free(Node* node) noexcept {
     lower(statistics.allocated, node->requested);
     if (node->other_streams.empty()) return put_back(node);
-    Waiting waiting{node, {}};
-    for (Stream* stream : node->other_streams) {
-      waiting.events.push_back(std::make_unique<Event>(device));
-      waiting.events.back()->record(*stream);
+    try {
+      Waiting entry{node, {}};
+      for (Stream* stream : node->other_streams) {
+        entry.events.push_back(std::make_unique<Event>(device));
+        entry.events.back()->record(*stream);
+      }
+      node->other_streams.clear();
+      waiting.push_back(std::move(entry));
+    } catch (const std::exception&) {
+      free_after_failure(node);
+    }
+  }
+
+  /// The driver could not mark where the other streams are: wait for them. If even that fails the device is beyond
+  /// use, and the block is never reused, because nobody can tell what still writes to it.
+  void free_after_failure(Node* node) noexcept {
+    try {
+      for (Stream* stream : node->other_streams) stream->synchronize();
+    } catch (const std::exception&) {
+      return;
     }
     node->other_streams.clear();
-    pending.push_back(std::move(waiting));
+    put_back(node);
   }
 
   /// Makes a block reusable on its stream, joined with free neighbours.
@@ -205,83 +317,95 @@ struct CachingAllocator::Impl {
   }
 
   /// Makes `left` one block with its right neighbour.
-  static void absorb_next(Node* left) {
+  void absorb_next(Node* left) {
     Node* right = left->next;
     left->size += right->size;
     left->next = right->next;
     if (left->next != nullptr) left->next->previous = left;
-    delete right;
+    right->free_next = spare;
+    spare = right;
   }
 
-  /// Takes back blocks whose other streams are done; with `wait`, all of them.
+  /// A node for a new block: a spare one, as splitting and joining go on all the time.
+  Node* new_node() {
+    if (spare == nullptr) return new Node;
+    Node* node = spare;
+    spare = node->free_next;
+    node->requested = 0;
+    node->free = false;
+    return node;
+  }
+
+  /// Takes back blocks whose other streams are done, oldest first; with `wait`, all of them.
   void reclaim(bool wait) {
-    for (auto it = pending.begin(); it != pending.end();) {
-      const bool done = std::all_of(it->events.begin(), it->events.end(), [&](const std::unique_ptr<Event>& event) {
+    while (!waiting.empty()) {
+      for (const std::unique_ptr<Event>& event : waiting.front().events) {
         if (wait) event->synchronize();
-        return event->query();
-      });
-      if (!done) {
-        ++it;
-        continue;
+        if (!event->query()) return;
       }
-      Node* node = it->node;
-      it = pending.erase(it);
+      Node* node = waiting.front().node;
+      waiting.pop_front();
       put_back(node);
     }
   }
 
-  /// Returns whole free segments to the driver. The device is idle first: queued work may use what was freed.
+  /// Returns whole free segments to the driver, once their streams are idle: queued work may use what was freed.
   void release_cached() {
-    for (auto& [stream, pool] : pools) {
-      for (Free* free : {&pool.small, &pool.large}) {
-        for (auto it = free->begin(); it != free->end();) {
-          Node* node = *it;
-          if (node->previous != nullptr || node->next != nullptr) {
-            ++it;
-            continue;
-          }
-          stream->synchronize();
-          check(device.driver(), device.driver().memory_free(device.handle(), node->ptr), "freeing device memory");
-          ++statistics.num_device_free;
-          lower(statistics.reserved, node->size);
-          lower(statistics.cached, node->size);
-          it = free->erase(it);
-          delete node;
-        }
+    for (const std::unique_ptr<Pool>& owner : pools) {
+      if (owner == nullptr) continue;
+      for (FreeList* list : {&owner->small, &owner->large}) {
+        list->for_each([&](Node* node) {
+          if (node->previous == nullptr && node->next == nullptr) release_segment(*list, node);
+        });
       }
     }
   }
 
+  void release_segment(FreeList& list, Node* node) {
+    node->stream->synchronize();
+    check(device.driver(), device.driver().memory_free(device.handle(), node->ptr), "freeing device memory");
+    ++statistics.num_device_free;
+    lower(statistics.reserved, node->size);
+    lower(statistics.cached, node->size);
+    list.erase(node);
+    delete node;
+  }
+
   Device& device;
   std::mutex mutex;
-  std::unordered_map<Stream*, Pool> pools;
-  std::list<Waiting> pending;
+  std::vector<std::unique_ptr<Pool>> pools;  // by stream id
+  std::deque<Waiting> waiting;
+  Node* spare = nullptr;
   MemoryStatistics statistics;
-  uint64_t limit = 0;
+  uint64_t limit;
 };
 
 CachingAllocator::CachingAllocator(Device& device) : impl_(std::make_shared<Impl>(device)) {}
 
 Block* CachingAllocator::allocate(uint64_t bytes, Stream& stream) {
   if (bytes == 0) return nullptr;
+  refuse_in_forked_child();
   std::lock_guard lock(impl_->mutex);
   return impl_->allocate(bytes, stream);
 }
 
 void CachingAllocator::free(Block* block) noexcept {
-  if (block == nullptr) return;
+  if (block == nullptr || in_forked_child.load(std::memory_order_relaxed)) return;
   std::lock_guard lock(impl_->mutex);
-  impl_->free(static_cast<Impl::Node*>(block));
+  impl_->free(static_cast<Node*>(block));
 }
 
 void CachingAllocator::record_stream(Block* block, Stream& stream) {
   if (block == nullptr) return;
   std::lock_guard lock(impl_->mutex);
-  auto* node = static_cast<Impl::Node*>(block);
-  if (node->stream != &stream) node->other_streams.insert(&stream);
+  auto* node = static_cast<Node*>(block);
+  std::vector<Stream*>& others = node->other_streams;
+  const bool known = node->stream == &stream || std::find(others.begin(), others.end(), &stream) != others.end();
+  if (!known) others.push_back(&stream);
 }
 
 void CachingAllocator::empty_cache() {
+  refuse_in_forked_child();
   std::lock_guard lock(impl_->mutex);
   impl_->reclaim(true);
   impl_->release_cached();

@@ -4,9 +4,12 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <stdexcept>
@@ -22,7 +25,6 @@ struct RuntimeState {
   std::once_flag once;
   std::vector<std::unique_ptr<Device>> devices;
   std::vector<std::string> problems;
-  std::atomic<bool> forked{false};
   std::atomic<bool> shut_down{false};
 };
 
@@ -33,9 +35,22 @@ RuntimeState& state() {
 
 thread_local int current_device_index = 0;
 
-std::map<int, Stream*>& current_streams() {
-  thread_local std::map<int, Stream*> streams;
+/// The calling thread's chosen streams by device index; null where it uses the default one.
+std::vector<Stream*>& chosen_streams() {
+  thread_local std::vector<Stream*> streams;
   return streams;
+}
+
+/// True if every required function is there.
+bool is_complete(const ob_driver& driver) {
+  const char* first = reinterpret_cast<const char*>(&driver) + offsetof(ob_driver, last_error);
+  const char* end = reinterpret_cast<const char*>(&driver) + offsetof(ob_driver, memory_info);
+  for (; first != end; first += sizeof(void*)) {
+    void* function;
+    std::memcpy(&function, first, sizeof(function));
+    if (function == nullptr) return false;
+  }
+  return driver.name != nullptr;
 }
 
 const ob_driver* load_driver(const std::string& path, std::vector<std::string>& problems) {
@@ -50,9 +65,16 @@ const ob_driver* load_driver(const std::string& path, std::vector<std::string>& 
     return nullptr;
   }
   const ob_driver* driver = entry();
-  if (driver == nullptr || driver->abi_major != OB_ABI_MAJOR ||
-      driver->struct_size < offsetof(ob_driver, memory_info)) {
+  if (driver == nullptr) {
+    problems.push_back(path + " offers no driver: it could not start");
+    return nullptr;
+  }
+  if (driver->abi_major != OB_ABI_MAJOR || driver->struct_size < offsetof(ob_driver, memory_info)) {
     problems.push_back(path + " was built for another version of the driver interface");
+    return nullptr;
+  }
+  if (!is_complete(*driver)) {
+    problems.push_back(path + " lacks a function that every driver must have");
     return nullptr;
   }
   return driver;
@@ -85,14 +107,14 @@ uint64_t memory_limit() {
   const double number = std::strtod(text, &unit);
   const std::map<std::string, double> units{{"", 1}, {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}};
   const auto found = units.find(unit);
-  if (unit == text || found == units.end() || !(number > 0)) {
+  if (unit == text || found == units.end() || !(number * found->second >= 1) || number * found->second >= 0x1p63) {
     throw Error(OB_INVALID_ARGUMENT,
                 std::string("OUTBOARD_MEMORY_LIMIT is '") + text + "': use bytes or a size such as 512MiB or 2GiB");
   }
   return static_cast<uint64_t>(number * found->second);
 }
 
-void after_fork_in_child() { state().forked.store(!state().devices.empty()); }
+void after_fork_in_child() { in_forked_child.store(!state().devices.empty()); }
 
 }  // namespace
 
@@ -193,11 +215,7 @@ Runtime& Runtime::get() {
 int Runtime::device_count() const { return static_cast<int>(state().devices.size()); }
 
 Device& Runtime::device(int index) {
-  if (forked()) {
-    throw Error(OB_DEVICE_LOST,
-                "the device cannot be used in a forked subprocess: its driver was initialized in the parent. Start "
-                "workers with the 'spawn' start method (torch.multiprocessing.set_start_method('spawn')).");
-  }
+  refuse_in_forked_child();
   if (index < 0 || index >= device_count()) {
     std::string message =
         "invalid device index " + std::to_string(index) + ": there are " + std::to_string(device_count()) + " devices";
@@ -216,13 +234,21 @@ void Runtime::set_current_device(int index) {
 }
 
 Stream& Runtime::current_stream(int index) {
-  const auto found = current_streams().find(index);
-  return found != current_streams().end() ? *found->second : device(index).default_stream();
+  const std::vector<Stream*>& chosen = chosen_streams();
+  const auto position = static_cast<size_t>(index);
+  Stream* stream = position < chosen.size() ? chosen[position] : nullptr;
+  refuse_in_forked_child();
+  return stream != nullptr ? *stream : device(index).default_stream();
 }
 
-void Runtime::set_current_stream(Stream& stream) { current_streams()[stream.device().index()] = &stream; }
+void Runtime::set_current_stream(Stream& stream) {
+  std::vector<Stream*>& chosen = chosen_streams();
+  const auto position = static_cast<size_t>(stream.device().index());
+  if (chosen.size() <= position) chosen.resize(position + 1, nullptr);
+  chosen[position] = &stream;
+}
 
-bool Runtime::forked() const { return state().forked.load(); }
+bool Runtime::forked() const { return in_forked_child.load(); }
 
 void Runtime::shutdown() noexcept {
   if (forked() || state().shut_down.exchange(true)) return;

@@ -1,19 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <string>
 
 #include "runtime/error.h"
 
 namespace outboard {
 
+/// True in a child process forked after devices were opened. The driver's threads do not exist there and its locks may
+/// be held for ever, so nothing of it may be touched.
+inline std::atomic<bool> in_forked_child{false};
+
+/// Throws Error(OB_DEVICE_LOST) in a forked child.
+void refuse_in_forked_child();
+
 /// Throws what a driver call reported: OutOfMemoryError or Error, with the driver's own text.
+[[noreturn]] void throw_failure(const ob_driver& driver, ob_status status, const char* what);
+
 inline void check(const ob_driver& driver, ob_status status, const char* what) {
-  if (status == OB_OK) return;
-  const char* text = driver.last_error();
-  const std::string message = std::string(what) + " failed: " + (text != nullptr ? text : "no details");
-  if (status == OB_OUT_OF_MEMORY) throw OutOfMemoryError(message);
-  throw Error(status, message);
+  if (status != OB_OK) throw_failure(driver, status, what);
 }
 
 }  // namespace outboard

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/executor.h"
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <shared_mutex>
@@ -24,59 +25,72 @@ LibraryTable& table() {
 /// The buffers of one run of a plan. Whatever was not handed out is returned to the allocator.
 class Buffers {
  public:
-  Buffers(const Plan& plan, const Input* inputs, Device& device, Stream& stream)
-      : device_(device), stream_(stream), pointers_(plan.buffer_count, 0), allocations_(plan.buffer_count, nullptr) {
+  Buffers(const Plan& plan, const std::vector<uint8_t>& leaves, const Input* inputs, Device& device, Stream& stream)
+      : leaves_(leaves), device_(device), stream_(stream), buffers_(plan.buffer_count) {
     for (size_t i = 0; i < plan.inputs.size(); ++i) {
       if (plan.inputs[i] != Plan::kTensorInput) continue;
       const TensorBinding& tensor = inputs[i].tensor;
-      pointers_[i] = tensor.allocation->resolve(stream) + offset_bytes(tensor);
+      buffers_[i].pointer = tensor.allocation->resolve(stream) + offset_bytes(tensor);
     }
   }
   Buffers(const Buffers&) = delete;
   Buffers& operator=(const Buffers&) = delete;
   ~Buffers() {
-    for (Allocation* allocation : allocations_) {
-      if (allocation != nullptr) allocation->release();
-    }
+    for (Buffer& buffer : buffers_) give_back(buffer);
   }
 
-  static uint64_t offset_bytes(const TensorBinding& tensor) {
-    return static_cast<uint64_t>(tensor.storage_offset) * element_size(tensor.dtype);
-  }
-
-  void allocate(uint32_t buffer, int64_t bytes) {
+  void allocate(uint32_t number, int64_t bytes) {
     if (bytes < 0) throw Error(OB_INVALID_ARGUMENT, "a plan asked for a negative number of bytes");
-    free(buffer);
-    allocations_[buffer] = Allocation::create(device_, static_cast<uint64_t>(bytes));
-    pointers_[buffer] = allocations_[buffer]->resolve(stream_);
+    free(number);
+    Buffer& buffer = buffers_[number];
+    if (leaves_[number] != 0) {
+      buffer.allocation = Allocation::create(device_, static_cast<uint64_t>(bytes));
+      buffer.pointer = buffer.allocation->resolve(stream_);
+      return;
+    }
+    buffer.block = device_.allocator().allocate(static_cast<uint64_t>(bytes), stream_);
+    buffer.pointer = buffer.block == nullptr ? 0 : buffer.block->ptr;
   }
 
-  void free(uint32_t buffer) {
-    if (allocations_[buffer] != nullptr) allocations_[buffer]->release();
-    allocations_[buffer] = nullptr;
-    pointers_[buffer] = 0;
+  void free(uint32_t number) {
+    give_back(buffers_[number]);
+    buffers_[number] = Buffer{};
   }
 
-  ob_ptr pointer(uint32_t buffer) const { return pointers_[buffer]; }
+  ob_ptr pointer(uint32_t number) const { return buffers_[number].pointer; }
 
   /// One reference for the caller, or nullptr if the buffer belongs to an input.
-  Allocation* share(uint32_t buffer) const {
-    Allocation* allocation = allocations_[buffer];
+  Allocation* share(uint32_t number) const noexcept {
+    Allocation* allocation = buffers_[number].allocation;
     if (allocation != nullptr) allocation->retain();
     return allocation;
   }
 
  private:
+  struct Buffer {
+    ob_ptr pointer = 0;
+    Block* block = nullptr;            // memory that no output views
+    Allocation* allocation = nullptr;  // memory that becomes a tensor
+  };
+
+  static uint64_t offset_bytes(const TensorBinding& tensor) {
+    return static_cast<uint64_t>(tensor.storage_offset) * element_size(tensor.dtype);
+  }
+
+  void give_back(Buffer& buffer) const noexcept {
+    if (buffer.allocation != nullptr) buffer.allocation->release();
+    if (buffer.block != nullptr) device_.allocator().free(buffer.block);
+  }
+
+  const std::vector<uint8_t>& leaves_;
   Device& device_;
   Stream& stream_;
-  std::vector<ob_ptr> pointers_;
-  std::vector<Allocation*> allocations_;
+  SmallArray<Buffer, 24> buffers_;
 };
 
-std::vector<int64_t> evaluate_all(const std::vector<Expr>& expressions, const Scalar* symbols) {
-  std::vector<int64_t> values;
-  values.reserve(expressions.size());
-  for (const Expr& expr : expressions) values.push_back(evaluate(expr, symbols));
+Dims evaluate_all(const std::vector<Expr>& expressions, const Scalar* symbols) {
+  Dims values(expressions.size());
+  for (size_t i = 0; i < values.size(); ++i) values[i] = evaluate(expressions[i], symbols);
   return values;
 }
 
@@ -146,25 +160,28 @@ ob_argument fill_argument(const Argument& spec, const Buffers& buffers, const Sc
 
 class Run {
  public:
-  Run(const Plan& plan, const std::vector<ob_kernel>& kernels, const Input* inputs, const Scalar* symbols,
-      Device& device, ExecutionContext& context)
+  Run(const Plan& plan, const std::vector<ob_kernel>& kernels, const std::vector<const LibraryFunction*>& functions,
+      const Input* inputs, const Scalar* symbols, Buffers& buffers, ExecutionContext& context)
       : plan_(plan),
         kernels_(kernels),
+        functions_(functions),
         inputs_(inputs),
         symbols_(symbols),
         context_(context),
-        buffers_(plan, inputs, device, context.stream) {}
+        buffers_(buffers) {}
 
   std::vector<Result> run() {
-    for (const Step& step : plan_.steps) execute(step);
+    for (size_t i = 0; i < plan_.steps.size(); ++i) execute(i);
     std::vector<Result> results;
     results.reserve(plan_.outputs.size());
     for (const Output& output : plan_.outputs) results.push_back(result(output));
+    for (size_t i = 0; i < results.size(); ++i) hand_over(plan_.outputs[i], results[i]);  // from here nothing throws
     return results;
   }
 
  private:
-  void execute(const Step& step) {
+  void execute(size_t number) {
+    const Step& step = plan_.steps[number];
     switch (step.kind) {
       case Step::kAllocate:
         return buffers_.allocate(step.buffer, evaluate(step.bytes, symbols_));
@@ -173,17 +190,22 @@ class Run {
       case Step::kLaunch:
         return launch(step);
       case Step::kCall:
-        return call(step);
+        return call(step, functions_[number]);
       case Step::kSeeds:
         return seed(step);
       case Step::kCopy:
         return context_.stream.copy(OB_DEVICE_TO_DEVICE, buffers_.pointer(step.target) + offset(step.target_offset),
-                                    buffers_.pointer(step.buffer) + offset(step.source_offset),
-                                    static_cast<uint64_t>(evaluate(step.bytes, symbols_)));
+                                    buffers_.pointer(step.buffer) + offset(step.source_offset), bytes_of(step));
     }
   }
 
   uint64_t offset(const Expr& expr) const { return static_cast<uint64_t>(evaluate(expr, symbols_)); }
+
+  uint64_t bytes_of(const Step& step) const {
+    const int64_t bytes = evaluate(step.bytes, symbols_);
+    if (bytes < 0) throw Error(OB_INVALID_ARGUMENT, "a plan moves a negative number of bytes");
+    return static_cast<uint64_t>(bytes);
+  }
 
   void launch(const Step& step) {
     uint64_t global[3];
@@ -193,19 +215,20 @@ class Run {
       const uint64_t local = step.local[0] == 0 ? 1 : std::max<uint64_t>(step.local[i], 1);
       global[i] = (static_cast<uint64_t>(size) + local - 1) / local * local;
     }
-    values_.resize(step.arguments.size());
-    arguments_.resize(step.arguments.size());
-    for (size_t i = 0; i < step.arguments.size(); ++i) {
-      arguments_[i] = fill_argument(step.arguments[i], buffers_, symbols_, values_[i]);
+    const size_t count = step.arguments.size();
+    SmallArray<ArgumentValue, 32> values(count);
+    SmallArray<ob_argument, 32> arguments(count);
+    for (size_t i = 0; i < count; ++i) {
+      arguments[i] = fill_argument(step.arguments[i], buffers_, symbols_, values[i]);
     }
-    context_.stream.launch(kernels_[step.kernel], global, step.local, arguments_.data(),
-                           static_cast<uint32_t>(arguments_.size()));
+    context_.stream.launch(kernels_[step.kernel], global, step.local, arguments.data(), static_cast<uint32_t>(count));
   }
 
-  void call(const Step& step) {
-    const LibraryFunction* function = Library::get().find(step.name);
+  void call(const Step& step, const LibraryFunction* function) {
+    if (function == nullptr) function = Library::get().find(step.name);
     if (function == nullptr) throw Error(OB_UNSUPPORTED, "no library provides '" + step.name + "' on this device");
     LibraryCall call{step, context_.stream, {}, {}};
+    call.arguments.reserve(step.call_arguments.size());
     for (const CallArgument& argument : step.call_arguments) {
       call.arguments.push_back(make_argument(argument, buffers_, symbols_));
     }
@@ -213,13 +236,16 @@ class Run {
     (*function)(call);
   }
 
+  /// Seeds go to the device as fills, whose pattern is read during the call: no host memory has to outlive it.
   void seed(const Step& step) {
-    std::vector<int64_t> seeds(static_cast<size_t>(evaluate(step.bytes, symbols_)) / sizeof(int64_t));
+    SmallArray<int64_t, 8> seeds(bytes_of(step) / sizeof(int64_t));
     if (seeds.empty()) return;
     context_.seeds(seeds.data(), static_cast<int64_t>(seeds.size()));
-    context_.stream.copy(OB_HOST_TO_DEVICE, buffers_.pointer(step.buffer), reinterpret_cast<uint64_t>(seeds.data()),
-                         seeds.size() * sizeof(int64_t));
-    if (!context_.stream.device().host_accessible()) context_.stream.synchronize();  // `seeds` dies here
+    ob_ptr to = buffers_.pointer(step.buffer);
+    for (const int64_t& value : seeds) {
+      context_.stream.fill(to, &value, sizeof(value), sizeof(value));
+      to += sizeof(value);
+    }
   }
 
   Result result(const Output& output) const {
@@ -233,23 +259,26 @@ class Run {
     made.sizes = evaluate_all(output.view.sizes, symbols_);
     made.strides = evaluate_all(output.view.strides, symbols_);
     made.storage_offset = evaluate(output.view.offset, symbols_);
+    return made;
+  }
+
+  void hand_over(const Output& output, Result& made) const noexcept {
+    if (output.kind != Output::kTensor) return;
     made.allocation = buffers_.share(output.view.buffer);
     made.new_allocation = made.allocation != nullptr;
-    if (made.new_allocation) return made;
+    if (made.new_allocation) return;
     made.input = output.view.buffer;
-    if (made.input >= plan_.inputs.size()) throw Error(OB_INTERNAL, "a plan returns a buffer it never made");
-    made.storage_offset += inputs_[made.input].tensor.storage_offset;
-    return made;
+    const TensorBinding& input = inputs_[made.input].tensor;
+    made.storage_offset += input.storage_offset * element_size(input.dtype) / element_size(made.dtype);
   }
 
   const Plan& plan_;
   const std::vector<ob_kernel>& kernels_;
+  const std::vector<const LibraryFunction*>& functions_;
   const Input* inputs_;
   const Scalar* symbols_;
   ExecutionContext& context_;
-  Buffers buffers_;
-  std::vector<ArgumentValue> values_;
-  std::vector<ob_argument> arguments_;
+  Buffers& buffers_;
 };
 
 Scalar symbol_value(const Symbol& symbol, const Input* inputs, const Scalar* symbols) {
@@ -319,16 +348,24 @@ bool bind_symbols(const Plan& plan, const Input* inputs, std::vector<Scalar>& sy
   return true;
 }
 
-Executable::Executable(std::shared_ptr<const Plan> plan, Device& device) : plan_(std::move(plan)), device_(device) {
+Executable::Executable(std::shared_ptr<const Plan> plan, Device& device)
+    : plan_(std::move(plan)), device_(device), leaves_(plan_->buffer_count, 0) {
   for (const KernelSpec& kernel : plan_->kernels) {
     const ProgramSpec& program = plan_->programs[kernel.program];
     kernels_.push_back(device.programs().kernel(program.source, program.options, kernel.entry));
+  }
+  for (const Step& step : plan_->steps) {
+    functions_.push_back(step.kind == Step::kCall ? Library::get().find(step.name) : nullptr);
+  }
+  for (const Output& output : plan_->outputs) {
+    if (output.kind == Output::kTensor) leaves_[output.view.buffer] = 1;
   }
 }
 
 std::vector<Result> Executable::run(const Input* inputs, const std::vector<Scalar>& symbols,
                                     ExecutionContext& context) const {
-  return Run(*plan_, kernels_, inputs, symbols.data(), device_, context).run();
+  Buffers buffers(*plan_, leaves_, inputs, device_, context.stream);
+  return Run(*plan_, kernels_, functions_, inputs, symbols.data(), buffers, context).run();
 }
 
 }  // namespace outboard

@@ -9,6 +9,7 @@
 
 #include "runtime/allocation.h"
 #include "runtime/plan.h"
+#include "runtime/small_array.h"
 #include "runtime/stream.h"
 
 namespace outboard {
@@ -36,8 +37,8 @@ struct Result {
   bool new_allocation = false;       ///< false: it belongs to input number `input`
   uint32_t input = 0;                ///< kInput, or the input viewed
   DType dtype = DType::kFloat32;
-  std::vector<int64_t> sizes, strides;
-  int64_t storage_offset = 0;
+  Dims sizes, strides;
+  int64_t storage_offset = 0;  ///< elements, from the start of `allocation` or of the input's storage
   Scalar scalar = {0};
 };
 
@@ -45,7 +46,7 @@ struct Result {
 struct TensorView {
   ob_ptr data;  ///< element 0 of the view (offset applied)
   DType dtype;
-  std::vector<int64_t> sizes, strides;
+  Dims sizes, strides;
 };
 
 struct LibraryArgument {
@@ -72,7 +73,8 @@ class Library {
  public:
   static Library& get();
   void add(const std::string& name, LibraryFunction function);
-  /// nullptr if there is none. The longest match wins.
+  /// nullptr if there is none. The longest match wins. The pointer stays valid; `add` of the same name replaces what it
+  /// points to.
   const LibraryFunction* find(const std::string& name) const;
 };
 
@@ -101,6 +103,8 @@ class Executable {
   std::shared_ptr<const Plan> plan_;
   Device& device_;
   std::vector<ob_kernel> kernels_;
+  std::vector<const LibraryFunction*> functions_;  // by step; null where none was registered in time
+  std::vector<uint8_t> leaves_;                    // by buffer: 1 if an output views it
 };
 
 }  // namespace outboard

@@ -14,37 +14,56 @@ constexpr char kMagic[8] = {'O', 'B', 'P', 'L', 'A', 'N', '\0', '\0'};
 constexpr uint32_t kVersion = 1;
 constexpr size_t kDigestBytes = 16;
 constexpr int kMaximumStack = 64;
+constexpr int kMaximumNesting = 8;
 
 [[noreturn]] void invalid(const std::string& what) {
   throw Error(OB_INVALID_ARGUMENT, "not a valid plan: " + what + ". Delete the plan cache and run again.");
 }
 
+// Sizes come from tensors that exist, so wrapping around is never met in a plan that makes sense; in one that does not,
+// it must only not be undefined.
+int64_t wrap(uint64_t value) { return static_cast<int64_t>(value); }
+int64_t add(int64_t a, int64_t b) { return wrap(static_cast<uint64_t>(a) + static_cast<uint64_t>(b)); }
+int64_t subtract(int64_t a, int64_t b) { return wrap(static_cast<uint64_t>(a) - static_cast<uint64_t>(b)); }
+int64_t multiply(int64_t a, int64_t b) { return wrap(static_cast<uint64_t>(a) * static_cast<uint64_t>(b)); }
+
 int64_t floor_div(int64_t a, int64_t b) {
   if (b == 0) throw Error(OB_INVALID_ARGUMENT, "division by zero in a plan's size expression");
+  if (b == -1) return subtract(0, a);  // the smallest integer has no opposite: the processor would trap
   const int64_t quotient = a / b;
   return (a % b != 0 && ((a < 0) != (b < 0))) ? quotient - 1 : quotient;
 }
 
+int64_t modulo(int64_t a, int64_t b) { return subtract(a, multiply(floor_div(a, b), b)); }
+
 int64_t power(int64_t base, int64_t exponent) {
+  if (exponent < 0) throw Error(OB_INVALID_ARGUMENT, "negative power in a plan's size expression");
   int64_t result = 1;
-  for (int64_t i = 0; i < exponent; ++i) result *= base;
+  for (; exponent != 0; exponent >>= 1, base = multiply(base, base)) {
+    if ((exponent & 1) != 0) result = multiply(result, base);
+  }
   return result;
+}
+
+int64_t shift_amount(int64_t bits) {
+  if (bits < 0 || bits > 63) throw Error(OB_INVALID_ARGUMENT, "shift out of range in a plan's size expression");
+  return bits;
 }
 
 int64_t binary(Expr::Op op, int64_t a, int64_t b) {
   switch (op) {
     case Expr::kAdd:
-      return a + b;
+      return add(a, b);
     case Expr::kSub:
-      return a - b;
+      return subtract(a, b);
     case Expr::kMul:
-      return a * b;
+      return multiply(a, b);
     case Expr::kFloorDiv:
       return floor_div(a, b);
     case Expr::kMod:
-      return a - floor_div(a, b) * b;
+      return modulo(a, b);
     case Expr::kCeilDiv:
-      return -floor_div(-a, b);
+      return subtract(0, floor_div(subtract(0, a), b));
     case Expr::kMin:
       return std::min(a, b);
     case Expr::kMax:
@@ -64,9 +83,9 @@ int64_t binary(Expr::Op op, int64_t a, int64_t b) {
     case Expr::kPow:
       return power(a, b);
     case Expr::kShiftLeft:
-      return static_cast<int64_t>(static_cast<uint64_t>(a) << b);
+      return wrap(static_cast<uint64_t>(a) << shift_amount(b));
     case Expr::kShiftRight:
-      return a >> b;
+      return a >> shift_amount(b);
     case Expr::kBitAnd:
       return a & b;
     default:
@@ -143,7 +162,7 @@ class Reader {
   void each(std::vector<T>& items, Read&& read) {
     const uint32_t count = u32();
     if (static_cast<size_t>(end_ - data_) < count) invalid("truncated list");
-    items.reserve(count);
+    items.reserve(std::min(count, 1024u));  // a damaged count must not take much memory
     for (uint32_t i = 0; i < count; ++i) items.push_back(read());
   }
 
@@ -176,9 +195,16 @@ class Reader {
     s.input = u32();
     s.dim = u32();
     s.derived = expr();
-    if (s.source == Symbol::kDerived ? s.derived.code.empty() : s.input >= plan.inputs.size()) invalid("symbol");
+    if (s.source == Symbol::kDerived ? s.derived.code.empty() : !is_input(plan, s)) invalid("symbol");
     integer_.push_back(s.source != Symbol::kFloat);
     return s;
+  }
+
+  static bool is_input(const Plan& plan, const Symbol& s) {
+    const uint8_t expected = s.source == Symbol::kInt     ? Plan::kIntInput
+                             : s.source == Symbol::kFloat ? Plan::kFloatInput
+                                                          : Plan::kTensorInput;
+    return s.input < plan.inputs.size() && plan.inputs[s.input] == expected;
   }
 
   uint32_t buffer() { return bounded(u32(), buffers_, "buffer number"); }
@@ -206,7 +232,8 @@ class Reader {
     return a;
   }
 
-  CallArgument call_argument() {
+  CallArgument call_argument(int depth = 0) {
+    if (depth > kMaximumNesting) invalid("lists nested too deeply");
     CallArgument a;
     a.kind = static_cast<CallArgument::Kind>(bounded(u8(), CallArgument::kMemoryFormat + 1u, "call argument kind"));
     switch (a.kind) {
@@ -226,7 +253,7 @@ class Reader {
         a.text = text();
         break;
       case CallArgument::kList:
-        each(a.list, [&] { return call_argument(); });
+        each(a.list, [&] { return call_argument(depth + 1); });
         break;
       default:
         a.value = fixed<int64_t>();
@@ -288,6 +315,65 @@ class Reader {
   std::vector<bool> integer_;
 };
 
+/// Follows the buffers through the steps: whatever a step or an output touches must exist by then, because a kernel
+/// given no memory would take the process down.
+class Lifetimes {
+ public:
+  explicit Lifetimes(const Plan& plan) : plan_(plan), exists_(plan.buffer_count, false) {
+    for (size_t i = 0; i < plan.inputs.size(); ++i) exists_[i] = plan.inputs[i] == Plan::kTensorInput;
+  }
+
+  void check() {
+    for (const Step& step : plan_.steps) follow(step);
+    for (const Output& output : plan_.outputs) {
+      if (output.kind == Output::kTensor) need(output.view.buffer);
+    }
+  }
+
+ private:
+  void follow(const Step& step) {
+    switch (step.kind) {
+      case Step::kAllocate:
+        need_intermediate(step.buffer);
+        exists_[step.buffer] = true;
+        return;
+      case Step::kFree:
+        need_intermediate(step.buffer);
+        exists_[step.buffer] = false;
+        return;
+      case Step::kLaunch:
+        for (const Argument& argument : step.arguments) {
+          if (argument.kind == Argument::kPointer) need(argument.buffer);
+        }
+        return;
+      case Step::kCall:
+        for (const CallArgument& argument : step.call_arguments) need(argument);
+        for (const ViewSpec& view : step.results) need(view.buffer);
+        return;
+      case Step::kSeeds:
+        return need(step.buffer);
+      case Step::kCopy:
+        need(step.buffer);
+        need(step.target);
+        return;
+    }
+  }
+
+  void need(uint32_t buffer) const {
+    if (!exists_[buffer]) invalid("buffer " + std::to_string(buffer) + " is used while it does not exist");
+  }
+  void need(const CallArgument& argument) const {
+    if (argument.kind == CallArgument::kTensor) need(argument.tensor.buffer);
+    for (const CallArgument& item : argument.list) need(item);
+  }
+  void need_intermediate(uint32_t buffer) const {
+    if (buffer < plan_.inputs.size()) invalid("an input is allocated or freed");
+  }
+
+  const Plan& plan_;
+  std::vector<bool> exists_;
+};
+
 }  // namespace
 
 uint32_t element_size(DType dtype) {
@@ -319,7 +405,7 @@ uint32_t element_size(DType dtype) {
   throw Error(OB_INVALID_ARGUMENT, "element type " + std::to_string(static_cast<int>(dtype)) + " is not supported");
 }
 
-int64_t evaluate(const Expr& expr, const Scalar* symbols) {
+int64_t evaluate_code(const Expr& expr, const Scalar* symbols) {
   int64_t stack[kMaximumStack];
   int top = -1;
   for (const Expr::Code& code : expr.code) {
@@ -359,6 +445,7 @@ std::shared_ptr<const Plan> Plan::parse(const void* data, size_t bytes) {
   if (std::memcmp(digest.data(), cursor + 20, kDigestBytes) != 0) invalid("wrong checksum");
   auto plan = std::make_shared<Plan>();
   Reader(cursor + kHeader, length).plan(*plan);
+  Lifetimes(*plan).check();
   return plan;
 }
 

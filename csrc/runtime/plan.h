@@ -71,8 +71,16 @@ union Scalar {
   int64_t i;
   double d;
 };
-/// Value of an expression. Integer symbols only.
-int64_t evaluate(const Expr& expr, const Scalar* symbols);
+
+int64_t evaluate_code(const Expr& expr, const Scalar* symbols);
+
+/// Value of an expression (0 if it is empty). Arithmetic wraps around. Integer symbols only. Throws
+/// Error(OB_INVALID_ARGUMENT) for a division by zero and for a power or shift out of range.
+inline int64_t evaluate(const Expr& expr, const Scalar* symbols) {
+  if (expr.code.size() != 1) return evaluate_code(expr, symbols);
+  const Expr::Code& code = expr.code.front();
+  return code.op == Expr::kConst ? code.immediate : symbols[code.immediate].i;
+}
 
 /// Where a symbol's value comes from, in terms of the plan's inputs.
 struct Symbol {

@@ -6,45 +6,79 @@
 
 namespace outboard {
 
+void refuse_in_forked_child() {
+  if (!in_forked_child.load(std::memory_order_relaxed)) return;
+  throw Error(OB_DEVICE_LOST,
+              "the device cannot be used in a forked subprocess: its driver was initialized in the parent. Start "
+              "workers with the 'spawn' start method (torch.multiprocessing.set_start_method('spawn')).");
+}
+
+void throw_failure(const ob_driver& driver, ob_status status, const char* what) {
+  const char* text = driver.last_error();
+  const std::string message = std::string(what) + " failed: " + (text != nullptr ? text : "no details");
+  if (status == OB_OUT_OF_MEMORY) throw OutOfMemoryError(message);
+  throw Error(status, message);
+}
+
 Stream::Stream(Device& device, int64_t id) : device_(device), id_(id) {
   check(device.driver(), device.driver().stream_create(device.handle(), &handle_), "creating a stream");
 }
 
+void Stream::submitted(ob_status status, const char* what) {
+  submitted_.fetch_add(1, std::memory_order_release);  // a failed command may have left something in the queue
+  check(device_.driver(), status, what);
+}
+
+bool Stream::idle() const {
+  return finished_.load(std::memory_order_acquire) >= submitted_.load(std::memory_order_acquire);
+}
+
+void Stream::finished(uint64_t count) {
+  uint64_t known = finished_.load(std::memory_order_relaxed);
+  while (known < count && !finished_.compare_exchange_weak(known, count, std::memory_order_acq_rel)) {
+  }
+}
+
 void Stream::launch(ob_kernel kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
                     uint32_t count) {
-  outstanding_.store(true, std::memory_order_release);
-  check(device_.driver(), device_.driver().launch(handle_, kernel, global, local, arguments, count),
-        "launching a kernel");
+  refuse_in_forked_child();
+  submitted(device_.driver().launch(handle_, kernel, global, local, arguments, count), "launching a kernel");
 }
 
 void Stream::copy(ob_copy_kind kind, uint64_t dst, uint64_t src, uint64_t bytes) {
+  refuse_in_forked_child();
   if (bytes == 0) return;
-  outstanding_.store(true, std::memory_order_release);
-  check(device_.driver(), device_.driver().copy(handle_, kind, dst, src, bytes), "copying memory");
+  submitted(device_.driver().copy(handle_, kind, dst, src, bytes), "copying memory");
 }
 
 void Stream::fill(ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64_t bytes) {
+  refuse_in_forked_child();
   if (bytes == 0) return;
-  outstanding_.store(true, std::memory_order_release);
-  check(device_.driver(), device_.driver().fill(handle_, dst, pattern, pattern_size, bytes), "filling memory");
+  submitted(device_.driver().fill(handle_, dst, pattern, pattern_size, bytes), "filling memory");
 }
 
 void Stream::wait(const Event& event) {
+  refuse_in_forked_child();
   if (!event.recorded()) return;
-  outstanding_.store(true, std::memory_order_release);
-  check(device_.driver(), device_.driver().stream_wait_event(handle_, event.handle()), "waiting for an event");
+  submitted(device_.driver().stream_wait_event(handle_, event.handle()), "waiting for an event");
 }
 
 void Stream::synchronize() {
-  if (!outstanding_.exchange(false, std::memory_order_acq_rel)) return;
+  refuse_in_forked_child();
+  const uint64_t count = submitted_.load(std::memory_order_acquire);
+  if (finished_.load(std::memory_order_acquire) >= count) return;
   const ob_status status = device_.driver().stream_wait(handle_, 1);
+  finished(count);  // after an error too: it is reported once, and the stream stays usable
   check(device_.driver(), status, "synchronizing a stream");
 }
 
 bool Stream::query() {
-  if (!outstanding_.load(std::memory_order_acquire)) return true;
+  refuse_in_forked_child();
+  if (idle()) return true;
+  const uint64_t count = submitted_.load(std::memory_order_acquire);
   const ob_status status = device_.driver().stream_wait(handle_, 0);
   if (status == OB_NOT_READY) return false;
+  finished(count);
   check(device_.driver(), status, "querying a stream");
   return true;
 }
@@ -55,22 +89,28 @@ void Stream::run_on_host(const std::function<void()>& function) {
 }
 
 Event::Event(Device& device) : device_(device) {
+  refuse_in_forked_child();
   check(device.driver(), device.driver().event_create(device.handle(), &handle_), "creating an event");
 }
 
-Event::~Event() { device_.driver().event_destroy(handle_); }
+Event::~Event() {
+  if (!in_forked_child.load(std::memory_order_relaxed)) device_.driver().event_destroy(handle_);
+}
 
 void Event::record(Stream& stream) {
+  refuse_in_forked_child();
   check(device_.driver(), device_.driver().event_record(handle_, stream.handle()), "recording an event");
   recorded_ = true;
 }
 
 void Event::synchronize() {
+  refuse_in_forked_child();
   if (!recorded_) return;
   check(device_.driver(), device_.driver().event_wait(handle_, 1), "waiting for an event");
 }
 
 bool Event::query() {
+  refuse_in_forked_child();
   if (!recorded_) return true;
   const ob_status status = device_.driver().event_wait(handle_, 0);
   if (status == OB_NOT_READY) return false;
@@ -79,6 +119,7 @@ bool Event::query() {
 }
 
 double Event::elapsed_ms(const Event& end) const {
+  refuse_in_forked_child();
   if (!recorded_ || !end.recorded_) {
     throw Error(OB_INVALID_ARGUMENT, "both events must be recorded before the time between them can be taken");
   }

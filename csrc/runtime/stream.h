@@ -13,7 +13,7 @@ class Device;
 class Event;
 
 /// An in-order queue of a device. All methods may be called from several threads.
-/// Every method throws Error when the driver reports one.
+/// Every method throws Error when the driver reports one, and in a forked child.
 class Stream {
  public:
   Stream(Device& device, int64_t id);
@@ -36,10 +36,17 @@ class Stream {
   void run_on_host(const std::function<void()>& function);
 
  private:
+  void submitted(ob_status status, const char* what);
+  bool idle() const;
+  void finished(uint64_t count);
+
   Device& device_;
   int64_t id_;
   ob_stream handle_ = nullptr;
-  std::atomic<bool> outstanding_{false};
+  // Commands handed to the driver, and how many of them are known to be finished. A command is counted after the
+  // driver has it: a wait that begins at count n covers at least the first n.
+  std::atomic<uint64_t> submitted_{0};
+  std::atomic<uint64_t> finished_{0};
 };
 
 /// A point in a stream, with a timestamp.
@@ -62,7 +69,7 @@ class Event {
  private:
   Device& device_;
   ob_event handle_ = nullptr;
-  bool recorded_ = false;
+  std::atomic<bool> recorded_{false};
 };
 
 }  // namespace outboard

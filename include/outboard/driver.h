@@ -34,13 +34,13 @@ extern "C" {
 
 typedef enum ob_status {
   OB_OK = 0,
-  OB_NOT_READY = 1,          /* a non-blocking wait found unfinished work; not an error */
-  OB_INVALID_ARGUMENT = 2,   /* a handle, size or name the driver does not accept */
-  OB_OUT_OF_MEMORY = 3,      /* device or pinned memory exhausted; the caller may free and retry */
-  OB_UNSUPPORTED = 4,        /* the device cannot do this */
-  OB_BUILD_FAILED = 5,       /* the compiler refused a program; last_error holds its log */
-  OB_DEVICE_LOST = 6,        /* the device failed; every later call on it fails the same way */
-  OB_INTERNAL = 7            /* anything else */
+  OB_NOT_READY = 1,        /* a non-blocking wait found unfinished work; not an error */
+  OB_INVALID_ARGUMENT = 2, /* a handle, size or name the driver does not accept */
+  OB_OUT_OF_MEMORY = 3,    /* device or pinned memory exhausted; the caller may free and retry */
+  OB_UNSUPPORTED = 4,      /* the device cannot do this */
+  OB_BUILD_FAILED = 5,     /* the compiler refused a program; last_error holds its log */
+  OB_DEVICE_LOST = 6,      /* the device failed; every later call on it fails the same way */
+  OB_INTERNAL = 7          /* anything else */
 } ob_status;
 
 typedef struct ob_device_t* ob_device;
@@ -57,24 +57,24 @@ typedef enum ob_device_type { OB_DEVICE_CPU = 0, OB_DEVICE_GPU = 1, OB_DEVICE_AC
 /* What a device can do. Filled by device_properties; the caller sets struct_size first. */
 typedef struct ob_device_properties {
   size_t struct_size;
-  char name[256];            /* out: what a user calls it */
-  char vendor[128];          /* out */
-  char driver_version[256];  /* out */
-  char dialect[32];          /* out: language of programs: "opencl-c", "cuda-c"; "" without a compiler */
-  char cache_key[256];       /* out: changes whenever a program binary made before is no longer valid */
-  ob_device_type type;       /* out */
-  uint32_t compute_units;    /* out */
+  char name[256];               /* out: what a user calls it */
+  char vendor[128];             /* out */
+  char driver_version[256];     /* out */
+  char dialect[32];             /* out: language of programs: "opencl-c", "cuda-c"; "" without a compiler */
+  char cache_key[256];          /* out: changes whenever a program binary made before is no longer valid */
+  ob_device_type type;          /* out */
+  uint32_t compute_units;       /* out */
   uint32_t max_work_group_size; /* out */
-  uint32_t sub_group_size;   /* out: 1 where there are no sub-groups */
-  uint32_t vector_width;     /* out: preferred float lanes per work-item; 1 on SIMT devices */
-  uint64_t total_memory;     /* out: bytes */
-  uint64_t max_allocation;   /* out: bytes in one allocation */
-  uint64_t local_memory;     /* out: bytes per work-group */
-  uint64_t alignment;        /* out: bytes every allocation is aligned to */
-  uint8_t host_accessible;   /* out: 1 if the host may dereference an ob_ptr while the device is idle */
-  uint8_t has_fp16;          /* out: arithmetic in half precision */
-  uint8_t has_fp64;          /* out */
-  uint8_t has_int64_atomics; /* out */
+  uint32_t sub_group_size;      /* out: 1 where there are no sub-groups */
+  uint32_t vector_width;        /* out: preferred float lanes per work-item; 1 on SIMT devices */
+  uint64_t total_memory;        /* out: bytes */
+  uint64_t max_allocation;      /* out: bytes in one allocation */
+  uint64_t local_memory;        /* out: bytes per work-group */
+  uint64_t alignment;           /* out: bytes every allocation is aligned to */
+  uint8_t host_accessible;      /* out: 1 if the host may dereference an ob_ptr while the device is idle */
+  uint8_t has_fp16;             /* out: arithmetic in half precision */
+  uint8_t has_fp64;             /* out */
+  uint8_t has_int64_atomics;    /* out */
 } ob_device_properties;
 
 typedef enum ob_copy_kind { OB_HOST_TO_DEVICE = 0, OB_DEVICE_TO_HOST = 1, OB_DEVICE_TO_DEVICE = 2 } ob_copy_kind;

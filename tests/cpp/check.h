@@ -59,20 +59,20 @@ inline int run_all() {
 
 }  // namespace check
 
-#define TEST(name)                                              \
-  static void test_##name();                                    \
+#define TEST(name)                                                  \
+  static void test_##name();                                        \
   static const check::Register register_##name(#name, test_##name); \
   static void test_##name()
 #define CHECK(condition) \
   if (!(condition)) check::fail(__FILE__, __LINE__, #condition)
 #define CHECK_EQ(a, b) check::equal((a), (b), #a " == " #b, __FILE__, __LINE__)
-#define CHECK_THROWS(expression, type)                                                    \
-  do {                                                                                    \
-    bool thrown = false;                                                                  \
-    try {                                                                                 \
-      expression;                                                                         \
-    } catch (const type&) {                                                               \
-      thrown = true;                                                                      \
-    }                                                                                     \
-    if (!thrown) check::fail(__FILE__, __LINE__, #expression " did not throw " #type);    \
+#define CHECK_THROWS(expression, type)                                                 \
+  do {                                                                                 \
+    bool thrown = false;                                                               \
+    try {                                                                              \
+      expression;                                                                      \
+    } catch (const type&) {                                                            \
+      thrown = true;                                                                   \
+    }                                                                                  \
+    if (!thrown) check::fail(__FILE__, __LINE__, #expression " did not throw " #type); \
   } while (false)

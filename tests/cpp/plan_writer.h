@@ -54,13 +54,14 @@ inline std::string scale_plan() {
   using outboard::Argument;
   using outboard::Expr;
   PlanWriter w;
-  w.u32(2).u8(0).u8(2);                                                  // inputs: tensor, float
-  w.u32(2).u8(0).u32(0).u32(0).expr({}).u8(4).u32(1).u32(0).expr({});    // symbols: size(0, 0), float(1)
+  w.u32(2).u8(0).u8(2);                                                    // inputs: tensor, float
+  w.u32(2).u8(0).u32(0).u32(0).expr({}).u8(4).u32(1).u32(0).expr({});      // symbols: size(0, 0), float(1)
   w.u32(1).expr({{Expr::kSymbol, 0}, {Expr::kConst, 1}, {Expr::kNe, 0}});  // guard: n != 1
-  w.u32(3);                                                              // buffers
+  w.u32(3);                                                                // buffers
   w.u32(1)
-      .text("__kernel void scale(__global const float* x, __global float* y, long n, float a) {"
-            " long i = get_global_id(0); if (i < n) y[i] = a * x[i] + 1.0f; }")
+      .text(
+          "__kernel void scale(__global const float* x, __global float* y, long n, float a) {"
+          " long i = get_global_id(0); if (i < n) y[i] = a * x[i] + 1.0f; }")
       .text("");
   w.u32(1).u32(0).text("scale");
   w.u32(2);

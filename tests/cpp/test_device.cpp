@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -14,8 +15,6 @@
 #include "runtime/device.h"
 #include "runtime/error.h"
 #include "runtime/executor.h"
-
-#include <dlfcn.h>
 
 /// The runtime on real OpenCL devices, with failures injected between it and the driver.
 /// Arguments come from CMake: OUTBOARD_TEST_DRIVER is the fault-injecting driver's path.

@@ -82,8 +82,8 @@ TEST(indices_out_of_range_are_rejected) {
 }
 
 TEST(unbalanced_expressions_are_rejected) {
-  for (const PlanWriter::Code& code : std::vector<PlanWriter::Code>{
-           {{Expr::kAdd, 0}}, {{Expr::kConst, 1}, {Expr::kConst, 2}}, {{Expr::kSymbol, 0}}}) {
+  for (const PlanWriter::Code& code :
+       std::vector<PlanWriter::Code>{{{Expr::kAdd, 0}}, {{Expr::kConst, 1}, {Expr::kConst, 2}}, {{Expr::kSymbol, 0}}}) {
     PlanWriter w;
     w.u32(0).u32(0).u32(1).expr(code).u32(0).u32(0).u32(0).u32(0).u32(0);
     const std::string bytes = w.finish();

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <type_traits>
+
+namespace outboard {
+
+/// An array whose length is fixed when it is made: the first `N` elements need no heap. For the paths that run on
+/// every operator. Elements start as zeros.
+template <typename T, size_t N>
+class SmallArray {
+  static_assert(std::is_trivially_copyable_v<T>, "elements are copied as bytes");
+
+ public:
+  SmallArray() = default;
+  explicit SmallArray(size_t size) : size_(size) {
+    if (size > N) heap_ = std::make_unique<T[]>(size);
+    if (size <= N) std::fill_n(inline_, size, T{});
+  }
+  SmallArray(std::initializer_list<T> items) : SmallArray(items.size()) {
+    std::copy(items.begin(), items.end(), data());
+  }
+  SmallArray(const SmallArray& other) : SmallArray(other.size_) { std::copy_n(other.data(), size_, data()); }
+  SmallArray(SmallArray&& other) noexcept : size_(other.size_), heap_(std::move(other.heap_)) {
+    if (heap_ == nullptr) std::copy_n(other.inline_, size_, inline_);
+    other.size_ = 0;
+  }
+  SmallArray& operator=(SmallArray other) noexcept {
+    size_ = other.size_;
+    heap_ = std::move(other.heap_);
+    if (heap_ == nullptr) std::copy_n(other.inline_, size_, inline_);
+    return *this;
+  }
+
+  size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  T* data() { return heap_ != nullptr ? heap_.get() : inline_; }
+  const T* data() const { return heap_ != nullptr ? heap_.get() : inline_; }
+  T& operator[](size_t i) { return data()[i]; }
+  const T& operator[](size_t i) const { return data()[i]; }
+  T* begin() { return data(); }
+  T* end() { return data() + size_; }
+  const T* begin() const { return data(); }
+  const T* end() const { return data() + size_; }
+
+ private:
+  size_t size_ = 0;
+  std::unique_ptr<T[]> heap_;
+  T inline_[N];
+};
+
+/// Sizes or strides of a tensor.
+using Dims = SmallArray<int64_t, 6>;
+
+}  // namespace outboard
