@@ -116,8 +116,11 @@ class EagerCall {
     if (op_.out_variant && resize_outputs()) return select();
     state().misses.fetch_add(1, std::memory_order_relaxed);
     TORCH_CHECK(state().compiler != nullptr, "Outboard's compiler is not installed: import outboard first");
-    if (unknown && load()) return true;
-    if (loaded_bake_) return select();
+    if (unknown) {
+      const Loaded loaded = load();
+      if (loaded == Loaded::kPlan) return true;
+      if (loaded == Loaded::kBake) return select();
+    }
     const Compiled compiled = state().compiler->compile(op_, disk_key(), arguments(), bake_);
     if (compiled.verdict == Compiled::kPlan) {
       rehearse_on_cpu(op_, arguments());
@@ -132,14 +135,15 @@ class EagerCall {
     return entry.bake ? select() : false;
   }
 
-  /// Takes what the disk cache holds. True if a plan of it applies.
-  bool load() {
+  enum class Loaded { kNothing, kPlan, kBake };
+
+  /// Takes what the disk cache holds: a plan that applies, or the word that scalar values belong to the signature.
+  Loaded load() {
     const auto [bake, plans] = state().compiler->load(disk_key());
-    if (bake) {
+    if (bake && !bake_) {
       std::unique_lock lock(state().mutex);
       state().entries[key_].bake = true;
-      loaded_bake_ = true;
-      return false;
+      return Loaded::kBake;
     }
     bool found = false;
     for (const std::string& bytes : plans) {
@@ -148,7 +152,7 @@ class EagerCall {
       executable_ = executable;
       found = true;
     }
-    return found;
+    return found ? Loaded::kPlan : Loaded::kNothing;
   }
 
   bool adopt(const std::string& bytes) {
@@ -288,7 +292,7 @@ class EagerCall {
   const size_t first_;
   CurrentOperator scope_;
   c10::DeviceIndex device_ = -1;
-  bool bake_ = false, loaded_bake_ = false;
+  bool bake_ = false;
   std::string key_;
   CallSignature signature_;
   std::vector<Scalar> symbols_;
