@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from . import conv, gemm, scan, sort
+from . import conv, gemm, pool, scan, sort, upsample
 
 if TYPE_CHECKING:
     from ..builder import PlanBuilder
@@ -34,6 +34,54 @@ _FAMILIES: dict[Lowering, tuple[str, ...]] = {
     gemm.lower_linear: ("linear",),
     conv.lower_convolution: ("convolution", "convolution_overrideable"),
     conv.lower_backward: ("convolution_backward", "convolution_backward_overrideable"),
+    pool.lower_average: (
+        "avg_pool1d",
+        "avg_pool2d",
+        "avg_pool3d",
+        "avg_pool2d_backward",
+        "avg_pool3d_backward",
+    ),
+    pool.lower_adaptive_average: (
+        "_adaptive_avg_pool2d",
+        "_adaptive_avg_pool3d",
+        "_adaptive_avg_pool2d_backward",
+        "_adaptive_avg_pool3d_backward",
+    ),
+    pool.lower_maximum: (
+        "max_pool2d_with_indices",
+        "max_pool3d_with_indices",
+        "adaptive_max_pool2d",
+        "adaptive_max_pool3d",
+    ),
+    pool.lower_maximum_backward: (
+        "max_pool2d_with_indices_backward",
+        "max_pool3d_with_indices_backward",
+        "adaptive_max_pool2d_backward",
+        "adaptive_max_pool3d_backward",
+        "fractional_max_pool2d_backward",
+        "fractional_max_pool3d_backward",
+    ),
+    pool.lower_replication_backward: (
+        "replication_pad1d_backward",
+        "replication_pad2d_backward",
+        "replication_pad3d_backward",
+    ),
+    upsample.lower: tuple(
+        f"{name}{suffix}"
+        for name in (
+            "upsample_nearest1d",
+            "upsample_nearest2d",
+            "upsample_nearest3d",
+            "_upsample_nearest_exact1d",
+            "_upsample_nearest_exact2d",
+            "_upsample_nearest_exact3d",
+            "upsample_linear1d",
+            "upsample_bilinear2d",
+            "upsample_bicubic2d",
+            "upsample_trilinear3d",
+        )
+        for suffix in ("", "_backward")
+    ),
 }
 
 #: Operator without namespace and overload -> its lowering.

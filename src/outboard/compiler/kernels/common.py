@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 import torch
-from torch.utils._sympy.functions import FloorDiv, Max, Min
+from torch.utils._sympy import functions
 
 from .. import plan as p
 from ..builder import PlanBuilder, Size, TensorArg
@@ -93,7 +93,8 @@ OB_DEVICE void ob_store_bfloat16(OB_GLOBAL ushort* p, long i, float v) {
 #: How work-items share a range: contiguous chunks suit a CPU's caches, a grid stride suits coalescing.
 _CHUNK_LOOP = r"""
 #define OB_FOR(i, count) \
-  for (long i = (count) * OB_ITEM_ID(0) / OB_ITEM_COUNT(0), i##_end = (count) * (OB_ITEM_ID(0) + 1) / OB_ITEM_COUNT(0); \
+  for (long i = (count) * OB_ITEM_ID(0) / OB_ITEM_COUNT(0),                      \
+            i##_end = (count) * (OB_ITEM_ID(0) + 1) / OB_ITEM_COUNT(0);             \
        i < i##_end; ++i)
 """
 _GRID_LOOP = r"""
@@ -210,15 +211,33 @@ def wrap_dim(dim: object, rank: int) -> int | None:
     return value % rank
 
 
+def floor_div(numerator: Size, denominator: Size) -> Size:
+    """``floor(numerator / denominator)``."""
+    quotient: Size = functions.FloorDiv(sympy.sympify(numerator), sympy.sympify(denominator))
+    return quotient
+
+
+def smaller(a: Size, b: Size) -> Size:
+    """The smaller of two sizes."""
+    result: Size = functions.Min(sympy.sympify(a), sympy.sympify(b))  # type: ignore[no-untyped-call]
+    return result
+
+
+def larger(a: Size, b: Size) -> Size:
+    """The larger of two sizes."""
+    result: Size = functions.Max(sympy.sympify(a), sympy.sympify(b))  # type: ignore[no-untyped-call]
+    return result
+
+
 def ceil_div(numerator: Size, denominator: Size) -> Size:
     """``ceil(numerator / denominator)`` of non-negative integers."""
-    return FloorDiv(sympy.sympify(numerator) + denominator - 1, sympy.sympify(denominator))
+    return floor_div(sympy.sympify(numerator) + denominator - 1, denominator)
 
 
 def parity(count: Size) -> Size:
     """``count % 2`` of a non-negative integer."""
     count = sympy.sympify(count)
-    return count - 2 * FloorDiv(count, sympy.Integer(2))
+    return count - 2 * floor_div(count, 2)
 
 
 def product(sizes: Sequence[Size]) -> Size:
@@ -313,18 +332,16 @@ def launch_items(
     builder: PlanBuilder, kernel: int, count: Size, arguments: Sequence[p.Argument], grain: int = 512
 ) -> None:
     """Launches a kernel that shares ``count`` items with ``OB_FOR``; ``grain`` items are worth a work-item on a CPU."""
-    count = sympy.sympify(count)
     if builder.target.is_cpu:
-        items = Min(ceil_div(count, grain), sympy.Integer(16 * builder.target.compute_units))
-        builder.launch(kernel, (Max(sympy.Integer(1), items),), arguments, (1, 1, 1))
+        items = smaller(ceil_div(count, grain), 16 * builder.target.compute_units)
+        builder.launch(kernel, (larger(1, items),), arguments, (1, 1, 1))
         return
-    groups = Max(sympy.Integer(1), Min(ceil_div(count, SIMT_LOCAL), sympy.Integer(65535)))
-    builder.launch(kernel, (groups * SIMT_LOCAL,), arguments, (SIMT_LOCAL, 1, 1))
+    launch_groups(builder, kernel, ceil_div(count, SIMT_LOCAL), arguments, SIMT_LOCAL)
 
 
 def launch_groups(builder: PlanBuilder, kernel: int, count: Size, arguments: Sequence[p.Argument], local: int) -> None:
     """Launches at least one and at most 65535 groups of ``local`` work-items that stride over ``count`` pieces."""
-    groups = Max(sympy.Integer(1), Min(sympy.sympify(count), sympy.Integer(65535)))
+    groups = larger(1, smaller(count, 65535))
     builder.launch(kernel, (groups * local,), arguments, (local, 1, 1))
 
 

@@ -18,7 +18,6 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import sympy
-import torch
 
 from ..builder import PlanBuilder, Size, TensorArg
 from . import common, engine
@@ -238,7 +237,7 @@ class _Convolution:
 
     @property
     def y_channels(self) -> Size:
-        return common.FloorDiv(sympy.sympify(self.weight.sizes[0]), sympy.sympify(self.groups))
+        return common.floor_div(self.weight.sizes[0], self.groups)
 
     @property
     def taps(self) -> Size:
@@ -264,12 +263,12 @@ class _Convolution:
         """Appends: the weight from x and y."""
         k = self.images * common.product(self.y.sizes[2:])
         most = builder.target.compute_units if builder.target.is_cpu else 16
-        part_count = common.Max(_ONE, common.Min(common.ceil_div(k, 1024), sympy.Integer(most)))
+        part_count = common.larger(1, common.smaller(common.ceil_div(k, 1024), most))
         part = common.ceil_div(k, part_count)
         count = self.weight.numel()
         accumulate = engine.accumulator(self.weight.dtype)
         width = 8 if accumulate == "double" else 4
-        nbytes = common.Max(_ONE, sympy.sympify(part_count * count * width))
+        nbytes = common.larger(1, part_count * count * width)
         parts = builder.allocate(nbytes)
         n = self.x_channels * self.taps
         self._product(

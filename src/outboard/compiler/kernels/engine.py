@@ -20,9 +20,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-import sympy
 import torch
-from torch.utils._sympy.functions import Max
 
 from .. import plan as p
 from ..builder import PlanBuilder, Size
@@ -295,7 +293,7 @@ class Product:
         packed = []
         for entry, panels, panel_width in (("pack_a", m_panels, shape.rows), ("pack_b", n_panels, shape.columns)):
             nbytes = self.batches * panels * self.k * panel_width * width
-            buffer = builder.allocate(Max(sympy.Integer(width), sympy.sympify(nbytes)))
+            buffer = builder.allocate(common.larger(width, nbytes))
             pieces = self.batches * panels * common.ceil_div(self.k, _K_CHUNK)
             arguments = [builder.pointer(buffer), *counts, *self.arguments]
             common.launch_items(builder, builder.kernel(text, entry), pieces, arguments, grain=1)

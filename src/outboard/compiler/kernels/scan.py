@@ -43,7 +43,9 @@ OB_DEVICE ACC log_add_exp(ACC x, ACC y) {
 
 #ifdef WITH_INDEX
 #define INDEX_PARAMETER , OB_GLOBAL long* indices, const long indices_stride
-#define EMIT(j, s) OUT_STORE(out, out_row + (j) * out_stride, (s).v); indices[indices_row + (j) * indices_stride] = (s).i
+#define EMIT(j, s) \
+  OUT_STORE(out, out_row + (j) * out_stride, (s).v); \
+  indices[indices_row + (j) * indices_stride] = (s).i
 #else
 #define INDEX_PARAMETER
 #define EMIT(j, s) OUT_STORE(out, out_row + (j) * out_stride, (s).v)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import sympy
 import torch
-from torch.utils._sympy.functions import Max, Min
 
 from ..builder import PlanBuilder, Size, TensorArg
 from . import common
@@ -299,7 +298,7 @@ def _sort_rows(builder: PlanBuilder, tensor: TensorArg, dim: int, descending: bo
     rows = common.Rows(common.without(tensor.sizes, dim), {"in": common.without(tensor.strides, dim)})
     n = common.size_at(tensor, dim)
     item_bytes = 16 if _is_wide(tensor.dtype) else 8
-    nbytes = Max(sympy.Integer(1), sympy.sympify(rows.count * n * item_bytes))
+    nbytes = common.larger(1, rows.count * n * item_bytes)
     even, odd = builder.allocate(nbytes), builder.allocate(nbytes)
     block = _CPU_BLOCK if cpu else _SIMT_BLOCK
     text = _program(builder, tensor, rows, _SORT)
@@ -331,7 +330,7 @@ def _merge(builder: PlanBuilder, kernel: int, even: int, odd: int, n: Size, rows
     source, target = even, odd
     while width < longest:
         # 1 if the row is longer than the runs so far, else 0: the pass runs on all pieces or on none.
-        needed = Min(sympy.Integer(1), common.FloorDiv(sympy.sympify(n) - 1, sympy.Integer(width)))
+        needed = common.smaller(1, common.floor_div(sympy.sympify(n) - 1, width))
         pieces = rows * common.ceil_div(n, share) * needed
         parity = parity + needed
         arguments = [

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Interpolation: nearest, linear, bilinear, bicubic and trilinear, forward and backward."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..builder import PlanBuilder
+from . import common, planes
+from .pool import spatial_rank
+
+if TYPE_CHECKING:
+    from ..calls import ExternCall
+
+_TAPS = r"""
+/* The places of an axis of `from` elements that make up place `i` of `to`, and their weights. `given` is the scale
+   factor the user named, or 0. */
+OB_DEVICE ACC source_scale(long from, long to, ACC given) {
+  if (ALIGN) return to > 1 ? (ACC)(from - 1) / (ACC)(to - 1) : (ACC)0;
+  return given > 0 ? (ACC)1 / given : (ACC)from / (ACC)to;
+}
+OB_DEVICE void nearest(long i, long from, long to, ACC given, long* at, ACC* weight) {
+  const ACC scale = given > 0 ? (ACC)1 / given : (ACC)from / (ACC)to;
+  const long place = (long)floor(((ACC)i + (EXACT ? (ACC)0.5 : (ACC)0)) * scale);
+  at[0] = place < from ? place : from - 1;
+  weight[0] = 1;
+}
+OB_DEVICE void linear(long i, long from, long to, ACC given, long* at, ACC* weight) {
+  const ACC scale = source_scale(from, to, given);
+  ACC place = ALIGN ? scale * (ACC)i : scale * ((ACC)i + (ACC)0.5) - (ACC)0.5;
+  if (place < 0) place = 0;
+  long low = (long)place;
+  if (low > from - 1) low = from - 1;
+  ACC rest = place - (ACC)low;
+  rest = rest < 0 ? 0 : rest > 1 ? 1 : rest;
+  at[0] = low;
+  at[1] = low < from - 1 ? low + 1 : low;
+  weight[0] = 1 - rest;
+  weight[1] = rest;
+}
+OB_DEVICE ACC near_weight(ACC x) { return (((ACC)1.25 * x - (ACC)2.25) * x) * x + 1; }
+OB_DEVICE ACC far_weight(ACC x) { return (((ACC)-0.75 * x + (ACC)3.75) * x - 6) * x + 3; }
+OB_DEVICE void cubic(long i, long from, long to, ACC given, long* at, ACC* weight) {
+  const ACC scale = source_scale(from, to, given);
+  const ACC place = ALIGN ? scale * (ACC)i : scale * ((ACC)i + (ACC)0.5) - (ACC)0.5;
+  const ACC low = floor(place), rest = place - low;
+  for (int k = 0; k < 4; ++k) {
+    const long x = (long)low - 1 + k;
+    at[k] = x < 0 ? 0 : x > from - 1 ? from - 1 : x;
+  }
+  weight[0] = far_weight(rest + 1);
+  weight[1] = near_weight(rest);
+  weight[2] = near_weight(1 - rest);
+  weight[3] = far_weight(2 - rest);
+}
+#define SET_TAPS \
+  long zs[4], ys[4], xs[4]; ACC zw[4], yw[4], xw[4]; \
+  KIND_D(d, id, od, scale_d, zs, zw); KIND_H(h, ih, oh, scale_h, ys, yw); KIND_W(w, iw, ow, scale_w, xs, xw);
+#define EACH_TAP for (int a = 0; a < TAPS_D; ++a) for (int b = 0; b < TAPS_H; ++b) for (int e = 0; e < TAPS_W; ++e)
+"""
+_FORWARD = (
+    "SET_TAPS ACC sum = 0; EACH_TAP sum += zw[a] * yw[b] * xw[e] * (ACC)PLANE_AT(zs[a], ys[b], xs[e]); "
+    "OUT_STORE(out, to, sum);"
+)
+_BACKWARD = "SET_TAPS EACH_TAP PLANE_ADD(zs[a], ys[b], xs[e], zw[a] * yw[b] * xw[e] * gradient);"
+_KINDS = {"nearest": 1, "linear": 2, "cubic": 4}
+
+
+def _given_scales(values: dict[str, Any], spatial: int) -> list[float] | None:
+    """The scale factors that the user named, 0 for none; None if they are unknown at compile time."""
+    if "scale_factors" in values:
+        given = list(values["scale_factors"] or [None] * spatial)
+    else:
+        names = ["scales"] if spatial == 1 else [f"scales_{axis}" for axis in "dhw"[3 - spatial :]]
+        given = [values.get(name) for name in names]
+    if any(value is not None and not isinstance(value, (int, float)) for value in given):
+        return None
+    return [0.0] * (3 - spatial) + [float(value or 0.0) for value in given]
+
+
+def lower(builder: PlanBuilder, call: ExternCall) -> bool:
+    """``upsample_<kind><n>d``, its ``.vec`` overload, and its ``_backward``."""
+    values, out, spatial = common.bind(call), common.outputs(call)[0], spatial_rank(call.name)
+    scales = _given_scales(values, spatial)
+    if scales is None:
+        return False
+    kind = next(kind for kind in _KINDS if kind in call.name)
+    kinds = ["nearest"] * (3 - spatial) + [kind] * spatial
+    macros = f"#define ALIGN {int(bool(values.get('align_corners')))}\n#define EXACT {int('exact' in call.name)}\n"
+    for axis, of_axis in zip("DHW", kinds, strict=True):
+        macros += f"#define KIND_{axis} {of_axis}\n#define TAPS_{axis} {_KINDS[of_axis]}\n"
+    named = dict(zip(("scale_d", "scale_h", "scale_w"), scales, strict=True))
+    if "grad_output" in values:
+        problem = planes.Planes(out, values["grad_output"], spatial, _BACKWARD, scales=named, helpers=macros + _TAPS)
+        return problem.backward(builder)
+    source = values["self"] if "self" in values else values["input"]
+    return planes.Planes(source, out, spatial, _FORWARD, scales=named, helpers=macros + _TAPS).forward(builder)
