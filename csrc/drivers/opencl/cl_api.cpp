@@ -9,9 +9,10 @@
 namespace outboard::opencl {
 namespace {
 
+const char* chosen_library() { return std::getenv("OUTBOARD_OPENCL_LIBRARY"); }
+
 void* open_loader() {
-  const char* chosen = std::getenv("OUTBOARD_OPENCL_LIBRARY");
-  if (chosen != nullptr) return dlopen(chosen, RTLD_NOW | RTLD_GLOBAL);
+  if (chosen_library() != nullptr) return dlopen(chosen_library(), RTLD_NOW | RTLD_GLOBAL);
   for (const char* name : {"libOpenCL.so.1", "libOpenCL.so"}) {
     if (void* library = dlopen(name, RTLD_NOW | RTLD_GLOBAL)) return library;
   }
@@ -25,10 +26,11 @@ struct Loaded {
   Loaded() {
     void* library = open_loader();
     if (library == nullptr) {
-      problem =
-          "no OpenCL loader (libOpenCL.so.1) was found. Install an OpenCL runtime: on Debian and Ubuntu 'apt install "
-          "ocl-icd-libopencl1 pocl-opencl-icd', or 'pip install intel-opencl-rt intel-cmplr-lib-rt', or your GPU "
-          "vendor's driver.";
+      problem = "no OpenCL loader (" +
+                (chosen_library() != nullptr ? std::string(chosen_library()) : "libOpenCL.so.1") +
+                ") was found. Install an OpenCL runtime: on Debian and Ubuntu 'apt install "
+                "ocl-icd-libopencl1 pocl-opencl-icd', or 'pip install intel-opencl-rt intel-cmplr-lib-rt', or your GPU "
+                "vendor's driver.";
       return;
     }
 #define OUTBOARD_LOAD(name)                                               \
@@ -64,6 +66,7 @@ struct Loaded {
     OUTBOARD_LOAD(clWaitForEvents)
     OUTBOARD_LOAD(clGetEventInfo)
     OUTBOARD_LOAD(clGetEventProfilingInfo)
+    OUTBOARD_LOAD(clRetainEvent)
     OUTBOARD_LOAD(clReleaseEvent)
 #undef OUTBOARD_LOAD
   }

@@ -24,12 +24,13 @@ using cl_property = intptr_t;
 
 enum : cl_int {
   CL_SUCCESS = 0,
+  CL_DEVICE_NOT_AVAILABLE = -2,
   CL_MEM_OBJECT_ALLOCATION_FAILURE = -4,
   CL_OUT_OF_RESOURCES = -5,
   CL_OUT_OF_HOST_MEMORY = -6,
   CL_BUILD_PROGRAM_FAILURE = -11,
-  CL_COMPILE_PROGRAM_FAILURE = -15,
-  CL_PLATFORM_NOT_FOUND = -1001
+  CL_INVALID_VALUE = -30,  // this code and those below it: the caller is wrong
+  CL_INVALID_KERNEL_NAME = -46
 };
 
 enum : cl_uint {
@@ -47,9 +48,7 @@ enum : cl_uint {
   CL_DEVICE_NAME = 0x102B,
   CL_DEVICE_VENDOR = 0x102C,
   CL_DRIVER_VERSION = 0x102D,
-  CL_DEVICE_VERSION = 0x102F,
   CL_DEVICE_EXTENSIONS = 0x1030,
-  CL_DEVICE_OPENCL_C_VERSION = 0x103D,
   CL_DEVICE_SVM_CAPABILITIES = 0x1053,
   CL_QUEUE_PROPERTIES = 0x1093,
   CL_PROGRAM_BINARY_SIZES = 0x1165,
@@ -105,6 +104,7 @@ struct Api {
   cl_int (*clWaitForEvents)(cl_uint, const cl_event*);
   cl_int (*clGetEventInfo)(cl_event, cl_uint, size_t, void*, size_t*);
   cl_int (*clGetEventProfilingInfo)(cl_event, cl_uint, size_t, void*, size_t*);
+  cl_int (*clRetainEvent)(cl_event);
   cl_int (*clReleaseEvent)(cl_event);
 
   /// Opens the ICD loader (OUTBOARD_OPENCL_LIBRARY, else libOpenCL.so.1, libOpenCL.so). Returns a message that

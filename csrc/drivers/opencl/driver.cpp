@@ -28,13 +28,21 @@ struct ob_device_t {
 struct ob_stream_t {
   ob_device device;
   cl_command_queue queue;
-  std::atomic<bool> outstanding{false};
+  // Commands in the queue so far, and how many of them are known to be finished. A command is counted once it is in
+  // the queue: a wait that begins at count n covers at least the first n.
+  std::atomic<uint64_t> submitted{0};
+  std::atomic<uint64_t> finished{0};
+  std::mutex mutex;
+  cl_event probe = nullptr;  // a marker behind the first `probe_count` commands, for asking without waiting
+  uint64_t probe_count = 0;
+  cl_command_queue timer = nullptr;  // a queue with profiling that runs nothing but time stamps
 };
 
 struct ob_event_t {
   ob_device device;
   std::mutex mutex;
-  cl_event marker = nullptr;
+  cl_event marker = nullptr;  // in the stream's queue
+  cl_event stamp = nullptr;   // behind `marker`, in the timer queue
 };
 
 struct ob_kernel_t {
@@ -43,7 +51,6 @@ struct ob_kernel_t {
 };
 
 struct ob_program_t {
-  ob_device device;
   cl_program program;
   std::mutex mutex;
   std::unordered_map<std::string, std::unique_ptr<ob_kernel_t>> kernels;
@@ -63,22 +70,30 @@ ob_status fail(ob_status status, const std::string& text) {
 
 const char* meaning(cl_int code) {
   switch (code) {
+    case CL_DEVICE_NOT_AVAILABLE:
+      return "device not available";
     case CL_MEM_OBJECT_ALLOCATION_FAILURE:
       return "memory object allocation failure";
     case CL_OUT_OF_RESOURCES:
       return "out of resources";
     case CL_OUT_OF_HOST_MEMORY:
       return "out of host memory";
+    case CL_INVALID_KERNEL_NAME:
+      return "the program has no kernel of this name";
     default:
       return "see the OpenCL specification for this code";
   }
 }
 
+ob_status kind_of(cl_int code) {
+  if (code == CL_DEVICE_NOT_AVAILABLE) return OB_DEVICE_LOST;
+  if (code == CL_MEM_OBJECT_ALLOCATION_FAILURE || code == CL_OUT_OF_HOST_MEMORY) return OB_OUT_OF_MEMORY;
+  return code <= CL_INVALID_VALUE ? OB_INVALID_ARGUMENT : OB_INTERNAL;
+}
+
 ob_status status_of(cl_int code, const char* function) {
   if (code == CL_SUCCESS) return OB_OK;
-  const std::string text = std::string(function) + " returned " + std::to_string(code) + " (" + meaning(code) + ")";
-  const bool memory = code == CL_MEM_OBJECT_ALLOCATION_FAILURE || code == CL_OUT_OF_HOST_MEMORY;
-  return fail(memory ? OB_OUT_OF_MEMORY : OB_INTERNAL, text);
+  return fail(kind_of(code), std::string(function) + " returned " + std::to_string(code) + " (" + meaning(code) + ")");
 }
 
 template <typename T>
@@ -105,11 +120,15 @@ std::string platform_text(cl_platform_id id, cl_uint what) {
   return text;
 }
 
-/// How many devices OUTBOARD_NUM_DEVICES asks of one CPU device (1 if unset).
+constexpr long kMaximumParts = 64;
+
+/// How many devices OUTBOARD_NUM_DEVICES asks of one CPU device (1 if unset), or 0 if it makes no sense.
 unsigned wanted_parts() {
   const char* text = std::getenv("OUTBOARD_NUM_DEVICES");
-  const long parts = text == nullptr ? 1 : std::strtol(text, nullptr, 10);
-  return parts < 1 ? 1u : static_cast<unsigned>(parts);
+  if (text == nullptr || *text == '\0') return 1;
+  char* end = nullptr;
+  const long parts = std::strtol(text, &end, 10);
+  return *end != '\0' || parts < 1 || parts > kMaximumParts ? 0 : static_cast<unsigned>(parts);
 }
 
 /// Splits a CPU device; where its runtime cannot, the same device stands for each part.
@@ -134,6 +153,10 @@ struct Devices {
   Devices() {
     problem = Api::load(&cl);
     if (!problem.empty()) return;
+    if (wanted_parts() == 0) {
+      problem = "OUTBOARD_NUM_DEVICES must be a number from 1 to " + std::to_string(kMaximumParts);
+      return;
+    }
     cl_uint count = 0;
     if (cl->clGetPlatformIDs(0, nullptr, &count) != CL_SUCCESS || count == 0) {
       problem =
@@ -249,24 +272,55 @@ ob_status memory_free(ob_device device, ob_ptr ptr) {
   return OB_OK;
 }
 
-ob_status stream_create(ob_device device, ob_stream* stream) {
-  const cl_bitfield properties[] = {CL_QUEUE_PROPERTIES, CL_QUEUE_PROFILING_ENABLE, 0};
+ob_status create_queue(ob_device device, cl_bitfield options, cl_command_queue* queue) {
+  const cl_bitfield properties[] = {CL_QUEUE_PROPERTIES, options, 0};
   cl_int code = CL_SUCCESS;
-  cl_command_queue queue = cl->clCreateCommandQueueWithProperties(device->context, device->id, properties, &code);
-  if (queue == nullptr) return status_of(code, "clCreateCommandQueueWithProperties");
-  *stream = new ob_stream_t{device, queue};
-  return OB_OK;
+  *queue = cl->clCreateCommandQueueWithProperties(device->context, device->id, properties, &code);
+  return *queue != nullptr ? OB_OK : status_of(code, "clCreateCommandQueueWithProperties");
+}
+
+ob_status stream_create(ob_device device, ob_stream* stream) {
+  auto made = std::make_unique<ob_stream_t>();
+  made->device = device;
+  const ob_status status = create_queue(device, 0, &made->queue);
+  if (status == OB_OK) *stream = made.release();
+  return status;
+}
+
+void release(cl_event event) {
+  if (event != nullptr) cl->clReleaseEvent(event);
 }
 
 ob_status stream_destroy(ob_stream stream) {
+  release(stream->probe);
+  if (stream->timer != nullptr) cl->clReleaseCommandQueue(stream->timer);
   const cl_int code = cl->clReleaseCommandQueue(stream->queue);
   delete stream;
   return status_of(code, "clReleaseCommandQueue");
 }
 
+/// What became of a command; it counts as outstanding work even if it failed half-way.
+ob_status submitted(ob_stream stream, cl_int code, const char* function) {
+  stream->submitted.fetch_add(1, std::memory_order_release);
+  return status_of(code, function);
+}
+
+bool is_idle(ob_stream stream) {
+  return stream->finished.load(std::memory_order_acquire) >= stream->submitted.load(std::memory_order_acquire);
+}
+
+void note_finished(ob_stream stream, uint64_t count) {
+  uint64_t known = stream->finished.load(std::memory_order_relaxed);
+  while (known < count && !stream->finished.compare_exchange_weak(known, count, std::memory_order_acq_rel)) {
+  }
+}
+
 ob_status finish(ob_stream stream) {
-  if (!stream->outstanding.exchange(false)) return OB_OK;
-  return status_of(cl->clFinish(stream->queue), "clFinish");
+  const uint64_t count = stream->submitted.load(std::memory_order_acquire);
+  if (stream->finished.load(std::memory_order_acquire) >= count) return OB_OK;
+  const cl_int code = cl->clFinish(stream->queue);
+  note_finished(stream, count);
+  return status_of(code, "clFinish");
 }
 
 /// OB_OK once `event` is reached, OB_NOT_READY before; a command that failed reports its error.
@@ -278,27 +332,45 @@ ob_status poll(cl_event event) {
   return static_cast<cl_uint>(status) == CL_COMPLETE ? OB_OK : OB_NOT_READY;
 }
 
-ob_status stream_wait(ob_stream stream, int blocking) {
-  if (blocking != 0) return finish(stream);
-  if (!stream->outstanding.load()) return OB_OK;
-  cl_event marker = nullptr;
-  cl_int code = cl->clEnqueueMarkerWithWaitList(stream->queue, 0, nullptr, &marker);
-  if (code != CL_SUCCESS) return status_of(code, "clEnqueueMarkerWithWaitList");
-  cl->clFlush(stream->queue);
-  const ob_status status = poll(marker);
-  cl->clReleaseEvent(marker);
-  return status;
+/// Asks a marker that stays in the queue between calls: a fresh one is never reached at once, and asking again and
+/// again would never end.
+ob_status is_finished(ob_stream stream) {
+  if (is_idle(stream)) return OB_OK;
+  std::lock_guard<std::mutex> lock(stream->mutex);
+  if (stream->probe == nullptr) {
+    const uint64_t count = stream->submitted.load(std::memory_order_acquire);
+    const cl_int code = cl->clEnqueueMarkerWithWaitList(stream->queue, 0, nullptr, &stream->probe);
+    if (code != CL_SUCCESS) return status_of(code, "clEnqueueMarkerWithWaitList");
+    cl->clFlush(stream->queue);
+    stream->probe_count = count;
+  }
+  const ob_status status = poll(stream->probe);
+  if (status == OB_NOT_READY) return status;
+  note_finished(stream, stream->probe_count);
+  release(stream->probe);
+  stream->probe = nullptr;
+  return status != OB_OK || is_idle(stream) ? status : OB_NOT_READY;
+}
+
+ob_status stream_wait(ob_stream stream, int blocking) { return blocking != 0 ? finish(stream) : is_finished(stream); }
+
+/// The caller's own reference to an event's marker, or nullptr if it was never recorded.
+cl_event marker_of(ob_event event) {
+  std::lock_guard<std::mutex> lock(event->mutex);
+  if (event->marker != nullptr) cl->clRetainEvent(event->marker);
+  return event->marker;
 }
 
 ob_status stream_wait_event(ob_stream stream, ob_event event) {
-  std::lock_guard<std::mutex> lock(event->mutex);
-  if (event->marker == nullptr) return OB_OK;
-  stream->outstanding.store(true);
-  if (stream->device->context != event->device->context) {  // events do not cross contexts
-    return status_of(cl->clWaitForEvents(1, &event->marker), "clWaitForEvents");
-  }
-  return status_of(cl->clEnqueueBarrierWithWaitList(stream->queue, 1, &event->marker, nullptr),
-                   "clEnqueueBarrierWithWaitList");
+  cl_event marker = marker_of(event);
+  if (marker == nullptr) return OB_OK;
+  const bool shared = stream->device->context == event->device->context;  // events do not cross contexts
+  const ob_status status = shared
+                               ? submitted(stream, cl->clEnqueueBarrierWithWaitList(stream->queue, 1, &marker, nullptr),
+                                           "clEnqueueBarrierWithWaitList")
+                               : status_of(cl->clWaitForEvents(1, &marker), "clWaitForEvents");
+  release(marker);
+  return status;
 }
 
 ob_status event_create(ob_device device, ob_event* event) {
@@ -308,28 +380,51 @@ ob_status event_create(ob_device device, ob_event* event) {
 }
 
 ob_status event_destroy(ob_event event) {
-  const cl_int code = event->marker == nullptr ? CL_SUCCESS : cl->clReleaseEvent(event->marker);
+  release(event->marker);
+  release(event->stamp);
   delete event;
-  return status_of(code, "clReleaseEvent");
+  return OB_OK;
 }
 
+ob_status timer_of(ob_stream stream, cl_command_queue* timer) {
+  std::lock_guard<std::mutex> lock(stream->mutex);
+  const ob_status status =
+      stream->timer != nullptr ? OB_OK : create_queue(stream->device, CL_QUEUE_PROFILING_ENABLE, &stream->timer);
+  *timer = stream->timer;
+  return status;
+}
+
+/// Profiling makes every command of a queue dearer (on Intel's runtime a launch costs half as much again), so time is
+/// taken by a second marker, in a queue of its own that waits for the first.
 ob_status event_record(ob_event event, ob_stream stream) {
-  cl_event marker = nullptr;
-  const cl_int code = cl->clEnqueueMarkerWithWaitList(stream->queue, 0, nullptr, &marker);
-  if (code != CL_SUCCESS) return status_of(code, "clEnqueueMarkerWithWaitList");
-  stream->outstanding.store(true);
+  cl_command_queue timer = nullptr;
+  const ob_status ready = timer_of(stream, &timer);
+  if (ready != OB_OK) return ready;
+  cl_event marker = nullptr, stamp = nullptr;
+  cl_int code = cl->clEnqueueMarkerWithWaitList(stream->queue, 0, nullptr, &marker);
+  if (code != CL_SUCCESS) return submitted(stream, code, "clEnqueueMarkerWithWaitList");
+  stream->submitted.fetch_add(1, std::memory_order_release);
   cl->clFlush(stream->queue);
+  code = cl->clEnqueueMarkerWithWaitList(timer, 1, &marker, &stamp);
+  if (code != CL_SUCCESS) {
+    release(marker);
+    return status_of(code, "clEnqueueMarkerWithWaitList");
+  }
+  cl->clFlush(timer);
   std::lock_guard<std::mutex> lock(event->mutex);
-  if (event->marker != nullptr) cl->clReleaseEvent(event->marker);
+  release(event->marker);
+  release(event->stamp);
   event->marker = marker;
+  event->stamp = stamp;
   return OB_OK;
 }
 
 ob_status event_wait(ob_event event, int blocking) {
-  std::lock_guard<std::mutex> lock(event->mutex);
-  if (event->marker == nullptr) return OB_OK;
-  if (blocking == 0) return poll(event->marker);
-  return status_of(cl->clWaitForEvents(1, &event->marker), "clWaitForEvents");
+  cl_event marker = marker_of(event);
+  if (marker == nullptr) return OB_OK;
+  const ob_status status = blocking == 0 ? poll(marker) : status_of(cl->clWaitForEvents(1, &marker), "clWaitForEvents");
+  release(marker);
+  return status;
 }
 
 ob_status timestamp(ob_event event, cl_ulong* nanoseconds) {
@@ -338,8 +433,10 @@ ob_status timestamp(ob_event event, cl_ulong* nanoseconds) {
   const ob_status ready = poll(event->marker);
   if (ready == OB_NOT_READY) return fail(OB_INVALID_ARGUMENT, "the event is not reached yet: synchronize it first");
   if (ready != OB_OK) return ready;
+  const cl_int code = cl->clWaitForEvents(1, &event->stamp);  // it follows the marker at once
+  if (code != CL_SUCCESS) return status_of(code, "clWaitForEvents");
   return status_of(
-      cl->clGetEventProfilingInfo(event->marker, CL_PROFILING_COMMAND_END, sizeof(*nanoseconds), nanoseconds, nullptr),
+      cl->clGetEventProfilingInfo(event->stamp, CL_PROFILING_COMMAND_END, sizeof(*nanoseconds), nanoseconds, nullptr),
       "clGetEventProfilingInfo");
 }
 
@@ -351,16 +448,22 @@ ob_status event_elapsed(ob_event start, ob_event end, int64_t* nanoseconds) {
   return status;
 }
 
-ob_status copy(ob_stream stream, ob_copy_kind, uint64_t dst, uint64_t src, uint64_t bytes) {
+/// Whether to move memory by the host, once the queue is drained. On a CPU device that is cheaper than a command if
+/// nothing is queued, and the only way to be done with host memory when the call returns.
+bool by_host(ob_stream stream, bool touches_host_memory) {
+  return stream->device->is_cpu && (touches_host_memory || is_idle(stream));
+}
+
+ob_status copy(ob_stream stream, ob_copy_kind kind, uint64_t dst, uint64_t src, uint64_t bytes) {
   auto* target = reinterpret_cast<void*>(dst);
   const auto* source = reinterpret_cast<const void*>(src);
-  if (stream->device->is_cpu) {  // clEnqueueSVMMemcpy costs more than most copies: drain the queue and copy
+  const bool overlaps = dst < src + bytes && src < dst + bytes;  // not allowed in clEnqueueSVMMemcpy
+  if (by_host(stream, kind != OB_DEVICE_TO_DEVICE || overlaps)) {
     const ob_status status = finish(stream);
     if (status == OB_OK) std::memmove(target, source, bytes);
     return status;
   }
-  stream->outstanding.store(true);
-  return status_of(cl->clEnqueueSVMMemcpy(stream->queue, 0, target, source, bytes, 0, nullptr, nullptr),
+  return submitted(stream, cl->clEnqueueSVMMemcpy(stream->queue, 0, target, source, bytes, 0, nullptr, nullptr),
                    "clEnqueueSVMMemcpy");
 }
 
@@ -379,13 +482,13 @@ void fill_on_host(char* target, const void* pattern, uint32_t size, uint64_t byt
 }
 
 ob_status fill(ob_stream stream, ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64_t bytes) {
-  if (stream->device->is_cpu) {
+  if (by_host(stream, dst % pattern_size != 0)) {  // clEnqueueSVMMemFill wants the pattern's alignment
     const ob_status status = finish(stream);
     if (status == OB_OK) fill_on_host(reinterpret_cast<char*>(dst), pattern, pattern_size, bytes);
     return status;
   }
-  stream->outstanding.store(true);
-  return status_of(cl->clEnqueueSVMMemFill(stream->queue, reinterpret_cast<void*>(dst), pattern, pattern_size, bytes, 0,
+  return submitted(stream,
+                   cl->clEnqueueSVMMemFill(stream->queue, reinterpret_cast<void*>(dst), pattern, pattern_size, bytes, 0,
                                            nullptr, nullptr),
                    "clEnqueueSVMMemFill");
 }
@@ -394,7 +497,6 @@ ob_status build(ob_device device, cl_program program, const char* options, ob_pr
   const cl_int code = cl->clBuildProgram(program, 1, &device->id, options, nullptr, nullptr);
   if (code == CL_SUCCESS) {
     *made = new ob_program_t{};
-    (*made)->device = device;
     (*made)->program = program;
     return OB_OK;
   }
@@ -417,7 +519,7 @@ ob_status program_load(ob_device device, const void* binary, size_t bytes, ob_pr
   const auto* data = static_cast<const unsigned char*>(binary);
   cl_int code = CL_SUCCESS, accepted = CL_SUCCESS;
   cl_program made = cl->clCreateProgramWithBinary(device->context, 1, &device->id, &bytes, &data, &accepted, &code);
-  if (made == nullptr || code != CL_SUCCESS) return status_of(code, "clCreateProgramWithBinary");
+  if (made == nullptr) return status_of(code, "clCreateProgramWithBinary");
   return build(device, made, "", program);
 }
 
@@ -480,11 +582,28 @@ ob_status launch(ob_stream stream, ob_kernel kernel, const uint64_t global[3], c
     const ob_status status = set_argument(kernel->kernel, i, arguments[i]);
     if (status != OB_OK) return status;
   }
-  stream->outstanding.store(true);
-  return status_of(cl->clEnqueueNDRangeKernel(stream->queue, kernel->kernel, dimensions, nullptr, items,
+  return submitted(stream,
+                   cl->clEnqueueNDRangeKernel(stream->queue, kernel->kernel, dimensions, nullptr, items,
                                               local[0] == 0 ? nullptr : group, 0, nullptr, nullptr),
                    "clEnqueueNDRangeKernel");
 }
+
+/// A function of the table: no exception leaves it.
+template <auto function>
+struct Guarded;
+
+template <typename... Arguments, ob_status (*function)(Arguments...)>
+struct Guarded<function> {
+  static ob_status call(Arguments... arguments) noexcept {
+    try {
+      return function(arguments...);
+    } catch (const std::bad_alloc&) {
+      return fail(OB_OUT_OF_MEMORY, "out of memory");
+    } catch (const std::exception& error) {
+      return fail(OB_INTERNAL, error.what());
+    }
+  }
+};
 
 constexpr ob_driver make_driver() {
   ob_driver driver{};
@@ -493,28 +612,28 @@ constexpr ob_driver make_driver() {
   driver.abi_minor = OB_ABI_MINOR;
   driver.name = "opencl";
   driver.last_error = last_error;
-  driver.device_count = device_count;
-  driver.device_open = device_open;
-  driver.device_properties = device_properties;
-  driver.memory_alloc = memory_alloc;
-  driver.memory_free = memory_free;
-  driver.stream_create = stream_create;
-  driver.stream_destroy = stream_destroy;
-  driver.stream_wait = stream_wait;
-  driver.stream_wait_event = stream_wait_event;
-  driver.event_create = event_create;
-  driver.event_destroy = event_destroy;
-  driver.event_record = event_record;
-  driver.event_wait = event_wait;
-  driver.event_elapsed = event_elapsed;
-  driver.copy = copy;
-  driver.fill = fill;
-  driver.program_build = program_build;
-  driver.program_load = program_load;
-  driver.program_binary = program_binary;
-  driver.program_release = program_release;
-  driver.kernel_get = kernel_get;
-  driver.launch = launch;
+  driver.device_count = Guarded<device_count>::call;
+  driver.device_open = Guarded<device_open>::call;
+  driver.device_properties = Guarded<device_properties>::call;
+  driver.memory_alloc = Guarded<memory_alloc>::call;
+  driver.memory_free = Guarded<memory_free>::call;
+  driver.stream_create = Guarded<stream_create>::call;
+  driver.stream_destroy = Guarded<stream_destroy>::call;
+  driver.stream_wait = Guarded<stream_wait>::call;
+  driver.stream_wait_event = Guarded<stream_wait_event>::call;
+  driver.event_create = Guarded<event_create>::call;
+  driver.event_destroy = Guarded<event_destroy>::call;
+  driver.event_record = Guarded<event_record>::call;
+  driver.event_wait = Guarded<event_wait>::call;
+  driver.event_elapsed = Guarded<event_elapsed>::call;
+  driver.copy = Guarded<copy>::call;
+  driver.fill = Guarded<fill>::call;
+  driver.program_build = Guarded<program_build>::call;
+  driver.program_load = Guarded<program_load>::call;
+  driver.program_binary = Guarded<program_binary>::call;
+  driver.program_release = Guarded<program_release>::call;
+  driver.kernel_get = Guarded<kernel_get>::call;
+  driver.launch = Guarded<launch>::call;
   return driver;
 }
 
