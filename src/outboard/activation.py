@@ -6,9 +6,9 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import types
 import warnings
 from pathlib import Path
+from typing import Any
 
 #: What kept Outboard itself from being set up, one line each (drivers and devices: ``_C.problems()``).
 _problems: list[str] = []
@@ -24,8 +24,7 @@ def activate() -> None:
     try:
         _activate()
     except Exception as error:  # noqa: BLE001 - an exception here would break `import torch` for everyone
-        _problems.append(f"Outboard could not be loaded: {type(error).__name__}: {error}")
-        warnings.warn(_problems[-1] + ". Run `outboard doctor` for details.", RuntimeWarning, stacklevel=2)
+        _report(f"Outboard could not be loaded: {type(error).__name__}: {error}.", "Run `outboard doctor` for details.")
 
 
 def problems() -> list[str]:
@@ -47,12 +46,13 @@ _cache_directory: Path | None = None
 
 def _activate() -> None:
     import torch
+    from torch.utils import backend_registration
 
     from outboard import _C, drivers, profiles
     from outboard import device as module
 
     profile = profiles.selected()
-    torch.utils.rename_privateuse1_backend(profile.name)
+    backend_registration.rename_privateuse1_backend(profile.name)
     global _cache_directory
     _cache_directory = _usable_cache_directory()
     libraries, driver_problems = drivers.select(os.environ.get("OUTBOARD_DRIVER"), preferred=profile.driver)
@@ -62,17 +62,18 @@ def _activate() -> None:
     _C.set_cache_directory(str(_cache_directory / "programs") if _cache_directory is not None else "")
     atexit.register(_C.shutdown)
 
-    torch._register_device_module(profile.name, module)
-    torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+    torch._register_device_module(profile.name, module)  # type: ignore[no-untyped-call]
+    backend_registration.generate_methods_for_privateuse1_backend(for_storage=True)
     module.amp.set_supported_dtypes(profile.amp_dtypes)
     module.dlpack.forbid_export()
     module.printing.print_on_cpu()
-    _connect_compiler(_C)
+    _connect_compiler()
     profiles.install(profile)
 
 
-def _connect_compiler(core: types.ModuleType) -> None:
+def _connect_compiler() -> None:
     """Hands C++ the compiler as two functions that import it when they are first called."""
+    from outboard import _C
     from outboard.compiler import hook
 
     def load(signature: bytes) -> tuple[bool, list[bytes]]:
@@ -80,30 +81,41 @@ def _connect_compiler(core: types.ModuleType) -> None:
 
         return cache.load(signature)
 
-    def compile_operator(op: str, signature: bytes, args: object, kwargs: object, bake: bool) -> tuple[str, bytes]:
+    def compile_operator(
+        op: str, signature: bytes, args: tuple[Any, ...], kwargs: dict[str, Any], bake: bool
+    ) -> tuple[str, bytes]:
         from outboard.compiler import eager
 
         return eager.compile_operator(op, signature, args, kwargs, bake)
 
-    core.set_compiler(load, compile_operator)
+    _C.set_compiler(load, compile_operator)
     hook.install()
+    _C.set_fallback_policy(_fallback_policy())
+
+
+def _fallback_policy() -> str:
     policy = os.environ.get("OUTBOARD_FALLBACK", "allow")
-    if policy not in ("allow", "warn", "error"):
-        raise ValueError(f"OUTBOARD_FALLBACK must be allow, warn or error, not {policy!r}")
-    core.set_fallback_policy(policy)
+    if policy in ("allow", "warn", "error"):
+        return policy
+    _report(f"OUTBOARD_FALLBACK must be allow, warn or error, not {policy!r}; using allow.")
+    return "allow"
+
+
+def _report(problem: str, advice: str = "") -> None:
+    _problems.append(problem)
+    warnings.warn(f"{problem} {advice}".rstrip(), RuntimeWarning, stacklevel=2)
 
 
 def _usable_cache_directory() -> Path | None:
     chosen = os.environ.get("OUTBOARD_CACHE_DIR")
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     directory = Path(chosen) if chosen else Path(home) / "outboard"
+    reason = "is not writable"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        _problems.append(f"The cache directory {directory} cannot be made ({error.strerror}); nothing is cached.")
-    else:
         if os.access(directory, os.W_OK | os.X_OK):
             return directory
-        _problems.append(f"The cache directory {directory} is not writable; nothing is cached.")
-    warnings.warn(_problems[-1] + " Set OUTBOARD_CACHE_DIR to a writable directory.", RuntimeWarning, stacklevel=2)
+    except OSError as error:
+        reason = f"cannot be made ({error.strerror})"
+    _report(f"The cache directory {directory} {reason}; nothing is cached.", "Set OUTBOARD_CACHE_DIR to another one.")
     return None

@@ -55,16 +55,38 @@ def _compile(op: str, args: tuple[Any, ...], kwargs: dict[str, Any], bake: bool)
         return "bake", b""
     except Exception as error:
         if not is_refusal(error):
-            raise
+            _raise_users_error(overload, args, kwargs)
         if not bake and _has_scalars(overload, args, kwargs):
             _log.debug("%s: scalars become constants (%s)", op, error)
             return "bake", b""
-        _log.info("%s runs on the host: %s", op, error)
+        _log.info("%s runs on the host: %s", op, error, exc_info=_log.isEnabledFor(logging.DEBUG))
         return "host", b""
     if compiled.fallbacks and not compiled.native:
         return "host", b""
     progress.show_kernels(op, compiled.plan)
     return "plan", compiled.plan.serialize()
+
+
+def _raise_users_error(overload: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raises what the operator's shape function says of these arguments; returns if it has no complaint, and the
+    compiler's error was its own."""
+
+    def meta(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            if value.device.type == "cpu":
+                return value
+            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+        if isinstance(value, torch.device):
+            return torch.device("meta")
+        if isinstance(value, (list, tuple)):
+            return [meta(item) for item in value]
+        return value
+
+    call_kwargs = {key: meta(value) for key, value in kwargs.items() if not isinstance(value, torch.Generator)}
+    try:
+        overload(*[meta(value) for value in args], **call_kwargs)
+    except NotImplementedError:
+        return
 
 
 def find_overload(op: str) -> torch._ops.OpOverload:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions
 from torch._inductor.decomposition import select_decomp_table
-from torch._inductor.lowering import lowerings
+from torch._inductor.lowering import fallbacks, lowerings
 
 aten = torch.ops.aten
 prims = torch.ops.prims
@@ -136,6 +136,15 @@ def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torc
 
 
 
+def _functional(in_place: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The functional variant of a random fill: the same, into a new tensor."""
+
+    def fill(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return in_place(torch.empty_like(x), *args, **kwargs)
+
+    return fill
+
+
 def _random_table() -> dict[Any, Callable[..., Any]]:
     return {
         aten.uniform_.default: _uniform_,
@@ -152,7 +161,33 @@ def _random_table() -> dict[Any, Callable[..., Any]]:
         getattr(aten.random_, "from"): _random_from_,
         aten.random_.to: _random_to_,
         aten.native_dropout.default: _native_dropout,
+        aten.uniform.default: _functional(_uniform_),
+        aten.normal_functional.default: _functional(_normal_),
+        aten.exponential.default: _functional(_exponential_),
+        aten.geometric.default: _functional(_geometric_),
+        aten.cauchy.default: _functional(_cauchy_),
+        aten.log_normal.default: _functional(_log_normal_),
+        aten.bernoulli.Tensor: _functional(_bernoulli_tensor_),
+        aten.random.default: _functional(_random_),
+        getattr(aten.random, "from"): _functional(_random_from_),
+        aten.random.to: _functional(_random_to_),
     }
+
+
+#: Inductor rewrites these for the sake of whole graphs, or of complex numbers; one call is best left as it is.
+_WHOLE = frozenset(
+    {
+        "aten::add", "aten::sub", "aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::cat",
+        "aten::convolution_backward", "aten::fill_",
+    }
+)  # fmt: skip
+
+
+def _left_whole(overload: Any) -> bool:
+    """Whether Inductor lowers an operator well itself, so that its decomposition is not wanted."""
+    if overload not in lowerings or overload in fallbacks:
+        return False
+    return overload._schema.name in _WHOLE or overload not in select_decomp_table()
 
 
 @functools.cache
@@ -160,8 +195,12 @@ def eager_decompositions() -> dict[Any, Callable[..., Any]]:
     """The decompositions for single operators: what Inductor lowers itself stays whole."""
     table: dict[Any, Callable[..., Any]] = dict(core_aten_decompositions())
     table.update(select_decomp_table())
-    for overload in list(table):
-        if overload in lowerings and overload not in select_decomp_table():
-            del table[overload]
+    table = {
+        overload: function
+        for overload, function in table.items()
+        if isinstance(overload, torch._ops.OpOverload)
+        and not _left_whole(overload)
+        and overload._schema.name not in _WHOLE
+    }
     table.update(_random_table())
     return table

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import logging
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -63,7 +64,7 @@ class Inputs:
         if isinstance(value, (list, tuple)):
             inner = type_.partition("[")[0].rstrip("?")
             return [self.argument(item, inner) for item in value]
-        if type_.rstrip("?") in ("Scalar", "number") and isinstance(value, (int, float)) and not isinstance(value, bool):
+        if type_.rstrip("?") in ("Scalar", "number", "Tensor") and isinstance(value, (int, float)) and not isinstance(value, bool):
             return self.scalar(value)
         return value
 
@@ -194,13 +195,29 @@ def _compiling(inputs: Inputs) -> Iterator[None]:
         V.set_fake_mode(inputs.mode),
         torch.no_grad(),
         torch._C._DisableFuncTorch(),
+        _quiet(logging.getLogger("torch._inductor.scheduler")),
     ):
         yield
 
 
+@contextlib.contextmanager
+def _quiet(logger: logging.Logger) -> Iterator[None]:
+    """Inductor reports each failure before it raises; here a failure is a decision to run elsewhere."""
+    disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = disabled
+
+
 def _check_guards(guards: Sequence[Any], inputs: Inputs) -> None:
+    """Raises ScalarSteersGraph for a guard that pins a scalar: a plan for each value is better told apart by key."""
+    if inputs.bake:
+        return
     for guard in guards:
-        if not inputs.bake and guard.free_symbols & inputs.scalar_symbols:
+        scalars = guard.free_symbols & inputs.scalar_symbols
+        pins = isinstance(guard, sympy.Eq) and any(a.is_number and a not in (0, 1) for a in guard.args)
+        if scalars and (pins or not all(symbol.is_integer for symbol in scalars)):
             raise ScalarSteersGraph(str(guard))
 
 
@@ -278,6 +295,15 @@ def _matching(name: str, schema: Any, without: set[str]) -> torch._ops.OpOverloa
     return None
 
 
+#: Operators that take a factor of their second operand, and the overload that Inductor lowers.
+_WITH_ALPHA = {
+    aten.add.Tensor: aten.add.Tensor,
+    aten.add.Scalar: aten.add.Tensor,
+    aten.sub.Tensor: aten.sub.Tensor,
+    aten.sub.Scalar: aten.sub.Tensor,
+}
+
+
 def _one_node(functional: Functional, args: list[Any], kwargs: dict[str, Any], inputs: Inputs) -> torch.fx.GraphModule:
     """The graph of one call, built by hand: several times faster than tracing."""
     graph = torch.fx.Graph()
@@ -290,12 +316,27 @@ def _one_node(functional: Functional, args: list[Any], kwargs: dict[str, Any], i
     def lookup(value: Any) -> Any:
         return pytree.tree_map(lambda v: nodes.get(id(v), v), value)
 
+    def call(overload: torch._ops.OpOverload, call_args: list[Any], call_kwargs: dict[str, Any]) -> torch.fx.Node:
+        with inputs.mode, torch._dispatch.python.enable_python_dispatcher():
+            value = overload(*call_args, **call_kwargs)
+        made = graph.call_function(overload, tuple(lookup(call_args)), lookup(call_kwargs))
+        made.meta["val"] = value
+        nodes[id(value)] = made
+        return made
+
+    overload = functional.overload
     call_kwargs = {k: v for k, v in kwargs.items() if k not in functional.drop}
     call_args = list(args)
-    with inputs.mode:
-        result = functional.overload(*call_args, **call_kwargs)
-    node = graph.call_function(functional.overload, tuple(lookup(call_args)), lookup(call_kwargs))
-    node.meta["val"] = result
+    if overload in _WITH_ALPHA:
+        overload = _WITH_ALPHA[overload]
+        alpha = call_args.pop(2) if len(call_args) > 2 else call_kwargs.pop("alpha", 1)
+        if isinstance(alpha, torch.SymFloat) and isinstance(call_args[1], torch.Tensor):
+            # Asking whether alpha is 1, as the lowering does, would make a constant of it.
+            call_args[1] = call(aten.mul.Tensor, [call_args[1], alpha], {}).meta["val"]
+        elif isinstance(alpha, torch.SymInt) or alpha != 1:
+            call_kwargs["alpha"] = alpha
+    node = call(overload, call_args, call_kwargs)
+    result = node.meta["val"]
     results: list[torch.fx.Node] = [node]
     fakes = [result]
     if isinstance(result, (tuple, list)):
@@ -442,14 +483,16 @@ def _lower(graph: torch.fx.GraphModule, inputs: Inputs, target: Target) -> Compi
 
 
 def _add_guard(builder: PlanBuilder, guard: Any, inputs: Inputs) -> None:
+    """Adds a guard; one that integers cannot express fixes its sizes to what they are now."""
     if guard == sympy.true:
         return
     try:
         builder.guard(guard)
     except NotExpressible:
-        if not inputs.bake and inputs.scalar_symbols:
+        if not inputs.bake and guard.free_symbols & inputs.scalar_symbols:
             raise ScalarSteersGraph(str(guard)) from None
-        raise
+        for symbol in sorted(guard.free_symbols, key=str):
+            builder.guard(sympy.Eq(symbol, inputs.shape_env.backed_var_to_val[symbol]))
 
 
 class _NoDebug:
