@@ -78,25 +78,29 @@ struct ProgramCache::Impl {
     return found;
   }
 
-  ob_program obtain(const std::string& source, const std::string& options, const std::string& key) {
-    const std::string base = directory_path();
-    const fs::path path = fs::path(base) / "programs" / key.substr(0, 2) / (key + ".bin");
-    ob_program program = base.empty() ? nullptr : load(path);
-    if (program != nullptr) return program;
-    check(device.driver(), device.driver().program_build(device.handle(), source.c_str(), options.c_str(), &program),
-          "building a program");
-    ++built;
-    if (!base.empty()) save(program, path);
-    return program;
+  /// The kernel from disk, if there is a program that has it.
+  bool load(const fs::path& path, const std::string& name, Entry& entry) {
+    const std::string binary = read_checked(path);
+    if (binary.empty()) return false;
+    const ob_driver& driver = device.driver();
+    ob_program program = nullptr;
+    if (driver.program_load(device.handle(), binary.data(), binary.size(), &program) != OB_OK) return false;
+    ob_kernel kernel = nullptr;
+    if (driver.kernel_get(program, name.c_str(), &kernel) != OB_OK) {
+      driver.program_release(program);
+      return false;
+    }
+    entry.program = program;
+    entry.kernels[name] = kernel;
+    ++loaded;
+    return true;
   }
 
-  ob_program load(const fs::path& path) {
-    const std::string binary = read_checked(path);
-    if (binary.empty()) return nullptr;
-    ob_program program = nullptr;
-    if (device.driver().program_load(device.handle(), binary.data(), binary.size(), &program) != OB_OK) return nullptr;
-    ++loaded;
-    return program;
+  void build(const std::string& source, const std::string& options, Entry& entry) {
+    const ob_driver& driver = device.driver();
+    check(driver, driver.program_build(device.handle(), source.c_str(), options.c_str(), &entry.program),
+          "building a program");
+    ++built;
   }
 
   void save(ob_program program, const fs::path& path) {
@@ -115,10 +119,18 @@ struct ProgramCache::Impl {
 ProgramCache::ProgramCache(Device& device) : impl_(std::make_shared<Impl>(device)) {}
 
 ob_kernel ProgramCache::kernel(const std::string& source, const std::string& options, const std::string& entry) {
+  refuse_in_forked_child();
   const std::string key = sha256_hex(source + '\0' + options + '\0' + impl_->device.properties().cache_key);
   const std::shared_ptr<Impl::Entry> program = impl_->entry(key);
   std::lock_guard lock(program->building);
-  if (program->program == nullptr) program->program = impl_->obtain(source, options, key);
+  if (program->program == nullptr) {
+    const std::string base = directory_path();
+    const fs::path path = fs::path(base) / "programs" / key.substr(0, 2) / (key + ".bin");
+    if (base.empty() || !impl_->load(path, entry, *program)) {
+      impl_->build(source, options, *program);
+      if (!base.empty()) impl_->save(program->program, path);
+    }
+  }
   ob_kernel& kernel = program->kernels[entry];
   if (kernel == nullptr) {
     check(impl_->device.driver(), impl_->device.driver().kernel_get(program->program, entry.c_str(), &kernel),

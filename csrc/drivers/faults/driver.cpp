@@ -3,20 +3,29 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <string>
+#include <string_view>
 
 /// A driver that forwards to the one named by OUTBOARD_FAULTS_DRIVER (a library path) and fails on request, so that
 /// tests can make real hardware fail at any call.
 namespace {
 
+struct Failure {
+  uint64_t calls_to_come;
+  ob_status status;
+};
+
 struct Plan {
   std::mutex mutex;
-  std::map<std::string, uint64_t> calls;
-  std::map<std::string, std::pair<uint64_t, ob_status>> failures;  // calls still to come, status
+  std::map<std::string, uint64_t, std::less<>> calls;
+  std::map<std::string, Failure, std::less<>> failures;
 };
 
 Plan& plan() {
@@ -29,15 +38,17 @@ thread_local std::string injected;
 thread_local bool is_injected = false;
 
 /// Counts a call; the status to fail it with, or OB_OK to let it through.
-ob_status enter(const char* function) {
+ob_status enter(std::string_view function) {
   std::lock_guard<std::mutex> lock(plan().mutex);
-  ++plan().calls[function];
   is_injected = false;
+  const auto count = plan().calls.find(function);
+  if (count != plan().calls.end()) ++count->second;
+  if (count == plan().calls.end()) plan().calls.emplace(function, 1);
   const auto found = plan().failures.find(function);
-  if (found == plan().failures.end() || --found->second.first != 0) return OB_OK;
-  const ob_status status = found->second.second;
+  if (found == plan().failures.end() || --found->second.calls_to_come != 0) return OB_OK;
+  const ob_status status = found->second.status;
   plan().failures.erase(found);
-  injected = std::string("injected failure of ") + function;
+  injected = "injected failure of " + std::string(function);
   is_injected = true;
   return status;
 }
@@ -56,21 +67,27 @@ constexpr void wrap(ob_status (*&slot)(Arguments...)) {
 }
 
 ob_driver make_driver() {
-  ob_driver driver = *inner;  // optional functions are passed through as they are
-  driver.struct_size = inner->struct_size < sizeof(ob_driver) ? inner->struct_size : sizeof(ob_driver);
+  ob_driver driver{};
+  const size_t size = std::min(inner->struct_size, sizeof(ob_driver));
+  std::memcpy(static_cast<void*>(&driver), inner, size);  // optional functions are passed through as they are
+  driver.struct_size = size;
   driver.last_error = last_error;
 #define OUTBOARD_WRAP(function)                        \
   {                                                    \
     static constexpr char name[] = #function;          \
     wrap<&ob_driver::function, name>(driver.function); \
   }
+  OUTBOARD_WRAP(device_count)
   OUTBOARD_WRAP(device_open)
+  OUTBOARD_WRAP(device_properties)
   OUTBOARD_WRAP(memory_alloc)
   OUTBOARD_WRAP(memory_free)
   OUTBOARD_WRAP(stream_create)
+  OUTBOARD_WRAP(stream_destroy)
   OUTBOARD_WRAP(stream_wait)
   OUTBOARD_WRAP(stream_wait_event)
   OUTBOARD_WRAP(event_create)
+  OUTBOARD_WRAP(event_destroy)
   OUTBOARD_WRAP(event_record)
   OUTBOARD_WRAP(event_wait)
   OUTBOARD_WRAP(event_elapsed)
@@ -79,6 +96,7 @@ ob_driver make_driver() {
   OUTBOARD_WRAP(program_build)
   OUTBOARD_WRAP(program_load)
   OUTBOARD_WRAP(program_binary)
+  OUTBOARD_WRAP(program_release)
   OUTBOARD_WRAP(kernel_get)
   OUTBOARD_WRAP(launch)
 #undef OUTBOARD_WRAP
@@ -90,7 +108,10 @@ const ob_driver* load_inner() {
   void* library = path == nullptr ? nullptr : dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return nullptr;
   const auto entry = reinterpret_cast<ob_driver_entry>(dlsym(library, OB_DRIVER_ENTRY_NAME));
-  return entry == nullptr ? nullptr : entry();
+  const ob_driver* driver = entry == nullptr ? nullptr : entry();
+  const bool fits =
+      driver != nullptr && driver->abi_major == OB_ABI_MAJOR && driver->struct_size >= offsetof(ob_driver, memory_info);
+  return fits ? driver : nullptr;
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "outboard/driver.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -81,8 +82,9 @@ ob_status device_properties(ob_device, ob_device_properties* properties) {
 
 ob_status memory_alloc(ob_device device, uint64_t bytes, ob_ptr* ptr) {
   std::lock_guard<std::mutex> lock(device->mutex);
-  if (device->used + bytes > kMemory) return fail(OB_OUT_OF_MEMORY, "the simulated device's memory is used up");
-  void* memory = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  if (bytes > kMemory - device->used) return fail(OB_OUT_OF_MEMORY, "the simulated device's memory is used up");
+  const uint64_t rounded = std::max(bytes, uint64_t{1}) + kAlignment - 1;
+  void* memory = std::aligned_alloc(kAlignment, rounded / kAlignment * kAlignment);
   if (memory == nullptr) return fail(OB_OUT_OF_MEMORY, "the host has no memory left to simulate a device");
   *ptr = reinterpret_cast<ob_ptr>(memory);
   device->blocks[*ptr] = bytes;
@@ -137,12 +139,29 @@ ob_status event_elapsed(ob_event start, ob_event end, int64_t* nanoseconds) {
   return OB_OK;
 }
 
-ob_status copy(ob_stream, ob_copy_kind, uint64_t dst, uint64_t src, uint64_t bytes) {
-  std::memmove(reinterpret_cast<void*>(dst), reinterpret_cast<const void*>(src), bytes);
-  return OB_OK;
+/// Fails unless the bytes lie in one allocation: real hardware would fault, or worse, not.
+ob_status check_range(ob_device device, ob_ptr begin, uint64_t bytes) {
+  std::lock_guard<std::mutex> lock(device->mutex);
+  auto block = device->blocks.upper_bound(begin);
+  if (block != device->blocks.begin()) {
+    --block;
+    const uint64_t offset = begin - block->first;
+    if (offset <= block->second && bytes <= block->second - offset) return OB_OK;
+  }
+  return fail(OB_INVALID_ARGUMENT, std::to_string(bytes) + " bytes at " + std::to_string(begin) +
+                                       " are not inside an allocation of the simulated device");
 }
 
-ob_status fill(ob_stream, ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64_t bytes) {
+ob_status copy(ob_stream stream, ob_copy_kind kind, uint64_t dst, uint64_t src, uint64_t bytes) {
+  ob_status status = kind == OB_DEVICE_TO_HOST ? OB_OK : check_range(stream->device, dst, bytes);
+  if (status == OB_OK && kind != OB_HOST_TO_DEVICE) status = check_range(stream->device, src, bytes);
+  if (status == OB_OK) std::memmove(reinterpret_cast<void*>(dst), reinterpret_cast<const void*>(src), bytes);
+  return status;
+}
+
+ob_status fill(ob_stream stream, ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64_t bytes) {
+  const ob_status status = check_range(stream->device, dst, bytes);
+  if (status != OB_OK) return status;
   for (uint64_t done = 0; done < bytes; done += pattern_size) {
     std::memcpy(reinterpret_cast<char*>(dst) + done, pattern, pattern_size);
   }
