@@ -4,6 +4,7 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty_strided.h>
+#include <torch/csrc/Exceptions.h>
 
 #include <atomic>
 #include <mutex>
@@ -121,7 +122,7 @@ class EagerCall {
       if (loaded == Loaded::kPlan) return true;
       if (loaded == Loaded::kBake) return select();
     }
-    const Compiled compiled = state().compiler->compile(op_, disk_key(), arguments(), bake_);
+    const Compiled compiled = ask_compiler();
     if (compiled.verdict == Compiled::kPlan) {
       rehearse_on_cpu(op_, arguments());
       return adopt(compiled.plan);
@@ -133,6 +134,16 @@ class EagerCall {
     TORCH_INTERNAL_ASSERT(!(bake_ && entry.bake), "the compiler asked twice for the scalar values of ", op_.name);
     lock.unlock();
     return entry.bake ? select() : false;
+  }
+
+  /// What tracing refuses, the CPU's kernel refuses in PyTorch's own words, if it does.
+  Compiled ask_compiler() {
+    try {
+      return state().compiler->compile(op_, disk_key(), arguments(), bake_);
+    } catch (const python_error&) {
+      rehearse_on_cpu(op_, arguments());
+      throw;
+    }
   }
 
   enum class Loaded { kNothing, kPlan, kBake };

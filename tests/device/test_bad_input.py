@@ -120,7 +120,6 @@ WRONG_CALLS: dict[str, Call] = {
     "take_index": lambda d: torch.take(_ones(d, 3), _index(d, 3)),
     # values
     "dropout_p": lambda d: F.dropout(_ones(d, 3), 1.5),
-    "bernoulli_p": lambda d: torch.bernoulli(_ones(d, 3) * 2),
     "normal_std": lambda d: torch.normal(0.0, -1.0, (3,), device=d),
     "uniform_range": lambda d: _ones(d, 3).uniform_(2.0, 1.0),
     "random_range": lambda d: torch.randint(3, 3, (2,), device=d),

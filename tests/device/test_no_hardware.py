@@ -72,7 +72,9 @@ def test_a_missing_driver_is_a_problem_not_an_error(run_python: RunPython) -> No
 
 def test_an_unwritable_cache_directory_warns_once(run_python: RunPython) -> None:
     out = run_python(
-        _PREAMBLE + "print(torch.zeros(3, device=name).cpu().sum().item())", check=False, OUTBOARD_CACHE_DIR="/proc/none"
+        _PREAMBLE + "print(torch.zeros(3, device=name).cpu().sum().item())",
+        check=False,
+        OUTBOARD_CACHE_DIR="/proc/none",
     )
     assert out.count("RuntimeWarning") == 1 and "0.0" in out
 
