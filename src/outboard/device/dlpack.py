@@ -11,7 +11,7 @@ import functools
 from typing import Any
 
 import torch
-import torch.utils.dlpack
+from torch.utils import dlpack
 
 from outboard.device.devices import name
 
@@ -27,7 +27,7 @@ def _check(tensor: torch.Tensor) -> None:
 def forbid_export() -> None:
     """Makes DLPack exports of the device's tensors raise BufferError."""
     method = torch.Tensor.__dlpack__
-    function = torch.utils.dlpack.to_dlpack
+    function = torch._C._to_dlpack
 
     @functools.wraps(method)
     def __dlpack__(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - the protocol's name
@@ -39,6 +39,9 @@ def forbid_export() -> None:
         _check(tensor)
         return function(tensor)
 
-    torch.Tensor.__dlpack__ = __dlpack__  # type: ignore[method-assign]
-    torch.utils.dlpack.to_dlpack = to_dlpack
-    torch.to_dlpack = to_dlpack
+    for owner, attribute, checked in (
+        (torch.Tensor, "__dlpack__", __dlpack__),
+        (dlpack, "to_dlpack", to_dlpack),
+        (torch, "to_dlpack", to_dlpack),
+    ):
+        setattr(owner, attribute, checked)

@@ -15,7 +15,7 @@ def print_on_cpu() -> None:
 
     def _tensor_str(self: torch.Tensor, indent: int) -> str:
         values = self.detach().cpu() if self.device.type == name() else self
-        text: str = format_values(values, indent)
+        text: str = format_values(values, indent)  # type: ignore[no-untyped-call]
         return text
 
     torch._tensor_str._tensor_str = _tensor_str

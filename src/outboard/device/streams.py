@@ -59,8 +59,8 @@ def current_stream(device: DeviceLike = None) -> torch.Stream:
 
 def default_stream(device: DeviceLike = None) -> torch.Stream:
     """The stream a device uses unless another is selected."""
-    device_type = int(torch._C._autograd.DeviceType.PrivateUse1)
-    return torch.Stream(stream_id=0, device_index=index_of(device), device_type=device_type)
+    current = current_stream(device)
+    return torch.Stream(stream_id=0, device_index=current.device_index, device_type=current.device_type)
 
 
 def set_stream(stream: torch.Stream | None) -> None:

@@ -69,7 +69,9 @@ def select(choice: str | None, preferred: str | None = None) -> tuple[list[str],
         elif os.path.exists(name):
             libraries.append(name)
         else:
-            problems.append(f"OUTBOARD_DRIVER names {name!r}, which is neither a driver ({', '.join(found)}) nor a file.")
+            problems.append(
+                f"OUTBOARD_DRIVER names {name!r}, which is neither a driver ({', '.join(found)}) nor a file."
+            )
     return libraries, problems
 
 

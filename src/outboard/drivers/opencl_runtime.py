@@ -16,7 +16,11 @@ import sys
 from pathlib import Path
 
 #: Where ICD loaders look for vendors.
-_SYSTEM_VENDORS = (Path("/etc/OpenCL/vendors"), Path("/usr/share/OpenCL/vendors"), Path("/usr/local/etc/OpenCL/vendors"))
+_SYSTEM_VENDORS = (
+    Path("/etc/OpenCL/vendors"),
+    Path("/usr/share/OpenCL/vendors"),
+    Path("/usr/local/etc/OpenCL/vendors"),
+)
 _ICD = "libintelocl.so"
 _LOADER = "libOpenCL.so.1"
 #: What the runtime and the loader of the pip packages link against, dependencies first.
