@@ -258,11 +258,11 @@ OB_KERNEL void search(OB_GLOBAL const EDGE_T* edges, OB_GLOBAL const IN_T* in, O
       const long at = middle;
 #endif
       const COMMON edge = (COMMON)EDGE_LOAD(edges, edge_row + at * edge_stride);
-      /* NaN counts as greatest on either side. */
+      /* As ATen, whose comparisons are false for NaN: a search for NaN ends behind all edges. */
 #if RIGHT
-      const int go = edge <= value || value != value;
+      const int go = !(edge > value);
 #else
-      const int go = edge < value || (value != value && edge == edge);
+      const int go = !(edge >= value);
 #endif
       if (go) low = middle + 1; else high = middle;
     }

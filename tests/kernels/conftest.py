@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For tests of the hand-written kernels: every test fails if any operator of it ran on the CPU.
+
+``OUTBOARD_TEST_SIMT=1`` has the compiler treat the device as a GPU, so that the kernels for GPUs can be tested on any
+device whose work-groups are large enough.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+#: ``agree(function, *arguments, **keywords)``: calls the function on the CPU and on the device and compares.
+Agree = Callable[..., None]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _simt() -> Iterator[None]:
+    if os.environ.get("OUTBOARD_TEST_SIMT") != "1":
+        yield
+        return
+    from outboard.compiler import eager
+
+    original = eager.target_of
+
+    def as_gpu(index: int) -> Any:
+        return dataclasses.replace(original(index), type="gpu", vector_width=1)
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr(eager, "target_of", as_gpu)
+    yield
+    patch.undo()
+
+
+@pytest.fixture(autouse=True)
+def _native(device_module: ModuleType) -> Iterator[None]:
+    device_module.reset_fallbacks()
+    yield
+    assert device_module.fallbacks() == {}
+
+
+@pytest.fixture
+def agree(device: str) -> Agree:
+    """Function ``agree(function, *arguments, rtol=None, atol=None, **keywords)``."""
+
+    def check(
+        function: Callable[..., Any],
+        *arguments: Any,
+        rtol: float | None = None,
+        atol: float | None = None,
+        **keywords: Any,
+    ) -> None:
+        expected = function(*arguments, **keywords)
+        moved = [value.to(device) if isinstance(value, torch.Tensor) else value for value in arguments]
+        moved_keywords = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in keywords.items()}
+        actual = function(*moved, **moved_keywords)
+        for ours, theirs in zip(_tensors(actual), _tensors(expected), strict=True):
+            assert ours.device.type == device
+            torch.testing.assert_close(ours.cpu(), theirs, rtol=rtol, atol=atol, equal_nan=True)
+
+    return check
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [value] if isinstance(value, torch.Tensor) else [item for item in value if isinstance(item, torch.Tensor)]

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolutions and their gradients (by the host's library unless OUTBOARD_LIBRARY=dialect)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from .conftest import Agree
+
+# function, input, weight, arguments
+CASES: list[tuple[Any, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
+    (F.conv2d, (2, 3, 9, 11), (5, 3, 3, 3), {"padding": 1}),
+    (F.conv2d, (2, 4, 9, 11), (6, 2, 3, 2), {"stride": (2, 1), "padding": (1, 0), "dilation": (1, 2), "groups": 2}),
+    (F.conv2d, (2, 6, 9, 8), (6, 1, 3, 3), {"padding": 1, "groups": 6}),
+    (F.conv2d, (2, 6, 9, 8), (12, 1, 3, 3), {"stride": 2, "groups": 6}),
+    (F.conv2d, (2, 70, 12, 12), (66, 70, 1, 1), {}),
+    (F.conv1d, (3, 4, 15), (7, 4, 3), {"stride": 2, "padding": 2, "dilation": 2}),
+    (F.conv3d, (2, 3, 5, 6, 7), (4, 3, 2, 3, 1), {"stride": (1, 2, 1), "padding": (1, 1, 0)}),
+    (F.conv_transpose1d, (3, 4, 15), (4, 7, 3), {"stride": 2, "padding": 2, "dilation": 2}),
+    (F.conv_transpose2d, (2, 4, 9, 11), (4, 3, 3, 2), {"stride": (2, 3), "output_padding": 1, "groups": 2}),
+]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("function", "source", "weight", "options"), CASES)
+def test_forward_and_gradients(
+    agree: Agree, function: Any, source: tuple[int, ...], weight: tuple[int, ...], options: dict[str, Any], bias: bool
+) -> None:
+    groups = options.get("groups", 1)
+    channels = weight[1] * groups if "transpose" in function.__name__ else weight[0]
+
+    def run(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        leaves = [tensor.clone().requires_grad_() for tensor in tensors]
+        result = function(*leaves, **options)
+        (result * result).sum().backward()
+        return [result.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
+
+    tensors = [torch.randn(source), torch.randn(weight)] + ([torch.randn(channels)] if bias else [])
+    agree(run, *tensors, rtol=1e-3, atol=5e-3)
+
+
+def test_channels_last(agree: Agree) -> None:
+    source = torch.randn(2, 8, 9, 10).to(memory_format=torch.channels_last)
+    weight = torch.randn(16, 8, 3, 3).to(memory_format=torch.channels_last)
+    agree(F.conv2d, source, weight, padding=1, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_dtypes(agree: Agree, dtype: torch.dtype) -> None:
+    tolerance = {torch.float64: 1e-9, torch.float16: 2e-2, torch.bfloat16: 1e-1}[dtype]
+    source, weight = torch.randn(2, 3, 9, 9).to(dtype), torch.randn(4, 3, 3, 3).to(dtype)
+    agree(F.conv2d, source, weight, rtol=tolerance, atol=tolerance)

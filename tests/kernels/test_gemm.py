@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matrix products (by the host's library where it serves the device, unless OUTBOARD_LIBRARY=dialect)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from .conftest import Agree
+
+SIZES = [(3, 5, 7), (70, 65, 130), (1, 9, 300), (9, 1, 300), (128, 96, 64), (2, 2, 0)]
+TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-9, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+
+
+def _random(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape).to(dtype) if dtype.is_floating_point else torch.randint(-4, 5, shape).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [*TOLERANCE, torch.int64, torch.int32])
+@pytest.mark.parametrize(("m", "n", "k"), SIZES)
+def test_products(agree: Agree, m: int, n: int, k: int, dtype: torch.dtype) -> None:
+    tolerance = TOLERANCE.get(dtype, 0.0)
+    a, b = _random(m, k, dtype=dtype), _random(k, n, dtype=dtype)
+    agree(torch.mm, a, b, rtol=tolerance, atol=tolerance)
+    agree(torch.mm, a.t().contiguous().t(), b.t().contiguous().t(), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(("beta", "alpha"), [(1, 1), (2, 3), (0.5, -1.5)])
+def test_scaled_sums(agree: Agree, beta: float, alpha: float) -> None:
+    a, b = torch.randn(3, 20, 30), torch.randn(3, 30, 25)
+    scalars = {"beta": beta, "alpha": alpha, "rtol": 1e-4, "atol": 1e-4}
+    agree(torch.addmm, torch.randn(25), a[0].clone(), b[0].clone(), **scalars)
+    agree(torch.addmm, torch.randn(20, 1), a[0].clone(), b[0].clone(), **scalars)
+    agree(torch.addmv, torch.randn(20), a[0].clone(), torch.randn(30), **scalars)
+
+
+def test_beta_zero_ignores_nan(agree: Agree) -> None:
+    agree(
+        torch.addmm,
+        torch.full((4, 5), float("nan")),
+        torch.randn(4, 6),
+        torch.randn(6, 5),
+        beta=0,
+        rtol=1e-4,
+        atol=1e-4,
+    )
+
+
+def test_batches_and_vectors(agree: Agree) -> None:
+    agree(torch.bmm, torch.randn(3, 20, 30), torch.randn(3, 30, 25), rtol=1e-4, atol=1e-4)
+    agree(torch.mv, torch.randn(40, 300), torch.randn(300), rtol=1e-4, atol=1e-4)
+    agree(torch.mv, torch.randn(300, 40).t(), torch.randn(300), rtol=1e-4, atol=1e-4)
+    agree(torch.dot, torch.randn(5000), torch.randn(5000), rtol=1e-3, atol=1e-3)
+    agree(torch.matmul, torch.randn(2, 3, 4, 5), torch.randn(5, 6), rtol=1e-4, atol=1e-4)
+    agree(torch.nn.functional.linear, torch.randn(2, 9, 30), torch.randn(7, 30), torch.randn(7), rtol=1e-4, atol=1e-4)
+
+
+def test_sizes_share_one_plan(agree: Agree, device_module: object) -> None:
+    for n in (11, 12, 13, 40):
+        agree(torch.mm, torch.randn(n, n + 1), torch.randn(n + 1, n + 2), rtol=1e-4, atol=1e-4)
