@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "outboard/driver.h"
+#include "runtime/allocation.h"
+#include "runtime/device.h"
+
+/// The device under test: the first one of the driver that CMake names in OUTBOARD_TEST_DRIVER, which is the
+/// fault-injecting one over a real driver.
+namespace fixture {
+
+outboard::Device& device();
+
+/// Makes the nth next call of a driver function fail with `status`; nth = 0 cancels.
+void fail(const char* function, uint64_t nth, ob_status status);
+/// Calls of a driver function so far.
+uint64_t calls(const char* function);
+
+/// Owns one reference of an Allocation.
+class Holder {
+ public:
+  explicit Holder(outboard::Allocation* allocation) : allocation_(allocation) {}
+  Holder(Holder&& other) noexcept : allocation_(other.allocation_) { other.allocation_ = nullptr; }
+  Holder(const Holder&) = delete;
+  Holder& operator=(const Holder&) = delete;
+  ~Holder() {
+    if (allocation_ != nullptr) allocation_->release();
+  }
+  outboard::Allocation* operator->() const { return allocation_; }
+  outboard::Allocation& operator*() const { return *allocation_; }
+  outboard::Allocation* get() const { return allocation_; }
+
+ private:
+  outboard::Allocation* allocation_;
+};
+
+Holder upload(const std::vector<float>& values);
+std::vector<float> download(outboard::Allocation& allocation, size_t count);
+
+/// A kernel that counts to `n` (about a nanosecond per step and item) and then adds 1 to x[0].
+ob_kernel slow_kernel();
+/// Keeps `stream` busy for some tens of milliseconds; adds 1 to the float at `x`.
+void keep_busy(outboard::Stream& stream, ob_ptr x);
+
+/// Runs this program again with `argument` in a child process; its exit code, or 128 + the signal that ended it.
+/// -1: it took longer than a minute (and was ended).
+int run_again(const std::string& argument);
+
+}  // namespace fixture

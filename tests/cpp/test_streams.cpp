@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "check.h"
+#include "fixture.h"
+#include "runtime/error.h"
+
+/// Streams, events, and what happens when the process forks or ends in the middle of work.
+using namespace outboard;
+using fixture::device;
+
+namespace {
+
+float first(Allocation& allocation) { return fixture::download(allocation, 1)[0]; }
+
+}  // namespace
+
+TEST(synchronize_waits_for_the_work) {
+  Stream& stream = device().pool_stream();
+  const fixture::Holder x = fixture::upload({0});
+  fixture::keep_busy(stream, x->resolve(stream));
+  CHECK(!stream.query());
+  stream.synchronize();
+  CHECK(stream.query());
+  CHECK_EQ(first(*x), 1.0f);
+}
+
+TEST(query_becomes_true_without_waiting) {
+  Stream& stream = device().pool_stream();
+  const fixture::Holder x = fixture::upload({0});
+  fixture::keep_busy(stream, x->resolve(stream));
+  uint64_t asked = 0;
+  while (!stream.query()) {
+    ++asked;
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  CHECK(asked > 0);
+  CHECK_EQ(first(*x), 1.0f);
+}
+
+TEST(an_idle_stream_costs_no_driver_call) {
+  Stream& stream = device().pool_stream();
+  stream.synchronize();
+  const uint64_t before = fixture::calls("stream_wait");
+  for (int i = 0; i < 10; ++i) {
+    stream.synchronize();
+    CHECK(stream.query());
+  }
+  CHECK_EQ(fixture::calls("stream_wait"), before);
+}
+
+TEST(two_threads_may_wait_for_one_stream) {
+  Stream& stream = device().pool_stream();
+  const fixture::Holder x = fixture::upload({0});
+  const ob_ptr pointer = x->resolve(stream);
+  for (int round = 1; round <= 3; ++round) {
+    fixture::keep_busy(stream, pointer);
+    std::atomic<int> wrong{0};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; ++i) {
+      threads.emplace_back([&] {
+        stream.synchronize();
+        float value = 0;
+        std::memcpy(&value, reinterpret_cast<const void*>(pointer), sizeof(value));
+        if (device().host_accessible() && value != static_cast<float>(round)) ++wrong;
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    CHECK_EQ(wrong.load(), 0);
+  }
+}
+
+TEST(copies_and_fills_keep_the_order_of_the_stream) {
+  Stream& stream = device().pool_stream();
+  const fixture::Holder x = fixture::upload({5, 5, 5, 5}), y = fixture::upload({0, 0, 0, 0});
+  const ob_ptr from = x->resolve(stream), to = y->resolve(stream);
+  fixture::keep_busy(stream, from);                // x[0] = 6
+  stream.copy(OB_DEVICE_TO_DEVICE, to, from, 16);  // y = 6 5 5 5
+  const float two = 2;
+  stream.fill(from, &two, sizeof(two), 16);             // x = 2 2 2 2
+  fixture::keep_busy(stream, from);                     // x[0] = 3
+  stream.copy(OB_DEVICE_TO_DEVICE, to + 12, from, 4);   // y = 6 5 5 3
+  stream.copy(OB_DEVICE_TO_DEVICE, from + 4, from, 8);  // x = 3 3 2 2: source and target overlap
+  stream.synchronize();
+  CHECK(fixture::download(*y, 4) == (std::vector<float>{6, 5, 5, 3}));
+  CHECK(fixture::download(*x, 4) == (std::vector<float>{3, 3, 2, 2}));
+}
+
+TEST(fills_take_any_pattern_and_alignment) {
+  Stream& stream = device().default_stream();
+  const fixture::Holder x = fixture::upload(std::vector<float>(16, 0));
+  const ob_ptr memory = x->resolve(stream);
+  for (const uint32_t size : {1u, 2u, 4u, 8u, 16u}) {
+    for (const bool busy : {false, true}) {
+      const fixture::Holder other = fixture::upload({0});
+      if (busy) fixture::keep_busy(stream, other->resolve(stream));
+      unsigned char pattern[16], host[64];
+      for (uint32_t i = 0; i < size; ++i) pattern[i] = static_cast<unsigned char>(size + i);
+      const unsigned char zero = 0;
+      stream.fill(memory, &zero, 1, 64);
+      stream.fill(memory + 1, pattern, size, 3 * size);
+      stream.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(host), memory, 64);
+      stream.synchronize();
+      for (uint32_t i = 0; i < 64; ++i) {
+        const bool inside = i >= 1 && i < 1 + 3 * size;
+        CHECK_EQ(int{host[i]}, inside ? static_cast<int>(pattern[(i - 1) % size]) : 0);
+      }
+    }
+  }
+}
+
+TEST(an_event_orders_two_streams) {
+  Stream &a = device().pool_stream(), &b = device().pool_stream();
+  const fixture::Holder x = fixture::upload({0}), y = fixture::upload({0});
+  fixture::keep_busy(a, x->resolve(a));
+  Event event(device());
+  event.record(a);
+  CHECK(!event.query());
+  b.wait(event);
+  b.copy(OB_DEVICE_TO_DEVICE, y->resolve(b), x->resolve(b), 4);
+  b.synchronize();
+  CHECK(event.query());
+  CHECK_EQ(first(*y), 1.0f);
+}
+
+TEST(events_measure_the_work_between_them) {
+  Stream& stream = device().pool_stream();
+  const fixture::Holder x = fixture::upload({0});
+  Event start(device()), middle(device()), end(device());
+  CHECK(start.query());
+  CHECK_THROWS(start.elapsed_ms(end), Error);
+  start.record(stream);
+  middle.record(stream);
+  fixture::keep_busy(stream, x->resolve(stream));
+  end.record(stream);
+  CHECK_THROWS(start.elapsed_ms(end), Error);  // not reached yet
+  end.synchronize();
+  CHECK(start.elapsed_ms(end) > 2);
+  CHECK(start.elapsed_ms(middle) < start.elapsed_ms(end));
+  start.record(stream);  // an event may be recorded again
+  start.synchronize();
+  CHECK(start.elapsed_ms(end) <= 0);
+}
+
+TEST(memory_of_another_stream_is_not_reused_too_early) {
+  CachingAllocator& allocator = device().allocator();
+  Stream &home = device().pool_stream(), &other = device().pool_stream();
+  const fixture::Holder x = fixture::upload({0});
+  Block* block = allocator.allocate(3 << 20, home);
+  const ob_ptr pointer = block->ptr;
+  allocator.record_stream(block, other);
+  fixture::keep_busy(other, x->resolve(other));
+  allocator.free(block);
+  Block* meanwhile = allocator.allocate(3 << 20, home);
+  CHECK(meanwhile->ptr != pointer);
+  other.synchronize();
+  Block* later = allocator.allocate(3 << 20, home);
+  CHECK_EQ(later->ptr, pointer);
+  allocator.free(meanwhile);
+  allocator.free(later);
+}
+
+TEST(a_failing_event_costs_time_not_correctness) {
+  CachingAllocator& allocator = device().allocator();
+  Stream &home = device().pool_stream(), &other = device().pool_stream();
+  const int64_t active = allocator.statistics().active.current;
+  for (const char* function : {"event_create", "event_record"}) {
+    const fixture::Holder x = fixture::upload({0});
+    const int64_t held = allocator.statistics().active.current;
+    Block* block = allocator.allocate(1000, home);
+    allocator.record_stream(block, other);
+    fixture::keep_busy(other, x->resolve(other));
+    fixture::fail(function, 1, OB_INTERNAL);
+    allocator.free(block);
+    CHECK(other.query());  // it was waited for
+    CHECK_EQ(allocator.statistics().active.current, held);
+  }
+  CHECK_EQ(allocator.statistics().active.current, active);
+}
+
+TEST(a_failed_wait_is_reported_once) {
+  Stream& stream = device().pool_stream();
+  const fixture::Holder x = fixture::upload({0});
+  fixture::keep_busy(stream, x->resolve(stream));
+  fixture::fail("stream_wait", 1, OB_INTERNAL);
+  CHECK_THROWS(stream.synchronize(), Error);
+  fixture::keep_busy(stream, x->resolve(stream));
+  stream.synchronize();
+  CHECK_EQ(first(*x), 2.0f);
+}
+
+TEST(pool_streams_are_found_by_their_id) {
+  Stream& stream = device().pool_stream();
+  CHECK(&device().stream(stream.id()) == &stream);
+  CHECK(&device().stream(0) == &device().default_stream());
+  CHECK_THROWS(device().stream(-1), Error);
+  CHECK_THROWS(device().stream(33), Error);
+}
+
+TEST(each_thread_has_its_own_current_stream) {
+  Runtime& runtime = Runtime::get();
+  Stream& mine = device().pool_stream();
+  runtime.set_current_stream(mine);
+  std::thread([&] { CHECK(&runtime.current_stream(0) == &device().default_stream()); }).join();
+  CHECK(&runtime.current_stream(0) == &mine);
+  runtime.set_current_stream(device().default_stream());
+}
+
+TEST(the_process_may_end_with_queued_work) { CHECK_EQ(fixture::run_again("exit-with-work"), 0); }
+TEST(the_process_may_end_from_another_thread) { CHECK_EQ(fixture::run_again("exit-from-thread"), 0); }
+TEST(a_forked_child_is_told_so) { CHECK_EQ(fixture::run_again("fork"), 0); }
+
+namespace {
+
+/// Leaves a busy queue and live memory behind.
+void leave_work() {
+  Allocation* x = Allocation::create(device(), 4);
+  for (Stream* stream : {&device().default_stream(), &device().pool_stream()}) {
+    fixture::keep_busy(*stream, x->resolve(*stream));
+  }
+}
+
+template <typename Function>
+bool is_refused(Function&& function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    return error.status() == OB_DEVICE_LOST && std::strstr(error.what(), "spawn") != nullptr;
+  }
+  return false;
+}
+
+/// In a forked child: every use is refused with advice, and nothing hangs.
+int check_child(Allocation* allocation, Stream& stream) {
+  if (!Runtime::get().forked()) return 10;
+  if (!is_refused([&] { device(); })) return 11;
+  if (!is_refused([&] { stream.synchronize(); })) return 12;
+  if (!is_refused([&] { Runtime::get().current_stream(0); })) return 13;
+  if (!is_refused([&] { Allocation::create(stream.device(), 4); })) return 14;
+  if (!is_refused([&] { stream.device().allocator().allocate(4, stream); })) return 15;
+  if (!is_refused([&] { Event event(stream.device()); })) return 16;
+  allocation->release();
+  return 0;
+}
+
+int fork_in_use() {
+  Stream& stream = device().default_stream();
+  Allocation* allocation = Allocation::create(device(), 4);
+  fixture::keep_busy(stream, allocation->resolve(stream));
+  const pid_t child = fork();
+  if (child == 0) _exit(check_child(allocation, stream));
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) return WEXITSTATUS(status);
+  stream.synchronize();  // the parent goes on
+  return 0;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  const std::string scenario = count > 1 ? arguments[1] : "";
+  if (scenario == "exit-with-work") {
+    leave_work();
+    return 0;
+  }
+  if (scenario == "exit-from-thread") {
+    std::thread([] {
+      leave_work();
+      std::exit(0);
+    }).join();
+  }
+  if (scenario == "fork") return fork_in_use();
+  device();
+  return check::run_all();
+}
