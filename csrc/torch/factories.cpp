@@ -128,6 +128,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("record_stream", TORCH_FN(record_stream));
 
   m.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
+  // squeeze_, unsqueeze_, t_ and transpose_ come down to this: it changes the tensor's geometry, never its data.
+  m.impl("as_strided_", TORCH_FN(at::native::as_strided__symint));
   m.impl("view", TORCH_FN(at::native::view));
   m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
   m.impl("unfold", TORCH_FN(at::native::unfold));
