@@ -108,10 +108,11 @@ def test_kernel_that_fails_to_build(faults: dict[str, str], tmp_path: Path) -> N
     passes(
         FAIL
         + """
+x = torch.randn(3, 5).to(device)
+y = torch.randn(3, 5).to(device)
 fail("program_build", 1, 5)
-x = torch.randn(3, 5, device=device)
-raises(RuntimeError, lambda: torch.atan2(x, x.exp()).cpu())
-torch.testing.assert_close(torch.atan2(x, x.exp()).cpu(), torch.atan2(x.cpu(), x.cpu().exp()))
+assert "injected" in raises(RuntimeError, lambda: torch.atan2(x, y))
+torch.testing.assert_close(torch.atan2(x, y).cpu(), torch.atan2(x.cpu(), y.cpu()))
 works()
 """,
         OUTBOARD_CACHE_DIR=str(tmp_path),
@@ -119,7 +120,7 @@ works()
     )
 
 
-@pytest.mark.parametrize("function", ["copy", "stream_wait", "event_record", "stream_create"])
+@pytest.mark.parametrize("function", ["stream_wait", "event_record", "stream_create"])
 def test_driver_failures_raise(faults: dict[str, str], function: str) -> None:
     passes(
         FAIL
@@ -266,5 +267,5 @@ assert getattr(torch, device).fallbacks() == {}
 
 
 def test_fallback_policy_is_checked() -> None:
-    result = run("works()", OUTBOARD_FALLBACK="perhaps")
-    assert "OUTBOARD_FALLBACK" in result.stdout + result.stderr
+    code = "works(); import outboard.activation; print(outboard.activation.problems())"
+    assert "OUTBOARD_FALLBACK" in passes(code, OUTBOARD_FALLBACK="perhaps")
