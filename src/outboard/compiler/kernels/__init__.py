@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from . import conv, gemm, pool, scan, sort, upsample
+from . import attention, conv, gemm, pool, scan, sort, upsample
 
 if TYPE_CHECKING:
     from ..builder import PlanBuilder
@@ -34,6 +34,14 @@ _FAMILIES: dict[Lowering, tuple[str, ...]] = {
     gemm.lower_linear: ("linear",),
     conv.lower_convolution: ("convolution", "convolution_overrideable"),
     conv.lower_backward: ("convolution_backward", "convolution_backward_overrideable"),
+    attention.lower_forward: (
+        "_scaled_dot_product_fused_attention_overrideable",
+        "_scaled_dot_product_flash_attention_for_cpu",
+    ),
+    attention.lower_backward: (
+        "_scaled_dot_product_fused_attention_overrideable_backward",
+        "_scaled_dot_product_flash_attention_for_cpu_backward",
+    ),
     pool.lower_average: (
         "avg_pool1d",
         "avg_pool2d",
