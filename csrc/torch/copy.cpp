@@ -4,7 +4,6 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/_local_scalar_dense.h>
-#include <ATen/ops/conj_physical.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/neg.h>
@@ -23,13 +22,17 @@
 ///
 /// Lazy conjugates and negatives reach us with their bits set. Below, the *raw* tensor is the one without bits: what
 /// is in memory. Two tensors of equal bits are copied raw; else the difference is applied on the CPU side or, on one
-/// device, by the compiled operator.
+/// device, by negating what was copied.
 namespace outboard::aten {
 namespace {
 
-/// A download may carry this many times the bytes it needs before the device gathers them first: reading a few bytes
-/// more costs less than a kernel.
+/// A transfer may carry this many times the bytes it needs before the device gathers or scatters them: moving a few
+/// bytes more costs less than a kernel.
 constexpr int64_t kSpanFactor = 4;
+
+/// Set while this thread gathers or scatters on the device for a transfer. If the device cannot do that after all, the
+/// CPU does, and asks for a transfer again: that one must not ask the device.
+thread_local bool rearranging = false;
 
 bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   return a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
@@ -90,12 +93,31 @@ at::Tensor device_contiguous_like(const at::Tensor& like) {
 
 // ---- on one device ----
 
-/// Copies raw elements of equal dtype or converts them; complex tensors as pairs of reals, which every device has.
+/// The same bits as integers, where a dtype is one that kernels may not know.
+at::Tensor as_known_dtype(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kFloat8_e5m2:
+    case at::kFloat8_e4m3fn:
+      return tensor.view(at::kByte);
+    case at::kUInt16:
+      return tensor.view(at::kShort);
+    case at::kUInt32:
+      return tensor.view(at::kInt);
+    case at::kUInt64:
+      return tensor.view(at::kLong);
+    default:
+      return tensor;
+  }
+}
+
+/// Copies or converts raw elements; complex tensors as pairs of reals, which every device has.
 void copy_elements(const at::Tensor& dst, const at::Tensor& src) {
-  if (!dst.is_complex() && !src.is_complex()) return compiled_copy(dst, src);
-  if (dst.is_complex() && src.is_complex()) return compiled_copy(at::view_as_real(dst), at::view_as_real(src));
-  if (src.is_complex()) return compiled_copy(dst, at::view_as_real(src).select(-1, 0));
+  if (dst.scalar_type() == src.scalar_type() && !dst.is_complex()) {
+    return compiled_copy(as_known_dtype(dst), as_known_dtype(src));
+  }
+  if (!dst.is_complex()) return compiled_copy(dst, src);
   const at::Tensor parts = at::view_as_real(dst);
+  if (src.is_complex()) return compiled_copy(parts, at::view_as_real(src));
   compiled_copy(parts.select(-1, 0), src);
   parts.select(-1, 1).zero_();
 }
@@ -107,10 +129,55 @@ void copy_on_device(const at::Tensor& dst, const at::Tensor& src) {
     if (to != from) stream.copy(OB_DEVICE_TO_DEVICE, to, from, dst.nbytes());
     return;
   }
+  const bool negate = dst.is_neg() != src.is_neg();
+  const bool conjugate = dst.is_conj() != src.is_conj() && dst.is_complex() && src.is_complex();
+  const at::Tensor target = raw(dst);
   at::Tensor values = raw(src);
-  if (dst.is_conj() != src.is_conj()) values = at::conj_physical(values);
-  if (dst.is_neg() != src.is_neg()) values = at::neg(values);
-  copy_elements(raw(dst), values);
+  if (values.is_complex() && !dst.is_complex()) values = at::view_as_real(values).select(-1, 0);
+  if (negate && !values.is_complex()) values = at::neg(values);
+  copy_elements(target, values);
+  if (negate && values.is_complex()) at::view_as_real(target).neg_();
+  if (conjugate) at::view_as_real(target).select(-1, 1).neg_();
+}
+
+// ---- strided transfers, where the host cannot address device memory ----
+
+/// Elements from the first to the last that the tensor addresses.
+int64_t span(const at::Tensor& tensor) {
+  int64_t last = 0;
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) last += (tensor.size(dim) - 1) * tensor.stride(dim);
+  return last + 1;
+}
+
+/// Whether to transfer a strided tensor with its gaps, instead of through a contiguous one on the device.
+bool with_gaps(const at::Tensor& tensor) {
+  const bool has_compiler = stream_of(tensor).device().properties().dialect[0] != '\0';
+  return rearranging || !has_compiler || span(tensor) <= kSpanFactor * tensor.numel();
+}
+
+void rearrange(const at::Tensor& dst, const at::Tensor& src) {
+  rearranging = true;
+  try {
+    copy_on_device(dst, src);
+  } catch (...) {
+    rearranging = false;
+    throw;
+  }
+  rearranging = false;
+}
+
+/// All elements from the first to the last that the tensor addresses, on the device.
+at::Tensor spanned(const at::Tensor& tensor) { return raw(tensor).as_strided({span(tensor)}, {1}); }
+
+void download_bytes(const at::Tensor& host, const at::Tensor& src, bool asynchronous);
+
+/// The tensor's memory, gaps included, as a CPU tensor of the same geometry.
+at::Tensor download_with_gaps(const at::Tensor& src) {
+  const at::Tensor flat = at::empty({span(src)}, at::TensorOptions().dtype(src.scalar_type()).device(at::kCPU));
+  download_bytes(flat, spanned(src), false);
+  const at::Tensor host = flat.as_strided(src.sizes(), src.strides(), 0);
+  set_bits(host, src);
+  return host;
 }
 
 // ---- CPU to device ----
@@ -142,10 +209,15 @@ void upload(const at::Tensor& dst, const at::Tensor& src, bool non_blocking) {
     host.copy_(src);
     return upload_bytes(dst, host, false);
   }
+  if (with_gaps(dst)) {
+    const at::Tensor host = download_with_gaps(dst);
+    host.copy_(src);
+    return upload_bytes(spanned(dst), host.as_strided({span(dst)}, {1}, 0), false);
+  }
   const at::Tensor staging = device_contiguous_like(dst);
   set_bits(staging, dst);
   upload(staging, src, false);
-  copy_on_device(dst, staging);
+  rearrange(dst, staging);
 }
 
 // ---- device to CPU ----
@@ -160,23 +232,6 @@ void download_bytes(const at::Tensor& host, const at::Tensor& src, bool asynchro
   }
 }
 
-/// Elements from the first to the last that the tensor addresses.
-int64_t span(const at::Tensor& tensor) {
-  int64_t last = 0;
-  for (int64_t dim = 0; dim < tensor.dim(); ++dim) last += (tensor.size(dim) - 1) * tensor.stride(dim);
-  return last + 1;
-}
-
-/// The tensor's memory, gaps included, as a CPU tensor of the same geometry.
-at::Tensor download_span(const at::Tensor& src) {
-  const int64_t elements = span(src);
-  const at::Tensor flat = at::empty({elements}, at::TensorOptions().dtype(src.scalar_type()).device(at::kCPU));
-  download_bytes(flat, raw(src).as_strided({elements}, {1}), false);
-  const at::Tensor host = flat.as_strided(src.sizes(), src.strides());
-  set_bits(host, src);
-  return host;
-}
-
 void download(const at::Tensor& dst, const at::Tensor& src, bool non_blocking) {
   const bool asynchronous = non_blocking && same_memory_layout(dst, src) && is_pinned(dst.const_data_ptr());
   if (asynchronous) return download_bytes(dst, src, true);
@@ -187,13 +242,13 @@ void download(const at::Tensor& dst, const at::Tensor& src, bool non_blocking) {
     return stream.run_on_host([&] { dst.copy_(view); });
   }
   if (same_memory_layout(dst, src)) return download_bytes(dst, src, false);
-  if (span(src) <= kSpanFactor * src.numel()) {
-    dst.copy_(download_span(src));
+  if (with_gaps(src)) {
+    dst.copy_(download_with_gaps(src));
     return;
   }
   const at::Tensor staging = device_contiguous_like(src);
   set_bits(staging, src);
-  copy_on_device(staging, src);
+  rearrange(staging, src);
   download(dst, staging, false);
 }
 

@@ -75,7 +75,6 @@ class CpuCall {
       return list;
     }
     if (value.isDevice() && value.toDevice().type() == kOurs) return c10::Device(c10::kCPU);
-    if (value.isGenerator() && value.toGenerator().device().type() == kOurs) return cpu_generator(value.toGenerator());
     return value;
   }
 
@@ -102,11 +101,13 @@ class CpuCall {
     return at::detail::createCPUGenerator(static_cast<uint64_t>(seed));
   }
 
+  /// Gives the call a CPU generator; raises for the generator of another device, as PyTorch does.
   void seed_generator(size_t first) const {
     if (!op_.random) return;
     for (size_t i = 0; i < op_.roles.size(); ++i) {
       c10::IValue& value = (*stack_)[first + i];
-      if (op_.roles[i] == ArgumentRole::kGenerator && value.isNone()) value = cpu_generator(std::nullopt);
+      if (op_.roles[i] != ArgumentRole::kGenerator) continue;
+      value = cpu_generator(value.isNone() ? std::nullopt : std::optional<at::Generator>(value.toGenerator()));
     }
   }
 

@@ -61,10 +61,13 @@ def test_device_context_and_default_device(device: str) -> None:
 
 
 def test_new_threads_start_on_device_zero(device: str, device_module: ModuleType) -> None:
-    seen: list[object] = []
-    thread = threading.Thread(
-        target=lambda: seen.append((device_module.current_device(), torch.zeros(2, device=device)))
-    )
+    seen: list[int] = []
+
+    def work() -> None:
+        torch.zeros(2, device=device)
+        seen.append(device_module.current_device())
+
+    thread = threading.Thread(target=work)
     thread.start()
     thread.join()
     assert seen == [0]

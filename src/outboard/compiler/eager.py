@@ -47,9 +47,11 @@ def _compile(op: str, args: tuple[Any, ...], kwargs: dict[str, Any], bake: bool)
     from .adapter.refusals import is_refusal
 
     overload = find_overload(op)
-    device = device_of(args, kwargs)
+    target = target_of(device_of(args, kwargs))
+    if not target.dialect:
+        return "host", b""  # a device that runs no programs
     try:
-        compiled = lower_operator(overload, args, kwargs, bake, target_of(device))
+        compiled = lower_operator(overload, args, kwargs, bake, target)
     except ScalarSteersGraph as reason:
         _log.debug("%s: scalars become constants (%s)", op, reason)
         return "bake", b""

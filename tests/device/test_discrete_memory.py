@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same tests on a device whose memory the host cannot address and that has no compiler: the simulator."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FILES = ("copies", "factories", "serialization", "streams", "random", "accelerator", "devices")
+
+
+@pytest.mark.skipif(os.environ.get("OUTBOARD_DRIVER") == "sim", reason="this process runs on the simulator already")
+def test_on_the_simulator() -> None:
+    here = Path(__file__).parent
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *(f"{here}/test_{f}.py" for f in FILES)],
+        env=os.environ | {"OUTBOARD_DRIVER": "sim"},
+        cwd=here.parents[1],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert result.returncode == 0, result.stdout[-6000:] + result.stderr[-2000:]
