@@ -423,7 +423,7 @@ class _Printer:
             vector = vector or (vector_mask and self.width > 1)
             mask = self.operand(value.mask, torch.bool, vector)
         if not vector or self.width == 1:
-            loaded = cl.load(pointer, dtype, text, 1)
+            loaded = cl.load(self.prelude, pointer, dtype, text, 1)
             if mask is not None:
                 loaded = f"({mask} ? {loaded} : {cl.literal(0, value.dtype)})"
             self.define(value, loaded, False)
@@ -437,7 +437,7 @@ class _Printer:
         name = value.name
         kind = cl.type_name(value.dtype, self.width)
         if contiguous and mask is None:
-            self.define(value, cl.load(pointer, dtype, self._base(value.index), self.width), True)
+            self.define(value, cl.load(self.prelude, pointer, dtype, self._base(value.index), self.width), True)
             return
         zero = cl.broadcast(cl.literal(0, value.dtype), value.dtype, self.width)
         if mask is None:
@@ -451,7 +451,7 @@ class _Printer:
         self.write(f"const int{self.width} {held} = {mask};")
         if contiguous:
             with self.block(f"if (all({held}))"):
-                self.write(f"{name} = {cl.load(pointer, dtype, self._base(value.index), self.width)};")
+                self.write(f"{name} = {cl.load(self.prelude, pointer, dtype, self._base(value.index), self.width)};")
             with self.block(f"else if (any({held}))"):
                 self.write(f"{name} = {self._gather(pointer, dtype, value.index, step, held)};")
             return

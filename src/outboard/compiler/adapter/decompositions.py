@@ -136,6 +136,50 @@ def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torc
 
 
 
+def _index_put_impl_(
+    x: torch.Tensor, indices: Any, values: torch.Tensor, accumulate: bool = False, unsafe: bool = False
+) -> torch.Tensor:
+    return x.copy_(aten.index_put(x, indices, values, accumulate))
+
+
+def _index_put_impl(
+    x: torch.Tensor, indices: Any, values: torch.Tensor, accumulate: bool = False, unsafe: bool = False
+) -> torch.Tensor:
+    return aten.index_put(x, indices, values, accumulate)
+
+
+def _batch_norm(
+    x: torch.Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Batch norm; without training nothing is saved for the backward pass, as on the CPU."""
+    out, saved_mean, saved_scale = torch._decomp.decompositions.native_batch_norm_decomposition(
+        x, weight, bias, mean, var, training, momentum, eps
+    )
+    if not training:
+        return out, x.new_empty((0,)), x.new_empty((0,))
+    return out, saved_mean, saved_scale
+
+
+def _divide(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
+    """Division of floats rounded down, by way of the remainder: exact where the quotient is not."""
+    dtype = torch.result_type(a, b)
+    tensors = isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
+    if rounding_mode != "floor" or not dtype.is_floating_point or not tensors:
+        return NotImplemented
+    remainder = torch.fmod(a, b)
+    quotient = (a - remainder) / b
+    adjusted = torch.where((remainder != 0) & ((b < 0) != (remainder < 0)), quotient - 1, quotient)
+    rounded = torch.floor(adjusted)
+    rounded = torch.where(adjusted - rounded > 0.5, rounded + 1, rounded)
+    plain = a / b
+    rounded = torch.where(adjusted != 0, rounded, torch.copysign(torch.zeros_like(plain), plain))
+    return torch.where(b != 0, rounded, plain)
+
+
+def _floor_divide(a: Any, b: Any) -> Any:
+    return _divide(a, b, rounding_mode="floor")
+
+
 def _functional(in_place: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """The functional variant of a random fill: the same, into a new tensor."""
 
@@ -203,4 +247,11 @@ def eager_decompositions() -> dict[Any, Callable[..., Any]]:
         and overload._schema.name not in _WHOLE
     }
     table.update(_random_table())
+    table[aten.native_batch_norm.default] = _batch_norm
+    table[aten._native_batch_norm_legit.default] = _batch_norm
+    table[aten.div.Tensor_mode] = _divide
+    table[aten.div.Scalar_mode] = _divide
+    table[aten.floor_divide.default] = _floor_divide
+    table[aten._index_put_impl_.default] = _index_put_impl_
+    table[aten._index_put_impl.default] = _index_put_impl
     return table

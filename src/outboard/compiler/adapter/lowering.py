@@ -16,8 +16,10 @@ import sympy
 import torch
 from torch._dynamo.source import ConstantSource
 from torch._inductor import config as inductor_config
+from torch._inductor.fx_passes.reinplace import reinplace_inplaceable_ops_core
 from torch._inductor.fx_passes.replace_random import replace_random_passes
 from torch._inductor.graph import GraphLowering
+from torch._inductor.lowering import lowerings
 from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -195,14 +197,16 @@ def _compiling(inputs: Inputs) -> Iterator[None]:
         V.set_fake_mode(inputs.mode),
         torch.no_grad(),
         torch._C._DisableFuncTorch(),
-        _quiet(logging.getLogger("torch._inductor.scheduler")),
+        _quiet("torch._inductor.scheduler"),
+        _quiet("torch._subclasses.fake_tensor"),
     ):
         yield
 
 
 @contextlib.contextmanager
-def _quiet(logger: logging.Logger) -> Iterator[None]:
-    """Inductor reports each failure before it raises; here a failure is a decision to run elsewhere."""
+def _quiet(name: str) -> Iterator[None]:
+    """Silences a logger that reports each failure before it raises; here that is a decision to run elsewhere."""
+    logger = logging.getLogger(name)
     disabled, logger.disabled = logger.disabled, True
     try:
         yield
@@ -229,10 +233,16 @@ def _graph(
 ) -> torch.fx.GraphModule:
     """A functional graph of the call; writes to arguments are ``copy_`` nodes at its end."""
     decompositions = eager_decompositions()
+    if overload in lowerings and overload._schema.name in _IN_PLACE:
+        return _one_node(Functional(overload, (), ()), args, kwargs, inputs)
     functional = None if overload in decompositions else functional_variant(overload)
     if functional is not None and functional.overload not in decompositions and _is_primitive(functional.overload):
         return _one_node(functional, args, kwargs, inputs)
     return _traced(overload, args, kwargs, inputs, decompositions)
+
+
+#: Operators that Inductor lowers to a kernel that writes only the elements touched.
+_IN_PLACE = frozenset({"aten::index_put_", "aten::scatter_", "aten::scatter_add_", "aten::scatter_reduce_"})
 
 
 def _is_primitive(overload: torch._ops.OpOverload) -> bool:
@@ -417,8 +427,11 @@ def _traced(
     for node, leaf in zip(module.graph.find_nodes(op="placeholder"), inputs.leaves, strict=True):
         node.meta["val"] = leaf.fake
     _return_written(module, overload, args, kwargs, places)
-    if any("inductor" not in str(n.target) and "rand" in str(n.target) for n in module.graph.nodes):
+    targets = {node.target for node in module.graph.nodes}
+    if targets & {aten.rand.default, aten.randn.default, aten.randint.default, aten.randint.low}:
         replace_random_passes(module)
+    if targets & {aten.index_put.default, aten._unsafe_index_put.default}:
+        reinplace_inplaceable_ops_core(module.graph)
     module.recompile()
     return module
 

@@ -17,6 +17,7 @@ from torch._inductor.codegen.common import (
     register_backend_for_device,
     register_device_op_overrides,
 )
+from torch._inductor.virtualized import V
 
 from .. import cache
 from ..target import target_of
@@ -119,6 +120,7 @@ def register() -> None:
     register_device_op_overrides(name, OutboardDeviceOps())
     register_interface()
     _prefer_two_pass_variance(name)
+    _allow_all_atomic_additions(name)
 
 
 def _prefer_two_pass_variance(name: str) -> None:
@@ -132,3 +134,15 @@ def _prefer_two_pass_variance(name: str) -> None:
         return bool(original(x, axis, keepdim, input_dtype))
 
     lowering.use_two_step_variance = choose
+
+
+def _allow_all_atomic_additions(name: str) -> None:
+    """Kernels here add atomically to every dtype; Inductor calls the host for those that Triton cannot add to."""
+    original = lowering.needs_fallback_due_to_atomic_add_limitations
+
+    def choose(dtype: torch.dtype) -> bool:
+        if name in V.graph.device_types and not dtype.is_complex:
+            return False
+        return bool(original(dtype))
+
+    lowering.needs_fallback_due_to_atomic_add_limitations = choose

@@ -281,8 +281,8 @@ def _helper_erf(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> 
 
     tail = f"({t})(1.0f) - exp(fma({horner(far, 't')}, t, -t))"
     center = f"fma({horner(near, 's')}, a, a)"
-    chosen = _raw_select(dtype, width, f"t > ({t})(0.927734375f)", f"copysign({tail}, a)", center)
     # exp's argument only makes sense for moderate t; beyond 4 the result is 1 anyway. NaN passes through the centre.
+    chosen = _raw_select(dtype, width, f"fabs(a) > ({t})(0.927734375f)", f"copysign({tail}, a)", center)
     return (
         f"{t} {full}({t} a) {{ {t} t = fmin(fabs(a), ({t})(4.0f)); {t} s = a * a; "
         f"return {chosen}; }}"
@@ -395,6 +395,22 @@ def _helper_bf16(prelude: Prelude, full: str, dtype: torch.dtype, width: int) ->
     return f"{us} {full}({f} a) {{ {u} bits = as_{u}(a); return {convert}({chosen}); }}"
 
 
+# PoCL's vload_halfN and vstore_halfN take their pointers to be aligned to the whole vector, so that memory is
+# accessed as ushort, and a register in between is converted.
+def _helper_load_half(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    return (
+        f"float{width} {full}(__global const half* p) {{ ushort{width} bits = vload{width}(0, (__global const ushort*)p); "
+        f"return vload_half{width}(0, (const half*)&bits); }}"
+    )
+
+
+def _helper_store_half(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    return (
+        f"void {full}(float{width} value, __global half* p) {{ ushort{width} bits; "
+        f"vstore_half{width}_rte(value, 0, (half*)&bits); vstore{width}(bits, 0, (__global ushort*)p); }}"
+    )
+
+
 _LGAMMA_DIGAMMA = """{t} {full}_1({t} x) {{
   const {t} pi = ({t})3.14159265358979323846;
   if (x == 0) return copysign(({t})INFINITY, -x);
@@ -445,11 +461,29 @@ _HELPERS: dict[str, Callable[[Prelude, str, torch.dtype, int], str]] = {
     "randn": _helper_randn,
     "randint64": _helper_randint64,
     "bf16": _helper_bf16,
+    "load_half": _helper_load_half,
+    "store_half": _helper_store_half,
     "digamma": _helper_digamma,
     "lgamma": _builtin_per_lane("lgamma", 1),
     "nextafter": _builtin_per_lane("nextafter", 2),
     "pow": _builtin_per_lane("pow", 2),
 }
+
+
+#: Between float and the bits of a half in a register (the builtin conversions work on memory), to nearest even.
+_HALF_CONVERSIONS = """float ob_half_to_float(ushort bits) {
+  uint magnitude = (uint)(bits & 0x7fff) << 13;
+  float scaled = as_float(magnitude) * as_float(0x77800000u);
+  uint result = (bits & 0x7c00) == 0x7c00 ? (magnitude | 0x7f800000u) : as_uint(scaled);
+  return as_float(result | ((uint)(bits & 0x8000) << 16));
+}
+uint ob_float_to_half(float value) {
+  uint bits = as_uint(value), sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7fffffffu;
+  if (magnitude >= 0x47800000u) return sign | (magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u);
+  if (magnitude < 0x38800000u) return sign | (as_uint(as_float(magnitude) + 0.5f) - 0x3f000000u);
+  return sign | ((magnitude + 0xc8000fffu + ((magnitude >> 13) & 1u)) >> 13);
+}
+"""
 
 
 def atomic_add_helper(dtype: torch.dtype) -> tuple[str, str]:
@@ -479,12 +513,11 @@ def atomic_add_helper(dtype: torch.dtype) -> tuple[str, str]:
     if dtype in (torch.float16, torch.bfloat16):
         # The 32-bit word around the element is exchanged.
         if dtype == torch.float16:
-            read = "vload_half(0, (const half*)&part)"
-            write = "ushort sum; vstore_half(value + v, 0, (half*)&sum);"
+            read, write = "ob_half_to_float(part)", "uint sum = ob_float_to_half(value + v);"
         else:
-            read = "as_float((uint)part << 16)"
-            write = "ushort sum = ob_bf16_float(value + v);"
-        return name, (
+            read, write = "as_float((uint)part << 16)", "uint sum = ob_bf16_float(value + v);"
+        conversions = _HALF_CONVERSIONS if dtype == torch.float16 else ""
+        return name, conversions + (
             f"void {name}(__global {memory}* p, float v) {{ "
             "size_t address = (size_t)p; volatile __global uint* q = (volatile __global uint*)(address & ~(size_t)3); "
             "uint shift = (uint)(address & 2) * 8, old = *q, seen; do { seen = old; "
@@ -540,13 +573,13 @@ def broadcast(text: str, dtype: torch.dtype, width: int) -> str:
     return f"(({type_name(dtype, width)})({text}))"
 
 
-def load(buffer: str, dtype: torch.dtype, index: str, width: int) -> str:
+def load(prelude: Prelude, buffer: str, dtype: torch.dtype, index: str, width: int) -> str:
     """``width`` consecutive elements from ``index`` on, in the compute dtype."""
     if width == 1:
         return load_pointer(f"({buffer} + ({index}))", dtype)
     pointer = f"{buffer} + ({index})"
     if dtype == torch.float16:
-        return f"vload_half{width}(0, {pointer})"
+        return f"{prelude.use('load_half', torch.float32, width)}({pointer})"
     vector = f"vload{width}(0, {pointer})"
     if dtype == torch.bfloat16:
         return f"as_float{width}(convert_uint{width}({vector}) << 16)"
@@ -573,8 +606,10 @@ def store(prelude: Prelude, buffer: str, dtype: torch.dtype, index: str, value: 
     pointer = f"{buffer} + ({index})"
     if dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
         raise Unsupported(f"store of {dtype}")
+    if dtype == torch.float16 and width > 1:
+        return f"{prelude.use('store_half', torch.float32, width)}({value}, {pointer});"
     if dtype == torch.float16:
-        return f"vstore_half{width if width > 1 else ''}_rte({value}, 0, {pointer});"
+        return f"vstore_half_rte({value}, 0, {pointer});"
     if dtype == torch.bfloat16:
         value = f"{prelude.use('bf16', torch.float32, width)}({value})"
     elif dtype == torch.bool:
@@ -671,7 +706,8 @@ def _minmax(prelude: Prelude, name: str, args: list[str], dtype: torch.dtype, wi
         return f"({args[0]} {'&' if name == 'minimum' else '|'} {args[1]})"
     short = name[:3]
     if not dtype.is_floating_point:
-        return f"{short}({args[0]}, {args[1]})"
+        t = type_name(dtype, width)
+        return f"{short}(({t})({args[0]}), ({t})({args[1]}))"
     return f"{prelude.use(short, dtype, width)}({args[0]}, {args[1]})"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from . import attention, conv, gemm, pool, scan, sort, upsample
+from . import attention, conv, distance, gemm, index, pool, scan, sort, upsample
 
 if TYPE_CHECKING:
     from ..builder import PlanBuilder
@@ -42,6 +42,11 @@ _FAMILIES: dict[Lowering, tuple[str, ...]] = {
         "_scaled_dot_product_fused_attention_overrideable_backward",
         "_scaled_dot_product_flash_attention_for_cpu_backward",
     ),
+    distance.lower_cdist: ("_cdist_forward", "_cdist_backward"),
+    distance.lower_pdist: ("_pdist_forward",),
+    index.lower_masked_scatter: ("masked_scatter",),
+    index.lower_index_reduce: ("index_reduce",),
+    index.lower_isin: ("isin",),
     pool.lower_average: (
         "avg_pool1d",
         "avg_pool2d",

@@ -90,7 +90,8 @@ OB_KERNEL void attend(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* key, OB
         total += score[j];
       }
       for (int j = 0; j < count; ++j)
-        for (long e = 0; e < value_width; ++e) rows[j * MAX_WIDTH + e] = (ACC)IN_LOAD(value, V_ROW(start + j) + e * v_e);
+        for (long e = 0; e < value_width; ++e)
+          rows[j * MAX_WIDTH + e] = (ACC)IN_LOAD(value, V_ROW(start + j) + e * v_e);
       for (long e = 0; e < value_width; ++e) {
         VEC s = sum[e] * shrink;
         for (int j = 0; j < BLOCK; ++j) s += score[j] * rows[j * MAX_WIDTH + e];

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Indexing that is neither a gather nor a plain scatter: masked_scatter, index_reduce, isin."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import sympy
+import torch
+
+from ..builder import PlanBuilder, Size, TensorArg
+from . import common, scan
+
+if TYPE_CHECKING:
+    from ..calls import ExternCall
+
+_MASKED_SCATTER = r"""
+OB_KERNEL void masked_scatter(OB_GLOBAL const OUT_BITS* in, OB_GLOBAL const uchar* mask, OB_GLOBAL const long* ranks,
+                              OB_GLOBAL const OUT_BITS* from, OB_GLOBAL OUT_BITS* out, const long count ROW_PARAMETERS) {
+  OB_FOR(i, count) {
+    ROW_OFFSETS(i);
+    out[out_row] = mask[i] ? from[ranks[i] - 1] : in[in_row];
+  }
+}
+"""
+
+_INDEX_REDUCE = r"""
+/* One item owns a line of the result along the dimension, so it takes the sources in order. */
+OB_KERNEL void index_reduce(OB_GLOBAL const OUT_T* in, OB_GLOBAL const INDEX_T* index, OB_GLOBAL const OUT_T* from,
+                            OB_GLOBAL OUT_T* out, const long n, const long count, const long lines, const long in_step,
+                            const long from_step, const long out_step, const long index_step ROW_PARAMETERS) {
+  OB_FOR(line, lines) {
+    ROW_OFFSETS(line);
+    for (long j = 0; j < n; ++j) {
+      long hits = 0;
+      OUT_C value = OUT_LOAD(in, in_row + j * in_step);
+#if INCLUDE_SELF
+      hits = 1;
+#endif
+      const long before = hits;
+      for (long k = 0; k < count; ++k) {
+        long at = (long)index[k * index_step];
+        if (at < 0) at += n;
+        if (at != j) continue;
+        const OUT_C x = OUT_LOAD(from, from_row + k * from_step);
+        if (hits == 0) value = x;
+        else { REDUCE(value, x); }
+        ++hits;
+      }
+      if (MEAN && hits > before) value = DIVIDE(value, hits);
+      OUT_STORE(out, out_row + j * out_step, value);
+    }
+  }
+}
+"""
+_REDUCTIONS = {
+    "prod": "value *= x",
+    "mean": "value += x",
+    "amax": "if (x > value || x != x) value = x",
+    "amin": "if (x < value || x != x) value = x",
+}
+
+_ISIN = r"""
+OB_KERNEL void isin(OB_GLOBAL const A_T* in, OB_GLOBAL const B_T* set, OB_GLOBAL uchar* out, const long count,
+                    const long set_count, const int invert ROW_PARAMETERS) {
+  OB_FOR(i, count) {
+    ROW_OFFSETS(i);
+    const COMMON value = (COMMON)A_LOAD(in, in_row);
+    int found = 0;
+    for (long j = 0; j < set_count && !found; ++j) found = value == (COMMON)B_LOAD(set, j);
+    out[out_row] = (uchar)(found != invert);
+  }
+}
+"""
+
+
+def _flat(tensor: TensorArg) -> TensorArg:
+    return TensorArg(tensor.buffer, tensor.dtype, (tensor.numel(),), (sympy.Integer(1),), tensor.offset)
+
+
+def lower_masked_scatter(builder: PlanBuilder, call: ExternCall) -> bool:
+    """``masked_scatter`` with a dense mask of the result's shape and a dense source."""
+    values, out = common.bind(call), common.outputs(call)[0]
+    tensor, mask, source = values["self"], values["mask"], values["source"]
+    same_shape = tuple(mask.sizes) == tuple(out.sizes) == tuple(tensor.sizes)
+    if not same_shape or not mask.is_contiguous() or not source.is_contiguous() or mask.dtype != torch.bool:
+        return False
+    if tensor.dtype != source.dtype or not common.supported(builder, tensor.dtype):
+        return False
+    rows = common.Rows(out.sizes, {"in": tensor.strides, "out": out.strides})
+    ranks = builder.allocate_like((mask.numel(),), (sympy.Integer(1),), torch.int64)
+    scan.emit(builder, "cumsum", _flat(mask), [ranks], 0)
+    text = common.source(builder, rows.macros() + _MASKED_SCATTER, {}, {"OUT": out.dtype})
+    arguments = [builder.pointer(item) for item in (tensor, mask, ranks, source, out)]
+    arguments += [builder.int64(rows.count), *rows.arguments(builder)]
+    common.launch_items(builder, builder.kernel(text, "masked_scatter"), rows.count, arguments)
+    builder.free(ranks.buffer)
+    return True
+
+
+def lower_index_reduce(builder: PlanBuilder, call: ExternCall) -> bool:
+    """``index_reduce``."""
+    values, out = common.bind(call), common.outputs(call)[0]
+    tensor, index, source = values["self"], values["index"], values["source"]
+    dim = common.wrap_dim(values["dim"], len(tensor.sizes))
+    reduction = _REDUCTIONS.get(values["reduce"])
+    if dim is None or reduction is None or not tensor.sizes or len(source.sizes) != len(tensor.sizes):
+        return False
+    if {tensor.dtype, source.dtype, out.dtype} != {out.dtype} or not common.supported(builder, out.dtype, index.dtype):
+        return False
+    tensors = {"in": tensor, "from": source, "out": out}
+    outer: list[Size] = common.without(out.sizes, dim)
+    rows = common.Rows(outer, {name: common.without(item.strides, dim) for name, item in tensors.items()})
+    integral = not out.dtype.is_floating_point
+    # Integers round down, as ATen's division here does.
+    divide = "((v) / (n) - ((v) % (n) != 0 && (v) < 0))" if integral else "((v) / (OUT_C)(n))"
+    text = common.source(
+        builder,
+        rows.macros() + _INDEX_REDUCE,
+        {
+            "INCLUDE_SELF": int(bool(values["include_self"])),
+            "REDUCE(value, x)": reduction,
+            "MEAN": int(values["reduce"] == "mean"),
+            "DIVIDE(v, n)": divide,
+        },
+        {"OUT": out.dtype, "INDEX": index.dtype},
+    )
+    steps = [common.stride_at(item, dim) for item in tensors.values()]
+    numbers = [out.sizes[dim], source.sizes[dim], rows.count, *steps, common.stride_at(index, 0)]
+    arguments = [builder.pointer(item) for item in (tensor, index, source, out)]
+    arguments += [builder.int64(number) for number in numbers]
+    arguments += rows.arguments(builder)
+    common.launch_items(builder, builder.kernel(text, "index_reduce"), rows.count, arguments, grain=1)
+    return True
+
+
+def lower_isin(builder: PlanBuilder, call: ExternCall) -> bool:
+    """``isin`` of two tensors, the second dense: every element against the whole set."""
+    if not call.name.startswith("aten::isin.Tensor_Tensor"):
+        return False
+    values, out = common.bind(call), common.outputs(call)[0]
+    elements, members = values["elements"], values["test_elements"]
+    if not members.is_contiguous() or not common.supported(builder, elements.dtype, members.dtype):
+        return False
+    rows = common.Rows(out.sizes, {"in": elements.strides, "out": out.strides})
+    float_types = [t.dtype for t in (elements, members) if t.dtype.is_floating_point]
+    kind = "long" if not float_types else "double" if torch.float64 in float_types else "float"
+    text = common.source(builder, rows.macros() + _ISIN, {"COMMON": kind}, {"A": elements.dtype, "B": members.dtype})
+    arguments = [builder.pointer(item) for item in (elements, members, out)]
+    arguments += [builder.int64(rows.count), builder.int64(members.numel()), builder.int32(int(bool(values["invert"])))]
+    arguments += rows.arguments(builder)
+    common.launch_items(builder, builder.kernel(text, "isin"), rows.count, arguments, grain=16)
+    return True
