@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <limits>
+#include <random>
+
 #include "check.h"
 #include "plan_writer.h"
 #include "runtime/error.h"
@@ -89,6 +92,108 @@ TEST(unbalanced_expressions_are_rejected) {
     const std::string bytes = w.finish();
     CHECK_THROWS(Plan::parse(bytes.data(), bytes.size()), Error);
   }
+}
+
+TEST(arithmetic_never_traps) {
+  constexpr int64_t kLeast = std::numeric_limits<int64_t>::min(), kMost = std::numeric_limits<int64_t>::max();
+  CHECK_EQ(apply(Expr::kFloorDiv, kLeast, -1), kLeast);
+  CHECK_EQ(apply(Expr::kMod, kLeast, -1), 0);
+  CHECK_EQ(apply(Expr::kAdd, kMost, 1), kLeast);
+  CHECK_EQ(apply(Expr::kMul, kMost, 2), -2);
+  CHECK_EQ(apply(Expr::kPow, 1, kMost), 1);
+  CHECK_EQ(apply(Expr::kShiftLeft, 3, 4), 48);
+  CHECK_EQ(apply(Expr::kShiftRight, -16, 2), -4);
+  for (const int64_t bits : {int64_t{-1}, int64_t{64}}) {
+    CHECK_THROWS(apply(Expr::kShiftLeft, 1, bits), Error);
+    CHECK_THROWS(apply(Expr::kShiftRight, 1, bits), Error);
+  }
+  CHECK_THROWS(apply(Expr::kPow, 2, -1), Error);
+}
+
+TEST(comparisons_and_logic) {
+  CHECK_EQ(apply(Expr::kEq, 2, 2) + apply(Expr::kNe, 2, 2), 1);
+  CHECK_EQ(apply(Expr::kLt, 1, 2) + apply(Expr::kLe, 2, 2), 2);
+  CHECK_EQ(apply(Expr::kAnd, 3, 0) + apply(Expr::kOr, 3, 0), 1);
+  CHECK_EQ(run({{Expr::kConst, 0}, {Expr::kNot, 0}}), 1);
+  CHECK_EQ(apply(Expr::kBitAnd, 12, 10), 8);
+  CHECK_EQ(apply(Expr::kMax, -3, 4), 4);
+}
+
+TEST(buffers_must_exist_when_they_are_used) {
+  const auto plan = [](std::vector<PlanWriter> steps, std::vector<PlanWriter> outputs) {
+    PlanParts parts;
+    parts.inputs = {Plan::kTensorInput, Plan::kIntInput};
+    parts.buffers = 4;
+    parts.source = "";
+    parts.steps = std::move(steps);
+    parts.outputs = std::move(outputs);
+    return parts.bytes();
+  };
+  const auto rejected = [](const std::string& bytes) {
+    try {
+      Plan::parse(bytes.data(), bytes.size());
+    } catch (const Error&) {
+      return true;
+    }
+    return false;
+  };
+  const PlanWriter make = wire::allocate(2, wire::number(8)), drop = wire::free(2);
+  CHECK(!rejected(plan({make, wire::copy(0, 0, 2, 0, 8), drop}, {})));
+  CHECK(rejected(plan({wire::copy(0, 0, 2, 0, 8)}, {})));
+  CHECK(rejected(plan({make, drop, wire::copy(0, 0, 2, 0, 8)}, {})));
+  CHECK(rejected(plan({wire::copy(1, 0, 0, 0, 8)}, {})));  // the slot of a scalar input
+  CHECK(rejected(plan({wire::seeds(3, 8)}, {})));
+  CHECK(rejected(plan({wire::allocate(0, wire::number(8))}, {})));
+  CHECK(rejected(plan({wire::free(0)}, {})));
+  CHECK(rejected(plan({make, drop}, {wire::output(wire::view(2, wire::number(2)))})));
+  CHECK(!rejected(plan({make}, {wire::output(wire::view(2, wire::number(2)))})));
+  const PlanWriter tensor = PlanWriter().u8(CallArgument::kTensor).append(wire::view(3, wire::number(1)));
+  CHECK(rejected(plan({wire::call("a::b", {PlanWriter().u8(CallArgument::kList).each({tensor})})}, {})));
+}
+
+TEST(symbols_come_from_inputs_of_their_kind) {
+  for (const uint8_t source : {Symbol::kSize, Symbol::kStride, Symbol::kStorageOffset, Symbol::kInt, Symbol::kFloat}) {
+    for (const uint8_t kind : {Plan::kTensorInput, Plan::kIntInput, Plan::kFloatInput, Plan::kNoneInput}) {
+      PlanParts parts;
+      parts.inputs = {kind};
+      parts.symbols = {wire::symbol(source, 0)};
+      parts.buffers = 1;
+      const std::string bytes = parts.bytes();
+      const bool fits = source == Symbol::kInt     ? kind == Plan::kIntInput
+                        : source == Symbol::kFloat ? kind == Plan::kFloatInput
+                                                   : kind == Plan::kTensorInput;
+      if (fits) Plan::parse(bytes.data(), bytes.size());
+      if (!fits) CHECK_THROWS(Plan::parse(bytes.data(), bytes.size()), Error);
+    }
+  }
+}
+
+TEST(lists_may_not_be_nested_without_end) {
+  PlanWriter argument = PlanWriter().u8(CallArgument::kNone);
+  for (int i = 0; i < 100; ++i) argument = PlanWriter().u8(CallArgument::kList).each({argument});
+  PlanParts parts;
+  parts.steps = {wire::call("a::b", {argument})};
+  const std::string bytes = parts.bytes();
+  CHECK_THROWS(Plan::parse(bytes.data(), bytes.size()), Error);
+}
+
+TEST(damage_behind_a_right_checksum_never_crashes) {
+  const std::string whole = scale_plan();
+  std::mt19937 random(3);
+  int accepted = 0;
+  for (int round = 0; round < 20000; ++round) {
+    std::string payload = whole.substr(36);
+    const unsigned changes = 1 + random() % 4;
+    for (unsigned i = 0; i < changes; ++i) payload[random() % payload.size()] = static_cast<char>(random());
+    if (random() % 4 == 0) payload.resize(random() % payload.size());
+    const std::string bytes = PlanWriter().bytes(payload).finish();
+    try {
+      Plan::parse(bytes.data(), bytes.size());
+      ++accepted;
+    } catch (const Error&) {
+    }
+  }
+  CHECK(accepted > 0);  // damage in a kernel's text cannot be seen
 }
 
 int main() { return check::run_all(); }

@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <numeric>
+#include <thread>
+
+#include "check.h"
+#include "fixture.h"
+#include "plan_writer.h"
+#include "runtime/error.h"
+#include "runtime/executor.h"
+
+/// Every kind of step, argument and result of a plan, run on a device.
+using namespace outboard;
+using fixture::device;
+using fixture::Holder;
+
+namespace {
+
+constexpr const char* kSource =
+    "__kernel void add_index(__global float* y, __global const float* x) {"
+    "  long i = get_global_id(0); y[i] = x[i] + i; }"
+    "__kernel void set(__global float* y, long value) { y[get_global_id(0)] = value; }"
+    "__kernel void grid(__global int* y) {"
+    "  long w = get_global_size(0), h = get_global_size(1);"
+    "  y[(get_global_id(2) * h + get_global_id(1)) * w + get_global_id(0)] ="
+    "    get_global_id(2) * 100 + get_global_id(1) * 10 + get_global_id(0); }";
+
+Executable compile(const PlanParts& parts) {
+  const std::string bytes = parts.bytes();
+  return Executable(Plan::parse(bytes.data(), bytes.size()), device());
+}
+
+/// A one-dimensional float tensor over `holder`.
+struct Tensor {
+  Tensor(const Holder& holder, int64_t size_, int64_t offset = 0) : size(size_) {
+    binding = {holder.get(), DType::kFloat32, 1, &size, &stride, offset};
+  }
+  Tensor(const Tensor&) = delete;
+  Tensor& operator=(const Tensor&) = delete;
+  int64_t size, stride = 1;
+  TensorBinding binding;
+};
+
+std::vector<Result> run(const Executable& executable, const std::vector<Input>& inputs,
+                        std::function<void(int64_t*, int64_t)> seeds = {}) {
+  std::vector<Scalar> symbols;
+  if (!bind_symbols(executable.plan(), inputs.data(), symbols)) throw std::runtime_error("guards do not hold");
+  ExecutionContext context{device().default_stream(), std::move(seeds)};
+  return executable.run(inputs.data(), symbols, context);
+}
+
+Input input(const Tensor& tensor) {
+  Input made;
+  made.tensor = tensor.binding;
+  return made;
+}
+
+PlanParts one_input(uint32_t buffers) {
+  PlanParts parts;
+  parts.inputs = {Plan::kTensorInput};
+  parts.symbols = {wire::symbol(Symbol::kSize, 0, 0)};
+  parts.buffers = buffers;
+  parts.source = kSource;
+  parts.entries = {"add_index", "set", "grid"};
+  return parts;
+}
+
+int64_t allocated() { return device().allocator().statistics().allocated.current; }
+int64_t active() { return device().allocator().statistics().active.current; }
+
+}  // namespace
+
+TEST(a_chain_of_kernels_uses_intermediates) {
+  const Holder x = fixture::upload({1, 2, 3});
+  const int64_t before = allocated();
+  {
+    PlanParts parts = one_input(3);
+    parts.steps = {wire::allocate(1, wire::number(12)),
+                   wire::launch(0, wire::number(3), {wire::pointer(1), wire::pointer(0)}),
+                   wire::allocate(2, wire::number(12)),
+                   wire::launch(0, wire::number(3), {wire::pointer(2), wire::pointer(1)}), wire::free(1)};
+    parts.outputs = {wire::output(wire::view(2, wire::number(3)))};
+    const Tensor tensor(x, 3);
+    std::vector<Result> results = run(compile(parts), {input(tensor)});
+    CHECK_EQ(results.size(), 1u);
+    CHECK(results[0].new_allocation);
+    const Holder y(results[0].allocation);
+    CHECK(fixture::download(*y, 3) == (std::vector<float>{1, 4, 7}));
+    CHECK_EQ(allocated(), before + 12);  // the result, and nothing of the way to it
+  }
+  CHECK_EQ(allocated(), before);
+}
+
+TEST(storage_offsets_of_inputs_are_applied) {
+  const Holder x = fixture::upload({9, 9, 1, 2, 3});
+  PlanParts parts = one_input(2);
+  parts.steps = {wire::allocate(1, wire::number(12)),
+                 wire::launch(0, wire::number(2), {wire::pointer(1, 4), wire::pointer(0, 4)})};
+  parts.outputs = {wire::output(wire::view(1, wire::number(2), 1, 1)),
+                   wire::output(wire::view(0, wire::number(2), 1, 1)), PlanWriter().u8(Output::kInput).u32(0),
+                   PlanWriter().u8(Output::kInt).expr({{Expr::kSymbol, 0}}), PlanWriter().u8(Output::kNone)};
+  const Tensor tensor(x, 3, 2);
+  std::vector<Result> results = run(compile(parts), {input(tensor)});
+  CHECK_EQ(results.size(), 5u);
+  const Holder y(results[0].allocation);
+  CHECK_EQ(results[0].storage_offset, 1);
+  CHECK_EQ(results[0].sizes[0], 2);
+  CHECK_EQ(fixture::download(*y, 3)[1], 2.0f);
+  CHECK_EQ(fixture::download(*y, 3)[2], 4.0f);
+  CHECK(!results[1].new_allocation && results[1].allocation == nullptr);
+  CHECK_EQ(results[1].input, 0u);
+  CHECK_EQ(results[1].storage_offset, 3);  // 1 from element 0, which is at 2
+  CHECK(results[2].kind == Output::kInput);
+  CHECK_EQ(results[3].scalar.i, 3);
+  CHECK(results[4].kind == Output::kNone);
+}
+
+TEST(two_results_may_share_a_buffer) {
+  const Holder x = fixture::upload({1, 2});
+  const int64_t before = allocated();
+  {
+    PlanParts parts = one_input(2);
+    parts.steps = {wire::allocate(1, wire::number(8)),
+                   wire::launch(0, wire::number(2), {wire::pointer(1), wire::pointer(0)})};
+    parts.outputs = {wire::output(wire::view(1, wire::number(1))), wire::output(wire::view(1, wire::number(1), 1, 1))};
+    const Tensor tensor(x, 2);
+    std::vector<Result> results = run(compile(parts), {input(tensor)});
+    const Holder first(results[0].allocation), second(results[1].allocation);
+    CHECK(first.get() == second.get());
+  }
+  CHECK_EQ(allocated(), before);
+}
+
+TEST(grids_have_three_dimensions) {
+  const Holder x = fixture::upload({0});
+  PlanParts parts = one_input(2);
+  PlanWriter launch;
+  launch.u8(2).u32(2).constant(4).constant(3).constant(2).u32(2).u32(1).u32(1).each({wire::pointer(1)});
+  parts.steps = {wire::allocate(1, wire::number(96)), launch};
+  parts.outputs = {wire::output(wire::view(1, wire::number(24), 1, 0, DType::kInt32))};
+  const Tensor tensor(x, 1);
+  const Holder y(run(compile(parts), {input(tensor)}).at(0).allocation);
+  std::vector<int32_t> values(24);
+  Stream& stream = device().default_stream();
+  stream.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(values.data()), y->resolve(stream), 96);
+  stream.synchronize();
+  CHECK_EQ(values[23], 123);
+  CHECK_EQ(values[12], 100);
+  CHECK_EQ(values[5], 11);
+}
+
+TEST(empty_tensors_launch_nothing) {
+  const Holder x(Allocation::create(device(), 0));
+  PlanParts parts = one_input(2);
+  const wire::Code bytes = {{Expr::kSymbol, 0}, {Expr::kConst, 4}, {Expr::kMul, 0}};
+  parts.steps = {wire::allocate(1, bytes), wire::launch(0, {{Expr::kSymbol, 0}}, {wire::pointer(1), wire::pointer(0)})};
+  parts.outputs = {wire::output(wire::view(1, {{Expr::kSymbol, 0}}))};
+  const Tensor tensor(x, 0);
+  const uint64_t launches = fixture::calls("launch");
+  const Holder y(run(compile(parts), {input(tensor)}).at(0).allocation);
+  CHECK_EQ(y->size(), 0u);
+  CHECK_EQ(fixture::calls("launch"), launches);
+}
+
+TEST(copies_and_seeds_reach_their_buffers) {
+  const Holder x = fixture::upload({1, 2, 3, 4});
+  PlanParts parts = one_input(3);
+  parts.steps = {wire::allocate(1, wire::number(16)), wire::copy(0, 8, 1, 0, 8), wire::copy(0, 0, 1, 8, 8),
+                 wire::allocate(2, wire::number(24)), wire::seeds(2, 24)};
+  parts.outputs = {wire::output(wire::view(1, wire::number(4))),
+                   wire::output(wire::view(2, wire::number(3), 1, 0, DType::kInt64))};
+  const Tensor tensor(x, 4);
+  std::vector<Result> results = run(compile(parts), {input(tensor)}, [](int64_t* seeds, int64_t count) {
+    std::iota(seeds, seeds + count, int64_t{1} << 40);
+  });
+  const Holder y(results[0].allocation), s(results[1].allocation);
+  CHECK(fixture::download(*y, 4) == (std::vector<float>{3, 4, 1, 2}));
+  int64_t seeds[3];
+  Stream& stream = device().default_stream();
+  stream.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(seeds), s->resolve(stream), sizeof(seeds));
+  stream.synchronize();
+  CHECK_EQ(seeds[2], (int64_t{1} << 40) + 2);
+}
+
+TEST(library_functions_get_their_arguments) {
+  const Holder x = fixture::upload({1, 2, 3, 4});
+  LibraryCall* seen = nullptr;
+  int64_t total = 0;
+  Library::get().add("test::sum_of", [&](LibraryCall& call) {
+    seen = &call;
+    const TensorView& from = call.arguments.at(0).tensor;
+    CHECK_EQ(from.sizes[0], 2);
+    CHECK_EQ(from.strides[0], 2);
+    total = call.arguments.at(1).integer + static_cast<int64_t>(call.arguments.at(2).list.size());
+    CHECK_EQ(call.arguments.at(2).list.at(1).text, "two");
+    CHECK_EQ(call.arguments.at(3).number, 2.5);
+    call.stream.copy(OB_DEVICE_TO_DEVICE, call.results.at(0).data, from.data, 4);
+  });
+  PlanParts parts = one_input(2);
+  const PlanWriter list =
+      PlanWriter()
+          .u8(CallArgument::kList)
+          .each({PlanWriter().u8(CallArgument::kInt).constant(1), PlanWriter().u8(CallArgument::kString).text("two")});
+  const double number = 2.5;
+  uint64_t bits;
+  std::memcpy(&bits, &number, sizeof(bits));
+  const PlanWriter half =
+      PlanWriter().u8(CallArgument::kFloat).u32(static_cast<uint32_t>(bits)).u32(static_cast<uint32_t>(bits >> 32));
+  parts.steps = {wire::allocate(1, wire::number(4)),
+                 wire::call("test::sum_of",
+                            {PlanWriter().u8(CallArgument::kTensor).append(wire::view(0, wire::number(2), 2, 1)),
+                             PlanWriter().u8(CallArgument::kInt).expr({{Expr::kSymbol, 0}}), list, half},
+                            {wire::view(1, wire::number(1))})};
+  parts.outputs = {wire::output(wire::view(1, wire::number(1)))};
+  const Tensor tensor(x, 4);
+  const Holder y(run(compile(parts), {input(tensor)}).at(0).allocation);
+  CHECK(seen != nullptr);
+  CHECK_EQ(total, 6);
+  CHECK_EQ(fixture::download(*y, 1)[0], 2.0f);
+}
+
+TEST(library_names_match_exactly_then_by_longest_prefix) {
+  std::string called;
+  for (const char* name : {"names::*", "names::inner::*", "names::inner::exact"}) {
+    Library::get().add(name, [&called, name](LibraryCall&) { called = name; });
+  }
+  const auto call = [&](const std::string& name) {
+    PlanParts parts;
+    parts.steps = {wire::call(name, {})};
+    run(compile(parts), {});
+    return called;
+  };
+  CHECK_EQ(call("names::x"), "names::*");
+  CHECK_EQ(call("names::inner::x"), "names::inner::*");
+  CHECK_EQ(call("names::inner::exact"), "names::inner::exact");
+  CHECK(Library::get().find("unknown::x") == nullptr);
+}
+
+TEST(a_missing_library_function_is_named) {
+  PlanParts parts;
+  parts.steps = {wire::call("nowhere::to_be_found", {})};
+  try {
+    run(compile(parts), {});
+  } catch (const Error& error) {
+    CHECK_EQ(error.status(), OB_UNSUPPORTED);
+    CHECK(std::string(error.what()).find("nowhere::to_be_found") != std::string::npos);
+    return;
+  }
+  check::fail(__FILE__, __LINE__, "a missing function was called");
+}
+
+TEST(a_failure_at_any_step_returns_every_buffer) {
+  const Holder x = fixture::upload({1, 2, 3});
+  Library::get().add("test::throws", [](LibraryCall&) { throw Error(OB_INTERNAL, "as asked"); });
+  const int64_t before = allocated();
+  const int64_t before_active = active();
+  for (int failing = 0; failing < 6; ++failing) {
+    PlanParts parts = one_input(4);
+    std::vector<PlanWriter> steps = {
+        wire::allocate(1, wire::number(12)), wire::launch(0, wire::number(3), {wire::pointer(1), wire::pointer(0)}),
+        wire::allocate(2, wire::number(12)), wire::copy(1, 0, 2, 0, 12), wire::allocate(3, wire::number(12))};
+    steps.insert(steps.begin() + std::min<int>(failing, 5), wire::call("test::throws", {}));
+    parts.steps = steps;
+    parts.outputs = {wire::output(wire::view(2, wire::number(3)))};
+    const Tensor tensor(x, 3);
+    CHECK_THROWS(run(compile(parts), {input(tensor)}), Error);
+    CHECK_EQ(allocated(), before);
+    CHECK_EQ(active(), before_active);
+  }
+}
+
+TEST(impossible_sizes_are_errors) {
+  const Holder x = fixture::upload({1});
+  const Tensor tensor(x, 1);
+  const int64_t before = allocated();
+  for (const int64_t bytes : {int64_t{-4}, int64_t{1} << 62}) {
+    PlanParts parts = one_input(2);
+    parts.steps = {wire::allocate(1, wire::number(bytes))};
+    CHECK_THROWS(run(compile(parts), {input(tensor)}), Error);
+  }
+  PlanParts parts = one_input(2);
+  parts.steps = {wire::allocate(1, wire::number(16)), wire::copy(0, 0, 1, 0, -1)};
+  CHECK_THROWS(run(compile(parts), {input(tensor)}), Error);
+  CHECK_EQ(allocated(), before);
+}
+
+TEST(wrong_kernel_arguments_are_errors) {
+  const Holder x = fixture::upload({1});
+  const Tensor tensor(x, 1);
+  PlanParts parts = one_input(1);
+  parts.steps = {wire::launch(1, wire::number(1), {wire::pointer(0), wire::int64(wire::number(1)), wire::pointer(0)})};
+  CHECK_THROWS(run(compile(parts), {input(tensor)}), Error);
+  parts.entries = {"no_such_kernel"};
+  parts.steps = {};
+  CHECK_THROWS(compile(parts), Error);
+}
+
+TEST(threads_share_an_executable_and_its_kernels) {
+  PlanParts parts;
+  parts.inputs = {Plan::kIntInput};
+  parts.symbols = {wire::symbol(Symbol::kInt, 0)};
+  parts.buffers = 2;
+  parts.source = kSource;
+  parts.entries = {"set"};
+  parts.steps = {wire::allocate(1, wire::number(64)),
+                 wire::launch(0, wire::number(16), {wire::pointer(1), wire::int64({{Expr::kSymbol, 0}})})};
+  parts.outputs = {wire::output(wire::view(1, wire::number(16)))};
+  const Executable executable = compile(parts);
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 200; ++i) {
+        Input value;
+        value.scalar.i = t * 1000 + i;
+        const Holder y(run(executable, {value}).at(0).allocation);
+        if (fixture::download(*y, 16) != std::vector<float>(16, static_cast<float>(t * 1000 + i))) ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK_EQ(wrong.load(), 0);
+}
+
+int main() {
+  device();
+  return check::run_all();
+}
