@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import ctypes.util
 import os
 import sys
 from pathlib import Path
@@ -45,7 +44,7 @@ def expose(cache_directory: Path | None) -> list[str]:
     if cache_directory is not None:
         with contextlib.suppress(OSError):
             os.environ["OCL_ICD_VENDORS"] = str(_write_icd(cache_directory, directory / _ICD))
-    if ctypes.util.find_library("OpenCL") is None:
+    if _load([Path(_LOADER)]):
         missing += _load([directory / _LOADER])
     if missing:
         problems.append(
