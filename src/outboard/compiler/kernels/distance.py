@@ -13,7 +13,7 @@ from . import common
 if TYPE_CHECKING:
     from ..calls import ExternCall
 
-_BODY = r"""
+_DISTANCE = r"""
 #define KIND_ZERO (exponent == 0)
 #define KIND_MAX (exponent == INFINITY)
 
@@ -31,7 +31,9 @@ OB_DEVICE ACC distance(OB_GLOBAL const IN_T* a, OB_GLOBAL const IN_T* b, long a_
   if (KIND_ZERO || KIND_MAX || exponent == 1) return total;
   return exponent == 2 ? sqrt(total) : pow(total, 1 / exponent);
 }
+"""
 
+_PAIRS = r"""
 /* Elements of the result are (row, i, j); a has na rows per matrix and b nb. */
 OB_KERNEL void pairs(OB_GLOBAL const IN_T* a, OB_GLOBAL const IN_T* b, OB_GLOBAL IN_T* out, const long matrices,
                      const long na, const long nb, const long count, const ACC exponent, const long a_i, const long a_k,
@@ -43,7 +45,9 @@ OB_KERNEL void pairs(OB_GLOBAL const IN_T* a, OB_GLOBAL const IN_T* b, OB_GLOBAL
              distance(a, b, a_row + i * a_i, b_row + j * b_j, a_k, b_k, count, exponent));
   }
 }
+"""
 
+_UPPER_PAIRS = r"""
 /* The strict upper triangle of the distances of a with itself, row after row. */
 OB_KERNEL void upper_pairs(OB_GLOBAL const IN_T* a, OB_GLOBAL IN_T* out, const long na, const long count,
                            const ACC exponent, const long a_i, const long a_k, const long out_i) {
@@ -53,7 +57,9 @@ OB_KERNEL void upper_pairs(OB_GLOBAL const IN_T* a, OB_GLOBAL IN_T* out, const l
       IN_STORE(out, (start + j - i - 1) * out_i, distance(a, a, i * a_i, j * a_i, a_k, a_k, count, exponent));
   }
 }
+"""
 
+_PAIRS_BACKWARD = r"""
 /* Gradient with respect to a: elements are (row, i, k). */
 OB_KERNEL void pairs_backward(OB_GLOBAL const IN_T* grad, OB_GLOBAL const IN_T* a, OB_GLOBAL const IN_T* b,
                               OB_GLOBAL const IN_T* distances, OB_GLOBAL IN_T* out, const long matrices, const long na,
@@ -116,7 +122,8 @@ def lower_cdist(builder: PlanBuilder, call: ExternCall) -> bool:
         return False
     rows = common.Rows(lead, known)
     accumulate = common.ELEMENT_TYPES[a.dtype].compute
-    text = common.source(builder, rows.macros() + _BODY, {"ACC": accumulate}, {"IN": a.dtype})
+    body = _PAIRS_BACKWARD if backward else _PAIRS
+    text = common.source(builder, rows.macros() + _DISTANCE + body, {"ACC": accumulate}, {"IN": a.dtype})
     arguments = [builder.pointer(tensor) for tensor in tensors.values()]
     arguments += [builder.int64(size) for size in (rows.count, a.sizes[-2], b.sizes[-2], a.sizes[-1])]
     arguments.append(common.float_constant(builder, exponent, accumulate == "double"))
@@ -135,10 +142,7 @@ def lower_pdist(builder: PlanBuilder, call: ExternCall) -> bool:
     if exponent is None or not _covered(builder, [a, out]):
         return False
     accumulate = common.ELEMENT_TYPES[a.dtype].compute
-    text = common.source(
-        builder, common.Rows([], {"a": [], "b": [], "out": [], "grad": [], "distances": []}).macros() + _BODY,
-        {"ACC": accumulate}, {"IN": a.dtype},
-    )  # fmt: skip
+    text = common.source(builder, _DISTANCE + _UPPER_PAIRS, {"ACC": accumulate}, {"IN": a.dtype})
     numbers = [builder.int64(size) for size in a.sizes]
     numbers.append(common.float_constant(builder, exponent, accumulate == "double"))
     strides = [builder.int64(stride) for stride in (*a.strides, out.strides[0])]

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 _MASKED_SCATTER = r"""
 OB_KERNEL void masked_scatter(OB_GLOBAL const OUT_BITS* in, OB_GLOBAL const uchar* mask, OB_GLOBAL const long* ranks,
-                              OB_GLOBAL const OUT_BITS* from, OB_GLOBAL OUT_BITS* out, const long count ROW_PARAMETERS) {
+                              OB_GLOBAL const OUT_BITS* from, OB_GLOBAL OUT_BITS* out,
+                              const long count ROW_PARAMETERS) {
   OB_FOR(i, count) {
     ROW_OFFSETS(i);
     out[out_row] = mask[i] ? from[ranks[i] - 1] : in[in_row];

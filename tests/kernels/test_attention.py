@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention kernels, each as a plan of its own: PyTorch takes the operator apart before it reaches them in eager."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Any
+
+import pytest
+import torch
+
+from outboard import _C
+from outboard.compiler import kernels, plan
+from outboard.compiler.builder import PlanBuilder, TensorArg
+from outboard.compiler.calls import ExternCall
+from outboard.compiler.target import target_of
+
+FORWARD = "aten::_scaled_dot_product_flash_attention_for_cpu"
+BACKWARD = FORWARD + "_backward"
+#: queries, keys, width, causal, mask
+CASES = [(10, 10, 8, True, False), (33, 70, 64, False, False), (33, 33, 64, True, False), (20, 40, 16, False, True)]
+
+
+def _run(
+    name: str, like: tuple[torch.Tensor, ...], device: str, *arguments: Any, **keywords: Any
+) -> list[torch.Tensor]:
+    """The results of one call on the device; they have the geometry of ``like``."""
+    target = target_of(0)
+    if os.environ.get("OUTBOARD_TEST_SIMT") == "1":
+        target = dataclasses.replace(target, type="gpu", vector_width=1)
+    builder = PlanBuilder(target)
+    inputs = [value for value in (*arguments, *keywords.values()) if isinstance(value, torch.Tensor)]
+    numbers = {id(tensor): builder.add_input(plan.InputKind.TENSOR) for tensor in inputs}
+
+    def lower(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return TensorArg(numbers[id(value)], value.dtype, tuple(value.shape), tuple(value.stride()))
+
+    results = [builder.allocate_like(tensor.shape, tensor.stride(), tensor.dtype) for tensor in like]
+    call = ExternCall(name, [lower(v) for v in arguments], {k: lower(v) for k, v in keywords.items()}, results)
+    assert kernels.lower(builder, call)
+    for result in results:
+        builder.output_tensor(result)
+    outputs = _C.Plan(builder.finish().serialize(), 0).run([tensor.to(device) for tensor in inputs])
+    return [tensor.cpu() for tensor in outputs]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("queries", "keys", "width", "causal", "masked"), CASES)
+def test_forward_and_backward(
+    device: str, queries: int, keys: int, width: int, causal: bool, masked: bool, dtype: torch.dtype
+) -> None:
+    tolerance = {torch.float32: 1e-4, torch.float64: 1e-9, torch.float16: 2e-2, torch.bfloat16: 1e-1}[dtype]
+    query = torch.randn(2, queries, 3, width).to(dtype).transpose(1, 2)
+    key, value = torch.randn(2, 3, keys, width).to(dtype), torch.randn(2, 3, keys, width).to(dtype)
+    mask = torch.zeros(queries, keys).masked_fill(torch.rand(queries, keys) > 0.7, -float("inf")).to(dtype)
+    keywords = {"attn_mask": mask} if masked else {}
+    forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    expected = forward(query, key, value, 0.0, causal, **keywords)
+    actual = _run(FORWARD, expected, device, query, key, value, 0.0, causal, **keywords)
+    torch.testing.assert_close(actual, list(expected), rtol=tolerance, atol=tolerance)
+
+    backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    arguments = (torch.randn_like(expected[0]), query, key, value, *expected, 0.0, causal)
+    gradients = backward(*arguments, **keywords)
+    actual = _run(BACKWARD, gradients, device, *arguments, **keywords)
+    torch.testing.assert_close(actual, list(gradients), rtol=4 * tolerance, atol=4 * tolerance)
+
+
+def test_a_query_that_may_look_at_nothing_gives_zeros(device: str) -> None:
+    query, key = torch.randn(1, 1, 4, 8), torch.randn(1, 1, 6, 8)
+    mask = torch.zeros(4, 6)
+    mask[2] = -float("inf")
+    like = (torch.empty(1, 1, 4, 8), torch.empty(1, 1, 4))
+    out, logarithms = _run(FORWARD, like, device, query, key, key.clone(), 0.0, False, attn_mask=mask)
+    assert (out[0, 0, 2] == 0).all()
+    assert logarithms[0, 0, 2] == -float("inf")
+    assert out.isfinite().all()
+
+
+def test_grouped_heads(device: str) -> None:
+    query, key, value = torch.randn(2, 6, 9, 8), torch.randn(2, 2, 11, 8), torch.randn(2, 2, 11, 8)
+    spread = [tensor.repeat_interleave(3, 1) for tensor in (key, value)]
+    expected = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, *spread)
+    actual = _run(FORWARD, expected, device, query, key, value)
+    torch.testing.assert_close(actual, list(expected), rtol=1e-4, atol=1e-4)
+
+
+def test_dropout_is_declined() -> None:
+    builder = PlanBuilder(target_of(0))
+    number = builder.add_input(plan.InputKind.TENSOR)
+    tensor = TensorArg(number, torch.float32, (1, 1, 4, 8), (32, 32, 8, 1))
+    call = ExternCall(FORWARD, [tensor, tensor, tensor, 0.5], {}, [tensor, tensor])
+    assert not kernels.lower(builder, call)
+    assert builder.steps == []

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Distances, masked_scatter, index_reduce, isin, and the list of what is covered."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from outboard.compiler import kernels
+
+from .conftest import Agree
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0, 2.0, 3.0, float("inf")])
+def test_cdist(agree: Agree, exponent: float) -> None:
+    agree(torch.cdist, torch.randn(2, 5, 7), torch.randn(2, 6, 7), exponent, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("exponent", [1.0, 2.0, 3.0])
+def test_cdist_gradient(agree: Agree, exponent: float) -> None:
+    def run(a: torch.Tensor, b: torch.Tensor) -> list[torch.Tensor]:
+        leaves = [a.clone().requires_grad_(), b.clone().requires_grad_()]
+        torch.cdist(*leaves, exponent).square().sum().backward()
+        return [leaf.grad for leaf in leaves if leaf.grad is not None]
+
+    agree(run, torch.randn(5, 7), torch.randn(6, 7), rtol=1e-3, atol=1e-3)
+
+
+def test_pdist(agree: Agree) -> None:
+    agree(torch.pdist, torch.randn(9, 4), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64])
+def test_masked_scatter(agree: Agree, dtype: torch.dtype) -> None:
+    tensor, source = (torch.randn(40, 60) * 9).to(dtype), (torch.randn(2400) * 9).to(dtype)
+    agree(torch.masked_scatter, tensor, torch.rand(40, 60) > 0.5, source)
+
+
+@pytest.mark.parametrize("include_self", [True, False])
+@pytest.mark.parametrize("reduction", ["prod", "mean", "amax", "amin"])
+def test_index_reduce(agree: Agree, reduction: str, include_self: bool) -> None:
+    index = torch.tensor([0, 3, 3, 5, 0])
+    agree(
+        lambda tensor, places, source: tensor.index_reduce(1, places, source, reduction, include_self=include_self),
+        torch.randn(4, 6),
+        index,
+        torch.randn(4, 5),
+        rtol=1e-4,
+        atol=1e-4,
+    )
+
+
+def test_isin(agree: Agree) -> None:
+    agree(torch.isin, torch.randint(0, 50, (7, 9)), torch.randint(0, 50, (11,)))
+
+
+def test_coverage_is_listed() -> None:
+    names = kernels.covered()
+    assert names == sorted(set(names))
+    assert {"aten::sort", "aten::mm", "aten::convolution"} <= set(names)
