@@ -9,6 +9,7 @@ ours is a plan of one launch.
 from __future__ import annotations
 
 import base64
+import copy
 import logging
 import zlib
 from typing import Any
@@ -62,7 +63,8 @@ class GraphWrapper(PlanWrapper):
 
     def _generate(self, is_inference: bool) -> Any:
         device = min(V.graph.device_idxs, default=0)
-        lines = list(self.lines)
+        # Copies: the passes write into the lines, and may have to run again.
+        lines = [copy.copy(line) for line in self.lines]
         try:
             self.run_wrapper_ir_passes(is_inference)
             text = _plan_module(self, device)

@@ -79,6 +79,11 @@ class EagerWrapper(PlanWrapper):
         return None, None
 
 
+def _says_nothing(text: str) -> bool:
+    """Whether a line of Python does nothing: comments, and checks of an alignment that no kernel of ours relies on."""
+    return not text or text.startswith(("#", "assert_alignment("))
+
+
 class PlanConverter:
     """Appends wrapper lines to a plan whose inputs ``names`` are defined already, in order."""
 
@@ -102,7 +107,7 @@ class PlanConverter:
                 except (NotImplementedError, AttributeError) as error:
                     raise NotExpressible(f"wrapper line {type(line).__name__}") from error
                 handler(line)
-            elif not isinstance(line, LineContext) and not str(line).lstrip().startswith("#") and str(line).strip():
+            elif not isinstance(line, LineContext) and not _says_nothing(str(line).strip()):
                 raise NotExpressible(f"wrapper line {str(line)[:80]!r}")
         if self._status is not None:
             self.builder.call("outboard::check_indices", [self._status])
