@@ -152,8 +152,8 @@ def _batch_norm(
     x: torch.Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Batch norm; without training nothing is saved for the backward pass, as on the CPU."""
-    out, saved_mean, saved_scale = torch._decomp.decompositions.native_batch_norm_decomposition(
-        x, weight, bias, mean, var, training, momentum, eps
+    out, saved_mean, saved_scale, _, _ = torch._decomp.decompositions.native_batch_norm_helper(
+        x, weight, bias, mean, var, training, momentum, eps, functional=False
     )
     if not training:
         return out, x.new_empty((0,)), x.new_empty((0,))
@@ -177,7 +177,7 @@ def _divide(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
 
 
 def _floor_divide(a: Any, b: Any) -> Any:
-    return _divide(a, b, rounding_mode="floor")
+    return torch.div(a, b, rounding_mode="floor")
 
 
 def _functional(in_place: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -249,6 +249,8 @@ def eager_decompositions() -> dict[Any, Callable[..., Any]]:
     table.update(_random_table())
     table[aten.native_batch_norm.default] = _batch_norm
     table[aten._native_batch_norm_legit.default] = _batch_norm
+    for overload in (aten.index_add.default, aten.index_add_.default):
+        table[overload] = torch._decomp.decomposition_table[overload]
     table[aten.div.Tensor_mode] = _divide
     table[aten.div.Scalar_mode] = _divide
     table[aten.floor_divide.default] = _floor_divide
