@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from . import attention, conv, distance, gemm, index, pool, scan, sort, upsample
+from . import attention, conv, distance, gemm, index, polynomial, pool, scan, sort, upsample
 
 if TYPE_CHECKING:
     from ..builder import PlanBuilder
@@ -46,7 +46,9 @@ _FAMILIES: dict[Lowering, tuple[str, ...]] = {
     distance.lower_pdist: ("_pdist_forward",),
     index.lower_masked_scatter: ("masked_scatter",),
     index.lower_index_reduce: ("index_reduce",),
+    index.lower_scatter_reduce: ("scatter_reduce", "scatter_reduce_"),
     index.lower_isin: ("isin",),
+    polynomial.lower: polynomial.NAMES,
     pool.lower_average: (
         "avg_pool1d",
         "avg_pool2d",

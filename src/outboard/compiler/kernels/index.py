@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Indexing that is neither a gather nor a plain scatter: masked_scatter, index_reduce, isin."""
+"""Indexing that is neither a gather nor a plain scatter: masked_scatter, scatter_reduce, index_reduce, isin."""
 
 from __future__ import annotations
 
@@ -55,11 +55,55 @@ OB_KERNEL void index_reduce(OB_GLOBAL const OUT_T* in, OB_GLOBAL const INDEX_T* 
 }
 """
 _REDUCTIONS = {
+    "sum": "value += x",
     "prod": "value *= x",
     "mean": "value += x",
     "amax": "if (x > value || x != x) value = x",
     "amin": "if (x < value || x != x) value = x",
 }
+
+_SCATTER_REDUCE = r"""
+/* One item owns a line of the index along the dimension, so nothing needs atomics and sums have one order. */
+OB_KERNEL void scatter_reduce(OB_GLOBAL const INDEX_T* index, OB_GLOBAL const OUT_T* from, OB_GLOBAL OUT_T* out,
+                              OB_GLOBAL long* all_hits, const long n, const long count, const long lines,
+                              const long index_step, const long from_step, const long out_step ROW_PARAMETERS) {
+  OB_FOR(line, lines) {
+    ROW_OFFSETS(line);
+    OB_GLOBAL long* hits = all_hits + line * n;
+    for (long j = 0; j < n; ++j) hits[j] = INCLUDE_SELF;
+    for (long k = 0; k < count; ++k) {
+      const long at = (long)index[index_row + k * index_step];
+      if (at < 0 || at >= n) continue;
+      const OUT_C x = OUT_LOAD(from, from_row + k * from_step);
+      OUT_C value = x;
+      if (hits[at]) {
+        value = OUT_LOAD(out, out_row + at * out_step);
+        REDUCE(value, x);
+      }
+      ++hits[at];
+      OUT_STORE(out, out_row + at * out_step, value);
+    }
+#if MEAN
+    for (long j = 0; j < n; ++j)
+      if (hits[j] > 1) {
+        const OUT_C value = OUT_LOAD(out, out_row + j * out_step);
+        OUT_STORE(out, out_row + j * out_step, DIVIDE(value, hits[j]));
+      }
+#endif
+  }
+}
+"""
+_COPY = r"""
+OB_KERNEL void copy_elements(OB_GLOBAL const OUT_BITS* in, OB_GLOBAL OUT_BITS* out, const long count ROW_PARAMETERS) {
+  OB_FOR(i, count) {
+    ROW_OFFSETS(i);
+    out[out_row] = in[in_row];
+  }
+}
+"""
+# Integers round down, as ATen's division here does.
+_DIVIDE_INTEGERS = "((v) / (OUT_C)(n) - ((v) % (OUT_C)(n) != 0 && (v) < 0))"
+_DIVIDE_FLOATS = "((v) / (OUT_C)(n))"
 
 _ISIN = r"""
 OB_KERNEL void isin(OB_GLOBAL const A_T* in, OB_GLOBAL const B_T* set, OB_GLOBAL uchar* out, const long count,
@@ -112,9 +156,7 @@ def lower_index_reduce(builder: PlanBuilder, call: ExternCall) -> bool:
     tensors = {"in": tensor, "from": source, "out": out}
     outer: list[Size] = common.without(out.sizes, dim)
     rows = common.Rows(outer, {name: common.without(item.strides, dim) for name, item in tensors.items()})
-    integral = not out.dtype.is_floating_point
-    # Integers round down, as ATen's division here does.
-    divide = "((v) / (n) - ((v) % (n) != 0 && (v) < 0))" if integral else "((v) / (OUT_C)(n))"
+    divide = _DIVIDE_FLOATS if out.dtype.is_floating_point else _DIVIDE_INTEGERS
     text = common.source(
         builder,
         rows.macros() + _INDEX_REDUCE,
@@ -133,6 +175,52 @@ def lower_index_reduce(builder: PlanBuilder, call: ExternCall) -> bool:
     arguments += rows.arguments(builder)
     common.launch_items(builder, builder.kernel(text, "index_reduce"), rows.count, arguments, grain=1)
     return True
+
+
+def lower_scatter_reduce(builder: PlanBuilder, call: ExternCall) -> bool:
+    """``scatter_reduce`` and its in-place form. Places out of range are left out."""
+    if ".two" not in call.name:
+        return False
+    values, out = common.bind(call), common.outputs(call)[0]
+    tensor, index, source = values["self"], values["index"], values["src"]
+    dim = common.wrap_dim(values["dim"], len(out.sizes))
+    reduction = _REDUCTIONS.get(values["reduce"])
+    if dim is None or reduction is None or not len(out.sizes) == len(index.sizes) == len(source.sizes):
+        return False
+    if {tensor.dtype, source.dtype} != {out.dtype} or not common.supported(builder, out.dtype, index.dtype):
+        return False
+    if tensor.buffer != out.buffer:
+        _copy(builder, tensor, out)
+    tensors = {"index": index, "from": source, "out": out}
+    outer = common.without(index.sizes, dim)
+    rows = common.Rows(outer, {name: common.without(item.strides, dim) for name, item in tensors.items()})
+    n = common.size_at(out, dim)
+    hits = builder.allocate(common.larger(8, rows.count * n * 8))
+    text = common.source(
+        builder,
+        rows.macros() + _SCATTER_REDUCE,
+        {
+            "INCLUDE_SELF": int(bool(values["include_self"])),
+            "REDUCE(value, x)": reduction,
+            "MEAN": int(values["reduce"] == "mean"),
+            "DIVIDE(v, n)": _DIVIDE_FLOATS if out.dtype.is_floating_point else _DIVIDE_INTEGERS,
+        },
+        {"OUT": out.dtype, "INDEX": index.dtype},
+    )
+    numbers = [n, common.size_at(index, dim), rows.count, *(common.stride_at(item, dim) for item in tensors.values())]
+    arguments = [*(builder.pointer(item) for item in tensors.values()), builder.pointer(hits)]
+    arguments += [builder.int64(number) for number in numbers]
+    arguments += rows.arguments(builder)
+    common.launch_items(builder, builder.kernel(text, "scatter_reduce"), rows.count, arguments, grain=1)
+    builder.free(hits)
+    return True
+
+
+def _copy(builder: PlanBuilder, source: TensorArg, target: TensorArg) -> None:
+    rows = common.Rows(target.sizes, {"in": source.strides, "out": target.strides})
+    text = common.source(builder, rows.macros() + _COPY, {}, {"OUT": target.dtype})
+    arguments = [builder.pointer(source), builder.pointer(target), builder.int64(rows.count), *rows.arguments(builder)]
+    common.launch_items(builder, builder.kernel(text, "copy_elements"), rows.count, arguments)
 
 
 def lower_isin(builder: PlanBuilder, call: ExternCall) -> bool:
