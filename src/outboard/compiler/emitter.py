@@ -25,6 +25,12 @@ from .target import Target
 ELEMENTS_PER_ITEM = 8192
 #: Terms summed before the partial sum is added to the total, which bounds the rounding error of long sums.
 BLOCK = 8192
+#: Vectors of one reduction step taken together: additions that do not wait for one another, whole cache lines.
+UNROLL = 4
+#: A loop body of more statements than this is not unrolled: it would run out of registers.
+UNROLL_LIMIT = 12
+#: Rows taken together where an operand lies across the rows, so that each of its cache lines is used whole.
+TILE = 16
 #: Work-items per work-group on SIMT devices.
 GROUP = 64
 
@@ -130,6 +136,7 @@ class _Printer:
         # What changes while the body is printed: the width, and what each value is called and whether it has lanes.
         self.width = 1
         self.vectors: set[str] = set()
+        self.tiles: dict[str, str] = {}  #: value -> private array that holds its tile
         self.counter = 0
 
     # ---- analysis ----
@@ -432,6 +439,9 @@ class _Printer:
 
     def _vector_load(self, value: Value, pointer: str, dtype: torch.dtype, mask: str | None) -> None:
         assert self.lane_symbol is not None
+        if value.name in self.tiles:
+            self.define(value, self._from_tile(value), True)
+            return
         step = self._stride(value.index, self.lane_symbol)
         contiguous = step == 1
         name = value.name
@@ -656,6 +666,82 @@ class _Printer:
                 self.vectors.discard(value.name)
             self._result(value, f"{value.name}_a", self.width)
 
+    def _unrolls_columns(self) -> bool:
+        """Whether the kernel is one loop of reductions along columns, and what follows from its results."""
+        if self.r is None or self.lane_symbol != self.x.inner:
+            return False
+        first, *rest = self.kernel.regions
+        return (
+            first.in_reduction
+            and len(first.body) <= UNROLL_LIMIT
+            and not any(region.in_reduction for region in rest)
+            and not any(self._is_arg(v) for v in self._values())
+        )
+
+    @contextmanager
+    def _each_vector(self, split: _Split) -> Iterator[None]:
+        """A loop over the vectors of one unrolled step, which begins at ``<inner>_base``."""
+        i = split.inner
+        self.write("#pragma unroll")
+        with self.block(f"for (int u = 0; u < {UNROLL}; ++u)"):
+            self.write(f"const long {i} = {i}_base + u * {self.width};")
+            self._lane_vector()
+            yield
+
+    def _unrolled_columns(self) -> None:
+        assert self.r is not None
+        region, *rest = self.kernel.regions
+        reduces = [s for s in region.body if isinstance(s, Value) and s.op == "reduce"]
+        self.write(f"const long {self.x.inner}_base = {self.x.inner};")
+        self._declare_arrays(reduces, "a")
+        with self._rows(self.r):
+            with self._blocks(self.r):
+                inner = [v for v in reduces if self._flushed(v)]
+                self._declare_arrays(inner, "b")
+                i = self.r.inner
+                with self.block(f"for (long {i} = {i}_from; {i} < {i}_to; ++{i})"):
+                    with self._each_vector(self.x):
+                        self.body(region.body)
+                        for value in reduces:
+                            self._accumulate(value, f"{value.name}_{'b' if value in inner else 'a'}[u]")
+                for value in inner:
+                    self.write(f"for (int u = 0; u < {UNROLL}; ++u) {value.name}_a[u] += {value.name}_b[u];")
+        with self._each_vector(self.x):
+            for value in reduces:
+                self.vectors.add(value.name)
+                self._result(value, f"{value.name}_a[u]", self.width)
+            self.body(list(region.after))
+            for following in rest:
+                self.body([*following.body, *following.after])
+
+    def _declare_arrays(self, reduces: list[Value], suffix: str) -> None:
+        """Accumulators of an unrolled step, with their neutral elements."""
+        for value in reduces:
+            start = cl.broadcast(cl.identity_of(value.kind, value.dtype), value.dtype, self.width)
+            starts = ", ".join([start] * UNROLL)
+            self.write(f"{cl.type_name(value.dtype, self.width)} {value.name}_{suffix}[{UNROLL}] = {{{starts}}};")
+
+    def _unrolled_row(self, region: Region, reduces: list[Value], flushed: list[Value]) -> None:
+        """Steps of several vectors along a row, each with its own accumulator."""
+        assert self.r is not None
+        i, step = self.r.inner, UNROLL * cl.WIDTH
+        self.width = cl.WIDTH
+        saved = set(self.vectors)
+        self._declare_arrays(reduces, "u")
+        with self.block(f"for (; {i} + {step} <= {i}_to; {i} += {step})"):
+            self.write(f"const long {i}_base = {i};")
+            with self._each_vector(self.r):
+                self.body(region.body)
+                for value in reduces:
+                    self._accumulate(value, f"{value.name}_u[u]")
+        for value in reduces:
+            total = f"{value.name}_{'b' if value in flushed else 'a'}"
+            for number in range(UNROLL):
+                text = cl.combine(self.prelude, value.kind, total, f"{value.name}_u[{number}]", value.dtype, self.width)
+                self.write(f"{total} = {text};")
+        self.width = 1
+        self.vectors = saved
+
     def _result(self, value: Value, text: str, width: int) -> None:
         self.write(f"const {cl.type_name(value.dtype, width)} {value.name} = {text};")
 
@@ -689,6 +775,8 @@ class _Printer:
                 for value in flushed:
                     self._declare(value, f"{value.name}_b", wide)
                 self.write(f"long {i} = {i}_from;")
+                if self.r.length_hint >= 2 * UNROLL * wide and len(region.body) <= UNROLL_LIMIT:
+                    self._unrolled_row(region, reduces, flushed)
                 with self.block(f"for (; {i} + {wide} <= {i}_to; {i} += {wide})"):
                     self.width = wide
                     saved = set(self.vectors)
@@ -814,15 +902,94 @@ class _Printer:
             extra.append(per_item)
             rows = _ceildiv(self.x.rows, per_item)
             o = self.x.outer
+            if self._crosses_rows():
+                return self._tiles(extra)
             self.write(f"const long {o}_to = min(((long)get_global_id(1) + 1) * extra1, {self.size(self.x.rows)});")
             with self.block(f"for (long {o} = (long)get_global_id(1) * extra1; {o} < {o}_to; ++{o})"):
                 self._chunk()
         return (_ceildiv(self.x.length, chunk), rows), (1, 1, 1), extra
 
+    def _crosses_rows(self) -> bool:
+        """Whether some operand of a pointwise kernel is contiguous neither along a row nor constant along it."""
+        if self.r is not None or self.lane_symbol is None:
+            return False
+        steps = [self._stride(s.index, self.x.inner) for s in self._values() if s.op == "load"]
+        return any(step is not None and step not in (0, 1) for step in steps)
+
+    def _tiles(self, extra: list[sympy.Expr]) -> tuple[tuple[sympy.Expr, sympy.Expr], tuple[int, int, int], list[sympy.Expr]]:
+        """A work-item takes a block of rows and goes through it in tiles of ``TILE`` rows by one vector."""
+        assert self.x.rows is not None
+        i, o = self.x.inner, self.x.outer
+        extra[1] = _maximum(sympy.Integer(TILE), _floordiv(extra[1], TILE) * TILE)
+        self.write(f"const long {o}_end = min(((long)get_global_id(1) + 1) * extra1, {self.size(self.x.rows)});")
+        with self.block(f"for (long {o}_from = (long)get_global_id(1) * extra1; {o}_from < {o}_end; {o}_from += {TILE})"):
+            self.write(f"const long {o}_to = min({o}_from + {TILE}, {o}_end);")
+            self.write(f"long {i} = {i}_from;")
+            with self.block(f"for (; {i} + {cl.WIDTH} <= {i}_to; {i} += {cl.WIDTH})"):
+                crossing = self._crossing_loads()
+                if crossing:
+                    with self.block(f"if ({o}_to - {o}_from == {TILE})"):
+                        self._load_tiles(crossing)
+                        self._tile_rows()
+                        self.write("continue;")
+                self.tiles.clear()
+                self._tile_rows()
+            with self.block(f"for (; {i} < {i}_to; ++{i})"):
+                with self.block(f"for (long {o} = {o}_from; {o} < {o}_to; ++{o})"):
+                    self.point()
+        return (_ceildiv(self.x.length, extra[0]), _ceildiv(self.x.rows, extra[1])), (1, 1, 1), extra
+
+    def _tile_rows(self) -> None:
+        """One vector of each row of a tile."""
+        o = self.x.outer
+        with self.block(f"for (long {o} = {o}_from; {o} < {o}_to; ++{o})"):
+            self.width = cl.WIDTH
+            self.point()
+            self.width = 1
+            self.vectors.clear()
+
+    def _crossing_loads(self) -> list[Value]:
+        """Loads that are contiguous across the rows."""
+        return [
+            value
+            for value in self._values()
+            if value.op == "load"
+            and value.mask is None
+            and self._stride(value.index, self.x.outer) == 1
+            and self._stride(value.index, self.x.inner) not in (None, 0, 1)
+        ]
+
+    def _load_tiles(self, loads: list[Value]) -> None:
+        """Copies the operands' tiles, along their own contiguous direction, to private memory."""
+        i, o, width = self.x.inner, self.x.outer, cl.WIDTH
+        self.write(f"const long {i}_base = {i};")
+        for value in loads:
+            name = f"{value.name}_tile"
+            self.write(f"{cl.type_name(value.dtype)} {name}[{TILE * width}];")
+            with self.block(f"for (int k = 0; k < {width}; ++k)"):
+                self.write(f"const long {i} = {i}_base + k, {o} = {o}_from;")
+                dtype = self._memory_dtype(value.buffer)
+                text = cl.load(self.prelude, self.buffers[value.buffer], dtype, self._base(value.index), width)
+                self.write(f"vstore{width}({text}, 0, {name} + k * {width});")
+            self.tiles[value.name] = name
+
+    def _from_tile(self, value: Value) -> str:
+        """This row's vector of a tile."""
+        row = f"{self.x.outer} - {self.x.outer}_from"
+        lanes = ", ".join(f"{self.tiles[value.name]}[{k * TILE} + {row}]" for k in range(self.width))
+        return f"({cl.type_name(value.dtype, self.width)})({lanes})"
+
     def _chunk(self) -> None:
         """Lanes along the non-reduction root, then what is left one by one."""
         i = self.x.inner
         self.write(f"long {i} = {i}_from;")
+        if self._unrolls_columns():
+            step = UNROLL * cl.WIDTH
+            with self.block(f"for (; {i} + {step} <= {i}_to; {i} += {step})"):
+                self.width = cl.WIDTH
+                self._unrolled_columns()
+                self.width = 1
+                self.vectors.clear()
         if self.lane_symbol is not None:
             with self.block(f"for (; {i} + {cl.WIDTH} <= {i}_to; {i} += {cl.WIDTH})"):
                 self.width = cl.WIDTH
