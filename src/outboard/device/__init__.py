@@ -122,6 +122,7 @@ __all__ = [
     "set_stream",
     "stream",
     "synchronize",
+    "_initialized",
     "_is_in_bad_fork",
     "_lazy_init",
 ]
@@ -130,9 +131,15 @@ __all__ = [
 default_generators: tuple[torch.Generator, ...]
 
 
-def __getattr__(name: str) -> tuple[torch.Generator, ...]:
+#: Whether devices are open; torch.utils.checkpoint saves random states only then.
+_initialized: bool
+
+
+def __getattr__(name: str) -> tuple[torch.Generator, ...] | bool:
     if name == "default_generators":
         from outboard.device.random import default_generators
 
         return default_generators()
+    if name == "_initialized":
+        return is_initialized()
     raise AttributeError(f"module 'torch.{torch._C._get_privateuse1_backend_name()}' has no attribute {name!r}")
