@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Union
+from typing import TypeAlias
 
 import sympy
 import torch
@@ -22,7 +22,7 @@ import torch
 from . import plan as p
 from .target import Target
 
-Size = Union[int, sympy.Expr]
+Size: TypeAlias = int | sympy.Expr
 
 
 class NotExpressible(Exception):
@@ -97,10 +97,20 @@ class TensorArg:
 
 
 #: What an argument of a library call can be. A float symbol is a sympy.Symbol that is a float input of the plan.
-CallValue = Union[
-    None, TensorArg, bool, int, float, str, sympy.Basic, torch.dtype, torch.device, torch.layout, torch.memory_format,
-    Sequence["CallValue"],
-]  # fmt: skip
+CallValue: TypeAlias = (
+    TensorArg
+    | bool
+    | int
+    | float
+    | str
+    | sympy.Basic
+    | torch.dtype
+    | torch.device
+    | torch.layout
+    | torch.memory_format
+    | Sequence["CallValue"]
+    | None
+)
 
 
 class PlanBuilder:
@@ -262,9 +272,7 @@ class PlanBuilder:
 
     def copy(self, source: int, target: int, nbytes: Size, source_offset: Size = 0, target_offset: Size = 0) -> None:
         """Copies contiguous bytes between buffers."""
-        self.steps.append(
-            p.Copy(source, self.expr(source_offset), target, self.expr(target_offset), self.expr(nbytes))
-        )
+        self.steps.append(p.Copy(source, self.expr(source_offset), target, self.expr(target_offset), self.expr(nbytes)))
 
     def view(self, tensor: TensorArg) -> p.ViewSpec:
         """The tensor as the plan writes it."""

@@ -30,9 +30,8 @@ def compile_operator(
     ("plan", serialised plan), ("bake", b"") if the values of scalar arguments decide the graph, or ("host", b"") if
     the operator cannot be compiled. Raises what the operator raises for wrong arguments.
     """
-    with _lock, progress.task(op):
-        with statistics.timed():
-            verdict, plan = _compile(op, args, kwargs, bake)
+    with _lock, progress.task(op), statistics.timed():
+        verdict, plan = _compile(op, args, kwargs, bake)
     if verdict == "plan":
         cache.store(signature, bake, plan)
     elif verdict == "bake":

@@ -122,7 +122,9 @@ class _Printer:
         self.floats: dict[sympy.Symbol, None] = {}
         self.doubles: set[sympy.Symbol] = set()
         points = [root for root in kernel.roots if not root.is_reduction]
-        reductions = [root for root in kernel.roots if root.is_reduction]
+        # Pointwise kernels come with a reduction root of one point, which nothing uses.
+        reduces = any(region.in_reduction for region in kernel.regions)
+        reductions = [root for root in kernel.roots if root.is_reduction and reduces]
         if len(points) != 1 or len(reductions) > 1:
             raise cl.Unsupported("more than one range per kind")
         used = self._used_symbols()

@@ -10,7 +10,6 @@ Nothing here knows Inductor or a C dialect.
 from __future__ import annotations
 
 import dataclasses
-from typing import Union
 
 import sympy
 import torch
@@ -74,7 +73,7 @@ class Value:
     buffer: str = ""
     index: sympy.Expr = sympy.S.Zero
     mask: Value | None = None
-    constant: Union[bool, int, float] = 0
+    constant: bool | int | float = 0
     size: sympy.Expr = sympy.S.Zero
     kind: str = ""
     src_dtype: torch.dtype | None = None

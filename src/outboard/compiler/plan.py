@@ -14,8 +14,9 @@ from __future__ import annotations
 import enum
 import hashlib
 import struct
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Callable, Sequence, TypeVar
+from typing import TypeVar
 
 MAGIC = b"OBPLAN\0\0"
 VERSION = 1

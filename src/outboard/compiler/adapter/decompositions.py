@@ -41,7 +41,9 @@ def _integers(low: int, high: int, shape: Any, device: torch.device) -> torch.Te
     return prims.inductor_randint(low, high, list(shape), prims.inductor_lookup_seed(seeds, 0))
 
 
-def _uniform_(x: torch.Tensor, from_: float = 0.0, to: float = 1.0, generator: Any = None, **kwargs: Any) -> torch.Tensor:
+def _uniform_(
+    x: torch.Tensor, from_: float = 0.0, to: float = 1.0, generator: Any = None, **kwargs: Any
+) -> torch.Tensor:
     low = kwargs.get("from", from_)
     if low > to:
         raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={low} > to={to}")

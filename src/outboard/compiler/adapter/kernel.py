@@ -13,6 +13,7 @@ import torch
 from torch._inductor.codegen.common import CSEVariable
 from torch._inductor.codegen.simd import IterationRangesEntry, SIMDKernel
 from torch._inductor.virtualized import V
+from torch.utils._ordered_set import OrderedSet
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 from torch.utils._sympy.value_ranges import ValueRanges
 
@@ -168,7 +169,7 @@ class LoopRecorder(SIMDKernel[Any]):
         """Ends a region: what was computed inside the reduction, results aside, is unknown after it."""
         self._open = False
         self._known = {key: v for key, v in self._known.items() if v.value.name in self._kept}
-        self.cse.invalidate({v for name, v in self._variables.items() if name in self._kept})
+        self.cse.invalidate(OrderedSet(v for name, v in self._variables.items() if name in self._kept))
 
     # ---- result ----
 
@@ -242,4 +243,5 @@ class LoopRecorder(SIMDKernel[Any]):
 
     def call_kernel(self, name: str, node: Any = None, deallocate_ws: bool = True) -> None:
         assert self.emitted is not None
-        V.graph.wrapper_code.launch(name, self.emitted)
+        wrapper: Any = V.graph.wrapper_code  # a PlanWrapper
+        wrapper.launch(name, self.emitted)

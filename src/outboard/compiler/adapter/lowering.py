@@ -14,6 +14,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
 from torch._inductor import config as inductor_config
 from torch._inductor.fx_passes.reinplace import reinplace_inplaceable_ops_core
@@ -66,7 +67,8 @@ class Inputs:
         if isinstance(value, (list, tuple)):
             inner = type_.partition("[")[0].rstrip("?")
             return [self.argument(item, inner) for item in value]
-        if type_.rstrip("?") in ("Scalar", "number", "Tensor") and isinstance(value, (int, float)) and not isinstance(value, bool):
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if is_number and type_.rstrip("?") in ("Scalar", "number", "Tensor"):
             return self.scalar(value)
         return value
 
@@ -169,8 +171,7 @@ def lower_operator(
         graph = _graph(overload, fake_args, fake_kwargs, inputs)
         guards = [guard.expr for guard in inputs.shape_env.guards]
         _check_guards(guards, inputs)
-        compiled = _lower(graph, inputs, target)
-    return compiled
+        return _lower(graph, inputs, target)
 
 
 def _bind(
@@ -327,7 +328,7 @@ def _one_node(functional: Functional, args: list[Any], kwargs: dict[str, Any], i
         return pytree.tree_map(lambda v: nodes.get(id(v), v), value)
 
     def call(overload: torch._ops.OpOverload, call_args: list[Any], call_kwargs: dict[str, Any]) -> torch.fx.Node:
-        with inputs.mode, torch._dispatch.python.enable_python_dispatcher():
+        with inputs.mode, enable_python_dispatcher():
             value = overload(*call_args, **call_kwargs)
         made = graph.call_function(overload, tuple(lookup(call_args)), lookup(call_kwargs))
         made.meta["val"] = value
@@ -421,7 +422,7 @@ def _traced(
         return [r for r in pytree.tree_leaves(result)] if result is not None else []
 
     functional = torch.func.functionalize(call, remove="mutations")
-    with inputs.mode, torch._dispatch.python.enable_python_dispatcher():
+    with inputs.mode, enable_python_dispatcher():
         module = make_fx(functional, decomposition_table=decompositions, _disable_torch_fn_metadata_mode=True)(*fakes)
     module.graph.eliminate_dead_code()
     for node, leaf in zip(module.graph.find_nodes(op="placeholder"), inputs.leaves, strict=True):
@@ -437,7 +438,11 @@ def _traced(
 
 
 def _return_written(
-    module: torch.fx.GraphModule, overload: torch._ops.OpOverload, args: list[Any], kwargs: dict[str, Any], places: dict[int, int]
+    module: torch.fx.GraphModule,
+    overload: torch._ops.OpOverload,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    places: dict[int, int],
 ) -> None:
     """Makes results that are arguments written to the ``copy_`` nodes (or placeholders) themselves."""
     schema = overload._schema
@@ -486,8 +491,8 @@ def _lower(graph: torch.fx.GraphModule, inputs: Inputs, target: Target) -> Compi
     with building(builder), V.set_graph_handler(lowering), V.set_debug_handler(_NoDebug()):
         lowering.run(*[leaf.fake for leaf in inputs.leaves])
         lowering.codegen()
-    fallbacks = lowering.wrapper_code.fallbacks
-    native = lowering.wrapper_code.native
+    wrapper: Any = lowering.wrapper_code  # an EagerWrapper
+    fallbacks, native = wrapper.fallbacks, wrapper.native
     guards = [guard.expr for guard in inputs.shape_env.guards]
     _check_guards(guards, inputs)
     for guard in guards:

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 from torch._inductor import lowering
-from torch._inductor.custom_graph_pass import CustomGraphModulePass
 from torch._inductor.codegen.common import (
     DeviceOpOverrides,
     register_backend_for_device,
     register_device_op_overrides,
 )
+from torch._inductor.custom_graph_pass import CustomGraphModulePass
 from torch._inductor.virtualized import V
 
 from .. import cache
@@ -79,7 +79,9 @@ class _ChosenWrapper(PlanWrapper):
     """Makes the wrapper of the compilation under way: an operator's own, else the one for whole graphs."""
 
     @classmethod
-    def create(cls, is_subgraph: bool, subgraph_name: Any, parent_wrapper: Any, partition_signatures: Any = None) -> Any:
+    def create(
+        cls, is_subgraph: bool, subgraph_name: Any, parent_wrapper: Any, partition_signatures: Any = None
+    ) -> Any:
         from .graphs import GraphWrapper
 
         builder = _builder.get()
@@ -138,11 +140,12 @@ def _prefer_two_pass_variance(name: str) -> None:
 
 def _allow_all_atomic_additions(name: str) -> None:
     """Kernels here add atomically to every dtype; Inductor calls the host for those that Triton cannot add to."""
-    original = lowering.needs_fallback_due_to_atomic_add_limitations
+    module: Any = lowering
+    original = module.needs_fallback_due_to_atomic_add_limitations
 
     def choose(dtype: torch.dtype) -> bool:
         if name in V.graph.device_types and not dtype.is_complex:
             return False
         return bool(original(dtype))
 
-    lowering.needs_fallback_due_to_atomic_add_limitations = choose
+    module.needs_fallback_due_to_atomic_add_limitations = choose

@@ -103,7 +103,7 @@ class PlanConverter:
         for line in lines:
             if isinstance(line, WrapperLine):
                 try:
-                    handler = line.codegen_fx(self)
+                    handler = line.codegen_fx(self)  # type: ignore[arg-type] # it only asks for the method by name
                 except (NotImplementedError, AttributeError) as error:
                     raise NotExpressible(f"wrapper line {type(line).__name__}") from error
                 handler(line)
@@ -124,7 +124,8 @@ class PlanConverter:
         if isinstance(node, ir.ReinterpretView):
             base = self.tensor(node.data)
             layout = node.layout
-            return TensorArg(base.buffer, layout.dtype, _exprs(layout.size), _exprs(layout.stride), base.offset + layout.offset)
+            offset = base.offset + layout.offset
+            return TensorArg(base.buffer, layout.dtype, _exprs(layout.size), _exprs(layout.stride), offset)
         if isinstance(node, ir.Buffer):
             return self._named(node.get_name(), node)
         raise NotExpressible(f"IR node {type(node).__name__}")

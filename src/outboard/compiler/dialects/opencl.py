@@ -310,7 +310,8 @@ def _helper_erfinv(prelude: Prelude, full: str, dtype: torch.dtype, width: int) 
         f"x = x - ({erf}(x) - a) / (1.1283791670955126{suffix} * exp(-x * x));" * steps
     )
     scalar = (
-        f"{t} {full}_1({t} a) {{ {t} m = fabs(a); if (m > 1) return ({t})NAN; if (m == 1) return copysign(({t})INFINITY, a);"
+        f"{t} {full}_1({t} a) {{ {t} m = fabs(a); if (m > 1) return ({t})NAN; "
+        f"if (m == 1) return copysign(({t})INFINITY, a);"
         f" {t} x; if (m <= 0.7{suffix}) {{ {t} z = a * a; "
         f"x = a * {poly(central, 'z')} / ({poly([1.0, *central_low], 'z')}); }} else {{ "
         f"{t} z = sqrt(-log((1 - m) / 2)); x = copysign({poly(tail, 'z')} / ({poly([1.0, *tail_low], 'z')}), a); }} "
@@ -368,15 +369,15 @@ def _helper_randn(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -
 
 def _helper_randint64(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
     philox = prelude.use("philox", torch.uint64, width)
-    l, ul = type_name(torch.int64, width), type_name(torch.uint64, width)
+    sl, ul = type_name(torch.int64, width), type_name(torch.uint64, width)
     cast = f"as_{ul}"
     # A range of 2^64 shows as 0: then all bits count.
     modulo = _raw_select(torch.uint64, width, f"range == ({ul})(0)", "bits", "bits % divisor")
     divisor = _raw_select(torch.uint64, width, f"range == ({ul})(0)", f"({ul})(1)", "range")
     return (
-        f"{l} {full}({ul} seed, {ul} offset, {l} low, {l} high) {{ {ul} bits = {philox}(seed, offset); "
+        f"{sl} {full}({ul} seed, {ul} offset, {sl} low, {sl} high) {{ {ul} bits = {philox}(seed, offset); "
         f"{ul} range = {cast}(high) - {cast}(low); {ul} divisor = {divisor}; "
-        f"return as_{l}({modulo} + {cast}(low)); }}"
+        f"return as_{sl}({modulo} + {cast}(low)); }}"
     )
 
 
@@ -399,7 +400,8 @@ def _helper_bf16(prelude: Prelude, full: str, dtype: torch.dtype, width: int) ->
 # accessed as ushort, and a register in between is converted.
 def _helper_load_half(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
     return (
-        f"float{width} {full}(__global const half* p) {{ ushort{width} bits = vload{width}(0, (__global const ushort*)p); "
+        f"float{width} {full}(__global const half* p) {{ "
+        f"ushort{width} bits = vload{width}(0, (__global const ushort*)p); "
         f"return vload_half{width}(0, (const half*)&bits); }}"
     )
 
@@ -415,7 +417,12 @@ _LGAMMA_DIGAMMA = """{t} {full}_1({t} x) {{
   const {t} pi = ({t})3.14159265358979323846;
   if (x == 0) return copysign(({t})INFINITY, -x);
   {t} result = 0;
-  if (x < 0) {{ {t} whole = floor(x); if (x == whole) return ({t})NAN; result = -pi / tan(pi * (x - whole)); x = 1 - x; }}
+  if (x < 0) {{
+    {t} whole = floor(x);
+    if (x == whole) return ({t})NAN;
+    result = -pi / tan(pi * (x - whole));
+    x = 1 - x;
+  }}
   while (x < 10) {{ result -= 1 / x; x += 1; }}
   {t} y = 1 / (x * x);
   return result + log(x) - ({t})0.5 / x - y * (({t})0.083333333333333333 - y * (({t})0.0083333333333333333
@@ -522,7 +529,8 @@ def atomic_add_helper(dtype: torch.dtype) -> tuple[str, str]:
             "size_t address = (size_t)p; volatile __global uint* q = (volatile __global uint*)(address & ~(size_t)3); "
             "uint shift = (uint)(address & 2) * 8, old = *q, seen; do { seen = old; "
             f"ushort part = (ushort)(seen >> shift); float value = {read}; {write} "
-            "old = atomic_cmpxchg(q, seen, (seen & ~(0xffffu << shift)) | ((uint)sum << shift)); } while (old != seen); }"
+            "old = atomic_cmpxchg(q, seen, (seen & ~(0xffffu << shift)) | ((uint)sum << shift)); "
+            "} while (old != seen); }"
         )
     if dtype in (torch.int8, torch.uint8, torch.int16, torch.uint16, torch.bool):
         bits = 8 if dtype.itemsize == 1 else 16
@@ -648,7 +656,9 @@ SUPPORTED = frozenset(
 )  # fmt: skip
 
 
-def operator(prelude: Prelude, name: str, args: list[str], dtypes: list[torch.dtype], dtype: torch.dtype, width: int) -> str:
+def operator(
+    prelude: Prelude, name: str, args: list[str], dtypes: list[torch.dtype], dtype: torch.dtype, width: int
+) -> str:
     """The text of an operator on operands already of the right compute dtype and width. Raises Unsupported."""
     a = args[0]
     source = dtypes[0]
@@ -816,7 +826,9 @@ def _shift(name: str, args: list[str], dtype: torch.dtype, width: int) -> str:
     if left:
         unsigned = type_name(_unsigned(dtype), width)
         count = _raw_select(dtype, width, inside, b, f"({t})(0)")
-        shifted = f"as_{t}(as_{unsigned}({a}) << as_{unsigned}({count}))" if width > 1 else f"({t})(({unsigned})({a}) << ({count}))"
+        shifted = f"({t})(({unsigned})({a}) << ({count}))"
+        if width > 1:
+            shifted = f"as_{t}(as_{unsigned}({a}) << as_{unsigned}({count}))"
         return _raw_select(dtype, width, inside, shifted, f"({t})(0)")
     count = _raw_select(dtype, width, inside, b, f"({t})({bits - 1})")
     shifted = f"(({t})({a} >> {count}))" if width == 1 else f"({a} >> {count})"
@@ -883,7 +895,9 @@ class IndexPrinter:
     ``names`` gives the text of each symbol; ``vectors`` are the symbols whose text is a vector of ``width`` lanes.
     """
 
-    def __init__(self, prelude: Prelude, names: dict[sympy.Symbol, str], vectors: set[sympy.Symbol], width: int) -> None:
+    def __init__(
+        self, prelude: Prelude, names: dict[sympy.Symbol, str], vectors: set[sympy.Symbol], width: int
+    ) -> None:
         self.prelude = prelude
         self.names = names
         self.vectors = vectors
@@ -978,7 +992,8 @@ class IndexPrinter:
         return self._fold("max", expr)
 
     def _Abs(self, expr: sympy.Basic) -> str:
-        return f"((long)abs({self(expr.args[0])}))" if not self.is_vector(expr) else f"as_long{self.width}(abs({self(expr.args[0])}))"
+        magnitude = f"abs({self(expr.args[0])})"
+        return f"as_long{self.width}({magnitude})" if self.is_vector(expr) else f"((long){magnitude})"
 
     def _Identity(self, expr: sympy.Basic) -> str:
         return self(expr.args[0])

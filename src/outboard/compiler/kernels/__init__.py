@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from . import attention, conv, distance, gemm, index, polynomial, pool, scan, sort, upsample
+from . import attention, conv, distance, gemm, grid, index, polynomial, pool, scan, sort, upsample
 
 if TYPE_CHECKING:
     from ..builder import PlanBuilder
@@ -49,6 +49,8 @@ _FAMILIES: dict[Lowering, tuple[str, ...]] = {
     index.lower_scatter_reduce: ("scatter_reduce", "scatter_reduce_"),
     index.lower_isin: ("isin",),
     polynomial.lower: polynomial.NAMES,
+    grid.lower_forward: ("grid_sampler_2d", "grid_sampler_3d"),
+    grid.lower_backward: ("grid_sampler_2d_backward", "grid_sampler_3d_backward"),
     pool.lower_average: (
         "avg_pool1d",
         "avg_pool2d",

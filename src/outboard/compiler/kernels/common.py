@@ -350,6 +350,14 @@ def without(values: Sequence[Size], dim: int) -> list[Size]:
     return [value for position, value in enumerate(values) if position != dim]
 
 
+def broadcast_strides(tensor: TensorArg, sizes: Sequence[Size]) -> list[Size]:
+    """The tensor's strides when it is broadcast to ``sizes``, which it must be able to."""
+    missing = len(sizes) - len(tensor.sizes)
+    zero = sympy.Integer(0)
+    own = zip(tensor.sizes, tensor.strides, sizes[missing:], strict=True)
+    return [zero] * missing + [zero if size == 1 and target != 1 else stride for size, stride, target in own]
+
+
 def size_at(tensor: TensorArg, dim: int) -> Size:
     """Size along a dimension; 1 for a 0-dimensional tensor."""
     return tensor.sizes[dim] if tensor.sizes else sympy.Integer(1)

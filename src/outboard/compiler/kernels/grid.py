@@ -5,9 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import sympy
-
-from ..builder import PlanBuilder, Size, TensorArg
+from ..builder import PlanBuilder, TensorArg
 from . import common, planes
 
 if TYPE_CHECKING:
@@ -43,7 +41,7 @@ OB_DEVICE ACC place_of(ACC value, long size, ACC* slope) {
   if (!(place > (ACC)-1e8 && place < (ACC)1e8)) place = -100;
   return place;
 }
-#define GRID(k) ((ACC)GRID_LOAD(grid, n * grid_n + d * grid_d + h * grid_h + w * grid_w + (k) * grid_k))
+#define GRID(k) ((ACC)GRID_LOAD(grid, n * grid_n + d * grid_d + h * grid_h + w * grid_w + (k) * grid_c))
 #if DEPTH
 #define READ_PLACES \
   ACC sx, sy, sz; \
@@ -64,7 +62,8 @@ OB_DEVICE ACC place_of(ACC value, long size, ACC* slope) {
   for (int corner = 0; corner < (DEPTH ? 8 : 4); ++corner) { \
     const int cx = corner & 1, cy = (corner >> 1) & 1, cz = corner >> 2; \
     const long x = (long)fx + cx, y = (long)fy + cy, z = (long)fz + cz; \
-    const ACC wx = cx ? px - fx : 1 - (px - fx), wy = cy ? py - fy : 1 - (py - fy), wz = cz ? pz - fz : 1 - (pz - fz); \
+    const ACC wx = cx ? px - fx : 1 - (px - fx), wy = cy ? py - fy : 1 - (py - fy); \
+    const ACC wz = cz ? pz - fz : 1 - (pz - fz); \
     const ACC weight = wx * wy * wz; \
     if (INSIDE(z, y, x))
 #endif
@@ -74,11 +73,14 @@ OB_DEVICE ACC place_of(ACC value, long size, ACC* slope) {
 #define END_NEIGHBOUR }
 #endif
 """
-_FORWARD = "READ_PLACES ACC sum = 0; EACH_NEIGHBOUR sum += weight * (ACC)PLANE_AT(z, y, x); END_NEIGHBOUR OUT_STORE(out, to, sum);"
+_FORWARD = (
+    "READ_PLACES ACC sum = 0; EACH_NEIGHBOUR sum += weight * (ACC)PLANE_AT(z, y, x); END_NEIGHBOUR "
+    "OUT_STORE(out, to, sum);"
+)
 _BACKWARD = "READ_PLACES EACH_NEIGHBOUR PLANE_ADD(z, y, x, weight * gradient); END_NEIGHBOUR"
 
 _GRID_GRADIENT = r"""
-OB_KERNEL void grid_gradient(OB_GLOBAL const IN_T* in, OB_GLOBAL const OUT_T* out, OB_GLOBAL GRID_T* result PARAMETERS) {
+OB_KERNEL void grid_gradient(OB_GLOBAL const IN_T* in, OB_GLOBAL const OUT_T* out PARAMETERS) {
   OB_FOR(i, images * od * oh * ow) {
     long q = i;
     const long w = q % ow; q /= ow;
@@ -100,10 +102,59 @@ OB_KERNEL void grid_gradient(OB_GLOBAL const IN_T* in, OB_GLOBAL const OUT_T* ou
 #endif
     const long at = n * result_n + d * result_d + h * result_h + w * result_w;
     GRID_STORE(result, at, gx * sx);
-    GRID_STORE(result, at + result_k, gy * sy);
+    GRID_STORE(result, at + result_c, gy * sy);
 #if DEPTH
-    GRID_STORE(result, at + 2 * result_k, gz * sz);
+    GRID_STORE(result, at + 2 * result_c, gz * sz);
 #endif
   }
 }
 """
+
+
+def _as_planes(grid: TensorArg) -> TensorArg:
+    """A grid (n, ..., k) seen as planes (n, k, ...)."""
+    sizes = (grid.sizes[0], grid.sizes[-1], *grid.sizes[1:-1])
+    strides = (grid.strides[0], grid.strides[-1], *grid.strides[1:-1])
+    return TensorArg(grid.buffer, grid.dtype, sizes, strides, grid.offset)
+
+
+def _macros(values: dict[str, Any], spatial: int) -> str | None:
+    mode, padding = common.static_int(values["interpolation_mode"]), common.static_int(values["padding_mode"])
+    if mode not in (0, 1) or padding is None:
+        return None
+    return (
+        f"#define ALIGN {int(bool(values['align_corners']))}\n#define PADDING {padding}\n"
+        f"#define NEAREST {mode}\n#define DEPTH {int(spatial == 3)}\n" + _PLACES
+    )
+
+
+def lower_forward(builder: PlanBuilder, call: ExternCall) -> bool:
+    """``grid_sampler_2d`` and ``3d``, bilinear or nearest."""
+    values, out = common.bind(call), common.outputs(call)[0]
+    spatial = len(out.sizes) - 2
+    macros = _macros(values, spatial)
+    if macros is None or values["grid"].dtype != out.dtype:
+        return False
+    extra = [("grid", "GRID", _as_planes(values["grid"]))]
+    return planes.Planes(values["input"], out, spatial, _FORWARD, extra=extra, helpers=macros).forward(builder)
+
+
+def lower_backward(builder: PlanBuilder, call: ExternCall) -> bool:
+    """``grid_sampler_2d_backward`` and ``3d_backward``, bilinear or nearest, for both gradients."""
+    values, results = common.bind(call), common.outputs(call)
+    grad, source, grid = values["grad_output"], values["input"], values["grid"]
+    spatial = len(grad.sizes) - 2
+    macros = _macros(values, spatial)
+    mask = [bool(flag) for flag in values["output_mask"]]
+    if macros is None or len(results) != 2 or grid.dtype != grad.dtype:
+        return False
+    extra = [("grid", "GRID", _as_planes(grid))]
+    to_grid = [*extra, ("result", "GRID", _as_planes(results[1]))]
+    of_source = planes.Planes(results[0], grad, spatial, _BACKWARD, extra=extra, helpers=macros)
+    of_grid = planes.Planes(source, grad, spatial, "", extra=to_grid, helpers=macros)
+    if not of_grid.covered(builder) or (mask[0] and not of_source.covered(builder)):
+        return False
+    if mask[0]:
+        of_source.backward(builder)
+    of_grid.custom(builder, _GRID_GRADIENT, "grid_gradient", common.product([grad.sizes[0], *grad.sizes[2:]]))
+    return True

@@ -124,23 +124,40 @@ def _flat(tensor: TensorArg) -> TensorArg:
 
 
 def lower_masked_scatter(builder: PlanBuilder, call: ExternCall) -> bool:
-    """``masked_scatter`` with a dense mask of the result's shape and a dense source."""
+    """``masked_scatter``; the mask may broadcast to the tensor, or the tensor to the mask."""
     values, out = common.bind(call), common.outputs(call)[0]
     tensor, mask, source = values["self"], values["mask"], values["source"]
-    same_shape = tuple(mask.sizes) == tuple(out.sizes) == tuple(tensor.sizes)
-    if not same_shape or not mask.is_contiguous() or not source.is_contiguous() or mask.dtype != torch.bool:
+    if tensor.dtype != source.dtype or mask.dtype != torch.bool or not common.supported(builder, tensor.dtype):
         return False
-    if tensor.dtype != source.dtype or not common.supported(builder, tensor.dtype):
-        return False
-    rows = common.Rows(out.sizes, {"in": tensor.strides, "out": out.strides})
+    strides = {"in": common.broadcast_strides(tensor, out.sizes), "out": list(out.strides)}
+    rows = common.Rows(out.sizes, strides)
+    mask = TensorArg(mask.buffer, mask.dtype, out.sizes, tuple(common.broadcast_strides(mask, out.sizes)), mask.offset)
+    dense_mask, dense_source = _dense(builder, mask), _dense(builder, source)
     ranks = builder.allocate_like((mask.numel(),), (sympy.Integer(1),), torch.int64)
-    scan.emit(builder, "cumsum", _flat(mask), [ranks], 0)
+    scan.emit(builder, "cumsum", _flat(dense_mask), [ranks], 0)
     text = common.source(builder, rows.macros() + _MASKED_SCATTER, {}, {"OUT": out.dtype})
-    arguments = [builder.pointer(item) for item in (tensor, mask, ranks, source, out)]
+    arguments = [builder.pointer(item) for item in (tensor, dense_mask, ranks, dense_source, out)]
     arguments += [builder.int64(rows.count), *rows.arguments(builder)]
     common.launch_items(builder, builder.kernel(text, "masked_scatter"), rows.count, arguments)
     builder.free(ranks.buffer)
+    for copied, original in ((dense_mask, mask), (dense_source, source)):
+        if copied is not original:
+            builder.free(copied.buffer)
     return True
+
+
+def _dense(builder: PlanBuilder, tensor: TensorArg) -> TensorArg:
+    """The tensor itself if it is dense, else a dense copy."""
+    if tensor.is_contiguous():
+        return tensor
+    strides: list[Size] = []
+    step: Size = sympy.Integer(1)
+    for size in reversed(tensor.sizes):
+        strides.insert(0, step)
+        step = step * size
+    copied = builder.allocate_like(tensor.sizes, strides, tensor.dtype)
+    _copy(builder, tensor, copied)
+    return copied
 
 
 def lower_index_reduce(builder: PlanBuilder, call: ExternCall) -> bool:

@@ -114,6 +114,12 @@ class Planes:
         builder.free(sums)
         return True
 
+    def custom(self, builder: PlanBuilder, text: str, entry: str, count: Size) -> None:
+        """Appends a kernel of ``count`` items that takes ``in``, ``out`` and the usual parameters."""
+        kernel = builder.kernel(self._source(builder, text), entry)
+        arguments = [builder.pointer(self.inner), builder.pointer(self.outer), *self._arguments(builder)]
+        common.launch_items(builder, kernel, count, arguments, grain=64)
+
     @property
     def _accumulate(self) -> str:
         return common.ELEMENT_TYPES[self.inner.dtype].compute

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import sympy
 import torch
 
-from ..builder import PlanBuilder, Size, TensorArg
+from ..builder import PlanBuilder, TensorArg
 from . import common
 
 if TYPE_CHECKING:
@@ -55,13 +54,6 @@ NAMES = tuple(f"special_{name}" for name in _KINDS) + tuple(
 )
 
 
-def _broadcast(tensor: TensorArg, sizes: tuple[Size, ...]) -> list[Size]:
-    missing = len(sizes) - len(tensor.sizes)
-    own = zip(tensor.sizes, tensor.strides, sizes[missing:], strict=True)
-    zero = sympy.Integer(0)
-    return [zero] * missing + [zero if size == 1 and target != 1 else stride for size, stride, target in own]
-
-
 def lower(builder: PlanBuilder, call: ExternCall) -> bool:
     """Any of ``NAMES`` of two tensors."""
     values, out = common.bind(call), common.outputs(call)[0]
@@ -74,7 +66,7 @@ def lower(builder: PlanBuilder, call: ExternCall) -> bool:
         return False
     name = call.name.partition(".")[0].removeprefix("aten::special_")
     first, following = _KINDS[name.removeprefix("shifted_")]
-    strides = {"x": _broadcast(x, out.sizes), "degree": _broadcast(degree, out.sizes), "out": list(out.strides)}
+    strides = {"x": common.broadcast_strides(x, out.sizes), "degree": common.broadcast_strides(degree, out.sizes), "out": list(out.strides)}
     rows = common.Rows(out.sizes, strides)
     defines = {
         "ACC": common.ELEMENT_TYPES[out.dtype].compute,
