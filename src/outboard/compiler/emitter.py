@@ -411,7 +411,8 @@ class _Printer:
         outside = f"(({raw} < 0L) | ({raw} >= {size}))"
         if value.mask is not None:
             mask = self.operand(value.mask, torch.bool, vector)
-            outside = f"({outside} & {cl.convert(mask, torch.bool, torch.bool, width) if width == 1 else f'convert_long{width}({mask})'})"
+            wide = f"convert_long{width}({mask})"
+            outside = f"({outside} & {cl.convert(mask, torch.bool, torch.bool, width) if width == 1 else wide})"
         self.write(f"const {long} {bad} = {outside};")
         self.write(f"if ({f'any({bad})' if width > 1 else bad}) *status = 1;")
         limit = f"max({size} - 1L, 0L)"
@@ -537,7 +538,9 @@ class _Printer:
         self.write(f"const long{self.width} {name} = {text};")
         return [cl.lane(name, lane) for lane in range(self.width)]
 
-    def _atomic(self, pointer: str, dtype: torch.dtype, text: str, vector_index: bool, value: str, vector: bool) -> None:
+    def _atomic(
+        self, pointer: str, dtype: torch.dtype, text: str, vector_index: bool, value: str, vector: bool
+    ) -> None:
         function, source = cl.atomic_add_helper(dtype)
         if dtype == torch.bfloat16:
             self.prelude.use("bf16", torch.float32, 1)
@@ -900,7 +903,8 @@ class _Printer:
         if self.x.rows is None:
             self._chunk()
         else:
-            per_item = _maximum(sympy.S.One, _floordiv(chunk, self.x.length * cost if self.r is not None else self.x.length))
+            row = self.x.length * cost if self.r is not None else self.x.length
+            per_item = _maximum(sympy.S.One, _floordiv(chunk, row))
             extra.append(per_item)
             rows = _ceildiv(self.x.rows, per_item)
             o = self.x.outer
@@ -918,13 +922,16 @@ class _Printer:
         steps = [self._stride(s.index, self.x.inner) for s in self._values() if s.op == "load"]
         return any(step is not None and step not in (0, 1) for step in steps)
 
-    def _tiles(self, extra: list[sympy.Expr]) -> tuple[tuple[sympy.Expr, sympy.Expr], tuple[int, int, int], list[sympy.Expr]]:
+    def _tiles(
+        self, extra: list[sympy.Expr]
+    ) -> tuple[tuple[sympy.Expr, sympy.Expr], tuple[int, int, int], list[sympy.Expr]]:
         """A work-item takes a block of rows and goes through it in tiles of ``TILE`` rows by one vector."""
         assert self.x.rows is not None
         i, o = self.x.inner, self.x.outer
         extra[1] = _maximum(sympy.Integer(TILE), _floordiv(extra[1], TILE) * TILE)
         self.write(f"const long {o}_end = min(((long)get_global_id(1) + 1) * extra1, {self.size(self.x.rows)});")
-        with self.block(f"for (long {o}_from = (long)get_global_id(1) * extra1; {o}_from < {o}_end; {o}_from += {TILE})"):
+        start = f"long {o}_from = (long)get_global_id(1) * extra1"
+        with self.block(f"for ({start}; {o}_from < {o}_end; {o}_from += {TILE})"):
             self.write(f"const long {o}_to = min({o}_from + {TILE}, {o}_end);")
             self.write(f"long {i} = {i}_from;")
             with self.block(f"for (; {i} + {cl.WIDTH} <= {i}_to; {i} += {cl.WIDTH})"):
@@ -1003,7 +1010,7 @@ class _Printer:
 
 
 def promote(values: tuple[Value, ...]) -> torch.dtype:
-    """The compute dtype of an operator's operands: constants give way to the others unless they are of a higher kind."""
+    """The compute dtype of an operator's operands: constants give way to others unless they are of a higher kind."""
     strong = [v.dtype for v in values if v.op != "constant"]
     dtypes = strong or [v.dtype for v in values]
     result = dtypes[0]
@@ -1012,9 +1019,8 @@ def promote(values: tuple[Value, ...]) -> torch.dtype:
     for value in values:
         if value.op != "constant":
             continue
-        if value.dtype.is_floating_point and not result.is_floating_point:
-            result = value.dtype
-        elif result == torch.bool and value.dtype != torch.bool:
+        higher_kind = value.dtype.is_floating_point and not result.is_floating_point
+        if higher_kind or (result == torch.bool and value.dtype != torch.bool):
             result = value.dtype
     return result
 
