@@ -66,7 +66,11 @@ def lower(builder: PlanBuilder, call: ExternCall) -> bool:
         return False
     name = call.name.partition(".")[0].removeprefix("aten::special_")
     first, following = _KINDS[name.removeprefix("shifted_")]
-    strides = {"x": common.broadcast_strides(x, out.sizes), "degree": common.broadcast_strides(degree, out.sizes), "out": list(out.strides)}
+    strides = {
+        "x": common.broadcast_strides(x, out.sizes),
+        "degree": common.broadcast_strides(degree, out.sizes),
+        "out": list(out.strides),
+    }
     rows = common.Rows(out.sizes, strides)
     defines = {
         "ACC": common.ELEMENT_TYPES[out.dtype].compute,
