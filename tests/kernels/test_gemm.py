@@ -55,6 +55,10 @@ def test_batches_and_vectors(agree: Agree) -> None:
     agree(torch.nn.functional.linear, torch.randn(2, 9, 30), torch.randn(7, 30), torch.randn(7), rtol=1e-4, atol=1e-4)
 
 
-def test_sizes_share_one_plan(agree: Agree, device_module: object) -> None:
+def test_sum_of_batches(agree: Agree) -> None:
+    agree(torch.addbmm, torch.randn(20, 25), torch.randn(3, 20, 30), torch.randn(3, 30, 25), rtol=1e-4, atol=1e-4)
+
+
+def test_many_sizes(agree: Agree) -> None:
     for n in (11, 12, 13, 40):
         agree(torch.mm, torch.randn(n, n + 1), torch.randn(n + 1, n + 2), rtol=1e-4, atol=1e-4)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Distances, masked_scatter, index_reduce, isin, and the list of what is covered."""
+"""Distances, masked_scatter, scatter_reduce, index_reduce, grid sampling, isin, and the list of what is covered."""
 
 from __future__ import annotations
 
@@ -48,6 +48,33 @@ def test_index_reduce(agree: Agree, reduction: str, include_self: bool) -> None:
         rtol=1e-4,
         atol=1e-4,
     )
+
+
+@pytest.mark.parametrize("include_self", [True, False])
+@pytest.mark.parametrize("reduction", ["sum", "prod", "mean", "amax", "amin"])
+def test_scatter_reduce(agree: Agree, reduction: str, include_self: bool) -> None:
+    agree(
+        lambda tensor, places, source: tensor.scatter_reduce(1, places, source, reduction, include_self=include_self),
+        torch.randn(4, 6),
+        torch.randint(0, 6, (3, 9)),
+        torch.randn(3, 9),
+        rtol=1e-4,
+        atol=1e-4,
+    )
+
+
+@pytest.mark.parametrize("align", [True, False])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+def test_grid_sampling(agree: Agree, mode: str, padding: str, align: bool) -> None:
+    def run(source: torch.Tensor, grid: torch.Tensor) -> list[torch.Tensor]:
+        leaves = [source.clone().requires_grad_(), grid.clone().requires_grad_()]
+        result = torch.nn.functional.grid_sample(*leaves, mode=mode, padding_mode=padding, align_corners=align)
+        result.square().sum().backward()
+        return [result.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
+
+    agree(run, torch.randn(2, 3, 5, 6), torch.rand(2, 4, 7, 2) * 2.6 - 1.3, rtol=1e-3, atol=1e-3)
+    agree(run, torch.randn(2, 3, 5, 6, 4), torch.rand(2, 4, 7, 3, 3) * 2.6 - 1.3, rtol=1e-3, atol=1e-3)
 
 
 def test_isin(agree: Agree) -> None:

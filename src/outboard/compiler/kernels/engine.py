@@ -348,11 +348,16 @@ def accumulator(dtype: torch.dtype) -> str:
     return "long"
 
 
-def strided_operand(name: str, buffer: str) -> str:
-    """Macros of an operand that is a strided matrix with runtime or literal ``<name>_S_B/_O/_I`` strides."""
+def strided_operand(name: str, buffer: str, split: bool = False) -> str:
+    """Macros of an operand that is a strided matrix with runtime or literal ``<name>_S_B/_O/_I`` strides.
+
+    ``split``: k counts (batch, inner) pairs of ``<name>_N_I`` inner ones, and ``<name>_S_K`` is the batches' stride."""
+    inner = f"(k) * {name}_S_I"
+    if split:
+        inner = f"(k) / {name}_N_I * {name}_S_K + (k) % {name}_N_I * {name}_S_I"
     return (
         f"#define {name}_OUTER_T long\n#define {name}_INNER_T long\n"
         f"#define {name}_SET_OUTER(v, b, i) v = (b) * {name}_S_B + (i) * {name}_S_O\n"
-        f"#define {name}_SET_INNER(v, b, k) v = (k) * {name}_S_I\n"
+        f"#define {name}_SET_INNER(v, b, k) v = {inner}\n"
         f"#define {name}_AT(outer, inner) ((ACC){name}_LOAD({buffer}, (outer) + (inner)))\n"
     )

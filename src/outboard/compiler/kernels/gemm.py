@@ -65,16 +65,25 @@ def emit(
     add: TensorArg | None = None,
     beta: Any = 1,
     alpha: Any = 1,
+    sum_batches: bool = False,
 ) -> bool:
     """Appends ``out = alpha * a @ b + beta * add``.
 
     ``a`` is (batches, m, k), ``b`` (batches, k, n), ``out`` (batches, m, n), all of one dtype with any strides; ``add``
-    broadcasts to ``out``. Returns False, having appended nothing, for a dtype or scalar it does not cover."""
+    broadcasts to ``out``. With ``sum_batches``, ``out`` has one batch: the sum over those of ``a`` and
+    ``b``. Returns False, having appended nothing, for a dtype or scalar it does not cover."""
     dtypes = {a.dtype, b.dtype, out.dtype} | ({add.dtype} if add else set())
     if len(dtypes) > 1 or a.dtype == torch.bool or not common.supported(builder, a.dtype):
         return False
     accumulate = engine.accumulator(a.dtype)
     strides = _Strides(builder)
+    k = a.sizes[2]
+    if sum_batches:
+        for name, tensor in (("A", a), ("B", b)):
+            strides.add(f"{name}_S_K", tensor.strides[0])
+            strides.add(f"{name}_N_I", k)
+        k = a.sizes[0] * k
+        a, b = (_view(tensor, list(tensor.sizes), [_ZERO, *tensor.strides[1:]]) for tensor in (a, b))
     for name, stride in zip(("A_S_B", "A_S_O", "A_S_I"), a.strides, strict=True):
         strides.add(name, stride)
     for name, stride in zip(("B_S_B", "B_S_I", "B_S_O"), b.strides, strict=True):
@@ -99,13 +108,14 @@ def emit(
         arguments += [builder.pointer(add), *scalars[0], *scalars[1]]
         types["ADD"] = add.dtype
         store = _STORE_ADD
+    operands = engine.strided_operand("A", "a", sum_batches) + engine.strided_operand("B", "mat", sum_batches)
     engine.Product(
         batches=out.sizes[0],
         m=out.sizes[1],
         n=out.sizes[2],
-        k=a.sizes[2],
+        k=k,
         accumulate=accumulate,
-        macros=strides.macros + engine.strided_operand("A", "a") + engine.strided_operand("B", "mat") + store,
+        macros=strides.macros + operands + store,
         parameters=parameters + strides.parameters,
         arguments=arguments + strides.arguments,
         types=types,
@@ -147,18 +157,10 @@ def lower_addmm(builder: PlanBuilder, call: ExternCall) -> bool:
 
 
 def lower_addbmm(builder: PlanBuilder, call: ExternCall) -> bool:
-    """``addbmm`` of operands whose batches continue k: one product over batches and k."""
+    """``addbmm``, as one product over batches and k."""
     values = common.bind(call)
-    a, b, out = values["batch1"], values["batch2"], common.outputs(call)[0]
-    batches, _, k = a.sizes
-    if batches != 1 and any(
-        sympy.expand(outer - inner * k) != 0
-        for outer, inner in ((a.strides[0], a.strides[2]), (b.strides[0], b.strides[1]))
-    ):
-        return False
-    flat_a = _view(a, [_ONE, a.sizes[1], batches * k], [_ZERO, a.strides[1], a.strides[2]])
-    flat_b = _view(b, [_ONE, batches * k, b.sizes[2]], [_ZERO, b.strides[1], b.strides[2]])
-    return emit(builder, flat_a, flat_b, _unsqueeze(out, 0), values["self"], values["beta"], values["alpha"])
+    a, b, out = values["batch1"], values["batch2"], _unsqueeze(common.outputs(call)[0], 0)
+    return emit(builder, a, b, out, values["self"], values["beta"], values["alpha"], sum_batches=True)
 
 
 def lower_mv(builder: PlanBuilder, call: ExternCall) -> bool:
