@@ -123,8 +123,10 @@ typedef struct ob_driver {
   ob_status (*event_elapsed)(ob_event start, ob_event end, int64_t* nanoseconds /* out */);
 
   /* ---- required: data movement (asynchronous; host memory stays valid until the stream gets there) ---- */
+  /* The ranges may overlap: the target receives what the source held before. */
   ob_status (*copy)(ob_stream stream, ob_copy_kind kind, uint64_t dst, uint64_t src, uint64_t bytes);
-  /* Fills with a pattern of 1, 2, 4, 8 or 16 bytes; `bytes` is a multiple of it. */
+  /* Fills with a pattern of 1, 2, 4, 8 or 16 bytes, read during the call; `dst` and `bytes` are multiples of its size.
+   */
   ob_status (*fill)(ob_stream stream, ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64_t bytes);
 
   /* ---- required: programs ---- */

@@ -454,17 +454,33 @@ bool by_host(ob_stream stream, bool touches_host_memory) {
   return stream->device->is_cpu && (touches_host_memory || is_idle(stream));
 }
 
+ob_status enqueue_copy(ob_stream stream, void* target, const void* source, uint64_t bytes) {
+  return submitted(stream, cl->clEnqueueSVMMemcpy(stream->queue, 0, target, source, bytes, 0, nullptr, nullptr),
+                   "clEnqueueSVMMemcpy");
+}
+
+/// clEnqueueSVMMemcpy refuses ranges that overlap: this goes through memory of its own.
+ob_status copy_overlapping(ob_stream stream, void* target, const void* source, uint64_t bytes) {
+  cl_context context = stream->device->context;
+  void* between = cl->clSVMAlloc(context, CL_MEM_READ_WRITE, bytes, 0);
+  if (between == nullptr) return fail(OB_OUT_OF_MEMORY, "clSVMAlloc of " + std::to_string(bytes) + " bytes failed");
+  ob_status status = enqueue_copy(stream, between, source, bytes);
+  if (status == OB_OK) status = enqueue_copy(stream, target, between, bytes);
+  const ob_status finished = finish(stream);
+  cl->clSVMFree(context, between);
+  return status == OB_OK ? finished : status;
+}
+
 ob_status copy(ob_stream stream, ob_copy_kind kind, uint64_t dst, uint64_t src, uint64_t bytes) {
   auto* target = reinterpret_cast<void*>(dst);
   const auto* source = reinterpret_cast<const void*>(src);
-  const bool overlaps = dst < src + bytes && src < dst + bytes;  // not allowed in clEnqueueSVMMemcpy
+  const bool overlaps = kind == OB_DEVICE_TO_DEVICE && dst < src + bytes && src < dst + bytes;
   if (by_host(stream, kind != OB_DEVICE_TO_DEVICE || overlaps)) {
     const ob_status status = finish(stream);
     if (status == OB_OK) std::memmove(target, source, bytes);
     return status;
   }
-  return submitted(stream, cl->clEnqueueSVMMemcpy(stream->queue, 0, target, source, bytes, 0, nullptr, nullptr),
-                   "clEnqueueSVMMemcpy");
+  return overlaps ? copy_overlapping(stream, target, source, bytes) : enqueue_copy(stream, target, source, bytes);
 }
 
 void fill_on_host(char* target, const void* pattern, uint32_t size, uint64_t bytes) {
@@ -482,7 +498,7 @@ void fill_on_host(char* target, const void* pattern, uint32_t size, uint64_t byt
 }
 
 ob_status fill(ob_stream stream, ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64_t bytes) {
-  if (by_host(stream, dst % pattern_size != 0)) {  // clEnqueueSVMMemFill wants the pattern's alignment
+  if (by_host(stream, false)) {
     const ob_status status = finish(stream);
     if (status == OB_OK) fill_on_host(reinterpret_cast<char*>(dst), pattern, pattern_size, bytes);
     return status;
