@@ -74,7 +74,7 @@ LIBRARY_OPERATORS = frozenset(
 
 
 def library_choice() -> str:
-    """"host" (default) or "dialect": whether library operators may run on the host.
+    """ "host" (default) or "dialect": whether library operators may run on the host.
 
     Raises ValueError for any other value of OUTBOARD_LIBRARY."""
     choice = os.environ.get("OUTBOARD_LIBRARY", "host")

@@ -136,8 +136,6 @@ def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torc
     return keep * x * (1.0 / (1.0 - p)), keep
 
 
-
-
 def _index_put_impl_(
     x: torch.Tensor, indices: Any, values: torch.Tensor, accumulate: bool = False, unsafe: bool = False
 ) -> torch.Tensor:

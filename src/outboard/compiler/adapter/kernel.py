@@ -150,9 +150,7 @@ class LoopRecorder(SIMDKernel[Any]):
             return self.cse.reduction_cache[key]
         source = as_value(value)
         result = torch.int64 if reduction_type in ("argmax", "argmin") else compute_dtype(dtype)
-        variable = self.record(
-            Value("", "reduce", result, (source,), kind=reduction_type, src_dtype=src_dtype)
-        )
+        variable = self.record(Value("", "reduce", result, (source,), kind=reduction_type, src_dtype=src_dtype))
         self.cse.reduction_cache[key] = variable
         return variable
 
@@ -180,9 +178,7 @@ class LoopRecorder(SIMDKernel[Any]):
             region.body = [s for s in region.body if not self._is_removed(s, removed)]
             region.after = [s for s in region.after if not self._is_removed(s, removed)]
         roots = {
-            tree.name: Root(
-                tree.name, self._resolved_size(tree.numel), tree.is_reduction, self._hint(tree.numel)
-            )
+            tree.name: Root(tree.name, self._resolved_size(tree.numel), tree.is_reduction, self._hint(tree.numel))
             for tree in self.range_trees
         }
         entries = {
@@ -228,9 +224,7 @@ class LoopRecorder(SIMDKernel[Any]):
             for statement in region.body:
                 if isinstance(statement, Value) and statement.op == "index_expr":
                     symbols |= {
-                        s
-                        for s in statement.index.free_symbols
-                        if symbol_is_type(s, (SymT.FLOAT, SymT.UNBACKED_FLOAT))
+                        s for s in statement.index.free_symbols if symbol_is_type(s, (SymT.FLOAT, SymT.UNBACKED_FLOAT))
                     }
         return symbols
 

@@ -107,9 +107,7 @@ class Inputs:
             return self.scalar(tensor.item())
         number = len(self.leaves)
         self.leaves.append(Leaf(None, p.InputKind.TENSOR))
-        sizes = [
-            self._dimension(size, p.SymbolSource.SIZE, number, dim) for dim, size in enumerate(tensor.shape)
-        ]
+        sizes = [self._dimension(size, p.SymbolSource.SIZE, number, dim) for dim, size in enumerate(tensor.shape)]
         strides = self._strides(tensor, sizes, number)
         with self.mode:
             fake = torch.empty_strided(sizes, strides, dtype=tensor.dtype, device=tensor.device)
@@ -131,8 +129,7 @@ class Inputs:
             order = sorted(range(tensor.dim()), key=lambda d: (tensor.stride(d), tensor.shape[d] != 1, -d))
             return _dense_strides(sizes, order)
         return [
-            self._dimension(stride, p.SymbolSource.STRIDE, number, dim)
-            for dim, stride in enumerate(tensor.stride())
+            self._dimension(stride, p.SymbolSource.STRIDE, number, dim) for dim, stride in enumerate(tensor.stride())
         ]
 
 
@@ -174,9 +171,7 @@ def lower_operator(
         return _lower(graph, inputs, target)
 
 
-def _bind(
-    schema: Any, args: Sequence[Any], kwargs: dict[str, Any], inputs: Inputs
-) -> tuple[list[Any], dict[str, Any]]:
+def _bind(schema: Any, args: Sequence[Any], kwargs: dict[str, Any], inputs: Inputs) -> tuple[list[Any], dict[str, Any]]:
     """Stand-ins for all arguments, in schema order, which is the order of the plan's inputs."""
     fake_args: list[Any] = []
     fake_kwargs: dict[str, Any] = {}
@@ -518,4 +513,3 @@ class _NoDebug:
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *args, **kwargs: None
-

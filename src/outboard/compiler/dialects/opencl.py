@@ -240,9 +240,7 @@ def _per_lane(full: str, result: str, argument: str, scalar: str, count: int, wi
     """A vector function that calls a scalar one lane by lane."""
     names = "abcd"[:count]
     parameters = ", ".join(f"{argument}{width} {name}" for name in names)
-    lanes = ", ".join(
-        f"{scalar}({', '.join(f'{name}.s{_HEX[lane]}' for name in names)})" for lane in range(width)
-    )
+    lanes = ", ".join(f"{scalar}({', '.join(f'{name}.s{_HEX[lane]}' for name in names)})" for lane in range(width))
     return f"{result}{width} {full}({parameters}) {{ return ({result}{width})({lanes}); }}"
 
 
@@ -283,10 +281,7 @@ def _helper_erf(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> 
     center = f"fma({horner(near, 's')}, a, a)"
     # exp's argument only makes sense for moderate t; beyond 4 the result is 1 anyway. NaN passes through the centre.
     chosen = _raw_select(dtype, width, f"fabs(a) > ({t})(0.927734375f)", f"copysign({tail}, a)", center)
-    return (
-        f"{t} {full}({t} a) {{ {t} t = fmin(fabs(a), ({t})(4.0f)); {t} s = a * a; "
-        f"return {chosen}; }}"
-    )
+    return f"{t} {full}({t} a) {{ {t} t = fmin(fabs(a), ({t})(4.0f)); {t} s = a * a; return {chosen}; }}"
 
 
 def _helper_erfinv(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
@@ -306,9 +301,7 @@ def _helper_erfinv(prelude: Prelude, full: str, dtype: torch.dtype, width: int) 
             text = f"({text} * {variable} + {coefficient}{suffix})"
         return text
 
-    newton = (
-        f"x = x - ({erf}(x) - a) / (1.1283791670955126{suffix} * exp(-x * x));" * steps
-    )
+    newton = f"x = x - ({erf}(x) - a) / (1.1283791670955126{suffix} * exp(-x * x));" * steps
     scalar = (
         f"{t} {full}_1({t} a) {{ {t} m = fabs(a); if (m > 1) return ({t})NAN; "
         f"if (m == 1) return copysign(({t})INFINITY, a);"
@@ -390,9 +383,7 @@ def _helper_bf16(prelude: Prelude, full: str, dtype: torch.dtype, width: int) ->
     f, u, us = type_name(torch.float32, width), type_name(torch.uint32, width), type_name(torch.uint16, width)
     convert = f"convert_{us}" if width > 1 else f"({us})"
     rounded = f"(bits + ({u})(0x7fff) + ((bits >> ({u})(16)) & ({u})(1))) >> ({u})(16)"
-    chosen = (
-        f"select({rounded}, ({u})(0x7fc0), a != a)" if width > 1 else f"(a != a ? 0x7fc0u : {rounded})"
-    )
+    chosen = f"select({rounded}, ({u})(0x7fc0), a != a)" if width > 1 else f"(a != a ? 0x7fc0u : {rounded})"
     return f"{us} {full}({f} a) {{ {u} bits = as_{u}(a); return {convert}({chosen}); }}"
 
 
@@ -444,9 +435,7 @@ def _builtin_per_lane(builtin: str, count: int) -> Callable[[Prelude, str, torch
         t = type_name(dtype)
         if width == 1:
             names = "abcd"[:count]
-            return (
-                f"{t} {full}({', '.join(f'{t} {n}' for n in names)}) {{ return {builtin}({', '.join(names)}); }}"
-            )
+            return f"{t} {full}({', '.join(f'{t} {n}' for n in names)}) {{ return {builtin}({', '.join(names)}); }}"
         return _per_lane(full, t, t, builtin, count, width)
 
     return make

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``torch.compile`` without ``backend=``: as right as eager, forward and backward, and cached across processes."""
+
+from __future__ import annotations
+
+import copy
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(12, 40), nn.GELU(), nn.LayerNorm(40), nn.Linear(40, 5))
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_training_equals_the_cpus(dynamic: bool | None, device: str) -> None:
+    torch._dynamo.reset()
+    reference = model()
+    ours = copy.deepcopy(reference).to(device)
+    compiled = torch.compile(ours, dynamic=dynamic, fullgraph=True)
+    for batch in (8, 11):
+        x, y = torch.randn(batch, 12), torch.arange(batch) % 5
+        expected = nn.functional.cross_entropy(reference(x), y)
+        result = nn.functional.cross_entropy(compiled(x.to(device)), y.to(device))
+        expected.backward()
+        result.backward()
+        torch.testing.assert_close(result.cpu(), expected, rtol=1e-4, atol=1e-5)
+    for a, b in zip(ours.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(a.grad.cpu(), b.grad, rtol=1e-3, atol=1e-5)
+
+
+def test_random_numbers_differ_between_calls_and_follow_the_seed(device: str) -> None:
+    torch._dynamo.reset()
+    dropout = torch.compile(lambda x: nn.functional.dropout(x, 0.5))
+    x = torch.ones(1000, device=device)
+    torch.manual_seed(1)
+    first, second = dropout(x).cpu(), dropout(x).cpu()
+    torch.manual_seed(1)
+    assert torch.equal(dropout(x).cpu(), first)
+    assert not torch.equal(first, second)
+    assert 0.8 < float(first.mean()) < 1.2
+
+
+def test_numbers_and_cpu_scalars_mix(device: str) -> None:
+    torch._dynamo.reset()
+    function = torch.compile(lambda x, n, s: x * n + s)
+    x = torch.randn(9)
+    for number in (2.5, 3.5, 4.5):
+        result = function(x.to(device), number, torch.tensor(0.25))
+        torch.testing.assert_close(result.cpu(), x * number + 0.25)
+
+
+def test_graphs_with_work_on_the_cpu_run(device: str) -> None:
+    torch._dynamo.reset()
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x + 1).sin() + (y * 2).cos().to(x.device)
+
+    x, y = torch.randn(20), torch.randn(20)
+    torch.testing.assert_close(torch.compile(function)(x.to(device), y).cpu(), function(x, y))
+
+
+SCRIPT = """
+import torch
+from torch._dynamo.utils import counters
+f = torch.compile(lambda x: (x.exp() + 1).sum(0))
+print(f(torch.zeros(6, 7, device=torch._C._get_privateuse1_backend_name())).cpu().tolist()[0])
+print(counters["inductor"]["fxgraph_cache_miss"])
+"""
+
+
+def test_a_second_process_compiles_nothing(device: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
+    program = tmp_path / "program.py"  # a file: Dynamo's caches key on it
+    program.write_text(SCRIPT)
+    runs = [
+        subprocess.run([sys.executable, str(program)], env=environment, capture_output=True, text=True, check=True)
+        for _ in range(2)
+    ]
+    assert runs[0].stdout.split() == ["12.0", "1"]
+    assert runs[1].stdout.split() == ["12.0", "0"]

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Generated kernels against the CPU: dtypes, shapes around the vector width, layouts, special values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+INTEGERS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
+SHAPES = [(), (1,), (15,), (16,), (33, 65), (3, 1, 130), (0, 4)]
+
+
+def values(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(sum(shape) + 1)
+    return (torch.randn(shape, generator=generator) * 5).to(dtype)
+
+
+def check(function: Callable[..., torch.Tensor], *tensors: torch.Tensor, device: str, **tolerance: float) -> None:
+    """The same call on the device gives the CPU's result, natively."""
+    module = torch.get_device_module(device)
+    expected = function(*tensors)
+    module.reset_fallbacks()
+    result = function(*[tensor.to(device) for tensor in tensors])
+    assert module.fallbacks() == {}
+    torch.testing.assert_close(result.cpu(), expected, equal_nan=True, **tolerance)
+
+
+@pytest.mark.parametrize("dtype", FLOATS + INTEGERS, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_arithmetic(dtype: torch.dtype, shape: tuple[int, ...], device: str) -> None:
+    a, b = values(shape, dtype), values(shape, dtype).flip(0) if shape else values(shape, dtype)
+    check(lambda a, b: a + b * 3 - a * b, a, b, device=device)
+
+
+@pytest.mark.parametrize("dtype", FLOATS + INTEGERS + [torch.bool], ids=str)
+def test_layouts(dtype: torch.dtype, device: str) -> None:
+    a = values((33, 65), dtype)
+    check(lambda a: a.t().contiguous(), a, device=device)
+    check(lambda a: a.flip(1), a, device=device)
+    check(lambda a: a[::2, ::3].clone(), a, device=device)
+    check(lambda a: a.view(3, 11, 65).permute(2, 0, 1).contiguous(), a, device=device)
+    check(lambda a: torch.cat([a, a[:2]]), a, device=device)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.int32], ids=str)
+@pytest.mark.parametrize("shape", [(3, 5), (33, 65), (2, 300), (300, 70), (4, 5, 6)], ids=str)
+def test_reductions(dtype: torch.dtype, shape: tuple[int, ...], device: str) -> None:
+    a = values(shape, dtype)
+    for dim in range(len(shape)):
+        check(lambda a, dim=dim: a.sum(dim), a, device=device, rtol=1e-5, atol=1e-4)
+        check(lambda a, dim=dim: a.amax(dim), a, device=device)
+        check(lambda a, dim=dim: (a > 0).any(dim), a, device=device)
+        check(lambda a, dim=dim: a.argmax(dim), a, device=device)
+    check(lambda a: a.sum(), a, device=device, rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_integer_division(dtype: torch.dtype, device: str) -> None:
+    a, b = values((500,), dtype), values((500,), dtype).flip(0)
+    b = torch.where(b == 0, torch.full_like(b, 3), b)
+    for name in ("floor_divide", "remainder", "fmod"):
+        check(lambda a, b, name=name: getattr(torch, name)(a, b), a, b, device=device)
+
+
+@pytest.mark.parametrize("name", ["round", "floor", "trunc", "sign", "isnan", "relu", "sigmoid", "tanh", "exp", "log",
+                                  "sqrt", "rsqrt", "erf", "expm1", "log1p", "digamma", "erfinv", "signbit"])  # fmt: skip
+def test_special_values(name: str, device: str) -> None:
+    special = torch.tensor([float("nan"), 1, -float("inf"), float("inf"), -0.0, 0.5, -0.5, 1.5, 2.5, 3e38]).repeat(4)
+    check(getattr(torch.Tensor, name), special, device=device, rtol=1e-5, atol=1e-6)
+
+
+def test_nan_wins_extremes(device: str) -> None:
+    a = torch.randn(3, 50)
+    a[1, 20] = float("nan")
+    for name in ("amax", "amin", "argmax", "argmin"):
+        check(lambda a, name=name: getattr(a, name)(1), a, device=device)
+
+
+@pytest.mark.parametrize("dtype", FLOATS + INTEGERS, ids=str)
+def test_atomic_additions(dtype: torch.dtype, device: str) -> None:
+    index = torch.tensor([1, 1, 2, 0])
+    check(lambda a, i: torch.zeros_like(a).index_add_(0, i, a), values((4, 37), dtype), index, device=device,
+          rtol=2e-2, atol=2e-2)  # fmt: skip
+
+
+def test_integers_wrap(device: str) -> None:
+    a = torch.tensor([2**31 - 1, -(2**31)] * 20, dtype=torch.int32)
+    check(lambda a: a + a - 3, a, device=device)
+    check(lambda a: -a, a, device=device)
+
+
+@pytest.mark.parametrize("call", [
+    lambda x, i: x.gather(0, i), lambda x, i: x.index_select(0, i.flatten()),
+    lambda x, i: torch.nn.functional.embedding(i, x), lambda x, i: x[i],
+])  # fmt: skip
+def test_indices_out_of_range_raise_and_corrupt_nothing(call: Callable[..., torch.Tensor], device: str) -> None:
+    x = torch.randn(5, 4, device=device)
+    before = x.cpu()
+    with pytest.raises((IndexError, RuntimeError), match="index"):
+        call(x, torch.full((1, 4), 9).to(device)).cpu()
+    torch.testing.assert_close(x.cpu(), before)

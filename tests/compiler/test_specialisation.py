@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One plan serves all sizes and scalar values of a layout class: counted, not timed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+
+def compiled(device: str) -> int:
+    return int(torch.get_device_module(device).compile_stats()["plans"])
+
+
+@pytest.mark.parametrize("name", ["add", "mul", "exp", "softmax", "sum", "layer_norm", "matmul", "cat", "gelu"])
+def test_sizes_are_run_time_arguments(name: str, device: str) -> None:
+    calls = {
+        "add": lambda x: x + x,
+        "mul": lambda x: x * x[0],
+        "exp": torch.exp,
+        "softmax": lambda x: x.softmax(-1),
+        "sum": lambda x: x.sum(0),
+        "layer_norm": lambda x: torch.nn.functional.layer_norm(x, x.shape[1:]),
+        "matmul": lambda x: x @ x.t(),
+        "cat": lambda x: torch.cat([x, x]),
+        "gelu": torch.nn.functional.gelu,
+    }
+    call = calls[name]
+    for size in (40, 17):
+        call(torch.randn(size, size + 9, device=device))
+    known = compiled(device)
+    for size in (5, 33, 64, 100):
+        x = torch.randn(size, 2 * size)
+        torch.testing.assert_close(call(x.to(device)).cpu(), call(x), rtol=1e-4, atol=1e-4)
+    assert compiled(device) == known
+
+
+def test_scalars_are_run_time_arguments(device: str) -> None:
+    x = torch.randn(30, device=device)
+    host = x.cpu()
+    for value in (0.5, 2.5):
+        x.add(x, alpha=value).mul(value).addcmul(x, x, value=value)
+    known = compiled(device)
+    for value in (1.5, -3.25, 7.0):
+        result = x.add(x, alpha=value).mul(value).addcmul(x, x, value=value)
+        expected = host.add(host, alpha=value).mul(value).addcmul(host, host, value=value)
+        torch.testing.assert_close(result.cpu(), expected)
+    assert compiled(device) == known
+
+
+def test_adam_compiles_nothing_after_its_second_step(device: str) -> None:
+    parameter = torch.randn(20, device=device, requires_grad=True)
+    optimizer = torch.optim.Adam([parameter], lr=1e-2)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        parameter.square().sum().backward()
+        optimizer.step()
+
+    step()
+    step()
+    known = compiled(device)
+    for _ in range(20):
+        step()
+    assert compiled(device) == known
