@@ -65,8 +65,29 @@ def test_integer_division(dtype: torch.dtype, device: str) -> None:
         check(lambda a, b, name=name: getattr(torch, name)(a, b), a, b, device=device)
 
 
-@pytest.mark.parametrize("name", ["round", "floor", "trunc", "sign", "isnan", "relu", "sigmoid", "tanh", "exp", "log",
-                                  "sqrt", "rsqrt", "erf", "expm1", "log1p", "digamma", "erfinv", "signbit"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "round",
+        "floor",
+        "trunc",
+        "sign",
+        "isnan",
+        "relu",
+        "sigmoid",
+        "tanh",
+        "exp",
+        "log",
+        "sqrt",
+        "rsqrt",
+        "erf",
+        "expm1",
+        "log1p",
+        "digamma",
+        "erfinv",
+        "signbit",
+    ],
+)
 def test_special_values(name: str, device: str) -> None:
     special = torch.tensor([float("nan"), 1, -float("inf"), float("inf"), -0.0, 0.5, -0.5, 1.5, 2.5, 3e38]).repeat(4)
     check(getattr(torch.Tensor, name), special, device=device, rtol=1e-5, atol=1e-6)
