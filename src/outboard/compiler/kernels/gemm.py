@@ -76,6 +76,8 @@ def emit(
     if len(dtypes) > 1 or a.dtype == torch.bool or not common.supported(builder, a.dtype):
         return False
     accumulate = engine.accumulator(a.dtype)
+    if sum_batches and accumulate == "float" and builder.target.is_cpu and builder.target.has_fp64:
+        accumulate = "double"  # one long sum where ATen adds up short ones
     strides = _Strides(builder)
     k = a.sizes[2]
     if sum_batches:

@@ -166,7 +166,7 @@ def lower_index_reduce(builder: PlanBuilder, call: ExternCall) -> bool:
     tensor, index, source = values["self"], values["index"], values["source"]
     dim = common.wrap_dim(values["dim"], len(tensor.sizes))
     reduction = _REDUCTIONS.get(values["reduce"])
-    if dim is None or reduction is None or not tensor.sizes or len(source.sizes) != len(tensor.sizes):
+    if dim is None or reduction is None or len(source.sizes) != len(tensor.sizes):
         return False
     if {tensor.dtype, source.dtype, out.dtype} != {out.dtype} or not common.supported(builder, out.dtype, index.dtype):
         return False
@@ -186,7 +186,7 @@ def lower_index_reduce(builder: PlanBuilder, call: ExternCall) -> bool:
         {"OUT": out.dtype, "INDEX": index.dtype},
     )
     steps = [common.stride_at(item, dim) for item in tensors.values()]
-    numbers = [out.sizes[dim], source.sizes[dim], rows.count, *steps, common.stride_at(index, 0)]
+    numbers = [common.size_at(out, dim), common.size_at(source, dim), rows.count, *steps, common.stride_at(index, 0)]
     arguments = [builder.pointer(item) for item in (tensor, index, source, out)]
     arguments += [builder.int64(number) for number in numbers]
     arguments += rows.arguments(builder)
