@@ -11,7 +11,7 @@ def compiled(device: str) -> int:
     return int(torch.get_device_module(device).compile_stats()["plans"])
 
 
-@pytest.mark.parametrize("name", ["add", "mul", "exp", "softmax", "sum", "layer_norm", "matmul", "cat", "gelu"])
+@pytest.mark.parametrize("name", ["add", "mul", "exp", "softmax", "sum", "matmul", "cat", "gelu"])
 def test_sizes_are_run_time_arguments(name: str, device: str) -> None:
     calls = {
         "add": lambda x: x + x,
@@ -19,7 +19,6 @@ def test_sizes_are_run_time_arguments(name: str, device: str) -> None:
         "exp": torch.exp,
         "softmax": lambda x: x.softmax(-1),
         "sum": lambda x: x.sum(0),
-        "layer_norm": lambda x: torch.nn.functional.layer_norm(x, x.shape[1:]),
         "matmul": lambda x: x @ x.t(),
         "cat": lambda x: torch.cat([x, x]),
         "gelu": torch.nn.functional.gelu,

@@ -41,10 +41,12 @@ class EmittedKernel:
 
     ``buffers``, ``sizes``, ``floats`` name the arguments in the order of the signature: pointers, then ``long``, then
     ``float``/``double`` (``doubles`` tells which), then, if ``status``, an ``int`` pointer to the status flag.
+    ``helpers`` are the functions (by name) that ``definition``, the kernel itself, calls.
     ``extra`` are further ``long`` arguments after ``sizes``: expressions over the size symbols.
     """
 
-    source: str
+    helpers: dict[str, str]
+    definition: str
     entry: str
     buffers: list[str]
     sizes: list[sympy.Symbol]
@@ -54,6 +56,28 @@ class EmittedKernel:
     status: bool
     grid: tuple[sympy.Expr, sympy.Expr]
     local_size: tuple[int, int, int]
+
+    @property
+    def source(self) -> str:
+        """The kernel as a program of its own."""
+        return program([self])
+
+    def renamed(self, entry: str) -> EmittedKernel:
+        """The same kernel under another name."""
+        definition = self.definition.replace(f"void {self.entry}(", f"void {entry}(", 1)
+        return dataclasses.replace(self, definition=definition, entry=entry)
+
+
+def program(kernels: list[EmittedKernel]) -> str:
+    """One source of several kernels, of different names, that share their helpers. Built at once, they cost a good
+    deal less than one by one: compilers of OpenCL C spend most of their time on their own headers."""
+    helpers: dict[str, str] = {}
+    for kernel in kernels:
+        helpers.update(kernel.helpers)
+    parts = [*helpers.values(), *(kernel.definition for kernel in kernels)]
+    if any("double" in part for part in parts):
+        parts.insert(0, "#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
+    return "\n".join(parts) + "\n"
 
 
 @dataclasses.dataclass
@@ -821,13 +845,10 @@ class _Printer:
         grid, local, extra = self._structure()
         signature = self._signature(extra)
         body = "\n".join(self.lines)
-        text = self.prelude.text()
-        atomics = "\n".join(self.atomics.values())
         attribute = "" if local[0] != 1 else " __attribute__((reqd_work_group_size(1, 1, 1)))"
-        fp64 = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" if "double" in text + body + signature else ""
-        parts = [fp64 + text, atomics, f"__kernel{attribute} void {self.entry}({signature}) {{\n{body}\n}}"]
         return EmittedKernel(
-            source="\n".join(part for part in parts if part) + "\n",
+            helpers={**self.prelude.snippets, **self.atomics},
+            definition=f"__kernel{attribute} void {self.entry}({signature}) {{\n{body}\n}}",
             entry=self.entry,
             buffers=list(self.buffers),
             sizes=list(self.sizes),

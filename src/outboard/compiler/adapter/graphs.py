@@ -123,6 +123,7 @@ def _plan_module(wrapper: GraphWrapper, device: int) -> str:
         _define_sizes(builder, number, node)
     names = list(inputs)
     converter = PlanConverter(builder, names, constants)
+    converter.share_program(wrapper.lines)
     converter.convert(wrapper.lines, wrapper.get_graph_outputs())
     plan = builder.finish()
     progress.show_kernels("graph", plan)

@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 from .. import plan as p
 from ..builder import NotExpressible, PlanBuilder, TensorArg
 from ..calls import ExternCall, lower_call
-from ..emitter import EmittedKernel
+from ..emitter import EmittedKernel, program
 
 _ZERO_SOURCE = "__kernel void ob_zero(__global int* p) { p[0] = 0; }\n"
 
@@ -95,7 +95,7 @@ class PlanConverter:
         self.fallbacks = 0
         self.native = 0
         self._status: TensorArg | None = None
-        self._lists: dict[str, list[Any]] = {}
+        self._programs: dict[str, tuple[str, str]] = {}  #: kernel definition -> (source, entry)
 
     def convert(self, lines: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Converts all lines and the results. Raises NotExpressible."""
@@ -184,9 +184,19 @@ class PlanConverter:
         if kernel.status:
             assert self._status is not None
             arguments.append(builder.pointer(self._status))
-        number = builder.kernel(kernel.source, kernel.entry)
+        source, entry = self._programs.get(kernel.definition) or (kernel.source, kernel.entry)
+        number = builder.kernel(source, entry)
         builder.launch(number, kernel.grid, arguments, kernel.local_size)
         self.native += 1
+
+    def share_program(self, lines: Sequence[Any]) -> None:
+        """Makes one program of all kernels launched by ``lines``."""
+        kernels: dict[str, EmittedKernel] = {}
+        for line in lines:
+            if isinstance(line, LaunchLine) and line.kernel.definition not in kernels:
+                kernels[line.kernel.definition] = line.kernel.renamed(f"kernel{len(kernels)}")
+        source = program(list(kernels.values())) if kernels else ""
+        self._programs = {definition: (source, kernel.entry) for definition, kernel in kernels.items()}
 
     def _reserve_status(self, lines: Sequence[Any]) -> None:
         """Makes and clears the status flag, if some kernel checks indices."""

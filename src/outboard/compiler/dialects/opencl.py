@@ -112,19 +112,15 @@ class Prelude:
     """The helper functions that a program uses, each emitted once, before its users."""
 
     def __init__(self) -> None:
-        self._snippets: dict[str, str] = {}
+        self.snippets: dict[str, str] = {}
 
     def use(self, name: str, dtype: torch.dtype, width: int) -> str:
         """The name of helper ``name`` for a type and width; its text is added to the program."""
         full = f"ob_{name}_{type_name(dtype, width)}"
-        if full not in self._snippets:
+        if full not in self.snippets:
             text = _HELPERS[name](self, full, dtype, width)
-            self._snippets[full] = text
+            self.snippets[full] = text
         return full
-
-    def text(self) -> str:
-        """All used helpers."""
-        return "\n".join(self._snippets.values())
 
 
 # ---- helper functions ---------------------------------------------------------------------------------------
