@@ -31,8 +31,8 @@ test:  ## Lint, C++ tests, the short demo, Python tests
 	@$(PY) -m examples.demo --short
 	@$(MAKE) --no-print-directory test-python
 
-test-full: test opinfo  ## Everything in test, every OpInfo, the wheel in a clean environment
-	@OUTBOARD_TEST_FULL=1 $(PY) -m pytest -q tests/package
+test-full: test opinfo  ## Everything in test, every OpInfo, kernels for GPUs, the wheel in a clean environment
+	@OUTBOARD_TEST_FULL=1 $(PY) -m pytest -q tests/package tests/kernels/test_variants.py
 
 test-cpp:  ## C++ tests of runtime and drivers, without PyTorch
 	@$(SETUP) --groups demo test lint --no-build

@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.skipif(
+    "OUTBOARD_TEST_FULL" not in os.environ, reason="every kernel test again, for other devices: make test-full"
+)
+
 HERE = Path(__file__).parent
 FAMILIES = sorted(path.name for path in HERE.glob("test_*.py") if path != Path(__file__))
 LIBRARY_FAMILIES = ["test_gemm.py", "test_conv.py"]
