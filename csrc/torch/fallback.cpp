@@ -184,8 +184,10 @@ int64_t elements(const c10::IValue& value) {
   return total;
 }
 
-/// Whether an error only says that the CPU has no kernel for an element type that devices compute with.
+/// Whether an error only says that the CPU has no kernel for an element type that devices compute with, or that the
+/// zeros of the rehearsal are no divisors of integers.
 bool is_cpu_limitation(const std::string& message) {
+  if (message.find("ZeroDivisionError") != std::string::npos) return true;
   for (const char* dtype : {"'Half'", "'BFloat16'", "'ComplexHalf'", "'Float8", "'UInt16'", "'UInt32'", "'UInt64'"}) {
     if (message.find(std::string("not implemented for ") + dtype) != std::string::npos) return true;
   }
