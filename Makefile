@@ -24,11 +24,12 @@ demo: setup  ## The main job: search with a real model, training, ResNet-50, on 
 demo-short: setup  ## The same with smaller sizes and fewer repeats
 	@$(PY) -m examples.demo --short
 
-test:  ## Lint, C++ tests, the short demo, Python tests
+test:  ## Lint, C++ tests, the short demo (the second time from caches alone), Python tests
 	@$(SETUP) --groups demo test lint
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory test-cpp
 	@$(PY) -m examples.demo --short
+	@$(PY) -m examples.demo --short --expect-warm
 	@$(MAKE) --no-print-directory test-python
 
 test-full: test opinfo  ## Everything in test, every OpInfo, kernels for GPUs, the wheel in a clean environment
