@@ -87,7 +87,8 @@ def test_a_hit_enters_no_python(device: str) -> None:
     gc.disable()  # other libraries hang Python callbacks on collections
     sys.setprofile(watch)
     try:
-        torch.add(x, y)
+        with torch._C.DisableTorchFunction():  # set_default_device, once used, is a Python mode around every call
+            torch.add(x, y)
     finally:
         sys.setprofile(None)
         gc.enable()
