@@ -41,15 +41,6 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds / 1e-9:.3g} ns"
 
 
-def format_bytes(count: float) -> str:
-    """A size in binary units."""
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.4g} {unit}"
-        count /= 1024
-    return f"{count:.4g} GiB"
-
-
 def synchronize(device: torch.device) -> None:
     """Waits until the device has finished all queued work. The CPU has no queue."""
     if device.type != "cpu":

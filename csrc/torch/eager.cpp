@@ -15,6 +15,7 @@
 #include "torch/eager_signature.h"
 #include "torch/fallback.h"
 #include "torch/host_library.h"
+#include "torch/map_tensors.h"
 #include "torch/tensor.h"
 
 namespace outboard::aten {
@@ -105,7 +106,6 @@ class EagerCall {
   bool sign(bool bake) {
     bake_ = bake;
     signature_ = CallSignature();
-    signature_.device = device_;
     if (!make_signature(op_, arguments(), bake, signature_)) return false;
     key_.assign(1, static_cast<char>(device_));
     key_ += signature_.bytes;
@@ -217,30 +217,12 @@ class EagerCall {
     return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kMeta));
   }
 
-  static c10::IValue meta_of(const c10::IValue& value) {
-    if (value.isTensor()) return meta_of(value.toTensor());
-    if (value.isTensorList()) {
-      c10::List<at::Tensor> list;
-      for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(meta_of(tensor));
-      return list;
-    }
-    if (value.isOptionalTensorList()) {
-      c10::List<std::optional<at::Tensor>> list;
-      for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
-        list.push_back(tensor.has_value() ? std::optional<at::Tensor>(meta_of(*tensor)) : std::nullopt);
-      }
-      return list;
-    }
-    return value;
-  }
-
   /// Gives `out=` tensors the shape of the result, as PyTorch does (with its warning if they were not empty).
   /// True if one changed. Also where wrong arguments are found: the meta kernel raises PyTorch's own errors.
   bool resize_outputs() {
     torch::jit::Stack meta;
-    for (const c10::IValue& value : arguments()) meta.push_back(meta_of(value));
+    for (const c10::IValue& value : arguments()) meta.push_back(map_tensors(value, meta_of));
     const torch::jit::Stack before = meta;
-    const at::DispatchKeySet meta_keys(at::DispatchKey::Meta);
     if (!op_.handle.hasComputedKernelForDispatchKey(at::DispatchKey::Meta)) return false;
     try {
       op_.handle.callBoxed(&meta);

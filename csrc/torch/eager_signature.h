@@ -22,7 +22,6 @@ struct CallSignature {
   c10::SmallVector<const at::Tensor*, 8> tensors;  ///< per input: the tensor, or nullptr for a scalar
   c10::SmallVector<bool, 8> written;               ///< per input
   std::optional<at::Generator> generator;
-  c10::DeviceIndex device = -1;
 };
 
 /// Moves what PyTorch lets live on the CPU beside device tensors to the device (0-dim tensors, index tensors), in

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "torch/map_tensors.h"
 #include "torch/tensor.h"
 
 namespace outboard::aten {
@@ -48,7 +49,8 @@ class CpuCall {
     for (size_t k = 0; k < returns; ++k) {
       c10::IValue& result = (*stack_)[first_result + k];
       const int alias = op_.aliased_argument[k];
-      result = alias >= 0 ? originals[static_cast<size_t>(alias)] : to_device(result);
+      result = alias >= 0 ? originals[static_cast<size_t>(alias)]
+                          : map_tensors(result, [&](const at::Tensor& tensor) { return device_tensor(tensor); });
     }
   }
 
@@ -60,22 +62,8 @@ class CpuCall {
   };
 
   c10::IValue to_cpu(size_t i, const c10::IValue& value) {
-    const bool written = op_.written[i];
-    if (value.isTensor()) return stand_in(value.toTensor(), written);
-    if (value.isTensorList()) {
-      c10::List<at::Tensor> list;
-      for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(stand_in(tensor, written));
-      return list;
-    }
-    if (value.isOptionalTensorList()) {
-      c10::List<std::optional<at::Tensor>> list;
-      for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
-        list.push_back(tensor.has_value() ? std::optional<at::Tensor>(stand_in(*tensor, written)) : std::nullopt);
-      }
-      return list;
-    }
     if (value.isDevice() && value.toDevice().type() == kOurs) return c10::Device(c10::kCPU);
-    return value;
+    return map_tensors(value, [&](const at::Tensor& tensor) { return stand_in(tensor, op_.written[i]); });
   }
 
   at::Tensor stand_in(const at::Tensor& tensor, bool written) {
@@ -119,14 +107,6 @@ class CpuCall {
     }
   }
 
-  c10::IValue to_device(const c10::IValue& value) const {
-    if (value.isTensor()) return device_tensor(value.toTensor());
-    if (!value.isTensorList()) return value;
-    c10::List<at::Tensor> list;
-    for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(device_tensor(tensor));
-    return list;
-  }
-
   /// The result on the device: a view of an argument where the CPU kernel returned one, else a copy.
   at::Tensor device_tensor(const at::Tensor& cpu) const {
     if (!cpu.defined() || !cpu.is_cpu()) return cpu;
@@ -158,21 +138,8 @@ at::Tensor zeros_like_on_cpu(const at::Tensor& tensor) {
 }
 
 c10::IValue zeros_on_cpu(const c10::IValue& value) {
-  if (value.isTensor()) return zeros_like_on_cpu(value.toTensor());
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> list;
-    for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(zeros_like_on_cpu(tensor));
-    return list;
-  }
-  if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> list;
-    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
-      list.push_back(tensor.has_value() ? std::optional<at::Tensor>(zeros_like_on_cpu(*tensor)) : std::nullopt);
-    }
-    return list;
-  }
   if (value.isDevice()) return c10::Device(c10::kCPU);
-  return value;
+  return map_tensors(value, zeros_like_on_cpu);
 }
 
 int64_t elements(const c10::IValue& value) {

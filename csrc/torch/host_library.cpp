@@ -62,10 +62,18 @@ class HostCall {
     return static_cast<size_t>(*position);
   }
 
+  static at::TensorOptions options_of(const TensorView& view) {
+    return at::TensorOptions().dtype(static_cast<at::ScalarType>(view.dtype)).device(c10::kCPU);
+  }
+
+  /// The view's own memory as a CPU tensor.
+  static at::Tensor in_place(const TensorView& view) {
+    return at::from_blob(reinterpret_cast<void*>(view.data), view.sizes, view.strides, options_of(view));
+  }
+
   at::Tensor tensor(const TensorView& view) {
-    const auto options = at::TensorOptions().dtype(static_cast<at::ScalarType>(view.dtype)).device(c10::kCPU);
-    if (in_place_) return at::from_blob(reinterpret_cast<void*>(view.data), view.sizes, view.strides, options);
-    at::Tensor cpu = at::empty_strided(view.sizes, view.strides, options);
+    if (in_place_) return in_place(view);
+    at::Tensor cpu = at::empty_strided(view.sizes, view.strides, options_of(view));
     call_.stream.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(cpu.mutable_data_ptr()), view.data, extent(cpu));
     call_.stream.synchronize();
     if (written_) written_back_.emplace_back(view, cpu);
@@ -139,12 +147,11 @@ class HostCall {
   void store(const TensorView& view, const at::Tensor& made) {
     TORCH_CHECK(made.sizes() == at::IntArrayRef(view.sizes), call_.step.name, " returned a tensor of shape ",
                 made.sizes(), ", the plan expects ", at::IntArrayRef(view.sizes));
-    const auto options = at::TensorOptions().dtype(static_cast<at::ScalarType>(view.dtype)).device(c10::kCPU);
     if (in_place_) {
-      at::from_blob(reinterpret_cast<void*>(view.data), view.sizes, view.strides, options).copy_(made);
+      in_place(view).copy_(made);
       return;
     }
-    at::Tensor laid_out = at::empty_strided(view.sizes, view.strides, options);
+    at::Tensor laid_out = at::empty_strided(view.sizes, view.strides, options_of(view));
     laid_out.copy_(made);
     copy_to_device(view, laid_out);
   }

@@ -6,7 +6,8 @@ from __future__ import annotations
 import torch
 
 from examples.demo.context import Context
-from examples.measure import format_bytes, table
+from examples.measure import table
+from outboard.cli.inspection import format_bytes
 
 
 def run(context: Context) -> None:
