@@ -12,6 +12,7 @@ import sympy
 import torch
 from torch._inductor.codegen.common import CSEVariable
 from torch._inductor.codegen.simd import IterationRangesEntry, SIMDKernel
+from torch._inductor.utils import prefix_is_reduction
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 from torch.utils._sympy.symbol import SymT, symbol_is_type
@@ -178,7 +179,12 @@ class LoopRecorder(SIMDKernel[Any]):
             region.body = [s for s in region.body if not self._is_removed(s, removed)]
             region.after = [s for s in region.after if not self._is_removed(s, removed)]
         roots = {
-            tree.name: Root(tree.name, self._resolved_size(tree.numel), tree.is_reduction, self._hint(tree.numel))
+            tree.name: Root(
+                tree.name,
+                self._resolved_size(tree.numel),
+                prefix_is_reduction(tree.prefix),
+                self._hint(tree.numel),
+            )
             for tree in self.range_trees
         }
         entries = {
