@@ -6,7 +6,7 @@
 namespace outboard::aten {
 
 /// Gives plans the host's libraries: every "aten::..." call runs PyTorch's CPU kernel in stream order, in place
-/// where the host can address device memory; and "outboard::check_indices", which turns a kernel's status word into
+/// where the host can address device memory; and "outboard::check_status", which turns a kernel's status word into
 /// IndexError (RuntimeError for gather and scatter, as PyTorch on CPU does).
 void register_host_library();
 

@@ -105,6 +105,10 @@ WRONG_CALLS: dict[str, Call] = {
     "index_put_dtype": lambda d: _ones(d, 3).index_put_((_index(d, 0),), _ones(d, 1, dtype=torch.float64)),
     "cross_entropy_int": lambda d: F.cross_entropy(_ones(d, 2, 3, dtype=torch.int64), _index(d, 0, 1)),
     "masked_fill_mask": lambda d: _ones(d, 3).masked_fill(_ones(d, 3), 0.0),
+    # values out of range
+    "bernoulli_above": lambda d: torch.bernoulli(torch.tensor([0.5, 1.5], device=d)),
+    "bernoulli_nan": lambda d: torch.bernoulli(torch.tensor([0.5, float("nan")], device=d)),
+    "bernoulli_inplace": lambda d: torch.empty(2, device=d).bernoulli_(torch.tensor([-0.5, 0.5], device=d)),
     # indices out of range
     "gather_index": lambda d: _ones(d, 3).gather(0, _index(d, 5)),
     "gather_negative": lambda d: _ones(d, 3).gather(0, _index(d, -1)),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -35,6 +36,12 @@ TILE = 16
 GROUP = 64
 
 
+def assertion_code(message: str) -> int:
+    """The value of the status flag that stands for a failed assertion: the same in every kernel, never that of a wrong
+    index, which is 1."""
+    return zlib.crc32(message.encode()) >> 2 | 1 << 30
+
+
 @dataclasses.dataclass
 class EmittedKernel:
     """Source of one kernel and how to launch it.
@@ -43,6 +50,7 @@ class EmittedKernel:
     ``float``/``double`` (``doubles`` tells which), then, if ``status``, an ``int`` pointer to the status flag.
     ``helpers`` are the functions (by name) that ``definition``, the kernel itself, calls.
     ``extra`` are further ``long`` arguments after ``sizes``: expressions over the size symbols.
+    ``assertions`` are the texts that values of the status flag stand for (``assertion_code``).
     """
 
     helpers: dict[str, str]
@@ -54,6 +62,7 @@ class EmittedKernel:
     floats: list[sympy.Symbol]
     doubles: set[sympy.Symbol]
     status: bool
+    assertions: list[str]
     grid: tuple[sympy.Expr, sympy.Expr]
     local_size: tuple[int, int, int]
 
@@ -319,6 +328,7 @@ class _Printer:
             "constant": self._constant,
             "index_expr": self._index_expr,
             "checked_index": self._checked_index,
+            "assertion": self._assertion,
         }.get(value.op, self._operator)
         handler(value)
 
@@ -442,6 +452,15 @@ class _Printer:
         limit = f"max({size} - 1L, 0L)"
         text = f"clamp({raw}, ({long})(0), ({long})({limit}))"
         self.define(value, cl.convert(text, torch.int64, value.dtype, width), vector)
+
+    def _assertion(self, value: Value) -> None:
+        (condition,) = value.args
+        vector = condition.name in self.vectors or (value.mask is not None and value.mask.name in self.vectors)
+        failed = f"!({self.operand(condition, torch.bool, vector)})"
+        if value.mask is not None:
+            failed = f"({failed} & {self.operand(value.mask, torch.bool, vector)})"
+        self.write(f"if ({f'any({failed})' if vector else failed}) *status = {assertion_code(value.message)};")
+        self.vectors.discard(value.name)
 
     def _memory_dtype(self, buffer: str) -> torch.dtype:
         return self.kernel.buffers[buffer]
@@ -856,6 +875,7 @@ class _Printer:
             floats=list(self.floats),
             doubles=self.doubles,
             status=self.kernel.needs_status,
+            assertions=self.kernel.assertions(),
             grid=grid,
             local_size=local,
         )

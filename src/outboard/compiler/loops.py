@@ -63,6 +63,8 @@ class Value:
     * ``index_expr``: ``index`` as a number;
     * ``checked_index``: ``args[0]``, an index into ``size`` elements; where ``mask`` holds and the index is out of
       range, the status flag is raised and the result is some index in range;
+    * ``assertion``: where ``mask`` holds and ``args[0]`` (bool) does not, the status flag is set to stand for the text
+      ``message``; its own result is of no use;
     * ``reduce``: ``args[0]`` reduced by ``kind`` over the reduction root.
     """
 
@@ -77,6 +79,11 @@ class Value:
     size: sympy.Expr = sympy.S.Zero
     kind: str = ""
     src_dtype: torch.dtype | None = None
+    message: str = ""
+
+
+#: Operations with an effect of their own, besides stores.
+_CHECKS = ("checked_index", "assertion")
 
 
 @dataclasses.dataclass(eq=False)
@@ -123,8 +130,13 @@ class LoopKernel:
 
     @property
     def needs_status(self) -> bool:
-        """Whether the kernel checks indices and so needs a status flag."""
-        return any(isinstance(s, Value) and s.op == "checked_index" for s in self.statements())
+        """Whether the kernel checks values and so needs a status flag."""
+        return any(isinstance(s, Value) and s.op in _CHECKS for s in self.statements())
+
+    def assertions(self) -> list[str]:
+        """The texts of the kernel's assertions."""
+        found = [s.message for s in self.statements() if isinstance(s, Value) and s.op == "assertion"]
+        return list(dict.fromkeys(found))
 
 
 def prune(kernel: LoopKernel) -> None:
@@ -139,7 +151,7 @@ def prune(kernel: LoopKernel) -> None:
         if isinstance(statement, Store):
             work.append(statement.value)
             need(statement.index)
-        elif statement.op == "checked_index":
+        elif statement.op in _CHECKS:
             work.append(statement)
     while work:
         value = work.pop()

@@ -86,11 +86,18 @@ def _bernoulli_float_(x: torch.Tensor, p: float = 0.5, generator: Any = None) ->
     return x.copy_(_uniform(x.shape, torch.float32, x.device) < p)
 
 
+def _check_probabilities(p: torch.Tensor) -> None:
+    """Raises in stream order, with the words of PyTorch's CPU kernel, unless all of ``p`` lie in [0, 1]."""
+    aten._assert_async.msg(((p >= 0) & (p <= 1)).all(), "Expected p_in >= 0 && p_in <= 1 to be true, but got false.")
+
+
 def _bernoulli_tensor_(x: torch.Tensor, p: torch.Tensor, generator: Any = None) -> torch.Tensor:
+    _check_probabilities(p)
     return x.copy_(_uniform(x.shape, torch.float32, x.device) < p)
 
 
 def _bernoulli(x: torch.Tensor, generator: Any = None) -> torch.Tensor:
+    _check_probabilities(x)
     return (_uniform(x.shape, torch.float32, x.device) < x).to(x.dtype)
 
 
@@ -158,6 +165,18 @@ def _batch_norm(
     if not training:
         return out, x.new_empty((0,)), x.new_empty((0,))
     return out, saved_mean, saved_scale
+
+
+def _batch_norm_functional(
+    x: torch.Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
+) -> tuple[torch.Tensor, ...]:
+    """As ``_batch_norm``, with the new running statistics as results."""
+    out, saved_mean, saved_scale, new_mean, new_var = torch._decomp.decompositions.native_batch_norm_helper(
+        x, weight, bias, mean, var, training, momentum, eps, functional=True
+    )
+    if not training:
+        saved_mean, saved_scale = x.new_empty((0,)), x.new_empty((0,))
+    return out, saved_mean, saved_scale, new_mean, new_var
 
 
 def _divide(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
@@ -249,6 +268,7 @@ def eager_decompositions() -> dict[Any, Callable[..., Any]]:
     table.update(_random_table())
     table[aten.native_batch_norm.default] = _batch_norm
     table[aten._native_batch_norm_legit.default] = _batch_norm
+    table[aten._native_batch_norm_legit_functional.default] = _batch_norm_functional
     for overload in (aten.index_add.default, aten.index_add_.default):
         table[overload] = torch._decomp.decomposition_table[overload]
     table[aten.div.Tensor_mode] = _divide

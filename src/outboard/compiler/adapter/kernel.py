@@ -66,6 +66,7 @@ class LoopRecorder(SIMDKernel[Any]):
         key = (
             value.op, value.dtype, tuple(a.name for a in value.args), value.buffer, value.index,
             value.mask.name if value.mask else None, repr(value.constant), value.size, value.kind, value.src_dtype,
+            value.message,
         )  # fmt: skip
         known = self._known.get(key)
         if known is not None:
@@ -159,7 +160,8 @@ class LoopRecorder(SIMDKernel[Any]):
         """Nothing: indices are checked where they become symbols (``LoopOps.indirect_indexing``)."""
 
     def device_assert_async(self, cond: CSEVariable, msg: str) -> None:
-        raise NotImplementedError("assertions inside kernels")
+        """Raises ``msg`` (a RuntimeError, once the plan has run) unless ``cond`` holds everywhere."""
+        self.record(Value("", "assertion", torch.bool, (as_value(cond),), mask=self.mask, message=msg))
 
     def codegen_iteration_ranges_entry(self, entry: IterationRangesEntry) -> None:
         """Nothing: ranges are printed when the whole kernel is known."""

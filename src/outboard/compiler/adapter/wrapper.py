@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 from .. import plan as p
 from ..builder import NotExpressible, PlanBuilder, TensorArg
 from ..calls import ExternCall, lower_call
-from ..emitter import EmittedKernel, program
+from ..emitter import EmittedKernel, assertion_code, program
 
 _ZERO_SOURCE = "__kernel void ob_zero(__global int* p) { p[0] = 0; }\n"
 
@@ -95,6 +95,7 @@ class PlanConverter:
         self.fallbacks = 0
         self.native = 0
         self._status: TensorArg | None = None
+        self._assertions: list[str] = []
         self._programs: dict[str, tuple[str, str]] = {}  #: kernel definition -> (source, entry)
 
     def convert(self, lines: Sequence[Any], outputs: Sequence[Any]) -> None:
@@ -110,7 +111,8 @@ class PlanConverter:
             elif not isinstance(line, LineContext) and not _says_nothing(str(line).strip()):
                 raise NotExpressible(f"wrapper line {str(line)[:80]!r}")
         if self._status is not None:
-            self.builder.call("outboard::check_indices", [self._status])
+            codes = [assertion_code(text) for text in self._assertions]
+            self.builder.call("outboard::check_status", [self._status, codes, self._assertions])
         for node in outputs:
             self._output(node)
         self._insert_frees()
@@ -184,6 +186,7 @@ class PlanConverter:
         if kernel.status:
             assert self._status is not None
             arguments.append(builder.pointer(self._status))
+            self._assertions += [text for text in kernel.assertions if text not in self._assertions]
         source, entry = self._programs.get(kernel.definition) or (kernel.source, kernel.entry)
         number = builder.kernel(source, entry)
         builder.launch(number, kernel.grid, arguments, kernel.local_size)
@@ -199,7 +202,7 @@ class PlanConverter:
         self._programs = {definition: (source, kernel.entry) for definition, kernel in kernels.items()}
 
     def _reserve_status(self, lines: Sequence[Any]) -> None:
-        """Makes and clears the status flag, if some kernel checks indices."""
+        """Makes and clears the status flag, if some kernel checks values."""
         if not any(isinstance(line, LaunchLine) and line.kernel.status for line in lines):
             return
         builder = self.builder
