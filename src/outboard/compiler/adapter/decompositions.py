@@ -169,7 +169,7 @@ def _batch_norm(
 
 def _batch_norm_functional(
     x: torch.Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
-) -> tuple[torch.Tensor, ...]:
+) -> tuple[torch.Tensor | None, ...]:
     """As ``_batch_norm``, with the new running statistics as results."""
     out, saved_mean, saved_scale, new_mean, new_var = torch._decomp.decompositions.native_batch_norm_helper(
         x, weight, bias, mean, var, training, momentum, eps, functional=True
