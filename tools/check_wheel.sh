@@ -6,7 +6,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=${1:-.venv/bin/python}
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+everything=$PATH
+trap 'PATH=$everything rm -rf "$work"' EXIT
 
 echo "== building the wheel"
 bin=$(dirname "$(realpath -s "$python")")

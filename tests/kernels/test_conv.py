@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions and their gradients (by the host's library unless OUTBOARD_LIBRARY=dialect)."""
+"""Convolutions and their gradients (by kernels of our own unless OUTBOARD_LIBRARY=host)."""
 
 from __future__ import annotations
 

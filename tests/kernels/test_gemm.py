@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix products (by the host's library where it serves the device, unless OUTBOARD_LIBRARY=dialect)."""
+"""Matrix products (by kernels of our own unless OUTBOARD_LIBRARY=host)."""
 
 from __future__ import annotations
 

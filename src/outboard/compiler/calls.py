@@ -4,12 +4,12 @@
 An :class:`ExternCall` names an operator and its arguments, all in terms of a plan's buffers and symbols.
 :func:`lower_call` appends the steps that carry it out, trying in order
 
-1. the host's own library, where the host can address the device's memory (``LIBRARY_OPERATORS``);
-2. a kernel in the device's dialect: ``outboard.compiler.kernels.lower(builder, call) -> bool``, which appends steps and
+1. a kernel in the device's dialect: ``outboard.compiler.kernels.lower(builder, call) -> bool``, which appends steps and
    returns True, or returns False *before* it has appended anything;
-3. a call of the operator on the host, counted as a CPU fallback.
+2. a call of the operator on the host, counted as a CPU fallback.
 
-``OUTBOARD_LIBRARY=dialect`` leaves out the first.
+``OUTBOARD_LIBRARY=host`` puts the host's own library in front, for the operators that it is made for
+(``LIBRARY_OPERATORS``), where the host can address the device's memory.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ExternCall:
         return [value for key, value in self.kwargs.items() if isinstance(value, TensorArg) and key.startswith("out")]
 
 
-#: Operators for which the host's library beats generated kernels on a device whose memory the host addresses.
+#: Operators that the host's library is made for.
 LIBRARY_OPERATORS = frozenset(
     {
         "aten::mm",
@@ -74,10 +74,10 @@ LIBRARY_OPERATORS = frozenset(
 
 
 def library_choice() -> str:
-    """ "host" (default) or "dialect": whether library operators may run on the host.
+    """ "dialect" (default) or "host": whether library operators run on the host.
 
     Raises ValueError for any other value of OUTBOARD_LIBRARY."""
-    choice = os.environ.get("OUTBOARD_LIBRARY", "host")
+    choice = os.environ.get("OUTBOARD_LIBRARY", "dialect")
     if choice not in ("host", "dialect"):
         raise ValueError(f"OUTBOARD_LIBRARY={choice}: expected 'host' or 'dialect'")
     return choice

@@ -57,6 +57,7 @@ def _compile(op: str, args: tuple[Any, ...], kwargs: dict[str, Any], bake: bool)
     except Exception as error:
         if not is_refusal(error):
             _raise_users_error(overload, args, kwargs)
+            _log.warning("the compiler failed on %s", op, exc_info=True)
         if not bake and _has_scalars(overload, args, kwargs):
             _log.debug("%s: scalars become constants (%s)", op, error)
             return "bake", b""

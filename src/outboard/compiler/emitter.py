@@ -1015,12 +1015,14 @@ class _Printer:
         self.write(f"const long {i}_base = {i};")
         for value in loads:
             name = f"{value.name}_tile"
-            self.write(f"{cl.type_name(value.dtype)} {name}[{TILE * width}];")
+            vector = cl.type_name(value.dtype, width)
+            self.write(f"{vector} {name}_rows[{TILE}];")
+            self.write(f"const {cl.type_name(value.dtype)}* {name} = (const {cl.type_name(value.dtype)}*){name}_rows;")
             with self.block(f"for (int k = 0; k < {width}; ++k)"):
                 self.write(f"const long {i} = {i}_base + k, {o} = {o}_from;")
                 dtype = self._memory_dtype(value.buffer)
                 text = cl.load(self.prelude, self.buffers[value.buffer], dtype, self._base(value.index), width)
-                self.write(f"vstore{width}({text}, 0, {name} + k * {width});")
+                self.write(f"{name}_rows[k] = {text};")
             self.tiles[value.name] = name
 
     def _from_tile(self, value: Value) -> str:

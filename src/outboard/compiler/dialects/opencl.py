@@ -393,10 +393,20 @@ def _helper_load_half(prelude: Prelude, full: str, dtype: torch.dtype, width: in
     )
 
 
+# PoCL cuts vstoreN into pieces of 16 bytes; an assignment through a type of the element's alignment stays whole.
+def _helper_store(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    vector, loose = type_name(dtype, width), f"{full}_t"
+    return (
+        f"typedef {vector} {loose} __attribute__((aligned({dtype.itemsize})));\n"
+        f"void {full}({vector} value, __global {type_name(dtype)}* p) {{ *(__global {loose}*)p = value; }}"
+    )
+
+
 def _helper_store_half(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    store = prelude.use("store", torch.uint16, width)
     return (
         f"void {full}(float{width} value, __global half* p) {{ ushort{width} bits; "
-        f"vstore_half{width}_rte(value, 0, (half*)&bits); vstore{width}(bits, 0, (__global ushort*)p); }}"
+        f"vstore_half{width}_rte(value, 0, (half*)&bits); {store}(bits, (__global ushort*)p); }}"
     )
 
 
@@ -454,6 +464,7 @@ _HELPERS: dict[str, Callable[[Prelude, str, torch.dtype, int], str]] = {
     "randint64": _helper_randint64,
     "bf16": _helper_bf16,
     "load_half": _helper_load_half,
+    "store": _helper_store,
     "store_half": _helper_store_half,
     "digamma": _helper_digamma,
     "lgamma": _builtin_per_lane("lgamma", 1),
@@ -609,7 +620,8 @@ def store(prelude: Prelude, buffer: str, dtype: torch.dtype, index: str, value: 
         value = f"convert_uchar{width}(({value}) & 1)" if width > 1 else f"(uchar)({value})"
     if width == 1:
         return f"{buffer}[{index}] = {value};"
-    return f"vstore{width}({value}, 0, {pointer});"
+    stored = {torch.bool: torch.uint8, torch.bfloat16: torch.uint16}.get(dtype, dtype)
+    return f"{prelude.use('store', stored, width)}({value}, {pointer});"
 
 
 # ---- operators -----------------------------------------------------------------------------------------------

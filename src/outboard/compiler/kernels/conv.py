@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import sympy
 
 from ..builder import PlanBuilder, Size, TensorArg
-from . import common, engine
+from . import common, engine, windows
 
 if TYPE_CHECKING:
     from ..calls import ExternCall
@@ -214,7 +214,7 @@ _GROUP = 256
 
 
 @dataclasses.dataclass
-class _Convolution:
+class Convolution:
     """A convolution in five dimensions: x and y (images, channels, d, h, w), weight (y channels, x channels of a group,
     d, h, w); stride, padding and dilation have three entries. ``bias`` is added to what a product writes."""
 
@@ -247,20 +247,33 @@ class _Convolution:
     def thin(self) -> bool:
         return bool(self.groups != 1 and self.x_channels == 1)
 
+    def _slides(self, builder: PlanBuilder) -> bool:
+        """Whether the programs for CPUs apply."""
+        return builder.target.is_cpu and not self.thin
+
     def gather(self, builder: PlanBuilder) -> None:
         """Appends: y from x and the weight."""
+        if self._slides(builder):
+            windows.places(builder, self)
+            return
         places = common.product(self.y.sizes[2:])
         batches, k = self.images * self.groups, self.x_channels * self.taps
         self._product(builder, _INSIDE_X + _GATHER, batches, self.y_channels, places, k, short=self.thin, written="Y")
 
     def spread(self, builder: PlanBuilder) -> None:
         """Appends: x from y and the weight."""
+        if self._slides(builder) and windows.can_spread(self):
+            windows.spread(builder, self)
+            return
         places = common.product(self.x.sizes[2:])
         batches, k = self.images * self.groups, self.y_channels * self.taps
         self._product(builder, _SPREAD, batches, self.x_channels, places, k, short=self.thin, written="X")
 
     def weight_gradient(self, builder: PlanBuilder) -> None:
         """Appends: the weight from x and y."""
+        if self._slides(builder):
+            windows.taps(builder, self)
+            return
         k = self.images * common.product(self.y.sizes[2:])
         most = builder.target.compute_units if builder.target.is_cpu else 16
         part_count = common.larger(1, common.smaller(common.ceil_div(k, 1024), most))
@@ -370,7 +383,7 @@ def _five(tensor: TensorArg) -> TensorArg:
     return TensorArg(tensor.buffer, tensor.dtype, sizes, strides, tensor.offset)
 
 
-def _convolution(values: dict[str, Any], x: TensorArg, y: TensorArg, weight: TensorArg) -> _Convolution | None:
+def _convolution(values: dict[str, Any], x: TensorArg, y: TensorArg, weight: TensorArg) -> Convolution | None:
     rank = len(weight.sizes) - 2
     if not 1 <= rank <= 3 or len(x.sizes) != rank + 2 or len(y.sizes) != rank + 2:
         return None
@@ -380,7 +393,7 @@ def _convolution(values: dict[str, Any], x: TensorArg, y: TensorArg, weight: Ten
     stride, padding, dilation = (
         [filler] * (3 - rank) + list(items or ()) for filler, items in zip((_ONE, _ZERO, _ONE), lists, strict=True)
     )
-    return _Convolution(_five(x), _five(y), _five(weight), stride, padding, dilation, values["groups"])
+    return Convolution(_five(x), _five(y), _five(weight), stride, padding, dilation, values["groups"])
 
 
 def _dtype_covered(builder: PlanBuilder, *tensors: TensorArg | None) -> bool:

@@ -10,9 +10,8 @@ operand X (A or B) walks an outer index (m or n) and k, and defines
 
 ``C_STORE(b, m, n, value)`` is a statement. All see the kernel's extra parameters by name.
 
-Three programs: for CPUs the operands are packed into zero-padded panels and multiplied by a micro-kernel of explicit
-vector multiply-adds that keeps a block of C in registers; SIMT devices use tiles in local memory; and where m or n is
-known to be 1, every element of C is one dot product.
+Three programs: CPUs multiply cache blocks with explicit vectors (``blocked``); SIMT devices use tiles in local memory;
+and where m or n is known to be 1, every element of C is one dot product.
 """
 
 from __future__ import annotations
@@ -24,67 +23,7 @@ import torch
 
 from .. import plan as p
 from ..builder import PlanBuilder, Size
-from . import common
-
-_PACK = r"""
-/* Panels of `WIDTH` outer indices: packed[panel][k][WIDTH], zero beyond the edge. One piece is K_CHUNK of k. */
-#define PACK(NAME, X, WIDTH, COUNT)                                                                                 \
-  OB_KERNEL void NAME(OB_GLOBAL ACC* packed, const long batches, const long m_count, const long n_count,            \
-                      const long k_count PARAMETERS) {                                                              \
-    const long panels = (COUNT + WIDTH - 1) / WIDTH;                                                                \
-    const long chunks = (k_count + K_CHUNK - 1) / K_CHUNK;                                                          \
-    OB_FOR(piece, batches * panels * chunks) {                                                                      \
-      const long panel = piece / chunks, start = piece % chunks * K_CHUNK;                                          \
-      const long end = start + K_CHUNK < k_count ? start + K_CHUNK : k_count;                                       \
-      const long b = panel / panels, first = panel % panels * WIDTH;                                                \
-      const int count = COUNT - first < WIDTH ? (int)(COUNT - first) : WIDTH;                                       \
-      OB_GLOBAL ACC* to = packed + panel * k_count * WIDTH;                                                         \
-      X##_OUTER_T outer[WIDTH];                                                                                     \
-      for (int i = 0; i < WIDTH; ++i) { X##_SET_OUTER(outer[i], b, first + (i < count ? i : 0)); }                  \
-      for (long k = start; k < end; ++k) {                                                                          \
-        X##_INNER_T inner;                                                                                          \
-        X##_SET_INNER(inner, b, k);                                                                                 \
-        if (count == WIDTH) {                                                                                       \
-          for (int i = 0; i < WIDTH; ++i) to[k * WIDTH + i] = X##_AT(outer[i], inner);                              \
-        } else {                                                                                                    \
-          for (int i = 0; i < WIDTH; ++i) to[k * WIDTH + i] = i < count ? X##_AT(outer[i], inner) : (ACC)0;         \
-        }                                                                                                           \
-      }                                                                                                             \
-    }                                                                                                               \
-  }
-PACK(pack_a, A, MR, m_count)
-PACK(pack_b, B, NR, n_count)
-"""
-
-_MULTIPLY = r"""
-/* One piece: a panel of B with up to GROUP_PANELS panels of A; pieces that follow each other share those of A. */
-OB_KERNEL void multiply(OB_GLOBAL const ACC* a_packed, OB_GLOBAL const ACC* b_packed, const long batches,
-                        const long m_count, const long n_count, const long k_count PARAMETERS) {
-  const long m_panels = (m_count + MR - 1) / MR, n_panels = (n_count + NR - 1) / NR;
-  const long m_groups = (m_panels + GROUP_PANELS - 1) / GROUP_PANELS;
-  OB_FOR(piece, batches * m_groups * n_panels) {
-    const long b = piece / (m_groups * n_panels), rest = piece % (m_groups * n_panels);
-    const long group = rest / n_panels, n_panel = rest % n_panels;
-    const long n0 = n_panel * NR;
-    const int n_rest = n_count - n0 < NR ? (int)(n_count - n0) : NR;
-    const long last = (group + 1) * GROUP_PANELS < m_panels ? (group + 1) * GROUP_PANELS : m_panels;
-    for (long m_panel = group * GROUP_PANELS; m_panel < last; ++m_panel) {
-      OB_GLOBAL const ACC* ap = a_packed + (b * m_panels + m_panel) * k_count * MR;
-      OB_GLOBAL const ACC* bp = b_packed + (b * n_panels + n_panel) * k_count * NR;
-      const long m0 = m_panel * MR;
-      const int m_rest = m_count - m0 < MR ? (int)(m_count - m0) : MR;
-      ACC tile[MR * NR];
-@DECLARE@
-      for (long k = 0; k < k_count; ++k, ap += MR, bp += NR) {
-@STEP@
-      }
-@SAVE@
-      for (int r = 0; r < m_rest; ++r)
-        for (int c = 0; c < n_rest; ++c) { C_STORE(b, m0 + r, n0 + c, tile[r * NR + c]); }
-    }
-  }
-}
-"""
+from . import blocked, common
 
 _TILES = r"""
 /* A group of 16 x 16 items makes a 64 x 64 tile of C, each item 4 x 4 of it. */
@@ -220,8 +159,6 @@ OB_KERNEL void dots(const long batches, const long m_count, const long n_count, 
 }
 """
 
-_K_CHUNK = 256
-_GROUP_PANELS = 8
 _DOT_GROUP = 128
 
 
@@ -244,6 +181,9 @@ class Product:
     a_along_k: bool = True
     b_along_k: bool = False
     thin: bool = False  #: m or n is small, though not known to be 1: prefer dot products
+    #: For CPUs: macros that read A as it lies (``blocked``), where it can be; and those that fill blocks of B.
+    a_in_place: str = ""
+    b_fill: str = blocked.FILL_ELEMENTS
     short: bool = False  #: k is small: a dot product is worth one work-item only
 
     def emit(self, builder: PlanBuilder) -> None:
@@ -251,7 +191,7 @@ class Product:
         if self.thin or self.m == 1 or self.n == 1:
             self._emit_dots(builder)
         elif builder.target.is_cpu:
-            self._emit_packed(builder)
+            self.emit_blocked(builder)
         else:
             self._emit_tiles(builder)
 
@@ -278,67 +218,43 @@ class Product:
         tiles = self.batches * common.ceil_div(self.m, 64) * common.ceil_div(self.n, 64)
         common.launch_groups(builder, kernel, tiles, [*self._counts(builder), *self.arguments], 256)
 
-    def _emit_packed(self, builder: PlanBuilder) -> None:
-        shape = _MicroKernel.for_target(builder, self.accumulate)
-        defines = {
-            "MR": shape.rows,
-            "NR": shape.columns,
-            "K_CHUNK": _K_CHUNK,
-            "GROUP_PANELS": _GROUP_PANELS,
-        }
-        text = self._source(builder, _PACK + shape.text(), defines)
-        width = 8 if self.accumulate in ("double", "long") else 4
-        m_panels, n_panels = common.ceil_div(self.m, shape.rows), common.ceil_div(self.n, shape.columns)
-        counts = self._counts(builder)
-        packed = []
-        for entry, panels, panel_width in (("pack_a", m_panels, shape.rows), ("pack_b", n_panels, shape.columns)):
-            nbytes = self.batches * panels * self.k * panel_width * width
-            buffer = builder.allocate(common.larger(width, nbytes))
-            pieces = self.batches * panels * common.ceil_div(self.k, _K_CHUNK)
-            arguments = [builder.pointer(buffer), *counts, *self.arguments]
-            common.launch_items(builder, builder.kernel(text, entry), pieces, arguments, grain=1)
-            packed.append(buffer)
-        pieces = self.batches * common.ceil_div(m_panels, _GROUP_PANELS) * n_panels
-        arguments = [*(builder.pointer(buffer) for buffer in packed), *counts, *self.arguments]
+    def emit_blocked(self, builder: PlanBuilder) -> None:
+        """Appends the steps for a CPU, whatever the shape."""
+        shape = blocked.Blocking.for_target(builder.target, self.accumulate)
+        arguments, rows, in_place = list(self.arguments), None, self.a_in_place
+        defines: dict[str, object] = {"A_PARAMETER": "", **shape.defines()}
+        if not in_place:
+            rows = self._arrange(builder)
+            arguments.insert(0, builder.pointer(rows))
+            defines["A_PARAMETER"] = ", OB_GLOBAL const ACC* a_rows"
+            in_place = _ARRANGED
+        text = self._source(builder, in_place + self.b_fill + shape.text(), defines)
+        n_panels = common.ceil_div(self.n, shape.columns)
+        # Enough pieces for all compute units, but rows enough in each to be worth the filling of B's blocks.
+        wanted = common.ceil_div(4 * builder.target.compute_units, self.batches * n_panels)
+        most = common.ceil_div(self.m, 4 * shape.large)
+        m_groups = common.larger(common.ceil_div(self.m, shape.group_rows), common.smaller(wanted, most))
+        pieces = self.batches * m_groups * n_panels
+        arguments = [*self._counts(builder), builder.int64(m_groups), *arguments]
         common.launch_items(builder, builder.kernel(text, "multiply"), pieces, arguments, grain=1)
-        for buffer in packed:
-            builder.free(buffer)
+        if rows is not None:
+            builder.free(rows)
+
+    def _arrange(self, builder: PlanBuilder) -> int:
+        width = 8 if self.accumulate in ("double", "long") else 4
+        rows = builder.allocate(common.larger(width, self.batches * self.m * self.k * width))
+        kernel = builder.kernel(self._source(builder, blocked.ARRANGE, {"K_BLOCK": blocked.K_BLOCK}), "arrange")
+        pieces = self.batches * common.ceil_div(self.m, 64) * common.ceil_div(self.k, blocked.K_BLOCK)
+        arguments = [builder.pointer(rows), *self._counts(builder), *self.arguments]
+        common.launch_items(builder, kernel, pieces, arguments, grain=1)
+        return rows
 
 
-@dataclasses.dataclass(frozen=True)
-class _MicroKernel:
-    """A block of C that fits the vector registers: ``rows`` by ``vectors`` vectors of ``lanes``."""
-
-    accumulate: str
-    rows: int
-    vectors: int
-    lanes: int
-
-    @staticmethod
-    def for_target(builder: PlanBuilder, accumulate: str) -> _MicroKernel:
-        wide = builder.target.vector_width >= 16  # 32 registers of 64 bytes, else 16 of 32 or fewer
-        lanes = 16 if wide else 8
-        if accumulate in ("double", "long"):
-            lanes //= 2
-        return _MicroKernel(accumulate, 12 if wide else 6, 2, lanes)
-
-    @property
-    def columns(self) -> int:
-        return self.vectors * self.lanes
-
-    def text(self) -> str:
-        """The multiply kernel, unrolled by name: arrays of vectors would live in memory."""
-        vector = f"{self.accumulate}{self.lanes}"
-        block = [(r, v) for r in range(self.rows) for v in range(self.vectors)]
-        multiply_add = "fma({0}, {1}, {2})" if self.accumulate in ("float", "double") else "{0} * {1} + {2}"
-        declare = "".join(f"      {vector} c{r}_{v} = ({vector})(0);\n" for r, v in block)
-        step = "".join(f"        const {vector} b{v} = vload{self.lanes}({v}, bp);\n" for v in range(self.vectors))
-        for r in range(self.rows):
-            step += f"        const {vector} a{r} = ({vector})(ap[{r}]);\n"
-            for v in range(self.vectors):
-                step += f"        c{r}_{v} = {multiply_add.format(f'a{r}', f'b{v}', f'c{r}_{v}')};\n"
-        save = "".join(f"      vstore{self.lanes}(c{r}_{v}, {r * self.vectors + v}, tile);\n" for r, v in block)
-        return _MULTIPLY.replace("@DECLARE@\n", declare).replace("@STEP@\n", step).replace("@SAVE@\n", save)
+_ARRANGED = """
+#define A_START(b, m) (a_rows + ((b) * m_count + (m)) * k_count)
+#define A_ROW k_count
+#define A_STEP 1
+"""
 
 
 def accumulator(dtype: torch.dtype) -> str:

@@ -10,7 +10,7 @@ import torch
 
 from .. import plan as p
 from ..builder import PlanBuilder, Size, TensorArg
-from . import common, engine
+from . import blocked, common, engine
 
 if TYPE_CHECKING:
     from ..calls import ExternCall
@@ -18,6 +18,18 @@ if TYPE_CHECKING:
 _ZERO, _ONE = sympy.Integer(0), sympy.Integer(1)
 
 _STORE_PLAIN = "#define C_STORE(b, m, n, value) OUT_STORE(out, (b) * OUT_S_B + (m) * OUT_S_M + (n) * OUT_S_N, value)\n"
+_STORE_PLAIN_VECTOR = r"""
+#define C_IS_VECTOR(b, n) 1
+#define C_STORE_VECTOR(b, m, n, value) VSTORE(out + (b) * OUT_S_B + (m) * OUT_S_M + (n), value)
+"""
+_STORE_ADD_VECTOR = r"""
+#define C_IS_VECTOR(b, n) 1
+#define C_STORE_VECTOR(b, m, n, value)                                                               \
+  const ACC alpha = (ACC)alpha_f + (ACC)alpha_i, beta = (ACC)beta_f + (ACC)beta_i;                   \
+  VECTOR total = alpha * (value);                                                                    \
+  if (beta != 0) total += beta * ADD_VECTOR(add + (b) * ADD_S_B + (m) * ADD_S_M + (n) * ADD_S_N);    \
+  VSTORE(out + (b) * OUT_S_B + (m) * OUT_S_M + (n), total)
+"""
 _STORE_ADD = r"""
 /* As ATen: a beta of zero ignores even NaN. */
 #define C_STORE(b, m, n, value)                                                                      \
@@ -95,7 +107,7 @@ def emit(
     parameters = ", OB_GLOBAL const A_T* a, OB_GLOBAL const B_T* mat, OB_GLOBAL OUT_T* out"
     arguments = [builder.pointer(a), builder.pointer(b), builder.pointer(out)]
     types = {"A": a.dtype, "B": b.dtype, "OUT": out.dtype}
-    store = _STORE_PLAIN
+    store, along_n = _STORE_PLAIN, None
     if add is not None:
         scalars = [common.scalar_arguments(builder, value, accumulate == "double") for value in (alpha, beta)]
         add_strides = _strides(add, out.sizes)
@@ -110,6 +122,10 @@ def emit(
         arguments += [builder.pointer(add), *scalars[0], *scalars[1]]
         types["ADD"] = add.dtype
         store = _STORE_ADD
+        along_n = add_strides[2]
+    as_it_lies = common.ELEMENT_TYPES[a.dtype].storage == accumulate and not sum_batches
+    if as_it_lies and out.strides[2] == 1:
+        store += _vector_store(add is not None, along_n)
     operands = engine.strided_operand("A", "a", sum_batches) + engine.strided_operand("B", "mat", sum_batches)
     engine.Product(
         batches=out.sizes[0],
@@ -123,8 +139,34 @@ def emit(
         types=types,
         a_along_k=a.strides[2] == 1,
         b_along_k=b.strides[1] == 1 and b.strides[2] != 1,
+        a_in_place=_A_IN_PLACE if as_it_lies else "",
+        b_fill=_fill(b) if as_it_lies else blocked.FILL_ELEMENTS,
     ).emit(builder)
     return True
+
+
+_A_IN_PLACE = """
+#define A_START(b, m) (a + (b) * A_S_B + (m) * A_S_O)
+#define A_ROW A_S_O
+#define A_STEP A_S_I
+"""
+
+
+def _vector_store(adds: bool, along_n: Size | None) -> str:
+    """Macros that store whole vectors of rows of C, where what is added to them allows it."""
+    if not adds:
+        return _STORE_PLAIN_VECTOR
+    if along_n == 1:
+        return "#define ADD_VECTOR(p) VLOAD(p)\n" + _STORE_ADD_VECTOR
+    if along_n == 0:
+        return "#define ADD_VECTOR(p) (VECTOR)(*(p))\n" + _STORE_ADD_VECTOR
+    return ""
+
+
+def _fill(b: TensorArg) -> str:
+    if b.strides[2] == 1:
+        return blocked.FILL_ROWS
+    return blocked.FILL_COLUMNS if b.strides[1] == 1 else blocked.FILL_ELEMENTS
 
 
 def _view(tensor: TensorArg, sizes: list[Size], strides: list[Size]) -> TensorArg:

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The matrix product for CPUs: cache blocks, and a micro-kernel that keeps a piece of C in vector registers.
+
+After Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008), with two changes. Only B is
+packed, block by block and just before it is used, so that the packed block is still in the first-level cache when it is
+multiplied. A is read where it lies, one broadcast per element, for which any matrix that is contiguous along rows or
+columns will do.
+
+One piece of work is a panel of ``NR`` columns of C with a group of its rows. It walks k in blocks of ``K_BLOCK``; each
+block of B is filled once and used for all rows of the group. Sums wait in local memory between blocks.
+
+The text sees these macros, besides what ``engine`` describes:
+
+* ``A_START(b, m)``: a pointer to element k = 0 of a row of A; ``A_ROW``, ``A_STEP``: strides from row to row and along
+  k; ``A_PARAMETER``: a parameter that these need, if any;
+* ``B_PREPARE(b, n0, count)``: declarations made once per panel; ``B_FILL(b, n0, count, k0, depth)``: statements that
+  fill ``block[k * NR + n]``, zeros beyond ``count`` columns;
+* optional: ``C_STORE_VECTOR(b, m, n, value)`` with ``C_IS_VECTOR(b, n)``, which says whether the ``LANES`` elements
+  from column n on can be stored at once; ``B_SETUP``: declarations made once per work-item.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from ..target import Target
+
+#: Depth of a block of B: with 32 columns of floats it fills most of a first-level cache of 32 KiB.
+K_BLOCK = 256
+#: Most rows of C in one piece of work.
+MOST_ROWS = 600
+
+_MULTIPLY = r"""
+__attribute__((reqd_work_group_size(1, 1, 1)))
+OB_KERNEL void multiply(const long batches, const long m_count, const long n_count, const long k_count,
+                        const long m_groups A_PARAMETER PARAMETERS) {
+  OB_LOCAL ACC block[K_BLOCK * NR] __attribute__((aligned(sizeof(VECTOR))));
+  OB_LOCAL ACC tile[(GROUP_ROWS + LARGE_ROWS) * NR] __attribute__((aligned(sizeof(VECTOR))));
+  const long n_panels = (n_count + NR - 1) / NR;
+  const long group_rows = (m_count + m_groups - 1) / m_groups;
+  B_SETUP
+  OB_FOR(piece, batches * m_groups * n_panels) {
+    const long b = piece / (m_groups * n_panels), rest = piece % (m_groups * n_panels);
+    const long m_from = rest / n_panels * group_rows, n0 = rest % n_panels * NR;
+    const long m_to = m_from + group_rows < m_count ? m_from + group_rows : m_count;
+    const int count = n_count - n0 < NR ? (int)(n_count - n0) : NR;
+    B_PREPARE(b, n0, count)
+@CONTIGUOUS@
+    for (long k0 = 0; k0 == 0 || k0 < k_count; k0 += K_BLOCK) {
+      const int depth = k_count - k0 < K_BLOCK ? (int)(k_count - k0) : K_BLOCK;
+      const int first = k0 == 0, last = k0 + K_BLOCK >= k_count;
+      B_FILL(b, n0, count, k0, depth)
+      for (long m = m_from; m < m_to;) {
+        const int rows_left = (int)(m_to - m);
+        OB_GLOBAL const ACC* a_from = A_START(b, m) + k0 * A_STEP;
+        OB_LOCAL ACC* sums = tile + (m - m_from) * NR;
+        /* Two small steps instead of a large one of which more than half would be beyond the edge. */
+        const int over = rows_left % LARGE_ROWS;
+        const int small = rows_left <= SMALL_ROWS || (over != 0 && over <= 2 * SMALL_ROWS - LARGE_ROWS);
+@STEPS@
+        m += small ? SMALL_ROWS : LARGE_ROWS;
+      }
+    }
+  }
+}
+"""
+
+_STEP = r"""
+        if (@CONDITION@) {
+          const int rows = rows_left < @ROWS@ ? rows_left : @ROWS@;
+@START@
+          if (!first) {
+@RESUME@
+          }
+          for (int k = 0; k < depth; ++k) {
+@MULTIPLY@
+          }
+          if (!last) {
+@SUSPEND@
+          } else {
+@STORE@
+          }
+        }
+"""
+
+_STORE = r"""
+            if (contiguous@V@) {
+@VECTORS@
+            } else {
+@SPILL@
+              const int lanes = count - @V@ * LANES < LANES ? count - @V@ * LANES : LANES;
+              for (int r = 0; r < rows; ++r)
+                for (int l = 0; l < lanes; ++l) {
+                  C_STORE(b, m + r, n0 + @V@ * LANES + l, sums[r * NR + @V@ * LANES + l]);
+                }
+            }
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocking:
+    """Shape of the micro-kernel: ``large`` or ``small`` rows by ``vectors`` vectors of ``lanes`` elements."""
+
+    accumulate: str
+    lanes: int
+    large: int
+    small: int
+    vectors: int
+    group_rows: int
+
+    @staticmethod
+    def for_target(target: Target, accumulate: str) -> Blocking:
+        """What fits the vector registers: 32 of 64 bytes, else 16 of 32."""
+        wide = target.vector_width >= 16
+        size = 8 if accumulate in ("double", "long") else 4
+        lanes = (64 if wide else 32) // size
+        columns = 2 * lanes * size
+        fitting = (target.local_memory - K_BLOCK * columns) // columns - 16
+        return Blocking(
+            accumulate, lanes, 12 if wide else 6, 8 if wide else 4, 2, max(24, min(MOST_ROWS, fitting // 12 * 12))
+        )
+
+    @property
+    def columns(self) -> int:
+        """Columns of a panel of B."""
+        return self.vectors * self.lanes
+
+    def defines(self) -> dict[str, object]:
+        """The macros that the text needs."""
+        return {
+            "NR": self.columns,
+            "LANES": self.lanes,
+            "VECTOR": f"{self.accumulate}{self.lanes}",
+            "LANE_MASK": f"{'long' if self.accumulate in ('double', 'long') else 'int'}{self.lanes}",
+            "LANE_NUMBERS": ", ".join(map(str, range(self.lanes))),
+            "LARGE_ROWS": self.large,
+            "SMALL_ROWS": self.small,
+            "K_BLOCK": K_BLOCK,
+            "GROUP_ROWS": self.group_rows,
+        }
+
+    def text(self) -> str:
+        """The kernel, unrolled by name: arrays of vectors would live in memory."""
+        contiguous = "".join(
+            f"    const int contiguous{v} = C_VECTORS(b, n0 + {v} * LANES, count - {v} * LANES);\n"
+            for v in range(self.vectors)
+        )
+        steps = "".join(self._step(rows, vectors) for rows in (self.large, self.small) for vectors in (2, 1))
+        return (
+            VECTORS
+            + _OPTIONS
+            + self._transpose()
+            + _MULTIPLY.replace("@CONTIGUOUS@\n", contiguous).replace("@STEPS@\n", steps)
+        )
+
+    def _step(self, rows: int, vectors: int) -> str:
+        cells = [(r, v) for r in range(rows) for v in range(vectors)]
+        vector = f"{self.accumulate}{self.lanes}"
+        start = "".join(f"          VECTOR c{r}_{v} = (VECTOR)(0);\n" for r, v in cells)
+        for r in range(rows):
+            row = f"({r} < rows ? {r} : rows - 1)" if r else "0"
+            start += f"          OB_GLOBAL const ACC* a{r} = a_from + {row} * A_ROW;\n"
+        resume = "".join(f"            c{r}_{v} = LOCAL_VECTOR(sums + {r} * NR + {v} * LANES);\n" for r, v in cells)
+        suspend = "".join(f"            LOCAL_VECTOR(sums + {r} * NR + {v} * LANES) = c{r}_{v};\n" for r, v in cells)
+        floating = self.accumulate in ("float", "double")
+        multiply = "".join(
+            f"            const VECTOR b{v} = LOCAL_VECTOR(block + k * NR + {v} * LANES);\n" for v in range(vectors)
+        )
+        for r in range(rows):
+            multiply += f"            const VECTOR v{r} = ({vector})(a{r}[k * A_STEP]);\n"
+            for v in range(vectors):
+                product = f"fma(v{r}, b{v}, c{r}_{v})" if floating else f"v{r} * b{v} + c{r}_{v}"
+                multiply += f"            c{r}_{v} = {product};\n"
+        store = "".join(self._store(rows, v) for v in range(vectors))
+        chosen = "small" if rows == self.small else "!small"
+        width = "count > LANES" if vectors == 2 else "count <= LANES"
+        text = _STEP.replace("@CONDITION@", f"{chosen} && {width}").replace("@ROWS@", str(rows))
+        for name, part in (
+            ("START", start),
+            ("RESUME", resume),
+            ("MULTIPLY", multiply),
+            ("SUSPEND", suspend),
+            ("STORE", store),
+        ):
+            text = text.replace(f"@{name}@\n", part)
+        return text
+
+    def _store(self, rows: int, v: int) -> str:
+        vectors = "".join(
+            f"              if ({r} < rows) {{ C_STORE_VECTOR(b, m + {r}, n0 + {v} * LANES, c{r}_{v}); }}\n"
+            for r in range(rows)
+        )
+        spill = "".join(f"              LOCAL_VECTOR(sums + {r} * NR + {v} * LANES) = c{r}_{v};\n" for r in range(rows))
+        return _STORE.replace("@V@", str(v)).replace("@VECTORS@\n", vectors).replace("@SPILL@\n", spill)
+
+    def _transpose(self) -> str:
+        """``TRANSPOSE(to, ROW)``: writes the square of the vectors ``ROW(0)``, ``ROW(1)``, ... as columns of ``to``."""
+        lines = ["#define TRANSPOSE(to, ROW) { \\\n"]
+        lines += [f"  VECTOR {line} \\\n" for line in self._butterflies()]
+        last = self.lanes.bit_length() - 1
+        lines += [f"  LOCAL_VECTOR((to) + {i} * NR) = x{last}_{i}; \\\n" for i in range(self.lanes)]
+        return "".join(lines) + "}\n"
+
+    def _butterflies(self) -> Iterator[str]:
+        yield ", ".join(f"x0_{i} = ROW({i})" for i in range(self.lanes)) + ";"
+        step, stage = 1, 0
+        while step < self.lanes:
+            for i in range(self.lanes):
+                yield f"x{stage + 1}_{i} = (VECTOR)({', '.join(self._picks(stage, step, i))});"
+            step, stage = 2 * step, stage + 1
+
+    def _picks(self, stage: int, step: int, row: int) -> Iterator[str]:
+        """Exchanges blocks of ``step`` between rows that far apart."""
+        low, high = row & ~step, row | step
+        for e in range(self.lanes):
+            source = high if e & step else low
+            element = (e & ~step) | (row & step)
+            yield f"x{stage}_{source}.s{element:x}"
+
+
+#: Vectors in memory.
+VECTORS = r"""
+/* Vectors in global memory have the alignment of their elements. (Some compilers cut up what vstore writes.) */
+typedef VECTOR loose_vector_t __attribute__((aligned(sizeof(ACC))));
+#define VLOAD(p) (*(OB_GLOBAL const loose_vector_t*)(p))
+#define VSTORE(p, value) (*(OB_GLOBAL loose_vector_t*)(p) = (value))
+#define LOCAL_VECTOR(p) (*(OB_LOCAL VECTOR*)(p))
+"""
+
+_OPTIONS = r"""
+#ifndef B_SETUP
+#define B_SETUP
+#endif
+#ifdef C_STORE_VECTOR
+#define C_VECTORS(b, n, count) ((count) >= LANES && C_IS_VECTOR(b, n))
+#else
+#define C_VECTORS(b, n, count) 0
+#define C_STORE_VECTOR(b, m, n, value)
+#endif
+"""
+
+#: Fills a block of B through the operand's element macros.
+FILL_ELEMENTS = r"""
+#define B_PREPARE(b, n0, count) \
+  B_OUTER_T b_outer[NR]; \
+  for (int i = 0; i < NR; ++i) { B_SET_OUTER(b_outer[i], b, (n0) + (i < (count) ? i : 0)); }
+#define B_FILL(b, n0, count, k0, depth) \
+  for (int k = 0; k < (depth); ++k) { \
+    B_INNER_T b_inner; \
+    B_SET_INNER(b_inner, b, (k0) + k); \
+    for (int i = 0; i < NR; ++i) block[k * NR + i] = i < (count) ? B_AT(b_outer[i], b_inner) : (ACC)0; \
+  }
+"""
+
+#: Fills a block of B from a matrix ``mat`` whose columns are neighbours in memory.
+FILL_ROWS = r"""
+#define B_PREPARE(b, n0, count) OB_GLOBAL const ACC* b_rows = mat + (b) * B_S_B + (n0);
+#define B_FILL(b, n0, count, k0, depth) \
+  for (int k = 0; k < (depth); ++k) { \
+    OB_GLOBAL const ACC* row = b_rows + ((k0) + k) * B_S_I; \
+    if ((count) == NR) { \
+      for (int v = 0; v < NR / LANES; ++v) LOCAL_VECTOR(block + k * NR + v * LANES) = VLOAD(row + v * LANES); \
+    } else { \
+      for (int i = 0; i < NR; ++i) block[k * NR + i] = i < (count) ? row[i] : (ACC)0; \
+    } \
+  }
+"""
+
+#: Fills a block of B from a matrix ``mat`` whose rows are neighbours in memory.
+FILL_COLUMNS = r"""
+#define B_PREPARE(b, n0, count) OB_GLOBAL const ACC* b_columns = mat + (b) * B_S_B + (n0) * B_S_O;
+#define B_COLUMN(l) VLOAD(b_column + (l) * B_S_O + k)
+#define B_FILL(b, n0, count, k0, depth) \
+  for (int v = 0; v < NR; v += LANES) { \
+    OB_GLOBAL const ACC* b_column = b_columns + v * B_S_O + (k0); \
+    int k = 0; \
+    if ((count) >= v + LANES) { \
+      for (; k + LANES <= (depth); k += LANES) TRANSPOSE(block + k * NR + v, B_COLUMN) \
+    } \
+    for (; k < (depth); ++k) \
+      for (int l = 0; l < LANES; ++l) block[k * NR + v + l] = v + l < (count) ? b_column[l * B_S_O + k] : (ACC)0; \
+  }
+"""
+
+#: Writes A as rows of consecutive elements, through its element macros, where it cannot be read as it lies.
+ARRANGE = r"""
+OB_KERNEL void arrange(OB_GLOBAL ACC* rows, const long batches, const long m_count, const long n_count,
+                       const long k_count PARAMETERS) {
+  const long row_groups = (m_count + 63) / 64, chunks = (k_count + K_BLOCK - 1) / K_BLOCK;
+  OB_FOR(piece, batches * row_groups * chunks) {
+    const long b = piece / (row_groups * chunks), m_from = piece / chunks % row_groups * 64;
+    const long k_from = piece % chunks * K_BLOCK;
+    const int depth = k_count - k_from < K_BLOCK ? (int)(k_count - k_from) : K_BLOCK;
+    A_INNER_T inner[K_BLOCK];
+    for (int k = 0; k < depth; ++k) { A_SET_INNER(inner[k], b, k_from + k); }
+    for (long m = m_from; m < m_from + 64 && m < m_count; ++m) {
+      A_OUTER_T outer;
+      A_SET_OUTER(outer, b, m);
+      OB_GLOBAL ACC* to = rows + (b * m_count + m) * k_count + k_from;
+      for (int k = 0; k < depth; ++k) to[k] = A_AT(outer, inner[k]);
+    }
+  }
+}
+"""
