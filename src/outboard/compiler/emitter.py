@@ -172,6 +172,7 @@ class _Printer:
         self.width = 1
         self.vectors: set[str] = set()
         self.tiles: dict[str, str] = {}  #: value -> private array that holds its tile
+        self.hoisted: set[str] = set()  #: values computed before the innermost loop
         self.counter = 0
 
     # ---- analysis ----
@@ -606,7 +607,7 @@ class _Printer:
         for statement in statements:
             if isinstance(statement, Store):
                 self.store(statement)
-            elif statement.op != "reduce":
+            elif statement.op != "reduce" and statement.name not in self.hoisted:
                 self.value(statement)
 
     def point(self) -> None:
@@ -1034,6 +1035,8 @@ class _Printer:
     def _chunk(self) -> None:
         """Lanes along the non-reduction root, then what is left one by one."""
         i = self.x.inner
+        if self.r is None:
+            self._hoist()
         self.write(f"long {i} = {i}_from;")
         if self._unrolls_columns():
             step = UNROLL * cl.WIDTH
@@ -1050,6 +1053,27 @@ class _Printer:
                 self.vectors.clear()
         with self.block(f"for (; {i} < {i}_to; ++{i})"):
             self.point()
+
+    def _hoist(self) -> None:
+        """Computes first what is the same all along the chunk. The compiler of the dialect cannot: for all it knows,
+        the stores of the loop change what is loaded."""
+        uniform: set[str] = set()
+        for value in self._values():
+            if self._is_uniform(value, uniform):
+                uniform.add(value.name)
+                self.value(value)
+        self.hoisted = uniform
+
+    def _is_uniform(self, value: Value, uniform: set[str]) -> bool:
+        """Whether a value depends only on uniform ones and not on the place in the chunk, and has no effects."""
+        if value.op in ("checked_index", "assertion", "reduce") or (value.mask and value.mask.name not in uniform):
+            return False
+        if value.op == "load" and value.buffer in self.kernel.written:
+            return False
+        moving = {self.x.inner, *self.kernel.indirect}
+        if value.op in ("load", "index_expr") and moving & self._expand(value.index).free_symbols:
+            return False
+        return all(argument.name in uniform for argument in value.args)
 
 
 def promote(values: tuple[Value, ...]) -> torch.dtype:

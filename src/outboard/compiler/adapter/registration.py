@@ -17,6 +17,7 @@ from torch._inductor.codegen.common import (
     register_device_op_overrides,
 )
 from torch._inductor.custom_graph_pass import CustomGraphModulePass
+from torch._inductor.graph import GraphLowering
 from torch._inductor.virtualized import V
 
 from .. import cache
@@ -123,6 +124,7 @@ def register() -> None:
     register_interface()
     _prefer_two_pass_variance(name)
     _allow_all_atomic_additions(name)
+    _keep_layouts(name)
 
 
 def _prefer_two_pass_variance(name: str) -> None:
@@ -149,3 +151,18 @@ def _allow_all_atomic_additions(name: str) -> None:
         return bool(original(dtype))
 
     module.needs_fallback_due_to_atomic_add_limitations = choose
+
+
+def _keep_layouts(name: str) -> None:
+    """Leaves convolutions in the layout that they come in: kernels here read sliding windows along rows."""
+    original = GraphLowering.decide_layout_opt
+
+    def choose(gm: torch.fx.GraphModule, *, is_inference: bool) -> bool:
+        devices = {node.meta["val"].device.type for node in gm.graph.nodes if _is_tensor(node.meta.get("val"))}
+        return name not in devices and bool(original(gm, is_inference=is_inference))
+
+    GraphLowering.decide_layout_opt = staticmethod(choose)  # type: ignore[method-assign]
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
