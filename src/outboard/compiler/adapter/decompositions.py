@@ -241,7 +241,8 @@ def _random_table() -> dict[Any, Callable[..., Any]]:
 _WHOLE = frozenset(
     {
         "aten::add", "aten::sub", "aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::cat",
-        "aten::convolution_backward", "aten::fill_",
+        "aten::convolution_backward", "aten::fill_", "aten::max_pool2d_with_indices",
+        "aten::max_pool2d_with_indices_backward",
     }
 )  # fmt: skip
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch._inductor import lowering
+from torch._inductor import ir, lowering
 from torch._inductor.codegen.common import (
     DeviceOpOverrides,
     register_backend_for_device,
@@ -21,6 +21,7 @@ from torch._inductor.graph import GraphLowering
 from torch._inductor.virtualized import V
 
 from .. import cache
+from ..kernels import PREFERRED
 from ..target import target_of
 from .interface import device_name, register_interface
 from .scheduling import LoopScheduling
@@ -125,6 +126,7 @@ def register() -> None:
     _prefer_two_pass_variance(name)
     _allow_all_atomic_additions(name)
     _keep_layouts(name)
+    _leave_to_kernels(name)
 
 
 def _prefer_two_pass_variance(name: str) -> None:
@@ -166,3 +168,24 @@ def _keep_layouts(name: str) -> None:
 
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
+
+
+def _leave_to_kernels(name: str) -> None:
+    """Makes operators with a good kernel of their own calls of it instead of loops."""
+    for operator in PREFERRED:
+        packet = getattr(torch.ops.aten, operator)
+        for overload in (getattr(packet, overload_name) for overload_name in packet.overloads()):
+            if overload in lowering.lowerings:
+                lowering.lowerings[overload] = _called_on(name, overload, lowering.lowerings[overload])
+
+
+def _called_on(name: str, overload: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+    call = lowering.fallback_handler(overload, add_to_fallback_set=False)
+
+    @functools.wraps(original)
+    def lower(*args: Any, **kwargs: Any) -> Any:
+        devices = [arg.get_device() for arg in args if isinstance(arg, ir.TensorBox)]
+        ours = any(device is not None and device.type == name for device in devices)
+        return call(*args, **kwargs) if ours else original(*args, **kwargs)
+
+    return lower

@@ -104,6 +104,9 @@ _FAMILIES: dict[Lowering, tuple[str, ...]] = {
 #: Operator without namespace and overload -> its lowering.
 LOWERINGS: dict[str, Lowering] = {name: lowering for lowering, names in _FAMILIES.items() for name in names}
 
+#: Operators that Inductor would lower itself, less well or to functions that the dialect has not.
+PREFERRED = ("max_pool2d_with_indices", "max_pool2d_with_indices_backward", *polynomial.NAMES)
+
 
 def covered() -> list[str]:
     """The operators with a kernel here, sorted, as ``"aten::topk"``; each may still decline a dtype or layout."""

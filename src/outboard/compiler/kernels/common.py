@@ -234,6 +234,16 @@ def ceil_div(numerator: Size, denominator: Size) -> Size:
     return floor_div(sympy.sympify(numerator) + denominator - 1, denominator)
 
 
+def is_dense(sizes: Sequence[Size], strides: Sequence[Size]) -> bool:
+    """Whether the dimensions lie in memory without gaps, in order."""
+    step: Size = sympy.Integer(1)
+    for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
+        if size != 1 and sympy.expand(stride - step) != 0:
+            return False
+        step = step * size
+    return True
+
+
 def parity(count: Size) -> Size:
     """``count % 2`` of a non-negative integer."""
     count = sympy.sympify(count)

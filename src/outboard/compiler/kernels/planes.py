@@ -21,8 +21,9 @@ from . import common
 _ZERO, _ONE = sympy.Integer(0), sympy.Integer(1)
 
 # For both: `in`'s side has size id x ih x iw, `out`'s od x oh x ow. BODY sees d, h, w (a place of the output).
+_PLANE_AT = "#define PLANE_AT(z, y, x) IN_LOAD(in, at + (z) * in_d + (y) * in_h + (x) * in_w)\n"
+
 _FORWARD = r"""
-#define PLANE_AT(z, y, x) IN_LOAD(in, at + (z) * in_d + (y) * in_h + (x) * in_w)
 OB_KERNEL void forward(OB_GLOBAL const IN_T* in, OB_GLOBAL OUT_T* out PARAMETERS) {
   OB_FOR(i, images * channels * od * oh * ow) {
     long q = i;
@@ -104,9 +105,14 @@ class Planes:
         if not self.covered(builder):
             return False
         text = self._source(builder, _BACKWARD)
+        planes = common.product(five(self.inner, self.spatial).sizes[:2])
+        in_place = common.is_dense(self.inner.sizes, self.inner.strides)
+        if in_place and common.ELEMENT_TYPES[self.inner.dtype].storage == self._accumulate:
+            arguments = [builder.pointer(self.outer), builder.pointer(self.inner), *self._arguments(builder)]
+            common.launch_items(builder, builder.kernel(text, "backward"), planes, arguments, grain=1)
+            return True
         width = 8 if self._accumulate == "double" else 4
         sums = builder.allocate(common.larger(width, self.inner.numel() * width))
-        planes = common.product(five(self.inner, self.spatial).sizes[:2])
         arguments = [builder.pointer(self.outer), builder.pointer(sums), *self._arguments(builder)]
         common.launch_items(builder, builder.kernel(text, "backward"), planes, arguments, grain=1)
         arguments = [builder.pointer(sums), builder.pointer(self.inner), *self._arguments(builder)]
@@ -114,11 +120,11 @@ class Planes:
         builder.free(sums)
         return True
 
-    def custom(self, builder: PlanBuilder, text: str, entry: str, count: Size) -> None:
+    def custom(self, builder: PlanBuilder, text: str, entry: str, count: Size, grain: int = 64) -> None:
         """Appends a kernel of ``count`` items that takes ``in``, ``out`` and the usual parameters."""
         kernel = builder.kernel(self._source(builder, text), entry)
         arguments = [builder.pointer(self.inner), builder.pointer(self.outer), *self._arguments(builder)]
-        common.launch_items(builder, kernel, count, arguments, grain=64)
+        common.launch_items(builder, kernel, count, arguments, grain=grain)
 
     @property
     def _accumulate(self) -> str:
@@ -129,7 +135,7 @@ class Planes:
         defines = {"ACC": self._accumulate, "PARAMETERS": self._parameters(), "BODY": body}
         types = {"IN": self.inner.dtype, "OUT": self.outer.dtype}
         types |= {prefix: tensor.dtype for _, prefix, tensor in self.extra}
-        return common.source(builder, self.helpers + text, defines, types)
+        return common.source(builder, _PLANE_AT + self.helpers + text, defines, types)
 
     def _longs(self) -> dict[str, Size]:
         inner, outer = five(self.inner, self.spatial), five(self.outer, self.spatial)

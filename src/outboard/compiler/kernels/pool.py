@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import TYPE_CHECKING, Any
 
 import sympy
 
 from ..builder import PlanBuilder, Size, TensorArg
-from . import common, planes
+from . import blocked, common, planes
 
 if TYPE_CHECKING:
     from ..calls import ExternCall
@@ -47,6 +48,59 @@ _MAXIMUM = (
     "if (value > best || value != value) { best = value; where = (z * ih + y) * iw + x; } } "
     "OUT_STORE(out, to, best); "
     "indices[n * indices_n + c * indices_c + d * indices_d + h * indices_h + w * indices_w] = where;"
+)
+# For CPUs: a row of the output at a time, vectors where all taps of all lanes are inside the input.
+_MAXIMUM_ROWS = r"""
+typedef LONGS loose_longs_t __attribute__((aligned(8)));
+#define EVERY_SECOND(p) (VECTOR)(VLOAD(p).even, VLOAD((p) + LANES).even)
+OB_KERNEL void maximum_rows(OB_GLOBAL const IN_T* in, OB_GLOBAL OUT_T* out PARAMETERS) {
+  const long first_inside = (pw + sw - 1) / sw, span = (kw - 1) * lw;
+  long end_inside = iw + pw > span ? (iw + pw - span - 1) / sw + 1 : 0;
+  if (end_inside > ow) end_inside = ow;
+  const int vectors = in_w == 1 && out_w == 1 && indices_w == 1 && (sw == 1 || sw == 2) && id * ih * iw < 0x7fffffffL;
+  OB_FOR(row, images * channels * od * oh) {
+    long q = row;
+    const long h = q % oh; q /= oh;
+    const long d = q % od; q /= od;
+    const long c = q % channels, n = q / channels, at = n * in_n + c * in_c;
+    const long to_row = n * out_n + c * out_c + d * out_d + h * out_h;
+    const long index_row = n * indices_n + c * indices_c + d * indices_d + h * indices_h;
+    ROW_WINDOWS
+    long w = 0;
+    while (w < ow) {
+      /* The second load of every second element reads one more than it needs. */
+      if (!vectors || w < first_inside || w + LANES + (sw - 1) > end_inside) {
+        const long to = to_row + w * out_w;
+        { BODY }
+        ++w;
+        continue;
+      }
+      const long begin = w * sw - pw;
+      const LANE_MASK lanes = (LANE_MASK)(LANE_NUMBERS) * (LANE_MASK)(sw);
+      VECTOR best = (VECTOR)(-INFINITY);
+      LANE_MASK where = lanes + (LANE_MASK)((d0 * ih + h0) * iw + begin);
+      for (long z = d0; z < d1; z += dt)
+        for (long y = h0; y < h1; y += ht)
+          for (long x = begin; x <= begin + span; x += lw) {
+            OB_GLOBAL const IN_T* from = in + at + z * in_d + y * in_h + x;
+            VECTOR value;
+            if (sw == 1) value = VLOAD(from); else value = EVERY_SECOND(from);
+            const LANE_MASK better = (value > best) | (value != value);
+            best = select(best, value, better);
+            where = select(where, lanes + (LANE_MASK)((z * ih + y) * iw + x), better);
+          }
+      VSTORE(out + to_row + w, best);
+      *(OB_GLOBAL loose_longs_t*)(indices + index_row + w) = TO_LONGS(where);
+      w += LANES;
+    }
+  }
+}
+"""
+_ROW_WINDOWS = "".join(
+    f"const long {a}t = l{a}, {a}_from = {a} * s{a} - p{a}, {a}_end = {a}_from + (k{a} - 1) * {a}t + 1, "
+    f"{a}1 = {a}_end < i{a} ? {a}_end : i{a}, "
+    f"{a}0 = {a}_from < 0 ? {a}_from + (-{a}_from + {a}t - 1) / {a}t * {a}t : {a}_from; "
+    for a in "dh"
 )
 _CHOSEN = (
     "const long where = indices[n * indices_n + c * indices_c + d * indices_d + h * indices_h + w * indices_w]; "
@@ -122,7 +176,26 @@ def lower_maximum(builder: PlanBuilder, call: ExternCall) -> bool:
         return False
     window = _DILATED if numbers else _EVEN
     extra = [("indices", "INDEX", results[1])]
-    return planes.Planes(values["self"], results[0], spatial, window + _MAXIMUM, numbers, extra=extra).forward(builder)
+    problem = planes.Planes(values["self"], results[0], spatial, window + _MAXIMUM, numbers, extra=extra)
+    accumulate = common.ELEMENT_TYPES[results[0].dtype].storage
+    if not numbers or not builder.target.is_cpu or accumulate not in ("float", "double"):
+        return problem.forward(builder)
+    return problem.covered(builder) and _maximum_rows(builder, problem, accumulate)
+
+
+def _maximum_rows(builder: PlanBuilder, problem: planes.Planes, accumulate: str) -> bool:
+    shape = blocked.Blocking.for_target(builder.target, accumulate)
+    defines = {
+        **shape.defines(),
+        "LONGS": f"long{shape.lanes}",
+        "TO_LONGS": f"convert_long{shape.lanes}",
+        "ROW_WINDOWS": _ROW_WINDOWS,
+    }
+    macros = "".join(f"#define {name} {value}\n" for name, value in defines.items())
+    problem = dataclasses.replace(problem, helpers=macros + blocked.VECTORS)
+    rows = common.product(planes.five(problem.outer, problem.spatial).sizes[:4])
+    problem.custom(builder, _MAXIMUM_ROWS, "maximum_rows", rows, grain=8)
+    return True
 
 
 def lower_maximum_backward(builder: PlanBuilder, call: ExternCall) -> bool:

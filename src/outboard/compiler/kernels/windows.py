@@ -260,7 +260,7 @@ def taps(builder: PlanBuilder, problem: Convolution) -> None:
     grad = _arranged_channels(builder, problem.y, engine.accumulator(problem.y.dtype))
     accumulate = engine.accumulator(problem.weight.dtype)
     plain = common.ELEMENT_TYPES[problem.weight.dtype].storage == accumulate
-    plain = plain and _dense(list(problem.weight.sizes[1:]), list(problem.weight.strides[1:]))
+    plain = plain and common.is_dense(list(problem.weight.sizes[1:]), list(problem.weight.strides[1:]))
     pointers = [
         ("OB_GLOBAL const ACC* planes", windows.pointer),
         ("OB_GLOBAL const ACC* grad", builder.pointer(grad)),
@@ -351,23 +351,13 @@ def _group_stride(problem: Convolution) -> Size:
     return problem.y_channels * problem.weight.strides[0]
 
 
-def _dense(sizes: list[Size], strides: list[Size]) -> bool:
-    """Whether the dimensions lie in memory without gaps, in order."""
-    step: Size = _ONE
-    for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
-        if size != 1 and sympy.expand(stride - step) != 0:
-            return False
-        step = step * size
-    return True
-
-
 def _weight_in_place(problem: Convolution, accumulate: str) -> str:
     """Macros that read the weight as it lies; empty if k does not step evenly through it."""
     weight = problem.weight
     if common.ELEMENT_TYPES[weight.dtype].storage != accumulate:
         return ""
     one_tap = all(size == 1 for size in weight.sizes[2:])
-    if not one_tap and not _dense(list(weight.sizes[1:]), list(weight.strides[1:])):
+    if not one_tap and not common.is_dense(list(weight.sizes[1:]), list(weight.strides[1:])):
         return ""
     step = "w_c" if one_tap and weight.strides[1] != 1 else "1"
     return f"#define A_START(b, m) (weight + (b) * w_g + (m) * w_m)\n#define A_ROW w_m\n#define A_STEP {step}\n"
@@ -379,7 +369,7 @@ def _arranged_windows(builder: PlanBuilder, problem: Convolution) -> _Planes:
     accumulate = engine.accumulator(x.dtype)
     plain = common.ELEMENT_TYPES[x.dtype].storage == accumulate
     unit = all(stride == 1 for stride in problem.stride) and all(padding == 0 for padding in problem.padding)
-    if plain and unit and _dense(list(x.sizes), list(x.strides)):
+    if plain and unit and common.is_dense(list(x.sizes), list(x.strides)):
         n, c, d, h, _ = x.strides
         return _Planes(builder.pointer(x), [n, c, _ZERO, d, h], None)
     extents: list[Size] = [
