@@ -184,6 +184,12 @@ void Device::synchronize() {
   for (Stream* stream : all) stream->synchronize();
 }
 
+void Device::stop() noexcept {
+  for (const auto& stream : impl_->streams) {
+    if (stream != nullptr) stream->stop();
+  }
+}
+
 std::pair<uint64_t, uint64_t> Device::memory_info() {
   const uint64_t limit = allocator().limit();
   const auto reserved = static_cast<uint64_t>(allocator().statistics().reserved.current);
@@ -258,6 +264,7 @@ void Runtime::shutdown() noexcept {
     } catch (const Error& error) {
       std::fprintf(stderr, "outboard: at exit: %s\n", error.what());
     }
+    device->stop();
   }
 }
 

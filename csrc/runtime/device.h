@@ -36,6 +36,8 @@ class Device {
 
   /// Waits for all streams of the device.
   void synchronize();
+  /// Ends the threads of the streams; at the end of the process.
+  void stop() noexcept;
   /// Free and total bytes, from the driver where it can tell, else limit minus reserved.
   std::pair<uint64_t, uint64_t> memory_info();
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/stream.h"
 
+#include <cstdlib>
+#include <cstring>
+
 #include "runtime/device.h"
 #include "runtime/driver_call.h"
 
@@ -20,9 +23,26 @@ void throw_failure(const ob_driver& driver, ob_status status, const char* what) 
   throw Error(status, message);
 }
 
-Stream::Stream(Device& device, int64_t id) : device_(device), id_(id) {
-  check(device.driver(), device.driver().stream_create(device.handle(), &handle_), "creating a stream");
+namespace {
+
+ob_stream create_stream(Device& device) {
+  ob_stream handle = nullptr;
+  check(device.driver(), device.driver().stream_create(device.handle(), &handle), "creating a stream");
+  return handle;
 }
+
+bool launches_block() {
+  static const bool blocking = [] {
+    const char* value = std::getenv("OUTBOARD_LAUNCH_BLOCKING");
+    return value != nullptr && std::strcmp(value, "1") == 0;
+  }();
+  return blocking;
+}
+
+}  // namespace
+
+Stream::Stream(Device& device, int64_t id)
+    : device_(device), id_(id), handle_(create_stream(device)), queue_(device.driver(), handle_) {}
 
 void Stream::submitted(ob_status status, const char* what) {
   submitted_.fetch_add(1, std::memory_order_release);  // a failed command may have left something in the queue
@@ -42,24 +62,31 @@ void Stream::finished(uint64_t count) {
 void Stream::launch(ob_kernel kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
                     uint32_t count) {
   refuse_in_forked_child();
-  submitted(device_.driver().launch(handle_, kernel, global, local, arguments, count), "launching a kernel");
+  queue_.put(kernel, global, local, arguments, count);
+  submitted_.fetch_add(1, std::memory_order_release);
+  if (launches_block()) synchronize();
+}
+
+void Stream::flush() {
+  refuse_in_forked_child();
+  queue_.drain();
 }
 
 void Stream::copy(ob_copy_kind kind, uint64_t dst, uint64_t src, uint64_t bytes) {
-  refuse_in_forked_child();
   if (bytes == 0) return;
+  flush();
   submitted(device_.driver().copy(handle_, kind, dst, src, bytes), "copying memory");
 }
 
 void Stream::fill(ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64_t bytes) {
-  refuse_in_forked_child();
   if (bytes == 0) return;
+  flush();
   submitted(device_.driver().fill(handle_, dst, pattern, pattern_size, bytes), "filling memory");
 }
 
 void Stream::wait(const Event& event) {
-  refuse_in_forked_child();
   if (!event.recorded()) return;
+  flush();
   submitted(device_.driver().stream_wait_event(handle_, event.handle()), "waiting for an event");
 }
 
@@ -67,6 +94,7 @@ void Stream::synchronize() {
   refuse_in_forked_child();
   const uint64_t count = submitted_.load(std::memory_order_acquire);
   if (finished_.load(std::memory_order_acquire) >= count) return;
+  flush();
   const ob_status status = device_.driver().stream_wait(handle_, 1);
   finished(count);  // after an error too: it is reported once, and the stream stays usable
   check(device_.driver(), status, "synchronizing a stream");
@@ -75,6 +103,8 @@ void Stream::synchronize() {
 bool Stream::query() {
   refuse_in_forked_child();
   if (idle()) return true;
+  if (!queue_.empty()) return false;
+  flush();
   const uint64_t count = submitted_.load(std::memory_order_acquire);
   const ob_status status = device_.driver().stream_wait(handle_, 0);
   if (status == OB_NOT_READY) return false;
@@ -98,7 +128,7 @@ Event::~Event() {
 }
 
 void Event::record(Stream& stream) {
-  refuse_in_forked_child();
+  stream.flush();
   check(device_.driver(), device_.driver().event_record(handle_, stream.handle()), "recording an event");
   recorded_ = true;
 }

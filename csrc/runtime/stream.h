@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "outboard/driver.h"
+#include "runtime/submission.h"
 
 namespace outboard {
 
@@ -13,7 +14,9 @@ class Device;
 class Event;
 
 /// An in-order queue of a device. All methods may be called from several threads.
-/// Every method throws Error when the driver reports one, and in a forked child.
+/// Every method throws Error when the driver reports one, and in a forked child. A launch is handed to the driver
+/// later, by another thread: its failure is thrown by the next call that submits or waits. With
+/// OUTBOARD_LAUNCH_BLOCKING=1 a launch is handed over and waited for before it returns, to find the one that fails.
 class Stream {
  public:
   Stream(Device& device, int64_t id);
@@ -22,11 +25,17 @@ class Stream {
   int64_t id() const { return id_; }
   ob_stream handle() const { return handle_; }
 
+  /// `arguments` are copied.
   void launch(ob_kernel kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
               uint32_t count);
   void copy(ob_copy_kind kind, uint64_t dst, uint64_t src, uint64_t bytes);
   void fill(ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64_t bytes);
   void wait(const Event& event);
+
+  /// Waits until the driver has everything submitted so far. For whoever talks to the driver about this stream.
+  void flush();
+  /// Hands over what is left and submits on the calling threads from now on; at the end of the process.
+  void stop() noexcept { queue_.stop(); }
 
   /// Waits until everything submitted so far is finished. Free of driver calls when nothing is outstanding.
   void synchronize();
@@ -43,6 +52,7 @@ class Stream {
   Device& device_;
   int64_t id_;
   ob_stream handle_ = nullptr;
+  SubmissionQueue queue_;
   // Commands handed to the driver, and how many of them are known to be finished. A command is counted after the
   // driver has it: a wait that begins at count n covers at least the first n.
   std::atomic<uint64_t> submitted_{0};

@@ -75,7 +75,10 @@ class GuardImpl final : public c10::impl::DeviceGuardImplInterface {
     translate_errors([&] { Runtime::get().set_current_stream(stream); });
     return previous;
   }
-  void* getStreamNativeHandle(const c10::Stream stream) const override { return unwrap(stream).handle(); }
+  void* getStreamNativeHandle(const c10::Stream stream) const override {
+    translate_errors([&] { unwrap(stream).flush(); });
+    return unwrap(stream).handle();
+  }
   bool queryStream(const c10::Stream& stream) const override {
     return translate_errors([&] { return unwrap(stream).query(); });
   }

@@ -71,10 +71,25 @@ def test_launch_failure(faults: dict[str, str]) -> None:
 x = torch.ones(1000, device=device)
 y = x + 1
 fail("launch", 1, 7)
-assert "injected" in raises(RuntimeError, lambda: x + 1)
+assert "injected" in raises(RuntimeError, lambda: (x + 1).cpu())  # launches are handed to the driver later
 torch.testing.assert_close((x + 1).cpu(), y.cpu())
 works()
 """,
+        **faults,
+    )
+
+
+def test_launch_failure_is_found_where_it_happens(faults: dict[str, str]) -> None:
+    passes(
+        FAIL
+        + """
+x = torch.ones(1000, device=device)
+y = x + 1
+fail("launch", 1, 7)
+assert "injected" in raises(RuntimeError, lambda: x + 1)
+works()
+""",
+        OUTBOARD_LAUNCH_BLOCKING="1",
         **faults,
     )
 

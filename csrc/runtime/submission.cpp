@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/submission.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "runtime/driver_call.h"
+
+namespace outboard {
+namespace {
+
+/// How long the thread looks for work before it sleeps: waking it costs a system call and a context switch.
+constexpr auto kPatience = std::chrono::microseconds(50);
+/// Looks in a row between looks at the clock.
+constexpr int kLooks = 64;
+/// Launches between two reports to those who wait for room.
+constexpr uint64_t kReport = 64;
+
+}  // namespace
+
+SubmissionQueue::SubmissionQueue(const ob_driver& driver, ob_stream stream) : driver_(driver), stream_(stream) {}
+
+bool SubmissionQueue::fits(const ob_argument* arguments, uint32_t count) {
+  if (count > kArguments) return false;
+  return std::all_of(arguments, arguments + count, [](const ob_argument& argument) {
+    return argument.is_pointer != 0 || argument.size <= sizeof(uint64_t);
+  });
+}
+
+void SubmissionQueue::put(ob_kernel kernel, const uint64_t global[3], const uint32_t local[3],
+                          const ob_argument* arguments, uint32_t count) {
+  if (failed_.load(std::memory_order_acquire)) throw_failure();
+  std::lock_guard producer(producers_);
+  if (!fits(arguments, count) || stopped_.load(std::memory_order_acquire)) {
+    wait_until(put_.load(std::memory_order_relaxed));
+    return check(driver_, driver_.launch(stream_, kernel, global, local, arguments, count), "launching a kernel");
+  }
+  if (slots_ == nullptr) start();
+  const uint64_t number = put_.load(std::memory_order_relaxed);
+  if (number - done_.load(std::memory_order_acquire) >= kSlots) wait_until(number - kSlots / 2);
+  Slot& slot = (*slots_)[number % kSlots];
+  slot.kernel = kernel;
+  std::copy_n(global, 3, slot.global);
+  std::copy_n(local, 3, slot.local);
+  slot.count = count;
+  for (uint32_t i = 0; i < count; ++i) {
+    const size_t size = arguments[i].is_pointer != 0 ? sizeof(ob_ptr) : arguments[i].size;
+    std::memcpy(&slot.values[i], arguments[i].value, size);
+    slot.arguments[i] = {arguments[i].is_pointer, arguments[i].size, &slot.values[i]};
+  }
+  put_.store(number + 1, std::memory_order_seq_cst);
+  if (!asleep_.load(std::memory_order_seq_cst)) return;
+  std::lock_guard lock(sleep_);
+  wake_.notify_one();
+}
+
+void SubmissionQueue::start() {
+  slots_ = std::make_unique<std::array<Slot, kSlots>>();
+  std::thread([this] { work(); }).detach();  // a process may end without a shutdown
+}
+
+void SubmissionQueue::work() {
+  for (uint64_t done = 0; wait_for_work(done);) {
+    launch((*slots_)[done % kSlots]);
+    done_.store(++done, std::memory_order_seq_cst);
+    const bool worth_telling = done == put_.load(std::memory_order_seq_cst) || done % kReport == 0;
+    if (!worth_telling || waiting_.load(std::memory_order_seq_cst) == 0) continue;
+    std::lock_guard lock(sleep_);
+    progress_.notify_all();
+  }
+  std::lock_guard lock(sleep_);
+  stopped_.store(true, std::memory_order_release);
+  progress_.notify_all();
+}
+
+/// True when there is a launch to hand over, false when it is time to end.
+bool SubmissionQueue::wait_for_work(uint64_t done) {
+  const auto begin = std::chrono::steady_clock::now();
+  do {
+    for (int look = 0; look < kLooks; ++look) {
+      if (put_.load(std::memory_order_acquire) != done) return true;
+    }
+    std::this_thread::yield();  // the cores may be wanted for the kernels themselves
+  } while (std::chrono::steady_clock::now() - begin < kPatience);
+  std::unique_lock lock(sleep_);
+  asleep_.store(true, std::memory_order_seq_cst);
+  wake_.wait(lock, [&] { return put_.load(std::memory_order_seq_cst) != done || stopping_.load(); });
+  asleep_.store(false, std::memory_order_relaxed);
+  return put_.load(std::memory_order_acquire) != done;
+}
+
+void SubmissionQueue::launch(Slot& slot) noexcept {
+  note(driver_.launch(stream_, slot.kernel, slot.global, slot.local, slot.arguments, slot.count));
+}
+
+void SubmissionQueue::note(ob_status status) noexcept {
+  if (status == OB_OK) return;
+  const char* text = driver_.last_error();
+  std::lock_guard lock(sleep_);
+  if (failed_.load(std::memory_order_relaxed)) return;  // the first is what led to the others
+  status_ = status;
+  text_ = text != nullptr ? text : "no details";
+  failed_.store(true, std::memory_order_release);
+}
+
+void SubmissionQueue::wait_until(uint64_t target) {
+  for (int look = 0; look < kLooks; ++look) {
+    if (done_.load(std::memory_order_acquire) >= target) return;
+  }
+  waiting_.fetch_add(1, std::memory_order_seq_cst);
+  {
+    std::unique_lock lock(sleep_);
+    progress_.wait(lock, [&] { return done_.load(std::memory_order_seq_cst) >= target; });
+  }
+  waiting_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void SubmissionQueue::drain() {
+  wait_until(put_.load(std::memory_order_acquire));
+  if (failed_.load(std::memory_order_acquire)) throw_failure();
+}
+
+void SubmissionQueue::throw_failure() {
+  std::unique_lock lock(sleep_);
+  if (!failed_.exchange(false, std::memory_order_acq_rel)) return;
+  const ob_status status = status_;
+  const std::string message = "launching a kernel failed: " + text_;
+  lock.unlock();
+  if (status == OB_OUT_OF_MEMORY) throw OutOfMemoryError(message);
+  throw Error(status, message);
+}
+
+void SubmissionQueue::stop() noexcept {
+  std::lock_guard producer(producers_);
+  if (slots_ == nullptr || stopped_.load(std::memory_order_acquire)) return;
+  std::unique_lock lock(sleep_);
+  stopping_.store(true);
+  wake_.notify_one();
+  progress_.wait(lock, [&] { return stopped_.load(std::memory_order_acquire); });
+}
+
+}  // namespace outboard

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "outboard/driver.h"
+
+namespace outboard {
+
+/// Hands kernel launches to a driver in order, from a thread of its own: a driver's launch costs microseconds, putting
+/// one here a fraction of one. Several threads may put. Failures are kept and thrown, once, by the next `put` or
+/// `drain`.
+class SubmissionQueue {
+ public:
+  SubmissionQueue(const ob_driver& driver, ob_stream stream);
+  SubmissionQueue(const SubmissionQueue&) = delete;
+  SubmissionQueue& operator=(const SubmissionQueue&) = delete;
+
+  /// Queues a launch. Arguments are copied. Waits while the queue is full. Throws Error for an earlier failure.
+  void put(ob_kernel kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
+           uint32_t count);
+  /// Waits until the driver has all that was put. Throws Error for a failure among it.
+  void drain();
+  /// True if the driver has all that was put.
+  bool empty() const { return done_.load(std::memory_order_acquire) == put_.load(std::memory_order_acquire); }
+  /// Drains without throwing and ends the thread; what is put later goes to the driver at once.
+  void stop() noexcept;
+
+ private:
+  static constexpr uint64_t kSlots = 512;
+  static constexpr uint32_t kArguments = 32;
+
+  struct Slot {
+    ob_kernel kernel;
+    uint64_t global[3];
+    uint32_t local[3];
+    uint32_t count;
+    ob_argument arguments[kArguments];
+    uint64_t values[kArguments];
+  };
+
+  static bool fits(const ob_argument* arguments, uint32_t count);
+  void start();
+  void work();
+  bool wait_for_work(uint64_t done);
+  void launch(Slot& slot) noexcept;
+  void note(ob_status status) noexcept;
+  void wait_until(uint64_t target);
+  void throw_failure();
+
+  const ob_driver& driver_;
+  ob_stream stream_;
+  std::unique_ptr<std::array<Slot, kSlots>> slots_;  // made by the first put
+  std::mutex producers_;                             // held while putting
+  std::atomic<uint64_t> put_{0}, done_{0};           // launches so far
+  std::atomic<bool> asleep_{false}, stopping_{false}, stopped_{false}, failed_{false};
+  std::atomic<int> waiting_{0};  // threads in wait_until
+  std::mutex sleep_;             // guards the condition variables and the failure
+  std::condition_variable wake_, progress_;
+  ob_status status_ = OB_OK;
+  std::string text_;
+};
+
+}  // namespace outboard
