@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from benchmarks.engine import CPU_EAGER, Answer, Job, Way, Workload
 from benchmarks.models import ADAM_PASSES
-from benchmarks.roofline import FLOAT, Phase, onednn_linear
+from benchmarks.roofline import FLOAT, LARGEST, Phase, onednn_linear
 from examples.measure import synchronize
 from examples.variant import CPU
 
@@ -184,9 +184,12 @@ class Gemm(Workload):
 
     def __init__(self, name: str, rows: int, inputs: int, outputs: int) -> None:
         self.name = name
-        self.x, self.weight = torch.randn(rows, inputs), torch.randn(outputs, inputs)
-        # Enough products for a run to take a millisecond: a single small one would mostly measure waiting.
-        self.calls = max(1, round(2e8 / (2 * rows * inputs * outputs)))
+        self.x = torch.randn(rows, inputs)
+        # Enough products for a run to take a millisecond: a single small one would mostly measure waiting. Each has
+        # weights of its own, as in a model, or small ones would come from the cache.
+        weight_bytes = FLOAT * inputs * outputs
+        self.calls = max(1, min(round(2e8 / (2 * rows * inputs * outputs)), LARGEST // weight_bytes))
+        self.weights = torch.randn(self.calls, outputs, inputs)
 
     def ways(self, device: torch.device) -> list[Way]:
         eager = [way for way in super().ways(device) if not way.compiled]
@@ -194,22 +197,19 @@ class Gemm(Workload):
         return [eager[0], *libraries, *eager[1:]]
 
     def job(self, way: Way, dtype: torch.dtype) -> Job:
-        x, weight = self.x.to(way.device, dtype), self.weight.to(way.device, dtype)
+        x, weights = self.x.to(way.device, dtype), list(self.weights.to(way.device, dtype))
         linear: Callable[[Tensor, Tensor], Tensor] = onednn_linear if way.name == ONEDNN else functional.linear
 
-        def once() -> Tensor:
+        def run() -> list[Tensor]:
             with torch.no_grad():
-                return linear(x, weight)
-
-        def run() -> None:
-            for _ in range(self.calls):
-                once()
+                products = [linear(x, weight) for weight in weights]
             synchronize(way.device)
+            return products
 
-        return Job(lambda: {"product": [once()]}, run)
+        return Job(lambda: {"products": run()}, run)
 
     def phases(self, flops: int) -> list[Phase]:
-        return [Phase(self.calls * FLOAT * (self.weight.numel() + self.x.numel()), self.calls * flops)]
+        return [Phase(FLOAT * self.weights.numel(), flops)]
 
 
 SUBMIT, FINISH = "tiny add, submit", "tiny add, finish"
