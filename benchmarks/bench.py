@@ -48,11 +48,18 @@ def options_from(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2, help="CPU threads of PyTorch and of an OpenCL CPU device")
     parser.add_argument("--output", type=Path, default=Path("out"), help="folder for bench.json, bench.md, bench.png")
     options = parser.parse_args(arguments)
+    if not any(selected(section, names, options) for section, names in names_by_section().items()):
+        parser.error("no workload is selected; --list shows the names")
     if options.repeats is None:
         options.repeats = 3 if options.quick else 7
     if options.repeats < 1 or options.threads < 1:
         parser.error("--repeats and --threads must be at least 1")
     return options
+
+
+def names_by_section() -> dict[str, list[str]]:
+    """All workloads."""
+    return {section: list(makers) for section, makers in WORKLOADS.items()} | {STARTUP: list(startup.JOBS)}
 
 
 def selected(section: str, names: Sequence[str], options: argparse.Namespace) -> list[str]:
@@ -74,17 +81,19 @@ def describe_machine(device: torch.device) -> dict[str, str]:
     if information.exists():
         names = (line.split(":")[1].strip() for line in information.read_text().splitlines() if "model name" in line)
         cpu = next(names, cpu)
-    hardware = "the CPU itself"
-    if device.type != "cpu":
-        properties = torch.get_device_module(device).get_device_properties(0)
-        hardware = f"{properties.name}, {properties.compute_units} compute units, {properties.driver_version}"
-    return {
+    machine = {
         "CPU": f"{cpu}, {os.cpu_count()} logical CPUs",
         "threads": str(torch.get_num_threads()),
         "torch": torch.__version__,
-        "device": f"{device.type}, {hardware}",
+        "device": device.type,
+        # Figures from a machine that does other work are noise; this tells a reader.
         "load average at the start": f"{os.getloadavg()[0]:.2f}",
     }
+    if device.type != "cpu":
+        properties = torch.get_device_module(device).get_device_properties(0)
+        machine["device"] += f", {properties.name}, {properties.compute_units} compute units"
+        machine["driver"] = f"{properties.driver}, {properties.driver_version}"
+    return machine
 
 
 def measure_workloads(results: Results, runner: Runner, options: argparse.Namespace) -> None:
@@ -118,9 +127,9 @@ def use_threads(threads: int, arguments: Sequence[str]) -> None:
     PoCL reads its number once, when it is loaded, which has happened: so the process starts itself again if the number
     is not the machine's.
     """
-    variables = {"POCL_MAX_PTHREAD_COUNT": str(threads), "OMP_NUM_THREADS": str(threads)}
-    if os.cpu_count() != threads and any(os.environ.get(name) != value for name, value in variables.items()):
-        os.environ |= variables
+    names = ("POCL_MAX_PTHREAD_COUNT", "POCL_CPU_MAX_CU_COUNT", "OMP_NUM_THREADS")  # the second is PoCL's new name
+    if os.cpu_count() != threads and any(os.environ.get(name) != str(threads) for name in names):
+        os.environ |= dict.fromkeys(names, str(threads))
         os.execv(sys.executable, [sys.executable, "-m", "benchmarks.bench", *arguments])
     torch.set_num_threads(threads)
 
@@ -129,9 +138,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the benchmark and returns the exit code."""
     options = options_from(arguments)
     if options.list:
-        names = {section: list(makers) for section, makers in WORKLOADS.items()} | {STARTUP: list(startup.JOBS)}
-        for section in SECTIONS:
-            for name in selected(section, names[section], options):
+        for section, names in names_by_section().items():
+            for name in selected(section, names, options):
                 print(f"{section}: {name}")
         return 0
     use_threads(options.threads, sys.argv[1:] if arguments is None else arguments)
@@ -161,7 +169,7 @@ def _finish(results: Results, runner: Runner, options: argparse.Namespace, secon
         results.show("targets")
     files = ["bench.json", "bench.md"]
     if results.rows:
-        title = f"{results.machine['CPU']}, {results.machine['threads']} threads, {results.machine['device'][:60]}"
+        title = "\n".join(f"{name}: {results.machine[name]}" for name in ("CPU", "device"))
         chart.draw(results.rows, title, options.output / "bench.png")
         files.append("bench.png")
     print(f"\n{seconds:.0f} s; written to {options.output}: {', '.join(files)}")

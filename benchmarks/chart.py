@@ -9,6 +9,9 @@ from pathlib import Path
 from benchmarks.engine import CPU_EAGER
 from benchmarks.results import Row
 
+# Where bars are cut off: one slow operator must not squeeze the others.
+LONGEST = 4.0
+
 
 def draw(rows: Sequence[Row], title: str, path: Path) -> None:
     """Writes a PNG with one panel for each section and one group of bars for each workload; shorter is faster.
@@ -44,8 +47,10 @@ def _panel(panel, rows: Sequence[Row], ways: Sequence[str], section: str) -> Non
             ratio = row.ratios.get(CPU_EAGER, 0.0)
             panel.barh(y, ratio, thickness, color=f"C{index}")
             text = f" {ratio:.2f}" if ratio else f" {way}: {row.status}"
-            panel.text(ratio, y, text, va="center", fontsize=6)
+            panel.text(min(ratio, LONGEST), y, text, va="center", fontsize=6)
         panel.barh(0, 0, color=f"C{index}", label=way)
+    longest = max((row.ratios.get(CPU_EAGER, 0.0) for row in rows), default=0.0)
+    panel.set_xlim(0, min(max(longest * 1.1, 1.5), LONGEST * 1.08))
     panel.axvline(1.0, color="black", linewidth=0.8)
     panel.set_yticks(range(len(workloads)), workloads, fontsize=7)
     panel.invert_yaxis()

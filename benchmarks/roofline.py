@@ -31,7 +31,7 @@ class Phase:
     flops: float = 0
 
 
-def best_seconds(call: Callable[[], object], device: torch.device, repeats: int = 12) -> float:
+def best_seconds(call: Callable[[], object], device: torch.device, repeats: int = 30) -> float:
     """The shortest of some runs in seconds, waiting for the device each time."""
 
     def run() -> None:
