@@ -33,7 +33,7 @@ STARTUP = "startup"
 SECTIONS = (*WORKLOADS, STARTUP)
 
 #: What ``--quick`` leaves out: what takes minutes to compile or to measure.
-SLOW = ("* step, *", "gemm:* 512x768x30522", "gemm:* 256x768x50257", "startup:*")
+SLOW = ("* step, *", "* generate, *", "gemm:* 512x768x30522", "gemm:* 256x768x50257", "startup:*")
 
 
 def options_from(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -43,7 +43,7 @@ def options_from(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", help="default: Outboard's device")
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS))
     parser.add_argument("--only", nargs="+", metavar="PATTERN", help="workloads by name, as in 'BERT*'")
-    parser.add_argument("--quick", action="store_true", help="fewer repeats; no training steps, no start-up")
+    parser.add_argument("--quick", action="store_true", help="fewer repeats; no training, generation, start-up")
     parser.add_argument("--repeats", type=int, help="timed runs of a model; operators get more (default 7, quick 3)")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads of PyTorch and of an OpenCL CPU device")
     parser.add_argument("--output", type=Path, default=Path("out"), help="folder for bench.json, bench.md, bench.png")
@@ -98,12 +98,12 @@ def describe_machine(device: torch.device) -> dict[str, str]:
 
 def measure_workloads(results: Results, runner: Runner, options: argparse.Namespace) -> None:
     """Runs the selected models and operators."""
+    results.rows = runner.rows
     for section, makers in WORKLOADS.items():
         names = selected(section, list(makers), options)
         for name in names:
             torch.manual_seed(0)
             runner.measure(section, makers[name]())
-            results.rows = runner.rows
         if names:
             results.show(section)
 
@@ -113,7 +113,7 @@ def measure_startup(results: Results, device: torch.device, options: argparse.Na
     for job in selected(STARTUP, list(startup.JOBS), options):
         print(f"  start-up: {job}", flush=True)
         try:
-            results.startup[job] = startup.measure(job, device.type, warm_repeats=min(options.repeats, 2))
+            results.startup[job] = startup.measure(job, device.type)
         except RuntimeError as error:
             results.failures.append(f"start-up FAILED: {error}")
             print(f"FAILED {error}", file=sys.stderr, flush=True)

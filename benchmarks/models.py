@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -100,7 +101,7 @@ SGD_PASSES = 3  # read parameter and gradient, write parameter
 ADAM_PASSES = 7  # read parameter, gradient and two moments, write all but the gradient
 
 
-def llama() -> nn.Module:
+def llama() -> Any:
     """A Llama of 8 layers, 512 wide, from transformers, with random weights."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -114,8 +115,7 @@ def llama() -> nn.Module:
         # Greedy decoding must not stop early.
         eos_token_id=None,
     )
-    model: nn.Module = LlamaForCausalLM(config).eval()
-    return model
+    return LlamaForCausalLM(config).eval()
 
 
 class Prefill(Workload):
@@ -128,7 +128,7 @@ class Prefill(Workload):
         self.model = llama()
         self.prompt = torch.randint(8192, (1, self.length))
 
-    def make(self, way: Way, dtype: torch.dtype) -> tuple[nn.Module, Tensor]:
+    def make(self, way: Way, dtype: torch.dtype) -> tuple[Any, Tensor]:
         """Model and prompt on a way."""
         model = copy.deepcopy(self.model).to(way.device, dtype)
         if way.compiled:
@@ -171,14 +171,14 @@ class Generate(Prefill):
             synchronize(way.device)
             return tokens
 
-        return Job(lambda: {"chosen logits": [self.chosen(run())]}, run)
+        return Job(lambda: {"choices": [self.chosen(run())]}, run)
 
     def chosen(self, tokens: Tensor) -> Tensor:
-        """How good each generated token is after those before it: its logit in float64, (count,).
+        """How good each generated token is after those before it, judged in float64: (count,), 1 where it is the best.
 
-        Two float32 implementations may choose differently between tokens whose logits are equal up to rounding, and
-        go different ways from there. The best possible logit at each place is what a right choice has to reach, so this
-        returns the largest logit of the place minus the shortfall, which is what float64 itself would give.
+        Two float32 implementations may choose differently between tokens whose logits are equal up to rounding, and go
+        different ways from there. So tokens are not compared with tokens: from 1 is taken what a token's logit is short
+        of the best one's, relative to the largest logit of all.
         """
         if tokens.shape[1] != self.length + self.count:
             raise RuntimeError(f"generated {tokens.shape[1] - self.length} tokens instead of {self.count}")
@@ -187,7 +187,8 @@ class Generate(Prefill):
         with torch.no_grad():
             logits = judge(tokens).logits[0, self.length - 1 : -1]
         picked = logits.gather(1, tokens[0, self.length :, None])[:, 0]
-        return 1 - (logits.max(-1).values - picked) / logits.abs().max()
+        quality: Tensor = 1 - (logits.max(-1).values - picked) / logits.abs().max()
+        return quality
 
     def phases(self, flops: int) -> list[Phase]:
         # The answer's count includes the judge's, so the prompt is counted here: 2 operations per weight and token.

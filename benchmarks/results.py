@@ -105,7 +105,7 @@ class Results:
 
     machine: dict[str, str]
     rows: list[Row] = field(default_factory=list)
-    startup: dict[str, dict[str, dict[str, list[float]]]] = field(default_factory=dict)
+    startup: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     roofs: dict[str, Any] = field(default_factory=dict)
     targets: list[Target] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -157,11 +157,11 @@ TARGET_HEADER = ["target", "measured", "wanted", "met", "where"]
 STARTUP_HEADER = ["job", "way", "process to first result", "first call", "steady call"]
 
 
-def startup_rows(startup: dict[str, dict[str, dict[str, list[float]]]]) -> list[list[str]]:
-    """Medians of the start-up times."""
+def startup_rows(startup: dict[str, dict[str, dict[str, float]]]) -> list[list[str]]:
+    """The start-up times as text."""
     parts = ("process", "first", "steady")
     return [
-        [job, way, *(format_seconds(statistics.median(times[part])) for part in parts)]
+        [job, way, *(format_seconds(times[part]) for part in parts)]
         for job, ways in startup.items()
         for way, times in ways.items()
     ]
