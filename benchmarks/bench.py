@@ -86,7 +86,6 @@ def describe_machine(device: torch.device) -> dict[str, str]:
         "threads": str(torch.get_num_threads()),
         "torch": torch.__version__,
         "device": device.type,
-        # Figures from a machine that does other work are noise; this tells a reader.
         "load average at the start": f"{os.getloadavg()[0]:.2f}",
     }
     if device.type != "cpu":
@@ -162,6 +161,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _finish(results: Results, runner: Runner, options: argparse.Namespace, seconds: float) -> None:
     results.machine["duration"] = f"{seconds:.0f} s"
+    # Well above the number of threads, it means that others used the machine, too, and that the figures are noise.
+    results.machine["load average at the end"] = f"{os.getloadavg()[1]:.2f}"
     results.roofs = {"bandwidth": runner.roofs.bandwidths, "gemm": runner.roofs.gemm_rates}
     results.targets = targets(results.rows, runner.device.type, results.startup)
     results.write(options.output)
