@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.engine import CPU_EAGER
 from benchmarks.results import Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # Where bars are cut off: one slow operator must not squeeze the others.
 LONGEST = 4.0
@@ -19,40 +23,42 @@ def draw(rows: Sequence[Row], title: str, path: Path) -> None:
     Rows that failed or are wrong are named and have no bar.
     """
     from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
 
     shown = [row for row in rows if row.way != CPU_EAGER]
-    sections = list(dict.fromkeys(row.section for row in shown))
-    ways = list(dict.fromkeys(row.way for row in shown))
-    heights = [len({row.workload for row in shown if row.section == section}) + 1 for section in sections]
+    colors = {way: f"C{index}" for index, way in enumerate(_distinct(row.way for row in shown))}
+    sections = _distinct(row.section for row in shown)
+    panels = {section: [row for row in shown if row.section == section] for section in sections}
+    heights = [len(_distinct(row.workload for row in panel)) + 1 for panel in panels.values()]
     figure = Figure(figsize=(9, 1.5 + 0.45 * sum(heights)), layout="constrained")
     figure.suptitle(title, fontsize=9)
-    panels = figure.subplots(len(sections), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for panel, section in zip(panels, sections, strict=True):
-        _panel(panel, [row for row in shown if row.section == section], ways, section)
-    panels[0].legend(fontsize=8)
-    panels[-1].set_xlabel("time relative to CPU eager: shorter is faster", fontsize=8)
+    axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axis, (section, panel) in zip(axes, panels.items(), strict=True):
+        _panel(axis, panel, colors)
+        axis.set_title(section, fontsize=9, loc="left")
+    axes[-1].set_xlabel("time relative to CPU eager: shorter is faster", fontsize=8)
+    legend = [Patch(color=color, label=way) for way, color in colors.items()]
+    figure.legend(handles=legend, loc="outside lower center", ncols=len(legend), fontsize=8)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
 
 
-def _panel(panel, rows: Sequence[Row], ways: Sequence[str], section: str) -> None:  # type: ignore[no-untyped-def]
-    workloads = list(dict.fromkeys(row.workload for row in rows))
+def _panel(axis: Axes, rows: Sequence[Row], colors: dict[str, str]) -> None:
+    workloads, ways = _distinct(row.workload for row in rows), _distinct(row.way for row in rows)
     thickness = 0.8 / len(ways)
-    for index, way in enumerate(ways):
-        mine = {row.workload: row for row in rows if row.way == way}
-        for place, workload in enumerate(workloads):
-            if workload not in mine:
-                continue
-            row, y = mine[workload], place + (index - (len(ways) - 1) / 2) * thickness
-            ratio = row.ratios.get(CPU_EAGER, 0.0)
-            panel.barh(y, ratio, thickness, color=f"C{index}")
-            text = f" {ratio:.2f}" if ratio else f" {way}: {row.status}"
-            panel.text(min(ratio, LONGEST), y, text, va="center", fontsize=6)
-        panel.barh(0, 0, color=f"C{index}", label=way)
+    for row in rows:
+        y = workloads.index(row.workload) + (ways.index(row.way) - (len(ways) - 1) / 2) * thickness
+        ratio = row.ratios.get(CPU_EAGER, 0.0)
+        axis.barh(y, ratio, thickness, color=colors[row.way])
+        text = f" {ratio:.2f}" if ratio else f" {row.way}: {row.status}"
+        axis.text(min(ratio, LONGEST), y, text, va="center", fontsize=6)
     longest = max((row.ratios.get(CPU_EAGER, 0.0) for row in rows), default=0.0)
-    panel.set_xlim(0, min(max(longest * 1.1, 1.5), LONGEST * 1.08))
-    panel.axvline(1.0, color="black", linewidth=0.8)
-    panel.set_yticks(range(len(workloads)), workloads, fontsize=7)
-    panel.invert_yaxis()
-    panel.set_title(section, fontsize=9, loc="left")
-    panel.tick_params(axis="x", labelsize=7)
+    axis.set_xlim(0, min(max(longest * 1.1, 1.5), LONGEST * 1.08))
+    axis.axvline(1.0, color="black", linewidth=0.8)
+    axis.set_yticks(range(len(workloads)), workloads, fontsize=7)
+    axis.invert_yaxis()
+    axis.tick_params(axis="x", labelsize=7)
+
+
+def _distinct(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))
