@@ -98,6 +98,7 @@ class Runner:
     repeats: int
     roofs: Roofs
     rows: list[Row] = field(default_factory=list)
+    _floors: list[tuple[Row, torch.device, Sequence[Phase], int]] = field(default_factory=list)
 
     def measure(self, section: str, workload: Workload) -> list[Row]:
         """Adds and returns the workload's rows. A way that raises gives a row that says so, the others go on."""
@@ -109,15 +110,22 @@ class Runner:
             limits = attempt.prepare(workload, exact, limits)
         del exact
         self._time(workload, [attempt for attempt in attempts if attempt.works])
-        phases = workload.phases(flops)
-        for attempt in attempts:
-            attempt.row.floor = self.roofs.floor(attempt.way.device, phases) / workload.calls
-            attempt.row.memory_bound = workload.memory_bound
+        self._set_floors(workload, workload.phases(flops), attempts)
         rows = [attempt.row for attempt in attempts]
         _set_ratios(rows)
         self.rows += rows
         torch._dynamo.reset()
         return rows
+
+    def _set_floors(self, workload: Workload, phases: Sequence[Phase], attempts: Sequence[_Attempt]) -> None:
+        for device in {attempt.way.device for attempt in attempts}:
+            self.roofs.measure(device, phases)
+        for attempt in attempts:
+            attempt.row.memory_bound = workload.memory_bound
+            self._floors.append((attempt.row, attempt.way.device, phases, workload.calls))
+        # All rows again: the roofs may have risen.
+        for row, device, phases_of_row, calls in self._floors:
+            row.floor = self.roofs.floor(device, phases_of_row) / calls
 
     def _time(self, workload: Workload, attempts: Sequence[_Attempt]) -> None:
         repeats = self.repeats * workload.more_repeats

@@ -31,7 +31,7 @@ class Phase:
     flops: float = 0
 
 
-def best_seconds(call: Callable[[], object], device: torch.device, repeats: int = 30) -> float:
+def best_seconds(call: Callable[[], object], device: torch.device, repeats: int = 15) -> float:
     """The shortest of some runs in seconds, waiting for the device each time."""
 
     def run() -> None:
@@ -54,8 +54,22 @@ class Roofs:
     #: Floating-point operations per second by device and library.
     gemm_rates: dict[str, dict[str, float]] = field(default_factory=dict)
 
+    def measure(self, device: torch.device, phases: Sequence[Phase]) -> None:
+        """Measures what the phases need, again if it is known: the best ever seen counts.
+
+        A roof measured once, while the machine was busy with something else, would be too low for the whole run.
+        """
+        for each in self._same_hardware(device):
+            for size in {_rounded(phase.bytes) for phase in phases if phase.bytes}:
+                known = self.bandwidths.setdefault(each.type, {})
+                known[size] = max(known.get(size, 0.0), _bandwidth(each, size * MEBI))
+            if any(phase.flops for phase in phases):
+                rates = self.gemm_rates.setdefault(each.type, {})
+                for name, rate in _gemm_rates(each).items():
+                    rates[name] = max(rates.get(name, 0.0), rate)
+
     def floor(self, device: torch.device, phases: Sequence[Phase]) -> float:
-        """Seconds below which the phases cannot be done one after the other."""
+        """Seconds below which the phases, measured before, cannot be done one after the other."""
         return sum(self._phase(device, phase) for phase in phases)
 
     def _phase(self, device: torch.device, phase: Phase) -> float:
@@ -64,29 +78,22 @@ class Roofs:
 
     def bandwidth(self, device: torch.device, size: float) -> float:
         """Bytes per second of the best copy or add that moves ``size`` bytes in all."""
-        rounded = max(1, round(min(size, LARGEST) / MEBI))
-        rates = []
-        for each in self._same_hardware(device):
-            known = self.bandwidths.setdefault(each.type, {})
-            if rounded not in known:
-                known[rounded] = _bandwidth(each, rounded * MEBI)
-            rates.append(known[rounded])
-        return max(rates)
+        return max(self.bandwidths[each.type][_rounded(size)] for each in self._same_hardware(device))
 
     def gemm_rate(self, device: torch.device) -> float:
         """Floating-point operations per second of the best library on the best shape."""
-        rates: list[float] = []
-        for each in self._same_hardware(device):
-            if each.type not in self.gemm_rates:
-                self.gemm_rates[each.type] = _gemm_rates(each)
-            rates += self.gemm_rates[each.type].values()
-        return max(rates)
+        return max(rate for each in self._same_hardware(device) for rate in self.gemm_rates[each.type].values())
 
     def _same_hardware(self, device: torch.device) -> list[torch.device]:
         if self.device.type == "cpu":
             return [CPU]
         shared = torch.get_device_module(self.device).get_device_properties(0).type == "cpu"
         return [CPU, self.device] if shared else [device]
+
+
+def _rounded(size: float) -> int:
+    """Mebibytes to measure with, for ``size`` bytes."""
+    return max(1, round(min(size, LARGEST) / MEBI))
 
 
 def _bandwidth(device: torch.device, size: int) -> float:
