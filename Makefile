@@ -9,6 +9,7 @@ PY := $(VENV)/bin/python
 SETUP := $(PYTHON) tools/bootstrap.py --venv $(VENV)
 CPP_FILES = $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'csrc/*.c' 'include/*.h' 'tests/cpp/*.cpp' 'tests/cpp/*.h')
 PYTEST_ARGUMENTS ?=
+BENCH_ARGUMENTS ?=
 
 .PHONY: help setup demo demo-short test test-full test-cpp test-python lint format bench opinfo wheel clean distclean
 
@@ -57,9 +58,9 @@ format:  ## Rewrite the sources in the project's style
 	@$(VENV)/bin/ruff format .
 	@$(VENV)/bin/clang-format -i $(CPP_FILES)
 
-bench:  ## The benchmark table: latency, models, cold and warm start, against CPU eager and CPU Inductor
+bench:  ## Models, operators, start-up against CPU eager and CPU Inductor: table, JSON, chart; BENCH_ARGUMENTS=--quick
 	@$(SETUP) --groups demo
-	@$(PY) -m benchmarks.bench
+	@$(PY) -m benchmarks.bench $(BENCH_ARGUMENTS)
 
 opinfo:  ## Every float32 OpInfo on the device against the CPU, one process each
 	@$(SETUP) --groups demo test

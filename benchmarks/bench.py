@@ -1,63 +1,77 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark table: eager latency, models, start-up. Exit code 1 if a result is wrong.
+"""The benchmark table: models, single operators, matrix products, start-up, against CPU eager and CPU Inductor.
 
-Everything is measured against CPU eager and CPU Inductor in the same run, taking turns. Results go to the terminal and,
-as JSON and Markdown, to ``out/``.
+Everything is measured in one process, taking turns, with as many CPU threads everywhere, and each result is compared
+with float64. Tables go to the terminal, and with a chart to ``out/``. Exit code 1 if a result is wrong or a way failed.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import fnmatch
+import os
 import platform
-import statistics
 import sys
-from dataclasses import asdict, dataclass, field
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from benchmarks import latency, models, startup
-from examples.measure import Timing, format_seconds, table
+from benchmarks import chart, micro, models, startup
+from benchmarks.engine import Runner, Workload
+from benchmarks.results import Results
+from benchmarks.roofline import Roofs
+from benchmarks.targets import targets
 
-SECTIONS = ("latency", "models", "startup")
+WORKLOADS: dict[str, dict[str, Callable[[], Workload]]] = {
+    "models": models.WORKLOADS,
+    "micro": micro.MICROS,
+    "gemm": micro.GEMMS,
+}
+STARTUP = "startup"
+SECTIONS = (*WORKLOADS, STARTUP)
 
-
-@dataclass
-class Results:
-    """What was measured: tables of text for people, numbers for programs, and failed checks."""
-
-    machine: dict[str, str]
-    tables: dict[str, tuple[list[str], list[list[str]]]] = field(default_factory=dict)
-    seconds: dict[str, Any] = field(default_factory=dict)
-    failures: list[str] = field(default_factory=list)
-
-    def add(self, title: str, header: list[str], rows: list[list[str]]) -> None:
-        self.tables[title] = (header, rows)
-        print(f"\n{title}\n{table(header, rows)}", flush=True)
-
-    def check(self, what: str, value: float, limit: float) -> None:
-        """Records a value that is above its limit or not a number."""
-        if not value <= limit:
-            self.failures.append(f"{what}: {value:.3g}, must be <= {limit:.3g}")
-            print(f"WRONG {self.failures[-1]}", flush=True)
-
-    def write(self, folder: Path) -> None:
-        """Writes ``bench.json`` and ``bench.md``."""
-        folder.mkdir(parents=True, exist_ok=True)
-        numbers = {"machine": self.machine, "seconds": self.seconds, "failures": self.failures}
-        (folder / "bench.json").write_text(json.dumps(numbers, indent=1) + "\n")
-        lines = ["# Benchmark", "", *(f"- {name}: {value}" for name, value in self.machine.items())]
-        for title, (header, rows) in self.tables.items():
-            lines += ["", f"## {title}", "", _markdown_row(header), _markdown_row(["---"] * len(header))]
-            lines += map(_markdown_row, rows)
-        lines += ["", "## Wrong results", "", *(f"- {failure}" for failure in self.failures or ["none"])]
-        (folder / "bench.md").write_text("\n".join(lines) + "\n")
+#: What ``--quick`` leaves out: what takes minutes to compile or to measure.
+SLOW = ("* step, *", "* generate, *", "gemm:* 512x768x30522", "gemm:* 256x768x50257", "startup:*")
 
 
-def _markdown_row(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def options_from(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parses the command line. Wrong usage exits with code 2."""
+    parser = argparse.ArgumentParser(prog="outboard bench", description=__doc__)
+    parser.add_argument("--list", action="store_true", help="list sections and workloads, measure nothing")
+    parser.add_argument("--device", help="default: Outboard's device")
+    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS))
+    parser.add_argument("--only", nargs="+", metavar="PATTERN", help="workloads by name, as in 'BERT*'")
+    parser.add_argument("--quick", action="store_true", help="fewer repeats; no training, generation, start-up")
+    parser.add_argument("--repeats", type=int, help="timed runs of a model; operators get more (default 7, quick 3)")
+    parser.add_argument("--threads", type=int, default=2, help="CPU threads of PyTorch and of an OpenCL CPU device")
+    parser.add_argument("--output", type=Path, default=Path("out"), help="folder for bench.json, bench.md, bench.png")
+    options = parser.parse_args(arguments)
+    if not any(selected(section, names, options) for section, names in names_by_section().items()):
+        parser.error("no workload is selected; --list shows the names")
+    if options.repeats is None:
+        options.repeats = 3 if options.quick else 7
+    if options.repeats < 1 or options.threads < 1:
+        parser.error("--repeats and --threads must be at least 1")
+    return options
+
+
+def names_by_section() -> dict[str, list[str]]:
+    """All workloads."""
+    return {section: list(makers) for section, makers in WORKLOADS.items()} | {STARTUP: list(startup.JOBS)}
+
+
+def selected(section: str, names: Sequence[str], options: argparse.Namespace) -> list[str]:
+    """The names of a section that the options ask for."""
+    if section not in options.sections:
+        return []
+    chosen = [name for name in names if options.only is None or _matches(section, name, options.only)]
+    return [name for name in chosen if not (options.quick and _matches(section, name, SLOW))]
+
+
+def _matches(section: str, name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(text, pattern) for pattern in patterns for text in (name, f"{section}:{name}"))
 
 
 def describe_machine(device: torch.device) -> dict[str, str]:
@@ -67,81 +81,101 @@ def describe_machine(device: torch.device) -> dict[str, str]:
     if information.exists():
         names = (line.split(":")[1].strip() for line in information.read_text().splitlines() if "model name" in line)
         cpu = next(names, cpu)
-    module = getattr(torch, device.type)
-    hardware = module.get_device_name() if hasattr(module, "get_device_name") else "the CPU itself"
-    return {
-        "CPU": cpu,
+    machine = {
+        "CPU": f"{cpu}, {os.cpu_count()} logical CPUs",
         "threads": str(torch.get_num_threads()),
         "torch": torch.__version__,
-        "device": f"{device.type}, {hardware}",
+        "device": device.type,
+        "load average at the start": f"{os.getloadavg()[0]:.2f}",
     }
+    if device.type != "cpu":
+        properties = torch.get_device_module(device).get_device_properties(0)
+        machine["device"] += f", {properties.name}, {properties.compute_units} compute units"
+        machine["driver"] = f"{properties.driver}, {properties.driver_version}"
+    return machine
 
 
-def bench_latency(results: Results, device: torch.device, repeats: int) -> None:
-    measured = latency.measure(device, rounds=4 * repeats)
-    rows = []
-    for job, timings in measured.items():
-        base = timings["CPU eager"].median
-        rows += [[job, way, str(timing), f"{timing.median / base:.2f}"] for way, timing in timings.items()]
-    title = f"Latency of torch.add on {latency.ELEMENTS} floats, per operator"
-    results.add(title, ["job", "where", "median", "x CPU eager"], rows)
-    results.seconds["latency"] = _numbers(measured)
+def measure_workloads(results: Results, runner: Runner, options: argparse.Namespace) -> None:
+    """Runs the selected models and operators."""
+    results.rows = runner.rows
+    for section, makers in WORKLOADS.items():
+        names = selected(section, list(makers), options)
+        for name in names:
+            torch.manual_seed(0)
+            runner.measure(section, makers[name]())
+        if names:
+            results.show(section)
 
 
-def bench_models(results: Results, device: torch.device, repeats: int) -> None:
-    rows = []
-    results.seconds["models"] = {}
-    for name in models.MODELS:
-        for job, timings in models.measure(name, device, repeats, results.check):
-            eager, inductor = timings["CPU eager"].median, timings["CPU compiled"].median
-            for way, timing in timings.items():
-                ratios = [f"{timing.median / eager:.2f}", f"{timing.median / inductor:.2f}"]
-                rows.append([job, way, str(timing), *ratios])
-                print("  " + "  ".join(rows[-1]), flush=True)
-            results.seconds["models"] |= _numbers({job: timings})
-        torch._dynamo.reset()
-    header = ["job", "where", "median", "x CPU eager", "x CPU Inductor"]
-    results.add("Models, float32, batch 4 (224 x 224 images; 128 tokens)", header, rows)
+def measure_startup(results: Results, device: torch.device, options: argparse.Namespace) -> None:
+    """Runs the selected start-up jobs. One that fails is recorded, the others go on."""
+    for job in selected(STARTUP, list(startup.JOBS), options):
+        print(f"  start-up: {job}", flush=True)
+        try:
+            results.startup[job] = startup.measure(job, device.type)
+        except RuntimeError as error:
+            results.failures.append(f"start-up FAILED: {error}")
+            print(f"FAILED {error}", file=sys.stderr, flush=True)
+    if results.startup:
+        results.show("start-up")
 
 
-def bench_startup(results: Results, device: torch.device, repeats: int) -> None:
-    measured = startup.measure(device.type, warm_repeats=min(repeats, 3))
-    rows = [
-        [job, way, format_seconds(statistics.median(seconds))]
-        for job, ways in measured.items()
-        for way, seconds in ways.items()
-    ]
-    results.add("Start of a process to its first result", ["job", "where", "median"], rows)
-    results.seconds["startup"] = measured
+def use_threads(threads: int, arguments: Sequence[str]) -> None:
+    """Gives CPU devices as many threads as PyTorch gets.
+
+    PoCL reads its number once, when it is loaded, which has happened: so the process starts itself again if the number
+    is not the machine's.
+    """
+    names = ("POCL_MAX_PTHREAD_COUNT", "POCL_CPU_MAX_CU_COUNT", "OMP_NUM_THREADS")  # the second is PoCL's new name
+    if os.cpu_count() != threads and any(os.environ.get(name) != str(threads) for name in names):
+        os.environ |= dict.fromkeys(names, str(threads))
+        os.execv(sys.executable, [sys.executable, "-m", "benchmarks.bench", *arguments])
+    torch.set_num_threads(threads)
 
 
-def _numbers(timings: dict[str, dict[str, Timing]]) -> dict[str, dict[str, list[float]]]:
-    return {job: {way: asdict(timing)["seconds"] for way, timing in ways.items()} for job, ways in timings.items()}
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.bench", description=__doc__)
-    parser.add_argument("--device", help="default: Outboard's device")
-    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS))
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=2, help="CPU threads of PyTorch")
-    parser.add_argument("--output", type=Path, default=Path("out"))
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the benchmark and returns the exit code."""
+    options = options_from(arguments)
+    if options.list:
+        for section, names in names_by_section().items():
+            for name in selected(section, names, options):
+                print(f"{section}: {name}")
+        return 0
+    use_threads(options.threads, sys.argv[1:] if arguments is None else arguments)
     device = torch.device(options.device) if options.device else torch.accelerator.current_accelerator()
     if device is None or (device.type != "cpu" and not torch.accelerator.is_available()):
         raise SystemExit("no device is available; `outboard doctor` says why and what to do")
     results = Results(describe_machine(device))
     for name, value in results.machine.items():
         print(f"{name}: {value}")
-    runs = {"latency": bench_latency, "models": bench_models, "startup": bench_startup}
-    for section in options.sections:
-        runs[section](results, device, options.repeats)
+    start = time.perf_counter()
+    runner = Runner(device, options.repeats, Roofs(device))
+    try:
+        measure_workloads(results, runner, options)
+        measure_startup(results, device, options)
+    finally:
+        # After an interruption, too: half an hour of measurements is worth keeping.
+        _finish(results, runner, options, time.perf_counter() - start)
+    return 1 if results.bad() else 0
+
+
+def _finish(results: Results, runner: Runner, options: argparse.Namespace, seconds: float) -> None:
+    results.machine["duration"] = f"{seconds:.0f} s"
+    # Well above the number of threads, it means that others used the machine, too, and that the figures are noise.
+    results.machine["load average at the end"] = f"{os.getloadavg()[1]:.2f}"
+    results.roofs = {"bandwidth": runner.roofs.bandwidths, "gemm": runner.roofs.gemm_rates}
+    results.targets = targets(results.rows, runner.device.type, results.startup)
     results.write(options.output)
-    print(f"\nwritten to {options.output / 'bench.json'} and {options.output / 'bench.md'}")
-    for failure in results.failures:
-        print(f"WRONG: {failure}", file=sys.stderr)
-    return 1 if results.failures else 0
+    if results.targets:
+        results.show("targets")
+    files = ["bench.json", "bench.md"]
+    if results.rows:
+        title = "\n".join(f"{name}: {results.machine[name]}" for name in ("CPU", "device"))
+        chart.draw(results.rows, title, options.output / "bench.png")
+        files.append("bench.png")
+    print(f"\n{seconds:.0f} s; written to {options.output}: {', '.join(files)}")
+    for line in results.bad():
+        print(line, file=sys.stderr)
 
 
 if __name__ == "__main__":

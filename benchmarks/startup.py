@@ -1,37 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long a new process takes to its first result, with empty and with filled caches.
 
-``python -m benchmarks.startup JOB DEVICE`` is the process that is measured.
+``python -m benchmarks.startup JOB DEVICE START`` is the process that is measured; ``START`` is the time of day at which
+it was started.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-JOBS = ("add", "resnet", "resnet-compiled")
+ADD, RESNET, BERT = "add", "ResNet-50 forward", "BERT-base step"
+#: Jobs, and whether each is also measured compiled.
+JOBS = {ADD: False, RESNET: True, BERT: True}
+COMPILED = "compiled"
+
+# The slowest known, a compiled training step with empty caches on a busy machine, takes a sixth of this.
+TIMEOUT = 900
+
+#: Seconds by part: ``process`` from the start of a process to its first result, ``first`` call, ``steady`` call.
+Times = dict[str, float]
 
 
-def measure(device: str, warm_repeats: int) -> dict[str, dict[str, list[float]]]:
-    """Seconds from the start of a process to its end, by job and way; ``cold`` once, ``warm`` several times.
+def measure(job: str, device: str) -> dict[str, Times]:
+    """Times of one job by way, on the CPU and the device; ``cold``, then ``warm``.
 
-    All caches are in a folder of their own, so that cold is cold: Outboard's, Inductor's and PoCL's.
+    All caches are in a folder of their own, so that cold is cold: Outboard's, Inductor's and PoCL's. Raises
+    RuntimeError, with what the process said, if one fails.
     """
-    result: dict[str, dict[str, list[float]]] = {}
-    for job in JOBS:
-        result[job] = {}
+    result: dict[str, Times] = {}
+    for mode in ("eager", COMPILED) if JOBS[job] else ("eager",):
         for name, where in (("CPU", "cpu"), (device, device)):
             with tempfile.TemporaryDirectory() as folder:
-                result[job][f"{name} cold"] = [_run(job, where, Path(folder))]
-                result[job][f"{name} warm"] = [_run(job, where, Path(folder)) for _ in range(warm_repeats)]
+                for state in ("cold", "warm"):
+                    result[f"{name} {mode}, {state}"] = _run(job, mode, where, Path(folder))
     return result
 
 
-def _run(job: str, device: str, caches: Path) -> float:
+def _run(job: str, mode: str, device: str, caches: Path) -> Times:
     environment = os.environ | {
         "OUTBOARD_CACHE_DIR": str(caches / "outboard"),
         "POCL_CACHE_DIR": str(caches / "pocl"),
@@ -39,26 +52,48 @@ def _run(job: str, device: str, caches: Path) -> float:
     }
     for folder in ("outboard", "pocl", "inductor"):
         (caches / folder).mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "benchmarks.startup", job, device]
-    start = time.perf_counter()
-    subprocess.run(command, env=environment, check=True, timeout=600)
-    return time.perf_counter() - start
+    command = [sys.executable, "-m", "benchmarks.startup", job, mode, device, repr(time.time())]
+    what = f"{job}, {mode} on {device}"
+    try:
+        process = subprocess.run(command, env=environment, timeout=TIMEOUT, capture_output=True, text=True)
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeError(f"{what}: not done after {TIMEOUT} s") from error
+    if process.returncode != 0:
+        raise RuntimeError(f"{what}: exit code {process.returncode}\n{process.stderr}")
+    times: Times = json.loads(process.stdout.splitlines()[-1])
+    return times
 
 
-def main(job: str, device: str) -> None:
-    """Computes one result and reads it."""
+def main(job: str, mode: str, device: str, start: str) -> None:
+    """Computes one result and reads it, then does so again; prints the times as JSON."""
+    call = _prepare(job, mode == COMPILED, device)
+    before = time.perf_counter()
+    call()
+    first = time.perf_counter() - before
+    process = time.time() - float(start)
+    steady = []
+    for _ in range(3):
+        before = time.perf_counter()
+        call()
+        steady.append(time.perf_counter() - before)
+    print(json.dumps({"process": process, "first": first, "steady": statistics.median(steady)}))
+
+
+def _prepare(job: str, compiled: bool, device: str) -> Callable[[], object]:
     import torch
 
-    if job == "add":
-        (torch.ones(16, device=device) + 1).sum().item()
-        return
-    from examples.models import resnet50
-
     torch.manual_seed(0)
-    model = resnet50().eval().to(device)
-    call = torch.compile(model) if job == "resnet-compiled" else model
-    with torch.no_grad():
-        call(torch.randn(4, 3, 224, 224).to(device)).sum().item()
+    where = torch.device(device)
+    if job == ADD:
+        return lambda: (torch.ones(16, device=where) + 1).sum().item()
+    from benchmarks.models import adamw, bert, resnet
+    from examples.variant import Variant
+
+    if job == RESNET:
+        variant = Variant(*resnet(4), where, compiled)
+        return lambda: variant.forward().sum().item()
+    variant = Variant(*bert(4, 128), where, compiled, make_optimizer=adamw)
+    return lambda: variant.step().item()
 
 
 if __name__ == "__main__":

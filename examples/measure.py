@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -47,17 +47,26 @@ def synchronize(device: torch.device) -> None:
         torch.accelerator.synchronize(device)
 
 
-def interleave(calls: dict[str, Callable[[], object]], repeats: int, warm_up: int = 1) -> dict[str, Timing]:
+def interleave(
+    calls: Mapping[str, Callable[[], object]],
+    repeats: int,
+    warm_up: int = 1,
+    before: Mapping[str, Callable[[], object]] | None = None,
+) -> dict[str, Timing]:
     """Times each call ``repeats`` times, taking turns, so that a change of the machine's speed hits all alike.
 
-    Each call must wait for its own results (see ``synchronize``).
+    Each call must wait for its own results (see ``synchronize``). ``before`` has what to do, untimed, before each timed
+    call of a name.
     """
+    before = before or {}
     for call in calls.values():
         for _ in range(warm_up):
             call()
     timings = {name: Timing() for name in calls}
     for _ in range(repeats):
         for name, call in calls.items():
+            if name in before:
+                before[name]()
             start = time.perf_counter()
             call()
             timings[name].seconds.append(time.perf_counter() - start)

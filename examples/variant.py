@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,14 @@ GRADIENT_ERROR_FACTOR = 3.0
 #: Takes the name of a value, the value, and the largest value allowed.
 Check = Callable[[str, float, float], None]
 
+#: Makes the optimizer of a model's parameters.
+MakeOptimizer = Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]
+
+
+def sgd(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+    """Plain gradient descent with a small step."""
+    return torch.optim.SGD(parameters, lr=1e-3)
+
 
 class Variant:
     """One way to run a model: a device, eager or compiled, with weights of its own.
@@ -40,13 +48,14 @@ class Variant:
         device: torch.device = CPU,
         compiled: bool = False,
         dtype: torch.dtype = torch.float32,
+        make_optimizer: MakeOptimizer = sgd,
     ) -> None:
         self.device = device
         self.model = copy.deepcopy(model).to(device, dtype)
         self.inputs = inputs.to(device, dtype) if inputs.is_floating_point() else inputs.to(device)
         self.labels = labels.to(device)
         self.call: Callable[[Tensor], Tensor] = torch.compile(self.model) if compiled else self.model
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
+        self.optimizer = make_optimizer(self.model.parameters())
 
     def forward(self) -> Tensor:
         """Logits in inference mode; waits for them."""

@@ -6,11 +6,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from outboard.cli import devices, doctor
+from outboard.cli import bench, devices, doctor
 
 __all__ = ["main"]
 
-_COMMANDS = {"devices": devices, "doctor": doctor}
+_COMMANDS = {"bench": bench, "devices": devices, "doctor": doctor}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
