@@ -70,6 +70,7 @@ def test_launch_failure(faults: dict[str, str]) -> None:
         + """
 x = torch.ones(1000, device=device)
 y = x + 1
+torch.accelerator.synchronize()
 fail("launch", 1, 7)
 assert "injected" in raises(RuntimeError, lambda: (x + 1).cpu())  # launches are handed to the driver later
 torch.testing.assert_close((x + 1).cpu(), y.cpu())
@@ -85,6 +86,7 @@ def test_launch_failure_is_found_where_it_happens(faults: dict[str, str]) -> Non
         + """
 x = torch.ones(1000, device=device)
 y = x + 1
+torch.accelerator.synchronize()
 fail("launch", 1, 7)
 assert "injected" in raises(RuntimeError, lambda: x + 1)
 works()
