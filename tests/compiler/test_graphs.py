@@ -86,3 +86,21 @@ def test_a_second_process_compiles_nothing(device: str, tmp_path: Path) -> None:
     ]
     assert runs[0].stdout.split() == ["12.0", "1"]
     assert runs[1].stdout.split() == ["12.0", "0"]
+
+
+def test_optimizer_with_step_counts_on_the_cpu(device: str) -> None:
+    torch.manual_seed(0)
+    start = [torch.randn(8, 8) for _ in range(2)]
+    gradients = [torch.randn(8, 8) for _ in range(2)]
+
+    def train(where: str, compiled: bool) -> list[torch.Tensor]:
+        parameters = [tensor.to(where).requires_grad_() for tensor in start]
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient.to(where)
+        step = torch.optim.Adam(parameters, lr=1e-2, foreach=True).step
+        step = torch.compile(step) if compiled else step
+        for _ in range(3):
+            step()
+        return [parameter.detach().cpu() for parameter in parameters]
+
+    torch.testing.assert_close(train(device, True), train("cpu", False))

@@ -77,7 +77,8 @@ class GraphWrapper(PlanWrapper):
     def write_python_launch(self, code: Any, line: LaunchLine) -> None:
         """Writes ``launcher.run([...])``, and defines the launcher before the module's ``call``."""
         kernel = line.kernel
-        names = [*kernel.buffers, *map(str, kernel.sizes), *map(str, kernel.floats)]
+        buffers = [_on_device(name) for name in kernel.buffers]
+        names = [*buffers, *map(str, kernel.sizes), *map(str, kernel.floats)]
         code.writeline(f"{self._launcher(line)}.run([{', '.join(names)}])")
 
     def _launcher(self, line: LaunchLine) -> str:
@@ -93,6 +94,15 @@ class GraphWrapper(PlanWrapper):
                 self.header.writeline("from outboard.compiler import runtime")
             self.header.writeline(f"{name} = runtime.load({pack(plan)!r}, {device})")
         return self._launchers[key]
+
+
+def _on_device(name: str) -> str:
+    """A kernel's buffer in Python: a number on the CPU (an optimizer's step count) goes to the device."""
+    buffer = V.graph.try_get_buffer(name)
+    where = None if buffer is None else buffer.get_device()
+    if where is None or where.type != "cpu":
+        return name
+    return f"{name}.to({torch._C._get_privateuse1_backend_name()!r}, non_blocking=True)"
 
 
 def _launch_plan(line: LaunchLine, dtypes: tuple[torch.dtype, ...], target: Target) -> p.Plan:
