@@ -6,7 +6,10 @@
 #include <ATen/ops/empty_strided.h>
 #include <torch/csrc/Exceptions.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <cstring>
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
@@ -23,16 +26,20 @@ namespace {
 
 constexpr auto kOurs = c10::DeviceType::PrivateUse1;
 
-/// Everything known about one signature. Grows, never shrinks, so that readers need the lock only to look.
+using Variants = std::vector<std::shared_ptr<const Executable>>;
+
+/// Everything known about one signature. Read without a lock, changed under the state's.
 struct Entry {
-  bool bake = false;                                        ///< look again with scalar values in the signature
-  bool host = false;                                        ///< no plan exists: CPU fallback
-  std::vector<std::shared_ptr<const Executable>> variants;  ///< told apart by their guards
+  std::atomic<bool> bake = false;  ///< look again with scalar values in the signature
+  std::atomic<bool> host = false;  ///< no plan exists: CPU fallback
+  /// Plans, told apart by their guards. Each change makes a new list; the old ones, which somebody may be reading,
+  /// stay.
+  std::atomic<const Variants*> variants = nullptr;
 };
 
 struct State {
   std::shared_mutex mutex;
-  std::unordered_map<std::string, Entry> entries;
+  std::unordered_map<std::string, Entry> entries;  ///< never shrinks: pointers to entries stay good
   std::unique_ptr<Compiler> compiler;
   std::atomic<int64_t> hits{0}, misses{0};
 };
@@ -42,32 +49,94 @@ State& state() {
   return *instance;
 }
 
-struct Match {
-  enum Kind { kUnknown, kNoVariant, kBake, kHost, kFound } kind = kUnknown;
-  std::shared_ptr<const Executable> executable;
+/// What one thread looked up last: finds the entry of a repeated call without a lock or an allocation.
+struct Recent {
+  const Operator* op = nullptr;
+  c10::DeviceIndex device = -1;
+  std::string bytes;
+  Entry* entry = nullptr;
+
+  bool is(const Operator& other, c10::DeviceIndex index, const CallSignature& signature) const {
+    return op == &other && device == index && bytes.size() == signature.bytes.size() &&
+           std::memcmp(bytes.data(), signature.bytes.data(), bytes.size()) == 0;
+  }
 };
 
-Match find(const std::string& key, const CallSignature& signature, std::vector<Scalar>& symbols) {
-  State& all = state();
-  std::shared_lock lock(all.mutex);
-  const auto found = all.entries.find(key);
-  if (found == all.entries.end()) return {Match::kUnknown, nullptr};
-  const Entry& entry = found->second;
-  if (entry.bake) return {Match::kBake, nullptr};
-  if (entry.host) return {Match::kHost, nullptr};
-  for (const auto& executable : entry.variants) {
-    if (bind_symbols(executable->plan(), signature.inputs.data(), symbols)) return {Match::kFound, executable};
+constexpr size_t kRecent = 1024;
+thread_local std::array<Recent, kRecent> recent_entries;
+
+/// FNV-1a over eight bytes at a time.
+size_t hash_of(const Operator& op, c10::DeviceIndex device, const CallSignature& signature) {
+  constexpr uint64_t kPrime = 0x100000001b3;
+  uint64_t hash = (reinterpret_cast<uintptr_t>(&op) + static_cast<uint64_t>(device)) * kPrime;
+  const char* bytes = signature.bytes.data();
+  size_t left = signature.bytes.size();
+  for (; left > 0;) {
+    const size_t step = std::min<size_t>(left, sizeof(uint64_t));
+    uint64_t word = 0;
+    std::memcpy(&word, bytes, step);
+    hash = (hash ^ word) * kPrime;
+    hash ^= hash >> 29;
+    bytes += step;
+    left -= step;
   }
-  return {Match::kNoVariant, nullptr};
+  return hash;
 }
 
-std::shared_ptr<const Executable> add_plan(const std::string& key, const std::string& bytes, c10::DeviceIndex device) {
+/// The entry of a signature, made if it is new.
+Entry& entry_of(const Operator& op, c10::DeviceIndex device, const CallSignature& signature) {
+  Recent& recent = recent_entries[hash_of(op, device, signature) % kRecent];
+  if (recent.is(op, device, signature)) return *recent.entry;
+  std::string key(1, static_cast<char>(device));
+  key += op.name;
+  key.append(signature.bytes.begin(), signature.bytes.end());
+  Entry* entry = nullptr;
+  {
+    std::unique_lock lock(state().mutex);
+    entry = &state().entries[key];
+  }
+  recent.op = &op;
+  recent.device = device;
+  recent.bytes.assign(signature.bytes.begin(), signature.bytes.end());
+  recent.entry = entry;
+  return *entry;
+}
+
+/// The first plan of an entry that accepts the call, or nullptr; its symbols are bound.
+const Executable* find(const Entry& entry, const CallSignature& signature, std::vector<Scalar>& symbols) {
+  const Variants* variants = entry.variants.load(std::memory_order_acquire);
+  if (variants == nullptr) return nullptr;
+  for (const auto& executable : *variants) {
+    if (bind_symbols(executable->plan(), signature.inputs.data(), symbols)) return executable.get();
+  }
+  return nullptr;
+}
+
+const Executable& add_plan(Entry& entry, const std::string& bytes, c10::DeviceIndex device) {
   auto executable =
       std::make_shared<Executable>(Plan::parse(bytes.data(), bytes.size()), Runtime::get().device(device));
   std::unique_lock lock(state().mutex);
-  state().entries[key].variants.push_back(executable);
-  return executable;
+  const Variants* known = entry.variants.load(std::memory_order_relaxed);
+  auto* grown = known == nullptr ? new Variants : new Variants(*known);
+  grown->push_back(executable);
+  entry.variants.store(grown, std::memory_order_release);
+  return *executable;
 }
+
+/// Lends a call the thread's vector for symbols, so that it need not allocate one. A call inside a call gets a new one.
+class LentSymbols {
+ public:
+  LentSymbols() : symbols_(std::move(spare_)) {}
+  ~LentSymbols() { spare_ = std::move(symbols_); }
+  LentSymbols(const LentSymbols&) = delete;
+  LentSymbols& operator=(const LentSymbols&) = delete;
+  std::vector<Scalar>& operator*() { return symbols_; }
+
+ private:
+  static thread_local std::vector<Scalar> spare_;
+  std::vector<Scalar> symbols_;
+};
+thread_local std::vector<Scalar> LentSymbols::spare_;
 
 /// One eager call from arguments on the stack to results on the stack.
 class EagerCall {
@@ -90,34 +159,28 @@ class EagerCall {
   /// Finds or makes the plan. False: the call has none and belongs on the CPU.
   bool select() {
     if (!sign(false)) return false;
-    Match match = find(key_, signature_, symbols_);
-    if (match.kind == Match::kBake) {
-      if (!sign(true)) return false;
-      match = find(key_, signature_, symbols_);
-    }
-    if (match.kind == Match::kFound) {
-      state().hits.fetch_add(1, std::memory_order_relaxed);
-      executable_ = std::move(match.executable);
-      return true;
-    }
-    return match.kind == Match::kHost ? false : compile(match.kind == Match::kUnknown);
+    if (entry_->bake.load(std::memory_order_acquire) && !sign(true)) return false;
+    if (entry_->host.load(std::memory_order_acquire)) return false;
+    executable_ = find(*entry_, signature_, *symbols_);
+    if (executable_ == nullptr) return compile();
+    state().hits.fetch_add(1, std::memory_order_relaxed);
+    return true;
   }
 
   bool sign(bool bake) {
     bake_ = bake;
-    signature_ = CallSignature();
+    if (!signature_.bytes.empty()) signature_ = CallSignature();
     if (!make_signature(op_, arguments(), bake, signature_)) return false;
-    key_.assign(1, static_cast<char>(device_));
-    key_ += signature_.bytes;
+    entry_ = &entry_of(op_, device_, signature_);
     return true;
   }
 
   /// The slow path: the disk, then the compiler.
-  bool compile(bool unknown) {
+  bool compile() {
     if (op_.out_variant && resize_outputs()) return select();
     state().misses.fetch_add(1, std::memory_order_relaxed);
     TORCH_CHECK(state().compiler != nullptr, "Outboard's compiler is not installed: import outboard first");
-    if (unknown) {
+    if (entry_->variants.load(std::memory_order_acquire) == nullptr) {
       const Loaded loaded = load();
       if (loaded == Loaded::kPlan) return true;
       if (loaded == Loaded::kBake) return select();
@@ -127,13 +190,10 @@ class EagerCall {
       rehearse_on_cpu(op_, arguments());
       return adopt(compiled.plan);
     }
-    std::unique_lock lock(state().mutex);
-    Entry& entry = state().entries[key_];
-    entry.host = compiled.verdict == Compiled::kHost;
-    entry.bake = compiled.verdict == Compiled::kBake;
-    TORCH_INTERNAL_ASSERT(!(bake_ && entry.bake), "the compiler asked twice for the scalar values of ", op_.name);
-    lock.unlock();
-    return entry.bake ? select() : false;
+    const bool bake = compiled.verdict == Compiled::kBake;
+    TORCH_INTERNAL_ASSERT(!(bake_ && bake), "the compiler asked twice for the scalar values of ", op_.name);
+    (bake ? entry_->bake : entry_->host).store(true, std::memory_order_release);
+    return bake ? select() : false;
   }
 
   /// What tracing refuses, the CPU's kernel refuses in PyTorch's own words, if it does.
@@ -152,30 +212,31 @@ class EagerCall {
   Loaded load() {
     const auto [bake, plans] = state().compiler->load(disk_key());
     if (bake && !bake_) {
-      std::unique_lock lock(state().mutex);
-      state().entries[key_].bake = true;
+      entry_->bake.store(true, std::memory_order_release);
       return Loaded::kBake;
     }
     bool found = false;
     for (const std::string& bytes : plans) {
-      const auto executable = translate_errors([&] { return add_plan(key_, bytes, device_); });
-      if (found || !bind_symbols(executable->plan(), signature_.inputs.data(), symbols_)) continue;
-      executable_ = executable;
+      const Executable& executable =
+          translate_errors([&]() -> const Executable& { return add_plan(*entry_, bytes, device_); });
+      if (found || !bind_symbols(executable.plan(), signature_.inputs.data(), *symbols_)) continue;
+      executable_ = &executable;
       found = true;
     }
     return found ? Loaded::kPlan : Loaded::kNothing;
   }
 
   bool adopt(const std::string& bytes) {
-    executable_ = translate_errors([&] { return add_plan(key_, bytes, device_); });
-    TORCH_INTERNAL_ASSERT(bind_symbols(executable_->plan(), signature_.inputs.data(), symbols_),
+    executable_ = translate_errors([&] { return &add_plan(*entry_, bytes, device_); });
+    TORCH_INTERNAL_ASSERT(bind_symbols(executable_->plan(), signature_.inputs.data(), *symbols_),
                           "the plan made for this call of ", op_.name, " does not accept it");
     return true;
   }
 
   /// The signature as other processes know it: the device by what invalidates its programs, not by its number.
   std::string disk_key() const {
-    return std::string(Runtime::get().device(device_).properties().cache_key) + '\0' + signature_.bytes;
+    std::string key = std::string(Runtime::get().device(device_).properties().cache_key) + '\0' + op_.name;
+    return key.append(signature_.bytes.begin(), signature_.bytes.end());
   }
 
   // ---- memory overlap ----
@@ -245,12 +306,12 @@ class EagerCall {
                                next_seeds(signature_.generator, device_, seeds, count);
                              }};
     std::vector<Result> results =
-        translate_errors([&] { return executable_->run(signature_.inputs.data(), symbols_, context); });
+        translate_errors([&] { return executable_->run(signature_.inputs.data(), *symbols_, context); });
     return_results(results);
   }
 
   void return_results(const std::vector<Result>& results) {
-    torch::jit::Stack returned;
+    c10::SmallVector<c10::IValue, 4> returned;
     const size_t returns = op_.aliased_argument.size();
     size_t next = 0;
     for (size_t k = 0; k < returns; ++k) {
@@ -268,7 +329,7 @@ class EagerCall {
       while (results.size() - next > returns - 1 - k) list.push_back(fresh(results[next++]).toTensor());
       returned.push_back(list);
     }
-    stack_->resize(first_);
+    torch::jit::drop(*stack_, op_.roles.size());
     for (c10::IValue& value : returned) stack_->push_back(std::move(value));
   }
 
@@ -286,10 +347,10 @@ class EagerCall {
   CurrentOperator scope_;
   c10::DeviceIndex device_ = -1;
   bool bake_ = false;
-  std::string key_;
   CallSignature signature_;
-  std::vector<Scalar> symbols_;
-  std::shared_ptr<const Executable> executable_;
+  Entry* entry_ = nullptr;
+  LentSymbols symbols_;
+  const Executable* executable_ = nullptr;
 };
 
 }  // namespace
@@ -300,7 +361,10 @@ EagerStatistics eager_statistics() {
   State& all = state();
   std::shared_lock lock(all.mutex);
   EagerStatistics statistics{all.hits.load(), all.misses.load(), 0};
-  for (const auto& [key, entry] : all.entries) statistics.plans += static_cast<int64_t>(entry.variants.size());
+  for (const auto& [key, entry] : all.entries) {
+    const Variants* variants = entry.variants.load(std::memory_order_acquire);
+    if (variants != nullptr) statistics.plans += static_cast<int64_t>(variants->size());
+  }
   return statistics;
 }
 

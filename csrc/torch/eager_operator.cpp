@@ -85,10 +85,7 @@ Registry& registry() {
   return *instance;
 }
 
-}  // namespace
-
-const Operator& operator_of(const c10::OperatorHandle& handle) {
-  const c10::FunctionSchema* key = &handle.schema();
+const Operator& registered(const c10::FunctionSchema* key, const c10::OperatorHandle& handle) {
   Registry& all = registry();
   {
     std::shared_lock lock(all.mutex);
@@ -100,6 +97,22 @@ const Operator& operator_of(const c10::OperatorHandle& handle) {
   return *all.records.emplace(key, std::move(record)).first->second;
 }
 
+/// What this thread looked up last, by schema: every call needs its record.
+struct Recent {
+  const c10::FunctionSchema* schema = nullptr;
+  const Operator* op = nullptr;
+};
+constexpr size_t kRecent = 256;
+thread_local std::array<Recent, kRecent> recent_operators;
+
+}  // namespace
+
+const Operator& operator_of(const c10::OperatorHandle& handle) {
+  const c10::FunctionSchema* key = &handle.schema();
+  Recent& recent = recent_operators[(reinterpret_cast<uintptr_t>(key) >> 6) % kRecent];
+  if (recent.schema != key) recent = {key, &registered(key, handle)};
+  return *recent.op;
+}
 const Operator& find_operator(const char* name, const char* overload) {
   return operator_of(c10::Dispatcher::singleton().findSchemaOrThrow(name, overload));
 }

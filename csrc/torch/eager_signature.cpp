@@ -20,7 +20,6 @@ class Writer {
   Writer(const Operator& op, bool bake, CallSignature& out) : op_(op), bake_(bake), out_(out) {}
 
   bool write(c10::ArrayRef<c10::IValue> arguments) {
-    out_.bytes += op_.name;
     tag(bake_ ? 'B' : 'R');
     for (size_t i = 0; i < arguments.size(); ++i) {
       if (!argument(op_.roles[i], op_.written[i], arguments[i])) return false;
@@ -33,7 +32,8 @@ class Writer {
 
   template <typename T>
   void raw(const T& value) {
-    out_.bytes.append(reinterpret_cast<const char*>(&value), sizeof(T));
+    const char* begin = reinterpret_cast<const char*>(&value);
+    out_.bytes.append(begin, begin + sizeof(T));
   }
 
   bool argument(ArgumentRole role, bool written, const c10::IValue& value) {
@@ -158,14 +158,20 @@ class Writer {
     return true;
   }
 
+  bool text(const std::string& value) {
+    tag('S');
+    raw(static_cast<uint32_t>(value.size()));
+    out_.bytes.append(value.begin(), value.end());
+    return true;
+  }
+
   bool baked(const c10::IValue& value) {
     if (value.isNone()) return none();
     if (value.isBool()) return baked_bool(value.toBool());
     if (value.isInt()) return tag('I'), raw(value.toInt()), true;
     if (value.isDouble()) return tag('D'), raw(value.toDouble()), true;
     if (value.isDevice()) return tag('v'), raw(static_cast<int8_t>(value.toDevice().type())), true;
-    if (value.isString())
-      return tag('S'), raw(static_cast<uint32_t>(value.toStringRef().size())), out_.bytes += value.toStringRef(), true;
+    if (value.isString()) return text(value.toStringRef());
     if (!value.isList()) return false;
     const auto list = value.toListRef();
     tag('l');

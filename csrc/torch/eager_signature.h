@@ -14,10 +14,10 @@
 
 namespace outboard::aten {
 
-/// One call, taken apart: the bytes that select a plan, and the plan's inputs in schema order (tensors, then what
-/// the roles make of scalars). Tensors are borrowed from the stack.
+/// One call, taken apart: the bytes that, with the operator, select a plan, and the plan's inputs in schema order
+/// (tensors, then what the roles make of scalars). Tensors are borrowed from the stack.
 struct CallSignature {
-  std::string bytes;
+  c10::SmallVector<char, 128> bytes;
   c10::SmallVector<Input, 8> inputs;
   c10::SmallVector<const at::Tensor*, 8> tensors;  ///< per input: the tensor, or nullptr for a scalar
   c10::SmallVector<bool, 8> written;               ///< per input
