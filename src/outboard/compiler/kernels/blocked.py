@@ -36,7 +36,7 @@ __attribute__((reqd_work_group_size(1, 1, 1)))
 OB_KERNEL void multiply(const long batches, const long m_count, const long n_count, const long k_count,
                         const long m_groups A_PARAMETER PARAMETERS) {
   OB_LOCAL ACC block[K_BLOCK * NR] __attribute__((aligned(sizeof(VECTOR))));
-  OB_LOCAL ACC tile[(GROUP_ROWS + LARGE_ROWS) * NR] __attribute__((aligned(sizeof(VECTOR))));
+  OB_LOCAL ACC tile[(GROUP_ROWS + ROWS) * NR] __attribute__((aligned(sizeof(VECTOR))));
   const long n_panels = (n_count + NR - 1) / NR;
   const long group_rows = (m_count + m_groups - 1) / m_groups;
   B_SETUP
@@ -51,37 +51,26 @@ OB_KERNEL void multiply(const long batches, const long m_count, const long n_cou
       const int depth = k_count - k0 < K_BLOCK ? (int)(k_count - k0) : K_BLOCK;
       const int first = k0 == 0, last = k0 + K_BLOCK >= k_count;
       B_FILL(b, n0, count, k0, depth)
-      for (long m = m_from; m < m_to;) {
-        const int rows_left = (int)(m_to - m);
+      for (long m = m_from; m < m_to; m += ROWS) {
+        const int rows = m_to - m < ROWS ? (int)(m_to - m) : ROWS;
         OB_GLOBAL const ACC* a_from = A_START(b, m) + k0 * A_STEP;
         OB_LOCAL ACC* sums = tile + (m - m_from) * NR;
-        /* Two small steps instead of a large one of which more than half would be beyond the edge. */
-        const int over = rows_left % LARGE_ROWS;
-        const int small = rows_left <= SMALL_ROWS || (over != 0 && over <= 2 * SMALL_ROWS - LARGE_ROWS);
-@STEPS@
-        m += small ? SMALL_ROWS : LARGE_ROWS;
+@START@
+        if (!first) {
+@RESUME@
+        }
+        for (int k = 0; k < depth; ++k) {
+@STEP@
+        }
+        if (!last) {
+@SUSPEND@
+        } else {
+@STORE@
+        }
       }
     }
   }
 }
-"""
-
-_STEP = r"""
-        if (@CONDITION@) {
-          const int rows = rows_left < @ROWS@ ? rows_left : @ROWS@;
-@START@
-          if (!first) {
-@RESUME@
-          }
-          for (int k = 0; k < depth; ++k) {
-@MULTIPLY@
-          }
-          if (!last) {
-@SUSPEND@
-          } else {
-@STORE@
-          }
-        }
 """
 
 _STORE = r"""
@@ -100,26 +89,24 @@ _STORE = r"""
 
 @dataclasses.dataclass(frozen=True)
 class Blocking:
-    """Shape of the micro-kernel: ``large`` or ``small`` rows by ``vectors`` vectors of ``lanes`` elements."""
+    """Shape of the micro-kernel, ``rows`` by ``vectors`` vectors of ``lanes``, and the most rows of a piece of work."""
 
     accumulate: str
     lanes: int
-    large: int
-    small: int
+    rows: int
     vectors: int
     group_rows: int
 
     @staticmethod
     def for_target(target: Target, accumulate: str) -> Blocking:
-        """What fits the vector registers: 32 of 64 bytes, else 16 of 32."""
+        """What fits the vector registers: 32 of 64 bytes, else 16 of 32. More rows than 8 would need fewer loads, but
+        fewer matrices are a multiple of them, and compilers take longer."""
         wide = target.vector_width >= 16
         size = 8 if accumulate in ("double", "long") else 4
         lanes = (64 if wide else 32) // size
-        columns = 2 * lanes * size
-        fitting = (target.local_memory - K_BLOCK * columns) // columns - 16
-        return Blocking(
-            accumulate, lanes, 12 if wide else 6, 8 if wide else 4, 2, max(24, min(MOST_ROWS, fitting // 12 * 12))
-        )
+        rows, columns = 8 if wide else 6, 2 * lanes * size
+        fitting = (target.local_memory - K_BLOCK * columns) // columns - rows
+        return Blocking(accumulate, lanes, rows, 2, max(4 * rows, min(MOST_ROWS, fitting // rows * rows)))
 
     @property
     def columns(self) -> int:
@@ -134,64 +121,62 @@ class Blocking:
             "VECTOR": f"{self.accumulate}{self.lanes}",
             "LANE_MASK": f"{'long' if self.accumulate in ('double', 'long') else 'int'}{self.lanes}",
             "LANE_NUMBERS": ", ".join(map(str, range(self.lanes))),
-            "LARGE_ROWS": self.large,
-            "SMALL_ROWS": self.small,
+            "ROWS": self.rows,
             "K_BLOCK": K_BLOCK,
             "GROUP_ROWS": self.group_rows,
         }
 
     def text(self) -> str:
         """The kernel, unrolled by name: arrays of vectors would live in memory."""
-        contiguous = "".join(
-            f"    const int contiguous{v} = C_VECTORS(b, n0 + {v} * LANES, count - {v} * LANES);\n"
-            for v in range(self.vectors)
-        )
-        steps = "".join(self._step(rows, vectors) for rows in (self.large, self.small) for vectors in (2, 1))
-        return (
-            VECTORS
-            + _OPTIONS
-            + self._transpose()
-            + _MULTIPLY.replace("@CONTIGUOUS@\n", contiguous).replace("@STEPS@\n", steps)
-        )
-
-    def _step(self, rows: int, vectors: int) -> str:
-        cells = [(r, v) for r in range(rows) for v in range(vectors)]
-        vector = f"{self.accumulate}{self.lanes}"
-        start = "".join(f"          VECTOR c{r}_{v} = (VECTOR)(0);\n" for r, v in cells)
-        for r in range(rows):
-            row = f"({r} < rows ? {r} : rows - 1)" if r else "0"
-            start += f"          OB_GLOBAL const ACC* a{r} = a_from + {row} * A_ROW;\n"
-        resume = "".join(f"            c{r}_{v} = LOCAL_VECTOR(sums + {r} * NR + {v} * LANES);\n" for r, v in cells)
-        suspend = "".join(f"            LOCAL_VECTOR(sums + {r} * NR + {v} * LANES) = c{r}_{v};\n" for r, v in cells)
-        floating = self.accumulate in ("float", "double")
-        multiply = "".join(
-            f"            const VECTOR b{v} = LOCAL_VECTOR(block + k * NR + {v} * LANES);\n" for v in range(vectors)
-        )
-        for r in range(rows):
-            multiply += f"            const VECTOR v{r} = ({vector})(a{r}[k * A_STEP]);\n"
-            for v in range(vectors):
-                product = f"fma(v{r}, b{v}, c{r}_{v})" if floating else f"v{r} * b{v} + c{r}_{v}"
-                multiply += f"            c{r}_{v} = {product};\n"
-        store = "".join(self._store(rows, v) for v in range(vectors))
-        chosen = "small" if rows == self.small else "!small"
-        width = "count > LANES" if vectors == 2 else "count <= LANES"
-        text = _STEP.replace("@CONDITION@", f"{chosen} && {width}").replace("@ROWS@", str(rows))
-        for name, part in (
-            ("START", start),
-            ("RESUME", resume),
-            ("MULTIPLY", multiply),
-            ("SUSPEND", suspend),
-            ("STORE", store),
-        ):
+        text = VECTORS + _OPTIONS + self._transpose() + _MULTIPLY
+        parts = {"CONTIGUOUS": self._contiguous(), "START": self._start(), "STEP": self._step()}
+        parts |= {"RESUME": self._resume(), "SUSPEND": self._suspend()}
+        parts["STORE"] = "".join(self._store(v) for v in range(self.vectors))
+        for name, part in parts.items():
             text = text.replace(f"@{name}@\n", part)
         return text
 
-    def _store(self, rows: int, v: int) -> str:
+    def _cells(self) -> Iterator[tuple[str, str]]:
+        """Each vector of the block of C, and where it waits between blocks of k."""
+        for r in range(self.rows):
+            for v in range(self.vectors):
+                yield f"c{r}_{v}", f"LOCAL_VECTOR(sums + {r} * NR + {v} * LANES)"
+
+    def _contiguous(self) -> str:
+        return "".join(
+            f"    const int contiguous{v} = C_VECTORS(b, n0 + {v} * LANES, count - {v} * LANES);\n"
+            for v in range(self.vectors)
+        )
+
+    def _start(self) -> str:
+        lines = [f"VECTOR {cell} = (VECTOR)(0);" for cell, _ in self._cells()]
+        for r in range(self.rows):
+            row = f"({r} < rows ? {r} : rows - 1)" if r else "0"
+            lines.append(f"OB_GLOBAL const ACC* a{r} = a_from + {row} * A_ROW;")
+        return "".join(f"        {line}\n" for line in lines)
+
+    def _resume(self) -> str:
+        return "".join(f"          {cell} = {place};\n" for cell, place in self._cells())
+
+    def _suspend(self) -> str:
+        return "".join(f"          {place} = {cell};\n" for cell, place in self._cells())
+
+    def _step(self) -> str:
+        lines = [f"const VECTOR b{v} = LOCAL_VECTOR(block + k * NR + {v} * LANES);" for v in range(self.vectors)]
+        form = "fma(v{0}, b{1}, c{0}_{1})" if self.accumulate in ("float", "double") else "v{0} * b{1} + c{0}_{1}"
+        for r in range(self.rows):
+            lines.append(f"const VECTOR v{r} = (VECTOR)(a{r}[k * A_STEP]);")
+            lines += [f"c{r}_{v} = {form.format(r, v)};" for v in range(self.vectors)]
+        return "".join(f"          {line}\n" for line in lines)
+
+    def _store(self, v: int) -> str:
         vectors = "".join(
             f"              if ({r} < rows) {{ C_STORE_VECTOR(b, m + {r}, n0 + {v} * LANES, c{r}_{v}); }}\n"
-            for r in range(rows)
+            for r in range(self.rows)
         )
-        spill = "".join(f"              LOCAL_VECTOR(sums + {r} * NR + {v} * LANES) = c{r}_{v};\n" for r in range(rows))
+        spill = "".join(
+            f"              LOCAL_VECTOR(sums + {r} * NR + {v} * LANES) = c{r}_{v};\n" for r in range(self.rows)
+        )
         return _STORE.replace("@V@", str(v)).replace("@VECTORS@\n", vectors).replace("@SPILL@\n", spill)
 
     def _transpose(self) -> str:
@@ -226,6 +211,8 @@ typedef VECTOR loose_vector_t __attribute__((aligned(sizeof(ACC))));
 #define VLOAD(p) (*(OB_GLOBAL const loose_vector_t*)(p))
 #define VSTORE(p, value) (*(OB_GLOBAL loose_vector_t*)(p) = (value))
 #define LOCAL_VECTOR(p) (*(OB_LOCAL VECTOR*)(p))
+/* For loops of few steps with large bodies: copies of the body would only cost compile time. */
+#define ROLLED __attribute__((opencl_unroll_hint(1)))
 """
 
 _OPTIONS = r"""
@@ -272,7 +259,7 @@ FILL_COLUMNS = r"""
 #define B_PREPARE(b, n0, count) OB_GLOBAL const ACC* b_columns = mat + (b) * B_S_B + (n0) * B_S_O;
 #define B_COLUMN(l) VLOAD(b_column + (l) * B_S_O + k)
 #define B_FILL(b, n0, count, k0, depth) \
-  for (int v = 0; v < NR; v += LANES) { \
+  ROLLED for (int v = 0; v < NR; v += LANES) { \
     OB_GLOBAL const ACC* b_column = b_columns + v * B_S_O + (k0); \
     int k = 0; \
     if ((count) >= v + LANES) { \

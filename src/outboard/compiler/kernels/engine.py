@@ -232,7 +232,7 @@ class Product:
         n_panels = common.ceil_div(self.n, shape.columns)
         # Enough pieces for all compute units, but rows enough in each to be worth the filling of B's blocks.
         wanted = common.ceil_div(4 * builder.target.compute_units, self.batches * n_panels)
-        most = common.ceil_div(self.m, 4 * shape.large)
+        most = common.ceil_div(self.m, 4 * shape.rows)
         m_groups = common.larger(common.ceil_div(self.m, shape.group_rows), common.smaller(wanted, most))
         pieces = self.batches * m_groups * n_panels
         arguments = [*self._counts(builder), builder.int64(m_groups), *arguments]

@@ -93,10 +93,12 @@ typedef struct { int image, d, h, w; } place_t;
   if (++(v).w == yw) { (v).w = 0; if (++(v).h == yh) { (v).h = 0; if (++(v).d == yd) { (v).d = 0; ++(v).image; } } }
 #define PLACE_AT(v) ((v).image * at_n + (v).d * at_d + (v).h * at_h + (v).w)
 
-/* The runs of neighbours among LANES offsets: lane and offset (less the lane) where each begins. */
+/* The runs of neighbours among LANES offsets: lane and offset (less the lane) where each begins. Missing runs begin
+   behind the last lane, at an offset that may be read. */
 #define MOST_RUNS 4
 #define FIND_RUNS(runs, run_lane, run_at, offsets) \
   runs = 0; \
+  for (int r = 0; r < MOST_RUNS; ++r) { run_lane[r] = LANES; run_at[r] = (offsets)[0]; } \
   for (int l = 0; l < LANES; ++l) { \
     if (l > 0 && (offsets)[l] == (offsets)[l - 1] + 1) continue; \
     if (runs < MOST_RUNS) { run_lane[runs] = l; run_at[runs] = (offsets)[l] - l; } \
@@ -129,7 +131,7 @@ _PLACES = r"""
       lane_to[i] = place.image * y_n + place.d * y_d + place.h * y_h + place.w * y_w; \
       if (i + 1 < (count)) { PLACE_STEP(place) } \
     } } \
-  for (int v = 0; v < NR / LANES; ++v) { \
+  ROLLED for (int v = 0; v < NR / LANES; ++v) { \
     FIND_RUNS(runs[v], run_lane[v], run_at[v], lane_at + v * LANES) \
     if ((count) < (v + 1) * LANES) runs[v] = MOST_RUNS + 1; \
     whole[v] = 1; \
@@ -148,15 +150,16 @@ _PLACES = r"""
       k_at[k] = channel_at + TAP(tap); \
       if (++tap == TAPS) { tap = 0; channel_at += at_c; } \
     } } \
-  for (int v = 0; v < NR / LANES; ++v) { \
-    switch (runs[v]) { \
-      case 1: FILL_RUNS(v, RUNS_1) break; \
-      case 2: FILL_RUNS(v, RUNS_2) break; \
-      case 3: FILL_RUNS(v, RUNS_3) break; \
-      case 4: FILL_RUNS(v, RUNS_4) break; \
-      default: \
-        for (int k = 0; k < fill_depth; ++k) \
-          for (int l = v * LANES; l < (v + 1) * LANES; ++l) block[k * NR + l] = from[k_at[k] + lane_at[l]]; \
+  ROLLED for (int v = 0; v < NR / LANES; ++v) { \
+    if (runs[v] == 1) { \
+      FILL_RUNS(v, RUNS_1) \
+    } else if (runs[v] == 2) { \
+      FILL_RUNS(v, RUNS_2) \
+    } else if (runs[v] <= MOST_RUNS) { \
+      FILL_RUNS(v, RUNS_4) \
+    } else { \
+      for (int k = 0; k < fill_depth; ++k) \
+        for (int l = v * LANES; l < (v + 1) * LANES; ++l) block[k * NR + l] = from[k_at[k] + lane_at[l]]; \
     } \
   } }
 #define C_TO(b, m) (((b) * y_channels + (m)) * y_c)
@@ -184,11 +187,9 @@ _TAPS = r"""
     lane_to[i] = channel * w_c + tap / (kh * kw) * w_d + tap / kw % kh * w_h + tap % kw * w_w; \
   }
 #define TAP_RUNS_1(l) RUNS_1(lanes[l], run_lane, run_at)
-#define TAP_RUNS_2(l) RUNS_2(lanes[l], run_lane, run_at)
-#define TAP_RUNS_3(l) RUNS_3(lanes[l], run_lane, run_at)
 #define TAP_RUNS_4(l) RUNS_4(lanes[l], run_lane, run_at)
 #define FILL_SQUARES(RUNS) \
-  for (int v = 0; v < NR; v += LANES) { \
+  ROLLED for (int v = 0; v < NR; v += LANES) { \
     OB_GLOBAL const ACC** lanes = lane_from + v; \
     TRANSPOSE(block + k * NR + v, RUNS) \
   }
@@ -202,14 +203,13 @@ _TAPS = r"""
     int runs, run_lane[MOST_RUNS]; \
     long run_at[MOST_RUNS]; \
     FIND_RUNS(runs, run_lane, run_at, k_at + k) \
-    switch (runs) { \
-      case 1: FILL_SQUARES(TAP_RUNS_1) break; \
-      case 2: FILL_SQUARES(TAP_RUNS_2) break; \
-      case 3: FILL_SQUARES(TAP_RUNS_3) break; \
-      case 4: FILL_SQUARES(TAP_RUNS_4) break; \
-      default: \
-        for (int j = k; j < k + LANES; ++j) \
-          for (int l = 0; l < NR; ++l) block[j * NR + l] = lane_from[l][k_at[j]]; \
+    if (runs == 1) { \
+      FILL_SQUARES(TAP_RUNS_1) \
+    } else if (runs <= MOST_RUNS) { \
+      FILL_SQUARES(TAP_RUNS_4) \
+    } else { \
+      for (int j = k; j < k + LANES; ++j) \
+        for (int l = 0; l < NR; ++l) block[j * NR + l] = lane_from[l][k_at[j]]; \
     } \
   } \
   for (; k < (depth); ++k) \
