@@ -30,7 +30,7 @@ def test_the_device_is_the_accelerator(device: str, device_module: ModuleType) -
 def test_memory_through_torch_accelerator(device: str) -> None:
     torch.accelerator.empty_cache()
     before = torch.accelerator.memory_allocated()
-    x = torch.zeros(1 << 20, device=device)
+    x = torch.ones(1 << 20, device=device)
     assert torch.accelerator.memory_allocated() >= before + x.nbytes
     assert torch.accelerator.max_memory_allocated() >= torch.accelerator.memory_allocated()
     assert torch.accelerator.memory_reserved() >= torch.accelerator.memory_allocated()
