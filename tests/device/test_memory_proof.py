@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -143,6 +144,7 @@ class Machine(RuleBasedStateMachine):
 
     @hypothesis.stateful.initialize()
     def start(self) -> None:
+        gc.collect()
         torch.accelerator.synchronize()
         self.module.empty_cache()
         self.before = self.module.memory_stats()
@@ -150,6 +152,8 @@ class Machine(RuleBasedStateMachine):
         _C.set_memory_limit(0, self.before["reserved.current"] + 6 * MIB)
 
     def teardown(self) -> None:
+        self.storages.clear()
+        self.names_to_values.clear()  # the bundle's tensors
         if hasattr(self, "limit"):
             _C.set_memory_limit(0, self.limit)
 
@@ -203,7 +207,7 @@ def test_a_training_step_survives_every_failure(run_python: RunPython, faults: d
                 loss = (model(inputs.to(device)) - targets.to(device)).square().mean()
                 loss.backward()
                 optimizer.step()
-            return [loss.cpu(), *(p.detach().cpu() for p in model.parameters())]
+            return [loss.detach().cpu(), *(p.detach().cpu() for p in model.parameters())]
 
         expected = step()
         equal = lambda values: all(torch.equal(a, b) for a, b in zip(values, expected, strict=True))
