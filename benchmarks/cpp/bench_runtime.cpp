@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 
 #include "plan_writer.h"
@@ -35,6 +36,11 @@ void bench_memory(Device& device) {
   for (const uint64_t bytes : {64u, 4096u, 1u << 20, 8u << 20}) {
     const std::string name = "allocate and free " + std::to_string(bytes) + " bytes";
     measure(name.c_str(), 10000, [&] { allocator.free(allocator.allocate(bytes, stream)); });
+    const std::string yardstick = "  malloc and free " + std::to_string(bytes) + " bytes";
+    measure(yardstick.c_str(), 10000, [&] {
+      void* volatile memory = std::malloc(bytes);  // volatile: or the compiler leaves the pair out
+      std::free(memory);
+    });
   }
   measure("Allocation: create, resolve, release", 10000, [&] {
     Allocation* allocation = Allocation::create(device, 4096);

@@ -22,6 +22,9 @@ constexpr uint64_t kSmallSegment = uint64_t{2} << 20;
 constexpr uint64_t kLargeRounding = uint64_t{2} << 20;
 constexpr uint64_t kHugeBlock = uint64_t{20} << 20;  // blocks of this size are not cut for much smaller requests
 
+constexpr uint64_t kUncollected = uint64_t{32} << 20;  // below this, returning memory is not worth waiting for
+constexpr uint64_t kToleratedPercent = 110;
+
 uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
 std::string mebibytes(uint64_t bytes) {
@@ -228,11 +231,19 @@ struct CachingAllocator::Impl {
     return round_up(size, kLargeRounding);
   }
 
+  /// Bytes that may be reserved before free segments which a request cannot use are returned: somewhat more than were
+  /// ever in use. Otherwise work of varying sizes would leave a segment of each behind.
+  uint64_t tolerated(uint64_t size) const {
+    const int64_t in_use = std::max(statistics.active.peak, statistics.active.current + static_cast<int64_t>(size));
+    return std::max(kUncollected, static_cast<uint64_t>(in_use) / 100 * kToleratedPercent);
+  }
+
   /// New memory from the driver, or nullptr if the limit or the device says no.
   Node* grow(uint64_t size, Stream& stream) {
     uint64_t segment = segment_for(size);
     const auto threshold = static_cast<uint64_t>(options.garbage_collection_threshold * static_cast<double>(limit));
     if (threshold > segment && reserved() + segment > threshold) release_until(threshold - segment);
+    if (reserved() + segment > tolerated(size)) release_until(tolerated(size) - std::min(tolerated(size), segment));
     if (reserved() + segment > limit) segment = size;  // the exact size may still fit
     if (reserved() + segment > limit) return nullptr;
     auto node = std::make_unique<Node>();

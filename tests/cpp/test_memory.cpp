@@ -238,7 +238,9 @@ TEST(another_stream_sees_what_is_filled_in) {
   for (int i = 0; i < 50; ++i) {
     const Holder x = make(kMiB);
     adopt(*x, static_cast<uint8_t>(i));
-    { Work(a).resolve(*x); }
+    {
+      Work(a).resolve(*x);
+    }
     CHECK_EQ(value_of(*x, b), i);
   }
 }

@@ -337,6 +337,27 @@ def test_reserved_memory_stays_flat(device: str, device_module: ModuleType) -> N
     assert device_module.memory_reserved() == reserved
 
 
+@pytest.mark.skipif("OUTBOARD_TEST_FULL" not in os.environ, reason="trains for half a minute: make test-full")
+def test_fragmentation_with_varying_sizes(run_python: RunPython) -> None:
+    run_python("""
+        import random, torch
+        import torch.nn.functional as F
+        from examples.models import GPT2, GPT2Config
+        device = torch._C._get_privateuse1_backend_name()
+        random.seed(0)
+        config = GPT2Config(vocabulary=2048, positions=128, width=256)
+        model = GPT2(config).to(device)
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(40):
+            tokens = torch.randint(config.vocabulary, (random.randint(2, 8), random.randint(16, 128))).to(device)
+            optimizer.zero_grad()
+            F.cross_entropy(model(tokens).flatten(0, -2), tokens.flatten()).backward()
+            optimizer.step()
+        stats = torch.get_device_module(device).memory_stats()
+        assert stats["reserved.peak"] <= 1.15 * stats["active.peak"], stats
+    """)
+
+
 @pytest.mark.parametrize("model", ["resnet50", "gpt2"])
 def test_training_in_a_part_of_the_memory(model: str) -> None:
     from examples.bigger_than_memory import compare

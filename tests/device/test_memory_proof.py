@@ -158,7 +158,8 @@ class Machine(RuleBasedStateMachine):
             _C.set_memory_limit(0, self.limit)
 
 
-def test_against_a_model(device: str) -> None:
+def test_against_a_model(device_module: ModuleType) -> None:
+    before = device_module.memory_stats()
     hypothesis.stateful.run_state_machine_as_test(
         Machine,
         settings=hypothesis.settings(
@@ -169,6 +170,9 @@ def test_against_a_model(device: str) -> None:
             suppress_health_check=list(hypothesis.HealthCheck),
         ),
     )
+    after = device_module.memory_stats()
+    for moved in ("materialized", "spills", "restores"):
+        assert after[f"lazy.{moved}.count"] > before[f"lazy.{moved}.count"], moved
 
 
 @pytest.fixture
