@@ -82,7 +82,7 @@ def test_a_memory_limit_is_kept(device: str, device_module: ModuleType) -> None:
     try:
         limit = int(0.01 * device_module.get_device_properties().total_memory)
         with pytest.raises(torch.OutOfMemoryError):
-            torch.zeros(limit + 1, dtype=torch.uint8, device=device).add_(1)
+            torch.zeros(limit + 1, dtype=torch.uint8, device=device).fill_(1)
     finally:
         device_module.set_per_process_memory_fraction(1.0)
     assert torch.zeros(3, device=device).cpu().sum() == 0
