@@ -11,10 +11,10 @@ CPP_FILES = $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'csrc/*.c' 'include/*.h
 PYTEST_ARGUMENTS ?=
 BENCH_ARGUMENTS ?=
 
-.PHONY: help setup demo demo-short test test-full test-cpp test-python lint format bench opinfo wheel clean distclean
+.PHONY: help setup demo demo-short test test-full test-cpp test-sanitize test-python lint format bench opinfo wheel clean distclean
 
 help:  ## Show this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:  ## Environment, PyTorch, OpenCL runtime, Outboard: made once, then reused
 	@$(SETUP) --groups demo
@@ -34,7 +34,8 @@ test:  ## Lint, C++ tests, the short demo (the second time from caches alone), P
 	@$(MAKE) --no-print-directory test-python
 
 test-full: test opinfo  ## Everything in test, every OpInfo, kernels for GPUs, the wheel in a clean environment
-	@OUTBOARD_TEST_FULL=1 $(PY) -m pytest -q tests/package tests/kernels/test_variants.py
+	@OUTBOARD_TEST_FULL=1 $(PY) -m pytest -q tests/package tests/kernels/test_variants.py tests/device/test_memory.py \
+	  tests/device/test_memory_proof.py
 
 test-cpp:  ## C++ tests of runtime and drivers, without PyTorch
 	@$(SETUP) --groups demo test lint --no-build
@@ -42,6 +43,16 @@ test-cpp:  ## C++ tests of runtime and drivers, without PyTorch
 	  -DOUTBOARD_TORCH=OFF -DOUTBOARD_CPP_TESTS=ON >build/cpp-configure.log || (cat build/cpp-configure.log; exit 1)
 	@$(VENV)/bin/cmake --build build/cpp -j $(JOBS)
 	@cd build/cpp && "$(abspath $(VENV))/bin/ctest" --output-on-failure --timeout 300
+
+test-sanitize:  ## C++ tests under AddressSanitizer and UBSan, and memory (on the simulator) under ThreadSanitizer
+	@$(SETUP) --groups demo test lint --no-build
+	@for kind in address,undefined thread; do \
+	  PATH="$(abspath $(VENV))/bin:$$PATH" cmake -S . -B build/$${kind%%,*} -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	    -DOUTBOARD_TORCH=OFF -DOUTBOARD_CPP_TESTS=ON -DCMAKE_CXX_FLAGS="-fsanitize=$$kind -fno-omit-frame-pointer" \
+	    >build/sanitize-configure.log && $(VENV)/bin/cmake --build build/$${kind%%,*} -j $(JOBS) || exit 1; \
+	done
+	@cd build/address && ASAN_OPTIONS=detect_leaks=0 "$(abspath $(VENV))/bin/ctest" --output-on-failure --timeout 300
+	@cd build/thread && OUTBOARD_TEST_STORM=10000 "$(abspath $(VENV))/bin/ctest" -R memory_sim --output-on-failure
 
 test-python:  ## Python tests only
 	@$(PY) -m pytest -q $(PYTEST_ARGUMENTS)

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 
 #include "plan_writer.h"
@@ -35,16 +36,21 @@ void bench_memory(Device& device) {
   for (const uint64_t bytes : {64u, 4096u, 1u << 20, 8u << 20}) {
     const std::string name = "allocate and free " + std::to_string(bytes) + " bytes";
     measure(name.c_str(), 10000, [&] { allocator.free(allocator.allocate(bytes, stream)); });
+    const std::string yardstick = "  malloc and free " + std::to_string(bytes) + " bytes";
+    measure(yardstick.c_str(), 10000, [&] {
+      void* volatile memory = std::malloc(bytes);  // volatile: or the compiler leaves the pair out
+      std::free(memory);
+    });
   }
   measure("Allocation: create, resolve, release", 10000, [&] {
     Allocation* allocation = Allocation::create(device, 4096);
-    allocation->resolve(stream);
+    Work(stream).resolve(*allocation);
     allocation->release();
   });
   Allocation* allocation = Allocation::create(device, 4096);
-  allocation->resolve(stream);
+  Work(stream).resolve(*allocation);
   const auto* inside = static_cast<const char*>(allocation->address()) + 100;
-  measure("Allocation: resolve", 50000, [&] { allocation->resolve(stream); });
+  measure("Allocation: resolve", 50000, [&] { Work(stream).resolve(*allocation); });
   measure("Allocation: find", 50000, [&] { Allocation::find(inside); });
   measure("current stream", 50000, [&] { Runtime::get().current_stream(device.index()); });
   allocation->release();
@@ -56,7 +62,7 @@ void bench_plan(Device& device) {
   const Executable executable(Plan::parse(bytes.data(), bytes.size()), device);
   Allocation* x = Allocation::create(device, 64);
   const uint64_t zero = 0;
-  stream.fill(x->resolve(stream), &zero, sizeof(zero), 64);
+  stream.fill(Pin(*x, stream).pointer(), &zero, sizeof(zero), 64);
   const int64_t size = 16, stride = 1;
   Input inputs[2];
   inputs[0].tensor = {x, DType::kFloat32, 1, &size, &stride, 0};
@@ -73,7 +79,7 @@ void bench_plan(Device& device) {
 
   const std::string source = "__kernel void nothing(__global float* x) { (void)x; }";
   ob_kernel kernel = device.programs().kernel(source, "", "nothing");
-  ob_ptr pointer = x->resolve(stream);
+  ob_ptr pointer = Pin(*x, stream).pointer();
   const ob_argument argument{1, sizeof(pointer), &pointer};
   const uint64_t global[3] = {16, 1, 1};
   const uint32_t local[3] = {16, 1, 1};

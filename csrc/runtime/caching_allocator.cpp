@@ -2,9 +2,12 @@
 #include "runtime/caching_allocator.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <deque>
+#include <map>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "runtime/device.h"
@@ -17,7 +20,10 @@ constexpr uint64_t kRounding = 512;
 constexpr uint64_t kSmallLimit = uint64_t{1} << 20;  // blocks up to this share small segments
 constexpr uint64_t kSmallSegment = uint64_t{2} << 20;
 constexpr uint64_t kLargeRounding = uint64_t{2} << 20;
-constexpr uint64_t kMediumSegment = uint64_t{20} << 20;  // large blocks up to half of this share segments
+constexpr uint64_t kHugeBlock = uint64_t{20} << 20;  // blocks of this size are not cut for much smaller requests
+
+constexpr uint64_t kUncollected = uint64_t{32} << 20;  // below this, returning memory is not worth waiting for
+constexpr uint64_t kToleratedPercent = 110;
 
 uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -164,11 +170,12 @@ struct Waiting {
 }  // namespace
 
 struct CachingAllocator::Impl {
-  explicit Impl(Device& device_) : device(device_), limit(device_.properties().total_memory) {}
+  explicit Impl(Device& device_)
+      : device(device_), lock(device_.residency().lock()), limit(device_.properties().total_memory) {}
 
   Node* allocate(uint64_t bytes, Stream& stream) {
     if (bytes > limit) refuse(bytes);  // also keeps the rounding below from overflowing
-    const uint64_t size = round_up(bytes, kRounding);
+    const uint64_t size = rounded(bytes);
     if (!waiting.empty()) reclaim(false);
     Node* node = reuse(size, stream);
     if (node == nullptr) node = grow(size, stream);
@@ -178,7 +185,16 @@ struct CachingAllocator::Impl {
     raise(statistics.allocated, bytes);
     raise(statistics.active, node->size);
     lower(statistics.cached, node->size);
+    trace(TraceEntry::kAlloc, node->ptr, node->size, stream);
     return node;
+  }
+
+  uint64_t rounded(uint64_t bytes) const {
+    const uint64_t size = round_up(bytes, kRounding);
+    const int octave = 63 - __builtin_clzll(size);
+    const uint64_t divisions = options.roundup_power2_divisions[static_cast<size_t>(std::clamp(octave - 20, 0, 15))];
+    if (divisions <= 1 || size <= kRounding * divisions) return size;
+    return std::min(round_up(size, (uint64_t{1} << octave) / divisions), std::max(size, limit));
   }
 
   Pool& pool(const Stream& stream) {
@@ -193,23 +209,41 @@ struct CachingAllocator::Impl {
     return node.small ? owner.small : owner.large;
   }
 
-  Node* reuse(uint64_t size, Stream& stream) {
+  /// A cached block of the stream, or nullptr. `frugal` keeps a huge block whole for a huge request rather than cutting
+  /// it for a much smaller one.
+  Node* reuse(uint64_t size, Stream& stream, bool frugal = true) {
     const bool small = size <= kSmallLimit;
     Node* node = (small ? pool(stream).small : pool(stream).large).best(size);
     if (node == nullptr) return nullptr;
-    // A huge block is kept whole for a huge request rather than cut for a much smaller one.
-    const bool wasteful = node->size > 2 * size && node->size - size > 4 * kMediumSegment;
-    if (wasteful && size > kMediumSegment) return nullptr;
+    const bool wasteful = node->size > 2 * size && node->size - size > 4 * kHugeBlock;
+    if (frugal && wasteful && size > kHugeBlock) return nullptr;
+    if (!divisible(*node) && node->size > size && size <= options.max_split_size) return nullptr;
+    if (!divisible(*node) && node->size - size > options.max_non_split_rounding) return nullptr;
     take_from_free_list(node);
     return node;
   }
 
+  bool divisible(const Node& node) const { return node.small || node.size <= options.max_split_size; }
+
+  uint64_t segment_for(uint64_t size) const {
+    if (size <= kSmallLimit) return kSmallSegment;
+    if (size < options.large_segment / 2) return options.large_segment;
+    return round_up(size, kLargeRounding);
+  }
+
+  /// Bytes that may be reserved before free segments which a request cannot use are returned: somewhat more than were
+  /// ever in use. Otherwise work of varying sizes would leave a segment of each behind.
+  uint64_t tolerated(uint64_t size) const {
+    const int64_t in_use = std::max(statistics.active.peak, statistics.active.current + static_cast<int64_t>(size));
+    return std::max(kUncollected, static_cast<uint64_t>(in_use) / 100 * kToleratedPercent);
+  }
+
   /// New memory from the driver, or nullptr if the limit or the device says no.
   Node* grow(uint64_t size, Stream& stream) {
-    const bool small = size <= kSmallLimit;
-    uint64_t segment = small                       ? kSmallSegment
-                       : size < kMediumSegment / 2 ? kMediumSegment
-                                                   : round_up(size, kLargeRounding);
+    uint64_t segment = segment_for(size);
+    const auto threshold = static_cast<uint64_t>(options.garbage_collection_threshold * static_cast<double>(limit));
+    if (threshold > segment && reserved() + segment > threshold) release_until(threshold - segment);
+    if (reserved() + segment > tolerated(size)) release_until(tolerated(size) - std::min(tolerated(size), segment));
     if (reserved() + segment > limit) segment = size;  // the exact size may still fit
     if (reserved() + segment > limit) return nullptr;
     auto node = std::make_unique<Node>();
@@ -218,37 +252,47 @@ struct CachingAllocator::Impl {
     check(device.driver(), status, "allocating device memory");
     node->size = segment;
     node->stream = &stream;
-    node->small = small;
+    node->small = size <= kSmallLimit;
+    segments.emplace(node->ptr, node.get());
     ++statistics.num_device_alloc;
     raise(statistics.reserved, segment);
     raise(statistics.cached, segment);
+    trace(TraceEntry::kSegmentAlloc, node->ptr, segment, stream);
     return node.release();
   }
 
+  /// Under pressure: waits for blocks that other streams use, returns cached segments to the driver, and moves what was
+  /// used longest ago to the host, until the request fits.
   Node* retry(uint64_t size, uint64_t bytes, Stream& stream) {
     ++statistics.num_alloc_retries;
-    reclaim(true);
-    release_cached();
-    Node* node = reuse(size, stream);
-    if (node == nullptr) node = grow(size, stream);
-    if (node == nullptr) refuse(bytes);
-    return node;
+    do {
+      reclaim(true);
+      if (Node* node = reuse(size, stream, /*frugal=*/false)) return node;
+      release_until(limit - std::min(size, limit));
+      if (Node* node = grow(size, stream)) return node;
+      release_until(0);  // the device has less than the limit says
+      if (Node* node = grow(size, stream)) return node;
+    } while (device.residency().make_room());
+    refuse(bytes);
   }
 
   [[noreturn]] void refuse(uint64_t bytes) {
     ++statistics.num_ooms;
-    throw OutOfMemoryError("out of memory on device " + std::to_string(device.index()) + ": tried to allocate " +
-                           mebibytes(bytes) + ", " + mebibytes(static_cast<uint64_t>(statistics.allocated.current)) +
-                           " are in use by tensors and " + mebibytes(reserved()) + " are reserved, of " +
-                           mebibytes(limit) +
-                           " in all. Use smaller batches, free tensors, or raise OUTBOARD_MEMORY_LIMIT if it is set.");
+    trace(TraceEntry::kOutOfMemory, 0, bytes, device.default_stream());
+    throw OutOfMemoryError(
+        "out of memory on device " + std::to_string(device.index()) + ": tried to allocate " + mebibytes(bytes) + ", " +
+        mebibytes(static_cast<uint64_t>(statistics.allocated.current)) + " are in use by tensors and " +
+        mebibytes(reserved()) + " are reserved, of " + mebibytes(limit) +
+        " in all. What else is in use cannot move to the host: the same operation needs it, or it is "
+        "pinned. Use smaller batches, free or unpin tensors, or raise OUTBOARD_MEMORY_LIMIT if it "
+        "is set.");
   }
 
   uint64_t reserved() const { return static_cast<uint64_t>(statistics.reserved.current); }
 
   void split(Node* node, uint64_t size) {
     const uint64_t rest = node->size - size;
-    if (rest < (node->small ? kRounding : kSmallLimit)) return;
+    if (rest < (node->small ? kRounding : kSmallLimit) || !divisible(*node)) return;
     Node* tail = new_node();
     tail->ptr = node->ptr + size;
     tail->size = rest;
@@ -264,6 +308,7 @@ struct CachingAllocator::Impl {
 
   void free(Node* node) noexcept {
     lower(statistics.allocated, node->requested);
+    trace(TraceEntry::kFree, node->ptr, node->size, *node->stream);
     if (node->other_streams.empty()) return put_back(node);
     try {
       Waiting entry{node, {}};
@@ -349,13 +394,14 @@ struct CachingAllocator::Impl {
     }
   }
 
-  /// Returns whole free segments to the driver, once their streams are idle: queued work may use what was freed.
-  void release_cached() {
+  /// Returns whole free segments to the driver until at most `bytes` are reserved. Queued work may use what was freed:
+  /// each segment's stream has to become idle.
+  void release_until(uint64_t bytes) {
     for (const std::unique_ptr<Pool>& owner : pools) {
       if (owner == nullptr) continue;
       for (FreeList* list : {&owner->small, &owner->large}) {
         list->for_each([&](Node* node) {
-          if (node->previous == nullptr && node->next == nullptr) release_segment(*list, node);
+          if (reserved() > bytes && node->previous == nullptr && node->next == nullptr) release_segment(*list, node);
         });
       }
     }
@@ -367,17 +413,41 @@ struct CachingAllocator::Impl {
     ++statistics.num_device_free;
     lower(statistics.reserved, node->size);
     lower(statistics.cached, node->size);
+    trace(TraceEntry::kSegmentFree, node->ptr, node->size, *node->stream);
+    segments.erase(node->ptr);
     list.erase(node);
     delete node;
   }
 
+  void trace(TraceEntry::Action action, ob_ptr ptr, uint64_t size, const Stream& stream) noexcept {
+    if (history_length == 0) return;
+    const auto now = std::chrono::system_clock::now().time_since_epoch();
+    const auto time = std::chrono::duration_cast<std::chrono::microseconds>(now).count();
+    if (history.size() >= history_length) history.pop_front();
+    history.push_back({action, ptr, size, stream.id(), time});
+  }
+
+  SegmentInfo describe(const Node* first) const {
+    SegmentInfo segment{first->stream->id(), first->small, {}};
+    for (const Node* node = first; node != nullptr; node = node->next) {
+      const bool waits = std::any_of(waiting.begin(), waiting.end(), [&](const Waiting& w) { return w.node == node; });
+      const BlockInfo::State state = node->free ? BlockInfo::kFree : waits ? BlockInfo::kWaiting : BlockInfo::kActive;
+      segment.blocks.push_back({state, node->ptr, node->size, node->free ? 0 : node->requested});
+    }
+    return segment;
+  }
+
   Device& device;
-  std::mutex mutex;
+  MemoryLock& lock;
   std::vector<std::unique_ptr<Pool>> pools;  // by stream id
+  std::map<ob_ptr, const Node*> segments;    // the first block of each
   std::deque<Waiting> waiting;
   Node* spare = nullptr;
   MemoryStatistics statistics;
   uint64_t limit;
+  AllocatorOptions options;
+  std::deque<TraceEntry> history;
+  size_t history_length = 0;
 };
 
 CachingAllocator::CachingAllocator(Device& device) : impl_(std::make_shared<Impl>(device)) {}
@@ -385,45 +455,55 @@ CachingAllocator::CachingAllocator(Device& device) : impl_(std::make_shared<Impl
 Block* CachingAllocator::allocate(uint64_t bytes, Stream& stream) {
   if (bytes == 0) return nullptr;
   refuse_in_forked_child();
-  std::lock_guard lock(impl_->mutex);
+  const std::lock_guard guard(impl_->lock);
   return impl_->allocate(bytes, stream);
 }
 
 void CachingAllocator::free(Block* block) noexcept {
   if (block == nullptr || in_forked_child.load(std::memory_order_relaxed)) return;
-  std::lock_guard lock(impl_->mutex);
+  const std::lock_guard guard(impl_->lock);
   impl_->free(static_cast<Node*>(block));
 }
 
-void CachingAllocator::record_stream(Block* block, Stream& stream) {
-  if (block == nullptr) return;
-  std::lock_guard lock(impl_->mutex);
+bool CachingAllocator::record_stream(Block* block, Stream& stream) {
+  if (block == nullptr) return false;
+  const std::lock_guard guard(impl_->lock);
   auto* node = static_cast<Node*>(block);
   std::vector<Stream*>& others = node->other_streams;
   const bool known = node->stream == &stream || std::find(others.begin(), others.end(), &stream) != others.end();
   if (!known) others.push_back(&stream);
+  return !known;
+}
+
+const std::vector<Stream*>& CachingAllocator::other_streams(const Block* block) const {
+  return static_cast<const Node*>(block)->other_streams;
+}
+
+void CachingAllocator::forget_other_streams(Block* block) {
+  const std::lock_guard guard(impl_->lock);
+  static_cast<Node*>(block)->other_streams.clear();
 }
 
 void CachingAllocator::empty_cache() {
   refuse_in_forked_child();
-  std::lock_guard lock(impl_->mutex);
+  const std::lock_guard guard(impl_->lock);
   impl_->reclaim(true);
-  impl_->release_cached();
+  impl_->release_until(0);
 }
 
 MemoryStatistics CachingAllocator::statistics() const {
-  std::lock_guard lock(impl_->mutex);
+  const std::lock_guard guard(impl_->lock);
   return impl_->statistics;
 }
 
 void CachingAllocator::reset_peak() {
-  std::lock_guard lock(impl_->mutex);
+  const std::lock_guard guard(impl_->lock);
   MemoryStatistics& s = impl_->statistics;
   for (MemoryStatistics::Gauge* gauge : {&s.allocated, &s.reserved, &s.active, &s.cached}) gauge->peak = gauge->current;
 }
 
 void CachingAllocator::reset_accumulated() {
-  std::lock_guard lock(impl_->mutex);
+  const std::lock_guard guard(impl_->lock);
   MemoryStatistics& s = impl_->statistics;
   for (MemoryStatistics::Gauge* gauge : {&s.allocated, &s.reserved, &s.active, &s.cached}) {
     gauge->total_allocated = gauge->total_freed = 0;
@@ -432,13 +512,36 @@ void CachingAllocator::reset_accumulated() {
 }
 
 uint64_t CachingAllocator::limit() const {
-  std::lock_guard lock(impl_->mutex);
+  const std::lock_guard guard(impl_->lock);
   return impl_->limit;
 }
 
 void CachingAllocator::set_limit(uint64_t bytes) {
-  std::lock_guard lock(impl_->mutex);
+  const std::lock_guard guard(impl_->lock);
   impl_->limit = bytes;
+}
+
+void CachingAllocator::set_options(const AllocatorOptions& options) {
+  const std::lock_guard guard(impl_->lock);
+  impl_->options = options;
+}
+
+std::vector<SegmentInfo> CachingAllocator::segments() const {
+  const std::lock_guard guard(impl_->lock);
+  std::vector<SegmentInfo> all;
+  for (const auto& [ptr, first] : impl_->segments) all.push_back(impl_->describe(first));
+  return all;
+}
+
+void CachingAllocator::record_history(size_t entries) {
+  const std::lock_guard guard(impl_->lock);
+  impl_->history_length = entries;
+  while (impl_->history.size() > entries) impl_->history.pop_front();
+}
+
+std::vector<TraceEntry> CachingAllocator::history() const {
+  const std::lock_guard guard(impl_->lock);
+  return {impl_->history.begin(), impl_->history.end()};
 }
 
 }  // namespace outboard

@@ -3,9 +3,8 @@
 
 #include <array>
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <string>
+#include <vector>
 
 #include "outboard/driver.h"
 
@@ -30,9 +29,42 @@ struct MemoryStatistics {
   int64_t num_alloc_retries = 0, num_ooms = 0, num_device_alloc = 0, num_device_free = 0;
 };
 
+/// How the allocator behaves; the meanings are those of PYTORCH_ALLOC_CONF.
+struct AllocatorOptions {
+  uint64_t max_split_size = ~uint64_t{0};       ///< bytes; larger blocks are never cut
+  uint64_t max_non_split_rounding = 20u << 20;  ///< bytes a block too large to be cut may exceed a request by
+  uint64_t large_segment = 20u << 20;           ///< bytes of a segment that blocks of 1 MiB to half of it share
+  double garbage_collection_threshold = 0;      ///< of the limit: above it free segments are returned first; 0: off
+  std::array<uint64_t, 16> roundup_power2_divisions{};  ///< by power of two from 1 MiB: steps per octave; 0: exact
+};
+
+/// One piece of a segment, in order of address.
+struct BlockInfo {
+  enum State { kFree, kActive, kWaiting } state = kFree;  ///< kWaiting: freed, but other streams are not done with it
+  ob_ptr ptr = 0;
+  uint64_t size = 0, requested = 0;
+};
+
+/// Memory got from the driver in one piece.
+struct SegmentInfo {
+  int64_t stream = 0;
+  bool small = false;
+  std::vector<BlockInfo> blocks;
+};
+
+/// Something that happened to memory.
+struct TraceEntry {
+  enum Action { kAlloc, kFree, kSegmentAlloc, kSegmentFree, kOutOfMemory } action = kAlloc;
+  ob_ptr ptr = 0;
+  uint64_t size = 0;
+  int64_t stream = 0;
+  int64_t time_us = 0;  ///< since 1970
+};
+
 /// Device memory with reuse: blocks freed on a stream are reused on that stream without synchronising.
-/// Power-of-two-ish size classes, best fit, split and coalesce; memory goes back to the driver on pressure,
-/// then the allocation is retried once. Thread-safe.
+/// Power-of-two-ish size classes, best fit, split and coalesce. When the device is full, cached memory goes back to the
+/// driver, then allocations move to the host (see Residency), and the request is tried again. Thread-safe, under the
+/// device's memory lock.
 class CachingAllocator {
  public:
   explicit CachingAllocator(Device& device);
@@ -40,8 +72,11 @@ class CachingAllocator {
   /// Throws OutOfMemoryError whose text names sizes and advice. bytes = 0 gives a null block pointer.
   Block* allocate(uint64_t bytes, Stream& stream);
   void free(Block* block) noexcept;
-  /// The block is also used by work on `stream`: it is reused only when that work is finished.
-  void record_stream(Block* block, Stream& stream);
+  /// The block is also used by work on `stream`: it is reused only when that work is finished. True the first time.
+  bool record_stream(Block* block, Stream& stream);
+  /// The streams recorded, and forgetting them: for who has made the block's own stream wait for them.
+  const std::vector<Stream*>& other_streams(const Block* block) const;
+  void forget_other_streams(Block* block);
   void empty_cache();
   MemoryStatistics statistics() const;
   void reset_peak();
@@ -49,6 +84,12 @@ class CachingAllocator {
   /// Bytes the allocator may hold (OUTBOARD_MEMORY_LIMIT, or the device's memory).
   uint64_t limit() const;
   void set_limit(uint64_t bytes);
+  void set_options(const AllocatorOptions& options);
+
+  std::vector<SegmentInfo> segments() const;
+  /// Keeps the last `entries` events from now on; 0 keeps none.
+  void record_history(size_t entries);
+  std::vector<TraceEntry> history() const;
 
  private:
   struct Impl;

@@ -123,6 +123,7 @@ struct Device::Impl {
   ob_device handle;
   int index;
   ob_device_properties properties{};
+  std::unique_ptr<Residency> residency;
   std::unique_ptr<CachingAllocator> allocator;
   std::unique_ptr<ProgramCache> programs;
   std::mutex mutex;
@@ -137,6 +138,7 @@ Device::Device(const ob_driver* driver, ob_device handle, int index) : impl_(std
   impl_->properties.struct_size = sizeof(ob_device_properties);
   check(*driver, driver->device_properties(handle, &impl_->properties), "reading device properties");
   impl_->streams[0] = std::make_unique<Stream>(*this, 0);
+  impl_->residency = std::make_unique<Residency>(*this);
   impl_->allocator = std::make_unique<CachingAllocator>(*this);
   impl_->programs = std::make_unique<ProgramCache>(*this);
   const uint64_t limit = memory_limit();
@@ -148,6 +150,7 @@ const ob_driver& Device::driver() const { return *impl_->driver; }
 ob_device Device::handle() const { return impl_->handle; }
 const ob_device_properties& Device::properties() const { return impl_->properties; }
 CachingAllocator& Device::allocator() { return *impl_->allocator; }
+Residency& Device::residency() { return *impl_->residency; }
 ProgramCache& Device::programs() { return *impl_->programs; }
 Stream& Device::default_stream() { return *impl_->streams[0]; }
 
@@ -188,6 +191,16 @@ void Device::stop() noexcept {
   for (const auto& stream : impl_->streams) {
     if (stream != nullptr) stream->stop();
   }
+}
+
+void Device::empty_cache() {
+  allocator().empty_cache();
+  residency().empty_cache();
+}
+
+void Device::reset_accumulated_statistics() {
+  allocator().reset_accumulated();
+  residency().reset_accumulated();
 }
 
 std::pair<uint64_t, uint64_t> Device::memory_info() {

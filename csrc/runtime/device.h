@@ -9,6 +9,7 @@
 #include "outboard/driver.h"
 #include "runtime/caching_allocator.h"
 #include "runtime/program_cache.h"
+#include "runtime/residency.h"
 #include "runtime/stream.h"
 
 namespace outboard {
@@ -25,6 +26,7 @@ class Device {
   bool host_accessible() const { return properties().host_accessible != 0; }
 
   CachingAllocator& allocator();
+  Residency& residency();
   ProgramCache& programs();
 
   /// Stream 0, the one used unless the caller selects another.
@@ -38,6 +40,10 @@ class Device {
   void synchronize();
   /// Ends the threads of the streams; at the end of the process.
   void stop() noexcept;
+  /// Gives cached memory of the device, and host memory that stands in for it, back.
+  void empty_cache();
+  /// Totals and counts of allocator and residency become zero.
+  void reset_accumulated_statistics();
   /// Free and total bytes, from the driver where it can tell, else limit minus reserved.
   std::pair<uint64_t, uint64_t> memory_info();
 

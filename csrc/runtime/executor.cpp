@@ -22,15 +22,16 @@ LibraryTable& table() {
   return *instance;
 }
 
-/// The buffers of one run of a plan. Whatever was not handed out is returned to the allocator.
+/// The buffers of one run of a plan. Each is an allocation that takes device memory when a step first uses it, and may
+/// leave it between steps. Whatever was not handed out is released.
 class Buffers {
  public:
-  Buffers(const Plan& plan, const std::vector<uint8_t>& leaves, const Input* inputs, Device& device, Stream& stream)
-      : leaves_(leaves), device_(device), stream_(stream), buffers_(plan.buffer_count) {
+  Buffers(const Plan& plan, const std::vector<uint8_t>& leaves, const Input* inputs, Device& device)
+      : leaves_(leaves), device_(device), buffers_(plan.buffer_count) {
     for (size_t i = 0; i < plan.inputs.size(); ++i) {
       if (plan.inputs[i] != Plan::kTensorInput) continue;
       const TensorBinding& tensor = inputs[i].tensor;
-      buffers_[i].pointer = tensor.allocation->resolve(stream) + offset_bytes(tensor);
+      buffers_[i] = {tensor.allocation, offset_bytes(tensor), /*owned=*/false};
     }
   }
   Buffers(const Buffers&) = delete;
@@ -42,14 +43,10 @@ class Buffers {
   void allocate(uint32_t number, int64_t bytes) {
     if (bytes < 0) throw Error(OB_INVALID_ARGUMENT, "a plan asked for a negative number of bytes");
     free(number);
-    Buffer& buffer = buffers_[number];
-    if (leaves_[number] != 0) {
-      buffer.allocation = Allocation::create(device_, static_cast<uint64_t>(bytes));
-      buffer.pointer = buffer.allocation->resolve(stream_);
-      return;
-    }
-    buffer.block = device_.allocator().allocate(static_cast<uint64_t>(bytes), stream_);
-    buffer.pointer = buffer.block == nullptr ? 0 : buffer.block->ptr;
+    const auto size = static_cast<uint64_t>(bytes);
+    buffers_[number].allocation = leaves_[number] != 0 ? Allocation::create(device_, size)  // becomes a tensor
+                                                       : Allocation::create_internal(device_, size);
+    buffers_[number].owned = true;
   }
 
   void free(uint32_t number) {
@@ -57,35 +54,63 @@ class Buffers {
     buffers_[number] = Buffer{};
   }
 
-  ob_ptr pointer(uint32_t number) const { return buffers_[number].pointer; }
+  ob_ptr pointer(Work& work, uint32_t number) const {
+    const Buffer& buffer = buffers_[number];
+    return buffer.allocation == nullptr ? 0 : work.resolve(*buffer.allocation) + buffer.offset;
+  }
+
+  Allocation* allocation(uint32_t number) const { return buffers_[number].allocation; }
 
   /// One reference for the caller, or nullptr if the buffer belongs to an input.
   Allocation* share(uint32_t number) const noexcept {
-    Allocation* allocation = buffers_[number].allocation;
-    if (allocation != nullptr) allocation->retain();
-    return allocation;
+    const Buffer& buffer = buffers_[number];
+    if (!buffer.owned) return nullptr;
+    buffer.allocation->retain();
+    return buffer.allocation;
   }
 
  private:
   struct Buffer {
-    ob_ptr pointer = 0;
-    Block* block = nullptr;            // memory that no output views
-    Allocation* allocation = nullptr;  // memory that becomes a tensor
+    Allocation* allocation = nullptr;
+    uint64_t offset = 0;  // bytes
+    bool owned = false;
   };
 
   static uint64_t offset_bytes(const TensorBinding& tensor) {
     return static_cast<uint64_t>(tensor.storage_offset) * element_size(tensor.dtype);
   }
 
-  void give_back(Buffer& buffer) const noexcept {
-    if (buffer.allocation != nullptr) buffer.allocation->release();
-    if (buffer.block != nullptr) device_.allocator().free(buffer.block);
+  static void give_back(Buffer& buffer) noexcept {
+    if (buffer.owned) buffer.allocation->release();
   }
 
   const std::vector<uint8_t>& leaves_;
   Device& device_;
-  Stream& stream_;
   SmallArray<Buffer, 24> buffers_;
+};
+
+/// The memory of one library call: it stays where it is until the call is over.
+class CallMemory {
+ public:
+  explicit CallMemory(const Buffers& buffers) : buffers_(buffers) {}
+  CallMemory(const CallMemory&) = delete;
+  CallMemory& operator=(const CallMemory&) = delete;
+  ~CallMemory() {
+    for (Allocation* allocation : pinned_) allocation->unpin();
+  }
+
+  ob_ptr pointer(Work& work, uint32_t number) {
+    const ob_ptr pointer = buffers_.pointer(work, number);
+    Allocation* allocation = buffers_.allocation(number);
+    if (allocation == nullptr) return pointer;
+    pinned_.push_back(allocation);
+    allocation->pin();
+    return pointer;
+  }
+
+ private:
+  const Buffers& buffers_;
+  std::vector<Allocation*> pinned_;
 };
 
 Dims evaluate_all(const std::vector<Expr>& expressions, const Scalar* symbols) {
@@ -94,18 +119,18 @@ Dims evaluate_all(const std::vector<Expr>& expressions, const Scalar* symbols) {
   return values;
 }
 
-TensorView make_view(const ViewSpec& spec, const Buffers& buffers, const Scalar* symbols) {
+TensorView make_view(const ViewSpec& spec, Work& work, CallMemory& memory, const Scalar* symbols) {
   const auto offset = static_cast<uint64_t>(evaluate(spec.offset, symbols)) * element_size(spec.dtype);
-  return {buffers.pointer(spec.buffer) + offset, spec.dtype, evaluate_all(spec.sizes, symbols),
+  return {memory.pointer(work, spec.buffer) + offset, spec.dtype, evaluate_all(spec.sizes, symbols),
           evaluate_all(spec.strides, symbols)};
 }
 
-LibraryArgument make_argument(const CallArgument& spec, const Buffers& buffers, const Scalar* symbols) {
+LibraryArgument make_argument(const CallArgument& spec, Work& work, CallMemory& memory, const Scalar* symbols) {
   LibraryArgument argument;
   argument.kind = spec.kind;
   switch (spec.kind) {
     case CallArgument::kTensor:
-      argument.tensor = make_view(spec.tensor, buffers, symbols);
+      argument.tensor = make_view(spec.tensor, work, memory, symbols);
       break;
     case CallArgument::kInt:
       argument.integer = evaluate(spec.expr, symbols);
@@ -120,7 +145,7 @@ LibraryArgument make_argument(const CallArgument& spec, const Buffers& buffers, 
       argument.text = spec.text;
       break;
     case CallArgument::kList:
-      for (const CallArgument& item : spec.list) argument.list.push_back(make_argument(item, buffers, symbols));
+      for (const CallArgument& item : spec.list) argument.list.push_back(make_argument(item, work, memory, symbols));
       break;
     default:
       argument.integer = spec.value;
@@ -137,10 +162,11 @@ union ArgumentValue {
   double f64;
 };
 
-ob_argument fill_argument(const Argument& spec, const Buffers& buffers, const Scalar* symbols, ArgumentValue& value) {
+ob_argument fill_argument(const Argument& spec, const Buffers& buffers, Work& work, const Scalar* symbols,
+                          ArgumentValue& value) {
   switch (spec.kind) {
     case Argument::kPointer:
-      value.pointer = buffers.pointer(spec.buffer) + static_cast<uint64_t>(evaluate(spec.expr, symbols));
+      value.pointer = buffers.pointer(work, spec.buffer) + static_cast<uint64_t>(evaluate(spec.expr, symbols));
       return {1, sizeof(ob_ptr), &value};
     case Argument::kInt64:
       value.i64 = evaluate(spec.expr, symbols);
@@ -194,8 +220,7 @@ class Run {
       case Step::kSeeds:
         return seed(step);
       case Step::kCopy:
-        return context_.stream.copy(OB_DEVICE_TO_DEVICE, buffers_.pointer(step.target) + offset(step.target_offset),
-                                    buffers_.pointer(step.buffer) + offset(step.source_offset), bytes_of(step));
+        return copy(step);
     }
   }
 
@@ -205,6 +230,13 @@ class Run {
     const int64_t bytes = evaluate(step.bytes, symbols_);
     if (bytes < 0) throw Error(OB_INVALID_ARGUMENT, "a plan moves a negative number of bytes");
     return static_cast<uint64_t>(bytes);
+  }
+
+  void copy(const Step& step) {
+    Work work(context_.stream);
+    const ob_ptr from = buffers_.pointer(work, step.buffer) + offset(step.source_offset);
+    const ob_ptr to = buffers_.pointer(work, step.target) + offset(step.target_offset);
+    context_.stream.copy(OB_DEVICE_TO_DEVICE, to, from, bytes_of(step));
   }
 
   void launch(const Step& step) {
@@ -218,8 +250,9 @@ class Run {
     const size_t count = step.arguments.size();
     SmallArray<ArgumentValue, 32> values(count);
     SmallArray<ob_argument, 32> arguments(count);
+    Work work(context_.stream);
     for (size_t i = 0; i < count; ++i) {
-      arguments[i] = fill_argument(step.arguments[i], buffers_, symbols_, values[i]);
+      arguments[i] = fill_argument(step.arguments[i], buffers_, work, symbols_, values[i]);
     }
     context_.stream.launch(kernels_[step.kernel], global, step.local, arguments.data(), static_cast<uint32_t>(count));
   }
@@ -229,10 +262,14 @@ class Run {
     if (function == nullptr) throw Error(OB_UNSUPPORTED, "no library provides '" + step.name + "' on this device");
     LibraryCall call{step, context_.stream, {}, {}};
     call.arguments.reserve(step.call_arguments.size());
-    for (const CallArgument& argument : step.call_arguments) {
-      call.arguments.push_back(make_argument(argument, buffers_, symbols_));
+    CallMemory memory(buffers_);
+    {
+      Work work(context_.stream);
+      for (const CallArgument& argument : step.call_arguments) {
+        call.arguments.push_back(make_argument(argument, work, memory, symbols_));
+      }
+      for (const ViewSpec& view : step.results) call.results.push_back(make_view(view, work, memory, symbols_));
     }
-    for (const ViewSpec& view : step.results) call.results.push_back(make_view(view, buffers_, symbols_));
     (*function)(call);
   }
 
@@ -241,7 +278,8 @@ class Run {
     SmallArray<int64_t, 8> seeds(bytes_of(step) / sizeof(int64_t));
     if (seeds.empty()) return;
     context_.seeds(seeds.data(), static_cast<int64_t>(seeds.size()));
-    ob_ptr to = buffers_.pointer(step.buffer);
+    Work work(context_.stream);
+    ob_ptr to = buffers_.pointer(work, step.buffer);
     for (const int64_t& value : seeds) {
       context_.stream.fill(to, &value, sizeof(value), sizeof(value));
       to += sizeof(value);
@@ -364,7 +402,7 @@ Executable::Executable(std::shared_ptr<const Plan> plan, Device& device)
 
 std::vector<Result> Executable::run(const Input* inputs, const std::vector<Scalar>& symbols,
                                     ExecutionContext& context) const {
-  Buffers buffers(*plan_, leaves_, inputs, device_, context.stream);
+  Buffers buffers(*plan_, leaves_, inputs, device_);
   return Run(*plan_, kernels_, functions_, inputs, symbols.data(), buffers, context).run();
 }
 

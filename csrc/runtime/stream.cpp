@@ -103,8 +103,7 @@ void Stream::synchronize() {
 bool Stream::query() {
   refuse_in_forked_child();
   if (idle()) return true;
-  if (!queue_.empty()) return false;
-  flush();
+  if (!queue_.empty()) return false;  // a failed launch is kept for whoever submits or waits
   const uint64_t count = submitted_.load(std::memory_order_acquire);
   const ob_status status = device_.driver().stream_wait(handle_, 0);
   if (status == OB_NOT_READY) return false;

@@ -2,13 +2,14 @@
 #include "torch/bindings_device.h"
 
 #include <pybind11/stl.h>
-#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Generator.h>
 
 #include <map>
 #include <string>
 
 #include "runtime/program_cache.h"
+#include "torch/binding_helpers.h"
+#include "torch/bindings_memory.h"
 #include "torch/devices.h"
 #include "torch/generator.h"
 #include "torch/hooks.h"
@@ -19,14 +20,10 @@ namespace py = pybind11;
 namespace outboard::aten {
 namespace {
 
+using bindings::checked;
+using bindings::define;
+using bindings::define_blocking;
 using c10::DeviceIndex;
-
-/// A Python integer as a DeviceIndex, which is too narrow for some of them.
-DeviceIndex checked(int64_t index) {
-  TORCH_CHECK(index >= -1 && index < device_count(), "Invalid device index ", index, ": there are ",
-              static_cast<int>(device_count()), " devices");
-  return static_cast<DeviceIndex>(index);
-}
 
 py::dict properties_of(DeviceIndex index) {
   const Device& target = device(index);
@@ -54,27 +51,6 @@ py::dict properties_of(DeviceIndex index) {
   return to;
 }
 
-void add_gauge(std::map<std::string, int64_t>& to, const std::string& name, const MemoryStatistics::Gauge& from) {
-  to[name + ".current"] = from.current;
-  to[name + ".peak"] = from.peak;
-  to[name + ".total_allocated"] = from.total_allocated;
-  to[name + ".total_freed"] = from.total_freed;
-}
-
-std::map<std::string, int64_t> memory_statistics(DeviceIndex index) {
-  const MemoryStatistics from = device(index).allocator().statistics();
-  std::map<std::string, int64_t> to;
-  add_gauge(to, "allocated", from.allocated);
-  add_gauge(to, "reserved", from.reserved);
-  add_gauge(to, "active", from.active);
-  add_gauge(to, "cached", from.cached);
-  to["num_alloc_retries"] = from.num_alloc_retries;
-  to["num_ooms"] = from.num_ooms;
-  to["num_device_alloc"] = from.num_device_alloc;
-  to["num_device_free"] = from.num_device_free;
-  return to;
-}
-
 std::map<std::string, int64_t> program_statistics(DeviceIndex index) {
   const ProgramCache::Statistics from = device(index).programs().statistics();
   return {{"built", from.built}, {"loaded_from_disk", from.loaded_from_disk}};
@@ -84,21 +60,13 @@ py::object default_generator_object(DeviceIndex index) {
   return py::reinterpret_steal<py::object>(THPGenerator_Wrap(default_generator(index)));
 }
 
-/// Defines a function whose C++ exceptions become PyTorch's Python exceptions.
-template <typename Function>
-void define(py::module_& m, const char* name, const char* text, Function function) {
-  m.def(name, torch::wrap_pybind_function(function), text);
-}
-template <typename Function>
-void define_blocking(py::module_& m, const char* name, const char* text, Function function) {
-  m.def(name, torch::wrap_pybind_function_no_gil(function), text);
-}
-
 }  // namespace
 
 void bind_device(py::module_& m) {
+  bind_memory(m);
   define(m, "initialize", "Starts the runtime with these driver libraries.", [](const std::vector<std::string>& paths) {
     initialize(paths);
+    configure_allocators();
     register_hooks();
   });
   define_blocking(m, "shutdown", "Waits for queued work and stops the runtime's threads; at interpreter exit.", [] {
@@ -120,21 +88,6 @@ void bind_device(py::module_& m) {
          [](int64_t index) { return default_generator_object(checked(index)); });
   define_blocking(m, "synchronize", "Waits for all streams of a device.",
                   [](int64_t index) { translate_errors([&] { device(checked(index)).synchronize(); }); });
-
-  define(m, "memory_statistics", "Counters of a device's allocator.",
-         [](int64_t index) { return memory_statistics(checked(index)); });
-  define_blocking(m, "empty_cache", "Returns cached blocks to the driver.",
-                  [](int64_t index) { translate_errors([&] { device(checked(index)).allocator().empty_cache(); }); });
-  define(m, "memory_info", "(free, total) bytes.",
-         [](int64_t index) { return translate_errors([&] { return device(checked(index)).memory_info(); }); });
-  define(m, "reset_peak_memory_stats", "Peaks become current values.",
-         [](int64_t index) { device(checked(index)).allocator().reset_peak(); });
-  define(m, "reset_accumulated_memory_stats", "Totals become zero.",
-         [](int64_t index) { device(checked(index)).allocator().reset_accumulated(); });
-  define(m, "memory_limit", "Bytes that the allocator may hold.",
-         [](int64_t index) { return device(checked(index)).allocator().limit(); });
-  define(m, "set_memory_limit", "Sets the bytes that the allocator may hold.",
-         [](int64_t index, uint64_t bytes) { device(checked(index)).allocator().set_limit(bytes); });
 
   define(m, "set_cache_directory", "Where program binaries are kept; an empty string keeps none.",
          [](const std::string& directory) { ProgramCache::set_directory(directory); });

@@ -6,6 +6,7 @@
 #include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/neg.h>
 #include <ATen/ops/view_as_real.h>
 #include <c10/core/DeviceGuard.h>
@@ -69,10 +70,13 @@ bool same_memory_layout(const at::Tensor& a, const at::Tensor& b) {
 Stream& stream_of(const at::Tensor& tensor) { return current_stream(tensor.device().index()); }
 
 /// Device pointer of element 0.
-ob_ptr pointer(const at::Tensor& tensor, Stream& stream) {
+ob_ptr pointer(const at::Tensor& tensor, Work& work, Access access = Access::kKeep) {
   const TensorBinding binding = binding_of(tensor);
-  return binding.allocation->resolve(stream) + binding.storage_offset * tensor.itemsize();
+  return work.resolve(*binding.allocation, access) + binding.storage_offset * tensor.itemsize();
 }
+
+/// What work needs of a tensor that it writes whole.
+Access written_whole(const at::Tensor& tensor) { return covers_storage(tensor) ? Access::kOverwrite : Access::kKeep; }
 
 at::Tensor cpu_like(const at::Tensor& like, at::IntArrayRef strides) {
   at::Tensor made =
@@ -125,7 +129,8 @@ void copy_elements(const at::Tensor& dst, const at::Tensor& src) {
 void copy_on_device(const at::Tensor& dst, const at::Tensor& src) {
   if (same_memory_layout(dst, src)) {
     Stream& stream = stream_of(dst);
-    const ob_ptr to = pointer(dst, stream), from = pointer(src, stream);
+    Work work(stream);
+    const ob_ptr from = pointer(src, work), to = pointer(dst, work, written_whole(dst));
     if (to != from) stream.copy(OB_DEVICE_TO_DEVICE, to, from, dst.nbytes());
     return;
   }
@@ -185,8 +190,11 @@ at::Tensor download_with_gaps(const at::Tensor& src) {
 /// `dst` and `host` have the same memory layout. Waits unless the caller may reuse `host` only after the copy.
 void upload_bytes(const at::Tensor& dst, const at::Tensor& host, bool asynchronous) {
   Stream& stream = stream_of(dst);
-  stream.copy(OB_HOST_TO_DEVICE, pointer(dst, stream), reinterpret_cast<uint64_t>(host.const_data_ptr()),
-              host.nbytes());
+  {
+    Work work(stream);
+    stream.copy(OB_HOST_TO_DEVICE, pointer(dst, work, written_whole(dst)),
+                reinterpret_cast<uint64_t>(host.const_data_ptr()), host.nbytes());
+  }
   if (asynchronous) {
     record_pinned_use(host.const_data_ptr(), stream);
   } else {
@@ -194,13 +202,32 @@ void upload_bytes(const at::Tensor& dst, const at::Tensor& host, bool asynchrono
   }
 }
 
+/// A CPU tensor with the geometry of `like` over a host copy of its whole storage.
+at::Tensor over_host_copy(const HostBuffer& copy, const at::Tensor& like) {
+  auto* first = static_cast<char*>(copy.memory) + binding_of(like).storage_offset * like.itemsize();
+  at::Tensor view = at::from_blob(first, like.sizes(), like.strides(),
+                                  at::TensorOptions().dtype(like.scalar_type()).device(at::kCPU));
+  set_bits(view, like);
+  return view;
+}
+
+/// Lets the new contents of a whole storage that is not on the device wait on the host, until the device needs them.
+bool try_keep_on_host(const at::Tensor& dst, const at::Tensor& src) {
+  Allocation& allocation = allocation_of(dst);
+  if (!is_lazy() || allocation.state() == State::kDevice || !covers_storage(dst)) return false;
+  std::shared_ptr<HostBuffer> copy = allocation.device().residency().host_buffer(allocation.size());
+  over_host_copy(*copy, dst).copy_(src);
+  return allocation.adopt(std::move(copy));
+}
+
 void upload(const at::Tensor& dst, const at::Tensor& src, bool non_blocking) {
   const bool asynchronous = non_blocking && same_memory_layout(dst, src) && is_pinned(src.const_data_ptr());
   if (asynchronous) return upload_bytes(dst, src, true);
+  if (try_keep_on_host(dst, src)) return;
 
   Stream& stream = stream_of(dst);
   if (stream.device().host_accessible()) {
-    const at::Tensor view = host_view(dst);
+    const at::Tensor view = host_view(dst, written_whole(dst));
     return stream.run_on_host([&] { view.copy_(src); });
   }
   if (same_memory_layout(dst, src)) return upload_bytes(dst, src, false);
@@ -224,7 +251,10 @@ void upload(const at::Tensor& dst, const at::Tensor& src, bool non_blocking) {
 
 void download_bytes(const at::Tensor& host, const at::Tensor& src, bool asynchronous) {
   Stream& stream = stream_of(src);
-  stream.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(host.data_ptr()), pointer(src, stream), host.nbytes());
+  {
+    Work work(stream);
+    stream.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(host.data_ptr()), pointer(src, work), host.nbytes());
+  }
   if (asynchronous) {
     record_pinned_use(host.const_data_ptr(), stream);
   } else {
@@ -232,7 +262,21 @@ void download_bytes(const at::Tensor& host, const at::Tensor& src, bool asynchro
   }
 }
 
+/// Reads what is not on the device without bringing it there. False if it is.
+bool try_read_on_host(const at::Tensor& dst, const at::Tensor& src) {
+  Allocation& allocation = allocation_of(src);
+  if (allocation.state() == State::kZero && !src.is_conj() && !src.is_neg()) {
+    dst.zero_();
+    return true;
+  }
+  const std::shared_ptr<const HostBuffer> contents = allocation.host_contents();
+  if (contents == nullptr) return false;
+  dst.copy_(over_host_copy(*contents, src));
+  return true;
+}
+
 void download(const at::Tensor& dst, const at::Tensor& src, bool non_blocking) {
+  if (try_read_on_host(dst, src)) return;
   const bool asynchronous = non_blocking && same_memory_layout(dst, src) && is_pinned(dst.const_data_ptr());
   if (asynchronous) return download_bytes(dst, src, true);
 
@@ -260,18 +304,25 @@ void copy_between_devices(const at::Tensor& dst, const at::Tensor& src) {
   Device& to = device(dst.device().index());
   const ob_driver& driver = stream.device().driver();
   if (driver.copy_peer != nullptr && &driver == &to.driver() && same_memory_layout(dst, src)) {
-    const ob_ptr from = pointer(src, stream);
-    const ob_ptr target = pointer(dst, stream_of(dst));
+    const TensorBinding source = binding_of(src), target = binding_of(dst);
+    const Pin from(*source.allocation, stream);  // pins, because no work has arguments of two devices
+    const Pin into(*target.allocation, stream_of(dst), written_whole(dst));
     stream_of(dst).synchronize();
-    TORCH_CHECK(
-        driver.copy_peer(stream.handle(), to.handle(), target, stream.device().handle(), from, dst.nbytes()) == OB_OK,
-        driver.last_error());
+    TORCH_CHECK(driver.copy_peer(stream.handle(), to.handle(), into.pointer() + target.storage_offset * dst.itemsize(),
+                                 stream.device().handle(), from.pointer() + source.storage_offset * src.itemsize(),
+                                 dst.nbytes()) == OB_OK,
+                driver.last_error());
     stream.synchronize();
     return;
   }
   const at::Tensor host = cpu_like(src, src.strides());
   download(host, src, false);
   upload(dst, host, false);
+}
+
+bool all_bits_zero(const at::Tensor& scalar) {
+  const auto* bytes = static_cast<const unsigned char*>(scalar.const_data_ptr());
+  return std::all_of(bytes, bytes + scalar.itemsize(), [](unsigned char byte) { return byte == 0; });
 }
 
 void check_overlap(const at::Tensor& dst, const at::Tensor& src) {
@@ -332,8 +383,12 @@ bool try_fill(const at::Tensor& self, const at::Scalar& value) {
   const at::Tensor pattern = at::empty({}, at::TensorOptions().dtype(self.scalar_type()).device(at::kCPU));
   pattern.fill_(value);
   translate_errors([&] {
+    const Access access = written_whole(self);
+    if (access == Access::kOverwrite && all_bits_zero(pattern) && allocation_of(self).mark_zero()) return;
     Stream& stream = stream_of(self);
-    stream.fill(pointer(self, stream), pattern.const_data_ptr(), static_cast<uint32_t>(self.itemsize()), self.nbytes());
+    Work work(stream);
+    stream.fill(pointer(self, work, access), pattern.const_data_ptr(), static_cast<uint32_t>(self.itemsize()),
+                self.nbytes());
   });
   return true;
 }

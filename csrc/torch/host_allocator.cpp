@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "torch/host_allocator.h"
 
-#include <chrono>
+#include <c10/core/AllocatorConfig.h>
+
 #include <cstdlib>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -34,8 +36,11 @@ struct PinnedBlock {
   }
 };
 
-/// Powers of two, so that blocks fit one another's requests.
+using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
+
+/// Powers of two, so that blocks fit one another's requests; whole pages beyond what PYTORCH_ALLOC_CONF allows.
 size_t rounded(size_t bytes) {
+  if (bytes > Config::pinned_max_round_threshold()) return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   size_t size = kPageBytes;
   while (size < bytes) size *= 2;
   return size;
@@ -49,6 +54,9 @@ class PinnedAllocator final : public at::HostAllocator {
     if (bytes == 0) return {nullptr, c10::Device(c10::DeviceType::CPU)};
     const size_t size = rounded(bytes);
     std::lock_guard<std::mutex> lock(mutex_);
+    if (Config::pinned_max_cached_size() != std::numeric_limits<size_t>::max()) {
+      release_idle(Config::pinned_max_cached_size() + 1);
+    }
     PinnedBlock* block = translate_errors([&] { return take_cached(size); });
     if (block == nullptr) block = allocate_block(size);
     stats_.active_requests.increase(1);
@@ -89,15 +97,7 @@ class PinnedAllocator final : public at::HostAllocator {
 
   void empty_cache() override {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (auto entry = cached_.begin(); entry != cached_.end();) {
-      PinnedBlock* block = entry->second;
-      if (!translate_errors([&] { return block->idle(); })) {
-        ++entry;
-        continue;
-      }
-      entry = cached_.erase(entry);
-      free_block(block);
-    }
+    release_idle(0);
   }
 
   at::HostStats get_stats() override {
@@ -118,6 +118,19 @@ class PinnedAllocator final : public at::HostAllocator {
  private:
   std::array<c10::CachingAllocator::Stat*, 4> gauges() {
     return {&stats_.active_requests, &stats_.active_bytes, &stats_.allocations, &stats_.allocated_bytes};
+  }
+
+  /// Frees blocks of at least `bytes` that queued work is done with.
+  void release_idle(size_t bytes) {
+    for (auto entry = cached_.lower_bound(bytes); entry != cached_.end();) {
+      PinnedBlock* block = entry->second;
+      if (!translate_errors([&] { return block->idle(); })) {
+        ++entry;
+        continue;
+      }
+      entry = cached_.erase(entry);
+      free_block(block);
+    }
   }
 
   PinnedBlock* find(const void* address) {

@@ -42,7 +42,9 @@ class StorageAllocator final : public c10::DeviceAllocator {
       Stream& stream = current_stream(static_cast<c10::DeviceIndex>(to->device().index()));
       const uint64_t to_offset = static_cast<char*>(destination) - static_cast<char*>(to->address());
       const uint64_t from_offset = static_cast<const char*>(source) - static_cast<char*>(from->address());
-      stream.copy(OB_DEVICE_TO_DEVICE, to->resolve(stream) + to_offset, from->resolve(stream) + from_offset, bytes);
+      Work work(stream);
+      const ob_ptr source_pointer = work.resolve(*from) + from_offset;
+      stream.copy(OB_DEVICE_TO_DEVICE, work.resolve(*to) + to_offset, source_pointer, bytes);
     });
   }
 
@@ -50,7 +52,7 @@ class StorageAllocator final : public c10::DeviceAllocator {
 
   void emptyCache(c10::MempoolId_t) override {
     translate_errors([] {
-      for (c10::DeviceIndex index = 0; index < device_count(); ++index) device(index).allocator().empty_cache();
+      for (c10::DeviceIndex index = 0; index < device_count(); ++index) device(index).empty_cache();
     });
   }
 
@@ -75,7 +77,7 @@ class StorageAllocator final : public c10::DeviceAllocator {
     return stats;
   }
 
-  void resetAccumulatedStats(c10::DeviceIndex index) override { device(index).allocator().reset_accumulated(); }
+  void resetAccumulatedStats(c10::DeviceIndex index) override { device(index).reset_accumulated_statistics(); }
   void resetPeakStats(c10::DeviceIndex index) override { device(index).allocator().reset_peak(); }
 
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex index) override {
@@ -101,6 +103,20 @@ Allocation* allocation_in(const c10::DataPtr& data) {
   return static_cast<Allocation*>(data.get_context());
 }
 
+namespace {
+
+/// Gives a new allocation the first bytes of an old one. What does not exist yet is not brought into being for it.
+void keep_prefix(Allocation& to, Allocation& from, uint64_t bytes) {
+  if (from.state() == State::kUnbacked) return;
+  if (from.state() == State::kZero && to.mark_zero()) return;  // bytes beyond the prefix may be anything
+  Stream& stream = Runtime::get().current_stream(from.device().index());
+  Work work(stream);
+  const ob_ptr source = work.resolve(from);
+  stream.copy(OB_DEVICE_TO_DEVICE, work.resolve(to), source, bytes);
+}
+
+}  // namespace
+
 void resize_storage(c10::StorageImpl& storage, size_t bytes) {
   TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");
   Allocation* old = allocation_in(storage.data_ptr());
@@ -108,10 +124,7 @@ void resize_storage(c10::StorageImpl& storage, size_t bytes) {
   const uint64_t kept = std::min<uint64_t>({storage.nbytes(), bytes, old->size()});
   c10::DataPtr data = translate_errors([&] {
     c10::DataPtr resized = data_ptr_of(Allocation::create(old->device(), bytes));
-    if (kept > 0 && old->residency() != Residency::kUnbacked) {
-      Stream& stream = current_stream(storage.device().index());
-      stream.copy(OB_DEVICE_TO_DEVICE, allocation_in(resized)->resolve(stream), old->resolve(stream), kept);
-    }
+    if (kept > 0) keep_prefix(*allocation_in(resized), *old, kept);
     return resized;
   });
   storage.set_data_ptr_noswap(std::move(data));

@@ -4,6 +4,8 @@
 #include <ATen/EmptyTensor.h>
 #include <c10/core/CPUAllocator.h>
 
+#include <memory>
+
 #include "torch/devices.h"
 #include "torch/storage.h"
 
@@ -13,7 +15,7 @@ namespace {
 constexpr c10::DispatchKeySet kDeviceKeys{c10::DispatchKey::PrivateUse1};
 constexpr c10::DispatchKeySet kHostKeys{c10::DispatchKey::CPU};
 
-void release_allocation_of_view(void* context) { static_cast<Allocation*>(context)->release(); }
+void release_pin(void* context) { delete static_cast<Pin*>(context); }
 
 at::Tensor over_storage(c10::Storage storage, c10::DispatchKeySet keys, at::ScalarType dtype, at::IntArrayRef sizes,
                         at::IntArrayRef strides, int64_t storage_offset) {
@@ -83,14 +85,24 @@ TensorBinding binding_of(const at::Tensor& tensor) {
   return binding;
 }
 
-at::Tensor host_view(const at::Tensor& tensor) {
+bool covers_storage(const at::Tensor& tensor) {
+  const TensorBinding binding = binding_of(tensor);
+  return binding.storage_offset == 0 && tensor.nbytes() == binding.allocation->size() &&
+         tensor.is_non_overlapping_and_dense();
+}
+
+at::Tensor host_view(const at::Tensor& tensor, Access access) {
   const TensorBinding binding = binding_of(tensor);
   Allocation& allocation = *binding.allocation;
   TORCH_CHECK(allocation.device().host_accessible(), "The host cannot address the memory of ", tensor.device());
-  const ob_ptr memory = translate_errors([&] { return allocation.resolve(current_stream(tensor.device().index())); });
-  allocation.retain();
-  c10::DataPtr data(reinterpret_cast<void*>(memory), &allocation, &release_allocation_of_view,
-                    c10::Device(c10::DeviceType::CPU));
+  auto pin = translate_errors([&] {
+    Stream& stream = current_stream(tensor.device().index());
+    auto made = std::make_unique<Pin>(allocation, stream, access);
+    stream.synchronize();  // bringing the contents in may have queued work
+    return made;
+  });
+  void* memory = reinterpret_cast<void*>(pin->pointer());
+  c10::DataPtr data(memory, pin.release(), &release_pin, c10::Device(c10::DeviceType::CPU));
   c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), allocation.size(),
                                                              std::move(data), c10::GetCPUAllocator(),
                                                              /*resizable=*/false));

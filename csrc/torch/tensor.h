@@ -28,9 +28,13 @@ at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, at::Sca
 /// The tensor as a plan's input. Borrows the tensor's geometry: valid while the tensor lives unchanged.
 TensorBinding binding_of(const at::Tensor& tensor);
 
-/// A CPU tensor over the same memory, keeping `tensor`'s storage alive. Only on host-accessible devices; the
-/// caller has synchronised the stream and submits no work that uses the memory while the view is in use.
-at::Tensor host_view(const at::Tensor& tensor);
+/// Whether the tensor's elements are exactly the bytes of its storage: writing all of them replaces its contents.
+bool covers_storage(const at::Tensor& tensor);
+
+/// A CPU tensor over the same memory, which it keeps in place. Only on host-accessible devices; the caller submits no
+/// work that uses the memory while the view is in use. Waits for the current stream. With kOverwrite the caller writes
+/// every byte of the storage.
+at::Tensor host_view(const at::Tensor& tensor, Access access = Access::kKeep);
 
 /// The calling thread's current stream on a device of ours.
 Stream& current_stream(c10::DeviceIndex device);

@@ -39,7 +39,7 @@ uint64_t calls(const char* function) {
 Holder upload(const std::vector<float>& values) {
   Holder holder(Allocation::create(device(), values.size() * sizeof(float)));
   Stream& stream = device().default_stream();
-  stream.copy(OB_HOST_TO_DEVICE, holder->resolve(stream), reinterpret_cast<uint64_t>(values.data()),
+  stream.copy(OB_HOST_TO_DEVICE, Pin(*holder, stream).pointer(), reinterpret_cast<uint64_t>(values.data()),
               values.size() * sizeof(float));
   stream.synchronize();
   return holder;
@@ -48,7 +48,7 @@ Holder upload(const std::vector<float>& values) {
 std::vector<float> download(Allocation& allocation, size_t count) {
   std::vector<float> values(count);
   Stream& stream = device().default_stream();
-  stream.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(values.data()), allocation.resolve(stream),
+  stream.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(values.data()), Pin(allocation, stream).pointer(),
               count * sizeof(float));
   stream.synchronize();
   return values;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "outboard/driver.h"
@@ -25,6 +26,10 @@ class Holder {
  public:
   explicit Holder(outboard::Allocation* allocation) : allocation_(allocation) {}
   Holder(Holder&& other) noexcept : allocation_(other.allocation_) { other.allocation_ = nullptr; }
+  Holder& operator=(Holder&& other) noexcept {
+    std::swap(allocation_, other.allocation_);
+    return *this;
+  }
   Holder(const Holder&) = delete;
   Holder& operator=(const Holder&) = delete;
   ~Holder() {

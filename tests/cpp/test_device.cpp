@@ -34,7 +34,8 @@ void fail_next(const char* function, uint64_t nth, ob_status status) {
 std::vector<float> download(Allocation& allocation, size_t count) {
   std::vector<float> values(count);
   Stream& stream = device().default_stream();
-  stream.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(values.data()), allocation.resolve(stream), count * 4);
+  stream.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(values.data()), Pin(allocation, stream).pointer(),
+              count * 4);
   stream.synchronize();
   return values;
 }
@@ -51,7 +52,7 @@ std::vector<float> scale(size_t count, double a) {
     Allocation* allocation;
     ~Guard() { allocation->release(); }
   } guard{x};
-  stream.copy(OB_HOST_TO_DEVICE, x->resolve(stream), reinterpret_cast<uint64_t>(host.data()), count * 4);
+  stream.copy(OB_HOST_TO_DEVICE, Pin(*x, stream).pointer(), reinterpret_cast<uint64_t>(host.data()), count * 4);
   const int64_t size = static_cast<int64_t>(count), stride = 1;
   Input inputs[2];
   inputs[0].tensor = {x, DType::kFloat32, 1, &size, &stride, 0};
@@ -180,7 +181,7 @@ TEST(addresses_find_their_allocation) {
     const auto* first = static_cast<const char*>(allocation->address());
     CHECK(Allocation::find(first) == allocation);
     CHECK(Allocation::find(first + allocation->size() - 1) == allocation);
-    CHECK(allocation->residency() == Residency::kUnbacked);
+    CHECK(allocation->state() == State::kUnbacked);
   }
   const void* gone = all[1]->address();
   for (Allocation* allocation : all) allocation->release();

@@ -100,10 +100,10 @@ int two_devices(const char* driver) {
     Stream& stream = runtime.current_stream(index);
     if (stream.device().index() != index) return 2;
     Allocation* x = Allocation::create(runtime.device(index), 4);
-    stream.copy(OB_HOST_TO_DEVICE, x->resolve(stream), reinterpret_cast<uint64_t>(&host), 4);
+    stream.copy(OB_HOST_TO_DEVICE, Pin(*x, stream).pointer(), reinterpret_cast<uint64_t>(&host), 4);
     stream.synchronize();
     host = 0;
-    stream.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(&host), x->resolve(stream), 4);
+    stream.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(&host), Pin(*x, stream).pointer(), 4);
     stream.synchronize();
     if (host != 7) return 3;
     if (runtime.device(index).allocator().statistics().allocated.current != 4) return 4;
@@ -121,7 +121,7 @@ int simulated_device() {
   Stream& stream = device.default_stream();
   if (device.host_accessible() || device.properties().dialect[0] != '\0') return 1;
   Allocation* x = Allocation::create(device, 64);
-  const ob_ptr memory = x->resolve(stream);
+  const ob_ptr memory = Pin(*x, stream).pointer();
   const uint32_t pattern = 0x01020304;
   stream.fill(memory, &pattern, 4, 64);
   uint32_t host[16] = {};

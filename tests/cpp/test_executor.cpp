@@ -141,7 +141,7 @@ TEST(grids_have_three_dimensions) {
   const Holder y(run(compile(parts), {input(tensor)}).at(0).allocation);
   std::vector<int32_t> values(24);
   Stream& stream = device().default_stream();
-  stream.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(values.data()), y->resolve(stream), 96);
+  stream.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(values.data()), Pin(*y, stream).pointer(), 96);
   stream.synchronize();
   CHECK_EQ(values[23], 123);
   CHECK_EQ(values[12], 100);
@@ -176,7 +176,7 @@ TEST(copies_and_seeds_reach_their_buffers) {
   CHECK(fixture::download(*y, 4) == (std::vector<float>{3, 4, 1, 2}));
   int64_t seeds[3];
   Stream& stream = device().default_stream();
-  stream.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(seeds), s->resolve(stream), sizeof(seeds));
+  stream.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(seeds), Pin(*s, stream).pointer(), sizeof(seeds));
   stream.synchronize();
   CHECK_EQ(seeds[2], (int64_t{1} << 40) + 2);
 }

@@ -24,7 +24,7 @@ float first(Allocation& allocation) { return fixture::download(allocation, 1)[0]
 TEST(synchronize_waits_for_the_work) {
   Stream& stream = device().pool_stream();
   const fixture::Holder x = fixture::upload({0});
-  fixture::keep_busy(stream, x->resolve(stream));
+  fixture::keep_busy(stream, Pin(*x, stream).pointer());
   CHECK(!stream.query());
   stream.synchronize();
   CHECK(stream.query());
@@ -34,7 +34,7 @@ TEST(synchronize_waits_for_the_work) {
 TEST(query_becomes_true_without_waiting) {
   Stream& stream = device().pool_stream();
   const fixture::Holder x = fixture::upload({0});
-  fixture::keep_busy(stream, x->resolve(stream));
+  fixture::keep_busy(stream, Pin(*x, stream).pointer());
   uint64_t asked = 0;
   while (!stream.query()) {
     ++asked;
@@ -58,7 +58,7 @@ TEST(an_idle_stream_costs_no_driver_call) {
 TEST(two_threads_may_wait_for_one_stream) {
   Stream& stream = device().pool_stream();
   const fixture::Holder x = fixture::upload({0});
-  const ob_ptr pointer = x->resolve(stream);
+  const ob_ptr pointer = Pin(*x, stream).pointer();
   for (int round = 1; round <= 3; ++round) {
     fixture::keep_busy(stream, pointer);
     std::atomic<int> wrong{0};
@@ -79,7 +79,7 @@ TEST(two_threads_may_wait_for_one_stream) {
 TEST(copies_and_fills_keep_the_order_of_the_stream) {
   Stream& stream = device().pool_stream();
   const fixture::Holder x = fixture::upload({5, 5, 5, 5}), y = fixture::upload({0, 0, 0, 0});
-  const ob_ptr from = x->resolve(stream), to = y->resolve(stream);
+  const ob_ptr from = Pin(*x, stream).pointer(), to = Pin(*y, stream).pointer();
   fixture::keep_busy(stream, from);                // x[0] = 6
   stream.copy(OB_DEVICE_TO_DEVICE, to, from, 16);  // y = 6 5 5 5
   const float two = 2;
@@ -95,11 +95,11 @@ TEST(copies_and_fills_keep_the_order_of_the_stream) {
 TEST(fills_repeat_any_pattern) {
   Stream& stream = device().default_stream();
   const fixture::Holder x = fixture::upload(std::vector<float>(16, 0));
-  const ob_ptr memory = x->resolve(stream);
+  const ob_ptr memory = Pin(*x, stream).pointer();
   for (const uint32_t size : {1u, 2u, 4u, 8u, 16u}) {
     for (const bool busy : {false, true}) {
       const fixture::Holder other = fixture::upload({0});
-      if (busy) fixture::keep_busy(stream, other->resolve(stream));
+      if (busy) fixture::keep_busy(stream, Pin(*other, stream).pointer());
       unsigned char pattern[16], host[64];
       for (uint32_t i = 0; i < size; ++i) pattern[i] = static_cast<unsigned char>(size + i);
       const unsigned char zero = 0;
@@ -118,12 +118,12 @@ TEST(fills_repeat_any_pattern) {
 TEST(an_event_orders_two_streams) {
   Stream &a = device().pool_stream(), &b = device().pool_stream();
   const fixture::Holder x = fixture::upload({0}), y = fixture::upload({0});
-  fixture::keep_busy(a, x->resolve(a));
+  fixture::keep_busy(a, Pin(*x, a).pointer());
   Event event(device());
   event.record(a);
   CHECK(!event.query());
   b.wait(event);
-  b.copy(OB_DEVICE_TO_DEVICE, y->resolve(b), x->resolve(b), 4);
+  b.copy(OB_DEVICE_TO_DEVICE, Pin(*y, b).pointer(), Pin(*x, b).pointer(), 4);
   b.synchronize();
   CHECK(event.query());
   CHECK_EQ(first(*y), 1.0f);
@@ -137,7 +137,7 @@ TEST(events_measure_the_work_between_them) {
   CHECK_THROWS(start.elapsed_ms(end), Error);
   start.record(stream);
   middle.record(stream);
-  fixture::keep_busy(stream, x->resolve(stream));
+  fixture::keep_busy(stream, Pin(*x, stream).pointer());
   end.record(stream);
   CHECK_THROWS(start.elapsed_ms(end), Error);  // not reached yet
   end.synchronize();
@@ -155,7 +155,7 @@ TEST(memory_of_another_stream_is_not_reused_too_early) {
   Block* block = allocator.allocate(3 << 20, home);
   const ob_ptr pointer = block->ptr;
   allocator.record_stream(block, other);
-  fixture::keep_busy(other, x->resolve(other));
+  fixture::keep_busy(other, Pin(*x, other).pointer());
   allocator.free(block);
   Block* meanwhile = allocator.allocate(3 << 20, home);
   CHECK(meanwhile->ptr != pointer);
@@ -175,7 +175,7 @@ TEST(a_failing_event_costs_time_not_correctness) {
     const int64_t active = allocator.statistics().active.current;
     Block* block = allocator.allocate(1000, home);
     allocator.record_stream(block, other);
-    fixture::keep_busy(other, x->resolve(other));
+    fixture::keep_busy(other, Pin(*x, other).pointer());
     fixture::fail(function, 1, OB_INTERNAL);
     allocator.free(block);
     CHECK(other.query());  // it was waited for
@@ -186,10 +186,10 @@ TEST(a_failing_event_costs_time_not_correctness) {
 TEST(a_failed_wait_is_reported_once) {
   Stream& stream = device().pool_stream();
   const fixture::Holder x = fixture::upload({0});
-  fixture::keep_busy(stream, x->resolve(stream));
+  fixture::keep_busy(stream, Pin(*x, stream).pointer());
   fixture::fail("stream_wait", 1, OB_INTERNAL);
   CHECK_THROWS(stream.synchronize(), Error);
-  fixture::keep_busy(stream, x->resolve(stream));
+  fixture::keep_busy(stream, Pin(*x, stream).pointer());
   stream.synchronize();
   CHECK_EQ(first(*x), 2.0f);
 }
@@ -221,7 +221,7 @@ namespace {
 void leave_work() {
   Allocation* x = Allocation::create(device(), 4);
   for (Stream* stream : {&device().default_stream(), &device().pool_stream()}) {
-    fixture::keep_busy(*stream, x->resolve(*stream));
+    fixture::keep_busy(*stream, Pin(*x, *stream).pointer());
   }
 }
 
@@ -251,7 +251,7 @@ int check_child(Allocation* allocation, Stream& stream) {
 int fork_in_use() {
   Stream& stream = device().default_stream();
   Allocation* allocation = Allocation::create(device(), 4);
-  fixture::keep_busy(stream, allocation->resolve(stream));
+  fixture::keep_busy(stream, Pin(*allocation, stream).pointer());
   const pid_t child = fork();
   if (child == 0) _exit(check_child(allocation, stream));
   int status = 0;

@@ -30,7 +30,7 @@ def test_the_device_is_the_accelerator(device: str, device_module: ModuleType) -
 def test_memory_through_torch_accelerator(device: str) -> None:
     torch.accelerator.empty_cache()
     before = torch.accelerator.memory_allocated()
-    x = torch.zeros(1 << 20, device=device)
+    x = torch.ones(1 << 20, device=device)
     assert torch.accelerator.memory_allocated() >= before + x.nbytes
     assert torch.accelerator.max_memory_allocated() >= torch.accelerator.memory_allocated()
     assert torch.accelerator.memory_reserved() >= torch.accelerator.memory_allocated()
@@ -82,7 +82,7 @@ def test_a_memory_limit_is_kept(device: str, device_module: ModuleType) -> None:
     try:
         limit = int(0.01 * device_module.get_device_properties().total_memory)
         with pytest.raises(torch.OutOfMemoryError):
-            torch.zeros(limit + 1, dtype=torch.uint8, device=device)
+            torch.zeros(limit + 1, dtype=torch.uint8, device=device).fill_(1)
     finally:
         device_module.set_per_process_memory_fraction(1.0)
     assert torch.zeros(3, device=device).cpu().sum() == 0

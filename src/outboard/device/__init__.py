@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from outboard.device import amp, dlpack, printing
+from outboard.device import amp, dlpack, memory, printing
 from outboard.device.amp import get_amp_supported_dtype, is_autocast_available, is_bf16_supported
 from outboard.device.counters import (
     compile_stats,
@@ -33,12 +33,15 @@ from outboard.device.devices import (
     synchronize,
 )
 from outboard.device.memory import (
+    caching_allocator_alloc,
+    caching_allocator_delete,
     empty_cache,
     max_memory_allocated,
     max_memory_reserved,
     mem_get_info,
     memory_allocated,
     memory_reserved,
+    memory_snapshot,
     memory_stats,
     memory_summary,
     reset_accumulated_memory_stats,
@@ -73,6 +76,8 @@ __all__ = [
     "Stream",
     "StreamContext",
     "amp",
+    "caching_allocator_alloc",
+    "caching_allocator_delete",
     "can_device_access_peer",
     "compile_stats",
     "current_device",
@@ -102,8 +107,10 @@ __all__ = [
     "max_memory_allocated",
     "max_memory_reserved",
     "mem_get_info",
+    "memory",
     "memory_allocated",
     "memory_reserved",
+    "memory_snapshot",
     "memory_stats",
     "memory_summary",
     "printing",

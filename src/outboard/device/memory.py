@@ -1,11 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device memory: what the caching allocator holds. Sizes in bytes.
+"""Device memory: what the caching allocator holds, what waits on the host, and what must stay. Sizes in bytes.
 
-Tensors take device memory when work first needs it, not when they are made, so all numbers count memory that exists.
+Tensors take device memory when work first needs it, not when they are made, and leave it, the least recently used
+first, when the device is full; see docs/memory.md. All numbers but the ``lazy`` ones count memory of the device.
 Every function takes ``device`` as index, string, ``torch.device`` or None (the current device).
 """
 
 from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
 
 from outboard import _C
 from outboard.device.devices import DeviceLike, get_device_properties, index_of
@@ -16,6 +23,11 @@ def memory_stats(device: DeviceLike = None) -> dict[str, int]:
 
     Keys: ``{allocated,reserved,active,cached}.{current,peak,total_allocated,total_freed}`` in bytes, and the counts
     ``num_alloc_retries``, ``num_ooms``, ``num_device_alloc``, ``num_device_free``.
+
+    ``lazy.{unbacked,zero,host,spilled}.{bytes,count}`` tell how much is not in device memory now: not written yet, only
+    known to be zero, waiting on the host since it came from there, moved to the host because the device was full.
+    ``lazy.{materialized,spills,restores}.{bytes,count}`` tell what was filled in on first use, moved out and moved back
+    since start or :func:`reset_accumulated_memory_stats`.
     """
     if _C.device_count() == 0:
         return {}
@@ -44,7 +56,9 @@ def max_memory_reserved(device: DeviceLike = None) -> int:
 
 
 def empty_cache(device: DeviceLike = None) -> None:
-    """Gives cached blocks that no tensor uses back to the driver; no-op without hardware."""
+    """Gives cached memory that no tensor uses back: the device's to the driver, the host's to the system.
+
+    No-op without hardware."""
     if _C.device_count() > 0:
         _C.empty_cache(index_of(device))
 
@@ -85,7 +99,7 @@ def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
     """The statistics as a table for people.
 
     Args:
-        abbreviated: leave out the counts.
+        abbreviated: leave out the counts and what is not on the device.
     """
     stats = memory_stats(device)
     lines = [f"{'memory':<12}{'current':>12}{'peak':>12}{'allocated':>14}{'freed':>14}"]
@@ -94,9 +108,107 @@ def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
         totals = [_size(stats.get(f"{gauge}.{column}", 0)) for column in ("total_allocated", "total_freed")]
         lines.append(f"{gauge:<12}" + "".join(f"{c:>12}" for c in columns) + "".join(f"{t:>14}" for t in totals))
     if not abbreviated:
+        lines += ["", f"{'not on the device':<24}{'size':>12}{'count':>12}"]
+        for gauge in ("unbacked", "zero", "host", "spilled", "materialized", "spills", "restores"):
+            size, count = stats.get(f"lazy.{gauge}.bytes", 0), stats.get(f"lazy.{gauge}.count", 0)
+            lines.append(f"{gauge:<24}{_size(size):>12}{count:>12}")
         counts = ("num_device_alloc", "num_device_free", "num_alloc_retries", "num_ooms")
-        lines += [f"{count:<24}{stats.get(count, 0):>12}" for count in counts]
+        lines += ["", *(f"{count:<24}{stats.get(count, 0):>12}" for count in counts)]
     return "\n".join(lines)
+
+
+def memory_snapshot(device: DeviceLike = None) -> list[dict[str, Any]]:
+    """The memory got from the driver, segment by segment with its blocks, as ``torch.cuda.memory_snapshot`` has it.
+
+    Args:
+        device: only this device (default: all).
+    """
+    return [segment for index in _indices(device) for segment in _C.memory_segments(index)]
+
+
+def _snapshot(device: DeviceLike = None) -> dict[str, Any]:
+    """Segments, the events that :func:`_record_memory_history` kept for each device, and the allocator's settings.
+
+    Pickled, this is what https://pytorch.org/memory_viz reads.
+    """
+    wanted = _indices(device)
+    traces = [_C.memory_history(index) if index in wanted else [] for index in range(_C.device_count())]
+    settings = {"PYTORCH_ALLOC_CONF": torch._C._accelerator_getAllocatorSettings()}
+    return {
+        "segments": memory_snapshot(device),
+        "device_traces": traces,
+        "allocator_settings": settings,
+        "external_annotations": [],
+    }
+
+
+def _dump_snapshot(filename: str | Path = "dump_snapshot.pickle") -> None:
+    """Writes :func:`_snapshot` of all devices to a file, for PyTorch's memory visualiser."""
+    with open(filename, "wb") as file:
+        pickle.dump(_snapshot(), file)
+
+
+def _record_memory_history(
+    enabled: Literal["all", "state"] | None = "all", max_entries: int = 1 << 20, device: DeviceLike = None
+) -> None:
+    """Keeps the last ``max_entries`` allocations, frees and segments of each device; ``enabled=None`` stops.
+
+    Stack frames are not recorded.
+    """
+    for index in _indices(device):
+        _C.record_memory_history(index, 0 if enabled is None else max_entries)
+
+
+def caching_allocator_alloc(size: int, device: DeviceLike = None, stream: torch.Stream | int | None = None) -> int:
+    """Device memory without a tensor, which never moves.
+
+    Args:
+        size: bytes.
+        stream: whose work uses the memory, as a stream of the device or its id (default: the current stream).
+
+    Returns:
+        The device address; 0 for 0 bytes.
+
+    Raises:
+        torch.OutOfMemoryError: if it cannot be had.
+    """
+    index = index_of(device)
+    if stream is None:
+        stream = torch._C._accelerator_getStream(index)
+    return _C.allocate_raw(index, size, stream if isinstance(stream, int) else stream.stream_id)
+
+
+def caching_allocator_delete(mem_ptr: int) -> None:
+    """Frees memory of :func:`caching_allocator_alloc`.
+
+    Raises:
+        ValueError: if ``mem_ptr`` is not such memory.
+    """
+    _C.free_raw(mem_ptr)
+
+
+def pin(tensor: torch.Tensor) -> torch.Tensor:
+    """Brings a tensor's whole storage into device memory and keeps it there, however full the device gets.
+
+    Returns:
+        The tensor.
+
+    Raises:
+        torch.OutOfMemoryError: if it does not fit.
+        RuntimeError: for a tensor of another device.
+    """
+    _C.pin(tensor)
+    return tensor
+
+
+def unpin(tensor: torch.Tensor) -> torch.Tensor:
+    """Lets a tensor's storage move to the host again when the device is full. Returns the tensor."""
+    _C.unpin(tensor)
+    return tensor
+
+
+def _indices(device: DeviceLike) -> list[int]:
+    return list(range(_C.device_count())) if device is None else [index_of(device)]
 
 
 def _size(value: float) -> str:

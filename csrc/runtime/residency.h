@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "outboard/driver.h"
+#include "runtime/host_buffers.h"
+#include "runtime/memory_lock.h"
+
+namespace outboard {
+
+class Allocation;
+class Device;
+class Stream;
+enum class Access : uint8_t;
+enum class State : uint8_t;
+struct Block;
+
+/// How much of a device's memory is not where the device computes, and what was moved. Bytes, and counts.
+struct LazyStatistics {
+  struct Gauge {
+    int64_t bytes = 0, count = 0;
+  };
+  Gauge unbacked, zero, host, spilled;  ///< now
+  /// Since start or reset: contents made on the device on first use (zeros filled, host contents copied), moved out
+  /// under pressure, and moved back.
+  Gauge materialized, spills, restores;
+};
+
+/// Decides which allocations of one device are in its memory. An allocation gets memory when work needs it; when the
+/// device is full, those used longest ago move to the host, in the order of their own stream, and come back when they
+/// are needed again.
+class Residency {
+ public:
+  explicit Residency(Device& device);
+
+  MemoryLock& lock() { return lock_; }
+
+  /// The part of class Work: see there.
+  uint64_t begin_work();
+  void end_work() { lock_.unlock(); }
+  ob_ptr resolve(Allocation& allocation, Stream& stream, Access access);
+
+  /// Takes an allocation's memory and host copy away; its contents are then undefined.
+  void discard(Allocation& allocation) noexcept;
+  bool mark_zero(Allocation& allocation);
+  bool adopt(Allocation& allocation, std::shared_ptr<HostBuffer> buffer);
+  std::shared_ptr<const HostBuffer> host_contents(Allocation& allocation);
+
+  /// A buffer that the host may write at once. Throws OutOfMemoryError.
+  std::shared_ptr<HostBuffer> host_buffer(uint64_t bytes);
+
+  /// Moves the least recently used allocation that may move to the host. False if there is none. The allocator asks.
+  bool make_room();
+  /// Gives host memory that nobody uses back to the system.
+  void empty_cache();
+
+  LazyStatistics statistics() const;
+  void reset_accumulated();
+
+ private:
+  std::shared_ptr<HostBuffer> buffer_for(uint64_t bytes, Stream* stream);
+  void bring_in(Allocation& allocation, Stream& stream, Access access);
+  void share(Allocation& allocation, Stream& stream);
+  bool fill_memory(Allocation& allocation, Stream& stream, ob_ptr to);
+  void settle(Allocation& allocation, State state) noexcept;
+  LazyStatistics::Gauge* gauge_of(State state);
+  Allocation* victim();
+  bool others_are_at_work() const;
+  void let_others_work();
+  void spill(Allocation& allocation);
+  void link(Allocation& allocation) noexcept;
+  void unlink(Allocation& allocation) noexcept;
+
+  Device& device_;
+  mutable MemoryLock lock_;
+  HostBuffers buffers_;
+  LazyStatistics statistics_;  // `unbacked` is counted when asked for
+  Allocation* newest_ = nullptr;
+  uint64_t begun_ = 0;             // pieces of work so far
+  uint64_t current_ = 0;           // number of the one that holds the lock
+  std::vector<uint64_t> waiting_;  // numbers of those that wait for memory without the lock; what they use must stay
+};
+
+/// False if OUTBOARD_LAZY=0: then memory is taken when a tensor is made.
+bool is_lazy();
+
+}  // namespace outboard

@@ -1,0 +1,455 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "fixture.h"
+#include "runtime/error.h"
+
+/// The states of allocations, oversubscription and the allocator's accounts, with copies and fills alone, so that every
+/// driver can run it.
+using namespace outboard;
+using fixture::device;
+using fixture::Holder;
+
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+Holder make(uint64_t bytes, Device& on = device()) { return Holder(Allocation::create(on, bytes)); }
+
+void fill(Allocation& allocation, Stream& stream, uint8_t value) {
+  Work work(stream);
+  stream.fill(work.resolve(allocation, Access::kOverwrite), &value, 1, allocation.size());
+}
+
+/// The one value of all bytes, read through the device; -1 if they differ.
+int value_of(Allocation& allocation, Stream& stream) {
+  std::vector<uint8_t> bytes(allocation.size());
+  {
+    Work work(stream);
+    stream.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(bytes.data()), work.resolve(allocation), bytes.size());
+  }
+  stream.synchronize();
+  const bool same = std::all_of(bytes.begin(), bytes.end(), [&](uint8_t byte) { return byte == bytes[0]; });
+  return same ? bytes[0] : -1;
+}
+
+void adopt(Allocation& allocation, uint8_t value) {
+  auto buffer = allocation.device().residency().host_buffer(allocation.size());
+  std::memset(buffer->memory, value, allocation.size());
+  if (!allocation.adopt(std::move(buffer))) throw std::runtime_error("not adopted");
+}
+
+MemoryStatistics statistics(Device& of = device()) { return of.allocator().statistics(); }
+LazyStatistics lazy(Device& of = device()) { return of.residency().statistics(); }
+
+/// Limits a device's memory to what is in use and `bytes` more, for the length of a scope.
+class Limited {
+ public:
+  explicit Limited(uint64_t bytes, Device& on = device()) : device_(on), old_(on.allocator().limit()) {
+    on.empty_cache();
+    on.allocator().set_limit(static_cast<uint64_t>(statistics(on).reserved.current) + bytes);
+  }
+  ~Limited() { device_.allocator().set_limit(old_); }
+
+ private:
+  Device& device_;
+  uint64_t old_;
+};
+
+void check_invariants(Device& of) {
+  const MemoryStatistics s = statistics(of);
+  CHECK(s.allocated.current <= s.active.current && s.active.current <= s.reserved.current);
+  CHECK_EQ(s.cached.current, s.reserved.current - s.active.current);
+}
+
+}  // namespace
+
+TEST(making_takes_nothing) {
+  const int64_t before = statistics().allocated.current;
+  const LazyStatistics start = lazy();
+  const Holder x = make(64 << 20);
+  CHECK_EQ(statistics().allocated.current, before);
+  CHECK_EQ(lazy().unbacked.bytes - start.unbacked.bytes, 64 << 20);
+  CHECK_EQ(lazy().unbacked.count - start.unbacked.count, 1);
+  CHECK(x->mark_zero());
+  CHECK(x->state() == State::kZero);
+  CHECK_EQ(lazy().zero.bytes - start.zero.bytes, 64 << 20);
+  CHECK_EQ(lazy().unbacked.bytes, start.unbacked.bytes);
+  CHECK_EQ(statistics().allocated.current, before);
+}
+
+TEST(zeros_are_filled_on_first_use) {
+  Stream& stream = device().default_stream();
+  const Holder x = make(1000);
+  fill(*x, stream, 7);
+  CHECK_EQ(value_of(*x, stream), 7);
+  CHECK(x->mark_zero());  // gives its memory up
+  CHECK(x->state() == State::kZero);
+  const int64_t filled = lazy().materialized.bytes;
+  CHECK_EQ(value_of(*x, stream), 0);
+  CHECK(x->state() == State::kDevice);
+  CHECK_EQ(lazy().materialized.bytes - filled, 1000);
+}
+
+TEST(contents_wait_on_the_host) {
+  Stream& stream = device().default_stream();
+  const Holder x = make(5000);
+  adopt(*x, 9);
+  CHECK(x->state() == State::kHost);
+  CHECK_EQ(static_cast<const uint8_t*>(x->host_contents()->memory)[4999], 9);
+  adopt(*x, 10);
+  CHECK_EQ(value_of(*x, stream), 10);
+  CHECK(x->state() == State::kDevice);
+  CHECK(x->host_contents() == nullptr);
+  CHECK(!x->adopt(device().residency().host_buffer(5000)));  // on the device: copies go there
+}
+
+TEST(a_full_overwrite_needs_no_old_contents) {
+  Stream& stream = device().default_stream();
+  const Holder x = make(5000);
+  adopt(*x, 9);
+  const int64_t moved = lazy().materialized.count;
+  fill(*x, stream, 3);
+  CHECK_EQ(lazy().materialized.count, moved);
+  CHECK_EQ(value_of(*x, stream), 3);
+}
+
+TEST(what_was_used_longest_ago_moves_out_and_comes_back) {
+  Stream& stream = device().default_stream();
+  const Limited limited(16 * kMiB);
+  const LazyStatistics start = lazy();
+  std::vector<Holder> all;
+  for (uint8_t i = 0; i < 8; ++i) {
+    all.push_back(make(4 * kMiB));
+    fill(*all.back(), stream, i);
+    check_invariants(device());
+  }
+  for (size_t i = 0; i < 8; ++i) CHECK(all[i]->state() == (i < 4 ? State::kSpilled : State::kDevice));
+  CHECK_EQ(lazy().spilled.bytes - start.spilled.bytes, static_cast<int64_t>(16 * kMiB));
+  for (int i = 0; i < 8; ++i) CHECK_EQ(value_of(*all[static_cast<size_t>(i)], stream), i);
+  CHECK_EQ(lazy().restores.count - start.restores.count, 8);  // LRU's worst case: a cycle one round too long
+  CHECK(lazy().spills.bytes - start.spills.bytes >= static_cast<int64_t>(32 * kMiB));
+}
+
+TEST(arguments_of_one_piece_of_work_stay_together) {
+  Stream& stream = device().default_stream();
+  const Limited limited(8 * kMiB);
+  const Holder a = make(4 * kMiB), b = make(4 * kMiB), c = make(4 * kMiB);
+  for (const Holder* each : {&a, &b, &c}) fill(**each, stream, 1);
+  {
+    Work work(stream);
+    work.resolve(*a);
+    work.resolve(*b);
+    CHECK(a->state() == State::kDevice && b->state() == State::kDevice);
+    try {
+      work.resolve(*c);
+      check::fail(__FILE__, __LINE__, "three arguments fit where two do");
+    } catch (const OutOfMemoryError& error) {
+      CHECK(std::string(error.what()).find("4.00 MiB") != std::string::npos);
+    }
+  }
+  CHECK_EQ(value_of(*c, stream), 1);  // alone it fits
+}
+
+TEST(pinned_memory_stays) {
+  Stream& stream = device().default_stream();
+  const Limited limited(8 * kMiB);
+  const Holder a = make(4 * kMiB), b = make(4 * kMiB), c = make(4 * kMiB);
+  fill(*a, stream, 1);
+  a->hold();
+  fill(*b, stream, 2);
+  fill(*c, stream, 3);
+  CHECK(a->state() == State::kDevice && b->state() == State::kSpilled);
+  CHECK(!a->mark_zero());
+  c->hold();
+  CHECK_THROWS(value_of(*b, stream), OutOfMemoryError);
+  c->let_go();
+  CHECK_EQ(value_of(*b, stream), 2);
+  a->let_go();
+  CHECK_EQ(value_of(*a, stream), 1);
+}
+
+TEST(waiting_for_a_call_that_pins) {
+  Stream& stream = device().default_stream();
+  const Limited limited(4 * kMiB);
+  const Holder a = make(4 * kMiB), b = make(4 * kMiB);
+  fill(*a, stream, 1);
+  auto call = std::make_unique<Pin>(*a, stream);
+  std::thread other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    call.reset();
+  });
+  fill(*b, stream, 2);
+  other.join();
+  CHECK(a->state() == State::kSpilled);
+  CHECK_EQ(value_of(*a, stream), 1);
+}
+
+TEST(scattered_room_becomes_one_piece) {
+  Stream& stream = device().default_stream();
+  const Limited limited(40 * kMiB);
+  std::vector<Holder> all;
+  for (uint8_t i = 0; i < 20; ++i) {
+    all.push_back(make(2 * kMiB));
+    fill(*all.back(), stream, i);
+  }
+  for (size_t i = 0; i < 20; i += 2) fill(*all[i], stream, static_cast<uint8_t>(i));  // the odd ones are the oldest
+  const Holder large = make(18 * kMiB);
+  fill(*large, stream, 99);
+  for (size_t i = 0; i < 20; ++i) CHECK_EQ(value_of(*all[i], stream), static_cast<int>(i));
+  CHECK_EQ(value_of(*large, stream), 99);
+}
+
+TEST(a_failed_move_changes_nothing) {
+  Stream& stream = device().default_stream();
+  const Limited limited(4 * kMiB);
+  const Holder a = make(4 * kMiB), b = make(4 * kMiB);
+  fill(*a, stream, 1);
+  fixture::fail("copy", 1, OB_INTERNAL);  // out
+  CHECK_THROWS(fill(*b, stream, 2), Error);
+  CHECK(a->state() == State::kDevice && b->state() == State::kUnbacked);
+  fill(*b, stream, 2);
+  CHECK(a->state() == State::kSpilled);
+  fixture::fail("copy", 2, OB_INTERNAL);  // in, after `b` went out
+  CHECK_THROWS(value_of(*a, stream), Error);
+  CHECK(a->state() == State::kSpilled);
+  CHECK_EQ(value_of(*a, stream), 1);
+  CHECK_EQ(value_of(*b, stream), 2);
+  CHECK(b->mark_zero());
+  device().synchronize();
+  fixture::fail("fill", 1, OB_INTERNAL);
+  CHECK_THROWS(value_of(*b, stream), Error);
+  CHECK(b->state() == State::kZero);
+  CHECK_EQ(value_of(*b, stream), 0);
+  check_invariants(device());
+}
+
+TEST(another_stream_sees_what_is_filled_in) {
+  Stream& a = device().default_stream();
+  Stream& b = device().pool_stream();
+  for (int i = 0; i < 50; ++i) {
+    const Holder x = make(kMiB);
+    adopt(*x, static_cast<uint8_t>(i));
+    {
+      Work(a).resolve(*x);
+    }
+    CHECK_EQ(value_of(*x, b), i);
+  }
+}
+
+TEST(memory_shared_by_streams_moves_when_both_are_done) {
+  Stream& a = device().default_stream();
+  Stream& b = device().pool_stream();
+  const Limited limited(8 * kMiB);
+  for (uint8_t round = 0; round < 20; ++round) {
+    const Holder x = make(4 * kMiB), y = make(4 * kMiB), z = make(4 * kMiB);
+    fill(*x, a, round);
+    a.synchronize();
+    fill(*x, b, static_cast<uint8_t>(round + 1));
+    fill(*y, a, 1);
+    fill(*z, a, 2);  // moves x, behind b's work
+    CHECK(x->state() == State::kSpilled);
+    CHECK_EQ(value_of(*x, a), round + 1);
+  }
+}
+
+TEST(the_history_tells_what_happened) {
+  Stream& stream = device().default_stream();
+  CachingAllocator& allocator = device().allocator();
+  device().empty_cache();
+  allocator.record_history(100);
+  {
+    const Holder x = make(3 * kMiB);
+    fill(*x, stream, 1);
+    uint64_t total = 0;
+    for (const SegmentInfo& segment : allocator.segments()) {
+      for (const BlockInfo& block : segment.blocks) total += block.size;
+    }
+    CHECK_EQ(static_cast<int64_t>(total), statistics().reserved.current);
+  }
+  device().empty_cache();
+  std::vector<TraceEntry::Action> actions;
+  for (const TraceEntry& entry : allocator.history()) actions.push_back(entry.action);
+  CHECK(actions == (std::vector<TraceEntry::Action>{TraceEntry::kSegmentAlloc, TraceEntry::kAlloc, TraceEntry::kFree,
+                                                    TraceEntry::kSegmentFree}));
+  allocator.record_history(0);
+  CHECK(allocator.history().empty());
+}
+
+TEST(options_are_those_of_pytorch) {
+  Stream& stream = device().default_stream();
+  CachingAllocator& allocator = device().allocator();
+  device().empty_cache();
+  AllocatorOptions options;
+  options.roundup_power2_divisions.fill(4);
+  allocator.set_options(options);
+  Block* block = allocator.allocate(1200 * 1024, stream);
+  CHECK_EQ(block->size, 1280u * 1024);
+  allocator.free(block);
+  options = {};
+  options.max_split_size = 24 * kMiB;
+  allocator.set_options(options);
+  device().empty_cache();
+  Block* large = allocator.allocate(40 * kMiB, stream);
+  allocator.free(large);
+  Block* small = allocator.allocate(4 * kMiB, stream);
+  for (const SegmentInfo& segment : allocator.segments()) {
+    uint64_t total = 0;
+    for (const BlockInfo& block : segment.blocks) total += block.size;
+    CHECK(total != 40 * kMiB || segment.blocks.size() == 1);  // not cut for the small block
+  }
+  allocator.free(small);
+  options = {};
+  options.garbage_collection_threshold = 0.5;
+  allocator.set_options(options);
+  device().empty_cache();
+  {
+    const Limited limited(100 * kMiB);
+    allocator.free(allocator.allocate(40 * kMiB, stream));
+    Block* other = allocator.allocate(44 * kMiB, stream);  // 84 of 100 MiB: the free 40 go back first
+    CHECK_EQ(statistics().cached.current, 0);
+    allocator.free(other);
+  }
+  allocator.set_options({});
+  device().empty_cache();
+}
+
+namespace {
+
+/// One thread of the storm: owns its allocations, knows what is in them, and shares the devices' memory with others.
+class Storm {
+ public:
+  Storm(unsigned seed, const std::vector<Device*>& devices) : random_(seed), devices_(devices) {}
+
+  void run(int operations) {
+    for (int i = 0; i < operations; ++i) step();
+    for (const Entry& entry : live_) verify(entry);
+  }
+
+ private:
+  struct Entry {
+    Holder allocation;
+    Stream* stream;
+    int value;  // -1: anything
+  };
+
+  size_t below(size_t n) { return random_() % n; }
+
+  Stream& any_stream(Device& of) { return of.stream(static_cast<int64_t>(below(3))); }
+
+  void verify(const Entry& entry) const {
+    if (entry.value >= 0) CHECK_EQ(value_of(*entry.allocation, *entry.stream), entry.value);
+  }
+
+  void step() {
+    if (live_.empty() || (live_.size() < 12 && below(4) == 0)) {
+      Device& on = *devices_[below(devices_.size())];
+      live_.push_back({make(1 + below(below(6) == 0 ? 1500000 : 3000), on), &any_stream(on), -1});
+      return;
+    }
+    Entry& entry = live_[below(live_.size())];
+    Allocation& allocation = *entry.allocation;
+    switch (below(9)) {
+      case 0:
+        verify(entry);
+        std::swap(entry, live_.back());
+        live_.pop_back();
+        return;
+      case 1:
+        verify(entry);
+        return;
+      case 2:
+        if (allocation.mark_zero()) entry.value = 0;
+        return;
+      case 3: {
+        auto buffer = allocation.device().residency().host_buffer(allocation.size());
+        std::memset(buffer->memory, 5, allocation.size());
+        if (allocation.adopt(std::move(buffer))) entry.value = 5;
+        return;
+      }
+      case 4:
+        entry.stream->synchronize();
+        entry.stream = &any_stream(allocation.device());
+        return;
+      case 5: {
+        const Pin pin(allocation, *entry.stream);
+        CHECK(allocation.state() == State::kDevice);
+        return;
+      }
+      case 6:
+        copy_from(entry, live_[below(live_.size())]);
+        return;
+      default:
+        entry.value = static_cast<int>(below(256));
+        fill(allocation, *entry.stream, static_cast<uint8_t>(entry.value));
+    }
+  }
+
+  void copy_from(Entry& to, Entry& from) {
+    const bool fits = &to.allocation->device() == &from.allocation->device() && &to != &from &&
+                      to.allocation->size() <= from.allocation->size();
+    if (!fits) return;
+    from.stream->synchronize();
+    Work work(*to.stream);
+    const ob_ptr source = work.resolve(*from.allocation);
+    to.stream->copy(OB_DEVICE_TO_DEVICE, work.resolve(*to.allocation, Access::kOverwrite), source,
+                    to.allocation->size());
+    to.value = from.value;
+    to.stream->synchronize();
+  }
+
+  std::mt19937 random_;
+  const std::vector<Device*>& devices_;
+  std::vector<Entry> live_;
+};
+
+}  // namespace
+
+TEST(threads_devices_and_streams_storm) {
+  const char* text = std::getenv("OUTBOARD_TEST_STORM");
+  const int operations = text == nullptr ? 2000 : std::atoi(text);
+  std::vector<Device*> devices;
+  for (int i = 0; i < std::min(2, Runtime::get().device_count()); ++i) devices.push_back(&Runtime::get().device(i));
+  std::vector<int64_t> before;
+  std::vector<std::unique_ptr<Limited>> limits;
+  for (Device* each : devices) {
+    for (int i = 0; i < 2; ++i) each->pool_stream();
+    before.push_back(statistics(*each).allocated.current);
+    limits.push_back(std::make_unique<Limited>(8 * kMiB, *each));
+  }
+  std::vector<std::thread> threads;
+  std::vector<std::string> failures(8);
+  for (unsigned t = 0; t < 8; ++t) {
+    threads.emplace_back([&, t] {
+      try {
+        Storm(t + 1, devices).run(operations);
+      } catch (const std::exception& error) {
+        failures[t] = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& failure : failures) CHECK_EQ(failure, std::string());
+  for (size_t i = 0; i < devices.size(); ++i) {
+    check_invariants(*devices[i]);
+    devices[i]->synchronize();
+    devices[i]->empty_cache();
+    CHECK_EQ(statistics(*devices[i]).allocated.current, before[i]);
+    const LazyStatistics end = lazy(*devices[i]);
+    CHECK_EQ(end.spilled.bytes + end.host.bytes + end.zero.bytes + end.unbacked.bytes, 0);
+    CHECK(end.spills.count > 0);
+  }
+}
+
+int main() {
+  device();
+  return check::run_all();
+}

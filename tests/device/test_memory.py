@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Device memory through ``torch.<device>``: statistics, laziness, more tensors than memory, pins, snapshots."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from outboard import _C
+from tests.conftest import RunPython
+
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def _clean(device: str) -> Iterator[None]:
+    torch.accelerator.synchronize()
+    torch.accelerator.empty_cache()
+    yield
+    torch.accelerator.synchronize()
+
+
+LIMITED = """
+import torch
+from outboard import _C
+device = torch._C._get_privateuse1_backend_name()
+module = torch.get_device_module(device)
+MIB = 1 << 20
+def full(mebibytes, value):
+    return torch.full((mebibytes * MIB,), value, dtype=torch.uint8, device=device)
+def runs_out(call):
+    try:
+        call()
+    except torch.OutOfMemoryError as error:
+        return str(error)
+    raise SystemExit("did not run out of memory")
+"""
+
+
+@pytest.fixture
+def limited(run_python: RunPython) -> Callable[[str], str]:
+    """Runs code in a process with 16 MiB of device memory."""
+    return lambda code: run_python(LIMITED + textwrap.dedent(code), OUTBOARD_MEMORY_LIMIT="16MiB")
+
+
+def check_invariants(module: ModuleType) -> dict[str, int]:
+    stats: dict[str, int] = module.memory_stats()
+    assert stats["allocated.current"] <= stats["active.current"] <= stats["reserved.current"]
+    assert stats["cached.current"] == stats["reserved.current"] - stats["active.current"]
+    for gauge in ("allocated", "reserved", "active", "cached"):
+        assert stats[f"{gauge}.current"] <= stats[f"{gauge}.peak"]
+    return stats
+
+
+@pytest.mark.parametrize("argument", [None, 0, "name", "name:0", "torch"])
+def test_every_function_takes_every_kind_of_device(device: str, device_module: ModuleType, argument: object) -> None:
+    where = {"name": device, "name:0": f"{device}:0", "torch": torch.device(device, 0)}.get(str(argument), argument)
+    x = torch.ones(1000, device=device) + 1
+    assert device_module.memory_allocated(where) >= x.nbytes
+    assert device_module.max_memory_allocated(where) >= device_module.memory_allocated(where)
+    assert device_module.memory_reserved(where) >= device_module.memory_allocated(where)
+    assert device_module.max_memory_reserved(where) >= device_module.memory_reserved(where)
+    device_module.reset_peak_memory_stats(where)
+    stats = device_module.memory_stats(where)
+    assert stats["allocated.peak"] == stats["allocated.current"]
+    device_module.reset_accumulated_memory_stats(where)
+    stats = device_module.memory_stats(where)
+    for key in (
+        "allocated.total_allocated",
+        "reserved.total_freed",
+        "num_ooms",
+        "num_device_alloc",
+        "lazy.spills.count",
+    ):
+        assert stats[key] == 0
+    device_module.empty_cache(where)
+
+
+def test_totals_and_currents_agree(device: str, device_module: ModuleType) -> None:
+    device_module.reset_accumulated_memory_stats()
+    before = check_invariants(device_module)
+    x = torch.ones(3 * MIB, device=device, dtype=torch.uint8)
+    made = check_invariants(device_module)
+    assert made["allocated.current"] - before["allocated.current"] == x.nbytes == made["allocated.total_allocated"]
+    del x
+    after = check_invariants(device_module)
+    assert after["allocated.current"] == before["allocated.current"]
+    assert after["allocated.total_freed"] == 3 * MIB
+    device_module.empty_cache()
+    assert device_module.memory_reserved() <= made["reserved.current"]
+
+
+def test_making_tensors_takes_no_memory(device: str, device_module: ModuleType) -> None:
+    before = device_module.memory_stats()
+    x = torch.empty(MIB, device=device)
+    y = torch.zeros(MIB, device=device)
+    z = torch.ones(MIB).to(device)
+    stats = device_module.memory_stats()
+    assert stats["allocated.current"] == before["allocated.current"]
+    for state, tensor in (("unbacked", x), ("zero", y), ("host", z)):
+        assert _C.memory_state(tensor) == state
+        assert stats[f"lazy.{state}.bytes"] - before[f"lazy.{state}.bytes"] == tensor.nbytes
+        assert stats[f"lazy.{state}.count"] - before[f"lazy.{state}.count"] == 1
+    assert y.cpu().count_nonzero() == 0 and z[5].item() == 1 and y[3:5].tolist() == [0, 0]
+    assert device_module.memory_allocated() == before["allocated.current"]
+    torch.testing.assert_close((y + z).cpu(), torch.ones(MIB))
+    assert device_module.memory_allocated() == before["allocated.current"] + y.nbytes + z.nbytes
+
+
+def test_zeros_larger_than_the_device(device: str, device_module: ModuleType) -> None:
+    x = torch.zeros(50 << 30, dtype=torch.uint8, device=device)
+    assert x[-3:].tolist() == [0, 0, 0]
+    half = x[: x.numel() // 2].view(torch.int32)
+    assert half[7].item() == 0
+    with pytest.raises(torch.OutOfMemoryError, match="MiB"):
+        x.view(-1).resize_(1 << 43).add_(1)
+    assert device_module.memory_stats()["num_ooms"] > 0
+
+
+def test_zero_of_a_whole_storage_is_a_mark(device: str, device_module: ModuleType) -> None:
+    x = torch.ones(1000, device=device)
+    x.zero_()
+    assert _C.memory_state(x) == "zero"
+    x[10:20] = 3
+    expected = torch.zeros(1000)
+    expected[10:20] = 3
+    torch.testing.assert_close(x.cpu(), expected)
+    x[:500].zero_()
+    assert _C.memory_state(x) == "device"
+    x.fill_(-0.0)
+    assert torch.signbit(x.cpu()).all()
+
+
+def test_views_and_resizes_of_what_is_not_there(device: str) -> None:
+    host = torch.arange(12.0)
+    for make in (lambda: host.to(device), lambda: torch.zeros(12, device=device)):
+        x = make()
+        expected = x.cpu()
+        torch.testing.assert_close(x.view(3, 4).t().cpu(), expected.view(3, 4).t())
+        torch.testing.assert_close(make().view(3, 4)[1:, ::2].contiguous().cpu(), expected.view(3, 4)[1:, ::2])
+        torch.testing.assert_close(make().clone().cpu(), expected)
+        x = make()
+        x.resize_(20)
+        torch.testing.assert_close(x[:12].cpu(), expected)
+        x = make()
+        x.untyped_storage().resize_(24)
+        torch.testing.assert_close(x.new_empty(0).set_(x.untyped_storage()).cpu(), expected[:6])
+        y = torch.empty(12, device=device).copy_(make())
+        torch.testing.assert_close(y.cpu(), expected)
+        torch.testing.assert_close((-make().to(torch.complex64)).conj().cpu(), (-expected.to(torch.complex64)).conj())
+
+
+def test_uploads_do_not_see_later_changes(device: str) -> None:
+    host = torch.arange(1000.0)
+    x = host.to(device)
+    host.zero_()
+    torch.testing.assert_close((x + 0).cpu(), torch.arange(1000.0))
+
+
+def test_every_consumer_brings_contents_in(device: str, tmp_path: Path) -> None:
+    host = torch.arange(64.0)
+
+    def fresh() -> torch.Tensor:
+        return host.to(device)
+
+    torch.save(fresh(), tmp_path / "x")
+    torch.testing.assert_close(torch.load(tmp_path / "x").cpu(), host)
+    torch.testing.assert_close(pickle.loads(pickle.dumps(fresh())).cpu(), host)
+    torch.testing.assert_close((fresh().view(8, 8) @ fresh().view(8, 8)).cpu(), host.view(8, 8) @ host.view(8, 8))
+    torch.testing.assert_close(torch.linalg.eigvalsh(fresh().view(8, 8)).cpu(), torch.linalg.eigvalsh(host.view(8, 8)))
+    stream = torch.Stream(device)
+    x = fresh()
+    with stream:
+        y = x + 1
+    z = x + 2
+    torch.accelerator.synchronize()
+    torch.testing.assert_close(y.cpu() + 1, z.cpu())
+
+
+def test_more_tensors_than_memory(limited: Callable[[str], str]) -> None:
+    limited("""
+        tensors = [full(2, i + 1) for i in range(32)]
+        stats = module.memory_stats()
+        assert stats["reserved.peak"] <= 16 * MIB
+        assert stats["lazy.spilled.bytes"] == 64 * MIB - stats["allocated.current"] >= 48 * MIB
+        assert [_C.memory_state(t) for t in tensors[:4]] == ["spilled"] * 4
+        assert _C.memory_state(tensors[-1]) == "device"
+        for i, tensor in enumerate(tensors):
+            assert (tensor + 1).max().item() == i + 2
+        assert [t[17].item() for t in tensors] == list(range(1, 33))
+        del tensors, tensor
+        stats = module.memory_stats()
+        assert stats["lazy.spilled.bytes"] == stats["allocated.current"] == 0, stats
+    """)
+
+
+def test_one_operation_that_does_not_fit(limited: Callable[[str], str]) -> None:
+    limited("""
+        x = full(12, 1)
+        text = runs_out(lambda: x + 1)
+        assert "tried to allocate 12.00 MiB" in text and "OUTBOARD_MEMORY_LIMIT" in text, text
+        assert module.memory_stats()["num_ooms"] == 1
+        assert x.add_(1)[3].item() == 2
+    """)
+
+
+def test_pin(limited: Callable[[str], str]) -> None:
+    limited("""
+        pinned = module.memory.pin(full(6, 5))
+        others = [full(4, i) for i in range(6)]
+        assert _C.memory_state(pinned) == "device"
+        assert "pinned" in runs_out(lambda: full(12, 1))
+        module.memory.unpin(pinned)
+        large = full(12, 1)
+        assert _C.memory_state(pinned) == "spilled"
+        assert pinned[9].item() == 5 and large[0].item() == 1
+        assert [t[0].item() for t in others] == list(range(6))
+        try:
+            module.memory.pin(torch.ones(3))
+        except RuntimeError:
+            pass
+        else:
+            raise SystemExit("pinned a CPU tensor")
+    """)
+
+
+def test_raw_memory(device: str, device_module: ModuleType) -> None:
+    before = device_module.memory_allocated()
+    pointer = device_module.caching_allocator_alloc(5000)
+    assert pointer != 0 and device_module.memory_allocated() == before + 5000
+    device_module.caching_allocator_delete(pointer)
+    assert device_module.memory_allocated() == before
+    with pytest.raises(ValueError, match="not allocated"):
+        device_module.caching_allocator_delete(pointer)
+    other = device_module.caching_allocator_alloc(1, device, torch.Stream(device))
+    device_module.caching_allocator_delete(other)
+    assert device_module.caching_allocator_alloc(0) == 0
+
+
+def test_snapshot(device: str, device_module: ModuleType, tmp_path: Path) -> None:
+    device_module.memory._record_memory_history(max_entries=50)
+    x = torch.ones(5 * MIB, device=device)
+    address = x.nbytes
+    del x
+    keep = torch.ones(3000, device=device)
+    device_module.memory._dump_snapshot(tmp_path / "snapshot.pickle")
+    device_module.memory._record_memory_history(None)
+    snapshot = pickle.loads((tmp_path / "snapshot.pickle").read_bytes())
+    stats = device_module.memory_stats()
+    assert sum(s["total_size"] for s in snapshot["segments"] if s["device"] == 0) == stats["reserved.current"]
+    assert sum(s["active_size"] for s in snapshot["segments"] if s["device"] == 0) == stats["active.current"]
+    for segment in snapshot["segments"]:
+        assert sum(block["size"] for block in segment["blocks"]) == segment["total_size"]
+        assert {block["state"] for block in segment["blocks"]} <= {
+            "active_allocated",
+            "active_pending_free",
+            "inactive",
+        }
+    actions = [entry["action"] for entry in snapshot["device_traces"][0]]
+    assert {"alloc", "free_completed"} <= set(actions)
+    assert any(entry["size"] == address for entry in snapshot["device_traces"][0] if entry["action"] == "alloc")
+    assert device_module.memory._snapshot()["device_traces"][0] == []
+    assert keep[0].item() == 1
+
+
+def test_pytorch_visualises_the_snapshot(device: str, device_module: ModuleType) -> None:
+    """PyTorch's own reader of snapshots accepts ours."""
+    from torch.cuda import _memory_viz
+
+    device_module.memory._record_memory_history()
+    x = torch.ones(MIB, device=device) + 1
+    snapshot = device_module.memory._snapshot()
+    device_module.memory._record_memory_history(None)
+    assert "<html" in _memory_viz.trace_plot(snapshot).lower()
+    assert "MiB" in _memory_viz.segsum(snapshot)
+    assert x[0].item() == 2
+
+
+def test_summary(device_module: ModuleType) -> None:
+    text = device_module.memory_summary()
+    assert "allocated" in text and "spilled" in text and "num_ooms" in text
+    assert "spilled" not in device_module.memory_summary(abbreviated=True)
+
+
+def test_eager_memory(run_python: RunPython) -> None:
+    run_python(
+        """
+        import torch
+        from outboard import _C
+        device = torch._C._get_privateuse1_backend_name()
+        module = torch.get_device_module(device)
+        x = torch.empty(1 << 20, device=device)
+        assert module.memory_allocated() == x.nbytes, module.memory_allocated()
+        y = torch.zeros(1 << 20, device=device)
+        z = torch.ones(1 << 20).to(device)
+        assert [_C.memory_state(t) for t in (x, y, z)] == ["device"] * 3
+        assert module.memory_allocated() == 3 * x.nbytes
+        torch.testing.assert_close((y + z).cpu(), torch.ones(1 << 20))
+        """,
+        OUTBOARD_LAZY="0",
+    )
+
+
+def test_allocator_settings(run_python: RunPython) -> None:
+    run_python(
+        """
+        import torch
+        device = torch._C._get_privateuse1_backend_name()
+        module = torch.get_device_module(device)
+        x = torch.ones(1200 * 1024, dtype=torch.uint8, device=device)
+        assert module.memory_stats()["active.current"] == 1280 * 1024, module.memory_stats()
+        assert "divisions" in module.memory._snapshot()["allocator_settings"]["PYTORCH_ALLOC_CONF"]
+        """,
+        PYTORCH_ALLOC_CONF="roundup_power2_divisions:4",
+    )
+
+
+def test_reserved_memory_stays_flat(device: str, device_module: ModuleType) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(20, 64), torch.nn.ReLU(), torch.nn.Linear(64, 5)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    iterations = 2000 if "OUTBOARD_TEST_FULL" in os.environ else 200
+    reserved = 0
+    for i in range(iterations):
+        x = torch.randn(16, 20).to(device)
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+        if i == 10:
+            reserved = device_module.memory_reserved()
+    assert device_module.memory_reserved() == reserved
+
+
+@pytest.mark.skipif("OUTBOARD_TEST_FULL" not in os.environ, reason="trains for half a minute: make test-full")
+def test_fragmentation_with_varying_sizes(run_python: RunPython) -> None:
+    run_python("""
+        import random, torch
+        import torch.nn.functional as F
+        from examples.models import GPT2, GPT2Config
+        device = torch._C._get_privateuse1_backend_name()
+        random.seed(0)
+        config = GPT2Config(vocabulary=2048, positions=128, width=256)
+        model = GPT2(config).to(device)
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(40):
+            tokens = torch.randint(config.vocabulary, (random.randint(2, 8), random.randint(16, 128))).to(device)
+            optimizer.zero_grad()
+            F.cross_entropy(model(tokens).flatten(0, -2), tokens.flatten()).backward()
+            optimizer.step()
+        stats = torch.get_device_module(device).memory_stats()
+        assert stats["reserved.peak"] <= 1.15 * stats["active.peak"], stats
+    """)
+
+
+@pytest.mark.parametrize("model", ["resnet50", "gpt2"])
+def test_training_in_a_part_of_the_memory(model: str) -> None:
+    from examples.bigger_than_memory import compare
+
+    whole, half, quarter = compare(model, steps=2)
+    assert whole.spilled == 0 and half.spilled > 0 and quarter.restored > 0
+    assert quarter.peak_reserved <= quarter.limit < whole.peak / 3
+    assert half.digest == whole.digest
+    assert quarter.digest == whole.digest
