@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """For tests of the hand-written kernels: every test fails if any operator of it ran on the CPU.
 
-``OUTBOARD_TEST_SIMT=1`` has the compiler treat the device as a GPU, so that the kernels for GPUs can be tested on any
-device whose work-groups are large enough.
+``OUTBOARD_TEST_TARGET`` has the compiler treat the device as another one, whose kernels can so be tested here: ``gpu``
+(any device whose work-groups are large enough), or ``narrow``, a CPU of 32-byte vectors and little local memory.
 """
 
 from __future__ import annotations
@@ -20,20 +20,25 @@ import torch
 Agree = Callable[..., None]
 
 
+TARGETS: dict[str, dict[str, Any]] = {
+    "": {},
+    "gpu": {"type": "gpu", "vector_width": 1},
+    "narrow": {"type": "cpu", "vector_width": 8, "local_memory": 32768},
+}
+
+
 @pytest.fixture(scope="session", autouse=True)
-def _simt() -> Iterator[None]:
-    if os.environ.get("OUTBOARD_TEST_SIMT") != "1":
-        yield
-        return
+def _target() -> Iterator[None]:
+    changes = TARGETS[os.environ.get("OUTBOARD_TEST_TARGET", "")]
     from outboard.compiler import eager
 
     original = eager.target_of
 
-    def as_gpu(index: int) -> Any:
-        return dataclasses.replace(original(index), type="gpu", vector_width=1)
+    def other(index: int) -> Any:
+        return dataclasses.replace(original(index), **changes)
 
     patch = pytest.MonkeyPatch()
-    patch.setattr(eager, "target_of", as_gpu)
+    patch.setattr(eager, "target_of", other)
     yield
     patch.undo()
 

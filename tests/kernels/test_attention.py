@@ -27,7 +27,7 @@ def _run(
 ) -> list[torch.Tensor]:
     """The results of one call on the device; they have the geometry of ``like``."""
     target = target_of(0)
-    if os.environ.get("OUTBOARD_TEST_SIMT") == "1":
+    if os.environ.get("OUTBOARD_TEST_TARGET") == "gpu":
         target = dataclasses.replace(target, type="gpu", vector_width=1)
     builder = PlanBuilder(target)
     inputs = [value for value in (*arguments, *keywords.values()) if isinstance(value, torch.Tensor)]

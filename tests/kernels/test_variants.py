@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same tests for what this process does not use: kernels instead of the host's library, and kernels for GPUs."""
+"""The same tests for what this process does not use: the host's library, kernels for GPUs and for narrow vectors."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ pytestmark = pytest.mark.skipif(
 
 HERE = Path(__file__).parent
 FAMILIES = sorted(path.name for path in HERE.glob("test_*.py") if path != Path(__file__))
-LIBRARY_FAMILIES = ["test_gemm.py", "test_conv.py"]
+PRODUCTS = ["test_gemm.py", "test_conv.py"]
 
 
 def _run_tests(name: str, cache: Path, **environment: str) -> None:
     result = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-m", "pytest", "-q", "-x", str(HERE / name)],
         cwd=HERE.parent.parent,
-        env=os.environ | {"OUTBOARD_LIBRARY": "dialect", "OUTBOARD_CACHE_DIR": str(cache)} | environment,
+        env=os.environ | {"OUTBOARD_CACHE_DIR": str(cache)} | environment,
         capture_output=True,
         text=True,
         timeout=900,
@@ -31,11 +31,16 @@ def _run_tests(name: str, cache: Path, **environment: str) -> None:
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-2000:]
 
 
-@pytest.mark.parametrize("name", LIBRARY_FAMILIES)
-def test_without_the_library(name: str, tmp_path: Path) -> None:
-    _run_tests(name, tmp_path)
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_the_library_of_the_host(name: str, tmp_path: Path) -> None:
+    _run_tests(name, tmp_path, OUTBOARD_LIBRARY="host")
+
+
+@pytest.mark.parametrize("name", [*PRODUCTS, "test_pool.py"])
+def test_kernels_for_narrow_vectors(name: str, tmp_path: Path) -> None:
+    _run_tests(name, tmp_path, OUTBOARD_TEST_TARGET="narrow")
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_kernels_for_gpus(name: str, tmp_path: Path) -> None:
-    _run_tests(name, tmp_path, OUTBOARD_TEST_SIMT="1")
+    _run_tests(name, tmp_path, OUTBOARD_TEST_TARGET="gpu")
