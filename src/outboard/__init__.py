@@ -7,9 +7,23 @@ comes from the profile that ``OUTBOARD_PROFILE`` selects (see :mod:`outboard.pro
 
 from __future__ import annotations
 
-__all__ = ["__version__"]
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from outboard.optimization import optimize
+
+__all__ = ["__version__", "optimize"]
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """``outboard.optimize``, on demand: PyTorch imports this package at the end of its own import."""
+    if name != "optimize":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from outboard.optimization import optimize
+
+    return optimize
 
 
 def _autoload() -> None:
