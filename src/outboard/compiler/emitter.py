@@ -23,7 +23,7 @@ import sympy
 import torch
 
 from .dialects import opencl as cl
-from .loops import Entry, LoopKernel, Region, Root, Store, Value, compute_dtype
+from .loops import Entry, LoopKernel, Region, Root, Store, Value, compute_dtype, keep_terms
 from .target import Target
 
 #: Elements that one work-item of a CPU handles, so that starting it costs little in comparison.
@@ -1260,6 +1260,8 @@ def _promote_pair(a: torch.dtype, b: torch.dtype) -> torch.dtype:
 
 def emit(kernel: LoopKernel, target: Target, entry: str = "kernel0") -> EmittedKernel:
     """Prints a kernel for a device. Raises ``Unsupported`` for what the dialect cannot express."""
+    if target.is_cpu:
+        keep_terms(kernel)
     return _Printer(kernel, target, entry).emit()
 
 
