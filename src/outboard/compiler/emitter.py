@@ -23,7 +23,7 @@ import sympy
 import torch
 
 from .dialects import opencl as cl
-from .loops import Entry, LoopKernel, Region, Root, Store, Value, compute_dtype, keep_terms
+from .loops import EXPENSIVE, Entry, LoopKernel, Region, Root, Store, Value, compute_dtype, keep_terms
 from .target import Target
 
 #: Elements that one work-item of a CPU handles, so that starting it costs little in comparison.
@@ -38,8 +38,10 @@ UNROLL_LIMIT = 12
 TILE = 16
 #: At most this many results are reduced in pieces; more keep the cores busy with a work-item each.
 FEW = 8
-#: Terms that are worth a second launch, and then cut into at least ``PIECES`` pieces.
-LONG = 65536
+#: Cheap terms that are worth a second launch and waking other cores, and are then cut into ``PIECES`` pieces or more.
+LONG = 1 << 19
+#: Cheap terms that take as long as one with an expensive operation, or with an element apart from its neighbours'.
+EXPENSIVE_COST = 8
 #: Pieces per compute unit, so that a core that comes late or is slow does not hold up the others.
 PIECES = 8
 #: Boundaries of pieces are multiples of this: only the last piece has a rest that fills no vectors.
@@ -273,7 +275,18 @@ class _Printer:
         if self.r is None or not self.target.is_cpu or not self._reduces_once():
             return False
         results, terms = self.x.root.numel, self.r.root.numel
-        return bool(results.is_Integer and results <= FEW and not (terms.is_Integer and terms < LONG))
+        return bool(results.is_Integer and results <= FEW and not (terms.is_Integer and terms * results < self._long()))
+
+    def _long(self) -> int:
+        """Terms of the kernel's reductions that take as long as ``LONG`` cheap ones."""
+        assert self.r is not None
+        inner = self.r.inner
+        expensive = [
+            value
+            for value in self._values()
+            if value.op in EXPENSIVE or (value.op == "load" and self._stride(value.index, inner) not in (0, 1))
+        ]
+        return LONG // (1 + EXPENSIVE_COST * len(expensive))
 
     def _reduces_once(self) -> bool:
         """Whether the kernel is one loop of reductions, arg-reductions aside, and what follows from its results."""
@@ -1039,7 +1052,7 @@ class _Printer:
         region = self.kernel.regions[0]
         results, terms = self.x.root.numel, self.r.root.numel
         most = sympy.Integer(-(-PIECES * self.target.compute_units // int(results)))
-        pieces = _maximum(sympy.S.One, _minimum(most, _floordiv(terms, LONG) * PIECES))
+        pieces = _maximum(sympy.S.One, _minimum(most, _floordiv(terms * results, self._long()) * PIECES))
         length = _ceildiv(_ceildiv(terms, pieces), PIECE_ALIGNMENT) * PIECE_ALIGNMENT
         self.write("const long x = get_global_id(1);")
         self.write("const long first = (long)get_global_id(0) * extra0;")

@@ -172,7 +172,7 @@ def prune(kernel: LoopKernel) -> None:
 
 
 #: Operations that cost more than a result's way to a nearby cache and back.
-_EXPENSIVE = frozenset(
+EXPENSIVE = frozenset(
     ["exp", "exp2", "expm1", "log", "log1p", "log2", "pow", "erf", "tanh", "sigmoid", "sin", "cos", "tan", "lgamma"]
 )
 
@@ -193,7 +193,7 @@ def _keep_terms(kernel: LoopKernel, before: Region, region: Region) -> bool:
     if store is None or store.atomic_add or kernel.indirect.keys() & store.index.free_symbols:
         return False
     numbers = _value_numbers(kernel)
-    terms = {numbers[id(v)]: v for v in before.body if isinstance(v, Value) and v.op in _EXPENSIVE}
+    terms = {numbers[id(v)]: v for v in before.body if isinstance(v, Value) and v.op in EXPENSIVE}
     for value in reversed(region.body):
         if not isinstance(value, Value) or value.dtype != kernel.buffers[store.buffer]:
             continue
