@@ -281,9 +281,10 @@ class _Printer:
         """Terms of the kernel's reductions that take as long as ``LONG`` cheap ones."""
         assert self.r is not None
         inner = self.r.inner
+        values = [value for value in self.kernel.regions[0].body if isinstance(value, Value)]
         expensive = [
             value
-            for value in self._values()
+            for value in values
             if value.op in EXPENSIVE or (value.op == "load" and self._stride(value.index, inner) not in (0, 1))
         ]
         return LONG // (1 + EXPENSIVE_COST * len(expensive))
