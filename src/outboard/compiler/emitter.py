@@ -5,6 +5,10 @@ Two shapes of kernel come out of one printer. For a CPU, a work-item takes a lon
 runs it in explicit vectors (*lanes*), with a scalar copy of the body for what is left over; for a SIMT device, a
 work-item takes one point. Lanes lie along the innermost piece of one root: of the reduction when rows are reduced, of
 the other root otherwise, so that most memory accesses are contiguous.
+
+On a CPU, a few long reductions would leave most cores idle if each were one work-item's. They are cut into pieces: a
+first kernel reduces each piece, a second one combines the partial results and does what follows from them. Both are
+entries of one definition. If there is one piece only, the first kernel does everything.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ import sympy
 import torch
 
 from .dialects import opencl as cl
-from .loops import Entry, LoopKernel, Region, Root, Store, Value, compute_dtype
+from .loops import EXPENSIVE, Entry, LoopKernel, Region, Root, Store, Value, compute_dtype, keep_terms
 from .target import Target
 
 #: Elements that one work-item of a CPU handles, so that starting it costs little in comparison.
@@ -32,6 +36,18 @@ UNROLL = 4
 UNROLL_LIMIT = 12
 #: Rows taken together where an operand lies across the rows, so that each of its cache lines is used whole.
 TILE = 16
+#: At most this many results are reduced in pieces; more keep the cores busy with a work-item each.
+FEW = 8
+#: Cheap terms that are worth a second launch and waking other cores, and are then cut into ``PIECES`` pieces or more.
+LONG = 1 << 19
+#: Cheap terms that take as long as one with an expensive operation, or with an element apart from its neighbours'.
+EXPENSIVE_COST = 8
+#: Pieces per compute unit, so that a core that comes late or is slow does not hold up the others.
+PIECES = 8
+#: Boundaries of pieces are multiples of this: only the last piece has a rest that fills no vectors.
+PIECE_ALIGNMENT = 1024
+#: Bytes of a partial result, whatever its type.
+SLOT = 8
 #: Work-items per work-group on SIMT devices.
 GROUP = 64
 
@@ -40,6 +56,18 @@ def assertion_code(message: str) -> int:
     """The value of the status flag that stands for a failed assertion: the same in every kernel, never that of a wrong
     index, which is 1."""
     return zlib.crc32(message.encode()) >> 2 | 1 << 30
+
+
+@dataclasses.dataclass(frozen=True)
+class Combination:
+    """The launch that turns the partial results of a reduction in pieces into results.
+
+    It takes the same arguments as the launch before it. The grid is empty if there is one piece only.
+    ``scratch`` is the size in bytes of the memory for partial results.
+    """
+
+    grid: tuple[sympy.Expr, sympy.Expr]
+    scratch: sympy.Expr
 
 
 @dataclasses.dataclass
@@ -51,6 +79,8 @@ class EmittedKernel:
     ``helpers`` are the functions (by name) that ``definition``, the kernel itself, calls.
     ``extra`` are further ``long`` arguments after ``sizes``: expressions over the size symbols.
     ``assertions`` are the texts that values of the status flag stand for (``assertion_code``).
+    ``combination``, if any, is to be launched afterwards as ``combining_entry``; both launches then take a last
+    argument more, a pointer to scratch memory.
     """
 
     helpers: dict[str, str]
@@ -65,6 +95,12 @@ class EmittedKernel:
     assertions: list[str]
     grid: tuple[sympy.Expr, sympy.Expr]
     local_size: tuple[int, int, int]
+    combination: Combination | None = None
+
+    @property
+    def combining_entry(self) -> str:
+        """The name of the kernel that ``combination`` launches."""
+        return _combining_entry(self.entry)
 
     @property
     def source(self) -> str:
@@ -74,7 +110,12 @@ class EmittedKernel:
     def renamed(self, entry: str) -> EmittedKernel:
         """The same kernel under another name."""
         definition = self.definition.replace(f"void {self.entry}(", f"void {entry}(", 1)
+        definition = definition.replace(f"void {self.combining_entry}(", f"void {_combining_entry(entry)}(", 1)
         return dataclasses.replace(self, definition=definition, entry=entry)
+
+
+def _combining_entry(entry: str) -> str:
+    return f"{entry}_combine"
 
 
 def program(kernels: list[EmittedKernel]) -> str:
@@ -111,6 +152,10 @@ def _floordiv(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
 
 def _maximum(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
     return sympy.Function("Max")(a, b)
+
+
+def _minimum(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
+    return sympy.Function("Min")(a, b)
 
 
 def _exact(numerator: sympy.Expr, denominator: sympy.Expr) -> sympy.Expr | None:
@@ -167,6 +212,7 @@ class _Printer:
         if reductions:
             self.r = _split_root(reductions[0], [e for e in self.entries if e.root is reductions[0]])
         self.formulas = {entry.symbol: self._formula(entry) for entry in self.entries}
+        self.in_pieces = self._pays_pieces()
         self.lane_symbol = self._choose_lanes()
         # What changes while the body is printed: the width, and what each value is called and whether it has lanes.
         self.width = 1
@@ -223,6 +269,45 @@ class _Printer:
         rest = sympy.expand(expanded - step * symbol)
         return step if symbol not in rest.free_symbols and symbol not in step.free_symbols else None
 
+    def _pays_pieces(self) -> bool:
+        """Whether the kernel consists of so few reductions, and possibly so long ones, that several work-items share
+        each."""
+        if self.r is None or not self.target.is_cpu or not self._reduces_once():
+            return False
+        results, terms = self.x.root.numel, self.r.root.numel
+        return bool(results.is_Integer and results <= FEW and not (terms.is_Integer and terms * results < self._long()))
+
+    def _long(self) -> int:
+        """Terms of the kernel's reductions that take as long as ``LONG`` cheap ones."""
+        assert self.r is not None
+        inner = self.r.inner
+        values = [value for value in self.kernel.regions[0].body if isinstance(value, Value)]
+        expensive = [
+            value
+            for value in values
+            if value.op in EXPENSIVE or (value.op == "load" and self._stride(value.index, inner) not in (0, 1))
+        ]
+        return LONG // (1 + EXPENSIVE_COST * len(expensive))
+
+    def _reduces_once(self) -> bool:
+        """Whether the kernel is one loop of reductions, arg-reductions aside, and what follows from its results."""
+        first, *rest = self.kernel.regions
+        return (
+            first.in_reduction
+            and not any(region.in_reduction for region in rest)
+            and not any(self._is_arg(value) for value in self._values())
+        )
+
+    def _length_hint(self, split: _Split) -> int:
+        """The length of the inner range to generate code for.
+
+        Where only one range is looped over, that of unknown length is taken for long: the sizes of the first call say
+        little about those of the next, and the long ones are what takes time."""
+        alone = split is self.r if self.in_pieces else self.r is None
+        if alone and split.rows is None and not split.length.is_Integer:
+            return max(split.length_hint, LONG)
+        return split.length_hint
+
     def _choose_lanes(self) -> sympy.Symbol | None:
         """The inner index along which vectors lie; None on SIMT devices and for tiny ranges."""
         if not self.target.is_cpu:
@@ -230,7 +315,7 @@ class _Printer:
         choices = [self.x] if self.r is None else [self.r, self.x]
         best, best_score = None, -1.0
         for split in choices:
-            if split.length_hint < cl.WIDTH:
+            if self._length_hint(split) < cl.WIDTH:
                 continue
             score = 0.0
             for statement in self.kernel.statements():
@@ -626,13 +711,17 @@ class _Printer:
 
     def _reduction(self, region: Region) -> None:
         """A loop over the reduction root, then what depends on its results."""
+        self._reduce(region)
+        self.body(list(region.after))
+
+    def _reduce(self, region: Region) -> None:
+        """A loop over the reduction root, or over this work-item's piece of it."""
         assert self.r is not None
-        reduces = [s for s in region.body if isinstance(s, Value) and s.op == "reduce"]
+        reduces = _reduces(region)
         if self.lane_symbol == self.r.inner:
             self._row_reduction(region, reduces)
         else:
             self._scalar_reduction(region, reduces)
-        self.body(list(region.after))
 
     def _accumulate(self, value: Value, total: str) -> None:
         """Adds this iteration's term to accumulator ``total``."""
@@ -719,13 +808,7 @@ class _Printer:
         """Whether the kernel is one loop of reductions along columns, and what follows from its results."""
         if self.r is None or self.lane_symbol != self.x.inner:
             return False
-        first, *rest = self.kernel.regions
-        return (
-            first.in_reduction
-            and len(first.body) <= UNROLL_LIMIT
-            and not any(region.in_reduction for region in rest)
-            and not any(self._is_arg(v) for v in self._values())
-        )
+        return self._reduces_once() and len(self.kernel.regions[0].body) <= UNROLL_LIMIT
 
     @contextmanager
     def _each_vector(self, split: _Split) -> Iterator[None]:
@@ -740,7 +823,7 @@ class _Printer:
     def _unrolled_columns(self) -> None:
         assert self.r is not None
         region, *rest = self.kernel.regions
-        reduces = [s for s in region.body if isinstance(s, Value) and s.op == "reduce"]
+        reduces = _reduces(region)
         self.write(f"const long {self.x.inner}_base = {self.x.inner};")
         self._declare_arrays(reduces, "a")
         with self._rows(self.r):
@@ -800,16 +883,30 @@ class _Printer:
             with self.block(""):
                 yield
             return
-        o = split.outer
-        with self.block(f"for (long {o} = 0; {o} < {self.size(split.rows)}; ++{o})"):
+        o, rows, length = split.outer, self.size(split.rows), self.size(split.length)
+        header = f"for (long {o} = 0; {o} < {rows}; ++{o})"
+        if self.in_pieces:
+            header = f"for (long {o} = first / max({length}, 1L); {o} * {length} < last; ++{o})"
+        with self.block(header):
             yield
 
     @contextmanager
     def _blocks(self, split: _Split, block: int = BLOCK) -> Iterator[None]:
-        i, length = split.inner, self.size(split.length)
-        with self.block(f"for (long {i}_from = 0; {i}_from < {length}; {i}_from += {block})"):
-            self.write(f"const long {i}_to = min({i}_from + {block}, {length});")
+        i = split.inner
+        start, end = self._bounds(split)
+        with self.block(f"for (long {i}_from = {start}; {i}_from < {end}; {i}_from += {block})"):
+            self.write(f"const long {i}_to = min({i}_from + {block}, {end});")
             yield
+
+    def _bounds(self, split: _Split) -> tuple[str, str]:
+        """The range of the inner index of the reduction, in this row of this piece."""
+        length = self.size(split.length)
+        if not self.in_pieces:
+            return "0", length
+        if split.rows is None:
+            return "first", "last"
+        row = f"{split.outer} * {length}"
+        return f"max(first - {row}, 0L)", f"min(last - {row}, {length})"
 
     def _row_reduction(self, region: Region, reduces: list[Value]) -> None:
         """Lanes along the reduction: vector accumulators, then one lane at a time for the rest, then both as one."""
@@ -824,7 +921,7 @@ class _Printer:
                 for value in flushed:
                     self._declare(value, f"{value.name}_b", wide)
                 self.write(f"long {i} = {i}_from;")
-                if self.r.length_hint >= 2 * UNROLL * wide and len(region.body) <= UNROLL_LIMIT:
+                if self._length_hint(self.r) >= 2 * UNROLL * wide and len(region.body) <= UNROLL_LIMIT:
                     self._unrolled_row(region, reduces, flushed)
                 with self.block(f"for (; {i} + {wide} <= {i}_to; {i} += {wide})"):
                     self.width = wide
@@ -863,12 +960,17 @@ class _Printer:
     def emit(self) -> EmittedKernel:
         """The whole kernel."""
         grid, local, extra = self._structure()
+        bodies = {self.entry: self._take_lines()}
+        combination = None
+        if self.in_pieces:
+            combination = self._combination(extra[1])
+            bodies[_combining_entry(self.entry)] = self._take_lines()
         signature = self._signature(extra)
-        body = "\n".join(self.lines)
         attribute = "" if local[0] != 1 else " __attribute__((reqd_work_group_size(1, 1, 1)))"
+        definitions = [f"__kernel{attribute} void {name}({signature}) {{\n{body}\n}}" for name, body in bodies.items()]
         return EmittedKernel(
             helpers={**self.prelude.snippets, **self.atomics},
-            definition=f"__kernel{attribute} void {self.entry}({signature}) {{\n{body}\n}}",
+            definition="\n".join(definitions),
             entry=self.entry,
             buffers=list(self.buffers),
             sizes=list(self.sizes),
@@ -879,7 +981,14 @@ class _Printer:
             assertions=self.kernel.assertions(),
             grid=grid,
             local_size=local,
+            combination=combination,
         )
+
+    def _take_lines(self) -> str:
+        """What was written since the last call."""
+        text = "\n".join(self.lines)
+        self.lines.clear()
+        return text
 
     def _signature(self, extra: list[sympy.Expr]) -> str:
         parameters = []
@@ -891,12 +1000,16 @@ class _Printer:
         parameters += [f"{'double' if symbol in self.doubles else 'float'} {symbol}" for symbol in self.floats]
         if self.kernel.needs_status:
             parameters.append("__global int* status")
+        if self.in_pieces:
+            parameters.append("__global long* partial")
         return ", ".join(parameters)
 
     def _structure(self) -> tuple[tuple[sympy.Expr, sympy.Expr], tuple[int, int, int], list[sympy.Expr]]:
         """Prints the outer loops; returns (grid, local size, extra arguments)."""
         if not self.target.is_cpu:
             return self._simt()
+        if self.in_pieces:
+            return self._pieces()
         if self.r is not None and self.lane_symbol != self.x.inner:
             return self._points()
         return self._chunks()
@@ -921,14 +1034,66 @@ class _Printer:
         self.write("const long from = (long)get_global_id(0) * extra0;")
         self.write(f"const long to = min(from + extra0, {numel});")
         with self.block("for (long x = from; x < to; ++x)"):
-            if self.x.rows is None:
-                self.write(f"const long {self.x.inner} = x;")
-            else:
-                length = self.size(self.x.length)
-                self.write(f"const long {self.x.outer} = x / {length};")
-                self.write(f"const long {self.x.inner} = x - {self.x.outer} * {length};")
+            self._place()
             self.point()
         return (_ceildiv(self.x.root.numel, per_item), sympy.S.One), (1, 1, 1), [per_item]
+
+    def _place(self) -> None:
+        """The indices of point ``x`` of the non-reduction root."""
+        if self.x.rows is None:
+            self.write(f"const long {self.x.inner} = x;")
+            return
+        length = self.size(self.x.length)
+        self.write(f"const long {self.x.outer} = x / {length};")
+        self.write(f"const long {self.x.inner} = x - {self.x.outer} * {length};")
+
+    def _pieces(self) -> tuple[tuple[sympy.Expr, sympy.Expr], tuple[int, int, int], list[sympy.Expr]]:
+        """A work-item takes one piece of one reduction, and what follows from its result if there is no other piece."""
+        assert self.r is not None
+        region = self.kernel.regions[0]
+        results, terms = self.x.root.numel, self.r.root.numel
+        most = sympy.Integer(-(-PIECES * self.target.compute_units // int(results)))
+        pieces = _maximum(sympy.S.One, _minimum(most, _floordiv(terms * results, self._long()) * PIECES))
+        length = _ceildiv(_ceildiv(terms, pieces), PIECE_ALIGNMENT) * PIECE_ALIGNMENT
+        self.write("const long x = get_global_id(1);")
+        self.write("const long first = (long)get_global_id(0) * extra0;")
+        self.write(f"const long last = min(first + extra0, {self.size(terms)});")
+        self._place()
+        self._reduce(region)
+        reduces = _reduces(region)
+        with self.block("if (extra1 > 1)"):
+            self.write(f"__global long* slots = partial + (x * extra1 + (long)get_global_id(0)) * {len(reduces)};")
+            for slot, value in enumerate(reduces):
+                self.write(f"*(__global {cl.type_name(value.dtype)}*)(slots + {slot}) = {value.name};")
+            self.write("return;")
+        self._conclude()
+        return (pieces, results), (1, 1, 1), [length, pieces]
+
+    def _conclude(self) -> None:
+        """What follows from the results of a reduction in pieces."""
+        region, *rest = self.kernel.regions
+        self.body(list(region.after))
+        for following in rest:
+            self.body([*following.body, *following.after])
+
+    def _combination(self, pieces: sympy.Expr) -> Combination:
+        """Prints the kernel that combines partial results, in order so that each run gives the same."""
+        reduces = _reduces(self.kernel.regions[0])
+        self.write("const long x = get_global_id(1);")
+        self._place()
+        self.write(f"const __global long* slots = partial + x * extra1 * {len(reduces)};")
+        for value in reduces:
+            self._declare(value, f"{value.name}_a", 1)
+        with self.block(f"for (long piece = 0; piece < extra1; ++piece, slots += {len(reduces)})"):
+            for slot, value in enumerate(reduces):
+                term = f"*(const __global {cl.type_name(value.dtype)}*)(slots + {slot})"
+                total = f"{value.name}_a"
+                self.write(f"{total} = {cl.combine(self.prelude, value.kind, total, term, value.dtype, 1)};")
+        for value in reduces:
+            self._result(value, f"{value.name}_a", 1)
+        self._conclude()
+        results = self.x.root.numel
+        return Combination((_minimum(sympy.S.One, pieces - 1), results), SLOT * len(reduces) * results * pieces)
 
     def _chunks(self) -> tuple[tuple[sympy.Expr, sympy.Expr], tuple[int, int, int], list[sympy.Expr]]:
         """A work-item takes a block of rows and, of each, a contiguous chunk."""
@@ -1076,6 +1241,11 @@ class _Printer:
         return all(argument.name in uniform for argument in value.args)
 
 
+def _reduces(region: Region) -> list[Value]:
+    """The reductions of a region."""
+    return [s for s in region.body if isinstance(s, Value) and s.op == "reduce"]
+
+
 def promote(values: tuple[Value, ...]) -> torch.dtype:
     """The compute dtype of an operator's operands: constants give way to others unless they are of a higher kind."""
     strong = [v.dtype for v in values if v.op != "constant"]
@@ -1104,6 +1274,8 @@ def _promote_pair(a: torch.dtype, b: torch.dtype) -> torch.dtype:
 
 def emit(kernel: LoopKernel, target: Target, entry: str = "kernel0") -> EmittedKernel:
     """Prints a kernel for a device. Raises ``Unsupported`` for what the dialect cannot express."""
+    if target.is_cpu:
+        keep_terms(kernel)
     return _Printer(kernel, target, entry).emit()
 
 

@@ -10,6 +10,7 @@ Nothing here knows Inductor or a C dialect.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import sympy
 import torch
@@ -168,3 +169,77 @@ def prune(kernel: LoopKernel) -> None:
     used = {s.buffer for s in kernel.statements() if isinstance(s, Store) or s.op == "load"}
     kernel.buffers = {name: dtype for name, dtype in kernel.buffers.items() if name in used}
     kernel.written &= used
+
+
+#: Operations that cost more than a result's way to a nearby cache and back.
+EXPENSIVE = frozenset(
+    ["exp", "exp2", "expm1", "log", "log1p", "log2", "pow", "erf", "tanh", "sigmoid", "sin", "cos", "tan", "lgamma"]
+)
+
+
+def keep_terms(kernel: LoopKernel) -> None:
+    """Makes a loop leave terms of its reduction where the next loop stores its result, if that computes them anew.
+
+    A softmax then takes each ``exp`` once: for the sum, into the output, from where the division takes it back."""
+    loops = [region for region in kernel.regions if region.in_reduction]
+    kept = [_keep_terms(kernel, before, region) for before, region in itertools.pairwise(loops)]
+    if any(kept):
+        prune(kernel)
+
+
+def _keep_terms(kernel: LoopKernel, before: Region, region: Region) -> bool:
+    """Does so for two loops that follow each other. Returns whether it did."""
+    store = _only_effect(kernel, region)
+    if store is None or store.atomic_add or kernel.indirect.keys() & store.index.free_symbols:
+        return False
+    numbers = _value_numbers(kernel)
+    terms = {numbers[id(v)]: v for v in before.body if isinstance(v, Value) and v.op in EXPENSIVE}
+    for value in reversed(region.body):
+        if not isinstance(value, Value) or value.dtype != kernel.buffers[store.buffer]:
+            continue
+        term = terms.get(numbers[id(value)])
+        if term is not None and _suffices(value, store.value):
+            before.body.append(Store(store.buffer, store.index, term))
+            value.op, value.args, value.buffer, value.index = "load", (), store.buffer, store.index
+            return True
+    return False
+
+
+def _only_effect(kernel: LoopKernel, region: Region) -> Store | None:
+    """The store that is all a loop does, to a buffer that nothing else touches; None if there is no such."""
+    stores = [s for s in region.body if isinstance(s, Store)]
+    if len(stores) != 1 or any(isinstance(s, Value) and s.op in ("reduce", *_CHECKS) for s in region.body):
+        return None
+    touched = [s.buffer for s in kernel.statements() if isinstance(s, Store) or s.op == "load"]
+    return stores[0] if touched.count(stores[0].buffer) == 1 else None
+
+
+def _suffices(value: Value, result: Value) -> bool:
+    """Whether ``result`` can be computed from ``value`` without any load. The buffer that terms are left in may be an
+    operand's, which is not to be read any more then."""
+    work, seen = [result], {id(value)}
+    while work:
+        needed = work.pop()
+        if needed.op == "load" and id(needed) not in seen:
+            return False
+        if id(needed) in seen or needed.op == "reduce":
+            continue
+        seen.add(id(needed))
+        work.extend(needed.args)
+    return True
+
+
+def _value_numbers(kernel: LoopKernel) -> dict[int, int]:
+    """Maps the ``id`` of each value to a number; values that are computed alike have the same."""
+    table: dict[tuple[object, ...], int] = {}
+    numbers: dict[int, int] = {}
+    for value in kernel.statements():
+        if not isinstance(value, Value):
+            continue
+        key = (
+            value.op, value.dtype, tuple(numbers[id(a)] for a in value.args), value.buffer, value.index,
+            None if value.mask is None else numbers[id(value.mask)], repr(value.constant), value.size,
+            value.src_dtype, value.name if value.op == "reduce" else "",
+        )  # fmt: skip
+        numbers[id(value)] = table.setdefault(key, len(table))
+    return numbers

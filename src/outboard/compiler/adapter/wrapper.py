@@ -96,7 +96,8 @@ class PlanConverter:
         self.native = 0
         self._status: TensorArg | None = None
         self._assertions: list[str] = []
-        self._programs: dict[str, tuple[str, str]] = {}  #: kernel definition -> (source, entry)
+        #: kernel definition -> (source of a program that holds it, the kernel as it is called there)
+        self._programs: dict[str, tuple[str, EmittedKernel]] = {}
 
     def convert(self, lines: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Converts all lines and the results. Raises NotExpressible."""
@@ -187,9 +188,13 @@ class PlanConverter:
             assert self._status is not None
             arguments.append(builder.pointer(self._status))
             self._assertions += [text for text in kernel.assertions if text not in self._assertions]
-        source, entry = self._programs.get(kernel.definition) or (kernel.source, kernel.entry)
-        number = builder.kernel(source, entry)
-        builder.launch(number, kernel.grid, arguments, kernel.local_size)
+        source, kernel = self._programs.get(kernel.definition) or (kernel.source, kernel)
+        if kernel.combination is not None:
+            arguments.append(builder.pointer(builder.allocate(kernel.combination.scratch)))
+        builder.launch(builder.kernel(source, kernel.entry), kernel.grid, arguments, kernel.local_size)
+        if kernel.combination is not None:
+            combine = builder.kernel(source, kernel.combining_entry)
+            builder.launch(combine, kernel.combination.grid, arguments, kernel.local_size)
         self.native += 1
 
     def share_program(self, lines: Sequence[Any]) -> None:
@@ -199,7 +204,7 @@ class PlanConverter:
             if isinstance(line, LaunchLine) and line.kernel.definition not in kernels:
                 kernels[line.kernel.definition] = line.kernel.renamed(f"kernel{len(kernels)}")
         source = program(list(kernels.values())) if kernels else ""
-        self._programs = {definition: (source, kernel.entry) for definition, kernel in kernels.items()}
+        self._programs = {definition: (source, kernel) for definition, kernel in kernels.items()}
 
     def _reserve_status(self, lines: Sequence[Any]) -> None:
         """Makes and clears the status flag, if some kernel checks values."""
