@@ -133,6 +133,7 @@ struct Device::Impl {
 };
 
 Device::Device(const ob_driver* driver, ob_device handle, int index) : impl_(std::make_shared<Impl>()) {
+  const uint64_t limit = memory_limit();  // throws if it makes no sense: before there is a stream to lose
   impl_->driver = driver;
   impl_->handle = handle;
   impl_->index = index;
@@ -142,7 +143,6 @@ Device::Device(const ob_driver* driver, ob_device handle, int index) : impl_(std
   impl_->residency = std::make_unique<Residency>(*this);
   impl_->allocator = std::make_unique<CachingAllocator>(*this);
   impl_->programs = std::make_unique<ProgramCache>(*this);
-  const uint64_t limit = memory_limit();
   if (limit != 0) impl_->allocator->set_limit(limit);
 }
 
