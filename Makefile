@@ -51,7 +51,10 @@ test-sanitize:  ## C++ tests under AddressSanitizer and UBSan, and memory (on th
 	    -DOUTBOARD_TORCH=OFF -DOUTBOARD_CPP_TESTS=ON -DCMAKE_CXX_FLAGS="-fsanitize=$$kind -fno-omit-frame-pointer" \
 	    >build/sanitize-configure.log && $(VENV)/bin/cmake --build build/$${kind%%,*} -j $(JOBS) || exit 1; \
 	done
-	@cd build/address && ASAN_OPTIONS=detect_leaks=0 "$(abspath $(VENV))/bin/ctest" --output-on-failure --timeout 300
+	@# LeakSanitizer's own tracer crashes in processes where PoCL has compiled something: leaks are looked for elsewhere.
+	@cd build/address && ASAN_OPTIONS=detect_leaks=0 "$(abspath $(VENV))/bin/ctest" -E "plan|memory" --output-on-failure \
+	  --timeout 300
+	@cd build/address && "$(abspath $(VENV))/bin/ctest" -R "plan|memory" --output-on-failure --timeout 300
 	@cd build/thread && OUTBOARD_TEST_STORM=10000 "$(abspath $(VENV))/bin/ctest" -R memory_sim --output-on-failure
 
 test-python:  ## Python tests only

@@ -53,11 +53,13 @@ void Allocation::record_stream(Stream& stream) {
 void Allocation::pin() {
   const std::lock_guard guard(device_.residency().lock());
   pins_.fetch_add(1, std::memory_order_relaxed);
+  was_pinned_ = true;
 }
 
 void Allocation::hold() {
   const std::lock_guard guard(device_.residency().lock());
   holds_.fetch_add(1, std::memory_order_relaxed);
+  was_pinned_ = true;
 }
 
 Work::Work(Stream& stream)

@@ -85,11 +85,12 @@ class Allocation {
 
   // Guarded by the device's memory lock; `state_` may be read without it.
   std::atomic<State> state_{State::kUnbacked};
-  bool unordered_ = false;  // queued work of `home_` still fills the memory; other streams have to wait for it
-  Stream* home_ = nullptr;  // whose pool `block_` is from
-  Block* block_ = nullptr;  // kDevice
-  ob_ptr pointer_ = 0;      // of `block_`
-  uint64_t last_use_ = 0;   // number of a Work
+  bool was_pinned_ = false;  // since it is on the device: work that used it may be newer than `last_use_` says
+  bool unordered_ = false;   // queued work of `home_` still fills the memory; other streams have to wait for it
+  Stream* home_ = nullptr;   // whose pool `block_` is from
+  Block* block_ = nullptr;   // kDevice
+  ob_ptr pointer_ = 0;       // of `block_`
+  uint64_t last_use_ = 0;    // number of a Work
   std::shared_ptr<HostBuffer> host_;  // kHost, kSpilled
   Allocation* older_ = nullptr;       // neighbours in the list of what is on the device, in no order
   Allocation* newer_ = nullptr;

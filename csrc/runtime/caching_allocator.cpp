@@ -176,7 +176,7 @@ struct CachingAllocator::Impl {
   Node* allocate(uint64_t bytes, Stream& stream) {
     if (bytes > limit) refuse(bytes);  // also keeps the rounding below from overflowing
     const uint64_t size = rounded(bytes);
-    if (!waiting.empty()) reclaim(false);
+    if (!waiting.empty()) reclaim();
     Node* node = reuse(size, stream);
     if (node == nullptr) node = grow(size, stream);
     if (node == nullptr) node = retry(size, bytes, stream);
@@ -266,7 +266,7 @@ struct CachingAllocator::Impl {
   Node* retry(uint64_t size, uint64_t bytes, Stream& stream) {
     ++statistics.num_alloc_retries;
     do {
-      reclaim(true);
+      reclaim_all(&stream);
       if (Node* node = reuse(size, stream, /*frugal=*/false)) return node;
       release_until(limit - std::min(size, limit));
       if (Node* node = grow(size, stream)) return node;
@@ -381,17 +381,36 @@ struct CachingAllocator::Impl {
     return node;
   }
 
-  /// Takes back blocks whose other streams are done, oldest first; with `wait`, all of them.
-  void reclaim(bool wait) {
+  /// Takes back blocks whose other streams are done, oldest first.
+  void reclaim() {
     while (!waiting.empty()) {
       for (const std::unique_ptr<Event>& event : waiting.front().events) {
-        if (wait) event->synchronize();
         if (!event->query()) return;
       }
-      Node* node = waiting.front().node;
-      waiting.pop_front();
-      put_back(node);
+      reclaim_oldest();
     }
+  }
+
+  /// Takes back all blocks. For those of `stream`, which is about to reuse them, the stream waits; for the others, the
+  /// host does.
+  void reclaim_all(const Stream* stream) {
+    while (!waiting.empty()) {
+      Stream& owner = *waiting.front().node->stream;
+      for (const std::unique_ptr<Event>& event : waiting.front().events) {
+        if (&owner == stream) {
+          owner.wait(*event);
+        } else {
+          event->synchronize();
+        }
+      }
+      reclaim_oldest();
+    }
+  }
+
+  void reclaim_oldest() {
+    Node* node = waiting.front().node;
+    waiting.pop_front();
+    put_back(node);
   }
 
   /// Returns whole free segments to the driver until at most `bytes` are reserved. Queued work may use what was freed:
@@ -487,7 +506,7 @@ void CachingAllocator::forget_other_streams(Block* block) {
 void CachingAllocator::empty_cache() {
   refuse_in_forked_child();
   const std::lock_guard guard(impl_->lock);
-  impl_->reclaim(true);
+  impl_->reclaim_all(nullptr);
   impl_->release_until(0);
 }
 

@@ -20,6 +20,7 @@ namespace outboard {
 namespace {
 
 constexpr int kPoolStreams = 32;
+constexpr int kTransferStream = kPoolStreams + 1;
 
 struct RuntimeState {
   std::once_flag once;
@@ -127,11 +128,12 @@ struct Device::Impl {
   std::unique_ptr<CachingAllocator> allocator;
   std::unique_ptr<ProgramCache> programs;
   std::mutex mutex;
-  std::array<std::unique_ptr<Stream>, kPoolStreams + 1> streams;  // 0 is the default stream
+  std::array<std::unique_ptr<Stream>, kTransferStream + 1> streams;  // 0 is the default stream
   int next_pool_stream = 0;
 };
 
 Device::Device(const ob_driver* driver, ob_device handle, int index) : impl_(std::make_shared<Impl>()) {
+  const uint64_t limit = memory_limit();  // throws if it makes no sense: before there is a stream to lose
   impl_->driver = driver;
   impl_->handle = handle;
   impl_->index = index;
@@ -141,7 +143,6 @@ Device::Device(const ob_driver* driver, ob_device handle, int index) : impl_(std
   impl_->residency = std::make_unique<Residency>(*this);
   impl_->allocator = std::make_unique<CachingAllocator>(*this);
   impl_->programs = std::make_unique<ProgramCache>(*this);
-  const uint64_t limit = memory_limit();
   if (limit != 0) impl_->allocator->set_limit(limit);
 }
 
@@ -174,6 +175,14 @@ Stream& Device::stream(int64_t id) {
     throw Error(OB_INVALID_ARGUMENT, "device " + std::to_string(index()) + " has no stream " + std::to_string(id));
   }
   return *impl_->streams[static_cast<size_t>(id)];
+}
+
+Stream* Device::transfer_stream() {
+  if (host_accessible()) return nullptr;
+  std::lock_guard lock(impl_->mutex);
+  std::unique_ptr<Stream>& stream = impl_->streams[kTransferStream];
+  if (stream == nullptr) stream = std::make_unique<Stream>(*this, kTransferStream);
+  return stream.get();
 }
 
 void Device::synchronize() {

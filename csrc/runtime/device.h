@@ -36,6 +36,10 @@ class Device {
   /// The stream with this id. Throws Error(OB_INVALID_ARGUMENT) if there is none.
   Stream& stream(int64_t id);
 
+  /// The stream for moving memory out beside the streams that compute, or nullptr where that gains nothing because the
+  /// host addresses the device's memory. Has no id that `stream` knows. Its driver stream is made on first use.
+  Stream* transfer_stream();
+
   /// Waits for all streams of the device.
   void synchronize();
   /// Ends the threads of the streams; at the end of the process.

@@ -31,10 +31,13 @@ bool driver_has_host_memory(const ob_driver& driver) {
 
 HostBuffer* HostBuffers::take(uint64_t bytes, Stream* stream) {
   const uint64_t capacity = capacity_of(bytes);
+  // The host may be far ahead of the device: it waits rather than have buffers in flight without end.
+  const bool patient = cached_bytes_ > kKeptBytes;
   for (size_t i = cached_.size(); i-- > 0;) {
     HostBuffer* buffer = cached_[i];
     if (buffer->capacity != capacity) continue;
     const bool in_order = buffer->stream == nullptr || buffer->stream == stream;
+    if (!in_order && patient) buffer->stream->synchronize();
     if (!in_order && !buffer->stream->query()) continue;
     cached_.erase(cached_.begin() + static_cast<std::ptrdiff_t>(i));
     cached_bytes_ -= capacity;

@@ -22,6 +22,8 @@ using Guard = std::lock_guard<MemoryLock>;
 constexpr std::chrono::milliseconds kPatience{1};
 constexpr int kAttempts = 500;
 
+constexpr size_t kMarks = 64;  // points of streams to remember
+
 constexpr uint64_t kWorthMoving = uint64_t{64} << 10;  // bytes
 
 void add(LazyStatistics::Gauge& gauge, uint64_t bytes) {
@@ -53,6 +55,7 @@ bool is_lazy() {
 }
 
 Residency::Residency(Device& device) : device_(device), buffers_(device) {}
+Residency::~Residency() = default;
 
 uint64_t Residency::begin_work() {
   lock_.lock();
@@ -100,6 +103,7 @@ void Residency::bring_in(Allocation& allocation, Stream& stream, Access access) 
   allocation.pointer_ = block->ptr;
   allocation.home_ = &stream;
   allocation.unordered_ = queued;
+  allocation.was_pinned_ = false;
   settle(allocation, State::kDevice);
   link(allocation);
 }
@@ -212,11 +216,17 @@ std::shared_ptr<HostBuffer> Residency::host_buffer(uint64_t bytes) {
   return buffer_for(bytes, nullptr);
 }
 
+/// The number of the oldest work that may still submit something.
+uint64_t Residency::first_unfinished() const {
+  uint64_t first = current_;
+  for (const uint64_t work : waiting_) first = std::min(first, work);
+  return first;
+}
+
 /// The allocation used longest ago that no work in preparation and no pin needs; small ones only if there is nothing
 /// else, because moving them costs as much as moving larger ones and gains nothing.
 Allocation* Residency::victim() {
-  uint64_t protected_from = current_;
-  for (const uint64_t work : waiting_) protected_from = std::min(protected_from, work);
+  const uint64_t protected_from = first_unfinished();
   Allocation* oldest = nullptr;
   Allocation* oldest_large = nullptr;
   for (Allocation* candidate = newest_; candidate != nullptr; candidate = candidate->older_) {
@@ -255,14 +265,37 @@ bool Residency::make_room() {
   }
 }
 
-/// Queues the copy to the host on the stream that owns the memory, behind all work that uses it, and frees the memory
-/// in that stream's order. Nothing changes if it throws.
+/// Makes `stream` wait for the uses of an allocation by `user`, and for as little else of that stream's work as is
+/// known: what is moved out was mostly used long ago, and an earlier move left a mark behind it.
+void Residency::order_after_uses(Stream& stream, const Allocation& allocation, Stream& user) {
+  if (&stream == &user) return;
+  for (const Mark& mark : marks_) {
+    const bool behind = mark.stream == &user && mark.number > allocation.last_use_ && !allocation.was_pinned_;
+    if (behind) return mark.event->query() ? void() : stream.wait(*mark.event);
+  }
+  if (user.query()) return;
+  Mark mark{&user, first_unfinished(), std::make_unique<Event>(device_)};
+  mark.event->record(user);
+  stream.wait(*mark.event);
+  marks_.push_back(std::move(mark));
+  if (marks_.size() > kMarks) marks_.pop_front();
+}
+
+/// Queues the copy to the host behind all work that uses the memory, and frees the memory in the order of its stream.
+/// Where the device has a stream for it, work that does not need the memory does not wait. Nothing changes if it
+/// throws.
 void Residency::spill(Allocation& allocation) {
   Stream& home = *allocation.home_;
-  for (Stream* other : device_.allocator().other_streams(allocation.block_)) order_after(home, *other);
+  Stream* const transfers = device_.transfer_stream();
+  Stream& mover = transfers != nullptr ? *transfers : home;
+  order_after_uses(mover, allocation, home);
+  for (Stream* other : device_.allocator().other_streams(allocation.block_)) {
+    order_after_uses(mover, allocation, *other);
+  }
+  std::shared_ptr<HostBuffer> buffer = buffer_for(allocation.size(), &mover);
+  mover.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(buffer->memory), allocation.pointer_, allocation.size());
   device_.allocator().forget_other_streams(allocation.block_);
-  std::shared_ptr<HostBuffer> buffer = buffer_for(allocation.size(), &home);
-  home.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(buffer->memory), allocation.pointer_, allocation.size());
+  device_.allocator().record_stream(allocation.block_, mover);
   discard(allocation);
   allocation.host_ = std::move(buffer);
   settle(allocation, State::kSpilled);

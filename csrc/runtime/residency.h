@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -13,6 +14,7 @@ namespace outboard {
 
 class Allocation;
 class Device;
+class Event;
 class Stream;
 enum class Access : uint8_t;
 enum class State : uint8_t;
@@ -35,6 +37,7 @@ struct LazyStatistics {
 class Residency {
  public:
   explicit Residency(Device& device);
+  ~Residency();
 
   MemoryLock& lock() { return lock_; }
 
@@ -61,13 +64,22 @@ class Residency {
   void reset_accumulated();
 
  private:
+  /// A point of a stream behind all work with a smaller number.
+  struct Mark {
+    Stream* stream;
+    uint64_t number;
+    std::unique_ptr<Event> event;
+  };
+
   std::shared_ptr<HostBuffer> buffer_for(uint64_t bytes, Stream* stream);
   void bring_in(Allocation& allocation, Stream& stream, Access access);
   void share(Allocation& allocation, Stream& stream);
   bool fill_memory(Allocation& allocation, Stream& stream, ob_ptr to);
   void settle(Allocation& allocation, State state) noexcept;
   LazyStatistics::Gauge* gauge_of(State state);
+  uint64_t first_unfinished() const;
   Allocation* victim();
+  void order_after_uses(Stream& stream, const Allocation& allocation, Stream& user);
   bool others_are_at_work() const;
   void let_others_work();
   void spill(Allocation& allocation);
@@ -81,6 +93,7 @@ class Residency {
   Allocation* newest_ = nullptr;
   uint64_t begun_ = 0;             // pieces of work so far
   uint64_t current_ = 0;           // number of the one that holds the lock
+  std::deque<Mark> marks_;         // oldest first, where memory moves on a stream of its own
   std::vector<uint64_t> waiting_;  // numbers of those that wait for memory without the lock; what they use must stay
 };
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "torch/binding_helpers.h"
+#include "torch/host_allocator.h"
 #include "torch/tensor.h"
 
 namespace py = pybind11;
@@ -56,6 +57,25 @@ std::map<std::string, int64_t> memory_statistics(DeviceIndex index) {
   to["num_ooms"] = from.num_ooms;
   to["num_device_alloc"] = from.num_device_alloc;
   to["num_device_free"] = from.num_device_free;
+  return to;
+}
+
+void add_gauge(std::map<std::string, int64_t>& to, const std::string& name, const c10::CachingAllocator::Stat& from) {
+  to[name + ".current"] = from.current;
+  to[name + ".peak"] = from.peak;
+  to[name + ".allocated"] = from.allocated;
+  to[name + ".freed"] = from.freed;
+}
+
+std::map<std::string, int64_t> host_memory_statistics() {
+  const at::HostStats from = pinned_allocator()->get_stats();
+  std::map<std::string, int64_t> to;
+  add_gauge(to, "allocations", from.allocations);
+  add_gauge(to, "allocated_bytes", from.allocated_bytes);
+  add_gauge(to, "active_requests", from.active_requests);
+  add_gauge(to, "active_bytes", from.active_bytes);
+  to["num_host_alloc"] = from.num_host_alloc;
+  to["num_host_free"] = from.num_host_free;
   return to;
 }
 
@@ -225,6 +245,7 @@ void configure_allocators() {
 void bind_memory(py::module_& m) {
   define(m, "memory_statistics", "Counters of a device's memory.",
          [](int64_t index) { return memory_statistics(checked(index)); });
+  define(m, "host_memory_statistics", "Counters of pinned host memory.", host_memory_statistics);
   define_blocking(m, "empty_cache", "Returns cached memory to the driver.",
                   [](int64_t index) { translate_errors([&] { device(checked(index)).empty_cache(); }); });
   define(m, "memory_info", "(free, total) bytes.",
@@ -249,6 +270,9 @@ void bind_memory(py::module_& m) {
   define_blocking(m, "free_raw", "Frees memory of allocate_raw.", free_raw);
   define_blocking(m, "pin", "Brings a tensor's memory to the device and keeps it there.", pin);
   define(m, "unpin", "Lets a tensor's memory move again.", unpin);
+  define_blocking(m, "host_view",
+                  "A CPU tensor over the same memory, which stays where it is while that tensor or one over it lives.",
+                  [](const at::Tensor& tensor) { return host_view(tensor); });
   define(m, "memory_state", "Where a tensor's bytes are.", state_of);
 }
 

@@ -65,7 +65,7 @@ def _activate() -> None:
     torch._register_device_module(profile.name, module)  # type: ignore[no-untyped-call]
     backend_registration.generate_methods_for_privateuse1_backend(for_storage=True)
     module.amp.set_supported_dtypes(profile.amp_dtypes)
-    module.dlpack.forbid_export()
+    module.dlpack.install()
     module.printing.print_on_cpu()
     _connect_compiler()
     profiles.install(profile)

@@ -126,6 +126,7 @@ int simulated_device() {
   stream.fill(memory, &pattern, 4, 64);
   uint32_t host[16] = {};
   stream.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(host), memory, 64);
+  stream.synchronize();
   if (host[15] != pattern) return 2;
   try {
     stream.fill(memory, &pattern, 4, uint64_t{1} << 40);
@@ -142,6 +143,7 @@ int simulated_device() {
   Event start(device), end(device);
   start.record(stream);
   end.record(stream);
+  stream.synchronize();
   if (start.elapsed_ms(end) < 0) return 7;
   x->release();
   return 0;

@@ -261,6 +261,37 @@ TEST(memory_shared_by_streams_moves_when_both_are_done) {
   }
 }
 
+TEST(moves_do_not_wait_for_unrelated_work) {
+  if (device().host_accessible()) return;  // there the copy is the host's own, in the order of the stream
+  Stream& stream = device().default_stream();
+  Stream& other = device().pool_stream();
+  constexpr uint64_t kSlow = 64 * kMiB;  // bytes that the simulator fills one by one
+  Block* slow = device().allocator().allocate(kSlow, stream);
+  const uint8_t any = 0;
+  {
+    const Limited limited(8 * kMiB);
+    const Holder a = make(4 * kMiB), b = make(4 * kMiB), c = make(4 * kMiB), d = make(4 * kMiB);
+    fill(*a, stream, 1);
+    fill(*b, stream, 2);
+    stream.fill(slow->ptr, &any, 1, kSlow);
+    fill(*c, stream, 3);  // moves a; the mark it leaves is behind all uses of b
+    stream.synchronize();
+    for (int i = 0; i < 20; ++i) stream.fill(slow->ptr, &any, 1, kSlow);
+    fill(*d, stream, 4);  // moves b, which nothing queued uses
+    CHECK(b->state() == State::kSpilled);
+    CHECK_EQ(static_cast<const uint8_t*>(b->host_contents()->memory)[4 * kMiB - 1], 2);
+    CHECK(!stream.query());
+    device().allocator().set_limit(device().allocator().limit() + 4 * kMiB);
+    CHECK_EQ(value_of(*a, other), 1);  // comes back where there is room
+    CHECK(!stream.query());
+    for (const auto& [holder, value] : {std::pair{&b, 2}, {&c, 3}, {&d, 4}, {&a, 1}}) {
+      CHECK_EQ(value_of(**holder, stream), value);
+    }
+  }
+  device().allocator().free(slow);
+  device().empty_cache();
+}
+
 TEST(the_history_tells_what_happened) {
   Stream& stream = device().default_stream();
   CachingAllocator& allocator = device().allocator();

@@ -245,10 +245,3 @@ def test_item_and_tolist(device: str) -> None:
         torch.ones(2).to(device).item()
     with pytest.raises(TypeError):
         torch.ones(2).to(device).numpy()
-
-
-def test_dlpack_is_refused(device: str) -> None:
-    x = torch.ones(2).to(device)
-    for export in (lambda: x.__dlpack__(), lambda: torch.to_dlpack(x), lambda: torch.utils.dlpack.to_dlpack(x)):
-        with pytest.raises(BufferError):
-            export()

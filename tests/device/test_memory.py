@@ -367,3 +367,38 @@ def test_training_in_a_part_of_the_memory(model: str) -> None:
     assert quarter.peak_reserved <= quarter.limit < whole.peak / 3
     assert half.digest == whole.digest
     assert quarter.digest == whole.digest
+
+
+def test_a_compiled_graph_in_a_part_of_the_memory(run_python: RunPython) -> None:
+    """Each step of a plan fits, the graph's tensors together do not; the bits are those of the run in all of it."""
+    run_python("""
+        import torch
+        device = torch._C._get_privateuse1_backend_name()
+        module = torch.get_device_module(device)
+
+        def train():
+            torch.manual_seed(0)
+            model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(8))).to(device)
+            compiled = torch.compile(model, fullgraph=True)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+            x = torch.randn(64, 512).to(device)
+            for _ in range(3):
+                optimizer.zero_grad()
+                compiled(x).square().mean().backward()
+                optimizer.step()
+            return [p.detach().cpu() for p in model.parameters()]
+
+        module.reset_peak_memory_stats()
+        whole = train()
+        stats = module.memory_stats()
+        assert stats["lazy.spills.count"] == 0
+        limit = stats["reserved.peak"] // 3
+        module.empty_cache()
+        module.set_per_process_memory_fraction(limit / module.get_device_properties().total_memory)
+        part = train()
+        stats = module.memory_stats()
+        assert stats["lazy.spills.count"] > 0 and stats["lazy.restores.count"] > 0, stats
+        module.reset_peak_memory_stats()
+        assert stats["reserved.current"] <= limit
+        assert all(torch.equal(a, b) for a, b in zip(whole, part))
+    """)

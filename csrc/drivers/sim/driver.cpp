@@ -2,18 +2,22 @@
 #include "outboard/driver.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <string>
+#include <thread>
 
-/// A simulated discrete device: memory the host is told it cannot address, streams that run each command at once, and
-/// no compiler. It exercises everything above a driver that has only memory and copies, on any machine.
+/// A simulated discrete device: memory the host is told it cannot address, a thread for each stream in use, and no
+/// compiler. It exercises everything above a driver that has only memory and copies, on any machine.
 struct ob_device_t {
   uint32_t index;
   std::mutex mutex;
@@ -21,12 +25,94 @@ struct ob_device_t {
   uint64_t used = 0;
 };
 
+/// In-order commands and the thread that runs them.
 struct ob_stream_t {
+  explicit ob_stream_t(ob_device device_) : device(device_) {}
+
+  void put(std::function<void()> command) {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (!worker.joinable()) worker = std::thread([this] { work(); });
+    commands.push_back(std::move(command));
+    ++put_count;
+    changed.notify_all();
+  }
+
+  bool idle() {
+    std::lock_guard<std::mutex> lock(mutex);
+    return done_count == put_count;
+  }
+
+  void synchronize() {
+    std::unique_lock<std::mutex> lock(mutex);
+    const uint64_t target = put_count;
+    changed.wait(lock, [&] { return done_count >= target; });
+  }
+
+  void end() {
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      ending = true;
+      changed.notify_all();
+    }
+    if (worker.joinable()) worker.join();
+  }
+
+  void work() {
+    std::unique_lock<std::mutex> lock(mutex);
+    for (;;) {
+      changed.wait(lock, [&] { return ending || !commands.empty(); });
+      if (commands.empty()) return;
+      const std::function<void()> command = std::move(commands.front());
+      commands.pop_front();
+      lock.unlock();
+      command();
+      lock.lock();
+      ++done_count;
+      changed.notify_all();
+    }
+  }
+
   ob_device device;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::function<void()>> commands;
+  uint64_t put_count = 0, done_count = 0;
+  bool ending = false;
+  std::thread worker;
+};
+
+/// One recording of an event: streams that wait for it keep it, whatever happens to the event.
+struct Point {
+  void reach() {
+    std::lock_guard<std::mutex> lock(mutex);
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+    reached.notify_all();
+  }
+
+  void wait() {
+    std::unique_lock<std::mutex> lock(mutex);
+    reached.wait(lock, [&] { return nanoseconds >= 0; });
+  }
+
+  int64_t time() {
+    std::lock_guard<std::mutex> lock(mutex);
+    return nanoseconds;
+  }
+
+  std::mutex mutex;
+  std::condition_variable reached;
+  int64_t nanoseconds = -1;  // not reached
 };
 
 struct ob_event_t {
-  std::atomic<int64_t> nanoseconds{-1};
+  std::shared_ptr<Point> recorded() {
+    std::lock_guard<std::mutex> lock(mutex);
+    return point;
+  }
+
+  std::mutex mutex;
+  std::shared_ptr<Point> point;  // nullptr: never recorded
 };
 
 namespace {
@@ -103,17 +189,28 @@ ob_status memory_free(ob_device device, ob_ptr ptr) {
 }
 
 ob_status stream_create(ob_device device, ob_stream* stream) {
-  *stream = new ob_stream_t{device};
+  *stream = new ob_stream_t(device);
   return OB_OK;
 }
 
 ob_status stream_destroy(ob_stream stream) {
+  stream->end();
   delete stream;
   return OB_OK;
 }
 
-ob_status stream_wait(ob_stream, int) { return OB_OK; }
-ob_status stream_wait_event(ob_stream, ob_event) { return OB_OK; }
+ob_status stream_wait(ob_stream stream, int blocking) {
+  if (blocking == 0) return stream->idle() ? OB_OK : OB_NOT_READY;
+  stream->synchronize();
+  return OB_OK;
+}
+
+ob_status stream_wait_event(ob_stream stream, ob_event event) {
+  if (const std::shared_ptr<Point> point = event->recorded()) {
+    stream->put([point] { point->wait(); });
+  }
+  return OB_OK;
+}
 
 ob_status event_create(ob_device, ob_event* event) {
   *event = new ob_event_t;
@@ -125,17 +222,29 @@ ob_status event_destroy(ob_event event) {
   return OB_OK;
 }
 
-ob_status event_record(ob_event event, ob_stream) {
-  event->nanoseconds =
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+ob_status event_record(ob_event event, ob_stream stream) {
+  const auto point = std::make_shared<Point>();
+  {
+    std::lock_guard<std::mutex> lock(event->mutex);
+    event->point = point;
+  }
+  stream->put([point] { point->reach(); });
   return OB_OK;
 }
 
-ob_status event_wait(ob_event, int) { return OB_OK; }
+ob_status event_wait(ob_event event, int blocking) {
+  const std::shared_ptr<Point> point = event->recorded();
+  if (point == nullptr) return OB_OK;
+  if (blocking == 0) return point->time() >= 0 ? OB_OK : OB_NOT_READY;
+  point->wait();
+  return OB_OK;
+}
 
 ob_status event_elapsed(ob_event start, ob_event end, int64_t* nanoseconds) {
-  if (start->nanoseconds < 0 || end->nanoseconds < 0) return fail(OB_INVALID_ARGUMENT, "an event was not recorded");
-  *nanoseconds = end->nanoseconds - start->nanoseconds;
+  const std::shared_ptr<Point> from = start->recorded(), to = end->recorded();
+  if (from == nullptr || to == nullptr) return fail(OB_INVALID_ARGUMENT, "an event was not recorded");
+  if (from->time() < 0 || to->time() < 0) return fail(OB_INVALID_ARGUMENT, "an event was not reached");
+  *nanoseconds = to->time() - from->time();
   return OB_OK;
 }
 
@@ -155,16 +264,20 @@ ob_status check_range(ob_device device, ob_ptr begin, uint64_t bytes) {
 ob_status copy(ob_stream stream, ob_copy_kind kind, uint64_t dst, uint64_t src, uint64_t bytes) {
   ob_status status = kind == OB_DEVICE_TO_HOST ? OB_OK : check_range(stream->device, dst, bytes);
   if (status == OB_OK && kind != OB_HOST_TO_DEVICE) status = check_range(stream->device, src, bytes);
-  if (status == OB_OK) std::memmove(reinterpret_cast<void*>(dst), reinterpret_cast<const void*>(src), bytes);
-  return status;
+  if (status != OB_OK) return status;
+  stream->put([=] { std::memmove(reinterpret_cast<void*>(dst), reinterpret_cast<const void*>(src), bytes); });
+  return OB_OK;
 }
 
 ob_status fill(ob_stream stream, ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64_t bytes) {
   const ob_status status = check_range(stream->device, dst, bytes);
   if (status != OB_OK) return status;
-  for (uint64_t done = 0; done < bytes; done += pattern_size) {
-    std::memcpy(reinterpret_cast<char*>(dst) + done, pattern, pattern_size);
-  }
+  const std::string copied(static_cast<const char*>(pattern), pattern_size);
+  stream->put([=] {
+    for (uint64_t done = 0; done < bytes; done += copied.size()) {
+      std::memcpy(reinterpret_cast<char*>(dst) + done, copied.data(), copied.size());
+    }
+  });
   return OB_OK;
 }
 

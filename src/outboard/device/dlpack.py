@@ -1,47 +1,71 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DLPack: what must not leave.
+"""DLPack: sharing a tensor's memory with NumPy, JAX and other libraries.
 
-A tensor's ``data_ptr`` is a reserved address that only Outboard can resolve. PyTorch would export it as if another
-library could use it, so exporting raises until there is a protocol for it.
+A tensor's ``data_ptr`` is a reserved address that only Outboard can resolve. On a device whose memory the host can
+address, what is exported is the memory itself, as memory of the CPU, and it stays where it is until the consumer lets
+go. On other devices there is nothing that another library could use, so exporting raises BufferError.
 """
 
 from __future__ import annotations
 
 import functools
+from enum import IntEnum
 from typing import Any
 
 import torch
 from torch.utils import dlpack
 
-from outboard.device.devices import name
+from outboard import _C
+from outboard.device.devices import get_device_properties, name
 
 
-def _check(tensor: torch.Tensor) -> None:
-    if tensor.device.type == name():
+def _require_export(tensor: torch.Tensor) -> None:
+    if not get_device_properties(tensor.device).host_accessible:
         raise BufferError(
-            f"A {name()} tensor cannot be exported through DLPack: its address means nothing outside PyTorch. "
-            "Copy it to the CPU first (tensor.cpu())."
+            f"A tensor on {tensor.device} cannot be exported through DLPack: other libraries cannot address this "
+            "device's memory. Copy it to the CPU first (tensor.cpu())."
         )
 
 
-def forbid_export() -> None:
-    """Makes DLPack exports of the device's tensors raise BufferError."""
-    method = torch.Tensor.__dlpack__
-    function = torch._C._to_dlpack
+def _shared(tensor: torch.Tensor) -> torch.Tensor:
+    """A CPU tensor over the memory of a tensor of the device, with all work of the current stream done."""
+    _require_export(tensor)
+    if tensor.requires_grad:
+        raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+    if tensor.is_conj() or tensor.is_neg():
+        raise BufferError("Can't export tensors with the conjugate or negative bit set, use tensor.resolve_conj()")
+    if tensor.layout != torch.strided:
+        raise BufferError("Can't export tensors with layout other than torch.strided")
+    return _C.host_view(tensor)
 
-    @functools.wraps(method)
-    def __dlpack__(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - the protocol's name
-        _check(self)
-        return method(self, *args, **kwargs)
 
-    @functools.wraps(function)
+def install() -> None:
+    """Makes PyTorch's DLPack functions share the memory of the device's tensors."""
+    export = torch.Tensor.__dlpack__
+    describe = torch.Tensor.__dlpack_device__
+    convert = torch._C._to_dlpack
+
+    @functools.wraps(export)
+    def __dlpack__(self: torch.Tensor, *, stream: Any = -1, **kwargs: Any) -> Any:  # noqa: N807 - the protocol's name
+        if self.device.type != name():
+            return export(self, stream=stream, **kwargs)
+        return export(_shared(self), **kwargs)  # a consumer of CPU memory has no stream to wait for
+
+    @functools.wraps(describe)
+    def __dlpack_device__(self: torch.Tensor) -> tuple[IntEnum, int]:  # noqa: N807 - the protocol's name
+        if self.device.type != name():
+            return describe(self)
+        _require_export(self)
+        return dlpack.DLDeviceType.kDLCPU, 0
+
+    @functools.wraps(convert)
     def to_dlpack(tensor: torch.Tensor) -> Any:
-        _check(tensor)
-        return function(tensor)
+        return convert(_shared(tensor) if tensor.device.type == name() else tensor)
 
-    for owner, attribute, checked in (
+    for owner, attribute, function in (
         (torch.Tensor, "__dlpack__", __dlpack__),
+        (torch.Tensor, "__dlpack_device__", __dlpack_device__),
         (dlpack, "to_dlpack", to_dlpack),
         (torch, "to_dlpack", to_dlpack),
     ):
-        setattr(owner, attribute, checked)
+        setattr(owner, attribute, function)

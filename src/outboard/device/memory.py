@@ -35,6 +35,16 @@ def memory_stats(device: DeviceLike = None) -> dict[str, int]:
     return statistics
 
 
+def host_memory_stats() -> dict[str, int]:
+    """Statistics of pinned host memory, named as ``torch.cuda.host_memory_stats`` names them.
+
+    ``{allocations,allocated_bytes}.{current,peak,allocated,freed}`` count what was got from the driver or the system,
+    ``{active_requests,active_bytes}`` with the same endings what tensors use of it; the rest is cached until
+    ``torch.accelerator.empty_host_cache()``. ``num_host_alloc`` and ``num_host_free`` count calls.
+    """
+    return _C.host_memory_statistics()
+
+
 def memory_allocated(device: DeviceLike = None) -> int:
     """Device memory occupied by tensors."""
     return memory_stats(device).get("allocated.current", 0)
