@@ -104,3 +104,22 @@ def test_optimizer_with_step_counts_on_the_cpu(device: str) -> None:
         return [parameter.detach().cpu() for parameter in parameters]
 
     torch.testing.assert_close(train(device, True), train("cpu", False))
+
+
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "padding"), [(6, 3, 2, 1), (7, 3, 2, 1), (8, 2, 2, 0), (5, 3, 1, 1)]
+)
+def test_gradient_of_a_strided_convolution(device: str, size: int, kernel: int, stride: int, padding: int) -> None:
+    torch.manual_seed(0)
+    tensors = [torch.randn(2, 8, size, size), torch.randn(16, 8, kernel, kernel)]
+
+    def gradients(where: str, compiled: bool) -> list[torch.Tensor]:
+        def convolve(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.conv2d(x, weight, stride=stride, padding=padding)
+
+        function = torch.compile(convolve, dynamic=False) if compiled else convolve
+        leaves = [tensor.to(where).requires_grad_() for tensor in tensors]
+        function(*leaves).square().sum().backward()
+        return [leaf.grad.cpu() for leaf in leaves if leaf.grad is not None]
+
+    torch.testing.assert_close(gradients(device, True), gradients("cpu", False), rtol=1e-4, atol=1e-3)
