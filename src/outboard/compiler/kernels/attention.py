@@ -367,7 +367,7 @@ def lower_backward(builder: PlanBuilder, call: ExternCall) -> bool:
     tensors = {"grad": grad, "out": out, "result": results[0], "of_key": results[1], "of_value": results[2]}
     problem.strides = {name: list(tensor.strides) for name, tensor in tensors.items()} | {"lse": list(lse.strides)}
     batches, heads, queries, _ = problem.query.sizes
-    width = 8 if problem.accumulate == "double" else 4
+    width = common.compute_size(problem.accumulate)
     products = builder.allocate(common.larger(width, batches * heads * queries * width))
     text, numbers = problem.text(_BACKWARD), problem.numbers()
     arguments = [builder.pointer(grad), builder.pointer(out), builder.pointer(products), *numbers]

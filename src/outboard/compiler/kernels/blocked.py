@@ -25,6 +25,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from ..target import Target
+from . import common
 
 #: Depth of a block of B: with 32 columns of floats it fills most of a first-level cache of 32 KiB.
 K_BLOCK = 256
@@ -102,7 +103,7 @@ class Blocking:
         """What fits the vector registers: 32 of 64 bytes, else 16 of 32. More rows than 8 would need fewer loads, but
         fewer matrices are a multiple of them, and compilers take longer."""
         wide = target.vector_width >= 16
-        size = 8 if accumulate in ("double", "long") else 4
+        size = common.compute_size(accumulate)
         lanes = (64 if wide else 32) // size
         rows, columns = 8 if wide else 6, 2 * lanes * size
         fitting = (target.local_memory - K_BLOCK * columns) // columns - rows

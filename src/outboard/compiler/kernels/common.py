@@ -139,6 +139,16 @@ FLOAT_DTYPES = frozenset({torch.float32, torch.float64, torch.float16, torch.bfl
 INTEGER_DTYPES = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
 
 
+def compute_size(compute: str) -> int:
+    """Bytes of a number of a compute type (``ElementType.compute``, or the accumulator of a product)."""
+    return 8 if compute in ("double", "long") else 4
+
+
+def stored_as(dtype: torch.dtype, compute: str) -> bool:
+    """Whether elements of ``dtype`` lie in memory as they are computed with, so that vectors of them can be loaded."""
+    return ELEMENT_TYPES[dtype].storage == compute
+
+
 def supported(builder: PlanBuilder, *dtypes: torch.dtype) -> bool:
     """Whether kernels on the builder's device can hold every one of the dtypes."""
     if torch.float64 in dtypes and not builder.target.has_fp64:

@@ -280,7 +280,7 @@ class Convolution:
         part = common.ceil_div(k, part_count)
         count = self.weight.numel()
         accumulate = engine.accumulator(self.weight.dtype)
-        width = 8 if accumulate == "double" else 4
+        width = common.compute_size(accumulate)
         nbytes = common.larger(1, part_count * count * width)
         parts = builder.allocate(nbytes)
         n = self.x_channels * self.taps

@@ -241,7 +241,7 @@ class Product:
             builder.free(rows)
 
     def _arrange(self, builder: PlanBuilder) -> int:
-        width = 8 if self.accumulate in ("double", "long") else 4
+        width = common.compute_size(self.accumulate)
         rows = builder.allocate(common.larger(width, self.batches * self.m * self.k * width))
         kernel = builder.kernel(self._source(builder, blocked.ARRANGE, {"K_BLOCK": blocked.K_BLOCK}), "arrange")
         pieces = self.batches * common.ceil_div(self.m, 64) * common.ceil_div(self.k, blocked.K_BLOCK)

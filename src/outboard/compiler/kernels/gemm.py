@@ -123,7 +123,7 @@ def emit(
         types["ADD"] = add.dtype
         store = _STORE_ADD
         along_n = add_strides[2]
-    as_it_lies = common.ELEMENT_TYPES[a.dtype].storage == accumulate and not sum_batches
+    as_it_lies = common.stored_as(a.dtype, accumulate) and not sum_batches
     if as_it_lies and out.strides[2] == 1:
         store += _vector_store(add is not None, along_n)
     operands = engine.strided_operand("A", "a", sum_batches) + engine.strided_operand("B", "mat", sum_batches)

@@ -107,11 +107,11 @@ class Planes:
         text = self._source(builder, _BACKWARD)
         planes = common.product(five(self.inner, self.spatial).sizes[:2])
         in_place = common.is_dense(self.inner.sizes, self.inner.strides)
-        if in_place and common.ELEMENT_TYPES[self.inner.dtype].storage == self._accumulate:
+        if in_place and common.stored_as(self.inner.dtype, self._accumulate):
             arguments = [builder.pointer(self.outer), builder.pointer(self.inner), *self._arguments(builder)]
             common.launch_items(builder, builder.kernel(text, "backward"), planes, arguments, grain=1)
             return True
-        width = 8 if self._accumulate == "double" else 4
+        width = common.compute_size(self._accumulate)
         sums = builder.allocate(common.larger(width, self.inner.numel() * width))
         arguments = [builder.pointer(self.outer), builder.pointer(sums), *self._arguments(builder)]
         common.launch_items(builder, builder.kernel(text, "backward"), planes, arguments, grain=1)

@@ -173,11 +173,12 @@ _PLACES_VECTOR = r"""
 """
 
 # m: output channel of the group; n: (input channel of the group, tap); k: (image, place).
-_TAPS = r"""
+_GRADIENT_ROWS = """
 #define A_START(b, m) (grad + ((b) * y_channels + (m)) * k_count)
 #define A_ROW k_count
 #define A_STEP 1
-
+"""
+_TAPS = r"""
 #define B_PREPARE(b, n0, count) \
   OB_GLOBAL const ACC* lane_from[NR]; \
   long lane_to[NR]; \
@@ -259,7 +260,7 @@ def taps(builder: PlanBuilder, problem: Convolution) -> None:
     windows = _arranged_windows(builder, problem)
     grad = _arranged_channels(builder, problem.y, engine.accumulator(problem.y.dtype))
     accumulate = engine.accumulator(problem.weight.dtype)
-    plain = common.ELEMENT_TYPES[problem.weight.dtype].storage == accumulate
+    plain = common.stored_as(problem.weight.dtype, accumulate)
     plain = plain and common.is_dense(list(problem.weight.sizes[1:]), list(problem.weight.strides[1:]))
     pointers = [
         ("OB_GLOBAL const ACC* planes", windows.pointer),
@@ -277,7 +278,7 @@ def taps(builder: PlanBuilder, problem: Convolution) -> None:
         parameters=parameters,
         arguments=arguments,
         types={"W": problem.weight.dtype},
-        a_in_place="\n",
+        a_in_place=_GRADIENT_ROWS,
         b_fill="",
     )
     product.emit_blocked(builder)
@@ -289,7 +290,7 @@ def taps(builder: PlanBuilder, problem: Convolution) -> None:
 def _places(builder: PlanBuilder, problem: Convolution, group_stride: Size) -> None:
     windows = _arranged_windows(builder, problem)
     accumulate = engine.accumulator(problem.x.dtype)
-    plain = common.ELEMENT_TYPES[problem.y.dtype].storage == accumulate
+    plain = common.stored_as(problem.y.dtype, accumulate)
     pointers = [
         ("OB_GLOBAL const ACC* planes", windows.pointer),
         ("OB_GLOBAL Y_T* y", builder.pointer(problem.y)),
@@ -354,7 +355,7 @@ def _group_stride(problem: Convolution) -> Size:
 def _weight_in_place(problem: Convolution, accumulate: str) -> str:
     """Macros that read the weight as it lies; empty if k does not step evenly through it."""
     weight = problem.weight
-    if common.ELEMENT_TYPES[weight.dtype].storage != accumulate:
+    if not common.stored_as(weight.dtype, accumulate):
         return ""
     one_tap = all(size == 1 for size in weight.sizes[2:])
     if not one_tap and not common.is_dense(list(weight.sizes[1:]), list(weight.strides[1:])):
@@ -367,7 +368,7 @@ def _arranged_windows(builder: PlanBuilder, problem: Convolution) -> _Planes:
     """The input as ``places`` and ``taps`` read it: x itself where it has neither padding nor strides."""
     x = problem.x
     accumulate = engine.accumulator(x.dtype)
-    plain = common.ELEMENT_TYPES[x.dtype].storage == accumulate
+    plain = common.stored_as(x.dtype, accumulate)
     extents: list[Size] = [
         y + common.floor_div((k - 1) * dilation, stride)
         for y, k, dilation, stride in zip(
@@ -411,10 +412,10 @@ def _arrange(
     builder: PlanBuilder, x: TensorArg, accumulate: str, geometry: list[Size], count: Size, pieces: Size
 ) -> int:
     """Copies ``x`` to a buffer of ``count`` elements; ``geometry`` are the kernel's last parameters."""
-    width = 8 if accumulate in ("double", "long") else 4
+    width = common.compute_size(accumulate)
     buffer = builder.allocate(common.larger(width, count * width))
     defines = blocked.Blocking.for_target(builder.target, accumulate).defines()
-    if common.ELEMENT_TYPES[x.dtype].storage == accumulate:
+    if common.stored_as(x.dtype, accumulate):
         defines["PLAIN"] = 1
     text = common.source(builder, blocked.VECTORS + _ARRANGE, {"ACC": accumulate, **defines}, {"X": x.dtype})
     values = [*x.sizes, *x.strides, *geometry]
