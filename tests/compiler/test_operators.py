@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
+from conftest import RunPython
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 INTEGERS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
@@ -123,3 +125,15 @@ def test_indices_out_of_range_raise_and_corrupt_nothing(call: Callable[..., torc
     with pytest.raises((IndexError, RuntimeError), match="index"):
         call(x, torch.full((1, 4), 9).to(device)).cpu()
     torch.testing.assert_close(x.cpu(), before)
+
+
+def test_continuous_integration_changes_nothing(run_python: RunPython, device: str, tmp_path: Path) -> None:
+    """Inductor has a check of its own tables that is on where ``CI`` is set; it sent operators to the CPU."""
+    source = f"""
+        import torch
+        x = torch.randn(1, 2, 6, 7, device="{device}")
+        resize = lambda x: torch.nn.functional.interpolate(x, size=(5, 13), mode="bicubic")
+        torch.testing.assert_close(resize(x).cpu(), resize(x.cpu()))
+        torch.testing.assert_close(torch.compile(resize)(x).cpu(), resize(x.cpu()))
+    """
+    run_python(source, CI="true", OUTBOARD_FALLBACK="error", OUTBOARD_CACHE_DIR=str(tmp_path))

@@ -24,8 +24,9 @@ from . import statistics
 _MAGIC = b"OBCACHE1"
 _log = logging.getLogger(__name__)
 _warned: set[str] = set()
-#: Plans of one signature beyond this number (all with different guards) are not kept.
-MAX_VARIANTS = 16
+#: Of more plans of one signature than this (all with different guards) only the newest are kept. A network has a dozen
+#: 1x1 convolutions of different channel counts, and several networks share the file.
+MAX_VARIANTS = 256
 
 
 def directory() -> Path | None:
