@@ -16,11 +16,19 @@ void refuse_in_forked_child() {
               "workers with the 'spawn' start method (torch.multiprocessing.set_start_method('spawn')).");
 }
 
-void throw_failure(const ob_driver& driver, ob_status status, const char* what) {
-  const char* text = driver.last_error();
-  const std::string message = std::string(what) + " failed: " + (text != nullptr ? text : "no details");
+void throw_status(ob_status status, const char* what, const std::string& text) {
+  const std::string message = std::string(what) + " failed: " + text;
   if (status == OB_OUT_OF_MEMORY) throw OutOfMemoryError(message);
   throw Error(status, message);
+}
+
+std::string failure_text(const ob_driver& driver) {
+  const char* text = driver.last_error();
+  return text != nullptr ? text : "no details";
+}
+
+void throw_failure(const ob_driver& driver, ob_status status, const char* what) {
+  throw_status(status, what, failure_text(driver));
 }
 
 namespace {

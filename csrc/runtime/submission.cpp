@@ -17,6 +17,7 @@ constexpr auto kPatience = std::chrono::microseconds(50);
 constexpr int kLooks = 64;
 /// Launches between two reports to those who wait for room.
 constexpr uint64_t kReport = 64;
+constexpr const char* kLaunching = "launching a kernel";
 
 }  // namespace
 
@@ -35,7 +36,7 @@ void SubmissionQueue::put(ob_kernel kernel, const uint64_t global[3], const uint
   std::lock_guard producer(producers_);
   if (!fits(arguments, count) || stopped_.load(std::memory_order_acquire)) {
     wait_until(put_.load(std::memory_order_relaxed));
-    return check(driver_, driver_.launch(stream_, kernel, global, local, arguments, count), "launching a kernel");
+    return check(driver_, driver_.launch(stream_, kernel, global, local, arguments, count), kLaunching);
   }
   if (slots_ == nullptr) start();
   const uint64_t number = put_.load(std::memory_order_relaxed);
@@ -97,11 +98,10 @@ void SubmissionQueue::launch(Slot& slot) noexcept {
 
 void SubmissionQueue::note(ob_status status) noexcept {
   if (status == OB_OK) return;
-  const char* text = driver_.last_error();
   std::lock_guard lock(sleep_);
   if (failed_.load(std::memory_order_relaxed)) return;  // the first is what led to the others
   status_ = status;
-  text_ = text != nullptr ? text : "no details";
+  text_ = failure_text(driver_);
   failed_.store(true, std::memory_order_release);
 }
 
@@ -126,10 +126,9 @@ void SubmissionQueue::throw_failure() {
   std::unique_lock lock(sleep_);
   if (!failed_.exchange(false, std::memory_order_acq_rel)) return;
   const ob_status status = status_;
-  const std::string message = "launching a kernel failed: " + text_;
+  const std::string text = text_;
   lock.unlock();
-  if (status == OB_OUT_OF_MEMORY) throw OutOfMemoryError(message);
-  throw Error(status, message);
+  throw_status(status, kLaunching, text);
 }
 
 void SubmissionQueue::stop() noexcept {
