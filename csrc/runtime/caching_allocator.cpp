@@ -327,7 +327,7 @@ struct CachingAllocator::Impl {
   /// use, and the block is never reused, because nobody can tell what still writes to it.
   void free_after_failure(Node* node) noexcept {
     try {
-      for (Stream* stream : node->other_streams) stream->synchronize();
+      for (Stream* stream : node->other_streams) stream->finish();
     } catch (const std::exception&) {
       return;
     }
@@ -427,7 +427,7 @@ struct CachingAllocator::Impl {
   }
 
   void release_segment(FreeList& list, Node* node) {
-    node->stream->synchronize();
+    node->stream->finish();
     check(device.driver(), device.driver().memory_free(device.handle(), node->ptr), "freeing device memory");
     ++statistics.num_device_free;
     lower(statistics.reserved, node->size);

@@ -127,6 +127,7 @@ struct Device::Impl {
   std::unique_ptr<Residency> residency;
   std::unique_ptr<CachingAllocator> allocator;
   std::unique_ptr<ProgramCache> programs;
+  std::unique_ptr<Assertions> assertions;
   std::mutex mutex;
   std::array<std::unique_ptr<Stream>, kTransferStream + 1> streams;  // 0 is the default stream
   int next_pool_stream = 0;
@@ -143,6 +144,7 @@ Device::Device(const ob_driver* driver, ob_device handle, int index) : impl_(std
   impl_->residency = std::make_unique<Residency>(*this);
   impl_->allocator = std::make_unique<CachingAllocator>(*this);
   impl_->programs = std::make_unique<ProgramCache>(*this);
+  impl_->assertions = std::make_unique<Assertions>(*this);
   if (limit != 0) impl_->allocator->set_limit(limit);
 }
 
@@ -153,6 +155,7 @@ const ob_device_properties& Device::properties() const { return impl_->propertie
 CachingAllocator& Device::allocator() { return *impl_->allocator; }
 Residency& Device::residency() { return *impl_->residency; }
 ProgramCache& Device::programs() { return *impl_->programs; }
+Assertions& Device::assertions() { return *impl_->assertions; }
 Stream& Device::default_stream() { return *impl_->streams[0]; }
 
 Stream& Device::pool_stream() {

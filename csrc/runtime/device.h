@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "outboard/driver.h"
+#include "runtime/assertions.h"
 #include "runtime/caching_allocator.h"
 #include "runtime/program_cache.h"
 #include "runtime/residency.h"
@@ -28,6 +29,7 @@ class Device {
   CachingAllocator& allocator();
   Residency& residency();
   ProgramCache& programs();
+  Assertions& assertions();
 
   /// Stream 0, the one used unless the caller selects another.
   Stream& default_stream();

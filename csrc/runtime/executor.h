@@ -104,6 +104,7 @@ class Executable {
   Device& device_;
   std::vector<ob_kernel> kernels_;
   std::vector<const LibraryFunction*> functions_;  // by step; null where none was registered in time
+  ob_ptr assertions_ = 0;                          // where kernels tell of failed assertions; 0 if none asserts
   std::vector<uint8_t> leaves_;                    // by buffer: 1 if an output views it
 };
 

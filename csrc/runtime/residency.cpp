@@ -198,7 +198,7 @@ std::shared_ptr<const HostBuffer> Residency::host_contents(Allocation& allocatio
     const Guard guard(lock_);
     if (allocation.host_ == nullptr) return nullptr;
     buffer = allocation.host_;
-    if (buffer->stream != nullptr) buffer->stream->synchronize();
+    if (buffer->stream != nullptr) buffer->stream->finish();
   }
   return buffer;
 }

@@ -96,9 +96,22 @@ void Stream::wait(const Event& event) {
   if (!event.recorded()) return;
   flush();
   submitted(device_.driver().stream_wait_event(handle_, event.handle()), "waiting for an event");
+  if (event.asserts_.load(std::memory_order_acquire)) expect_assertions();
 }
 
 void Stream::synchronize() {
+  // Taken before the wait: what another thread submits meanwhile marks the stream again.
+  const bool asserts = asserts_.exchange(false, std::memory_order_acq_rel);
+  finish();
+  if (asserts) device_.assertions().report();
+}
+
+void Stream::expect_assertions() {
+  asserts_.store(true, std::memory_order_release);
+  if (launches_block()) synchronize();
+}
+
+void Stream::finish() {
   refuse_in_forked_child();
   const uint64_t count = submitted_.load(std::memory_order_acquire);
   if (finished_.load(std::memory_order_acquire) >= count) return;
@@ -136,6 +149,7 @@ Event::~Event() {
 
 void Event::record(Stream& stream) {
   stream.flush();
+  asserts_.store(stream.asserts_.load(std::memory_order_acquire), std::memory_order_release);
   check(device_.driver(), device_.driver().event_record(handle_, stream.handle()), "recording an event");
   recorded_ = true;
 }
@@ -144,6 +158,7 @@ void Event::synchronize() {
   refuse_in_forked_child();
   if (!recorded_) return;
   check(device_.driver(), device_.driver().event_wait(handle_, 1), "waiting for an event");
+  if (asserts_.load(std::memory_order_acquire)) device_.assertions().report();
 }
 
 bool Event::query() {

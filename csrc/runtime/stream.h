@@ -37,14 +37,22 @@ class Stream {
   /// Hands over what is left and submits on the calling threads from now on; at the end of the process.
   void stop() noexcept { queue_.stop(); }
 
-  /// Waits until everything submitted so far is finished. Free of driver calls when nothing is outstanding.
+  /// Waits until everything submitted so far is finished, and throws what its kernels found wrong with their inputs
+  /// (Assertions). Free of driver calls when nothing is outstanding.
   void synchronize();
+  /// The same without looking for failed assertions: for waits that nobody asked for, which must not raise in the
+  /// middle of something else.
+  void finish();
+  /// Tells that what was submitted last may fail assertions.
+  void expect_assertions();
   /// True if nothing is outstanding.
   bool query();
   /// Runs `function` on the host after all submitted work and before any later work, on the calling thread.
   void run_on_host(const std::function<void()>& function);
 
  private:
+  friend class Event;
+
   void submitted(ob_status status, const char* what);
   bool idle() const;
   void finished(uint64_t count);
@@ -57,6 +65,7 @@ class Stream {
   // driver has it: a wait that begins at count n covers at least the first n.
   std::atomic<uint64_t> submitted_{0};
   std::atomic<uint64_t> finished_{0};
+  std::atomic<bool> asserts_{false};  // work submitted since the last report may have failed assertions
 };
 
 /// A point in a stream, with a timestamp.
@@ -77,9 +86,12 @@ class Event {
   double elapsed_ms(const Event& end) const;
 
  private:
+  friend class Stream;
+
   Device& device_;
   ob_event handle_ = nullptr;
   std::atomic<bool> recorded_{false};
+  std::atomic<bool> asserts_{false};  // the work before it may have failed assertions
 };
 
 }  // namespace outboard

@@ -142,7 +142,7 @@ thread_local std::vector<Scalar> LentSymbols::spare_;
 class EagerCall {
  public:
   EagerCall(const Operator& op, torch::jit::Stack* stack)
-      : op_(op), stack_(stack), first_(stack->size() - op.roles.size()), scope_(op) {}
+      : op_(op), stack_(stack), first_(stack->size() - op.roles.size()) {}
 
   void run() {
     device_ = unify_devices(op_, stack_->data() + first_);
@@ -344,7 +344,6 @@ class EagerCall {
   const Operator& op_;
   torch::jit::Stack* stack_;
   const size_t first_;
-  CurrentOperator scope_;
   c10::DeviceIndex device_ = -1;
   bool bake_ = false;
   CallSignature signature_;

@@ -18,6 +18,7 @@ namespace {
 constexpr const char* kSource =
     "__kernel void add_index(__global float* y, __global const float* x) {"
     "  long i = get_global_id(0); y[i] = x[i] + i; }"
+    "__kernel void demand(__global float* x, __global int* failed) { if (x[get_global_id(0)] < 0) *failed = 5; }"
     "__kernel void set(__global float* y, long value) { y[get_global_id(0)] = value; }"
     "__kernel void grid(__global int* y) {"
     "  long w = get_global_size(0), h = get_global_size(1);"
@@ -60,7 +61,7 @@ PlanParts one_input(uint32_t buffers) {
   parts.symbols = {wire::symbol(Symbol::kSize, 0, 0)};
   parts.buffers = buffers;
   parts.source = kSource;
-  parts.entries = {"add_index", "set", "grid"};
+  parts.entries = {"add_index", "set", "grid", "demand"};
   return parts;
 }
 
@@ -88,6 +89,31 @@ TEST(a_chain_of_kernels_uses_intermediates) {
     CHECK_EQ(allocated(), before + 12);  // the result, and nothing of the way to it
   }
   CHECK_EQ(allocated(), before);
+}
+
+TEST(a_kernel_tells_of_wrong_values) {
+  PlanParts parts = one_input(1);
+  parts.assertions = {wire::assertion(5, Assertions::kIndexError, "a value is negative")};
+  parts.steps = {wire::launch(3, wire::number(3), {wire::pointer(0), wire::assertions()})};
+  const Executable executable = compile(parts);
+  const Holder right = fixture::upload({1, 0, 3}), wrong = fixture::upload({1, -1, 3});
+  for (int i = 0; i < 3; ++i) {
+    run(executable, {input(Tensor(right, 3))});
+    device().default_stream().synchronize();
+    run(executable, {input(Tensor(wrong, 3))});
+    run(executable, {input(Tensor(right, 3))});
+    CHECK_THROWS(device().default_stream().synchronize(), IndexError);
+  }
+}
+
+TEST(assertions_need_a_text) {
+  PlanParts parts = one_input(1);
+  parts.steps = {wire::launch(3, wire::number(3), {wire::pointer(0), wire::assertions()})};
+  CHECK_THROWS(compile(parts), Error);
+  parts.assertions = {wire::assertion(0, Assertions::kIndexError, "no code")};
+  CHECK_THROWS(compile(parts), Error);
+  parts.assertions = {wire::assertion(1, 9, "no such kind")};
+  CHECK_THROWS(compile(parts), Error);
 }
 
 TEST(storage_offsets_of_inputs_are_applied) {
