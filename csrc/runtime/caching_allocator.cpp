@@ -420,7 +420,8 @@ struct CachingAllocator::Impl {
       if (owner == nullptr) continue;
       for (FreeList* list : {&owner->small, &owner->large}) {
         list->for_each([&](Node* node) {
-          if (reserved() > bytes && node->previous == nullptr && node->next == nullptr) release_segment(*list, node);
+          const bool whole = node->previous == nullptr && node->next == nullptr;
+          if (reserved() > bytes && whole && !node->stream->keeps_memory()) release_segment(*list, node);
         });
       }
     }

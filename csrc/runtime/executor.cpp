@@ -286,6 +286,11 @@ class Run {
   void seed(const Step& step) {
     SmallArray<int64_t, 8> seeds(bytes_of(step) / sizeof(int64_t));
     if (seeds.empty()) return;
+    if (Recording* recording = context_.stream.recording()) {
+      Work work(context_.stream);
+      const ob_ptr to = buffers_.pointer(work, step.buffer);
+      return recording->seeds(to, static_cast<int64_t>(seeds.size()), context_.later_seeds());
+    }
     context_.seeds(seeds.data(), static_cast<int64_t>(seeds.size()));
     Work work(context_.stream);
     ob_ptr to = buffers_.pointer(work, step.buffer);

@@ -12,6 +12,7 @@ namespace outboard {
 
 class Device;
 class Event;
+class Recording;
 
 /// An in-order queue of a device. All methods may be called from several threads.
 /// Every method throws Error when the driver reports one, and in a forked child. A launch is handed to the driver
@@ -20,6 +21,9 @@ class Event;
 class Stream {
  public:
   Stream(Device& device, int64_t id);
+  /// A stream without a queue of its own, for capturing graphs: what is submitted to it is recorded, or goes to the
+  /// stream that it stands for.
+  Stream(Device& device, int64_t id, Stream& origin);
 
   Device& device() const { return device_; }
   int64_t id() const { return id_; }
@@ -31,6 +35,19 @@ class Stream {
   void copy(ob_copy_kind kind, uint64_t dst, uint64_t src, uint64_t bytes);
   void fill(ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64_t bytes);
   void wait(const Event& event);
+
+  // ---- of streams that capture graphs (see Graph) ----
+
+  /// Where work is recorded instead of run, or nullptr.
+  Recording* recording() const { return recording_; }
+  void record_to(Recording* recording);
+  /// Where work that is not recorded goes from now on, behind what went elsewhere before.
+  void stand_for(Stream& origin);
+  /// The stream that has the work: itself, unless it stands for another.
+  Stream& actual() { return origin_ == nullptr ? *this : *origin_; }
+  /// Whether a living graph needs the memory that was taken on this stream.
+  bool keeps_memory() const { return keeps_memory_.load(std::memory_order_acquire); }
+  void keep_memory(bool keep) { keeps_memory_.store(keep, std::memory_order_release); }
 
   /// Waits until the driver has everything submitted so far. For whoever talks to the driver about this stream.
   void flush();
@@ -59,6 +76,9 @@ class Stream {
 
   Device& device_;
   int64_t id_;
+  Stream* origin_ = nullptr;
+  Recording* recording_ = nullptr;
+  std::atomic<bool> keeps_memory_{false};
   ob_stream handle_ = nullptr;
   SubmissionQueue queue_;
   // Commands handed to the driver, and how many of them are known to be finished. A command is counted after the

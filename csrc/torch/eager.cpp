@@ -302,9 +302,10 @@ class EagerCall {
   // ---- execution ----
 
   void execute() {
-    ExecutionContext context{current_stream(device_), [this](int64_t* seeds, int64_t count) {
-                               next_seeds(signature_.generator, device_, seeds, count);
-                             }};
+    ExecutionContext context{
+        current_stream(device_),
+        [this](int64_t* seeds, int64_t count) { next_seeds(signature_.generator, device_, seeds, count); },
+        [this] { return seeds_of(signature_.generator, device_); }};
     std::vector<Result> results =
         translate_errors([&] { return executable_->run(signature_.inputs.data(), *symbols_, context); });
     return_results(results);

@@ -60,6 +60,7 @@ def _activate() -> None:
     _problems.extend(drivers.prepare(_cache_directory))
     _C.initialize(libraries)
     _C.set_cache_directory(str(_cache_directory) if _cache_directory is not None else "")
+    _C.register_graphs()
     atexit.register(_C.shutdown)
 
     torch._register_device_module(profile.name, module)  # type: ignore[no-untyped-call]

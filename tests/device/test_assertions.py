@@ -21,9 +21,7 @@ def _works(device: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "wait", ["synchronize", "cpu", "item", "print", "tolist", "stream", "event", "fallback"]
-)
+@pytest.mark.parametrize("wait", ["synchronize", "cpu", "item", "print", "tolist", "stream", "event", "fallback"])
 def test_every_wait_reports(device: str, device_module: ModuleType, wait: str) -> None:
     result = _look_up_too_far(device)
     event = device_module.Event()
