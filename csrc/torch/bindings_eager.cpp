@@ -64,7 +64,8 @@ py::object to_python(const c10::Argument& declared, const c10::IValue& value) {
 
 class PythonCompiler : public Compiler {
  public:
-  PythonCompiler(py::object load, py::object compile) : load_(std::move(load)), compile_(std::move(compile)) {}
+  PythonCompiler(py::object load, py::object compile, py::object keep)
+      : load_(std::move(load)), compile_(std::move(compile)), keep_(std::move(keep)) {}
 
   std::pair<bool, std::vector<std::string>> load(const std::string& signature) override {
     py::gil_scoped_acquire gil;
@@ -100,6 +101,16 @@ class PythonCompiler : public Compiler {
     }
   }
 
+  void keep(const std::string& signature, bool bake, const std::string& plan) override {
+    py::gil_scoped_acquire gil;
+    const OutsideKernels outside;
+    try {
+      keep_(py::bytes(signature), bake, py::bytes(plan));
+    } catch (py::error_already_set& error) {
+      rethrow_python(error);
+    }
+  }
+
  private:
   static Compiled::Verdict verdict(const std::string& text) {
     if (text == "plan") return Compiled::kPlan;
@@ -108,7 +119,7 @@ class PythonCompiler : public Compiler {
     return Compiled::kHost;
   }
 
-  py::object load_, compile_;
+  py::object load_, compile_, keep_;
 };
 
 /// A plan of the compiler's own (torch.compile), ready to run on one device.
@@ -192,8 +203,8 @@ void bind_eager(py::module_& m) {
   register_host_library();
   register_operators();
 
-  m.def("set_compiler", [](py::object load, py::object compile) {
-    set_compiler(std::make_unique<PythonCompiler>(std::move(load), std::move(compile)));
+  m.def("set_compiler", [](py::object load, py::object compile, py::object keep) {
+    set_compiler(std::make_unique<PythonCompiler>(std::move(load), std::move(compile), std::move(keep)));
   });
   m.def("fallbacks", &fallback_counts);
   m.def("reset_fallbacks", &reset_fallback_counts);

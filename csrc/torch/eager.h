@@ -30,6 +30,8 @@ class Compiler {
   virtual std::pair<bool, std::vector<std::string>> load(const std::string& signature) = 0;
   virtual Compiled compile(const Operator& op, const std::string& signature, c10::ArrayRef<c10::IValue> arguments,
                            bool bake) = 0;
+  /// Puts a plan into the disk cache; `bake` as it was given to `compile`.
+  virtual void keep(const std::string& signature, bool bake, const std::string& plan) = 0;
 };
 
 /// Takes over the compiler of the process; leaked at exit, since operators may still run then.

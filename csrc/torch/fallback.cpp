@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "torch/devices.h"
 #include "torch/map_tensors.h"
 #include "torch/tensor.h"
 
@@ -161,6 +162,9 @@ bool is_cpu_limitation(const std::string& message) {
   return false;
 }
 
+/// Whether the CPU knows the operator: those that PyTorch calls on other devices only it does not.
+bool runs_on_cpu(const Operator& op) { return op.handle.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU); }
+
 }  // namespace
 
 void set_fallback_policy(FallbackPolicy policy) {
@@ -198,11 +202,14 @@ void reset_fallback_counts() {
 }
 
 void run_on_cpu(const Operator& op, c10::DeviceIndex device, torch::jit::Stack* stack) {
+  TORCH_CHECK_NOT_IMPLEMENTED(runs_on_cpu(op), "'", op.name, "' has no kernel for ", torch_device(device),
+                              " that takes these arguments, and the CPU has none to fall back to");
   note_fallback(op.name);
   CpuCall(op, device, stack).run();
 }
 
 void rehearse_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments) {
+  if (!runs_on_cpu(op)) return;
   int64_t total = 0;
   for (const c10::IValue& value : arguments) total += elements(value);
   if (total > kRehearsalElements) return;

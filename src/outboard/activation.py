@@ -73,7 +73,7 @@ def _activate() -> None:
 
 
 def _connect_compiler() -> None:
-    """Hands C++ the compiler as two functions that import it when they are first called."""
+    """Hands C++ the compiler as functions that import it when they are first called."""
     from outboard import _C
     from outboard.compiler import hook
 
@@ -89,7 +89,12 @@ def _connect_compiler() -> None:
 
         return eager.compile_operator(op, signature, args, kwargs, bake)
 
-    _C.set_compiler(load, compile_operator)
+    def keep(signature: bytes, bake: bool, plan: bytes) -> None:
+        from outboard.compiler import cache
+
+        cache.store(signature, bake, plan)
+
+    _C.set_compiler(load, compile_operator, keep)
     hook.install()
     _C.set_fallback_policy(_fallback_policy())
 

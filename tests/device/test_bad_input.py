@@ -231,3 +231,10 @@ def test_use_after_storage_is_gone(device: str) -> None:
 def test_numpy_says_what_to_do(device: str) -> None:
     with pytest.raises(TypeError, match="cpu"):
         torch.ones(3, device=device).numpy()
+
+
+def test_right_values_are_not_refused(device: str) -> None:
+    """Whether a call is right is tried on the CPU with zeros, which not every operator accepts."""
+    weights = torch.tensor([[0.0, 3.0, 1.0], [1.0, 0.0, 2.0]], device=device)
+    drawn = weights.multinomial(2)
+    assert (weights.gather(1, drawn) > 0).all()

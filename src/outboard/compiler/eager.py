@@ -32,11 +32,9 @@ def compile_operator(
     """
     with _lock, progress.task(op), statistics.timed():
         verdict, plan = _compile(op, args, kwargs, bake)
-    if verdict == "plan":
-        cache.store(signature, bake, plan)
-    elif verdict == "bake":
+    if verdict == "bake":
         cache.store(signature, True, b"")
-    else:
+    if verdict == "host":
         statistics.add("host")
     return verdict, plan
 

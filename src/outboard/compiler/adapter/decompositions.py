@@ -13,6 +13,8 @@ from torch._decomp import core_aten_decompositions
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.lowering import fallbacks, lowerings
 
+from . import recurrent
+
 aten = torch.ops.aten
 prims = torch.ops.prims
 
@@ -277,4 +279,5 @@ def eager_decompositions() -> dict[Any, Callable[..., Any]]:
     table[aten.floor_divide.default] = _floor_divide
     table[aten._index_put_impl_.default] = _index_put_impl_
     table[aten._index_put_impl.default] = _index_put_impl
+    table.update(recurrent.CELLS)
     return table

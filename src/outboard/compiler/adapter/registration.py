@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch._inductor import decomposition as inductor_decompositions
 from torch._inductor import graph as inductor_graph
 from torch._inductor import ir, lowering
 from torch._inductor.codegen.common import (
@@ -25,6 +26,7 @@ from .. import cache
 from ..kernels import PREFERRED
 from ..target import target_of
 from .interface import device_name, register_interface
+from .recurrent import CELLS
 from .scheduling import LoopScheduling
 from .wrapper import EagerWrapper, PlanWrapper
 
@@ -129,6 +131,7 @@ def register() -> None:
     _keep_layouts(name)
     _leave_to_kernels(name)
     _allow_calls_of_kernels()
+    _decompose_cells(name)
 
 
 def _prefer_two_pass_variance(name: str) -> None:
@@ -186,6 +189,21 @@ def _allow_calls_of_kernels() -> None:
     check that its developers make of their own tables, and no matter of the users whose tests run there."""
     module: Any = inductor_graph
     module.make_fallback = functools.partial(module.make_fallback, warn=False)
+
+
+def _decompose_cells(name: str) -> None:
+    """Has whole graphs decompose recurrent cells on our device too; Inductor knows them on no device."""
+
+    def on_ours(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def decompose(*args: Any, **kwargs: Any) -> Any:
+            ours = any(isinstance(arg, torch.Tensor) and arg.device.type == name for arg in args)
+            return function(*args, **kwargs) if ours else NotImplemented
+
+        return decompose
+
+    inductor_decompositions.decompositions.update({cell: on_ours(function) for cell, function in CELLS.items()})
+    inductor_decompositions.fast_random_decomps.cache_clear()
 
 
 def _called_on(name: str, overload: Any, original: Callable[..., Any]) -> Callable[..., Any]:
