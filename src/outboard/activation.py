@@ -67,6 +67,7 @@ def _activate() -> None:
     backend_registration.generate_methods_for_privateuse1_backend(for_storage=True)
     module.amp.set_supported_dtypes(profile.amp_dtypes)
     module.dlpack.install()
+    module.modules.keep_parameters()
     module.printing.print_on_cpu()
     _connect_compiler()
     profiles.install(profile)

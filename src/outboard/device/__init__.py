@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from outboard.device import amp, dlpack, memory, printing
+from outboard.device import amp, dlpack, memory, modules, printing
 from outboard.device.amp import get_amp_supported_dtype, is_autocast_available, is_bf16_supported
 from outboard.device.counters import (
     compile_stats,
@@ -115,6 +115,7 @@ __all__ = [
     "memory_snapshot",
     "memory_stats",
     "memory_summary",
+    "modules",
     "printing",
     "reset_accumulated_memory_stats",
     "reset_compile_stats",
