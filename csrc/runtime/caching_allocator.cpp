@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/device.h"
@@ -164,7 +165,7 @@ struct Pool {
 /// A freed block that other streams may still be using: reusable once every event is reached.
 struct Waiting {
   Node* node;
-  std::vector<std::unique_ptr<Event>> events;
+  std::vector<std::pair<const Stream*, std::unique_ptr<Event>>> events;
 };
 
 }  // namespace
@@ -298,6 +299,7 @@ struct CachingAllocator::Impl {
     tail->size = rest;
     tail->stream = node->stream;
     tail->small = node->small;
+    tail->last_use = node->last_use;
     tail->previous = node;
     tail->next = node->next;
     if (tail->next != nullptr) tail->next->previous = tail;
@@ -306,15 +308,16 @@ struct CachingAllocator::Impl {
     offer(tail);
   }
 
-  void free(Node* node) noexcept {
+  void free(Node* node, uint64_t last_use) noexcept {
+    node->last_use = last_use;
     lower(statistics.allocated, node->requested);
     trace(TraceEntry::kFree, node->ptr, node->size, *node->stream);
     if (node->other_streams.empty()) return put_back(node);
     try {
       Waiting entry{node, {}};
       for (Stream* stream : node->other_streams) {
-        entry.events.push_back(std::make_unique<Event>(device));
-        entry.events.back()->record(*stream);
+        entry.events.emplace_back(stream, std::make_unique<Event>(device));
+        entry.events.back().second->record(*stream);
       }
       node->other_streams.clear();
       waiting.push_back(std::move(entry));
@@ -365,6 +368,7 @@ struct CachingAllocator::Impl {
   void absorb_next(Node* left) {
     Node* right = left->next;
     left->size += right->size;
+    left->last_use = std::max(left->last_use, right->last_use);
     left->next = right->next;
     if (left->next != nullptr) left->next->previous = left;
     right->free_next = spare;
@@ -384,7 +388,7 @@ struct CachingAllocator::Impl {
   /// Takes back blocks whose other streams are done, oldest first.
   void reclaim() {
     while (!waiting.empty()) {
-      for (const std::unique_ptr<Event>& event : waiting.front().events) {
+      for (const auto& [stream, event] : waiting.front().events) {
         if (!event->query()) return;
       }
       reclaim_oldest();
@@ -395,13 +399,16 @@ struct CachingAllocator::Impl {
   /// host does.
   void reclaim_all(const Stream* stream) {
     while (!waiting.empty()) {
-      Stream& owner = *waiting.front().node->stream;
-      for (const std::unique_ptr<Event>& event : waiting.front().events) {
-        if (&owner == stream) {
-          owner.wait(*event);
-        } else {
+      Node* node = waiting.front().node;
+      for (const auto& [user, event] : waiting.front().events) {
+        if (node->stream != stream) {
           event->synchronize();
+          continue;
         }
+        node->stream->wait(*event);
+        // From now on the other stream's use is one of its own stream's, and a late one. Moves alone need not know:
+        // they are in order among themselves.
+        if (user != device.transfer_stream()) node->last_use = kUnknownUse;
       }
       reclaim_oldest();
     }
@@ -427,7 +434,7 @@ struct CachingAllocator::Impl {
   }
 
   void release_segment(FreeList& list, Node* node) {
-    node->stream->synchronize();
+    device.residency().wait_for_uses(*node->stream, node->last_use);
     check(device.driver(), device.driver().memory_free(device.handle(), node->ptr), "freeing device memory");
     ++statistics.num_device_free;
     lower(statistics.reserved, node->size);
@@ -478,10 +485,10 @@ Block* CachingAllocator::allocate(uint64_t bytes, Stream& stream) {
   return impl_->allocate(bytes, stream);
 }
 
-void CachingAllocator::free(Block* block) noexcept {
+void CachingAllocator::free(Block* block, uint64_t last_use) noexcept {
   if (block == nullptr || in_forked_child.load(std::memory_order_relaxed)) return;
   const std::lock_guard guard(impl_->lock);
-  impl_->free(static_cast<Node*>(block));
+  impl_->free(static_cast<Node*>(block), last_use);
 }
 
 bool CachingAllocator::record_stream(Block* block, Stream& stream) {
