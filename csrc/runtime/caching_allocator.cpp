@@ -18,13 +18,14 @@ namespace outboard {
 namespace {
 
 constexpr uint64_t kRounding = 512;
-constexpr uint64_t kSmallLimit = uint64_t{1} << 20;  // blocks up to this share small segments
+constexpr uint64_t kSmallLimit = uint64_t{1} << 19;  // blocks up to this share small segments
 constexpr uint64_t kSmallSegment = uint64_t{2} << 20;
 constexpr uint64_t kLargeRounding = uint64_t{2} << 20;
+constexpr uint64_t kSegmentsInAll = 16;              // what blocks share is about this part of what is reserved
 constexpr uint64_t kHugeBlock = uint64_t{20} << 20;  // blocks of this size are not cut for much smaller requests
 
 constexpr uint64_t kUncollected = uint64_t{32} << 20;  // below this, returning memory is not worth waiting for
-constexpr uint64_t kToleratedPercent = 110;
+constexpr uint64_t kToleratedPercent = 108;
 
 uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -226,10 +227,12 @@ struct CachingAllocator::Impl {
 
   bool divisible(const Node& node) const { return node.small || node.size <= options.max_split_size; }
 
+  /// Segments that blocks share grow with what is reserved: a hole in one costs a sixteenth of the memory at most.
   uint64_t segment_for(uint64_t size) const {
     if (size <= kSmallLimit) return kSmallSegment;
-    if (size < options.large_segment / 2) return options.large_segment;
-    return round_up(size, kLargeRounding);
+    if (size >= options.large_segment / 2) return round_up(size, kLargeRounding);
+    const uint64_t share = std::min(reserved() / kSegmentsInAll, options.large_segment);
+    return std::max(round_up(share, kLargeRounding), round_up(2 * size, kLargeRounding));
   }
 
   /// Bytes that may be reserved before free segments which a request cannot use are returned: somewhat more than were
@@ -245,6 +248,8 @@ struct CachingAllocator::Impl {
     const auto threshold = static_cast<uint64_t>(options.garbage_collection_threshold * static_cast<double>(limit));
     if (threshold > segment && reserved() + segment > threshold) release_until(threshold - segment);
     if (reserved() + segment > tolerated(size)) release_until(tolerated(size) - std::min(tolerated(size), segment));
+    // Then a hole in a segment is worse than a segment of its own.
+    if (reserved() + segment > tolerated(size)) segment = std::min(segment, round_up(size, kLargeRounding));
     if (reserved() + segment > limit) segment = size;  // the exact size may still fit
     if (reserved() + segment > limit) return nullptr;
     auto node = std::make_unique<Node>();

@@ -582,7 +582,7 @@ class Storm {
 
 TEST(threads_devices_and_streams_storm) {
   const char* text = std::getenv("OUTBOARD_TEST_STORM");
-  const int operations = text == nullptr ? 2000 : std::atoi(text);
+  const int operations = text == nullptr ? 10000 : std::atoi(text);
   std::vector<Device*> devices;
   for (int i = 0; i < std::min(2, Runtime::get().device_count()); ++i) devices.push_back(&Runtime::get().device(i));
   std::vector<int64_t> before;
