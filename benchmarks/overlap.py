@@ -26,10 +26,11 @@ MIB = 1 << 20
 SPEED = 512 * MIB  #: bytes per second, of the link and of the memory
 SIZE = 16 * MIB
 ROUNDS = 8
+KEYS = ("copies", "compute", "both")
 
 
 def pinned_copies(device: str) -> Callable[[], None]:
-    """Copies from pinned memory on one stream, fills on the other: four of each, per call."""
+    """Copies from pinned memory on one stream, fills on the other: eight of each per call."""
     source = torch.ones(SIZE, dtype=torch.uint8).pin_memory()
     target = torch.zeros(SIZE, dtype=torch.uint8, device=device)
     work = torch.zeros(SIZE, dtype=torch.uint8, device=device)
@@ -45,7 +46,7 @@ def pinned_copies(device: str) -> Callable[[], None]:
 
 
 def too_little_memory(device: str) -> Callable[[], None]:
-    """Eight tensors used in turn where four fit, and fills of one that is pinned in between."""
+    """Eight tensors used in turn where four fit, and between them fills of a fifth that stays."""
     module = torch.get_device_module(device)
     module.empty_cache()
     limit = module.memory_reserved() + 5 * SIZE
@@ -82,7 +83,7 @@ def measure() -> dict[str, dict[str, float]]:
         call = program(device)
         timed(call)
         seconds = {}
-        for name, speeds in (("copies", (SPEED, 0)), ("compute", (0, SPEED)), ("both", (SPEED, SPEED))):
+        for name, speeds in zip(KEYS, ((SPEED, 0), (0, SPEED), (SPEED, SPEED)), strict=True):
             pace(*speeds)
             seconds[name] = timed(call)
         pace(0, 0)
@@ -116,7 +117,7 @@ def main() -> None:
         print(json.dumps(measure()))
         return
     rows = [
-        [name.replace("_", " "), *(f"{each[key]:.2f} s" for key in ("copies", "compute", "both")), f"{each['hidden']:.0%}"]
+        [name.replace("_", " "), *(f"{each[key]:.2f} s" for key in KEYS), f"{each['hidden']:.0%}"]
         for name, each in run().items()
     ]
     print(table(["program", "copies alone", "compute alone", "together", "hidden"], rows))
