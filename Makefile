@@ -55,7 +55,7 @@ test-sanitize:  ## C++ tests under AddressSanitizer and UBSan, and memory (on th
 	@cd build/address && ASAN_OPTIONS=detect_leaks=0 "$(abspath $(VENV))/bin/ctest" -E "plan|memory" --output-on-failure \
 	  --timeout 300
 	@cd build/address && "$(abspath $(VENV))/bin/ctest" -R "plan|memory" --output-on-failure --timeout 300
-	@cd build/thread && OUTBOARD_TEST_STORM=10000 "$(abspath $(VENV))/bin/ctest" -R memory_sim --output-on-failure
+	@cd build/thread && "$(abspath $(VENV))/bin/ctest" -R memory_sim --output-on-failure
 
 test-python:  ## Python tests only
 	@$(PY) -m pytest -q $(PYTEST_ARGUMENTS)

@@ -11,6 +11,10 @@
 #include "runtime/error.h"
 #include "runtime/executor.h"
 
+#ifdef OUTBOARD_BENCH_C10
+#include <c10/core/CPUAllocator.h>
+#endif
+
 /// Nanoseconds per call of the runtime's hot paths, the best of several rounds. One argument: a driver's path.
 using namespace outboard;
 
@@ -41,6 +45,10 @@ void bench_memory(Device& device) {
       void* volatile memory = std::malloc(bytes);  // volatile: or the compiler leaves the pair out
       std::free(memory);
     });
+#ifdef OUTBOARD_BENCH_C10
+    const std::string torch = "  PyTorch's CPU allocator " + std::to_string(bytes) + " bytes";
+    measure(torch.c_str(), 10000, [&] { c10::GetCPUAllocator()->allocate(bytes); });
+#endif
   }
   measure("Allocation: create, resolve, release", 10000, [&] {
     Allocation* allocation = Allocation::create(device, 4096);

@@ -28,6 +28,8 @@ class Assertions {
   void add(int32_t code, Kind kind, const std::string& text);
   /// Where kernels write. Made and cleared by the first call, which may throw OutOfMemoryError.
   ob_ptr word();
+  /// Whether there is such a place: it stays for as long as the device.
+  bool has_word() const { return word_.load(std::memory_order_acquire) != 0; }
   /// Throws what the kernels finished so far complained of, once: IndexError or Error.
   void report();
 

@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/device.h"
@@ -17,13 +18,14 @@ namespace outboard {
 namespace {
 
 constexpr uint64_t kRounding = 512;
-constexpr uint64_t kSmallLimit = uint64_t{1} << 20;  // blocks up to this share small segments
+constexpr uint64_t kSmallLimit = uint64_t{1} << 19;  // blocks up to this share small segments
 constexpr uint64_t kSmallSegment = uint64_t{2} << 20;
 constexpr uint64_t kLargeRounding = uint64_t{2} << 20;
+constexpr uint64_t kSegmentsInAll = 16;              // what blocks share is about this part of what is reserved
 constexpr uint64_t kHugeBlock = uint64_t{20} << 20;  // blocks of this size are not cut for much smaller requests
 
 constexpr uint64_t kUncollected = uint64_t{32} << 20;  // below this, returning memory is not worth waiting for
-constexpr uint64_t kToleratedPercent = 110;
+constexpr uint64_t kToleratedPercent = 108;
 
 uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -164,7 +166,7 @@ struct Pool {
 /// A freed block that other streams may still be using: reusable once every event is reached.
 struct Waiting {
   Node* node;
-  std::vector<std::unique_ptr<Event>> events;
+  std::vector<std::pair<const Stream*, std::unique_ptr<Event>>> events;
 };
 
 }  // namespace
@@ -225,10 +227,12 @@ struct CachingAllocator::Impl {
 
   bool divisible(const Node& node) const { return node.small || node.size <= options.max_split_size; }
 
+  /// Segments that blocks share grow with what is reserved: a hole in one costs a sixteenth of the memory at most.
   uint64_t segment_for(uint64_t size) const {
     if (size <= kSmallLimit) return kSmallSegment;
-    if (size < options.large_segment / 2) return options.large_segment;
-    return round_up(size, kLargeRounding);
+    if (size >= options.large_segment / 2) return round_up(size, kLargeRounding);
+    const uint64_t share = std::min(reserved() / kSegmentsInAll, options.large_segment);
+    return std::max(round_up(share, kLargeRounding), round_up(2 * size, kLargeRounding));
   }
 
   /// Bytes that may be reserved before free segments which a request cannot use are returned: somewhat more than were
@@ -244,6 +248,8 @@ struct CachingAllocator::Impl {
     const auto threshold = static_cast<uint64_t>(options.garbage_collection_threshold * static_cast<double>(limit));
     if (threshold > segment && reserved() + segment > threshold) release_until(threshold - segment);
     if (reserved() + segment > tolerated(size)) release_until(tolerated(size) - std::min(tolerated(size), segment));
+    // Then a hole in a segment is worse than a segment of its own.
+    if (reserved() + segment > tolerated(size)) segment = std::min(segment, round_up(size, kLargeRounding));
     if (reserved() + segment > limit) segment = size;  // the exact size may still fit
     if (reserved() + segment > limit) return nullptr;
     auto node = std::make_unique<Node>();
@@ -298,6 +304,7 @@ struct CachingAllocator::Impl {
     tail->size = rest;
     tail->stream = node->stream;
     tail->small = node->small;
+    tail->last_use = node->last_use;
     tail->previous = node;
     tail->next = node->next;
     if (tail->next != nullptr) tail->next->previous = tail;
@@ -306,15 +313,16 @@ struct CachingAllocator::Impl {
     offer(tail);
   }
 
-  void free(Node* node) noexcept {
+  void free(Node* node, uint64_t last_use) noexcept {
+    node->last_use = last_use;
     lower(statistics.allocated, node->requested);
     trace(TraceEntry::kFree, node->ptr, node->size, *node->stream);
     if (node->other_streams.empty()) return put_back(node);
     try {
       Waiting entry{node, {}};
       for (Stream* stream : node->other_streams) {
-        entry.events.push_back(std::make_unique<Event>(device));
-        entry.events.back()->record(*stream);
+        entry.events.emplace_back(stream, std::make_unique<Event>(device));
+        entry.events.back().second->record(*stream);
       }
       node->other_streams.clear();
       waiting.push_back(std::move(entry));
@@ -365,6 +373,7 @@ struct CachingAllocator::Impl {
   void absorb_next(Node* left) {
     Node* right = left->next;
     left->size += right->size;
+    left->last_use = std::max(left->last_use, right->last_use);
     left->next = right->next;
     if (left->next != nullptr) left->next->previous = left;
     right->free_next = spare;
@@ -384,7 +393,7 @@ struct CachingAllocator::Impl {
   /// Takes back blocks whose other streams are done, oldest first.
   void reclaim() {
     while (!waiting.empty()) {
-      for (const std::unique_ptr<Event>& event : waiting.front().events) {
+      for (const auto& [stream, event] : waiting.front().events) {
         if (!event->query()) return;
       }
       reclaim_oldest();
@@ -395,13 +404,16 @@ struct CachingAllocator::Impl {
   /// host does.
   void reclaim_all(const Stream* stream) {
     while (!waiting.empty()) {
-      Stream& owner = *waiting.front().node->stream;
-      for (const std::unique_ptr<Event>& event : waiting.front().events) {
-        if (&owner == stream) {
-          owner.wait(*event);
-        } else {
-          event->synchronize();
+      Node* node = waiting.front().node;
+      for (const auto& [user, event] : waiting.front().events) {
+        if (node->stream != stream) {
+          event->finish();
+          continue;
         }
+        node->stream->wait(*event);
+        // From now on the other stream's use is one of its own stream's, and a late one. Moves alone need not know:
+        // they are in order among themselves.
+        if (user != device.transfer_stream()) node->last_use = kUnknownUse;
       }
       reclaim_oldest();
     }
@@ -428,7 +440,7 @@ struct CachingAllocator::Impl {
   }
 
   void release_segment(FreeList& list, Node* node) {
-    node->stream->finish();
+    device.residency().wait_for_uses(*node->stream, node->last_use);
     check(device.driver(), device.driver().memory_free(device.handle(), node->ptr), "freeing device memory");
     ++statistics.num_device_free;
     lower(statistics.reserved, node->size);
@@ -479,10 +491,10 @@ Block* CachingAllocator::allocate(uint64_t bytes, Stream& stream) {
   return impl_->allocate(bytes, stream);
 }
 
-void CachingAllocator::free(Block* block) noexcept {
+void CachingAllocator::free(Block* block, uint64_t last_use) noexcept {
   if (block == nullptr || in_forked_child.load(std::memory_order_relaxed)) return;
   const std::lock_guard guard(impl_->lock);
-  impl_->free(static_cast<Node*>(block));
+  impl_->free(static_cast<Node*>(block), last_use);
 }
 
 bool CachingAllocator::record_stream(Block* block, Stream& stream) {

@@ -18,7 +18,11 @@ struct Block {
   ob_ptr ptr = 0;
   uint64_t size = 0;       ///< bytes of the block (rounded up)
   uint64_t requested = 0;  ///< bytes asked for
+  uint64_t last_use = 0;   ///< of the memory before the block was made, by work of its stream: see `free`; 0: none
 };
+
+/// Of memory that work of its stream may have used at any time.
+constexpr uint64_t kUnknownUse = ~uint64_t{0};
 
 /// Counters in bytes or events since start (or since their reset).
 struct MemoryStatistics {
@@ -71,7 +75,8 @@ class CachingAllocator {
 
   /// Throws OutOfMemoryError whose text names sizes and advice. bytes = 0 gives a null block pointer.
   Block* allocate(uint64_t bytes, Stream& stream);
-  void free(Block* block) noexcept;
+  /// `last_use` is the number of the last Work of the block's own stream that used it, if that is known.
+  void free(Block* block, uint64_t last_use = kUnknownUse) noexcept;
   /// The block is also used by work on `stream`: it is reused only when that work is finished. True the first time.
   bool record_stream(Block* block, Stream& stream);
   /// The streams recorded, and forgetting them: for who has made the block's own stream wait for them.

@@ -71,6 +71,13 @@ struct ProgramCache::Impl {
 
   explicit Impl(Device& device_) : device(device_) {}
 
+  ~Impl() {
+    if (in_forked_child.load(std::memory_order_relaxed)) return;
+    for (const auto& [key, entry] : entries) {
+      if (entry->program != nullptr) device.driver().program_release(entry->program);
+    }
+  }
+
   std::shared_ptr<Entry> entry(const std::string& key) {
     std::lock_guard lock(mutex);
     std::shared_ptr<Entry>& found = entries[key];

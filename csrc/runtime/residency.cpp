@@ -23,7 +23,8 @@ using Guard = std::lock_guard<MemoryLock>;
 constexpr std::chrono::milliseconds kPatience{1};
 constexpr int kAttempts = 500;
 
-constexpr size_t kMarks = 64;  // points of streams to remember
+constexpr size_t kMarks = 64;        // points of streams to remember
+constexpr uint64_t kMarkEvery = 16;  // pieces of work between two of them, while memory moves
 
 constexpr uint64_t kWorthMoving = uint64_t{64} << 10;  // bytes
 
@@ -91,48 +92,62 @@ void Residency::share(Allocation& allocation, Stream& stream) {
 }
 
 void Residency::bring_in(Allocation& allocation, Stream& stream, Access access) {
-  Block* block = device_.allocator().allocate(allocation.size(), stream);
+  CachingAllocator& allocator = device_.allocator();
+  Block* block = allocator.allocate(allocation.size(), stream);
+  // Whoever waits for memory gives the lock up: another thread may have brought the allocation in meanwhile.
+  if (allocation.home_ != nullptr) return allocator.free(block, block->last_use);
   bool queued = false;
   try {
-    if (access == Access::kKeep) queued = fill_memory(allocation, stream, block->ptr);
+    if (access == Access::kKeep) queued = fill_memory(allocation, stream, *block);
   } catch (...) {
-    device_.allocator().free(block);
+    allocator.free(block);
     throw;
   }
-  if (allocation.host_ != nullptr) {
-    allocation.host_->stream = queued ? &stream : allocation.host_->stream;
-    allocation.host_ = nullptr;
-  }
+  allocation.host_ = nullptr;
   allocation.block_ = block;
   allocation.pointer_ = block->ptr;
   allocation.home_ = &stream;
   allocation.unordered_ = queued;
-  allocation.was_pinned_ = false;
+  allocation.was_pinned_ = allocation.pinned();
   settle(allocation, State::kDevice);
   link(allocation);
 }
 
 /// Queues what gives new memory the allocation's contents. False if it has none.
-bool Residency::fill_memory(Allocation& allocation, Stream& stream, ob_ptr to) {
+bool Residency::fill_memory(Allocation& allocation, Stream& stream, Block& to) {
   const uint64_t bytes = allocation.size();
   switch (allocation.state()) {
     case State::kZero: {
       const uint8_t zero = 0;
-      stream.fill(to, &zero, sizeof(zero), bytes);
+      stream.fill(to.ptr, &zero, sizeof(zero), bytes);
       add(statistics_.materialized, bytes);
       return true;
     }
     case State::kHost:
-    case State::kSpilled: {
-      const HostBuffer& from = *allocation.host_;
-      if (from.stream != nullptr) order_after(stream, *from.stream);
-      stream.copy(OB_HOST_TO_DEVICE, to, reinterpret_cast<uint64_t>(from.memory), bytes);
+    case State::kSpilled:
+      copy_in(*allocation.host_, stream, to);
       add(allocation.state() == State::kHost ? statistics_.materialized : statistics_.restores, bytes);
       return true;
-    }
     default:
       return false;
   }
+}
+
+/// Queues the copy to new memory of `stream`. Where the device has a stream for it, the copy waits only for what used
+/// that memory before, and `stream` for the copy: the host prepares work ahead of the device, so that contents arrive
+/// while earlier work computes.
+void Residency::copy_in(HostBuffer& from, Stream& stream, Block& to) {
+  Stream* const transfers = device_.transfer_stream();
+  Stream& mover = transfers != nullptr ? *transfers : stream;
+  if (from.stream != nullptr) order_after(mover, *from.stream);
+  order_after_uses(mover, stream, to.last_use);
+  device_.allocator().record_stream(&to, mover);  // should anything below fail
+  mover.copy(OB_HOST_TO_DEVICE, to.ptr, reinterpret_cast<uint64_t>(from.memory), from.bytes);
+  from.stream = &mover;
+  if (&mover == &stream) return;
+  order_after(stream, mover);
+  device_.allocator().forget_other_streams(&to);
+  mark_now_and_then(stream);
 }
 
 LazyStatistics::Gauge* Residency::gauge_of(State state) {
@@ -171,7 +186,7 @@ void Residency::discard(Allocation& allocation) noexcept {
   const Guard guard(lock_);
   if (allocation.block_ != nullptr) {
     unlink(allocation);
-    device_.allocator().free(allocation.block_);
+    device_.allocator().free(allocation.block_, allocation.was_pinned_ ? kUnknownUse : allocation.last_use_);
   }
   allocation.block_ = nullptr;
   allocation.pointer_ = 0;
@@ -233,62 +248,95 @@ uint64_t Residency::first_unfinished() const {
   return first;
 }
 
-/// The allocation used longest ago that no work in preparation and no pin needs; small ones only if there is nothing
-/// else, because moving them costs as much as moving larger ones and gains nothing.
-Allocation* Residency::victim() {
-  const uint64_t protected_from = first_unfinished();
+/// The allocation used longest ago that neither the work in preparation nor a pin needs; small ones only if there is
+/// nothing else, because moving them costs as much as moving larger ones and gains nothing.
+Residency::Search Residency::search() const {
   Allocation* oldest = nullptr;
   Allocation* oldest_large = nullptr;
+  bool busy = false;
   for (Allocation* candidate = newest_; candidate != nullptr; candidate = candidate->older_) {
-    if (candidate->last_use_ >= protected_from || candidate->pinned() || candidate->home_->keeps_memory()) continue;
+    if (candidate->last_use_ == current_) continue;
+    const bool in_a_call = candidate->pins_.load(std::memory_order_acquire) != 0;  // read once: it may end any time
+    busy = busy || in_a_call;
+    if (in_a_call || candidate->holds() != 0 || candidate->home_->keeps_memory()) continue;
     Allocation*& best = candidate->size() >= kWorthMoving ? oldest_large : oldest;
     if (best == nullptr || candidate->last_use_ < best->last_use_) best = candidate;
   }
-  return oldest_large != nullptr ? oldest_large : oldest;
+  return {oldest_large != nullptr ? oldest_large : oldest, busy};
 }
 
-/// Whether library calls or work of other threads keep memory that they will free.
-bool Residency::others_are_at_work() const {
-  if (!waiting_.empty()) return true;
-  for (const Allocation* other = newest_; other != nullptr; other = other->older_) {
-    if (other->last_use_ < current_ && other->pins_.load(std::memory_order_acquire) != 0) return true;
-  }
-  return false;
-}
-
+/// Gives the lock up for a while. What the work in preparation has resolved stays where it is, whoever else uses it.
 void Residency::let_others_work() {
   const uint64_t mine = current_;
+  std::vector<Allocation*> used;
+  for (Allocation* each = newest_; each != nullptr; each = each->older_) {
+    if (each->last_use_ == mine) used.push_back(each);
+  }
   waiting_.push_back(mine);
+  for (Allocation* each : used) each->pins_.fetch_add(1, std::memory_order_relaxed);
   lock_.yield_for(kPatience);
+  for (Allocation* each : used) {
+    each->unpin();
+    each->last_use_ = mine;
+  }
   waiting_.erase(std::find(waiting_.begin(), waiting_.end(), mine));
   current_ = mine;
 }
 
 bool Residency::make_room() {
+  const Guard guard(lock_);
   for (int attempt = 0;; ++attempt) {
-    if (Allocation* found = victim()) {
-      spill(*found);
+    const Search found = search();
+    if (found.victim != nullptr) {
+      spill(*found.victim);
       return true;
     }
-    if (!others_are_at_work() || attempt == kAttempts) return false;
+    if (!found.busy || attempt == kAttempts) return false;
     let_others_work();
   }
 }
 
-/// Makes `stream` wait for the uses of an allocation by `user`, and for as little else of that stream's work as is
-/// known: what is moved out was mostly used long ago, and an earlier move left a mark behind it.
-void Residency::order_after_uses(Stream& stream, const Allocation& allocation, Stream& user) {
-  if (&stream == &user) return;
-  for (const Mark& mark : marks_) {
-    const bool behind = mark.stream == &user && mark.number > allocation.last_use_ && !allocation.was_pinned_;
-    if (behind) return mark.event->query() ? void() : stream.wait(*mark.event);
+/// A point of `stream` behind its work up to number `last_use`, and behind as little else as is known: memory was
+/// mostly used long ago, and earlier moves left marks. nullptr if it is reached.
+Event* Residency::behind(Stream& stream, uint64_t last_use) {
+  if (last_use == 0) return nullptr;  // never used
+  for (Mark& each : marks_) {
+    if (each.stream != &stream || each.number <= last_use) continue;
+    if (each.event != nullptr && each.event->query()) each.event = nullptr;
+    return each.event.get();
   }
-  if (user.query()) return;
-  Mark mark{&user, first_unfinished(), std::make_unique<Event>(device_)};
-  mark.event->record(user);
-  stream.wait(*mark.event);
-  marks_.push_back(std::move(mark));
-  if (marks_.size() > kMarks) marks_.pop_front();
+  return mark(stream).event.get();
+}
+
+Residency::Mark& Residency::mark(Stream& stream) {
+  Mark made{&stream, first_unfinished(), nullptr};
+  if (!stream.query()) {
+    made.event = std::make_unique<Event>(device_);
+    made.event->record(stream);
+  }
+  if (marks_.size() == kMarks) marks_.pop_front();
+  return marks_.emplace_back(std::move(made));
+}
+
+void Residency::mark_now_and_then(Stream& stream) {
+  for (auto each = marks_.rbegin(); each != marks_.rend(); ++each) {
+    if (each->stream != &stream) continue;
+    if (each->number + kMarkEvery > first_unfinished()) return;
+    break;
+  }
+  mark(stream);
+}
+
+void Residency::order_after_uses(Stream& stream, Stream& user, uint64_t last_use) {
+  if (&stream == &user) return;
+  if (const Event* event = behind(user, last_use)) stream.wait(*event);
+}
+
+void Residency::wait_for_uses(Stream& stream, uint64_t last_use) {
+  Stream* const transfers = device_.transfer_stream();
+  if (transfers == nullptr) return stream.finish();
+  if (Event* event = behind(stream, last_use)) event->finish();
+  transfers->finish();
 }
 
 /// Queues the copy to the host behind all work that uses the memory, and frees the memory in the order of its stream.
@@ -298,10 +346,9 @@ void Residency::spill(Allocation& allocation) {
   Stream& home = *allocation.home_;
   Stream* const transfers = device_.transfer_stream();
   Stream& mover = transfers != nullptr ? *transfers : home;
-  order_after_uses(mover, allocation, home);
-  for (Stream* other : device_.allocator().other_streams(allocation.block_)) {
-    order_after_uses(mover, allocation, *other);
-  }
+  const uint64_t last_use = allocation.was_pinned_ ? kUnknownUse : allocation.last_use_;
+  order_after_uses(mover, home, last_use);
+  for (Stream* other : device_.allocator().other_streams(allocation.block_)) order_after_uses(mover, *other, last_use);
   std::shared_ptr<HostBuffer> buffer = buffer_for(allocation.size(), &mover);
   mover.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(buffer->memory), allocation.pointer_, allocation.size());
   device_.allocator().forget_other_streams(allocation.block_);
@@ -315,6 +362,7 @@ void Residency::spill(Allocation& allocation) {
 void Residency::empty_cache() {
   const Guard guard(lock_);
   buffers_.trim(0, /*wait=*/true);
+  marks_.clear();
 }
 
 LazyStatistics Residency::statistics() const {

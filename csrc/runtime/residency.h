@@ -57,6 +57,8 @@ class Residency {
 
   /// Moves the least recently used allocation that may move to the host. False if there is none. The allocator asks.
   bool make_room();
+  /// Waits until work of `stream` up to number `last_use`, and moves, are done with memory that was freed.
+  void wait_for_uses(Stream& stream, uint64_t last_use);
   /// Gives host memory that nobody uses back to the system.
   void empty_cache();
 
@@ -66,22 +68,31 @@ class Residency {
  private:
   /// A point of a stream behind all work with a smaller number.
   struct Mark {
-    Stream* stream;
+    const Stream* stream;
     uint64_t number;
-    std::unique_ptr<Event> event;
+    std::unique_ptr<Event> event;  // nullptr: reached
+  };
+
+  /// What a search for something to move found.
+  struct Search {
+    Allocation* victim;  // nullptr: nothing
+    bool busy;           // other threads keep memory that they will let go
   };
 
   std::shared_ptr<HostBuffer> buffer_for(uint64_t bytes, Stream* stream);
   void bring_in(Allocation& allocation, Stream& stream, Access access);
   void share(Allocation& allocation, Stream& stream);
   bool in_graph(const Allocation& allocation) const;
-  bool fill_memory(Allocation& allocation, Stream& stream, ob_ptr to);
+  bool fill_memory(Allocation& allocation, Stream& stream, Block& to);
+  void copy_in(HostBuffer& from, Stream& stream, Block& to);
   void settle(Allocation& allocation, State state) noexcept;
   LazyStatistics::Gauge* gauge_of(State state);
   uint64_t first_unfinished() const;
-  Allocation* victim();
-  void order_after_uses(Stream& stream, const Allocation& allocation, Stream& user);
-  bool others_are_at_work() const;
+  Search search() const;
+  Event* behind(Stream& stream, uint64_t last_use);
+  Mark& mark(Stream& stream);
+  void mark_now_and_then(Stream& stream);
+  void order_after_uses(Stream& stream, Stream& user, uint64_t last_use);
   void let_others_work();
   void spill(Allocation& allocation);
   void link(Allocation& allocation) noexcept;
@@ -94,8 +105,8 @@ class Residency {
   Allocation* newest_ = nullptr;
   uint64_t begun_ = 0;             // pieces of work so far
   uint64_t current_ = 0;           // number of the one that holds the lock
-  std::deque<Mark> marks_;         // oldest first, where memory moves on a stream of its own
-  std::vector<uint64_t> waiting_;  // numbers of those that wait for memory without the lock; what they use must stay
+  std::deque<Mark> marks_;         // oldest first
+  std::vector<uint64_t> waiting_;  // numbers of those that wait for memory without the lock
 };
 
 /// False if OUTBOARD_LAZY=0: then memory is taken when a tensor is made.

@@ -196,10 +196,14 @@ void Event::record(Stream& target) {
 }
 
 void Event::synchronize() {
+  finish();
+  if (recorded_ && asserts_.load(std::memory_order_acquire)) device_.assertions().report();
+}
+
+void Event::finish() {
   refuse_in_forked_child();
   if (!recorded_) return;
   check(device_.driver(), device_.driver().event_wait(handle_, 1), "waiting for an event");
-  if (asserts_.load(std::memory_order_acquire)) device_.assertions().report();
 }
 
 bool Event::query() {

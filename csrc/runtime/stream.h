@@ -100,7 +100,10 @@ class Event {
   Device& device() const { return device_; }
   void record(Stream& stream);
   bool recorded() const { return recorded_; }
+  /// Waits, and throws what the work before the event found wrong with its inputs.
   void synchronize();
+  /// Waits without looking for failed assertions, as `Stream::finish`.
+  void finish();
   bool query();
   /// Milliseconds from this event to `end`. Throws Error(OB_INVALID_ARGUMENT) if either was not recorded.
   double elapsed_ms(const Event& end) const;

@@ -7,22 +7,85 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <stdexcept>
 #include <thread>
+
+#include "check.h"
+#include "runtime/error.h"
 
 using namespace outboard;
 
 namespace fixture {
 namespace {
 
+constexpr int64_t kLargestStreamId = 32;
+
 template <typename Function>
-Function symbol(const char* name) {
-  void* found = dlsym(dlopen(OUTBOARD_TEST_DRIVER, RTLD_NOW), name);
+Function symbol(const char* name, const char* library = OUTBOARD_TEST_DRIVER) {
+  void* found = dlsym(dlopen(library, RTLD_NOW), name);
   if (found == nullptr) throw std::runtime_error(std::string("the driver under test lacks ") + name);
   return reinterpret_cast<Function>(found);
 }
 
+/// A function that only the driver behind the fault-injecting one has.
+template <typename Function>
+Function inner_symbol(const char* name) {
+  return symbol<Function>(name, std::getenv("OUTBOARD_FAULTS_DRIVER"));
+}
+
+int64_t streams_of(Device& of) {
+  int64_t count = 0;
+  for (int64_t id = 0; id <= kLargestStreamId; ++id) {
+    try {
+      of.stream(id);
+      ++count;
+    } catch (const Error&) {  // no such stream
+    }
+  }
+  return of.transfer_stream() == nullptr ? count : count + 1;
+}
+
+/// Devices, their streams, the programs in their caches and the word for failed assertions live until the process ends.
+/// Nothing else may.
+void nothing_is_left() {
+  int64_t programs = 0, streams = 0, words = 0;
+  for (int i = 0; i < Runtime::get().device_count(); ++i) {
+    Device& each = Runtime::get().device(i);
+    each.synchronize();
+    each.empty_cache();
+    const ProgramCache::Statistics made = each.programs().statistics();
+    programs += made.built + made.loaded_from_disk;
+    streams += streams_of(each);
+    words += each.assertions().has_word() ? 1 : 0;
+  }
+  CHECK_EQ(live("memory"), words);
+  CHECK_EQ(live("host_memory"), 0);
+  CHECK_EQ(live("event"), 0);
+  CHECK_EQ(live("program"), programs);
+  CHECK_EQ(live("stream"), streams);
+}
+
 }  // namespace
+
+int run_all() {
+  device();
+  check::Register("nothing_is_left", nothing_is_left);  // the last
+  return check::run_all();
+}
+
+bool can_pause() { return std::string(device().properties().vendor) == "Outboard"; }
+
+Pause::Pause(Stream& stream) : stream_(&stream) {
+  static const auto pause = inner_symbol<void (*)(ob_stream)>("outboard_sim_pause");
+  pause(stream.handle());
+}
+
+void Pause::end() {
+  static const auto resume = inner_symbol<void (*)(ob_stream)>("outboard_sim_resume");
+  if (stream_ != nullptr) resume(stream_->handle());
+  stream_ = nullptr;
+}
 
 Device& device() { return Runtime::initialize({OUTBOARD_TEST_DRIVER}).device(0); }
 
@@ -34,6 +97,11 @@ void fail(const char* function, uint64_t nth, ob_status status) {
 uint64_t calls(const char* function) {
   static const auto target = symbol<uint64_t (*)(const char*)>("outboard_faults_calls");
   return target(function);
+}
+
+int64_t live(const char* kind) {
+  static const auto target = symbol<int64_t (*)(const char*)>("outboard_faults_live");
+  return target(kind);
 }
 
 Holder upload(const std::vector<float>& values) {

@@ -21,6 +21,28 @@ void fail(const char* function, uint64_t nth, ob_status status);
 /// Calls of a driver function so far.
 uint64_t calls(const char* function);
 
+/// Objects of a kind (memory, host_memory, stream, event, program) that the runtime got and has not destroyed.
+int64_t live(const char* kind);
+
+/// Runs all tests, and then one that finds what they leaked. The exit code for main().
+int run_all();
+
+/// True on the simulator, whose streams can be stopped.
+bool can_pause();
+
+/// Stops a stream of the simulator: what is submitted to it waits until the Pause ends.
+class Pause {
+ public:
+  explicit Pause(outboard::Stream& stream);
+  ~Pause() { end(); }
+  Pause(const Pause&) = delete;
+  Pause& operator=(const Pause&) = delete;
+  void end();
+
+ private:
+  outboard::Stream* stream_;
+};
+
 /// Owns one reference of an Allocation.
 class Holder {
  public:

@@ -103,7 +103,4 @@ TEST(no_failure_is_lost_between_threads) {
   CHECK_EQ(reported([&] { device().synchronize(); }), std::string());
 }
 
-int main() {
-  device();
-  return check::run_all();
-}
+int main() { return fixture::run_all(); }

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <dlfcn.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -9,6 +8,7 @@
 #include <thread>
 
 #include "check.h"
+#include "fixture.h"
 #include "outboard/driver.h"
 #include "plan_writer.h"
 #include "runtime/allocation.h"
@@ -19,26 +19,10 @@
 /// The runtime on real OpenCL devices, with failures injected between it and the driver.
 /// Arguments come from CMake: OUTBOARD_TEST_DRIVER is the fault-injecting driver's path.
 using namespace outboard;
+using fixture::device;
+using fixture::download;
 
 namespace {
-
-Device& device() { return Runtime::initialize({OUTBOARD_TEST_DRIVER}).device(0); }
-
-void fail_next(const char* function, uint64_t nth, ob_status status) {
-  using Fail = void (*)(const char*, uint64_t, int);
-  static const auto fail =
-      reinterpret_cast<Fail>(dlsym(dlopen(OUTBOARD_TEST_DRIVER, RTLD_NOW), "outboard_faults_fail"));
-  fail(function, nth, status);
-}
-
-std::vector<float> download(Allocation& allocation, size_t count) {
-  std::vector<float> values(count);
-  Stream& stream = device().default_stream();
-  stream.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(values.data()), Pin(allocation, stream).pointer(),
-              count * 4);
-  stream.synchronize();
-  return values;
-}
 
 /// Runs y = a x + 1 and returns y.
 std::vector<float> scale(size_t count, double a) {
@@ -91,9 +75,9 @@ TEST(failures_in_mid_plan_leave_nothing_behind) {
     device().synchronize();
     device().allocator().empty_cache();
     const ob_status status = std::string(function) == "memory_alloc" ? OB_DEVICE_LOST : OB_INTERNAL;
-    fail_next(function, 1, status);
+    fixture::fail(function, 1, status);
     CHECK_THROWS(scale(100, 1.0), Error);
-    fail_next(function, 0, OB_OK);
+    fixture::fail(function, 0, OB_OK);
     CHECK_EQ(device().allocator().statistics().allocated.current, before);
     CHECK_EQ(scale(4, 2.0)[3], 7.0f);
   }
@@ -243,7 +227,4 @@ TEST(wrong_indices_are_errors) {
   CHECK_THROWS(device().stream(77), Error);
 }
 
-int main() {
-  device();
-  return check::run_all();
-}
+int main() { return fixture::run_all(); }

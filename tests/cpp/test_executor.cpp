@@ -348,7 +348,4 @@ TEST(threads_share_an_executable_and_its_kernels) {
   CHECK_EQ(wrong.load(), 0);
 }
 
-int main() {
-  device();
-  return check::run_all();
-}
+int main() { return fixture::run_all(); }

@@ -147,7 +147,4 @@ TEST(pressure_leaves_graphs_alone) {
   device().allocator().set_limit(limit);
 }
 
-int main() {
-  device();
-  return check::run_all();
-}
+int main() { return fixture::run_all(); }

@@ -276,6 +276,5 @@ int main(int count, char** arguments) {
     }).join();
   }
   if (scenario == "fork") return fork_in_use();
-  device();
-  return check::run_all();
+  return fixture::run_all();
 }

@@ -196,6 +196,8 @@ def test_a_training_step_survives_every_failure(run_python: RunPython, faults: d
         module = torch.get_device_module(device)
         library = ctypes.CDLL(os.environ["OUTBOARD_DRIVER"])
         library.outboard_faults_calls.restype = ctypes.c_uint64
+        library.outboard_faults_live.restype = ctypes.c_int64
+        live = lambda kind: library.outboard_faults_live(kind.encode())
         torch.manual_seed(0)
         source = torch.nn.Sequential(torch.nn.Linear(256, 600), torch.nn.ReLU(), torch.nn.Linear(600, 1000))
         inputs, targets = torch.randn(32, 256), torch.randn(32, 1000)
@@ -216,6 +218,8 @@ def test_a_training_step_survives_every_failure(run_python: RunPython, faults: d
         expected = step()
         equal = lambda values: all(torch.equal(a, b) for a, b in zip(values, expected, strict=True))
         assert equal(step())
+        programs, streams = live("program"), live("stream")
+        assert programs > 0 and streams > 0 and live("memory") > 0
         for function in ("memory_alloc", "copy", "fill", "launch"):
             for status in (3, 7) if function == "memory_alloc" else (7,):
                 raised = 0
@@ -240,6 +244,10 @@ def test_a_training_step_survives_every_failure(run_python: RunPython, faults: d
         left = [k for k in ("allocated.current", "active.current") if stats[k]]
         left += [k for k in stats if k.startswith(("lazy.unb", "lazy.zero", "lazy.host", "lazy.spilled")) and stats[k]]
         assert not left, {k: stats[k] for k in left}
+        module.empty_cache()
+        left = [kind for kind in ("memory", "host_memory", "event") if live(kind)]
+        assert not left, {kind: live(kind) for kind in left}
+        assert (live("program"), live("stream")) == (programs, streams)
         """,
         timeout=400,
         OUTBOARD_MEMORY_LIMIT=limit,

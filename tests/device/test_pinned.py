@@ -63,6 +63,16 @@ def test_pinned_memory_is_not_reused_while_a_copy_reads_it(device: str) -> None:
     assert [x[MIB - 1].item() for x in copies] == list(range(30))
 
 
+def test_copies_overlap_computing() -> None:
+    """On the simulator, whose copies and fills take the time they are told. In a figure that no other load can move:
+    of the copies from pinned memory nothing is left, of spills and restores little."""
+    from benchmarks import overlap
+
+    hidden = {name: each["hidden"] for name, each in overlap.run().items()}
+    assert hidden["pinned_copies"] > 0.7, hidden
+    assert hidden["too_little_memory"] > 0.5, hidden
+
+
 @pytest.mark.parametrize("batch", [3, 4])
 def test_data_loader(batch: int, device: str) -> None:
     inputs, labels = torch.randn(10, 5), torch.arange(10)

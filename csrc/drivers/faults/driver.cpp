@@ -14,7 +14,7 @@
 #include <string_view>
 
 /// A driver that forwards to the one named by OUTBOARD_FAULTS_DRIVER (a library path) and fails on request, so that
-/// tests can make real hardware fail at any call.
+/// tests can make real hardware fail at any call. It also counts what was made and not yet destroyed.
 namespace {
 
 struct Failure {
@@ -26,6 +26,7 @@ struct Plan {
   std::mutex mutex;
   std::map<std::string, uint64_t, std::less<>> calls;
   std::map<std::string, Failure, std::less<>> failures;
+  std::map<std::string, int64_t, std::less<>> live;
 };
 
 Plan& plan() {
@@ -55,21 +56,52 @@ ob_status enter(std::string_view function) {
 
 const char* last_error() { return is_injected ? injected.c_str() : inner->last_error(); }
 
+struct Effect {
+  std::string_view function;
+  const char* kind;
+  int change;
+};
+
+/// What the driver's functions make and destroy. A kernel lives as long as its program.
+constexpr Effect kEffects[] = {
+    {"memory_alloc", "memory", 1},    {"memory_free", "memory", -1},     {"host_alloc", "host_memory", 1},
+    {"host_free", "host_memory", -1}, {"stream_create", "stream", 1},    {"stream_destroy", "stream", -1},
+    {"event_create", "event", 1},     {"event_destroy", "event", -1},    {"program_build", "program", 1},
+    {"program_load", "program", 1},   {"program_release", "program", -1}};
+
+constexpr Effect effect_of(std::string_view function) {
+  for (const Effect& effect : kEffects) {
+    if (effect.function == function) return effect;
+  }
+  return {function, nullptr, 0};
+}
+
+void count(const Effect& effect) {
+  std::lock_guard<std::mutex> lock(plan().mutex);
+  plan().live[effect.kind] += effect.change;
+}
+
 template <auto member, const char* name, typename... Arguments>
 ob_status forward(Arguments... arguments) {
-  const ob_status status = enter(name);
-  return status != OB_OK ? status : (inner->*member)(arguments...);
+  constexpr Effect effect = effect_of(name);
+  const ob_status injection = enter(name);
+  if (injection != OB_OK) return injection;
+  const ob_status status = (inner->*member)(arguments...);
+  if constexpr (effect.kind != nullptr) {
+    if (status == OB_OK) count(effect);
+  }
+  return status;
 }
 
 template <auto member, const char* name, typename... Arguments>
 constexpr void wrap(ob_status (*&slot)(Arguments...)) {
-  slot = forward<member, name, Arguments...>;
+  if (slot != nullptr) slot = forward<member, name, Arguments...>;
 }
 
 ob_driver make_driver() {
   ob_driver driver{};
   const size_t size = std::min(inner->struct_size, sizeof(ob_driver));
-  std::memcpy(static_cast<void*>(&driver), inner, size);  // optional functions are passed through as they are
+  std::memcpy(static_cast<void*>(&driver), inner, size);  // other optional functions are passed through
   driver.struct_size = size;
   driver.last_error = last_error;
 #define OUTBOARD_WRAP(function)                        \
@@ -99,6 +131,8 @@ ob_driver make_driver() {
   OUTBOARD_WRAP(program_release)
   OUTBOARD_WRAP(kernel_get)
   OUTBOARD_WRAP(launch)
+  OUTBOARD_WRAP(host_alloc)
+  OUTBOARD_WRAP(host_free)
 #undef OUTBOARD_WRAP
   return driver;
 }
@@ -137,5 +171,11 @@ __attribute__((visibility("default"))) void outboard_faults_fail(const char* fun
 __attribute__((visibility("default"))) uint64_t outboard_faults_calls(const char* function) {
   std::lock_guard<std::mutex> lock(plan().mutex);
   return plan().calls[function];
+}
+
+/// Objects of a kind (memory, host_memory, stream, event, program) that were made and not destroyed.
+__attribute__((visibility("default"))) int64_t outboard_faults_live(const char* kind) {
+  std::lock_guard<std::mutex> lock(plan().mutex);
+  return plan().live[kind];
 }
 }

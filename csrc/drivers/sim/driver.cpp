@@ -2,6 +2,7 @@
 #include "outboard/driver.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -17,12 +18,37 @@
 #include <thread>
 
 /// A simulated discrete device: memory the host is told it cannot address, a thread for each stream in use, and no
-/// compiler. It exercises everything above a driver that has only memory and copies, on any machine.
+/// compiler. It exercises everything above a driver that has only memory and copies, on any machine. Tests can stop a
+/// stream (outboard_sim_pause) and make moving and filling take the time it would on a device (outboard_sim_pace).
 struct ob_device_t {
   uint32_t index;
   std::mutex mutex;
   std::map<ob_ptr, uint64_t> blocks;
   uint64_t used = 0;
+};
+
+/// One recording of an event: streams that wait for it keep it, whatever happens to the event.
+struct Point {
+  void reach() {
+    std::lock_guard<std::mutex> lock(mutex);
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+    reached.notify_all();
+  }
+
+  void wait() {
+    std::unique_lock<std::mutex> lock(mutex);
+    reached.wait(lock, [&] { return nanoseconds >= 0; });
+  }
+
+  int64_t time() {
+    std::lock_guard<std::mutex> lock(mutex);
+    return nanoseconds;
+  }
+
+  std::mutex mutex;
+  std::condition_variable reached;
+  int64_t nanoseconds = -1;  // not reached
 };
 
 /// In-order commands and the thread that runs them.
@@ -79,30 +105,7 @@ struct ob_stream_t {
   uint64_t put_count = 0, done_count = 0;
   bool ending = false;
   std::thread worker;
-};
-
-/// One recording of an event: streams that wait for it keep it, whatever happens to the event.
-struct Point {
-  void reach() {
-    std::lock_guard<std::mutex> lock(mutex);
-    const auto now = std::chrono::steady_clock::now().time_since_epoch();
-    nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
-    reached.notify_all();
-  }
-
-  void wait() {
-    std::unique_lock<std::mutex> lock(mutex);
-    reached.wait(lock, [&] { return nanoseconds >= 0; });
-  }
-
-  int64_t time() {
-    std::lock_guard<std::mutex> lock(mutex);
-    return nanoseconds;
-  }
-
-  std::mutex mutex;
-  std::condition_variable reached;
-  int64_t nanoseconds = -1;  // not reached
+  std::shared_ptr<Point> pause;  // where the stream was told to stop; used by one thread at a time
 };
 
 struct ob_event_t {
@@ -120,6 +123,16 @@ namespace {
 constexpr uint32_t kMaximumDevices = 16;
 constexpr uint64_t kMemory = uint64_t{4} << 30;
 constexpr uint64_t kAlignment = 256;
+
+/// Bytes per second between host and device, and within the device; 0: as fast as the host is.
+std::atomic<uint64_t> link_speed{0}, memory_speed{0};
+
+/// Takes as long as moving `bytes` at `speed` since `begin`.
+void take_time(std::chrono::steady_clock::time_point begin, uint64_t bytes, uint64_t speed) {
+  if (speed == 0) return;
+  const std::chrono::duration<double> time(static_cast<double>(bytes) / static_cast<double>(speed));
+  std::this_thread::sleep_until(begin + std::chrono::duration_cast<std::chrono::steady_clock::duration>(time));
+}
 
 thread_local std::string error_text;
 
@@ -265,18 +278,28 @@ ob_status copy(ob_stream stream, ob_copy_kind kind, uint64_t dst, uint64_t src, 
   ob_status status = kind == OB_DEVICE_TO_HOST ? OB_OK : check_range(stream->device, dst, bytes);
   if (status == OB_OK && kind != OB_HOST_TO_DEVICE) status = check_range(stream->device, src, bytes);
   if (status != OB_OK) return status;
-  stream->put([=] { std::memmove(reinterpret_cast<void*>(dst), reinterpret_cast<const void*>(src), bytes); });
+  stream->put([=] {
+    const auto begin = std::chrono::steady_clock::now();
+    std::memmove(reinterpret_cast<void*>(dst), reinterpret_cast<const void*>(src), bytes);
+    take_time(begin, bytes, kind == OB_DEVICE_TO_DEVICE ? memory_speed : link_speed);
+  });
   return OB_OK;
 }
 
 ob_status fill(ob_stream stream, ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64_t bytes) {
   const ob_status status = check_range(stream->device, dst, bytes);
-  if (status != OB_OK) return status;
+  if (status != OB_OK || bytes == 0) return status;
   const std::string copied(static_cast<const char*>(pattern), pattern_size);
   stream->put([=] {
-    for (uint64_t done = 0; done < bytes; done += copied.size()) {
-      std::memcpy(reinterpret_cast<char*>(dst) + done, copied.data(), copied.size());
+    const auto begin = std::chrono::steady_clock::now();
+    auto* const target = reinterpret_cast<char*>(dst);
+    std::memcpy(target, copied.data(), copied.size());
+    for (uint64_t done = copied.size(); done < bytes;) {  // what is filled is the pattern for as much again
+      const uint64_t more = std::min(done, bytes - done);
+      std::memcpy(target + done, target, more);
+      done += more;
     }
+    take_time(begin, bytes, memory_speed);
   });
   return OB_OK;
 }
@@ -333,7 +356,26 @@ ob_driver make_driver() {
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) const ob_driver* outboard_driver(void) {
+extern "C" {
+
+__attribute__((visibility("default"))) const ob_driver* outboard_driver(void) {
   static const ob_driver driver = make_driver();
   return &driver;
+}
+
+/// What is submitted to a stream from now on waits until outboard_sim_resume.
+__attribute__((visibility("default"))) void outboard_sim_pause(ob_stream stream) {
+  const auto point = std::make_shared<Point>();
+  stream->pause = point;
+  stream->put([point] { point->wait(); });
+}
+
+__attribute__((visibility("default"))) void outboard_sim_resume(ob_stream stream) { stream->pause->reach(); }
+
+/// From now on, copies to and from the host take as long as `link` bytes per second make them, fills and other copies
+/// as long as `memory` bytes per second do. 0: no longer than they do.
+__attribute__((visibility("default"))) void outboard_sim_pace(uint64_t link, uint64_t memory) {
+  link_speed = link;
+  memory_speed = memory;
+}
 }
