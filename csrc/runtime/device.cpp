@@ -288,6 +288,7 @@ void Runtime::shutdown() noexcept {
     }
     device->stop();
   }
+  ProgramCache::stop();
 }
 
 }  // namespace outboard

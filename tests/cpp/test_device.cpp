@@ -194,35 +194,76 @@ TEST(programs_come_back_from_disk) {
   const fs::path directory = fs::temp_directory_path() / ("outboard-test-" + std::to_string(getpid()));
   ProgramCache::set_directory(directory.string());
   const std::string source = "__kernel void k(__global float* x) { x[get_global_id(0)] = 2.0f; }";
-  ProgramCache(device()).kernel(source, "", "k");
+  ProgramCache(device()).kernel(source, "", "k").get();
   ProgramCache second(device());
-  second.kernel(source, "", "k");
+  second.kernel(source, "", "k").get();
   CHECK_EQ(second.statistics().loaded_from_disk, 1);
   for (const auto& entry : fs::recursive_directory_iterator(directory)) {
     if (entry.is_regular_file()) std::ofstream(entry.path(), std::ios::app) << "damage";
   }
   ProgramCache third(device());
-  third.kernel(source, "", "k");
+  third.kernel(source, "", "k").get();
   CHECK_EQ(third.statistics().built, 1);
   ProgramCache fourth(device());
-  fourth.kernel(source, "", "k");
+  fourth.kernel(source, "", "k").get();
   CHECK_EQ(fourth.statistics().loaded_from_disk, 1);
   fs::remove_all(directory);
   ProgramCache::set_directory("/proc/no/such/place");
   ProgramCache unwritable(device());
-  CHECK(unwritable.kernel(source, "", "k") != nullptr);
+  CHECK(unwritable.kernel(source, "", "k").get() != nullptr);
   ProgramCache::set_directory("");
 }
 
 TEST(a_wrong_program_reports_its_log) {
   try {
-    device().programs().kernel("__kernel void k() { nonsense; }", "", "k");
+    device().programs().kernel("__kernel void k() { nonsense; }", "", "k").get();
   } catch (const Error& error) {
     CHECK_EQ(error.status(), OB_BUILD_FAILED);
     CHECK(std::string(error.what()).size() > 40);
     return;
   }
   check::fail(__FILE__, __LINE__, "a wrong program was accepted");
+}
+
+TEST(programs_are_built_beside_the_caller) {
+  ProgramCache cache(device());
+  std::vector<Kernel*> kernels;
+  for (int i = 0; i < 6; ++i) {
+    const std::string source = "__kernel void k(__global float* x) { x[0] += " + std::to_string(i) + ".25f; }";
+    kernels.push_back(&cache.kernel(source, "", "k"));
+    CHECK(&cache.kernel(source, "", "k") == kernels.back());
+  }
+  CHECK(cache.statistics().waiting > 0);
+  for (Kernel* kernel : kernels) {
+    CHECK(kernel->get() != nullptr);
+    CHECK(kernel->get() == kernel->get());
+  }
+  CHECK_EQ(cache.statistics().built, 6);
+}
+
+TEST(a_launch_reports_that_its_program_was_not_built_and_the_next_tries_again) {
+  fixture::Holder x = fixture::upload({1.0f});
+  Stream& stream = device().default_stream();
+  const ob_ptr pointer = Pin(*x, stream).pointer();
+  const ob_argument argument{1, sizeof(pointer), &pointer};
+  const uint64_t global[3] = {1, 1, 1};
+  const uint32_t local[3] = {1, 1, 1};
+  ProgramCache cache(device());
+  fixture::fail("program_build", 1, OB_BUILD_FAILED);
+  Kernel& kernel = cache.kernel("__kernel void k(__global float* x) { x[0] += 3.0f; }", "", "k");
+  const auto launch = [&] {
+    stream.launch(kernel, global, local, &argument, 1);
+    stream.synchronize();
+  };
+  try {
+    launch();
+    check::fail(__FILE__, __LINE__, "a program that could not be built was launched");
+  } catch (const Error& error) {
+    CHECK_EQ(error.status(), OB_BUILD_FAILED);
+    CHECK(std::string(error.what()).find("injected") != std::string::npos);
+  }
+  launch();
+  CHECK_EQ(fixture::download(*x, 1)[0], 4.0f);
 }
 
 TEST(events_measure_time) {
