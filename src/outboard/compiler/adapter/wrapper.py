@@ -181,8 +181,7 @@ class PlanConverter:
     def _generate_launch(self, line: LaunchLine) -> None:
         builder, kernel = self.builder, line.kernel
         arguments = [builder.pointer(self._named(name)) for name in kernel.buffers]
-        arguments += [builder.int64(symbol) for symbol in kernel.sizes]
-        arguments += [builder.int64(expr) for expr in kernel.extra]
+        arguments += [builder.int64(expr) for expr in kernel.longs]
         arguments += [builder.float_symbol(symbol, symbol in kernel.doubles) for symbol in kernel.floats]
         if kernel.status:
             assert self._status is not None
