@@ -75,8 +75,8 @@ class EmittedKernel:
     """Source of one kernel and how to launch it.
 
     ``buffers``, ``longs``, ``floats`` are the arguments in the order of the signature: pointers, then ``long``
-    (expressions over size symbols), then ``float``/``double`` (``doubles`` tells which), then, if ``status``, an ``int``
-    pointer to the status flag. ``sizes`` are all size symbols that a launch needs.
+    (expressions over size symbols), then ``float``/``double`` (``doubles`` tells which), then, if ``status``, an
+    ``int`` pointer to the status flag. ``sizes`` are all size symbols that a launch needs.
     ``helpers`` are the functions (by name) that ``definition``, the kernel itself, calls.
     ``assertions`` are the texts that values of the status flag stand for (``assertion_code``).
     ``combination``, if any, is to be launched afterwards as ``combining_entry``; both launches then take a last

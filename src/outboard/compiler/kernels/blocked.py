@@ -241,8 +241,8 @@ FILL_ELEMENTS = r"""
   }
 """
 
-#: Fills a block of B from a matrix ``mat`` that lies in memory as it is computed with. Its strides decide when the kernel
-#: runs, outside the inner loop, so that all layouts share one program.
+#: Fills a block of B from a matrix ``mat`` that lies in memory as it is computed with. Its strides decide when the
+#: kernel runs, outside the inner loop, so that all layouts share one program.
 FILL_MATRIX = r"""
 #define B_PREPARE(b, n0, count) OB_GLOBAL const ACC* b_panel = mat + (b) * B_S_B + (n0) * B_S_O;
 #define B_COLUMN(l) VLOAD(b_column + (l) * B_S_O + k)

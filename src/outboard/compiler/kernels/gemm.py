@@ -42,8 +42,8 @@ _STORE_ADD = r"""
 
 
 class _Strides:
-    """Names of strides: parameters; or, with ``literal``, 0 or 1 where known, which lets the C compiler use vector loads
-    where the text has none, at the price of a program for each layout."""
+    """Names of strides: parameters; or, with ``literal``, 0 or 1 where known, which lets the C compiler use vector
+    loads where the text has none, at the price of a program for each layout."""
 
     def __init__(self, builder: PlanBuilder, literal: bool) -> None:
         self._builder = builder
