@@ -48,6 +48,12 @@ std::string read_checked(const fs::path& path) {
   return sha256_hex(payload) == text.substr(0, kDigest) ? payload : std::string();
 }
 
+/// Files used longest ago are the first to be deleted (`outboard.compiler.eviction`). Failure costs only speed.
+void mark_used(const fs::path& path) {
+  std::error_code error;
+  fs::last_write_time(path, fs::file_time_type::clock::now(), error);
+}
+
 /// Writes through a temporary file, so that readers see the old entry or the whole new one. Failure costs only
 /// speed: the program stays in memory.
 void write_checked(const fs::path& path, const std::string& payload) {
@@ -150,6 +156,7 @@ struct Kernel::Program {
       return nullptr;
     }
     ++counters->loaded;
+    mark_used(path);
     return program;
   }
 
