@@ -327,7 +327,7 @@ struct CachingAllocator::Impl {
   /// use, and the block is never reused, because nobody can tell what still writes to it.
   void free_after_failure(Node* node) noexcept {
     try {
-      for (Stream* stream : node->other_streams) stream->synchronize();
+      for (Stream* stream : node->other_streams) stream->finish();
     } catch (const std::exception&) {
       return;
     }
@@ -420,14 +420,15 @@ struct CachingAllocator::Impl {
       if (owner == nullptr) continue;
       for (FreeList* list : {&owner->small, &owner->large}) {
         list->for_each([&](Node* node) {
-          if (reserved() > bytes && node->previous == nullptr && node->next == nullptr) release_segment(*list, node);
+          const bool whole = node->previous == nullptr && node->next == nullptr;
+          if (reserved() > bytes && whole && !node->stream->keeps_memory()) release_segment(*list, node);
         });
       }
     }
   }
 
   void release_segment(FreeList& list, Node* node) {
-    node->stream->synchronize();
+    node->stream->finish();
     check(device.driver(), device.driver().memory_free(device.handle(), node->ptr), "freeing device memory");
     ++statistics.num_device_free;
     lower(statistics.reserved, node->size);

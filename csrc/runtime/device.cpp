@@ -21,6 +21,7 @@ namespace {
 
 constexpr int kPoolStreams = 32;
 constexpr int kTransferStream = kPoolStreams + 1;
+constexpr int kFirstGraphStream = kTransferStream + 1;
 
 struct RuntimeState {
   std::once_flag once;
@@ -127,9 +128,16 @@ struct Device::Impl {
   std::unique_ptr<Residency> residency;
   std::unique_ptr<CachingAllocator> allocator;
   std::unique_ptr<ProgramCache> programs;
+  std::unique_ptr<Assertions> assertions;
   std::mutex mutex;
   std::array<std::unique_ptr<Stream>, kTransferStream + 1> streams;  // 0 is the default stream
   int next_pool_stream = 0;
+
+  struct GraphStream {
+    std::unique_ptr<Stream> stream;  // kept, because memory may have been taken on it
+    std::weak_ptr<Stream> lease;     // expired: no graph uses it
+  };
+  std::vector<GraphStream> graph_streams;
 };
 
 Device::Device(const ob_driver* driver, ob_device handle, int index) : impl_(std::make_shared<Impl>()) {
@@ -143,6 +151,7 @@ Device::Device(const ob_driver* driver, ob_device handle, int index) : impl_(std
   impl_->residency = std::make_unique<Residency>(*this);
   impl_->allocator = std::make_unique<CachingAllocator>(*this);
   impl_->programs = std::make_unique<ProgramCache>(*this);
+  impl_->assertions = std::make_unique<Assertions>(*this);
   if (limit != 0) impl_->allocator->set_limit(limit);
 }
 
@@ -153,6 +162,7 @@ const ob_device_properties& Device::properties() const { return impl_->propertie
 CachingAllocator& Device::allocator() { return *impl_->allocator; }
 Residency& Device::residency() { return *impl_->residency; }
 ProgramCache& Device::programs() { return *impl_->programs; }
+Assertions& Device::assertions() { return *impl_->assertions; }
 Stream& Device::default_stream() { return *impl_->streams[0]; }
 
 Stream& Device::pool_stream() {
@@ -171,10 +181,34 @@ Stream& Device::pool_stream() {
 Stream& Device::stream(int64_t id) {
   if (id == 0) return default_stream();
   std::lock_guard lock(impl_->mutex);
+  const auto graph = static_cast<size_t>(id - kFirstGraphStream);
+  if (id >= kFirstGraphStream && graph < impl_->graph_streams.size()) return *impl_->graph_streams[graph].stream;
   if (id < 0 || id > kPoolStreams || impl_->streams[static_cast<size_t>(id)] == nullptr) {
     throw Error(OB_INVALID_ARGUMENT, "device " + std::to_string(index()) + " has no stream " + std::to_string(id));
   }
   return *impl_->streams[static_cast<size_t>(id)];
+}
+
+std::shared_ptr<Stream> Device::graph_stream(int64_t id) {
+  std::lock_guard lock(impl_->mutex);
+  std::vector<Impl::GraphStream>& all = impl_->graph_streams;
+  if (id != 0) {
+    const auto number = static_cast<size_t>(id - kFirstGraphStream);
+    std::shared_ptr<Stream> shared =
+        id >= kFirstGraphStream && number < all.size() ? all[number].lease.lock() : nullptr;
+    if (shared == nullptr) throw Error(OB_INVALID_ARGUMENT, "no graph has the memory pool " + std::to_string(id));
+    return shared;
+  }
+  auto found = std::find_if(all.begin(), all.end(), [](const auto& each) { return !each.stream->keeps_memory(); });
+  if (found == all.end()) {
+    const auto number = static_cast<int64_t>(kFirstGraphStream + all.size());
+    all.push_back({std::make_unique<Stream>(*this, number, *impl_->streams[0]), {}});
+    found = all.end() - 1;
+  }
+  found->stream->keep_memory(true);
+  std::shared_ptr<Stream> lease(found->stream.get(), [](Stream* stream) { stream->keep_memory(false); });
+  found->lease = lease;
+  return lease;
 }
 
 Stream* Device::transfer_stream() {

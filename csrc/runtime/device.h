@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "outboard/driver.h"
+#include "runtime/assertions.h"
 #include "runtime/caching_allocator.h"
 #include "runtime/program_cache.h"
 #include "runtime/residency.h"
@@ -28,6 +29,7 @@ class Device {
   CachingAllocator& allocator();
   Residency& residency();
   ProgramCache& programs();
+  Assertions& assertions();
 
   /// Stream 0, the one used unless the caller selects another.
   Stream& default_stream();
@@ -35,6 +37,10 @@ class Device {
   Stream& pool_stream();
   /// The stream with this id. Throws Error(OB_INVALID_ARGUMENT) if there is none.
   Stream& stream(int64_t id);
+
+  /// A stream for capturing a graph, for as long as the pointer lives: the one with this id, or for 0 one that no graph
+  /// uses. Throws Error(OB_INVALID_ARGUMENT) if no graph uses a stream of this id.
+  std::shared_ptr<Stream> graph_stream(int64_t id);
 
   /// The stream for moving memory out beside the streams that compute, or nullptr where that gains nothing because the
   /// host addresses the device's memory. Has no id that `stream` knows. Its driver stream is made on first use.

@@ -18,6 +18,12 @@ class Error : public std::runtime_error {
   ob_status status_;
 };
 
+/// A kernel met an index that is not inside the size of the dimension it selects from.
+class IndexError : public Error {
+ public:
+  explicit IndexError(const std::string& message) : Error(OB_INVALID_ARGUMENT, message) {}
+};
+
 /// Device memory is exhausted even after every cached block was given back.
 class OutOfMemoryError : public Error {
  public:

@@ -162,7 +162,7 @@ union ArgumentValue {
   double f64;
 };
 
-ob_argument fill_argument(const Argument& spec, const Buffers& buffers, Work& work, const Scalar* symbols,
+ob_argument fill_argument(const Argument& spec, const Buffers& buffers, Work& work, const Scalar* symbols, ob_ptr word,
                           ArgumentValue& value) {
   switch (spec.kind) {
     case Argument::kPointer:
@@ -180,6 +180,9 @@ ob_argument fill_argument(const Argument& spec, const Buffers& buffers, Work& wo
     case Argument::kFloat64:
       value.f64 = symbols[spec.symbol].d;
       return {0, sizeof(double), &value};
+    case Argument::kAssertions:
+      value.pointer = word;
+      return {1, sizeof(ob_ptr), &value};
   }
   throw Error(OB_INTERNAL, "unknown kernel argument kind");
 }
@@ -187,10 +190,11 @@ ob_argument fill_argument(const Argument& spec, const Buffers& buffers, Work& wo
 class Run {
  public:
   Run(const Plan& plan, const std::vector<Kernel*>& kernels, const std::vector<const LibraryFunction*>& functions,
-      const Input* inputs, const Scalar* symbols, Buffers& buffers, ExecutionContext& context)
+      ob_ptr assertions, const Input* inputs, const Scalar* symbols, Buffers& buffers, ExecutionContext& context)
       : plan_(plan),
         kernels_(kernels),
         functions_(functions),
+        assertions_(assertions),
         inputs_(inputs),
         symbols_(symbols),
         context_(context),
@@ -250,11 +254,17 @@ class Run {
     const size_t count = step.arguments.size();
     SmallArray<ArgumentValue, 32> values(count);
     SmallArray<ob_argument, 32> arguments(count);
-    Work work(context_.stream);
-    for (size_t i = 0; i < count; ++i) {
-      arguments[i] = fill_argument(step.arguments[i], buffers_, work, symbols_, values[i]);
+    bool asserts = false;
+    {
+      Work work(context_.stream);
+      for (size_t i = 0; i < count; ++i) {
+        arguments[i] = fill_argument(step.arguments[i], buffers_, work, symbols_, assertions_, values[i]);
+        asserts = asserts || step.arguments[i].kind == Argument::kAssertions;
+      }
+      context_.stream.launch(*kernels_[step.kernel], global, step.local, arguments.data(),
+                             static_cast<uint32_t>(count));
     }
-    context_.stream.launch(*kernels_[step.kernel], global, step.local, arguments.data(), static_cast<uint32_t>(count));
+    if (asserts) context_.stream.expect_assertions();
   }
 
   void call(const Step& step, const LibraryFunction* function) {
@@ -277,6 +287,11 @@ class Run {
   void seed(const Step& step) {
     SmallArray<int64_t, 8> seeds(bytes_of(step) / sizeof(int64_t));
     if (seeds.empty()) return;
+    if (Recording* recording = context_.stream.recording()) {
+      Work work(context_.stream);
+      const ob_ptr to = buffers_.pointer(work, step.buffer);
+      return recording->seeds(to, static_cast<int64_t>(seeds.size()), context_.later_seeds());
+    }
     context_.seeds(seeds.data(), static_cast<int64_t>(seeds.size()));
     Work work(context_.stream);
     ob_ptr to = buffers_.pointer(work, step.buffer);
@@ -313,6 +328,7 @@ class Run {
   const Plan& plan_;
   const std::vector<Kernel*>& kernels_;
   const std::vector<const LibraryFunction*>& functions_;
+  ob_ptr assertions_;
   const Input* inputs_;
   const Scalar* symbols_;
   ExecutionContext& context_;
@@ -395,6 +411,10 @@ Executable::Executable(std::shared_ptr<const Plan> plan, Device& device)
   for (const Step& step : plan_->steps) {
     functions_.push_back(step.kind == Step::kCall ? Library::get().find(step.name) : nullptr);
   }
+  for (const AssertionSpec& assertion : plan_->assertions) {
+    device.assertions().add(assertion.code, static_cast<Assertions::Kind>(assertion.kind), assertion.text);
+  }
+  if (!plan_->assertions.empty()) assertions_ = device.assertions().word();
   for (const Output& output : plan_->outputs) {
     if (output.kind == Output::kTensor) leaves_[output.view.buffer] = 1;
   }
@@ -403,7 +423,7 @@ Executable::Executable(std::shared_ptr<const Plan> plan, Device& device)
 std::vector<Result> Executable::run(const Input* inputs, const std::vector<Scalar>& symbols,
                                     ExecutionContext& context) const {
   Buffers buffers(*plan_, leaves_, inputs, device_);
-  return Run(*plan_, kernels_, functions_, inputs, symbols.data(), buffers, context).run();
+  return Run(*plan_, kernels_, functions_, assertions_, inputs, symbols.data(), buffers, context).run();
 }
 
 }  // namespace outboard

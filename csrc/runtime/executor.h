@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/allocation.h"
+#include "runtime/graph.h"
 #include "runtime/plan.h"
 #include "runtime/small_array.h"
 #include "runtime/stream.h"
@@ -82,7 +83,9 @@ class Library {
 struct ExecutionContext {
   Stream& stream;
   /// Next seeds of the generator in force; called by kSeeds.
-  std::function<void(int64_t* seeds, int64_t count)> seeds;
+  SeedSource seeds = {};
+  /// The same for later, when the context is gone: asked for while a graph is captured.
+  std::function<SeedSource()> later_seeds = {};
 };
 
 /// Fills `symbols` from the inputs and tells whether every guard holds.
@@ -105,6 +108,7 @@ class Executable {
   Device& device_;
   std::vector<Kernel*> kernels_;
   std::vector<const LibraryFunction*> functions_;  // by step; null where none was registered in time
+  ob_ptr assertions_ = 0;                          // where kernels tell of failed assertions; 0 if none asserts
   std::vector<uint8_t> leaves_;                    // by buffer: 1 if an output views it
 };
 

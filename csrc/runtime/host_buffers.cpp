@@ -37,7 +37,7 @@ HostBuffer* HostBuffers::take(uint64_t bytes, Stream* stream) {
     HostBuffer* buffer = cached_[i];
     if (buffer->capacity != capacity) continue;
     const bool in_order = buffer->stream == nullptr || buffer->stream == stream;
-    if (!in_order && patient) buffer->stream->synchronize();
+    if (!in_order && patient) buffer->stream->finish();
     if (!in_order && !buffer->stream->query()) continue;
     cached_.erase(cached_.begin() + static_cast<std::ptrdiff_t>(i));
     cached_bytes_ -= capacity;
@@ -82,7 +82,7 @@ void HostBuffers::give_back(HostBuffer* buffer) noexcept {
 void HostBuffers::trim(uint64_t kept, bool wait) {
   for (size_t i = 0; cached_bytes_ > kept && i < cached_.size();) {
     HostBuffer* buffer = cached_[i];
-    if (buffer->stream != nullptr && wait) buffer->stream->synchronize();
+    if (buffer->stream != nullptr && wait) buffer->stream->finish();
     if (buffer->stream != nullptr && !buffer->stream->query()) {
       ++i;
       continue;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/assertions.h"
 #include "runtime/error.h"
 #include "runtime/sha256.h"
 
@@ -11,7 +12,7 @@ namespace outboard {
 namespace {
 
 constexpr char kMagic[8] = {'O', 'B', 'P', 'L', 'A', 'N', '\0', '\0'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr size_t kDigestBytes = 16;
 constexpr int kMaximumStack = 64;
 constexpr int kMaximumNesting = 8;
@@ -127,6 +128,14 @@ class Reader {
       k.entry = text();
       return k;
     });
+    each(plan.assertions, [&] {
+      AssertionSpec a;
+      a.code = fixed<int32_t>();
+      a.kind = bounded(u8(), Assertions::kIndexError + 1u, "kind of assertion");
+      a.text = text();
+      if (a.code == 0) invalid("assertion without a code");
+      return a;
+    });
     each(plan.steps, [&] { return step(plan); });
     each(plan.outputs, [&] { return output(plan); });
     if (data_ != end_) invalid("trailing bytes");
@@ -223,7 +232,7 @@ class Reader {
 
   Argument argument() {
     Argument a;
-    a.kind = static_cast<Argument::Kind>(bounded(u8(), Argument::kFloat64 + 1u, "argument kind"));
+    a.kind = static_cast<Argument::Kind>(bounded(u8(), Argument::kAssertions + 1u, "argument kind"));
     a.buffer = u32();
     a.symbol = u32();
     a.expr = expr();
@@ -344,6 +353,7 @@ class Lifetimes {
       case Step::kLaunch:
         for (const Argument& argument : step.arguments) {
           if (argument.kind == Argument::kPointer) need(argument.buffer);
+          if (argument.kind == Argument::kAssertions && plan_.assertions.empty()) invalid("assertions without a text");
         }
         return;
       case Step::kCall:

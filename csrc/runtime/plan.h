@@ -105,7 +105,8 @@ struct Argument {
     kInt64 = 1,    ///< value of `expr`
     kInt32 = 2,    ///< value of `expr`, narrowed
     kFloat32 = 3,  ///< float symbol `symbol`
-    kFloat64 = 4
+    kFloat64 = 4,
+    kAssertions = 5  ///< pointer to where the kernel tells of failed assertions (runtime/assertions.h)
   };
   Kind kind;
   uint32_t buffer = 0;
@@ -180,6 +181,13 @@ struct ProgramSpec {
   std::string source, options;
 };
 
+/// What a kernel means by a code that it writes when it fails an assertion.
+struct AssertionSpec {
+  int32_t code;
+  uint8_t kind;  ///< Assertions::Kind
+  std::string text;
+};
+
 /// What the compiler emits and the runtime executes. Buffers 0 .. inputs-1 are the inputs (slots of scalar inputs
 /// stay empty); then `constants` captured at compile time; then intermediates made by kAllocate.
 /// A buffer that an Output views and that is not an input must not be freed by a step.
@@ -191,6 +199,7 @@ struct Plan {
   uint32_t buffer_count = 0;
   std::vector<ProgramSpec> programs;
   std::vector<KernelSpec> kernels;
+  std::vector<AssertionSpec> assertions;
   std::vector<Step> steps;
   std::vector<Output> outputs;
 

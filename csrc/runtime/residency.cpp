@@ -11,6 +11,7 @@
 #include "runtime/allocation.h"
 #include "runtime/device.h"
 #include "runtime/driver_call.h"
+#include "runtime/graph.h"
 
 namespace outboard {
 namespace {
@@ -70,13 +71,16 @@ ob_ptr Residency::resolve(Allocation& allocation, Stream& stream, Access access)
                                          " was given to work on device " + std::to_string(stream.device().index()));
   }
   if (allocation.size() == 0) return 0;
-  if (allocation.home_ == nullptr) bring_in(allocation, stream, access);
+  // Contents that are there before a graph is captured are no part of it.
+  const bool outside = stream.recording() != nullptr && allocation.state() != State::kUnbacked;
+  if (allocation.home_ == nullptr) bring_in(allocation, outside ? stream.actual() : stream, access);
   if (allocation.home_ != &stream) share(allocation, stream);
   return allocation.pointer_;
 }
 
 /// Lets work of a second stream use memory: it waits for what still fills the memory, and the memory for it.
 void Residency::share(Allocation& allocation, Stream& stream) {
+  if (Recording* recording = stream.recording()) return recording->keep(allocation);
   const bool first_time = device_.allocator().record_stream(allocation.block_, stream);
   if (!allocation.unordered_) return;
   if (allocation.home_->query()) {
@@ -176,9 +180,15 @@ void Residency::discard(Allocation& allocation) noexcept {
   settle(allocation, State::kUnbacked);
 }
 
+/// Whether a graph has the allocation's memory, or is being captured: then contents change in stream order only.
+bool Residency::in_graph(const Allocation& allocation) const {
+  if (allocation.home_ != nullptr && allocation.home_->keeps_memory()) return true;
+  return Runtime::get().current_stream(device_.index()).recording() != nullptr;
+}
+
 bool Residency::mark_zero(Allocation& allocation) {
   const Guard guard(lock_);
-  if (!is_lazy() || allocation.pinned() || allocation.size() == 0) return false;
+  if (!is_lazy() || allocation.pinned() || allocation.size() == 0 || in_graph(allocation)) return false;
   discard(allocation);
   settle(allocation, State::kZero);
   return true;
@@ -186,7 +196,7 @@ bool Residency::mark_zero(Allocation& allocation) {
 
 bool Residency::adopt(Allocation& allocation, std::shared_ptr<HostBuffer> buffer) {
   const Guard guard(lock_);
-  if (!is_lazy() || allocation.state() == State::kDevice) return false;
+  if (!is_lazy() || allocation.state() == State::kDevice || in_graph(allocation)) return false;
   allocation.host_ = std::move(buffer);
   settle(allocation, State::kHost);
   return true;
@@ -198,7 +208,7 @@ std::shared_ptr<const HostBuffer> Residency::host_contents(Allocation& allocatio
     const Guard guard(lock_);
     if (allocation.host_ == nullptr) return nullptr;
     buffer = allocation.host_;
-    if (buffer->stream != nullptr) buffer->stream->synchronize();
+    if (buffer->stream != nullptr) buffer->stream->finish();
   }
   return buffer;
 }
@@ -230,7 +240,7 @@ Allocation* Residency::victim() {
   Allocation* oldest = nullptr;
   Allocation* oldest_large = nullptr;
   for (Allocation* candidate = newest_; candidate != nullptr; candidate = candidate->older_) {
-    if (candidate->last_use_ >= protected_from || candidate->pinned()) continue;
+    if (candidate->last_use_ >= protected_from || candidate->pinned() || candidate->home_->keeps_memory()) continue;
     Allocation*& best = candidate->size() >= kWorthMoving ? oldest_large : oldest;
     if (best == nullptr || candidate->last_use_ < best->last_use_) best = candidate;
   }

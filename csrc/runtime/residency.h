@@ -74,6 +74,7 @@ class Residency {
   std::shared_ptr<HostBuffer> buffer_for(uint64_t bytes, Stream* stream);
   void bring_in(Allocation& allocation, Stream& stream, Access access);
   void share(Allocation& allocation, Stream& stream);
+  bool in_graph(const Allocation& allocation) const;
   bool fill_memory(Allocation& allocation, Stream& stream, ob_ptr to);
   void settle(Allocation& allocation, State state) noexcept;
   LazyStatistics::Gauge* gauge_of(State state);

@@ -6,6 +6,7 @@
 
 #include "runtime/device.h"
 #include "runtime/driver_call.h"
+#include "runtime/graph.h"
 
 namespace outboard {
 
@@ -39,10 +40,33 @@ bool launches_block() {
   return blocking;
 }
 
+[[noreturn]] void refuse_in_capture(const char* what) {
+  throw Error(OB_UNSUPPORTED, std::string(what) +
+                                  " is not possible while a graph is captured, because nothing runs then. Do it before "
+                                  "or after: what waits are item(), printing, copies from and to the host, and "
+                                  "operators that run on the CPU.");
+}
+
 }  // namespace
 
 Stream::Stream(Device& device, int64_t id)
     : device_(device), id_(id), handle_(create_stream(device)), queue_(device.driver(), handle_) {}
+
+Stream::Stream(Device& device, int64_t id, Stream& origin)
+    : device_(device), id_(id), origin_(&origin), handle_(origin.handle_), queue_(device.driver(), handle_) {}
+
+void Stream::record_to(Recording* recording) { recording_ = recording; }
+
+void Stream::stand_for(Stream& origin) {
+  if (origin_ == &origin) return;
+  if (!origin_->query()) {
+    Event event(device_);
+    event.record(*origin_);
+    origin.wait(event);
+  }
+  origin_ = &origin;
+  handle_ = origin.handle_;
+}
 
 void Stream::submitted(ob_status status, const char* what) {
   submitted_.fetch_add(1, std::memory_order_release);  // a failed command may have left something in the queue
@@ -62,6 +86,8 @@ void Stream::finished(uint64_t count) {
 void Stream::launch(Kernel& kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
                     uint32_t count) {
   refuse_in_forked_child();
+  if (recording_ != nullptr) return recording_->launch(kernel, global, local, arguments, count);
+  if (origin_ != nullptr) return origin_->launch(kernel, global, local, arguments, count);
   queue_.put(kernel, global, local, arguments, count);
   submitted_.fetch_add(1, std::memory_order_release);
   if (launches_block()) synchronize();
@@ -69,29 +95,54 @@ void Stream::launch(Kernel& kernel, const uint64_t global[3], const uint32_t loc
 
 void Stream::flush() {
   refuse_in_forked_child();
+  if (origin_ != nullptr) return origin_->flush();
   queue_.drain();
 }
 
 void Stream::copy(ob_copy_kind kind, uint64_t dst, uint64_t src, uint64_t bytes) {
   if (bytes == 0) return;
+  if (recording_ != nullptr && kind != OB_DEVICE_TO_DEVICE) refuse_in_capture("a copy from or to the host");
+  if (recording_ != nullptr) return recording_->copy(dst, src, bytes);
+  if (origin_ != nullptr) return origin_->copy(kind, dst, src, bytes);
   flush();
   submitted(device_.driver().copy(handle_, kind, dst, src, bytes), "copying memory");
 }
 
 void Stream::fill(ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64_t bytes) {
   if (bytes == 0) return;
+  if (recording_ != nullptr) return recording_->fill(dst, pattern, pattern_size, bytes);
+  if (origin_ != nullptr) return origin_->fill(dst, pattern, pattern_size, bytes);
   flush();
   submitted(device_.driver().fill(handle_, dst, pattern, pattern_size, bytes), "filling memory");
 }
 
 void Stream::wait(const Event& event) {
   if (!event.recorded()) return;
+  if (recording_ != nullptr) refuse_in_capture("waiting for an event");
+  if (origin_ != nullptr) return origin_->wait(event);
   flush();
   submitted(device_.driver().stream_wait_event(handle_, event.handle()), "waiting for an event");
+  if (event.asserts_.load(std::memory_order_acquire)) expect_assertions();
 }
 
 void Stream::synchronize() {
+  if (recording_ != nullptr) refuse_in_capture("waiting for the device");
+  if (origin_ != nullptr) return origin_->synchronize();
+  // Taken before the wait: what another thread submits meanwhile marks the stream again.
+  const bool asserts = asserts_.exchange(false, std::memory_order_acq_rel);
+  finish();
+  if (asserts) device_.assertions().report();
+}
+
+void Stream::expect_assertions() {
+  if (recording_ != nullptr) return recording_->expect_assertions();
+  asserts_.store(true, std::memory_order_release);
+  if (launches_block()) synchronize();
+}
+
+void Stream::finish() {
   refuse_in_forked_child();
+  if (origin_ != nullptr) return origin_->finish();
   const uint64_t count = submitted_.load(std::memory_order_acquire);
   if (finished_.load(std::memory_order_acquire) >= count) return;
   flush();
@@ -102,6 +153,7 @@ void Stream::synchronize() {
 
 bool Stream::query() {
   refuse_in_forked_child();
+  if (origin_ != nullptr) return origin_->query();
   if (idle()) return true;
   if (!queue_.empty()) return false;  // a failed launch is kept for whoever submits or waits
   const uint64_t count = submitted_.load(std::memory_order_acquire);
@@ -126,8 +178,11 @@ Event::~Event() {
   if (!in_forked_child.load(std::memory_order_relaxed)) device_.driver().event_destroy(handle_);
 }
 
-void Event::record(Stream& stream) {
+void Event::record(Stream& target) {
+  if (target.recording() != nullptr) refuse_in_capture("recording an event");
+  Stream& stream = target.actual();
   stream.flush();
+  asserts_.store(stream.asserts_.load(std::memory_order_acquire), std::memory_order_release);
   check(device_.driver(), device_.driver().event_record(handle_, stream.handle()), "recording an event");
   recorded_ = true;
 }
@@ -136,6 +191,7 @@ void Event::synchronize() {
   refuse_in_forked_child();
   if (!recorded_) return;
   check(device_.driver(), device_.driver().event_wait(handle_, 1), "waiting for an event");
+  if (asserts_.load(std::memory_order_acquire)) device_.assertions().report();
 }
 
 bool Event::query() {

@@ -13,6 +13,7 @@ namespace outboard {
 class Device;
 class Event;
 class Kernel;
+class Recording;
 
 /// An in-order queue of a device. All methods may be called from several threads.
 /// Every method throws Error when the driver reports one, and in a forked child. A launch is handed to the driver
@@ -22,6 +23,9 @@ class Kernel;
 class Stream {
  public:
   Stream(Device& device, int64_t id);
+  /// A stream without a queue of its own, for capturing graphs: what is submitted to it is recorded, or goes to the
+  /// stream that it stands for.
+  Stream(Device& device, int64_t id, Stream& origin);
 
   Device& device() const { return device_; }
   int64_t id() const { return id_; }
@@ -34,31 +38,56 @@ class Stream {
   void fill(ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64_t bytes);
   void wait(const Event& event);
 
+  // ---- of streams that capture graphs (see Graph) ----
+
+  /// Where work is recorded instead of run, or nullptr.
+  Recording* recording() const { return recording_; }
+  void record_to(Recording* recording);
+  /// Where work that is not recorded goes from now on, behind what went elsewhere before.
+  void stand_for(Stream& origin);
+  /// The stream that has the work: itself, unless it stands for another.
+  Stream& actual() { return origin_ == nullptr ? *this : *origin_; }
+  /// Whether a living graph needs the memory that was taken on this stream.
+  bool keeps_memory() const { return keeps_memory_.load(std::memory_order_acquire); }
+  void keep_memory(bool keep) { keeps_memory_.store(keep, std::memory_order_release); }
+
   /// Waits until the driver has everything submitted so far. For whoever talks to the driver about this stream.
   void flush();
   /// Hands over what is left and submits on the calling threads from now on; at the end of the process.
   void stop() noexcept { queue_.stop(); }
 
-  /// Waits until everything submitted so far is finished. Free of driver calls when nothing is outstanding.
+  /// Waits until everything submitted so far is finished, and throws what its kernels found wrong with their inputs
+  /// (Assertions). Free of driver calls when nothing is outstanding.
   void synchronize();
+  /// The same without looking for failed assertions: for waits that nobody asked for, which must not raise in the
+  /// middle of something else.
+  void finish();
+  /// Tells that what was submitted last may fail assertions.
+  void expect_assertions();
   /// True if nothing is outstanding.
   bool query();
   /// Runs `function` on the host after all submitted work and before any later work, on the calling thread.
   void run_on_host(const std::function<void()>& function);
 
  private:
+  friend class Event;
+
   void submitted(ob_status status, const char* what);
   bool idle() const;
   void finished(uint64_t count);
 
   Device& device_;
   int64_t id_;
+  Stream* origin_ = nullptr;
+  Recording* recording_ = nullptr;
+  std::atomic<bool> keeps_memory_{false};
   ob_stream handle_ = nullptr;
   SubmissionQueue queue_;
   // Commands handed to the driver, and how many of them are known to be finished. A command is counted after the
   // driver has it: a wait that begins at count n covers at least the first n.
   std::atomic<uint64_t> submitted_{0};
   std::atomic<uint64_t> finished_{0};
+  std::atomic<bool> asserts_{false};  // work submitted since the last report may have failed assertions
 };
 
 /// A point in a stream, with a timestamp.
@@ -79,9 +108,12 @@ class Event {
   double elapsed_ms(const Event& end) const;
 
  private:
+  friend class Stream;
+
   Device& device_;
   ob_event handle_ = nullptr;
   std::atomic<bool> recorded_{false};
+  std::atomic<bool> asserts_{false};  // the work before it may have failed assertions
 };
 
 }  // namespace outboard

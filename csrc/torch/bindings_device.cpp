@@ -12,6 +12,7 @@
 #include "torch/bindings_memory.h"
 #include "torch/devices.h"
 #include "torch/generator.h"
+#include "torch/graphs.h"
 #include "torch/hooks.h"
 #include "torch/tensor.h"
 
@@ -89,6 +90,8 @@ void bind_device(py::module_& m) {
   define_blocking(m, "synchronize", "Waits for all streams of a device.",
                   [](int64_t index) { translate_errors([&] { device(checked(index)).synchronize(); }); });
 
+  define(m, "register_graphs", "Gives torch.accelerator.Graph its implementation, under the device's name of now.",
+         &register_graphs);
   define(m, "set_cache_directory", "Where program binaries are kept; an empty string keeps none.",
          [](const std::string& directory) { ProgramCache::set_directory(directory); });
   define(m, "program_statistics", "Programs built and loaded from disk.",

@@ -163,7 +163,8 @@ class PythonPlan {
     TORCH_CHECK(bind_symbols(executable_->plan(), inputs.data(), symbols),
                 "the plan was made for other shapes than it got");
     const auto seeds = [this](int64_t* out, int64_t count) { next_seeds(std::nullopt, device_, out, count); };
-    ExecutionContext context{current_stream(device_), seeds};
+    const auto later = [this] { return seeds_of(std::nullopt, device_); };
+    ExecutionContext context{current_stream(device_), seeds, later};
     return translate_errors([&] { return executable_->run(inputs.data(), symbols, context); });
   }
 

@@ -142,7 +142,7 @@ thread_local std::vector<Scalar> LentSymbols::spare_;
 class EagerCall {
  public:
   EagerCall(const Operator& op, torch::jit::Stack* stack)
-      : op_(op), stack_(stack), first_(stack->size() - op.roles.size()), scope_(op) {}
+      : op_(op), stack_(stack), first_(stack->size() - op.roles.size()) {}
 
   void run() {
     device_ = unify_devices(op_, stack_->data() + first_);
@@ -177,14 +177,14 @@ class EagerCall {
 
   /// The slow path: the disk, then the compiler.
   bool compile() {
-    if (op_.out_variant && resize_outputs()) return select();
-    state().misses.fetch_add(1, std::memory_order_relaxed);
     TORCH_CHECK(state().compiler != nullptr, "Outboard's compiler is not installed: import outboard first");
-    if (entry_->variants.load(std::memory_order_acquire) == nullptr) {
-      const Loaded loaded = load();
-      if (loaded == Loaded::kPlan) return true;
-      if (loaded == Loaded::kBake) return select();
-    }
+    const bool is_new = entry_->variants.load(std::memory_order_acquire) == nullptr;
+    const Loaded loaded = is_new ? load() : Loaded::kNothing;
+    // Shapes are asked for only now: that may import half of PyTorch's compiler.
+    if (loaded == Loaded::kNothing && op_.out_variant && resize_outputs()) return select();
+    state().misses.fetch_add(1, std::memory_order_relaxed);
+    if (loaded == Loaded::kPlan) return true;
+    if (loaded == Loaded::kBake) return select();
     const Compiled compiled = ask_compiler();
     if (compiled.verdict == Compiled::kPlan) {
       rehearse_on_cpu(op_, arguments());
@@ -302,9 +302,10 @@ class EagerCall {
   // ---- execution ----
 
   void execute() {
-    ExecutionContext context{current_stream(device_), [this](int64_t* seeds, int64_t count) {
-                               next_seeds(signature_.generator, device_, seeds, count);
-                             }};
+    ExecutionContext context{
+        current_stream(device_),
+        [this](int64_t* seeds, int64_t count) { next_seeds(signature_.generator, device_, seeds, count); },
+        [this] { return seeds_of(signature_.generator, device_); }};
     std::vector<Result> results =
         translate_errors([&] { return executable_->run(signature_.inputs.data(), *symbols_, context); });
     return_results(results);
@@ -344,7 +345,6 @@ class EagerCall {
   const Operator& op_;
   torch::jit::Stack* stack_;
   const size_t first_;
-  CurrentOperator scope_;
   c10::DeviceIndex device_ = -1;
   bool bake_ = false;
   CallSignature signature_;

@@ -52,8 +52,6 @@ std::unique_ptr<Operator> describe(const c10::OperatorHandle& handle) {
   static const auto* const cpu_tensors = new std::unordered_set<std::string>{
       "_pack_padded_sequence", "_pad_packed_sequence", "_ctc_loss", "_ctc_loss_backward", "ctc_loss", "_cudnn_rnn",
       "tensor_split"};
-  static const auto* const gathers =
-      new std::unordered_set<std::string>{"gather", "scatter", "scatter_add", "scatter_reduce", "gather_backward"};
 
   const c10::FunctionSchema& schema = handle.schema();
   auto record = std::make_unique<Operator>(Operator{handle, c10::toString(schema.operator_name()), {}, {}, {}});
@@ -71,7 +69,6 @@ std::unique_ptr<Operator> describe(const c10::OperatorHandle& handle) {
   record->random = handle.hasTag(at::Tag::nondeterministic_seeded);
   record->accepts_cpu_indices = has_base_name(schema, *cpu_indices);
   record->accepts_cpu_tensors = has_base_name(schema, *cpu_tensors);
-  record->gathers = has_base_name(schema, *gathers);
   return record;
 }
 

@@ -32,7 +32,6 @@ struct Operator {
   bool random = false;               ///< draws from a generator
   bool accepts_cpu_indices = false;  ///< index tensors may live on the CPU, as on CUDA
   bool accepts_cpu_tensors = false;  ///< some tensor argument is defined to be on the CPU (lengths, for instance)
-  bool gathers = false;              ///< reports a bad index as RuntimeError (gather, scatter), not IndexError
 };
 
 /// The record of an operator; stable for the life of the process.

@@ -85,4 +85,8 @@ void next_seeds(const std::optional<at::Generator>& generator, c10::DeviceIndex 
   impl->draw(seeds, count);
 }
 
+SeedSource seeds_of(const std::optional<at::Generator>& generator, c10::DeviceIndex device) {
+  return [generator, device](int64_t* seeds, int64_t count) { next_seeds(generator, device, seeds, count); };
+}
+
 }  // namespace outboard::aten

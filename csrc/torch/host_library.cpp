@@ -162,39 +162,14 @@ class HostCall {
   std::vector<std::pair<TensorView, at::Tensor>> written_back_;
 };
 
-/// Raises what the kernels of a plan complained of. The arguments are the int32 status that they set, and for each of
-/// their assertions its value of the status and its text; 1 is an index out of range.
-void check_status(LibraryCall& call) {
-  const TensorView& status = call.arguments.at(0).tensor;
-  int32_t bad = 0;
-  call.stream.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(&bad), status.data, sizeof(bad));
-  call.stream.synchronize();
-  if (bad == 0) return;
-  for (size_t i = 0; call.arguments.size() > 2 && i < call.arguments[1].list.size(); ++i) {
-    TORCH_CHECK(call.arguments[1].list[i].integer != bad, call.arguments[2].list[i].text);
-  }
-  const bool gathers = CurrentOperator::get() != nullptr && CurrentOperator::get()->gathers;
-  TORCH_CHECK(!gathers, "index out of bounds: an index of ", CurrentOperator::get()->name,
-              " is not inside the size of its dimension");
-  TORCH_CHECK_INDEX(false,
-                    "index out of range in self: an index is not inside the size of the dimension it selects from");
-}
-
 void run_host_call(LibraryCall& call) {
   if (call.step.fallback) note_fallback(call.step.name);
   HostCall(call).run();
 }
 
-thread_local const Operator* current_operator = nullptr;
-
 }  // namespace
 
-CurrentOperator::CurrentOperator(const Operator& op) : previous_(current_operator) { current_operator = &op; }
-CurrentOperator::~CurrentOperator() { current_operator = previous_; }
-const Operator* CurrentOperator::get() { return current_operator; }
-
 void register_host_library() {
-  Library::get().add("outboard::check_status", check_status);
   Library::get().add("aten::*", run_host_call);
   Library::get().add("mkldnn::*", run_host_call);
   Library::get().add("prims::*", run_host_call);

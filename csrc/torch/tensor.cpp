@@ -120,6 +120,7 @@ Stream& current_stream(c10::DeviceIndex index) {
 
 void rethrow(const Error& error) {
   const std::string text = error.what();
+  if (dynamic_cast<const IndexError*>(&error) != nullptr) TORCH_CHECK_INDEX(false, text);
   if (error.status() == OB_OUT_OF_MEMORY) TORCH_CHECK_WITH(OutOfMemoryError, false, text);
   if (error.status() == OB_UNSUPPORTED) TORCH_CHECK_NOT_IMPLEMENTED(false, text);
   TORCH_CHECK(false, text);

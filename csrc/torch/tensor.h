@@ -60,5 +60,7 @@ void compiled_copy(const at::Tensor& dst, const at::Tensor& src);
 /// The next `count` seeds of the generator of a device (its default one if `generator` is empty).
 /// Defined in generator.cpp.
 void next_seeds(const std::optional<at::Generator>& generator, c10::DeviceIndex device, int64_t* seeds, int64_t count);
+/// The same as a function that outlives the call, for graphs.
+SeedSource seeds_of(const std::optional<at::Generator>& generator, c10::DeviceIndex device);
 
 }  // namespace outboard::aten

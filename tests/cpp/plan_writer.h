@@ -43,7 +43,7 @@ class PlanWriter {
 
   std::string finish() const {
     std::string bytes("OBPLAN\0\0", 8);
-    const uint32_t version = 1;
+    const uint32_t version = 2;
     const uint64_t length = payload_.size();
     bytes.append(reinterpret_cast<const char*>(&version), sizeof(version));
     bytes.append(reinterpret_cast<const char*>(&length), sizeof(length));
@@ -69,6 +69,7 @@ struct PlanParts {
   uint32_t buffers = 0;
   std::string source;  ///< of the one program; empty: none
   std::vector<std::string> entries;
+  std::vector<PlanWriter> assertions;
   std::vector<PlanWriter> steps, outputs;
 
   std::string bytes() const {
@@ -80,7 +81,7 @@ struct PlanParts {
     if (!source.empty()) w.text(source).text("");
     w.u32(static_cast<uint32_t>(entries.size()));
     for (const std::string& entry : entries) w.u32(0).text(entry);
-    return w.each(steps).each(outputs).finish();
+    return w.each(assertions).each(steps).each(outputs).finish();
   }
 };
 
@@ -97,6 +98,10 @@ inline PlanWriter free(uint32_t buffer) { return PlanWriter().u8(1).u32(buffer);
 inline PlanWriter pointer(uint32_t buffer, int64_t offset = 0) {
   return PlanWriter().u8(outboard::Argument::kPointer).u32(buffer).u32(0).constant(offset);
 }
+inline PlanWriter assertion(int32_t code, uint8_t kind, const std::string& text) {
+  return PlanWriter().u32(static_cast<uint32_t>(code)).u8(kind).text(text);
+}
+inline PlanWriter assertions() { return PlanWriter().u8(outboard::Argument::kAssertions).u32(0).u32(0).constant(0); }
 inline PlanWriter int64(const Code& value) {
   return PlanWriter().u8(outboard::Argument::kInt64).u32(0).u32(0).expr(value);
 }
@@ -142,6 +147,7 @@ inline std::string scale_plan() {
           " long i = get_global_id(0); if (i < n) y[i] = a * x[i] + 1.0f; }")
       .text("");
   w.u32(1).u32(0).text("scale");
+  w.u32(0);  // assertions
   w.u32(2);
   w.u8(0).u32(2).expr({{Expr::kSymbol, 0}, {Expr::kConst, 4}, {Expr::kMul, 0}});
   w.u8(2).u32(0).symbol(0).constant(1).constant(1).u32(16).u32(1).u32(1);

@@ -18,6 +18,7 @@ namespace {
 constexpr const char* kSource =
     "__kernel void add_index(__global float* y, __global const float* x) {"
     "  long i = get_global_id(0); y[i] = x[i] + i; }"
+    "__kernel void demand(__global float* x, __global int* failed) { if (x[get_global_id(0)] < 0) *failed = 5; }"
     "__kernel void set(__global float* y, long value) { y[get_global_id(0)] = value; }"
     "__kernel void grid(__global int* y) {"
     "  long w = get_global_size(0), h = get_global_size(1);"
@@ -60,7 +61,7 @@ PlanParts one_input(uint32_t buffers) {
   parts.symbols = {wire::symbol(Symbol::kSize, 0, 0)};
   parts.buffers = buffers;
   parts.source = kSource;
-  parts.entries = {"add_index", "set", "grid"};
+  parts.entries = {"add_index", "set", "grid", "demand"};
   return parts;
 }
 
@@ -88,6 +89,31 @@ TEST(a_chain_of_kernels_uses_intermediates) {
     CHECK_EQ(allocated(), before + 12);  // the result, and nothing of the way to it
   }
   CHECK_EQ(allocated(), before);
+}
+
+TEST(a_kernel_tells_of_wrong_values) {
+  PlanParts parts = one_input(1);
+  parts.assertions = {wire::assertion(5, Assertions::kIndexError, "a value is negative")};
+  parts.steps = {wire::launch(3, wire::number(3), {wire::pointer(0), wire::assertions()})};
+  const Executable executable = compile(parts);
+  const Holder right = fixture::upload({1, 0, 3}), wrong = fixture::upload({1, -1, 3});
+  for (int i = 0; i < 3; ++i) {
+    run(executable, {input(Tensor(right, 3))});
+    device().default_stream().synchronize();
+    run(executable, {input(Tensor(wrong, 3))});
+    run(executable, {input(Tensor(right, 3))});
+    CHECK_THROWS(device().default_stream().synchronize(), IndexError);
+  }
+}
+
+TEST(assertions_need_a_text) {
+  PlanParts parts = one_input(1);
+  parts.steps = {wire::launch(3, wire::number(3), {wire::pointer(0), wire::assertions()})};
+  CHECK_THROWS(compile(parts), Error);
+  parts.assertions = {wire::assertion(0, Assertions::kIndexError, "no code")};
+  CHECK_THROWS(compile(parts), Error);
+  parts.assertions = {wire::assertion(1, 9, "no such kind")};
+  CHECK_THROWS(compile(parts), Error);
 }
 
 TEST(storage_offsets_of_inputs_are_applied) {
@@ -291,8 +317,34 @@ TEST(wrong_kernel_arguments_are_errors) {
   run(compile(parts), {input(tensor)});
   CHECK_THROWS(device().synchronize(), Error);  // launches are handed to the driver later
   parts.entries = {"no_such_kernel"};
-  parts.steps = {};
-  CHECK_THROWS(compile(parts), Error);
+  parts.steps = {wire::launch(0, wire::number(1), {wire::pointer(0)})};
+  run(compile(parts), {input(tensor)});
+  CHECK_THROWS(device().synchronize(), Error);  // programs are built meanwhile
+}
+
+TEST(a_launch_reports_that_its_program_was_not_built_and_the_next_tries_again) {
+  fixture::Holder x = fixture::upload({1.0f});
+  Stream& stream = device().default_stream();
+  const ob_ptr pointer = Pin(*x, stream).pointer();
+  const ob_argument argument{1, sizeof(pointer), &pointer};
+  const uint64_t global[3] = {1, 1, 1};
+  const uint32_t local[3] = {1, 1, 1};
+  ProgramCache cache(device());
+  fixture::fail("program_build", 1, OB_BUILD_FAILED);
+  Kernel& kernel = cache.kernel("__kernel void k(__global float* x) { x[0] += 3.0f; }", "", "k");
+  const auto launch = [&] {
+    stream.launch(kernel, global, local, &argument, 1);
+    stream.synchronize();
+  };
+  try {
+    launch();
+    check::fail(__FILE__, __LINE__, "a program that could not be built was launched");
+  } catch (const Error& error) {
+    CHECK_EQ(error.status(), OB_BUILD_FAILED);
+    CHECK(std::string(error.what()).find("injected") != std::string::npos);
+  }
+  launch();
+  CHECK_EQ(fixture::download(*x, 1)[0], 4.0f);
 }
 
 TEST(threads_share_an_executable_and_its_kernels) {

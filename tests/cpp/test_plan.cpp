@@ -78,7 +78,7 @@ TEST(every_flipped_byte_is_rejected) {
 TEST(indices_out_of_range_are_rejected) {
   for (const uint32_t buffer : {3u, 1000u}) {
     PlanWriter w;
-    w.u32(0).u32(0).u32(0).u32(3).u32(0).u32(0).u32(1).u8(1).u32(buffer).u32(0);
+    w.u32(0).u32(0).u32(0).u32(3).u32(0).u32(0).u32(0).u32(1).u8(1).u32(buffer).u32(0);
     const std::string bytes = w.finish();
     CHECK_THROWS(Plan::parse(bytes.data(), bytes.size()), Error);
   }
@@ -88,7 +88,7 @@ TEST(unbalanced_expressions_are_rejected) {
   for (const PlanWriter::Code& code :
        std::vector<PlanWriter::Code>{{{Expr::kAdd, 0}}, {{Expr::kConst, 1}, {Expr::kConst, 2}}, {{Expr::kSymbol, 0}}}) {
     PlanWriter w;
-    w.u32(0).u32(0).u32(1).expr(code).u32(0).u32(0).u32(0).u32(0).u32(0);
+    w.u32(0).u32(0).u32(1).expr(code).u32(0).u32(0).u32(0).u32(0).u32(0).u32(0);
     const std::string bytes = w.finish();
     CHECK_THROWS(Plan::parse(bytes.data(), bytes.size()), Error);
   }

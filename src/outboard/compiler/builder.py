@@ -128,6 +128,7 @@ class PlanBuilder:
         self.outputs: list[p.Output] = []
         self._programs: dict[tuple[str, str], int] = {}
         self._kernels: dict[tuple[int, str], int] = {}
+        self._assertions: dict[p.Assertion, None] = {}
         self._symbol_numbers: dict[sympy.Symbol, int] = {}
         self._float_symbols: set[sympy.Symbol] = set()
         self._buffer_count = 0
@@ -236,6 +237,11 @@ class PlanBuilder:
         kind = p.ArgumentKind.FLOAT64 if double else p.ArgumentKind.FLOAT32
         return p.Argument(kind, symbol=self.symbol_number(symbol))
 
+    def assertions(self, assertions: Iterable[p.Assertion]) -> p.Argument:
+        """A ``__global int*`` argument that the kernel sets to the code of one of ``assertions`` that fails."""
+        self._assertions.update(dict.fromkeys(assertions))
+        return p.Argument(p.ArgumentKind.ASSERTIONS)
+
     def launch(
         self,
         kernel: int,
@@ -340,6 +346,7 @@ class PlanBuilder:
             buffer_count=self._buffer_count,
             programs=list(self._programs),
             kernels=list(self._kernels),
+            assertions=list(self._assertions),
             steps=self.steps,
             outputs=self.outputs,
         )

@@ -23,7 +23,8 @@ import sympy
 import torch
 
 from .dialects import opencl as cl
-from .loops import EXPENSIVE, Entry, LoopKernel, Region, Root, Store, Value, compute_dtype, keep_terms
+from .loops import EXPENSIVE, INDEX_ERROR, Entry, LoopKernel, Region, Root, Store, Value, compute_dtype, keep_terms
+from .plan import Assertion, AssertionKind
 from .target import Target
 
 #: Elements that one work-item of a CPU handles, so that starting it costs little in comparison.
@@ -52,10 +53,10 @@ SLOT = 8
 GROUP = 64
 
 
-def assertion_code(message: str) -> int:
-    """The value of the status flag that stands for a failed assertion: the same in every kernel, never that of a wrong
-    index, which is 1."""
-    return zlib.crc32(message.encode()) >> 2 | 1 << 30
+def assertion(message: str) -> Assertion:
+    """What kernels report as ``message``, under a code that is the same in all of them and never 0."""
+    kind = AssertionKind.INDEX_ERROR if message == INDEX_ERROR else AssertionKind.RUNTIME_ERROR
+    return Assertion(zlib.crc32(message.encode()) >> 2 | 1 << 30, kind, message)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,10 +76,11 @@ class EmittedKernel:
     """Source of one kernel and how to launch it.
 
     ``buffers``, ``longs``, ``floats`` are the arguments in the order of the signature: pointers, then ``long``
-    (expressions over size symbols), then ``float``/``double`` (``doubles`` tells which), then, if ``status``, an
-    ``int`` pointer to the status flag. ``sizes`` are all size symbols that a launch needs.
+    (expressions over size symbols), then ``float``/``double`` (``doubles`` tells which), then, if there are
+    ``assertions``, a pointer to the ``int`` that takes the code of one that failed. ``sizes`` are all size symbols that
+    a launch needs.
     ``helpers`` are the functions (by name) that ``definition``, the kernel itself, calls.
-    ``assertions`` are the texts that values of the status flag stand for (``assertion_code``).
+    ``assertions`` are all that the kernel may report.
     ``combination``, if any, is to be launched afterwards as ``combining_entry``; both launches then take a last
     argument more, a pointer to scratch memory.
     """
@@ -90,8 +92,7 @@ class EmittedKernel:
     longs: list[sympy.Expr]
     floats: list[sympy.Symbol]
     doubles: set[sympy.Symbol]
-    status: bool
-    assertions: list[str]
+    assertions: list[Assertion]
     grid: tuple[sympy.Expr, sympy.Expr]
     local_size: tuple[int, int, int]
     combination: Combination | None = None
@@ -535,7 +536,7 @@ class _Printer:
             wide = f"convert_long{width}({mask})"
             outside = f"({outside} & {cl.convert(mask, torch.bool, torch.bool, width) if width == 1 else wide})"
         self.write(f"const {long} {bad} = {outside};")
-        self.write(f"if ({f'any({bad})' if width > 1 else bad}) *status = 1;")
+        self.write(f"if ({f'any({bad})' if width > 1 else bad}) *failed = {assertion(value.message).code};")
         limit = f"max({size} - 1L, 0L)"
         text = f"clamp({raw}, ({long})(0), ({long})({limit}))"
         self.define(value, cl.convert(text, torch.int64, value.dtype, width), vector)
@@ -546,7 +547,7 @@ class _Printer:
         failed = f"!({self.operand(condition, torch.bool, vector)})"
         if value.mask is not None:
             failed = f"({failed} & {self.operand(value.mask, torch.bool, vector)})"
-        self.write(f"if ({f'any({failed})' if vector else failed}) *status = {assertion_code(value.message)};")
+        self.write(f"if ({f'any({failed})' if vector else failed}) *failed = {assertion(value.message).code};")
         self.vectors.discard(value.name)
 
     def _memory_dtype(self, buffer: str) -> torch.dtype:
@@ -976,8 +977,7 @@ class _Printer:
             longs=[*extra, *self.longs],
             floats=list(self.floats),
             doubles=self.doubles,
-            status=self.kernel.needs_status,
-            assertions=self.kernel.assertions(),
+            assertions=[assertion(message) for message in self.kernel.assertions()],
             grid=grid,
             local_size=local,
             combination=combination,
@@ -999,8 +999,8 @@ class _Printer:
         parameters += [
             f"{'double' if symbol in self.doubles else 'float'} {name}" for symbol, name in self.floats.items()
         ]
-        if self.kernel.needs_status:
-            parameters.append("__global int* status")
+        if self.kernel.assertions():
+            parameters.append("__global int* failed")
         if self.in_pieces:
             parameters.append("__global long* partial")
         return ", ".join(parameters)

@@ -63,9 +63,9 @@ class Value:
     * ``constant``: ``constant``;
     * ``index_expr``: ``index`` as a number;
     * ``checked_index``: ``args[0]``, an index into ``size`` elements; where ``mask`` holds and the index is out of
-      range, the status flag is raised and the result is some index in range;
-    * ``assertion``: where ``mask`` holds and ``args[0]`` (bool) does not, the status flag is set to stand for the text
-      ``message``; its own result is of no use;
+      range, ``message`` is reported and the result is some index in range;
+    * ``assertion``: where ``mask`` holds and ``args[0]`` (bool) does not, ``message`` is reported; its own result is of
+      no use;
     * ``reduce``: ``args[0]`` reduced by ``kind`` over the reduction root.
     """
 
@@ -82,6 +82,11 @@ class Value:
     src_dtype: torch.dtype | None = None
     message: str = ""
 
+
+#: What a wrong index is reported as: IndexError with the first text, RuntimeError with the second, which is how PyTorch
+#: has it for gather and scatter.
+INDEX_ERROR = "index out of range in self: an index is not inside the size of the dimension it selects from"
+GATHER_ERROR = "index out of bounds: an index is not inside the size of its dimension"
 
 #: Operations with an effect of their own, besides stores.
 _CHECKS = ("checked_index", "assertion")
@@ -129,14 +134,9 @@ class LoopKernel:
         """All statements, in order."""
         return [statement for region in self.regions for statement in (*region.body, *region.after)]
 
-    @property
-    def needs_status(self) -> bool:
-        """Whether the kernel checks values and so needs a status flag."""
-        return any(isinstance(s, Value) and s.op in _CHECKS for s in self.statements())
-
     def assertions(self) -> list[str]:
-        """The texts of the kernel's assertions."""
-        found = [s.message for s in self.statements() if isinstance(s, Value) and s.op == "assertion"]
+        """What the kernel may report of the values that it checks."""
+        found = [s.message for s in self.statements() if isinstance(s, Value) and s.op in _CHECKS]
         return list(dict.fromkeys(found))
 
 

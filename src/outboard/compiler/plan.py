@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 MAGIC = b"OBPLAN\0\0"
-VERSION = 1
+VERSION = 2
 
 T = TypeVar("T")
 
@@ -103,6 +103,7 @@ class ArgumentKind(enum.IntEnum):
     INT32 = 2
     FLOAT32 = 3
     FLOAT64 = 4
+    ASSERTIONS = 5
 
 
 @dataclass
@@ -221,6 +222,20 @@ class Output:
     symbol: int = 0
 
 
+class AssertionKind(enum.IntEnum):
+    RUNTIME_ERROR = 0
+    INDEX_ERROR = 1
+
+
+@dataclass(frozen=True)
+class Assertion:
+    """What a kernel means by a code that it writes when it fails an assertion, and what is raised then."""
+
+    code: int
+    kind: AssertionKind
+    text: str
+
+
 @dataclass
 class Plan:
     """See ``csrc/runtime/plan.h`` for the meaning of each field."""
@@ -231,6 +246,7 @@ class Plan:
     buffer_count: int
     programs: list[tuple[str, str]]  #: (source, build options)
     kernels: list[tuple[int, str]]  #: (program number, entry point)
+    assertions: list[Assertion]
     steps: list[Step]
     outputs: list[Output]
 
@@ -367,6 +383,10 @@ class _Writer:
         self.u32(kernel[0])
         self.text(kernel[1])
 
+    def assertion(self, assertion: Assertion) -> None:
+        self.data += struct.pack("<iB", assertion.code, assertion.kind)
+        self.text(assertion.text)
+
     def plan(self, plan: Plan) -> None:
         self.each(plan.inputs, self.u8)
         self.each(plan.symbols, self.symbol)
@@ -374,5 +394,6 @@ class _Writer:
         self.u32(plan.buffer_count)
         self.each(plan.programs, self.program)
         self.each(plan.kernels, self.kernel)
+        self.each(plan.assertions, self.assertion)
         self.each(plan.steps, self.step)
         self.each(plan.outputs, self.output)

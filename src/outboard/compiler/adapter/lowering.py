@@ -30,8 +30,10 @@ from torch.utils import _pytree as pytree
 from .. import plan as p
 from ..builder import NotExpressible, PlanBuilder
 from ..calls import LIBRARY_OPERATORS
+from ..loops import GATHER_ERROR, INDEX_ERROR
 from ..target import Target
 from .decompositions import eager_decompositions
+from .overrides import index_message
 from .registration import EAGER_CONFIG, building, register
 
 aten = torch.ops.aten
@@ -168,7 +170,7 @@ def lower_operator(
         graph = _graph(overload, fake_args, fake_kwargs, inputs)
         guards = [guard.expr for guard in inputs.shape_env.guards]
         _check_guards(guards, inputs)
-        return _lower(graph, inputs, target)
+        return _lower(graph, overload, inputs, target)
 
 
 def _bind(schema: Any, args: Sequence[Any], kwargs: dict[str, Any], inputs: Inputs) -> tuple[list[Any], dict[str, Any]]:
@@ -466,9 +468,24 @@ def _return_written(
 # ---- lowering ----
 
 _counter = itertools.count()
+#: Operators that report a wrong index as RuntimeError.
+_GATHERS = frozenset(
+    {"gather", "scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_"}
+)
 
 
-def _lower(graph: torch.fx.GraphModule, inputs: Inputs, target: Target) -> Compiled:
+@contextlib.contextmanager
+def _wording(overload: torch._ops.OpOverload) -> Iterator[None]:
+    """Inside, wrong indices are reported as PyTorch does for the operator."""
+    gathers = overload._schema.name.removeprefix("aten::") in _GATHERS
+    token = index_message.set(GATHER_ERROR if gathers else INDEX_ERROR)
+    try:
+        yield
+    finally:
+        index_message.reset(token)
+
+
+def _lower(graph: torch.fx.GraphModule, overload: torch._ops.OpOverload, inputs: Inputs, target: Target) -> Compiled:
     """Runs Inductor on a graph and makes the plan."""
     builder = PlanBuilder(target)
     for leaf in inputs.leaves:
@@ -483,7 +500,7 @@ def _lower(graph: torch.fx.GraphModule, inputs: Inputs, target: Target) -> Compi
         is_inference=True,
         name=f"op{next(_counter)}",
     )
-    with building(builder), V.set_graph_handler(lowering), V.set_debug_handler(_NoDebug()):
+    with building(builder), V.set_graph_handler(lowering), V.set_debug_handler(_NoDebug()), _wording(overload):
         lowering.run(*[leaf.fake for leaf in inputs.leaves])
         lowering.codegen()
     wrapper: Any = lowering.wrapper_code  # an EagerWrapper

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import sympy
@@ -16,7 +17,10 @@ from torch._inductor.virtualized import OpsValue, V
 
 from ..dialects import opencl
 from ..emitter import promote
-from ..loops import Value, compute_dtype
+from ..loops import INDEX_ERROR, Value, compute_dtype
+
+#: What wrong indices of the graph in hand are reported as.
+index_message: ContextVar[str] = ContextVar("index_message", default=INDEX_ERROR)
 
 #: Operators whose result is a bool.
 _PREDICATES = frozenset(
@@ -165,12 +169,20 @@ class LoopOps(DefaultHandler):
 
     @staticmethod
     def indirect_indexing(var: Any, size: sympy.Expr, check: bool = True, wrap_neg: bool = True) -> sympy.Symbol:
-        """A symbol for a loaded index; out-of-range ones raise the status flag and are replaced by one in range."""
+        """A symbol for a loaded index; those out of range are reported, and replaced by one in range."""
         value = as_value(var)
         if check:
             expr = V.kernel.resolve(sympy.sympify(size))
             value = V.kernel.record(
-                Value("", "checked_index", value.dtype, (value,), size=expr, mask=V.kernel.mask)
+                Value(
+                    "",
+                    "checked_index",
+                    value.dtype,
+                    (value,),
+                    size=expr,
+                    mask=V.kernel.mask,
+                    message=index_message.get(),
+                )
             ).value
         symbol = sympy_index_symbol(value.name)
         V.kernel.indirect[symbol] = value

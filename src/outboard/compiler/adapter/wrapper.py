@@ -22,9 +22,7 @@ from torch.utils import _pytree as pytree
 from .. import plan as p
 from ..builder import NotExpressible, PlanBuilder, TensorArg
 from ..calls import ExternCall, lower_call
-from ..emitter import EmittedKernel, assertion_code, program
-
-_ZERO_SOURCE = "__kernel void ob_zero(__global int* p) { p[0] = 0; }\n"
+from ..emitter import EmittedKernel, program
 
 
 @dataclasses.dataclass
@@ -94,14 +92,11 @@ class PlanConverter:
         self.tensors: dict[str, TensorArg] = {}
         self.fallbacks = 0
         self.native = 0
-        self._status: TensorArg | None = None
-        self._assertions: list[str] = []
         #: kernel definition -> (source of a program that holds it, the kernel as it is called there)
         self._programs: dict[str, tuple[str, EmittedKernel]] = {}
 
     def convert(self, lines: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Converts all lines and the results. Raises NotExpressible."""
-        self._reserve_status(lines)
         for line in lines:
             if isinstance(line, WrapperLine):
                 try:
@@ -111,9 +106,6 @@ class PlanConverter:
                 handler(line)
             elif not isinstance(line, LineContext) and not _says_nothing(str(line).strip()):
                 raise NotExpressible(f"wrapper line {str(line)[:80]!r}")
-        if self._status is not None:
-            codes = [assertion_code(text) for text in self._assertions]
-            self.builder.call("outboard::check_status", [self._status, codes, self._assertions])
         for node in outputs:
             self._output(node)
         self._insert_frees()
@@ -183,10 +175,8 @@ class PlanConverter:
         arguments = [builder.pointer(self._named(name)) for name in kernel.buffers]
         arguments += [builder.int64(expr) for expr in kernel.longs]
         arguments += [builder.float_symbol(symbol, symbol in kernel.doubles) for symbol in kernel.floats]
-        if kernel.status:
-            assert self._status is not None
-            arguments.append(builder.pointer(self._status))
-            self._assertions += [text for text in kernel.assertions if text not in self._assertions]
+        if kernel.assertions:
+            arguments.append(builder.assertions(kernel.assertions))
         source, kernel = self._programs.get(kernel.definition) or (kernel.source, kernel)
         if kernel.combination is not None:
             arguments.append(builder.pointer(builder.allocate(kernel.combination.scratch)))
@@ -204,15 +194,6 @@ class PlanConverter:
                 kernels[line.kernel.definition] = line.kernel.renamed(f"kernel{len(kernels)}")
         source = program(list(kernels.values())) if kernels else ""
         self._programs = {definition: (source, kernel) for definition, kernel in kernels.items()}
-
-    def _reserve_status(self, lines: Sequence[Any]) -> None:
-        """Makes and clears the status flag, if some kernel checks values."""
-        if not any(isinstance(line, LaunchLine) and line.kernel.status for line in lines):
-            return
-        builder = self.builder
-        self._status = builder.allocate_like((1,), (1,), torch.int32)
-        zero = builder.kernel(_ZERO_SOURCE, "ob_zero")
-        builder.launch(zero, (1,), [builder.pointer(self._status)])
 
     def _generate_allocate(self, line: Any) -> None:
         self._allocate(line.node)

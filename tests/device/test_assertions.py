@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kernels find wrong with values is reported by whoever waits for the device next, as on CUDA."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import RunPython
+
+
+def _look_up_too_far(device: str) -> torch.Tensor:
+    return F.embedding(torch.tensor([1, 3], device=device), torch.ones(3, 4, device=device))
+
+
+def _works(device: str) -> None:
+    torch.testing.assert_close(
+        F.embedding(torch.tensor([2], device=device), torch.ones(3, 4, device=device)).cpu(), torch.ones(1, 4)
+    )
+
+
+@pytest.mark.parametrize("wait", ["synchronize", "cpu", "item", "print", "tolist", "stream", "event", "fallback"])
+def test_every_wait_reports(device: str, device_module: ModuleType, wait: str) -> None:
+    result = _look_up_too_far(device)
+    event = device_module.Event()
+    event.record()
+    with pytest.raises(IndexError, match="OUTBOARD_LAUNCH_BLOCKING=1"):
+        match wait:
+            case "synchronize":
+                device_module.synchronize()
+            case "cpu":
+                result.cpu()
+            case "item":
+                result.sum().item()
+            case "print":
+                repr(result)
+            case "tolist":
+                result.tolist()
+            case "stream":
+                device_module.current_stream().synchronize()
+            case "event":
+                event.synchronize()
+            case _:
+                result.nonzero()
+    device_module.synchronize()  # reported once
+    _works(device)
+
+
+def test_results_that_went_to_another_stream(device: str, device_module: ModuleType) -> None:
+    other = device_module.Stream()
+    with device_module.stream(other):
+        result = _look_up_too_far(device)
+    device_module.current_stream().wait_stream(other)
+    doubled = result * 2
+    with pytest.raises(IndexError):
+        doubled.cpu()
+    device_module.synchronize()
+
+
+def test_each_operator_has_its_own_exception(device: str, device_module: ModuleType) -> None:
+    torch.ones(3, device=device).gather(0, torch.tensor([5], device=device))
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        device_module.synchronize()
+    torch.bernoulli(torch.tensor([0.5, 1.5], device=device))
+    with pytest.raises(RuntimeError, match="p_in|probability|bernoulli"):
+        device_module.synchronize()
+    _works(device)
+
+
+def test_compiled_graphs_report_too(device: str, device_module: ModuleType) -> None:
+    @torch.compile
+    def shifted(table: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        return table[places] * 2 + 1
+
+    table = torch.ones(5, device=device)
+    shifted(table, torch.tensor([0, 4], device=device)).cpu()
+    result = shifted(table, torch.tensor([0, 5], device=device))
+    with pytest.raises(IndexError):
+        result.cpu()
+
+
+def test_nothing_is_reported_twice_or_late(device: str, device_module: ModuleType) -> None:
+    for _ in range(20):
+        _look_up_too_far(device)
+        with pytest.raises(IndexError):
+            device_module.synchronize()
+        _works(device)
+
+
+def test_blocking_launches_raise_at_the_call(run_python: RunPython, device: str) -> None:
+    source = f"""
+        import torch
+        table, place = torch.ones(3, 4, device="{device}"), torch.tensor([3], device="{device}")
+        try:
+            torch.nn.functional.embedding(place, table)
+        except IndexError as error:
+            print("at the call")
+    """
+    assert "at the call" in run_python(source, OUTBOARD_LAUNCH_BLOCKING="1")
+
+
+def test_asking_does_not_wait(device: str, device_module: ModuleType) -> None:
+    """Operators that check values do not synchronise: a wait inside would report the error at the call."""
+    table = torch.ones(3, device=device)
+    places = torch.tensor([7], device=device)
+    for call in (
+        lambda: table[places],
+        lambda: table.index_select(0, places),
+        lambda: table.scatter(0, places, torch.ones(1, device=device)),
+        lambda: F.nll_loss(torch.ones(1, 3, device=device), places),
+    ):
+        call()
+        with pytest.raises((IndexError, RuntimeError)):
+            device_module.synchronize()
