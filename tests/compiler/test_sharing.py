@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import ModuleType
 
 import pytest
 import torch
@@ -87,3 +88,13 @@ def test_a_warm_process_imports_no_compiler(run_python: Callable[..., str], tmp_
     """
     run_python(source, OUTBOARD_CACHE_DIR=str(tmp_path))
     assert run_python(source, OUTBOARD_CACHE_DIR=str(tmp_path)).splitlines() == ["[]", "[]"]
+
+
+def test_convolutions_of_any_channels_and_taps_are_one_plan(device: str, device_module: ModuleType) -> None:
+    torch.nn.functional.conv2d(torch.rand(2, 6, 9, 9, device=device), torch.rand(4, 6, 3, 3, device=device))
+    before = device_module.compile_stats()["compiled"]
+    for channels, filters, taps in ((8, 12, 3), (5, 7, 5), (16, 3, 2)):
+        x, weight = torch.rand(2, channels, 11, 10), torch.rand(filters, channels, taps, taps)
+        found = torch.nn.functional.conv2d(x.to(device), weight.to(device))
+        torch.testing.assert_close(found.cpu(), torch.nn.functional.conv2d(x, weight), rtol=1e-4, atol=1e-4)
+    assert device_module.compile_stats()["compiled"] == before
