@@ -185,25 +185,14 @@ class EagerCall {
     state().misses.fetch_add(1, std::memory_order_relaxed);
     if (loaded == Loaded::kPlan) return true;
     if (loaded == Loaded::kBake) return select();
-    const Compiled compiled = ask_compiler();
-    if (compiled.verdict == Compiled::kPlan) {
-      rehearse_on_cpu(op_, arguments());
-      return adopt(compiled.plan);
-    }
+    // What the CPU's kernel refuses is refused in PyTorch's own words, and before a plan gets into the cache.
+    rehearse_on_cpu(op_, arguments());
+    const Compiled compiled = state().compiler->compile(op_, disk_key(), arguments(), bake_);
+    if (compiled.verdict == Compiled::kPlan) return adopt(compiled.plan);
     const bool bake = compiled.verdict == Compiled::kBake;
     TORCH_INTERNAL_ASSERT(!(bake_ && bake), "the compiler asked twice for the scalar values of ", op_.name);
     (bake ? entry_->bake : entry_->host).store(true, std::memory_order_release);
     return bake ? select() : false;
-  }
-
-  /// What tracing refuses, the CPU's kernel refuses in PyTorch's own words, if it does.
-  Compiled ask_compiler() {
-    try {
-      return state().compiler->compile(op_, disk_key(), arguments(), bake_);
-    } catch (const python_error&) {
-      rehearse_on_cpu(op_, arguments());
-      throw;
-    }
   }
 
   enum class Loaded { kNothing, kPlan, kBake };

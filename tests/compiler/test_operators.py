@@ -137,3 +137,16 @@ def test_continuous_integration_changes_nothing(run_python: RunPython, device: s
         torch.testing.assert_close(torch.compile(resize)(x).cpu(), resize(x.cpu()))
     """
     run_python(source, CI="true", OUTBOARD_FALLBACK="error", OUTBOARD_CACHE_DIR=str(tmp_path))
+
+
+@pytest.mark.parametrize("width", [1, 15, 16, 33, 700])
+def test_rows_that_are_looked_up(device: str, width: int) -> None:
+    table = torch.randn(50, width)
+    places = torch.randint(0, 50, (3, 7))
+    check(lambda t, p: torch.nn.functional.embedding(p, t), table, places, device=device)
+    check(lambda t, p: t[p] * 2 + t[p].sum(-1, keepdim=True), table, places, device=device, rtol=1e-5, atol=1e-4)
+    check(lambda t, p: t[:, p[0] % width], table, places, device=device)
+    check(
+        lambda t, p: torch.zeros(50, width).to(t.device).index_add(0, p.flatten(), t[:21]), table, places, device=device
+    )
+    check(lambda t, p: torch.where(p[..., None] > 20, t[p], t[0]), table, places, device=device)

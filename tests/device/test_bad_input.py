@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import RunPython
 
 Call = Callable[[str], object]
 
@@ -176,6 +178,19 @@ def test_same_exception_as_cpu(name: str, device: str) -> None:
     )
     assert str(actual)
     _still_works(device)
+
+
+def test_refused_calls_leave_no_plan_behind(run_python: RunPython, device: str, tmp_path: Path) -> None:
+    """A plan made for a call that the CPU refuses was kept on disk, and accepted by the next process."""
+    source = f"""
+        import torch
+        try:
+            torch.ones(3, dtype=torch.bool, device="{device}") - torch.ones(3, dtype=torch.bool, device="{device}")
+        except RuntimeError:
+            print("refused")
+    """
+    for _ in range(2):
+        assert "refused" in run_python(source, OUTBOARD_CACHE_DIR=str(tmp_path))
 
 
 def test_table_is_large_enough() -> None:

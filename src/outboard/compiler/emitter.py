@@ -197,6 +197,7 @@ class _Printer:
 
     def __init__(self, kernel: LoopKernel, target: Target, entry: str) -> None:
         self.kernel = kernel
+        self.variation: dict[tuple[str, sympy.Symbol], bool] = {}  #: what _varies found out
         self.target = target
         self.entry = entry
         self.prelude = cl.Prelude()
@@ -271,13 +272,30 @@ class _Printer:
     def _stride(self, index: sympy.Expr, symbol: sympy.Symbol) -> sympy.Expr | None:
         """The step of an index along a symbol, or None if it is not a constant one."""
         expanded = sympy.expand(self._expand(index))
-        if any(s in self.kernel.indirect for s in expanded.free_symbols):
+        indirect = self.kernel.indirect
+        if any(self._varies(indirect[s], symbol) for s in expanded.free_symbols if s in indirect):
             return None
         if symbol not in expanded.free_symbols:
             return sympy.S.Zero
         step = expanded.coeff(symbol, 1)
         rest = sympy.expand(expanded - step * symbol)
         return step if symbol not in rest.free_symbols and symbol not in step.free_symbols else None
+
+    def _varies(self, value: Value, symbol: sympy.Symbol) -> bool:
+        """Whether a value may differ between steps along a symbol: looked up rows are the same all along a row."""
+        known = self.variation.get((value.name, symbol))
+        if known is None:
+            known = self.variation[value.name, symbol] = self._find_variation(value, symbol)
+        return known
+
+    def _find_variation(self, value: Value, symbol: sympy.Symbol) -> bool:
+        if value.op == "reduce" or (value.mask is not None and self._varies(value.mask, symbol)):
+            return True
+        if value.op in ("load", "index_expr"):
+            found = self._expand(value.index).free_symbols
+            indirect = self.kernel.indirect
+            return symbol in found or any(self._varies(indirect[s], symbol) for s in found if s in indirect)
+        return any(self._varies(argument, symbol) for argument in value.args)
 
     def _pays_pieces(self) -> bool:
         """Whether the kernel consists of so few reductions, and possibly so long ones, that several work-items share
@@ -1231,12 +1249,13 @@ class _Printer:
         self.hoisted = uniform
 
     def _is_uniform(self, value: Value, uniform: set[str]) -> bool:
-        """Whether a value depends only on uniform ones and not on the place in the chunk, and has no effects."""
-        if value.op in ("checked_index", "assertion", "reduce") or (value.mask and value.mask.name not in uniform):
+        """Whether a value depends only on uniform ones and not on the place in the chunk. No chunk is empty, so a check
+        may come first."""
+        if value.op in ("assertion", "reduce") or (value.mask and value.mask.name not in uniform):
             return False
         if value.op == "load" and value.buffer in self.kernel.written:
             return False
-        moving = {self.x.inner, *self.kernel.indirect}
+        moving = {self.x.inner, *(s for s, v in self.kernel.indirect.items() if v.name not in uniform)}
         if value.op in ("load", "index_expr") and moving & self._expand(value.index).free_symbols:
             return False
         return all(argument.name in uniform for argument in value.args)
