@@ -154,12 +154,14 @@ class Results:
 
 
 TARGET_HEADER = ["target", "measured", "wanted", "met", "where"]
-STARTUP_HEADER = ["job", "way", "process to first result", "first call", "steady call"]
+STARTUP_HEADER = [
+    "job", "way", "process to first result", "first call", "its user time", "its system time", "steady call",
+]  # fmt: skip
 
 
 def startup_rows(startup: dict[str, dict[str, dict[str, float]]]) -> list[list[str]]:
     """The start-up times as text."""
-    parts = ("process", "first", "steady")
+    parts = ("process", "first", "first_user", "first_system", "steady")
     return [
         [job, way, *(format_seconds(times[part]) for part in parts)]
         for job, ways in startup.items()

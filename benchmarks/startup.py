@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long a new process takes to its first result, with empty and with filled caches.
 
-``python -m benchmarks.startup JOB DEVICE START`` is the process that is measured; ``START`` is the time of day at which
-it was started.
+``python -m benchmarks.startup JOB MODE DEVICE START`` is the process that is measured; ``START`` is the time of day at
+which it was started.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ COMPILED = "compiled"
 # The slowest known, a compiled training step with empty caches on a busy machine, takes a sixth of this.
 TIMEOUT = 900
 
-#: Seconds by part: ``process`` from the start of a process to its first result, ``first`` call, ``steady`` call.
+#: Seconds by part: ``process`` from the start of a process to its first result, ``first`` call, ``steady`` call; and of
+#: these calls the processor time of all threads, ``first_user``, ``first_system``, ``steady_user``, ``steady_system``.
+#: System time is mostly that of memory used for the first time, which some virtual machines give slowly.
 Times = dict[str, float]
 
 
@@ -67,16 +69,23 @@ def _run(job: str, mode: str, device: str, caches: Path) -> Times:
 def main(job: str, mode: str, device: str, start: str) -> None:
     """Computes one result and reads it, then does so again; prints the times as JSON."""
     call = _prepare(job, mode == COMPILED, device)
-    before = time.perf_counter()
-    call()
-    first = time.perf_counter() - before
+    first = _timed(call)
     process = time.time() - float(start)
-    steady = []
-    for _ in range(3):
-        before = time.perf_counter()
-        call()
-        steady.append(time.perf_counter() - before)
-    print(json.dumps({"process": process, "first": first, "steady": statistics.median(steady)}))
+    repeats = [_timed(call) for _ in range(3)]
+    steady = [statistics.median(parts) for parts in zip(*repeats, strict=True)]
+    names = ("", "_user", "_system")
+    times = {"process": process}
+    times |= {f"first{name}": seconds for name, seconds in zip(names, first, strict=True)}
+    times |= {f"steady{name}": seconds for name, seconds in zip(names, steady, strict=True)}
+    print(json.dumps(times))
+
+
+def _timed(call: Callable[[], object]) -> tuple[float, float, float]:
+    """Seconds of one call: of the clock, and of all threads in user and in system mode."""
+    start, before = time.perf_counter(), os.times()
+    call()
+    after = os.times()
+    return time.perf_counter() - start, after.user - before.user, after.system - before.system
 
 
 def _prepare(job: str, compiled: bool, device: str) -> Callable[[], object]:

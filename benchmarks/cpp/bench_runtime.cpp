@@ -86,7 +86,7 @@ void bench_plan(Device& device) {
   });
 
   const std::string source = "__kernel void nothing(__global float* x) { (void)x; }";
-  ob_kernel kernel = device.programs().kernel(source, "", "nothing");
+  Kernel& kernel = device.programs().kernel(source, "", "nothing");
   ob_ptr pointer = Pin(*x, stream).pointer();
   const ob_argument argument{1, sizeof(pointer), &pointer};
   const uint64_t global[3] = {16, 1, 1};

@@ -322,6 +322,7 @@ void Runtime::shutdown() noexcept {
     }
     device->stop();
   }
+  ProgramCache::stop();
 }
 
 }  // namespace outboard

@@ -15,13 +15,8 @@ inline std::atomic<bool> in_forked_child{false};
 /// Throws Error(OB_DEVICE_LOST) in a forked child.
 void refuse_in_forked_child();
 
-/// Throws what a driver reported: OutOfMemoryError or Error, "<what> failed: <text>".
-[[noreturn]] void throw_status(ob_status status, const char* what, const std::string& text);
-
-/// The driver's own words for the calling thread's last failure.
-std::string failure_text(const ob_driver& driver);
-
-/// Throws what a driver call of this thread reported, with the driver's own text.
+/// Throws what a driver call of this thread reported, OutOfMemoryError or Error: "<what> failed: " and the driver's own
+/// text.
 [[noreturn]] void throw_failure(const ob_driver& driver, ob_status status, const char* what);
 
 inline void check(const ob_driver& driver, ob_status status, const char* what) {

@@ -189,7 +189,7 @@ ob_argument fill_argument(const Argument& spec, const Buffers& buffers, Work& wo
 
 class Run {
  public:
-  Run(const Plan& plan, const std::vector<ob_kernel>& kernels, const std::vector<const LibraryFunction*>& functions,
+  Run(const Plan& plan, const std::vector<Kernel*>& kernels, const std::vector<const LibraryFunction*>& functions,
       ob_ptr assertions, const Input* inputs, const Scalar* symbols, Buffers& buffers, ExecutionContext& context)
       : plan_(plan),
         kernels_(kernels),
@@ -261,7 +261,8 @@ class Run {
         arguments[i] = fill_argument(step.arguments[i], buffers_, work, symbols_, assertions_, values[i]);
         asserts = asserts || step.arguments[i].kind == Argument::kAssertions;
       }
-      context_.stream.launch(kernels_[step.kernel], global, step.local, arguments.data(), static_cast<uint32_t>(count));
+      context_.stream.launch(*kernels_[step.kernel], global, step.local, arguments.data(),
+                             static_cast<uint32_t>(count));
     }
     if (asserts) context_.stream.expect_assertions();
   }
@@ -325,7 +326,7 @@ class Run {
   }
 
   const Plan& plan_;
-  const std::vector<ob_kernel>& kernels_;
+  const std::vector<Kernel*>& kernels_;
   const std::vector<const LibraryFunction*>& functions_;
   ob_ptr assertions_;
   const Input* inputs_;
@@ -405,7 +406,7 @@ Executable::Executable(std::shared_ptr<const Plan> plan, Device& device)
     : plan_(std::move(plan)), device_(device), leaves_(plan_->buffer_count, 0) {
   for (const KernelSpec& kernel : plan_->kernels) {
     const ProgramSpec& program = plan_->programs[kernel.program];
-    kernels_.push_back(device.programs().kernel(program.source, program.options, kernel.entry));
+    kernels_.push_back(&device.programs().kernel(program.source, program.options, kernel.entry));
   }
   for (const Step& step : plan_->steps) {
     functions_.push_back(step.kind == Step::kCall ? Library::get().find(step.name) : nullptr);

@@ -91,10 +91,11 @@ struct ExecutionContext {
 /// Fills `symbols` from the inputs and tells whether every guard holds.
 bool bind_symbols(const Plan& plan, const Input* inputs, std::vector<Scalar>& symbols);
 
-/// A plan prepared for one device: kernels resolved, buffers laid out. Thread-safe.
+/// A plan prepared for one device: kernels on their way, buffers laid out. Thread-safe.
 class Executable {
  public:
-  /// Builds or loads the plan's programs. Throws Error(OB_BUILD_FAILED).
+  /// Has the plan's programs loaded or built, and does not wait: who launches a kernel of them does, and learns of
+  /// failures.
   Executable(std::shared_ptr<const Plan> plan, Device& device);
   const Plan& plan() const { return *plan_; }
   Device& device() const { return device_; }
@@ -105,7 +106,7 @@ class Executable {
  private:
   std::shared_ptr<const Plan> plan_;
   Device& device_;
-  std::vector<ob_kernel> kernels_;
+  std::vector<Kernel*> kernels_;
   std::vector<const LibraryFunction*> functions_;  // by step; null where none was registered in time
   ob_ptr assertions_ = 0;                          // where kernels tell of failed assertions; 0 if none asserts
   std::vector<uint8_t> leaves_;                    // by buffer: 1 if an output views it

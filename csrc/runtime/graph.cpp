@@ -20,10 +20,10 @@ Recording::~Recording() {
   }
 }
 
-void Recording::launch(ob_kernel kernel, const uint64_t global[3], const uint32_t local[3],
-                       const ob_argument* arguments, uint32_t count) {
+void Recording::launch(Kernel& kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
+                       uint32_t count) {
   std::lock_guard lock(mutex_);
-  Launch command{kernel, {}, {}, static_cast<uint32_t>(values_.size()), count};
+  Launch command{&kernel, {}, {}, static_cast<uint32_t>(values_.size()), count};
   std::copy_n(global, 3, command.global);
   std::copy_n(local, 3, command.local);
   for (uint32_t i = 0; i < count; ++i) {
@@ -70,7 +70,7 @@ void Recording::submit(Stream& stream, const Launch& launch) const {
     const Value& value = values_[launch.first + i];
     arguments[i] = {value.is_pointer, value.size, value.bits};
   }
-  stream.launch(launch.kernel, launch.global, launch.local, arguments.data(), launch.count);
+  stream.launch(*launch.kernel, launch.global, launch.local, arguments.data(), launch.count);
 }
 
 void Recording::submit(Stream& stream, const Copy& copy) const {

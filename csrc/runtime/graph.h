@@ -16,6 +16,7 @@ namespace outboard {
 
 class Allocation;
 class Device;
+class Kernel;
 class Stream;
 
 /// Draws seeds from a generator.
@@ -29,7 +30,7 @@ class Recording {
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
 
-  void launch(ob_kernel kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
+  void launch(Kernel& kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
               uint32_t count);
   void copy(ob_ptr dst, ob_ptr src, uint64_t bytes);
   void fill(ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64_t bytes);
@@ -51,7 +52,7 @@ class Recording {
     uint8_t is_pointer;
   };
   struct Launch {
-    ob_kernel kernel;
+    Kernel* kernel;
     uint64_t global[3];
     uint32_t local[3];
     uint32_t first, count;  // of values_

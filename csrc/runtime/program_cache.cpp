@@ -4,13 +4,16 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <iterator>
 #include <map>
 #include <mutex>
-#include <vector>
+#include <utility>
 
+#include "runtime/builders.h"
 #include "runtime/device.h"
 #include "runtime/driver_call.h"
 #include "runtime/sha256.h"
@@ -45,6 +48,12 @@ std::string read_checked(const fs::path& path) {
   return sha256_hex(payload) == text.substr(0, kDigest) ? payload : std::string();
 }
 
+/// Files used longest ago are the first to be deleted (`outboard.compiler.eviction`). Failure costs only speed.
+void mark_used(const fs::path& path) {
+  std::error_code error;
+  fs::last_write_time(path, fs::file_time_type::clock::now(), error);
+}
+
 /// Writes through a temporary file, so that readers see the old entry or the whole new one. Failure costs only
 /// speed: the program stays in memory.
 void write_checked(const fs::path& path, const std::string& payload) {
@@ -60,57 +69,117 @@ void write_checked(const fs::path& path, const std::string& payload) {
   if (!file.good() || error) fs::remove(temporary, error);
 }
 
+struct Counters {
+  std::atomic<int64_t> built{0}, loaded{0}, waiting{0};
+};
+
 }  // namespace
 
-struct ProgramCache::Impl {
-  struct Entry {
-    std::mutex building;  // other programs build meanwhile
-    ob_program program = nullptr;
-    std::map<std::string, ob_kernel> kernels;
-  };
+/// A program by source and options, and the attempt to get it that is under way or has succeeded.
+struct Kernel::Program {
+  Program(Device& device_, std::string source_, std::string options_, std::string key_,
+          std::shared_ptr<Counters> counters_)
+      : device(device_),
+        source(std::move(source_)),
+        options(std::move(options_)),
+        key(std::move(key_)),
+        counters(std::move(counters_)) {}
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
 
-  explicit Impl(Device& device_) : device(device_) {}
-
-  ~Impl() {
-    if (in_forked_child.load(std::memory_order_relaxed)) return;
-    for (const auto& [key, entry] : entries) {
-      if (entry->program != nullptr) device.driver().program_release(entry->program);
+  ~Program() {
+    if (in_forked_child.load(std::memory_order_relaxed) || !current.valid()) return;
+    try {
+      device.driver().program_release(current.get());
+    } catch (const Error&) {  // there is no program: who asked for it was told
     }
   }
 
-  std::shared_ptr<Entry> entry(const std::string& key) {
+  /// The attempt under way; begins one if there is none. `name` is a kernel that the program must have.
+  std::shared_future<ob_program> attempt(const std::string& name) {
     std::lock_guard lock(mutex);
-    std::shared_ptr<Entry>& found = entries[key];
-    if (!found) found = std::make_shared<Entry>();
-    return found;
+    if (current.valid()) return current;
+    auto task = std::make_shared<std::packaged_task<ob_program()>>([this, name] { return make(name); });
+    current = task->get_future().share();
+    ++counters->waiting;
+    Builders::get().run([task, counters = counters] {
+      (*task)();
+      --counters->waiting;
+    });
+    return current;
   }
 
-  /// The kernel from disk, if there is a program that has it.
-  bool load(const fs::path& path, const std::string& name, Entry& entry) {
+  ob_program wait(const std::string& name) {
+    try {
+      return attempt(name).get();
+    } catch (const Error&) {
+      forget_attempt();
+      throw;
+    }
+  }
+
+  Kernel& kernel(const std::string& name) {
+    std::lock_guard lock(mutex);
+    std::unique_ptr<Kernel>& found = kernels[name];
+    if (found == nullptr) found = std::make_unique<Kernel>(*this, name);
+    return *found;
+  }
+
+  ob_kernel handle(ob_program program, const std::string& name) const {
+    ob_kernel kernel = nullptr;
+    check(device.driver(), device.driver().kernel_get(program, name.c_str(), &kernel), "finding a kernel");
+    return kernel;
+  }
+
+ private:
+  /// After a failure: the next one who asks tries again.
+  void forget_attempt() {
+    std::lock_guard lock(mutex);
+    if (is_done(current)) current = {};
+  }
+
+  static bool is_done(const std::shared_future<ob_program>& attempt) {
+    return attempt.valid() && attempt.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  }
+
+  ob_program make(const std::string& name) const {
+    const std::string base = directory_path();
+    const fs::path path = fs::path(base) / "programs" / key.substr(0, 2) / (key + ".bin");
+    if (!base.empty()) {
+      if (ob_program loaded = load(path, name)) return loaded;
+    }
+    ob_program built = build();
+    if (!base.empty()) save(built, path);
+    return built;
+  }
+
+  /// The program from disk if it has the kernel, else nullptr.
+  ob_program load(const fs::path& path, const std::string& name) const {
     const std::string binary = read_checked(path);
-    if (binary.empty()) return false;
+    if (binary.empty()) return nullptr;
     const ob_driver& driver = device.driver();
     ob_program program = nullptr;
-    if (driver.program_load(device.handle(), binary.data(), binary.size(), &program) != OB_OK) return false;
+    if (driver.program_load(device.handle(), binary.data(), binary.size(), &program) != OB_OK) return nullptr;
     ob_kernel kernel = nullptr;
     if (driver.kernel_get(program, name.c_str(), &kernel) != OB_OK) {
       driver.program_release(program);
-      return false;
+      return nullptr;
     }
-    entry.program = program;
-    entry.kernels[name] = kernel;
-    ++loaded;
-    return true;
+    ++counters->loaded;
+    mark_used(path);
+    return program;
   }
 
-  void build(const std::string& source, const std::string& options, Entry& entry) {
+  ob_program build() const {
     const ob_driver& driver = device.driver();
-    check(driver, driver.program_build(device.handle(), source.c_str(), options.c_str(), &entry.program),
+    ob_program program = nullptr;
+    check(driver, driver.program_build(device.handle(), source.c_str(), options.c_str(), &program),
           "building a program");
-    ++built;
+    ++counters->built;
+    return program;
   }
 
-  void save(ob_program program, const fs::path& path) {
+  void save(ob_program program, const fs::path& path) const {
     size_t bytes = 0;
     if (device.driver().program_binary(program, nullptr, &bytes) != OB_OK || bytes == 0) return;
     std::string binary(bytes, '\0');
@@ -118,39 +187,55 @@ struct ProgramCache::Impl {
   }
 
   Device& device;
+  const std::string source, options, key;
+  const std::shared_ptr<Counters> counters;
   std::mutex mutex;
-  std::map<std::string, std::shared_ptr<Entry>> entries;
-  std::atomic<int64_t> built{0}, loaded{0};
+  std::shared_future<ob_program> current;
+  std::map<std::string, std::unique_ptr<Kernel>> kernels;
+};
+
+ob_kernel Kernel::wait() {
+  const ob_kernel handle = program_.handle(program_.wait(name_), name_);
+  handle_.store(handle, std::memory_order_release);
+  return handle;
+}
+
+struct ProgramCache::Impl {
+  explicit Impl(Device& device_) : device(device_) {}
+
+  Kernel::Program& program(const std::string& source, const std::string& options) {
+    const std::string key = sha256_hex(source + '\0' + options + '\0' + device.properties().cache_key);
+    std::lock_guard lock(mutex);
+    std::unique_ptr<Kernel::Program>& found = programs[key];
+    if (found == nullptr) found = std::make_unique<Kernel::Program>(device, source, options, key, counters);
+    return *found;
+  }
+
+  Device& device;
+  std::mutex mutex;
+  std::map<std::string, std::unique_ptr<Kernel::Program>> programs;
+  const std::shared_ptr<Counters> counters = std::make_shared<Counters>();
 };
 
 ProgramCache::ProgramCache(Device& device) : impl_(std::make_shared<Impl>(device)) {}
 
-ob_kernel ProgramCache::kernel(const std::string& source, const std::string& options, const std::string& entry) {
+Kernel& ProgramCache::kernel(const std::string& source, const std::string& options, const std::string& entry) {
   refuse_in_forked_child();
-  const std::string key = sha256_hex(source + '\0' + options + '\0' + impl_->device.properties().cache_key);
-  const std::shared_ptr<Impl::Entry> program = impl_->entry(key);
-  std::lock_guard lock(program->building);
-  if (program->program == nullptr) {
-    const std::string base = directory_path();
-    const fs::path path = fs::path(base) / "programs" / key.substr(0, 2) / (key + ".bin");
-    if (base.empty() || !impl_->load(path, entry, *program)) {
-      impl_->build(source, options, *program);
-      if (!base.empty()) impl_->save(program->program, path);
-    }
-  }
-  ob_kernel& kernel = program->kernels[entry];
-  if (kernel == nullptr) {
-    check(impl_->device.driver(), impl_->device.driver().kernel_get(program->program, entry.c_str(), &kernel),
-          "finding a kernel");
-  }
-  return kernel;
+  Kernel::Program& program = impl_->program(source, options);
+  program.attempt(entry);
+  return program.kernel(entry);
 }
+
+void ProgramCache::stop() noexcept { Builders::get().stop(); }
 
 void ProgramCache::set_directory(const std::string& path) {
   std::lock_guard lock(directory().mutex);
   directory().path = path;
 }
 
-ProgramCache::Statistics ProgramCache::statistics() const { return {impl_->built, impl_->loaded}; }
+ProgramCache::Statistics ProgramCache::statistics() const {
+  const Counters& counters = *impl_->counters;
+  return {counters.built, counters.loaded, counters.waiting};
+}
 
 }  // namespace outboard

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -11,20 +12,47 @@ namespace outboard {
 
 class Device;
 
+/// A kernel that is being made ready by another thread. Lives as long as the cache it came from. Thread-safe.
+class Kernel {
+ public:
+  struct Program;
+  Kernel(Program& program, std::string name) : program_(program), name_(std::move(name)) {}
+  Kernel(const Kernel&) = delete;
+  Kernel& operator=(const Kernel&) = delete;
+
+  /// The driver's kernel; waits until its program is there. Throws Error(OB_BUILD_FAILED) with the build log. After a
+  /// failure the next call tries again.
+  ob_kernel get() {
+    ob_kernel handle = handle_.load(std::memory_order_acquire);
+    return handle != nullptr ? handle : wait();
+  }
+
+ private:
+  ob_kernel wait();
+
+  Program& program_;
+  const std::string name_;
+  std::atomic<ob_kernel> handle_{nullptr};
+};
+
 /// Programs of a device by (source, options): in memory, then as binaries under `<cache dir>/programs`, then the
 /// driver's compiler. Disk entries are written atomically (temporary file + rename), carry a checksum and the
 /// device's cache_key, and are ignored and replaced when damaged or foreign; an unwritable directory only costs
-/// speed. Thread-safe; different programs build in parallel.
+/// speed. Thread-safe. Programs are loaded and built by threads of their own, while the callers go on.
 class ProgramCache {
  public:
   explicit ProgramCache(Device& device);
-  /// Throws Error(OB_BUILD_FAILED) with the build log.
-  ob_kernel kernel(const std::string& source, const std::string& options, const std::string& entry);
+  /// A kernel by source, options and name. Returns at once: see `Kernel::get`.
+  Kernel& kernel(const std::string& source, const std::string& options, const std::string& entry);
   /// Empty string: no disk cache. Process-wide.
   static void set_directory(const std::string& directory);
+  /// Waits until no thread builds any more, in the whole process; programs asked for later are built by the caller. At
+  /// the end of the process, when compilers must not be interrupted.
+  static void stop() noexcept;
 
   struct Statistics {
     int64_t built = 0, loaded_from_disk = 0;
+    int64_t waiting = 0;  ///< asked for, and neither there nor failed yet
   };
   Statistics statistics() const;
 

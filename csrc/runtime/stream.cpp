@@ -17,19 +17,11 @@ void refuse_in_forked_child() {
               "workers with the 'spawn' start method (torch.multiprocessing.set_start_method('spawn')).");
 }
 
-void throw_status(ob_status status, const char* what, const std::string& text) {
-  const std::string message = std::string(what) + " failed: " + text;
+void throw_failure(const ob_driver& driver, ob_status status, const char* what) {
+  const char* text = driver.last_error();
+  const std::string message = std::string(what) + " failed: " + (text != nullptr ? text : "no details");
   if (status == OB_OUT_OF_MEMORY) throw OutOfMemoryError(message);
   throw Error(status, message);
-}
-
-std::string failure_text(const ob_driver& driver) {
-  const char* text = driver.last_error();
-  return text != nullptr ? text : "no details";
-}
-
-void throw_failure(const ob_driver& driver, ob_status status, const char* what) {
-  throw_status(status, what, failure_text(driver));
 }
 
 namespace {
@@ -91,7 +83,7 @@ void Stream::finished(uint64_t count) {
   }
 }
 
-void Stream::launch(ob_kernel kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
+void Stream::launch(Kernel& kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
                     uint32_t count) {
   refuse_in_forked_child();
   if (recording_ != nullptr) return recording_->launch(kernel, global, local, arguments, count);

@@ -12,12 +12,14 @@ namespace outboard {
 
 class Device;
 class Event;
+class Kernel;
 class Recording;
 
 /// An in-order queue of a device. All methods may be called from several threads.
 /// Every method throws Error when the driver reports one, and in a forked child. A launch is handed to the driver
-/// later, by another thread: its failure is thrown by the next call that submits or waits. With
-/// OUTBOARD_LAUNCH_BLOCKING=1 a launch is handed over and waited for before it returns, to find the one that fails.
+/// later, by another thread, which waits for the kernel to be built: a failure of either is thrown by the next call
+/// that submits or waits. With OUTBOARD_LAUNCH_BLOCKING=1 a launch is handed over and waited for before it returns, to
+/// find the one that fails.
 class Stream {
  public:
   Stream(Device& device, int64_t id);
@@ -30,7 +32,7 @@ class Stream {
   ob_stream handle() const { return handle_; }
 
   /// `arguments` are copied.
-  void launch(ob_kernel kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
+  void launch(Kernel& kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
               uint32_t count);
   void copy(ob_copy_kind kind, uint64_t dst, uint64_t src, uint64_t bytes);
   void fill(ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64_t bytes);

@@ -5,8 +5,10 @@
 #include <chrono>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "runtime/driver_call.h"
+#include "runtime/program_cache.h"
 
 namespace outboard {
 namespace {
@@ -17,7 +19,6 @@ constexpr auto kPatience = std::chrono::microseconds(50);
 constexpr int kLooks = 64;
 /// Launches between two reports to those who wait for room.
 constexpr uint64_t kReport = 64;
-constexpr const char* kLaunching = "launching a kernel";
 
 }  // namespace
 
@@ -30,19 +31,19 @@ bool SubmissionQueue::fits(const ob_argument* arguments, uint32_t count) {
   });
 }
 
-void SubmissionQueue::put(ob_kernel kernel, const uint64_t global[3], const uint32_t local[3],
+void SubmissionQueue::put(Kernel& kernel, const uint64_t global[3], const uint32_t local[3],
                           const ob_argument* arguments, uint32_t count) {
   if (failed_.load(std::memory_order_acquire)) throw_failure();
   std::lock_guard producer(producers_);
   if (!fits(arguments, count) || stopped_.load(std::memory_order_acquire)) {
     wait_until(put_.load(std::memory_order_relaxed));
-    return check(driver_, driver_.launch(stream_, kernel, global, local, arguments, count), kLaunching);
+    return hand_over(kernel, global, local, arguments, count);
   }
   if (slots_ == nullptr) start();
   const uint64_t number = put_.load(std::memory_order_relaxed);
   if (number - done_.load(std::memory_order_acquire) >= kSlots) wait_until(number - kSlots / 2);
   Slot& slot = (*slots_)[number % kSlots];
-  slot.kernel = kernel;
+  slot.kernel = &kernel;
   std::copy_n(global, 3, slot.global);
   std::copy_n(local, 3, slot.local);
   slot.count = count;
@@ -92,16 +93,23 @@ bool SubmissionQueue::wait_for_work(uint64_t done) {
   return put_.load(std::memory_order_acquire) != done;
 }
 
-void SubmissionQueue::launch(Slot& slot) noexcept {
-  note(driver_.launch(stream_, slot.kernel, slot.global, slot.local, slot.arguments, slot.count));
+void SubmissionQueue::hand_over(Kernel& kernel, const uint64_t global[3], const uint32_t local[3],
+                                const ob_argument* arguments, uint32_t count) {
+  check(driver_, driver_.launch(stream_, kernel.get(), global, local, arguments, count), "launching a kernel");
 }
 
-void SubmissionQueue::note(ob_status status) noexcept {
-  if (status == OB_OK) return;
+void SubmissionQueue::launch(const Slot& slot) noexcept {
+  try {
+    hand_over(*slot.kernel, slot.global, slot.local, slot.arguments, slot.count);
+  } catch (...) {
+    note(std::current_exception());
+  }
+}
+
+void SubmissionQueue::note(std::exception_ptr failure) noexcept {
   std::lock_guard lock(sleep_);
   if (failed_.load(std::memory_order_relaxed)) return;  // the first is what led to the others
-  status_ = status;
-  text_ = failure_text(driver_);
+  failure_ = std::move(failure);
   failed_.store(true, std::memory_order_release);
 }
 
@@ -125,10 +133,9 @@ void SubmissionQueue::drain() {
 void SubmissionQueue::throw_failure() {
   std::unique_lock lock(sleep_);
   if (!failed_.exchange(false, std::memory_order_acq_rel)) return;
-  const ob_status status = status_;
-  const std::string text = text_;
+  const std::exception_ptr failure = std::move(failure_);
   lock.unlock();
-  throw_status(status, kLaunching, text);
+  std::rethrow_exception(failure);
 }
 
 void SubmissionQueue::stop() noexcept {

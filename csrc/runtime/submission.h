@@ -5,17 +5,19 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
-#include <string>
 
 #include "outboard/driver.h"
 
 namespace outboard {
 
+class Kernel;
+
 /// Hands kernel launches to a driver in order, from a thread of its own: a driver's launch costs microseconds, putting
-/// one here a fraction of one. Several threads may put. Failures are kept and thrown, once, by the next `put` or
-/// `drain`.
+/// one here a fraction of one. The thread also waits for kernels that are still being built. Several threads may put.
+/// Failures, those of builds included, are kept and thrown, once, by the next `put` or `drain`.
 class SubmissionQueue {
  public:
   SubmissionQueue(const ob_driver& driver, ob_stream stream);
@@ -23,7 +25,7 @@ class SubmissionQueue {
   SubmissionQueue& operator=(const SubmissionQueue&) = delete;
 
   /// Queues a launch. Arguments are copied. Waits while the queue is full. Throws Error for an earlier failure.
-  void put(ob_kernel kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
+  void put(Kernel& kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
            uint32_t count);
   /// Waits until the driver has all that was put. Throws Error for a failure among it.
   void drain();
@@ -37,7 +39,7 @@ class SubmissionQueue {
   static constexpr uint32_t kArguments = 32;
 
   struct Slot {
-    ob_kernel kernel;
+    Kernel* kernel;
     uint64_t global[3];
     uint32_t local[3];
     uint32_t count;
@@ -49,8 +51,10 @@ class SubmissionQueue {
   void start();
   void work();
   bool wait_for_work(uint64_t done);
-  void launch(Slot& slot) noexcept;
-  void note(ob_status status) noexcept;
+  void launch(const Slot& slot) noexcept;
+  void hand_over(Kernel& kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
+                 uint32_t count);
+  void note(std::exception_ptr failure) noexcept;
   void wait_until(uint64_t target);
   void throw_failure();
 
@@ -63,8 +67,7 @@ class SubmissionQueue {
   std::atomic<int> waiting_{0};  // threads in wait_until
   std::mutex sleep_;             // guards the condition variables and the failure
   std::condition_variable wake_, progress_;
-  ob_status status_ = OB_OK;
-  std::string text_;
+  std::exception_ptr failure_;
 };
 
 }  // namespace outboard

@@ -54,7 +54,7 @@ py::dict properties_of(DeviceIndex index) {
 
 std::map<std::string, int64_t> program_statistics(DeviceIndex index) {
   const ProgramCache::Statistics from = device(index).programs().statistics();
-  return {{"built", from.built}, {"loaded_from_disk", from.loaded_from_disk}};
+  return {{"built", from.built}, {"loaded_from_disk", from.loaded_from_disk}, {"waiting", from.waiting}};
 }
 
 py::object default_generator_object(DeviceIndex index) {

@@ -177,14 +177,14 @@ class EagerCall {
 
   /// The slow path: the disk, then the compiler.
   bool compile() {
-    if (op_.out_variant && resize_outputs()) return select();
-    state().misses.fetch_add(1, std::memory_order_relaxed);
     TORCH_CHECK(state().compiler != nullptr, "Outboard's compiler is not installed: import outboard first");
-    if (entry_->variants.load(std::memory_order_acquire) == nullptr) {
-      const Loaded loaded = load();
-      if (loaded == Loaded::kPlan) return true;
-      if (loaded == Loaded::kBake) return select();
-    }
+    const bool is_new = entry_->variants.load(std::memory_order_acquire) == nullptr;
+    const Loaded loaded = is_new ? load() : Loaded::kNothing;
+    // Shapes are asked for only now: that may import half of PyTorch's compiler.
+    if (loaded == Loaded::kNothing && op_.out_variant && resize_outputs()) return select();
+    state().misses.fetch_add(1, std::memory_order_relaxed);
+    if (loaded == Loaded::kPlan) return true;
+    if (loaded == Loaded::kBake) return select();
     const Compiled compiled = ask_compiler();
     if (compiled.verdict == Compiled::kPlan) {
       rehearse_on_cpu(op_, arguments());  // before the plan is kept: the next process takes it as it is

@@ -2,6 +2,8 @@
 #include "torch/op_list.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/native/RangeUtils.h>
+#include <ATen/native/Resize.h>
 #include <ATen/ops/all.h>
 #include <ATen/ops/eq.h>
 #include <torch/library.h>
@@ -29,6 +31,17 @@ at::Tensor& fill(at::Tensor& self, const at::Scalar& value) {
   torch::jit::Stack stack{self, value};
   eager_kernel(handle, c10::DispatchKeySet(), &stack);
   return self;
+}
+
+/// PyTorch's own factories give this an empty `out`; its shape function is Python.
+at::Tensor& arange(const at::Scalar& start, const at::Scalar& end, const at::Scalar& step, at::Tensor& out) {
+  const int64_t size = out.scalar_type() == at::kLong ? at::native::compute_arange_size<int64_t>(start, end, step)
+                                                      : at::native::compute_arange_size<double>(start, end, step);
+  if (out.numel() != size) at::native::resize_output(out, {size});
+  static const c10::OperatorHandle handle = c10::Dispatcher::singleton().findSchemaOrThrow("aten::arange", "start_out");
+  torch::jit::Stack stack{start, end, step, out};
+  eager_kernel(handle, c10::DispatchKeySet(), &stack);
+  return out;
 }
 
 at::Tensor& zero(at::Tensor& self) { return fill(self, 0); }
@@ -165,6 +178,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("fill_.Scalar", TORCH_FN(fill));
   m.impl("zero_", TORCH_FN(zero));
   m.impl("equal", TORCH_FN(equal));
+  m.impl("arange.start_out", TORCH_FN(arange));
 }
 
 }  // namespace

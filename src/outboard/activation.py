@@ -61,6 +61,8 @@ def _activate() -> None:
     _C.initialize(libraries)
     _C.set_cache_directory(str(_cache_directory) if _cache_directory is not None else "")
     _C.register_graphs()
+    # Runs after what is registered next: programs may still be on their way to disk.
+    atexit.register(_trim_cache, os.getpid(), _cache_limit())
     atexit.register(_C.shutdown)
 
     torch._register_device_module(profile.name, module)  # type: ignore[no-untyped-call]
@@ -71,6 +73,27 @@ def _activate() -> None:
     module.printing.print_on_cpu()
     _connect_compiler()
     profiles.install(profile)
+
+
+def _cache_limit() -> int:
+    from outboard.compiler import eviction
+
+    try:
+        return eviction.limit()
+    except ValueError as error:
+        _report(f"{error}; using {eviction.DEFAULT_LIMIT >> 30} GiB.")
+        return eviction.DEFAULT_LIMIT
+
+
+def _trim_cache(process: int, limit: int) -> None:
+    """Keeps the cache within its size, if this process (not one forked from it) may have added to it."""
+    from outboard import _C
+    from outboard.compiler import eviction
+
+    if _cache_directory is None or process != os.getpid():
+        return
+    if any(_C.program_statistics(index)["built"] for index in range(_C.device_count())):
+        eviction.trim(_cache_directory, limit)
 
 
 def _connect_compiler() -> None:

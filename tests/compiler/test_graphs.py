@@ -123,3 +123,11 @@ def test_gradient_of_a_strided_convolution(device: str, size: int, kernel: int, 
         return [leaf.grad.cpu() for leaf in leaves if leaf.grad is not None]
 
     torch.testing.assert_close(gradients(device, True), gradients("cpu", False), rtol=1e-4, atol=1e-3)
+
+
+def test_kernels_that_differ_in_sizes_only_are_launched_with_their_own(device: str) -> None:
+    compiled = torch.compile(lambda x, y: (x.sin(), y.sin()), dynamic=True)
+    for sizes in ((5, 200_000), (100_000, 7)):
+        x, y = (torch.rand(size) for size in sizes)
+        for found, given in zip(compiled(x.to(device), y.to(device)), (x, y), strict=True):
+            torch.testing.assert_close(found.cpu(), given.sin())

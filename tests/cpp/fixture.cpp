@@ -122,7 +122,7 @@ std::vector<float> download(Allocation& allocation, size_t count) {
   return values;
 }
 
-ob_kernel slow_kernel() {
+Kernel& slow_kernel() {
   return device().programs().kernel(
       "__kernel void slow(__global volatile float* x, long n) {"
       "  float s = x[0]; for (long i = 0; i < n; ++i) s = s * 0.5f + 1.0f;"  // a chain no compiler can shorten

@@ -69,7 +69,7 @@ Holder upload(const std::vector<float>& values);
 std::vector<float> download(outboard::Allocation& allocation, size_t count);
 
 /// A kernel that counts to `n` (about a nanosecond per step and item) and then adds 1 to x[0].
-ob_kernel slow_kernel();
+outboard::Kernel& slow_kernel();
 /// Keeps `stream` busy for some tens of milliseconds; adds 1 to the float at `x`.
 void keep_busy(outboard::Stream& stream, ob_ptr x);
 

@@ -178,35 +178,51 @@ TEST(programs_come_back_from_disk) {
   const fs::path directory = fs::temp_directory_path() / ("outboard-test-" + std::to_string(getpid()));
   ProgramCache::set_directory(directory.string());
   const std::string source = "__kernel void k(__global float* x) { x[get_global_id(0)] = 2.0f; }";
-  ProgramCache(device()).kernel(source, "", "k");
+  ProgramCache(device()).kernel(source, "", "k").get();
   ProgramCache second(device());
-  second.kernel(source, "", "k");
+  second.kernel(source, "", "k").get();
   CHECK_EQ(second.statistics().loaded_from_disk, 1);
   for (const auto& entry : fs::recursive_directory_iterator(directory)) {
     if (entry.is_regular_file()) std::ofstream(entry.path(), std::ios::app) << "damage";
   }
   ProgramCache third(device());
-  third.kernel(source, "", "k");
+  third.kernel(source, "", "k").get();
   CHECK_EQ(third.statistics().built, 1);
   ProgramCache fourth(device());
-  fourth.kernel(source, "", "k");
+  fourth.kernel(source, "", "k").get();
   CHECK_EQ(fourth.statistics().loaded_from_disk, 1);
   fs::remove_all(directory);
   ProgramCache::set_directory("/proc/no/such/place");
   ProgramCache unwritable(device());
-  CHECK(unwritable.kernel(source, "", "k") != nullptr);
+  CHECK(unwritable.kernel(source, "", "k").get() != nullptr);
   ProgramCache::set_directory("");
 }
 
 TEST(a_wrong_program_reports_its_log) {
   try {
-    device().programs().kernel("__kernel void k() { nonsense; }", "", "k");
+    device().programs().kernel("__kernel void k() { nonsense; }", "", "k").get();
   } catch (const Error& error) {
     CHECK_EQ(error.status(), OB_BUILD_FAILED);
     CHECK(std::string(error.what()).size() > 40);
     return;
   }
   check::fail(__FILE__, __LINE__, "a wrong program was accepted");
+}
+
+TEST(programs_are_built_beside_the_caller) {
+  ProgramCache cache(device());
+  std::vector<Kernel*> kernels;
+  for (int i = 0; i < 6; ++i) {
+    const std::string source = "__kernel void k(__global float* x) { x[0] += " + std::to_string(i) + ".25f; }";
+    kernels.push_back(&cache.kernel(source, "", "k"));
+    CHECK(&cache.kernel(source, "", "k") == kernels.back());
+  }
+  CHECK(cache.statistics().waiting > 0);
+  for (Kernel* kernel : kernels) {
+    CHECK(kernel->get() != nullptr);
+    CHECK(kernel->get() == kernel->get());
+  }
+  CHECK_EQ(cache.statistics().built, 6);
 }
 
 TEST(events_measure_time) {

@@ -317,8 +317,34 @@ TEST(wrong_kernel_arguments_are_errors) {
   run(compile(parts), {input(tensor)});
   CHECK_THROWS(device().synchronize(), Error);  // launches are handed to the driver later
   parts.entries = {"no_such_kernel"};
-  parts.steps = {};
-  CHECK_THROWS(compile(parts), Error);
+  parts.steps = {wire::launch(0, wire::number(1), {wire::pointer(0)})};
+  run(compile(parts), {input(tensor)});
+  CHECK_THROWS(device().synchronize(), Error);  // programs are built meanwhile
+}
+
+TEST(a_launch_reports_that_its_program_was_not_built_and_the_next_tries_again) {
+  fixture::Holder x = fixture::upload({1.0f});
+  Stream& stream = device().default_stream();
+  const ob_ptr pointer = Pin(*x, stream).pointer();
+  const ob_argument argument{1, sizeof(pointer), &pointer};
+  const uint64_t global[3] = {1, 1, 1};
+  const uint32_t local[3] = {1, 1, 1};
+  ProgramCache cache(device());
+  fixture::fail("program_build", 1, OB_BUILD_FAILED);
+  Kernel& kernel = cache.kernel("__kernel void k(__global float* x) { x[0] += 3.0f; }", "", "k");
+  const auto launch = [&] {
+    stream.launch(kernel, global, local, &argument, 1);
+    stream.synchronize();
+  };
+  try {
+    launch();
+    check::fail(__FILE__, __LINE__, "a program that could not be built was launched");
+  } catch (const Error& error) {
+    CHECK_EQ(error.status(), OB_BUILD_FAILED);
+    CHECK(std::string(error.what()).find("injected") != std::string::npos);
+  }
+  launch();
+  CHECK_EQ(fixture::download(*x, 1)[0], 4.0f);
 }
 
 TEST(threads_share_an_executable_and_its_kernels) {

@@ -128,11 +128,26 @@ def test_kernel_that_fails_to_build(faults: dict[str, str], tmp_path: Path) -> N
 x = torch.randn(3, 5).to(device)
 y = torch.randn(3, 5).to(device)
 fail("program_build", 1, 5)
-assert "injected" in raises(RuntimeError, lambda: torch.atan2(x, y))
+assert "injected" in raises(RuntimeError, lambda: torch.atan2(x, y).cpu())  # built while the process goes on
 torch.testing.assert_close(torch.atan2(x, y).cpu(), torch.atan2(x.cpu(), y.cpu()))
 works()
 """,
         OUTBOARD_CACHE_DIR=str(tmp_path),
+        **faults,
+    )
+
+
+def test_kernel_that_fails_to_build_is_found_where_it_is_called(faults: dict[str, str], tmp_path: Path) -> None:
+    passes(
+        FAIL
+        + """
+x = torch.randn(3, 5).to(device)
+fail("program_build", 1, 5)
+assert "injected" in raises(RuntimeError, lambda: torch.atan(x))
+torch.testing.assert_close(torch.atan(x).cpu(), torch.atan(x.cpu()))
+""",
+        OUTBOARD_CACHE_DIR=str(tmp_path),
+        OUTBOARD_LAUNCH_BLOCKING="1",
         **faults,
     )
 

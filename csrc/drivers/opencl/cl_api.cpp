@@ -19,11 +19,16 @@ void* open_loader() {
   return nullptr;
 }
 
+/// PoCL would compile each kernel twice: for any size of work-groups, which is what a program's binary holds, and, when
+/// it is launched, for the size at hand. Ours say their size in the source and gain nothing from the second.
+void compile_once() { setenv("POCL_WORK_GROUP_SPECIALIZATION", "0", /*overwrite=*/0); }
+
 struct Loaded {
   Api api{};
   std::string problem;
 
   Loaded() {
+    compile_once();
     void* library = open_loader();
     if (library == nullptr) {
       problem = "no OpenCL loader (" +

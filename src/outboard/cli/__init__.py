@@ -6,11 +6,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from outboard.cli import bench, devices, doctor
+from outboard.cli import bench, devices, doctor, warmup
 
 __all__ = ["main"]
 
-_COMMANDS = {"bench": bench, "devices": devices, "doctor": doctor}
+_COMMANDS = {"bench": bench, "devices": devices, "doctor": doctor, "warmup": warmup}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -4,7 +4,7 @@
 One file per signature, in ``plans`` of the cache directory (``OUTBOARD_CACHE_DIR``); its name is a hash of the
 signature (which holds the device's cache key), our version, the compiler's own source files and the version of torch.
 A file is a magic, a checksum of the rest, the signature, and the plans. Files appear by renaming, so that readers see
-whole files only; a damaged file counts as absent and is replaced.
+whole files only; a damaged file counts as absent and is replaced. ``eviction`` deletes those used longest ago.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ def load(signature: bytes) -> tuple[bool, list[bytes]]:
     entry = _read(path, signature)
     if entry is None:
         return False, []
+    _mark_used(path)
     bake, plans = entry
     if plans:
         statistics.add("disk_hits", len(plans))
@@ -80,6 +81,13 @@ def store(signature: bytes, bake: bool, plan: bytes) -> None:
             _write(path, signature, bake, plans)
     except OSError as error:
         _warn_once(path.parent, error)
+
+
+def _mark_used(path: Path) -> None:
+    try:
+        os.utime(path)
+    except OSError:
+        _log.debug("%s: its last use is not known to other processes", path)  # deleted meanwhile, or read-only
 
 
 def _warn_once(path: Path, error: OSError) -> None:
@@ -140,10 +148,10 @@ def _write(path: Path, signature: bytes, bake: bool, plans: list[bytes]) -> None
 
 
 class _locked:
-    """Holds a lock beside a file, so that two writers do not lose each other's plans."""
+    """Holds the lock of a file's folder, so that two writers do not lose each other's plans."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path.with_name(path.name + ".lock")
+        self._path = path.with_name("writers.lock")
         self._descriptor = -1
 
     def __enter__(self) -> None:

@@ -75,11 +75,11 @@ class Combination:
 class EmittedKernel:
     """Source of one kernel and how to launch it.
 
-    ``buffers``, ``sizes``, ``floats`` name the arguments in the order of the signature: pointers, then ``long``, then
-    ``float``/``double`` (``doubles`` tells which), then, if there are ``assertions``, a pointer to the
-    ``int`` that takes the code of one that failed.
+    ``buffers``, ``longs``, ``floats`` are the arguments in the order of the signature: pointers, then ``long``
+    (expressions over size symbols), then ``float``/``double`` (``doubles`` tells which), then, if there are
+    ``assertions``, a pointer to the ``int`` that takes the code of one that failed. ``sizes`` are all size symbols that
+    a launch needs.
     ``helpers`` are the functions (by name) that ``definition``, the kernel itself, calls.
-    ``extra`` are further ``long`` arguments after ``sizes``: expressions over the size symbols.
     ``assertions`` are all that the kernel may report.
     ``combination``, if any, is to be launched afterwards as ``combining_entry``; both launches then take a last
     argument more, a pointer to scratch memory.
@@ -89,14 +89,21 @@ class EmittedKernel:
     definition: str
     entry: str
     buffers: list[str]
-    sizes: list[sympy.Symbol]
-    extra: list[sympy.Expr]
+    longs: list[sympy.Expr]
     floats: list[sympy.Symbol]
     doubles: set[sympy.Symbol]
     assertions: list[Assertion]
     grid: tuple[sympy.Expr, sympy.Expr]
     local_size: tuple[int, int, int]
     combination: Combination | None = None
+
+    @property
+    def sizes(self) -> list[sympy.Symbol]:
+        """Size symbols, sorted by name."""
+        expressions = [*self.longs, *self.grid]
+        if self.combination is not None:
+            expressions += [*self.combination.grid, self.combination.scratch]
+        return sorted({symbol for expr in expressions for symbol in expr.free_symbols}, key=str)
 
     @property
     def combining_entry(self) -> str:
@@ -198,8 +205,10 @@ class _Printer:
         self.lines: list[str] = []
         self.indent = 1
         self.buffers = {name: f"p{number}" for number, name in enumerate(kernel.buffers)}
-        self.sizes: dict[sympy.Symbol, None] = {}
-        self.floats: dict[sympy.Symbol, None] = {}
+        #: What only sizes decide is an argument, named in order of use: the text does not tell sizes apart, and kernels
+        #: that differ in nothing else are one program.
+        self.longs: dict[sympy.Expr, str] = {}
+        self.floats: dict[sympy.Symbol, str] = {}
         self.doubles: set[sympy.Symbol] = set()
         points = [root for root in kernel.roots if not root.is_reduction]
         # Pointwise kernels come with a reduction root of one point, which nothing uses.
@@ -366,21 +375,14 @@ class _Printer:
 
     def size(self, expr: sympy.Expr) -> str:
         """A scalar expression over size symbols."""
-        self._note(expr)
         return self._index_printer(scalar=True)(expr)
 
-    def _note(self, expr: sympy.Expr) -> sympy.Expr:
-        """Records which arguments an expression needs."""
-        own = {self.x.inner, self.x.outer}
-        if self.r is not None:
-            own |= {self.r.inner, self.r.outer}
-        for symbol in sorted(expr.free_symbols, key=str):
-            if symbol not in own and symbol not in self.kernel.indirect and symbol not in self.kernel.floats:
-                self.sizes[symbol] = None
-        return expr
+    def _argument(self, expr: sympy.Expr) -> str:
+        """The argument that holds an expression over size symbols."""
+        return self.longs.setdefault(expr, f"n{len(self.longs)}")
 
     def _index_printer(self, scalar: bool = False) -> cl.IndexPrinter:
-        names: dict[sympy.Symbol, str] = {symbol: str(symbol) for symbol in self.sizes}
+        names: dict[sympy.Symbol, str] = {}
         vectors: set[sympy.Symbol] = set()
         for split in (self.x, self.r):
             if split is not None:
@@ -395,11 +397,11 @@ class _Printer:
                 vectors.add(symbol)
             else:
                 names[symbol] = f"((long){value.name})"
-        return cl.IndexPrinter(self.prelude, names, vectors, self.width)
+        return cl.IndexPrinter(self.prelude, names, vectors, self.width, self._argument)
 
     def index(self, expr: sympy.Expr) -> tuple[str, bool]:
         """(text, whether it has lanes) of an index expression."""
-        expanded = self._note(self._expand(expr))
+        expanded = self._expand(expr)
         printer = self._index_printer()
         return printer(expanded), printer.is_vector(expanded)
 
@@ -509,17 +511,16 @@ class _Printer:
     def _float_expr(self, expr: sympy.Expr, dtype: torch.dtype) -> str:
         """An expression over float arguments."""
         for symbol in sorted(expr.free_symbols & self.kernel.floats, key=str):
-            self.floats[symbol] = None
+            self.floats.setdefault(symbol, f"z{len(self.floats)}")
             if dtype == torch.float64:
                 self.doubles.add(symbol)
-        self._note(expr)
         text = self._float_text(expr)
         return f"(({cl.type_name(dtype)})({text}))" if dtype != torch.bool else f"(({text}) != 0)"
 
     def _float_text(self, expr: sympy.Expr) -> str:
         kind = type(expr).__name__
         if isinstance(expr, sympy.Symbol):
-            return str(expr) if expr in self.kernel.floats else f"((double){expr})"
+            return self.floats[expr] if expr in self.floats else f"((double){self.size(expr)})"
         if expr.is_number:
             return cl.literal(float(expr), torch.float64)
         args = [self._float_text(a) for a in expr.args]
@@ -621,8 +622,7 @@ class _Printer:
 
     def _base(self, index: sympy.Expr) -> str:
         """The index of lane 0."""
-        expanded = self._note(self._expand(index))
-        return self._index_printer(scalar=True)(expanded)
+        return self._index_printer(scalar=True)(self._expand(index))
 
     def _gather(
         self, pointer: str, dtype: torch.dtype, index: sympy.Expr, step: sympy.Expr | None, mask: str | None
@@ -992,8 +992,7 @@ class _Printer:
             definition="\n".join(definitions),
             entry=self.entry,
             buffers=list(self.buffers),
-            sizes=list(self.sizes),
-            extra=extra,
+            longs=[*extra, *self.longs],
             floats=list(self.floats),
             doubles=self.doubles,
             assertions=[assertion(message) for message in self.kernel.assertions()],
@@ -1013,9 +1012,11 @@ class _Printer:
         for name, inner in self.buffers.items():
             constness = "" if name in self.kernel.written else "const "
             parameters.append(f"__global {constness}{cl.memory_type(self.kernel.buffers[name])}* {inner}")
-        parameters += [f"long {symbol}" for symbol in self.sizes]
         parameters += [f"long extra{number}" for number in range(len(extra))]
-        parameters += [f"{'double' if symbol in self.doubles else 'float'} {symbol}" for symbol in self.floats]
+        parameters += [f"long {name}" for name in self.longs.values()]
+        parameters += [
+            f"{'double' if symbol in self.doubles else 'float'} {name}" for symbol, name in self.floats.items()
+        ]
         if self.kernel.assertions():
             parameters.append("__global int* failed")
         if self.in_pieces:

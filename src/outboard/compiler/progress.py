@@ -12,38 +12,72 @@ from contextlib import contextmanager
 
 from .plan import Plan
 
-#: Seconds of compilation before anything is shown.
+#: Seconds of work before anything is shown.
 PATIENCE = 2.0
+#: Seconds between two looks at the work, and without work until the line ends.
+INTERVAL = 0.25
+PAUSE = 1.0
+
+
+def _programs() -> tuple[int, int]:
+    """Device programs built from source so far, and those being loaded or built."""
+    from outboard import _C
+
+    statistics = [_C.program_statistics(index) for index in range(_C.device_count())]
+    return sum(s["built"] for s in statistics), sum(s["waiting"] for s in statistics)
 
 
 class _Line:
-    """The line, shared by all compilations of the process."""
+    """The line, shared by all compilations of the process. A thread keeps it up to date while there is work."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.started = 0.0
-        self.last = 0.0
-        self.busy = 0.0
-        self.count = 0
+        self.active = 0  #: compilations going on
+        self.graphs = 0
+        self.name = ""
+        self.watched = False
         self.shown = False
 
-    def begin(self) -> None:
-        now = time.perf_counter()
-        if now - self.last > PATIENCE:
-            self.finish()
-            self.busy, self.count = 0.0, 0
-        self.started = now
+    def begin(self, name: str) -> None:
+        self.active += 1
+        self.name = name
+        self.watch()
 
-    def end(self, name: str) -> None:
-        now = time.perf_counter()
-        self.busy += now - self.started
-        self.count += 1
-        self.last = now
-        if self.busy > PATIENCE and sys.stderr.isatty():
-            self.shown = True
-            text = f"outboard: compiled {self.count} graphs in {self.busy:.0f} s, last {name}"
-            sys.stderr.write("\r\x1b[2K" + text[:100])
-            sys.stderr.flush()
+    def end(self) -> None:
+        self.active -= 1
+        self.graphs += 1
+
+    def watch(self) -> None:
+        """Has a thread look after the line, if anybody can see it."""
+        if self.watched or not sys.stderr.isatty():
+            return
+        self.watched = True
+        threading.Thread(target=self._watch, name="outboard-progress", daemon=True).start()
+
+    def _watch(self) -> None:
+        built, _ = _programs()
+        graphs, started = self.graphs, time.perf_counter()
+        last_work = started
+        while True:
+            time.sleep(INTERVAL)
+            now, (programs, waiting) = time.perf_counter(), _programs()
+            with self.lock:
+                if self.active or waiting:
+                    last_work = now
+                elif now - last_work > PAUSE:
+                    self.finish()
+                    self.watched = False
+                    return
+                if now - started > PATIENCE:
+                    self.show(self.graphs - graphs, programs - built, waiting, now - started)
+
+    def show(self, graphs: int, programs: int, waiting: int, seconds: float) -> None:
+        text = f"outboard: {seconds:.0f} s, {graphs} graphs compiled, {programs} programs built"
+        text += f", {waiting} waiting" if waiting else ""
+        text += f", last {self.name}" if self.name else ""
+        sys.stderr.write("\r\x1b[2K" + text[:100])
+        sys.stderr.flush()
+        self.shown = True
 
     def finish(self) -> None:
         if self.shown:
@@ -59,12 +93,18 @@ _line = _Line()
 def task(name: str) -> Iterator[None]:
     """Marks one compilation."""
     with _line.lock:
-        _line.begin()
+        _line.begin(name)
     try:
         yield
     finally:
         with _line.lock:
-            _line.end(name)
+            _line.end()
+
+
+def programs() -> None:
+    """Programs were asked for, outside any :func:`task`."""
+    with _line.lock:
+        _line.watch()
 
 
 def finish() -> None:

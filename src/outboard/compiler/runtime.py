@@ -12,8 +12,12 @@ if TYPE_CHECKING:
 
 
 def load(text: str, device_index: int) -> Plan:
-    """The plan that ``adapter.graphs.pack`` made text of, ready to run on a device. Raises RuntimeError if the
-    device's compiler refuses its programs."""
+    """The plan that ``adapter.graphs.pack`` made text of, ready to run on a device. Its
+    programs are built meanwhile: the first run waits for them, and raises RuntimeError if the device's compiler refuses
+    one."""
     from outboard import _C
 
+    from . import progress
+
+    progress.programs()
     return _C.Plan(zlib.decompress(base64.b85decode(text)), device_index)

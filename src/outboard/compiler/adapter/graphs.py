@@ -84,7 +84,7 @@ class GraphWrapper(PlanWrapper):
     def _launcher(self, line: LaunchLine) -> str:
         kernel = line.kernel
         dtypes = tuple(V.graph.get_dtype(name) for name in kernel.buffers)
-        key = (kernel.source, kernel.grid, tuple(kernel.extra), tuple(kernel.sizes), dtypes)
+        key = (kernel.source, kernel.grid, tuple(kernel.longs), dtypes)
         if key not in self._launchers:
             name = f"launcher_{len(self._launchers)}"
             self._launchers[key] = name

@@ -92,8 +92,8 @@ class PlanConverter:
         self.tensors: dict[str, TensorArg] = {}
         self.fallbacks = 0
         self.native = 0
-        #: kernel definition -> (source of a program that holds it, the kernel as it is called there)
-        self._programs: dict[str, tuple[str, EmittedKernel]] = {}
+        #: kernel definition -> (source of a program that holds it, the kernel's name there)
+        self._programs: dict[str, tuple[str, str]] = {}
 
     def convert(self, lines: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Converts all lines and the results. Raises NotExpressible."""
@@ -173,12 +173,13 @@ class PlanConverter:
     def _generate_launch(self, line: LaunchLine) -> None:
         builder, kernel = self.builder, line.kernel
         arguments = [builder.pointer(self._named(name)) for name in kernel.buffers]
-        arguments += [builder.int64(symbol) for symbol in kernel.sizes]
-        arguments += [builder.int64(expr) for expr in kernel.extra]
+        arguments += [builder.int64(expr) for expr in kernel.longs]
         arguments += [builder.float_symbol(symbol, symbol in kernel.doubles) for symbol in kernel.floats]
         if kernel.assertions:
             arguments.append(builder.assertions(kernel.assertions))
-        source, kernel = self._programs.get(kernel.definition) or (kernel.source, kernel)
+        # Kernels of one definition may still differ in how they are launched.
+        source, entry = self._programs.get(kernel.definition) or (kernel.source, kernel.entry)
+        kernel = dataclasses.replace(kernel, entry=entry)
         if kernel.combination is not None:
             arguments.append(builder.pointer(builder.allocate(kernel.combination.scratch)))
         builder.launch(builder.kernel(source, kernel.entry), kernel.grid, arguments, kernel.local_size)
@@ -194,7 +195,7 @@ class PlanConverter:
             if isinstance(line, LaunchLine) and line.kernel.definition not in kernels:
                 kernels[line.kernel.definition] = line.kernel.renamed(f"kernel{len(kernels)}")
         source = program(list(kernels.values())) if kernels else ""
-        self._programs = {definition: (source, kernel) for definition, kernel in kernels.items()}
+        self._programs = {definition: (source, kernel.entry) for definition, kernel in kernels.items()}
 
     def _generate_allocate(self, line: Any) -> None:
         self._allocate(line.node)

@@ -886,19 +886,34 @@ def lane(value: str, number: int) -> str:
 # ---- index expressions -----------------------------------------------------------------------------------------
 
 
+_SIZE = sympy.Symbol("size", integer=True, positive=True)
+
+
 class IndexPrinter:
     """Prints sympy integer expressions as ``long`` (or ``longN``) arithmetic.
 
-    ``names`` gives the text of each symbol; ``vectors`` are the symbols whose text is a vector of ``width`` lanes.
+    ``names`` gives the text of each symbol that varies within a kernel; ``vectors`` are the symbols whose text is a
+    vector of ``width`` lanes. All other symbols are sizes: ``argument`` gives the text of what only they decide.
     """
 
     def __init__(
-        self, prelude: Prelude, names: dict[sympy.Symbol, str], vectors: set[sympy.Symbol], width: int
+        self,
+        prelude: Prelude,
+        names: dict[sympy.Symbol, str],
+        vectors: set[sympy.Symbol],
+        width: int,
+        argument: Callable[[sympy.Expr], str],
     ) -> None:
         self.prelude = prelude
         self.names = names
         self.vectors = vectors
         self.width = width
+        self.argument = argument
+
+    def _is_fixed(self, expr: sympy.Basic) -> bool:
+        """Whether only sizes decide the integer."""
+        symbols = expr.free_symbols
+        return bool(symbols) and expr.is_integer is True and symbols.isdisjoint(self.names)
 
     def is_vector(self, expr: sympy.Basic) -> bool:
         """Whether the expression differs between lanes."""
@@ -906,6 +921,8 @@ class IndexPrinter:
 
     def __call__(self, expr: sympy.Basic) -> str:
         """The text of an expression. Raises Unsupported."""
+        if self._is_fixed(expr):
+            return self.argument(expr)
         if isinstance(expr, sympy.Symbol):
             return self.names[expr]
         if expr.is_Integer:
@@ -919,7 +936,17 @@ class IndexPrinter:
         return text
 
     def _join(self, symbol: str, expr: sympy.Basic) -> str:
-        return "(" + f" {symbol} ".join(self(a) for a in expr.args) + ")"
+        return "(" + f" {symbol} ".join(self(a) for a in self._terms(expr)) + ")"
+
+    def _terms(self, expr: sympy.Basic) -> list[sympy.Basic]:
+        """The operands of a sum or product: those that only sizes decide as one, the others in an order that does not
+        depend on the names of sizes."""
+        fixed = [a for a in expr.args if self._is_fixed(a) or a.is_Integer]
+        terms = sorted((a for a in expr.args if a not in fixed), key=self._shape)
+        return [*terms, expr.func(*fixed)] if fixed else terms
+
+    def _shape(self, expr: sympy.Basic) -> str:
+        return str(expr.xreplace({symbol: _SIZE for symbol in expr.free_symbols if symbol not in self.names}))
 
     def _Add(self, expr: sympy.Basic) -> str:
         return self._join("+", expr)

@@ -104,8 +104,9 @@ _FAMILIES: dict[Lowering, tuple[str, ...]] = {
 #: Operator without namespace and overload -> its lowering.
 LOWERINGS: dict[str, Lowering] = {name: lowering for lowering, names in _FAMILIES.items() for name in names}
 
-#: Operators that Inductor would lower itself, less well or to functions that the dialect has not.
-PREFERRED = ("max_pool2d_with_indices", "max_pool2d_with_indices_backward", *polynomial.NAMES)
+#: Operators that Inductor would lower itself, less well or to functions that the dialect has not. (It calls kernels for
+#: convolutions too, but with a plan for each number of channels.)
+PREFERRED = ("convolution", "max_pool2d_with_indices", "max_pool2d_with_indices_backward", *polynomial.NAMES)
 
 
 def covered() -> list[str]:

@@ -241,27 +241,14 @@ FILL_ELEMENTS = r"""
   }
 """
 
-#: Fills a block of B from a matrix ``mat`` whose columns are neighbours in memory.
-FILL_ROWS = r"""
-#define B_PREPARE(b, n0, count) OB_GLOBAL const ACC* b_rows = mat + (b) * B_S_B + (n0);
-#define B_FILL(b, n0, count, k0, depth) \
-  for (int k = 0; k < (depth); ++k) { \
-    OB_GLOBAL const ACC* row = b_rows + ((k0) + k) * B_S_I; \
-    if ((count) == NR) { \
-      for (int v = 0; v < NR / LANES; ++v) LOCAL_VECTOR(block + k * NR + v * LANES) = VLOAD(row + v * LANES); \
-    } else { \
-      for (int i = 0; i < NR; ++i) block[k * NR + i] = i < (count) ? row[i] : (ACC)0; \
-    } \
-  }
-"""
-
-#: Fills a block of B from a matrix ``mat`` whose rows are neighbours in memory.
-FILL_COLUMNS = r"""
-#define B_PREPARE(b, n0, count) OB_GLOBAL const ACC* b_columns = mat + (b) * B_S_B + (n0) * B_S_O;
+#: Fills a block of B from a matrix ``mat`` that lies in memory as it is computed with. Its strides decide when the
+#: kernel runs, outside the inner loop, so that all layouts share one program.
+FILL_MATRIX = r"""
+#define B_PREPARE(b, n0, count) OB_GLOBAL const ACC* b_panel = mat + (b) * B_S_B + (n0) * B_S_O;
 #define B_COLUMN(l) VLOAD(b_column + (l) * B_S_O + k)
-#define B_FILL(b, n0, count, k0, depth) \
+#define B_FILL_COLUMNS(count, k0, depth) \
   ROLLED for (int v = 0; v < NR; v += LANES) { \
-    OB_GLOBAL const ACC* b_column = b_columns + v * B_S_O + (k0); \
+    OB_GLOBAL const ACC* b_column = b_panel + v * B_S_O + (k0); \
     int k = 0; \
     if ((count) >= v + LANES) { \
       for (; k + LANES <= (depth); k += LANES) TRANSPOSE(block + k * NR + v, B_COLUMN) \
@@ -269,6 +256,17 @@ FILL_COLUMNS = r"""
     for (; k < (depth); ++k) \
       for (int l = 0; l < LANES; ++l) block[k * NR + v + l] = v + l < (count) ? b_column[l * B_S_O + k] : (ACC)0; \
   }
+#define B_FILL_ROWS(count, k0, depth) \
+  for (int k = 0; k < (depth); ++k) { \
+    OB_GLOBAL const ACC* row = b_panel + ((k0) + k) * B_S_I; \
+    if (B_S_O == 1 && (count) == NR) { \
+      for (int v = 0; v < NR / LANES; ++v) LOCAL_VECTOR(block + k * NR + v * LANES) = VLOAD(row + v * LANES); \
+    } else { \
+      ROLLED for (int i = 0; i < NR; ++i) block[k * NR + i] = i < (count) ? row[i * B_S_O] : (ACC)0; \
+    } \
+  }
+#define B_FILL(b, n0, count, k0, depth) \
+  if (B_S_I == 1 && B_S_O != 1) { B_FILL_COLUMNS(count, k0, depth) } else { B_FILL_ROWS(count, k0, depth) }
 """
 
 #: Writes A as rows of consecutive elements, through its element macros, where it cannot be read as it lies.

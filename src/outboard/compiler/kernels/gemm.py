@@ -19,11 +19,12 @@ _ZERO, _ONE = sympy.Integer(0), sympy.Integer(1)
 
 _STORE_PLAIN = "#define C_STORE(b, m, n, value) OUT_STORE(out, (b) * OUT_S_B + (m) * OUT_S_M + (n) * OUT_S_N, value)\n"
 _STORE_PLAIN_VECTOR = r"""
-#define C_IS_VECTOR(b, n) 1
+#define C_IS_VECTOR(b, n) (OUT_S_N == 1)
 #define C_STORE_VECTOR(b, m, n, value) VSTORE(out + (b) * OUT_S_B + (m) * OUT_S_M + (n), value)
 """
 _STORE_ADD_VECTOR = r"""
-#define C_IS_VECTOR(b, n) 1
+#define C_IS_VECTOR(b, n) (OUT_S_N == 1 && (ADD_S_N == 1 || ADD_S_N == 0))
+#define ADD_VECTOR(p) (ADD_S_N == 1 ? VLOAD(p) : (VECTOR)(*(p)))
 #define C_STORE_VECTOR(b, m, n, value)                                                               \
   const ACC alpha = (ACC)alpha_f + (ACC)alpha_i, beta = (ACC)beta_f + (ACC)beta_i;                   \
   VECTOR total = alpha * (value);                                                                    \
@@ -41,16 +42,18 @@ _STORE_ADD = r"""
 
 
 class _Strides:
-    """Names of strides: a literal 0 or 1 where known, which lets the C compiler use vector loads, else a parameter."""
+    """Names of strides: parameters; or, with ``literal``, 0 or 1 where known, which lets the C compiler use vector
+    loads where the text has none, at the price of a program for each layout."""
 
-    def __init__(self, builder: PlanBuilder) -> None:
+    def __init__(self, builder: PlanBuilder, literal: bool) -> None:
         self._builder = builder
+        self._literal = literal
         self.macros = ""
         self.parameters = ""
         self.arguments: list[p.Argument] = []
 
     def add(self, name: str, stride: Size) -> None:
-        if stride in (0, 1):
+        if self._literal and stride in (0, 1):
             self.macros += f"#define {name} {int(stride)}L\n"
             return
         self.macros += f"#define {name} {name.lower()}\n"
@@ -90,7 +93,9 @@ def emit(
     accumulate = engine.accumulator(a.dtype)
     if sum_batches and accumulate == "float" and builder.target.is_cpu and builder.target.has_fp64:
         accumulate = "double"  # one long sum where ATen adds up short ones
-    strides = _Strides(builder)
+    as_it_lies = common.stored_as(a.dtype, accumulate) and not sum_batches
+    by_blocks = builder.target.is_cpu and out.sizes[1] != 1 and out.sizes[2] != 1
+    strides = _Strides(builder, literal=not (as_it_lies and by_blocks))
     k = a.sizes[2]
     if sum_batches:
         for name, tensor in (("A", a), ("B", b)):
@@ -107,7 +112,7 @@ def emit(
     parameters = ", OB_GLOBAL const A_T* a, OB_GLOBAL const B_T* mat, OB_GLOBAL OUT_T* out"
     arguments = [builder.pointer(a), builder.pointer(b), builder.pointer(out)]
     types = {"A": a.dtype, "B": b.dtype, "OUT": out.dtype}
-    store, along_n = _STORE_PLAIN, None
+    store = _STORE_PLAIN + (_STORE_PLAIN_VECTOR if as_it_lies else "")
     if add is not None:
         scalars = [common.scalar_arguments(builder, value, accumulate == "double") for value in (alpha, beta)]
         add_strides = _strides(add, out.sizes)
@@ -121,11 +126,7 @@ def emit(
         )
         arguments += [builder.pointer(add), *scalars[0], *scalars[1]]
         types["ADD"] = add.dtype
-        store = _STORE_ADD
-        along_n = add_strides[2]
-    as_it_lies = common.stored_as(a.dtype, accumulate) and not sum_batches
-    if as_it_lies and out.strides[2] == 1:
-        store += _vector_store(add is not None, along_n)
+        store = _STORE_ADD + (_STORE_ADD_VECTOR if as_it_lies else "")
     operands = engine.strided_operand("A", "a", sum_batches) + engine.strided_operand("B", "mat", sum_batches)
     engine.Product(
         batches=out.sizes[0],
@@ -140,7 +141,7 @@ def emit(
         a_along_k=a.strides[2] == 1,
         b_along_k=b.strides[1] == 1 and b.strides[2] != 1,
         a_in_place=_A_IN_PLACE if as_it_lies else "",
-        b_fill=_fill(b) if as_it_lies else blocked.FILL_ELEMENTS,
+        b_fill=blocked.FILL_MATRIX if as_it_lies else blocked.FILL_ELEMENTS,
     ).emit(builder)
     return True
 
@@ -150,23 +151,6 @@ _A_IN_PLACE = """
 #define A_ROW A_S_O
 #define A_STEP A_S_I
 """
-
-
-def _vector_store(adds: bool, along_n: Size | None) -> str:
-    """Macros that store whole vectors of rows of C, where what is added to them allows it."""
-    if not adds:
-        return _STORE_PLAIN_VECTOR
-    if along_n == 1:
-        return "#define ADD_VECTOR(p) VLOAD(p)\n" + _STORE_ADD_VECTOR
-    if along_n == 0:
-        return "#define ADD_VECTOR(p) (VECTOR)(*(p))\n" + _STORE_ADD_VECTOR
-    return ""
-
-
-def _fill(b: TensorArg) -> str:
-    if b.strides[2] == 1:
-        return blocked.FILL_ROWS
-    return blocked.FILL_COLUMNS if b.strides[1] == 1 else blocked.FILL_ELEMENTS
 
 
 def _view(tensor: TensorArg, sizes: list[Size], strides: list[Size]) -> TensorArg:

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The line that a person sees while much is compiled or built, and nobody else."""
+
+from __future__ import annotations
+
+import io
+import time
+
+import pytest
+
+from outboard.compiler import progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_line", progress._Line())
+    monkeypatch.setattr(progress, "PATIENCE", 0.05)
+    monkeypatch.setattr(progress, "INTERVAL", 0.01)
+    monkeypatch.setattr(progress, "PAUSE", 0.05)
+
+
+def wait_until_done() -> None:
+    end = time.monotonic() + 10
+    while progress._line.watched:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_long_compilations_show_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    for _ in range(3):
+        with progress.task("aten::add"):
+            time.sleep(0.05)
+    wait_until_done()
+    text = terminal.getvalue()
+    assert "3 graphs compiled" in text
+    assert "last aten::add" in text
+    assert text.count("\n") == 1
+
+
+def test_building_programs_shows_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    until = time.monotonic() + 0.3
+    monkeypatch.setattr(progress, "_programs", lambda: (4, 2) if time.monotonic() < until else (6, 0))
+    progress.programs()
+    wait_until_done()
+    assert "0 programs built, 2 waiting" in terminal.getvalue()
+    assert "2 programs built" in terminal.getvalue()
+
+
+def test_short_ones_show_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr(progress, "PATIENCE", 5.0)
+    with progress.task("aten::add"):
+        pass
+    wait_until_done()
+    assert terminal.getvalue() == ""
+
+
+def test_without_a_terminal_nothing_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    with progress.task("aten::add"):
+        assert not progress._line.watched
