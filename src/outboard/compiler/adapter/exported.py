@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a program of ``torch.export`` to one plan that needs neither Python nor PyTorch to run."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import sympy
+import torch
+from torch._guards import TracingContext, detect_fake_mode, tracing
+from torch._inductor import config as inductor_config
+from torch._inductor.compile_fx import _recursive_joint_graph_passes, compile_fx_inner
+from torch._inductor.decomposition import select_decomp_table
+from torch.export import ExportedProgram
+from torch.utils._sympy.numbers import int_oo
+
+from .. import plan as p
+
+from .graphs import Capture, capturing
+from .registration import register
+
+#: Library calls that every place where a plan runs provides itself.
+_PROVIDED = frozenset({"outboard::check_status"})
+
+
+@dataclasses.dataclass
+class Lowered:
+    """A program as one plan.
+
+    The plan's inputs are the tensors among the placeholders of ``program``, in order, and then ``constants``; its outputs are those
+    results of ``program`` that are no literals, in order.
+    """
+
+    program: ExportedProgram
+    plan: p.Plan
+    constants: list[torch.Tensor]
+
+
+def lower_program(program: ExportedProgram, device: int) -> Lowered:
+    """Compiles an exported program for a device of ours.
+
+    Raises NotImplementedError, naming the operators, for what only the host could carry out, for random numbers, and
+    for graphs that no plan holds.
+    """
+    register()
+    with torch.no_grad():
+        decomposed = program.run_decompositions(select_decomp_table())
+    capture = _compile(decomposed)
+    if capture.plan is None:
+        raise NotImplementedError(
+            f"export: this graph cannot become a plan: {capture.refusal or 'it computes nothing'}"
+        )
+    _refuse_host_work(capture.plan)
+    return Lowered(decomposed, capture.plan, capture.constants)
+
+
+def _compile(program: ExportedProgram) -> Capture:
+    module = _computation(program)
+    fakes = [node.meta["val"] for node in module.graph.find_nodes(op="placeholder")]
+    settings: dict[str, Any] = {"fx_graph_cache": False, "fx_graph_remote_cache": False, "cpp_wrapper": False}
+    with (
+        torch.no_grad(),
+        inductor_config.patch(settings),
+        tracing(TracingContext(detect_fake_mode(fakes))),
+        capturing() as capture,
+    ):
+        try:
+            compile_fx_inner(_recursive_joint_graph_passes(module), fakes, is_inference=True)
+        except Exception as error:
+            if capture.refusal is None:
+                raise
+            raise NotImplementedError(f"export: this graph cannot become a plan: {capture.refusal}") from error
+    return capture
+
+
+def _computation(program: ExportedProgram) -> torch.fx.GraphModule:
+    """The program's graph from tensors to results that are computed, as a copy: passes write into it."""
+    graph = torch.fx.Graph()
+    results = graph.graph_copy(program.graph, {})
+    graph.output(tuple(result for result in results if isinstance(result, torch.fx.Node)))  # type: ignore[union-attr]
+    for node in graph.find_nodes(op="placeholder"):
+        if not isinstance(node.meta.get("val"), torch.Tensor) and not node.users:
+            graph.erase_node(node)
+    return torch.fx.GraphModule(program.graph_module, graph)
+
+
+def _refuse_host_work(plan: p.Plan) -> None:
+    calls = {step.name for step in plan.steps if isinstance(step, p.Call)} - _PROVIDED
+    if calls:
+        raise NotImplementedError(f"export: only the host can carry out {', '.join(sorted(calls))}")
+    if any(isinstance(step, p.Seeds) for step in plan.steps):
+        raise NotImplementedError("export: the model draws random numbers; is it in training mode? call eval()")
+
+
+def dimension(size: Any, program: ExportedProgram) -> int | tuple[str, int, int | None]:
+    """A size of a placeholder: a number, or (name, least, most) of what varies; most is None without a bound.
+
+    Raises NotImplementedError for a size that is computed from others."""
+    if not isinstance(size, torch.SymInt):
+        return int(size)
+    symbol = size.node.expr
+    if not isinstance(symbol, sympy.Symbol):
+        raise NotImplementedError(f"export: an input's size depends on another's ({symbol})")
+    bounds = program.range_constraints[symbol]
+    most = None if bounds.upper in (int_oo, sympy.oo) else int(bounds.upper)
+    return str(symbol), int(bounds.lower), most
