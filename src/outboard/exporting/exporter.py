@@ -40,7 +40,7 @@ def export(
     """Writes ``model`` as one file that ``outboard.load`` and the C++ runner run without tracing or compiling graphs.
 
     Args:
-        model: a module, on a device of ours. It is traced by ``torch.export.export``, in the mode (``eval()``) it is in.
+        model: a module, on a device of ours. ``torch.export.export`` traces it, in the mode (``eval()``) that it is in.
         inputs: example arguments. Tensors give dtypes and sizes; other values become constants of the file.
         path: the file to write. It appears when it is complete.
         keywords: example keyword arguments.
@@ -195,14 +195,14 @@ class _Signature:
             else {"input": self._sources[self._program.graph_signature.input_specs.index(spec)]}
             for spec in specs
         ]
-        return {"tree": trees.structure_text(self._program.call_spec.in_spec), "leaves": leaves}
+        return {"tree": trees.text_of(self._program.call_spec.in_spec), "leaves": leaves}
 
     def _outputs(self) -> dict[str, Any]:
         from outboard.compiler.adapter import trees
 
-        tree = trees.structure_text(self._program.call_spec.out_spec)
+        structure = self._program.call_spec.out_spec
         specs = self._program.graph_signature.output_specs
-        names = trees.names_of(trees.builder_of(tree)(list(range(len(specs)))), "output")
+        names = trees.names_of(trees.build(structure, range(len(specs))), "output")
         leaves: list[dict[str, Any]] = []
         for name, spec in zip(names, specs, strict=True):
             if isinstance(spec.arg, ConstantArgument):
@@ -210,7 +210,7 @@ class _Signature:
                 continue
             leaves.append({"output": len(self.outputs)})
             self.outputs.append(self._output(name, self._fakes[spec.arg.name]))
-        return {"tree": tree, "leaves": leaves}
+        return {"tree": trees.text_of(structure), "leaves": leaves}
 
     def _output(self, name: str, fake: Any) -> f.Argument:
         if isinstance(fake, torch.Tensor):

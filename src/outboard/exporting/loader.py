@@ -122,9 +122,9 @@ class LoadedModel:
         self.symbols = model.symbols
         self.producer = model.producer
         self.device = device
-        self._tree = call["in"]["tree"]
+        self._structure = trees.structure_of(call["in"]["tree"])
         self._leaves = call["in"]["leaves"]
-        self._build = trees.builder_of(call["out"]["tree"])
+        self._result_structure = trees.structure_of(call["out"]["tree"])
         self._results = call["out"]["leaves"]
         self._weights = weights
         self._order = model.plan_inputs
@@ -137,12 +137,13 @@ class LoadedModel:
         Raises TypeError for other arguments than were exported, ValueError for tensors of another dtype, shape or
         device than ``inputs`` says."""
         tensors = self._tensors(arguments, keywords)
-        values = [
+        given: list[torch.Tensor | int | float | None] = [
             tensors[number] if source == f.Source.INPUT else self._weights[number] for source, number in self._order
         ]
         with torch.no_grad():
-            made = self._plan.run(values)
-        return self._build([made[leaf["output"]] if "output" in leaf else leaf["constant"] for leaf in self._results])
+            made = self._plan.run(given)
+        leaves = [made[leaf["output"]] if "output" in leaf else leaf["constant"] for leaf in self._results]
+        return trees.build(self._result_structure, leaves)
 
     def __repr__(self) -> str:
         takes = ", ".join(f"{a.name}: {_describe(a, self.symbols)}" for a in self.inputs)
@@ -151,8 +152,8 @@ class LoadedModel:
 
     def _tensors(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> list[torch.Tensor]:
         """The tensors among the arguments, checked, row-major, in the order of ``inputs``."""
-        leaves, tree = trees.flatten((arguments, keywords))
-        if tree != self._tree:
+        leaves, structure = trees.flatten((arguments, keywords))
+        if structure != self._structure:
             names = ", ".join(argument.name for argument in self.inputs)
             raise TypeError(f"the model takes its arguments as they were given to export(): tensors {names}")
         tensors: list[torch.Tensor] = []

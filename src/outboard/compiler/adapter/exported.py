@@ -16,7 +16,6 @@ from torch.export import ExportedProgram
 from torch.utils._sympy.numbers import int_oo
 
 from .. import plan as p
-
 from .graphs import Capture, capturing
 from .registration import register
 
@@ -28,8 +27,8 @@ _PROVIDED = frozenset({"outboard::check_status"})
 class Lowered:
     """A program as one plan.
 
-    The plan's inputs are the tensors among the placeholders of ``program``, in order, and then ``constants``; its outputs are those
-    results of ``program`` that are no literals, in order.
+    The plan's inputs are the tensors among the placeholders of ``program``, in order, and then ``constants``; its
+    outputs are those results of ``program`` that are no literals, in order.
     """
 
     program: ExportedProgram

@@ -5,28 +5,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch.utils import _pytree as pytree
 
-
-def flatten(value: Any) -> tuple[list[Any], str]:
-    """The leaves of nested containers, and their structure as text. Raises NotImplementedError for a container whose
-    structure has no text (register it with ``torch.export.register_dataclass`` or the like)."""
-    leaves, spec = pytree.tree_flatten(value)
-    return leaves, structure_text(spec)
+Structure: TypeAlias = Any  #: how leaves are nested; equal for equal nesting
 
 
-def structure_text(spec: Any) -> str:
-    """A tree specification of PyTorch's as text. Raises NotImplementedError as :func:`flatten` does."""
-    return str(pytree.treespec_dumps(spec))
+def flatten(value: Any) -> tuple[list[Any], Structure]:
+    """The leaves of nested containers, and how they are nested."""
+    return pytree.tree_flatten(value)
 
 
-def builder_of(text: str) -> Callable[[Sequence[Any]], Any]:
-    """What puts leaves together again. Raises NotImplementedError if the text names a container that this process has
-    not registered."""
-    spec = pytree.treespec_loads(text)
-    return lambda leaves: pytree.tree_unflatten(leaves, spec)
+def build(structure: Structure, leaves: Sequence[Any]) -> Any:
+    """Puts leaves together again."""
+    return pytree.tree_unflatten(leaves, structure)
+
+
+def text_of(structure: Structure) -> str:
+    """A structure as text. Raises NotImplementedError for a container that PyTorch has no name for (register it with
+    ``torch.export.register_dataclass`` or the like)."""
+    return str(pytree.treespec_dumps(structure))
+
+
+def structure_of(text: str) -> Structure:
+    """What :func:`text_of` wrote. Raises NotImplementedError for a container that this process has not registered."""
+    return pytree.treespec_loads(text)
 
 
 def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
