@@ -14,7 +14,6 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 
-from outboard.compiler import plan as p
 from outboard.compiler.dtypes import dtype_number
 from outboard.compiler.target import target_of
 
@@ -84,11 +83,12 @@ def _device_of(model: torch.nn.Module, leaves: list[Any]) -> int:
 
 
 def _write(program: ExportedProgram, device: int, path: Path, weights: str) -> None:
-    from outboard.compiler.adapter.exported import lower_program
+    from outboard.compiler.adapter.exported import decompose, lower_program
 
-    _refuse_effects(program)
-    lowered = lower_program(program, device)
-    signature = _Signature(lowered.program, lowered.plan)
+    decomposed = decompose(program)
+    _refuse_effects(decomposed)
+    signature = _Signature(decomposed)
+    lowered = lower_program(decomposed, device)
     store = _Weights(path, weights)
     plan_inputs = signature.plan_inputs(store)
     plan_inputs += [(f.Source.WEIGHT, store.add(f"constant {i}", c)) for i, c in enumerate(lowered.constants)]
@@ -130,9 +130,8 @@ def _refuse_effects(program: ExportedProgram) -> None:
 class _Signature:
     """How a program is called, in the terms of the file."""
 
-    def __init__(self, program: ExportedProgram, plan: p.Plan) -> None:
+    def __init__(self, program: ExportedProgram) -> None:
         self._program = program
-        self._plan = plan
         self._numbers: dict[str, int] = {}
         self.symbols: list[f.Symbol] = []
         self.inputs: list[f.Argument] = []

@@ -184,9 +184,11 @@ def _plan_module(wrapper: GraphWrapper, device: int) -> str:
 def _add_guards(builder: PlanBuilder) -> None:
     """What was assumed of sizes while the graph was traced and compiled. (Of a graph of ``torch.compile``, Dynamo
     checks it before it calls.) Raises NotExpressible."""
-    for guard in V.graph.sizevars.shape_env.guards:
-        if guard.expr != sympy.true:
-            builder.guard(guard.expr)
+    shape_env = V.graph.sizevars.shape_env
+    for guard in shape_env.guards:
+        condition = shape_env.simplify(guard.expr)  # sizes known to be equal have one symbol among the inputs
+        if condition != sympy.true:
+            builder.guard(condition)
 
 
 def _add_input(builder: PlanBuilder, name: str, node: Any, device: int) -> str:

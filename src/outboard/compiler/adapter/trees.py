@@ -23,9 +23,11 @@ def build(structure: Structure, leaves: Sequence[Any]) -> Any:
 
 
 def text_of(structure: Structure) -> str:
-    """A structure as text. Raises NotImplementedError for a container that PyTorch has no name for (register it with
-    ``torch.export.register_dataclass`` or the like)."""
-    return str(pytree.treespec_dumps(structure))
+    """A structure as text. Raises NotImplementedError for a container that PyTorch cannot name."""
+    try:
+        return str(pytree.treespec_dumps(structure))
+    except NotImplementedError as error:
+        raise NotImplementedError(f"arguments and results must be nested in containers with a name: {error}") from error
 
 
 def structure_of(text: str) -> Structure:
