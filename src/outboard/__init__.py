@@ -12,15 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from outboard.exporting.exporter import export
+    from outboard.exporting.installed import cmake_prefix
     from outboard.exporting.loader import load
     from outboard.optimization import optimize
 
-__all__ = ["__version__", "export", "load", "optimize"]
+__all__ = ["__version__", "cmake_prefix", "export", "load", "optimize"]
 
 __version__ = "0.1.0"
 
 
-_ON_DEMAND = {"export": "exporting.exporter", "load": "exporting.loader", "optimize": "optimization"}
+_ON_DEMAND = {
+    "cmake_prefix": "exporting.installed",
+    "export": "exporting.exporter",
+    "load": "exporting.loader",
+    "optimize": "optimization",
+}
 
 
 def __getattr__(name: str) -> Any:
