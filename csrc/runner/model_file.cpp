@@ -43,6 +43,8 @@ class Reader : private WireReader {
     each(model.weights, [&] { return weight(); });
     each(model.plan_inputs, [&] { return plan_input(model); });
     const std::string plan = text();
+    model.device_key = text();
+    each(model.binaries, [&] { return text(); });
     while (left() != 0) {
       if (u8() != 0) invalid_header("it has fields that this version does not know");
     }
@@ -113,6 +115,7 @@ void check_plan(const ModelFile& model) {
   if (plan.inputs.size() != model.plan_inputs.size() || plan.outputs.size() != model.outputs.size()) {
     invalid_header("the plan has other arguments than the model");
   }
+  if (plan.programs.size() != model.binaries.size()) invalid_header("the plan has other programs than the model");
   for (const uint8_t kind : plan.inputs) {
     if (kind != Plan::kTensorInput) invalid_header("the plan takes more than tensors");
   }

@@ -54,6 +54,8 @@ struct ModelFile {
   std::vector<Weight> weights;
   std::vector<PlanInput> plan_inputs;
   std::shared_ptr<const Plan> plan;
+  std::string device_key;             ///< of the device that made `binaries`; for others they are worth nothing
+  std::vector<std::string> binaries;  ///< of the plan's programs, in order
 
   /// Reads the header out of a whole file. Throws Error(OB_INVALID_ARGUMENT) for anything that is not the header of a
   /// whole file of this version; then every number in it is in range. Tensors are not looked at: see `contents`.

@@ -67,6 +67,7 @@ struct ProgramCache::Impl {
     std::mutex building;  // other programs build meanwhile
     ob_program program = nullptr;
     std::map<std::string, ob_kernel> kernels;
+    std::string offered;  // a binary to try first
   };
 
   explicit Impl(Device& device_) : device(device_) {}
@@ -78,9 +79,12 @@ struct ProgramCache::Impl {
     return found;
   }
 
-  /// The kernel from disk, if there is a program that has it.
-  bool load(const fs::path& path, const std::string& name, Entry& entry) {
-    const std::string binary = read_checked(path);
+  std::string key(const std::string& source, const std::string& options) const {
+    return sha256_hex(source + '\0' + options + '\0' + device.properties().cache_key);
+  }
+
+  /// The kernel from a binary, if that is one of a program that has it.
+  bool load(const std::string& binary, const std::string& name, Entry& entry) {
     if (binary.empty()) return false;
     const ob_driver& driver = device.driver();
     ob_program program = nullptr;
@@ -92,6 +96,12 @@ struct ProgramCache::Impl {
     }
     entry.program = program;
     entry.kernels[name] = kernel;
+    return true;
+  }
+
+  /// The same from disk.
+  bool load_file(const fs::path& path, const std::string& name, Entry& entry) {
+    if (!load(read_checked(path), name, entry)) return false;
     ++loaded;
     return true;
   }
@@ -103,11 +113,13 @@ struct ProgramCache::Impl {
     ++built;
   }
 
-  void save(ob_program program, const fs::path& path) {
+  /// Empty if the driver gives none.
+  std::string binary(ob_program program) {
     size_t bytes = 0;
-    if (device.driver().program_binary(program, nullptr, &bytes) != OB_OK || bytes == 0) return;
+    if (device.driver().program_binary(program, nullptr, &bytes) != OB_OK) return {};
     std::string binary(bytes, '\0');
-    if (device.driver().program_binary(program, binary.data(), &bytes) == OB_OK) write_checked(path, binary);
+    if (device.driver().program_binary(program, binary.data(), &bytes) != OB_OK) return {};
+    return binary;
   }
 
   Device& device;
@@ -120,23 +132,39 @@ ProgramCache::ProgramCache(Device& device) : impl_(std::make_shared<Impl>(device
 
 ob_kernel ProgramCache::kernel(const std::string& source, const std::string& options, const std::string& entry) {
   refuse_in_forked_child();
-  const std::string key = sha256_hex(source + '\0' + options + '\0' + impl_->device.properties().cache_key);
+  const std::string key = impl_->key(source, options);
   const std::shared_ptr<Impl::Entry> program = impl_->entry(key);
   std::lock_guard lock(program->building);
-  if (program->program == nullptr) {
+  if (program->program == nullptr && !impl_->load(program->offered, entry, *program)) {
     const std::string base = directory_path();
     const fs::path path = fs::path(base) / "programs" / key.substr(0, 2) / (key + ".bin");
-    if (base.empty() || !impl_->load(path, entry, *program)) {
+    if (base.empty() || !impl_->load_file(path, entry, *program)) {
       impl_->build(source, options, *program);
-      if (!base.empty()) impl_->save(program->program, path);
+      const std::string made = base.empty() ? std::string() : impl_->binary(program->program);
+      if (!made.empty()) write_checked(path, made);
     }
   }
+  program->offered.clear();  // it has served
   ob_kernel& kernel = program->kernels[entry];
   if (kernel == nullptr) {
     check(impl_->device.driver(), impl_->device.driver().kernel_get(program->program, entry.c_str(), &kernel),
           "finding a kernel");
   }
   return kernel;
+}
+
+void ProgramCache::offer(const std::string& source, const std::string& options, const std::string& binary) {
+  refuse_in_forked_child();
+  const std::shared_ptr<Impl::Entry> program = impl_->entry(impl_->key(source, options));
+  std::lock_guard lock(program->building);
+  if (program->program == nullptr) program->offered = binary;
+}
+
+std::string ProgramCache::binary(const std::string& source, const std::string& options) {
+  refuse_in_forked_child();
+  const std::shared_ptr<Impl::Entry> program = impl_->entry(impl_->key(source, options));
+  std::lock_guard lock(program->building);
+  return program->program == nullptr ? std::string() : impl_->binary(program->program);
 }
 
 void ProgramCache::set_directory(const std::string& path) {

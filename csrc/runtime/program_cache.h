@@ -20,6 +20,10 @@ class ProgramCache {
   explicit ProgramCache(Device& device);
   /// Throws Error(OB_BUILD_FAILED) with the build log.
   ob_kernel kernel(const std::string& source, const std::string& options, const std::string& entry);
+  /// A binary, made by this device (of equal `cache_key`), that is tried before the program is looked for elsewhere.
+  void offer(const std::string& source, const std::string& options, const std::string& binary);
+  /// The binary of a program that `kernel` has made. Empty if there is none, or the driver gives none.
+  std::string binary(const std::string& source, const std::string& options);
   /// Empty string: no disk cache. Process-wide.
   static void set_directory(const std::string& directory);
 

@@ -31,10 +31,11 @@ struct ModelParts {
   std::string dialect = "opencl-c";
   uint8_t needs = 0;
   std::vector<PlanWriter> symbols, inputs, outputs, plan_inputs;
-  std::string plan, weights_file;
-  std::vector<float> weight;  ///< one-dimensional, in the file; none if empty
-  uint64_t weight_bytes = 0;  ///< what the header says of it; 0: the truth
-  std::string external = "";  ///< bytes of `weights_file`: the weight is at offset 8 there instead
+  std::string plan, weights_file, device_key;
+  std::vector<std::string> binaries = {""};  ///< of the plan's programs
+  std::vector<float> weight;                 ///< one-dimensional, in the file; none if empty
+  uint64_t weight_bytes = 0;                 ///< what the header says of it; 0: the truth
+  std::string external = "";                 ///< bytes of `weights_file`: the weight is at offset 8 there instead
 
   std::string bytes() const {
     const std::string first = header(0);
@@ -65,7 +66,8 @@ struct ModelParts {
       w.append(i64(static_cast<int64_t>(weight_bytes != 0 ? weight_bytes : raw().size())));
       w.bytes(std::string(reinterpret_cast<const char*>(digest.data()), digest.size()));
     }
-    w.each(plan_inputs).text(plan);
+    w.each(plan_inputs).text(plan).text(device_key).u32(static_cast<uint32_t>(binaries.size()));
+    for (const std::string& binary : binaries) w.text(binary);
     return filled(w.payload());
   }
 

@@ -213,6 +213,9 @@ TEST(what_contradicts_itself_is_rejected) {
   ModelParts results = scale_columns();
   results.outputs.pop_back();
   CHECK_THROWS(parse(results.bytes()), Error);
+  ModelParts programs = scale_columns();
+  programs.binaries.clear();
+  CHECK_THROWS(parse(programs.bytes()), Error);
   ModelParts kinds = scale_columns();
   std::swap(kinds.outputs[0], kinds.outputs[1]);
   CHECK_THROWS(parse(kinds.bytes()), Error);
@@ -312,6 +315,40 @@ TEST(programs_that_cannot_be_built_are_reported) {
   parts.plan = plan.bytes();
   parts.outputs = {ModelParts::argument("same", {kBatch, {Size::kFixed, 3}})};
   CHECK(OpenModel(parts.bytes()).status() == OB_BUILD_FAILED);
+}
+
+TEST(binaries_of_this_device_are_used_and_bad_ones_are_not) {
+  Device& device = fixture::device();
+  ModelParts parts = scale_columns();
+  const auto builds = [&] { return fixture::calls("program_build"); };
+  const auto change_source = [&](const std::string& comment) {  // a program that this process has not built
+    std::string bytes = parts.plan;
+    const std::string old = "long i = get_global_id(0);", fresh = "long i=get_global_id(0);" + comment;
+    const size_t at = bytes.find(old);
+    CHECK(at != std::string::npos && old.size() == fresh.size());
+    parts.plan = PlanWriter().bytes(bytes.replace(at, old.size(), fresh).substr(36)).finish();
+  };
+  change_source(";;");
+  const ProgramSpec program = parse(parts.bytes()).plan->programs.at(0);
+  ob_program built = nullptr;
+  CHECK(device.driver().program_build(device.handle(), program.source.c_str(), "", &built) == OB_OK);
+  size_t size = 0;
+  CHECK(device.driver().program_binary(built, nullptr, &size) == OB_OK);
+  parts.binaries[0].resize(size);
+  CHECK(device.driver().program_binary(built, parts.binaries[0].data(), &size) == OB_OK);
+  device.driver().program_release(built);
+  parts.device_key = device.properties().cache_key;
+  uint64_t before = builds();
+  CHECK(runs_right(OpenModel(parts.bytes()).get(), Rows(2)));
+  CHECK_EQ(builds(), before);
+
+  parts = scale_columns();
+  change_source(" ;");
+  parts.binaries[0] = "no binary";
+  parts.device_key = device.properties().cache_key;
+  before = builds();
+  CHECK(runs_right(OpenModel(parts.bytes()).get(), Rows(2)));
+  CHECK_EQ(builds(), before + 1);
 }
 
 TEST(weights_may_be_in_another_file) {

@@ -65,15 +65,16 @@ def export(
 
     arguments = trees.map_leaves(dense, inputs)
     named = trees.map_leaves(dense, dict(keywords or {}))
-    device = _device_of(model, trees.flatten((arguments, named))[0])
+    examples = [leaf for leaf in trees.flatten((arguments, named))[0] if isinstance(leaf, torch.Tensor)]
+    device = _device_of(model, examples)
     with torch.no_grad():
         program = torch.export.export(model, arguments, named or None, dynamic_shapes=dynamic)
     _write(program, device, Path(path), os.fspath(weights))
 
 
-def _device_of(model: torch.nn.Module, leaves: list[Any]) -> int:
+def _device_of(model: torch.nn.Module, examples: list[torch.Tensor]) -> int:
     """The index of the one device that all tensors are on. Raises ValueError."""
-    tensors = [*model.parameters(), *model.buffers(), *(v for v in leaves if isinstance(v, torch.Tensor))]
+    tensors = [*model.parameters(), *model.buffers(), *examples]
     devices = {tensor.device for tensor in tensors}
     name = torch._C._get_privateuse1_backend_name()
     if len(devices) != 1 or next(iter(devices)).type != name:
@@ -94,6 +95,7 @@ def _write(program: ExportedProgram, device: int, path: Path, weights: str) -> N
     plan_inputs += [(f.Source.WEIGHT, store.add(f"constant {i}", c)) for i, c in enumerate(lowered.constants)]
     store.place()
     target = target_of(device)
+    plan = lowered.plan.serialize()
     model = f.Model(
         producer=f"outboard {_version()}, torch {torch.__version__}",
         dialect=target.dialect,
@@ -105,9 +107,17 @@ def _write(program: ExportedProgram, device: int, path: Path, weights: str) -> N
         weights_file=store.file,
         weights=store.records,
         plan_inputs=plan_inputs,
-        plan=lowered.plan.serialize(),
+        plan=plan,
+        device_key=target.cache_key,
+        binaries=_binaries(plan, device),
     )
     _write_file(path, model, store)
+
+
+def _binaries(plan: bytes, device: int) -> list[bytes]:
+    from outboard import _C
+
+    return _C.Plan(plan, device).binaries()
 
 
 def _version() -> str:

@@ -108,6 +108,8 @@ class Model:
     weights: list[Weight]
     plan_inputs: list[tuple[Source, int]]  #: number of an input or a weight
     plan: bytes
+    device_key: str  #: of the device that made ``binaries``; for others they are worth nothing
+    binaries: list[bytes]  #: of the plan's programs, in order; empty where the driver gives none
 
 
 def needs_of(target: Target) -> int:
@@ -229,6 +231,8 @@ class _Writer:
         self.each(model.weights, self.weight)
         self.each(model.plan_inputs, self.plan_input)
         self.blob(model.plan)
+        self.text(model.device_key)
+        self.each(model.binaries, self.blob)
 
 
 class _Reader:
@@ -259,9 +263,12 @@ class _Reader:
             raise DamagedFile("a size or an offset is negative")
         return value
 
+    def blob(self) -> bytes:
+        return bytes(self.take(self.u32()))
+
     def text(self) -> str:
         try:
-            return bytes(self.take(self.u32())).decode()
+            return self.blob().decode()
         except UnicodeDecodeError as error:
             raise DamagedFile("a text in its header is no text") from error
 
@@ -311,7 +318,9 @@ class _Reader:
             weights_file=self.text(),
             weights=self.each(self.weight),
             plan_inputs=self.each(self.plan_input),
-            plan=bytes(self.take(self.u32())),
+            plan=self.blob(),
+            device_key=self.text(),
+            binaries=self.each(self.blob),
         )
         if any(self.data[self.at :]):
             raise DamagedFile("its header has fields that this version does not know")

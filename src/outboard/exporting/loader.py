@@ -128,7 +128,8 @@ class LoadedModel:
         self._results = call["out"]["leaves"]
         self._weights = weights
         self._order = model.plan_inputs
-        self._plan = _C.Plan(model.plan, device.index)
+        same = model.device_key == target_of(device.index).cache_key
+        self._plan = _C.Plan(model.plan, device.index, model.binaries if same else [])
         self._dtypes = [_dtype(argument.dtype) for argument in model.inputs]
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
