@@ -426,6 +426,34 @@ def test_loading_imports_no_compiler(device: str, tmp_path: Path, run_python: Ru
     assert out.split("\n")[:2] == ["[]", "{}"]
 
 
+def test_the_file_brings_the_devices_programs(device: str, tmp_path: Path, run_python: RunPython) -> None:
+    """A device that has the binaries builds nothing, even if no cache helps."""
+    path = tmp_path / "m"
+    exported(mlp(), torch.randn(4, 12), path=path, device=device)
+    source = f"""
+        import torch, outboard
+        from outboard import _C
+        model = outboard.load({str(path)!r})
+        model(torch.ones(4, 12).to(model.device)).cpu()
+        print(_C.program_statistics(0)["built"])
+        """
+    assert run_python(source, OUTBOARD_CACHE_DIR=str(tmp_path / "empty")).split() == ["0"]
+    data = path.read_bytes()
+    model = f.parse(memoryview(data))
+    model.device_key = "another device"
+    rewrite(path, model, data)
+    assert int(run_python(source, OUTBOARD_CACHE_DIR=str(tmp_path / "empty"))) > 0
+
+
+def rewrite(path: Path, model: f.Model, data: bytes) -> None:
+    """Writes the file ``data`` with another header."""
+    begin = model.weights[0].offset
+    size = len(f.header(model, 0))
+    for weight in model.weights:
+        weight.offset += size - begin
+    path.write_bytes(f.header(model, len(data) + size - begin) + data[begin:])
+
+
 def damaged(data: bytes) -> list[bytes]:
     random.seed(0)
     cuts = [data[:length] for length in (0, 1, 7, 8, 63, 64, 65, len(data) // 2, len(data) - 1)]
@@ -462,11 +490,7 @@ def test_files_of_other_versions_and_devices_are_refused(device: str, tmp_path: 
         outboard.load(path)
     model = f.parse(memoryview(data))
     model.dialect = "esperanto"
-    size = len(f.header(model, 0))
-    moved_by = size - model.weights[0].offset
-    for weight in model.weights:
-        weight.offset += moved_by
-    path.write_bytes(f.header(model, len(data) + moved_by) + data[size - moved_by :])
+    rewrite(path, model, data)
     with pytest.raises(RuntimeError, match="for devices with 'esperanto' programs"):
         outboard.load(path)
     with pytest.raises(FileNotFoundError):
