@@ -7,6 +7,7 @@
 #include "runner/mapped_file.h"
 #include "runtime/device.h"
 #include "runtime/error.h"
+#include "runtime/plan_binaries.h"
 
 namespace outboard {
 namespace {
@@ -151,7 +152,7 @@ Model::Model(const std::string& path, const std::string& weights, Device& device
   } catch (const Error& error) {
     throw Error(error.status(), path + " cannot be loaded: " + error.what());
   }
-  if (file_.device_key == device.properties().cache_key) offer_programs(*file_.plan, device, file_.binaries);
+  if (file_.device_key == device.properties().cache_key) offer_binaries(*file_.plan, device, file_.binaries);
   executable_ = std::make_unique<Executable>(file_.plan, device);
 }
 

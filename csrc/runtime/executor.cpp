@@ -386,17 +386,6 @@ bool bind_symbols(const Plan& plan, const Input* inputs, std::vector<Scalar>& sy
   return true;
 }
 
-void offer_programs(const Plan& plan, Device& device, const std::vector<std::string>& binaries) {
-  if (binaries.empty()) return;
-  if (binaries.size() != plan.programs.size()) {
-    throw Error(OB_INVALID_ARGUMENT, "binaries for " + std::to_string(binaries.size()) + " programs; the plan has " +
-                                         std::to_string(plan.programs.size()));
-  }
-  for (size_t i = 0; i < binaries.size(); ++i) {
-    device.programs().offer(plan.programs[i].source, plan.programs[i].options, binaries[i]);
-  }
-}
-
 Executable::Executable(std::shared_ptr<const Plan> plan, Device& device)
     : plan_(std::move(plan)), device_(device), leaves_(plan_->buffer_count, 0) {
   for (const KernelSpec& kernel : plan_->kernels) {

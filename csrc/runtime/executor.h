@@ -88,10 +88,6 @@ struct ExecutionContext {
 /// Fills `symbols` from the inputs and tells whether every guard holds.
 bool bind_symbols(const Plan& plan, const Input* inputs, std::vector<Scalar>& symbols);
 
-/// Hands binaries of a plan's programs, in order and made by the same device, to its program cache. None, or one for
-/// each program. Throws Error(OB_INVALID_ARGUMENT) for another number.
-void offer_programs(const Plan& plan, Device& device, const std::vector<std::string>& binaries);
-
 /// A plan prepared for one device: kernels resolved, buffers laid out. Thread-safe.
 class Executable {
  public:

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/plan_binaries.h"
 #include "torch/eager.h"
 #include "torch/fallback.h"
 #include "torch/host_library.h"
@@ -122,8 +123,8 @@ class PythonPlan {
   /// The binaries of the plan's programs, in order; empty where the driver gives none.
   py::list binaries() const {
     py::list made;
-    for (const ProgramSpec& program : executable_->plan().programs) {
-      made.append(py::bytes(executable_->device().programs().binary(program.source, program.options)));
+    for (const std::string& binary : take_binaries(executable_->plan(), executable_->device())) {
+      made.append(py::bytes(binary));
     }
     return made;
   }
@@ -155,7 +156,7 @@ class PythonPlan {
   static std::shared_ptr<const Executable> prepare(const std::string& data, Device& device,
                                                    const std::vector<std::string>& binaries) {
     const std::shared_ptr<const Plan> plan = Plan::parse(data.data(), data.size());
-    offer_programs(*plan, device, binaries);
+    offer_binaries(*plan, device, binaries);
     return std::make_shared<Executable>(plan, device);
   }
 
