@@ -7,7 +7,7 @@ JOBS ?= $(shell nproc)
 
 PY := $(VENV)/bin/python
 SETUP := $(PYTHON) tools/bootstrap.py --venv $(VENV)
-CPP_FILES = $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'csrc/*.c' 'include/*.h' 'tests/cpp/*.cpp' 'tests/cpp/*.h')
+CPP_FILES = $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'csrc/*.c' 'include/*.h' 'tests/cpp/*.cpp' 'tests/cpp/*.h' 'examples/*.cpp')
 PYTEST_ARGUMENTS ?=
 BENCH_ARGUMENTS ?=
 

@@ -15,7 +15,9 @@ PATH="$bin:$PATH" "$python" -m pip --disable-pip-version-check wheel -q --no-dep
 wheel=$(echo "$work"/outboard-*.whl)
 "$python" -m zipfile -l "$wheel" | awk '{print $1}' >"$work/contents"
 for needed in 'outboard/_C\..*\.so' 'outboard/drivers/liboutboard_opencl\.so' 'outboard/drivers/liboutboard_sim\.so' \
-  'outboard/py\.typed' 'outboard/cli/doctor\.py' 'outboard-.*/entry_points\.txt' 'outboard-.*/licenses/LICENSE'; do
+  'outboard/lib/liboutboard_runner\.so' 'outboard/lib/cmake/outboard/outboard-config\.cmake' \
+  'outboard/include/outboard/runner\.h' 'outboard/bin/outboard-run' 'outboard/py\.typed' 'outboard/cli/doctor\.py' \
+  'outboard-.*/entry_points\.txt' 'outboard-.*/licenses/LICENSE'; do
   grep -qx "$needed" "$work/contents" || { echo "the wheel lacks $needed"; exit 1; }
 done
 
@@ -40,5 +42,12 @@ x = torch.ones(3, device=name)
 print(x, x * 2 + 1)
 assert (x * 2 + 1).tolist() == [3, 3, 3]
 assert getattr(torch, name).fallbacks() == {}, getattr(torch, name).fallbacks()
+
+import subprocess
+
+import outboard
+
+outboard.export(torch.nn.Linear(4, 2).to(name), torch.ones(3, 4, device=name), path="model.obm")
+print(subprocess.check_output([f"{outboard.cmake_prefix()}/bin/outboard-run", "model.obm"], text=True), end="")
 END
 echo "the wheel works"

@@ -420,6 +420,10 @@ Executable::Executable(std::shared_ptr<const Plan> plan, Device& device)
   }
 }
 
+void Executable::wait_until_built() const {
+  for (Kernel* kernel : kernels_) kernel->get();
+}
+
 std::vector<Result> Executable::run(const Input* inputs, const std::vector<Scalar>& symbols,
                                     ExecutionContext& context) const {
   Buffers buffers(*plan_, leaves_, inputs, device_);

@@ -97,6 +97,8 @@ class Executable {
   /// Has the plan's programs loaded or built, and does not wait: who launches a kernel of them does, and learns of
   /// failures.
   Executable(std::shared_ptr<const Plan> plan, Device& device);
+  /// Waits for the programs. Throws Error(OB_BUILD_FAILED) with the build log.
+  void wait_until_built() const;
   const Plan& plan() const { return *plan_; }
   Device& device() const { return device_; }
   /// Submits the plan's steps. `symbols` comes from `bind_symbols` on the same inputs. If a step throws, buffers are

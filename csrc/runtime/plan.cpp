@@ -7,6 +7,7 @@
 #include "runtime/assertions.h"
 #include "runtime/error.h"
 #include "runtime/sha256.h"
+#include "runtime/wire_reader.h"
 
 namespace outboard {
 namespace {
@@ -102,9 +103,9 @@ int arity(Expr::Op op) {
 }
 
 /// Reads the wire format, checking every length and index.
-class Reader {
+class Reader : private WireReader {
  public:
-  Reader(const uint8_t* data, size_t bytes) : data_(data), end_(data + bytes) {}
+  Reader(const uint8_t* data, size_t bytes) : WireReader(data, bytes, invalid) {}
 
   void plan(Plan& plan) {
     each(plan.inputs, [&] { return bounded(u8(), 4u, "input kind"); });
@@ -138,43 +139,10 @@ class Reader {
     });
     each(plan.steps, [&] { return step(plan); });
     each(plan.outputs, [&] { return output(plan); });
-    if (data_ != end_) invalid("trailing bytes");
+    if (left() != 0) invalid("trailing bytes");
   }
 
  private:
-  template <typename T>
-  T fixed() {
-    if (static_cast<size_t>(end_ - data_) < sizeof(T)) invalid("truncated");
-    T value;
-    std::memcpy(&value, data_, sizeof(T));
-    data_ += sizeof(T);
-    return value;
-  }
-  uint8_t u8() { return fixed<uint8_t>(); }
-  uint32_t u32() { return fixed<uint32_t>(); }
-
-  template <typename T>
-  static T bounded(T value, size_t limit, const char* what) {
-    if (static_cast<size_t>(value) >= limit) invalid(std::string(what) + " out of range");
-    return value;
-  }
-
-  std::string text() {
-    const uint32_t size = u32();
-    if (static_cast<size_t>(end_ - data_) < size) invalid("truncated text");
-    std::string value(reinterpret_cast<const char*>(data_), size);
-    data_ += size;
-    return value;
-  }
-
-  template <typename T, typename Read>
-  void each(std::vector<T>& items, Read&& read) {
-    const uint32_t count = u32();
-    if (static_cast<size_t>(end_ - data_) < count) invalid("truncated list");
-    items.reserve(std::min(count, 1024u));  // a damaged count must not take much memory
-    for (uint32_t i = 0; i < count; ++i) items.push_back(read());
-  }
-
   Expr expr() {
     Expr result;
     int depth = 0, deepest = 0;
@@ -318,8 +286,6 @@ class Reader {
     return o;
   }
 
-  const uint8_t* data_;
-  const uint8_t* end_;
   size_t symbol_count_ = 0, buffers_ = 0, inputs_ = 0;
   std::vector<bool> integer_;
 };

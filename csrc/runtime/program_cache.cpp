@@ -109,6 +109,22 @@ struct Kernel::Program {
     return current;
   }
 
+  /// A binary to try first, unless an attempt has begun.
+  void offer(const std::string& binary) {
+    std::lock_guard lock(mutex);
+    if (!current.valid()) offered = binary;
+  }
+
+  /// The binary of the program, once it is there. Empty if nobody asked for it, it failed, or the driver gives none.
+  std::string binary() {
+    std::shared_future<ob_program> attempt;
+    {
+      std::lock_guard lock(mutex);
+      attempt = current;
+    }
+    return attempt.valid() ? binary_of(attempt.get()) : std::string();
+  }
+
   ob_program wait(const std::string& name) {
     try {
       return attempt(name).get();
@@ -142,29 +158,40 @@ struct Kernel::Program {
     return attempt.valid() && attempt.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
   }
 
-  ob_program make(const std::string& name) const {
+  ob_program make(const std::string& name) {
+    if (ob_program loaded = load(take_offer(), name)) return loaded;
     const std::string base = directory_path();
     const fs::path path = fs::path(base) / "programs" / key.substr(0, 2) / (key + ".bin");
     if (!base.empty()) {
-      if (ob_program loaded = load(path, name)) return loaded;
+      if (ob_program loaded = load_file(path, name)) return loaded;
     }
     ob_program built = build();
-    if (!base.empty()) save(built, path);
+    const std::string made = base.empty() ? std::string() : binary_of(built);
+    if (!made.empty()) write_checked(path, made);
     return built;
   }
 
-  /// The program from disk if it has the kernel, else nullptr.
-  ob_program load(const fs::path& path, const std::string& name) const {
-    const std::string binary = read_checked(path);
+  std::string take_offer() {
+    std::lock_guard lock(mutex);
+    return std::exchange(offered, {});
+  }
+
+  /// The program from a binary if that has the kernel, else nullptr.
+  ob_program load(const std::string& binary, const std::string& name) const {
     if (binary.empty()) return nullptr;
     const ob_driver& driver = device.driver();
     ob_program program = nullptr;
     if (driver.program_load(device.handle(), binary.data(), binary.size(), &program) != OB_OK) return nullptr;
     ob_kernel kernel = nullptr;
-    if (driver.kernel_get(program, name.c_str(), &kernel) != OB_OK) {
-      driver.program_release(program);
-      return nullptr;
-    }
+    if (driver.kernel_get(program, name.c_str(), &kernel) == OB_OK) return program;
+    driver.program_release(program);
+    return nullptr;
+  }
+
+  /// The same from disk.
+  ob_program load_file(const fs::path& path, const std::string& name) const {
+    const ob_program program = load(read_checked(path), name);
+    if (program == nullptr) return nullptr;
     ++counters->loaded;
     mark_used(path);
     return program;
@@ -179,11 +206,13 @@ struct Kernel::Program {
     return program;
   }
 
-  void save(ob_program program, const fs::path& path) const {
+  /// Empty if the driver gives none.
+  std::string binary_of(ob_program program) const {
     size_t bytes = 0;
-    if (device.driver().program_binary(program, nullptr, &bytes) != OB_OK || bytes == 0) return;
+    if (device.driver().program_binary(program, nullptr, &bytes) != OB_OK) return {};
     std::string binary(bytes, '\0');
-    if (device.driver().program_binary(program, binary.data(), &bytes) == OB_OK) write_checked(path, binary);
+    if (device.driver().program_binary(program, binary.data(), &bytes) != OB_OK) return {};
+    return binary;
   }
 
   Device& device;
@@ -191,6 +220,7 @@ struct Kernel::Program {
   const std::shared_ptr<Counters> counters;
   std::mutex mutex;
   std::shared_future<ob_program> current;
+  std::string offered;
   std::map<std::string, std::unique_ptr<Kernel>> kernels;
 };
 
@@ -224,6 +254,16 @@ Kernel& ProgramCache::kernel(const std::string& source, const std::string& optio
   Kernel::Program& program = impl_->program(source, options);
   program.attempt(entry);
   return program.kernel(entry);
+}
+
+void ProgramCache::offer(const std::string& source, const std::string& options, const std::string& binary) {
+  refuse_in_forked_child();
+  impl_->program(source, options).offer(binary);
+}
+
+std::string ProgramCache::binary(const std::string& source, const std::string& options) {
+  refuse_in_forked_child();
+  return impl_->program(source, options).binary();
 }
 
 void ProgramCache::stop() noexcept { Builders::get().stop(); }

@@ -44,6 +44,11 @@ class ProgramCache {
   explicit ProgramCache(Device& device);
   /// A kernel by source, options and name. Returns at once: see `Kernel::get`.
   Kernel& kernel(const std::string& source, const std::string& options, const std::string& entry);
+  /// A binary, made by a device of equal `cache_key`, that is tried before the program is looked for elsewhere.
+  void offer(const std::string& source, const std::string& options, const std::string& binary);
+  /// The binary of a program that `kernel` was asked for; waits for it. Empty if there is none, or the driver gives
+  /// none. Throws what building it threw.
+  std::string binary(const std::string& source, const std::string& options);
   /// Empty string: no disk cache. Process-wide.
   static void set_directory(const std::string& directory);
   /// Waits until no thread builds any more, in the whole process; programs asked for later are built by the caller. At

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/plan_binaries.h"
 #include "torch/eager.h"
 #include "torch/fallback.h"
 #include "torch/host_library.h"
@@ -125,11 +126,19 @@ class PythonCompiler : public Compiler {
 /// A plan of the compiler's own (torch.compile), ready to run on one device.
 class PythonPlan {
  public:
-  PythonPlan(const std::string& data, int device)
-      : executable_(translate_errors([&] {
-          return std::make_shared<Executable>(Plan::parse(data.data(), data.size()), Runtime::get().device(device));
-        })),
+  /// `binaries` are those of the plan's programs, in order, made by the same device; or none.
+  PythonPlan(const std::string& data, int device, const std::vector<std::string>& binaries)
+      : executable_(translate_errors([&] { return prepare(data, Runtime::get().device(device), binaries); })),
         device_(static_cast<c10::DeviceIndex>(device)) {}
+
+  /// The binaries of the plan's programs, in order; empty where the driver gives none.
+  py::list binaries() const {
+    py::list made;
+    for (const std::string& binary : take_binaries(executable_->plan(), executable_->device())) {
+      made.append(py::bytes(binary));
+    }
+    return made;
+  }
 
   /// Takes tensors of the device, numbers (also as 0-dim CPU tensors) and None.
   py::list run(const py::list& values) const {
@@ -155,6 +164,13 @@ class PythonPlan {
   }
 
  private:
+  static std::shared_ptr<const Executable> prepare(const std::string& data, Device& device,
+                                                   const std::vector<std::string>& binaries) {
+    const std::shared_ptr<const Plan> plan = Plan::parse(data.data(), data.size());
+    offer_binaries(*plan, device, binaries);
+    return std::make_shared<Executable>(plan, device);
+  }
+
   static Scalar number(py::handle value, uint8_t kind) {
     Scalar scalar;
     const py::object plain =
@@ -216,9 +232,12 @@ void bind_eager(py::module_& m) {
   });
   m.def("reset_eager_stats", &reset_eager_statistics);
   py::class_<PythonPlan, std::shared_ptr<PythonPlan>>(m, "Plan")
-      .def(py::init(
-          [](const py::bytes& data, int device) { return std::make_shared<PythonPlan>(std::string(data), device); }))
-      .def("run", &PythonPlan::run);
+      .def(py::init([](const py::bytes& data, int device, const std::vector<std::string>& binaries) {
+             return std::make_shared<PythonPlan>(std::string(data), device, binaries);
+           }),
+           py::arg("data"), py::arg("device_index"), py::arg("binaries") = std::vector<std::string>())
+      .def("run", &PythonPlan::run)
+      .def("binaries", &PythonPlan::binaries);
 }
 
 }  // namespace outboard::aten

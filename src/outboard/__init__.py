@@ -7,23 +7,33 @@ comes from the profile that ``OUTBOARD_PROFILE`` selects (see :mod:`outboard.pro
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from outboard.exporting.exporter import export
+    from outboard.exporting.installed import cmake_prefix
+    from outboard.exporting.loader import load
     from outboard.optimization import optimize
 
-__all__ = ["__version__", "optimize"]
+__all__ = ["__version__", "cmake_prefix", "export", "load", "optimize"]
 
 __version__ = "0.1.0"
 
 
-def __getattr__(name: str) -> Any:
-    """``outboard.optimize``, on demand: PyTorch imports this package at the end of its own import."""
-    if name != "optimize":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from outboard.optimization import optimize
+_ON_DEMAND = {
+    "cmake_prefix": "exporting.installed",
+    "export": "exporting.exporter",
+    "load": "exporting.loader",
+    "optimize": "optimization",
+}
 
-    return optimize
+
+def __getattr__(name: str) -> Any:
+    """Functions that are imported when they are first used: PyTorch imports this package at the end of its import."""
+    if name not in _ON_DEMAND:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"outboard.{_ON_DEMAND[name]}"), name)
 
 
 def _autoload() -> None:

@@ -41,6 +41,8 @@ class PlanWriter {
   PlanWriter& constant(int64_t value) { return expr({{outboard::Expr::kConst, value}}); }
   PlanWriter& symbol(int64_t number) { return expr({{outboard::Expr::kSymbol, number}}); }
 
+  const std::string& payload() const { return payload_; }
+
   std::string finish() const {
     std::string bytes("OBPLAN\0\0", 8);
     const uint32_t version = 2;

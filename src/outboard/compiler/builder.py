@@ -20,6 +20,7 @@ import sympy
 import torch
 
 from . import plan as p
+from .dtypes import dtype_number
 from .target import Target
 
 Size: TypeAlias = int | sympy.Expr
@@ -28,32 +29,6 @@ Size: TypeAlias = int | sympy.Expr
 class NotExpressible(Exception):
     """A sympy expression that the Plan's integer expressions cannot hold."""
 
-
-def dtype_number(dtype: torch.dtype) -> int:
-    """The ``c10::ScalarType`` number of a dtype."""
-    return _DTYPE_NUMBERS[dtype]
-
-
-_DTYPE_NUMBERS: dict[torch.dtype, int] = {
-    torch.uint8: 0,
-    torch.int8: 1,
-    torch.int16: 2,
-    torch.int32: 3,
-    torch.int64: 4,
-    torch.float16: 5,
-    torch.float32: 6,
-    torch.float64: 7,
-    torch.complex32: 8,
-    torch.complex64: 9,
-    torch.complex128: 10,
-    torch.bool: 11,
-    torch.bfloat16: 15,
-    torch.float8_e5m2: 23,
-    torch.float8_e4m3fn: 24,
-    torch.uint16: 27,
-    torch.uint32: 28,
-    torch.uint64: 29,
-}
 
 _LAYOUT_NUMBERS = {torch.strided: 0, torch.sparse_coo: 1}
 _MEMORY_FORMAT_NUMBERS = {

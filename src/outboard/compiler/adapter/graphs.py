@@ -9,9 +9,13 @@ ours is a plan of one launch.
 from __future__ import annotations
 
 import base64
+import contextlib
+import contextvars
 import copy
+import dataclasses
 import logging
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import sympy
@@ -54,6 +58,30 @@ def is_float_symbol(symbol: sympy.Basic) -> bool:
     return isinstance(symbol, sympy.Symbol) and symbol_is_type(symbol, (SymT.FLOAT, SymT.UNBACKED_FLOAT))
 
 
+@dataclasses.dataclass
+class Capture:
+    """What became of the graph compiled inside :func:`capturing`."""
+
+    plan: p.Plan | None = None
+    constants: list[torch.Tensor] = dataclasses.field(default_factory=list)  #: the plan's inputs after the graph's own
+    refusal: NotExpressible | None = None  #: why there is no plan
+
+
+_capture: contextvars.ContextVar[Capture | None] = contextvars.ContextVar("outboard_capture", default=None)
+
+
+@contextlib.contextmanager
+def capturing() -> Iterator[Capture]:
+    """Inside, one graph is compiled to be kept: its plan uses no library of the host and goes to the object yielded,
+    and a graph that no plan can hold is refused (``refusal``, and an error of Inductor's)."""
+    capture = Capture()
+    token = _capture.set(capture)
+    try:
+        yield capture
+    finally:
+        _capture.reset(token)
+
+
 class GraphWrapper(PlanWrapper):
     """The wrapper of a graph compiled by ``torch.compile``."""
 
@@ -69,6 +97,10 @@ class GraphWrapper(PlanWrapper):
             self.run_wrapper_ir_passes(is_inference)
             text = _plan_module(self, device)
         except NotExpressible as reason:
+            capture = _capture.get()
+            if capture is not None:
+                capture.refusal = reason
+                raise
             _log.info("a graph is run line by line, from Python: %s", reason)
             self.lines = lines
             return super()._generate(is_inference)
@@ -121,7 +153,9 @@ def _launch_plan(line: LaunchLine, dtypes: tuple[torch.dtype, ...], target: Targ
 
 def _plan_module(wrapper: GraphWrapper, device: int) -> str:
     """The text of a module whose ``call`` runs the whole graph as one plan. Raises NotExpressible."""
-    builder = PlanBuilder(target_of(device))
+    capture = _capture.get()
+    target = target_of(device)
+    builder = PlanBuilder(target if capture is None else dataclasses.replace(target, host_accessible=False))
     inputs = dict(wrapper.get_graph_inputs())
     values = [_add_input(builder, name, node, device) for name, node in inputs.items()]
     constants = {}
@@ -129,16 +163,32 @@ def _plan_module(wrapper: GraphWrapper, device: int) -> str:
         if constant.device.type == torch._C._get_privateuse1_backend_name():
             constants[name] = builder.add_input(p.InputKind.TENSOR)
             values.append(name)
+            if capture is not None:
+                capture.constants.append(constant)
     for number, node in enumerate(inputs.values()):
         _define_sizes(builder, number, node)
     names = list(inputs)
     converter = PlanConverter(builder, names, constants)
     converter.share_program(wrapper.lines)
     converter.convert(wrapper.lines, wrapper.get_graph_outputs())
+    if capture is not None:
+        _add_guards(builder)
     plan = builder.finish()
+    if capture is not None:
+        capture.plan = plan
     progress.show_kernels("graph", plan)
     unpack = f"{', '.join(names)}, = args" if names else "pass"
     return _MODULE.format(plan=pack(plan), device=device, unpack=unpack, values=", ".join(values))
+
+
+def _add_guards(builder: PlanBuilder) -> None:
+    """What was assumed of sizes while the graph was traced and compiled. (Of a graph of ``torch.compile``, Dynamo
+    checks it before it calls.) Raises NotExpressible."""
+    shape_env = V.graph.sizevars.shape_env
+    for guard in shape_env.guards:
+        condition = shape_env.simplify(guard.expr)  # sizes known to be equal have one symbol among the inputs
+        if condition != sympy.true:
+            builder.guard(condition)
 
 
 def _add_input(builder: PlanBuilder, name: str, node: Any, device: int) -> str:
