@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Distances, masked_scatter, scatter_reduce, index_reduce, grid sampling, isin, and the list of what is covered."""
+"""Distances, masked_scatter, scatter_reduce, index_reduce, grid sampling, isin, embeddings, what is covered."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+import torch.nn.functional as F
 
 from outboard.compiler import kernels
 
@@ -85,3 +88,45 @@ def test_coverage_is_listed() -> None:
     names = kernels.covered()
     assert names == sorted(set(names))
     assert {"aten::sort", "aten::mm", "aten::convolution"} <= set(names)
+
+
+@pytest.mark.parametrize("width", [1, 5, 64, 130])
+@pytest.mark.parametrize("options", [{}, {"padding_idx": 2}, {"scale_grad_by_freq": True}])
+def test_embedding_gradient(device: str, width: int, options: dict[str, Any]) -> None:
+    places = torch.randint(0, 9, (4, 33))
+    weight = torch.randn(9, width)
+    upstream = torch.randn(4, 33, width)
+
+    def gradient(where: str) -> torch.Tensor:
+        leaf = weight.to(where, copy=True).requires_grad_()
+        F.embedding(places.to(where), leaf, **options).backward(upstream.to(where))
+        assert leaf.grad is not None
+        return leaf.grad.cpu()
+
+    torch.testing.assert_close(gradient(device), gradient("cpu"), rtol=1e-5, atol=1e-5)
+
+
+def test_embedding_gradient_has_one_result(device: str) -> None:
+    """Rows that are looked up many times are added in one order."""
+    places, weight = torch.randint(0, 50, (3000,), device=device), torch.randn(50, 64, device=device)
+    upstream = torch.randn(3000, 64, device=device)
+    results = []
+    for _ in range(20):
+        leaf = weight.clone().requires_grad_()
+        F.embedding(places, leaf).backward(upstream)
+        results.append(leaf.grad)
+    assert all(torch.equal(results[0], other) for other in results[1:])
+
+
+def test_embedding_gradient_of_an_expanded_result_and_in_a_graph(device: str) -> None:
+    places, weight = torch.randint(0, 50, (3, 7)), torch.randn(50, 16)
+
+    def gradient(where: str, wrap: Any) -> torch.Tensor:
+        leaf = weight.to(where, copy=True).requires_grad_()
+        wrap(lambda leaf, places: F.embedding(places, leaf).sum())(leaf, places.to(where)).backward()
+        assert leaf.grad is not None
+        return leaf.grad.cpu()
+
+    expected = gradient("cpu", lambda function: function)
+    torch.testing.assert_close(gradient(device, lambda function: function), expected)
+    torch.testing.assert_close(gradient(device, torch.compile), expected)

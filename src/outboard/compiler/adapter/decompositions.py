@@ -181,6 +181,16 @@ def _batch_norm_functional(
     return out, saved_mean, saved_scale, new_mean, new_var
 
 
+def embedding_gradient(
+    grad: torch.Tensor, indices: torch.Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
+) -> Any:
+    """Leaves the usual case to its kernel, which adds in one order where the decomposition's atomics do not."""
+    if not scale_grad_by_freq:
+        return NotImplemented
+    whole: Callable[..., torch.Tensor] = torch._decomp.decomposition_table[aten.embedding_dense_backward.default]
+    return whole(grad, indices, num_weights, padding_idx, scale_grad_by_freq)
+
+
 def _divide(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
     """Division of floats rounded down, by way of the remainder: exact where the quotient is not."""
     dtype = torch.result_type(a, b)
@@ -279,5 +289,6 @@ def eager_decompositions() -> dict[Any, Callable[..., Any]]:
     table[aten.floor_divide.default] = _floor_divide
     table[aten._index_put_impl_.default] = _index_put_impl_
     table[aten._index_put_impl.default] = _index_put_impl
+    table[aten.embedding_dense_backward.default] = embedding_gradient
     table.update(recurrent.CELLS)
     return table

@@ -25,6 +25,7 @@ from torch._inductor.virtualized import V
 from .. import cache
 from ..kernels import PREFERRED
 from ..target import target_of
+from .decompositions import embedding_gradient
 from .interface import device_name, register_interface
 from .recurrent import CELLS
 from .scheduling import LoopScheduling
@@ -131,7 +132,7 @@ def register() -> None:
     _keep_layouts(name)
     _leave_to_kernels(name)
     _allow_calls_of_kernels()
-    _decompose_cells(name)
+    _change_decompositions(name)
 
 
 def _prefer_two_pass_variance(name: str) -> None:
@@ -188,21 +189,25 @@ def _allow_calls_of_kernels() -> None:
     """Lets graphs call operators that could be decomposed. Where the environment has ``CI`` set, Inductor refuses: a
     check that its developers make of their own tables, and no matter of the users whose tests run there."""
     module: Any = inductor_graph
-    module.make_fallback = functools.partial(module.make_fallback, warn=False)
+    module.make_fallback = functools.partial(module.make_fallback, warn=False, override_decomp=True)
 
 
-def _decompose_cells(name: str) -> None:
-    """Has whole graphs decompose recurrent cells on our device too; Inductor knows them on no device."""
+def _change_decompositions(name: str) -> None:
+    """Has whole graphs on our device decompose recurrent cells, which Inductor knows on no device, and leave the
+    gradient of an embedding to its kernel."""
+    table = inductor_decompositions.decompositions
 
-    def on_ours(function: Callable[..., Any]) -> Callable[..., Any]:
+    def on_ours(function: Callable[..., Any], elsewhere: Callable[..., Any] | None) -> Callable[..., Any]:
         @functools.wraps(function)
         def decompose(*args: Any, **kwargs: Any) -> Any:
-            ours = any(isinstance(arg, torch.Tensor) and arg.device.type == name for arg in args)
-            return function(*args, **kwargs) if ours else NotImplemented
+            if any(isinstance(arg, torch.Tensor) and arg.device.type == name for arg in args):
+                return function(*args, **kwargs)
+            return NotImplemented if elsewhere is None else elsewhere(*args, **kwargs)
 
         return decompose
 
-    inductor_decompositions.decompositions.update({cell: on_ours(function) for cell, function in CELLS.items()})
+    ours = {**CELLS, torch.ops.aten.embedding_dense_backward.default: embedding_gradient}
+    table.update({overload: on_ours(function, table.get(overload)) for overload, function in ours.items()})
     inductor_decompositions.fast_random_decomps.cache_clear()
 
 

@@ -48,6 +48,7 @@ _FAMILIES: dict[Lowering, tuple[str, ...]] = {
     index.lower_index_reduce: ("index_reduce",),
     index.lower_scatter_reduce: ("scatter_reduce", "scatter_reduce_"),
     index.lower_isin: ("isin",),
+    index.lower_embedding_gradient: ("embedding_dense_backward",),
     polynomial.lower: polynomial.NAMES,
     grid.lower_forward: ("grid_sampler_2d", "grid_sampler_3d"),
     grid.lower_backward: ("grid_sampler_2d_backward", "grid_sampler_3d_backward"),

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Indexing that is neither a gather nor a plain scatter: masked_scatter, scatter_reduce, index_reduce, isin."""
+"""Indexing that is neither a gather nor a plain scatter: masked_scatter, scatter_reduce, index_reduce, isin, and the
+gradient of an embedding."""
 
 from __future__ import annotations
 
@@ -105,6 +106,34 @@ OB_KERNEL void copy_elements(OB_GLOBAL const OUT_BITS* in, OB_GLOBAL OUT_BITS* o
 _DIVIDE_INTEGERS = "((v) / (OUT_C)(n) - ((v) % (OUT_C)(n) != 0 && (v) < 0))"
 _DIVIDE_FLOATS = "((v) / (OUT_C)(n))"
 
+_EMBEDDING_GRADIENT = r"""
+OB_KERNEL void clear(OB_GLOBAL OUT_T* out, const long count) {
+  OB_FOR(i, count) OUT_STORE(out, i, (OUT_C)0);
+}
+
+/* One item owns COLUMNS columns of a part of the rows and takes the looked-up rows in order: no atomics, and the same
+   sum to the last bit every time. */
+OB_KERNEL void add_rows(OB_GLOBAL const OUT_T* grad, OB_GLOBAL const INDEX_T* index, OB_GLOBAL OUT_T* out,
+                        const long count, const long rows, const long columns, const long parts, const long padding) {
+  const long chunks = (columns + COLUMNS - 1) / COLUMNS;
+  OB_FOR(item, chunks * parts) {
+    const long part = item / chunks, from = item % chunks * COLUMNS;
+    const long first = rows * part / parts, end = rows * (part + 1) / parts;
+    const long width = columns - from < COLUMNS ? columns - from : COLUMNS;
+    for (long i = 0; i < count; ++i) {
+      const long row = (long)index[i];
+      if (row < first || row >= end || row == padding) continue;
+      for (long c = 0; c < width; ++c) {
+        const long at = row * columns + from + c;
+        OUT_STORE(out, at, OUT_LOAD(out, at) + OUT_LOAD(grad, i * columns + from + c));
+      }
+    }
+  }
+}
+"""
+#: Columns of a work-item, and work-items to have at least, on CPUs and on other devices.
+_COLUMNS = {True: (64, 16), False: (1, 65536)}
+
 _ISIN = r"""
 OB_KERNEL void isin(OB_GLOBAL const A_T* in, OB_GLOBAL const B_T* set, OB_GLOBAL uchar* out, const long count,
                     const long set_count, const int invert ROW_PARAMETERS) {
@@ -141,6 +170,31 @@ def lower_masked_scatter(builder: PlanBuilder, call: ExternCall) -> bool:
     common.launch_items(builder, builder.kernel(text, "masked_scatter"), rows.count, arguments)
     builder.free(ranks.buffer)
     for copied, original in ((dense_mask, mask), (dense_source, source)):
+        if copied is not original:
+            builder.free(copied.buffer)
+    return True
+
+
+def lower_embedding_gradient(builder: PlanBuilder, call: ExternCall) -> bool:
+    """``embedding_dense_backward`` without scaling by frequency."""
+    values, out = common.bind(call), common.outputs(call)[0]
+    grad, index = values["grad_output"], values["indices"]
+    if values["scale_grad_by_freq"] is not False or grad.dtype != out.dtype or not out.is_contiguous():
+        return False
+    if not common.supported(builder, out.dtype, index.dtype) or out.dtype.is_complex:
+        return False
+    columns, least = _COLUMNS[builder.target.is_cpu]
+    rows, width = out.sizes
+    chunks = common.ceil_div(width, columns)
+    parts = common.ceil_div(sympy.Integer(least), common.larger(1, chunks))
+    text = common.source(builder, _EMBEDDING_GRADIENT, {"COLUMNS": columns}, {"OUT": out.dtype, "INDEX": index.dtype})
+    dense_grad, dense_index = _dense(builder, grad), _dense(builder, index)
+    cleared = [builder.pointer(out), builder.int64(out.numel())]
+    common.launch_items(builder, builder.kernel(text, "clear"), out.numel(), cleared, grain=8192)
+    arguments = [builder.pointer(item) for item in (dense_grad, dense_index, out)]
+    arguments += [builder.int64(n) for n in (index.numel(), rows, width, parts, values["padding_idx"])]
+    common.launch_items(builder, builder.kernel(text, "add_rows"), chunks * parts, arguments, grain=1)
+    for copied, original in ((dense_grad, grad), (dense_index, index)):
         if copied is not original:
             builder.free(copied.buffer)
     return True
