@@ -231,6 +231,12 @@ const char* state_of(const at::Tensor& tensor) {
 
 void configure_allocators() {
   using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
+  if (Config::use_expandable_segments()) {
+    TORCH_WARN_ONCE("PYTORCH_ALLOC_CONF: expandable_segments has no effect on this device");
+  }
+  if (Config::pinned_use_background_threads()) {
+    TORCH_WARN_ONCE("PYTORCH_ALLOC_CONF: pinned_use_background_threads has no effect on this device");
+  }
   AllocatorOptions options;
   options.max_split_size = Config::max_split_size();
   options.max_non_split_rounding = Config::max_non_split_rounding_size();

@@ -412,6 +412,13 @@ def test_allocator_settings(run_python: RunPython) -> None:
     )
 
 
+@pytest.mark.parametrize("key", ["expandable_segments", "pinned_use_background_threads"])
+def test_options_without_effect_are_named(run_python: RunPython, key: str) -> None:
+    source = "import torch; print(torch.ones(3, device=torch._C._get_privateuse1_backend_name()).sum().item())"
+    output = run_python(source, check=False, PYTORCH_ALLOC_CONF=f"{key}:True")
+    assert "3.0" in output and f"{key} has no effect" in output
+
+
 def test_reserved_memory_stays_flat(device: str, device_module: ModuleType) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(20, 64), torch.nn.ReLU(), torch.nn.Linear(64, 5)).to(device)
     optimizer = torch.optim.AdamW(model.parameters())
