@@ -283,7 +283,6 @@ class Run {
     (*function)(call);
   }
 
-  /// Seeds go to the device as fills, whose pattern is read during the call: no host memory has to outlive it.
   void seed(const Step& step) {
     SmallArray<int64_t, 8> seeds(bytes_of(step) / sizeof(int64_t));
     if (seeds.empty()) return;
@@ -294,11 +293,8 @@ class Run {
     }
     context_.seeds(seeds.data(), static_cast<int64_t>(seeds.size()));
     Work work(context_.stream);
-    ob_ptr to = buffers_.pointer(work, step.buffer);
-    for (const int64_t& value : seeds) {
-      context_.stream.fill(to, &value, sizeof(value), sizeof(value));
-      to += sizeof(value);
-    }
+    const ob_ptr to = buffers_.pointer(work, step.buffer);
+    fill_seeds(context_.stream, to, seeds.data(), static_cast<int64_t>(seeds.size()));
   }
 
   Result result(const Output& output) const {

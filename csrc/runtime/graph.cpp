@@ -13,6 +13,12 @@
 
 namespace outboard {
 
+void fill_seeds(Stream& stream, ob_ptr to, const int64_t* seeds, int64_t count) {
+  for (int64_t i = 0; i < count; ++i, to += sizeof(int64_t)) {
+    stream.fill(to, &seeds[i], sizeof(int64_t), sizeof(int64_t));
+  }
+}
+
 Recording::~Recording() {
   for (Allocation* allocation : kept_) {
     allocation->let_go();
@@ -84,11 +90,7 @@ void Recording::submit(Stream& stream, const Fill& fill) const {
 void Recording::submit(Stream& stream, const Seeds& seeds) const {
   SmallArray<int64_t, 8> values(static_cast<size_t>(seeds.count));
   seeds.source(values.data(), seeds.count);
-  ob_ptr to = seeds.dst;
-  for (const int64_t& value : values) {
-    stream.fill(to, &value, sizeof(value), sizeof(value));
-    to += sizeof(value);
-  }
+  fill_seeds(stream, seeds.dst, values.data(), seeds.count);
 }
 
 void Recording::replay(Stream& stream) const {

@@ -22,6 +22,9 @@ class Stream;
 /// Draws seeds from a generator.
 using SeedSource = std::function<void(int64_t* seeds, int64_t count)>;
 
+/// Puts seeds on the device, as fills, whose pattern is read during the call: no host memory has to outlive it.
+void fill_seeds(Stream& stream, ob_ptr to, const int64_t* seeds, int64_t count);
+
 /// Commands of a stream, kept to be submitted any number of times. Thread-safe.
 class Recording {
  public:

@@ -14,14 +14,12 @@ from __future__ import annotations
 import enum
 import hashlib
 import struct
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+
+from .wire import WireWriter
 
 MAGIC = b"OBPLAN\0\0"
 VERSION = 2
-
-T = TypeVar("T")
 
 
 class Op(enum.IntEnum):
@@ -259,33 +257,8 @@ class Plan:
         return MAGIC + struct.pack("<IQ", VERSION, len(payload)) + digest + payload
 
 
-class _Writer:
-    """Appends the wire format to ``data``."""
-
-    def __init__(self) -> None:
-        self.data = bytearray()
-
-    def u8(self, value: int) -> None:
-        self.data += struct.pack("<B", value)
-
-    def u32(self, value: int) -> None:
-        self.data += struct.pack("<I", value)
-
-    def i64(self, value: int) -> None:
-        self.data += struct.pack("<q", value)
-
-    def f64(self, value: float) -> None:
-        self.data += struct.pack("<d", value)
-
-    def text(self, value: str) -> None:
-        encoded = value.encode()
-        self.u32(len(encoded))
-        self.data += encoded
-
-    def each(self, items: Sequence[T], write: Callable[[T], None]) -> None:
-        self.u32(len(items))
-        for item in items:
-            write(item)
+class _Writer(WireWriter):
+    """Writes a plan, part by part."""
 
     def expr(self, expr: Expr) -> None:
         self.u32(len(expr))

@@ -3,7 +3,7 @@
 
 Little-endian, in blocks of 64 bytes. The first block is ``MAGIC``, ``u32 version``, ``u32 0``, ``u64`` bytes of the
 header, ``u64`` bytes of the file, and the header's SHA-256. The header follows, filled up with zeros: the fields of
-:class:`Model` in order, written as plans are (``outboard.compiler.plan``). Then come the tensors that the file holds,
+:class:`Model` in order, written as plans are (``outboard.compiler.wire``). Then come the tensors that the file holds,
 each filled up with zeros and covered, those included, by the SHA-256 that the header has of it. So no byte of a file
 can change unnoticed.
 """
@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from outboard.compiler.target import Target
+from outboard.compiler.wire import WireWriter
 
 MAGIC = b"OBMODEL\0"
 VERSION = 1
@@ -163,32 +164,8 @@ def _check(model: Model, begin: int, end: int) -> None:
                 raise DamagedFile(f"a size of {argument.name} is not there")
 
 
-class _Writer:
-    """Appends fields to ``data``."""
-
-    def __init__(self) -> None:
-        self.data = bytearray()
-
-    def u8(self, value: int) -> None:
-        self.data += struct.pack("<B", value)
-
-    def u32(self, value: int) -> None:
-        self.data += struct.pack("<I", value)
-
-    def i64(self, value: int) -> None:
-        self.data += struct.pack("<q", value)
-
-    def text(self, value: str) -> None:
-        self.blob(value.encode())
-
-    def blob(self, value: bytes) -> None:
-        self.u32(len(value))
-        self.data += value
-
-    def each(self, items: list[T], write: Callable[[T], None]) -> None:
-        self.u32(len(items))
-        for item in items:
-            write(item)
+class _Writer(WireWriter):
+    """Writes a header, part by part."""
 
     def symbol(self, symbol: Symbol) -> None:
         self.text(symbol.name)
