@@ -27,6 +27,10 @@ ERROR_FACTOR = 3.0
 # asked for better; one wrong element of typical size among 16 million still is 25 times as large.
 ERROR_FLOOR = 1e-5
 
+#: Seconds of silence before a way's turn. OpenMP's threads, which compute for the CPU, look for more work for
+#: milliseconds after they have done theirs, and would hold the cores while the next way is timed.
+SILENCE = 0.02
+
 #: What a way computed, by name. All tensors of a name are compared as one vector.
 Answer = dict[str, list[Tensor]]
 
@@ -179,9 +183,10 @@ class _Attempt:
             self._fail()
 
     def settle(self, rehearse: bool) -> Callable[[], None]:
-        """What happens before each timed run: the device becomes idle."""
+        """What happens before each timed run: the ways before it come to rest, and the device becomes idle."""
 
         def settle() -> None:
+            time.sleep(SILENCE)
             if rehearse:
                 self.run()
             if self.works:
