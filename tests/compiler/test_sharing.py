@@ -98,3 +98,24 @@ def test_convolutions_of_any_channels_and_taps_are_one_plan(device: str, device_
         found = torch.nn.functional.conv2d(x.to(device), weight.to(device))
         torch.testing.assert_close(found.cpu(), torch.nn.functional.conv2d(x, weight), rtol=1e-4, atol=1e-4)
     assert device_module.compile_stats()["compiled"] == before
+
+
+@pytest.mark.skipif(not target.target_of(0).is_cpu, reason="only CPUs have vectors to fill")
+@pytest.mark.parametrize("first", [10, 1000])
+def test_the_first_length_does_not_decide_how_others_run(first: int, device: str) -> None:
+    """Short rows are reduced side by side, long ones each in vectors, whichever came first."""
+
+    def plan(length: int) -> str:
+        x = torch.rand(64, length).to(device)
+        lowered = lower_operator(eager.find_overload("aten::_softmax"), [x, 1, False], {}, False, target.target_of(0))
+        assert lowered.plan.guards
+        return "".join(source for source, _ in lowered.plan.programs)
+
+    assert plan(10) != plan(1000)
+    assert plan(1000) == plan(3000)
+    torch.softmax(torch.rand(64, first).to(device), 1)
+    before = torch.get_device_module(device).compile_stats()["plans"]
+    for length in (10, 3000, 12, 1000):
+        x = torch.rand(64, length)
+        torch.testing.assert_close(torch.softmax(x.to(device), 1).cpu(), torch.softmax(x, 1))
+    assert torch.get_device_module(device).compile_stats()["plans"] <= before + 2

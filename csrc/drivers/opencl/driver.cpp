@@ -12,6 +12,10 @@
 #include <unordered_map>
 #include <vector>
 
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
 #include "opencl/cl_api.h"
 
 /// The OpenCL driver: shared virtual memory for device memory, one context per device, in-order queues.
@@ -258,11 +262,23 @@ ob_status device_properties(ob_device device, ob_device_properties* properties) 
   return OB_OK;
 }
 
+/// On a CPU, device memory is the host's. Pages of 2 MiB are cleared in a fraction of the time that as many small ones
+/// take at their first use, and spare the kernels most misses of the address translation. Only an advice to the system.
+void prefer_huge_pages([[maybe_unused]] void* memory, [[maybe_unused]] uint64_t bytes) {
+#ifdef MADV_HUGEPAGE
+  constexpr uint64_t kHuge = uint64_t{2} << 20;
+  const auto begin = reinterpret_cast<uint64_t>(memory);
+  const uint64_t first = (begin + kHuge - 1) / kHuge * kHuge, last = (begin + bytes) / kHuge * kHuge;
+  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+#endif
+}
+
 ob_status memory_alloc(ob_device device, uint64_t bytes, ob_ptr* ptr) {
   const bool fine = (device->svm & CL_DEVICE_SVM_FINE_GRAIN_BUFFER) != 0;
   const cl_bitfield flags = CL_MEM_READ_WRITE | (fine ? CL_MEM_SVM_FINE_GRAIN_BUFFER : 0);
   void* memory = cl->clSVMAlloc(device->context, flags, bytes, 0);
   if (memory == nullptr) return fail(OB_OUT_OF_MEMORY, "clSVMAlloc of " + std::to_string(bytes) + " bytes failed");
+  if (device->is_cpu) prefer_huge_pages(memory, bytes);
   *ptr = reinterpret_cast<ob_ptr>(memory);
   return OB_OK;
 }

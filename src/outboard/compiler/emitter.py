@@ -81,6 +81,7 @@ class EmittedKernel:
     a launch needs.
     ``helpers`` are the functions (by name) that ``definition``, the kernel itself, calls.
     ``assertions`` are all that the kernel may report.
+    ``assumptions`` are conditions on sizes under which the kernel is the right choice; elsewhere it is only slow.
     ``combination``, if any, is to be launched afterwards as ``combining_entry``; both launches then take a last
     argument more, a pointer to scratch memory.
     """
@@ -95,6 +96,7 @@ class EmittedKernel:
     assertions: list[Assertion]
     grid: tuple[sympy.Expr, sympy.Expr]
     local_size: tuple[int, int, int]
+    assumptions: list[sympy.Basic]
     combination: Combination | None = None
 
     @property
@@ -224,6 +226,7 @@ class _Printer:
             self.r = _split_root(reductions[0], [e for e in self.entries if e.root is reductions[0]])
         self.formulas = {entry.symbol: self._formula(entry) for entry in self.entries}
         self.in_pieces = self._pays_pieces()
+        self.assumptions: list[sympy.Basic] = []
         self.lane_symbol = self._choose_lanes()
         # What changes while the body is printed: the width, and what each value is called and whether it has lanes.
         self.width = 1
@@ -326,25 +329,40 @@ class _Printer:
             and not any(self._is_arg(value) for value in self._values())
         )
 
-    def _length_hint(self, split: _Split) -> int:
-        """The length of the inner range to generate code for.
+    def _is_long(self, split: _Split) -> bool:
+        """Whether the inner range is to be taken for one that fills vectors.
 
-        Where only one range is looped over, that of unknown length is taken for long: the sizes of the first call say
-        little about those of the next, and the long ones are what takes time."""
+        Where only one range is looped over, that of unknown length is: the sizes of the first call say little about
+        those of the next, and the long ones are what takes time."""
+        return self._looped_alone(split) or split.length_hint >= cl.WIDTH
+
+    def _looped_alone(self, split: _Split) -> bool:
         alone = split is self.r if self.in_pieces else self.r is None
-        if alone and split.rows is None and not split.length.is_Integer:
-            return max(split.length_hint, LONG)
-        return split.length_hint
+        return alone and split.rows is None and not split.length.is_Integer
 
     def _choose_lanes(self) -> sympy.Symbol | None:
-        """The inner index along which vectors lie; None on SIMT devices and for tiny ranges."""
+        """The inner index along which vectors lie; None on SIMT devices and for tiny ranges.
+
+        What this takes for granted about lengths that are unknown goes to ``assumptions``."""
         if not self.target.is_cpu:
             return None
         choices = [self.x] if self.r is None else [self.r, self.x]
+        long = [split for split in choices if self._is_long(split)]
+        best = self._best_lanes(long)
+        for split in choices:
+            if split.length.is_Integer or self._looped_alone(split):
+                continue
+            without = [other for other in long if other is not split]
+            others = without if split in long else [s for s in choices if s is split or s in long]
+            if self._best_lanes(others) is not best:
+                relation = sympy.Ge if split in long else sympy.Lt
+                self.assumptions.append(relation(split.length, cl.WIDTH))
+        return best
+
+    def _best_lanes(self, choices: list[_Split]) -> sympy.Symbol | None:
+        """The inner index, of those given, along which most memory accesses are contiguous."""
         best, best_score = None, -1.0
         for split in choices:
-            if self._length_hint(split) < cl.WIDTH:
-                continue
             score = 0.0
             for statement in self.kernel.statements():
                 if not isinstance(statement, Store) and statement.op != "load":
@@ -940,7 +958,8 @@ class _Printer:
                 for value in flushed:
                     self._declare(value, f"{value.name}_b", wide)
                 self.write(f"long {i} = {i}_from;")
-                if self._length_hint(self.r) >= 2 * UNROLL * wide and len(region.body) <= UNROLL_LIMIT:
+                short = self.r.length.is_Integer and self.r.length < 2 * UNROLL * wide
+                if not short and len(region.body) <= UNROLL_LIMIT:
                     self._unrolled_row(region, reduces, flushed)
                 with self.block(f"for (; {i} + {wide} <= {i}_to; {i} += {wide})"):
                     self.width = wide
@@ -998,6 +1017,7 @@ class _Printer:
             assertions=[assertion(message) for message in self.kernel.assertions()],
             grid=grid,
             local_size=local,
+            assumptions=self.assumptions,
             combination=combination,
         )
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -74,7 +75,18 @@ class EagerWrapper(PlanWrapper):
         converter = PlanConverter(self.builder, list(self.get_graph_inputs()))
         converter.convert(self.lines, self.get_graph_outputs())
         self.fallbacks, self.native = converter.fallbacks, converter.native
+        for line in self.lines:
+            if isinstance(line, LaunchLine):
+                self._guard(line.kernel.assumptions)
         return None, None
+
+    def _guard(self, assumptions: Sequence[sympy.Basic]) -> None:
+        """Restricts the plan to sizes that its kernels were made for: others get a plan of their own, so that the sizes
+        of the first call do not decide how fast the others are."""
+        for assumption in assumptions:
+            # What integers cannot express concerns speed only.
+            with contextlib.suppress(NotExpressible):
+                self.builder.guard(assumption)
 
 
 def _says_nothing(text: str) -> bool:
