@@ -482,7 +482,16 @@ class _Printer:
             function = self.prelude.use(op, value.dtype, width)
             self.define(value, f"{function}({', '.join(args)})", vector)
             return
+        if op in ("truediv", "div_rn") and vector and self._divides_by_one(value):
+            function = self.prelude.use("divide_by", value.dtype, width)
+            divisor = self.operand(value.args[1], value.dtype, False)
+            self.define(value, f"{function}({args[0]}, {divisor})", vector)
+            return
         self.define(value, cl.operator(self.prelude, op, args, dtypes, value.dtype, width), vector)
+
+    def _divides_by_one(self, value: Value) -> bool:
+        """Whether all lanes are divided by the same number."""
+        return value.dtype == torch.float32 and value.args[1].name not in self.vectors
 
     def _to_dtype(self, value: Value, vector: bool) -> str:
         return self.operand(value.args[0], value.dtype, vector)

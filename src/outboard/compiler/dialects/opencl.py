@@ -258,6 +258,14 @@ def _helper_sign(prelude: Prelude, full: str, dtype: torch.dtype, width: int) ->
     return f"{t} {full}({t} a) {{ return {_raw_select(dtype, width, f'a > {zero}', one, inner)}; }}"
 
 
+def _horner(coefficients: list[float], variable: str, t: str) -> str:
+    """A polynomial in float, the highest power first."""
+    text = f"({t})({coefficients[0]!r}f)"
+    for coefficient in coefficients[1:]:
+        text = f"fma({text}, {variable}, ({t})({coefficient!r}f))"
+    return text
+
+
 def _helper_erf(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
     """erf in float by two polynomials (S. Johnson's fits, as used in several maths libraries): below 0.9275 an odd
     polynomial in x; above, 1 - exp(p(|x|)); error about one unit in the last place."""
@@ -266,18 +274,40 @@ def _helper_erf(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> 
         return f"{t} {full}({t} a) {{ return erf(a); }}"
     near = [-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1, 1.28379166e-1]
     far = [-1.72853470e-5, 3.83197126e-4, -3.88396438e-3, 2.42546219e-2, -1.06777877e-1, -6.34846687e-1, -1.28717512e-1]
-
-    def horner(coefficients: list[float], variable: str) -> str:
-        text = f"({t})({coefficients[0]!r}f)"
-        for coefficient in coefficients[1:]:
-            text = f"fma({text}, {variable}, ({t})({coefficient!r}f))"
-        return text
-
-    tail = f"({t})(1.0f) - exp(fma({horner(far, 't')}, t, -t))"
-    center = f"fma({horner(near, 's')}, a, a)"
-    # exp's argument only makes sense for moderate t; beyond 4 the result is 1 anyway. NaN passes through the centre.
-    chosen = _raw_select(dtype, width, f"fabs(a) > ({t})(0.927734375f)", f"copysign({tail}, a)", center)
+    decay = f"{prelude.use('decay', dtype, width)}(fma({_horner(far, 't', t)}, t, -t))"
+    center = f"fma({_horner(near, 's', t)}, a, a)"
+    # The exponent only makes sense for moderate t; beyond 4 the result is 1 anyway. NaN passes through the centre.
+    tail = f"copysign(({t})(1.0f) - {decay}, a)"
+    chosen = _raw_select(dtype, width, f"fabs(a) > ({t})(0.927734375f)", tail, center)
     return f"{t} {full}({t} a) {{ {t} t = fmin(fabs(a), ({t})(4.0f)); {t} s = a * a; return {chosen}; }}"
+
+
+def _helper_decay(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    """exp in float for arguments from -80 to 0, without the care that built-in functions take beyond: the power of two
+    next to the result times the exponential of the rest, by its series up to r^7, after Cody and Waite (1980)."""
+    t, i = type_name(dtype, width), type_name(torch.int32, width)
+    series = _horner([1 / 5040, 1 / 720, 1 / 120, 1 / 24, 1 / 6, 0.5, 1.0, 1.0], "r", t)
+    # Numbers as large as 1.5 * 2^23 have no fraction: adding it rounds, and leaves the integer in the lowest bits.
+    return (
+        f"{t} {full}({t} a) {{ const {t} shifted = fma(a, ({t})(1.4426950408889634f), ({t})(12582912.0f)); "
+        f"const {t} n = shifted - 12582912.0f; "
+        f"const {t} r = fma(n, ({t})(-1.428606765330187e-06f), fma(n, ({t})(-0.693145751953125f), a)); "
+        f"return {series} * as_{t}((as_{i}(shifted) + ({i})(127)) << ({i})(23)); }}"
+    )
+
+
+def _helper_divide_by(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    """Division of many numbers by one: a product with its reciprocal, corrected by what is left over. That is the
+    rounded quotient (P. Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor", 1990)
+    where nothing overflows or vanishes on the way; zeros, infinities and NaN are right without correction."""
+    one, many, bits = type_name(dtype), type_name(dtype, width), type_name(torch.uint32, width)
+    plain = f"(as_{bits}(fabs(q)) - 1u < ({bits})(0x7f7fffffu))"
+    return (
+        f"{many} {full}({many} a, {one} d) {{ "
+        f"if (!(fabs(d) > 1e-30f && fabs(d) < 1e30f)) return a / d; "
+        f"const {one} r = 1.0f / d; const {many} q = a * r; "
+        f"return select(q, fma(fma(-q, ({many})(d), a), ({many})(r), q), {plain}); }}"
+    )
 
 
 def _helper_erfinv(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
@@ -456,6 +486,8 @@ _HELPERS: dict[str, Callable[[Prelude, str, torch.dtype, int], str]] = {
     "min": _helper_minmax("min"),
     "max": _helper_minmax("max"),
     "sign": _helper_sign,
+    "decay": _helper_decay,
+    "divide_by": _helper_divide_by,
     "erf": _helper_erf,
     "erfinv": _helper_erfinv,
     "philox": _helper_philox,
