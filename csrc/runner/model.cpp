@@ -235,7 +235,8 @@ std::vector<HostArray> Model::run(const ob_array* inputs, uint32_t count) const 
   ExecutionContext context{stream, [](int64_t*, int64_t) {
                              throw Error(OB_UNSUPPORTED, "the model draws random numbers, which have no source here");
                            }};
-  const std::vector<Result> results = executable_->run(bound.data(), symbols, context);
+  std::vector<Result> results;
+  executable_->run(bound.data(), symbols, context, results);
   std::vector<OwnedAllocation> owned;
   for (const Result& result : results) {
     if (result.new_allocation) owned.emplace_back(result.allocation);

@@ -200,13 +200,12 @@ class Run {
         context_(context),
         buffers_(buffers) {}
 
-  std::vector<Result> run() {
+  void run(std::vector<Result>& results) {
     for (size_t i = 0; i < plan_.steps.size(); ++i) execute(i);
-    std::vector<Result> results;
+    results.clear();
     results.reserve(plan_.outputs.size());
     for (const Output& output : plan_.outputs) results.push_back(result(output));
     for (size_t i = 0; i < results.size(); ++i) hand_over(plan_.outputs[i], results[i]);  // from here nothing throws
-    return results;
   }
 
  private:
@@ -420,10 +419,10 @@ void Executable::wait_until_built() const {
   for (Kernel* kernel : kernels_) kernel->get();
 }
 
-std::vector<Result> Executable::run(const Input* inputs, const std::vector<Scalar>& symbols,
-                                    ExecutionContext& context) const {
+void Executable::run(const Input* inputs, const std::vector<Scalar>& symbols, ExecutionContext& context,
+                     std::vector<Result>& results) const {
   Buffers buffers(*plan_, leaves_, inputs, device_);
-  return Run(*plan_, kernels_, functions_, assertions_, inputs, symbols.data(), buffers, context).run();
+  Run(*plan_, kernels_, functions_, assertions_, inputs, symbols.data(), buffers, context).run(results);
 }
 
 }  // namespace outboard

@@ -103,7 +103,8 @@ class Executable {
   Device& device() const { return device_; }
   /// Submits the plan's steps. `symbols` comes from `bind_symbols` on the same inputs. If a step throws, buffers are
   /// returned, later steps are not run, and the stream stays usable.
-  std::vector<Result> run(const Input* inputs, const std::vector<Scalar>& symbols, ExecutionContext& context) const;
+  void run(const Input* inputs, const std::vector<Scalar>& symbols, ExecutionContext& context,
+           std::vector<Result>& results) const;
 
  private:
   std::shared_ptr<const Plan> plan_;

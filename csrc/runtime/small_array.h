@@ -25,7 +25,8 @@ class SmallArray {
   SmallArray(std::initializer_list<T> items) : SmallArray(items.size()) {
     std::copy(items.begin(), items.end(), data());
   }
-  SmallArray(const SmallArray& other) : SmallArray(other.size_) { std::copy_n(other.data(), size_, data()); }
+  SmallArray(const T* items, size_t size) : SmallArray(size) { std::copy_n(items, size, data()); }
+  SmallArray(const SmallArray& other) : SmallArray(other.data(), other.size_) {}
   SmallArray(SmallArray&& other) noexcept : size_(other.size_), heap_(std::move(other.heap_)) {
     if (heap_ == nullptr) std::copy_n(other.inline_, size_, inline_);
     other.size_ = 0;

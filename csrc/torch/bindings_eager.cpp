@@ -192,7 +192,9 @@ class PythonPlan {
     const auto seeds = [this](int64_t* out, int64_t count) { next_seeds(std::nullopt, device_, out, count); };
     const auto later = [this] { return seeds_of(std::nullopt, device_); };
     ExecutionContext context{current_stream(device_), seeds, later};
-    return translate_errors([&] { return executable_->run(inputs.data(), symbols, context); });
+    std::vector<Result> results;
+    translate_errors([&] { executable_->run(inputs.data(), symbols, context, results); });
+    return results;
   }
 
   static py::list results(const std::vector<Result>& made, const std::vector<const at::Tensor*>& tensors) {

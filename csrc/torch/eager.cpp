@@ -123,20 +123,22 @@ const Executable& add_plan(Entry& entry, const std::string& bytes, c10::DeviceIn
   return *executable;
 }
 
-/// Lends a call the thread's vector for symbols, so that it need not allocate one. A call inside a call gets a new one.
-class LentSymbols {
+/// Lends a call a vector of the thread's, so that it need not allocate one. A call inside a call gets a new one.
+template <typename T>
+class Lent {
  public:
-  LentSymbols() : symbols_(std::move(spare_)) {}
-  ~LentSymbols() { spare_ = std::move(symbols_); }
-  LentSymbols(const LentSymbols&) = delete;
-  LentSymbols& operator=(const LentSymbols&) = delete;
-  std::vector<Scalar>& operator*() { return symbols_; }
+  Lent() : items_(std::move(spare_)) {}
+  ~Lent() { spare_ = std::move(items_); }
+  Lent(const Lent&) = delete;
+  Lent& operator=(const Lent&) = delete;
+  std::vector<T>& operator*() { return items_; }
 
  private:
-  static thread_local std::vector<Scalar> spare_;
-  std::vector<Scalar> symbols_;
+  static thread_local std::vector<T> spare_;
+  std::vector<T> items_;
 };
-thread_local std::vector<Scalar> LentSymbols::spare_;
+template <typename T>
+thread_local std::vector<T> Lent<T>::spare_;
 
 /// One eager call from arguments on the stack to results on the stack.
 class EagerCall {
@@ -200,7 +202,7 @@ class EagerCall {
   /// What tracing refuses, the CPU's kernel refuses in PyTorch's own words, if it does.
   Compiled ask_compiler() {
     try {
-      return state().compiler->compile(op_, disk_key(), arguments(), bake_);
+      return state().compiler->compile(op_, disk_key(), signed_arguments(arguments(), signature_), bake_);
     } catch (const python_error&) {
       rehearse_on_cpu(op_, arguments());
       throw;
@@ -307,9 +309,19 @@ class EagerCall {
         current_stream(device_),
         [this](int64_t* seeds, int64_t count) { next_seeds(signature_.generator, device_, seeds, count); },
         [this] { return seeds_of(signature_.generator, device_); }};
-    std::vector<Result> results =
-        translate_errors([&] { return executable_->run(signature_.inputs.data(), *symbols_, context); });
-    return_results(results);
+    translate_errors([&] { executable_->run(signature_.inputs.data(), *symbols_, context, *results_); });
+    if (signature_.pattern != nullptr) lay_out(*results_);
+    return_results(*results_);
+  }
+
+  /// Results of a call signed as one on vectors lie as its tensors do.
+  void lay_out(std::vector<Result>& results) const {
+    const at::Tensor& pattern = *signature_.pattern;
+    for (Result& result : results) {
+      if (result.kind != Output::kTensor) continue;
+      result.sizes = Dims(pattern.sizes().data(), pattern.sizes().size());
+      result.strides = Dims(pattern.strides().data(), pattern.strides().size());
+    }
   }
 
   void return_results(const std::vector<Result>& results) {
@@ -350,7 +362,8 @@ class EagerCall {
   bool bake_ = false;
   CallSignature signature_;
   Entry* entry_ = nullptr;
-  LentSymbols symbols_;
+  Lent<Scalar> symbols_;
+  Lent<Result> results_;
   const Executable* executable_ = nullptr;
 };
 

@@ -3,6 +3,7 @@
 
 #include <ATen/core/enum_tag.h>
 
+#include <algorithm>
 #include <memory>
 #include <shared_mutex>
 #include <unordered_map>
@@ -41,6 +42,14 @@ bool has_base_name(const c10::FunctionSchema& schema, const std::unordered_set<s
   return names.count(base) != 0;
 }
 
+/// Pointwise, with a result that lies as the arguments do, and no random numbers, which go by place.
+bool coalesces(const Operator& op) {
+  if (!op.pointwise || op.random || op.handle.schema().argumentIndexWithName("memory_format")) return false;
+  return std::none_of(op.roles.begin(), op.roles.end(), [](ArgumentRole role) {
+    return role == ArgumentRole::kTensorList || role == ArgumentRole::kGenerator;
+  });
+}
+
 std::unique_ptr<Operator> describe(const c10::OperatorHandle& handle) {
   static const auto* const cpu_indices = new std::unordered_set<std::string>{"index",
                                                                              "index_put",
@@ -67,6 +76,7 @@ std::unique_ptr<Operator> describe(const c10::OperatorHandle& handle) {
   }
   record->pointwise = handle.hasTag(at::Tag::pointwise);
   record->random = handle.hasTag(at::Tag::nondeterministic_seeded);
+  record->coalesces = coalesces(*record);
   record->accepts_cpu_indices = has_base_name(schema, *cpu_indices);
   record->accepts_cpu_tensors = has_base_name(schema, *cpu_tensors);
   return record;

@@ -20,6 +20,7 @@ class Writer {
   Writer(const Operator& op, bool bake, CallSignature& out) : op_(op), bake_(bake), out_(out) {}
 
   bool write(c10::ArrayRef<c10::IValue> arguments) {
+    if (op_.coalesces) coalesce(arguments);
     tag(bake_ ? 'B' : 'R');
     for (size_t i = 0; i < arguments.size(); ++i) {
       if (!argument(op_.roles[i], op_.written[i], arguments[i])) return false;
@@ -73,24 +74,59 @@ class Writer {
     return true;
   }
 
+  /// Signs the call as one on vectors if its tensors, those without dimensions aside, all lie alike, without gaps.
+  void coalesce(c10::ArrayRef<c10::IValue> arguments) {
+    const at::Tensor* pattern = nullptr;
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      if (op_.roles[i] != ArgumentRole::kTensor || arguments[i].isNone()) continue;
+      const at::Tensor& tensor = arguments[i].toTensor();
+      if (!tensor.defined() || tensor.dim() == 0) continue;
+      if (tensor.layout() != c10::kStrided || !tensor.is_non_overlapping_and_dense()) return;
+      if (pattern == nullptr) pattern = &tensor;
+      if (tensor.sizes() != pattern->sizes() || tensor.strides() != pattern->strides()) return;
+    }
+    if (pattern == nullptr || pattern->dim() < 2 || pattern->numel() == 0) return;
+    out_.pattern = pattern;
+    out_.count = pattern->numel();
+  }
+
   bool tensor(const at::Tensor& tensor, bool written) {
     if (!tensor.defined()) return none();
     if (is_wrapped_number(tensor)) return wrapped_number(tensor);
     if (tensor.device().type() != kOurs || tensor.layout() != c10::kStrided || tensor.is_quantized()) return false;
-    geometry(tensor);
-    out_.inputs.emplace_back();
-    out_.inputs.back().tensor = binding_of(tensor);
+    Input& input = out_.inputs.emplace_back();
+    input.tensor = binding_of(tensor);
+    if (out_.pattern != nullptr && tensor.dim() > 0) {
+      vector(tensor, input.tensor);
+    } else {
+      geometry(tensor);
+    }
     out_.tensors.push_back(&tensor);
     out_.written.push_back(written);
     return true;
   }
+
+  /// What `geometry` writes for a vector of as many elements, and its binding.
+  void vector(const at::Tensor& tensor, TensorBinding& binding) {
+    static constexpr int64_t kStep = 1;
+    binding.dim = 1;
+    binding.sizes = &out_.count;
+    binding.strides = &kStep;
+    tag('T');
+    raw(static_cast<int8_t>(tensor.scalar_type()));
+    raw(uint8_t{1});
+    size(out_.count);
+    tag('c');
+  }
+
+  void size(int64_t size) { tag(size > 1 ? 's' : static_cast<char>('0' + size)); }
 
   /// Dtype, and per dimension what specialises code: sizes 0 and 1, and the layout class.
   void geometry(const at::Tensor& tensor) {
     tag('T');
     raw(static_cast<int8_t>(tensor.scalar_type()));
     raw(static_cast<uint8_t>(tensor.dim()));
-    for (const int64_t size : tensor.sizes()) tag(size > 1 ? 's' : static_cast<char>('0' + size));
+    for (const int64_t each : tensor.sizes()) size(each);
     if (tensor.is_contiguous()) return tag('c');
     if (tensor.is_non_overlapping_and_dense()) return permutation(tensor);
     tag('g');
@@ -274,6 +310,16 @@ class DeviceUnifier {
 }  // namespace
 
 c10::DeviceIndex unify_devices(const Operator& op, at::IValue* arguments) { return DeviceUnifier(op, arguments).run(); }
+
+std::vector<at::IValue> signed_arguments(c10::ArrayRef<at::IValue> arguments, const CallSignature& signature) {
+  std::vector<at::IValue> values(arguments.begin(), arguments.end());
+  if (signature.pattern == nullptr) return values;
+  for (at::IValue& value : values) {
+    if (!value.isTensor() || !value.toTensor().defined() || value.toTensor().dim() == 0) continue;
+    value = value.toTensor().as_strided({signature.count}, {1});
+  }
+  return values;
+}
 
 bool make_signature(const Operator& op, c10::ArrayRef<c10::IValue> arguments, bool bake, CallSignature& signature) {
   return Writer(op, bake, signature).write(arguments);

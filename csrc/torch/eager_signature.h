@@ -16,13 +16,21 @@ namespace outboard::aten {
 
 /// One call, taken apart: the bytes that, with the operator, select a plan, and the plan's inputs in schema order
 /// (tensors, then what the roles make of scalars). Tensors are borrowed from the stack.
+///
+/// A pointwise call on tensors that all lie alike, without gaps, is signed as one on vectors: then all shapes and ranks
+/// have one plan. Its results lie as `pattern` does.
 struct CallSignature {
   c10::SmallVector<char, 128> bytes;
   c10::SmallVector<Input, 8> inputs;
   c10::SmallVector<const at::Tensor*, 8> tensors;  ///< per input: the tensor, or nullptr for a scalar
   c10::SmallVector<bool, 8> written;               ///< per input
   std::optional<at::Generator> generator;
+  const at::Tensor* pattern = nullptr;  ///< of a call signed as one on vectors: one of its tensors
+  int64_t count = 0;                    ///< of such a call: elements per tensor
 };
+
+/// The arguments of a call as its signature has them: vectors where it is signed as one on vectors.
+std::vector<at::IValue> signed_arguments(c10::ArrayRef<at::IValue> arguments, const CallSignature& signature);
 
 /// Moves what PyTorch lets live on the CPU beside device tensors to the device (0-dim tensors, index tensors), in
 /// place in `arguments` (one per schema argument), and returns the one device of the call. Throws RuntimeError

@@ -44,7 +44,8 @@ std::vector<float> scale(size_t count, double a) {
   std::vector<Scalar> symbols;
   if (!bind_symbols(executable.plan(), inputs, symbols)) throw std::runtime_error("guards do not hold");
   ExecutionContext context{stream, {}};
-  std::vector<Result> results = executable.run(inputs, symbols, context);
+  std::vector<Result> results;
+  executable.run(inputs, symbols, context, results);
   Guard result{results.at(0).allocation};
   return download(*result.allocation, count);
 }

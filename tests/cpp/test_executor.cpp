@@ -46,7 +46,9 @@ std::vector<Result> run(const Executable& executable, const std::vector<Input>& 
   std::vector<Scalar> symbols;
   if (!bind_symbols(executable.plan(), inputs.data(), symbols)) throw std::runtime_error("guards do not hold");
   ExecutionContext context{device().default_stream(), std::move(seeds)};
-  return executable.run(inputs.data(), symbols, context);
+  std::vector<Result> results;
+  executable.run(inputs.data(), symbols, context, results);
+  return results;
 }
 
 Input input(const Tensor& tensor) {
