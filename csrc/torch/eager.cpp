@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <mutex>
 #include <shared_mutex>
@@ -140,6 +141,22 @@ class Lent {
 template <typename T>
 thread_local std::vector<T> Lent<T>::spare_;
 
+/// Nanoseconds of one call of `part`: the median over series short enough not to fill the launch queue.
+template <typename Part>
+double median_cost(Stream& stream, int64_t bursts, Part&& part) {
+  constexpr int kCalls = 256;
+  std::vector<double> costs;
+  for (int64_t burst = 0; burst < bursts; ++burst) {
+    translate_errors([&] { stream.synchronize(); });
+    const auto begin = std::chrono::steady_clock::now();
+    for (int call = 0; call < kCalls; ++call) part();
+    const std::chrono::duration<double, std::nano> taken = std::chrono::steady_clock::now() - begin;
+    costs.push_back(taken.count() / kCalls);
+  }
+  std::nth_element(costs.begin(), costs.begin() + bursts / 2, costs.end());
+  return costs.at(static_cast<size_t>(bursts / 2));
+}
+
 /// One eager call from arguments on the stack to results on the stack.
 class EagerCall {
  public:
@@ -151,6 +168,36 @@ class EagerCall {
     if (op_.writes) resolve_overlap();
     if (!select()) return run_on_cpu(op_, device_, stack_);
     execute();
+  }
+
+  /// See `hit_costs`; the call itself is not made.
+  HitCosts costs(const torch::jit::Stack& given, int64_t bursts) {
+    device_ = unify_devices(op_, stack_->data() + first_);
+    TORCH_CHECK(select(), op_.name, " runs on the CPU with these arguments");
+    HitCosts costs{};
+    const auto measure = [&](auto&& part) { return median_cost(current_stream(device_), bursts, part); };
+    costs.device = measure([&] { unify_devices(op_, stack_->data() + first_); });
+    costs.signature = measure([&] {
+      signature_ = CallSignature();
+      make_signature(op_, arguments(), bake_, signature_);
+    });
+    costs.lookup = measure([&] { entry_of(op_, device_, signature_); });
+    costs.symbols = measure([&] { executable_ = find(*entry_, signature_, *symbols_); });
+    costs.plan = measure([&] {
+      run_plan();
+      for (const Result& result : *results_) {
+        if (result.new_allocation) result.allocation->release();
+      }
+    });
+    costs.kernel = measure([&] {
+      torch::jit::Stack stack = given;
+      EagerCall(op_, &stack).run();
+    });
+    costs.call = measure([&] {
+      torch::jit::Stack stack = given;
+      op_.handle.callBoxed(&stack);
+    });
+    return costs;
   }
 
  private:
@@ -305,13 +352,17 @@ class EagerCall {
   // ---- execution ----
 
   void execute() {
+    run_plan();
+    if (signature_.pattern != nullptr) lay_out(*results_);
+    return_results(*results_);
+  }
+
+  void run_plan() {
     ExecutionContext context{
         current_stream(device_),
         [this](int64_t* seeds, int64_t count) { next_seeds(signature_.generator, device_, seeds, count); },
         [this] { return seeds_of(signature_.generator, device_); }};
     translate_errors([&] { executable_->run(signature_.inputs.data(), *symbols_, context, *results_); });
-    if (signature_.pattern != nullptr) lay_out(*results_);
-    return_results(*results_);
   }
 
   /// Results of a call signed as one on vectors lie as its tensors do.
@@ -405,6 +456,12 @@ c10::IValue to_ivalue(const Result& result, c10::ArrayRef<const at::Tensor*> ten
   }
   return make_tensor(result.allocation, static_cast<at::ScalarType>(result.dtype), result.sizes, result.strides,
                      result.storage_offset);
+}
+
+HitCosts hit_costs(const Operator& op, const torch::jit::Stack& arguments, int64_t bursts) {
+  TORCH_CHECK(bursts > 0, "the number of bursts must be positive");
+  torch::jit::Stack stack = arguments;
+  return EagerCall(op, &stack).costs(arguments, bursts);
 }
 
 void eager_kernel(const c10::OperatorHandle& handle, c10::DispatchKeySet /*keys*/, torch::jit::Stack* stack) {

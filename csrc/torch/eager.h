@@ -45,6 +45,21 @@ struct EagerStatistics {
 EagerStatistics eager_statistics();
 void reset_eager_statistics();
 
+/// Nanoseconds of the parts of a call that finds its plan, each a median.
+struct HitCosts {
+  double device;     ///< which device the arguments are on
+  double signature;  ///< the bytes that tell plans apart, and the bindings of tensors
+  double lookup;     ///< from these bytes to the plans
+  double symbols;    ///< sizes and scalars into symbols, guards
+  double plan;       ///< outputs' records and memory, arguments, submission; and memory given back
+  double kernel;     ///< the whole boxed kernel, results as tensors included, which are deleted
+  double call;       ///< the same through PyTorch's dispatcher, autograd's layer included
+};
+
+/// Measures a call of `op` with `arguments` on `bursts` series of calls, between which the device comes to rest. Throws
+/// c10::Error if the call has no plan.
+HitCosts hit_costs(const Operator& op, const torch::jit::Stack& arguments, int64_t bursts);
+
 /// The boxed kernel of every operator on the device: signature -> plan -> results, with the CPU as last resort.
 void eager_kernel(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 

@@ -31,6 +31,7 @@ TARGETS: dict[str, dict[str, Any]] = {
 def _target() -> Iterator[None]:
     changes = TARGETS[os.environ.get("OUTBOARD_TEST_TARGET", "")]
     from outboard.compiler import eager
+    from outboard.compiler.adapter import kernel
 
     original = eager.target_of
 
@@ -39,6 +40,7 @@ def _target() -> Iterator[None]:
 
     patch = pytest.MonkeyPatch()
     patch.setattr(eager, "target_of", other)
+    patch.setattr(kernel, "target_of", other)
     yield
     patch.undo()
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prints a :class:`~outboard.compiler.loops.LoopKernel` as OpenCL C, with the grid to launch it on.
 
-Two shapes of kernel come out of one printer. For a CPU, a work-item takes a long piece of the iteration space and
-runs it in explicit vectors (*lanes*), with a scalar copy of the body for what is left over; for a SIMT device, a
-work-item takes one point. Lanes lie along the innermost piece of one root: of the reduction when rows are reduced, of
-the other root otherwise, so that most memory accesses are contiguous.
+Here are the statements, which all devices share, and the loops for CPUs: a work-item takes a long piece of the
+iteration space and runs it in explicit vectors (*lanes*), with a scalar copy of the body for what is left over. Lanes
+lie along the innermost piece of one root: of the reduction when rows are reduced, of the other root otherwise, so that
+most memory accesses are contiguous. The loops for SIMT devices are in ``simt``.
 
 On a CPU, a few long reductions would leave most cores idle if each were one work-item's. They are cut into pieces: a
 first kernel reduces each piece, a second one combines the partial results and does what follows from them. Both are
@@ -49,8 +49,6 @@ PIECES = 8
 PIECE_ALIGNMENT = 1024
 #: Bytes of a partial result, whatever its type.
 SLOT = 8
-#: Work-items per work-group on SIMT devices.
-GROUP = 64
 
 
 def assertion(message: str) -> Assertion:
@@ -152,19 +150,23 @@ class _Split:
     outer: sympy.Symbol
 
 
-def _ceildiv(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
+def ceildiv(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
+    """The quotient, rounded up."""
     return sympy.Function("CeilDiv")(a, b)
 
 
-def _floordiv(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
+def floordiv(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
+    """The quotient, rounded down."""
     return sympy.Function("FloorDiv")(a, b)
 
 
-def _maximum(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
+def maximum(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
+    """The greater one."""
     return sympy.Function("Max")(a, b)
 
 
-def _minimum(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
+def minimum(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
+    """The lesser one."""
     return sympy.Function("Min")(a, b)
 
 
@@ -194,8 +196,8 @@ def _split_root(root: Root, entries: list[Entry]) -> _Split:
     return _Split(root, root.numel, None, root.hint, inner, outer)
 
 
-class _Printer:
-    """State of the printing of one kernel."""
+class Printer:
+    """State of the printing of one kernel, and the loops for CPUs."""
 
     def __init__(self, kernel: LoopKernel, target: Target, entry: str) -> None:
         self.kernel = kernel
@@ -303,7 +305,7 @@ class _Printer:
     def _pays_pieces(self) -> bool:
         """Whether the kernel consists of so few reductions, and possibly so long ones, that several work-items share
         each."""
-        if self.r is None or not self.target.is_cpu or not self._reduces_once():
+        if self.r is None or not self._reduces_once():
             return False
         results, terms = self.x.root.numel, self.r.root.numel
         return bool(results.is_Integer and results <= FEW and not (terms.is_Integer and terms * results < self._long()))
@@ -341,11 +343,9 @@ class _Printer:
         return alone and split.rows is None and not split.length.is_Integer
 
     def _choose_lanes(self) -> sympy.Symbol | None:
-        """The inner index along which vectors lie; None on SIMT devices and for tiny ranges.
+        """The inner index along which vectors lie; None for tiny ranges.
 
         What this takes for granted about lengths that are unknown goes to ``assumptions``."""
-        if not self.target.is_cpu:
-            return None
         choices = [self.x] if self.r is None else [self.r, self.x]
         long = [split for split in choices if self._is_long(split)]
         best = self._best_lanes(long)
@@ -1054,37 +1054,23 @@ class _Printer:
 
     def _structure(self) -> tuple[tuple[sympy.Expr, sympy.Expr], tuple[int, int, int], list[sympy.Expr]]:
         """Prints the outer loops; returns (grid, local size, extra arguments)."""
-        if not self.target.is_cpu:
-            return self._simt()
         if self.in_pieces:
             return self._pieces()
         if self.r is not None and self.lane_symbol != self.x.inner:
             return self._points()
         return self._chunks()
 
-    def _simt(self) -> tuple[tuple[sympy.Expr, sympy.Expr], tuple[int, int, int], list[sympy.Expr]]:
-        """One work-item per point."""
-        i, length = self.x.inner, self.size(self.x.length)
-        self.write(f"const long {i} = get_global_id(0);")
-        self.write(f"if ({i} >= {length}) return;")
-        rows: sympy.Expr = sympy.S.One
-        if self.x.rows is not None:
-            rows = self.x.rows
-            self.write(f"const long {self.x.outer} = get_global_id(1);")
-        self.point()
-        return (_ceildiv(self.x.length, sympy.Integer(GROUP)) * GROUP, rows), (GROUP, 1, 1), []
-
     def _points(self) -> tuple[tuple[sympy.Expr, sympy.Expr], tuple[int, int, int], list[sympy.Expr]]:
         """A work-item takes some points of the non-reduction root, one after another."""
         assert self.r is not None
-        per_item = _maximum(sympy.S.One, _floordiv(sympy.Integer(ELEMENTS_PER_ITEM), self.r.root.numel))
+        per_item = maximum(sympy.S.One, floordiv(sympy.Integer(ELEMENTS_PER_ITEM), self.r.root.numel))
         numel = self.size(self.x.root.numel)
         self.write("const long from = (long)get_global_id(0) * extra0;")
         self.write(f"const long to = min(from + extra0, {numel});")
         with self.block("for (long x = from; x < to; ++x)"):
             self._place()
             self.point()
-        return (_ceildiv(self.x.root.numel, per_item), sympy.S.One), (1, 1, 1), [per_item]
+        return (ceildiv(self.x.root.numel, per_item), sympy.S.One), (1, 1, 1), [per_item]
 
     def _place(self) -> None:
         """The indices of point ``x`` of the non-reduction root."""
@@ -1101,21 +1087,25 @@ class _Printer:
         region = self.kernel.regions[0]
         results, terms = self.x.root.numel, self.r.root.numel
         most = sympy.Integer(-(-PIECES * self.target.compute_units // int(results)))
-        pieces = _maximum(sympy.S.One, _minimum(most, _floordiv(terms * results, self._long()) * PIECES))
-        length = _ceildiv(_ceildiv(terms, pieces), PIECE_ALIGNMENT) * PIECE_ALIGNMENT
+        pieces = maximum(sympy.S.One, minimum(most, floordiv(terms * results, self._long()) * PIECES))
+        length = ceildiv(ceildiv(terms, pieces), PIECE_ALIGNMENT) * PIECE_ALIGNMENT
         self.write("const long x = get_global_id(1);")
         self.write("const long first = (long)get_global_id(0) * extra0;")
         self.write(f"const long last = min(first + extra0, {self.size(terms)});")
         self._place()
         self._reduce(region)
-        reduces = _reduces(region)
         with self.block("if (extra1 > 1)"):
-            self.write(f"__global long* slots = partial + (x * extra1 + (long)get_global_id(0)) * {len(reduces)};")
-            for slot, value in enumerate(reduces):
-                self.write(f"*(__global {cl.type_name(value.dtype)}*)(slots + {slot}) = {value.name};")
+            self._leave_partial_results("get_global_id(0)")
             self.write("return;")
         self._conclude()
         return (pieces, results), (1, 1, 1), [length, pieces]
+
+    def _leave_partial_results(self, piece: str) -> None:
+        """Writes the results of a piece where ``_combination`` finds them."""
+        reduces = _reduces(self.kernel.regions[0])
+        self.write(f"__global long* slots = partial + (x * extra1 + (long){piece}) * {len(reduces)};")
+        for slot, value in enumerate(reduces):
+            self.write(f"*(__global {cl.type_name(value.dtype)}*)(slots + {slot}) = {value.name};")
 
     def _conclude(self) -> None:
         """What follows from the results of a reduction in pieces."""
@@ -1141,7 +1131,7 @@ class _Printer:
             self._result(value, f"{value.name}_a", 1)
         self._conclude()
         results = self.x.root.numel
-        return Combination((_minimum(sympy.S.One, pieces - 1), results), SLOT * len(reduces) * results * pieces)
+        return Combination((minimum(sympy.S.One, pieces - 1), results), SLOT * len(reduces) * results * pieces)
 
     def _chunks(self) -> tuple[tuple[sympy.Expr, sympy.Expr], tuple[int, int, int], list[sympy.Expr]]:
         """A work-item takes a block of rows and, of each, a contiguous chunk."""
@@ -1149,7 +1139,7 @@ class _Printer:
         cost = sympy.S.One if self.r is None else self.r.root.numel
         chunk = sympy.Integer(ELEMENTS_PER_ITEM)
         if self.r is not None:
-            chunk = _maximum(sympy.Integer(64), _floordiv(_floordiv(4 * chunk, cost), 64) * 64)
+            chunk = maximum(sympy.Integer(64), floordiv(floordiv(4 * chunk, cost), 64) * 64)
         length = self.size(self.x.length)
         self.write(f"const long {i}_from = (long)get_global_id(0) * extra0;")
         self.write(f"const long {i}_to = min({i}_from + extra0, {length});")
@@ -1159,16 +1149,16 @@ class _Printer:
             self._chunk()
         else:
             row = self.x.length * cost if self.r is not None else self.x.length
-            per_item = _maximum(sympy.S.One, _floordiv(chunk, row))
+            per_item = maximum(sympy.S.One, floordiv(chunk, row))
             extra.append(per_item)
-            rows = _ceildiv(self.x.rows, per_item)
+            rows = ceildiv(self.x.rows, per_item)
             o = self.x.outer
             if self._crosses_rows():
                 return self._tiles(extra)
             self.write(f"const long {o}_to = min(((long)get_global_id(1) + 1) * extra1, {self.size(self.x.rows)});")
             with self.block(f"for (long {o} = (long)get_global_id(1) * extra1; {o} < {o}_to; ++{o})"):
                 self._chunk()
-        return (_ceildiv(self.x.length, chunk), rows), (1, 1, 1), extra
+        return (ceildiv(self.x.length, chunk), rows), (1, 1, 1), extra
 
     def _crosses_rows(self) -> bool:
         """Whether some operand of a pointwise kernel is contiguous neither along a row nor constant along it."""
@@ -1183,7 +1173,7 @@ class _Printer:
         """A work-item takes a block of rows and goes through it in tiles of ``TILE`` rows by one vector."""
         assert self.x.rows is not None
         i, o = self.x.inner, self.x.outer
-        extra[1] = _maximum(sympy.Integer(TILE), _floordiv(extra[1], TILE) * TILE)
+        extra[1] = maximum(sympy.Integer(TILE), floordiv(extra[1], TILE) * TILE)
         self.write(f"const long {o}_end = min(((long)get_global_id(1) + 1) * extra1, {self.size(self.x.rows)});")
         start = f"long {o}_from = (long)get_global_id(1) * extra1"
         with self.block(f"for ({start}; {o}_from < {o}_end; {o}_from += {TILE})"):
@@ -1201,7 +1191,7 @@ class _Printer:
             with self.block(f"for (; {i} < {i}_to; ++{i})"):
                 with self.block(f"for (long {o} = {o}_from; {o} < {o}_to; ++{o})"):
                     self.point()
-        return (_ceildiv(self.x.length, extra[0]), _ceildiv(self.x.rows, extra[1])), (1, 1, 1), extra
+        return (ceildiv(self.x.length, extra[0]), ceildiv(self.x.rows, extra[1])), (1, 1, 1), extra
 
     def _tile_rows(self) -> None:
         """One vector of each row of a tile."""
@@ -1323,9 +1313,12 @@ def _promote_pair(a: torch.dtype, b: torch.dtype) -> torch.dtype:
 
 def emit(kernel: LoopKernel, target: Target, entry: str = "kernel0") -> EmittedKernel:
     """Prints a kernel for a device. Raises ``Unsupported`` for what the dialect cannot express."""
-    if target.is_cpu:
-        keep_terms(kernel)
-    return _Printer(kernel, target, entry).emit()
+    if not target.is_cpu:
+        from .simt import SimtPrinter  # which is made of this module's printer
+
+        return SimtPrinter(kernel, target, entry).emit()
+    keep_terms(kernel)
+    return Printer(kernel, target, entry).emit()
 
 
 def clean_name(text: str) -> str:
