@@ -237,8 +237,8 @@ void bind_eager(py::module_& m) {
       "hit_costs",
       [](const std::string& name, const std::string& overload, const py::tuple& arguments, int64_t bursts) {
         const Operator& op = find_operator(name.c_str(), overload.c_str());
-        const torch::jit::Stack stack = torch::jit::createStackForSchema(
-            op.handle.schema(), py::args(arguments), py::kwargs(), std::nullopt);
+        const torch::jit::Stack stack =
+            torch::jit::createStackForSchema(op.handle.schema(), py::args(arguments), py::kwargs(), std::nullopt);
         const HitCosts costs = hit_costs(op, stack, bursts);
         return py::dict(py::arg("device") = costs.device, py::arg("signature") = costs.signature,
                         py::arg("lookup") = costs.lookup, py::arg("symbols") = costs.symbols,
