@@ -3,11 +3,11 @@
 
 #include <sys/mman.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <string>
 
 #include "runtime/allocation.h"
+#include "runtime/device.h"
 #include "runtime/error.h"
 
 namespace outboard {
@@ -17,42 +17,48 @@ AddressSpace& AddressSpace::get() {
   return *instance;
 }
 
+AddressSpace::Slots& AddressSpace::slots_of(const Allocation& owner) {
+  return slots_[owner.device().index()][class_of(owner.size())];
+}
+
 void* AddressSpace::take(Allocation* owner) {
-  const int size_class = class_of(owner->size());
-  std::lock_guard lock(mutex_);
-  const uint64_t address = free_[size_class] != 0 ? reuse(size_class) : carve(size_class);
+  Slots& slots = slots_of(*owner);
+  const uint64_t address = slots.free != 0 ? reuse(slots) : carve(slots, *owner);
   *entry_of(address) = reinterpret_cast<uintptr_t>(owner);
   return reinterpret_cast<void*>(address);
 }
 
 void AddressSpace::give_back(const Allocation& owner) noexcept {
-  const int size_class = class_of(owner.size());
+  Slots& slots = slots_of(owner);
   const auto address = reinterpret_cast<uint64_t>(owner.address());
-  std::lock_guard lock(mutex_);
-  *entry_of(address) = free_[size_class] | kFreeMark;
-  free_[size_class] = address;
+  *entry_of(address) = slots.free | kFreeMark;
+  slots.free = address;
 }
 
 Allocation* AddressSpace::find(const void* pointer) {
   const auto address = reinterpret_cast<uint64_t>(pointer);
   if (address < begin_ || address >= begin_ + (kArenas << arena_bits_)) return nullptr;
-  std::lock_guard lock(mutex_);
-  const uintptr_t* entry = entry_of(address);
-  if (entry == nullptr || *entry == 0 || (*entry & kFreeMark) != 0) return nullptr;
-  auto* owner = reinterpret_cast<Allocation*>(*entry);
+  const Arena& arena = arenas_[(address - begin_) >> arena_bits_];
+  if (arena.entries.load(std::memory_order_acquire) == nullptr) return nullptr;
+  const std::lock_guard guard(*arena.lock);
+  const uintptr_t entry = *entry_of(address);
+  if (entry == 0 || (entry & kFreeMark) != 0) return nullptr;
+  auto* owner = reinterpret_cast<Allocation*>(entry);
   const uint64_t offset = address - reinterpret_cast<uint64_t>(owner->address());
   return offset == 0 || offset < owner->size() ? owner : nullptr;
 }
 
-void AddressSpace::for_each(const std::function<void(const Allocation&)>& function) {
-  std::lock_guard lock(mutex_);
-  for (uint64_t i = 0; i < next_arena_; ++i) {
+void AddressSpace::for_each(Device& device, const std::function<void(const Allocation&)>& function) {
+  const uint64_t opened = next_arena_.load(std::memory_order_acquire);
+  for (uint64_t i = 0; i < opened; ++i) {
     const Arena& arena = arenas_[i];
+    const uintptr_t* entries = arena.entries.load(std::memory_order_acquire);
+    if (entries == nullptr || arena.lock != &device.residency().lock()) continue;
     const int slot_bits = kPageBits + arena.size_class;
     if (arena.begin != begin_ + (i << arena_bits_)) continue;  // a later arena of one slot
     const uint64_t slots = slot_bits >= arena_bits_ ? 1 : uint64_t{1} << (arena_bits_ - slot_bits);
     for (uint64_t slot = 0; slot < slots; ++slot) {
-      const uintptr_t entry = arena.entries[slot];
+      const uintptr_t entry = entries[slot];
       if (entry == 0) break;  // neither this slot nor a later one was ever used
       if ((entry & kFreeMark) == 0) function(*reinterpret_cast<const Allocation*>(entry));
     }
@@ -81,36 +87,44 @@ int AddressSpace::class_of(uint64_t bytes) {
 
 uintptr_t* AddressSpace::entry_of(uint64_t address) {
   const Arena& arena = arenas_[(address - begin_) >> arena_bits_];
-  if (arena.entries == nullptr) return nullptr;
-  return arena.entries + ((address - arena.begin) >> (kPageBits + arena.size_class));
+  uintptr_t* const entries = arena.entries.load(std::memory_order_relaxed);
+  return entries + ((address - arena.begin) >> (kPageBits + arena.size_class));
 }
 
-uint64_t AddressSpace::reuse(int size_class) {
-  const uint64_t address = free_[size_class];
-  free_[size_class] = *entry_of(address) & ~kFreeMark;
+uint64_t AddressSpace::reuse(Slots& slots) {
+  const uint64_t address = slots.free;
+  slots.free = *entry_of(address) & ~kFreeMark;
   return address;
 }
 
-uint64_t AddressSpace::carve(int size_class) {
-  Unused& unused = unused_[size_class];
-  if (unused.next == unused.end) unused = open_arenas(size_class);
+uint64_t AddressSpace::carve(Slots& slots, const Allocation& owner) {
+  const int size_class = class_of(owner.size());
+  Unused& unused = slots.unused;
+  if (unused.next == unused.end) unused = open_arenas(size_class, owner.device().residency().lock());
   const uint64_t address = unused.next;
   unused.next += uint64_t{1} << (kPageBits + size_class);
   return address;
 }
 
-AddressSpace::Unused AddressSpace::open_arenas(int size_class) {
+AddressSpace::Unused AddressSpace::open_arenas(int size_class, MemoryLock& lock) {
   const int slot_bits = kPageBits + size_class;
   const uint64_t arenas = slot_bits <= arena_bits_ ? 1 : uint64_t{1} << (slot_bits - arena_bits_);
   const uint64_t slots = slot_bits >= arena_bits_ ? 1 : uint64_t{1} << (arena_bits_ - slot_bits);
-  if (next_arena_ + arenas > kArenas) {
+  const std::lock_guard opening(opening_);
+  const uint64_t first = next_arena_.load(std::memory_order_relaxed);
+  if (first + arenas > kArenas) {
     throw OutOfMemoryError("the address range for tensors is used up: free some tensors");
   }
   auto* entries = static_cast<uintptr_t*>(std::calloc(slots, sizeof(uintptr_t)));
   if (entries == nullptr) throw OutOfMemoryError("the host has no memory left for the table of tensors");
-  const uint64_t begin = begin_ + (next_arena_ << arena_bits_);
-  std::fill_n(arenas_ + next_arena_, arenas, Arena{begin, size_class, entries});
-  next_arena_ += arenas;
+  const uint64_t begin = begin_ + (first << arena_bits_);
+  for (uint64_t i = first; i < first + arenas; ++i) {
+    arenas_[i].begin = begin;
+    arenas_[i].size_class = size_class;
+    arenas_[i].lock = &lock;
+    arenas_[i].entries.store(entries, std::memory_order_release);
+  }
+  next_arena_.store(first + arenas, std::memory_order_release);
   return {begin, begin + (arenas << arena_bits_)};
 }
 

@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <mutex>
 
+#include "runtime/memory_lock.h"
+
 namespace outboard {
 
 class Allocation;
+class Device;
 
-/// Addresses that stand for tensors: a reserved range nobody can touch. It is cut into equal arenas, and an arena into
-/// slots of one power-of-two size (a slot larger than an arena takes several), so that arithmetic leads from any
-/// address to its slot. A slot's entry is its owner, or, marked, the next free slot of its size.
+/// Addresses that stand for tensors: a reserved range nobody can touch. It is cut into equal arenas, each of one
+/// device, and an arena into slots of one power-of-two size (a slot larger than an arena takes several), so that
+/// arithmetic leads from any address to its slot. A slot's entry is its owner, or, marked, the next free slot of its
+/// size. The device's memory lock guards its slots: whoever makes or deletes a tensor takes that one anyway.
 class AddressSpace {
  public:
   static AddressSpace& get();
@@ -19,13 +24,14 @@ class AddressSpace {
   /// Throws OutOfMemoryError for more bytes than any address range could stand for.
   static void check_size(uint64_t bytes);
 
-  /// An address for `owner->size()` bytes. Throws OutOfMemoryError.
+  /// An address for `owner->size()` bytes. The caller holds the device's memory lock. Throws OutOfMemoryError.
   void* take(Allocation* owner);
+  /// The caller holds the device's memory lock.
   void give_back(const Allocation& owner) noexcept;
-  /// The owner of the slot around an address, or nullptr.
+  /// The owner of the slot around an address, or nullptr. Takes the lock of the device whose address it is.
   Allocation* find(const void* pointer);
-  /// Calls `function` with every owner. No allocation can be made or deleted meanwhile.
-  void for_each(const std::function<void(const Allocation&)>& function);
+  /// Calls `function` with every owner on a device, whose memory lock the caller holds.
+  void for_each(Device& device, const std::function<void(const Allocation&)>& function);
 
  private:
   static constexpr int kPageBits = 12;
@@ -35,28 +41,36 @@ class AddressSpace {
   static constexpr int kClasses = 33;  // 4 KiB ... 16 TiB
   static constexpr uintptr_t kFreeMark = 1;
 
+  static constexpr int kDevices = 128;
+
   struct Arena {
     uint64_t begin = 0;  // of the first arena of the slot
     int size_class = 0;
-    uintptr_t* entries = nullptr;
+    MemoryLock* lock = nullptr;                 // of its device
+    std::atomic<uintptr_t*> entries = nullptr;  // the last to be set: what is above is then there to be read
   };
   struct Unused {
     uint64_t next = 0, end = 0;
   };
+  /// One device's slots of one size.
+  struct Slots {
+    uint64_t free = 0;  // the first, or 0
+    Unused unused;
+  };
 
   AddressSpace();
   static int class_of(uint64_t bytes);
+  Slots& slots_of(const Allocation& owner);
   uintptr_t* entry_of(uint64_t address);
-  uint64_t reuse(int size_class);
-  uint64_t carve(int size_class);
-  Unused open_arenas(int size_class);
+  uint64_t reuse(Slots& slots);
+  uint64_t carve(Slots& slots, const Allocation& owner);
+  Unused open_arenas(int size_class, MemoryLock& lock);
 
-  std::mutex mutex_;
   uint64_t begin_ = 0;
   int arena_bits_ = 0;
-  uint64_t next_arena_ = 0;
-  uint64_t free_[kClasses] = {};  // first free slot
-  Unused unused_[kClasses];
+  Slots slots_[kDevices][kClasses];
+  std::mutex opening_;  // of arenas, for all devices
+  std::atomic<uint64_t> next_arena_{0};
   Arena arenas_[kArenas];
 };
 

@@ -13,7 +13,10 @@ Allocation* Allocation::create(Device& device, uint64_t bytes) {
   refuse_in_forked_child();
   auto* allocation = new Allocation(device, bytes);
   try {
-    allocation->address_ = AddressSpace::get().take(allocation);
+    {
+      const std::lock_guard guard(device.residency().lock());
+      allocation->address_ = AddressSpace::get().take(allocation);
+    }
     if (!is_lazy()) Work(Runtime::get().current_stream(device.index())).resolve(*allocation);
   } catch (...) {
     allocation->release();
@@ -32,8 +35,11 @@ Allocation* Allocation::find(const void* address) { return AddressSpace::get().f
 void Allocation::release() noexcept {
   if (references_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   if (in_forked_child.load(std::memory_order_relaxed)) return;  // another thread of the parent may hold the locks
-  if (address_ != nullptr) AddressSpace::get().give_back(*this);
-  if (state() != State::kUnbacked) device_.residency().discard(*this);
+  if (address_ != nullptr || state() != State::kUnbacked) {
+    const std::lock_guard guard(device_.residency().lock());
+    if (address_ != nullptr) AddressSpace::get().give_back(*this);
+    if (state() != State::kUnbacked) device_.residency().discard(*this);
+  }
   delete this;
 }
 

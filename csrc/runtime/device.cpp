@@ -147,8 +147,8 @@ Device::Device(const ob_driver* driver, ob_device handle, int index) : impl_(std
   impl_->index = index;
   impl_->properties.struct_size = sizeof(ob_device_properties);
   check(*driver, driver->device_properties(handle, &impl_->properties), "reading device properties");
+  impl_->residency = std::make_unique<Residency>(*this);  // streams use its lock
   impl_->streams[0] = std::make_unique<Stream>(*this, 0);
-  impl_->residency = std::make_unique<Residency>(*this);
   impl_->allocator = std::make_unique<CachingAllocator>(*this);
   impl_->programs = std::make_unique<ProgramCache>(*this);
   impl_->assertions = std::make_unique<Assertions>(*this);

@@ -202,13 +202,23 @@ class Run {
 
   void run(std::vector<Result>& results) {
     for (size_t i = 0; i < plan_.steps.size(); ++i) execute(i);
+    finish(results);
+  }
+
+  /// The same for a plan of one launch: its memory and its place in the queue are taken under one lock.
+  void run_at_once(std::vector<Result>& results) {
+    const Work work(context_.stream);
+    run(results);
+  }
+
+ private:
+  void finish(std::vector<Result>& results) const {
     results.clear();
     results.reserve(plan_.outputs.size());
     for (const Output& output : plan_.outputs) results.push_back(result(output));
     for (size_t i = 0; i < results.size(); ++i) hand_over(plan_.outputs[i], results[i]);  // from here nothing throws
   }
 
- private:
   void execute(size_t number) {
     const Step& step = plan_.steps[number];
     switch (step.kind) {
@@ -330,6 +340,16 @@ class Run {
   Buffers& buffers_;
 };
 
+/// Whether all that a plan does is to launch a kernel.
+bool launches_once(const Plan& plan) {
+  size_t launches = 0;
+  for (const Step& step : plan.steps) {
+    if (step.kind == Step::kLaunch) ++launches;
+    if (step.kind != Step::kLaunch && step.kind != Step::kAllocate && step.kind != Step::kFree) return false;
+  }
+  return launches == 1;
+}
+
 Scalar symbol_value(const Symbol& symbol, const Input* inputs, const Scalar* symbols) {
   Scalar value;
   const Input& input = inputs[symbol.input];
@@ -398,7 +418,7 @@ bool bind_symbols(const Plan& plan, const Input* inputs, std::vector<Scalar>& sy
 }
 
 Executable::Executable(std::shared_ptr<const Plan> plan, Device& device)
-    : plan_(std::move(plan)), device_(device), leaves_(plan_->buffer_count, 0) {
+    : plan_(std::move(plan)), device_(device), leaves_(plan_->buffer_count, 0), launches_once_(launches_once(*plan_)) {
   for (const KernelSpec& kernel : plan_->kernels) {
     const ProgramSpec& program = plan_->programs[kernel.program];
     kernels_.push_back(&device.programs().kernel(program.source, program.options, kernel.entry));
@@ -422,7 +442,8 @@ void Executable::wait_until_built() const {
 void Executable::run(const Input* inputs, const std::vector<Scalar>& symbols, ExecutionContext& context,
                      std::vector<Result>& results) const {
   Buffers buffers(*plan_, leaves_, inputs, device_);
-  Run(*plan_, kernels_, functions_, assertions_, inputs, symbols.data(), buffers, context).run(results);
+  Run run(*plan_, kernels_, functions_, assertions_, inputs, symbols.data(), buffers, context);
+  launches_once_ ? run.run_at_once(results) : run.run(results);
 }
 
 }  // namespace outboard

@@ -113,6 +113,7 @@ class Executable {
   std::vector<const LibraryFunction*> functions_;  // by step; null where none was registered in time
   ob_ptr assertions_ = 0;                          // where kernels tell of failed assertions; 0 if none asserts
   std::vector<uint8_t> leaves_;                    // by buffer: 1 if an output views it
+  bool launches_once_;
 };
 
 }  // namespace outboard

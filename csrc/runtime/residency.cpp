@@ -366,15 +366,11 @@ void Residency::empty_cache() {
 }
 
 LazyStatistics Residency::statistics() const {
-  LazyStatistics all;
-  AddressSpace::get().for_each([&](const Allocation& allocation) {
-    if (&allocation.device() == &device_ && allocation.state() == State::kUnbacked)
-      add(all.unbacked, allocation.size());
-  });
   const Guard guard(lock_);
-  const LazyStatistics::Gauge unbacked = all.unbacked;
-  all = statistics_;
-  all.unbacked = unbacked;
+  LazyStatistics all = statistics_;
+  AddressSpace::get().for_each(device_, [&](const Allocation& allocation) {
+    if (allocation.state() == State::kUnbacked) add(all.unbacked, allocation.size());
+  });
   return all;
 }
 

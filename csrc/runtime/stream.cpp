@@ -50,10 +50,17 @@ bool launches_block() {
 }  // namespace
 
 Stream::Stream(Device& device, int64_t id)
-    : device_(device), id_(id), handle_(create_stream(device)), queue_(device.driver(), handle_) {}
+    : device_(device),
+      id_(id),
+      handle_(create_stream(device)),
+      queue_(device.driver(), handle_, device.residency().lock()) {}
 
 Stream::Stream(Device& device, int64_t id, Stream& origin)
-    : device_(device), id_(id), origin_(&origin), handle_(origin.handle_), queue_(device.driver(), handle_) {}
+    : device_(device),
+      id_(id),
+      origin_(&origin),
+      handle_(origin.handle_),
+      queue_(device.driver(), handle_, device.residency().lock()) {}
 
 void Stream::record_to(Recording* recording) { recording_ = recording; }
 

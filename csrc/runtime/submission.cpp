@@ -22,7 +22,8 @@ constexpr uint64_t kReport = 64;
 
 }  // namespace
 
-SubmissionQueue::SubmissionQueue(const ob_driver& driver, ob_stream stream) : driver_(driver), stream_(stream) {}
+SubmissionQueue::SubmissionQueue(const ob_driver& driver, ob_stream stream, MemoryLock& producers)
+    : driver_(driver), stream_(stream), producers_(producers) {}
 
 bool SubmissionQueue::fits(const ob_argument* arguments, uint32_t count) {
   if (count > kArguments) return false;

@@ -10,17 +10,19 @@
 #include <mutex>
 
 #include "outboard/driver.h"
+#include "runtime/memory_lock.h"
 
 namespace outboard {
 
 class Kernel;
 
 /// Hands kernel launches to a driver in order, from a thread of its own: a driver's launch costs microseconds, putting
-/// one here a fraction of one. The thread also waits for kernels that are still being built. Several threads may put.
+/// one here a fraction of one. The thread also waits for kernels that are still being built. Several threads may put,
+/// which `producers` guards: the lock of the device's memory, which whoever prepares a launch holds already.
 /// Failures, those of builds included, are kept and thrown, once, by the next `put` or `drain`.
 class SubmissionQueue {
  public:
-  SubmissionQueue(const ob_driver& driver, ob_stream stream);
+  SubmissionQueue(const ob_driver& driver, ob_stream stream, MemoryLock& producers);
   SubmissionQueue(const SubmissionQueue&) = delete;
   SubmissionQueue& operator=(const SubmissionQueue&) = delete;
 
@@ -61,7 +63,7 @@ class SubmissionQueue {
   const ob_driver& driver_;
   ob_stream stream_;
   std::unique_ptr<std::array<Slot, kSlots>> slots_;  // made by the first put
-  std::mutex producers_;                             // held while putting
+  MemoryLock& producers_;                            // held while putting
   std::atomic<uint64_t> put_{0}, done_{0};           // launches so far
   std::atomic<bool> asleep_{false}, stopping_{false}, stopped_{false}, failed_{false};
   std::atomic<int> waiting_{0};  // threads in wait_until
