@@ -227,6 +227,9 @@ bool has_extension(cl_device_id id, const char* name) {
   return all.find(" " + std::string(name) + " ") != std::string::npos;
 }
 
+/// PoCL holds one lock of the process while it compiles.
+bool is_pocl(const ob_device_t& device) { return device.platform.rfind("Portable Computing Language", 0) == 0; }
+
 ob_status device_properties(ob_device device, ob_device_properties* properties) {
   ob_device_properties p{};
   const cl_device_id id = device->id;
@@ -252,6 +255,7 @@ ob_status device_properties(ob_device device, ob_device_properties* properties) 
   p.has_fp16 = has_extension(id, "cl_khr_fp16") ? 1 : 0;
   p.has_fp64 = has_extension(id, "cl_khr_fp64") ? 1 : 0;
   p.has_int64_atomics = has_extension(id, "cl_khr_int64_base_atomics") ? 1 : 0;
+  p.serial_builds = is_pocl(*device) ? 1 : 0;
   const size_t size = properties->struct_size;
   std::memcpy(properties, &p, size < sizeof(p) ? size : sizeof(p));
   properties->struct_size = size;
