@@ -101,7 +101,14 @@ std::string build(const Device& device, const std::string& source, const std::st
   return binary;
 }
 
+std::unique_ptr<BuildProcess>& this_threads() {
+  thread_local std::unique_ptr<BuildProcess> process;
+  return process;
+}
+
 }  // namespace
+
+bool BuildProcess::on_this_thread() { return this_threads() != nullptr; }
 
 void BuildProcess::set_executable(const std::string& path) {
   std::lock_guard lock(executable().mutex);
@@ -138,7 +145,7 @@ std::optional<std::string> BuildProcess::build(const std::string& source, const 
 
 std::string BuildProcess::build_on_this_thread(const Device& device, const std::string& source,
                                                const std::string& options) {
-  thread_local std::unique_ptr<BuildProcess> mine;
+  std::unique_ptr<BuildProcess>& mine = this_threads();
   if (mine == nullptr || mine->device_ != &device) mine = start(device);
   if (mine == nullptr) return {};
   const std::optional<std::string> binary = mine->build(source, options);

@@ -26,6 +26,9 @@ class BuildProcess {
   /// builds the program here then learns what is wrong with it.
   static std::string build_on_this_thread(const Device& device, const std::string& source, const std::string& options);
 
+  /// Whether the calling thread has a process.
+  static bool on_this_thread();
+
   /// A new process for a device; nullptr if there is none: no executable, or too many processes died.
   static std::unique_ptr<BuildProcess> start(const Device& device);
   BuildProcess(const BuildProcess&) = delete;

@@ -70,6 +70,10 @@ void write_checked(const fs::path& path, const std::string& payload) {
   if (!file.good() || error) fs::remove(temporary, error);
 }
 
+/// Programs that wait when another process is started. That takes as long as building a few of them: it too has to load
+/// a compiler and its library.
+constexpr int64_t kWorthAProcess = 6;
+
 struct Counters {
   std::atomic<int64_t> built{0}, elsewhere{0}, loaded{0}, waiting{0};
 };
@@ -195,6 +199,7 @@ struct Kernel::Program {
   /// The program, built by another process; nullptr if that does not work out, whatever the reason. `path`: where to
   /// keep it, or empty.
   ob_program fetch(const fs::path& path, const std::string& name) const {
+    if (!BuildProcess::on_this_thread() && counters->waiting < kWorthAProcess) return nullptr;
     const std::string binary = BuildProcess::build_on_this_thread(device, source, options);
     const ob_program program = load(binary, name);
     if (program == nullptr) return nullptr;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "opencl/cl_api.h"
+#include "opencl/declarations.h"
 
 /// The OpenCL driver: shared virtual memory for device memory, one context per device, in-order queues.
 using namespace outboard::opencl;  // the C API's own names
@@ -528,11 +529,21 @@ ob_status build(ob_device device, cl_program program, const char* options, ob_pr
   return fail(OB_BUILD_FAILED, "clBuildProgram returned " + std::to_string(code) + "\n" + log.c_str());
 }
 
-ob_status program_build(ob_device device, const char* source, const char* options, ob_program* program) {
+ob_status build_source(ob_device device, const char* source, const char* options, ob_program* program) {
   cl_int code = CL_SUCCESS;
   cl_program made = cl->clCreateProgramWithSource(device->context, 1, &source, nullptr, &code);
   if (made == nullptr) return status_of(code, "clCreateProgramWithSource");
   return build(device, made, options, program);
+}
+
+/// Builds with the declarations that the program uses. What this cannot build, for whatever reason, is built with all.
+ob_status program_build(ob_device device, const char* source, const char* options, ob_program* program) {
+  if (is_pocl(*device) && !Declarations::of_pocl().empty()) {
+    const std::string lean = Declarations::of_pocl().prepend(source);
+    const std::string lean_options = std::string(options) + Declarations::kOption;
+    if (build_source(device, lean.c_str(), lean_options.c_str(), program) == OB_OK) return OB_OK;
+  }
+  return build_source(device, source, options, program);
 }
 
 ob_status program_load(ob_device device, const void* binary, size_t bytes, ob_program* program) {
