@@ -74,11 +74,20 @@ def hits(words: list[str]) -> bool:
 
 
 def test_a_second_process_traces_nothing(folder: Path) -> None:
-    source = "show(torch.compile(Model(torch.nn.ReLU()).to(device))(x))"
+    source = "with torch.no_grad(): show(torch.compile(Model(torch.nn.ReLU()).to(device))(x))"
     first, second = run(folder, source), run(folder, source)
     assert first[0] == second[0] == "0.0"
     assert not hits(first) and first[-1] == "1"
     assert hits(second) and second[-1] == "0"
+
+
+def test_use_is_marked_for_eviction(folder: Path) -> None:
+    source = "show(torch.compile(double)(x))"
+    run(folder, source)
+    (entry,) = (folder / "cache" / "traces").rglob("entry")
+    os.utime(entry, (1.0, 1.0))
+    run(folder, source)
+    assert entry.stat().st_mtime > 1.0
 
 
 def test_training_comes_from_the_cache_too(folder: Path) -> None:

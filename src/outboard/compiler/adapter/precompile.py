@@ -14,6 +14,7 @@ This is PyTorch's own cache of traces (``torch._dynamo.package``), which is expe
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import logging
 import os
@@ -43,6 +44,7 @@ def enable() -> None:
     _replace(CompilePackage, "source_id_from_fn", staticmethod(_with_code(CompilePackage.source_id_from_fn)))
     _replace(guards.CheckFunctionManager, "__init__", _keeping_guards(guards.CheckFunctionManager.__init__))
     _replace(DynamoCache, "path_prefix", _folder)
+    _replace(DynamoCache, "load", _marking_use(DynamoCache.load))
     atexit.register(_save, os.getpid())
 
 
@@ -61,6 +63,18 @@ def _folder() -> str:
 
     base = activation.cache_directory() or Path(package.cache_dir())
     return str(base / "traces" / fingerprint().hex()[:24])
+
+
+def _marking_use(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Traces used longest ago are the first to be deleted (``eviction``)."""
+
+    def load(function: Any) -> Any:
+        found = original(function)
+        with contextlib.suppress(OSError):  # there is none, or it is read-only
+            os.utime(Path(_folder()) / CompilePackage.source_id_from_fn(function) / "entry")
+        return found
+
+    return load
 
 
 def _save(process: int) -> None:
