@@ -123,7 +123,7 @@ std::unique_ptr<BuildProcess> BuildProcess::start(const Device& device) {
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) != 0) return nullptr;
   const pid_t id = spawn(path, device, sockets[1]);
   close(sockets[1]);
-  if (id != -1) return std::unique_ptr<BuildProcess>(new BuildProcess(device, sockets[0], id));
+  if (id != -1) return std::unique_ptr<BuildProcess>(new BuildProcess(device, path, sockets[0], id));
   ++deaths;
   close(sockets[0]);
   return nullptr;
@@ -146,7 +146,8 @@ std::optional<std::string> BuildProcess::build(const std::string& source, const 
 std::string BuildProcess::build_on_this_thread(const Device& device, const std::string& source,
                                                const std::string& options) {
   std::unique_ptr<BuildProcess>& mine = this_threads();
-  if (mine == nullptr || mine->device_ != &device) mine = start(device);
+  if (mine != nullptr && (mine->device_ != &device || mine->path_ != executable_path())) mine.reset();
+  if (mine == nullptr) mine = start(device);
   if (mine == nullptr) return {};
   const std::optional<std::string> binary = mine->build(source, options);
   if (!binary) mine.reset();

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "outboard/driver.h"
 
@@ -40,9 +41,11 @@ class BuildProcess {
   pid_t id() const { return id_; }
 
  private:
-  BuildProcess(const Device& device, int socket, pid_t id) : device_(&device), socket_(socket), id_(id) {}
+  BuildProcess(const Device& device, std::string path, int socket, pid_t id)
+      : device_(&device), path_(std::move(path)), socket_(socket), id_(id) {}
 
   const Device* const device_;
+  const std::string path_;
   const int socket_;
   const pid_t id_;
 };
