@@ -21,6 +21,8 @@ ADD, RESNET, BERT = "add", "ResNet-50 forward", "BERT-base step"
 #: Jobs, and whether each is also measured compiled.
 JOBS = {ADD: False, RESNET: True, BERT: True}
 COMPILED = "compiled"
+#: Compiled, with what was traced kept for later processes (``OUTBOARD_PRECOMPILE=1``); on our device only.
+PRECOMPILED = "precompiled"
 
 # The slowest known, a compiled training step with empty caches on a busy machine, takes a sixth of this.
 TIMEOUT = 900
@@ -38,8 +40,10 @@ def measure(job: str, device: str) -> dict[str, Times]:
     RuntimeError, with what the process said, if one fails.
     """
     result: dict[str, Times] = {}
-    for mode in ("eager", COMPILED) if JOBS[job] else ("eager",):
+    for mode in ("eager", COMPILED, PRECOMPILED) if JOBS[job] else ("eager",):
         for name, where in (("CPU", "cpu"), (device, device)):
+            if mode == PRECOMPILED and where == "cpu":
+                continue
             with tempfile.TemporaryDirectory() as folder:
                 for state in ("cold", "warm"):
                     result[f"{name} {mode}, {state}"] = _run(job, mode, where, Path(folder))
@@ -52,6 +56,8 @@ def _run(job: str, mode: str, device: str, caches: Path) -> Times:
         "POCL_CACHE_DIR": str(caches / "pocl"),
         "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
     }
+    if mode == PRECOMPILED:
+        environment["OUTBOARD_PRECOMPILE"] = "1"
     for folder in ("outboard", "pocl", "inductor"):
         (caches / folder).mkdir(exist_ok=True)
     command = [sys.executable, "-m", "benchmarks.startup", job, mode, device, repr(time.time())]
@@ -68,7 +74,7 @@ def _run(job: str, mode: str, device: str, caches: Path) -> Times:
 
 def main(job: str, mode: str, device: str, start: str) -> None:
     """Computes one result and reads it, then does so again; prints the times as JSON."""
-    call = _prepare(job, mode == COMPILED, device)
+    call = _prepare(job, mode != "eager", device)
     first = _timed(call)
     process = time.time() - float(start)
     repeats = [_timed(call) for _ in range(3)]

@@ -13,6 +13,7 @@
 #include <map>
 #include <mutex>
 #include <stdexcept>
+#include <utility>
 
 #include "runtime/driver_call.h"
 
@@ -22,6 +23,7 @@ namespace {
 constexpr int kPoolStreams = 32;
 constexpr int kTransferStream = kPoolStreams + 1;
 constexpr int kFirstGraphStream = kTransferStream + 1;
+constexpr uint32_t kSerialBuildsSince = 1;  // minor version of the driver interface
 
 struct RuntimeState {
   std::once_flag once;
@@ -82,7 +84,7 @@ const ob_driver* load_driver(const std::string& path, std::vector<std::string>& 
   return driver;
 }
 
-void open_devices(const ob_driver* driver, RuntimeState& runtime) {
+void open_devices(const std::string& library, const ob_driver* driver, RuntimeState& runtime) {
   uint32_t count = 0;
   const ob_status status = driver->device_count(&count);
   if (status != OB_OK || count == 0) {
@@ -90,11 +92,14 @@ void open_devices(const ob_driver* driver, RuntimeState& runtime) {
     runtime.problems.push_back(std::string(driver->name) + ": " + (text != nullptr ? text : "no devices"));
     return;
   }
+  const size_t first = runtime.devices.size();
   for (uint32_t i = 0; i < count; ++i) {
+    const size_t index = runtime.devices.size();
     ob_device handle = nullptr;
     try {
       check(*driver, driver->device_open(i, &handle), "opening a device");
-      runtime.devices.push_back(std::make_unique<Device>(driver, handle, static_cast<int>(runtime.devices.size())));
+      runtime.devices.push_back(std::make_unique<Device>(driver, handle, static_cast<int>(index),
+                                                         Device::Origin{library, static_cast<int>(index - first)}));
     } catch (const Error& error) {
       runtime.problems.push_back(std::string(driver->name) + ": " + error.what());
     }
@@ -124,6 +129,7 @@ struct Device::Impl {
   const ob_driver* driver;
   ob_device handle;
   int index;
+  Origin origin;
   ob_device_properties properties{};
   std::unique_ptr<Residency> residency;
   std::unique_ptr<CachingAllocator> allocator;
@@ -140,13 +146,15 @@ struct Device::Impl {
   std::vector<GraphStream> graph_streams;
 };
 
-Device::Device(const ob_driver* driver, ob_device handle, int index) : impl_(std::make_shared<Impl>()) {
+Device::Device(const ob_driver* driver, ob_device handle, int index, Origin origin) : impl_(std::make_shared<Impl>()) {
   const uint64_t limit = memory_limit();  // throws if it makes no sense: before there is a stream to lose
   impl_->driver = driver;
   impl_->handle = handle;
   impl_->index = index;
+  impl_->origin = std::move(origin);
   impl_->properties.struct_size = sizeof(ob_device_properties);
   check(*driver, driver->device_properties(handle, &impl_->properties), "reading device properties");
+  if (driver->abi_minor < kSerialBuildsSince) impl_->properties.serial_builds = 0;  // padding in older structs
   impl_->residency = std::make_unique<Residency>(*this);  // streams use its lock
   impl_->streams[0] = std::make_unique<Stream>(*this, 0);
   impl_->allocator = std::make_unique<CachingAllocator>(*this);
@@ -156,6 +164,7 @@ Device::Device(const ob_driver* driver, ob_device handle, int index) : impl_(std
 }
 
 int Device::index() const { return impl_->index; }
+const Device::Origin& Device::origin() const { return impl_->origin; }
 const ob_driver& Device::driver() const { return *impl_->driver; }
 ob_device Device::handle() const { return impl_->handle; }
 const ob_device_properties& Device::properties() const { return impl_->properties; }
@@ -262,7 +271,7 @@ Runtime& Runtime::initialize(const std::vector<std::string>& driver_paths) {
   std::call_once(runtime.once, [&] {
     for (const std::string& path : driver_paths) {
       const ob_driver* driver = load_driver(path, runtime.problems);
-      if (driver != nullptr) open_devices(driver, runtime);
+      if (driver != nullptr) open_devices(path, driver, runtime);
     }
     pthread_atfork(nullptr, nullptr, after_fork_in_child);
   });

@@ -18,9 +18,16 @@ namespace outboard {
 /// One device of a driver: its properties, streams, memory and programs. Lives until process exit.
 class Device {
  public:
-  Device(const ob_driver* driver, ob_device handle, int index);
+  /// Where another process finds the device: the driver's library, and the device's place among those it opens from it.
+  struct Origin {
+    std::string library;
+    int place;
+  };
+
+  Device(const ob_driver* driver, ob_device handle, int index, Origin origin = {});
 
   int index() const;
+  const Origin& origin() const;
   const ob_driver& driver() const;
   ob_device handle() const;
   const ob_device_properties& properties() const;

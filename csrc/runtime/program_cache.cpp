@@ -13,6 +13,7 @@
 #include <mutex>
 #include <utility>
 
+#include "runtime/build_process.h"
 #include "runtime/builders.h"
 #include "runtime/device.h"
 #include "runtime/driver_call.h"
@@ -69,8 +70,29 @@ void write_checked(const fs::path& path, const std::string& payload) {
   if (!file.good() || error) fs::remove(temporary, error);
 }
 
+/// Programs that wait when another process is started. That takes as long as building a few of them: it too has to load
+/// a compiler and its library.
+constexpr int64_t kWorthAProcess = 6;
+
 struct Counters {
-  std::atomic<int64_t> built{0}, loaded{0}, waiting{0};
+  std::atomic<int64_t> built{0}, elsewhere{0}, loaded{0}, waiting{0};
+};
+
+/// The right to build in this process, for those whose builds would only wait for each other: one thread has it. The
+/// others ask other processes.
+class Turn {
+ public:
+  Turn() : mine_(!taken_.exchange(true)) {}
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  ~Turn() {
+    if (mine_) taken_ = false;
+  }
+  bool mine() const { return mine_; }
+
+ private:
+  inline static std::atomic<bool> taken_{false};
+  const bool mine_;
 };
 
 }  // namespace
@@ -122,7 +144,7 @@ struct Kernel::Program {
       std::lock_guard lock(mutex);
       attempt = current;
     }
-    return attempt.valid() ? binary_of(attempt.get()) : std::string();
+    return attempt.valid() ? binary_of(device.driver(), attempt.get()) : std::string();
   }
 
   ob_program wait(const std::string& name) {
@@ -165,10 +187,30 @@ struct Kernel::Program {
     if (!base.empty()) {
       if (ob_program loaded = load_file(path, name)) return loaded;
     }
+    const Turn turn;
+    if (device.properties().serial_builds != 0 && !turn.mine()) {
+      if (ob_program fetched = fetch(base.empty() ? fs::path() : path, name)) return fetched;
+    }
     ob_program built = build();
-    const std::string made = base.empty() ? std::string() : binary_of(built);
-    if (!made.empty()) write_checked(path, made);
+    if (!base.empty()) keep(path, binary_of(device.driver(), built));
     return built;
+  }
+
+  /// The program, built by another process; nullptr if that does not work out, whatever the reason. `path`: where to
+  /// keep it, or empty.
+  ob_program fetch(const fs::path& path, const std::string& name) const {
+    if (!BuildProcess::on_this_thread() && counters->waiting < kWorthAProcess) return nullptr;
+    const std::string binary = BuildProcess::build_on_this_thread(device, source, options);
+    const ob_program program = load(binary, name);
+    if (program == nullptr) return nullptr;
+    ++counters->built;
+    ++counters->elsewhere;
+    if (!path.empty()) keep(path, binary);
+    return program;
+  }
+
+  static void keep(const fs::path& path, const std::string& binary) {
+    if (!binary.empty()) write_checked(path, binary);
   }
 
   std::string take_offer() {
@@ -204,15 +246,6 @@ struct Kernel::Program {
           "building a program");
     ++counters->built;
     return program;
-  }
-
-  /// Empty if the driver gives none.
-  std::string binary_of(ob_program program) const {
-    size_t bytes = 0;
-    if (device.driver().program_binary(program, nullptr, &bytes) != OB_OK) return {};
-    std::string binary(bytes, '\0');
-    if (device.driver().program_binary(program, binary.data(), &bytes) != OB_OK) return {};
-    return binary;
   }
 
   Device& device;
@@ -275,7 +308,7 @@ void ProgramCache::set_directory(const std::string& path) {
 
 ProgramCache::Statistics ProgramCache::statistics() const {
   const Counters& counters = *impl_->counters;
-  return {counters.built, counters.loaded, counters.waiting};
+  return {counters.built, counters.elsewhere, counters.loaded, counters.waiting};
 }
 
 }  // namespace outboard

@@ -38,7 +38,9 @@ class Kernel {
 /// Programs of a device by (source, options): in memory, then as binaries under `<cache dir>/programs`, then the
 /// driver's compiler. Disk entries are written atomically (temporary file + rename), carry a checksum and the
 /// device's cache_key, and are ignored and replaced when damaged or foreign; an unwritable directory only costs
-/// speed. Thread-safe. Programs are loaded and built by threads of their own, while the callers go on.
+/// speed. Thread-safe. Programs are loaded and built by threads of their own, while the callers go on; where builds in
+/// one process wait for each other (`serial_builds`), all but one at a time are left to other processes
+/// (`BuildProcess`).
 class ProgramCache {
  public:
   explicit ProgramCache(Device& device);
@@ -56,7 +58,9 @@ class ProgramCache {
   static void stop() noexcept;
 
   struct Statistics {
-    int64_t built = 0, loaded_from_disk = 0;
+    int64_t built = 0;
+    int64_t elsewhere = 0;  ///< of those built, by other processes
+    int64_t loaded_from_disk = 0;
     int64_t waiting = 0;  ///< asked for, and neither there nor failed yet
   };
   Statistics statistics() const;

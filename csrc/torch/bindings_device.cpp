@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 
+#include "runtime/build_process.h"
 #include "runtime/program_cache.h"
 #include "torch/binding_helpers.h"
 #include "torch/bindings_memory.h"
@@ -54,7 +55,10 @@ py::dict properties_of(DeviceIndex index) {
 
 std::map<std::string, int64_t> program_statistics(DeviceIndex index) {
   const ProgramCache::Statistics from = device(index).programs().statistics();
-  return {{"built", from.built}, {"loaded_from_disk", from.loaded_from_disk}, {"waiting", from.waiting}};
+  return {{"built", from.built},
+          {"elsewhere", from.elsewhere},
+          {"loaded_from_disk", from.loaded_from_disk},
+          {"waiting", from.waiting}};
 }
 
 py::object default_generator_object(DeviceIndex index) {
@@ -94,7 +98,9 @@ void bind_device(py::module_& m) {
          &register_graphs);
   define(m, "set_cache_directory", "Where program binaries are kept; an empty string keeps none.",
          [](const std::string& directory) { ProgramCache::set_directory(directory); });
-  define(m, "program_statistics", "Programs built and loaded from disk.",
+  define(m, "set_build_executable", "The program that builds device programs beside this process; empty for none.",
+         [](const std::string& path) { BuildProcess::set_executable(path); });
+  define(m, "program_statistics", "Programs built (of these elsewhere, by other processes) and loaded from disk.",
          [](int64_t index) { return program_statistics(checked(index)); });
 }
 

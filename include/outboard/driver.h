@@ -30,7 +30,7 @@ extern "C" {
 #endif
 
 #define OB_ABI_MAJOR 1
-#define OB_ABI_MINOR 0
+#define OB_ABI_MINOR 1
 
 typedef enum ob_status {
   OB_OK = 0,
@@ -75,6 +75,7 @@ typedef struct ob_device_properties {
   uint8_t has_fp16;             /* out: arithmetic in half precision */
   uint8_t has_fp64;             /* out */
   uint8_t has_int64_atomics;    /* out */
+  uint8_t serial_builds;        /* out, since minor version 1: 1 if builds in one process wait for each other */
 } ob_device_properties;
 
 typedef enum ob_copy_kind { OB_HOST_TO_DEVICE = 0, OB_DEVICE_TO_HOST = 1, OB_DEVICE_TO_DEVICE = 2 } ob_copy_kind;

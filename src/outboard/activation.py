@@ -60,6 +60,7 @@ def _activate() -> None:
     _problems.extend(drivers.prepare(_cache_directory))
     _C.initialize(libraries)
     _C.set_cache_directory(str(_cache_directory) if _cache_directory is not None else "")
+    _C.set_build_executable(str(Path(__file__).parent / "bin" / "outboard-build"))
     _C.register_graphs()
     # Runs after what is registered next: programs may still be on their way to disk.
     atexit.register(_trim_cache, os.getpid(), _cache_limit())

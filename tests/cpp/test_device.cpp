@@ -210,6 +210,12 @@ TEST(a_wrong_program_reports_its_log) {
   check::fail(__FILE__, __LINE__, "a wrong program was accepted");
 }
 
+TEST(names_made_by_the_preprocessor_are_found) {  // by drivers that look for the functions a program uses
+  const std::string source =
+      "#define JOIN(a, b) a##b\n__kernel void k(__global float* x) { x[0] = JOIN(ex, p)(JOIN(si, n)(x[0])); }";
+  CHECK(ProgramCache(device()).kernel(source, "", "k").get() != nullptr);
+}
+
 TEST(programs_are_built_beside_the_caller) {
   ProgramCache cache(device());
   std::vector<Kernel*> kernels;

@@ -33,6 +33,15 @@ def test_device_is_there_after_import_torch(run_python: RunPython) -> None:
     assert out.split("\n")[0] == "[1.0, 1.0, 1.0] True"
 
 
+def test_the_program_that_builds_programs_is_there() -> None:
+    import outboard
+
+    program = Path(outboard.__file__).parent / "bin" / "outboard-build"
+    result = subprocess.run([program], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 2
+    assert "started by Outboard itself" in result.stderr
+
+
 def test_autoload_can_be_switched_off(run_python: RunPython) -> None:
     out = run_python(
         "import sys, torch; print('outboard' in sys.modules, hasattr(torch, 'ocl'))", TORCH_DEVICE_BACKEND_AUTOLOAD="0"

@@ -17,6 +17,7 @@
 #endif
 
 #include "opencl/cl_api.h"
+#include "opencl/declarations.h"
 
 /// The OpenCL driver: shared virtual memory for device memory, one context per device, in-order queues.
 using namespace outboard::opencl;  // the C API's own names
@@ -231,6 +232,9 @@ bool has_extension(cl_device_id id, const char* name) {
   return all.find(" " + std::string(name) + " ") != std::string::npos;
 }
 
+/// PoCL holds one lock of the process while it compiles.
+bool is_pocl(const ob_device_t& device) { return device.platform.rfind("Portable Computing Language", 0) == 0; }
+
 ob_status device_properties(ob_device device, ob_device_properties* properties) {
   ob_device_properties p{};
   const cl_device_id id = device->id;
@@ -256,6 +260,7 @@ ob_status device_properties(ob_device device, ob_device_properties* properties) 
   p.has_fp16 = has_extension(id, "cl_khr_fp16") ? 1 : 0;
   p.has_fp64 = has_extension(id, "cl_khr_fp64") ? 1 : 0;
   p.has_int64_atomics = has_extension(id, "cl_khr_int64_base_atomics") ? 1 : 0;
+  p.serial_builds = is_pocl(*device) ? 1 : 0;
   const size_t size = properties->struct_size;
   std::memcpy(properties, &p, size < sizeof(p) ? size : sizeof(p));
   properties->struct_size = size;
@@ -540,11 +545,21 @@ ob_status build(ob_device device, cl_program program, const char* options, ob_pr
   return fail(OB_BUILD_FAILED, "clBuildProgram returned " + std::to_string(code) + "\n" + log.c_str());
 }
 
-ob_status program_build(ob_device device, const char* source, const char* options, ob_program* program) {
+ob_status build_source(ob_device device, const char* source, const char* options, ob_program* program) {
   cl_int code = CL_SUCCESS;
   cl_program made = cl->clCreateProgramWithSource(device->context, 1, &source, nullptr, &code);
   if (made == nullptr) return status_of(code, "clCreateProgramWithSource");
   return build(device, made, options, program);
+}
+
+/// Builds with the declarations that the program uses. What this cannot build, for whatever reason, is built with all.
+ob_status program_build(ob_device device, const char* source, const char* options, ob_program* program) {
+  if (is_pocl(*device) && !Declarations::of_pocl().empty()) {
+    const std::string lean = Declarations::of_pocl().prepend(source);
+    const std::string lean_options = std::string(options) + Declarations::kOption;
+    if (build_source(device, lean.c_str(), lean_options.c_str(), program) == OB_OK) return OB_OK;
+  }
+  return build_source(device, source, options, program);
 }
 
 ob_status program_load(ob_device device, const void* binary, size_t bytes, ob_program* program) {

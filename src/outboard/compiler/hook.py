@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import os
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -23,9 +24,18 @@ def _register_backend() -> None:
     register()
 
 
+def _enable_precompile() -> None:
+    if os.environ.get("OUTBOARD_PRECOMPILE") != "1":
+        return
+    from .adapter.precompile import enable
+
+    enable()
+
+
 _CALLBACKS: dict[str, Callable[[], None]] = {
     "torch._dynamo.device_interface": _register_interface,
     "torch._inductor.compile_fx": _register_backend,
+    "torch._dynamo.convert_frame": _enable_precompile,
 }
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import hashlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -108,6 +109,15 @@ def building(builder: Any) -> Iterator[None]:
         _builder.reset(token)
 
 
+def _devices() -> str:
+    return "\0".join(target_of(index).cache_key for index in range(torch.accelerator.device_count()))
+
+
+def fingerprint() -> bytes:
+    """32 bytes that change with the compiler's source and with the devices present."""
+    return hashlib.sha256(cache.compiler_fingerprint() + _devices().encode()).digest()
+
+
 class _Fingerprint(CustomGraphModulePass):
     """A pass that changes nothing; its identity makes Inductor's cache tell our versions and devices apart."""
 
@@ -116,8 +126,7 @@ class _Fingerprint(CustomGraphModulePass):
 
     def uuid(self) -> bytes:
         """Changes with the compiler's source and with the devices present."""
-        devices = "\0".join(target_of(index).cache_key for index in range(torch.accelerator.device_count()))
-        return cache.compiler_fingerprint() + devices.encode()
+        return fingerprint()
 
 
 @functools.cache
