@@ -257,7 +257,7 @@ class SubgraphWrapper(SubgraphPythonWrapperCodegen, GraphWrapper):
     """The wrapper of a graph inside a graph (a branch of ``torch.cond``): a function of the outer graph's module."""
 
     def _header(self) -> str:
-        self.get_root_graph().import_runtime()
+        self._outer().import_runtime()
         return ""
 
     def _function_name(self) -> str:
@@ -265,4 +265,9 @@ class SubgraphWrapper(SubgraphPythonWrapperCodegen, GraphWrapper):
 
     def launcher(self, line: LaunchLine) -> str:
         """The name of a plan of one launch in the outer graph's module, where others may use it, too."""
-        return str(self.get_root_graph().launcher(line))
+        return self._outer().launcher(line)
+
+    def _outer(self) -> GraphWrapper:
+        outer = self.get_root_graph()
+        assert isinstance(outer, GraphWrapper)
+        return outer

@@ -28,6 +28,7 @@ from ..target import target_of
 from .decompositions import embedding_gradient
 from .interface import device_name, register_interface
 from .recurrent import CELLS
+from .replays import register_replays
 from .scheduling import LoopScheduling
 from .wrapper import EagerWrapper, PlanWrapper
 
@@ -133,6 +134,7 @@ def register() -> None:
     _leave_to_kernels(name)
     _allow_calls_of_kernels()
     _change_decompositions(name)
+    register_replays(name)
 
 
 def _prefer_two_pass_variance(name: str) -> None:
