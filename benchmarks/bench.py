@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import chart, micro, models, startup
+from benchmarks import chart, decode, micro, models, startup
 from benchmarks.engine import Runner, Workload
 from benchmarks.results import Results
 from benchmarks.roofline import Roofs
@@ -29,11 +29,11 @@ WORKLOADS: dict[str, dict[str, Callable[[], Workload]]] = {
     "micro": micro.MICROS,
     "gemm": micro.GEMMS,
 }
-STARTUP = "startup"
-SECTIONS = (*WORKLOADS, STARTUP)
+STARTUP, DECODE = "startup", "decode"
+SECTIONS = (*WORKLOADS, DECODE, STARTUP)
 
 #: What ``--quick`` leaves out: what takes minutes to compile or to measure.
-SLOW = ("* step, *", "* generate, *", "gemm:* 512x768x30522", "gemm:* 256x768x50257", "startup:*")
+SLOW = ("* step, *", "* generate, *", "gemm:* 512x768x30522", "gemm:* 256x768x50257", "decode:*", "startup:*")
 
 
 def options_from(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -59,7 +59,8 @@ def options_from(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def names_by_section() -> dict[str, list[str]]:
     """All workloads."""
-    return {section: list(makers) for section, makers in WORKLOADS.items()} | {STARTUP: list(startup.JOBS)}
+    known = {section: list(makers) for section, makers in WORKLOADS.items()}
+    return known | {DECODE: [decode.WORKLOAD], STARTUP: list(startup.JOBS)}
 
 
 def selected(section: str, names: Sequence[str], options: argparse.Namespace) -> list[str]:
@@ -120,6 +121,15 @@ def measure_startup(results: Results, device: torch.device, options: argparse.Na
         results.show("start-up")
 
 
+def measure_decode(results: Results, device: torch.device, options: argparse.Namespace) -> None:
+    """Times decoding steps, on a device that can replay them."""
+    if device.type == "cpu" or not selected(DECODE, [decode.WORKLOAD], options):
+        return
+    print(f"  {decode.WORKLOAD}: decoding steps", flush=True)
+    results.decode = decode.measure(device, options.repeats)
+    results.show("decoding steps")
+
+
 def use_threads(threads: int, arguments: Sequence[str]) -> None:
     """Gives CPU devices as many threads as PyTorch gets.
 
@@ -152,6 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runner = Runner(device, options.repeats, Roofs(device))
     try:
         measure_workloads(results, runner, options)
+        measure_decode(results, device, options)
         measure_startup(results, device, options)
     finally:
         # After an interruption, too: half an hour of measurements is worth keeping.
@@ -164,7 +175,7 @@ def _finish(results: Results, runner: Runner, options: argparse.Namespace, secon
     # Well above the number of threads, it means that others used the machine, too, and that the figures are noise.
     results.machine["load average at the end"] = f"{os.getloadavg()[1]:.2f}"
     results.roofs = {"bandwidth": runner.roofs.bandwidths, "gemm": runner.roofs.gemm_rates}
-    results.targets = targets(results.rows, runner.device.type, results.startup)
+    results.targets = targets(results.rows, runner.device.type, results.startup, results.decode)
     results.write(options.output)
     if results.targets:
         results.show("targets")

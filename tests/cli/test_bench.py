@@ -138,7 +138,10 @@ def test_targets_relate_eager_to_eager_and_compiled_to_inductor() -> None:
         Row("gemm", "c", "CPU oneDNN", [2.0]),
         Row("gemm", "c", "ocl eager", [2.5]),
     ]
-    found = {target.name: target for target in targets(rows, "ocl", {})}
+    steps = {"ocl eager": {"token": 10.0, "device": 8.0, "overhead": 0.2}}
+    found = {target.name: target for target in targets(rows, "ocl", {}, steps)}
+    decode = found["launch overhead of a decoding step, share of its time"]
+    assert decode.value == 0.2 and not decode.met and decode.detail == "ocl eager"
     assert found["eager against CPU eager, geometric mean"].value == pytest.approx(1.0)
     assert found["eager against CPU eager, worst"].detail == "b"
     compiled = found["compiled against CPU Inductor, geometric mean"]

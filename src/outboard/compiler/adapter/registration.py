@@ -131,6 +131,7 @@ def register() -> None:
     _prefer_two_pass_variance(name)
     _allow_all_atomic_additions(name)
     _keep_layouts(name)
+    _concatenate_by_parts(name)
     _leave_to_kernels(name)
     _allow_calls_of_kernels()
     _change_decompositions(name)
@@ -172,6 +173,34 @@ def _keep_layouts(name: str) -> None:
         return name not in devices and bool(original(gm, is_inference=is_inference))
 
     GraphLowering.decide_layout_opt = staticmethod(choose)  # type: ignore[method-assign]
+
+
+#: Operations per element of a tensor that are cheap enough to be done for every element of a longer one.
+_FEW_OPERATIONS = 4
+
+
+def _concatenate_by_parts(name: str) -> None:
+    """Has each part of a concatenation computed where it belongs. In one kernel for all parts, as Inductor likes it,
+    every element costs as much as the dearest part: a decoding step would rotate a whole cache of keys for one new
+    key."""
+    module: Any = lowering
+    original = module.pointwise_cat
+
+    def choose(inputs: Any, dim: int = 0) -> Any:
+        device = inputs[0].get_device()
+        dear = any(_operations(part) > _FEW_OPERATIONS for part in inputs)
+        if device is not None and device.type == name and dear:
+            return ir.TensorBox(ir.ConcatKernel.create(inputs, dim))
+        return original(inputs, dim)
+
+    module.pointwise_cat = choose
+
+
+def _operations(node: Any) -> int:
+    """Operations per element of what is not computed yet."""
+    while isinstance(node, (ir.TensorBox, ir.StorageBox, ir.BaseView)):
+        node = node.data
+    return node.inner_fn_opcount().num_ops if isinstance(node, ir.Pointwise) else 0
 
 
 def _is_tensor(value: Any) -> bool:
