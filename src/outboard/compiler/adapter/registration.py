@@ -208,8 +208,9 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _leave_to_kernels(name: str) -> None:
-    """Makes operators with a good kernel of their own calls of it instead of loops."""
-    for operator in PREFERRED:
+    """Makes operators with a good kernel of their own calls of it instead of loops. Gradients of convolutions become
+    such calls in Inductor as well, but by way of guards that fix the sizes of images."""
+    for operator in (*PREFERRED, "convolution_backward"):
         packet = getattr(torch.ops.aten, operator)
         for overload in (getattr(packet, overload_name) for overload_name in packet.overloads()):
             if overload in lowering.lowerings:
