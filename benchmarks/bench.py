@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import chart, decode, micro, models, startup
+from benchmarks import chart, micro, models, overhead, startup
 from benchmarks.engine import Runner, Workload
 from benchmarks.results import Results
 from benchmarks.roofline import Roofs
@@ -29,11 +29,18 @@ WORKLOADS: dict[str, dict[str, Callable[[], Workload]]] = {
     "micro": micro.MICROS,
     "gemm": micro.GEMMS,
 }
-STARTUP, DECODE = "startup", "decode"
-SECTIONS = (*WORKLOADS, DECODE, STARTUP)
+STARTUP, OVERHEAD = "startup", "overhead"
+SECTIONS = (*WORKLOADS, OVERHEAD, STARTUP)
 
 #: What ``--quick`` leaves out: what takes minutes to compile or to measure.
-SLOW = ("* step, *", "* generate, *", "gemm:* 512x768x30522", "gemm:* 256x768x50257", "decode:*", "startup:*")
+SLOW = (
+    "* step, *",
+    "* generate, *",
+    "gemm:* 512x768x30522",
+    "gemm:* 256x768x50257",
+    f"overhead:{overhead.DECODE}",
+    "startup:*",
+)
 
 
 def options_from(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -60,7 +67,7 @@ def options_from(arguments: Sequence[str] | None) -> argparse.Namespace:
 def names_by_section() -> dict[str, list[str]]:
     """All workloads."""
     known = {section: list(makers) for section, makers in WORKLOADS.items()}
-    return known | {DECODE: [decode.WORKLOAD], STARTUP: list(startup.JOBS)}
+    return known | {OVERHEAD: [overhead.DECODE, overhead.CHAIN], STARTUP: list(startup.JOBS)}
 
 
 def selected(section: str, names: Sequence[str], options: argparse.Namespace) -> list[str]:
@@ -121,13 +128,18 @@ def measure_startup(results: Results, device: torch.device, options: argparse.Na
         results.show("start-up")
 
 
-def measure_decode(results: Results, device: torch.device, options: argparse.Namespace) -> None:
-    """Times decoding steps, on a device that can replay them."""
-    if device.type == "cpu" or not selected(DECODE, [decode.WORKLOAD], options):
+def measure_overhead(results: Results, device: torch.device, options: argparse.Namespace) -> None:
+    """Times what launching costs, on a device that has launches."""
+    if device.type == "cpu":
         return
-    print(f"  {decode.WORKLOAD}: decoding steps", flush=True)
-    results.decode = decode.measure(device, options.repeats)
-    results.show("decoding steps")
+    names = selected(OVERHEAD, [overhead.DECODE, overhead.CHAIN], options)
+    if overhead.DECODE in names:
+        print(f"  {overhead.DECODE}: decoding steps", flush=True)
+        results.decode = overhead.measure_decode(device, options.repeats)
+        results.show("decoding steps")
+    if overhead.CHAIN in names:
+        results.chain = overhead.measure_chain(device, options.repeats)
+        results.show("small kernels")
 
 
 def use_threads(threads: int, arguments: Sequence[str]) -> None:
@@ -162,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runner = Runner(device, options.repeats, Roofs(device))
     try:
         measure_workloads(results, runner, options)
-        measure_decode(results, device, options)
+        measure_overhead(results, device, options)
         measure_startup(results, device, options)
     finally:
         # After an interruption, too: half an hour of measurements is worth keeping.

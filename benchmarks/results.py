@@ -101,12 +101,13 @@ class Target:
 
 @dataclass
 class Results:
-    """One run: the machine, rows, start-up times, decoding steps, roofs and targets."""
+    """One run: the machine, rows, start-up times, costs of launching, roofs and targets."""
 
     machine: dict[str, str]
     rows: list[Row] = field(default_factory=list)
     startup: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     decode: dict[str, dict[str, float]] = field(default_factory=dict)
+    chain: dict[str, dict[str, float]] = field(default_factory=dict)
     roofs: dict[str, Any] = field(default_factory=dict)
     targets: list[Target] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -125,6 +126,7 @@ class Results:
             "rows": [row.numbers() for row in self.rows],
             "startup": self.startup,
             "decode": self.decode,
+            "chain": self.chain,
             "targets": [asdict(target) | {"met": target.met} for target in self.targets],
             "bad": self.bad(),
         }
@@ -145,6 +147,8 @@ class Results:
             found[section] = (HEADER, [row.cells() for row in self.rows if row.section == section])
         if self.decode:
             found["decoding steps"] = (DECODE_HEADER, decode_rows(self.decode))
+        if self.chain:
+            found["small kernels"] = (CHAIN_HEADER, chain_rows(self.chain))
         if self.startup:
             found["start-up"] = (STARTUP_HEADER, startup_rows(self.startup))
         if self.targets:
@@ -171,6 +175,16 @@ def decode_rows(decode: dict[str, dict[str, float]]) -> list[list[str]]:
     return [
         [way, format_seconds(times["token"]), format_seconds(times["device"]), f"{100 * times['overhead']:.0f} %"]
         for way, times in decode.items()
+    ]
+
+
+CHAIN_HEADER = ["way", "submitted", "finished"]
+
+
+def chain_rows(chain: dict[str, dict[str, float]]) -> list[list[str]]:
+    """The times of the chain of small kernels as text."""
+    return [
+        [way, format_seconds(times["submitted"]), format_seconds(times["finished"])] for way, times in chain.items()
     ]
 
 

@@ -201,7 +201,10 @@ class Run {
         buffers_(buffers) {}
 
   std::vector<Result> run() {
-    for (size_t i = 0; i < plan_.steps.size(); ++i) execute(i);
+    for (size_t i = 0; i < plan_.steps.size(); ++i) {
+      execute(i);
+      if (context_.submitted) context_.submitted(i);
+    }
     std::vector<Result> results;
     results.reserve(plan_.outputs.size());
     for (const Output& output : plan_.outputs) results.push_back(result(output));

@@ -217,6 +217,7 @@ def test_memory_comes_back_and_is_shared(device: str, device_module: ModuleType)
         return y.sum(0)
 
     x = torch.randn(512, device=device)
+    gc.collect()  # what other tests left
     torch.accelerator.synchronize()
     before = device_module.memory_allocated()
     chains = [torch.compile(lambda x, n=n: chain(x) + n, mode=MODE) for n in range(4)]

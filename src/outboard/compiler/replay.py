@@ -129,11 +129,24 @@ def _memory_of(device: int) -> int:
     return next((capture.graph.pool()[1] for capture in _captures if capture.device == device), 0)
 
 
+class _Seen:
+    """An argument of an earlier call."""
+
+    def __init__(self, value: Tensor) -> None:
+        self._value = weakref.ref(value)
+        self._address = value.data_ptr()
+
+    def stays(self, value: Tensor, static: bool) -> bool:
+        """Whether ``value`` is the same. An address alone tells that only of tensors that are ``static``: those of
+        others are used again when they are gone."""
+        return self._value() is value or (static and self._address == value.data_ptr())
+
+
 class _Family:
     """What is known of the calls with one set of sizes."""
 
     def __init__(self) -> None:
-        self.addresses: Sequence[int] = ()  #: of the call before
+        self.before: Sequence[_Seen | None] = ()  #: the arguments of the last call without a capture
         self.captures: list[_Capture] = []  #: the one used last comes last
         self.misses = 0  #: calls without a capture since the last one was made
         self.patience = 1  #: as many misses before the next is made
@@ -195,16 +208,16 @@ class Replayed:
         """A capture for these arguments, made if it is time for it."""
         family = self._family(args)
         addresses = [value.data_ptr() if isinstance(value, Tensor) else 0 for value in args]
-        before, family.addresses = family.addresses, addresses
         capture = family.find(addresses)
         if capture is None and family.misses >= family.patience:
-            capture = self._capture(args, addresses, before)
+            capture = self._capture(args, family.before)
             if capture is None:
                 family.patience *= 2
             else:
                 family.add(capture)
         if capture is None:
             family.misses += 1
+            family.before = [_Seen(value) if isinstance(value, Tensor) else None for value in args]
         return capture
 
     def _family(self, args: Sequence[Any]) -> _Family:
@@ -216,8 +229,8 @@ class Replayed:
             del self._families[next(iter(self._families))]
         return family
 
-    def _capture(self, args: Sequence[Any], addresses: Sequence[int], before: Sequence[int]) -> _Capture | None:
-        copied = self._copied(args, addresses, before)
+    def _capture(self, args: Sequence[Any], before: Sequence[_Seen | None]) -> _Capture | None:
+        copied = self._copied(args, before)
         if copied is None:
             return None
         try:
@@ -232,20 +245,20 @@ class Replayed:
         statistics.add("captures")
         return capture
 
-    def _copied(self, args: Sequence[Any], addresses: Sequence[int], before: Sequence[int]) -> list[int] | None:
-        """The inputs to be copied at each replay: all but static ones, if they are where they were at the call before,
-        and results of other captures, which come to the same places again. None if this call should not be captured."""
+    def _copied(self, args: Sequence[Any], before: Sequence[_Seen | None]) -> list[int] | None:
+        """The inputs to be copied at each replay: all but those that were the same at the call before, and results of
+        other captures, which come to the same places again. None if this call should not be captured."""
         written = {address for capture in _captures for address in capture.written}
         copied, size = [], 0
-        for i, value in enumerate(args):
-            if not isinstance(value, Tensor):
+        for i, (value, seen) in enumerate(zip(args, before, strict=True)):
+            if not isinstance(value, Tensor) or seen is None:
                 continue
             on_host = value.device.type == "cpu"
             if on_host and value.dim() > 0:
                 self._impossible = True
                 self._tell("a CPU tensor among the inputs")
                 return None
-            stays = (i in self._static and addresses[i] == before[i]) or _storage(value) in written
+            stays = seen.stays(value, i in self._static) or _storage(value) in written
             if stays and not on_host:
                 continue
             if i in self._mutated or torch._debug_has_internal_overlap(value) != 0:

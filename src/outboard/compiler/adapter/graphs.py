@@ -47,7 +47,9 @@ _plan_{name} = runtime.load({plan!r}, {device})
 def {name}(args):
     {unpack}
     args.clear()
-    return tuple(_plan_{name}.run([{values}]))
+    values = [{values}]
+    {forget}
+    return tuple(_plan_{name}.run(values))
 """
 
 
@@ -208,7 +210,9 @@ def _plan_function(wrapper: GraphWrapper, name: str) -> str:
         capture.plan = plan
     progress.show_kernels("graph", plan)
     unpack = f"{', '.join(names)}, = args" if names else "pass"
-    return _FUNCTION.format(name=name, plan=pack(plan), device=device, unpack=unpack, values=", ".join(values))
+    forget = f"del {', '.join(names)}" if names else "pass"  # the plan is the last to hold its inputs
+    listed = ", ".join(values)
+    return _FUNCTION.format(name=name, plan=pack(plan), device=device, unpack=unpack, values=listed, forget=forget)
 
 
 def _add_guards(builder: PlanBuilder) -> None:
