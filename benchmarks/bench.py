@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import chart, micro, models, startup
+from benchmarks import chart, micro, models, overhead, startup
 from benchmarks.engine import Runner, Workload
 from benchmarks.results import Results
 from benchmarks.roofline import Roofs
@@ -29,11 +29,18 @@ WORKLOADS: dict[str, dict[str, Callable[[], Workload]]] = {
     "micro": micro.MICROS,
     "gemm": micro.GEMMS,
 }
-STARTUP = "startup"
-SECTIONS = (*WORKLOADS, STARTUP)
+STARTUP, OVERHEAD = "startup", "overhead"
+SECTIONS = (*WORKLOADS, OVERHEAD, STARTUP)
 
 #: What ``--quick`` leaves out: what takes minutes to compile or to measure.
-SLOW = ("* step, *", "* generate, *", "gemm:* 512x768x30522", "gemm:* 256x768x50257", "startup:*")
+SLOW = (
+    "* step, *",
+    "* generate, *",
+    "gemm:* 512x768x30522",
+    "gemm:* 256x768x50257",
+    f"overhead:{overhead.DECODE}",
+    "startup:*",
+)
 
 
 def options_from(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -59,7 +66,8 @@ def options_from(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def names_by_section() -> dict[str, list[str]]:
     """All workloads."""
-    return {section: list(makers) for section, makers in WORKLOADS.items()} | {STARTUP: list(startup.JOBS)}
+    known = {section: list(makers) for section, makers in WORKLOADS.items()}
+    return known | {OVERHEAD: [overhead.DECODE, overhead.CHAIN], STARTUP: list(startup.JOBS)}
 
 
 def selected(section: str, names: Sequence[str], options: argparse.Namespace) -> list[str]:
@@ -120,6 +128,20 @@ def measure_startup(results: Results, device: torch.device, options: argparse.Na
         results.show("start-up")
 
 
+def measure_overhead(results: Results, device: torch.device, options: argparse.Namespace) -> None:
+    """Times what launching costs, on a device that has launches."""
+    if device.type == "cpu":
+        return
+    names = selected(OVERHEAD, [overhead.DECODE, overhead.CHAIN], options)
+    if overhead.DECODE in names:
+        print(f"  {overhead.DECODE}: decoding steps", flush=True)
+        results.decode = overhead.measure_decode(device, options.repeats)
+        results.show("decoding steps")
+    if overhead.CHAIN in names:
+        results.chain = overhead.measure_chain(device, options.repeats)
+        results.show("small kernels")
+
+
 def use_threads(threads: int, arguments: Sequence[str]) -> None:
     """Gives CPU devices as many threads as PyTorch gets.
 
@@ -152,6 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runner = Runner(device, options.repeats, Roofs(device))
     try:
         measure_workloads(results, runner, options)
+        measure_overhead(results, device, options)
         measure_startup(results, device, options)
     finally:
         # After an interruption, too: half an hour of measurements is worth keeping.
@@ -164,7 +187,7 @@ def _finish(results: Results, runner: Runner, options: argparse.Namespace, secon
     # Well above the number of threads, it means that others used the machine, too, and that the figures are noise.
     results.machine["load average at the end"] = f"{os.getloadavg()[1]:.2f}"
     results.roofs = {"bandwidth": runner.roofs.bandwidths, "gemm": runner.roofs.gemm_rates}
-    results.targets = targets(results.rows, runner.device.type, results.startup)
+    results.targets = targets(results.rows, runner.device.type, results.startup, results.decode)
     results.write(options.output)
     if results.targets:
         results.show("targets")

@@ -101,11 +101,13 @@ class Target:
 
 @dataclass
 class Results:
-    """One run: the machine, rows, start-up times, roofs and targets."""
+    """One run: the machine, rows, start-up times, costs of launching, roofs and targets."""
 
     machine: dict[str, str]
     rows: list[Row] = field(default_factory=list)
     startup: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+    decode: dict[str, dict[str, float]] = field(default_factory=dict)
+    chain: dict[str, dict[str, float]] = field(default_factory=dict)
     roofs: dict[str, Any] = field(default_factory=dict)
     targets: list[Target] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -123,6 +125,8 @@ class Results:
             "roofs": self.roofs,
             "rows": [row.numbers() for row in self.rows],
             "startup": self.startup,
+            "decode": self.decode,
+            "chain": self.chain,
             "targets": [asdict(target) | {"met": target.met} for target in self.targets],
             "bad": self.bad(),
         }
@@ -141,6 +145,10 @@ class Results:
         found: dict[str, tuple[list[str], list[list[str]]]] = {}
         for section in dict.fromkeys(row.section for row in self.rows):
             found[section] = (HEADER, [row.cells() for row in self.rows if row.section == section])
+        if self.decode:
+            found["decoding steps"] = (DECODE_HEADER, decode_rows(self.decode))
+        if self.chain:
+            found["small kernels"] = (CHAIN_HEADER, chain_rows(self.chain))
         if self.startup:
             found["start-up"] = (STARTUP_HEADER, startup_rows(self.startup))
         if self.targets:
@@ -157,6 +165,27 @@ TARGET_HEADER = ["target", "measured", "wanted", "met", "where"]
 STARTUP_HEADER = [
     "job", "way", "process to first result", "first call", "its user time", "its system time", "steady call",
 ]  # fmt: skip
+
+
+DECODE_HEADER = ["way", "token", "device's work", "overhead"]
+
+
+def decode_rows(decode: dict[str, dict[str, float]]) -> list[list[str]]:
+    """The times of decoding steps as text."""
+    return [
+        [way, format_seconds(times["token"]), format_seconds(times["device"]), f"{100 * times['overhead']:.0f} %"]
+        for way, times in decode.items()
+    ]
+
+
+CHAIN_HEADER = ["way", "submitted", "finished"]
+
+
+def chain_rows(chain: dict[str, dict[str, float]]) -> list[list[str]]:
+    """The times of the chain of small kernels as text."""
+    return [
+        [way, format_seconds(times["submitted"]), format_seconds(times["finished"])] for way, times in chain.items()
+    ]
 
 
 def startup_rows(startup: dict[str, dict[str, dict[str, float]]]) -> list[list[str]]:

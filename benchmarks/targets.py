@@ -11,7 +11,12 @@ from benchmarks.results import Row, Target, geometric_mean
 from benchmarks.startup import BERT, RESNET
 
 
-def targets(rows: Sequence[Row], device: str, startup: dict[str, dict[str, dict[str, float]]]) -> list[Target]:
+def targets(
+    rows: Sequence[Row],
+    device: str,
+    startup: dict[str, dict[str, dict[str, float]]],
+    decode: dict[str, dict[str, float]] | None = None,
+) -> list[Target]:
     """All targets that this run can judge."""
     eager = [row for row in rows if row.way == f"{device} eager"]
     compiled = [row for row in rows if row.way == f"{device} compiled"]
@@ -21,6 +26,7 @@ def targets(rows: Sequence[Row], device: str, startup: dict[str, dict[str, dict[
         *_memory_bound(_section(eager, "micro")),
         *_gemm(_section(rows, "gemm"), device),
         *_tiny(eager),
+        *_decode(decode or {}),
         *_startup(startup, device),
     ]
 
@@ -69,6 +75,11 @@ def _tiny(rows: Sequence[Row]) -> list[Target]:
         for row in rows
         if row.workload in limits and CPU_EAGER in row.ratios
     ]
+
+
+def _decode(decode: dict[str, dict[str, float]]) -> list[Target]:
+    name = "launch overhead of a decoding step, share of its time"
+    return [Target(name, times["overhead"], 0.15, way) for way, times in decode.items()]
 
 
 def _startup(startup: dict[str, dict[str, dict[str, float]]], device: str) -> list[Target]:

@@ -201,7 +201,10 @@ class Run {
         buffers_(buffers) {}
 
   void run(std::vector<Result>& results) {
-    for (size_t i = 0; i < plan_.steps.size(); ++i) execute(i);
+    for (size_t i = 0; i < plan_.steps.size(); ++i) {
+      execute(i);
+      if (context_.submitted) context_.submitted(i);
+    }
     finish(results);
   }
 

@@ -86,6 +86,8 @@ struct ExecutionContext {
   SeedSource seeds = {};
   /// The same for later, when the context is gone: asked for while a graph is captured.
   std::function<SeedSource()> later_seeds = {};
+  /// Told the number of each step that was submitted.
+  std::function<void(size_t)> submitted = {};
 };
 
 /// Fills `symbols` from the inputs and tells whether every guard holds.

@@ -131,7 +131,7 @@ Graph::~Graph() {
   }
 }
 
-Stream& Graph::begin(Stream& origin, int64_t pool) {
+Stream& Graph::begin(Stream& origin, int64_t pool, bool results_apart) {
   if (stream_ != nullptr) throw Error(OB_INVALID_ARGUMENT, "the graph has been captured: reset it first");
   if (origin.recording() != nullptr) throw Error(OB_INVALID_ARGUMENT, "the stream is being captured already");
   std::shared_ptr<Stream> stream = device_.graph_stream(pool);
@@ -139,7 +139,7 @@ Stream& Graph::begin(Stream& origin, int64_t pool) {
     throw Error(OB_INVALID_ARGUMENT, "the graph whose memory is to be shared is being captured");
   }
   stream->stand_for(origin);
-  recording_ = std::make_unique<Recording>();
+  recording_ = std::make_unique<Recording>(results_apart);
   stream->record_to(recording_.get());
   stream_ = std::move(stream);
   capturing_ = true;

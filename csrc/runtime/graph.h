@@ -28,7 +28,8 @@ void fill_seeds(Stream& stream, ob_ptr to, const int64_t* seeds, int64_t count);
 /// Commands of a stream, kept to be submitted any number of times. Thread-safe.
 class Recording {
  public:
-  Recording() = default;
+  /// `results_apart`: memory of tensors made while recording is not taken from the graph's own (see Graph::begin).
+  explicit Recording(bool results_apart) : results_apart_(results_apart) {}
   ~Recording();
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
@@ -43,6 +44,8 @@ class Recording {
   void expect_assertions();
   /// Keeps an allocation that a command uses alive and where it is. Under the device's memory lock.
   void keep(Allocation& allocation);
+
+  bool results_apart() const { return results_apart_; }
 
   void replay(Stream& stream) const;
   /// One line per command.
@@ -81,6 +84,7 @@ class Recording {
   void submit(Stream& stream, const Fill& fill) const;
   void submit(Stream& stream, const Seeds& seeds) const;
 
+  const bool results_apart_;
   mutable std::mutex mutex_;
   std::vector<Command> commands_;
   std::vector<Value> values_;  // arguments of all launches
@@ -103,8 +107,10 @@ class Graph {
   Device& device() const { return device_; }
   /// The stream to submit to until `end`. Work runs later where `origin` is. `pool`: the id of a living graph's stream
   /// to share memory with, or 0; graphs that share must be replayed in the order of their capture, one at a time.
+  /// `results_apart`: memory of what becomes a tensor is taken from `origin` instead, and stays taken while the graph
+  /// lives. No replay of a graph that shares memory with this one writes to it, so that their order is free.
   /// Throws Error(OB_INVALID_ARGUMENT) if there is no such graph, it captures, or this graph is not empty.
-  Stream& begin(Stream& origin, int64_t pool);
+  Stream& begin(Stream& origin, int64_t pool, bool results_apart = false);
   /// Throws Error(OB_INVALID_ARGUMENT) if nothing is being captured.
   void end();
   /// Submits the work again, on `stream`, behind the replay before. Throws Error(OB_INVALID_ARGUMENT) if nothing was

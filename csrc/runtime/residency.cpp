@@ -72,8 +72,10 @@ ob_ptr Residency::resolve(Allocation& allocation, Stream& stream, Access access)
                                          " was given to work on device " + std::to_string(stream.device().index()));
   }
   if (allocation.size() == 0) return 0;
+  const Recording* recording = stream.recording();
   // Contents that are there before a graph is captured are no part of it.
-  const bool outside = stream.recording() != nullptr && allocation.state() != State::kUnbacked;
+  const bool outside = recording != nullptr && (allocation.state() != State::kUnbacked ||
+                                                (recording->results_apart() && allocation.address() != nullptr));
   if (allocation.home_ == nullptr) bring_in(allocation, outside ? stream.actual() : stream, access);
   if (allocation.home_ != &stream) share(allocation, stream);
   return allocation.pointer_;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "runtime/plan_binaries.h"
+#include "runtime/plan_inputs.h"
 #include "torch/eager.h"
 #include "torch/fallback.h"
 #include "torch/host_library.h"
@@ -129,6 +130,7 @@ class PythonPlan {
   /// `binaries` are those of the plan's programs, in order, made by the same device; or none.
   PythonPlan(const std::string& data, int device, const std::vector<std::string>& binaries)
       : executable_(translate_errors([&] { return prepare(data, Runtime::get().device(device), binaries); })),
+        ending_(inputs_ending_at(executable_->plan())),
         device_(static_cast<c10::DeviceIndex>(device)) {}
 
   /// The binaries of the plan's programs, in order; empty where the driver gives none.
@@ -140,8 +142,9 @@ class PythonPlan {
     return made;
   }
 
-  /// Takes tensors of the device, numbers (also as 0-dim CPU tensors) and None.
-  py::list run(const py::list& values) const {
+  /// Takes tensors of the device, numbers (also as 0-dim CPU tensors) and None, and empties their list: memory of a
+  /// tensor that nobody else holds is used again after the last step that needs it.
+  py::list run(py::list values) const {
     const std::vector<uint8_t>& kinds = executable_->plan().inputs;
     TORCH_CHECK(values.size() == kinds.size(), "the plan takes ", kinds.size(), " inputs, got ", values.size());
     std::vector<at::Tensor> held(kinds.size());
@@ -160,7 +163,8 @@ class PythonPlan {
       tensors[i] = &held[i];
       inputs[i].tensor = binding_of(held[i]);
     }
-    return results(execute(inputs), tensors);
+    values.attr("clear")();
+    return results(execute(inputs, held), tensors);
   }
 
  private:
@@ -183,7 +187,7 @@ class PythonPlan {
     return scalar;
   }
 
-  std::vector<Result> execute(const std::vector<Input>& inputs) const {
+  std::vector<Result> execute(const std::vector<Input>& inputs, std::vector<at::Tensor>& held) const {
     py::gil_scoped_release no_gil;
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     std::vector<Scalar> symbols;
@@ -191,7 +195,10 @@ class PythonPlan {
                 "the plan was made for other shapes than it got");
     const auto seeds = [this](int64_t* out, int64_t count) { next_seeds(std::nullopt, device_, out, count); };
     const auto later = [this] { return seeds_of(std::nullopt, device_); };
-    ExecutionContext context{current_stream(device_), seeds, later};
+    const auto release = [&](size_t step) {
+      for (const uint32_t input : ending_[step]) held[input] = at::Tensor();
+    };
+    ExecutionContext context{current_stream(device_), seeds, later, release};
     std::vector<Result> results;
     translate_errors([&] { executable_->run(inputs.data(), symbols, context, results); });
     return results;
@@ -205,6 +212,7 @@ class PythonPlan {
   }
 
   std::shared_ptr<const Executable> executable_;
+  std::vector<std::vector<uint32_t>> ending_;  // by step: inputs that are not needed any more
   c10::DeviceIndex device_;
 };
 

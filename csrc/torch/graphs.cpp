@@ -23,12 +23,14 @@ class DeviceGraph final : public at::GraphImplInterface {
     if (graph_ != nullptr && graph_->capturing()) restore_stream();
   }
 
+  /// `pool`: as `pool()` of a living graph, or zeros. Its first number is 1 if memory of tensors made inside is to be
+  /// apart from the graph's, see `Graph::begin`.
   void capture_begin(at::MempoolId_t pool, at::GraphCaptureMode) override {
     Device& on = device(current_device());
     translate_errors([&] {
       if (graph_ == nullptr || &graph_->device() != &on) graph_ = std::make_unique<Graph>(on);
       Stream& origin = current_stream(static_cast<c10::DeviceIndex>(on.index()));
-      Stream& stream = graph_->begin(origin, static_cast<int64_t>(pool.second));
+      Stream& stream = graph_->begin(origin, static_cast<int64_t>(pool.second), /*results_apart=*/pool.first == 1);
       before_ = &origin;
       Runtime::get().set_current_stream(stream);
     });

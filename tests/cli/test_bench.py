@@ -138,7 +138,10 @@ def test_targets_relate_eager_to_eager_and_compiled_to_inductor() -> None:
         Row("gemm", "c", "CPU oneDNN", [2.0]),
         Row("gemm", "c", "ocl eager", [2.5]),
     ]
-    found = {target.name: target for target in targets(rows, "ocl", {})}
+    steps = {"ocl eager": {"token": 10.0, "device": 8.0, "overhead": 0.2}}
+    found = {target.name: target for target in targets(rows, "ocl", {}, steps)}
+    decode = found["launch overhead of a decoding step, share of its time"]
+    assert decode.value == 0.2 and not decode.met and decode.detail == "ocl eager"
     assert found["eager against CPU eager, geometric mean"].value == pytest.approx(1.0)
     assert found["eager against CPU eager, worst"].detail == "b"
     compiled = found["compiled against CPU Inductor, geometric mean"]
@@ -166,3 +169,15 @@ def test_outside_a_source_tree_the_command_says_where_to_go(tmp_path: Path) -> N
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert result.returncode == 1
     assert "Clone Outboard's source repository" in result.stderr
+
+
+def test_costs_of_launching_are_written(device: str, tmp_path: Path) -> None:
+    arguments = ["--only", "200 small kernels", "--repeats", "1", "--output", str(tmp_path)]
+    command = [sys.executable, "-m", "benchmarks.bench", *arguments]
+    result = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stdout + result.stderr
+    chain = json.loads((tmp_path / "bench.json").read_text())["chain"]
+    assert set(chain) == {"eager", "compiled", "compiled, reduce-overhead"}
+    for times in chain.values():
+        assert 0 < times["submitted"] <= times["finished"]
+    assert "reduce-overhead" in (tmp_path / "bench.md").read_text()

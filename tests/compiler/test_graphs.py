@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import os
+import re
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
 import torch
+import torch._inductor.utils
 from torch import nn
 
 
@@ -131,3 +135,19 @@ def test_kernels_that_differ_in_sizes_only_are_launched_with_their_own(device: s
         x, y = (torch.rand(size) for size in sizes)
         for found, given in zip(compiled(x.to(device), y.to(device)), (x, y), strict=True):
             torch.testing.assert_close(found.cpu(), given.sin())
+
+
+def test_a_long_cache_is_not_computed_anew(device: str) -> None:
+    """The new part of a concatenation has a kernel of its own: not every element of the old part pays for it."""
+
+    def function(old: torch.Tensor, new: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
+        return torch.cat((old, new * angle.cos() + new.exp() * angle.sin()), 1) * 2
+
+    tensors = [torch.randn(4, 33, 20), torch.randn(4, 1, 20), torch.randn(1, 20)]
+    ours = [tensor.to(device) for tensor in tensors]
+    found, (text,) = torch._inductor.utils.run_and_get_code(torch.compile(function, dynamic=True), *ours)
+    torch.testing.assert_close(found.cpu(), function(*tensors))
+    plan = zlib.decompress(base64.b85decode(re.search(r"load\('(.*)', ", text)[1]))
+    kernels = plan.decode(errors="replace").split("__kernel ")[1:]
+    assert len(kernels) == 3
+    assert sum("cos(" in kernel for kernel in kernels) == 1

@@ -122,6 +122,29 @@ TEST(wrong_uses_are_refused) {
   CHECK_THROWS(graph.begin(stream, 0), Error);
 }
 
+TEST(results_apart_are_written_by_no_other_graph) {
+  Stream& stream = device().default_stream();
+  const Holder source = make(), other = make();
+  fill(*source, stream, 3);
+  fill(*other, stream, 4);
+  Graph first(device()), second(device());
+  Stream& capture = first.begin(stream, 0, /*results_apart=*/true);
+  {
+    const Holder between(Allocation::create_internal(device(), kBytes));
+    copy(*between, *source, capture);
+  }
+  first.end();
+  // The memory of `between` is free for what comes: for `result` only if that is not kept apart.
+  Stream& again = second.begin(stream, first.pool(), /*results_apart=*/true);
+  const Holder result = make();
+  copy(*result, *other, again);
+  second.end();
+  second.replay(stream);
+  CHECK_EQ(last_byte(*result, stream), 4);
+  first.replay(stream);
+  CHECK_EQ(last_byte(*result, stream), 4);
+}
+
 TEST(pressure_leaves_graphs_alone) {
   Stream& stream = device().default_stream();
   stream.synchronize();

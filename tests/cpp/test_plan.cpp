@@ -6,6 +6,7 @@
 #include "plan_writer.h"
 #include "runtime/error.h"
 #include "runtime/plan.h"
+#include "runtime/plan_inputs.h"
 #include "runtime/sha256.h"
 
 using namespace outboard;
@@ -59,6 +60,26 @@ TEST(a_whole_plan_parses) {
   CHECK_EQ(plan->steps.size(), 2u);
   CHECK_EQ(plan->kernels[0].entry, "scale");
   CHECK_EQ(plan->buffer_count, 3u);
+}
+
+TEST(inputs_end_with_their_last_step_unless_they_are_results) {
+  const auto copy = [](uint32_t from, uint32_t to) {
+    Step step{};
+    step.kind = Step::kCopy;
+    step.buffer = from;
+    step.target = to;
+    return step;
+  };
+  Plan plan;
+  plan.inputs = {Plan::kTensorInput, Plan::kTensorInput, Plan::kTensorInput, Plan::kTensorInput};
+  plan.buffer_count = 5;
+  plan.steps = {copy(0, 4), copy(1, 4), copy(0, 4), copy(2, 4)};
+  Output output{};
+  output.kind = Output::kInput;
+  output.input = 2;
+  plan.outputs = {output};
+  const std::vector<std::vector<uint32_t>> expected = {{}, {1}, {0}, {}};
+  CHECK(inputs_ending_at(plan) == expected);
 }
 
 TEST(every_truncation_is_rejected) {

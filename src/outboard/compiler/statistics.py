@@ -13,7 +13,8 @@ _counters: dict[str, float] = {}
 
 
 def _zero() -> dict[str, float]:
-    return {"compiled": 0, "disk_hits": 0, "host": 0, "compile_seconds": 0.0}
+    names = ("compiled", "disk_hits", "host", "captures", "replays", "capture_refusals")
+    return {**dict.fromkeys(names, 0), "compile_seconds": 0.0}
 
 
 _counters.update(_zero())
@@ -27,7 +28,8 @@ def add(name: str, amount: float = 1) -> None:
 
 def snapshot() -> dict[str, float]:
     """All counters: ``compiled`` (graphs compiled, or found not to be compilable), ``disk_hits`` (plans found on
-    disk), ``host`` (operators that have no plan), ``compile_seconds``."""
+    disk), ``host`` (operators that have no plan), ``compile_seconds``; of graphs compiled with ``reduce-overhead``,
+    ``captures``, ``replays``, and ``capture_refusals`` (graphs that cannot be captured)."""
     with _lock:
         return dict(_counters)
 

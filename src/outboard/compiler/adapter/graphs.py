@@ -34,17 +34,22 @@ from .wrapper import LaunchLine, PlanConverter, PlanWrapper
 
 _log = logging.getLogger(__name__)
 
-_MODULE = """\
+_HEADER = """\
 import torch
 from outboard.compiler import runtime
+"""
 
-_plan = runtime.load({plan!r}, {device})
+_FUNCTION = """\
+
+_plan_{name} = runtime.load({plan!r}, {device})
 
 
-def call(args):
+def {name}(args):
     {unpack}
     args.clear()
-    return tuple(_plan.run([{values}]))
+    values = [{values}]
+    {forget}
+    return tuple(_plan_{name}.run(values))
 """
 
 
@@ -88,14 +93,23 @@ class GraphWrapper(PlanWrapper):
     def __init__(self) -> None:
         super().__init__()
         self._launchers: dict[tuple[Any, ...], str] = {}
+        self._imported = False
+
+    @classmethod
+    def create(
+        cls, is_subgraph: bool, subgraph_name: Any, parent_wrapper: Any, partition_signatures: Any = None
+    ) -> Any:
+        """A wrapper for a graph, or for a graph inside of the one that ``parent_wrapper`` writes."""
+        if is_subgraph:
+            return SubgraphWrapper(subgraph_name, parent_wrapper, partition_signatures)
+        return cls()
 
     def _generate(self, is_inference: bool) -> Any:
-        device = min(V.graph.device_idxs, default=0)
         # Copies: the passes write into the lines, and may have to run again.
         lines = [copy.copy(line) for line in self.lines]
         try:
             self.run_wrapper_ir_passes(is_inference)
-            text = _plan_module(self, device)
+            text = self._header() + _plan_function(self, self._function_name())
         except NotExpressible as reason:
             capture = _capture.get()
             if capture is not None:
@@ -106,26 +120,44 @@ class GraphWrapper(PlanWrapper):
             return super()._generate(is_inference)
         return ValueWithLineMap(text, []), ValueWithLineMap("", [])
 
+    def _header(self) -> str:
+        """What the module needs before a function that runs a plan."""
+        return _HEADER
+
+    def _function_name(self) -> str:
+        return "call"
+
     def write_python_launch(self, code: Any, line: LaunchLine) -> None:
         """Writes ``launcher.run([...])``, and defines the launcher before the module's ``call``."""
         kernel = line.kernel
         buffers = [_on_device(name) for name in kernel.buffers]
         names = [*buffers, *map(str, kernel.sizes), *map(str, kernel.floats)]
-        code.writeline(f"{self._launcher(line)}.run([{', '.join(names)}])")
+        code.writeline(f"{self.launcher(line)}.run([{', '.join(names)}])")
 
-    def _launcher(self, line: LaunchLine) -> str:
+    def import_runtime(self) -> None:
+        """Has a module that is written line by line import what loads plans; repeated calls do nothing."""
+        if not self._imported:
+            self._imported = True
+            self.header.writeline("from outboard.compiler import runtime")
+
+    def launcher(self, line: LaunchLine) -> str:
+        """The name, in the module, of a plan of one launch."""
         kernel = line.kernel
         dtypes = tuple(V.graph.get_dtype(name) for name in kernel.buffers)
         key = (kernel.source, kernel.grid, tuple(kernel.longs), dtypes)
         if key not in self._launchers:
             name = f"launcher_{len(self._launchers)}"
             self._launchers[key] = name
-            device = min(V.graph.device_idxs, default=0)
+            device = _device()
             plan = _launch_plan(line, dtypes, target_of(device))
-            if len(self._launchers) == 1:
-                self.header.writeline("from outboard.compiler import runtime")
+            self.import_runtime()
             self.header.writeline(f"{name} = runtime.load({pack(plan)!r}, {device})")
         return self._launchers[key]
+
+
+def _device() -> int:
+    """The index of the device that the graph being compiled runs on."""
+    return int(min(V.graph.device_idxs, default=0))
 
 
 def _on_device(name: str) -> str:
@@ -151,18 +183,18 @@ def _launch_plan(line: LaunchLine, dtypes: tuple[torch.dtype, ...], target: Targ
     return builder.finish()
 
 
-def _plan_module(wrapper: GraphWrapper, device: int) -> str:
-    """The text of a module whose ``call`` runs the whole graph as one plan. Raises NotExpressible."""
-    capture = _capture.get()
+def _plan_function(wrapper: GraphWrapper, name: str) -> str:
+    """The text of a function that runs a whole graph as one plan. Raises NotExpressible."""
+    capture, device = _capture.get(), _device()
     target = target_of(device)
     builder = PlanBuilder(target if capture is None else dataclasses.replace(target, host_accessible=False))
     inputs = dict(wrapper.get_graph_inputs())
-    values = [_add_input(builder, name, node, device) for name, node in inputs.items()]
+    values = [_add_input(builder, given, node) for given, node in inputs.items()]
     constants = {}
-    for name, constant in V.graph.constants.items():
+    for constant_name, constant in V.graph.constants.items():
         if constant.device.type == torch._C._get_privateuse1_backend_name():
-            constants[name] = builder.add_input(p.InputKind.TENSOR)
-            values.append(name)
+            constants[constant_name] = builder.add_input(p.InputKind.TENSOR)
+            values.append(constant_name)
             if capture is not None:
                 capture.constants.append(constant)
     for number, node in enumerate(inputs.values()):
@@ -178,7 +210,9 @@ def _plan_module(wrapper: GraphWrapper, device: int) -> str:
         capture.plan = plan
     progress.show_kernels("graph", plan)
     unpack = f"{', '.join(names)}, = args" if names else "pass"
-    return _MODULE.format(plan=pack(plan), device=device, unpack=unpack, values=", ".join(values))
+    forget = f"del {', '.join(names)}" if names else "pass"  # the plan is the last to hold its inputs
+    listed = ", ".join(values)
+    return _FUNCTION.format(name=name, plan=pack(plan), device=device, unpack=unpack, values=listed, forget=forget)
 
 
 def _add_guards(builder: PlanBuilder) -> None:
@@ -191,7 +225,7 @@ def _add_guards(builder: PlanBuilder) -> None:
             builder.guard(condition)
 
 
-def _add_input(builder: PlanBuilder, name: str, node: Any, device: int) -> str:
+def _add_input(builder: PlanBuilder, name: str, node: Any) -> str:
     """Adds a graph input to a plan; returns the Python expression of its value."""
     if isinstance(node, sympy.Symbol):
         is_float = is_float_symbol(node)
@@ -224,11 +258,20 @@ def _define_sizes(builder: PlanBuilder, number: int, node: Any) -> None:
 
 
 class SubgraphWrapper(SubgraphPythonWrapperCodegen, GraphWrapper):
-    """The wrapper of a graph inside a graph (a branch of ``torch.cond``): always Python."""
+    """The wrapper of a graph inside a graph (a branch of ``torch.cond``): a function of the outer graph's module."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._launchers = {}
-        SubgraphPythonWrapperCodegen.__init__(self, *args, **kwargs)
+    def _header(self) -> str:
+        self._outer().import_runtime()
+        return ""
 
-    def _generate(self, is_inference: bool) -> Any:
-        return SubgraphPythonWrapperCodegen._generate(self, is_inference)
+    def _function_name(self) -> str:
+        return str(self.launcher_fn_name)
+
+    def launcher(self, line: LaunchLine) -> str:
+        """The name of a plan of one launch in the outer graph's module, where others may use it, too."""
+        return self._outer().launcher(line)
+
+    def _outer(self) -> GraphWrapper:
+        outer = self.get_root_graph()
+        assert isinstance(outer, GraphWrapper)
+        return outer

@@ -29,6 +29,7 @@ from ..target import target_of
 from .decompositions import embedding_gradient
 from .interface import device_name, register_interface
 from .recurrent import CELLS
+from .replays import register_replays
 from .scheduling import LoopScheduling
 from .wrapper import EagerWrapper, PlanWrapper
 
@@ -139,9 +140,11 @@ def register() -> None:
     _prefer_two_pass_variance(name)
     _allow_all_atomic_additions(name)
     _keep_layouts(name)
+    _concatenate_by_parts(name)
     _leave_to_kernels(name)
     _allow_calls_of_kernels()
     _change_decompositions(name)
+    register_replays(name)
 
 
 def _prefer_two_pass_variance(name: str) -> None:
@@ -181,13 +184,42 @@ def _keep_layouts(name: str) -> None:
     GraphLowering.decide_layout_opt = staticmethod(choose)  # type: ignore[method-assign]
 
 
+#: Operations per element of a tensor that are cheap enough to be done for every element of a longer one.
+_FEW_OPERATIONS = 4
+
+
+def _concatenate_by_parts(name: str) -> None:
+    """Has each part of a concatenation computed where it belongs. In one kernel for all parts, as Inductor likes it,
+    every element costs as much as the dearest part: a decoding step would rotate a whole cache of keys for one new
+    key."""
+    module: Any = lowering
+    original = module.pointwise_cat
+
+    def choose(inputs: Any, dim: int = 0) -> Any:
+        device = inputs[0].get_device()
+        dear = any(_operations(part) > _FEW_OPERATIONS for part in inputs)
+        if device is not None and device.type == name and dear:
+            return ir.TensorBox(ir.ConcatKernel.create(inputs, dim))
+        return original(inputs, dim)
+
+    module.pointwise_cat = choose
+
+
+def _operations(node: Any) -> int:
+    """Operations per element of what is not computed yet."""
+    while isinstance(node, (ir.TensorBox, ir.StorageBox, ir.BaseView)):
+        node = node.data
+    return node.inner_fn_opcount().num_ops if isinstance(node, ir.Pointwise) else 0
+
+
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
 def _leave_to_kernels(name: str) -> None:
-    """Makes operators with a good kernel of their own calls of it instead of loops."""
-    for operator in PREFERRED:
+    """Makes operators with a good kernel of their own calls of it instead of loops. Gradients of convolutions become
+    such calls in Inductor as well, but by way of guards that fix the sizes of images."""
+    for operator in (*PREFERRED, "convolution_backward"):
         packet = getattr(torch.ops.aten, operator)
         for overload in (getattr(packet, overload_name) for overload_name in packet.overloads()):
             if overload in lowering.lowerings:

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What launching costs beside the kernels: in a decoding step, and in a chain of small kernels.
+
+A token that ``transformers.generate`` makes is timed against the same step captured as a graph and replayed many times
+in a row: the device's work alone, without Python, dispatch and waiting. The rest of the time is launch overhead. The
+chain is timed until it is submitted and until it is finished.
+"""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.engine import Way, all_ways
+from benchmarks.models import llama
+
+PROMPT = 256
+SHORT, LONG = 17, 81  #: tokens generated; the difference of their times is free of the prompt
+REPLAYS = 32
+
+DECODE, CHAIN = "Llama 8x512 generate", "200 small kernels"
+CHAIN_ROUNDS = 5  #: for each repeat of a model
+LINKS = 100  #: of the chain, each a product and a pointwise kernel
+
+
+def measure_decode(device: torch.device, repeats: int) -> dict[str, dict[str, float]]:
+    """For each way on the device, medians: ``token``, the seconds of one token of ``generate``; ``device``, those of
+    the device's work for it; ``overhead``, the share of the token's time that is not the device's, by round.
+    """
+    torch.manual_seed(0)
+    model, prompt = llama(), torch.randint(8192, (1, PROMPT))
+    found = {}
+    for way in all_ways(device):
+        if way.device.type == device.type:
+            found[way.name] = _decode(way, copy.deepcopy(model).to(device), prompt.to(device), repeats)
+            torch._dynamo.reset()
+    return found
+
+
+def _decode(way: Way, model: Any, prompt: Tensor, repeats: int) -> dict[str, float]:
+    if way.compiled:
+        model.forward = torch.compile(model.forward)
+    step = _step(model, prompt)
+    for _ in range(2):
+        _generate(model, prompt, LONG)
+        step()
+    torch.accelerator.synchronize()
+    graph = torch.accelerator.Graph()
+    with graph:
+        step()
+    times: dict[str, list[float]] = {"token": [], "device": []}
+    for _ in range(repeats):
+        short, long = (_seconds(lambda count=count: _generate(model, prompt, count)) for count in (SHORT, LONG))
+        times["token"].append((long - short) / (LONG - SHORT))
+        times["device"].append(_seconds(lambda: [graph.replay() for _ in range(REPLAYS)]) / REPLAYS)
+    times["overhead"] = [1 - work / token for token, work in zip(times["token"], times["device"], strict=True)]
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def _generate(model: Any, prompt: Tensor, count: int) -> Tensor:
+    with torch.no_grad():
+        tokens: Tensor = model.generate(
+            prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=count, do_sample=False, pad_token_id=0
+        )
+    return tokens
+
+
+def _step(model: Any, prompt: Tensor) -> Callable[[], Tensor]:
+    """One decoding step with a cache of middle length, which can be repeated."""
+    from transformers import DynamicCache
+
+    length = PROMPT + (SHORT + LONG) // 2
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad():
+        model(torch.randint(8192, (1, length), device=prompt.device), past_key_values=cache, use_cache=True)
+    token = prompt[:, :1].clone()
+    position = torch.full((1, 1), length, device=prompt.device)
+
+    @torch.no_grad()
+    def step() -> Tensor:
+        past = copy.copy(cache)
+        past.layers = [copy.copy(layer) for layer in cache.layers]
+        logits: Tensor = model(token, past_key_values=past, use_cache=True, position_ids=position).logits
+        return logits[:, -1].argmax(-1)
+
+    return step
+
+
+def _seconds(function: Callable[[], object]) -> float:
+    torch.accelerator.synchronize()
+    start = time.perf_counter()
+    function()
+    torch.accelerator.synchronize()
+    return time.perf_counter() - start
+
+
+def measure_chain(device: torch.device, repeats: int) -> dict[str, dict[str, float]]:
+    """For each way to run a chain of small kernels, the median seconds until it is ``submitted`` and ``finished``."""
+    torch.manual_seed(0)
+    x, weights = torch.randn(8, 32, device=device), [torch.randn(32, 32, device=device) * 0.1 for _ in range(LINKS)]
+
+    def chain() -> Tensor:
+        y = x
+        for weight in weights:
+            y = torch.tanh(y @ weight) + y
+        return y
+
+    ways: dict[str, Callable[[], Tensor]] = {"eager": chain, "compiled": torch.compile(chain)}
+    ways["compiled, reduce-overhead"] = torch.compile(chain, mode="reduce-overhead")
+    times: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+    with torch.no_grad():
+        expected = chain()
+        for _ in range(CHAIN_ROUNDS * repeats):
+            for way, call in ways.items():
+                torch.testing.assert_close(call(), expected, rtol=1e-4, atol=1e-4)  # a rehearsal, too
+                times[way].append(_submitted_and_finished(call))
+    torch._dynamo.reset()
+    return {
+        way: {"submitted": statistics.median(submitted), "finished": statistics.median(finished)}
+        for way, (submitted, finished) in ((way, zip(*pairs, strict=True)) for way, pairs in times.items())
+    }
+
+
+def _submitted_and_finished(call: Callable[[], object]) -> tuple[float, float]:
+    torch.accelerator.synchronize()
+    start = time.perf_counter()
+    call()
+    submitted = time.perf_counter()
+    torch.accelerator.synchronize()
+    return submitted - start, time.perf_counter() - start

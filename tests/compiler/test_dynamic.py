@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sizes that change: one compilation serves them all, asked for with ``dynamic=True`` or found out."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+class Block(nn.Module):
+    """A layer of a transformer with tokens in and logits out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(50, 32)
+        self.layer = nn.TransformerEncoderLayer(32, 4, 48, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(32, 50)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        result: Tensor = self.head(self.layer(self.embedding(tokens)))
+        return result
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(12, 40), nn.GELU(), nn.LayerNorm(40), nn.Linear(40, 5))
+
+
+def cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(8, 8, 3, stride=2),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 4),
+    )
+
+
+SIZES = [(4, 17), (7, 17), (7, 33), (3, 24), (12, 40), (5, 31), (2, 65)]
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int, int], Tensor]]] = {
+    "mlp": (mlp, lambda batch, length: torch.randn(batch, length, 12)),
+    "transformer": (Block, lambda batch, length: torch.randint(50, (batch, length))),
+    "cnn": (cnn, lambda batch, length: torch.randn(batch, 3, length, length + 3)),
+}
+
+
+def compilations() -> int:
+    """Graphs that Inductor was given, counted once where both directions belong to one."""
+    return int(counters["stats"]["unique_graphs"])
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("dynamic", "most"), [(True, 1), (None, 3)])
+def test_inference(device: str, name: str, dynamic: bool | None, most: int) -> None:
+    """Automatic: the first sizes, and once for each of the two that are seen to change."""
+    make, inputs = MODELS[name]
+    torch.manual_seed(0)
+    reference = make().eval()
+    compiled = torch.compile(copy.deepcopy(reference).to(device), dynamic=dynamic, fullgraph=True)
+    with torch.no_grad():
+        for batch, length in SIZES:
+            x = inputs(batch, length)
+            torch.testing.assert_close(compiled(x.to(device)).cpu(), reference(x), rtol=1e-3, atol=1e-4)
+    assert compilations() <= most
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_training(device: str, name: str) -> None:
+    make, inputs = MODELS[name]
+    torch.manual_seed(0)
+    reference = make()
+    ours = copy.deepcopy(reference).to(device)
+    compiled = torch.compile(ours, dynamic=True, fullgraph=True)
+    for batch, length in SIZES[:4]:
+        x = inputs(batch, length)
+        for network, where in ((reference, "cpu"), (compiled, device)):
+            network(x.to(where)).square().mean().backward()
+        for a, b in zip(ours.parameters(), reference.parameters(), strict=True):
+            torch.testing.assert_close(a.grad.cpu(), b.grad, rtol=1e-2, atol=1e-4)
+    assert compilations() == 1
+    assert counters["inductor"]["fxgraph_cache_miss"] + counters["inductor"]["fxgraph_cache_hit"] == 2
