@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics of channels that lie in the middle, as batch normalisation takes them: loops follow memory, and the results
-are right whatever the sizes."""
+"""Statistics of channels that lie in the middle, as batch normalisation takes them: loops follow memory, results are
+right whatever the sizes."""
 
 from __future__ import annotations
 
