@@ -192,7 +192,7 @@ def _split_root(root: Root, entries: list[Entry]) -> _Split:
     return _Split(root, root.numel, None, root.hint, inner, outer)
 
 
-class _Printer:
+class Printer:
     """State of the printing of one kernel."""
 
     def __init__(self, kernel: LoopKernel, target: Target, entry: str) -> None:
@@ -1304,7 +1304,7 @@ def emit(kernel: LoopKernel, target: Target, entry: str = "kernel0") -> EmittedK
     """Prints a kernel for a device. Raises ``Unsupported`` for what the dialect cannot express."""
     if target.is_cpu:
         keep_terms(kernel)
-    return _Printer(kernel, target, entry).emit()
+    return Printer(kernel, target, entry).emit()
 
 
 def clean_name(text: str) -> str:

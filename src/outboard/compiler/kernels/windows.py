@@ -20,12 +20,16 @@ import sympy
 
 from .. import plan as p
 from ..builder import PlanBuilder, Size, TensorArg
+from ..epilogue import Finish
 from . import blocked, common, engine
 
 if TYPE_CHECKING:
     from .conv import Convolution
 
 _ZERO, _ONE = sympy.Integer(0), sympy.Integer(1)
+
+#: What becomes of an element of y where nothing else is asked for.
+FINISH_Y = "#define FINISH(at, row, column, value) Y_STORE(y, at, value)\n"
 
 _ARRANGE = r"""
 /* Copies x into planes[image][channel][phase][d][h][w] of the strides to_*: zeros outside x; a phase has every
@@ -163,14 +167,17 @@ _PLACES = r"""
     } \
   } }
 #define C_TO(b, m) (((b) * y_channels + (m)) * y_c)
-#define C_STORE(b, m, n, value) Y_STORE(y, C_TO(b, m) + lane_to[(n) - n0], (value) + ADD_BIAS((b) * y_channels + (m)))
+#define C_STORE(b, m, n, value) \
+  FINISH(C_TO(b, m) + lane_to[(n) - n0], (b) * y_channels + (m), n, (value) + ADD_BIAS((b) * y_channels + (m)))
 """
 
 _PLACES_VECTOR = r"""
 #define C_IS_VECTOR(b, n) whole[((n) - n0) / LANES]
 #define C_STORE_VECTOR(b, m, n, value) \
-  VSTORE(y + C_TO(b, m) + lane_to[(n) - n0], (value) + (VECTOR)ADD_BIAS((b) * y_channels + (m)))
+  FINISH_VECTOR(C_TO(b, m) + lane_to[(n) - n0], (b) * y_channels + (m), n, \
+                (value) + (VECTOR)ADD_BIAS((b) * y_channels + (m)))
 """
+_FINISH_VECTOR = "#define FINISH_VECTOR(at, row, column, value) VSTORE(y + (at), value)\n"
 
 # m: output channel of the group; n: (input channel of the group, tap); k: (image, place).
 _GRADIENT_ROWS = """
@@ -234,9 +241,9 @@ class _Planes:
     scratch: int | None  #: the buffer, if it was made for this
 
 
-def places(builder: PlanBuilder, problem: Convolution) -> None:
-    """Appends: y from x and the weight."""
-    _places(builder, problem, _group_stride(problem))
+def places(builder: PlanBuilder, problem: Convolution, finish: Finish | None = None) -> None:
+    """Appends: y from x and the weight. With ``finish``, that is what becomes of y."""
+    _places(builder, problem, _group_stride(problem), finish)
 
 
 def spread(builder: PlanBuilder, problem: Convolution) -> None:
@@ -287,17 +294,18 @@ def taps(builder: PlanBuilder, problem: Convolution) -> None:
         builder.free(windows.scratch)
 
 
-def _places(builder: PlanBuilder, problem: Convolution, group_stride: Size) -> None:
+def _places(builder: PlanBuilder, problem: Convolution, group_stride: Size, finish: Finish | None = None) -> None:
     windows = _arranged_windows(builder, problem)
     accumulate = engine.accumulator(problem.x.dtype)
     plain = common.stored_as(problem.y.dtype, accumulate)
+    store = FINISH_Y + (_FINISH_VECTOR if plain else "") if finish is None else finish.text
     pointers = [
         ("OB_GLOBAL const ACC* planes", windows.pointer),
         ("OB_GLOBAL Y_T* y", builder.pointer(problem.y)),
         ("OB_GLOBAL const W_T* weight", builder.pointer(problem.weight)),
     ]
     types = {"Y": problem.y.dtype, "W": problem.weight.dtype}
-    add_bias = "0"
+    add_bias, vectors = "0", _PLACES_VECTOR if plain else ""
     if problem.bias is not None:
         pointers.append(("OB_GLOBAL const BIAS_T* bias", builder.pointer(problem.bias)))
         types["BIAS"] = problem.bias.dtype
@@ -306,13 +314,16 @@ def _places(builder: PlanBuilder, problem: Convolution, group_stride: Size) -> N
     if problem.bias is not None:
         parameters += ", const long bias_c"
         arguments.append(builder.int64(problem.bias.strides[0]))
+    if finish is not None:
+        parameters += finish.parameters
+        arguments += finish.arguments
     product = engine.Product(
         batches=problem.groups,
         m=problem.y_channels,
         n=problem.images * common.product(problem.y.sizes[2:]),
         k=problem.x_channels * problem.taps,
         accumulate=accumulate,
-        macros=f"#define ADD_BIAS(channel) ((ACC){add_bias})\n" + _WALK + _PLACES + (_PLACES_VECTOR if plain else ""),
+        macros="".join((f"#define ADD_BIAS(channel) ((ACC){add_bias})\n", store, _WALK, _PLACES, vectors)),
         parameters=parameters,
         arguments=arguments,
         types=types,
