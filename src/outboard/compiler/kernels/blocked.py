@@ -16,7 +16,8 @@ The text sees these macros, besides what ``engine`` describes:
 * ``B_PREPARE(b, n0, count)``: declarations made once per panel; ``B_FILL(b, n0, count, k0, depth)``: statements that
   fill ``block[k * NR + n]``, zeros beyond ``count`` columns;
 * optional: ``C_STORE_VECTOR(b, m, n, value)`` with ``C_IS_VECTOR(b, n)``, which says whether the ``LANES`` elements
-  from column n on can be stored at once; ``B_SETUP``: declarations made once per work-item.
+  from column n on can be stored at once; ``B_SETUP``: declarations made once per work-item; ``B_AHEAD(done, rows)``:
+  statements for the next block, made when the current one has been used for ``done`` of ``rows`` rows.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ OB_KERNEL void multiply(const long batches, const long m_count, const long n_cou
       B_FILL(b, n0, count, k0, depth)
       for (long m = m_from; m < m_to; m += ROWS) {
         const int rows = m_to - m < ROWS ? (int)(m_to - m) : ROWS;
+        B_AHEAD(m - m_from, m_to - m_from)
         OB_GLOBAL const ACC* a_from = A_START(b, m) + k0 * A_STEP;
         OB_LOCAL ACC* sums = tile + (m - m_from) * NR;
 @START@
@@ -214,11 +216,20 @@ typedef VECTOR loose_vector_t __attribute__((aligned(sizeof(ACC))));
 #define LOCAL_VECTOR(p) (*(OB_LOCAL VECTOR*)(p))
 /* For loops of few steps with large bodies: copies of the body would only cost compile time. */
 #define ROLLED __attribute__((opencl_unroll_hint(1)))
+/* Asks for a cache line that will be read soon, and may be none of ours. (OpenCL's own prefetch does nothing here.) */
+#ifdef __clang__
+#define FETCH(p) __builtin_prefetch((const void*)(size_t)(p))
+#else
+#define FETCH(p)
+#endif
 """
 
 _OPTIONS = r"""
 #ifndef B_SETUP
 #define B_SETUP
+#endif
+#ifndef B_AHEAD
+#define B_AHEAD(done, rows)
 #endif
 #ifdef C_STORE_VECTOR
 #define C_VECTORS(b, n, count) ((count) >= LANES && C_IS_VECTOR(b, n))

@@ -128,6 +128,10 @@ _PLACES = r"""
   long lane_at[NR], lane_to[NR]; \
   int runs[NR / LANES], run_lane[NR / LANES][MOST_RUNS], whole[NR / LANES]; \
   long run_at[NR / LANES][MOST_RUNS]; \
+  long k_at[2][K_BLOCK]; \
+  int current = 0, ahead_depth = 0; \
+  OB_GLOBAL const ACC* ahead = planes; \
+  FIND_K(k_at[0], 0) \
   { place_t place; \
     PLACE_START(place, n0) \
     for (int i = 0; i < NR; ++i) { \
@@ -143,17 +147,19 @@ _PLACES = r"""
   }
 #define FILL_RUNS(v, RUNS) \
   for (int k = 0; k < fill_depth; ++k) \
-    LOCAL_VECTOR(block + k * NR + v * LANES) = RUNS(from + k_at[k], run_lane[v], run_at[v]);
+    LOCAL_VECTOR(block + k * NR + v * LANES) = RUNS(from + at[k], run_lane[v], run_at[v]);
+/* Where the input of each k of a block begins. */
+#define FIND_K(to, k0) { \
+  int tap = (int)((k0) % TAPS); \
+  long channel_at = (k0) / TAPS * at_c; \
+  for (int k = 0; k < K_BLOCK && (k0) + k < k_count; ++k) { \
+    (to)[k] = channel_at + TAP(tap); \
+    if (++tap == TAPS) { tap = 0; channel_at += at_c; } \
+  } }
 #define B_FILL(b, n0, count, k0, depth) { \
   const int fill_depth = (depth); \
   OB_GLOBAL const ACC* from = planes + (b) * x_channels * at_c; \
-  long k_at[K_BLOCK]; \
-  { int tap = (int)((k0) % TAPS); \
-    long channel_at = (k0) / TAPS * at_c; \
-    for (int k = 0; k < fill_depth; ++k) { \
-      k_at[k] = channel_at + TAP(tap); \
-      if (++tap == TAPS) { tap = 0; channel_at += at_c; } \
-    } } \
+  const long* at = k_at[current]; \
   ROLLED for (int v = 0; v < NR / LANES; ++v) { \
     if (runs[v] == 1) { \
       FILL_RUNS(v, RUNS_1) \
@@ -163,9 +169,17 @@ _PLACES = r"""
       FILL_RUNS(v, RUNS_4) \
     } else { \
       for (int k = 0; k < fill_depth; ++k) \
-        for (int l = v * LANES; l < (v + 1) * LANES; ++l) block[k * NR + l] = from[k_at[k] + lane_at[l]]; \
+        for (int l = v * LANES; l < (v + 1) * LANES; ++l) block[k * NR + l] = from[at[k] + lane_at[l]]; \
     } \
-  } }
+  } \
+  /* Next comes the block behind this one, or the first one of the next panel. */ \
+  const long k_next = (k0) + K_BLOCK < k_count ? (k0) + K_BLOCK : 0; \
+  if (k_count > K_BLOCK) { current = !current; FIND_K(k_at[current], k_next) } \
+  ahead = from + lane_at[0] + (k_next == 0 ? NR : 0); \
+  ahead_depth = k_count - k_next < K_BLOCK ? (int)(k_count - k_next) : K_BLOCK; }
+#define B_AHEAD(done, rows) \
+  for (long k = (done) * ahead_depth / (rows); k < ((done) + ROWS) * ahead_depth / (rows) && k < ahead_depth; ++k) \
+    for (int l = 0; l < NR; l += LANES) FETCH(ahead + k_at[current][k] + l);
 #define C_TO(b, m) (((b) * y_channels + (m)) * y_c)
 #define C_STORE(b, m, n, value) \
   FINISH(C_TO(b, m) + lane_to[(n) - n0], (b) * y_channels + (m), n, (value) + ADD_BIAS((b) * y_channels + (m)))
