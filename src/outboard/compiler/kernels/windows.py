@@ -202,7 +202,8 @@ _GRADIENT_ROWS = """
 _TAPS = r"""
 #define B_PREPARE(b, n0, count) \
   OB_GLOBAL const ACC* lane_from[NR]; \
-  long lane_to[NR]; \
+  long lane_to[NR], ahead = 0; \
+  long ahead_lines = 0; \
   for (int i = 0; i < NR; ++i) { \
     const long n = (n0) + (i < (count) ? i : (count) - 1), channel = n / TAPS, tap = n % TAPS; \
     lane_from[i] = planes + ((b) * x_channels + channel) * at_c + TAP(tap); \
@@ -236,7 +237,14 @@ _TAPS = r"""
   } \
   for (; k < (depth); ++k) \
     for (int l = 0; l < NR; ++l) block[k * NR + l] = lane_from[l][k_at[k]]; \
-  }
+  /* The next block begins about where this one ends; the last one of a panel has none. */ \
+  ahead = k_at[(depth) - 1] + 1; \
+  ahead_lines = (k0) + K_BLOCK < k_count ? K_BLOCK / LANES * CHANNELS_MET : 0; }
+/* Taps of a channel share most of their lines: one of them asks. */
+#define CHANNELS_MET ((NR + TAPS - 1) / TAPS)
+#define B_AHEAD(done, rows) \
+  for (long i = (done) * ahead_lines / (rows); i < ((done) + ROWS) * ahead_lines / (rows) && i < ahead_lines; ++i) \
+    FETCH(lane_from[i % CHANNELS_MET * TAPS] + ahead + i / CHANNELS_MET * LANES);
 #define C_STORE(b, m, n, value) W_STORE(weight, (b) * w_g + (m) * w_m + lane_to[(n) - n0], value)
 """
 
