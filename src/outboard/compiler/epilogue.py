@@ -70,8 +70,8 @@ class Epilogue:
         )
 
     def finish(self, builder: PlanBuilder, lanes: int, row: Axis, column: Axis | None = None) -> Finish | None:
-        """Appends the steps that prepare rows, and returns what a product with these coordinates calls, ``lanes``
-        elements at a time or one by one. None, and nothing appended, if the kernel needs other coordinates."""
+        """Appends the steps that prepare rows, and returns what a product with these coordinates calls, on CPUs
+        ``lanes`` elements at a time, else one by one. None, and nothing appended, if the kernel needs other coordinates."""
         places = _places(self.loops, row, column)
         if places is None:
             return None
@@ -85,15 +85,15 @@ class Epilogue:
             [f"OB_GLOBAL {cl.memory_type(self.loops.buffers[name])}* {names[name]}" for name in buffers]
             + [f"OB_GLOBAL const {cl.type_name(value.dtype)}* h{n}" for n, value in enumerate(hoisted)]
         )
-        functions = ""
-        for width in sorted({1, lanes}):
+        functions, widest = "", lanes if builder.target.is_cpu else 1
+        for width in sorted({1, widest}):
             printer = _Printer(self, builder.target, names, places, hoisted, width)
             functions += printer.function(signature)
             helpers.update(printer.prelude.snippets)
         given = "".join(f", {name}" for name in [*names.values(), *(f"h{n}" for n in range(len(hoisted)))])
         macros = "".join(
             f"#define {macro}(at, row, column, value) finish_{width}(at, row, column, value{given})\n"
-            for macro, width in (("FINISH", 1), ("FINISH_VECTOR", lanes))
+            for macro, width in (("FINISH", 1), ("FINISH_VECTOR", widest))
         )
         text = "\n".join([*helpers.values(), functions + macros])
         return Finish(text, f", {signature}", [*tensors, *map(builder.pointer, rows)])
