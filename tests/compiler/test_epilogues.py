@@ -142,3 +142,21 @@ def test_other_orders_are_not_fused(device: str) -> None:
 def test_dynamic_sizes(device: str) -> None:
     x, weight, bias = torch.randn(12, 33), torch.randn(47, 33), torch.randn(47)
     check(lambda x, w, b: functional.gelu(functional.linear(x, w, b)), device, x, weight, bias, count=1, dynamic=True)
+
+
+@pytest.mark.parametrize("rows", [slice(0, 5), slice(5, None), slice(0, 1)], ids=str)
+def test_part_of_a_result(rows: slice, device: str) -> None:
+    """The kernel counts the places of a part, which are not those of the product."""
+    x, w, bias = torch.randn(40, 30), torch.randn(30, 20), torch.randn(20)
+    check(lambda x, w, b: (x @ w)[rows].relu() + b, device, x, w, bias, count=2)
+
+
+def test_results_side_by_side(device: str) -> None:
+    """Parts of a concatenation are places of a larger buffer."""
+    x, w = torch.randn(40, 30), torch.randn(30, 20)
+    for dim in (0, 1):
+        expected = torch.cat([(x @ w).relu(), (x @ w.sin()).tanh()], dim)
+        found, _ = launches(
+            lambda x, w, d=dim: torch.cat([(x @ w).relu(), (x @ w.sin()).tanh()], d), x.to(device), w.to(device)
+        )
+        torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-4)

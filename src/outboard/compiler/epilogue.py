@@ -69,11 +69,15 @@ class Epilogue:
             and not any(isinstance(s, Value) and s.op in _REFUSED for s in statements)
         )
 
-    def finish(self, builder: PlanBuilder, lanes: int, row: Axis, column: Axis | None = None) -> Finish | None:
-        """Appends the steps that prepare rows, and returns what a product with these coordinates calls, on CPUs
-        ``lanes`` elements at a time, else one by one. None, and nothing appended, if the kernel needs other coordinates."""
+    def finish(
+        self, builder: PlanBuilder, numel: Size, lanes: int, row: Axis, column: Axis | None = None
+    ) -> Finish | None:
+        """Appends the steps that prepare rows, and returns what a product of ``numel`` elements with these coordinates
+        calls, on CPUs ``lanes`` elements at a time, else one by one. None, and nothing appended, if the kernel is not
+        about all elements or needs other coordinates."""
         places = _places(self.loops, row, column)
-        if places is None:
+        points = next(root.numel for root in self.loops.roots if not root.is_reduction)
+        if places is None or not _equal(points, numel):
             return None
         hoisted = _row_values(self.loops, self.source, places)
         buffers = [name for name in self.loops.buffers if name != self.source]

@@ -270,7 +270,7 @@ class Convolution:
         if not (common.stored_as(y.dtype, accumulate) and common.is_dense(list(y.sizes), list(y.strides))):
             return None
         lanes = blocked.Blocking.for_target(builder.target, accumulate).lanes
-        return epilogue.finish(builder, lanes, Axis(common.product(y.sizes[2:]), y.sizes[1]))
+        return epilogue.finish(builder, y.numel(), lanes, Axis(common.product(y.sizes[2:]), y.sizes[1]))
 
     def spread(self, builder: PlanBuilder) -> None:
         """Appends: x from y and the weight."""

@@ -142,7 +142,7 @@ def emit(
     else:
         lanes = blocked.Blocking.for_target(builder.target, accumulate).lanes
         row, column = Axis(out.sizes[2], out.sizes[1]), Axis(_ONE, out.sizes[2])
-        finish = epilogue.finish(builder, lanes, row, column)
+        finish = epilogue.finish(builder, out.numel(), lanes, row, column)
         if finish is None:
             return False
         store += finish.text
