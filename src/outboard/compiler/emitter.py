@@ -357,8 +357,9 @@ class Printer:
 
     def _accesses(self) -> Iterator[tuple[Value | Store, float]]:
         """What touches memory, and how often it does for each time that the body of a reduction is run. What is done
-        once for each result must not outweigh what is done for each term."""
-        seldom = 1.0 if self.r is None else 1.0 / max(self.r.root.hint, 1)
+        once for each result must not outweigh what is done for each term. Reductions of unknown length are long."""
+        terms = sympy.Integer(1) if self.r is None else self.r.root.numel
+        seldom = 1.0 / max(int(terms) if terms.is_Integer else BLOCK, 1)
         for region in self.kernel.regions:
             for statement in (*region.body, *region.after):
                 if isinstance(statement, Store) or statement.op == "load":
