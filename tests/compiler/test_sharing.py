@@ -56,7 +56,7 @@ def test_matrix_products_of_all_layouts_are_one_program(sources: Callable[..., s
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt", "gaps"])
-@pytest.mark.parametrize("shape", [(5, 3, 7), (33, 300, 65), (64, 257, 96)])
+@pytest.mark.parametrize("shape", [(5, 3, 7), (3, 300, 65), (4, 33, 40), (33, 300, 65), (64, 257, 96)])
 def test_every_layout_gives_the_right_product(layout: str, shape: tuple[int, int, int], device: str) -> None:
     m, k, n = shape
     step = 2 if layout == "gaps" else 1

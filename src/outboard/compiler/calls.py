@@ -18,6 +18,7 @@ import dataclasses
 import os
 
 from .builder import CallValue, PlanBuilder, TensorArg
+from .epilogue import Epilogue
 
 
 @dataclasses.dataclass
@@ -31,12 +32,14 @@ class ExternCall:
     A functional operator (no ``out=``) writes its returned tensors, in order, into ``results``, which are allocated
     already and may have any strides. An ``out=`` variant has ``out`` in ``kwargs`` and no ``results``; an in-place one
     writes its first argument and has no ``results``.
+    ``epilogue`` is what its kernel's store makes of the only result, whose memory is that of one of the epilogue's.
     """
 
     name: str
     args: list[CallValue]
     kwargs: dict[str, CallValue]
     results: list[TensorArg]
+    epilogue: Epilogue | None = None
 
     def tensor(self, position: int) -> TensorArg:
         """The tensor at a position of ``args``. Raises TypeError if it is none."""

@@ -364,16 +364,25 @@ class Printer:
         best, best_score = None, -1.0
         for split in choices:
             score = 0.0
-            for statement in self.kernel.statements():
-                if not isinstance(statement, Store) and statement.op != "load":
-                    continue
+            for statement, runs in self._accesses():
                 step = self._stride(statement.index, split.inner)
-                score += 2.0 if step == 1 else 0.5 if step == 0 else 0.0
+                score += runs * (2.0 if step == 1 else 0.5 if step == 0 else 0.0)
             if split is self.r and any(s.kind in ("argmax", "argmin") for s in self._values()):
                 score -= 1000.0
             if score > best_score:
                 best, best_score = split.inner, score
         return best
+
+    def _accesses(self) -> Iterator[tuple[Value | Store, float]]:
+        """What touches memory, and how often it does for each time that the body of a reduction is run. What is done
+        once for each result must not outweigh what is done for each term. Reductions of unknown length are long."""
+        terms = sympy.Integer(1) if self.r is None else self.r.root.numel
+        seldom = 1.0 / max(int(terms) if terms.is_Integer else BLOCK, 1)
+        for region in self.kernel.regions:
+            for statement in (*region.body, *region.after):
+                if isinstance(statement, Store) or statement.op == "load":
+                    inside = region.in_reduction and statement in region.body
+                    yield statement, 1.0 if inside else seldom
 
     def _values(self) -> Iterator[Value]:
         return (s for s in self.kernel.statements() if isinstance(s, Value))

@@ -41,6 +41,7 @@ class LoopRecorder(SIMDKernel[Any]):
         self.written: dict[str, str] = {}  #: buffer -> real name
         self.indirect: dict[sympy.Symbol, Value] = {}
         self.mask: Value | None = None
+        self.loops: LoopKernel | None = None
         self.emitted: EmittedKernel | None = None
         self._names = itertools.count()
         self._known: dict[tuple[Any, ...], Variable] = {}
@@ -240,10 +241,11 @@ class LoopRecorder(SIMDKernel[Any]):
         """The kernel's source; :attr:`emitted` says how to launch it."""
         self.codegen_body()
         device = V.graph.get_current_device_or_throw()
-        self.emitted = emit(self.loop_kernel(), target_of(device.index or 0), name or "kernel0")
+        self.loops = self.loop_kernel()
+        self.emitted = emit(self.loops, target_of(device.index or 0), name or "kernel0")
         return self.emitted.source
 
     def call_kernel(self, name: str, node: Any = None, deallocate_ws: bool = True) -> None:
-        assert self.emitted is not None
+        assert self.emitted is not None and self.loops is not None
         wrapper: Any = V.graph.wrapper_code  # a PlanWrapper
-        wrapper.launch(name, self.emitted)
+        wrapper.launch(name, self.emitted, self.loops)

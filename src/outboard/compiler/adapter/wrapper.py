@@ -20,19 +20,24 @@ from torch._inductor.utils import LineContext
 from torch._inductor.virtualized import V
 from torch.utils import _pytree as pytree
 
+from .. import kernels
 from .. import plan as p
 from ..builder import NotExpressible, PlanBuilder, TensorArg
-from ..calls import ExternCall, lower_call
+from ..calls import ExternCall, lower_call, uses_library
 from ..emitter import EmittedKernel, program
+from ..epilogue import Epilogue
+from ..loops import LoopKernel
+from . import epilogues
 
 
 @dataclasses.dataclass
 class LaunchLine(WrapperLine):
-    """The launch of a generated kernel."""
+    """The launch of a generated kernel; ``loops`` is what the kernel was printed from."""
 
     wrapper: PlanWrapper
     name: str
     kernel: EmittedKernel
+    loops: LoopKernel
 
     def codegen(self, code: Any) -> None:
         """Writes the launch as a line of Python (for graphs that are no single plan)."""
@@ -46,9 +51,9 @@ class LaunchLine(WrapperLine):
 class PlanWrapper(PythonWrapperCodegen):
     """Collects wrapper lines; :meth:`_generate` makes a plan of them."""
 
-    def launch(self, name: str, kernel: EmittedKernel) -> None:
+    def launch(self, name: str, kernel: EmittedKernel, loops: LoopKernel) -> None:
         """Called by a kernel when it is to be launched."""
-        self.writeline(LaunchLine(self, name, kernel))
+        self.writeline(LaunchLine(self, name, kernel, loops))
 
     @classmethod
     def create(
@@ -106,21 +111,29 @@ class PlanConverter:
         self.native = 0
         #: kernel definition -> (source of a program that holds it, the kernel's name there)
         self._programs: dict[str, tuple[str, str]] = {}
+        #: ``id`` of the line of a launch -> the line of the product whose result it finishes; and the latter's ids
+        self._finishing: dict[int, Any] = {}
+        self._finished: set[int] = set()
 
     def convert(self, lines: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Converts all lines and the results. Raises NotExpressible."""
         for line in lines:
-            if isinstance(line, WrapperLine):
-                try:
-                    handler = line.codegen_fx(self)  # type: ignore[arg-type] # it only asks for the method by name
-                except (NotImplementedError, AttributeError) as error:
-                    raise NotExpressible(f"wrapper line {type(line).__name__}") from error
-                handler(line)
+            if id(line) in self._finished:
+                self._results(line.node)  # computed by the launch that finishes it
+            elif isinstance(line, WrapperLine):
+                self._convert_line(line)
             elif not isinstance(line, LineContext) and not _says_nothing(str(line).strip()):
                 raise NotExpressible(f"wrapper line {str(line)[:80]!r}")
         for node in outputs:
             self._output(node)
         self._insert_frees()
+
+    def _convert_line(self, line: WrapperLine) -> None:
+        try:
+            handler = line.codegen_fx(self)  # type: ignore[arg-type] # it only asks for the method by name
+        except (NotImplementedError, AttributeError) as error:
+            raise NotExpressible(f"wrapper line {type(line).__name__}") from error
+        handler(line)
 
     # ---- tensors ----
 
@@ -183,6 +196,12 @@ class PlanConverter:
     # ---- lines (the names are those that Inductor's lines ask for) ----
 
     def _generate_launch(self, line: LaunchLine) -> None:
+        product = self._finishing.get(id(line))
+        if product is not None:
+            if self._finish(product.node, line.loops):
+                self.native += 1
+                return
+            self._convert_line(product)
         builder, kernel = self.builder, line.kernel
         arguments = [builder.pointer(self._named(name)) for name in kernel.buffers]
         arguments += [builder.int64(expr) for expr in kernel.longs]
@@ -201,13 +220,18 @@ class PlanConverter:
         self.native += 1
 
     def share_program(self, lines: Sequence[Any]) -> None:
-        """Makes one program of all kernels launched by ``lines``."""
-        kernels: dict[str, EmittedKernel] = {}
+        """Makes one program of all kernels launched by ``lines``, those aside that products compute in their stores."""
+        for product, launch in epilogues.pairs(lines, LaunchLine):
+            self._finishing[id(launch)] = product
+        self._finished = {id(product) for product in self._finishing.values()}
+        named: dict[str, EmittedKernel] = {}
         for line in lines:
-            if isinstance(line, LaunchLine) and line.kernel.definition not in kernels:
-                kernels[line.kernel.definition] = line.kernel.renamed(f"kernel{len(kernels)}")
-        source = program(list(kernels.values())) if kernels else ""
-        self._programs = {definition: (source, kernel.entry) for definition, kernel in kernels.items()}
+            if id(line) in self._finishing:
+                continue
+            if isinstance(line, LaunchLine) and line.kernel.definition not in named:
+                named[line.kernel.definition] = line.kernel.renamed(f"kernel{len(named)}")
+        source = program(list(named.values())) if named else ""
+        self._programs = {definition: (source, kernel.entry) for definition, kernel in named.items()}
 
     def _generate_allocate(self, line: Any) -> None:
         self._allocate(line.node)
@@ -272,8 +296,9 @@ class PlanConverter:
             return []
         if isinstance(layout, ir.MultiOutputLayout):
             outputs = [o for o in pytree.tree_leaves(node.outputs) if isinstance(o, ir.MultiOutput)]
-            return [self._allocate(output) for output in outputs]
-        return [self._allocate(node)]
+        else:
+            outputs = [node]
+        return [self.tensors.get(output.get_name()) or self._allocate(output) for output in outputs]
 
     def _generate_index_put_fallback(self, line: Any) -> None:
         node = line.node
@@ -313,21 +338,41 @@ class PlanConverter:
         return _value(value)
 
     def _call(self, node: Any, args: list[Any], kwargs: dict[str, Any], results: list[TensorArg]) -> None:
-        overload = node.op_overload
-        if not isinstance(overload, torch._ops.OpOverload):
-            raise NotExpressible(f"call of {overload}")
-        schema = overload._schema
-        name = schema.name + (f".{schema.overload_name}" if schema.overload_name else "")
-        kwargs = _ordered_kwargs(node, schema, len(args), kwargs)
-        if lower_call(self.builder, ExternCall(name, args, kwargs, results)):
+        if lower_call(self.builder, _extern_call(node, args, kwargs, results)):
             self.native += 1
         else:
             self.fallbacks += 1
 
+    def _finish(self, node: Any, loops: LoopKernel) -> bool:
+        """Appends a product whose store does the work of a pointwise kernel; returns False if it does not take it."""
+        result = self._named(epilogues.result_of(node).get_name())
+        args, kwargs = self._arguments(node)
+        operands = {a.buffer for a in (*args, *kwargs.values()) if isinstance(a, TensorArg)}
+        for name in loops.written:
+            tensor = self._named(name)
+            if tensor.buffer not in operands:
+                continue
+            if name in self.inputs:
+                return False
+            # Memory that is free once the product is done must not be written before.
+            self.tensors[name] = self.builder.allocate_like(tensor.sizes, tensor.strides, tensor.dtype)
+        source = epilogues.result_of(node).get_name()
+        tensors = {name: self._named(name) for name in loops.buffers if name != source}
+        out = next((tensors[name] for name in loops.written if tensors[name].dtype == result.dtype), None)
+        if out is None:
+            return False
+        target = dataclasses.replace(result, buffer=out.buffer, offset=out.offset)
+        if "out" in {argument.name for argument in node.op_overload._schema.arguments}:
+            call = _extern_call(node, args, {**kwargs, "out": target}, [])
+        else:
+            call = _extern_call(node, args, kwargs, [target])
+        call.epilogue = Epilogue(loops, source, tensors)
+        return not uses_library(self.builder, call) and kernels.lower(self.builder, call)
+
     # ---- lifetimes ----
 
     def _insert_frees(self) -> None:
-        """Frees each intermediate buffer after the last step that touches it."""
+        """Frees each intermediate buffer after the last step that touches it, and makes none that nothing touches."""
         builder = self.builder
         kept = {o.view.buffer for o in builder.outputs if o.view is not None} | set(range(len(builder.inputs)))
         freed = {step.buffer for step in builder.steps if isinstance(step, p.Free)}
@@ -341,9 +386,20 @@ class PlanConverter:
                 ends.setdefault(number, []).append(buffer)
         steps: list[p.Step] = []
         for number, step in enumerate(builder.steps):
+            if number in ends and isinstance(step, p.Allocate):
+                continue
             steps.append(step)
             steps.extend(p.Free(buffer) for buffer in ends.get(number, ()))
         builder.steps = steps
+
+
+def _extern_call(node: Any, args: list[Any], kwargs: dict[str, Any], results: list[TensorArg]) -> ExternCall:
+    overload = node.op_overload
+    if not isinstance(overload, torch._ops.OpOverload):
+        raise NotExpressible(f"call of {overload}")
+    schema = overload._schema
+    name = schema.name + (f".{schema.overload_name}" if schema.overload_name else "")
+    return ExternCall(name, args, _ordered_kwargs(node, schema, len(args), kwargs), results)
 
 
 def _touched(step: p.Step) -> list[int]:

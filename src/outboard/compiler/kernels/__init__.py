@@ -110,6 +110,10 @@ LOWERINGS: dict[str, Lowering] = {name: lowering for lowering, names in _FAMILIE
 PREFERRED = ("convolution", "max_pool2d_with_indices", "max_pool2d_with_indices_backward", *polynomial.NAMES)
 
 
+#: Operators whose kernels compute an epilogue (``ExternCall.epilogue``) in their stores.
+FINISHING = frozenset({"mm", "bmm", "addmm", "baddbmm", "convolution"})
+
+
 def covered() -> list[str]:
     """The operators with a kernel here, sorted, as ``"aten::topk"``; each may still decline a dtype or layout."""
     return sorted(f"aten::{name}" for name in LOWERINGS)
@@ -118,5 +122,8 @@ def covered() -> list[str]:
 def lower(builder: PlanBuilder, call: ExternCall) -> bool:
     """Appends the steps of ``call`` and returns True; returns False, having appended nothing, if it is not covered."""
     namespace, _, rest = call.name.partition("::")
-    lowering = LOWERINGS.get(rest.partition(".")[0]) if namespace == "aten" else None
+    name = rest.partition(".")[0]
+    if call.epilogue is not None and name not in FINISHING:
+        return False
+    lowering = LOWERINGS.get(name) if namespace == "aten" else None
     return lowering is not None and lowering(builder, call)

@@ -16,7 +16,9 @@ The text sees these macros, besides what ``engine`` describes:
 * ``B_PREPARE(b, n0, count)``: declarations made once per panel; ``B_FILL(b, n0, count, k0, depth)``: statements that
   fill ``block[k * NR + n]``, zeros beyond ``count`` columns;
 * optional: ``C_STORE_VECTOR(b, m, n, value)`` with ``C_IS_VECTOR(b, n)``, which says whether the ``LANES`` elements
-  from column n on can be stored at once; ``B_SETUP``: declarations made once per work-item.
+  from column n on can be stored at once; ``B_SETUP``: declarations made once per work-item; ``B_AHEAD(done, rows)``:
+  statements for the next block, made when the current one has been used for ``done`` of ``rows`` rows; ``B_COLUMN(i)``,
+  a pointer to element k = 0 of column i of the panel, with ``B_STEP``, the stride along k: few rows of C need no block.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ from . import common
 K_BLOCK = 256
 #: Most rows of C in one piece of work.
 MOST_ROWS = 600
+#: So few rows of C are dot products with columns of B as they lie: blocks of B would be used too seldom.
+FEW = 4
 
 _MULTIPLY = r"""
 __attribute__((reqd_work_group_size(1, 1, 1)))
@@ -48,12 +52,21 @@ OB_KERNEL void multiply(const long batches, const long m_count, const long n_cou
     const int count = n_count - n0 < NR ? (int)(n_count - n0) : NR;
     B_PREPARE(b, n0, count)
 @CONTIGUOUS@
+#ifdef B_COLUMN
+    if (m_to - m_from <= FEW && B_STEP == 1 && A_STEP == 1) {
+      const int rows = (int)(m_to - m_from);
+      OB_GLOBAL const ACC* a_from = A_START(b, m_from);
+@FEW@
+      continue;
+    }
+#endif
     for (long k0 = 0; k0 == 0 || k0 < k_count; k0 += K_BLOCK) {
       const int depth = k_count - k0 < K_BLOCK ? (int)(k_count - k0) : K_BLOCK;
       const int first = k0 == 0, last = k0 + K_BLOCK >= k_count;
       B_FILL(b, n0, count, k0, depth)
       for (long m = m_from; m < m_to; m += ROWS) {
         const int rows = m_to - m < ROWS ? (int)(m_to - m) : ROWS;
+        B_AHEAD(m - m_from, m_to - m_from)
         OB_GLOBAL const ACC* a_from = A_START(b, m) + k0 * A_STEP;
         OB_LOCAL ACC* sums = tile + (m - m_from) * NR;
 @START@
@@ -125,12 +138,13 @@ class Blocking:
             "ROWS": self.rows,
             "K_BLOCK": K_BLOCK,
             "GROUP_ROWS": self.group_rows,
+            "FEW": FEW,
         }
 
     def text(self) -> str:
         """The kernel, unrolled by name: arrays of vectors would live in memory."""
-        text = VECTORS + _OPTIONS + self._transpose() + _MULTIPLY
-        parts = {"CONTIGUOUS": self._contiguous(), "START": self._start(), "STEP": self._step()}
+        text = VECTORS + _OPTIONS + self._transpose() + self._sum_lanes() + _MULTIPLY
+        parts = {"CONTIGUOUS": self._contiguous(), "FEW": self._few(), "START": self._start(), "STEP": self._step()}
         parts |= {"RESUME": self._resume(), "SUSPEND": self._suspend()}
         parts["STORE"] = "".join(self._store(v) for v in range(self.vectors))
         for name, part in parts.items():
@@ -148,6 +162,29 @@ class Blocking:
             f"    const int contiguous{v} = C_VECTORS(b, n0 + {v} * LANES, count - {v} * LANES);\n"
             for v in range(self.vectors)
         )
+
+    def _few(self) -> str:
+        """Dot products of all columns of a panel with up to ``FEW`` rows of A."""
+        numbers = range(FEW)
+        row = "({0} < rows ? {0} : rows - 1)"
+        lines = [f"OB_GLOBAL const ACC* few{r} = a_from + {row.format(r)} * A_ROW;" for r in numbers]
+        lines += ["for (int i = 0; i < count; ++i) {", "  OB_GLOBAL const ACC* column = B_COLUMN(i);", "  long k = 0;"]
+        lines.append(f"  VECTOR {', '.join(f'd{r} = (VECTOR)(0)' for r in numbers)};")
+        lines += ["  for (; k + LANES <= k_count; k += LANES) {", "    const VECTOR w = VLOAD(column + k);"]
+        lines += [f"    d{r} += w * VLOAD(few{r} + k);" for r in numbers]
+        lines += ["  }", f"  ACC {', '.join(f's{r} = sum_lanes(d{r})' for r in numbers)};"]
+        rest = " ".join(f"s{r} += column[k] * few{r}[k];" for r in numbers)
+        lines.append(f"  for (; k < k_count; ++k) {{ {rest} }}")
+        lines += [f"  if ({r} < rows) {{ C_STORE(b, m_from + {r}, n0 + i, s{r}); }}" for r in numbers]
+        return "".join(f"      {line}\n" for line in [*lines, "}"])
+
+    def _sum_lanes(self) -> str:
+        """A function that adds up the lanes of a vector."""
+        lines, width, name = [], self.lanes // 2, "v"
+        while width > 1:
+            lines.append(f"  const {self.accumulate}{width} h{width} = {name}.lo + {name}.hi;\n")
+            width, name = width // 2, f"h{width}"
+        return f"OB_DEVICE ACC sum_lanes(VECTOR v) {{\n{''.join(lines)}  return {name}.x + {name}.y;\n}}\n"
 
     def _start(self) -> str:
         lines = [f"VECTOR {cell} = (VECTOR)(0);" for cell, _ in self._cells()]
@@ -214,11 +251,20 @@ typedef VECTOR loose_vector_t __attribute__((aligned(sizeof(ACC))));
 #define LOCAL_VECTOR(p) (*(OB_LOCAL VECTOR*)(p))
 /* For loops of few steps with large bodies: copies of the body would only cost compile time. */
 #define ROLLED __attribute__((opencl_unroll_hint(1)))
+/* Asks for a cache line that will be read soon, and may be none of ours. (OpenCL's own prefetch does nothing here.) */
+#ifdef __clang__
+#define FETCH(p) __builtin_prefetch((const void*)(size_t)(p))
+#else
+#define FETCH(p)
+#endif
 """
 
 _OPTIONS = r"""
 #ifndef B_SETUP
 #define B_SETUP
+#endif
+#ifndef B_AHEAD
+#define B_AHEAD(done, rows)
 #endif
 #ifdef C_STORE_VECTOR
 #define C_VECTORS(b, n, count) ((count) >= LANES && C_IS_VECTOR(b, n))
@@ -245,13 +291,15 @@ FILL_ELEMENTS = r"""
 #: kernel runs, outside the inner loop, so that all layouts share one program.
 FILL_MATRIX = r"""
 #define B_PREPARE(b, n0, count) OB_GLOBAL const ACC* b_panel = mat + (b) * B_S_B + (n0) * B_S_O;
-#define B_COLUMN(l) VLOAD(b_column + (l) * B_S_O + k)
+#define B_COLUMN(i) (b_panel + (i) * B_S_O)
+#define B_STEP B_S_I
+#define COLUMN_PART(l) VLOAD(b_column + (l) * B_S_O + k)
 #define B_FILL_COLUMNS(count, k0, depth) \
   ROLLED for (int v = 0; v < NR; v += LANES) { \
     OB_GLOBAL const ACC* b_column = b_panel + v * B_S_O + (k0); \
     int k = 0; \
     if ((count) >= v + LANES) { \
-      for (; k + LANES <= (depth); k += LANES) TRANSPOSE(block + k * NR + v, B_COLUMN) \
+      for (; k + LANES <= (depth); k += LANES) TRANSPOSE(block + k * NR + v, COLUMN_PART) \
     } \
     for (; k < (depth); ++k) \
       for (int l = 0; l < LANES; ++l) block[k * NR + v + l] = v + l < (count) ? b_column[l * B_S_O + k] : (ACC)0; \

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 import sympy
 
 from ..builder import PlanBuilder, Size, TensorArg
-from . import common, engine, windows
+from ..epilogue import Axis, Epilogue, Finish
+from . import blocked, common, engine, windows
 
 if TYPE_CHECKING:
     from ..calls import ExternCall
@@ -76,7 +77,7 @@ _GATHER = r"""
   const long channel = GROUP_OF(b) * y_channels + (m); \
   int c_d, c_h, c_w; \
   SPLIT_PLACE(n, yh, yw, c_d, c_h, c_w); \
-  Y_STORE(y, IMAGE(b) * y_n + channel * y_c + c_d * y_d + c_h * y_h + c_w * y_w, (value) + ADD_BIAS(channel))
+  FINISH(IMAGE(b) * y_n + channel * y_c + c_d * y_d + c_h * y_h + c_w * y_w, channel, n, (value) + ADD_BIAS(channel))
 """
 
 # m: input channel of the group; n: place in x; k: (output channel of the group, tap).
@@ -251,14 +252,25 @@ class Convolution:
         """Whether the programs for CPUs apply."""
         return builder.target.is_cpu and not self.thin
 
-    def gather(self, builder: PlanBuilder) -> None:
-        """Appends: y from x and the weight."""
+    def gather(self, builder: PlanBuilder, finish: Finish | None = None) -> None:
+        """Appends: y from x and the weight. With ``finish``, that is what becomes of y."""
         if self._slides(builder):
-            windows.places(builder, self)
+            windows.places(builder, self, finish)
             return
         places = common.product(self.y.sizes[2:])
         batches, k = self.images * self.groups, self.x_channels * self.taps
-        self._product(builder, _INSIDE_X + _GATHER, batches, self.y_channels, places, k, short=self.thin, written="Y")
+        store = windows.FINISH_Y if finish is None else finish.text
+        macros = store + _INSIDE_X + _GATHER
+        self._product(builder, macros, batches, self.y_channels, places, k, short=self.thin, written="Y", finish=finish)
+
+    def finish(self, builder: PlanBuilder, epilogue: Epilogue) -> Finish | None:
+        """What an epilogue makes of y's elements; None, and nothing appended, where it does not apply."""
+        y = self.y
+        accumulate = engine.accumulator(y.dtype)
+        if not (common.stored_as(y.dtype, accumulate) and common.is_dense(list(y.sizes), list(y.strides))):
+            return None
+        lanes = blocked.Blocking.for_target(builder.target, accumulate).lanes
+        return epilogue.finish(builder, y.numel(), lanes, Axis(common.product(y.sizes[2:]), y.sizes[1]))
 
     def spread(self, builder: PlanBuilder) -> None:
         """Appends: x from y and the weight."""
@@ -321,6 +333,7 @@ class Convolution:
         written: str,
         parts: int | None = None,
         short: bool = False,
+        finish: Finish | None = None,
     ) -> None:
         parameters, arguments = "", []
         for name, kind, tensor in (("x", "X", self.x), ("y", "Y", self.y), ("weight", "W", self.weight)):
@@ -340,6 +353,9 @@ class Convolution:
         for name, value in self._numbers().items():
             parameters += f", const long {name}"
             arguments.append(builder.int64(value))
+        if finish is not None:
+            parameters += finish.parameters
+            arguments += finish.arguments
         add_bias = "BIAS_LOAD(bias, (channel) * bias_c)" if self.bias is not None else "0"
         engine.Product(
             batches=batches,
@@ -412,7 +428,12 @@ def lower_convolution(builder: PlanBuilder, call: ExternCall) -> bool:
     if problem is None:
         return False
     problem.bias = bias
-    if transposed:
+    if call.epilogue is not None:
+        finish = None if transposed else problem.finish(builder, call.epilogue)
+        if finish is None:
+            return False
+        problem.gather(builder, finish)
+    elif transposed:
         problem.spread(builder)
     else:
         problem.gather(builder)

@@ -10,6 +10,7 @@ import torch
 
 from .. import plan as p
 from ..builder import PlanBuilder, Size, TensorArg
+from ..epilogue import Axis, Epilogue
 from . import blocked, common, engine
 
 if TYPE_CHECKING:
@@ -17,27 +18,31 @@ if TYPE_CHECKING:
 
 _ZERO, _ONE = sympy.Integer(0), sympy.Integer(1)
 
-_STORE_PLAIN = "#define C_STORE(b, m, n, value) OUT_STORE(out, (b) * OUT_S_B + (m) * OUT_S_M + (n) * OUT_S_N, value)\n"
-_STORE_PLAIN_VECTOR = r"""
+# With an epilogue, it does what is left to do with each element, instead of OUT_STORE and VSTORE.
+_STORE = "#define FINISH(at, row, column, value) OUT_STORE(out, at, value)\n"
+_STORE_VECTOR = "#define FINISH_VECTOR(at, row, column, value) VSTORE(out + (at), value)\n"
+_OUT_AT = "#define OUT_AT(b, m, n) ((b) * OUT_S_B + (m) * OUT_S_M + (n) * OUT_S_N)\n"
+_PRODUCT = "#define C_STORE(b, m, n, value) FINISH(OUT_AT(b, m, n), m, n, value)\n"
+_PRODUCT_VECTOR = r"""
 #define C_IS_VECTOR(b, n) (OUT_S_N == 1)
-#define C_STORE_VECTOR(b, m, n, value) VSTORE(out + (b) * OUT_S_B + (m) * OUT_S_M + (n), value)
+#define C_STORE_VECTOR(b, m, n, value) FINISH_VECTOR(OUT_AT(b, m, n), m, n, value)
 """
-_STORE_ADD_VECTOR = r"""
+_SUM_VECTOR = r"""
 #define C_IS_VECTOR(b, n) (OUT_S_N == 1 && (ADD_S_N == 1 || ADD_S_N == 0))
 #define ADD_VECTOR(p) (ADD_S_N == 1 ? VLOAD(p) : (VECTOR)(*(p)))
 #define C_STORE_VECTOR(b, m, n, value)                                                               \
   const ACC alpha = (ACC)alpha_f + (ACC)alpha_i, beta = (ACC)beta_f + (ACC)beta_i;                   \
   VECTOR total = alpha * (value);                                                                    \
   if (beta != 0) total += beta * ADD_VECTOR(add + (b) * ADD_S_B + (m) * ADD_S_M + (n) * ADD_S_N);    \
-  VSTORE(out + (b) * OUT_S_B + (m) * OUT_S_M + (n), total)
+  FINISH_VECTOR(OUT_AT(b, m, n), m, n, total)
 """
-_STORE_ADD = r"""
+_SUM = r"""
 /* As ATen: a beta of zero ignores even NaN. */
 #define C_STORE(b, m, n, value)                                                                      \
   const ACC alpha = (ACC)alpha_f + (ACC)alpha_i, beta = (ACC)beta_f + (ACC)beta_i;                   \
   ACC total = alpha * (value);                                                                       \
   if (beta != 0) total += beta * (ACC)ADD_LOAD(add, (b) * ADD_S_B + (m) * ADD_S_M + (n) * ADD_S_N);  \
-  OUT_STORE(out, (b) * OUT_S_B + (m) * OUT_S_M + (n) * OUT_S_N, total)
+  FINISH(OUT_AT(b, m, n), m, n, total)
 """
 
 
@@ -81,12 +86,14 @@ def emit(
     beta: Any = 1,
     alpha: Any = 1,
     sum_batches: bool = False,
+    epilogue: Epilogue | None = None,
 ) -> bool:
     """Appends ``out = alpha * a @ b + beta * add``.
 
     ``a`` is (batches, m, k), ``b`` (batches, k, n), ``out`` (batches, m, n), all of one dtype with any strides; ``add``
     broadcasts to ``out``. With ``sum_batches``, ``out`` has one batch: the sum over those of ``a`` and
-    ``b``. Returns False, having appended nothing, for a dtype or scalar it does not cover."""
+    ``b``. ``epilogue`` says what becomes of the product if it is not just written. Returns False, having appended
+    nothing, for a dtype, scalar or epilogue it does not cover."""
     dtypes = {a.dtype, b.dtype, out.dtype} | ({add.dtype} if add else set())
     if len(dtypes) > 1 or a.dtype == torch.bool or not common.supported(builder, a.dtype):
         return False
@@ -94,6 +101,8 @@ def emit(
     if sum_batches and accumulate == "float" and builder.target.is_cpu and builder.target.has_fp64:
         accumulate = "double"  # one long sum where ATen adds up short ones
     as_it_lies = common.stored_as(a.dtype, accumulate) and not sum_batches
+    if epilogue is not None and not (as_it_lies and common.is_dense(list(out.sizes), list(out.strides))):
+        return False
     by_blocks = builder.target.is_cpu and out.sizes[1] != 1 and out.sizes[2] != 1
     strides = _Strides(builder, literal=not (as_it_lies and by_blocks))
     k = a.sizes[2]
@@ -112,7 +121,7 @@ def emit(
     parameters = ", OB_GLOBAL const A_T* a, OB_GLOBAL const B_T* mat, OB_GLOBAL OUT_T* out"
     arguments = [builder.pointer(a), builder.pointer(b), builder.pointer(out)]
     types = {"A": a.dtype, "B": b.dtype, "OUT": out.dtype}
-    store = _STORE_PLAIN + (_STORE_PLAIN_VECTOR if as_it_lies else "")
+    product, product_vector = _PRODUCT, _PRODUCT_VECTOR
     if add is not None:
         scalars = [common.scalar_arguments(builder, value, accumulate == "double") for value in (alpha, beta)]
         add_strides = _strides(add, out.sizes)
@@ -126,7 +135,19 @@ def emit(
         )
         arguments += [builder.pointer(add), *scalars[0], *scalars[1]]
         types["ADD"] = add.dtype
-        store = _STORE_ADD + (_STORE_ADD_VECTOR if as_it_lies else "")
+        product, product_vector = _SUM, _SUM_VECTOR
+    store = _OUT_AT + product + (product_vector if as_it_lies else "")
+    if epilogue is None:
+        store += _STORE + (_STORE_VECTOR if as_it_lies else "")
+    else:
+        lanes = blocked.Blocking.for_target(builder.target, accumulate).lanes
+        row, column = Axis(out.sizes[2], out.sizes[1]), Axis(_ONE, out.sizes[2])
+        finish = epilogue.finish(builder, out.numel(), lanes, row, column)
+        if finish is None:
+            return False
+        store += finish.text
+        parameters += finish.parameters
+        arguments += finish.arguments
     operands = engine.strided_operand("A", "a", sum_batches) + engine.strided_operand("B", "mat", sum_batches)
     engine.Product(
         batches=out.sizes[0],
@@ -171,7 +192,7 @@ def lower_mm(builder: PlanBuilder, call: ExternCall) -> bool:
     a, b, out = values["self"], values["mat2"], common.outputs(call)[0]
     if len(a.sizes) == 2:
         a, b, out = (_unsqueeze(tensor, 0) for tensor in (a, b, out))
-    return emit(builder, a, b, out)
+    return emit(builder, a, b, out, epilogue=call.epilogue)
 
 
 def lower_addmm(builder: PlanBuilder, call: ExternCall) -> bool:
@@ -181,7 +202,7 @@ def lower_addmm(builder: PlanBuilder, call: ExternCall) -> bool:
     out = common.outputs(call)[0]
     if len(a.sizes) == 2:
         a, b, out = (_unsqueeze(tensor, 0) for tensor in (a, b, out))
-    return emit(builder, a, b, out, values["self"], values["beta"], values["alpha"])
+    return emit(builder, a, b, out, values["self"], values["beta"], values["alpha"], epilogue=call.epilogue)
 
 
 def lower_addbmm(builder: PlanBuilder, call: ExternCall) -> bool:

@@ -20,12 +20,16 @@ import sympy
 
 from .. import plan as p
 from ..builder import PlanBuilder, Size, TensorArg
+from ..epilogue import Finish
 from . import blocked, common, engine
 
 if TYPE_CHECKING:
     from .conv import Convolution
 
 _ZERO, _ONE = sympy.Integer(0), sympy.Integer(1)
+
+#: What becomes of an element of y where nothing else is asked for.
+FINISH_Y = "#define FINISH(at, row, column, value) Y_STORE(y, at, value)\n"
 
 _ARRANGE = r"""
 /* Copies x into planes[image][channel][phase][d][h][w] of the strides to_*: zeros outside x; a phase has every
@@ -124,6 +128,10 @@ _PLACES = r"""
   long lane_at[NR], lane_to[NR]; \
   int runs[NR / LANES], run_lane[NR / LANES][MOST_RUNS], whole[NR / LANES]; \
   long run_at[NR / LANES][MOST_RUNS]; \
+  long k_at[2][K_BLOCK]; \
+  int current = 0, ahead_depth = 0; \
+  OB_GLOBAL const ACC* ahead = planes; \
+  FIND_K(k_at[0], 0) \
   { place_t place; \
     PLACE_START(place, n0) \
     for (int i = 0; i < NR; ++i) { \
@@ -139,17 +147,19 @@ _PLACES = r"""
   }
 #define FILL_RUNS(v, RUNS) \
   for (int k = 0; k < fill_depth; ++k) \
-    LOCAL_VECTOR(block + k * NR + v * LANES) = RUNS(from + k_at[k], run_lane[v], run_at[v]);
+    LOCAL_VECTOR(block + k * NR + v * LANES) = RUNS(from + at[k], run_lane[v], run_at[v]);
+/* Where the input of each k of a block begins. */
+#define FIND_K(to, k0) { \
+  int tap = (int)((k0) % TAPS); \
+  long channel_at = (k0) / TAPS * at_c; \
+  for (int k = 0; k < K_BLOCK && (k0) + k < k_count; ++k) { \
+    (to)[k] = channel_at + TAP(tap); \
+    if (++tap == TAPS) { tap = 0; channel_at += at_c; } \
+  } }
 #define B_FILL(b, n0, count, k0, depth) { \
   const int fill_depth = (depth); \
   OB_GLOBAL const ACC* from = planes + (b) * x_channels * at_c; \
-  long k_at[K_BLOCK]; \
-  { int tap = (int)((k0) % TAPS); \
-    long channel_at = (k0) / TAPS * at_c; \
-    for (int k = 0; k < fill_depth; ++k) { \
-      k_at[k] = channel_at + TAP(tap); \
-      if (++tap == TAPS) { tap = 0; channel_at += at_c; } \
-    } } \
+  const long* at = k_at[current]; \
   ROLLED for (int v = 0; v < NR / LANES; ++v) { \
     if (runs[v] == 1) { \
       FILL_RUNS(v, RUNS_1) \
@@ -159,18 +169,29 @@ _PLACES = r"""
       FILL_RUNS(v, RUNS_4) \
     } else { \
       for (int k = 0; k < fill_depth; ++k) \
-        for (int l = v * LANES; l < (v + 1) * LANES; ++l) block[k * NR + l] = from[k_at[k] + lane_at[l]]; \
+        for (int l = v * LANES; l < (v + 1) * LANES; ++l) block[k * NR + l] = from[at[k] + lane_at[l]]; \
     } \
-  } }
+  } \
+  /* Next comes the block behind this one, or the first one of the next panel. */ \
+  const long k_next = (k0) + K_BLOCK < k_count ? (k0) + K_BLOCK : 0; \
+  if (k_count > K_BLOCK) { current = !current; FIND_K(k_at[current], k_next) } \
+  ahead = from + lane_at[0] + (k_next == 0 ? NR : 0); \
+  ahead_depth = k_count - k_next < K_BLOCK ? (int)(k_count - k_next) : K_BLOCK; }
+#define B_AHEAD(done, rows) \
+  for (long k = (done) * ahead_depth / (rows); k < ((done) + ROWS) * ahead_depth / (rows) && k < ahead_depth; ++k) \
+    for (int l = 0; l < NR; l += LANES) FETCH(ahead + k_at[current][k] + l);
 #define C_TO(b, m) (((b) * y_channels + (m)) * y_c)
-#define C_STORE(b, m, n, value) Y_STORE(y, C_TO(b, m) + lane_to[(n) - n0], (value) + ADD_BIAS((b) * y_channels + (m)))
+#define C_STORE(b, m, n, value) \
+  FINISH(C_TO(b, m) + lane_to[(n) - n0], (b) * y_channels + (m), n, (value) + ADD_BIAS((b) * y_channels + (m)))
 """
 
 _PLACES_VECTOR = r"""
 #define C_IS_VECTOR(b, n) whole[((n) - n0) / LANES]
 #define C_STORE_VECTOR(b, m, n, value) \
-  VSTORE(y + C_TO(b, m) + lane_to[(n) - n0], (value) + (VECTOR)ADD_BIAS((b) * y_channels + (m)))
+  FINISH_VECTOR(C_TO(b, m) + lane_to[(n) - n0], (b) * y_channels + (m), n, \
+                (value) + (VECTOR)ADD_BIAS((b) * y_channels + (m)))
 """
+_FINISH_VECTOR = "#define FINISH_VECTOR(at, row, column, value) VSTORE(y + (at), value)\n"
 
 # m: output channel of the group; n: (input channel of the group, tap); k: (image, place).
 _GRADIENT_ROWS = """
@@ -181,7 +202,8 @@ _GRADIENT_ROWS = """
 _TAPS = r"""
 #define B_PREPARE(b, n0, count) \
   OB_GLOBAL const ACC* lane_from[NR]; \
-  long lane_to[NR]; \
+  long lane_to[NR], ahead = 0; \
+  long ahead_lines = 0; \
   for (int i = 0; i < NR; ++i) { \
     const long n = (n0) + (i < (count) ? i : (count) - 1), channel = n / TAPS, tap = n % TAPS; \
     lane_from[i] = planes + ((b) * x_channels + channel) * at_c + TAP(tap); \
@@ -215,7 +237,14 @@ _TAPS = r"""
   } \
   for (; k < (depth); ++k) \
     for (int l = 0; l < NR; ++l) block[k * NR + l] = lane_from[l][k_at[k]]; \
-  }
+  /* The next block begins about where this one ends; the last one of a panel has none. */ \
+  ahead = k_at[(depth) - 1] + 1; \
+  ahead_lines = (k0) + K_BLOCK < k_count ? K_BLOCK / LANES * CHANNELS_MET : 0; }
+/* Taps of a channel share most of their lines: one of them asks. */
+#define CHANNELS_MET ((NR + TAPS - 1) / TAPS)
+#define B_AHEAD(done, rows) \
+  for (long i = (done) * ahead_lines / (rows); i < ((done) + ROWS) * ahead_lines / (rows) && i < ahead_lines; ++i) \
+    FETCH(lane_from[i % CHANNELS_MET * TAPS] + ahead + i / CHANNELS_MET * LANES);
 #define C_STORE(b, m, n, value) W_STORE(weight, (b) * w_g + (m) * w_m + lane_to[(n) - n0], value)
 """
 
@@ -234,9 +263,9 @@ class _Planes:
     scratch: int | None  #: the buffer, if it was made for this
 
 
-def places(builder: PlanBuilder, problem: Convolution) -> None:
-    """Appends: y from x and the weight."""
-    _places(builder, problem, _group_stride(problem))
+def places(builder: PlanBuilder, problem: Convolution, finish: Finish | None = None) -> None:
+    """Appends: y from x and the weight. With ``finish``, that is what becomes of y."""
+    _places(builder, problem, _group_stride(problem), finish)
 
 
 def spread(builder: PlanBuilder, problem: Convolution) -> None:
@@ -287,17 +316,18 @@ def taps(builder: PlanBuilder, problem: Convolution) -> None:
         builder.free(windows.scratch)
 
 
-def _places(builder: PlanBuilder, problem: Convolution, group_stride: Size) -> None:
+def _places(builder: PlanBuilder, problem: Convolution, group_stride: Size, finish: Finish | None = None) -> None:
     windows = _arranged_windows(builder, problem)
     accumulate = engine.accumulator(problem.x.dtype)
     plain = common.stored_as(problem.y.dtype, accumulate)
+    store = FINISH_Y + (_FINISH_VECTOR if plain else "") if finish is None else finish.text
     pointers = [
         ("OB_GLOBAL const ACC* planes", windows.pointer),
         ("OB_GLOBAL Y_T* y", builder.pointer(problem.y)),
         ("OB_GLOBAL const W_T* weight", builder.pointer(problem.weight)),
     ]
     types = {"Y": problem.y.dtype, "W": problem.weight.dtype}
-    add_bias = "0"
+    add_bias, vectors = "0", _PLACES_VECTOR if plain else ""
     if problem.bias is not None:
         pointers.append(("OB_GLOBAL const BIAS_T* bias", builder.pointer(problem.bias)))
         types["BIAS"] = problem.bias.dtype
@@ -306,13 +336,16 @@ def _places(builder: PlanBuilder, problem: Convolution, group_stride: Size) -> N
     if problem.bias is not None:
         parameters += ", const long bias_c"
         arguments.append(builder.int64(problem.bias.strides[0]))
+    if finish is not None:
+        parameters += finish.parameters
+        arguments += finish.arguments
     product = engine.Product(
         batches=problem.groups,
         m=problem.y_channels,
         n=problem.images * common.product(problem.y.sizes[2:]),
         k=problem.x_channels * problem.taps,
         accumulate=accumulate,
-        macros=f"#define ADD_BIAS(channel) ((ACC){add_bias})\n" + _WALK + _PLACES + (_PLACES_VECTOR if plain else ""),
+        macros="".join((f"#define ADD_BIAS(channel) ((ACC){add_bias})\n", store, _WALK, _PLACES, vectors)),
         parameters=parameters,
         arguments=arguments,
         types=types,
