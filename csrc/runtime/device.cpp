@@ -155,7 +155,7 @@ Device::Device(const ob_driver* driver, ob_device handle, int index, Origin orig
   impl_->properties.struct_size = sizeof(ob_device_properties);
   check(*driver, driver->device_properties(handle, &impl_->properties), "reading device properties");
   if (driver->abi_minor < kSerialBuildsSince) impl_->properties.serial_builds = 0;  // padding in older structs
-  impl_->residency = std::make_unique<Residency>(*this);  // streams use its lock
+  impl_->residency = std::make_unique<Residency>(*this);                            // streams use its lock
   impl_->streams[0] = std::make_unique<Stream>(*this, 0);
   impl_->allocator = std::make_unique<CachingAllocator>(*this);
   impl_->programs = std::make_unique<ProgramCache>(*this);
