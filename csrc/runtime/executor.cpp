@@ -203,18 +203,27 @@ class Run {
   void run(std::vector<Result>& results) {
     for (size_t i = 0; i < plan_.steps.size(); ++i) {
       execute(i);
-      if (context_.submitted) context_.submitted(i);
+      submitted(i);
     }
     finish(results);
   }
 
-  /// The same for a plan of one launch: its memory and its place in the queue are taken under one lock.
+  /// The same for a plan of one launch: its memory and its place in the queue are taken under one lock, and what the
+  /// caller does about steps, which may need other locks, is done after it.
   void run_at_once(std::vector<Result>& results) {
-    const Work work(context_.stream);
-    run(results);
+    {
+      const Work work(context_.stream);
+      for (size_t i = 0; i < plan_.steps.size(); ++i) execute(i);
+    }
+    for (size_t i = 0; i < plan_.steps.size(); ++i) submitted(i);
+    finish(results);
   }
 
  private:
+  void submitted(size_t step) const {
+    if (context_.submitted) context_.submitted(step);
+  }
+
   void finish(std::vector<Result>& results) const {
     results.clear();
     results.reserve(plan_.outputs.size());
