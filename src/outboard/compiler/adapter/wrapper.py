@@ -13,7 +13,6 @@ import torch
 from torch._inductor import ir
 from torch._inductor.codegen.wrapper import (
     PythonWrapperCodegen,
-    SubgraphPythonWrapperCodegen,
     WrapperLine,
 )
 from torch._inductor.utils import LineContext
@@ -54,14 +53,6 @@ class PlanWrapper(PythonWrapperCodegen):
     def launch(self, name: str, kernel: EmittedKernel, loops: LoopKernel) -> None:
         """Called by a kernel when it is to be launched."""
         self.writeline(LaunchLine(self, name, kernel, loops))
-
-    @classmethod
-    def create(
-        cls, is_subgraph: bool, subgraph_name: Any, parent_wrapper: Any, partition_signatures: Any = None
-    ) -> PythonWrapperCodegen:
-        if is_subgraph:
-            return SubgraphPythonWrapperCodegen(subgraph_name, parent_wrapper, partition_signatures)
-        return cls()
 
     def write_python_launch(self, code: Any, line: LaunchLine) -> None:
         """See :class:`LaunchLine`."""
