@@ -27,10 +27,6 @@ ERROR_FACTOR = 3.0
 # asked for better; one wrong element of typical size among 16 million still is 25 times as large.
 ERROR_FLOOR = 1e-5
 
-#: Seconds of silence before a way's turn. OpenMP's threads, which compute for the CPU, look for more work for
-#: milliseconds after they have done theirs, and would hold the cores while the next way is timed.
-SILENCE = 0.02
-
 #: What a way computed, by name. All tensors of a name are compared as one vector.
 Answer = dict[str, list[Tensor]]
 
@@ -78,6 +74,9 @@ class Workload(ABC):
     #: Whether each timed run follows an untimed one of the same way. Short runs would otherwise meet caches and
     #: spinning threads that the way before them left behind.
     rehearse = False
+    #: Seconds of silence before a way's turn. OpenMP's threads, which compute for the CPU, look for more work for
+    #: milliseconds after they have done theirs, and would hold the cores while the next way is timed.
+    silence = 0.02
 
     name: str
 
@@ -135,7 +134,7 @@ class Runner:
         repeats = self.repeats * workload.more_repeats
         _progress(f"{workload.name}: timing {repeats} rounds")
         calls = {attempt.way.name: attempt.run for attempt in attempts}
-        before = {attempt.way.name: attempt.settle(workload.rehearse) for attempt in attempts}
+        before = {attempt.way.name: attempt.settle(workload.rehearse, workload.silence) for attempt in attempts}
         timings = interleave(calls, repeats, warm_up=2, before=before)
         for attempt in attempts:
             if attempt.works:
@@ -182,11 +181,11 @@ class _Attempt:
         except Exception:  # noqa: BLE001 - as above
             self._fail()
 
-    def settle(self, rehearse: bool) -> Callable[[], None]:
+    def settle(self, rehearse: bool, silence: float) -> Callable[[], None]:
         """What happens before each timed run: the ways before it come to rest, and the device becomes idle."""
 
         def settle() -> None:
-            time.sleep(SILENCE)
+            time.sleep(silence)
             if rehearse:
                 self.run()
             if self.works:
