@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/stream.h"
 
+#include <array>
 #include <cstdlib>
 #include <cstring>
 
@@ -47,6 +48,26 @@ bool launches_block() {
                                   "operators that run on the CPU.");
 }
 
+/// Counts a command once it is submitted. Also one that fails: it may have left something in the driver's queue.
+class CountedAtEnd {
+ public:
+  explicit CountedAtEnd(std::atomic<uint64_t>& count) : count_(count) {}
+  ~CountedAtEnd() { count_.fetch_add(1, std::memory_order_release); }
+
+ private:
+  std::atomic<uint64_t>& count_;
+};
+
+/// If the driver cannot mark the place, whoever waits for the event must still find the work before it finished.
+void record_or_finish(const ob_driver& driver, ob_event event, ob_stream stream) {
+  try {
+    check(driver, driver.event_record(event, stream), "recording an event");
+  } catch (const Error&) {
+    driver.stream_wait(stream, 1);
+    throw;
+  }
+}
+
 }  // namespace
 
 Stream::Stream(Device& device, int64_t id)
@@ -75,9 +96,9 @@ void Stream::stand_for(Stream& origin) {
   handle_ = origin.handle_;
 }
 
-void Stream::submitted(ob_status status, const char* what) {
-  submitted_.fetch_add(1, std::memory_order_release);  // a failed command may have left something in the queue
-  check(device_.driver(), status, what);
+void Stream::submit(const SubmissionQueue::Command& command) {
+  const CountedAtEnd counted(submitted_);
+  queue_.run_or_put(command);
 }
 
 bool Stream::idle() const {
@@ -111,24 +132,44 @@ void Stream::copy(ob_copy_kind kind, uint64_t dst, uint64_t src, uint64_t bytes)
   if (recording_ != nullptr && kind != OB_DEVICE_TO_DEVICE) refuse_in_capture("a copy from or to the host");
   if (recording_ != nullptr) return recording_->copy(dst, src, bytes);
   if (origin_ != nullptr) return origin_->copy(kind, dst, src, bytes);
-  flush();
-  submitted(device_.driver().copy(handle_, kind, dst, src, bytes), "copying memory");
+  refuse_in_forked_child();
+  const auto copy = [&driver = device_.driver(), stream = handle_, kind, dst, src, bytes] {
+    check(driver, driver.copy(stream, kind, dst, src, bytes), "copying memory");
+  };
+  if (kind == OB_DEVICE_TO_DEVICE) return submit(copy);
+  queue_.drain();  // the caller knows from the driver when host memory may be given back
+  const CountedAtEnd counted(submitted_);
+  copy();
 }
 
 void Stream::fill(ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64_t bytes) {
   if (bytes == 0) return;
   if (recording_ != nullptr) return recording_->fill(dst, pattern, pattern_size, bytes);
   if (origin_ != nullptr) return origin_->fill(dst, pattern, pattern_size, bytes);
-  flush();
-  submitted(device_.driver().fill(handle_, dst, pattern, pattern_size, bytes), "filling memory");
+  refuse_in_forked_child();
+  std::array<char, 16> copied{};
+  std::memcpy(copied.data(), pattern, pattern_size);
+  submit([&driver = device_.driver(), stream = handle_, dst, copied, pattern_size, bytes] {
+    check(driver, driver.fill(stream, dst, copied.data(), pattern_size, bytes), "filling memory");
+  });
 }
 
 void Stream::wait(const Event& event) {
   if (!event.recorded()) return;
   if (recording_ != nullptr) refuse_in_capture("waiting for an event");
   if (origin_ != nullptr) return origin_->wait(event);
-  flush();
-  submitted(device_.driver().stream_wait_event(handle_, event.handle()), "waiting for an event");
+  refuse_in_forked_child();
+  const Event::Point point = event.point();
+  const SubmissionQueue::Command command = [&driver = device_.driver(), stream = handle_, point] {
+    point.wait_until_handed_over();
+    check(driver, driver.stream_wait_event(stream, point.handle->get()), "waiting for an event");
+  };
+  const CountedAtEnd counted(submitted_);
+  if (point.handed_over()) {
+    queue_.run_or_put(command);
+  } else {
+    queue_.put(command);
+  }
   if (event.asserts_.load(std::memory_order_acquire)) expect_assertions();
 }
 
@@ -176,39 +217,64 @@ void Stream::run_on_host(const std::function<void()>& function) {
   function();
 }
 
-Event::Event(Device& device) : device_(device) {
+EventHandle::EventHandle(Device& device) : driver_(device.driver()) {
   refuse_in_forked_child();
-  check(device.driver(), device.driver().event_create(device.handle(), &handle_), "creating an event");
+  check(driver_, driver_.event_create(device.handle(), &event_), "creating an event");
 }
 
-Event::~Event() {
-  if (!in_forked_child.load(std::memory_order_relaxed)) device_.driver().event_destroy(handle_);
+EventHandle::~EventHandle() {
+  if (!in_forked_child.load(std::memory_order_relaxed)) driver_.event_destroy(event_);
+}
+
+Event::Event(Device& device) : device_(device), point_{std::make_shared<EventHandle>(device), nullptr, 0} {}
+
+bool Event::Point::handed_over() const { return queue == nullptr || queue->reached(place); }
+
+void Event::Point::wait_until_handed_over() const {
+  if (queue != nullptr) queue->wait_until(place);
+}
+
+Event::Point Event::point() const {
+  std::lock_guard lock(mutex_);
+  return point_;
 }
 
 void Event::record(Stream& target) {
   if (target.recording() != nullptr) refuse_in_capture("recording an event");
+  refuse_in_forked_child();
   Stream& stream = target.actual();
-  stream.flush();
   asserts_.store(stream.asserts_.load(std::memory_order_acquire), std::memory_order_release);
-  check(device_.driver(), device_.driver().event_record(handle_, stream.handle()), "recording an event");
+  const std::shared_ptr<EventHandle> handle = point().handle;
+  const uint64_t place = stream.queue_.run_or_put([&driver = device_.driver(), handle, stream = stream.handle_] {
+    record_or_finish(driver, handle->get(), stream);
+  });
+  std::lock_guard lock(mutex_);
+  point_.queue = &stream.queue_;
+  point_.place = place;
   recorded_ = true;
 }
 
 void Event::synchronize() {
   finish();
-  if (recorded_ && asserts_.load(std::memory_order_acquire)) device_.assertions().report();
+  if (!recorded_) return;
+  point().queue->report();
+  if (asserts_.load(std::memory_order_acquire)) device_.assertions().report();
 }
 
 void Event::finish() {
   refuse_in_forked_child();
   if (!recorded_) return;
-  check(device_.driver(), device_.driver().event_wait(handle_, 1), "waiting for an event");
+  const Point at = point();
+  at.wait_until_handed_over();
+  check(device_.driver(), device_.driver().event_wait(at.handle->get(), 1), "waiting for an event");
 }
 
 bool Event::query() {
   refuse_in_forked_child();
   if (!recorded_) return true;
-  const ob_status status = device_.driver().event_wait(handle_, 0);
+  const Point at = point();
+  if (!at.handed_over()) return false;
+  const ob_status status = device_.driver().event_wait(at.handle->get(), 0);
   if (status == OB_NOT_READY) return false;
   check(device_.driver(), status, "querying an event");
   return true;
@@ -219,8 +285,13 @@ double Event::elapsed_ms(const Event& end) const {
   if (!recorded_ || !end.recorded_) {
     throw Error(OB_INVALID_ARGUMENT, "both events must be recorded before the time between them can be taken");
   }
+  const Point from = point(), to = end.point();
+  if (!from.handed_over() || !to.handed_over()) {
+    throw Error(OB_INVALID_ARGUMENT, "an event is not reached yet: synchronize it before the time is taken");
+  }
   int64_t nanoseconds = 0;
-  check(device_.driver(), device_.driver().event_elapsed(handle_, end.handle_, &nanoseconds), "timing events");
+  check(device_.driver(), device_.driver().event_elapsed(from.handle->get(), to.handle->get(), &nanoseconds),
+        "timing events");
   return static_cast<double>(nanoseconds) * 1e-6;
 }
 

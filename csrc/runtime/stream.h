@@ -4,6 +4,8 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <mutex>
 
 #include "outboard/driver.h"
 #include "runtime/submission.h"
@@ -72,7 +74,7 @@ class Stream {
  private:
   friend class Event;
 
-  void submitted(ob_status status, const char* what);
+  void submit(const SubmissionQueue::Command& command);
   bool idle() const;
   void finished(uint64_t count);
 
@@ -90,15 +92,28 @@ class Stream {
   std::atomic<bool> asserts_{false};  // work submitted since the last report may have failed assertions
 };
 
-/// A point in a stream, with a timestamp.
+/// Owner of a driver's event.
+class EventHandle {
+ public:
+  explicit EventHandle(Device& device);
+  ~EventHandle();
+  EventHandle(const EventHandle&) = delete;
+  EventHandle& operator=(const EventHandle&) = delete;
+
+  ob_event get() const { return event_; }
+
+ private:
+  const ob_driver& driver_;
+  ob_event event_ = nullptr;
+};
+
+/// A point in a stream, with a timestamp. It may be destroyed while streams still wait for it.
 class Event {
  public:
   explicit Event(Device& device);
-  ~Event();
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 
-  ob_event handle() const { return handle_; }
   Device& device() const { return device_; }
   void record(Stream& stream);
   bool recorded() const { return recorded_; }
@@ -113,8 +128,21 @@ class Event {
  private:
   friend class Stream;
 
+  /// Where it was recorded last: at a place of a stream's queue, whose thread tells the driver when it gets there.
+  struct Point {
+    std::shared_ptr<EventHandle> handle;
+    SubmissionQueue* queue;
+    uint64_t place;
+
+    bool handed_over() const;
+    void wait_until_handed_over() const;
+  };
+
+  Point point() const;
+
   Device& device_;
-  ob_event handle_ = nullptr;
+  mutable std::mutex mutex_;  // guards point_
+  Point point_;
   std::atomic<bool> recorded_{false};
   std::atomic<bool> asserts_{false};  // the work before it may have failed assertions
 };

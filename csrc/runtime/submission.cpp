@@ -17,8 +17,6 @@ namespace {
 constexpr auto kPatience = std::chrono::microseconds(50);
 /// Looks in a row between looks at the clock.
 constexpr int kLooks = 64;
-/// Launches between two reports to those who wait for room.
-constexpr uint64_t kReport = 64;
 
 }  // namespace
 
@@ -34,16 +32,13 @@ bool SubmissionQueue::fits(const ob_argument* arguments, uint32_t count) {
 
 void SubmissionQueue::put(Kernel& kernel, const uint64_t global[3], const uint32_t local[3],
                           const ob_argument* arguments, uint32_t count) {
-  if (failed_.load(std::memory_order_acquire)) throw_failure();
+  report();
   std::lock_guard producer(producers_);
   if (!fits(arguments, count) || stopped_.load(std::memory_order_acquire)) {
     wait_until(put_.load(std::memory_order_relaxed));
     return hand_over(kernel, global, local, arguments, count);
   }
-  if (slots_ == nullptr) start();
-  const uint64_t number = put_.load(std::memory_order_relaxed);
-  if (number - done_.load(std::memory_order_acquire) >= kSlots) wait_until(number - kSlots / 2);
-  Slot& slot = (*slots_)[number % kSlots];
+  Slot& slot = next_slot();
   slot.kernel = &kernel;
   std::copy_n(global, 3, slot.global);
   std::copy_n(local, 3, slot.local);
@@ -53,7 +48,39 @@ void SubmissionQueue::put(Kernel& kernel, const uint64_t global[3], const uint32
     std::memcpy(&slot.values[i], arguments[i].value, size);
     slot.arguments[i] = {arguments[i].is_pointer, arguments[i].size, &slot.values[i]};
   }
-  put_.store(number + 1, std::memory_order_seq_cst);
+  publish();
+}
+
+uint64_t SubmissionQueue::put(Command command) {
+  report();
+  std::lock_guard producer(producers_);
+  if (stopped_.load(std::memory_order_acquire)) {
+    command();
+    return 0;
+  }
+  next_slot().command = std::move(command);
+  publish();
+  return put_.load(std::memory_order_relaxed);
+}
+
+uint64_t SubmissionQueue::run_or_put(const Command& command) {
+  std::lock_guard producer(producers_);  // nothing can come before it any more
+  if (!empty()) return put(command);
+  report();
+  command();
+  return 0;
+}
+
+/// The place of the next entry, when there is room.
+SubmissionQueue::Slot& SubmissionQueue::next_slot() {
+  if (slots_ == nullptr) start();
+  const uint64_t number = put_.load(std::memory_order_relaxed);
+  if (number - done_.load(std::memory_order_acquire) >= kSlots) wait_until(number - kSlots / 2);
+  return (*slots_)[number % kSlots];
+}
+
+void SubmissionQueue::publish() {
+  put_.store(put_.load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);
   if (!asleep_.load(std::memory_order_seq_cst)) return;
   std::lock_guard lock(sleep_);
   wake_.notify_one();
@@ -66,11 +93,11 @@ void SubmissionQueue::start() {
 
 void SubmissionQueue::work() {
   for (uint64_t done = 0; wait_for_work(done);) {
-    launch((*slots_)[done % kSlots]);
+    carry_out((*slots_)[done % kSlots]);
     done_.store(++done, std::memory_order_seq_cst);
-    const bool worth_telling = done == put_.load(std::memory_order_seq_cst) || done % kReport == 0;
-    if (!worth_telling || waiting_.load(std::memory_order_seq_cst) == 0) continue;
+    if (done < wanted_.load(std::memory_order_seq_cst)) continue;
     std::lock_guard lock(sleep_);
+    wanted_.store(kNothing, std::memory_order_relaxed);
     progress_.notify_all();
   }
   std::lock_guard lock(sleep_);
@@ -78,7 +105,7 @@ void SubmissionQueue::work() {
   progress_.notify_all();
 }
 
-/// True when there is a launch to hand over, false when it is time to end.
+/// True when there is work to hand over, false when it is time to end.
 bool SubmissionQueue::wait_for_work(uint64_t done) {
   const auto begin = std::chrono::steady_clock::now();
   do {
@@ -99,9 +126,11 @@ void SubmissionQueue::hand_over(Kernel& kernel, const uint64_t global[3], const 
   check(driver_, driver_.launch(stream_, kernel.get(), global, local, arguments, count), "launching a kernel");
 }
 
-void SubmissionQueue::launch(const Slot& slot) noexcept {
+void SubmissionQueue::carry_out(Slot& slot) noexcept {
   try {
-    hand_over(*slot.kernel, slot.global, slot.local, slot.arguments, slot.count);
+    if (slot.command == nullptr) return hand_over(*slot.kernel, slot.global, slot.local, slot.arguments, slot.count);
+    const Command command = std::exchange(slot.command, nullptr);
+    command();
   } catch (...) {
     note(std::current_exception());
   }
@@ -114,20 +143,24 @@ void SubmissionQueue::note(std::exception_ptr failure) noexcept {
   failed_.store(true, std::memory_order_release);
 }
 
-void SubmissionQueue::wait_until(uint64_t target) {
+void SubmissionQueue::wait_until(uint64_t place) {
   for (int look = 0; look < kLooks; ++look) {
-    if (done_.load(std::memory_order_acquire) >= target) return;
+    if (reached(place)) return;
   }
-  waiting_.fetch_add(1, std::memory_order_seq_cst);
-  {
-    std::unique_lock lock(sleep_);
-    progress_.wait(lock, [&] { return done_.load(std::memory_order_seq_cst) >= target; });
+  std::unique_lock lock(sleep_);
+  for (;;) {
+    wanted_.store(std::min(wanted_.load(std::memory_order_relaxed), place), std::memory_order_seq_cst);
+    if (done_.load(std::memory_order_seq_cst) >= place) return;
+    progress_.wait(lock);
   }
-  waiting_.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void SubmissionQueue::drain() {
   wait_until(put_.load(std::memory_order_acquire));
+  report();
+}
+
+void SubmissionQueue::report() {
   if (failed_.load(std::memory_order_acquire)) throw_failure();
 }
 

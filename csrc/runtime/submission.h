@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 
@@ -16,12 +17,14 @@ namespace outboard {
 
 class Kernel;
 
-/// Hands kernel launches to a driver in order, from a thread of its own: a driver's launch costs microseconds, putting
-/// one here a fraction of one. The thread also waits for kernels that are still being built. Several threads may put,
-/// which `producers` guards: the lock of the device's memory, which whoever prepares a launch holds already.
-/// Failures, those of builds included, are kept and thrown, once, by the next `put` or `drain`.
+/// Hands work to a driver in order, from a thread of its own: a driver's launch costs microseconds, or as long as the
+/// kernel runs, putting one here a fraction of one. The thread also waits for kernels that are still being built.
+/// Several threads may put, which `producers` guards: the lock of the device's memory, which whoever prepares a launch
+/// holds already. Failures, those of builds included, are kept and thrown, once, by the next that puts or drains.
 class SubmissionQueue {
  public:
+  using Command = std::function<void()>;
+
   SubmissionQueue(const ob_driver& driver, ob_stream stream, MemoryLock& producers);
   SubmissionQueue(const SubmissionQueue&) = delete;
   SubmissionQueue& operator=(const SubmissionQueue&) = delete;
@@ -29,18 +32,30 @@ class SubmissionQueue {
   /// Queues a launch. Arguments are copied. Waits while the queue is full. Throws Error for an earlier failure.
   void put(Kernel& kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
            uint32_t count);
+  /// Queues other work, which must not take the memory lock. Returns its place, for `reached`.
+  uint64_t put(Command command);
+  /// The same, except that the command runs at once, and its exceptions leave, if nothing is before it.
+  uint64_t run_or_put(const Command& command);
+
+  /// True if the driver has what was put at this place.
+  bool reached(uint64_t place) const { return done_.load(std::memory_order_acquire) >= place; }
+  void wait_until(uint64_t place);
   /// Waits until the driver has all that was put. Throws Error for a failure among it.
   void drain();
+  /// Throws a failure that nobody has been told of.
+  void report();
   /// True if the driver has all that was put.
-  bool empty() const { return done_.load(std::memory_order_acquire) == put_.load(std::memory_order_acquire); }
+  bool empty() const { return reached(put_.load(std::memory_order_acquire)); }
   /// Drains without throwing and ends the thread; what is put later goes to the driver at once.
   void stop() noexcept;
 
  private:
+  static constexpr uint64_t kNothing = UINT64_MAX;
   static constexpr uint64_t kSlots = 512;
   static constexpr uint32_t kArguments = 32;
 
   struct Slot {
+    Command command;  // empty for a launch
     Kernel* kernel;
     uint64_t global[3];
     uint32_t local[3];
@@ -53,21 +68,22 @@ class SubmissionQueue {
   void start();
   void work();
   bool wait_for_work(uint64_t done);
-  void launch(const Slot& slot) noexcept;
+  Slot& next_slot();
+  void publish();
+  void carry_out(Slot& slot) noexcept;
   void hand_over(Kernel& kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
                  uint32_t count);
   void note(std::exception_ptr failure) noexcept;
-  void wait_until(uint64_t target);
   void throw_failure();
 
   const ob_driver& driver_;
   ob_stream stream_;
   std::unique_ptr<std::array<Slot, kSlots>> slots_;  // made by the first put
   MemoryLock& producers_;                            // held while putting
-  std::atomic<uint64_t> put_{0}, done_{0};           // launches so far
+  std::atomic<uint64_t> put_{0}, done_{0};           // so far
   std::atomic<bool> asleep_{false}, stopping_{false}, stopped_{false}, failed_{false};
-  std::atomic<int> waiting_{0};  // threads in wait_until
-  std::mutex sleep_;             // guards the condition variables and the failure
+  std::atomic<uint64_t> wanted_{kNothing};  // the first place that a thread in wait_until waits for
+  std::mutex sleep_;                        // guards the condition variables and the failure
   std::condition_variable wake_, progress_;
   std::exception_ptr failure_;
 };

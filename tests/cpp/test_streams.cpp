@@ -129,6 +129,23 @@ TEST(an_event_orders_two_streams) {
   CHECK_EQ(first(*y), 1.0f);
 }
 
+TEST(streams_that_wait_for_each_other_in_turn) {
+  Stream &a = device().pool_stream(), &b = device().pool_stream();
+  const fixture::Holder x = fixture::upload({0});
+  const ob_ptr pointer = Pin(*x, a).pointer();
+  for (int round = 0; round < 50; ++round) {
+    fixture::keep_busy(a, pointer);
+    Event mine(device()), other(device());
+    mine.record(a);
+    b.wait(mine);
+    fixture::keep_busy(b, pointer);
+    other.record(b);
+    a.wait(other);
+  }
+  a.synchronize();
+  CHECK_EQ(first(*x), 100.0f);
+}
+
 TEST(events_measure_the_work_between_them) {
   Stream& stream = device().pool_stream();
   const fixture::Holder x = fixture::upload({0});
@@ -177,8 +194,17 @@ TEST(a_failing_event_costs_time_not_correctness) {
     allocator.record_stream(block, other);
     fixture::keep_busy(other, Pin(*x, other).pointer());
     fixture::fail(function, 1, OB_INTERNAL);
+    const ob_ptr pointer = block->ptr;
     allocator.free(block);
-    CHECK(other.query());  // it was waited for
+    Block* meanwhile = allocator.allocate(1000, home);
+    CHECK(meanwhile->ptr != pointer || other.query());
+    allocator.free(meanwhile);
+    try {
+      other.synchronize();
+    } catch (const Error& error) {
+      CHECK(std::string(function) == "event_record");  // the stream's thread met it
+    }
+    allocator.empty_cache();
     CHECK_EQ(allocator.statistics().active.current, active);
   }
 }

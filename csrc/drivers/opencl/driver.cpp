@@ -2,6 +2,7 @@
 #include "outboard/driver.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -18,6 +19,9 @@
 
 #include "opencl/cl_api.h"
 #include "opencl/declarations.h"
+#include "opencl/direct_kernel.h"
+#include "opencl/pocl_binary.h"
+#include "opencl/thread_pool.h"
 
 /// The OpenCL driver: shared virtual memory for device memory, one context per device, in-order queues.
 using namespace outboard::opencl;  // the C API's own names
@@ -28,6 +32,7 @@ struct ob_device_t {
   bool is_cpu;
   cl_bitfield svm;
   std::string platform;
+  ThreadPool* pool;  // runs kernels in the place of OpenCL's queues, or nullptr; never deleted
 };
 
 struct ob_stream_t {
@@ -48,14 +53,18 @@ struct ob_event_t {
   std::mutex mutex;
   cl_event marker = nullptr;  // in the stream's queue
   cl_event stamp = nullptr;   // behind `marker`, in the timer queue
+  // Of devices with a pool, where work is finished when it is submitted: nanoseconds, -1 before it is recorded.
+  std::atomic<int64_t> reached{-1};
 };
 
 struct ob_kernel_t {
   cl_kernel kernel;
-  std::mutex mutex;  // OpenCL keeps arguments in the kernel object
+  std::mutex mutex;                      // OpenCL keeps arguments in the kernel object
+  std::unique_ptr<DirectKernel> direct;  // of devices with a pool, unless it could not be loaded
 };
 
 struct ob_program_t {
+  ob_device device;
   cl_program program;
   std::mutex mutex;
   std::unordered_map<std::string, std::unique_ptr<ob_kernel_t>> kernels;
@@ -201,7 +210,10 @@ struct Devices {
       problem = device_text(id, CL_DEVICE_NAME) + ": clCreateContext returned " + std::to_string(code);
       return;
     }
-    list.push_back(std::make_unique<ob_device_t>(ob_device_t{id, context, is_cpu, svm, platform}));
+    ThreadPool* pool = is_cpu && DirectKernel::supports(platform)
+                           ? new ThreadPool(device_value<cl_uint>(id, CL_DEVICE_MAX_COMPUTE_UNITS, 1))
+                           : nullptr;
+    list.push_back(std::make_unique<ob_device_t>(ob_device_t{id, context, is_cpu, svm, platform, pool}));
   }
 };
 
@@ -415,9 +427,18 @@ ob_status timer_of(ob_stream stream, cl_command_queue* timer) {
   return status;
 }
 
+/// Of a device with a pool: OpenCL's queue may hold the few kernels that the pool does not run.
+ob_status record_now(ob_event event, ob_stream stream) {
+  const ob_status status = finish(stream);
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  event->reached.store(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count(), std::memory_order_release);
+  return status;
+}
+
 /// Profiling makes every command of a queue dearer (on Intel's runtime a launch costs half as much again), so time is
 /// taken by a second marker, in a queue of its own that waits for the first.
 ob_status event_record(ob_event event, ob_stream stream) {
+  if (stream->device->pool != nullptr) return record_now(event, stream);
   cl_command_queue timer = nullptr;
   const ob_status ready = timer_of(stream, &timer);
   if (ready != OB_OK) return ready;
@@ -461,7 +482,16 @@ ob_status timestamp(ob_event event, cl_ulong* nanoseconds) {
       "clGetEventProfilingInfo");
 }
 
+ob_status elapsed_on_host(ob_event start, ob_event end, int64_t* nanoseconds) {
+  const int64_t from = start->reached.load(std::memory_order_acquire),
+                to = end->reached.load(std::memory_order_acquire);
+  if (from < 0 || to < 0) return fail(OB_INVALID_ARGUMENT, "the event was not recorded");
+  *nanoseconds = to - from;
+  return OB_OK;
+}
+
 ob_status event_elapsed(ob_event start, ob_event end, int64_t* nanoseconds) {
+  if (start->device->pool != nullptr) return elapsed_on_host(start, end, nanoseconds);
   cl_ulong from = 0, to = 0;
   ob_status status = timestamp(start, &from);
   if (status == OB_OK) status = timestamp(end, &to);
@@ -473,6 +503,30 @@ ob_status event_elapsed(ob_event start, ob_event end, int64_t* nanoseconds) {
 /// nothing is queued, and the only way to be done with host memory when the call returns.
 bool by_host(ob_stream stream, bool touches_host_memory) {
   return stream->device->is_cpu && (touches_host_memory || is_idle(stream));
+}
+
+struct HostCopy {
+  char* target;
+  const char* source;
+  uint64_t bytes;
+};
+
+/// Parts of a copy: few enough to cost nothing, and no smaller than pays for another thread.
+constexpr uint64_t kCopyPart = uint64_t{256} << 10;
+
+void copy_parts(const void* job, void*, uint64_t begin, uint64_t end) {
+  const auto& copy = *static_cast<const HostCopy*>(job);
+  const uint64_t first = begin * kCopyPart, last = std::min(end * kCopyPart, copy.bytes);
+  std::memcpy(copy.target + first, copy.source + first, last - first);
+}
+
+void copy_on_host(ThreadPool* pool, void* target, const void* source, uint64_t bytes, bool overlaps) {
+  if (pool == nullptr || overlaps || bytes < 4 * kCopyPart) {
+    std::memmove(target, source, bytes);
+    return;
+  }
+  const HostCopy copy{static_cast<char*>(target), static_cast<const char*>(source), bytes};
+  pool->run((bytes + kCopyPart - 1) / kCopyPart, copy_parts, &copy, 0);
 }
 
 ob_status enqueue_copy(ob_stream stream, void* target, const void* source, uint64_t bytes) {
@@ -498,7 +552,7 @@ ob_status copy(ob_stream stream, ob_copy_kind kind, uint64_t dst, uint64_t src, 
   const bool overlaps = kind == OB_DEVICE_TO_DEVICE && dst < src + bytes && src < dst + bytes;
   if (by_host(stream, kind != OB_DEVICE_TO_DEVICE || overlaps)) {
     const ob_status status = finish(stream);
-    if (status == OB_OK) std::memmove(target, source, bytes);
+    if (status == OB_OK) copy_on_host(stream->device->pool, target, source, bytes, overlaps);
     return status;
   }
   return overlaps ? copy_overlapping(stream, target, source, bytes) : enqueue_copy(stream, target, source, bytes);
@@ -534,6 +588,7 @@ ob_status build(ob_device device, cl_program program, const char* options, ob_pr
   const cl_int code = cl->clBuildProgram(program, 1, &device->id, options, nullptr, nullptr);
   if (code == CL_SUCCESS) {
     *made = new ob_program_t{};
+    (*made)->device = device;
     (*made)->program = program;
     return OB_OK;
   }
@@ -592,6 +647,18 @@ ob_status program_release(ob_program program) {
   return status_of(code, "clReleaseProgram");
 }
 
+/// The kernel's machine code, out of the program's binary; nullptr if it cannot be run without OpenCL's queue.
+std::unique_ptr<DirectKernel> load_direct(ob_program program, const std::string& name) {
+  size_t bytes = 0;
+  if (program_binary(program, nullptr, &bytes) != OB_OK) return nullptr;
+  std::string binary(bytes, '\0');
+  if (program_binary(program, binary.data(), &bytes) != OB_OK) return nullptr;
+  for (const PoclBinary::Kernel& kernel : PoclBinary::kernels(binary)) {
+    if (kernel.name == name) return DirectKernel::load(kernel);
+  }
+  return nullptr;
+}
+
 ob_status kernel_get(ob_program program, const char* name, ob_kernel* kernel) {
   std::lock_guard<std::mutex> lock(program->mutex);
   std::unique_ptr<ob_kernel_t>& found = program->kernels[name];
@@ -604,6 +671,7 @@ ob_status kernel_get(ob_program program, const char* name, ob_kernel* kernel) {
     }
     found = std::make_unique<ob_kernel_t>();
     found->kernel = made;
+    if (program->device->pool != nullptr) found->direct = load_direct(program, name);
   }
   *kernel = found.get();
   return OB_OK;
@@ -619,8 +687,19 @@ ob_status set_argument(cl_kernel kernel, cl_uint index, const ob_argument& argum
                    "clSetKernelArgSVMPointer");
 }
 
+/// Runs a kernel on the calling thread and the pool's, behind what OpenCL's queue holds.
+ob_status run(ob_stream stream, DirectKernel& kernel, const uint64_t global[3], const uint32_t local[3],
+              const ob_argument* arguments) {
+  const ob_status status = finish(stream);
+  if (status == OB_OK) kernel.run(*stream->device->pool, global, local, arguments);
+  return status;
+}
+
 ob_status launch(ob_stream stream, ob_kernel kernel, const uint64_t global[3], const uint32_t local[3],
                  const ob_argument* arguments, uint32_t argument_count) {
+  if (kernel->direct != nullptr && kernel->direct->accepts(local, argument_count)) {
+    return run(stream, *kernel->direct, global, local, arguments);
+  }
   const size_t items[3] = {global[0], global[1], global[2]};
   const size_t group[3] = {local[0], local[1], local[2]};
   const cl_uint dimensions = global[2] > 1 ? 3 : global[1] > 1 ? 2 : 1;

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "opencl/direct_kernel.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
+namespace outboard::opencl {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// A process may have 65,530 mappings, and each library takes five.
+constexpr int kMostLibraries = 6000;
+/// Shorter launches are done before another thread has noticed them, or has been woken.
+constexpr float kWorthSharing = 6e3f, kWorthWaking = 30e3f;  // ns
+constexpr uint32_t kMostArguments = 64;
+
+std::atomic<int> libraries{0};
+
+/// Rounding and denormal numbers as OpenCL wants them, whatever the thread has set for itself.
+class FloatingPoint {
+ public:
+#ifdef __x86_64__
+  FloatingPoint() : before_(_mm_getcsr()) {
+    if (before_ != kDefault) _mm_setcsr(kDefault);
+  }
+  ~FloatingPoint() { _mm_setcsr(before_); }
+
+ private:
+  static constexpr unsigned kDefault = 0x1f80;
+  unsigned before_;
+#endif
+};
+
+/// What a work-group function of PoCL 3.1 reads besides its arguments (PoCL's `include/pocl_context.h`).
+struct Context {
+  uint64_t group_count[3];
+  uint64_t global_offset[3];
+  uint64_t local_size[3];
+  void* printf_buffer;
+  uint32_t* printf_position;
+  uint32_t printf_capacity;
+  uint32_t dimensions;
+};
+
+/// A file that is gone when its owner is. Not a file of memory: debuggers open the paths of libraries, and would read
+/// whatever descriptor of their own has the same number.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(std::string_view content) {
+    const char* folder = std::getenv("TMPDIR");
+    path_ = std::string(folder != nullptr && *folder != '\0' ? folder : "/tmp") + "/outboard-kernel-XXXXXX";
+    const int file = mkstemp(path_.data());
+    if (file < 0) return;
+    complete_ = write(file, content.data(), content.size()) == static_cast<ssize_t>(content.size());
+    close(file);
+  }
+  ~TemporaryFile() { unlink(path_.c_str()); }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+
+  bool complete() const { return complete_; }
+  const char* path() const { return path_.c_str(); }
+
+ private:
+  std::string path_;
+  bool complete_ = false;
+};
+
+/// Loads a library from its image, or returns nullptr.
+void* load_library(std::string_view image) {
+  const TemporaryFile file(image);
+  return file.complete() ? dlopen(file.path(), RTLD_NOW | RTLD_LOCAL) : nullptr;
+}
+
+}  // namespace
+
+struct DirectKernel::Launch {
+  const DirectKernel& kernel;
+  Context context;
+  const ob_argument* arguments;
+};
+
+bool DirectKernel::supports([[maybe_unused]] const std::string& platform) {
+#if defined(__x86_64__) && defined(__linux__)
+  const char* wanted = std::getenv("OUTBOARD_OPENCL_DIRECT");
+  if (wanted != nullptr && std::strcmp(wanted, "0") == 0) return false;
+  return platform.find(" PoCL 3.1") != std::string::npos;
+#else
+  return false;
+#endif
+}
+
+std::unique_ptr<DirectKernel> DirectKernel::load(const PoclBinary::Kernel& kernel) {
+  if (kernel.library.empty() || kernel.arguments + kernel.locals.size() > kMostArguments) return nullptr;
+  if (libraries.fetch_add(1, std::memory_order_relaxed) < kMostLibraries) {
+    if (void* library = load_library(kernel.library); library != nullptr) {
+      const std::string symbol = "_pocl_kernel_" + kernel.name + "_workgroup";
+      auto work_group = reinterpret_cast<WorkGroup>(dlsym(library, symbol.c_str()));
+      if (work_group != nullptr) return std::unique_ptr<DirectKernel>(new DirectKernel(library, work_group, kernel));
+      dlclose(library);
+    }
+  }
+  libraries.fetch_sub(1, std::memory_order_relaxed);
+  return nullptr;
+}
+
+DirectKernel::DirectKernel(void* library, WorkGroup work_group, const PoclBinary::Kernel& kernel)
+    : library_(library), work_group_(work_group), arguments_(kernel.arguments) {
+  std::memcpy(required_local_size_, kernel.required_local_size, sizeof(required_local_size_));
+  for (const uint64_t bytes : kernel.locals) {
+    local_offsets_.push_back(local_bytes_);
+    local_bytes_ += (bytes + Scratch::kAlignment - 1) / Scratch::kAlignment * Scratch::kAlignment;
+  }
+}
+
+DirectKernel::~DirectKernel() {
+  dlclose(library_);
+  libraries.fetch_sub(1, std::memory_order_relaxed);
+}
+
+bool DirectKernel::accepts(const uint32_t local[3], uint32_t argument_count) const {
+  if (argument_count != arguments_ || local[0] == 0) return false;
+  for (int i = 0; i < 3; ++i) {
+    if (required_local_size_[i] != 0 && required_local_size_[i] != local[i]) return false;
+  }
+  return true;
+}
+
+void DirectKernel::run_groups(const void* job, void* scratch, uint64_t begin, uint64_t end) {
+  const auto& launch = *static_cast<const Launch*>(job);
+  const DirectKernel& kernel = launch.kernel;
+  // An argument is a pointer to its value; arrays in local memory are further arguments.
+  const void* arguments[kMostArguments];
+  void* locals[kMostArguments];
+  for (uint32_t i = 0; i < kernel.arguments_; ++i) arguments[i] = launch.arguments[i].value;
+  for (size_t i = 0; i < kernel.local_offsets_.size(); ++i) {
+    locals[i] = static_cast<char*>(scratch) + kernel.local_offsets_[i];
+    arguments[kernel.arguments_ + i] = &locals[i];
+  }
+  const FloatingPoint standard;
+  const uint64_t *count = launch.context.group_count, plane = count[0] * count[1];
+  for (uint64_t i = begin; i < end; ++i) {
+    kernel.work_group_(arguments, &launch.context, i % count[0], i % plane / count[0], i / plane);
+  }
+}
+
+bool DirectKernel::worth_sharing(const ThreadPool& pool, uint64_t groups) const {
+  const float each = group_nanoseconds_.load(std::memory_order_relaxed);
+  return each == 0 || each * static_cast<float>(groups) >= (pool.awake() ? kWorthSharing : kWorthWaking);
+}
+
+void DirectKernel::run(ThreadPool& pool, const uint64_t global[3], const uint32_t local[3],
+                       const ob_argument* arguments) {
+  uint32_t printf_position = 0;
+  Launch launch{*this, {}, arguments};
+  launch.context.printf_position = &printf_position;
+  launch.context.dimensions = global[2] > 1 ? 3 : global[1] > 1 ? 2 : 1;
+  uint64_t groups = 1;
+  for (int i = 0; i < 3; ++i) {
+    launch.context.local_size[i] = local[i];
+    launch.context.group_count[i] = global[i] / local[i];
+    groups *= launch.context.group_count[i];
+  }
+  if (groups < 2) return ThreadPool::run_alone(groups, run_groups, &launch, local_bytes_);
+  const bool shared = worth_sharing(pool, groups);
+  const auto begin = Clock::now();
+  if (shared) {
+    pool.run(groups, run_groups, &launch, local_bytes_);
+  } else {
+    ThreadPool::run_alone(groups, run_groups, &launch, local_bytes_);
+  }
+  const float elapsed = std::chrono::duration<float, std::nano>(Clock::now() - begin).count();
+  const float threads = shared ? static_cast<float>(std::min<uint64_t>(pool.threads(), groups)) : 1.0f;
+  group_nanoseconds_.store(elapsed * threads / static_cast<float>(groups), std::memory_order_relaxed);
+}
+
+}  // namespace outboard::opencl

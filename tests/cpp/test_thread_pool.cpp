@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "opencl/thread_pool.h"
+
+/// The pool that runs kernels: every part of a job is done once, by whoever comes first.
+using outboard::opencl::Scratch;
+using outboard::opencl::ThreadPool;
+
+namespace {
+
+struct Count {
+  explicit Count(uint64_t parts) : done(parts) {}
+  std::vector<std::atomic<int>> done;
+};
+
+void count_parts(const void* job, void* scratch, uint64_t begin, uint64_t end) {
+  auto& count = *const_cast<Count*>(static_cast<const Count*>(job));
+  if (scratch != nullptr) std::memset(scratch, 1, 64);
+  for (uint64_t i = begin; i < end; ++i) count.done[i].fetch_add(1, std::memory_order_relaxed);
+}
+
+bool each_once(const Count& count) {
+  for (const auto& part : count.done) {
+    if (part.load(std::memory_order_relaxed) != 1) return false;
+  }
+  return true;
+}
+
+ThreadPool& pool() {
+  static ThreadPool* const instance = new ThreadPool(4);  // never destroyed, as its threads
+  return *instance;
+}
+
+void wait_at_first(const void* job, void*, uint64_t begin, uint64_t) {
+  auto& arrived = *const_cast<std::atomic<int>*>(static_cast<const std::atomic<int>*>(job));
+  if (begin < 4) arrived.fetch_add(1);
+  while (arrived.load() < 4) std::this_thread::yield();  // passes only if all threads take part
+}
+
+}  // namespace
+
+TEST(each_part_is_done_once) {
+  for (const uint64_t parts : {0, 1, 2, 3, 7, 64, 1000, 4097}) {
+    Count count(parts);
+    pool().run(parts, count_parts, &count, 64);
+    CHECK(each_once(count));
+  }
+}
+
+TEST(all_threads_take_part) {
+  std::atomic<int> arrived{0};
+  pool().run(4, wait_at_first, &arrived, 0);
+  CHECK_EQ(arrived.load(), 4);
+}
+
+TEST(threads_that_fell_asleep_come_back) {
+  for (int round = 0; round < 5; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::atomic<int> arrived{0};
+    pool().run(4, wait_at_first, &arrived, 0);
+    CHECK_EQ(arrived.load(), 4);
+  }
+}
+
+TEST(jobs_from_several_threads_do_not_mix) {
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 2000; ++i) {
+        Count count(static_cast<uint64_t>(i % 37));
+        pool().run(count.done.size(), count_parts, &count, 64);
+        if (!each_once(count)) ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK_EQ(wrong.load(), 0);
+}
+
+TEST(a_pool_of_one_is_the_caller) {
+  ThreadPool* const alone = new ThreadPool(1);  // never destroyed, as any pool
+  Count count(100);
+  alone->run(100, count_parts, &count, 0);
+  CHECK(each_once(count));
+  CHECK_EQ(alone->threads(), 1u);
+}
+
+TEST(scratch_grows_and_is_aligned) {
+  Scratch scratch;
+  for (const size_t bytes : {1, 100, 1 << 20, 5}) {
+    void* memory = scratch.reserve(bytes);
+    CHECK_EQ(reinterpret_cast<uintptr_t>(memory) % Scratch::kAlignment, 0u);
+    std::memset(memory, 1, bytes);
+  }
+}
+
+int main() { return check::run_all(); }
