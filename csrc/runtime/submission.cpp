@@ -75,7 +75,10 @@ uint64_t SubmissionQueue::run_or_put(const Command& command) {
 SubmissionQueue::Slot& SubmissionQueue::next_slot() {
   if (slots_ == nullptr) start();
   const uint64_t number = put_.load(std::memory_order_relaxed);
-  if (number - done_.load(std::memory_order_acquire) >= kSlots) wait_until(number - kSlots / 2);
+  if (number - known_done_ >= kSlots) {
+    if (number - done_.load(std::memory_order_acquire) >= kSlots) wait_until(number - kSlots / 2);
+    known_done_ = done_.load(std::memory_order_acquire);
+  }
   return (*slots_)[number % kSlots];
 }
 

@@ -76,16 +76,20 @@ class SubmissionQueue {
   void note(std::exception_ptr failure) noexcept;
   void throw_failure();
 
+  // What both sides write has a cache line of its own, and what they only read another: a line that two cores write
+  // costs as much as the rest of a launch.
   const ob_driver& driver_;
   ob_stream stream_;
   std::unique_ptr<std::array<Slot, kSlots>> slots_;  // made by the first put
   MemoryLock& producers_;                            // held while putting
-  std::atomic<uint64_t> put_{0}, done_{0};           // so far
   std::atomic<bool> asleep_{false}, stopping_{false}, stopped_{false}, failed_{false};
   std::atomic<uint64_t> wanted_{kNothing};  // the first place that a thread in wait_until waits for
   std::mutex sleep_;                        // guards the condition variables and the failure
   std::condition_variable wake_, progress_;
   std::exception_ptr failure_;
+  alignas(64) std::atomic<uint64_t> put_{0};  // so far
+  uint64_t known_done_ = 0;                   // what producers saw of `done_`
+  alignas(64) std::atomic<uint64_t> done_{0};
 };
 
 }  // namespace outboard
