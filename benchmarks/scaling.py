@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch._inductor.config
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from benchmarks.bench import describe_machine
 from benchmarks.results import TARGET_HEADER, Target
-from examples.measure import format_seconds, table
+from examples.measure import format_seconds, peak_of, seconds_of, table
 from examples.models import GPT2, Bert, BertConfig, GPT2Config, resnet50
 from examples.variant import Variant
 
@@ -164,14 +164,6 @@ def _describe(axis: Axes, x: str, y: str) -> None:
         axis.legend(fontsize=7)
 
 
-def _seconds(function: Callable[[], object]) -> float:
-    torch.accelerator.synchronize()
-    start = time.perf_counter()
-    function()
-    torch.accelerator.synchronize()
-    return time.perf_counter() - start
-
-
 # ---- operators ----
 
 
@@ -211,7 +203,7 @@ def _cost(calls: Sequence[Callable[[], object]]) -> float:
 
     run()
     # The least: what others do on the machine comes and goes between two numbers of plans.
-    return min(_seconds(run) for _ in range(15)) / CALLS
+    return min(seconds_of(run) for _ in range(15)) / CALLS
 
 
 # ---- compile time ----
@@ -264,23 +256,10 @@ def measure_memory(
         torch.manual_seed(0)
         variant = Variant(*make(), device, compiled)
         for kind, call in (("forward", variant.forward), ("step", variant.step)):
-            found[kind][compiled] = _peak(call)
+            found[kind][compiled] = peak_of(call)
         del variant, call
         gc.collect()
     return [Memory(f"{name}, {kind}", peaks[False], peaks[True]) for kind, peaks in found.items()]
-
-
-def _peak(call: Callable[[], Any]) -> int:
-    """Bytes beyond those held between calls."""
-    for _ in range(3):
-        call()
-    gc.collect()
-    torch.accelerator.synchronize()
-    before = torch.accelerator.memory_allocated()
-    torch.accelerator.reset_peak_memory_stats()
-    call()
-    torch.accelerator.synchronize()
-    return int(torch.accelerator.max_memory_allocated() - before)
 
 
 # ---- the command ----

@@ -10,7 +10,7 @@ before, once per row, by a small kernel.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import sympy
@@ -183,23 +183,23 @@ def _row_values(loops: LoopKernel, source: str, places: Mapping[sympy.Expr, str]
     return [v for v in values if id(v) in uniform and id(v) in wanted and v.op != "load" and v.dtype.is_floating_point]
 
 
-def _needed(values: list[Value]) -> Iterator[Value]:
-    """The values and all that they are made of."""
+def _needed(values: Iterable[Value], known: Collection[int] = ()) -> set[int]:
+    """The ids of the values and of all that they are made of, except what only those with ids in ``known`` need."""
     seen: set[int] = set()
     work = list(values)
     while work:
         value = work.pop()
         if id(value) not in seen:
             seen.add(id(value))
-            work.extend(value.args)
-            yield value
+            work.extend(() if id(value) in known else value.args)
+    return seen
 
 
 def _row_kernel(
     loops: LoopKernel, places: Mapping[sympy.Expr, str], hoisted: list[Value], row: Axis, target: Target
 ) -> tuple[EmittedKernel, list[str]]:
     """The kernel that computes ``hoisted`` for all rows, and what it calls the buffers of the results, in order."""
-    needed = {id(value) for value in _needed(hoisted)}
+    needed = _needed(hoisted)
     index = sympy.Symbol("row", integer=True, nonnegative=True)
     length = sympy.sympify(row.length)
     hint = int(length) if length.is_Integer else 64
@@ -236,19 +236,9 @@ class _Printer(Printer):
         self.buffers = names
         self.places = places
         self.rows = {id(value): f"h{number}[row]" for number, value in enumerate(hoisted)}
-        self.needed = {id(value) for value in self._read()}
+        stored = (s.value for s in epilogue.loops.statements() if isinstance(s, Store))
+        self.needed = _needed(stored, known=self.rows)
         self.width = width
-
-    def _read(self) -> Iterator[Value]:
-        """The values that stores need when those of the rows are there."""
-        seen: set[int] = set()
-        work = [s.value for s in self.kernel.statements() if isinstance(s, Store)]
-        while work:
-            value = work.pop()
-            if id(value) not in seen:
-                seen.add(id(value))
-                yield value
-                work.extend(() if id(value) in self.rows else value.args)
 
     def function(self, signature: str) -> str:
         """The function's definition, under the name ``finish_<width>``."""
