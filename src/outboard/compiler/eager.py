@@ -11,11 +11,13 @@ import torch
 
 from . import progress, statistics
 from .target import target_of
+from .undisturbed import undisturbed
 
 _log = logging.getLogger(__name__)
 _lock = threading.RLock()
 
 
+@undisturbed
 def compile_operator(op: str, args: tuple[Any, ...], kwargs: dict[str, Any], bake: bool) -> tuple[str, bytes]:
     """Compiles one operator call.
 
