@@ -85,5 +85,6 @@ def test_no_collection_while_graphs_are_compiled(device: str, backward: bool) ->
         _ = result.backward() if backward else function(x)
     finally:
         gc.callbacks.remove(note)
-    # Dynamo asks for one, of young objects, itself; some run between compilations.
-    assert collections.count(2) == 0 and len(collections) < 20
+    # Before and after there may be some; Dynamo itself asks for one. A collection during a compilation has hundreds of
+    # thousands of objects to look at: there would be 500 here, or 12.
+    assert len(collections) <= 5

@@ -27,7 +27,6 @@ def undisturbed(function: Callable[_P, _R]) -> Callable[_P, _R]:
       more that it keeps until it is done. It is off until then, in all threads; what is garbage is found afterwards.
     """
 
-    @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         collects = gc.isenabled()
         gc.disable()
@@ -38,4 +37,4 @@ def undisturbed(function: Callable[_P, _R]) -> Callable[_P, _R]:
                 gc.enable()
 
     call.__code__ = call.__code__.replace(co_stacksize=_SLOTS)
-    return call
+    return functools.update_wrapper(call, function)
