@@ -109,16 +109,19 @@ class Epilogue:
         if not hoisted:
             return []
         buffers = [builder.allocate(row.length * value.dtype.itemsize) for value in hoisted]
-        kernel, names = _row_kernel(self.loops, places, hoisted, row, builder.target)
+        kernel, names = _row_kernel(self.loops, places, hoisted, builder.target)
+        count = {_ROWS: sympy.sympify(row.length)}
         pointers = [
             builder.pointer(buffers[names.index(name)] if name in names else self.tensors[name])
             for name in kernel.buffers
         ]
-        arguments = [*pointers, *(builder.int64(expr) for expr in kernel.longs)]
-        builder.launch(builder.kernel(kernel.source, kernel.entry), kernel.grid, arguments, kernel.local_size)
+        arguments = [*pointers, *(builder.int64(expr.xreplace(count)) for expr in kernel.longs)]
+        grid = [expr.xreplace(count) for expr in kernel.grid]
+        builder.launch(builder.kernel(kernel.source, kernel.entry), grid, arguments, kernel.local_size)
         return buffers
 
 
+_TYPICAL_ROWS = 256
 #: What has no place in an epilogue: values that depend on the place itself, and effects.
 _REFUSED = ("index_expr", "checked_index", "assertion", "rand", "randn", "randint64", "reduce")
 
@@ -195,16 +198,18 @@ def _needed(values: Iterable[Value], known: Collection[int] = ()) -> set[int]:
     return seen
 
 
+#: The number of rows, which is an argument: products of all sizes share a program.
+_ROWS = sympy.Symbol("rows", integer=True, positive=True)
+
+
 def _row_kernel(
-    loops: LoopKernel, places: Mapping[sympy.Expr, str], hoisted: list[Value], row: Axis, target: Target
+    loops: LoopKernel, places: Mapping[sympy.Expr, str], hoisted: list[Value], target: Target
 ) -> tuple[EmittedKernel, list[str]]:
-    """The kernel that computes ``hoisted`` for all rows, and what it calls the buffers of the results, in order."""
+    """The kernel that computes ``hoisted`` for ``_ROWS`` rows, and what it calls the results' buffers, in order."""
     needed = _needed(hoisted)
     index = sympy.Symbol("row", integer=True, nonnegative=True)
-    length = sympy.sympify(row.length)
-    hint = int(length) if length.is_Integer else 64
-    root = Root("x", length, False, hint)
-    entry = Entry(index, root, sympy.Integer(1), length, True, 1, hint)
+    root = Root("x", _ROWS, False, _TYPICAL_ROWS)
+    entry = Entry(index, root, sympy.Integer(1), _ROWS, True, 1, _TYPICAL_ROWS)
     copies: dict[int, Value] = {}
     for value in (s for s in loops.statements() if isinstance(s, Value) and id(s) in needed):
         place = index if value.op == "load" and places[value.index] == "row" else value.index
