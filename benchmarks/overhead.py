@@ -19,6 +19,7 @@ from torch import Tensor
 
 from benchmarks.engine import Way, all_ways
 from benchmarks.models import llama
+from examples.measure import seconds_of
 
 PROMPT = 256
 SHORT, LONG = 17, 81  #: tokens generated; the difference of their times is free of the prompt
@@ -56,9 +57,9 @@ def _decode(way: Way, model: Any, prompt: Tensor, repeats: int) -> dict[str, flo
         step()
     times: dict[str, list[float]] = {"token": [], "device": []}
     for _ in range(repeats):
-        short, long = (_seconds(lambda count=count: _generate(model, prompt, count)) for count in (SHORT, LONG))
+        short, long = (seconds_of(lambda count=count: _generate(model, prompt, count)) for count in (SHORT, LONG))
         times["token"].append((long - short) / (LONG - SHORT))
-        times["device"].append(_seconds(lambda: [graph.replay() for _ in range(REPLAYS)]) / REPLAYS)
+        times["device"].append(seconds_of(lambda: [graph.replay() for _ in range(REPLAYS)]) / REPLAYS)
     times["overhead"] = [1 - work / token for token, work in zip(times["token"], times["device"], strict=True)]
     return {name: statistics.median(values) for name, values in times.items()}
 
@@ -90,14 +91,6 @@ def _step(model: Any, prompt: Tensor) -> Callable[[], Tensor]:
         return logits[:, -1].argmax(-1)
 
     return step
-
-
-def _seconds(function: Callable[[], object]) -> float:
-    torch.accelerator.synchronize()
-    start = time.perf_counter()
-    function()
-    torch.accelerator.synchronize()
-    return time.perf_counter() - start
 
 
 def measure_chain(device: torch.device, repeats: int) -> dict[str, dict[str, float]]:

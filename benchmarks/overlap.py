@@ -16,11 +16,12 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+
+from examples.measure import seconds_of, table
 
 MIB = 1 << 20
 SPEED = 512 * MIB  #: bytes per second, of the link and of the memory
@@ -63,15 +64,6 @@ def too_little_memory(device: str) -> Callable[[], None]:
     return call
 
 
-def timed(call: Callable[[], None]) -> float:
-    """Seconds until all work of a call is finished."""
-    torch.accelerator.synchronize()
-    start = time.perf_counter()
-    call()
-    torch.accelerator.synchronize()
-    return time.perf_counter() - start
-
-
 def measure() -> dict[str, dict[str, float]]:
     """For each program seconds of ``copies``, ``compute``, ``both``, and ``hidden``: the share of the shorter of the
     two that disappears behind the other. For a process whose driver is the simulator."""
@@ -81,11 +73,11 @@ def measure() -> dict[str, dict[str, float]]:
     results = {}
     for program in (pinned_copies, too_little_memory):
         call = program(device)
-        timed(call)
+        seconds_of(call)
         seconds = {}
         for name, speeds in zip(KEYS, ((SPEED, 0), (0, SPEED), (SPEED, SPEED)), strict=True):
             pace(*speeds)
-            seconds[name] = timed(call)
+            seconds[name] = seconds_of(call)
         pace(0, 0)
         alone = (seconds["copies"], seconds["compute"])
         results[program.__name__] = {**seconds, "hidden": (sum(alone) - seconds["both"]) / min(alone)}
@@ -111,8 +103,6 @@ def run() -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    from examples.measure import table
-
     if "--worker" in sys.argv[1:]:
         print(json.dumps(measure()))
         return

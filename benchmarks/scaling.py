@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch._inductor.config
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from benchmarks.bench import describe_machine
 from benchmarks.results import TARGET_HEADER, Target
-from examples.measure import format_seconds, table
+from examples.measure import format_seconds, peak_of, seconds_of, table
 from examples.models import GPT2, Bert, BertConfig, GPT2Config, resnet50
 from examples.variant import Variant
 
@@ -59,11 +59,13 @@ class Plans:
 
 @dataclass(frozen=True)
 class Depth:
-    """First call of a compiled transformer without any cache. ``text`` is the length of what Inductor wrote, plans
-    included; ``programs`` were built for it."""
+    """First call of a compiled transformer without any cache. ``processor`` is the time of all threads: what else runs
+    on the machine changes it less than ``seconds``. ``text`` is the length of what Inductor wrote, plans included;
+    ``programs`` were built for it."""
 
     layers: int
     seconds: float
+    processor: float
     text: int
     programs: int
 
@@ -105,11 +107,14 @@ class Scaling:
     def tables(self) -> dict[str, tuple[list[str], list[list[str]]]]:
         """All tables as text, by title."""
         plans = [[str(p.plans), format_seconds(p.same), format_seconds(p.turns)] for p in self.plans]
-        depths = [[str(d.layers), format_seconds(d.seconds), str(d.text), str(d.programs)] for d in self.depths]
+        depths = [
+            [str(d.layers), format_seconds(d.seconds), format_seconds(d.processor), str(d.text), str(d.programs)]
+            for d in self.depths
+        ]
         memory = [[m.model, _mib(m.eager), _mib(m.compiled), f"{m.compiled / m.eager:.2f}"] for m in self.memory]
         return {
             "operators": (["cached plans", "same plan", "plans in turns"], plans),
-            "compilation": (["layers", "first call", "bytes written", "programs built"], depths),
+            "compilation": (["layers", "first call", "processor", "bytes written", "programs built"], depths),
             "memory": (["model", "eager, MiB", "compiled, MiB", "ratio"], memory),
             "targets": (TARGET_HEADER, [target.cells() for target in self.targets()]),
         }
@@ -127,10 +132,10 @@ def _mib(size: int) -> str:
 
 
 def _bend(depths: Sequence[Depth]) -> float:
-    """Seconds per layer between the last two depths, over those between the first and the last."""
+    """Processor time per layer between the last two depths, over that between the first and the last."""
     first, before, last = depths[0], depths[-2], depths[-1]
-    mean = (last.seconds - first.seconds) / (last.layers - first.layers)
-    return (last.seconds - before.seconds) / (last.layers - before.layers) / mean
+    mean = (last.processor - first.processor) / (last.layers - first.layers)
+    return (last.processor - before.processor) / (last.layers - before.layers) / mean
 
 
 def draw(scaling: Scaling, path: Path) -> None:
@@ -145,8 +150,10 @@ def draw(scaling: Scaling, path: Path) -> None:
     plans.plot(counts, [each.turns * 1e6 for each in scaling.plans], "s-", label="plans in turns")
     plans.set_xscale("log")
     _describe(plans, "cached plans", "microseconds per operator")
-    depths.plot([each.layers for each in scaling.depths], [each.seconds for each in scaling.depths], "o-")
-    _describe(depths, "layers", "seconds to the first result")
+    layers = [each.layers for each in scaling.depths]
+    depths.plot(layers, [each.seconds for each in scaling.depths], "o-", label="first call")
+    depths.plot(layers, [each.processor for each in scaling.depths], "s-", label="processor time")
+    _describe(depths, "layers", "seconds")
     places = range(len(scaling.memory))
     memory.bar([i - 0.2 for i in places], [each.eager / 2**20 for each in scaling.memory], 0.4, label="eager")
     memory.bar([i + 0.2 for i in places], [each.compiled / 2**20 for each in scaling.memory], 0.4, label="compiled")
@@ -162,14 +169,6 @@ def _describe(axis: Axes, x: str, y: str) -> None:
     axis.tick_params(labelsize=7)
     if axis.get_legend_handles_labels()[1]:
         axis.legend(fontsize=7)
-
-
-def _seconds(function: Callable[[], object]) -> float:
-    torch.accelerator.synchronize()
-    start = time.perf_counter()
-    function()
-    torch.accelerator.synchronize()
-    return time.perf_counter() - start
 
 
 # ---- operators ----
@@ -211,7 +210,7 @@ def _cost(calls: Sequence[Callable[[], object]]) -> float:
 
     run()
     # The least: what others do on the machine comes and goes between two numbers of plans.
-    return min(_seconds(run) for _ in range(15)) / CALLS
+    return min(seconds_of(run) for _ in range(15)) / CALLS
 
 
 # ---- compile time ----
@@ -227,13 +226,13 @@ def measure_depth(device: torch.device, layers: int) -> Depth:
     module = torch.get_device_module(device)
     before = module.compile_stats()
     with torch.no_grad(), torch._inductor.config.patch(force_disable_caches=True):
-        start = time.perf_counter()
+        start, used = time.perf_counter(), time.process_time()
         _, texts = torch._inductor.utils.run_and_get_code(torch.compile(model), tokens)
         torch.accelerator.synchronize()
-        seconds = time.perf_counter() - start
+        seconds, processor = time.perf_counter() - start, time.process_time() - used
     after = module.compile_stats()
     programs = sum(after[name] - before[name] for name in ("programs_built", "programs_loaded"))
-    return Depth(layers, seconds, sum(map(len, texts)), int(programs))
+    return Depth(layers, seconds, processor, sum(map(len, texts)), int(programs))
 
 
 # ---- memory ----
@@ -264,23 +263,10 @@ def measure_memory(
         torch.manual_seed(0)
         variant = Variant(*make(), device, compiled)
         for kind, call in (("forward", variant.forward), ("step", variant.step)):
-            found[kind][compiled] = _peak(call)
+            found[kind][compiled] = peak_of(call)
         del variant, call
         gc.collect()
     return [Memory(f"{name}, {kind}", peaks[False], peaks[True]) for kind, peaks in found.items()]
-
-
-def _peak(call: Callable[[], Any]) -> int:
-    """Bytes beyond those held between calls."""
-    for _ in range(3):
-        call()
-    gc.collect()
-    torch.accelerator.synchronize()
-    before = torch.accelerator.memory_allocated()
-    torch.accelerator.reset_peak_memory_stats()
-    call()
-    torch.accelerator.synchronize()
-    return int(torch.accelerator.max_memory_allocated() - before)
 
 
 # ---- the command ----

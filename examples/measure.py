@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Timing of alternatives side by side, and the tables that show it."""
+"""What calls cost, alone or as alternatives side by side, and the tables that show it."""
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -45,6 +46,28 @@ def synchronize(device: torch.device) -> None:
     """Waits until the device has finished all queued work. The CPU has no queue."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
+
+
+def seconds_of(call: Callable[[], object]) -> float:
+    """Seconds until all work of a call on the current accelerator is finished."""
+    torch.accelerator.synchronize()
+    start = time.perf_counter()
+    call()
+    torch.accelerator.synchronize()
+    return time.perf_counter() - start
+
+
+def peak_of(call: Callable[[], object]) -> int:
+    """Bytes of the accelerator's memory that a call takes at most in steady state, beyond those held between calls."""
+    for _ in range(3):
+        call()
+    gc.collect()
+    torch.accelerator.synchronize()
+    before = torch.accelerator.memory_allocated()
+    torch.accelerator.reset_peak_memory_stats()
+    call()
+    torch.accelerator.synchronize()
+    return int(torch.accelerator.max_memory_allocated() - before)
 
 
 def interleave(

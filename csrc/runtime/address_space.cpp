@@ -18,7 +18,7 @@ AddressSpace& AddressSpace::get() {
 }
 
 AddressSpace::Slots& AddressSpace::slots_of(const Allocation& owner) {
-  return slots_[owner.device().index()][class_of(owner.size())];
+  return owner.device().residency().slots()[static_cast<size_t>(class_of(owner.size()))];
 }
 
 void* AddressSpace::take(Allocation* owner) {

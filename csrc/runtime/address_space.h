@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -18,7 +19,21 @@ class Device;
 /// arithmetic leads from any address to its slot. A slot's entry is its owner, or, marked, the next free slot of its
 /// size. The device's memory lock guards its slots: whoever makes or deletes a tensor takes that one anyway.
 class AddressSpace {
+  static constexpr int kClasses = 33;  // 4 KiB ... 16 TiB
+
+  struct Unused {
+    uint64_t next = 0, end = 0;
+  };
+  /// One device's slots of one size.
+  struct Slots {
+    uint64_t free = 0;  // the first, or 0
+    Unused unused;
+  };
+
  public:
+  /// The slots of one device that have no owner: the device keeps them, beside their lock.
+  using DeviceSlots = std::array<Slots, kClasses>;
+
   static AddressSpace& get();
 
   /// Throws OutOfMemoryError for more bytes than any address range could stand for.
@@ -38,10 +53,7 @@ class AddressSpace {
   static constexpr uint64_t kLargestRange = uint64_t{1} << 44;  // 16 TiB
   static constexpr uint64_t kSmallestRange = uint64_t{1} << 34;
   static constexpr uint64_t kArenas = uint64_t{1} << 14;
-  static constexpr int kClasses = 33;  // 4 KiB ... 16 TiB
   static constexpr uintptr_t kFreeMark = 1;
-
-  static constexpr int kDevices = 128;
 
   struct Arena {
     uint64_t begin = 0;  // of the first arena of the slot
@@ -49,18 +61,10 @@ class AddressSpace {
     MemoryLock* lock = nullptr;                 // of its device
     std::atomic<uintptr_t*> entries = nullptr;  // the last to be set: what is above is then there to be read
   };
-  struct Unused {
-    uint64_t next = 0, end = 0;
-  };
-  /// One device's slots of one size.
-  struct Slots {
-    uint64_t free = 0;  // the first, or 0
-    Unused unused;
-  };
 
   AddressSpace();
   static int class_of(uint64_t bytes);
-  Slots& slots_of(const Allocation& owner);
+  static Slots& slots_of(const Allocation& owner);
   uintptr_t* entry_of(uint64_t address);
   uint64_t reuse(Slots& slots);
   uint64_t carve(Slots& slots, const Allocation& owner);
@@ -68,7 +72,6 @@ class AddressSpace {
 
   uint64_t begin_ = 0;
   int arena_bits_ = 0;
-  Slots slots_[kDevices][kClasses];
   std::mutex opening_;  // of arenas, for all devices
   std::atomic<uint64_t> next_arena_{0};
   Arena arenas_[kArenas];

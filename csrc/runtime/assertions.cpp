@@ -16,6 +16,13 @@ void finish(Device& device, Stream& stream, ob_status status, const char* what) 
   check(device.driver(), device.driver().stream_wait(stream.handle(), 1), what);
 }
 
+/// Makes the word 0, in the order of a stream.
+void clear(Device& device, Stream& stream, ob_ptr word) {
+  const int32_t zero = 0;
+  finish(device, stream, device.driver().fill(stream.handle(), word, &zero, sizeof(zero), sizeof(zero)),
+         "clearing memory");
+}
+
 }  // namespace
 
 void Assertions::add(int32_t code, Kind kind, const std::string& text) {
@@ -32,9 +39,8 @@ ob_ptr Assertions::word() {
   Stream& stream = device_.default_stream();
   ob_ptr made = 0;
   check(driver, driver.memory_alloc(device_.handle(), sizeof(int32_t), &made), "allocating device memory");
-  const int32_t zero = 0;
   stream.flush();
-  finish(device_, stream, driver.fill(stream.handle(), made, &zero, sizeof(zero), sizeof(zero)), "clearing memory");
+  clear(device_, stream, made);
   word_.store(made, std::memory_order_release);
   return made;
 }
@@ -52,9 +58,7 @@ int32_t Assertions::take(ob_ptr word) const {
   finish(device_, stream,
          driver.copy(stream.handle(), OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(&code), word, sizeof(code)),
          "reading failed assertions");
-  if (code == 0) return 0;
-  const int32_t zero = 0;
-  finish(device_, stream, driver.fill(stream.handle(), word, &zero, sizeof(zero), sizeof(zero)), "clearing memory");
+  if (code != 0) clear(device_, stream, word);
   return code;
 }
 

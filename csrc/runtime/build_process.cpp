@@ -11,9 +11,9 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 
 #include "runtime/device.h"
+#include "runtime/shared_path.h"
 
 namespace outboard {
 namespace {
@@ -22,19 +22,9 @@ namespace {
 constexpr int kMostDeaths = 3;
 std::atomic<int> deaths{0};
 
-struct Executable {
-  std::mutex mutex;
-  std::string path;
-};
-
-Executable& executable() {
-  static Executable* const instance = new Executable;
+SharedPath& executable() {
+  static SharedPath* const instance = new SharedPath;
   return *instance;
-}
-
-std::string executable_path() {
-  std::lock_guard lock(executable().mutex);
-  return executable().path;
 }
 
 /// False if the other side is gone.
@@ -111,13 +101,12 @@ std::unique_ptr<BuildProcess>& this_threads() {
 bool BuildProcess::on_this_thread() { return this_threads() != nullptr; }
 
 void BuildProcess::set_executable(const std::string& path) {
-  std::lock_guard lock(executable().mutex);
-  executable().path = path;
+  executable().set(path);
   deaths = 0;
 }
 
 std::unique_ptr<BuildProcess> BuildProcess::start(const Device& device) {
-  const std::string path = executable_path();
+  const std::string path = executable().get();
   if (path.empty() || device.origin().library.empty() || deaths.load() >= kMostDeaths) return nullptr;
   int sockets[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) != 0) return nullptr;
@@ -146,7 +135,7 @@ std::optional<std::string> BuildProcess::build(const std::string& source, const 
 std::string BuildProcess::build_on_this_thread(const Device& device, const std::string& source,
                                                const std::string& options) {
   std::unique_ptr<BuildProcess>& mine = this_threads();
-  if (mine != nullptr && (mine->device_ != &device || mine->path_ != executable_path())) mine.reset();
+  if (mine != nullptr && (mine->device_ != &device || mine->path_ != executable().get())) mine.reset();
   if (mine == nullptr) mine = start(device);
   if (mine == nullptr) return {};
   const std::optional<std::string> binary = mine->build(source, options);

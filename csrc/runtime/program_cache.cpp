@@ -18,25 +18,16 @@
 #include "runtime/device.h"
 #include "runtime/driver_call.h"
 #include "runtime/sha256.h"
+#include "runtime/shared_path.h"
 
 namespace outboard {
 namespace {
 
 namespace fs = std::filesystem;
 
-struct Directory {
-  std::mutex mutex;
-  std::string path;
-};
-
-Directory& directory() {
-  static Directory* const instance = new Directory;
+SharedPath& directory() {
+  static SharedPath* const instance = new SharedPath;
   return *instance;
-}
-
-std::string directory_path() {
-  std::lock_guard lock(directory().mutex);
-  return directory().path;
 }
 
 /// A file's contents if it is whole: a digest in hexadecimal, a newline, the bytes. Empty otherwise.
@@ -182,7 +173,7 @@ struct Kernel::Program {
 
   ob_program make(const std::string& name) {
     if (ob_program loaded = load(take_offer(), name)) return loaded;
-    const std::string base = directory_path();
+    const std::string base = directory().get();
     const fs::path path = fs::path(base) / "programs" / key.substr(0, 2) / (key + ".bin");
     if (!base.empty()) {
       if (ob_program loaded = load_file(path, name)) return loaded;
@@ -301,10 +292,7 @@ std::string ProgramCache::binary(const std::string& source, const std::string& o
 
 void ProgramCache::stop() noexcept { Builders::get().stop(); }
 
-void ProgramCache::set_directory(const std::string& path) {
-  std::lock_guard lock(directory().mutex);
-  directory().path = path;
-}
+void ProgramCache::set_directory(const std::string& path) { directory().set(path); }
 
 ProgramCache::Statistics ProgramCache::statistics() const {
   const Counters& counters = *impl_->counters;

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <string>
 
-#include "runtime/address_space.h"
 #include "runtime/allocation.h"
 #include "runtime/device.h"
 #include "runtime/driver_call.h"

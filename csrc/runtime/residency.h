@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "outboard/driver.h"
+#include "runtime/address_space.h"
 #include "runtime/host_buffers.h"
 #include "runtime/memory_lock.h"
 
@@ -40,6 +41,8 @@ class Residency {
   ~Residency();
 
   MemoryLock& lock() { return lock_; }
+  /// Addresses of the device that have no owner. The caller holds the lock.
+  AddressSpace::DeviceSlots& slots() { return slots_; }
 
   /// The part of class Work: see there.
   uint64_t begin_work();
@@ -100,6 +103,7 @@ class Residency {
 
   Device& device_;
   mutable MemoryLock lock_;
+  AddressSpace::DeviceSlots slots_;
   HostBuffers buffers_;
   LazyStatistics statistics_;  // `unbacked` is counted when asked for
   Allocation* newest_ = nullptr;

@@ -80,8 +80,7 @@ class PythonCompiler : public Compiler {
     }
   }
 
-  Compiled compile(const Operator& op, const std::string& signature, c10::ArrayRef<c10::IValue> arguments,
-                   bool bake) override {
+  Compiled compile(const Operator& op, c10::ArrayRef<c10::IValue> arguments, bool bake) override {
     py::gil_scoped_acquire gil;
     const OutsideKernels outside;
     try {
@@ -96,7 +95,7 @@ class PythonCompiler : public Compiler {
           positional.append(value);
         }
       }
-      const py::tuple made = compile_(op.name, py::bytes(signature), py::tuple(positional), keywords, bake);
+      const py::tuple made = compile_(op.name, py::tuple(positional), keywords, bake);
       return {verdict(made[0].cast<std::string>()), made[1].cast<std::string>()};
     } catch (py::error_already_set& error) {
       rethrow_python(error);

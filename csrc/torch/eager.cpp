@@ -244,13 +244,15 @@ class EagerCall {
     const bool bake = compiled.verdict == Compiled::kBake;
     TORCH_INTERNAL_ASSERT(!(bake_ && bake), "the compiler asked twice for the scalar values of ", op_.name);
     (bake ? entry_->bake : entry_->host).store(true, std::memory_order_release);
-    return bake ? select() : false;
+    if (!bake) return false;
+    state().compiler->keep(disk_key(), true, {});
+    return select();
   }
 
   /// What tracing refuses, the CPU's kernel refuses in PyTorch's own words, if it does.
   Compiled ask_compiler() {
     try {
-      return state().compiler->compile(op_, disk_key(), signed_arguments(arguments(), signature_), bake_);
+      return state().compiler->compile(op_, signed_arguments(arguments(), signature_), bake_);
     } catch (const python_error&) {
       rehearse_on_cpu(op_, arguments());
       throw;

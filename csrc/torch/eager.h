@@ -28,9 +28,9 @@ class Compiler {
   virtual ~Compiler() = default;
   /// Plans that the disk cache holds for a signature, and whether scalar values belong to it.
   virtual std::pair<bool, std::vector<std::string>> load(const std::string& signature) = 0;
-  virtual Compiled compile(const Operator& op, const std::string& signature, c10::ArrayRef<c10::IValue> arguments,
-                           bool bake) = 0;
-  /// Puts a plan into the disk cache; `bake` as it was given to `compile`.
+  virtual Compiled compile(const Operator& op, c10::ArrayRef<c10::IValue> arguments, bool bake) = 0;
+  /// Puts a plan into the disk cache, or, with an empty one, the word that scalar values belong to the signature (then
+  /// `bake` is true). For a plan `bake` is as it was given to `compile`.
   virtual void keep(const std::string& signature, bool bake, const std::string& plan) = 0;
 };
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "torch/map_tensors.h"
 #include "torch/tensor.h"
 
 namespace outboard::aten {
@@ -314,10 +315,10 @@ c10::DeviceIndex unify_devices(const Operator& op, at::IValue* arguments) { retu
 std::vector<at::IValue> signed_arguments(c10::ArrayRef<at::IValue> arguments, const CallSignature& signature) {
   std::vector<at::IValue> values(arguments.begin(), arguments.end());
   if (signature.pattern == nullptr) return values;
-  for (at::IValue& value : values) {
-    if (!value.isTensor() || !value.toTensor().defined() || value.toTensor().dim() == 0) continue;
-    value = value.toTensor().as_strided({signature.count}, {1});
-  }
+  const auto signed_as = [&](const at::Tensor& tensor) {
+    return tensor.defined() && tensor.dim() > 0 ? tensor.as_strided({signature.count}, {1}) : tensor;
+  };
+  for (at::IValue& value : values) value = map_tensors(value, signed_as);
   return values;
 }
 

@@ -107,12 +107,10 @@ def _connect_compiler() -> None:
 
         return cache.load(signature)
 
-    def compile_operator(
-        op: str, signature: bytes, args: tuple[Any, ...], kwargs: dict[str, Any], bake: bool
-    ) -> tuple[str, bytes]:
+    def compile_operator(op: str, args: tuple[Any, ...], kwargs: dict[str, Any], bake: bool) -> tuple[str, bytes]:
         from outboard.compiler import eager
 
-        return eager.compile_operator(op, signature, args, kwargs, bake)
+        return eager.compile_operator(op, args, kwargs, bake)
 
     def keep(signature: bytes, bake: bool, plan: bytes) -> None:
         from outboard.compiler import cache

@@ -22,6 +22,7 @@ def test_small_run_writes_json_and_chart(tmp_path: Path) -> None:
     assert [each["plans"] for each in written["plans"]] == [1, 10]
     assert [each["layers"] for each in written["depths"]] == [1, 2, 3]
     assert all(each["same"] > 0 for each in written["plans"])
+    assert all(each["processor"] > 0 for each in written["depths"])
     # Layers share kernels: another one adds launches, no source.
     one, two, three = (each["text"] for each in written["depths"])
     assert three - two < 0.2 * one
@@ -33,7 +34,7 @@ def test_targets() -> None:
     scaling = Scaling(
         {},
         [Plans(1, 1.0, 1.0), Plans(10, 1.5, 2.0)],
-        [Depth(2, 1.0, 10, 0), Depth(4, 2.0, 10, 0), Depth(8, 7.0, 10, 0)],
+        [Depth(2, 1.0, 1.0, 10, 0), Depth(4, 3.0, 2.0, 10, 0), Depth(8, 9.0, 7.0, 10, 0)],
         [Memory("m", 100, 90)],
     )
     values = {target.name: (target.value, target.met) for target in scaling.targets()}

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 
 import pytest
@@ -12,18 +11,7 @@ import torch._functorch.config
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-
-def peak(call: Callable[[], object]) -> int:
-    """Bytes that a call takes at most, beyond those held between calls."""
-    for _ in range(2):
-        call()
-    gc.collect()
-    torch.accelerator.synchronize()
-    before = torch.accelerator.memory_allocated()
-    torch.accelerator.reset_peak_memory_stats()
-    call()
-    torch.accelerator.synchronize()
-    return int(torch.accelerator.max_memory_allocated() - before)
+from examples.measure import peak_of
 
 
 def network() -> nn.Module:
@@ -46,8 +34,8 @@ def test_no_more_than_eager(device: str, training: bool, rows: int) -> None:
         if training:
             loss.backward()
 
-    eager = peak(lambda: call(model))
-    compiled = peak(lambda: call(torch.compile(model)))
+    eager = peak_of(lambda: call(model))
+    compiled = peak_of(lambda: call(torch.compile(model)))
     assert compiled <= 1.02 * eager
 
 
@@ -62,7 +50,7 @@ def test_gradients_take_the_place_of_activations(device: str) -> None:
         model.zero_grad()
         forward(x).sum().backward()
 
-    assert peak(lambda: call(torch.compile(model))) <= 1.1 * peak(lambda: call(model))
+    assert peak_of(lambda: call(torch.compile(model))) <= 1.1 * peak_of(lambda: call(model))
 
 
 @torch._functorch.config.patch(donated_buffer=False)  # else PyTorch refuses a second backward pass

@@ -15,14 +15,19 @@ from outboard.compiler import plan as p
 from outboard.compiler.adapter import graphs
 
 
-def launches(function: Callable[..., Tensor], *inputs: Tensor, dynamic: bool | None = None) -> tuple[Tensor, list[str]]:
-    """The compiled function's result, and the entries of the kernels that its plan launches."""
+def run(function: Callable[..., Tensor], *inputs: Tensor, dynamic: bool | None = None) -> tuple[Tensor, p.Plan]:
+    """The compiled function's result, and its plan."""
     torch._dynamo.reset()
     uncached = torch._inductor.config.patch(force_disable_caches=True)
     with torch.no_grad(), uncached, graphs.capturing() as capture:
         result = torch.compile(function, fullgraph=True, dynamic=dynamic)(*inputs)
-    plan = capture.plan
-    assert plan is not None
+    assert capture.plan is not None
+    return result, capture.plan
+
+
+def launches(function: Callable[..., Tensor], *inputs: Tensor, dynamic: bool | None = None) -> tuple[Tensor, list[str]]:
+    """The compiled function's result, and the entries of the kernels that its plan launches."""
+    result, plan = run(function, *inputs, dynamic=dynamic)
     return result, [plan.kernels[step.kernel][1] for step in plan.steps if isinstance(step, p.Launch)]
 
 
@@ -160,3 +165,18 @@ def test_results_side_by_side(device: str) -> None:
             lambda x, w, d=dim: torch.cat([(x @ w).relu(), (x @ w.sin()).tanh()], d), x.to(device), w.to(device)
         )
         torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_channels_of_any_number_share_a_program(device: str) -> None:
+    """What a channel's variance makes of its scale is computed by one program, for convolutions of all widths."""
+    torch.manual_seed(0)
+    layers = []
+    for fewer, more in ((3, 8), (8, 24), (24, 40)):
+        norm = nn.BatchNorm2d(more)
+        norm.running_var = torch.rand(more) + 0.5
+        layers += [nn.Conv2d(fewer, more, 3), norm, nn.ReLU()]
+    model, x = nn.Sequential(*layers).eval(), torch.randn(2, 3, 12, 12)
+    found, plan = run(copy.deepcopy(model).to(device), x.to(device))
+    torch.testing.assert_close(found.cpu(), model(x).detach(), rtol=1e-4, atol=1e-4)
+    scales = [source for source, _ in plan.programs if "sqrt" in source]
+    assert len(scales) == 1

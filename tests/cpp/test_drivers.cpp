@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "check.h"
 #include "fixture.h"
@@ -116,6 +117,23 @@ int two_devices(const char* driver) {
   return 0;
 }
 
+/// More devices than anybody planned for: each has tensors of its own, found by address, and reuses its own addresses.
+int many_devices() {
+  setenv("OUTBOARD_NUM_DEVICES", "16", 1);
+  Runtime& runtime = Runtime::initialize(std::vector<std::string>(13, OUTBOARD_SIM));
+  if (runtime.device_count() != 208) return 1;
+  std::vector<fixture::Holder> all;
+  for (int index = 0; index < runtime.device_count(); ++index) {
+    const void* const first = fixture::Holder(Allocation::create(runtime.device(index), 4))->address();
+    all.emplace_back(Allocation::create(runtime.device(index), 4));
+    if (all.back()->address() != first) return 2;
+  }
+  for (const fixture::Holder& each : all) {
+    if (Allocation::find(each->address()) != each.get()) return 3;
+  }
+  return 0;
+}
+
 int simulated_device() {
   Device& device = load(OUTBOARD_SIM).device(0);
   Stream& stream = device.default_stream();
@@ -181,6 +199,7 @@ const Scenario kScenarios[] = {{"no_such_library", no_such_library},
                                {"memory_limit", memory_limit},
                                {"two_opencl_devices", [] { return two_devices(OUTBOARD_OPENCL); }},
                                {"two_simulated_devices", [] { return two_devices(OUTBOARD_SIM); }},
+                               {"many_devices", many_devices},
                                {"simulated_device", simulated_device},
                                {"faults_without_a_driver", faults_without_a_driver},
                                {"failing_count", failing_count},

@@ -76,6 +76,23 @@ class Limited {
   uint64_t old_;
 };
 
+/// Three allocations in a memory that has room for two. The first two are in it, filled with 1 and 2.
+struct ThreeWhereTwoFit {
+  Stream& stream = device().default_stream();
+  const Limited limited{8 * kMiB};
+  const Holder a = make(4 * kMiB), b = make(4 * kMiB), c = make(4 * kMiB);
+
+  ThreeWhereTwoFit() {
+    fill(*a, stream, 1);
+    fill(*b, stream, 2);
+  }
+  void check(int in_a, int in_b, int in_c) const {
+    CHECK_EQ(value_of(*a, stream), in_a);
+    CHECK_EQ(value_of(*b, stream), in_b);
+    CHECK_EQ(value_of(*c, stream), in_c);
+  }
+};
+
 void check_invariants(Device& of) {
   const MemoryStatistics s = statistics(of);
   CHECK(s.allocated.current <= s.active.current && s.active.current <= s.reserved.current);
@@ -298,31 +315,25 @@ TEST(moves_out_do_not_wait_for_unrelated_work) {
 
 TEST(moves_in_do_not_wait_for_unrelated_work) {
   if (!fixture::can_pause()) return;
-  Stream& stream = device().default_stream();
-  const Limited limited(8 * kMiB);
-  const Holder a = make(4 * kMiB), b = make(4 * kMiB), c = make(4 * kMiB);
-  fill(*a, stream, 1);
-  fill(*b, stream, 2);
-  fill(*c, stream, 3);  // moves a
-  stream.synchronize();
-  fixture::Pause pause(stream);
-  fill(*c, stream, 4);
+  const ThreeWhereTwoFit three;
+  fill(*three.c, three.stream, 3);  // moves a
+  three.stream.synchronize();
+  fixture::Pause pause(three.stream);
+  fill(*three.c, three.stream, 4);
   ob_ptr pointer;
   {
-    Work work(stream);
-    pointer = work.resolve(*a);  // moves b, and a into its place
-    CHECK(b->state() == State::kSpilled);
+    Work work(three.stream);
+    pointer = work.resolve(*three.a);  // moves b, and a into its place
+    CHECK(three.b->state() == State::kSpilled);
   }
   CHECK(finishes(*device().transfer_stream()));
-  CHECK(!stream.query());
+  CHECK(!three.stream.query());
   CHECK_EQ(*reinterpret_cast<const uint8_t*>(pointer + 4 * kMiB - 1), 1);  // the simulator's memory is the host's
   Event after_move(device());
-  after_move.record(stream);
+  after_move.record(three.stream);
   CHECK(!after_move.query());
   pause.end();
-  for (const auto& [holder, value] : {std::pair{&a, 1}, {&b, 2}, {&c, 4}}) {
-    CHECK_EQ(value_of(**holder, stream), value);
-  }
+  three.check(1, 2, 4);
 }
 
 TEST(moves_in_wait_for_queued_work_that_used_the_memory) {
@@ -353,52 +364,44 @@ TEST(moves_in_wait_for_queued_work_that_used_the_memory) {
 }
 
 TEST(who_waits_for_memory_gets_it_though_others_use_theirs_meanwhile) {
-  Stream& stream = device().default_stream();
-  const Limited limited(8 * kMiB);
-  const Holder a = make(4 * kMiB), b = make(4 * kMiB), c = make(4 * kMiB);
-  fill(*a, stream, 1);
-  fill(*b, stream, 2);
-  auto first = std::make_unique<Pin>(*a, stream), second = std::make_unique<Pin>(*b, stream);
+  const ThreeWhereTwoFit three;
+  auto first = std::make_unique<Pin>(*three.a, three.stream), second = std::make_unique<Pin>(*three.b, three.stream);
   auto other = std::async(std::launch::async, [&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
-    Work work(stream);
-    work.resolve(*a);
-    work.resolve(*b);
+    Work work(three.stream);
+    work.resolve(*three.a);
+    work.resolve(*three.b);
     first.reset();
     second.reset();
   });
-  fill(*c, stream, 3);
+  fill(*three.c, three.stream, 3);
   other.get();
-  for (const auto& [holder, value] : {std::pair{&a, 1}, {&b, 2}, {&c, 3}}) CHECK_EQ(value_of(**holder, stream), value);
+  three.check(1, 2, 3);
 }
 
 TEST(what_waiting_work_uses_stays) {
-  Stream& stream = device().default_stream();
-  const Limited limited(8 * kMiB);
-  const Holder a = make(4 * kMiB), b = make(4 * kMiB), c = make(4 * kMiB);
-  fill(*a, stream, 1);
-  fill(*b, stream, 2);
-  auto pin = std::make_unique<Pin>(*b, stream);
+  const ThreeWhereTwoFit three;
+  auto pin = std::make_unique<Pin>(*three.b, three.stream);
   std::string failure;
   auto other = std::async(std::launch::async, [&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
     {
-      Work work(stream);
-      work.resolve(*a);  // a newer use does not hide the waiting one
+      Work work(three.stream);
+      work.resolve(*three.a);  // a newer use does not hide the waiting one
     }
-    if (!a->pinned() || a->mark_zero()) failure = "the memory may be given up or moved";
+    if (!three.a->pinned() || three.a->mark_zero()) failure = "the memory may be given up or moved";
     pin.reset();
   });
   {
-    Work work(stream);
-    const ob_ptr source = work.resolve(*a);
-    const ob_ptr target = work.resolve(*c, Access::kOverwrite);  // waits for b
-    CHECK_EQ(work.resolve(*a), source);
-    stream.copy(OB_DEVICE_TO_DEVICE, target, source, c->size());
+    Work work(three.stream);
+    const ob_ptr source = work.resolve(*three.a);
+    const ob_ptr target = work.resolve(*three.c, Access::kOverwrite);  // waits for b
+    CHECK_EQ(work.resolve(*three.a), source);
+    three.stream.copy(OB_DEVICE_TO_DEVICE, target, source, three.c->size());
   }
   other.get();
   CHECK_EQ(failure, std::string());
-  for (const auto& [holder, value] : {std::pair{&a, 1}, {&b, 2}, {&c, 1}}) CHECK_EQ(value_of(**holder, stream), value);
+  three.check(1, 2, 1);
 }
 
 TEST(two_threads_bring_in_the_same) {

@@ -9,21 +9,16 @@ from typing import Any
 
 import torch
 
-from . import cache, progress, statistics
+from . import progress, statistics
 from .target import target_of
+from .undisturbed import undisturbed
 
 _log = logging.getLogger(__name__)
 _lock = threading.RLock()
 
 
-def load(signature: bytes) -> tuple[bool, list[bytes]]:
-    """What the disk cache holds for a signature (see ``cache.load``)."""
-    return cache.load(signature)
-
-
-def compile_operator(
-    op: str, signature: bytes, args: tuple[Any, ...], kwargs: dict[str, Any], bake: bool
-) -> tuple[str, bytes]:
+@undisturbed
+def compile_operator(op: str, args: tuple[Any, ...], kwargs: dict[str, Any], bake: bool) -> tuple[str, bytes]:
     """Compiles one operator call.
 
     ``op`` is the schema's name ("aten::add.Tensor"); ``args`` and ``kwargs`` are the call's real arguments. Returns
@@ -32,8 +27,6 @@ def compile_operator(
     """
     with _lock, progress.task(op), statistics.timed():
         verdict, plan = _compile(op, args, kwargs, bake)
-    if verdict == "bake":
-        cache.store(signature, True, b"")
     if verdict == "host":
         statistics.add("host")
     return verdict, plan

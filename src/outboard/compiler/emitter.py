@@ -772,7 +772,7 @@ class Printer:
     def _reduce(self, region: Region) -> None:
         """A loop over the reduction root, or over this work-item's piece of it."""
         assert self.r is not None
-        reduces = _reduces(region)
+        reduces = reduces_of(region)
         if self.lane_symbol == self.r.inner:
             self._row_reduction(region, reduces)
         else:
@@ -878,7 +878,7 @@ class Printer:
     def _unrolled_columns(self) -> None:
         assert self.r is not None
         region, *rest = self.kernel.regions
-        reduces = _reduces(region)
+        reduces = reduces_of(region)
         self.write(f"const long {self.x.inner}_base = {self.x.inner};")
         self._declare_arrays(reduces, "a")
         with self._rows(self.r):
@@ -1111,7 +1111,7 @@ class Printer:
 
     def _leave_partial_results(self, piece: str) -> None:
         """Writes the results of a piece where ``_combination`` finds them."""
-        reduces = _reduces(self.kernel.regions[0])
+        reduces = reduces_of(self.kernel.regions[0])
         self.write(f"__global long* slots = partial + (x * extra1 + (long){piece}) * {len(reduces)};")
         for slot, value in enumerate(reduces):
             self.write(f"*(__global {cl.type_name(value.dtype)}*)(slots + {slot}) = {value.name};")
@@ -1125,7 +1125,7 @@ class Printer:
 
     def _combination(self, pieces: sympy.Expr) -> Combination:
         """Prints the kernel that combines partial results, in order so that each run gives the same."""
-        reduces = _reduces(self.kernel.regions[0])
+        reduces = reduces_of(self.kernel.regions[0])
         self.write("const long x = get_global_id(1);")
         self._place()
         self.write(f"const __global long* slots = partial + x * extra1 * {len(reduces)};")
@@ -1289,7 +1289,7 @@ class Printer:
         return all(argument.name in uniform for argument in value.args)
 
 
-def _reduces(region: Region) -> list[Value]:
+def reduces_of(region: Region) -> list[Value]:
     """The reductions of a region."""
     return [s for s in region.body if isinstance(s, Value) and s.op == "reduce"]
 

@@ -10,7 +10,7 @@ before, once per row, by a small kernel.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import sympy
@@ -109,16 +109,19 @@ class Epilogue:
         if not hoisted:
             return []
         buffers = [builder.allocate(row.length * value.dtype.itemsize) for value in hoisted]
-        kernel, names = _row_kernel(self.loops, places, hoisted, row, builder.target)
+        kernel, names = _row_kernel(self.loops, places, hoisted, builder.target)
+        count = {_ROWS: sympy.sympify(row.length)}
         pointers = [
             builder.pointer(buffers[names.index(name)] if name in names else self.tensors[name])
             for name in kernel.buffers
         ]
-        arguments = [*pointers, *(builder.int64(expr) for expr in kernel.longs)]
-        builder.launch(builder.kernel(kernel.source, kernel.entry), kernel.grid, arguments, kernel.local_size)
+        arguments = [*pointers, *(builder.int64(expr.xreplace(count)) for expr in kernel.longs)]
+        grid = [expr.xreplace(count) for expr in kernel.grid]
+        builder.launch(builder.kernel(kernel.source, kernel.entry), grid, arguments, kernel.local_size)
         return buffers
 
 
+_TYPICAL_ROWS = 256
 #: What has no place in an epilogue: values that depend on the place itself, and effects.
 _REFUSED = ("index_expr", "checked_index", "assertion", "rand", "randn", "randint64", "reduce")
 
@@ -183,28 +186,30 @@ def _row_values(loops: LoopKernel, source: str, places: Mapping[sympy.Expr, str]
     return [v for v in values if id(v) in uniform and id(v) in wanted and v.op != "load" and v.dtype.is_floating_point]
 
 
-def _needed(values: list[Value]) -> Iterator[Value]:
-    """The values and all that they are made of."""
+def _needed(values: Iterable[Value], known: Collection[int] = ()) -> set[int]:
+    """The ids of the values and of all that they are made of, except what only those with ids in ``known`` need."""
     seen: set[int] = set()
     work = list(values)
     while work:
         value = work.pop()
         if id(value) not in seen:
             seen.add(id(value))
-            work.extend(value.args)
-            yield value
+            work.extend(() if id(value) in known else value.args)
+    return seen
+
+
+#: The number of rows, which is an argument: products of all sizes share a program.
+_ROWS = sympy.Symbol("rows", integer=True, positive=True)
 
 
 def _row_kernel(
-    loops: LoopKernel, places: Mapping[sympy.Expr, str], hoisted: list[Value], row: Axis, target: Target
+    loops: LoopKernel, places: Mapping[sympy.Expr, str], hoisted: list[Value], target: Target
 ) -> tuple[EmittedKernel, list[str]]:
-    """The kernel that computes ``hoisted`` for all rows, and what it calls the buffers of the results, in order."""
-    needed = {id(value) for value in _needed(hoisted)}
+    """The kernel that computes ``hoisted`` for ``_ROWS`` rows, and what it calls the results' buffers, in order."""
+    needed = _needed(hoisted)
     index = sympy.Symbol("row", integer=True, nonnegative=True)
-    length = sympy.sympify(row.length)
-    hint = int(length) if length.is_Integer else 64
-    root = Root("x", length, False, hint)
-    entry = Entry(index, root, sympy.Integer(1), length, True, 1, hint)
+    root = Root("x", _ROWS, False, _TYPICAL_ROWS)
+    entry = Entry(index, root, sympy.Integer(1), _ROWS, True, 1, _TYPICAL_ROWS)
     copies: dict[int, Value] = {}
     for value in (s for s in loops.statements() if isinstance(s, Value) and id(s) in needed):
         place = index if value.op == "load" and places[value.index] == "row" else value.index
@@ -236,19 +241,9 @@ class _Printer(Printer):
         self.buffers = names
         self.places = places
         self.rows = {id(value): f"h{number}[row]" for number, value in enumerate(hoisted)}
-        self.needed = {id(value) for value in self._read()}
+        stored = (s.value for s in epilogue.loops.statements() if isinstance(s, Store))
+        self.needed = _needed(stored, known=self.rows)
         self.width = width
-
-    def _read(self) -> Iterator[Value]:
-        """The values that stores need when those of the rows are there."""
-        seen: set[int] = set()
-        work = [s.value for s in self.kernel.statements() if isinstance(s, Store)]
-        while work:
-            value = work.pop()
-            if id(value) not in seen:
-                seen.add(id(value))
-                yield value
-                work.extend(() if id(value) in self.rows else value.args)
 
     def function(self, signature: str) -> str:
         """The function's definition, under the name ``finish_<width>``."""

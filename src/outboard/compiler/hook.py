@@ -19,12 +19,17 @@ def _register_interface() -> None:
 
 
 def _register_backend() -> None:
+    from .adapter.patience import compile_undisturbed
     from .adapter.registration import register
 
     register()
+    compile_undisturbed()
 
 
-def _enable_precompile() -> None:
+def _prepare_tracing() -> None:
+    from .adapter.patience import trace_undisturbed
+
+    trace_undisturbed()
     if os.environ.get("OUTBOARD_PRECOMPILE") != "1":
         return
     from .adapter.precompile import enable
@@ -35,7 +40,7 @@ def _enable_precompile() -> None:
 _CALLBACKS: dict[str, Callable[[], None]] = {
     "torch._dynamo.device_interface": _register_interface,
     "torch._inductor.compile_fx": _register_backend,
-    "torch._dynamo.convert_frame": _enable_precompile,
+    "torch._dynamo.convert_frame": _prepare_tracing,
 }
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Hashable
 
 import sympy
 import torch
@@ -138,6 +139,38 @@ class LoopKernel:
         """What the kernel may report of the values that it checks."""
         found = [s.message for s in self.statements() if isinstance(s, Value) and s.op in _CHECKS]
         return list(dict.fromkeys(found))
+
+
+def structure(kernel: LoopKernel) -> Hashable:
+    """All that a kernel is, but for the names of its buffers: they count by their places in ``buffers``. Kernels of
+    equal structure have the same text and are launched alike."""
+    places = {name: place for place, name in enumerate(kernel.buffers)}
+
+    def described(statement: Value | Store) -> Hashable:
+        if isinstance(statement, Store):
+            return places[statement.buffer], statement.index, statement.value.name, statement.atomic_add
+        value = statement
+        return (
+            value.name, value.op, value.dtype, tuple(argument.name for argument in value.args),
+            places.get(value.buffer), value.index, value.mask.name if value.mask else None, repr(value.constant),
+            value.size, value.kind, value.src_dtype, value.message,
+        )  # fmt: skip
+
+    return (
+        tuple((root.name, root.numel, root.is_reduction, root.hint) for root in kernel.roots),
+        tuple(
+            (entry.symbol, entry.root.name, entry.divisor, entry.length, entry.outermost)
+            + (entry.divisor_hint, entry.length_hint)
+            for entry in kernel.entries.values()
+        ),
+        tuple(
+            (region.in_reduction, tuple(map(described, region.body)), tuple(map(described, region.after)))
+            for region in kernel.regions
+        ),
+        tuple((dtype, name in kernel.written) for name, dtype in kernel.buffers.items()),
+        tuple((symbol, value.name) for symbol, value in kernel.indirect.items()),
+        frozenset(kernel.floats),
+    )
 
 
 def prune(kernel: LoopKernel) -> None:

@@ -22,7 +22,17 @@ import sympy
 import torch
 
 from .dialects import opencl as cl
-from .emitter import PIECE_ALIGNMENT, PIECES, Combination, Printer, ceildiv, floordiv, maximum, minimum
+from .emitter import (
+    PIECE_ALIGNMENT,
+    PIECES,
+    Combination,
+    Printer,
+    ceildiv,
+    floordiv,
+    maximum,
+    minimum,
+    reduces_of,
+)
 from .loops import Region, Store, Value
 
 #: Work-items of a work-group that takes points, and at most of one that reduces.
@@ -155,8 +165,9 @@ class SimtPrinter(Printer):
 
     def _reduce(self, region: Region) -> None:
         if not self.by_group:
-            return super()._reduce(region)
-        reduces = [s for s in region.body if isinstance(s, Value) and s.op == "reduce"]
+            super()._reduce(region)
+            return
+        reduces = reduces_of(region)
         for value in reduces:
             self._declare(value, f"{value.name}_a", 1)
         with self._terms():
@@ -165,7 +176,6 @@ class SimtPrinter(Printer):
                 self._accumulate(value, f"{value.name}_a")
         for value in reduces:
             self._meet(value)
-        return None
 
     @contextmanager
     def _terms(self) -> Iterator[None]:
@@ -190,7 +200,8 @@ class SimtPrinter(Printer):
     def _meet(self, value: Value) -> None:
         """Combines the work-items' results, in a tree; all of them learn the whole."""
         if self._is_arg(value):
-            return self._meet_position(value)
+            self._meet_position(value)
+            return
         array = self._array(value.dtype)
         self.write(f"{array}[t] = {value.name}_a;")
         with self._tree():
@@ -198,7 +209,6 @@ class SimtPrinter(Printer):
             self.write(f"if (t < reach) {array}[t] = {text};")
         self._result(value, f"{array}[0]", 1)
         self.write(_BARRIER)  # before the array is used again
-        return None
 
     def _meet_position(self, value: Value) -> None:
         """The same for the place of the best term; -1 is the place of a work-item that saw none."""
@@ -228,7 +238,7 @@ class SimtPrinter(Printer):
     def store(self, store: Store) -> None:
         """What a whole group has computed is stored once."""
         if not self.by_group or self.looping:
-            return super().store(store)
+            super().store(store)
+            return
         with self.block("if (t == 0)"):
             super().store(store)
-        return None

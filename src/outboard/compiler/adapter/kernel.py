@@ -19,7 +19,7 @@ from torch.utils._sympy.symbol import SymT, symbol_is_type
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from ..dialects import opencl
-from ..emitter import EmittedKernel, emit
+from ..emitter import EmittedKernel
 from ..loops import Entry, LoopKernel, Region, Root, Store, Value, compute_dtype, prune
 from ..target import target_of
 from .overrides import LoopOps, Variable, as_value
@@ -49,9 +49,25 @@ class LoopRecorder(SIMDKernel[Any]):
         self._kept: set[str] = set()
         self._store_names: dict[int, str] = {}
         self._open = False
+        self._indexed_by_values = any(node._body.indirect_vars for node in self.features.scheduler_nodes())
 
     def dtype_to_str(self, dtype: torch.dtype) -> str:
         return opencl.type_name(compute_dtype(dtype))
+
+    @contextmanager
+    def set_current_node(self, node: Any) -> Iterator[None]:
+        """Says which node's operations follow. Only wrapping indices asks for the bounds of their values, and computing
+        these takes as long as recording the operations."""
+        if self._indexed_by_values:
+            with super().set_current_node(node):
+                yield
+            return
+        outer, self.current_node = self.current_node, node
+        self.node_to_bounds = None
+        try:
+            yield
+        finally:
+            self.current_node = outer
 
     # ---- recording ----
 
@@ -237,12 +253,13 @@ class LoopRecorder(SIMDKernel[Any]):
                     }
         return symbols
 
-    def codegen_kernel(self, name: str | None = None) -> str:
+    def codegen_kernel(self) -> str:
         """The kernel's source; :attr:`emitted` says how to launch it."""
         self.codegen_body()
         device = V.graph.get_current_device_or_throw()
         self.loops = self.loop_kernel()
-        self.emitted = emit(self.loops, target_of(device.index or 0), name or "kernel0")
+        wrapper: Any = V.graph.wrapper_code  # a PlanWrapper
+        self.emitted = wrapper.printed(self.loops, target_of(device.index or 0))
         return self.emitted.source
 
     def call_kernel(self, name: str, node: Any = None, deallocate_ws: bool = True) -> None:

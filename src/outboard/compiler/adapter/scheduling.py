@@ -35,6 +35,10 @@ class LoopScheduling(SIMDScheduling):
     ) -> tuple[dict[str, sympy.Expr], None]:
         return cls.create_tiling([numel], [reduction_numel]), None
 
+    def codegen_node(self, node: Any) -> Any:
+        """Generates the kernel of fused nodes. (Inductor's own first analyses how they access memory, for tilings.)"""
+        return self._codegen_nodes(node.get_nodes())
+
     def define_kernel(self, src_code: str, node_schedule: Any, kernel: Any) -> str:
         """Names a kernel; its source goes into the plan when it is launched."""
         names: dict[str, str] = V.graph.wrapper_code.src_to_kernel

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import sympy
@@ -23,9 +23,10 @@ from .. import kernels
 from .. import plan as p
 from ..builder import NotExpressible, PlanBuilder, TensorArg
 from ..calls import ExternCall, lower_call, uses_library
-from ..emitter import EmittedKernel, program
+from ..emitter import EmittedKernel, emit, program
 from ..epilogue import Epilogue
-from ..loops import LoopKernel
+from ..loops import LoopKernel, structure
+from ..target import Target
 from . import epilogues
 
 
@@ -49,6 +50,19 @@ class LaunchLine(WrapperLine):
 
 class PlanWrapper(PythonWrapperCodegen):
     """Collects wrapper lines; :meth:`_generate` makes a plan of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._printed: dict[Hashable, tuple[EmittedKernel, list[str]]] = {}
+
+    def printed(self, loops: LoopKernel, target: Target) -> EmittedKernel:
+        """A kernel as text. Those of layers that are alike differ in their buffers only, and are printed once."""
+        key, buffers = (target, structure(loops)), list(loops.buffers)
+        if key not in self._printed:
+            self._printed[key] = emit(loops, target), buffers
+        kernel, known = self._printed[key]
+        names = dict(zip(known, buffers, strict=True))
+        return dataclasses.replace(kernel, buffers=[names[name] for name in kernel.buffers])
 
     def launch(self, name: str, kernel: EmittedKernel, loops: LoopKernel) -> None:
         """Called by a kernel when it is to be launched."""

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Leaves Dynamo and Inductor undisturbed (see ``compiler.undisturbed``), for all graphs and devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..undisturbed import undisturbed
+
+
+def trace_undisturbed() -> None:
+    """Does so for Dynamo, and for all that it calls: forward graphs are compiled inside."""
+    from torch._dynamo import convert_frame
+
+    module: Any = convert_frame
+    module._compile = undisturbed(module._compile)
+
+
+def compile_undisturbed() -> None:
+    """Does so for Inductor: backward graphs are compiled when they are first run, outside of Dynamo."""
+    from torch._inductor import compile_fx
+
+    module: Any = compile_fx
+    module._compile_fx_inner = undisturbed(module._compile_fx_inner)

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compilers at work, spared two costs of CPython that grow with them."""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+#: Slots of a frame that fills a piece of Python's stack of its own. Pieces are powers of two, and this is a little more
+#: than one: what is left, about 1 MiB, is for the frames above.
+_SLOTS = 1 << 17
+
+
+def undisturbed(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """The function, run without these:
+
+    * Python's frames lie in pieces of memory of 16 KiB, which the system is asked for and given back as calls come and
+      go. Where a compiler's innermost loops happen to run at the edge of a piece, each of their calls costs two system
+      calls and a page fault. A frame that asks for more stack than it uses has a large piece made for it and for all
+      that it calls.
+    * The cyclic garbage collector looks through all that there is again and again, while a compiler makes more and
+      more that it keeps until it is done. It is off until then, in all threads; what is garbage is found afterwards.
+    """
+
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            if collects:
+                gc.enable()
+
+    call.__code__ = call.__code__.replace(co_stacksize=_SLOTS)
+    return functools.update_wrapper(call, function)
