@@ -23,7 +23,7 @@ import sympy
 import torch
 
 from .dialects import opencl as cl
-from .loops import EXPENSIVE, INDEX_ERROR, Entry, LoopKernel, Region, Root, Store, Value, compute_dtype, keep_terms
+from .loops import EXPENSIVE, INDEX_ERROR, Entry, LoopKernel, Region, Root, Store, Value, compute_dtype, find_normal_cdf, keep_terms
 from .plan import Assertion, AssertionKind
 from .target import Target
 
@@ -590,10 +590,14 @@ class Printer:
             wide = f"convert_long{width}({mask})"
             outside = f"({outside} & {cl.convert(mask, torch.bool, torch.bool, width) if width == 1 else wide})"
         self.write(f"const {long} {bad} = {outside};")
-        self.write(f"if ({f'any({bad})' if width > 1 else bad}) *failed = {assertion(value.message).code};")
+        self.write(f"if ({self._any(bad, torch.int64, width)}) *failed = {assertion(value.message).code};")
         limit = f"max({size} - 1L, 0L)"
         text = f"clamp({raw}, ({long})(0), ({long})({limit}))"
         self.define(value, cl.convert(text, torch.int64, value.dtype, width), vector)
+
+    def _any(self, mask: str, dtype: torch.dtype, width: int) -> str:
+        """Whether a mask, whose lanes are as wide as those of ``dtype``, holds anywhere."""
+        return f"{self.prelude.use('any', dtype, width)}({mask})" if width > 1 else mask
 
     def _assertion(self, value: Value) -> None:
         (condition,) = value.args
@@ -601,7 +605,8 @@ class Printer:
         failed = f"!({self.operand(condition, torch.bool, vector)})"
         if value.mask is not None:
             failed = f"({failed} & {self.operand(value.mask, torch.bool, vector)})"
-        self.write(f"if ({f'any({failed})' if vector else failed}) *failed = {assertion(value.message).code};")
+        width = self.width if vector else 1
+        self.write(f"if ({self._any(failed, torch.bool, width)}) *failed = {assertion(value.message).code};")
         self.vectors.discard(value.name)
 
     def _memory_dtype(self, buffer: str) -> torch.dtype:
@@ -647,13 +652,14 @@ class Printer:
         held = f"m{self.counter}"
         self.write(f"{kind} {name} = {zero};")
         self.write(f"const int{self.width} {held} = {mask};")
+        any_held = self._any(held, torch.bool, self.width)
         if contiguous:
-            with self.block(f"if (all({held}))"):
+            with self.block(f"if (!{self._any(f'~{held}', torch.bool, self.width)})"):
                 self.write(f"{name} = {cl.load(self.prelude, pointer, dtype, self._base(value.index), self.width)};")
-            with self.block(f"else if (any({held}))"):
+            with self.block(f"else if ({any_held})"):
                 self.write(f"{name} = {self._gather(pointer, dtype, value.index, step, held)};")
             return
-        with self.block(f"if (any({held}))"):
+        with self.block(f"if ({any_held})"):
             self.write(f"{name} = {self._gather(pointer, dtype, value.index, step, held)};")
 
     def _base(self, index: sympy.Expr) -> str:
@@ -1326,6 +1332,7 @@ def emit(kernel: LoopKernel, target: Target, entry: str = "kernel0") -> EmittedK
         from .simt import SimtPrinter  # which is made of this module's printer
 
         return SimtPrinter(kernel, target, entry).emit()
+    find_normal_cdf(kernel)
     keep_terms(kernel)
     return Printer(kernel, target, entry).emit()
 
