@@ -23,7 +23,19 @@ import sympy
 import torch
 
 from .dialects import opencl as cl
-from .loops import EXPENSIVE, INDEX_ERROR, Entry, LoopKernel, Region, Root, Store, Value, compute_dtype, find_normal_cdf, keep_terms
+from .loops import (
+    EXPENSIVE,
+    INDEX_ERROR,
+    Entry,
+    LoopKernel,
+    Region,
+    Root,
+    Store,
+    Value,
+    compute_dtype,
+    find_normal_cdf,
+    keep_terms,
+)
 from .plan import Assertion, AssertionKind
 from .target import Target
 
@@ -49,6 +61,9 @@ PIECES = 8
 PIECE_ALIGNMENT = 1024
 #: Bytes of a partial result, whatever its type.
 SLOT = 8
+#: Results of as many bytes are written past the caches, which would not hold them until the next kernel, and which would
+#: have to read each line before it is overwritten.
+FAR = 32 << 20
 
 
 def assertion(message: str) -> Assertion:
@@ -235,6 +250,7 @@ class Printer:
         self.vectors: set[str] = set()
         self.tiles: dict[str, str] = {}  #: value -> private array that holds its tile
         self.hoisted: set[str] = set()  #: values computed before the innermost loop
+        self.far: dict[str, str] = {}  #: buffer -> variable that tells whether its vectors go past the caches
         self.counter = 0
 
     # ---- analysis ----
@@ -709,7 +725,8 @@ class Printer:
         assert self.lane_symbol is not None
         step = self._stride(store.index, self.lane_symbol)
         if step == 1:
-            self.write(cl.store(self.prelude, pointer, dtype, self._base(store.index), value, self.width))
+            far = self.far.get(store.buffer)
+            self.write(cl.store(self.prelude, pointer, dtype, self._base(store.index), value, self.width, far))
             return
         self.counter += 1
         name, place = f"w{self.counter}", f"a{self.counter}"
@@ -746,6 +763,30 @@ class Printer:
             if dtype == torch.bool:
                 element = f"({element} & 1)"
             self.write(f"{function}({pointer} + {address}, {element});")
+
+    def _declare_far(self, stores: list[Store], points: sympy.Expr) -> None:
+        """Decides for each buffer that ``stores`` fill with ``points`` contiguous elements from here on, in whole
+        vectors, whether these go past the caches."""
+        self.far.clear()
+        touched = [s.buffer for s in self.kernel.statements() if isinstance(s, Store) or s.op == "load"]
+        for store in stores:
+            itemsize = self._memory_dtype(store.buffer).itemsize
+            times = floordiv(points * itemsize, sympy.Integer(FAR))
+            if points.is_Integer and int(points) * itemsize < FAR:
+                continue
+            if (
+                touched.count(store.buffer) > 1
+                or store.atomic_add
+                or self.kernel.indirect.keys() & store.index.free_symbols
+            ):
+                continue
+            if self.lane_symbol is None or self._stride(store.index, self.lane_symbol) != 1:
+                continue
+            pointer = self.buffers[store.buffer]
+            is_large = "1" if points.is_Integer else f"{self.size(times)} > 0"
+            address = f"(ulong)({pointer} + ({self._base(store.index)}))"
+            self.write(f"const int {pointer}_far = {is_large} && {address} % {itemsize * cl.WIDTH} == 0;")
+            self.far[store.buffer] = f"{pointer}_far"
 
     # ---- structure ----
 
@@ -982,6 +1023,8 @@ class Printer:
                 for value in flushed:
                     self._declare(value, f"{value.name}_b", wide)
                 self.write(f"long {i} = {i}_from;")
+                stores = [s for s in region.body if isinstance(s, Store)]
+                self._declare_far(stores, self.x.root.numel * self.r.root.numel)
                 short = self.r.length.is_Integer and self.r.length < 2 * UNROLL * wide
                 if not short and len(region.body) <= UNROLL_LIMIT:
                     self._unrolled_row(region, reduces, flushed)
@@ -1256,6 +1299,8 @@ class Printer:
         if self.r is None:
             self._hoist()
         self.write(f"long {i} = {i}_from;")
+        if self.r is None:
+            self._declare_far([s for s in self.kernel.statements() if isinstance(s, Store)], self.x.root.numel)
         if self._unrolls_columns():
             step = UNROLL * cl.WIDTH
             with self.block(f"for (; {i} + {step} <= {i}_to; {i} += {step})"):

@@ -345,11 +345,14 @@ def _helper_exp(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> 
     )
 
 
+#: For compilers that cannot be asked.
+_HAS_BUILTIN = "#ifndef __has_builtin\n#define __has_builtin(name) 0\n#endif\n"
+
+
 def _helper_any(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
     """Whether any lane of a mask is set. PoCL looks at the lanes one by one in ``any``."""
     return (
-        "#ifndef __has_builtin\n#define __has_builtin(name) 0\n#endif\n"
-        f"int {full}({type_name(dtype, width)} mask) {{\n"
+        f"{_HAS_BUILTIN}int {full}({type_name(dtype, width)} mask) {{\n"
         "#if __has_builtin(__builtin_reduce_or)\n  return __builtin_reduce_or(mask) != 0;\n"
         "#else\n  return any(mask);\n#endif\n}"
     )
@@ -491,11 +494,21 @@ def _helper_store(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -
     )
 
 
-def _helper_store_half(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
-    store = prelude.use("store", torch.uint16, width)
+# The atomic operation that every runtime with threads ends a work-group with orders these stores before what follows.
+def _helper_store_far(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    vector, near = type_name(dtype, width), prelude.use("store", dtype, width)
     return (
-        f"void {full}(float{width} value, __global half* p) {{ ushort{width} bits; "
-        f"vstore_half{width}_rte(value, 0, (half*)&bits); {store}(bits, (__global ushort*)p); }}"
+        f"{_HAS_BUILTIN}void {full}({vector} value, __global {type_name(dtype)}* p, int far) {{\n"
+        "#if __has_builtin(__builtin_nontemporal_store)\n"
+        f"  if (far) {{ __builtin_nontemporal_store(value, (__global {vector}*)p); return; }}\n"
+        f"#endif\n  {near}(value, p);\n}}"
+    )
+
+
+def _helper_half_bits(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    return (
+        f"ushort{width} {full}(float{width} value) {{ ushort{width} bits; "
+        f"vstore_half{width}_rte(value, 0, (half*)&bits); return bits; }}"
     )
 
 
@@ -558,7 +571,8 @@ _HELPERS: dict[str, Callable[[Prelude, str, torch.dtype, int], str]] = {
     "bf16": _helper_bf16,
     "load_half": _helper_load_half,
     "store": _helper_store,
-    "store_half": _helper_store_half,
+    "store_far": _helper_store_far,
+    "half_bits": _helper_half_bits,
     "digamma": _helper_digamma,
     "lgamma": _builtin_per_lane("lgamma", 1),
     "nextafter": _builtin_per_lane("nextafter", 2),
@@ -699,22 +713,28 @@ def load_pointer(pointer: str, dtype: torch.dtype) -> str:
     return f"*{pointer}"
 
 
-def store(prelude: Prelude, buffer: str, dtype: torch.dtype, index: str, value: str, width: int) -> str:
-    """A statement that writes ``width`` consecutive elements; ``value`` is of the element's compute dtype."""
+def store(
+    prelude: Prelude, buffer: str, dtype: torch.dtype, index: str, value: str, width: int, far: str | None = None
+) -> str:
+    """A statement that writes ``width`` consecutive elements; ``value`` is of the element's compute dtype. A vector
+    whose address is a multiple of its size goes past the caches where ``far``, a condition, holds."""
     pointer = f"{buffer} + ({index})"
     if dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
         raise Unsupported(f"store of {dtype}")
-    if dtype == torch.float16 and width > 1:
-        return f"{prelude.use('store_half', torch.float32, width)}({value}, {pointer});"
-    if dtype == torch.float16:
+    if dtype == torch.float16 and width == 1:
         return f"vstore_half_rte({value}, 0, {pointer});"
-    if dtype == torch.bfloat16:
+    if dtype == torch.float16:
+        value = f"{prelude.use('half_bits', torch.float32, width)}({value})"
+        pointer = f"(__global ushort*)({pointer})"
+    elif dtype == torch.bfloat16:
         value = f"{prelude.use('bf16', torch.float32, width)}({value})"
     elif dtype == torch.bool:
         value = f"convert_uchar{width}(({value}) & 1)" if width > 1 else f"(uchar)({value})"
     if width == 1:
         return f"{buffer}[{index}] = {value};"
-    stored = {torch.bool: torch.uint8, torch.bfloat16: torch.uint16}.get(dtype, dtype)
+    stored = {torch.bool: torch.uint8, torch.bfloat16: torch.uint16, torch.float16: torch.uint16}.get(dtype, dtype)
+    if far is not None:
+        return f"{prelude.use('store_far', stored, width)}({value}, {pointer}, {far});"
     return f"{prelude.use('store', stored, width)}({value}, {pointer});"
 
 
