@@ -61,7 +61,7 @@ PIECES = 8
 PIECE_ALIGNMENT = 1024
 #: Bytes of a partial result, whatever its type.
 SLOT = 8
-#: Results of as many bytes are written past the caches, which would not hold them until the next kernel, and which would
+#: Results of as many bytes are written past the caches, which would not hold them until the next kernel and which would
 #: have to read each line before it is overwritten.
 FAR = 32 << 20
 
