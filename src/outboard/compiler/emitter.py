@@ -774,13 +774,9 @@ class Printer:
             times = floordiv(points * itemsize, sympy.Integer(FAR))
             if points.is_Integer and int(points) * itemsize < FAR:
                 continue
-            if (
-                touched.count(store.buffer) > 1
-                or store.atomic_add
-                or self.kernel.indirect.keys() & store.index.free_symbols
-            ):
+            if touched.count(store.buffer) > 1 or self.kernel.indirect.keys() & store.index.free_symbols:
                 continue
-            if self.lane_symbol is None or self._stride(store.index, self.lane_symbol) != 1:
+            if self.lane_symbol is None or self._stride(store.index, self.lane_symbol) != 1 or store.atomic_add:
                 continue
             pointer = self.buffers[store.buffer]
             is_large = "1" if points.is_Integer else f"{self.size(times)} > 0"
@@ -1301,6 +1297,7 @@ class Printer:
         self.write(f"long {i} = {i}_from;")
         if self.r is None:
             self._declare_far([s for s in self.kernel.statements() if isinstance(s, Store)], self.x.root.numel)
+        ahead = self._declare_ahead()
         if self._unrolls_columns():
             step = UNROLL * cl.WIDTH
             with self.block(f"for (; {i} + {step} <= {i}_to; {i} += {step})"):
@@ -1310,12 +1307,50 @@ class Printer:
                 self.vectors.clear()
         if self.lane_symbol is not None:
             with self.block(f"for (; {i} + {cl.WIDTH} <= {i}_to; {i} += {cl.WIDTH})"):
+                for pointer in ahead:
+                    self.write(f"{self.prelude.use('fetch', torch.uint64, 1)}((ulong)({pointer} + ({i} - {i}_from)));")
                 self.width = cl.WIDTH
                 self.point()
                 self.width = 1
                 self.vectors.clear()
         with self.block(f"for (; {i} < {i}_to; ++{i})"):
             self.point()
+
+    def _declare_ahead(self) -> list[str]:
+        """Finds where the chunk of the next row begins in operands whose rows are looked up, which no processor can
+        guess; returns pointers to these places."""
+        if self.r is not None or self.x.rows is None or self.lane_symbol is None:
+            return []
+        moved = self.x.outer
+        loads = [v for v in self._values() if v.op == "load" and v.mask is None and self._looks_up_row(v)]
+        for load in loads:
+            kind = cl.memory_type(self._memory_dtype(load.buffer))
+            self.write(f"const __global {kind}* {load.name}_ahead;")
+            with self.block(""):
+                self.write(f"const long next = min({moved} + 1, {self.size(self.x.rows)} - 1), {moved} = next;")
+                needed = self._needed_for(load.index)
+                for value in self._values():
+                    if value.name in needed:
+                        self.value(value)
+                self.write(f"{load.name}_ahead = {self.buffers[load.buffer]} + ({self._base(load.index)});")
+        return [f"{load.name}_ahead" for load in loads]
+
+    def _looks_up_row(self, load: Value) -> bool:
+        """Whether elements come from a row whose number is looked up, and lie side by side there."""
+        indirect = [self.kernel.indirect[s] for s in load.index.free_symbols if s in self.kernel.indirect]
+        lookups = bool(indirect) and all(value.name in self.hoisted for value in indirect)
+        return lookups and self._stride(load.index, self.x.inner) == 1
+
+    def _needed_for(self, index: sympy.Expr) -> set[str]:
+        """The names of the values that an index is computed from."""
+        needed: set[str] = set()
+        work = [self.kernel.indirect[s] for s in index.free_symbols if s in self.kernel.indirect]
+        while work:
+            value = work.pop()
+            needed.add(value.name)
+            work += [*value.args, *([value.mask] if value.mask else [])]
+            work += [self.kernel.indirect[s] for s in value.index.free_symbols if s in self.kernel.indirect]
+        return needed
 
     def _hoist(self) -> None:
         """Computes first what is the same all along the chunk. The compiler of the dialect cannot: for all it knows,

@@ -475,13 +475,20 @@ def _helper_bf16(prelude: Prelude, full: str, dtype: torch.dtype, width: int) ->
     return f"{us} {full}({f} a) {{ {u} bits = as_{u}(a); return {convert}({chosen}); }}"
 
 
+# PoCL converts halves by shifts and masks although its compiler knows the instructions for it, where there are any.
+_NATIVE_HALF = "#if __has_builtin(__builtin_convertvector) && (defined(__F16C__) || defined(__aarch64__))\n"
+
+
 # PoCL's vload_halfN and vstore_halfN take their pointers to be aligned to the whole vector, so that memory is
 # accessed as ushort, and a register in between is converted.
 def _helper_load_half(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    halves = f"{full}_t"
     return (
-        f"float{width} {full}(__global const half* p) {{ "
-        f"ushort{width} bits = vload{width}(0, (__global const ushort*)p); "
-        f"return vload_half{width}(0, (const half*)&bits); }}"
+        f"{_HAS_BUILTIN}float{width} {full}(__global const half* p) {{\n"
+        f"  ushort{width} bits = vload{width}(0, (__global const ushort*)p);\n{_NATIVE_HALF}"
+        f"  typedef half {halves} __attribute__((ext_vector_type({width})));\n"
+        f"  return __builtin_convertvector(__builtin_astype(bits, {halves}), float{width});\n"
+        f"#else\n  return vload_half{width}(0, (const half*)&bits);\n#endif\n}}"
     )
 
 
@@ -505,10 +512,21 @@ def _helper_store_far(prelude: Prelude, full: str, dtype: torch.dtype, width: in
     )
 
 
-def _helper_half_bits(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+def _helper_fetch(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    """Asks for the cache line at an address."""
     return (
-        f"ushort{width} {full}(float{width} value) {{ ushort{width} bits; "
-        f"vstore_half{width}_rte(value, 0, (half*)&bits); return bits; }}"
+        f"{_HAS_BUILTIN}void {full}(ulong address) {{\n#if __has_builtin(__builtin_prefetch)\n"
+        "  __builtin_prefetch((const void*)address);\n#endif\n}"
+    )
+
+
+def _helper_half_bits(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    halves = f"{full}_t"
+    return (
+        f"{_HAS_BUILTIN}ushort{width} {full}(float{width} value) {{\n{_NATIVE_HALF}"
+        f"  typedef half {halves} __attribute__((ext_vector_type({width})));\n"
+        f"  return __builtin_astype(__builtin_convertvector(value, {halves}), ushort{width});\n"
+        f"#else\n  ushort{width} bits;\n  vstore_half{width}_rte(value, 0, (half*)&bits);\n  return bits;\n#endif\n}}"
     )
 
 
@@ -573,6 +591,7 @@ _HELPERS: dict[str, Callable[[Prelude, str, torch.dtype, int], str]] = {
     "store": _helper_store,
     "store_far": _helper_store_far,
     "half_bits": _helper_half_bits,
+    "fetch": _helper_fetch,
     "digamma": _helper_digamma,
     "lgamma": _builtin_per_lane("lgamma", 1),
     "nextafter": _builtin_per_lane("nextafter", 2),
