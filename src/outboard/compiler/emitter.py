@@ -909,12 +909,12 @@ class Printer:
         return self._reduces_once() and len(self.kernel.regions[0].body) <= UNROLL_LIMIT
 
     @contextmanager
-    def _each_vector(self, split: _Split) -> Iterator[None]:
+    def _each_vector(self, split: _Split, distance: str = str(cl.WIDTH)) -> Iterator[None]:
         """A loop over the vectors of one unrolled step, which begins at ``<inner>_base``."""
         i = split.inner
         self.write("#pragma unroll")
         with self.block(f"for (int u = 0; u < {UNROLL}; ++u)"):
-            self.write(f"const long {i} = {i}_base + u * {self.width};")
+            self.write(f"const long {i} = {i}_base + u * {distance};")
             self._lane_vector()
             yield
 
@@ -952,18 +952,26 @@ class Printer:
             self.write(f"{cl.type_name(value.dtype, self.width)} {value.name}_{suffix}[{UNROLL}] = {{{starts}}};")
 
     def _unrolled_row(self, region: Region, reduces: list[Value], flushed: list[Value]) -> None:
-        """Steps of several vectors along a row, each with its own accumulator."""
+        """Steps of several vectors along a row, each with its own accumulator. They lie side by side or, where a
+        reduction is in pieces, far apart, because processors fetch ahead in several places at once."""
         assert self.r is not None
         i, step = self.r.inner, UNROLL * cl.WIDTH
+        distance, header = str(cl.WIDTH), f"for (; {i} + {step} <= {i}_to; {i} += {step})"
+        if self.in_pieces:
+            distance = "distance"
+            self.write(f"const long distance = ({i}_to - {i}) / {step} * {cl.WIDTH}, part_to = {i} + distance;")
+            header = f"for (; {i} < part_to; {i} += {cl.WIDTH})"
         self.width = cl.WIDTH
         saved = set(self.vectors)
         self._declare_arrays(reduces, "u")
-        with self.block(f"for (; {i} + {step} <= {i}_to; {i} += {step})"):
+        with self.block(header):
             self.write(f"const long {i}_base = {i};")
-            with self._each_vector(self.r):
+            with self._each_vector(self.r, distance):
                 self.body(region.body)
                 for value in reduces:
                     self._accumulate(value, f"{value.name}_u[u]")
+        if self.in_pieces:
+            self.write(f"{i} += {UNROLL - 1} * distance;")
         for value in reduces:
             total = f"{value.name}_{'b' if value in flushed else 'a'}"
             for number in range(UNROLL):
