@@ -39,3 +39,10 @@ def test_the_last_row_has_no_next(rows: int, device: str) -> None:
     places[-1] = rows - 1
     result = torch.nn.functional.embedding(places.to(device), table.to(device))
     assert torch.equal(result.cpu(), table[places])
+
+
+def test_large_results_of_known_size(device: str) -> None:
+    torch._dynamo.reset()
+    x = torch.randn(FAR // 4 // 64 + 1, 64)
+    result = torch.compile(lambda x: (x * 2).relu(), dynamic=False)(x.to(device))
+    assert torch.equal(result.cpu(), (x * 2).relu())
