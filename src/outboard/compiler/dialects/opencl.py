@@ -306,16 +306,19 @@ def _pairs(coefficients: list[float], variable: str, squared: str, t: str) -> st
 
 
 def _helper_decay(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
-    """exp in float for arguments from -80 to 0, without the care that built-in functions take beyond: the power of two
-    next to the result times the exponential of the rest, by its series up to r^7, after Cody and Waite (1980)."""
+    """``exp``, see there, for arguments from -80 to 0 only."""
     t, i = type_name(dtype, width), type_name(torch.int32, width)
-    series = _horner([1 / 5040, 1 / 720, 1 / 120, 1 / 24, 1 / 6, 0.5, 1.0, 1.0], "r", t)
+    return f"{t} {full}({t} a) {{ {_exponential(t, i)} return as_{t}(as_{i}(p) + power); }}"
+
+
+def _exponential(t: str, i: str) -> str:
+    """Statements that find exp(a) as ``p`` times two to the power whose bits, without bias, are ``power``."""
+    series = _horner([0.00138146030, 0.00836871582, 0.0416683879, 0.166665206, 0.499999934, 1.0, 1.0], "r", t)
     # Numbers as large as 1.5 * 2^23 have no fraction: adding it rounds, and leaves the integer in the lowest bits.
     return (
-        f"{t} {full}({t} a) {{ const {t} shifted = fma(a, ({t})(1.4426950408889634f), ({t})(12582912.0f)); "
-        f"const {t} n = shifted - 12582912.0f; "
+        f"const {t} shifted = fma(a, ({t})(1.4426950408889634f), ({t})(12582912.0f)), n = shifted - 12582912.0f; "
         f"const {t} r = fma(n, ({t})(-1.428606765330187e-06f), fma(n, ({t})(-0.693145751953125f), a)); "
-        f"return {series} * as_{t}((as_{i}(shifted) + ({i})(127)) << ({i})(23)); }}"
+        f"const {t} p = {series}; const {i} power = as_{i}(shifted) << ({i})(23);"
     )
 
 
@@ -327,19 +330,14 @@ def _helper_exp(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> 
     t, i = type_name(dtype, width), type_name(torch.int32, width)
     if dtype != torch.float32:
         return f"{t} {full}({t} a) {{ return exp(a); }}"
-    series = _horner([0.00138146030, 0.00836871582, 0.0416683879, 0.166665206, 0.499999934, 1.0, 1.0], "r", t)
     low, high, bias = f"({t})(-104.0f)", f"({t})(89.0f)", f"({i})(0x3f800000)"
     ordinary = f"fabs(a) < ({t})(87.0f)"
     unusual = f"!({ordinary})" if width == 1 else f"{prelude.use('any', torch.int32, width)}(~({ordinary}))"
-    # Numbers as large as 1.5 * 2^23 have no fraction: adding it rounds, and leaves the integer in the lowest bits.
     return (
         f"{t} {full}({t} a) {{ const int unusual = {unusual}; "
         f"if (unusual) {{ a = {_raw_select(dtype, width, f'a < {low}', low, 'a')}; "
         f"a = {_raw_select(dtype, width, f'a > {high}', high, 'a')}; }} "
-        f"const {t} shifted = fma(a, ({t})(1.4426950408889634f), ({t})(12582912.0f)), n = shifted - 12582912.0f; "
-        f"const {t} r = fma(n, ({t})(-1.428606765330187e-06f), fma(n, ({t})(-0.693145751953125f), a)); "
-        f"const {t} p = {series}; const {i} power = as_{i}(shifted) << ({i})(23); "
-        f"if (!unusual) return as_{t}(as_{i}(p) + power); "
+        f"{_exponential(t, i)} if (!unusual) return as_{t}(as_{i}(p) + power); "
         f"const {i} half_power = (as_{i}(shifted) << ({i})(22)) & ({i})(0xff800000); "
         f"return p * as_{t}(half_power + {bias}) * as_{t}(power - half_power + {bias}); }}"
     )
