@@ -236,7 +236,7 @@ def _suffices(value: Value, result: Value) -> bool:
 def find_normal_cdf(kernel: LoopKernel) -> None:
     """Makes one operation of what gelu and its gradient compute, ``(1 + erf(x / sqrt(2))) / 2``.
 
-    That takes a third of the time of ``erf``, which must be exact near 0, where the sum is not."""
+    That is cheaper than ``erf``, which must be exact near 0, where the sum is not."""
     users: dict[int, list[Value | Store]] = {}
     for statement in kernel.statements():
         for operand in (statement.value,) if isinstance(statement, Store) else statement.args:

@@ -283,8 +283,8 @@ def _helper_erf(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> 
 
 
 def _helper_normal_cdf(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
-    """(1 + erf(a / sqrt(2))) / 2 in float: an odd rational function of degree 11, a minimax fit; error below 2.6 units
-    of 2^-24. At the limits of its range, which stand for all that is beyond, it is 0 and 1 exactly."""
+    """(1 + erf(a / sqrt(2))) / 2 in float: an odd rational function of degree 11, a minimax fit; error below 4 units of
+    2^-24. At the limits of its range, which stand for all that is beyond, it is 0 and 1 exactly."""
     t = type_name(dtype, width)
     above = [0.718096077, 0.059601441, 0.0083397571, 0.000290577998, 1.13733595e-05, 4.22234123e-08]
     below = [1.79999995, 0.449398279, 0.0508053973, 0.00331708021, 0.000128443164, 2.18802734e-06]
