@@ -23,7 +23,19 @@ import sympy
 import torch
 
 from .dialects import opencl as cl
-from .loops import EXPENSIVE, INDEX_ERROR, Entry, LoopKernel, Region, Root, Store, Value, compute_dtype, keep_terms
+from .loops import (
+    EXPENSIVE,
+    INDEX_ERROR,
+    Entry,
+    LoopKernel,
+    Region,
+    Root,
+    Store,
+    Value,
+    compute_dtype,
+    find_normal_cdf,
+    keep_terms,
+)
 from .plan import Assertion, AssertionKind
 from .target import Target
 
@@ -49,6 +61,9 @@ PIECES = 8
 PIECE_ALIGNMENT = 1024
 #: Bytes of a partial result, whatever its type.
 SLOT = 8
+#: Results of as many bytes are written past the caches, which would not hold them until the next kernel and which would
+#: have to read each line before it is overwritten.
+FAR = 32 << 20
 
 
 def assertion(message: str) -> Assertion:
@@ -235,6 +250,7 @@ class Printer:
         self.vectors: set[str] = set()
         self.tiles: dict[str, str] = {}  #: value -> private array that holds its tile
         self.hoisted: set[str] = set()  #: values computed before the innermost loop
+        self.far: dict[str, str] = {}  #: buffer -> variable that tells whether its vectors go past the caches
         self.counter = 0
 
     # ---- analysis ----
@@ -590,10 +606,14 @@ class Printer:
             wide = f"convert_long{width}({mask})"
             outside = f"({outside} & {cl.convert(mask, torch.bool, torch.bool, width) if width == 1 else wide})"
         self.write(f"const {long} {bad} = {outside};")
-        self.write(f"if ({f'any({bad})' if width > 1 else bad}) *failed = {assertion(value.message).code};")
+        self.write(f"if ({self._any(bad, torch.int64, width)}) *failed = {assertion(value.message).code};")
         limit = f"max({size} - 1L, 0L)"
         text = f"clamp({raw}, ({long})(0), ({long})({limit}))"
         self.define(value, cl.convert(text, torch.int64, value.dtype, width), vector)
+
+    def _any(self, mask: str, dtype: torch.dtype, width: int) -> str:
+        """Whether a mask, whose lanes are as wide as those of ``dtype``, holds anywhere."""
+        return f"{self.prelude.use('any', dtype, width)}({mask})" if width > 1 else mask
 
     def _assertion(self, value: Value) -> None:
         (condition,) = value.args
@@ -601,7 +621,8 @@ class Printer:
         failed = f"!({self.operand(condition, torch.bool, vector)})"
         if value.mask is not None:
             failed = f"({failed} & {self.operand(value.mask, torch.bool, vector)})"
-        self.write(f"if ({f'any({failed})' if vector else failed}) *failed = {assertion(value.message).code};")
+        width = self.width if vector else 1
+        self.write(f"if ({self._any(failed, torch.bool, width)}) *failed = {assertion(value.message).code};")
         self.vectors.discard(value.name)
 
     def _memory_dtype(self, buffer: str) -> torch.dtype:
@@ -647,13 +668,14 @@ class Printer:
         held = f"m{self.counter}"
         self.write(f"{kind} {name} = {zero};")
         self.write(f"const int{self.width} {held} = {mask};")
+        any_held = self._any(held, torch.bool, self.width)
         if contiguous:
-            with self.block(f"if (all({held}))"):
+            with self.block(f"if (!{self._any(f'~{held}', torch.bool, self.width)})"):
                 self.write(f"{name} = {cl.load(self.prelude, pointer, dtype, self._base(value.index), self.width)};")
-            with self.block(f"else if (any({held}))"):
+            with self.block(f"else if ({any_held})"):
                 self.write(f"{name} = {self._gather(pointer, dtype, value.index, step, held)};")
             return
-        with self.block(f"if (any({held}))"):
+        with self.block(f"if ({any_held})"):
             self.write(f"{name} = {self._gather(pointer, dtype, value.index, step, held)};")
 
     def _base(self, index: sympy.Expr) -> str:
@@ -703,7 +725,8 @@ class Printer:
         assert self.lane_symbol is not None
         step = self._stride(store.index, self.lane_symbol)
         if step == 1:
-            self.write(cl.store(self.prelude, pointer, dtype, self._base(store.index), value, self.width))
+            far = self.far.get(store.buffer)
+            self.write(cl.store(self.prelude, pointer, dtype, self._base(store.index), value, self.width, far))
             return
         self.counter += 1
         name, place = f"w{self.counter}", f"a{self.counter}"
@@ -740,6 +763,26 @@ class Printer:
             if dtype == torch.bool:
                 element = f"({element} & 1)"
             self.write(f"{function}({pointer} + {address}, {element});")
+
+    def _declare_far(self, stores: list[Store], points: sympy.Expr) -> None:
+        """Decides for each buffer that ``stores`` fill with ``points`` contiguous elements from here on, in whole
+        vectors, whether these go past the caches."""
+        self.far.clear()
+        touched = [s.buffer for s in self.kernel.statements() if isinstance(s, Store) or s.op == "load"]
+        for store in stores:
+            itemsize = self._memory_dtype(store.buffer).itemsize
+            times = floordiv(points * itemsize, sympy.Integer(FAR))
+            if points.is_Integer and int(points) * itemsize < FAR:
+                continue
+            if touched.count(store.buffer) > 1 or self.kernel.indirect.keys() & store.index.free_symbols:
+                continue
+            if self.lane_symbol is None or self._stride(store.index, self.lane_symbol) != 1 or store.atomic_add:
+                continue
+            pointer = self.buffers[store.buffer]
+            is_large = "1" if points.is_Integer else f"{self.size(times)} > 0"
+            address = f"(ulong)({pointer} + ({self._base(store.index)}))"
+            self.write(f"const int {pointer}_far = {is_large} && {address} % {itemsize * cl.WIDTH} == 0;")
+            self.far[store.buffer] = f"{pointer}_far"
 
     # ---- structure ----
 
@@ -866,12 +909,12 @@ class Printer:
         return self._reduces_once() and len(self.kernel.regions[0].body) <= UNROLL_LIMIT
 
     @contextmanager
-    def _each_vector(self, split: _Split) -> Iterator[None]:
+    def _each_vector(self, split: _Split, distance: str = str(cl.WIDTH)) -> Iterator[None]:
         """A loop over the vectors of one unrolled step, which begins at ``<inner>_base``."""
         i = split.inner
         self.write("#pragma unroll")
         with self.block(f"for (int u = 0; u < {UNROLL}; ++u)"):
-            self.write(f"const long {i} = {i}_base + u * {self.width};")
+            self.write(f"const long {i} = {i}_base + u * {distance};")
             self._lane_vector()
             yield
 
@@ -909,18 +952,26 @@ class Printer:
             self.write(f"{cl.type_name(value.dtype, self.width)} {value.name}_{suffix}[{UNROLL}] = {{{starts}}};")
 
     def _unrolled_row(self, region: Region, reduces: list[Value], flushed: list[Value]) -> None:
-        """Steps of several vectors along a row, each with its own accumulator."""
+        """Steps of several vectors along a row, each with its own accumulator. They lie side by side or, where a
+        reduction is in pieces, far apart, because processors fetch ahead in several places at once."""
         assert self.r is not None
         i, step = self.r.inner, UNROLL * cl.WIDTH
+        distance, header = str(cl.WIDTH), f"for (; {i} + {step} <= {i}_to; {i} += {step})"
+        if self.in_pieces:
+            distance = "distance"
+            self.write(f"const long distance = ({i}_to - {i}) / {step} * {cl.WIDTH}, part_to = {i} + distance;")
+            header = f"for (; {i} < part_to; {i} += {cl.WIDTH})"
         self.width = cl.WIDTH
         saved = set(self.vectors)
         self._declare_arrays(reduces, "u")
-        with self.block(f"for (; {i} + {step} <= {i}_to; {i} += {step})"):
+        with self.block(header):
             self.write(f"const long {i}_base = {i};")
-            with self._each_vector(self.r):
+            with self._each_vector(self.r, distance):
                 self.body(region.body)
                 for value in reduces:
                     self._accumulate(value, f"{value.name}_u[u]")
+        if self.in_pieces:
+            self.write(f"{i} += {UNROLL - 1} * distance;")
         for value in reduces:
             total = f"{value.name}_{'b' if value in flushed else 'a'}"
             for number in range(UNROLL):
@@ -976,6 +1027,8 @@ class Printer:
                 for value in flushed:
                     self._declare(value, f"{value.name}_b", wide)
                 self.write(f"long {i} = {i}_from;")
+                stores = [s for s in region.body if isinstance(s, Store)]
+                self._declare_far(stores, self.x.root.numel * self.r.root.numel)
                 short = self.r.length.is_Integer and self.r.length < 2 * UNROLL * wide
                 if not short and len(region.body) <= UNROLL_LIMIT:
                     self._unrolled_row(region, reduces, flushed)
@@ -1250,6 +1303,9 @@ class Printer:
         if self.r is None:
             self._hoist()
         self.write(f"long {i} = {i}_from;")
+        if self.r is None:
+            self._declare_far([s for s in self.kernel.statements() if isinstance(s, Store)], self.x.root.numel)
+        ahead = self._declare_ahead()
         if self._unrolls_columns():
             step = UNROLL * cl.WIDTH
             with self.block(f"for (; {i} + {step} <= {i}_to; {i} += {step})"):
@@ -1259,12 +1315,50 @@ class Printer:
                 self.vectors.clear()
         if self.lane_symbol is not None:
             with self.block(f"for (; {i} + {cl.WIDTH} <= {i}_to; {i} += {cl.WIDTH})"):
+                for pointer in ahead:
+                    self.write(f"{self.prelude.use('fetch', torch.uint64, 1)}((ulong)({pointer} + ({i} - {i}_from)));")
                 self.width = cl.WIDTH
                 self.point()
                 self.width = 1
                 self.vectors.clear()
         with self.block(f"for (; {i} < {i}_to; ++{i})"):
             self.point()
+
+    def _declare_ahead(self) -> list[str]:
+        """Finds where the chunk of the next row begins in operands whose rows are looked up, which no processor can
+        guess; returns pointers to these places."""
+        if self.r is not None or self.x.rows is None or self.lane_symbol is None:
+            return []
+        moved = self.x.outer
+        loads = [v for v in self._values() if v.op == "load" and v.mask is None and self._looks_up_row(v)]
+        for load in loads:
+            kind = cl.memory_type(self._memory_dtype(load.buffer))
+            self.write(f"const __global {kind}* {load.name}_ahead;")
+            with self.block(""):
+                self.write(f"const long next = min({moved} + 1, {self.size(self.x.rows)} - 1), {moved} = next;")
+                needed = self._needed_for(load.index)
+                for value in self._values():
+                    if value.name in needed:
+                        self.value(value)
+                self.write(f"{load.name}_ahead = {self.buffers[load.buffer]} + ({self._base(load.index)});")
+        return [f"{load.name}_ahead" for load in loads]
+
+    def _looks_up_row(self, load: Value) -> bool:
+        """Whether elements come from a row whose number is looked up, and lie side by side there."""
+        indirect = [self.kernel.indirect[s] for s in load.index.free_symbols if s in self.kernel.indirect]
+        lookups = bool(indirect) and all(value.name in self.hoisted for value in indirect)
+        return lookups and self._stride(load.index, self.x.inner) == 1
+
+    def _needed_for(self, index: sympy.Expr) -> set[str]:
+        """The names of the values that an index is computed from."""
+        needed: set[str] = set()
+        work = [self.kernel.indirect[s] for s in index.free_symbols if s in self.kernel.indirect]
+        while work:
+            value = work.pop()
+            needed.add(value.name)
+            work += [*value.args, *([value.mask] if value.mask else [])]
+            work += [self.kernel.indirect[s] for s in value.index.free_symbols if s in self.kernel.indirect]
+        return needed
 
     def _hoist(self) -> None:
         """Computes first what is the same all along the chunk. The compiler of the dialect cannot: for all it knows,
@@ -1326,6 +1420,7 @@ def emit(kernel: LoopKernel, target: Target, entry: str = "kernel0") -> EmittedK
         from .simt import SimtPrinter  # which is made of this module's printer
 
         return SimtPrinter(kernel, target, entry).emit()
+    find_normal_cdf(kernel)
     keep_terms(kernel)
     return Printer(kernel, target, entry).emit()
 

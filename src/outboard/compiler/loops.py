@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Hashable
 
 import sympy
@@ -206,8 +207,11 @@ def prune(kernel: LoopKernel) -> None:
 
 #: Operations that cost more than a result's way to a nearby cache and back.
 EXPENSIVE = frozenset(
-    ["exp", "exp2", "expm1", "log", "log1p", "log2", "pow", "erf", "tanh", "sigmoid", "sin", "cos", "tan", "lgamma"]
-)
+    [
+        "exp", "exp2", "expm1", "log", "log1p", "log2", "pow", "erf", "normal_cdf", "tanh", "sigmoid", "sin", "cos",
+        "tan", "lgamma",
+    ]
+)  # fmt: skip
 
 
 def keep_terms(kernel: LoopKernel) -> None:
@@ -259,6 +263,59 @@ def _suffices(value: Value, result: Value) -> bool:
             continue
         seen.add(id(needed))
         work.extend(needed.args)
+    return True
+
+
+def find_normal_cdf(kernel: LoopKernel) -> None:
+    """Makes one operation of what gelu and its gradient compute, ``(1 + erf(x / sqrt(2))) / 2``.
+
+    That is cheaper than ``erf``, which must be exact near 0, where the sum is not."""
+    users: dict[int, list[Value | Store]] = {}
+    for statement in kernel.statements():
+        for operand in (statement.value,) if isinstance(statement, Store) else statement.args:
+            users.setdefault(id(operand), []).append(statement)
+    halves = [value for value in kernel.statements() if isinstance(value, Value) and _is_sum_with_erf(value)]
+    found = [_halve(value, users.get(id(value), [])) for value in halves]
+    if any(found):
+        prune(kernel)
+
+
+def _constant_factor(value: Value, constant: float) -> Value | None:
+    """What ``constant`` (a float) is multiplied by in a product, else None."""
+    if value.op != "mul" or value.dtype != torch.float32:
+        return None
+    for one, other in (value.args, value.args[::-1]):
+        if one.op == "constant" and math.isclose(one.constant, constant, rel_tol=1e-6):
+            return other
+    return None
+
+
+def _scaled_argument(value: Value) -> Value | None:
+    """``x`` if a value is ``erf(x / sqrt(2))`` in float, else None."""
+    return _constant_factor(value.args[0], math.sqrt(0.5)) if value.op == "erf" else None
+
+
+def _is_sum_with_erf(value: Value) -> bool:
+    """Whether a value is ``erf(x / sqrt(2)) + 1``, in either order."""
+    if value.op != "add":
+        return False
+    pairs = (value.args, value.args[::-1])
+    return any(one.op == "constant" and one.constant == 1 and _scaled_argument(other) for one, other in pairs)
+
+
+def _halve(total: Value, users: list[Value | Store]) -> bool:
+    """Makes ``total``, ``1 + erf(x / sqrt(2))``, its half, if each user is a product that has a half among its factors,
+    which then goes. Returns whether it did."""
+    products = [user for user in users if isinstance(user, Value) and user.op == "mul"]
+    others = [product.args[product.args[0] is total] for product in products]
+    is_half = [other.op == "constant" and other.constant == 0.5 for other in others]
+    factors = [None if half else _constant_factor(other, 0.5) for half, other in zip(is_half, others, strict=True)]
+    if len(products) < len(users) or any(f is None and not half for f, half in zip(factors, is_half, strict=True)):
+        return False
+    for product, factor in zip(products, factors, strict=True):
+        product.op, product.args = ("identity", (total,)) if factor is None else ("mul", (factor, total))
+    scaled = next(filter(None, map(_scaled_argument, total.args)))
+    total.op, total.args = "normal_cdf", (scaled,)
     return True
 
 

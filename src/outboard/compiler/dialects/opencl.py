@@ -243,9 +243,9 @@ def _per_lane(full: str, result: str, argument: str, scalar: str, count: int, wi
 def _helper_minmax(name: str) -> Callable[[Prelude, str, torch.dtype, int], str]:
     def make(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
         t = type_name(dtype, width)
-        compare = "<" if name == "min" else ">"
-        condition = f"(a {compare} b) | (a != a)" if width > 1 else f"a {compare} b || a != a"
-        return f"{t} {full}({t} a, {t} b) {{ return {_raw_select(dtype, width, condition, 'a', 'b')}; }}"
+        # The inner choice, b where either is NaN, is one instruction of most processors.
+        inner = _raw_select(dtype, width, f"a {'<' if name == 'min' else '>'} b", "a", "b")
+        return f"{t} {full}({t} a, {t} b) {{ return {_raw_select(dtype, width, 'a != a', 'a', inner)}; }}"
 
     return make
 
@@ -282,17 +282,77 @@ def _helper_erf(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> 
     return f"{t} {full}({t} a) {{ {t} t = fmin(fabs(a), ({t})(4.0f)); {t} s = a * a; return {chosen}; }}"
 
 
+def _helper_normal_cdf(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    """(1 + erf(a / sqrt(2))) / 2 in float: an odd rational function of degree 11, a minimax fit; error below 4 units of
+    2^-24. At the limits of its range, which stand for all that is beyond, it is 0 and 1 exactly."""
+    t = type_name(dtype, width)
+    above = [0.718096077, 0.059601441, 0.0083397571, 0.000290577998, 1.13733595e-05, 4.22234123e-08]
+    below = [1.79999995, 0.449398279, 0.0508053973, 0.00331708021, 0.000128443164, 2.18802734e-06]
+    low, high = f"({t})(-5.42000008f)", f"({t})(5.42000008f)"
+    bounded = f"{t} x = {_raw_select(dtype, width, f'{high} < a', high, 'a')}; "
+    bounded += f"x = {_raw_select(dtype, width, f'{low} > x', low, 'x')};"  # NaN stays
+    ratio = f"x * {_pairs(above, 's', 'q', t)} / {_pairs(below, 's', 'q', t)}"
+    return f"{t} {full}({t} a) {{ {bounded} const {t} s = x * x, q = s * s; return {ratio} + ({t})(0.5f); }}"
+
+
+def _pairs(coefficients: list[float], variable: str, squared: str, t: str) -> str:
+    """A polynomial in float of odd degree, the lowest power first: fewer steps wait for one another than in Horner's
+    scheme, and fewer round."""
+    pairs = zip(coefficients[::2], coefficients[1::2], strict=True)
+    text, *rest = [f"fma(({t})({odd!r}f), {variable}, ({t})({even!r}f))" for even, odd in pairs][::-1]
+    for pair in rest:
+        text = f"fma({text}, {squared}, {pair})"
+    return text
+
+
 def _helper_decay(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
-    """exp in float for arguments from -80 to 0, without the care that built-in functions take beyond: the power of two
-    next to the result times the exponential of the rest, by its series up to r^7, after Cody and Waite (1980)."""
+    """``exp``, see there, for arguments from -80 to 0 only."""
     t, i = type_name(dtype, width), type_name(torch.int32, width)
-    series = _horner([1 / 5040, 1 / 720, 1 / 120, 1 / 24, 1 / 6, 0.5, 1.0, 1.0], "r", t)
+    return f"{t} {full}({t} a) {{ {_exponential(t, i)} return as_{t}(as_{i}(p) + power); }}"
+
+
+def _exponential(t: str, i: str) -> str:
+    """Statements that find exp(a) as ``p`` times two to the power whose bits, without bias, are ``power``."""
+    series = _horner([0.00138146030, 0.00836871582, 0.0416683879, 0.166665206, 0.499999934, 1.0, 1.0], "r", t)
     # Numbers as large as 1.5 * 2^23 have no fraction: adding it rounds, and leaves the integer in the lowest bits.
     return (
-        f"{t} {full}({t} a) {{ const {t} shifted = fma(a, ({t})(1.4426950408889634f), ({t})(12582912.0f)); "
-        f"const {t} n = shifted - 12582912.0f; "
+        f"const {t} shifted = fma(a, ({t})(1.4426950408889634f), ({t})(12582912.0f)), n = shifted - 12582912.0f; "
         f"const {t} r = fma(n, ({t})(-1.428606765330187e-06f), fma(n, ({t})(-0.693145751953125f), a)); "
-        f"return {series} * as_{t}((as_{i}(shifted) + ({i})(127)) << ({i})(23)); }}"
+        f"const {t} p = {series}; const {i} power = as_{i}(shifted) << ({i})(23);"
+    )
+
+
+def _helper_exp(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    """exp in float, below one unit in the last place: the power of two next to the result times the exponential of the
+    rest, a minimax polynomial, after Cody and Waite (1980). The product is an addition to the exponent unless the
+    result, or what is left of the argument, is not an ordinary number. Whether that is so anywhere in a vector is one
+    test; the power is then multiplied in two halves, which round once, to zero and infinity where these are due."""
+    t, i = type_name(dtype, width), type_name(torch.int32, width)
+    if dtype != torch.float32:
+        return f"{t} {full}({t} a) {{ return exp(a); }}"
+    low, high, bias = f"({t})(-104.0f)", f"({t})(89.0f)", f"({i})(0x3f800000)"
+    ordinary = f"fabs(a) < ({t})(87.0f)"
+    unusual = f"!({ordinary})" if width == 1 else f"{prelude.use('any', torch.int32, width)}(~({ordinary}))"
+    return (
+        f"{t} {full}({t} a) {{ const int unusual = {unusual}; "
+        f"if (unusual) {{ a = {_raw_select(dtype, width, f'a < {low}', low, 'a')}; "
+        f"a = {_raw_select(dtype, width, f'a > {high}', high, 'a')}; }} "
+        f"{_exponential(t, i)} if (!unusual) return as_{t}(as_{i}(p) + power); "
+        f"const {i} half_power = (as_{i}(shifted) << ({i})(22)) & ({i})(0xff800000); "
+        f"return p * as_{t}(half_power + {bias}) * as_{t}(power - half_power + {bias}); }}"
+    )
+
+
+#: For compilers that cannot be asked.
+_HAS_BUILTIN = "#ifndef __has_builtin\n#define __has_builtin(name) 0\n#endif\n"
+
+
+def _helper_any(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    """Whether any lane of a mask is set. PoCL looks at the lanes one by one in ``any``."""
+    return (
+        f"{_HAS_BUILTIN}int {full}({type_name(dtype, width)} mask) {{\n"
+        "#if __has_builtin(__builtin_reduce_or)\n  return __builtin_reduce_or(mask) != 0;\n"
+        "#else\n  return any(mask);\n#endif\n}"
     )
 
 
@@ -413,13 +473,20 @@ def _helper_bf16(prelude: Prelude, full: str, dtype: torch.dtype, width: int) ->
     return f"{us} {full}({f} a) {{ {u} bits = as_{u}(a); return {convert}({chosen}); }}"
 
 
+# PoCL converts halves by shifts and masks although its compiler knows the instructions for it, where there are any.
+_NATIVE_HALF = "#if __has_builtin(__builtin_convertvector) && (defined(__F16C__) || defined(__aarch64__))\n"
+
+
 # PoCL's vload_halfN and vstore_halfN take their pointers to be aligned to the whole vector, so that memory is
 # accessed as ushort, and a register in between is converted.
 def _helper_load_half(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    halves = f"{full}_t"
     return (
-        f"float{width} {full}(__global const half* p) {{ "
-        f"ushort{width} bits = vload{width}(0, (__global const ushort*)p); "
-        f"return vload_half{width}(0, (const half*)&bits); }}"
+        f"{_HAS_BUILTIN}float{width} {full}(__global const half* p) {{\n"
+        f"  ushort{width} bits = vload{width}(0, (__global const ushort*)p);\n{_NATIVE_HALF}"
+        f"  typedef half {halves} __attribute__((ext_vector_type({width})));\n"
+        f"  return __builtin_convertvector(__builtin_astype(bits, {halves}), float{width});\n"
+        f"#else\n  return vload_half{width}(0, (const half*)&bits);\n#endif\n}}"
     )
 
 
@@ -432,11 +499,32 @@ def _helper_store(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -
     )
 
 
-def _helper_store_half(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
-    store = prelude.use("store", torch.uint16, width)
+# The atomic operation that every runtime with threads ends a work-group with orders these stores before what follows.
+def _helper_store_far(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    vector, near = type_name(dtype, width), prelude.use("store", dtype, width)
     return (
-        f"void {full}(float{width} value, __global half* p) {{ ushort{width} bits; "
-        f"vstore_half{width}_rte(value, 0, (half*)&bits); {store}(bits, (__global ushort*)p); }}"
+        f"{_HAS_BUILTIN}void {full}({vector} value, __global {type_name(dtype)}* p, int far) {{\n"
+        "#if __has_builtin(__builtin_nontemporal_store)\n"
+        f"  if (far) {{ __builtin_nontemporal_store(value, (__global {vector}*)p); return; }}\n"
+        f"#endif\n  {near}(value, p);\n}}"
+    )
+
+
+def _helper_fetch(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    """Asks for the cache line at an address."""
+    return (
+        f"{_HAS_BUILTIN}void {full}(ulong address) {{\n#if __has_builtin(__builtin_prefetch)\n"
+        "  __builtin_prefetch((const void*)address);\n#endif\n}"
+    )
+
+
+def _helper_half_bits(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    halves = f"{full}_t"
+    return (
+        f"{_HAS_BUILTIN}ushort{width} {full}(float{width} value) {{\n{_NATIVE_HALF}"
+        f"  typedef half {halves} __attribute__((ext_vector_type({width})));\n"
+        f"  return __builtin_astype(__builtin_convertvector(value, {halves}), ushort{width});\n"
+        f"#else\n  ushort{width} bits;\n  vstore_half{width}_rte(value, 0, (half*)&bits);\n  return bits;\n#endif\n}}"
     )
 
 
@@ -486,9 +574,11 @@ _HELPERS: dict[str, Callable[[Prelude, str, torch.dtype, int], str]] = {
     "min": _helper_minmax("min"),
     "max": _helper_minmax("max"),
     "sign": _helper_sign,
+    "any": _helper_any,
     "decay": _helper_decay,
     "divide_by": _helper_divide_by,
     "erf": _helper_erf,
+    "exp": _helper_exp,
     "erfinv": _helper_erfinv,
     "philox": _helper_philox,
     "rand": _helper_rand,
@@ -497,10 +587,13 @@ _HELPERS: dict[str, Callable[[Prelude, str, torch.dtype, int], str]] = {
     "bf16": _helper_bf16,
     "load_half": _helper_load_half,
     "store": _helper_store,
-    "store_half": _helper_store_half,
+    "store_far": _helper_store_far,
+    "half_bits": _helper_half_bits,
+    "fetch": _helper_fetch,
     "digamma": _helper_digamma,
     "lgamma": _builtin_per_lane("lgamma", 1),
     "nextafter": _builtin_per_lane("nextafter", 2),
+    "normal_cdf": _helper_normal_cdf,
     "pow": _builtin_per_lane("pow", 2),
 }
 
@@ -637,22 +730,28 @@ def load_pointer(pointer: str, dtype: torch.dtype) -> str:
     return f"*{pointer}"
 
 
-def store(prelude: Prelude, buffer: str, dtype: torch.dtype, index: str, value: str, width: int) -> str:
-    """A statement that writes ``width`` consecutive elements; ``value`` is of the element's compute dtype."""
+def store(
+    prelude: Prelude, buffer: str, dtype: torch.dtype, index: str, value: str, width: int, far: str | None = None
+) -> str:
+    """A statement that writes ``width`` consecutive elements; ``value`` is of the element's compute dtype. A vector
+    whose address is a multiple of its size goes past the caches where ``far``, a condition, holds."""
     pointer = f"{buffer} + ({index})"
     if dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
         raise Unsupported(f"store of {dtype}")
-    if dtype == torch.float16 and width > 1:
-        return f"{prelude.use('store_half', torch.float32, width)}({value}, {pointer});"
-    if dtype == torch.float16:
+    if dtype == torch.float16 and width == 1:
         return f"vstore_half_rte({value}, 0, {pointer});"
-    if dtype == torch.bfloat16:
+    if dtype == torch.float16:
+        value = f"{prelude.use('half_bits', torch.float32, width)}({value})"
+        pointer = f"(__global ushort*)({pointer})"
+    elif dtype == torch.bfloat16:
         value = f"{prelude.use('bf16', torch.float32, width)}({value})"
     elif dtype == torch.bool:
         value = f"convert_uchar{width}(({value}) & 1)" if width > 1 else f"(uchar)({value})"
     if width == 1:
         return f"{buffer}[{index}] = {value};"
-    stored = {torch.bool: torch.uint8, torch.bfloat16: torch.uint16}.get(dtype, dtype)
+    stored = {torch.bool: torch.uint8, torch.bfloat16: torch.uint16, torch.float16: torch.uint16}.get(dtype, dtype)
+    if far is not None:
+        return f"{prelude.use('store_far', stored, width)}({value}, {pointer}, {far});"
     return f"{prelude.use('store', stored, width)}({value}, {pointer});"
 
 
@@ -660,13 +759,13 @@ def store(prelude: Prelude, buffer: str, dtype: torch.dtype, index: str, value: 
 
 #: Operators that are a builtin function of the same meaning on floats.
 _FLOAT_BUILTINS: dict[str, str] = {
-    "exp": "exp", "exp2": "exp2", "expm1": "expm1", "sqrt": "sqrt", "cos": "cos", "sin": "sin", "cosh": "cosh",
+    "exp2": "exp2", "expm1": "expm1", "sqrt": "sqrt", "cos": "cos", "sin": "sin", "cosh": "cosh",
     "sinh": "sinh", "acos": "acos", "acosh": "acosh", "asin": "asin", "asinh": "asinh", "atan": "atan",
     "atanh": "atanh", "erfc": "erfc", "log10": "log10", "log2": "log2", "log1p": "log1p", "tan": "tan",
     "tanh": "tanh", "log": "log", "round": "rint", "floor": "floor", "trunc": "trunc", "ceil": "ceil",
     "atan2": "atan2", "copysign": "copysign", "hypot": "hypot", "fmod": "fmod", "fma": "fma",
 }  # fmt: skip
-_FLOAT_HELPERS = {"erf", "erfinv", "lgamma", "digamma", "nextafter"}
+_FLOAT_HELPERS = {"erf", "erfinv", "exp", "lgamma", "digamma", "nextafter", "normal_cdf"}
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "gt": ">", "le": "<=", "ge": ">="}
 _ARITHMETIC = {"add": "+", "sub": "-", "mul": "*"}
 _BITWISE = {"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^", "and_": "&", "or_": "|", "xor": "^"}
@@ -793,11 +892,12 @@ def _float_operator(
         "rsqrt": f"({one} / sqrt({a}))",
         "reciprocal": f"({one} / {a})",
         "square": f"({a} * {a})",
-        "sigmoid": f"({one} / ({one} + exp(-{a})))",
         "identity": a,
     }
     if name in simple:
         return simple[name]
+    if name == "sigmoid":
+        return f"({one} / ({one} + {prelude.use('exp', dtype, width)}(-{a})))"
     if name == "sign":
         return f"{prelude.use('sign', dtype, width)}({a})"
     if name == "relu":

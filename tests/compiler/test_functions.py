@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions that kernels bring with them: errors over the whole range of float, and what is not ordinary."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import sympy
+import torch
+
+from outboard.compiler.loops import LoopKernel, Region, Root, Store, Value, find_normal_cdf
+
+FLOAT = torch.float32
+UNIT = 2.0**-24
+
+
+def whole_range(limit: float) -> torch.Tensor:
+    """Every 997th float from the tiny ones to ``limit``, with both signs, and what is special."""
+    last = int(torch.tensor(limit).view(torch.int32))
+    positive = torch.arange(1, last, 997, dtype=torch.int32).view(FLOAT)
+    patterns = torch.tensor([0x7FC00001, 0x7F800001, -4194303], dtype=torch.int32).view(FLOAT)  # all are NaN
+    special = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 3e38, -3e38])
+    return torch.cat([positive, -positive, patterns, special])
+
+
+def units_in_the_last_place(result: torch.Tensor, exact: torch.Tensor) -> float:
+    """The largest error; exact results that are no floats, and not tiny ones, are left out."""
+    fits = (exact.abs() < torch.finfo(FLOAT).max) & (exact.abs() > 2.0**-126)
+    exact = exact[fits]
+    exponents = torch.frexp(exact).exponent
+    return float(((result[fits].double() - exact).abs() / torch.ldexp(torch.ones_like(exact), exponents - 24)).max())
+
+
+def test_exp(device: str) -> None:
+    x = whole_range(110.0)
+    result, exact = x.to(device).exp().cpu(), x.double().exp()
+    assert units_in_the_last_place(result, exact) < 1.0
+    expected = x.exp()
+    torch.testing.assert_close(result, expected, rtol=1e-6, atol=2.0**-149, equal_nan=True)  # also below 2^-126
+    assert torch.equal(result.isinf(), expected.isinf())
+    assert torch.equal(result == 0, expected == 0)
+
+
+@pytest.mark.parametrize("count", [1, 16, 37])
+def test_one_unusual_argument_does_not_change_its_neighbours(count: int, device: str) -> None:
+    x = torch.linspace(-3, 3, count)
+    expected = x.to(device).exp().cpu()
+    for unusual in (math.nan, math.inf, -math.inf, -100.0, 88.5):
+        for place in {0, count // 2, count - 1}:
+            changed = x.clone()
+            changed[place] = unusual
+            result = changed.to(device).exp().cpu()
+            torch.testing.assert_close(result[place], changed[place].exp(), equal_nan=True)
+            rest = torch.arange(count) != place
+            assert torch.equal(result[rest], expected[rest])
+
+
+def test_gelu_and_its_gradient(device: str) -> None:
+    x = whole_range(50.0)
+    gelu = torch.nn.functional.gelu
+    exact = x.double() * torch.special.ndtr(x.double())
+    error = (gelu(x.to(device)).cpu().double() - exact).abs()
+    ordinary = x.abs() < 50
+    assert float((error / x.abs().double().clamp(min=1))[ordinary].max()) < 4 * UNIT
+    beyond = torch.tensor([-1e4, -100.0, -6.0, math.nan, -math.inf] * 7)
+    torch.testing.assert_close(gelu(beyond.to(device)).cpu(), gelu(beyond), rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(gelu(-beyond[:3].to(device)).cpu(), -beyond[:3], rtol=0, atol=0)
+
+    x = torch.linspace(-8, 8, 10_007)
+    expected = x.clone().requires_grad_()
+    result = x.to(device).requires_grad_()
+    gelu(expected).sum().backward()
+    gelu(result).sum().backward()
+    assert result.grad is not None
+    torch.testing.assert_close(result.grad.cpu(), expected.grad, rtol=1e-5, atol=1e-6)
+
+
+def gelu_like(half: float = 0.5, scale: float = math.sqrt(0.5), again: bool = False) -> LoopKernel:
+    """``(x * half) * (erf(x * scale) + 1)``; ``again``: the sum is stored, too."""
+    index = sympy.Symbol("i")
+    x = Value("t0", "load", FLOAT, buffer="a", index=index)
+    constants = [Value(f"c{number}", "constant", FLOAT, constant=c) for number, c in enumerate((half, scale, 1.0))]
+    left = Value("t1", "mul", FLOAT, (x, constants[0]))
+    scaled = Value("t2", "mul", FLOAT, (x, constants[1]))
+    error = Value("t3", "erf", FLOAT, (scaled,))
+    total = Value("t4", "add", FLOAT, (error, constants[2]))
+    product = Value("t5", "mul", FLOAT, (left, total))
+    body: list[Value | Store] = [x, *constants, left, scaled, error, total, product, Store("b", index, product)]
+    if again:
+        body.append(Store("c", index, total))
+    roots = [Root("x", sympy.Symbol("s0"), False, 64)]
+    buffers = {"a": FLOAT, "b": FLOAT, "c": FLOAT}
+    return LoopKernel(roots, {}, [Region(False, body)], buffers, {"b", "c"}, {}, set())
+
+
+def operations(kernel: LoopKernel) -> list[str]:
+    return [s.op for s in kernel.statements() if isinstance(s, Value) and s.op != "constant"]
+
+
+def test_the_normal_distribution_is_recognised() -> None:
+    kernel = gelu_like()
+    find_normal_cdf(kernel)
+    assert operations(kernel) == ["load", "normal_cdf", "mul"]
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [gelu_like(half=0.25), gelu_like(scale=1.0), gelu_like(again=True)],
+    ids=["no half", "another scale", "the sum is needed"],
+)
+def test_other_uses_of_erf_stay(kernel: LoopKernel) -> None:
+    before = operations(kernel)
+    find_normal_cdf(kernel)
+    assert operations(kernel) == before
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_all_halves_are_converted(dtype: torch.dtype, device: str) -> None:
+    halves = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    torch.testing.assert_close(halves.to(device).float().cpu(), halves.float(), rtol=0, atol=0, equal_nan=True)
+    floats = torch.cat([halves.float() * (1 + step * 2.0**-13) for step in range(-2, 3)])
+    result = floats.to(device).to(dtype).cpu()
+    torch.testing.assert_close(result, floats.to(dtype), rtol=0, atol=0, equal_nan=True)
