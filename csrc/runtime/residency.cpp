@@ -143,7 +143,7 @@ void Residency::copy_in(HostBuffer& from, Stream& stream, Block& to) {
   if (from.stream != nullptr) order_after(mover, *from.stream);
   order_after_uses(mover, stream, to.last_use);
   device_.allocator().record_stream(&to, mover);  // should anything below fail
-  mover.copy(OB_HOST_TO_DEVICE, to.ptr, reinterpret_cast<uint64_t>(from.memory), from.bytes);
+  mover.copy_in_order(OB_HOST_TO_DEVICE, to.ptr, reinterpret_cast<uint64_t>(from.memory), from.bytes);
   from.stream = &mover;
   if (&mover == &stream) return;
   order_after(stream, mover);
@@ -351,7 +351,7 @@ void Residency::spill(Allocation& allocation) {
   order_after_uses(mover, home, last_use);
   for (Stream* other : device_.allocator().other_streams(allocation.block_)) order_after_uses(mover, *other, last_use);
   std::shared_ptr<HostBuffer> buffer = buffer_for(allocation.size(), &mover);
-  mover.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(buffer->memory), allocation.pointer_, allocation.size());
+  mover.copy_in_order(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(buffer->memory), allocation.pointer_, allocation.size());
   device_.allocator().forget_other_streams(allocation.block_);
   device_.allocator().record_stream(allocation.block_, mover);
   discard(allocation);

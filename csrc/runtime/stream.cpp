@@ -128,18 +128,19 @@ void Stream::flush() {
 }
 
 void Stream::copy(ob_copy_kind kind, uint64_t dst, uint64_t src, uint64_t bytes) {
+  copy_in_order(kind, dst, src, bytes);
+  if (kind != OB_DEVICE_TO_DEVICE) flush();
+}
+
+void Stream::copy_in_order(ob_copy_kind kind, uint64_t dst, uint64_t src, uint64_t bytes) {
   if (bytes == 0) return;
   if (recording_ != nullptr && kind != OB_DEVICE_TO_DEVICE) refuse_in_capture("a copy from or to the host");
   if (recording_ != nullptr) return recording_->copy(dst, src, bytes);
-  if (origin_ != nullptr) return origin_->copy(kind, dst, src, bytes);
+  if (origin_ != nullptr) return origin_->copy_in_order(kind, dst, src, bytes);
   refuse_in_forked_child();
-  const auto copy = [&driver = device_.driver(), stream = handle_, kind, dst, src, bytes] {
+  submit([&driver = device_.driver(), stream = handle_, kind, dst, src, bytes] {
     check(driver, driver.copy(stream, kind, dst, src, bytes), "copying memory");
-  };
-  if (kind == OB_DEVICE_TO_DEVICE) return submit(copy);
-  queue_.drain();  // the caller knows from the driver when host memory may be given back
-  const CountedAtEnd counted(submitted_);
-  copy();
+  });
 }
 
 void Stream::fill(ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64_t bytes) {

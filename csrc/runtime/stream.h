@@ -36,7 +36,10 @@ class Stream {
   /// `arguments` are copied.
   void launch(Kernel& kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
               uint32_t count);
+  /// Host memory is the caller's again when the driver says so (see driver.h).
   void copy(ob_copy_kind kind, uint64_t dst, uint64_t src, uint64_t bytes);
+  /// The same for host memory that stays valid until the stream gets there: nothing is waited for.
+  void copy_in_order(ob_copy_kind kind, uint64_t dst, uint64_t src, uint64_t bytes);
   void fill(ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64_t bytes);
   void wait(const Event& event);
 

@@ -141,6 +141,44 @@ TEST(contents_wait_on_the_host) {
   CHECK(!x->adopt(device().residency().host_buffer(5000)));  // on the device: copies go there
 }
 
+TEST(contents_do_not_wait_for_work_that_never_used_their_memory) {
+  if (!device().host_accessible()) return;
+  Stream& stream = device().default_stream();
+  const Holder busy = make(4), zeros = make(4 * kMiB), given = make(4 * kMiB);
+  adopt(*given, 7);
+  CHECK(zeros->mark_zero());
+  const ob_ptr flag = Work(stream).resolve(*busy);
+  device().empty_cache();  // what is got next comes from the driver
+  fixture::keep_busy(stream, flag);
+  {
+    Work work(stream);
+    work.resolve(*zeros);
+    work.resolve(*given);
+  }
+  CHECK(!stream.query());
+  CHECK_EQ(value_of(*zeros, stream), 0);
+  CHECK_EQ(value_of(*given, stream), 7);
+}
+
+TEST(contents_wait_for_work_that_used_their_memory) {
+  Stream& stream = device().default_stream();
+  if (!device().host_accessible()) return;  // see moves_in_wait_for_queued_work_that_used_the_memory
+  for (const bool zero : {false, true}) {
+    const Limited limited(4 * kMiB);
+    const Holder next = make(4 * kMiB);
+    ob_ptr memory;
+    {
+      const Holder used = make(4 * kMiB);
+      memory = Work(stream).resolve(*used);
+      fixture::keep_busy(stream, memory);  // and writes there in the end
+    }
+    if (zero) CHECK(next->mark_zero());
+    if (!zero) adopt(*next, 7);
+    CHECK_EQ(Work(stream).resolve(*next), memory);
+    CHECK_EQ(value_of(*next, stream), zero ? 0 : 7);
+  }
+}
+
 TEST(a_full_overwrite_needs_no_old_contents) {
   Stream& stream = device().default_stream();
   const Holder x = make(5000);

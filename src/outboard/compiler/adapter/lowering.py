@@ -231,12 +231,26 @@ def _graph(
 ) -> torch.fx.GraphModule:
     """A functional graph of the call; writes to arguments are ``copy_`` nodes at its end."""
     decompositions = eager_decompositions()
+    if _numbers_for_tensors(overload, args):
+        return _traced(overload, args, kwargs, inputs, decompositions)
     if overload in lowerings and overload._schema.name in _IN_PLACE:
         return _one_node(Functional(overload, (), ()), args, kwargs, inputs)
     functional = None if overload in decompositions else functional_variant(overload)
     if functional is not None and functional.overload not in decompositions and _is_primitive(functional.overload):
         return _one_node(functional, args, kwargs, inputs)
     return _traced(overload, args, kwargs, inputs, decompositions)
+
+
+def _numbers_for_tensors(overload: torch._ops.OpOverload, args: list[Any]) -> list[int]:
+    """Positions of tensor arguments that are given as numbers, where PyTorch takes numbers for tensors in C++ only."""
+    if torch._C._should_allow_numbers_as_tensors(overload._schema.name.partition("::")[2].removesuffix("_")):
+        return []
+    numbers = (bool, int, float, torch.SymInt, torch.SymFloat)
+    return [
+        position
+        for position, (value, argument) in enumerate(zip(args, overload._schema.arguments, strict=False))
+        if isinstance(value, numbers) and str(argument.type) == "Tensor"
+    ]
 
 
 #: Operators that Inductor lowers to a kernel that writes only the elements touched.
@@ -415,7 +429,10 @@ def _traced(
             number = places.get(id(value))
             return value if number is None else values[number]
 
-        result = overload(*pytree.tree_map(substitute, args), **pytree.tree_map(substitute, kwargs))
+        call_args = pytree.tree_map(substitute, args)
+        for position in _numbers_for_tensors(overload, args):
+            call_args[position] = _as_tensor(call_args[position], inputs)
+        result = overload(*call_args, **pytree.tree_map(substitute, kwargs))
         return [r for r in pytree.tree_leaves(result)] if result is not None else []
 
     functional = torch.func.functionalize(call, remove="mutations")
@@ -432,6 +449,16 @@ def _traced(
         reinplace_inplaceable_ops_core(module.graph)
     module.recompile()
     return module
+
+
+def _as_tensor(number: Any, inputs: Inputs) -> torch.Tensor:
+    """A number as a tensor without dimensions, which takes part in type promotion as the number does."""
+    if isinstance(number, (float, torch.SymFloat)):
+        dtype = torch.get_default_dtype()
+    else:
+        dtype = torch.bool if isinstance(number, bool) else torch.int64
+    device = next(leaf.fake.device for leaf in inputs.leaves if isinstance(leaf.fake, torch.Tensor))
+    return torch.scalar_tensor(number, dtype=dtype, device=device)
 
 
 def _return_written(

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers where operators have tensors: `torch.copysign(x, 2)`, and with `out=`."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+#: Binary operators that have no overload for numbers, or none with `out=`.
+_OPERATORS = [
+    "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift",
+    "fmod", "remainder", "copysign", "xlogy", "special.zeta", "special.xlog1py",
+]  # fmt: skip
+
+
+def _operator(name: str):  # type: ignore[no-untyped-def]
+    return getattr(torch.special, name[8:]) if name.startswith("special.") else getattr(torch, name)
+
+
+@pytest.mark.parametrize("name", _OPERATORS)
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int64, torch.float16, torch.float32])
+@pytest.mark.parametrize("number", [2, 1.5, True])
+def test_numbers_promote_as_on_the_cpu(device: str, name: str, dtype: torch.dtype, number: float) -> None:
+    operator = _operator(name)
+    x = torch.tensor([1, 2, 3, 5, 7], dtype=dtype)
+    try:
+        expected = operator(x, number)
+    except (RuntimeError, NotImplementedError, TypeError) as refusal:
+        with pytest.raises(type(refusal)):
+            operator(x.to(device), number)
+        return
+    result = operator(x.to(device), number)
+    torch.testing.assert_close(result.cpu(), expected)
+    out = torch.empty_like(expected, device=device)
+    operator(x.to(device), number, out=out)
+    torch.testing.assert_close(out.cpu(), expected)
+
+
+def test_another_number_needs_no_other_plan(device: str, device_module) -> None:  # type: ignore[no-untyped-def]
+    x = torch.arange(1.0, 9.0, device=device)
+    torch.xlogy(x, 2.5)
+    misses = device_module.compile_stats()["misses"]
+    for number in (3.5, 4.25, 7.125):
+        torch.testing.assert_close(torch.xlogy(x, number).cpu(), torch.xlogy(x.cpu(), number))
+    assert device_module.compile_stats()["misses"] == misses
