@@ -101,6 +101,8 @@ class PlanBuilder:
         self.guards: list[p.Expr] = []
         self.steps: list[p.Step] = []
         self.outputs: list[p.Output] = []
+        #: Constant matrices (k, n) that an input holds once more, packed for products (``kernels.packing``).
+        self.packed: dict[TensorArg, int] = {}
         self._programs: dict[tuple[str, str], int] = {}
         self._kernels: dict[tuple[int, str], int] = {}
         self._assertions: dict[p.Assertion, None] = {}

@@ -15,7 +15,7 @@ import copy
 import dataclasses
 import logging
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import sympy
@@ -30,6 +30,7 @@ from .. import plan as p
 from .. import progress
 from ..builder import NotExpressible, PlanBuilder, TensorArg
 from ..target import Target, target_of
+from . import packed
 from .wrapper import LaunchLine, PlanConverter, PlanWrapper
 
 _log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ from outboard.compiler import runtime
 _FUNCTION = """\
 
 _plan_{name} = runtime.load({plan!r}, {device})
-
+{packing}
 
 def {name}(args):
     {unpack}
@@ -50,6 +51,11 @@ def {name}(args):
     values = [{values}]
     {forget}
     return tuple(_plan_{name}.run(values))
+"""
+
+
+_PACKING = """\
+_packed_{name} = runtime.Packed({plan!r}, {device}, {constants}, {forgotten})
 """
 
 
@@ -123,6 +129,10 @@ class GraphWrapper(PlanWrapper):
     def _header(self) -> str:
         """What the module needs before a function that runs a plan."""
         return _HEADER
+
+    def is_subgraph(self) -> bool:
+        """Whether the module holds more functions than this graph's."""
+        return False
 
     def _function_name(self) -> str:
         return "call"
@@ -201,10 +211,19 @@ def _plan_function(wrapper: GraphWrapper, name: str) -> str:
         _define_sizes(builder, number, node)
     names = list(inputs)
     converter = PlanConverter(builder, names, constants)
+    matrices = [] if capture is not None else _add_packed(converter, wrapper.lines, constants)
     converter.share_program(wrapper.lines)
     converter.convert(wrapper.lines, wrapper.get_graph_outputs())
     if capture is not None:
         _add_guards(builder)
+    read = converter.read()
+    unread = {constant_name: number for constant_name, number in constants.items() if number not in read}
+    for number in unread.values():
+        builder.inputs[number], values[number] = p.InputKind.NONE, "None"
+    packing = ""
+    if matrices:
+        values.append(f"*_packed_{name}.tensors(globals())")
+        packing = _packing(builder, name, matrices, [] if wrapper.is_subgraph() else sorted(unread))
     plan = builder.finish()
     if capture is not None:
         capture.plan = plan
@@ -212,7 +231,27 @@ def _plan_function(wrapper: GraphWrapper, name: str) -> str:
     unpack = f"{', '.join(names)}, = args" if names else "pass"
     forget = f"del {', '.join(names)}" if names else "pass"  # the plan is the last to hold its inputs
     listed = ", ".join(values)
-    return _FUNCTION.format(name=name, plan=pack(plan), device=device, unpack=unpack, values=listed, forget=forget)
+    return _FUNCTION.format(
+        name=name, plan=pack(plan), device=device, packing=packing, unpack=unpack, values=listed, forget=forget
+    )
+
+
+def _add_packed(converter: PlanConverter, lines: Sequence[Any], constants: dict[str, int]) -> list[str]:
+    """Adds inputs for constant matrices that products should find packed; returns the constants' names."""
+    builder, names = converter.builder, []
+    for name, node in packed.matrices(lines, constants, builder.target):
+        view = converter.tensor(node)
+        if view not in builder.packed:
+            builder.packed[view] = builder.add_input(p.InputKind.TENSOR)
+            names.append(name)
+    return names
+
+
+def _packing(builder: PlanBuilder, name: str, constants: list[str], forgotten: list[str]) -> str:
+    """The text that defines what packs the matrices of ``builder.packed``, which are parts of these constants."""
+    plan = packed.plan_of(list(builder.packed), builder.target)
+    progress.show_kernels("constants", plan)
+    return _PACKING.format(name=name, plan=pack(plan), device=_device(), constants=constants, forgotten=forgotten)
 
 
 def _add_guards(builder: PlanBuilder) -> None:
@@ -263,6 +302,10 @@ class SubgraphWrapper(SubgraphPythonWrapperCodegen, GraphWrapper):
     def _header(self) -> str:
         self._outer().import_runtime()
         return ""
+
+    def is_subgraph(self) -> bool:
+        """Whether the module holds more functions than this graph's."""
+        return True
 
     def _function_name(self) -> str:
         return str(self.launcher_fn_name)

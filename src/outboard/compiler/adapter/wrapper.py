@@ -126,6 +126,11 @@ class PlanConverter:
             raise NotExpressible(f"wrapper line {type(line).__name__}") from error
         handler(line)
 
+    def read(self) -> set[int]:
+        """The buffers that the plan's steps and results name."""
+        named = {buffer for step in self.builder.steps for buffer in _touched(step)}
+        return named | {output.view.buffer for output in self.builder.outputs if output.view is not None}
+
     # ---- tensors ----
 
     def tensor(self, node: Any) -> TensorArg:

@@ -11,7 +11,7 @@ import torch
 from .. import plan as p
 from ..builder import PlanBuilder, Size, TensorArg
 from ..epilogue import Axis, Epilogue
-from . import blocked, common, engine
+from . import blocked, common, engine, packing
 
 if TYPE_CHECKING:
     from ..calls import ExternCall
@@ -104,6 +104,7 @@ def emit(
     if epilogue is not None and not (as_it_lies and common.is_dense(list(out.sizes), list(out.strides))):
         return False
     by_blocks = builder.target.is_cpu and out.sizes[1] != 1 and out.sizes[2] != 1
+    packed = packing.find(builder, b) if by_blocks and as_it_lies else None
     strides = _Strides(builder, literal=not (as_it_lies and by_blocks))
     k = a.sizes[2]
     if sum_batches:
@@ -119,7 +120,7 @@ def emit(
     for name, stride in zip(("OUT_S_B", "OUT_S_M", "OUT_S_N"), out.strides, strict=True):
         strides.add(name, stride)
     parameters = ", OB_GLOBAL const A_T* a, OB_GLOBAL const B_T* mat, OB_GLOBAL OUT_T* out"
-    arguments = [builder.pointer(a), builder.pointer(b), builder.pointer(out)]
+    arguments = [builder.pointer(a), builder.pointer(b if packed is None else packed), builder.pointer(out)]
     types = {"A": a.dtype, "B": b.dtype, "OUT": out.dtype}
     product, product_vector = _PRODUCT, _PRODUCT_VECTOR
     if add is not None:
@@ -149,6 +150,9 @@ def emit(
         parameters += finish.parameters
         arguments += finish.arguments
     operands = engine.strided_operand("A", "a", sum_batches) + engine.strided_operand("B", "mat", sum_batches)
+    b_fill = blocked.FILL_MATRIX if as_it_lies else blocked.FILL_ELEMENTS
+    if packed is not None:
+        b_fill = blocked.FILL_PACKED
     engine.Product(
         batches=out.sizes[0],
         m=out.sizes[1],
@@ -162,7 +166,7 @@ def emit(
         a_along_k=a.strides[2] == 1,
         b_along_k=b.strides[1] == 1 and b.strides[2] != 1,
         a_in_place=_A_IN_PLACE if as_it_lies else "",
-        b_fill=blocked.FILL_MATRIX if as_it_lies else blocked.FILL_ELEMENTS,
+        b_fill=b_fill,
     ).emit(builder)
     return True
 
