@@ -144,7 +144,7 @@ class Blocking:
 
     def text(self) -> str:
         """The kernel, unrolled by name: arrays of vectors would live in memory."""
-        text = VECTORS + _OPTIONS + self._transpose() + self._sum_lanes() + _MULTIPLY
+        text = VECTORS + _OPTIONS + self._transpose() + self.sum_lanes() + _MULTIPLY
         parts = {"CONTIGUOUS": self._contiguous(), "FEW": self._few(), "START": self._start(), "STEP": self._step()}
         parts |= {"RESUME": self._resume(), "SUSPEND": self._suspend()}
         parts["STORE"] = "".join(self._store(v) for v in range(self.vectors))
@@ -179,7 +179,7 @@ class Blocking:
         lines += [f"  if ({r} < rows) {{ C_STORE(b, m_from + {r}, n0 + i, s{r}); }}" for r in numbers]
         return "".join(f"      {line}\n" for line in [*lines, "}"])
 
-    def _sum_lanes(self) -> str:
+    def sum_lanes(self) -> str:
         """A function that adds up the lanes of a vector."""
         lines, width, name = [], self.lanes // 2, "v"
         while width > 1:

@@ -30,12 +30,11 @@ OB_KERNEL void pack(OB_GLOBAL ACC* packed, OB_GLOBAL const ACC* mat, const long 
 
 
 def pays(target: Target, dtype: torch.dtype, rows: object) -> bool:
-    """Whether a product of ``rows`` rows (known or not) with a constant matrix is faster when that is packed.
+    """Whether a product of ``rows`` rows with a constant matrix is faster when that is packed.
 
-    Few rows read the matrix once, and as fast where it lies; of halves, a packed copy would take twice their memory."""
-    known = common.static_int(rows)
+    Of halves, a packed copy would take twice their memory."""
     plain = dtype.is_floating_point and common.stored_as(dtype, engine.accumulator(dtype))
-    return target.is_cpu and plain and known is not None and known > blocked.FEW
+    return target.is_cpu and plain and common.static_int(rows) is not None
 
 
 def pack(builder: PlanBuilder, matrix: TensorArg) -> TensorArg:
