@@ -31,7 +31,7 @@ from .. import progress
 from ..builder import NotExpressible, PlanBuilder, TensorArg
 from ..target import Target, target_of
 from . import packed
-from .wrapper import LaunchLine, PlanConverter, PlanWrapper
+from .wrapper import LaunchLine, PlanConverter, PlanWrapper, size_hint
 
 _log = logging.getLogger(__name__)
 
@@ -198,6 +198,7 @@ def _plan_function(wrapper: GraphWrapper, name: str) -> str:
     capture, device = _capture.get(), _device()
     target = target_of(device)
     builder = PlanBuilder(target if capture is None else dataclasses.replace(target, host_accessible=False))
+    builder.hint = size_hint
     inputs = dict(wrapper.get_graph_inputs())
     values = [_add_input(builder, given, node) for given, node in inputs.items()]
     constants = {}
