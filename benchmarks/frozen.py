@@ -15,6 +15,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from benchmarks.apart import Apart
 from benchmarks.micro import GEMM_SHAPES
 from benchmarks.roofline import FLOAT, LARGEST
 from examples.measure import interleave, synchronize, table
@@ -27,15 +28,13 @@ SHAPES = [
 
 
 class Layers(nn.Module):
-    """Linear layers of one size, each with weights of its own, of one input. Those of another ``way`` are compiled
-    apart, even if the layers are the same."""
+    """Linear layers of one size, each with weights of its own, of one input."""
 
-    def __init__(self, layers: nn.ModuleList, way: str) -> None:
+    def __init__(self, count: int, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.layers, self.way = layers, way
+        self.layers = nn.ModuleList(nn.Linear(inputs, outputs) for _ in range(count))
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        assert self.way  # read, so that Dynamo tells the ways apart
         return [layer(x) for layer in self.layers]
 
 
@@ -43,7 +42,7 @@ def calls(rows: int, inputs: int, outputs: int, device: torch.device) -> tuple[i
     """The number of products in a run, and runs without and with freezing."""
     most = LARGEST // (FLOAT * inputs * outputs)
     count = max(1, min(round(2e8 / (2 * rows * inputs * outputs)), most, 16))
-    layers = nn.ModuleList(nn.Linear(inputs, outputs) for _ in range(count)).eval().to(device)
+    layers = Layers(count, inputs, outputs).eval().to(device)
     x = torch.randn(rows, inputs, device=device)
 
     def run(function: Callable[[Tensor], object]) -> None:
@@ -54,7 +53,7 @@ def calls(rows: int, inputs: int, outputs: int, device: torch.device) -> tuple[i
     torch._dynamo.reset()
     made: dict[str, Callable[[], object]] = {}
     for way in ("plain", "frozen"):
-        made[way] = partial(run, torch.compile(Layers(layers, way)))
+        made[way] = partial(run, torch.compile(Apart(layers, way)))
         with torch._inductor.config.patch(freezing=way == "frozen"):
             made[way]()
     return count, made

@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import sympy
@@ -184,7 +185,10 @@ def _convolution_class(name: str, values: dict[str, Any], sizes: _Sizes) -> Shap
     exact = [rank, *map(sizes.exact, weight.sizes[2:])]
     exact += [sizes.exact(item) for items in lists for item in items or ()]
     if name == "convolution_backward":
-        exact += [int(flag) for flag in list(values["output_mask"])[:2]]
+        mask = [int(flag) for flag in list(values["output_mask"])[:2]]
+        if not any(mask):
+            raise _Unknown
+        exact += mask
     counts = [sizes.digits(size) for size in (*weight.sizes[:2], *x.sizes[2:])]
     return ShapeClass(name, x.dtype, tuple(exact), tuple(counts))
 
@@ -244,7 +248,8 @@ def _typical_product(shapes: ShapeClass) -> Case:
 
 def _typical_convolution(shapes: ShapeClass) -> Case:
     rank, *rest = shapes.exact
-    kernel, stride, padding, dilation, mask = (rest[i * rank : (i + 1) * rank] for i in range(5))
+    kernel, stride, padding, dilation = (rest[i * rank : (i + 1) * rank] for i in range(4))
+    mask = rest[4 * rank :]
     reach = [(size - 1) * step + 1 for size, step in zip(kernel, dilation, strict=True)]
     out_channels, channels, *places = (_middle(digits) for digits in shapes.sizes)
     places = [max(size, least) for size, least in zip(places, reach, strict=True)]
@@ -270,7 +275,7 @@ def _typical_convolution(shapes: ShapeClass) -> Case:
     shared: list[Any] = [stride, padding, dilation, False, [0] * rank, 1]
     if shapes.operator == "convolution":
         return Case(ExternCall("aten::convolution", [x, weight, None, *shared], {}, [y]), [x, weight, y])
-    wanted = [bool(flag) for flag in mask[:2]]
+    wanted = [bool(flag) for flag in mask]
     results = [result for result, flag in zip((grad_x, grad_weight), wanted, strict=True) if flag]
     call = ExternCall("aten::convolution_backward", [y, x, weight, None, *shared, [*wanted, False]], {}, results)
     return Case(call, [x, weight, y, grad_x, grad_weight])
@@ -292,7 +297,7 @@ def _dense(number: int, dtype: torch.dtype, sizes: Sequence[int]) -> TensorArg:
 
 
 def measure(target: Target, case: Case) -> dict[str, float]:
-    """Seconds that "dialect" and "host" take for a case: the least of some rounds in turns. Raises RuntimeError if a
+    """Seconds that "dialect" and "host" take for a case (see :func:`race`). Raises RuntimeError if a
     program cannot be built or memory is short.
 
     Another thread does it, whose streams and modes are its own: whatever this one traces, or records, goes on after."""
@@ -331,19 +336,20 @@ def _run(plan: Any, operands: list[torch.Tensor], device: torch.device) -> None:
 
 
 def race(runs: dict[str, Callable[[], None]], clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
-    """The least time of each run, in seconds, in turns after one turn that does not count."""
+    """The median time of each run, in seconds, in turns after one turn that does not count. (The least would forgive a
+    library that now and then waits for cores which others use.)"""
     for run in runs.values():
         run()
-    best = dict.fromkeys(runs, float("inf"))
+    times: dict[str, list[float]] = {name: [] for name in runs}
     begun = clock()
     for _ in range(ROUNDS):
         for name, run in runs.items():
             start = clock()
             run()
-            best[name] = min(best[name], clock() - start)
+            times[name].append(clock() - start)
         if clock() - begun > PATIENCE:
             break
-    return best
+    return {name: median(seconds) for name, seconds in times.items()}
 
 
 def _plan(target: Target, case: Case, name: str) -> p.Plan:
