@@ -14,6 +14,7 @@ from torch import nn
 from outboard.compiler import plan as p
 from outboard.compiler import runtime
 from outboard.compiler.adapter import graphs
+from outboard.compiler.target import target_of
 
 
 @pytest.fixture
@@ -144,6 +145,19 @@ def test_halves_are_not_packed(device: str, monkeypatch: pytest.MonkeyPatch) -> 
     with torch._inductor.config.patch(freezing=True):
         found = torch.compile(ours)(x)
     torch.testing.assert_close(found, ours(x), rtol=2e-2, atol=2e-2)
+
+
+@torch.no_grad()
+def test_what_the_host_multiplies_is_not_packed(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not target_of(0).host_accessible:
+        pytest.skip("the host cannot address this device's memory, so its library is no choice")
+    monkeypatch.setenv("OUTBOARD_LIBRARY", "host")
+    monkeypatch.setattr(runtime.Packed, "_pack", lambda self, constants: pytest.fail("packed"))
+    torch._dynamo.reset()
+    ours, x = _products().to(device), torch.randn(40, 77).to(device)
+    with torch._inductor.config.patch(freezing=True, force_disable_caches=True):
+        found = torch.compile(ours)(x)
+    torch.testing.assert_close(found, ours(x), rtol=1e-4, atol=1e-4)
 
 
 @torch.no_grad()

@@ -48,6 +48,7 @@ _plan_{name} = runtime.load({plan!r}, {device})
 def {name}(args):
     {unpack}
     args.clear()
+    {prepare}
     values = [{values}]
     {forget}
     return tuple(_plan_{name}.run(values))
@@ -221,10 +222,15 @@ def _plan_function(wrapper: GraphWrapper, name: str) -> str:
     unread = {constant_name: number for constant_name, number in constants.items() if number not in read}
     for number in unread.values():
         builder.inputs[number], values[number] = p.InputKind.NONE, "None"
-    packing = ""
-    if matrices:
-        values.append(f"*_packed_{name}.tensors(globals())")
-        packing = _packing(builder, name, matrices, [] if wrapper.is_subgraph() else sorted(unread))
+    used = [view for view, number in builder.packed.items() if number in read]
+    for view, number in builder.packed.items():
+        builder.inputs[number] = p.InputKind.TENSOR if view in used else p.InputKind.NONE
+        values.append(f"packed[{used.index(view)}]" if view in used else "None")
+    packing = prepare = ""
+    if used:
+        prepare = f"packed = _packed_{name}.tensors(globals())"
+        given = [constant for constant, view in zip(matrices, builder.packed, strict=True) if view in used]
+        packing = _packing(name, used, given, [] if wrapper.is_subgraph() else sorted(unread), target)
     plan = builder.finish()
     if capture is not None:
         capture.plan = plan
@@ -233,7 +239,14 @@ def _plan_function(wrapper: GraphWrapper, name: str) -> str:
     forget = f"del {', '.join(names)}" if names else "pass"  # the plan is the last to hold its inputs
     listed = ", ".join(values)
     return _FUNCTION.format(
-        name=name, plan=pack(plan), device=device, packing=packing, unpack=unpack, values=listed, forget=forget
+        name=name,
+        plan=pack(plan),
+        device=device,
+        packing=packing,
+        unpack=unpack,
+        prepare=prepare,
+        values=listed,
+        forget=forget,
     )
 
 
@@ -248,9 +261,9 @@ def _add_packed(converter: PlanConverter, lines: Sequence[Any], constants: dict[
     return names
 
 
-def _packing(builder: PlanBuilder, name: str, constants: list[str], forgotten: list[str]) -> str:
-    """The text that defines what packs the matrices of ``builder.packed``, which are parts of these constants."""
-    plan = packed.plan_of(list(builder.packed), builder.target)
+def _packing(name: str, views: list[TensorArg], constants: list[str], forgotten: list[str], target: Target) -> str:
+    """The text that defines what packs views of these constants."""
+    plan = packed.plan_of(views, target)
     progress.show_kernels("constants", plan)
     return _PACKING.format(name=name, plan=pack(plan), device=_device(), constants=constants, forgotten=forgotten)
 
