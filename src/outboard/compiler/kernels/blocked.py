@@ -322,7 +322,7 @@ FILL_MATRIX = r"""
 """
 
 #: Reads blocks of B where ``packing`` has put them: nothing is filled. The next block, of this panel or of the one
-#: behind it, is asked for meanwhile.
+#: behind it, is asked for meanwhile, unless this one is needed once only: then processors see one stream, and follow.
 FILL_PACKED = r"""
 #define B_PREPARE(b, n0, count) \
   OB_GLOBAL const ACC* b_panel = mat + ((b) * n_panels * NR + (n0)) * k_count; \
@@ -331,7 +331,7 @@ FILL_PACKED = r"""
 #define BLOCK_VECTOR(k, v) VLOAD(packed + (k) * NR + (v) * LANES)
 #define B_LINES(done, rows) ((done) * depth * (NR / LANES) / (rows))
 #define B_AHEAD(done, rows) \
-  for (long i = B_LINES(done, rows); i < B_LINES((done) + ROWS, rows) && i < depth * (NR / LANES); ++i) \
+  for (long i = B_LINES(done, rows); (rows) > ROWS && i < B_LINES((done) + ROWS, rows) && i < B_LINES(1, 1); ++i) \
     FETCH(packed + depth * NR + i * LANES);
 """
 
