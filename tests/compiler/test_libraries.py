@@ -195,3 +195,31 @@ def test_results_are_right_whoever_computes(run_python: RunPython, tmp_path: Pat
     second = run_python(_EAGER.format(patch="libraries.measure = None"), **caches).split()
     assert int(first[0]) > 0
     assert (int(second[0]), second[1]) == (0, first[1])
+
+
+def test_measuring_is_no_part_of_a_capture(run_python: RunPython, tmp_path: Path) -> None:
+    """Of a call whose class nobody knows yet, made while a graph is captured."""
+    source = """
+        import torch
+        from outboard.compiler import libraries, statistics
+        measure, name = libraries.measure, torch._C._get_privateuse1_backend_name()
+
+        def judge(target, case):
+            assert all(seconds > 0 for seconds in measure(target, case).values())
+            return {"host": 2.0, "dialect": 1.0}
+
+        libraries.measure = judge
+        a, b = torch.randn(200, 300), torch.randn(300, 400)
+        x, y = a.to(name), b.to(name)
+        graph = torch.accelerator.Graph()
+        graph.capture_begin()
+        z = x @ y
+        graph.capture_end()
+        for _ in range(2):
+            x.mul_(2)
+            graph.replay()
+        torch.testing.assert_close(z.cpu(), 4 * a @ b, rtol=1e-4, atol=1e-3)
+        print(statistics.snapshot()["measurements"])
+    """
+    caches = {"OUTBOARD_CACHE_DIR": str(tmp_path), "OUTBOARD_LIBRARY": "auto"}
+    assert int(run_python(source, **caches)) == 1
