@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import sympy
 import torch
 
-from . import cache, statistics
+from . import cache, progress, statistics
 from . import plan as p
 from .builder import PlanBuilder, Size, TensorArg
 from .calls import ExternCall
@@ -85,7 +85,8 @@ def _decide(target: Target, shapes: ShapeClass) -> bool:
     winner = None if path is None else read(path)
     if winner is None:
         try:
-            seconds = measure(target, typical(shapes))
+            with progress.task(f"measured {shapes.operator}", graphs=0):
+                seconds = measure(target, typical(shapes))
         except RuntimeError:
             _log.warning("%s: kernels of our own, because nothing could be measured", shapes, exc_info=True)
             return False
