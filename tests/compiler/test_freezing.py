@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 import torch
 from torch import nn
+from torch._inductor.codecache import PyCodeCache
 
 from outboard.compiler import plan as p
 from outboard.compiler import runtime
@@ -20,9 +21,10 @@ from outboard.compiler.target import target_of
 
 @pytest.fixture(autouse=True)
 def _forget() -> Iterator[None]:
-    """Graphs hold constants, and so device memory, for as long as Dynamo keeps them."""
+    """Graphs hold constants, and so device memory, for as long as Dynamo and Inductor keep them."""
     yield
     torch._dynamo.reset()
+    PyCodeCache.cache_clear()
     gc.collect()
 
 
