@@ -4,13 +4,28 @@
 from __future__ import annotations
 
 import copy
+import gc
+from collections.abc import Iterator
+from types import ModuleType
 
 import pytest
 import torch
 from torch import nn
+from torch._inductor.codecache import PyCodeCache
 
 from outboard.compiler import plan as p
+from outboard.compiler import runtime
 from outboard.compiler.adapter import graphs
+from outboard.compiler.target import target_of
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> Iterator[None]:
+    """Graphs hold constants, and so device memory, for as long as Dynamo and Inductor keep them."""
+    yield
+    torch._dynamo.reset()
+    PyCodeCache.cache_clear()
+    gc.collect()
 
 
 @pytest.fixture
@@ -80,3 +95,86 @@ def test_weights_and_statistics_may_change_between_calls(model: nn.Module, devic
             else:
                 module.load_state_dict({name: value * 0.9 for name, value in module.state_dict().items()})
         torch.testing.assert_close(compiled(x.to(device)).cpu(), model(x), rtol=1e-4, atol=1e-4)
+
+
+def _products() -> nn.Module:
+    """Sizes that no block divides, and one that fills several."""
+    return nn.Sequential(nn.Linear(77, 130), nn.GELU(), nn.Linear(130, 300, bias=False), nn.Linear(300, 33)).eval()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
+def test_weights_are_packed_once(
+    device: str, dtype: torch.dtype, mode: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And their products have the bits of those that pack at each call."""
+    packed = []
+    original = runtime.Packed._pack
+    monkeypatch.setattr(
+        runtime.Packed, "_pack", lambda self, constants: packed.append(len(constants)) or original(self, constants)
+    )
+    layers = _products().to(dtype)
+    ours, inputs = copy.deepcopy(layers).to(device), [torch.randn(rows, 77, dtype=dtype) for rows in (40, 40, 40)]
+    torch._dynamo.reset()
+    plain = [torch.compile(ours)(x.to(device)).cpu() for x in inputs]
+    assert packed == []
+    torch._dynamo.reset()
+    with torch._inductor.config.patch(freezing=True):
+        compiled = torch.compile(ours, mode=mode)
+        found = [compiled(x.to(device)).cpu() for x in inputs]
+    assert packed == [3]
+    for x, one, other in zip(inputs, plain, found, strict=True):
+        assert torch.equal(one, other)
+        torch.testing.assert_close(other.double(), copy.deepcopy(layers).double()(x.double()), rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_halves_are_not_packed(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would take twice their memory."""
+    monkeypatch.setattr(runtime.Packed, "_pack", lambda self, constants: pytest.fail("packed"))
+    torch._dynamo.reset()
+    ours, x = _products().to(device, torch.bfloat16), torch.randn(40, 77, dtype=torch.bfloat16).to(device)
+    with torch._inductor.config.patch(freezing=True):
+        found = torch.compile(ours)(x)
+    torch.testing.assert_close(found, ours(x), rtol=2e-2, atol=2e-2)
+
+
+@torch.no_grad()
+def test_what_the_host_multiplies_is_not_packed(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not target_of(0).host_accessible:
+        pytest.skip("the host cannot address this device's memory, so its library is no choice")
+    monkeypatch.setenv("OUTBOARD_LIBRARY", "host")
+    monkeypatch.setattr(runtime.Packed, "_pack", lambda self, constants: pytest.fail("packed"))
+    torch._dynamo.reset()
+    ours, x = _products().to(device), torch.randn(40, 77).to(device)
+    with torch._inductor.config.patch(freezing=True, force_disable_caches=True):
+        found = torch.compile(ours)(x)
+    torch.testing.assert_close(found, ours(x), rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("rows", [1, 2, 3, 9])
+def test_products_of_few_rows(device: str, rows: int) -> None:
+    """Which read packed weights in other ways."""
+    torch._dynamo.reset()
+    layers, x = _products(), torch.randn(rows, 77)
+    with torch._inductor.config.patch(freezing=True):
+        found = torch.compile(copy.deepcopy(layers).to(device))(x.to(device))
+    torch.testing.assert_close(found.cpu().double(), layers.double()(x.double()), rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_unpacked_weights_are_given_back(device: str, device_module: ModuleType) -> None:
+    """With ``freezing_discard_parameters``, under which a module gives up its parameters."""
+    torch._dynamo.reset()
+    ours, x = nn.Linear(512, 1024, bias=False).eval().to(device), torch.randn(8, 512).to(device)
+    expected, weight = ours(x).cpu(), 512 * 1024 * 4
+    gc.collect()
+    before = device_module.memory_allocated()
+    with torch._inductor.config.patch(freezing=True, freezing_discard_parameters=True, force_disable_caches=True):
+        compiled = torch.compile(ours)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x).cpu(), expected, rtol=1e-4, atol=1e-4)
+    gc.collect()
+    assert device_module.memory_allocated() - before < weight // 2

@@ -62,3 +62,19 @@ def test_sum_of_batches(agree: Agree) -> None:
 def test_many_sizes(agree: Agree) -> None:
     for n in (11, 12, 13, 40):
         agree(torch.mm, torch.randn(n, n + 1), torch.randn(n + 1, n + 2), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+@pytest.mark.parametrize(("k", "n"), [(300, 7), (77, 16), (64, 130), (33, 300), (5, 1), (0, 20)])
+def test_one_row_or_column(agree: Agree, k: int, n: int, dtype: torch.dtype) -> None:
+    """Whichever way the matrix lies, and the vector with gaps between its elements."""
+    tolerance = TOLERANCE.get(dtype, 0.0)
+    x, matrix = _random(3, 1, k, dtype=dtype), _random(3, k, n, dtype=dtype)
+    for gap in (1, 2):
+        spread = torch.zeros(3, 1, k * gap, dtype=dtype)[..., ::gap].copy_(x)
+        for lies in (matrix, matrix.transpose(1, 2).contiguous().transpose(1, 2)):
+            agree(torch.bmm, spread, lies, rtol=tolerance, atol=tolerance)
+            agree(torch.bmm, lies.transpose(1, 2), spread.transpose(1, 2), rtol=tolerance, atol=tolerance)
+            bias = _random(3, 1, n, dtype=dtype)
+            agree(torch.baddbmm, bias, spread, lies, beta=2, alpha=3, rtol=tolerance, atol=tolerance)
+            agree(torch.mv, lies[0].t(), spread[0, 0], rtol=tolerance, atol=tolerance)

@@ -32,8 +32,9 @@ def _run_tests(name: str, cache: Path, **environment: str) -> None:
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_the_library_of_the_host(name: str, tmp_path: Path) -> None:
-    _run_tests(name, tmp_path, OUTBOARD_LIBRARY="host")
+@pytest.mark.parametrize("library", ["host", "auto"])
+def test_the_library_of_the_host(name: str, library: str, tmp_path: Path) -> None:
+    _run_tests(name, tmp_path, OUTBOARD_LIBRARY=library)
 
 
 @pytest.mark.parametrize("name", [*PRODUCTS, "test_pool.py"])

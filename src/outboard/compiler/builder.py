@@ -26,6 +26,11 @@ from .target import Target
 Size: TypeAlias = int | sympy.Expr
 
 
+def _known(size: Size) -> int | None:
+    """The value of a size that is known when a plan is made."""
+    return int(size) if isinstance(size, int) or size.is_Integer else None
+
+
 class NotExpressible(Exception):
     """A sympy expression that the Plan's integer expressions cannot hold."""
 
@@ -101,6 +106,12 @@ class PlanBuilder:
         self.guards: list[p.Expr] = []
         self.steps: list[p.Step] = []
         self.outputs: list[p.Output] = []
+        #: Constant matrices (k, n) that an input holds once more, packed for products (``kernels.packing``).
+        self.packed: dict[TensorArg, int] = {}
+        #: The value of an expression for the sizes at hand, or None; what ``assume`` does with a condition that holds
+        #: for them, and that the plan may be restricted to.
+        self.hint: Callable[[Size], int | None] = _known
+        self.assume: Callable[[sympy.Basic], None] = lambda condition: None
         self._programs: dict[tuple[str, str], int] = {}
         self._kernels: dict[tuple[int, str], int] = {}
         self._assertions: dict[p.Assertion, None] = {}

@@ -57,7 +57,7 @@ def load(signature: bytes) -> tuple[bool, list[bytes]]:
     entry = _read(path, signature)
     if entry is None:
         return False, []
-    _mark_used(path)
+    mark_used(path)
     bake, plans = entry
     if plans:
         statistics.add("disk_hits", len(plans))
@@ -83,7 +83,8 @@ def store(signature: bytes, bake: bool, plan: bytes) -> None:
         _warn_once(path.parent, error)
 
 
-def _mark_used(path: Path) -> None:
+def mark_used(path: Path) -> None:
+    """Makes now the time of a file's last use, as far as this process may."""
     try:
         os.utime(path)
     except OSError:

@@ -9,7 +9,8 @@ An :class:`ExternCall` names an operator and its arguments, all in terms of a pl
 2. a call of the operator on the host, counted as a CPU fallback.
 
 ``OUTBOARD_LIBRARY=host`` puts the host's own library in front, for the operators that it is made for
-(``LIBRARY_OPERATORS``), where the host can address the device's memory.
+(``LIBRARY_OPERATORS``), where the host can address the device's memory; ``auto`` does so where it was measured to be
+faster (``libraries``).
 """
 
 from __future__ import annotations
@@ -77,12 +78,12 @@ LIBRARY_OPERATORS = frozenset(
 
 
 def library_choice() -> str:
-    """ "dialect" (default) or "host": whether library operators run on the host.
+    """ "dialect" (default), "host", or "auto" (what was faster): where library operators run.
 
     Raises ValueError for any other value of OUTBOARD_LIBRARY."""
     choice = os.environ.get("OUTBOARD_LIBRARY", "dialect")
-    if choice not in ("host", "dialect"):
-        raise ValueError(f"OUTBOARD_LIBRARY={choice}: expected 'host' or 'dialect'")
+    if choice not in ("auto", "dialect", "host"):
+        raise ValueError(f"OUTBOARD_LIBRARY={choice}: expected 'auto', 'dialect' or 'host'")
     return choice
 
 
@@ -93,7 +94,14 @@ def base_name(name: str) -> str:
 
 def uses_library(builder: PlanBuilder, call: ExternCall) -> bool:
     """Whether the call goes to the host's library on this device."""
-    return builder.target.host_accessible and library_choice() == "host" and base_name(call.name) in LIBRARY_OPERATORS
+    if not builder.target.host_accessible or base_name(call.name) not in LIBRARY_OPERATORS:
+        return False
+    choice = library_choice()
+    if choice == "auto":
+        from . import libraries
+
+        return libraries.host_is_faster(builder, call)
+    return choice == "host"
 
 
 def lower_call(builder: PlanBuilder, call: ExternCall) -> bool:

@@ -43,9 +43,9 @@ class _Line:
         self.name = name
         self.watch()
 
-    def end(self) -> None:
+    def end(self, graphs: int) -> None:
         self.active -= 1
-        self.graphs += 1
+        self.graphs += graphs
 
     def watch(self) -> None:
         """Has a thread look after the line, if anybody can see it."""
@@ -90,15 +90,15 @@ _line = _Line()
 
 
 @contextmanager
-def task(name: str) -> Iterator[None]:
-    """Marks one compilation."""
+def task(name: str, graphs: int = 1) -> Iterator[None]:
+    """Marks one compilation, of ``graphs`` graphs, or what else takes time meanwhile."""
     with _line.lock:
         _line.begin(name)
     try:
         yield
     finally:
         with _line.lock:
-            _line.end()
+            _line.end(graphs)
 
 
 def programs() -> None:

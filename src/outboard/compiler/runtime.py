@@ -4,11 +4,16 @@
 from __future__ import annotations
 
 import base64
+import threading
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 if TYPE_CHECKING:
     from outboard._C import Plan
+
+_lock = threading.Lock()
 
 
 def load(text: str, device_index: int) -> Plan:
@@ -21,3 +26,38 @@ def load(text: str, device_index: int) -> Plan:
 
     progress.programs()
     return _C.Plan(zlib.decompress(base64.b85decode(text)), device_index)
+
+
+class Packed:
+    """Constants of a frozen graph in the layout that its products read, made by a plan when they are first needed.
+
+    ``constants`` are the names of the plan's inputs in the namespace of the module that was written for the graph. It
+    does without those named in ``forgotten`` from then on: their memory is free if nobody else has them."""
+
+    def __init__(self, text: str, device_index: int, constants: list[str], forgotten: list[str]) -> None:
+        self._plan = load(text, device_index)
+        self._device = device_index
+        self._constants = constants
+        self._forgotten = forgotten
+        self._tensors: list[torch.Tensor] | None = None
+
+    def tensors(self, namespace: dict[str, Any]) -> list[torch.Tensor]:
+        """The packed tensors."""
+        if self._tensors is None:
+            with _lock:
+                if self._tensors is None:
+                    self._tensors = self._pack([namespace[name] for name in self._constants])
+                    for name in self._forgotten:
+                        del namespace[name]
+        return self._tensors
+
+    def _pack(self, constants: list[torch.Tensor | int | float | None]) -> list[torch.Tensor]:
+        """Waits for the device, because later calls may come on other streams, and works aside, because the current
+        stream may be recorded for replays."""
+        device = torch.device(torch._C._get_privateuse1_backend_name(), self._device)
+        torch.accelerator.synchronize(device)
+        aside = torch.Stream(device)
+        with aside:
+            made = self._plan.run(constants)
+        aside.synchronize()
+        return made

@@ -13,7 +13,7 @@ _counters: dict[str, float] = {}
 
 
 def _zero() -> dict[str, float]:
-    names = ("compiled", "disk_hits", "host", "captures", "replays", "capture_refusals")
+    names = ("compiled", "disk_hits", "host", "measurements", "captures", "replays", "capture_refusals")
     return {**dict.fromkeys(names, 0), "compile_seconds": 0.0}
 
 
@@ -28,8 +28,9 @@ def add(name: str, amount: float = 1) -> None:
 
 def snapshot() -> dict[str, float]:
     """All counters: ``compiled`` (graphs compiled, or found not to be compilable), ``disk_hits`` (plans found on
-    disk), ``host`` (operators that have no plan), ``compile_seconds``; of graphs compiled with ``reduce-overhead``,
-    ``captures``, ``replays``, and ``capture_refusals`` (graphs that cannot be captured)."""
+    disk), ``host`` (operators that have no plan), ``measurements`` (of libraries, for ``OUTBOARD_LIBRARY=auto``),
+    ``compile_seconds``; of graphs compiled with ``reduce-overhead``, ``captures``, ``replays``, and
+    ``capture_refusals`` (graphs that cannot be captured)."""
     with _lock:
         return dict(_counters)
 

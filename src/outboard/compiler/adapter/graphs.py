@@ -15,7 +15,7 @@ import copy
 import dataclasses
 import logging
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import sympy
@@ -30,7 +30,8 @@ from .. import plan as p
 from .. import progress
 from ..builder import NotExpressible, PlanBuilder, TensorArg
 from ..target import Target, target_of
-from .wrapper import LaunchLine, PlanConverter, PlanWrapper
+from . import packed
+from .wrapper import LaunchLine, PlanConverter, PlanWrapper, size_hint
 
 _log = logging.getLogger(__name__)
 
@@ -42,14 +43,20 @@ from outboard.compiler import runtime
 _FUNCTION = """\
 
 _plan_{name} = runtime.load({plan!r}, {device})
-
+{packing}
 
 def {name}(args):
     {unpack}
     args.clear()
+    {prepare}
     values = [{values}]
     {forget}
     return tuple(_plan_{name}.run(values))
+"""
+
+
+_PACKING = """\
+_packed_{name} = runtime.Packed({plan!r}, {device}, {constants}, {forgotten})
 """
 
 
@@ -124,6 +131,10 @@ class GraphWrapper(PlanWrapper):
         """What the module needs before a function that runs a plan."""
         return _HEADER
 
+    def is_subgraph(self) -> bool:
+        """Whether the module holds more functions than this graph's."""
+        return False
+
     def _function_name(self) -> str:
         return "call"
 
@@ -188,6 +199,7 @@ def _plan_function(wrapper: GraphWrapper, name: str) -> str:
     capture, device = _capture.get(), _device()
     target = target_of(device)
     builder = PlanBuilder(target if capture is None else dataclasses.replace(target, host_accessible=False))
+    builder.hint = size_hint
     inputs = dict(wrapper.get_graph_inputs())
     values = [_add_input(builder, given, node) for given, node in inputs.items()]
     constants = {}
@@ -201,10 +213,24 @@ def _plan_function(wrapper: GraphWrapper, name: str) -> str:
         _define_sizes(builder, number, node)
     names = list(inputs)
     converter = PlanConverter(builder, names, constants)
+    matrices = [] if capture is not None else _add_packed(converter, wrapper.lines, constants)
     converter.share_program(wrapper.lines)
     converter.convert(wrapper.lines, wrapper.get_graph_outputs())
     if capture is not None:
         _add_guards(builder)
+    read = converter.read()
+    unread = {constant_name: number for constant_name, number in constants.items() if number not in read}
+    for number in unread.values():
+        builder.inputs[number], values[number] = p.InputKind.NONE, "None"
+    used = [view for view, number in builder.packed.items() if number in read]
+    for view, number in builder.packed.items():
+        builder.inputs[number] = p.InputKind.TENSOR if view in used else p.InputKind.NONE
+        values.append(f"packed[{used.index(view)}]" if view in used else "None")
+    packing = prepare = ""
+    if used:
+        prepare = f"packed = _packed_{name}.tensors(globals())"
+        given = [constant for constant, view in zip(matrices, builder.packed, strict=True) if view in used]
+        packing = _packing(name, used, given, [] if wrapper.is_subgraph() else sorted(unread), target)
     plan = builder.finish()
     if capture is not None:
         capture.plan = plan
@@ -212,7 +238,34 @@ def _plan_function(wrapper: GraphWrapper, name: str) -> str:
     unpack = f"{', '.join(names)}, = args" if names else "pass"
     forget = f"del {', '.join(names)}" if names else "pass"  # the plan is the last to hold its inputs
     listed = ", ".join(values)
-    return _FUNCTION.format(name=name, plan=pack(plan), device=device, unpack=unpack, values=listed, forget=forget)
+    return _FUNCTION.format(
+        name=name,
+        plan=pack(plan),
+        device=device,
+        packing=packing,
+        unpack=unpack,
+        prepare=prepare,
+        values=listed,
+        forget=forget,
+    )
+
+
+def _add_packed(converter: PlanConverter, lines: Sequence[Any], constants: dict[str, int]) -> list[str]:
+    """Adds inputs for constant matrices that products should find packed; returns the constants' names."""
+    builder, names = converter.builder, []
+    for name, node in packed.matrices(lines, constants, builder.target):
+        view = converter.tensor(node)
+        if view not in builder.packed:
+            builder.packed[view] = builder.add_input(p.InputKind.TENSOR)
+            names.append(name)
+    return names
+
+
+def _packing(name: str, views: list[TensorArg], constants: list[str], forgotten: list[str], target: Target) -> str:
+    """The text that defines what packs views of these constants."""
+    plan = packed.plan_of(views, target)
+    progress.show_kernels("constants", plan)
+    return _PACKING.format(name=name, plan=pack(plan), device=_device(), constants=constants, forgotten=forgotten)
 
 
 def _add_guards(builder: PlanBuilder) -> None:
@@ -263,6 +316,10 @@ class SubgraphWrapper(SubgraphPythonWrapperCodegen, GraphWrapper):
     def _header(self) -> str:
         self._outer().import_runtime()
         return ""
+
+    def is_subgraph(self) -> bool:
+        """Whether the module holds more functions than this graph's."""
+        return True
 
     def _function_name(self) -> str:
         return str(self.launcher_fn_name)

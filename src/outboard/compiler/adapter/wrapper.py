@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from .. import kernels
 from .. import plan as p
-from ..builder import NotExpressible, PlanBuilder, TensorArg
+from ..builder import NotExpressible, PlanBuilder, Size, TensorArg
 from ..calls import ExternCall, lower_call, uses_library
 from ..emitter import EmittedKernel, emit, program
 from ..epilogue import Epilogue
@@ -82,6 +82,7 @@ class EagerWrapper(PlanWrapper):
 
     def _generate(self, is_inference: bool) -> Any:
         self.run_wrapper_ir_passes(is_inference)
+        self.builder.hint, self.builder.assume = size_hint, lambda condition: self._guard([condition])
         converter = PlanConverter(self.builder, list(self.get_graph_inputs()))
         converter.convert(self.lines, self.get_graph_outputs())
         self.fallbacks, self.native = converter.fallbacks, converter.native
@@ -97,6 +98,12 @@ class EagerWrapper(PlanWrapper):
             # What integers cannot express concerns speed only.
             with contextlib.suppress(NotExpressible):
                 self.builder.guard(assumption)
+
+
+def size_hint(size: Size) -> int | None:
+    """The value of an expression for the sizes that a graph was traced with; None if there is none."""
+    hint = V.graph.sizevars.optimization_hint(sympy.sympify(size), fallback=-1)
+    return int(hint) if hint >= 0 else None
 
 
 def _says_nothing(text: str) -> bool:
@@ -139,6 +146,11 @@ class PlanConverter:
         except (NotImplementedError, AttributeError) as error:
             raise NotExpressible(f"wrapper line {type(line).__name__}") from error
         handler(line)
+
+    def read(self) -> set[int]:
+        """The buffers that the plan's steps and results name."""
+        named = {buffer for step in self.builder.steps for buffer in _touched(step)}
+        return named | {output.view.buffer for output in self.builder.outputs if output.view is not None}
 
     # ---- tensors ----
 

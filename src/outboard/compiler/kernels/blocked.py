@@ -18,7 +18,8 @@ The text sees these macros, besides what ``engine`` describes:
 * optional: ``C_STORE_VECTOR(b, m, n, value)`` with ``C_IS_VECTOR(b, n)``, which says whether the ``LANES`` elements
   from column n on can be stored at once; ``B_SETUP``: declarations made once per work-item; ``B_AHEAD(done, rows)``:
   statements for the next block, made when the current one has been used for ``done`` of ``rows`` rows; ``B_COLUMN(i)``,
-  a pointer to element k = 0 of column i of the panel, with ``B_STEP``, the stride along k: few rows of C need no block.
+  a pointer to element k = 0 of column i of the panel, with ``B_STEP``, the stride along k: few rows of C need no block;
+  ``BLOCK_VECTOR(k, v)``: vector v of row k of the block, where that is not in ``block``.
 """
 
 from __future__ import annotations
@@ -143,7 +144,7 @@ class Blocking:
 
     def text(self) -> str:
         """The kernel, unrolled by name: arrays of vectors would live in memory."""
-        text = VECTORS + _OPTIONS + self._transpose() + self._sum_lanes() + _MULTIPLY
+        text = VECTORS + _OPTIONS + self._transpose() + self.sum_lanes() + _MULTIPLY
         parts = {"CONTIGUOUS": self._contiguous(), "FEW": self._few(), "START": self._start(), "STEP": self._step()}
         parts |= {"RESUME": self._resume(), "SUSPEND": self._suspend()}
         parts["STORE"] = "".join(self._store(v) for v in range(self.vectors))
@@ -178,7 +179,7 @@ class Blocking:
         lines += [f"  if ({r} < rows) {{ C_STORE(b, m_from + {r}, n0 + i, s{r}); }}" for r in numbers]
         return "".join(f"      {line}\n" for line in [*lines, "}"])
 
-    def _sum_lanes(self) -> str:
+    def sum_lanes(self) -> str:
         """A function that adds up the lanes of a vector."""
         lines, width, name = [], self.lanes // 2, "v"
         while width > 1:
@@ -200,7 +201,7 @@ class Blocking:
         return "".join(f"          {place} = {cell};\n" for cell, place in self._cells())
 
     def _step(self) -> str:
-        lines = [f"const VECTOR b{v} = LOCAL_VECTOR(block + k * NR + {v} * LANES);" for v in range(self.vectors)]
+        lines = [f"const VECTOR b{v} = BLOCK_VECTOR(k, {v});" for v in range(self.vectors)]
         form = "fma(v{0}, b{1}, c{0}_{1})" if self.accumulate in ("float", "double") else "v{0} * b{1} + c{0}_{1}"
         for r in range(self.rows):
             lines.append(f"const VECTOR v{r} = (VECTOR)(a{r}[k * A_STEP]);")
@@ -266,6 +267,9 @@ _OPTIONS = r"""
 #ifndef B_AHEAD
 #define B_AHEAD(done, rows)
 #endif
+#ifndef BLOCK_VECTOR
+#define BLOCK_VECTOR(k, v) LOCAL_VECTOR(block + (k) * NR + (v) * LANES)
+#endif
 #ifdef C_STORE_VECTOR
 #define C_VECTORS(b, n, count) ((count) >= LANES && C_IS_VECTOR(b, n))
 #else
@@ -315,6 +319,20 @@ FILL_MATRIX = r"""
   }
 #define B_FILL(b, n0, count, k0, depth) \
   if (B_S_I == 1 && B_S_O != 1) { B_FILL_COLUMNS(count, k0, depth) } else { B_FILL_ROWS(count, k0, depth) }
+"""
+
+#: Reads blocks of B where ``packing`` has put them: nothing is filled. The next block, of this panel or of the one
+#: behind it, is asked for meanwhile, unless this one is needed once only: then processors see one stream, and follow.
+FILL_PACKED = r"""
+#define B_PREPARE(b, n0, count) \
+  OB_GLOBAL const ACC* b_panel = mat + ((b) * n_panels * NR + (n0)) * k_count; \
+  OB_GLOBAL const ACC* packed = b_panel;
+#define B_FILL(b, n0, count, k0, depth) packed = b_panel + (k0) * NR;
+#define BLOCK_VECTOR(k, v) VLOAD(packed + (k) * NR + (v) * LANES)
+#define B_LINES(done, rows) ((done) * depth * (NR / LANES) / (rows))
+#define B_AHEAD(done, rows) \
+  for (long i = B_LINES(done, rows); (rows) > ROWS && i < B_LINES((done) + ROWS, rows) && i < B_LINES(1, 1); ++i) \
+    FETCH(packed + depth * NR + i * LANES);
 """
 
 #: Writes A as rows of consecutive elements, through its element macros, where it cannot be read as it lies.

@@ -10,8 +10,8 @@ operand X (A or B) walks an outer index (m or n) and k, and defines
 
 ``C_STORE(b, m, n, value)`` is a statement. All see the kernel's extra parameters by name.
 
-Three programs: CPUs multiply cache blocks with explicit vectors (``blocked``); SIMT devices use tiles in local memory;
-and where m or n is known to be 1, every element of C is one dot product.
+Programs: CPUs multiply cache blocks with explicit vectors (``blocked``); SIMT devices use tiles in local memory; where
+m or n is known to be 1, every element of C is one dot product, on CPUs in vectors if the operands allow (``row``).
 """
 
 from __future__ import annotations
@@ -184,11 +184,16 @@ class Product:
     #: For CPUs: macros that read A as it lies (``blocked``), where it can be; and those that fill blocks of B.
     a_in_place: str = ""
     b_fill: str = blocked.FILL_ELEMENTS
+    #: For CPUs, m or n being 1: a program for that (``row``), and how many elements of C a piece of its work is.
+    row: str = ""
+    row_width: int = 1
     short: bool = False  #: k is small: a dot product is worth one work-item only
 
     def emit(self, builder: PlanBuilder) -> None:
         """Appends the steps."""
-        if self.thin or self.m == 1 or self.n == 1:
+        if self.row:
+            self._emit_row(builder)
+        elif self.thin or self.m == 1 or self.n == 1:
             self._emit_dots(builder)
         elif builder.target.is_cpu:
             self.emit_blocked(builder)
@@ -211,6 +216,14 @@ class Product:
             common.launch_items(builder, kernel, count, arguments, grain=4)
         else:
             common.launch_groups(builder, kernel, count, arguments, group)
+
+    def _emit_row(self, builder: PlanBuilder) -> None:
+        shape = blocked.Blocking.for_target(builder.target, self.accumulate)
+        defines = {**shape.defines(), "WIDE": self.row_width}
+        kernel = builder.kernel(self._source(builder, self.row, defines), "row")
+        pieces = self.batches * common.ceil_div(self.m * self.n, self.row_width)
+        arguments = [*self._counts(builder), *self.arguments]
+        common.launch_items(builder, kernel, pieces, arguments, grain=4 if self.row_width == 1 else 1)
 
     def _emit_tiles(self, builder: PlanBuilder) -> None:
         defines = {"A_ALONG_K": int(self.a_along_k), "B_ALONG_K": int(self.b_along_k)}

@@ -11,7 +11,7 @@ import torch
 from .. import plan as p
 from ..builder import PlanBuilder, Size, TensorArg
 from ..epilogue import Axis, Epilogue
-from . import blocked, common, engine
+from . import blocked, common, engine, packing, row
 
 if TYPE_CHECKING:
     from ..calls import ExternCall
@@ -104,6 +104,7 @@ def emit(
     if epilogue is not None and not (as_it_lies and common.is_dense(list(out.sizes), list(out.strides))):
         return False
     by_blocks = builder.target.is_cpu and out.sizes[1] != 1 and out.sizes[2] != 1
+    packed = packing.find(builder, b) if builder.target.is_cpu and as_it_lies and out.sizes[2] != 1 else None
     strides = _Strides(builder, literal=not (as_it_lies and by_blocks))
     k = a.sizes[2]
     if sum_batches:
@@ -119,7 +120,7 @@ def emit(
     for name, stride in zip(("OUT_S_B", "OUT_S_M", "OUT_S_N"), out.strides, strict=True):
         strides.add(name, stride)
     parameters = ", OB_GLOBAL const A_T* a, OB_GLOBAL const B_T* mat, OB_GLOBAL OUT_T* out"
-    arguments = [builder.pointer(a), builder.pointer(b), builder.pointer(out)]
+    arguments = [builder.pointer(a), builder.pointer(b if packed is None else packed), builder.pointer(out)]
     types = {"A": a.dtype, "B": b.dtype, "OUT": out.dtype}
     product, product_vector = _PRODUCT, _PRODUCT_VECTOR
     if add is not None:
@@ -149,6 +150,12 @@ def emit(
         parameters += finish.parameters
         arguments += finish.arguments
     operands = engine.strided_operand("A", "a", sum_batches) + engine.strided_operand("B", "mat", sum_batches)
+    row_text, row_width = "", 1
+    if as_it_lies and builder.target.is_cpu and not by_blocks:
+        row_text, row_width = _row(builder, a, b, out, accumulate, packed is not None)
+    b_fill = blocked.FILL_MATRIX if as_it_lies else blocked.FILL_ELEMENTS
+    if packed is not None:
+        b_fill = blocked.FILL_PACKED
     engine.Product(
         batches=out.sizes[0],
         m=out.sizes[1],
@@ -162,9 +169,60 @@ def emit(
         a_along_k=a.strides[2] == 1,
         b_along_k=b.strides[1] == 1 and b.strides[2] != 1,
         a_in_place=_A_IN_PLACE if as_it_lies else "",
-        b_fill=blocked.FILL_MATRIX if as_it_lies else blocked.FILL_ELEMENTS,
+        b_fill=b_fill,
+        row=row_text,
+        row_width=row_width,
     ).emit(builder)
     return True
+
+
+_ROW = """
+#define X(b) (a + (b) * A_S_B)
+#define X_STEP A_S_I
+#define MATRIX(b) (mat + (b) * B_S_B)
+#define K_STEP B_S_I
+#define N_STEP B_S_O
+#define ROW_STORE(b, i, value) C_STORE(b, 0, i, value)
+#define ROW_VECTORS(b) C_IS_VECTOR(b, 0)
+#define ROW_STORE_VECTOR(b, i, value) C_STORE_VECTOR(b, 0, i, value)
+"""
+_COLUMN = """
+#define X(b) (mat + (b) * B_S_B)
+#define X_STEP B_S_I
+#define MATRIX(b) (a + (b) * A_S_B)
+#define K_STEP A_S_I
+#define N_STEP A_S_O
+#define ROW_STORE(b, i, value) C_STORE(b, i, 0, value)
+#define ROW_VECTORS(b) 0
+#define ROW_STORE_VECTOR(b, i, value)
+"""
+_ROW_PACKED = """
+#define X(b) (a + (b) * A_S_B)
+#define X_STEP A_S_I
+#define MATRIX(b) mat
+#define K_STEP NR
+#define ROW_STORE(b, i, value) C_STORE(b, 0, i, value)
+#define ROW_VECTORS(b) C_IS_VECTOR(b, 0)
+#define ROW_STORE_VECTOR(b, i, value) C_STORE_VECTOR(b, 0, i, value)
+"""
+
+
+def _row(
+    builder: PlanBuilder, a: TensorArg, b: TensorArg, out: TensorArg, accumulate: str, packed: bool
+) -> tuple[str, int]:
+    """The program for one row or column of C, and its width; no program if the operands do not lie as it needs."""
+    shape = blocked.Blocking.for_target(builder.target, accumulate)
+    if packed:
+        return _ROW_PACKED + row.panels(shape), row.wide(shape, packed=True)
+    is_row = out.sizes[1] == 1
+    macros = _ROW if is_row else _COLUMN
+    x_step = a.strides[2] if is_row else b.strides[1]
+    k_step, n_step = (b.strides[1], b.strides[2]) if is_row else (a.strides[2], a.strides[1])
+    if k_step == 1 and x_step == 1:
+        return macros + row.columns(shape), 1
+    if n_step == 1:
+        return macros + row.rows(shape), row.wide(shape, packed=False)
+    return "", 1
 
 
 _A_IN_PLACE = """
