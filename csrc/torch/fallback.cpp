@@ -162,6 +162,22 @@ bool is_cpu_limitation(const std::string& message) {
   return false;
 }
 
+at::Tensor with_float(const at::Tensor& tensor) {
+  const bool is_short = tensor.defined() && at::isReducedFloatingType(tensor.scalar_type());
+  return is_short ? tensor.to(at::kFloat) : tensor;
+}
+
+/// Whether an operator has no kernel for float either, so that it lacks none for shorter types.
+bool lacks_float(const Operator& op, torch::jit::Stack stack) {
+  for (c10::IValue& value : stack) value = map_tensors(value, with_float);
+  try {
+    op.handle.callBoxed(&stack);
+  } catch (const c10::Error& error) {
+    return std::string(error.what_without_backtrace()).find("not implemented for 'Float'") != std::string::npos;
+  }
+  return false;
+}
+
 /// Whether the CPU knows the operator: those that PyTorch calls on other devices only it does not.
 bool runs_on_cpu(const Operator& op) { return op.handle.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU); }
 
@@ -218,10 +234,11 @@ void rehearse_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments) {
     const bool generator = op.random && op.roles[i] == ArgumentRole::kGenerator;
     stack.push_back(generator ? c10::IValue(at::detail::createCPUGenerator(0)) : zeros_on_cpu(arguments[i]));
   }
+  const torch::jit::Stack given = stack;
   try {
     op.handle.callBoxed(&stack);
   } catch (const c10::Error& error) {
-    if (!is_cpu_limitation(error.what_without_backtrace())) throw;
+    if (!is_cpu_limitation(error.what_without_backtrace()) || lacks_float(op, given)) throw;
   }
 }
 

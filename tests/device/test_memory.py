@@ -120,6 +120,8 @@ def test_documented_keys(device: str, device_module: ModuleType) -> None:
 
 def test_the_accelerator_module_agrees(device: str, device_module: ModuleType) -> None:
     """PyTorch's device-independent functions tell the same."""
+    torch.accelerator.empty_cache()
+    kept_by_others = device_module.memory_stats()["cached.current"]  # in segments with living tensors
     x = torch.ones(MIB, device=device)
     for name in ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved"):
         assert getattr(torch.accelerator, name)() == getattr(device_module, name)() >= x.nbytes
@@ -133,7 +135,7 @@ def test_the_accelerator_module_agrees(device: str, device_module: ModuleType) -
     del x
     torch.accelerator.empty_cache()
     stats = device_module.memory_stats()
-    assert stats["reserved.total_freed"] > 0 and stats["cached.current"] < MIB * 4
+    assert stats["reserved.total_freed"] > 0 and stats["cached.current"] - kept_by_others < MIB * 4
 
 
 def test_documented_functions_of_devices(device: str, device_module: ModuleType) -> None:
