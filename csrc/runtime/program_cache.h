@@ -26,6 +26,8 @@ class Kernel {
     ob_kernel handle = handle_.load(std::memory_order_acquire);
     return handle != nullptr ? handle : wait();
   }
+  /// The same without waiting; nullptr if nobody has waited for it yet.
+  ob_kernel ready() const { return handle_.load(std::memory_order_acquire); }
 
  private:
   ob_kernel wait();

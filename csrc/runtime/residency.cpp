@@ -351,7 +351,8 @@ void Residency::spill(Allocation& allocation) {
   order_after_uses(mover, home, last_use);
   for (Stream* other : device_.allocator().other_streams(allocation.block_)) order_after_uses(mover, *other, last_use);
   std::shared_ptr<HostBuffer> buffer = buffer_for(allocation.size(), &mover);
-  mover.copy_in_order(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(buffer->memory), allocation.pointer_, allocation.size());
+  mover.copy_in_order(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(buffer->memory), allocation.pointer_,
+                      allocation.size());
   device_.allocator().forget_other_streams(allocation.block_);
   device_.allocator().record_stream(allocation.block_, mover);
   discard(allocation);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -17,11 +18,20 @@ namespace {
 constexpr auto kPatience = std::chrono::microseconds(50);
 /// Looks in a row between looks at the clock.
 constexpr int kLooks = 64;
+/// Handing a launch over takes a fraction of this; running what takes no longer keeps the caches of two cores apart.
+constexpr uint64_t kCheap = 1000;  // ns
+
+bool has_launch_cost(const ob_driver& driver) {
+  return driver.struct_size >= offsetof(ob_driver, launch_cost) + sizeof(void*);
+}
 
 }  // namespace
 
 SubmissionQueue::SubmissionQueue(const ob_driver& driver, ob_stream stream, MemoryLock& producers)
-    : driver_(driver), stream_(stream), producers_(producers) {}
+    : driver_(driver),
+      stream_(stream),
+      launch_cost_(has_launch_cost(driver) ? driver.launch_cost : nullptr),
+      producers_(producers) {}
 
 bool SubmissionQueue::fits(const ob_argument* arguments, uint32_t count) {
   if (count > kArguments) return false;
@@ -38,6 +48,7 @@ void SubmissionQueue::put(Kernel& kernel, const uint64_t global[3], const uint32
     wait_until(put_.load(std::memory_order_relaxed));
     return hand_over(kernel, global, local, arguments, count);
   }
+  if (is_cheap(kernel, global, local)) return hand_over(kernel, global, local, arguments, count);
   Slot& slot = next_slot();
   slot.kernel = &kernel;
   std::copy_n(global, 3, slot.global);
@@ -69,6 +80,12 @@ uint64_t SubmissionQueue::run_or_put(const Command& command) {
   report();
   command();
   return 0;
+}
+
+/// Whether a launch may come before all others and should: looking costs a line of the other thread's cache.
+bool SubmissionQueue::is_cheap(const Kernel& kernel, const uint64_t global[3], const uint32_t local[3]) const {
+  if (launch_cost_ == nullptr || kernel.ready() == nullptr) return false;
+  return launch_cost_(kernel.ready(), global, local) <= kCheap && empty();
 }
 
 /// The place of the next entry, when there is room.

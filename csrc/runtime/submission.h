@@ -29,7 +29,8 @@ class SubmissionQueue {
   SubmissionQueue(const SubmissionQueue&) = delete;
   SubmissionQueue& operator=(const SubmissionQueue&) = delete;
 
-  /// Queues a launch. Arguments are copied. Waits while the queue is full. Throws Error for an earlier failure.
+  /// Queues a launch, or launches at once if nothing is before it and the driver says that this takes less time.
+  /// Arguments are copied. Waits while the queue is full. Throws Error for an earlier failure.
   void put(Kernel& kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
            uint32_t count);
   /// Queues other work, which must not take the memory lock. Returns its place, for `reached`.
@@ -68,6 +69,7 @@ class SubmissionQueue {
   void start();
   void work();
   bool wait_for_work(uint64_t done);
+  bool is_cheap(const Kernel& kernel, const uint64_t global[3], const uint32_t local[3]) const;
   Slot& next_slot();
   void publish();
   void carry_out(Slot& slot) noexcept;
@@ -80,6 +82,7 @@ class SubmissionQueue {
   // costs as much as the rest of a launch.
   const ob_driver& driver_;
   ob_stream stream_;
+  decltype(ob_driver::launch_cost) launch_cost_;     // nullptr if the driver has none
   std::unique_ptr<std::array<Slot, kSlots>> slots_;  // made by the first put
   MemoryLock& producers_;                            // held while putting
   std::atomic<bool> asleep_{false}, stopping_{false}, stopped_{false}, failed_{false};

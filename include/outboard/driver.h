@@ -30,7 +30,7 @@ extern "C" {
 #endif
 
 #define OB_ABI_MAJOR 1
-#define OB_ABI_MINOR 1
+#define OB_ABI_MINOR 2
 
 typedef enum ob_status {
   OB_OK = 0,
@@ -154,6 +154,10 @@ typedef struct ob_driver {
   ob_status (*capture_end)(ob_stream stream, void** graph /* out */);
   ob_status (*graph_launch)(ob_stream stream, void* graph);
   ob_status (*graph_destroy)(void* graph);
+  /* ---- optional, since minor version 2: launches that run on the calling thread ---- */
+  /* About how many nanoseconds `launch` would take the caller, from what it took before; UINT64_MAX if unknown. The
+   * runtime has a thread that calls `launch`; what takes less than handing it to that thread, it launches at once. */
+  uint64_t (*launch_cost)(ob_kernel kernel, const uint64_t global[3], const uint32_t local[3]);
 } ob_driver;
 
 /* The one exported symbol of a driver library. */

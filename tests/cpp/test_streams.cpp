@@ -220,6 +220,35 @@ TEST(a_failed_wait_is_reported_once) {
   CHECK_EQ(first(*x), 2.0f);
 }
 
+TEST(what_is_cheap_is_launched_at_once) {
+  const auto launch_cost = device().driver().launch_cost;
+  if (launch_cost == nullptr) return;
+  Kernel& kernel = device().programs().kernel("__kernel void next(__global float* x) { x[0] += 1.0f; }", "", "next");
+  Stream& stream = device().pool_stream();
+  const fixture::Holder x = fixture::upload({0}), y = fixture::upload({0});
+  const ob_ptr pointer = Pin(*x, stream).pointer();
+  const ob_argument argument{1, sizeof(pointer), &pointer};
+  const uint64_t global[3] = {1, 1, 1};
+  const uint32_t local[3] = {1, 1, 1};
+  for (int i = 0; i < 100; ++i) {
+    stream.launch(kernel, global, local, &argument, 1);
+    stream.synchronize();
+  }
+  if (launch_cost(kernel.get(), global, local) == UINT64_MAX) return;  // this device's kernels go through a queue
+  uint64_t at_once = 0;
+  for (int i = 0; i < 100; ++i) {
+    const uint64_t before = fixture::calls("launch");
+    stream.launch(kernel, global, local, &argument, 1);
+    at_once += fixture::calls("launch") - before;
+    stream.synchronize();
+  }
+  CHECK(at_once > 50);  // the machine may have stopped one of those that were timed
+  fixture::keep_busy(stream, Pin(*y, stream).pointer());
+  stream.launch(kernel, global, local, &argument, 1);
+  CHECK(!stream.query());  // but never before others
+  CHECK_EQ(first(*x), 201.0f);
+}
+
 TEST(pool_streams_are_found_by_their_id) {
   Stream& stream = device().pool_stream();
   CHECK(&device().stream(stream.id()) == &stream);

@@ -30,6 +30,8 @@ class DirectKernel {
 
   /// Whether it can run with this local size and so many arguments; if not, let OpenCL say why.
   bool accepts(const uint32_t local[3], uint32_t argument_count) const;
+  /// What `run` took the last time it was looked at, scaled to so many groups on one thread; UINT64_MAX if never.
+  uint64_t expected_nanoseconds(uint64_t groups) const;
   /// Runs the kernel and returns when it is done. Throws std::bad_alloc and std::system_error before it runs.
   void run(ThreadPool& pool, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments);
 
@@ -47,7 +49,8 @@ class DirectKernel {
   uint64_t required_local_size_[3];
   std::vector<size_t> local_offsets_;  // of the kernel's arrays in local memory
   size_t local_bytes_ = 0;
-  std::atomic<float> group_nanoseconds_{0};  // what a group took in the last launch, on one thread; 0 if unknown
+  std::atomic<float> group_nanoseconds_{0};  // what a group took, on one thread; 0 if unknown
+  std::atomic<uint32_t> launches_{0};        // about so many
 };
 
 }  // namespace outboard::opencl

@@ -714,6 +714,11 @@ ob_status launch(ob_stream stream, ob_kernel kernel, const uint64_t global[3], c
                    "clEnqueueNDRangeKernel");
 }
 
+uint64_t launch_cost(ob_kernel kernel, const uint64_t global[3], const uint32_t local[3]) {
+  if (kernel->direct == nullptr || local[0] == 0) return UINT64_MAX;
+  return kernel->direct->expected_nanoseconds(global[0] / local[0] * (global[1] / local[1]) * (global[2] / local[2]));
+}
+
 /// A function of the table: no exception leaves it.
 template <auto function>
 struct Guarded;
@@ -760,6 +765,7 @@ constexpr ob_driver make_driver() {
   driver.program_release = Guarded<program_release>::call;
   driver.kernel_get = Guarded<kernel_get>::call;
   driver.launch = Guarded<launch>::call;
+  driver.launch_cost = launch_cost;
   return driver;
 }
 
