@@ -246,6 +246,7 @@ TEST(what_is_cheap_is_launched_at_once) {
   fixture::keep_busy(stream, Pin(*y, stream).pointer());
   stream.launch(kernel, global, local, &argument, 1);
   CHECK(!stream.query());  // but never before others
+  stream.synchronize();
   CHECK_EQ(first(*x), 201.0f);
 }
 
