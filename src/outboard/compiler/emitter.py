@@ -33,7 +33,6 @@ from .loops import (
     Store,
     Value,
     compute_dtype,
-    find_normal_cdf,
     keep_terms,
 )
 from .plan import Assertion, AssertionKind
@@ -1420,7 +1419,6 @@ def emit(kernel: LoopKernel, target: Target, entry: str = "kernel0") -> EmittedK
         from .simt import SimtPrinter  # which is made of this module's printer
 
         return SimtPrinter(kernel, target, entry).emit()
-    find_normal_cdf(kernel)
     keep_terms(kernel)
     return Printer(kernel, target, entry).emit()
 

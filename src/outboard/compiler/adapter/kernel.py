@@ -20,7 +20,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 from ..dialects import opencl
 from ..emitter import EmittedKernel
-from ..loops import Entry, LoopKernel, Region, Root, Store, Value, compute_dtype, prune
+from ..loops import Entry, LoopKernel, Region, Root, Store, Value, compute_dtype, find_normal_cdf, prune
 from ..target import target_of
 from .overrides import LoopOps, Variable, as_value
 
@@ -257,9 +257,12 @@ class LoopRecorder(SIMDKernel[Any]):
         """The kernel's source; :attr:`emitted` says how to launch it."""
         self.codegen_body()
         device = V.graph.get_current_device_or_throw()
+        target = target_of(device.index or 0)
         self.loops = self.loop_kernel()
+        if target.is_cpu:
+            find_normal_cdf(self.loops)  # also in those that are not printed, because a product computes them
         wrapper: Any = V.graph.wrapper_code  # a PlanWrapper
-        self.emitted = wrapper.printed(self.loops, target_of(device.index or 0))
+        self.emitted = wrapper.printed(self.loops, target)
         return self.emitted.source
 
     def call_kernel(self, name: str, node: Any = None, deallocate_ws: bool = True) -> None:
