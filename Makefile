@@ -52,9 +52,9 @@ test-sanitize:  ## C++ tests under AddressSanitizer and UBSan, and memory (on th
 	    >build/sanitize-configure.log && $(VENV)/bin/cmake --build build/$${kind%%,*} -j $(JOBS) || exit 1; \
 	done
 	@# LeakSanitizer's own tracer crashes in processes where PoCL has compiled something: leaks are looked for elsewhere.
-	@cd build/address && ASAN_OPTIONS=detect_leaks=0 "$(abspath $(VENV))/bin/ctest" -E "plan|memory" --output-on-failure \
+	@cd build/address && ASAN_OPTIONS=detect_leaks=0 "$(abspath $(VENV))/bin/ctest" -E "plan|memory_sim" --output-on-failure \
 	  --timeout 300
-	@cd build/address && "$(abspath $(VENV))/bin/ctest" -R "plan|memory" --output-on-failure --timeout 300
+	@cd build/address && "$(abspath $(VENV))/bin/ctest" -R "plan|memory_sim" --output-on-failure --timeout 300
 	@cd build/thread && "$(abspath $(VENV))/bin/ctest" -R "memory_sim|thread_pool" --output-on-failure
 
 test-python:  ## Python tests only
