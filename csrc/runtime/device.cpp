@@ -259,10 +259,10 @@ std::pair<uint64_t, uint64_t> Device::memory_info() {
   const uint64_t limit = allocator().limit();
   const auto reserved = static_cast<uint64_t>(allocator().statistics().reserved.current);
   uint64_t free = limit > reserved ? limit - reserved : 0;
-  const bool present = driver().struct_size >= offsetof(ob_driver, memory_info) + sizeof(void*);
-  if (!present || driver().memory_info == nullptr) return {free, limit};
+  const auto memory_info = optional(driver(), &ob_driver::memory_info);
+  if (memory_info == nullptr) return {free, limit};
   uint64_t driver_free = 0, driver_total = 0;
-  check(driver(), driver().memory_info(handle(), &driver_free, &driver_total), "reading memory information");
+  check(driver(), memory_info(handle(), &driver_free, &driver_total), "reading memory information");
   return {std::min(free, driver_free), std::min(limit, driver_total)};
 }
 

@@ -19,6 +19,13 @@ void refuse_in_forked_child();
 /// text.
 [[noreturn]] void throw_failure(const ob_driver& driver, ob_status status, const char* what);
 
+/// A function that a driver may lack, or be too old to know: then nullptr.
+template <typename Function>
+Function optional(const ob_driver& driver, Function ob_driver::* field) {
+  const auto offset = reinterpret_cast<const char*>(&(driver.*field)) - reinterpret_cast<const char*>(&driver);
+  return driver.struct_size >= static_cast<size_t>(offset) + sizeof(Function) ? driver.*field : nullptr;
+}
+
 inline void check(const ob_driver& driver, ob_status status, const char* what) {
   if (status != OB_OK) throw_failure(driver, status, what);
 }

@@ -23,8 +23,7 @@ uint64_t capacity_of(uint64_t bytes) {
 }
 
 bool driver_has_host_memory(const ob_driver& driver) {
-  return driver.struct_size >= offsetof(ob_driver, host_free) + sizeof(void*) && driver.host_alloc != nullptr &&
-         driver.host_free != nullptr;
+  return optional(driver, &ob_driver::host_alloc) != nullptr && optional(driver, &ob_driver::host_free) != nullptr;
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstddef>
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -21,16 +20,12 @@ constexpr int kLooks = 64;
 /// Handing a launch over takes a fraction of this; running what takes no longer keeps the caches of two cores apart.
 constexpr uint64_t kCheap = 1000;  // ns
 
-bool has_launch_cost(const ob_driver& driver) {
-  return driver.struct_size >= offsetof(ob_driver, launch_cost) + sizeof(void*);
-}
-
 }  // namespace
 
 SubmissionQueue::SubmissionQueue(const ob_driver& driver, ob_stream stream, MemoryLock& producers)
     : driver_(driver),
       stream_(stream),
-      launch_cost_(has_launch_cost(driver) ? driver.launch_cost : nullptr),
+      launch_cost_(optional(driver, &ob_driver::launch_cost)),
       producers_(producers) {}
 
 bool SubmissionQueue::fits(const ob_argument* arguments, uint32_t count) {

@@ -21,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 /// A process may have 65,530 mappings, and each library takes five.
 constexpr int kMostLibraries = 6000;
 /// Shorter launches are done before another thread has noticed them, or has been woken.
-constexpr float kWorthSharing = 6e3f, kWorthWaking = 30e3f;  // ns
+constexpr uint64_t kWorthSharing = 6000, kWorthWaking = 30000;  // ns
 constexpr uint32_t kMostArguments = 64;
 /// Launches of one group of which one is timed: looking at the clock twice takes as long as the smallest kernels.
 constexpr uint32_t kTimedEvery = 16;
@@ -162,8 +162,7 @@ uint64_t DirectKernel::expected_nanoseconds(uint64_t groups) const {
 }
 
 bool DirectKernel::worth_sharing(const ThreadPool& pool, uint64_t groups) const {
-  const float each = group_nanoseconds_.load(std::memory_order_relaxed);
-  return each == 0 || each * static_cast<float>(groups) >= (pool.awake() ? kWorthSharing : kWorthWaking);
+  return expected_nanoseconds(groups) >= (pool.awake() ? kWorthSharing : kWorthWaking);
 }
 
 void DirectKernel::run(ThreadPool& pool, const uint64_t global[3], const uint32_t local[3],

@@ -138,10 +138,15 @@ def _read(path: Path, signature: bytes) -> tuple[bool, list[bytes]] | None:
 def _write(path: Path, signature: bytes, bake: bool, plans: list[bytes]) -> None:
     body = struct.pack("<BII", bake, len(plans), len(signature)) + signature
     body += b"".join(struct.pack("<I", len(plan)) + plan for plan in plans)
+    replace(path, _MAGIC + hashlib.sha256(body).digest() + body)
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Writes a file that appears, or changes, as a whole. Raises OSError, and leaves nothing behind."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new")
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(_MAGIC + hashlib.sha256(body).digest() + body)
+            file.write(content)
         os.replace(temporary, path)
     except OSError:
         os.unlink(temporary)

@@ -14,8 +14,6 @@ import functools
 import hashlib
 import json
 import logging
-import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -411,10 +409,7 @@ def write(path: Path, winner: str) -> None:
     """Keeps a winner; the file appears as a whole. What cannot be written is measured again in the next process."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new")
-        with os.fdopen(descriptor, "w") as file:
-            file.write(_text(winner))
-        os.replace(temporary, path)
+        cache.replace(path, _text(winner).encode())
     except OSError as error:
         _log.warning("%s cannot be written: %s", path, error)
 

@@ -480,13 +480,21 @@ _NATIVE_HALF = "#if __has_builtin(__builtin_convertvector) && (defined(__F16C__)
 # PoCL's vload_halfN and vstore_halfN take their pointers to be aligned to the whole vector, so that memory is
 # accessed as ushort, and a register in between is converted.
 def _helper_load_half(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
-    halves = f"{full}_t"
     return (
         f"{_HAS_BUILTIN}float{width} {full}(__global const half* p) {{\n"
-        f"  ushort{width} bits = vload{width}(0, (__global const ushort*)p);\n{_NATIVE_HALF}"
-        f"  typedef half {halves} __attribute__((ext_vector_type({width})));\n"
-        f"  return __builtin_convertvector(__builtin_astype(bits, {halves}), float{width});\n"
-        f"#else\n  return vload_half{width}(0, (const half*)&bits);\n#endif\n}}"
+        f"  ushort{width} bits = vload{width}(0, (__global const ushort*)p);\n"
+        + _with_native_halves(
+            full, width, f"return __builtin_convertvector(__builtin_astype(bits, {full}_t), float{width});",
+            f"return vload_half{width}(0, (const half*)&bits);",
+        )
+    )  # fmt: skip
+
+
+def _with_native_halves(full: str, width: int, native: str, portable: str) -> str:
+    """The end of a function: what it does with vectors of halves, of type ``<full>_t``, and where there are none."""
+    return (
+        f"{_NATIVE_HALF}  typedef half {full}_t __attribute__((ext_vector_type({width})));\n"
+        f"  {native}\n#else\n  {portable}\n#endif\n}}"
     )
 
 
@@ -519,13 +527,10 @@ def _helper_fetch(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -
 
 
 def _helper_half_bits(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
-    halves = f"{full}_t"
-    return (
-        f"{_HAS_BUILTIN}ushort{width} {full}(float{width} value) {{\n{_NATIVE_HALF}"
-        f"  typedef half {halves} __attribute__((ext_vector_type({width})));\n"
-        f"  return __builtin_astype(__builtin_convertvector(value, {halves}), ushort{width});\n"
-        f"#else\n  ushort{width} bits;\n  vstore_half{width}_rte(value, 0, (half*)&bits);\n  return bits;\n#endif\n}}"
-    )
+    return f"{_HAS_BUILTIN}ushort{width} {full}(float{width} value) {{\n" + _with_native_halves(
+        full, width, f"return __builtin_astype(__builtin_convertvector(value, {full}_t), ushort{width});",
+        f"ushort{width} bits;\n  vstore_half{width}_rte(value, 0, (half*)&bits);\n  return bits;",
+    )  # fmt: skip
 
 
 _LGAMMA_DIGAMMA = """{t} {full}_1({t} x) {{
