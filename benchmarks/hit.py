@@ -44,7 +44,7 @@ def measure(bursts: int) -> tuple[list[tuple[str, float]], float, float]:
     """The rows, the sum of them, and what the same call costs on the CPU, kernel included."""
     device = torch.device(torch._C._get_privateuse1_backend_name())
     a, b, host_a, host_b = (torch.ones(16, device=where) for where in (device, device, "cpu", "cpu"))
-    costs = _C.hit_costs("aten::add", "Tensor", (a, b), bursts)
+    costs = _C.hit_costs(a, b, bursts)
     whole = python_call(lambda: torch.add(a, b), device, bursts)
     peer = python_call(lambda: torch.add(host_a, host_b), torch.device("cpu"), bursts)
     parts = {
@@ -58,7 +58,7 @@ def measure(bursts: int) -> tuple[list[tuple[str, float]], float, float]:
     rows = [
         *parts.items(),
         ("results as tensors, and their end", inside),
-        ("PyTorch's dispatcher, autograd's layer, boxing", costs["call"] - costs["kernel"]),
+        ("PyTorch's dispatcher, autograd's layer", costs["call"] - costs["kernel"]),
         ("Python: arguments, the result's object", whole - costs["call"]),
     ]
     return rows, whole, peer

@@ -115,7 +115,8 @@ class CallMemory {
 
 Dims evaluate_all(const std::vector<Expr>& expressions, const Scalar* symbols) {
   Dims values(expressions.size());
-  for (size_t i = 0; i < values.size(); ++i) values[i] = evaluate(expressions[i], symbols);
+  int64_t* value = values.data();
+  for (const Expr& expression : expressions) *value++ = evaluate(expression, symbols);
   return values;
 }
 
@@ -227,7 +228,7 @@ class Run {
   void finish(std::vector<Result>& results) const {
     results.clear();
     results.reserve(plan_.outputs.size());
-    for (const Output& output : plan_.outputs) results.push_back(result(output));
+    for (const Output& output : plan_.outputs) describe(output, results.emplace_back());
     for (size_t i = 0; i < results.size(); ++i) hand_over(plan_.outputs[i], results[i]);  // from here nothing throws
   }
 
@@ -318,18 +319,16 @@ class Run {
     fill_seeds(context_.stream, to, seeds.data(), static_cast<int64_t>(seeds.size()));
   }
 
-  Result result(const Output& output) const {
-    Result made;
+  void describe(const Output& output, Result& made) const {
     made.kind = output.kind;
     made.input = output.input;
     if (output.kind == Output::kInt) made.scalar.i = evaluate(output.expr, symbols_);
     if (output.kind == Output::kFloatSymbol) made.scalar = symbols_[output.symbol];
-    if (output.kind != Output::kTensor) return made;
+    if (output.kind != Output::kTensor) return;
     made.dtype = output.view.dtype;
     made.sizes = evaluate_all(output.view.sizes, symbols_);
     made.strides = evaluate_all(output.view.strides, symbols_);
     made.storage_offset = evaluate(output.view.offset, symbols_);
-    return made;
   }
 
   void hand_over(const Output& output, Result& made) const noexcept {

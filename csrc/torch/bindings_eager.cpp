@@ -242,16 +242,13 @@ void bind_eager(py::module_& m) {
   m.def("reset_eager_stats", &reset_eager_statistics);
   m.def(
       "hit_costs",
-      [](const std::string& name, const std::string& overload, const py::tuple& arguments, int64_t bursts) {
-        const Operator& op = find_operator(name.c_str(), overload.c_str());
-        const torch::jit::Stack stack =
-            torch::jit::createStackForSchema(op.handle.schema(), py::args(arguments), py::kwargs(), std::nullopt);
-        const HitCosts costs = hit_costs(op, stack, bursts);
+      [](const at::Tensor& left, const at::Tensor& right, int64_t bursts) {
+        const HitCosts costs = hit_costs(left, right, bursts);
         return py::dict(py::arg("device") = costs.device, py::arg("signature") = costs.signature,
                         py::arg("lookup") = costs.lookup, py::arg("symbols") = costs.symbols,
                         py::arg("plan") = costs.plan, py::arg("kernel") = costs.kernel, py::arg("call") = costs.call);
       },
-      py::arg("name"), py::arg("overload"), py::arg("arguments"), py::arg("bursts") = 200);
+      py::arg("left"), py::arg("right"), py::arg("bursts") = 200);
   py::class_<PythonPlan, std::shared_ptr<PythonPlan>>(m, "Plan")
       .def(py::init([](const py::bytes& data, int device, const std::vector<std::string>& binaries) {
              return std::make_shared<PythonPlan>(std::string(data), device, binaries);

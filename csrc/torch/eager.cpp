@@ -3,6 +3,7 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/add.h>
 #include <ATen/ops/empty_strided.h>
 #include <torch/csrc/Exceptions.h>
 
@@ -50,56 +51,38 @@ State& state() {
   return *instance;
 }
 
-/// What one thread looked up last: finds the entry of a repeated call without a lock or an allocation.
+/// What a thread looked up last: finds the entry of a repeated call without a lock or an allocation.
 struct Recent {
   const Operator* op = nullptr;
   c10::DeviceIndex device = -1;
   std::string bytes;
   Entry* entry = nullptr;
-
-  bool is(const Operator& other, c10::DeviceIndex index, const CallSignature& signature) const {
-    return op == &other && device == index && bytes.size() == signature.bytes.size() &&
-           std::memcmp(bytes.data(), signature.bytes.data(), bytes.size()) == 0;
-  }
 };
 
 constexpr size_t kRecent = 1024;
-thread_local std::array<Recent, kRecent> recent_entries;
 
-/// FNV-1a over eight bytes at a time.
-size_t hash_of(const Operator& op, c10::DeviceIndex device, const CallSignature& signature) {
-  constexpr uint64_t kPrime = 0x100000001b3;
-  uint64_t hash = (reinterpret_cast<uintptr_t>(&op) + static_cast<uint64_t>(device)) * kPrime;
-  const char* bytes = signature.bytes.data();
-  size_t left = signature.bytes.size();
-  for (; left > 0;) {
-    const size_t step = std::min<size_t>(left, sizeof(uint64_t));
-    uint64_t word = 0;
-    std::memcpy(&word, bytes, step);
-    hash = (hash ^ word) * kPrime;
-    hash ^= hash >> 29;
-    bytes += step;
-    left -= step;
-  }
-  return hash;
-}
+/// What a thread keeps between its calls.
+struct PerThread {
+  std::array<Recent, kRecent> recent;
+  std::vector<Scalar> symbols;
+  std::vector<Result> results;
+};
+thread_local PerThread per_thread;
 
 /// The entry of a signature, made if it is new.
-Entry& entry_of(const Operator& op, c10::DeviceIndex device, const CallSignature& signature) {
-  Recent& recent = recent_entries[hash_of(op, device, signature) % kRecent];
-  if (recent.is(op, device, signature)) return *recent.entry;
+Entry& entry_of(PerThread& mine, const Operator& op, c10::DeviceIndex device, const SignatureBytes& signature) {
+  const uint64_t hash = signature.hash(reinterpret_cast<uintptr_t>(&op) + static_cast<uint64_t>(device));
+  Recent& recent = mine.recent[hash % kRecent];
+  if (recent.op == &op && recent.device == device && signature.equals(recent.bytes)) return *recent.entry;
+  const std::string_view bytes = signature.view();
   std::string key(1, static_cast<char>(device));
-  key += op.name;
-  key.append(signature.bytes.begin(), signature.bytes.end());
+  key.append(op.name).append(bytes);
   Entry* entry = nullptr;
   {
     std::unique_lock lock(state().mutex);
     entry = &state().entries[key];
   }
-  recent.op = &op;
-  recent.device = device;
-  recent.bytes.assign(signature.bytes.begin(), signature.bytes.end());
-  recent.entry = entry;
+  recent = {&op, device, std::string(bytes), entry};
   return *entry;
 }
 
@@ -128,18 +111,16 @@ const Executable& add_plan(Entry& entry, const std::string& bytes, c10::DeviceIn
 template <typename T>
 class Lent {
  public:
-  Lent() : items_(std::move(spare_)) {}
+  explicit Lent(std::vector<T>& spare) : spare_(spare), items_(std::move(spare)) {}
   ~Lent() { spare_ = std::move(items_); }
   Lent(const Lent&) = delete;
   Lent& operator=(const Lent&) = delete;
   std::vector<T>& operator*() { return items_; }
 
  private:
-  static thread_local std::vector<T> spare_;
+  std::vector<T>& spare_;
   std::vector<T> items_;
 };
-template <typename T>
-thread_local std::vector<T> Lent<T>::spare_;
 
 /// Nanoseconds of one call of `part`: the median over series short enough not to fill the launch queue.
 template <typename Part>
@@ -158,31 +139,69 @@ double median_cost(Stream& stream, int64_t bursts, Part&& part) {
   return costs.at(static_cast<size_t>(bursts / 2));
 }
 
-/// One eager call from arguments on the stack to results on the stack.
+/// The arguments on top of a stack, for an operator.
+Arguments arguments_on(torch::jit::Stack& stack, const Operator& op) {
+  const size_t count = op.roles.size();
+  return Arguments(stack.data() + (stack.size() - count), count, Arguments::kOwned);
+}
+
+/// One eager call from arguments to results.
 class EagerCall {
  public:
-  EagerCall(const Operator& op, torch::jit::Stack* stack)
-      : op_(op), stack_(stack), first_(stack->size() - op.roles.size()) {}
+  EagerCall(const Operator& op, Arguments& arguments)
+      : op_(op), arguments_(arguments), mine_(per_thread), symbols_(mine_.symbols), results_(mine_.results) {}
 
-  void run() {
-    device_ = unify_devices(op_, stack_->data() + first_);
+  /// Runs the plan. False: the call has none and belongs on the CPU of `device()`.
+  bool run() {
+    device_ = unify_devices(op_, arguments_);
     if (op_.writes) resolve_overlap();
-    if (!select()) return run_on_cpu(op_, device_, stack_);
-    execute();
+    if (!select()) return false;
+    run_plan();
+    if (signature_.pattern != nullptr) lay_out(*results_);
+    return true;
   }
 
-  /// See `hit_costs`; the call itself is not made.
-  HitCosts costs(const torch::jit::Stack& given, int64_t bursts) {
-    device_ = unify_devices(op_, stack_->data() + first_);
+  c10::DeviceIndex device() const { return device_; }
+
+  /// The result of an operator that returns one new tensor, after `run`.
+  at::Tensor tensor() { return fresh((*results_).front()).toTensor(); }
+
+  /// All results in the order of the schema, after `run`.
+  c10::SmallVector<c10::IValue, 4> values() {
+    const std::vector<Result>& results = *results_;
+    c10::SmallVector<c10::IValue, 4> returned;
+    const size_t returns = op_.aliased_argument.size();
+    size_t next = 0;
+    for (size_t k = 0; k < returns; ++k) {
+      const bool is_list = op_.handle.schema().returns()[k].real_type()->kind() == c10::TypeKind::ListType;
+      if (op_.aliased_argument[k] >= 0) {
+        returned.push_back(arguments_[static_cast<size_t>(op_.aliased_argument[k])]);
+        if (!is_list) ++next;
+        continue;
+      }
+      if (!is_list) {
+        returned.push_back(fresh(results.at(next++)));
+        continue;
+      }
+      c10::List<at::Tensor> list;
+      while (results.size() - next > returns - 1 - k) list.push_back(fresh(results[next++]).toTensor());
+      returned.push_back(list);
+    }
+    return returned;
+  }
+
+  /// See `hit_costs`; the parts inside a call. The call itself is not made.
+  HitCosts costs(int64_t bursts) {
+    device_ = unify_devices(op_, arguments_);
     TORCH_CHECK(select(), op_.name, " runs on the CPU with these arguments");
     HitCosts costs{};
     const auto measure = [&](auto&& part) { return median_cost(current_stream(device_), bursts, part); };
-    costs.device = measure([&] { unify_devices(op_, stack_->data() + first_); });
+    costs.device = measure([&] { unify_devices(op_, arguments_); });
     costs.signature = measure([&] {
-      signature_ = CallSignature();
-      make_signature(op_, arguments(), bake_, signature_);
+      signature_.clear();
+      make_signature(op_, arguments_, bake_, signature_);
     });
-    costs.lookup = measure([&] { entry_of(op_, device_, signature_); });
+    costs.lookup = measure([&] { entry_of(mine_, op_, device_, signature_.bytes); });
     costs.symbols = measure([&] { executable_ = find(*entry_, signature_, *symbols_); });
     costs.plan = measure([&] {
       run_plan();
@@ -190,22 +209,10 @@ class EagerCall {
         if (result.new_allocation) result.allocation->release();
       }
     });
-    costs.kernel = measure([&] {
-      torch::jit::Stack stack = given;
-      EagerCall(op_, &stack).run();
-    });
-    costs.call = measure([&] {
-      torch::jit::Stack stack = given;
-      op_.handle.callBoxed(&stack);
-    });
     return costs;
   }
 
  private:
-  c10::ArrayRef<c10::IValue> arguments() const {
-    return c10::ArrayRef<c10::IValue>(stack_->data() + first_, op_.roles.size());
-  }
-
   /// Finds or makes the plan. False: the call has none and belongs on the CPU.
   bool select() {
     if (!sign(false)) return false;
@@ -219,9 +226,9 @@ class EagerCall {
 
   bool sign(bool bake) {
     bake_ = bake;
-    if (!signature_.bytes.empty()) signature_ = CallSignature();
-    if (!make_signature(op_, arguments(), bake, signature_)) return false;
-    entry_ = &entry_of(op_, device_, signature_);
+    signature_.clear();
+    if (!make_signature(op_, arguments_, bake, signature_)) return false;
+    entry_ = &entry_of(mine_, op_, device_, signature_.bytes);
     return true;
   }
 
@@ -237,7 +244,7 @@ class EagerCall {
     if (loaded == Loaded::kBake) return select();
     const Compiled compiled = ask_compiler();
     if (compiled.verdict == Compiled::kPlan) {
-      rehearse_on_cpu(op_, arguments());  // before the plan is kept: the next process takes it as it is
+      rehearse_on_cpu(op_, arguments_);  // before the plan is kept: the next process takes it as it is
       state().compiler->keep(disk_key(), bake_, compiled.plan);
       return adopt(compiled.plan);
     }
@@ -252,9 +259,9 @@ class EagerCall {
   /// What tracing refuses, the CPU's kernel refuses in PyTorch's own words, if it does.
   Compiled ask_compiler() {
     try {
-      return state().compiler->compile(op_, signed_arguments(arguments(), signature_), bake_);
+      return state().compiler->compile(op_, signed_arguments(arguments_, signature_), bake_);
     } catch (const python_error&) {
-      rehearse_on_cpu(op_, arguments());
+      rehearse_on_cpu(op_, arguments_);
       throw;
     }
   }
@@ -289,7 +296,7 @@ class EagerCall {
   /// The signature as other processes know it: the device by what invalidates its programs, not by its number.
   std::string disk_key() const {
     std::string key = std::string(Runtime::get().device(device_).properties().cache_key) + '\0' + op_.name;
-    return key.append(signature_.bytes.begin(), signature_.bytes.end());
+    return key.append(signature_.bytes.view());
   }
 
   // ---- memory overlap ----
@@ -297,29 +304,24 @@ class EagerCall {
   template <typename Visitor>
   void each_tensor(bool written, Visitor&& visitor) {
     for (size_t i = 0; i < op_.roles.size(); ++i) {
-      c10::IValue& value = (*stack_)[first_ + i];
-      if (op_.written[i] != written || value.isNone()) continue;
-      if (op_.roles[i] == ArgumentRole::kTensor && value.toTensor().defined()) {
-        at::Tensor tensor = value.toTensor();
-        visitor(tensor);
-        if (!tensor.is_same(value.toTensor())) value = tensor;
-      }
+      if (op_.written[i] != written || op_.roles[i] != ArgumentRole::kTensor || arguments_[i].isNone()) continue;
+      const at::Tensor& tensor = arguments_[i].toTensor();
+      if (tensor.defined() && tensor.device().type() == kOurs) visitor(i, tensor);
     }
   }
 
   /// What is written must not overlap itself; what is read beside it is the very same elements of a pointwise
   /// operator, or a copy. Partial overlap with a pointwise operator raises, as on the CPU.
   void resolve_overlap() {
-    each_tensor(true, [&](at::Tensor& target) {
-      if (target.device().type() != kOurs) return;
+    each_tensor(true, [&](size_t, const at::Tensor& target) {
       at::assert_no_internal_overlap(target);
-      each_tensor(false, [&](at::Tensor& source) {
-        if (source.device().type() != kOurs || !source.has_storage() || !target.is_alias_of(source)) return;
+      each_tensor(false, [&](size_t i, const at::Tensor& source) {
+        if (!source.has_storage() || !target.is_alias_of(source)) return;
         const at::MemOverlapStatus status = at::get_overlap_status(target, source);
         if (status == at::MemOverlapStatus::No) return;
         if (op_.pointwise && status == at::MemOverlapStatus::Full) return;
         if (op_.pointwise) at::assert_no_partial_overlap(target, source);
-        source = source.clone();
+        arguments_.replace(i, source.clone());
       });
     });
   }
@@ -335,7 +337,7 @@ class EagerCall {
   /// True if one changed. Also where wrong arguments are found: the meta kernel raises PyTorch's own errors.
   bool resize_outputs() {
     torch::jit::Stack meta;
-    for (const c10::IValue& value : arguments()) meta.push_back(map_tensors(value, meta_of));
+    for (const c10::IValue& value : arguments_) meta.push_back(map_tensors(value, meta_of));
     const torch::jit::Stack before = meta;
     if (!op_.handle.hasComputedKernelForDispatchKey(at::DispatchKey::Meta)) return false;
     try {
@@ -346,19 +348,13 @@ class EagerCall {
     bool changed = false;
     for (size_t i = 0; i < op_.roles.size(); ++i) {
       if (!op_.written[i] || !before[i].isTensor()) continue;
-      const at::Tensor out = (*stack_)[first_ + i].toTensor();
+      const at::Tensor& out = arguments_[i].toTensor();
       changed = at::native::resize_output(out, before[i].toTensor().sizes()) || changed;
     }
     return changed;
   }
 
   // ---- execution ----
-
-  void execute() {
-    run_plan();
-    if (signature_.pattern != nullptr) lay_out(*results_);
-    return_results(*results_);
-  }
 
   void run_plan() {
     ExecutionContext context{
@@ -378,29 +374,6 @@ class EagerCall {
     }
   }
 
-  void return_results(const std::vector<Result>& results) {
-    c10::SmallVector<c10::IValue, 4> returned;
-    const size_t returns = op_.aliased_argument.size();
-    size_t next = 0;
-    for (size_t k = 0; k < returns; ++k) {
-      const bool is_list = op_.handle.schema().returns()[k].real_type()->kind() == c10::TypeKind::ListType;
-      if (op_.aliased_argument[k] >= 0) {
-        returned.push_back((*stack_)[first_ + static_cast<size_t>(op_.aliased_argument[k])]);
-        if (!is_list) ++next;
-        continue;
-      }
-      if (!is_list) {
-        returned.push_back(fresh(results.at(next++)));
-        continue;
-      }
-      c10::List<at::Tensor> list;
-      while (results.size() - next > returns - 1 - k) list.push_back(fresh(results[next++]).toTensor());
-      returned.push_back(list);
-    }
-    torch::jit::drop(*stack_, op_.roles.size());
-    for (c10::IValue& value : returned) stack_->push_back(std::move(value));
-  }
-
   /// A functional operator's result is never an argument or a view of one.
   c10::IValue fresh(const Result& result) const {
     if (result.kind == Output::kNone) return at::Tensor();
@@ -410,8 +383,8 @@ class EagerCall {
   }
 
   const Operator& op_;
-  torch::jit::Stack* stack_;
-  const size_t first_;
+  Arguments& arguments_;
+  PerThread& mine_;
   c10::DeviceIndex device_ = -1;
   bool bake_ = false;
   CallSignature signature_;
@@ -461,20 +434,55 @@ c10::IValue to_ivalue(const Result& result, c10::ArrayRef<const at::Tensor*> ten
                      result.storage_offset);
 }
 
-HitCosts hit_costs(const Operator& op, const torch::jit::Stack& arguments, int64_t bursts) {
+HitCosts hit_costs(const at::Tensor& left, const at::Tensor& right, int64_t bursts) {
   TORCH_CHECK(bursts > 0, "the number of bursts must be positive");
-  torch::jit::Stack stack = arguments;
-  return EagerCall(op, &stack).costs(arguments, bursts);
+  static const Operator& add = find_operator("aten::add", "Tensor");
+  const auto call = [&](auto&& function) {
+    c10::IValue values[] = {lend(left), lend(right), 1};
+    Arguments arguments(values, std::size(values), Arguments::kLent);
+    return function(arguments);
+  };
+  HitCosts costs = call([&](Arguments& arguments) { return EagerCall(add, arguments).costs(bursts); });
+  Stream& stream = current_stream(left.device().index());
+  costs.kernel =
+      median_cost(stream, bursts, [&] { call([](Arguments& arguments) { return eager_tensor(add, arguments); }); });
+  costs.call = median_cost(stream, bursts, [&] { at::add(left, right); });
+  return costs;
 }
 
 void eager_kernel(const c10::OperatorHandle& handle, c10::DispatchKeySet /*keys*/, torch::jit::Stack* stack) {
-  EagerCall(operator_of(handle), stack).run();
+  const Operator& op = operator_of(handle);
+  c10::SmallVector<c10::IValue, 4> results;
+  {
+    Arguments arguments = arguments_on(*stack, op);
+    EagerCall call(op, arguments);
+    if (!call.run()) return run_on_cpu(op, call.device(), stack);
+    results = call.values();
+  }
+  torch::jit::drop(*stack, op.roles.size());
+  for (c10::IValue& value : results) stack->push_back(std::move(value));
+}
+
+at::Tensor eager_tensor(const Operator& op, Arguments& arguments) {
+  EagerCall call(op, arguments);
+  if (call.run()) return call.tensor();
+  torch::jit::Stack stack(arguments.begin(), arguments.end());
+  run_on_cpu(op, call.device(), &stack);
+  return stack.front().toTensor();
+}
+
+void eager_write(const Operator& op, Arguments& arguments) {
+  EagerCall call(op, arguments);
+  if (call.run()) return;
+  torch::jit::Stack stack(arguments.begin(), arguments.end());
+  run_on_cpu(op, call.device(), &stack);
 }
 
 void compiled_copy(const at::Tensor& dst, const at::Tensor& src) {
   static const Operator& copy = find_operator("aten::copy_", "");
-  torch::jit::Stack stack{dst, src, false};
-  EagerCall(copy, &stack).run();
+  c10::IValue values[] = {lend(dst), lend(src), false};
+  Arguments arguments(values, std::size(values), Arguments::kLent);
+  eager_write(copy, arguments);
 }
 
 }  // namespace outboard::aten

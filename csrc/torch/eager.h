@@ -11,6 +11,7 @@
 
 #include "runtime/device.h"
 #include "runtime/executor.h"
+#include "torch/eager_arguments.h"
 #include "torch/eager_operator.h"
 
 namespace outboard::aten {
@@ -52,16 +53,23 @@ struct HitCosts {
   double lookup;     ///< from these bytes to the plans
   double symbols;    ///< sizes and scalars into symbols, guards
   double plan;       ///< outputs' records and memory, arguments, submission; and memory given back
-  double kernel;     ///< the whole boxed kernel, results as tensors included, which are deleted
+  double kernel;     ///< the whole kernel, results as tensors included, which are deleted
   double call;       ///< the same through PyTorch's dispatcher, autograd's layer included
 };
 
-/// Measures a call of `op` with `arguments` on `bursts` series of calls, between which the device comes to rest. Throws
-/// c10::Error if the call has no plan.
-HitCosts hit_costs(const Operator& op, const torch::jit::Stack& arguments, int64_t bursts);
+/// Measures an addition of two tensors of a device of ours on `bursts` series of calls, between which the device comes
+/// to rest.
+HitCosts hit_costs(const at::Tensor& left, const at::Tensor& right, int64_t bursts);
 
 /// The boxed kernel of every operator on the device: signature -> plan -> results, with the CPU as last resort.
 void eager_kernel(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+
+/// The same for typed kernels (typed_kernels.h), without a stack: the result of an operator that returns one new
+/// tensor.
+at::Tensor eager_tensor(const Operator& op, Arguments& arguments);
+
+/// The same for an operator that only writes to its arguments.
+void eager_write(const Operator& op, Arguments& arguments);
 
 /// Runs a plan's results into IValues: tensors over new allocations, inputs themselves, or integers.
 /// `tensors[i]` is input number i or nullptr.

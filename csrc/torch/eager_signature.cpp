@@ -26,16 +26,16 @@ class Writer {
     for (size_t i = 0; i < arguments.size(); ++i) {
       if (!argument(op_.roles[i], op_.written[i], arguments[i])) return false;
     }
+    out_.bytes.complete();
     return true;
   }
 
  private:
-  void tag(char value) { out_.bytes.push_back(value); }
+  void tag(char value) { out_.bytes.push(value); }
 
   template <typename T>
   void raw(const T& value) {
-    const char* begin = reinterpret_cast<const char*>(&value);
-    out_.bytes.append(begin, begin + sizeof(T));
+    out_.bytes.push_raw(value);
   }
 
   bool argument(ArgumentRole role, bool written, const c10::IValue& value) {
@@ -82,19 +82,20 @@ class Writer {
       if (op_.roles[i] != ArgumentRole::kTensor || arguments[i].isNone()) continue;
       const at::Tensor& tensor = arguments[i].toTensor();
       if (!tensor.defined() || tensor.dim() == 0) continue;
+      if (tensor.dim() == 1) return;  // all are vectors already, or they do not lie alike
       if (tensor.layout() != c10::kStrided || !tensor.is_non_overlapping_and_dense()) return;
       if (pattern == nullptr) pattern = &tensor;
       if (tensor.sizes() != pattern->sizes() || tensor.strides() != pattern->strides()) return;
     }
-    if (pattern == nullptr || pattern->dim() < 2 || pattern->numel() == 0) return;
+    if (pattern == nullptr || pattern->numel() == 0) return;
     out_.pattern = pattern;
     out_.count = pattern->numel();
   }
 
   bool tensor(const at::Tensor& tensor, bool written) {
     if (!tensor.defined()) return none();
-    if (is_wrapped_number(tensor)) return wrapped_number(tensor);
-    if (tensor.device().type() != kOurs || tensor.layout() != c10::kStrided || tensor.is_quantized()) return false;
+    if (!tensor.is_privateuseone()) return is_wrapped_number(tensor) && wrapped_number(tensor);
+    if (tensor.layout() != c10::kStrided || tensor.is_quantized()) return false;
     Input& input = out_.inputs.emplace_back();
     input.tensor = binding_of(tensor);
     if (out_.pattern != nullptr && tensor.dim() > 0) {
@@ -113,25 +114,27 @@ class Writer {
     binding.dim = 1;
     binding.sizes = &out_.count;
     binding.strides = &kStep;
-    tag('T');
-    raw(static_cast<int8_t>(tensor.scalar_type()));
-    raw(uint8_t{1});
-    size(out_.count);
+    sizes(tensor.scalar_type(), out_.count);
     tag('c');
   }
 
-  void size(int64_t size) { tag(size > 1 ? 's' : static_cast<char>('0' + size)); }
+  static char size(int64_t size) { return size > 1 ? 's' : static_cast<char>('0' + size); }
+
+  void sizes(at::ScalarType dtype, at::IntArrayRef sizes) {
+    char* place = out_.bytes.extend(3 + sizes.size());
+    *place++ = 'T';
+    *place++ = static_cast<char>(dtype);
+    *place++ = static_cast<char>(sizes.size());
+    for (const int64_t each : sizes) *place++ = size(each);
+  }
 
   /// Dtype, and per dimension what specialises code: sizes 0 and 1, and the layout class.
   void geometry(const at::Tensor& tensor) {
-    tag('T');
-    raw(static_cast<int8_t>(tensor.scalar_type()));
-    raw(static_cast<uint8_t>(tensor.dim()));
-    for (const int64_t each : tensor.sizes()) size(each);
+    sizes(tensor.scalar_type(), tensor.sizes());
     if (tensor.is_contiguous()) return tag('c');
     if (tensor.is_non_overlapping_and_dense()) return permutation(tensor);
     tag('g');
-    for (const int64_t stride : tensor.strides()) tag(stride > 1 ? 's' : static_cast<char>('0' + stride));
+    for (const int64_t stride : tensor.strides()) tag(size(stride));
   }
 
   /// Dimensions from the outermost to the innermost in memory.
@@ -198,7 +201,7 @@ class Writer {
   bool text(const std::string& value) {
     tag('S');
     raw(static_cast<uint32_t>(value.size()));
-    out_.bytes.append(value.begin(), value.end());
+    out_.bytes.push(value);
     return true;
   }
 
@@ -224,7 +227,7 @@ class Writer {
 /// Finds the device of the call and collects what has to move there.
 class DeviceUnifier {
  public:
-  DeviceUnifier(const Operator& op, at::IValue* arguments) : op_(op), arguments_(arguments) {}
+  DeviceUnifier(const Operator& op, Arguments& arguments) : op_(op), arguments_(arguments) {}
 
   c10::DeviceIndex run() {
     const size_t count = op_.roles.size();
@@ -248,13 +251,14 @@ class DeviceUnifier {
   }
 
   void look(const at::Tensor& tensor) {
-    if (!tensor.defined() || is_wrapped_number(tensor)) return;
-    if (tensor.device().type() != kOurs) {
-      has_cpu_ = true;
+    if (!tensor.defined()) return;
+    if (!tensor.is_privateuseone()) {
+      has_cpu_ = has_cpu_ || !is_wrapped_number(tensor);
       return;
     }
-    if (device_ >= 0 && device_ != tensor.device().index()) mismatch(c10::Device(kOurs, device_), tensor.device());
-    device_ = tensor.device().index();
+    const c10::DeviceIndex index = tensor.get_device();
+    if (device_ >= 0 && device_ != index) mismatch(c10::Device(kOurs, device_), tensor.device());
+    device_ = index;
   }
 
   c10::DeviceIndex from_device_argument() {
@@ -269,17 +273,21 @@ class DeviceUnifier {
     return tensor.dim() == 0 || (op_.accepts_cpu_indices && op_.roles[i] == ArgumentRole::kTensorList);
   }
 
+  static bool may_stay(const at::Tensor& tensor) {
+    return !tensor.defined() || tensor.is_privateuseone() || is_wrapped_number(tensor);
+  }
+
   at::Tensor moved(size_t i, const at::Tensor& tensor) {
-    if (!tensor.defined() || is_wrapped_number(tensor) || tensor.device().type() == kOurs) return tensor;
+    if (may_stay(tensor)) return tensor;
     if (!may_move(i, tensor)) mismatch(c10::Device(kOurs, device_), tensor.device());
     return tensor.to(c10::Device(kOurs, device_));
   }
 
   void move(size_t i) {
-    at::IValue& value = arguments_[i];
+    const at::IValue& value = arguments_[i];
     if (value.isNone()) return;
     if (op_.roles[i] == ArgumentRole::kTensor) {
-      value = moved(i, value.toTensor());
+      if (!may_stay(value.toTensor())) arguments_.replace(i, moved(i, value.toTensor()));
       return;
     }
     if (op_.roles[i] != ArgumentRole::kTensorList) return;
@@ -289,12 +297,11 @@ class DeviceUnifier {
         const std::optional<at::Tensor> item = list.get(k);
         if (item.has_value()) list.set(k, moved(i, *item));
       }
-      value = list;
-      return;
+      return arguments_.replace(i, list);
     }
     c10::List<at::Tensor> list = value.toTensorList().copy();
     for (size_t k = 0; k < list.size(); ++k) list.set(k, moved(i, list.get(k)));
-    value = list;
+    arguments_.replace(i, list);
   }
 
   [[noreturn]] void mismatch(const c10::Device& a, const c10::Device& b) const {
@@ -303,14 +310,24 @@ class DeviceUnifier {
   }
 
   const Operator& op_;
-  at::IValue* arguments_;
+  Arguments& arguments_;
   c10::DeviceIndex device_ = -1;
   bool has_cpu_ = false;
 };
 
 }  // namespace
 
-c10::DeviceIndex unify_devices(const Operator& op, at::IValue* arguments) { return DeviceUnifier(op, arguments).run(); }
+c10::DeviceIndex unify_devices(const Operator& op, Arguments& arguments) { return DeviceUnifier(op, arguments).run(); }
+
+void CallSignature::clear() {
+  bytes.clear();
+  inputs.clear();
+  tensors.clear();
+  written.clear();
+  generator.reset();
+  pattern = nullptr;
+  count = 0;
+}
 
 std::vector<at::IValue> signed_arguments(c10::ArrayRef<at::IValue> arguments, const CallSignature& signature) {
   std::vector<at::IValue> values(arguments.begin(), arguments.end());

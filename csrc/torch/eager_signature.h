@@ -10,34 +10,38 @@
 #include <vector>
 
 #include "runtime/executor.h"
+#include "torch/eager_arguments.h"
 #include "torch/eager_operator.h"
+#include "torch/signature_bytes.h"
 
 namespace outboard::aten {
 
 /// One call, taken apart: the bytes that, with the operator, select a plan, and the plan's inputs in schema order
-/// (tensors, then what the roles make of scalars). Tensors are borrowed from the stack.
+/// (tensors, then what the roles make of scalars). Tensors are borrowed from the arguments.
 ///
 /// A pointwise call on tensors that all lie alike, without gaps, is signed as one on vectors: then all shapes and ranks
 /// have one plan. Its results lie as `pattern` does.
 struct CallSignature {
-  c10::SmallVector<char, 128> bytes;
+  SignatureBytes bytes;
   c10::SmallVector<Input, 8> inputs;
   c10::SmallVector<const at::Tensor*, 8> tensors;  ///< per input: the tensor, or nullptr for a scalar
   c10::SmallVector<bool, 8> written;               ///< per input
   std::optional<at::Generator> generator;
   const at::Tensor* pattern = nullptr;  ///< of a call signed as one on vectors: one of its tensors
   int64_t count = 0;                    ///< of such a call: elements per tensor
+
+  void clear();
 };
 
 /// The arguments of a call as its signature has them: vectors where it is signed as one on vectors.
 std::vector<at::IValue> signed_arguments(c10::ArrayRef<at::IValue> arguments, const CallSignature& signature);
 
 /// Moves what PyTorch lets live on the CPU beside device tensors to the device (0-dim tensors, index tensors), in
-/// place in `arguments` (one per schema argument), and returns the one device of the call. Throws RuntimeError
-/// "Expected all tensors to be on the same device" for anything else.
-c10::DeviceIndex unify_devices(const Operator& op, at::IValue* arguments);
+/// place in `arguments`, and returns the one device of the call. Throws RuntimeError "Expected all tensors to be on the
+/// same device" for anything else.
+c10::DeviceIndex unify_devices(const Operator& op, Arguments& arguments);
 
-/// Appends the call's signature. With `bake`, scalar values are part of the bytes and no inputs.
+/// Writes the call's signature into an empty one. With `bake`, scalar values are part of the bytes and no inputs.
 /// Returns false if an argument has a type that no plan can take.
 bool make_signature(const Operator& op, c10::ArrayRef<c10::IValue> arguments, bool bake, CallSignature& signature);
 

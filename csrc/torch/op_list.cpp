@@ -8,12 +8,14 @@
 #include <ATen/ops/eq.h>
 #include <torch/library.h>
 
+#include <optional>
 #include <string>
 #include <unordered_set>
 
 #include "torch/copy.h"
 #include "torch/eager.h"
 #include "torch/tensor.h"
+#include "torch/typed_kernels.h"
 
 /// Which operators reach `eager_kernel`. The backend fallback takes every operator without a kernel of its own;
 /// PyTorch's composite-explicit kernels would win over it, so the operators that are better compiled whole than
@@ -191,7 +193,8 @@ void register_operators() {
     if (name.name.rfind("aten::", 0) != 0) continue;
     const auto op = dispatcher.findSchema(name);
     if (!op.has_value() || !wanted(*op)) continue;
-    library->impl(c10::toString(name).substr(6).c_str(), boxed());
+    std::optional<Kernel> typed = typed_kernel(operator_of(*op));
+    library->impl(c10::toString(name).substr(6).c_str(), typed ? std::move(*typed) : boxed());
   }
 }
 

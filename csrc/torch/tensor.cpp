@@ -27,6 +27,7 @@ at::Tensor over_storage(c10::Storage storage, c10::DispatchKeySet keys, at::Scal
 /// Elements that the geometry spans from element 0 of the storage; 0 for an empty tensor.
 int64_t extent(const c10::TensorImpl& impl) {
   if (impl.numel() == 0) return 0;
+  if (impl.is_contiguous()) return impl.storage_offset() + impl.numel();
   int64_t last = impl.storage_offset();
   for (int64_t dim = 0; dim < impl.dim(); ++dim) last += (impl.sizes()[dim] - 1) * impl.strides()[dim];
   return last + 1;

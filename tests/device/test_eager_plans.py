@@ -211,9 +211,9 @@ def test_dtypes_promote_as_on_cpu(device: str, dtype: torch.dtype) -> None:
 
 def test_the_costs_of_a_hit_add_up(device: str) -> None:
     a = torch.ones(4, 4, device=device)
-    costs = _C.hit_costs("aten::add", "Tensor", (a, a), 5)
+    costs = _C.hit_costs(a, a, 5)
     assert all(cost > 0 for cost in costs.values())
     assert costs["call"] > costs["plan"]
     assert a.sum().item() == 16
     with pytest.raises(RuntimeError, match="bursts"):
-        _C.hit_costs("aten::add", "Tensor", (a, a), 0)
+        _C.hit_costs(a, a, 0)
