@@ -128,11 +128,8 @@ void after_fork_in_child() { in_forked_child.store(!state().devices.empty()); }
 struct Device::Impl {
   const ob_driver* driver;
   ob_device handle;
-  int index;
   Origin origin;
   ob_device_properties properties{};
-  std::unique_ptr<Residency> residency;
-  std::unique_ptr<CachingAllocator> allocator;
   std::unique_ptr<ProgramCache> programs;
   std::unique_ptr<Assertions> assertions;
   std::mutex mutex;
@@ -146,33 +143,30 @@ struct Device::Impl {
   std::vector<GraphStream> graph_streams;
 };
 
-Device::Device(const ob_driver* driver, ob_device handle, int index, Origin origin) : impl_(std::make_shared<Impl>()) {
+Device::Device(const ob_driver* driver, ob_device handle, int index, Origin origin)
+    : index_(index), impl_(std::make_shared<Impl>()) {
   const uint64_t limit = memory_limit();  // throws if it makes no sense: before there is a stream to lose
   impl_->driver = driver;
   impl_->handle = handle;
-  impl_->index = index;
   impl_->origin = std::move(origin);
   impl_->properties.struct_size = sizeof(ob_device_properties);
   check(*driver, driver->device_properties(handle, &impl_->properties), "reading device properties");
   if (driver->abi_minor < kSerialBuildsSince) impl_->properties.serial_builds = 0;  // padding in older structs
-  impl_->residency = std::make_unique<Residency>(*this);                            // streams use its lock
+  residency_ = std::make_unique<Residency>(*this);
   impl_->streams[0] = std::make_unique<Stream>(*this, 0);
-  impl_->allocator = std::make_unique<CachingAllocator>(*this);
+  default_stream_ = impl_->streams[0].get();
+  allocator_ = std::make_unique<CachingAllocator>(*this);
   impl_->programs = std::make_unique<ProgramCache>(*this);
   impl_->assertions = std::make_unique<Assertions>(*this);
-  if (limit != 0) impl_->allocator->set_limit(limit);
+  if (limit != 0) allocator_->set_limit(limit);
 }
 
-int Device::index() const { return impl_->index; }
 const Device::Origin& Device::origin() const { return impl_->origin; }
 const ob_driver& Device::driver() const { return *impl_->driver; }
 ob_device Device::handle() const { return impl_->handle; }
 const ob_device_properties& Device::properties() const { return impl_->properties; }
-CachingAllocator& Device::allocator() { return *impl_->allocator; }
-Residency& Device::residency() { return *impl_->residency; }
 ProgramCache& Device::programs() { return *impl_->programs; }
 Assertions& Device::assertions() { return *impl_->assertions; }
-Stream& Device::default_stream() { return *impl_->streams[0]; }
 
 Stream& Device::pool_stream() {
   int id;

@@ -26,20 +26,20 @@ class Device {
 
   Device(const ob_driver* driver, ob_device handle, int index, Origin origin = {});
 
-  int index() const;
+  int index() const { return index_; }
   const Origin& origin() const;
   const ob_driver& driver() const;
   ob_device handle() const;
   const ob_device_properties& properties() const;
   bool host_accessible() const { return properties().host_accessible != 0; }
 
-  CachingAllocator& allocator();
-  Residency& residency();
+  CachingAllocator& allocator() { return *allocator_; }
+  Residency& residency() { return *residency_; }
   ProgramCache& programs();
   Assertions& assertions();
 
   /// Stream 0, the one used unless the caller selects another.
-  Stream& default_stream();
+  Stream& default_stream() { return *default_stream_; }
   /// A stream of the pool (created on first use; round robin over 32). Ids count from 1.
   Stream& pool_stream();
   /// The stream with this id. Throws Error(OB_INVALID_ARGUMENT) if there is none.
@@ -66,7 +66,11 @@ class Device {
 
  private:
   struct Impl;
+  const int index_;
+  std::unique_ptr<Residency> residency_;  // streams use its lock
+  std::unique_ptr<CachingAllocator> allocator_;
   std::shared_ptr<Impl> impl_;
+  Stream* default_stream_ = nullptr;
 };
 
 /// All devices of the process. Created by `Runtime::initialize`, never destroyed (static destructors

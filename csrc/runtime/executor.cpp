@@ -31,7 +31,7 @@ class Buffers {
     for (size_t i = 0; i < plan.inputs.size(); ++i) {
       if (plan.inputs[i] != Plan::kTensorInput) continue;
       const TensorBinding& tensor = inputs[i].tensor;
-      buffers_[i] = {tensor.allocation, offset_bytes(tensor), /*owned=*/false};
+      buffers_[i] = {tensor.allocation, offset_bytes(tensor), kInput};
     }
   }
   Buffers(const Buffers&) = delete;
@@ -46,7 +46,7 @@ class Buffers {
     const auto size = static_cast<uint64_t>(bytes);
     buffers_[number].allocation = leaves_[number] != 0 ? Allocation::create(device_, size)  // becomes a tensor
                                                        : Allocation::create_internal(device_, size);
-    buffers_[number].owned = true;
+    buffers_[number].owner = kRun;
   }
 
   void free(uint32_t number) {
@@ -62,26 +62,31 @@ class Buffers {
   Allocation* allocation(uint32_t number) const { return buffers_[number].allocation; }
 
   /// One reference for the caller, or nullptr if the buffer belongs to an input.
-  Allocation* share(uint32_t number) const noexcept {
-    const Buffer& buffer = buffers_[number];
-    if (!buffer.owned) return nullptr;
-    buffer.allocation->retain();
+  Allocation* share(uint32_t number) noexcept {
+    Buffer& buffer = buffers_[number];
+    if (buffer.owner == kInput) return nullptr;
+    if (buffer.owner == kCaller) buffer.allocation->retain();
+    buffer.owner = kCaller;  // the first caller takes the reference of the run
     return buffer.allocation;
   }
 
  private:
+  /// Who has a reference of the allocation.
+  enum Owner : uint8_t { kInput, kRun, kCaller };
+
   struct Buffer {
     Allocation* allocation = nullptr;
     uint64_t offset = 0;  // bytes
-    bool owned = false;
+    Owner owner = kInput;
   };
 
   static uint64_t offset_bytes(const TensorBinding& tensor) {
+    if (tensor.storage_offset == 0) return 0;
     return static_cast<uint64_t>(tensor.storage_offset) * element_size(tensor.dtype);
   }
 
   static void give_back(Buffer& buffer) noexcept {
-    if (buffer.owned) buffer.allocation->release();
+    if (buffer.owner == kRun) buffer.allocation->release();
   }
 
   const std::vector<uint8_t>& leaves_;
@@ -163,17 +168,18 @@ union ArgumentValue {
   double f64;
 };
 
-ob_argument fill_argument(const Argument& spec, const Buffers& buffers, Work& work, const Scalar* symbols, ob_ptr word,
-                          ArgumentValue& value) {
+/// `number` is what the argument's expression amounts to.
+ob_argument fill_argument(const Argument& spec, int64_t number, const Buffers& buffers, Work& work,
+                          const Scalar* symbols, ob_ptr word, ArgumentValue& value) {
   switch (spec.kind) {
     case Argument::kPointer:
-      value.pointer = buffers.pointer(work, spec.buffer) + static_cast<uint64_t>(evaluate(spec.expr, symbols));
+      value.pointer = buffers.pointer(work, spec.buffer) + static_cast<uint64_t>(number);
       return {1, sizeof(ob_ptr), &value};
     case Argument::kInt64:
-      value.i64 = evaluate(spec.expr, symbols);
+      value.i64 = number;
       return {0, sizeof(int64_t), &value};
     case Argument::kInt32:
-      value.i32 = static_cast<int32_t>(evaluate(spec.expr, symbols));
+      value.i32 = static_cast<int32_t>(number);
       return {0, sizeof(int32_t), &value};
     case Argument::kFloat32:
       value.f32 = static_cast<float>(symbols[spec.symbol].d);
@@ -191,13 +197,15 @@ ob_argument fill_argument(const Argument& spec, const Buffers& buffers, Work& wo
 class Run {
  public:
   Run(const Plan& plan, const std::vector<Kernel*>& kernels, const std::vector<const LibraryFunction*>& functions,
-      ob_ptr assertions, const Input* inputs, const Scalar* symbols, Buffers& buffers, ExecutionContext& context)
+      ob_ptr assertions, const Input* inputs, const Scalar* symbols, const Evaluation& evaluation, Buffers& buffers,
+      ExecutionContext& context)
       : plan_(plan),
         kernels_(kernels),
         functions_(functions),
         assertions_(assertions),
         inputs_(inputs),
         symbols_(symbols),
+        evaluation_(evaluation),
         context_(context),
         buffers_(buffers) {}
 
@@ -209,14 +217,9 @@ class Run {
     finish(results);
   }
 
-  /// The same for a plan of one launch: its memory and its place in the queue are taken under one lock, and what the
-  /// caller does about steps, which may need other locks, is done after it.
-  void run_at_once(std::vector<Result>& results) {
-    {
-      const Work work(context_.stream);
-      for (size_t i = 0; i < plan_.steps.size(); ++i) execute(i);
-    }
-    for (size_t i = 0; i < plan_.steps.size(); ++i) submitted(i);
+  /// The same without what the caller does about steps, which may need locks.
+  void run_quietly(std::vector<Result>& results) {
+    for (size_t i = 0; i < plan_.steps.size(); ++i) execute(i);
     finish(results);
   }
 
@@ -226,62 +229,56 @@ class Run {
   }
 
   void finish(std::vector<Result>& results) const {
-    results.clear();
-    results.reserve(plan_.outputs.size());
-    for (const Output& output : plan_.outputs) describe(output, results.emplace_back());
+    results.resize(plan_.outputs.size());
+    for (size_t i = 0; i < results.size(); ++i) describe(i, results[i]);
     for (size_t i = 0; i < results.size(); ++i) hand_over(plan_.outputs[i], results[i]);  // from here nothing throws
   }
 
   void execute(size_t number) {
     const Step& step = plan_.steps[number];
+    const int64_t* values = evaluation_.step(number);
     switch (step.kind) {
       case Step::kAllocate:
-        return buffers_.allocate(step.buffer, evaluate(step.bytes, symbols_));
+        return buffers_.allocate(step.buffer, values[0]);
       case Step::kFree:
         return buffers_.free(step.buffer);
       case Step::kLaunch:
-        return launch(step);
+        return launch(step, values);
       case Step::kCall:
         return call(step, functions_[number]);
       case Step::kSeeds:
-        return seed(step);
+        return seed(step, values);
       case Step::kCopy:
-        return copy(step);
+        return copy(step, values);
     }
   }
 
-  uint64_t offset(const Expr& expr) const { return static_cast<uint64_t>(evaluate(expr, symbols_)); }
-
-  uint64_t bytes_of(const Step& step) const {
-    const int64_t bytes = evaluate(step.bytes, symbols_);
+  static uint64_t byte_count(int64_t bytes) {
     if (bytes < 0) throw Error(OB_INVALID_ARGUMENT, "a plan moves a negative number of bytes");
     return static_cast<uint64_t>(bytes);
   }
 
-  void copy(const Step& step) {
+  void copy(const Step& step, const int64_t* values) {
     Work work(context_.stream);
-    const ob_ptr from = buffers_.pointer(work, step.buffer) + offset(step.source_offset);
-    const ob_ptr to = buffers_.pointer(work, step.target) + offset(step.target_offset);
-    context_.stream.copy(OB_DEVICE_TO_DEVICE, to, from, bytes_of(step));
+    const ob_ptr from = buffers_.pointer(work, step.buffer) + static_cast<uint64_t>(values[1]);
+    const ob_ptr to = buffers_.pointer(work, step.target) + static_cast<uint64_t>(values[2]);
+    context_.stream.copy(OB_DEVICE_TO_DEVICE, to, from, byte_count(values[0]));
   }
 
-  void launch(const Step& step) {
-    uint64_t global[3];
-    for (int i = 0; i < 3; ++i) {
-      const int64_t size = step.global[i].code.empty() ? 1 : evaluate(step.global[i], symbols_);
-      if (size <= 0) return;
-      const uint64_t local = step.local[0] == 0 ? 1 : std::max<uint64_t>(step.local[i], 1);
-      global[i] = (static_cast<uint64_t>(size) + local - 1) / local * local;
-    }
+  void launch(const Step& step, const int64_t* values) {
+    if (values[0] == 0) return;
+    const uint64_t global[3] = {static_cast<uint64_t>(values[0]), static_cast<uint64_t>(values[1]),
+                                static_cast<uint64_t>(values[2])};
     const size_t count = step.arguments.size();
-    SmallArray<ArgumentValue, 32> values(count);
+    SmallArray<ArgumentValue, 32> memory(count);
     SmallArray<ob_argument, 32> arguments(count);
     bool asserts = false;
     {
       Work work(context_.stream);
       for (size_t i = 0; i < count; ++i) {
-        arguments[i] = fill_argument(step.arguments[i], buffers_, work, symbols_, assertions_, values[i]);
-        asserts = asserts || step.arguments[i].kind == Argument::kAssertions;
+        const Argument& spec = step.arguments[i];
+        arguments[i] = fill_argument(spec, values[3 + i], buffers_, work, symbols_, assertions_, memory[i]);
+        asserts = asserts || spec.kind == Argument::kAssertions;
       }
       context_.stream.launch(*kernels_[step.kernel], global, step.local, arguments.data(),
                              static_cast<uint32_t>(count));
@@ -305,8 +302,8 @@ class Run {
     (*function)(call);
   }
 
-  void seed(const Step& step) {
-    SmallArray<int64_t, 8> seeds(bytes_of(step) / sizeof(int64_t));
+  void seed(const Step& step, const int64_t* values) {
+    SmallArray<int64_t, 8> seeds(byte_count(values[0]) / sizeof(int64_t));
     if (seeds.empty()) return;
     if (Recording* recording = context_.stream.recording()) {
       Work work(context_.stream);
@@ -319,16 +316,21 @@ class Run {
     fill_seeds(context_.stream, to, seeds.data(), static_cast<int64_t>(seeds.size()));
   }
 
-  void describe(const Output& output, Result& made) const {
+  void describe(size_t number, Result& made) const {
+    const Output& output = plan_.outputs[number];
+    const int64_t* values = evaluation_.output(number);
     made.kind = output.kind;
     made.input = output.input;
-    if (output.kind == Output::kInt) made.scalar.i = evaluate(output.expr, symbols_);
+    made.allocation = nullptr;
+    made.new_allocation = false;
+    if (output.kind == Output::kInt) made.scalar.i = values[0];
     if (output.kind == Output::kFloatSymbol) made.scalar = symbols_[output.symbol];
     if (output.kind != Output::kTensor) return;
+    const size_t sizes = output.view.sizes.size(), strides = output.view.strides.size();
     made.dtype = output.view.dtype;
-    made.sizes = evaluate_all(output.view.sizes, symbols_);
-    made.strides = evaluate_all(output.view.strides, symbols_);
-    made.storage_offset = evaluate(output.view.offset, symbols_);
+    made.sizes.assign(values, sizes);
+    made.strides.assign(values + sizes, strides);
+    made.storage_offset = values[sizes + strides];
   }
 
   void hand_over(const Output& output, Result& made) const noexcept {
@@ -347,6 +349,7 @@ class Run {
   ob_ptr assertions_;
   const Input* inputs_;
   const Scalar* symbols_;
+  const Evaluation& evaluation_;
   ExecutionContext& context_;
   Buffers& buffers_;
 };
@@ -359,6 +362,10 @@ bool launches_once(const Plan& plan) {
     if (step.kind != Step::kLaunch && step.kind != Step::kAllocate && step.kind != Step::kFree) return false;
   }
   return launches == 1;
+}
+
+bool asks_for_seeds(const Plan& plan) {
+  return std::any_of(plan.steps.begin(), plan.steps.end(), [](const Step& step) { return step.kind == Step::kSeeds; });
 }
 
 Scalar symbol_value(const Symbol& symbol, const Input* inputs, const Scalar* symbols) {
@@ -429,7 +436,11 @@ bool bind_symbols(const Plan& plan, const Input* inputs, std::vector<Scalar>& sy
 }
 
 Executable::Executable(std::shared_ptr<const Plan> plan, Device& device)
-    : plan_(std::move(plan)), device_(device), leaves_(plan_->buffer_count, 0), launches_once_(launches_once(*plan_)) {
+    : plan_(std::move(plan)),
+      device_(device),
+      leaves_(plan_->buffer_count, 0),
+      launches_once_(launches_once(*plan_)),
+      draws_(asks_for_seeds(*plan_)) {
   for (const KernelSpec& kernel : plan_->kernels) {
     const ProgramSpec& program = plan_->programs[kernel.program];
     kernels_.push_back(&device.programs().kernel(program.source, program.options, kernel.entry));
@@ -450,11 +461,34 @@ void Executable::wait_until_built() const {
   for (Kernel* kernel : kernels_) kernel->get();
 }
 
+/// The evaluation for these symbols. The caller holds the device's memory lock.
+const std::shared_ptr<Evaluation>& Executable::evaluated(const Scalar* symbols) const {
+  if (evaluation_ != nullptr && evaluation_->is_of(symbols)) return evaluation_;
+  // One that another thread runs by stays as it is.
+  if (evaluation_ == nullptr || evaluation_.use_count() > 1) evaluation_ = std::make_shared<Evaluation>(*plan_);
+  evaluation_->update(*plan_, symbols);
+  return evaluation_;
+}
+
 void Executable::run(const Input* inputs, const std::vector<Scalar>& symbols, ExecutionContext& context,
                      std::vector<Result>& results) const {
   Buffers buffers(*plan_, leaves_, inputs, device_);
-  Run run(*plan_, kernels_, functions_, assertions_, inputs, symbols.data(), buffers, context);
-  launches_once_ ? run.run_at_once(results) : run.run(results);
+  const auto run_by = [&](const Evaluation& evaluation) {
+    return Run(*plan_, kernels_, functions_, assertions_, inputs, symbols.data(), evaluation, buffers, context);
+  };
+  if (!launches_once_) {
+    std::unique_lock lock(device_.residency().lock());
+    const std::shared_ptr<const Evaluation> evaluation = evaluated(symbols.data());
+    lock.unlock();
+    return run_by(*evaluation).run(results);
+  }
+  // Its memory, its place in the queue and its evaluation are taken under one lock.
+  {
+    const Work work(context.stream);
+    run_by(*evaluated(symbols.data())).run_quietly(results);
+  }
+  if (!context.submitted) return;
+  for (size_t i = 0; i < plan_->steps.size(); ++i) context.submitted(i);
 }
 
 }  // namespace outboard

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/allocation.h"
+#include "runtime/evaluation.h"
 #include "runtime/graph.h"
 #include "runtime/plan.h"
 #include "runtime/small_array.h"
@@ -103,19 +104,24 @@ class Executable {
   void wait_until_built() const;
   const Plan& plan() const { return *plan_; }
   Device& device() const { return device_; }
+  /// Whether a step asks for seeds.
+  bool draws() const { return draws_; }
   /// Submits the plan's steps. `symbols` comes from `bind_symbols` on the same inputs. If a step throws, buffers are
   /// returned, later steps are not run, and the stream stays usable.
   void run(const Input* inputs, const std::vector<Scalar>& symbols, ExecutionContext& context,
            std::vector<Result>& results) const;
 
  private:
+  const std::shared_ptr<Evaluation>& evaluated(const Scalar* symbols) const;
+
   std::shared_ptr<const Plan> plan_;
   Device& device_;
+  mutable std::shared_ptr<Evaluation> evaluation_;  // the last one; under the device's memory lock
   std::vector<Kernel*> kernels_;
   std::vector<const LibraryFunction*> functions_;  // by step; null where none was registered in time
   ob_ptr assertions_ = 0;                          // where kernels tell of failed assertions; 0 if none asserts
   std::vector<uint8_t> leaves_;                    // by buffer: 1 if an output views it
-  bool launches_once_;
+  bool launches_once_, draws_;
 };
 
 }  // namespace outboard

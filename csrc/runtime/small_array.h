@@ -17,7 +17,7 @@ class SmallArray {
   static_assert(std::is_trivially_copyable_v<T>, "elements are copied as bytes");
 
  public:
-  SmallArray() = default;
+  SmallArray() {}
   explicit SmallArray(size_t size) : size_(size) {
     if (size > N) heap_ = std::make_unique<T[]>(size);
     if (size <= N) std::fill_n(inline_, size, T{});
@@ -38,6 +38,14 @@ class SmallArray {
     return *this;
   }
 
+  /// Copies `size` items here, in place of what was there.
+  void assign(const T* items, size_t size) {
+    if (size > N && size > size_) heap_ = std::make_unique<T[]>(size);
+    if (size <= N) heap_ = nullptr;
+    size_ = size;
+    std::copy_n(items, size, data());
+  }
+
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
   T* data() { return heap_ != nullptr ? heap_.get() : inline_; }
@@ -52,7 +60,9 @@ class SmallArray {
  private:
   size_t size_ = 0;
   std::unique_ptr<T[]> heap_;
-  T inline_[N];
+  union {
+    T inline_[N];  // in a union, so that elements beyond the size are not made
+  };
 };
 
 /// Sizes or strides of a tensor.

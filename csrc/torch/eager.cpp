@@ -15,6 +15,7 @@
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "torch/eager_signature.h"
@@ -43,7 +44,7 @@ struct State {
   std::shared_mutex mutex;
   std::unordered_map<std::string, Entry> entries;  ///< never shrinks: pointers to entries stay good
   std::unique_ptr<Compiler> compiler;
-  std::atomic<int64_t> hits{0}, misses{0};
+  std::atomic<int64_t> misses{0};
 };
 
 State& state() {
@@ -61,11 +62,68 @@ struct Recent {
 
 constexpr size_t kRecent = 1024;
 
+/// Counts of all threads. Each thread has its own, since to count in common takes as long as to look a plan up.
+class Hits {
+ public:
+  class Counter {
+   public:
+    Counter() {
+      all().change([this](Hits& hits) { hits.counters_.insert(this); });
+    }
+    ~Counter() {
+      all().change([this](Hits& hits) {
+        hits.counters_.erase(this);
+        hits.ended_ += count_.load(std::memory_order_relaxed);
+      });
+    }
+    Counter(const Counter&) = delete;
+    Counter& operator=(const Counter&) = delete;
+    void add() { count_.store(count_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
+
+   private:
+    friend class Hits;
+    std::atomic<int64_t> count_{0};  // only its thread writes
+  };
+
+  static int64_t total() {
+    int64_t sum = 0;
+    all().change([&](Hits& hits) { sum = hits.sum() - hits.forgotten_; });
+    return sum;
+  }
+  static void reset() {
+    all().change([](Hits& hits) { hits.forgotten_ = hits.sum(); });
+  }
+
+ private:
+  static Hits& all() {
+    static Hits* const instance = new Hits;  // leaked: threads end after it would be gone
+    return *instance;
+  }
+
+  template <typename Function>
+  void change(Function&& function) {
+    const std::lock_guard guard(mutex_);
+    function(*this);
+  }
+
+  int64_t sum() const {
+    int64_t sum = ended_;
+    for (const Counter* counter : counters_) sum += counter->count_.load(std::memory_order_relaxed);
+    return sum;
+  }
+
+  std::mutex mutex_;
+  std::unordered_set<const Counter*> counters_;
+  int64_t ended_ = 0;      // of threads that are gone
+  int64_t forgotten_ = 0;  // before the last reset
+};
+
 /// What a thread keeps between its calls.
 struct PerThread {
   std::array<Recent, kRecent> recent;
   std::vector<Scalar> symbols;
   std::vector<Result> results;
+  Hits::Counter hits;
 };
 thread_local PerThread per_thread;
 
@@ -139,6 +197,11 @@ double median_cost(Stream& stream, int64_t bursts, Part&& part) {
   return costs.at(static_cast<size_t>(bursts / 2));
 }
 
+at::Tensor new_tensor(const Result& result) {
+  return make_tensor(result.allocation, static_cast<at::ScalarType>(result.dtype), result.sizes, result.strides,
+                     result.storage_offset);
+}
+
 /// The arguments on top of a stack, for an operator.
 Arguments arguments_on(torch::jit::Stack& stack, const Operator& op) {
   const size_t count = op.roles.size();
@@ -164,7 +227,11 @@ class EagerCall {
   c10::DeviceIndex device() const { return device_; }
 
   /// The result of an operator that returns one new tensor, after `run`.
-  at::Tensor tensor() { return fresh((*results_).front()).toTensor(); }
+  at::Tensor tensor() {
+    const Result& result = (*results_).front();
+    const bool is_new = result.kind == Output::kTensor && result.new_allocation;
+    return is_new ? new_tensor(result) : fresh(result).toTensor();
+  }
 
   /// All results in the order of the schema, after `run`.
   c10::SmallVector<c10::IValue, 4> values() {
@@ -220,7 +287,7 @@ class EagerCall {
     if (entry_->host.load(std::memory_order_acquire)) return false;
     executable_ = find(*entry_, signature_, *symbols_);
     if (executable_ == nullptr) return compile();
-    state().hits.fetch_add(1, std::memory_order_relaxed);
+    mine_.hits.add();
     return true;
   }
 
@@ -357,10 +424,13 @@ class EagerCall {
   // ---- execution ----
 
   void run_plan() {
-    ExecutionContext context{
-        current_stream(device_),
-        [this](int64_t* seeds, int64_t count) { next_seeds(signature_.generator, device_, seeds, count); },
-        [this] { return seeds_of(signature_.generator, device_); }};
+    ExecutionContext context{current_stream(device_)};
+    if (executable_->draws()) {
+      context.seeds = [this](int64_t* seeds, int64_t count) {
+        next_seeds(signature_.generator, device_, seeds, count);
+      };
+      context.later_seeds = [this] { return seeds_of(signature_.generator, device_); };
+    }
     translate_errors([&] { executable_->run(signature_.inputs.data(), *symbols_, context, *results_); });
   }
 
@@ -401,7 +471,7 @@ void set_compiler(std::unique_ptr<Compiler> compiler) { state().compiler = std::
 EagerStatistics eager_statistics() {
   State& all = state();
   std::shared_lock lock(all.mutex);
-  EagerStatistics statistics{all.hits.load(), all.misses.load(), 0};
+  EagerStatistics statistics{Hits::total(), all.misses.load(), 0};
   for (const auto& [key, entry] : all.entries) {
     const Variants* variants = entry.variants.load(std::memory_order_acquire);
     if (variants != nullptr) statistics.plans += static_cast<int64_t>(variants->size());
@@ -410,7 +480,7 @@ EagerStatistics eager_statistics() {
 }
 
 void reset_eager_statistics() {
-  state().hits = 0;
+  Hits::reset();
   state().misses = 0;
 }
 
@@ -430,8 +500,7 @@ c10::IValue to_ivalue(const Result& result, c10::ArrayRef<const at::Tensor*> ten
   if (!result.new_allocation) {
     return tensors[result.input]->as_strided(result.sizes, result.strides, result.storage_offset);
   }
-  return make_tensor(result.allocation, static_cast<at::ScalarType>(result.dtype), result.sizes, result.strides,
-                     result.storage_offset);
+  return new_tensor(result);
 }
 
 HitCosts hit_costs(const at::Tensor& left, const at::Tensor& right, int64_t bursts) {

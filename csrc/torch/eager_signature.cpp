@@ -24,7 +24,7 @@ class Writer {
     if (op_.coalesces) coalesce(arguments);
     tag(bake_ ? 'B' : 'R');
     for (size_t i = 0; i < arguments.size(); ++i) {
-      if (!argument(op_.roles[i], op_.written[i], arguments[i])) return false;
+      if (!argument(op_.roles[i], arguments[i])) return false;
     }
     out_.bytes.complete();
     return true;
@@ -38,12 +38,12 @@ class Writer {
     out_.bytes.push_raw(value);
   }
 
-  bool argument(ArgumentRole role, bool written, const c10::IValue& value) {
+  bool argument(ArgumentRole role, const c10::IValue& value) {
     switch (role) {
       case ArgumentRole::kTensor:
-        return value.isNone() ? none() : tensor(value.toTensor(), written);
+        return value.isNone() ? none() : tensor(value.toTensor());
       case ArgumentRole::kTensorList:
-        return value.isNone() ? none() : tensors(value.toListRef(), written);
+        return value.isNone() ? none() : tensors(value.toListRef());
       case ArgumentRole::kScalar:
         return scalar(value);
       case ArgumentRole::kScalarList:
@@ -62,13 +62,13 @@ class Writer {
     return true;
   }
 
-  bool tensors(c10::ArrayRef<c10::IValue> list, bool written) {
+  bool tensors(c10::ArrayRef<c10::IValue> list) {
     tag('l');
     raw(static_cast<uint32_t>(list.size()));
     for (const c10::IValue& item : list) {
       if (item.isNone()) {
         none();
-      } else if (!tensor(item.toTensor(), written)) {
+      } else if (!tensor(item.toTensor())) {
         return false;
       }
     }
@@ -92,7 +92,7 @@ class Writer {
     out_.count = pattern->numel();
   }
 
-  bool tensor(const at::Tensor& tensor, bool written) {
+  bool tensor(const at::Tensor& tensor) {
     if (!tensor.defined()) return none();
     if (!tensor.is_privateuseone()) return is_wrapped_number(tensor) && wrapped_number(tensor);
     if (tensor.layout() != c10::kStrided || tensor.is_quantized()) return false;
@@ -104,7 +104,6 @@ class Writer {
       geometry(tensor);
     }
     out_.tensors.push_back(&tensor);
-    out_.written.push_back(written);
     return true;
   }
 
@@ -189,7 +188,6 @@ class Writer {
 
   Input& scalar_input() {
     out_.tensors.push_back(nullptr);
-    out_.written.push_back(false);
     return out_.inputs.emplace_back();
   }
 
@@ -323,7 +321,6 @@ void CallSignature::clear() {
   bytes.clear();
   inputs.clear();
   tensors.clear();
-  written.clear();
   generator.reset();
   pattern = nullptr;
   count = 0;

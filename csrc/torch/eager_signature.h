@@ -25,7 +25,6 @@ struct CallSignature {
   SignatureBytes bytes;
   c10::SmallVector<Input, 8> inputs;
   c10::SmallVector<const at::Tensor*, 8> tensors;  ///< per input: the tensor, or nullptr for a scalar
-  c10::SmallVector<bool, 8> written;               ///< per input
   std::optional<at::Generator> generator;
   const at::Tensor* pattern = nullptr;  ///< of a call signed as one on vectors: one of its tensors
   int64_t count = 0;                    ///< of such a call: elements per tensor

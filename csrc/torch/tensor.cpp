@@ -115,8 +115,8 @@ at::Tensor host_view(const at::Tensor& tensor, Access access) {
 }
 
 Stream& current_stream(c10::DeviceIndex index) {
-  Device& target = device(index);
-  return translate_errors([&]() -> Stream& { return Runtime::get().current_stream(target.index()); });
+  if (index < 0) index = current_device();
+  return translate_errors([&]() -> Stream& { return Runtime::get().current_stream(index); });
 }
 
 void rethrow(const Error& error) {

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <limits>
 #include <random>
 
 #include "check.h"
 #include "plan_writer.h"
 #include "runtime/error.h"
+#include "runtime/evaluation.h"
 #include "runtime/plan.h"
 #include "runtime/plan_inputs.h"
 #include "runtime/sha256.h"
+#include "runtime/small_array.h"
 
 using namespace outboard;
 
@@ -52,6 +55,41 @@ TEST(expressions_use_symbols_and_select) {
   CHECK_EQ(apply(Expr::kPow, 3, 4), 81);
   CHECK_EQ(apply(Expr::kMin, 3, 4), 3);
   CHECK_EQ(run({}), 0);
+}
+
+TEST(an_evaluation_is_of_the_integers_it_was_made_for) {
+  const std::string bytes = scale_plan();
+  const auto plan = Plan::parse(bytes.data(), bytes.size());
+  Evaluation evaluation(*plan);
+  Scalar symbols[2];
+  symbols[0].i = 20;  // the size
+  symbols[1].d = 0.5;
+  CHECK(!evaluation.is_of(symbols));
+  evaluation.update(*plan, symbols);
+  CHECK(evaluation.is_of(symbols));
+  CHECK_EQ(evaluation.step(0)[0], 80);  // bytes of the result
+  const int64_t* launch = evaluation.step(1);
+  CHECK_EQ(launch[0], 32);  // 20 items in groups of 16
+  CHECK_EQ(launch[1], 1);
+  CHECK_EQ(launch[3 + 2], 20);  // the third argument
+  CHECK_EQ(evaluation.output(0)[0], 20);
+  CHECK_EQ(evaluation.output(0)[1], 1);
+  symbols[1].d = 0.25;  // no expression reads a float
+  CHECK(evaluation.is_of(symbols));
+  symbols[0].i = 0;
+  CHECK(!evaluation.is_of(symbols));
+  evaluation.update(*plan, symbols);
+  CHECK_EQ(evaluation.step(1)[0], 0);  // nothing to launch
+}
+
+TEST(a_small_array_takes_new_contents) {
+  const int64_t items[] = {1, 2, 3, 4};
+  SmallArray<int64_t, 2> array;
+  for (const size_t size : {1, 4, 3, 2, 4, 0}) {
+    array.assign(items, size);
+    CHECK_EQ(array.size(), size);
+    CHECK(std::equal(array.begin(), array.end(), items));
+  }
 }
 
 TEST(a_whole_plan_parses) {

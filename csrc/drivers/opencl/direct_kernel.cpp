@@ -33,12 +33,17 @@ class FloatingPoint {
  public:
 #ifdef __x86_64__
   FloatingPoint() : before_(_mm_getcsr()) {
-    if (before_ != kDefault) _mm_setcsr(kDefault);
+    if (differs()) _mm_setcsr(kDefault);
   }
-  ~FloatingPoint() { _mm_setcsr(before_); }
+  ~FloatingPoint() {
+    if (differs()) _mm_setcsr(before_);
+  }
 
  private:
-  static constexpr unsigned kDefault = 0x1f80;
+  static constexpr unsigned kDefault = 0x1f80, kFlags = 0x3f;  // flags of what happened, which nobody reads
+
+  bool differs() const { return (before_ & ~kFlags) != kDefault; }
+
   unsigned before_;
 #endif
 };
@@ -150,9 +155,20 @@ void DirectKernel::run_groups(const void* job, void* scratch, uint64_t begin, ui
     arguments[kernel.arguments_ + i] = &locals[i];
   }
   const FloatingPoint standard;
-  const uint64_t *count = launch.context.group_count, plane = count[0] * count[1];
+  const uint64_t* count = launch.context.group_count;
+  uint64_t x = 0, y = 0, z = 0;
+  if (begin != 0) {
+    x = begin % count[0];
+    y = begin / count[0] % count[1];
+    z = begin / count[0] / count[1];
+  }
   for (uint64_t i = begin; i < end; ++i) {
-    kernel.work_group_(arguments, &launch.context, i % count[0], i % plane / count[0], i / plane);
+    kernel.work_group_(arguments, &launch.context, x, y, z);
+    if (++x < count[0]) continue;
+    x = 0;
+    if (++y < count[1]) continue;
+    y = 0;
+    ++z;
   }
 }
 
@@ -174,7 +190,7 @@ void DirectKernel::run(ThreadPool& pool, const uint64_t global[3], const uint32_
   uint64_t groups = 1;
   for (int i = 0; i < 3; ++i) {
     launch.context.local_size[i] = local[i];
-    launch.context.group_count[i] = global[i] / local[i];
+    launch.context.group_count[i] = group_count(global[i], local[i]);
     groups *= launch.context.group_count[i];
   }
   const uint32_t launches = launches_.load(std::memory_order_relaxed);

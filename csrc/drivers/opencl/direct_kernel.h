@@ -30,6 +30,9 @@ class DirectKernel {
 
   /// Whether it can run with this local size and so many arguments; if not, let OpenCL say why.
   bool accepts(const uint32_t local[3], uint32_t argument_count) const;
+  /// Groups in a dimension. Local sizes are mostly 1 here, and a division takes as long as much of the rest of a
+  /// launch.
+  static uint64_t group_count(uint64_t global, uint64_t local) { return local == 1 ? global : global / local; }
   /// What `run` took the last time it was looked at, scaled to so many groups on one thread; UINT64_MAX if never.
   uint64_t expected_nanoseconds(uint64_t groups) const;
   /// Runs the kernel and returns when it is done. Throws std::bad_alloc and std::system_error before it runs.

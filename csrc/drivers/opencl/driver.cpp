@@ -716,7 +716,9 @@ ob_status launch(ob_stream stream, ob_kernel kernel, const uint64_t global[3], c
 
 uint64_t launch_cost(ob_kernel kernel, const uint64_t global[3], const uint32_t local[3]) {
   if (kernel->direct == nullptr || local[0] == 0) return UINT64_MAX;
-  return kernel->direct->expected_nanoseconds(global[0] / local[0] * (global[1] / local[1]) * (global[2] / local[2]));
+  uint64_t groups = 1;
+  for (int i = 0; i < 3; ++i) groups *= DirectKernel::group_count(global[i], local[i]);
+  return kernel->direct->expected_nanoseconds(groups);
 }
 
 /// A function of the table: no exception leaves it.

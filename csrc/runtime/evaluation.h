@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/plan.h"
+
+namespace outboard {
+
+/// What the expressions of a plan's steps and outputs amount to for one set of integer symbols, so that a plan that
+/// runs again on the same shapes evaluates none. Arguments of library calls are not among them.
+class Evaluation {
+ public:
+  explicit Evaluation(const Plan& plan);
+
+  /// Whether it is of these symbols.
+  bool is_of(const Scalar* symbols) const;
+
+  /// Evaluates everything anew. Throws what `evaluate` throws; the evaluation is then of no symbols.
+  void update(const Plan& plan, const Scalar* symbols);
+
+  /// By kind of step: kAllocate, kSeeds: bytes. kCopy: bytes, offset in the source, offset in the target. kLaunch:
+  /// three global sizes, multiples of the local ones, of which the first is 0 if there is nothing to do; then a value
+  /// per argument (kPointer, kInt64, kInt32).
+  const int64_t* step(size_t number) const { return values_.data() + steps_[number]; }
+
+  /// kTensor: sizes, strides, offset. kInt: the value.
+  const int64_t* output(size_t number) const { return values_.data() + outputs_[number]; }
+
+ private:
+  std::vector<uint32_t> steps_, outputs_;  // where the values of each begin
+  std::vector<int64_t> values_;
+  std::vector<uint32_t> integers_;  // symbols that are integers
+  std::vector<int64_t> of_;         // their values here
+  bool known_ = false;
+};
+
+}  // namespace outboard
