@@ -73,3 +73,5 @@ TEST(a_memory_lock_nests_and_is_given_up_whole) {
   lock.unlock();
   other.join();
 }
+
+int main() { return check::run_all(); }
