@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What launching costs beside the kernels: in a decoding step, and in a chain of small kernels.
 
-A token that ``transformers.generate`` makes is timed against the same step captured as a graph and replayed many times
-in a row: the device's work alone, without Python, dispatch and waiting. The rest of the time is launch overhead. The
-chain is timed until it is submitted and until it is finished.
+A decoding step, the model's call and the choice of a token that is waited for, is timed against the same step captured
+as a graph and replayed many times in a row: the device's work alone, without Python, dispatch and waiting. The rest of
+the step's time is launch overhead. A token of ``transformers.generate``, whose own Python comes on top, is timed beside
+it. The chain is timed until it is submitted and until it is finished.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from examples.measure import seconds_of
 PROMPT = 256
 SHORT, LONG = 17, 81  #: tokens generated; the difference of their times is free of the prompt
 REPLAYS = 32
+STEPS = 16  #: for each repeat, each waited for
 
 DECODE, CHAIN = "Llama 8x512 generate", "200 small kernels"
 CHAIN_ROUNDS = 5  #: for each repeat of a model
@@ -31,8 +33,9 @@ LINKS = 100  #: of the chain, each a product and a pointwise kernel
 
 
 def measure_decode(device: torch.device, repeats: int) -> dict[str, dict[str, float]]:
-    """For each way on the device, medians: ``token``, the seconds of one token of ``generate``; ``device``, those of
-    the device's work for it; ``overhead``, the share of the token's time that is not the device's, by round.
+    """For each way on the device, medians: ``step``, the seconds of a decoding step; ``device``, those of the device's
+    work for it; ``token``, those of one token of ``generate``; ``overhead`` and ``beside``, the shares of the step's
+    and of the token's time that are not the device's, by round.
     """
     torch.manual_seed(0)
     model, prompt = llama(), torch.randint(8192, (1, PROMPT))
@@ -55,12 +58,14 @@ def _decode(way: Way, model: Any, prompt: Tensor, repeats: int) -> dict[str, flo
     graph = torch.accelerator.Graph()
     with graph:
         step()
-    times: dict[str, list[float]] = {"token": [], "device": []}
+    times: dict[str, list[float]] = {"step": [], "device": [], "token": []}
     for _ in range(repeats):
         short, long = (seconds_of(lambda count=count: _generate(model, prompt, count)) for count in (SHORT, LONG))
         times["token"].append((long - short) / (LONG - SHORT))
         times["device"].append(seconds_of(lambda: [graph.replay() for _ in range(REPLAYS)]) / REPLAYS)
-    times["overhead"] = [1 - work / token for token, work in zip(times["token"], times["device"], strict=True)]
+        times["step"].append(statistics.median(seconds_of(step) for _ in range(STEPS)))
+    for share, whole in (("overhead", "step"), ("beside", "token")):
+        times[share] = [1 - work / time for work, time in zip(times["device"], times[whole], strict=True)]
     return {name: statistics.median(values) for name, values in times.items()}
 
 

@@ -167,15 +167,17 @@ STARTUP_HEADER = [
 ]  # fmt: skip
 
 
-DECODE_HEADER = ["way", "token", "device's work", "overhead"]
+DECODE_HEADER = ["way", "step", "device's work", "overhead", "token of generate", "beside the device's work"]
 
 
 def decode_rows(decode: dict[str, dict[str, float]]) -> list[list[str]]:
     """The times of decoding steps as text."""
-    return [
-        [way, format_seconds(times["token"]), format_seconds(times["device"]), f"{100 * times['overhead']:.0f} %"]
-        for way, times in decode.items()
-    ]
+
+    def row(way: str, times: dict[str, float]) -> list[str]:
+        step, device, token = (format_seconds(times[name]) for name in ("step", "device", "token"))
+        return [way, step, device, f"{100 * times['overhead']:.0f} %", token, f"{100 * times['beside']:.0f} %"]
+
+    return [row(way, times) for way, times in decode.items()]
 
 
 CHAIN_HEADER = ["way", "submitted", "finished"]

@@ -138,7 +138,7 @@ def test_targets_relate_eager_to_eager_and_compiled_to_inductor() -> None:
         Row("gemm", "c", "CPU oneDNN", [2.0]),
         Row("gemm", "c", "ocl eager", [2.5]),
     ]
-    steps = {"ocl eager": {"token": 10.0, "device": 8.0, "overhead": 0.2}}
+    steps = {"ocl eager": {"step": 10.0, "device": 8.0, "token": 12.0, "overhead": 0.2, "beside": 0.33}}
     found = {target.name: target for target in targets(rows, "ocl", {}, steps)}
     decode = found["launch overhead of a decoding step, share of its time"]
     assert decode.value == 0.2 and not decode.met and decode.detail == "ocl eager"
