@@ -81,7 +81,7 @@ const ob_driver* load_driver(const std::string& path, std::vector<std::string>& 
     problems.push_back(path + " lacks a function that every driver must have");
     return nullptr;
   }
-  return driver;
+  return new ob_driver(whole_table(*driver));  // leaked: devices live as long as the process
 }
 
 void open_devices(const std::string& library, const ob_driver* driver, RuntimeState& runtime) {
@@ -253,10 +253,9 @@ std::pair<uint64_t, uint64_t> Device::memory_info() {
   const uint64_t limit = allocator().limit();
   const auto reserved = static_cast<uint64_t>(allocator().statistics().reserved.current);
   uint64_t free = limit > reserved ? limit - reserved : 0;
-  const auto memory_info = optional(driver(), &ob_driver::memory_info);
-  if (memory_info == nullptr) return {free, limit};
+  if (driver().memory_info == nullptr) return {free, limit};
   uint64_t driver_free = 0, driver_total = 0;
-  check(driver(), memory_info(handle(), &driver_free, &driver_total), "reading memory information");
+  check(driver(), driver().memory_info(handle(), &driver_free, &driver_total), "reading memory information");
   return {std::min(free, driver_free), std::min(limit, driver_total)};
 }
 

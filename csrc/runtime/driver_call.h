@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <string>
 
 #include "runtime/error.h"
@@ -19,11 +21,11 @@ void refuse_in_forked_child();
 /// text.
 [[noreturn]] void throw_failure(const ob_driver& driver, ob_status status, const char* what);
 
-/// A function that a driver may lack, or be too old to know: then nullptr.
-template <typename Function>
-Function optional(const ob_driver& driver, Function ob_driver::* field) {
-  const auto offset = reinterpret_cast<const char*>(&(driver.*field)) - reinterpret_cast<const char*>(&driver);
-  return driver.struct_size >= static_cast<size_t>(offset) + sizeof(Function) ? driver.*field : nullptr;
+/// A driver's table in the form of this version: what the driver is too old to know is null, as what it lacks.
+inline ob_driver whole_table(const ob_driver& given) {
+  ob_driver table{};
+  std::memcpy(&table, &given, std::min(given.struct_size, sizeof(table)));
+  return table;
 }
 
 inline void check(const ob_driver& driver, ob_status status, const char* what) {

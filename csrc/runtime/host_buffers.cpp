@@ -23,7 +23,7 @@ uint64_t capacity_of(uint64_t bytes) {
 }
 
 bool driver_has_host_memory(const ob_driver& driver) {
-  return optional(driver, &ob_driver::host_alloc) != nullptr && optional(driver, &ob_driver::host_free) != nullptr;
+  return driver.host_alloc != nullptr && driver.host_free != nullptr;
 }
 
 }  // namespace

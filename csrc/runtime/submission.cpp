@@ -23,10 +23,7 @@ constexpr uint64_t kCheap = 1000;  // ns
 }  // namespace
 
 SubmissionQueue::SubmissionQueue(const ob_driver& driver, ob_stream stream, MemoryLock& producers)
-    : driver_(driver),
-      stream_(stream),
-      launch_cost_(optional(driver, &ob_driver::launch_cost)),
-      producers_(producers) {}
+    : driver_(driver), stream_(stream), producers_(producers) {}
 
 bool SubmissionQueue::fits(const ob_argument* arguments, uint32_t count) {
   if (count > kArguments) return false;
@@ -79,8 +76,8 @@ uint64_t SubmissionQueue::run_or_put(const Command& command) {
 
 /// Whether a launch may come before all others and should: looking costs a line of the other thread's cache.
 bool SubmissionQueue::is_cheap(const Kernel& kernel, const uint64_t global[3], const uint32_t local[3]) const {
-  if (launch_cost_ == nullptr || kernel.ready() == nullptr) return false;
-  return launch_cost_(kernel.ready(), global, local) <= kCheap && empty();
+  if (driver_.launch_cost == nullptr || kernel.ready() == nullptr) return false;
+  return driver_.launch_cost(kernel.ready(), global, local) <= kCheap && empty();
 }
 
 /// The place of the next entry, when there is room.

@@ -82,7 +82,6 @@ class SubmissionQueue {
   // costs as much as the rest of a launch.
   const ob_driver& driver_;
   ob_stream stream_;
-  decltype(ob_driver::launch_cost) launch_cost_;     // nullptr if the driver has none
   std::unique_ptr<std::array<Slot, kSlots>> slots_;  // made by the first put
   MemoryLock& producers_;                            // held while putting
   std::atomic<bool> asleep_{false}, stopping_{false}, stopped_{false}, failed_{false};

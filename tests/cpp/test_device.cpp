@@ -13,6 +13,7 @@
 #include "plan_writer.h"
 #include "runtime/allocation.h"
 #include "runtime/device.h"
+#include "runtime/driver_call.h"
 #include "runtime/error.h"
 #include "runtime/executor.h"
 
@@ -51,6 +52,19 @@ std::vector<float> scale(size_t count, double a) {
 }
 
 }  // namespace
+
+TEST(functions_that_an_older_driver_does_not_know_are_absent) {
+  const auto behind = reinterpret_cast<decltype(ob_driver::host_alloc)>(0x1);
+  ob_driver older{};
+  older.name = "older";
+  older.host_alloc = behind;  // memory behind the end of its table
+  older.struct_size = offsetof(ob_driver, host_alloc);
+  const ob_driver table = whole_table(older);
+  CHECK_EQ(std::string(table.name), "older");
+  CHECK(table.host_alloc == nullptr);
+  older.struct_size = sizeof(ob_driver) + 64;  // a newer one
+  CHECK(whole_table(older).host_alloc == behind);
+}
 
 TEST(a_plan_runs) {
   for (const size_t count : {2u, 16u, 1000u}) {
