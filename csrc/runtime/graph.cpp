@@ -12,6 +12,47 @@
 #include "runtime/small_array.h"
 
 namespace outboard {
+namespace {
+
+/// A stream of the driver on which launches are recorded.
+class Capture {
+ public:
+  explicit Capture(Device& device) : driver_(device.driver()) {
+    check(driver_, driver_.stream_create(device.handle(), &stream_), "creating a stream");
+    const ob_status status = driver_.capture_begin(stream_);
+    begun_ = status == OB_OK;
+    if (begun_ || status == OB_UNSUPPORTED) return;
+    driver_.stream_destroy(stream_);
+    throw_failure(driver_, status, "beginning a graph");
+  }
+  ~Capture() {
+    void* unfinished = nullptr;
+    if (begun_ && driver_.capture_end(stream_, &unfinished) == OB_OK && unfinished != nullptr) {
+      driver_.graph_destroy(unfinished);
+    }
+    driver_.stream_destroy(stream_);
+  }
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+
+  /// False: the device has no graphs.
+  bool begun() const { return begun_; }
+  ob_stream stream() const { return stream_; }
+
+  void* end() {
+    void* graph = nullptr;
+    begun_ = false;
+    check(driver_, driver_.capture_end(stream_, &graph), "ending a graph");
+    return graph;
+  }
+
+ private:
+  const ob_driver& driver_;
+  ob_stream stream_ = nullptr;
+  bool begun_ = false;
+};
+
+}  // namespace
 
 void fill_seeds(Stream& stream, ob_ptr to, const int64_t* seeds, int64_t count) {
   for (int64_t i = 0; i < count; ++i, to += sizeof(int64_t)) {
@@ -20,6 +61,7 @@ void fill_seeds(Stream& stream, ob_ptr to, const int64_t* seeds, int64_t count) 
 }
 
 Recording::~Recording() {
+  for (const Baked& baked : baked_) driver_->graph_destroy(baked.graph);
   for (Allocation* allocation : kept_) {
     allocation->let_go();
     allocation->release();
@@ -70,12 +112,17 @@ void Recording::keep(Allocation& allocation) {
   allocation.hold();
 }
 
-void Recording::submit(Stream& stream, const Launch& launch) const {
+SmallArray<ob_argument, 32> Recording::arguments_of(const Launch& launch) const {
   SmallArray<ob_argument, 32> arguments(launch.count);
   for (uint32_t i = 0; i < launch.count; ++i) {
     const Value& value = values_[launch.first + i];
     arguments[i] = {value.is_pointer, value.size, value.bits};
   }
+  return arguments;
+}
+
+void Recording::submit(Stream& stream, const Launch& launch) const {
+  const auto arguments = arguments_of(launch);
   stream.launch(*launch.kernel, launch.global, launch.local, arguments.data(), launch.count);
 }
 
@@ -93,9 +140,46 @@ void Recording::submit(Stream& stream, const Seeds& seeds) const {
   fill_seeds(stream, seeds.dst, values.data(), seeds.count);
 }
 
+void Recording::bake(Device& device) {
+  std::lock_guard lock(mutex_);
+  if (driver_ != nullptr) return;
+  driver_ = &device.driver();
+  if (driver_->capture_begin == nullptr) return;
+  for (size_t first = 0; first < commands_.size(); ++first) {
+    size_t end = first;
+    while (end < commands_.size() && std::holds_alternative<Launch>(commands_[end])) ++end;
+    if (end - first < 2) continue;
+    void* graph = bake(device, first, end);
+    if (graph == nullptr) return;
+    baked_.push_back({first, end, graph});
+    first = end;
+  }
+}
+
+/// The launches as a graph of the driver, or nullptr if the device has no graphs.
+void* Recording::bake(Device& device, size_t first, size_t end) const {
+  Capture capture(device);
+  if (!capture.begun()) return nullptr;
+  for (size_t i = first; i < end; ++i) {
+    const Launch& launch = std::get<Launch>(commands_[i]);
+    const auto arguments = arguments_of(launch);
+    const ob_status status = driver_->launch(capture.stream(), launch.kernel->get(), launch.global, launch.local,
+                                             arguments.data(), launch.count);
+    check(*driver_, status, "recording a kernel");
+  }
+  return capture.end();
+}
+
 void Recording::replay(Stream& stream) const {
-  for (const Command& command : commands_) {
-    std::visit([&](const auto& each) { submit(stream, each); }, command);
+  auto baked = baked_.begin();
+  for (size_t i = 0; i < commands_.size(); ++i) {
+    if (baked == baked_.end() || i != baked->first) {
+      std::visit([&](const auto& each) { submit(stream, each); }, commands_[i]);
+      continue;
+    }
+    stream.launch_graph(baked->graph);
+    i = baked->end - 1;
+    ++baked;
   }
   if (asserts_) stream.expect_assertions();
 }
@@ -155,6 +239,7 @@ void Graph::end() {
 void Graph::replay(Stream& stream) {
   if (recording_ == nullptr || capturing_) throw Error(OB_INVALID_ARGUMENT, "nothing was captured: capture work first");
   if (stream.recording() != nullptr) throw Error(OB_UNSUPPORTED, "a graph cannot be replayed into another one");
+  recording_->bake(device_);
   stream_->stand_for(stream);
   recording_->replay(stream);
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "outboard/driver.h"
+#include "runtime/small_array.h"
 
 namespace outboard {
 
@@ -47,6 +48,9 @@ class Recording {
 
   bool results_apart() const { return results_apart_; }
 
+  /// Gives launches that follow one another to the driver as graphs of its own, if it has such; once. The recording is
+  /// complete.
+  void bake(Device& device);
   void replay(Stream& stream) const;
   /// One line per command.
   std::string text() const;
@@ -79,6 +83,15 @@ class Recording {
   };
   using Command = std::variant<Launch, Copy, Fill, Seeds>;
 
+  /// Launches that the driver holds as one graph: commands `first` to before `end`.
+  struct Baked {
+    size_t first, end;
+    void* graph;
+  };
+
+  void* bake(Device& device, size_t first, size_t end) const;
+  SmallArray<ob_argument, 32> arguments_of(const Launch& launch) const;
+
   void submit(Stream& stream, const Launch& launch) const;
   void submit(Stream& stream, const Copy& copy) const;
   void submit(Stream& stream, const Fill& fill) const;
@@ -90,6 +103,8 @@ class Recording {
   std::vector<Value> values_;  // arguments of all launches
   std::set<Allocation*> kept_;
   bool asserts_ = false;
+  const ob_driver* driver_ = nullptr;  // of `baked_`; null before `bake`
+  std::vector<Baked> baked_;           // in order
 };
 
 /// Work captured once and replayed: as CUDA's graphs, for any driver.

@@ -155,6 +155,14 @@ void Stream::fill(ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64
   });
 }
 
+void Stream::launch_graph(void* graph) {
+  if (origin_ != nullptr) return origin_->launch_graph(graph);
+  refuse_in_forked_child();
+  submit([&driver = device_.driver(), stream = handle_, graph] {
+    check(driver, driver.graph_launch(stream, graph), "launching a graph");
+  });
+}
+
 void Stream::wait(const Event& event) {
   if (!event.recorded()) return;
   if (recording_ != nullptr) refuse_in_capture("waiting for an event");

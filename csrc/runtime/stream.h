@@ -42,6 +42,8 @@ class Stream {
   void copy_in_order(ob_copy_kind kind, uint64_t dst, uint64_t src, uint64_t bytes);
   void fill(ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64_t bytes);
   void wait(const Event& event);
+  /// Submits what the driver holds as a graph, which stays until the stream gets there.
+  void launch_graph(void* graph);
 
   // ---- of streams that capture graphs (see Graph) ----
 

@@ -149,10 +149,15 @@ typedef struct ob_driver {
   /* ---- optional: peers ---- */
   ob_status (*copy_peer)(ob_stream stream, ob_device dst_device, ob_ptr dst, ob_device src_device, ob_ptr src,
                          uint64_t bytes);
-  /* ---- optional: graphs. Between begin and end, work on the stream is recorded, not run. ---- */
+  /* ---- optional, all or none: graphs of launches ---- */
+  /* Between begin and end, `launch` on the stream, which nobody else uses, records and does not run. OB_UNSUPPORTED:
+   * this device has no graphs; the runtime then submits launch by launch. */
   ob_status (*capture_begin)(ob_stream stream);
+  /* After a failed launch, too: then `graph` may be NULL. */
   ob_status (*capture_end)(ob_stream stream, void** graph /* out */);
+  /* Submits what was recorded, on any stream of the device, also while an earlier submission of it has not finished. */
   ob_status (*graph_launch)(ob_stream stream, void* graph);
+  /* Nothing that was submitted is left to do. */
   ob_status (*graph_destroy)(void* graph);
   /* ---- optional, since minor version 2: launches that run on the calling thread ---- */
   /* About how many nanoseconds `launch` would take the caller, from what it took before; UINT64_MAX if unknown. The

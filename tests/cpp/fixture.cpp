@@ -62,6 +62,7 @@ void nothing_is_left() {
   CHECK_EQ(live("memory"), words);
   CHECK_EQ(live("host_memory"), 0);
   CHECK_EQ(live("event"), 0);
+  CHECK_EQ(live("graph"), 0);
   CHECK_EQ(live("program"), programs);
   CHECK_EQ(live("stream"), streams);
 }

@@ -7,6 +7,7 @@
 #include "plan_writer.h"
 #include "runtime/error.h"
 #include "runtime/executor.h"
+#include "runtime/graph.h"
 
 /// Every kind of step, argument and result of a plan, run on a device.
 using namespace outboard;
@@ -91,6 +92,61 @@ TEST(a_chain_of_kernels_uses_intermediates) {
     CHECK_EQ(allocated(), before + 12);  // the result, and nothing of the way to it
   }
   CHECK_EQ(allocated(), before);
+}
+
+TEST(launches_that_follow_one_another_replay_as_graphs_of_the_driver) {
+  Stream& stream = device().default_stream();
+  const Holder x = fixture::upload({0, 0, 0});
+  const Tensor tensor(x, 3);
+  PlanParts parts = one_input(3);  // x becomes x + 2 i by way of 1 and 2, with a copy among the launches
+  const auto add = [](uint32_t to, uint32_t from) {
+    return wire::launch(0, wire::number(3), {wire::pointer(to), wire::pointer(from)});
+  };
+  parts.steps = {wire::allocate(1, wire::number(12)),
+                 wire::allocate(2, wire::number(12)),
+                 add(1, 0),
+                 add(2, 1),
+                 wire::copy(2, 0, 0, 0, 12),
+                 add(1, 2),
+                 add(2, 1),
+                 wire::free(1),
+                 wire::free(2)};
+  const Executable executable = compile(parts);
+  run(executable, {input(tensor)});
+  CHECK(fixture::download(*x, 3) == (std::vector<float>{0, 2, 4}));
+  Graph graph(device());
+  const auto capture = [&] {
+    graph.reset();
+    std::vector<Scalar> symbols;
+    const std::vector<Input> inputs{input(tensor)};
+    CHECK(bind_symbols(executable.plan(), inputs.data(), symbols));
+    ExecutionContext context{graph.begin(stream, 0)};
+    std::vector<Result> results;
+    executable.run(inputs.data(), symbols, context, results);
+    graph.end();
+  };
+  capture();
+  const uint64_t launches = fixture::calls("graph_launch");
+  for (int i = 0; i < 10; ++i) graph.replay(stream);  // the next begins before the one before is done
+  CHECK(fixture::download(*x, 3) == (std::vector<float>{0, 22, 44}));
+  const bool has_graphs = fixture::calls("capture_end") > 0;
+  CHECK_EQ(fixture::calls("graph_launch") - launches, has_graphs ? 20u : 0u);
+
+  fixture::fail("capture_begin", 1, OB_UNSUPPORTED);  // then launch by launch
+  capture();
+  graph.replay(stream);
+  CHECK(fixture::download(*x, 3) == (std::vector<float>{0, 24, 48}));
+  fixture::fail("capture_begin", 0, OB_OK);
+  if (!has_graphs) return;
+
+  for (const char* function : {"capture_begin", "launch", "capture_end", "graph_launch"}) {
+    capture();
+    fixture::fail(function, 1, OB_OUT_OF_MEMORY);
+    CHECK_THROWS((graph.replay(stream), stream.synchronize()), Error);
+    graph.reset();
+  }
+  run(executable, {input(tensor)});
+  stream.synchronize();
 }
 
 TEST(a_kernel_tells_of_wrong_values) {

@@ -64,10 +64,11 @@ struct Effect {
 
 /// What the driver's functions make and destroy. A kernel lives as long as its program.
 constexpr Effect kEffects[] = {
-    {"memory_alloc", "memory", 1},    {"memory_free", "memory", -1},     {"host_alloc", "host_memory", 1},
-    {"host_free", "host_memory", -1}, {"stream_create", "stream", 1},    {"stream_destroy", "stream", -1},
-    {"event_create", "event", 1},     {"event_destroy", "event", -1},    {"program_build", "program", 1},
-    {"program_load", "program", 1},   {"program_release", "program", -1}};
+    {"memory_alloc", "memory", 1},    {"memory_free", "memory", -1},      {"host_alloc", "host_memory", 1},
+    {"host_free", "host_memory", -1}, {"stream_create", "stream", 1},     {"stream_destroy", "stream", -1},
+    {"event_create", "event", 1},     {"event_destroy", "event", -1},     {"program_build", "program", 1},
+    {"program_load", "program", 1},   {"program_release", "program", -1}, {"capture_end", "graph", 1},
+    {"graph_destroy", "graph", -1}};
 
 constexpr Effect effect_of(std::string_view function) {
   for (const Effect& effect : kEffects) {
@@ -133,6 +134,10 @@ ob_driver make_driver() {
   OUTBOARD_WRAP(launch)
   OUTBOARD_WRAP(host_alloc)
   OUTBOARD_WRAP(host_free)
+  OUTBOARD_WRAP(capture_begin)
+  OUTBOARD_WRAP(capture_end)
+  OUTBOARD_WRAP(graph_launch)
+  OUTBOARD_WRAP(graph_destroy)
 #undef OUTBOARD_WRAP
   return driver;
 }
@@ -173,7 +178,7 @@ __attribute__((visibility("default"))) uint64_t outboard_faults_calls(const char
   return plan().calls[function];
 }
 
-/// Objects of a kind (memory, host_memory, stream, event, program) that were made and not destroyed.
+/// Objects of a kind (memory, host_memory, stream, event, program, graph) that were made and not destroyed.
 __attribute__((visibility("default"))) int64_t outboard_faults_live(const char* kind) {
   std::lock_guard<std::mutex> lock(plan().mutex);
   return plan().live[kind];

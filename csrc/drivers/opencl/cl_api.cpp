@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <string>
+#include <type_traits>
 
 namespace outboard::opencl {
 namespace {
@@ -73,6 +74,7 @@ struct Loaded {
     OUTBOARD_LOAD(clGetEventProfilingInfo)
     OUTBOARD_LOAD(clRetainEvent)
     OUTBOARD_LOAD(clReleaseEvent)
+    OUTBOARD_LOAD(clGetExtensionFunctionAddressForPlatform)
 #undef OUTBOARD_LOAD
   }
 };
@@ -83,6 +85,21 @@ const char* Api::load(const Api** api) {
   static const Loaded* const loaded = new Loaded;  // leaked: queues outlive static destructors
   *api = &loaded->api;
   return loaded->problem.c_str();
+}
+
+bool CommandBufferApi::load(const Api& api, cl_platform_id platform) {
+  bool complete = true;
+  const auto find = [&](auto& function, const char* name) {
+    void* address = api.clGetExtensionFunctionAddressForPlatform(platform, name);
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(address);
+    complete = complete && address != nullptr;
+  };
+  find(clCreateCommandBufferKHR, "clCreateCommandBufferKHR");
+  find(clFinalizeCommandBufferKHR, "clFinalizeCommandBufferKHR");
+  find(clReleaseCommandBufferKHR, "clReleaseCommandBufferKHR");
+  find(clEnqueueCommandBufferKHR, "clEnqueueCommandBufferKHR");
+  find(clCommandNDRangeKernelKHR, "clCommandNDRangeKernelKHR");
+  return complete;
 }
 
 }  // namespace outboard::opencl

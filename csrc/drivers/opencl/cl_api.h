@@ -21,6 +21,7 @@ using cl_program = struct ProgramHandle*;
 using cl_kernel = struct KernelHandle*;
 using cl_event = struct EventHandle*;
 using cl_property = intptr_t;
+using cl_command_buffer_khr = struct CommandBufferHandle*;
 
 enum : cl_int {
   CL_SUCCESS = 0,
@@ -55,7 +56,9 @@ enum : cl_uint {
   CL_PROGRAM_BINARIES = 0x1166,
   CL_PROGRAM_BUILD_LOG = 0x1183,
   CL_EVENT_COMMAND_EXECUTION_STATUS = 0x11D3,
-  CL_PROFILING_COMMAND_END = 0x1283
+  CL_PROFILING_COMMAND_END = 0x1283,
+  CL_DEVICE_COMMAND_BUFFER_CAPABILITIES_KHR = 0x12A9,
+  CL_DEVICE_COMMAND_BUFFER_REQUIRED_QUEUE_PROPERTIES_KHR = 0x12AA
 };
 
 constexpr cl_bitfield CL_DEVICE_TYPE_CPU = 1 << 1;
@@ -67,6 +70,9 @@ constexpr cl_bitfield CL_DEVICE_SVM_FINE_GRAIN_BUFFER = 1 << 1;
 constexpr cl_bitfield CL_MEM_READ_WRITE = 1 << 0;
 constexpr cl_bitfield CL_MEM_SVM_FINE_GRAIN_BUFFER = 1 << 10;
 constexpr cl_property CL_DEVICE_PARTITION_EQUALLY = 0x1086;
+constexpr cl_bitfield CL_COMMAND_BUFFER_CAPABILITY_SIMULTANEOUS_USE_KHR = 1 << 2;
+constexpr cl_bitfield CL_COMMAND_BUFFER_FLAGS_KHR = 0x1293;
+constexpr cl_bitfield CL_COMMAND_BUFFER_SIMULTANEOUS_USE_KHR = 1 << 0;
 
 /// The loaded entry points.
 struct Api {
@@ -106,10 +112,26 @@ struct Api {
   cl_int (*clGetEventProfilingInfo)(cl_event, cl_uint, size_t, void*, size_t*);
   cl_int (*clRetainEvent)(cl_event);
   cl_int (*clReleaseEvent)(cl_event);
+  void* (*clGetExtensionFunctionAddressForPlatform)(cl_platform_id, const char*);
 
   /// Opens the ICD loader (OUTBOARD_OPENCL_LIBRARY, else libOpenCL.so.1, libOpenCL.so). Returns a message that
   /// says what to install if it is missing, else an empty string. Loads once.
   static const char* load(const Api** api);
+};
+
+/// The part of the extension cl_khr_command_buffer that the driver uses.
+struct CommandBufferApi {
+  cl_command_buffer_khr (*clCreateCommandBufferKHR)(cl_uint, const cl_command_queue*, const cl_bitfield*, cl_int*);
+  cl_int (*clFinalizeCommandBufferKHR)(cl_command_buffer_khr);
+  cl_int (*clReleaseCommandBufferKHR)(cl_command_buffer_khr);
+  cl_int (*clEnqueueCommandBufferKHR)(cl_uint, cl_command_queue*, cl_command_buffer_khr, cl_uint, const cl_event*,
+                                      cl_event*);
+  cl_int (*clCommandNDRangeKernelKHR)(cl_command_buffer_khr, cl_command_queue, const cl_bitfield*, cl_kernel, cl_uint,
+                                      const size_t*, const size_t*, const size_t*, cl_uint, const cl_uint*, cl_uint*,
+                                      void*);
+
+  /// False if the platform lacks one of them.
+  bool load(const Api& api, cl_platform_id platform);
 };
 
 }  // namespace outboard::opencl

@@ -11,6 +11,7 @@
 #include <new>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #ifdef __linux__
@@ -33,6 +34,31 @@ struct ob_device_t {
   cl_bitfield svm;
   std::string platform;
   ThreadPool* pool;  // runs kernels in the place of OpenCL's queues, or nullptr; never deleted
+  bool has_graphs;
+  CommandBufferApi graphs;  // if it has
+};
+
+/// Launches recorded in a command buffer. Each has a kernel object of its own: PoCL 3.1 does not copy the arguments
+/// when it records, as it should, so a kernel that is launched twice would have those of the second launch twice.
+class Graph {
+ public:
+  Graph(ob_device device_, cl_command_buffer_khr commands) : device_(device_), commands_(commands) {}
+  ~Graph();
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  ob_status record(const ob_kernel_t& kernel, const uint64_t global[3], const uint32_t local[3],
+                   const ob_argument* arguments, uint32_t count);
+  ob_status end();
+  ob_status launch(ob_stream stream) const;
+
+ private:
+  const CommandBufferApi& api() const { return device_->graphs; }
+
+  ob_device device_;
+  cl_command_buffer_khr commands_;
+  std::vector<cl_kernel> kernels_;
+  cl_uint last_ = 0;  // synchronization point of the last launch, for the next
 };
 
 struct ob_stream_t {
@@ -46,6 +72,7 @@ struct ob_stream_t {
   cl_event probe = nullptr;  // a marker behind the first `probe_count` commands, for asking without waiting
   uint64_t probe_count = 0;
   cl_command_queue timer = nullptr;  // a queue with profiling that runs nothing but time stamps
+  std::unique_ptr<Graph> recording;
 };
 
 struct ob_event_t {
@@ -58,6 +85,8 @@ struct ob_event_t {
 };
 
 struct ob_kernel_t {
+  cl_program program;
+  std::string name;
   cl_kernel kernel;
   std::mutex mutex;                      // OpenCL keeps arguments in the kernel object
   std::unique_ptr<DirectKernel> direct;  // of devices with a pool, unless it could not be loaded
@@ -134,6 +163,19 @@ std::string platform_text(cl_platform_id id, cl_uint what) {
   return text;
 }
 
+bool has_extension(cl_device_id id, const char* name) {
+  const std::string all = " " + device_text(id, CL_DEVICE_EXTENSIONS) + " ";
+  return all.find(" " + std::string(name) + " ") != std::string::npos;
+}
+
+/// Whether command buffers may be submitted again before they are finished, to queues without properties.
+bool can_record(cl_device_id id) {
+  if (!has_extension(id, "cl_khr_command_buffer")) return false;
+  const auto can = device_value<cl_bitfield>(id, CL_DEVICE_COMMAND_BUFFER_CAPABILITIES_KHR, 0);
+  const auto needs = device_value<cl_bitfield>(id, CL_DEVICE_COMMAND_BUFFER_REQUIRED_QUEUE_PROPERTIES_KHR, 0);
+  return (can & CL_COMMAND_BUFFER_CAPABILITY_SIMULTANEOUS_USE_KHR) != 0 && needs == 0;
+}
+
 constexpr long kMaximumParts = 64;
 
 /// How many devices OUTBOARD_NUM_DEVICES asks of one CPU device (1 if unset), or 0 if it makes no sense.
@@ -194,11 +236,11 @@ struct Devices {
         platform_text(platform, CL_PLATFORM_NAME) + " " + platform_text(platform, CL_PLATFORM_VERSION);
     for (cl_device_id id : ids) {
       const bool is_cpu = (device_value<cl_bitfield>(id, CL_DEVICE_TYPE, 0) & CL_DEVICE_TYPE_CPU) != 0;
-      for (cl_device_id part : split(id, is_cpu ? wanted_parts() : 1)) add_device(part, is_cpu, name);
+      for (cl_device_id part : split(id, is_cpu ? wanted_parts() : 1)) add_device(part, is_cpu, platform, name);
     }
   }
 
-  void add_device(cl_device_id id, bool is_cpu, const std::string& platform) {
+  void add_device(cl_device_id id, bool is_cpu, cl_platform_id platform_id, const std::string& platform) {
     const auto svm = device_value<cl_bitfield>(id, CL_DEVICE_SVM_CAPABILITIES, 0);
     if ((svm & (CL_DEVICE_SVM_COARSE_GRAIN_BUFFER | CL_DEVICE_SVM_FINE_GRAIN_BUFFER)) == 0) {
       problem = device_text(id, CL_DEVICE_NAME) + " has no shared virtual memory (OpenCL 2.0), which is needed";
@@ -213,7 +255,10 @@ struct Devices {
     ThreadPool* pool = is_cpu && DirectKernel::supports(platform)
                            ? new ThreadPool(device_value<cl_uint>(id, CL_DEVICE_MAX_COMPUTE_UNITS, 1))
                            : nullptr;
-    list.push_back(std::make_unique<ob_device_t>(ob_device_t{id, context, is_cpu, svm, platform, pool}));
+    CommandBufferApi graphs{};
+    const bool has_graphs = pool == nullptr && can_record(id) && graphs.load(*cl, platform_id);
+    list.push_back(
+        std::make_unique<ob_device_t>(ob_device_t{id, context, is_cpu, svm, platform, pool, has_graphs, graphs}));
   }
 };
 
@@ -237,11 +282,6 @@ ob_status device_open(uint32_t index, ob_device* device) {
 template <size_t size>
 void put_text(char (&target)[size], const std::string& text) {
   std::snprintf(target, size, "%s", text.c_str());
-}
-
-bool has_extension(cl_device_id id, const char* name) {
-  const std::string all = " " + device_text(id, CL_DEVICE_EXTENSIONS) + " ";
-  return all.find(" " + std::string(name) + " ") != std::string::npos;
 }
 
 /// PoCL holds one lock of the process while it compiles.
@@ -670,6 +710,8 @@ ob_status kernel_get(ob_program program, const char* name, ob_kernel* kernel) {
       return status_of(code, "clCreateKernel");
     }
     found = std::make_unique<ob_kernel_t>();
+    found->program = program->program;
+    found->name = name;
     found->kernel = made;
     if (program->device->pool != nullptr) found->direct = load_direct(program, name);
   }
@@ -687,6 +729,29 @@ ob_status set_argument(cl_kernel kernel, cl_uint index, const ob_argument& argum
                    "clSetKernelArgSVMPointer");
 }
 
+ob_status set_arguments(cl_kernel kernel, const ob_argument* arguments, uint32_t count) {
+  for (uint32_t i = 0; i < count; ++i) {
+    const ob_status status = set_argument(kernel, i, arguments[i]);
+    if (status != OB_OK) return status;
+  }
+  return OB_OK;
+}
+
+/// Work-items as OpenCL wants them.
+struct Range {
+  Range(const uint64_t global[3], const uint32_t local[3])
+      : items{global[0], global[1], global[2]},
+        sizes{local[0], local[1], local[2]},
+        dimensions(global[2] > 1   ? 3
+                   : global[1] > 1 ? 2
+                                   : 1) {}
+  /// nullptr lets OpenCL choose.
+  const size_t* group() const { return sizes[0] == 0 ? nullptr : sizes; }
+
+  size_t items[3], sizes[3];
+  cl_uint dimensions;
+};
+
 /// Runs a kernel on the calling thread and the pool's, behind what OpenCL's queue holds.
 ob_status run(ob_stream stream, DirectKernel& kernel, const uint64_t global[3], const uint32_t local[3],
               const ob_argument* arguments) {
@@ -700,18 +765,43 @@ ob_status launch(ob_stream stream, ob_kernel kernel, const uint64_t global[3], c
   if (kernel->direct != nullptr && kernel->direct->accepts(local, argument_count)) {
     return run(stream, *kernel->direct, global, local, arguments);
   }
-  const size_t items[3] = {global[0], global[1], global[2]};
-  const size_t group[3] = {local[0], local[1], local[2]};
-  const cl_uint dimensions = global[2] > 1 ? 3 : global[1] > 1 ? 2 : 1;
-  std::lock_guard<std::mutex> lock(kernel->mutex);
-  for (uint32_t i = 0; i < argument_count; ++i) {
-    const ob_status status = set_argument(kernel->kernel, i, arguments[i]);
-    if (status != OB_OK) return status;
+  if (stream->recording != nullptr) {
+    return stream->recording->record(*kernel, global, local, arguments, argument_count);
   }
+  const Range range(global, local);
+  std::lock_guard<std::mutex> lock(kernel->mutex);
+  const ob_status status = set_arguments(kernel->kernel, arguments, argument_count);
+  if (status != OB_OK) return status;
   return submitted(stream,
-                   cl->clEnqueueNDRangeKernel(stream->queue, kernel->kernel, dimensions, nullptr, items,
-                                              local[0] == 0 ? nullptr : group, 0, nullptr, nullptr),
+                   cl->clEnqueueNDRangeKernel(stream->queue, kernel->kernel, range.dimensions, nullptr, range.items,
+                                              range.group(), 0, nullptr, nullptr),
                    "clEnqueueNDRangeKernel");
+}
+
+ob_status capture_begin(ob_stream stream) {
+  if (!stream->device->has_graphs) return fail(OB_UNSUPPORTED, "the device has no command buffers");
+  const cl_bitfield properties[] = {CL_COMMAND_BUFFER_FLAGS_KHR, CL_COMMAND_BUFFER_SIMULTANEOUS_USE_KHR, 0};
+  cl_int code = CL_SUCCESS;
+  cl_command_buffer_khr commands =
+      stream->device->graphs.clCreateCommandBufferKHR(1, &stream->queue, properties, &code);
+  if (commands == nullptr) return status_of(code, "clCreateCommandBufferKHR");
+  stream->recording = std::make_unique<Graph>(stream->device, commands);
+  return OB_OK;
+}
+
+ob_status capture_end(ob_stream stream, void** graph) {
+  if (stream->recording == nullptr) return fail(OB_INVALID_ARGUMENT, "the stream records no graph");
+  std::unique_ptr<Graph> recorded = std::move(stream->recording);
+  const ob_status status = recorded->end();
+  if (status == OB_OK) *graph = recorded.release();
+  return status;
+}
+
+ob_status graph_launch(ob_stream stream, void* graph) { return static_cast<const Graph*>(graph)->launch(stream); }
+
+ob_status graph_destroy(void* graph) {
+  delete static_cast<Graph*>(graph);
+  return OB_OK;
 }
 
 uint64_t launch_cost(ob_kernel kernel, const uint64_t global[3], const uint32_t local[3]) {
@@ -767,6 +857,10 @@ constexpr ob_driver make_driver() {
   driver.program_release = Guarded<program_release>::call;
   driver.kernel_get = Guarded<kernel_get>::call;
   driver.launch = Guarded<launch>::call;
+  driver.capture_begin = Guarded<capture_begin>::call;
+  driver.capture_end = Guarded<capture_end>::call;
+  driver.graph_launch = Guarded<graph_launch>::call;
+  driver.graph_destroy = Guarded<graph_destroy>::call;
   driver.launch_cost = launch_cost;
   return driver;
 }
@@ -774,5 +868,33 @@ constexpr ob_driver make_driver() {
 constexpr ob_driver kDriver = make_driver();
 
 }  // namespace
+
+Graph::~Graph() {
+  api().clReleaseCommandBufferKHR(commands_);
+  for (cl_kernel kernel : kernels_) cl->clReleaseKernel(kernel);
+}
+
+ob_status Graph::record(const ob_kernel_t& kernel, const uint64_t global[3], const uint32_t local[3],
+                        const ob_argument* arguments, uint32_t count) {
+  cl_int code = CL_SUCCESS;
+  cl_kernel own = cl->clCreateKernel(kernel.program, kernel.name.c_str(), &code);
+  if (own == nullptr) return status_of(code, "clCreateKernel");
+  kernels_.push_back(own);
+  const ob_status status = set_arguments(own, arguments, count);
+  if (status != OB_OK) return status;
+  const Range range(global, local);
+  const cl_uint before = last_;
+  const bool first = kernels_.size() == 1;
+  code = api().clCommandNDRangeKernelKHR(commands_, nullptr, nullptr, own, range.dimensions, nullptr, range.items,
+                                         range.group(), first ? 0 : 1, first ? nullptr : &before, &last_, nullptr);
+  return status_of(code, "clCommandNDRangeKernelKHR");
+}
+
+ob_status Graph::end() { return status_of(api().clFinalizeCommandBufferKHR(commands_), "clFinalizeCommandBufferKHR"); }
+
+ob_status Graph::launch(ob_stream stream) const {
+  return submitted(stream, api().clEnqueueCommandBufferKHR(1, &stream->queue, commands_, 0, nullptr, nullptr),
+                   "clEnqueueCommandBufferKHR");
+}
 
 extern "C" __attribute__((visibility("default"))) const ob_driver* outboard_driver(void) { return &kDriver; }
