@@ -66,6 +66,8 @@ FAR = 32 << 20
 #: Bytes by which a kernel that reads row after row, several times each, runs ahead of itself: while it computes, no
 #: processor goes on reading. A few rows of usual lengths, and a fraction of the first cache.
 AHEAD = 8 << 10
+#: Bytes that memory delivers together on usual processors.
+LINE = 64
 #: Looked-up rows asked for before they are copied.
 ROWS_AHEAD = 4
 
@@ -683,8 +685,9 @@ class Printer:
         kind = cl.type_name(value.dtype, self.width)
         if contiguous and mask is None:
             if name in self.streams:
-                place = f"{pointer} + ({self._base(value.index)} + {AHEAD // dtype.itemsize})"
-                self.write(f"{self.prelude.use('fetch', torch.uint64, 1)}((ulong)({place}));")
+                for begin in range(AHEAD, AHEAD + self.width * dtype.itemsize, LINE):
+                    place = f"{pointer} + ({self._base(value.index)} + {begin // dtype.itemsize})"
+                    self.write(f"{self.prelude.use('fetch', torch.uint64, 1)}((ulong)({place}));")
             self.define(value, cl.load(self.prelude, pointer, dtype, self._base(value.index), self.width), True)
             return
         zero = cl.broadcast(cl.literal(0, value.dtype), value.dtype, self.width)
