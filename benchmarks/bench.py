@@ -186,7 +186,7 @@ def _finish(results: Results, runner: Runner, options: argparse.Namespace, secon
     results.machine["duration"] = f"{seconds:.0f} s"
     # Well above the number of threads, it means that others used the machine, too, and that the figures are noise.
     results.machine["load average at the end"] = f"{os.getloadavg()[1]:.2f}"
-    results.roofs = {"bandwidth": runner.roofs.bandwidths, "gemm": runner.roofs.gemm_rates}
+    results.roofs = runner.roofs.numbers()
     results.targets = targets(results.rows, runner.device.type, results.startup, results.decode)
     results.write(options.output)
     if results.targets:

@@ -9,6 +9,7 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -71,9 +72,9 @@ class Workload(ABC):
     memory_bound = False
     #: How many times as many repeats as a model; short runs need more and cost less.
     more_repeats = 1
-    #: Whether each timed run follows an untimed one of the same way. Short runs would otherwise meet caches and
-    #: spinning threads that the way before them left behind.
-    rehearse = False
+    #: Seconds for which a way runs untimed before each timed run. Short runs would otherwise meet caches that the way
+    #: before them left behind, and processors that have slept.
+    rehearsal = 0.0
     #: Seconds of silence before a way's turn. OpenMP's threads, which compute for the CPU, look for more work for
     #: milliseconds after they have done theirs, and would hold the cores while the next way is timed.
     silence = 0.02
@@ -91,6 +92,9 @@ class Workload(ABC):
     @abstractmethod
     def phases(self, flops: int) -> list[Phase]:
         """What has to be moved and computed at least, one after the other. ``flops`` were counted in one answer."""
+
+
+_BOUND = "memory"  # takes turns with the ways
 
 
 @dataclass
@@ -112,8 +116,9 @@ class Runner:
         for attempt in attempts:
             limits = attempt.prepare(workload, exact, limits)
         del exact
-        self._time(workload, [attempt for attempt in attempts if attempt.works])
-        self._set_floors(workload, workload.phases(flops), attempts)
+        phases = workload.phases(flops)
+        self._time(workload, phases, [attempt for attempt in attempts if attempt.works])
+        self._set_floors(workload, phases, attempts)
         rows = [attempt.row for attempt in attempts]
         _set_ratios(rows)
         self.rows += rows
@@ -130,12 +135,15 @@ class Runner:
         for row, device, phases_of_row, calls in self._floors:
             row.floor = self.roofs.floor(device, phases_of_row) / calls
 
-    def _time(self, workload: Workload, attempts: Sequence[_Attempt]) -> None:
+    def _time(self, workload: Workload, phases: Sequence[Phase], attempts: Sequence[_Attempt]) -> None:
         repeats = self.repeats * workload.more_repeats
         _progress(f"{workload.name}: timing {repeats} rounds")
-        calls = {attempt.way.name: attempt.run for attempt in attempts}
-        before = {attempt.way.name: attempt.settle(workload.rehearse, workload.silence) for attempt in attempts}
-        timings = interleave(calls, repeats, warm_up=2, before=before)
+        calls = {attempt.way.name: partial(attempt.run, workload.calls) for attempt in attempts}
+        before = {attempt.way.name: attempt.settle(workload) for attempt in attempts}
+        # What memory gives changes with what others do on the machine: the bound is measured in the same rounds.
+        bound = phases if workload.memory_bound else []
+        with self.roofs.searching([attempt.way.device for attempt in attempts], bound) as search:
+            timings = interleave({**calls, _BOUND: search}, repeats, warm_up=2, before=before)
         for attempt in attempts:
             if attempt.works:
                 times = timings[attempt.way.name].seconds
@@ -173,21 +181,26 @@ class _Attempt:
         print(f"  {workload.name}, {self.way.name}: first call {format_seconds(self.row.first_seconds)}", flush=True)
         return limits
 
-    def run(self) -> None:
+    def run(self, calls: int) -> None:
+        """Runs once, which counts for the best time of ``calls`` operations."""
         if self.job is None:
             return
+        start = time.perf_counter()
         try:
             self.job.run()
+            self.row.best = min(self.row.best, (time.perf_counter() - start) / calls)
         except Exception:  # noqa: BLE001 - as above
             self._fail()
 
-    def settle(self, rehearse: bool, silence: float) -> Callable[[], None]:
-        """What happens before each timed run: the ways before it come to rest, and the device becomes idle."""
+    def settle(self, workload: Workload) -> Callable[[], None]:
+        """What happens before each timed run: the ways before it come to rest, this one gets into its stride, and the
+        device becomes idle."""
 
         def settle() -> None:
-            time.sleep(silence)
-            if rehearse:
-                self.run()
+            time.sleep(workload.silence)
+            end = time.perf_counter() + workload.rehearsal
+            while self.works and time.perf_counter() < end:
+                self.run(workload.calls)
             if self.works:
                 synchronize(self.way.device)
 

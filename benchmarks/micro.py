@@ -12,50 +12,70 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.engine import CPU_EAGER, Answer, Job, Way, Workload
-from benchmarks.models import ADAM_PASSES
+from benchmarks.models import ADAM_STATE, optimizer_traffic
+from benchmarks.probes import Traffic
 from benchmarks.roofline import FLOAT, LARGEST, Phase, onednn_linear
 from examples.measure import synchronize
 from examples.variant import CPU
 
 MILLION = 1 << 20
+#: Seconds in which caches, threads and clocks get used to an operator: some tens of runs.
+REHEARSAL = 0.02
 
 
 @dataclass(frozen=True)
 class Operator:
-    """A function of tensors. ``passes`` counts the floats that it must read and write."""
+    """A function of tensors, and what it must read and write."""
 
     function: Callable[..., Tensor]
     inputs: Callable[[], list[Tensor]]
-    floats: int
+    traffic: Traffic
     memory_bound: bool
+
+
+def floats(reads: int, writes: int) -> Traffic:
+    """So many floats, read and written each once."""
+    return Traffic(FLOAT * reads, FLOAT * writes)
 
 
 OPERATORS: dict[str, Operator] = {
     "softmax 4096x1024": Operator(
-        lambda x: torch.softmax(x, -1), lambda: [torch.randn(4096, 1024)], 2 * 4 * MILLION, memory_bound=True
+        lambda x: torch.softmax(x, -1),
+        lambda: [torch.randn(4096, 1024)],
+        floats(4 * MILLION, 4 * MILLION),
+        memory_bound=True,
     ),
     "layer_norm 4096x1024": Operator(
         lambda x, weight, bias: functional.layer_norm(x, (1024,), weight, bias),
         lambda: [torch.randn(4096, 1024), torch.randn(1024), torch.randn(1024)],
-        2 * 4 * MILLION,
+        floats(4 * MILLION, 4 * MILLION),
         memory_bound=True,
     ),
-    "gelu 16 M": Operator(functional.gelu, lambda: [torch.randn(16 * MILLION)], 2 * 16 * MILLION, memory_bound=True),
+    "gelu 16 M": Operator(
+        functional.gelu,
+        lambda: [torch.randn(16 * MILLION)],
+        floats(16 * MILLION, 16 * MILLION),
+        memory_bound=True,
+    ),
     # Positive numbers: a sum that is nearly zero would say nothing about the error.
-    "sum 16 M": Operator(torch.sum, lambda: [torch.rand(16 * MILLION)], 16 * MILLION, memory_bound=True),
+    "sum 16 M": Operator(torch.sum, lambda: [torch.rand(16 * MILLION)], floats(16 * MILLION, 0), memory_bound=True),
     "matmul 1024^3": Operator(
-        torch.matmul, lambda: [torch.randn(1024, 1024), torch.randn(1024, 1024)], 3 * MILLION, memory_bound=False
+        torch.matmul,
+        lambda: [torch.randn(1024, 1024), torch.randn(1024, 1024)],
+        floats(2 * MILLION, MILLION),
+        memory_bound=False,
     ),
     "conv 3x3 8x64x56x56": Operator(
         lambda x, weight: functional.conv2d(x, weight, padding=1),
         lambda: [torch.randn(8, 64, 56, 56), torch.randn(64, 64, 3, 3)],
-        2 * 8 * 64 * 56 * 56,
+        floats(8 * 64 * 56 * 56, 8 * 64 * 56 * 56),
         memory_bound=False,
     ),
     "embedding 4096 of 30522x768": Operator(
         functional.embedding,
         lambda: [torch.randint(30522, (4096,)), torch.randn(30522, 768)],
-        2 * 4096 * 768,
+        # The same rows each time, as they are in the cache then, but anywhere in the table.
+        Traffic(FLOAT * 4096 * 768, FLOAT * 4096 * 768, row=FLOAT * 768, table=FLOAT * 30522 * 768),
         memory_bound=True,
     ),
 }
@@ -65,7 +85,7 @@ class Micro(Workload):
     """One operator, waited for."""
 
     more_repeats = 5
-    rehearse = True
+    rehearsal = REHEARSAL
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -86,7 +106,7 @@ class Micro(Workload):
         return Job(lambda: {"result": [run()]}, run)
 
     def phases(self, flops: int) -> list[Phase]:
-        return [Phase(FLOAT * self.operator.floats, flops)]
+        return [Phase(self.operator.traffic, flops)]
 
 
 class Adam(Workload):
@@ -94,7 +114,7 @@ class Adam(Workload):
 
     memory_bound = True
     more_repeats = 5
-    rehearse = True
+    rehearsal = REHEARSAL
     steps_checked = 3
 
     def __init__(self, name: str) -> None:
@@ -122,7 +142,7 @@ class Adam(Workload):
         return Job(answer, run)
 
     def phases(self, flops: int) -> list[Phase]:
-        return [Phase(bytes=ADAM_PASSES * FLOAT * 100 * 256 * 256)]
+        return [Phase(optimizer_traffic(ADAM_STATE, FLOAT * 100 * 256 * 256))]
 
 
 class TinyAdds(Workload):
@@ -134,7 +154,7 @@ class TinyAdds(Workload):
 
     calls = 500
     more_repeats = 5
-    rehearse = True
+    rehearsal = REHEARSAL
     silence = 0.0  # no way uses OpenMP here
 
     def __init__(self, name: str, *, submit: bool) -> None:
@@ -181,7 +201,7 @@ class Gemm(Workload):
     """A linear layer on each library: eager PyTorch's choice, oneDNN, the device."""
 
     more_repeats = 5
-    rehearse = True
+    rehearsal = REHEARSAL
 
     def __init__(self, name: str, rows: int, inputs: int, outputs: int) -> None:
         self.name = name
@@ -210,7 +230,7 @@ class Gemm(Workload):
         return Job(lambda: {"products": run()}, run)
 
     def phases(self, flops: int) -> list[Phase]:
-        return [Phase(FLOAT * self.weights.numel(), flops)]
+        return [Phase(Traffic(reads=FLOAT * self.weights.numel()), flops)]
 
 
 SUBMIT, FINISH = "tiny add, submit", "tiny add, finish"

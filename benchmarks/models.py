@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.engine import Answer, Job, Way, Workload
+from benchmarks.probes import Traffic
 from benchmarks.roofline import FLOAT, Phase
 from examples.measure import synchronize
 from examples.models import GPT2, Bert, GPT2Config, resnet50
@@ -62,20 +63,20 @@ class Forward(Workload):
         return Job(lambda: {"logits": [variant.forward()]}, variant.forward)
 
     def phases(self, flops: int) -> list[Phase]:
-        return [Phase(parameter_bytes(self.example[0]), flops)]
+        return [Phase(Traffic(reads=parameter_bytes(self.example[0])), flops)]
 
 
 class Training(Workload):
     """Zeroing of gradients, forward, loss, backward, optimizer.
 
-    ``optimizer_passes`` is how often the optimizer must read or write something of the parameters' size.
+    ``optimizer_state`` is how much the optimizer changes, in the parameters' size.
     """
 
-    def __init__(self, name: str, example: Example, make_optimizer: MakeOptimizer, optimizer_passes: int) -> None:
+    def __init__(self, name: str, example: Example, make_optimizer: MakeOptimizer, optimizer_state: int) -> None:
         self.name = name
         self.example = example
         self.make_optimizer = make_optimizer
-        self.optimizer_passes = optimizer_passes
+        self.optimizer_state = optimizer_state
 
     def job(self, way: Way, dtype: torch.dtype) -> Job:
         variant = Variant(*self.example, way.device, way.compiled, dtype, self.make_optimizer)
@@ -93,12 +94,17 @@ class Training(Workload):
         steps_in_answer = 2
         return [
             Phase(flops=flops / steps_in_answer),
-            Phase(bytes=self.optimizer_passes * parameter_bytes(self.example[0])),
+            Phase(optimizer_traffic(self.optimizer_state, parameter_bytes(self.example[0]))),
         ]
 
 
-SGD_PASSES = 3  # read parameter and gradient, write parameter
-ADAM_PASSES = 7  # read parameter, gradient and two moments, write all but the gradient
+#: What an optimizer changes, in the parameters' size: SGD the parameter itself, Adam also two moments.
+SGD_STATE, ADAM_STATE = 1, 3
+
+
+def optimizer_traffic(state: int, size: float) -> Traffic:
+    """What a step reads and writes: ``state`` times ``size`` bytes are changed in place, and gradients are read."""
+    return Traffic(reads=(state + 1) * size, writes=state * size, in_place=True)
 
 
 def llama() -> Any:
@@ -148,7 +154,7 @@ class Prefill(Workload):
         return Job(lambda: {"logits": [run()]}, run)
 
     def phases(self, flops: int) -> list[Phase]:
-        return [Phase(parameter_bytes(self.model), flops)]
+        return [Phase(Traffic(reads=parameter_bytes(self.model)), flops)]
 
 
 class Generate(Prefill):
@@ -195,18 +201,18 @@ class Generate(Prefill):
         embedding = FLOAT * 8192 * 512
         prompt = Phase(flops=2 * self.length * (parameter_bytes(self.model) - 2 * embedding) / FLOAT)
         cache = 2 * FLOAT * 8 * 512 * (self.length + self.count / 2)
-        step = Phase(bytes=parameter_bytes(self.model) - embedding + cache)
+        step = Phase(Traffic(reads=parameter_bytes(self.model) - embedding + cache))
         return [prompt, *[step] * (self.count - 1)]
 
 
 _MAKERS: dict[str, Callable[[str], Workload]] = {
     "ResNet-50 forward, 4": lambda name: Forward(name, resnet(4)),
-    "ResNet-50 SGD step, 2": lambda name: Training(name, resnet(2), sgd, SGD_PASSES),
+    "ResNet-50 SGD step, 2": lambda name: Training(name, resnet(2), sgd, SGD_STATE),
     "BERT-base forward, 4x128": lambda name: Forward(name, bert(4, 128)),
-    "BERT-base AdamW step, 4x128": lambda name: Training(name, bert(4, 128), adamw, ADAM_PASSES),
+    "BERT-base AdamW step, 4x128": lambda name: Training(name, bert(4, 128), adamw, ADAM_STATE),
     "Llama 8x512 prefill, 256": Prefill,
     "Llama 8x512 generate, 64": Generate,
-    "GPT-2-small AdamW step, 2x128": lambda name: Training(name, gpt2_small(2, 128), adamw, ADAM_PASSES),
+    "GPT-2-small AdamW step, 2x128": lambda name: Training(name, gpt2_small(2, 128), adamw, ADAM_STATE),
 }
 
 #: Makes each workload when its turn has come: together they would not fit into small machines.

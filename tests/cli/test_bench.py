@@ -16,6 +16,7 @@ from torch import Tensor
 
 from benchmarks.bench import main, options_from, selected
 from benchmarks.engine import CPU_COMPILED, CPU_EAGER, Answer, Job, Runner, Way, Workload, deviation
+from benchmarks.probes import Probe, Traffic
 from benchmarks.results import Results, Row
 from benchmarks.roofline import Phase, Roofs
 from benchmarks.targets import targets
@@ -50,7 +51,7 @@ class Doubling(Workload):
         return Job(answer, run)
 
     def phases(self, flops: int) -> list[Phase]:
-        return [Phase(bytes=2 * 64 * 4)]
+        return [Phase(Traffic(reads=64 * 4, writes=64 * 4))]
 
 
 def measured(workload: Workload, device: str) -> tuple[Results, Row, Row]:
@@ -126,6 +127,43 @@ def test_deviation_is_relative_to_all_tensors_together() -> None:
     assert deviation([torch.tensor([3.0]), torch.tensor([4.5])], exact) == pytest.approx(0.1)
     with pytest.raises(ValueError):
         deviation([torch.tensor([3.0])], exact)
+
+
+@pytest.mark.parametrize(
+    "traffic",
+    [
+        Traffic(64, 64),
+        Traffic(64 * 1001, 0),
+        Traffic(0, 64 * 1001),
+        Traffic(64 * 100, 64 * 4001),
+        Traffic(64 * 4001, 64 * 100),
+        Traffic(64 * 4001, 64 * 3001, in_place=True),
+        Traffic(3072 * 50, 3072 * 50, row=3072, table=3072 * 7),
+    ],
+    ids=str,
+)
+def test_any_amounts_can_be_moved(traffic: Traffic) -> None:
+    assert traffic.scaled(1.0) == traffic
+    probe = Probe(traffic, threads=2)
+    try:
+        first = probe.search(0.01)
+        assert 0 < probe.search(0.01) <= first < 1.0
+        assert probe.describe()
+    finally:
+        probe.close()
+
+
+def test_more_takes_longer() -> None:
+    roofs = Roofs(torch.device("cpu"))
+    small, large = Phase(Traffic(reads=1 << 20)), Phase(Traffic(reads=1 << 30))  # as in benchmarks, a part is measured
+    roofs.measure(torch.device("cpu"), [small, large])
+    times = [roofs.floor(torch.device("cpu"), [phase]) for phase in (small, large)]
+    assert 100 * times[0] < times[1]
+    assert roofs.floor(torch.device("cpu"), [small, large]) == pytest.approx(sum(times))
+
+
+def test_the_best_time_is_held_against_the_floor() -> None:
+    assert Row("micro", "a", "ocl eager", [3.0, 2.0], best=1.5, floor=1.0).over_floor == 1.5
 
 
 def test_targets_relate_eager_to_eager_and_compiled_to_inductor() -> None:

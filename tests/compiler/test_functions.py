@@ -115,6 +115,38 @@ def test_other_uses_of_erf_stay(kernel: LoopKernel) -> None:
     assert operations(kernel) == before
 
 
+def test_a_row_divided_by_one_number(device: str) -> None:
+    x = whole_range(3.4e38)[::101].repeat(2)
+    x[:8] = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 3.4e38, -3.4e38, 1e-45])
+    divisors = torch.tensor(
+        [1.0, 3.0, -3.0, 0.7, 1024.0, 7e-5, -7e-5, 1e29, 3.4e38, 1e-38, 0.0, -0.0, math.inf, math.nan]
+    )
+    result, expected = (x.to(device) / divisors.to(device)[:, None]).cpu(), x / divisors[:, None]
+    ordinary = ((x.abs() > 2.0**-100) & (expected.abs() >= 2.0**-126)) | (expected == 0)
+    assert torch.equal(result[ordinary], expected[ordinary])
+    assert torch.equal(result.isnan(), expected.isnan())
+    assert torch.equal(result.signbit()[~expected.isnan()], expected.signbit()[~expected.isnan()])
+    # What is left over of a tiny numerator is no float: the last bit may be another.
+    torch.testing.assert_close(result, expected, rtol=2 * UNIT, atol=2.0**-149, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
+@pytest.mark.parametrize("count", [7, 16, 64, 200, 1021])
+def test_nan_is_the_least_and_the_greatest(dtype: torch.dtype, count: int, device: str) -> None:
+    x = torch.randn(6, count).to(dtype)
+    x[1, 0] = x[2, count // 2] = x[3, -1] = math.nan
+    x[2, count // 2] = -x[2, count // 2]  # the other sign
+    x[4, count // 3], x[4, count // 2] = math.inf, -math.inf
+    x[5] = -math.inf
+    for function in (torch.amax, torch.amin):
+        for dims in ((1,), (0, 1)):
+            torch.testing.assert_close(
+                function(x.to(device), dims).cpu(), function(x, dims), rtol=0, atol=0, equal_nan=True
+            )
+    softmax = x.to(device).softmax(1).cpu()
+    torch.testing.assert_close(softmax, x.softmax(1), equal_nan=True)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_all_halves_are_converted(dtype: torch.dtype, device: str) -> None:
     halves = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+#ifdef __linux__
+#include <sched.h>
+#endif
+
 #include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <set>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "check.h"
@@ -85,6 +90,41 @@ TEST(jobs_from_several_threads_do_not_mix) {
   for (std::thread& thread : threads) thread.join();
   CHECK_EQ(wrong.load(), 0);
 }
+
+#ifdef __linux__
+cpu_set_t allowed_cores() {
+  cpu_set_t cores;
+  sched_getaffinity(0, sizeof(cores), &cores);
+  return cores;
+}
+
+void count_restricted(const void* job, void*, uint64_t, uint64_t) {
+  const auto& [caller, cores, restricted] =
+      *static_cast<const std::tuple<std::thread::id, cpu_set_t, std::atomic<int>*>*>(job);
+  const cpu_set_t mine = allowed_cores();
+  if (std::this_thread::get_id() != caller && !CPU_EQUAL(&mine, &cores)) ++*restricted;
+}
+
+TEST(threads_leave_the_callers_core_and_stay_free) {
+  const cpu_set_t cores = allowed_cores();
+  std::atomic<int> restricted{0};
+  const std::tuple<std::thread::id, cpu_set_t, std::atomic<int>*> job{std::this_thread::get_id(), cores, &restricted};
+  pool().run(4, count_restricted, &job, 0);  // the threads start, with all cores
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (!CPU_ISSET(core, &cores)) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    CHECK_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+    for (int i = 0; i < 200; ++i) pool().run(64, count_restricted, &job, 0);
+    std::atomic<int> arrived{0};
+    pool().run(4, wait_at_first, &arrived, 0);
+    CHECK_EQ(arrived.load(), 4);
+  }
+  CHECK_EQ(sched_setaffinity(0, sizeof(cores), &cores), 0);
+  CHECK_EQ(restricted.load(), 0);
+}
+#endif
 
 TEST(a_pool_of_one_is_the_caller) {
   ThreadPool* const alone = new ThreadPool(1);  // never destroyed, as any pool

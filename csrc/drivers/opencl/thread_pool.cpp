@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "opencl/thread_pool.h"
 
+#ifdef __linux__
+#include <sched.h>
+#endif
+
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -22,6 +26,15 @@ void relax() {
   __builtin_ia32_pause();
 #else
   std::this_thread::yield();
+#endif
+}
+
+/// The core that this thread runs on, or -1 if that is not known.
+int current_core() {
+#ifdef __linux__
+  return sched_getcpu();
+#else
+  return -1;
 #endif
 }
 
@@ -57,6 +70,7 @@ void ThreadPool::run(uint64_t count, Work work, const void* job, size_t scratch_
   count_ = count;
   piece_ = std::max<uint64_t>(1, count / (kPieces * threads()));
   next_.store(0, std::memory_order_relaxed);
+  callers_core_.store(current_core(), std::memory_order_relaxed);
   open_.store(++jobs_, std::memory_order_seq_cst);
   if (asleep_.load(std::memory_order_seq_cst) != 0) {
     std::lock_guard lock(sleep_);
@@ -107,6 +121,21 @@ uint64_t ThreadPool::new_job(uint64_t last) const {
   return open == last ? 0 : open;
 }
 
+/// Moves to another core if jobs come from this one. Here the thread would get its share of a job when the job is done:
+/// schedulers leave threads that ran a moment ago where they are, even while another core has nothing to do.
+void ThreadPool::leave_callers_core() const {
+#ifdef __linux__
+  const int core = callers_core_.load(std::memory_order_relaxed);
+  if (core < 0 || core != current_core()) return;
+  cpu_set_t allowed, others;
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return;
+  others = allowed;
+  CPU_CLR(core, &others);
+  if (CPU_COUNT(&others) == 0 || sched_setaffinity(0, sizeof(others), &others) != 0) return;
+  sched_setaffinity(0, sizeof(allowed), &allowed);  // it has moved, and may be moved again
+#endif
+}
+
 uint64_t ThreadPool::wait_for_job(uint64_t last) {
   const auto begin = std::chrono::steady_clock::now();
   do {
@@ -115,6 +144,7 @@ uint64_t ThreadPool::wait_for_job(uint64_t last) {
       relax();
     }
     std::this_thread::yield();  // the core may be wanted
+    leave_callers_core();
   } while (std::chrono::steady_clock::now() - begin < kPatience);
   std::unique_lock lock(sleep_);
   asleep_.fetch_add(1, std::memory_order_seq_cst);

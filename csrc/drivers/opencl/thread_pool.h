@@ -59,6 +59,7 @@ class ThreadPool {
   uint64_t new_job(uint64_t last) const;
   uint64_t wait_for_job(uint64_t last);
   void share(void* scratch);
+  void leave_callers_core() const;
 
   const unsigned others_;
   std::vector<std::unique_ptr<Worker>> workers_;
@@ -74,7 +75,8 @@ class ThreadPool {
   alignas(64) std::atomic<uint32_t> joined_{0};  // other threads at work
   uint64_t jobs_ = 0;
 
-  std::atomic<unsigned> asleep_;  // threads that must be woken; at first those that must be started
+  std::atomic<int> callers_core_{-1};  // where the last job was brought from, or -1
+  std::atomic<unsigned> asleep_;       // threads that must be woken; at first those that must be started
   std::mutex sleep_;
   std::condition_variable wake_;
 };

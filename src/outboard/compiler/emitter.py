@@ -63,6 +63,13 @@ SLOT = 8
 #: Results of as many bytes are written past the caches, which would not hold them until the next kernel and which would
 #: have to read each line before it is overwritten.
 FAR = 32 << 20
+#: Bytes by which a kernel that reads row after row, several times each, runs ahead of itself: while it computes, no
+#: processor goes on reading. A few rows of usual lengths, and a fraction of the first cache.
+AHEAD = 8 << 10
+#: Bytes that memory delivers together on usual processors.
+LINE = 64
+#: Looked-up rows asked for before they are copied.
+ROWS_AHEAD = 4
 
 
 def assertion(message: str) -> Assertion:
@@ -249,6 +256,7 @@ class Printer:
         self.vectors: set[str] = set()
         self.tiles: dict[str, str] = {}  #: value -> private array that holds its tile
         self.hoisted: set[str] = set()  #: values computed before the innermost loop
+        self.streams = self._find_streams()  #: loads that run ahead
         self.far: dict[str, str] = {}  #: buffer -> variable that tells whether its vectors go past the caches
         self.counter = 0
 
@@ -373,6 +381,27 @@ class Printer:
                 relation = sympy.Ge if split in long else sympy.Lt
                 self.assumptions.append(relation(split.length, cl.WIDTH))
         return best
+
+    def _find_streams(self) -> set[str]:
+        """The names of the loads that are the first, in a loop along rows, to read rows which lie one after another."""
+        if self.r is None or self.in_pieces or self.lane_symbol != self.r.inner or self.r.rows is not None:
+            return set()
+        first: dict[str, str] = {}
+        for region in self.kernel.regions:
+            for value in region.body if region.in_reduction else ():
+                if not isinstance(value, Value) or value.op != "load" or value.mask is not None:
+                    continue
+                if value.buffer in self.kernel.written:
+                    continue
+                if self._stride(value.index, self.r.inner) == 1 and self._rows_follow(value.index):
+                    first.setdefault(value.buffer, value.name)
+        return set(first.values())
+
+    def _rows_follow(self, index: sympy.Expr) -> bool:
+        """Whether the row of a point ends where that of the next one begins."""
+        assert self.r is not None
+        step = self._stride(index, self.x.inner)
+        return step is not None and sympy.expand(step - self.r.root.numel) == 0
 
     def _best_lanes(self, choices: list[_Split]) -> sympy.Symbol | None:
         """The inner index, of those given, along which most memory accesses are contiguous."""
@@ -655,6 +684,10 @@ class Printer:
         name = value.name
         kind = cl.type_name(value.dtype, self.width)
         if contiguous and mask is None:
+            if name in self.streams:
+                for begin in range(AHEAD, AHEAD + self.width * dtype.itemsize, LINE):
+                    place = f"{pointer} + ({self._base(value.index)} + {begin // dtype.itemsize})"
+                    self.write(f"{self.prelude.use('fetch', torch.uint64, 1)}((ulong)({place}));")
             self.define(value, cl.load(self.prelude, pointer, dtype, self._base(value.index), self.width), True)
             return
         zero = cl.broadcast(cl.literal(0, value.dtype), value.dtype, self.width)
@@ -828,7 +861,24 @@ class Printer:
         if self._is_arg(value):
             self._accumulate_arg(value, total, term)
             return
-        self.write(f"{total} = {cl.combine(self.prelude, value.kind, total, term, value.dtype, self.width)};")
+        if not vector:
+            self.write(f"{total} = {cl.combine(self.prelude, value.kind, total, term, value.dtype, 1)};")
+            return
+        self.write(f"{total} = {self._combine(value, total, term, self.width)};")
+        if self._counts_nan(value):
+            seen = f"{value.name}_n"
+            self.write(f"{seen} = {cl.nan_bits(self.prelude, seen, term, value.dtype, self.width)};")
+
+    def _combine(self, value: Value, one: str, other: str, width: int) -> str:
+        """Two accumulators that have, or once had, lanes as one."""
+        combine = cl.quick_combine if self._counts_nan(value) else cl.combine
+        return combine(self.prelude, value.kind, one, other, value.dtype, width)
+
+    def _counts_nan(self, value: Value) -> bool:
+        """Whether lanes of a reduction, the least or greatest of a row of floats, leave NaN to an accumulator of its
+        own. An operation that keeps NaN is a chain of several, and each step would have to wait for the one before."""
+        along = self.r is not None and self.lane_symbol == self.r.inner
+        return along and value.kind in ("min", "max") and value.dtype.is_floating_point
 
     def _is_arg(self, value: Value) -> bool:
         return value.kind in ("argmax", "argmin")
@@ -974,8 +1024,7 @@ class Printer:
         for value in reduces:
             total = f"{value.name}_{'b' if value in flushed else 'a'}"
             for number in range(UNROLL):
-                text = cl.combine(self.prelude, value.kind, total, f"{value.name}_u[{number}]", value.dtype, self.width)
-                self.write(f"{total} = {text};")
+                self.write(f"{total} = {self._combine(value, total, f'{value.name}_u[{number}]', self.width)};")
         self.width = 1
         self.vectors = saved
 
@@ -1020,6 +1069,10 @@ class Printer:
         for value in reduces:
             self._declare(value, f"{value.name}_a", wide)
             self._declare(value, f"{value.name}_s", 1)
+            if self._counts_nan(value):
+                bits = cl.bits_dtype(value.dtype)
+                start = cl.broadcast(cl.literal(0, bits), bits, wide)
+                self.write(f"{cl.type_name(bits, wide)} {value.name}_n = {start};")
         flushed = [v for v in reduces if self._flushed(v)]
         with self._rows(self.r):
             with self._blocks(self.r, BLOCK * wide):
@@ -1057,9 +1110,10 @@ class Printer:
             halves = f"{name}.lo", f"{name}.hi"
             self.counter += 1
             folded = f"f{self.counter}"
-            text = cl.combine(self.prelude, value.kind, *halves, value.dtype, half)
-            self.write(f"const {cl.type_name(value.dtype, half)} {folded} = {text};")
+            self.write(f"const {cl.type_name(value.dtype, half)} {folded} = {self._combine(value, *halves, half)};")
             name, width = folded, half
+        if self._counts_nan(value):
+            name = cl.with_nan(self.prelude, name, f"{value.name}_n", value.dtype, cl.WIDTH)
         if value.dtype == torch.bool:
             name = f"({name} & 1)"
         self.vectors.discard(value.name)
@@ -1324,8 +1378,8 @@ class Printer:
             self.point()
 
     def _declare_ahead(self) -> list[str]:
-        """Finds where the chunk of the next row begins in operands whose rows are looked up, which no processor can
-        guess; returns pointers to these places."""
+        """Finds where the chunk of a row that comes soon begins in operands whose rows are looked up, which no
+        processor can guess; returns pointers to these places."""
         if self.r is not None or self.x.rows is None or self.lane_symbol is None:
             return []
         moved = self.x.outer
@@ -1334,7 +1388,8 @@ class Printer:
             kind = cl.memory_type(self._memory_dtype(load.buffer))
             self.write(f"const __global {kind}* {load.name}_ahead;")
             with self.block(""):
-                self.write(f"const long next = min({moved} + 1, {self.size(self.x.rows)} - 1), {moved} = next;")
+                last = f"{self.size(self.x.rows)} - 1"
+                self.write(f"const long next = min({moved} + {ROWS_AHEAD}, {last}), {moved} = next;")
                 needed = self._needed_for(load.index)
                 for value in self._values():
                     if value.name in needed:

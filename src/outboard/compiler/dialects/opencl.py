@@ -250,6 +250,30 @@ def _helper_minmax(name: str) -> Callable[[Prelude, str, torch.dtype, int], str]
     return make
 
 
+def _helper_quick(comparison: str) -> Callable[[Prelude, str, torch.dtype, int], str]:
+    def make(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+        t = type_name(dtype, width)
+        return f"{t} {full}({t} a, {t} b) {{ return {_raw_select(dtype, width, f'a {comparison} b', 'a', 'b')}; }}"
+
+    return make
+
+
+def _helper_nan_bits(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    # The bits of NaN, without the sign, are greater than those of all other numbers.
+    t, kind = type_name(dtype, width), bits_dtype(dtype)
+    bits = type_name(kind, width)
+    larger = _raw_select(kind, width, "b > a", "b", "a")
+    return f"{bits} {full}({bits} a, {t} value) {{ const {bits} b = as_{bits}(fabs(value)); return {larger}; }}"
+
+
+def _helper_with_nan(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    one, kind = type_name(dtype), bits_dtype(dtype)
+    bits = type_name(kind, width)
+    some = prelude.use("any", torch.int64 if dtype.itemsize == 8 else torch.int32, width)
+    seen = f"{some}(bits > ({bits})(as_{type_name(kind)}(({one})INFINITY)))"
+    return f"{one} {full}({one} a, {bits} bits) {{ return {seen} ? ({one})NAN : a; }}"
+
+
 def _helper_sign(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
     t = type_name(dtype, width)
     zero, one = f"({t})(0)", f"({t})(1)"
@@ -359,14 +383,15 @@ def _helper_any(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> 
 def _helper_divide_by(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
     """Division of many numbers by one: a product with its reciprocal, corrected by what is left over. That is the
     rounded quotient (P. Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor", 1990)
-    where nothing overflows or vanishes on the way; zeros, infinities and NaN are right without correction."""
-    one, many, bits = type_name(dtype), type_name(dtype, width), type_name(torch.uint32, width)
-    plain = f"(as_{bits}(fabs(q)) - 1u < ({bits})(0x7f7fffffu))"
+    where nothing overflows or vanishes on the way. Infinities and NaN are right without correction. What is left over
+    has the sign that leaves a zero as it is; hence ``-f``, and no negative divisors."""
+    one, many = type_name(dtype), type_name(dtype, width)
     return (
         f"{many} {full}({many} a, {one} d) {{ "
-        f"if (!(fabs(d) > 1e-30f && fabs(d) < 1e30f)) return a / d; "
+        f"if (!(d > 1e-30f && d < 1e30f)) return a / d; "
         f"const {one} r = 1.0f / d; const {many} q = a * r; "
-        f"return select(q, fma(fma(-q, ({many})(d), a), ({many})(r), q), {plain}); }}"
+        f"const {many} f = fma(q, ({many})(d), -a); "
+        f"return {_raw_select(dtype, width, f'fabs(f) < ({many})(INFINITY)', f'fma(-f, ({many})(r), q)', 'q')}; }}"
     )
 
 
@@ -578,6 +603,10 @@ _HELPERS: dict[str, Callable[[Prelude, str, torch.dtype, int], str]] = {
     "ipow": _helper_ipow,
     "min": _helper_minmax("min"),
     "max": _helper_minmax("max"),
+    "quick_min": _helper_quick("<"),
+    "quick_max": _helper_quick(">"),
+    "nan_bits": _helper_nan_bits,
+    "with_nan": _helper_with_nan,
     "sign": _helper_sign,
     "any": _helper_any,
     "decay": _helper_decay,
@@ -1003,6 +1032,27 @@ def combine(prelude: Prelude, kind: str, a: str, b: str, dtype: torch.dtype, wid
     if kind in ("min", "max"):
         return _minmax(prelude, "minimum" if kind == "min" else "maximum", [a, b], dtype, width)
     raise Unsupported(f"reduction {kind}")
+
+
+def quick_combine(prelude: Prelude, kind: str, a: str, b: str, dtype: torch.dtype, width: int) -> str:
+    """``combine`` for "min" and "max" of floats where NaN is counted apart, by ``nan_bits``: one instruction of most
+    processors, where ``combine`` is several that wait for each other."""
+    return f"{prelude.use(f'quick_{kind}', dtype, width)}({a}, {b})"
+
+
+def nan_bits(prelude: Prelude, bits: str, value: str, dtype: torch.dtype, width: int) -> str:
+    """What ``bits`` (an unsigned integer as wide as ``dtype``, zero at first) becomes when ``value`` has been seen."""
+    return f"{prelude.use('nan_bits', dtype, width)}({bits}, {value})"
+
+
+def with_nan(prelude: Prelude, value: str, bits: str, dtype: torch.dtype, width: int) -> str:
+    """``value``, of one lane, or NaN if any of the ``width`` lanes of ``nan_bits`` has seen one."""
+    return f"{prelude.use('with_nan', dtype, width)}({value}, {bits})"
+
+
+def bits_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The unsigned integer as wide as a dtype of four or eight bytes."""
+    return torch.uint64 if dtype.itemsize == 8 else torch.uint32
 
 
 def better(kind: str, value: str, best: str, index: str, best_index: str, dtype: torch.dtype) -> str:
