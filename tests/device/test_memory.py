@@ -193,17 +193,38 @@ def test_making_tensors_takes_no_memory(device: str, device_module: ModuleType) 
     before = device_module.memory_stats()
     x = torch.empty(MIB, device=device)
     y = torch.zeros(MIB, device=device)
-    z = torch.ones(MIB).to(device)
     stats = device_module.memory_stats()
     assert stats["allocated.current"] == before["allocated.current"]
-    for state, tensor in (("unbacked", x), ("zero", y), ("host", z)):
+    for state, tensor in (("unbacked", x), ("zero", y)):
         assert _C.memory_state(tensor) == state
         assert stats[f"lazy.{state}.bytes"] - before[f"lazy.{state}.bytes"] == tensor.nbytes
         assert stats[f"lazy.{state}.count"] - before[f"lazy.{state}.count"] == 1
-    assert y.cpu().count_nonzero() == 0 and z[5].item() == 1 and y[3:5].tolist() == [0, 0]
+    assert y.cpu().count_nonzero() == 0 and y[3:5].tolist() == [0, 0]
     assert device_module.memory_allocated() == before["allocated.current"]
-    torch.testing.assert_close((y + z).cpu(), torch.ones(MIB))
-    assert device_module.memory_allocated() == before["allocated.current"] + y.nbytes + z.nbytes
+    torch.testing.assert_close((y + 1).cpu(), torch.ones(MIB))
+    assert device_module.memory_allocated() == before["allocated.current"] + y.nbytes
+
+
+def test_contents_from_the_host_take_memory_once(device: str, device_module: ModuleType) -> None:
+    """Where the host addresses the device's memory they are there at once; elsewhere, or if there is no room, they
+    wait on the host."""
+    device_module.synchronize()
+    before = device_module.memory_stats()
+    x = torch.ones(MIB).to(device)
+    stats = device_module.memory_stats()
+    there = device_module.get_device_properties().host_accessible
+    assert _C.memory_state(x) == ("device" if there else "host")
+    assert stats["allocated.current"] - before["allocated.current"] == (x.nbytes if there else 0)
+    assert stats["lazy.host.bytes"] - before["lazy.host.bytes"] == (0 if there else x.nbytes)
+    limit = _C.memory_limit(0)
+    _C.set_memory_limit(0, stats["active.current"] + x.nbytes - 1)
+    try:
+        y = torch.full((MIB,), 2.0).to(device)
+        assert _C.memory_state(y) == "host"
+        assert y[5].item() == 2
+    finally:
+        _C.set_memory_limit(0, limit)
+    torch.testing.assert_close((x + y).cpu(), torch.full((MIB,), 3.0))
 
 
 def test_zeros_larger_than_the_device(device: str, device_module: ModuleType) -> None:
