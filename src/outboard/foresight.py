@@ -4,7 +4,8 @@
 A program is what stands on the command line, run in the same directory. When it ends, the device memory that it had
 reserved at most is written down, per device, in ``needs`` of the cache directory. When it starts again, drivers are
 told to expect that much (``memory_expect`` in ``driver.h``): threads of theirs make the memory ready meanwhile. An
-interactive session is no program; a program that is called differently each time has no foresight and loses nothing.
+interactive session is no program, nor is a process of ``multiprocessing``; a program that is called differently each
+time has no foresight and loses nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def needs(path: Path) -> list[int]:
 def _path(directory: Path) -> Path | None:
     """Where the needs of this program are written down; None if it is none."""
     arguments = sys.orig_argv[1:]
-    if sys.flags.interactive or not any(not argument.startswith("-") for argument in arguments):
+    named = any(not argument.startswith("-") for argument in arguments)
+    if sys.flags.interactive or not named or "--multiprocessing-fork" in arguments:  # whose line does not tell its work
         return None
     try:
         folder = os.getcwd()
