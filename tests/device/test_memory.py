@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from outboard import _C
-from tests.conftest import RunPython
+from tests.conftest import RunPython, WaitOnHost
 
 MIB = 1 << 20
 
@@ -251,9 +251,9 @@ def test_zero_of_a_whole_storage_is_a_mark(device: str, device_module: ModuleTyp
     assert torch.signbit(x.cpu()).all()
 
 
-def test_views_and_resizes_of_what_is_not_there(device: str) -> None:
+def test_views_and_resizes_of_what_is_not_there(device: str, wait_on_host: WaitOnHost) -> None:
     host = torch.arange(12.0)
-    for make in (lambda: host.to(device), lambda: torch.zeros(12, device=device)):
+    for make in (lambda: wait_on_host(host), lambda: torch.zeros(12, device=device)):
         x = make()
         expected = x.cpu()
         torch.testing.assert_close(x.view(3, 4).t().cpu(), expected.view(3, 4).t())
@@ -270,18 +270,19 @@ def test_views_and_resizes_of_what_is_not_there(device: str) -> None:
         torch.testing.assert_close((-make().to(torch.complex64)).conj().cpu(), (-expected.to(torch.complex64)).conj())
 
 
-def test_uploads_do_not_see_later_changes(device: str) -> None:
+def test_uploads_do_not_see_later_changes(device: str, wait_on_host: WaitOnHost) -> None:
     host = torch.arange(1000.0)
-    x = host.to(device)
+    there, waiting = host.to(device), wait_on_host(host)
     host.zero_()
-    torch.testing.assert_close((x + 0).cpu(), torch.arange(1000.0))
+    for x in (there, waiting):
+        torch.testing.assert_close((x + 0).cpu(), torch.arange(1000.0))
 
 
-def test_every_consumer_brings_contents_in(device: str, tmp_path: Path) -> None:
+def test_every_consumer_brings_contents_in(device: str, tmp_path: Path, wait_on_host: WaitOnHost) -> None:
     host = torch.arange(64.0)
 
     def fresh() -> torch.Tensor:
-        return host.to(device)
+        return wait_on_host(host)
 
     torch.save(fresh(), tmp_path / "x")
     torch.testing.assert_close(torch.load(tmp_path / "x").cpu(), host)
