@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long a new process takes to its first result, with empty and with filled caches.
 
-``python -m benchmarks.startup JOB MODE DEVICE START`` is the process that is measured; ``START`` is the time of day at
-which it was started.
+``python -m benchmarks.startup JOB MODE DEVICE`` is the process that is measured; the environment variable ``START`` is
+the time of day at which it was started. (The command line is the same each time: it tells programs apart.)
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ def _run(job: str, mode: str, device: str, caches: Path) -> Times:
         environment["OUTBOARD_PRECOMPILE"] = "1"
     for folder in ("outboard", "pocl", "inductor"):
         (caches / folder).mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "benchmarks.startup", job, mode, device, repr(time.time())]
+    command = [sys.executable, "-m", "benchmarks.startup", job, mode, device]
     what = f"{job}, {mode} on {device}"
+    environment["START"] = repr(time.time())
     try:
         process = subprocess.run(command, env=environment, timeout=TIMEOUT, capture_output=True, text=True)
     except subprocess.TimeoutExpired as error:
@@ -72,11 +73,11 @@ def _run(job: str, mode: str, device: str, caches: Path) -> Times:
     return times
 
 
-def main(job: str, mode: str, device: str, start: str) -> None:
+def main(job: str, mode: str, device: str) -> None:
     """Computes one result and reads it, then does so again; prints the times as JSON."""
     call = _prepare(job, mode != "eager", device)
     first = _timed(call)
-    process = time.time() - float(start)
+    process = time.time() - float(os.environ["START"])
     repeats = [_timed(call) for _ in range(3)]
     steady = [statistics.median(parts) for parts in zip(*repeats, strict=True)]
     names = ("", "_user", "_system")

@@ -16,6 +16,9 @@ import torch
 #: Runs Python source in its own process with extra environment variables; returns what it printed.
 RunPython = Callable[..., str]
 
+#: Copies a CPU tensor to the device in such a way that its contents wait on the host until they are needed.
+WaitOnHost = Callable[[torch.Tensor], torch.Tensor]
+
 
 @pytest.fixture(scope="session")
 def device() -> str:
@@ -35,6 +38,24 @@ def device_module(device: str) -> ModuleType:
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def wait_on_host(device: str) -> WaitOnHost:
+    """What happens to contents for which there is no room, on devices where others would be there at once."""
+    from outboard import _C
+
+    def send(tensor: torch.Tensor) -> torch.Tensor:
+        limit = _C.memory_limit(0)
+        _C.set_memory_limit(0, 1)
+        try:
+            sent = tensor.to(device)
+        finally:
+            _C.set_memory_limit(0, limit)
+        assert _C.memory_state(sent) == "host"
+        return sent
+
+    return send
 
 
 @pytest.fixture

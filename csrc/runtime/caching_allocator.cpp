@@ -523,6 +523,14 @@ void CachingAllocator::empty_cache() {
   impl_->release_until(0);
 }
 
+void CachingAllocator::expect(uint64_t bytes) {
+  refuse_in_forked_child();
+  const ob_driver& driver = impl_->device.driver();
+
+  if (driver.memory_expect == nullptr) return;
+  check(driver, driver.memory_expect(impl_->device.handle(), std::min(bytes, limit())), "making device memory ready");
+}
+
 MemoryStatistics CachingAllocator::statistics() const {
   const std::lock_guard guard(impl_->lock);
   return impl_->statistics;
@@ -546,6 +554,12 @@ void CachingAllocator::reset_accumulated() {
 uint64_t CachingAllocator::limit() const {
   const std::lock_guard guard(impl_->lock);
   return impl_->limit;
+}
+
+bool CachingAllocator::has_room(uint64_t bytes) const {
+  const std::lock_guard guard(impl_->lock);
+  const uint64_t limit = impl_->limit, used = static_cast<uint64_t>(impl_->statistics.active.current);
+  return used < limit && bytes <= limit - used;
 }
 
 void CachingAllocator::set_limit(uint64_t bytes) {

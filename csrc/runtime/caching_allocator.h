@@ -83,11 +83,15 @@ class CachingAllocator {
   const std::vector<Stream*>& other_streams(const Block* block) const;
   void forget_other_streams(Block* block);
   void empty_cache();
+  /// Tells the driver how many bytes will be needed soon; it may make them ready meanwhile. They are not reserved.
+  void expect(uint64_t bytes);
   MemoryStatistics statistics() const;
   void reset_peak();
   void reset_accumulated();
   /// Bytes the allocator may hold (OUTBOARD_MEMORY_LIMIT, or the device's memory).
   uint64_t limit() const;
+  /// Whether so much more could be used without moving anything else.
+  bool has_room(uint64_t bytes) const;
   void set_limit(uint64_t bytes);
   void set_options(const AllocatorOptions& options);
 

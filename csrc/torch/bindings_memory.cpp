@@ -252,6 +252,10 @@ void bind_memory(py::module_& m) {
   define(m, "memory_statistics", "Counters of a device's memory.",
          [](int64_t index) { return memory_statistics(checked(index)); });
   define(m, "host_memory_statistics", "Counters of pinned host memory.", host_memory_statistics);
+  define(m, "expect_memory", "Lets the driver make ready as many bytes as a device will need soon.",
+         [](int64_t index, uint64_t bytes) {
+           translate_errors([&] { device(checked(index)).allocator().expect(bytes); });
+         });
   define_blocking(m, "empty_cache", "Returns cached memory to the driver.",
                   [](int64_t index) { translate_errors([&] { device(checked(index)).empty_cache(); }); });
   define(m, "memory_info", "(free, total) bytes.",

@@ -211,10 +211,18 @@ at::Tensor over_host_copy(const HostBuffer& copy, const at::Tensor& like) {
   return view;
 }
 
+/// Where the host addresses the device's memory, contents that wait elsewhere take as much of the same memory and are
+/// copied twice. Not so if they had to wait for queued work, or others had to make room for them.
+bool better_there_at_once(const Allocation& allocation, Stream& stream) {
+  Device& device = allocation.device();
+  return device.host_accessible() && stream.query() && device.allocator().has_room(allocation.size());
+}
+
 /// Lets the new contents of a whole storage that is not on the device wait on the host, until the device needs them.
 bool try_keep_on_host(const at::Tensor& dst, const at::Tensor& src) {
   Allocation& allocation = allocation_of(dst);
   if (!is_lazy() || allocation.state() == State::kDevice || !covers_storage(dst)) return false;
+  if (better_there_at_once(allocation, stream_of(dst))) return false;
   std::shared_ptr<HostBuffer> copy = allocation.device().residency().host_buffer(allocation.size());
   over_host_copy(*copy, dst).copy_(src);
   return allocation.adopt(std::move(copy));

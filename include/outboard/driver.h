@@ -30,7 +30,7 @@ extern "C" {
 #endif
 
 #define OB_ABI_MAJOR 1
-#define OB_ABI_MINOR 2
+#define OB_ABI_MINOR 3
 
 typedef enum ob_status {
   OB_OK = 0,
@@ -163,6 +163,10 @@ typedef struct ob_driver {
   /* About how many nanoseconds `launch` would take the caller, from what it took before; UINT64_MAX if unknown. The
    * runtime has a thread that calls `launch`; what takes less than handing it to that thread, it launches at once. */
   uint64_t (*launch_cost)(ob_kernel kernel, const uint64_t global[3], const uint32_t local[3]);
+  /* ---- optional, since minor version 3: memory that is slow when used for the first time ---- */
+  /* `memory_alloc` will soon be asked for about this much in all. Returns at once; the driver may make the memory ready
+   * meanwhile, and gives back what is not asked for. */
+  ob_status (*memory_expect)(ob_device device, uint64_t bytes);
 } ob_driver;
 
 /* The one exported symbol of a driver library. */

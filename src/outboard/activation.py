@@ -48,7 +48,7 @@ def _activate() -> None:
     import torch
     from torch.utils import backend_registration
 
-    from outboard import _C, drivers, profiles
+    from outboard import _C, drivers, foresight, profiles
     from outboard import device as module
 
     profile = profiles.selected()
@@ -65,6 +65,8 @@ def _activate() -> None:
     # Runs after what is registered next: programs may still be on their way to disk.
     atexit.register(_trim_cache, os.getpid(), _cache_limit())
     atexit.register(_C.shutdown)
+    if _cache_directory is not None:
+        foresight.install(_cache_directory)
 
     torch._register_device_module(profile.name, module)  # type: ignore[no-untyped-call]
     backend_registration.generate_methods_for_privateuse1_backend(for_storage=True)

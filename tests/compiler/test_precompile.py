@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -147,5 +148,106 @@ def test_a_damaged_trace_is_made_again(folder: Path) -> None:
     assert run(folder, source)[0] == "24.0"
     (entry,) = (folder / "cache" / "traces").rglob("entry")
     entry.write_bytes(entry.read_bytes()[:100])
+    assert run(folder, source)[0] == "24.0"
+    assert hits(run(folder, source))
+
+
+def test_a_later_process_may_compile_more(folder: Path) -> None:
+    """Other shapes of a function whose trace was loaded are traced, and kept beside it."""
+    run(folder, "show(torch.compile(double)(x))")
+    source = "compiled = torch.compile(double)\nshow(compiled(x), compiled(torch.ones(5, 4, device=device)))"
+    first, second = run(folder, source), run(folder, source)
+    assert first[:2] == second[:2] == ["24.0", "40.0"]
+    assert hits(first) and first[-1] == "1"
+    assert hits(second) and second[-1] == "0"
+
+
+def test_another_way_of_compiling_is_not_looked_up(folder: Path) -> None:
+    run(folder, "show(torch.compile(double)(x))")
+    source = """
+calls = []
+
+def backend(graph, inputs):
+    calls.append(1)
+    return graph.forward
+
+result = torch.compile(double, backend=backend)(x)
+print(len(calls))
+show(result, torch.compile(double, mode="reduce-overhead")(x))
+"""
+    words = run(folder, source)
+    assert words[:3] == ["1", "24.0", "24.0"]
+    assert not hits(words)
+
+
+def test_changed_code_is_traced_again(folder: Path) -> None:
+    source = "show(torch.compile(scaled)(x))"
+    assert run(folder, source)[0] == "24.0"
+    (folder / "model.py").write_text(MODEL.replace("x * 2", "x * 5"))
+    assert run(folder, source)[0] == "60.0"
+
+
+def test_several_models_of_a_class(folder: Path) -> None:
+    """Each has its own weights, sizes and attributes, in whichever order they come."""
+    source = """
+class Scaled(torch.nn.Module):
+    def __init__(self, size, factor):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.full((size,), 2.0))
+        self.factor = factor
+
+    def forward(self, x):
+        return x * self.weight * self.factor
+
+models = [Scaled(size, factor).to(device) for size, factor in {}]
+with torch.no_grad():
+    show(*[torch.compile(each)(torch.ones(each.weight.shape[0], device=device)) for each in models])
+"""
+    assert run(folder, source.format("((4, 3), (8, 3), (4, 5))"))[:3] == ["24.0", "48.0", "40.0"]
+    assert run(folder, source.format("((4, 5), (4, 7), (8, 3))"))[:3] == ["40.0", "56.0", "48.0"]
+
+
+def test_graph_breaks_and_sizes_that_change(folder: Path) -> None:
+    source = """
+def broken(x):
+    y = x * 2
+    torch._dynamo.graph_break()
+    return y.relu() + 1
+
+compiled, dynamic = torch.compile(broken), torch.compile(double, dynamic=True)
+show(compiled(x), dynamic(x), dynamic(torch.ones(7, 4, device=device)))
+"""
+    first, second = run(folder, source), run(folder, source)
+    assert first[:3] == second[:3] == ["36.0", "24.0", "56.0"]
+
+
+def test_hooks_of_another_process_are_not_kept(folder: Path) -> None:
+    source = """
+made = Model(torch.nn.ReLU()).to(device)
+{}
+with torch.no_grad(): show(torch.compile(made)(x))
+"""
+    hook = "made.linear.register_forward_hook(lambda module, inputs, result: result + 2)"
+    assert run(folder, source.format(""))[0] == "0.0"
+    assert run(folder, source.format(hook))[0] == "12.0"
+    assert run(folder, source.format(""))[0] == "0.0"
+
+
+def test_a_trace_belongs_to_a_device(folder: Path) -> None:
+    source = (
+        "y = torch.ones(3, 4, device=f'{{device}}:{}')\nz = torch.compile(double)(y)\nprint(z.device.index)\nshow(z)"
+    )
+    for index in ("0", "1"):
+        assert run(folder, source.format(index), OUTBOARD_NUM_DEVICES="2")[:2] == [index, "24.0"]
+
+
+def test_a_trace_that_cannot_be_used_is_made_again(folder: Path) -> None:
+    """Whatever is wrong with it: here its parts miss each other."""
+    source = "show(torch.compile(double)(x))"
+    run(folder, source)
+    (entry,) = (folder / "cache" / "traces").rglob("entry")
+    content = pickle.loads(entry.read_bytes())
+    content.backends.clear()
+    entry.write_bytes(pickle.dumps(content))
     assert run(folder, source)[0] == "24.0"
     assert hits(run(folder, source))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from outboard.compiler.undisturbed import undisturbed
+from tests.conftest import RunPython
 
 CALLS = 200
 
@@ -88,3 +89,20 @@ def test_no_collection_while_graphs_are_compiled(device: str, backward: bool) ->
     # Before and after there may be some; Dynamo itself asks for one. A collection during a compilation has hundreds of
     # thousands of objects to look at: there would be 500 here, or 12.
     assert len(collections) <= 5
+
+
+def test_sources_hashed_ahead_are_hashed_right(run_python: RunPython) -> None:
+    """In a process forked meanwhile, too, which lacks the thread that does it."""
+    program = """
+        import os
+        import torch._inductor.compile_fx
+        from torch._inductor.codecache import torch_key
+
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if len(torch_key()) == 32 else 1)
+        ahead = torch_key()
+        torch_key.clear()
+        print(ahead == torch_key(), os.waitpid(child, 0)[1])
+    """
+    assert run_python(program).split() == ["True", "0"]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from outboard import _C
-from tests.conftest import RunPython
+from tests.conftest import RunPython, WaitOnHost
 
 MIB = 1 << 20
 
@@ -89,9 +89,9 @@ def test_dtypes(dtype: torch.dtype, device: str) -> None:
     torch.testing.assert_close(torch.from_dlpack(x.to(device)), x)
 
 
-def test_what_does_not_exist_yet(device: str) -> None:
+def test_what_does_not_exist_yet(device: str, wait_on_host: WaitOnHost) -> None:
     zeros = torch.zeros(1000, device=device)
-    waiting = torch.arange(1000.0).to(device)
+    waiting = wait_on_host(torch.arange(1000.0))
     assert [_C.memory_state(t) for t in (zeros, waiting)] == ["zero", "host"]
     assert np.from_dlpack(zeros).sum() == 0 and np.from_dlpack(waiting)[999] == 999
     assert [_C.memory_state(t) for t in (zeros, waiting)] == ["device", "device"]

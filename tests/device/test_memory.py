@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from outboard import _C
-from tests.conftest import RunPython
+from tests.conftest import RunPython, WaitOnHost
 
 MIB = 1 << 20
 
@@ -193,17 +193,38 @@ def test_making_tensors_takes_no_memory(device: str, device_module: ModuleType) 
     before = device_module.memory_stats()
     x = torch.empty(MIB, device=device)
     y = torch.zeros(MIB, device=device)
-    z = torch.ones(MIB).to(device)
     stats = device_module.memory_stats()
     assert stats["allocated.current"] == before["allocated.current"]
-    for state, tensor in (("unbacked", x), ("zero", y), ("host", z)):
+    for state, tensor in (("unbacked", x), ("zero", y)):
         assert _C.memory_state(tensor) == state
         assert stats[f"lazy.{state}.bytes"] - before[f"lazy.{state}.bytes"] == tensor.nbytes
         assert stats[f"lazy.{state}.count"] - before[f"lazy.{state}.count"] == 1
-    assert y.cpu().count_nonzero() == 0 and z[5].item() == 1 and y[3:5].tolist() == [0, 0]
+    assert y.cpu().count_nonzero() == 0 and y[3:5].tolist() == [0, 0]
     assert device_module.memory_allocated() == before["allocated.current"]
-    torch.testing.assert_close((y + z).cpu(), torch.ones(MIB))
-    assert device_module.memory_allocated() == before["allocated.current"] + y.nbytes + z.nbytes
+    torch.testing.assert_close((y + 1).cpu(), torch.ones(MIB))
+    assert device_module.memory_allocated() == before["allocated.current"] + y.nbytes
+
+
+def test_contents_from_the_host_take_memory_once(device: str, device_module: ModuleType) -> None:
+    """Where the host addresses the device's memory they are there at once; elsewhere, or if there is no room, they
+    wait on the host."""
+    device_module.synchronize()
+    before = device_module.memory_stats()
+    x = torch.ones(MIB).to(device)
+    stats = device_module.memory_stats()
+    there = device_module.get_device_properties().host_accessible
+    assert _C.memory_state(x) == ("device" if there else "host")
+    assert stats["allocated.current"] - before["allocated.current"] == (x.nbytes if there else 0)
+    assert stats["lazy.host.bytes"] - before["lazy.host.bytes"] == (0 if there else x.nbytes)
+    limit = _C.memory_limit(0)
+    _C.set_memory_limit(0, stats["active.current"] + x.nbytes - 1)
+    try:
+        y = torch.full((MIB,), 2.0).to(device)
+        assert _C.memory_state(y) == "host"
+        assert y[5].item() == 2
+    finally:
+        _C.set_memory_limit(0, limit)
+    torch.testing.assert_close((x + y).cpu(), torch.full((MIB,), 3.0))
 
 
 def test_zeros_larger_than_the_device(device: str, device_module: ModuleType) -> None:
@@ -230,9 +251,9 @@ def test_zero_of_a_whole_storage_is_a_mark(device: str, device_module: ModuleTyp
     assert torch.signbit(x.cpu()).all()
 
 
-def test_views_and_resizes_of_what_is_not_there(device: str) -> None:
+def test_views_and_resizes_of_what_is_not_there(device: str, wait_on_host: WaitOnHost) -> None:
     host = torch.arange(12.0)
-    for make in (lambda: host.to(device), lambda: torch.zeros(12, device=device)):
+    for make in (lambda: wait_on_host(host), lambda: torch.zeros(12, device=device)):
         x = make()
         expected = x.cpu()
         torch.testing.assert_close(x.view(3, 4).t().cpu(), expected.view(3, 4).t())
@@ -249,18 +270,19 @@ def test_views_and_resizes_of_what_is_not_there(device: str) -> None:
         torch.testing.assert_close((-make().to(torch.complex64)).conj().cpu(), (-expected.to(torch.complex64)).conj())
 
 
-def test_uploads_do_not_see_later_changes(device: str) -> None:
+def test_uploads_do_not_see_later_changes(device: str, wait_on_host: WaitOnHost) -> None:
     host = torch.arange(1000.0)
-    x = host.to(device)
+    there, waiting = host.to(device), wait_on_host(host)
     host.zero_()
-    torch.testing.assert_close((x + 0).cpu(), torch.arange(1000.0))
+    for x in (there, waiting):
+        torch.testing.assert_close((x + 0).cpu(), torch.arange(1000.0))
 
 
-def test_every_consumer_brings_contents_in(device: str, tmp_path: Path) -> None:
+def test_every_consumer_brings_contents_in(device: str, tmp_path: Path, wait_on_host: WaitOnHost) -> None:
     host = torch.arange(64.0)
 
     def fresh() -> torch.Tensor:
-        return host.to(device)
+        return wait_on_host(host)
 
     torch.save(fresh(), tmp_path / "x")
     torch.testing.assert_close(torch.load(tmp_path / "x").cpu(), host)

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -14,13 +15,10 @@
 #include <utility>
 #include <vector>
 
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
-
 #include "opencl/cl_api.h"
 #include "opencl/declarations.h"
 #include "opencl/direct_kernel.h"
+#include "opencl/expected_memory.h"
 #include "opencl/pocl_binary.h"
 #include "opencl/thread_pool.h"
 
@@ -36,6 +34,8 @@ struct ob_device_t {
   ThreadPool* pool;  // runs kernels in the place of OpenCL's queues, or nullptr; never deleted
   bool has_graphs;
   CommandBufferApi graphs;  // if it has
+  std::once_flag expects{};
+  std::atomic<ExpectedMemory*> expected{nullptr};  // never deleted
 };
 
 /// Launches recorded in a command buffer. Each has a kernel object of its own: PoCL 3.1 does not copy the arguments
@@ -257,8 +257,7 @@ struct Devices {
                            : nullptr;
     CommandBufferApi graphs{};
     const bool has_graphs = pool == nullptr && can_record(id) && graphs.load(*cl, platform_id);
-    list.push_back(
-        std::make_unique<ob_device_t>(ob_device_t{id, context, is_cpu, svm, platform, pool, has_graphs, graphs}));
+    list.emplace_back(new ob_device_t{id, context, is_cpu, svm, platform, pool, has_graphs, graphs});
   }
 };
 
@@ -319,21 +318,16 @@ ob_status device_properties(ob_device device, ob_device_properties* properties) 
   return OB_OK;
 }
 
-/// On a CPU, device memory is the host's. Pages of 2 MiB are cleared in a fraction of the time that as many small ones
-/// take at their first use, and spare the kernels most misses of the address translation. Only an advice to the system.
-void prefer_huge_pages([[maybe_unused]] void* memory, [[maybe_unused]] uint64_t bytes) {
-#ifdef MADV_HUGEPAGE
-  constexpr uint64_t kHuge = uint64_t{2} << 20;
-  const auto begin = reinterpret_cast<uint64_t>(memory);
-  const uint64_t first = (begin + kHuge - 1) / kHuge * kHuge, last = (begin + bytes) / kHuge * kHuge;
-  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
-#endif
+void* allocate_shared(const ob_device_t& device, uint64_t bytes) {
+  const bool fine = (device.svm & CL_DEVICE_SVM_FINE_GRAIN_BUFFER) != 0;
+  const cl_bitfield flags = CL_MEM_READ_WRITE | (fine ? CL_MEM_SVM_FINE_GRAIN_BUFFER : 0);
+  return cl->clSVMAlloc(device.context, flags, bytes, 0);
 }
 
 ob_status memory_alloc(ob_device device, uint64_t bytes, ob_ptr* ptr) {
-  const bool fine = (device->svm & CL_DEVICE_SVM_FINE_GRAIN_BUFFER) != 0;
-  const cl_bitfield flags = CL_MEM_READ_WRITE | (fine ? CL_MEM_SVM_FINE_GRAIN_BUFFER : 0);
-  void* memory = cl->clSVMAlloc(device->context, flags, bytes, 0);
+  ExpectedMemory* const expected = device->expected.load(std::memory_order_acquire);
+  void* memory = expected != nullptr ? expected->take(bytes) : nullptr;
+  if (memory == nullptr) memory = allocate_shared(*device, bytes);
   if (memory == nullptr) return fail(OB_OUT_OF_MEMORY, "clSVMAlloc of " + std::to_string(bytes) + " bytes failed");
   if (device->is_cpu) prefer_huge_pages(memory, bytes);
   *ptr = reinterpret_cast<ob_ptr>(memory);
@@ -341,7 +335,21 @@ ob_status memory_alloc(ob_device device, uint64_t bytes, ob_ptr* ptr) {
 }
 
 ob_status memory_free(ob_device device, ob_ptr ptr) {
-  cl->clSVMFree(device->context, reinterpret_cast<void*>(ptr));
+  auto* memory = reinterpret_cast<void*>(ptr);
+  ExpectedMemory* const expected = device->expected.load(std::memory_order_acquire);
+  if (expected == nullptr || !expected->give_back(memory)) cl->clSVMFree(device->context, memory);
+  return OB_OK;
+}
+
+void prepare_memory(ob_device_t& device, uint64_t bytes) {
+  void* memory = allocate_shared(device, bytes);
+  if (memory != nullptr) device.expected.store(new ExpectedMemory(memory, bytes), std::memory_order_release);
+}
+
+/// The first expectation counts: programs have one when they start.
+ob_status memory_expect(ob_device device, uint64_t bytes) {
+  if (!device->is_cpu || !ExpectedMemory::helps()) return OB_OK;
+  std::call_once(device->expects, prepare_memory, std::ref(*device), ExpectedMemory::with_edges(bytes));
   return OB_OK;
 }
 
@@ -862,6 +870,7 @@ constexpr ob_driver make_driver() {
   driver.graph_launch = Guarded<graph_launch>::call;
   driver.graph_destroy = Guarded<graph_destroy>::call;
   driver.launch_cost = launch_cost;
+  driver.memory_expect = Guarded<memory_expect>::call;
   return driver;
 }
 

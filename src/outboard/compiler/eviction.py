@@ -26,7 +26,7 @@ KEPT = 0.8
 #: Seconds after which a file that somebody was writing is taken for abandoned.
 ABANDONED = 3600.0
 #: Folders of the cache directory that hold entries.
-FOLDERS = ("plans", "programs", "traces", "libraries")
+FOLDERS = ("plans", "programs", "traces", "libraries", "needs")
 
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 

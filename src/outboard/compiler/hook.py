@@ -19,11 +19,12 @@ def _register_interface() -> None:
 
 
 def _register_backend() -> None:
-    from .adapter.patience import compile_undisturbed
+    from .adapter.patience import compile_undisturbed, hash_sources_ahead
     from .adapter.registration import register
 
     register()
     compile_undisturbed()
+    hash_sources_ahead()
 
 
 def _prepare_tracing() -> None:

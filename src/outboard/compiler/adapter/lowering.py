@@ -33,6 +33,7 @@ from ..calls import LIBRARY_OPERATORS
 from ..loops import GATHER_ERROR, INDEX_ERROR
 from ..target import Target
 from .decompositions import eager_decompositions
+from .optimizers import STEPS
 from .overrides import index_message
 from .registration import EAGER_CONFIG, building, register
 
@@ -423,6 +424,7 @@ def _traced(
     """The graph of a call after functionalisation and decomposition."""
     fakes = [leaf.fake for leaf in inputs.leaves]
     places = {id(fake): number for number, fake in enumerate(fakes)}
+    function = STEPS.get(overload, overload)  # functionalisation refuses operators of our own that write
 
     def call(*values: Any) -> Any:
         def substitute(value: Any) -> Any:
@@ -432,7 +434,7 @@ def _traced(
         call_args = pytree.tree_map(substitute, args)
         for position in _numbers_for_tensors(overload, args):
             call_args[position] = _as_tensor(call_args[position], inputs)
-        result = overload(*call_args, **pytree.tree_map(substitute, kwargs))
+        result = function(*call_args, **pytree.tree_map(substitute, kwargs))
         return [r for r in pytree.tree_leaves(result)] if result is not None else []
 
     functional = torch.func.functionalize(call, remove="mutations")

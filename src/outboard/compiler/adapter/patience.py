@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leaves Dynamo and Inductor undisturbed (see ``compiler.undisturbed``), for all graphs and devices."""
+"""Leaves Dynamo and Inductor undisturbed (see ``compiler.undisturbed``), for all graphs and devices, and spares them
+waiting."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from ..undisturbed import undisturbed
@@ -22,3 +24,13 @@ def compile_undisturbed() -> None:
 
     module: Any = compile_fx
     module._compile_fx_inner = undisturbed(module._compile_fx_inner)
+
+
+def hash_sources_ahead() -> None:
+    """Has a thread read and hash PyTorch's sources, a part of the keys of Inductor's cache, while Dynamo traces. A
+    forked process, which has no such thread, hashes them itself."""
+    from torch._inductor import codecache
+
+    key: Any = codecache.torch_key
+    key.prefetch()
+    os.register_at_fork(after_in_child=key.clear)

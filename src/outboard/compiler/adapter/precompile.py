@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """``OUTBOARD_PRECOMPILE=1``: what ``torch.compile`` traced is kept for later processes, which trace nothing.
 
-This is PyTorch's own cache of traces (``torch._dynamo.package``), which is experimental there. Three things are ours:
+This is PyTorch's own cache of traces (``torch._dynamo.package``), which is experimental there. These things are ours:
 
 * Traces are kept when the process ends, below ``OUTBOARD_CACHE_DIR``, apart for each version of the compiler and each
   set of devices. PyTorch keeps them only on request, and does not know what our plans depend on.
-* A trace belongs to one function. PyTorch tells functions apart by name and line, we also by file and code.
+* A trace belongs to one function, compiled in one way. PyTorch tells functions apart by name and line, we also by file
+  and code, and by what was said to ``torch.compile``. What another backend than Inductor compiles is not looked up.
+* Names that Dynamo makes up are unique. PyTorch counts them from zero in each process, so those of a trace that was
+  loaded and of one that is made, for another shape say, are the same, which raises.
+* A trace that cannot be loaded, for whatever reason, is made again.
 * PyTorch drops the guards that no other process can check, namely those on the identity of objects, and drops them in
   the process that traced as well. Here that process keeps them all. And a trace is only kept for others if each object
   is one that they find under the same name: a function by its own name, a module.
@@ -15,17 +19,21 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import contextvars
 import functools
+import hashlib
+import itertools
 import logging
 import os
 import sys
 import types
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch._dynamo import guards, package
+from torch._dynamo import bytecode_transformation, eval_frame, guards, package
 from torch._dynamo.package import CompilePackage, DynamoCache
 
 from outboard import activation
@@ -33,6 +41,10 @@ from outboard import activation
 _log = logging.getLogger(__name__)
 #: Guards that PyTorch drops, by type.
 _DROPPED = frozenset({"ID_MATCH", "CLOSURE_MATCH", "WEAKREF_ALIVE", "DICT_VERSION"})
+#: Names made up here have numbers from this many on, at random.
+_NAMES = 1 << 62
+#: The way of compiling that the function in hand is compiled in.
+_way: contextvars.ContextVar[str] = contextvars.ContextVar("outboard_way", default="")
 
 
 @functools.cache
@@ -40,8 +52,14 @@ def enable() -> None:
     """Turns the cache of traces on, once."""
     config: Any = torch._dynamo.config
     config.caching_precompile = True
+    # PyTorch does not look whether a module's hooks have changed since it was traced: another process may have others.
+    config.skip_nnmodule_hook_guards = False
     logging.getLogger("torch._dynamo.guards").addFilter(_is_news)
+    _replace(bytecode_transformation, "_unique_id_counter", itertools.count(uuid.uuid4().int % _NAMES))
     _replace(CompilePackage, "source_id_from_fn", staticmethod(_with_code(CompilePackage.source_id_from_fn)))
+    _replace(CompilePackage, "initialize", _keeping_key(CompilePackage.initialize))
+    _replace(CompilePackage, "install", _all_or_nothing(CompilePackage.install))
+    _replace(eval_frame._TorchDynamoContext, "__call__", _in_one_way(eval_frame._TorchDynamoContext.__call__))
     _replace(guards.CheckFunctionManager, "__init__", _keeping_guards(guards.CheckFunctionManager.__init__))
     _replace(DynamoCache, "path_prefix", _folder)
     _replace(DynamoCache, "load", _marking_use(DynamoCache.load))
@@ -89,18 +107,65 @@ def _save(process: int) -> None:
         _log.warning("what torch.compile traced is not kept for later processes: %s", error)
 
 
-def _with_code(original: Callable[[Any], str]) -> Callable[[Any], str]:
-    """The key of a function, told apart from others of its name and line."""
-    import hashlib
+def _in_one_way(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Has functions looked up under the way that they are compiled in."""
 
+    @functools.wraps(original)
+    def call(self: Any, function: Any) -> Any:
+        token = _way.set(_way_of(self))
+        try:
+            return original(self, function)
+        finally:
+            _way.reset(token)
+
+    return call
+
+
+def _way_of(context: Any) -> str:
+    """What ``torch.compile`` was told. Of other backends than Inductor, which cannot be told apart by what they are,
+    none is like another."""
+    settings = context.compiler_config
+    if settings is None:
+        return uuid.uuid4().hex
+    said = (context.fullgraph, context.error_on_graph_break, context._dynamic, sorted(settings.items()))
+    return hashlib.sha256(repr(said).encode()).hexdigest()
+
+
+def _with_code(original: Callable[[Any], str]) -> Callable[[Any], str]:
+    """The key of a function, told apart from others of its name and line, and from its own in other ways."""
     from torch._dynamo.eval_frame import innermost_fn
 
     def key(function: Any) -> str:
         code = innermost_fn(function).__code__
-        parts = (original(function), code.co_filename, code.co_code.hex(), repr(code.co_names))
+        parts = (original(function), code.co_filename, code.co_code.hex(), repr(code.co_names), _way.get())
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     return key
+
+
+def _keeping_key(original: Callable[..., None]) -> Callable[..., None]:
+    """The key that a trace is stored under is that of when the function was compiled."""
+
+    def initialize(self: Any, fn: Any, dynamo: Any = None, ignore_inlined_sources: bool = False) -> None:
+        original(self, fn, dynamo, ignore_inlined_sources)
+        self.__dict__["source_id"] = CompilePackage.source_id_from_fn(self._innermost_fn)
+
+    return initialize
+
+
+def _all_or_nothing(original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """What cannot be put in place whole leaves nothing behind, and is reported as PyTorch expects it."""
+
+    def install(self: Any, backends: Any) -> None:
+        try:
+            original(self, backends)
+        except Exception as error:
+            self.uninstall()
+            self._codes = {}
+            self._initialized = False
+            raise RuntimeError(f"the trace cannot be used: {error}") from error
+
+    return install
 
 
 def _keeping_guards(original: Callable[..., None]) -> Callable[..., None]:

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/core/Tensor.h>
+#include <torch/library.h>
+
+#include <cmath>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "torch/devices.h"
+#include "torch/eager.h"
+
+/// PyTorch's fused optimizers: one launch for each parameter. The operator that updates one parameter is compiled like
+/// any other, from its decomposition in compiler/adapter/optimizers.py, and one plan serves all parameters of a rank.
+namespace outboard::aten {
+namespace {
+
+using torch::jit::Stack;
+
+/// Positions of arguments in PyTorch's schemas.
+namespace adam {
+enum {
+  kSelf,
+  kGrads,
+  kMeans,
+  kSquares,
+  kLargest,
+  kSteps,
+  kRate,
+  kBeta1,
+  kBeta2,
+  kDecay,
+  kEps,
+  kAmsgrad,
+  kMaximize,
+  kGradScale,
+  kFoundInf,
+  kCount
+};
+}
+namespace sgd {
+enum {
+  kSelf,
+  kGrads,
+  kBuffers,
+  kDecay,
+  kMomentum,
+  kRate,
+  kDampening,
+  kNesterov,
+  kMaximize,
+  kFirstStep,
+  kGradScale,
+  kFoundInf,
+  kCount
+};
+}
+
+bool is_empty(const c10::IValue& list) { return list.toListRef().empty(); }
+
+/// Whether each list has an element for each parameter, or may be empty and is, and the device runs programs.
+bool is_ordinary(const c10::IValue* arguments, std::initializer_list<int> lists, int may_be_empty) {
+  const c10::ArrayRef<c10::IValue> parameters = arguments[0].toListRef();
+  if (parameters.empty() || device(parameters[0].toTensor().device().index()).properties().dialect[0] == '\0')
+    return false;
+  for (const int list : lists) {
+    const size_t length = arguments[list].toListRef().size();
+    if (length != parameters.size() && !(list == may_be_empty && length == 0)) return false;
+  }
+  return true;
+}
+
+/// The step size as a number and, where it is on the device, as a tensor.
+struct Rate {
+  explicit Rate(const c10::IValue& given) {
+    if (!given.isTensor()) {
+      number = given.toDouble();
+    } else if (given.toTensor().is_cpu()) {
+      number = given.toTensor().item<double>();
+    } else {
+      tensor = given;
+    }
+  }
+  c10::IValue tensor;
+  double number = 0;
+};
+
+void call(const char* name, Stack&& arguments) {
+  Stack stack = std::move(arguments);
+  eager_kernel(find_operator(name, "").handle, {}, &stack);
+}
+
+/// `_fused_adam_` and `_fused_adamw_`. Kingma and Ba 2014; Loshchilov and Hutter 2017.
+template <bool decoupled>
+void fused_adam(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  using namespace adam;
+  const c10::IValue* a = stack->data() + stack->size() - kCount;
+  if (!is_ordinary(a, {kGrads, kMeans, kSquares, kLargest, kSteps}, kLargest)) return eager_kernel(op, keys, stack);
+  const bool amsgrad = a[kAmsgrad].toBool();
+  if (amsgrad && is_empty(a[kLargest])) return eager_kernel(op, keys, stack);
+  const Rate rate(a[kRate]);
+  const double beta1 = a[kBeta1].toDouble(), beta2 = a[kBeta2].toDouble(), decay = a[kDecay].toDouble();
+  const size_t count = a[kSelf].toListRef().size();
+  for (size_t i = 0; i < count; ++i) {
+    const auto element = [&](int list) { return a[list].toListRef()[i]; };
+    call("outboard::adam_step_", {element(kSelf),
+                                  element(kGrads),
+                                  element(kMeans),
+                                  element(kSquares),
+                                  amsgrad ? element(kLargest) : c10::IValue(),
+                                  element(kSteps),
+                                  rate.tensor,
+                                  a[kGradScale],
+                                  a[kFoundInf],
+                                  rate.number,
+                                  beta1,
+                                  1 - beta1,
+                                  std::log(beta1),
+                                  beta2,
+                                  1 - beta2,
+                                  std::log(beta2),
+                                  decay,
+                                  a[kEps].toDouble(),
+                                  decay != 0,
+                                  decoupled,
+                                  a[kMaximize]});
+  }
+  torch::jit::drop(*stack, kCount);
+}
+
+void fused_sgd(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  using namespace sgd;
+  const c10::IValue* a = stack->data() + stack->size() - kCount;
+  if (!is_ordinary(a, {kGrads, kBuffers}, kBuffers)) return eager_kernel(op, keys, stack);
+  const Rate rate(a[kRate]);
+  const double decay = a[kDecay].toDouble();
+  const bool has_buffers = !is_empty(a[kBuffers]);
+  const size_t count = a[kSelf].toListRef().size();
+  for (size_t i = 0; i < count; ++i) {
+    const auto element = [&](int list) { return a[list].toListRef()[i]; };
+    call("outboard::sgd_step_", {element(kSelf), element(kGrads), has_buffers ? element(kBuffers) : c10::IValue(),
+                                 rate.tensor, a[kGradScale], a[kFoundInf], rate.number, decay, a[kMomentum].toDouble(),
+                                 1 - a[kDampening].toDouble(), decay != 0, a[kNesterov], a[kMaximize], a[kFirstStep]});
+  }
+  torch::jit::drop(*stack, kCount);
+}
+
+}  // namespace
+
+TORCH_LIBRARY(outboard, m) {
+  m.def(
+      "adam_step_(Tensor(a!) self, Tensor(b!) grad, Tensor(c!) mean, Tensor(d!) square, Tensor(e!)? largest, Tensor "
+      "step, Tensor? lr, Tensor? grad_scale, Tensor? found_inf, Scalar rate, Scalar beta1, Scalar rest1, Scalar log1, "
+      "Scalar beta2, Scalar rest2, Scalar log2, Scalar decay, Scalar eps, bool decays, bool decoupled, bool maximize) "
+      "-> ()");
+  m.def(
+      "sgd_step_(Tensor(a!) self, Tensor(b!) grad, Tensor(c!)? buffer, Tensor? lr, Tensor? grad_scale, Tensor? "
+      "found_inf, Scalar rate, Scalar decay, Scalar momentum, Scalar rest, bool decays, bool nesterov, bool maximize, "
+      "bool is_first_step) -> ()");
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  for (const char* overload : {"", ".tensor_lr"}) {
+    const std::string suffix = overload;
+    m.impl(("_fused_adam_" + suffix).c_str(), torch::CppFunction::makeFromBoxedFunction<&fused_adam<false>>());
+    m.impl(("_fused_adamw_" + suffix).c_str(), torch::CppFunction::makeFromBoxedFunction<&fused_adam<true>>());
+    m.impl(("_fused_sgd_" + suffix).c_str(), torch::CppFunction::makeFromBoxedFunction<&fused_sgd>());
+  }
+}
+
+}  // namespace outboard::aten

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fused optimizers: how one parameter is updated, as one pointwise graph.
+
+``csrc/torch/optimizers.cpp`` declares these operators and calls them for each parameter. Numbers that lose digits when
+they are computed in the device's precision come ready made: ``rest`` is one minus its coefficient, ``log`` a logarithm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def _wide(x: Tensor) -> Tensor:
+    """In the precision of computing: halves are computed in float32."""
+    return x.to(torch.float32) if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _number(x: Tensor, like: Tensor) -> Tensor:
+    """A tensor of one element, as a factor for others."""
+    return x.reshape(()).to(_wide(like).dtype)
+
+
+class _Step:
+    """What all updates share: scaled gradients, and steps that are left out because a gradient was not finite."""
+
+    def __init__(self, like: Tensor, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
+        self._like = like
+        self._scale = grad_scale
+        self._skipped = None if found_inf is None else found_inf.reshape(()) != 0
+
+    def gradient(self, grad: Tensor) -> Tensor:
+        """The gradient without the factor of the loss; it is also kept so, as on CUDA."""
+        if self._scale is None:
+            return _wide(grad)
+        unscaled = _wide(grad) / _number(self._scale, self._like)
+        self.write(grad, unscaled)
+        return unscaled
+
+    def write(self, target: Tensor, value: Tensor) -> None:
+        """Gives a tensor its new value, unless the step is left out."""
+        target.copy_(value if self._skipped is None else torch.where(self._skipped, _wide(target), value))
+
+
+def adam_step_(
+    self: Tensor,
+    grad: Tensor,
+    mean: Tensor,
+    square: Tensor,
+    largest: Tensor | None,
+    step: Tensor,
+    lr: Tensor | None,
+    grad_scale: Tensor | None,
+    found_inf: Tensor | None,
+    rate: float,
+    beta1: float,
+    rest1: float,
+    log1: float,
+    beta2: float,
+    rest2: float,
+    log2: float,
+    decay: float,
+    eps: float,
+    decays: bool,
+    decoupled: bool,
+    maximize: bool,
+) -> None:
+    """Adam (Kingma and Ba 2014), with weight decay as L2 penalty or decoupled (Loshchilov and Hutter 2017).
+
+    ``lr`` is the step size if it is on the device, else ``rate`` is; ``step`` counts from 1."""
+    update = _Step(self, grad_scale, found_inf)
+    gradient = update.gradient(grad)
+    parameter = _wide(self)
+    size: Any = rate if lr is None else _number(lr, self)
+    if maximize:
+        gradient = -gradient
+    if decays and decoupled:
+        parameter = parameter - parameter * decay * size
+    elif decays:
+        gradient = gradient + parameter * decay
+    new_mean = _wide(mean) * beta1 + gradient * rest1
+    new_square = _wide(square) * beta2 + gradient * gradient * rest2
+    count = _number(step, self)
+    correction1, correction2 = -torch.expm1(count * log1), -torch.expm1(count * log2)
+    bound = new_square
+    if largest is not None:
+        bound = torch.maximum(_wide(largest), new_square)
+        update.write(largest, bound)
+    denominator = bound.sqrt() * correction2.rsqrt() + eps
+    update.write(mean, new_mean)
+    update.write(square, new_square)
+    update.write(self, parameter - new_mean / denominator * (correction1.reciprocal() * size))
+
+
+def sgd_step_(
+    self: Tensor,
+    grad: Tensor,
+    buffer: Tensor | None,
+    lr: Tensor | None,
+    grad_scale: Tensor | None,
+    found_inf: Tensor | None,
+    rate: float,
+    decay: float,
+    momentum: float,
+    rest: float,
+    decays: bool,
+    nesterov: bool,
+    maximize: bool,
+    is_first_step: bool,
+) -> None:
+    """Gradient descent with momentum in PyTorch's form: ``rest`` is one minus the dampening."""
+    update = _Step(self, grad_scale, found_inf)
+    gradient = update.gradient(grad)
+    parameter = _wide(self)
+    size: Any = rate if lr is None else _number(lr, self)
+    if maximize:
+        gradient = -gradient
+    if decays:
+        gradient = gradient + parameter * decay
+    if buffer is not None:
+        velocity = gradient if is_first_step else _wide(buffer) * momentum + gradient * rest
+        update.write(buffer, velocity)
+        gradient = gradient + velocity * momentum if nesterov else velocity
+    update.write(self, parameter - gradient * size)
+
+
+#: Operator -> its decomposition.
+STEPS: dict[Any, Callable[..., None]] = {
+    torch.ops.outboard.adam_step_.default: adam_step_,
+    torch.ops.outboard.sgd_step_.default: sgd_step_,
+}
