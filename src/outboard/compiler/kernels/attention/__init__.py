@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scaled dot-product attention, forward and backward, without the matrix of scores in memory.
 
-CPUs have kernels of explicit vectors, which multiply tiles of scores in registers (``tiles``): the result
-(``forward``) and gradients (``backward``). SIMT devices have kernels that give each query a work-item (``simt``).
+CPUs have kernels of explicit vectors: for many queries, which multiply tiles of scores in registers (``tiles``,
+``forward``), for few (``decode``), and for gradients (``backward``). SIMT devices have kernels that give each query a
+work-item (``simt``).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import sympy
 import torch
 
+from ... import plan as p
 from ...builder import PlanBuilder, TensorArg
 from .. import common
 from ..blocked import Blocking
-from . import backward, forward, simt, tiles
+from . import backward, decode, forward, simt, tiles
 from .problem import MAX_WIDTH, Problem
 
 if TYPE_CHECKING:
@@ -34,21 +37,55 @@ def lower_forward(builder: PlanBuilder, call: ExternCall) -> bool:
     problem.guard()
     problem.lse_dtype = lse.dtype
     problem.strides = {"out": list(out.strides), "lse": list(lse.strides)}
-    arguments = [*problem.pointers(), builder.pointer(out), builder.pointer(lse), *problem.numbers()]
+    arguments = [*problem.pointers(), builder.pointer(out), builder.pointer(lse)]
     batches, heads, queries, _ = problem.query.sizes
-    if builder.target.is_cpu:
-        shape = Blocking.for_target(builder.target, problem.accumulate)
-        text = _tiled(
-            problem, shape, forward.text(shape), forward.numbers(MAX_WIDTH, shape), problem.key, problem.value
-        )
-        pieces = batches * heads * common.ceil_div(queries, shape.columns)
+    if not builder.target.is_cpu:
+        kernel = builder.kernel(problem.text(simt.FORWARD), "attend")
+        common.launch_items(builder, kernel, batches * heads * queries, [*arguments, *problem.numbers()])
+    elif _holds(builder, sympy.Le(queries, decode.MOST_QUERIES)):
+        _attend_with_few(builder, problem, arguments)
     else:
-        text, pieces = problem.text(simt.FORWARD), batches * heads * queries
-    common.launch_items(builder, builder.kernel(text, "attend"), pieces, arguments, grain=1)
+        shape = Blocking.for_target(builder.target, problem.accumulate)
+        numbers = forward.numbers(MAX_WIDTH, shape)
+        text = _tiled(problem, shape, forward.text(shape), numbers, problem.key, problem.value)
+        pieces = batches * heads * common.ceil_div(queries, shape.columns)
+        arguments += problem.numbers()
+        common.launch_items(builder, builder.kernel(text, "attend"), pieces, arguments, grain=1)
     return True
 
 
-def _tiled(problem: Problem, shape: Blocking, body: str, numbers: int, *rows: TensorArg) -> str:
+def _holds(builder: PlanBuilder, condition: sympy.Basic) -> bool:
+    """Whether a condition on sizes holds for those at hand; the plan is restricted to sizes for which that is so."""
+    known = builder.hint(sympy.Piecewise((1, condition), (0, True))) == 1
+    builder.assume(condition if known else sympy.Not(condition))
+    return known
+
+
+def _attend_with_few(builder: PlanBuilder, problem: Problem, arguments: list[p.Argument]) -> None:
+    shape = Blocking.for_target(builder.target, problem.accumulate)
+    batches, heads, queries, _ = problem.query.sizes
+    pieces = batches * problem.key.sizes[1] * common.ceil_div(queries * problem.share, decode.GROUP)
+    cores = builder.target.compute_units
+    split = not _holds(builder, sympy.Ge(pieces, cores))
+    extra = {"SPLIT": int(split), "GROUP": decode.GROUP, "BLOCK": decode.KEYS}
+    text = _tiled(problem, shape, decode.text(shape), decode.numbers(MAX_WIDTH), **extra)
+    kernel, numbers = builder.kernel(text, "decode"), problem.numbers()
+    if not split:
+        unused = builder.pointer(problem.query)
+        common.launch_items(builder, kernel, pieces, [*arguments, unused, builder.int64(1), *numbers], grain=1)
+        return
+    wanted = common.ceil_div(2 * cores, common.larger(1, pieces))
+    parts = common.larger(1, common.smaller(wanted, common.ceil_div(problem.key.sizes[2], decode.LEAST_PART)))
+    rows, size = batches * heads * queries, common.compute_size(problem.accumulate)
+    partial = builder.allocate(parts * rows * (problem.value.sizes[3] + 2) * size)
+    part_arguments = [builder.pointer(partial), builder.int64(parts), *numbers]
+    common.launch_items(builder, kernel, pieces * parts, [*arguments, *part_arguments], grain=1)
+    combine = [builder.pointer(partial), *arguments[-2:], builder.int64(parts), *numbers]
+    common.launch_items(builder, builder.kernel(text, "combine"), rows, combine, grain=4)
+    builder.free(partial)
+
+
+def _tiled(problem: Problem, shape: Blocking, body: str, numbers: int, *rows: TensorArg, **extra: object) -> str:
     """The text of a program made of tiles, which hold so many numbers; it multiplies them by ``rows``."""
     plain = common.stored_as(problem.query.dtype, problem.accumulate)
     in_place = plain and all(tensor.strides[3] == 1 for tensor in rows)
@@ -63,6 +100,7 @@ def _tiled(problem: Problem, shape: Blocking, body: str, numbers: int, *rows: Te
         "ROW_SPACE": "OB_GLOBAL" if in_place else near,
         "AS_VECTOR": f"as_{problem.accumulate}{shape.lanes}",
         "AS_LANE_MASK": f"as_{mask}{shape.lanes}",
+        **extra,
     }
     head = tiles.head(shape, problem.query.dtype, problem.mask_dtype, in_place)
     return problem.text(head + body, **defines)
