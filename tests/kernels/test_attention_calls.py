@@ -70,7 +70,8 @@ def compare(device: str, tensors: list[Tensor], mask: Mask = None, **options: ob
         torch.testing.assert_close(
             found.cpu().double(), wanted, rtol=tolerance[dtype], atol=tolerance[dtype], equal_nan=True
         )
-        assert torch.equal(found.cpu().view(torch.uint8), repeated.cpu().view(torch.uint8))
+        bits = [tensor.cpu().flatten().clone().view(torch.uint8) for tensor in (found, repeated)]
+        assert torch.equal(*bits)
 
 
 @relaxed

@@ -8,6 +8,7 @@ work-item (``simt``).
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import sympy
@@ -46,6 +47,8 @@ def lower_forward(builder: PlanBuilder, call: ExternCall) -> bool:
         _attend_with_few(builder, problem, arguments)
     else:
         shape = Blocking.for_target(builder.target, problem.accumulate)
+        if _holds(builder, sympy.Le(queries, shape.lanes)):
+            shape = dataclasses.replace(shape, rows=2 * shape.rows, vectors=1)
         numbers = forward.numbers(MAX_WIDTH, shape)
         text = _tiled(problem, shape, forward.text(shape), numbers, problem.key, problem.value)
         pieces = batches * heads * common.ceil_div(queries, shape.columns)

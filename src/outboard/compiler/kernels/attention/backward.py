@@ -97,7 +97,7 @@ OB_KERNEL void gradients(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* key,
           const long query_step = q_l, grad_step = grad_l;
 #else
           const row_pointer_t query_from = query_rows, grad_from = grad_rows;
-          const long query_step = MAX_WIDTH, grad_step = MAX_WIDTH;
+          const long query_step = WHOLE(width), grad_step = WHOLE(value_width);
           load_rows(query_rows, query + Q_ROW(start), q_l, q_e, count, width);
           load_rows(grad_rows, grad + GRAD_ROW(start), grad_l, grad_e, count, value_width);
 #endif

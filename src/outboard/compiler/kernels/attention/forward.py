@@ -25,7 +25,8 @@ OB_KERNEL void attend(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* key, OB
   TILE(hidden, KEYS + ROWS);
 #endif
 #if !IN_PLACE
-  NEAR ACC key_rows[KEYS * MAX_WIDTH], value_rows[KEYS * MAX_WIDTH];
+  NEAR ACC key_rows[KEYS * MAX_WIDTH] __attribute__((aligned(sizeof(VECTOR))));
+  NEAR ACC value_rows[KEYS * MAX_WIDTH] __attribute__((aligned(sizeof(VECTOR))));
 #endif
   const LANE_MASK numbers = (LANE_MASK)(LANE_NUMBERS);
   const long tiles = (queries + NR - 1) / NR;
@@ -42,7 +43,7 @@ OB_KERNEL void attend(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* key, OB
       const long key_step = k_l, value_step = v_l;
 #else
       const row_pointer_t key_from = key_rows, value_from = value_rows;
-      const long key_step = MAX_WIDTH, value_step = MAX_WIDTH;
+      const long key_step = WHOLE(width), value_step = WHOLE(value_width);
       load_rows(key_rows, key + K_ROW(start), k_l, k_e, count, width);
       load_rows(value_rows, value + V_ROW(start), v_l, v_e, count, value_width);
 #endif

@@ -117,12 +117,14 @@ OB_DEVICE VECTOR power_of_e(VECTOR a) { return exp(a); }
 
 #: Rows as the products read them, where they do not lie so in memory.
 _ROWS = r"""
+#define WHOLE(width) (((width) + LANES - 1) / LANES * LANES)
 OB_DEVICE void load_rows(NEAR ACC* rows, OB_GLOBAL const IN_T* from, long step, long e_step, int count, long width) {
   for (int j = 0; j < count; ++j) {
+    NEAR ACC* row = rows + j * WHOLE(width);
     long e = 0;
     if (e_step == 1)
-      for (; e + LANES <= width; e += LANES) NEAR_VECTOR(rows + j * MAX_WIDTH + e) = LOAD_VECTOR((from + j * step + e));
-    for (; e < width; ++e) rows[j * MAX_WIDTH + e] = (ACC)IN_LOAD(from, j * step + e * e_step);
+      for (; e + LANES <= width; e += LANES) NEAR_VECTOR(row + e) = LOAD_VECTOR((from + j * step + e));
+    for (; e < width; ++e) row[e] = (ACC)IN_LOAD(from, j * step + e * e_step);
   }
 }
 """
