@@ -3,6 +3,7 @@
 #include <ATen/native/transformers/attention.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
 
+#include <array>
 #include <optional>
 
 #include "torch/devices.h"
@@ -17,7 +18,10 @@ constexpr int64_t kMostWidth = 256;
 
 bool neighbours_adjoin(const at::Tensor& tensor) { return TORCH_GUARD_OR_FALSE(tensor.sym_stride(-1).sym_eq(1)); }
 
-/// The kernels for devices with vectors are faster than the parts, those for others are not.
+/// The operator has no derivative in forward mode, but its parts have.
+bool has_tangent(const at::Tensor& tensor) { return tensor._fw_grad(0).defined(); }
+
+/// Other devices have a kernel, too, but none that multiplies in tiles.
 bool has_fast_kernel(c10::Device where) { return device(where.index()).properties().type == OB_DEVICE_CPU; }
 
 /// What PyTorch demands of its own fused kernel for CPUs, and what ours do.
@@ -29,6 +33,7 @@ bool fits(const sdp::sdp_params& call) {
   if (!sdp::check_nonzero_sequence_lengths_dense(call, false)) return false;
   constexpr std::array kTypes{at::kFloat, at::kDouble, at::kHalf, at::kBFloat16};
   if (!sdp::check_tensor_dtype(call, kTypes, false)) return false;
+  if (has_tangent(call.query) || has_tangent(call.key) || has_tangent(call.value)) return false;
   const c10::SymInt width = call.query.sym_size(-1);
   if (!TORCH_GUARD_OR_FALSE(width.sym_eq(call.value.sym_size(-1))) || !TORCH_GUARD_OR_FALSE(width.sym_le(kMostWidth))) {
     return false;

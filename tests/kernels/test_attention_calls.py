@@ -169,6 +169,19 @@ def test_the_gradient_of_a_mask(device: str) -> None:
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
 
 
+def test_forward_mode(device: str) -> None:
+    tensors, directions = ([heads(1, 2, 20, 16) for _ in range(3)] for _ in range(2))
+
+    def slope(where: str) -> Tensor:
+        inputs, along = (tuple(tensor.to(where) for tensor in group) for group in (tensors, directions))
+        result: Tensor = torch.func.jvp(lambda *three: attend(list(three)), inputs, along)[1]
+        return result.cpu()
+
+    with sdpa_kernel(SDPBackend.MATH):
+        expected = slope("cpu")
+    torch.testing.assert_close(slope(device), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_memory_grows_as_the_length(device: str, device_module: ModuleType) -> None:
     """The scores of this call would take 64 MiB, in the backward pass several times."""
     tensors = [heads(1, 4, 2048, 16).to(device).requires_grad_() for _ in range(3)]
