@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention kernels, each as a plan of its own: PyTorch takes the operator apart before it reaches them in eager."""
+"""Attention kernels, each as a plan of its own, for devices of several kinds."""
 
 from __future__ import annotations
 
@@ -19,17 +19,32 @@ from outboard.compiler.target import target_of
 FORWARD = "aten::_scaled_dot_product_flash_attention_for_cpu"
 BACKWARD = FORWARD + "_backward"
 #: queries, keys, width, causal, mask
-CASES = [(10, 10, 8, True, False), (33, 70, 64, False, False), (33, 33, 64, True, False), (20, 40, 16, False, True)]
+CASES = [
+    (10, 10, 8, True, False),
+    (33, 70, 64, False, False),
+    (33, 33, 64, True, False),
+    (20, 40, 16, False, True),
+    (1, 300, 40, False, False),
+    (5, 7, 24, True, False),
+    (3, 600, 16, False, True),
+]
+#: What other CPUs have: more cores than heads, narrow vectors, little local memory.
+MACHINES = {"many cores": {"compute_units": 64}, "narrow": {"vector_width": 8}, "small": {"local_memory": 32768}}
 
 
 def _run(
-    name: str, like: tuple[torch.Tensor, ...], device: str, *arguments: Any, **keywords: Any
+    name: str,
+    like: tuple[torch.Tensor, ...],
+    device: str,
+    *arguments: Any,
+    machine: dict[str, Any] | None = None,
+    **keywords: Any,
 ) -> list[torch.Tensor]:
     """The results of one call on the device; they have the geometry of ``like``."""
     target = target_of(0)
     if os.environ.get("OUTBOARD_TEST_TARGET") == "gpu":
         target = dataclasses.replace(target, type="gpu", vector_width=1)
-    builder = PlanBuilder(target)
+    builder = PlanBuilder(dataclasses.replace(target, **machine or {}))
     inputs = [value for value in (*arguments, *keywords.values()) if isinstance(value, torch.Tensor)]
     numbers = {id(tensor): builder.add_input(plan.InputKind.TENSOR) for tensor in inputs}
 
@@ -52,6 +67,29 @@ def _run(
 def test_forward_and_backward(
     device: str, queries: int, keys: int, width: int, causal: bool, masked: bool, dtype: torch.dtype
 ) -> None:
+    _check(device, queries, keys, width, causal, masked, dtype)
+
+
+@pytest.mark.skipif(os.environ.get("OUTBOARD_TEST_TARGET") == "gpu", reason="these are CPUs")
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize(("queries", "keys", "width", "causal", "masked"), CASES)
+def test_other_machines(
+    device: str, queries: int, keys: int, width: int, causal: bool, masked: bool, machine: dict[str, Any]
+) -> None:
+    _check(device, queries, keys, width, causal, masked, torch.float32, machine)
+
+
+def _check(
+    device: str,
+    queries: int,
+    keys: int,
+    width: int,
+    causal: bool,
+    masked: bool,
+    dtype: torch.dtype,
+    machine: dict[str, Any] | None = None,
+) -> None:
+    """Compares result, logarithms and gradients with those of PyTorch's kernel for CPUs."""
     tolerance = {torch.float32: 1e-4, torch.float64: 1e-9, torch.float16: 2e-2, torch.bfloat16: 1e-1}[dtype]
     query = torch.randn(2, queries, 3, width).to(dtype).transpose(1, 2)
     key, value = torch.randn(2, 3, keys, width).to(dtype), torch.randn(2, 3, keys, width).to(dtype)
@@ -59,13 +97,13 @@ def test_forward_and_backward(
     keywords = {"attn_mask": mask} if masked else {}
     forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     expected = forward(query, key, value, 0.0, causal, **keywords)
-    actual = _run(FORWARD, expected, device, query, key, value, 0.0, causal, **keywords)
+    actual = _run(FORWARD, expected, device, query, key, value, 0.0, causal, machine=machine, **keywords)
     torch.testing.assert_close(actual, list(expected), rtol=tolerance, atol=tolerance)
 
     backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
     arguments = (torch.randn_like(expected[0]), query, key, value, *expected, 0.0, causal)
     gradients = backward(*arguments, **keywords)
-    actual = _run(BACKWARD, gradients, device, *arguments, **keywords)
+    actual = _run(BACKWARD, gradients, device, *arguments, machine=machine, **keywords)
     torch.testing.assert_close(actual, list(gradients), rtol=4 * tolerance, atol=4 * tolerance)
 
 

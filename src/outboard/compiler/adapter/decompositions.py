@@ -254,7 +254,7 @@ _WHOLE = frozenset(
     {
         "aten::add", "aten::sub", "aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::cat",
         "aten::convolution_backward", "aten::fill_", "aten::max_pool2d_with_indices",
-        "aten::max_pool2d_with_indices_backward",
+        "aten::max_pool2d_with_indices_backward", "aten::_scaled_dot_product_flash_attention_for_cpu",
     }
 )  # fmt: skip
 

@@ -144,7 +144,7 @@ class Blocking:
 
     def text(self) -> str:
         """The kernel, unrolled by name: arrays of vectors would live in memory."""
-        text = VECTORS + _OPTIONS + self._transpose() + self.sum_lanes() + _MULTIPLY
+        text = VECTORS + _OPTIONS + self.transpose() + self.sum_lanes() + _MULTIPLY
         parts = {"CONTIGUOUS": self._contiguous(), "FEW": self._few(), "START": self._start(), "STEP": self._step()}
         parts |= {"RESUME": self._resume(), "SUSPEND": self._suspend()}
         parts["STORE"] = "".join(self._store(v) for v in range(self.vectors))
@@ -218,7 +218,7 @@ class Blocking:
         )
         return _STORE.replace("@V@", str(v)).replace("@VECTORS@\n", vectors).replace("@SPILL@\n", spill)
 
-    def _transpose(self) -> str:
+    def transpose(self) -> str:
         """``TRANSPOSE(to, ROW)``: writes the square of the vectors ``ROW(0)``, ``ROW(1)``, ... as columns of ``to``."""
         lines = ["#define TRANSPOSE(to, ROW) { \\\n"]
         lines += [f"  VECTOR {line} \\\n" for line in self._butterflies()]

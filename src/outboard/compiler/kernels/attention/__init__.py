@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scaled dot-product attention, forward and backward, without the matrix of scores in memory.
+
+CPUs have kernels of explicit vectors: for many queries, which multiply tiles of scores in registers (``tiles``,
+``forward``), for few (``decode``), and for gradients (``backward``). SIMT devices have kernels that give each query a
+work-item (``simt``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import sympy
+import torch
+
+from ... import plan as p
+from ...builder import PlanBuilder, TensorArg
+from .. import common
+from ..blocked import Blocking
+from . import backward, decode, forward, simt, tiles
+from .problem import MAX_WIDTH, Problem
+
+if TYPE_CHECKING:
+    from ...calls import ExternCall
+
+
+def lower_forward(builder: PlanBuilder, call: ExternCall) -> bool:
+    """``_scaled_dot_product_fused_attention_overrideable`` and ``_scaled_dot_product_flash_attention_for_cpu``, without
+    dropout. Results beyond the output and the logarithms of the sums are left as they are."""
+    values, results = common.bind(call), common.outputs(call)
+    problem = Problem(builder, values)
+    if len(results) < 2 or not problem.covered() or results[0].dtype != problem.query.dtype:
+        return False
+    out, lse = results[0], results[1]
+    if lse.dtype not in (torch.float32, torch.float64) or values.get("return_debug_mask"):
+        return False
+    problem.guard()
+    problem.lse_dtype = lse.dtype
+    problem.strides = {"out": list(out.strides), "lse": list(lse.strides)}
+    arguments = [*problem.pointers(), builder.pointer(out), builder.pointer(lse)]
+    batches, heads, queries, _ = problem.query.sizes
+    if not builder.target.is_cpu:
+        kernel = builder.kernel(problem.text(simt.FORWARD), "attend")
+        common.launch_items(builder, kernel, batches * heads * queries, [*arguments, *problem.numbers()])
+    elif _holds(builder, sympy.Le(queries, decode.MOST_QUERIES)):
+        _attend_with_few(builder, problem, arguments)
+    else:
+        shape = Blocking.for_target(builder.target, problem.accumulate)
+        if _holds(builder, sympy.Le(queries, shape.lanes)):
+            shape = dataclasses.replace(shape, rows=2 * shape.rows, vectors=1)
+        numbers = forward.numbers(MAX_WIDTH, shape)
+        text = _tiled(problem, shape, forward.text(shape), numbers, problem.key, problem.value)
+        pieces = batches * heads * common.ceil_div(queries, shape.columns)
+        arguments += problem.numbers()
+        common.launch_items(builder, builder.kernel(text, "attend"), pieces, arguments, grain=1)
+    return True
+
+
+def _holds(builder: PlanBuilder, condition: sympy.Basic) -> bool:
+    """Whether a condition on sizes holds for those at hand; the plan is restricted to sizes for which that is so."""
+    known = builder.hint(sympy.Piecewise((1, condition), (0, True))) == 1
+    builder.assume(condition if known else sympy.Not(condition))
+    return known
+
+
+def _attend_with_few(builder: PlanBuilder, problem: Problem, arguments: list[p.Argument]) -> None:
+    shape = Blocking.for_target(builder.target, problem.accumulate)
+    batches, heads, queries, _ = problem.query.sizes
+    pieces = batches * problem.key.sizes[1] * common.ceil_div(queries * problem.share, decode.GROUP)
+    cores = builder.target.compute_units
+    split = not _holds(builder, sympy.Ge(pieces, cores))
+    extra = {"SPLIT": int(split), "GROUP": decode.GROUP, "BLOCK": decode.KEYS}
+    text = _tiled(problem, shape, decode.text(shape), decode.numbers(MAX_WIDTH), **extra)
+    kernel, numbers = builder.kernel(text, "decode"), problem.numbers()
+    if not split:
+        unused = builder.pointer(problem.query)
+        common.launch_items(builder, kernel, pieces, [*arguments, unused, builder.int64(1), *numbers], grain=1)
+        return
+    wanted = common.ceil_div(2 * cores, common.larger(1, pieces))
+    parts = common.larger(1, common.smaller(wanted, common.ceil_div(problem.key.sizes[2], decode.LEAST_PART)))
+    rows, size = batches * heads * queries, common.compute_size(problem.accumulate)
+    partial = builder.allocate(parts * rows * (problem.value.sizes[3] + 2) * size)
+    part_arguments = [builder.pointer(partial), builder.int64(parts), *numbers]
+    common.launch_items(builder, kernel, pieces * parts, [*arguments, *part_arguments], grain=1)
+    combine = [builder.pointer(partial), *arguments[-2:], builder.int64(parts), *numbers]
+    common.launch_items(builder, builder.kernel(text, "combine"), rows, combine, grain=4)
+    builder.free(partial)
+
+
+def _tiled(problem: Problem, shape: Blocking, body: str, numbers: int, *rows: TensorArg, **extra: object) -> str:
+    """The text of a program made of tiles, which hold so many numbers; it multiplies them by ``rows``."""
+    plain = common.stored_as(problem.query.dtype, problem.accumulate)
+    in_place = plain and all(tensor.strides[3] == 1 for tensor in rows)
+    near = tiles.tile_space(problem.builder.target, numbers, problem.accumulate)
+    mask = "long" if problem.accumulate == "double" else "int"
+    defines = {
+        **shape.defines(),
+        "NEAR": near,
+        "KEYS": forward.KEYS,
+        "QUERIES": backward.QUERIES,
+        "IN_PLACE": int(in_place),
+        "ROW_SPACE": "OB_GLOBAL" if in_place else near,
+        "AS_VECTOR": f"as_{problem.accumulate}{shape.lanes}",
+        "AS_LANE_MASK": f"as_{mask}{shape.lanes}",
+        **extra,
+    }
+    head = tiles.head(shape, problem.query.dtype, problem.mask_dtype, in_place)
+    return problem.text(head + body, **defines)
+
+
+def lower_backward(builder: PlanBuilder, call: ExternCall) -> bool:
+    """The gradients of query, key and value for both forward operators; not that of a mask."""
+    values, results = common.bind(call), common.outputs(call)
+    problem = Problem(builder, values)
+    grad, out, lse = values["grad_out"], values["out"], values["logsumexp"]
+    wanted = [bool(flag) for flag in values.get("grad_input_mask", [True, True, True, False])]
+    if not problem.covered() or len(results) < 3 or any(wanted[3:]) or not all(wanted[:3]):
+        return False
+    if lse.dtype not in (torch.float32, torch.float64):
+        return False
+    problem.guard()
+    problem.lse_dtype = lse.dtype
+    tensors = {"grad": grad, "out": out, "result": results[0], "of_key": results[1], "of_value": results[2]}
+    problem.strides = {name: list(tensor.strides) for name, tensor in tensors.items()} | {"lse": list(lse.strides)}
+    batches, heads, queries, _ = problem.query.sizes
+    size = common.compute_size(problem.accumulate)
+    products = builder.allocate(common.larger(size, batches * heads * queries * size))
+    emit = _gradients_by_tiles if builder.target.is_cpu else _gradients_by_items
+    emit(builder, problem, tensors, lse, products)
+    builder.free(products)
+    return True
+
+
+def _gradients_by_tiles(
+    builder: PlanBuilder, problem: Problem, tensors: dict[str, TensorArg], lse: TensorArg, products: int
+) -> None:
+    shape = Blocking.for_target(builder.target, problem.accumulate)
+    batches, heads, queries, width = problem.query.sizes
+    text = _tiled(
+        problem, shape, backward.text(shape), backward.numbers(MAX_WIDTH, shape), problem.query, tensors["grad"]
+    )
+    pointers = {name: builder.pointer(tensor) for name, tensor in tensors.items()}
+    numbers = problem.numbers()
+    rows = batches * heads * queries
+    kernel = builder.kernel(text, "sum_products")
+    arguments = [pointers["grad"], pointers["out"], builder.pointer(products), *numbers]
+    common.launch_items(builder, kernel, rows, arguments, grain=64)
+    key_heads = batches * problem.key.sizes[1]
+    wanted = common.ceil_div(4 * builder.target.compute_units, common.larger(1, key_heads))
+    parts = common.larger(1, common.smaller(wanted, common.ceil_div(problem.key.sizes[2], shape.columns)))
+    size = common.compute_size(problem.accumulate) * shape.columns * common.ceil_div(width, shape.columns)
+    sums = builder.allocate(common.larger(size, parts * rows * size))
+    arguments = [*problem.pointers(), pointers["grad"], builder.pointer(lse), builder.pointer(products)]
+    arguments += [builder.pointer(sums), pointers["of_key"], pointers["of_value"], builder.int64(parts), *numbers]
+    common.launch_items(builder, builder.kernel(text, "gradients"), key_heads * parts, arguments, grain=1)
+    arguments = [builder.pointer(sums), pointers["result"], builder.int64(parts), *numbers]
+    common.launch_items(builder, builder.kernel(text, "query_gradient"), rows, arguments, grain=64)
+    builder.free(sums)
+
+
+def _gradients_by_items(
+    builder: PlanBuilder, problem: Problem, tensors: dict[str, TensorArg], lse: TensorArg, products: int
+) -> None:
+    batches, heads, queries, _ = problem.query.sizes
+    text, numbers = problem.text(simt.BACKWARD), problem.numbers()
+    pointers = {name: builder.pointer(tensor) for name, tensor in tensors.items()}
+    kernel = builder.kernel(text, "sum_products")
+    arguments = [pointers["grad"], pointers["out"], builder.pointer(products), *numbers]
+    common.launch_items(builder, kernel, batches * heads * queries, arguments)
+    shared = [*problem.pointers(), pointers["grad"], builder.pointer(lse), builder.pointer(products)]
+    kernel = builder.kernel(text, "query_gradient")
+    common.launch_items(builder, kernel, batches * heads * queries, [*shared, pointers["result"], *numbers])
+    kernel = builder.kernel(text, "key_gradients")
+    arguments = [*shared, pointers["of_key"], pointers["of_value"], *numbers]
+    common.launch_items(builder, kernel, batches * problem.key.sizes[1] * problem.key.sizes[2], arguments)
