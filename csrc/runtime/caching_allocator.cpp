@@ -526,7 +526,6 @@ void CachingAllocator::empty_cache() {
 void CachingAllocator::expect(uint64_t bytes) {
   refuse_in_forked_child();
   const ob_driver& driver = impl_->device.driver();
-
   if (driver.memory_expect == nullptr) return;
   check(driver, driver.memory_expect(impl_->device.handle(), std::min(bytes, limit())), "making device memory ready");
 }
