@@ -6,6 +6,7 @@
 #include <cstring>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "runtime/driver_call.h"
 #include "runtime/program_cache.h"
@@ -20,6 +21,8 @@ constexpr int kLooks = 64;
 /// Handing a launch over takes a fraction of this; running what takes no longer keeps the caches of two cores apart.
 constexpr uint64_t kCheap = 1000;  // ns
 
+size_t bytes_of(const ob_argument& argument) { return argument.is_pointer != 0 ? sizeof(ob_ptr) : argument.size; }
+
 }  // namespace
 
 SubmissionQueue::SubmissionQueue(const ob_driver& driver, ob_stream stream, MemoryLock& producers)
@@ -27,31 +30,58 @@ SubmissionQueue::SubmissionQueue(const ob_driver& driver, ob_stream stream, Memo
 
 bool SubmissionQueue::fits(const ob_argument* arguments, uint32_t count) {
   if (count > kArguments) return false;
-  return std::all_of(arguments, arguments + count, [](const ob_argument& argument) {
-    return argument.is_pointer != 0 || argument.size <= sizeof(uint64_t);
-  });
+  return std::all_of(arguments, arguments + count,
+                     [](const ob_argument& argument) { return bytes_of(argument) <= sizeof(uint64_t); });
 }
 
 void SubmissionQueue::put(Kernel& kernel, const uint64_t global[3], const uint32_t local[3],
                           const ob_argument* arguments, uint32_t count) {
   report();
   std::lock_guard producer(producers_);
-  if (!fits(arguments, count) || stopped_.load(std::memory_order_acquire)) {
+  if (stopped_.load(std::memory_order_acquire)) {
     wait_until(put_.load(std::memory_order_relaxed));
     return hand_over(kernel, global, local, arguments, count);
   }
   if (is_cheap(kernel, global, local)) return hand_over(kernel, global, local, arguments, count);
   Slot& slot = next_slot();
+  if (!fits(arguments, count)) {
+    slot.command = large_launch(kernel, global, local, arguments, count);
+    return publish();
+  }
   slot.kernel = &kernel;
   std::copy_n(global, 3, slot.global);
   std::copy_n(local, 3, slot.local);
   slot.count = count;
   for (uint32_t i = 0; i < count; ++i) {
-    const size_t size = arguments[i].is_pointer != 0 ? sizeof(ob_ptr) : arguments[i].size;
-    std::memcpy(&slot.values[i], arguments[i].value, size);
+    std::memcpy(&slot.values[i], arguments[i].value, bytes_of(arguments[i]));
     slot.arguments[i] = {arguments[i].is_pointer, arguments[i].size, &slot.values[i]};
   }
   publish();
+}
+
+/// A launch whose arguments are too many, or too large, for a slot.
+SubmissionQueue::Command SubmissionQueue::large_launch(Kernel& kernel, const uint64_t global[3],
+                                                       const uint32_t local[3], const ob_argument* arguments,
+                                                       uint32_t count) {
+  struct Launch {
+    uint64_t global[3];
+    uint32_t local[3];
+    std::vector<std::vector<uint64_t>> values;
+    std::vector<ob_argument> arguments;
+  };
+  const auto launch = std::make_shared<Launch>();
+  std::copy_n(global, 3, launch->global);
+  std::copy_n(local, 3, launch->local);
+  for (uint32_t i = 0; i < count; ++i) {
+    const size_t bytes = bytes_of(arguments[i]);
+    std::vector<uint64_t>& value = launch->values.emplace_back((bytes + sizeof(uint64_t) - 1) / sizeof(uint64_t));
+    std::memcpy(value.data(), arguments[i].value, bytes);
+    launch->arguments.push_back({arguments[i].is_pointer, arguments[i].size, value.data()});
+  }
+  return [this, &kernel, launch] {
+    const auto arguments_count = static_cast<uint32_t>(launch->arguments.size());
+    hand_over(kernel, launch->global, launch->local, launch->arguments.data(), arguments_count);
+  };
 }
 
 uint64_t SubmissionQueue::put(Command command) {

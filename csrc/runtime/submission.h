@@ -66,6 +66,8 @@ class SubmissionQueue {
   };
 
   static bool fits(const ob_argument* arguments, uint32_t count);
+  Command large_launch(Kernel& kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
+                       uint32_t count);
   void start();
   void work();
   bool wait_for_work(uint64_t done);

@@ -5,7 +5,9 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "check.h"
 #include "fixture.h"
@@ -248,6 +250,37 @@ TEST(what_is_cheap_is_launched_at_once) {
   CHECK(!stream.query());  // but never before others
   stream.synchronize();
   CHECK_EQ(first(*x), 201.0f);
+}
+
+TEST(launches_with_many_arguments_wait_in_the_queue_too) {
+  constexpr uint32_t kNumbers = 40;
+  std::string head = "__kernel void many(__global float* x", sum;
+  for (uint32_t i = 0; i < kNumbers; ++i) {
+    head += ", float a" + std::to_string(i);
+    sum += " + a" + std::to_string(i);
+  }
+  Kernel& kernel = device().programs().kernel(head + ") { x[0] = x[0]" + sum + "; }", "", "many");
+  kernel.get();
+  Stream& stream = device().pool_stream();
+  const fixture::Holder x = fixture::upload({0});
+  const ob_ptr pointer = Pin(*x, stream).pointer();
+  const auto launch = [&] {
+    std::vector<float> numbers(kNumbers);
+    std::vector<ob_argument> arguments{{1, sizeof(ob_ptr), &pointer}};
+    for (uint32_t i = 0; i < kNumbers; ++i) {
+      numbers[i] = static_cast<float>(i);
+      arguments.push_back({0, sizeof(float), &numbers[i]});
+    }
+    const uint64_t global[3] = {1, 1, 1};
+    const uint32_t local[3] = {1, 1, 1};
+    stream.launch(kernel, global, local, arguments.data(), kNumbers + 1);
+  };
+  fixture::keep_busy(stream, pointer);  // x[0] = 1
+  launch();
+  CHECK(!stream.query());  // still busy: nobody waited for its turn
+  launch();
+  stream.synchronize();
+  CHECK_EQ(first(*x), 1.0f + 2 * (kNumbers * (kNumbers - 1) / 2));
 }
 
 TEST(pool_streams_are_found_by_their_id) {
