@@ -25,20 +25,27 @@ def _number(x: Tensor, like: Tensor) -> Tensor:
 
 
 class _Step:
-    """What all updates share: scaled gradients, and steps that are left out because a gradient was not finite."""
+    """What all updates share: the scaled gradient, the parameter and the step size in the precision of computing, and
+    steps that are left out because a gradient was not finite."""
 
-    def __init__(self, like: Tensor, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
-        self._like = like
-        self._scale = grad_scale
+    def __init__(
+        self,
+        parameter: Tensor,
+        grad: Tensor,
+        lr: Tensor | None,
+        rate: float,
+        grad_scale: Tensor | None,
+        found_inf: Tensor | None,
+        maximize: bool,
+    ) -> None:
         self._skipped = None if found_inf is None else found_inf.reshape(()) != 0
-
-    def gradient(self, grad: Tensor) -> Tensor:
-        """The gradient without the factor of the loss; it is also kept so, as on CUDA."""
-        if self._scale is None:
-            return _wide(grad)
-        unscaled = _wide(grad) / _number(self._scale, self._like)
-        self.write(grad, unscaled)
-        return unscaled
+        gradient = _wide(grad)
+        if grad_scale is not None:
+            gradient = gradient / _number(grad_scale, parameter)
+            self.write(grad, gradient)  # the gradient is also kept without the factor of the loss, as on CUDA
+        self.gradient = -gradient if maximize else gradient
+        self.parameter = _wide(parameter)
+        self.size: Any = rate if lr is None else _number(lr, parameter)
 
     def write(self, target: Tensor, value: Tensor) -> None:
         """Gives a tensor its new value, unless the step is left out."""
@@ -71,12 +78,8 @@ def adam_step_(
     """Adam (Kingma and Ba 2014), with weight decay as L2 penalty or decoupled (Loshchilov and Hutter 2017).
 
     ``lr`` is the step size if it is on the device, else ``rate`` is; ``step`` counts from 1."""
-    update = _Step(self, grad_scale, found_inf)
-    gradient = update.gradient(grad)
-    parameter = _wide(self)
-    size: Any = rate if lr is None else _number(lr, self)
-    if maximize:
-        gradient = -gradient
+    update = _Step(self, grad, lr, rate, grad_scale, found_inf, maximize)
+    gradient, parameter, size = update.gradient, update.parameter, update.size
     if decays and decoupled:
         parameter = parameter - parameter * decay * size
     elif decays:
@@ -112,12 +115,8 @@ def sgd_step_(
     is_first_step: bool,
 ) -> None:
     """Gradient descent with momentum in PyTorch's form: ``rest`` is one minus the dampening."""
-    update = _Step(self, grad_scale, found_inf)
-    gradient = update.gradient(grad)
-    parameter = _wide(self)
-    size: Any = rate if lr is None else _number(lr, self)
-    if maximize:
-        gradient = -gradient
+    update = _Step(self, grad, lr, rate, grad_scale, found_inf, maximize)
+    gradient, parameter, size = update.gradient, update.parameter, update.size
     if decays:
         gradient = gradient + parameter * decay
     if buffer is not None:
