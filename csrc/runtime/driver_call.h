@@ -28,6 +28,16 @@ inline ob_driver whole_table(const ob_driver& given) {
   return table;
 }
 
+/// Bytes that an argument's value has.
+inline size_t bytes_of(const ob_argument& argument) {
+  return argument.is_pointer != 0 ? sizeof(ob_ptr) : argument.size;
+}
+
+/// Whether the driver makes page-locked host memory.
+inline bool has_host_memory(const ob_driver& driver) {
+  return driver.host_alloc != nullptr && driver.host_free != nullptr;
+}
+
 inline void check(const ob_driver& driver, ob_status status, const char* what) {
   if (status != OB_OK) throw_failure(driver, status, what);
 }

@@ -76,7 +76,7 @@ void Recording::launch(Kernel& kernel, const uint64_t global[3], const uint32_t 
   std::copy_n(local, 3, command.local);
   for (uint32_t i = 0; i < count; ++i) {
     Value value{{0, 0}, arguments[i].size, static_cast<uint8_t>(arguments[i].is_pointer)};
-    const size_t bytes = arguments[i].is_pointer != 0 ? sizeof(ob_ptr) : arguments[i].size;
+    const size_t bytes = bytes_of(arguments[i]);
     if (bytes > sizeof(value.bits)) throw Error(OB_UNSUPPORTED, "a graph cannot hold a kernel argument this large");
     std::memcpy(value.bits, arguments[i].value, bytes);
     values_.push_back(value);

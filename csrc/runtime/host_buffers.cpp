@@ -22,10 +22,6 @@ uint64_t capacity_of(uint64_t bytes) {
   return (std::max<uint64_t>(bytes, 1) + step - 1) / step * step;
 }
 
-bool driver_has_host_memory(const ob_driver& driver) {
-  return driver.host_alloc != nullptr && driver.host_free != nullptr;
-}
-
 }  // namespace
 
 HostBuffer* HostBuffers::take(uint64_t bytes, Stream* stream) {
@@ -54,7 +50,7 @@ HostBuffer* HostBuffers::make(uint64_t bytes, uint64_t capacity) {
   const ob_driver& driver = device_.driver();
   buffer->bytes = bytes;
   buffer->capacity = capacity;
-  buffer->from_driver = driver_has_host_memory(driver);
+  buffer->from_driver = has_host_memory(driver);
   if (buffer->from_driver) {
     check(driver, driver.host_alloc(device_.handle(), capacity, &buffer->memory), "allocating page-locked memory");
   } else {

@@ -21,8 +21,6 @@ constexpr int kLooks = 64;
 /// Handing a launch over takes a fraction of this; running what takes no longer keeps the caches of two cores apart.
 constexpr uint64_t kCheap = 1000;  // ns
 
-size_t bytes_of(const ob_argument& argument) { return argument.is_pointer != 0 ? sizeof(ob_ptr) : argument.size; }
-
 }  // namespace
 
 SubmissionQueue::SubmissionQueue(const ob_driver& driver, ob_stream stream, MemoryLock& producers)

@@ -27,7 +27,6 @@ class Arguments {
     for (size_t i = 0; lent_ >> i != 0; ++i) give_back(i);
   }
 
-  size_t size() const { return count_; }
   const c10::IValue& operator[](size_t i) const { return values_[i]; }
   const c10::IValue* begin() const { return values_; }
   const c10::IValue* end() const { return values_ + count_; }

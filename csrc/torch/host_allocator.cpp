@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/driver_call.h"
 #include "torch/devices.h"
 #include "torch/tensor.h"
 
@@ -157,7 +158,7 @@ class PinnedAllocator final : public at::HostAllocator {
     void* memory = nullptr;
     Device& target = device(-1);
     const ob_driver& driver = target.driver();
-    if (driver.host_alloc != nullptr && driver.host_free != nullptr) {
+    if (has_host_memory(driver)) {
       TORCH_CHECK_WITH(OutOfMemoryError, driver.host_alloc(target.handle(), size, &memory) == OB_OK, "Cannot allocate ",
                        size, " bytes of pinned memory: ", driver.last_error());
       block->owner = &target;
