@@ -68,6 +68,16 @@ def test_the_compilers_version_is_part_of_the_key(monkeypatch: pytest.MonkeyPatc
     assert cache.load(b"add") == (False, [])
 
 
+def test_plans_for_another_library_are_not_found(cache_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the program changes the variable while it runs."""
+    cache.store(b"mm", False, b"kernels of ours")
+    monkeypatch.setenv("OUTBOARD_LIBRARY", "host")
+    assert cache.load(b"mm") == (False, [])
+    cache.store(b"mm", False, b"the host's")
+    monkeypatch.delenv("OUTBOARD_LIBRARY")
+    assert cache.load(b"mm") == (False, [b"kernels of ours"])
+
+
 def test_without_a_directory_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(activation, "_cache_directory", None)
     cache.store(b"add", False, b"one")

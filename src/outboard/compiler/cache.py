@@ -37,15 +37,20 @@ def directory() -> Path | None:
     return None if base is None else base / "plans"
 
 
-@functools.cache
 def compiler_fingerprint() -> bytes:
     """A hash of everything but the signature that a plan depends on."""
+    # The environment is asked each time: a program may change it, and its plans must not be taken for others.
+    return hashlib.sha256(_sources() + os.environ.get("OUTBOARD_LIBRARY", "").encode()).digest()
+
+
+@functools.cache
+def _sources() -> bytes:
+    """A hash of the compiler's sources and PyTorch's version."""
     digest = hashlib.sha256(torch.__version__.encode())
     package = Path(__file__).parent
     for path in sorted(package.rglob("*.py")):
         digest.update(str(path.relative_to(package)).encode())
         digest.update(path.read_bytes())
-    digest.update(os.environ.get("OUTBOARD_LIBRARY", "").encode())
     return digest.digest()
 
 
