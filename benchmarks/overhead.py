@@ -50,20 +50,21 @@ def measure_decode(device: torch.device, repeats: int) -> dict[str, dict[str, fl
 def _decode(way: Way, model: Any, prompt: Tensor, repeats: int) -> dict[str, float]:
     if way.compiled:
         model.forward = torch.compile(model.forward)
-    step = _step(model, prompt)
+    prepared = _steps(model, prompt)
     for _ in range(2):
         _generate(model, prompt, LONG)
-        step()
+        prepared()()
+    captured = prepared()
     torch.accelerator.synchronize()
     graph = torch.accelerator.Graph()
     with graph:
-        step()
+        captured()
     times: dict[str, list[float]] = {"step": [], "device": [], "token": []}
     for _ in range(repeats):
         short, long = (seconds_of(lambda count=count: _generate(model, prompt, count)) for count in (SHORT, LONG))
         times["token"].append((long - short) / (LONG - SHORT))
         times["device"].append(seconds_of(lambda: [graph.replay() for _ in range(REPLAYS)]) / REPLAYS)
-        times["step"].append(statistics.median(seconds_of(step) for _ in range(STEPS)))
+        times["step"].append(statistics.median(seconds_of(prepared()) for _ in range(STEPS)))
     for share, whole in (("overhead", "step"), ("beside", "token")):
         times[share] = [1 - work / time for work, time in zip(times["device"], times[whole], strict=True)]
     return {name: statistics.median(values) for name, values in times.items()}
@@ -77,8 +78,8 @@ def _generate(model: Any, prompt: Tensor, count: int) -> Tensor:
     return tokens
 
 
-def _step(model: Any, prompt: Tensor) -> Callable[[], Tensor]:
-    """One decoding step with a cache of middle length, which can be repeated."""
+def _steps(model: Any, prompt: Tensor) -> Callable[[], Callable[[], Tensor]]:
+    """Makes decoding steps with a cache of middle length: each is to be called once, as it makes its cache longer."""
     from transformers import DynamicCache
 
     length = PROMPT + (SHORT + LONG) // 2
@@ -88,14 +89,18 @@ def _step(model: Any, prompt: Tensor) -> Callable[[], Tensor]:
     token = prompt[:, :1].clone()
     position = torch.full((1, 1), length, device=prompt.device)
 
-    @torch.no_grad()
-    def step() -> Tensor:
+    def prepared() -> Callable[[], Tensor]:
         past = copy.copy(cache)
         past.layers = [copy.copy(layer) for layer in cache.layers]
-        logits: Tensor = model(token, past_key_values=past, use_cache=True, position_ids=position).logits
-        return logits[:, -1].argmax(-1)
 
-    return step
+        @torch.no_grad()
+        def step() -> Tensor:
+            logits: Tensor = model(token, past_key_values=past, use_cache=True, position_ids=position).logits
+            return logits[:, -1].argmax(-1)
+
+        return step
+
+    return prepared
 
 
 def measure_chain(device: torch.device, repeats: int) -> dict[str, dict[str, float]]:
