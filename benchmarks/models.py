@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from benchmarks.engine import Answer, Job, Way, Workload
 from benchmarks.probes import Traffic
 from benchmarks.roofline import FLOAT, Phase
+from examples.generation import llama
 from examples.measure import synchronize
 from examples.models import GPT2, Bert, GPT2Config, resnet50
 from examples.variant import MakeOptimizer, Variant, sgd
@@ -105,23 +106,6 @@ SGD_STATE, ADAM_STATE = 1, 3
 def optimizer_traffic(state: int, size: float) -> Traffic:
     """What a step reads and writes: ``state`` times ``size`` bytes are changed in place, and gradients are read."""
     return Traffic(reads=(state + 1) * size, writes=state * size, in_place=True)
-
-
-def llama() -> Any:
-    """A Llama of 8 layers, 512 wide, from transformers, with random weights."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=8192,
-        hidden_size=512,
-        intermediate_size=1408,
-        num_hidden_layers=8,
-        num_attention_heads=8,
-        max_position_embeddings=1024,
-        # Greedy decoding must not stop early.
-        eos_token_id=None,
-    )
-    return LlamaForCausalLM(config).eval()
 
 
 class Prefill(Workload):

@@ -4,7 +4,8 @@
 A decoding step, the model's call and the choice of a token that is waited for, is timed against the same step captured
 as a graph and replayed many times in a row: the device's work alone, without Python, dispatch and waiting. The rest of
 the step's time is launch overhead. A token of ``transformers.generate``, whose own Python comes on top, is timed beside
-it. The chain is timed until it is submitted and until it is finished.
+it. A third way has no Python to pay for: a captured step with a static cache (``examples/generation.py``), replayed and
+waited for token by token. The chain is timed until it is submitted and until it is finished.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.engine import Way, all_ways
-from benchmarks.models import llama
+from examples.generation import CapturedDecoder, llama
 from examples.measure import seconds_of
 
 PROMPT = 256
@@ -44,7 +45,21 @@ def measure_decode(device: torch.device, repeats: int) -> dict[str, dict[str, fl
         if way.device.type == device.type:
             found[way.name] = _decode(way, copy.deepcopy(model).to(device), prompt.to(device), repeats)
             torch._dynamo.reset()
+    found[f"{device.type} captured"] = _decode_captured(copy.deepcopy(model).to(device), prompt.to(device), repeats)
     return found
+
+
+def _decode_captured(model: Any, prompt: Tensor, repeats: int) -> dict[str, float]:
+    decoder = CapturedDecoder(model, PROMPT + LONG + REPLAYS)
+    decoder.generate(prompt, LONG)
+    times: dict[str, list[float]] = {"step": [], "device": [], "token": []}
+    for _ in range(repeats):
+        short, long = (seconds_of(lambda count=count: decoder.generate(prompt, count)) for count in (SHORT, LONG))
+        times["token"].append((long - short) / (LONG - SHORT))
+        decoder.start(prompt)
+        times["step"].append(statistics.median(seconds_of(lambda: decoder.replay().cpu()) for _ in range(STEPS)))
+        times["device"].append(seconds_of(lambda: [decoder.replay() for _ in range(REPLAYS)]) / REPLAYS)
+    return _medians(times)
 
 
 def _decode(way: Way, model: Any, prompt: Tensor, repeats: int) -> dict[str, float]:
@@ -65,6 +80,11 @@ def _decode(way: Way, model: Any, prompt: Tensor, repeats: int) -> dict[str, flo
         times["token"].append((long - short) / (LONG - SHORT))
         times["device"].append(seconds_of(lambda: [graph.replay() for _ in range(REPLAYS)]) / REPLAYS)
         times["step"].append(statistics.median(seconds_of(prepared()) for _ in range(STEPS)))
+    return _medians(times)
+
+
+def _medians(times: dict[str, list[float]]) -> dict[str, float]:
+    """The medians, and those of the shares by round."""
     for share, whole in (("overhead", "step"), ("beside", "token")):
         times[share] = [1 - work / time for work, time in zip(times["device"], times[whole], strict=True)]
     return {name: statistics.median(values) for name, values in times.items()}

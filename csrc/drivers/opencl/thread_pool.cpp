@@ -18,8 +18,9 @@ namespace {
 constexpr auto kPatience = std::chrono::microseconds(100);
 /// Looks in a row between looks at the clock.
 constexpr int kLooks = 256;
-/// Pieces per thread: enough that one who is late holds up the others little.
-constexpr uint64_t kPieces = 8;
+/// A thread takes this share of its part of what is left: pieces get smaller towards the end, where one who is late holds
+/// up the others.
+constexpr uint64_t kShare = 4;
 
 void relax() {
 #if defined(__x86_64__)
@@ -68,7 +69,6 @@ void ThreadPool::run(uint64_t count, Work work, const void* job, size_t scratch_
   work_ = work;
   job_ = job;
   count_ = count;
-  piece_ = std::max<uint64_t>(1, count / (kPieces * threads()));
   next_.store(0, std::memory_order_relaxed);
   callers_core_.store(current_core(), std::memory_order_relaxed);
   open_.store(++jobs_, std::memory_order_seq_cst);
@@ -90,9 +90,13 @@ void ThreadPool::run(uint64_t count, Work work, const void* job, size_t scratch_
 
 void ThreadPool::share(void* scratch) {
   for (;;) {
-    const uint64_t begin = next_.fetch_add(piece_, std::memory_order_relaxed);
+    const uint64_t dealt = next_.load(std::memory_order_relaxed);
+    if (dealt >= count_) return;
+    // Others may take theirs meanwhile: that makes a piece a little larger, nothing else.
+    const uint64_t piece = std::max<uint64_t>(1, (count_ - dealt) / (kShare * threads()));
+    const uint64_t begin = next_.fetch_add(piece, std::memory_order_relaxed);
     if (begin >= count_) return;
-    work_(job_, scratch, begin, std::min(begin + piece_, count_));
+    work_(job_, scratch, begin, std::min(begin + piece, count_));
   }
 }
 

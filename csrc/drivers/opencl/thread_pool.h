@@ -68,7 +68,7 @@ class ThreadPool {
   // The job: written while `open_` is 0.
   Work work_ = nullptr;
   const void* job_ = nullptr;
-  uint64_t count_ = 0, piece_ = 0;
+  uint64_t count_ = 0;
 
   alignas(64) std::atomic<uint64_t> next_{0};    // parts dealt
   alignas(64) std::atomic<uint64_t> open_{0};    // number of the job that may be joined, or 0
