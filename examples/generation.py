@@ -70,8 +70,11 @@ class CapturedDecoder:
                 self._step()
 
     def replay(self) -> Tensor:
-        """Decodes the next token, (N, 1). The same tensor each time: copy what is to be kept."""
-        assert self._graph is not None
+        """Decodes the next token, (N, 1). The same tensor each time: copy what is to be kept.
+
+        Raises RuntimeError before ``capture``."""
+        if self._graph is None:
+            raise RuntimeError("no decoding step was captured yet: call capture() first")
         self._graph.replay()
         return self._token
 
