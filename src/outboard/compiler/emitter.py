@@ -561,7 +561,18 @@ class Printer:
             divisor = self.operand(value.args[1], value.dtype, False)
             self.define(value, f"{function}({args[0]}, {divisor})", vector)
             return
+        if op == "pow" and value.dtype.is_floating_point and self._is_argument(value.args[1]):
+            function = self.prelude.use("pow_by", value.dtype, width)
+            exponent = self.operand(value.args[1], value.dtype, False)
+            self.define(value, f"{function}({args[0]}, {exponent})", vector)
+            return
         self.define(value, cl.operator(self.prelude, op, args, dtypes, value.dtype, width), vector)
+
+    def _is_argument(self, value: Value) -> bool:
+        """Whether a value is a number that the kernel was called with, whatever its type is in the end."""
+        if value.op == "to_dtype":
+            return self._is_argument(value.args[0])
+        return value.op == "index_expr" and not value.index.free_symbols & self.kernel.entries.keys()
 
     def _divides_by_one(self, value: Value) -> bool:
         """Whether all lanes are divided by the same number."""

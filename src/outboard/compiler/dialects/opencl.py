@@ -441,6 +441,18 @@ def _helper_divide_by(prelude: Prelude, full: str, dtype: torch.dtype, width: in
     )
 
 
+def _helper_pow_by(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    """Powers with one exponent for all, which is mostly one of a few; these are computed as ATen does."""
+    many, one = type_name(dtype, width), type_name(dtype)
+    unit = f"({many})(1)"
+    known = {
+        "2": "a * a", "3": "a * a * a", "-1": f"{unit} / a", "-2": f"{unit} / (a * a)", "0.5f": "sqrt(a)",
+        "-0.5f": f"{unit} / sqrt(a)",
+    }  # fmt: skip
+    tests = " ".join(f"if (e == {exponent}) return {result};" for exponent, result in known.items())
+    return f"{many} {full}({many} a, {one} e) {{ {tests} return pow(a, ({many})(e)); }}"
+
+
 def _helper_erfinv(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
     """Giles' rational approximation, refined by Newton steps."""
     t = type_name(dtype)
@@ -657,6 +669,7 @@ _HELPERS: dict[str, Callable[[Prelude, str, torch.dtype, int], str]] = {
     "any": _helper_any,
     "decay": _helper_decay,
     "divide_by": _helper_divide_by,
+    "pow_by": _helper_pow_by,
     "erf": _helper_erf,
     "exp": _helper_exp,
     "exp_together": _helper_exp_together,
