@@ -1281,10 +1281,13 @@ class Printer:
         extra = [per_item]
         stages = self._stages()
         if len(stages) > 1 and self.lane_symbol == self.r.inner:
-            few = floordiv(sympy.Integer(SIDE_BY_SIDE_ELEMENTS), self.r.root.numel)
+            ahead = "extra2" in self.streams.values()
+            # Where the first loop waits for memory, more rows would be too much at once and then nothing for too long.
+            elements = SIDE_BY_SIDE_ELEMENTS if ahead else SIDE_BY_SIDE_ELEMENTS // 2
+            few = floordiv(sympy.Integer(elements), self.r.root.numel)
             rows = maximum(sympy.S.One, minimum(sympy.Integer(SIDE_BY_SIDE), few))
             extra.append(rows)
-            if "extra2" in self.streams.values():
+            if ahead:
                 extra.append(minimum(rows * self.r.root.numel, sympy.Integer(2 * SIDE_BY_SIDE_ELEMENTS)))
             self._side_by_side(stages)
         else:
