@@ -154,3 +154,20 @@ def test_all_halves_are_converted(dtype: torch.dtype, device: str) -> None:
     floats = torch.cat([halves.float() * (1 + step * 2.0**-13) for step in range(-2, 3)])
     result = floats.to(device).to(dtype).cpu()
     torch.testing.assert_close(result, floats.to(dtype), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("exponent", [2, 3, -1, -2, 0.5, -0.5, 2.0, 0, 1, 4, 2.5, -3.25])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
+def test_powers(dtype: torch.dtype, exponent: float, device: str) -> None:
+    special = [0.0, math.inf, math.nan, 1e30, 1e-30]
+    if dtype != torch.float16 or abs(exponent) != 0.5:  # ATen has another square root of -0.0 and -inf for halves
+        special += [-0.0, -math.inf]
+    x = torch.cat([torch.randn(53), torch.tensor(special)]).to(dtype)
+    torch.testing.assert_close(x.to(device).pow(exponent).cpu(), x.pow(exponent), equal_nan=True)
+
+
+def test_usual_powers_are_products(device: str) -> None:
+    """They are the squares of every norm: bits of products, not of a function that must find logarithms."""
+    x = torch.randn(1000, device=device)
+    for exponent, expected in ((2, x * x), (3, x * x * x), (-1, 1 / x), (0.5, x.sqrt())):
+        assert torch.equal(x.pow(exponent).nan_to_num(7).cpu(), expected.nan_to_num(7).cpu())

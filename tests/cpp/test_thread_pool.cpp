@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <set>
 #include <string>
 #include <thread>
@@ -50,7 +52,39 @@ void wait_at_first(const void* job, void*, uint64_t begin, uint64_t) {
   while (arrived.load() < 4) std::this_thread::yield();  // passes only if all threads take part
 }
 
+struct Fronts {
+  std::mutex lock;
+  std::map<std::thread::id, uint64_t> first;
+};
+
+void note_first(const void* job, void*, uint64_t begin, uint64_t) {
+  auto& fronts = *const_cast<Fronts*>(static_cast<const Fronts*>(job));
+  const auto arrived = [&fronts] {
+    std::lock_guard lock(fronts.lock);
+    return fronts.first.size();
+  };
+  {
+    std::lock_guard lock(fronts.lock);
+    fronts.first.emplace(std::this_thread::get_id(), begin);
+  }
+  while (arrived() < 4) std::this_thread::yield();  // nobody has a second piece before all have a first one
+}
+
 }  // namespace
+
+TEST(each_thread_begins_with_the_same_share_of_each_job) {
+  std::map<std::thread::id, uint64_t> before;
+  for (int round = 0; round < 5; ++round) {
+    Fronts fronts;
+    pool().run(64, note_first, &fronts, 0);
+    std::set<uint64_t> begins;
+    for (const auto& [thread, begin] : fronts.first) begins.insert(begin);
+    CHECK(begins == (std::set<uint64_t>{0, 16, 32, 48}));
+    CHECK_EQ(fronts.first.at(std::this_thread::get_id()), 0u);
+    CHECK(round == 0 || fronts.first == before);
+    before = fronts.first;
+  }
+}
 
 TEST(each_part_is_done_once) {
   for (const uint64_t parts : {0, 1, 2, 3, 7, 64, 1000, 4097}) {

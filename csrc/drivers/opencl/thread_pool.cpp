@@ -18,9 +18,10 @@ namespace {
 constexpr auto kPatience = std::chrono::microseconds(100);
 /// Looks in a row between looks at the clock.
 constexpr int kLooks = 256;
-/// A thread takes this share of its part of what is left: pieces get smaller towards the end, where one who is late holds
-/// up the others.
-constexpr uint64_t kShare = 4;
+/// Pieces per thread: enough that one who is late holds up the others little.
+constexpr uint64_t kPieces = 8;
+/// One piece from the end of a share.
+constexpr uint64_t kFromEnd = uint64_t{1} << 32;
 
 void relax() {
 #if defined(__x86_64__)
@@ -52,7 +53,8 @@ void* Scratch::reserve(size_t bytes) {
   return memory_.get();
 }
 
-ThreadPool::ThreadPool(unsigned threads) : others_(threads == 0 ? 0 : threads - 1), asleep_(others_) {}
+ThreadPool::ThreadPool(unsigned threads)
+    : others_(threads == 0 ? 0 : threads - 1), shares_(others_ + 1), asleep_(others_) {}
 
 void ThreadPool::run_alone(uint64_t count, Work work, const void* job, size_t scratch_bytes) {
   thread_local Scratch scratch;
@@ -68,15 +70,14 @@ void ThreadPool::run(uint64_t count, Work work, const void* job, size_t scratch_
   void* const own = scratch.reserve(scratch_bytes);
   work_ = work;
   job_ = job;
-  count_ = count;
-  next_.store(0, std::memory_order_relaxed);
+  set_shares(count);
   callers_core_.store(current_core(), std::memory_order_relaxed);
   open_.store(++jobs_, std::memory_order_seq_cst);
   if (asleep_.load(std::memory_order_seq_cst) != 0) {
     std::lock_guard lock(sleep_);
     wake_.notify_all();
   }
-  share(own);
+  work_as(0, own);
   // Whoever joins from here on finds the job closed; whoever joined before is waited for.
   open_.store(0, std::memory_order_seq_cst);
   for (int look = 0; joined_.load(std::memory_order_seq_cst) != 0; ++look) {
@@ -88,15 +89,29 @@ void ThreadPool::run(uint64_t count, Work work, const void* job, size_t scratch_
   }
 }
 
-void ThreadPool::share(void* scratch) {
+void ThreadPool::set_shares(uint64_t count) {
+  piece_ = std::max<uint64_t>(1, count / (kPieces * threads()));
+  uint64_t begin = 0;
+  for (unsigned i = 0; i < threads(); ++i) {
+    Share& share = shares_[i];
+    share.dealt.store(0, std::memory_order_relaxed);
+    share.begin = begin;
+    share.end = begin = begin + (count - begin) / (threads() - i);
+  }
+}
+
+void ThreadPool::work_as(unsigned number, void* scratch) {
+  for (unsigned i = 0; i < threads(); ++i) deal(shares_[(number + i) % threads()], i == 0, scratch);
+}
+
+void ThreadPool::deal(Share& share, bool own, void* scratch) {
+  const uint64_t pieces = (share.end - share.begin + piece_ - 1) / piece_;
   for (;;) {
-    const uint64_t dealt = next_.load(std::memory_order_relaxed);
-    if (dealt >= count_) return;
-    // Others may take theirs meanwhile: that makes a piece a little larger, nothing else.
-    const uint64_t piece = std::max<uint64_t>(1, (count_ - dealt) / (kShare * threads()));
-    const uint64_t begin = next_.fetch_add(piece, std::memory_order_relaxed);
-    if (begin >= count_) return;
-    work_(job_, scratch, begin, std::min(begin + piece, count_));
+    const uint64_t dealt = share.dealt.fetch_add(own ? 1 : kFromEnd, std::memory_order_relaxed);
+    const uint64_t front = dealt % kFromEnd, back = dealt / kFromEnd;
+    if (front + back >= pieces) return;
+    const uint64_t begin = share.begin + piece_ * (own ? front : pieces - 1 - back);
+    work_(job_, scratch, begin, std::min(begin + piece_, share.end));
   }
 }
 
@@ -105,6 +120,7 @@ void ThreadPool::start() {
   asleep_.store(0, std::memory_order_seq_cst);
   while (workers_.size() < others_) {
     auto worker = std::make_unique<Worker>();
+    worker->number = static_cast<unsigned>(workers_.size()) + 1;
     std::thread([this, &worker = *worker] { serve(worker); }).detach();  // a process may end without a shutdown
     workers_.push_back(std::move(worker));
   }
@@ -114,7 +130,7 @@ void ThreadPool::serve(Worker& worker) {
   for (uint64_t last = 0;;) {
     last = wait_for_job(last);
     joined_.fetch_add(1, std::memory_order_seq_cst);
-    if (open_.load(std::memory_order_seq_cst) == last) share(worker.scratch.data());
+    if (open_.load(std::memory_order_seq_cst) == last) work_as(worker.number, worker.scratch.data());
     joined_.fetch_sub(1, std::memory_order_seq_cst);
   }
 }

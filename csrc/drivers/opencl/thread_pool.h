@@ -51,14 +51,24 @@ class ThreadPool {
 
  private:
   struct Worker {
+    unsigned number;
     Scratch scratch;
+  };
+
+  /// The parts of a job that one thread does, always the same ones if it can: what it wrote a moment ago lies in the
+  /// caches of its core. It goes forward; who has nothing left to do takes from the end.
+  struct alignas(64) Share {
+    std::atomic<uint64_t> dealt{0};  // pieces from the front, and above 32 bits pieces from the end
+    uint64_t begin = 0, end = 0;
   };
 
   void start();
   void serve(Worker& worker);
   uint64_t new_job(uint64_t last) const;
   uint64_t wait_for_job(uint64_t last);
-  void share(void* scratch);
+  void set_shares(uint64_t count);
+  void work_as(unsigned number, void* scratch);
+  void deal(Share& share, bool own, void* scratch);
   void leave_callers_core() const;
 
   const unsigned others_;
@@ -68,9 +78,9 @@ class ThreadPool {
   // The job: written while `open_` is 0.
   Work work_ = nullptr;
   const void* job_ = nullptr;
-  uint64_t count_ = 0;
+  uint64_t piece_ = 0;
+  std::vector<Share> shares_;  // the caller's first
 
-  alignas(64) std::atomic<uint64_t> next_{0};    // parts dealt
   alignas(64) std::atomic<uint64_t> open_{0};    // number of the job that may be joined, or 0
   alignas(64) std::atomic<uint32_t> joined_{0};  // other threads at work
   uint64_t jobs_ = 0;

@@ -43,7 +43,7 @@ ELEMENTS_PER_ITEM = 8192
 #: Terms summed before the partial sum is added to the total, which bounds the rounding error of long sums.
 BLOCK = 8192
 #: Vectors of one reduction step taken together: additions that do not wait for one another, whole cache lines.
-UNROLL = 4
+UNROLL = cl.TOGETHER
 #: A loop body of more statements than this is not unrolled: it would run out of registers.
 UNROLL_LIMIT = 12
 #: Rows taken together where an operand lies across the rows, so that each of its cache lines is used whole.
@@ -63,13 +63,16 @@ SLOT = 8
 #: Results of as many bytes are written past the caches, which would not hold them until the next kernel and which would
 #: have to read each line before it is overwritten.
 FAR = 32 << 20
-#: Bytes by which a kernel that reads row after row, several times each, runs ahead of itself: while it computes, no
-#: processor goes on reading. A few rows of usual lengths, and a fraction of the first cache.
+#: Bytes by which a kernel that reads row after row, twice each, runs ahead of itself: while it computes, no processor
+#: goes on reading. A few rows of usual lengths, and a fraction of the first cache.
 AHEAD = 8 << 10
 #: Bytes that memory delivers together on usual processors.
 LINE = 64
 #: Looked-up rows asked for before they are copied.
 ROWS_AHEAD = 4
+#: Rows that go through the loops of a kernel side by side, at most, and the elements that they may have together.
+SIDE_BY_SIDE = 8
+SIDE_BY_SIDE_ELEMENTS = 2048
 
 
 def assertion(message: str) -> Assertion:
@@ -169,6 +172,14 @@ class _Split:
     length_hint: int
     inner: sympy.Symbol
     outer: sympy.Symbol
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """Statements of an unrolled loop that follow ``head``, which was computed for all vectors of a step at once."""
+
+    head: Value | None
+    body: list[Value | Store]
 
 
 def ceildiv(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
@@ -382,20 +393,30 @@ class Printer:
                 self.assumptions.append(relation(split.length, cl.WIDTH))
         return best
 
-    def _find_streams(self) -> set[str]:
-        """The names of the loads that are the first, in a loop along rows, to read rows which lie one after another."""
+    def _find_streams(self) -> dict[str, str]:
+        """Loads, in loops along rows which lie one after another, that also ask for what comes later, and how many
+        elements later. The first loop to read a row does, as it must wait for it otherwise; better still is a second
+        one of three, which reads what is near and has the time, and asks for the rows that come next."""
         if self.r is None or self.in_pieces or self.lane_symbol != self.r.inner or self.r.rows is not None:
-            return set()
+            return {}
+        stages = self._stages()
+        between = self._first_loads(stages[1]) if len(stages) > 2 else {}
+        streams: dict[str, str] = {}
+        for buffer, name in self._first_loads(self.kernel.regions).items():
+            near = str(AHEAD // self._memory_dtype(buffer).itemsize)
+            streams[between.get(buffer, name)] = "extra2" if buffer in between else near
+        return streams
+
+    def _first_loads(self, regions: list[Region]) -> dict[str, str]:
+        """The names of the first loads, by buffer, that read rows which lie one after another."""
+        assert self.r is not None
         first: dict[str, str] = {}
-        for region in self.kernel.regions:
-            for value in region.body if region.in_reduction else ():
-                if not isinstance(value, Value) or value.op != "load" or value.mask is not None:
-                    continue
-                if value.buffer in self.kernel.written:
-                    continue
-                if self._stride(value.index, self.r.inner) == 1 and self._rows_follow(value.index):
-                    first.setdefault(value.buffer, value.name)
-        return set(first.values())
+        for value in (s for region in regions if region.in_reduction for s in region.body if isinstance(s, Value)):
+            if value.op != "load" or value.mask is not None or value.buffer in self.kernel.written:
+                continue
+            if self._stride(value.index, self.r.inner) == 1 and self._rows_follow(value.index):
+                first.setdefault(value.buffer, value.name)
+        return first
 
     def _rows_follow(self, index: sympy.Expr) -> bool:
         """Whether the row of a point ends where that of the next one begins."""
@@ -540,7 +561,18 @@ class Printer:
             divisor = self.operand(value.args[1], value.dtype, False)
             self.define(value, f"{function}({args[0]}, {divisor})", vector)
             return
+        if op == "pow" and value.dtype.is_floating_point and self._is_argument(value.args[1]):
+            function = self.prelude.use("pow_by", value.dtype, width)
+            exponent = self.operand(value.args[1], value.dtype, False)
+            self.define(value, f"{function}({args[0]}, {exponent})", vector)
+            return
         self.define(value, cl.operator(self.prelude, op, args, dtypes, value.dtype, width), vector)
+
+    def _is_argument(self, value: Value) -> bool:
+        """Whether a value is a number that the kernel was called with, whatever its type is in the end."""
+        if value.op == "to_dtype":
+            return self._is_argument(value.args[0])
+        return value.op == "index_expr" and not value.index.free_symbols & self.kernel.entries.keys()
 
     def _divides_by_one(self, value: Value) -> bool:
         """Whether all lanes are divided by the same number."""
@@ -685,8 +717,9 @@ class Printer:
         kind = cl.type_name(value.dtype, self.width)
         if contiguous and mask is None:
             if name in self.streams:
-                for begin in range(AHEAD, AHEAD + self.width * dtype.itemsize, LINE):
-                    place = f"{pointer} + ({self._base(value.index)} + {begin // dtype.itemsize})"
+                for begin in range(0, self.width * dtype.itemsize, LINE):
+                    later = f"{self.streams[name]} + {begin // dtype.itemsize}"
+                    place = f"{pointer} + ({self._base(value.index)} + {later})"
                     self.write(f"{self.prelude.use('fetch', torch.uint64, 1)}((ulong)({place}));")
             self.define(value, cl.load(self.prelude, pointer, dtype, self._base(value.index), self.width), True)
             return
@@ -830,10 +863,14 @@ class Printer:
         if self.width > 1 and self.lane_symbol == self.x.inner:
             self._lane_vector()
         for region in self.kernel.regions:
-            if region.in_reduction:
-                self._reduction(region)
-            else:
-                self.body([*region.body, *region.after])
+            self._region(region)
+
+    def _region(self, region: Region) -> None:
+        """The code of one region for one point."""
+        if region.in_reduction:
+            self._reduction(region)
+        else:
+            self.body([*region.body, *region.after])
 
     def _lane_vector(self) -> None:
         lanes = ", ".join(str(lane) for lane in range(self.width))
@@ -1015,10 +1052,7 @@ class Printer:
         self._declare_arrays(reduces, "u")
         with self.block(header):
             self.write(f"const long {i}_base = {i};")
-            with self._each_vector(self.r, distance):
-                self.body(region.body)
-                for value in reduces:
-                    self._accumulate(value, f"{value.name}_u[u]")
+            self._unrolled_step(region, reduces, distance)
         if self.in_pieces:
             self.write(f"{i} += {UNROLL - 1} * distance;")
         for value in reduces:
@@ -1027,6 +1061,68 @@ class Printer:
                 self.write(f"{total} = {self._combine(value, total, f'{value.name}_u[{number}]', self.width)};")
         self.width = 1
         self.vectors = saved
+
+    def _unrolled_step(self, region: Region, reduces: list[Value], distance: str) -> None:
+        """All vectors of a step: a loop over them up to each operation that takes them together, and one for the rest.
+        What waits for a later loop does so in arrays, which are registers once the loops are unrolled."""
+        assert self.r is not None
+        parts = self._parts(region.body)
+        waiting = self._waiting(parts)
+        for value in waiting:
+            self.write(f"{cl.type_name(value.dtype, self.width)} {value.name}_w[{UNROLL}];")
+        for number, part in enumerate(parts):
+            following = parts[number + 1].head if part is not parts[-1] else None
+            with self._each_vector(self.r, distance):
+                self._part(part, following, waiting)
+                if following is None:
+                    for value in reduces:
+                        self._accumulate(value, f"{value.name}_u[u]")
+            if following is not None:
+                self.write(f"{self._together(following)}({following.name}_w);")
+
+    def _part(self, part: _Part, following: Value | None, waiting: list[Value]) -> None:
+        """The statements of a part for one vector, up to the argument of the operation that ``following`` is."""
+        own = {id(statement) for statement in part.body}
+        taken = self._taken(part, following)
+        for value in waiting:
+            if id(value) in taken and id(value) not in own:
+                self.define(value, f"{value.name}_w[u]", True)
+        self.body(part.body)
+        for value in waiting:
+            if id(value) in own:
+                self.write(f"{value.name}_w[u] = {self.operand(value, value.dtype, True)};")
+        if following is not None:
+            argument = self.operand(following.args[0], following.dtype, True)
+            self.write(f"{following.name}_w[u] = {argument};")
+
+    def _parts(self, body: list[Value | Store]) -> list[_Part]:
+        """The statements of a loop, cut at each operation that takes several vectors together."""
+        parts = [_Part(None, [])]
+        for statement in body:
+            if isinstance(statement, Value) and self._together(statement) is not None:
+                parts.append(_Part(statement, []))
+            else:
+                parts[-1].body.append(statement)
+        return parts
+
+    def _together(self, value: Value) -> str | None:
+        """The function that computes a value for all vectors of a step, if that is better."""
+        return cl.operator_together(self.prelude, value.op, value.dtype, cl.WIDTH)
+
+    def _taken(self, part: _Part, following: Value | None) -> set[int]:
+        """The ``id`` of each value that a part, or the operation after it, takes."""
+        return self._operands(part.body) | ({id(following.args[0])} if following else set())
+
+    def _waiting(self, parts: list[_Part]) -> list[Value]:
+        """The values of a part that later ones take, and those computed between parts."""
+        later: set[int] = set()
+        waiting: list[Value] = []
+        for part, following in zip(reversed(parts), [None, *reversed(parts)], strict=False):
+            head = following.head if following else None
+            values = [s for s in part.body if isinstance(s, Value) and s.op != "constant" and id(s) in later]
+            waiting = [*([part.head] if part.head else []), *values, *waiting]
+            later |= self._taken(part, head)
+        return waiting
 
     def _result(self, value: Value, text: str, width: int) -> None:
         self.write(f"const {cl.type_name(value.dtype, width)} {value.name} = {text};")
@@ -1182,10 +1278,77 @@ class Printer:
         numel = self.size(self.x.root.numel)
         self.write("const long from = (long)get_global_id(0) * extra0;")
         self.write(f"const long to = min(from + extra0, {numel});")
-        with self.block("for (long x = from; x < to; ++x)"):
-            self._place()
-            self.point()
-        return (ceildiv(self.x.root.numel, per_item), sympy.S.One), (1, 1, 1), [per_item]
+        extra = [per_item]
+        stages = self._stages()
+        if len(stages) > 1 and self.lane_symbol == self.r.inner:
+            ahead = "extra2" in self.streams.values()
+            # Where the first loop waits for memory, more rows would be too much at once and then nothing for too long.
+            elements = SIDE_BY_SIDE_ELEMENTS if ahead else SIDE_BY_SIDE_ELEMENTS // 2
+            few = floordiv(sympy.Integer(elements), self.r.root.numel)
+            rows = maximum(sympy.S.One, minimum(sympy.Integer(SIDE_BY_SIDE), few))
+            extra.append(rows)
+            if ahead:
+                extra.append(minimum(rows * self.r.root.numel, sympy.Integer(2 * SIDE_BY_SIDE_ELEMENTS)))
+            self._side_by_side(stages)
+        else:
+            with self.block("for (long x = from; x < to; ++x)"):
+                self._place()
+                self.point()
+        return (ceildiv(self.x.root.numel, per_item), sympy.S.One), (1, 1, 1), extra
+
+    def _stages(self) -> list[list[Region]]:
+        """The regions, a loop of the reduction in each list, with what follows from its results."""
+        stages: list[list[Region]] = [[]]
+        for region in self.kernel.regions:
+            if region.in_reduction and any(other.in_reduction for other in stages[-1]):
+                stages.append([])
+            stages[-1].append(region)
+        return stages
+
+    def _side_by_side(self, stages: list[list[Region]]) -> None:
+        """Takes some rows through each stage before the next one. What a stage knows of a row is the end of a long
+        chain, across lanes: meanwhile the processor is busy with other rows instead of waiting for it."""
+        kept = self._kept_values(stages)
+        with self.block("for (long some = from; some < to; some += extra1)"):
+            self.write("const long some_to = min(some + extra1, to);")
+            for value in kept:
+                self.write(f"{cl.type_name(value.dtype)} {value.name}_rows[{SIDE_BY_SIDE}];")
+            for stage in stages:
+                with self.block("for (long x = some; x < some_to; ++x)"):
+                    self._place()
+                    self._row_stage(stage, kept)
+
+    def _row_stage(self, stage: list[Region], kept: list[Value]) -> None:
+        """One stage of row ``x``, with the values that earlier stages kept for it and those that it keeps itself."""
+        own = {id(s) for region in stage for s in region.body}
+        needed = self._operands(_statements(stage))
+        for value in kept:
+            if id(value) not in own and id(value) in needed:
+                self._result(value, f"{value.name}_rows[x - some]", 1)
+        for region in stage:
+            self._region(region)
+        for value in kept:
+            if id(value) in own:
+                self.write(f"{value.name}_rows[x - some] = {value.name};")
+
+    def _kept_values(self, stages: list[list[Region]]) -> list[Value]:
+        """The values of a row that a later stage needs."""
+        kept: list[Value] = []
+        for number, stage in enumerate(stages):
+            later = self._operands(_statements([region for other in stages[number + 1 :] for region in other]))
+            values = [s for region in stage for s in region.body if isinstance(s, Value) and s.op != "constant"]
+            kept += [value for value in values if id(value) in later]
+        return kept
+
+    def _operands(self, statements: list[Value | Store]) -> set[int]:
+        """The ``id`` of each value that some statements take."""
+        found: list[Value] = []
+        for statement in statements:
+            found += [statement.value] if isinstance(statement, Store) else statement.args
+            if isinstance(statement, Value) and statement.mask is not None:
+                found.append(statement.mask)
+            found += [self.kernel.indirect[s] for s in statement.index.free_symbols if s in self.kernel.indirect]
+        return {id(value) for value in found}
 
     def _place(self) -> None:
         """The indices of point ``x`` of the non-reduction root."""
@@ -1435,6 +1598,11 @@ class Printer:
         if value.op in ("load", "index_expr") and moving & self._expand(value.index).free_symbols:
             return False
         return all(argument.name in uniform for argument in value.args)
+
+
+def _statements(regions: list[Region]) -> list[Value | Store]:
+    """What some regions do, in order."""
+    return [statement for region in regions for statement in (*region.body, *region.after)]
 
 
 def reduces_of(region: Region) -> list[Value]:

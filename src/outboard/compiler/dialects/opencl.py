@@ -18,6 +18,8 @@ import sympy
 import torch
 
 WIDTH = 16
+#: Vectors that a function for several at once takes.
+TOGETHER = 4
 
 _TYPES: dict[torch.dtype, str] = {
     torch.bool: "int",
@@ -335,36 +337,80 @@ def _helper_decay(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -
     return f"{t} {full}({t} a) {{ {_exponential(t, i)} return as_{t}(as_{i}(p) + power); }}"
 
 
+#: Where the polynomial for exp(r), the highest power first, is meant: for r up to half the logarithm of two.
+_EXP_SERIES = [0.00138146030, 0.00836871582, 0.0416683879, 0.166665206, 0.499999934, 1.0, 1.0]
+_LOG2_E, _LN2_HIGH, _LN2_LOW = "1.4426950408889634f", "-0.693145751953125f", "-1.428606765330187e-06f"
+#: Numbers as large as 1.5 * 2^23 have no fraction: adding it rounds, and leaves the integer in the lowest bits.
+_ROUNDS = "12582912.0f"
+
+
 def _exponential(t: str, i: str) -> str:
     """Statements that find exp(a) as ``p`` times two to the power whose bits, without bias, are ``power``."""
-    series = _horner([0.00138146030, 0.00836871582, 0.0416683879, 0.166665206, 0.499999934, 1.0, 1.0], "r", t)
-    # Numbers as large as 1.5 * 2^23 have no fraction: adding it rounds, and leaves the integer in the lowest bits.
     return (
-        f"const {t} shifted = fma(a, ({t})(1.4426950408889634f), ({t})(12582912.0f)), n = shifted - 12582912.0f; "
-        f"const {t} r = fma(n, ({t})(-1.428606765330187e-06f), fma(n, ({t})(-0.693145751953125f), a)); "
-        f"const {t} p = {series}; const {i} power = as_{i}(shifted) << ({i})(23);"
+        f"const {t} shifted = fma(a, ({t})({_LOG2_E}), ({t})({_ROUNDS})), n = shifted - {_ROUNDS}; "
+        f"const {t} r = fma(n, ({t})({_LN2_LOW}), fma(n, ({t})({_LN2_HIGH}), a)); "
+        f"const {t} p = {_horner(_EXP_SERIES, 'r', t)}; const {i} power = as_{i}(shifted) << ({i})(23);"
     )
+
+
+def _exponential_steps(t: str) -> list[str]:
+    """The same, as assignments to ``n``, ``r``, ``p`` and last ``a``, with the instruction of AVX-512 that multiplies
+    by a power of two and knows what becomes of zero and infinity. ``r`` is what it must be unless ``n`` is beyond all
+    exponents or NaN: then any number will do that is not too large, whence the other instruction, the one of the
+    smaller magnitude."""
+    first, second, *others = _EXP_SERIES
+    return [
+        f"n@ = fma(a@, ({t})({_LOG2_E}), ({t})({_ROUNDS}));",
+        f"n@ = n@ - {_ROUNDS};",
+        f"r@ = fma(n@, ({t})({_LN2_HIGH}), a@);",
+        f"r@ = fma(n@, ({t})({_LN2_LOW}), r@);",
+        f"r@ = __builtin_ia32_rangeps512_mask(r@, ({t})(1.0f), 2, r@, -1, 4);",
+        f"p@ = fma(({t})({first!r}f), r@, ({t})({second!r}f));",
+        *(f"p@ = fma(p@, r@, ({t})({coefficient!r}f));" for coefficient in others),
+        "a@ = __builtin_ia32_scalefps512_mask(p@, n@, p@, -1, 4);",
+    ]
+
+
+_AVX512 = "#ifdef __AVX512DQ__\n"
 
 
 def _helper_exp(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
     """exp in float, below one unit in the last place: the power of two next to the result times the exponential of the
     rest, a minimax polynomial, after Cody and Waite (1980). The product is an addition to the exponent unless the
     result, or what is left of the argument, is not an ordinary number. Whether that is so anywhere in a vector is one
-    test; the power is then multiplied in two halves, which round once, to zero and infinity where these are due."""
+    test; the power is then multiplied in two halves, which round once, to zero and infinity where these are due.
+    Whole vectors of AVX-512 have instructions for all that, and give the same bits."""
     t, i = type_name(dtype, width), type_name(torch.int32, width)
     if dtype != torch.float32:
         return f"{t} {full}({t} a) {{ return exp(a); }}"
     low, high, bias = f"({t})(-104.0f)", f"({t})(89.0f)", f"({i})(0x3f800000)"
     ordinary = f"fabs(a) < ({t})(87.0f)"
     unusual = f"!({ordinary})" if width == 1 else f"{prelude.use('any', torch.int32, width)}(~({ordinary}))"
-    return (
-        f"{t} {full}({t} a) {{ const int unusual = {unusual}; "
+    portable = (
+        f"const int unusual = {unusual}; "
         f"if (unusual) {{ a = {_raw_select(dtype, width, f'a < {low}', low, 'a')}; "
         f"a = {_raw_select(dtype, width, f'a > {high}', high, 'a')}; }} "
         f"{_exponential(t, i)} if (!unusual) return as_{t}(as_{i}(p) + power); "
         f"const {i} half_power = (as_{i}(shifted) << ({i})(22)) & ({i})(0xff800000); "
-        f"return p * as_{t}(half_power + {bias}) * as_{t}(power - half_power + {bias}); }}"
+        f"return p * as_{t}(half_power + {bias}) * as_{t}(power - half_power + {bias});"
     )
+    if width != WIDTH:
+        return f"{t} {full}({t} a) {{ {portable} }}"
+    steps = " ".join(_exponential_steps(t)).replace("@", "")
+    return f"{t} {full}({t} a) {{\n{_AVX512}  {t} n, r, p; {steps} return a;\n#else\n  {portable}\n#endif\n}}"
+
+
+def _helper_exp_together(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    """``exp`` of ``TOGETHER`` vectors in place, step by step. Each step waits for the one before it, and a processor
+    that gets the steps of one vector after those of another does not look far enough ahead to fill the time."""
+    t, one = type_name(dtype, width), prelude.use("exp", dtype, width)
+    each = f"for (int u = 0; u < {TOGETHER}; ++u)"
+    alone = f"  {each} a[u] = {one}(a[u]);\n"
+    if dtype != torch.float32 or width != WIDTH:
+        return f"void {full}({t}* a) {{\n{alone}}}"
+    steps = "".join(f"  #pragma unroll\n  {each} {step}\n" for step in _exponential_steps(t)).replace("@", "[u]")
+    variables = ", ".join(f"{name}[{TOGETHER}]" for name in "nrp")
+    return f"void {full}({t}* a) {{\n{_AVX512}  {t} {variables};\n{steps}#else\n{alone}#endif\n}}"
 
 
 #: For compilers that cannot be asked.
@@ -393,6 +439,18 @@ def _helper_divide_by(prelude: Prelude, full: str, dtype: torch.dtype, width: in
         f"const {many} f = fma(q, ({many})(d), -a); "
         f"return {_raw_select(dtype, width, f'fabs(f) < ({many})(INFINITY)', f'fma(-f, ({many})(r), q)', 'q')}; }}"
     )
+
+
+def _helper_pow_by(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    """Powers with one exponent for all, which is mostly one of a few; these are computed as ATen does."""
+    many, one = type_name(dtype, width), type_name(dtype)
+    unit = f"({many})(1)"
+    known = {
+        "2": "a * a", "3": "a * a * a", "-1": f"{unit} / a", "-2": f"{unit} / (a * a)", "0.5f": "sqrt(a)",
+        "-0.5f": f"{unit} / sqrt(a)",
+    }  # fmt: skip
+    tests = " ".join(f"if (e == {exponent}) return {result};" for exponent, result in known.items())
+    return f"{many} {full}({many} a, {one} e) {{ {tests} return pow(a, ({many})(e)); }}"
 
 
 def _helper_erfinv(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
@@ -611,8 +669,10 @@ _HELPERS: dict[str, Callable[[Prelude, str, torch.dtype, int], str]] = {
     "any": _helper_any,
     "decay": _helper_decay,
     "divide_by": _helper_divide_by,
+    "pow_by": _helper_pow_by,
     "erf": _helper_erf,
     "exp": _helper_exp,
+    "exp_together": _helper_exp_together,
     "erfinv": _helper_erfinv,
     "philox": _helper_philox,
     "rand": _helper_rand,
@@ -843,6 +903,14 @@ def operator(
     if dtype.is_floating_point or name in ("isnan", "isinf", "signbit"):
         return _float_operator(prelude, name, args, source, dtype, width)
     return _integer_operator(prelude, name, args, dtype, width)
+
+
+def operator_together(prelude: Prelude, name: str, dtype: torch.dtype, width: int) -> str | None:
+    """The function that replaces ``TOGETHER`` vectors by what an operator of one operand makes of them, or None where
+    nothing is won by taking them together."""
+    if name != "exp" or dtype != torch.float32 or width != WIDTH:
+        return None
+    return prelude.use("exp_together", dtype, width)
 
 
 def _compare(symbol: str, args: list[str], dtype: torch.dtype, width: int) -> str:
