@@ -19,7 +19,7 @@ constexpr auto kPatience = std::chrono::microseconds(100);
 /// Looks in a row between looks at the clock.
 constexpr int kLooks = 256;
 /// Pieces per thread: enough that one who is late holds up the others little.
-constexpr uint64_t kPieces = 8;
+constexpr uint64_t kPieces = 16;
 /// One piece from the end of a share.
 constexpr uint64_t kFromEnd = uint64_t{1} << 32;
 
