@@ -29,6 +29,8 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 _CURIOUS = ("TORCH_LOGS", "TORCH_TRACE", "TORCH_COMPILE_DEBUG", "TORCHDYNAMO_REPRO_AFTER")
 
 
+#: Guards that compare values, by type.
+_ON_CONSTANTS = frozenset({"EQUALS_MATCH", "CONSTANT_MATCH", "BOOL_MATCH", "NONE_MATCH", "CONSTANT_SUBCLASS_MATCH"})
 _FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
 
 
@@ -94,6 +96,19 @@ def identity_of(value: object) -> tuple[str, ...] | None:
     return ("builtin", *names) if isinstance(value, types.BuiltinFunctionType) else None
 
 
+def guarded_value(value: object, guard: str, is_global: bool) -> str:
+    """What a guard of that type holds the value to, as text. Where guards are made again, they hold what they find there
+    to itself if it is reached by way of a Python module or class: whether it is what it was must be asked separately."""
+    if isinstance(value, torch.Tensor):
+        whole = (tuple(value.shape), value.stride()) if is_global else ()
+        return repr((_kind(value), value.dtype, str(value.device), value.dim(), value.requires_grad, whole))
+    if guard == "TYPE_MATCH":
+        return repr(_kind(value))
+    if guard not in _ON_CONSTANTS and isinstance(value, (list, tuple, dict)):
+        return repr((_kind(value), len(value), [_plain(key) for key in value] if isinstance(value, dict) else None))
+    return repr(_plain(value))
+
+
 def _way(backend: Any, one_graph: bool) -> tuple[object, ...]:
     """How the frame is compiled, and the state of the process. Raises Unknown if that is too special."""
     inner = eval_frame.innermost_backend(backend)
@@ -156,6 +171,9 @@ class _Description:
         #: Whether a tensor on the device has been seen.
         self.ours = False
         self._tensors: dict[int, int] = {}
+        self._storages: dict[int, int] = {}
+        #: The first tensor seen of each storage.
+        self._shared: dict[int, torch.Tensor] = {}
         self._modules: dict[int, int] = {}
         self._classes: dict[type, str] = {}
 
@@ -186,8 +204,20 @@ class _Description:
         if whole:  # Dynamo makes this mark itself
             marks = [name for name in marks if name != "_dynamo_static_input_type"]
         layout = (value.shape, value.stride()) if whole else (value.dim(),)
+        if value.layout is torch.strided:
+            layout = (*layout, *self._place(value))
         known = self._tensors.setdefault(id(value), len(self._tensors))
         return (known, str(value.dtype), str(value.device), str(value.layout), value.requires_grad, marks, *map(tuple_of, layout))
+
+    def _place(self, value: torch.Tensor) -> tuple[Any, ...]:
+        """Which of the storages seen it is in, and where if others are in it: graphs depend on what overlaps."""
+        storage = value.untyped_storage()._cdata
+        known = self._storages.setdefault(storage, len(self._storages))
+        if known == len(self._storages) - 1 and storage not in self._shared:
+            self._shared[storage] = value
+            return (known,)
+        first = self._shared[storage]
+        return (known, *(each for one in (first, value) for each in (one.shape, one.stride(), one.storage_offset())))
 
     def _module(self, module: torch.nn.Module) -> object:
         if id(module) in self._modules:
@@ -232,6 +262,7 @@ def tuple_of(value: Any) -> tuple[int, ...] | int:
 
 
 def _class_digest(owner: type) -> str:
+    """Of the methods of a class and of its bases. Guards look after other attributes."""
     digest = hashlib.sha256()
     for each in owner.__mro__:
         digest.update(f"{each.__module__}.{each.__qualname__}\0".encode())
@@ -242,6 +273,23 @@ def _class_digest(owner: type) -> str:
                 digest.update(name.encode())
                 _add_code(digest, code)
     return digest.hexdigest()
+
+
+def _plain(value: Any, depth: int = 0) -> object:
+    """A constant, or a container of constants; of other objects their types."""
+    if isinstance(value, (bool, int, float, complex, str, bytes, torch.dtype, torch.device)) or value is None:
+        return (type(value).__qualname__, repr(value))
+    if depth < _DEPTH and isinstance(value, (set, frozenset)):
+        return sorted(repr(_plain(each, depth + 1)) for each in value)
+    if depth < _DEPTH and isinstance(value, (list, tuple)):
+        return (type(value).__qualname__, [_plain(each, depth + 1) for each in value])
+    if depth < _DEPTH and isinstance(value, dict):
+        return (type(value).__qualname__, [(_plain(k, depth + 1), _plain(v, depth + 1)) for k, v in value.items()])
+    return _kind(value)
+
+
+def _kind(value: object) -> tuple[str, ...]:
+    return identity_of(value) or (type(value).__module__, type(value).__qualname__)
 
 
 def _codes(value: Any) -> Iterator[types.CodeType]:

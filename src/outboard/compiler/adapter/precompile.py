@@ -14,6 +14,8 @@ cache of traces (``caching_precompile``) is not used: it is one setting for all 
   ``torch.compile`` does for other devices is left alone.
 * A trace is looked up by all that it depends on and guards may leave out: methods of classes, settings, hooks.
 * Each function that was traced must be found again under its name, with the same code.
+* Guards hold to what they were made for. PyTorch makes those on what a Python module or class holds for whatever is
+  there when the trace is loaded.
 * Guards on the identity of functions, classes and modules are kept: in the process that loads the trace there must be
   the same one in the same place, and stay there. With a guard on the identity of another object, the trace is not kept.
 * Frames with graph breaks, and graphs that hold constants, are not kept.
@@ -81,6 +83,8 @@ class _Trace:
 
     guards: bytes
     identities: list[_Identity]
+    #: What the guards that travel hold values to, by name and type of guard.
+    values: dict[tuple[str, str], str]
     code: SerializedCode
     imports: dict[str, str]
     #: Functions that were traced: module, name, digest.
@@ -229,6 +233,7 @@ class _Recorder:
         self._sources: list[types.CodeType] = []
         self._identities: list[_Identity] = []
         self._guards = b""
+        self._values: dict[tuple[str, str], str] = {}
 
     @contextlib.contextmanager
     def code_context(self, code: types.CodeType) -> Iterator[None]:
@@ -275,6 +280,9 @@ class _Recorder:
             kept = [not _is_on_identity(entry) for entry in entries]
             self._identities = []
             for entry, stays in zip(entries, kept, strict=True):
+                if stays and entry.has_value:
+                    value = frames.guarded_value(entry.value, entry.guard_type, entry.is_global)
+                    self._values[entry.orig_guard.name, entry.guard_type] = value
                 if not stays and not self._keep_identity(entry):
                     lost.append(entry.name)
             return kept
@@ -315,7 +323,7 @@ class _Recorder:
         if made_up:
             raise _Refused(f"it needs {', '.join(sorted(made_up))}")
         code = SerializedCode.from_code_object(self._made)
-        return _Trace(self._guards, self._identities, code, self._imports, self._named_sources(), graph)
+        return _Trace(self._guards, self._identities, self._values, code, self._imports, self._named_sources(), graph)
 
     def _named_sources(self) -> list[tuple[str, str, str]]:
         modules = {getattr(module, "__file__", None): name for name, module in list(sys.modules.items())}
@@ -475,6 +483,15 @@ def _guard(trace: _Trace, code: types.CodeType, scope: dict[str, Any], values: d
         known = torch._dynamo.output_graph.get_builtins_dict(scope)
         if scope.setdefault(name, known) is not known:
             raise _Refused(f"{name} is something else")
+    known_values: dict[str, Any] = {}
+    for guard in graph.guards:
+        wanted = trace.values.get((guard.name, guard.create_fn_name()))
+        if wanted is None:  # there was no such value, which guards look after
+            continue
+        found = guard.originating_source.get_value({"G": scope, "L": values}, guards._get_closure_vars(), known_values)
+        is_global = get_global_source_name(guard.originating_source) is not None
+        if frames.guarded_value(found, guard.create_fn_name(), is_global) != wanted:
+            raise _Refused(f"{guard.name} is something else")
     for identity in trace.identities:
         _check_identity(identity, graph, scope, values)
         graph.guards.add(torch._guards.Guard(identity.source, getattr(guards.GuardBuilder, identity.guard)))
