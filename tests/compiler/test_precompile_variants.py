@@ -4,9 +4,11 @@ compute without compiling. One program has all cases; each case differs from var
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 PROGRAM = '''
@@ -416,7 +418,7 @@ for name in CASES:
 print(json.dumps(report))
 '''
 
-HELPERS = '''
+HELPERS = """
 import dataclasses, enum, functools, os, sys
 import torch
 from torch import nn
@@ -570,17 +572,17 @@ class Counting(Base):
 class Result:
     first: torch.Tensor
     second: dict
-'''
+"""
 
 
 def _run(folder: Path, variant: int) -> dict[str, tuple[bool, int, int]]:
-    caches = {"OUTBOARD_CACHE_DIR": str(folder / "cache"), "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
+    # PyTorch's own caches are left out: that of AOTAutograd does not tell arguments that overlap from others.
+    inductor = tempfile.mkdtemp(dir=folder)
+    caches = {"OUTBOARD_CACHE_DIR": str(folder / "cache"), "TORCHINDUCTOR_CACHE_DIR": inductor}
     environment = os.environ | caches | {"VARIANT": str(variant)}
     command = [sys.executable, "program.py", str(variant)]
     result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    import json
-
     report: dict[str, tuple[bool, int, int]] = json.loads(result.stdout.splitlines()[-1])
     return report
 

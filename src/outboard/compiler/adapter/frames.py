@@ -43,12 +43,13 @@ def key_of(
 ) -> str | None:
     """A name for all traces that might serve this frame, of the function ``code`` with the globals ``scope`` and the
     locals ``values``. None if it has no tensor on ``device``, or depends on what cannot be compared."""
+    names = [name for name in code.co_names if name in scope]
+    if not any(_is_on(value, device) for value in (*values.values(), *(scope[name] for name in names))):
+        return None
+    found = _Description()
     try:
-        way = _way(backend, one_graph)
-        found = _Description(device)
-        names = [name for name in code.co_names if name in scope]
         parts = (
-            way,
+            _way(backend, one_graph),
             scope.get("__name__"),
             code.co_filename,
             code_digest(code),
@@ -57,7 +58,20 @@ def key_of(
         )
     except Unknown:
         return None
-    return hashlib.sha256(repr(parts).encode()).hexdigest() if found.ours else None
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _is_on(value: Any, device: str, depth: int = 0) -> bool:
+    """Whether there is a tensor on the device in a value."""
+    if isinstance(value, torch.Tensor):
+        return value.device.type == device
+    if isinstance(value, torch.nn.Module):
+        return any(each.device.type == device for each in itertools.chain(value.parameters(), value.buffers()))
+    if isinstance(value, dict):
+        value = list(value.values())
+    return (
+        depth < _DEPTH and isinstance(value, (list, tuple)) and any(_is_on(each, device, depth + 1) for each in value)
+    )
 
 
 def code_digest(code: types.CodeType) -> str:
@@ -97,8 +111,10 @@ def identity_of(value: object) -> tuple[str, ...] | None:
 
 
 def guarded_value(value: object, guard: str, is_global: bool) -> str:
-    """What a guard of that type holds the value to, as text. Where guards are made again, they hold what they find there
-    to itself if it is reached by way of a Python module or class: whether it is what it was must be asked separately."""
+    """What a guard of that type holds the value to, as text.
+
+    Where guards are made again, what is reached by way of a Python module or class is held to what is found there then:
+    whether that is what it was must be asked separately."""
     if isinstance(value, torch.Tensor):
         whole = (tuple(value.shape), value.stride()) if is_global else ()
         return repr((_kind(value), value.dtype, str(value.device), value.dim(), value.requires_grad, whole))
@@ -166,10 +182,7 @@ def _settings(config: Any) -> object:
 class _Description:
     """Describes values by what tracing may depend on and guards may leave out."""
 
-    def __init__(self, device: str) -> None:
-        self._device = device
-        #: Whether a tensor on the device has been seen.
-        self.ours = False
+    def __init__(self) -> None:
         self._tensors: dict[int, int] = {}
         self._storages: dict[int, int] = {}
         #: The first tensor seen of each storage.
@@ -199,7 +212,6 @@ class _Description:
     def _tensor(self, value: torch.Tensor, whole: bool = False) -> object:
         if type(value) not in (torch.Tensor, torch.nn.Parameter):
             raise Unknown
-        self.ours = self.ours or value.device.type == self._device
         marks = sorted(name for name in value.__dict__ if name.startswith("_dynamo"))
         if whole:  # Dynamo makes this mark itself
             marks = [name for name in marks if name != "_dynamo_static_input_type"]
@@ -207,7 +219,15 @@ class _Description:
         if value.layout is torch.strided:
             layout = (*layout, *self._place(value))
         known = self._tensors.setdefault(id(value), len(self._tensors))
-        return (known, str(value.dtype), str(value.device), str(value.layout), value.requires_grad, marks, *map(tuple_of, layout))
+        return (
+            known,
+            str(value.dtype),
+            str(value.device),
+            str(value.layout),
+            value.requires_grad,
+            marks,
+            *map(tuple_of, layout),
+        )
 
     def _place(self, value: torch.Tensor) -> tuple[Any, ...]:
         """Which of the storages seen it is in, and where if others are in it: graphs depend on what overlaps."""
@@ -243,7 +263,11 @@ class _Description:
         if not isinstance(function, types.FunctionType) or depth >= _DEPTH:
             raise Unknown
         owner = getattr(value, "__self__", None)
-        return (function.__module__, code_digest(function.__code__), None if owner is None else self.of(owner, depth + 1))
+        return (
+            function.__module__,
+            code_digest(function.__code__),
+            None if owner is None else self.of(owner, depth + 1),
+        )
 
     def _class(self, owner: type) -> str:
         """A digest of a class and its bases, methods included."""

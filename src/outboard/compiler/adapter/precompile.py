@@ -47,6 +47,7 @@ import torch
 from torch._dynamo import bytecode_transformation, convert_frame, guards, package
 from torch._dynamo.package import SerializedCode
 from torch._dynamo.source import get_global_source_name
+from torch._dynamo.types import GuardedCode, wrap_guarded_code
 from torch._dynamo.utils import CleanupHook, CleanupManager, counters
 
 from outboard import activation
@@ -56,8 +57,9 @@ from . import frames
 
 _log = logging.getLogger(__name__)
 _MAGIC = b"OBTRACE1"
-#: Of more traces with one key (all with different guards) only the newest are tried.
-_MOST = 8
+#: Of more traces with one key (all with different guards) only those used last are kept. To look at one in vain costs a
+#: fifth of a second for a large model.
+_MOST = 4
 #: Guards that cannot be taken to another process as they are, by type.
 _ON_IDENTITY = frozenset({"ID_MATCH", "CLOSURE_MATCH", "WEAKREF_ALIVE", "DICT_VERSION"})
 #: Those of them that can be made again there.
@@ -90,7 +92,8 @@ class _Trace:
     #: Functions that were traced: module, name, digest.
     sources: list[tuple[str, str, str]]
     graph_name: str
-    graph: Any = None
+    #: The graph, compiled; serialised, because not every trace that is looked at serves.
+    graph: bytes = b""
 
 
 class _Refused(Exception):
@@ -134,12 +137,12 @@ def _trying_traces(original: Callable[..., Any]) -> Callable[..., Any]:
 
         key = None
         if package is None and not export and not _is_watched(hooks):
-            key = frames.key_of(code, scope, values, backend, one_graph, torch._C._get_privateuse1_backend_name())
+            key = _key_of(code, scope, values, backend, one_graph)
         if key is None:
             return trace(package)
         found = _find(key, code, scope, values, options["compile_id"])
         if found is not None:
-            return convert_frame.wrap_guarded_code(found)
+            return wrap_guarded_code(found)
         _prepare()
         recorder = _Recorder(key, code, scope)
         with _set(_tracing, recorder), _set(_bundling, True):
@@ -148,6 +151,15 @@ def _trying_traces(original: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return compile_
+
+
+def _key_of(code: types.CodeType, *frame: Any) -> str | None:
+    key_of: Callable[..., str | None] = frames.key_of
+    try:
+        return key_of(code, *frame, torch._C._get_privateuse1_backend_name())
+    except Exception as error:  # noqa: BLE001 - what belongs to the user may raise anything when it is looked at
+        _log.info("no traces are kept of %s: %s", code.co_qualname, error)
+        return None
 
 
 def _is_watched(hooks: Any) -> bool:
@@ -307,8 +319,8 @@ class _Recorder:
             return
         try:
             trace = self._trace()
-        except _Refused as refusal:
-            _log.info("a trace of %s is not kept: %s", self._code.co_qualname, refusal)
+        except Exception as error:  # noqa: BLE001 - what belongs to the user may raise anything when it is looked at
+            _log.info("a trace of %s is not kept: %s", self._code.co_qualname, error)
             return
         _made[trace.graph_name] = (self._key, trace)
 
@@ -357,7 +369,9 @@ def _keeping_guards(original: Callable[..., None]) -> Callable[..., None]:
     """After the guards of this process, which are all, makes those that travel."""
 
     @functools.wraps(original)
-    def init(self: Any, code: types.CodeType, graph: Any, *others: Any, save_guards: bool = False, **options: Any) -> None:
+    def init(
+        self: Any, code: types.CodeType, graph: Any, *others: Any, save_guards: bool = False, **options: Any
+    ) -> None:
         recorder = _tracing.get()
         if recorder is None or not save_guards:
             original(self, code, graph, *others, save_guards=save_guards, **options)
@@ -400,10 +414,12 @@ def _save(process: int) -> None:
         if folder is None or graph is None or not isinstance(graph.content, BundledAOTAutogradResult):
             continue
         try:
-            body = pickle.dumps(dataclasses.replace(trace, graph=graph))
+            body = pickle.dumps(dataclasses.replace(trace, graph=pickle.dumps(graph)))
             digest = hashlib.sha256(body).digest()
             folder.mkdir(parents=True, exist_ok=True)
             cache.replace(folder / hashlib.sha256(trace.guards).hexdigest()[:40], _MAGIC + digest + body)
+            for old in _by_age(folder)[_MOST:]:
+                old.unlink(missing_ok=True)
         except Exception as error:  # noqa: BLE001 - pickling what belongs to the user may raise anything
             _log.warning("what torch.compile traced is not kept for later processes: %s", error)
 
@@ -411,7 +427,7 @@ def _save(process: int) -> None:
 def _find(key: str, code: types.CodeType, scope: dict[str, Any], values: dict[str, Any], compile_id: Any) -> Any:
     """A trace that serves the frame, in place; None if there is none."""
     folder = _folder(key)
-    for path in _newest(folder) if folder is not None else []:
+    for path in _by_age(folder)[:_MOST] if folder is not None else []:
         try:
             trace = _read(path)
             found = _in_place(trace, code, scope, values, compile_id)
@@ -428,12 +444,13 @@ def _find(key: str, code: types.CodeType, scope: dict[str, Any], values: dict[st
     return None
 
 
-def _newest(folder: Path) -> list[Path]:
+def _by_age(folder: Path) -> list[Path]:
+    """Traces, those used last first."""
     try:
         found = [(entry.stat().st_mtime, Path(entry.path)) for entry in os.scandir(folder) if entry.name[0] != "."]
     except OSError:  # there is none, or one of them was just deleted
         return []
-    return [path for _, path in sorted(found, reverse=True)[:_MOST]]
+    return [path for _, path in sorted(found, reverse=True)]
 
 
 def _read(path: Path) -> _Trace:
@@ -450,7 +467,7 @@ def _read(path: Path) -> _Trace:
 
 def _in_place(
     trace: _Trace, code: types.CodeType, scope: dict[str, Any], values: dict[str, Any], compile_id: Any
-) -> convert_frame.GuardedCode:
+) -> GuardedCode:
     """Raises _Refused, or whatever PyTorch raises, if the trace does not serve."""
     for source in trace.sources:
         if frames.find_code(*source) is None:
@@ -461,7 +478,7 @@ def _in_place(
     manager = _guard(trace, code, scope, values)
     if not manager.check(values):
         raise _Refused("its guards do not hold")
-    graph = trace.graph.after_deserialization()
+    graph = pickle.loads(trace.graph).after_deserialization()
     made, name = _renamed(SerializedCode.to_code_object(trace.code), trace.graph_name)
     missing = _globals(made) - set(scope) - {name} - set(vars(builtins))
     if missing:
@@ -469,9 +486,10 @@ def _in_place(
     disable: Any = torch._dynamo.disable
     hook = CleanupHook.create(scope, name, disable(graph, reason="do not trace Dynamo-compiled graph"))
     CleanupManager.instance[made] = [hook]
-    convert_frame.orig_code_map[made] = code
-    convert_frame.output_codes.add(made)
-    return convert_frame.GuardedCode(made, manager, compile_id, f"Torch-Compiled Region: {compile_id}")
+    dynamo: Any = convert_frame
+    dynamo.orig_code_map[made] = code
+    dynamo.output_codes.add(made)
+    return GuardedCode(made, manager, compile_id, f"Torch-Compiled Region: {compile_id}")
 
 
 def _guard(trace: _Trace, code: types.CodeType, scope: dict[str, Any], values: dict[str, Any]) -> Any:
