@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -263,4 +264,70 @@ print("spoilt")
     assert run(folder, spoil, "spoil.py") == ["spoilt"]
     again = run(folder, source)
     assert again[0] == "24.0" and not hits(again)
+    assert hits(run(folder, source))
+
+
+def test_other_devices_are_left_alone(folder: Path) -> None:
+    source = """
+import torch._dynamo.guards
+before = torch._dynamo.guards.CheckFunctionManager.__init__
+made = Model(torch.nn.ReLU())
+with torch.no_grad(): show(torch.compile(made)(torch.ones(3, 4)), torch.compile(double)(torch.ones(3, 4)))
+print(torch._dynamo.guards.CheckFunctionManager.__init__ is before, torch._dynamo.config.caching_precompile)
+"""
+    for _ in range(2):
+        assert run(folder, source) == ["0.0", "24.0", "{}", "2", "True", "False"]
+    assert not traces(folder)
+
+
+def test_another_backend_is_called_beside_a_trace_that_was_loaded(folder: Path) -> None:
+    source = """
+calls = []
+
+def backend(graph, inputs):
+    calls.append(1)
+    return graph.forward
+
+first, second = torch.compile(double)(x), torch.compile(double, backend=backend)(x)
+print(len(calls))
+show(first, second)
+"""
+    for _ in range(2):
+        words = run(folder, source)
+        assert words[:3] == ["1", "24.0", "24.0"]
+    assert hits(words)
+
+
+def test_a_function_that_a_model_holds(folder: Path) -> None:
+    """It is the same one for later processes, and they notice when it is replaced."""
+    source = """
+made = Model(torch.neg).to(device)
+compiled = torch.compile(made)
+with torch.no_grad():
+    first = compiled(x)
+    made.activation = F.relu
+    show(first, compiled(x))
+"""
+    first, second = run(folder, source), run(folder, source)
+    assert first[:2] == second[:2] == ["12.0", "0.0"]
+    assert hits(second)
+
+
+def test_few_traces_are_kept_of_one_function(folder: Path) -> None:
+    source = """
+compiled = torch.compile(double, dynamic=False)
+show(*[compiled(torch.ones(size, device=device)) for size in range(2, 8)])
+"""
+    assert run(folder, source)[:6] == ["4.0", "6.0", "8.0", "10.0", "12.0", "14.0"]
+    assert len(traces(folder)) == 4
+    assert run(folder, source)[:6] == ["4.0", "6.0", "8.0", "10.0", "12.0", "14.0"]
+    assert len(traces(folder)) == 4
+
+
+def test_processes_that_write_at_once(folder: Path) -> None:
+    source = "show(torch.compile(double)(x))"
+    with ThreadPoolExecutor(3) as pool:
+        names = [f"program{index}.py" for index in range(3)]
+        results = list(pool.map(lambda name: run(folder, source, name), names))
+    assert [words[0] for words in results] == ["24.0"] * 3
     assert hits(run(folder, source))

@@ -277,7 +277,7 @@ class _Description:
 
 
 #: Attributes of every module that are described otherwise, or not at all.
-_TABLES = frozenset(torch.nn.Module().__dict__)
+_TABLES = frozenset({*torch.nn.Module().__dict__, "_compiled_call_impl"})
 
 
 def tuple_of(value: Any) -> tuple[int, ...] | int:
