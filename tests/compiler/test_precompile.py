@@ -331,3 +331,23 @@ def test_processes_that_write_at_once(folder: Path) -> None:
         results = list(pool.map(lambda name: run(folder, source, name), names))
     assert [words[0] for words in results] == ["24.0"] * 3
     assert hits(run(folder, source))
+
+
+def test_what_could_not_be_kept_is_remembered(folder: Path) -> None:
+    """Later processes trace it, and do not try to write it down again."""
+    source = """
+import outboard.compiler.adapter.precompile as precompile
+
+def broken(x):
+    y = x * 2
+    torch._dynamo.graph_break()
+    return y.relu() + 1
+
+result = torch.compile(broken)(x)
+print(precompile._prepare.cache_info().currsize)
+show(result)
+"""
+    first, second = run(folder, source), run(folder, source)
+    assert first[:2] == ["1", "36.0"]
+    assert second[1] == "36.0"
+    assert {path.name for path in traces(folder)} >= {"refused"}

@@ -60,6 +60,8 @@ _MAGIC = b"OBTRACE1"
 #: Of more traces with one key (all with different guards) only those used last are kept. To look at one in vain costs a
 #: fifth of a second for a large model.
 _MOST = 4
+#: Stands among traces with a key if one could not be kept.
+_REFUSED = "refused"
 #: Guards that cannot be taken to another process as they are, by type.
 _ON_IDENTITY = frozenset({"ID_MATCH", "CLOSURE_MATCH", "WEAKREF_ALIVE", "DICT_VERSION"})
 #: Those of them that can be made again there.
@@ -143,6 +145,8 @@ def _trying_traces(original: Callable[..., Any]) -> Callable[..., Any]:
         found = _find(key, code, scope, values, options["compile_id"])
         if found is not None:
             return wrap_guarded_code(found)
+        if _is_refused(key):
+            return trace(package)
         _prepare()
         recorder = _Recorder(key, code, scope)
         with _set(_tracing, recorder), _set(_bundling, True):
@@ -321,6 +325,7 @@ class _Recorder:
             trace = self._trace()
         except Exception as error:  # noqa: BLE001 - what belongs to the user may raise anything when it is looked at
             _log.info("a trace of %s is not kept: %s", self._code.co_qualname, error)
+            _remember_refusal(self._key)
             return
         _made[trace.graph_name] = (self._key, trace)
 
@@ -400,6 +405,23 @@ def _folder(key: str) -> Path | None:
     return None if base is None else base / "traces" / fingerprint().hex()[:24] / key[:40]
 
 
+def _is_refused(key: str) -> bool:
+    """Whether traces with the key could not be kept before: writing them down in vain takes as long as loading one."""
+    folder = _folder(key)
+    return folder is not None and (folder / _REFUSED).exists()
+
+
+def _remember_refusal(key: str) -> None:
+    folder = _folder(key)
+    if folder is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        cache.replace(folder / _REFUSED, b"")
+    except OSError as error:
+        _log.info("%s: %s", folder, error)
+
+
 def _save(process: int) -> None:
     """Writes what this process (not one forked from it) traced."""
     from torch._dynamo.precompile_context import PrecompileContext
@@ -447,7 +469,8 @@ def _find(key: str, code: types.CodeType, scope: dict[str, Any], values: dict[st
 def _by_age(folder: Path) -> list[Path]:
     """Traces, those used last first."""
     try:
-        found = [(entry.stat().st_mtime, Path(entry.path)) for entry in os.scandir(folder) if entry.name[0] != "."]
+        entries = [entry for entry in os.scandir(folder) if entry.name[0] != "." and entry.name != _REFUSED]
+        found = [(entry.stat().st_mtime, Path(entry.path)) for entry in entries]
     except OSError:  # there is none, or one of them was just deleted
         return []
     return [path for _, path in sorted(found, reverse=True)]
