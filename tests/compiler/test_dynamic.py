@@ -94,5 +94,5 @@ def test_training(device: str, name: str) -> None:
             network(x.to(where)).square().mean().backward()
         for a, b in zip(ours.parameters(), reference.parameters(), strict=True):
             torch.testing.assert_close(a.grad.cpu(), b.grad, rtol=1e-2, atol=1e-4)
-    assert compilations() == 1
-    assert counters["inductor"]["fxgraph_cache_miss"] + counters["inductor"]["fxgraph_cache_hit"] == 2
+    assert compilations() + counters["dynamo_cache"]["dynamo_cache_hit"] == 1
+    assert counters["inductor"]["fxgraph_cache_miss"] + counters["inductor"]["fxgraph_cache_hit"] == 2 * compilations()

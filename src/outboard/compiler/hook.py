@@ -30,12 +30,11 @@ def _register_backend() -> None:
 def _prepare_tracing() -> None:
     from .adapter.patience import trace_undisturbed
 
-    trace_undisturbed()
-    if os.environ.get("OUTBOARD_PRECOMPILE") != "1":
-        return
-    from .adapter.precompile import enable
+    if os.environ.get("OUTBOARD_PRECOMPILE") != "0":
+        from .adapter.precompile import enable
 
-    enable()
+        enable()
+    trace_undisturbed()
 
 
 _CALLBACKS: dict[str, Callable[[], None]] = {

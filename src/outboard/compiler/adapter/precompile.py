@@ -1,68 +1,199 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``OUTBOARD_PRECOMPILE=1``: what ``torch.compile`` traced is kept for later processes, which trace nothing.
+"""What ``torch.compile`` traced for our device is kept for later processes, which trace nothing
+(``OUTBOARD_PRECOMPILE=0``: is not).
 
-This is PyTorch's own cache of traces (``torch._dynamo.package``), which is experimental there. These things are ours:
+When Dynamo is about to trace a frame, traces of earlier processes are tried first. One whose guards hold is handed to
+Dynamo as if it had just been made: an ordinary entry of the frame's cache, with guards, backend and all. If there is
+none, Dynamo traces, and what it makes is written down when the process ends.
 
-* Traces are kept when the process ends, below ``OUTBOARD_CACHE_DIR``, apart for each version of the compiler and each
-  set of devices. PyTorch keeps them only on request, and does not know what our plans depend on.
-* A trace belongs to one function, compiled in one way. PyTorch tells functions apart by name and line, we also by file
-  and code, and by what was said to ``torch.compile``. What another backend than Inductor compiles is not looked up.
-* Names that Dynamo makes up are unique. PyTorch counts them from zero in each process, so those of a trace that was
-  loaded and of one that is made, for another shape say, are the same, which raises.
-* A trace that cannot be loaded, for whatever reason, is made again.
-* PyTorch drops the guards that no other process can check, namely those on the identity of objects, and drops them in
-  the process that traced as well. Here that process keeps them all. And a trace is only kept for others if each object
-  is one that they find under the same name: a function by its own name, a module.
+Guards and graphs are serialised by PyTorch's own means (``torch._dynamo.package``), which are experimental there. Its
+cache of traces (``caching_precompile``) is not used: it is one setting for all devices, looks a trace up when
+``torch.compile`` is called and not when it is known what for, and drops guards. These things are ours:
+
+* Only frames with tensors on our device, compiled in the ordinary way, are looked at (``frames``). What
+  ``torch.compile`` does for other devices is left alone.
+* A trace is looked up by all that it depends on and guards may leave out: methods of classes, settings, hooks.
+* Each function that was traced must be found again under its name, with the same code.
+* Guards hold to what they were made for. PyTorch makes those on what a Python module or class holds for whatever is
+  there when the trace is loaded.
+* Guards on the identity of functions, classes and modules are kept: in the process that loads the trace there must be
+  the same one in the same place, and stay there. With a guard on the identity of another object, the trace is not kept.
+* Frames with graph breaks, and graphs that hold constants, are not kept.
 """
 
 from __future__ import annotations
 
 import atexit
+import builtins
 import contextlib
 import contextvars
+import dataclasses
+import dis
 import functools
 import hashlib
+import importlib
 import itertools
 import logging
 import os
+import pickle
 import sys
 import types
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch._dynamo import bytecode_transformation, eval_frame, guards, package
-from torch._dynamo.package import CompilePackage, DynamoCache
+from torch._dynamo import bytecode_transformation, convert_frame, guards, package
+from torch._dynamo.package import SerializedCode
+from torch._dynamo.source import get_global_source_name
+from torch._dynamo.types import GuardedCode, wrap_guarded_code
+from torch._dynamo.utils import CleanupHook, CleanupManager, counters
 
 from outboard import activation
+from outboard.compiler import cache
+
+from . import frames
 
 _log = logging.getLogger(__name__)
-#: Guards that PyTorch drops, by type.
-_DROPPED = frozenset({"ID_MATCH", "CLOSURE_MATCH", "WEAKREF_ALIVE", "DICT_VERSION"})
+_MAGIC = b"OBTRACE1"
+#: Of more traces with one key (all with different guards) only those used last are kept. To look at one in vain costs a
+#: fifth of a second for a large model.
+_MOST = 4
+#: Stands among traces with a key if one could not be kept.
+_REFUSED = "refused"
+#: Guards that cannot be taken to another process as they are, by type.
+_ON_IDENTITY = frozenset({"ID_MATCH", "CLOSURE_MATCH", "WEAKREF_ALIVE", "DICT_VERSION"})
+#: Those of them that can be made again there.
+_MADE_AGAIN = frozenset({"ID_MATCH", "CLOSURE_MATCH", "FUNCTION_MATCH", "CLASS_MATCH", "MODULE_MATCH", "BUILTIN_MATCH"})
+#: Names in a function's code that stand for the environment, on which nothing is guarded.
+_ENVIRONMENT = frozenset({"environ", "environb", "getenv", "getenvb"})
 #: Names made up here have numbers from this many on, at random.
 _NAMES = 1 << 62
-#: The way of compiling that the function in hand is compiled in.
-_way: contextvars.ContextVar[str] = contextvars.ContextVar("outboard_way", default="")
+
+
+@dataclasses.dataclass
+class _Identity:
+    """What the value of ``source`` is, and the type of guard that it stays that."""
+
+    source: Any
+    guard: str
+    value: tuple[str, ...]
+
+
+@dataclasses.dataclass
+class _Trace:
+    """What another process needs to go on as if it had traced."""
+
+    guards: bytes
+    identities: list[_Identity]
+    #: What the guards that travel hold values to, by name and type of guard.
+    values: dict[tuple[str, str], str]
+    code: SerializedCode
+    imports: dict[str, str]
+    #: Functions that were traced: module, name, digest.
+    sources: list[tuple[str, str, str]]
+    graph_name: str
+    #: The graph, compiled; serialised, because not every trace that is looked at serves.
+    graph: bytes = b""
+
+
+class _Refused(Exception):
+    """A trace that is not kept, or not used; says why."""
+
+
+#: What is being traced now, if it is for later processes.
+_tracing: contextvars.ContextVar[_Recorder | None] = contextvars.ContextVar("outboard_tracing", default=None)
+#: Whether the graph in hand is one of these, so that it is stored whole.
+_bundling: contextvars.ContextVar[bool] = contextvars.ContextVar("outboard_bundling", default=False)
+#: Traces made by this process, without their graphs, by the name of the graph; with their keys.
+_made: dict[str, tuple[str, _Trace]] = {}
+
+
+def enable() -> None:
+    """Has Dynamo try traces of earlier processes before it traces a frame with tensors on our device."""
+    module: Any = convert_frame
+    module._compile = _trying_traces(module._compile)
+
+
+def _trying_traces(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def compile_(
+        code: types.CodeType,
+        scope: dict[str, Any],
+        values: dict[str, Any],
+        builtins_: Any,
+        closure: Any,
+        backend: Any,
+        one_graph: bool,
+        export: bool,
+        constraints: Any,
+        hooks: Any,
+        *others: Any,
+        package: Any = None,
+        **options: Any,
+    ) -> Any:
+        def trace(recorder: Any) -> Any:
+            first = (code, scope, values, builtins_, closure, backend, one_graph, export, constraints, hooks)
+            return original(*first, *others, package=recorder, **options)
+
+        key = None
+        if package is None and not export and not _is_watched(hooks):
+            key = _key_of(code, scope, values, backend, one_graph)
+        if key is None:
+            return trace(package)
+        found = _find(key, code, scope, values, options["compile_id"])
+        if found is not None:
+            return wrap_guarded_code(found)
+        if _is_refused(key):
+            return trace(package)
+        _prepare()
+        recorder = _Recorder(key, code, scope)
+        with _set(_tracing, recorder), _set(_bundling, True):
+            result = trace(recorder)
+        recorder.finish()
+        return result
+
+    return compile_
+
+
+def _key_of(code: types.CodeType, *frame: Any) -> str | None:
+    key_of: Callable[..., str | None] = frames.key_of
+    try:
+        return key_of(code, *frame, torch._C._get_privateuse1_backend_name())
+    except Exception as error:  # noqa: BLE001 - what belongs to the user may raise anything when it is looked at
+        _log.info("no traces are kept of %s: %s", code.co_qualname, error)
+        return None
+
+
+def _is_watched(hooks: Any) -> bool:
+    """Whether somebody has a say in what Dynamo does."""
+    return any(dataclasses.asdict(hooks).values()) or bool(convert_frame._bytecode_hooks)
+
+
+@contextlib.contextmanager
+def _set(variable: contextvars.ContextVar[Any], value: Any) -> Iterator[None]:
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
 
 
 @functools.cache
-def enable() -> None:
-    """Turns the cache of traces on, once."""
-    config: Any = torch._dynamo.config
-    config.caching_precompile = True
-    # PyTorch does not look whether a module's hooks have changed since it was traced: another process may have others.
-    config.skip_nnmodule_hook_guards = False
-    logging.getLogger("torch._dynamo.guards").addFilter(_is_news)
+def _prepare() -> None:
+    """Has PyTorch tell what it compiles for us, once. Nothing changes for what is compiled for others."""
+    from torch._functorch._aot_autograd import autograd_cache
+
+    # Otherwise names of a trace that was loaded and of one that is made may be the same, which raises.
     _replace(bytecode_transformation, "_unique_id_counter", itertools.count(uuid.uuid4().int % _NAMES))
-    _replace(CompilePackage, "source_id_from_fn", staticmethod(_with_code(CompilePackage.source_id_from_fn)))
-    _replace(CompilePackage, "initialize", _keeping_key(CompilePackage.initialize))
-    _replace(CompilePackage, "install", _all_or_nothing(CompilePackage.install))
-    _replace(eval_frame._TorchDynamoContext, "__call__", _in_one_way(eval_frame._TorchDynamoContext.__call__))
     _replace(guards.CheckFunctionManager, "__init__", _keeping_guards(guards.CheckFunctionManager.__init__))
-    _replace(DynamoCache, "path_prefix", _folder)
-    _replace(DynamoCache, "load", _marking_use(DynamoCache.load))
+    bundles = autograd_cache.should_bundle_autograd_cache
+    _replace(autograd_cache, "should_bundle_autograd_cache", lambda: _bundling.get() or bundles())
+    _replace(autograd_cache, "autograd_cache_key", _without_name(autograd_cache.autograd_cache_key))
+    stores: Any = autograd_cache.AOTAutogradCache
+    _replace(stores, "make_entry", staticmethod(_whole(stores.make_entry, _config_of_entry)))
+    _replace(stores, "save", staticmethod(_whole(stores.save, _config_of_saved)))
     atexit.register(_save, os.getpid())
 
 
@@ -70,154 +201,361 @@ def _replace(owner: Any, name: str, value: Any) -> None:
     setattr(owner, name, value)
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    """False for PyTorch's line on each guard that it drops."""
-    return "is dropped with caching_precompile" not in str(record.msg)
+def _without_name(original: Callable[..., Any]) -> Callable[..., Any]:
+    """AOTAutograd's key has the graph's name in it, which is new each time: without it, a graph that had to be traced
+    is found all the same."""
+
+    @functools.wraps(original)
+    def key(module: Any, inputs: Any, config: Any, *others: Any) -> Any:
+        if _bundling.get() and config.precompile_backend_id is not None:
+            config = dataclasses.replace(config, precompile_backend_id="outboard")
+        return original(module, inputs, config, *others)
+
+    return key
 
 
-def _folder() -> str:
-    """Where traces are kept."""
-    from .registration import fingerprint
+def _whole(original: Callable[..., Any], config_of: Callable[..., Any]) -> Callable[..., Any]:
+    """A graph is stored whole if its trace is kept. A backward graph is compiled long after it was traced."""
 
-    base = activation.cache_directory() or Path(package.cache_dir())
-    return str(base / "traces" / fingerprint().hex()[:24])
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        ours = config_of(*args, **kwargs).precompile_backend_id in _made or _bundling.get()
+        with _set(_bundling, ours):
+            return original(*args, **kwargs)
+
+    return call
 
 
-def _marking_use(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Traces used longest ago are the first to be deleted (``eviction``)."""
+def _config_of_entry(*unused: Any, sanitized_aot_config: Any, **others: Any) -> Any:
+    return sanitized_aot_config
 
-    def load(function: Any) -> Any:
-        found = original(function)
-        with contextlib.suppress(OSError):  # there is none, or it is read-only
-            os.utime(Path(_folder()) / CompilePackage.source_id_from_fn(function) / "entry")
+
+def _config_of_saved(key: str, entry: Any, *unused: Any, **others: Any) -> Any:
+    return entry.sanitized_aot_config
+
+
+class _Recorder:
+    """Writes down what Dynamo makes of one frame. Stands where Dynamo has a ``CompilePackage``, and has its methods."""
+
+    def __init__(self, key: str, code: types.CodeType, scope: dict[str, Any]) -> None:
+        self._key = key
+        self._code = code
+        self._scope = scope
+        self._known = frozenset(scope)
+        self._refusals: list[str] = []
+        self._imports: dict[str, str] = {}
+        self._graphs: list[str] = []
+        self._made: types.CodeType | None = None
+        self._sources: list[types.CodeType] = []
+        self._identities: list[_Identity] = []
+        self._guards = b""
+        self._values: dict[tuple[str, str], str] = {}
+
+    @contextlib.contextmanager
+    def code_context(self, code: types.CodeType) -> Iterator[None]:
+        """Around the tracing of a frame."""
+        yield
+
+    def add_import_source(self, alias: str, module: str) -> None:
+        """The code finds a module under a name made up."""
+        self._imports[alias] = module
+
+    def add_resume_function(self, *unused: Any) -> None:
+        """The code is interrupted by what Dynamo cannot trace."""
+        self._refuse("it has a graph break")
+
+    def add_backend_id(self, name: str, backend: Any = None) -> None:
+        """The code calls a graph."""
+        self._graphs.append(name)
+
+    def add_guarded_code(self, state: bytes, code: types.CodeType) -> None:
+        """Dynamo has made the code."""
+        self._made = code
+
+    def add_inlined_source(self, sources: Sequence[types.CodeType]) -> None:
+        """These functions have been traced."""
+        self._sources += sources
+
+    def update_device_type(self, graph: Any) -> None:
+        """The graph that was traced."""
+        if graph is not None and any(node.op == "get_attr" for node in graph.nodes):
+            self._refuse("its graph holds constants")
+
+    def bypass_current_entry(self) -> None:
+        """Dynamo knows that the trace cannot be kept."""
+        self._refuse("Dynamo cannot store it")
+
+    def _refuse(self, reason: str) -> None:
+        self._refusals.append(reason)
+
+    def keep_guards(self, serialize: Callable[[Callable[..., Any]], bytes | None]) -> None:
+        """Writes the guards down: what ``serialize`` gives for those that it is told to, and the rest by name."""
+        lost: list[str] = []
+
+        def choose(entries: Sequence[Any]) -> Sequence[bool]:
+            kept = [not _is_on_identity(entry) for entry in entries]
+            self._identities = []
+            for entry, stays in zip(entries, kept, strict=True):
+                if stays and entry.has_value:
+                    value = frames.guarded_value(entry.value, entry.guard_type, entry.is_global)
+                    self._values[entry.orig_guard.name, entry.guard_type] = value
+                if not stays and not self._keep_identity(entry):
+                    lost.append(entry.name)
+            return kept
+
+        try:
+            self._guards = serialize(choose) or b""
+        except Exception as error:  # noqa: BLE001 - pickling what belongs to the user may raise anything
+            self._refuse(f"its guards cannot be stored: {error}")
+        if lost:
+            self._refuse(f"other processes cannot check {', '.join(sorted(set(lost)))}")
+
+    def _keep_identity(self, entry: Any) -> bool:
+        value = frames.identity_of(entry.value) if entry.has_value else None
+        if value is None or entry.guard_type not in _MADE_AGAIN:
+            return False
+        self._identities.append(_Identity(entry.orig_guard.originating_source, entry.guard_type, value))
+        return True
+
+    def finish(self) -> None:
+        """Keeps the trace in memory until its graph is compiled too, with its gradients if it has any."""
+        if self._made is None:
+            return
+        try:
+            trace = self._trace()
+        except Exception as error:  # noqa: BLE001 - what belongs to the user may raise anything when it is looked at
+            _log.info("a trace of %s is not kept: %s", self._code.co_qualname, error)
+            _remember_refusal(self._key)
+            return
+        _made[trace.graph_name] = (self._key, trace)
+
+    def _trace(self) -> _Trace:
+        assert self._made is not None
+        if self._refusals or not self._guards:
+            raise _Refused("; ".join(self._refusals) or "it has no guards")
+        if len(self._graphs) != 1:
+            raise _Refused(f"it has {len(self._graphs)} graphs")
+        (graph,) = self._graphs
+        made_up = _globals(self._made) - self._known - set(self._imports) - {graph} - set(vars(builtins))
+        if made_up:
+            raise _Refused(f"it needs {', '.join(sorted(made_up))}")
+        code = SerializedCode.from_code_object(self._made)
+        return _Trace(self._guards, self._identities, self._values, code, self._imports, self._named_sources(), graph)
+
+    def _named_sources(self) -> list[tuple[str, str, str]]:
+        modules = {getattr(module, "__file__", None): name for name, module in list(sys.modules.items())}
+        names: dict[str, str] = {}
+        found = []
+        for code in dict.fromkeys((self._code, *self._sources)):
+            module = names.setdefault(code.co_filename, modules.get(code.co_filename, ""))
+            digest = frames.code_digest(code)
+            if _ENVIRONMENT.intersection(code.co_names):
+                raise _Refused(f"{code.co_qualname} reads the environment")
+            if code is self._code:  # a part of the key
+                continue
+            if frames.find_code(module, code.co_qualname, digest) is None:
+                raise _Refused(f"{code.co_qualname} in {code.co_filename} is not found by its name")
+            found.append((module, code.co_qualname, digest))
         return found
 
-    return load
+
+def _is_on_identity(entry: Any) -> bool:
+    return any(name in each for name in _ON_IDENTITY for each in (entry.guard_type, *entry.derived_guard_types))
+
+
+def _globals(code: types.CodeType) -> set[str]:
+    """Global names that a function's code looks up, those of functions inside included."""
+    names = {each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    inner = (_globals(const) for const in code.co_consts if isinstance(const, types.CodeType))
+    return names.union(*inner)
+
+
+def _keeping_guards(original: Callable[..., None]) -> Callable[..., None]:
+    """After the guards of this process, which are all, makes those that travel."""
+
+    @functools.wraps(original)
+    def init(
+        self: Any, code: types.CodeType, graph: Any, *others: Any, save_guards: bool = False, **options: Any
+    ) -> None:
+        recorder = _tracing.get()
+        if recorder is None or not save_guards:
+            original(self, code, graph, *others, save_guards=save_guards, **options)
+            return
+        original(self, code, graph, *others, save_guards=False, **options)
+
+        def serialize(choose: Callable[..., Any]) -> bytes | None:
+            copy: Any = object.__new__(guards.CheckFunctionManager)
+            original(copy, code, graph, guard_filter_fn=choose, save_guards=True, strict_error=True)
+            state: bytes | None = copy.guards_state
+            return state
+
+        recorder.keep_guards(serialize)
+        self.guards_state = b""  # Dynamo wants some; ours are kept already
+
+    return init
+
+
+# ---- on disk
+
+
+def _folder(key: str) -> Path | None:
+    from .registration import fingerprint
+
+    base = activation.cache_directory()
+    return None if base is None else base / "traces" / fingerprint().hex()[:24] / key[:40]
+
+
+def _is_refused(key: str) -> bool:
+    """Whether traces with the key could not be kept before: writing them down in vain takes as long as loading one."""
+    folder = _folder(key)
+    return folder is not None and (folder / _REFUSED).exists()
+
+
+def _remember_refusal(key: str) -> None:
+    folder = _folder(key)
+    if folder is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        cache.replace(folder / _REFUSED, b"")
+    except OSError as error:
+        _log.info("%s: %s", folder, error)
 
 
 def _save(process: int) -> None:
     """Writes what this process (not one forked from it) traced."""
     from torch._dynamo.precompile_context import PrecompileContext
+    from torch._functorch._aot_autograd.aot_autograd_result import BundledAOTAutogradResult
 
     if process != os.getpid():
         return
+    for name, (key, trace) in _made.items():
+        graph = PrecompileContext.serialize_artifact_by_key(name)
+        folder = _folder(key)
+        # There is no graph if it cannot be stored, or gradients could have been asked for and were not.
+        if folder is None or graph is None or not isinstance(graph.content, BundledAOTAutogradResult):
+            continue
+        try:
+            body = pickle.dumps(dataclasses.replace(trace, graph=pickle.dumps(graph)))
+            digest = hashlib.sha256(body).digest()
+            folder.mkdir(parents=True, exist_ok=True)
+            cache.replace(folder / hashlib.sha256(trace.guards).hexdigest()[:40], _MAGIC + digest + body)
+            for old in _by_age(folder)[_MOST:]:
+                old.unlink(missing_ok=True)
+        except Exception as error:  # noqa: BLE001 - pickling what belongs to the user may raise anything
+            _log.warning("what torch.compile traced is not kept for later processes: %s", error)
+
+
+def _find(key: str, code: types.CodeType, scope: dict[str, Any], values: dict[str, Any], compile_id: Any) -> Any:
+    """A trace that serves the frame, in place; None if there is none."""
+    folder = _folder(key)
+    for path in _by_age(folder)[:_MOST] if folder is not None else []:
+        try:
+            trace = _read(path)
+            found = _in_place(trace, code, scope, values, compile_id)
+        except _Refused as refusal:
+            _log.info("not using %s: %s", path, refusal)
+            continue
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with it, the frame can be traced
+            _log.info("not using %s: %s: %s", path, type(error).__name__, error)
+            continue
+        cache.mark_used(path)
+        counters["dynamo_cache"]["dynamo_cache_hit"] += 1
+        return found
+    counters["dynamo_cache"]["dynamo_cache_miss"] += 1
+    return None
+
+
+def _by_age(folder: Path) -> list[Path]:
+    """Traces, those used last first."""
     try:
-        PrecompileContext.save_to_dynamo_cache()
-    except (RuntimeError, OSError) as error:
-        _log.warning("what torch.compile traced is not kept for later processes: %s", error)
+        entries = [entry for entry in os.scandir(folder) if entry.name[0] != "." and entry.name != _REFUSED]
+        found = [(entry.stat().st_mtime, Path(entry.path)) for entry in entries]
+    except OSError:  # there is none, or one of them was just deleted
+        return []
+    return [path for _, path in sorted(found, reverse=True)]
 
 
-def _in_one_way(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Has functions looked up under the way that they are compiled in."""
-
-    @functools.wraps(original)
-    def call(self: Any, function: Any) -> Any:
-        token = _way.set(_way_of(self))
-        try:
-            return original(self, function)
-        finally:
-            _way.reset(token)
-
-    return call
+def _read(path: Path) -> _Trace:
+    data = path.read_bytes()
+    start = len(_MAGIC)
+    body = data[start + 32 :]
+    if data[:start] != _MAGIC or hashlib.sha256(body).digest() != data[start : start + 32]:
+        raise _Refused("it is damaged")
+    trace = pickle.loads(body)
+    if not isinstance(trace, _Trace):
+        raise _Refused("it is no trace")
+    return trace
 
 
-def _way_of(context: Any) -> str:
-    """What ``torch.compile`` was told. Of other backends than Inductor, which cannot be told apart by what they are,
-    none is like another."""
-    settings = context.compiler_config
-    if settings is None:
-        return uuid.uuid4().hex
-    said = (context.fullgraph, context.error_on_graph_break, context._dynamic, sorted(settings.items()))
-    return hashlib.sha256(repr(said).encode()).hexdigest()
+def _in_place(
+    trace: _Trace, code: types.CodeType, scope: dict[str, Any], values: dict[str, Any], compile_id: Any
+) -> GuardedCode:
+    """Raises _Refused, or whatever PyTorch raises, if the trace does not serve."""
+    for source in trace.sources:
+        if frames.find_code(*source) is None:
+            raise _Refused(f"{source[1]} has changed")
+    for alias, module in trace.imports.items():
+        if scope.setdefault(alias, importlib.import_module(module)) is not sys.modules[module]:
+            raise _Refused(f"{alias} is something else")
+    manager = _guard(trace, code, scope, values)
+    if not manager.check(values):
+        raise _Refused("its guards do not hold")
+    graph = pickle.loads(trace.graph).after_deserialization()
+    made, name = _renamed(SerializedCode.to_code_object(trace.code), trace.graph_name)
+    missing = _globals(made) - set(scope) - {name} - set(vars(builtins))
+    if missing:
+        raise _Refused(f"there is no {', '.join(sorted(missing))}")
+    disable: Any = torch._dynamo.disable
+    hook = CleanupHook.create(scope, name, disable(graph, reason="do not trace Dynamo-compiled graph"))
+    CleanupManager.instance[made] = [hook]
+    dynamo: Any = convert_frame
+    dynamo.orig_code_map[made] = code
+    dynamo.output_codes.add(made)
+    return GuardedCode(made, manager, compile_id, f"Torch-Compiled Region: {compile_id}")
 
 
-def _with_code(original: Callable[[Any], str]) -> Callable[[Any], str]:
-    """The key of a function, told apart from others of its name and line, and from its own in other ways."""
-    from torch._dynamo.eval_frame import innermost_fn
-
-    def key(function: Any) -> str:
-        code = innermost_fn(function).__code__
-        parts = (original(function), code.co_filename, code.co_code.hex(), repr(code.co_names), _way.get())
-        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
-
-    return key
-
-
-def _keeping_key(original: Callable[..., None]) -> Callable[..., None]:
-    """The key that a trace is stored under is that of when the function was compiled."""
-
-    def initialize(self: Any, fn: Any, dynamo: Any = None, ignore_inlined_sources: bool = False) -> None:
-        original(self, fn, dynamo, ignore_inlined_sources)
-        self.__dict__["source_id"] = CompilePackage.source_id_from_fn(self._innermost_fn)
-
-    return initialize
-
-
-def _all_or_nothing(original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-    """What cannot be put in place whole leaves nothing behind, and is reported as PyTorch expects it."""
-
-    def install(self: Any, backends: Any) -> None:
-        try:
-            original(self, backends)
-        except Exception as error:
-            self.uninstall()
-            self._codes = {}
-            self._initialized = False
-            raise RuntimeError(f"the trace cannot be used: {error}") from error
-
-    return install
+def _guard(trace: _Trace, code: types.CodeType, scope: dict[str, Any], values: dict[str, Any]) -> Any:
+    """The trace's guards, made for this process."""
+    state: Any = package.load_guards_state(trace.guards)
+    graph = state.output_graph
+    name = graph.name_of_builtins_dict_key_in_fglobals
+    if name:
+        known = torch._dynamo.output_graph.get_builtins_dict(scope)
+        if scope.setdefault(name, known) is not known:
+            raise _Refused(f"{name} is something else")
+    known_values: dict[str, Any] = {}
+    for guard in graph.guards:
+        wanted = trace.values.get((guard.name, guard.create_fn_name()))
+        if wanted is None:  # there was no such value, which guards look after
+            continue
+        found = guard.originating_source.get_value({"G": scope, "L": values}, guards._get_closure_vars(), known_values)
+        is_global = get_global_source_name(guard.originating_source) is not None
+        if frames.guarded_value(found, guard.create_fn_name(), is_global) != wanted:
+            raise _Refused(f"{guard.name} is something else")
+    for identity in trace.identities:
+        _check_identity(identity, graph, scope, values)
+        graph.guards.add(torch._guards.Guard(identity.source, getattr(guards.GuardBuilder, identity.guard)))
+    return package.load_guard_manager(state, code, scope)
 
 
-def _keeping_guards(original: Callable[..., None]) -> Callable[..., None]:
-    """Makes the guards that travel first, and then those of this process, which are all."""
-
-    def init(
-        self: Any,
-        code: types.CodeType,
-        graph: Any,
-        cache_entries: Any = None,
-        fail: Any = None,
-        keep: Callable[[Sequence[Any]], Sequence[bool]] | None = None,
-        *others: Any,
-        save_guards: bool = False,
-        **options: Any,
-    ) -> None:
-        def build(filter_: Any, save: bool) -> None:
-            original(self, code, graph, cache_entries, fail, filter_, *others, save_guards=save, **options)
-
-        if not save_guards:
-            return build(keep, False)
-        lost: list[str] = []
-
-        def watch(entries: Sequence[Any]) -> Sequence[bool]:
-            kept = keep(entries) if keep is not None else [True] * len(entries)
-            lost.extend(entry.name for entry, stays in zip(entries, kept, strict=True) if stays and _is_lost(entry))
-            return kept
-
-        build(watch, True)
-        travelling = self.guards_state
-        if lost:
-            graph.bypass_package(f"other processes cannot check {', '.join(sorted(set(lost)))}")
-        config: Any = torch._dynamo.config
-        with config.patch(caching_precompile=False):
-            build(keep, False)
-        self.guards_state = travelling if travelling is not None else b""  # not used if the package is bypassed
-        return None
-
-    return init
+def _check_identity(identity: _Identity, graph: Any, scope: dict[str, Any], values: dict[str, Any]) -> None:
+    """Raises _Refused if the object is another one here, or if no guard can be made that it stays this one."""
+    source = identity.source
+    found = source.get_value({"G": scope, "L": values}, guards._get_closure_vars(), {})
+    if frames.identity_of(found) != identity.value:
+        raise _Refused(f"{source.name} is something else")
+    root = get_global_source_name(source)
+    if root is not None:
+        graph.global_scope[root] = scope[root]
+        return
+    stored = {"G": graph.global_scope, "L": graph.local_scope}
+    if source.get_value(stored, guards._get_closure_vars(), {}) is not found:  # guards are made for what was stored
+        raise _Refused(f"{source.name} has no name")
 
 
-def _is_lost(entry: Any) -> bool:
-    """Whether a guard would be dropped although it tells objects apart that other processes may have in its place."""
-    types_of_guard = (entry.guard_type, *entry.derived_guard_types)
-    if not any(name in each for name in _DROPPED for each in types_of_guard):
-        return False
-    return not (entry.has_value and entry.is_global and _is_found_by_name(entry.name, entry.value))
-
-
-def _is_found_by_name(path: str, value: object) -> bool:
-    """Whether ``path``, as in ``G['torch'].arange``, names what it leads to."""
-    if isinstance(value, types.ModuleType):
-        return sys.modules.get(value.__name__) is value
-    last = path.rstrip("']").replace("['", ".").rsplit(".", 1)[-1]
-    return getattr(value, "__name__", None) == last
+def _renamed(code: types.CodeType, name: str) -> tuple[types.CodeType, str]:
+    """The code with a new name for its graph: the same trace may be loaded twice."""
+    new = f"__compiled_fn_{uuid.uuid4().hex}"
+    names = tuple(new if each == name else each for each in code.co_names)
+    return code.replace(co_names=names), new
