@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chains of ``_foreach_*`` operators: what one does to one element of its lists, as one pointwise graph.
 
-``csrc/torch/foreach.cpp`` writes them down while an optimizer updates its parameters, as text: "wwrv|lerp 0 2 #0 >0|
-sqrt 1 >3|..." has two tensors that are written, one that is read, and one that only the chain knows; then operators with
-the tensors and numbers that they take, and the tensor that their result replaces.
+``csrc/torch/foreach.cpp`` writes them down while an optimizer updates its parameters, as text such as
+"wwrv|lerp 0 2 #0 >0|sqrt 1 >3": two tensors are written, one is read, one only the chain knows; then operators, each
+with the tensors and numbers that it takes and the tensor that its result replaces.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def _power(base: Any, exponent: Any) -> Tensor:
     return torch.pow(_tensor(base, like), _tensor(exponent, like))
 
 
-#: Name -> the operator on tensors and, where ``_foreach_*`` takes them, numbers. What is not here is torch's function of
-#: that name, which takes tensors only.
+#: Name -> the operator on tensors and, where ``_foreach_*`` takes them, numbers. What is not here is the function of
+#: that name in ``torch``, which takes tensors only.
 _OPERATORS: dict[str, Callable[..., Tensor]] = {
     "add": lambda x, y, factor=None: x + y if factor is None else x + y * factor,
     "sub": lambda x, y, factor=None: x - y if factor is None else x - y * factor,
@@ -55,8 +55,7 @@ def chain_(program: str, written: Sequence[Tensor], read: Sequence[Tensor], numb
     """Runs a program on one element of each list. Sums and products are as PyTorch's CPU orders them."""
     roles, *steps = program.split("|")
     targets, sources = iter(written), iter(read)
-    given = [None if role == "v" else next(targets if role == "w" else sources) for role in roles]
-    values = [None if tensor is None else wide(tensor) for tensor in given]
+    values: list[Any] = [None if role == "v" else wide(next(targets if role == "w" else sources)) for role in roles]
 
     def operand(text: str) -> Any:
         return numbers[int(text[1:])] if text.startswith("#") else values[int(text)]
@@ -65,6 +64,6 @@ def chain_(program: str, written: Sequence[Tensor], read: Sequence[Tensor], numb
         name, *operands, target = step.split()
         function = _OPERATORS.get(name) or getattr(torch, name)
         values[int(target[1:])] = function(*map(operand, operands))
-    for role, tensor, value in zip(roles, given, values, strict=True):
-        if role == "w":
-            tensor.copy_(value)
+    results = [value for role, value in zip(roles, values, strict=True) if role == "w"]
+    for tensor, value in zip(written, results, strict=True):
+        tensor.copy_(value)
