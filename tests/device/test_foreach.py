@@ -231,6 +231,26 @@ def test_numbers_may_differ_from_tensor_to_tensor(device: str) -> None:
         torch.testing.assert_close(other, one)
 
 
+UNARY = ["abs", "exp", "log", "neg", "reciprocal", "round", "rsqrt", "sigmoid", "sign", "sqrt", "tanh", "trunc"]
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_functions_of_one_tensor(device: str, name: str, launches: Callable[[Callable[[], object]], int]) -> None:
+    function, in_place = getattr(torch, f"_foreach_{name}"), getattr(torch, f"_foreach_{name}_")
+    values = [torch.rand(5) + 1.1, torch.rand(2, 3) + 1.1]
+    expected = function(function(values))
+
+    def on_device() -> list[Tensor]:
+        results = [value.to(device) for value in values]
+        with together():
+            in_place(results)
+            return list(function(results))
+
+    for one, other in zip(expected, on_device(), strict=True):
+        torch.testing.assert_close(other.cpu(), one)
+    assert launches(on_device) == len(values)
+
+
 def strided(x: Tensor) -> list[Tensor]:
     return [x[:, 0], x[:, 1], x[:, 2]]
 
