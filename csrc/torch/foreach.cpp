@@ -21,7 +21,7 @@
 namespace outboard::aten {
 namespace chains {
 
-thread_local bool waiting = false;
+constinit thread_local bool waiting = false;
 
 namespace {
 
@@ -68,6 +68,7 @@ struct Slot {
   bool created = false;  ///< a result of the chain's own
   bool written = false;
   bool all_single = true;
+  bool shared = false;  ///< the same tensor for all elements
 };
 
 /// A number of an operator: one for all elements, or one for each.
@@ -90,9 +91,15 @@ struct Range {
   bool operator<(const Range& other) const { return begin < other.begin; }
 };
 
+/// An operand of an operator: a list, or one tensor for all elements.
+struct Operand {
+  c10::ArrayRef<c10::IValue> list;
+  std::vector<c10::IValue> repeated;  ///< of one tensor: what `list` refers to
+};
+
 /// An operator's arguments, taken from the stack.
 struct Call {
-  std::vector<c10::ArrayRef<c10::IValue>> lists;
+  std::vector<Operand> lists;
   std::vector<Number> numbers;
   std::string order;  ///< 't' for a list, 'n' for a number
 };
@@ -104,13 +111,32 @@ std::optional<double> as_number(const c10::IValue& value) {
   return std::nullopt;
 }
 
+/// One tensor for all elements: on the device an operand, on the CPU a number. False if it is neither.
+bool add_tensor(const c10::IValue& value, Call& call) {
+  const at::Tensor& tensor = value.toTensor();
+  if (!tensor.defined() || tensor.dim() != 0 || call.lists.empty()) return false;
+  if (tensor.is_cpu() && at::isFloatingType(tensor.scalar_type())) {
+    call.numbers.push_back({{tensor.item<double>()}, false});
+    call.order += 'n';
+    return true;
+  }
+  Operand operand{{}, std::vector<c10::IValue>(call.lists.front().list.size(), value)};
+  operand.list = operand.repeated;
+  call.lists.push_back(std::move(operand));
+  call.order += 't';
+  return true;
+}
+
 std::optional<Call> parse(const Rule& rule, c10::ArrayRef<c10::IValue> arguments) {
   Call call;
   for (size_t i = 0; i < arguments.size(); ++i) {
     switch (rule.op.roles[i]) {
       case ArgumentRole::kTensorList:
-        call.lists.push_back(arguments[i].toListRef());
+        call.lists.push_back({arguments[i].toListRef(), {}});
         call.order += 't';
+        break;
+      case ArgumentRole::kTensor:
+        if (!add_tensor(arguments[i], call)) return std::nullopt;
         break;
       case ArgumentRole::kScalar: {
         const std::optional<double> number = as_number(arguments[i]);
@@ -141,10 +167,10 @@ std::optional<Call> parse(const Rule& rule, c10::ArrayRef<c10::IValue> arguments
 
 /// Whether all lists are as long as the first, which is not empty.
 bool is_even(const Call& call) {
-  const size_t count = call.lists.front().size();
+  const size_t count = call.lists.front().list.size();
   if (count == 0) return false;
-  for (const auto& list : call.lists) {
-    if (list.size() != count) return false;
+  for (const Operand& operand : call.lists) {
+    if (operand.list.size() != count) return false;
   }
   return std::all_of(call.numbers.begin(), call.numbers.end(),
                      [&](const Number& number) { return !number.is_list || number.values.size() == count; });
@@ -185,8 +211,8 @@ class Chain {
   void run();
 
  private:
-  std::optional<size_t> slot_of(c10::ArrayRef<c10::IValue> list);
-  std::optional<size_t> find(c10::ArrayRef<c10::IValue> list) const;
+  std::optional<size_t> slot_of(c10::ArrayRef<c10::IValue> list, bool shared);
+  std::optional<size_t> find(c10::ArrayRef<c10::IValue> list, bool shared) const;
   std::optional<Slot> describe(c10::ArrayRef<c10::IValue> list);
   bool lies_like(size_t element, const at::Tensor& tensor);
   bool overlaps(const Slot& slot);
@@ -245,7 +271,7 @@ std::optional<Slot> Chain::describe(c10::ArrayRef<c10::IValue> list) {
 }
 
 /// The slot that the list is already.
-std::optional<size_t> Chain::find(c10::ArrayRef<c10::IValue> list) const {
+std::optional<size_t> Chain::find(c10::ArrayRef<c10::IValue> list, bool shared) const {
   const auto is_at = [](const Place& place, const at::Tensor& tensor) {
     return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() ==
                place.storage.unsafeGetStorageImpl() &&
@@ -254,7 +280,9 @@ std::optional<size_t> Chain::find(c10::ArrayRef<c10::IValue> list) const {
   for (size_t s = 0; s < slots_.size(); ++s) {
     const Slot& slot = slots_[s];
     const at::Tensor& first = list.front().toTensor();
-    if (!first.defined() || first.scalar_type() != slot.dtype || !is_at(slot.places.front(), first)) continue;
+    if (slot.shared != shared || !first.defined() || first.scalar_type() != slot.dtype ||
+        !is_at(slot.places.front(), first))
+      continue;
     for (size_t i = 0; i < count_; ++i) {
       const at::Tensor& tensor = list[i].toTensor();
       if (!tensor.defined() || tensor.scalar_type() != slot.dtype || !is_at(slot.places[i], tensor))
@@ -277,7 +305,7 @@ bool Chain::overlaps(const Slot& slot) {
   for (size_t i = 0; i < count_; ++i) {
     const Place& place = slot.places[i];
     const int64_t count = place.single ? 1 : patterns_[i].count;
-    if (count == 0) continue;
+    if (count == 0 || (slot.shared && i > 0)) continue;
     const char* begin = static_cast<const char*>(place.storage.data()) + place.offset * size;
     ranges_.push_back({begin, begin + count * size});
   }
@@ -287,9 +315,10 @@ bool Chain::overlaps(const Slot& slot) {
                             [](const Range& a, const Range& b) { return b.begin < a.end; }) != ranges_.end();
 }
 
-std::optional<size_t> Chain::slot_of(c10::ArrayRef<c10::IValue> list) {
-  if (const std::optional<size_t> known = find(list)) return known;
+std::optional<size_t> Chain::slot_of(c10::ArrayRef<c10::IValue> list, bool shared) {
+  if (const std::optional<size_t> known = find(list, shared)) return known;
   std::optional<Slot> slot = describe(list);
+  if (slot) slot->shared = shared;
   if (!slot || slots_.size() == kMostSlots || overlaps(*slot)) return std::nullopt;
   slots_.push_back(std::move(*slot));
   return slots_.size() - 1;
@@ -332,8 +361,8 @@ std::vector<at::Tensor> Chain::create(const std::vector<size_t>& operands, at::S
 std::optional<std::vector<at::Tensor>> Chain::add(const Rule& rule, const Call& call, const std::string& name) {
   const size_t known = slots_.size();
   std::vector<size_t> operands;
-  for (const auto& list : call.lists) {
-    if (const std::optional<size_t> slot = slot_of(list)) operands.push_back(*slot);
+  for (const Operand& operand : call.lists) {
+    if (const std::optional<size_t> slot = slot_of(operand.list, !operand.repeated.empty())) operands.push_back(*slot);
   }
   const bool complete = operands.size() == call.lists.size();
   const std::optional<size_t> leader = complete ? target_type(operands) : std::nullopt;
@@ -425,7 +454,7 @@ struct Recorder {
 thread_local Recorder recorder;
 
 c10::DeviceIndex device_of(const Call& call) {
-  for (const c10::IValue& value : call.lists.front()) {
+  for (const c10::IValue& value : call.lists.front().list) {
     const at::Tensor& tensor = value.toTensor();
     if (tensor.defined() && tensor.is_privateuseone()) return tensor.get_device();
   }
@@ -444,7 +473,7 @@ std::optional<std::vector<at::Tensor>> record(const Rule& rule, c10::ArrayRef<c1
     if (!suffix) return std::nullopt;
     name += *suffix;
   }
-  const size_t count = call->lists.front().size();
+  const size_t count = call->lists.front().list.size();
   if (waiting && recorder.chain->accepts(count, index)) {
     if (auto results = recorder.chain->add(rule, *call, name)) return results;
   }
@@ -479,7 +508,8 @@ std::optional<Rule> rule_of(const c10::OperatorHandle& handle) {
   std::string name = schema.name().substr(std::string("aten::_foreach_").size());
   const bool in_place = name.back() == '_';
   if (in_place) name.pop_back();
-  if (op.out_variant || pointwise_names().count(name) == 0) return std::nullopt;
+  const bool fits = in_place || name != "copy";  // a copy has the type and shape of what it replaces
+  if (op.out_variant || !fits || pointwise_names().count(name) == 0) return std::nullopt;
   const auto is_list = [](ArgumentRole role) { return role == ArgumentRole::kTensorList; };
   if (std::none_of(op.roles.begin(), op.roles.end(), is_list)) return std::nullopt;
   const std::string& last = schema.arguments().back().name();

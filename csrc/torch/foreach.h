@@ -11,7 +11,7 @@ namespace outboard::aten {
 namespace chains {
 
 /// Whether the calling thread has a chain that waits.
-extern thread_local bool waiting;
+extern constinit thread_local bool waiting;
 
 /// Runs the calling thread's chain.
 void run_waiting();

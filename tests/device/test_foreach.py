@@ -251,6 +251,41 @@ def test_functions_of_one_tensor(device: str, name: str, launches: Callable[[Cal
     assert launches(on_device) == len(values)
 
 
+def test_one_tensor_for_all(device: str, launches: Callable[[Callable[[], object]], int]) -> None:
+    """Where an operator takes a tensor instead of a number."""
+    values = [torch.rand(5), torch.rand(()), torch.rand(2, 3)]
+
+    def run(where: str) -> list[Tensor]:
+        xs, rate = [value.to(where, copy=True) for value in values], torch.tensor(0.5, device=where)
+        with together():
+            torch._foreach_mul_(xs, rate)
+            torch._foreach_add_(xs, rate, alpha=2.0)
+            torch._foreach_div_(xs, torch.tensor(0.75))
+            torch._foreach_div_(xs, rate)
+        return xs
+
+    for one, other in zip(run("cpu"), run(device), strict=True):
+        torch.testing.assert_close(other.cpu(), one)
+    assert launches(lambda: run(device)) == len(values)
+
+
+def test_one_tensor_for_all_may_be_written(device: str) -> None:
+    results = []
+    for where in ("cpu", device):
+        rate = torch.tensor(0.5, device=where)
+        xs = [torch.ones(3, device=where), rate, torch.ones((), device=where)]
+        with together():
+            torch._foreach_mul_([xs[0], xs[2]], rate)
+            torch._foreach_add_([rate, rate], 1.0)
+            torch._foreach_mul_([xs[0], xs[2]], rate)
+            torch._foreach_mul_(xs, rate)
+            rate.add_(1)
+            torch._foreach_add_([xs[0], xs[2]], rate)
+        results.append([x.cpu() for x in xs])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(other, one)
+
+
 def strided(x: Tensor) -> list[Tensor]:
     return [x[:, 0], x[:, 1], x[:, 2]]
 
