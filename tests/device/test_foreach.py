@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import importlib
 import threading
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -17,6 +18,7 @@ from torch.optim import NAdam, RAdam, RMSprop, Rprop
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from outboard import _C
+from outboard.compiler import eager
 
 #: Name -> optimizer. Each option that changes the operators occurs.
 WAYS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
@@ -284,6 +286,30 @@ def test_one_tensor_for_all_may_be_written(device: str) -> None:
         results.append([x.cpu() for x in xs])
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(other, one)
+
+
+def test_a_chain_that_is_refused_runs_on_the_cpu(
+    device: str, device_module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = []
+    device_module.reset_fallbacks()
+
+    def refuse(*_: object) -> tuple[str, bytes]:
+        importlib.import_module("outboard.compiler.adapter.chains")  # as the compiler does
+        return "host", b""
+
+    monkeypatch.setattr(eager, "compile_operator", refuse)
+    for where in ("cpu", device):
+        xs = [torch.arange(3.0).to(where), torch.tensor(3.0).to(where)]
+        with together():
+            torch._foreach_add_(xs, 1.0)
+            roots = torch._foreach_sqrt(xs)
+            torch._foreach_sigmoid_(xs)
+            torch._foreach_sub_(xs, roots)
+        results.append([x.cpu() for x in (*xs, *roots)])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(other, one)
+    assert device_module.fallbacks() == {"outboard::chain_": 2}
 
 
 def strided(x: Tensor) -> list[Tensor]:
