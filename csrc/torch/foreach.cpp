@@ -78,6 +78,13 @@ struct Number {
   double of(size_t element) const { return values[is_list ? element : 0]; }
 };
 
+/// One operator of a chain.
+struct Step {
+  std::string text;  ///< in the program
+  std::vector<size_t> operands;
+  size_t target;
+};
+
 /// How the tensors of one element lie that are not single.
 struct Pattern {
   c10::DimVector sizes, strides;
@@ -200,7 +207,7 @@ class Chain {
   Chain(size_t count, c10::DeviceIndex index) : count_(count), index_(index), patterns_(count) {}
 
   bool accepts(size_t count, c10::DeviceIndex index) const {
-    return count == count_ && index == index_ && steps_ < kMostSteps;
+    return count == count_ && index == index_ && steps_.size() < kMostSteps;
   }
 
   /// Writes an operator down and returns its results, none if it is in place. Nothing: the operator does not fit, and
@@ -224,6 +231,8 @@ class Chain {
 
   bool is_wanted(const Slot& slot) const;
   void launch(size_t element, const std::string& program, const std::string& roles) const;
+  void launch_step_by_step(size_t element) const;
+  bool is_one_kernel(size_t element) const;
   at::Tensor tensor_at(const Slot& slot, size_t element) const;
 
   size_t count_;
@@ -232,8 +241,7 @@ class Chain {
   std::vector<Slot> slots_;
   std::vector<Range> ranges_;  ///< of all places, in order
   std::vector<Number> numbers_;
-  std::string program_;
-  size_t steps_ = 0;
+  std::vector<Step> steps_;
 };
 
 bool Chain::lies_like(size_t element, const at::Tensor& tensor) {
@@ -397,17 +405,16 @@ bool Chain::can_hold(const std::vector<size_t>& operands, size_t leader) const {
   return true;
 }
 
-/// Adds to the program, for instance, "|addcmul 3 1 1 #2 >3": an operator, slots and numbers, and where the result
-/// goes.
+/// Adds a step whose text is, for instance, "|addcmul 3 1 1 #2 >3": an operator, slots and numbers, and where the
+/// result goes.
 void Chain::write_down(const std::string& name, const std::string& order, const std::vector<size_t>& operands,
                        size_t target) {
-  program_ += '|' + name;
+  std::string text = '|' + name;
   size_t next_list = 0, next_number = numbers_.size();
   for (const char kind : order) {
-    program_ += kind == 't' ? ' ' + std::to_string(operands[next_list++]) : " #" + std::to_string(next_number++);
+    text += kind == 't' ? ' ' + std::to_string(operands[next_list++]) : " #" + std::to_string(next_number++);
   }
-  program_ += " >" + std::to_string(target);
-  ++steps_;
+  steps_.push_back({text + " >" + std::to_string(target), operands, target});
 }
 
 /// Whether a slot has to be written: nobody can see results of the chain's own that only the chain holds.
@@ -442,8 +449,31 @@ void Chain::run() {
   std::string roles;
   for (const Slot& slot : slots_) roles += is_wanted(slot) ? 'w' : slot.created ? 'v' : 'r';
   if (roles.find('w') == std::string::npos) return;
-  const std::string program = roles + program_;
-  for (size_t i = 0; i < count_; ++i) launch(i, program, roles);
+  std::string program = roles;
+  for (const Step& step : steps_) program += step.text;
+  for (size_t i = 0; i < count_; ++i) {
+    try {
+      launch(i, program, roles);
+    } catch (const c10::OutOfMemoryError&) {
+      if (!is_one_kernel(i)) throw;
+      launch_step_by_step(i);
+    }
+  }
+}
+
+/// Whether an element's launch is all or nothing: tensors without dimensions may get a kernel of their own.
+bool Chain::is_one_kernel(size_t element) const {
+  return std::none_of(slots_.begin(), slots_.end(), [&](const Slot& slot) { return slot.places[element].single; });
+}
+
+/// For a device that cannot hold all tensors of an element at the same time.
+void Chain::launch_step_by_step(size_t element) const {
+  for (const Step& step : steps_) {
+    std::string roles(slots_.size(), 'v');
+    for (const size_t operand : step.operands) roles[operand] = 'r';
+    roles[step.target] = 'w';
+    launch(element, roles + step.text, roles);
+  }
 }
 
 /// What a thread has written down.

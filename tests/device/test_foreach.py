@@ -312,6 +312,24 @@ def test_a_chain_that_is_refused_runs_on_the_cpu(
     assert device_module.fallbacks() == {"outboard::chain_": 2}
 
 
+def test_memory_for_two_tensors_is_enough(device: str) -> None:
+    size = 1 << 20
+    results = []
+    limit = _C.memory_limit(0)
+    for where in ("cpu", device):
+        parameter = torch.ones(size).to(where).requires_grad_()
+        optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
+        for step in range(3):
+            parameter.grad = torch.full((size,), float(step)).to(where)
+            _C.set_memory_limit(0, 11 * size if where != "cpu" else limit)
+            try:
+                optimizer.step()
+            finally:
+                _C.set_memory_limit(0, limit)
+        results.append(parameter.detach().cpu())
+    torch.testing.assert_close(results[1], results[0])
+
+
 def strided(x: Tensor) -> list[Tensor]:
     return [x[:, 0], x[:, 1], x[:, 2]]
 
