@@ -12,6 +12,7 @@
 #include "torch/binding_helpers.h"
 #include "torch/bindings_memory.h"
 #include "torch/devices.h"
+#include "torch/foreach.h"
 #include "torch/generator.h"
 #include "torch/graphs.h"
 #include "torch/hooks.h"
@@ -91,8 +92,10 @@ void bind_device(py::module_& m) {
   define(m, "device_properties", "What a device can do.", [](int64_t index) { return properties_of(checked(index)); });
   define(m, "default_generator", "A device's default torch.Generator.",
          [](int64_t index) { return default_generator_object(checked(index)); });
-  define_blocking(m, "synchronize", "Waits for all streams of a device.",
-                  [](int64_t index) { translate_errors([&] { device(checked(index)).synchronize(); }); });
+  define_blocking(m, "synchronize", "Waits for all streams of a device.", [](int64_t index) {
+    settle();
+    translate_errors([&] { device(checked(index)).synchronize(); });
+  });
 
   define(m, "register_graphs", "Gives torch.accelerator.Graph its implementation, under the device's name of now.",
          &register_graphs);

@@ -17,8 +17,10 @@
 
 #include "runtime/plan_binaries.h"
 #include "runtime/plan_inputs.h"
+#include "torch/binding_helpers.h"
 #include "torch/eager.h"
 #include "torch/fallback.h"
+#include "torch/foreach.h"
 #include "torch/host_library.h"
 #include "torch/op_list.h"
 #include "torch/tensor.h"
@@ -227,6 +229,7 @@ FallbackPolicy policy(const std::string& text) {
 void bind_eager(py::module_& m) {
   register_host_library();
   register_operators();
+  chains::register_kernels();
 
   m.def("set_compiler", [](py::object load, py::object compile, py::object keep) {
     set_compiler(std::make_unique<PythonCompiler>(std::move(load), std::move(compile), std::move(keep)));
@@ -240,6 +243,9 @@ void bind_eager(py::module_& m) {
                     py::arg("plans") = statistics.plans);
   });
   m.def("reset_eager_stats", &reset_eager_statistics);
+  bindings::define(m, "foreach_begin", "Opens a scope in which `_foreach_*` operators are written down.",
+                   &chains::begin);
+  bindings::define_blocking(m, "foreach_end", "Closes the scope, and runs what was written down.", &chains::end);
   m.def(
       "hit_costs",
       [](const at::Tensor& left, const at::Tensor& right, int64_t bursts) {

@@ -2,6 +2,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include "torch/devices.h"
+#include "torch/foreach.h"
 #include "torch/storage.h"
 #include "torch/tensor.h"
 
@@ -15,6 +16,7 @@ c10::Stream wrap(const Stream& stream) {
 }
 
 Stream& unwrap(const c10::Stream& stream) {
+  settle();
   Device& owner = device(stream.device_index());
   return translate_errors([&]() -> Stream& { return owner.stream(stream.id()); });
 }
@@ -86,6 +88,7 @@ class GuardImpl final : public c10::impl::DeviceGuardImplInterface {
     translate_errors([&] { unwrap(stream).synchronize(); });
   }
   void synchronizeDevice(const c10::DeviceIndex index) const override {
+    settle();
     translate_errors([&] { device(index).synchronize(); });
   }
 

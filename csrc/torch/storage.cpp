@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "torch/devices.h"
+#include "torch/foreach.h"
 #include "torch/tensor.h"
 
 namespace outboard::aten {
@@ -109,7 +110,7 @@ namespace {
 void keep_prefix(Allocation& to, Allocation& from, uint64_t bytes) {
   if (from.state() == State::kUnbacked) return;
   if (from.state() == State::kZero && to.mark_zero()) return;  // bytes beyond the prefix may be anything
-  Stream& stream = Runtime::get().current_stream(from.device().index());
+  Stream& stream = current_stream(static_cast<c10::DeviceIndex>(from.device().index()));
   Work work(stream);
   const ob_ptr source = work.resolve(from);
   stream.copy(OB_DEVICE_TO_DEVICE, work.resolve(to), source, bytes);
@@ -118,6 +119,7 @@ void keep_prefix(Allocation& to, Allocation& from, uint64_t bytes) {
 }  // namespace
 
 void resize_storage(c10::StorageImpl& storage, size_t bytes) {
+  settle();  // a result that was only written down has no contents yet
   TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");
   Allocation* old = allocation_in(storage.data_ptr());
   TORCH_CHECK(old != nullptr, "Trying to resize storage whose memory is not the device's");

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "torch/devices.h"
+#include "torch/foreach.h"
 #include "torch/storage.h"
 
 namespace outboard::aten {
@@ -36,6 +37,7 @@ int64_t extent(const c10::TensorImpl& impl) {
 }  // namespace
 
 Allocation& allocation_of(const c10::Storage& storage) {
+  settle();
   Allocation* allocation = allocation_in(storage.data_ptr());
   // PyTorch wraps addresses of ours anew in places (at::from_blob when it pickles a storage).
   if (allocation == nullptr) allocation = Allocation::find(storage.data());
@@ -56,6 +58,11 @@ at::Tensor make_tensor(Allocation* allocation, at::ScalarType dtype, at::IntArra
   c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), allocation->size(),
                                                              data_ptr_of(allocation), storage_allocator(),
                                                              /*resizable=*/true));
+  return view_of(std::move(storage), dtype, sizes, strides, storage_offset);
+}
+
+at::Tensor view_of(c10::Storage storage, at::ScalarType dtype, at::IntArrayRef sizes, at::IntArrayRef strides,
+                   int64_t storage_offset) {
   return over_storage(std::move(storage), kDeviceKeys, dtype, sizes, strides, storage_offset);
 }
 
@@ -115,6 +122,7 @@ at::Tensor host_view(const at::Tensor& tensor, Access access) {
 }
 
 Stream& current_stream(c10::DeviceIndex index) {
+  settle();
   if (index < 0) index = current_device();
   return translate_errors([&]() -> Stream& { return Runtime::get().current_stream(index); });
 }

@@ -22,6 +22,10 @@ Allocation& allocation_of(const c10::Storage& storage);
 at::Tensor make_tensor(Allocation* allocation, at::ScalarType dtype, at::IntArrayRef sizes, at::IntArrayRef strides,
                        int64_t storage_offset);
 
+/// A new tensor over a storage of ours. Requires sizes.size() == strides.size().
+at::Tensor view_of(c10::Storage storage, at::ScalarType dtype, at::IntArrayRef sizes, at::IntArrayRef strides,
+                   int64_t storage_offset);
+
 /// A new, unbacked tensor on the device with this index.
 at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype, c10::DeviceIndex device);
 

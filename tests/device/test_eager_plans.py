@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Callable
 from types import ModuleType
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from outboard import _C
 
@@ -217,3 +218,21 @@ def test_the_costs_of_a_hit_add_up(device: str) -> None:
     assert a.sum().item() == 16
     with pytest.raises(RuntimeError, match="bursts"):
         _C.hit_costs(a, a, 0)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, number: x.clamp(number),
+        lambda x, number: x.clamp(None, number),
+        lambda x, number: x.clone().clamp_(number, 2 * number),
+        lambda x, number: x.var(0, correction=number),
+        lambda x, number: torch.std_mean(x, 0, correction=number)[0],
+        lambda x, number: torch.logit(x, eps=number / 10),
+        lambda x, number: torch.norm(x, number, 0),
+    ],
+)
+def test_optional_numbers_are_those_of_the_call(device: str, function: Callable[[Tensor, float], Tensor]) -> None:
+    x = torch.rand(6, 5)
+    for number in (0.25, 0.5, 1.5, 2, 3):
+        torch.testing.assert_close(function(x.to(device), number).cpu(), function(x, number))

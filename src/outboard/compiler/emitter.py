@@ -14,6 +14,7 @@ entries of one definition. If there is one piece only, the first kernel does eve
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import zlib
 from collections.abc import Iterator
@@ -648,6 +649,9 @@ class Printer:
             return args[0]
         if kind == "OpaqueUnaryFn_sqrt":
             return f"sqrt((double){args[0]})"
+        if kind in ("Max", "Min"):
+            function = f"f{kind.lower()}"
+            return functools.reduce(lambda a, b: f"{function}((double){a}, (double){b})", args)
         raise cl.Unsupported(f"float expression {kind}")
 
     def _checked_index(self, value: Value) -> None:

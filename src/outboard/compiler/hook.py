@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registers the device with Dynamo and Inductor when, and only when, a program imports them."""
+"""Registers the device with Dynamo, Inductor and the optimizers when, and only when, a program imports them."""
 
 from __future__ import annotations
 
@@ -27,6 +27,12 @@ def _register_backend() -> None:
     hash_sources_ahead()
 
 
+def _join_updates() -> None:
+    from .adapter.foreach import install
+
+    install()
+
+
 def _prepare_tracing() -> None:
     from .adapter.patience import trace_undisturbed
 
@@ -41,6 +47,7 @@ _CALLBACKS: dict[str, Callable[[], None]] = {
     "torch._dynamo.device_interface": _register_interface,
     "torch._inductor.compile_fx": _register_backend,
     "torch._dynamo.convert_frame": _prepare_tracing,
+    "torch.optim": _join_updates,
 }
 
 

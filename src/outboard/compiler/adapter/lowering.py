@@ -64,14 +64,13 @@ class Inputs:
         self.scalar_symbols: set[sympy.Symbol] = set()
 
     def argument(self, value: Any, type_: str) -> Any:
-        """The stand-in for an argument of schema type ``type_``."""
+        """The stand-in for an argument of schema type ``type_`` ("Optional[number]"), or for an item of such a list."""
         if isinstance(value, torch.Tensor):
             return self.tensor(value)
         if isinstance(value, (list, tuple)):
-            inner = type_.partition("[")[0].rstrip("?")
-            return [self.argument(item, inner) for item in value]
+            return [self.argument(item, type_) for item in value]
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if is_number and type_.rstrip("?") in ("Scalar", "number", "Tensor"):
+        if is_number and _innermost(type_) in ("number", "Tensor"):
             return self.scalar(value)
         return value
 
@@ -134,6 +133,11 @@ class Inputs:
         return [
             self._dimension(stride, p.SymbolSource.STRIDE, number, dim) for dim, stride in enumerate(tensor.stride())
         ]
+
+
+def _innermost(type_: str) -> str:
+    """What a schema type is an option or list of."""
+    return type_.rstrip("]").rpartition("[")[2]
 
 
 def _dense_strides(sizes: Sequence[Any], inner_to_outer: Any) -> list[Any]:
@@ -288,7 +292,7 @@ def functional_variant(overload: torch._ops.OpOverload) -> Functional | None:
     if not written:
         aliases = any(a.alias_info is not None for a in (*schema.arguments, *schema.returns))
         return None if aliases else Functional(overload, (), ())
-    if any("[]" in str(argument.type) for _, argument in written):
+    if any("List[" in str(argument.type) for _, argument in written):
         return None
     out = [argument for _, argument in written if argument.kwarg_only]
     if out and len(out) == len(written):

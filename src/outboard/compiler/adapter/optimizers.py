@@ -13,15 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-
-def _wide(x: Tensor) -> Tensor:
-    """In the precision of computing: halves are computed in float32."""
-    return x.to(torch.float32) if x.dtype in (torch.float16, torch.bfloat16) else x
+from .chains import chain_, wide
 
 
 def _number(x: Tensor, like: Tensor) -> Tensor:
     """A tensor of one element, as a factor for others."""
-    return x.reshape(()).to(_wide(like).dtype)
+    return x.reshape(()).to(wide(like).dtype)
 
 
 class _Step:
@@ -39,17 +36,17 @@ class _Step:
         maximize: bool,
     ) -> None:
         self._skipped = None if found_inf is None else found_inf.reshape(()) != 0
-        gradient = _wide(grad)
+        gradient = wide(grad)
         if grad_scale is not None:
             gradient = gradient / _number(grad_scale, parameter)
             self.write(grad, gradient)  # the gradient is also kept without the factor of the loss, as on CUDA
         self.gradient = -gradient if maximize else gradient
-        self.parameter = _wide(parameter)
+        self.parameter = wide(parameter)
         self.size: Any = rate if lr is None else _number(lr, parameter)
 
     def write(self, target: Tensor, value: Tensor) -> None:
         """Gives a tensor its new value, unless the step is left out."""
-        target.copy_(value if self._skipped is None else torch.where(self._skipped, _wide(target), value))
+        target.copy_(value if self._skipped is None else torch.where(self._skipped, wide(target), value))
 
 
 def adam_step_(
@@ -84,13 +81,13 @@ def adam_step_(
         parameter = parameter - parameter * decay * size
     elif decays:
         gradient = gradient + parameter * decay
-    new_mean = _wide(mean) * beta1 + gradient * rest1
-    new_square = _wide(square) * beta2 + gradient * gradient * rest2
+    new_mean = wide(mean) * beta1 + gradient * rest1
+    new_square = wide(square) * beta2 + gradient * gradient * rest2
     count = _number(step, self)
     correction1, correction2 = -torch.expm1(count * log1), -torch.expm1(count * log2)
     bound = new_square
     if largest is not None:
-        bound = torch.maximum(_wide(largest), new_square)
+        bound = torch.maximum(wide(largest), new_square)
         update.write(largest, bound)
     denominator = bound.sqrt() * correction2.rsqrt() + eps
     update.write(mean, new_mean)
@@ -120,7 +117,7 @@ def sgd_step_(
     if decays:
         gradient = gradient + parameter * decay
     if buffer is not None:
-        velocity = gradient if is_first_step else _wide(buffer) * momentum + gradient * rest
+        velocity = gradient if is_first_step else wide(buffer) * momentum + gradient * rest
         update.write(buffer, velocity)
         gradient = gradient + velocity * momentum if nesterov else velocity
     update.write(self, parameter - gradient * size)
@@ -130,4 +127,5 @@ def sgd_step_(
 STEPS: dict[Any, Callable[..., None]] = {
     torch.ops.outboard.adam_step_.default: adam_step_,
     torch.ops.outboard.sgd_step_.default: sgd_step_,
+    torch.ops.outboard.chain_.default: chain_,
 }
