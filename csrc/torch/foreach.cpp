@@ -21,7 +21,7 @@
 namespace outboard::aten {
 namespace chains {
 
-constinit thread_local bool waiting = false;
+constinit std::atomic<int> waiting{0};
 
 namespace {
 
@@ -504,14 +504,15 @@ std::optional<std::vector<at::Tensor>> record(const Rule& rule, c10::ArrayRef<c1
     name += *suffix;
   }
   const size_t count = call->lists.front().list.size();
-  if (waiting && recorder.chain->accepts(count, index)) {
+  if (recorder.chain != nullptr && recorder.chain->accepts(count, index)) {
     if (auto results = recorder.chain->add(rule, *call, name)) return results;
   }
   settle();
-  recorder.chain = std::make_unique<Chain>(count, index);
-  auto results = recorder.chain->add(rule, *call, name);
-  waiting = results.has_value();
-  if (!waiting) recorder.chain.reset();
+  auto chain = std::make_unique<Chain>(count, index);
+  auto results = chain->add(rule, *call, name);
+  if (!results) return std::nullopt;
+  recorder.chain = std::move(chain);
+  waiting.fetch_add(1, std::memory_order_relaxed);
   return results;
 }
 
@@ -550,7 +551,8 @@ std::optional<Rule> rule_of(const c10::OperatorHandle& handle) {
 
 void run_waiting() {
   const std::unique_ptr<Chain> chain = std::move(recorder.chain);
-  waiting = false;
+  if (chain == nullptr) return;
+  waiting.fetch_sub(1, std::memory_order_relaxed);
   chain->run();
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
+
 /// Runs of `_foreach_*` operators as one launch per element of their lists, instead of one per operator and element.
 ///
 /// While a scope is open on a thread, pointwise `_foreach_*` operators are written down as a chain instead of being
@@ -10,10 +12,10 @@ namespace outboard::aten {
 
 namespace chains {
 
-/// Whether the calling thread has a chain that waits.
-extern constinit thread_local bool waiting;
+/// Threads that have a chain that waits. Asked by every operator: a variable of the thread's own takes a call to find.
+extern constinit std::atomic<int> waiting;
 
-/// Runs the calling thread's chain.
+/// Runs the calling thread's chain, if it has one.
 void run_waiting();
 
 /// Opens a scope on the calling thread; scopes nest.
@@ -29,7 +31,7 @@ void register_kernels();
 /// To be called before memory of the device is looked at or used, and before work is ordered: what was written down
 /// comes first.
 inline void settle() {
-  if (chains::waiting) chains::run_waiting();
+  if (chains::waiting.load(std::memory_order_relaxed) != 0) chains::run_waiting();
 }
 
 }  // namespace outboard::aten
