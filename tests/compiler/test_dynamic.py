@@ -95,4 +95,6 @@ def test_training(device: str, name: str) -> None:
         for a, b in zip(ours.parameters(), reference.parameters(), strict=True):
             torch.testing.assert_close(a.grad.cpu(), b.grad, rtol=1e-2, atol=1e-4)
     assert compilations() + counters["dynamo_cache"]["dynamo_cache_hit"] == 1
-    assert counters["inductor"]["fxgraph_cache_miss"] + counters["inductor"]["fxgraph_cache_hit"] == 2 * compilations()
+    # AOTAutograd may have kept both directions of an earlier process, and then Inductor is not asked.
+    asked = counters["inductor"]["fxgraph_cache_miss"] + counters["inductor"]["fxgraph_cache_hit"]
+    assert asked == 2 * compilations() or counters["aot_autograd"]["autograd_cache_hit"] == compilations() == 1
