@@ -119,11 +119,10 @@ def _read(path: Path, signature: bytes) -> tuple[bool, list[bytes]] | None:
     except OSError as error:
         _warn_once(path.parent, error)
         return None
-    header = len(_MAGIC) + 32
-    if len(data) < header or data[: len(_MAGIC)] != _MAGIC:
+    if not data.startswith(_MAGIC):
         return None
-    body = data[header:]
-    if hashlib.sha256(body).digest() != data[len(_MAGIC) : header]:
+    body = unsealed(_MAGIC, data)
+    if body is None:
         _log.warning("ignoring damaged cache file %s", path)
         return None
     bake, count, length = struct.unpack_from("<BII", body)
@@ -143,7 +142,18 @@ def _read(path: Path, signature: bytes) -> tuple[bool, list[bytes]] | None:
 def _write(path: Path, signature: bytes, bake: bool, plans: list[bytes]) -> None:
     body = struct.pack("<BII", bake, len(plans), len(signature)) + signature
     body += b"".join(struct.pack("<I", len(plan)) + plan for plan in plans)
-    replace(path, _MAGIC + hashlib.sha256(body).digest() + body)
+    replace(path, sealed(_MAGIC, body))
+
+
+def sealed(magic: bytes, body: bytes) -> bytes:
+    """A file's content: what kind of file it is, a checksum, and the body."""
+    return magic + hashlib.sha256(body).digest() + body
+
+
+def unsealed(magic: bytes, content: bytes) -> bytes | None:
+    """The body of what ``sealed`` made; None if it is another kind of file, or damaged."""
+    body = content[len(magic) + hashlib.sha256().digest_size :]
+    return body if content == sealed(magic, body) else None
 
 
 def replace(path: Path, content: bytes) -> None:

@@ -437,9 +437,8 @@ def _save(process: int) -> None:
             continue
         try:
             body = pickle.dumps(dataclasses.replace(trace, graph=pickle.dumps(graph)))
-            digest = hashlib.sha256(body).digest()
             folder.mkdir(parents=True, exist_ok=True)
-            cache.replace(folder / hashlib.sha256(trace.guards).hexdigest()[:40], _MAGIC + digest + body)
+            cache.replace(folder / hashlib.sha256(trace.guards).hexdigest()[:40], cache.sealed(_MAGIC, body))
             for old in _by_age(folder)[_MOST:]:
                 old.unlink(missing_ok=True)
         except Exception as error:  # noqa: BLE001 - pickling what belongs to the user may raise anything
@@ -477,10 +476,8 @@ def _by_age(folder: Path) -> list[Path]:
 
 
 def _read(path: Path) -> _Trace:
-    data = path.read_bytes()
-    start = len(_MAGIC)
-    body = data[start + 32 :]
-    if data[:start] != _MAGIC or hashlib.sha256(body).digest() != data[start : start + 32]:
+    body = cache.unsealed(_MAGIC, path.read_bytes())
+    if body is None:
         raise _Refused("it is damaged")
     trace = pickle.loads(body)
     if not isinstance(trace, _Trace):
