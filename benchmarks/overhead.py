@@ -11,9 +11,10 @@ waited for token by token. The chain is timed until it is submitted and until it
 from __future__ import annotations
 
 import copy
+import itertools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -52,14 +53,12 @@ def measure_decode(device: torch.device, repeats: int) -> dict[str, dict[str, fl
 def _decode_captured(model: Any, prompt: Tensor, repeats: int) -> dict[str, float]:
     decoder = CapturedDecoder(model, PROMPT + LONG + REPLAYS)
     decoder.generate(prompt, LONG)
-    times: dict[str, list[float]] = {"step": [], "device": [], "token": []}
-    for _ in range(repeats):
-        short, long = (seconds_of(lambda count=count: decoder.generate(prompt, count)) for count in (SHORT, LONG))
-        times["token"].append((long - short) / (LONG - SHORT))
-        decoder.start(prompt)
-        times["step"].append(statistics.median(seconds_of(lambda: decoder.replay().cpu()) for _ in range(STEPS)))
-        times["device"].append(seconds_of(lambda: [decoder.replay() for _ in range(REPLAYS)]) / REPLAYS)
-    return _medians(times)
+
+    def prepared() -> Iterator[Callable[[], Tensor]]:
+        decoder.start(prompt)  # steps and replays need room in the cache
+        return itertools.repeat(lambda: decoder.replay().cpu(), STEPS)
+
+    return _rounds(repeats, lambda count: decoder.generate(prompt, count), prepared, decoder.replay)
 
 
 def _decode(way: Way, model: Any, prompt: Tensor, repeats: int) -> dict[str, float]:
@@ -74,17 +73,28 @@ def _decode(way: Way, model: Any, prompt: Tensor, repeats: int) -> dict[str, flo
     graph = torch.accelerator.Graph()
     with graph:
         captured()
+    return _rounds(
+        repeats,
+        lambda count: _generate(model, prompt, count),
+        lambda: (prepared() for _ in range(STEPS)),
+        graph.replay,
+    )
+
+
+def _rounds(
+    repeats: int,
+    generate: Callable[[int], object],
+    steps: Callable[[], Iterator[Callable[[], object]]],
+    replay: Callable[[], object],
+) -> dict[str, float]:
+    """The medians of all times, and those of the shares by round. ``generate`` generates so many tokens, ``steps``
+    makes the steps of a round, each before its clock starts, and ``replay`` submits the device's work of one."""
     times: dict[str, list[float]] = {"step": [], "device": [], "token": []}
     for _ in range(repeats):
-        short, long = (seconds_of(lambda count=count: _generate(model, prompt, count)) for count in (SHORT, LONG))
+        short, long = (seconds_of(lambda count=count: generate(count)) for count in (SHORT, LONG))
         times["token"].append((long - short) / (LONG - SHORT))
-        times["device"].append(seconds_of(lambda: [graph.replay() for _ in range(REPLAYS)]) / REPLAYS)
-        times["step"].append(statistics.median(seconds_of(prepared()) for _ in range(STEPS)))
-    return _medians(times)
-
-
-def _medians(times: dict[str, list[float]]) -> dict[str, float]:
-    """The medians, and those of the shares by round."""
+        times["step"].append(statistics.median(seconds_of(step) for step in steps()))
+        times["device"].append(seconds_of(lambda: [replay() for _ in range(REPLAYS)]) / REPLAYS)
     for share, whole in (("overhead", "step"), ("beside", "token")):
         times[share] = [1 - work / time for work, time in zip(times["device"], times[whole], strict=True)]
     return {name: statistics.median(values) for name, values in times.items()}
