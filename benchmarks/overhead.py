@@ -4,14 +4,13 @@
 A decoding step, the model's call and the choice of a token that is waited for, is timed against the same step captured
 as a graph and replayed many times in a row: the device's work alone, without Python, dispatch and waiting. The rest of
 the step's time is launch overhead. A token of ``transformers.generate``, whose own Python comes on top, is timed beside
-it. A third way has no Python to pay for: a captured step with a static cache (``examples/generation.py``), replayed and
-waited for token by token. The chain is timed until it is submitted and until it is finished.
+it. Besides eager and compiled there is a third way: ``outboard.graphed`` replays the model's call, with a static cache.
+The chain is timed until it is submitted and until it is finished.
 """
 
 from __future__ import annotations
 
 import copy
-import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -20,8 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.engine import Way, all_ways
-from examples.generation import CapturedDecoder, llama
+import outboard
+from benchmarks.engine import all_ways
+from examples.generation import llama
 from examples.measure import seconds_of
 
 PROMPT = 256
@@ -32,6 +32,9 @@ STEPS = 16  #: for each repeat, each waited for
 DECODE, CHAIN = "Llama 8x512 generate", "200 small kernels"
 CHAIN_ROUNDS = 5  #: for each repeat of a model
 LINKS = 100  #: of the chain, each a product and a pointwise kernel
+
+#: A cache, and what makes it ready for a step behind so many tokens.
+Prepared = tuple[Any, Callable[[int], Any]]
 
 
 def measure_decode(device: torch.device, repeats: int) -> dict[str, dict[str, float]]:
@@ -44,29 +47,20 @@ def measure_decode(device: torch.device, repeats: int) -> dict[str, dict[str, fl
     found = {}
     for way in all_ways(device):
         if way.device.type == device.type:
-            found[way.name] = _decode(way, copy.deepcopy(model).to(device), prompt.to(device), repeats)
+            moved = copy.deepcopy(model).to(device)
+            if way.compiled:
+                moved.forward = torch.compile(moved.forward)
+            found[way.name] = _decode(moved, prompt.to(device), repeats, "dynamic")
             torch._dynamo.reset()
-    found[f"{device.type} captured"] = _decode_captured(copy.deepcopy(model).to(device), prompt.to(device), repeats)
+    graphed = outboard.graphed(copy.deepcopy(model).to(device))
+    found[f"{device.type} graphed"] = _decode(graphed, prompt.to(device), repeats, "static")
     return found
 
 
-def _decode_captured(model: Any, prompt: Tensor, repeats: int) -> dict[str, float]:
-    decoder = CapturedDecoder(model, PROMPT + LONG + REPLAYS)
-    decoder.generate(prompt, LONG)
-
-    def prepared() -> Iterator[Callable[[], Tensor]]:
-        decoder.start(prompt)  # steps and replays need room in the cache
-        return itertools.repeat(lambda: decoder.replay().cpu(), STEPS)
-
-    return _rounds(repeats, lambda count: decoder.generate(prompt, count), prepared, decoder.replay)
-
-
-def _decode(way: Way, model: Any, prompt: Tensor, repeats: int) -> dict[str, float]:
-    if way.compiled:
-        model.forward = torch.compile(model.forward)
-    prepared = _steps(model, prompt)
-    for _ in range(2):
-        _generate(model, prompt, LONG)
+def _decode(model: Any, prompt: Tensor, repeats: int, cache: str) -> dict[str, float]:
+    prepared = _steps(model, prompt, _PREPARED[cache])
+    for _ in range(3):
+        _generate(model, prompt, LONG, cache)
         prepared()()
     captured = prepared()
     torch.accelerator.synchronize()
@@ -75,7 +69,7 @@ def _decode(way: Way, model: Any, prompt: Tensor, repeats: int) -> dict[str, flo
         captured()
     return _rounds(
         repeats,
-        lambda count: _generate(model, prompt, count),
+        lambda count: _generate(model, prompt, count, cache),
         lambda: (prepared() for _ in range(STEPS)),
         graph.replay,
     )
@@ -100,28 +94,26 @@ def _rounds(
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def _generate(model: Any, prompt: Tensor, count: int) -> Tensor:
+def _generate(model: Any, prompt: Tensor, count: int, cache: str) -> Tensor:
+    settings = {"max_new_tokens": count, "do_sample": False, "pad_token_id": 0, "cache_implementation": cache}
     with torch.no_grad():
-        tokens: Tensor = model.generate(
-            prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=count, do_sample=False, pad_token_id=0
-        )
+        tokens: Tensor = model.generate(prompt, attention_mask=torch.ones_like(prompt), **settings)
     return tokens
 
 
-def _steps(model: Any, prompt: Tensor) -> Callable[[], Callable[[], Tensor]]:
+def _steps(
+    model: Any, prompt: Tensor, make_cache: Callable[[Any, int], Prepared]
+) -> Callable[[], Callable[[], Tensor]]:
     """Makes decoding steps with a cache of middle length: each is to be called once, as it makes its cache longer."""
-    from transformers import DynamicCache
-
     length = PROMPT + (SHORT + LONG) // 2
-    cache = DynamicCache(config=model.config)
+    cache, prepare = make_cache(model.config, PROMPT + LONG + REPLAYS)
     with torch.no_grad():
         model(torch.randint(8192, (1, length), device=prompt.device), past_key_values=cache, use_cache=True)
     token = prompt[:, :1].clone()
     position = torch.full((1, 1), length, device=prompt.device)
 
     def prepared() -> Callable[[], Tensor]:
-        past = copy.copy(cache)
-        past.layers = [copy.copy(layer) for layer in cache.layers]
+        past = prepare(length)
 
         @torch.no_grad()
         def step() -> Tensor:
@@ -131,6 +123,37 @@ def _steps(model: Any, prompt: Tensor) -> Callable[[], Callable[[], Tensor]]:
         return step
 
     return prepared
+
+
+def _dynamic_cache(config: Any, longest: int) -> Prepared:
+    """A cache that grows by new tensors, and what makes a copy of it."""
+    from transformers import DynamicCache
+
+    cache = DynamicCache(config=config)
+
+    def prepare(length: int) -> Any:
+        past = copy.copy(cache)
+        past.layers = [copy.copy(layer) for layer in cache.layers]
+        return past
+
+    return cache, prepare
+
+
+def _static_cache(config: Any, longest: int) -> Prepared:
+    """A cache that stays in place, and what sets its length back."""
+    from transformers import StaticCache
+
+    cache = StaticCache(config=config, max_cache_len=longest)
+
+    def prepare(length: int) -> Any:
+        for layer in cache.layers:
+            layer.cumulative_length.fill_(length)
+        return cache
+
+    return cache, prepare
+
+
+_PREPARED = {"dynamic": _dynamic_cache, "static": _static_cache}
 
 
 def measure_chain(device: torch.device, repeats: int) -> dict[str, dict[str, float]]:

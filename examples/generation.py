@@ -1,99 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text generation without launch overhead: the decoding step of a Hugging Face model, captured once and replayed.
 
-``transformers.generate`` runs some hundred lines of Python for every token, and the model's own Python on top. A static
-key-value cache keeps everything in place, so that one recording of a step serves all tokens: what is left per token is
-one replay and the wait for the token.
+A model runs thousands of lines of Python for every token. A static cache of keys and values keeps everything in place,
+so that ``outboard.graphed`` can capture one step and replay it for all tokens. The rest of ``generate`` runs as always:
+sampling, masks for padding, stopping, streaming.
 
-``python -m examples.generation`` generates with both from the same weights, and compares tokens and times.
+``python -m examples.generation`` generates with and without, from the same weights, and compares tokens and times.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import statistics
 from typing import Any
 
 import torch
-from torch import Tensor
 
+import outboard
 from examples.measure import seconds_of
 
-#: Steps that run operator by operator before one is recorded: what has to be compiled is compiled then.
-WARM_UP = 2
 ROUNDS = 9  #: of timing
-
-
-class CapturedDecoder:
-    """Greedy decoding with a causal language model of transformers that works with its ``StaticCache``.
-
-    The first call of :meth:`generate` captures the step (``torch.accelerator.Graph``), later ones replay it. The model
-    must not be moved, nor its parameters replaced, as long as the decoder is used; new values in place are seen.
-
-    Args:
-        model: the model, on an accelerator, in evaluation mode.
-        length: most tokens of a prompt and what follows it.
-    """
-
-    def __init__(self, model: Any, length: int) -> None:
-        from transformers import StaticCache
-
-        self.model = model
-        self.length = length
-        self._cache = StaticCache(config=model.config, max_cache_len=length)
-        self._graph: torch.accelerator.Graph | None = None
-        self._token: Tensor = torch.empty(0)
-
-    @torch.no_grad()
-    def start(self, prompt: Tensor) -> Tensor:
-        """Reads a prompt (N, L) of token numbers into the cache, in place of what was there. Returns the token that
-        follows, (N, 1), which the next step continues from."""
-        self._cache.reset()
-        token = self.model(prompt, past_key_values=self._cache, use_cache=True).logits[:, -1:].argmax(-1)
-        if self._token.shape != token.shape:
-            self._token, self._graph = token.clone(), None
-        else:
-            self._token.copy_(token)
-        return self._token
-
-    @torch.no_grad()
-    def _step(self) -> None:
-        logits = self.model(self._token, past_key_values=self._cache, use_cache=True).logits
-        self._token.copy_(logits[:, -1:].argmax(-1))
-
-    def capture(self) -> None:
-        """Records the step, if that has not been done for this number of prompts. Nothing is decoded."""
-        if self._graph is None:
-            torch.accelerator.synchronize()
-            self._graph = torch.accelerator.Graph()
-            with self._graph:
-                self._step()
-
-    def replay(self) -> Tensor:
-        """Decodes the next token, (N, 1). The same tensor each time: copy what is to be kept.
-
-        Raises RuntimeError before ``capture``."""
-        if self._graph is None:
-            raise RuntimeError("no decoding step was captured yet: call capture() first")
-        self._graph.replay()
-        return self._token
-
-    def generate(self, prompt: Tensor, count: int, stop: int | None = None) -> Tensor:
-        """The prompt (N, L) and up to ``count`` tokens behind it, (N, L + count); fewer if all rows of a step are the
-        token ``stop``. Raises ValueError if that is more than the cache holds."""
-        if prompt.shape[1] + count > self.length:
-            raise ValueError(
-                f"{prompt.shape[1]} + {count} tokens are more than the {self.length} of this decoder's cache"
-            )
-        tokens = [self.start(prompt).cpu()]
-        while len(tokens) < count and not (stop is not None and bool((tokens[-1] == stop).all())):
-            if self._graph is None and len(tokens) <= WARM_UP:
-                self._step()
-            else:
-                self.capture()
-                self.replay()
-            tokens.append(self._token.cpu())
-        return torch.cat([prompt.cpu(), *tokens[:count]], dim=1).to(prompt.device)
 
 
 def llama(vocabulary: int = 8192, width: int = 512, hidden: int = 1408, layers: int = 8, heads: int = 8) -> Any:
@@ -113,7 +40,7 @@ def llama(vocabulary: int = 8192, width: int = 512, hidden: int = 1408, layers: 
 
 
 def main() -> None:
-    """Compares the decoder with ``model.generate``."""
+    """Compares generation with and without ``outboard.graphed``."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--device", default="ocl")
     parser.add_argument("--prompt", type=int, default=256, help="tokens of the prompt")
@@ -121,21 +48,22 @@ def main() -> None:
     options = parser.parse_args()
     torch.manual_seed(0)
     model = llama().to(options.device)
+    graphed = outboard.graphed(copy.copy(model))  # the same parameters
     prompt = torch.randint(8192, (1, options.prompt), device=options.device)
-    decoder = CapturedDecoder(model, options.prompt + options.count)
     settings = {"max_new_tokens": options.count, "do_sample": False, "pad_token_id": 0}
+    settings["attention_mask"] = torch.ones_like(prompt)
     ways = {
-        "model.generate": lambda: model.generate(prompt, attention_mask=torch.ones_like(prompt), **settings),
-        "CapturedDecoder": lambda: decoder.generate(prompt, options.count),
+        "model": lambda: model.generate(prompt, **settings),
+        "outboard.graphed(model)": lambda: graphed.generate(prompt, cache_implementation="static", **settings),
     }
     expected, found = (way() for way in ways.values())
     if not torch.equal(found, expected):
-        raise SystemExit("the decoder found other tokens than model.generate")
+        raise SystemExit("the replayed steps found other tokens")
     rounds = [{name: seconds_of(way) for name, way in ways.items()} for _ in range(ROUNDS)]
-    ordinary, captured = (statistics.median(times[name] for times in rounds) for name in ways)
+    medians = {name: statistics.median(times[name] for times in rounds) for name in ways}
     print(f"{options.count} tokens behind {options.prompt}: the same from both")
-    print(f"model.generate   {ordinary * 1e3:7.1f} ms")
-    print(f"CapturedDecoder  {captured * 1e3:7.1f} ms, {captured / ordinary:.2f} of it")
+    for name, median in medians.items():
+        print(f"{name:24} {median * 1e3:7.1f} ms, {median / medians['model']:.2f}")
 
 
 if __name__ == "__main__":

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from outboard.exporting.installed import cmake_prefix
     from outboard.exporting.loader import load
     from outboard.optimization import optimize
+    from outboard.replaying.calls import graphed
 
-__all__ = ["__version__", "cmake_prefix", "export", "load", "optimize"]
+__all__ = ["__version__", "cmake_prefix", "export", "graphed", "load", "optimize"]
 
 __version__ = "0.1.0"
 
@@ -24,6 +25,7 @@ __version__ = "0.1.0"
 _ON_DEMAND = {
     "cmake_prefix": "exporting.installed",
     "export": "exporting.exporter",
+    "graphed": "replaying.calls",
     "load": "exporting.loader",
     "optimize": "optimization",
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled graphs captured once per set of sizes and replayed: ``torch.compile(mode="reduce-overhead")``.
+"""Calls captured once per set of sizes and replayed: ``torch.compile(mode="reduce-overhead")``, ``outboard.graphed``.
 
 A replay writes its results where the capture put them. So a capture is replayed only while nobody holds results of its
 last run; a call that comes earlier gets a capture of its own, or runs without one. Results therefore stay what they are
@@ -78,11 +78,14 @@ class _Capture:
             self.inputs = {i: _place_for(args[i], device) for i in copied}  #: what is copied, by position
             arguments = [self.inputs.get(i, value) for i, value in enumerate(args)]
             self.graph = torch.accelerator.Graph(pool=(1, _memory_of(device)))
+            changes = [place._version for place in self.inputs.values()]
             self.graph.capture_begin()
             try:
                 made = call(list(arguments))
             finally:
                 self.graph.capture_end()
+            if changes != [place._version for place in self.inputs.values()]:
+                raise RuntimeError("an input is written to")
         tensors = {i: value for i, value in enumerate(arguments) if isinstance(value, Tensor)}
         storages = {_storage(value): i for i, value in tensors.items()}
         self.results = [_Result(value, storages, arguments) for value in made]

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether Python objects are still what they were: what a replay, which runs no Python, has to know before.
+
+All that can be reached from some objects through attributes, dictionaries, lists, tuples and sets is compared by
+identity, which is one loop in C, and tensors by where their elements are. New elements of a tensor on the device are no
+change: a replay reads them.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import operator
+import types
+from collections import deque
+from collections.abc import Collection, Iterable
+from itertools import chain
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+Container: TypeAlias = dict[Any, Any] | Collection[Any]
+
+#: Most objects to be watched: to compare them takes some hundred microseconds.
+MOST_VALUES = 1 << 15
+
+# What holds nothing that could change, or what belongs to the program and not to these objects.
+_CONSTANTS = (
+    *(type(None), bool, int, float, complex, str, bytes, range, slice, enum.Enum, type),
+    *(types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.CodeType, types.GenericAlias),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch.Generator, logging.Logger),
+)
+
+
+class State:
+    """The values within reach of some objects, as they are now.
+
+    Args:
+        roots: the objects.
+        ignored: objects that are not looked into.
+    """
+
+    def __init__(self, roots: Iterable[object], ignored: Iterable[object] = ()) -> None:
+        # Types of objects and what holds their values; not the objects, which should not live longer for our sake.
+        self._holders: list[tuple[type, Container]] = []
+        self._tensors: list[Tensor] = []
+        self._is_whole = self._visit(list(roots), {id(value) for value in ignored})
+        # Views of dictionaries show what is there whenever one looks, as lists and sets do.
+        self._views = [held.values() if isinstance(held, dict) else held for _, held in self._holders]
+        self._values = list(chain.from_iterable(self._views))
+        self._on_host = [tensor for tensor in self._tensors if tensor.device.type == "cpu"]
+        if not self.obstacle():
+            self._places, self._versions = self._addresses(), self._counts()
+
+    def _visit(self, found: list[object], seen: set[int]) -> bool:
+        """Looks into all objects that can be reached, if they are not too many. Returns whether that was so."""
+        while found and len(seen) <= MOST_VALUES:
+            value = found.pop()
+            if isinstance(value, _CONSTANTS) or id(value) in seen:
+                continue
+            seen.add(id(value))
+            if isinstance(value, Tensor):
+                self._tensors.append(value)
+            if isinstance(value, types.MethodType):
+                found.append(value.__self__)
+            for held in _containers(value):
+                self._holders.append((type(value), held))
+                found.extend(held.values() if isinstance(held, dict) else held)
+        return not found
+
+    def obstacle(self) -> str:
+        """Why these objects cannot be watched, or ''."""
+        if not self._is_whole:
+            return f"more than {MOST_VALUES} Python objects are within its reach"
+        for tensor in self._tensors:
+            if type(tensor) not in (Tensor, torch.nn.Parameter, torch.nn.Buffer) or tensor.layout != torch.strided:
+                return f"it uses a tensor of type {type(tensor).__name__}, {tensor.layout}"
+        if any(tensor.is_inference() for tensor in self._on_host):
+            return "it uses a CPU tensor made in inference mode, whose changes are not counted"
+        return ""
+
+    def _addresses(self) -> list[int]:
+        return list(map(Tensor.data_ptr, self._tensors))
+
+    def _counts(self) -> list[int]:
+        """Changes of tensors on the host: numbers of theirs may have become numbers of a kernel's call."""
+        return [tensor._version for tensor in self._on_host]
+
+    def is_unchanged(self) -> bool:
+        """Whether all values are the very same objects, and all tensors where they were."""
+        return (
+            sum(map(len, self._views)) == len(self._values)
+            and all(map(operator.is_, chain.from_iterable(self._views), self._values))
+            and self._addresses() == self._places
+            and self._counts() == self._versions
+        )
+
+    def change(self) -> str:
+        """What is not as it was, or ''."""
+        if self.is_unchanged():
+            return ""
+        start = 0
+        for (kind, held), view in zip(self._holders, self._views, strict=True):
+            before = self._values[start : start + len(view)]
+            start += len(view)
+            for place, (old, new) in enumerate(zip(before, view, strict=False)):
+                if old is not new:
+                    name = repr(list(held)[place]) if isinstance(held, dict) else f"value {place}"
+                    return f"it changes {name} of a {kind.__name__}"
+        return "it changes the number of values of a container, or the memory of a tensor"
+
+
+def _containers(value: object) -> list[Container]:
+    """What holds the values of an object: itself, its attributes."""
+    found: list[Container] = []
+    if isinstance(value, (dict, list, tuple, set, frozenset, deque)):
+        found.append(value)
+    if hasattr(value, "__dict__"):
+        found.append(vars(value))
+    return found
