@@ -134,6 +134,8 @@ class Runner:
         # All rows again: the roofs may have risen.
         for row, device, phases_of_row, calls in self._floors:
             row.floor = self.roofs.floor(device, phases_of_row) / calls
+            if row.memory_bound:
+                row.memory_floor = self.roofs.memory_floor(device, phases_of_row) / calls
 
     def _time(self, workload: Workload, phases: Sequence[Phase], attempts: Sequence[_Attempt]) -> None:
         repeats = self.repeats * workload.more_repeats
@@ -141,7 +143,7 @@ class Runner:
         calls = {attempt.way.name: partial(attempt.run, workload.calls) for attempt in attempts}
         before = {attempt.way.name: attempt.settle(workload) for attempt in attempts}
         # What memory gives changes with what others do on the machine: the bound is measured in the same rounds.
-        bound = phases if workload.memory_bound else []
+        bound = [*phases, *(phase.in_memory() for phase in phases)] if workload.memory_bound else []
         with self.roofs.searching([attempt.way.device for attempt in attempts], bound) as search:
             timings = interleave({**calls, _BOUND: search}, repeats, warm_up=2, before=before)
         for attempt in attempts:

@@ -19,9 +19,9 @@ class Row:
     """One workload on one way.
 
     ``seconds`` are per operation, in the order measured; ``best`` is the shortest of all runs, those before the
-    measured ones included. ``errors`` are relative to float64, by name, and may not be
-    above ``limits``. ``failure`` is a traceback. ``floor`` is the roofline's lower bound in seconds. ``ratios`` relate
-    the median to that of other ways.
+    measured ones included. ``errors`` are relative to float64, by name, and may not be above ``limits``. ``failure`` is
+    a traceback. ``floor`` is the roofline's lower bound in seconds, ``memory_floor`` what the bytes of an operator that
+    is ``memory_bound`` take at the bandwidth of memory. ``ratios`` relate the median to that of other ways.
     """
 
     section: str
@@ -34,6 +34,7 @@ class Row:
     limits: dict[str, float] = field(default_factory=dict)
     failure: str = ""
     floor: float = math.nan
+    memory_floor: float = math.nan
     ratios: dict[str, float] = field(default_factory=dict)
     memory_bound: bool = False
 
@@ -62,24 +63,30 @@ class Row:
         """The best time as a multiple of the floor, which is the best of many runs, too."""
         return self.best / self.floor if self.floor else math.nan
 
+    @property
+    def over_memory(self) -> float:
+        """The best time as a multiple of what memory takes. Below 1 where caches help."""
+        return self.best / self.memory_floor
+
     def cells(self) -> list[str]:
         """The row as text: workload, way, median with spread, ratios, multiple of the floor, error, status."""
         timing = str(Timing(self.seconds)) if self.seconds else "-"
         ratios = [f"{self.ratios[base]:.2f}" if base in self.ratios else "-" for base in RATIO_BASES]
-        over = f"{self.over_floor:.2f}" if self.seconds and not math.isnan(self.over_floor) else "-"
+        over = [f"{x:.2f}" if self.seconds and x > 0 else "-" for x in (self.over_memory, self.over_floor)]
         worst = f"{max(self.errors.values()):.1e}" if self.errors else "-"
-        return [self.workload, self.way, timing, *ratios, over, worst, self.status]
+        return [self.workload, self.way, timing, *ratios, *over, worst, self.status]
 
     def numbers(self) -> dict[str, Any]:
         """The row for programs."""
-        known = asdict(self) | {"status": self.status, "over_floor": None}
+        known = asdict(self) | {"status": self.status, "over_floor": None, "over_memory": None}
         if self.seconds:
-            known |= {"median": self.median, "spread": Timing(self.seconds).spread, "over_floor": self.over_floor}
+            known |= {"median": self.median, "spread": Timing(self.seconds).spread}
+            known |= {"over_floor": self.over_floor, "over_memory": self.over_memory}
         return known
 
 
 RATIO_BASES = ("CPU eager", "CPU Inductor")
-HEADER = ["workload", "way", "median", "x CPU eager", "x CPU Inductor", "x floor", "error", "result"]
+HEADER = ["workload", "way", "median", "x CPU eager", "x CPU Inductor", "x memory", "x floor", "error", "result"]
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,10 @@ class Phase:
     traffic: Traffic = Traffic()
     flops: float = 0
 
+    def in_memory(self) -> Phase:
+        """Traffic of the same kind, so much of it that no cache helps."""
+        return Phase(self.traffic.scaled(LARGEST / self.traffic.bytes))
+
 
 def best_seconds(call: Callable[[], object], device: torch.device, repeats: int = 15) -> float:
     """The shortest of some runs in seconds, waiting for the device each time."""
@@ -101,6 +105,11 @@ class Roofs:
     def floor(self, device: torch.device, phases: Sequence[Phase]) -> float:
         """Seconds below which the phases, measured before, cannot be done one after the other."""
         return sum(self._phase(device, phase) for phase in phases)
+
+    def memory_floor(self, device: torch.device, phases: Sequence[Phase]) -> float:
+        """Seconds that the bytes of the phases take at the bandwidth of memory, were there no caches."""
+        shares = ((phase.traffic.bytes, phase.in_memory().traffic) for phase in phases)
+        return sum(self.moving(device, traffic) * size / traffic.bytes for size, traffic in shares)
 
     def _phase(self, device: torch.device, phase: Phase) -> float:
         moving = self.moving(device, phase.traffic) if phase.traffic.bytes else 0.0

@@ -162,8 +162,18 @@ def test_more_takes_longer() -> None:
     assert roofs.floor(torch.device("cpu"), [small, large]) == pytest.approx(sum(times))
 
 
-def test_the_best_time_is_held_against_the_floor() -> None:
-    assert Row("micro", "a", "ocl eager", [3.0, 2.0], best=1.5, floor=1.0).over_floor == 1.5
+def test_the_best_time_is_held_against_the_floors() -> None:
+    row = Row("micro", "a", "ocl eager", [3.0, 2.0], best=1.5, floor=1.0, memory_floor=2.0)
+    assert (row.over_floor, row.over_memory) == (1.5, 0.75)
+    assert Row("micro", "a", "ocl eager", [3.0], best=1.5, floor=1.0).cells()[5:7] == ["-", "1.50"]
+
+
+def test_two_floors_of_what_a_cache_holds() -> None:
+    cpu, phase = torch.device("cpu"), Phase(Traffic(1 << 20, 1 << 20))
+    large = phase.in_memory().traffic
+    assert large == Traffic(96 << 20, 96 << 20)
+    roofs = Roofs(cpu, moves={"cpu": {phase.traffic: (1.0, "a cache"), large: (480.0, "memory")}})
+    assert (roofs.floor(cpu, [phase, phase]), roofs.memory_floor(cpu, [phase, phase])) == (2.0, 10.0)
 
 
 def test_targets_relate_eager_to_eager_and_compiled_to_inductor() -> None:
