@@ -2,7 +2,7 @@
 """Whether Python objects are still what they were: what a replay, which runs no Python, has to know before.
 
 All that can be reached from some objects through attributes, dictionaries, lists, tuples and sets is compared by
-identity, which is one loop in C, and tensors by where their elements are. New elements of a tensor on the device are no
+identity, and tensors by where their elements are. New elements of a tensor on the device are no
 change: a replay reads them.
 """
 
@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import enum
 import logging
-import operator
 import types
 from collections import deque
 from collections.abc import Collection, Iterable
-from itertools import chain
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+
+from outboard import _C
 
 Container: TypeAlias = dict[Any, Any] | Collection[Any]
 
@@ -42,16 +42,11 @@ class State:
     """
 
     def __init__(self, roots: Iterable[object], ignored: Iterable[object] = ()) -> None:
-        # Types of objects and what holds their values; not the objects, which should not live longer for our sake.
-        self._holders: list[tuple[type, Container]] = []
+        self._kinds: dict[int, str] = {}  #: what an object is whose values a container, by ``id``, holds
+        self._containers: list[Container] = []
         self._tensors: list[Tensor] = []
         self._is_whole = self._visit(list(roots), {id(value) for value in ignored})
-        # Views of dictionaries show what is there whenever one looks, as lists and sets do.
-        self._views = [held.values() if isinstance(held, dict) else held for _, held in self._holders]
-        self._values = list(chain.from_iterable(self._views))
-        self._on_host = [tensor for tensor in self._tensors if tensor.device.type == "cpu"]
-        if not self.obstacle():
-            self._places, self._versions = self._addresses(), self._counts()
+        self._watch = None if self.obstacle() else _C.Watch(self._containers, self._tensors)
 
     def _visit(self, found: list[object], seen: set[int]) -> bool:
         """Looks into all objects that can be reached, if they are not too many. Returns whether that was so."""
@@ -65,7 +60,8 @@ class State:
             if isinstance(value, types.MethodType):
                 found.append(value.__self__)
             for held in _containers(value):
-                self._holders.append((type(value), held))
+                self._containers.append(held)
+                self._kinds[id(held)] = type(value).__name__
                 found.extend(held.values() if isinstance(held, dict) else held)
         return not found
 
@@ -76,39 +72,28 @@ class State:
         for tensor in self._tensors:
             if type(tensor) not in (Tensor, torch.nn.Parameter, torch.nn.Buffer) or tensor.layout != torch.strided:
                 return f"it uses a tensor of type {type(tensor).__name__}, {tensor.layout}"
-        if any(tensor.is_inference() for tensor in self._on_host):
-            return "it uses a CPU tensor made in inference mode, whose changes are not counted"
+            if tensor.device.type == "cpu" and tensor.is_inference():
+                return "it uses a CPU tensor made in inference mode, whose changes are not counted"
         return ""
-
-    def _addresses(self) -> list[int]:
-        return list(map(Tensor.data_ptr, self._tensors))
-
-    def _counts(self) -> list[int]:
-        """Changes of tensors on the host: numbers of theirs may have become numbers of a kernel's call."""
-        return [tensor._version for tensor in self._on_host]
 
     def is_unchanged(self) -> bool:
         """Whether all values are the very same objects, and all tensors where they were."""
-        return (
-            sum(map(len, self._views)) == len(self._values)
-            and all(map(operator.is_, chain.from_iterable(self._views), self._values))
-            and self._addresses() == self._places
-            and self._counts() == self._versions
-        )
+        return self._watch is not None and self._watch.is_unchanged()
 
     def change(self) -> str:
         """What is not as it was, or ''."""
-        if self.is_unchanged():
+        if self._watch is None or self._watch.is_unchanged():
             return ""
-        start = 0
-        for (kind, held), view in zip(self._holders, self._views, strict=True):
-            before = self._values[start : start + len(view)]
-            start += len(view)
-            for place, (old, new) in enumerate(zip(before, view, strict=False)):
-                if old is not new:
-                    name = repr(list(held)[place]) if isinstance(held, dict) else f"value {place}"
-                    return f"it changes {name} of a {kind.__name__}"
-        return "it changes the number of values of a container, or the memory of a tensor"
+        changed = self._watch.changed()
+        if changed is None:
+            return "it changes where the elements of a tensor are"
+        held, before = changed
+        values = held.values() if isinstance(held, dict) else held
+        for place, (old, new) in enumerate(zip(before, values, strict=False)):
+            if old is not new:
+                name = repr(list(held)[place]) if isinstance(held, dict) else f"value {place}"
+                return f"it changes {name} of a {self._kinds[id(held)]}"
+        return f"it changes how many values a {self._kinds[id(held)]} holds"
 
 
 def _containers(value: object) -> list[Container]:
