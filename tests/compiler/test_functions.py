@@ -171,3 +171,28 @@ def test_usual_powers_are_products(device: str) -> None:
     x = torch.randn(1000, device=device)
     for exponent, expected in ((2, x * x), (3, x * x * x), (-1, 1 / x), (0.5, x.sqrt())):
         assert torch.equal(x.pow(exponent).nan_to_num(7).cpu(), expected.nan_to_num(7).cpu())
+
+
+def test_powers_of_positive_numbers_are_rounded_once(device: str) -> None:
+    """The whole range of results, from nothing to infinity."""
+    x = torch.exp2(torch.empty(1 << 16).uniform_(-149, 128)).clamp(1e-45, 3.4e38)
+    y = torch.empty(1 << 16).uniform_(-160, 140) / x.log2()
+    y[::7] = torch.randn(y[::7].shape) * 3
+    exact = x.double() ** y.double()
+    expected = exact.float()
+    result = (x.to(device) ** y.to(device)).cpu()
+    assert torch.equal(result.isinf(), expected.isinf()) and not result.isnan().any()
+    finite = ~expected.isinf()
+    unit = torch.nextafter(expected, torch.tensor(math.inf)).double() - expected.double()
+    assert ((result.double() - exact).abs() / unit)[finite].max() < 0.51
+
+
+def test_powers_of_what_is_special(device: str) -> None:
+    numbers = [0.0, -0.0, 1.0, -1.0, 2.0, -2.5, 3.0, 0.5, 1e-45, 3.4e38, -3.4e38, math.inf, -math.inf, math.nan]
+    x, y = torch.tensor(numbers)[:, None], torch.tensor([*numbers, 2.5, -3.0, 1e30])[None]
+    x, y = (tensor.expand(len(numbers), len(numbers) + 3).reshape(-1) for tensor in (x, y))
+    torch.testing.assert_close((x.to(device) ** y.to(device)).cpu(), x**y, equal_nan=True)
+    among_others = torch.full((x.numel(), 16), 1.5)
+    among_others[:, 5] = x
+    result = (among_others.to(device) ** y[:, None].to(device)).cpu()
+    torch.testing.assert_close(result, among_others ** y[:, None], equal_nan=True)

@@ -342,6 +342,8 @@ _EXP_SERIES = [0.00138146030, 0.00836871582, 0.0416683879, 0.166665206, 0.499999
 _LOG2_E, _LN2_HIGH, _LN2_LOW = "1.4426950408889634f", "-0.693145751953125f", "-1.428606765330187e-06f"
 #: Numbers as large as 1.5 * 2^23 have no fraction: adding it rounds, and leaves the integer in the lowest bits.
 _ROUNDS = "12582912.0f"
+#: The same for double: 1.5 * 2^52.
+_ROUNDS_DOUBLE = "6755399441055744.0"
 
 
 def _exponential(t: str, i: str) -> str:
@@ -450,7 +452,50 @@ def _helper_pow_by(prelude: Prelude, full: str, dtype: torch.dtype, width: int) 
         "-0.5f": f"{unit} / sqrt(a)",
     }  # fmt: skip
     tests = " ".join(f"if (e == {exponent}) return {result};" for exponent, result in known.items())
-    return f"{many} {full}({many} a, {one} e) {{ {tests} return pow(a, ({many})(e)); }}"
+    power = prelude.use("pow", dtype, width)
+    return f"{many} {full}({many} a, {one} e) {{ {tests} return {power}(a, ({many})(e)); }}"
+
+
+def _helper_pow(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    """Powers in float, of positive numbers in double: two to the exponent times the logarithm, which is rounded once,
+    at the end. Runtimes compute vectors of powers lane by lane; where zero, infinity, NaN or a negative number is among
+    them, they still do. The logarithm is that of (1 + t) / (1 - t), an odd series, for a number between the root of
+    1/2 and that of 2; what is left out of it and of the exponential series is below 2^-36 of the result."""
+    t = type_name(dtype, width)
+    if dtype != torch.float32 or width == 1:
+        return _builtin_per_lane("pow", 2)(prelude, full, dtype, width)
+    half = width // 2
+    d, i, f = type_name(torch.float64, half), type_name(torch.int64, half), type_name(dtype, half)
+    logarithm = _horner_double([2 / math.log(2) / odd for odd in range(15, 0, -2)], "s", d)
+    exponential = _horner_double([math.log(2) ** n / math.factorial(n) for n in range(10, -1, -1)], "r", d)
+    ordinary = f"!({prelude.use('any', torch.int32, width)}(!(a > 0.0f & a < INFINITY & fabs(b) < INFINITY)))"
+    return f"""#ifdef cl_khr_fp64
+{f} {full}_positive({d} a, {d} b) {{
+  const {i} exponent = (as_{i}(a) - ({i})(0x3fe6a09e667f3bcdL)) >> ({i})(52);
+  const {d} m = as_{d}(as_{i}(a) - (exponent << ({i})(52)));
+  const {d} whole = as_{d}(exponent + as_{i}(({d})({_ROUNDS_DOUBLE}))) - ({d})({_ROUNDS_DOUBLE});
+  const {d} t = (m - 1.0) / (m + 1.0), s = t * t;
+  const {d} p = fmin(fmax(b * fma({logarithm}, t, whole), ({d})(-200.0)), ({d})(200.0));
+  const {d} shifted = p + ({d})({_ROUNDS_DOUBLE}), r = p - (shifted - ({d})({_ROUNDS_DOUBLE}));
+  return convert_float{half}(as_{d}(as_{i}({exponential}) + (as_{i}(shifted) << ({i})(52))));
+}}
+#endif
+{t} {full}({t} a, {t} b) {{
+#ifdef cl_khr_fp64
+  if ({ordinary})
+    return ({t})({full}_positive(convert_double{half}(a.lo), convert_double{half}(b.lo)),
+      {full}_positive(convert_double{half}(a.hi), convert_double{half}(b.hi)));
+#endif
+  return pow(a, b);
+}}"""
+
+
+def _horner_double(coefficients: list[float], variable: str, t: str) -> str:
+    """A polynomial in double, the highest power first."""
+    text = f"({t})({coefficients[0]!r})"
+    for coefficient in coefficients[1:]:
+        text = f"fma({text}, {variable}, ({t})({coefficient!r}))"
+    return text
 
 
 def _helper_erfinv(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
@@ -688,7 +733,7 @@ _HELPERS: dict[str, Callable[[Prelude, str, torch.dtype, int], str]] = {
     "lgamma": _builtin_per_lane("lgamma", 1),
     "nextafter": _builtin_per_lane("nextafter", 2),
     "normal_cdf": _helper_normal_cdf,
-    "pow": _builtin_per_lane("pow", 2),
+    "pow": _helper_pow,
 }
 
 
@@ -977,7 +1022,7 @@ def _float_operator(
     if name in ("truediv", "div_rn"):
         return f"({a} / {args[1]})"
     if name == "pow":
-        return f"pow({a}, {args[1]})"
+        return f"{prelude.use('pow', dtype, width)}({a}, {args[1]})"
     if name == "remainder":
         return f"{prelude.use('remainder', dtype, width)}({a}, {args[1]})"
     if name == "mod":
