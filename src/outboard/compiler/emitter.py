@@ -92,6 +92,7 @@ class Combination:
 
     grid: tuple[sympy.Expr, sympy.Expr]
     scratch: sympy.Expr
+    local_size: tuple[int, int, int] = (1, 1, 1)
 
 
 @dataclasses.dataclass
@@ -1228,8 +1229,10 @@ class Printer:
             combination = self._combination(extra[1])
             bodies[_combining_entry(self.entry)] = self._take_lines()
         signature = self._signature(extra)
-        attribute = "" if local[0] != 1 else " __attribute__((reqd_work_group_size(1, 1, 1)))"
-        definitions = [f"__kernel{attribute} void {name}({signature}) {{\n{body}\n}}" for name, body in bodies.items()]
+        attributes = f"__attribute__((reqd_work_group_size({', '.join(map(str, local))}))){self._attribute()}"
+        definitions = [
+            f"__kernel {attributes} void {name}({signature}) {{\n{body}\n}}" for name, body in bodies.items()
+        ]
         return EmittedKernel(
             helpers={**self.prelude.snippets, **self.atomics},
             definition="\n".join(definitions),
@@ -1244,6 +1247,10 @@ class Printer:
             assumptions=self.assumptions,
             combination=combination,
         )
+
+    def _attribute(self) -> str:
+        """What the kernels say of themselves besides the size of their work-groups."""
+        return ""
 
     def _take_lines(self) -> str:
         """What was written since the last call."""
