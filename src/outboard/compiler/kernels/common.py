@@ -18,6 +18,8 @@ from torch.utils._sympy import functions
 
 from .. import plan as p
 from ..builder import PlanBuilder, Size, TensorArg
+from ..dialects import groups
+from ..dialects.opencl import Prelude
 
 if TYPE_CHECKING:
     from ..calls import ExternCall
@@ -62,6 +64,11 @@ typedef unsigned long ulong;
 #define OB_ITEM_COUNT(d) (ob_group_count(d) * ob_local_count(d))
 #define OB_GROUP_COUNT(d) ob_group_count(d)
 #define OB_BARRIER() __syncthreads()
+/* OpenCL's words for them, which functions of dialects.groups use; a pointer here knows by itself where it points. */
+#define __local
+#define barrier(fences) __syncthreads()
+#define get_local_id(d) ob_local_id(d)
+#define get_local_size(d) ob_local_count(d)
 #define OB_AS_UINT(x) __float_as_uint(x)
 #define OB_AS_FLOAT(x) __uint_as_float(x)
 #define OB_AS_ULONG(x) ((ulong)__double_as_longlong(x))
@@ -164,6 +171,28 @@ def source(builder: PlanBuilder, body: str, defines: Mapping[str, object], types
     parts += [ELEMENT_TYPES[dtype].macros(prefix) for prefix, dtype in types.items()]
     parts += [f"#define {name} {value}\n" for name, value in defines.items()]
     return "".join(parts) + body
+
+
+_COMPUTE_DTYPES = {"float": torch.float32, "double": torch.float64, "int": torch.int32, "long": torch.int64}
+
+
+def group_sum(builder: PlanBuilder, compute: str) -> str:
+    """Text to put before a kernel whose work-groups, of a power of two of items, sum numbers of a compute type.
+
+    ``GROUP_SUM(value, shared)`` makes the variable ``value`` the sum over all items, for each of them; ``shared`` is an
+    array in local memory with room for one number of each. The kernel begins with ``GROUP_KERNEL``."""
+    is_cuda = builder.target.dialect.startswith("cuda")
+    prelude = Prelude()
+    meeting = groups.Meeting(prelude, 1 if is_cuda else builder.target.sub_group_size)
+    name = meeting.meet(groups.Part("sum", _COMPUTE_DTYPES[compute]))
+    macros = f"#define GROUP_SUM(value, shared) {name}(&(value), shared)\n"
+    macros += f"#define GROUP_KERNEL OB_KERNEL {meeting.attribute()}\n"
+    qualifier = "OB_DEVICE " if is_cuda else ""
+    return "\n".join([*(f"{qualifier}{text}" for text in prelude.snippets.values()), macros])
+
+
+#: The same for kernels whose work-groups are of one item.
+NO_GROUPS = "#define GROUP_KERNEL OB_KERNEL\n"
 
 
 def bind(call: ExternCall) -> dict[str, Any]:

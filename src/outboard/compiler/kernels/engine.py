@@ -101,7 +101,7 @@ OB_KERNEL void multiply(const long batches, const long m_count, const long n_cou
 
 _DOTS = r"""
 /* One piece is one element of C: by a work-item on a CPU, by a group elsewhere. */
-OB_KERNEL void dots(const long batches, const long m_count, const long n_count, const long k_count PARAMETERS) {
+GROUP_KERNEL void dots(const long batches, const long m_count, const long n_count, const long k_count PARAMETERS) {
 #if GROUP > 1
   OB_LOCAL ACC partial[GROUP];
   const int t = OB_LOCAL_ID(0);
@@ -123,14 +123,8 @@ OB_KERNEL void dots(const long batches, const long m_count, const long n_count, 
       B_SET_INNER(right, b, k);
       sum += A_AT(a_outer, left) * B_AT(b_outer, right);
     }
-    partial[t] = sum;
-    OB_BARRIER();
-    for (int reach = GROUP / 2; reach > 0; reach /= 2) {
-      if (t < reach) partial[t] += partial[t + reach];
-      OB_BARRIER();
-    }
-    if (t == 0) { C_STORE(b, m, n, partial[0]); }
-    OB_BARRIER();
+    GROUP_SUM(sum, partial);
+    if (t == 0) { C_STORE(b, m, n, sum); }
 #else
     /* Independent sums that the compiler can keep in one vector. */
     ACC sums[16];
@@ -209,7 +203,8 @@ class Product:
 
     def _emit_dots(self, builder: PlanBuilder) -> None:
         group = 1 if builder.target.is_cpu or self.short else _DOT_GROUP
-        kernel = builder.kernel(self._source(builder, _DOTS, {"GROUP": group}), "dots")
+        functions = common.group_sum(builder, self.accumulate) if group > 1 else common.NO_GROUPS
+        kernel = builder.kernel(self._source(builder, functions + _DOTS, {"GROUP": group}), "dots")
         arguments = [*self._counts(builder), *self.arguments]
         count = self.batches * self.m * self.n
         if group == 1:
