@@ -176,23 +176,28 @@ def source(builder: PlanBuilder, body: str, defines: Mapping[str, object], types
 _COMPUTE_DTYPES = {"float": torch.float32, "double": torch.float64, "int": torch.int32, "long": torch.int64}
 
 
-def group_sum(builder: PlanBuilder, compute: str) -> str:
-    """Text to put before a kernel whose work-groups, of a power of two of items, sum numbers of a compute type.
+def has_sub_groups(builder: PlanBuilder) -> bool:
+    """Whether kernels may shuffle in sub-groups."""
+    return builder.target.sub_group_size > 1 and not builder.target.dialect.startswith("cuda")
 
-    ``GROUP_SUM(value, shared)`` makes the variable ``value`` the sum over all items, for each of them; ``shared`` is an
-    array in local memory with room for one number of each. The kernel begins with ``GROUP_KERNEL``."""
-    is_cuda = builder.target.dialect.startswith("cuda")
+
+def group_functions(builder: PlanBuilder, group: int, sum_of: str = "") -> str:
+    """Text to put before a kernel that begins with ``GROUP_KERNEL`` and whose work-groups have ``group`` items, a power
+    of two.
+
+    With a compute type as ``sum_of``, ``GROUP_SUM(value, shared)`` makes the variable ``value`` of that type the sum
+    over all items, for each of them; ``shared`` is an array in local memory with room for one number of each. With
+    sub-groups (``has_sub_groups``), there is ``OB_SHUFFLE`` of ``dialects.groups``."""
+    if group == 1:
+        return "#define GROUP_KERNEL OB_KERNEL\n"
     prelude = Prelude()
-    meeting = groups.Meeting(prelude, 1 if is_cuda else builder.target.sub_group_size)
-    name = meeting.meet(groups.Part("sum", _COMPUTE_DTYPES[compute]))
-    macros = f"#define GROUP_SUM(value, shared) {name}(&(value), shared)\n"
-    macros += f"#define GROUP_KERNEL OB_KERNEL {meeting.attribute()}\n"
-    qualifier = "OB_DEVICE " if is_cuda else ""
+    meeting = groups.Meeting(prelude, builder.target.sub_group_size if has_sub_groups(builder) else 1)
+    macros = f"#define GROUP_KERNEL OB_KERNEL {meeting.attribute()}\n"
+    if sum_of:
+        name = meeting.meet(groups.Part("sum", _COMPUTE_DTYPES[sum_of]))
+        macros += f"#define GROUP_SUM(value, shared) {name}(&(value), shared)\n"
+    qualifier = "OB_DEVICE " if builder.target.dialect.startswith("cuda") else ""
     return "\n".join([*(f"{qualifier}{text}" for text in prelude.snippets.values()), macros])
-
-
-#: The same for kernels whose work-groups are of one item.
-NO_GROUPS = "#define GROUP_KERNEL OB_KERNEL\n"
 
 
 def bind(call: ExternCall) -> dict[str, Any]:

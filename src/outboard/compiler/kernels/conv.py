@@ -303,7 +303,7 @@ class Convolution:
         accumulate = engine.accumulator(self.y.dtype)
         if builder.target.is_cpu and builder.target.has_fp64:
             accumulate = "double"
-        functions = common.group_sum(builder, accumulate) if group > 1 else common.NO_GROUPS
+        functions = common.group_functions(builder, group, accumulate)
         defines = {"ACC": accumulate, "GROUP": group}
         text = common.source(builder, functions + _BIAS, defines, {"Y": self.y.dtype, "BIAS": bias.dtype})
         values = [bias.strides[0], self.y.sizes[1], self.y.sizes[0], *self.y.sizes[2:], *self.y.strides]

@@ -203,7 +203,7 @@ class Product:
 
     def _emit_dots(self, builder: PlanBuilder) -> None:
         group = 1 if builder.target.is_cpu or self.short else _DOT_GROUP
-        functions = common.group_sum(builder, self.accumulate) if group > 1 else common.NO_GROUPS
+        functions = common.group_functions(builder, group, self.accumulate)
         kernel = builder.kernel(self._source(builder, functions + _DOTS, {"GROUP": group}), "dots")
         arguments = [*self._counts(builder), *self.arguments]
         count = self.batches * self.m * self.n
