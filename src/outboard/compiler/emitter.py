@@ -430,15 +430,17 @@ class Printer:
         """The inner index, of those given, along which most memory accesses are contiguous."""
         best, best_score = None, -1.0
         for split in choices:
-            score = 0.0
-            for statement, runs in self._accesses():
-                step = self._stride(statement.index, split.inner)
-                score += runs * (2.0 if step == 1 else 0.5 if step == 0 else 0.0)
+            score = self._contiguity(split)
             if split is self.r and any(s.kind in ("argmax", "argmin") for s in self._values()):
                 score -= 1000.0
             if score > best_score:
                 best, best_score = split.inner, score
         return best
+
+    def _contiguity(self, split: _Split) -> float:
+        """How much of what touches memory goes from element to element, or stays, along the inner index of a root."""
+        steps = ((self._stride(statement.index, split.inner), runs) for statement, runs in self._accesses())
+        return sum(runs * (2.0 if step == 1 else 0.5 if step == 0 else 0.0) for step, runs in steps)
 
     def _accesses(self) -> Iterator[tuple[Value | Store, float]]:
         """What touches memory, and how often it does for each time that the body of a reduction is run. What is done

@@ -93,7 +93,7 @@ class SimtPrinter(Printer):
             return Sharing.ITEM
         if self.in_pieces:
             return Sharing.GROUP
-        along = self._best_lanes([self.r, self.x]) is self.r.inner
+        along = self._contiguity(self.r) >= self._contiguity(self.x)
         if along and self._pays_sub_groups():
             return Sharing.SUB_GROUP
         if not self._has_terms(WORTH_A_GROUP):

@@ -219,8 +219,8 @@ def emit(builder: PlanBuilder, operation: str, source: TensorArg, targets: list[
     defines = {"ACC": accumulate, "GROUP": group, "PER_ITEM": 4, "LANES": lanes}
     if operation == "logcumsumexp":
         defines["LOG_ADD_EXP"] = 1
-    by_sub_groups = common.has_sub_groups(builder)
-    body = (_SHUFFLE + _BODY).replace("@GROUP@\n", _IN_SUB_GROUPS if by_sub_groups else _IN_LOCAL_MEMORY)
+    shuffle, within = (_SHUFFLE, _IN_SUB_GROUPS) if common.has_sub_groups(builder) else ("", _IN_LOCAL_MEMORY)
+    body = shuffle + _BODY.replace("@GROUP@\n", within)
     text = common.source(
         builder,
         rows.macros() + _OPERATIONS[operation] + common.group_functions(builder, group) + body,
