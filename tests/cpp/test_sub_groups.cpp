@@ -16,6 +16,7 @@ struct Fake {
   std::vector<size_t> sizes;  // that kernels may ask for
   bool builds = true;
   size_t of_a_kernel = 0;  // what a built kernel says
+  cl_uint lanes = 1;       // of vectors of float
   int programs = 0, kernels = 0, built = 0;
 };
 Fake fake;
@@ -24,6 +25,10 @@ cl_int get_device_info(cl_device_id, cl_uint what, size_t size, void* value, siz
   if (what == CL_DEVICE_MAX_WORK_GROUP_SIZE) {
     const size_t most = 64;
     std::memcpy(value, &most, size);
+    return CL_SUCCESS;
+  }
+  if (what == CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT) {
+    std::memcpy(value, &fake.lanes, size);
     return CL_SUCCESS;
   }
   if (what != CL_DEVICE_SUB_GROUP_SIZES_INTEL) return CL_INVALID_VALUE;
@@ -121,6 +126,12 @@ TEST(of_the_sizes_to_ask_for_the_usual_one_is_chosen) {
   CHECK_EQ(size_of(made_up({{128, 64}}), kRequired), 64u);
   CHECK_EQ(size_of(made_up({{}}), kRequired), 1u);
   CHECK_EQ(fake.built, 0);
+}
+
+TEST(a_processor_of_vectors_has_sub_groups_of_a_vector) {
+  for (cl_uint lanes : {4u, 8u, 16u}) {
+    CHECK_EQ(size_of(made_up({{4, 8, 16, 32, 64}, true, 0, lanes}), kRequired), lanes);
+  }
 }
 
 TEST(elsewhere_a_kernel_tells) {

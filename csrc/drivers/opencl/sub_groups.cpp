@@ -7,8 +7,8 @@
 namespace outboard::opencl {
 namespace {
 
-/// What most GPUs have: of the sizes that a kernel may ask for, the largest one up to this.
-constexpr size_t kUsualSize = 32;
+/// What most GPUs have.
+constexpr cl_uint kUsualSize = 32;
 /// Work-items of the group that a kernel is asked about.
 constexpr size_t kGroup = 256;
 
@@ -33,16 +33,25 @@ bool lists(const std::string& extensions, const char* name) {
   return (" " + extensions + " ").find(" " + std::string(name) + " ") != std::string::npos;
 }
 
-/// Of the sizes that kernels may ask for, the one that ours do; 1 if the device does not tell.
+/// Work-items that run in step: on a processor of vectors as many as these have lanes, for it takes larger sub-groups
+/// apart.
+size_t native_size(const Api& api, cl_device_id id) {
+  cl_uint lanes = 1;
+  const cl_int code = api.clGetDeviceInfo(id, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT, sizeof(lanes), &lanes, nullptr);
+  return code == CL_SUCCESS && lanes > 1 ? lanes : kUsualSize;
+}
+
+/// Of the sizes that kernels may ask for, the largest one that runs in step; 1 if the device does not tell.
 cl_uint chosen_size(const Api& api, cl_device_id id) {
   size_t bytes = 0;
   if (api.clGetDeviceInfo(id, CL_DEVICE_SUB_GROUP_SIZES_INTEL, 0, nullptr, &bytes) != CL_SUCCESS) return 1;
   std::vector<size_t> sizes(bytes / sizeof(size_t));
   if (sizes.empty()) return 1;
   if (api.clGetDeviceInfo(id, CL_DEVICE_SUB_GROUP_SIZES_INTEL, bytes, sizes.data(), nullptr) != CL_SUCCESS) return 1;
+  const size_t native = native_size(api, id);
   size_t best = *std::min_element(sizes.begin(), sizes.end());
   for (size_t size : sizes) {
-    if (size <= kUsualSize) best = std::max(best, size);
+    if (size <= native) best = std::max(best, size);
   }
   return static_cast<cl_uint>(best);
 }
