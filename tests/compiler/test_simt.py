@@ -202,7 +202,7 @@ def test_devices_without_sub_groups_hear_nothing_of_them(print_for: Callable[...
 
 def test_products_and_scans_use_them(print_for: Callable[..., str]) -> None:
     dots = print_for(32, "aten::mm", torch.rand(1, 4000), torch.rand(4000, 30))
-    assert "ob_meet_sum_float32(&" in dots and "OB_SUB_GROUPS_OF(32)" in dots
+    assert "ob_meet_sum_float32(&" in dots and "NEAR_TERMS 256" in dots and "OB_SUB_GROUPS_OF(32)" in dots
     scan = print_for(32, "aten::cumsum", torch.rand(64, 4000), 1)
     assert "OB_SUB_GROUPS_OF(32)" in scan and "reach < GROUP" not in scan
     assert "reach < GROUP" in print_for(1, "aten::cumsum", torch.rand(64, 4000), 1)

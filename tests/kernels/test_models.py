@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small models, forward and backward, eager and compiled: what all kernels together make of them."""
+"""Small models, forward and backward, eager and compiled: what all kernels for another device make of them together."""
 
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from examples.models import Llama, LlamaConfig, ResNet
+
+pytestmark = pytest.mark.skipif(
+    "OUTBOARD_TEST_TARGET" not in os.environ, reason="demo and benchmark run models on the device as it is"
+)
 
 
 class Language(nn.Module):

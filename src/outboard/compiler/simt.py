@@ -43,8 +43,6 @@ from .loops import Region, Store, Value
 GROUP, LARGEST_GROUP = 64, 256
 #: Terms that are worth a work-group.
 WORTH_A_GROUP = 32
-#: As many times as many terms as a sub-group has work-items are worth more than one.
-SUB_GROUP_STEPS = 8
 #: Results that fill a device with a work-item each.
 MANY = 1 << 14
 #: Terms that are worth a work-group of their own among several for one result.
@@ -104,7 +102,7 @@ class SimtPrinter(Printer):
     def _pays_sub_groups(self) -> bool:
         """Whether the terms, which lie side by side, are enough for most items of a sub-group and few for a group."""
         size = self.target.sub_group_size
-        return size > 1 and self._has_terms(size // 2) and not self._has_terms(SUB_GROUP_STEPS * size)
+        return size > 1 and self._has_terms(size // 2) and not self._has_terms(groups.STEPS * size)
 
     def _has_terms(self, least: int) -> bool:
         assert self.r is not None

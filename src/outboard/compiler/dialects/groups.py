@@ -18,6 +18,8 @@ import torch
 
 from . import opencl as cl
 
+#: As many times as many terms as a sub-group has work-items are worth more than one sub-group.
+STEPS = 8
 #: Between stores of some items and loads of others.
 BARRIER = "barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);"
 SUB_GROUP_BARRIER = "sub_group_barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);"

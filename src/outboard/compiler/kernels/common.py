@@ -187,15 +187,19 @@ def group_functions(builder: PlanBuilder, group: int, sum_of: str = "") -> str:
 
     With a compute type as ``sum_of``, ``GROUP_SUM(value, shared)`` makes the variable ``value`` of that type the sum
     over all items, for each of them; ``shared`` is an array in local memory with room for one number of each. With
-    sub-groups (``has_sub_groups``), there is ``OB_SHUFFLE`` of ``dialects.groups``."""
+    sub-groups (``has_sub_groups``), ``NEAR_SUM(value)`` makes it the sum over those of the sub-group, which pays for
+    less than ``NEAR_TERMS`` terms, and there is ``OB_SHUFFLE`` of ``dialects.groups``."""
     if group == 1:
         return "#define GROUP_KERNEL OB_KERNEL\n"
     prelude = Prelude()
     meeting = groups.Meeting(prelude, builder.target.sub_group_size if has_sub_groups(builder) else 1)
     macros = f"#define GROUP_KERNEL OB_KERNEL {meeting.attribute()}\n"
     if sum_of:
-        name = meeting.meet(groups.Part("sum", _COMPUTE_DTYPES[sum_of]))
-        macros += f"#define GROUP_SUM(value, shared) {name}(&(value), shared)\n"
+        part = groups.Part("sum", _COMPUTE_DTYPES[sum_of])
+        macros += f"#define GROUP_SUM(value, shared) {meeting.meet(part)}(&(value), shared)\n"
+        if has_sub_groups(builder):
+            macros += f"#define NEAR_SUM(value) {meeting.near(part)}(&(value))\n"
+            macros += f"#define NEAR_TERMS {groups.STEPS * meeting.sub_group_size}\n"
     qualifier = "OB_DEVICE " if builder.target.dialect.startswith("cuda") else ""
     return "\n".join([*(f"{qualifier}{text}" for text in prelude.snippets.values()), macros])
 
