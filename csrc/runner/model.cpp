@@ -63,6 +63,7 @@ void check_device(const ModelFile& file, const ob_device_properties& device) {
   if ((file.needs & ModelFile::kInt64Atomics) != 0 && device.has_int64_atomics == 0) {
     refuse_device("it needs atomics on 64 bits");
   }
+  if ((file.needs & ModelFile::kSubGroups) != 0 && device.sub_group_size <= 1) refuse_device("it needs sub-groups");
 }
 
 std::string directory_of(const std::string& path) {

@@ -65,7 +65,7 @@ typedef struct ob_device_properties {
   ob_device_type type;          /* out */
   uint32_t compute_units;       /* out */
   uint32_t max_work_group_size; /* out */
-  uint32_t sub_group_size;      /* out: 1 where there are no sub-groups */
+  uint32_t sub_group_size;      /* out: 1 where there are no sub-groups whose work-items can shuffle */
   uint32_t vector_width;        /* out: preferred float lanes per work-item; 1 on SIMT devices */
   uint64_t total_memory;        /* out: bytes */
   uint64_t max_allocation;      /* out: bytes in one allocation */

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import random
 import shutil
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +21,9 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 import outboard
+from outboard.compiler.target import Target
 from outboard.exporting import format as f
+from outboard.exporting import loader
 from outboard.exporting.loader import LoadedModel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -528,3 +532,15 @@ def test_the_example_builds_by_itself_and_agrees(device: str, tmp_path: Path) ->
     run(cmake, "-S", "examples/cpp_runner", "-B", build, f"-DCMAKE_PREFIX_PATH={outboard.cmake_prefix()}")
     run(cmake, "--build", build)
     assert "equal to Python's scores, bit by bit" in run(f"{build}/classify", str(tmp_path))
+
+
+def test_programs_with_sub_groups_are_for_devices_that_have_them(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, rich = Target(type="gpu"), Target(type="gpu", sub_group_size=16)
+    assert f.needs_of(rich) == f.needs_of(plain) | 8
+    assert f.needs_of(dataclasses.replace(rich, type="cpu")) == f.needs_of(plain)
+    model: Any = SimpleNamespace(dialect=rich.dialect, needs=f.needs_of(rich))
+    monkeypatch.setattr(loader, "target_of", lambda index: rich)
+    loader._check_device(model, torch.device(device, 0))
+    monkeypatch.setattr(loader, "target_of", lambda index: plain)
+    with pytest.raises(RuntimeError, match="exported for a device with sub-groups, which"):
+        loader._check_device(model, torch.device(device, 0))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import hypothesis.strategies as st
@@ -16,35 +16,78 @@ from outboard import _C
 from outboard.compiler import eager, target
 from outboard.compiler.adapter import kernel
 from outboard.compiler.adapter.lowering import lower_operator
+from outboard.compiler.dialects import groups
 
 Tensor = torch.Tensor
-Run = Callable[..., Any]
 
 
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> target.Target:
-    made = dataclasses.replace(target.target_of(0), type="gpu", vector_width=1, compute_units=4)
-    if made.max_work_group_size < 256:
+#: Sizes that kernels may ask for, where they may; 0 leaves the choice to the device's compiler.
+SIZES = [0, 4, 8, 16, 32, 64]
+
+
+def _gpu(sub_group_size: int) -> target.Target:
+    """This process's device, taken for a GPU. Skips the test where it cannot be taken for that one."""
+    real = target.target_of(0)
+    if real.max_work_group_size < 256:
         pytest.skip("the device's work-groups are too small")
-    monkeypatch.setattr(kernel, "target_of", lambda index: made)
-    return made
+    if sub_group_size > 1 and real.sub_group_size == 1:
+        pytest.skip("the OpenCL runtime has no sub-groups that can shuffle; Intel's for CPUs has")
+    return dataclasses.replace(real, type="gpu", vector_width=1, compute_units=4, sub_group_size=sub_group_size)
 
 
-@pytest.fixture
-def run(gpu: target.Target, device: str) -> Iterator[Run]:
+class Runner:
     """``run(operator, *arguments)``: results of the operator's plan for a GPU; ``run.text`` is its last program."""
 
-    def call(op: str, *arguments: Any) -> Any:
+    def __init__(self, gpu: target.Target, device: str, monkeypatch: pytest.MonkeyPatch, asks: bool = True) -> None:
+        self.gpu = gpu
+        self.device = device
+        self.asks = asks
+        self.text = ""
+        monkeypatch.setattr(kernel, "target_of", lambda index: self.gpu)
+
+    def lower(self, op: str, *arguments: Any) -> tuple[Any, list[Any]]:
+        """The operator's plan, and its inputs."""
         overload = eager.find_overload(op)
-        moved = [v.to(device) if isinstance(v, Tensor) else v for v in arguments]
-        plan = lower_operator(overload, moved, {}, False, gpu).plan
-        call.text = "".join(source for source, _ in plan.programs)  # type: ignore[attr-defined]
+        moved = [v.to(self.device) if isinstance(v, Tensor) else v for v in arguments]
+        plan = lower_operator(overload, moved, {}, False, self.gpu).plan
+        if not self.asks:
+            plan.programs = [(_without_size(source), options) for source, options in plan.programs]
+        self.text = "".join(source for source, _ in plan.programs)
         kinds = [str(argument.type) for argument in overload._schema.arguments]
-        inputs = [value for value, kind in zip(moved, kinds, strict=False) if "Tensor" in kind or "number" in kind]
+        return plan, [v for v, kind in zip(moved, kinds, strict=False) if "Tensor" in kind or "number" in kind]
+
+    def __call__(self, op: str, *arguments: Any) -> Any:
+        plan, inputs = self.lower(op, *arguments)
         results = _C.Plan(plan.serialize(), 0).run(inputs)
         return results[0].cpu() if len(results) == 1 else tuple(result.cpu() for result in results)
 
-    yield call
+
+def _without_size(source: str) -> str:
+    return source.replace("#ifdef cl_intel_required_subgroup_size", "#if 0")
+
+
+@pytest.fixture(params=[False, True], ids=["local-memory", "sub-groups"])
+def run(request: pytest.FixtureRequest, device: str, monkeypatch: pytest.MonkeyPatch) -> Runner:
+    """Once as without sub-groups, and once with those that the device has."""
+    return Runner(_gpu(max(target.target_of(0).sub_group_size, 2) if request.param else 1), device, monkeypatch)
+
+
+@pytest.fixture(params=SIZES)
+def run_of_size(request: pytest.FixtureRequest, device: str, monkeypatch: pytest.MonkeyPatch) -> Runner:
+    """With sub-groups of each size."""
+    return Runner(_gpu(request.param or 32), device, monkeypatch, asks=request.param != 0)
+
+
+@pytest.fixture
+def print_for(device: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """``print_for(sub_group_size, operator, *arguments)``: a program's text, which no device need be able to run."""
+
+    def text(sub_group_size: int, op: str, *arguments: Any) -> str:
+        printer = Runner(dataclasses.replace(_gpu(1), sub_group_size=sub_group_size), device, monkeypatch)
+        printer.lower(op, *arguments)
+        return printer.text
+
+    return text
 
 
 SHAPES = [(3, 40), (5, 1000), (1, 70000), (2, 3), (300, 33), (7, 4096)]
@@ -52,7 +95,7 @@ SHAPES = [(3, 40), (5, 1000), (1, 70000), (2, 3), (300, 33), (7, 4096)]
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dim", [0, 1])
-def test_reductions(run: Run, shape: tuple[int, int], dim: int) -> None:
+def test_reductions(run: Runner, shape: tuple[int, int], dim: int) -> None:
     x = torch.randn(shape)
     torch.testing.assert_close(run("aten::sum.dim_IntList", x, [dim]), x.sum(dim), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(run("aten::amax", x, [dim]), x.amax(dim))
@@ -62,7 +105,7 @@ def test_reductions(run: Run, shape: tuple[int, int], dim: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 31, 32, 8191, 8193, 300001])
-def test_full_reductions(run: Run, count: int) -> None:
+def test_full_reductions(run: Runner, count: int) -> None:
     x = torch.randn(count)
     torch.testing.assert_close(run("aten::sum", x), x.double().sum().float(), rtol=1e-4, atol=1e-3)
     torch.testing.assert_close(run("aten::amax", x, [0]), x.amax())
@@ -70,7 +113,7 @@ def test_full_reductions(run: Run, count: int) -> None:
     torch.testing.assert_close(run("aten::prod", x.sign()), x.sign().prod())
 
 
-def test_ties_and_nan_are_found_first(run: Run) -> None:
+def test_ties_and_nan_are_found_first(run: Runner) -> None:
     x = torch.zeros(4, 1000)
     x[1, 700] = x[1, 300] = 5
     x[2, 900] = x[2, 44] = float("nan")
@@ -82,7 +125,7 @@ def test_ties_and_nan_are_found_first(run: Run) -> None:
 
 
 @pytest.mark.parametrize("shape", [(8, 1024), (4, 5, 6), (65, 33)], ids=str)
-def test_norms(run: Run, shape: tuple[int, ...]) -> None:
+def test_norms(run: Runner, shape: tuple[int, ...]) -> None:
     x, weight, bias = torch.randn(shape), torch.randn(shape[-1]), torch.randn(shape[-1])
     expected = torch.native_layer_norm(x, [shape[-1]], weight, bias, 1e-5)
     for result, right in zip(run("aten::native_layer_norm", x, [shape[-1]], weight, bias, 1e-5), expected, strict=True):
@@ -90,29 +133,87 @@ def test_norms(run: Run, shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("dims", [[0, 2, 3], [1, 3], [0, 1, 2, 3], [2]], ids=str)
-def test_dimensions_that_do_not_lie_together(run: Run, dims: list[int]) -> None:
+def test_dimensions_that_do_not_lie_together(run: Runner, dims: list[int]) -> None:
     x = torch.randn(4, 6, 9, 11)
     torch.testing.assert_close(run("aten::sum.dim_IntList", x, dims), x.sum(dims), rtol=1e-4, atol=1e-4)
     y = x.permute(2, 0, 3, 1)
     torch.testing.assert_close(run("aten::mean.dim", y, dims), y.mean(dims), rtol=1e-4, atol=1e-5)
 
 
-def test_who_reduces(run: Run) -> None:
+def test_who_reduces(print_for: Callable[..., str]) -> None:
     """A group where terms are many, an item where they are few or results lie side by side, pieces where few results
     have many."""
-    run("aten::sum.dim_IntList", torch.rand(64, 1000), [1])
-    assert "__local" in run.text and "extra1 > 1" not in run.text  # type: ignore[attr-defined]
-    run("aten::sum.dim_IntList", torch.rand(1000, 10), [1])
-    assert "__local" not in run.text  # type: ignore[attr-defined]
-    run("aten::sum.dim_IntList", torch.rand(100, 20000), [0])
-    assert "__local" not in run.text  # type: ignore[attr-defined]
-    run("aten::sum.dim_IntList", torch.rand(1000, 200), [0])
-    assert "__local" in run.text  # type: ignore[attr-defined]
-    run("aten::sum", torch.rand(100000))
-    assert "extra1 > 1" in run.text  # type: ignore[attr-defined]
+    for size in (1, 32):
+        text = print_for(size, "aten::sum.dim_IntList", torch.rand(64, 1000), [1])
+        assert "__local float shared" in text and "extra1 > 1" not in text
+        assert "__local" not in print_for(size, "aten::sum.dim_IntList", torch.rand(1000, 10), [1])
+        assert "__local" not in print_for(size, "aten::sum.dim_IntList", torch.rand(100, 20000), [0])
+        assert "__local float shared" in print_for(size, "aten::sum.dim_IntList", torch.rand(1000, 200), [0])
+        assert "extra1 > 1" in print_for(size, "aten::sum", torch.rand(100000))
 
 
-def test_each_run_gives_the_same_bits(run: Run) -> None:
+@pytest.mark.parametrize(("size", "terms"), [(8, 4), (16, 100), (32, 16), (32, 64), (32, 255), (64, 500)])
+def test_sub_groups_reduce_short_rows(print_for: Callable[..., str], size: int, terms: int) -> None:
+    x = torch.rand(3000, terms)
+    for op, arguments in (("aten::sum.dim_IntList", ([1],)), ("aten::_softmax", (1, False)), ("aten::argmax", (1,))):
+        text = print_for(size, op, x, *arguments)
+        assert "x += get_num_sub_groups()" in text and f"OB_SUB_GROUPS_OF({size}) void" in text
+        assert "barrier(CLK" not in text and "__local" not in text
+
+
+@pytest.mark.parametrize(("size", "terms"), [(8, 3), (8, 64), (32, 15), (32, 256)])
+def test_sub_groups_leave_other_rows_alone(print_for: Callable[..., str], size: int, terms: int) -> None:
+    text = print_for(size, "aten::sum.dim_IntList", torch.rand(3000, terms), [1])
+    assert "get_num_sub_groups();" not in text[text.index("__kernel") :]
+
+
+def test_sub_groups_meet_at_two_barriers(print_for: Callable[..., str]) -> None:
+    x = torch.rand(64, 4000)
+    cases: list[tuple[str, Any, int]] = [
+        ("aten::sum.dim_IntList", [1], 1),
+        ("aten::var_mean.correction", [1], 2),
+        ("aten::argmax", 1, 1),
+    ]
+    for op, dims, reductions in cases:
+        text = print_for(32, op, x, dims)
+        assert text[text.index("__kernel") :].count(groups.BARRIER) == 2 * reductions
+        assert "sub_group_shuffle" in text and "reach = get_local_size(0)" not in text
+        assert "reach = get_local_size(0)" in print_for(1, op, x, dims)
+
+
+def test_two_results_of_one_loop_share_the_barriers(print_for: Callable[..., str]) -> None:
+    text = print_for(32, "aten::aminmax", torch.rand(4000))
+    first, _, second = text[text.index("__kernel") :].partition("kernel0_combine")
+    assert first.count(groups.BARRIER) == second.count(groups.BARRIER) == 2
+    assert "shared_float_0" in first and "shared_float_1" in first
+
+
+def test_devices_without_sub_groups_hear_nothing_of_them(print_for: Callable[..., str]) -> None:
+    cases: list[tuple[str, tuple[Any, ...]]] = [
+        ("aten::sum", ()),
+        ("aten::argmax", (1,)),
+        ("aten::cumsum", (1,)),
+        ("aten::_softmax", (1, False)),
+    ]
+    for op, arguments in cases:
+        text = print_for(1, op, torch.rand(64, 200), *arguments).lower()
+        assert "sub_group" not in text and "shuffle" not in text
+
+
+def test_products_and_scans_use_them(print_for: Callable[..., str]) -> None:
+    dots = print_for(32, "aten::mm", torch.rand(1, 4000), torch.rand(4000, 30))
+    assert "ob_meet_sum_float32(&" in dots and "NEAR_TERMS 256" in dots and "OB_SUB_GROUPS_OF(32)" in dots
+    scan = print_for(32, "aten::cumsum", torch.rand(64, 4000), 1)
+    assert "OB_SUB_GROUPS_OF(32)" in scan and "reach < GROUP" not in scan
+    assert "reach < GROUP" in print_for(1, "aten::cumsum", torch.rand(64, 4000), 1)
+
+
+def test_the_size_is_part_of_the_key_of_caches() -> None:
+    real = target.target_of(0)
+    assert real.cache_key.endswith(f"|{real.sub_group_size}") == (real.sub_group_size > 1)
+
+
+def test_each_run_gives_the_same_bits(run: Runner) -> None:
     x = torch.randn(300001)
     first = run("aten::sum", x)
     assert all(torch.equal(run("aten::sum", x), first) for _ in range(3))
@@ -123,7 +224,7 @@ def test_each_run_gives_the_same_bits(run: Run) -> None:
     shape=st.lists(st.integers(1, 40), min_size=1, max_size=4),
     data=st.data(),
 )
-def test_any_reduction(run: Run, shape: list[int], data: st.DataObject) -> None:
+def test_any_reduction(run: Runner, shape: list[int], data: st.DataObject) -> None:
     dims = data.draw(st.lists(st.integers(0, len(shape) - 1), min_size=1, unique=True))
     x = torch.randn(shape)
     torch.testing.assert_close(run("aten::sum.dim_IntList", x, dims), x.sum(dims), rtol=1e-4, atol=1e-4)
@@ -132,6 +233,91 @@ def test_any_reduction(run: Run, shape: list[int], data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 100000), (100000, 3), (7, 8, 9)], ids=str)
-def test_broadcasts(run: Run, shape: tuple[int, ...]) -> None:
+def test_broadcasts(run: Runner, shape: tuple[int, ...]) -> None:
     x, row = torch.randn(shape), torch.randn(shape[-1])
     torch.testing.assert_close(run("aten::mul.Tensor", x, row), x * row)
+
+
+def _terms(dtype: torch.dtype, shape: list[int]) -> Tensor:
+    if dtype == torch.bool:
+        return torch.rand(shape) > 0.9
+    if dtype.is_floating_point:
+        return torch.randn(shape).to(dtype)
+    return torch.randint(0 if dtype == torch.uint8 else -9, 10, shape).to(dtype)
+
+
+FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+DTYPES = [*FLOATS, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_dtypes(run: Runner, dtype: torch.dtype) -> None:
+    for shape in ([9, 50], [5, 300], [3, 70000]):
+        x = _terms(dtype, shape)
+        total = run("aten::sum.dim_IntList", x, [1])
+        tolerance = {torch.float16: 2e-3, torch.bfloat16: 2e-2}.get(dtype, 1e-4)
+        torch.testing.assert_close(total, x.double().sum(1).to(total.dtype), rtol=tolerance, atol=50 * tolerance)
+        assert torch.equal(run("aten::amax", x, [1]), x.amax(1))
+        assert torch.equal(run("aten::amin", x, [1]), x.amin(1))
+        assert torch.equal(run("aten::any.dim", x, 1), x.any(1)) and torch.equal(run("aten::all.dim", x, 1), x.all(1))
+        if dtype != torch.bool:
+            assert torch.equal(run("aten::argmax", x, 1), x.argmax(1))
+            assert torch.equal(run("aten::argmin", x, 1), x.argmin(1))
+
+
+def test_integers_of_any_size_are_exact(run: Runner) -> None:
+    x = torch.randint(-(2**62), 2**62, (7, 3000))
+    assert torch.equal(run("aten::sum.dim_IntList", x, [1]), x.sum(1))
+    odd = x[:, :200] | 1
+    assert torch.equal(run("aten::prod.dim_int", odd, 1), odd.prod(1))
+    assert torch.equal(run("aten::argmax", x, 1), x.argmax(1))
+
+
+@pytest.mark.parametrize("terms", [64, 3000])
+def test_minimum_and_maximum_keep_nan(run: Runner, terms: int) -> None:
+    x = torch.randn(40, terms)
+    for row in range(0, 40, 3):
+        x[row, (row * 37) % terms] = float("nan")
+    for op, expected in (("aten::amax", x.amax(1)), ("aten::amin", x.amin(1))):
+        torch.testing.assert_close(run(op, x, [1]), expected, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(run("aten::argmax", x, 1), x.argmax(1))
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.integers(1, 70),
+    terms=st.one_of(st.integers(1, 130), st.integers(131, 3000)),
+    dtype=st.sampled_from([torch.float32, torch.float64, torch.int64, torch.int8, torch.bool]),
+    data=st.data(),
+)
+def test_sub_groups_of_any_size(
+    run_of_size: Runner, rows: int, terms: int, dtype: torch.dtype, data: st.DataObject
+) -> None:
+    x = _terms(dtype, [rows, terms])
+    dim = data.draw(st.integers(0, 1))
+    total = run_of_size("aten::sum.dim_IntList", x, [dim])
+    torch.testing.assert_close(total, x.double().sum(dim).to(total.dtype), rtol=1e-4, atol=1e-3)
+    assert torch.equal(run_of_size("aten::amin", x, [dim]), x.amin(dim))
+    if dtype != torch.bool:
+        assert torch.equal(run_of_size("aten::argmax", x, dim), x.argmax(dim))
+    torch.testing.assert_close(run_of_size("aten::cumsum", x, dim), x.cumsum(dim), rtol=1e-4, atol=1e-3)
+    if dtype.is_floating_point:
+        torch.testing.assert_close(run_of_size("aten::_softmax", x, dim, False), x.softmax(dim))
+        product = run_of_size("aten::mm", x[:1], x.t())
+        torch.testing.assert_close(product, x[:1] @ x.t(), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("count", [64, 3000, 300001])
+def test_sub_groups_of_one_size_give_the_same_bits(run_of_size: Runner, count: int) -> None:
+    x = torch.randn(3, count)
+    first = run_of_size("aten::sum.dim_IntList", x, [1])
+    assert all(torch.equal(run_of_size("aten::sum.dim_IntList", x, [1]), first) for _ in range(3))
+
+
+@pytest.mark.parametrize("shape", [(5, 100), (3, 5000)], ids=str)
+def test_scans(run: Runner, shape: tuple[int, int]) -> None:
+    x = torch.randn(shape)
+    x[1, 50] = float("nan")
+    torch.testing.assert_close(run("aten::cumsum", x, 1), x.cumsum(1), rtol=1e-4, atol=1e-3, equal_nan=True)
+    torch.testing.assert_close(run("aten::cummax", x, 1), tuple(x.cummax(1)), equal_nan=True)
+    torch.testing.assert_close(run("aten::logcumsumexp", x, 1), x.logcumsumexp(1), rtol=1e-4, atol=1e-4, equal_nan=True)

@@ -304,6 +304,17 @@ TEST(a_model_for_another_device_is_refused) {
   CHECK(contains(ob_runner_error(), "invalid device index 99"));
 }
 
+TEST(a_model_that_needs_sub_groups_wants_a_device_with_them) {
+  const OpenModel usual(scale_columns().bytes());
+  CHECK(usual.status() == OB_OK);
+  ModelParts parts = scale_columns();
+  parts.needs = ModelFile::kSubGroups;
+  const OpenModel demanding(parts.bytes());
+  const bool has = Runtime::get().device(0).properties().sub_group_size > 1;
+  CHECK((demanding.status() == OB_OK) == has);
+  CHECK(has || contains(demanding.text(), "sub-groups"));
+}
+
 TEST(programs_that_cannot_be_built_are_reported) {
   ModelParts parts = scale_columns();
   PlanParts plan;

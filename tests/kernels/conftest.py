@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -28,19 +29,28 @@ TARGETS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _target() -> Iterator[None]:
-    changes = TARGETS[os.environ.get("OUTBOARD_TEST_TARGET", "")]
-    from outboard.compiler import eager
-    from outboard.compiler.adapter import kernel
+def _target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    name = os.environ.get("OUTBOARD_TEST_TARGET", "")
+    if not name:
+        yield
+        return
+    from outboard import activation
+    from outboard.compiler import eager, target
+    from outboard.compiler.adapter import graphs, interface, kernel, registration
 
-    original = eager.target_of
+    original = target.target_of
 
-    def other(index: int) -> Any:
-        return dataclasses.replace(original(index), **changes)
+    def other(index: int) -> target.Target:
+        real = original(index)
+        return dataclasses.replace(real, cache_key=f"{real.cache_key}|{name}", **TARGETS[name])
 
     patch = pytest.MonkeyPatch()
-    patch.setattr(eager, "target_of", other)
-    patch.setattr(kernel, "target_of", other)
+    for module in (target, eager, graphs, interface, kernel, registration):
+        patch.setattr(module, "target_of", other)
+    others = [name for name, module in sys.modules.items() if getattr(module, "target_of", None) is original]
+    assert not [name for name in others if name.startswith("outboard.")]
+    # Plans are kept by the device that is there, and these are for another one.
+    patch.setattr(activation, "_cache_directory", tmp_path_factory.mktemp("plans"))
     yield
     patch.undo()
 

@@ -76,6 +76,8 @@ struct Loaded {
     OUTBOARD_LOAD(clReleaseEvent)
     OUTBOARD_LOAD(clGetExtensionFunctionAddressForPlatform)
 #undef OUTBOARD_LOAD
+    api.clGetKernelSubGroupInfo =
+        reinterpret_cast<decltype(api.clGetKernelSubGroupInfo)>(dlsym(library, "clGetKernelSubGroupInfo"));
   }
 };
 

@@ -50,6 +50,7 @@ enum : cl_uint {
   CL_DEVICE_VENDOR = 0x102C,
   CL_DRIVER_VERSION = 0x102D,
   CL_DEVICE_EXTENSIONS = 0x1030,
+  CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT = 0x103A,
   CL_DEVICE_SVM_CAPABILITIES = 0x1053,
   CL_QUEUE_PROPERTIES = 0x1093,
   CL_PROGRAM_BINARY_SIZES = 0x1165,
@@ -57,6 +58,8 @@ enum : cl_uint {
   CL_PROGRAM_BUILD_LOG = 0x1183,
   CL_EVENT_COMMAND_EXECUTION_STATUS = 0x11D3,
   CL_PROFILING_COMMAND_END = 0x1283,
+  CL_KERNEL_MAX_SUB_GROUP_SIZE_FOR_NDRANGE = 0x2033,
+  CL_DEVICE_SUB_GROUP_SIZES_INTEL = 0x4108,
   CL_DEVICE_COMMAND_BUFFER_CAPABILITIES_KHR = 0x12A9,
   CL_DEVICE_COMMAND_BUFFER_REQUIRED_QUEUE_PROPERTIES_KHR = 0x12AA
 };
@@ -99,6 +102,8 @@ struct Api {
   cl_int (*clReleaseProgram)(cl_program);
   cl_kernel (*clCreateKernel)(cl_program, const char*, cl_int*);
   cl_int (*clReleaseKernel)(cl_kernel);
+  /// nullptr before OpenCL 2.1
+  cl_int (*clGetKernelSubGroupInfo)(cl_kernel, cl_device_id, cl_uint, size_t, const void*, size_t, void*, size_t*);
   cl_int (*clSetKernelArg)(cl_kernel, cl_uint, size_t, const void*);
   cl_int (*clSetKernelArgSVMPointer)(cl_kernel, cl_uint, const void*);
   cl_int (*clEnqueueNDRangeKernel)(cl_command_queue, cl_kernel, cl_uint, const size_t*, const size_t*, const size_t*,

@@ -20,6 +20,7 @@
 #include "opencl/direct_kernel.h"
 #include "opencl/expected_memory.h"
 #include "opencl/pocl_binary.h"
+#include "opencl/sub_groups.h"
 #include "opencl/thread_pool.h"
 
 /// The OpenCL driver: shared virtual memory for device memory, one context per device, in-order queues.
@@ -30,6 +31,7 @@ struct ob_device_t {
   cl_context context;
   bool is_cpu;
   cl_bitfield svm;
+  cl_uint sub_group_size;
   std::string platform;
   ThreadPool* pool;  // runs kernels in the place of OpenCL's queues, or nullptr; never deleted
   bool has_graphs;
@@ -257,7 +259,8 @@ struct Devices {
                            : nullptr;
     CommandBufferApi graphs{};
     const bool has_graphs = pool == nullptr && can_record(id) && graphs.load(*cl, platform_id);
-    list.emplace_back(new ob_device_t{id, context, is_cpu, svm, platform, pool, has_graphs, graphs});
+    const cl_uint sub_group = sub_group_size(*cl, context, id, device_text(id, CL_DEVICE_EXTENSIONS));
+    list.emplace_back(new ob_device_t{id, context, is_cpu, svm, sub_group, platform, pool, has_graphs, graphs});
   }
 };
 
@@ -296,12 +299,13 @@ ob_status device_properties(ob_device device, ob_device_properties* properties) 
   put_text(p.driver_version, device->platform + ", driver " + driver);
   put_text(p.dialect, "opencl-c");
   put_text(p.cache_key, name + "|" + driver + "|" + device->platform + "|" +
-                            std::to_string(device_value<cl_uint>(id, CL_DEVICE_MAX_COMPUTE_UNITS, 1)));
+                            std::to_string(device_value<cl_uint>(id, CL_DEVICE_MAX_COMPUTE_UNITS, 1)) +
+                            (device->sub_group_size > 1 ? "|" + std::to_string(device->sub_group_size) : ""));
   const auto type = device_value<cl_bitfield>(id, CL_DEVICE_TYPE, 0);
   p.type = device->is_cpu ? OB_DEVICE_CPU : (type & CL_DEVICE_TYPE_GPU) != 0 ? OB_DEVICE_GPU : OB_DEVICE_ACCELERATOR;
   p.compute_units = device_value<cl_uint>(id, CL_DEVICE_MAX_COMPUTE_UNITS, 1);
   p.max_work_group_size = static_cast<uint32_t>(device_value<size_t>(id, CL_DEVICE_MAX_WORK_GROUP_SIZE, 1));
-  p.sub_group_size = 1;
+  p.sub_group_size = device->sub_group_size;
   p.vector_width = device->is_cpu ? device_value<cl_uint>(id, CL_DEVICE_PREFERRED_VECTOR_WIDTH_FLOAT, 1) : 1;
   p.total_memory = device_value<cl_ulong>(id, CL_DEVICE_GLOBAL_MEM_SIZE, 0);
   p.max_allocation = device_value<cl_ulong>(id, CL_DEVICE_MAX_MEM_ALLOC_SIZE, 0);

@@ -92,6 +92,7 @@ class Combination:
 
     grid: tuple[sympy.Expr, sympy.Expr]
     scratch: sympy.Expr
+    local_size: tuple[int, int, int] = (1, 1, 1)
 
 
 @dataclasses.dataclass
@@ -429,15 +430,17 @@ class Printer:
         """The inner index, of those given, along which most memory accesses are contiguous."""
         best, best_score = None, -1.0
         for split in choices:
-            score = 0.0
-            for statement, runs in self._accesses():
-                step = self._stride(statement.index, split.inner)
-                score += runs * (2.0 if step == 1 else 0.5 if step == 0 else 0.0)
+            score = self._contiguity(split)
             if split is self.r and any(s.kind in ("argmax", "argmin") for s in self._values()):
                 score -= 1000.0
             if score > best_score:
                 best, best_score = split.inner, score
         return best
+
+    def _contiguity(self, split: _Split) -> float:
+        """How much of what touches memory goes from element to element, or stays, along the inner index of a root."""
+        steps = ((self._stride(statement.index, split.inner), runs) for statement, runs in self._accesses())
+        return sum(runs * (2.0 if step == 1 else 0.5 if step == 0 else 0.0) for step, runs in steps)
 
     def _accesses(self) -> Iterator[tuple[Value | Store, float]]:
         """What touches memory, and how often it does for each time that the body of a reduction is run. What is done
@@ -1228,8 +1231,10 @@ class Printer:
             combination = self._combination(extra[1])
             bodies[_combining_entry(self.entry)] = self._take_lines()
         signature = self._signature(extra)
-        attribute = "" if local[0] != 1 else " __attribute__((reqd_work_group_size(1, 1, 1)))"
-        definitions = [f"__kernel{attribute} void {name}({signature}) {{\n{body}\n}}" for name, body in bodies.items()]
+        attributes = f"__attribute__((reqd_work_group_size({', '.join(map(str, local))}))){self._attribute()}"
+        definitions = [
+            f"__kernel {attributes} void {name}({signature}) {{\n{body}\n}}" for name, body in bodies.items()
+        ]
         return EmittedKernel(
             helpers={**self.prelude.snippets, **self.atomics},
             definition="\n".join(definitions),
@@ -1244,6 +1249,10 @@ class Printer:
             assumptions=self.assumptions,
             combination=combination,
         )
+
+    def _attribute(self) -> str:
+        """What the kernels say of themselves besides the size of their work-groups."""
+        return ""
 
     def _take_lines(self) -> str:
         """What was written since the last call."""

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops for SIMT devices: many short work-items, local memory, neighbours reading neighbouring elements.
+"""Loops for SIMT devices: many short work-items, local memory, sub-groups, neighbours reading neighbouring elements.
 
 A pointwise kernel has a work-item for each point. A reduction has
 
-* a work-group for each result, where its terms are many: work-items take terms in turn and meet in a tree in local
-  memory (after M. Harris, "Optimizing Parallel Reduction in CUDA", 2007);
+* a work-group for each result, where its terms are many: work-items take terms in turn and then meet
+  (``dialects.groups``);
+* a sub-group for each result, on devices that have them, where its terms lie side by side and would not keep a
+  work-group busy: nobody waits for another sub-group;
 * a work-item for each result, where terms are few, or where neighbouring results lie side by side in memory and there
   are enough of them to fill the device;
 * several work-groups for each result, where there are a few long reductions: a first kernel reduces pieces, a second
@@ -15,16 +17,18 @@ All orders of addition are fixed: each run gives the same bits.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import sympy
-import torch
 
+from .dialects import groups
 from .dialects import opencl as cl
 from .emitter import (
     PIECE_ALIGNMENT,
     PIECES,
+    SLOT,
     Combination,
     Printer,
     ceildiv,
@@ -43,17 +47,25 @@ WORTH_A_GROUP = 32
 MANY = 1 << 14
 #: Terms that are worth a work-group of their own among several for one result.
 PIECE = 1 << 13
+#: Results of one loop that meet at the same barrier, at most: each has an array in local memory.
+TOGETHER = 4
 
 _Grid = tuple[tuple[sympy.Expr, sympy.Expr], tuple[int, int, int], list[sympy.Expr]]
 
-_BARRIER = "barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);"
+
+class Sharing(enum.Enum):
+    """Who takes the terms of one reduction, or of a piece of it."""
+
+    ITEM = enum.auto()
+    SUB_GROUP = enum.auto()
+    GROUP = enum.auto()
 
 
 class SimtPrinter(Printer):
     """Prints one kernel for a SIMT device."""
 
-    by_group = False  #: whether a work-group shares a reduction
-    looping = False  #: whether what is printed is for one term, not for the whole group
+    sharing = Sharing.ITEM
+    looping = False  #: whether what is printed is for one term, not for all that share a reduction
 
     # ---- analysis ----
 
@@ -68,19 +80,33 @@ class SimtPrinter(Printer):
 
     def _choose_lanes(self) -> sympy.Symbol | None:
         """None: there are no vectors. Decides who reduces."""
-        self.scratch: dict[tuple[str, int], str] = {}
-        self.by_group = self.in_pieces or self._pays_groups()
-        self.group = self._group_size() if self.by_group else GROUP
+        self.meeting = groups.Meeting(self.prelude, self.target.sub_group_size)
+        self.arrays: dict[str, str] = {}  #: arrays in local memory, and their types
+        self.sharing = self._choose_sharing()
+        self.group = self._group_size()
         return None
 
-    def _pays_groups(self) -> bool:
+    def _choose_sharing(self) -> Sharing:
         if self.r is None:
-            return False
-        if not self._is_at_least(self.r.root.numel, self.r.root.hint, WORTH_A_GROUP):
-            return False
-        if self._best_lanes([self.r, self.x]) is self.r.inner:
-            return True
-        return not self._is_at_least(self.x.root.numel, self.x.root.hint, MANY)
+            return Sharing.ITEM
+        if self.in_pieces:
+            return Sharing.GROUP
+        along = self._contiguity(self.r) >= self._contiguity(self.x)
+        if along and self._pays_sub_groups():
+            return Sharing.SUB_GROUP
+        if not self._has_terms(WORTH_A_GROUP):
+            return Sharing.ITEM
+        many = not along and self._is_at_least(self.x.root.numel, self.x.root.hint, MANY)
+        return Sharing.ITEM if many else Sharing.GROUP
+
+    def _pays_sub_groups(self) -> bool:
+        """Whether the terms, which lie side by side, are enough for most items of a sub-group and few for a group."""
+        size = self.target.sub_group_size
+        return size > 1 and self._has_terms(size // 2) and not self._has_terms(groups.STEPS * size)
+
+    def _has_terms(self, least: int) -> bool:
+        assert self.r is not None
+        return self._is_at_least(self.r.root.numel, self.r.root.hint, least)
 
     def _is_at_least(self, length: sympy.Expr, hint: int, least: int) -> bool:
         """Whether a length is that great; of one that is unknown it becomes an assumption."""
@@ -90,28 +116,44 @@ class SimtPrinter(Printer):
         return answer
 
     def _group_size(self) -> int:
+        most = min(LARGEST_GROUP, max(1, self.target.max_work_group_size))
+        largest = 1 << (most.bit_length() - 1)
+        if self.sharing is Sharing.ITEM:
+            return min(GROUP, largest)
+        if self.sharing is Sharing.SUB_GROUP:
+            return largest
         assert self.r is not None
         terms = self.r.root.numel
         wanted = int(terms) if terms.is_Integer else LARGEST_GROUP // 2
-        size = min(LARGEST_GROUP, max(1, self.target.max_work_group_size))
+        size = largest
         while size > WORTH_A_GROUP and size >= 2 * wanted:
             size //= 2
-        return 1 << (size.bit_length() - 1)
+        return size
 
     # ---- structure ----
 
+    def _attribute(self) -> str:
+        return "" if self.sharing is Sharing.ITEM else f" {self.meeting.attribute()}".rstrip()
+
     def _structure(self) -> _Grid:
-        if not self.by_group:
+        if self.sharing is Sharing.ITEM:
             return self._items()
+        if self.sharing is Sharing.SUB_GROUP:
+            return self._sub_groups()
         grid = self._pieces() if self.in_pieces else self._groups()
-        arrays = [f"  __local {kind} {name}[{self.group}];" for (kind, _), name in self.scratch.items()]
-        self.lines[:0] = [*arrays, "  const int t = get_local_id(0);"]
+        self._declare_shared()
         return grid
+
+    def _declare_shared(self) -> None:
+        """Puts before what was written what it takes for granted."""
+        arrays = [f"  __local {kind} {name}[{self.group}];" for name, kind in self.arrays.items()]
+        self.lines[:0] = [*arrays, "  const int t = get_local_id(0);"]
+        self.arrays.clear()
 
     def _items(self) -> _Grid:
         """A work-item for each point, neighbours along a row if rows are long enough to fill groups."""
         length = self.x.length
-        if self.x.rows is None or self._is_at_least(length, self.x.length_hint, GROUP):
+        if self.x.rows is None or self._is_at_least(length, self.x.length_hint, self.group):
             rows = sympy.S.One if self.x.rows is None else self.x.rows
             self.write(f"const long {self.x.inner} = get_global_id(0);")
             self.write(f"if ({self.x.inner} >= {self.size(length)}) return;")
@@ -123,7 +165,7 @@ class SimtPrinter(Printer):
             self.write(f"if (x >= {self.size(length)}) return;")
             self._place()
         self.point()
-        return (ceildiv(length, sympy.Integer(GROUP)) * GROUP, rows), (GROUP, 1, 1), []
+        return (ceildiv(length, sympy.Integer(self.group)) * self.group, rows), (self.group, 1, 1), []
 
     def _groups(self) -> _Grid:
         """A work-group for each point of the non-reduction root."""
@@ -131,6 +173,18 @@ class SimtPrinter(Printer):
         self._place()
         self.point()
         return (self.x.root.numel * self.group, sympy.S.One), (self.group, 1, 1), []
+
+    def _sub_groups(self) -> _Grid:
+        """A sub-group for each point of the non-reduction root. A work-group has the points of sub-groups of the usual
+        size; should they be larger, and so fewer, they take points in turn."""
+        points = max(1, self.group // self.target.sub_group_size)
+        self.write("const int size = get_sub_group_size(), t = get_sub_group_local_id();")
+        self.write(f"const long from = (long)get_group_id(0) * {points};")
+        self.write(f"const long to = min(from + {points}, {self.size(self.x.root.numel)});")
+        with self.block("for (long x = from + get_sub_group_id(); x < to; x += get_num_sub_groups())"):
+            self._place()
+            self.point()
+        return (ceildiv(self.x.root.numel, sympy.Integer(points)) * self.group, sympy.S.One), (self.group, 1, 1), []
 
     def _pieces(self) -> _Grid:
         """A work-group takes one piece of one reduction, and what follows from its result if there is no other."""
@@ -152,19 +206,35 @@ class SimtPrinter(Printer):
         return (pieces * self.group, results), (self.group, 1, 1), [length, pieces]
 
     def _combination(self, pieces: sympy.Expr) -> Combination:
-        self.by_group = False  # one work-item combines
-        return super()._combination(pieces)
+        """A work-group combines the partial results of one reduction."""
+        reduces = reduces_of(self.kernel.regions[0])
+        self.write("const long x = get_global_id(1);")
+        self._place()
+        self.write(f"const __global long* slots = partial + x * extra1 * {len(reduces)};")
+        for value in reduces:
+            self._declare(value, f"{value.name}_a", 1)
+        with self.block(f"for (long piece = t; piece < extra1; piece += {self.group})"):
+            for slot, value in enumerate(reduces):
+                term = f"*(const __global {cl.type_name(value.dtype)}*)(slots + piece * {len(reduces)} + {slot})"
+                total = f"{value.name}_a"
+                self.write(f"{total} = {cl.combine(self.prelude, value.kind, total, term, value.dtype, 1)};")
+        self._meet(reduces)
+        self._conclude()
+        self._declare_shared()
+        results = self.x.root.numel
+        grid = minimum(sympy.S.One, pieces - 1) * self.group, results
+        return Combination(grid, SLOT * len(reduces) * results * pieces, (self.group, 1, 1))
 
     # ---- reductions ----
 
     def _reduction(self, region: Region) -> None:
         super()._reduction(region)
         # Terms that follow may load what the first work-item has stored.
-        if self.by_group and region.after and region is not self.kernel.regions[-1]:
-            self.write(_BARRIER)
+        if self.sharing is not Sharing.ITEM and region.after and region is not self.kernel.regions[-1]:
+            self.write(groups.BARRIER if self.sharing is Sharing.GROUP else groups.SUB_GROUP_BARRIER)
 
     def _reduce(self, region: Region) -> None:
-        if not self.by_group:
+        if self.sharing is Sharing.ITEM:
             super()._reduce(region)
             return
         reduces = reduces_of(region)
@@ -174,15 +244,15 @@ class SimtPrinter(Printer):
             self.body(region.body)
             for value in reduces:
                 self._accumulate(value, f"{value.name}_a")
-        for value in reduces:
-            self._meet(value)
+        self._meet(reduces)
 
     @contextmanager
     def _terms(self) -> Iterator[None]:
         """A loop over this work-item's terms."""
         assert self.r is not None
         first, last = ("first", "last") if self.in_pieces else ("0", self.size(self.r.root.numel))
-        with self.block(f"for (long k = {first} + t; k < {last}; k += {self.group})"):
+        step = str(self.group) if self.sharing is Sharing.GROUP else "size"
+        with self.block(f"for (long k = {first} + t; k < {last}; k += {step})"):
             if self.r.rows is None:
                 self.write(f"const long {self.r.inner} = k;")
             else:
@@ -192,52 +262,55 @@ class SimtPrinter(Printer):
             yield
             self.looping = False
 
-    def _array(self, dtype: torch.dtype, number: int = 0) -> str:
-        """An array in local memory for results of a type, one for each work-item."""
-        kind = cl.type_name(dtype)
-        return self.scratch.setdefault((kind, number), f"shared_{kind}_{number}")
+    def _meet(self, reduces: list[Value]) -> None:
+        """Combines what those that share a reduction have found; all of them learn the whole."""
+        if self.sharing is Sharing.SUB_GROUP:
+            for value in reduces:
+                self.write(f"{self.meeting.near(self._share(value))}({self._addresses(value)});")
+        else:
+            for begin in range(0, len(reduces), TOGETHER):
+                self._meet_in_group(reduces[begin : begin + TOGETHER])
+        for value in reduces:
+            self._result(value, f"{value.name}_a", 1)
 
-    def _meet(self, value: Value) -> None:
-        """Combines the work-items' results, in a tree; all of them learn the whole."""
-        if self._is_arg(value):
-            self._meet_position(value)
-            return
-        array = self._array(value.dtype)
-        self.write(f"{array}[t] = {value.name}_a;")
-        with self._tree():
-            text = cl.combine(self.prelude, value.kind, f"{array}[t]", f"{array}[t + reach]", value.dtype, 1)
-            self.write(f"if (t < reach) {array}[t] = {text};")
-        self._result(value, f"{array}[0]", 1)
-        self.write(_BARRIER)  # before the array is used again
+    def _meet_in_group(self, reduces: list[Value]) -> None:
+        parts = [self._share(value) for value in reduces]
+        shared = self._shared(parts)
+        for value, part, names in zip(reduces, parts, shared, strict=True):
+            self.write(f"{self.meeting.leave(part)}({', '.join([*self._variables(value), *names])});")
+        self.write(groups.BARRIER)
+        for value, part, names in zip(reduces, parts, shared, strict=True):
+            self.write(f"{self.meeting.learn(part)}({', '.join([self._addresses(value), *names])});")
+        self.write(groups.BARRIER)  # before the arrays are used again
 
-    def _meet_position(self, value: Value) -> None:
-        """The same for the place of the best term; -1 is the place of a work-item that saw none."""
-        dtype = self._arg_dtype(value)
-        best = self._array(dtype)
-        where = self._array(torch.int64, number=int(dtype == torch.int64))
-        self.write(f"{best}[t] = {value.name}_a_best;")
-        self.write(f"{where}[t] = {value.name}_a;")
-        with self._tree(), self.block(f"if (t < reach && {where}[t + reach] >= 0)"):
-            there, here = f"{best}[t + reach]", f"{best}[t]"
-            better = cl.better(value.kind, there, here, f"{where}[t + reach]", f"{where}[t]", dtype)
-            with self.block(f"if ({better} || {where}[t] < 0)"):
-                self.write(f"{here} = {there};")
-                self.write(f"{where}[t] = {where}[t + reach];")
-        self._result(value, f"{where}[0]", 1)
-        self.write(_BARRIER)
+    def _share(self, value: Value) -> groups.Part:
+        return groups.Part(value.kind, self._arg_dtype(value) if self._is_arg(value) else value.dtype)
 
-    @contextmanager
-    def _tree(self) -> Iterator[None]:
-        self.write(_BARRIER)
-        with self.block(f"for (int reach = {self.group // 2}; reach > 0; reach /= 2)"):
-            yield
-            self.write(_BARRIER)
+    def _variables(self, value: Value) -> list[str]:
+        """What a work-item has found."""
+        total = f"{value.name}_a"
+        return [f"{total}_best", total] if self._is_arg(value) else [total]
+
+    def _addresses(self, value: Value) -> str:
+        return ", ".join(f"&{variable}" for variable in self._variables(value))
+
+    def _shared(self, parts: list[groups.Part]) -> list[list[str]]:
+        """Arrays in local memory for all variables of some parts, which later ones may use again."""
+        taken: dict[str, int] = {}
+
+        def array(kind: str) -> str:
+            number = taken[kind] = taken.get(kind, -1) + 1
+            name = f"shared_{kind}_{number}"
+            self.arrays[name] = kind
+            return name
+
+        return [[array(kind) for kind in part.types] for part in parts]
 
     # ---- statements ----
 
     def store(self, store: Store) -> None:
-        """What a whole group has computed is stored once."""
-        if not self.by_group or self.looping:
+        """What has been computed together is stored once."""
+        if self.sharing is Sharing.ITEM or self.looping:
             super().store(store)
             return
         with self.block("if (t == 0)"):

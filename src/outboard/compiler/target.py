@@ -16,7 +16,7 @@ class Target:
     type: str = "cpu"  #: "cpu", "gpu" or "accelerator"
     compute_units: int = 1
     max_work_group_size: int = 1
-    sub_group_size: int = 1
+    sub_group_size: int = 1  #: work-items that read each other's registers; 1 where there are none
     vector_width: int = 16  #: preferred float lanes per work-item; 1 on SIMT devices
     local_memory: int = 32768  #: bytes per work-group
     host_accessible: bool = True

@@ -100,7 +100,7 @@ class Model:
 
     producer: str  #: names and versions
     dialect: str  #: of the device that it is for
-    needs: int  #: bits: 1 half precision, 2 double precision, 4 atomics on 64 bits
+    needs: int  #: bits: 1 half precision, 2 double precision, 4 atomics on 64 bits, 8 sub-groups that can shuffle
     symbols: list[Symbol]
     inputs: list[Argument]
     outputs: list[Argument]
@@ -113,9 +113,15 @@ class Model:
     binaries: list[bytes]  #: of the plan's programs, in order; empty where the driver gives none
 
 
+def offers_of(target: Target) -> int:
+    """What a device has, in the bits of ``Model.needs``."""
+    sub_groups = target.sub_group_size > 1
+    return target.has_fp16 | target.has_fp64 << 1 | target.has_int64_atomics << 2 | sub_groups << 3
+
+
 def needs_of(target: Target) -> int:
-    """What kernels generated for a device may use of it (``Model.needs``)."""
-    return target.has_fp16 | target.has_fp64 << 1 | target.has_int64_atomics << 2
+    """What kernels generated for a device may use of it (``Model.needs``): those for CPUs use no sub-groups."""
+    return offers_of(target) & ~(target.is_cpu << 3)
 
 
 def padded(nbytes: int) -> int:

@@ -18,7 +18,7 @@ from outboard.compiler.target import target_of
 
 from . import format as f
 
-_NEEDS = {1: "half precision", 2: "double precision", 4: "atomics on 64 bits"}
+_NEEDS = {1: "half precision", 2: "double precision", 4: "atomics on 64 bits", 8: "sub-groups"}
 
 
 def load(
@@ -80,7 +80,7 @@ def _check_device(model: f.Model, device: torch.device) -> None:
     target = target_of(device.index)
     if target.dialect != model.dialect:
         raise RuntimeError(f"the model is for devices with {model.dialect!r} programs; {device} has {target.dialect!r}")
-    missing = model.needs & ~f.needs_of(target)
+    missing = model.needs & ~f.offers_of(target)
     if missing:
         names = ", ".join(name for bit, name in _NEEDS.items() if bit & missing)
         raise RuntimeError(f"the model was exported for a device with {names}, which {device} has not")

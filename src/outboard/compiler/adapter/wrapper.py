@@ -233,7 +233,7 @@ class PlanConverter:
         builder.launch(builder.kernel(source, kernel.entry), kernel.grid, arguments, kernel.local_size)
         if kernel.combination is not None:
             combine = builder.kernel(source, kernel.combining_entry)
-            builder.launch(combine, kernel.combination.grid, arguments, (1, 1, 1))
+            builder.launch(combine, kernel.combination.grid, arguments, kernel.combination.local_size)
         self.native += 1
 
     def share_program(self, lines: Sequence[Any]) -> None:

@@ -18,6 +18,8 @@ from torch.utils._sympy import functions
 
 from .. import plan as p
 from ..builder import PlanBuilder, Size, TensorArg
+from ..dialects import groups
+from ..dialects.opencl import Prelude
 
 if TYPE_CHECKING:
     from ..calls import ExternCall
@@ -62,6 +64,11 @@ typedef unsigned long ulong;
 #define OB_ITEM_COUNT(d) (ob_group_count(d) * ob_local_count(d))
 #define OB_GROUP_COUNT(d) ob_group_count(d)
 #define OB_BARRIER() __syncthreads()
+/* OpenCL's words for them, which functions of dialects.groups use; a pointer here knows by itself where it points. */
+#define __local
+#define barrier(fences) __syncthreads()
+#define get_local_id(d) ob_local_id(d)
+#define get_local_size(d) ob_local_count(d)
 #define OB_AS_UINT(x) __float_as_uint(x)
 #define OB_AS_FLOAT(x) __uint_as_float(x)
 #define OB_AS_ULONG(x) ((ulong)__double_as_longlong(x))
@@ -164,6 +171,37 @@ def source(builder: PlanBuilder, body: str, defines: Mapping[str, object], types
     parts += [ELEMENT_TYPES[dtype].macros(prefix) for prefix, dtype in types.items()]
     parts += [f"#define {name} {value}\n" for name, value in defines.items()]
     return "".join(parts) + body
+
+
+_COMPUTE_DTYPES = {"float": torch.float32, "double": torch.float64, "int": torch.int32, "long": torch.int64}
+
+
+def has_sub_groups(builder: PlanBuilder) -> bool:
+    """Whether kernels may shuffle in sub-groups."""
+    return builder.target.sub_group_size > 1 and not builder.target.dialect.startswith("cuda")
+
+
+def group_functions(builder: PlanBuilder, group: int, sum_of: str = "") -> str:
+    """Text to put before a kernel that begins with ``GROUP_KERNEL`` and whose work-groups have ``group`` items, a power
+    of two.
+
+    With a compute type as ``sum_of``, ``GROUP_SUM(value, shared)`` makes the variable ``value`` of that type the sum
+    over all items, for each of them; ``shared`` is an array in local memory with room for one number of each. With
+    sub-groups (``has_sub_groups``), ``NEAR_SUM(value)`` makes it the sum over those of the sub-group, which pays for
+    less than ``NEAR_TERMS`` terms, and there is ``OB_SHUFFLE`` of ``dialects.groups``."""
+    if group == 1:
+        return "#define GROUP_KERNEL OB_KERNEL\n"
+    prelude = Prelude()
+    meeting = groups.Meeting(prelude, builder.target.sub_group_size if has_sub_groups(builder) else 1)
+    macros = f"#define GROUP_KERNEL OB_KERNEL {meeting.attribute()}\n"
+    if sum_of:
+        part = groups.Part("sum", _COMPUTE_DTYPES[sum_of])
+        macros += f"#define GROUP_SUM(value, shared) {meeting.meet(part)}(&(value), shared)\n"
+        if has_sub_groups(builder):
+            macros += f"#define NEAR_SUM(value) {meeting.near(part)}(&(value))\n"
+            macros += f"#define NEAR_TERMS {groups.STEPS * meeting.sub_group_size}\n"
+    qualifier = "OB_DEVICE " if builder.target.dialect.startswith("cuda") else ""
+    return "\n".join([*(f"{qualifier}{text}" for text in prelude.snippets.values()), macros])
 
 
 def bind(call: ExternCall) -> dict[str, Any]:

@@ -178,9 +178,9 @@ OB_KERNEL void add_parts(OB_GLOBAL const ACC* parts, OB_GLOBAL W_T* weight, cons
 """
 
 _BIAS = r"""
-OB_KERNEL void add_places(OB_GLOBAL const Y_T* y, OB_GLOBAL BIAS_T* bias, const long bias_c, const long channels,
-                          const long images, const long yd, const long yh, const long yw, const long y_n,
-                          const long y_c, const long y_d, const long y_h, const long y_w) {
+GROUP_KERNEL void add_places(OB_GLOBAL const Y_T* y, OB_GLOBAL BIAS_T* bias, const long bias_c, const long channels,
+                             const long images, const long yd, const long yh, const long yw, const long y_n,
+                             const long y_c, const long y_d, const long y_h, const long y_w) {
   const long rows = images * yd * yh;
 #if GROUP > 1
   OB_LOCAL ACC partial[GROUP];
@@ -196,17 +196,9 @@ OB_KERNEL void add_places(OB_GLOBAL const Y_T* y, OB_GLOBAL BIAS_T* bias, const 
       sum += (ACC)Y_LOAD(y, row / (yd * yh) * y_n + c * y_c + row / yh % yd * y_d + row % yh * y_h + i % yw * y_w);
     }
 #if GROUP > 1
-    partial[t] = sum;
-    OB_BARRIER();
-    for (int reach = GROUP / 2; reach > 0; reach /= 2) {
-      if (t < reach) partial[t] += partial[t + reach];
-      OB_BARRIER();
-    }
-    if (t == 0) { BIAS_STORE(bias, c * bias_c, partial[0]); }
-    OB_BARRIER();
-#else
-    BIAS_STORE(bias, c * bias_c, sum);
+    GROUP_SUM(sum, partial);
 #endif
+    if (t == 0) { BIAS_STORE(bias, c * bias_c, sum); }
   }
 }
 """
@@ -311,9 +303,9 @@ class Convolution:
         accumulate = engine.accumulator(self.y.dtype)
         if builder.target.is_cpu and builder.target.has_fp64:
             accumulate = "double"
-        text = common.source(
-            builder, _BIAS, {"ACC": accumulate, "GROUP": group}, {"Y": self.y.dtype, "BIAS": bias.dtype}
-        )
+        functions = common.group_functions(builder, group, accumulate)
+        defines = {"ACC": accumulate, "GROUP": group}
+        text = common.source(builder, functions + _BIAS, defines, {"Y": self.y.dtype, "BIAS": bias.dtype})
         values = [bias.strides[0], self.y.sizes[1], self.y.sizes[0], *self.y.sizes[2:], *self.y.strides]
         arguments = [builder.pointer(self.y), builder.pointer(bias), *(builder.int64(value) for value in values)]
         kernel = builder.kernel(text, "add_places")

@@ -100,12 +100,21 @@ OB_KERNEL void multiply(const long batches, const long m_count, const long n_cou
 """
 
 _DOTS = r"""
-/* One piece is one element of C: by a work-item on a CPU, by a group elsewhere. */
-OB_KERNEL void dots(const long batches, const long m_count, const long n_count, const long k_count PARAMETERS) {
+/* One piece is one element of C: by a work-item on a CPU; elsewhere by a group, or a sub-group where sums are short. */
+GROUP_KERNEL void dots(const long batches, const long m_count, const long n_count, const long k_count PARAMETERS) {
 #if GROUP > 1
   OB_LOCAL ACC partial[GROUP];
-  const int t = OB_LOCAL_ID(0);
-  for (long piece = OB_GROUP_ID(0); piece < batches * m_count * n_count; piece += OB_GROUP_COUNT(0)) {
+#ifdef NEAR_SUM
+  const int near = k_count < NEAR_TERMS, teams = near ? get_num_sub_groups() : 1;
+  const int t = near ? get_sub_group_local_id() : OB_LOCAL_ID(0), step = near ? get_sub_group_size() : GROUP;
+  const long first = OB_GROUP_ID(0) * teams + (near ? get_sub_group_id() : 0);
+#define DOT_SUM(value) if (near) { NEAR_SUM(value); } else { GROUP_SUM(value, partial); }
+#else
+  const int teams = 1, t = OB_LOCAL_ID(0), step = GROUP;
+  const long first = OB_GROUP_ID(0);
+#define DOT_SUM(value) GROUP_SUM(value, partial)
+#endif
+  for (long piece = first; piece < batches * m_count * n_count; piece += OB_GROUP_COUNT(0) * teams) {
 #else
   OB_FOR(piece, batches * m_count * n_count) {
 #endif
@@ -116,21 +125,15 @@ OB_KERNEL void dots(const long batches, const long m_count, const long n_count, 
     B_SET_OUTER(b_outer, b, n);
 #if GROUP > 1
     ACC sum = 0;
-    for (long k = t; k < k_count; k += GROUP) {
+    for (long k = t; k < k_count; k += step) {
       A_INNER_T left;
       B_INNER_T right;
       A_SET_INNER(left, b, k);
       B_SET_INNER(right, b, k);
       sum += A_AT(a_outer, left) * B_AT(b_outer, right);
     }
-    partial[t] = sum;
-    OB_BARRIER();
-    for (int reach = GROUP / 2; reach > 0; reach /= 2) {
-      if (t < reach) partial[t] += partial[t + reach];
-      OB_BARRIER();
-    }
-    if (t == 0) { C_STORE(b, m, n, partial[0]); }
-    OB_BARRIER();
+    DOT_SUM(sum);
+    if (t == 0) { C_STORE(b, m, n, sum); }
 #else
     /* Independent sums that the compiler can keep in one vector. */
     ACC sums[16];
@@ -209,7 +212,8 @@ class Product:
 
     def _emit_dots(self, builder: PlanBuilder) -> None:
         group = 1 if builder.target.is_cpu or self.short else _DOT_GROUP
-        kernel = builder.kernel(self._source(builder, _DOTS, {"GROUP": group}), "dots")
+        functions = common.group_functions(builder, group, self.accumulate)
+        kernel = builder.kernel(self._source(builder, functions + _DOTS, {"GROUP": group}), "dots")
         arguments = [*self._counts(builder), *self.arguments]
         count = self.batches * self.m * self.n
         if group == 1:

@@ -51,8 +51,8 @@ OB_DEVICE ACC log_add_exp(ACC x, ACC y) {
 #define EMIT(j, s) OUT_STORE(out, out_row + (j) * out_stride, (s).v)
 #endif
 
-OB_KERNEL void scan(OB_GLOBAL const IN_T* in, OB_GLOBAL OUT_T* out, const long n, const long rows,
-                    const long in_stride, const long out_stride INDEX_PARAMETER ROW_PARAMETERS) {
+GROUP_KERNEL void scan(OB_GLOBAL const IN_T* in, OB_GLOBAL OUT_T* out, const long n, const long rows,
+                       const long in_stride, const long out_stride INDEX_PARAMETER ROW_PARAMETERS) {
 #if GROUP > 1
   OB_LOCAL state_t partial[GROUP];
   const int t = OB_LOCAL_ID(0);
@@ -75,22 +75,13 @@ OB_KERNEL void scan(OB_GLOBAL const IN_T* in, OB_GLOBAL OUT_T* out, const long n
           count = k + 1;
         }
       }
-      if (count) partial[t] = mine[count - 1];
-      OB_BARRIER();
-      /* Items with elements form a prefix of the group, so only they need to combine. */
-      for (int reach = 1; reach < GROUP; reach *= 2) {
-        state_t s;
-        const int active = count > 0 && t >= reach;
-        if (active) { s = partial[t - reach]; state_t own = partial[t]; COMBINE(s, own); }
-        OB_BARRIER();
-        if (active) partial[t] = s;
-        OB_BARRIER();
-      }
+      /* What the items before this one make, if there are any, and what all of them make, if all have elements. */
+      state_t left, whole;
+@GROUP@
       state_t before;
       int have_before = have_carry;
       if (have_carry) before = carry;
       if (t > 0 && count > 0) {
-        state_t left = partial[t - 1];
         if (have_before) { COMBINE(before, left); } else { before = left; }
         have_before = 1;
       }
@@ -100,8 +91,7 @@ OB_KERNEL void scan(OB_GLOBAL const IN_T* in, OB_GLOBAL OUT_T* out, const long n
         EMIT(first + k, s);
       }
       if (start + GROUP * PER_ITEM < n) {
-        state_t total = partial[GROUP - 1];
-        if (have_carry) { COMBINE(carry, total); } else { carry = total; }
+        if (have_carry) { COMBINE(carry, whole); } else { carry = whole; }
         have_carry = 1;
       }
       OB_BARRIER();
@@ -144,6 +134,56 @@ OB_KERNEL void scan(OB_GLOBAL const IN_T* in, OB_GLOBAL OUT_T* out, const long n
 }
 """
 
+#: Items with elements form a prefix of the group, so only they need to combine.
+_IN_LOCAL_MEMORY = r"""
+      if (count) partial[t] = mine[count - 1];
+      OB_BARRIER();
+      for (int reach = 1; reach < GROUP; reach *= 2) {
+        state_t s;
+        const int active = count > 0 && t >= reach;
+        if (active) { s = partial[t - reach]; state_t own = partial[t]; COMBINE(s, own); }
+        OB_BARRIER();
+        if (active) partial[t] = s;
+        OB_BARRIER();
+      }
+      if (t > 0) left = partial[t - 1];
+      whole = partial[GROUP - 1];
+"""
+
+#: The same in the registers of a sub-group. What each of them makes is left in local memory, where all take what is
+#: before them.
+_IN_SUB_GROUPS = r"""
+      const int size = get_sub_group_size(), lane = get_sub_group_local_id(), own = get_sub_group_id();
+      state_t s, total;
+      total.v = 0;
+      total.i = 0;
+      if (count) total = mine[count - 1];
+      for (int reach = 1; reach < size; reach *= 2) {
+        SHUFFLE(s, total, max(lane - reach, 0));
+        if (lane >= reach && count > 0) { COMBINE(s, total); total = s; }
+      }
+      if (lane == size - 1) partial[own] = total;
+      SHUFFLE(s, total, max(lane - 1, 0));
+      OB_BARRIER();
+      whole = partial[0];
+      if (own > 0) left = whole;
+      for (int other = 1; other < (int)get_num_sub_groups(); ++other) {
+        state_t next = partial[other];
+        if (other < own) { COMBINE(left, next); }
+        COMBINE(whole, next);
+      }
+      if (lane > 0) {
+        if (own > 0) { COMBINE(left, s); } else { left = s; }
+      }
+"""
+_SHUFFLE = r"""
+#ifdef WITH_INDEX
+#define SHUFFLE(to, from, lane) { (to).v = OB_SHUFFLE((from).v, lane); (to).i = OB_SHUFFLE((from).i, lane); }
+#else
+#define SHUFFLE(to, from, lane) (to).v = OB_SHUFFLE((from).v, lane)
+#endif
+"""
+
 _GROUP = 256
 
 
@@ -179,9 +219,11 @@ def emit(builder: PlanBuilder, operation: str, source: TensorArg, targets: list[
     defines = {"ACC": accumulate, "GROUP": group, "PER_ITEM": 4, "LANES": lanes}
     if operation == "logcumsumexp":
         defines["LOG_ADD_EXP"] = 1
+    shuffle, within = (_SHUFFLE, _IN_SUB_GROUPS) if common.has_sub_groups(builder) else ("", _IN_LOCAL_MEMORY)
+    body = shuffle + _BODY.replace("@GROUP@\n", within)
     text = common.source(
         builder,
-        rows.macros() + _OPERATIONS[operation] + _BODY,
+        rows.macros() + _OPERATIONS[operation] + common.group_functions(builder, group) + body,
         defines,
         {"IN": source.dtype, "OUT": targets[0].dtype},
     )
