@@ -11,8 +11,8 @@ import sympy
 import torch
 from torch import nn
 
-from outboard.compiler.emitter import emit
 from outboard.compiler.loops import Entry, LoopKernel, Region, Root, Store, Value
+from outboard.compiler.printing import emit
 from outboard.compiler.target import Target
 
 FLOAT = torch.float32

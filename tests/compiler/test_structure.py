@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from outboard.compiler.adapter import wrapper
-from outboard.compiler.emitter import EmittedKernel
 from outboard.compiler.loops import Entry, LoopKernel, Region, Root, Store, Value, structure
+from outboard.compiler.printing import EmittedKernel
 from outboard.compiler.target import Target
 
 FLOAT = torch.float32

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from outboard.compiler.emitter import FAR
+from outboard.compiler.printing.rows import FAR
 
 
 @pytest.mark.parametrize("offset", [0, 1, 16], ids=["aligned", "not aligned", "aligned inside"])

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 import sympy
 
 from .dialects import opencl as cl
-from .emitter import EmittedKernel, Printer, emit
 from .loops import Entry, LoopKernel, Region, Root, Store, Value, compute_dtype
+from .printing import EmittedKernel, emit
+from .printing.statements import StatementPrinter
 
 if TYPE_CHECKING:
     from . import plan as p
@@ -224,7 +225,7 @@ def _row_kernel(
     return emit(kernel, target), names
 
 
-class _Printer(Printer):
+class _Printer(StatementPrinter):
     """Prints one of the two functions."""
 
     def __init__(

@@ -19,8 +19,8 @@ from torch.utils._sympy.symbol import SymT, symbol_is_type
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from ..dialects import opencl
-from ..emitter import EmittedKernel
 from ..loops import Entry, LoopKernel, Region, Root, Store, Value, compute_dtype, find_normal_cdf, prune
+from ..printing import EmittedKernel
 from ..target import target_of
 from .overrides import LoopOps, Variable, as_value
 

@@ -16,8 +16,8 @@ from torch._inductor.utils import sympy_index_symbol
 from torch._inductor.virtualized import OpsValue, V
 
 from ..dialects import opencl
-from ..emitter import promote
 from ..loops import INDEX_ERROR, Value, compute_dtype
+from ..printing.statements import promote
 
 #: What wrong indices of the graph in hand are reported as.
 index_message: ContextVar[str] = ContextVar("index_message", default=INDEX_ERROR)

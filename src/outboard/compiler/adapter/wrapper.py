@@ -23,9 +23,9 @@ from .. import kernels
 from .. import plan as p
 from ..builder import NotExpressible, PlanBuilder, Size, TensorArg
 from ..calls import ExternCall, lower_call, uses_library
-from ..emitter import EmittedKernel, emit, program
 from ..epilogue import Epilogue
 from ..loops import LoopKernel, structure
+from ..printing import EmittedKernel, emit, program
 from ..target import Target
 from . import epilogues
 

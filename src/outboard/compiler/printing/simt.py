@@ -10,7 +10,7 @@ A pointwise kernel has a work-item for each point. A reduction has
 * a work-item for each result, where terms are few, or where neighbouring results lie side by side in memory and there
   are enough of them to fill the device;
 * several work-groups for each result, where there are a few long reductions: a first kernel reduces pieces, a second
-  one combines them (``Printer`` tells how).
+  one combines them (``vector`` tells how).
 
 All orders of addition are fixed: each run gives the same bits.
 """
@@ -23,21 +23,13 @@ from contextlib import contextmanager
 
 import sympy
 
-from .dialects import groups
-from .dialects import opencl as cl
-from .emitter import (
-    PIECE_ALIGNMENT,
-    PIECES,
-    SLOT,
-    Combination,
-    Printer,
-    ceildiv,
-    floordiv,
-    maximum,
-    minimum,
-    reduces_of,
-)
-from .loops import Region, Store, Value
+from ..dialects import groups
+from ..dialects import opencl as cl
+from ..loops import LoopKernel, Region, Store, Value
+from ..target import Target
+from .emitted import Combination, Grid
+from .reductions import PIECE_ALIGNMENT, PIECES, SLOT, ReductionPrinter, reduces_of
+from .splits import ceildiv, floordiv, maximum, minimum
 
 #: Work-items of a work-group that takes points, and at most of one that reduces.
 GROUP, LARGEST_GROUP = 64, 256
@@ -50,8 +42,6 @@ PIECE = 1 << 13
 #: Results of one loop that meet at the same barrier, at most: each has an array in local memory.
 TOGETHER = 4
 
-_Grid = tuple[tuple[sympy.Expr, sympy.Expr], tuple[int, int, int], list[sympy.Expr]]
-
 
 class Sharing(enum.Enum):
     """Who takes the terms of one reduction, or of a piece of it."""
@@ -61,11 +51,18 @@ class Sharing(enum.Enum):
     GROUP = enum.auto()
 
 
-class SimtPrinter(Printer):
+class SimtPrinter(ReductionPrinter):
     """Prints one kernel for a SIMT device."""
 
     sharing = Sharing.ITEM
     looping = False  #: whether what is printed is for one term, not for all that share a reduction
+
+    def __init__(self, kernel: LoopKernel, target: Target, entry: str) -> None:
+        super().__init__(kernel, target, entry)
+        self.meeting = groups.Meeting(self.prelude, self.target.sub_group_size)
+        self.arrays: dict[str, str] = {}  #: arrays in local memory, and their types
+        self.sharing = self._choose_sharing()
+        self.group = self._group_size()
 
     # ---- analysis ----
 
@@ -77,14 +74,6 @@ class SimtPrinter(Printer):
 
     def _reduces_positions(self) -> bool:
         return any(self._is_arg(value) for value in self._values())
-
-    def _choose_lanes(self) -> sympy.Symbol | None:
-        """None: there are no vectors. Decides who reduces."""
-        self.meeting = groups.Meeting(self.prelude, self.target.sub_group_size)
-        self.arrays: dict[str, str] = {}  #: arrays in local memory, and their types
-        self.sharing = self._choose_sharing()
-        self.group = self._group_size()
-        return None
 
     def _choose_sharing(self) -> Sharing:
         if self.r is None:
@@ -135,7 +124,7 @@ class SimtPrinter(Printer):
     def _attribute(self) -> str:
         return "" if self.sharing is Sharing.ITEM else f" {self.meeting.attribute()}".rstrip()
 
-    def _structure(self) -> _Grid:
+    def _structure(self) -> Grid:
         if self.sharing is Sharing.ITEM:
             return self._items()
         if self.sharing is Sharing.SUB_GROUP:
@@ -150,7 +139,7 @@ class SimtPrinter(Printer):
         self.lines[:0] = [*arrays, "  const int t = get_local_id(0);"]
         self.arrays.clear()
 
-    def _items(self) -> _Grid:
+    def _items(self) -> Grid:
         """A work-item for each point, neighbours along a row if rows are long enough to fill groups."""
         length = self.x.length
         if self.x.rows is None or self._is_at_least(length, self.x.length_hint, self.group):
@@ -167,14 +156,14 @@ class SimtPrinter(Printer):
         self.point()
         return (ceildiv(length, sympy.Integer(self.group)) * self.group, rows), (self.group, 1, 1), []
 
-    def _groups(self) -> _Grid:
+    def _groups(self) -> Grid:
         """A work-group for each point of the non-reduction root."""
         self.write("const long x = get_group_id(0);")
         self._place()
         self.point()
         return (self.x.root.numel * self.group, sympy.S.One), (self.group, 1, 1), []
 
-    def _sub_groups(self) -> _Grid:
+    def _sub_groups(self) -> Grid:
         """A sub-group for each point of the non-reduction root. A work-group has the points of sub-groups of the usual
         size; should they be larger, and so fewer, they take points in turn."""
         points = max(1, self.group // self.target.sub_group_size)
@@ -186,7 +175,7 @@ class SimtPrinter(Printer):
             self.point()
         return (ceildiv(self.x.root.numel, sympy.Integer(points)) * self.group, sympy.S.One), (self.group, 1, 1), []
 
-    def _pieces(self) -> _Grid:
+    def _pieces(self) -> Grid:
         """A work-group takes one piece of one reduction, and what follows from its result if there is no other."""
         assert self.r is not None
         results, terms = self.x.root.numel, self.r.root.numel
