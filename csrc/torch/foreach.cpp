@@ -16,6 +16,7 @@
 
 #include "torch/devices.h"
 #include "torch/eager.h"
+#include "torch/memory_ranges.h"
 #include "torch/tensor.h"
 
 namespace outboard::aten {
@@ -89,13 +90,6 @@ struct Step {
 struct Pattern {
   c10::DimVector sizes, strides;
   int64_t count = -1;  ///< elements; -1: not known yet
-};
-
-/// The bytes of one place.
-struct Range {
-  const char* begin;
-  const char* end;
-  bool operator<(const Range& other) const { return begin < other.begin; }
 };
 
 /// An operand of an operator: a list, or one tensor for all elements.
@@ -246,7 +240,7 @@ class Chain {
   c10::DeviceIndex index_;
   std::vector<Pattern> patterns_;
   std::vector<Slot> slots_;
-  std::vector<Range> ranges_;  ///< of all places, in order
+  MemoryRanges memory_;  ///< of all places
   std::vector<Number> numbers_;
   std::vector<Step> steps_;
 };
@@ -315,19 +309,14 @@ std::optional<size_t> Chain::find(c10::ArrayRef<c10::IValue> list, bool shared) 
 /// Adds the slot's bytes to those of the others. True: some are used already, so that the order of operators and
 /// elements matters.
 bool Chain::overlaps(const Slot& slot) {
-  const auto middle = static_cast<std::ptrdiff_t>(ranges_.size());
+  std::vector<MemoryRanges::Range> ranges;
   const auto size = static_cast<int64_t>(c10::elementSize(slot.dtype));
-  for (size_t i = 0; i < count_; ++i) {
+  for (size_t i = 0; i < (slot.shared ? 1 : count_); ++i) {
     const Place& place = slot.places[i];
-    const int64_t count = place.single ? 1 : patterns_[i].count;
-    if (count == 0 || (slot.shared && i > 0)) continue;
     const char* begin = static_cast<const char*>(place.storage.data()) + place.offset * size;
-    ranges_.push_back({begin, begin + count * size});
+    ranges.push_back({begin, begin + (place.single ? 1 : patterns_[i].count) * size});
   }
-  std::sort(ranges_.begin() + middle, ranges_.end());
-  std::inplace_merge(ranges_.begin(), ranges_.begin() + middle, ranges_.end());
-  return std::adjacent_find(ranges_.begin(), ranges_.end(),
-                            [](const Range& a, const Range& b) { return b.begin < a.end; }) != ranges_.end();
+  return !memory_.add(ranges);
 }
 
 std::optional<size_t> Chain::slot_of(c10::ArrayRef<c10::IValue> list, bool shared) {
