@@ -207,7 +207,9 @@ std::string Recording::text() const {
     std::ostringstream& out;
     void operator()(const Launch& x) const {
       out << "launch kernel " << x.kernel << " global " << x.global[0] << 'x' << x.global[1] << 'x' << x.global[2]
-          << " local " << x.local[0] << 'x' << x.local[1] << 'x' << x.local[2] << " arguments " << x.count << '\n';
+          << " local " << x.local[0] << 'x' << x.local[1] << 'x' << x.local[2] << " arguments " << x.count;
+      if (x.batch != 0) out << " batch " << x.batch;
+      out << '\n';
     }
     void operator()(const Copy& x) const {
       out << "copy " << x.bytes << " bytes from " << x.src << " to " << x.dst << '\n';

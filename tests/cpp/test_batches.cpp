@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
+#include <map>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -8,6 +10,7 @@
 #include "fixture.h"
 #include "plan_writer.h"
 #include "runtime/batch.h"
+#include "runtime/driver_call.h"
 #include "runtime/error.h"
 #include "runtime/executor.h"
 #include "runtime/graph.h"
@@ -37,17 +40,13 @@ std::vector<Holder> vectors(size_t count) {
   return all;
 }
 
-void launch(Kernel& which, Stream& stream, Allocation& memory, uint64_t batch) {
+void launch(const char* name, Stream& stream, Allocation& memory, uint64_t batch = 0) {
   Work work(stream);
   const ob_ptr pointer = work.resolve(memory);
   const ob_argument argument{1, sizeof(pointer), &pointer};
   const uint64_t global[3] = {kItems, 1, 1};
   const uint32_t local[3] = {1, 1, 1};
-  stream.launch(which, global, local, &argument, 1, batch);
-}
-
-void launch(const char* name, Stream& stream, Allocation& memory, uint64_t batch = 0) {
-  launch(kernel(name), stream, memory, batch);
+  stream.launch(kernel(name), global, local, &argument, 1, batch);
 }
 
 bool all_are(Allocation& memory, float value) {
@@ -67,20 +66,58 @@ class Busy {
   Holder memory_;
 };
 
+/// A queue that hands nothing over before it is let go.
+class Held {
+ public:
+  Held() : queue_(device().driver(), stream_.handle(), device().residency().lock()) {
+    queue_.put([this] {
+      while (!free_.load()) std::this_thread::yield();
+    });
+  }
+  ~Held() {
+    free_.store(true);
+    queue_.stop();
+  }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+
+  void launch(Kernel& which, Allocation& memory, uint64_t batch) {
+    const ob_ptr pointer = Pin(memory, stream_).pointer();
+    stream_.synchronize();
+    const ob_argument argument{1, sizeof(pointer), &pointer};
+    const uint64_t global[3] = {kItems, 1, 1};
+    const uint32_t local[3] = {1, 1, 1};
+    queue_.put(which, global, local, &argument, 1, batch);
+  }
+  /// Hands everything over and waits for it. Throws what failed.
+  void finish() {
+    free_.store(true);
+    queue_.drain();
+    outboard::check(device().driver(), device().driver().stream_wait(stream_.handle(), 1), "waiting for a stream");
+  }
+
+ private:
+  Stream& stream_ = device().pool_stream();
+  SubmissionQueue queue_;
+  std::atomic<bool> free_{false};
+};
+
 }  // namespace
 
 TEST(a_batch_goes_to_the_driver_together) {
-  Stream& stream = device().default_stream();
   const std::vector<Holder> all = vectors(10);
-  launch("next", stream, *all[0]);
-  stream.synchronize();
   const uint64_t before = fixture::calls("launch_batch");
-  const Busy busy(stream);
+  Held queue;
   Batch batch;
-  for (const Holder& each : all) launch("next", stream, *each, batch.number(0));
-  stream.synchronize();
-  CHECK_EQ(fixture::calls("launch_batch") - before, has_batches() ? 1u : 0u);
-  for (size_t i = 0; i < all.size(); ++i) CHECK(all_are(*all[i], i == 0 ? 3.0f : 2.0f));
+  for (const Holder& each : all) queue.launch(kernel("next"), *each, batch.number(0));
+  for (const Holder& each : all) queue.launch(kernel("twice"), *each, 0);  // each by itself
+  batch.renew();
+  for (const Holder& each : all) queue.launch(kernel("next"), *each, batch.number(0));
+  batch.renew();
+  for (const Holder& each : all) queue.launch(kernel("twice"), *each, batch.number(0));
+  queue.finish();
+  CHECK_EQ(fixture::calls("launch_batch") - before, has_batches() ? 3u : 0u);
+  for (const Holder& each : all) CHECK(all_are(*each, 10.0f));
 }
 
 TEST(long_batches_are_complete) {
@@ -156,48 +193,46 @@ TEST(launches_of_other_threads_end_a_batch) {
 }
 
 TEST(a_launch_that_fails_leaves_the_others_of_its_batch) {
-  Stream& stream = device().default_stream();
-  for (const char* function : {"launch", "launch_batch"}) {
-    if (!has_batches() && std::string(function) == "launch_batch") continue;
-    const std::vector<Holder> all = vectors(5);
-    {
-      const Busy busy(stream);
-      Batch batch;
-      fixture::fail(function, function == std::string("launch") ? 4 : 1, OB_INTERNAL);  // the first is `busy`
-      for (const Holder& each : all) launch("next", stream, *each, batch.number(0));
-    }
-    CHECK_THROWS(stream.synchronize(), Error);
-    stream.synchronize();  // told once
-    for (size_t i = 0; i < all.size(); ++i) {
-      const bool failed = function == std::string("launch_batch") || i == 2;
-      CHECK(all_are(*all[i], failed ? 1.0f : 2.0f));
-    }
-    launch("next", stream, *all[0]);
-    stream.synchronize();
-    fixture::fail(function, 0, OB_OK);
-  }
+  const std::vector<Holder> all = vectors(5);
+  Held queue;
+  Batch batch;
+  fixture::fail("launch", 3, OB_INTERNAL);
+  for (const Holder& each : all) queue.launch(kernel("next"), *each, batch.number(0));
+  CHECK_THROWS(queue.finish(), Error);
+  queue.finish();  // told once
+  for (size_t i = 0; i < all.size(); ++i) CHECK(all_are(*all[i], i == 2 ? 1.0f : 2.0f));
+}
+
+TEST(a_batch_that_fails_leaves_what_comes_after_it) {
+  if (!has_batches()) return;
+  const std::vector<Holder> all = vectors(3);
+  Held queue;
+  Batch batch;
+  fixture::fail("launch_batch", 1, OB_INTERNAL);
+  for (const Holder& each : all) queue.launch(kernel("next"), *each, batch.number(0));
+  for (const Holder& each : all) queue.launch(kernel("twice"), *each, 0);
+  CHECK_THROWS(queue.finish(), Error);
+  queue.finish();
+  for (const Holder& each : all) CHECK(all_are(*each, 2.0f));
 }
 
 TEST(a_kernel_that_is_not_built_leaves_the_others_of_its_batch) {
-  Stream& stream = device().default_stream();
   const std::vector<Holder> all = vectors(3);
   ProgramCache cache(device());
-  kernel("next");
-  const Busy busy(stream);
-  stream.flush();
   fixture::fail("program_build", 1, OB_BUILD_FAILED);
   Kernel& broken = cache.kernel("__kernel void k(__global float* x) { x[0] += 9.0f; }", "", "k");
-  const Busy more(stream);
+  Held queue;
   Batch batch;
-  launch("next", stream, *all[0], batch.number(0));
-  launch(broken, stream, *all[1], batch.number(0));
-  launch("next", stream, *all[2], batch.number(0));
+  queue.launch(kernel("next"), *all[0], batch.number(0));
+  queue.launch(broken, *all[1], batch.number(0));
+  queue.launch(kernel("next"), *all[2], batch.number(0));
   try {
-    stream.synchronize();
+    queue.finish();
     check::fail(__FILE__, __LINE__, "a program that could not be built was launched");
   } catch (const Error& error) {
     CHECK_EQ(error.status(), OB_BUILD_FAILED);
   }
+  queue.finish();  // told once
   CHECK(all_are(*all[0], 2.0f));
   CHECK(all_are(*all[1], 1.0f));
   CHECK(all_are(*all[2], 2.0f));
@@ -247,45 +282,55 @@ Executable double_plan(bool with_buffer) {
   return Executable(Plan::parse(bytes.data(), bytes.size()), device());
 }
 
-void run(const Executable& executable, Allocation& memory, Batch& batch) {
+void run(const Executable& executable, Stream& stream, Allocation& memory, Batch& batch) {
   const int64_t size = kItems, stride = 1;
   Input input;
   input.tensor = {&memory, DType::kFloat32, 1, &size, &stride, 0};
   std::vector<Scalar> symbols;
   CHECK(bind_symbols(executable.plan(), &input, symbols));
-  ExecutionContext context{device().default_stream()};
+  ExecutionContext context{stream};
   context.batch = &batch;
   std::vector<Result> results;
   executable.run(&input, symbols, context, results);
 }
 
-uint64_t batches_of(const Executable& executable, const std::vector<Holder>& all) {
+/// The batches that runs of a plan belong to, numbered from 1 in the order of their appearance; 0 for none.
+std::vector<int> batches_of(const Executable& executable, const std::vector<Holder>& all) {
   Stream& stream = device().default_stream();
-  executable.wait_until_built();
-  const uint64_t before = fixture::calls("launch_batch");
-  const Busy busy(stream);
+  Graph graph(device());
+  Stream& capture = graph.begin(stream, 0);
   Batch batch;
-  for (const Holder& each : all) run(executable, *each, batch);
+  for (const Holder& each : all) run(executable, capture, *each, batch);
+  graph.end();
+  graph.replay(stream);
   stream.synchronize();
-  return fixture::calls("launch_batch") - before;
+  std::vector<int> found;
+  std::map<std::string, int> numbers;
+  std::istringstream lines(graph.text());
+  for (std::string line; std::getline(lines, line);) {
+    const size_t at = line.find(" batch ");
+    if (line.rfind("launch", 0) != 0) continue;
+    found.push_back(at == std::string::npos ? 0 : numbers.emplace(line.substr(at), numbers.size() + 1).first->second);
+  }
+  return found;
 }
 
 }  // namespace
 
 TEST(plans_that_are_one_launch_make_a_batch) {
-  const std::vector<Holder> all = vectors(6);
-  CHECK_EQ(batches_of(double_plan(false), all), has_batches() ? 1u : 0u);
-  CHECK_EQ(batches_of(double_plan(true), all), 0u);  // their launches may depend on their other steps
+  const std::vector<Holder> all = vectors(4);
+  CHECK((batches_of(double_plan(false), all) == std::vector<int>{1, 1, 1, 1}));
+  CHECK((batches_of(double_plan(true), all) == std::vector<int>{0, 0, 0, 0}));  // they may depend on their other steps
   for (const Holder& each : all) CHECK(all_are(*each, 4.0f));
 }
 
 TEST(memory_that_is_given_in_between_ends_a_batch) {
-  std::vector<Holder> all = vectors(2);
-  for (int i = 0; i < 2; ++i) all.emplace_back(Allocation::create(device(), kItems * sizeof(float)));  // no memory yet
-  // The first two go together; each of the others gets memory, which somebody may have used a moment ago.
-  CHECK_EQ(batches_of(double_plan(false), all), has_batches() ? 1u : 0u);
-  while (all.size() > 2) all.pop_back();
-  for (const Holder& each : all) CHECK(all_are(*each, 2.0f));
+  std::vector<Holder> all = vectors(4);
+  const uint64_t bytes = kItems * sizeof(float);
+  all.insert(all.begin() + 2, Holder(Allocation::create(device(), bytes)));  // without memory, and then with some
+  all.emplace_back(Allocation::create(device(), bytes));                     // that somebody may have used a moment ago
+  CHECK((batches_of(double_plan(false), all) == std::vector<int>{1, 1, 2, 2, 2, 3}));
+  for (const size_t i : {0, 1, 3, 4}) CHECK(all_are(*all[i], 2.0f));
 }
 
 int main() { return fixture::run_all(); }
