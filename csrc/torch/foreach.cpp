@@ -215,6 +215,7 @@ class Chain {
   /// Plans by what a signature tells apart within a chain.
   using Kinds = std::unordered_map<std::string, KnownPlans>;
 
+  Kinds& known_kinds(const std::string& program) const;
   std::optional<size_t> slot_of(c10::ArrayRef<c10::IValue> list, bool shared);
   std::optional<size_t> find(c10::ArrayRef<c10::IValue> list, bool shared) const;
   std::optional<Slot> describe(c10::ArrayRef<c10::IValue> list);
@@ -475,6 +476,14 @@ c10::SmallVector<Input, 32> Chain::inputs(size_t element, const std::string& rol
   return all;
 }
 
+/// The plans that the calling thread has found for chains with this program and the same types.
+Chain::Kinds& Chain::known_kinds(const std::string& program) const {
+  thread_local std::unordered_map<std::string, Kinds> known;
+  std::string key(1, static_cast<char>(index_));
+  for (const Slot& slot : slots_) key += static_cast<char>(slot.dtype);
+  return known[key + program];
+}
+
 /// Elements of one kind share their plans, which are looked up once.
 void Chain::run(size_t element, const std::string& program, const std::string& roles, Batch& batch,
                 Kinds& kinds) const {
@@ -495,7 +504,7 @@ void Chain::run() {
   std::string program = roles;
   for (const Step& step : steps_) program += step.text;
   Batch batch;
-  Kinds kinds;
+  Kinds& kinds = known_kinds(program);
   for (size_t i = 0; i < count_; ++i) {
     try {
       run(i, program, roles, batch, kinds);
