@@ -44,7 +44,7 @@ test-cpp:  ## C++ tests of runtime and drivers, without PyTorch
 	@$(VENV)/bin/cmake --build build/cpp -j $(JOBS)
 	@cd build/cpp && "$(abspath $(VENV))/bin/ctest" --output-on-failure --timeout 300
 
-test-sanitize:  ## C++ tests under AddressSanitizer and UBSan, and memory (on the simulator), its lock and the thread pool under ThreadSanitizer
+test-sanitize:  ## C++ tests under AddressSanitizer and UBSan, and memory (on the simulator), its lock, the thread pool and batches of launches under ThreadSanitizer
 	@$(SETUP) --groups demo test lint --no-build
 	@for kind in address,undefined thread; do \
 	  PATH="$(abspath $(VENV))/bin:$$PATH" cmake -S . -B build/$${kind%%,*} -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
@@ -55,7 +55,7 @@ test-sanitize:  ## C++ tests under AddressSanitizer and UBSan, and memory (on th
 	@cd build/address && ASAN_OPTIONS=detect_leaks=0 "$(abspath $(VENV))/bin/ctest" -E "plan|memory_sim" --output-on-failure \
 	  --timeout 300
 	@cd build/address && "$(abspath $(VENV))/bin/ctest" -R "plan|memory_sim" --output-on-failure --timeout 300
-	@cd build/thread && "$(abspath $(VENV))/bin/ctest" -R "memory_sim|memory_lock|thread_pool" --output-on-failure
+	@cd build/thread && "$(abspath $(VENV))/bin/ctest" -R "memory_sim|memory_lock|thread_pool|batches$$" --output-on-failure
 
 test-python:  ## Python tests only
 	@$(PY) -m pytest -q $(PYTEST_ARGUMENTS)

@@ -280,10 +280,16 @@ class Run {
         arguments[i] = fill_argument(spec, values[3 + i], buffers_, work, symbols_, assertions_, memory[i]);
         asserts = asserts || spec.kind == Argument::kAssertions;
       }
-      context_.stream.launch(*kernels_[step.kernel], global, step.local, arguments.data(),
-                             static_cast<uint32_t>(count));
+      context_.stream.launch(*kernels_[step.kernel], global, step.local, arguments.data(), static_cast<uint32_t>(count),
+                             batch());
     }
     if (asserts) context_.stream.expect_assertions();
+  }
+
+  /// Under the memory lock. A launch of a plan with other steps may depend on these.
+  uint64_t batch() const {
+    if (context_.batch == nullptr || plan_.steps.size() != 1) return 0;
+    return context_.batch->number(context_.stream.device().residency().memory_given());
   }
 
   void call(const Step& step, const LibraryFunction* function) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/allocation.h"
+#include "runtime/batch.h"
 #include "runtime/evaluation.h"
 #include "runtime/graph.h"
 #include "runtime/plan.h"
@@ -89,6 +90,8 @@ struct ExecutionContext {
   std::function<SeedSource()> later_seeds = {};
   /// Told the number of each step that was submitted.
   std::function<void(size_t)> submitted = {};
+  /// Runs with the same batch do not depend on one another, as far as their inputs go.
+  Batch* batch = nullptr;
 };
 
 /// Fills `symbols` from the inputs and tells whether every guard holds.

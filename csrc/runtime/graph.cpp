@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "runtime/allocation.h"
+#include "runtime/batch.h"
 #include "runtime/device.h"
 #include "runtime/driver_call.h"
 #include "runtime/error.h"
@@ -69,9 +70,9 @@ Recording::~Recording() {
 }
 
 void Recording::launch(Kernel& kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
-                       uint32_t count) {
+                       uint32_t count, uint64_t batch) {
   std::lock_guard lock(mutex_);
-  Launch command{&kernel, {}, {}, static_cast<uint32_t>(values_.size()), count};
+  Launch command{&kernel, {}, {}, static_cast<uint32_t>(values_.size()), count, batch};
   std::copy_n(global, 3, command.global);
   std::copy_n(local, 3, command.local);
   for (uint32_t i = 0; i < count; ++i) {
@@ -121,25 +122,6 @@ SmallArray<ob_argument, 32> Recording::arguments_of(const Launch& launch) const 
   return arguments;
 }
 
-void Recording::submit(Stream& stream, const Launch& launch) const {
-  const auto arguments = arguments_of(launch);
-  stream.launch(*launch.kernel, launch.global, launch.local, arguments.data(), launch.count);
-}
-
-void Recording::submit(Stream& stream, const Copy& copy) const {
-  stream.copy(OB_DEVICE_TO_DEVICE, copy.dst, copy.src, copy.bytes);
-}
-
-void Recording::submit(Stream& stream, const Fill& fill) const {
-  stream.fill(fill.dst, fill.pattern.data(), static_cast<uint32_t>(fill.pattern.size()), fill.bytes);
-}
-
-void Recording::submit(Stream& stream, const Seeds& seeds) const {
-  SmallArray<int64_t, 8> values(static_cast<size_t>(seeds.count));
-  seeds.source(values.data(), seeds.count);
-  fill_seeds(stream, seeds.dst, values.data(), seeds.count);
-}
-
 void Recording::bake(Device& device) {
   std::lock_guard lock(mutex_);
   if (driver_ != nullptr) return;
@@ -170,11 +152,45 @@ void* Recording::bake(Device& device, size_t first, size_t end) const {
   return capture.end();
 }
 
+/// Submits commands of a recording. Batches get numbers of their own: what was captured once may follow itself.
+class Recording::Replay {
+ public:
+  Replay(const Recording& recording, Stream& stream) : recording_(recording), stream_(stream) {}
+
+  void operator()(const Launch& launch) {
+    const auto arguments = recording_.arguments_of(launch);
+    stream_.launch(*launch.kernel, launch.global, launch.local, arguments.data(), launch.count, number_of(launch));
+  }
+  void operator()(const Copy& copy) const { stream_.copy(OB_DEVICE_TO_DEVICE, copy.dst, copy.src, copy.bytes); }
+  void operator()(const Fill& fill) const {
+    stream_.fill(fill.dst, fill.pattern.data(), static_cast<uint32_t>(fill.pattern.size()), fill.bytes);
+  }
+  void operator()(const Seeds& seeds) const {
+    SmallArray<int64_t, 8> values(static_cast<size_t>(seeds.count));
+    seeds.source(values.data(), seeds.count);
+    fill_seeds(stream_, seeds.dst, values.data(), seeds.count);
+  }
+
+ private:
+  uint64_t number_of(const Launch& launch) {
+    if (launch.batch == 0) return 0;
+    if (launch.batch != captured_) batch_.renew();
+    captured_ = launch.batch;
+    return batch_.number(0);
+  }
+
+  const Recording& recording_;
+  Stream& stream_;
+  Batch batch_;
+  uint64_t captured_ = 0;  // the number that `batch_` stands for
+};
+
 void Recording::replay(Stream& stream) const {
+  Replay submit(*this, stream);
   auto baked = baked_.begin();
   for (size_t i = 0; i < commands_.size(); ++i) {
     if (baked == baked_.end() || i != baked->first) {
-      std::visit([&](const auto& each) { submit(stream, each); }, commands_[i]);
+      std::visit(submit, commands_[i]);
       continue;
     }
     stream.launch_graph(baked->graph);
@@ -191,7 +207,9 @@ std::string Recording::text() const {
     std::ostringstream& out;
     void operator()(const Launch& x) const {
       out << "launch kernel " << x.kernel << " global " << x.global[0] << 'x' << x.global[1] << 'x' << x.global[2]
-          << " local " << x.local[0] << 'x' << x.local[1] << 'x' << x.local[2] << " arguments " << x.count << '\n';
+          << " local " << x.local[0] << 'x' << x.local[1] << 'x' << x.local[2] << " arguments " << x.count;
+      if (x.batch != 0) out << " batch " << x.batch;
+      out << '\n';
     }
     void operator()(const Copy& x) const {
       out << "copy " << x.bytes << " bytes from " << x.src << " to " << x.dst << '\n';

@@ -36,7 +36,7 @@ class Recording {
   Recording& operator=(const Recording&) = delete;
 
   void launch(Kernel& kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
-              uint32_t count);
+              uint32_t count, uint64_t batch);
   void copy(ob_ptr dst, ob_ptr src, uint64_t bytes);
   void fill(ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64_t bytes);
   /// `count` int64 seeds at `dst`, new ones each time.
@@ -66,6 +66,7 @@ class Recording {
     uint64_t global[3];
     uint32_t local[3];
     uint32_t first, count;  // of values_
+    uint64_t batch;         // see Batch; 0 for none
   };
   struct Copy {
     ob_ptr dst, src;
@@ -92,10 +93,7 @@ class Recording {
   void* bake(Device& device, size_t first, size_t end) const;
   SmallArray<ob_argument, 32> arguments_of(const Launch& launch) const;
 
-  void submit(Stream& stream, const Launch& launch) const;
-  void submit(Stream& stream, const Copy& copy) const;
-  void submit(Stream& stream, const Fill& fill) const;
-  void submit(Stream& stream, const Seeds& seeds) const;
+  class Replay;
 
   const bool results_apart_;
   mutable std::mutex mutex_;

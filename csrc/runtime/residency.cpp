@@ -110,6 +110,7 @@ void Residency::bring_in(Allocation& allocation, Stream& stream, Access access) 
   allocation.home_ = &stream;
   allocation.unordered_ = queued;
   allocation.was_pinned_ = allocation.pinned();
+  ++memory_given_;
   settle(allocation, State::kDevice);
   link(allocation);
 }

@@ -48,6 +48,8 @@ class Residency {
   uint64_t begin_work();
   void end_work() { lock_.unlock(); }
   ob_ptr resolve(Allocation& allocation, Stream& stream, Access access);
+  /// How often an allocation has got memory. The caller holds the lock.
+  uint64_t memory_given() const { return memory_given_; }
 
   /// Takes an allocation's memory and host copy away; its contents are then undefined.
   void discard(Allocation& allocation) noexcept;
@@ -107,8 +109,9 @@ class Residency {
   HostBuffers buffers_;
   LazyStatistics statistics_;  // `unbacked` is counted when asked for
   Allocation* newest_ = nullptr;
-  uint64_t begun_ = 0;             // pieces of work so far
-  uint64_t current_ = 0;           // number of the one that holds the lock
+  uint64_t begun_ = 0;    // pieces of work so far
+  uint64_t current_ = 0;  // number of the one that holds the lock
+  uint64_t memory_given_ = 0;
   std::deque<Mark> marks_;         // oldest first
   std::vector<uint64_t> waiting_;  // numbers of those that wait for memory without the lock
 };

@@ -112,11 +112,11 @@ void Stream::finished(uint64_t count) {
 }
 
 void Stream::launch(Kernel& kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
-                    uint32_t count) {
+                    uint32_t count, uint64_t batch) {
   refuse_in_forked_child();
-  if (recording_ != nullptr) return recording_->launch(kernel, global, local, arguments, count);
-  if (origin_ != nullptr) return origin_->launch(kernel, global, local, arguments, count);
-  queue_.put(kernel, global, local, arguments, count);
+  if (recording_ != nullptr) return recording_->launch(kernel, global, local, arguments, count, batch);
+  if (origin_ != nullptr) return origin_->launch(kernel, global, local, arguments, count, batch);
+  queue_.put(kernel, global, local, arguments, count, batch);
   submitted_.fetch_add(1, std::memory_order_release);
   if (launches_block()) synchronize();
 }

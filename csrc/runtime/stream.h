@@ -33,9 +33,9 @@ class Stream {
   int64_t id() const { return id_; }
   ob_stream handle() const { return handle_; }
 
-  /// `arguments` are copied.
+  /// `arguments` are copied. `batch`: the number of a Batch that the launch belongs to, or 0.
   void launch(Kernel& kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
-              uint32_t count);
+              uint32_t count, uint64_t batch = 0);
   /// Host memory is the caller's again when the driver says so (see driver.h).
   void copy(ob_copy_kind kind, uint64_t dst, uint64_t src, uint64_t bytes);
   /// The same for host memory that stays valid until the stream gets there: nothing is waited for.

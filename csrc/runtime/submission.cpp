@@ -33,7 +33,7 @@ bool SubmissionQueue::fits(const ob_argument* arguments, uint32_t count) {
 }
 
 void SubmissionQueue::put(Kernel& kernel, const uint64_t global[3], const uint32_t local[3],
-                          const ob_argument* arguments, uint32_t count) {
+                          const ob_argument* arguments, uint32_t count, uint64_t batch) {
   report();
   std::lock_guard producer(producers_);
   if (stopped_.load(std::memory_order_acquire)) {
@@ -42,10 +42,12 @@ void SubmissionQueue::put(Kernel& kernel, const uint64_t global[3], const uint32
   }
   if (is_cheap(kernel, global, local)) return hand_over(kernel, global, local, arguments, count);
   Slot& slot = next_slot();
+  slot.batch = 0;
   if (!fits(arguments, count)) {
     slot.command = large_launch(kernel, global, local, arguments, count);
     return publish();
   }
+  slot.batch = batch;
   slot.kernel = &kernel;
   std::copy_n(global, 3, slot.global);
   std::copy_n(local, 3, slot.local);
@@ -89,7 +91,9 @@ uint64_t SubmissionQueue::put(Command command) {
     command();
     return 0;
   }
-  next_slot().command = std::move(command);
+  Slot& slot = next_slot();
+  slot.batch = 0;
+  slot.command = std::move(command);
   publish();
   return put_.load(std::memory_order_relaxed);
 }
@@ -133,8 +137,14 @@ void SubmissionQueue::start() {
 
 void SubmissionQueue::work() {
   for (uint64_t done = 0; wait_for_work(done);) {
-    carry_out((*slots_)[done % kSlots]);
-    done_.store(++done, std::memory_order_seq_cst);
+    const uint64_t together = count_together(done);
+    if (together > 1) {
+      carry_out_batch(done, together);
+    } else {
+      carry_out((*slots_)[done % kSlots]);
+    }
+    done += together;
+    done_.store(done, std::memory_order_seq_cst);
     if (done < wanted_.load(std::memory_order_seq_cst)) continue;
     std::lock_guard lock(sleep_);
     wanted_.store(kNothing, std::memory_order_relaxed);
@@ -171,6 +181,43 @@ void SubmissionQueue::carry_out(Slot& slot) noexcept {
     if (slot.command == nullptr) return hand_over(*slot.kernel, slot.global, slot.local, slot.arguments, slot.count);
     const Command command = std::exchange(slot.command, nullptr);
     command();
+  } catch (...) {
+    note(std::current_exception());
+  }
+}
+
+/// How many of the entries that are there, from this one on, can be handed over together.
+uint64_t SubmissionQueue::count_together(uint64_t first) const {
+  const uint64_t batch = (*slots_)[first % kSlots].batch;
+  if (batch == 0 || driver_.launch_batch == nullptr) return 1;
+  const uint64_t end = std::min(put_.load(std::memory_order_acquire), first + kMostTogether);
+  uint64_t next = first + 1;
+  while (next < end && (*slots_)[next % kSlots].batch == batch) ++next;
+  return next - first;
+}
+
+/// A kernel that cannot be built is left out, as it would be alone.
+void SubmissionQueue::carry_out_batch(uint64_t first, uint64_t count) noexcept {
+  ob_launch launches[kMostTogether];
+  uint32_t ready = 0;
+  for (uint64_t i = first; i < first + count; ++i) {
+    const Slot& slot = (*slots_)[i % kSlots];
+    ob_launch& launch = launches[ready];
+    try {
+      launch.kernel = slot.kernel->get();
+      ++ready;
+    } catch (...) {
+      note(std::current_exception());
+      continue;
+    }
+    std::copy_n(slot.global, 3, launch.global);
+    std::copy_n(slot.local, 3, launch.local);
+    launch.argument_count = slot.count;
+    launch.arguments = slot.arguments;
+  }
+  if (ready == 0) return;
+  try {
+    check(driver_, driver_.launch_batch(stream_, launches, ready), "launching kernels");
   } catch (...) {
     note(std::current_exception());
   }

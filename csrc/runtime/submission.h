@@ -30,9 +30,11 @@ class SubmissionQueue {
   SubmissionQueue& operator=(const SubmissionQueue&) = delete;
 
   /// Queues a launch, or launches at once if nothing is before it and the driver says that this takes less time.
-  /// Arguments are copied. Waits while the queue is full. Throws Error for an earlier failure.
+  /// Arguments are copied. Waits while the queue is full. Throws Error for an earlier failure. Launches that follow one
+  /// another with the same `batch`, unless it is 0, do not depend on one another (see Batch): the thread hands over
+  /// together what it finds of them.
   void put(Kernel& kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
-           uint32_t count);
+           uint32_t count, uint64_t batch = 0);
   /// Queues other work, which must not take the memory lock. Returns its place, for `reached`.
   uint64_t put(Command command);
   /// The same, except that the command runs at once, and its exceptions leave, if nothing is before it.
@@ -53,10 +55,12 @@ class SubmissionQueue {
  private:
   static constexpr uint64_t kNothing = UINT64_MAX;
   static constexpr uint64_t kSlots = 512;
+  static constexpr uint64_t kMostTogether = 64;  // launches
   static constexpr uint32_t kArguments = 32;
 
   struct Slot {
     Command command;  // empty for a launch
+    uint64_t batch;   // 0 for none, and for commands
     Kernel* kernel;
     uint64_t global[3];
     uint32_t local[3];
@@ -74,7 +78,9 @@ class SubmissionQueue {
   bool is_cheap(const Kernel& kernel, const uint64_t global[3], const uint32_t local[3]) const;
   Slot& next_slot();
   void publish();
+  uint64_t count_together(uint64_t first) const;
   void carry_out(Slot& slot) noexcept;
+  void carry_out_batch(uint64_t first, uint64_t count) noexcept;
   void hand_over(Kernel& kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
                  uint32_t count);
   void note(std::exception_ptr failure) noexcept;

@@ -25,14 +25,11 @@
 #include "torch/tensor.h"
 
 namespace outboard::aten {
-namespace {
-
-constexpr auto kOurs = c10::DeviceType::PrivateUse1;
 
 using Variants = std::vector<std::shared_ptr<const Executable>>;
 
 /// Everything known about one signature. Read without a lock, changed under the state's.
-struct Entry {
+struct PlanEntry {
   std::atomic<bool> bake = false;  ///< look again with scalar values in the signature
   std::atomic<bool> host = false;  ///< no plan exists: CPU fallback
   /// Plans, told apart by their guards. Each change makes a new list; the old ones, which somebody may be reading,
@@ -40,9 +37,13 @@ struct Entry {
   std::atomic<const Variants*> variants = nullptr;
 };
 
+namespace {
+
+constexpr auto kOurs = c10::DeviceType::PrivateUse1;
+
 struct State {
   std::shared_mutex mutex;
-  std::unordered_map<std::string, Entry> entries;  ///< never shrinks: pointers to entries stay good
+  std::unordered_map<std::string, PlanEntry> entries;  ///< never shrinks: pointers to entries stay good
   std::unique_ptr<Compiler> compiler;
   std::atomic<int64_t> misses{0};
 };
@@ -57,7 +58,7 @@ struct Recent {
   const Operator* op = nullptr;
   c10::DeviceIndex device = -1;
   std::string bytes;
-  Entry* entry = nullptr;
+  PlanEntry* entry = nullptr;
 };
 
 constexpr size_t kRecent = 1024;
@@ -128,14 +129,14 @@ struct PerThread {
 thread_local PerThread per_thread;
 
 /// The entry of a signature, made if it is new.
-Entry& entry_of(PerThread& mine, const Operator& op, c10::DeviceIndex device, const SignatureBytes& signature) {
+PlanEntry& entry_of(PerThread& mine, const Operator& op, c10::DeviceIndex device, const SignatureBytes& signature) {
   const uint64_t hash = signature.hash(reinterpret_cast<uintptr_t>(&op) + static_cast<uint64_t>(device));
   Recent& recent = mine.recent[hash % kRecent];
   if (recent.op == &op && recent.device == device && signature.equals(recent.bytes)) return *recent.entry;
   const std::string_view bytes = signature.view();
   std::string key(1, static_cast<char>(device));
   key.append(op.name).append(bytes);
-  Entry* entry = nullptr;
+  PlanEntry* entry = nullptr;
   {
     std::unique_lock lock(state().mutex);
     entry = &state().entries[key];
@@ -144,17 +145,17 @@ Entry& entry_of(PerThread& mine, const Operator& op, c10::DeviceIndex device, co
   return *entry;
 }
 
-/// The first plan of an entry that accepts the call, or nullptr; its symbols are bound.
-const Executable* find(const Entry& entry, const CallSignature& signature, std::vector<Scalar>& symbols) {
+/// The first plan of an entry that accepts these inputs, or nullptr; its symbols are bound.
+const Executable* find(const PlanEntry& entry, const Input* inputs, std::vector<Scalar>& symbols) {
   const Variants* variants = entry.variants.load(std::memory_order_acquire);
   if (variants == nullptr) return nullptr;
   for (const auto& executable : *variants) {
-    if (bind_symbols(executable->plan(), signature.inputs.data(), symbols)) return executable.get();
+    if (bind_symbols(executable->plan(), inputs, symbols)) return executable.get();
   }
   return nullptr;
 }
 
-const Executable& add_plan(Entry& entry, const std::string& bytes, c10::DeviceIndex device) {
+const Executable& add_plan(PlanEntry& entry, const std::string& bytes, c10::DeviceIndex device) {
   auto executable =
       std::make_shared<Executable>(Plan::parse(bytes.data(), bytes.size()), Runtime::get().device(device));
   std::unique_lock lock(state().mutex);
@@ -211,8 +212,13 @@ Arguments arguments_on(torch::jit::Stack& stack, const Operator& op) {
 /// One eager call from arguments to results.
 class EagerCall {
  public:
-  EagerCall(const Operator& op, Arguments& arguments)
-      : op_(op), arguments_(arguments), mine_(per_thread), symbols_(mine_.symbols), results_(mine_.results) {}
+  EagerCall(const Operator& op, Arguments& arguments, Batch* batch = nullptr)
+      : op_(op),
+        arguments_(arguments),
+        batch_(batch),
+        mine_(per_thread),
+        symbols_(mine_.symbols),
+        results_(mine_.results) {}
 
   /// Runs the plan. False: the call has none and belongs on the CPU of `device()`.
   bool run() {
@@ -269,7 +275,7 @@ class EagerCall {
       make_signature(op_, arguments_, bake_, signature_);
     });
     costs.lookup = measure([&] { entry_of(mine_, op_, device_, signature_.bytes); });
-    costs.symbols = measure([&] { executable_ = find(*entry_, signature_, *symbols_); });
+    costs.symbols = measure([&] { executable_ = find(*entry_, signature_.inputs.data(), *symbols_); });
     costs.plan = measure([&] {
       run_plan();
       for (const Result& result : *results_) {
@@ -285,7 +291,7 @@ class EagerCall {
     if (!sign(false)) return false;
     if (entry_->bake.load(std::memory_order_acquire) && !sign(true)) return false;
     if (entry_->host.load(std::memory_order_acquire)) return false;
-    executable_ = find(*entry_, signature_, *symbols_);
+    executable_ = find(*entry_, signature_.inputs.data(), *symbols_);
     if (executable_ == nullptr) return compile();
     mine_.hits.add();
     return true;
@@ -425,6 +431,7 @@ class EagerCall {
 
   void run_plan() {
     ExecutionContext context{current_stream(device_)};
+    context.batch = batch_;
     if (executable_->draws()) {
       context.seeds = [this](int64_t* seeds, int64_t count) {
         next_seeds(signature_.generator, device_, seeds, count);
@@ -454,11 +461,12 @@ class EagerCall {
 
   const Operator& op_;
   Arguments& arguments_;
+  Batch* batch_;
   PerThread& mine_;
   c10::DeviceIndex device_ = -1;
   bool bake_ = false;
   CallSignature signature_;
-  Entry* entry_ = nullptr;
+  PlanEntry* entry_ = nullptr;
   Lent<Scalar> symbols_;
   Lent<Result> results_;
   const Executable* executable_ = nullptr;
@@ -540,11 +548,33 @@ at::Tensor eager_tensor(const Operator& op, Arguments& arguments) {
   return stack.front().toTensor();
 }
 
-void eager_write(const Operator& op, Arguments& arguments) {
-  EagerCall call(op, arguments);
+void eager_write(const Operator& op, Arguments& arguments, Batch* batch) {
+  EagerCall call(op, arguments, batch);
   if (call.run()) return;
   torch::jit::Stack stack(arguments.begin(), arguments.end());
   run_on_cpu(op, call.device(), &stack);
+}
+
+KnownPlans::KnownPlans(const Operator& op, Arguments& arguments) : device_(unify_devices(op, arguments)) {
+  CallSignature signature;
+  if (!make_signature(op, arguments, /*bake=*/false, signature)) return;
+  const PlanEntry& entry = entry_of(per_thread, op, device_, signature.bytes);
+  const bool bakes = entry.bake.load(std::memory_order_acquire);  // its plans are elsewhere, by the values of scalars
+  if (!bakes && !entry.host.load(std::memory_order_acquire)) entry_ = &entry;
+}
+
+bool KnownPlans::run(const c10::SmallVectorImpl<Input>& inputs, Batch* batch) const {
+  if (entry_ == nullptr) return false;
+  PerThread& mine = per_thread;
+  Lent<Scalar> symbols(mine.symbols);
+  Lent<Result> results(mine.results);
+  const Executable* executable = find(*entry_, inputs.data(), *symbols);
+  if (executable == nullptr || executable->draws()) return false;
+  mine.hits.add();
+  ExecutionContext context{current_stream(device_)};
+  context.batch = batch;
+  translate_errors([&] { executable->run(inputs.data(), *symbols, context, *results); });
+  return true;
 }
 
 void compiled_copy(const at::Tensor& dst, const at::Tensor& src) {

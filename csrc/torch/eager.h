@@ -68,8 +68,24 @@ void eager_kernel(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, t
 /// tensor.
 at::Tensor eager_tensor(const Operator& op, Arguments& arguments);
 
-/// The same for an operator that only writes to its arguments.
-void eager_write(const Operator& op, Arguments& arguments);
+/// The same for an operator that only writes to its arguments. `batch`, if there is one: see ExecutionContext.
+void eager_write(const Operator& op, Arguments& arguments, Batch* batch = nullptr);
+
+struct PlanEntry;
+
+/// The plans of one signature, for who calls an operator that only writes to its arguments many times with arguments
+/// that the signature does not tell apart. Valid for ever.
+class KnownPlans {
+ public:
+  KnownPlans(const Operator& op, Arguments& arguments);
+  /// Makes a call with these inputs: those that a signature would have. False: nothing was done, because no plan is
+  /// known that accepts them.
+  bool run(const c10::SmallVectorImpl<Input>& inputs, Batch* batch) const;
+
+ private:
+  c10::DeviceIndex device_;
+  const PlanEntry* entry_ = nullptr;
+};
 
 /// Runs a plan's results into IValues: tensors over new allocations, inputs themselves, or integers.
 /// `tensors[i]` is input number i or nullptr.

@@ -16,6 +16,7 @@
 
 #include "torch/devices.h"
 #include "torch/eager.h"
+#include "torch/memory_ranges.h"
 #include "torch/tensor.h"
 
 namespace outboard::aten {
@@ -89,13 +90,6 @@ struct Step {
 struct Pattern {
   c10::DimVector sizes, strides;
   int64_t count = -1;  ///< elements; -1: not known yet
-};
-
-/// The bytes of one place.
-struct Range {
-  const char* begin;
-  const char* end;
-  bool operator<(const Range& other) const { return begin < other.begin; }
 };
 
 /// An operand of an operator: a list, or one tensor for all elements.
@@ -218,6 +212,10 @@ class Chain {
   void run();
 
  private:
+  /// Plans by what a signature tells apart within a chain.
+  using Kinds = std::unordered_map<std::string, KnownPlans>;
+
+  Kinds& known_kinds(const std::string& program) const;
   std::optional<size_t> slot_of(c10::ArrayRef<c10::IValue> list, bool shared);
   std::optional<size_t> find(c10::ArrayRef<c10::IValue> list, bool shared) const;
   std::optional<Slot> describe(c10::ArrayRef<c10::IValue> list);
@@ -230,6 +228,10 @@ class Chain {
                   size_t target);
 
   bool is_wanted(const Slot& slot) const;
+  void run(size_t element, const std::string& program, const std::string& roles, Batch& batch, Kinds& kinds) const;
+  Stack arguments(size_t element, const std::string& program, const std::string& roles) const;
+  std::string kind_of(size_t element, const std::string& roles) const;
+  c10::SmallVector<Input, 32> inputs(size_t element, const std::string& roles) const;
   void launch(size_t element, const std::string& program, const std::string& roles) const;
   void launch_step_by_step(size_t element) const;
   bool is_one_kernel(size_t element) const;
@@ -239,7 +241,7 @@ class Chain {
   c10::DeviceIndex index_;
   std::vector<Pattern> patterns_;
   std::vector<Slot> slots_;
-  std::vector<Range> ranges_;  ///< of all places, in order
+  MemoryRanges memory_;  ///< of all places
   std::vector<Number> numbers_;
   std::vector<Step> steps_;
 };
@@ -308,19 +310,14 @@ std::optional<size_t> Chain::find(c10::ArrayRef<c10::IValue> list, bool shared) 
 /// Adds the slot's bytes to those of the others. True: some are used already, so that the order of operators and
 /// elements matters.
 bool Chain::overlaps(const Slot& slot) {
-  const auto middle = static_cast<std::ptrdiff_t>(ranges_.size());
+  std::vector<MemoryRanges::Range> ranges;
   const auto size = static_cast<int64_t>(c10::elementSize(slot.dtype));
-  for (size_t i = 0; i < count_; ++i) {
+  for (size_t i = 0; i < (slot.shared ? 1 : count_); ++i) {
     const Place& place = slot.places[i];
-    const int64_t count = place.single ? 1 : patterns_[i].count;
-    if (count == 0 || (slot.shared && i > 0)) continue;
     const char* begin = static_cast<const char*>(place.storage.data()) + place.offset * size;
-    ranges_.push_back({begin, begin + count * size});
+    ranges.push_back({begin, begin + (place.single ? 1 : patterns_[i].count) * size});
   }
-  std::sort(ranges_.begin() + middle, ranges_.end());
-  std::inplace_merge(ranges_.begin(), ranges_.begin() + middle, ranges_.end());
-  return std::adjacent_find(ranges_.begin(), ranges_.end(),
-                            [](const Range& a, const Range& b) { return b.begin < a.end; }) != ranges_.end();
+  return !memory_.add(ranges);
 }
 
 std::optional<size_t> Chain::slot_of(c10::ArrayRef<c10::IValue> list, bool shared) {
@@ -432,8 +429,12 @@ at::Tensor Chain::tensor_at(const Slot& slot, size_t element) const {
   return view_of(place.storage, slot.dtype, {count, dim}, {&one, dim}, place.offset);
 }
 
-void Chain::launch(size_t element, const std::string& program, const std::string& roles) const {
+const Operator& chain_operator() {
   static const Operator& op = find_operator("outboard::chain_", "");
+  return op;
+}
+
+Stack Chain::arguments(size_t element, const std::string& program, const std::string& roles) const {
   c10::List<at::Tensor> written, read;
   for (size_t s = 0; s < slots_.size(); ++s) {
     if (roles[s] == 'v') continue;
@@ -441,19 +442,72 @@ void Chain::launch(size_t element, const std::string& program, const std::string
   }
   c10::impl::GenericList numbers(c10::NumberType::get());
   for (const Number& number : numbers_) numbers.push_back(number.of(element));
-  Stack stack{program, std::move(written), std::move(read), std::move(numbers)};
-  eager_kernel(op.handle, {}, &stack);
+  return {program, std::move(written), std::move(read), std::move(numbers)};
 }
 
+void Chain::launch(size_t element, const std::string& program, const std::string& roles) const {
+  Stack stack = arguments(element, program, roles);
+  eager_kernel(chain_operator().handle, {}, &stack);
+}
+
+/// What the signatures of elements differ in: their tensors are vectors without gaps, of no, one or more elements, or
+/// have no dimensions.
+std::string Chain::kind_of(size_t element, const std::string& roles) const {
+  const int64_t count = patterns_[element].count;
+  std::string kind(1, count > 1 ? 'n' : count == 1 ? '1' : '0');
+  for (size_t s = 0; s < slots_.size(); ++s) {
+    if (roles[s] != 'v') kind += slots_[s].places[element].single ? 's' : 'v';
+  }
+  return kind;
+}
+
+/// The inputs of an element's launch in the order of a signature: those of `arguments`, without making tensors.
+c10::SmallVector<Input, 32> Chain::inputs(size_t element, const std::string& roles) const {
+  c10::SmallVector<Input, 32> all;
+  for (const char role : {'w', 'r'}) {
+    for (size_t s = 0; s < slots_.size(); ++s) {
+      if (roles[s] != role) continue;
+      const Place& place = slots_[s].places[element];
+      const int64_t* count = place.single ? nullptr : &patterns_[element].count;
+      all.emplace_back().tensor = binding_of(place.storage, slots_[s].dtype, place.offset, count);
+    }
+  }
+  for (const Number& number : numbers_) all.emplace_back().scalar.d = number.of(element);
+  return all;
+}
+
+/// The plans that the calling thread has found for chains with this program and the same types.
+Chain::Kinds& Chain::known_kinds(const std::string& program) const {
+  thread_local std::unordered_map<std::string, Kinds> known;
+  std::string key(1, static_cast<char>(index_));
+  for (const Slot& slot : slots_) key += static_cast<char>(slot.dtype);
+  return known[key + program];
+}
+
+/// Elements of one kind share their plans, which are looked up once.
+void Chain::run(size_t element, const std::string& program, const std::string& roles, Batch& batch,
+                Kinds& kinds) const {
+  const std::string kind = kind_of(element, roles);
+  const auto known = kinds.find(kind);
+  if (known != kinds.end() && known->second.run(inputs(element, roles), &batch)) return;
+  launch(element, program, roles);
+  Stack stack = arguments(element, program, roles);
+  Arguments given(stack.data(), stack.size(), Arguments::kOwned);
+  kinds.insert_or_assign(kind, KnownPlans(chain_operator(), given));
+}
+
+/// The elements share no memory (see `overlaps`), so their launches need not wait for one another.
 void Chain::run() {
   std::string roles;
   for (const Slot& slot : slots_) roles += is_wanted(slot) ? 'w' : slot.created ? 'v' : 'r';
   if (roles.find('w') == std::string::npos) return;
   std::string program = roles;
   for (const Step& step : steps_) program += step.text;
+  Batch batch;
+  Kinds& kinds = known_kinds(program);
   for (size_t i = 0; i < count_; ++i) {
     try {
-      launch(i, program, roles);
+      run(i, program, roles, batch, kinds);
     } catch (const c10::OutOfMemoryError&) {
       if (!is_one_kernel(i)) throw;
       launch_step_by_step(i);

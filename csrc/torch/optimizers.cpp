@@ -9,6 +9,7 @@
 
 #include "torch/devices.h"
 #include "torch/eager.h"
+#include "torch/memory_ranges.h"
 
 /// PyTorch's fused optimizers: one launch for each parameter. The operator that updates one parameter is compiled like
 /// any other, from its decomposition in compiler/adapter/optimizers.py, and one plan serves all parameters of a rank.
@@ -85,10 +86,46 @@ struct Rate {
   double number = 0;
 };
 
-void call(const char* name, Stack&& arguments) {
-  Stack stack = std::move(arguments);
-  eager_kernel(find_operator(name, "").handle, {}, &stack);
+c10::IValue lend(const c10::IValue& value) { return value.isTensor() ? aten::lend(value.toTensor()) : value; }
+
+/// The memory that holds a tensor's elements, or more.
+MemoryRanges::Range memory_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage()) return {};
+  const auto* begin = static_cast<const char*>(tensor.storage().data());
+  if (!tensor.is_non_overlapping_and_dense()) return {begin, begin + tensor.storage().nbytes()};
+  begin += tensor.storage_offset() * static_cast<int64_t>(tensor.itemsize());
+  return {begin, begin + tensor.nbytes()};
 }
+
+/// The launches of one call, one for each parameter.
+class Updates {
+ public:
+  /// `lists`: arguments that are lists, of which launches write elements; `shared`: what all launches read.
+  Updates(const char* name, const c10::IValue* arguments, std::initializer_list<int> lists,
+          std::initializer_list<c10::IValue> shared)
+      : op_(find_operator(name, "")) {
+    std::vector<MemoryRanges::Range> ranges;
+    for (const int list : lists) {
+      for (const c10::IValue& tensor : arguments[list].toListRef()) ranges.push_back(memory_of(tensor.toTensor()));
+    }
+    for (const c10::IValue& value : shared) {
+      if (value.isTensor() && value.toTensor().is_privateuseone()) ranges.push_back(memory_of(value.toTensor()));
+    }
+    apart_ = MemoryRanges().add(ranges);
+  }
+
+  /// `values` are arguments, their tensors lent: they are given back.
+  template <size_t count>
+  void launch(c10::IValue (&values)[count]) {
+    Arguments arguments(values, count, Arguments::kLent);
+    eager_write(op_, arguments, apart_ ? &batch_ : nullptr);
+  }
+
+ private:
+  const Operator& op_;
+  Batch batch_;
+  bool apart_;  // no two launches share memory, unless they only read it
+};
 
 /// `_fused_adam_` and `_fused_adamw_`. Kingma and Ba 2014; Loshchilov and Hutter 2017.
 template <bool decoupled>
@@ -101,29 +138,32 @@ void fused_adam(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* 
   const Rate rate(a[kRate]);
   const double beta1 = a[kBeta1].toDouble(), beta2 = a[kBeta2].toDouble(), decay = a[kDecay].toDouble();
   const size_t count = a[kSelf].toListRef().size();
+  Updates updates("outboard::adam_step_", a, {kSelf, kGrads, kMeans, kSquares, kLargest, kSteps},
+                  {rate.tensor, a[kGradScale], a[kFoundInf]});
   for (size_t i = 0; i < count; ++i) {
-    const auto element = [&](int list) { return a[list].toListRef()[i]; };
-    call("outboard::adam_step_", {element(kSelf),
-                                  element(kGrads),
-                                  element(kMeans),
-                                  element(kSquares),
-                                  amsgrad ? element(kLargest) : c10::IValue(),
-                                  element(kSteps),
-                                  rate.tensor,
-                                  a[kGradScale],
-                                  a[kFoundInf],
-                                  rate.number,
-                                  beta1,
-                                  1 - beta1,
-                                  std::log(beta1),
-                                  beta2,
-                                  1 - beta2,
-                                  std::log(beta2),
-                                  decay,
-                                  a[kEps].toDouble(),
-                                  decay != 0,
-                                  decoupled,
-                                  a[kMaximize]});
+    const auto element = [&](int list) { return lend(a[list].toListRef()[i]); };
+    c10::IValue values[] = {element(kSelf),
+                            element(kGrads),
+                            element(kMeans),
+                            element(kSquares),
+                            amsgrad ? element(kLargest) : c10::IValue(),
+                            element(kSteps),
+                            lend(rate.tensor),
+                            lend(a[kGradScale]),
+                            lend(a[kFoundInf]),
+                            rate.number,
+                            beta1,
+                            1 - beta1,
+                            std::log(beta1),
+                            beta2,
+                            1 - beta2,
+                            std::log(beta2),
+                            decay,
+                            a[kEps].toDouble(),
+                            decay != 0,
+                            decoupled,
+                            a[kMaximize]};
+    updates.launch(values);
   }
   torch::jit::drop(*stack, kCount);
 }
@@ -136,11 +176,24 @@ void fused_sgd(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* s
   const double decay = a[kDecay].toDouble();
   const bool has_buffers = !is_empty(a[kBuffers]);
   const size_t count = a[kSelf].toListRef().size();
+  Updates updates("outboard::sgd_step_", a, {kSelf, kGrads, kBuffers}, {rate.tensor, a[kGradScale], a[kFoundInf]});
   for (size_t i = 0; i < count; ++i) {
-    const auto element = [&](int list) { return a[list].toListRef()[i]; };
-    call("outboard::sgd_step_", {element(kSelf), element(kGrads), has_buffers ? element(kBuffers) : c10::IValue(),
-                                 rate.tensor, a[kGradScale], a[kFoundInf], rate.number, decay, a[kMomentum].toDouble(),
-                                 1 - a[kDampening].toDouble(), decay != 0, a[kNesterov], a[kMaximize], a[kFirstStep]});
+    const auto element = [&](int list) { return lend(a[list].toListRef()[i]); };
+    c10::IValue values[] = {element(kSelf),
+                            element(kGrads),
+                            has_buffers ? element(kBuffers) : c10::IValue(),
+                            lend(rate.tensor),
+                            lend(a[kGradScale]),
+                            lend(a[kFoundInf]),
+                            rate.number,
+                            decay,
+                            a[kMomentum].toDouble(),
+                            1 - a[kDampening].toDouble(),
+                            decay != 0,
+                            a[kNesterov],
+                            a[kMaximize],
+                            a[kFirstStep]};
+    updates.launch(values);
   }
   torch::jit::drop(*stack, kCount);
 }

@@ -74,6 +74,24 @@ at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, at::Sca
       [&] { return make_tensor(Allocation::create(target, bytes), dtype, sizes, strides, /*storage_offset=*/0); });
 }
 
+TensorBinding binding_of(const c10::Storage& storage, at::ScalarType dtype, int64_t offset, const int64_t* count) {
+  static constexpr int64_t kStep = 1;
+  TensorBinding binding;
+  binding.allocation = &allocation_of(storage);
+  const auto item = static_cast<int64_t>(c10::elementSize(dtype));
+  const int64_t start = static_cast<const char*>(storage.data()) - static_cast<char*>(binding.allocation->address());
+  const int64_t elements = count == nullptr ? 1 : *count;
+  TORCH_CHECK(elements == 0 || start + (offset + elements) * item <= static_cast<int64_t>(binding.allocation->size()),
+              "The storage of a tensor holds only ", binding.allocation->size(), " bytes, but the tensor has ",
+              elements, " elements from ", offset, " on. Was its storage resized?");
+  binding.dtype = static_cast<DType>(dtype);
+  binding.dim = count == nullptr ? 0 : 1;
+  binding.sizes = count;
+  binding.strides = &kStep;
+  binding.storage_offset = offset + start / item;
+  return binding;
+}
+
 TensorBinding binding_of(const at::Tensor& tensor) {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   TensorBinding binding;

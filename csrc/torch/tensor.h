@@ -31,6 +31,9 @@ at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, at::Sca
 
 /// The tensor as a plan's input. Borrows the tensor's geometry: valid while the tensor lives unchanged.
 TensorBinding binding_of(const at::Tensor& tensor);
+/// Elements of a storage, from `offset` on, as a plan's input: a vector of `*count`, which is borrowed, or without a
+/// count a tensor without dimensions.
+TensorBinding binding_of(const c10::Storage& storage, at::ScalarType dtype, int64_t offset, const int64_t* count);
 
 /// Whether the tensor's elements are exactly the bytes of its storage: writing all of them replaces its contents.
 bool covers_storage(const at::Tensor& tensor);

@@ -30,7 +30,7 @@ extern "C" {
 #endif
 
 #define OB_ABI_MAJOR 1
-#define OB_ABI_MINOR 3
+#define OB_ABI_MINOR 4
 
 typedef enum ob_status {
   OB_OK = 0,
@@ -86,6 +86,15 @@ typedef struct ob_argument {
   uint32_t size;       /* bytes of a by-value argument; ignored for pointers */
   const void* value;   /* read during the call only */
 } ob_argument;
+
+/* One launch of a batch: what `launch` takes. */
+typedef struct ob_launch {
+  ob_kernel kernel;
+  uint64_t global[3];
+  uint32_t local[3];
+  uint32_t argument_count;
+  const ob_argument* arguments; /* read during the call only */
+} ob_launch;
 
 typedef struct ob_driver {
   size_t struct_size;
@@ -167,6 +176,11 @@ typedef struct ob_driver {
   /* `memory_alloc` will soon be asked for about this much in all. Returns at once; the driver may make the memory ready
    * meanwhile, and gives back what is not asked for. */
   ob_status (*memory_expect)(ob_device device, uint64_t bytes);
+  /* ---- optional, since minor version 4: launches that need not wait for one another ---- */
+  /* As `launch` for each, except that they may run in any order and at the same time: none writes what another reads or
+   * writes. Work before and after is ordered as ever. If some fail, the others are launched nevertheless, and the
+   * status is that of a failed one. Not called while a graph is captured. */
+  ob_status (*launch_batch)(ob_stream stream, const ob_launch* launches, uint32_t count);
 } ob_driver;
 
 /* The one exported symbol of a driver library. */

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <set>
@@ -76,7 +77,7 @@ TEST(each_thread_begins_with_the_same_share_of_each_job) {
   std::map<std::thread::id, uint64_t> before;
   for (int round = 0; round < 5; ++round) {
     Fronts fronts;
-    pool().run(64, note_first, &fronts, 0);
+    pool().run({64, note_first, &fronts, 0});
     std::set<uint64_t> begins;
     for (const auto& [thread, begin] : fronts.first) begins.insert(begin);
     CHECK(begins == (std::set<uint64_t>{0, 16, 32, 48}));
@@ -89,14 +90,14 @@ TEST(each_thread_begins_with_the_same_share_of_each_job) {
 TEST(each_part_is_done_once) {
   for (const uint64_t parts : {0, 1, 2, 3, 7, 64, 1000, 4097}) {
     Count count(parts);
-    pool().run(parts, count_parts, &count, 64);
+    pool().run({parts, count_parts, &count, 64});
     CHECK(each_once(count));
   }
 }
 
 TEST(all_threads_take_part) {
   std::atomic<int> arrived{0};
-  pool().run(4, wait_at_first, &arrived, 0);
+  pool().run({4, wait_at_first, &arrived, 0});
   CHECK_EQ(arrived.load(), 4);
 }
 
@@ -104,7 +105,7 @@ TEST(threads_that_fell_asleep_come_back) {
   for (int round = 0; round < 5; ++round) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
     std::atomic<int> arrived{0};
-    pool().run(4, wait_at_first, &arrived, 0);
+    pool().run({4, wait_at_first, &arrived, 0});
     CHECK_EQ(arrived.load(), 4);
   }
 }
@@ -116,8 +117,66 @@ TEST(jobs_from_several_threads_do_not_mix) {
     threads.emplace_back([&] {
       for (int i = 0; i < 2000; ++i) {
         Count count(static_cast<uint64_t>(i % 37));
-        pool().run(count.done.size(), count_parts, &count, 64);
+        pool().run({count.done.size(), count_parts, &count, 64});
         if (!each_once(count)) ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK_EQ(wrong.load(), 0);
+}
+
+TEST(each_part_of_each_job_is_done_once) {
+  for (const std::vector<uint64_t>& sizes : std::vector<std::vector<uint64_t>>{
+           {}, {0}, {1}, {0, 0}, {1, 1}, {7, 0, 1, 1000}, {4097, 3}, std::vector<uint64_t>(100, 8)}) {
+    std::deque<Count> counts;
+    std::vector<ThreadPool::Job> jobs;
+    for (const uint64_t parts : sizes) jobs.push_back({parts, count_parts, &counts.emplace_back(parts), 64});
+    pool().run(jobs.data(), jobs.size());
+    for (const Count& count : counts) CHECK(each_once(count));
+    ThreadPool::run_alone(jobs.data(), jobs.size());
+    for (const Count& count : counts) {
+      for (const auto& part : count.done) CHECK_EQ(part.load(), 2);
+    }
+  }
+}
+
+TEST(threads_go_on_with_the_next_job_without_waiting_for_each_other) {
+  for (int round = 0; round < 20; ++round) {
+    // Part 0 of the first job ends when another thread is done with the last one.
+    struct Shared {
+      std::atomic<int> last_done{0};
+    } shared;
+    const auto wait_for_last = [](const void* job, void*, uint64_t begin, uint64_t) {
+      if (begin != 0) return;
+      while (static_cast<const Shared*>(job)->last_done.load() == 0) std::this_thread::yield();
+    };
+    const auto be_last = [](const void* job, void*, uint64_t, uint64_t) {
+      const_cast<Shared*>(static_cast<const Shared*>(job))->last_done.fetch_add(1);
+    };
+    Count between(64);
+    const ThreadPool::Job jobs[] = {
+        {4, wait_for_last, &shared, 0}, {64, count_parts, &between, 64}, {4, be_last, &shared, 0}};
+    pool().run(jobs, 3);
+    CHECK_EQ(shared.last_done.load(), 4);
+    CHECK(each_once(between));
+  }
+}
+
+TEST(batches_from_several_threads_do_not_mix) {
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 500; ++i) {
+        std::deque<Count> counts;
+        std::vector<ThreadPool::Job> jobs;
+        for (int k = 0; k < (i + t) % 7; ++k) {
+          Count& count = counts.emplace_back(static_cast<uint64_t>((i * 5 + k * 11) % 37));
+          jobs.push_back({count.done.size(), count_parts, &count, 64});
+        }
+        pool().run(jobs.data(), jobs.size());
+        for (const Count& count : counts) wrong += each_once(count) ? 0 : 1;
       }
     });
   }
@@ -143,16 +202,16 @@ TEST(threads_leave_the_callers_core_and_stay_free) {
   const cpu_set_t cores = allowed_cores();
   std::atomic<int> restricted{0};
   const std::tuple<std::thread::id, cpu_set_t, std::atomic<int>*> job{std::this_thread::get_id(), cores, &restricted};
-  pool().run(4, count_restricted, &job, 0);  // the threads start, with all cores
+  pool().run({4, count_restricted, &job, 0});  // the threads start, with all cores
   for (int core = 0; core < CPU_SETSIZE; ++core) {
     if (!CPU_ISSET(core, &cores)) continue;
     cpu_set_t one;
     CPU_ZERO(&one);
     CPU_SET(core, &one);
     CHECK_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
-    for (int i = 0; i < 200; ++i) pool().run(64, count_restricted, &job, 0);
+    for (int i = 0; i < 200; ++i) pool().run({64, count_restricted, &job, 0});
     std::atomic<int> arrived{0};
-    pool().run(4, wait_at_first, &arrived, 0);
+    pool().run({4, wait_at_first, &arrived, 0});
     CHECK_EQ(arrived.load(), 4);
   }
   CHECK_EQ(sched_setaffinity(0, sizeof(cores), &cores), 0);
@@ -163,7 +222,7 @@ TEST(threads_leave_the_callers_core_and_stay_free) {
 TEST(a_pool_of_one_is_the_caller) {
   ThreadPool* const alone = new ThreadPool(1);  // never destroyed, as any pool
   Count count(100);
-  alone->run(100, count_parts, &count, 0);
+  alone->run({100, count_parts, &count, 0});
   CHECK(each_once(count));
   CHECK_EQ(alone->threads(), 1u);
 }

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <vector>
 
 /// A driver that forwards to the one named by OUTBOARD_FAULTS_DRIVER (a library path) and fails on request, so that
 /// tests can make real hardware fail at any call. It also counts what was made and not yet destroyed.
@@ -99,6 +100,23 @@ constexpr void wrap(ob_status (*&slot)(Arguments...)) {
   if (slot != nullptr) slot = forward<member, name, Arguments...>;
 }
 
+/// A batch as its launches one by one, of which some may be made to fail; they are left out. "launch_batch" fails
+/// whole.
+ob_status launch_batch(ob_stream stream, const ob_launch* launches, uint32_t count) {
+  const ob_status injection = enter("launch_batch");
+  if (injection != OB_OK) return injection;
+  std::vector<ob_launch> passed;
+  ob_status failed = OB_OK;
+  for (uint32_t i = 0; i < count; ++i) {
+    const ob_status status = enter("launch");
+    if (status == OB_OK) passed.push_back(launches[i]);
+    if (status != OB_OK) failed = status;
+  }
+  const ob_status status = inner->launch_batch(stream, passed.data(), static_cast<uint32_t>(passed.size()));
+  is_injected = status == OB_OK && failed != OB_OK;
+  return status != OB_OK ? status : failed;
+}
+
 ob_driver make_driver() {
   ob_driver driver{};
   const size_t size = std::min(inner->struct_size, sizeof(ob_driver));
@@ -139,6 +157,7 @@ ob_driver make_driver() {
   OUTBOARD_WRAP(graph_launch)
   OUTBOARD_WRAP(graph_destroy)
 #undef OUTBOARD_WRAP
+  if (driver.launch_batch != nullptr) driver.launch_batch = launch_batch;
   return driver;
 }
 

@@ -91,10 +91,29 @@ void* load_library(std::string_view image) {
 
 }  // namespace
 
+/// A launch as the threads that run it see it.
 struct DirectKernel::Launch {
-  const DirectKernel& kernel;
-  Context context;
+  Launch(DirectKernel& kernel_, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments_,
+         uint32_t* printf_position)
+      : kernel(kernel_),
+        arguments(arguments_),
+        group_nanoseconds(kernel.group_nanoseconds_.load(std::memory_order_relaxed)) {
+    context.printf_position = printf_position;
+    context.dimensions = global[2] > 1 ? 3 : global[1] > 1 ? 2 : 1;
+    for (int i = 0; i < 3; ++i) {
+      context.local_size[i] = local[i];
+      context.group_count[i] = group_count(global[i], local[i]);
+      groups *= context.group_count[i];
+    }
+  }
+
+  ThreadPool::Job job() const { return {groups, run_groups, this, kernel.local_bytes_}; }
+
+  DirectKernel& kernel;
+  Context context = {};
   const ob_argument* arguments;
+  const float group_nanoseconds;  // expected; 0 if unknown
+  uint64_t groups = 1;
 };
 
 bool DirectKernel::supports([[maybe_unused]] const std::string& platform) {
@@ -177,37 +196,62 @@ uint64_t DirectKernel::expected_nanoseconds(uint64_t groups) const {
   return each == 0 ? UINT64_MAX : static_cast<uint64_t>(each * static_cast<float>(groups));
 }
 
-bool DirectKernel::worth_sharing(const ThreadPool& pool, uint64_t groups) const {
-  return expected_nanoseconds(groups) >= (pool.awake() ? kWorthSharing : kWorthWaking);
+bool DirectKernel::worth_sharing(const ThreadPool& pool, uint64_t nanoseconds) {
+  return nanoseconds >= (pool.awake() ? kWorthSharing : kWorthWaking);
 }
 
 void DirectKernel::run(ThreadPool& pool, const uint64_t global[3], const uint32_t local[3],
                        const ob_argument* arguments) {
   uint32_t printf_position = 0;
-  Launch launch{*this, {}, arguments};
-  launch.context.printf_position = &printf_position;
-  launch.context.dimensions = global[2] > 1 ? 3 : global[1] > 1 ? 2 : 1;
-  uint64_t groups = 1;
-  for (int i = 0; i < 3; ++i) {
-    launch.context.local_size[i] = local[i];
-    launch.context.group_count[i] = group_count(global[i], local[i]);
-    groups *= launch.context.group_count[i];
-  }
-  const uint32_t launches = launches_.load(std::memory_order_relaxed);
-  launches_.store(launches + 1, std::memory_order_relaxed);
-  if (groups < 2 && launches % kTimedEvery != 0) {
-    return ThreadPool::run_alone(groups, run_groups, &launch, local_bytes_);
-  }
-  const bool shared = groups > 1 && worth_sharing(pool, groups);
+  run(pool, Launch(*this, global, local, arguments, &printf_position));
+}
+
+void DirectKernel::run(ThreadPool& pool, const Launch& launch) {
+  DirectKernel& kernel = launch.kernel;
+  const uint64_t groups = launch.groups;
+  const uint32_t launches = kernel.launches_.load(std::memory_order_relaxed);
+  kernel.launches_.store(launches + 1, std::memory_order_relaxed);
+  if (groups < 2 && launches % kTimedEvery != 0) return ThreadPool::run_alone(launch.job());
+  const bool shared = groups > 1 && worth_sharing(pool, kernel.expected_nanoseconds(groups));
   const auto begin = Clock::now();
   if (shared) {
-    pool.run(groups, run_groups, &launch, local_bytes_);
+    pool.run(launch.job());
   } else {
-    ThreadPool::run_alone(groups, run_groups, &launch, local_bytes_);
+    ThreadPool::run_alone(launch.job());
   }
   const float elapsed = std::chrono::duration<float, std::nano>(Clock::now() - begin).count();
   const float threads = shared ? static_cast<float>(std::min<uint64_t>(pool.threads(), groups)) : 1.0f;
-  if (groups > 0) group_nanoseconds_.store(elapsed * threads / static_cast<float>(groups), std::memory_order_relaxed);
+  if (groups > 0) kernel.expect(elapsed * threads / static_cast<float>(groups));
+}
+
+void DirectKernel::run_batch(ThreadPool& pool, const ob_launch* launches, DirectKernel* const* kernels, size_t count) {
+  uint32_t printf_position = 0;
+  std::vector<Launch> known;  // of which it is known how long they take
+  std::vector<ThreadPool::Job> jobs;
+  known.reserve(count);
+  float expected = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const Launch launch(*kernels[i], launches[i].global, launches[i].local, launches[i].arguments, &printf_position);
+    if (launch.group_nanoseconds == 0) {
+      run(pool, launch);
+      continue;
+    }
+    expected += launch.group_nanoseconds * static_cast<float>(launch.groups);
+    jobs.push_back(known.emplace_back(launch).job());
+  }
+  if (expected == 0) return;
+  const bool shared = worth_sharing(pool, static_cast<uint64_t>(expected));
+  const auto begin = Clock::now();
+  if (shared) {
+    pool.run(jobs.data(), jobs.size());
+  } else {
+    ThreadPool::run_alone(jobs.data(), jobs.size());
+  }
+  // Which took how much of it is not known: all are taken to be as much slower or faster than expected.
+  const float elapsed = std::chrono::duration<float, std::nano>(Clock::now() - begin).count();
+  const float threads = shared ? static_cast<float>(pool.threads()) : 1.0f;
+  const float factor = elapsed * threads / expected;
+  for (const Launch& launch : known) launch.kernel.expect(launch.group_nanoseconds * factor);
 }
 
 }  // namespace outboard::opencl

@@ -37,6 +37,8 @@ class DirectKernel {
   uint64_t expected_nanoseconds(uint64_t groups) const;
   /// Runs the kernel and returns when it is done. Throws std::bad_alloc and std::system_error before it runs.
   void run(ThreadPool& pool, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments);
+  /// The same for launches that do not depend on one another: threads that are done with one go on with the next.
+  static void run_batch(ThreadPool& pool, const ob_launch* launches, DirectKernel* const* kernels, size_t count);
 
  private:
   using WorkGroup = void (*)(const void* arguments, const void* context, uint64_t x, uint64_t y, uint64_t z);
@@ -44,7 +46,9 @@ class DirectKernel {
 
   DirectKernel(void* library, WorkGroup work_group, const PoclBinary::Kernel& kernel);
   static void run_groups(const void* launch, void* scratch, uint64_t begin, uint64_t end);
-  bool worth_sharing(const ThreadPool& pool, uint64_t groups) const;
+  static void run(ThreadPool& pool, const Launch& launch);
+  static bool worth_sharing(const ThreadPool& pool, uint64_t nanoseconds);
+  void expect(float nanoseconds) { group_nanoseconds_.store(nanoseconds, std::memory_order_relaxed); }
 
   void* library_;
   WorkGroup work_group_;

@@ -578,7 +578,7 @@ void copy_on_host(ThreadPool* pool, void* target, const void* source, uint64_t b
     return;
   }
   const HostCopy copy{static_cast<char*>(target), static_cast<const char*>(source), bytes};
-  pool->run((bytes + kCopyPart - 1) / kCopyPart, copy_parts, &copy, 0);
+  pool->run({(bytes + kCopyPart - 1) / kCopyPart, copy_parts, &copy, 0});
 }
 
 ob_status enqueue_copy(ob_stream stream, void* target, const void* source, uint64_t bytes) {
@@ -790,6 +790,28 @@ ob_status launch(ob_stream stream, ob_kernel kernel, const uint64_t global[3], c
                    "clEnqueueNDRangeKernel");
 }
 
+/// What the pool can run, it runs together; the rest goes one by one.
+ob_status launch_batch(ob_stream stream, const ob_launch* launches, uint32_t count) {
+  std::vector<ob_launch> together;
+  std::vector<DirectKernel*> kernels;
+  ob_status status = OB_OK;
+  for (uint32_t i = 0; i < count; ++i) {
+    const ob_launch& one = launches[i];
+    if (one.kernel->direct != nullptr && one.kernel->direct->accepts(one.local, one.argument_count)) {
+      together.push_back(one);
+      kernels.push_back(one.kernel->direct.get());
+      continue;
+    }
+    const ob_status launched = launch(stream, one.kernel, one.global, one.local, one.arguments, one.argument_count);
+    if (launched != OB_OK) status = launched;
+  }
+  if (together.empty()) return status;
+  const ob_status ready = finish(stream);
+  if (ready != OB_OK) return ready;
+  DirectKernel::run_batch(*stream->device->pool, together.data(), kernels.data(), together.size());
+  return status;
+}
+
 ob_status capture_begin(ob_stream stream) {
   if (!stream->device->has_graphs) return fail(OB_UNSUPPORTED, "the device has no command buffers");
   const cl_bitfield properties[] = {CL_COMMAND_BUFFER_FLAGS_KHR, CL_COMMAND_BUFFER_SIMULTANEOUS_USE_KHR, 0};
@@ -875,6 +897,7 @@ constexpr ob_driver make_driver() {
   driver.graph_destroy = Guarded<graph_destroy>::call;
   driver.launch_cost = launch_cost;
   driver.memory_expect = Guarded<memory_expect>::call;
+  driver.launch_batch = Guarded<launch_batch>::call;
   return driver;
 }
 

@@ -18,7 +18,7 @@ namespace {
 constexpr auto kPatience = std::chrono::microseconds(100);
 /// Looks in a row between looks at the clock.
 constexpr int kLooks = 256;
-/// Pieces per thread: enough that one who is late holds up the others little.
+/// Pieces of a thread's share: enough that one who is late holds up the others little.
 constexpr uint64_t kPieces = 16;
 /// One piece from the end of a share.
 constexpr uint64_t kFromEnd = uint64_t{1} << 32;
@@ -56,29 +56,54 @@ void* Scratch::reserve(size_t bytes) {
 ThreadPool::ThreadPool(unsigned threads)
     : others_(threads == 0 ? 0 : threads - 1), shares_(others_ + 1), asleep_(others_) {}
 
-void ThreadPool::run_alone(uint64_t count, Work work, const void* job, size_t scratch_bytes) {
-  thread_local Scratch scratch;
-  work(job, scratch.reserve(scratch_bytes), 0, count);
+namespace {
+
+size_t scratch_of(const ThreadPool::Job* jobs, size_t number) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < number; ++i) bytes = std::max(bytes, jobs[i].scratch_bytes);
+  return bytes;
 }
 
-void ThreadPool::run(uint64_t count, Work work, const void* job, size_t scratch_bytes) {
+}  // namespace
+
+void ThreadPool::run_alone(const Job* jobs, size_t number) {
+  thread_local Scratch scratch;
+  void* const own = scratch.reserve(scratch_of(jobs, number));
+  for (size_t i = 0; i < number; ++i) jobs[i].work(jobs[i].job, own, 0, jobs[i].count);
+}
+
+void ThreadPool::run(const Job* jobs, size_t number) {
   std::unique_lock busy(busy_, std::try_to_lock);
-  if (!busy || others_ == 0 || count < 2) return run_alone(count, work, job, scratch_bytes);
+  const bool shared = number > 1 || (number == 1 && jobs[0].count > 1);
+  if (!busy || others_ == 0 || !shared) return run_alone(jobs, number);
   if (workers_.empty()) start();
+  const size_t scratch_bytes = scratch_of(jobs, number);
   for (const auto& worker : workers_) worker->scratch.reserve(scratch_bytes);
   thread_local Scratch scratch;
   void* const own = scratch.reserve(scratch_bytes);
-  work_ = work;
-  job_ = job;
-  set_shares(count);
-  callers_core_.store(current_core(), std::memory_order_relaxed);
-  open_.store(++jobs_, std::memory_order_seq_cst);
-  if (asleep_.load(std::memory_order_seq_cst) != 0) {
-    std::lock_guard lock(sleep_);
-    wake_.notify_all();
-  }
+  open(jobs, number);
   work_as(0, own);
-  // Whoever joins from here on finds the job closed; whoever joined before is waited for.
+  close();
+}
+
+/// Lets the other threads join.
+void ThreadPool::open(const Job* jobs, size_t number) {
+  jobs_ = jobs;
+  number_ = number;
+  pieces_ = 1;
+  for (size_t i = 0; i < number; ++i) {
+    pieces_ = std::max(pieces_, std::min(kPieces, (jobs[i].count + threads() - 1) / threads()));
+  }
+  for (Share& share : shares_) share.dealt.store(0, std::memory_order_relaxed);
+  callers_core_.store(current_core(), std::memory_order_relaxed);
+  open_.store(++runs_, std::memory_order_seq_cst);
+  if (asleep_.load(std::memory_order_seq_cst) == 0) return;
+  std::lock_guard lock(sleep_);
+  wake_.notify_all();
+}
+
+/// Whoever joins from here on finds nothing; whoever joined before is waited for.
+void ThreadPool::close() {
   open_.store(0, std::memory_order_seq_cst);
   for (int look = 0; joined_.load(std::memory_order_seq_cst) != 0; ++look) {
     if (look < kLooks) {
@@ -89,30 +114,27 @@ void ThreadPool::run(uint64_t count, Work work, const void* job, size_t scratch_
   }
 }
 
-void ThreadPool::set_shares(uint64_t count) {
-  piece_ = std::max<uint64_t>(1, count / (kPieces * threads()));
-  uint64_t begin = 0;
-  for (unsigned i = 0; i < threads(); ++i) {
-    Share& share = shares_[i];
-    share.dealt.store(0, std::memory_order_relaxed);
-    share.begin = begin;
-    share.end = begin = begin + (count - begin) / (threads() - i);
-  }
-}
-
 void ThreadPool::work_as(unsigned number, void* scratch) {
-  for (unsigned i = 0; i < threads(); ++i) deal(shares_[(number + i) % threads()], i == 0, scratch);
+  for (unsigned i = 0; i < threads(); ++i) deal((number + i) % threads(), i == 0, scratch);
 }
 
-void ThreadPool::deal(Share& share, bool own, void* scratch) {
-  const uint64_t pieces = (share.end - share.begin + piece_ - 1) / piece_;
+void ThreadPool::deal(unsigned owner, bool own, void* scratch) {
+  const uint64_t pieces = number_ * pieces_;
   for (;;) {
-    const uint64_t dealt = share.dealt.fetch_add(own ? 1 : kFromEnd, std::memory_order_relaxed);
+    const uint64_t dealt = shares_[owner].dealt.fetch_add(own ? 1 : kFromEnd, std::memory_order_relaxed);
     const uint64_t front = dealt % kFromEnd, back = dealt / kFromEnd;
     if (front + back >= pieces) return;
-    const uint64_t begin = share.begin + piece_ * (own ? front : pieces - 1 - back);
-    work_(job_, scratch, begin, std::min(begin + piece_, share.end));
+    do_piece(owner, own ? front : pieces - 1 - back, scratch);
   }
+}
+
+/// Pieces of a share are numbered through all jobs. In jobs with fewer parts some are empty.
+void ThreadPool::do_piece(unsigned owner, uint64_t piece, void* scratch) const {
+  const Job& job = jobs_[piece / pieces_];
+  const uint64_t place = piece % pieces_;
+  const uint64_t first = job.count * owner / threads(), parts = job.count * (owner + 1) / threads() - first;
+  const uint64_t begin = parts * place / pieces_, end = parts * (place + 1) / pieces_;
+  if (begin < end) job.work(job.job, scratch, first + begin, first + end);
 }
 
 void ThreadPool::start() {
@@ -128,15 +150,15 @@ void ThreadPool::start() {
 
 void ThreadPool::serve(Worker& worker) {
   for (uint64_t last = 0;;) {
-    last = wait_for_job(last);
+    last = wait_for_run(last);
     joined_.fetch_add(1, std::memory_order_seq_cst);
     if (open_.load(std::memory_order_seq_cst) == last) work_as(worker.number, worker.scratch.data());
     joined_.fetch_sub(1, std::memory_order_seq_cst);
   }
 }
 
-/// The number of the job that may be joined if it is not the last one, else 0.
-uint64_t ThreadPool::new_job(uint64_t last) const {
+/// The number of the run that may be joined if it is not the last one, else 0.
+uint64_t ThreadPool::new_run(uint64_t last) const {
   const uint64_t open = open_.load(std::memory_order_seq_cst);
   return open == last ? 0 : open;
 }
@@ -156,11 +178,11 @@ void ThreadPool::leave_callers_core() const {
 #endif
 }
 
-uint64_t ThreadPool::wait_for_job(uint64_t last) {
+uint64_t ThreadPool::wait_for_run(uint64_t last) {
   const auto begin = std::chrono::steady_clock::now();
   do {
     for (int look = 0; look < kLooks; ++look) {
-      if (const uint64_t job = new_job(last); job != 0) return job;
+      if (const uint64_t run = new_run(last); run != 0) return run;
       relax();
     }
     std::this_thread::yield();  // the core may be wanted
@@ -168,10 +190,10 @@ uint64_t ThreadPool::wait_for_job(uint64_t last) {
   } while (std::chrono::steady_clock::now() - begin < kPatience);
   std::unique_lock lock(sleep_);
   asleep_.fetch_add(1, std::memory_order_seq_cst);
-  uint64_t job = new_job(last);
-  for (; job == 0; job = new_job(last)) wake_.wait(lock);
+  uint64_t run = new_run(last);
+  for (; run == 0; run = new_run(last)) wake_.wait(lock);
   asleep_.fetch_sub(1, std::memory_order_relaxed);
-  return job;
+  return run;
 }
 
 }  // namespace outboard::opencl

@@ -28,12 +28,20 @@ class Scratch {
   size_t bytes_ = 0;
 };
 
-/// Threads that share the pieces of one job with whoever brings it. They look for work for a while before they sleep,
+/// Threads that share the pieces of jobs with whoever brings them. They look for work for a while before they sleep,
 /// because waking a thread costs more than most jobs.
 class ThreadPool {
  public:
   /// Does the parts [begin, end) of a job, with memory of the thread's own. Must not throw.
   using Work = void (*)(const void* job, void* scratch, uint64_t begin, uint64_t end);
+
+  /// Parts 0 to `count` of something, in any order.
+  struct Job {
+    uint64_t count;
+    Work work;
+    const void* job;
+    size_t scratch_bytes;  // for each thread
+  };
 
   /// `threads` includes the caller of `run`; the others start with the first job that is shared.
   explicit ThreadPool(unsigned threads);
@@ -41,13 +49,16 @@ class ThreadPool {
   ~ThreadPool() = delete;
 
   unsigned threads() const { return others_ + 1; }
-  /// True if the other threads would notice a job without being woken.
+  /// True if the other threads would notice jobs without being woken.
   bool awake() const { return asleep_.load(std::memory_order_relaxed) == 0; }
-  /// Does parts 0 to `count` of a job, `scratch_bytes` for each thread, and returns when all are done. What another
-  /// thread brings meanwhile, it does alone. Throws std::bad_alloc and std::system_error before anything is done.
-  void run(uint64_t count, Work work, const void* job, size_t scratch_bytes);
+  /// Does jobs and returns when all are done. A thread that has done its share of one goes on with the next: who brings
+  /// several at once has them wait for each other only at the end. What another thread brings meanwhile, it does alone.
+  /// Throws std::bad_alloc and std::system_error before anything is done.
+  void run(const Job* jobs, size_t number);
+  void run(const Job& job) { run(&job, 1); }
   /// The same on the calling thread alone.
-  static void run_alone(uint64_t count, Work work, const void* job, size_t scratch_bytes);
+  static void run_alone(const Job* jobs, size_t number);
+  static void run_alone(const Job& job) { run_alone(&job, 1); }
 
  private:
   struct Worker {
@@ -55,37 +66,38 @@ class ThreadPool {
     Scratch scratch;
   };
 
-  /// The parts of a job that one thread does, always the same ones if it can: what it wrote a moment ago lies in the
-  /// caches of its core. It goes forward; who has nothing left to do takes from the end.
+  /// The parts of each job that one thread does, always the same ones if it can: what it wrote a moment ago lies in the
+  /// caches of its core. It goes forward, job after job; who has nothing left to do takes from the end.
   struct alignas(64) Share {
     std::atomic<uint64_t> dealt{0};  // pieces from the front, and above 32 bits pieces from the end
-    uint64_t begin = 0, end = 0;
   };
 
   void start();
   void serve(Worker& worker);
-  uint64_t new_job(uint64_t last) const;
-  uint64_t wait_for_job(uint64_t last);
-  void set_shares(uint64_t count);
+  uint64_t new_run(uint64_t last) const;
+  uint64_t wait_for_run(uint64_t last);
+  void open(const Job* jobs, size_t number);
+  void close();
   void work_as(unsigned number, void* scratch);
-  void deal(Share& share, bool own, void* scratch);
+  void deal(unsigned owner, bool own, void* scratch);
+  void do_piece(unsigned owner, uint64_t piece, void* scratch) const;
   void leave_callers_core() const;
 
   const unsigned others_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::mutex busy_;  // held by whoever shares a job
 
-  // The job: written while `open_` is 0.
-  Work work_ = nullptr;
-  const void* job_ = nullptr;
-  uint64_t piece_ = 0;
+  // The jobs: written while `open_` is 0.
+  const Job* jobs_ = nullptr;
+  size_t number_ = 0;
+  uint64_t pieces_ = 0;        // of a thread's share of one job
   std::vector<Share> shares_;  // the caller's first
 
-  alignas(64) std::atomic<uint64_t> open_{0};    // number of the job that may be joined, or 0
+  alignas(64) std::atomic<uint64_t> open_{0};    // number of the run that may be joined, or 0
   alignas(64) std::atomic<uint32_t> joined_{0};  // other threads at work
-  uint64_t jobs_ = 0;
+  uint64_t runs_ = 0;
 
-  std::atomic<int> callers_core_{-1};  // where the last job was brought from, or -1
+  std::atomic<int> callers_core_{-1};  // where the last jobs were brought from, or -1
   std::atomic<unsigned> asleep_;       // threads that must be woken; at first those that must be started
   std::mutex sleep_;
   std::condition_variable wake_;
