@@ -247,7 +247,7 @@ class _Printer(Printer):
 
     def function(self, signature: str) -> str:
         """The function's definition, under the name ``finish_<width>``."""
-        dtype = self.kernel.buffers[self.source]
+        dtype = compute_dtype(self.kernel.buffers[self.source])
         for statement in self.kernel.statements():
             if isinstance(statement, Store):
                 self.store(statement)
