@@ -18,17 +18,18 @@ The text sees these macros, besides what ``engine`` and ``formats`` describe:
   k; ``A_PARAMETER``: a parameter that these need, if any;
 * ``B_PREPARE(b, n0, count)``: declarations made once per panel; ``B_FILL(b, n0, count, k0, depth)``: statements that
   fill ``block[k / K_CELL * NR + n]``, zeros beyond ``count`` columns, and beyond ``depth`` in the last cell;
-* optional: ``A_ITEM(outer, inner)``, an item of A, where that is not ``A_AT``; ``C_STORE_VECTOR(b, m, n, value)`` with ``C_IS_VECTOR(b, n)``, which says whether the ``LANES`` elements
-  from column n on can be stored at once; ``B_SETUP``: declarations made once per work-item; ``B_AHEAD(done, rows)``:
-  statements for the next block, made when the current one has been used for ``done`` of ``rows`` rows; ``B_COLUMN(i)``,
-  a pointer to element k = 0 of column i of the panel, with ``B_STEP``, the stride along k: few rows of C need no block;
-  ``BLOCK_VECTOR(i, v)``: vector v of the cells in row i of the block, where that is not in ``block``.
+* optional: ``A_ITEM(outer, inner)``, an item of A, where that is not ``A_AT``; ``C_STORE_VECTOR(b, m, n, value)`` with
+  ``C_IS_VECTOR(b, n)``, which says whether the ``LANES`` elements from column n on can be stored at once; ``B_SETUP``:
+  declarations made once per work-item; ``B_AHEAD(done, rows)``: statements for the next block, made when the current
+  one has been used for ``done`` of ``rows`` rows; ``B_COLUMN(i)``, a pointer to item k = 0 of column i of the panel,
+  with ``B_STEP``, the stride along k: few rows of C need no block; ``BLOCK_VECTOR(i, v)``: vector v of the cells in row
+  i of the block, where that is not in ``block``.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 
@@ -50,7 +51,7 @@ OB_KERNEL void multiply(const long batches, const long m_count, const long n_cou
   FACTOR_ROOM
   OB_LOCAL ACC tile[(GROUP_ROWS + ROWS) * NR] __attribute__((aligned(sizeof(VECTOR))));
   const long n_panels = (n_count + NR - 1) / NR;
-  const long group_rows = (m_count + m_groups - 1) / m_groups;
+  const long group_rows = m_groups > 0 ? (m_count + m_groups - 1) / m_groups : 0; /* none in an empty matrix */
   B_SETUP
   OB_FOR(piece, batches * m_groups * n_panels) {
     const long b = piece / (m_groups * n_panels), rest = piece % (m_groups * n_panels);
@@ -152,9 +153,10 @@ class Blocking:
             "FEW": FEW,
         }
 
-    def formats(self) -> str:
-        """Macros for items and cells, which other macros need, and for vectors in memory."""
-        return VECTORS + formats.text(self.half, self.accumulate, self.lanes)
+    def formats(self, helpers: Mapping[str, str] | None = None) -> str:
+        """Macros for items and cells, which other macros need, and for vectors in memory; and the helpers, functions by
+        name that the rest of the program needs."""
+        return VECTORS + formats.text(self.half, self.accumulate, self.lanes, helpers or {})
 
     def text(self) -> str:
         """The kernel, after ``formats``, unrolled by name: arrays of vectors would live in memory."""
@@ -282,8 +284,8 @@ _TRANSPOSE = r"""
 #define TRANSPOSE(to, ROW) TRANSPOSE_AS(VECTOR, PUT_VECTOR, to, ROW)
 """
 
-# Factors are rows of A as cells. As a row may begin anywhere, and halves of it become cells without a copy only if these
-# are pairs, its address is a number: it may be in either memory.
+# Factors are rows of A as cells. As halves of it are cells without a copy only if these are pairs, the address of a row
+# is a number: it may be in either memory.
 _CELLS = r"""
 #define LOCAL_CELLS(p) (*(OB_LOCAL CELLS*)(p))
 #define PUT_CELLS(to, number, cells) LOCAL_CELLS((to) + (number) * NR) = (cells)
@@ -388,8 +390,8 @@ FILL_MATRIX = r"""
   if (B_S_I == 1 && B_S_O != 1) { B_FILL_COLUMNS(count, k0, depth) } else { B_FILL_ROWS(count, k0, depth) }
 """
 
-#: Reads blocks of B where ``packing`` has put them: nothing is filled, unless halves must become numbers first. The next
-#: block, of this panel or of the one behind it, is asked for meanwhile, unless this one is needed once only: then
+#: Reads blocks of B where ``packing`` has put them: nothing is filled, unless halves must become numbers first. The
+#: next block, of this panel or of the one behind it, is asked for meanwhile, unless this one is needed once only: then
 #: processors see one stream, and follow.
 FILL_PACKED = r"""
 #define K_PADDED ((k_count + K_PACKED - 1) / K_PACKED * K_PACKED)

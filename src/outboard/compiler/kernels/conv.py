@@ -369,6 +369,7 @@ class Convolution:
             types=types,
             a_along_k=True,
             b_along_k=False,
+            helpers={} if finish is None else finish.helpers,
             thin=self.thin,
             short=short,
         ).emit(builder)

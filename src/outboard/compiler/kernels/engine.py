@@ -181,6 +181,7 @@ class Product:
     a_along_k: bool = True
     b_along_k: bool = False
     thin: bool = False  #: m or n is small, though not known to be 1: prefer dot products
+    helpers: Mapping[str, str] = dataclasses.field(default_factory=dict)  #: functions for ``macros``, by name
     #: For CPUs: the dtype of halves if they are multiplied as they lie (``formats``).
     half: torch.dtype | None = None
     #: For CPUs: macros that read A as it lies (``blocked``), where it can be, or once its columns, whose elements are
@@ -210,7 +211,11 @@ class Product:
     def _blocking(self, builder: PlanBuilder) -> blocked.Blocking:
         return blocked.Blocking.for_target(builder.target, self.accumulate, self.half)
 
-    def _source(self, builder: PlanBuilder, body: str, defines: Mapping[str, object], head: str = "") -> str:
+    def _source(
+        self, builder: PlanBuilder, body: str, defines: Mapping[str, object], shape: blocked.Blocking | None = None
+    ) -> str:
+        """The program's text; with ``shape``, its body uses vectors."""
+        head = "\n".join([*self.helpers.values(), ""]) if shape is None else shape.formats(self.helpers)
         defines = {"ACC": self.accumulate, "PARAMETERS": self.parameters, **defines}
         return common.source(builder, head + self.macros + body, defines, self.types)
 
@@ -227,7 +232,7 @@ class Product:
     def _emit_row(self, builder: PlanBuilder) -> None:
         shape = self._blocking(builder)
         defines = {**shape.defines(), "WIDE": self.row_width}
-        kernel = builder.kernel(self._source(builder, self.row, defines, shape.formats()), "row")
+        kernel = builder.kernel(self._source(builder, self.row, defines, shape), "row")
         pieces = self.batches * common.ceil_div(self.m * self.n, self.row_width)
         arguments = [*self._counts(builder), *self.arguments]
         common.launch_items(builder, kernel, pieces, arguments, grain=4 if self.row_width == 1 else 1)
@@ -248,7 +253,7 @@ class Product:
             arguments.insert(0, builder.pointer(rows))
             defines["A_PARAMETER"] = ", OB_GLOBAL const ITEM* a_rows"
             in_place = _ARRANGED
-        text = self._source(builder, in_place + self.b_fill + shape.text(), defines, shape.formats())
+        text = self._source(builder, in_place + self.b_fill + shape.text(), defines, shape)
         n_panels = common.ceil_div(self.n, shape.columns)
         # Enough pieces for all compute units, but rows enough in each to be worth the filling of B's blocks.
         wanted = common.ceil_div(4 * builder.target.compute_units, self.batches * n_panels)
@@ -265,7 +270,7 @@ class Product:
         width = formats.item_size(self.half, self.accumulate)
         rows = builder.allocate(common.larger(width, self.batches * self.m * self.k * width))
         body = self.a_in_place + shape.transpose() + blocked.ARRANGE_COLUMNS if self.a_columns else blocked.ARRANGE
-        kernel = builder.kernel(self._source(builder, body, shape.defines(), shape.formats()), "arrange")
+        kernel = builder.kernel(self._source(builder, body, shape.defines(), shape), "arrange")
         pieces = self.batches * common.ceil_div(self.m, 64) * common.ceil_div(self.k, blocked.K_BLOCK)
         arguments = [builder.pointer(rows), *self._counts(builder), *self.arguments]
         common.launch_items(builder, kernel, pieces, arguments, grain=1)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the operands of products lie in memory, and how they are multiplied: macros for the texts of CPU kernels.
 
-An *item* is an element as it lies in memory: a number of the accumulators' type, or the bits of a half. A *cell* is what
-the micro-kernel multiplies: usually one number of the accumulators' type. Where the processor has instructions for
+An *item* is an element as it lies in memory: a number of the accumulators' type, or the bits of a half. A *cell* is
+what the micro-kernel multiplies: usually one number of the accumulators' type. Where the processor has instructions for
 products of bfloat16 (AVX512_BF16), a cell is a pair of them, for two values of k that follow each other; it takes their
 two products into a sum of float at once. Then nothing is converted.
 
@@ -22,6 +22,8 @@ two products into a sum of float at once. Then nothing is converted.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import torch
 
@@ -132,11 +134,18 @@ def packed_together(dtype: torch.dtype | None) -> int:
     return 1 if dtype is None else 2
 
 
-def text(dtype: torch.dtype | None, accumulate: str, lanes: int) -> str:
-    """The macros for items of a half ``dtype``, or of the accumulators' type if it is None."""
+def text(dtype: torch.dtype | None, accumulate: str, lanes: int, helpers: Mapping[str, str]) -> str:
+    """The macros for items of a half ``dtype``, or of the accumulators' type if it is None; and the text of ``helpers``
+    (``Prelude.snippets``), which the rest of the program needs and the macros may."""
+    prelude = cl.Prelude()
+    prelude.snippets.update(helpers)
+    macros = _macros(prelude, dtype, accumulate, lanes)
+    return "".join(f"{snippet}\n" for snippet in prelude.snippets.values()) + macros
+
+
+def _macros(prelude: cl.Prelude, dtype: torch.dtype | None, accumulate: str, lanes: int) -> str:
     if dtype is None:
         return _PLAIN + _WITHIN + (_WRAPPING if accumulate == "long" else _FUSED)
-    prelude = cl.Prelude()
     macros = _ITEMS.format(
         items=f"ushort{lanes}",
         lanes=lanes,
@@ -144,8 +153,7 @@ def text(dtype: torch.dtype | None, accumulate: str, lanes: int) -> str:
         scalar=cl.half_values(prelude, "item", dtype, 1),
         stored=cl.half_bits(prelude, "numbers", dtype, lanes),
     )
-    snippets = "".join(f"{snippet}\n" for snippet in prelude.snippets.values())
     cells = _NO_PAIRS + _FUSED
     if dtype == torch.bfloat16:
         cells = _WITH_PAIRS + cells + "#endif\n"
-    return snippets + macros + cells + _WITHIN
+    return macros + cells + _WITHIN

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import sympy
@@ -124,6 +125,7 @@ def emit(
     arguments = [builder.pointer(a), builder.pointer(b if packed is None else packed), builder.pointer(out)]
     types = {"A": a.dtype, "B": b.dtype, "OUT": out.dtype}
     product, product_vector = _PRODUCT, _PRODUCT_VECTOR
+    helpers: Mapping[str, str] = {}
     if add is not None:
         scalars = [common.scalar_arguments(builder, value, accumulate == "double") for value in (alpha, beta)]
         add_strides = _strides(add, out.sizes)
@@ -148,6 +150,7 @@ def emit(
         if finish is None:
             return False
         store += finish.text
+        helpers = finish.helpers
         parameters += finish.parameters
         arguments += finish.arguments
     operands = engine.strided_operand("A", "a", sum_batches, bits=half is not None)
@@ -169,6 +172,7 @@ def emit(
         parameters=parameters + strides.parameters,
         arguments=arguments + strides.arguments,
         types=types,
+        helpers=helpers,
         a_along_k=a.strides[2] == 1,
         b_along_k=b.strides[1] == 1 and b.strides[2] != 1,
         half=half,

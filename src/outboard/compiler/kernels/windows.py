@@ -361,6 +361,7 @@ def _places(builder: PlanBuilder, problem: Convolution, group_stride: Size, fini
         parameters=parameters,
         arguments=arguments,
         types=types,
+        helpers={} if finish is None else finish.helpers,
         half=half,
         a_in_place=_weight_in_place(problem, half is not None),
         b_fill="",
