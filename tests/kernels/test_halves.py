@@ -47,9 +47,8 @@ def compare(device: str, function: Callable[..., Tensor | Sequence[Tensor]], *in
     found = function(*[x.to(device) for x in inputs])
     for ours, theirs, reference in zip(*map(_as_list, (found, expected, exact)), strict=True):
         assert ours.dtype == theirs.dtype and ours.shape == theirs.shape
-        assert distance(ours.cpu(), reference) <= max(
-            1.1 * distance(theirs, reference), torch.finfo(ours.dtype).eps / 2
-        )
+        limit = max(1.1 * distance(theirs, reference), torch.finfo(ours.dtype).eps / 2)
+        assert distance(ours.cpu(), reference) <= limit
 
 
 def _as_list(value: Tensor | Sequence[Tensor]) -> list[Tensor]:
