@@ -61,7 +61,8 @@ OB_KERNEL void multiply(const long batches, const long m_count, const long n_cou
     B_PREPARE(b, n0, count)
 @CONTIGUOUS@
 #ifdef B_COLUMN
-    if (m_to - m_from <= FEW && B_STEP == 1 && A_STEP == 1) {
+    const long a_step = A_STEP;
+    if (m_to - m_from <= FEW && B_STEP == 1 && a_step == 1) {
       const int rows = (int)(m_to - m_from);
       OB_GLOBAL const ITEM* a_from = A_START(b, m_from);
 @FEW@
