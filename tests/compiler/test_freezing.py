@@ -111,14 +111,14 @@ def _products() -> nn.Module:
 def test_weights_are_packed_once(
     device: str, dtype: torch.dtype, mode: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And their products have the bits of those that pack at each call."""
+    """And their products, of many rows, have the bits of those that pack at each call."""
     packed = []
     original = runtime.Packed._pack
     monkeypatch.setattr(
         runtime.Packed, "_pack", lambda self, constants: packed.append(len(constants)) or original(self, constants)
     )
     layers = _products().to(dtype)
-    ours, inputs = copy.deepcopy(layers).to(device), [torch.randn(rows, 77, dtype=dtype) for rows in (40, 40, 40)]
+    ours, inputs = copy.deepcopy(layers).to(device), [torch.randn(rows, 77, dtype=dtype) for rows in (400, 400, 400)]
     torch._dynamo.reset()
     plain = [torch.compile(ours)(x.to(device)).cpu() for x in inputs]
     assert packed == []

@@ -40,8 +40,9 @@ from . import common, formats
 K_BLOCK = 256
 #: Most rows of C in one piece of work.
 MOST_ROWS = 600
-#: So few rows of C are dot products with columns of B as they lie: blocks of B would be used too seldom.
-FEW = 4
+#: So few rows of C are dot products with columns of B as they lie: blocks of B would be used too seldom. They are
+#: computed for squares of so many rows and columns, for which there are registers.
+FEW, SQUARE = 32, 4
 
 _MULTIPLY = r"""
 __attribute__((reqd_work_group_size(1, 1, 1)))
@@ -63,9 +64,13 @@ OB_KERNEL void multiply(const long batches, const long m_count, const long n_cou
 #ifdef B_COLUMN
     const long a_step = A_STEP;
     if (m_to - m_from <= FEW && B_STEP == 1 && a_step == 1) {
-      const int rows = (int)(m_to - m_from);
-      OB_GLOBAL const ITEM* a_from = A_START(b, m_from);
 @FEW@
+      for (long m = m_from; m < m_to; m += ROWS) {
+        const int rows = m_to - m < ROWS ? (int)(m_to - m) : ROWS;
+        OB_LOCAL ACC* sums = tile + (m - m_from) * NR;
+@KNOWN@
+@STORE@
+      }
       continue;
     }
 #endif
@@ -163,7 +168,7 @@ class Blocking:
         """The kernel, after ``formats``, unrolled by name: arrays of vectors would live in memory."""
         text = _OPTIONS + self.transpose() + _CELLS + self.sum_lanes() + _MULTIPLY
         parts = {"CONTIGUOUS": self._contiguous(), "FEW": self._few(), "START": self._start(), "STEP": self._step()}
-        parts |= {"RESUME": self._resume(), "SUSPEND": self._suspend()}
+        parts |= {"RESUME": self._resume(), "SUSPEND": self._suspend(), "KNOWN": self._known()}
         parts["STORE"] = "".join(self._store(v) for v in range(self.vectors))
         for name, part in parts.items():
             text = text.replace(f"@{name}@\n", part)
@@ -182,20 +187,28 @@ class Blocking:
         )
 
     def _few(self) -> str:
-        """Dot products of all columns of a panel with up to ``FEW`` rows of A."""
-        numbers = range(FEW)
-        row = "({0} < rows ? {0} : rows - 1)"
-        lines = [f"OB_GLOBAL const ITEM* few{r} = a_from + {row.format(r)} * A_ROW;" for r in numbers]
-        lines += ["for (int i = 0; i < count; ++i) {", "  OB_GLOBAL const ITEM* column = B_COLUMN(i);", "  long k = 0;"]
-        lines.append(f"  VECTOR {', '.join(f'd{r} = (VECTOR)(0)' for r in numbers)};")
-        lines.append("  for (; k + LANES * K_CELL <= k_count; k += LANES * K_CELL) {")
-        lines.append("    const CELLS w = FACTORS_AT(column + k);")
-        lines += [f"    d{r} = MULTIPLY_ADD(w, FACTORS_AT(few{r} + k), d{r});" for r in numbers]
-        lines += ["  }", f"  ACC {', '.join(f's{r} = sum_lanes(d{r})' for r in numbers)};"]
-        rest = " ".join(f"s{r} += ACC_OF(column[k]) * ACC_OF(few{r}[k]);" for r in numbers)
-        lines.append(f"  for (; k < k_count; ++k) {{ {rest} }}")
-        lines += [f"  if ({r} < rows) {{ C_STORE(b, m_from + {r}, n0 + i, s{r}); }}" for r in numbers]
-        return "".join(f"      {line}\n" for line in [*lines, "}"])
+        """Dot products of all columns of a panel with up to ``FEW`` rows of A, which are left in ``tile``."""
+        side = range(SQUARE)
+        squares = [(r, c) for r in side for c in side]
+        lines = [f"for (int i = 0; i < count; i += {SQUARE}) {{"]
+        lines += [f"  OB_GLOBAL const ITEM* few{c} = B_COLUMN(i + {c} < count ? i + {c} : count - 1);" for c in side]
+        lines.append(f"  for (long m = m_from; m < m_to; m += {SQUARE}) {{")
+        lines += [f"    OB_GLOBAL const ITEM* row{r} = A_START(b, m + {r} < m_to ? m + {r} : m_to - 1);" for r in side]
+        lines.append(f"    VECTOR {', '.join(f'd{r}_{c} = (VECTOR)(0)' for r, c in squares)};")
+        lines += ["    long k = 0;", "    for (; k + LANES * K_CELL <= k_count; k += LANES * K_CELL) {"]
+        lines += [f"      const CELLS w{c} = FACTORS_AT(few{c} + k);" for c in side]
+        for r in side:
+            lines.append(f"      const CELLS v{r} = FACTORS_AT(row{r} + k);")
+            lines += [f"      d{r}_{c} = MULTIPLY_ADD(w{c}, v{r}, d{r}_{c});" for c in side]
+        lines += ["    }", f"    ACC {', '.join(f's{r}_{c} = sum_lanes(d{r}_{c})' for r, c in squares)};"]
+        lines.append("    for (; k < k_count; ++k) {")
+        lines += [f"      s{r}_{c} += ACC_OF(few{c}[k]) * ACC_OF(row{r}[k]);" for r, c in squares]
+        lines += ["    }", "    OB_LOCAL ACC* sums = tile + (m - m_from) * NR + i;"]
+        lines += [f"    sums[{r} * NR + {c}] = s{r}_{c};" for r, c in squares]
+        return "".join(f"      {line}\n" for line in [*lines, "  }", "}"])
+
+    def _known(self) -> str:
+        return "".join(f"        const VECTOR {cell} = {place};\n" for cell, place in self._cells())
 
     def sum_lanes(self) -> str:
         """A function that adds up the lanes of a vector."""
