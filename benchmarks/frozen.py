@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What packed weights gain: the linear layers of the models compiled with and without ``freezing``, taking turns.
 
-``python -m benchmarks.frozen [--repeats N]``. Times are minima, in microseconds per product; the ratio is the median
-over rounds of that of two runs which follow each other: what else the machine does disturbs it least.
+``python -m benchmarks.frozen [--repeats N] [--dtype NAME]``. Times are minima, in microseconds per product; the ratio
+is the median over rounds of that of two runs which follow each other: what else the machine does disturbs it least.
 """
 
 from __future__ import annotations
@@ -38,12 +38,14 @@ class Layers(nn.Module):
         return [layer(x) for layer in self.layers]
 
 
-def calls(rows: int, inputs: int, outputs: int, device: torch.device) -> tuple[int, dict[str, Callable[[], object]]]:
+def calls(
+    rows: int, inputs: int, outputs: int, dtype: torch.dtype, device: torch.device
+) -> tuple[int, dict[str, Callable[[], object]]]:
     """The number of products in a run, and runs without and with freezing."""
     most = LARGEST // (FLOAT * inputs * outputs)
     count = max(1, min(round(2e8 / (2 * rows * inputs * outputs)), most, 16))
-    layers = Layers(count, inputs, outputs).eval().to(device)
-    x = torch.randn(rows, inputs, device=device)
+    layers = Layers(count, inputs, outputs).eval().to(device, dtype)
+    x = torch.randn(rows, inputs, device=device, dtype=dtype)
 
     def run(function: Callable[[Tensor], object]) -> None:
         with torch.no_grad():
@@ -63,10 +65,12 @@ def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--repeats", type=int, default=60)
-    repeats = parser.parse_args().repeats
+    parser.add_argument("--dtype", default="float32", help="of weights and inputs, such as bfloat16")
+    options = parser.parse_args()
+    repeats, dtype = options.repeats, getattr(torch, options.dtype)
     rows = []
     for shape in SHAPES:
-        count, made = calls(*shape, torch.accelerator.current_accelerator())
+        count, made = calls(*shape, dtype, torch.accelerator.current_accelerator())
         timings = interleave(made, repeats, warm_up=3)
         plain, frozen = (timings[name].seconds for name in ("plain", "frozen"))
         ratio = statistics.median(b / a for a, b in zip(plain, frozen, strict=True))

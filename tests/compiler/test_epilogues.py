@@ -31,13 +31,17 @@ def launches(function: Callable[..., Tensor], *inputs: Tensor, dynamic: bool | N
     return result, [plan.kernels[step.kernel][1] for step in plan.steps if isinstance(step, p.Launch)]
 
 
+TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 1e-2, torch.float16: 2e-3}
+
+
 def check(
     function: Callable[..., Tensor], device: str, *inputs: Tensor, count: int, dynamic: bool | None = None
 ) -> list[str]:
-    """The result is the CPU's, and ``count`` kernels have made it."""
+    """The result is that of float64, and ``count`` kernels have made it."""
     expected = function(*[x.double() for x in inputs])
     found, kernels = launches(function, *[x.to(device) for x in inputs], dynamic=dynamic)
-    torch.testing.assert_close(found.cpu().double(), expected, rtol=1e-4, atol=1e-4)
+    tolerance = TOLERANCES[inputs[0].dtype]
+    torch.testing.assert_close(found.cpu().double(), expected, rtol=tolerance, atol=tolerance)
     assert len(kernels) == count, kernels
     return kernels
 
@@ -59,9 +63,28 @@ def test_linear(name: str, shape: tuple[int, int, int], device: str) -> None:
     check(lambda x, w, b: ACTIVATIONS[name](functional.linear(x, w, b)), device, x, weight, bias, count=1)
 
 
-def test_residual_of_a_linear(device: str) -> None:
-    x, weight, residual = torch.randn(4, 9, 33), torch.randn(47, 33), torch.randn(4, 9, 47)
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_residual_of_a_linear(dtype: torch.dtype, device: str) -> None:
+    x, weight, residual = (torch.randn(size).to(dtype) for size in ((4, 9, 33), (47, 33), (4, 9, 47)))
     check(lambda x, w, r: r + functional.linear(x, w).tanh(), device, x, weight, residual, count=1)
+
+
+@pytest.mark.parametrize("name", ["relu", "gelu", "silu", "scaled"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(33, 40, 65), (64, 257, 96), (1, 70, 50), (40, 30, 1)])
+def test_linear_of_halves(name: str, dtype: torch.dtype, shape: tuple[int, int, int], device: str) -> None:
+    """Rounded once, when all is computed."""
+    m, k, n = shape
+    x, weight, bias = (tensor.to(dtype) for tensor in (torch.randn(m, k), torch.randn(n, k) * 0.1, torch.randn(n)))
+    check(lambda x, w, b: ACTIVATIONS[name](functional.linear(x, w, b)), device, x, weight, bias, count=1)
+
+
+def test_halves_become_floats_in_the_store(device: str) -> None:
+    """A product of halves that is needed as float32 is not rounded to a half in between."""
+    x, weight = torch.randn(20, 300).to(torch.bfloat16), torch.randn(33, 300).to(torch.bfloat16)
+    found, kernels = launches(lambda x, w: functional.linear(x, w).float() * 2, x.to(device), weight.to(device))
+    assert kernels == ["multiply"] and found.dtype == torch.float32
+    torch.testing.assert_close(found.cpu(), functional.linear(x.float(), weight.float()) * 2, rtol=1e-4, atol=1e-4)
 
 
 def test_batches(device: str) -> None:
@@ -69,10 +92,12 @@ def test_batches(device: str) -> None:
     check(lambda x, y, s: torch.bmm(x, y) * s, device, x, y, scale, count=1)
 
 
+@pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("groups", [1, 2, 8])
 @pytest.mark.parametrize("size", [(7, 7), (5, 33), (1, 1)])
-def test_convolution(groups: int, size: tuple[int, int], device: str) -> None:
-    x, weight, bias = torch.randn(2, 8, *size), torch.randn(16, 8 // groups, 3, 3), torch.randn(16)
+def test_convolution(dtype: torch.dtype, groups: int, size: tuple[int, int], device: str) -> None:
+    x, weight, bias = torch.randn(2, 8, *size), torch.randn(16, 8 // groups, 3, 3) * 0.3, torch.randn(16)
+    x, weight, bias = (tensor.to(dtype) for tensor in (x, weight, bias))
     kernels = check(
         lambda x, w, b: torch.relu(functional.conv2d(x, w, b, padding=1, groups=groups)),
         device, x, weight, bias, count=1 if groups == 8 else 2,

@@ -289,6 +289,15 @@ void put_text(char (&target)[size], const std::string& text) {
 /// PoCL holds one lock of the process while it compiles.
 bool is_pocl(const ob_device_t& device) { return device.platform.rfind("Portable Computing Language", 0) == 0; }
 
+/// Options that name instructions of the processor which the device's compiler can assemble, but does not know of:
+/// Debian's PoCL compiles for the first processors with AVX-512.
+const char* instructions(const ob_device_t& device) {
+#if defined(__x86_64__)
+  if (is_pocl(device) && device.is_cpu && __builtin_cpu_supports("avx512bf16") != 0) return " -DOB_AVX512_BF16";
+#endif
+  return "";
+}
+
 ob_status device_properties(ob_device device, ob_device_properties* properties) {
   ob_device_properties p{};
   const cl_device_id id = device->id;
@@ -300,7 +309,8 @@ ob_status device_properties(ob_device device, ob_device_properties* properties) 
   put_text(p.dialect, "opencl-c");
   put_text(p.cache_key, name + "|" + driver + "|" + device->platform + "|" +
                             std::to_string(device_value<cl_uint>(id, CL_DEVICE_MAX_COMPUTE_UNITS, 1)) +
-                            (device->sub_group_size > 1 ? "|" + std::to_string(device->sub_group_size) : ""));
+                            (device->sub_group_size > 1 ? "|" + std::to_string(device->sub_group_size) : "") +
+                            instructions(*device));
   const auto type = device_value<cl_bitfield>(id, CL_DEVICE_TYPE, 0);
   p.type = device->is_cpu ? OB_DEVICE_CPU : (type & CL_DEVICE_TYPE_GPU) != 0 ? OB_DEVICE_GPU : OB_DEVICE_ACCELERATOR;
   p.compute_units = device_value<cl_uint>(id, CL_DEVICE_MAX_COMPUTE_UNITS, 1);
@@ -661,12 +671,13 @@ ob_status build_source(ob_device device, const char* source, const char* options
 
 /// Builds with the declarations that the program uses. What this cannot build, for whatever reason, is built with all.
 ob_status program_build(ob_device device, const char* source, const char* options, ob_program* program) {
+  const std::string all_options = std::string(options) + instructions(*device);
   if (is_pocl(*device) && !Declarations::of_pocl().empty()) {
     const std::string lean = Declarations::of_pocl().prepend(source);
-    const std::string lean_options = std::string(options) + Declarations::kOption;
+    const std::string lean_options = all_options + Declarations::kOption;
     if (build_source(device, lean.c_str(), lean_options.c_str(), program) == OB_OK) return OB_OK;
   }
-  return build_source(device, source, options, program);
+  return build_source(device, source, all_options.c_str(), program);
 }
 
 ob_status program_load(ob_device device, const void* binary, size_t bytes, ob_program* program) {

@@ -38,9 +38,11 @@ class Axis:
 class Finish:
     """Text in C that defines ``FINISH(at, row, column, value)`` and ``FINISH_VECTOR(...)``: statements that store what
     becomes of one element of a product, or of consecutive ones of a row, from place ``at`` on. ``parameters`` and
-    ``arguments`` are what the kernel that uses them takes besides its own."""
+    ``arguments`` are what the kernel that uses them takes besides its own; ``helpers`` are functions that the text
+    calls, by name, of which the kernel's own text may need some, too."""
 
     text: str
+    helpers: Mapping[str, str]
     parameters: str
     arguments: list[p.Argument]
 
@@ -100,8 +102,7 @@ class Epilogue:
             f"#define {macro}(at, row, column, value) finish_{width}(at, row, column, value{given})\n"
             for macro, width in (("FINISH", 1), ("FINISH_VECTOR", widest))
         )
-        text = "\n".join([*helpers.values(), functions + macros])
-        return Finish(text, f", {signature}", [*tensors, *map(builder.pointer, rows)])
+        return Finish(functions + macros, helpers, f", {signature}", [*tensors, *map(builder.pointer, rows)])
 
     def _prepare_rows(
         self, builder: PlanBuilder, row: Axis, places: Mapping[sympy.Expr, str], hoisted: list[Value]
@@ -248,7 +249,7 @@ class _Printer(StatementPrinter):
 
     def function(self, signature: str) -> str:
         """The function's definition, under the name ``finish_<width>``."""
-        dtype = self.kernel.buffers[self.source]
+        dtype = compute_dtype(self.kernel.buffers[self.source])
         for statement in self.kernel.statements():
             if isinstance(statement, Store):
                 self.store(statement)

@@ -375,10 +375,11 @@ class PlanConverter:
             self.tensors[name] = self.builder.allocate_like(tensor.sizes, tensor.strides, tensor.dtype)
         source = epilogues.result_of(node).get_name()
         tensors = {name: self._named(name) for name in loops.buffers if name != source}
-        out = next((tensors[name] for name in loops.written if tensors[name].dtype == result.dtype), None)
+        # Only the epilogue's own operands are written: any memory will do for the product.
+        out = next((tensors[name] for name in loops.written if name in tensors), None)
         if out is None:
             return False
-        target = dataclasses.replace(result, buffer=out.buffer, offset=out.offset)
+        target = dataclasses.replace(result, buffer=out.buffer, offset=sympy.Integer(0))
         if "out" in {argument.name for argument in node.op_overload._schema.arguments}:
             call = _extern_call(node, args, {**kwargs, "out": target}, [])
         else:

@@ -607,14 +607,12 @@ _NATIVE_HALF = "#if __has_builtin(__builtin_convertvector) && (defined(__F16C__)
 
 # PoCL's vload_halfN and vstore_halfN take their pointers to be aligned to the whole vector, so that memory is
 # accessed as ushort, and a register in between is converted.
-def _helper_load_half(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
-    return (
-        f"{_HAS_BUILTIN}float{width} {full}(__global const half* p) {{\n"
-        f"  ushort{width} bits = vload{width}(0, (__global const ushort*)p);\n"
-        + _with_native_halves(
-            full, width, f"return __builtin_convertvector(__builtin_astype(bits, {full}_t), float{width});",
-            f"return vload_half{width}(0, (const half*)&bits);",
-        )
+def _helper_half_values(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    if width == 1:
+        return f"float {full}(ushort bits) {{ return vload_half(0, (const half*)&bits); }}"
+    return f"{_HAS_BUILTIN}float{width} {full}(ushort{width} bits) {{\n" + _with_native_halves(
+        full, width, f"return __builtin_convertvector(__builtin_astype(bits, {full}_t), float{width});",
+        f"return vload_half{width}(0, (const half*)&bits);",
     )  # fmt: skip
 
 
@@ -724,7 +722,7 @@ _HELPERS: dict[str, Callable[[Prelude, str, torch.dtype, int], str]] = {
     "randn": _helper_randn,
     "randint64": _helper_randint64,
     "bf16": _helper_bf16,
-    "load_half": _helper_load_half,
+    "half_values": _helper_half_values,
     "store": _helper_store,
     "store_far": _helper_store_far,
     "half_bits": _helper_half_bits,
@@ -847,13 +845,26 @@ def load(prelude: Prelude, buffer: str, dtype: torch.dtype, index: str, width: i
         return load_pointer(f"({buffer} + ({index}))", dtype)
     pointer = f"{buffer} + ({index})"
     if dtype == torch.float16:
-        return f"{prelude.use('load_half', torch.float32, width)}({pointer})"
+        pointer = f"(__global const ushort*)({pointer})"
     vector = f"vload{width}(0, {pointer})"
-    if dtype == torch.bfloat16:
-        return f"as_float{width}(convert_uint{width}({vector}) << 16)"
+    if dtype in (torch.float16, torch.bfloat16):
+        return half_values(prelude, vector, dtype, width)
     if dtype == torch.bool:
         return f"(convert_int{width}({vector}) != 0)"
     return vector
+
+
+def half_values(prelude: Prelude, bits: str, dtype: torch.dtype, width: int) -> str:
+    """The floats whose bits as float16 or bfloat16 are given."""
+    if dtype == torch.bfloat16:
+        return f"as_float{width}(convert_uint{width}({bits}) << 16)" if width > 1 else f"as_float((uint)({bits}) << 16)"
+    return f"{prelude.use('half_values', torch.float32, width)}({bits})"
+
+
+def half_bits(prelude: Prelude, value: str, dtype: torch.dtype, width: int) -> str:
+    """The bits of floats rounded to float16 (vectors only) or bfloat16, to the nearest, ties to even."""
+    helper = "bf16" if dtype == torch.bfloat16 else "half_bits"
+    return f"{prelude.use(helper, torch.float32, width)}({value})"
 
 
 def load_pointer(pointer: str, dtype: torch.dtype) -> str:
@@ -880,10 +891,10 @@ def store(
     if dtype == torch.float16 and width == 1:
         return f"vstore_half_rte({value}, 0, {pointer});"
     if dtype == torch.float16:
-        value = f"{prelude.use('half_bits', torch.float32, width)}({value})"
+        value = half_bits(prelude, value, dtype, width)
         pointer = f"(__global ushort*)({pointer})"
     elif dtype == torch.bfloat16:
-        value = f"{prelude.use('bf16', torch.float32, width)}({value})"
+        value = half_bits(prelude, value, dtype, width)
     elif dtype == torch.bool:
         value = f"convert_uchar{width}(({value}) & 1)" if width > 1 else f"(uchar)({value})"
     if width == 1:

@@ -4,47 +4,55 @@
 After Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008), with two changes. Only B is
 packed, block by block and just before it is used, so that the packed block is still in the first-level cache when it is
 multiplied. A is read where it lies, one broadcast per element, for which any matrix that is contiguous along rows or
-columns will do.
+columns will do; of halves, along rows.
 
 One piece of work is a panel of ``NR`` columns of C with a group of its rows. It walks k in blocks of ``K_BLOCK``; each
 block of B is filled once and used for all rows of the group. Sums wait in local memory between blocks.
 
-The text sees these macros, besides what ``engine`` describes:
+Blocks hold cells (``formats``): numbers as they are summed, or pairs of halves for processors that multiply these. Rows
+of A that do not lie in memory as cells, because they are other halves, become so block by block, for ``ROWS`` rows.
 
-* ``A_START(b, m)``: a pointer to element k = 0 of a row of A; ``A_ROW``, ``A_STEP``: strides from row to row and along
+The text sees these macros, besides what ``engine`` and ``formats`` describe:
+
+* ``A_START(b, m)``: a pointer to item k = 0 of a row of A; ``A_ROW``, ``A_STEP``: strides from row to row and along
   k; ``A_PARAMETER``: a parameter that these need, if any;
 * ``B_PREPARE(b, n0, count)``: declarations made once per panel; ``B_FILL(b, n0, count, k0, depth)``: statements that
-  fill ``block[k * NR + n]``, zeros beyond ``count`` columns;
-* optional: ``C_STORE_VECTOR(b, m, n, value)`` with ``C_IS_VECTOR(b, n)``, which says whether the ``LANES`` elements
-  from column n on can be stored at once; ``B_SETUP``: declarations made once per work-item; ``B_AHEAD(done, rows)``:
-  statements for the next block, made when the current one has been used for ``done`` of ``rows`` rows; ``B_COLUMN(i)``,
-  a pointer to element k = 0 of column i of the panel, with ``B_STEP``, the stride along k: few rows of C need no block;
-  ``BLOCK_VECTOR(k, v)``: vector v of row k of the block, where that is not in ``block``.
+  fill ``block[k / K_CELL * NR + n]``, zeros beyond ``count`` columns, and beyond ``depth`` in the last cell;
+* optional: ``A_ITEM(outer, inner)``, an item of A, where that is not ``A_AT``; ``C_STORE_VECTOR(b, m, n, value)`` with
+  ``C_IS_VECTOR(b, n)``, which says whether the ``LANES`` elements from column n on can be stored at once; ``B_SETUP``:
+  declarations made once per work-item; ``B_AHEAD(done, rows)``: statements for the next block, made when the current
+  one has been used for ``done`` of ``rows`` rows; ``B_COLUMN(i)``, a pointer to item k = 0 of column i of the panel,
+  with ``B_STEP``, the stride along k: few rows of C need no block; ``BLOCK_VECTOR(i, v)``: vector v of the cells in row
+  i of the block, where that is not in ``block``.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+
+import torch
 
 from ..target import Target
-from . import common
+from . import common, formats
 
 #: Depth of a block of B: with 32 columns of floats it fills most of a first-level cache of 32 KiB.
 K_BLOCK = 256
 #: Most rows of C in one piece of work.
 MOST_ROWS = 600
-#: So few rows of C are dot products with columns of B as they lie: blocks of B would be used too seldom.
-FEW = 4
+#: So few rows of C are dot products with columns of B as they lie: blocks of B would be used too seldom. They are
+#: computed for squares of so many rows and columns, for which there are registers.
+FEW, SQUARE = 32, 4
 
 _MULTIPLY = r"""
 __attribute__((reqd_work_group_size(1, 1, 1)))
 OB_KERNEL void multiply(const long batches, const long m_count, const long n_count, const long k_count,
                         const long m_groups A_PARAMETER PARAMETERS) {
-  OB_LOCAL ACC block[K_BLOCK * NR] __attribute__((aligned(sizeof(VECTOR))));
+  OB_LOCAL CELL block[K_BLOCK * NR] __attribute__((aligned(sizeof(CELLS))));
+  FACTOR_ROOM
   OB_LOCAL ACC tile[(GROUP_ROWS + ROWS) * NR] __attribute__((aligned(sizeof(VECTOR))));
   const long n_panels = (n_count + NR - 1) / NR;
-  const long group_rows = (m_count + m_groups - 1) / m_groups;
+  const long group_rows = m_groups > 0 ? (m_count + m_groups - 1) / m_groups : 0; /* none in an empty matrix */
   B_SETUP
   OB_FOR(piece, batches * m_groups * n_panels) {
     const long b = piece / (m_groups * n_panels), rest = piece % (m_groups * n_panels);
@@ -54,10 +62,15 @@ OB_KERNEL void multiply(const long batches, const long m_count, const long n_cou
     B_PREPARE(b, n0, count)
 @CONTIGUOUS@
 #ifdef B_COLUMN
-    if (m_to - m_from <= FEW && B_STEP == 1 && A_STEP == 1) {
-      const int rows = (int)(m_to - m_from);
-      OB_GLOBAL const ACC* a_from = A_START(b, m_from);
+    const long a_step = A_STEP;
+    if (m_to - m_from <= FEW && B_STEP == 1 && a_step == 1) {
 @FEW@
+      for (long m = m_from; m < m_to; m += ROWS) {
+        const int rows = m_to - m < ROWS ? (int)(m_to - m) : ROWS;
+        OB_LOCAL ACC* sums = tile + (m - m_from) * NR;
+@KNOWN@
+@STORE@
+      }
       continue;
     }
 #endif
@@ -68,13 +81,14 @@ OB_KERNEL void multiply(const long batches, const long m_count, const long n_cou
       for (long m = m_from; m < m_to; m += ROWS) {
         const int rows = m_to - m < ROWS ? (int)(m_to - m) : ROWS;
         B_AHEAD(m - m_from, m_to - m_from)
-        OB_GLOBAL const ACC* a_from = A_START(b, m) + k0 * A_STEP;
+        OB_GLOBAL const ITEM* a_from = A_START(b, m) + k0 * A_STEP;
         OB_LOCAL ACC* sums = tile + (m - m_from) * NR;
+        FACTORS(rows, depth)
 @START@
         if (!first) {
 @RESUME@
         }
-        for (int k = 0; k < depth; ++k) {
+        for (int i = 0; i < (depth + K_CELL - 1) / K_CELL; ++i) {
 @STEP@
         }
         if (!last) {
@@ -104,24 +118,27 @@ _STORE = r"""
 
 @dataclasses.dataclass(frozen=True)
 class Blocking:
-    """Shape of the micro-kernel, ``rows`` by ``vectors`` vectors of ``lanes``, and the most rows of a piece of work."""
+    """Shape of the micro-kernel, ``rows`` by ``vectors`` vectors of ``lanes``, and the most rows of a piece of work;
+    ``half`` is the dtype of the operands' items if they are not numbers of the type ``accumulate``."""
 
     accumulate: str
     lanes: int
     rows: int
     vectors: int
     group_rows: int
+    half: torch.dtype | None = None
 
     @staticmethod
-    def for_target(target: Target, accumulate: str) -> Blocking:
+    def for_target(target: Target, accumulate: str, half: torch.dtype | None = None) -> Blocking:
         """What fits the vector registers: 32 of 64 bytes, else 16 of 32. More rows than 8 would need fewer loads, but
         fewer matrices are a multiple of them, and compilers take longer."""
         wide = target.vector_width >= 16
         size = common.compute_size(accumulate)
         lanes = (64 if wide else 32) // size
         rows, columns = 8 if wide else 6, 2 * lanes * size
-        fitting = (target.local_memory - K_BLOCK * columns) // columns - rows
-        return Blocking(accumulate, lanes, rows, 2, max(4 * rows, min(MOST_ROWS, fitting // rows * rows)))
+        factors = K_BLOCK * rows * size if half is not None else 0
+        fitting = (target.local_memory - K_BLOCK * columns - factors) // columns - rows
+        return Blocking(accumulate, lanes, rows, 2, max(4 * rows, min(MOST_ROWS, fitting // rows * rows)), half)
 
     @property
     def columns(self) -> int:
@@ -134,7 +151,7 @@ class Blocking:
             "NR": self.columns,
             "LANES": self.lanes,
             "VECTOR": f"{self.accumulate}{self.lanes}",
-            "LANE_MASK": f"{'long' if self.accumulate in ('double', 'long') else 'int'}{self.lanes}",
+            "LANE_MASK": f"{_MASKS[formats.item_size(self.half, self.accumulate)]}{self.lanes}",
             "LANE_NUMBERS": ", ".join(map(str, range(self.lanes))),
             "ROWS": self.rows,
             "K_BLOCK": K_BLOCK,
@@ -142,11 +159,16 @@ class Blocking:
             "FEW": FEW,
         }
 
+    def formats(self, helpers: Mapping[str, str] | None = None) -> str:
+        """Macros for items and cells, which other macros need, and for vectors in memory; and the helpers, functions by
+        name that the rest of the program needs."""
+        return VECTORS + formats.text(self.half, self.accumulate, self.lanes, helpers or {})
+
     def text(self) -> str:
-        """The kernel, unrolled by name: arrays of vectors would live in memory."""
-        text = VECTORS + _OPTIONS + self.transpose() + self.sum_lanes() + _MULTIPLY
+        """The kernel, after ``formats``, unrolled by name: arrays of vectors would live in memory."""
+        text = _OPTIONS + self.transpose() + _CELLS + self.sum_lanes() + _MULTIPLY
         parts = {"CONTIGUOUS": self._contiguous(), "FEW": self._few(), "START": self._start(), "STEP": self._step()}
-        parts |= {"RESUME": self._resume(), "SUSPEND": self._suspend()}
+        parts |= {"RESUME": self._resume(), "SUSPEND": self._suspend(), "KNOWN": self._known()}
         parts["STORE"] = "".join(self._store(v) for v in range(self.vectors))
         for name, part in parts.items():
             text = text.replace(f"@{name}@\n", part)
@@ -165,19 +187,28 @@ class Blocking:
         )
 
     def _few(self) -> str:
-        """Dot products of all columns of a panel with up to ``FEW`` rows of A."""
-        numbers = range(FEW)
-        row = "({0} < rows ? {0} : rows - 1)"
-        lines = [f"OB_GLOBAL const ACC* few{r} = a_from + {row.format(r)} * A_ROW;" for r in numbers]
-        lines += ["for (int i = 0; i < count; ++i) {", "  OB_GLOBAL const ACC* column = B_COLUMN(i);", "  long k = 0;"]
-        lines.append(f"  VECTOR {', '.join(f'd{r} = (VECTOR)(0)' for r in numbers)};")
-        lines += ["  for (; k + LANES <= k_count; k += LANES) {", "    const VECTOR w = VLOAD(column + k);"]
-        lines += [f"    d{r} += w * VLOAD(few{r} + k);" for r in numbers]
-        lines += ["  }", f"  ACC {', '.join(f's{r} = sum_lanes(d{r})' for r in numbers)};"]
-        rest = " ".join(f"s{r} += column[k] * few{r}[k];" for r in numbers)
-        lines.append(f"  for (; k < k_count; ++k) {{ {rest} }}")
-        lines += [f"  if ({r} < rows) {{ C_STORE(b, m_from + {r}, n0 + i, s{r}); }}" for r in numbers]
-        return "".join(f"      {line}\n" for line in [*lines, "}"])
+        """Dot products of all columns of a panel with up to ``FEW`` rows of A, which are left in ``tile``."""
+        side = range(SQUARE)
+        squares = [(r, c) for r in side for c in side]
+        lines = [f"for (int i = 0; i < count; i += {SQUARE}) {{"]
+        lines += [f"  OB_GLOBAL const ITEM* few{c} = B_COLUMN(i + {c} < count ? i + {c} : count - 1);" for c in side]
+        lines.append(f"  for (long m = m_from; m < m_to; m += {SQUARE}) {{")
+        lines += [f"    OB_GLOBAL const ITEM* row{r} = A_START(b, m + {r} < m_to ? m + {r} : m_to - 1);" for r in side]
+        lines.append(f"    VECTOR {', '.join(f'd{r}_{c} = (VECTOR)(0)' for r, c in squares)};")
+        lines += ["    long k = 0;", "    for (; k + LANES * K_CELL <= k_count; k += LANES * K_CELL) {"]
+        lines += [f"      const CELLS w{c} = FACTORS_AT(few{c} + k);" for c in side]
+        for r in side:
+            lines.append(f"      const CELLS v{r} = FACTORS_AT(row{r} + k);")
+            lines += [f"      d{r}_{c} = MULTIPLY_ADD(w{c}, v{r}, d{r}_{c});" for c in side]
+        lines += ["    }", f"    ACC {', '.join(f's{r}_{c} = sum_lanes(d{r}_{c})' for r, c in squares)};"]
+        lines.append("    for (; k < k_count; ++k) {")
+        lines += [f"      s{r}_{c} += ACC_OF(few{c}[k]) * ACC_OF(row{r}[k]);" for r, c in squares]
+        lines += ["    }", "    OB_LOCAL ACC* sums = tile + (m - m_from) * NR + i;"]
+        lines += [f"    sums[{r} * NR + {c}] = s{r}_{c};" for r, c in squares]
+        return "".join(f"      {line}\n" for line in [*lines, "  }", "}"])
+
+    def _known(self) -> str:
+        return "".join(f"        const VECTOR {cell} = {place};\n" for cell, place in self._cells())
 
     def sum_lanes(self) -> str:
         """A function that adds up the lanes of a vector."""
@@ -191,7 +222,7 @@ class Blocking:
         lines = [f"VECTOR {cell} = (VECTOR)(0);" for cell, _ in self._cells()]
         for r in range(self.rows):
             row = f"({r} < rows ? {r} : rows - 1)" if r else "0"
-            lines.append(f"OB_GLOBAL const ACC* a{r} = a_from + {row} * A_ROW;")
+            lines.append(f"FACTOR_POINTER a{r} = FACTOR_ROW({row});")
         return "".join(f"        {line}\n" for line in lines)
 
     def _resume(self) -> str:
@@ -201,11 +232,10 @@ class Blocking:
         return "".join(f"          {place} = {cell};\n" for cell, place in self._cells())
 
     def _step(self) -> str:
-        lines = [f"const VECTOR b{v} = BLOCK_VECTOR(k, {v});" for v in range(self.vectors)]
-        form = "fma(v{0}, b{1}, c{0}_{1})" if self.accumulate in ("float", "double") else "v{0} * b{1} + c{0}_{1}"
+        lines = [f"const CELLS b{v} = BLOCK_VECTOR(i, {v});" for v in range(self.vectors)]
         for r in range(self.rows):
-            lines.append(f"const VECTOR v{r} = (VECTOR)(a{r}[k * A_STEP]);")
-            lines += [f"c{r}_{v} = {form.format(r, v)};" for v in range(self.vectors)]
+            lines.append(f"const CELLS v{r} = (CELLS)(a{r}[i * FACTOR_STEP]);")
+            lines += [f"c{r}_{v} = MULTIPLY_ADD(v{r}, b{v}, c{r}_{v});" for v in range(self.vectors)]
         return "".join(f"          {line}\n" for line in lines)
 
     def _store(self, v: int) -> str:
@@ -219,19 +249,20 @@ class Blocking:
         return _STORE.replace("@V@", str(v)).replace("@VECTORS@\n", vectors).replace("@SPILL@\n", spill)
 
     def transpose(self) -> str:
-        """``TRANSPOSE(to, ROW)``: writes the square of the vectors ``ROW(0)``, ``ROW(1)``, ... as columns of ``to``."""
-        lines = ["#define TRANSPOSE(to, ROW) { \\\n"]
-        lines += [f"  VECTOR {line} \\\n" for line in self._butterflies()]
+        """``TRANSPOSE(to, ROW)``: writes the square of the vectors ``ROW(0)``, ``ROW(1)``, ... as columns of ``to``.
+        ``TRANSPOSE_AS(TYPE, PUT, to, ROW)`` is for vectors of another type, written by ``PUT(to, number, vector)``."""
+        lines = ["#define TRANSPOSE_AS(TYPE, PUT, to, ROW) { \\\n"]
+        lines += [f"  TYPE {line} \\\n" for line in self._butterflies()]
         last = self.lanes.bit_length() - 1
-        lines += [f"  LOCAL_VECTOR((to) + {i} * NR) = x{last}_{i}; \\\n" for i in range(self.lanes)]
-        return "".join(lines) + "}\n"
+        lines += [f"  PUT(to, {i}, x{last}_{i}); \\\n" for i in range(self.lanes)]
+        return "".join(lines) + "}\n" + _TRANSPOSE
 
     def _butterflies(self) -> Iterator[str]:
         yield ", ".join(f"x0_{i} = ROW({i})" for i in range(self.lanes)) + ";"
         step, stage = 1, 0
         while step < self.lanes:
             for i in range(self.lanes):
-                yield f"x{stage + 1}_{i} = (VECTOR)({', '.join(self._picks(stage, step, i))});"
+                yield f"x{stage + 1}_{i} = (TYPE)({', '.join(self._picks(stage, step, i))});"
             step, stage = 2 * step, stage + 1
 
     def _picks(self, stage: int, step: int, row: int) -> Iterator[str]:
@@ -242,6 +273,8 @@ class Blocking:
             element = (e & ~step) | (row & step)
             yield f"x{stage}_{source}.s{element:x}"
 
+
+_MASKS = {2: "short", 4: "int", 8: "long"}
 
 #: Vectors in memory.
 VECTORS = r"""
@@ -260,6 +293,47 @@ typedef VECTOR loose_vector_t __attribute__((aligned(sizeof(ACC))));
 #endif
 """
 
+_TRANSPOSE = r"""
+#define PUT_VECTOR(to, number, vector) LOCAL_VECTOR((to) + (number) * NR) = (vector)
+#define TRANSPOSE(to, ROW) TRANSPOSE_AS(VECTOR, PUT_VECTOR, to, ROW)
+"""
+
+# Factors are rows of A as cells. As halves of it are cells without a copy only if these are pairs, the address of a row
+# is a number: it may be in either memory.
+_CELLS = r"""
+#define LOCAL_CELLS(p) (*(OB_LOCAL CELLS*)(p))
+#define PUT_CELLS(to, number, cells) LOCAL_CELLS((to) + (number) * NR) = (cells)
+#define TRANSPOSE_CELLS(to, ROW) TRANSPOSE_AS(CELLS, PUT_CELLS, to, ROW)
+#if HALVES
+typedef CELL factor_t __attribute__((aligned(sizeof(ITEM))));
+#define FACTOR_ROOM OB_LOCAL CELL room[ROWS * K_BLOCK] __attribute__((aligned(sizeof(CELLS))));
+#define FACTOR_POINTER const factor_t*
+#define FACTOR_ROW(r) (const factor_t*)(factors + (r) * factor_row)
+#define FACTOR_STEP 1
+#define FACTORS(rows, depth) \
+  size_t factors = (size_t)a_from, factor_row = A_ROW * sizeof(ITEM); \
+  if (!PAIRS || (depth) % 2 != 0) { \
+    make_cells(room, a_from, A_ROW, rows, depth); \
+    factors = (size_t)room; \
+    factor_row = K_BLOCK * sizeof(CELL); \
+  }
+OB_DEVICE void make_cells(OB_LOCAL CELL* room, OB_GLOBAL const ITEM* a, const long a_row, const int rows,
+                          const int depth) {
+  for (int r = 0; r < rows; ++r, a += a_row, room += K_BLOCK) {
+    int k = 0;
+    for (; k + LANES * K_CELL <= depth; k += LANES * K_CELL) LOCAL_CELLS(room + k / K_CELL) = FACTORS_AT(a + k);
+    for (; k < depth; k += K_CELL) room[k / K_CELL] = CELL_OF(a[k], IF_WITHIN(k, depth, a[k + 1]));
+  }
+}
+#else
+#define FACTOR_ROOM
+#define FACTOR_POINTER OB_GLOBAL const ACC*
+#define FACTOR_ROW(r) a_from + (r) * A_ROW
+#define FACTOR_STEP A_STEP
+#define FACTORS(rows, depth)
+#endif
+"""
+
 _OPTIONS = r"""
 #ifndef B_SETUP
 #define B_SETUP
@@ -268,7 +342,7 @@ _OPTIONS = r"""
 #define B_AHEAD(done, rows)
 #endif
 #ifndef BLOCK_VECTOR
-#define BLOCK_VECTOR(k, v) LOCAL_VECTOR(block + (k) * NR + (v) * LANES)
+#define BLOCK_VECTOR(i, v) LOCAL_CELLS(block + (i) * NR + (v) * LANES)
 #endif
 #ifdef C_STORE_VECTOR
 #define C_VECTORS(b, n, count) ((count) >= LANES && C_IS_VECTOR(b, n))
@@ -291,67 +365,113 @@ FILL_ELEMENTS = r"""
   }
 """
 
-#: Fills a block of B from a matrix ``mat`` that lies in memory as it is computed with. Its strides decide when the
-#: kernel runs, outside the inner loop, so that all layouts share one program.
+#: Fills a block of B from a matrix ``mat``, whose items are read as they lie. Its strides decide when the kernel runs,
+#: outside the inner loop, so that all layouts share one program.
 FILL_MATRIX = r"""
-#define B_PREPARE(b, n0, count) OB_GLOBAL const ACC* b_panel = mat + (b) * B_S_B + (n0) * B_S_O;
+#define B_PREPARE(b, n0, count) OB_GLOBAL const ITEM* b_panel = (OB_GLOBAL const ITEM*)mat + (b) * B_S_B + (n0) * B_S_O;
 #define B_COLUMN(i) (b_panel + (i) * B_S_O)
 #define B_STEP B_S_I
-#define COLUMN_PART(l) VLOAD(b_column + (l) * B_S_O + k)
+#define COLUMN_PART(l) FACTORS_AT(b_column + (l) * B_S_O + k)
 #define B_FILL_COLUMNS(count, k0, depth) \
   ROLLED for (int v = 0; v < NR; v += LANES) { \
-    OB_GLOBAL const ACC* b_column = b_panel + v * B_S_O + (k0); \
+    OB_GLOBAL const ITEM* b_column = b_panel + v * B_S_O + (k0); \
     int k = 0; \
     if ((count) >= v + LANES) { \
-      for (; k + LANES <= (depth); k += LANES) TRANSPOSE(block + k * NR + v, COLUMN_PART) \
+      for (; k + LANES * K_CELL <= (depth); k += LANES * K_CELL) \
+        TRANSPOSE_CELLS(block + k / K_CELL * NR + v, COLUMN_PART) \
     } \
-    for (; k < (depth); ++k) \
-      for (int l = 0; l < LANES; ++l) block[k * NR + v + l] = v + l < (count) ? b_column[l * B_S_O + k] : (ACC)0; \
+    for (; k < (depth); k += K_CELL) \
+      for (int l = 0; l < LANES; ++l) { \
+        OB_GLOBAL const ITEM* at = b_column + l * B_S_O + k; \
+        block[k / K_CELL * NR + v + l] = v + l < (count) ? CELL_OF(at[0], IF_WITHIN(k, depth, at[1])) : (CELL)0; \
+      } \
   }
 #define B_FILL_ROWS(count, k0, depth) \
-  for (int k = 0; k < (depth); ++k) { \
-    OB_GLOBAL const ACC* row = b_panel + ((k0) + k) * B_S_I; \
+  for (int k = 0; k < (depth); k += K_CELL) { \
+    OB_GLOBAL const ITEM* row = b_panel + ((k0) + k) * B_S_I; \
     if (B_S_O == 1 && (count) == NR) { \
-      for (int v = 0; v < NR / LANES; ++v) LOCAL_VECTOR(block + k * NR + v * LANES) = VLOAD(row + v * LANES); \
+      for (int v = 0; v < NR; v += LANES) \
+        LOCAL_CELLS(block + k / K_CELL * NR + v) = \
+            CELLS_OF(ITEMS_AT(row + v), ALL_IF_WITHIN(k, depth, ITEMS_AT(row + B_S_I + v))); \
     } else { \
-      ROLLED for (int i = 0; i < NR; ++i) block[k * NR + i] = i < (count) ? row[i * B_S_O] : (ACC)0; \
+      ROLLED for (int i = 0; i < NR; ++i) { \
+        OB_GLOBAL const ITEM* at = row + i * B_S_O; \
+        block[k / K_CELL * NR + i] = i < (count) ? CELL_OF(at[0], IF_WITHIN(k, depth, at[B_S_I])) : (CELL)0; \
+      } \
     } \
   }
 #define B_FILL(b, n0, count, k0, depth) \
   if (B_S_I == 1 && B_S_O != 1) { B_FILL_COLUMNS(count, k0, depth) } else { B_FILL_ROWS(count, k0, depth) }
 """
 
-#: Reads blocks of B where ``packing`` has put them: nothing is filled. The next block, of this panel or of the one
-#: behind it, is asked for meanwhile, unless this one is needed once only: then processors see one stream, and follow.
+#: Reads blocks of B where ``packing`` has put them: nothing is filled, unless halves must become numbers first. The
+#: next block, of this panel or of the one behind it, is asked for meanwhile, unless this one is needed once only: then
+#: processors see one stream, and follow.
 FILL_PACKED = r"""
+#define K_PADDED ((k_count + K_PACKED - 1) / K_PACKED * K_PACKED)
 #define B_PREPARE(b, n0, count) \
-  OB_GLOBAL const ACC* b_panel = mat + ((b) * n_panels * NR + (n0)) * k_count; \
-  OB_GLOBAL const ACC* packed = b_panel;
+  OB_GLOBAL const ITEM* b_panel = (OB_GLOBAL const ITEM*)mat + ((b) * n_panels * NR + (n0)) * K_PADDED; \
+  OB_GLOBAL const ITEM* packed = b_panel;
+#if K_CELL == K_PACKED
 #define B_FILL(b, n0, count, k0, depth) packed = b_panel + (k0) * NR;
-#define BLOCK_VECTOR(k, v) VLOAD(packed + (k) * NR + (v) * LANES)
-#define B_LINES(done, rows) ((done) * depth * (NR / LANES) / (rows))
+#define BLOCK_VECTOR(i, v) FACTORS_AT(packed + ((i) * NR + (v) * LANES) * K_PACKED)
+#else
+#define B_FILL(b, n0, count, k0, depth) \
+  packed = b_panel + (k0) * NR; \
+  for (int k = 0; k < (depth); k += 2) \
+    for (int v = 0; v < NR; v += LANES) { \
+      LOCAL_CELLS(block + k * NR + v) = SPLIT_LOW(PAIRS_AT(packed + k * NR + 2 * v)); \
+      LOCAL_CELLS(block + (k + 1) * NR + v) = SPLIT_HIGH(PAIRS_AT(packed + k * NR + 2 * v)); \
+    }
+#endif
+#define B_LINES(done, rows) ((done) * depth * (NR / LANES) * sizeof(ITEM) / (rows) / sizeof(ACC))
 #define B_AHEAD(done, rows) \
   for (long i = B_LINES(done, rows); (rows) > ROWS && i < B_LINES((done) + ROWS, rows) && i < B_LINES(1, 1); ++i) \
-    FETCH(packed + depth * NR + i * LANES);
+    FETCH(packed + depth * NR + i * LANES * (sizeof(ACC) / sizeof(ITEM)));
 """
 
-#: Writes A as rows of consecutive elements, through its element macros, where it cannot be read as it lies.
-ARRANGE = r"""
-OB_KERNEL void arrange(OB_GLOBAL ACC* rows, const long batches, const long m_count, const long n_count,
+_ARRANGE = r"""
+OB_KERNEL void arrange(OB_GLOBAL ITEM* rows, const long batches, const long m_count, const long n_count,
                        const long k_count PARAMETERS) {
   const long row_groups = (m_count + 63) / 64, chunks = (k_count + K_BLOCK - 1) / K_BLOCK;
   OB_FOR(piece, batches * row_groups * chunks) {
     const long b = piece / (row_groups * chunks), m_from = piece / chunks % row_groups * 64;
-    const long k_from = piece % chunks * K_BLOCK;
+    const long k_from = piece % chunks * K_BLOCK, m_to = m_from + 64 < m_count ? m_from + 64 : m_count;
     const int depth = k_count - k_from < K_BLOCK ? (int)(k_count - k_from) : K_BLOCK;
-    A_INNER_T inner[K_BLOCK];
-    for (int k = 0; k < depth; ++k) { A_SET_INNER(inner[k], b, k_from + k); }
-    for (long m = m_from; m < m_from + 64 && m < m_count; ++m) {
-      A_OUTER_T outer;
-      A_SET_OUTER(outer, b, m);
-      OB_GLOBAL ACC* to = rows + (b * m_count + m) * k_count + k_from;
-      for (int k = 0; k < depth; ++k) to[k] = A_AT(outer, inner[k]);
-    }
+    OB_GLOBAL ITEM* to = rows + (b * m_count + m_from) * k_count + k_from;
+@BODY@
   }
 }
 """
+
+_BY_ELEMENTS = r"""
+    A_INNER_T inner[K_BLOCK];
+    for (int k = 0; k < depth; ++k) { A_SET_INNER(inner[k], b, k_from + k); }
+    for (long m = m_from; m < m_to; ++m, to += k_count) {
+      A_OUTER_T outer;
+      A_SET_OUTER(outer, b, m);
+      for (int k = 0; k < depth; ++k) to[k] = A_ITEM(outer, inner[k]);
+    }
+"""
+
+_BY_SQUARES = r"""
+    long m = m_from;
+    for (; m + LANES <= m_to; m += LANES, to += LANES * k_count) {
+      OB_GLOBAL const ITEM* from = A_START(b, m) + k_from * A_STEP;
+      int k = 0;
+      for (; k + LANES <= depth; k += LANES) TRANSPOSE_AS(ITEMS, PUT_ITEMS, to + k, COLUMN_PART)
+      for (; k < depth; ++k)
+        for (int l = 0; l < LANES; ++l) to[l * k_count + k] = from[k * A_STEP + l];
+    }
+    for (; m < m_to; ++m, to += k_count)
+      for (int k = 0; k < depth; ++k) to[k] = A_START(b, m)[(k_from + k) * A_STEP];
+"""
+
+#: Writes A as rows of consecutive items, through its element macros, where it cannot be read as it lies.
+ARRANGE = "#ifndef A_ITEM\n#define A_ITEM A_AT\n#endif\n" + _ARRANGE.replace("@BODY@\n", _BY_ELEMENTS)
+
+#: The same for a matrix whose columns are consecutive items, which is described as if it were read as it lies.
+ARRANGE_COLUMNS = """
+#define PUT_ITEMS(to, number, items) COPY_ITEMS((to) + (number) * k_count, items)
+#define COLUMN_PART(l) ITEMS_AT(from + (k + (l)) * A_STEP)
+""" + _ARRANGE.replace("@BODY@\n", _BY_SQUARES)

@@ -259,7 +259,7 @@ class Convolution:
         """What an epilogue makes of y's elements; None, and nothing appended, where it does not apply."""
         y = self.y
         accumulate = engine.accumulator(y.dtype)
-        if not (common.stored_as(y.dtype, accumulate) and common.is_dense(list(y.sizes), list(y.strides))):
+        if not common.is_dense(list(y.sizes), list(y.strides)):
             return None
         lanes = blocked.Blocking.for_target(builder.target, accumulate).lanes
         return epilogue.finish(builder, y.numel(), lanes, Axis(common.product(y.sizes[2:]), y.sizes[1]))
@@ -361,6 +361,7 @@ class Convolution:
             types=types,
             a_along_k=True,
             b_along_k=False,
+            helpers={} if finish is None else finish.helpers,
             thin=self.thin,
             short=short,
         ).emit(builder)

@@ -23,7 +23,7 @@ import torch
 
 from .. import plan as p
 from ..builder import PlanBuilder, Size
-from . import blocked, common
+from . import blocked, common, formats
 
 _TILES = r"""
 /* A group of 16 x 16 items makes a 64 x 64 tile of C, each item 4 x 4 of it. */
@@ -184,8 +184,13 @@ class Product:
     a_along_k: bool = True
     b_along_k: bool = False
     thin: bool = False  #: m or n is small, though not known to be 1: prefer dot products
-    #: For CPUs: macros that read A as it lies (``blocked``), where it can be; and those that fill blocks of B.
+    helpers: Mapping[str, str] = dataclasses.field(default_factory=dict)  #: functions for ``macros``, by name
+    #: For CPUs: the dtype of halves if they are multiplied as they lie (``formats``).
+    half: torch.dtype | None = None
+    #: For CPUs: macros that read A as it lies (``blocked``), where it can be, or once its columns, whose elements are
+    #: neighbours, are arranged as rows; and those that fill blocks of B.
     a_in_place: str = ""
+    a_columns: bool = False
     b_fill: str = blocked.FILL_ELEMENTS
     #: For CPUs, m or n being 1: a program for that (``row``), and how many elements of C a piece of its work is.
     row: str = ""
@@ -206,9 +211,16 @@ class Product:
     def _counts(self, builder: PlanBuilder) -> list[p.Argument]:
         return [builder.int64(count) for count in (self.batches, self.m, self.n, self.k)]
 
-    def _source(self, builder: PlanBuilder, body: str, defines: Mapping[str, object]) -> str:
+    def _blocking(self, builder: PlanBuilder) -> blocked.Blocking:
+        return blocked.Blocking.for_target(builder.target, self.accumulate, self.half)
+
+    def _source(
+        self, builder: PlanBuilder, body: str, defines: Mapping[str, object], shape: blocked.Blocking | None = None
+    ) -> str:
+        """The program's text; with ``shape``, its body uses vectors."""
+        head = "\n".join([*self.helpers.values(), ""]) if shape is None else shape.formats(self.helpers)
         defines = {"ACC": self.accumulate, "PARAMETERS": self.parameters, **defines}
-        return common.source(builder, self.macros + body, defines, self.types)
+        return common.source(builder, head + self.macros + body, defines, self.types)
 
     def _emit_dots(self, builder: PlanBuilder) -> None:
         group = 1 if builder.target.is_cpu or self.short else _DOT_GROUP
@@ -222,9 +234,9 @@ class Product:
             common.launch_groups(builder, kernel, count, arguments, group)
 
     def _emit_row(self, builder: PlanBuilder) -> None:
-        shape = blocked.Blocking.for_target(builder.target, self.accumulate)
+        shape = self._blocking(builder)
         defines = {**shape.defines(), "WIDE": self.row_width}
-        kernel = builder.kernel(self._source(builder, self.row, defines), "row")
+        kernel = builder.kernel(self._source(builder, self.row, defines, shape), "row")
         pieces = self.batches * common.ceil_div(self.m * self.n, self.row_width)
         arguments = [*self._counts(builder), *self.arguments]
         common.launch_items(builder, kernel, pieces, arguments, grain=4 if self.row_width == 1 else 1)
@@ -237,15 +249,15 @@ class Product:
 
     def emit_blocked(self, builder: PlanBuilder) -> None:
         """Appends the steps for a CPU, whatever the shape."""
-        shape = blocked.Blocking.for_target(builder.target, self.accumulate)
+        shape = self._blocking(builder)
         arguments, rows, in_place = list(self.arguments), None, self.a_in_place
         defines: dict[str, object] = {"A_PARAMETER": "", **shape.defines()}
-        if not in_place:
+        if not in_place or self.a_columns:
             rows = self._arrange(builder)
             arguments.insert(0, builder.pointer(rows))
-            defines["A_PARAMETER"] = ", OB_GLOBAL const ACC* a_rows"
+            defines["A_PARAMETER"] = ", OB_GLOBAL const ITEM* a_rows"
             in_place = _ARRANGED
-        text = self._source(builder, in_place + self.b_fill + shape.text(), defines)
+        text = self._source(builder, in_place + self.b_fill + shape.text(), defines, shape)
         n_panels = common.ceil_div(self.n, shape.columns)
         # Enough pieces for all compute units, but rows enough in each to be worth the filling of B's blocks.
         wanted = common.ceil_div(4 * builder.target.compute_units, self.batches * n_panels)
@@ -258,9 +270,11 @@ class Product:
             builder.free(rows)
 
     def _arrange(self, builder: PlanBuilder) -> int:
-        width = common.compute_size(self.accumulate)
+        shape = self._blocking(builder)
+        width = formats.item_size(self.half, self.accumulate)
         rows = builder.allocate(common.larger(width, self.batches * self.m * self.k * width))
-        kernel = builder.kernel(self._source(builder, blocked.ARRANGE, {"K_BLOCK": blocked.K_BLOCK}), "arrange")
+        body = self.a_in_place + shape.transpose() + blocked.ARRANGE_COLUMNS if self.a_columns else blocked.ARRANGE
+        kernel = builder.kernel(self._source(builder, body, shape.defines(), shape), "arrange")
         pieces = self.batches * common.ceil_div(self.m, 64) * common.ceil_div(self.k, blocked.K_BLOCK)
         arguments = [builder.pointer(rows), *self._counts(builder), *self.arguments]
         common.launch_items(builder, kernel, pieces, arguments, grain=1)
@@ -281,10 +295,11 @@ def accumulator(dtype: torch.dtype) -> str:
     return "long"
 
 
-def strided_operand(name: str, buffer: str, split: bool = False) -> str:
+def strided_operand(name: str, buffer: str, split: bool = False, bits: bool = False) -> str:
     """Macros of an operand that is a strided matrix with runtime or literal ``<name>_S_B/_O/_I`` strides.
 
-    ``split``: k counts (batch, inner) pairs of ``<name>_N_I`` inner ones, and ``<name>_S_K`` is the batches' stride."""
+    ``split``: k counts (batch, inner) pairs of ``<name>_N_I`` inner ones, and ``<name>_S_K`` is the batches' stride.
+    ``bits``: its items are the bits of halves."""
     inner = f"(k) * {name}_S_I"
     if split:
         inner = f"(k) / {name}_N_I * {name}_S_K + (k) % {name}_N_I * {name}_S_I"
@@ -293,4 +308,5 @@ def strided_operand(name: str, buffer: str, split: bool = False) -> str:
         f"#define {name}_SET_OUTER(v, b, i) v = (b) * {name}_S_B + (i) * {name}_S_O\n"
         f"#define {name}_SET_INNER(v, b, k) v = {inner}\n"
         f"#define {name}_AT(outer, inner) ((ACC){name}_LOAD({buffer}, (outer) + (inner)))\n"
+        + (f"#define {name}_ITEM(outer, inner) ((OB_GLOBAL const ITEM*){buffer})[(outer) + (inner)]\n" if bits else "")
     )

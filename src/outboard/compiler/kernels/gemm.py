@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import sympy
@@ -11,7 +12,7 @@ import torch
 from .. import plan as p
 from ..builder import PlanBuilder, Size, TensorArg
 from ..epilogue import Axis, Epilogue
-from . import blocked, common, engine, packing, row
+from . import blocked, common, engine, formats, packing, row
 
 if TYPE_CHECKING:
     from ..calls import ExternCall
@@ -20,7 +21,7 @@ _ZERO, _ONE = sympy.Integer(0), sympy.Integer(1)
 
 # With an epilogue, it does what is left to do with each element, instead of OUT_STORE and VSTORE.
 _STORE = "#define FINISH(at, row, column, value) OUT_STORE(out, at, value)\n"
-_STORE_VECTOR = "#define FINISH_VECTOR(at, row, column, value) VSTORE(out + (at), value)\n"
+_STORE_VECTOR = "#define FINISH_VECTOR(at, row, column, value) STORE_ITEMS(out + (at), value)\n"
 _OUT_AT = "#define OUT_AT(b, m, n) ((b) * OUT_S_B + (m) * OUT_S_M + (n) * OUT_S_N)\n"
 _PRODUCT = "#define C_STORE(b, m, n, value) FINISH(OUT_AT(b, m, n), m, n, value)\n"
 _PRODUCT_VECTOR = r"""
@@ -29,11 +30,11 @@ _PRODUCT_VECTOR = r"""
 """
 _SUM_VECTOR = r"""
 #define C_IS_VECTOR(b, n) (OUT_S_N == 1 && (ADD_S_N == 1 || ADD_S_N == 0))
-#define ADD_VECTOR(p) (ADD_S_N == 1 ? VLOAD(p) : (VECTOR)(*(p)))
+#define ADD_VECTOR(at) (ADD_S_N == 1 ? ACCS_AT(add + (at)) : (VECTOR)((ACC)ADD_LOAD(add, at)))
 #define C_STORE_VECTOR(b, m, n, value)                                                               \
   const ACC alpha = (ACC)alpha_f + (ACC)alpha_i, beta = (ACC)beta_f + (ACC)beta_i;                   \
   VECTOR total = alpha * (value);                                                                    \
-  if (beta != 0) total += beta * ADD_VECTOR(add + (b) * ADD_S_B + (m) * ADD_S_M + (n) * ADD_S_N);    \
+  if (beta != 0) total += beta * ADD_VECTOR((b) * ADD_S_B + (m) * ADD_S_M + (n) * ADD_S_N);          \
   FINISH_VECTOR(OUT_AT(b, m, n), m, n, total)
 """
 _SUM = r"""
@@ -100,7 +101,8 @@ def emit(
     accumulate = engine.accumulator(a.dtype)
     if sum_batches and accumulate == "float" and builder.target.is_cpu and builder.target.has_fp64:
         accumulate = "double"  # one long sum where ATen adds up short ones
-    as_it_lies = common.stored_as(a.dtype, accumulate) and not sum_batches
+    as_it_lies = formats.in_vectors(a.dtype, accumulate) and not sum_batches
+    half = formats.item_dtype(a.dtype, accumulate) if as_it_lies else None
     if epilogue is not None and not (as_it_lies and common.is_dense(list(out.sizes), list(out.strides))):
         return False
     by_blocks = builder.target.is_cpu and out.sizes[1] != 1 and out.sizes[2] != 1
@@ -123,6 +125,7 @@ def emit(
     arguments = [builder.pointer(a), builder.pointer(b if packed is None else packed), builder.pointer(out)]
     types = {"A": a.dtype, "B": b.dtype, "OUT": out.dtype}
     product, product_vector = _PRODUCT, _PRODUCT_VECTOR
+    helpers: Mapping[str, str] = {}
     if add is not None:
         scalars = [common.scalar_arguments(builder, value, accumulate == "double") for value in (alpha, beta)]
         add_strides = _strides(add, out.sizes)
@@ -141,18 +144,21 @@ def emit(
     if epilogue is None:
         store += _STORE + (_STORE_VECTOR if as_it_lies else "")
     else:
-        lanes = blocked.Blocking.for_target(builder.target, accumulate).lanes
+        lanes = blocked.Blocking.for_target(builder.target, accumulate, half).lanes
         row, column = Axis(out.sizes[2], out.sizes[1]), Axis(_ONE, out.sizes[2])
         finish = epilogue.finish(builder, out.numel(), lanes, row, column)
         if finish is None:
             return False
         store += finish.text
+        helpers = finish.helpers
         parameters += finish.parameters
         arguments += finish.arguments
-    operands = engine.strided_operand("A", "a", sum_batches) + engine.strided_operand("B", "mat", sum_batches)
+    operands = engine.strided_operand("A", "a", sum_batches, bits=half is not None)
+    operands += engine.strided_operand("B", "mat", sum_batches)
     row_text, row_width = "", 1
+    shape = blocked.Blocking.for_target(builder.target, accumulate, half)
     if as_it_lies and builder.target.is_cpu and not by_blocks:
-        row_text, row_width = _row(builder, a, b, out, accumulate, packed is not None)
+        row_text, row_width = _row(shape, a, b, out, packed is not None)
     b_fill = blocked.FILL_MATRIX if as_it_lies else blocked.FILL_ELEMENTS
     if packed is not None:
         b_fill = blocked.FILL_PACKED
@@ -166,9 +172,12 @@ def emit(
         parameters=parameters + strides.parameters,
         arguments=arguments + strides.arguments,
         types=types,
+        helpers=helpers,
         a_along_k=a.strides[2] == 1,
         b_along_k=b.strides[1] == 1 and b.strides[2] != 1,
-        a_in_place=_A_IN_PLACE if as_it_lies else "",
+        half=half,
+        a_in_place=_a_in_place(a, half) if as_it_lies else "",
+        a_columns=half is not None and a.strides[2] != 1 and a.strides[1] == 1,
         b_fill=b_fill,
         row=row_text,
         row_width=row_width,
@@ -177,9 +186,9 @@ def emit(
 
 
 _ROW = """
-#define X(b) (a + (b) * A_S_B)
+#define X(b) ((OB_GLOBAL const ITEM*)a + (b) * A_S_B)
 #define X_STEP A_S_I
-#define MATRIX(b) (mat + (b) * B_S_B)
+#define MATRIX(b) ((OB_GLOBAL const ITEM*)mat + (b) * B_S_B)
 #define K_STEP B_S_I
 #define N_STEP B_S_O
 #define ROW_STORE(b, i, value) C_STORE(b, 0, i, value)
@@ -187,9 +196,9 @@ _ROW = """
 #define ROW_STORE_VECTOR(b, i, value) C_STORE_VECTOR(b, 0, i, value)
 """
 _COLUMN = """
-#define X(b) (mat + (b) * B_S_B)
+#define X(b) ((OB_GLOBAL const ITEM*)mat + (b) * B_S_B)
 #define X_STEP B_S_I
-#define MATRIX(b) (a + (b) * A_S_B)
+#define MATRIX(b) ((OB_GLOBAL const ITEM*)a + (b) * A_S_B)
 #define K_STEP A_S_I
 #define N_STEP A_S_O
 #define ROW_STORE(b, i, value) C_STORE(b, i, 0, value)
@@ -197,21 +206,17 @@ _COLUMN = """
 #define ROW_STORE_VECTOR(b, i, value)
 """
 _ROW_PACKED = """
-#define X(b) (a + (b) * A_S_B)
+#define X(b) ((OB_GLOBAL const ITEM*)a + (b) * A_S_B)
 #define X_STEP A_S_I
-#define MATRIX(b) mat
-#define K_STEP NR
+#define MATRIX(b) ((OB_GLOBAL const ITEM*)mat)
 #define ROW_STORE(b, i, value) C_STORE(b, 0, i, value)
 #define ROW_VECTORS(b) C_IS_VECTOR(b, 0)
 #define ROW_STORE_VECTOR(b, i, value) C_STORE_VECTOR(b, 0, i, value)
 """
 
 
-def _row(
-    builder: PlanBuilder, a: TensorArg, b: TensorArg, out: TensorArg, accumulate: str, packed: bool
-) -> tuple[str, int]:
+def _row(shape: blocked.Blocking, a: TensorArg, b: TensorArg, out: TensorArg, packed: bool) -> tuple[str, int]:
     """The program for one row or column of C, and its width; no program if the operands do not lie as it needs."""
-    shape = blocked.Blocking.for_target(builder.target, accumulate)
     if packed:
         return _ROW_PACKED + row.panels(shape), row.wide(shape, packed=True)
     is_row = out.sizes[1] == 1
@@ -226,10 +231,16 @@ def _row(
 
 
 _A_IN_PLACE = """
-#define A_START(b, m) (a + (b) * A_S_B + (m) * A_S_O)
+#define A_START(b, m) ((OB_GLOBAL const ITEM*)a + (b) * A_S_B + (m) * A_S_O)
 #define A_ROW A_S_O
 #define A_STEP A_S_I
 """
+
+
+def _a_in_place(a: TensorArg, half: torch.dtype | None) -> str:
+    """Macros that read A as it lies; empty if it cannot be: neighbours in rows of halves must be neighbours in memory,
+    or such in columns, which are arranged."""
+    return _A_IN_PLACE if half is None or _ONE in (a.strides[1], a.strides[2]) else ""
 
 
 def _view(tensor: TensorArg, sizes: list[Size], strides: list[Size]) -> TensorArg:

@@ -21,7 +21,7 @@ import sympy
 from .. import plan as p
 from ..builder import PlanBuilder, Size, TensorArg
 from ..epilogue import Finish
-from . import blocked, common, engine
+from . import blocked, common, engine, formats
 
 if TYPE_CHECKING:
     from .conv import Convolution
@@ -34,7 +34,7 @@ FINISH_Y = "#define FINISH(at, row, column, value) Y_STORE(y, at, value)\n"
 _ARRANGE = r"""
 /* Copies x into planes[image][channel][phase][d][h][w] of the strides to_*: zeros outside x; a phase has every
    sd-th, sh-th, sw-th element, and the first nd * nh * nw are wanted. */
-OB_KERNEL void arrange_planes(OB_GLOBAL ACC* planes, OB_GLOBAL const X_T* x, const long images, const long channels,
+OB_KERNEL void arrange_planes(OB_GLOBAL ITEM* planes, OB_GLOBAL const X_T* x, const long images, const long channels,
                               const long xd, const long xh, const long xw, const long x_n, const long x_c,
                               const long x_d, const long x_h, const long x_w, const long sd, const long sh,
                               const long sw, const long pd, const long ph, const long pw, const long nd,
@@ -50,22 +50,21 @@ OB_KERNEL void arrange_planes(OB_GLOBAL ACC* planes, OB_GLOBAL const X_T* x, con
     const long first = pw > phase_w ? (pw - phase_w + sw - 1) / sw : 0;
     long last = xw + pw > phase_w ? (xw + pw - phase_w + sw - 1) / sw : 0;
     if (last > to_w) last = to_w;
-    OB_GLOBAL ACC* to = planes + image * to_n + channel * to_c + (phase * to_d + r_d) * to_h * to_w;
+    OB_GLOBAL ITEM* to = planes + image * to_n + channel * to_c + (phase * to_d + r_d) * to_h * to_w;
     for (long r_h = 0; r_h < to_h; ++r_h, to += to_w) {
       const long h = r_h * sh + phase_h - ph;
       const int outside = d < 0 || d >= xd || h < 0 || h >= xh || first > last;
       const long begin = outside ? to_w : first, end = outside ? to_w : last;
-      OB_GLOBAL const X_T* from = x + image * x_n + channel * x_c + d * x_d + h * x_h + (phase_w - pw) * x_w;
+      OB_GLOBAL const ITEM* from = (OB_GLOBAL const ITEM*)x + image * x_n + channel * x_c + d * x_d + h * x_h +
+                                   (phase_w - pw) * x_w;
       for (long w = 0; w < begin; ++w) to[w] = 0;
       long w = begin;
-#ifdef PLAIN
       if (sw == 1 && x_w == 1)
-        for (; w + LANES <= end; w += LANES) VSTORE(to + w, VLOAD(from + w));
+        for (; w + LANES <= end; w += LANES) COPY_ITEMS(to + w, ITEMS_AT(from + w));
       if (sw == 2 && x_w == 1)
         for (; w + LANES < end; w += LANES)
-          VSTORE(to + w, (VECTOR)(VLOAD(from + 2 * w).even, VLOAD(from + 2 * w + LANES).even));
-#endif
-      for (; w < end; ++w) to[w] = (ACC)X_LOAD(from, w * sw * x_w);
+          COPY_ITEMS(to + w, (ITEMS)(ITEMS_AT(from + 2 * w).even, ITEMS_AT(from + 2 * w + LANES).even));
+      for (; w < end; ++w) to[w] = from[w * sw * x_w];
       for (; w < to_w; ++w) to[w] = 0;
     }
   }
@@ -109,10 +108,10 @@ typedef struct { int image, d, h, w; } place_t;
     ++runs; \
   }
 #define FROM_LANE(l) ((LANE_MASK)(LANE_NUMBERS) >= (LANE_MASK)(l))
-#define RUNS_1(from, lane, at) VLOAD((from) + at[0])
-#define RUNS_2(from, lane, at) select(RUNS_1(from, lane, at), VLOAD((from) + at[1]), FROM_LANE(lane[1]))
-#define RUNS_3(from, lane, at) select(RUNS_2(from, lane, at), VLOAD((from) + at[2]), FROM_LANE(lane[2]))
-#define RUNS_4(from, lane, at) select(RUNS_3(from, lane, at), VLOAD((from) + at[3]), FROM_LANE(lane[3]))
+#define RUNS_1(from, lane, at) ITEMS_AT((from) + at[0])
+#define RUNS_2(from, lane, at) select(RUNS_1(from, lane, at), ITEMS_AT((from) + at[1]), FROM_LANE(lane[1]))
+#define RUNS_3(from, lane, at) select(RUNS_2(from, lane, at), ITEMS_AT((from) + at[2]), FROM_LANE(lane[2]))
+#define RUNS_4(from, lane, at) select(RUNS_3(from, lane, at), ITEMS_AT((from) + at[3]), FROM_LANE(lane[3]))
 """
 
 _PLACES = r"""
@@ -122,7 +121,7 @@ _PLACES = r"""
 #define A_SET_INNER(v, b, k) { \
   const long tap = (k) % TAPS; \
   v = (k) / TAPS * w_c + tap / (kh * kw) * w_d + tap / kw % kh * w_h + tap % kw * w_w; }
-#define A_AT(outer, inner) ((ACC)W_LOAD(weight, (outer) + (inner)))
+#define A_AT(outer, inner) ((OB_GLOBAL const ITEM*)weight)[(outer) + (inner)]
 
 #define B_PREPARE(b, n0, count) \
   long lane_at[NR], lane_to[NR]; \
@@ -130,7 +129,7 @@ _PLACES = r"""
   long run_at[NR / LANES][MOST_RUNS]; \
   long k_at[2][K_BLOCK]; \
   int current = 0, ahead_depth = 0; \
-  OB_GLOBAL const ACC* ahead = planes; \
+  OB_GLOBAL const ITEM* ahead = planes; \
   FIND_K(k_at[0], 0) \
   { place_t place; \
     PLACE_START(place, n0) \
@@ -146,8 +145,10 @@ _PLACES = r"""
     for (int l = 1; l < LANES; ++l) whole[v] &= lane_to[v * LANES + l] == lane_to[v * LANES] + l; \
   }
 #define FILL_RUNS(v, RUNS) \
-  for (int k = 0; k < fill_depth; ++k) \
-    LOCAL_VECTOR(block + k * NR + v * LANES) = RUNS(from + at[k], run_lane[v], run_at[v]);
+  for (int k = 0; k < fill_depth; k += K_CELL) \
+    LOCAL_CELLS(block + k / K_CELL * NR + v * LANES) = \
+        CELLS_OF(RUNS(from + at[k], run_lane[v], run_at[v]), \
+                 ALL_IF_WITHIN(k, fill_depth, RUNS(from + at[k + 1], run_lane[v], run_at[v])));
 /* Where the input of each k of a block begins. */
 #define FIND_K(to, k0) { \
   int tap = (int)((k0) % TAPS); \
@@ -158,7 +159,7 @@ _PLACES = r"""
   } }
 #define B_FILL(b, n0, count, k0, depth) { \
   const int fill_depth = (depth); \
-  OB_GLOBAL const ACC* from = planes + (b) * x_channels * at_c; \
+  OB_GLOBAL const ITEM* from = planes + (b) * x_channels * at_c; \
   const long* at = k_at[current]; \
   ROLLED for (int v = 0; v < NR / LANES; ++v) { \
     if (runs[v] == 1) { \
@@ -168,8 +169,10 @@ _PLACES = r"""
     } else if (runs[v] <= MOST_RUNS) { \
       FILL_RUNS(v, RUNS_4) \
     } else { \
-      for (int k = 0; k < fill_depth; ++k) \
-        for (int l = v * LANES; l < (v + 1) * LANES; ++l) block[k * NR + l] = from[at[k] + lane_at[l]]; \
+      for (int k = 0; k < fill_depth; k += K_CELL) \
+        for (int l = v * LANES; l < (v + 1) * LANES; ++l) \
+          block[k / K_CELL * NR + l] = CELL_OF(from[at[k] + lane_at[l]], \
+                                               IF_WITHIN(k, fill_depth, from[at[k + 1] + lane_at[l]])); \
     } \
   } \
   /* Next comes the block behind this one, or the first one of the next panel. */ \
@@ -191,7 +194,7 @@ _PLACES_VECTOR = r"""
   FINISH_VECTOR(C_TO(b, m) + lane_to[(n) - n0], (b) * y_channels + (m), n, \
                 (value) + (VECTOR)ADD_BIAS((b) * y_channels + (m)))
 """
-_FINISH_VECTOR = "#define FINISH_VECTOR(at, row, column, value) VSTORE(y + (at), value)\n"
+_FINISH_VECTOR = "#define FINISH_VECTOR(at, row, column, value) STORE_ITEMS(y + (at), value)\n"
 
 # m: output channel of the group; n: (input channel of the group, tap); k: (image, place).
 _GRADIENT_ROWS = """
@@ -201,7 +204,7 @@ _GRADIENT_ROWS = """
 """
 _TAPS = r"""
 #define B_PREPARE(b, n0, count) \
-  OB_GLOBAL const ACC* lane_from[NR]; \
+  OB_GLOBAL const ITEM* lane_from[NR]; \
   long lane_to[NR], ahead = 0; \
   long ahead_lines = 0; \
   for (int i = 0; i < NR; ++i) { \
@@ -209,34 +212,43 @@ _TAPS = r"""
     lane_from[i] = planes + ((b) * x_channels + channel) * at_c + TAP(tap); \
     lane_to[i] = channel * w_c + tap / (kh * kw) * w_d + tap / kw % kh * w_h + tap % kw * w_w; \
   }
-#define TAP_RUNS_1(l) RUNS_1(lanes[l], run_lane, run_at)
-#define TAP_RUNS_4(l) RUNS_4(lanes[l], run_lane, run_at)
+/* The items of a square: LANES of k, or twice as many for cells of two, whose runs are others. */
+#define TAP_RUNS(RUNS, l) \
+  CELLS_ALONG(RUNS(lanes[l], run_lane[0], run_at[0]), RUNS(lanes[l], run_lane[K_CELL - 1], run_at[K_CELL - 1]))
+#define TAP_RUNS_1(l) TAP_RUNS(RUNS_1, l)
+#define TAP_RUNS_4(l) TAP_RUNS(RUNS_4, l)
 #define FILL_SQUARES(RUNS) \
   ROLLED for (int v = 0; v < NR; v += LANES) { \
-    OB_GLOBAL const ACC** lanes = lane_from + v; \
-    TRANSPOSE(block + k * NR + v, RUNS) \
+    OB_GLOBAL const ITEM** lanes = lane_from + v; \
+    TRANSPOSE_CELLS(block + k / K_CELL * NR + v, RUNS) \
   }
+#define FILL_CELLS(k_from, k_to) \
+  for (int j = k_from; j < (k_to); j += K_CELL) \
+    for (int l = 0; l < NR; ++l) \
+      block[j / K_CELL * NR + l] = CELL_OF(lane_from[l][k_at[j]], IF_WITHIN(j, k_to, lane_from[l][k_at[j + 1]]));
 #define B_FILL(b, n0, count, k0, depth) { \
   long k_at[K_BLOCK]; \
   { place_t place; \
     PLACE_START(place, k0) \
     for (int k = 0; k < (depth); ++k) { k_at[k] = PLACE_AT(place); PLACE_STEP(place) } } \
   int k = 0; \
-  for (; k + LANES <= (depth); k += LANES) { \
-    int runs, run_lane[MOST_RUNS]; \
-    long run_at[MOST_RUNS]; \
-    FIND_RUNS(runs, run_lane, run_at, k_at + k) \
-    if (runs == 1) { \
+  for (; k + LANES * K_CELL <= (depth); k += LANES * K_CELL) { \
+    int most = 0, run_lane[K_CELL][MOST_RUNS]; \
+    long run_at[K_CELL][MOST_RUNS]; \
+    for (int c = 0; c < K_CELL; ++c) { \
+      int runs; \
+      FIND_RUNS(runs, run_lane[c], run_at[c], k_at + k + c * LANES) \
+      most = runs > most ? runs : most; \
+    } \
+    if (most == 1) { \
       FILL_SQUARES(TAP_RUNS_1) \
-    } else if (runs <= MOST_RUNS) { \
+    } else if (most <= MOST_RUNS) { \
       FILL_SQUARES(TAP_RUNS_4) \
     } else { \
-      for (int j = k; j < k + LANES; ++j) \
-        for (int l = 0; l < NR; ++l) block[j * NR + l] = lane_from[l][k_at[j]]; \
+      FILL_CELLS(k, k + LANES * K_CELL) \
     } \
   } \
-  for (; k < (depth); ++k) \
-    for (int l = 0; l < NR; ++l) block[k * NR + l] = lane_from[l][k_at[k]]; \
+  FILL_CELLS(k, depth) \
   /* The next block begins about where this one ends; the last one of a panel has none. */ \
   ahead = k_at[(depth) - 1] + 1; \
   ahead_lines = (k0) + K_BLOCK < k_count ? K_BLOCK / LANES * CHANNELS_MET : 0; }
@@ -250,13 +262,13 @@ _TAPS = r"""
 
 _TAPS_VECTOR = r"""
 #define C_IS_VECTOR(b, n) 1
-#define C_STORE_VECTOR(b, m, n, value) VSTORE(weight + (b) * w_g + (m) * w_m + (n), value)
+#define C_STORE_VECTOR(b, m, n, value) STORE_ITEMS(weight + (b) * w_g + (m) * w_m + (n), value)
 """
 
 
 @dataclasses.dataclass
 class _Planes:
-    """Where windows are read: a buffer of accumulators with the strides of images, channels, phases, d and h."""
+    """Where windows are read: a buffer of items (``formats``) with the strides of images, channels, phases, d and h."""
 
     pointer: p.Argument
     strides: list[Size]
@@ -287,13 +299,12 @@ def can_spread(problem: Convolution) -> bool:
 def taps(builder: PlanBuilder, problem: Convolution) -> None:
     """Appends: the weight from x and y."""
     windows = _arranged_windows(builder, problem)
-    grad = _arranged_channels(builder, problem.y, engine.accumulator(problem.y.dtype))
+    grad = _arranged_channels(builder, problem.y)
     accumulate = engine.accumulator(problem.weight.dtype)
-    plain = common.stored_as(problem.weight.dtype, accumulate)
-    plain = plain and common.is_dense(list(problem.weight.sizes[1:]), list(problem.weight.strides[1:]))
+    dense = common.is_dense(list(problem.weight.sizes[1:]), list(problem.weight.strides[1:]))
     pointers = [
-        ("OB_GLOBAL const ACC* planes", windows.pointer),
-        ("OB_GLOBAL const ACC* grad", builder.pointer(grad)),
+        ("OB_GLOBAL const ITEM* planes", windows.pointer),
+        ("OB_GLOBAL const ITEM* grad", builder.pointer(grad)),
         ("OB_GLOBAL W_T* weight", builder.pointer(problem.weight)),
     ]
     parameters, arguments = _parameters(builder, problem, windows, pointers, _group_stride(problem))
@@ -303,10 +314,11 @@ def taps(builder: PlanBuilder, problem: Convolution) -> None:
         n=problem.x_channels * problem.taps,
         k=problem.images * common.product(problem.y.sizes[2:]),
         accumulate=accumulate,
-        macros=_WALK + _TAPS + (_TAPS_VECTOR if plain else ""),
+        macros=_WALK + _TAPS + (_TAPS_VECTOR if dense else ""),
         parameters=parameters,
         arguments=arguments,
         types={"W": problem.weight.dtype},
+        half=formats.item_dtype(problem.weight.dtype, accumulate),
         a_in_place=_GRADIENT_ROWS,
         b_fill="",
     )
@@ -319,15 +331,15 @@ def taps(builder: PlanBuilder, problem: Convolution) -> None:
 def _places(builder: PlanBuilder, problem: Convolution, group_stride: Size, finish: Finish | None = None) -> None:
     windows = _arranged_windows(builder, problem)
     accumulate = engine.accumulator(problem.x.dtype)
-    plain = common.stored_as(problem.y.dtype, accumulate)
-    store = FINISH_Y + (_FINISH_VECTOR if plain else "") if finish is None else finish.text
+    half = formats.item_dtype(problem.x.dtype, accumulate)
+    store = FINISH_Y + _FINISH_VECTOR if finish is None else finish.text
     pointers = [
-        ("OB_GLOBAL const ACC* planes", windows.pointer),
+        ("OB_GLOBAL const ITEM* planes", windows.pointer),
         ("OB_GLOBAL Y_T* y", builder.pointer(problem.y)),
         ("OB_GLOBAL const W_T* weight", builder.pointer(problem.weight)),
     ]
     types = {"Y": problem.y.dtype, "W": problem.weight.dtype}
-    add_bias, vectors = "0", _PLACES_VECTOR if plain else ""
+    add_bias = "0"
     if problem.bias is not None:
         pointers.append(("OB_GLOBAL const BIAS_T* bias", builder.pointer(problem.bias)))
         types["BIAS"] = problem.bias.dtype
@@ -345,11 +357,13 @@ def _places(builder: PlanBuilder, problem: Convolution, group_stride: Size, fini
         n=problem.images * common.product(problem.y.sizes[2:]),
         k=problem.x_channels * problem.taps,
         accumulate=accumulate,
-        macros="".join((f"#define ADD_BIAS(channel) ((ACC){add_bias})\n", store, _WALK, _PLACES, vectors)),
+        macros="".join((f"#define ADD_BIAS(channel) ((ACC){add_bias})\n", store, _WALK, _PLACES, _PLACES_VECTOR)),
         parameters=parameters,
         arguments=arguments,
         types=types,
-        a_in_place=_weight_in_place(problem, accumulate),
+        helpers={} if finish is None else finish.helpers,
+        half=half,
+        a_in_place=_weight_in_place(problem, half is not None),
         b_fill="",
     )
     product.emit_blocked(builder)
@@ -385,23 +399,22 @@ def _group_stride(problem: Convolution) -> Size:
     return problem.y_channels * problem.weight.strides[0]
 
 
-def _weight_in_place(problem: Convolution, accumulate: str) -> str:
-    """Macros that read the weight as it lies; empty if k does not step evenly through it."""
+def _weight_in_place(problem: Convolution, halves: bool) -> str:
+    """Macros that read the weight as it lies; empty if k does not step evenly through it, in halves one by one."""
     weight = problem.weight
-    if not common.stored_as(weight.dtype, accumulate):
-        return ""
     one_tap = all(size == 1 for size in weight.sizes[2:])
     if not one_tap and not common.is_dense(list(weight.sizes[1:]), list(weight.strides[1:])):
         return ""
     step = "w_c" if one_tap and weight.strides[1] != 1 else "1"
-    return f"#define A_START(b, m) (weight + (b) * w_g + (m) * w_m)\n#define A_ROW w_m\n#define A_STEP {step}\n"
+    if halves and step != "1":
+        return ""
+    start = "((OB_GLOBAL const ITEM*)weight + (b) * w_g + (m) * w_m)"
+    return f"#define A_START(b, m) {start}\n#define A_ROW w_m\n#define A_STEP {step}\n"
 
 
 def _arranged_windows(builder: PlanBuilder, problem: Convolution) -> _Planes:
     """The input as ``places`` and ``taps`` read it: x itself where it has neither padding nor strides."""
     x = problem.x
-    accumulate = engine.accumulator(x.dtype)
-    plain = common.stored_as(x.dtype, accumulate)
     extents: list[Size] = [
         y + common.floor_div((k - 1) * dilation, stride)
         for y, k, dilation, stride in zip(
@@ -411,7 +424,7 @@ def _arranged_windows(builder: PlanBuilder, problem: Convolution) -> _Planes:
     unit = all(stride == 1 for stride in problem.stride) and all(padding == 0 for padding in problem.padding)
     # A phase of a gradient may look beyond the end of its input, though it begins with the input's first element.
     inside = all(sympy.expand(extent - size) == 0 for extent, size in zip(extents, x.sizes[2:], strict=True))
-    if plain and unit and inside and common.is_dense(list(x.sizes), list(x.strides)):
+    if unit and inside and common.is_dense(list(x.sizes), list(x.strides)):
         n, c, d, h, _ = x.strides
         return _Planes(builder.pointer(x), [n, c, _ZERO, d, h], None)
     plane, met = common.product(extents), _phases_met(problem)
@@ -419,18 +432,18 @@ def _arranged_windows(builder: PlanBuilder, problem: Convolution) -> _Planes:
     image = x.sizes[1] * channel
     geometry = [*problem.stride, *problem.padding, *met, *extents, image, channel]
     pieces = x.sizes[0] * x.sizes[1] * common.product(met) * extents[0]
-    buffer = _arrange(builder, x, accumulate, geometry, image * x.sizes[0], pieces)
+    buffer = _arrange(builder, x, geometry, image * x.sizes[0], pieces)
     strides = [image, channel, plane, extents[1] * extents[2], extents[2]]
     return _Planes(builder.pointer(buffer), strides, buffer)
 
 
-def _arranged_channels(builder: PlanBuilder, tensor: TensorArg, accumulate: str) -> int:
+def _arranged_channels(builder: PlanBuilder, tensor: TensorArg) -> int:
     """A copy of (images, channels, d, h, w) as (channels, images, d, h, w)."""
     extents, ones, zeros = list(tensor.sizes[2:]), [_ONE] * 3, [_ZERO] * 3
     plane = common.product(extents)
     geometry = [*ones, *zeros, *ones, *extents, plane, tensor.sizes[0] * plane]
     planes = tensor.sizes[0] * tensor.sizes[1]
-    return _arrange(builder, tensor, accumulate, geometry, planes * plane, planes * extents[0])
+    return _arrange(builder, tensor, geometry, planes * plane, planes * extents[0])
 
 
 def _phases_met(problem: Convolution) -> list[Size]:
@@ -441,16 +454,14 @@ def _phases_met(problem: Convolution) -> list[Size]:
     ]
 
 
-def _arrange(
-    builder: PlanBuilder, x: TensorArg, accumulate: str, geometry: list[Size], count: Size, pieces: Size
-) -> int:
-    """Copies ``x`` to a buffer of ``count`` elements; ``geometry`` are the kernel's last parameters."""
-    width = common.compute_size(accumulate)
+def _arrange(builder: PlanBuilder, x: TensorArg, geometry: list[Size], count: Size, pieces: Size) -> int:
+    """Copies ``x`` to a buffer of ``count`` items; ``geometry`` are the kernel's last parameters."""
+    accumulate = engine.accumulator(x.dtype)
+    half = formats.item_dtype(x.dtype, accumulate)
+    shape = blocked.Blocking.for_target(builder.target, accumulate, half)
+    width = formats.item_size(half, accumulate)
     buffer = builder.allocate(common.larger(width, count * width))
-    defines = blocked.Blocking.for_target(builder.target, accumulate).defines()
-    if common.stored_as(x.dtype, accumulate):
-        defines["PLAIN"] = 1
-    text = common.source(builder, blocked.VECTORS + _ARRANGE, {"ACC": accumulate, **defines}, {"X": x.dtype})
+    text = common.source(builder, shape.formats() + _ARRANGE, {"ACC": accumulate, **shape.defines()}, {"X": x.dtype})
     values = [*x.sizes, *x.strides, *geometry]
     arguments = [builder.pointer(buffer), builder.pointer(x), *(builder.int64(value) for value in values)]
     common.launch_items(builder, builder.kernel(text, "arrange_planes"), pieces, arguments, grain=1)
