@@ -8,10 +8,12 @@ import pickle
 import threading
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 import outboard
 
@@ -322,6 +324,49 @@ def test_modes_are_kinds_of_their_own(model: Model, device: str) -> None:
     assert model(x)["result"].requires_grad
 
 
+class Making(nn.Module):
+    """Makes a tensor where the default is."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x + 1."""
+        return x + torch.ones(3).to(x.device)
+
+
+def test_default_devices(model: Model, device: str, replays: Count) -> None:
+    """A default device, once it was set, is a Python mode around every call, also after it was set to the CPU."""
+    reference = copy.copy(model)
+    outboard.graphed(model)
+    making, x = outboard.graphed(Making()), torch.zeros(3, device=device)
+    with torch.device(device):
+        check(model, reference, device, times=4)
+        assert replays() == 3
+        with torch.no_grad():
+            assert all(making(x.clone()).tolist() == [1, 1, 1] for _ in range(3))
+        assert replays() == 2
+    with torch.no_grad():
+        assert all(making(x.clone()).tolist() == [1, 1, 1] for _ in range(3))
+
+
+class Observer(TorchFunctionMode):
+    """Counts calls."""
+
+    calls = 0
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls += 1
+        return function(*args, **(kwargs or {}))
+
+
+def test_who_watches_sees_each_call(model: Model, device: str, replays: Count) -> None:
+    outboard.graphed(model)
+    check(model, copy.deepcopy(model), device, times=3)
+    replays()
+    x = torch.randn(3, 8, device=device)
+    with torch.no_grad(), Observer() as observer:
+        model(x)
+    assert observer.calls > 4 and replays() == 0
+
+
 def test_wrong_calls_raise_what_they_raise_without(model: Model, device: str) -> None:
     outboard.graphed(model)
     with torch.no_grad():
@@ -387,8 +432,8 @@ def test_a_compiled_module(model: Model, device: str, replays: Count) -> None:
     reference = copy.copy(model)
     model.compile()
     outboard.graphed(model)
-    check(model, reference, device, times=4)
-    assert replays() == 3
+    check(model, reference, device, times=5)
+    assert replays() >= 3  # the first call, which compiles, may leave something behind in Python
 
 
 def test_copies_are_ordinary_modules(model: Model, device: str, replays: Count) -> None:

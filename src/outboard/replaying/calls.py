@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from outboard.compiler import statistics
+from outboard.compiler.adapter.modes import is_observed
 from outboard.compiler.replay import Replayed
 
 from .state import State
@@ -203,9 +204,7 @@ def _reference(value: Any, forget: Callable[[], None]) -> Callable[[], Any]:
 
 def _may_replay(leaves: Sequence[Any]) -> bool:
     """Whether a call is ordinary: nobody records gradients, traces, or watches operators, and tensors are tensors."""
-    if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch._C._get_tracing_state():
-        return False
-    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
+    if torch.is_grad_enabled() or is_observed():
         return False
     return all(_is_plain(value) for value in leaves if isinstance(value, Tensor))
 
@@ -227,6 +226,7 @@ def _key(leaves: Sequence[Any], spec: pytree.TreeSpec) -> Key:
         torch.is_inference_mode_enabled(),
         torch.is_autocast_enabled(name) and torch.get_autocast_dtype(name),
         torch.get_default_dtype(),
+        torch.get_default_device(),
     )
     return (spec, *modes, *map(_kind_of, leaves))
 
