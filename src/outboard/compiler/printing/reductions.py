@@ -268,21 +268,32 @@ class ReductionPrinter(StatementPrinter):
     def _combination(self, pieces: sympy.Expr) -> Combination:
         """Prints the kernel that combines partial results, in order so that each run gives the same."""
         reduces = reduces_of(self.kernel.regions[0])
+        first, items = self._combiners()
         self.write("const long x = get_global_id(1);")
         self._place()
         self.write(f"const __global long* slots = partial + x * extra1 * {len(reduces)};")
         for value in reduces:
             self._declare(value, f"{value.name}_a", 1)
-        with self.block(f"for (long piece = 0; piece < extra1; ++piece, slots += {len(reduces)})"):
+        with self.block(f"for (long piece = {first}; piece < extra1; piece += {items})"):
             for slot, value in enumerate(reduces):
-                term = f"*(const __global {cl.type_name(value.dtype)}*)(slots + {slot})"
+                term = f"*(const __global {cl.type_name(value.dtype)}*)(slots + piece * {len(reduces)} + {slot})"
                 total = f"{value.name}_a"
                 self.write(f"{total} = {cl.combine(self.prelude, value.kind, total, term, value.dtype, 1)};")
-        for value in reduces:
-            self._result(value, f"{value.name}_a", 1)
+        self._results(reduces)
         self._conclude()
         results = self.x.root.numel
-        return Combination((minimum(sympy.S.One, pieces - 1), results), SLOT * len(reduces) * results * pieces)
+        grid = minimum(sympy.S.One, pieces - 1) * items, results
+        return Combination(grid, SLOT * len(reduces) * results * pieces, (items, 1, 1))
+
+    def _combiners(self) -> tuple[str, int]:
+        """The number of a work-item among those that combine the partial results of one reduction, and how many they
+        are."""
+        return "0", 1
+
+    def _results(self, reduces: list[Value]) -> None:
+        """The results of accumulators, which all work-items that share a reduction learn."""
+        for value in reduces:
+            self._result(value, f"{value.name}_a", 1)
 
 
 def reduces_of(region: Region) -> list[Value]:

@@ -24,11 +24,10 @@ from contextlib import contextmanager
 import sympy
 
 from ..dialects import groups
-from ..dialects import opencl as cl
 from ..loops import LoopKernel, Region, Store, Value
 from ..target import Target
 from .emitted import Combination, Grid
-from .reductions import PIECE_ALIGNMENT, PIECES, SLOT, ReductionPrinter, reduces_of
+from .reductions import PIECE_ALIGNMENT, PIECES, ReductionPrinter, reduces_of
 from .splits import ceildiv, floordiv, maximum, minimum
 
 #: Work-items of a work-group that takes points, and at most of one that reduces.
@@ -196,23 +195,12 @@ class SimtPrinter(ReductionPrinter):
 
     def _combination(self, pieces: sympy.Expr) -> Combination:
         """A work-group combines the partial results of one reduction."""
-        reduces = reduces_of(self.kernel.regions[0])
-        self.write("const long x = get_global_id(1);")
-        self._place()
-        self.write(f"const __global long* slots = partial + x * extra1 * {len(reduces)};")
-        for value in reduces:
-            self._declare(value, f"{value.name}_a", 1)
-        with self.block(f"for (long piece = t; piece < extra1; piece += {self.group})"):
-            for slot, value in enumerate(reduces):
-                term = f"*(const __global {cl.type_name(value.dtype)}*)(slots + piece * {len(reduces)} + {slot})"
-                total = f"{value.name}_a"
-                self.write(f"{total} = {cl.combine(self.prelude, value.kind, total, term, value.dtype, 1)};")
-        self._meet(reduces)
-        self._conclude()
+        found = super()._combination(pieces)
         self._declare_shared()
-        results = self.x.root.numel
-        grid = minimum(sympy.S.One, pieces - 1) * self.group, results
-        return Combination(grid, SLOT * len(reduces) * results * pieces, (self.group, 1, 1))
+        return found
+
+    def _combiners(self) -> tuple[str, int]:
+        return "t", self.group
 
     # ---- reductions ----
 
@@ -233,7 +221,7 @@ class SimtPrinter(ReductionPrinter):
             self.body(region.body)
             for value in reduces:
                 self._accumulate(value, f"{value.name}_a")
-        self._meet(reduces)
+        self._results(reduces)
 
     @contextmanager
     def _terms(self) -> Iterator[None]:
@@ -251,7 +239,7 @@ class SimtPrinter(ReductionPrinter):
             yield
             self.looping = False
 
-    def _meet(self, reduces: list[Value]) -> None:
+    def _results(self, reduces: list[Value]) -> None:
         """Combines what those that share a reduction have found; all of them learn the whole."""
         if self.sharing is Sharing.SUB_GROUP:
             for value in reduces:
