@@ -217,9 +217,10 @@ def test_memory_comes_back_and_is_shared(device: str, device_module: ModuleType)
         return y.sum(0)
 
     x = torch.randn(512, device=device)
-    gc.collect()  # what other tests left
+    torch._dynamo.reset()  # what other tests left, frozen weights for instance, lies in the middle of segments
+    gc.collect()
     torch.accelerator.synchronize()
-    device_module.empty_cache()  # neither do pieces of what they used decide what has to be reserved
+    device_module.empty_cache()
     before = device_module.memory_allocated()
     chains = [torch.compile(lambda x, n=n: chain(x) + n, mode=MODE) for n in range(4)]
     reserved = []
@@ -228,7 +229,7 @@ def test_memory_comes_back_and_is_shared(device: str, device_module: ModuleType)
             function(x)
         reserved.append(device_module.memory_reserved())
     assert stats(device_module) == (4, 8, 0)
-    assert reserved[-1] == reserved[0]
+    assert reserved[-1] == reserved[1] <= reserved[0] + (4 << 20)  # one more segment, whatever there are pieces of
     del chains, function
     torch._dynamo.reset()
     gc.collect()
