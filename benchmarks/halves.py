@@ -71,10 +71,8 @@ def convolution(inputs: int, outputs: int, size: int, kernel: int, stride: int) 
     """A convolution without bias, forward."""
 
     def make(dtype: torch.dtype, device: torch.device) -> Callable[[], object]:
-        x, weight = (
-            _random(dtype, device, IMAGES, inputs, size, size),
-            _random(dtype, device, outputs, inputs, kernel, kernel),
-        )
+        x = _random(dtype, device, IMAGES, inputs, size, size)
+        weight = _random(dtype, device, outputs, inputs, kernel, kernel)
         return lambda: functional.conv2d(x, weight, stride=stride, padding=kernel // 2)
 
     return make
@@ -84,10 +82,8 @@ def convolution_backward(inputs: int, outputs: int, size: int, kernel: int, stri
     """The gradients of input and weight of a convolution."""
 
     def make(dtype: torch.dtype, device: torch.device) -> Callable[[], object]:
-        x, weight = (
-            _random(dtype, device, IMAGES, inputs, size, size),
-            _random(dtype, device, outputs, inputs, kernel, kernel),
-        )
+        x = _random(dtype, device, IMAGES, inputs, size, size)
+        weight = _random(dtype, device, outputs, inputs, kernel, kernel)
         gradient = _random(dtype, device, IMAGES, outputs, size // stride, size // stride)
         padding, ones = [kernel // 2] * 2, [1, 1]
         options = (None, [stride] * 2, padding, ones, False, [0, 0], 1, [True, True, False])

@@ -2,8 +2,8 @@
 """Whether Python objects are still what they were: what a replay, which runs no Python, has to know before.
 
 All that can be reached from some objects through attributes, dictionaries, lists, tuples and sets is compared by
-identity, and tensors by where their elements are. New elements of a tensor on the device are no
-change: a replay reads them.
+identity, and tensors by where their elements are. New elements of a tensor on the device are no change: a replay reads
+them.
 """
 
 from __future__ import annotations

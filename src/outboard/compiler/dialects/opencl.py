@@ -284,11 +284,11 @@ def _helper_sign(prelude: Prelude, full: str, dtype: torch.dtype, width: int) ->
     return f"{t} {full}({t} a) {{ return {_raw_select(dtype, width, f'a > {zero}', one, inner)}; }}"
 
 
-def _horner(coefficients: list[float], variable: str, t: str) -> str:
-    """A polynomial in float, the highest power first."""
-    text = f"({t})({coefficients[0]!r}f)"
+def _horner(coefficients: list[float], variable: str, t: str, suffix: str = "f") -> str:
+    """A polynomial, the highest power first: in float, or with no ``suffix`` in double."""
+    text = f"({t})({coefficients[0]!r}{suffix})"
     for coefficient in coefficients[1:]:
-        text = f"fma({text}, {variable}, ({t})({coefficient!r}f))"
+        text = f"fma({text}, {variable}, ({t})({coefficient!r}{suffix}))"
     return text
 
 
@@ -466,8 +466,8 @@ def _helper_pow(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> 
         return _builtin_per_lane("pow", 2)(prelude, full, dtype, width)
     half = width // 2
     d, i, f = type_name(torch.float64, half), type_name(torch.int64, half), type_name(dtype, half)
-    logarithm = _horner_double([2 / math.log(2) / odd for odd in range(15, 0, -2)], "s", d)
-    exponential = _horner_double([math.log(2) ** n / math.factorial(n) for n in range(10, -1, -1)], "r", d)
+    logarithm = _horner([2 / math.log(2) / odd for odd in range(15, 0, -2)], "s", d, suffix="")
+    exponential = _horner([math.log(2) ** n / math.factorial(n) for n in range(10, -1, -1)], "r", d, suffix="")
     ordinary = f"!({prelude.use('any', torch.int32, width)}(!(a > 0.0f & a < INFINITY & fabs(b) < INFINITY)))"
     return f"""#ifdef cl_khr_fp64
 {f} {full}_positive({d} a, {d} b) {{
@@ -488,14 +488,6 @@ def _helper_pow(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> 
 #endif
   return pow(a, b);
 }}"""
-
-
-def _horner_double(coefficients: list[float], variable: str, t: str) -> str:
-    """A polynomial in double, the highest power first."""
-    text = f"({t})({coefficients[0]!r})"
-    for coefficient in coefficients[1:]:
-        text = f"fma({text}, {variable}, ({t})({coefficient!r}))"
-    return text
 
 
 def _helper_erfinv(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
