@@ -17,7 +17,7 @@ namespace {
 /// A number that changes with each change of a dictionary, or 0 where this Python has none (PEP 509, withdrawn in
 /// Python 3.12). One word per dictionary: what has left the caches since the last look, and most of it has, comes from
 /// memory in one piece instead of item by item.
-uint64_t version_of(PyObject* object) {
+uint64_t version_of([[maybe_unused]] PyObject* object) {
 #if PY_VERSION_HEX < 0x030C0000
   return PyDict_Check(object) ? reinterpret_cast<PyDictObject*>(object)->ma_version_tag : 0;
 #else

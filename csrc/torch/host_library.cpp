@@ -115,6 +115,7 @@ class HostCall {
         return list(argument, type);
     }
     TORCH_CHECK(false, "unknown argument kind in a call of ", call_.step.name);
+    return {};
   }
 
   c10::IValue list(const LibraryArgument& argument, const c10::TypePtr& type) {
