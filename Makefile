@@ -11,7 +11,7 @@ CPP_FILES = $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'csrc/*.c' 'include/*.h
 PYTEST_ARGUMENTS ?=
 BENCH_ARGUMENTS ?=
 
-.PHONY: help setup demo demo-short test test-full test-cpp test-sanitize test-python lint format bench opinfo wheel clean distclean
+.PHONY: help setup demo demo-short accuracy test test-full test-cpp test-sanitize test-python lint format bench opinfo wheel clean distclean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,7 +33,7 @@ test:  ## Lint, C++ tests, the short demo (the second time from caches alone), P
 	@$(PY) -m examples.demo --short --expect-warm
 	@$(MAKE) --no-print-directory test-python
 
-test-full: test opinfo  ## Everything in test, every OpInfo, kernels for GPUs, the wheel in a clean environment
+test-full: test opinfo accuracy  ## Everything in test, every OpInfo, all functions against float64, kernels for GPUs, the wheel in a clean environment
 	@OUTBOARD_TEST_FULL=1 $(PY) -m pytest -q tests/package tests/kernels/test_variants.py tests/device/test_memory.py \
 	  tests/device/test_memory_proof.py
 
@@ -75,6 +75,10 @@ format:  ## Rewrite the sources in the project's style
 bench:  ## Models, operators, start-up against CPU eager and CPU Inductor: table, JSON, chart; BENCH_ARGUMENTS=--quick
 	@$(SETUP) --groups demo
 	@$(PY) -m benchmarks.bench $(BENCH_ARGUMENTS)
+
+accuracy:  ## docs/accuracy.md: every function and reduction against float64, beside PyTorch's CPU
+	@$(SETUP) --groups demo test
+	@$(PY) tools/accuracy.py --write docs/accuracy.md
 
 opinfo:  ## Every float32 OpInfo on the device against the CPU, one process each
 	@$(SETUP) --groups demo test

@@ -270,8 +270,8 @@ def _allow_calls_of_kernels() -> None:
 
 
 def _change_decompositions(name: str) -> None:
-    """Has whole graphs on our device decompose recurrent cells, which Inductor knows on no device, leave the gradient of
-    an embedding to its kernel, and round as single operators do."""
+    """Has whole graphs on our device decompose recurrent cells, which Inductor knows on no device, leave the gradient
+    of an embedding to its kernel, and round as single operators do."""
     table = inductor_decompositions.decompositions
 
     def on_ours(function: Callable[..., Any], elsewhere: Callable[..., Any] | None) -> Callable[..., Any]:
