@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions and reductions against float64: what once was wrong, and a part of ``tools/accuracy.py`` by rotating seed."""
+"""Functions and reductions against float64: what once was wrong, and part of ``tools/accuracy.py`` by rotating seed."""
 
 from __future__ import annotations
 
