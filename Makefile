@@ -11,7 +11,7 @@ CPP_FILES = $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'csrc/*.c' 'include/*.h
 PYTEST_ARGUMENTS ?=
 BENCH_ARGUMENTS ?=
 
-.PHONY: help setup demo demo-short test test-full test-cpp test-sanitize test-python lint format bench opinfo wheel clean distclean
+.PHONY: fuzz-files help setup demo demo-short test test-full test-cpp test-sanitize test-python lint format bench opinfo wheel clean distclean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,17 @@ test-sanitize:  ## C++ tests under AddressSanitizer and UBSan, and memory (on th
 
 test-python:  ## Python tests only
 	@$(PY) -m pytest -q $(PYTEST_ARGUMENTS)
+
+FUZZ_COUNT ?= 1000000
+FUZZ_SEED ?= 1
+
+fuzz-files:  ## Damaged plans and models under right checksums, loaded and run with sanitizers; FUZZ_COUNT=, FUZZ_SEED=
+	@$(SETUP) --groups demo test lint --no-build
+	@PATH="$(abspath $(VENV))/bin:$$PATH" cmake -S . -B build/address -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	  -DOUTBOARD_TORCH=OFF -DOUTBOARD_CPP_TESTS=ON \
+	  -DCMAKE_CXX_FLAGS="-fsanitize=address,undefined -fno-omit-frame-pointer" >build/sanitize-configure.log
+	@$(VENV)/bin/cmake --build build/address -j $(JOBS) --target fuzz_files
+	@UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 build/address/tests/cpp/fuzz_files $(FUZZ_COUNT) $(FUZZ_SEED)
 
 lint:  ## ruff, mypy --strict, clang-format
 	@$(VENV)/bin/ruff check .

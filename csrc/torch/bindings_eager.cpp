@@ -10,6 +10,7 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -217,6 +218,22 @@ class PythonPlan {
   c10::DeviceIndex device_;
 };
 
+/// What a plan takes and returns, in words, and whether it calls anything that is not in it. Throws ValueError if it is
+/// no plan.
+py::tuple plan_interface(const py::bytes& data) {
+  const std::string bytes = data;
+  const auto plan = translate_errors([&] { return Plan::parse(bytes.data(), bytes.size()); });
+  static constexpr const char* kInputs[] = {"tensor", "int", "float", "none"};
+  static constexpr const char* kOutputs[] = {"tensor", "tensor", "int", "none", "float"};
+  py::list inputs, outputs;
+  for (const uint8_t kind : plan->inputs) inputs.append(kInputs[kind]);
+  for (const Output& output : plan->outputs) outputs.append(kOutputs[output.kind]);
+  const bool calls = std::any_of(plan->steps.begin(), plan->steps.end(), [](const Step& step) {
+    return step.kind == Step::kCall || step.kind == Step::kSeeds;
+  });
+  return py::make_tuple(inputs, outputs, calls);
+}
+
 FallbackPolicy policy(const std::string& text) {
   if (text == "allow") return FallbackPolicy::kAllow;
   if (text == "warn") return FallbackPolicy::kWarn;
@@ -255,6 +272,7 @@ void bind_eager(py::module_& m) {
                         py::arg("plan") = costs.plan, py::arg("kernel") = costs.kernel, py::arg("call") = costs.call);
       },
       py::arg("left"), py::arg("right"), py::arg("bursts") = 200);
+  m.def("plan_interface", &plan_interface);
   py::class_<PythonPlan, std::shared_ptr<PythonPlan>>(m, "Plan")
       .def(py::init([](const py::bytes& data, int device, const std::vector<std::string>& binaries) {
              return std::make_shared<PythonPlan>(std::string(data), device, binaries);

@@ -34,7 +34,7 @@ def _target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     if not name:
         yield
         return
-    from outboard import activation
+    from outboard import settings
     from outboard.compiler import eager, target
     from outboard.compiler.adapter import graphs, interface, kernel, registration
 
@@ -50,7 +50,7 @@ def _target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     others = [name for name, module in sys.modules.items() if getattr(module, "target_of", None) is original]
     assert not [name for name in others if name.startswith("outboard.")]
     # Plans are kept by the device that is there, and these are for another one.
-    patch.setattr(activation, "_cache_directory", tmp_path_factory.mktemp("plans"))
+    patch.setattr(settings, "_cache_directory", tmp_path_factory.mktemp("plans"))
     yield
     patch.undo()
 
