@@ -14,7 +14,7 @@ namespace outboard {
 /// be held for ever, so nothing of it may be touched.
 inline std::atomic<bool> in_forked_child{false};
 
-/// Throws Error(OB_DEVICE_LOST) in a forked child.
+/// Throws ForkError in a forked child.
 void refuse_in_forked_child();
 
 /// Throws what a driver call of this thread reported, OutOfMemoryError or Error: "<what> failed: " and the driver's own

@@ -8,14 +8,15 @@
 #include "runtime/device.h"
 #include "runtime/driver_call.h"
 #include "runtime/graph.h"
+#include "runtime/interruption.h"
 
 namespace outboard {
 
 void refuse_in_forked_child() {
   if (!in_forked_child.load(std::memory_order_relaxed)) return;
-  throw Error(OB_DEVICE_LOST,
-              "the device cannot be used in a forked subprocess: its driver was initialized in the parent. Start "
-              "workers with the 'spawn' start method (torch.multiprocessing.set_start_method('spawn')).");
+  throw ForkError(
+      "Cannot re-initialize the device in forked subprocess. To use the device with multiprocessing, you must use the "
+      "'spawn' start method");
 }
 
 void throw_failure(const ob_driver& driver, ob_status status, const char* what) {
@@ -57,6 +58,18 @@ class CountedAtEnd {
  private:
   std::atomic<uint64_t>& count_;
 };
+
+/// The status of one of the driver's waits, which takes whether it may block: not where the user may interrupt it.
+template <typename Wait>
+ob_status patiently(Device& device, Wait&& wait) {
+  if (device.residency().lock().held() || !may_be_interrupted()) return wait(1);
+  ob_status status = OB_OK;
+  wait_interruptibly([&] {
+    status = wait(0);
+    return status != OB_NOT_READY;
+  });
+  return status;
+}
 
 /// If the driver cannot mark the place, whoever waits for the event must still find the work before it finished.
 void record_or_finish(const ob_driver& driver, ob_event event, ob_stream stream) {
@@ -203,9 +216,15 @@ void Stream::finish() {
   const uint64_t count = submitted_.load(std::memory_order_acquire);
   if (finished_.load(std::memory_order_acquire) >= count) return;
   flush();
-  const ob_status status = device_.driver().stream_wait(handle_, 1);
+  const ob_status status = wait_for_driver();
   finished(count);  // after an error too: it is reported once, and the stream stays usable
   check(device_.driver(), status, "synchronizing a stream");
+}
+
+/// Waits for what the driver has: in its own way, unless somebody may want to interrupt that.
+ob_status Stream::wait_for_driver() const {
+  const ob_driver& driver = device_.driver();
+  return patiently(device_, [&](int blocking) { return driver.stream_wait(handle_, blocking); });
 }
 
 bool Stream::query() {
@@ -275,7 +294,8 @@ void Event::finish() {
   if (!recorded_) return;
   const Point at = point();
   at.wait_until_handed_over();
-  check(device_.driver(), device_.driver().event_wait(at.handle->get(), 1), "waiting for an event");
+  const auto wait = [&](int blocking) { return device_.driver().event_wait(at.handle->get(), blocking); };
+  check(device_.driver(), patiently(device_, wait), "waiting for an event");
 }
 
 bool Event::query() {

@@ -339,6 +339,7 @@ void check_overlap(const at::Tensor& dst, const at::Tensor& src) {
 }
 
 at::Tensor copy_from(const at::Tensor& source, const at::Tensor& dst, bool non_blocking) {
+  require_parent_process();
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const at::Tensor src = source.expand(dst.sizes());
   if (dst.numel() == 0) return dst;
@@ -385,6 +386,7 @@ OUTBOARD_COPY_FALLS_THROUGH(ZeroTensor)
 }  // namespace
 
 bool try_fill(const at::Tensor& self, const at::Scalar& value) {
+  require_parent_process();
   if (self.is_conj() || self.is_neg() || !is_dense(self)) return false;
   if (self.numel() == 0) return true;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
