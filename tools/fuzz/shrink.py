@@ -13,7 +13,7 @@ from tools.fuzz.program import is_leaf, leaf_line, references, rename, tensors, 
 #: Whether a program still fails in the same way.
 Fails = Callable[[list[str]], bool]
 _LEAF = re.compile(r"leaf\((?P<dtype>[\w.]+), (?P<size>\(.*?\)), (?P<stride>\(.*?\)), (?P<offset>\d+), (?P<pattern>\[.*\])\)$")
-_MOST_TRIALS = 300
+_MOST_TRIALS = 80
 
 
 def alone(line: str, operands: dict[str, list[Tensor] | Tensor]) -> list[str] | None:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import sys
 import time
 import warnings
@@ -14,10 +16,10 @@ from typing import Any
 
 import torch
 
-from tools.fuzz import allowed, sides
+from tools.fuzz import allowed, compiled, sides
 from tools.fuzz.generate import Generator, Refused
 from tools.fuzz.operators import OPERATORS
-from tools.fuzz.program import is_leaf, tensors
+from tools.fuzz.program import is_leaf, namespace, references, tensors
 from tools.fuzz.shrink import alone, shrink
 
 Announce = Callable[[str], None]
@@ -118,10 +120,69 @@ def shortest(state: sides.Sides, finding: sides.Finding, device: str, announce: 
     return state.lines[:]
 
 
+class Graph:
+    """Draws one program on the CPU alone, then compiles and runs it as a whole on the device."""
+
+    def __init__(self, seed: int, options: dict[str, Any], device: str, announce: Announce) -> None:
+        self.result = Result(seed, mode="compiled")
+        self._lines: list[str] = []
+        self._values: dict[str, Any] = namespace("cpu")
+        self._rounded: set[str] = set()
+        self._names = sorted(name for name in OPERATORS if not options["match"] or options["match"] in name)
+        self._device, self._announce = device, announce
+        self.generator = Generator(seed, options["epoch"], self._emit, self._values, 1 << 30)
+
+    def run(self) -> Result:
+        """Draws, runs and compares the program."""
+        start = time.monotonic()
+        for _ in range(compiled.length(self.generator)):
+            with contextlib.suppress(Refused):
+                self._draw()
+        self._announce("; ".join(self._lines))
+        finding = compiled.run(self._lines, self._device) if self.result.operators else None
+        if finding:
+            lines = compiled.shrink(self._lines, finding, self._device)
+            operator = finding.line.split("(")[0] if finding.kind != "exception" else "graph"
+            self.result.findings.append(asdict(finding) | {"operator": operator, "lines": lines, "mode": "compiled"})
+        self.result.seconds = time.monotonic() - start
+        return self.result
+
+    def _draw(self) -> None:
+        operator = self.generator.free.choice(self._names)
+        self.generator.begin(operator)
+        line = OPERATORS[operator](self.generator)
+        if allowed.is_pending(line):
+            raise Refused
+        before = compiled.stable(line, self._rounded, self._values)
+        if before is None:
+            raise Refused
+        if before != [line]:
+            for name, text in zip((x for x in references(line) if x in self._rounded), before, strict=True):
+                line = re.sub(rf"\b{name}\b", self._emit(text)[0], line)
+        name, value = self._emit(line)
+        self.result.names.append(operator)
+        self.result.operators += 1
+        self.generator.add(name, value)
+
+    def _emit(self, line: str) -> tuple[str, Any]:
+        try:
+            value = eval(line, self._values)  # noqa: S307 - our own text
+        except Exception as error:
+            raise Refused from error
+        name = f"v{len(self._lines)}"
+        self._lines.append(line)
+        self._values[name] = value
+        if compiled.is_rounded(line, self._rounded, value):
+            self._rounded |= {name, *(references(line) if re.search(r"[a-z0-9]_\(", line) else ())}
+        self.result.dtypes = sorted({*self.result.dtypes, *(str(x.dtype).removeprefix("torch.") for x in tensors(value))})
+        return name, value
+
+
 def replay(index: int, program: dict[str, Any], device: str, announce: Announce) -> Result:
     """Runs a kept program, whose lines and operator are in ``program``."""
     result = Result(index, operators=sum(not is_leaf(line) for line in program["lines"]), names=[program["operator"]])
-    finding = sides.run(program["lines"], device, announce)
+    run = compiled.run if program.get("mode") == "compiled" else sides.run
+    finding = run(program["lines"], device)
     if finding:
         result.findings.append(asdict(finding) | {"operator": program["operator"], "lines": program["lines"]})
     return result
@@ -140,6 +201,9 @@ def main(options: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None
     for seed in options["seeds"]:
         if options["programs"]:
             say({"result": asdict(replay(seed, options["programs"][seed], device.type, announce(seed)))})
+            continue
+        if options["mode"] == "compiled":
+            say({"result": asdict(Graph(seed, options, device.type, announce(seed)).run())})
             continue
         program = Program(seed, options, device.type, announce(seed), seen)
         say({"result": asdict(program.run())})
