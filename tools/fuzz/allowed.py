@@ -18,8 +18,8 @@ RANDOM = re.compile(
 
 #: Operators whose mending is under way elsewhere; empty when that is done.
 PENDING: tuple[str, ...] = (
-    "erfcx", "clamp", "clip", "sin", "cos", "tan", "sinc", "digamma", "psi", "nextafter", "ldexp", "floor_divide", "remainder",
-    "rounding_mode", "masked_scatter", "multilabel_margin_loss", "var", "std", "var_mean", "std_mean",
+    "erfcx", "clamp", "clip", "sin", "cos", "tan", "sinc", "digamma", "psi", "nextafter", "ldexp", "floor_divide",
+    "remainder",    "rounding_mode", "masked_scatter", "multilabel_margin_loss", "var", "std", "var_mean", "std_mean",
 )  # fmt: skip
 #: The same for strides alone.
 PENDING_STRIDES = ("logsigmoid", "silu", "fmin", "fmax", "xlogy", "lerp", "index_select", r"conv\dd")

@@ -191,9 +191,10 @@ def summary(totals: Totals, seconds: float, arguments: argparse.Namespace) -> No
     print(f"on the CPU: {sum(totals.fallbacks.values())} calls ({host})")
     print(f"dtypes: {', '.join(sorted(totals.dtypes))}")
     print(
-        f"{totals.operators} operators ({len(totals.names)} different) in {totals.programs} programs, mode {arguments.mode}, "
-        f"driver {arguments.driver or 'default'}, seed {arguments.seed}: {len(totals.findings)} differences, "
-        f"{totals.raised} refused on both sides, {totals.operators / seconds:.0f} operators/s"
+        f"{totals.operators} operators ({len(totals.names)} different) in {totals.programs} programs, "
+        f"mode {arguments.mode}, driver {arguments.driver or 'default'}, seed {arguments.seed}: "
+        f"{len(totals.findings)} differences, {totals.raised} refused on both sides, "
+        f"{totals.operators / seconds:.0f} operators/s"
     )
 
 
@@ -204,7 +205,9 @@ def parse(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=int(os.environ.get("OUTBOARD_FUZZ_SEED", "0")))
     parser.add_argument("--mode", choices=("eager", "compiled"), default="eager")
     parser.add_argument("--driver", help="value of OUTBOARD_DRIVER for the workers")
-    parser.add_argument("--epoch", type=int, default=0, help="another epoch draws other kinds of calls, which have to be compiled")
+    parser.add_argument(
+        "--epoch", type=int, default=0, help="another epoch draws other kinds of calls, which have to be compiled"
+    )
     parser.add_argument("--variants", type=int, default=4, help="kinds of calls per operator and epoch")
     parser.add_argument("--match", default="", help="only operators whose name contains this")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
@@ -218,7 +221,9 @@ def main(given: list[str] | None = None) -> int:
     """Returns 0 if nothing differs."""
     arguments = parse(given)
     programs = [json.loads(line) for line in arguments.replay.read_text().splitlines()] if arguments.replay else []
-    options = {name: getattr(arguments, name) for name in ("epoch", "variants", "match", "mode")} | {"programs": programs}
+    options = {name: getattr(arguments, name) for name in ("epoch", "variants", "match", "mode")} | {
+        "programs": programs
+    }
     begin = time.monotonic()
     totals = run(options, arguments)
     summary(totals, time.monotonic() - begin, arguments)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole programs under ``torch.compile``: one function of the leaves that returns every value, against the CPU's eager.
 
-Inside a graph nothing can be replaced by the CPU's value, so differences would cascade. Two rules prevent it: lines that
-are not continuous (comparisons, rounding, sorting) get the CPU's values of what has been rounded, as further inputs; and
-each value is judged by a float64 run of the whole program.
+Inside a graph nothing can be replaced by the CPU's value, so differences would cascade. Two rules prevent it:
+lines that are not continuous (comparisons, rounding, sorting) get the CPU's values of what has been rounded, as further
+inputs; and each value is judged by a float64 run of the whole program.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ _SMOOTH = re.compile(
     r"|\.(T|mT)\b|\[[^\]]*\]$"
 )
 #: What ``torch.compile`` leaves to eager, or what has no fixed form: judged by the eager mode.
-_OUTSIDE = re.compile(r"\.item\(|tolist|bool\(|nonzero|argwhere|unique|masked_select|bincount|gradient\(|\.data\b|resize_|allclose|equal\(")
+_OUTSIDE = re.compile(
+    r"\.item\(|tolist|bool\(|nonzero|argwhere|unique|masked_select|bincount|gradient\(|\.data\b|resize_|allclose|equal\("
+)
 _EXACT = re.compile(r"^v\d+(\[\d+\])?(\.\w+\([^v]*\)|\.m?T|\[.*\])$")
 
 
@@ -42,7 +44,11 @@ def stable(line: str, rounded: set[str], values: dict[str, Any]) -> list[str] | 
     inexact = [name for name in references(line) if name in rounded]
     if not inexact or _SMOOTH.search(line):
         return [line]
-    return None if re.search(r"[a-z0-9]_\(|out=|assign\(", line) else [leaf_line(x) for name in inexact for x in tensors(values[name])]
+    return (
+        None
+        if re.search(r"[a-z0-9]_\(|out=|assign\(", line)
+        else [leaf_line(x) for name in inexact for x in tensors(values[name])]
+    )
 
 
 def is_rounded(line: str, rounded: set[str], value: Any) -> bool:

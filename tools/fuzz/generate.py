@@ -2,7 +2,7 @@
 """Makes programs: chooses operators, and for each of them operands among the values there are, or new ones.
 
 Compiling a new kind of call costs a hundred times what running it does. So what decides the kind - dtypes, ranks,
-layouts, which dimensions are 1 or 0, constants - comes from one of ``VARIANTS`` fixed streams per operator and epoch, and
+layouts, which dimensions are 1 or 0, constants - comes from one of a few fixed streams per operator and epoch, and
 only sizes, values and the choice of operands are free.
 """
 
@@ -17,7 +17,6 @@ from torch import Tensor
 
 from tools.fuzz.program import Namespace, tensors
 
-VARIANTS = 12
 FLOAT = ("float32", "float32", "float64", "float16", "bfloat16")
 INT = ("int64", "int32", "int16", "int8", "uint8")
 ANY = (*FLOAT, *INT, "bool")

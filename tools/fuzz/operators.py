@@ -31,7 +31,14 @@ def operator(name: str) -> Callable[[Build], Build]:
 
 
 def call(
-    g: Generator, function: str, operands: Sequence[str], rest: str = "", *, method: str = "", out: bool = False, grad: bool = True
+    g: Generator,
+    function: str,
+    operands: Sequence[str],
+    rest: str = "",
+    *,
+    method: str = "",
+    out: bool = False,
+    grad: bool = True,
 ) -> str:
     """A call in one of its styles: plain, in-place by ``method``, into ``out=``, or the gradient."""
     style = g.pick(_STYLES)
@@ -48,7 +55,8 @@ def call(
 def gradient(function: str, operands: Sequence[str], rest: str = "") -> str:
     """The gradient of ``function(*operands, rest)``."""
     names = [f"a{i}" for i in range(len(operands))]
-    return f"gradient(lambda {', '.join(names)}: {function}({', '.join([*names, *filter(None, [rest])])}), {', '.join(operands)})"
+    inner = f"{function}({', '.join([*names, *filter(None, [rest])])})"
+    return f"gradient(lambda {', '.join(names)}: {inner}, {', '.join(operands)})"
 
 
 def with_out(g: Generator, line: str) -> str:
@@ -108,7 +116,8 @@ def second(g: Generator, name: str, dtypes: Sequence[str] = ANY, **options: obje
 
 # Elementwise functions of one tensor: function, dtypes, whether there is a method with "_".
 _UNARY = {
-    ANY: "sgn sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh"
+    ANY: "sgn sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh"
+    " acosh atanh"
     " sigmoid erf erfc erfinv lgamma digamma deg2rad rad2deg sinc reciprocal sign logical_not square i0 logit",
     NUMBER: "abs neg ceil floor trunc round positive nan_to_num relu isposinf isneginf",
     FLOAT: "frac",
@@ -139,18 +148,45 @@ def _enter_plain(name: str, function: str, dtypes: Sequence[str], *, out: bool, 
         return call(g, function, [g.tensor(dtypes)], rest, out=out, grad=grad)
 
 
-for _name in "isnan isinf isfinite signbit".split():
+for _name in ["isnan", "isinf", "isfinite", "signbit"]:
     _enter_plain(_name, f"torch.{_name}", ANY, out=_name == "signbit", grad=False)
-for _name in "isreal is_nonzero_count".split()[:1]:
+for _name in ["isreal", "is_nonzero_count"][:1]:
     _enter_plain(_name, f"torch.{_name}", ANY, out=False, grad=False)
-for _name in "entr ndtr ndtri erfcx i0e i1 i1e psi gammaln expit log1p exp2 expm1 erf".split():
+for _name in [
+    "entr",
+    "ndtr",
+    "ndtri",
+    "erfcx",
+    "i0e",
+    "i1",
+    "i1e",
+    "psi",
+    "gammaln",
+    "expit",
+    "log1p",
+    "exp2",
+    "expm1",
+    "erf",
+]:
     _enter_plain(f"special.{_name}", f"torch.special.{_name}", ANY, out=True, grad=True)
 _enter_plain("special.log_ndtr", "torch.special.log_ndtr", ANY, out=True, grad=True)
-for _name in (
-    "bessel_j0 bessel_j1 bessel_y0 bessel_y1 modified_bessel_i0 modified_bessel_i1 modified_bessel_k0 modified_bessel_k1"
-    " scaled_modified_bessel_k0 scaled_modified_bessel_k1 spherical_bessel_j0 airy_ai"
-).split():
-    _enter_plain(f"special.{_name}", f"torch.special.{_name}", ("float32", "float64", *INT, "bool"), out=True, grad=False)
+for _name in [
+    "bessel_j0",
+    "bessel_j1",
+    "bessel_y0",
+    "bessel_y1",
+    "modified_bessel_i0",
+    "modified_bessel_i1",
+    "modified_bessel_k0",
+    "modified_bessel_k1",
+    "scaled_modified_bessel_k0",
+    "scaled_modified_bessel_k1",
+    "spherical_bessel_j0",
+    "airy_ai",
+]:
+    _enter_plain(
+        f"special.{_name}", f"torch.special.{_name}", ("float32", "float64", *INT, "bool"), out=True, grad=False
+    )
 
 
 @operator("polygamma")
@@ -190,14 +226,44 @@ _BINARY = {
     INT: "gcd lcm bitwise_left_shift bitwise_right_shift",
     (*INT, "bool"): "bitwise_and bitwise_or bitwise_xor",
 }
-_TENSORS_ONLY = (
-    "maximum minimum fmax fmin logaddexp logaddexp2 gcd lcm nextafter hypot atan2 logical_and logical_or logical_xor".split()
-)
-_NO_METHOD = "maximum minimum fmax fmin logaddexp logaddexp2 special.xlog1py".split()
-_DIFFERENTIABLE = (
-    "add sub mul div true_divide atan2 maximum minimum fmax fmin logaddexp logaddexp2 xlogy pow hypot copysign remainder fmod"
-    " float_power"
-).split()
+_TENSORS_ONLY = [
+    "maximum",
+    "minimum",
+    "fmax",
+    "fmin",
+    "logaddexp",
+    "logaddexp2",
+    "gcd",
+    "lcm",
+    "nextafter",
+    "hypot",
+    "atan2",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+]
+_NO_METHOD = ["maximum", "minimum", "fmax", "fmin", "logaddexp", "logaddexp2", "special.xlog1py"]
+_DIFFERENTIABLE = [
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "true_divide",
+    "atan2",
+    "maximum",
+    "minimum",
+    "fmax",
+    "fmin",
+    "logaddexp",
+    "logaddexp2",
+    "xlogy",
+    "pow",
+    "hypot",
+    "copysign",
+    "remainder",
+    "fmod",
+    "float_power",
+]
 
 
 def _enter_binary(name: str, dtypes: Sequence[str]) -> None:
@@ -213,7 +279,9 @@ def _enter_binary(name: str, dtypes: Sequence[str]) -> None:
         operands = [a, other] if other.startswith("v") else [a]
         rest = ", ".join(filter(None, [rest if operands[1:] else f"{other}, {rest}".strip(", ")]))
         grad = name in _DIFFERENTIABLE and "rounding" not in rest
-        return call(g, f"torch.{name}", operands, rest, method="" if name in _NO_METHOD else f"{name}_", out=True, grad=grad)
+        return call(
+            g, f"torch.{name}", operands, rest, method="" if name in _NO_METHOD else f"{name}_", out=True, grad=grad
+        )
 
 
 for _dtypes, _names in _BINARY.items():
@@ -236,7 +304,14 @@ def _rsub(g: Generator) -> str:
 def _heaviside(g: Generator) -> str:
     a = g.tensor(NUMBER)
     dtype = str(g.value(a).dtype).removeprefix("torch.")
-    return call(g, "torch.heaviside", [a, g.tensor((dtype,), shape=broadcast_shape(g, a))], method="heaviside_", out=True, grad=False)
+    return call(
+        g,
+        "torch.heaviside",
+        [a, g.tensor((dtype,), shape=broadcast_shape(g, a))],
+        method="heaviside_",
+        out=True,
+        grad=False,
+    )
 
 
 @operator("ldexp")
@@ -282,7 +357,9 @@ for _name in ("addcmul", "addcdiv"):
         a = g.tensor(NUMBER if name == "addcmul" else FLOAT)
         same = NUMBER if g.chance(0.3) else (str(g.value(a).dtype).removeprefix("torch."),)
         operands = [a, *(g.tensor(same, shape=broadcast_shape(g, a)) for _ in range(2))]
-        return call(g, f"torch.{name}", operands, f"value={number(g)}" if g.chance(0.5) else "", method=f"{name}_", out=True)
+        return call(
+            g, f"torch.{name}", operands, f"value={number(g)}" if g.chance(0.5) else "", method=f"{name}_", out=True
+        )
 
 
 for _name in ("clamp", "clip"):
@@ -345,7 +422,8 @@ for _name in ("std_mean", "var_mean"):
         return call(g, f"torch.{name}", [x], _dims(g, x, several=True))
 
 
-for _name in ("prod", "argmax", "argmin", "median", "nanmedian", "max", "min", "count_nonzero", "cumsum", "cumprod", "cummax",
+for _name in ("prod", "argmax", "argmin", "median", "nanmedian", "max", "min", "count_nonzero", "cumsum", "cumprod",
+              "cummax",
               "cummin", "logcumsumexp", "mode", "aminmax", "argsort", "msort", "softmax", "log_softmax"):  # fmt: skip
 
     @operator(_name)
@@ -365,7 +443,9 @@ for _name in ("prod", "argmax", "argmin", "median", "nanmedian", "max", "min", "
             rest = f"dim={rest}, stable=True, descending={g.chance(0.5)}"
         indexed = name in ("argmax", "argmin", "count_nonzero", "argsort")
         method = f"{name}_" if name in ("cumsum", "cumprod") else ""
-        return call(g, f"torch.{name}", [x], rest, method=method, out=not indexed and name != "aminmax", grad=not indexed)
+        return call(
+            g, f"torch.{name}", [x], rest, method=method, out=not indexed and name != "aminmax", grad=not indexed
+        )
 
 
 @operator("norm")
@@ -441,19 +521,22 @@ _VIEWS = {
     "squeeze dim": ".squeeze({d})", "flatten": ".flatten()", "ravel": ".ravel()", "reshape": ".reshape(-1)",
     "view": ".view(-1)", "movedim": ".movedim({d}, {e})", "unfold": ".unfold({d}, {k}, {step})", "T": ".T", "mT": ".mT",
     "H": ".mH", "split": ".split({k}, {d})", "chunk": ".chunk(2, {d})", "tensor_split": ".tensor_split(3, {d})",
-    "unbind": ".unbind({d})", "detach": ".detach()", "alias": ".view_as({x})", "slice": "[{i}:]", "slice step": "[..., ::2]",
+    "unbind": ".unbind({d})", "detach": ".detach()", "alias": ".view_as({x})", "slice": "[{i}:]",
+    "slice step": "[..., ::2]",
     "slice stop": "[:-1]", "index": "[{i}]", "none": "[None, ..., None]", "last": "[..., -1]",
     "diagonal": ".diagonal({o}, {d}, {e})", "contiguous": ".contiguous()", "clone": ".clone()", "flip": ".flip({d})",
     "flip all": ".flip({all})", "fliplr": ".fliplr()", "flipud": ".flipud()", "roll": ".roll({o}, {d})",
     "roll flat": ".roll({o})", "rot90": ".rot90({o})", "repeat": ".repeat(2, {ones})", "tile": ".tile(2)",
-    "repeat_interleave": ".repeat_interleave({k}, {d})", "tril": ".tril({o})", "triu": ".triu({o})", "diag": ".diag({o})",
+    "repeat_interleave": ".repeat_interleave({k}, {d})", "tril": ".tril({o})", "triu": ".triu({o})",
+    "diag": ".diag({o})",
     "diag_embed": ".diag_embed({o})", "diagflat": ".diagflat({o})", "expand": ".expand(2, {minus})",
     "broadcast_to": ".broadcast_to((3, {shape}))", "narrow_copy": ".narrow_copy({d}, {i}, {rest})",
     "channels_last": ".contiguous(memory_format=torch.channels_last)", "permute": ".permute({permutation})",
     "unflatten": ".unflatten({d}, (-1, 1))", "view shape": ".view({shape}, 1)", "data": ".data", "real": ".real",
     "unsafe_split": ".unsafe_split({k}, {d})", "swapdims": ".swapdims({d}, {e})", "hsplit": ".hsplit(1)",
     "as_strided": ".as_strided(({n}, 2), ({s}, 0))", "sum_to_size": ".sum_to_size({shape})", "trace": ".trace()",
-    "new_zeros": ".new_zeros({shape}, 2)", "new_ones": ".new_ones({shape}, 2)", "new_full": ".new_full(({shape}, 2), 3)",
+    "new_zeros": ".new_zeros({shape}, 2)", "new_ones": ".new_ones({shape}, 2)",
+    "new_full": ".new_full(({shape}, 2), 3)",
     "zeros_like": "torch.zeros_like({x})", "ones_like": "torch.ones_like({x})", "full_like": "torch.full_like({x}, 1)",
     "atleast_1d": "torch.atleast_1d({x})", "atleast_2d": "torch.atleast_2d({x})", "atleast_3d": "torch.atleast_3d({x})",
     "zero_": ".zero_()", "fill_": ".fill_({i})", "fill_diagonal_": ".fill_diagonal_({i})", "t": ".t()",
@@ -466,7 +549,8 @@ _VIEWS = {
     "unfold_copy": "torch.unfold_copy({x}, {d}, {k}, {step})", "squeeze_copy": "torch.squeeze_copy({x})",
     "unsqueeze_copy": "torch.unsqueeze_copy({x}, {u})", "transpose_copy": "torch.transpose_copy({x}, {d}, {e})",
     "unbind_copy": "torch.unbind_copy({x}, {d})", "as_strided_copy": "torch.as_strided_copy({x}, ({n}, 2), ({s}, 0))",
-    "vander": "torch.vander({x}, {k})", "cov": "torch.cov({x})", "corrcoef": "torch.corrcoef({x})", "logdet eye": ".mT.clone()",
+    "vander": "torch.vander({x}, {k})", "cov": "torch.cov({x})", "corrcoef": "torch.corrcoef({x})",
+    "mT clone": ".mT.clone()",
 }  # fmt: skip
 _FLOAT_VIEWS = ("cov", "corrcoef")
 _TAME_VIEWS = ("vander", "cov", "corrcoef", "item")
@@ -487,7 +571,8 @@ def _enter_view(name: str, template: str) -> None:
         permutation = list(range(rank))
         g.kind.shuffle(permutation)
         text = template.format(
-            x=x, d=d - (rank if g.chance(0.4) else 0), e=g.kind.randrange(max(rank, 1)), i=i, rest=g.free.randint(0, max(size - i, 0)),
+            x=x, d=d - (rank if g.chance(0.4) else 0), e=g.kind.randrange(max(rank, 1)), i=i,
+            rest=g.free.randint(0, max(size - i, 0)),
             u=g.kind.randint(-rank - 1, rank), n=size, o=g.pick((0, 1, -1, 2)), k=g.free.randint(1, max(size, 1)),
             step=g.pick((1, 2)), all=tuple(range(rank)), ones=", ".join(["1"] * rank), minus=", ".join(["-1"] * rank),
             shape=", ".join(map(str, shape)) or "1", permutation=", ".join(map(str, permutation)),
@@ -511,12 +596,15 @@ def _to(g: Generator) -> str:
 
 @operator(".type")
 def _type(g: Generator) -> str:
-    return f"{g.tensor(ANY, tame=True)}.{g.pick(('float', 'half', 'double', 'int', 'long', 'bool', 'bfloat16', 'short'))}()"
+    x = g.tensor(ANY, tame=True)
+    return f"{x}.{g.pick(('float', 'half', 'double', 'int', 'long', 'bool', 'bfloat16', 'short'))}()"
 
 
 @operator(".view dtype")
 def _view_dtype(g: Generator) -> str:
-    wide, narrow = g.pick((("float32", "int32"), ("int64", "float64"), ("float16", "int16"), ("int8", "uint8"), ("int32", "int16")))
+    wide, narrow = g.pick(
+        (("float32", "int32"), ("int64", "float64"), ("float16", "int16"), ("int8", "uint8"), ("int32", "int16"))
+    )
     return f"{g.tensor((wide,), tame=True)}.view(torch.{narrow})"
 
 
@@ -532,25 +620,31 @@ def _expand_as(g: Generator) -> str:
     return f"{g.tensor(ANY, shape=broadcast_shape(g, x))}.expand_as({x})"
 
 
-for _name in ("cat", "stack", "hstack", "vstack", "dstack", "column_stack", "block_diag", "broadcast_tensors", "meshgrid",
+for _name in ("cat", "stack", "hstack", "vstack", "dstack", "column_stack", "block_diag", "broadcast_tensors",
+              "meshgrid",
               "cartesian_prod"):  # fmt: skip
 
     @operator(_name)
     def _join(g: Generator, name: str = _name) -> str:
         a = g.tensor(ANY, (1,) if name in ("meshgrid", "cartesian_prod") else (1, 2, 3, 0))
-        dtypes = ANY if name in ("cat", "block_diag", "stack", "hstack") else (str(g.value(a).dtype).removeprefix("torch."),)
+        dtypes = (
+            ANY if name in ("cat", "block_diag", "stack", "hstack") else (str(g.value(a).dtype).removeprefix("torch."),)
+        )
         others = [g.tensor(dtypes, shape=list(g.value(a).shape)) for _ in range(g.pick((1, 1, 2)))]
         parts = [a, *others]
         if name in ("cat", "stack"):
             return call(g, f"(lambda *parts, **more: torch.{name}(parts, {dim_of(g, a, 0)}, **more))", parts, out=True)
         if name == "meshgrid":
             return f"torch.meshgrid({', '.join(parts)}, indexing={g.pick(('ij', 'xy'))!r})"
-        return f"torch.{name}({', '.join(parts)})" if name in ("block_diag", "broadcast_tensors", "cartesian_prod") else (
-            f"torch.{name}(({', '.join(parts)}))"
+        return (
+            f"torch.{name}({', '.join(parts)})"
+            if name in ("block_diag", "broadcast_tensors", "cartesian_prod")
+            else (f"torch.{name}(({', '.join(parts)}))")
         )
 
 
-for _name in ("_foreach_add", "_foreach_mul", "_foreach_sub", "_foreach_div", "_foreach_maximum", "_foreach_sqrt", "_foreach_exp",
+for _name in ("_foreach_add", "_foreach_mul", "_foreach_sub", "_foreach_div", "_foreach_maximum", "_foreach_sqrt",
+              "_foreach_exp",
               "_foreach_neg", "_foreach_lerp", "_foreach_addcmul", "_foreach_norm", "_foreach_pow"):  # fmt: skip
 
     @operator(_name)
@@ -558,8 +652,14 @@ for _name in ("_foreach_add", "_foreach_mul", "_foreach_sub", "_foreach_div", "_
         a = g.tensor(FLOAT)
         dtype = (str(g.value(a).dtype).removeprefix("torch."),)
         lists = []
-        for _ in range({"_foreach_addcmul": 3, "_foreach_sqrt": 1, "_foreach_exp": 1, "_foreach_neg": 1, "_foreach_norm": 1}.get(name, 2)):
-            lists.append(f"[{a if not lists else g.tensor(dtype, shape=list(g.value(a).shape))}, {g.tensor(dtype, shape=[3])}]")
+        for _ in range(
+            {"_foreach_addcmul": 3, "_foreach_sqrt": 1, "_foreach_exp": 1, "_foreach_neg": 1, "_foreach_norm": 1}.get(
+                name, 2
+            )
+        ):
+            lists.append(
+                f"[{a if not lists else g.tensor(dtype, shape=list(g.value(a).shape))}, {g.tensor(dtype, shape=[3])}]"
+            )
         if name == "_foreach_pow":
             lists[1] = "2"
         if name == "_foreach_lerp":

@@ -12,7 +12,9 @@ from tools.fuzz.program import is_leaf, leaf_line, references, rename, tensors, 
 
 #: Whether a program still fails in the same way.
 Fails = Callable[[list[str]], bool]
-_LEAF = re.compile(r"leaf\((?P<dtype>[\w.]+), (?P<size>\(.*?\)), (?P<stride>\(.*?\)), (?P<offset>\d+), (?P<pattern>\[.*\])\)$")
+_LEAF = re.compile(
+    r"leaf\((?P<dtype>[\w.]+), (?P<size>\(.*?\)), (?P<stride>\(.*?\)), (?P<offset>\d+), (?P<pattern>\[.*\])\)$"
+)
 _MOST_TRIALS = 80
 
 
@@ -54,7 +56,7 @@ def shrink(lines: list[str], fails: Fails) -> list[str]:
 
 
 def _fewer_lines(lines: list[str], check: Fails) -> list[str]:
-    """Drops lines that no later line uses, last first, then cuts the program in front of lines by making them leaves."""
+    """Drops lines that no later line uses, last first."""
     index = len(lines) - 2
     while index >= 0:
         used = any(f"v{index}" in references(line) for line in lines[index + 1 :])

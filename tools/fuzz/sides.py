@@ -148,8 +148,8 @@ def _late_exception() -> Exception | None:
 
 
 def exact_values(name: str, line: str, values: Namespace) -> Namespace:
-    """The line in float64 with ``values`` as its operands: the operands afterwards, and the result as ``name``. Empty if
-    the line has no float64 form."""
+    """The line in float64 with ``values`` as its operands: the operands afterwards, and the result as ``name``.
+    Empty if the line has no float64 form."""
     wide = namespace("cpu")
     memo: dict[int, Any] = {}
     own = copy.deepcopy(values, memo)
@@ -192,7 +192,8 @@ def _describe(key: str, ours: Tensor, theirs: Tensor, truth: Tensor | None) -> s
     place = int(error.argmax()) if error.numel() else 0
     shown = [x.flatten()[place].item() for x in (ours, theirs)]
     exact = f", exactly {truth.flatten()[place].item()}" if truth is not None and truth.shape == theirs.shape else ""
-    return f"{key} {theirs.dtype}{list(theirs.shape)}: {int(wrong.sum())} differ; [{place}] {shown[0]} for {shown[1]}{exact}"
+    count = f"{key} {theirs.dtype}{list(theirs.shape)}: {int(wrong.sum())} differ"
+    return f"{count}; [{place}] {shown[0]} for {shown[1]}{exact}"
 
 
 def run(lines: list[str], device: str, announce: Callable[[str], None] = lambda line: None) -> Finding | None:

@@ -17,7 +17,9 @@ def dtype_of(g: Generator, name: str) -> tuple[str]:
     return (str(g.value(name).dtype).removeprefix("torch."),)
 
 
-def indices(g: Generator, size: int, shape: Sequence[int], dtypes: Sequence[str] = ("int64",), *, negative: bool = False) -> str:
+def indices(
+    g: Generator, size: int, shape: Sequence[int], dtypes: Sequence[str] = ("int64",), *, negative: bool = False
+) -> str:
     """Indices into a dimension of ``size``; one in forty is out of range."""
     wrong = g.free.random() < 0.025
     if size == 0 and not wrong:
@@ -37,7 +39,8 @@ def distinct(g: Generator, size: int, count: int) -> str:
 def _index_select(g: Generator) -> str:
     x = g.tensor(ANY)
     dim = dim_of(g, x)
-    return call(g, f"(lambda x, **more: torch.index_select(x, {dim}, {indices(g, g.value(x).shape[dim], [g.size()], _INDEX)}, **more))",
+    index = indices(g, g.value(x).shape[dim], [g.size()], _INDEX)
+    return call(g, f"(lambda x, **more: torch.index_select(x, {dim}, {index}, **more))",
                 [x], out=True)  # fmt: skip
 
 
@@ -105,7 +108,9 @@ def _masked_fill(g: Generator) -> str:
 def _masked_scatter(g: Generator) -> str:
     x = g.tensor(ANY)
     mask = g.tensor(("bool",), shape=broadcast_shape(g, x))
-    source = g.tensor(dtype_of(g, x), shape=[g.value(x).numel() + g.free.choice((0, 0, 0, 3, -1))] if g.value(x).numel() else [0])
+    source = g.tensor(
+        dtype_of(g, x), shape=[g.value(x).numel() + g.free.choice((0, 0, 0, 3, -1))] if g.value(x).numel() else [0]
+    )
     return call(g, "torch.masked_scatter", [x, mask, source], method="masked_scatter_")
 
 
@@ -177,8 +182,13 @@ for _name in ("index_add", "index_copy", "index_reduce"):
         index = distinct(g, shape[dim], count) if name == "index_copy" else indices(g, shape[dim], [count], _INDEX)
         shape[dim] = count
         source = g.tensor(dtype_of(g, x), shape=shape, tame=True)
-        rest = {"index_add": f"alpha={g.pick((1, 2))}", "index_copy": "", "index_reduce": repr(g.pick(("prod", "amax", "mean")))}[name]
-        return call(g, f"(lambda x, s, **more: torch.{name}(x, {dim}, {index}, s, {rest + ', ' if rest else ''}**more))", [x, source],
+        rest = {
+            "index_add": f"alpha={g.pick((1, 2))}",
+            "index_copy": "",
+            "index_reduce": repr(g.pick(("prod", "amax", "mean"))),
+        }[name]
+        rest = f"{rest}, " if rest else ""
+        return call(g, f"(lambda x, s, **more: torch.{name}(x, {dim}, {index}, s, {rest}**more))", [x, source],
                     out=True)  # fmt: skip
 
 
@@ -277,7 +287,9 @@ def _bmm(g: Generator) -> str:
 @operator("matmul")
 def _matmul(g: Generator) -> str:
     d, n, k, m, b = _products(g)
-    left, right = g.pick((([n, k], [k]), ([k], [k, m]), ([b, n, k], [k, m]), ([n, k], [b, k, m]), ([k], [k]), ([2, 1, n, k], [b, k, m])))
+    left, right = g.pick(
+        (([n, k], [k]), ([k], [k, m]), ([b, n, k], [k, m]), ([n, k], [b, k, m]), ([k], [k]), ([2, 1, n, k], [b, k, m]))
+    )
     return call(g, "torch.matmul", [_matrix(g, d, *left), _matrix(g, d, *right)], out=True)
 
 
@@ -313,7 +325,8 @@ for _name in ("addmm", "addmv", "addr", "baddbmm", "addbmm"):
 @operator("einsum")
 def _einsum(g: Generator) -> str:
     d, n, k, m, b = _products(g)
-    text, left, right = g.pick((("ij,jk->ik", [n, k], [k, m]), ("bij,bjk->bik", [b, n, k], [b, k, m]), ("ij,ij->i", [n, k], [n, k]),
+    text, left, right = g.pick((("ij,jk->ik", [n, k], [k, m]),
+                                ("bij,bjk->bik", [b, n, k], [b, k, m]), ("ij,ij->i", [n, k], [n, k]),
                                 ("i,j->ij", [n], [m]), ("bij,kj->bki", [b, n, k], [m, k])))  # fmt: skip
     return call(g, f"(lambda x, y: torch.einsum({text!r}, x, y))", [_matrix(g, d, *left), _matrix(g, d, *right)])
 
@@ -343,7 +356,9 @@ def _bilinear(g: Generator) -> str:
 def _cdist(g: Generator) -> str:
     _, n, k, m, b = _products(g)
     d = (g.pick(("float32", "float64")),)
-    return call(g, "torch.cdist", [_matrix(g, d, b, n, k), _matrix(g, d, b, m, k)], f"p={g.pick((2.0, 1.0, 3.0))}", grad=False)
+    return call(
+        g, "torch.cdist", [_matrix(g, d, b, n, k), _matrix(g, d, b, m, k)], f"p={g.pick((2.0, 1.0, 3.0))}", grad=False
+    )
 
 
 @operator("cross")
@@ -397,7 +412,12 @@ for _rank in (1, 2, 3):
         groups, channels, outputs, kernel = g.pick((1, 1, 2)), 4, g.pick((1, 3)), g.pick((1, 2, 3))
         x = _images(g, rank, channels)
         weight = g.tensor(dtype_of(g, x), shape=[channels, outputs, *([kernel] * rank)], tame=True)
-        return call(g, f"F.conv_transpose{rank}d", [x, weight], f"stride={g.pick((1, 2))}, padding={g.pick((0, 1))}, groups={groups}")
+        return call(
+            g,
+            f"F.conv_transpose{rank}d",
+            [x, weight],
+            f"stride={g.pick((1, 2))}, padding={g.pick((0, 1))}, groups={groups}",
+        )
 
     for _name in ("max_pool", "avg_pool", "adaptive_avg_pool", "adaptive_max_pool", "lp_pool"):
 
@@ -428,8 +448,20 @@ for _rank in (1, 2, 3):
     @operator(f"F.interpolate{_rank}")
     def _interpolate(g: Generator, rank: int = _rank) -> str:
         x = _images(g, rank, 2)
-        mode = g.pick(("nearest", "nearest-exact", "area", ("linear", "bilinear", "trilinear")[rank - 1], *(("bicubic",) * (rank == 2))))
-        rest = f"size={[g.free.randint(1, 12) for _ in range(rank)]}" if g.chance(0.6) else f"scale_factor={g.pick((0.5, 2, 1.7))}"
+        mode = g.pick(
+            (
+                "nearest",
+                "nearest-exact",
+                "area",
+                ("linear", "bilinear", "trilinear")[rank - 1],
+                *(("bicubic",) * (rank == 2)),
+            )
+        )
+        rest = (
+            f"size={[g.free.randint(1, 12) for _ in range(rank)]}"
+            if g.chance(0.6)
+            else f"scale_factor={g.pick((0.5, 2, 1.7))}"
+        )
         if "linear" in mode or mode == "bicubic":
             rest += f", align_corners={g.chance(0.5)}"
         return call(g, "F.interpolate", [x], f"{rest}, mode={mode!r}")
@@ -438,7 +470,9 @@ for _rank in (1, 2, 3):
 @operator("F.batch_norm")
 def _batch_norm(g: Generator) -> str:
     x = _images(g, g.pick((0, 1, 2)), 3)
-    mean, variance, weight, bias = (g.tensor(dtype_of(g, x), shape=[3], limits=(0.5, 3), layout="dense") for _ in range(4))
+    mean, variance, weight, bias = (
+        g.tensor(dtype_of(g, x), shape=[3], limits=(0.5, 3), layout="dense") for _ in range(4)
+    )
     training = g.chance(0.5)
     affine = f"{weight}, {bias}" if g.chance(0.6) else "None, None"
     return f"F.batch_norm({x}, {mean}, {variance}, {affine}, training={training})"
@@ -512,7 +546,9 @@ def _channel_shuffle(g: Generator) -> str:
 
 @operator("F.unfold")
 def _unfold(g: Generator) -> str:
-    return call(g, "F.unfold", [_images(g, 2, 2)], f"{g.pick((2, 3))}, padding={g.pick((0, 1))}, stride={g.pick((1, 2))}")
+    return call(
+        g, "F.unfold", [_images(g, 2, 2)], f"{g.pick((2, 3))}, padding={g.pick((0, 1))}, stride={g.pick((1, 2))}"
+    )
 
 
 @operator("F.fold")
@@ -526,13 +562,19 @@ def _grid_sample(g: Generator) -> str:
     d = ("float32", "float64")
     x = g.tensor(d, shape=[2, 3, g.free.randint(2, 7), g.free.randint(2, 7)], tame=True)
     grid = g.tensor(dtype_of(g, x), shape=[2, g.free.randint(1, 5), 4, 2], limits=(-1.2, 1.2))
-    rest = f"mode={g.pick(('bilinear', 'nearest', 'bicubic'))!r}, padding_mode={g.pick(('zeros', 'border', 'reflection'))!r}"
+    mode, padding = g.pick(("bilinear", "nearest", "bicubic")), g.pick(("zeros", "border", "reflection"))
+    rest = f"mode={mode!r}, padding_mode={padding!r}"
     return call(g, "F.grid_sample", [x, grid], f"{rest}, align_corners={g.chance(0.5)}")
 
 
 @operator("F.affine_grid")
 def _affine_grid(g: Generator) -> str:
-    return call(g, "F.affine_grid", [g.tensor(("float32", "float64"), shape=[2, 2, 3])], f"[2, 1, {g.size()}, 3], align_corners={g.chance(0.5)}")
+    return call(
+        g,
+        "F.affine_grid",
+        [g.tensor(("float32", "float64"), shape=[2, 2, 3])],
+        f"[2, 1, {g.size()}, 3], align_corners={g.chance(0.5)}",
+    )
 
 
 @operator("F.scaled_dot_product_attention")
@@ -553,7 +595,12 @@ def _attention(g: Generator) -> str:
 @operator("F.cosine_similarity")
 def _cosine(g: Generator) -> str:
     x = g.tensor(_PLANE, (1, 2, 3), tame=True)
-    return call(g, "F.cosine_similarity", [x, g.tensor(dtype_of(g, x), shape=list(g.value(x).shape), tame=True)], f"dim={dim_of(g, x)}")
+    return call(
+        g,
+        "F.cosine_similarity",
+        [x, g.tensor(dtype_of(g, x), shape=list(g.value(x).shape), tame=True)],
+        f"dim={dim_of(g, x)}",
+    )
 
 
 @operator("F.pairwise_distance")
@@ -595,7 +642,9 @@ def _bce_logits(g: Generator) -> str:
 def _kl_div(g: Generator) -> str:
     x = g.tensor(_PLANE, (1, 2), tame=True)
     target = g.tensor(dtype_of(g, x), shape=list(g.value(x).shape), limits=(0, 1))
-    return call(g, "F.kl_div", [x, target], f"reduction={g.pick((*_REDUCTION, 'batchmean'))!r}, log_target={g.chance(0.3)}")
+    return call(
+        g, "F.kl_div", [x, target], f"reduction={g.pick((*_REDUCTION, 'batchmean'))!r}, log_target={g.chance(0.3)}"
+    )
 
 
 for _name in ("nll_loss", "cross_entropy", "multi_margin_loss"):
@@ -617,7 +666,9 @@ for _name in ("nll_loss", "cross_entropy", "multi_margin_loss"):
 def _multilabel(g: Generator) -> str:
     n, c = g.size(), g.free.randint(2, 9)
     x = g.tensor(("float32", "float64"), shape=[n, c], tame=True)
-    return call(g, f"(lambda x: F.multilabel_margin_loss(x, {g.tensor(('int64',), shape=[n, c], limits=(-1, c - 1))}))", [x])
+    return call(
+        g, f"(lambda x: F.multilabel_margin_loss(x, {g.tensor(('int64',), shape=[n, c], limits=(-1, c - 1))}))", [x]
+    )
 
 
 @operator("F.cosine_embedding_loss")
@@ -649,7 +700,9 @@ def _arange(g: Generator) -> str:
 @operator("linspace")
 def _linspace(g: Generator) -> str:
     name = g.pick(("linspace", "linspace", "logspace"))
-    return f"torch.{name}({g.pick((-2, 0.5))}, {g.pick((1, 2.5))}, {g.size()}, device=DEVICE, dtype=torch.{g.pick(_REAL)})"
+    return (
+        f"torch.{name}({g.pick((-2, 0.5))}, {g.pick((1, 2.5))}, {g.size()}, device=DEVICE, dtype=torch.{g.pick(_REAL)})"
+    )
 
 
 @operator("eye")
@@ -726,9 +779,11 @@ def _spacing(g: Generator) -> str:
 @operator("polar numbers")
 def _complex(g: Generator) -> str:
     x = g.tensor(("float32", "float64"), (1, 2), tame=True)
-    return f"torch.complex({x}, {g.tensor(dtype_of(g, x), shape=list(g.value(x).shape), tame=True)}).{g.pick(('abs()', 'real', 'imag', 'conj().imag'))}"
+    y = g.tensor(dtype_of(g, x), shape=list(g.value(x).shape), tame=True)
+    return f"torch.complex({x}, {y}).{g.pick(('abs()', 'real', 'imag', 'conj().imag'))}"
 
 
 @operator("fft")
 def _fft(g: Generator) -> str:
-    return f"torch.fft.{g.pick(('fft', 'rfft', 'ifft'))}({g.tensor(('float32', 'float64'), (1, 2), tame=True, empty=False)}).abs()"
+    x = g.tensor(("float32", "float64"), (1, 2), tame=True, empty=False)
+    return f"torch.fft.{g.pick(('fft', 'rfft', 'ifft'))}({x}).abs()"

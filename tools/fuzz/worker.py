@@ -46,7 +46,9 @@ class _Stop(Exception):
 class Program:
     """Draws and runs one program, line by line."""
 
-    def __init__(self, seed: int, options: dict[str, Any], device: str, announce: Announce, seen: set[tuple[str, str]]) -> None:
+    def __init__(
+        self, seed: int, options: dict[str, Any], device: str, announce: Announce, seen: set[tuple[str, str]]
+    ) -> None:
         self.result = Result(seed)
         self.sides = sides.Sides(device, announce)
         self._device, self._announce, self._seen = device, announce, seen
@@ -174,7 +176,9 @@ class Graph:
         self._values[name] = value
         if compiled.is_rounded(line, self._rounded, value):
             self._rounded |= {name, *(references(line) if re.search(r"[a-z0-9]_\(", line) else ())}
-        self.result.dtypes = sorted({*self.result.dtypes, *(str(x.dtype).removeprefix("torch.") for x in tensors(value))})
+        self.result.dtypes = sorted(
+            {*self.result.dtypes, *(str(x.dtype).removeprefix("torch.") for x in tensors(value))}
+        )
         return name, value
 
 
