@@ -25,8 +25,9 @@ CMAKE_TESTS = PATH="$(abspath $(VENV))/bin:$$PATH" cmake -S . -G Ninja -DCMAKE_B
 CPP_FILES = $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'csrc/*.c' 'include/*.h' 'tests/cpp/*.cpp' 'tests/cpp/*.h' 'examples/*.cpp')
 PYTEST_ARGUMENTS ?=
 BENCH_ARGUMENTS ?=
+FUZZ_ARGUMENTS ?=
 
-.PHONY: help setup demo demo-short test test-full test-cpp test-sanitize test-python lint format bench opinfo wheel clean distclean
+.PHONY: help setup demo demo-short test test-full test-cpp test-sanitize test-python lint format bench opinfo fuzz wheel clean distclean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,6 +94,10 @@ bench:  ## Models, operators, start-up against CPU eager and CPU Inductor: table
 opinfo:  ## Every float32 OpInfo on the device against the CPU, one process each
 	@$(SETUP) --groups demo test
 	@$(PY) tools/opinfo.py
+
+fuzz:  ## Random programs on the device against the CPU; FUZZ_ARGUMENTS="--mode compiled --operators 5000"
+	@$(SETUP) --groups demo test
+	@$(PY) -m tools.fuzz --operators 200000 --jobs $(JOBS) $(FUZZ_ARGUMENTS)
 
 wheel:  ## dist/outboard-*.whl
 	@$(SETUP) --groups demo --no-build

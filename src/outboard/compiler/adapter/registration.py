@@ -17,6 +17,7 @@ from torch._inductor import graph as inductor_graph
 from torch._inductor import ir, lowering
 from torch._inductor.codegen.common import (
     DeviceOpOverrides,
+    OpDecompositions,
     register_backend_for_device,
     register_device_op_overrides,
 )
@@ -26,6 +27,7 @@ from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V
 
 from .. import cache
+from ..dialects import opencl
 from ..kernels import PREFERRED
 from ..target import target_of
 from .decompositions import embedding_gradient
@@ -253,11 +255,18 @@ def _is_tensor(value: Any) -> bool:
 def _leave_to_kernels(name: str) -> None:
     """Makes operators with a good kernel of their own calls of it instead of loops. Gradients of convolutions become
     such calls in Inductor as well, but by way of guards that fix the sizes of images."""
-    for operator in (*PREFERRED, "convolution_backward"):
+    for operator in (*PREFERRED, "convolution_backward", *_not_in_loops()):
         packet = getattr(torch.ops.aten, operator)
         for overload in (getattr(packet, overload_name) for overload_name in packet.overloads()):
             if overload in lowering.lowerings:
                 lowering.lowerings[overload] = _called_on(name, overload, lowering.lowerings[overload])
+
+
+def _not_in_loops() -> list[str]:
+    """Functions, such as Bessel's, that Inductor takes for granted in every device's loops and that ours do not have."""
+    known = opencl.SUPPORTED | set(dir(OpDecompositions))
+    names = [data.name for name, data in pointwise_overrides_data.items() if name not in known]
+    return [name for name in names if hasattr(torch.ops.aten, name)]
 
 
 def _allow_calls_of_kernels() -> None:
