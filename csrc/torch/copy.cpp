@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/interruption.h"
 #include "torch/devices.h"
 #include "torch/host_allocator.h"
 #include "torch/tensor.h"
@@ -187,9 +188,16 @@ at::Tensor download_with_gaps(const at::Tensor& src) {
 
 // ---- CPU to device ----
 
+/// The user may interrupt the wait for earlier work, but not the one for the copy: its memory on the host has to stay.
+void finish_earlier_work(Stream& stream) {
+  if (may_be_interrupted()) stream.finish();
+}
+
 /// `dst` and `host` have the same memory layout. Waits unless the caller may reuse `host` only after the copy.
 void upload_bytes(const at::Tensor& dst, const at::Tensor& host, bool asynchronous) {
   Stream& stream = stream_of(dst);
+  if (!asynchronous) finish_earlier_work(stream);
+  const Uninterrupted whole;
   {
     Work work(stream);
     stream.copy(OB_HOST_TO_DEVICE, pointer(dst, work, written_whole(dst)),
@@ -259,6 +267,8 @@ void upload(const at::Tensor& dst, const at::Tensor& src, bool non_blocking) {
 
 void download_bytes(const at::Tensor& host, const at::Tensor& src, bool asynchronous) {
   Stream& stream = stream_of(src);
+  if (!asynchronous) finish_earlier_work(stream);
+  const Uninterrupted whole;
   {
     Work work(stream);
     stream.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(host.data_ptr()), pointer(src, work), host.nbytes());
