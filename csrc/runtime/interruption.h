@@ -25,7 +25,8 @@ void check_interruption();
 /// True once a wait was interrupted.
 bool was_interrupted();
 
-/// While it lives, the calling thread is not interrupted: for destructors, and in the middle of changes.
+/// While it lives, the calling thread is not interrupted: for destructors, in the middle of changes, and with a lock
+/// held. A handler of signals may wait for a thread that waits for the lock.
 class Uninterrupted {
  public:
   Uninterrupted();

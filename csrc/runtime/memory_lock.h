@@ -5,7 +5,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <functional>
 #include <mutex>
 #include <thread>
 
@@ -65,39 +64,23 @@ class MemoryLock {
     mutex_.unlock();
   }
 
+  /// True if the calling thread has the lock.
+  bool held() const { return owner_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
   /// True for the outermost of nested locks.
   bool outermost() const { return depth_ == 1; }
 
-  /// True if the calling thread has the lock.
-  bool held() const { return owner_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
-
-  /// Gives the lock up, however often it was taken, while `function` runs, so that other threads get on. Takes it again
-  /// before an exception of `function` leaves.
-  void without(const std::function<void()>& function) {
-    const Released released(*this);
-    function();
+  /// Gives the lock up, however often it was taken, for at most `time`, so that other threads get on.
+  void yield_for(std::chrono::milliseconds time) {
+    const int depth = depth_;
+    owner_.store(std::thread::id(), std::memory_order_relaxed);
+    mutex_.unlock();
+    std::this_thread::sleep_for(time);
+    mutex_.lock();
+    owner_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+    depth_ = depth;
   }
 
  private:
-  class Released {
-   public:
-    explicit Released(MemoryLock& lock) : lock_(lock), depth_(lock.depth_) {
-      lock_.owner_.store(std::thread::id(), std::memory_order_relaxed);
-      lock_.mutex_.unlock();
-    }
-    ~Released() {
-      lock_.mutex_.lock();
-      lock_.owner_.store(std::this_thread::get_id(), std::memory_order_relaxed);
-      lock_.depth_ = depth_;
-    }
-    Released(const Released&) = delete;
-    Released& operator=(const Released&) = delete;
-
-   private:
-    MemoryLock& lock_;
-    const int depth_;
-  };
-
   LightMutex mutex_;
   std::atomic<std::thread::id> owner_{};
   int depth_ = 0;

@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
-#include <thread>
 
 #include "runtime/allocation.h"
 #include "runtime/device.h"
@@ -277,7 +276,7 @@ void Residency::let_others_work() {
   }
   waiting_.push_back(mine);
   for (Allocation* each : used) each->pins_.fetch_add(1, std::memory_order_relaxed);
-  lock_.without([] { std::this_thread::sleep_for(kPatience); });
+  lock_.yield_for(kPatience);
   for (Allocation* each : used) {
     each->unpin();
     each->last_use_ = mine;

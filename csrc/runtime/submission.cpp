@@ -39,7 +39,6 @@ void SubmissionQueue::put(Kernel& kernel, const uint64_t global[3], const uint32
                           const ob_argument* arguments, uint32_t count, uint64_t batch) {
   report();
   std::lock_guard producer(producers_);
-  make_room();
   if (stopped_.load(std::memory_order_acquire)) {
     wait_until(put_.load(std::memory_order_relaxed));
     return hand_over(kernel, global, local, arguments, count);
@@ -91,7 +90,6 @@ SubmissionQueue::Command SubmissionQueue::large_launch(Kernel& kernel, const uin
 uint64_t SubmissionQueue::put(Command command) {
   report();
   std::lock_guard producer(producers_);
-  make_room();
   if (stopped_.load(std::memory_order_acquire)) {
     command();
     return 0;
@@ -124,22 +122,15 @@ void SubmissionQueue::wait_until_half_empty() {
   known_done_.store(done_.load(std::memory_order_acquire), std::memory_order_relaxed);
 }
 
-/// Waits until there is room for an entry. Where nothing is half done, other threads get on meanwhile, and the user may
-/// interrupt.
-void SubmissionQueue::make_room() {
-  for (;;) {
-    const uint64_t number = put_.load(std::memory_order_relaxed);
-    if (number - known_done_.load(std::memory_order_relaxed) < kSlots) return;
-    const bool reached_soon = wait_until(number - kSlots / 2, kInterruptionInterval);
-    known_done_.store(done_.load(std::memory_order_acquire), std::memory_order_relaxed);
-    if (!reached_soon && producers_.outermost()) producers_.without(check_interruption);
-  }
-}
-
-/// The place of the next entry, for which there is room.
+/// The place of the next entry, when there is room.
 SubmissionQueue::Slot& SubmissionQueue::next_slot() {
   if (slots_ == nullptr) start();
-  return (*slots_)[put_.load(std::memory_order_relaxed) % kSlots];
+  const uint64_t number = put_.load(std::memory_order_relaxed);
+  if (number - known_done_.load(std::memory_order_relaxed) >= kSlots) {
+    if (number - done_.load(std::memory_order_acquire) >= kSlots) wait_until(number - kSlots / 2);
+    known_done_.store(done_.load(std::memory_order_acquire), std::memory_order_relaxed);
+  }
+  return (*slots_)[number % kSlots];
 }
 
 void SubmissionQueue::publish() {

@@ -88,7 +88,6 @@ class SubmissionQueue {
   bool wait_for_work(uint64_t done);
   bool is_cheap(const Kernel& kernel, const uint64_t global[3], const uint32_t local[3]) const;
   void wait_until_half_empty();
-  void make_room();
   Slot& next_slot();
   void publish();
   bool wait_until(uint64_t place, std::chrono::milliseconds time);

@@ -66,7 +66,7 @@ TEST(a_memory_lock_nests_and_is_given_up_whole) {
     entered = 1;
     lock.unlock();
   });
-  while (entered == 0) lock.without([] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); });
+  while (entered == 0) lock.yield_for(std::chrono::milliseconds(1));
   CHECK(!lock.outermost());
   lock.unlock();
   CHECK(lock.outermost());
