@@ -17,6 +17,7 @@ from torch._inductor import ir, lowering
 from torch._inductor.codegen.common import (
     DeviceOpOverrides,
     OpDecompositions,
+    pointwise_overrides_data,
     register_backend_for_device,
     register_device_op_overrides,
 )
@@ -229,7 +230,7 @@ def _leave_to_kernels(name: str) -> None:
 
 
 def _not_in_loops() -> list[str]:
-    """Functions, such as Bessel's, that Inductor takes for granted in every device's loops and that ours do not have."""
+    """Functions, such as Bessel's, that Inductor takes for granted in loops and that ours do not have."""
     known = opencl.SUPPORTED | set(dir(OpDecompositions))
     names = [data.name for name, data in pointwise_overrides_data.items() if name not in known]
     return [name for name in names if hasattr(torch.ops.aten, name)]
