@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import base64
 import copy
-import os
 import re
-import subprocess
-import sys
 import zlib
 from pathlib import Path
 
 import pytest
 import torch
 import torch._inductor.utils
+from processes import run_program
 from torch import nn
 
 
@@ -81,13 +79,10 @@ print(counters["inductor"]["fxgraph_cache_miss"])
 
 
 def test_a_second_process_compiles_nothing(device: str, tmp_path: Path) -> None:
-    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
+    caches = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
     program = tmp_path / "program.py"  # a file: Dynamo's caches key on it
     program.write_text(SCRIPT)
-    runs = [
-        subprocess.run([sys.executable, str(program)], env=environment, capture_output=True, text=True, check=True)
-        for _ in range(2)
-    ]
+    runs = [run_program([str(program)], environment=caches) for _ in range(2)]
     assert runs[0].stdout.split() == ["12.0", "1"]
     assert runs[1].stdout.split() == ["12.0", "0"]
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "outboard/driver.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -87,6 +88,7 @@ struct ob_event_t {
 };
 
 struct ob_kernel_t {
+  cl_device_id device;
   cl_program program;
   std::string name;
   cl_kernel kernel;
@@ -326,6 +328,7 @@ ob_status device_properties(ob_device device, ob_device_properties* properties) 
   p.has_fp64 = has_extension(id, "cl_khr_fp64") ? 1 : 0;
   p.has_int64_atomics = has_extension(id, "cl_khr_int64_base_atomics") ? 1 : 0;
   p.serial_builds = is_pocl(*device) ? 1 : 0;
+  p.max_argument_bytes = static_cast<uint32_t>(device_value<size_t>(id, CL_DEVICE_MAX_PARAMETER_SIZE, 0));
   const size_t size = properties->struct_size;
   std::memcpy(properties, &p, size < sizeof(p) ? size : sizeof(p));
   properties->struct_size = size;
@@ -414,7 +417,7 @@ ob_status finish(ob_stream stream) {
   const uint64_t count = stream->submitted.load(std::memory_order_acquire);
   if (stream->finished.load(std::memory_order_acquire) >= count) return OB_OK;
   const cl_int code = cl->clFinish(stream->queue);
-  note_finished(stream, count);
+  if (code == CL_SUCCESS) note_finished(stream, count);  // else nobody knows, and the next wait asks again
   return status_of(code, "clFinish");
 }
 
@@ -441,7 +444,7 @@ ob_status is_finished(ob_stream stream) {
   }
   const ob_status status = poll(stream->probe);
   if (status == OB_NOT_READY) return status;
-  note_finished(stream, stream->probe_count);
+  if (status == OB_OK) note_finished(stream, stream->probe_count);
   release(stream->probe);
   stream->probe = nullptr;
   return status != OB_OK || is_idle(stream) ? status : OB_NOT_READY;
@@ -733,12 +736,28 @@ ob_status kernel_get(ob_program program, const char* name, ob_kernel* kernel) {
       return status_of(code, "clCreateKernel");
     }
     found = std::make_unique<ob_kernel_t>();
+    found->device = program->device->id;
     found->program = program->program;
     found->name = name;
     found->kernel = made;
     if (program->device->pool != nullptr) found->direct = load_direct(program, name);
   }
   *kernel = found.get();
+  return OB_OK;
+}
+
+ob_status kernel_properties(ob_kernel kernel, ob_kernel_properties* properties) {
+  size_t group = 0;
+  cl_ulong local = 0;
+  cl_int code = cl->clGetKernelWorkGroupInfo(kernel->kernel, kernel->device, CL_KERNEL_WORK_GROUP_SIZE, sizeof(group),
+                                             &group, nullptr);
+  if (code == CL_SUCCESS) {
+    code = cl->clGetKernelWorkGroupInfo(kernel->kernel, kernel->device, CL_KERNEL_LOCAL_MEM_SIZE, sizeof(local), &local,
+                                        nullptr);
+  }
+  if (code != CL_SUCCESS) return status_of(code, "clGetKernelWorkGroupInfo");
+  const ob_kernel_properties needs{properties->struct_size, static_cast<uint32_t>(group), local};
+  std::memcpy(properties, &needs, std::min(properties->struct_size, sizeof(needs)));
   return OB_OK;
 }
 
@@ -909,6 +928,7 @@ constexpr ob_driver make_driver() {
   driver.launch_cost = launch_cost;
   driver.memory_expect = Guarded<memory_expect>::call;
   driver.launch_batch = Guarded<launch_batch>::call;
+  driver.kernel_properties = Guarded<kernel_properties>::call;
   return driver;
 }
 
