@@ -144,6 +144,7 @@ def register() -> None:
     register_interface()
     _prefer_two_pass_variance(name)
     _allow_all_atomic_additions(name)
+    _count_places_in_order(name)
     _keep_layouts(name)
     _concatenate_by_parts(name)
     _leave_to_kernels(name)
@@ -208,6 +209,29 @@ def _allow_all_atomic_additions(name: str) -> None:
         return bool(original(dtype))
 
     module.needs_fallback_due_to_atomic_add_limitations = choose
+
+
+def _count_places_in_order(name: str) -> None:
+    """Has ``argmax`` and ``argmin`` of all elements look at them as one row. Inductor may turn several reduced dimensions
+    round to follow memory, and the place of an element would be counted in that order."""
+    module: Any = lowering
+
+    def in_a_row(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def lower(x: Any, axis: Any = None, keepdims: bool = False, **kwargs: Any) -> Any:
+            sizes = x.get_size()
+            ours = x.get_device() is not None and x.get_device().type == name
+            if not ours or axis is not None or len(sizes) < 2:
+                return original(x, axis, keepdims, **kwargs)
+            place = original(module.view(x, [sympy_product(sizes)]), 0, False, **kwargs)
+            return module.view(place, [1] * len(sizes)) if keepdims else place
+
+        return lower
+
+    for packet in (torch.ops.aten.argmax, torch.ops.aten.argmin):
+        for key in (packet, *(getattr(packet, overload) for overload in packet.overloads())):
+            if key in module.lowerings:
+                module.lowerings[key] = in_a_row(module.lowerings[key])
 
 
 def _keep_layouts(name: str) -> None:
