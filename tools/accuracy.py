@@ -36,7 +36,12 @@ from accuracy_functions import FUNCTIONS, Array, Function  # noqa: E402
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 #: (bits of the significand, least exponent of a normal number, largest exponent), exponents as of numbers in [1, 2).
-FORMATS = {"float32": (24, -126, 127), "bfloat16": (8, -126, 127), "float16": (11, -14, 15), "float64": (53, -1022, 1023)}
+FORMATS = {
+    "float32": (24, -126, 127),
+    "bfloat16": (8, -126, 127),
+    "float16": (11, -14, 15),
+    "float64": (53, -1022, 1023),
+}
 #: Errors up to this many units are right whatever the CPU's are.
 ALLOWED = 2.0
 #: Where the CPU is further off, its errors are those of intermediate roundings, as are ours, and their largest is chance.
@@ -401,7 +406,9 @@ def main() -> int:
             reductions.append(found)
             print(accuracy_reductions.describe(found), flush=True)
     if options.json:
-        options.json.write_text(json.dumps({"rows": [asdict(r) for r in rows], "reductions": [asdict(r) for r in reductions]}))
+        options.json.write_text(
+            json.dumps({"rows": [asdict(r) for r in rows], "reductions": [asdict(r) for r in reductions]})
+        )
     if options.write:
         command = "make accuracy" if options.count == 10_000_000 else "python " + " ".join(sys.argv)
         options.write.write_text(page(rows, reductions, command))

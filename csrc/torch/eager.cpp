@@ -392,7 +392,7 @@ class EagerCall {
   /// operator, or a copy. Partial overlap with a pointwise operator raises, as on the CPU.
   void resolve_overlap() {
     each_tensor(true, [&](size_t, const at::Tensor& target) {
-      at::assert_no_internal_overlap(target);
+      if (!op_.idempotent) at::assert_no_internal_overlap(target);
       each_tensor(false, [&](size_t i, const at::Tensor& source) {
         if (!source.has_storage() || !target.is_alias_of(source)) return;
         const at::MemOverlapStatus status = at::get_overlap_status(target, source);

@@ -18,6 +18,7 @@ from torch._inductor import ir, lowering
 from torch._inductor.codegen.common import (
     DeviceOpOverrides,
     OpDecompositions,
+    pointwise_overrides_data,
     register_backend_for_device,
     register_device_op_overrides,
 )
@@ -144,6 +145,7 @@ def register() -> None:
     register_interface()
     _prefer_two_pass_variance(name)
     _allow_all_atomic_additions(name)
+    _count_places_in_order(name)
     _keep_layouts(name)
     _concatenate_by_parts(name)
     _leave_to_kernels(name)
@@ -211,6 +213,29 @@ def _allow_all_atomic_additions(name: str) -> None:
     module.needs_fallback_due_to_atomic_add_limitations = choose
 
 
+def _count_places_in_order(name: str) -> None:
+    """Has ``argmax`` and ``argmin`` of all elements look at them as one row. Inductor may turn several reduced dimensions
+    round to follow memory, and the place of an element would be counted in that order."""
+    module: Any = lowering
+
+    def in_a_row(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def lower(x: Any, axis: Any = None, keepdims: bool = False, **kwargs: Any) -> Any:
+            sizes = x.get_size()
+            ours = x.get_device() is not None and x.get_device().type == name
+            if not ours or axis is not None or len(sizes) < 2:
+                return original(x, axis, keepdims, **kwargs)
+            place = original(module.view(x, [sympy_product(sizes)]), 0, False, **kwargs)
+            return module.view(place, [1] * len(sizes)) if keepdims else place
+
+        return lower
+
+    for packet in (torch.ops.aten.argmax, torch.ops.aten.argmin):
+        for key in (packet, *(getattr(packet, overload) for overload in packet.overloads())):
+            if key in module.lowerings:
+                module.lowerings[key] = in_a_row(module.lowerings[key])
+
+
 def _keep_layouts(name: str) -> None:
     """Leaves convolutions in the layout that they come in: kernels here read sliding windows along rows."""
     original = GraphLowering.decide_layout_opt
@@ -265,7 +290,7 @@ def _leave_to_kernels(name: str) -> None:
 
 
 def _not_in_loops() -> list[str]:
-    """Functions, such as Bessel's, that Inductor takes for granted in every device's loops and that ours do not have."""
+    """Functions, such as Bessel's, that Inductor takes for granted in loops and that ours do not have."""
     known = opencl.SUPPORTED | set(dir(OpDecompositions))
     names = [data.name for name, data in pointwise_overrides_data.items() if name not in known]
     return [name for name in names if hasattr(torch.ops.aten, name)]
