@@ -10,6 +10,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -22,10 +23,11 @@ from outboard.compiler import eager, kernels, target  # noqa: E402
 from outboard.compiler.adapter import graphs, interface, kernel, registration  # noqa: E402
 from outboard.compiler.adapter.lowering import lower_operator  # noqa: E402
 from outboard.compiler.dialects import groups  # noqa: E402
+from tools.opencl_runtime import install_debian  # noqa: E402
 
 from . import families  # noqa: E402
 from .plans import PlanRun  # noqa: E402
-from .simulator import Findings, Simulator  # noqa: E402
+from .simulator import LIBRARY, Findings, Simulator  # noqa: E402
 
 TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 5e-2}
 
@@ -200,6 +202,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="the families whose names contain this")
     options = parser.parse_args()
+    if not Path(LIBRARY).exists() and not install_debian(["oclgrind"]):
+        parser.error("Oclgrind is not there; install it with: sudo apt-get install oclgrind")
     torch.manual_seed(0)
     checker = Checker()
     with compiling_for(families.GPU):

@@ -109,7 +109,7 @@ def _products() -> dict[str, list[Case]]:
             ("aten::mm", (_floats(1, 900), _floats(900, 30))),
             ("aten::mm", (_floats(65, 66).half(), _floats(66, 67).half())),
             ("aten::bmm", (_floats(3, 9, 20), _floats(3, 20, 11))),
-            ("aten::addmm", (_floats(29), _floats(20, 30), _floats(30, 29), 2, 3)),
+            ("aten::addmm", (_floats(29), _floats(20, 30), _floats(30, 29))),
             ("aten::addbmm", (_floats(9, 11), _floats(3, 9, 20), _floats(3, 20, 11))),
             ("aten::mv", (_floats(30, 40), _floats(40))),
             ("aten::dot", (_floats(3000), _floats(3000))),

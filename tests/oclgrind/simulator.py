@@ -76,8 +76,9 @@ class Simulator:
         return Findings(new)
 
     def buffer(self, contents: bytes) -> ctypes.c_void_p:
-        """Device memory of exactly this size (of one byte if it is empty, which OpenCL lacks)."""
-        size = max(len(contents), 1)
+        """Device memory of this size in whole words, but not empty: atomics on halves exchange the word around one,
+        and blocks of the runtime's allocator end with whole words."""
+        size = max(-(-len(contents) // 4) * 4, 4)
         made = self._make("clCreateBuffer", self._context, ctypes.c_uint64(_READ_WRITE), ctypes.c_size_t(size), None)
         self.write(made, contents)
         return made
