@@ -1006,7 +1006,10 @@ uint ob_float_to_half(float value) {
 
 
 def atomic_add_helper(dtype: torch.dtype) -> tuple[str, str]:
-    """(name, text) of ``void name(__global T* p, V value)`` for an element type. Raises Unsupported."""
+    """(name, text) of ``void name(__global T* p, V value)`` for an element type. Raises Unsupported.
+
+    The first exchange, of a zero, finds out what is there: a plain read beside other items' exchanges would be a race.
+    """
     memory = memory_type(dtype)
     name = f"ob_atomic_add_{str(dtype).rpartition('.')[2]}"
     if dtype in (torch.int32, torch.uint32):
@@ -1019,14 +1022,14 @@ def atomic_add_helper(dtype: torch.dtype) -> tuple[str, str]:
     if dtype == torch.float32:
         return name, (
             f"void {name}(__global float* p, float v) {{ volatile __global uint* q = (volatile __global uint*)p; "
-            "uint old = *q, seen; do { seen = old; old = atomic_cmpxchg(q, seen, as_uint(as_float(seen) + v)); } "
+            "uint old = 0, seen; do { seen = old; old = atomic_cmpxchg(q, seen, as_uint(as_float(seen) + v)); } "
             "while (old != seen); }"
         )
     if dtype == torch.float64:
         return name, (
             "#pragma OPENCL EXTENSION cl_khr_int64_base_atomics : enable\n"
             f"void {name}(__global double* p, double v) {{ volatile __global ulong* q = (volatile __global ulong*)p; "
-            "ulong old = *q, seen; do { seen = old; old = atom_cmpxchg(q, seen, as_ulong(as_double(seen) + v)); } "
+            "ulong old = 0, seen; do { seen = old; old = atom_cmpxchg(q, seen, as_ulong(as_double(seen) + v)); } "
             "while (old != seen); }"
         )
     if dtype in (torch.float16, torch.bfloat16):
@@ -1039,7 +1042,7 @@ def atomic_add_helper(dtype: torch.dtype) -> tuple[str, str]:
         return name, conversions + (
             f"void {name}(__global {memory}* p, float v) {{ "
             "size_t address = (size_t)p; volatile __global uint* q = (volatile __global uint*)(address & ~(size_t)3); "
-            "uint shift = (uint)(address & 2) * 8, old = *q, seen; do { seen = old; "
+            "uint shift = (uint)(address & 2) * 8, old = 0, seen; do { seen = old; "
             f"ushort part = (ushort)(seen >> shift); float value = {read}; {write} "
             "old = atomic_cmpxchg(q, seen, (seen & ~(0xffffu << shift)) | ((uint)sum << shift)); "
             "} while (old != seen); }"
@@ -1052,7 +1055,7 @@ def atomic_add_helper(dtype: torch.dtype) -> tuple[str, str]:
         return name, (
             f"void {name}(__global {memory}* p, int v) {{ "
             "size_t address = (size_t)p; volatile __global uint* q = (volatile __global uint*)(address & ~(size_t)3); "
-            f"uint shift = (uint)(address & {low}) * 8, old = *q, seen; do {{ seen = old; "
+            f"uint shift = (uint)(address & {low}) * 8, old = 0, seen; do {{ seen = old; "
             f"uint part = (seen >> shift) & {mask}; uint sum = {combine} & {mask}; "
             f"old = atomic_cmpxchg(q, seen, (seen & ~({mask} << shift)) | (sum << shift)); }} while (old != seen); }}"
         )
