@@ -177,7 +177,8 @@ struct CachingAllocator::Impl {
 
   Node* allocate(uint64_t bytes, Stream& stream) {
     if (bytes > limit) refuse(bytes);  // also keeps the rounding below from overflowing
-    const uint64_t size = rounded(bytes);
+    if (bytes > largest()) refuse_at_once(bytes);
+    const uint64_t size = std::min(rounded(bytes), largest());
     if (!waiting.empty()) reclaim();
     Node* node = reuse(size, stream);
     if (node == nullptr) node = grow(size, stream);
@@ -197,6 +198,12 @@ struct CachingAllocator::Impl {
     const uint64_t divisions = options.roundup_power2_divisions[static_cast<size_t>(std::clamp(octave - 20, 0, 15))];
     if (divisions <= 1 || size <= kRounding * divisions) return size;
     return std::min(round_up(size, (uint64_t{1} << octave) / divisions), std::max(size, limit));
+  }
+
+  /// Bytes that the driver gives in one piece.
+  uint64_t largest() const {
+    const uint64_t most = device.properties().max_allocation;
+    return most == 0 ? UINT64_MAX : most / kRounding * kRounding;
   }
 
   Pool& pool(const Stream& stream) {
@@ -250,6 +257,7 @@ struct CachingAllocator::Impl {
     if (reserved() + segment > tolerated(size)) release_until(tolerated(size) - std::min(tolerated(size), segment));
     // Then a hole in a segment is worse than a segment of its own.
     if (reserved() + segment > tolerated(size)) segment = std::min(segment, round_up(size, kLargeRounding));
+    segment = std::min(segment, std::max(size, largest()));
     if (reserved() + segment > limit) segment = size;  // the exact size may still fit
     if (reserved() + segment > limit) return nullptr;
     auto node = std::make_unique<Node>();
@@ -288,10 +296,19 @@ struct CachingAllocator::Impl {
     throw OutOfMemoryError(
         "out of memory on device " + std::to_string(device.index()) + ": tried to allocate " + mebibytes(bytes) + ", " +
         mebibytes(static_cast<uint64_t>(statistics.allocated.current)) + " are in use by tensors and " +
-        mebibytes(reserved()) + " are reserved, of " + mebibytes(limit) +
-        " in all. What else is in use cannot move to the host: the same operation needs it, or it is "
-        "pinned. Use smaller batches, free or unpin tensors, or raise OUTBOARD_MEMORY_LIMIT if it "
+        mebibytes(reserved()) + " are reserved, of " + mebibytes(limit) + " in all. " +
+        (statistics.allocated.current == 0 ? "Nothing else is in use: it does not fit. "
+                                           : "What else is in use cannot move to the host: the same operation needs "
+                                             "it, or it is pinned. ") +
+        "Use smaller batches, free or unpin tensors, or raise OUTBOARD_MEMORY_LIMIT if it "
         "is set.");
+  }
+
+  [[noreturn]] void refuse_at_once(uint64_t bytes) {
+    ++statistics.num_ooms;
+    throw OutOfMemoryError("out of memory on device " + std::to_string(device.index()) + ": tried to allocate " +
+                           mebibytes(bytes) + " in one piece, and the device gives at most " + mebibytes(largest()) +
+                           " (its max_allocation), however much is free. Use smaller tensors.");
   }
 
   uint64_t reserved() const { return static_cast<uint64_t>(statistics.reserved.current); }
@@ -486,7 +503,7 @@ CachingAllocator::CachingAllocator(Device& device) : impl_(std::make_shared<Impl
 
 Block* CachingAllocator::allocate(uint64_t bytes, Stream& stream) {
   if (bytes == 0) return nullptr;
-  refuse_in_forked_child();
+  refuse_if_unusable(impl_->device.driver());
   const std::lock_guard guard(impl_->lock);
   return impl_->allocate(bytes, stream);
 }
@@ -525,7 +542,7 @@ void CachingAllocator::empty_cache() {
 
 void CachingAllocator::expect(uint64_t bytes) {
   refuse_in_forked_child();
-  const ob_driver& driver = impl_->device.driver();
+  const DeviceDriver& driver = impl_->device.driver();
   if (driver.memory_expect == nullptr) return;
   check(driver, driver.memory_expect(impl_->device.handle(), std::min(bytes, limit())), "making device memory ready");
 }

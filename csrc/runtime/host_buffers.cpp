@@ -32,8 +32,8 @@ HostBuffer* HostBuffers::take(uint64_t bytes, Stream* stream) {
     HostBuffer* buffer = cached_[i];
     if (buffer->capacity != capacity) continue;
     const bool in_order = buffer->stream == nullptr || buffer->stream == stream;
-    if (!in_order && patient) buffer->stream->finish();
-    if (!in_order && !buffer->stream->query()) continue;
+    if (!in_order && patient) buffer->stream->finish_in_the_end();
+    if (!in_order && !buffer->stream->surely_finished()) continue;
     cached_.erase(cached_.begin() + static_cast<std::ptrdiff_t>(i));
     cached_bytes_ -= capacity;
     buffer->bytes = bytes;
@@ -47,7 +47,7 @@ HostBuffer* HostBuffers::take(uint64_t bytes, Stream* stream) {
 
 HostBuffer* HostBuffers::make(uint64_t bytes, uint64_t capacity) {
   auto buffer = std::make_unique<HostBuffer>();
-  const ob_driver& driver = device_.driver();
+  const DeviceDriver& driver = device_.driver();
   buffer->bytes = bytes;
   buffer->capacity = capacity;
   buffer->from_driver = has_host_memory(driver);
@@ -78,7 +78,7 @@ void HostBuffers::trim(uint64_t kept, bool wait) {
   for (size_t i = 0; cached_bytes_ > kept && i < cached_.size();) {
     HostBuffer* buffer = cached_[i];
     if (buffer->stream != nullptr && wait) buffer->stream->finish();
-    if (buffer->stream != nullptr && !buffer->stream->query()) {
+    if (buffer->stream != nullptr && !buffer->stream->surely_finished()) {
       ++i;
       continue;
     }

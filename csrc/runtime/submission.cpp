@@ -23,7 +23,7 @@ constexpr uint64_t kCheap = 1000;  // ns
 
 }  // namespace
 
-SubmissionQueue::SubmissionQueue(const ob_driver& driver, ob_stream stream, MemoryLock& producers)
+SubmissionQueue::SubmissionQueue(const DeviceDriver& driver, ob_stream stream, MemoryLock& producers)
     : driver_(driver), stream_(stream), producers_(producers) {}
 
 bool SubmissionQueue::fits(const ob_argument* arguments, uint32_t count) {
@@ -173,7 +173,9 @@ bool SubmissionQueue::wait_for_work(uint64_t done) {
 
 void SubmissionQueue::hand_over(Kernel& kernel, const uint64_t global[3], const uint32_t local[3],
                                 const ob_argument* arguments, uint32_t count) {
-  check(driver_, driver_.launch(stream_, kernel.get(), global, local, arguments, count), "launching a kernel");
+  const ob_kernel handle = kernel.get();
+  kernel.check_group(local);
+  check(driver_, driver_.launch(stream_, handle, global, local, arguments, count), "launching a kernel");
 }
 
 void SubmissionQueue::carry_out(Slot& slot) noexcept {
@@ -182,7 +184,7 @@ void SubmissionQueue::carry_out(Slot& slot) noexcept {
     const Command command = std::exchange(slot.command, nullptr);
     command();
   } catch (...) {
-    note(std::current_exception());
+    keep(std::current_exception());
   }
 }
 
@@ -205,9 +207,10 @@ void SubmissionQueue::carry_out_batch(uint64_t first, uint64_t count) noexcept {
     ob_launch& launch = launches[ready];
     try {
       launch.kernel = slot.kernel->get();
+      slot.kernel->check_group(slot.local);
       ++ready;
     } catch (...) {
-      note(std::current_exception());
+      keep(std::current_exception());
       continue;
     }
     std::copy_n(slot.global, 3, launch.global);
@@ -219,11 +222,11 @@ void SubmissionQueue::carry_out_batch(uint64_t first, uint64_t count) noexcept {
   try {
     check(driver_, driver_.launch_batch(stream_, launches, ready), "launching kernels");
   } catch (...) {
-    note(std::current_exception());
+    keep(std::current_exception());
   }
 }
 
-void SubmissionQueue::note(std::exception_ptr failure) noexcept {
+void SubmissionQueue::keep(std::exception_ptr failure) noexcept {
   std::lock_guard lock(sleep_);
   if (failed_.load(std::memory_order_relaxed)) return;  // the first is what led to the others
   failure_ = std::move(failure);
@@ -243,7 +246,7 @@ void SubmissionQueue::wait_until(uint64_t place) {
 }
 
 void SubmissionQueue::drain() {
-  wait_until(put_.load(std::memory_order_acquire));
+  hand_over_all();
   report();
 }
 
