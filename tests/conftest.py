@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from types import ModuleType
 
 import pytest
 import torch
+from processes import run_program
 
 #: Runs Python source in its own process with extra environment variables; returns what it printed.
 RunPython = Callable[..., str]
@@ -60,16 +58,11 @@ def wait_on_host(device: str) -> WaitOnHost:
 
 @pytest.fixture
 def run_python() -> RunPython:
-    """Function ``run(source, check=True, timeout=120, **environment)``."""
+    """Function ``run(source, check=True, timeout=300, cold=False, **environment)``: see :mod:`processes`."""
 
-    def run(source: str, check: bool = True, timeout: float = 120, **environment: str) -> str:
-        result = subprocess.run(
-            [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(source)],
-            env=os.environ | environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
+    def run(source: str, check: bool = True, timeout: float = 300, cold: bool = False, **environment: str) -> str:
+        program = ["-c", textwrap.dedent(source)]
+        result = run_program(program, environment=environment, timeout=timeout, cold=cold)
         if check and result.returncode != 0:
             pytest.fail(f"exit code {result.returncode}\n{result.stdout}\n{result.stderr}")
         return result.stdout if check else result.stdout + result.stderr

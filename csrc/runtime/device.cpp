@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "runtime/driver_call.h"
+#include "runtime/interruption.h"
 
 namespace outboard {
 namespace {
@@ -281,6 +282,13 @@ void Device::stop() noexcept {
   }
 }
 
+void Device::abandon() noexcept {
+  ProgramCache::drop_waiting();
+  for (const auto& stream : impl_->streams) {
+    if (stream != nullptr) stream->abandon();
+  }
+}
+
 void Device::empty_cache() {
   allocator().empty_cache();
   residency().empty_cache();
@@ -297,7 +305,9 @@ std::pair<uint64_t, uint64_t> Device::memory_info() {
   uint64_t free = limit > reserved ? limit - reserved : 0;
   if (driver().memory_info == nullptr) return {free, limit};
   uint64_t driver_free = 0, driver_total = 0;
-  check(driver(), driver().memory_info(handle(), &driver_free, &driver_total), "reading memory information");
+  const ob_status status = driver().memory_info(handle(), &driver_free, &driver_total);
+  if (status == OB_UNSUPPORTED) return {free, limit};  // the driver can tell of other devices only
+  check(driver(), status, "reading memory information");
   return {std::min(free, driver_free), std::min(limit, driver_total)};
 }
 
@@ -339,6 +349,8 @@ void Runtime::set_current_device(int index) {
   current_device_index = index;
 }
 
+void Runtime::restore_current_device(int index) noexcept { current_device_index = index; }
+
 Stream& Runtime::current_stream(int index) {
   const std::vector<Stream*>& chosen = chosen_streams();
   const auto position = static_cast<size_t>(index);
@@ -356,15 +368,17 @@ void Runtime::set_current_stream(Stream& stream) {
 
 bool Runtime::forked() const { return in_forked_child.load(); }
 
-void Runtime::shutdown() noexcept {
+void Runtime::shutdown(bool hurry) noexcept {
   if (forked() || state().shut_down.exchange(true)) return;
   for (const auto& device : state().devices) {
     try {
-      if (!device->lost()) device->synchronize();
+      if (!hurry && !was_interrupted() && !device->lost()) device->synchronize();
     } catch (const Error& error) {
       std::fprintf(stderr, "outboard: at exit: %s\n", error.what());
+    } catch (...) {  // the user interrupts the exit, too: was_interrupted() knows
     }
-    device->stop();
+    if (hurry || was_interrupted()) device->abandon();
+    if (!hurry && !was_interrupted()) device->stop();
   }
   ProgramCache::stop();
 }

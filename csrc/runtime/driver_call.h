@@ -15,7 +15,7 @@ namespace outboard {
 /// be held for ever, so nothing of it may be touched.
 inline std::atomic<bool> in_forked_child{false};
 
-/// Throws Error(OB_DEVICE_LOST) in a forked child.
+/// Throws ForkError in a forked child.
 void refuse_in_forked_child();
 
 /// A driver's table in the form of this version: what the driver is too old to know is null, as what it lacks. A

@@ -10,6 +10,7 @@
 #include "runtime/device.h"
 #include "runtime/driver_call.h"
 #include "runtime/error.h"
+#include "runtime/interruption.h"
 #include "runtime/small_array.h"
 
 namespace outboard {
@@ -226,6 +227,7 @@ Graph::~Graph() {
     recording_.release();  // another thread of the parent may hold the locks that letting go takes
     return;
   }
+  const Uninterrupted whole;
   try {
     reset();
   } catch (const Error& error) {

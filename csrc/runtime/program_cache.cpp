@@ -315,6 +315,8 @@ std::string ProgramCache::binary(const std::string& source, const std::string& o
 
 void ProgramCache::stop() noexcept { Builders::get().stop(); }
 
+void ProgramCache::drop_waiting() noexcept { Builders::get().drop(); }
+
 void ProgramCache::set_directory(const std::string& path) { directory().set(path); }
 
 ProgramCache::Statistics ProgramCache::statistics() const {

@@ -64,6 +64,8 @@ class ProgramCache {
   /// Waits until no thread builds any more, in the whole process; programs asked for later are built by the caller. At
   /// the end of the process, when compilers must not be interrupted.
   static void stop() noexcept;
+  /// Forgets programs that nobody has begun to load or build; at the end of the process.
+  static void drop_waiting() noexcept;
 
   struct Statistics {
     int64_t built = 0;

@@ -8,6 +8,7 @@
 #include "runtime/device.h"
 #include "runtime/driver_call.h"
 #include "runtime/graph.h"
+#include "runtime/interruption.h"
 
 namespace outboard {
 
@@ -28,9 +29,9 @@ constexpr uint64_t kLeastArgumentBytes = 1024;
 
 void refuse_in_forked_child() {
   if (!in_forked_child.load(std::memory_order_relaxed)) return;
-  throw Error(OB_DEVICE_LOST,
-              "the device cannot be used in a forked subprocess: its driver was initialized in the parent. Start "
-              "workers with the 'spawn' start method (torch.multiprocessing.set_start_method('spawn')).");
+  throw ForkError(
+      "Cannot re-initialize the device in forked subprocess. To use the device with multiprocessing, you must use the "
+      "'spawn' start method");
 }
 
 void throw_failure(const ob_driver& driver, ob_status status, const char* what) {
@@ -85,6 +86,18 @@ class CountedAtEnd {
  private:
   std::atomic<uint64_t>& count_;
 };
+
+/// The status of one of the driver's waits, which takes whether it may block: not where the user may interrupt it.
+template <typename Wait>
+ob_status patiently(Device& device, Wait&& wait) {
+  if (device.residency().lock().held() || !may_be_interrupted()) return wait(1);
+  ob_status status = OB_OK;
+  wait_interruptibly([&] {
+    status = wait(0);
+    return status != OB_NOT_READY;
+  });
+  return status;
+}
 
 /// If the driver cannot mark the place, whoever waits for the event must still find the work before it finished. A
 /// device that can do neither is taken for lost.
@@ -268,13 +281,14 @@ void Stream::finish() {
   if (finished_.load(std::memory_order_acquire) >= count) return;
   flush();
   // After an error nobody knows whether the work is finished: the next one asks again.
-  check(device_.driver(), device_.driver().stream_wait(handle_, 1), "synchronizing a stream");
+  check(device_.driver(), wait_for_driver(), "synchronizing a stream");
   finished(count);
 }
 
 bool Stream::finish_in_the_end() noexcept {
   if (origin_ != nullptr) return origin_->finish_in_the_end();
   if (in_forked_child.load(std::memory_order_relaxed)) return false;
+  const Uninterrupted whole;
   const uint64_t count = submitted_.load(std::memory_order_acquire);
   queue_.hand_over_all();
   for (int i = 0; i < kWaits && !device_.lost(); ++i) {
@@ -315,6 +329,12 @@ bool Stream::surely_finished() noexcept {
     queue_.keep(std::current_exception());
     return false;
   }
+}
+
+/// Waits for what the driver has: in its own way, unless somebody may want to interrupt that.
+ob_status Stream::wait_for_driver() const {
+  const ob_driver& driver = device_.driver();
+  return patiently(device_, [&](int blocking) { return driver.stream_wait(handle_, blocking); });
 }
 
 bool Stream::query() {
@@ -384,7 +404,16 @@ void Event::finish() {
   if (!recorded_) return;
   const Point at = point();
   at.wait_until_handed_over();
-  check(device_.driver(), device_.driver().event_wait(at.handle->get(), 1), "waiting for an event");
+  const auto wait = [&](int blocking) { return device_.driver().event_wait(at.handle->get(), blocking); };
+  check(device_.driver(), patiently(device_, wait), "waiting for an event");
+}
+
+bool Event::surely_reached() noexcept {
+  try {
+    return query();
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 bool Event::query() {

@@ -63,10 +63,17 @@ class Stream {
   bool keeps_memory() const { return keeps_memory_.load(std::memory_order_acquire); }
   void keep_memory(bool keep) { keeps_memory_.store(keep, std::memory_order_release); }
 
+  /// Waits, without the memory lock, until there is room for a piece of work. Returns the stream.
+  Stream& wait_for_room() {
+    if (recording_ == nullptr) actual().queue_.wait_for_room();
+    return *this;
+  }
   /// Waits until the driver has everything submitted so far. For whoever talks to the driver about this stream.
   void flush();
   /// Hands over what is left and submits on the calling threads from now on; at the end of the process.
   void stop() noexcept { queue_.stop(); }
+  /// The same, and leaves out what the driver does not have yet.
+  void abandon() noexcept { queue_.abandon(); }
 
   /// Waits until everything submitted so far is finished, and throws what its kernels found wrong with their inputs
   /// (Assertions). Free of driver calls when nothing is outstanding.
@@ -96,6 +103,7 @@ class Stream {
   friend class Event;
 
   void submit(const SubmissionQueue::Command& command);
+  ob_status wait_for_driver() const;
   bool idle() const;
   void finished(uint64_t count);
   void let_go_of_kept();
@@ -158,6 +166,8 @@ class Event {
   /// Waits without looking for failed assertions, as `Stream::finish`.
   void finish();
   bool query();
+  /// As `query`, and false as long as nobody can tell: what failed is for the streams' own waits to report.
+  bool surely_reached() noexcept;
   /// Milliseconds from this event to `end`. Throws Error(OB_INVALID_ARGUMENT) if either was not recorded.
   double elapsed_ms(const Event& end) const;
 

@@ -16,6 +16,7 @@
 #include <cstring>
 #include <memory>
 
+#include "runtime/interruption.h"
 #include "torch/devices.h"
 #include "torch/host_allocator.h"
 #include "torch/tensor.h"
@@ -188,9 +189,16 @@ at::Tensor download_with_gaps(const at::Tensor& src) {
 
 // ---- CPU to device ----
 
+/// The user may interrupt the wait for earlier work, but not the one for the copy: its memory on the host has to stay.
+void finish_earlier_work(Stream& stream) {
+  if (may_be_interrupted()) stream.finish();
+}
+
 /// `dst` and `host` have the same memory layout. Waits unless the caller may reuse `host` only after the copy.
 void upload_bytes(const at::Tensor& dst, const at::Tensor& host, bool asynchronous) {
   Stream& stream = stream_of(dst);
+  if (!asynchronous) finish_earlier_work(stream);
+  const Uninterrupted whole;
   lending(stream, host, [&] {
     {
       Work work(stream);
@@ -262,6 +270,8 @@ void upload(const at::Tensor& dst, const at::Tensor& src, bool non_blocking) {
 
 void download_bytes(const at::Tensor& host, const at::Tensor& src, bool asynchronous) {
   Stream& stream = stream_of(src);
+  if (!asynchronous) finish_earlier_work(stream);
+  const Uninterrupted whole;
   lending(stream, host, [&] {
     {
       Work work(stream);
@@ -351,6 +361,7 @@ void check_overlap(const at::Tensor& dst, const at::Tensor& src) {
 }
 
 at::Tensor copy_from(const at::Tensor& source, const at::Tensor& dst, bool non_blocking) {
+  require_parent_process();
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const at::Tensor src = source.expand(dst.sizes());
   if (dst.numel() == 0) return dst;
@@ -397,6 +408,7 @@ OUTBOARD_COPY_FALLS_THROUGH(ZeroTensor)
 }  // namespace
 
 bool try_fill(const at::Tensor& self, const at::Scalar& value) {
+  require_parent_process();
   if (self.is_conj() || self.is_neg() || !is_dense(self)) return false;
   if (self.numel() == 0) return true;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;

@@ -7,6 +7,7 @@
 #include "torch/generator.h"
 #include "torch/host_allocator.h"
 #include "torch/storage.h"
+#include "torch/tensor.h"
 
 namespace outboard::aten {
 namespace {
@@ -37,7 +38,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   }
 
   c10::Device getDeviceFromPtr(void* data) const override {
-    Allocation* allocation = Allocation::find(data);
+    Allocation* allocation = translate_errors([&] { return Allocation::find(data); });
     TORCH_CHECK(allocation != nullptr, "The pointer is not to memory of a ", torch_device(-1), " device");
     return torch_device(static_cast<c10::DeviceIndex>(allocation->device().index()));
   }

@@ -155,6 +155,9 @@ const std::unordered_set<std::string>& compiled_whole() {
                                                                        "_unsafe_masked_index",
                                                                        "_unsafe_masked_index_put_accumulate",
                                                                        "block_diag",
+                                                                       "kaiser_window",
+                                                                       "kaiser_window.periodic",
+                                                                       "kaiser_window.beta",
                                                                        "conv_tbc"};
   return *names;
 }

@@ -107,6 +107,17 @@ def _bernoulli_p(x: torch.Tensor, p: float, generator: Any = None) -> torch.Tens
     return (_uniform(x.shape, torch.float32, x.device) < p).to(x.dtype)
 
 
+def _checked_binary_cross_entropy(
+    x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, reduction: int = 1
+) -> torch.Tensor:
+    """The loss; raises in stream order, as other devices do, unless all of ``x`` are probabilities."""
+    aten._assert_async.msg(((x >= 0) & (x <= 1)).all(), "all elements of input should be between 0 and 1")
+    loss: torch.Tensor = torch._decomp.decomposition_table[aten.binary_cross_entropy.default](
+        x, target, weight, reduction
+    )
+    return loss
+
+
 #: Where a dtype's integers end being exact, or end.
 _RANDOM_LIMITS = {
     torch.float16: 2**11 + 1,
@@ -284,6 +295,7 @@ def eager_decompositions() -> dict[Any, Callable[..., Any]]:
     table[aten._native_batch_norm_legit_functional.default] = _batch_norm_functional
     for overload in (aten.index_add.default, aten.index_add_.default):
         table[overload] = torch._decomp.decomposition_table[overload]
+    table[aten.binary_cross_entropy.default] = _checked_binary_cross_entropy
     table[aten.div.Tensor_mode] = _divide
     table[aten.div.Scalar_mode] = _divide
     table[aten.floor_divide.default] = _floor_divide
