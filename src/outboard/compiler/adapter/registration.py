@@ -18,6 +18,7 @@ from torch._inductor import ir, lowering
 from torch._inductor.codegen.common import (
     DeviceOpOverrides,
     OpDecompositions,
+    pointwise_overrides_data,
     register_backend_for_device,
     register_device_op_overrides,
 )
