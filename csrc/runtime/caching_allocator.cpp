@@ -177,7 +177,7 @@ struct CachingAllocator::Impl {
 
   Node* allocate(uint64_t bytes, Stream& stream) {
     if (bytes > std::min(limit, largest())) refuse(bytes);  // also keeps the rounding below from overflowing
-    const uint64_t size = rounded(bytes);
+    const uint64_t size = std::min(rounded(bytes), std::max(bytes, largest()));
     if (!waiting.empty()) reclaim();
     Node* node = reuse(size, stream);
     if (node == nullptr) node = grow(size, stream);
@@ -323,7 +323,7 @@ struct CachingAllocator::Impl {
   /// Bytes that one allocation may have.
   uint64_t largest() const {
     const uint64_t told = device.properties().max_allocation;
-    return told != 0 ? told : UINT64_MAX;
+    return told != 0 ? told / kRounding * kRounding : UINT64_MAX;
   }
 
   uint64_t reserved() const { return static_cast<uint64_t>(statistics.reserved.current); }
@@ -519,7 +519,7 @@ CachingAllocator::CachingAllocator(Device& device) : impl_(std::make_shared<Impl
 
 Block* CachingAllocator::allocate(uint64_t bytes, Stream& stream) {
   if (bytes == 0) return nullptr;
-  refuse_in_forked_child();
+  refuse_if_unusable(impl_->device.driver());
   const std::lock_guard guard(impl_->lock);
   return impl_->allocate(bytes, stream);
 }
@@ -558,7 +558,7 @@ void CachingAllocator::empty_cache() {
 
 void CachingAllocator::expect(uint64_t bytes) {
   refuse_in_forked_child();
-  const ob_driver& driver = impl_->device.driver();
+  const DeviceDriver& driver = impl_->device.driver();
   if (driver.memory_expect == nullptr) return;
   check(driver, driver.memory_expect(impl_->device.handle(), std::min(bytes, limit())), "making device memory ready");
 }

@@ -9,6 +9,7 @@
 #include "outboard/driver.h"
 #include "runtime/assertions.h"
 #include "runtime/caching_allocator.h"
+#include "runtime/driver_call.h"
 #include "runtime/program_cache.h"
 #include "runtime/residency.h"
 #include "runtime/stream.h"
@@ -28,7 +29,7 @@ class Device {
 
   int index() const { return index_; }
   const Origin& origin() const;
-  const ob_driver& driver() const;
+  const DeviceDriver& driver() const;
   ob_device handle() const;
   const ob_device_properties& properties() const;
   bool host_accessible() const { return properties().host_accessible != 0; }
@@ -55,6 +56,8 @@ class Device {
 
   /// Waits for all streams of the device.
   void synchronize();
+  /// True once a call on the device said so: whatever uses it throws Error(OB_DEVICE_LOST) from then on.
+  bool lost() const;
   /// Ends the threads of the streams; at the end of the process.
   void stop() noexcept;
   /// The same, and leaves out what the driver does not have yet.

@@ -49,7 +49,7 @@ class Capture {
   }
 
  private:
-  const ob_driver& driver_;
+  const DeviceDriver& driver_;
   ob_stream stream_ = nullptr;
   bool begun_ = false;
 };
@@ -232,6 +232,7 @@ Graph::~Graph() {
     reset();
   } catch (const Error& error) {
     std::fprintf(stderr, "outboard: when a graph was deleted: %s\n", error.what());
+    recording_.release();  // queued work may still use what it holds
   }
 }
 

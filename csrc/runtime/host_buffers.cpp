@@ -76,7 +76,7 @@ HostBuffer* HostBuffers::take_in_order(uint64_t capacity, Stream& stream) {
 
 HostBuffer* HostBuffers::make(uint64_t bytes, uint64_t capacity) {
   auto buffer = std::make_unique<HostBuffer>();
-  const ob_driver& driver = device_.driver();
+  const DeviceDriver& driver = device_.driver();
   buffer->bytes = bytes;
   buffer->capacity = capacity;
   buffer->from_driver = has_host_memory(driver);
@@ -142,11 +142,11 @@ void HostBuffers::mark(Stream& stream, Busy& busy) {
 void HostBuffers::collect() {
   for (auto each = busy_.begin(); each != busy_.end();) {
     const auto next = std::next(each);
-    if (each->first->query()) become_idle(*each->first, each->second, returns_);
+    if (each->first->surely_finished()) become_idle(*each->first, each->second, returns_);
     each = next;
   }
   if (busy_.empty()) marks_.clear();
-  for (auto each = marks_.begin(); each != marks_.end() && each->event->query(); each = marks_.erase(each)) {
+  for (auto each = marks_.begin(); each != marks_.end() && each->event->surely_reached(); each = marks_.erase(each)) {
     const auto busy = busy_.find(each->stream);
     if (busy != busy_.end()) become_idle(*busy->first, busy->second, each->number);
   }

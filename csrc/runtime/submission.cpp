@@ -26,7 +26,7 @@ constexpr auto kLastWork = std::chrono::milliseconds(500);
 
 }  // namespace
 
-SubmissionQueue::SubmissionQueue(const ob_driver& driver, ob_stream stream, MemoryLock& producers)
+SubmissionQueue::SubmissionQueue(const DeviceDriver& driver, ob_stream stream, MemoryLock& producers)
     : driver_(driver), stream_(stream), producers_(producers) {}
 
 bool SubmissionQueue::fits(const ob_argument* arguments, uint32_t count) {
@@ -185,7 +185,9 @@ bool SubmissionQueue::wait_for_work(uint64_t done) {
 
 void SubmissionQueue::hand_over(Kernel& kernel, const uint64_t global[3], const uint32_t local[3],
                                 const ob_argument* arguments, uint32_t count) {
-  check(driver_, driver_.launch(stream_, kernel.get(), global, local, arguments, count), "launching a kernel");
+  const ob_kernel handle = kernel.get();
+  kernel.check_group(local);
+  check(driver_, driver_.launch(stream_, handle, global, local, arguments, count), "launching a kernel");
 }
 
 void SubmissionQueue::carry_out(Slot& slot) noexcept {
@@ -194,7 +196,7 @@ void SubmissionQueue::carry_out(Slot& slot) noexcept {
     const Command command = std::exchange(slot.command, nullptr);
     command();
   } catch (...) {
-    note(std::current_exception());
+    keep(std::current_exception());
   }
 }
 
@@ -222,9 +224,10 @@ void SubmissionQueue::carry_out_batch(uint64_t first, uint64_t count) noexcept {
     ob_launch& launch = launches[ready];
     try {
       launch.kernel = slot.kernel->get();
+      slot.kernel->check_group(slot.local);
       ++ready;
     } catch (...) {
-      note(std::current_exception());
+      keep(std::current_exception());
       continue;
     }
     std::copy_n(slot.global, 3, launch.global);
@@ -236,11 +239,11 @@ void SubmissionQueue::carry_out_batch(uint64_t first, uint64_t count) noexcept {
   try {
     check(driver_, driver_.launch_batch(stream_, launches, ready), "launching kernels");
   } catch (...) {
-    note(std::current_exception());
+    keep(std::current_exception());
   }
 }
 
-void SubmissionQueue::note(std::exception_ptr failure) noexcept {
+void SubmissionQueue::keep(std::exception_ptr failure) noexcept {
   std::lock_guard lock(sleep_);
   if (failed_.load(std::memory_order_relaxed)) return;  // the first is what led to the others
   failure_ = std::move(failure);
@@ -268,7 +271,7 @@ bool SubmissionQueue::wait_until(uint64_t place, std::chrono::milliseconds time)
 }
 
 void SubmissionQueue::drain() {
-  wait_until(put_.load(std::memory_order_acquire));
+  hand_over_all();
   report();
 }
 

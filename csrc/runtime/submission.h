@@ -17,6 +17,7 @@
 namespace outboard {
 
 class Kernel;
+struct DeviceDriver;
 
 /// Hands work to a driver in order, from a thread of its own: a driver's launch costs microseconds, or as long as the
 /// kernel runs, putting one here a fraction of one. The thread also waits for kernels that are still being built.
@@ -27,7 +28,7 @@ class SubmissionQueue {
  public:
   using Command = std::function<void()>;
 
-  SubmissionQueue(const ob_driver& driver, ob_stream stream, MemoryLock& producers);
+  SubmissionQueue(const DeviceDriver& driver, ob_stream stream, MemoryLock& producers);
   SubmissionQueue(const SubmissionQueue&) = delete;
   SubmissionQueue& operator=(const SubmissionQueue&) = delete;
 
@@ -51,8 +52,12 @@ class SubmissionQueue {
   /// True if the driver has what was put at this place.
   bool reached(uint64_t place) const { return done_.load(std::memory_order_acquire) >= place; }
   void wait_until(uint64_t place);
-  /// Waits until the driver has all that was put. Throws Error for a failure among it.
+  /// Waits until the driver has all that was put.
+  void hand_over_all() { wait_until(put_.load(std::memory_order_acquire)); }
+  /// The same. Throws Error for a failure among it.
   void drain();
+  /// Keeps a failure, unless there is one already, for the next that puts or drains.
+  void keep(std::exception_ptr failure) noexcept;
   /// Throws a failure that nobody has been told of.
   void report();
   /// True if the driver has all that was put.
@@ -98,12 +103,11 @@ class SubmissionQueue {
   void carry_out_batch(uint64_t first, uint64_t count) noexcept;
   void hand_over(Kernel& kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
                  uint32_t count);
-  void note(std::exception_ptr failure) noexcept;
   void throw_failure();
 
   // What both sides write has a cache line of its own, and what they only read another: a line that two cores write
   // costs as much as the rest of a launch.
-  const ob_driver& driver_;
+  const DeviceDriver& driver_;
   ob_stream stream_;
   std::unique_ptr<std::array<Slot, kSlots>> slots_;  // made by the first put
   MemoryLock& producers_;                            // held while putting

@@ -155,6 +155,9 @@ void rethrow(const Error& error) {
   }
   if (dynamic_cast<const IndexError*>(&error) != nullptr) TORCH_CHECK_INDEX(false, text);
   if (error.status() == OB_OUT_OF_MEMORY) TORCH_CHECK_WITH(OutOfMemoryError, false, text);
+  if (error.status() == OB_DEVICE_LOST && !Runtime::get().forked()) {
+    throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, OB_DEVICE_LOST, text);
+  }
   if (error.status() == OB_UNSUPPORTED) TORCH_CHECK_NOT_IMPLEMENTED(false, text);
   TORCH_CHECK(false, text);
 }
