@@ -399,21 +399,6 @@ bool launches_once(const Plan& plan) {
   return launches == 1;
 }
 
-/// Throws Error(OB_UNSUPPORTED) if a step wants larger work-groups than the device has.
-void check_work_groups(const Plan& plan, const ob_device_properties& device) {
-  for (const Step& step : plan.steps) {
-    if (step.kind != Step::kLaunch || step.local[0] == 0) continue;
-    uint64_t items = 1;
-    bool wraps = false;
-    for (const uint32_t local : step.local) {
-      wraps |= __builtin_mul_overflow(items, uint64_t{std::max<uint32_t>(local, 1)}, &items);
-    }
-    if (!wraps && items <= std::max<uint32_t>(device.max_work_group_size, 1)) continue;
-    throw Error(OB_UNSUPPORTED, "a kernel wants work-groups of " + std::to_string(items) + " items; the device has " +
-                                    std::to_string(device.max_work_group_size) + " at most");
-  }
-}
-
 bool asks_for_seeds(const Plan& plan) {
   return std::any_of(plan.steps.begin(), plan.steps.end(), [](const Step& step) { return step.kind == Step::kSeeds; });
 }
@@ -492,7 +477,6 @@ Executable::Executable(std::shared_ptr<const Plan> plan, Device& device)
       leaves_(plan_->buffer_count, 0),
       launches_once_(launches_once(*plan_)),
       draws_(asks_for_seeds(*plan_)) {
-  check_work_groups(*plan_, device.properties());
   for (const KernelSpec& kernel : plan_->kernels) {
     const ProgramSpec& program = plan_->programs[kernel.program];
     kernels_.push_back(&device.programs().kernel(program.source, program.options, kernel.entry));

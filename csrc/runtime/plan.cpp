@@ -237,6 +237,15 @@ class Reader : private WireReader {
     return a;
   }
 
+  /// How many work-items a group may have depends on the device; here their number must be one.
+  static void check_group(const uint32_t local[3]) {
+    uint64_t items = 1;
+    for (int i = 0; i < 3; ++i) {
+      items *= std::max<uint32_t>(local[i], 1);
+      if (items > (1u << 31)) invalid("work-groups too large");
+    }
+  }
+
   Step step(const Plan& plan) {
     Step s;
     s.kind = static_cast<Step::Kind>(bounded(u8(), Step::kCopy + 1u, "step kind"));
@@ -253,6 +262,7 @@ class Reader : private WireReader {
         s.kernel = bounded(u32(), plan.kernels.size(), "kernel number");
         for (Expr& size : s.global) size = expr();
         for (uint32_t& local : s.local) local = u32();
+        check_group(s.local);
         each(s.arguments, [&] { return argument(); });
         break;
       case Step::kCall:

@@ -432,7 +432,8 @@ def test_loading_imports_no_compiler(device: str, tmp_path: Path, run_python: Ru
         name = torch._C._get_privateuse1_backend_name()
         print([m for m in ("sympy", "torch._inductor", "torch._dynamo") if m in sys.modules])
         print(torch.get_device_module(name).fallbacks())
-        """
+        """,
+        cold=True,
     )
     assert out.split("\n")[:2] == ["[]", "{}"]
 

@@ -67,6 +67,7 @@ struct Loaded {
     OUTBOARD_LOAD(clReleaseKernel)
     OUTBOARD_LOAD(clGetKernelInfo)
     OUTBOARD_LOAD(clGetKernelArgInfo)
+    OUTBOARD_LOAD(clGetKernelWorkGroupInfo)
     OUTBOARD_LOAD(clSetKernelArg)
     OUTBOARD_LOAD(clSetKernelArgSVMPointer)
     OUTBOARD_LOAD(clEnqueueNDRangeKernel)
