@@ -191,6 +191,12 @@ def embedding_gradient(
     return whole(grad, indices, num_weights, padding_idx, scale_grad_by_freq)
 
 
+def random_order(n: int, *, dtype: torch.dtype | None = None, device: Any = None, **unused: Any) -> torch.Tensor:
+    """``randperm`` by the numbers of the device's generator, as the device's own: (n,)."""
+    keys = torch.randint(0, torch.iinfo(torch.int64).max, (n,), device=device)
+    return keys.sort().indices.to(dtype or torch.int64)
+
+
 def _divide(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
     """Division of floats rounded down, by way of the remainder: exact where the quotient is not."""
     dtype = torch.result_type(a, b)
