@@ -313,6 +313,7 @@ class EagerCall {
   /// The slow path: the disk, then the compiler.
   bool compile() {
     TORCH_CHECK(state().compiler != nullptr, "Outboard's compiler is not installed: import outboard first");
+    if (state().compiler->has_ended()) return false;
     const bool is_new = entry_->variants.load(std::memory_order_acquire) == nullptr;
     const Loaded loaded = is_new ? load() : Loaded::kNothing;
     // Shapes are asked for only now: that may import half of PyTorch's compiler.
@@ -322,9 +323,11 @@ class EagerCall {
     if (loaded == Loaded::kBake) return select();
     const Compiled compiled = ask_compiler();
     if (compiled.verdict == Compiled::kPlan) {
-      rehearse_on_cpu(op_, arguments_);  // before the plan is kept: the next process takes it as it is
+      rehearse_on_cpu(op_, arguments_);
+      adopt(compiled.plan);
+      // Last: the next process takes a plan that is kept as it is.
       state().compiler->keep(disk_key(), bake_, compiled.plan);
-      return adopt(compiled.plan);
+      return true;
     }
     const bool bake = compiled.verdict == Compiled::kBake;
     TORCH_INTERNAL_ASSERT(!(bake_ && bake), "the compiler asked twice for the scalar values of ", op_.name);
@@ -364,11 +367,11 @@ class EagerCall {
     return found ? Loaded::kPlan : Loaded::kNothing;
   }
 
-  bool adopt(const std::string& bytes) {
+  /// Takes a new plan for this call and those like it. Raises if the plan is damaged or does not accept the call.
+  void adopt(const std::string& bytes) {
     executable_ = translate_errors([&] { return &add_plan(*entry_, bytes, device_); });
     TORCH_INTERNAL_ASSERT(bind_symbols(executable_->plan(), signature_.inputs.data(), *symbols_),
                           "the plan made for this call of ", op_.name, " does not accept it");
-    return true;
   }
 
   /// The signature as other processes know it: the device by what invalidates its programs, not by its number.

@@ -202,6 +202,12 @@ def embedding_gradient(
     return whole(grad, indices, num_weights, padding_idx, scale_grad_by_freq)
 
 
+def random_order(n: int, *, dtype: torch.dtype | None = None, device: Any = None, **unused: Any) -> torch.Tensor:
+    """``randperm`` by the numbers of the device's generator, as the device's own: (n,)."""
+    keys = torch.randint(0, torch.iinfo(torch.int64).max, (n,), device=device)
+    return keys.sort().indices.to(dtype or torch.int64)
+
+
 def _floor_divide(a: Any, b: Any) -> Any:
     return torch.div(a, b, rounding_mode="floor")
 

@@ -169,6 +169,7 @@ def lower_operator(
     """
     register()
     inputs = Inputs(bake)
+    overload = _without_generator(overload)
     schema = overload._schema
     fake_args, fake_kwargs = _bind(schema, args, kwargs, inputs)
     with _compiling(inputs):
@@ -176,6 +177,24 @@ def lower_operator(
         guards = [guard.expr for guard in inputs.shape_env.guards]
         _check_guards(guards, inputs)
         return _lower(graph, overload, inputs, target)
+
+
+@functools.cache
+def _without_generator(overload: torch._ops.OpOverload) -> torch._ops.OpOverload:
+    """The overload without a generator, of one that insists on it: a plan gets its seeds from who runs it."""
+    required = {
+        argument.name
+        for argument in overload._schema.arguments
+        if "Generator" in str(argument.real_type) and not argument.has_default_value()
+    }
+    if not required:
+        return overload
+    wanted = [(a.name, str(a.type)) for a in overload._schema.arguments if a.name not in required]
+    packet = overload._overloadpacket
+    for candidate in (getattr(packet, name) for name in packet.overloads()):
+        if [(a.name, str(a.type)) for a in candidate._schema.arguments] == wanted:
+            return candidate
+    raise NotExpressible(f"{overload} needs a generator")
 
 
 def _bind(schema: Any, args: Sequence[Any], kwargs: dict[str, Any], inputs: Inputs) -> tuple[list[Any], dict[str, Any]]:
