@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch._C import DispatchKey
 from torch._inductor import decomposition as inductor_decompositions
 from torch._inductor import graph as inductor_graph
 from torch._inductor import ir, lowering
@@ -26,6 +27,7 @@ from torch._inductor.virtualized import V
 from .. import cache
 from ..kernels import PREFERRED
 from ..target import target_of
+from .corrections import CORRECTIONS
 from .decompositions import embedding_gradient
 from .interface import device_name, register_interface
 from .recurrent import CELLS
@@ -234,21 +236,29 @@ def _allow_calls_of_kernels() -> None:
 
 
 def _change_decompositions(name: str) -> None:
-    """Has whole graphs on our device decompose recurrent cells, which Inductor knows on no device, and leave the
-    gradient of an embedding to its kernel."""
+    """Has whole graphs on our device decompose recurrent cells, which Inductor knows on no device, decompose rightly what
+    it does not, and leave the gradient of an embedding to its kernel."""
     table = inductor_decompositions.decompositions
 
     def on_ours(function: Callable[..., Any], elsewhere: Callable[..., Any] | None) -> Callable[..., Any]:
         @functools.wraps(function)
         def decompose(*args: Any, **kwargs: Any) -> Any:
             if any(isinstance(arg, torch.Tensor) and arg.device.type == name for arg in args):
-                return function(*args, **kwargs)
+                result = function(*args, **kwargs)
+                if result is not NotImplemented or elsewhere is None:
+                    return result
+                return elsewhere(*args, **kwargs)
             return NotImplemented if elsewhere is None else elsewhere(*args, **kwargs)
 
         return decompose
 
-    ours = {**CELLS, torch.ops.aten.embedding_dense_backward.default: embedding_gradient}
+    ours = {**CELLS, **CORRECTIONS, torch.ops.aten.embedding_dense_backward.default: embedding_gradient}
     table.update({overload: on_ours(function, table.get(overload)) for overload, function in ours.items()})
+    for overload, function in ours.items():
+        for key in {DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd} & overload.py_kernels.keys():
+            # Tracing takes these apart before it looks at any table.
+            overload.py_kernels[key] = on_ours(function, overload.py_kernels[key])
+            overload._dispatch_cache.clear()
     inductor_decompositions.fast_random_decomps.cache_clear()
 
 
