@@ -59,26 +59,18 @@ test-cpp:  ## C++ tests of runtime and drivers, without PyTorch
 	@$(VENV)/bin/cmake --build build/cpp -j $(JOBS)
 	@cd build/cpp && "$(abspath $(VENV))/bin/ctest" --output-on-failure --timeout 300
 
-SANITIZE = -DCMAKE_CXX_FLAGS="-fsanitize=$(1) -fno-omit-frame-pointer" -DOUTBOARD_WARNINGS_AS_ERRORS=OFF
-
-test-sanitize:  ## AddressSanitizer, UBSan and ThreadSanitizer over the C++ tests and over a tour through Python
-	@$(SETUP) --groups demo test lint
+test-sanitize:  ## C++ tests under AddressSanitizer and UBSan, and memory (on the simulator), its lock, the thread pool and batches of launches under ThreadSanitizer
+	@$(SETUP) --groups demo test lint --no-build
 	@mkdir -p build
 	@for kind in address,undefined thread; do \
-	  $(CMAKE_TESTS) -B build/$${kind%%,*} $(call SANITIZE,$$kind) >build/sanitize-configure.log \
-	    && $(VENV)/bin/cmake --build build/$${kind%%,*} -j $(JOBS) || exit 1; \
+	  $(CMAKE_TESTS) -B build/$${kind%%,*} -DCMAKE_CXX_FLAGS="-fsanitize=$$kind -fno-omit-frame-pointer" \
+	    >build/sanitize-configure.log && $(VENV)/bin/cmake --build build/$${kind%%,*} -j $(JOBS) || exit 1; \
 	done
 	@# LeakSanitizer's own tracer crashes in processes where PoCL has compiled something: leaks are looked for elsewhere.
 	@cd build/address && ASAN_OPTIONS=detect_leaks=0 "$(abspath $(VENV))/bin/ctest" -E "plan|memory_sim" --output-on-failure \
 	  --timeout 300
 	@cd build/address && "$(abspath $(VENV))/bin/ctest" -R "plan|memory_sim" --output-on-failure --timeout 300
 	@cd build/thread && "$(abspath $(VENV))/bin/ctest" -R "memory_sim|memory_lock|thread_pool|batches$$" --output-on-failure
-	@for kind in address,undefined thread; do \
-	  $(CMAKE_TESTS) -B build/python-$${kind%%,*} $(call SANITIZE,$$kind) -DOUTBOARD_TORCH=ON -DOUTBOARD_CPP_TESTS=OFF \
-	    -DPython_EXECUTABLE="$(abspath $(PY))" -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" >build/sanitize-configure.log \
-	    && $(VENV)/bin/cmake --build build/python-$${kind%%,*} -j $(JOBS) \
-	    && PATH="$(abspath $(VENV))/bin:$$PATH" $(PY) tests/sanitize/run.py $${kind%%,*} build/python-$${kind%%,*} || exit 1; \
-	done
 
 test-oclgrind:  ## Every family of kernels for GPUs on Oclgrind: invalid accesses, races
 	@$(SETUP) --groups demo test
