@@ -25,8 +25,9 @@ CMAKE_TESTS = PATH="$(abspath $(VENV))/bin:$$PATH" cmake -S . -G Ninja -DCMAKE_B
 CPP_FILES = $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'csrc/*.c' 'include/*.h' 'tests/cpp/*.cpp' 'tests/cpp/*.h' 'examples/*.cpp')
 PYTEST_ARGUMENTS ?=
 BENCH_ARGUMENTS ?=
+FUZZ_ARGUMENTS ?=
 
-.PHONY: help setup demo demo-short test test-full test-cpp test-sanitize test-oclgrind test-python lint format bench opinfo wheel clean distclean
+.PHONY: help setup demo demo-short test test-full test-cpp test-sanitize test-oclgrind test-python test-strict lint format bench opinfo fuzz wheel clean distclean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,10 +47,12 @@ test:  ## Lint, C++ tests, the short demo (the second time from caches alone), P
 	@$(PY) -m examples.demo --short
 	@$(PY) -m examples.demo --short --expect-warm
 	@$(MAKE) --no-print-directory test-python
+	@$(MAKE) --no-print-directory test-strict
 
 test-full: test opinfo test-sanitize test-oclgrind  ## Everything in test, every OpInfo, sanitizers, Oclgrind, kernels for GPUs, the wheel in a clean environment
 	@OUTBOARD_TEST_FULL=1 $(PY) -m pytest -q tests/package tests/kernels/test_variants.py tests/device/test_memory.py \
 	  tests/device/test_memory_proof.py
+	@$(MAKE) --no-print-directory test-strict STRICT_TESTS="tests/device tests/compiler tests/kernels"
 
 test-cpp:  ## C++ tests of runtime and drivers, without PyTorch
 	@$(SETUP) --groups demo test lint --no-build
@@ -79,6 +82,13 @@ test-oclgrind:  ## Every family of kernels for GPUs on Oclgrind: invalid accesse
 test-python:  ## Python tests only, in TEST_JOBS processes
 	@OMP_WAIT_POLICY=passive $(PY) -m pytest -q -n $(TEST_JOBS) --dist loadfile $(PYTEST_ARGUMENTS)
 
+# What exercises memory, copies, streams, graphs, compilation and failures most, in few minutes.
+STRICT_TESTS ?= $(addprefix tests/device/test_,copies.py streams.py pinned.py memory.py memory_proof.py capture.py \
+  assertions.py foreach.py strict.py) tests/compiler/test_graphs.py
+
+test-strict:  ## STRICT_TESTS on the strict driver: a slow, discrete device that checks its caller
+	@OMP_WAIT_POLICY=passive OUTBOARD_DRIVER=strict $(PY) -m pytest -q -n $(TEST_JOBS) --dist loadfile $(STRICT_TESTS)
+
 lint:  ## ruff, mypy --strict, clang-format
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
@@ -98,6 +108,10 @@ bench:  ## Models, operators, start-up against CPU eager and CPU Inductor: table
 opinfo:  ## Every float32 OpInfo on the device against the CPU, one process each
 	@$(SETUP) --groups demo test
 	@$(PY) tools/opinfo.py
+
+fuzz:  ## Random programs on the device against the CPU; FUZZ_ARGUMENTS="--mode compiled --operators 5000"
+	@$(SETUP) --groups demo test
+	@$(PY) -m tools.fuzz --operators 200000 --jobs $(JOBS) $(FUZZ_ARGUMENTS)
 
 wheel:  ## dist/outboard-*.whl
 	@$(SETUP) --groups demo --no-build

@@ -146,3 +146,12 @@ def test_a_long_cache_is_not_computed_anew(device: str) -> None:
     kernels = plan.decode(errors="replace").split("__kernel ")[1:]
     assert len(kernels) == 3
     assert sum("cos(" in kernel for kernel in kernels) == 1
+
+
+@pytest.mark.parametrize("name", ["bessel_j1", "i1e", "ndtri"])
+def test_functions_that_loops_do_not_have_are_called(device: str, name: str) -> None:
+    function = getattr(torch.special, name)
+    x = torch.linspace(0.1, 0.9, 12).reshape(3, 4)
+    torch._dynamo.reset()
+    result = torch.compile(lambda x: function(x) * 2 + 1)(x.to(device))
+    torch.testing.assert_close(result.cpu(), function(x) * 2 + 1)

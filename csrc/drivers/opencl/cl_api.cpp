@@ -62,6 +62,7 @@ struct Loaded {
     OUTBOARD_LOAD(clReleaseProgram)
     OUTBOARD_LOAD(clCreateKernel)
     OUTBOARD_LOAD(clReleaseKernel)
+    OUTBOARD_LOAD(clGetKernelWorkGroupInfo)
     OUTBOARD_LOAD(clSetKernelArg)
     OUTBOARD_LOAD(clSetKernelArgSVMPointer)
     OUTBOARD_LOAD(clEnqueueNDRangeKernel)
