@@ -41,13 +41,13 @@ demo: setup  ## The main job: search with a real model, training, ResNet-50, on 
 demo-short: setup  ## The same with smaller sizes and fewer repeats
 	@$(PY) -m examples.demo --short
 
-test:  ## Lint, C++ tests, the short demo (the second time from caches alone), Python tests
+test:  ## Lint, C++ tests, the short demo (the second time from caches alone), the strict driver, Python tests
 	@$(SETUP) --groups demo test lint
 	@$(MAKE) --no-print-directory -j2 --output-sync lint test-cpp
 	@$(PY) -m examples.demo --short
 	@$(PY) -m examples.demo --short --expect-warm
-	@$(MAKE) --no-print-directory test-python
 	@$(MAKE) --no-print-directory test-strict
+	@$(MAKE) --no-print-directory test-python
 
 test-full: test opinfo test-sanitize test-oclgrind  ## Everything in test, every OpInfo, sanitizers, Oclgrind, kernels for GPUs, the wheel in a clean environment
 	@OUTBOARD_TEST_FULL=1 $(PY) -m pytest -q tests/package tests/kernels/test_variants.py tests/device/test_memory.py \
