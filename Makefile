@@ -27,7 +27,7 @@ PYTEST_ARGUMENTS ?=
 BENCH_ARGUMENTS ?=
 FUZZ_ARGUMENTS ?=
 
-.PHONY: help setup demo demo-short test test-full test-cpp test-sanitize test-python lint format bench opinfo fuzz wheel clean distclean
+.PHONY: help setup demo demo-short test test-full test-cpp test-sanitize test-oclgrind test-python test-strict lint format bench opinfo fuzz wheel clean distclean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,10 +47,12 @@ test:  ## Lint, C++ tests, the short demo (the second time from caches alone), P
 	@$(PY) -m examples.demo --short
 	@$(PY) -m examples.demo --short --expect-warm
 	@$(MAKE) --no-print-directory test-python
+	@$(MAKE) --no-print-directory test-strict
 
-test-full: test opinfo  ## Everything in test, every OpInfo, kernels for GPUs, the wheel in a clean environment
+test-full: test opinfo test-sanitize test-oclgrind  ## Everything in test, every OpInfo, sanitizers, Oclgrind, kernels for GPUs, the wheel in a clean environment
 	@OUTBOARD_TEST_FULL=1 $(PY) -m pytest -q tests/package tests/kernels/test_variants.py tests/device/test_memory.py \
 	  tests/device/test_memory_proof.py
+	@$(MAKE) --no-print-directory test-strict STRICT_TESTS="tests/device tests/compiler tests/kernels"
 
 test-cpp:  ## C++ tests of runtime and drivers, without PyTorch
 	@$(SETUP) --groups demo test lint --no-build
@@ -60,20 +62,40 @@ test-cpp:  ## C++ tests of runtime and drivers, without PyTorch
 	@$(VENV)/bin/cmake --build build/cpp -j $(JOBS)
 	@cd build/cpp && "$(abspath $(VENV))/bin/ctest" --output-on-failure --timeout 300
 
-test-sanitize:  ## C++ tests under AddressSanitizer and UBSan, and memory (on the simulator), its lock, the thread pool and batches of launches under ThreadSanitizer
-	@$(SETUP) --groups demo test lint --no-build
+SANITIZE = -DCMAKE_CXX_FLAGS="-fsanitize=$(1) -fno-omit-frame-pointer" -DOUTBOARD_WARNINGS_AS_ERRORS=OFF
+
+test-sanitize:  ## AddressSanitizer, UBSan and ThreadSanitizer over the C++ tests and over a tour through Python
+	@$(SETUP) --groups demo test lint
+	@mkdir -p build
 	@for kind in address,undefined thread; do \
-	  $(CMAKE_TESTS) -B build/$${kind%%,*} -DCMAKE_CXX_FLAGS="-fsanitize=$$kind -fno-omit-frame-pointer" \
-	    >build/sanitize-configure.log && $(VENV)/bin/cmake --build build/$${kind%%,*} -j $(JOBS) || exit 1; \
+	  $(CMAKE_TESTS) -B build/$${kind%%,*} $(call SANITIZE,$$kind) >build/sanitize-configure.log \
+	    && $(VENV)/bin/cmake --build build/$${kind%%,*} -j $(JOBS) || exit 1; \
 	done
 	@# LeakSanitizer's own tracer crashes in processes where PoCL has compiled something: leaks are looked for elsewhere.
 	@cd build/address && ASAN_OPTIONS=detect_leaks=0 "$(abspath $(VENV))/bin/ctest" -E "plan|memory_sim" --output-on-failure \
 	  --timeout 300
 	@cd build/address && "$(abspath $(VENV))/bin/ctest" -R "plan|memory_sim" --output-on-failure --timeout 300
 	@cd build/thread && "$(abspath $(VENV))/bin/ctest" -R "memory_sim|memory_lock|thread_pool|batches$$" --output-on-failure
+	@for kind in address,undefined thread; do \
+	  $(CMAKE_TESTS) -B build/python-$${kind%%,*} $(call SANITIZE,$$kind) -DOUTBOARD_TORCH=ON -DOUTBOARD_CPP_TESTS=OFF \
+	    -DPython_EXECUTABLE="$(abspath $(PY))" -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" >build/sanitize-configure.log \
+	    && $(VENV)/bin/cmake --build build/python-$${kind%%,*} -j $(JOBS) \
+	    && PATH="$(abspath $(VENV))/bin:$$PATH" $(PY) tests/sanitize/run.py $${kind%%,*} build/python-$${kind%%,*} || exit 1; \
+	done
+
+test-oclgrind:  ## Every family of kernels for GPUs on Oclgrind: invalid accesses, races
+	@$(SETUP) --groups demo test
+	@$(PY) -m tests.oclgrind
 
 test-python:  ## Python tests only, in TEST_JOBS processes
 	@OMP_WAIT_POLICY=passive $(PY) -m pytest -q -n $(TEST_JOBS) --dist loadfile $(PYTEST_ARGUMENTS)
+
+# What exercises memory, copies, streams, graphs, compilation and failures most, in few minutes.
+STRICT_TESTS ?= $(addprefix tests/device/test_,copies.py streams.py pinned.py memory.py memory_proof.py capture.py \
+  assertions.py foreach.py strict.py) tests/compiler/test_graphs.py
+
+test-strict:  ## STRICT_TESTS on the strict driver: a slow, discrete device that checks its caller
+	@OMP_WAIT_POLICY=passive OUTBOARD_DRIVER=strict $(PY) -m pytest -q -n $(TEST_JOBS) --dist loadfile $(STRICT_TESTS)
 
 lint:  ## ruff, mypy --strict, clang-format
 	@$(VENV)/bin/ruff check .

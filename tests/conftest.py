@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 
 import pytest
@@ -31,6 +33,25 @@ def device() -> str:
 def device_module(device: str) -> ModuleType:
     """``torch.<device>``."""
     return torch.get_device_module(device)
+
+
+@pytest.fixture(scope="session")
+def _violations() -> Callable[[], int]:
+    """How often the runtime broke the contract of driver.h so far: only the strict driver knows."""
+    if os.environ.get("OUTBOARD_DRIVER") != "strict":
+        return lambda: 0
+    from outboard import drivers
+
+    count = ctypes.CDLL(drivers.strict()).outboard_strict_violations
+    count.restype = ctypes.c_uint64
+    return count
+
+
+@pytest.fixture(autouse=True)
+def _contract_is_kept(_violations: Callable[[], int]) -> Iterator[None]:
+    before = _violations()
+    yield
+    assert _violations() == before, "the runtime broke the contract of driver.h: see the output above"
 
 
 @pytest.fixture(autouse=True)

@@ -82,13 +82,7 @@ class Settled {
   explicit Settled(Stream& stream) : stream_(stream) {}
   Settled(const Settled&) = delete;
   Settled& operator=(const Settled&) = delete;
-  ~Settled() {
-    try {
-      stream_.finish();
-    } catch (const Error&) {
-      // Something else failed before, and is being reported.
-    }
-  }
+  ~Settled() { stream_.finish_in_the_end(); }
 
  private:
   Stream& stream_;
@@ -146,13 +140,25 @@ std::pair<std::vector<int64_t>, std::vector<int64_t>> Model::bounds(const ModelF
   return {least, most};
 }
 
+/// The caller's data in memory of ours, if the device may still read it when the caller has it back: whoever fails to
+/// wait cannot keep memory of somebody else's. nullptr where the host copies itself.
+std::shared_ptr<HostBuffer> Model::stage(const void* data, uint64_t bytes) const {
+  if (device_.host_accessible()) return nullptr;
+  std::shared_ptr<HostBuffer> buffer = device_.residency().host_buffer(bytes);
+  std::memcpy(buffer->memory, data, bytes);
+  buffer->stream = &device_.default_stream();
+  return buffer;
+}
+
 Model::DeviceTensor Model::upload(const void* data, uint64_t bytes, DType dtype, std::vector<int64_t> sizes,
                                   std::vector<int64_t> strides) const {
   OwnedAllocation allocation(Allocation::create_internal(device_, bytes));
   Stream& stream = device_.default_stream();
   if (bytes != 0) {
     const Pin pin(*allocation, stream, Access::kOverwrite);
-    stream.copy(OB_HOST_TO_DEVICE, pin.pointer(), reinterpret_cast<uint64_t>(data), bytes);
+    const std::shared_ptr<HostBuffer> staged = stage(data, bytes);
+    const void* from = staged == nullptr ? data : staged->memory;
+    stream.copy(OB_HOST_TO_DEVICE, pin.pointer(), reinterpret_cast<uint64_t>(from), bytes);
   }
   return {std::move(allocation), dtype, std::move(sizes), std::move(strides)};
 }
@@ -274,14 +280,17 @@ HostArray Model::download(const Result& result, const std::vector<Input>& inputs
     throw Error(OB_INTERNAL, "a result lies outside its memory");
   }
   const bool straight = bytes == array.data.size() && std::equal(dense.begin(), dense.end(), strides.begin());
-  std::vector<uint8_t> raw(straight ? 0 : bytes);
+  const auto raw = std::make_shared<std::vector<uint8_t>>(bytes);
   Stream& stream = device_.default_stream();
   const Pin pin(*allocation, stream);
-  uint8_t* to = straight ? array.data.data() : raw.data();
-  stream.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(to), pin.pointer() + begin, bytes);
-  stream.synchronize();
-  if (!straight) {
-    gather(array.data.data(), raw.data(), array.sizes, strides, array.data.size() / element, element);
+  lending(stream, raw, [&] {
+    stream.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(raw->data()), pin.pointer() + begin, bytes);
+    stream.synchronize();
+  });
+  if (straight) {
+    array.data.swap(*raw);
+  } else {
+    gather(array.data.data(), raw->data(), array.sizes, strides, array.data.size() / element, element);
   }
   return array;
 }

@@ -160,6 +160,20 @@ struct Kernel::Program {
     return kernel;
   }
 
+  /// The most work-items in one of the kernel's work-groups. Throws Error(OB_INVALID_ARGUMENT) if the kernel needs more
+  /// local memory than there is.
+  uint32_t max_group(ob_kernel kernel, const std::string& name) const {
+    const DeviceDriver& driver = device.driver();
+    const ob_device_properties& limits = device.properties();
+    if (driver.kernel_properties == nullptr) return limits.max_work_group_size;
+    ob_kernel_properties needs{sizeof(needs), limits.max_work_group_size, 0};
+    check(driver, driver.kernel_properties(kernel, &needs), "asking what a kernel needs");
+    if (needs.local_memory <= limits.local_memory) return needs.max_work_group_size;
+    throw Error(OB_INVALID_ARGUMENT, "the kernel " + name + " needs " + std::to_string(needs.local_memory) +
+                                         " bytes of local memory, and the device has " +
+                                         std::to_string(limits.local_memory));
+  }
+
  private:
   /// After a failure: the next one who asks tries again.
   void forget_attempt() {
@@ -212,7 +226,7 @@ struct Kernel::Program {
   /// The program from a binary if that has the kernel, else nullptr.
   ob_program load(const std::string& binary, const std::string& name) const {
     if (binary.empty()) return nullptr;
-    const ob_driver& driver = device.driver();
+    const DeviceDriver& driver = device.driver();
     ob_program program = nullptr;
     if (driver.program_load(device.handle(), binary.data(), binary.size(), &program) != OB_OK) return nullptr;
     ob_kernel kernel = nullptr;
@@ -231,7 +245,7 @@ struct Kernel::Program {
   }
 
   ob_program build() const {
-    const ob_driver& driver = device.driver();
+    const DeviceDriver& driver = device.driver();
     ob_program program = nullptr;
     check(driver, driver.program_build(device.handle(), source.c_str(), options.c_str(), &program),
           "building a program");
@@ -250,8 +264,17 @@ struct Kernel::Program {
 
 ob_kernel Kernel::wait() {
   const ob_kernel handle = program_.handle(program_.wait(name_), name_);
+  const uint32_t max_group = program_.max_group(handle, name_);
+  max_group_.store(max_group, std::memory_order_relaxed);
   handle_.store(handle, std::memory_order_release);
   return handle;
+}
+
+void Kernel::refuse_group(const uint32_t local[3]) const {
+  throw Error(OB_INVALID_ARGUMENT, "the kernel " + name_ + " is to run in work-groups of " +
+                                       std::to_string(uint64_t{local[0]} * local[1] * local[2]) +
+                                       " work-items, and can run in work-groups of at most " +
+                                       std::to_string(max_group_.load(std::memory_order_relaxed)));
 }
 
 struct ProgramCache::Impl {
@@ -274,7 +297,7 @@ struct ProgramCache::Impl {
 ProgramCache::ProgramCache(Device& device) : impl_(std::make_shared<Impl>(device)) {}
 
 Kernel& ProgramCache::kernel(const std::string& source, const std::string& options, const std::string& entry) {
-  refuse_in_forked_child();
+  refuse_if_unusable(impl_->device.driver());
   Kernel::Program& program = impl_->program(source, options);
   program.attempt(entry);
   return program.kernel(entry);
@@ -291,6 +314,8 @@ std::string ProgramCache::binary(const std::string& source, const std::string& o
 }
 
 void ProgramCache::stop() noexcept { Builders::get().stop(); }
+
+void ProgramCache::drop_waiting() noexcept { Builders::get().drop(); }
 
 void ProgramCache::set_directory(const std::string& path) { directory().set(path); }
 

@@ -28,12 +28,18 @@ class Kernel {
   }
   /// The same without waiting; nullptr if nobody has waited for it yet.
   ob_kernel ready() const { return handle_.load(std::memory_order_acquire); }
+  /// Throws Error(OB_INVALID_ARGUMENT) if the kernel, which is there, cannot run in work-groups of this size.
+  void check_group(const uint32_t local[3]) const {
+    if (uint64_t{local[0]} * local[1] * local[2] > max_group_.load(std::memory_order_relaxed)) refuse_group(local);
+  }
 
  private:
   ob_kernel wait();
+  [[noreturn]] void refuse_group(const uint32_t local[3]) const;
 
   Program& program_;
   const std::string name_;
+  std::atomic<uint32_t> max_group_{UINT32_MAX};  // work-items; known before the handle
   std::atomic<ob_kernel> handle_{nullptr};
 };
 
@@ -58,6 +64,8 @@ class ProgramCache {
   /// Waits until no thread builds any more, in the whole process; programs asked for later are built by the caller. At
   /// the end of the process, when compilers must not be interrupted.
   static void stop() noexcept;
+  /// Forgets programs that nobody has begun to load or build; at the end of the process.
+  static void drop_waiting() noexcept;
 
   struct Statistics {
     int64_t built = 0;

@@ -234,18 +234,18 @@ void bind_eager(py::module_& m) {
   m.def("set_compiler", [](py::object load, py::object compile, py::object keep) {
     set_compiler(std::make_unique<PythonCompiler>(std::move(load), std::move(compile), std::move(keep)));
   });
-  m.def("fallbacks", &fallback_counts);
-  m.def("reset_fallbacks", &reset_fallback_counts);
+  bindings::define(m, "fallbacks", "How often each operator ran on the CPU.", &fallback_counts);
+  bindings::define(m, "reset_fallbacks", "Forgets these counts.", &reset_fallback_counts);
   m.def("set_fallback_policy", [](const std::string& text) { set_fallback_policy(policy(text)); });
-  m.def("eager_stats", [] {
+  bindings::define(m, "eager_stats", "Counts of calls by whether their plan was known, and of plans.", [] {
     const EagerStatistics statistics = eager_statistics();
     return py::dict(py::arg("hits") = statistics.hits, py::arg("misses") = statistics.misses,
                     py::arg("plans") = statistics.plans);
   });
-  m.def("reset_eager_stats", &reset_eager_statistics);
-  bindings::define(m, "foreach_begin", "Opens a scope in which `_foreach_*` operators are written down.",
-                   &chains::begin);
-  bindings::define_blocking(m, "foreach_end", "Closes the scope, and runs what was written down.", &chains::end);
+  bindings::define(m, "reset_eager_stats", "Forgets these counts.", &reset_eager_statistics);
+  bindings::define_for_all(m, "foreach_begin", "Opens a scope in which `_foreach_*` operators are written down.",
+                           &chains::begin);
+  bindings::define_for_all(m, "foreach_end", "Closes the scope, and runs what was written down.", &chains::end);
   m.def(
       "hit_costs",
       [](const at::Tensor& left, const at::Tensor& right, int64_t bursts) {
@@ -260,7 +260,8 @@ void bind_eager(py::module_& m) {
              return std::make_shared<PythonPlan>(std::string(data), device, binaries);
            }),
            py::arg("data"), py::arg("device_index"), py::arg("binaries") = std::vector<std::string>())
-      .def("run", &PythonPlan::run)
+      .def("run",
+           torch::wrap_pybind_function([](PythonPlan& plan, const py::list& values) { return plan.run(values); }))
       .def("binaries", &PythonPlan::binaries);
 }
 

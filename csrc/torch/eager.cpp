@@ -18,6 +18,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "runtime/driver_call.h"
+#include "torch/devices.h"
 #include "torch/eager_signature.h"
 #include "torch/fallback.h"
 #include "torch/host_library.h"
@@ -69,9 +71,11 @@ class Hits {
   class Counter {
    public:
     Counter() {
+      if (in_forked_child.load(std::memory_order_relaxed)) return;  // nobody asks there
       all().change([this](Hits& hits) { hits.counters_.insert(this); });
     }
     ~Counter() {
+      if (in_forked_child.load(std::memory_order_relaxed)) return;
       all().change([this](Hits& hits) {
         hits.counters_.erase(this);
         hits.ended_ += count_.load(std::memory_order_relaxed);
@@ -222,6 +226,7 @@ class EagerCall {
 
   /// Runs the plan. False: the call has none and belongs on the CPU of `device()`.
   bool run() {
+    require_parent_process();
     device_ = unify_devices(op_, arguments_);
     if (op_.writes) resolve_overlap();
     if (!select()) return false;
@@ -528,6 +533,7 @@ HitCosts hit_costs(const at::Tensor& left, const at::Tensor& right, int64_t burs
 }
 
 void eager_kernel(const c10::OperatorHandle& handle, c10::DispatchKeySet /*keys*/, torch::jit::Stack* stack) {
+  require_parent_process();
   const Operator& op = operator_of(handle);
   c10::SmallVector<c10::IValue, 4> results;
   {

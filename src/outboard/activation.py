@@ -64,7 +64,7 @@ def _activate() -> None:
     _C.register_graphs()
     # Runs after what is registered next: programs may still be on their way to disk.
     atexit.register(_trim_cache, os.getpid(), _cache_limit())
-    atexit.register(_C.shutdown)
+    atexit.register(_shut_down)
     if _cache_directory is not None:
         foresight.install(_cache_directory)
 
@@ -72,6 +72,7 @@ def _activate() -> None:
     backend_registration.generate_methods_for_privateuse1_backend(for_storage=True)
     module.amp.set_supported_dtypes(profile.amp_dtypes)
     module.dlpack.install()
+    module.sharing.install(profile.name)
     module.modules.keep_parameters()
     module.printing.print_on_cpu()
     _connect_compiler()
@@ -86,6 +87,14 @@ def _cache_limit() -> int:
     except ValueError as error:
         _report(f"{error}; using {eviction.DEFAULT_LIMIT >> 30} GiB.")
         return eviction.DEFAULT_LIMIT
+
+
+def _shut_down() -> None:
+    """Ends queued work; at once if an interrupt by the user ends the process."""
+    from outboard import _C
+
+    last = getattr(sys, "last_type", None)
+    _C.shutdown(last is not None and issubclass(last, KeyboardInterrupt))
 
 
 def _trim_cache(process: int, limit: int) -> None:

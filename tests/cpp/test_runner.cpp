@@ -387,8 +387,8 @@ TEST(failures_of_the_device_are_reported_and_leave_the_model_usable) {
   const Rows rows(4);
   CHECK(runs_right(model.get(), rows));
   for (const char* function : {"copy", "launch"}) {
-    fixture::fail(function, 1, OB_DEVICE_LOST);
-    check_refused(model.get(), {rows.array()}, "", OB_DEVICE_LOST);
+    fixture::fail(function, 1, OB_INTERNAL);
+    check_refused(model.get(), {rows.array()}, "", OB_INTERNAL);
     fixture::fail(function, 0, OB_OK);
     CHECK(runs_right(model.get(), rows));
   }

@@ -73,6 +73,7 @@ constexpr cl_bitfield CL_DEVICE_TYPE_ALL = 0xFFFFFFFF;
 constexpr cl_bitfield CL_QUEUE_PROFILING_ENABLE = 1 << 1;
 constexpr cl_bitfield CL_DEVICE_SVM_COARSE_GRAIN_BUFFER = 1 << 0;
 constexpr cl_bitfield CL_DEVICE_SVM_FINE_GRAIN_BUFFER = 1 << 1;
+constexpr cl_bitfield CL_DEVICE_SVM_FINE_GRAIN_SYSTEM = 1 << 2;
 constexpr cl_bitfield CL_MEM_READ_WRITE = 1 << 0;
 constexpr cl_bitfield CL_MEM_SVM_FINE_GRAIN_BUFFER = 1 << 10;
 constexpr cl_property CL_DEVICE_PARTITION_EQUALLY = 0x1086;

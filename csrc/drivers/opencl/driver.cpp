@@ -13,6 +13,7 @@
 #include <new>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "opencl/declarations.h"
 #include "opencl/direct_kernel.h"
 #include "opencl/expected_memory.h"
+#include "opencl/host_memory.h"
 #include "opencl/pocl_binary.h"
 #include "opencl/sub_groups.h"
 #include "opencl/thread_pool.h"
@@ -39,6 +41,8 @@ struct ob_device_t {
   CommandBufferApi graphs;  // if it has
   std::once_flag expects{};
   std::atomic<ExpectedMemory*> expected{nullptr};  // never deleted
+  std::mutex mutex{};
+  std::unordered_set<void*> from_host{};  // memory that OpenCL did not give, guarded by `mutex`
 };
 
 /// Launches recorded in a command buffer. Each has a kernel object of its own: PoCL 3.1 does not copy the arguments
@@ -300,6 +304,33 @@ const char* instructions(const ob_device_t& device) {
   return "";
 }
 
+/// Of the host's memory, this part is left to the system and to the rest of the process.
+constexpr uint64_t kHostsShare = 16;
+
+/// What a CPU device may use is the host's to say: runtimes count one NUMA node, or know nothing of containers.
+uint64_t total_memory(const ob_device_t& device) {
+  if (!device.is_cpu) return device_value<cl_ulong>(device.id, CL_DEVICE_GLOBAL_MEM_SIZE, 0);
+  const uint64_t total = HostMemory::now().total;
+  return total - total / kHostsShare;
+}
+
+/// Bytes that clSVMAlloc gives at most.
+uint64_t largest_shared(const ob_device_t& device) {
+  return device_value<cl_ulong>(device.id, CL_DEVICE_MAX_MEM_ALLOC_SIZE, 0);
+}
+
+/// Whether kernels may be given any memory of the process. PoCL's CPU devices take it, though they do not say so.
+bool takes_host_memory(const ob_device_t& device) {
+  return device.is_cpu && ((device.svm & CL_DEVICE_SVM_FINE_GRAIN_SYSTEM) != 0 || is_pocl(device));
+}
+
+ob_status memory_info(ob_device device, uint64_t* free_bytes, uint64_t* total_bytes) {
+  if (!device->is_cpu) return fail(OB_UNSUPPORTED, "OpenCL does not tell how much memory is free");
+  *total_bytes = total_memory(*device);
+  *free_bytes = std::min(*total_bytes, HostMemory::now().available);
+  return OB_OK;
+}
+
 ob_status device_properties(ob_device device, ob_device_properties* properties) {
   ob_device_properties p{};
   const cl_device_id id = device->id;
@@ -319,8 +350,8 @@ ob_status device_properties(ob_device device, ob_device_properties* properties) 
   p.max_work_group_size = static_cast<uint32_t>(device_value<size_t>(id, CL_DEVICE_MAX_WORK_GROUP_SIZE, 1));
   p.sub_group_size = device->sub_group_size;
   p.vector_width = device->is_cpu ? device_value<cl_uint>(id, CL_DEVICE_PREFERRED_VECTOR_WIDTH_FLOAT, 1) : 1;
-  p.total_memory = device_value<cl_ulong>(id, CL_DEVICE_GLOBAL_MEM_SIZE, 0);
-  p.max_allocation = device_value<cl_ulong>(id, CL_DEVICE_MAX_MEM_ALLOC_SIZE, 0);
+  p.total_memory = total_memory(*device);
+  p.max_allocation = takes_host_memory(*device) ? p.total_memory : largest_shared(*device);
   p.local_memory = device_value<cl_ulong>(id, CL_DEVICE_LOCAL_MEM_SIZE, 0);
   p.alignment = device_value<cl_uint>(id, CL_DEVICE_MEM_BASE_ADDR_ALIGN, 1024) / 8;
   p.host_accessible = device->is_cpu ? 1 : 0;
@@ -341,10 +372,33 @@ void* allocate_shared(const ob_device_t& device, uint64_t bytes) {
   return cl->clSVMAlloc(device.context, flags, bytes, 0);
 }
 
+/// Memory for what is larger than OpenCL allows.
+void* allocate_on_host(ob_device_t& device, uint64_t bytes) {
+  constexpr uint64_t kPage = 4096;
+  void* memory = std::aligned_alloc(kPage, (bytes + kPage - 1) / kPage * kPage);
+  if (memory == nullptr) return nullptr;
+  const std::lock_guard lock(device.mutex);
+  device.from_host.insert(memory);
+  return memory;
+}
+
+void* allocate(ob_device_t& device, uint64_t bytes) {
+  const bool too_large = bytes > largest_shared(device) && takes_host_memory(device);
+  return too_large ? allocate_on_host(device, bytes) : allocate_shared(device, bytes);
+}
+
+void give_back(ob_device_t& device, void* memory) {
+  {
+    const std::lock_guard lock(device.mutex);
+    if (device.from_host.erase(memory) == 0) return cl->clSVMFree(device.context, memory);
+  }
+  std::free(memory);
+}
+
 ob_status memory_alloc(ob_device device, uint64_t bytes, ob_ptr* ptr) {
   ExpectedMemory* const expected = device->expected.load(std::memory_order_acquire);
   void* memory = expected != nullptr ? expected->take(bytes) : nullptr;
-  if (memory == nullptr) memory = allocate_shared(*device, bytes);
+  if (memory == nullptr) memory = allocate(*device, bytes);
   if (memory == nullptr) return fail(OB_OUT_OF_MEMORY, "clSVMAlloc of " + std::to_string(bytes) + " bytes failed");
   if (device->is_cpu) prefer_huge_pages(memory, bytes);
   *ptr = reinterpret_cast<ob_ptr>(memory);
@@ -354,7 +408,7 @@ ob_status memory_alloc(ob_device device, uint64_t bytes, ob_ptr* ptr) {
 ob_status memory_free(ob_device device, ob_ptr ptr) {
   auto* memory = reinterpret_cast<void*>(ptr);
   ExpectedMemory* const expected = device->expected.load(std::memory_order_acquire);
-  if (expected == nullptr || !expected->give_back(memory)) cl->clSVMFree(device->context, memory);
+  if (expected == nullptr || !expected->give_back(memory)) give_back(*device, memory);
   return OB_OK;
 }
 
@@ -601,13 +655,12 @@ ob_status enqueue_copy(ob_stream stream, void* target, const void* source, uint6
 
 /// clEnqueueSVMMemcpy refuses ranges that overlap: this goes through memory of its own.
 ob_status copy_overlapping(ob_stream stream, void* target, const void* source, uint64_t bytes) {
-  cl_context context = stream->device->context;
-  void* between = cl->clSVMAlloc(context, CL_MEM_READ_WRITE, bytes, 0);
+  void* between = allocate(*stream->device, bytes);
   if (between == nullptr) return fail(OB_OUT_OF_MEMORY, "clSVMAlloc of " + std::to_string(bytes) + " bytes failed");
   ob_status status = enqueue_copy(stream, between, source, bytes);
   if (status == OB_OK) status = enqueue_copy(stream, target, between, bytes);
   const ob_status finished = finish(stream);
-  cl->clSVMFree(context, between);
+  give_back(*stream->device, between);
   return status == OB_OK ? finished : status;
 }
 
@@ -665,6 +718,9 @@ ob_status build(ob_device device, cl_program program, const char* options, ob_pr
   return fail(OB_BUILD_FAILED, "clBuildProgram returned " + std::to_string(code) + "\n" + log.c_str());
 }
 
+/// PoCL prints the number of a program's warnings, but not the warnings. Errors are in the log of a build that fails.
+constexpr const char* kQuiet = " -w";
+
 ob_status build_source(ob_device device, const char* source, const char* options, ob_program* program) {
   cl_int code = CL_SUCCESS;
   cl_program made = cl->clCreateProgramWithSource(device->context, 1, &source, nullptr, &code);
@@ -674,7 +730,7 @@ ob_status build_source(ob_device device, const char* source, const char* options
 
 /// Builds with the declarations that the program uses. What this cannot build, for whatever reason, is built with all.
 ob_status program_build(ob_device device, const char* source, const char* options, ob_program* program) {
-  const std::string all_options = std::string(options) + instructions(*device);
+  const std::string all_options = std::string(options) + kQuiet + instructions(*device);
   if (is_pocl(*device) && !Declarations::of_pocl().empty()) {
     const std::string lean = Declarations::of_pocl().prepend(source);
     const std::string lean_options = all_options + Declarations::kOption;
@@ -926,6 +982,7 @@ constexpr ob_driver make_driver() {
   driver.graph_launch = Guarded<graph_launch>::call;
   driver.graph_destroy = Guarded<graph_destroy>::call;
   driver.launch_cost = launch_cost;
+  driver.memory_info = Guarded<memory_info>::call;
   driver.memory_expect = Guarded<memory_expect>::call;
   driver.launch_batch = Guarded<launch_batch>::call;
   driver.kernel_properties = Guarded<kernel_properties>::call;

@@ -75,10 +75,13 @@ bool move(char* to, const char* from, uint64_t bytes, bool reading) {
 
 HostMemory::HostMemory(uint64_t address, uint64_t bytes, bool written)
     : address_(address), bytes_(bytes), written_(written) {
-  sum_ = sum_of(reinterpret_cast<const char*>(address), bytes);
-  std::lock_guard<std::mutex> lock(mutex());
-  known_ = !overlaps(address, address + bytes, /*written_only=*/true);
-  outstanding().push_back({this, address, address + bytes, written});
+  {
+    std::lock_guard<std::mutex> lock(mutex());
+    known_ = !overlaps(address, address + bytes, /*written_only=*/true);
+    outstanding().push_back({this, address, address + bytes, written});
+  }
+  // After the look: what was queued before has arrived by now, or is known to be on its way.
+  sum_ = known_ ? sum_of(reinterpret_cast<const char*>(address), bytes) : 0;
 }
 
 HostMemory::~HostMemory() {

@@ -54,7 +54,7 @@ bool uses_doubles(const std::string& source) {
       --hidden;
     } else if (hidden == 1 && said.rfind("else", 0) == 0) {
       hidden = 0;
-    } else if (hidden == 0 && said.empty() && names_doubles(line)) {
+    } else if (hidden == 0 && (said.empty() || said.rfind("define", 0) == 0) && names_doubles(line)) {
       return true;
     }
   }

@@ -13,7 +13,7 @@ from torch._decomp import core_aten_decompositions
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.lowering import fallbacks, lowerings
 
-from . import recurrent
+from . import recurrent, rounding
 
 aten = torch.ops.aten
 prims = torch.ops.prims
@@ -202,22 +202,6 @@ def embedding_gradient(
     return whole(grad, indices, num_weights, padding_idx, scale_grad_by_freq)
 
 
-def _divide(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
-    """Division of floats rounded down, by way of the remainder: exact where the quotient is not."""
-    dtype = torch.result_type(a, b)
-    tensors = isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
-    if rounding_mode != "floor" or not dtype.is_floating_point or not tensors:
-        return NotImplemented
-    remainder = torch.fmod(a, b)
-    quotient = (a - remainder) / b
-    adjusted = torch.where((remainder != 0) & ((b < 0) != (remainder < 0)), quotient - 1, quotient)
-    rounded = torch.floor(adjusted)
-    rounded = torch.where(adjusted - rounded > 0.5, rounded + 1, rounded)
-    plain = a / b
-    rounded = torch.where(adjusted != 0, rounded, torch.copysign(torch.zeros_like(plain), plain))
-    return torch.where(b != 0, rounded, plain)
-
-
 def _floor_divide(a: Any, b: Any) -> Any:
     return torch.div(a, b, rounding_mode="floor")
 
@@ -296,11 +280,10 @@ def eager_decompositions() -> dict[Any, Callable[..., Any]]:
     for overload in (aten.index_add.default, aten.index_add_.default):
         table[overload] = torch._decomp.decomposition_table[overload]
     table[aten.binary_cross_entropy.default] = _checked_binary_cross_entropy
-    table[aten.div.Tensor_mode] = _divide
-    table[aten.div.Scalar_mode] = _divide
     table[aten.floor_divide.default] = _floor_divide
     table[aten._index_put_impl_.default] = _index_put_impl_
     table[aten._index_put_impl.default] = _index_put_impl
     table[aten.embedding_dense_backward.default] = embedding_gradient
     table.update(recurrent.CELLS)
+    table.update(rounding.DECOMPOSITIONS)
     return table

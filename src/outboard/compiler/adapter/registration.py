@@ -31,6 +31,7 @@ from .. import cache
 from ..dialects import opencl
 from ..kernels import PREFERRED
 from ..target import target_of
+from . import rounding
 from .decompositions import embedding_gradient
 from .interface import device_name, register_interface
 from .recurrent import CELLS
@@ -150,6 +151,7 @@ def register() -> None:
     _leave_to_kernels(name)
     _allow_calls_of_kernels()
     _change_decompositions(name)
+    rounding.register(name)
     register_replays(name)
 
 
@@ -302,8 +304,8 @@ def _allow_calls_of_kernels() -> None:
 
 
 def _change_decompositions(name: str) -> None:
-    """Has whole graphs on our device decompose recurrent cells, which Inductor knows on no device, and leave the
-    gradient of an embedding to its kernel."""
+    """Has whole graphs on our device decompose recurrent cells, which Inductor knows on no device, leave the gradient of
+    an embedding to its kernel, and round as single operators do."""
     table = inductor_decompositions.decompositions
 
     def on_ours(function: Callable[..., Any], elsewhere: Callable[..., Any] | None) -> Callable[..., Any]:
@@ -315,7 +317,8 @@ def _change_decompositions(name: str) -> None:
 
         return decompose
 
-    ours = {**CELLS, torch.ops.aten.embedding_dense_backward.default: embedding_gradient}
+    ours = {**CELLS, **rounding.DECOMPOSITIONS}
+    ours[torch.ops.aten.embedding_dense_backward.default] = embedding_gradient
     table.update({overload: on_ours(function, table.get(overload)) for overload, function in ours.items()})
     inductor_decompositions.fast_random_decomps.cache_clear()
 
