@@ -216,8 +216,8 @@ def _allow_all_atomic_additions(name: str) -> None:
 
 
 def _count_places_in_order(name: str) -> None:
-    """Has ``argmax`` and ``argmin`` of all elements look at them as one row. Inductor may turn several reduced dimensions
-    round to follow memory, and the place of an element would be counted in that order."""
+    """Has ``argmax`` and ``argmin`` of all elements look at them as one row. Inductor may reorder several reduced
+    dimensions to follow memory, and the place of an element would be counted in that order."""
     module: Any = lowering
 
     def in_a_row(original: Callable[..., Any]) -> Callable[..., Any]:
