@@ -12,6 +12,7 @@ implementations of OpenCL C do not turn scalar loops into vectors well. Conventi
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 
 import sympy
@@ -60,6 +61,31 @@ _HEX = "0123456789abcdef"
 
 class Unsupported(Exception):
     """An operator or type that this dialect cannot print; the operator then runs elsewhere."""
+
+
+_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+_DOUBLE = re.compile(r"\bdouble\d*\b")
+
+
+def uses_doubles(source: str) -> bool:
+    """Whether a program needs double precision: outside of comments and of what ``#ifdef cl_khr_fp64`` guards."""
+    if _DOUBLE.search(source) is None:
+        return False
+    hidden = 0  # conditions that are open since the one that asks for doubles, itself included
+    for line in _COMMENT.sub(" ", source).splitlines():
+        words = line.replace("#", "# ", 1).split() if line.lstrip().startswith("#") else []
+        kind = words[1] if len(words) > 1 else ""
+        if hidden == 0 and kind == "ifdef" and words[2:3] == ["cl_khr_fp64"]:
+            hidden = 1
+        elif hidden and kind.startswith("if"):
+            hidden += 1
+        elif hidden and kind == "endif":
+            hidden -= 1
+        elif hidden == 1 and kind == "else":
+            hidden = 0
+        elif not hidden and kind in ("", "define") and _DOUBLE.search(line):
+            return True
+    return False
 
 
 def type_name(dtype: torch.dtype, width: int = 1) -> str:
@@ -1010,7 +1036,10 @@ uint ob_float_to_half(float value) {
 
 
 def atomic_add_helper(dtype: torch.dtype) -> tuple[str, str]:
-    """(name, text) of ``void name(__global T* p, V value)`` for an element type. Raises Unsupported."""
+    """(name, text) of ``void name(__global T* p, V value)`` for an element type. Raises Unsupported.
+
+    The first exchange, of a zero, finds out what is there: a plain read beside other items' exchanges would be a race.
+    """
     memory = memory_type(dtype)
     name = f"ob_atomic_add_{str(dtype).rpartition('.')[2]}"
     if dtype in (torch.int32, torch.uint32):
@@ -1023,14 +1052,14 @@ def atomic_add_helper(dtype: torch.dtype) -> tuple[str, str]:
     if dtype == torch.float32:
         return name, (
             f"void {name}(__global float* p, float v) {{ volatile __global uint* q = (volatile __global uint*)p; "
-            "uint old = *q, seen; do { seen = old; old = atomic_cmpxchg(q, seen, as_uint(as_float(seen) + v)); } "
+            "uint old = 0, seen; do { seen = old; old = atomic_cmpxchg(q, seen, as_uint(as_float(seen) + v)); } "
             "while (old != seen); }"
         )
     if dtype == torch.float64:
         return name, (
             "#pragma OPENCL EXTENSION cl_khr_int64_base_atomics : enable\n"
             f"void {name}(__global double* p, double v) {{ volatile __global ulong* q = (volatile __global ulong*)p; "
-            "ulong old = *q, seen; do { seen = old; old = atom_cmpxchg(q, seen, as_ulong(as_double(seen) + v)); } "
+            "ulong old = 0, seen; do { seen = old; old = atom_cmpxchg(q, seen, as_ulong(as_double(seen) + v)); } "
             "while (old != seen); }"
         )
     if dtype in (torch.float16, torch.bfloat16):
@@ -1043,7 +1072,7 @@ def atomic_add_helper(dtype: torch.dtype) -> tuple[str, str]:
         return name, conversions + (
             f"void {name}(__global {memory}* p, float v) {{ "
             "size_t address = (size_t)p; volatile __global uint* q = (volatile __global uint*)(address & ~(size_t)3); "
-            "uint shift = (uint)(address & 2) * 8, old = *q, seen; do { seen = old; "
+            "uint shift = (uint)(address & 2) * 8, old = 0, seen; do { seen = old; "
             f"ushort part = (ushort)(seen >> shift); float value = {read}; {write} "
             "old = atomic_cmpxchg(q, seen, (seen & ~(0xffffu << shift)) | ((uint)sum << shift)); "
             "} while (old != seen); }"
@@ -1056,7 +1085,7 @@ def atomic_add_helper(dtype: torch.dtype) -> tuple[str, str]:
         return name, (
             f"void {name}(__global {memory}* p, int v) {{ "
             "size_t address = (size_t)p; volatile __global uint* q = (volatile __global uint*)(address & ~(size_t)3); "
-            f"uint shift = (uint)(address & {low}) * 8, old = *q, seen; do {{ seen = old; "
+            f"uint shift = (uint)(address & {low}) * 8, old = 0, seen; do {{ seen = old; "
             f"uint part = (seen >> shift) & {mask}; uint sum = {combine} & {mask}; "
             f"old = atomic_cmpxchg(q, seen, (seen & ~({mask} << shift)) | (sum << shift)); }} while (old != seen); }}"
         )
