@@ -316,7 +316,7 @@ def page(rows: list[Row], reductions: list[Any], command: str) -> str:
     """docs/accuracy.md."""
     lines = [
         "# Accuracy", "",
-        f"Made by `{command}` on {_processor()}, with {torch.__config__.get_cpu_capability()} in PyTorch "
+        f"Made by `{command}` on {_processor()}, with {torch.backends.cpu.get_cpu_capability()} in PyTorch "
         f"{torch.__version__}. Do not edit.", "",
         "Largest error in units in the last place of the dtype, and in brackets that of PyTorch's CPU for the same",
         "arguments: all 65,536 values of the halves, and samples of the others over all exponents, with denormals,",
