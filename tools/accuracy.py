@@ -8,8 +8,8 @@ vectors) and, in a process of its own, as text for SIMT devices. ``accuracy_redu
 variances, norms and losses of up to 2^26 elements.
 
 The reference is PyTorch's float64, scipy or, for float64 itself, long double or mpmath. A function holds if neither its
-largest error nor its 99.9th percentile exceeds 2 units or the CPU's, whichever is larger, and if NaN, infinity and
-the sign of zero are those of the CPU or the reference. Exit code 1 if any does not.
+largest error nor its 99.9th percentile exceeds 2 units or 1.1 times the CPU's, whichever is larger, and if NaN,
+infinity and the sign of zero are those of the CPU or the reference. Exit code 1 if any does not.
 """
 
 from __future__ import annotations
@@ -36,9 +36,16 @@ from accuracy_functions import FUNCTIONS, Array, Function  # noqa: E402
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 #: (bits of the significand, least exponent of a normal number, largest exponent), exponents as of numbers in [1, 2).
-FORMATS = {"float32": (24, -126, 127), "bfloat16": (8, -126, 127), "float16": (11, -14, 15), "float64": (53, -1022, 1023)}
+FORMATS = {
+    "float32": (24, -126, 127),
+    "bfloat16": (8, -126, 127),
+    "float16": (11, -14, 15),
+    "float64": (53, -1022, 1023),
+}
 #: Errors up to this many units are right whatever the CPU's are.
 ALLOWED = 2.0
+#: Where the CPU is further off, its errors are those of intermediate roundings, as are ours, and their largest is chance.
+LUCK = 1.1
 #: Elements taken at once.
 CHUNK = 1 << 20
 #: Elements of ``float64`` whose reference comes from mpmath, which takes about 0.1 ms for each.
@@ -62,12 +69,16 @@ class Row:
     cpu_usual: float
     wrong_kind: int
     fallbacks: int
+    cancels: bool
     example: str = ""
 
     @property
     def holds(self) -> bool:
-        """Whether the errors are within the bounds."""
-        within = self.ours <= max(ALLOWED, self.cpu) and self.ours_usual <= max(ALLOWED, self.cpu_usual)
+        """Whether the errors are within the bounds; what the CPU computes for us has the CPU's."""
+        if self.fallbacks:
+            return True
+        within = self.ours_usual <= max(ALLOWED, LUCK * self.cpu_usual)
+        within = within and (self.cancels or self.ours <= max(ALLOWED, LUCK * self.cpu))
         return within and self.wrong_kind == 0
 
 
@@ -230,10 +241,13 @@ def compare(device: Device, function: Function, dtype: str, form: str, gradient:
                 return None
             raise
         exact = references(function, part, gradient)
+        if function.jumps:  # the CPU's results, but for NaN that only its vectors give
+            exact = on_host if exact is None else [np.where(np.isnan(c), e, c) for c, e in zip(on_host, exact, strict=True)]
         if exact is None:
             return None
         for mine, theirs, right in zip(device.results(function, part, form, gradient), on_host, exact, strict=True):
             errors, cpu_errors = units(mine, right, dtype), units(theirs, right, dtype)
+            errors = np.where(np.isnan(theirs), np.nan, errors) if function.jumps else errors
             kinds = _wrong_kind(mine, theirs, right, dtype)
             ours.append(errors)
             cpu.append(cpu_errors)
@@ -243,11 +257,11 @@ def compare(device: Device, function: Function, dtype: str, form: str, gradient:
             if badness > example[0]:
                 values = ", ".join(repr(tensor[place].item()) for tensor in part)
                 example = badness, f"({values}): {mine[place]!r}, CPU {theirs[place]!r}, exact {right[place]!r}"
-    return _row(function.name, dtype, form, gradient, ours, cpu, wrong, device, example[1])
+    return _row(function, dtype, form, gradient, ours, cpu, wrong, device, example[1])
 
 
 def _row(
-    name: str, dtype: str, form: str, gradient: bool, ours: list[Array], cpu: list[Array], wrong: int, device: Device,
+    function: Function, dtype: str, form: str, gradient: bool, ours: list[Array], cpu: list[Array], wrong: int, device: Device,
     example: str,
 ) -> Row:  # fmt: skip
     mine, theirs = (np.concatenate(errors) for errors in (ours, cpu))
@@ -255,7 +269,8 @@ def _row(
     usual = [float(np.quantile(errors, 0.999)) if len(errors) else 0.0 for errors in (mine, theirs)]
     most = [float(errors.max()) if len(errors) else 0.0 for errors in (mine, theirs)]
     fallbacks = sum(device.module.fallbacks().values())
-    return Row(name, dtype, form, gradient, len(mine), most[0], usual[0], most[1], usual[1], wrong, fallbacks, example)
+    numbers = (len(mine), most[0], usual[0], most[1], usual[1], wrong, fallbacks)
+    return Row(function.name, dtype, form, gradient, *numbers, function.cancels, example)
 
 
 def measure(names: list[str], dtypes: list[str], gradients: bool, plan: Plan) -> Iterator[Row]:
@@ -394,7 +409,9 @@ def main() -> int:
             reductions.append(found)
             print(accuracy_reductions.describe(found), flush=True)
     if options.json:
-        options.json.write_text(json.dumps({"rows": [asdict(r) for r in rows], "reductions": [asdict(r) for r in reductions]}))
+        options.json.write_text(
+            json.dumps({"rows": [asdict(r) for r in rows], "reductions": [asdict(r) for r in reductions]})
+        )
     if options.write:
         command = "make accuracy" if options.count == 10_000_000 else "python " + " ".join(sys.argv)
         options.write.write_text(page(rows, reductions, command))

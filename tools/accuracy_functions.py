@@ -25,7 +25,8 @@ class Function:
     ``wide`` maps float64 arrays to float64 where PyTorch's own float64 is not exact enough to judge float32;
     ``long`` maps ``numpy.longdouble`` arrays to such, exactly enough to judge float64; ``exact`` does so for single
     ``mpmath`` numbers. ``branches`` are arguments whose neighbours are tried. ``gradient`` tells whether PyTorch has
-    one that is worth comparing."""
+    one that is worth comparing. ``jumps``: results jump where a rounding is another, so that the CPU's own are the
+    reference. ``cancels``: where terms cancel, the largest error is chance, and only the usual one is judged."""
 
     name: str
     call: Callable[..., torch.Tensor]
@@ -35,6 +36,8 @@ class Function:
     exact: Callable[..., Any] | None = None
     branches: tuple[float, ...] = ()
     gradient: bool = True
+    jumps: bool = False
+    cancels: bool = False
 
 
 def _unary(name: str, call: Callable[..., torch.Tensor] | None = None, **more: Any) -> Function:
@@ -74,7 +77,7 @@ UNARY = [
     _unary("abs"), _unary("neg"), _unary("ceil", gradient=False), _unary("floor", gradient=False),
     _unary("round", gradient=False, branches=(0.5, 1.5, 2.5, 8388607.5)), _unary("trunc", gradient=False),
     _unary("frac"), _unary("sign", gradient=False), _unary("sgn", gradient=False), _unary("positive"),
-    _unary("square"), _unary("reciprocal"), _unary("rsqrt", long=lambda x: 1 / np.sqrt(x)),
+    _unary("square"), _unary("reciprocal"), _unary("div_3", lambda x: x / 3.0), _unary("rsqrt", long=lambda x: 1 / np.sqrt(x)),
     _unary("sqrt", long=_long("sqrt")), _unary("nan_to_num"),
     _unary("deg2rad"), _unary("rad2deg"),
     _unary("exp", long=_long("exp"), branches=_EXP), _unary("exp2", long=_long("exp2"), branches=(127.0, 128.0, 149.0, 150.0, 126.0)),
@@ -129,22 +132,23 @@ UNARY = [
     _unary("hardshrink", F.hardshrink), _unary("softshrink", F.softshrink),
     *(_unary(f"pow{e}", lambda x, e=e: x.pow(e)) for e in (2, 3, -1, 0.5, -0.5, 2.5, 7, -3.25)),
     _unary("rpow", lambda x: 2.5**x),
-    *(_unary(f"floordiv_{d}", lambda x, d=d: x // d, gradient=False) for d in (0.1, 0.3, -7.0)),
-    *(_unary(f"remainder_{d}", lambda x, d=d: x % d, gradient=False) for d in (0.1, 0.3, -7.0)),
-    _unary("div_trunc_0.1", lambda x: torch.div(x, 0.1, rounding_mode="trunc"), gradient=False),
-    _unary("fmod_0.3", lambda x: torch.fmod(x, 0.3), gradient=False),
+    *(_unary(f"floordiv_{d}", lambda x, d=d: x // d, gradient=False, jumps=True) for d in (0.1, 0.3, -7.0)),
+    *(_unary(f"remainder_{d}", lambda x, d=d: x % d, gradient=False, jumps=True) for d in (0.1, 0.3, -7.0)),
+    _unary("div_trunc_0.1", lambda x: torch.div(x, 0.1, rounding_mode="trunc"), gradient=False, jumps=True),
+    _unary("fmod_0.3", lambda x: torch.fmod(x, 0.3), gradient=False, jumps=True),
 ]  # fmt: skip
 
 BINARY = [
     _binary("add"), _binary("sub"), _binary("mul"), _binary("div"),
-    _binary("div_floor", lambda a, b: torch.div(a, b, rounding_mode="floor"), gradient=False),
-    _binary("div_trunc", lambda a, b: torch.div(a, b, rounding_mode="trunc"), gradient=False),
-    _binary("floor_divide", gradient=False), _binary("fmod"), _binary("remainder"),
+    _binary("div_floor", lambda a, b: torch.div(a, b, rounding_mode="floor"), gradient=False, jumps=True),
+    _binary("div_trunc", lambda a, b: torch.div(a, b, rounding_mode="trunc"), gradient=False, jumps=True),
+    _binary("floor_divide", gradient=False, jumps=True), _binary("fmod", jumps=True, gradient=False),
+    _binary("remainder", jumps=True, gradient=False),
     _binary("pow", long=_long("power"), branches=(1.0, 2.0, 0.5, 3.0)), _binary("atan2", long=_long("arctan2")),
-    _binary("hypot", long=_long("hypot")), _binary("copysign"), _binary("nextafter", gradient=False),
-    _binary("logaddexp"), _binary("logaddexp2"), _binary("maximum"), _binary("minimum"), _binary("fmax"),
+    _binary("hypot", long=_long("hypot")), _binary("copysign"), _binary("nextafter", gradient=False, jumps=True),
+    _binary("logaddexp", cancels=True), _binary("logaddexp2", cancels=True), _binary("maximum"), _binary("minimum"), _binary("fmax"),
     _binary("fmin"), _binary("heaviside", gradient=False), _binary("xlogy"), _special("xlog1py", 2),
-    _binary("lerp", lambda a, b: torch.lerp(a, b, 0.3)), _binary("addcmul", lambda a, b: torch.addcmul(a, a, b)),
+    _binary("lerp", lambda a, b: torch.lerp(a, b, 0.3), cancels=True), _binary("addcmul", lambda a, b: torch.addcmul(a, a, b), cancels=True),
     _binary("addcdiv", lambda a, b: torch.addcdiv(a, a, b)), _special("zeta", 2, wide=scipy.special.zeta, gradient=False),
     _special("gammainc", 2, wide=scipy.special.gammainc, gradient=False),
     _special("gammaincc", 2, wide=scipy.special.gammaincc, gradient=False),
@@ -154,8 +158,7 @@ BINARY = [
     _binary("smooth_l1", lambda a, b: F.smooth_l1_loss(a, b, reduction="none")),
     _binary("huber", lambda a, b: F.huber_loss(a, b, reduction="none")),
     _binary("bce_with_logits", lambda a, b: F.binary_cross_entropy_with_logits(a, b.sigmoid(), reduction="none"), gradient=False),
-    _binary("kl_div", lambda a, b: F.kl_div(a, b, reduction="none"), gradient=False),
-    _binary("poisson_nll", lambda a, b: F.poisson_nll_loss(a, b, reduction="none"), gradient=False),
+    _binary("poisson_nll", lambda a, b: F.poisson_nll_loss(a, b, reduction="none"), gradient=False, cancels=True),
 ]  # fmt: skip
 
 FUNCTIONS = {function.name: function for function in (*UNARY, *BINARY)}

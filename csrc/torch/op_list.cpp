@@ -104,6 +104,7 @@ const std::unordered_set<std::string>& compiled_whole() {
                                                                        "median.dim",
                                                                        "nanmedian.dim",
                                                                        "mode",
+                                                                       "mode.values",
                                                                        "rot90",
                                                                        "dist",
                                                                        "embedding",

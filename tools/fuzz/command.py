@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -49,6 +50,7 @@ class Totals:
     dtypes: Counter[str] = field(default_factory=Counter)
     fallbacks: Counter[str] = field(default_factory=Counter)
     statistics: Counter[str] = field(default_factory=Counter)
+    complaints: Counter[str] = field(default_factory=Counter)
     findings: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, message: dict[str, Any]) -> None:
@@ -103,7 +105,7 @@ def listen(worker: Worker, data: bytes) -> Iterator[dict[str, Any]]:
         yield message
 
 
-def finish(worker: Worker, hung: bool) -> dict[str, Any] | None:
+def finish(worker: Worker, totals: Totals, hung: bool) -> dict[str, Any] | None:
     """Collects a child that has ended; a finding if it did not end as it should. Its seed is not run again."""
     if hung:
         os.killpg(worker.process.pid, signal.SIGKILL)
@@ -112,6 +114,7 @@ def finish(worker: Worker, hung: bool) -> dict[str, Any] | None:
     with worker.log as log:
         log.seek(0)
         printed = log.read().decode(errors="replace")
+    totals.complaints.update(re.findall(r"the compiler failed on (\S+)", printed))
     if code == 0:
         return None
     seed = worker.at.get("at", worker.seeds[0] if worker.seeds else -1)
@@ -140,7 +143,7 @@ def run(options: dict[str, Any], arguments: argparse.Namespace) -> Totals:
     def end(worker: Worker, hung: bool) -> None:
         selector.unregister(worker.pipe)
         del running[worker.pipe]
-        finding = finish(worker, hung)
+        finding = finish(worker, totals, hung)
         if finding:
             totals.findings.append(finding)
             show(finding)
@@ -189,6 +192,8 @@ def summary(totals: Totals, seconds: float, arguments: argparse.Namespace) -> No
         print(f"  {count:>4} {name}")
     host = ", ".join(f"{name} {count}" for name, count in totals.fallbacks.most_common(20))
     print(f"on the CPU: {sum(totals.fallbacks.values())} calls ({host})")
+    if totals.complaints:
+        print(f"the compiler complained: {dict(totals.complaints)}")
     print(f"dtypes: {', '.join(sorted(totals.dtypes))}")
     print(
         f"{totals.operators} operators ({len(totals.names)} different) in {totals.programs} programs, "
@@ -231,4 +236,7 @@ def main(given: list[str] | None = None) -> int:
         with arguments.save.open("a") as file:
             for finding in totals.findings:
                 print(json.dumps(finding), file=file)
+    if not arguments.driver and not totals.statistics["misses"] + totals.statistics["hits"]:
+        print("no operator was compiled: the device was not tested")
+        return 2
     return 1 if totals.findings else 0

@@ -91,6 +91,8 @@ def run(lines: list[str], device: str) -> Finding | None:
         actual = torch.compile(made)(*inputs)
         torch.accelerator.synchronize()
     except Exception as error:  # noqa: BLE001 - reported
+        if _dynamo_refuses(lines):
+            return None
         return Finding("exception", calls[-1], f"raises {type(error).__name__}: {str(error)[:300]}")
     exact = _exact(lines)
     for index, line in enumerate(lines):
@@ -99,6 +101,18 @@ def run(lines: list[str], device: str) -> Finding | None:
         if finding:
             return finding
     return None
+
+
+def _dynamo_refuses(lines: list[str]) -> bool:
+    """Whether PyTorch's own tracing fails on the program, on the CPU and with no compiler behind it."""
+    torch._dynamo.reset()  # noqa: SLF001 - as above
+    try:
+        torch.compile(function([line.replace("DEVICE", "'cpu'") for line in lines]), backend="aot_eager")(
+            *_leaves(lines, "cpu")
+        )
+    except Exception:  # noqa: BLE001 - that it fails is the answer
+        return True
+    return False
 
 
 def _exact(lines: list[str]) -> list[Any] | None:

@@ -54,6 +54,7 @@ Namespace = dict[str, Any]
 def namespace(device: str) -> Namespace:
     """What lines can name: torch, ``F``, the helpers, ``nan`` and ``inf``, and ``DEVICE``."""
     names: Namespace = {
+        "__name__": __name__,
         "torch": torch,
         "F": torch.nn.functional,
         "nan": float("nan"),

@@ -72,6 +72,7 @@ class Sides:
             return None
         text = compare.stride_difference(line, self.ours[name], self.cpu[name])
         layout = Finding("strides", line, text) if text else None
+        self._take_over_strides(name)
         if allowed.values(line):
             self._take_over([name, *known])
             return layout
@@ -120,6 +121,18 @@ class Sides:
         every = [f"v{i}" for i in range(len(self.lines)) if f"v{i}" != name]
         return [key for key in every if any(_storage(x) == storage and x.numel() for x in tensors(values[key]))]
 
+    def _take_over_strides(self, name: str) -> None:
+        """Gives results of the device that share memory with nothing the CPU's strides, for later lines to agree."""
+        if self._sharing_any(name):
+            return
+        wanted = iter(tensors(self.cpu[name]))
+        self.ours[name] = torch.utils._pytree.tree_map(
+            lambda x: _laid_out_as(x, next(wanted)) if isinstance(x, Tensor) else x, self.ours[name]
+        )
+
+    def _sharing_any(self, name: str) -> bool:
+        return any(self._sharing(self.cpu, x, name) for x in tensors(self.cpu[name]))
+
     def _take_over(self, names: list[str]) -> None:
         """Gives the device the CPU's contents."""
         for key in self._reached(names):
@@ -163,6 +176,12 @@ def exact_values(name: str, line: str, values: Namespace) -> Namespace:
 
 def _storage(value: Tensor) -> int:
     return int(value.untyped_storage()._cdata)
+
+
+def _laid_out_as(ours: Tensor, theirs: Tensor) -> Tensor:
+    if ours.stride() == theirs.stride() or ours.numel() == 0:
+        return ours
+    return torch.empty_strided(theirs.shape, theirs.stride(), dtype=ours.dtype, device=ours.device).copy_(ours)
 
 
 def _same_bits(ours: Tensor, theirs: Tensor) -> bool:

@@ -185,8 +185,11 @@ class Graph:
 def replay(index: int, program: dict[str, Any], device: str, announce: Announce) -> Result:
     """Runs a kept program, whose lines and operator are in ``program``."""
     result = Result(index, operators=sum(not is_leaf(line) for line in program["lines"]), names=[program["operator"]])
-    run = compiled.run if program.get("mode") == "compiled" else sides.run
-    finding = run(program["lines"], device)
+    if program.get("mode") == "compiled":
+        announce("; ".join(program["lines"]))
+        finding = compiled.run(program["lines"], device)
+    else:
+        finding = sides.run(program["lines"], device, announce)
     if finding:
         result.findings.append(asdict(finding) | {"operator": program["operator"], "lines": program["lines"]})
     return result

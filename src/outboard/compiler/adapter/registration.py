@@ -12,6 +12,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch._C import DispatchKey
 from torch._inductor import decomposition as inductor_decompositions
 from torch._inductor import graph as inductor_graph
 from torch._inductor import ir, lowering
@@ -31,7 +32,9 @@ from .. import cache
 from ..dialects import opencl
 from ..kernels import PREFERRED
 from ..target import target_of
-from .decompositions import embedding_gradient
+from . import rounding
+from .corrections import CORRECTIONS
+from .decompositions import embedding_gradient, random_order
 from .interface import device_name, register_interface
 from .recurrent import CELLS
 from .replays import register_replays
@@ -144,11 +147,13 @@ def register() -> None:
     register_interface()
     _prefer_two_pass_variance(name)
     _allow_all_atomic_additions(name)
+    _count_places_in_order(name)
     _keep_layouts(name)
     _concatenate_by_parts(name)
     _leave_to_kernels(name)
     _allow_calls_of_kernels()
     _change_decompositions(name)
+    rounding.register(name)
     register_replays(name)
 
 
@@ -210,6 +215,29 @@ def _allow_all_atomic_additions(name: str) -> None:
     module.needs_fallback_due_to_atomic_add_limitations = choose
 
 
+def _count_places_in_order(name: str) -> None:
+    """Has ``argmax`` and ``argmin`` of all elements look at them as one row. Inductor may reorder several reduced
+    dimensions to follow memory, and the place of an element would be counted in that order."""
+    module: Any = lowering
+
+    def in_a_row(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def lower(x: Any, axis: Any = None, keepdims: bool = False, **kwargs: Any) -> Any:
+            sizes = x.get_size()
+            ours = x.get_device() is not None and x.get_device().type == name
+            if not ours or axis is not None or len(sizes) < 2:
+                return original(x, axis, keepdims, **kwargs)
+            place = original(module.view(x, [sympy_product(sizes)]), 0, False, **kwargs)
+            return module.view(place, [1] * len(sizes)) if keepdims else place
+
+        return lower
+
+    for packet in (torch.ops.aten.argmax, torch.ops.aten.argmin):
+        for key in (packet, *(getattr(packet, overload) for overload in packet.overloads())):
+            if key in module.lowerings:
+                module.lowerings[key] = in_a_row(module.lowerings[key])
+
+
 def _keep_layouts(name: str) -> None:
     """Leaves convolutions in the layout that they come in: kernels here read sliding windows along rows."""
     original = GraphLowering.decide_layout_opt
@@ -264,7 +292,7 @@ def _leave_to_kernels(name: str) -> None:
 
 
 def _not_in_loops() -> list[str]:
-    """Functions, such as Bessel's, that Inductor takes for granted in every device's loops and that ours do not have."""
+    """Functions, such as Bessel's, that Inductor takes for granted in loops and that ours do not have."""
     known = opencl.SUPPORTED | set(dir(OpDecompositions))
     names = [data.name for name, data in pointwise_overrides_data.items() if name not in known]
     return [name for name in names if hasattr(torch.ops.aten, name)]
@@ -278,21 +306,37 @@ def _allow_calls_of_kernels() -> None:
 
 
 def _change_decompositions(name: str) -> None:
-    """Has whole graphs on our device decompose recurrent cells, which Inductor knows on no device, and leave the
-    gradient of an embedding to its kernel."""
+    """Has whole graphs on our device decompose recurrent cells, which Inductor knows on no device, and random orders,
+    which it leaves to PyTorch, decompose and round rightly what it does not, and leave the gradient of an embedding to
+    its kernel."""
     table = inductor_decompositions.decompositions
 
     def on_ours(function: Callable[..., Any], elsewhere: Callable[..., Any] | None) -> Callable[..., Any]:
         @functools.wraps(function)
         def decompose(*args: Any, **kwargs: Any) -> Any:
-            if any(isinstance(arg, torch.Tensor) and arg.device.type == name for arg in args):
-                return function(*args, **kwargs)
+            tensors = [arg.device for arg in args if isinstance(arg, torch.Tensor)]
+            if any(torch.device(device).type == name for device in [*tensors, kwargs.get("device") or "cpu"]):
+                result = function(*args, **kwargs)
+                if result is not NotImplemented or elsewhere is None:
+                    return result
+                return elsewhere(*args, **kwargs)
             return NotImplemented if elsewhere is None else elsewhere(*args, **kwargs)
 
         return decompose
 
-    ours = {**CELLS, torch.ops.aten.embedding_dense_backward.default: embedding_gradient}
+    ours: dict[Any, Callable[..., Any]] = {
+        **CELLS,
+        **rounding.DECOMPOSITIONS,
+        **CORRECTIONS,
+        torch.ops.aten.embedding_dense_backward.default: embedding_gradient,
+        torch.ops.aten.randperm.default: random_order,
+    }
     table.update({overload: on_ours(function, table.get(overload)) for overload, function in ours.items()})
+    for overload, function in ours.items():
+        for key in {DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd} & overload.py_kernels.keys():
+            # Tracing takes these apart before it looks at any table.
+            overload.py_kernels[key] = on_ours(function, overload.py_kernels[key])
+            overload._dispatch_cache.clear()
     inductor_decompositions.fast_random_decomps.cache_clear()
 
 

@@ -186,7 +186,7 @@ def _helper_floordiv(prelude: Prelude, full: str, dtype: torch.dtype, width: int
     one = f"({t})(1)"
     zero = f"({t})(0)"
     if dtype.is_floating_point:
-        return _floor_division(full, dtype, width)
+        return _floor_division(prelude, full, dtype, width)
     safe = f"{t} d = {_raw_select(dtype, width, 'b == ' + zero, one, 'b')};"
     if not dtype.is_signed:
         return f"{t} {full}({t} a, {t} b) {{ {safe} return a / d; }}"
@@ -200,7 +200,15 @@ def _helper_floordiv(prelude: Prelude, full: str, dtype: torch.dtype, width: int
     )
 
 
-def _floor_division(full: str, dtype: torch.dtype, width: int) -> str:
+def _helper_fmod(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    """fmod; of vectors of double lane by lane, as runtimes have been seen to round there."""
+    if dtype == torch.float32:
+        t = type_name(dtype, width)
+        return f"{t} {full}({t} a, {t} b) {{ return fmod(a, b); }}"
+    return _builtin_per_lane("fmod", 2)(prelude, full, dtype, width)
+
+
+def _floor_division(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
     """Division of floats rounded down, by way of the remainder as in PyTorch: exact where the quotient is not."""
     t = type_name(dtype, width)
     zero = f"({t})(0)"
@@ -208,7 +216,7 @@ def _floor_division(full: str, dtype: torch.dtype, width: int) -> str:
     nearest = _raw_select(dtype, width, f"q - f > ({t})(0.5f)", "f + 1", "f")
     signed = _raw_select(dtype, width, f"q != {zero}", nearest, f"copysign({zero}, a / b)")
     return (
-        f"{t} {full}({t} a, {t} b) {{ const {t} r = fmod(a, b); {t} q = (a - r) / b; q = {down}; "
+        f"{t} {full}({t} a, {t} b) {{ const {t} r = {prelude.use('fmod', dtype, width)}(a, b); {t} q = (a - r) / b; q = {down}; "
         f"const {t} f = floor(q); return {_raw_select(dtype, width, f'b == {zero}', 'a / b', signed)}; }}"
     )
 
@@ -252,7 +260,8 @@ def _helper_remainder(prelude: Prelude, full: str, dtype: torch.dtype, width: in
     zero = f"({t})(0)"
     if dtype.is_floating_point:
         adjusted = _raw_select(dtype, width, _differ("r", "b", zero, width), "r + b", "r")
-        return f"{t} {full}({t} a, {t} b) {{ {t} r = fmod(a, b); return {adjusted}; }}"
+        mod = prelude.use("fmod", dtype, width)
+        return f"{t} {full}({t} a, {t} b) {{ {t} r = {mod}(a, b); return {adjusted}; }}"
     mod = prelude.use("truncmod", dtype, width)
     if not dtype.is_signed:
         return f"{t} {full}({t} a, {t} b) {{ return {mod}(a, b); }}"
@@ -479,10 +488,11 @@ _FAR_TURNS = "71476.0f"
 
 
 def _helper_far_turn(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
-    """The rest of a large float after as many quarter turns as fit, and their number: the digits of 2/pi that matter are
+    """The rest of a large float after as many quarter turns as fit, their number, and what is to be taken off the rest
+    that its rounding has added: the digits of 2/pi that matter are
     chosen by the exponent (M. Payne and R. Hanek, "Radian reduction for trigonometric functions", 1983)."""
     return f"""__constant uint {full}_digits[8] = {{{_TWO_OVER_PI}}};
-float {full}(float a, int* quarters) {{
+float {full}(float a, int* quarters, float* less) {{
   const uint bits = as_uint(a), m = ((bits & 0x7fffffu) << 8) | 0x80000000u;
   const int exponent = clamp((int)((bits >> 23) & 0xffu) - 126, 0, 128), i = exponent >> 5, e = exponent & 31;
   uint high = i > 0 ? {full}_digits[i - 1] : 0u, middle = {full}_digits[i], low = {full}_digits[i + 1];
@@ -500,45 +510,61 @@ float {full}(float a, int* quarters) {{
     p -= 0x4000000000000000ul;
     ++q;
   }}
-  const float rest = (float)(long)p * 3.4061215800304e-19f;  /* half of pi times 2^-62 */
-  *quarters = a < 0 ? -q : q;
-  return (a < 0 ? -rest : rest) + (a - a);
-}}"""
+  if (a < 0) {{ p = -p; q = -q; }}
+  *quarters = q;
+  /* half of pi times 2^-62 */
+#ifdef cl_khr_fp64
+  const double whole = (double)(long)p * HALF_TURN;
+  const float rest = (float)whole + (a - a);
+  *less = (float)(rest - whole);
+#else
+  const float rest = (float)(long)p * HALF_TURNf + (a - a);
+  *less = 0.0f;
+#endif
+  return rest;
+}}""".replace("HALF_TURN", repr(math.ldexp(math.pi / 2, -62)))
 
 
 def _helper_turn(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
-    """Floats without the quarter turns in them, and the number of these (W. Cody and W. Waite, 1980). Only a vector with
-    a large, infinite or missing number in it takes the long way, and there only those lanes do."""
+    """Floats without the quarter turns in them, the number of these, and what is to be taken off that rounding has added
+    (W. Cody and W. Waite, 1980). Only a vector with a large, infinite or missing number in it takes the long way, and
+    there only those lanes do."""
     t, i = type_name(dtype, width), type_name(torch.int32, width)
     far = prelude.use("far_turn", torch.float32, 1)
     near = f"fabs(a) < ({t})({_FAR_TURNS})"
     short_way = (
         f"const {t} shifted = fma(a, ({t})(0.636619747f), ({t})({_ROUNDS})), n = shifted - {_ROUNDS}; "
         f"*quarters = as_{i}(shifted) - ({i})(0x4b400000); "
-        f"{t} r = fma(n, ({t})(-1.57079601f), a); r = fma(n, ({t})(-3.13916473e-07f), r); "
-        f"r = fma(n, ({t})(-5.39030253e-15f), r);"
+        # What the product and the second difference round off is found exactly: close to zeros it is all there is.
+        f"const {t} most = fma(n, ({t})(-1.57079601f), a), p = n * 3.13916473e-07f; "
+        f"{t} r = most - p; const {t} d = r - most, rounded = (most - (r - d)) - (p + d); "
+        f"*less = fma(n, ({t})(5.39030253e-15f), fma(n, ({t})(3.13916473e-07f), -p) - rounded);"
     )
+    head = f"{t} {full}({t} a, {i}* quarters, {t}* less)"
     if width == 1:
-        return f"float {full}(float a, int* quarters) {{ if (!({near})) return {far}(a, quarters); {short_way} return r; }}"
+        return f"{head} {{ if (!({near})) return {far}(a, quarters, less); {short_way} return r; }}"
     some = prelude.use("any", torch.int32, width)
-    return f"""{t} {full}({t} a, {i}* quarters) {{
+    return f"""{head} {{
   {short_way}
   if ({some}(~({near}))) {{
-    float given[{width}], rest[{width}];
+    float given[{width}], rest[{width}], excess[{width}];
     int turns[{width}];
     vstore{width}(a, 0, given);
     vstore{width}(r, 0, rest);
+    vstore{width}(*less, 0, excess);
     vstore{width}(*quarters, 0, turns);
     for (int l = 0; l < {width}; ++l)
-      if (!(fabs(given[l]) < {_FAR_TURNS})) rest[l] = {far}(given[l], &turns[l]);
+      if (!(fabs(given[l]) < {_FAR_TURNS})) rest[l] = {far}(given[l], &turns[l], &excess[l]);
     r = vload{width}(0, rest);
+    *less = vload{width}(0, excess);
     *quarters = vload{width}(0, turns);
   }}
   return r;
 }}"""
 
 
-_SINE = [2.86567956e-6, -1.98559923e-4, 8.33338592e-3, -1.66666672e-1]
+#: (x - sin(x)) / x^3, cos(x) and (tan(x) - x) / x^3 as polynomials in the square of x up to an eighth of a turn.
+_SINE = [-2.86567956e-6, 1.98559923e-4, -8.33338592e-3, 1.66666672e-1]
 _COSINE = [2.44677067e-5, -1.38877297e-3, 4.16666567e-2, -0.5, 1.0]
 _TANGENT = [4.38117981e-3, 8.94600598e-5, 1.08341556e-2, 2.12811474e-2, 5.40602170e-2, 1.33326918e-1, 3.33333433e-1]
 #: Up to here runtimes are trusted with vectors of double.
@@ -558,8 +584,9 @@ def _helper_wave(name: str) -> Callable[[Prelude, str, torch.dtype, int], str]:
         odd = f"({count} & ({i})(1)) != ({i})(0)"
         chosen = _raw_select(dtype, width, odd, "c", "s")
         return (
-            f"{t} {full}({t} a) {{ {i} q; const {t} r = {turn}(a, &q), z = r * r; "
-            f"const {t} s = fma({_horner(_SINE, 'z', t)}, fma(r, z, ({t})(0.0f)), r), c = {_horner(_COSINE, 'z', t)}; "
+            f"{t} {full}({t} a) {{ {i} q; {t} less; const {t} r = {turn}(a, &q, &less), z = r * r; "
+            f"const {t} s = r - fma({_horner(_SINE, 'z', t)}, r * z, less); "
+            f"const {t} c = fma(r, less, {_horner(_COSINE, 'z', t)}); "
             f"return as_{t}(as_{i}({chosen}) ^ ((({count}) & ({i})(2)) << ({i})(30))); }}"
         )
 
@@ -572,11 +599,12 @@ def _helper_tan(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> 
         return _lonely_far(prelude, full, "tan", dtype, width)
     t, i = type_name(dtype, width), type_name(torch.int32, width)
     turn = prelude.use("turn", dtype, width)
-    chosen = _raw_select(dtype, width, f"(q & ({i})(1)) != ({i})(0)", "fma(v, lost, v)", "w")
+    chosen = _raw_select(dtype, width, f"(q & ({i})(1)) != ({i})(0)", "fma(v, lost, v)", "w - excess")
     return (
-        f"{t} {full}({t} a) {{ {i} q; const {t} r = {turn}(a, &q), z = r * r; "
-        f"const {t} p = {_horner(_TANGENT, 'z', t)} * z, w = fma(p, r, r), tail = fma(p, r, r - w); "
-        f"const {t} v = -1.0f / w, lost = fma(v, tail, fma(v, w, ({t})(1.0f))); return {chosen}; }}"
+        f"{t} {full}({t} a) {{ {i} q; {t} less; const {t} r = {turn}(a, &q, &less), z = r * r; "
+        f"const {t} p = {_horner(_TANGENT, 'z', t)} * z, w = fma(p, r, r); "
+        f"const {t} excess = fma(less, fma(w, w, ({t})(1.0f)), -fma(p, r, r - w)); "
+        f"const {t} v = -1.0f / w, lost = fma(-v, excess, fma(v, w, ({t})(1.0f))); return {chosen}; }}"
     )
 
 
@@ -709,8 +737,8 @@ def _helper_pow(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> 
 }}"""
 
 
-#: erfinv(a) / a as polynomials in w = -log(1 - a * a), after M. Giles (2010): of w - 2.5 up to w = 5, and beyond of
-#: sqrt(w) - 3. Errors are below 2^-27, so that one Newton step makes them those of double.
+#: erfinv(a) / a as polynomials in w = -log(1 - a * a), after M. Giles (2010): of w - 2.5 up to w = 5, beyond of
+#: sqrt(w) - 3 and sqrt(w) - 5. Errors are below 2^-27, so that one Newton step makes them those of double.
 _ERFINV_NEAR = [
     -2.1203565131819003e-11, 1.2302888973120805e-10, 8.327000821030813e-10, -1.0854397093112376e-08,
     1.3691496015199152e-08, 4.786448243400271e-07, -3.4171152327450104e-06, -4.99588144876006e-06,
@@ -721,57 +749,39 @@ _ERFINV_FAR = [
     0.00147300818485497, -0.003562125613737038, 0.005687978075205946, -0.007643701957138936, 0.009445290780432342,
     1.001675284632845, 2.8329768016803016,
 ]  # fmt: skip
+_ERFINV_FARTHEST = [
+    2.582607074657502e-07, -1.189749619332133e-06, 4.5621644157471495e-06, -1.953045067754116e-05,
+    7.595676431149711e-05, -0.00021507140535526983, -0.0001387108545820089, 1.0103004678728265, 4.8499064011536275,
+]  # fmt: skip
 
 
 def _helper_erfinv(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
-    """Of floats, Giles' approximation in double, rounded once. Of doubles, a rational one, refined by Newton steps."""
-    t = type_name(dtype)
-    if dtype == torch.float32:
-        return _erfinv_float(full, width)
-    erf = "erf"
-    steps = 2 if dtype == torch.float64 else 1
-    suffix = "" if dtype == torch.float64 else "f"
-    central = [0.886226899, -1.645349621, 0.914624893, -0.140543331]
-    central_low = [-2.118377725, 1.442710462, -0.329097515, 0.012229801]
-    tail = [-1.970840454, -1.624906493, 3.429567803, 1.641345311]
-    tail_low = [3.543889200, 1.637067800]
-
-    def poly(coefficients: list[float], variable: str) -> str:
-        text = f"{coefficients[-1]}{suffix}"
-        for coefficient in reversed(coefficients[:-1]):
-            text = f"({text} * {variable} + {coefficient}{suffix})"
-        return text
-
-    newton = f"x = x - ({erf}(x) - a) / (1.1283791670955126{suffix} * exp(-x * x));" * steps
-    scalar = (
-        f"{t} {full}_1({t} a) {{ {t} m = fabs(a); if (m > 1) return ({t})NAN; "
-        f"if (m == 1) return copysign(({t})INFINITY, a);"
-        f" {t} x; if (m <= 0.7{suffix}) {{ {t} z = a * a; "
-        f"x = a * {poly(central, 'z')} / ({poly([1.0, *central_low], 'z')}); }} else {{ "
-        f"{t} z = sqrt(-log((1 - m) / 2)); x = copysign({poly(tail, 'z')} / ({poly([1.0, *tail_low], 'z')}), a); }} "
-        f"{newton} return x; }}\n"
-    )
-    if width == 1:
-        return scalar + f"{t} {full}({t} a) {{ return {full}_1(a); }}"
-    return scalar + _per_lane(full, t, t, f"{full}_1", 1, width)
-
-
-def _erfinv_float(full: str, width: int) -> str:
+    """Giles' approximation in double: of floats rounded once, of doubles refined by a Newton step, which near 1 is one of
+    ``erfc``, where what is left to 1 is exact."""
+    t, d = type_name(dtype), f"{full}_t"
+    w = {
+        name: _horner(numbers, name, d, "")
+        for name, numbers in zip("nfg", (_ERFINV_NEAR, _ERFINV_FAR, _ERFINV_FARTHEST), strict=True)
+    }
+    step = """
+  const double y = fabs(r), m = fabs(a), slope = 1.1283791670955126 * exp(-y * y);
+  r = copysign(m < 0.5 ? y - (erf(y) - m) / slope : y + (erfc(y) - (1 - m)) / slope, a);"""
     scalar = f"""#ifdef cl_khr_fp64
-typedef double {full}_t;
+typedef double {d};
 #else
-typedef float {full}_t;
+typedef float {d};
 #endif
-float {full}_1(float a) {{
-  const {full}_t x = a, w = -log((1 - x) * (1 + x));
-  if (!(w < INFINITY)) return fabs(a) == 1 ? copysign(INFINITY, a) : NAN;
-  const {full}_t n = w - ({full}_t)2.5, f = sqrt(w) - 3;
-  return (float)(x * (w < 5 ? {_horner(_ERFINV_NEAR, "n", f"{full}_t", "")} : {_horner(_ERFINV_FAR, "f", f"{full}_t", "")}));
+{t} {full}_1({t} a) {{
+  const {d} x = a, w = -log((1 - x) * (1 + x));
+  if (!(w < INFINITY)) return fabs(a) == 1 ? copysign(({t})INFINITY, a) : ({t})NAN;
+  const {d} n = w - ({d})2.5, f = sqrt(w) - 3, g = f - 2;
+  {d} r = x * (w < 5 ? {w["n"]} : f < 1.075f ? {w["f"]} : {w["g"]});{step if dtype == torch.float64 else ""}
+  return ({t})r;
 }}
 """
     if width == 1:
-        return scalar + f"float {full}(float a) {{ return {full}_1(a); }}"
-    return scalar + _per_lane(full, "float", "float", f"{full}_1", 1, width)
+        return scalar + f"{t} {full}({t} a) {{ return {full}_1(a); }}"
+    return scalar + _per_lane(full, t, t, f"{full}_1", 1, width)
 
 
 def _helper_philox(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
@@ -838,11 +848,11 @@ def _helper_atomic_add(prelude: Prelude, full: str, dtype: torch.dtype, width: i
 
 
 def _helper_bf16(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
-    """float to bfloat16 bits, to nearest even; NaN stays NaN."""
+    """float to bfloat16 bits, to nearest even; NaN stays NaN, with its sign."""
     f, u, us = type_name(torch.float32, width), type_name(torch.uint32, width), type_name(torch.uint16, width)
     convert = f"convert_{us}" if width > 1 else f"({us})"
     rounded = f"(bits + ({u})(0x7fff) + ((bits >> ({u})(16)) & ({u})(1))) >> ({u})(16)"
-    chosen = f"select({rounded}, ({u})(0x7fc0), a != a)" if width > 1 else f"(a != a ? 0x7fc0u : {rounded})"
+    chosen = _raw_select(torch.float32, width, "a != a", f"((bits >> ({u})(16)) | ({u})(0x40))", rounded)
     return f"{us} {full}({f} a) {{ {u} bits = as_{u}(a); return {convert}({chosen}); }}"
 
 
@@ -900,7 +910,10 @@ def _helper_fetch(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -
 def _helper_as_half(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
     """Floats rounded to float16."""
     if width == 1:
-        return f"float {full}(float a) {{ half bits[1]; vstore_half_rte(a, 0, bits); return vload_half(0, bits); }}"
+        return (
+            f"float {full}(float a) {{ ushort bits; vstore_half_rte(a, 0, (half*)&bits); "
+            "return vload_half(0, (const half*)&bits); }"
+        )
     values, bits = (prelude.use(name, torch.float32, width) for name in ("half_values", "half_bits"))
     return f"float{width} {full}(float{width} a) {{ return {values}({bits}(a)); }}"
 
@@ -930,7 +943,8 @@ typedef {t} {full}_t;
   while (x < 10) {{ result -= 1 / x; x += 1; }}
   {t} y = 1 / (x * x);
   return result + log(x) - ({t})0.5 / x - y * (({t})0.083333333333333333 - y * (({t})0.0083333333333333333
-    - y * (({t})0.003968253968253968 - y * (({t})0.0041666666666666667 - y * ({t})0.0075757575757575758))));
+    - y * (({t})0.003968253968253968 - y * (({t})0.0041666666666666667 - y * (({t})0.0075757575757575758
+    - y * (({t})0.021092796092796093 - y * ({t})0.083333333333333333))))));
 }}
 """
 
@@ -956,6 +970,7 @@ def _builtin_per_lane(builtin: str, count: int) -> Callable[[Prelude, str, torch
 
 _HELPERS: dict[str, Callable[[Prelude, str, torch.dtype, int], str]] = {
     "floordiv": _helper_floordiv,
+    "fmod": _helper_fmod,
     "truncdiv": _helper_truncdiv,
     "truncmod": _helper_truncmod,
     "remainder": _helper_remainder,
@@ -1020,7 +1035,10 @@ uint ob_float_to_half(float value) {
 
 
 def atomic_add_helper(dtype: torch.dtype) -> tuple[str, str]:
-    """(name, text) of ``void name(__global T* p, V value)`` for an element type. Raises Unsupported."""
+    """(name, text) of ``void name(__global T* p, V value)`` for an element type. Raises Unsupported.
+
+    The first exchange, of a zero, finds out what is there: a plain read beside other items' exchanges would be a race.
+    """
     memory = memory_type(dtype)
     name = f"ob_atomic_add_{str(dtype).rpartition('.')[2]}"
     if dtype in (torch.int32, torch.uint32):
@@ -1033,14 +1051,14 @@ def atomic_add_helper(dtype: torch.dtype) -> tuple[str, str]:
     if dtype == torch.float32:
         return name, (
             f"void {name}(__global float* p, float v) {{ volatile __global uint* q = (volatile __global uint*)p; "
-            "uint old = *q, seen; do { seen = old; old = atomic_cmpxchg(q, seen, as_uint(as_float(seen) + v)); } "
+            "uint old = 0, seen; do { seen = old; old = atomic_cmpxchg(q, seen, as_uint(as_float(seen) + v)); } "
             "while (old != seen); }"
         )
     if dtype == torch.float64:
         return name, (
             "#pragma OPENCL EXTENSION cl_khr_int64_base_atomics : enable\n"
             f"void {name}(__global double* p, double v) {{ volatile __global ulong* q = (volatile __global ulong*)p; "
-            "ulong old = *q, seen; do { seen = old; old = atom_cmpxchg(q, seen, as_ulong(as_double(seen) + v)); } "
+            "ulong old = 0, seen; do { seen = old; old = atom_cmpxchg(q, seen, as_ulong(as_double(seen) + v)); } "
             "while (old != seen); }"
         )
     if dtype in (torch.float16, torch.bfloat16):
@@ -1053,7 +1071,7 @@ def atomic_add_helper(dtype: torch.dtype) -> tuple[str, str]:
         return name, conversions + (
             f"void {name}(__global {memory}* p, float v) {{ "
             "size_t address = (size_t)p; volatile __global uint* q = (volatile __global uint*)(address & ~(size_t)3); "
-            "uint shift = (uint)(address & 2) * 8, old = *q, seen; do { seen = old; "
+            "uint shift = (uint)(address & 2) * 8, old = 0, seen; do { seen = old; "
             f"ushort part = (ushort)(seen >> shift); float value = {read}; {write} "
             "old = atomic_cmpxchg(q, seen, (seen & ~(0xffffu << shift)) | ((uint)sum << shift)); "
             "} while (old != seen); }"
@@ -1066,7 +1084,7 @@ def atomic_add_helper(dtype: torch.dtype) -> tuple[str, str]:
         return name, (
             f"void {name}(__global {memory}* p, int v) {{ "
             "size_t address = (size_t)p; volatile __global uint* q = (volatile __global uint*)(address & ~(size_t)3); "
-            f"uint shift = (uint)(address & {low}) * 8, old = *q, seen; do {{ seen = old; "
+            f"uint shift = (uint)(address & {low}) * 8, old = 0, seen; do {{ seen = old; "
             f"uint part = (seen >> shift) & {mask}; uint sum = {combine} & {mask}; "
             f"old = atomic_cmpxchg(q, seen, (seen & ~({mask} << shift)) | (sum << shift)); }} while (old != seen); }}"
         )
@@ -1188,10 +1206,10 @@ _FLOAT_BUILTINS: dict[str, str] = {
     "sinh": "sinh", "acos": "acos", "acosh": "acosh", "asin": "asin", "asinh": "asinh", "atan": "atan",
     "atanh": "atanh", "erfc": "erfc", "log10": "log10", "log2": "log2", "log1p": "log1p",
     "log": "log", "round": "rint", "floor": "floor", "trunc": "trunc", "ceil": "ceil",
-    "atan2": "atan2", "copysign": "copysign", "hypot": "hypot", "fmod": "fmod", "fma": "fma",
+    "atan2": "atan2", "copysign": "copysign", "hypot": "hypot", "fma": "fma",
 }  # fmt: skip
 _FLOAT_HELPERS = {
-    "erf", "erfcx", "erfinv", "exp", "lgamma", "digamma", "nextafter", "normal_cdf", "sin", "cos", "tan", "tanh",
+    "erf", "erfcx", "erfinv", "exp", "lgamma", "digamma", "nextafter", "normal_cdf", "sin", "cos", "tan", "tanh", "fmod",
 }  # fmt: skip
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "gt": ">", "le": "<=", "ge": ">="}
 _ARITHMETIC = {"add": "+", "sub": "-", "mul": "*"}
@@ -1314,13 +1332,13 @@ def _float_operator(
     if name == "remainder":
         return f"{prelude.use('remainder', dtype, width)}({a}, {args[1]})"
     if name == "mod":
-        return f"fmod({a}, {args[1]})"
+        return f"{prelude.use('fmod', dtype, width)}({a}, {args[1]})"
     if name == "floordiv":
         return f"{prelude.use('floordiv', dtype, width)}({a}, {args[1]})"
     if name == "truncdiv":
         return f"trunc({a} / {args[1]})"
     if name == "ldexp":
-        return f"({a} * exp2({args[1]}))"
+        return f"ldexp({a}, convert_{type_name(torch.int32, width)}_sat({args[1]}))"
     simple = {
         "neg": f"(-{a})",
         "abs": f"fabs({a})",
