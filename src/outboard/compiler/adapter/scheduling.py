@@ -14,7 +14,6 @@ from torch.utils._ordered_set import OrderedSet
 
 from .kernel import LoopRecorder
 
-
 #: Pointers that a kernel may take: with sizes and strides, they fit the 1024 bytes of arguments that every device has.
 _MOST_BUFFERS = 96
 
