@@ -80,10 +80,10 @@ def _fault(op: str, failure: Exception) -> RuntimeError:
 
     _log.debug("the compiler failed on %s:", op, exc_info=failure)
     return RuntimeError(
-        f"internal error of Outboard's compiler in the operator '{op}': {type(failure).__name__}: {failure} (at "
-        f"{place_of(failure)}). This is a fault of Outboard, not of your program; please report it, with what the "
-        f"logger '{__name__}' has at level DEBUG. Until it is mended, move the operator's arguments to the CPU and its result "
-        "back to the device."
+        f"internal error of Outboard's compiler in the operator '{op}': {type(failure).__name__}: {failure} "
+        f"(at {place_of(failure)}). This is a fault of Outboard, not of your program; please report it, with what "
+        f"the logger '{__name__}' has at level DEBUG. Until it is mended, move the operator's arguments to the CPU "
+        "and its result back to the device."
     )
 
 
