@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from . import progress, statistics
+from .calls import find_overload
 from .target import target_of
 from .undisturbed import undisturbed
 
@@ -107,15 +108,6 @@ def _raise_users_error(overload: torch._ops.OpOverload, args: tuple[Any, ...], k
         overload(*[meta(value) for value in args], **call_kwargs)
     except NotImplementedError:
         return
-
-
-def find_overload(op: str) -> torch._ops.OpOverload:
-    """The overload with a schema name like "aten::add.Tensor" or "aten::topk"."""
-    qualified, _, overload = op.partition(".")
-    namespace, _, name = qualified.partition("::")
-    packet = getattr(getattr(torch.ops, namespace), name)
-    found: torch._ops.OpOverload = getattr(packet, overload or "default")
-    return found
 
 
 def device_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
