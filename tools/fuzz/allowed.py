@@ -16,6 +16,14 @@ RANDOM = re.compile(
     r"|random_|exponential_|cauchy_|geometric_|log_normal_|rrelu|empty_like|new_empty)\("
 )
 
+#: Not drawn for expanded operands: the CPU's kernel reorders elements in place, and finds wrong medians where they share
+#: memory (``x.expand(4, 6).median(0)`` is not ``x``).
+NOT_EXPANDED = ("median", "nanmedian")
+#: Not drawn for NaN: the CPU sorts with ``<``, which puts NaN nowhere, so that its result depends on the order.
+NOT_NAN = ("mode",)
+#: Which of equal elements' places is given is not said: only values are compared.
+ANY_PLACE = ("median", "nanmedian", "mode")
+
 #: Operators whose mending is under way elsewhere; empty when that is done.
 PENDING: tuple[str, ...] = (
     "clamp", "clip", "nextafter", "ldexp", "remainder", "rounding_mode", "masked_scatter",
