@@ -16,13 +16,18 @@ RANDOM = re.compile(
     r"|random_|exponential_|cauchy_|geometric_|log_normal_|rrelu|empty_like|new_empty)\("
 )
 
-#: Not drawn for expanded operands: the CPU's kernel reorders elements in place, and finds wrong medians where they share
-#: memory (``x.expand(4, 6).median(0)`` is not ``x``).
+#: Not drawn for expanded operands: the CPU's kernel reorders elements in place, and finds wrong medians where they
+#: share memory (``x.expand(4, 6).median(0)`` is not ``x``).
 NOT_EXPANDED = ("median", "nanmedian")
 #: Not drawn for NaN: the CPU sorts with ``<``, which puts NaN nowhere, so that its result depends on the order.
 NOT_NAN = ("mode",)
 #: Which of equal elements' places is given is not said: only values are compared.
 ANY_PLACE = ("median", "nanmedian", "mode")
+
+#: Writing to expanded tensors, which PyTorch calls deprecated here and refuses elsewhere: what comes of it depends on the
+#: order of the elements. The device refuses.
+_DEPRECATED_ON_EXPANDED = re.compile(r"\.(masked_fill_|masked_scatter_|index_fill_|index_put_)\(|\bassign\(")
+_EXPANDED = "more than one element of the written-to tensor"
 
 #: Operators whose mending is under way elsewhere; empty when that is done.
 PENDING: tuple[str, ...] = (
@@ -45,6 +50,11 @@ def is_pending(line: str) -> bool:
 def only_cpu_raises(line: str, error: Exception) -> bool:
     """Whether the CPU's exception is about a kernel that the CPU does not have."""
     return isinstance(error, NotImplementedError) or bool(_CPU_LACKS.search(str(error)))
+
+
+def only_device_raises(line: str, error: Exception) -> bool:
+    """Whether the device's exception is about what PyTorch has deprecated."""
+    return _EXPANDED in str(error) and bool(_DEPRECATED_ON_EXPANDED.search(line))
 
 
 def other_exception(line: str, ours: Exception, theirs: Exception) -> bool:
