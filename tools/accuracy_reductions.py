@@ -15,8 +15,8 @@ from torch.nn import functional as F
 ALLOWED = 2.0
 #: Beyond, that much of the CPU's error is.
 LUCK = 1.1
-#: Single results are taken this often, each time of other data.
-REPEATS = 6
+#: Single results are taken this often, each time of other data; long ones less often.
+REPEATS = 16
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def shapes(largest: int) -> Iterator[tuple[int, ...]]:
 def compare(reduction: Reduction, kind: str, shape: tuple[int, ...], device: str) -> Row:
     """One row."""
     found: list[list[torch.Tensor]] = [[], [], []]
-    repeats = 1 if len(shape) > 1 or shape[0] > 1 << 24 else REPEATS
+    repeats = 1 if len(shape) > 1 else max(2, REPEATS >> max(0, shape[0].bit_length() - 21))
     for _ in range(repeats):
         x = KINDS[kind](shape)
         for results, given in zip(found, (x.double(), x, x.to(device)), strict=True):

@@ -113,7 +113,7 @@ def uses_library(builder: PlanBuilder, call: ExternCall) -> bool:
 
 def lower_call(builder: PlanBuilder, call: ExternCall) -> bool:
     """Appends the steps of ``call``; returns whether the device itself (or its library) carries them out, False for a
-    counted CPU fallback. Raises NotExpressible for an argument no plan can hold, or an operator of another namespace."""
+    counted CPU fallback. Raises NotExpressible for an argument no plan can hold, or an operator of a program's."""
     if uses_library(builder, call):
         builder.call(call.name, call.args, call.kwargs, call.results)
         return True

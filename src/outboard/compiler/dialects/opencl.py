@@ -910,7 +910,10 @@ def _helper_fetch(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -
 def _helper_as_half(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
     """Floats rounded to float16."""
     if width == 1:
-        return f"float {full}(float a) {{ half bits[1]; vstore_half_rte(a, 0, bits); return vload_half(0, bits); }}"
+        return (
+            f"float {full}(float a) {{ ushort bits; vstore_half_rte(a, 0, (half*)&bits); "
+            "return vload_half(0, (const half*)&bits); }"
+        )
     values, bits = (prelude.use(name, torch.float32, width) for name in ("half_values", "half_bits"))
     return f"float{width} {full}(float{width} a) {{ return {values}({bits}(a)); }}"
 
@@ -1335,7 +1338,7 @@ def _float_operator(
     if name == "truncdiv":
         return f"trunc({a} / {args[1]})"
     if name == "ldexp":
-        return f"({a} * exp2({args[1]}))"
+        return f"ldexp({a}, convert_{type_name(torch.int32, width)}_sat({args[1]}))"
     simple = {
         "neg": f"(-{a})",
         "abs": f"fabs({a})",
