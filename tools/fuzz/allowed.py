@@ -24,8 +24,8 @@ NOT_NAN = ("mode",)
 #: Which of equal elements' places is given is not said: only values are compared.
 ANY_PLACE = ("median", "nanmedian", "mode")
 
-#: Writing to expanded tensors, which PyTorch calls deprecated here and refuses elsewhere: what comes of it depends on the
-#: order of the elements. The device refuses.
+#: Writing to expanded tensors, which PyTorch calls deprecated here and refuses elsewhere: what comes of it depends on
+#: the order of the elements. The device refuses.
 _DEPRECATED_ON_EXPANDED = re.compile(r"\.(masked_fill_|masked_scatter_|index_fill_|index_put_)\(|\bassign\(")
 _EXPANDED = "more than one element of the written-to tensor"
 
