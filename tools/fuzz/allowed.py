@@ -29,22 +29,9 @@ ANY_PLACE = ("median", "nanmedian", "mode")
 _DEPRECATED_ON_EXPANDED = re.compile(r"\.(masked_fill_|masked_scatter_|index_fill_|index_put_)\(|\bassign\(")
 _EXPANDED = "more than one element of the written-to tensor"
 
-#: Operators whose mending is under way elsewhere; empty when that is done.
-PENDING: tuple[str, ...] = (
-    "clamp", "clip", "nextafter", "ldexp", "remainder", "rounding_mode", "masked_scatter",
-    "multilabel_margin_loss",
-)  # fmt: skip
 #: Here CPU and CUDA lay out results differently for inputs that are dense but not contiguous, and the device does as
 #: CUDA: ``empty_like`` keeps the input's strides.
 LIKE_CUDA = re.compile(r"\bF\.(batch_norm|instance_norm)\(")
-
-#: The same for strides alone.
-PENDING_STRIDES = ("",)
-
-
-def is_pending(line: str) -> bool:
-    """Whether a line has an operator that is left out for now."""
-    return any(re.search(rf"\b{name}_?\b", line) for name in PENDING) or " // " in line or " % " in line
 
 
 def only_cpu_raises(line: str, error: Exception) -> bool:
@@ -64,9 +51,7 @@ def other_exception(line: str, ours: Exception, theirs: Exception) -> bool:
 
 def strides(line: str, ours: Tensor, theirs: Tensor) -> bool:
     """Whether other strides than the CPU's are right."""
-    if LIKE_CUDA.search(line):
-        return True
-    return any(re.search(rf"{name}", line) for name in PENDING_STRIDES)
+    return bool(LIKE_CUDA.search(line))
 
 
 def values(line: str) -> bool:
