@@ -8,7 +8,7 @@ import re
 from torch import Tensor
 
 #: How PyTorch on the CPU says that it has no kernel for a dtype: then it is no oracle, and the device may have one.
-_CPU_LACKS = re.compile(r"not implemented for|not supported (for|on) CPU|does not support (bool|automatic)")
+_CPU_LACKS = re.compile(r"not implemented for|not supported (for|on) CPU")
 
 #: Results of these depend on the generator, which is another on each device: only their form is compared.
 RANDOM = re.compile(
