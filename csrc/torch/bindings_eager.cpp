@@ -29,7 +29,29 @@
 namespace outboard::aten {
 namespace {
 
-/// The thread's dispatch state as it is outside any kernel, so that Python can trace and run operators freely.
+/// The state of a thread that runs Python frames as they are. While a program's frames are being compiled by
+/// `torch.compile`, Dynamo looks at every frame that begins, and would trace our compiler. Needs the GIL.
+class UntracedFrames {
+ public:
+  UntracedFrames() : callback_(set(py::none())) {}
+  ~UntracedFrames() {
+    const py::error_scope error;  // what is on its way to the caller stays on its way
+    set(callback_);
+  }
+  UntracedFrames(const UntracedFrames&) = delete;
+  UntracedFrames& operator=(const UntracedFrames&) = delete;
+
+ private:
+  /// Sets what Dynamo calls for each frame of this thread; returns what it called before. (A built-in function: one of
+  /// Python's would itself be traced.)
+  static py::object set(const py::object& callback) {
+    return py::module_::import("torch._C._dynamo.eval_frame").attr("set_eval_frame")(callback);
+  }
+
+  py::object callback_;
+};
+
+/// The thread's state as it is outside any kernel, so that Python can trace and run operators freely.
 class OutsideKernels {
  public:
   OutsideKernels()
@@ -37,6 +59,7 @@ class OutsideKernels {
         inference_(false) {}
 
  private:
+  UntracedFrames frames_;
   c10::impl::ForceDispatchKeyGuard keys_;
   c10::InferenceMode inference_;
   at::AutoGradMode no_grad_{false};
@@ -71,6 +94,14 @@ class PythonCompiler : public Compiler {
  public:
   PythonCompiler(py::object load, py::object compile, py::object keep)
       : load_(std::move(load)), compile_(std::move(compile)), keep_(std::move(keep)) {}
+
+  bool has_ended() const override {
+#if PY_VERSION_HEX < 0x030D0000
+    return _Py_IsFinalizing() != 0;
+#else
+    return Py_IsFinalizing() != 0;
+#endif
+  }
 
   std::pair<bool, std::vector<std::string>> load(const std::string& signature) override {
     py::gil_scoped_acquire gil;

@@ -36,6 +36,9 @@ def problems() -> list[str]:
 
 
 def _activate() -> None:
+    # What compiles imports this, and Python refuses to import it once the main thread has ended.
+    import concurrent.futures.process  # noqa: F401
+
     import torch
     from torch.utils import backend_registration
 

@@ -294,6 +294,9 @@ void put_text(char (&target)[size], const std::string& text) {
   std::snprintf(target, size, "%s", text.c_str());
 }
 
+/// PoCL says 1024, the least that is allowed, and takes any number.
+constexpr uint32_t kPoclArgumentBytes = 16384;
+
 /// PoCL holds one lock of the process while it compiles.
 bool is_pocl(const ob_device_t& device) { return device.platform.rfind("Portable Computing Language", 0) == 0; }
 
@@ -362,6 +365,7 @@ ob_status device_properties(ob_device device, ob_device_properties* properties) 
   p.has_int64_atomics = has_extension(id, "cl_khr_int64_base_atomics") ? 1 : 0;
   p.serial_builds = is_pocl(*device) ? 1 : 0;
   p.max_argument_bytes = static_cast<uint32_t>(device_value<size_t>(id, CL_DEVICE_MAX_PARAMETER_SIZE, 0));
+  if (is_pocl(*device)) p.max_argument_bytes = kPoclArgumentBytes;
   const size_t size = properties->struct_size;
   std::memcpy(properties, &p, size < sizeof(p) ? size : sizeof(p));
   properties->struct_size = size;
