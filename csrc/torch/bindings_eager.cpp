@@ -249,8 +249,8 @@ class PythonPlan {
   c10::DeviceIndex device_;
 };
 
-/// What a plan takes and returns, in words, and whether it calls anything that is not in it. Throws ValueError if it is
-/// no plan.
+/// What a plan takes and returns, in words, whether it calls anything that is not in it, and how many programs it has.
+/// Throws RuntimeError if it is no plan.
 py::tuple plan_interface(const py::bytes& data) {
   const std::string bytes = data;
   const auto plan = translate_errors([&] { return Plan::parse(bytes.data(), bytes.size()); });
@@ -262,7 +262,7 @@ py::tuple plan_interface(const py::bytes& data) {
   const bool calls = std::any_of(plan->steps.begin(), plan->steps.end(), [](const Step& step) {
     return step.kind == Step::kCall || step.kind == Step::kSeeds;
   });
-  return py::make_tuple(inputs, outputs, calls);
+  return py::make_tuple(inputs, outputs, calls, plan->programs.size());
 }
 
 FallbackPolicy policy(const std::string& text) {

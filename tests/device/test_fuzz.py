@@ -31,7 +31,7 @@ def test_random_programs() -> None:
     """2,000 operators. ``OUTBOARD_FUZZ_SEED`` repeats a run."""
     seed = os.environ.get("OUTBOARD_FUZZ_SEED", str(datetime.date.today().toordinal()))
     print(f"OUTBOARD_FUZZ_SEED={seed}")
-    run = _fuzz("--operators", "2000", "--seed", seed, "--variants", "2", "--jobs", "2")
+    run = _fuzz("--operators", "2000", "--seed", seed, "--variants", "1", "--jobs", "2")
     print(run.stdout)
     assert run.returncode == 0, f"OUTBOARD_FUZZ_SEED={seed}\n{run.stdout}\n{run.stderr}"
 

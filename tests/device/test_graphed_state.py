@@ -131,11 +131,6 @@ WATCHED: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "partial": (partial, lambda kept: kept(), lambda kept: kept.args[0].update(scale=3.0)),
     "partial's keyword": (keyword, lambda kept: kept(), lambda kept: kept.keywords["settings"].update(scale=3.0)),
     "deque": (collections.deque([2.0]), item, lambda kept: kept.__setitem__(0, 3.0)),
-    "default of a dictionary": (
-        collections.defaultdict(lambda: 2.0),
-        lambda kept: kept.default_factory(),
-        lambda kept: setattr(kept, "default_factory", lambda: 3.0),
-    ),
     "order": (ordered, lambda kept: next(iter(kept.values())), lambda kept: kept.move_to_end("a")),
     "key": ({"a": 2.0}, lambda kept: kept.get("a", 3.0), lambda kept: kept.update(b=kept.pop("a"))),
     "key of a set": ({2.0}, lambda kept: max(kept), lambda kept: kept.add(3.0)),
@@ -152,7 +147,7 @@ WATCHED: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
     ),
     "namespace": (types.SimpleNamespace(a=2.0), lambda kept: kept.a, lambda kept: setattr(kept, "a", 3.0)),
     "bound method": ([2.0].copy().__getitem__, lambda kept: kept(0), lambda kept: kept.__self__.__setitem__(0, 3.0)),
-    "enumeration": (Colour, lambda kept: kept.RED[0], lambda kept: kept.RED.__setitem__(0, 3.0)),
+    "enumeration": (Colour, lambda kept: kept.RED.value[0], lambda kept: kept.RED.value.__setitem__(0, 3.0)),
     "weak reference": (weakref.ref(sliced := Slotted(2.0)), lambda kept: kept().value, lambda _: sliced.__init__(3.0)),
     "context variable": (variable, lambda kept: kept.get(), lambda kept: kept.set(3.0)),
     "CPU tensor": (torch.tensor(2.0), lambda kept: kept.item(), lambda kept: kept.fill_(3.0)),
@@ -182,6 +177,11 @@ UNWATCHED: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "array": (array.array("d", [2.0]), item, lambda kept: kept.__setitem__(0, 3.0)),
     "memory": (memoryview(bytearray(b"\2")), item, lambda kept: kept.__setitem__(0, 3)),
     "proxy": (types.MappingProxyType(under := {"a": 2.0}), lambda kept: kept["a"], lambda _: under.update(a=3.0)),
+    "default of a dictionary": (
+        collections.defaultdict(lambda: 2.0),
+        lambda kept: kept.default_factory(),
+        lambda kept: setattr(kept, "default_factory", lambda: 3.0),
+    ),
     "partial": (functools.partial(item, np.full(1, 2.0)), lambda kept: kept(), lambda kept: kept.args[0].fill(3.0)),
 }
 
@@ -219,7 +219,7 @@ class Scaled(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x * factor * what is global."""
-        return x * self.factor * SCALE * settings.scale * NESTED["a"][0] * helper()
+        return x * self.factor * SCALE * settings.scale * NESTED["a"]["b"] * helper()
 
 
 class Halves(Scaled):
@@ -233,7 +233,7 @@ def helper() -> float:
 
 SCALE = 2.0
 FURTHER = 1.0
-NESTED = {"a": [1.0]}
+NESTED = {"a": {"b": 1.0}}
 settings = types.ModuleType("settings")
 settings.scale = 1.0  # type: ignore[attr-defined]
 
@@ -243,7 +243,7 @@ settings.scale = 1.0  # type: ignore[attr-defined]
     [
         lambda patch: patch.setitem(globals(), "SCALE", 6.0),
         lambda patch: patch.setitem(globals(), "FURTHER", 3.0),
-        lambda patch: patch.setitem(NESTED["a"], 0, 3.0),  # type: ignore[call-overload]
+        lambda patch: patch.setitem(NESTED["a"], "b", 3.0),
         lambda patch: patch.setattr(settings, "scale", 3.0),
         lambda patch: patch.setattr(Scaled, "factor", 3.0),
         lambda patch: patch.setattr(Halves, "factor", 3.0, raising=False),
@@ -325,7 +325,7 @@ def test_a_compiled_module_reads_globals(
     module = Halves()
     module.compile()
     check(module, device, lambda: monkeypatch.setitem(globals(), "SCALE", 6.0), 6.0, times=5)
-    assert replays() >= 4, outboard.graphed_refusals(module)
+    assert replays() >= 3, outboard.graphed_refusals(module)
 
 
 def test_a_module_within_that_was_replayed_before(device: str, monkeypatch: pytest.MonkeyPatch) -> None:

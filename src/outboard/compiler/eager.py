@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from . import progress, statistics
+from .calls import find_overload
 from .target import target_of
 from .undisturbed import undisturbed
 
@@ -80,10 +81,10 @@ def _fault(op: str, failure: Exception) -> RuntimeError:
 
     _log.debug("the compiler failed on %s:", op, exc_info=failure)
     return RuntimeError(
-        f"internal error of Outboard's compiler in the operator '{op}': {type(failure).__name__}: {failure} (at "
-        f"{place_of(failure)}). This is a fault of Outboard, not of your program; please report it, with what the "
-        f"logger '{__name__}' has at level DEBUG. Until it is mended, move the operator's arguments to the CPU and its result "
-        "back to the device."
+        f"internal error of Outboard's compiler in the operator '{op}': {type(failure).__name__}: {failure} "
+        f"(at {place_of(failure)}). This is a fault of Outboard, not of your program; please report it, with what "
+        f"the logger '{__name__}' has at level DEBUG. Until it is mended, move the operator's arguments to the CPU "
+        "and its result back to the device."
     )
 
 
@@ -94,15 +95,6 @@ def _raise_users_error(overload: torch._ops.OpOverload, args: tuple[Any, ...], k
     from .adapter.results import of_shape_function
 
     of_shape_function(overload, args, kwargs)
-
-
-def find_overload(op: str) -> torch._ops.OpOverload:
-    """The overload with a schema name like "aten::add.Tensor" or "aten::topk"."""
-    qualified, _, overload = op.partition(".")
-    namespace, _, name = qualified.partition("::")
-    packet = getattr(getattr(torch.ops, namespace), name)
-    found: torch._ops.OpOverload = getattr(packet, overload or "default")
-    return found
 
 
 def device_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:

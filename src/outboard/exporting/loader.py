@@ -136,9 +136,11 @@ def _check_plan(model: f.Model) -> None:
     from outboard import _C
 
     try:
-        inputs, outputs, calls = _C.plan_interface(model.plan)
-    except ValueError as error:
+        inputs, outputs, calls, programs = _C.plan_interface(model.plan)
+    except RuntimeError as error:
         raise f.DamagedFile(str(error)) from None
+    if programs != len(model.binaries):
+        raise f.DamagedFile("its plan has other programs")
     integers = [argument.kind == f.Argument.Kind.INT for argument in model.outputs]
     if calls or inputs != ["tensor"] * len(model.plan_inputs):
         raise f.DamagedFile("its plan takes or calls what is not in the file")
@@ -172,10 +174,7 @@ class LoadedModel:
         self._order = model.plan_inputs
         # Machine code is run only if nobody else can have put it there; the source of the kernels is in the file, too.
         same = trusts_binaries and model.device_key == target_of(device.index).cache_key
-        try:
-            self._plan = _C.Plan(model.plan, device.index, model.binaries if same else [])
-        except ValueError as error:
-            raise f.DamagedFile(str(error)) from None
+        self._plan = _C.Plan(model.plan, device.index, model.binaries if same else [])
         self._dtypes = [dtype_of(argument.dtype) for argument in model.inputs]
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:

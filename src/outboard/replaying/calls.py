@@ -82,8 +82,9 @@ def graphed(model: ModuleT) -> ModuleT:
 
 
 def graphed_refusals(model: torch.nn.Module) -> dict[str, int]:
-    """Why calls of a module that :func:`graphed` returned were not captured: reasons, and how many calls
-    each stopped. Calls that are not looked at (see ``graphed``: gradients, and most calls after several of no known kind) are in none.
+    """Why calls of a module that :func:`graphed` returned were not captured: reasons, each with a number of calls.
+
+    Calls that are not looked at (with gradients, and most of those after several of no known kind) are in none.
 
     Raises:
         TypeError: if ``model`` is not a module that ``graphed`` returned.
@@ -102,7 +103,8 @@ class _Calls:
         self._call = call
         self._kinds: OrderedDict[Key, _Kind] = OrderedDict()
         self._unknown = 0  #: calls of no known kind since one was found
-        self._compiled = False  #: whether calls run what torch.compile compiled
+        #: whether calls run what torch.compile compiled; of parts of the module, the first call tells
+        self._compiled = hasattr(call, "_torchdynamo_orig_callable")
         self.refusals: Counter[str] = Counter()
         self._told: set[str] = set()
         self._lock = threading.RLock()  # a thread that holds it may collect garbage, and forget a kind
@@ -113,6 +115,10 @@ class _Calls:
             return self._call(*args, **kwargs)
         key = _key(leaves, spec)
         kind = self._find(key)
+        if kind is not None and self._compiled and kind.uses == 1:
+            return self._call(
+                *args, **kwargs
+            )  # the first one ran without what was compiled, which may not be there yet
         if kind is not None:
             return kind.replay(leaves)
         self._unknown += 1
@@ -131,7 +137,7 @@ class _Calls:
                 return None
             self._kinds[key] = kind
             kind.uses += 1
-            if kind.uses > 1:  # the first use captures: that alone is no gain
+            if kind.uses > 1 + self._compiled:  # to capture alone is no gain
                 self._unknown = 0
             return kind
 

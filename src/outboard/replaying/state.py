@@ -20,7 +20,7 @@ import threading
 import types
 import typing
 import weakref
-from collections import OrderedDict, defaultdict, deque
+from collections import OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, cast
 
@@ -49,7 +49,7 @@ _INERT: tuple[type, ...] = (
     *(types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType),
     *(torch.Generator, torch.Stream, torch.Event, logging.Logger, type(threading.Lock()), type(threading.RLock())),
     *(torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops._OpNamespace, torch._ops._Ops),
-    typing.TypeVar,
+    *(typing.TypeVar, type(namedtuple("_", "a").a)),  # type: ignore[attr-defined] # noqa: PYI024
 )
 #: What compilers keep for themselves.
 _COMPILERS = ("torch._dynamo.", "torch._inductor.", "torch._functorch.")
@@ -160,6 +160,8 @@ class State:
         if hasattr(value, "__dict__"):
             held.extend(self._items(vars(value), kind.__qualname__))
         slots = _slots(kind)
+        if slots and isinstance(value, dict):
+            return None  # names to look at are keys there
         if slots:
             self._watched.append(_Watched(value, slots, kind.__qualname__))
             for slot in slots:
@@ -182,7 +184,9 @@ class State:
             if each is not kind and id(each) in self._seen:
                 continue
             self._seen.add(id(each))
-            if is_trusted(each.__module__) or not _C.is_python_class(each):
+            if is_trusted(each.__module__) or not _is_python_class(each):
+                continue
+            if each is torch.nn.Module:  # Dynamo leaves notes on it
                 continue
             self._watched.append(_Watched(each, [], f"class {each.__qualname__}"))
             for name, value in list(vars(each).items()):
@@ -322,11 +326,22 @@ _OF_CLASSES = frozenset(
 )
 
 
+def _is_python_class(kind: type) -> bool:
+    """Whether a class was written in Python. Some of C's look so but for their methods."""
+    return _C.is_python_class(kind) and not any(
+        isinstance(value, _METHODS) and (getattr(value, "__objclass__", None) or value.__self__) is kind
+        for value in vars(kind).values()
+    )
+
+
+_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
+
+
 @functools.lru_cache(maxsize=4096)
 def _is_transparent(kind: Hashable) -> bool:
     """Whether instances hold nothing but attributes, slots, items of a container or a value that stays."""
     return all(
-        base is object or base in _CONTAINERS or base in _VALUES or base in _OPEN or _C.is_python_class(base)
+        base is object or base in _CONTAINERS or base in _VALUES or base in _OPEN or _is_python_class(base)
         for base in cast(type, kind).__mro__
     )
 
@@ -347,7 +362,7 @@ def _slots(kind: Hashable) -> list[types.MemberDescriptorType]:
     """The slots of instances."""
     found = []
     for base in cast(type, kind).__mro__:
-        if _C.is_python_class(base) or base is defaultdict:
+        if _is_python_class(base) or base is defaultdict:
             found += [value for value in vars(base).values() if isinstance(value, types.MemberDescriptorType)]
     return found
 
