@@ -10,6 +10,7 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -248,6 +249,22 @@ class PythonPlan {
   c10::DeviceIndex device_;
 };
 
+/// What a plan takes and returns, in words, whether it calls anything that is not in it, and how many programs it has.
+/// Throws RuntimeError if it is no plan.
+py::tuple plan_interface(const py::bytes& data) {
+  const std::string bytes = data;
+  const auto plan = translate_errors([&] { return Plan::parse(bytes.data(), bytes.size()); });
+  static constexpr const char* kInputs[] = {"tensor", "int", "float", "none"};
+  static constexpr const char* kOutputs[] = {"tensor", "tensor", "int", "none", "float"};
+  py::list inputs, outputs;
+  for (const uint8_t kind : plan->inputs) inputs.append(kInputs[kind]);
+  for (const Output& output : plan->outputs) outputs.append(kOutputs[output.kind]);
+  const bool calls = std::any_of(plan->steps.begin(), plan->steps.end(), [](const Step& step) {
+    return step.kind == Step::kCall || step.kind == Step::kSeeds;
+  });
+  return py::make_tuple(inputs, outputs, calls, plan->programs.size());
+}
+
 FallbackPolicy policy(const std::string& text) {
   if (text == "allow") return FallbackPolicy::kAllow;
   if (text == "warn") return FallbackPolicy::kWarn;
@@ -265,18 +282,18 @@ void bind_eager(py::module_& m) {
   m.def("set_compiler", [](py::object load, py::object compile, py::object keep) {
     set_compiler(std::make_unique<PythonCompiler>(std::move(load), std::move(compile), std::move(keep)));
   });
-  m.def("fallbacks", &fallback_counts);
-  m.def("reset_fallbacks", &reset_fallback_counts);
+  bindings::define(m, "fallbacks", "How often each operator ran on the CPU.", &fallback_counts);
+  bindings::define(m, "reset_fallbacks", "Forgets these counts.", &reset_fallback_counts);
   m.def("set_fallback_policy", [](const std::string& text) { set_fallback_policy(policy(text)); });
-  m.def("eager_stats", [] {
+  bindings::define(m, "eager_stats", "Counts of calls by whether their plan was known, and of plans.", [] {
     const EagerStatistics statistics = eager_statistics();
     return py::dict(py::arg("hits") = statistics.hits, py::arg("misses") = statistics.misses,
                     py::arg("plans") = statistics.plans);
   });
-  m.def("reset_eager_stats", &reset_eager_statistics);
-  bindings::define(m, "foreach_begin", "Opens a scope in which `_foreach_*` operators are written down.",
-                   &chains::begin);
-  bindings::define_blocking(m, "foreach_end", "Closes the scope, and runs what was written down.", &chains::end);
+  bindings::define(m, "reset_eager_stats", "Forgets these counts.", &reset_eager_statistics);
+  bindings::define_for_all(m, "foreach_begin", "Opens a scope in which `_foreach_*` operators are written down.",
+                           &chains::begin);
+  bindings::define_for_all(m, "foreach_end", "Closes the scope, and runs what was written down.", &chains::end);
   m.def(
       "hit_costs",
       [](const at::Tensor& left, const at::Tensor& right, int64_t bursts) {
@@ -286,12 +303,14 @@ void bind_eager(py::module_& m) {
                         py::arg("plan") = costs.plan, py::arg("kernel") = costs.kernel, py::arg("call") = costs.call);
       },
       py::arg("left"), py::arg("right"), py::arg("bursts") = 200);
+  m.def("plan_interface", &plan_interface);
   py::class_<PythonPlan, std::shared_ptr<PythonPlan>>(m, "Plan")
       .def(py::init([](const py::bytes& data, int device, const std::vector<std::string>& binaries) {
              return std::make_shared<PythonPlan>(std::string(data), device, binaries);
            }),
            py::arg("data"), py::arg("device_index"), py::arg("binaries") = std::vector<std::string>())
-      .def("run", &PythonPlan::run)
+      .def("run",
+           torch::wrap_pybind_function([](PythonPlan& plan, const py::list& values) { return plan.run(values); }))
       .def("binaries", &PythonPlan::binaries);
 }
 

@@ -5,6 +5,7 @@
 #include <ATen/native/Resize.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty_strided.h>
+#include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
 
 #include <algorithm>
@@ -18,10 +19,12 @@
 #include <unordered_set>
 #include <utility>
 
+#include "runtime/driver_call.h"
+#include "torch/devices.h"
 #include "torch/eager_signature.h"
 #include "torch/fallback.h"
 #include "torch/host_library.h"
-#include "torch/map_tensors.h"
+#include "torch/stand_ins.h"
 #include "torch/tensor.h"
 
 namespace outboard::aten {
@@ -69,9 +72,11 @@ class Hits {
   class Counter {
    public:
     Counter() {
+      if (in_forked_child.load(std::memory_order_relaxed)) return;  // nobody asks there
       all().change([this](Hits& hits) { hits.counters_.insert(this); });
     }
     ~Counter() {
+      if (in_forked_child.load(std::memory_order_relaxed)) return;
       all().change([this](Hits& hits) {
         hits.counters_.erase(this);
         hits.ended_ += count_.load(std::memory_order_relaxed);
@@ -203,6 +208,14 @@ at::Tensor new_tensor(const Result& result) {
                      result.storage_offset);
 }
 
+/// Whether an error is of a type that PyTorch raises for wrong arguments.
+bool is_complaint(const python_error& error) {
+  const pybind11::gil_scoped_acquire gil;
+  PyObject* const types[] = {PyExc_RuntimeError, PyExc_IndexError, PyExc_ValueError, PyExc_TypeError};
+  return std::any_of(std::begin(types), std::end(types),
+                     [&](PyObject* type) { return PyErr_GivenExceptionMatches(error.type, type) != 0; });
+}
+
 /// The arguments on top of a stack, for an operator.
 Arguments arguments_on(torch::jit::Stack& stack, const Operator& op) {
   const size_t count = op.roles.size();
@@ -222,8 +235,9 @@ class EagerCall {
 
   /// Runs the plan. False: the call has none and belongs on the CPU of `device()`.
   bool run() {
+    require_parent_process();
     device_ = unify_devices(op_, arguments_);
-    if (op_.writes) resolve_overlap();
+    if (op_.writes && !resolve_overlap()) return false;
     if (!select()) return false;
     run_plan();
     if (signature_.pattern != nullptr) lay_out(*results_);
@@ -309,6 +323,7 @@ class EagerCall {
   bool compile() {
     TORCH_CHECK(state().compiler != nullptr, "Outboard's compiler is not installed: import outboard first");
     if (state().compiler->has_ended()) return false;
+    if (signature_.overflows) rehearse_numbers_on_cpu(op_, arguments_);
     const bool is_new = entry_->variants.load(std::memory_order_acquire) == nullptr;
     const Loaded loaded = is_new ? load() : Loaded::kNothing;
     // Shapes are asked for only now: that may import half of PyTorch's compiler.
@@ -332,14 +347,15 @@ class EagerCall {
     return select();
   }
 
-  /// What tracing refuses, the CPU's kernel refuses in PyTorch's own words, if it does.
+  /// What tracing refuses, the CPU's kernel refuses in PyTorch's own words, if it does. If it does not, PyTorch's
+  /// shape functions are stricter than its kernels, and the call belongs there.
   Compiled ask_compiler() {
     try {
       return state().compiler->compile(op_, signed_arguments(arguments_, signature_), bake_);
-    } catch (const python_error&) {
-      rehearse_on_cpu(op_, arguments_);
-      throw;
+    } catch (const python_error& error) {
+      if (!rehearse_on_cpu(op_, arguments_) || !is_complaint(error)) throw;
     }
+    return {Compiled::kHost, {}};
   }
 
   enum class Loaded { kNothing, kPlan, kBake };
@@ -387,33 +403,46 @@ class EagerCall {
   }
 
   /// What is written must not overlap itself; what is read beside it is the very same elements of a pointwise
-  /// operator, or a copy. Partial overlap with a pointwise operator raises, as on the CPU.
-  void resolve_overlap() {
+  /// operator, or a copy. Where the CPU raises for an overlap, its own kernel says so. False: the CPU allows a target
+  /// that overlaps itself, and only it knows in which order to write.
+  bool resolve_overlap() {
+    bool is_clear = true, repeats = false;
     each_tensor(true, [&](size_t, const at::Tensor& target) {
-      at::assert_no_internal_overlap(target);
+      repeats = repeats || (!op_.idempotent && at::has_internal_overlap(target) == at::MemOverlap::Yes);
+      each_tensor(false, [&](size_t, const at::Tensor& source) { is_clear = is_clear && !overlaps(target, source); });
+    });
+    if (is_clear && !repeats) return true;
+    rehearse_on_cpu(op_, arguments_);
+    if (repeats) return false;
+    each_tensor(true, [&](size_t, const at::Tensor& target) {
+      if (op_.pointwise) check_partial_overlap(target);
       each_tensor(false, [&](size_t i, const at::Tensor& source) {
-        if (!source.has_storage() || !target.is_alias_of(source)) return;
-        const at::MemOverlapStatus status = at::get_overlap_status(target, source);
-        if (status == at::MemOverlapStatus::No) return;
-        if (op_.pointwise && status == at::MemOverlapStatus::Full) return;
-        if (op_.pointwise) at::assert_no_partial_overlap(target, source);
-        arguments_.replace(i, source.clone());
+        if (overlaps(target, source)) arguments_.replace(i, source.clone());
       });
     });
+    return true;
+  }
+
+  /// Whether writing one tensor changes what is still to be read of another.
+  bool overlaps(const at::Tensor& target, const at::Tensor& source) const {
+    if (!source.has_storage() || !target.is_alias_of(source)) return false;
+    const at::MemOverlapStatus status = at::get_overlap_status(target, source);
+    return status != at::MemOverlapStatus::No && !(op_.pointwise && status == at::MemOverlapStatus::Full);
+  }
+
+  /// Large arguments are not rehearsed.
+  void check_partial_overlap(const at::Tensor& target) {
+    each_tensor(false, [&](size_t, const at::Tensor& source) { at::assert_no_partial_overlap(target, source); });
   }
 
   // ---- out= ----
-
-  static at::Tensor meta_of(const at::Tensor& tensor) {
-    if (!tensor.defined() || tensor.device().type() != kOurs) return tensor;
-    return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kMeta));
-  }
 
   /// Gives `out=` tensors the shape of the result, as PyTorch does (with its warning if they were not empty).
   /// True if one changed. Also where wrong arguments are found: the meta kernel raises PyTorch's own errors.
   bool resize_outputs() {
     torch::jit::Stack meta;
-    for (const c10::IValue& value : arguments_) meta.push_back(map_tensors(value, meta_of));
+    StandIns stand_ins(c10::kMeta, arguments_);
+    for (const c10::IValue& value : arguments_) meta.push_back(stand_ins.of(value));
     const torch::jit::Stack before = meta;
     if (!op_.handle.hasComputedKernelForDispatchKey(at::DispatchKey::Meta)) return false;
     try {
@@ -531,6 +560,7 @@ HitCosts hit_costs(const at::Tensor& left, const at::Tensor& right, int64_t burs
 }
 
 void eager_kernel(const c10::OperatorHandle& handle, c10::DispatchKeySet /*keys*/, torch::jit::Stack* stack) {
+  require_parent_process();
   const Operator& op = operator_of(handle);
   c10::SmallVector<c10::IValue, 4> results;
   {

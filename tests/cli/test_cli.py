@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from outboard import drivers
 from outboard.cli import main
 
 
@@ -66,6 +68,14 @@ def test_doctor_names_a_missing_driver(tmp_path: Path) -> None:
     result = outboard("doctor", OUTBOARD_DRIVER="no-such-driver")
     assert result.returncode == 1
     assert "no-such-driver" in result.stdout.split("what is wrong")[1]
+
+
+def test_doctor_lists_a_driver_that_is_given_by_its_path(tmp_path: Path) -> None:
+    library = tmp_path / "libmydriver.so"
+    shutil.copy(drivers.sim(), library)
+    result = outboard("doctor", OUTBOARD_DRIVER=str(library))
+    listed = result.stdout.partition("\ndrivers\n")[2].partition("\nOpenCL\n")[0]
+    assert str(library) in listed, result.stdout
 
 
 def test_doctor_reports_a_cache_that_cannot_be_used(tmp_path: Path) -> None:

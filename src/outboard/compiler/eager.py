@@ -92,22 +92,9 @@ def _raise_users_error(overload: torch._ops.OpOverload, args: tuple[Any, ...], k
     """Raises what the operator's shape function says of these arguments; returns if it has no complaint, and the
     compiler's error was its own."""
 
-    def meta(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            if value.device.type == "cpu":
-                return value
-            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-        if isinstance(value, torch.device):
-            return torch.device("meta")
-        if isinstance(value, (list, tuple)):
-            return [meta(item) for item in value]
-        return value
+    from .adapter.results import of_shape_function
 
-    call_kwargs = {key: meta(value) for key, value in kwargs.items() if not isinstance(value, torch.Generator)}
-    try:
-        overload(*[meta(value) for value in args], **call_kwargs)
-    except NotImplementedError:
-        return
+    of_shape_function(overload, args, kwargs)
 
 
 def device_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:

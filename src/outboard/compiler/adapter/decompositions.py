@@ -13,7 +13,8 @@ from torch._decomp import core_aten_decompositions
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.lowering import fallbacks, lowerings
 
-from . import recurrent
+from . import recurrent, rounding
+from .corrections import corrected
 
 aten = torch.ops.aten
 prims = torch.ops.prims
@@ -107,6 +108,17 @@ def _bernoulli_p(x: torch.Tensor, p: float, generator: Any = None) -> torch.Tens
     return (_uniform(x.shape, torch.float32, x.device) < p).to(x.dtype)
 
 
+def _checked_binary_cross_entropy(
+    x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, reduction: int = 1
+) -> torch.Tensor:
+    """The loss; raises in stream order, as other devices do, unless all of ``x`` are probabilities."""
+    aten._assert_async.msg(((x >= 0) & (x <= 1)).all(), "all elements of input should be between 0 and 1")
+    loss: torch.Tensor = torch._decomp.decomposition_table[aten.binary_cross_entropy.default](
+        x, target, weight, reduction
+    )
+    return loss
+
+
 #: Where a dtype's integers end being exact, or end.
 _RANDOM_LIMITS = {
     torch.float16: 2**11 + 1,
@@ -165,8 +177,20 @@ def _batch_norm(
         x, weight, bias, mean, var, training, momentum, eps, functional=False
     )
     if not training:
-        return out, x.new_empty((0,)), x.new_empty((0,))
+        return out, *_no_statistics(x, weight, bias, mean, var)
     return out, saved_mean, saved_scale
+
+
+def _no_statistics(x: torch.Tensor, *parameters: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """What is saved where nothing is: of the parameters' dtype, which may be wider than a half's."""
+    dtype = next((each.dtype for each in parameters if each is not None), x.dtype)
+    return x.new_empty((0,), dtype=dtype), x.new_empty((0,), dtype=dtype)
+
+
+def _batch_norm_without_training(
+    x: torch.Tensor, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return _batch_norm(x, weight, bias, mean, var, False, momentum, eps)
 
 
 def _batch_norm_functional(
@@ -177,7 +201,7 @@ def _batch_norm_functional(
         x, weight, bias, mean, var, training, momentum, eps, functional=True
     )
     if not training:
-        saved_mean, saved_scale = x.new_empty((0,)), x.new_empty((0,))
+        saved_mean, saved_scale = _no_statistics(x, weight, bias, mean, var)
     return out, saved_mean, saved_scale, new_mean, new_var
 
 
@@ -195,22 +219,6 @@ def random_order(n: int, *, dtype: torch.dtype | None = None, device: Any = None
     """``randperm`` by the numbers of the device's generator, as the device's own: (n,)."""
     keys = torch.randint(0, torch.iinfo(torch.int64).max, (n,), device=device)
     return keys.sort().indices.to(dtype or torch.int64)
-
-
-def _divide(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
-    """Division of floats rounded down, by way of the remainder: exact where the quotient is not."""
-    dtype = torch.result_type(a, b)
-    tensors = isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
-    if rounding_mode != "floor" or not dtype.is_floating_point or not tensors:
-        return NotImplemented
-    remainder = torch.fmod(a, b)
-    quotient = (a - remainder) / b
-    adjusted = torch.where((remainder != 0) & ((b < 0) != (remainder < 0)), quotient - 1, quotient)
-    rounded = torch.floor(adjusted)
-    rounded = torch.where(adjusted - rounded > 0.5, rounded + 1, rounded)
-    plain = a / b
-    rounded = torch.where(adjusted != 0, rounded, torch.copysign(torch.zeros_like(plain), plain))
-    return torch.where(b != 0, rounded, plain)
 
 
 def _floor_divide(a: Any, b: Any) -> Any:
@@ -287,14 +295,14 @@ def eager_decompositions() -> dict[Any, Callable[..., Any]]:
     table.update(_random_table())
     table[aten.native_batch_norm.default] = _batch_norm
     table[aten._native_batch_norm_legit.default] = _batch_norm
+    table[aten._native_batch_norm_legit_no_training.default] = _batch_norm_without_training
     table[aten._native_batch_norm_legit_functional.default] = _batch_norm_functional
-    for overload in (aten.index_add.default, aten.index_add_.default):
-        table[overload] = torch._decomp.decomposition_table[overload]
-    table[aten.div.Tensor_mode] = _divide
-    table[aten.div.Scalar_mode] = _divide
+    table[aten.binary_cross_entropy.default] = _checked_binary_cross_entropy
     table[aten.floor_divide.default] = _floor_divide
     table[aten._index_put_impl_.default] = _index_put_impl_
     table[aten._index_put_impl.default] = _index_put_impl
     table[aten.embedding_dense_backward.default] = embedding_gradient
     table.update(recurrent.CELLS)
+    table.update(rounding.DECOMPOSITIONS)
+    table.update(corrected(table))
     return table
