@@ -27,7 +27,7 @@ PYTEST_ARGUMENTS ?=
 BENCH_ARGUMENTS ?=
 FUZZ_ARGUMENTS ?=
 
-.PHONY: help setup demo demo-short test test-full test-cpp test-sanitize test-oclgrind test-python test-strict lint format bench opinfo fuzz wheel clean distclean
+.PHONY: help setup demo demo-short accuracy test test-full test-cpp test-sanitize test-oclgrind test-python test-strict lint format bench opinfo fuzz fuzz-files wheel clean distclean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,15 +41,15 @@ demo: setup  ## The main job: search with a real model, training, ResNet-50, on 
 demo-short: setup  ## The same with smaller sizes and fewer repeats
 	@$(PY) -m examples.demo --short
 
-test:  ## Lint, C++ tests, the short demo (the second time from caches alone), Python tests
+test:  ## Lint, C++ tests, the short demo (the second time from caches alone), the strict driver, Python tests
 	@$(SETUP) --groups demo test lint
 	@$(MAKE) --no-print-directory -j2 --output-sync lint test-cpp
 	@$(PY) -m examples.demo --short
 	@$(PY) -m examples.demo --short --expect-warm
-	@$(MAKE) --no-print-directory test-python
 	@$(MAKE) --no-print-directory test-strict
+	@$(MAKE) --no-print-directory test-python
 
-test-full: test opinfo test-sanitize test-oclgrind  ## Everything in test, every OpInfo, sanitizers, Oclgrind, kernels for GPUs, the wheel in a clean environment
+test-full: test opinfo accuracy test-sanitize test-oclgrind  ## Everything in test, every OpInfo, functions against float64, sanitizers, Oclgrind, kernels for GPUs, the wheel in a clean environment
 	@OUTBOARD_TEST_FULL=1 $(PY) -m pytest -q tests/package tests/kernels/test_variants.py tests/device/test_memory.py \
 	  tests/device/test_memory_proof.py
 	@$(MAKE) --no-print-directory test-strict STRICT_TESTS="tests/device tests/compiler tests/kernels"
@@ -62,26 +62,18 @@ test-cpp:  ## C++ tests of runtime and drivers, without PyTorch
 	@$(VENV)/bin/cmake --build build/cpp -j $(JOBS)
 	@cd build/cpp && "$(abspath $(VENV))/bin/ctest" --output-on-failure --timeout 300
 
-SANITIZE = -DCMAKE_CXX_FLAGS="-fsanitize=$(1) -fno-omit-frame-pointer" -DOUTBOARD_WARNINGS_AS_ERRORS=OFF
-
-test-sanitize:  ## AddressSanitizer, UBSan and ThreadSanitizer over the C++ tests and over a tour through Python
-	@$(SETUP) --groups demo test lint
+test-sanitize:  ## C++ tests under AddressSanitizer and UBSan, and memory (on the simulator), its lock, the thread pool and batches of launches under ThreadSanitizer
+	@$(SETUP) --groups demo test lint --no-build
 	@mkdir -p build
 	@for kind in address,undefined thread; do \
-	  $(CMAKE_TESTS) -B build/$${kind%%,*} $(call SANITIZE,$$kind) >build/sanitize-configure.log \
-	    && $(VENV)/bin/cmake --build build/$${kind%%,*} -j $(JOBS) || exit 1; \
+	  $(CMAKE_TESTS) -B build/$${kind%%,*} -DCMAKE_CXX_FLAGS="-fsanitize=$$kind -fno-omit-frame-pointer" \
+	    >build/sanitize-configure.log && $(VENV)/bin/cmake --build build/$${kind%%,*} -j $(JOBS) || exit 1; \
 	done
 	@# LeakSanitizer's own tracer crashes in processes where PoCL has compiled something: leaks are looked for elsewhere.
 	@cd build/address && ASAN_OPTIONS=detect_leaks=0 "$(abspath $(VENV))/bin/ctest" -E "plan|memory_sim" --output-on-failure \
 	  --timeout 300
 	@cd build/address && "$(abspath $(VENV))/bin/ctest" -R "plan|memory_sim" --output-on-failure --timeout 300
 	@cd build/thread && "$(abspath $(VENV))/bin/ctest" -R "memory_sim|memory_lock|thread_pool|batches$$" --output-on-failure
-	@for kind in address,undefined thread; do \
-	  $(CMAKE_TESTS) -B build/python-$${kind%%,*} $(call SANITIZE,$$kind) -DOUTBOARD_TORCH=ON -DOUTBOARD_CPP_TESTS=OFF \
-	    -DPython_EXECUTABLE="$(abspath $(PY))" -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" >build/sanitize-configure.log \
-	    && $(VENV)/bin/cmake --build build/python-$${kind%%,*} -j $(JOBS) \
-	    && PATH="$(abspath $(VENV))/bin:$$PATH" $(PY) tests/sanitize/run.py $${kind%%,*} build/python-$${kind%%,*} || exit 1; \
-	done
 
 test-oclgrind:  ## Every family of kernels for GPUs on Oclgrind: invalid accesses, races
 	@$(SETUP) --groups demo test
@@ -96,6 +88,17 @@ STRICT_TESTS ?= $(addprefix tests/device/test_,copies.py streams.py pinned.py me
 
 test-strict:  ## STRICT_TESTS on the strict driver: a slow, discrete device that checks its caller
 	@OMP_WAIT_POLICY=passive OUTBOARD_DRIVER=strict $(PY) -m pytest -q -n $(TEST_JOBS) --dist loadfile $(STRICT_TESTS)
+
+FUZZ_COUNT ?= 1000000
+FUZZ_SEED ?= 1
+
+fuzz-files:  ## Damaged plans and models under right checksums, loaded and run with sanitizers; FUZZ_COUNT=, FUZZ_SEED=
+	@$(SETUP) --groups demo test lint --no-build
+	@PATH="$(abspath $(VENV))/bin:$$PATH" cmake -S . -B build/address -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	  -DOUTBOARD_TORCH=OFF -DOUTBOARD_CPP_TESTS=ON \
+	  -DCMAKE_CXX_FLAGS="-fsanitize=address,undefined -fno-omit-frame-pointer" >build/sanitize-configure.log
+	@$(VENV)/bin/cmake --build build/address -j $(JOBS) --target fuzz_files
+	@UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 build/address/tests/cpp/fuzz_files $(FUZZ_COUNT) $(FUZZ_SEED)
 
 lint:  ## ruff, mypy --strict, clang-format
 	@$(VENV)/bin/ruff check .
@@ -112,6 +115,10 @@ format:  ## Rewrite the sources in the project's style
 bench:  ## Models, operators, start-up against CPU eager and CPU Inductor: table, JSON, chart; BENCH_ARGUMENTS=--quick
 	@$(SETUP) --groups demo
 	@$(PY) -m benchmarks.bench $(BENCH_ARGUMENTS)
+
+accuracy:  ## docs/accuracy.md: every function and reduction against float64, beside PyTorch's CPU
+	@$(SETUP) --groups demo test
+	@$(PY) tools/accuracy.py --write docs/accuracy.md
 
 opinfo:  ## Every float32 OpInfo on the device against the CPU, one process each
 	@$(SETUP) --groups demo test

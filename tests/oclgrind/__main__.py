@@ -78,10 +78,8 @@ class Checker:
 
 def wrong_results(op: str, arguments: tuple[Any, ...], results: list[torch.Tensor]) -> str:
     """How the results differ from the CPU's, or nothing."""
-    if op in families.UNCOMPARED:
-        return ""
     try:
-        expected = list(tensors_in(eager.find_overload(op)(*arguments)))
+        expected = list(tensors_in(eager.find_overload(op)(*arguments)))[: families.COMPARED.get(op)]
         for ours, theirs in zip(results, expected, strict=False):
             tolerance = TOLERANCE.get(theirs.dtype, 1e-3)
             torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance, equal_nan=True, check_stride=False)

@@ -25,8 +25,8 @@ GPU = Target(
 
 Case = tuple[str, tuple[Any, ...]]
 
-#: Results are random, or their order is not PyTorch's.
-UNCOMPARED = {"aten::native_dropout", "aten::randperm"}
+#: How many of the results must be the CPU's, where not all: random ones, and places of which several are right.
+COMPARED = {"aten::native_dropout": 0, "aten::mode": 1}
 _ATTENTION = "aten::_scaled_dot_product_flash_attention_for_cpu"
 
 
@@ -147,8 +147,8 @@ def _ordering() -> dict[str, list[Case]]:
     edges = _floats(3, 40).sort(1).values
     return {
         "sort": [
-            ("aten::sort.stable", (x, True, 1, False)),
-            ("aten::sort.stable", (torch.randperm(3000).float(), True, 0, True)),
+            ("aten::sort", (x, 1, False)),
+            ("aten::sort", (torch.randperm(3000).float(), 0, True)),
             ("aten::msort", (x,)),
             ("aten::argsort", (x, 1, False)),
             ("aten::topk", (x, 5, 1)),
