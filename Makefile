@@ -27,7 +27,7 @@ PYTEST_ARGUMENTS ?=
 BENCH_ARGUMENTS ?=
 FUZZ_ARGUMENTS ?=
 
-.PHONY: help setup demo demo-short test test-full test-cpp test-sanitize test-oclgrind test-python test-strict lint format bench opinfo fuzz wheel clean distclean
+.PHONY: help setup demo demo-short accuracy test test-full test-cpp test-sanitize test-oclgrind test-python test-strict lint format bench opinfo fuzz fuzz-files wheel clean distclean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,7 +49,7 @@ test:  ## Lint, C++ tests, the short demo (the second time from caches alone), t
 	@$(MAKE) --no-print-directory test-strict
 	@$(MAKE) --no-print-directory test-python
 
-test-full: test opinfo test-sanitize test-oclgrind  ## Everything in test, every OpInfo, sanitizers, Oclgrind, kernels for GPUs, the wheel in a clean environment
+test-full: test opinfo accuracy test-sanitize test-oclgrind  ## Everything in test, every OpInfo, functions against float64, sanitizers, Oclgrind, kernels for GPUs, the wheel in a clean environment
 	@OUTBOARD_TEST_FULL=1 $(PY) -m pytest -q tests/package tests/kernels/test_variants.py tests/device/test_memory.py \
 	  tests/device/test_memory_proof.py
 	@$(MAKE) --no-print-directory test-strict STRICT_TESTS="tests/device tests/compiler tests/kernels"
@@ -89,6 +89,17 @@ STRICT_TESTS ?= $(addprefix tests/device/test_,copies.py streams.py pinned.py me
 test-strict:  ## STRICT_TESTS on the strict driver: a slow, discrete device that checks its caller
 	@OMP_WAIT_POLICY=passive OUTBOARD_DRIVER=strict $(PY) -m pytest -q -n $(TEST_JOBS) --dist loadfile $(STRICT_TESTS)
 
+FUZZ_COUNT ?= 1000000
+FUZZ_SEED ?= 1
+
+fuzz-files:  ## Damaged plans and models under right checksums, loaded and run with sanitizers; FUZZ_COUNT=, FUZZ_SEED=
+	@$(SETUP) --groups demo test lint --no-build
+	@PATH="$(abspath $(VENV))/bin:$$PATH" cmake -S . -B build/address -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	  -DOUTBOARD_TORCH=OFF -DOUTBOARD_CPP_TESTS=ON \
+	  -DCMAKE_CXX_FLAGS="-fsanitize=address,undefined -fno-omit-frame-pointer" >build/sanitize-configure.log
+	@$(VENV)/bin/cmake --build build/address -j $(JOBS) --target fuzz_files
+	@UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 build/address/tests/cpp/fuzz_files $(FUZZ_COUNT) $(FUZZ_SEED)
+
 lint:  ## ruff, mypy --strict, clang-format
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
@@ -104,6 +115,10 @@ format:  ## Rewrite the sources in the project's style
 bench:  ## Models, operators, start-up against CPU eager and CPU Inductor: table, JSON, chart; BENCH_ARGUMENTS=--quick
 	@$(SETUP) --groups demo
 	@$(PY) -m benchmarks.bench $(BENCH_ARGUMENTS)
+
+accuracy:  ## docs/accuracy.md: every function and reduction against float64, beside PyTorch's CPU
+	@$(SETUP) --groups demo test
+	@$(PY) tools/accuracy.py --write docs/accuracy.md
 
 opinfo:  ## Every float32 OpInfo on the device against the CPU, one process each
 	@$(SETUP) --groups demo test

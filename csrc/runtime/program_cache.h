@@ -45,8 +45,10 @@ class Kernel {
 
 /// Programs of a device by (source, options): in memory, then as binaries under `<cache dir>/programs`, then the
 /// driver's compiler. Disk entries are written atomically (temporary file + rename), carry a checksum and the
-/// device's cache_key, and are ignored and replaced when damaged or foreign; an unwritable directory only costs
-/// speed. Thread-safe. Programs are loaded and built by threads of their own, while the callers go on; where builds in
+/// program's whole key (a hash of source, options and the device's cache_key), and are ignored and replaced when
+/// damaged or another's; what another user could have written is not read (`trusted_file.h`). A directory that can only
+/// be read is used as it is. A binary that turns out to lack a kernel is given up, and the program built from source.
+/// Thread-safe. Programs are loaded and built by threads of their own, while the callers go on; where builds in
 /// one process wait for each other (`serial_builds`), all but one at a time are left to other processes
 /// (`BuildProcess`).
 class ProgramCache {
@@ -54,10 +56,11 @@ class ProgramCache {
   explicit ProgramCache(Device& device);
   /// A kernel by source, options and name. Returns at once: see `Kernel::get`.
   Kernel& kernel(const std::string& source, const std::string& options, const std::string& entry);
-  /// A binary, made by a device of equal `cache_key`, that is tried before the program is looked for elsewhere.
+  /// What `binary` gave, for a device of equal `cache_key`, to be tried before the program is looked for elsewhere.
+  /// That of another program, or anything else, is ignored.
   void offer(const std::string& source, const std::string& options, const std::string& binary);
-  /// The binary of a program that `kernel` was asked for; waits for it. Empty if there is none, or the driver gives
-  /// none. Throws what building it threw.
+  /// The binary of a program that `kernel` was asked for, sealed with the program's key; waits for it. Empty if there
+  /// is none, or the driver gives none. Throws what building it threw.
   std::string binary(const std::string& source, const std::string& options);
   /// Empty string: no disk cache. Process-wide.
   static void set_directory(const std::string& directory);

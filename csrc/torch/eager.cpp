@@ -5,6 +5,7 @@
 #include <ATen/native/Resize.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty_strided.h>
+#include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
 
 #include <algorithm>
@@ -23,7 +24,7 @@
 #include "torch/eager_signature.h"
 #include "torch/fallback.h"
 #include "torch/host_library.h"
-#include "torch/map_tensors.h"
+#include "torch/stand_ins.h"
 #include "torch/tensor.h"
 
 namespace outboard::aten {
@@ -207,6 +208,14 @@ at::Tensor new_tensor(const Result& result) {
                      result.storage_offset);
 }
 
+/// Whether an error is of a type that PyTorch raises for wrong arguments.
+bool is_complaint(const python_error& error) {
+  const pybind11::gil_scoped_acquire gil;
+  PyObject* const types[] = {PyExc_RuntimeError, PyExc_IndexError, PyExc_ValueError, PyExc_TypeError};
+  return std::any_of(std::begin(types), std::end(types),
+                     [&](PyObject* type) { return PyErr_GivenExceptionMatches(error.type, type) != 0; });
+}
+
 /// The arguments on top of a stack, for an operator.
 Arguments arguments_on(torch::jit::Stack& stack, const Operator& op) {
   const size_t count = op.roles.size();
@@ -228,7 +237,7 @@ class EagerCall {
   bool run() {
     require_parent_process();
     device_ = unify_devices(op_, arguments_);
-    if (op_.writes) resolve_overlap();
+    if (op_.writes && !resolve_overlap()) return false;
     if (!select()) return false;
     run_plan();
     if (signature_.pattern != nullptr) lay_out(*results_);
@@ -313,6 +322,8 @@ class EagerCall {
   /// The slow path: the disk, then the compiler.
   bool compile() {
     TORCH_CHECK(state().compiler != nullptr, "Outboard's compiler is not installed: import outboard first");
+    if (state().compiler->has_ended()) return false;
+    if (signature_.overflows) rehearse_numbers_on_cpu(op_, arguments_);
     const bool is_new = entry_->variants.load(std::memory_order_acquire) == nullptr;
     const Loaded loaded = is_new ? load() : Loaded::kNothing;
     // Shapes are asked for only now: that may import half of PyTorch's compiler.
@@ -322,9 +333,11 @@ class EagerCall {
     if (loaded == Loaded::kBake) return select();
     const Compiled compiled = ask_compiler();
     if (compiled.verdict == Compiled::kPlan) {
-      rehearse_on_cpu(op_, arguments_);  // before the plan is kept: the next process takes it as it is
+      rehearse_on_cpu(op_, arguments_);
+      adopt(compiled.plan);
+      // Last: the next process takes a plan that is kept as it is.
       state().compiler->keep(disk_key(), bake_, compiled.plan);
-      return adopt(compiled.plan);
+      return true;
     }
     const bool bake = compiled.verdict == Compiled::kBake;
     TORCH_INTERNAL_ASSERT(!(bake_ && bake), "the compiler asked twice for the scalar values of ", op_.name);
@@ -334,14 +347,15 @@ class EagerCall {
     return select();
   }
 
-  /// What tracing refuses, the CPU's kernel refuses in PyTorch's own words, if it does.
+  /// What tracing refuses, the CPU's kernel refuses in PyTorch's own words, if it does. If it does not, PyTorch's
+  /// shape functions are stricter than its kernels, and the call belongs there.
   Compiled ask_compiler() {
     try {
       return state().compiler->compile(op_, signed_arguments(arguments_, signature_), bake_);
-    } catch (const python_error&) {
-      rehearse_on_cpu(op_, arguments_);
-      throw;
+    } catch (const python_error& error) {
+      if (!rehearse_on_cpu(op_, arguments_) || !is_complaint(error)) throw;
     }
+    return {Compiled::kHost, {}};
   }
 
   enum class Loaded { kNothing, kPlan, kBake };
@@ -364,11 +378,11 @@ class EagerCall {
     return found ? Loaded::kPlan : Loaded::kNothing;
   }
 
-  bool adopt(const std::string& bytes) {
+  /// Takes a new plan for this call and those like it. Raises if the plan is damaged or does not accept the call.
+  void adopt(const std::string& bytes) {
     executable_ = translate_errors([&] { return &add_plan(*entry_, bytes, device_); });
     TORCH_INTERNAL_ASSERT(bind_symbols(executable_->plan(), signature_.inputs.data(), *symbols_),
                           "the plan made for this call of ", op_.name, " does not accept it");
-    return true;
   }
 
   /// The signature as other processes know it: the device by what invalidates its programs, not by its number.
@@ -389,33 +403,46 @@ class EagerCall {
   }
 
   /// What is written must not overlap itself; what is read beside it is the very same elements of a pointwise
-  /// operator, or a copy. Partial overlap with a pointwise operator raises, as on the CPU.
-  void resolve_overlap() {
+  /// operator, or a copy. Where the CPU raises for an overlap, its own kernel says so. False: the CPU allows a target
+  /// that overlaps itself, and only it knows in which order to write.
+  bool resolve_overlap() {
+    bool is_clear = true, repeats = false;
     each_tensor(true, [&](size_t, const at::Tensor& target) {
-      if (!op_.idempotent) at::assert_no_internal_overlap(target);
+      repeats = repeats || (!op_.idempotent && at::has_internal_overlap(target) == at::MemOverlap::Yes);
+      each_tensor(false, [&](size_t, const at::Tensor& source) { is_clear = is_clear && !overlaps(target, source); });
+    });
+    if (is_clear && !repeats) return true;
+    rehearse_on_cpu(op_, arguments_);
+    if (repeats) return false;
+    each_tensor(true, [&](size_t, const at::Tensor& target) {
+      if (op_.pointwise) check_partial_overlap(target);
       each_tensor(false, [&](size_t i, const at::Tensor& source) {
-        if (!source.has_storage() || !target.is_alias_of(source)) return;
-        const at::MemOverlapStatus status = at::get_overlap_status(target, source);
-        if (status == at::MemOverlapStatus::No) return;
-        if (op_.pointwise && status == at::MemOverlapStatus::Full) return;
-        if (op_.pointwise) at::assert_no_partial_overlap(target, source);
-        arguments_.replace(i, source.clone());
+        if (overlaps(target, source)) arguments_.replace(i, source.clone());
       });
     });
+    return true;
+  }
+
+  /// Whether writing one tensor changes what is still to be read of another.
+  bool overlaps(const at::Tensor& target, const at::Tensor& source) const {
+    if (!source.has_storage() || !target.is_alias_of(source)) return false;
+    const at::MemOverlapStatus status = at::get_overlap_status(target, source);
+    return status != at::MemOverlapStatus::No && !(op_.pointwise && status == at::MemOverlapStatus::Full);
+  }
+
+  /// Large arguments are not rehearsed.
+  void check_partial_overlap(const at::Tensor& target) {
+    each_tensor(false, [&](size_t, const at::Tensor& source) { at::assert_no_partial_overlap(target, source); });
   }
 
   // ---- out= ----
-
-  static at::Tensor meta_of(const at::Tensor& tensor) {
-    if (!tensor.defined() || tensor.device().type() != kOurs) return tensor;
-    return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kMeta));
-  }
 
   /// Gives `out=` tensors the shape of the result, as PyTorch does (with its warning if they were not empty).
   /// True if one changed. Also where wrong arguments are found: the meta kernel raises PyTorch's own errors.
   bool resize_outputs() {
     torch::jit::Stack meta;
-    for (const c10::IValue& value : arguments_) meta.push_back(map_tensors(value, meta_of));
+    StandIns stand_ins(c10::kMeta, arguments_);
+    for (const c10::IValue& value : arguments_) meta.push_back(stand_ins.of(value));
     const torch::jit::Stack before = meta;
     if (!op_.handle.hasComputedKernelForDispatchKey(at::DispatchKey::Meta)) return false;
     try {

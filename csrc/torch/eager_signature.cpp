@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "torch/eager_signature.h"
 
+#include <c10/util/overflows.h>
+
 #include <algorithm>
 
 #include "torch/map_tensors.h"
@@ -16,12 +18,38 @@ bool is_wrapped_number(const at::Tensor& tensor) {
   return tensor.is_cpu() && tensor.unsafeGetTensorImpl()->is_wrapped_number();
 }
 
+/// Whether `Scalar::to` of an element type refuses a value.
+template <typename Value>
+bool overflows(at::ScalarType dtype, Value value) {
+  switch (dtype) {
+    case at::kByte:
+      return c10::overflows<uint8_t, Value>(value);
+    case at::kChar:
+      return c10::overflows<int8_t, Value>(value);
+    case at::kShort:
+      return c10::overflows<int16_t, Value>(value);
+    case at::kInt:
+      return c10::overflows<int32_t, Value>(value);
+    case at::kLong:
+      return c10::overflows<int64_t, Value>(value);
+    case at::kHalf:
+      return c10::overflows<c10::Half, Value>(value);
+    case at::kBFloat16:
+      return c10::overflows<c10::BFloat16, Value>(value);
+    case at::kFloat:
+      return c10::overflows<float, Value>(value);
+    default:
+      return false;  // every number fits, or the dtype does not compute
+  }
+}
+
 class Writer {
  public:
   Writer(const Operator& op, bool bake, CallSignature& out) : op_(op), bake_(bake), out_(out) {}
 
   bool write(c10::ArrayRef<c10::IValue> arguments) {
     if (op_.coalesces) coalesce(arguments);
+    arguments_ = arguments;
     tag(bake_ ? 'B' : 'R');
     for (size_t i = 0; i < arguments.size(); ++i) {
       if (!argument(op_.roles[i], arguments[i])) return false;
@@ -127,18 +155,19 @@ class Writer {
     for (const int64_t each : sizes) *place++ = size(each);
   }
 
-  /// Dtype, and per dimension what specialises code: sizes 0 and 1, and the layout class.
+  /// Dtype, and per dimension what specialises code: sizes 0 and 1, and the layout class. The order in which dimensions
+  /// lie in memory decides how results lie.
   void geometry(const at::Tensor& tensor) {
     sizes(tensor.scalar_type(), tensor.sizes());
     if (tensor.is_contiguous()) return tag('c');
-    if (tensor.is_non_overlapping_and_dense()) return permutation(tensor);
-    tag('g');
+    if (tensor.is_non_overlapping_and_dense()) return permutation('p', tensor);
+    permutation('g', tensor);
     for (const int64_t stride : tensor.strides()) tag(size(stride));
   }
 
   /// Dimensions from the outermost to the innermost in memory.
-  void permutation(const at::Tensor& tensor) {
-    tag('p');
+  void permutation(char layout, const at::Tensor& tensor) {
+    tag(layout);
     c10::SmallVector<uint8_t, 8> order(tensor.dim());
     for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<uint8_t>(i);
     std::stable_sort(order.begin(), order.end(), [&](uint8_t a, uint8_t b) {
@@ -170,7 +199,33 @@ class Writer {
     return std::all_of(list.begin(), list.end(), [&](const c10::IValue& item) { return scalar(item); });
   }
 
+  /// Signs which element types a number does not fit: PyTorch raises there, where the operator converts the number.
+  /// Halves are computed with as floats, and integers may become floats.
+  template <typename Value>
+  void fit(Value value) {
+    constexpr Value kFitsAll = 127;
+    if (value >= 0 && value <= kFitsAll) return;
+    uint64_t refusing = 0;
+    const auto look = [&](at::ScalarType dtype) {
+      if (overflows(dtype, value)) refusing |= uint64_t{1} << static_cast<unsigned>(dtype);
+    };
+    for (size_t i = 0; i < arguments_.size(); ++i) {
+      if (op_.roles[i] != ArgumentRole::kTensor || !arguments_[i].isTensor()) continue;
+      const at::Tensor& tensor = arguments_[i].toTensor();
+      if (!tensor.defined() || !tensor.is_privateuseone()) continue;
+      look(tensor.scalar_type());
+      if (at::isReducedFloatingType(tensor.scalar_type()) || at::isIntegralType(tensor.scalar_type(), true)) {
+        look(at::kFloat);
+      }
+    }
+    if (refusing == 0) return;
+    out_.overflows = true;
+    tag('o');
+    raw(refusing);
+  }
+
   bool number(int64_t value) {
+    fit(value);
     tag('i');
     if (bake_) return raw(value), true;
     Input& input = scalar_input();
@@ -179,6 +234,7 @@ class Writer {
   }
 
   bool number(double value) {
+    fit(value);
     tag('f');
     if (bake_) return raw(value), true;
     Input& input = scalar_input();
@@ -220,6 +276,7 @@ class Writer {
   const Operator& op_;
   const bool bake_;
   CallSignature& out_;
+  c10::ArrayRef<c10::IValue> arguments_;
 };
 
 /// Finds the device of the call and collects what has to move there.
@@ -263,7 +320,17 @@ class DeviceUnifier {
     for (size_t i = 0; i < op_.roles.size(); ++i) {
       if (arguments_[i].isDevice() && arguments_[i].toDevice().has_index()) return arguments_[i].toDevice().index();
     }
+    if (has_cpu_) refuse_generator();
     return static_cast<c10::DeviceIndex>(Runtime::get().current_device());
+  }
+
+  /// A generator of ours alone brings a call of the CPU here.
+  void refuse_generator() const {
+    for (size_t i = 0; i < op_.roles.size(); ++i) {
+      const bool is_given = op_.roles[i] == ArgumentRole::kGenerator && !arguments_[i].isNone();
+      TORCH_CHECK(!is_given, "Expected a 'cpu' device type for generator but found '",
+                  arguments_[i].toGenerator().device().type(), "'");
+    }
   }
 
   bool may_move(size_t i, const at::Tensor& tensor) const {
@@ -324,6 +391,7 @@ void CallSignature::clear() {
   generator.reset();
   pattern = nullptr;
   count = 0;
+  overflows = false;
 }
 
 std::vector<at::IValue> signed_arguments(c10::ArrayRef<at::IValue> arguments, const CallSignature& signature) {

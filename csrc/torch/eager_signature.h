@@ -28,6 +28,7 @@ struct CallSignature {
   std::optional<at::Generator> generator;
   const at::Tensor* pattern = nullptr;  ///< of a call signed as one on vectors: one of its tensors
   int64_t count = 0;                    ///< of such a call: elements per tensor
+  bool overflows = false;               ///< some number does not fit the element type of a tensor
 
   void clear();
 };

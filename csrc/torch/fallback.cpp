@@ -3,8 +3,10 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <mutex>
 #include <set>
 #include <utility>
@@ -12,6 +14,7 @@
 
 #include "torch/devices.h"
 #include "torch/map_tensors.h"
+#include "torch/stand_ins.h"
 #include "torch/tensor.h"
 
 namespace outboard::aten {
@@ -132,15 +135,12 @@ class CpuCall {
 /// A rehearsal is for the checks: beyond this many elements the meta kernel's shape checks have to do.
 constexpr int64_t kRehearsalElements = int64_t{1} << 16;
 
-at::Tensor zeros_like_on_cpu(const at::Tensor& tensor) {
+/// A tensor of zeros on the CPU with one element for each dimension that has any.
+at::Tensor element_on_cpu(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.device().type() != kOurs) return tensor;
-  at::Tensor cpu = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kCPU));
-  return cpu.zero_();
-}
-
-c10::IValue zeros_on_cpu(const c10::IValue& value) {
-  if (value.isDevice()) return c10::Device(c10::kCPU);
-  return map_tensors(value, zeros_like_on_cpu);
+  c10::SmallVector<int64_t, 8> sizes;
+  for (const int64_t size : tensor.sizes()) sizes.push_back(std::min<int64_t>(size, 1));
+  return at::zeros(sizes, tensor.options().device(c10::kCPU));
 }
 
 int64_t elements(const c10::IValue& value) {
@@ -178,8 +178,36 @@ bool lacks_float(const Operator& op, torch::jit::Stack stack) {
   return false;
 }
 
+/// Whether the CPU's kernel judges the values of tensors, of which a rehearsal has none.
+bool judges_values(const Operator& op) {
+  for (const char* name : {"aten::repeat_interleave", "aten::_assert_async", "aten::multinomial", "aten::_ctc_loss"}) {
+    if (op.name.rfind(name, 0) == 0) return true;
+  }
+  return false;
+}
+
 /// Whether the CPU knows the operator: those that PyTorch calls on other devices only it does not.
 bool runs_on_cpu(const Operator& op) { return op.handle.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU); }
+
+/// Runs an operator on what `stand_in` makes of its arguments, and raises what PyTorch finds wrong with them. True if
+/// the CPU's kernel accepts them.
+template <typename StandIn>
+bool try_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments, StandIn&& stand_in) {
+  if (!runs_on_cpu(op) || judges_values(op)) return false;
+  torch::jit::Stack stack;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const bool generator = op.random && op.roles[i] == ArgumentRole::kGenerator;
+    stack.push_back(generator ? c10::IValue(at::detail::createCPUGenerator(0)) : c10::IValue(stand_in(arguments[i])));
+  }
+  const torch::jit::Stack given = stack;
+  try {
+    op.handle.callBoxed(&stack);
+  } catch (const c10::Error& error) {
+    if (!is_cpu_limitation(error.what_without_backtrace()) || lacks_float(op, given)) throw;
+    return false;
+  }
+  return true;
+}
 
 }  // namespace
 
@@ -225,22 +253,23 @@ void run_on_cpu(const Operator& op, c10::DeviceIndex device, torch::jit::Stack* 
   CpuCall(op, device, stack).run();
 }
 
-void rehearse_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments) {
-  if (!runs_on_cpu(op)) return;
+bool rehearse_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments) {
   int64_t total = 0;
   for (const c10::IValue& value : arguments) total += elements(value);
-  if (total > kRehearsalElements) return;
-  torch::jit::Stack stack;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const bool generator = op.random && op.roles[i] == ArgumentRole::kGenerator;
-    stack.push_back(generator ? c10::IValue(at::detail::createCPUGenerator(0)) : zeros_on_cpu(arguments[i]));
+  if (total > kRehearsalElements) return false;
+  StandIns stand_ins(c10::kCPU, arguments);
+  return try_on_cpu(op, arguments, [&](const c10::IValue& value) { return stand_ins.of(value); });
+}
+
+void rehearse_numbers_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments) {
+  if (op.pointwise) {
+    try_on_cpu(op, arguments, [](const c10::IValue& value) {
+      return value.isDevice() ? c10::IValue(c10::Device(c10::kCPU)) : map_tensors(value, element_on_cpu);
+    });
+    return;
   }
-  const torch::jit::Stack given = stack;
-  try {
-    op.handle.callBoxed(&stack);
-  } catch (const c10::Error& error) {
-    if (!is_cpu_limitation(error.what_without_backtrace()) || lacks_float(op, given)) throw;
-  }
+  StandIns stand_ins(c10::kCPU, arguments);
+  try_on_cpu(op, arguments, [&](const c10::IValue& value) { return stand_ins.of(value); });
 }
 
 }  // namespace outboard::aten

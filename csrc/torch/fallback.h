@@ -34,6 +34,11 @@ void run_on_cpu(const Operator& op, c10::DeviceIndex device, torch::jit::Stack* 
 
 /// Runs `op` on CPU tensors of zeros shaped like the arguments, for its checks alone: whatever PyTorch finds wrong with
 /// the call on the CPU is raised. Does nothing for large arguments, and accepts element types that only the CPU lacks.
-void rehearse_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments);
+/// True if the CPU's kernel ran.
+bool rehearse_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments);
+
+/// As `rehearse_on_cpu`, for what PyTorch says of the numbers among the arguments, however large the tensors are: of
+/// a pointwise operator one element tells.
+void rehearse_numbers_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments);
 
 }  // namespace outboard::aten

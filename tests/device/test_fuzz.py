@@ -31,7 +31,7 @@ def test_random_programs() -> None:
     """2,000 operators. ``OUTBOARD_FUZZ_SEED`` repeats a run."""
     seed = os.environ.get("OUTBOARD_FUZZ_SEED", str(datetime.date.today().toordinal()))
     print(f"OUTBOARD_FUZZ_SEED={seed}")
-    run = _fuzz("--operators", "2000", "--seed", seed, "--variants", "2", "--jobs", "2")
+    run = _fuzz("--operators", "2000", "--seed", seed, "--variants", "1", "--jobs", "2")
     print(run.stdout)
     assert run.returncode == 0, f"OUTBOARD_FUZZ_SEED={seed}\n{run.stdout}\n{run.stderr}"
 
@@ -50,6 +50,16 @@ def test_a_difference_is_found_and_attributed(device: str, monkeypatch: pytest.M
     finding = sides.run(lines, device)
     assert finding is not None
     assert (finding.kind, finding.line) == ("value", "torch.exp(v0)")
+
+
+def test_a_crash_is_attributed_and_the_rest_is_run(tmp_path: Path) -> None:
+    programs = [["torch.ones(2)", "__import__('os').abort()"], ["torch.ones(2, device=DEVICE)", "v0 + 1"]]
+    path = tmp_path / "programs.jsonl"
+    path.write_text("".join(json.dumps({"operator": "any", "lines": lines}) + "\n" for lines in programs))
+    run = _fuzz("--replay", str(path))
+    assert run.returncode == 1
+    assert "SIGABRT" in run.stdout and "abort()" in run.stdout
+    assert "2 operators" in run.stdout and "1 differences" in run.stdout
 
 
 def test_the_catalogue_is_wide() -> None:

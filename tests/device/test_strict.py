@@ -166,6 +166,7 @@ assert not module.fallbacks() and violations() == 0
 def test_an_option_that_makes_no_sense_is_named(run_python: RunPython) -> None:
     out = run_python(
         """
+import torch
 try:
     torch.ones(1, device=torch._C._get_privateuse1_backend_name())
 except RuntimeError as error:

@@ -25,12 +25,12 @@ def _target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     if not name:
         yield
         return
-    from outboard import activation
+    from outboard import settings
     from outboard.compiler.target import pretend
 
     patch = pytest.MonkeyPatch()
     # Plans are kept by the device that is there, and these are for another one.
-    patch.setattr(activation, "_cache_directory", tmp_path_factory.mktemp("plans"))
+    patch.setattr(settings, "_cache_directory", tmp_path_factory.mktemp("plans"))
     pretend(name)
     yield
     patch.undo()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from tools.fuzz import allowed
 from tools.fuzz.generate import ANY, FLOAT, INT, NUMBER, Generator, Refused
 from tools.fuzz.program import tensors
 
@@ -429,7 +430,9 @@ for _name in ("prod", "argmax", "argmin", "median", "nanmedian", "max", "min", "
     @operator(_name)
     def _along(g: Generator, name: str = _name) -> str:
         floats = ("logcumsumexp", "softmax", "log_softmax")
-        x = g.tensor(FLOAT if name in floats else NUMBER, tame=name in ("prod", "cumprod"))
+        layout = g.pick(("dense", "permuted", "gaps", "offset")) if name in allowed.NOT_EXPANDED else None
+        tame = name in ("prod", "cumprod", *allowed.NOT_NAN)
+        x = g.tensor(FLOAT if name in floats else NUMBER, tame=tame, layout=layout)
         if name == "msort":
             return call(g, "torch.msort", [x], out=True)
         if name in ("prod", "argmax", "argmin", "median", "nanmedian", "max", "min", "count_nonzero") and g.chance(0.3):
@@ -441,6 +444,8 @@ for _name in ("prod", "argmax", "argmin", "median", "nanmedian", "max", "min", "
             rest += f", keepdim={g.chance(0.5)}"
         if name == "argsort":
             rest = f"dim={rest}, stable=True, descending={g.chance(0.5)}"
+        if name in allowed.ANY_PLACE:
+            return f"torch.{name}({x}, {rest})[0]"
         indexed = name in ("argmax", "argmin", "count_nonzero", "argsort")
         method = f"{name}_" if name in ("cumsum", "cumprod") else ""
         return call(

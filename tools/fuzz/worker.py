@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from tools.fuzz import allowed, compiled, sides
+from tools.fuzz import compiled, sides
 from tools.fuzz.generate import Generator, Refused
 from tools.fuzz.operators import OPERATORS
 from tools.fuzz.program import is_leaf, namespace, references, tensors
@@ -76,8 +76,6 @@ class Program:
         self._operator = self.generator.free.choice(self._names)
         self.generator.begin(self._operator)
         line = OPERATORS[self._operator](self.generator)
-        if allowed.is_pending(line):
-            raise Refused
         name, value = self._emit(line)
         self.result.names.append(self._operator)
         self.generator.add(name, value)
@@ -153,8 +151,6 @@ class Graph:
         operator = self.generator.free.choice(self._names)
         self.generator.begin(operator)
         line = OPERATORS[operator](self.generator)
-        if allowed.is_pending(line):
-            raise Refused
         before = compiled.stable(line, self._rounded, self._values)
         if before is None:
             raise Refused
@@ -185,8 +181,11 @@ class Graph:
 def replay(index: int, program: dict[str, Any], device: str, announce: Announce) -> Result:
     """Runs a kept program, whose lines and operator are in ``program``."""
     result = Result(index, operators=sum(not is_leaf(line) for line in program["lines"]), names=[program["operator"]])
-    run = compiled.run if program.get("mode") == "compiled" else sides.run
-    finding = run(program["lines"], device)
+    if program.get("mode") == "compiled":
+        announce("; ".join(program["lines"]))
+        finding = compiled.run(program["lines"], device)
+    else:
+        finding = sides.run(program["lines"], device, announce)
     if finding:
         result.findings.append(asdict(finding) | {"operator": program["operator"], "lines": program["lines"]})
     return result

@@ -57,6 +57,9 @@ enum : cl_uint {
   CL_PROGRAM_BINARY_SIZES = 0x1165,
   CL_PROGRAM_BINARIES = 0x1166,
   CL_PROGRAM_BUILD_LOG = 0x1183,
+  CL_KERNEL_NUM_ARGS = 0x1191,
+  CL_KERNEL_ARG_ADDRESS_QUALIFIER = 0x1196,
+  CL_KERNEL_ARG_ADDRESS_PRIVATE = 0x119E,
   CL_KERNEL_WORK_GROUP_SIZE = 0x11B0,
   CL_KERNEL_LOCAL_MEM_SIZE = 0x11B2,
   CL_EVENT_COMMAND_EXECUTION_STATUS = 0x11D3,
@@ -108,6 +111,8 @@ struct Api {
   cl_int (*clReleaseKernel)(cl_kernel);
   /// nullptr before OpenCL 2.1
   cl_int (*clGetKernelSubGroupInfo)(cl_kernel, cl_device_id, cl_uint, size_t, const void*, size_t, void*, size_t*);
+  cl_int (*clGetKernelInfo)(cl_kernel, cl_uint, size_t, void*, size_t*);
+  cl_int (*clGetKernelArgInfo)(cl_kernel, cl_uint, cl_uint, size_t, void*, size_t*);
   cl_int (*clGetKernelWorkGroupInfo)(cl_kernel, cl_device_id, cl_uint, size_t, void*, size_t*);
   cl_int (*clSetKernelArg)(cl_kernel, cl_uint, size_t, const void*);
   cl_int (*clSetKernelArgSVMPointer)(cl_kernel, cl_uint, const void*);

@@ -98,6 +98,8 @@ struct ob_kernel_t {
   cl_kernel kernel;
   std::mutex mutex;                      // OpenCL keeps arguments in the kernel object
   std::unique_ptr<DirectKernel> direct;  // of devices with a pool, unless it could not be loaded
+  // Of each argument: 1 if it is a pointer, 0 if it is a value. Empty if OpenCL does not know.
+  std::vector<uint8_t> pointers;
 };
 
 struct ob_program_t {
@@ -292,6 +294,9 @@ void put_text(char (&target)[size], const std::string& text) {
   std::snprintf(target, size, "%s", text.c_str());
 }
 
+/// PoCL says 1024, the least that is allowed, and takes any number.
+constexpr uint32_t kPoclArgumentBytes = 16384;
+
 /// PoCL holds one lock of the process while it compiles.
 bool is_pocl(const ob_device_t& device) { return device.platform.rfind("Portable Computing Language", 0) == 0; }
 
@@ -360,6 +365,7 @@ ob_status device_properties(ob_device device, ob_device_properties* properties) 
   p.has_int64_atomics = has_extension(id, "cl_khr_int64_base_atomics") ? 1 : 0;
   p.serial_builds = is_pocl(*device) ? 1 : 0;
   p.max_argument_bytes = static_cast<uint32_t>(device_value<size_t>(id, CL_DEVICE_MAX_PARAMETER_SIZE, 0));
+  if (is_pocl(*device)) p.max_argument_bytes = kPoclArgumentBytes;
   const size_t size = properties->struct_size;
   std::memcpy(properties, &p, size < sizeof(p) ? size : sizeof(p));
   properties->struct_size = size;
@@ -781,6 +787,29 @@ std::unique_ptr<DirectKernel> load_direct(ob_program program, const std::string&
   return nullptr;
 }
 
+/// Which of a kernel's arguments are pointers to the device's memory.
+std::vector<uint8_t> pointers_of(cl_kernel kernel) {
+  cl_uint count = 0;
+  if (cl->clGetKernelInfo(kernel, CL_KERNEL_NUM_ARGS, sizeof(count), &count, nullptr) != CL_SUCCESS) return {};
+  std::vector<uint8_t> pointers;
+  for (cl_uint i = 0; i < count; ++i) {
+    cl_uint space = 0;
+    const cl_int code =
+        cl->clGetKernelArgInfo(kernel, i, CL_KERNEL_ARG_ADDRESS_QUALIFIER, sizeof(space), &space, nullptr);
+    if (code != CL_SUCCESS) return {};
+    pointers.push_back(space == CL_KERNEL_ARG_ADDRESS_PRIVATE ? 0 : 1);
+  }
+  return pointers;
+}
+
+/// Fails unless the kernel takes these arguments: a number that is taken for a pointer would lead anywhere.
+ob_status check_arguments(const ob_kernel_t& kernel, const ob_argument* arguments, uint32_t count) {
+  if (kernel.pointers.empty()) return OB_OK;
+  bool right = kernel.pointers.size() == count;
+  for (uint32_t i = 0; right && i < count; ++i) right = (arguments[i].is_pointer != 0) == (kernel.pointers[i] != 0);
+  return right ? OB_OK : fail(OB_INVALID_ARGUMENT, "kernel " + kernel.name + " takes other arguments");
+}
+
 ob_status kernel_get(ob_program program, const char* name, ob_kernel* kernel) {
   std::lock_guard<std::mutex> lock(program->mutex);
   std::unique_ptr<ob_kernel_t>& found = program->kernels[name];
@@ -796,6 +825,7 @@ ob_status kernel_get(ob_program program, const char* name, ob_kernel* kernel) {
     found->program = program->program;
     found->name = name;
     found->kernel = made;
+    found->pointers = pointers_of(made);
     if (program->device->pool != nullptr) found->direct = load_direct(program, name);
   }
   *kernel = found.get();
@@ -860,6 +890,8 @@ ob_status run(ob_stream stream, DirectKernel& kernel, const uint64_t global[3], 
 
 ob_status launch(ob_stream stream, ob_kernel kernel, const uint64_t global[3], const uint32_t local[3],
                  const ob_argument* arguments, uint32_t argument_count) {
+  const ob_status checked = check_arguments(*kernel, arguments, argument_count);
+  if (checked != OB_OK) return checked;
   if (kernel->direct != nullptr && kernel->direct->accepts(local, argument_count)) {
     return run(stream, *kernel->direct, global, local, arguments);
   }
@@ -883,6 +915,11 @@ ob_status launch_batch(ob_stream stream, const ob_launch* launches, uint32_t cou
   ob_status status = OB_OK;
   for (uint32_t i = 0; i < count; ++i) {
     const ob_launch& one = launches[i];
+    const ob_status checked = check_arguments(*one.kernel, one.arguments, one.argument_count);
+    if (checked != OB_OK) {
+      status = checked;
+      continue;
+    }
     if (one.kernel->direct != nullptr && one.kernel->direct->accepts(one.local, one.argument_count)) {
       together.push_back(one);
       kernels.push_back(one.kernel->direct.get());

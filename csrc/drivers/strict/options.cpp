@@ -12,6 +12,7 @@ namespace outboard::strict {
 namespace {
 
 constexpr uint64_t kMemory = uint64_t{2} << 30;
+constexpr uint64_t kArgumentBytes = 1024;  // what every device takes
 
 std::string text(const char* name, const char* otherwise) {
   const char* value = std::getenv((std::string("OUTBOARD_STRICT_") + name).c_str());
@@ -68,7 +69,7 @@ Options::Options() {
   abort = number("ABORT", 0) != 0;
   work_group_ = number("WORK_GROUP", kAsItIs);
   local_memory_ = number("LOCAL_MEMORY", kAsItIs);
-  argument_bytes_ = number("ARGUMENT_BYTES", kAsItIs);
+  argument_bytes_ = number("ARGUMENT_BYTES", kArgumentBytes);
   max_allocation_ = number("MAX_ALLOCATION", kAsItIs);
   memory_ = number("MEMORY", kMemory);
   alignment_ = number("ALIGNMENT", kAsItIs);
@@ -92,7 +93,7 @@ void Options::restrict(ob_device_properties& p) const {
   lower(p.max_allocation, std::min(max_allocation_, p.total_memory));
   if (work_group_ != kAsItIs) lower(p.max_work_group_size, work_group_);
   if (local_memory_ != kAsItIs) p.local_memory = std::min(p.local_memory, local_memory_);
-  if (argument_bytes_ != kAsItIs) lower(p.max_argument_bytes, argument_bytes_);
+  lower(p.max_argument_bytes, argument_bytes_);
   if (alignment_ != kAsItIs) lower(p.alignment, alignment_);
   if (sub_group_ != kAsItIs) lower(p.sub_group_size, sub_group_);
   if (vector_width_ != kAsItIs) lower(p.vector_width, vector_width_);

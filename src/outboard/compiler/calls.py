@@ -21,6 +21,8 @@ from __future__ import annotations
 import dataclasses
 import os
 
+import torch
+
 from .builder import CallValue, NotExpressible, PlanBuilder, TensorArg
 from .epilogue import Epilogue
 
@@ -94,6 +96,15 @@ def library_choice() -> str:
     return choice
 
 
+def find_overload(op: str) -> torch._ops.OpOverload:
+    """The overload with a schema name like "aten::add.Tensor" or "aten::topk"."""
+    qualified, _, overload = op.partition(".")
+    namespace, _, name = qualified.partition("::")
+    packet = getattr(getattr(torch.ops, namespace), name)
+    found: torch._ops.OpOverload = getattr(packet, overload or "default")
+    return found
+
+
 def base_name(name: str) -> str:
     """The operator's name without its overload: ``"aten::mm.out"`` -> ``"aten::mm"``."""
     return name.partition(".")[0]
@@ -113,7 +124,8 @@ def uses_library(builder: PlanBuilder, call: ExternCall) -> bool:
 
 def lower_call(builder: PlanBuilder, call: ExternCall) -> bool:
     """Appends the steps of ``call``; returns whether the device itself (or its library) carries them out, False for a
-    counted CPU fallback. Raises NotExpressible for an argument no plan can hold, or an operator of another namespace."""
+    counted CPU fallback. Raises NotExpressible for an argument no plan can hold, an operator of a program's, or random
+    numbers of the host."""
     if uses_library(builder, call):
         builder.call(call.name, call.args, call.kwargs, call.results)
         return True
@@ -123,5 +135,7 @@ def lower_call(builder: PlanBuilder, call: ExternCall) -> bool:
         return True
     if call.name.partition("::")[0] not in HOST_NAMESPACES:
         raise NotExpressible(f"a call of the operator {call.name}, which PyTorch's dispatcher has to make")
+    if torch.Tag.nondeterministic_seeded in find_overload(call.name).tags:
+        raise NotExpressible(f"random numbers of {call.name}, which belong to the device's generator")
     builder.call(call.name, call.args, call.kwargs, call.results, fallback=True)
     return False

@@ -59,9 +59,9 @@ _pretended: list[str] = []
 
 
 def pretend(kind: str) -> None:
-    """Makes the compiler see all devices as of another kind (a key of ``OTHER_KINDS``) from here on, so that kernels for
-    it can be tested here. To be called before anything is compiled, with a cache directory of its own: what the process
-    keeps of compiled operators does not tell kinds apart. Raises KeyError for unknown kinds."""
+    """Makes the compiler see all devices as of another kind (a key of ``OTHER_KINDS``) from here on, so that kernels
+    for it can be tested here. To be called before anything is compiled, with a cache directory of its own: what the
+    process keeps of compiled operators does not tell kinds apart. Raises KeyError for unknown kinds."""
     _pretended[:] = [kind] if OTHER_KINDS[kind] else []
     target_of.cache_clear()
 

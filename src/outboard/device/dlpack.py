@@ -27,15 +27,20 @@ def _require_export(tensor: torch.Tensor) -> None:
         )
 
 
-def _shared(tensor: torch.Tensor) -> torch.Tensor:
-    """A CPU tensor over the memory of a tensor of the device, with all work of the current stream done."""
-    _require_export(tensor)
+def _refuse_special(tensor: torch.Tensor) -> None:
+    """Raises BufferError for a tensor that is more, or less, than its memory."""
     if tensor.requires_grad:
         raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
     if tensor.is_conj() or tensor.is_neg():
         raise BufferError("Can't export tensors with the conjugate or negative bit set, use tensor.resolve_conj()")
     if tensor.layout != torch.strided:
         raise BufferError("Can't export tensors with layout other than torch.strided")
+
+
+def _shared(tensor: torch.Tensor) -> torch.Tensor:
+    """A CPU tensor over the memory of a tensor of the device, with all work of the current stream done."""
+    _require_export(tensor)
+    _refuse_special(tensor)
     return _C.host_view(tensor)
 
 
@@ -44,6 +49,7 @@ def install() -> None:
     export = torch.Tensor.__dlpack__
     describe = torch.Tensor.__dlpack_device__
     convert = torch._C._to_dlpack
+    take = dlpack.from_dlpack
 
     @functools.wraps(export)
     def __dlpack__(self: torch.Tensor, *, stream: Any = -1, **kwargs: Any) -> Any:  # noqa: N807 - the protocol's name
@@ -62,10 +68,24 @@ def install() -> None:
     def to_dlpack(tensor: torch.Tensor) -> Any:
         return convert(_shared(tensor) if tensor.device.type == name() else tensor)
 
+    @functools.wraps(take)
+    def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None) -> torch.Tensor:
+        ours = isinstance(ext_tensor, torch.Tensor) and ext_tensor.device.type == name()
+        if not ours or (device is not None and torch.device(device).type != name()):
+            taken: torch.Tensor = take(ext_tensor, device=device, copy=copy)
+            return taken
+        _refuse_special(ext_tensor)
+        moved: torch.Tensor = (
+            ext_tensor if device is None else ext_tensor.to(device)
+        )  # within PyTorch nothing has to be exported
+        return moved.clone() if copy else moved.view(moved.shape)
+
     for owner, attribute, function in (
         (torch.Tensor, "__dlpack__", __dlpack__),
         (torch.Tensor, "__dlpack_device__", __dlpack_device__),
         (dlpack, "to_dlpack", to_dlpack),
         (torch, "to_dlpack", to_dlpack),
+        (dlpack, "from_dlpack", from_dlpack),
+        (torch, "from_dlpack", from_dlpack),
     ):
         setattr(owner, attribute, function)

@@ -14,6 +14,7 @@ from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.lowering import fallbacks, lowerings
 
 from . import recurrent, rounding
+from .corrections import corrected
 
 aten = torch.ops.aten
 prims = torch.ops.prims
@@ -176,8 +177,20 @@ def _batch_norm(
         x, weight, bias, mean, var, training, momentum, eps, functional=False
     )
     if not training:
-        return out, x.new_empty((0,)), x.new_empty((0,))
+        return out, *_no_statistics(x, weight, bias, mean, var)
     return out, saved_mean, saved_scale
+
+
+def _no_statistics(x: torch.Tensor, *parameters: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """What is saved where nothing is: of the parameters' dtype, which may be wider than a half's."""
+    dtype = next((each.dtype for each in parameters if each is not None), x.dtype)
+    return x.new_empty((0,), dtype=dtype), x.new_empty((0,), dtype=dtype)
+
+
+def _batch_norm_without_training(
+    x: torch.Tensor, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return _batch_norm(x, weight, bias, mean, var, False, momentum, eps)
 
 
 def _batch_norm_functional(
@@ -188,7 +201,7 @@ def _batch_norm_functional(
         x, weight, bias, mean, var, training, momentum, eps, functional=True
     )
     if not training:
-        saved_mean, saved_scale = x.new_empty((0,)), x.new_empty((0,))
+        saved_mean, saved_scale = _no_statistics(x, weight, bias, mean, var)
     return out, saved_mean, saved_scale, new_mean, new_var
 
 
@@ -200,6 +213,12 @@ def embedding_gradient(
         return NotImplemented
     whole: Callable[..., torch.Tensor] = torch._decomp.decomposition_table[aten.embedding_dense_backward.default]
     return whole(grad, indices, num_weights, padding_idx, scale_grad_by_freq)
+
+
+def random_order(n: int, *, dtype: torch.dtype | None = None, device: Any = None, **unused: Any) -> torch.Tensor:
+    """``randperm`` by the numbers of the device's generator, as the device's own: (n,)."""
+    keys = torch.randint(0, torch.iinfo(torch.int64).max, (n,), device=device)
+    return keys.sort().indices.to(dtype or torch.int64)
 
 
 def _floor_divide(a: Any, b: Any) -> Any:
@@ -276,9 +295,8 @@ def eager_decompositions() -> dict[Any, Callable[..., Any]]:
     table.update(_random_table())
     table[aten.native_batch_norm.default] = _batch_norm
     table[aten._native_batch_norm_legit.default] = _batch_norm
+    table[aten._native_batch_norm_legit_no_training.default] = _batch_norm_without_training
     table[aten._native_batch_norm_legit_functional.default] = _batch_norm_functional
-    for overload in (aten.index_add.default, aten.index_add_.default):
-        table[overload] = torch._decomp.decomposition_table[overload]
     table[aten.binary_cross_entropy.default] = _checked_binary_cross_entropy
     table[aten.floor_divide.default] = _floor_divide
     table[aten._index_put_impl_.default] = _index_put_impl_
@@ -286,4 +304,5 @@ def eager_decompositions() -> dict[Any, Callable[..., Any]]:
     table[aten.embedding_dense_backward.default] = embedding_gradient
     table.update(recurrent.CELLS)
     table.update(rounding.DECOMPOSITIONS)
+    table.update(corrected(table))
     return table

@@ -32,10 +32,13 @@ from ..builder import NotExpressible, PlanBuilder
 from ..calls import LIBRARY_OPERATORS
 from ..loops import GATHER_ERROR, INDEX_ERROR
 from ..target import Target
+from . import results
+from .corrections import concerns
 from .decompositions import eager_decompositions
 from .optimizers import STEPS
 from .overrides import index_message
 from .registration import EAGER_CONFIG, building, register
+from .strides import dense_strides, memory_order
 
 aten = torch.ops.aten
 
@@ -126,10 +129,9 @@ class Inputs:
 
     def _strides(self, tensor: torch.Tensor, sizes: list[Any], number: int) -> list[Any]:
         if tensor.is_contiguous():
-            return _dense_strides(sizes, range(tensor.dim() - 1, -1, -1))
+            return dense_strides(sizes, range(tensor.dim() - 1, -1, -1))
         if torch._prims_common.is_non_overlapping_and_dense_or_false(tensor):
-            order = sorted(range(tensor.dim()), key=lambda d: (tensor.stride(d), tensor.shape[d] != 1, -d))
-            return _dense_strides(sizes, order)
+            return dense_strides(sizes, memory_order(tensor))
         return [
             self._dimension(stride, p.SymbolSource.STRIDE, number, dim) for dim, stride in enumerate(tensor.stride())
         ]
@@ -138,16 +140,6 @@ class Inputs:
 def _innermost(type_: str) -> str:
     """What a schema type is an option or list of."""
     return type_.rstrip("]").rpartition("[")[2]
-
-
-def _dense_strides(sizes: Sequence[Any], inner_to_outer: Any) -> list[Any]:
-    """The strides of a dense tensor whose dimensions lie in memory in this order."""
-    strides: list[Any] = [1] * len(sizes)
-    step: Any = 1
-    for dim in inner_to_outer:
-        strides[dim] = step
-        step = step * (sizes[dim] if not (isinstance(sizes[dim], int) and sizes[dim] == 0) else 1)
-    return strides
 
 
 @dataclasses.dataclass
@@ -169,13 +161,37 @@ def lower_operator(
     """
     register()
     inputs = Inputs(bake)
+    overload = _without_generator(overload)
     schema = overload._schema
     fake_args, fake_kwargs = _bind(schema, args, kwargs, inputs)
     with _compiling(inputs):
         graph = _graph(overload, fake_args, fake_kwargs, inputs)
+        expected = results.of_shape_function(overload, args, kwargs)
+        if expected is not None:
+            results.match(graph, overload, expected, inputs.mode)
         guards = [guard.expr for guard in inputs.shape_env.guards]
         _check_guards(guards, inputs)
-        return _lower(graph, overload, inputs, target)
+        dim = args[1] if len(args) > 1 else kwargs.get("dim")
+        with _wording(_index_error(overload, inputs, dim)):
+            return _lower(graph, inputs, target)
+
+
+@functools.cache
+def _without_generator(overload: torch._ops.OpOverload) -> torch._ops.OpOverload:
+    """The overload without a generator, of one that insists on it: a plan gets its seeds from who runs it."""
+    required = {
+        argument.name
+        for argument in overload._schema.arguments
+        if "Generator" in str(argument.real_type) and not argument.has_default_value()
+    }
+    if not required:
+        return overload
+    wanted = [(a.name, str(a.type)) for a in overload._schema.arguments if a.name not in required]
+    packet = overload._overloadpacket
+    for candidate in (getattr(packet, name) for name in packet.overloads()):
+        if [(a.name, str(a.type)) for a in candidate._schema.arguments] == wanted:
+            return candidate
+    raise NotExpressible(f"{overload} needs a generator")
 
 
 def _bind(schema: Any, args: Sequence[Any], kwargs: dict[str, Any], inputs: Inputs) -> tuple[list[Any], dict[str, Any]]:
@@ -240,10 +256,14 @@ def _graph(
         return _traced(overload, args, kwargs, inputs, decompositions)
     if overload in lowerings and overload._schema.name in _IN_PLACE:
         return _one_node(Functional(overload, (), ()), args, kwargs, inputs)
-    functional = None if overload in decompositions else functional_variant(overload)
-    if functional is not None and functional.overload not in decompositions and _is_primitive(functional.overload):
+    functional = None if _is_decomposed(overload, args) else functional_variant(overload)
+    if functional is not None and not _is_decomposed(functional.overload, args) and _is_primitive(functional.overload):
         return _one_node(functional, args, kwargs, inputs)
     return _traced(overload, args, kwargs, inputs, decompositions)
+
+
+def _is_decomposed(overload: torch._ops.OpOverload, args: list[Any]) -> bool:
+    return overload in eager_decompositions() and concerns(overload, args[0] if args else None)
 
 
 def _numbers_for_tensors(overload: torch._ops.OpOverload, args: list[Any]) -> list[int]:
@@ -503,22 +523,38 @@ def _return_written(
 _counter = itertools.count()
 #: Operators that report a wrong index as RuntimeError.
 _GATHERS = frozenset(
-    {"gather", "scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_"}
-)
+    {
+        "gather", "scatter", "scatter_add", "scatter_reduce", "searchsorted", "max_unpool2d", "max_unpool3d",
+        "multi_margin_loss",
+    }
+)  # fmt: skip
+
+
+def _index_error(overload: torch._ops.OpOverload, inputs: Inputs, dim: Any) -> str:
+    """How PyTorch reports a wrong index of the operator. Some of its CPU kernels have a fast path with checks, and an
+    exception, of its own."""
+    name = overload._schema.name.removeprefix("aten::").removesuffix("_")
+    rank = inputs.leaves[0].fake.dim() if inputs.leaves and isinstance(inputs.leaves[0].fake, torch.Tensor) else 0
+    place = dim % rank if isinstance(dim, int) and rank else 0
+    gathers = (
+        name in _GATHERS
+        or (name == "index_select" and place > 0)
+        or (name == "index_add" and rank > 1 and place in (0, rank - 1))
+    )
+    return GATHER_ERROR if gathers else INDEX_ERROR
 
 
 @contextlib.contextmanager
-def _wording(overload: torch._ops.OpOverload) -> Iterator[None]:
-    """Inside, wrong indices are reported as PyTorch does for the operator."""
-    gathers = overload._schema.name.removeprefix("aten::") in _GATHERS
-    token = index_message.set(GATHER_ERROR if gathers else INDEX_ERROR)
+def _wording(message: str) -> Iterator[None]:
+    """Inside, wrong indices are reported so."""
+    token = index_message.set(message)
     try:
         yield
     finally:
         index_message.reset(token)
 
 
-def _lower(graph: torch.fx.GraphModule, overload: torch._ops.OpOverload, inputs: Inputs, target: Target) -> Compiled:
+def _lower(graph: torch.fx.GraphModule, inputs: Inputs, target: Target) -> Compiled:
     """Runs Inductor on a graph and makes the plan."""
     builder = PlanBuilder(target)
     for leaf in inputs.leaves:
@@ -533,7 +569,7 @@ def _lower(graph: torch.fx.GraphModule, overload: torch._ops.OpOverload, inputs:
         is_inference=True,
         name=f"op{next(_counter)}",
     )
-    with building(builder), V.set_graph_handler(lowering), V.set_debug_handler(_NoDebug()), _wording(overload):
+    with building(builder), V.set_graph_handler(lowering), V.set_debug_handler(_NoDebug()):
         lowering.run(*[leaf.fake for leaf in inputs.leaves])
         lowering.codegen()
     wrapper: Any = lowering.wrapper_code  # an EagerWrapper
@@ -549,6 +585,8 @@ def _add_guard(builder: PlanBuilder, guard: Any, inputs: Inputs) -> None:
     """Adds a guard; one that integers cannot express fixes its sizes to what they are now."""
     if guard == sympy.true:
         return
+    if guard == sympy.false and not inputs.bake:
+        raise ScalarSteersGraph("a comparison with a number that is not finite")  # which sympy decides at once
     try:
         builder.guard(guard)
     except NotExpressible:

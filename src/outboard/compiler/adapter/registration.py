@@ -12,6 +12,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch._C import DispatchKey
 from torch._inductor import decomposition as inductor_decompositions
 from torch._inductor import graph as inductor_graph
 from torch._inductor import ir, lowering
@@ -32,7 +33,8 @@ from ..dialects import opencl
 from ..kernels import PREFERRED
 from ..target import target_of
 from . import rounding
-from .decompositions import embedding_gradient
+from .corrections import CORRECTIONS
+from .decompositions import embedding_gradient, random_order
 from .interface import device_name, register_interface
 from .recurrent import CELLS
 from .replays import register_replays
@@ -214,8 +216,8 @@ def _allow_all_atomic_additions(name: str) -> None:
 
 
 def _count_places_in_order(name: str) -> None:
-    """Has ``argmax`` and ``argmin`` of all elements look at them as one row. Inductor may turn several reduced dimensions
-    round to follow memory, and the place of an element would be counted in that order."""
+    """Has ``argmax`` and ``argmin`` of all elements look at them as one row. Inductor may reorder several reduced
+    dimensions to follow memory, and the place of an element would be counted in that order."""
     module: Any = lowering
 
     def in_a_row(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -304,22 +306,37 @@ def _allow_calls_of_kernels() -> None:
 
 
 def _change_decompositions(name: str) -> None:
-    """Has whole graphs on our device decompose recurrent cells, which Inductor knows on no device, leave the gradient of
-    an embedding to its kernel, and round as single operators do."""
+    """Has whole graphs on our device decompose recurrent cells, which Inductor knows on no device, and random orders,
+    which it leaves to PyTorch, decompose and round rightly what it does not, and leave the gradient of an embedding to
+    its kernel."""
     table = inductor_decompositions.decompositions
 
     def on_ours(function: Callable[..., Any], elsewhere: Callable[..., Any] | None) -> Callable[..., Any]:
         @functools.wraps(function)
         def decompose(*args: Any, **kwargs: Any) -> Any:
-            if any(isinstance(arg, torch.Tensor) and arg.device.type == name for arg in args):
-                return function(*args, **kwargs)
+            tensors = [arg.device for arg in args if isinstance(arg, torch.Tensor)]
+            if any(torch.device(device).type == name for device in [*tensors, kwargs.get("device") or "cpu"]):
+                result = function(*args, **kwargs)
+                if result is not NotImplemented or elsewhere is None:
+                    return result
+                return elsewhere(*args, **kwargs)
             return NotImplemented if elsewhere is None else elsewhere(*args, **kwargs)
 
         return decompose
 
-    ours = {**CELLS, **rounding.DECOMPOSITIONS}
-    ours[torch.ops.aten.embedding_dense_backward.default] = embedding_gradient
+    ours: dict[Any, Callable[..., Any]] = {
+        **CELLS,
+        **rounding.DECOMPOSITIONS,
+        **CORRECTIONS,
+        torch.ops.aten.embedding_dense_backward.default: embedding_gradient,
+        torch.ops.aten.randperm.default: random_order,
+    }
     table.update({overload: on_ours(function, table.get(overload)) for overload, function in ours.items()})
+    for overload, function in ours.items():
+        for key in {DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd} & overload.py_kernels.keys():
+            # Tracing takes these apart before it looks at any table.
+            overload.py_kernels[key] = on_ours(function, overload.py_kernels[key])
+            overload._dispatch_cache.clear()
     inductor_decompositions.fast_random_decomps.cache_clear()
 
 

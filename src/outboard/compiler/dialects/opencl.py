@@ -216,7 +216,8 @@ def _floor_division(prelude: Prelude, full: str, dtype: torch.dtype, width: int)
     nearest = _raw_select(dtype, width, f"q - f > ({t})(0.5f)", "f + 1", "f")
     signed = _raw_select(dtype, width, f"q != {zero}", nearest, f"copysign({zero}, a / b)")
     return (
-        f"{t} {full}({t} a, {t} b) {{ const {t} r = {prelude.use('fmod', dtype, width)}(a, b); {t} q = (a - r) / b; q = {down}; "
+        f"{t} {full}({t} a, {t} b) {{ const {t} r = {prelude.use('fmod', dtype, width)}(a, b); "
+        f"{t} q = (a - r) / b; q = {down}; "
         f"const {t} f = floor(q); return {_raw_select(dtype, width, f'b == {zero}', 'a / b', signed)}; }}"
     )
 
@@ -383,8 +384,8 @@ _LOG_ERFC = [
 
 
 def _helper_normal_cdf(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
-    """(1 + erf(a / sqrt(2))) / 2 in float: half the exponential of t p(t) where t = -|a|, or 1 less that. p is a minimax
-    fit of log(erfc(t / sqrt(2))) / t. Beyond 5.42, where 1 + erf is nothing in float, it is 0 and 1 exactly."""
+    """(1 + erf(a / sqrt(2))) / 2 in float: half the exponential of t p(t) where t = |a|, or 1 less that. p is a fit of
+    log(erfc(t / sqrt(2))) / t. Beyond 5.42, where 1 + erf is nothing in float, it is 0 and 1 exactly."""
     t = type_name(dtype, width)
     decay = f"{prelude.use('decay', dtype, width)}({_horner(_LOG_ERFC, 't', t)} * t)"
     chosen = _raw_select(dtype, width, f"a < ({t})(0.0f)", "below", "1.0f - below")
@@ -526,9 +527,9 @@ float {full}(float a, int* quarters, float* less) {{
 
 
 def _helper_turn(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
-    """Floats without the quarter turns in them, the number of these, and what is to be taken off that rounding has added
-    (W. Cody and W. Waite, 1980). Only a vector with a large, infinite or missing number in it takes the long way, and
-    there only those lanes do."""
+    """Floats without the quarter turns in them, the number of these, and what is to be taken off that rounding has
+    added (W. Cody and W. Waite, 1980). Only a vector with a large, infinite or missing number in it takes the long way,
+    and there only those lanes do."""
     t, i = type_name(dtype, width), type_name(torch.int32, width)
     far = prelude.use("far_turn", torch.float32, 1)
     near = f"fabs(a) < ({t})({_FAR_TURNS})"
@@ -572,8 +573,8 @@ _FAR_TURNS_DOUBLE = "1e5"
 
 
 def _helper_wave(name: str) -> Callable[[Prelude, str, torch.dtype, int], str]:
-    """sin or cos in float, below 1.6 units in the last place (after N. Juffa). Double is left to the runtime, lane by lane
-    where a number is large: some runtimes let it spoil its neighbours."""
+    """sin or cos in float, about one unit in the last place (polynomials after N. Juffa). Double is left to the
+    runtime, lane by lane where a number is large: some runtimes let it spoil its neighbours."""
 
     def make(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
         if dtype != torch.float32:
@@ -620,7 +621,7 @@ def _lonely_far(prelude: Prelude, full: str, builtin: str, dtype: torch.dtype, w
 
 
 def _helper_tanh(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
-    """tanh, which is 1 where it differs from 1 by less than half a unit: what runtimes leave there shows in gradients."""
+    """tanh, which is 1 where it differs from 1 by less than half a unit: what is left there shows in gradients."""
     t = type_name(dtype, width)
     limit = f"({t})(9.01091385f)" if dtype == torch.float32 else f"({t})(19.06154746539849)"
     chosen = _raw_select(dtype, width, f"fabs(a) > {limit}", f"copysign(({t})(1), a)", "tanh(a)")
@@ -756,8 +757,8 @@ _ERFINV_FARTHEST = [
 
 
 def _helper_erfinv(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
-    """Giles' approximation in double: of floats rounded once, of doubles refined by a Newton step, which near 1 is one of
-    ``erfc``, where what is left to 1 is exact."""
+    """Giles' approximation in double: of floats rounded once, of doubles refined by a Newton step, which near 1 is one
+    of ``erfc``, where what is left to 1 is exact."""
     t, d = type_name(dtype), f"{full}_t"
     w = {
         name: _horner(numbers, name, d, "")
@@ -910,7 +911,10 @@ def _helper_fetch(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -
 def _helper_as_half(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
     """Floats rounded to float16."""
     if width == 1:
-        return f"float {full}(float a) {{ half bits[1]; vstore_half_rte(a, 0, bits); return vload_half(0, bits); }}"
+        return (
+            f"float {full}(float a) {{ ushort bits; vstore_half_rte(a, 0, (half*)&bits); "
+            "return vload_half(0, (const half*)&bits); }"
+        )
     values, bits = (prelude.use(name, torch.float32, width) for name in ("half_values", "half_bits"))
     return f"float{width} {full}(float{width} a) {{ return {values}({bits}(a)); }}"
 
@@ -1206,7 +1210,8 @@ _FLOAT_BUILTINS: dict[str, str] = {
     "atan2": "atan2", "copysign": "copysign", "hypot": "hypot", "fma": "fma",
 }  # fmt: skip
 _FLOAT_HELPERS = {
-    "erf", "erfcx", "erfinv", "exp", "lgamma", "digamma", "nextafter", "normal_cdf", "sin", "cos", "tan", "tanh", "fmod",
+    "erf", "erfcx", "erfinv", "exp", "lgamma", "digamma", "nextafter", "normal_cdf", "sin", "cos", "tan", "tanh",
+    "fmod",
 }  # fmt: skip
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "gt": ">", "le": "<=", "ge": ">="}
 _ARITHMETIC = {"add": "+", "sub": "-", "mul": "*"}
@@ -1335,7 +1340,7 @@ def _float_operator(
     if name == "truncdiv":
         return f"trunc({a} / {args[1]})"
     if name == "ldexp":
-        return f"({a} * exp2({args[1]}))"
+        return f"ldexp({a}, convert_{type_name(torch.int32, width)}_sat({args[1]}))"
     simple = {
         "neg": f"(-{a})",
         "abs": f"fabs({a})",

@@ -98,6 +98,8 @@ def emit(
     dtypes = {a.dtype, b.dtype, out.dtype} | ({add.dtype} if add else set())
     if len(dtypes) > 1 or a.dtype == torch.bool or not common.supported(builder, a.dtype):
         return False
+    if any(size == 0 for size in out.sizes):
+        return True  # nothing to compute
     accumulate = engine.accumulator(a.dtype)
     if sum_batches and accumulate == "float" and builder.target.is_cpu and builder.target.has_fp64:
         accumulate = "double"  # one long sum where ATen adds up short ones

@@ -10,6 +10,8 @@ import sympy
 import torch
 
 from ..builder import PlanBuilder, Size, TensorArg
+from ..loops import GATHER_ERROR, INDEX_ERROR
+from ..printing.emitted import assertion
 from . import common, scan
 
 if TYPE_CHECKING:
@@ -17,11 +19,16 @@ if TYPE_CHECKING:
 
 _MASKED_SCATTER = r"""
 OB_KERNEL void masked_scatter(OB_GLOBAL const OUT_BITS* in, OB_GLOBAL const uchar* mask, OB_GLOBAL const long* ranks,
-                              OB_GLOBAL const OUT_BITS* from, OB_GLOBAL OUT_BITS* out,
-                              const long count ROW_PARAMETERS) {
+                              OB_GLOBAL const OUT_BITS* from, OB_GLOBAL OUT_BITS* out, OB_GLOBAL int* failed,
+                              const long count, const long from_count ROW_PARAMETERS) {
   OB_FOR(i, count) {
     ROW_OFFSETS(i);
-    out[out_row] = mask[i] ? from[ranks[i] - 1] : in[in_row];
+    OUT_BITS value = in[in_row];
+    if (mask[i]) {
+      if (ranks[i] > from_count) *failed = TOO_FEW;
+      else value = from[ranks[i] - 1];
+    }
+    out[out_row] = value;
   }
 }
 """
@@ -30,9 +37,14 @@ _INDEX_REDUCE = r"""
 /* One item owns a line of the result along the dimension, so it takes the sources in order. */
 OB_KERNEL void index_reduce(OB_GLOBAL const OUT_T* in, OB_GLOBAL const INDEX_T* index, OB_GLOBAL const OUT_T* from,
                             OB_GLOBAL OUT_T* out, const long n, const long count, const long lines, const long in_step,
-                            const long from_step, const long out_step, const long index_step ROW_PARAMETERS) {
+                            const long from_step, const long out_step, const long index_step,
+                            OB_GLOBAL int* failed ROW_PARAMETERS) {
   OB_FOR(line, lines) {
     ROW_OFFSETS(line);
+    for (long k = 0; k < count; ++k) {
+      const long at = (long)index[k * index_step];
+      if (at < 0 || at >= n) *failed = OUT_OF_RANGE;
+    }
     for (long j = 0; j < n; ++j) {
       long hits = 0;
       OUT_C value = OUT_LOAD(in, in_row + j * in_step);
@@ -41,9 +53,7 @@ OB_KERNEL void index_reduce(OB_GLOBAL const OUT_T* in, OB_GLOBAL const INDEX_T* 
 #endif
       const long before = hits;
       for (long k = 0; k < count; ++k) {
-        long at = (long)index[k * index_step];
-        if (at < 0) at += n;
-        if (at != j) continue;
+        if ((long)index[k * index_step] != j) continue;
         const OUT_C x = OUT_LOAD(from, from_row + k * from_step);
         if (hits == 0) value = x;
         else { REDUCE(value, x); }
@@ -67,14 +77,18 @@ _SCATTER_REDUCE = r"""
 /* One item owns a line of the index along the dimension, so nothing needs atomics and sums have one order. */
 OB_KERNEL void scatter_reduce(OB_GLOBAL const INDEX_T* index, OB_GLOBAL const OUT_T* from, OB_GLOBAL OUT_T* out,
                               OB_GLOBAL long* all_hits, const long n, const long count, const long lines,
-                              const long index_step, const long from_step, const long out_step ROW_PARAMETERS) {
+                              const long index_step, const long from_step, const long out_step,
+                              OB_GLOBAL int* failed ROW_PARAMETERS) {
   OB_FOR(line, lines) {
     ROW_OFFSETS(line);
     OB_GLOBAL long* hits = all_hits + line * n;
     for (long j = 0; j < n; ++j) hits[j] = INCLUDE_SELF;
     for (long k = 0; k < count; ++k) {
       const long at = (long)index[index_row + k * index_step];
-      if (at < 0 || at >= n) continue;
+      if (at < 0 || at >= n) {
+        *failed = OUT_OF_RANGE;
+        continue;
+      }
       const OUT_C x = OUT_LOAD(from, from_row + k * from_step);
       OUT_C value = x;
       if (hits[at]) {
@@ -153,7 +167,8 @@ def _flat(tensor: TensorArg) -> TensorArg:
 
 
 def lower_masked_scatter(builder: PlanBuilder, call: ExternCall) -> bool:
-    """``masked_scatter``; the mask may broadcast to the tensor, or the tensor to the mask."""
+    """``masked_scatter``; the mask may broadcast to the tensor, or the tensor to the mask. A source with too few elements
+    is reported."""
     values, out = common.bind(call), common.outputs(call)[0]
     tensor, mask, source = values["self"], values["mask"], values["source"]
     if tensor.dtype != source.dtype or mask.dtype != torch.bool or not common.supported(builder, tensor.dtype):
@@ -164,9 +179,11 @@ def lower_masked_scatter(builder: PlanBuilder, call: ExternCall) -> bool:
     dense_mask, dense_source = _dense(builder, mask), _dense(builder, source)
     ranks = builder.allocate_like((mask.numel(),), (sympy.Integer(1),), torch.int64)
     scan.emit(builder, "cumsum", _flat(dense_mask), [ranks], 0)
-    text = common.source(builder, rows.macros() + _MASKED_SCATTER, {}, {"OUT": out.dtype})
+    too_few = assertion("masked_scatter: the number of elements of source is less than the number of ones in mask")
+    text = common.source(builder, rows.macros() + _MASKED_SCATTER, {"TOO_FEW": too_few.code}, {"OUT": out.dtype})
     arguments = [builder.pointer(item) for item in (tensor, dense_mask, ranks, dense_source, out)]
-    arguments += [builder.int64(rows.count), *rows.arguments(builder)]
+    arguments += [builder.assertions([too_few]), builder.int64(rows.count), builder.int64(source.numel())]
+    arguments += rows.arguments(builder)
     common.launch_items(builder, builder.kernel(text, "masked_scatter"), rows.count, arguments)
     builder.free(ranks.buffer)
     for copied, original in ((dense_mask, mask), (dense_source, source)):
@@ -227,6 +244,7 @@ def lower_index_reduce(builder: PlanBuilder, call: ExternCall) -> bool:
     tensors = {"in": tensor, "from": source, "out": out}
     outer: list[Size] = common.without(out.sizes, dim)
     rows = common.Rows(outer, {name: common.without(item.strides, dim) for name, item in tensors.items()})
+    wrong_index = assertion(INDEX_ERROR)
     divide = _DIVIDE_FLOATS if out.dtype.is_floating_point else _DIVIDE_INTEGERS
     text = common.source(
         builder,
@@ -236,6 +254,7 @@ def lower_index_reduce(builder: PlanBuilder, call: ExternCall) -> bool:
             "REDUCE(value, x)": reduction,
             "MEAN": int(values["reduce"] == "mean"),
             "DIVIDE(v, n)": divide,
+            "OUT_OF_RANGE": wrong_index.code,
         },
         {"OUT": out.dtype, "INDEX": index.dtype},
     )
@@ -243,13 +262,13 @@ def lower_index_reduce(builder: PlanBuilder, call: ExternCall) -> bool:
     numbers = [common.size_at(out, dim), common.size_at(source, dim), rows.count, *steps, common.stride_at(index, 0)]
     arguments = [builder.pointer(item) for item in (tensor, index, source, out)]
     arguments += [builder.int64(number) for number in numbers]
-    arguments += rows.arguments(builder)
+    arguments += [builder.assertions([wrong_index]), *rows.arguments(builder)]
     common.launch_items(builder, builder.kernel(text, "index_reduce"), rows.count, arguments, grain=1)
     return True
 
 
 def lower_scatter_reduce(builder: PlanBuilder, call: ExternCall) -> bool:
-    """``scatter_reduce`` and its in-place form. Places out of range are left out."""
+    """``scatter_reduce`` and its in-place form. Places out of range are left out, and reported."""
     if ".two" not in call.name:
         return False
     values, out = common.bind(call), common.outputs(call)[0]
@@ -266,6 +285,7 @@ def lower_scatter_reduce(builder: PlanBuilder, call: ExternCall) -> bool:
     outer = common.without(index.sizes, dim)
     rows = common.Rows(outer, {name: common.without(item.strides, dim) for name, item in tensors.items()})
     n = common.size_at(out, dim)
+    wrong_index = assertion(GATHER_ERROR)
     hits = builder.allocate(common.larger(8, rows.count * n * 8))
     text = common.source(
         builder,
@@ -275,13 +295,14 @@ def lower_scatter_reduce(builder: PlanBuilder, call: ExternCall) -> bool:
             "REDUCE(value, x)": reduction,
             "MEAN": int(values["reduce"] == "mean"),
             "DIVIDE(v, n)": _DIVIDE_FLOATS if out.dtype.is_floating_point else _DIVIDE_INTEGERS,
+            "OUT_OF_RANGE": wrong_index.code,
         },
         {"OUT": out.dtype, "INDEX": index.dtype},
     )
     numbers = [n, common.size_at(index, dim), rows.count, *(common.stride_at(item, dim) for item in tensors.values())]
     arguments = [*(builder.pointer(item) for item in tensors.values()), builder.pointer(hits)]
     arguments += [builder.int64(number) for number in numbers]
-    arguments += rows.arguments(builder)
+    arguments += [builder.assertions([wrong_index]), *rows.arguments(builder)]
     common.launch_items(builder, builder.kernel(text, "scatter_reduce"), rows.count, arguments, grain=1)
     builder.free(hits)
     return True

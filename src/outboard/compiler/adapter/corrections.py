@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decompositions that take the place of PyTorch's where those differ from its own CPU kernels.
+
+Found by ``tests/compiler/test_decompositions.py``, which compares every decomposition in use with the operator itself.
+Each returns NotImplemented for the calls that PyTorch's own decomposition or lowering has right.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._decomp import decomposition_table
+
+aten = torch.ops.aten
+
+
+def _assert(condition: Tensor, message: str) -> None:
+    """Raises in stream order, with the words of PyTorch's CPU kernel, unless all of ``condition`` holds."""
+    aten._assert_async.msg(condition.all(), message)
+
+
+def _multilabel_margin_loss(x: Tensor, target: Tensor, reduction: int) -> tuple[Tensor, Tensor]:
+    """PyTorch's own takes what follows the first -1 for labels 0."""
+    shape = x.shape
+    x, target = torch.atleast_2d(x), torch.atleast_2d(target)
+    rows, classes = x.shape
+    place = torch.arange(classes, device=x.device)
+    end = torch.where(target == -1, place, classes).amin(-1, keepdim=True)
+    is_label = place < end
+    label = torch.where(is_label, target, 0)
+    _assert((label >= 0) & (label < classes), "argument #2 'target' is out of range")
+    label = label.clamp(0, classes - 1)
+    is_target = ((place == label.unsqueeze(-1)) & is_label.unsqueeze(-1)).any(1)
+    margin = 1 - x.gather(1, label).unsqueeze(-1) + x.unsqueeze(1)  # (row, label, class)
+    counts = (margin > 0) & is_label.unsqueeze(-1) & ~is_target.unsqueeze(1)
+    loss = torch.where(counts, margin, 0).sum((1, 2)) / classes
+    if reduction == 1:
+        loss = loss.mean()
+    elif reduction == 2:
+        loss = loss.sum()
+    else:
+        loss = loss.reshape(shape[:-1])
+    return loss, is_target.to(x.dtype).reshape(shape)
+
+
+def _repeat_interleave(repeats: Tensor, output_size: int | None = None) -> Any:
+    """PyTorch's own believes ``output_size``, and counts down where there is nothing to repeat."""
+    if not isinstance(output_size, int) or repeats.dtype not in (torch.int32, torch.int64):
+        return NotImplemented
+    if repeats.shape[0] == 0 or output_size == 0:
+        return NotImplemented
+    ends = repeats.cumsum(0)
+    _assert(repeats >= 0, "repeats can not be negative")
+    _assert(ends[-1] == output_size, "allocated size does not match required size")
+    place = torch.arange(output_size, device=repeats.device)
+    found = torch.searchsorted(ends, place, out_int32=repeats.dtype == torch.int32, right=True)
+    return found.clamp(max=repeats.shape[0] - 1)
+
+
+def _searchsorted(sequence: Tensor, values: Tensor, *, sorter: Tensor | None = None, **options: Any) -> Any:
+    """With ``sorter``: sorts first, which checks the places that it names."""
+    if sorter is None:
+        return NotImplemented
+    return aten.searchsorted.Tensor(sequence.gather(-1, sorter), values, **options)
+
+
+def _pixel_unshuffle(x: Tensor, factor: int) -> Any:
+    return x.clone(memory_format=torch.contiguous_format) if x.numel() == 0 else NotImplemented
+
+
+def _any(reduce: Callable[..., Tensor]) -> Callable[..., Any]:
+    """``any`` of bytes is a byte, as PyTorch once had no other bool."""
+
+    def decompose(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if x.dtype != torch.uint8:
+            return NotImplemented
+        return reduce(x != 0, *args, **kwargs).to(torch.uint8)
+
+    return decompose
+
+
+def _promoted(clamp: Callable[..., Tensor]) -> Callable[..., Any]:
+    """Limits take part in type promotion."""
+
+    def decompose(x: Tensor, *limits: Any, **named: Any) -> Any:
+        dtype = x.dtype
+        for limit in (*limits, *named.values()):
+            if limit is not None:
+                dtype = torch.promote_types(dtype, torch.result_type(x, limit))
+        return NotImplemented if dtype == x.dtype else clamp(x.to(dtype), *limits, **named)
+
+    return decompose
+
+
+def _elu(x: Tensor, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Tensor:
+    """Where ``x`` is 0 nothing is multiplied by ``alpha``, which may be infinite."""
+    value = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    negative = torch.expm1(value * input_scale) * (alpha * scale)
+    return torch.where(value < 0, negative, value * scale).to(x.dtype)
+
+
+def _native_layer_norm(x: Tensor, shape: Any, weight: Any, bias: Any, eps: float) -> Any:
+    """Of nothing, the mean is 0 and the deviation NaN."""
+    if x.numel() or all(shape):
+        return NotImplemented
+    sizes = [*x.shape[: x.dim() - len(shape)], *[1] * len(shape)]
+    dtype = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+    return torch.empty_like(x), x.new_zeros(sizes, dtype=dtype), x.new_full(sizes, float("nan"), dtype=dtype)
+
+
+def _native_group_norm(
+    x: Tensor, weight: Any, bias: Any, batch: int, channels: int, size: int, groups: int, eps: float
+) -> Any:
+    """As ``_native_layer_norm``."""
+    if x.numel() or not isinstance(size, int) or size != 0:
+        return NotImplemented
+    dtype = x.dtype if weight is None else weight.dtype
+    sizes = (batch, groups)
+    return torch.empty_like(x), x.new_zeros(sizes, dtype=dtype), x.new_full(sizes, float("nan"), dtype=dtype)
+
+
+def _smooth_l1_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, beta: float) -> Tensor:
+    """PyTorch's own has no gradient where a difference is NaN."""
+    difference = x - target
+    if reduction == 1:
+        grad = grad / max(difference.numel(), 1)
+    slope = difference / beta if beta else torch.zeros_like(difference)
+    inside = torch.where(difference.abs() < beta, slope, difference.sign())
+    return grad * torch.where(difference.isnan(), difference, inside)
+
+
+def _huber_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, delta: float) -> Any:
+    """PyTorch's own divides by the number of elements even if there are none."""
+    return x - target if reduction == 1 and (x.numel() == 0 or target.numel() == 0) else NotImplemented
+
+
+def _outside_if_negative(index: Tensor, size: Any) -> Tensor:
+    """Indices into ``size`` elements, of which negative ones do not count from the end but are wrong."""
+    return torch.where(index < 0, size, index)
+
+
+def _counting_up(overload: Any) -> Callable[..., Tensor]:
+    """PyTorch's decomposition of an operator with ``dim`` and ``index``, which takes negative indices."""
+    whole = decomposition_table[overload]
+
+    def decompose(x: Tensor, dim: int, index: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        size = x.shape[dim] if x.dim() else 1
+        result: Tensor = whole(x, dim, _outside_if_negative(index, size), *args, **kwargs)
+        return result
+
+    return decompose
+
+
+def _unpooling(overload: Any, dims: int) -> Callable[..., Tensor]:
+    """PyTorch's decomposition of an unpooling writes an index past its image into the next."""
+    whole = decomposition_table[overload]
+
+    def decompose(x: Tensor, indices: Tensor, output_size: list[int], *args: Any) -> Tensor:
+        size = math.prod(output_size)
+        total = size * math.prod(x.shape[:-dims])
+        checked = torch.where((indices < 0) | (indices >= size), total, indices)
+        result: Tensor = whole(x, checked, output_size, *args)
+        return result
+
+    return decompose
+
+
+def _index_fill(overload: Any) -> Callable[..., Tensor]:
+    """PyTorch's is by way of ``index_copy``; here negative indices do count from the end."""
+    whole = decomposition_table[overload]
+
+    def decompose(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+        size = x.shape[dim] if x.dim() else 1
+        result: Tensor = whole(x, dim, torch.where(index < 0, index + size, index), value)
+        return result
+
+    return decompose
+
+
+#: Overload -> its decomposition, which may return NotImplemented.
+CORRECTIONS: dict[Any, Callable[..., Any]] = {
+    aten.multilabel_margin_loss_forward.default: _multilabel_margin_loss,
+    aten.repeat_interleave.Tensor: _repeat_interleave,
+    aten.searchsorted.Tensor: _searchsorted,
+    aten.pixel_unshuffle.default: _pixel_unshuffle,
+    aten.any.default: _any(aten.any.default),
+    aten.any.dim: _any(aten.any.dim),
+    aten.any.dims: _any(aten.any.dims),
+    aten.clamp.default: _promoted(aten.clamp.default),
+    aten.clamp_min.default: _promoted(aten.clamp_min.default),
+    aten.clamp_max.default: _promoted(aten.clamp_max.default),
+    aten.elu.default: _elu,
+    aten.native_layer_norm.default: _native_layer_norm,
+    aten.native_group_norm.default: _native_group_norm,
+    aten.smooth_l1_loss_backward.default: _smooth_l1_loss_backward,
+    aten.huber_loss_backward.default: _huber_loss_backward,
+    aten.max_unpool2d.default: _unpooling(aten.max_unpool2d.default, 2),
+    aten.max_unpool3d.default: _unpooling(aten.max_unpool3d.default, 3),
+    **{
+        overload: _index_fill(overload)
+        for overload in (
+            aten.index_fill.int_Scalar,
+            aten.index_fill.int_Tensor,
+            aten.index_fill_.int_Scalar,
+            aten.index_fill_.int_Tensor,
+        )
+    },
+    **{
+        overload: _counting_up(overload)
+        for overload in (
+            aten.index_select.default,
+            aten.index_add.default,
+            aten.index_add_.default,
+            aten.index_copy.default,
+            aten.index_copy_.default,
+        )
+    },
+}
+
+
+#: Overloads whose correction is for some dtypes only; calls of others need not be taken apart to find out.
+_CONCERNED: dict[Any, Callable[[torch.dtype], bool]] = {
+    **dict.fromkeys((aten.any.default, aten.any.dim, aten.any.dims), lambda dtype: dtype == torch.uint8),
+    **dict.fromkeys(
+        (aten.clamp.default, aten.clamp_min.default, aten.clamp_max.default), lambda dtype: not dtype.is_floating_point
+    ),
+}
+
+
+def concerns(overload: Any, x: Any) -> bool:
+    """Whether a call on ``x``, its first argument, may have to be corrected."""
+    concerned = _CONCERNED.get(overload)
+    return concerned is None or not isinstance(x, Tensor) or concerned(x.dtype)
+
+
+def corrected(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+    """:data:`CORRECTIONS`, each with the table's own decomposition behind it."""
+
+    def first(ours: Callable[..., Any], theirs: Callable[..., Any] | None) -> Callable[..., Any]:
+        if theirs is None:
+            return ours
+
+        def decompose(*args: Any, **kwargs: Any) -> Any:
+            result = ours(*args, **kwargs)
+            return theirs(*args, **kwargs) if result is NotImplemented else result
+
+        return decompose
+
+    return {overload: first(function, table.get(overload)) for overload, function in CORRECTIONS.items()}

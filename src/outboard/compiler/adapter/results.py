@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What PyTorch says of an operator's results: their dtypes, and how they lie in memory.
+
+PyTorch's shape functions, asked with the sizes and strides of the call in hand, know it best: decompositions and
+lowerings compute the right elements, and now and then put them elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..builder import NotExpressible
+from .strides import dense_strides, memory_order
+
+aten = torch.ops.aten
+
+#: Operators whose shape function does not say what their CPU kernel makes.
+_MISTAKEN = frozenset({aten._native_batch_norm_legit_no_training.default, aten.pixel_unshuffle.default})
+#: Operators whose new results are contiguous whatever their arguments are, where the shape function says otherwise.
+_CONTIGUOUS = frozenset({aten.log_sigmoid_forward.default})
+#: Operators that only devices have, and those that say what they make.
+_STAND_FOR = {aten.convolution_overrideable.default: aten.convolution.default}
+
+
+def to_meta(value: Any) -> Any:
+    """An argument of a call without its data; what has none stays as it is."""
+    if isinstance(value, torch.Tensor):
+        if value.device.type == "cpu":
+            return value
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    if isinstance(value, torch.device):
+        return torch.device("meta")
+    if isinstance(value, (list, tuple)):
+        return [to_meta(item) for item in value]
+    return value
+
+
+def of_shape_function(overload: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any] | None:
+    """The operator's results, in order, as tensors without data; None if no shape function tells.
+
+    Raises what the shape function finds wrong with the arguments.
+    """
+    if overload in _MISTAKEN or torch.Tag.dynamic_output_shape in overload.tags:
+        return None
+    overload = _STAND_FOR.get(overload, overload)
+    call_args = _with_tensors(overload, [to_meta(value) for value in args])
+    call_kwargs = {key: to_meta(value) for key, value in kwargs.items() if not isinstance(value, torch.Generator)}
+    if call_args is None:
+        return None
+    try:
+        results = [*pytree.tree_leaves(overload(*call_args, **call_kwargs))]
+    except NotImplementedError:
+        return None
+    return [result.contiguous() for result in results] if overload in _CONTIGUOUS else results
+
+
+def _with_tensors(overload: torch._ops.OpOverload, args: list[Any]) -> list[Any] | None:
+    """Numbers in the place of tensors as tensors without dimensions, of which PyTorch's Python interface makes none; None
+    if they would weigh as much in type promotion as the other tensors."""
+    numbers = [
+        position
+        for position, (value, argument) in enumerate(zip(args, overload._schema.arguments, strict=False))
+        if isinstance(value, (bool, int, float)) and str(argument.type) == "Tensor"
+    ]
+    if numbers and not any(isinstance(value, torch.Tensor) and value.dim() for value in args):
+        return None
+    for position in numbers:
+        args[position] = torch.tensor(args[position])
+    return args
+
+
+def match(graph: torch.fx.GraphModule, overload: torch._ops.OpOverload, expected: Sequence[Any], mode: Any) -> None:
+    """Has the graph of one call make its results as ``expected``: Inductor lays an output out as its ``val`` lies.
+
+    ``mode`` is the fake mode of the graph's values. Raises NotExpressible if dtypes or sizes differ.
+    """
+    nodes = pytree.tree_leaves(graph.graph.output_node().args[0])
+    written = [r.alias_info is not None and r.alias_info.is_write for r in overload._schema.returns]
+    if len(nodes) != len(expected) or (any(written) and len(written) != len(nodes)):
+        return
+    for node, result, is_written in zip(nodes, expected, written * len(nodes), strict=False):
+        if isinstance(node, torch.fx.Node) and isinstance(result, torch.Tensor) and not is_written:
+            _match(node, result, mode)
+
+
+def _match(node: torch.fx.Node, expected: torch.Tensor, mode: Any) -> None:
+    value = node.meta["val"]
+    if value.dtype != expected.dtype or _hints(value.shape) != [*expected.shape]:
+        raise NotExpressible(
+            f"a result of {value.dtype} {_hints(value.shape)} where PyTorch's is {expected.dtype} {[*expected.shape]}"
+        )
+    if node.op == "placeholder" or _lies_alike(_hints(value.stride()), expected):
+        return
+    if not torch._prims_common.is_non_overlapping_and_dense_or_false(expected):
+        return
+    strides = dense_strides(value.shape, memory_order(expected))
+    with mode:
+        node.meta["val"] = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
+
+
+def _lies_alike(strides: Sequence[int], expected: torch.Tensor) -> bool:
+    """Whether strides are those of a tensor in every dimension in which anything moves."""
+    if expected.numel() == 0:
+        return False
+    moving = [dim for dim, size in enumerate(expected.shape) if size > 1]
+    return all(strides[dim] == expected.stride(dim) for dim in moving)
+
+
+def _hints(sizes: Sequence[Any]) -> list[int]:
+    return [size.node.hint if isinstance(size, torch.SymInt) else int(size) for size in sizes]
