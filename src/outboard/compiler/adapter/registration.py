@@ -236,8 +236,8 @@ def _allow_calls_of_kernels() -> None:
 
 
 def _change_decompositions(name: str) -> None:
-    """Has whole graphs on our device decompose recurrent cells, which Inductor knows on no device, decompose rightly what
-    it does not, and leave the gradient of an embedding to its kernel."""
+    """Has whole graphs on our device decompose recurrent cells, which Inductor knows on no device, decompose rightly
+    what it does not, and leave the gradient of an embedding to its kernel."""
     table = inductor_decompositions.decompositions
 
     def on_ours(function: Callable[..., Any], elsewhere: Callable[..., Any] | None) -> Callable[..., Any]:
