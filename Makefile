@@ -1,17 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 # `make help` lists the targets. Nothing needs to be there but Python >= 3.10, g++ and make.
 
+# A Python that is asked for has an environment of its own, beside the default one: PYTHON=python3.12, .venv-3.12.
+ifeq ($(origin PYTHON),undefined)
+PYTHON := $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+else
+VENV ?= .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+endif
 JOBS ?= $(shell nproc)
+# Processes that run Python tests. Most tests compile, which keeps one core busy, and use one or two GiB.
+TEST_JOBS ?= $(shell n=$$(nproc); echo $$((n < 4 ? n : 4)))
+# ON stops the build at the first warning: for continuous integration alone.
+WARNINGS_AS_ERRORS ?= OFF
 
 PY := $(VENV)/bin/python
 SETUP := $(PYTHON) tools/bootstrap.py --venv $(VENV)
+ifeq ($(WARNINGS_AS_ERRORS),ON)
+SETUP += --warnings-as-errors
+endif
+CMAKE_TESTS = PATH="$(abspath $(VENV))/bin:$$PATH" cmake -S . -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+  -DCMAKE_MAKE_PROGRAM="$(abspath $(VENV))/bin/ninja" -DOUTBOARD_TORCH=OFF -DOUTBOARD_CPP_TESTS=ON \
+  -DOUTBOARD_WARNINGS_AS_ERRORS=$(WARNINGS_AS_ERRORS)
 CPP_FILES = $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'csrc/*.c' 'include/*.h' 'tests/cpp/*.cpp' 'tests/cpp/*.h' 'examples/*.cpp')
 PYTEST_ARGUMENTS ?=
 BENCH_ARGUMENTS ?=
+FUZZ_ARGUMENTS ?=
 
-.PHONY: help setup demo demo-short test test-full test-cpp test-sanitize test-python lint format bench opinfo wheel clean distclean
+.PHONY: help setup demo demo-short accuracy test test-full test-cpp test-sanitize test-oclgrind test-python test-strict lint format bench opinfo fuzz fuzz-files wheel clean distclean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,30 +41,32 @@ demo: setup  ## The main job: search with a real model, training, ResNet-50, on 
 demo-short: setup  ## The same with smaller sizes and fewer repeats
 	@$(PY) -m examples.demo --short
 
-test:  ## Lint, C++ tests, the short demo (the second time from caches alone), Python tests
+test:  ## Lint, C++ tests, the short demo (the second time from caches alone), the strict driver, Python tests
 	@$(SETUP) --groups demo test lint
-	@$(MAKE) --no-print-directory lint
-	@$(MAKE) --no-print-directory test-cpp
+	@$(MAKE) --no-print-directory -j2 --output-sync lint test-cpp
 	@$(PY) -m examples.demo --short
 	@$(PY) -m examples.demo --short --expect-warm
+	@$(MAKE) --no-print-directory test-strict
 	@$(MAKE) --no-print-directory test-python
 
-test-full: test opinfo  ## Everything in test, every OpInfo, kernels for GPUs, the wheel in a clean environment
+test-full: test opinfo accuracy test-sanitize test-oclgrind  ## Everything in test, every OpInfo, functions against float64, sanitizers, Oclgrind, kernels for GPUs, the wheel in a clean environment
 	@OUTBOARD_TEST_FULL=1 $(PY) -m pytest -q tests/package tests/kernels/test_variants.py tests/device/test_memory.py \
 	  tests/device/test_memory_proof.py
+	@$(MAKE) --no-print-directory test-strict STRICT_TESTS="tests/device tests/compiler tests/kernels"
 
 test-cpp:  ## C++ tests of runtime and drivers, without PyTorch
 	@$(SETUP) --groups demo test lint --no-build
-	@PATH="$(abspath $(VENV))/bin:$$PATH" cmake -S . -B build/cpp -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-	  -DOUTBOARD_TORCH=OFF -DOUTBOARD_CPP_TESTS=ON >build/cpp-configure.log || (cat build/cpp-configure.log; exit 1)
+	@mkdir -p build
+	@$(CMAKE_TESTS) -B build/cpp -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" >build/cpp-configure.log \
+	  || (cat build/cpp-configure.log; exit 1)
 	@$(VENV)/bin/cmake --build build/cpp -j $(JOBS)
 	@cd build/cpp && "$(abspath $(VENV))/bin/ctest" --output-on-failure --timeout 300
 
 test-sanitize:  ## C++ tests under AddressSanitizer and UBSan, and memory (on the simulator), its lock, the thread pool and batches of launches under ThreadSanitizer
 	@$(SETUP) --groups demo test lint --no-build
+	@mkdir -p build
 	@for kind in address,undefined thread; do \
-	  PATH="$(abspath $(VENV))/bin:$$PATH" cmake -S . -B build/$${kind%%,*} -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-	    -DOUTBOARD_TORCH=OFF -DOUTBOARD_CPP_TESTS=ON -DCMAKE_CXX_FLAGS="-fsanitize=$$kind -fno-omit-frame-pointer" \
+	  $(CMAKE_TESTS) -B build/$${kind%%,*} -DCMAKE_CXX_FLAGS="-fsanitize=$$kind -fno-omit-frame-pointer" \
 	    >build/sanitize-configure.log && $(VENV)/bin/cmake --build build/$${kind%%,*} -j $(JOBS) || exit 1; \
 	done
 	@# LeakSanitizer's own tracer crashes in processes where PoCL has compiled something: leaks are looked for elsewhere.
@@ -57,8 +75,30 @@ test-sanitize:  ## C++ tests under AddressSanitizer and UBSan, and memory (on th
 	@cd build/address && "$(abspath $(VENV))/bin/ctest" -R "plan|memory_sim" --output-on-failure --timeout 300
 	@cd build/thread && "$(abspath $(VENV))/bin/ctest" -R "memory_sim|memory_lock|thread_pool|batches$$" --output-on-failure
 
-test-python:  ## Python tests only
-	@$(PY) -m pytest -q $(PYTEST_ARGUMENTS)
+test-oclgrind:  ## Every family of kernels for GPUs on Oclgrind: invalid accesses, races
+	@$(SETUP) --groups demo test
+	@$(PY) -m tests.oclgrind
+
+test-python:  ## Python tests only, in TEST_JOBS processes
+	@OMP_WAIT_POLICY=passive $(PY) -m pytest -q -n $(TEST_JOBS) --dist loadfile $(PYTEST_ARGUMENTS)
+
+# What exercises memory, copies, streams, graphs, compilation and failures most, in few minutes.
+STRICT_TESTS ?= $(addprefix tests/device/test_,copies.py streams.py pinned.py memory.py memory_proof.py capture.py \
+  assertions.py foreach.py strict.py) tests/compiler/test_graphs.py
+
+test-strict:  ## STRICT_TESTS on the strict driver: a slow, discrete device that checks its caller
+	@OMP_WAIT_POLICY=passive OUTBOARD_DRIVER=strict $(PY) -m pytest -q -n $(TEST_JOBS) --dist loadfile $(STRICT_TESTS)
+
+FUZZ_COUNT ?= 1000000
+FUZZ_SEED ?= 1
+
+fuzz-files:  ## Damaged plans and models under right checksums, loaded and run with sanitizers; FUZZ_COUNT=, FUZZ_SEED=
+	@$(SETUP) --groups demo test lint --no-build
+	@PATH="$(abspath $(VENV))/bin:$$PATH" cmake -S . -B build/address -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	  -DOUTBOARD_TORCH=OFF -DOUTBOARD_CPP_TESTS=ON \
+	  -DCMAKE_CXX_FLAGS="-fsanitize=address,undefined -fno-omit-frame-pointer" >build/sanitize-configure.log
+	@$(VENV)/bin/cmake --build build/address -j $(JOBS) --target fuzz_files
+	@UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 build/address/tests/cpp/fuzz_files $(FUZZ_COUNT) $(FUZZ_SEED)
 
 lint:  ## ruff, mypy --strict, clang-format
 	@$(VENV)/bin/ruff check .
@@ -76,9 +116,17 @@ bench:  ## Models, operators, start-up against CPU eager and CPU Inductor: table
 	@$(SETUP) --groups demo
 	@$(PY) -m benchmarks.bench $(BENCH_ARGUMENTS)
 
+accuracy:  ## docs/accuracy.md: every function and reduction against float64, beside PyTorch's CPU
+	@$(SETUP) --groups demo test
+	@$(PY) tools/accuracy.py --write docs/accuracy.md
+
 opinfo:  ## Every float32 OpInfo on the device against the CPU, one process each
 	@$(SETUP) --groups demo test
 	@$(PY) tools/opinfo.py
+
+fuzz:  ## Random programs on the device against the CPU; FUZZ_ARGUMENTS="--mode compiled --operators 5000"
+	@$(SETUP) --groups demo test
+	@$(PY) -m tools.fuzz --operators 200000 --jobs $(JOBS) $(FUZZ_ARGUMENTS)
 
 wheel:  ## dist/outboard-*.whl
 	@$(SETUP) --groups demo --no-build
@@ -88,5 +136,5 @@ wheel:  ## dist/outboard-*.whl
 clean:  ## Remove build products; the environment stays
 	rm -rf build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-distclean: clean  ## Remove the environment too
-	rm -rf $(VENV)
+distclean: clean  ## Remove the environments too
+	rm -rf $(VENV) .venv-*

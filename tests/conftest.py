@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
-import subprocess
-import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 
 import pytest
 import torch
+from processes import run_program
 
 #: Runs Python source in its own process with extra environment variables; returns what it printed.
 RunPython = Callable[..., str]
@@ -33,6 +33,25 @@ def device() -> str:
 def device_module(device: str) -> ModuleType:
     """``torch.<device>``."""
     return torch.get_device_module(device)
+
+
+@pytest.fixture(scope="session")
+def _violations() -> Callable[[], int]:
+    """How often the runtime broke the contract of driver.h so far: only the strict driver knows."""
+    if os.environ.get("OUTBOARD_DRIVER") != "strict":
+        return lambda: 0
+    from outboard import drivers
+
+    count = ctypes.CDLL(drivers.strict()).outboard_strict_violations
+    count.restype = ctypes.c_uint64
+    return count
+
+
+@pytest.fixture(autouse=True)
+def _contract_is_kept(_violations: Callable[[], int]) -> Iterator[None]:
+    before = _violations()
+    yield
+    assert _violations() == before, "the runtime broke the contract of driver.h: see the output above"
 
 
 @pytest.fixture(autouse=True)
@@ -60,16 +79,11 @@ def wait_on_host(device: str) -> WaitOnHost:
 
 @pytest.fixture
 def run_python() -> RunPython:
-    """Function ``run(source, check=True, timeout=120, **environment)``."""
+    """Function ``run(source, check=True, timeout=300, cold=False, **environment)``: see :mod:`processes`."""
 
-    def run(source: str, check: bool = True, timeout: float = 120, **environment: str) -> str:
-        result = subprocess.run(
-            [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(source)],
-            env=os.environ | environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
+    def run(source: str, check: bool = True, timeout: float = 300, cold: bool = False, **environment: str) -> str:
+        program = ["-c", textwrap.dedent(source)]
+        result = run_program(program, environment=environment, timeout=timeout, cold=cold)
         if check and result.returncode != 0:
             pytest.fail(f"exit code {result.returncode}\n{result.stdout}\n{result.stderr}")
         return result.stdout if check else result.stdout + result.stderr

@@ -27,6 +27,8 @@ TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 BUILD_REQUIREMENTS = ["cmake>=3.25", "ninja", "scikit-build-core>=0.11", "numpy"]
 #: What the installed package is made from; a change here means a rebuild.
 SOURCES = ["csrc", "include", "src", "CMakeLists.txt", "pyproject.toml"]
+#: For pip: the option of CMakeLists.txt that users' builds leave off.
+WARNINGS_AS_ERRORS = ["--config-settings=cmake.define.OUTBOARD_WARNINGS_AS_ERRORS=ON"]
 
 
 class SetupError(RuntimeError):
@@ -160,8 +162,8 @@ def source_hash() -> str:
     return digest.hexdigest()
 
 
-def install_outboard(environment: Environment) -> None:
-    """Builds and installs the package, unless it is installed from these very sources."""
+def install_outboard(environment: Environment, options: list[str]) -> None:
+    """Builds and installs the package with these options of pip, unless it is installed from these very sources."""
     key = f"{source_hash()} torch {environment.installed('torch')}"
     if environment.up_to_date("outboard", key) and environment.installed("outboard") is not None:
         return
@@ -170,7 +172,8 @@ def install_outboard(environment: Environment) -> None:
     os.environ.setdefault("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1))
     # Ninja and CMake of the environment, not the machine's, which may be too old.
     os.environ["PATH"] = f"{environment.path.resolve() / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    environment.pip(["--no-build-isolation", "--no-deps", "--force-reinstall", "."], "building and installing outboard")
+    command = ["--no-build-isolation", "--no-deps", "--force-reinstall", *options, "."]
+    environment.pip(command, "building and installing outboard")
     environment.mark("outboard", key)
 
 
@@ -179,6 +182,7 @@ def main() -> int:
     parser.add_argument("--venv", type=Path, default=Path(".venv"), help="virtual environment to make or reuse")
     parser.add_argument("--groups", nargs="*", default=[], help="optional dependency groups of pyproject.toml")
     parser.add_argument("--no-build", action="store_true", help="stop before building Outboard itself")
+    parser.add_argument("--warnings-as-errors", action="store_true", help="stop the build at the first C++ warning")
     options = parser.parse_args()
     environment = Environment(ROOT / options.venv)
     try:
@@ -187,7 +191,7 @@ def main() -> int:
         install_requirements(environment, options.groups)
         if not options.no_build:
             opencl_runtime.ensure(environment.python, say)
-            install_outboard(environment)
+            install_outboard(environment, WARNINGS_AS_ERRORS if options.warnings_as_errors else [])
     except SetupError as error:
         print(f"[setup] {error}", file=sys.stderr)
         return 1

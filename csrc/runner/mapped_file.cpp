@@ -14,10 +14,10 @@
 namespace outboard {
 namespace {
 
-/// A file descriptor that closes itself.
+/// A file descriptor that closes itself. A pipe is opened without waiting for who writes to it.
 class Descriptor {
  public:
-  explicit Descriptor(const std::string& path) : value_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
+  explicit Descriptor(const std::string& path) : value_(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)) {}
   ~Descriptor() {
     if (value_ >= 0) close(value_);
   }

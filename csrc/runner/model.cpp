@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runner/model.h"
 
+#include <unistd.h>
+
 #include <cstring>
 #include <optional>
 
@@ -8,6 +10,7 @@
 #include "runtime/device.h"
 #include "runtime/error.h"
 #include "runtime/plan_binaries.h"
+#include "runtime/trusted_file.h"
 
 namespace outboard {
 namespace {
@@ -19,7 +22,8 @@ std::vector<int64_t> row_major(const std::vector<int64_t>& sizes) {
   int64_t step = 1;
   for (size_t d = sizes.size(); d-- > 0;) {
     strides[d] = step;
-    step *= std::max<int64_t>(sizes[d], 1);
+    // Too many elements are found by who computes their bytes.
+    if (__builtin_mul_overflow(step, std::max<int64_t>(sizes[d], 1), &step)) step = INT64_MAX;
   }
   return strides;
 }
@@ -76,19 +80,41 @@ std::string weights_path(const ModelFile& file, const std::string& model, const 
   return file.weights_file.front() == '/' ? file.weights_file : directory_of(model) + file.weights_file;
 }
 
+/// A dense result of these sizes, zeros. Throws Error(OB_OUT_OF_MEMORY) if it is larger than the host's memory: a
+/// result of a few elements can be spread to any size.
+void make_room(HostArray& array) {
+  const std::vector<int64_t> dense = row_major(array.sizes);
+  const uint64_t bytes = span_bytes(array.sizes.data(), dense.data(), dense.size(), array.dtype);
+  const auto memory = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  if (bytes > memory) {
+    throw Error(OB_OUT_OF_MEMORY,
+                "a result has " + std::to_string(bytes) + " bytes; this machine has " + std::to_string(memory));
+  }
+  array.data.resize(bytes);
+}
+
+/// Whether a result is what the file says: callers make room for it by that.
+bool fits(const ModelFile& file, const ModelFile::Argument& expected, const HostArray& made) {
+  if (expected.kind == ModelFile::Argument::kInt) return made.dtype == DType::kInt64 && made.sizes.empty();
+  if (made.dtype != expected.dtype || made.sizes.size() != expected.sizes.size()) return false;
+  for (size_t d = 0; d < made.sizes.size(); ++d) {
+    const ModelFile::Dimension& size = expected.sizes[d];
+    if (size.kind == ModelFile::Dimension::kAny) continue;
+    const bool symbol = size.kind == ModelFile::Dimension::kSymbol;
+    const int64_t least = symbol ? file.symbols[static_cast<size_t>(size.value)].least : size.value;
+    const int64_t most = symbol ? file.symbols[static_cast<size_t>(size.value)].most : size.value;
+    if (made.sizes[d] < least || made.sizes[d] > most) return false;
+  }
+  return true;
+}
+
 /// Waits for the stream when it goes: queued copies read memory of the caller's.
 class Settled {
  public:
   explicit Settled(Stream& stream) : stream_(stream) {}
   Settled(const Settled&) = delete;
   Settled& operator=(const Settled&) = delete;
-  ~Settled() {
-    try {
-      stream_.finish();
-    } catch (const Error&) {
-      // Something else failed before, and is being reported.
-    }
-  }
+  ~Settled() { stream_.finish_in_the_end(); }
 
  private:
   Stream& stream_;
@@ -98,13 +124,14 @@ class Settled {
 void gather(uint8_t* to, const uint8_t* from, const std::vector<int64_t>& sizes, const Dims& strides, size_t count,
             size_t element) {
   std::vector<int64_t> index(sizes.size(), 0);
-  int64_t at = 0;
+  uint64_t at = 0;  // strides of dimensions of size 1 mean nothing, and may wrap around
   for (size_t i = 0; i < count; ++i, to += element) {
-    std::memcpy(to, from + static_cast<size_t>(at) * element, element);
+    std::memcpy(to, from + at * element, element);
     for (size_t d = sizes.size(); d-- > 0;) {
-      at += strides[d];
+      const auto stride = static_cast<uint64_t>(strides[d]);
+      at += stride;
       if (++index[d] < sizes[d]) break;
-      at -= strides[d] * sizes[d];
+      at -= stride * static_cast<uint64_t>(sizes[d]);
       index[d] = 0;
     }
   }
@@ -130,7 +157,10 @@ Model::Model(const std::string& path, const std::string& weights, Device& device
   } catch (const Error& error) {
     throw Error(error.status(), path + " cannot be loaded: " + error.what());
   }
-  if (file_.device_key == device.properties().cache_key) offer_binaries(*file_.plan, device, file_.binaries);
+  // Kernels in a file that others can write are built from source: their source can do much, machine code everything.
+  if (file_.device_key == device.properties().cache_key && trusted::is_trusted_file(path)) {
+    offer_binaries(*file_.plan, device, file_.binaries);
+  }
   executable_ = std::make_unique<Executable>(file_.plan, device);
   executable_->wait_until_built();
 }
@@ -146,13 +176,25 @@ std::pair<std::vector<int64_t>, std::vector<int64_t>> Model::bounds(const ModelF
   return {least, most};
 }
 
+/// The caller's data in memory of ours, if the device may still read it when the caller has it back: whoever fails to
+/// wait cannot keep memory of somebody else's. nullptr where the host copies itself.
+std::shared_ptr<HostBuffer> Model::stage(const void* data, uint64_t bytes) const {
+  if (device_.host_accessible()) return nullptr;
+  std::shared_ptr<HostBuffer> buffer = device_.residency().host_buffer(bytes);
+  std::memcpy(buffer->memory, data, bytes);
+  buffer->stream = &device_.default_stream();
+  return buffer;
+}
+
 Model::DeviceTensor Model::upload(const void* data, uint64_t bytes, DType dtype, std::vector<int64_t> sizes,
                                   std::vector<int64_t> strides) const {
   OwnedAllocation allocation(Allocation::create_internal(device_, bytes));
   Stream& stream = device_.default_stream();
   if (bytes != 0) {
     const Pin pin(*allocation, stream, Access::kOverwrite);
-    stream.copy(OB_HOST_TO_DEVICE, pin.pointer(), reinterpret_cast<uint64_t>(data), bytes);
+    const std::shared_ptr<HostBuffer> staged = stage(data, bytes);
+    const void* from = staged == nullptr ? data : staged->memory;
+    stream.copy(OB_HOST_TO_DEVICE, pin.pointer(), reinterpret_cast<uint64_t>(from), bytes);
   }
   return {std::move(allocation), dtype, std::move(sizes), std::move(strides)};
 }
@@ -243,7 +285,12 @@ std::vector<HostArray> Model::run(const ob_array* inputs, uint32_t count) const 
     if (result.new_allocation) owned.emplace_back(result.allocation);
   }
   std::vector<HostArray> made;
-  for (const Result& result : results) made.push_back(download(result, bound));
+  for (size_t i = 0; i < results.size(); ++i) {
+    made.push_back(download(results[i], bound));
+    if (!fits(file_, file_.outputs[i], made.back())) {
+      refuse("result '" + file_.outputs[i].name + "' is not of the type and shape that the file says");
+    }
+  }
   return made;
 }
 
@@ -253,7 +300,7 @@ HostArray Model::download(const Result& result, const std::vector<Input>& inputs
     std::memcpy(number.data.data(), &result.scalar.i, sizeof(int64_t));
     return number;
   }
-  const TensorBinding& input = inputs[result.new_allocation ? 0 : result.input].tensor;
+  const TensorBinding input = result.new_allocation ? TensorBinding() : inputs[result.input].tensor;
   const bool whole = result.kind == Output::kInput;
   HostArray array{whole ? input.dtype : result.dtype, {}, {}};
   Dims strides = result.strides;
@@ -266,22 +313,26 @@ HostArray Model::download(const Result& result, const std::vector<Input>& inputs
   const size_t element = element_size(array.dtype);
   const uint64_t bytes = span_bytes(array.sizes.data(), strides.data(), array.sizes.size(), array.dtype);
   const std::vector<int64_t> dense = row_major(array.sizes);
-  array.data.resize(span_bytes(array.sizes.data(), dense.data(), dense.size(), array.dtype));
+  make_room(array);
   if (array.data.empty()) return array;
   Allocation* allocation = result.new_allocation ? result.allocation : input.allocation;
-  const auto begin = static_cast<uint64_t>(whole ? 0 : result.storage_offset) * element;
-  if (begin > allocation->size() || bytes > allocation->size() - begin) {
+  uint64_t begin = 0;  // a negative offset is too large a one
+  const bool wraps = !whole && __builtin_mul_overflow(static_cast<uint64_t>(result.storage_offset), element, &begin);
+  if (wraps || begin > allocation->size() || bytes > allocation->size() - begin) {
     throw Error(OB_INTERNAL, "a result lies outside its memory");
   }
   const bool straight = bytes == array.data.size() && std::equal(dense.begin(), dense.end(), strides.begin());
-  std::vector<uint8_t> raw(straight ? 0 : bytes);
+  const auto raw = std::make_shared<std::vector<uint8_t>>(bytes);
   Stream& stream = device_.default_stream();
   const Pin pin(*allocation, stream);
-  uint8_t* to = straight ? array.data.data() : raw.data();
-  stream.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(to), pin.pointer() + begin, bytes);
-  stream.synchronize();
-  if (!straight) {
-    gather(array.data.data(), raw.data(), array.sizes, strides, array.data.size() / element, element);
+  lending(stream, raw, [&] {
+    stream.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(raw->data()), pin.pointer() + begin, bytes);
+    stream.synchronize();
+  });
+  if (straight) {
+    array.data.swap(*raw);
+  } else {
+    gather(array.data.data(), raw->data(), array.sizes, strides, array.data.size() / element, element);
   }
   return array;
 }

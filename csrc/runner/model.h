@@ -46,6 +46,7 @@ class Model {
     std::vector<int64_t> sizes, strides;
   };
 
+  std::shared_ptr<HostBuffer> stage(const void* data, uint64_t bytes) const;
   DeviceTensor upload(const void* data, uint64_t bytes, DType dtype, std::vector<int64_t> sizes,
                       std::vector<int64_t> strides) const;
   std::vector<const ob_array*> match(const ob_array* inputs, uint32_t count) const;

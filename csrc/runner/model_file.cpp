@@ -34,7 +34,7 @@ class Reader : private WireReader {
     model.producer = text();
     model.dialect = text();
     model.needs = u8();
-    each(model.symbols, [&] { return ModelFile::Symbol{text(), fixed<int64_t>(), fixed<int64_t>()}; });
+    each(model.symbols, [&] { return symbol(); });
     symbols_ = model.symbols.size();
     each(model.inputs, [&] { return argument(); });
     each(model.outputs, [&] { return argument(); });
@@ -64,6 +64,29 @@ class Reader : private WireReader {
     return value;
   }
 
+  ModelFile::Symbol symbol() {
+    ModelFile::Symbol s;
+    s.name = text();
+    s.least = size();
+    s.most = size();
+    if (s.least > s.most) invalid_header("a size that can have no value");
+    return s;
+  }
+
+  /// Names of arguments become names of files.
+  std::string name() {
+    std::string value = text();
+    const bool plain = value.find('/') == std::string::npos && value.find('\0') == std::string::npos;
+    if (value.empty() || value == "." || value == ".." || !plain) invalid_header("a name that no file can have");
+    return value;
+  }
+
+  template <typename Item, typename Read>
+  void dimensions(std::vector<Item>& items, Read&& read) {
+    each(items, read);
+    bounded(items.size(), kMaximumRank + 1, "rank");
+  }
+
   ModelFile::Dimension dimension() {
     ModelFile::Dimension d;
     d.kind = static_cast<ModelFile::Dimension::Kind>(bounded(u8(), ModelFile::Dimension::kAny + 1u, "kind of size"));
@@ -74,10 +97,10 @@ class Reader : private WireReader {
 
   ModelFile::Argument argument() {
     ModelFile::Argument a;
-    a.name = text();
+    a.name = name();
     a.kind = static_cast<ModelFile::Argument::Kind>(bounded(u8(), ModelFile::Argument::kInt + 1u, "kind of argument"));
     a.dtype = dtype();
-    each(a.sizes, [&] { return dimension(); });
+    dimensions(a.sizes, [&] { return dimension(); });
     return a;
   }
 
@@ -85,8 +108,8 @@ class Reader : private WireReader {
     ModelFile::Weight w;
     w.name = text();
     w.dtype = dtype();
-    each(w.sizes, [&] { return size(); });
-    each(w.strides, [&] { return size(); });
+    dimensions(w.sizes, [&] { return size(); });
+    dimensions(w.strides, [&] { return size(); });
     w.external = u8() != 0;
     w.offset = static_cast<uint64_t>(size());
     w.bytes = static_cast<uint64_t>(size());
@@ -126,6 +149,10 @@ void check_plan(const ModelFile& model) {
       invalid_header("the plan has other results than the model");
     }
   }
+  for (const Step& step : plan.steps) {
+    const bool own = step.kind != Step::kCall && step.kind != Step::kSeeds;
+    if (!own) invalid_header("the plan calls functions that are not in the file");
+  }
   for (const ModelFile::Argument& input : model.inputs) {
     bool known = input.kind == ModelFile::Argument::kTensor;
     for (const ModelFile::Dimension& d : input.sizes) known = known && d.kind != ModelFile::Dimension::kAny;
@@ -134,23 +161,6 @@ void check_plan(const ModelFile& model) {
 }
 
 }  // namespace
-
-uint64_t span_bytes(const int64_t* sizes, const int64_t* strides, size_t rank, DType dtype) {
-  uint64_t last = 0;
-  bool wraps = false;
-  for (size_t d = 0; d < rank; ++d) {
-    if (sizes[d] == 0) return 0;
-    uint64_t step;
-    wraps |= sizes[d] < 0 || strides[d] < 0;
-    wraps |= __builtin_mul_overflow(static_cast<uint64_t>(sizes[d] - 1), static_cast<uint64_t>(strides[d]), &step);
-    wraps |= __builtin_add_overflow(last, step, &last);
-  }
-  uint64_t bytes;
-  wraps |= __builtin_add_overflow(last, uint64_t{1}, &last);
-  wraps |= __builtin_mul_overflow(last, uint64_t{element_size(dtype)}, &bytes);
-  if (wraps) invalid("a tensor is larger than any memory");
-  return bytes;
-}
 
 uint64_t padded(uint64_t bytes) { return (bytes + kBlock - 1) / kBlock * kBlock; }
 

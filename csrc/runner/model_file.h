@@ -13,6 +13,10 @@ namespace outboard {
 
 /// The file of an exported model without its tensors; the format and its fields are those of
 /// src/outboard/exporting/format.py.
+///
+/// Whoever writes a file can compute its checksums, so these only tell of damage. What `parse` lets through can be
+/// worked with: every number is in range, and running the plan stays within its buffers, up to what the kernels do:
+/// those are programs and do what they say.
 struct ModelFile {
   /// A size that varies between calls.
   struct Symbol {
@@ -61,10 +65,6 @@ struct ModelFile {
   /// whole file of this version; then every number in it is in range. Tensors are not looked at: see `contents`.
   static ModelFile parse(const uint8_t* data, size_t bytes);
 };
-
-/// Bytes from the first element of a strided tensor to the end of its last. Throws Error(OB_INVALID_ARGUMENT) if that
-/// is no number of bytes.
-uint64_t span_bytes(const int64_t* sizes, const int64_t* strides, size_t rank, DType dtype);
 
 /// Bytes of whole blocks, which tensors in a model file are filled up to.
 uint64_t padded(uint64_t bytes);

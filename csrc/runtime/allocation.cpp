@@ -30,7 +30,10 @@ Allocation* Allocation::create_internal(Device& device, uint64_t bytes) {
   return new Allocation(device, bytes);
 }
 
-Allocation* Allocation::find(const void* address) { return AddressSpace::get().find(address); }
+Allocation* Allocation::find(const void* address) {
+  refuse_in_forked_child();
+  return AddressSpace::get().find(address);
+}
 
 void Allocation::release() noexcept {
   if (references_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
@@ -69,7 +72,7 @@ void Allocation::hold() {
 }
 
 Work::Work(Stream& stream)
-    : stream_(stream), residency_(stream.device().residency()), number_(residency_.begin_work()) {}
+    : stream_(stream.wait_for_room()), residency_(stream.device().residency()), number_(residency_.begin_work()) {}
 
 Pin::Pin(Allocation& allocation, Stream& stream, Access access) : allocation_(allocation), pointer_(0) {
   Work work(stream);

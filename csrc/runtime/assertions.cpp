@@ -3,6 +3,7 @@
 
 #include "runtime/device.h"
 #include "runtime/driver_call.h"
+#include "runtime/interruption.h"
 
 namespace outboard {
 namespace {
@@ -33,9 +34,11 @@ void Assertions::add(int32_t code, Kind kind, const std::string& text) {
 ob_ptr Assertions::word() {
   const ob_ptr known = word_.load(std::memory_order_acquire);
   if (known != 0) return known;
+  const Uninterrupted whole;  // a handler of signals might wait for who waits for this lock
   std::lock_guard lock(mutex_);
   if (word_.load(std::memory_order_relaxed) != 0) return word_.load(std::memory_order_relaxed);
-  const ob_driver& driver = device_.driver();
+  refuse_if_unusable(device_.driver());
+  const DeviceDriver& driver = device_.driver();
   Stream& stream = device_.default_stream();
   ob_ptr made = 0;
   check(driver, driver.memory_alloc(device_.handle(), sizeof(int32_t), &made), "allocating device memory");
@@ -46,18 +49,19 @@ ob_ptr Assertions::word() {
 }
 
 /// The word's value, which becomes 0. On a discrete device it is read beside the streams that compute.
-int32_t Assertions::take(ob_ptr word) const {
-  int32_t code = 0;
+int32_t Assertions::take(ob_ptr word) {
   if (device_.host_accessible()) {
+    int32_t code = 0;
     auto* value = reinterpret_cast<int32_t*>(word);
     if (__atomic_load_n(value, __ATOMIC_ACQUIRE) != 0) code = __atomic_exchange_n(value, 0, __ATOMIC_ACQ_REL);
     return code;
   }
-  const ob_driver& driver = device_.driver();
+  const DeviceDriver& driver = device_.driver();
   Stream& stream = *device_.transfer_stream();
   finish(device_, stream,
-         driver.copy(stream.handle(), OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(&code), word, sizeof(code)),
+         driver.copy(stream.handle(), OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(&landing_), word, sizeof(landing_)),
          "reading failed assertions");
+  const int32_t code = landing_;
   if (code != 0) clear(device_, stream, word);
   return code;
 }

@@ -39,12 +39,13 @@ class Assertions {
     std::string text;
   };
 
-  int32_t take(ob_ptr word) const;
+  int32_t take(ob_ptr word);
 
   Device& device_;
   std::mutex mutex_;
   std::map<int32_t, Meaning> meanings_;
   std::atomic<ob_ptr> word_{0};
+  int32_t landing_ = 0;  // where the word is copied to: a copy that nobody waited for may arrive late
 };
 
 }  // namespace outboard

@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "runtime/device.h"
+#include "runtime/driver_call.h"
 #include "runtime/shared_path.h"
 
 namespace outboard {

@@ -51,6 +51,12 @@ void Builders::work() {
   ended_.notify_all();
 }
 
+void Builders::drop() noexcept {
+  std::deque<std::function<void()>> dropped;
+  const std::lock_guard lock(mutex_);
+  dropped.swap(tasks_);
+}
+
 void Builders::stop() noexcept {
   std::unique_lock lock(mutex_);
   stopping_ = true;

@@ -18,6 +18,8 @@ class Builders {
   void run(std::function<void()> task);
   /// Waits until all tasks are done. Later ones run where they are asked for.
   void stop() noexcept;
+  /// Forgets tasks that have not begun.
+  void drop() noexcept;
 
  private:
   Builders();

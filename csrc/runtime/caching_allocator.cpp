@@ -176,8 +176,8 @@ struct CachingAllocator::Impl {
       : device(device_), lock(device_.residency().lock()), limit(device_.properties().total_memory) {}
 
   Node* allocate(uint64_t bytes, Stream& stream) {
-    if (bytes > limit) refuse(bytes);  // also keeps the rounding below from overflowing
-    const uint64_t size = rounded(bytes);
+    if (bytes > std::min(limit, largest())) refuse(bytes);  // also keeps the rounding below from overflowing
+    const uint64_t size = std::min(rounded(bytes), std::max(bytes, largest()));
     if (!waiting.empty()) reclaim();
     Node* node = reuse(size, stream);
     if (node == nullptr) node = grow(size, stream);
@@ -250,11 +250,15 @@ struct CachingAllocator::Impl {
     if (reserved() + segment > tolerated(size)) release_until(tolerated(size) - std::min(tolerated(size), segment));
     // Then a hole in a segment is worse than a segment of its own.
     if (reserved() + segment > tolerated(size)) segment = std::min(segment, round_up(size, kLargeRounding));
-    if (reserved() + segment > limit) segment = size;  // the exact size may still fit
+    if (reserved() + segment > limit || segment > largest()) segment = size;  // the exact size may still fit
     if (reserved() + segment > limit) return nullptr;
     auto node = std::make_unique<Node>();
     const ob_status status = device.driver().memory_alloc(device.handle(), segment, &node->ptr);
-    if (status == OB_OUT_OF_MEMORY) return nullptr;
+    if (status == OB_OUT_OF_MEMORY) {
+      const char* text = device.driver().last_error();
+      drivers_refusal = text != nullptr ? text : "no details";
+      return nullptr;
+    }
     check(device.driver(), status, "allocating device memory");
     node->size = segment;
     node->stream = &stream;
@@ -271,6 +275,7 @@ struct CachingAllocator::Impl {
   /// used longest ago to the host, until the request fits.
   Node* retry(uint64_t size, uint64_t bytes, Stream& stream) {
     ++statistics.num_alloc_retries;
+    drivers_refusal.clear();
     do {
       reclaim_all(&stream);
       if (Node* node = reuse(size, stream, /*frugal=*/false)) return node;
@@ -285,13 +290,40 @@ struct CachingAllocator::Impl {
   [[noreturn]] void refuse(uint64_t bytes) {
     ++statistics.num_ooms;
     trace(TraceEntry::kOutOfMemory, 0, bytes, device.default_stream());
-    throw OutOfMemoryError(
-        "out of memory on device " + std::to_string(device.index()) + ": tried to allocate " + mebibytes(bytes) + ", " +
-        mebibytes(static_cast<uint64_t>(statistics.allocated.current)) + " are in use by tensors and " +
-        mebibytes(reserved()) + " are reserved, of " + mebibytes(limit) +
-        " in all. What else is in use cannot move to the host: the same operation needs it, or it is "
-        "pinned. Use smaller batches, free or unpin tensors, or raise OUTBOARD_MEMORY_LIMIT if it "
-        "is set.");
+    throw OutOfMemoryError("out of memory on device " + std::to_string(device.index()) + ": tried to allocate " +
+                           mebibytes(bytes) + "; " + mebibytes(static_cast<uint64_t>(statistics.allocated.current)) +
+                           " are in use by tensors and " + mebibytes(reserved()) + " are reserved. " + reason(bytes));
+  }
+
+  /// Which limit a request met, and what to do about it.
+  std::string reason(uint64_t bytes) const {
+    if (bytes > largest()) {
+      return "The device allows " + mebibytes(largest()) +
+             " in one allocation (max_allocation of its properties): use smaller tensors.";
+    }
+    if (bytes > limit) return "That is more than " + limit_in_words() + ".";
+    if (statistics.active.current > 0) {
+      return "What is in use cannot move to the host, because the same operation needs it or it is pinned, and the "
+             "rest "
+             "of " +
+             limit_in_words() + " is too small: use smaller batches, or free or unpin tensors." +
+             (drivers_refusal.empty() ? "" : " The driver says: " + drivers_refusal);
+    }
+    if (!drivers_refusal.empty()) return "The driver refused, within " + limit_in_words() + ": " + drivers_refusal;
+    return "Captured graphs keep what is reserved, and the rest of " + limit_in_words() + " is too small.";
+  }
+
+  std::string limit_in_words() const {
+    const uint64_t all = device.properties().total_memory;
+    if (limit >= all) return "the device's memory (" + mebibytes(all) + ")";
+    return "the limit of " + mebibytes(limit) +
+           " set by OUTBOARD_MEMORY_LIMIT or set_per_process_memory_fraction (the device has " + mebibytes(all) + ")";
+  }
+
+  /// Bytes that one allocation may have.
+  uint64_t largest() const {
+    const uint64_t told = device.properties().max_allocation;
+    return told != 0 ? told / kRounding * kRounding : UINT64_MAX;
   }
 
   uint64_t reserved() const { return static_cast<uint64_t>(statistics.reserved.current); }
@@ -477,6 +509,7 @@ struct CachingAllocator::Impl {
   Node* spare = nullptr;
   MemoryStatistics statistics;
   uint64_t limit;
+  std::string drivers_refusal;  // since the last retry began; empty: none
   AllocatorOptions options;
   std::deque<TraceEntry> history;
   size_t history_length = 0;
@@ -486,7 +519,7 @@ CachingAllocator::CachingAllocator(Device& device) : impl_(std::make_shared<Impl
 
 Block* CachingAllocator::allocate(uint64_t bytes, Stream& stream) {
   if (bytes == 0) return nullptr;
-  refuse_in_forked_child();
+  refuse_if_unusable(impl_->device.driver());
   const std::lock_guard guard(impl_->lock);
   return impl_->allocate(bytes, stream);
 }
@@ -525,7 +558,7 @@ void CachingAllocator::empty_cache() {
 
 void CachingAllocator::expect(uint64_t bytes) {
   refuse_in_forked_child();
-  const ob_driver& driver = impl_->device.driver();
+  const DeviceDriver& driver = impl_->device.driver();
   if (driver.memory_expect == nullptr) return;
   check(driver, driver.memory_expect(impl_->device.handle(), std::min(bytes, limit())), "making device memory ready");
 }

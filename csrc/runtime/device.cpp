@@ -10,12 +10,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <stdexcept>
 #include <utility>
 
 #include "runtime/driver_call.h"
+#include "runtime/interruption.h"
 
 namespace outboard {
 namespace {
@@ -45,17 +47,59 @@ std::vector<Stream*>& chosen_streams() {
   return streams;
 }
 
-/// True if every required function is there.
-bool is_complete(const ob_driver& driver) {
-  const char* first = reinterpret_cast<const char*>(&driver) + offsetof(ob_driver, last_error);
-  const char* end = reinterpret_cast<const char*>(&driver) + offsetof(ob_driver, memory_info);
-  for (; first != end; first += sizeof(void*)) {
+/// Names of the functions that every driver must have, in the order of the table.
+constexpr const char* kRequired[] = {"last_error",
+                                     "device_count",
+                                     "device_open",
+                                     "device_properties",
+                                     "memory_alloc",
+                                     "memory_free",
+                                     "stream_create",
+                                     "stream_destroy",
+                                     "stream_wait",
+                                     "stream_wait_event",
+                                     "event_create",
+                                     "event_destroy",
+                                     "event_record",
+                                     "event_wait",
+                                     "event_elapsed",
+                                     "copy",
+                                     "fill",
+                                     "program_build",
+                                     "program_load",
+                                     "program_binary",
+                                     "program_release",
+                                     "kernel_get",
+                                     "launch"};
+static_assert(offsetof(ob_driver, memory_info) - offsetof(ob_driver, last_error) ==
+              std::size(kRequired) * sizeof(void*));
+
+/// What every driver must have and this one lacks, separated by commas.
+std::string missing(const ob_driver& driver) {
+  std::string names = driver.name == nullptr ? "name" : "";
+  const char* next = reinterpret_cast<const char*>(&driver) + offsetof(ob_driver, last_error);
+  for (const char* name : kRequired) {
     void* function;
-    std::memcpy(&function, first, sizeof(function));
-    if (function == nullptr) return false;
+    std::memcpy(&function, next, sizeof(function));
+    next += sizeof(function);
+    if (function == nullptr) names += (names.empty() ? "" : ", ") + std::string(name);
   }
-  return driver.name != nullptr;
+  return names;
 }
+
+}  // namespace
+
+std::string misfit(const ob_driver& driver) {
+  if (driver.abi_major != OB_ABI_MAJOR) {
+    return "was built for version " + std::to_string(driver.abi_major) +
+           " of the driver interface, and this is Outboard " + "with version " + std::to_string(OB_ABI_MAJOR) +
+           ": build it with the driver.h of this Outboard";
+  }
+  const std::string names = missing(whole_table(driver));
+  return names.empty() ? "" : "lacks what every driver must have: " + names;
+}
+
+namespace {
 
 const ob_driver* load_driver(const std::string& path, std::vector<std::string>& problems) {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -73,12 +117,9 @@ const ob_driver* load_driver(const std::string& path, std::vector<std::string>& 
     problems.push_back(path + " offers no driver: it could not start");
     return nullptr;
   }
-  if (driver->abi_major != OB_ABI_MAJOR || driver->struct_size < offsetof(ob_driver, memory_info)) {
-    problems.push_back(path + " was built for another version of the driver interface");
-    return nullptr;
-  }
-  if (!is_complete(*driver)) {
-    problems.push_back(path + " lacks a function that every driver must have");
+  const std::string problem = misfit(*driver);
+  if (!problem.empty()) {
+    problems.push_back(path + " " + problem);
     return nullptr;
   }
   return new ob_driver(whole_table(*driver));  // leaked: devices live as long as the process
@@ -126,7 +167,9 @@ void after_fork_in_child() { in_forked_child.store(!state().devices.empty()); }
 }  // namespace
 
 struct Device::Impl {
-  const ob_driver* driver;
+  explicit Impl(const ob_driver& given) : driver(given) {}
+
+  DeviceDriver driver;
   ob_device handle;
   Origin origin;
   ob_device_properties properties{};
@@ -144,13 +187,12 @@ struct Device::Impl {
 };
 
 Device::Device(const ob_driver* driver, ob_device handle, int index, Origin origin)
-    : index_(index), impl_(std::make_shared<Impl>()) {
+    : index_(index), impl_(std::make_shared<Impl>(*driver)) {
   const uint64_t limit = memory_limit();  // throws if it makes no sense: before there is a stream to lose
-  impl_->driver = driver;
   impl_->handle = handle;
   impl_->origin = std::move(origin);
   impl_->properties.struct_size = sizeof(ob_device_properties);
-  check(*driver, driver->device_properties(handle, &impl_->properties), "reading device properties");
+  check(impl_->driver, driver->device_properties(handle, &impl_->properties), "reading device properties");
   if (driver->abi_minor < kSerialBuildsSince) impl_->properties.serial_builds = 0;  // padding in older structs
   residency_ = std::make_unique<Residency>(*this);
   impl_->streams[0] = std::make_unique<Stream>(*this, 0);
@@ -162,7 +204,8 @@ Device::Device(const ob_driver* driver, ob_device handle, int index, Origin orig
 }
 
 const Device::Origin& Device::origin() const { return impl_->origin; }
-const ob_driver& Device::driver() const { return *impl_->driver; }
+const DeviceDriver& Device::driver() const { return impl_->driver; }
+bool Device::lost() const { return impl_->driver.lost.load(std::memory_order_relaxed); }
 ob_device Device::handle() const { return impl_->handle; }
 const ob_device_properties& Device::properties() const { return impl_->properties; }
 ProgramCache& Device::programs() { return *impl_->programs; }
@@ -239,6 +282,13 @@ void Device::stop() noexcept {
   }
 }
 
+void Device::abandon() noexcept {
+  ProgramCache::drop_waiting();
+  for (const auto& stream : impl_->streams) {
+    if (stream != nullptr) stream->abandon();
+  }
+}
+
 void Device::empty_cache() {
   allocator().empty_cache();
   residency().empty_cache();
@@ -255,7 +305,9 @@ std::pair<uint64_t, uint64_t> Device::memory_info() {
   uint64_t free = limit > reserved ? limit - reserved : 0;
   if (driver().memory_info == nullptr) return {free, limit};
   uint64_t driver_free = 0, driver_total = 0;
-  check(driver(), driver().memory_info(handle(), &driver_free, &driver_total), "reading memory information");
+  const ob_status status = driver().memory_info(handle(), &driver_free, &driver_total);
+  if (status == OB_UNSUPPORTED) return {free, limit};  // the driver can tell of other devices only
+  check(driver(), status, "reading memory information");
   return {std::min(free, driver_free), std::min(limit, driver_total)};
 }
 
@@ -297,6 +349,8 @@ void Runtime::set_current_device(int index) {
   current_device_index = index;
 }
 
+void Runtime::restore_current_device(int index) noexcept { current_device_index = index; }
+
 Stream& Runtime::current_stream(int index) {
   const std::vector<Stream*>& chosen = chosen_streams();
   const auto position = static_cast<size_t>(index);
@@ -314,15 +368,17 @@ void Runtime::set_current_stream(Stream& stream) {
 
 bool Runtime::forked() const { return in_forked_child.load(); }
 
-void Runtime::shutdown() noexcept {
+void Runtime::shutdown(bool hurry) noexcept {
   if (forked() || state().shut_down.exchange(true)) return;
   for (const auto& device : state().devices) {
     try {
-      device->synchronize();
+      if (!hurry && !was_interrupted() && !device->lost()) device->synchronize();
     } catch (const Error& error) {
       std::fprintf(stderr, "outboard: at exit: %s\n", error.what());
+    } catch (...) {  // the user interrupts the exit, too: was_interrupted() knows
     }
-    device->stop();
+    if (hurry || was_interrupted()) device->abandon();
+    if (!hurry && !was_interrupted()) device->stop();
   }
   ProgramCache::stop();
 }

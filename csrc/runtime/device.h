@@ -9,6 +9,7 @@
 #include "outboard/driver.h"
 #include "runtime/assertions.h"
 #include "runtime/caching_allocator.h"
+#include "runtime/driver_call.h"
 #include "runtime/program_cache.h"
 #include "runtime/residency.h"
 #include "runtime/stream.h"
@@ -28,7 +29,7 @@ class Device {
 
   int index() const { return index_; }
   const Origin& origin() const;
-  const ob_driver& driver() const;
+  const DeviceDriver& driver() const;
   ob_device handle() const;
   const ob_device_properties& properties() const;
   bool host_accessible() const { return properties().host_accessible != 0; }
@@ -55,8 +56,12 @@ class Device {
 
   /// Waits for all streams of the device.
   void synchronize();
+  /// True once a call on the device said so: whatever uses it throws Error(OB_DEVICE_LOST) from then on.
+  bool lost() const;
   /// Ends the threads of the streams; at the end of the process.
   void stop() noexcept;
+  /// The same, and leaves out what the driver does not have yet.
+  void abandon() noexcept;
   /// Gives cached memory of the device, and host memory that stands in for it, back.
   void empty_cache();
   /// Totals and counts of allocator and residency become zero.
@@ -83,20 +88,24 @@ class Runtime {
   static Runtime& get();
 
   int device_count() const;
-  /// Throws Error(OB_INVALID_ARGUMENT) for an index out of range, OB_DEVICE_LOST in a forked child.
+  /// Throws Error(OB_INVALID_ARGUMENT) for an index out of range, ForkError in a forked child.
   Device& device(int index);
   const std::vector<std::string>& problems() const;
 
   /// The calling thread's current device (0 at first).
   int current_device() const;
   void set_current_device(int index);
+  /// The same for an index that was current before: also in a forked child, where guards end as elsewhere.
+  void restore_current_device(int index) noexcept;
   /// The calling thread's current stream on a device (its default stream at first).
   Stream& current_stream(int index);
   void set_current_stream(Stream& stream);
 
   /// True in a child process forked after `initialize` found devices. Set by a pthread_atfork handler.
   bool forked() const;
-  void shutdown() noexcept;
+  /// Waits for queued work and ends the threads of the runtime. In a hurry, or once a user has interrupted a wait, what
+  /// did not begin is left out.
+  void shutdown(bool hurry = false) noexcept;
 };
 
 }  // namespace outboard

@@ -24,6 +24,12 @@ class IndexError : public Error {
   explicit IndexError(const std::string& message) : Error(OB_INVALID_ARGUMENT, message) {}
 };
 
+/// A device was used in a process that was forked after the device was opened.
+class ForkError : public Error {
+ public:
+  explicit ForkError(const std::string& message) : Error(OB_INVALID_ARGUMENT, message) {}
+};
+
 /// Device memory is exhausted even after every cached block was given back.
 class OutOfMemoryError : public Error {
  public:

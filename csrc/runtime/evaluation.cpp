@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "runtime/error.h"
+
 namespace outboard {
 namespace {
 
@@ -25,7 +27,7 @@ uint32_t value_count(const Step& step) {
 uint32_t value_count(const Output& output) {
   if (output.kind == Output::kInt) return 1;
   if (output.kind != Output::kTensor) return 0;
-  return static_cast<uint32_t>(output.view.sizes.size() + output.view.strides.size()) + 1;
+  return static_cast<uint32_t>(output.view.sizes.size() + output.view.strides.size()) + 2;
 }
 
 template <typename Item>
@@ -36,7 +38,13 @@ void lay_out(const std::vector<Item>& items, std::vector<uint32_t>& places, uint
   }
 }
 
+/// More work-items than any launch has, and fewer than arithmetic on their number could wrap around.
+constexpr int64_t kMostItems = int64_t{1} << 48;
+/// Elements; the same of views.
+constexpr int64_t kFarthest = int64_t{1} << 56;
+
 void evaluate_launch(const Step& step, const Scalar* symbols, int64_t* values) {
+  int64_t items = 1;
   for (int i = 0; i < 3; ++i) {
     const int64_t size = step.global[i].code.empty() ? 1 : evaluate(step.global[i], symbols);
     if (size <= 0) {
@@ -44,7 +52,11 @@ void evaluate_launch(const Step& step, const Scalar* symbols, int64_t* values) {
       return;
     }
     const auto local = static_cast<int64_t>(step.local[0] == 0 ? 1 : std::max<uint32_t>(step.local[i], 1));
+    if (size > kMostItems) throw Error(OB_INVALID_ARGUMENT, "a plan launches more work-items than there can be");
     values[i] = (size + local - 1) / local * local;
+    if (__builtin_mul_overflow(items, values[i], &items) || items > kMostItems) {
+      throw Error(OB_INVALID_ARGUMENT, "a plan launches more work-items than there can be");
+    }
   }
   values += 3;
   for (const Argument& argument : step.arguments) *values++ = evaluate(argument.expr, symbols);
@@ -59,12 +71,23 @@ void evaluate_step(const Step& step, const Scalar* symbols, int64_t* values) {
   values[2] = evaluate(step.target_offset, symbols);
 }
 
+int64_t checked_offset(int64_t elements) {
+  if (elements < -kFarthest || elements > kFarthest) {
+    throw Error(OB_INVALID_ARGUMENT, "a plan's view begins where no memory is");
+  }
+  return elements;
+}
+
 void evaluate_output(const Output& output, const Scalar* symbols, int64_t* values) {
   if (output.kind == Output::kInt) *values = evaluate(output.expr, symbols);
   if (output.kind != Output::kTensor) return;
-  for (const Expr& size : output.view.sizes) *values++ = evaluate(size, symbols);
-  for (const Expr& stride : output.view.strides) *values++ = evaluate(stride, symbols);
-  *values = evaluate(output.view.offset, symbols);
+  const ViewSpec& view = output.view;
+  const int64_t* const sizes = values;
+  for (const Expr& size : view.sizes) *values++ = evaluate(size, symbols);
+  const int64_t* const strides = values;
+  for (const Expr& stride : view.strides) *values++ = evaluate(stride, symbols);
+  *values++ = checked_offset(evaluate(view.offset, symbols));
+  *values = static_cast<int64_t>(span_bytes(sizes, strides, view.sizes.size(), view.dtype));
 }
 
 }  // namespace

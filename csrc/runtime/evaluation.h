@@ -18,7 +18,8 @@ class Evaluation {
   /// Whether it is of these symbols.
   bool is_of(const Scalar* symbols) const;
 
-  /// Evaluates everything anew. Throws what `evaluate` throws; the evaluation is then of no symbols.
+  /// Evaluates everything anew. Throws what `evaluate` throws, and Error(OB_INVALID_ARGUMENT) for what no memory holds
+  /// and no device counts to; the evaluation is then of no symbols.
   void update(const Plan& plan, const Scalar* symbols);
 
   /// By kind of step: kAllocate, kSeeds: bytes. kCopy: bytes, offset in the source, offset in the target. kLaunch:
@@ -26,7 +27,7 @@ class Evaluation {
   /// per argument (kPointer, kInt64, kInt32).
   const int64_t* step(size_t number) const { return values_.data() + steps_[number]; }
 
-  /// kTensor: sizes, strides, offset. kInt: the value.
+  /// kTensor: sizes, strides, offset in elements, bytes from there to the end of the last element. kInt: the value.
   const int64_t* output(size_t number) const { return values_.data() + outputs_[number]; }
 
  private:

@@ -54,9 +54,22 @@ class Buffers {
     buffers_[number] = Buffer{};
   }
 
-  ob_ptr pointer(Work& work, uint32_t number) const {
+  /// `bytes` bytes that begin `offset` bytes into a buffer. Throws Error(OB_INVALID_ARGUMENT) if they are not all in
+  /// its memory: what is written in a plan may not lead out of it.
+  ob_ptr pointer(Work& work, uint32_t number, int64_t offset = 0, uint64_t bytes = 0) const {
     const Buffer& buffer = buffers_[number];
-    return buffer.allocation == nullptr ? 0 : work.resolve(*buffer.allocation) + buffer.offset;
+    if (buffer.allocation == nullptr) return 0;
+    const uint64_t begin = buffer.offset + static_cast<uint64_t>(offset);  // a negative one leads towards the beginning
+    check_inside(*buffer.allocation, begin, bytes);
+    return work.resolve(*buffer.allocation) + begin;
+  }
+
+  /// The same without a pointer. No bytes are in any memory.
+  void check(uint32_t number, int64_t offset, uint64_t bytes) const {
+    const Buffer& buffer = buffers_[number];
+    if (buffer.allocation != nullptr && bytes != 0) {
+      check_inside(*buffer.allocation, buffer.offset + static_cast<uint64_t>(offset), bytes);
+    }
   }
 
   Allocation* allocation(uint32_t number) const { return buffers_[number].allocation; }
@@ -79,6 +92,13 @@ class Buffers {
     uint64_t offset = 0;  // bytes
     Owner owner = kInput;
   };
+
+  static void check_inside(const Allocation& allocation, uint64_t begin, uint64_t bytes) {
+    if (begin <= allocation.size() && bytes <= allocation.size() - begin) return;
+    throw Error(OB_INVALID_ARGUMENT, "a plan leads out of a buffer: " + std::to_string(bytes) + " bytes at " +
+                                         std::to_string(static_cast<int64_t>(begin)) + " of " +
+                                         std::to_string(allocation.size()));
+  }
 
   static uint64_t offset_bytes(const TensorBinding& tensor) {
     if (tensor.storage_offset == 0) return 0;
@@ -104,8 +124,8 @@ class CallMemory {
     for (Allocation* allocation : pinned_) allocation->unpin();
   }
 
-  ob_ptr pointer(Work& work, uint32_t number) {
-    const ob_ptr pointer = buffers_.pointer(work, number);
+  ob_ptr pointer(Work& work, uint32_t number, int64_t offset, uint64_t bytes) {
+    const ob_ptr pointer = buffers_.pointer(work, number, offset, bytes);
     Allocation* allocation = buffers_.allocation(number);
     if (allocation == nullptr) return pointer;
     pinned_.push_back(allocation);
@@ -126,9 +146,14 @@ Dims evaluate_all(const std::vector<Expr>& expressions, const Scalar* symbols) {
 }
 
 TensorView make_view(const ViewSpec& spec, Work& work, CallMemory& memory, const Scalar* symbols) {
-  const auto offset = static_cast<uint64_t>(evaluate(spec.offset, symbols)) * element_size(spec.dtype);
-  return {memory.pointer(work, spec.buffer) + offset, spec.dtype, evaluate_all(spec.sizes, symbols),
-          evaluate_all(spec.strides, symbols)};
+  Dims sizes = evaluate_all(spec.sizes, symbols), strides = evaluate_all(spec.strides, symbols);
+  int64_t offset;
+  if (__builtin_mul_overflow(evaluate(spec.offset, symbols), int64_t{element_size(spec.dtype)}, &offset)) {
+    throw Error(OB_INVALID_ARGUMENT, "a plan's view begins where no memory is");
+  }
+  const uint64_t bytes = span_bytes(sizes.begin(), strides.begin(), sizes.size(), spec.dtype);
+  const ob_ptr data = memory.pointer(work, spec.buffer, offset, bytes);
+  return {data, spec.dtype, std::move(sizes), std::move(strides)};
 }
 
 LibraryArgument make_argument(const CallArgument& spec, Work& work, CallMemory& memory, const Scalar* symbols) {
@@ -173,7 +198,7 @@ ob_argument fill_argument(const Argument& spec, int64_t number, const Buffers& b
                           const Scalar* symbols, ob_ptr word, ArgumentValue& value) {
   switch (spec.kind) {
     case Argument::kPointer:
-      value.pointer = buffers.pointer(work, spec.buffer) + static_cast<uint64_t>(number);
+      value.pointer = buffers.pointer(work, spec.buffer, number);
       return {1, sizeof(ob_ptr), &value};
     case Argument::kInt64:
       value.i64 = number;
@@ -260,9 +285,10 @@ class Run {
 
   void copy(const Step& step, const int64_t* values) {
     Work work(context_.stream);
-    const ob_ptr from = buffers_.pointer(work, step.buffer) + static_cast<uint64_t>(values[1]);
-    const ob_ptr to = buffers_.pointer(work, step.target) + static_cast<uint64_t>(values[2]);
-    context_.stream.copy(OB_DEVICE_TO_DEVICE, to, from, byte_count(values[0]));
+    const uint64_t bytes = byte_count(values[0]);
+    const ob_ptr from = buffers_.pointer(work, step.buffer, values[1], bytes);
+    const ob_ptr to = buffers_.pointer(work, step.target, values[2], bytes);
+    context_.stream.copy(OB_DEVICE_TO_DEVICE, to, from, bytes);
   }
 
   void launch(const Step& step, const int64_t* values) {
@@ -309,6 +335,7 @@ class Run {
   }
 
   void seed(const Step& step, const int64_t* values) {
+    buffers_.check(step.buffer, 0, byte_count(values[0]));
     SmallArray<int64_t, 8> seeds(byte_count(values[0]) / sizeof(int64_t));
     if (seeds.empty()) return;
     if (Recording* recording = context_.stream.recording()) {
@@ -337,6 +364,8 @@ class Run {
     made.sizes.assign(values, sizes);
     made.strides.assign(values + sizes, strides);
     made.storage_offset = values[sizes + strides];
+    const auto bytes = static_cast<uint64_t>(values[sizes + strides + 1]);
+    buffers_.check(output.view.buffer, made.storage_offset * element_size(made.dtype), bytes);
   }
 
   void hand_over(const Output& output, Result& made) const noexcept {
@@ -376,6 +405,10 @@ bool asks_for_seeds(const Plan& plan) {
 
 Scalar symbol_value(const Symbol& symbol, const Input* inputs, const Scalar* symbols) {
   Scalar value;
+  if (symbol.source == Symbol::kDerived) {
+    value.i = evaluate(symbol.derived, symbols);
+    return value;
+  }
   const Input& input = inputs[symbol.input];
   switch (symbol.source) {
     case Symbol::kSize:
@@ -386,9 +419,6 @@ Scalar symbol_value(const Symbol& symbol, const Input* inputs, const Scalar* sym
       break;
     case Symbol::kStorageOffset:
       value.i = input.tensor.storage_offset;
-      break;
-    case Symbol::kDerived:
-      value.i = evaluate(symbol.derived, symbols);
       break;
     default:
       value = input.scalar;
@@ -432,7 +462,7 @@ bool bind_symbols(const Plan& plan, const Input* inputs, std::vector<Scalar>& sy
   for (size_t i = 0; i < plan.symbols.size(); ++i) {
     const Symbol& symbol = plan.symbols[i];
     const bool of_tensor = symbol.source == Symbol::kSize || symbol.source == Symbol::kStride;
-    if (of_tensor && static_cast<int32_t>(symbol.dim) >= inputs[symbol.input].tensor.dim) return false;
+    if (of_tensor && static_cast<int64_t>(symbol.dim) >= inputs[symbol.input].tensor.dim) return false;
     symbols[i] = symbol_value(symbol, inputs, symbols.data());
   }
   for (const Expr& guard : plan.guards) {

@@ -10,6 +10,7 @@
 #include "runtime/device.h"
 #include "runtime/driver_call.h"
 #include "runtime/error.h"
+#include "runtime/interruption.h"
 #include "runtime/small_array.h"
 
 namespace outboard {
@@ -48,7 +49,7 @@ class Capture {
   }
 
  private:
-  const ob_driver& driver_;
+  const DeviceDriver& driver_;
   ob_stream stream_ = nullptr;
   bool begun_ = false;
 };
@@ -226,10 +227,12 @@ Graph::~Graph() {
     recording_.release();  // another thread of the parent may hold the locks that letting go takes
     return;
   }
+  const Uninterrupted whole;
   try {
     reset();
   } catch (const Error& error) {
     std::fprintf(stderr, "outboard: when a graph was deleted: %s\n", error.what());
+    recording_.release();  // queued work may still use what it holds
   }
 }
 

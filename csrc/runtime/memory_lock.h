@@ -64,6 +64,8 @@ class MemoryLock {
     mutex_.unlock();
   }
 
+  /// True if the calling thread has the lock.
+  bool held() const { return owner_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
   /// True for the outermost of nested locks.
   bool outermost() const { return depth_ == 1; }
 

@@ -110,13 +110,10 @@ class Reader : private WireReader {
   void plan(Plan& plan) {
     each(plan.inputs, [&] { return bounded(u8(), 4u, "input kind"); });
     each(plan.symbols, [&] { return symbol(plan); });
-    symbol_count_ = plan.symbols.size();
-    for (const Symbol& s : plan.symbols) integer_.push_back(s.source != Symbol::kFloat);
     each(plan.guards, [&] { return expr(); });
     plan.buffer_count = u32();
-    if (plan.buffer_count < plan.inputs.size() || plan.buffer_count > (1u << 24)) invalid("buffer count");
+    if (plan.buffer_count < plan.inputs.size() || plan.buffer_count > (1u << 20)) invalid("buffer count");
     buffers_ = plan.buffer_count;
-    inputs_ = plan.inputs.size();
     each(plan.programs, [&] {
       ProgramSpec p;
       p.source = text();
@@ -170,7 +167,7 @@ class Reader : private WireReader {
     Symbol s;
     s.source = static_cast<Symbol::Source>(bounded(u8(), Symbol::kDerived + 1u, "symbol source"));
     s.input = u32();
-    s.dim = u32();
+    s.dim = bounded(u32(), kMaximumRank, "dimension");
     s.derived = expr();
     if (s.source == Symbol::kDerived ? s.derived.code.empty() : !is_input(plan, s)) invalid("symbol");
     integer_.push_back(s.source != Symbol::kFloat);
@@ -192,6 +189,7 @@ class Reader : private WireReader {
     v.dtype = static_cast<DType>(u8());
     element_size(v.dtype);
     each(v.sizes, [&] { return expr(); });
+    bounded(v.sizes.size(), kMaximumRank + 1, "rank");
     each(v.strides, [&] { return expr(); });
     v.offset = expr();
     if (v.sizes.size() != v.strides.size()) invalid("view with unequal ranks");
@@ -239,6 +237,15 @@ class Reader : private WireReader {
     return a;
   }
 
+  /// How many work-items a group may have depends on the device; here their number must be one.
+  static void check_group(const uint32_t local[3]) {
+    uint64_t items = 1;
+    for (int i = 0; i < 3; ++i) {
+      items *= std::max<uint32_t>(local[i], 1);
+      if (items > (1u << 31)) invalid("work-groups too large");
+    }
+  }
+
   Step step(const Plan& plan) {
     Step s;
     s.kind = static_cast<Step::Kind>(bounded(u8(), Step::kCopy + 1u, "step kind"));
@@ -255,6 +262,7 @@ class Reader : private WireReader {
         s.kernel = bounded(u32(), plan.kernels.size(), "kernel number");
         for (Expr& size : s.global) size = expr();
         for (uint32_t& local : s.local) local = u32();
+        check_group(s.local);
         each(s.arguments, [&] { return argument(); });
         break;
       case Step::kCall:
@@ -286,8 +294,8 @@ class Reader : private WireReader {
     return o;
   }
 
-  size_t symbol_count_ = 0, buffers_ = 0, inputs_ = 0;
-  std::vector<bool> integer_;
+  size_t buffers_ = 0;
+  std::vector<bool> integer_;  // by symbol, of those read so far
 };
 
 /// Follows the buffers through the steps: whatever a step or an output touches must exist by then, because a kernel
@@ -379,6 +387,26 @@ uint32_t element_size(DType dtype) {
       return 16;
   }
   throw Error(OB_INVALID_ARGUMENT, "element type " + std::to_string(static_cast<int>(dtype)) + " is not supported");
+}
+
+uint64_t span_bytes(const int64_t* sizes, const int64_t* strides, size_t rank, DType dtype) {
+  bool empty = false;
+  for (size_t d = 0; d < rank; ++d) {
+    if (sizes[d] < 0 || strides[d] < 0) throw Error(OB_INVALID_ARGUMENT, "a tensor has a negative size or stride");
+    empty |= sizes[d] == 0;
+  }
+  if (empty) return 0;
+  uint64_t last = 0, bytes;
+  bool wraps = false;
+  for (size_t d = 0; d < rank; ++d) {
+    uint64_t step;
+    wraps |= __builtin_mul_overflow(static_cast<uint64_t>(sizes[d] - 1), static_cast<uint64_t>(strides[d]), &step);
+    wraps |= __builtin_add_overflow(last, step, &last);
+  }
+  wraps |= __builtin_add_overflow(last, uint64_t{1}, &last);
+  wraps |= __builtin_mul_overflow(last, uint64_t{element_size(dtype)}, &bytes);
+  if (wraps) throw Error(OB_INVALID_ARGUMENT, "a tensor is larger than any memory");
+  return bytes;
 }
 
 int64_t evaluate_code(const Expr& expr, const Scalar* symbols) {

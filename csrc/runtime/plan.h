@@ -32,6 +32,13 @@ enum class DType : int8_t {
 /// Bytes of one element. Throws Error(OB_INVALID_ARGUMENT) for an unknown type.
 uint32_t element_size(DType dtype);
 
+/// Bytes from the first element of a strided tensor to the end of its last. Throws Error(OB_INVALID_ARGUMENT) if that
+/// is no number of bytes, or if a size or stride is negative.
+uint64_t span_bytes(const int64_t* sizes, const int64_t* strides, size_t rank, DType dtype);
+
+/// Tensors in plans and model files have no more dimensions.
+constexpr uint32_t kMaximumRank = 64;
+
 /// An int64 expression over the plan's symbols: postfix code. Division and modulo round to minus infinity
 /// (Python's // and %).
 struct Expr {
@@ -87,7 +94,7 @@ struct Symbol {
   enum Source : uint8_t { kSize = 0, kStride = 1, kStorageOffset = 2, kInt = 3, kFloat = 4, kDerived = 5 };
   Source source;
   uint32_t input;  ///< input number (kSize, kStride, kStorageOffset, kInt, kFloat)
-  uint32_t dim;    ///< kSize, kStride
+  uint32_t dim;    ///< kSize, kStride; below kMaximumRank
   Expr derived;    ///< kDerived: over the symbols before this one
 };
 

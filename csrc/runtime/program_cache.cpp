@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/program_cache.h"
 
-#include <unistd.h>
-
 #include <atomic>
 #include <chrono>
-#include <filesystem>
-#include <fstream>
 #include <future>
-#include <iterator>
 #include <map>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "runtime/build_process.h"
 #include "runtime/builders.h"
@@ -19,46 +15,52 @@
 #include "runtime/driver_call.h"
 #include "runtime/sha256.h"
 #include "runtime/shared_path.h"
+#include "runtime/trusted_file.h"
 
 namespace outboard {
 namespace {
-
-namespace fs = std::filesystem;
 
 SharedPath& directory() {
   static SharedPath* const instance = new SharedPath;
   return *instance;
 }
 
-/// A file's contents if it is whole: a digest in hexadecimal, a newline, the bytes. Empty otherwise.
-std::string read_checked(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+/// A program's binary with what it is a binary of, so that one under another's name is noticed: a digest in hexadecimal
+/// of the rest, the program's key, the binary, with newlines between. Empty stays empty.
+std::string sealed(const std::string& key, const std::string& binary) {
+  if (binary.empty()) return {};
+  const std::string body = key + '\n' + binary;
+  return sha256_hex(body) + '\n' + body;
+}
+
+/// The binary in what `sealed` made for this key; empty if it is damaged or another program's.
+std::string unsealed(const std::string& key, const std::string& content) {
   constexpr size_t kDigest = 64;
-  if (text.size() <= kDigest + 1 || text[kDigest] != '\n') return {};
-  std::string payload = text.substr(kDigest + 1);
-  return sha256_hex(payload) == text.substr(0, kDigest) ? payload : std::string();
+  const size_t begin = kDigest + 1 + key.size() + 1;
+  if (content.size() <= begin || content[kDigest] != '\n') return {};
+  const std::string body = content.substr(kDigest + 1);
+  if (body.compare(0, key.size(), key) != 0 || body[key.size()] != '\n') return {};
+  return sha256_hex(body) == content.substr(0, kDigest) ? body.substr(key.size() + 1) : std::string();
 }
 
-/// Files used longest ago are the first to be deleted (`outboard.compiler.eviction`). Failure costs only speed.
-void mark_used(const fs::path& path) {
-  std::error_code error;
-  fs::last_write_time(path, fs::file_time_type::clock::now(), error);
+/// A program's binary from disk; empty if there is none that can be trusted.
+std::string read_binary(const std::string& path, const std::string& key) {
+  try {
+    return unsealed(key, trusted::read(path).value_or(std::string()));
+  } catch (const trusted::Untrusted& why) {
+    trusted::say_once("compiled programs are not used", why);
+    return {};
+  }
 }
 
-/// Writes through a temporary file, so that readers see the old entry or the whole new one. Failure costs only
-/// speed: the program stays in memory.
-void write_checked(const fs::path& path, const std::string& payload) {
-  static std::atomic<uint64_t> serial{0};
-  std::error_code error;
-  fs::create_directories(path.parent_path(), error);
-  const fs::path temporary =
-      path.string() + "." + std::to_string(getpid()) + "." + std::to_string(serial.fetch_add(1)) + ".tmp";
-  std::ofstream file(temporary, std::ios::binary);
-  file << sha256_hex(payload) << '\n' << payload;
-  file.close();
-  if (file.good()) fs::rename(temporary, path, error);
-  if (!file.good() || error) fs::remove(temporary, error);
+/// Failure costs only speed: the program stays in memory.
+void write_binary(const std::string& path, const std::string& key, const std::string& binary) {
+  if (binary.empty()) return;
+  try {
+    trusted::write(path, sealed(key, binary));
+  } catch (const trusted::Untrusted& why) {
+    trusted::say_once("compiled programs are not kept", why);
+  }
 }
 
 /// Programs that wait when another process is started. That takes as long as building a few of them: it too has to load
@@ -101,7 +103,9 @@ struct Kernel::Program {
   Program& operator=(const Program&) = delete;
 
   ~Program() {
-    if (in_forked_child.load(std::memory_order_relaxed) || !current.valid()) return;
+    if (in_forked_child.load(std::memory_order_relaxed)) return;
+    for (ob_program program : replaced) device.driver().program_release(program);
+    if (!current.valid()) return;
     try {
       device.driver().program_release(current.get());
     } catch (const Error&) {  // there is no program: who asked for it was told
@@ -122,20 +126,21 @@ struct Kernel::Program {
     return current;
   }
 
-  /// A binary to try first, unless an attempt has begun.
-  void offer(const std::string& binary) {
+  /// A sealed binary to try first, unless an attempt has begun.
+  void offer(const std::string& content) {
     std::lock_guard lock(mutex);
-    if (!current.valid()) offered = binary;
+    if (!current.valid()) offered = unsealed(key, content);
   }
 
-  /// The binary of the program, once it is there. Empty if nobody asked for it, it failed, or the driver gives none.
+  /// The binary of the program, sealed, once it is there. Empty if nobody asked for it, it failed, or the driver gives
+  /// none.
   std::string binary() {
     std::shared_future<ob_program> attempt;
     {
       std::lock_guard lock(mutex);
       attempt = current;
     }
-    return attempt.valid() ? binary_of(device.driver(), attempt.get()) : std::string();
+    return attempt.valid() ? sealed(key, binary_of(device.driver(), attempt.get())) : std::string();
   }
 
   ob_program wait(const std::string& name) {
@@ -154,10 +159,28 @@ struct Kernel::Program {
     return *found;
   }
 
-  ob_kernel handle(ob_program program, const std::string& name) const {
+  /// A kernel of the program, which is built from source if what was loaded in its place turns out not to have it.
+  ob_kernel handle(const std::string& name) {
+    ob_program program = wait(name);
     ob_kernel kernel = nullptr;
+    if (device.driver().kernel_get(program, name.c_str(), &kernel) == OB_OK) return kernel;
+    if (give_up_binary(program)) program = wait(name);
     check(device.driver(), device.driver().kernel_get(program, name.c_str(), &kernel), "finding a kernel");
     return kernel;
+  }
+
+  /// The most work-items in one of the kernel's work-groups. Throws Error(OB_INVALID_ARGUMENT) if the kernel needs more
+  /// local memory than there is.
+  uint32_t max_group(ob_kernel kernel, const std::string& name) const {
+    const DeviceDriver& driver = device.driver();
+    const ob_device_properties& limits = device.properties();
+    if (driver.kernel_properties == nullptr) return limits.max_work_group_size;
+    ob_kernel_properties needs{sizeof(needs), limits.max_work_group_size, 0};
+    check(driver, driver.kernel_properties(kernel, &needs), "asking what a kernel needs");
+    if (needs.local_memory <= limits.local_memory) return needs.max_work_group_size;
+    throw Error(OB_INVALID_ARGUMENT, "the kernel " + name + " needs " + std::to_string(needs.local_memory) +
+                                         " bytes of local memory, and the device has " +
+                                         std::to_string(limits.local_memory));
   }
 
  private:
@@ -167,41 +190,56 @@ struct Kernel::Program {
     if (is_done(current)) current = {};
   }
 
+  /// Has the next attempt build from source, if the program was loaded. It lives on: there may be work that uses it.
+  /// False if it was built here.
+  bool give_up_binary(ob_program program) {
+    std::lock_guard lock(mutex);
+    const bool again = !from_source && program != built_here;
+    from_source = true;
+    if (again && is_done(current)) {
+      replaced.push_back(program);
+      current = {};
+    }
+    return program != built_here;
+  }
+
   static bool is_done(const std::shared_future<ob_program>& attempt) {
     return attempt.valid() && attempt.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
   }
 
   ob_program make(const std::string& name) {
-    if (ob_program loaded = load(take_offer(), name)) return loaded;
     const std::string base = directory().get();
-    const fs::path path = fs::path(base) / "programs" / key.substr(0, 2) / (key + ".bin");
-    if (!base.empty()) {
-      if (ob_program loaded = load_file(path, name)) return loaded;
+    const std::string path = base.empty() ? "" : base + "/programs/" + key.substr(0, 2) + "/" + key + ".bin";
+    const bool loads = may_load();
+    if (loads) {
+      if (ob_program loaded = load(take_offer(), name)) return loaded;
+      if (ob_program loaded = path.empty() ? nullptr : load_file(path, name)) return loaded;
     }
     const Turn turn;
-    if (device.properties().serial_builds != 0 && !turn.mine()) {
-      if (ob_program fetched = fetch(base.empty() ? fs::path() : path, name)) return fetched;
+    if (loads && device.properties().serial_builds != 0 && !turn.mine()) {
+      if (ob_program fetched = fetch(path, name)) return fetched;
     }
     ob_program built = build();
-    if (!base.empty()) keep(path, binary_of(device.driver(), built));
+    if (!path.empty()) write_binary(path, key, binary_of(device.driver(), built));
     return built;
   }
 
   /// The program, built by another process; nullptr if that does not work out, whatever the reason. `path`: where to
   /// keep it, or empty.
-  ob_program fetch(const fs::path& path, const std::string& name) const {
+  ob_program fetch(const std::string& path, const std::string& name) const {
     if (!BuildProcess::on_this_thread() && counters->waiting < kWorthAProcess) return nullptr;
     const std::string binary = BuildProcess::build_on_this_thread(device, source, options);
     const ob_program program = load(binary, name);
     if (program == nullptr) return nullptr;
     ++counters->built;
     ++counters->elsewhere;
-    if (!path.empty()) keep(path, binary);
+    if (!path.empty()) write_binary(path, key, binary);
     return program;
   }
 
-  static void keep(const fs::path& path, const std::string& binary) {
-    if (!binary.empty()) write_checked(path, binary);
+  bool may_load() {
+    std::lock_guard lock(mutex);
+    return !from_source;
   }
 
   std::string take_offer() {
@@ -212,7 +250,7 @@ struct Kernel::Program {
   /// The program from a binary if that has the kernel, else nullptr.
   ob_program load(const std::string& binary, const std::string& name) const {
     if (binary.empty()) return nullptr;
-    const ob_driver& driver = device.driver();
+    const DeviceDriver& driver = device.driver();
     ob_program program = nullptr;
     if (driver.program_load(device.handle(), binary.data(), binary.size(), &program) != OB_OK) return nullptr;
     ob_kernel kernel = nullptr;
@@ -222,21 +260,22 @@ struct Kernel::Program {
   }
 
   /// The same from disk.
-  ob_program load_file(const fs::path& path, const std::string& name) const {
-    const ob_program program = load(read_checked(path), name);
+  ob_program load_file(const std::string& path, const std::string& name) const {
+    const ob_program program = load(read_binary(path, key), name);
     if (program == nullptr) return nullptr;
     ++counters->loaded;
-    mark_used(path);
+    trusted::mark_used(path);
     return program;
   }
 
-  ob_program build() const {
-    const ob_driver& driver = device.driver();
+  ob_program build() {
+    const DeviceDriver& driver = device.driver();
     ob_program program = nullptr;
     check(driver, driver.program_build(device.handle(), source.c_str(), options.c_str(), &program),
           "building a program");
     ++counters->built;
-    return program;
+    std::lock_guard lock(mutex);
+    return built_here = program;
   }
 
   Device& device;
@@ -244,14 +283,26 @@ struct Kernel::Program {
   const std::shared_ptr<Counters> counters;
   std::mutex mutex;
   std::shared_future<ob_program> current;
+  ob_program built_here = nullptr;   // `current`, unless it was loaded
+  bool from_source = false;          // what could be loaded is not the program
+  std::vector<ob_program> replaced;  // what was loaded all the same
   std::string offered;
   std::map<std::string, std::unique_ptr<Kernel>> kernels;
 };
 
 ob_kernel Kernel::wait() {
-  const ob_kernel handle = program_.handle(program_.wait(name_), name_);
+  const ob_kernel handle = program_.handle(name_);
+  const uint32_t max_group = program_.max_group(handle, name_);
+  max_group_.store(max_group, std::memory_order_relaxed);
   handle_.store(handle, std::memory_order_release);
   return handle;
+}
+
+void Kernel::refuse_group(const uint32_t local[3]) const {
+  throw Error(OB_INVALID_ARGUMENT, "the kernel " + name_ + " is to run in work-groups of " +
+                                       std::to_string(uint64_t{local[0]} * local[1] * local[2]) +
+                                       " work-items, and can run in work-groups of at most " +
+                                       std::to_string(max_group_.load(std::memory_order_relaxed)));
 }
 
 struct ProgramCache::Impl {
@@ -274,7 +325,7 @@ struct ProgramCache::Impl {
 ProgramCache::ProgramCache(Device& device) : impl_(std::make_shared<Impl>(device)) {}
 
 Kernel& ProgramCache::kernel(const std::string& source, const std::string& options, const std::string& entry) {
-  refuse_in_forked_child();
+  refuse_if_unusable(impl_->device.driver());
   Kernel::Program& program = impl_->program(source, options);
   program.attempt(entry);
   return program.kernel(entry);
@@ -291,6 +342,8 @@ std::string ProgramCache::binary(const std::string& source, const std::string& o
 }
 
 void ProgramCache::stop() noexcept { Builders::get().stop(); }
+
+void ProgramCache::drop_waiting() noexcept { Builders::get().drop(); }
 
 void ProgramCache::set_directory(const std::string& path) { directory().set(path); }
 

@@ -28,19 +28,27 @@ class Kernel {
   }
   /// The same without waiting; nullptr if nobody has waited for it yet.
   ob_kernel ready() const { return handle_.load(std::memory_order_acquire); }
+  /// Throws Error(OB_INVALID_ARGUMENT) if the kernel, which is there, cannot run in work-groups of this size.
+  void check_group(const uint32_t local[3]) const {
+    if (uint64_t{local[0]} * local[1] * local[2] > max_group_.load(std::memory_order_relaxed)) refuse_group(local);
+  }
 
  private:
   ob_kernel wait();
+  [[noreturn]] void refuse_group(const uint32_t local[3]) const;
 
   Program& program_;
   const std::string name_;
+  std::atomic<uint32_t> max_group_{UINT32_MAX};  // work-items; known before the handle
   std::atomic<ob_kernel> handle_{nullptr};
 };
 
 /// Programs of a device by (source, options): in memory, then as binaries under `<cache dir>/programs`, then the
 /// driver's compiler. Disk entries are written atomically (temporary file + rename), carry a checksum and the
-/// device's cache_key, and are ignored and replaced when damaged or foreign; an unwritable directory only costs
-/// speed. Thread-safe. Programs are loaded and built by threads of their own, while the callers go on; where builds in
+/// program's whole key (a hash of source, options and the device's cache_key), and are ignored and replaced when
+/// damaged or another's; what another user could have written is not read (`trusted_file.h`). A directory that can only
+/// be read is used as it is. A binary that turns out to lack a kernel is given up, and the program built from source.
+/// Thread-safe. Programs are loaded and built by threads of their own, while the callers go on; where builds in
 /// one process wait for each other (`serial_builds`), all but one at a time are left to other processes
 /// (`BuildProcess`).
 class ProgramCache {
@@ -48,16 +56,19 @@ class ProgramCache {
   explicit ProgramCache(Device& device);
   /// A kernel by source, options and name. Returns at once: see `Kernel::get`.
   Kernel& kernel(const std::string& source, const std::string& options, const std::string& entry);
-  /// A binary, made by a device of equal `cache_key`, that is tried before the program is looked for elsewhere.
+  /// What `binary` gave, for a device of equal `cache_key`, to be tried before the program is looked for elsewhere.
+  /// That of another program, or anything else, is ignored.
   void offer(const std::string& source, const std::string& options, const std::string& binary);
-  /// The binary of a program that `kernel` was asked for; waits for it. Empty if there is none, or the driver gives
-  /// none. Throws what building it threw.
+  /// The binary of a program that `kernel` was asked for, sealed with the program's key; waits for it. Empty if there
+  /// is none, or the driver gives none. Throws what building it threw.
   std::string binary(const std::string& source, const std::string& options);
   /// Empty string: no disk cache. Process-wide.
   static void set_directory(const std::string& directory);
   /// Waits until no thread builds any more, in the whole process; programs asked for later are built by the caller. At
   /// the end of the process, when compilers must not be interrupted.
   static void stop() noexcept;
+  /// Forgets programs that nobody has begun to load or build; at the end of the process.
+  static void drop_waiting() noexcept;
 
   struct Statistics {
     int64_t built = 0;

@@ -8,14 +8,30 @@
 #include "runtime/device.h"
 #include "runtime/driver_call.h"
 #include "runtime/graph.h"
+#include "runtime/interruption.h"
 
 namespace outboard {
 
+namespace {
+
+constexpr const char* kLostAdvice =
+    ". What was in its memory is gone, and nothing can run on it any more in this process: end the process, go on from "
+    "the last checkpoint in a new one, and look into the system's log for what happened to the device. Other devices "
+    "are not concerned.";
+
+/// How often a wait whose result nobody sees is tried again: a driver reports each failure of earlier work once.
+constexpr int kWaits = 3;
+
+/// What every device takes (OpenCL's least), where the driver does not say more.
+constexpr uint64_t kLeastArgumentBytes = 1024;
+
+}  // namespace
+
 void refuse_in_forked_child() {
   if (!in_forked_child.load(std::memory_order_relaxed)) return;
-  throw Error(OB_DEVICE_LOST,
-              "the device cannot be used in a forked subprocess: its driver was initialized in the parent. Start "
-              "workers with the 'spawn' start method (torch.multiprocessing.set_start_method('spawn')).");
+  throw ForkError(
+      "Cannot re-initialize the device in forked subprocess. To use the device with multiprocessing, you must use the "
+      "'spawn' start method");
 }
 
 void throw_failure(const ob_driver& driver, ob_status status, const char* what) {
@@ -23,6 +39,19 @@ void throw_failure(const ob_driver& driver, ob_status status, const char* what) 
   const std::string message = std::string(what) + " failed: " + (text != nullptr ? text : "no details");
   if (status == OB_OUT_OF_MEMORY) throw OutOfMemoryError(message);
   throw Error(status, message);
+}
+
+void throw_failure(const DeviceDriver& driver, ob_status status, const char* what) {
+  if (status != OB_DEVICE_LOST) throw_failure(static_cast<const ob_driver&>(driver), status, what);
+  driver.lost = true;
+  const char* text = driver.last_error();
+  throw Error(OB_DEVICE_LOST, std::string(what) + " failed: " + (text != nullptr ? text : "no details") + kLostAdvice);
+}
+
+void refuse_if_unusable(const DeviceDriver& driver) {
+  refuse_in_forked_child();
+  if (!driver.lost.load(std::memory_order_relaxed)) return;
+  throw Error(OB_DEVICE_LOST, std::string("the device was lost earlier") + kLostAdvice);
 }
 
 namespace {
@@ -58,14 +87,47 @@ class CountedAtEnd {
   std::atomic<uint64_t>& count_;
 };
 
-/// If the driver cannot mark the place, whoever waits for the event must still find the work before it finished.
-void record_or_finish(const ob_driver& driver, ob_event event, ob_stream stream) {
+/// The status of one of the driver's waits, which takes whether it may block: not where the user may interrupt it.
+template <typename Wait>
+ob_status patiently(Device& device, Wait&& wait) {
+  if (device.residency().lock().held() || !may_be_interrupted()) return wait(1);
+  ob_status status = OB_OK;
+  wait_interruptibly([&] {
+    status = wait(0);
+    return status != OB_NOT_READY;
+  });
+  return status;
+}
+
+/// If the driver cannot mark the place, whoever waits for the event must still find the work before it finished. A
+/// device that can do neither is taken for lost.
+void record_or_finish(const DeviceDriver& driver, ob_event event, ob_stream stream) {
   try {
     check(driver, driver.event_record(event, stream), "recording an event");
   } catch (const Error&) {
-    driver.stream_wait(stream, 1);
+    for (int i = 0; i < kWaits; ++i) {
+      if (driver.stream_wait(stream, 1) == OB_OK) throw;
+    }
+    driver.lost = true;
     throw;
   }
+}
+
+/// Refuses what is beyond the device's limits, so that no driver has to.
+void check_launch(const ob_device_properties& limits, const uint32_t local[3], const ob_argument* arguments,
+                  uint32_t count) {
+  const uint64_t group = uint64_t{local[0]} * local[1] * local[2];
+  if (group > limits.max_work_group_size) {
+    throw Error(OB_INVALID_ARGUMENT, "a kernel is to run in work-groups of " + std::to_string(group) +
+                                         " work-items, and the device has at most " +
+                                         std::to_string(limits.max_work_group_size));
+  }
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < count; ++i) bytes += bytes_of(arguments[i]);
+  const uint64_t most = limits.max_argument_bytes == 0 ? kLeastArgumentBytes : limits.max_argument_bytes;
+  if (bytes <= most) return;
+  throw Error(OB_INVALID_ARGUMENT, "a kernel is to have " + std::to_string(bytes) +
+                                       " bytes of arguments, and the device takes at most " + std::to_string(most));
 }
 
 }  // namespace
@@ -113,7 +175,8 @@ void Stream::finished(uint64_t count) {
 
 void Stream::launch(Kernel& kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
                     uint32_t count, uint64_t batch) {
-  refuse_in_forked_child();
+  refuse_if_unusable(device_.driver());
+  check_launch(device_.properties(), local, arguments, count);
   if (recording_ != nullptr) return recording_->launch(kernel, global, local, arguments, count, batch);
   if (origin_ != nullptr) return origin_->launch(kernel, global, local, arguments, count, batch);
   queue_.put(kernel, global, local, arguments, count, batch);
@@ -122,7 +185,7 @@ void Stream::launch(Kernel& kernel, const uint64_t global[3], const uint32_t loc
 }
 
 void Stream::flush() {
-  refuse_in_forked_child();
+  refuse_if_unusable(device_.driver());
   if (origin_ != nullptr) return origin_->flush();
   queue_.drain();
 }
@@ -137,9 +200,22 @@ void Stream::copy_in_order(ob_copy_kind kind, uint64_t dst, uint64_t src, uint64
   if (recording_ != nullptr && kind != OB_DEVICE_TO_DEVICE) refuse_in_capture("a copy from or to the host");
   if (recording_ != nullptr) return recording_->copy(dst, src, bytes);
   if (origin_ != nullptr) return origin_->copy_in_order(kind, dst, src, bytes);
-  refuse_in_forked_child();
+  refuse_if_unusable(device_.driver());
   submit([&driver = device_.driver(), stream = handle_, kind, dst, src, bytes] {
     check(driver, driver.copy(stream, kind, dst, src, bytes), "copying memory");
+  });
+}
+
+void Stream::copy_peer(Device& target, ob_ptr dst, ob_ptr src, uint64_t bytes) {
+  if (bytes == 0) return;
+  if (recording_ != nullptr) refuse_in_capture("a copy to another device");
+  if (origin_ != nullptr) return origin_->copy_peer(target, dst, src, bytes);
+  refuse_if_unusable(device_.driver());
+  refuse_if_unusable(target.driver());
+  submit([this, &target, dst, src, bytes] {
+    const DeviceDriver& driver = device_.driver();
+    check(driver, driver.copy_peer(handle_, target.handle(), dst, device_.handle(), src, bytes),
+          "copying memory to another device");
   });
 }
 
@@ -147,7 +223,7 @@ void Stream::fill(ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64
   if (bytes == 0) return;
   if (recording_ != nullptr) return recording_->fill(dst, pattern, pattern_size, bytes);
   if (origin_ != nullptr) return origin_->fill(dst, pattern, pattern_size, bytes);
-  refuse_in_forked_child();
+  refuse_if_unusable(device_.driver());
   std::array<char, 16> copied{};
   std::memcpy(copied.data(), pattern, pattern_size);
   submit([&driver = device_.driver(), stream = handle_, dst, copied, pattern_size, bytes] {
@@ -157,7 +233,7 @@ void Stream::fill(ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64
 
 void Stream::launch_graph(void* graph) {
   if (origin_ != nullptr) return origin_->launch_graph(graph);
-  refuse_in_forked_child();
+  refuse_if_unusable(device_.driver());
   submit([&driver = device_.driver(), stream = handle_, graph] {
     check(driver, driver.graph_launch(stream, graph), "launching a graph");
   });
@@ -167,7 +243,7 @@ void Stream::wait(const Event& event) {
   if (!event.recorded()) return;
   if (recording_ != nullptr) refuse_in_capture("waiting for an event");
   if (origin_ != nullptr) return origin_->wait(event);
-  refuse_in_forked_child();
+  refuse_if_unusable(device_.driver());
   const Event::Point point = event.point();
   const SubmissionQueue::Command command = [&driver = device_.driver(), stream = handle_, point] {
     point.wait_until_handed_over();
@@ -188,6 +264,7 @@ void Stream::synchronize() {
   // Taken before the wait: what another thread submits meanwhile marks the stream again.
   const bool asserts = asserts_.exchange(false, std::memory_order_acq_rel);
   finish();
+  let_go_of_kept();
   if (asserts) device_.assertions().report();
 }
 
@@ -198,26 +275,78 @@ void Stream::expect_assertions() {
 }
 
 void Stream::finish() {
-  refuse_in_forked_child();
+  refuse_if_unusable(device_.driver());
   if (origin_ != nullptr) return origin_->finish();
   const uint64_t count = submitted_.load(std::memory_order_acquire);
   if (finished_.load(std::memory_order_acquire) >= count) return;
   flush();
-  const ob_status status = device_.driver().stream_wait(handle_, 1);
-  finished(count);  // after an error too: it is reported once, and the stream stays usable
-  check(device_.driver(), status, "synchronizing a stream");
+  // After an error nobody knows whether the work is finished: the next one asks again.
+  check(device_.driver(), wait_for_driver(), "synchronizing a stream");
+  finished(count);
+}
+
+bool Stream::finish_in_the_end() noexcept {
+  if (origin_ != nullptr) return origin_->finish_in_the_end();
+  if (in_forked_child.load(std::memory_order_relaxed)) return false;
+  const Uninterrupted whole;
+  const uint64_t count = submitted_.load(std::memory_order_acquire);
+  queue_.hand_over_all();
+  for (int i = 0; i < kWaits && !device_.lost(); ++i) {
+    try {
+      check(device_.driver(), device_.driver().stream_wait(handle_, 1), "synchronizing a stream");
+      finished(count);
+      return true;
+    } catch (const Error&) {
+      queue_.keep(std::current_exception());
+    }
+  }
+  return idle();
+}
+
+void Stream::keep_until_finished(std::shared_ptr<const void> memory) noexcept {
+  if (origin_ != nullptr) return origin_->keep_until_finished(std::move(memory));
+  if (finish_in_the_end()) return;
+  const std::lock_guard lock(kept_mutex_);
+  kept_.push_back(std::move(memory));
+}
+
+size_t Stream::kept() const {
+  const std::lock_guard lock(kept_mutex_);
+  return kept_.size();
+}
+
+/// Memory that a failed copy left behind, once a wait for the stream succeeded.
+void Stream::let_go_of_kept() {
+  std::vector<std::shared_ptr<const void>> memory;  // freed without the lock
+  const std::lock_guard lock(kept_mutex_);
+  if (idle()) memory.swap(kept_);
+}
+
+bool Stream::surely_finished() noexcept {
+  try {
+    return query();
+  } catch (const Error&) {
+    queue_.keep(std::current_exception());
+    return false;
+  }
+}
+
+/// Waits for what the driver has: in its own way, unless somebody may want to interrupt that.
+ob_status Stream::wait_for_driver() const {
+  const ob_driver& driver = device_.driver();
+  return patiently(device_, [&](int blocking) { return driver.stream_wait(handle_, blocking); });
 }
 
 bool Stream::query() {
-  refuse_in_forked_child();
+  refuse_if_unusable(device_.driver());
   if (origin_ != nullptr) return origin_->query();
   if (idle()) return true;
   if (!queue_.empty()) return false;  // a failed launch is kept for whoever submits or waits
   const uint64_t count = submitted_.load(std::memory_order_acquire);
   const ob_status status = device_.driver().stream_wait(handle_, 0);
   if (status == OB_NOT_READY) return false;
-  finished(count);
   check(device_.driver(), status, "querying a stream");
+  finished(count);
   return true;
 }
 
@@ -227,7 +356,7 @@ void Stream::run_on_host(const std::function<void()>& function) {
 }
 
 EventHandle::EventHandle(Device& device) : driver_(device.driver()) {
-  refuse_in_forked_child();
+  refuse_if_unusable(driver_);
   check(driver_, driver_.event_create(device.handle(), &event_), "creating an event");
 }
 
@@ -250,7 +379,7 @@ Event::Point Event::point() const {
 
 void Event::record(Stream& target) {
   if (target.recording() != nullptr) refuse_in_capture("recording an event");
-  refuse_in_forked_child();
+  refuse_if_unusable(device_.driver());
   Stream& stream = target.actual();
   asserts_.store(stream.asserts_.load(std::memory_order_acquire), std::memory_order_release);
   const std::shared_ptr<EventHandle> handle = point().handle;
@@ -271,15 +400,24 @@ void Event::synchronize() {
 }
 
 void Event::finish() {
-  refuse_in_forked_child();
+  refuse_if_unusable(device_.driver());
   if (!recorded_) return;
   const Point at = point();
   at.wait_until_handed_over();
-  check(device_.driver(), device_.driver().event_wait(at.handle->get(), 1), "waiting for an event");
+  const auto wait = [&](int blocking) { return device_.driver().event_wait(at.handle->get(), blocking); };
+  check(device_.driver(), patiently(device_, wait), "waiting for an event");
+}
+
+bool Event::surely_reached() noexcept {
+  try {
+    return query();
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 bool Event::query() {
-  refuse_in_forked_child();
+  refuse_if_unusable(device_.driver());
   if (!recorded_) return true;
   const Point at = point();
   if (!at.handed_over()) return false;
@@ -290,7 +428,7 @@ bool Event::query() {
 }
 
 double Event::elapsed_ms(const Event& end) const {
-  refuse_in_forked_child();
+  refuse_if_unusable(device_.driver());
   if (!recorded_ || !end.recorded_) {
     throw Error(OB_INVALID_ARGUMENT, "both events must be recorded before the time between them can be taken");
   }

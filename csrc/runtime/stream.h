@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "outboard/driver.h"
 #include "runtime/submission.h"
@@ -16,6 +17,7 @@ class Device;
 class Event;
 class Kernel;
 class Recording;
+struct DeviceDriver;
 
 /// An in-order queue of a device. All methods may be called from several threads.
 /// Every method throws Error when the driver reports one, and in a forked child. A launch is handed to the driver
@@ -40,6 +42,9 @@ class Stream {
   void copy(ob_copy_kind kind, uint64_t dst, uint64_t src, uint64_t bytes);
   /// The same for host memory that stays valid until the stream gets there: nothing is waited for.
   void copy_in_order(ob_copy_kind kind, uint64_t dst, uint64_t src, uint64_t bytes);
+  /// To memory of another device of the same driver, whose work that uses it has been waited for. The driver has
+  /// `copy_peer`.
+  void copy_peer(Device& target, ob_ptr dst, ob_ptr src, uint64_t bytes);
   void fill(ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64_t bytes);
   void wait(const Event& event);
   /// Submits what the driver holds as a graph, which stays until the stream gets there.
@@ -58,10 +63,17 @@ class Stream {
   bool keeps_memory() const { return keeps_memory_.load(std::memory_order_acquire); }
   void keep_memory(bool keep) { keeps_memory_.store(keep, std::memory_order_release); }
 
+  /// Waits, without the memory lock, until there is room for a piece of work. Returns the stream.
+  Stream& wait_for_room() {
+    if (recording_ == nullptr) actual().queue_.wait_for_room();
+    return *this;
+  }
   /// Waits until the driver has everything submitted so far. For whoever talks to the driver about this stream.
   void flush();
   /// Hands over what is left and submits on the calling threads from now on; at the end of the process.
   void stop() noexcept { queue_.stop(); }
+  /// The same, and leaves out what the driver does not have yet.
+  void abandon() noexcept { queue_.abandon(); }
 
   /// Waits until everything submitted so far is finished, and throws what its kernels found wrong with their inputs
   /// (Assertions). Free of driver calls when nothing is outstanding.
@@ -69,6 +81,17 @@ class Stream {
   /// The same without looking for failed assertions: for waits that nobody asked for, which must not raise in the
   /// middle of something else.
   void finish();
+  /// Waits whatever comes: failures on the way are kept for the next who submits or waits. False if no wait succeeded,
+  /// as on a lost device: then queued work may still use anybody's memory, for ever.
+  bool finish_in_the_end() noexcept;
+  /// For who failed to copy from or to memory of the host, or to wait for that: waits, or, if that fails too, keeps
+  /// `memory` until a later wait succeeds.
+  void keep_until_finished(std::shared_ptr<const void> memory) noexcept;
+  /// How many pieces of memory are kept so.
+  size_t kept() const;
+  /// As `query`, except that a failure is kept for the next who submits or waits: for who asks in the middle of
+  /// something else.
+  bool surely_finished() noexcept;
   /// Tells that what was submitted last may fail assertions.
   void expect_assertions();
   /// True if nothing is outstanding.
@@ -80,8 +103,10 @@ class Stream {
   friend class Event;
 
   void submit(const SubmissionQueue::Command& command);
+  ob_status wait_for_driver() const;
   bool idle() const;
   void finished(uint64_t count);
+  void let_go_of_kept();
 
   Device& device_;
   int64_t id_;
@@ -94,8 +119,22 @@ class Stream {
   // driver has it: a wait that begins at count n covers at least the first n.
   std::atomic<uint64_t> submitted_{0};
   std::atomic<uint64_t> finished_{0};
+  mutable std::mutex kept_mutex_;
+  std::vector<std::shared_ptr<const void>> kept_;
   std::atomic<bool> asserts_{false};  // work submitted since the last report may have failed assertions
 };
+
+/// Runs what has the device copy from or to `memory`, and waits for it. If that fails, the copy may be queued or even
+/// under way: a copy of `memory`, which owns what is copied, is kept until it is not.
+template <typename Memory, typename Function>
+void lending(Stream& stream, const Memory& memory, const Function& function) {
+  try {
+    function();
+  } catch (...) {
+    stream.keep_until_finished(std::make_shared<Memory>(memory));
+    throw;
+  }
+}
 
 /// Owner of a driver's event.
 class EventHandle {
@@ -108,7 +147,7 @@ class EventHandle {
   ob_event get() const { return event_; }
 
  private:
-  const ob_driver& driver_;
+  const DeviceDriver& driver_;
   ob_event event_ = nullptr;
 };
 
@@ -127,6 +166,8 @@ class Event {
   /// Waits without looking for failed assertions, as `Stream::finish`.
   void finish();
   bool query();
+  /// As `query`, and false as long as nobody can tell: what failed is for the streams' own waits to report.
+  bool surely_reached() noexcept;
   /// Milliseconds from this event to `end`. Throws Error(OB_INVALID_ARGUMENT) if either was not recorded.
   double elapsed_ms(const Event& end) const;
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/driver_call.h"
+#include "runtime/interruption.h"
 #include "runtime/program_cache.h"
 
 namespace outboard {
@@ -20,10 +21,12 @@ constexpr auto kPatience = std::chrono::microseconds(50);
 constexpr int kLooks = 64;
 /// Handing a launch over takes a fraction of this; running what takes no longer keeps the caches of two cores apart.
 constexpr uint64_t kCheap = 1000;  // ns
+/// What the driver has begun may take so long when the user wants the process to end.
+constexpr auto kLastWork = std::chrono::milliseconds(500);
 
 }  // namespace
 
-SubmissionQueue::SubmissionQueue(const ob_driver& driver, ob_stream stream, MemoryLock& producers)
+SubmissionQueue::SubmissionQueue(const DeviceDriver& driver, ob_stream stream, MemoryLock& producers)
     : driver_(driver), stream_(stream), producers_(producers) {}
 
 bool SubmissionQueue::fits(const ob_argument* arguments, uint32_t count) {
@@ -112,13 +115,20 @@ bool SubmissionQueue::is_cheap(const Kernel& kernel, const uint64_t global[3], c
   return driver_.launch_cost(kernel.ready(), global, local) <= kCheap && empty();
 }
 
+void SubmissionQueue::wait_until_half_empty() {
+  if (producers_.held()) return;  // work within work: the outer one has waited
+  const uint64_t number = put_.load(std::memory_order_relaxed);
+  if (number - done_.load(std::memory_order_acquire) >= kSlots - kReserve) wait_until(number - kSlots / 2);
+  known_done_.store(done_.load(std::memory_order_acquire), std::memory_order_relaxed);
+}
+
 /// The place of the next entry, when there is room.
 SubmissionQueue::Slot& SubmissionQueue::next_slot() {
   if (slots_ == nullptr) start();
   const uint64_t number = put_.load(std::memory_order_relaxed);
-  if (number - known_done_ >= kSlots) {
+  if (number - known_done_.load(std::memory_order_relaxed) >= kSlots) {
     if (number - done_.load(std::memory_order_acquire) >= kSlots) wait_until(number - kSlots / 2);
-    known_done_ = done_.load(std::memory_order_acquire);
+    known_done_.store(done_.load(std::memory_order_acquire), std::memory_order_relaxed);
   }
   return (*slots_)[number % kSlots];
 }
@@ -138,7 +148,9 @@ void SubmissionQueue::start() {
 void SubmissionQueue::work() {
   for (uint64_t done = 0; wait_for_work(done);) {
     const uint64_t together = count_together(done);
-    if (together > 1) {
+    if (abandoned_.load(std::memory_order_acquire)) {
+      leave_out(done, together);
+    } else if (together > 1) {
       carry_out_batch(done, together);
     } else {
       carry_out((*slots_)[done % kSlots]);
@@ -173,7 +185,9 @@ bool SubmissionQueue::wait_for_work(uint64_t done) {
 
 void SubmissionQueue::hand_over(Kernel& kernel, const uint64_t global[3], const uint32_t local[3],
                                 const ob_argument* arguments, uint32_t count) {
-  check(driver_, driver_.launch(stream_, kernel.get(), global, local, arguments, count), "launching a kernel");
+  const ob_kernel handle = kernel.get();
+  kernel.check_group(local);
+  check(driver_, driver_.launch(stream_, handle, global, local, arguments, count), "launching a kernel");
 }
 
 void SubmissionQueue::carry_out(Slot& slot) noexcept {
@@ -182,8 +196,13 @@ void SubmissionQueue::carry_out(Slot& slot) noexcept {
     const Command command = std::exchange(slot.command, nullptr);
     command();
   } catch (...) {
-    note(std::current_exception());
+    keep(std::current_exception());
   }
+}
+
+/// What a command holds is let go all the same.
+void SubmissionQueue::leave_out(uint64_t first, uint64_t count) noexcept {
+  for (uint64_t i = first; i < first + count; ++i) (*slots_)[i % kSlots].command = nullptr;
 }
 
 /// How many of the entries that are there, from this one on, can be handed over together.
@@ -205,9 +224,10 @@ void SubmissionQueue::carry_out_batch(uint64_t first, uint64_t count) noexcept {
     ob_launch& launch = launches[ready];
     try {
       launch.kernel = slot.kernel->get();
+      slot.kernel->check_group(slot.local);
       ++ready;
     } catch (...) {
-      note(std::current_exception());
+      keep(std::current_exception());
       continue;
     }
     std::copy_n(slot.global, 3, launch.global);
@@ -219,11 +239,11 @@ void SubmissionQueue::carry_out_batch(uint64_t first, uint64_t count) noexcept {
   try {
     check(driver_, driver_.launch_batch(stream_, launches, ready), "launching kernels");
   } catch (...) {
-    note(std::current_exception());
+    keep(std::current_exception());
   }
 }
 
-void SubmissionQueue::note(std::exception_ptr failure) noexcept {
+void SubmissionQueue::keep(std::exception_ptr failure) noexcept {
   std::lock_guard lock(sleep_);
   if (failed_.load(std::memory_order_relaxed)) return;  // the first is what led to the others
   failure_ = std::move(failure);
@@ -234,16 +254,24 @@ void SubmissionQueue::wait_until(uint64_t place) {
   for (int look = 0; look < kLooks; ++look) {
     if (reached(place)) return;
   }
+  while (!wait_until(place, kInterruptionInterval)) {
+    if (!producers_.held()) check_interruption();
+  }
+}
+
+/// True once the driver has what was put up to `place`; false if that takes longer than `time`.
+bool SubmissionQueue::wait_until(uint64_t place, std::chrono::milliseconds time) {
+  const auto end = std::chrono::steady_clock::now() + time;
   std::unique_lock lock(sleep_);
   for (;;) {
     wanted_.store(std::min(wanted_.load(std::memory_order_relaxed), place), std::memory_order_seq_cst);
-    if (done_.load(std::memory_order_seq_cst) >= place) return;
-    progress_.wait(lock);
+    if (done_.load(std::memory_order_seq_cst) >= place) return true;
+    if (progress_.wait_until(lock, end) == std::cv_status::timeout) return reached(place);
   }
 }
 
 void SubmissionQueue::drain() {
-  wait_until(put_.load(std::memory_order_acquire));
+  hand_over_all();
   report();
 }
 
@@ -259,13 +287,20 @@ void SubmissionQueue::throw_failure() {
   std::rethrow_exception(failure);
 }
 
-void SubmissionQueue::stop() noexcept {
+void SubmissionQueue::stop() noexcept { end(std::chrono::hours(24)); }
+
+void SubmissionQueue::abandon() noexcept {
+  abandoned_.store(true, std::memory_order_release);
+  end(kLastWork);
+}
+
+void SubmissionQueue::end(std::chrono::milliseconds patience) noexcept {
   std::lock_guard producer(producers_);
   if (slots_ == nullptr || stopped_.load(std::memory_order_acquire)) return;
   std::unique_lock lock(sleep_);
   stopping_.store(true);
   wake_.notify_one();
-  progress_.wait(lock, [&] { return stopped_.load(std::memory_order_acquire); });
+  progress_.wait_for(lock, patience, [&] { return stopped_.load(std::memory_order_acquire); });
 }
 
 }  // namespace outboard

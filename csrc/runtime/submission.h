@@ -3,6 +3,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
@@ -16,16 +17,18 @@
 namespace outboard {
 
 class Kernel;
+struct DeviceDriver;
 
 /// Hands work to a driver in order, from a thread of its own: a driver's launch costs microseconds, or as long as the
 /// kernel runs, putting one here a fraction of one. The thread also waits for kernels that are still being built.
 /// Several threads may put, which `producers` guards: the lock of the device's memory, which whoever prepares a launch
-/// holds already. Failures, those of builds included, are kept and thrown, once, by the next that puts or drains.
+/// holds already. Failures, those of builds included, are kept and thrown, once, by the next that puts or drains. Waits
+/// can be interrupted (interruption.h), except those of threads that hold the lock.
 class SubmissionQueue {
  public:
   using Command = std::function<void()>;
 
-  SubmissionQueue(const ob_driver& driver, ob_stream stream, MemoryLock& producers);
+  SubmissionQueue(const DeviceDriver& driver, ob_stream stream, MemoryLock& producers);
   SubmissionQueue(const SubmissionQueue&) = delete;
   SubmissionQueue& operator=(const SubmissionQueue&) = delete;
 
@@ -40,21 +43,34 @@ class SubmissionQueue {
   /// The same, except that the command runs at once, and its exceptions leave, if nothing is before it.
   uint64_t run_or_put(const Command& command);
 
+  /// Waits, without the lock, until there is room for a piece of work: then putting it waits no more, or not for long.
+  void wait_for_room() {
+    if (put_.load(std::memory_order_relaxed) - known_done_.load(std::memory_order_relaxed) >= kSlots - kReserve) {
+      wait_until_half_empty();
+    }
+  }
   /// True if the driver has what was put at this place.
   bool reached(uint64_t place) const { return done_.load(std::memory_order_acquire) >= place; }
   void wait_until(uint64_t place);
-  /// Waits until the driver has all that was put. Throws Error for a failure among it.
+  /// Waits until the driver has all that was put.
+  void hand_over_all() { wait_until(put_.load(std::memory_order_acquire)); }
+  /// The same. Throws Error for a failure among it.
   void drain();
+  /// Keeps a failure, unless there is one already, for the next that puts or drains.
+  void keep(std::exception_ptr failure) noexcept;
   /// Throws a failure that nobody has been told of.
   void report();
   /// True if the driver has all that was put.
   bool empty() const { return reached(put_.load(std::memory_order_acquire)); }
   /// Drains without throwing and ends the thread; what is put later goes to the driver at once.
   void stop() noexcept;
+  /// Leaves out what the driver does not have yet, and ends the thread unless the driver keeps it for long.
+  void abandon() noexcept;
 
  private:
   static constexpr uint64_t kNothing = UINT64_MAX;
   static constexpr uint64_t kSlots = 512;
+  static constexpr uint64_t kReserve = 32;       // entries that a piece of work may need
   static constexpr uint64_t kMostTogether = 64;  // launches
   static constexpr uint32_t kArguments = 32;
 
@@ -76,29 +92,32 @@ class SubmissionQueue {
   void work();
   bool wait_for_work(uint64_t done);
   bool is_cheap(const Kernel& kernel, const uint64_t global[3], const uint32_t local[3]) const;
+  void wait_until_half_empty();
   Slot& next_slot();
   void publish();
+  bool wait_until(uint64_t place, std::chrono::milliseconds time);
+  void end(std::chrono::milliseconds patience) noexcept;
   uint64_t count_together(uint64_t first) const;
   void carry_out(Slot& slot) noexcept;
+  void leave_out(uint64_t first, uint64_t count) noexcept;
   void carry_out_batch(uint64_t first, uint64_t count) noexcept;
   void hand_over(Kernel& kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
                  uint32_t count);
-  void note(std::exception_ptr failure) noexcept;
   void throw_failure();
 
   // What both sides write has a cache line of its own, and what they only read another: a line that two cores write
   // costs as much as the rest of a launch.
-  const ob_driver& driver_;
+  const DeviceDriver& driver_;
   ob_stream stream_;
   std::unique_ptr<std::array<Slot, kSlots>> slots_;  // made by the first put
   MemoryLock& producers_;                            // held while putting
-  std::atomic<bool> asleep_{false}, stopping_{false}, stopped_{false}, failed_{false};
+  std::atomic<bool> asleep_{false}, stopping_{false}, stopped_{false}, failed_{false}, abandoned_{false};
   std::atomic<uint64_t> wanted_{kNothing};  // the first place that a thread in wait_until waits for
   std::mutex sleep_;                        // guards the condition variables and the failure
   std::condition_variable wake_, progress_;
   std::exception_ptr failure_;
   alignas(64) std::atomic<uint64_t> put_{0};  // so far
-  uint64_t known_done_ = 0;                   // what producers saw of `done_`
+  std::atomic<uint64_t> known_done_{0};       // what producers saw of `done_`
   alignas(64) std::atomic<uint64_t> done_{0};
 };
 

@@ -4,6 +4,8 @@
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
 
+#include <stdexcept>
+
 #include "torch/devices.h"
 
 /// What the files of bindings share.
@@ -16,14 +18,30 @@ inline c10::DeviceIndex checked(int64_t index) {
   return static_cast<c10::DeviceIndex>(index);
 }
 
-/// Defines a function whose C++ exceptions become PyTorch's Python exceptions.
+/// Refuses calls in a forked child (`require_parent_process`).
+struct InParentProcess {
+  InParentProcess() {
+    try {
+      require_parent_process();
+    } catch (const c10::Error& error) {
+      throw std::runtime_error(error.what_without_backtrace());
+    }
+  }
+};
+
+/// Defines a function whose C++ exceptions become PyTorch's Python exceptions, and which a forked child may not call.
 template <typename Function>
 void define(pybind11::module_& m, const char* name, const char* text, Function function) {
-  m.def(name, torch::wrap_pybind_function(function), text);
+  m.def(name, torch::wrap_pybind_function(function), text, pybind11::call_guard<InParentProcess>());
 }
 /// The same for a function that may wait: other Python threads run meanwhile.
 template <typename Function>
 void define_blocking(pybind11::module_& m, const char* name, const char* text, Function function) {
+  m.def(name, torch::wrap_pybind_function_no_gil(function), text, pybind11::call_guard<InParentProcess>());
+}
+/// The same for a function that a forked child may call, too.
+template <typename Function>
+void define_for_all(pybind11::module_& m, const char* name, const char* text, Function function) {
   m.def(name, torch::wrap_pybind_function_no_gil(function), text);
 }
 

@@ -16,6 +16,7 @@
 #include "torch/generator.h"
 #include "torch/graphs.h"
 #include "torch/hooks.h"
+#include "torch/interruptions.h"
 #include "torch/tensor.h"
 
 namespace py = pybind11;
@@ -26,6 +27,7 @@ namespace {
 using bindings::checked;
 using bindings::define;
 using bindings::define_blocking;
+using bindings::define_for_all;
 using c10::DeviceIndex;
 
 py::dict properties_of(DeviceIndex index) {
@@ -72,17 +74,22 @@ void bind_device(py::module_& m) {
   bind_memory(m);
   define(m, "initialize", "Starts the runtime with these driver libraries.", [](const std::vector<std::string>& paths) {
     initialize(paths);
+    install_interruptions();
     configure_allocators();
     register_hooks();
   });
-  define_blocking(m, "shutdown", "Waits for queued work and stops the runtime's threads; at interpreter exit.", [] {
-    if (device_count() > 0) Runtime::get().shutdown();
-  });
-  define(m, "forked", "True in a process forked after devices were opened.",
-         [] { return device_count() > 0 && Runtime::get().forked(); });
-  define(m, "problems", "What kept drivers or devices from being used, one line each.", [] { return problems(); });
+  define_for_all(m, "shutdown",
+                 "Waits for queued work and stops the runtime's threads; at interpreter exit. In a hurry, what did not "
+                 "begin is left out.",
+                 [](bool hurry) {
+                   if (device_count() > 0) Runtime::get().shutdown(hurry);
+                 });
+  define_for_all(m, "forked", "True in a process forked after devices were opened.",
+                 [] { return device_count() > 0 && Runtime::get().forked(); });
+  define_for_all(m, "problems", "What kept drivers or devices from being used, one line each.",
+                 [] { return problems(); });
 
-  define(m, "device_count", "Number of devices.", [] { return static_cast<int>(device_count()); });
+  define_for_all(m, "device_count", "Number of devices.", [] { return static_cast<int>(device_count()); });
   define(m, "require_device", "Raises, with what to do, if there is no usable device in this process.",
          [] { device(-1); });
   define(m, "current_device", "Index of the calling thread's device.",

@@ -10,6 +10,7 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -28,7 +29,29 @@
 namespace outboard::aten {
 namespace {
 
-/// The thread's dispatch state as it is outside any kernel, so that Python can trace and run operators freely.
+/// The state of a thread that runs Python frames as they are. While a program's frames are being compiled by
+/// `torch.compile`, Dynamo looks at every frame that begins, and would trace our compiler. Needs the GIL.
+class UntracedFrames {
+ public:
+  UntracedFrames() : callback_(set(py::none())) {}
+  ~UntracedFrames() {
+    const py::error_scope error;  // what is on its way to the caller stays on its way
+    set(callback_);
+  }
+  UntracedFrames(const UntracedFrames&) = delete;
+  UntracedFrames& operator=(const UntracedFrames&) = delete;
+
+ private:
+  /// Sets what Dynamo calls for each frame of this thread; returns what it called before. (A built-in function: one of
+  /// Python's would itself be traced.)
+  static py::object set(const py::object& callback) {
+    return py::module_::import("torch._C._dynamo.eval_frame").attr("set_eval_frame")(callback);
+  }
+
+  py::object callback_;
+};
+
+/// The thread's state as it is outside any kernel, so that Python can trace and run operators freely.
 class OutsideKernels {
  public:
   OutsideKernels()
@@ -36,6 +59,7 @@ class OutsideKernels {
         inference_(false) {}
 
  private:
+  UntracedFrames frames_;
   c10::impl::ForceDispatchKeyGuard keys_;
   c10::InferenceMode inference_;
   at::AutoGradMode no_grad_{false};
@@ -70,6 +94,14 @@ class PythonCompiler : public Compiler {
  public:
   PythonCompiler(py::object load, py::object compile, py::object keep)
       : load_(std::move(load)), compile_(std::move(compile)), keep_(std::move(keep)) {}
+
+  bool has_ended() const override {
+#if PY_VERSION_HEX < 0x030D0000
+    return _Py_IsFinalizing() != 0;
+#else
+    return Py_IsFinalizing() != 0;
+#endif
+  }
 
   std::pair<bool, std::vector<std::string>> load(const std::string& signature) override {
     py::gil_scoped_acquire gil;
@@ -217,6 +249,22 @@ class PythonPlan {
   c10::DeviceIndex device_;
 };
 
+/// What a plan takes and returns, in words, whether it calls anything that is not in it, and how many programs it has.
+/// Throws RuntimeError if it is no plan.
+py::tuple plan_interface(const py::bytes& data) {
+  const std::string bytes = data;
+  const auto plan = translate_errors([&] { return Plan::parse(bytes.data(), bytes.size()); });
+  static constexpr const char* kInputs[] = {"tensor", "int", "float", "none"};
+  static constexpr const char* kOutputs[] = {"tensor", "tensor", "int", "none", "float"};
+  py::list inputs, outputs;
+  for (const uint8_t kind : plan->inputs) inputs.append(kInputs[kind]);
+  for (const Output& output : plan->outputs) outputs.append(kOutputs[output.kind]);
+  const bool calls = std::any_of(plan->steps.begin(), plan->steps.end(), [](const Step& step) {
+    return step.kind == Step::kCall || step.kind == Step::kSeeds;
+  });
+  return py::make_tuple(inputs, outputs, calls, plan->programs.size());
+}
+
 FallbackPolicy policy(const std::string& text) {
   if (text == "allow") return FallbackPolicy::kAllow;
   if (text == "warn") return FallbackPolicy::kWarn;
@@ -234,18 +282,18 @@ void bind_eager(py::module_& m) {
   m.def("set_compiler", [](py::object load, py::object compile, py::object keep) {
     set_compiler(std::make_unique<PythonCompiler>(std::move(load), std::move(compile), std::move(keep)));
   });
-  m.def("fallbacks", &fallback_counts);
-  m.def("reset_fallbacks", &reset_fallback_counts);
+  bindings::define(m, "fallbacks", "How often each operator ran on the CPU.", &fallback_counts);
+  bindings::define(m, "reset_fallbacks", "Forgets these counts.", &reset_fallback_counts);
   m.def("set_fallback_policy", [](const std::string& text) { set_fallback_policy(policy(text)); });
-  m.def("eager_stats", [] {
+  bindings::define(m, "eager_stats", "Counts of calls by whether their plan was known, and of plans.", [] {
     const EagerStatistics statistics = eager_statistics();
     return py::dict(py::arg("hits") = statistics.hits, py::arg("misses") = statistics.misses,
                     py::arg("plans") = statistics.plans);
   });
-  m.def("reset_eager_stats", &reset_eager_statistics);
-  bindings::define(m, "foreach_begin", "Opens a scope in which `_foreach_*` operators are written down.",
-                   &chains::begin);
-  bindings::define_blocking(m, "foreach_end", "Closes the scope, and runs what was written down.", &chains::end);
+  bindings::define(m, "reset_eager_stats", "Forgets these counts.", &reset_eager_statistics);
+  bindings::define_for_all(m, "foreach_begin", "Opens a scope in which `_foreach_*` operators are written down.",
+                           &chains::begin);
+  bindings::define_for_all(m, "foreach_end", "Closes the scope, and runs what was written down.", &chains::end);
   m.def(
       "hit_costs",
       [](const at::Tensor& left, const at::Tensor& right, int64_t bursts) {
@@ -255,12 +303,14 @@ void bind_eager(py::module_& m) {
                         py::arg("plan") = costs.plan, py::arg("kernel") = costs.kernel, py::arg("call") = costs.call);
       },
       py::arg("left"), py::arg("right"), py::arg("bursts") = 200);
+  m.def("plan_interface", &plan_interface);
   py::class_<PythonPlan, std::shared_ptr<PythonPlan>>(m, "Plan")
       .def(py::init([](const py::bytes& data, int device, const std::vector<std::string>& binaries) {
              return std::make_shared<PythonPlan>(std::string(data), device, binaries);
            }),
            py::arg("data"), py::arg("device_index"), py::arg("binaries") = std::vector<std::string>())
-      .def("run", &PythonPlan::run)
+      .def("run",
+           torch::wrap_pybind_function([](PythonPlan& plan, const py::list& values) { return plan.run(values); }))
       .def("binaries", &PythonPlan::binaries);
 }
 

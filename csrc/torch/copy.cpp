@@ -14,7 +14,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 
+#include "runtime/interruption.h"
 #include "torch/devices.h"
 #include "torch/host_allocator.h"
 #include "torch/tensor.h"
@@ -187,19 +189,28 @@ at::Tensor download_with_gaps(const at::Tensor& src) {
 
 // ---- CPU to device ----
 
+/// The user may interrupt the wait for earlier work, but not the one for the copy: its memory on the host has to stay.
+void finish_earlier_work(Stream& stream) {
+  if (may_be_interrupted()) stream.finish();
+}
+
 /// `dst` and `host` have the same memory layout. Waits unless the caller may reuse `host` only after the copy.
 void upload_bytes(const at::Tensor& dst, const at::Tensor& host, bool asynchronous) {
   Stream& stream = stream_of(dst);
-  {
-    Work work(stream);
-    stream.copy(OB_HOST_TO_DEVICE, pointer(dst, work, written_whole(dst)),
-                reinterpret_cast<uint64_t>(host.const_data_ptr()), host.nbytes());
-  }
-  if (asynchronous) {
-    record_pinned_use(host.const_data_ptr(), stream);
-  } else {
-    stream.synchronize();
-  }
+  if (!asynchronous) finish_earlier_work(stream);
+  const Uninterrupted whole;
+  lending(stream, host, [&] {
+    {
+      Work work(stream);
+      stream.copy(OB_HOST_TO_DEVICE, pointer(dst, work, written_whole(dst)),
+                  reinterpret_cast<uint64_t>(host.const_data_ptr()), host.nbytes());
+    }
+    if (asynchronous) {
+      record_pinned_use(host.const_data_ptr(), stream);
+    } else {
+      stream.synchronize();
+    }
+  });
 }
 
 /// A CPU tensor with the geometry of `like` over a host copy of its whole storage.
@@ -259,15 +270,19 @@ void upload(const at::Tensor& dst, const at::Tensor& src, bool non_blocking) {
 
 void download_bytes(const at::Tensor& host, const at::Tensor& src, bool asynchronous) {
   Stream& stream = stream_of(src);
-  {
-    Work work(stream);
-    stream.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(host.data_ptr()), pointer(src, work), host.nbytes());
-  }
-  if (asynchronous) {
-    record_pinned_use(host.const_data_ptr(), stream);
-  } else {
-    stream.synchronize();
-  }
+  if (!asynchronous) finish_earlier_work(stream);
+  const Uninterrupted whole;
+  lending(stream, host, [&] {
+    {
+      Work work(stream);
+      stream.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(host.data_ptr()), pointer(src, work), host.nbytes());
+    }
+    if (asynchronous) {
+      record_pinned_use(host.const_data_ptr(), stream);
+    } else {
+      stream.synchronize();
+    }
+  });
 }
 
 /// Reads what is not on the device without bringing it there. False if it is.
@@ -306,22 +321,29 @@ void download(const at::Tensor& dst, const at::Tensor& src, bool non_blocking) {
 
 // ---- between devices ----
 
+/// Both ends of a copy between devices: no Work has arguments of two.
+struct Pins {
+  Pins(Allocation& from, Stream& stream, Allocation& to, Stream& other, Access access)
+      : source(from, stream), target(to, other, access) {}
+  const Pin source, target;
+};
+
 void copy_between_devices(const at::Tensor& dst, const at::Tensor& src) {
   const c10::DeviceGuard guard(src.device());
   Stream& stream = stream_of(src);
   Device& to = device(dst.device().index());
-  const ob_driver& driver = stream.device().driver();
-  if (driver.copy_peer != nullptr && &driver == &to.driver() && same_memory_layout(dst, src)) {
+  Device& from = stream.device();
+  const bool same_driver = from.origin().library == to.origin().library;
+  if (from.driver().copy_peer != nullptr && same_driver && same_memory_layout(dst, src)) {
     const TensorBinding source = binding_of(src), target = binding_of(dst);
-    const Pin from(*source.allocation, stream);  // pins, because no work has arguments of two devices
-    const Pin into(*target.allocation, stream_of(dst), written_whole(dst));
+    const auto pins =
+        std::make_shared<Pins>(*source.allocation, stream, *target.allocation, stream_of(dst), written_whole(dst));
     stream_of(dst).synchronize();
-    TORCH_CHECK(driver.copy_peer(stream.handle(), to.handle(), into.pointer() + target.storage_offset * dst.itemsize(),
-                                 stream.device().handle(), from.pointer() + source.storage_offset * src.itemsize(),
-                                 dst.nbytes()) == OB_OK,
-                driver.last_error());
-    stream.synchronize();
-    return;
+    return lending(stream, pins, [&] {
+      stream.copy_peer(to, pins->target.pointer() + target.storage_offset * dst.itemsize(),
+                       pins->source.pointer() + source.storage_offset * src.itemsize(), dst.nbytes());
+      stream.synchronize();
+    });
   }
   const at::Tensor host = cpu_like(src, src.strides());
   download(host, src, false);
@@ -339,6 +361,7 @@ void check_overlap(const at::Tensor& dst, const at::Tensor& src) {
 }
 
 at::Tensor copy_from(const at::Tensor& source, const at::Tensor& dst, bool non_blocking) {
+  require_parent_process();
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const at::Tensor src = source.expand(dst.sizes());
   if (dst.numel() == 0) return dst;
@@ -385,6 +408,7 @@ OUTBOARD_COPY_FALLS_THROUGH(ZeroTensor)
 }  // namespace
 
 bool try_fill(const at::Tensor& self, const at::Scalar& value) {
+  require_parent_process();
   if (self.is_conj() || self.is_neg() || !is_dense(self)) return false;
   if (self.numel() == 0) return true;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;

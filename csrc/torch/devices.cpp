@@ -5,6 +5,7 @@
 
 #include <atomic>
 
+#include "runtime/driver_call.h"
 #include "torch/tensor.h"
 
 namespace outboard::aten {
@@ -52,6 +53,10 @@ c10::DeviceIndex current_device() noexcept {
 void set_current_device(c10::DeviceIndex index) {
   Runtime& started = require_runtime();
   translate_errors([&] { started.set_current_device(index); });
+}
+
+void require_parent_process() {
+  if (in_forked_child.load(std::memory_order_relaxed)) translate_errors(refuse_in_forked_child);
 }
 
 Device& device(c10::DeviceIndex index) {

@@ -27,6 +27,10 @@ void set_current_device(c10::DeviceIndex index);
 /// a wrong index with the valid range, in a forked child with what to do instead.
 Device& device(c10::DeviceIndex index);
 
+/// Throws c10::Error in a process that was forked after devices were opened. Before a lock is taken, which a thread may
+/// have held that does not exist there.
+void require_parent_process();
+
 inline c10::Device torch_device(c10::DeviceIndex index) { return {c10::DeviceType::PrivateUse1, index}; }
 
 }  // namespace outboard::aten

@@ -19,6 +19,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "runtime/driver_call.h"
+#include "torch/devices.h"
 #include "torch/eager_signature.h"
 #include "torch/fallback.h"
 #include "torch/host_library.h"
@@ -70,9 +72,11 @@ class Hits {
   class Counter {
    public:
     Counter() {
+      if (in_forked_child.load(std::memory_order_relaxed)) return;  // nobody asks there
       all().change([this](Hits& hits) { hits.counters_.insert(this); });
     }
     ~Counter() {
+      if (in_forked_child.load(std::memory_order_relaxed)) return;
       all().change([this](Hits& hits) {
         hits.counters_.erase(this);
         hits.ended_ += count_.load(std::memory_order_relaxed);
@@ -231,6 +235,7 @@ class EagerCall {
 
   /// Runs the plan. False: the call has none and belongs on the CPU of `device()`.
   bool run() {
+    require_parent_process();
     device_ = unify_devices(op_, arguments_);
     if (op_.writes && !resolve_overlap()) return false;
     if (!select()) return false;
@@ -317,6 +322,7 @@ class EagerCall {
   /// The slow path: the disk, then the compiler.
   bool compile() {
     TORCH_CHECK(state().compiler != nullptr, "Outboard's compiler is not installed: import outboard first");
+    if (state().compiler->has_ended()) return false;
     if (signature_.overflows) rehearse_numbers_on_cpu(op_, arguments_);
     const bool is_new = entry_->variants.load(std::memory_order_acquire) == nullptr;
     const Loaded loaded = is_new ? load() : Loaded::kNothing;
@@ -327,9 +333,11 @@ class EagerCall {
     if (loaded == Loaded::kBake) return select();
     const Compiled compiled = ask_compiler();
     if (compiled.verdict == Compiled::kPlan) {
-      rehearse_on_cpu(op_, arguments_);  // before the plan is kept: the next process takes it as it is
+      rehearse_on_cpu(op_, arguments_);
+      adopt(compiled.plan);
+      // Last: the next process takes a plan that is kept as it is.
       state().compiler->keep(disk_key(), bake_, compiled.plan);
-      return adopt(compiled.plan);
+      return true;
     }
     const bool bake = compiled.verdict == Compiled::kBake;
     TORCH_INTERNAL_ASSERT(!(bake_ && bake), "the compiler asked twice for the scalar values of ", op_.name);
@@ -370,11 +378,11 @@ class EagerCall {
     return found ? Loaded::kPlan : Loaded::kNothing;
   }
 
-  bool adopt(const std::string& bytes) {
+  /// Takes a new plan for this call and those like it. Raises if the plan is damaged or does not accept the call.
+  void adopt(const std::string& bytes) {
     executable_ = translate_errors([&] { return &add_plan(*entry_, bytes, device_); });
     TORCH_INTERNAL_ASSERT(bind_symbols(executable_->plan(), signature_.inputs.data(), *symbols_),
                           "the plan made for this call of ", op_.name, " does not accept it");
-    return true;
   }
 
   /// The signature as other processes know it: the device by what invalidates its programs, not by its number.
@@ -401,7 +409,7 @@ class EagerCall {
     bool is_clear = true, repeats = false;
     each_tensor(true, [&](size_t, const at::Tensor& target) {
       each_listed([&](const at::Tensor& source) { is_clear = is_clear && !overlaps(target, source); });
-      repeats = repeats || at::has_internal_overlap(target) == at::MemOverlap::Yes;
+      repeats = repeats || (!op_.idempotent && at::has_internal_overlap(target) == at::MemOverlap::Yes);
       each_tensor(false, [&](size_t, const at::Tensor& source) { is_clear = is_clear && !overlaps(target, source); });
     });
     if (is_clear && !repeats) return true;
@@ -581,6 +589,7 @@ HitCosts hit_costs(const at::Tensor& left, const at::Tensor& right, int64_t burs
 }
 
 void eager_kernel(const c10::OperatorHandle& handle, c10::DispatchKeySet /*keys*/, torch::jit::Stack* stack) {
+  require_parent_process();
   const Operator& op = operator_of(handle);
   c10::SmallVector<c10::IValue, 4> results;
   {

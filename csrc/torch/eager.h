@@ -27,6 +27,9 @@ struct Compiled {
 class Compiler {
  public:
   virtual ~Compiler() = default;
+  /// Whether nothing can be compiled any more, because Python takes its modules down. Calls without a plan then run on
+  /// the CPU.
+  virtual bool has_ended() const = 0;
   /// Plans that the disk cache holds for a signature, and whether scalar values belong to it.
   virtual std::pair<bool, std::vector<std::string>> load(const std::string& signature) = 0;
   virtual Compiled compile(const Operator& op, c10::ArrayRef<c10::IValue> arguments, bool bake) = 0;

@@ -75,6 +75,7 @@ std::unique_ptr<Operator> describe(const c10::OperatorHandle& handle) {
     record->aliased_argument.push_back(aliased_argument(schema, result));
   }
   record->pointwise = handle.hasTag(at::Tag::pointwise);
+  record->idempotent = record->name.rfind("aten::threshold", 0) == 0;  // the one that PyTorch does not check
   record->random = handle.hasTag(at::Tag::nondeterministic_seeded);
   record->coalesces = coalesces(*record);
   record->accepts_cpu_indices = has_base_name(schema, *cpu_indices);

@@ -320,7 +320,17 @@ class DeviceUnifier {
     for (size_t i = 0; i < op_.roles.size(); ++i) {
       if (arguments_[i].isDevice() && arguments_[i].toDevice().has_index()) return arguments_[i].toDevice().index();
     }
+    if (has_cpu_) refuse_generator();
     return static_cast<c10::DeviceIndex>(Runtime::get().current_device());
+  }
+
+  /// A generator of ours alone brings a call of the CPU here.
+  void refuse_generator() const {
+    for (size_t i = 0; i < op_.roles.size(); ++i) {
+      const bool is_given = op_.roles[i] == ArgumentRole::kGenerator && !arguments_[i].isNone();
+      TORCH_CHECK(!is_given, "Expected a 'cpu' device type for generator but found '",
+                  arguments_[i].toGenerator().device().type(), "'");
+    }
   }
 
   bool may_move(size_t i, const at::Tensor& tensor) const {

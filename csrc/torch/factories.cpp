@@ -5,7 +5,10 @@
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/is_set_to_native.h>
+#include <ATen/ops/randint_native.h>
+#include <ATen/ops/randperm_native.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_as_complex_native.h>
@@ -116,7 +119,56 @@ void record_stream(at::Tensor& self, c10::Stream stream) {
   storage_allocator()->recordStream(self.storage().data_ptr(), stream);
 }
 
+// ---- indices drawn at random ----
+// A sampler of torch.utils.data draws them with a generator of the CPU also where the default device is another. They
+// are then those that the CPU draws.
+
+using Dtype = std::optional<at::ScalarType>;
+using Generator = std::optional<at::Generator>;
+using OptionalDevice = std::optional<at::Device>;
+
+/// The order of as many random numbers; that two of 2^63 are equal does not happen.
+at::Tensor& randperm_with(int64_t n, Generator generator, at::Tensor& out) {
+  TORCH_CHECK(n >= 0, "n must be non-negative, got ", n);
+  at::native::check_supported_max_int_with_precision(n, out);
+  at::native::resize_output(out, {n});
+  const at::Tensor keys = at::empty({n}, out.options().dtype(at::kLong)).random_(std::move(generator));
+  return out.copy_(std::get<1>(keys.sort()));
+}
+
+at::Tensor& randperm_out(int64_t n, at::Tensor& out) { return randperm_with(n, std::nullopt, out); }
+
+bool is_of_cpu(const Generator& generator) {
+  return generator.has_value() && generator->defined() && generator->device().is_cpu();
+}
+
+at::Tensor randperm(int64_t n, Generator generator, Dtype dtype, std::optional<at::Layout> layout, OptionalDevice on,
+                    std::optional<bool> pin_memory) {
+  const auto draw = [&](OptionalDevice device) {
+    return at::native::randperm(n, generator, dtype, layout, device, pin_memory);
+  };
+  return is_of_cpu(generator) ? draw(c10::kCPU).to(torch_device(check_factory(layout, on, pin_memory))) : draw(on);
+}
+
+at::Tensor randint_between(int64_t low, int64_t high, at::IntArrayRef sizes, Generator generator, Dtype dtype,
+                           std::optional<at::Layout> layout, OptionalDevice on, std::optional<bool> pin_memory) {
+  const auto draw = [&](OptionalDevice device) {
+    return at::native::randint(low, high, sizes, generator, dtype, layout, device, pin_memory);
+  };
+  return is_of_cpu(generator) ? draw(c10::kCPU).to(torch_device(check_factory(layout, on, pin_memory))) : draw(on);
+}
+
+at::Tensor randint(int64_t high, at::IntArrayRef sizes, Generator generator, Dtype dtype,
+                   std::optional<at::Layout> layout, OptionalDevice on, std::optional<bool> pin_memory) {
+  return randint_between(0, high, sizes, std::move(generator), dtype, layout, on, pin_memory);
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("randperm.out", TORCH_FN(randperm_out));
+  m.impl("randperm.generator_out", TORCH_FN(randperm_with));
+  m.impl("randperm.generator", TORCH_FN(randperm));
+  m.impl("randint.generator", TORCH_FN(randint));
+  m.impl("randint.low_generator", TORCH_FN(randint_between));
   m.impl("empty.memory_format", TORCH_FN(empty));
   m.impl("empty_strided", TORCH_FN(empty_with_strides));
   m.impl("resize_", TORCH_FN(resize_));

@@ -246,6 +246,7 @@ void reset_fallback_counts() {
 }
 
 void run_on_cpu(const Operator& op, c10::DeviceIndex device, torch::jit::Stack* stack) {
+  require_parent_process();
   TORCH_CHECK_NOT_IMPLEMENTED(runs_on_cpu(op), "'", op.name, "' has no kernel for ", torch_device(device),
                               " that takes these arguments, and the CPU has none to fall back to");
   note_fallback(op.name);

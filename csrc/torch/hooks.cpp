@@ -7,6 +7,7 @@
 #include "torch/generator.h"
 #include "torch/host_allocator.h"
 #include "torch/storage.h"
+#include "torch/tensor.h"
 
 namespace outboard::aten {
 namespace {
@@ -14,8 +15,11 @@ namespace {
 struct Hooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return device_count() > 0; }
-  /// Devices are opened when the runtime starts, so every device that exists is initialized.
-  bool hasPrimaryContext(c10::DeviceIndex index) const override { return index >= 0 && index < device_count(); }
+  /// Devices are opened when the runtime starts, so every device that exists is initialized; none in a forked child,
+  /// where PyTorch would ask for its streams in the middle of work of the CPU.
+  bool hasPrimaryContext(c10::DeviceIndex index) const override {
+    return index >= 0 && index < device_count() && !Runtime::get().forked();
+  }
   /// Throws, with what to install, if there is no device.
   void init() const override { device(-1); }
 
@@ -37,7 +41,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   }
 
   c10::Device getDeviceFromPtr(void* data) const override {
-    Allocation* allocation = Allocation::find(data);
+    Allocation* allocation = translate_errors([&] { return Allocation::find(data); });
     TORCH_CHECK(allocation != nullptr, "The pointer is not to memory of a ", torch_device(-1), " device");
     return torch_device(static_cast<c10::DeviceIndex>(allocation->device().index()));
   }

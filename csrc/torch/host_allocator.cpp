@@ -28,9 +28,10 @@ struct PinnedBlock {
   Device* owner = nullptr;
   std::vector<std::unique_ptr<Event>> uses;
 
+  /// False, too, while nobody can tell: what failed is the stream's to report, and not to who needs memory.
   bool idle() {
     for (const auto& use : uses) {
-      if (!use->query()) return false;
+      if (!use->surely_reached()) return false;
     }
     uses.clear();
     return true;
@@ -53,6 +54,7 @@ class PinnedAllocator final : public at::HostAllocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     if (bytes == 0) return {nullptr, c10::Device(c10::DeviceType::CPU)};
+    require_parent_process();
     const size_t size = rounded(bytes);
     std::lock_guard<std::mutex> lock(mutex_);
     if (Config::pinned_max_cached_size() != std::numeric_limits<size_t>::max()) {
@@ -71,6 +73,7 @@ class PinnedAllocator final : public at::HostAllocator {
   }
 
   void release(PinnedBlock* block) {
+    if (in_forked_child.load(std::memory_order_relaxed)) return;  // the lock may be held for ever there
     std::lock_guard<std::mutex> lock(mutex_);
     stats_.active_requests.decrease(1);
     stats_.active_bytes.decrease(block->bytes);
@@ -82,6 +85,7 @@ class PinnedAllocator final : public at::HostAllocator {
   }
 
   bool record_use(const void* address, Stream& stream) {
+    require_parent_process();
     std::lock_guard<std::mutex> lock(mutex_);
     PinnedBlock* block = find(address);
     if (block == nullptr) return false;
@@ -91,27 +95,33 @@ class PinnedAllocator final : public at::HostAllocator {
     return true;
   }
 
+  /// False in a forked child, for which nothing is page-locked.
   bool contains(const void* address) {
+    if (in_forked_child.load(std::memory_order_relaxed)) return false;
     std::lock_guard<std::mutex> lock(mutex_);
     return find(address) != nullptr;
   }
 
   void empty_cache() override {
+    require_parent_process();
     std::lock_guard<std::mutex> lock(mutex_);
     release_idle(0);
   }
 
   at::HostStats get_stats() override {
+    require_parent_process();
     std::lock_guard<std::mutex> lock(mutex_);
     return stats_;
   }
   void reset_accumulated_stats() override {
+    require_parent_process();
     std::lock_guard<std::mutex> lock(mutex_);
     for (c10::CachingAllocator::Stat* stat : gauges()) stat->reset_accumulated();
     stats_.num_host_alloc = 0;
     stats_.num_host_free = 0;
   }
   void reset_peak_stats() override {
+    require_parent_process();
     std::lock_guard<std::mutex> lock(mutex_);
     for (c10::CachingAllocator::Stat* stat : gauges()) stat->reset_peak();
   }

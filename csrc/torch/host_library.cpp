@@ -74,8 +74,10 @@ class HostCall {
   at::Tensor tensor(const TensorView& view) {
     if (in_place_) return in_place(view);
     at::Tensor cpu = at::empty_strided(view.sizes, view.strides, options_of(view));
-    call_.stream.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(cpu.mutable_data_ptr()), view.data, extent(cpu));
-    call_.stream.synchronize();
+    lending(call_.stream, cpu, [&] {
+      call_.stream.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(cpu.mutable_data_ptr()), view.data, extent(cpu));
+      call_.stream.synchronize();
+    });
     if (written_) written_back_.emplace_back(view, cpu);
     return cpu;
   }
@@ -84,8 +86,10 @@ class HostCall {
   static uint64_t extent(const at::Tensor& tensor) { return tensor.numel() == 0 ? 0 : tensor.storage().nbytes(); }
 
   void copy_to_device(const TensorView& view, const at::Tensor& cpu) {
-    call_.stream.copy(OB_HOST_TO_DEVICE, view.data, reinterpret_cast<uint64_t>(cpu.const_data_ptr()), extent(cpu));
-    call_.stream.synchronize();
+    lending(call_.stream, cpu, [&] {
+      call_.stream.copy(OB_HOST_TO_DEVICE, view.data, reinterpret_cast<uint64_t>(cpu.const_data_ptr()), extent(cpu));
+      call_.stream.synchronize();
+    });
   }
 
   c10::IValue value(const LibraryArgument& argument, const c10::TypePtr& declared) {

@@ -104,6 +104,7 @@ const std::unordered_set<std::string>& compiled_whole() {
                                                                        "median.dim",
                                                                        "nanmedian.dim",
                                                                        "mode",
+                                                                       "mode.values",
                                                                        "rot90",
                                                                        "dist",
                                                                        "embedding",
@@ -155,6 +156,9 @@ const std::unordered_set<std::string>& compiled_whole() {
                                                                        "_unsafe_masked_index",
                                                                        "_unsafe_masked_index_put_accumulate",
                                                                        "block_diag",
+                                                                       "kaiser_window",
+                                                                       "kaiser_window.periodic",
+                                                                       "kaiser_window.beta",
                                                                        "conv_tbc"};
   return *names;
 }

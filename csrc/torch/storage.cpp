@@ -36,6 +36,7 @@ class StorageAllocator final : public c10::DeviceAllocator {
 
   void copy_data(void* destination, const void* source, std::size_t bytes) const override {
     if (bytes == 0) return;
+    require_parent_process();
     Allocation* to = Allocation::find(destination);
     Allocation* from = Allocation::find(source);
     TORCH_CHECK(to != nullptr && from != nullptr, "copy_data: not an address of this device");
@@ -119,6 +120,7 @@ void keep_prefix(Allocation& to, Allocation& from, uint64_t bytes) {
 }  // namespace
 
 void resize_storage(c10::StorageImpl& storage, size_t bytes) {
+  require_parent_process();
   settle();  // a result that was only written down has no contents yet
   TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");
   Allocation* old = allocation_in(storage.data_ptr());

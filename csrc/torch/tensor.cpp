@@ -37,10 +37,11 @@ int64_t extent(const c10::TensorImpl& impl) {
 }  // namespace
 
 Allocation& allocation_of(const c10::Storage& storage) {
+  require_parent_process();
   settle();
   Allocation* allocation = allocation_in(storage.data_ptr());
   // PyTorch wraps addresses of ours anew in places (at::from_blob when it pickles a storage).
-  if (allocation == nullptr) allocation = Allocation::find(storage.data());
+  if (allocation == nullptr) allocation = translate_errors([&] { return Allocation::find(storage.data()); });
   TORCH_CHECK(allocation != nullptr, "Expected a storage that was allocated on ",
               torch_device(storage.device().index()), ", but got one over foreign memory");
   return *allocation;
@@ -147,8 +148,16 @@ Stream& current_stream(c10::DeviceIndex index) {
 
 void rethrow(const Error& error) {
   const std::string text = error.what();
+  if (dynamic_cast<const ForkError*>(&error) != nullptr) {
+    const std::string name = c10::DeviceTypeName(c10::DeviceType::PrivateUse1, /*lower_case=*/true);
+    TORCH_CHECK(false, "Cannot re-initialize ", name, " in forked subprocess. To use ", name,
+                " with multiprocessing, you must use the 'spawn' start method");
+  }
   if (dynamic_cast<const IndexError*>(&error) != nullptr) TORCH_CHECK_INDEX(false, text);
   if (error.status() == OB_OUT_OF_MEMORY) TORCH_CHECK_WITH(OutOfMemoryError, false, text);
+  if (error.status() == OB_DEVICE_LOST && !Runtime::get().forked()) {
+    throw c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, OB_DEVICE_LOST, text);
+  }
   if (error.status() == OB_UNSUPPORTED) TORCH_CHECK_NOT_IMPLEMENTED(false, text);
   TORCH_CHECK(false, text);
 }

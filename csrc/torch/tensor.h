@@ -47,7 +47,8 @@ at::Tensor host_view(const at::Tensor& tensor, Access access = Access::kKeep);
 Stream& current_stream(c10::DeviceIndex device);
 
 /// Rethrows the runtime's exceptions as PyTorch's: OutOfMemoryError as c10::OutOfMemoryError
-/// (torch.OutOfMemoryError), everything else as c10::Error (RuntimeError).
+/// (torch.OutOfMemoryError), OB_DEVICE_LOST as c10::AcceleratorError (torch.AcceleratorError), everything else as
+/// c10::Error (RuntimeError).
 [[noreturn]] void rethrow(const Error& error);
 
 /// Calls `function()` with the runtime's exceptions translated.

@@ -11,13 +11,31 @@
  * OB_ABI_MINOR. Anything else raises OB_ABI_MAJOR, and the runtime refuses the driver.
  *
  * Errors. Every call returns an `ob_status`. After a status other than OB_OK or OB_NOT_READY,
- * `last_error` gives the text for the calling thread, valid until that thread's next call.
+ * `last_error` gives the text for the calling thread, valid until that thread's next call. A call that
+ * submits work and fails may have submitted it nevertheless: the caller waits as if it had.
+ *
+ * Errors of queued work. What fails after its call returned is reported by the next wait for its stream, once, and by
+ * waits for events that were recorded behind it. Later work of the stream may run or not; the stream stays usable.
+ *
+ * Waits. Only a wait that returns OB_OK says that work is finished. Any other status, OB_DEVICE_LOST included, says
+ * nothing: the work may still run, and may still read and write host memory and device memory. Who gets one keeps that
+ * memory and waits again, or keeps it for ever.
+ *
+ * Lost devices. After a call on a device returned OB_DEVICE_LOST, every later call on the device, its streams, events,
+ * programs and kernels returns it too, at once and without waiting, except that what destroys, frees or releases may
+ * return OB_OK. Other devices are not concerned.
  *
  * Threads. Every function may be called from any thread. Calls on one stream are ordered by the
  * caller; the driver serialises whatever else it shares (kernel argument slots, for instance).
  *
  * Lifetimes. Handles live until the call that destroys them; a kernel lives as long as its
- * program. Destroying an object that queued work still uses is allowed: the driver defers it.
+ * program. Destroying a stream, an event or a program that queued work still uses is allowed: the driver defers it.
+ * Memory is another matter: `memory_free` and `host_free` are called after a wait for all work that uses the memory
+ * succeeded, and need not defer anything.
+ *
+ * Limits. The caller never asks for more than `ob_device_properties` declares: no larger allocation, no larger
+ * work-group, no more bytes of arguments, no program with `double` where there is no has_fp64. 0 in a limit that a
+ * driver is too old to know means the least that OpenCL allows.
  */
 #ifndef OUTBOARD_DRIVER_H_
 #define OUTBOARD_DRIVER_H_
@@ -30,7 +48,7 @@ extern "C" {
 #endif
 
 #define OB_ABI_MAJOR 1
-#define OB_ABI_MINOR 4
+#define OB_ABI_MINOR 5
 
 typedef enum ob_status {
   OB_OK = 0,
@@ -68,7 +86,7 @@ typedef struct ob_device_properties {
   uint32_t sub_group_size;      /* out: 1 where there are no sub-groups whose work-items can shuffle */
   uint32_t vector_width;        /* out: preferred float lanes per work-item; 1 on SIMT devices */
   uint64_t total_memory;        /* out: bytes */
-  uint64_t max_allocation;      /* out: bytes in one allocation */
+  uint64_t max_allocation;      /* out: bytes in one allocation; 0: as much as total_memory */
   uint64_t local_memory;        /* out: bytes per work-group */
   uint64_t alignment;           /* out: bytes every allocation is aligned to */
   uint8_t host_accessible;      /* out: 1 if the host may dereference an ob_ptr while the device is idle */
@@ -76,11 +94,20 @@ typedef struct ob_device_properties {
   uint8_t has_fp64;             /* out */
   uint8_t has_int64_atomics;    /* out */
   uint8_t serial_builds;        /* out, since minor version 1: 1 if builds in one process wait for each other */
+  /* out, since minor version 5: bytes of all arguments of one launch, 8 for a pointer; 0: 1024 */
+  uint32_t max_argument_bytes;
 } ob_device_properties;
 
 typedef enum ob_copy_kind { OB_HOST_TO_DEVICE = 0, OB_DEVICE_TO_HOST = 1, OB_DEVICE_TO_DEVICE = 2 } ob_copy_kind;
 
-/* One kernel argument. */
+/* How much of the host's or device's a kernel needs. The caller sets struct_size first. Since minor version 5. */
+typedef struct ob_kernel_properties {
+  size_t struct_size;
+  uint32_t max_work_group_size; /* out: of this kernel, at most the device's */
+  uint64_t local_memory;        /* out: bytes per work-group */
+} ob_kernel_properties;
+
+/* One kernel argument. A pointer is 0 or lies in an allocation, or at its end if the kernel does not use it. */
 typedef struct ob_argument {
   uint32_t is_pointer; /* 1: `value` points to an ob_ptr; 0: `value` points to `size` bytes by value */
   uint32_t size;       /* bytes of a by-value argument; ignored for pointers */
@@ -112,13 +139,14 @@ typedef struct ob_driver {
   ob_status (*device_properties)(ob_device device, ob_device_properties* properties /* out */);
 
   /* ---- required: memory ---- */
+  /* `bytes` is not 0. The contents are undefined. */
   ob_status (*memory_alloc)(ob_device device, uint64_t bytes, ob_ptr* ptr /* out */);
   ob_status (*memory_free)(ob_device device, ob_ptr ptr);
 
   /* ---- required: streams (in order; work on different streams is unordered) ---- */
   ob_status (*stream_create)(ob_device device, ob_stream* stream /* out */);
   ob_status (*stream_destroy)(ob_stream stream);
-  /* blocking = 0: OB_OK if all work so far is finished, else OB_NOT_READY. */
+  /* blocking = 0: OB_OK if all work so far is finished, else OB_NOT_READY. See "Waits" above. */
   ob_status (*stream_wait)(ob_stream stream, int blocking);
   /* Work submitted to `stream` after this call starts only after `event` is reached. */
   ob_status (*stream_wait_event)(ob_stream stream, ob_event event);
@@ -132,7 +160,11 @@ typedef struct ob_driver {
   /* Nanoseconds on the device's clock from `start` to `end`, both recorded and reached. */
   ob_status (*event_elapsed)(ob_event start, ob_event end, int64_t* nanoseconds /* out */);
 
-  /* ---- required: data movement (asynchronous; host memory stays valid until the stream gets there) ---- */
+  /* ---- required: data movement (asynchronous) ----
+   * Host memory belongs to the copy until a wait for it succeeded: nobody writes, frees or, if the copy writes it,
+   * reads it before. A driver may be done with it sooner, but nobody is told. Ranges of device memory lie in one
+   * allocation.
+   */
   /* The ranges may overlap: the target receives what the source held before. */
   ob_status (*copy)(ob_stream stream, ob_copy_kind kind, uint64_t dst, uint64_t src, uint64_t bytes);
   /* Fills with a pattern of 1, 2, 4, 8 or 16 bytes, read during the call; `dst` and `bytes` are multiples of its size.
@@ -140,6 +172,8 @@ typedef struct ob_driver {
   ob_status (*fill)(ob_stream stream, ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64_t bytes);
 
   /* ---- required: programs ---- */
+  /* `options` are those of the dialect's compiler, separated by spaces, never NULL: of "opencl-c" what clBuildProgram
+   * takes (-cl-std=CL3.0, -D NAME=VALUE, ...), of "cuda-c" what NVRTC takes. */
   ob_status (*program_build)(ob_device device, const char* source, const char* options, ob_program* program /* out */);
   ob_status (*program_load)(ob_device device, const void* binary, size_t bytes, ob_program* program /* out */);
   /* With binary = NULL only the size is returned. */
@@ -155,7 +189,7 @@ typedef struct ob_driver {
   /* Page-locked host memory for asynchronous copies. Without it, ordinary memory is used. */
   ob_status (*host_alloc)(ob_device device, uint64_t bytes, void** ptr /* out */);
   ob_status (*host_free)(ob_device device, void* ptr);
-  /* ---- optional: peers ---- */
+  /* ---- optional: peers; `stream` is of the source's device, and the caller has waited for the target's work ---- */
   ob_status (*copy_peer)(ob_stream stream, ob_device dst_device, ob_ptr dst, ob_device src_device, ob_ptr src,
                          uint64_t bytes);
   /* ---- optional, all or none: graphs of launches ---- */
@@ -181,6 +215,9 @@ typedef struct ob_driver {
    * writes. Work before and after is ordered as ever. If some fail, the others are launched nevertheless, and the
    * status is that of a failed one. Not called while a graph is captured. */
   ob_status (*launch_batch)(ob_stream stream, const ob_launch* launches, uint32_t count);
+  /* ---- optional, since minor version 5: what a kernel needs ---- */
+  /* The runtime then refuses launches that the device would fail, and says why. */
+  ob_status (*kernel_properties)(ob_kernel kernel, ob_kernel_properties* properties /* out */);
 } ob_driver;
 
 /* The one exported symbol of a driver library. */

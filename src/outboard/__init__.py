@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from outboard.exporting.installed import cmake_prefix
     from outboard.exporting.loader import load
     from outboard.optimization import optimize
-    from outboard.replaying.calls import graphed
+    from outboard.replaying.calls import graphed, graphed_refusals
 
-__all__ = ["__version__", "cmake_prefix", "export", "graphed", "load", "optimize"]
+__all__ = ["__version__", "cmake_prefix", "export", "graphed", "graphed_refusals", "load", "optimize"]
 
 __version__ = "0.1.0"
 
@@ -26,6 +26,7 @@ _ON_DEMAND = {
     "cmake_prefix": "exporting.installed",
     "export": "exporting.exporter",
     "graphed": "replaying.calls",
+    "graphed_refusals": "replaying.calls",
     "load": "exporting.loader",
     "optimize": "optimization",
 }

@@ -35,43 +35,39 @@ def problems() -> list[str]:
     return found
 
 
-def cache_directory() -> Path | None:
-    """Where compiled plans and programs are kept (``OUTBOARD_CACHE_DIR``, else the user's cache directory), or None if
-    it cannot be written; then everything works, and is compiled again in each process."""
-    return _cache_directory
-
-
-_cache_directory: Path | None = None
-
-
 def _activate() -> None:
+    # What compiles imports this, and Python refuses to import it once the main thread has ended.
+    import concurrent.futures.process  # noqa: F401
+
     import torch
     from torch.utils import backend_registration
 
-    from outboard import _C, drivers, foresight, profiles
+    from outboard import _C, drivers, foresight, profiles, settings
     from outboard import device as module
 
     profile = profiles.selected()
     backend_registration.rename_privateuse1_backend(profile.name)
-    global _cache_directory
-    _cache_directory = _usable_cache_directory()
+    if (unusable := settings.find_cache_directory()) is not None:
+        _report(unusable)
+    cache_directory = settings.cache_directory()
     libraries, driver_problems = drivers.select(os.environ.get("OUTBOARD_DRIVER"), preferred=profile.driver)
     _problems.extend(driver_problems)
-    _problems.extend(drivers.prepare(_cache_directory))
+    _problems.extend(drivers.prepare(cache_directory))
     _C.initialize(libraries)
-    _C.set_cache_directory(str(_cache_directory) if _cache_directory is not None else "")
+    _C.set_cache_directory(str(cache_directory) if cache_directory is not None else "")
     _C.set_build_executable(str(Path(__file__).parent / "bin" / "outboard-build"))
     _C.register_graphs()
     # Runs after what is registered next: programs may still be on their way to disk.
     atexit.register(_trim_cache, os.getpid(), _cache_limit())
-    atexit.register(_C.shutdown)
-    if _cache_directory is not None:
-        foresight.install(_cache_directory)
+    atexit.register(_shut_down)
+    if cache_directory is not None:
+        foresight.install(cache_directory)
 
     torch._register_device_module(profile.name, module)  # type: ignore[no-untyped-call]
     backend_registration.generate_methods_for_privateuse1_backend(for_storage=True)
     module.amp.set_supported_dtypes(profile.amp_dtypes)
     module.dlpack.install()
+    module.sharing.install(profile.name)
     module.modules.keep_parameters()
     module.printing.print_on_cpu()
     _connect_compiler()
@@ -88,15 +84,24 @@ def _cache_limit() -> int:
         return eviction.DEFAULT_LIMIT
 
 
+def _shut_down() -> None:
+    """Ends queued work; at once if an interrupt by the user ends the process."""
+    from outboard import _C
+
+    last = getattr(sys, "last_type", None)
+    _C.shutdown(last is not None and issubclass(last, KeyboardInterrupt))
+
+
 def _trim_cache(process: int, limit: int) -> None:
     """Keeps the cache within its size, if this process (not one forked from it) may have added to it."""
-    from outboard import _C
+    from outboard import _C, settings
     from outboard.compiler import eviction
 
-    if _cache_directory is None or process != os.getpid():
+    directory = settings.writable_cache_directory()
+    if directory is None or process != os.getpid():
         return
     if any(_C.program_statistics(index)["built"] for index in range(_C.device_count())):
-        eviction.trim(_cache_directory, limit)
+        eviction.trim(directory, limit)
 
 
 def _connect_compiler() -> None:
@@ -135,18 +140,3 @@ def _fallback_policy() -> str:
 def _report(problem: str, advice: str = "") -> None:
     _problems.append(problem)
     warnings.warn(f"{problem} {advice}".rstrip(), RuntimeWarning, stacklevel=2)
-
-
-def _usable_cache_directory() -> Path | None:
-    chosen = os.environ.get("OUTBOARD_CACHE_DIR")
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    directory = Path(chosen) if chosen else Path(home) / "outboard"
-    reason = "is not writable"
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        if os.access(directory, os.W_OK | os.X_OK):
-            return directory
-    except OSError as error:
-        reason = f"cannot be made ({error.strerror})"
-    _report(f"The cache directory {directory} {reason}; nothing is cached.", "Set OUTBOARD_CACHE_DIR to another one.")
-    return None

@@ -17,7 +17,10 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+
+from outboard import settings, trusted
 
 _log = logging.getLogger(__name__)
 
@@ -29,28 +32,36 @@ def install(directory: Path) -> None:
     """Tells drivers what this program needed last time, and writes down at its end what it needed this time.
 
     ``OUTBOARD_FORESIGHT=0`` does neither."""
-    path = _path(directory)
-    if path is None or os.environ.get("OUTBOARD_FORESIGHT") == "0":
+    program = _program()
+    if program is None or os.environ.get("OUTBOARD_FORESIGHT") == "0":
         return
-    atexit.register(_remember, path, os.getpid())
-    _announce(path)
+    path = directory / "needs" / hashlib.sha256("\0".join(program).encode()).hexdigest()[:40]
+    if settings.writable_cache_directory() is not None:
+        atexit.register(_remember, path, program, os.getpid())
+    _announce(path, program)
 
 
-def needs(path: Path) -> list[int]:
-    """Bytes by device that were written down; empty if nothing was, or nothing that makes sense."""
+def needs(path: Path, program: Sequence[str]) -> list[int]:
+    """Bytes by device that were written down of a program; empty if nothing was, or nothing that makes sense."""
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(trusted.read(path))
     except FileNotFoundError:
         return []
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        trusted.say_once("what programs needed is not known", error)
+        return []
+    except (ValueError, RecursionError) as error:
         _log.warning("ignoring %s: %s", path, error)
         return []
-    makes_sense = isinstance(found, list) and all(type(each) is int and each >= 0 for each in found)
-    return found if makes_sense else []
+    if not isinstance(found, dict) or found.get("program") != list(program):
+        return []
+    reserved = found.get("reserved")
+    makes_sense = isinstance(reserved, list) and all(type(each) is int and 0 <= each < 1 << 63 for each in reserved)
+    return reserved if isinstance(reserved, list) and makes_sense else []
 
 
-def _path(directory: Path) -> Path | None:
-    """Where the needs of this program are written down; None if it is none."""
+def _program() -> tuple[str, ...] | None:
+    """What tells this program from others; None if it is none."""
     arguments = sys.orig_argv[1:]
     named = any(not argument.startswith("-") for argument in arguments)
     if sys.flags.interactive or not named or "--multiprocessing-fork" in arguments:  # whose line does not tell its work
@@ -60,31 +71,29 @@ def _path(directory: Path) -> Path | None:
     except FileNotFoundError:  # deleted meanwhile
         return None
     words = (sys.executable, folder, os.environ.get("OUTBOARD_NUM_DEVICES", ""), *arguments)
-    return directory / "needs" / hashlib.sha256("\0".join(words).encode(errors="surrogateescape")).hexdigest()[:40]
+    return tuple(word.encode(errors="surrogateescape").decode(errors="backslashreplace") for word in words)
 
 
-def _announce(path: Path) -> None:
+def _announce(path: Path, program: Sequence[str]) -> None:
     from outboard import _C
 
-    for index, expected in enumerate(needs(path)[: _C.device_count()]):
+    for index, expected in enumerate(needs(path, program)[: _C.device_count()]):
         if expected >= WORTHWHILE:
             _C.expect_memory(index, expected)
 
 
-def _remember(path: Path, process: int) -> None:
+def _remember(path: Path, program: Sequence[str], process: int) -> None:
     """Writes down what this process (not one forked from it) reserved at most."""
     from outboard import _C
-    from outboard.compiler import cache
 
     if process != os.getpid():
         return
     found = [_C.memory_statistics(index)["reserved.peak"] for index in range(_C.device_count())]
     if max(found, default=0) < WORTHWHILE:
         with contextlib.suppress(OSError):  # there was none
-            path.unlink()
+            trusted.remove(path)
         return
     try:
-        path.parent.mkdir(exist_ok=True)
-        cache.replace(path, json.dumps(found).encode())
+        trusted.write(path, json.dumps({"program": program, "reserved": found}).encode())
     except OSError as error:
         _log.info("what this program needs is not written down: %s", error)

@@ -4,21 +4,21 @@
 from __future__ import annotations
 
 import json
-import os
+import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from processes import run_program
 
+from outboard import drivers
 from outboard.cli import main
 
 
 def outboard(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs the command in a process of its own."""
-    command = [sys.executable, "-m", "outboard.cli", *arguments]
-    return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=120)
+    return run_program(["-m", "outboard.cli", *arguments], environment=environment)
 
 
 def test_devices_lists_every_device(device: str) -> None:
@@ -66,6 +66,14 @@ def test_doctor_names_a_missing_driver(tmp_path: Path) -> None:
     result = outboard("doctor", OUTBOARD_DRIVER="no-such-driver")
     assert result.returncode == 1
     assert "no-such-driver" in result.stdout.split("what is wrong")[1]
+
+
+def test_doctor_lists_a_driver_that_is_given_by_its_path(tmp_path: Path) -> None:
+    library = tmp_path / "libmydriver.so"
+    shutil.copy(drivers.sim(), library)
+    result = outboard("doctor", OUTBOARD_DRIVER=str(library))
+    listed = result.stdout.partition("\ndrivers\n")[2].partition("\nOpenCL\n")[0]
+    assert str(library) in listed, result.stdout
 
 
 def test_doctor_reports_a_cache_that_cannot_be_used(tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from outboard import activation
+from outboard import settings
 from outboard.compiler import cache
 
 
 @pytest.fixture(autouse=True)
 def cache_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(activation, "_cache_directory", tmp_path)
+    monkeypatch.setattr(settings, "_cache_directory", tmp_path)
     return tmp_path
 
 
@@ -79,7 +79,7 @@ def test_plans_for_another_library_are_not_found(cache_directory: Path, monkeypa
 
 
 def test_without_a_directory_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(activation, "_cache_directory", None)
+    monkeypatch.setattr(settings, "_cache_directory", None)
     cache.store(b"add", False, b"one")
     assert cache.load(b"add") == (False, [])
 
@@ -89,7 +89,7 @@ def test_an_unusable_directory_costs_nothing_but_a_warning(
 ) -> None:
     occupied = cache_directory / "file"
     occupied.write_text("not a directory")
-    monkeypatch.setattr(activation, "_cache_directory", occupied)
+    monkeypatch.setattr(settings, "_cache_directory", occupied)
     cache.store(b"add", False, b"one")
     assert "not kept" in caplog.text
 

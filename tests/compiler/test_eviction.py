@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from outboard import activation
+from outboard import settings
 from outboard.compiler import cache, eviction
 from tests.conftest import RunPython
 
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(activation, "_cache_directory", tmp_path)
+    monkeypatch.setattr(settings, "_cache_directory", tmp_path)
     return tmp_path
 
 

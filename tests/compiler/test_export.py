@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
+import hashlib
 import os
 import random
 import shutil
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -14,13 +17,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import hypothesis
 import pytest
 import torch
 from conftest import RunPython
+from hypothesis import strategies as st
 from torch import nn
 from torch.utils import _pytree as pytree
 
 import outboard
+from outboard import _C
+from outboard.compiler.adapter import trees
 from outboard.compiler.target import Target
 from outboard.exporting import format as f
 from outboard.exporting import loader
@@ -425,7 +432,8 @@ def test_loading_imports_no_compiler(device: str, tmp_path: Path, run_python: Ru
         name = torch._C._get_privateuse1_backend_name()
         print([m for m in ("sympy", "torch._inductor", "torch._dynamo") if m in sys.modules])
         print(torch.get_device_module(name).fallbacks())
-        """
+        """,
+        cold=True,
     )
     assert out.split("\n")[:2] == ["[]", "{}"]
 
@@ -451,11 +459,16 @@ def test_the_file_brings_the_devices_programs(device: str, tmp_path: Path, run_p
 
 def rewrite(path: Path, model: f.Model, data: bytes) -> None:
     """Writes the file ``data`` with another header."""
-    begin = model.weights[0].offset
+    path.write_bytes(rewritten(model, data))
+
+
+def rewritten(model: f.Model, data: bytes) -> bytes:
+    """The file ``data`` with another header."""
+    begin = f.parse(memoryview(data)).weights[0].offset
     size = len(f.header(model, 0))
-    for weight in model.weights:
-        weight.offset += size - begin
-    path.write_bytes(f.header(model, len(data) + size - begin) + data[begin:])
+    moved = [dataclasses.replace(weight, offset=weight.offset + size - begin) for weight in model.weights]
+    model = dataclasses.replace(model, weights=moved)
+    return f.header(model, len(data) + size - begin) + data[begin:]
 
 
 def damaged(data: bytes) -> list[bytes]:
@@ -483,6 +496,94 @@ def test_damaged_files_are_refused_in_cpp(device: str, tmp_path: Path) -> None:
         path.write_bytes(data)
         result = subprocess.run([str(RUNNER), str(path)], capture_output=True, text=True, timeout=60)
         assert result.returncode == 1 and "cannot be loaded: " in result.stderr, result.stderr
+
+
+CALL_TREES = [
+    '[1, {"type": "collections.defaultdict", "context": {"default_factory_module": "this", '
+    '"default_factory_name": "d", "dict_context": []}, "children_spec": []}]',
+    '[1, {"type": "builtins.dict", "context": "[{\\"\\\\u005f_enum__\\": true, \\"fqn\\": \\"this:d\\", '
+    '\\"name\\": \\"A\\"}]", "children_spec": []}]',
+]
+
+
+@pytest.mark.parametrize("tree", CALL_TREES)
+def test_a_structure_imports_nothing(tree: str) -> None:
+    sys.modules.pop("this", None)
+    with pytest.raises(NotImplementedError, match="not read from files"):
+        trees.structure_of(tree)
+    assert "this" not in sys.modules
+
+
+def wrong_number(draw: st.DrawFn) -> int:
+    return draw(st.one_of(st.integers(-2, 70), st.sampled_from([2**31, 2**32 - 1, 2**62, 2**63 - 1, -(2**63)])))
+
+
+def spoil(draw: st.DrawFn, value: Any) -> Any:
+    """The same kind of value with one thing in it that is another."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, enum.IntEnum):
+        return draw(st.sampled_from(list(type(value))))
+    if isinstance(value, int):
+        return wrong_number(draw)
+    if isinstance(value, str):
+        return draw(
+            st.one_of(st.text(max_size=8), st.just(value[: len(value) // 2]), st.just("[" * 5000), st.just("a\0b"))
+        )
+    if isinstance(value, bytes):
+        at = draw(st.integers(0, max(len(value) - 1, 0)))
+        return draw(st.sampled_from([value[:at], value[:at] + b"\xff" + value[at + 1 :], b"", value + b"\0"]))
+    if isinstance(value, (list, tuple)):
+        if not value or draw(st.integers(0, 3)) == 0:
+            return draw(st.sampled_from([type(value)(), value + value]))
+        at = draw(st.integers(0, len(value) - 1))
+        return type(value)(spoil(draw, each) if i == at else each for i, each in enumerate(value))
+    field = draw(st.sampled_from(dataclasses.fields(value)))
+    return dataclasses.replace(value, **{field.name: spoil(draw, getattr(value, field.name))})
+
+
+def resealed(plan: bytes) -> bytes:
+    """A plan with its length and checksum made right."""
+    head, body = plan[:12], plan[36:]
+    return head + len(body).to_bytes(8, "little") + hashlib.sha256(body).digest()[:16] + body
+
+
+def test_what_is_wrong_under_right_checksums_is_refused(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a file says, loading it raises what is documented, or works. Nothing runs here: kernels do what they
+    say."""
+    path, spoilt = tmp_path / "m", tmp_path / "spoilt"
+    exported(mlp(), torch.randn(4, 12), path=path, device=device)
+    data = path.read_bytes()
+    monkeypatch.setattr(_C, "Plan", lambda *unused: None)
+    refused = 0
+
+    @hypothesis.settings(max_examples=400, deadline=None, database=None, derandomize=True)
+    @hypothesis.given(st.data())
+    def check(source: st.DataObject) -> None:
+        nonlocal refused
+        model = f.parse(memoryview(data))
+        draw = source.draw
+        if draw(st.booleans()):
+            model.plan = resealed(spoil(draw, model.plan))
+        else:
+            model = spoil(draw, model)
+        try:
+            written = rewritten(model, data)
+        except (struct.error, OverflowError, UnicodeEncodeError):
+            hypothesis.reject()  # no such file can be
+        spoilt.write_bytes(written)
+        try:
+            outboard.load(spoilt)
+        except (ValueError, FileNotFoundError, NotImplementedError):
+            refused += 1
+        except RuntimeError as error:
+            assert "the model" in str(error)
+            refused += 1
+
+    check()
+    assert refused > 100
 
 
 def test_files_of_other_versions_and_devices_are_refused(device: str, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from outboard import activation
+from outboard import settings
 from outboard.compiler import libraries
 from outboard.compiler import plan as p
 from outboard.compiler.adapter.lowering import lower_operator
@@ -40,7 +40,7 @@ class Judge:
 def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
     made = Judge()
     monkeypatch.setenv("OUTBOARD_LIBRARY", "auto")
-    monkeypatch.setattr(activation, "_cache_directory", tmp_path)
+    monkeypatch.setattr(settings, "_cache_directory", tmp_path)
     monkeypatch.setattr(libraries, "measure", made)
     made.forget()
     yield made

@@ -150,3 +150,10 @@ def test_rows_that_are_looked_up(device: str, width: int) -> None:
         lambda t, p: torch.zeros(50, width).to(t.device).index_add(0, p.flatten(), t[:21]), table, places, device=device
     )
     check(lambda t, p: torch.where(p[..., None] > 20, t[p], t[0]), table, places, device=device)
+
+
+def test_places_among_all_elements_follow_the_shape_and_not_memory(device: str) -> None:
+    x = torch.randn(5, 7, 19).transpose(1, 2)
+    equal = torch.tensor([3, 1, 2, 1, 3]).repeat(133)[:665].reshape(5, 7, 19).transpose(1, 2)
+    for tensor in (x, equal, x.permute(2, 0, 1), x[:, ::2]):
+        check(lambda t: torch.stack([t.argmin(), t.argmax(), t.argmax(keepdim=True).sum()]), tensor, device=device)

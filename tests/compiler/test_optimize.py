@@ -66,6 +66,23 @@ def test_forward_and_backward(device: str, kind: type[Model]) -> None:
         torch.testing.assert_close(ours.grad.cpu(), theirs.grad)
 
 
+def test_modules_of_modules_of_pytorch(device: str) -> None:
+    """Dynamo looks into no frame of torch.nn by itself. Each of several such modules has graphs of its own."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    x = torch.randn(5, 8)
+    count = torch._dynamo.config.recompile_limit + 1
+    for width in range(1, 1 + count):
+        model = nn.Sequential(nn.Linear(8, width), nn.Tanh())
+        expected = model(x)
+        optimized = outboard.optimize(model.to(device), x)
+        optimized.register_forward_hook(lambda module, args, result: result + 1)
+        for _ in range(2):
+            torch.testing.assert_close(optimized(x.to(device)).cpu(), expected + 1)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == count
+    assert set(torch._dynamo.utils.counters["frames"].values()) == {count}
+
+
 def test_train_and_eval_are_told_apart(device: str) -> None:
     optimized = outboard.optimize(Model()).to(device)
     x = torch.ones(64, 8, device=device)

@@ -5,11 +5,10 @@ compute without compiling. One program has all cases; each case differs from var
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
+
+from processes import run_program
 
 PROGRAM = '''
 import contextlib, dataclasses, enum, functools, json, os, sys, types
@@ -575,23 +574,22 @@ class Result:
 """
 
 
-def _run(folder: Path, variant: int) -> dict[str, tuple[bool, int, int]]:
+def _run(folder: Path, variant: int, cold: bool) -> dict[str, tuple[bool, int, int]]:
     # PyTorch's own caches are left out: that of AOTAutograd does not tell arguments that overlap from others.
     inductor = tempfile.mkdtemp(dir=folder)
     caches = {"OUTBOARD_CACHE_DIR": str(folder / "cache"), "TORCHINDUCTOR_CACHE_DIR": inductor}
-    environment = os.environ | caches | {"VARIANT": str(variant)}
-    command = [sys.executable, "program.py", str(variant)]
-    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    environment = caches | {"VARIANT": str(variant)}
+    result = run_program(["program.py", str(variant)], cwd=folder, environment=environment, timeout=600, cold=cold)
     assert result.returncode == 0, result.stderr
     report: dict[str, tuple[bool, int, int]] = json.loads(result.stdout.splitlines()[-1])
     return report
 
 
 def test_processes_that_differ(tmp_path: Path) -> None:
-    """Each of them, in turn, finds the traces of those before."""
+    """Each of them, in turn, finds the traces of those before; the last two are interpreters of their own."""
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "helpers.py").write_text(HELPERS)
-    reports = [_run(tmp_path, variant) for variant in (0, 1, 0, 1)]
+    reports = [_run(tmp_path, variant, cold=index > 1) for index, variant in enumerate((0, 1, 0, 1))]
     wrong = [(index, name) for index, report in enumerate(reports) for name, each in report.items() if not each[0]]
     assert not wrong
     again = [name for name, (_, loaded, traced) in reports[-1].items() if loaded and not traced]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import resource
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -105,4 +106,31 @@ def test_sources_hashed_ahead_are_hashed_right(run_python: RunPython) -> None:
         torch_key.clear()
         print(ahead == torch_key(), os.waitpid(child, 0)[1])
     """
-    assert run_python(program).split() == ["True", "0"]
+    assert run_python(program, cold=True).split() == ["True", "0"]
+
+
+FRAMES = """
+import torch
+from torch._dynamo.utils import counters
+
+def broken(x):
+    y = x * 2
+    print("a break")
+    return torch.linalg.norm(y) + y.view(-1).cumsum(0).erfinv()
+
+def frames(device):
+    torch._dynamo.reset()
+    counters.clear()
+    torch.compile(broken, backend="eager")(torch.randn(4, 5, device=device))
+    return dict(counters["frames"]), counters["stats"]["unique_graphs"]
+
+device = torch._C._get_privateuse1_backend_name()
+x = torch.ones(2, device=device)
+assert frames(device) == frames("cpu"), (frames(device), frames("cpu"))
+assert torch.get_device_module(device).compile_stats()["compiled"] > 3
+"""
+
+
+def test_dynamo_does_not_look_at_our_compiler(run_python: RunPython, tmp_path: Path) -> None:
+    """Operators that are new are compiled while Dynamo looks at each frame that begins."""
+    run_python(FRAMES, OUTBOARD_CACHE_DIR=str(tmp_path))

@@ -59,6 +59,7 @@ void nothing_is_left() {
     streams += streams_of(each);
     words += each.assertions().has_word() ? 1 : 0;
   }
+  if (is_strict()) CHECK_EQ(inner_symbol<uint64_t (*)()>("outboard_strict_violations")(), 0u);
   CHECK_EQ(live("memory"), words);
   CHECK_EQ(live("host_memory"), 0);
   CHECK_EQ(live("event"), 0);
@@ -75,16 +76,27 @@ int run_all() {
   return check::run_all();
 }
 
-bool can_pause() { return std::string(device().properties().vendor) == "Outboard"; }
+bool is_strict() { return std::string(device().properties().name).rfind("strict", 0) == 0; }
+
+bool can_pause() { return std::string(device().properties().vendor) == "Outboard" && !is_strict(); }
 
 Pause::Pause(Stream& stream) : stream_(&stream) {
-  static const auto pause = inner_symbol<void (*)(ob_stream)>("outboard_sim_pause");
-  pause(stream.handle());
+  if (is_strict()) {
+    inner_symbol<void (*)(int)>("outboard_strict_hold")(1);
+  } else {
+    static const auto pause = inner_symbol<void (*)(ob_stream)>("outboard_sim_pause");
+    pause(stream.handle());
+  }
 }
 
 void Pause::end() {
-  static const auto resume = inner_symbol<void (*)(ob_stream)>("outboard_sim_resume");
-  if (stream_ != nullptr) resume(stream_->handle());
+  if (stream_ == nullptr) return;
+  if (is_strict()) {
+    inner_symbol<void (*)(int)>("outboard_strict_hold")(0);
+  } else {
+    static const auto resume = inner_symbol<void (*)(ob_stream)>("outboard_sim_resume");
+    resume(stream_->handle());
+  }
   stream_ = nullptr;
 }
 

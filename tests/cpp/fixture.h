@@ -27,10 +27,12 @@ int64_t live(const char* kind);
 /// Runs all tests, and then one that finds what they leaked. The exit code for main().
 int run_all();
 
-/// True on the simulator, whose streams can be stopped.
+/// True on the strict driver, of which `run_all` finds out whether the runtime broke the contract.
+bool is_strict();
+/// True on the simulator, of which one stream can be stopped while others go on.
 bool can_pause();
 
-/// Stops a stream of the simulator: what is submitted to it waits until the Pause ends.
+/// Stops a stream of the simulator, or all of the strict driver: what is submitted waits until the Pause ends.
 class Pause {
  public:
   explicit Pause(outboard::Stream& stream);

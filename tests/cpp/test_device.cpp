@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -89,8 +91,7 @@ TEST(failures_in_mid_plan_leave_nothing_behind) {
   for (const char* function : {"launch", "copy", "memory_alloc"}) {
     device().synchronize();
     device().allocator().empty_cache();
-    const ob_status status = std::string(function) == "memory_alloc" ? OB_DEVICE_LOST : OB_INTERNAL;
-    fixture::fail(function, 1, status);
+    fixture::fail(function, 1, OB_INTERNAL);
     CHECK_THROWS(scale(100, 1.0), Error);
     fixture::fail(function, 0, OB_OK);
     CHECK_EQ(device().allocator().statistics().allocated.current, before);
@@ -213,6 +214,62 @@ TEST(programs_come_back_from_disk) {
   ProgramCache::set_directory("");
 }
 
+TEST(a_program_under_the_name_of_another_is_not_taken_for_it) {
+  namespace fs = std::filesystem;
+  const fs::path directory = fs::temp_directory_path() / ("outboard-swapped-" + std::to_string(getpid()));
+  ProgramCache::set_directory(directory.string());
+  const std::string sources[2] = {"__kernel void k(__global float* x) { x[0] = 5.0f; }",
+                                  "__kernel void k(__global float* x) { x[0] = 6.0f; }"};
+  for (const std::string& source : sources) ProgramCache(device()).kernel(source, "", "k").get();
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::recursive_directory_iterator(directory)) {
+    if (entry.is_regular_file()) files.push_back(entry.path());
+  }
+  CHECK_EQ(files.size(), 2u);
+  fs::rename(files[0], directory / "aside");
+  fs::rename(files[1], files[0]);
+  fs::rename(directory / "aside", files[1]);
+  ProgramCache swapped(device());
+  for (const std::string& source : sources) swapped.kernel(source, "", "k").get();
+  CHECK_EQ(swapped.statistics().built, 2);
+  ProgramCache replaced(device());
+  for (const std::string& source : sources) replaced.kernel(source, "", "k").get();
+  CHECK_EQ(replaced.statistics().loaded_from_disk, 2);
+  for (const fs::path& file : files) fs::permissions(file, fs::perms::others_write, fs::perm_options::add);
+  ProgramCache open(device());
+  for (const std::string& source : sources) open.kernel(source, "", "k").get();
+  CHECK_EQ(open.statistics().built, 2);
+  fs::remove_all(directory);
+  ProgramCache::set_directory("");
+}
+
+TEST(a_binary_that_lacks_a_kernel_is_built_again) {
+  const std::string whole =
+      "__kernel void first(__global float* x) { x[0] = 1.5f; } __kernel void second(__global float* x) { x[0] = 2.5f; "
+      "}";
+  ProgramCache other(device());
+  const std::string part = "__kernel void first(__global float* x) { x[0] = 1.5f; }";
+  other.kernel(part, "", "first").get();
+  const std::string sealed = other.binary(part, "");
+  if (sealed.empty()) return;  // the driver gives no binaries
+  ProgramCache ignored(device());
+  ignored.offer(whole, "", sealed);  // that of another program
+  ignored.kernel(whole, "", "first").get();
+  CHECK_EQ(ignored.statistics().built, 1);
+  // The same under the right name, as a driver's bug would leave it.
+  const std::string body = sha256_hex(whole + '\0' + '\0' + device().properties().cache_key) + sealed.substr(129);
+  ProgramCache cache(device());
+  cache.offer(whole, "", sha256_hex(body) + '\n' + body);
+  Kernel& first = cache.kernel(whole, "", "first");
+  CHECK(first.get() != nullptr);
+  CHECK_EQ(cache.statistics().built, 0);
+  CHECK(cache.kernel(whole, "", "second").get() != nullptr);
+  CHECK(first.get() != nullptr);
+  CHECK_EQ(cache.statistics().built, 1);
+  CHECK_THROWS(cache.kernel(whole, "", "third").get(), Error);
+  CHECK_EQ(cache.statistics().built, 1);
+}
+
 TEST(a_wrong_program_reports_its_log) {
   try {
     device().programs().kernel("__kernel void k() { nonsense; }", "", "k").get();
@@ -222,6 +279,33 @@ TEST(a_wrong_program_reports_its_log) {
     return;
   }
   check::fail(__FILE__, __LINE__, "a wrong program was accepted");
+}
+
+namespace {
+
+/// What the process writes to its standard error while `function` runs.
+template <typename Function>
+std::string standard_error_of(Function&& function) {
+  std::FILE* const file = std::tmpfile();
+  std::fflush(stderr);
+  const int before = dup(STDERR_FILENO);
+  dup2(fileno(file), STDERR_FILENO);
+  function();
+  std::fflush(stderr);
+  dup2(before, STDERR_FILENO);
+  close(before);
+  std::string text(static_cast<size_t>(lseek(fileno(file), 0, SEEK_END)), '\0');
+  lseek(fileno(file), 0, SEEK_SET);
+  const ssize_t got = read(fileno(file), text.data(), text.size());
+  std::fclose(file);
+  return text.substr(0, static_cast<size_t>(std::max<ssize_t>(got, 0)));
+}
+
+}  // namespace
+
+TEST(a_program_with_warnings_is_built_in_silence) {
+  const std::string source = "#warning nobody wants to know\n__kernel void k(__global float* x) { x[0] = 1; }";
+  CHECK_EQ(standard_error_of([&] { ProgramCache(device()).kernel(source, "", "k").get(); }), std::string());
 }
 
 TEST(names_made_by_the_preprocessor_are_found) {  // by drivers that look for the functions a program uses

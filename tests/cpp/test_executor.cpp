@@ -367,6 +367,82 @@ TEST(impossible_sizes_are_errors) {
   CHECK_EQ(allocated(), before);
 }
 
+TEST(nothing_in_a_plan_leads_out_of_its_buffers) {
+  const Holder x = fixture::upload({1, 2, 3, 4});
+  const Tensor tensor(x, 2, 1);  // x[1:3]
+  const auto refused = [&](const PlanWriter& step, const PlanWriter& output) {
+    PlanParts parts = one_input(2);
+    parts.steps = {wire::allocate(1, wire::number(16)), step};
+    parts.outputs = {output};
+    try {
+      for (const Result& result : run(compile(parts), {input(tensor)})) {
+        if (result.new_allocation) result.allocation->release();
+      }
+    } catch (const Error& error) {
+      CHECK_EQ(error.status(), OB_INVALID_ARGUMENT);
+      return true;
+    }
+    return false;
+  };
+  const PlanWriter step = wire::copy(0, 0, 1, 0, 8), whole = wire::output(wire::view(1, wire::number(4)));
+  CHECK(!refused(step, whole));
+  CHECK(!refused(wire::copy(0, -4, 1, 0, 16), whole));  // what comes before a view is the tensor's, too
+  CHECK(refused(wire::copy(0, -8, 1, 0, 8), whole));
+  CHECK(refused(wire::copy(0, 0, 1, 0, 16), whole));
+  CHECK(refused(wire::copy(0, 0, 1, 12, 8), whole));
+  CHECK(refused(wire::copy(0, 0, 1, INT64_MAX, 8), whole));
+  CHECK(refused(wire::seeds(1, 24), whole));
+  for (const int64_t offset : {int64_t{17}, int64_t{-1}, INT64_MIN}) {
+    CHECK(refused(wire::launch(1, wire::number(1), {wire::pointer(1, offset), wire::int64(wire::number(1))}), whole));
+  }
+  CHECK(refused(wire::launch(1, wire::number(INT64_MAX), {wire::pointer(1), wire::int64(wire::number(1))}), whole));
+  CHECK(refused(step, wire::output(wire::view(1, wire::number(5)))));
+  CHECK(refused(step, wire::output(wire::view(1, wire::number(2), 1, 3))));
+  CHECK(refused(step, wire::output(wire::view(1, wire::number(2), -1, 3))));
+  CHECK(refused(step, wire::output(wire::view(1, wire::number(-1)))));
+  CHECK(refused(step, wire::output(wire::view(1, wire::number(2), 1, INT64_MAX))));
+  CHECK(refused(step, wire::output(wire::view(1, wire::number(2), INT64_MAX))));
+  CHECK(!refused(step, wire::output(wire::view(0, wire::number(3), 1, -1))));
+  CHECK(refused(step, wire::output(wire::view(0, wire::number(2), 1, -2))));
+}
+
+TEST(views_that_are_handed_to_a_library_stay_inside_too) {
+  Library::get().add("test::inside", [](LibraryCall&) {});
+  const Holder x = fixture::upload({1, 2, 3, 4});
+  const Tensor tensor(x, 4);
+  for (const int64_t size : {4, 5}) {
+    PlanParts parts = one_input(1);
+    parts.steps = {
+        wire::call("test::inside", {PlanWriter().u8(CallArgument::kTensor).append(wire::view(0, wire::number(size)))})};
+    if (size == 4) {
+      run(compile(parts), {input(tensor)});
+    } else {
+      CHECK_THROWS(run(compile(parts), {input(tensor)}), Error);
+    }
+  }
+}
+
+TEST(numbers_are_not_taken_for_pointers) {
+  const Holder x = fixture::upload({1, 2});
+  const Tensor tensor(x, 2);
+  PlanParts parts = one_input(1);
+  parts.steps = {wire::launch(1, wire::number(1), {wire::int64(wire::number(64)), wire::int64(wire::number(1))})};
+  run(compile(parts), {input(tensor)});
+  CHECK_THROWS(device().synchronize(), Error);
+  parts.steps = {wire::launch(1, wire::number(2), {wire::pointer(0), wire::int64(wire::number(7))})};
+  run(compile(parts), {input(tensor)});
+  CHECK(fixture::download(*x, 2) == (std::vector<float>{7, 7}));
+}
+
+TEST(work_groups_are_no_larger_than_the_device_has_them) {
+  PlanParts parts = one_input(1);
+  PlanWriter launch;
+  launch.u8(2).u32(1).constant(1).constant(1).constant(1).u32(1u << 20).u32(1u << 20).u32(1u << 31);
+  launch.each({wire::pointer(0), wire::int64(wire::number(1))});
+  parts.steps = {launch};
+  CHECK_THROWS(compile(parts), Error);
+}
+
 TEST(wrong_kernel_arguments_are_errors) {
   const Holder x = fixture::upload({1});
   const Tensor tensor(x, 1);

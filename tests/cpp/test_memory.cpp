@@ -6,6 +6,7 @@
 #include <future>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -177,6 +178,23 @@ TEST(contents_wait_for_work_that_used_their_memory) {
     CHECK_EQ(Work(stream).resolve(*next), memory);
     CHECK_EQ(value_of(*next, stream), zero ? 0 : 7);
   }
+}
+
+TEST(host_memory_is_used_again_though_the_stream_always_has_work) {
+  if (!device().host_accessible()) return;  // what keeps the stream busy is a program
+  Stream& stream = device().default_stream();
+  const Holder busy = make(4);
+  const ob_ptr flag = Pin(*busy, stream).pointer();
+  std::set<const void*> used;
+  for (int i = 0; i < 2000; ++i) {
+    if (i % 200 == 0) fixture::keep_busy(stream, flag);
+    const Holder x = make(100);
+    adopt(*x, 9);
+    used.insert(x->host_contents()->memory);
+    Work(stream).resolve(*x);
+  }
+  stream.synchronize();
+  CHECK(used.size() < 700);  // what the queue holds, and what no mark tells of yet
 }
 
 TEST(a_full_overwrite_needs_no_old_contents) {

@@ -7,6 +7,7 @@
 #include "plan_writer.h"
 #include "runtime/error.h"
 #include "runtime/evaluation.h"
+#include "runtime/executor.h"
 #include "runtime/plan.h"
 #include "runtime/plan_inputs.h"
 #include "runtime/sha256.h"
@@ -223,6 +224,38 @@ TEST(symbols_come_from_inputs_of_their_kind) {
                                                    : kind == Plan::kTensorInput;
       if (fits) Plan::parse(bytes.data(), bytes.size());
       if (!fits) CHECK_THROWS(Plan::parse(bytes.data(), bytes.size()), Error);
+    }
+  }
+}
+
+TEST(expressions_use_symbols_that_there_are) {
+  for (const int64_t number : {0, 1, 2, 3, 4}) {
+    PlanParts parts;
+    parts.inputs = {Plan::kIntInput};
+    parts.symbols = {wire::symbol(Symbol::kInt, 0), wire::symbol(Symbol::kInt, 0)};
+    parts.buffers = 1;
+    parts.outputs = {PlanWriter().u8(Output::kInt).symbol(number)};
+    const std::string bytes = parts.bytes();
+    if (number < 2) Plan::parse(bytes.data(), bytes.size());
+    if (number >= 2) CHECK_THROWS(Plan::parse(bytes.data(), bytes.size()), Error);
+  }
+}
+
+TEST(dimensions_are_few) {
+  PlanParts parts;
+  parts.inputs = {Plan::kTensorInput};
+  for (const uint32_t dim : {kMaximumRank - 1, kMaximumRank, UINT32_MAX}) {
+    parts.symbols = {wire::symbol(Symbol::kSize, 0, dim)};
+    parts.buffers = 1;
+    const std::string bytes = parts.bytes();
+    if (dim < kMaximumRank) {
+      const int64_t sizes[1] = {3};
+      Input input;
+      input.tensor = {nullptr, DType::kFloat32, 1, sizes, sizes, 0};
+      std::vector<Scalar> symbols;
+      CHECK(!bind_symbols(*Plan::parse(bytes.data(), bytes.size()), &input, symbols));
+    } else {
+      CHECK_THROWS(Plan::parse(bytes.data(), bytes.size()), Error);
     }
   }
 }

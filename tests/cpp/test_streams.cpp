@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -12,6 +13,7 @@
 #include "check.h"
 #include "fixture.h"
 #include "runtime/error.h"
+#include "runtime/interruption.h"
 
 /// Streams, events, and what happens when the process forks or ends in the middle of work.
 using namespace outboard;
@@ -300,6 +302,55 @@ TEST(each_thread_has_its_own_current_stream) {
   runtime.set_current_stream(device().default_stream());
 }
 
+namespace {
+
+struct Interrupted {};
+
+std::atomic<bool> interrupt{false};
+
+constexpr Interruptions kInterruptions{[] { return interrupt.load(); }, [] { throw Interrupted(); }};
+
+/// Waits are interrupted in its scope.
+struct Interrupting {
+  Interrupting() {
+    set_interruptions(&kInterruptions);
+    interrupt = true;
+  }
+  ~Interrupting() { interrupt = false; }
+};
+
+template <typename Function>
+bool is_interrupted(Function&& function) {
+  try {
+    function();
+  } catch (const Interrupted&) {
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST(waits_can_be_interrupted) {
+  Stream& stream = device().pool_stream();
+  Allocation* x = Allocation::create(device(), 4);
+  for (int i = 0; i < 5; ++i) fixture::keep_busy(stream, Pin(*x, stream).pointer());
+  Event event(device());
+  event.record(stream);
+  {
+    const Interrupting interrupting;
+    const auto begin = std::chrono::steady_clock::now();
+    CHECK(stream.query() || is_interrupted([&] { stream.synchronize(); }));
+    CHECK(event.query() || is_interrupted([&] { event.synchronize(); }));
+    CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(1));
+    const Uninterrupted whole;
+    CHECK(!is_interrupted([&] { event.synchronize(); }));
+  }
+  stream.synchronize();
+  CHECK(stream.query() && event.query());
+  x->release();
+}
+
 TEST(the_process_may_end_with_queued_work) { CHECK_EQ(fixture::run_again("exit-with-work"), 0); }
 TEST(the_process_may_end_from_another_thread) { CHECK_EQ(fixture::run_again("exit-from-thread"), 0); }
 TEST(a_forked_child_is_told_so) { CHECK_EQ(fixture::run_again("fork"), 0); }
@@ -318,8 +369,8 @@ template <typename Function>
 bool is_refused(Function&& function) {
   try {
     function();
-  } catch (const Error& error) {
-    return error.status() == OB_DEVICE_LOST && std::strstr(error.what(), "spawn") != nullptr;
+  } catch (const ForkError& error) {
+    return std::strstr(error.what(), "spawn") != nullptr;
   }
   return false;
 }

@@ -114,3 +114,12 @@ def test_asking_does_not_wait(device: str, device_module: ModuleType) -> None:
         call()
         with pytest.raises((IndexError, RuntimeError)):
             device_module.synchronize()
+
+
+@pytest.mark.parametrize("wrong", [-0.1, 1.5, float("nan")])
+def test_binary_cross_entropy_wants_probabilities(device: str, device_module: ModuleType, wrong: float) -> None:
+    F.binary_cross_entropy(torch.tensor([0.5, wrong], device=device), torch.ones(2, device=device))
+    with pytest.raises(RuntimeError, match="between 0 and 1"):
+        device_module.synchronize()
+    loss = F.binary_cross_entropy(torch.tensor([0.0, 1.0], device=device), torch.zeros(2, device=device))
+    assert loss.item() == 50.0

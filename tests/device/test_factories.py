@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -140,3 +142,9 @@ def test_printing(device: str, device_module: object) -> None:
     assert "requires_grad=True" in repr(torch.ones(1, device=device, requires_grad=True))
     assert "..." in repr(torch.arange(10000.0).to(device))
     assert "1.+2.j" in repr(torch.tensor([1 + 2j]).to(device))
+
+
+@pytest.mark.parametrize("arguments", [{}, {"periodic": False}, {"periodic": True, "beta": 5.0}])
+def test_kaiser_window(device: str, arguments: dict[str, Any]) -> None:
+    expected = torch.kaiser_window(13, **arguments)
+    torch.testing.assert_close(torch.kaiser_window(13, **arguments, device=device).cpu(), expected)

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+from processes import run_program
 
 PRELUDE = """
 import ctypes, os, sys, torch
@@ -20,14 +19,8 @@ def works():
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs code in a fresh interpreter; fails the test if it hangs for two minutes."""
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PRELUDE + textwrap.dedent(code)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    """Runs code in a process of its own; fails the test if it hangs for two minutes."""
+    return run_program(["-c", PRELUDE + textwrap.dedent(code)], environment=environment)
 
 
 def passes(code: str, **environment: str) -> str:

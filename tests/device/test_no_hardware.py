@@ -26,6 +26,7 @@ assert torch.ones(3).sum() == 3 and not torch.ones(3).is_pinned()
 assert torch.device(name, 1).type == name
 torch.save(torch.ones(2), "/dev/null")
 """,
+        cold=True,
         OUTBOARD_OPENCL_LIBRARY="/nonexistent",
     )
 
@@ -57,6 +58,7 @@ for use in uses:
         raise AssertionError("no error")
 print("all refused")
 """,
+        cold=True,
         OUTBOARD_OPENCL_LIBRARY="/nonexistent",
     )
     assert "all refused" in out
@@ -65,6 +67,7 @@ print("all refused")
 def test_a_missing_driver_is_a_problem_not_an_error(run_python: RunPython) -> None:
     out = run_python(
         _PREAMBLE + "from outboard import activation; print(activation.problems(), module.device_count())",
+        cold=True,
         OUTBOARD_DRIVER="no-such-driver",
     )
     assert "no-such-driver" in out and out.rstrip().endswith(" 0")
@@ -74,11 +77,14 @@ def test_an_unwritable_cache_directory_warns_once(run_python: RunPython) -> None
     out = run_python(
         _PREAMBLE + "print(torch.zeros(3, device=name).cpu().sum().item())",
         check=False,
+        cold=True,
         OUTBOARD_CACHE_DIR="/proc/none",
     )
     assert out.count("RuntimeWarning") == 1 and "0.0" in out
 
 
 def test_an_unknown_profile_does_not_break_torch(run_python: RunPython) -> None:
-    out = run_python("import torch; print(torch.ones(2).sum().item())", check=False, OUTBOARD_PROFILE="no-such")
+    out = run_python(
+        "import torch; print(torch.ones(2).sum().item())", check=False, cold=True, OUTBOARD_PROFILE="no-such"
+    )
     assert "2.0" in out and "no-such" in out

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset, random_split
 
 
 def test_seeding(device: str, device_module: ModuleType) -> None:
@@ -76,3 +78,101 @@ def test_draws_follow_seed_and_offset(device: str, device_module: ModuleType) ->
     assert torch.equal(torch.rand(100, device=device, generator=own).cpu(), first)
     with pytest.raises(RuntimeError):
         torch.rand(3, device=device, generator=torch.Generator("cpu"))
+
+
+def of(place: str) -> torch.Generator:
+    """A generator with a seed."""
+    return torch.Generator(place).manual_seed(11)
+
+
+Draw = Callable[[str, torch.Generator], torch.Tensor]
+FACTORIES: list[Draw] = [
+    lambda place, generator: torch.rand(9, device=place, generator=generator),
+    lambda place, generator: torch.randn(9, device=place, generator=generator),
+    lambda place, generator: torch.normal(0.0, 1.0, (9,), device=place, generator=generator),
+    lambda place, generator: torch.empty(9, device=place).uniform_(generator=generator),
+    lambda place, generator: torch.empty(9, device=place).exponential_(generator=generator),
+    lambda place, generator: torch.empty(9, device=place).random_(generator=generator),
+    lambda place, generator: torch.full((9,), 0.5, device=place).bernoulli(generator=generator),
+    lambda place, generator: torch.empty(9, device=place).bernoulli_(0.5, generator=generator),
+    lambda place, generator: torch.normal(torch.zeros(9, device=place), 1.0, generator=generator),
+    lambda place, generator: torch.rand(9, generator=generator, out=torch.empty(9, device=place)),
+    lambda place, generator: torch.randn(9, generator=generator, out=torch.empty(9, device=place)),
+]
+INDICES: list[Draw] = [
+    lambda place, generator: torch.randperm(9, device=place, generator=generator),
+    lambda place, generator: torch.randint(99, (9,), device=place, generator=generator),
+    lambda place, generator: torch.randint(5, 99, (9,), device=place, generator=generator),
+]
+
+
+@pytest.mark.parametrize("draw", [*FACTORIES, *INDICES])
+def test_draws_with_generators(device: str, draw: Draw) -> None:
+    """A generator decides alone; on the CPU, one of the device is refused, as CUDA's are."""
+    torch.manual_seed(1)
+    found = draw(device, of(device))
+    torch.manual_seed(2)
+    assert torch.equal(draw(device, of(device)), found) and found.device.type == device
+    assert not torch.equal(draw(device, torch.Generator(device).manual_seed(12)), found)
+    with pytest.raises(RuntimeError, match=f"Expected a 'cpu' device type for generator but found '{device}'"):
+        draw("cpu", of(device))
+
+
+@pytest.mark.parametrize("draw", FACTORIES)
+def test_generators_of_the_cpu_are_refused(device: str, draw: Draw) -> None:
+    with pytest.raises(RuntimeError, match=f"Expected a '{device}' device type for generator but found 'cpu'"):
+        draw(device, of("cpu"))
+
+
+@pytest.mark.parametrize("draw", INDICES)
+def test_indices_may_be_drawn_by_the_cpu(device: str, draw: Draw) -> None:
+    found = draw(device, of("cpu"))
+    assert found.device.type == device
+    assert torch.equal(found.cpu(), draw("cpu", of("cpu")))
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 1000])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float32])
+def test_random_orders(device: str, device_module: ModuleType, n: int, dtype: torch.dtype) -> None:
+    device_module.reset_fallbacks()
+    device_module.manual_seed(4)
+    found = torch.randperm(n, device=device, dtype=dtype)
+    device_module.manual_seed(4)
+    assert torch.equal(torch.randperm(n, device=device, dtype=dtype), found)
+    assert found.dtype == dtype and found.sort().values.tolist() == list(range(n))
+    assert n < 1000 or not torch.equal(torch.randperm(n, device=device, dtype=dtype), found)
+    assert not device_module.fallbacks()
+
+
+def test_compiled_random_orders(device: str, device_module: ModuleType) -> None:
+    device_module.reset_fallbacks()
+    draw = torch.compile(lambda x: torch.randperm(x.shape[0], device=x.device) + x, fullgraph=True)
+    x = torch.zeros(100, dtype=torch.int64, device=device)
+    found = []
+    for _ in range(2):
+        device_module.manual_seed(4)
+        found.append(draw(x))
+    assert torch.equal(*found) and found[0].sort().values.tolist() == list(range(100))
+    assert not torch.equal(draw(x), found[0]) and not device_module.fallbacks()
+
+
+def test_wrong_random_orders(device: str) -> None:
+    for wrong, dtype in ((-1, torch.int64), (300, torch.uint8)):
+        errors = []
+        for place in ("cpu", device):
+            with pytest.raises(RuntimeError) as raised:
+                torch.randperm(wrong, dtype=dtype, device=place)
+            errors.append(str(raised.value).partition("\n")[0])
+        assert errors[0] == errors[1]
+
+
+@pytest.mark.parametrize("replacement", [False, True])
+def test_loaders_that_shuffle_on_a_default_device(device: str, replacement: bool) -> None:
+    data = TensorDataset(torch.arange(40))
+    with torch.device(device):
+        for generator in (None, of(device), of("cpu")):
+            sampler = RandomSampler(data, replacement=replacement, generator=generator)
+            found = torch.cat([batch for (batch,) in DataLoader(data, sampler=sampler, batch_size=7)])
+            assert len(found) == 40 and (replacement or sorted(found.tolist()) == list(range(40)))
+        assert len(list(DataLoader(data, shuffle=True, batch_size=7))) == 6
+        assert sum(map(len, random_split(data, [30, 10]))) == 40

@@ -7,9 +7,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
-import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -21,36 +19,19 @@ import torch
 Agree = Callable[..., None]
 
 
-TARGETS: dict[str, dict[str, Any]] = {
-    "": {},
-    "gpu": {"type": "gpu", "vector_width": 1},
-    "narrow": {"type": "cpu", "vector_width": 8, "local_memory": 32768},
-}
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     name = os.environ.get("OUTBOARD_TEST_TARGET", "")
     if not name:
         yield
         return
-    from outboard import activation
-    from outboard.compiler import eager, target
-    from outboard.compiler.adapter import graphs, interface, kernel, registration
-
-    original = target.target_of
-
-    def other(index: int) -> target.Target:
-        real = original(index)
-        return dataclasses.replace(real, cache_key=f"{real.cache_key}|{name}", **TARGETS[name])
+    from outboard import settings
+    from outboard.compiler.target import pretend
 
     patch = pytest.MonkeyPatch()
-    for module in (target, eager, graphs, interface, kernel, registration):
-        patch.setattr(module, "target_of", other)
-    others = [name for name, module in sys.modules.items() if getattr(module, "target_of", None) is original]
-    assert not [name for name in others if name.startswith("outboard.")]
     # Plans are kept by the device that is there, and these are for another one.
-    patch.setattr(activation, "_cache_directory", tmp_path_factory.mktemp("plans"))
+    patch.setattr(settings, "_cache_directory", tmp_path_factory.mktemp("plans"))
+    pretend(name)
     yield
     patch.undo()
 

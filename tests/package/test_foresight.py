@@ -70,7 +70,7 @@ def test_memory_is_ready_when_the_program_starts_again(folder: Path) -> None:
     value, without = run(folder)
     assert value == 100 << 18
     (path,) = written(folder)
-    assert 100 * MIB <= foresight.needs(path)[0] <= 200 * MIB
+    assert 100 * MIB <= json.loads(path.read_text())["reserved"][0] <= 200 * MIB
     awaited = without + 90 * MIB
     value, before = run(folder, AWAITED=str(awaited))
     assert value == 100 << 18
@@ -97,12 +97,14 @@ def test_small_programs_leave_nothing(folder: Path) -> None:
 @pytest.mark.parametrize("content", ["", "{}", '["a"]', "[-1]", "[true]", "[1e9]", "nonsense", "[" * 100000])
 def test_what_makes_no_sense_is_ignored(folder: Path, content: str) -> None:
     path = folder / "needs"
-    path.write_text(content)
-    assert foresight.needs(path) == []
+    for text in (content, f'{{"program": ["a"], "reserved": {content or "null"}}}'):
+        path.write_text(text)
+        assert foresight.needs(path, ["a"]) == []
 
 
 def test_what_is_written_is_read(folder: Path) -> None:
     path = folder / "needs"
-    path.write_text(json.dumps([5, 0]))
-    assert foresight.needs(path) == [5, 0]
-    assert foresight.needs(folder / "absent") == []
+    path.write_text(json.dumps({"program": ["a"], "reserved": [5, 0]}))
+    assert foresight.needs(path, ["a"]) == [5, 0]
+    assert foresight.needs(path, ["b"]) == []
+    assert foresight.needs(folder / "absent", ["a"]) == []

@@ -28,7 +28,8 @@ def test_device_is_there_after_import_torch(run_python: RunPython) -> None:
         import sys, torch
         name = torch._C._get_privateuse1_backend_name()
         print(torch.ones(3, device=name).tolist(), "outboard" in sys.modules)
-        """
+        """,
+        cold=True,
     )
     assert out.split("\n")[0] == "[1.0, 1.0, 1.0] True"
 
@@ -54,7 +55,8 @@ def test_import_outboard_before_torch(run_python: RunPython) -> None:
         """
         import outboard, torch
         print((torch.ones(2, device=torch._C._get_privateuse1_backend_name()) + 1).tolist())
-        """
+        """,
+        cold=True,
     )
     assert out.split("\n")[0] == "[2.0, 2.0]"
 

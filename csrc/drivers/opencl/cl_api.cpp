@@ -7,6 +7,8 @@
 #include <string>
 #include <type_traits>
 
+#include "opencl/pocl_cache.h"
+
 namespace outboard::opencl {
 namespace {
 
@@ -30,6 +32,7 @@ struct Loaded {
 
   Loaded() {
     compile_once();
+    place_pocl_cache();
     void* library = open_loader();
     if (library == nullptr) {
       problem = "no OpenCL loader (" +
@@ -62,6 +65,9 @@ struct Loaded {
     OUTBOARD_LOAD(clReleaseProgram)
     OUTBOARD_LOAD(clCreateKernel)
     OUTBOARD_LOAD(clReleaseKernel)
+    OUTBOARD_LOAD(clGetKernelInfo)
+    OUTBOARD_LOAD(clGetKernelArgInfo)
+    OUTBOARD_LOAD(clGetKernelWorkGroupInfo)
     OUTBOARD_LOAD(clSetKernelArg)
     OUTBOARD_LOAD(clSetKernelArgSVMPointer)
     OUTBOARD_LOAD(clEnqueueNDRangeKernel)

@@ -43,6 +43,7 @@ enum : cl_uint {
   CL_DEVICE_MAX_WORK_GROUP_SIZE = 0x1004,
   CL_DEVICE_PREFERRED_VECTOR_WIDTH_FLOAT = 0x100A,
   CL_DEVICE_MAX_MEM_ALLOC_SIZE = 0x1010,
+  CL_DEVICE_MAX_PARAMETER_SIZE = 0x1017,
   CL_DEVICE_GLOBAL_MEM_SIZE = 0x101F,
   CL_DEVICE_LOCAL_MEM_SIZE = 0x1023,
   CL_DEVICE_MEM_BASE_ADDR_ALIGN = 0x1019,
@@ -56,6 +57,11 @@ enum : cl_uint {
   CL_PROGRAM_BINARY_SIZES = 0x1165,
   CL_PROGRAM_BINARIES = 0x1166,
   CL_PROGRAM_BUILD_LOG = 0x1183,
+  CL_KERNEL_NUM_ARGS = 0x1191,
+  CL_KERNEL_ARG_ADDRESS_QUALIFIER = 0x1196,
+  CL_KERNEL_ARG_ADDRESS_PRIVATE = 0x119E,
+  CL_KERNEL_WORK_GROUP_SIZE = 0x11B0,
+  CL_KERNEL_LOCAL_MEM_SIZE = 0x11B2,
   CL_EVENT_COMMAND_EXECUTION_STATUS = 0x11D3,
   CL_PROFILING_COMMAND_END = 0x1283,
   CL_KERNEL_MAX_SUB_GROUP_SIZE_FOR_NDRANGE = 0x2033,
@@ -70,6 +76,7 @@ constexpr cl_bitfield CL_DEVICE_TYPE_ALL = 0xFFFFFFFF;
 constexpr cl_bitfield CL_QUEUE_PROFILING_ENABLE = 1 << 1;
 constexpr cl_bitfield CL_DEVICE_SVM_COARSE_GRAIN_BUFFER = 1 << 0;
 constexpr cl_bitfield CL_DEVICE_SVM_FINE_GRAIN_BUFFER = 1 << 1;
+constexpr cl_bitfield CL_DEVICE_SVM_FINE_GRAIN_SYSTEM = 1 << 2;
 constexpr cl_bitfield CL_MEM_READ_WRITE = 1 << 0;
 constexpr cl_bitfield CL_MEM_SVM_FINE_GRAIN_BUFFER = 1 << 10;
 constexpr cl_property CL_DEVICE_PARTITION_EQUALLY = 0x1086;
@@ -104,6 +111,9 @@ struct Api {
   cl_int (*clReleaseKernel)(cl_kernel);
   /// nullptr before OpenCL 2.1
   cl_int (*clGetKernelSubGroupInfo)(cl_kernel, cl_device_id, cl_uint, size_t, const void*, size_t, void*, size_t*);
+  cl_int (*clGetKernelInfo)(cl_kernel, cl_uint, size_t, void*, size_t*);
+  cl_int (*clGetKernelArgInfo)(cl_kernel, cl_uint, cl_uint, size_t, void*, size_t*);
+  cl_int (*clGetKernelWorkGroupInfo)(cl_kernel, cl_device_id, cl_uint, size_t, void*, size_t*);
   cl_int (*clSetKernelArg)(cl_kernel, cl_uint, size_t, const void*);
   cl_int (*clSetKernelArgSVMPointer)(cl_kernel, cl_uint, const void*);
   cl_int (*clEnqueueNDRangeKernel)(cl_command_queue, cl_kernel, cl_uint, const size_t*, const size_t*, const size_t*,

@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "opencl/pocl_cache.h"
+
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif
@@ -64,8 +66,7 @@ struct Context {
 class TemporaryFile {
  public:
   explicit TemporaryFile(std::string_view content) {
-    const char* folder = std::getenv("TMPDIR");
-    path_ = std::string(folder != nullptr && *folder != '\0' ? folder : "/tmp") + "/outboard-kernel-XXXXXX";
+    path_ = trusted_temporary_folder() + "/outboard-kernel-XXXXXX";
     const int file = mkstemp(path_.data());
     if (file < 0) return;
     complete_ = write(file, content.data(), content.size()) == static_cast<ssize_t>(content.size());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "outboard/driver.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -12,6 +13,7 @@
 #include <new>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -19,6 +21,7 @@
 #include "opencl/declarations.h"
 #include "opencl/direct_kernel.h"
 #include "opencl/expected_memory.h"
+#include "opencl/host_memory.h"
 #include "opencl/pocl_binary.h"
 #include "opencl/sub_groups.h"
 #include "opencl/thread_pool.h"
@@ -38,6 +41,8 @@ struct ob_device_t {
   CommandBufferApi graphs;  // if it has
   std::once_flag expects{};
   std::atomic<ExpectedMemory*> expected{nullptr};  // never deleted
+  std::mutex mutex{};
+  std::unordered_set<void*> from_host{};  // memory that OpenCL did not give, guarded by `mutex`
 };
 
 /// Launches recorded in a command buffer. Each has a kernel object of its own: PoCL 3.1 does not copy the arguments
@@ -87,11 +92,14 @@ struct ob_event_t {
 };
 
 struct ob_kernel_t {
+  cl_device_id device;
   cl_program program;
   std::string name;
   cl_kernel kernel;
   std::mutex mutex;                      // OpenCL keeps arguments in the kernel object
   std::unique_ptr<DirectKernel> direct;  // of devices with a pool, unless it could not be loaded
+  // Of each argument: 1 if it is a pointer, 0 if it is a value. Empty if OpenCL does not know.
+  std::vector<uint8_t> pointers;
 };
 
 struct ob_program_t {
@@ -286,6 +294,9 @@ void put_text(char (&target)[size], const std::string& text) {
   std::snprintf(target, size, "%s", text.c_str());
 }
 
+/// PoCL says 1024, the least that is allowed, and takes any number.
+constexpr uint32_t kPoclArgumentBytes = 16384;
+
 /// PoCL holds one lock of the process while it compiles.
 bool is_pocl(const ob_device_t& device) { return device.platform.rfind("Portable Computing Language", 0) == 0; }
 
@@ -296,6 +307,33 @@ const char* instructions(const ob_device_t& device) {
   if (is_pocl(device) && device.is_cpu && __builtin_cpu_supports("avx512bf16") != 0) return " -DOB_AVX512_BF16";
 #endif
   return "";
+}
+
+/// Of the host's memory, this part is left to the system and to the rest of the process.
+constexpr uint64_t kHostsShare = 16;
+
+/// What a CPU device may use is the host's to say: runtimes count one NUMA node, or know nothing of containers.
+uint64_t total_memory(const ob_device_t& device) {
+  if (!device.is_cpu) return device_value<cl_ulong>(device.id, CL_DEVICE_GLOBAL_MEM_SIZE, 0);
+  const uint64_t total = HostMemory::now().total;
+  return total - total / kHostsShare;
+}
+
+/// Bytes that clSVMAlloc gives at most.
+uint64_t largest_shared(const ob_device_t& device) {
+  return device_value<cl_ulong>(device.id, CL_DEVICE_MAX_MEM_ALLOC_SIZE, 0);
+}
+
+/// Whether kernels may be given any memory of the process. PoCL's CPU devices take it, though they do not say so.
+bool takes_host_memory(const ob_device_t& device) {
+  return device.is_cpu && ((device.svm & CL_DEVICE_SVM_FINE_GRAIN_SYSTEM) != 0 || is_pocl(device));
+}
+
+ob_status memory_info(ob_device device, uint64_t* free_bytes, uint64_t* total_bytes) {
+  if (!device->is_cpu) return fail(OB_UNSUPPORTED, "OpenCL does not tell how much memory is free");
+  *total_bytes = total_memory(*device);
+  *free_bytes = std::min(*total_bytes, HostMemory::now().available);
+  return OB_OK;
 }
 
 ob_status device_properties(ob_device device, ob_device_properties* properties) {
@@ -317,8 +355,8 @@ ob_status device_properties(ob_device device, ob_device_properties* properties) 
   p.max_work_group_size = static_cast<uint32_t>(device_value<size_t>(id, CL_DEVICE_MAX_WORK_GROUP_SIZE, 1));
   p.sub_group_size = device->sub_group_size;
   p.vector_width = device->is_cpu ? device_value<cl_uint>(id, CL_DEVICE_PREFERRED_VECTOR_WIDTH_FLOAT, 1) : 1;
-  p.total_memory = device_value<cl_ulong>(id, CL_DEVICE_GLOBAL_MEM_SIZE, 0);
-  p.max_allocation = device_value<cl_ulong>(id, CL_DEVICE_MAX_MEM_ALLOC_SIZE, 0);
+  p.total_memory = total_memory(*device);
+  p.max_allocation = takes_host_memory(*device) ? p.total_memory : largest_shared(*device);
   p.local_memory = device_value<cl_ulong>(id, CL_DEVICE_LOCAL_MEM_SIZE, 0);
   p.alignment = device_value<cl_uint>(id, CL_DEVICE_MEM_BASE_ADDR_ALIGN, 1024) / 8;
   p.host_accessible = device->is_cpu ? 1 : 0;
@@ -326,6 +364,8 @@ ob_status device_properties(ob_device device, ob_device_properties* properties) 
   p.has_fp64 = has_extension(id, "cl_khr_fp64") ? 1 : 0;
   p.has_int64_atomics = has_extension(id, "cl_khr_int64_base_atomics") ? 1 : 0;
   p.serial_builds = is_pocl(*device) ? 1 : 0;
+  p.max_argument_bytes = static_cast<uint32_t>(device_value<size_t>(id, CL_DEVICE_MAX_PARAMETER_SIZE, 0));
+  if (is_pocl(*device)) p.max_argument_bytes = kPoclArgumentBytes;
   const size_t size = properties->struct_size;
   std::memcpy(properties, &p, size < sizeof(p) ? size : sizeof(p));
   properties->struct_size = size;
@@ -338,10 +378,33 @@ void* allocate_shared(const ob_device_t& device, uint64_t bytes) {
   return cl->clSVMAlloc(device.context, flags, bytes, 0);
 }
 
+/// Memory for what is larger than OpenCL allows.
+void* allocate_on_host(ob_device_t& device, uint64_t bytes) {
+  constexpr uint64_t kPage = 4096;
+  void* memory = std::aligned_alloc(kPage, (bytes + kPage - 1) / kPage * kPage);
+  if (memory == nullptr) return nullptr;
+  const std::lock_guard lock(device.mutex);
+  device.from_host.insert(memory);
+  return memory;
+}
+
+void* allocate(ob_device_t& device, uint64_t bytes) {
+  const bool too_large = bytes > largest_shared(device) && takes_host_memory(device);
+  return too_large ? allocate_on_host(device, bytes) : allocate_shared(device, bytes);
+}
+
+void give_back(ob_device_t& device, void* memory) {
+  {
+    const std::lock_guard lock(device.mutex);
+    if (device.from_host.erase(memory) == 0) return cl->clSVMFree(device.context, memory);
+  }
+  std::free(memory);
+}
+
 ob_status memory_alloc(ob_device device, uint64_t bytes, ob_ptr* ptr) {
   ExpectedMemory* const expected = device->expected.load(std::memory_order_acquire);
   void* memory = expected != nullptr ? expected->take(bytes) : nullptr;
-  if (memory == nullptr) memory = allocate_shared(*device, bytes);
+  if (memory == nullptr) memory = allocate(*device, bytes);
   if (memory == nullptr) return fail(OB_OUT_OF_MEMORY, "clSVMAlloc of " + std::to_string(bytes) + " bytes failed");
   if (device->is_cpu) prefer_huge_pages(memory, bytes);
   *ptr = reinterpret_cast<ob_ptr>(memory);
@@ -351,7 +414,7 @@ ob_status memory_alloc(ob_device device, uint64_t bytes, ob_ptr* ptr) {
 ob_status memory_free(ob_device device, ob_ptr ptr) {
   auto* memory = reinterpret_cast<void*>(ptr);
   ExpectedMemory* const expected = device->expected.load(std::memory_order_acquire);
-  if (expected == nullptr || !expected->give_back(memory)) cl->clSVMFree(device->context, memory);
+  if (expected == nullptr || !expected->give_back(memory)) give_back(*device, memory);
   return OB_OK;
 }
 
@@ -414,7 +477,7 @@ ob_status finish(ob_stream stream) {
   const uint64_t count = stream->submitted.load(std::memory_order_acquire);
   if (stream->finished.load(std::memory_order_acquire) >= count) return OB_OK;
   const cl_int code = cl->clFinish(stream->queue);
-  note_finished(stream, count);
+  if (code == CL_SUCCESS) note_finished(stream, count);  // else nobody knows, and the next wait asks again
   return status_of(code, "clFinish");
 }
 
@@ -441,7 +504,7 @@ ob_status is_finished(ob_stream stream) {
   }
   const ob_status status = poll(stream->probe);
   if (status == OB_NOT_READY) return status;
-  note_finished(stream, stream->probe_count);
+  if (status == OB_OK) note_finished(stream, stream->probe_count);
   release(stream->probe);
   stream->probe = nullptr;
   return status != OB_OK || is_idle(stream) ? status : OB_NOT_READY;
@@ -598,13 +661,12 @@ ob_status enqueue_copy(ob_stream stream, void* target, const void* source, uint6
 
 /// clEnqueueSVMMemcpy refuses ranges that overlap: this goes through memory of its own.
 ob_status copy_overlapping(ob_stream stream, void* target, const void* source, uint64_t bytes) {
-  cl_context context = stream->device->context;
-  void* between = cl->clSVMAlloc(context, CL_MEM_READ_WRITE, bytes, 0);
+  void* between = allocate(*stream->device, bytes);
   if (between == nullptr) return fail(OB_OUT_OF_MEMORY, "clSVMAlloc of " + std::to_string(bytes) + " bytes failed");
   ob_status status = enqueue_copy(stream, between, source, bytes);
   if (status == OB_OK) status = enqueue_copy(stream, target, between, bytes);
   const ob_status finished = finish(stream);
-  cl->clSVMFree(context, between);
+  give_back(*stream->device, between);
   return status == OB_OK ? finished : status;
 }
 
@@ -662,6 +724,9 @@ ob_status build(ob_device device, cl_program program, const char* options, ob_pr
   return fail(OB_BUILD_FAILED, "clBuildProgram returned " + std::to_string(code) + "\n" + log.c_str());
 }
 
+/// PoCL prints the number of a program's warnings, but not the warnings. Errors are in the log of a build that fails.
+constexpr const char* kQuiet = " -w";
+
 ob_status build_source(ob_device device, const char* source, const char* options, ob_program* program) {
   cl_int code = CL_SUCCESS;
   cl_program made = cl->clCreateProgramWithSource(device->context, 1, &source, nullptr, &code);
@@ -671,7 +736,7 @@ ob_status build_source(ob_device device, const char* source, const char* options
 
 /// Builds with the declarations that the program uses. What this cannot build, for whatever reason, is built with all.
 ob_status program_build(ob_device device, const char* source, const char* options, ob_program* program) {
-  const std::string all_options = std::string(options) + instructions(*device);
+  const std::string all_options = std::string(options) + kQuiet + instructions(*device);
   if (is_pocl(*device) && !Declarations::of_pocl().empty()) {
     const std::string lean = Declarations::of_pocl().prepend(source);
     const std::string lean_options = all_options + Declarations::kOption;
@@ -722,6 +787,29 @@ std::unique_ptr<DirectKernel> load_direct(ob_program program, const std::string&
   return nullptr;
 }
 
+/// Which of a kernel's arguments are pointers to the device's memory.
+std::vector<uint8_t> pointers_of(cl_kernel kernel) {
+  cl_uint count = 0;
+  if (cl->clGetKernelInfo(kernel, CL_KERNEL_NUM_ARGS, sizeof(count), &count, nullptr) != CL_SUCCESS) return {};
+  std::vector<uint8_t> pointers;
+  for (cl_uint i = 0; i < count; ++i) {
+    cl_uint space = 0;
+    const cl_int code =
+        cl->clGetKernelArgInfo(kernel, i, CL_KERNEL_ARG_ADDRESS_QUALIFIER, sizeof(space), &space, nullptr);
+    if (code != CL_SUCCESS) return {};
+    pointers.push_back(space == CL_KERNEL_ARG_ADDRESS_PRIVATE ? 0 : 1);
+  }
+  return pointers;
+}
+
+/// Fails unless the kernel takes these arguments: a number that is taken for a pointer would lead anywhere.
+ob_status check_arguments(const ob_kernel_t& kernel, const ob_argument* arguments, uint32_t count) {
+  if (kernel.pointers.empty()) return OB_OK;
+  bool right = kernel.pointers.size() == count;
+  for (uint32_t i = 0; right && i < count; ++i) right = (arguments[i].is_pointer != 0) == (kernel.pointers[i] != 0);
+  return right ? OB_OK : fail(OB_INVALID_ARGUMENT, "kernel " + kernel.name + " takes other arguments");
+}
+
 ob_status kernel_get(ob_program program, const char* name, ob_kernel* kernel) {
   std::lock_guard<std::mutex> lock(program->mutex);
   std::unique_ptr<ob_kernel_t>& found = program->kernels[name];
@@ -733,12 +821,29 @@ ob_status kernel_get(ob_program program, const char* name, ob_kernel* kernel) {
       return status_of(code, "clCreateKernel");
     }
     found = std::make_unique<ob_kernel_t>();
+    found->device = program->device->id;
     found->program = program->program;
     found->name = name;
     found->kernel = made;
+    found->pointers = pointers_of(made);
     if (program->device->pool != nullptr) found->direct = load_direct(program, name);
   }
   *kernel = found.get();
+  return OB_OK;
+}
+
+ob_status kernel_properties(ob_kernel kernel, ob_kernel_properties* properties) {
+  size_t group = 0;
+  cl_ulong local = 0;
+  cl_int code = cl->clGetKernelWorkGroupInfo(kernel->kernel, kernel->device, CL_KERNEL_WORK_GROUP_SIZE, sizeof(group),
+                                             &group, nullptr);
+  if (code == CL_SUCCESS) {
+    code = cl->clGetKernelWorkGroupInfo(kernel->kernel, kernel->device, CL_KERNEL_LOCAL_MEM_SIZE, sizeof(local), &local,
+                                        nullptr);
+  }
+  if (code != CL_SUCCESS) return status_of(code, "clGetKernelWorkGroupInfo");
+  const ob_kernel_properties needs{properties->struct_size, static_cast<uint32_t>(group), local};
+  std::memcpy(properties, &needs, std::min(properties->struct_size, sizeof(needs)));
   return OB_OK;
 }
 
@@ -785,6 +890,8 @@ ob_status run(ob_stream stream, DirectKernel& kernel, const uint64_t global[3], 
 
 ob_status launch(ob_stream stream, ob_kernel kernel, const uint64_t global[3], const uint32_t local[3],
                  const ob_argument* arguments, uint32_t argument_count) {
+  const ob_status checked = check_arguments(*kernel, arguments, argument_count);
+  if (checked != OB_OK) return checked;
   if (kernel->direct != nullptr && kernel->direct->accepts(local, argument_count)) {
     return run(stream, *kernel->direct, global, local, arguments);
   }
@@ -808,6 +915,11 @@ ob_status launch_batch(ob_stream stream, const ob_launch* launches, uint32_t cou
   ob_status status = OB_OK;
   for (uint32_t i = 0; i < count; ++i) {
     const ob_launch& one = launches[i];
+    const ob_status checked = check_arguments(*one.kernel, one.arguments, one.argument_count);
+    if (checked != OB_OK) {
+      status = checked;
+      continue;
+    }
     if (one.kernel->direct != nullptr && one.kernel->direct->accepts(one.local, one.argument_count)) {
       together.push_back(one);
       kernels.push_back(one.kernel->direct.get());
@@ -907,8 +1019,10 @@ constexpr ob_driver make_driver() {
   driver.graph_launch = Guarded<graph_launch>::call;
   driver.graph_destroy = Guarded<graph_destroy>::call;
   driver.launch_cost = launch_cost;
+  driver.memory_info = Guarded<memory_info>::call;
   driver.memory_expect = Guarded<memory_expect>::call;
   driver.launch_batch = Guarded<launch_batch>::call;
+  driver.kernel_properties = Guarded<kernel_properties>::call;
   return driver;
 }
 

@@ -6,6 +6,8 @@
 #include <string>
 #include <thread>
 
+#include "opencl/host_memory.h"
+
 #ifdef __linux__
 #include <sys/mman.h>
 #endif
@@ -22,24 +24,9 @@ constexpr uint64_t kSpare = 4;
 
 uint64_t whole_pages(uint64_t bytes) { return (bytes + kHuge - 1) / kHuge * kHuge; }
 
-/// The number in a file's line that begins with `key`, in units of `unit`; `fallback` if there is none.
-uint64_t number_in(const char* path, const std::string& key, uint64_t unit, uint64_t fallback) {
-  std::ifstream file(path);
-  for (std::string word; file >> word;) {
-    if (!key.empty() && word != key) continue;
-    if (!key.empty() && !(file >> word)) return fallback;
-    const bool digits = !word.empty() && word.find_first_not_of("0123456789") == std::string::npos;
-    return digits ? std::stoull(word) * unit : fallback;  // a limit may be "max"
-  }
-  return fallback;
-}
-
 bool enough_left() {
-  const uint64_t total = number_in("/proc/meminfo", "MemTotal:", 1024, 0);
-  const uint64_t available = number_in("/proc/meminfo", "MemAvailable:", 1024, 0);
-  const uint64_t limit = number_in("/sys/fs/cgroup/memory.max", "", 1, UINT64_MAX);
-  const uint64_t used = number_in("/sys/fs/cgroup/memory.current", "", 1, 0);
-  return available > total / kSpare && limit - std::min(limit, used) > std::min(limit, total) / kSpare;
+  const HostMemory memory = HostMemory::now();
+  return memory.available > memory.total / kSpare;
 }
 
 /// Writes to each page. Nobody else uses them yet.

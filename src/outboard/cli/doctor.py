@@ -7,6 +7,7 @@ Exit code 0 if every device computes correctly, 1 if there is no device or one d
 from __future__ import annotations
 
 import argparse
+import os
 
 from outboard import drivers
 from outboard.cli import inspection
@@ -73,6 +74,9 @@ def _drivers(report: Report) -> None:
     available, _ = drivers.available()
     for name, path_of in available.items():
         report.line(name, path_of())
+    chosen, _ = drivers.select(os.environ.get("OUTBOARD_DRIVER"))
+    for library in sorted(set(chosen) - {path_of() for path_of in available.values()}):
+        report.line("OUTBOARD_DRIVER", library)
     report.section("OpenCL")
     report.line("loader", inspection.opencl_loader() or "not loaded")
     files = inspection.icd_files()

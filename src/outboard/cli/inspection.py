@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from outboard import activation
+from outboard import activation, settings
 
 #: Environment variables that change what Outboard does (README.md lists their meaning).
 VARIABLE_PREFIXES = ("OUTBOARD_", "OCL_ICD_", "POCL_", "TORCH_DEVICE_BACKEND_AUTOLOAD")
@@ -91,7 +91,7 @@ def problems() -> list[str]:
 
 def cache() -> Cache:
     """Location and contents of the cache."""
-    directory = activation.cache_directory()
+    directory = settings.cache_directory()
     if directory is None:
         return Cache(None, 0, 0)
     sizes = [file.stat().st_size for file in directory.rglob("*") if file.is_file()]

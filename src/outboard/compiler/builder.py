@@ -20,6 +20,7 @@ import sympy
 import torch
 
 from . import plan as p
+from .dialects import opencl as cl
 from .dtypes import dtype_number
 from .target import Target
 
@@ -199,7 +200,10 @@ class PlanBuilder:
     # ---- kernels ----
 
     def kernel(self, source: str, entry: str, options: str = "") -> int:
-        """Registers a kernel of a program; the same source and options are built once. Returns its number."""
+        """Registers a kernel of a program; the same source and options are built once. Returns its number. Raises
+        Unsupported if the program needs double precision and the device has none."""
+        if not self.target.has_fp64 and cl.uses_doubles(source):
+            raise cl.Unsupported("the device has no double precision")
         program = self._programs.setdefault((source, options), len(self._programs))
         return self._kernels.setdefault((program, entry), len(self._kernels))
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiled plans on disk, shared by all processes of a user. Imports neither sympy nor Inductor.
 
-One file per signature, in ``plans`` of the cache directory (``OUTBOARD_CACHE_DIR``); its name is a hash of the
-signature (which holds the device's cache key), our version, the compiler's own source files and the version of torch.
-A file is a magic, a checksum of the rest, the signature, and the plans. Files appear by renaming, so that readers see
-whole files only; a damaged file counts as absent and is replaced. ``eviction`` deletes those used longest ago.
+One file per signature, in ``plans`` of the cache directory (``OUTBOARD_CACHE_DIR``); its name is a hash of the key:
+the signature (which holds the device's cache key), the compiler's own source files and the version of torch. A file is
+a magic, a checksum of the rest, the whole key, and the plans. Files appear by renaming, so that readers see whole files
+only; a file that is damaged or has another key counts as absent and is replaced. One that another user could have
+written is not read (``outboard.trusted``). ``eviction`` deletes those used longest ago.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ import hashlib
 import logging
 import os
 import struct
-import tempfile
 from pathlib import Path
 
 import torch
 
+from outboard import settings, trusted
+
 from . import statistics
 
-_MAGIC = b"OBCACHE1"
+_MAGIC = b"OBCACHE2"
 _log = logging.getLogger(__name__)
-_warned: set[str] = set()
 #: Of more plans of one signature than this (all with different guards) only the newest are kept. A network has a dozen
 #: 1x1 convolutions of different channel counts, and several networks share the file.
 MAX_VARIANTS = 256
@@ -31,9 +32,7 @@ MAX_VARIANTS = 256
 
 def directory() -> Path | None:
     """Where plans are kept; None if nothing can be kept on disk."""
-    from outboard import activation
-
-    base = activation.cache_directory()
+    base = settings.cache_directory()
     return None if base is None else base / "plans"
 
 
@@ -62,7 +61,7 @@ def load(signature: bytes) -> tuple[bool, list[bytes]]:
     entry = _read(path, signature)
     if entry is None:
         return False, []
-    mark_used(path)
+    trusted.mark_used(path)
     bake, plans = entry
     if plans:
         statistics.add("disk_hits", len(plans))
@@ -72,12 +71,11 @@ def load(signature: bytes) -> tuple[bool, list[bytes]]:
 def store(signature: bytes, bake: bool, plan: bytes) -> None:
     """Adds a plan (or, with an empty one, the knowledge that scalars must be baked) to what is known.
 
-    A cache that cannot be written is reported once and otherwise ignored."""
+    A cache that is only read stays as it is; one that cannot be written, though it should, is reported once."""
     path = _path(signature)
-    if path is None:
+    if path is None or settings.writable_cache_directory() is None:
         return
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with _locked(path):
             known = _read(path, signature)
             plans = known[1] if known is not None else []
@@ -85,39 +83,29 @@ def store(signature: bytes, bake: bool, plan: bytes) -> None:
                 plans = [*plans, plan][-MAX_VARIANTS:]
             _write(path, signature, bake, plans)
     except OSError as error:
-        _warn_once(path.parent, error)
-
-
-def mark_used(path: Path) -> None:
-    """Makes now the time of a file's last use, as far as this process may."""
-    try:
-        os.utime(path)
-    except OSError:
-        _log.debug("%s: its last use is not known to other processes", path)  # deleted meanwhile, or read-only
-
-
-def _warn_once(path: Path, error: OSError) -> None:
-    if str(path) not in _warned:
-        _warned.add(str(path))
-        _log.warning("compiled plans are not kept: %s is not usable (%s); set OUTBOARD_CACHE_DIR", path, error)
+        trusted.say_once("compiled plans are not kept", error)
 
 
 def _path(signature: bytes) -> Path | None:
     base = directory()
     if base is None:
         return None
-    name = hashlib.sha256(compiler_fingerprint() + signature).hexdigest()
+    name = hashlib.sha256(_key(signature)).hexdigest()
     return base / name[:2] / name[2:40]
+
+
+def _key(signature: bytes) -> bytes:
+    return compiler_fingerprint() + signature
 
 
 def _read(path: Path, signature: bytes) -> tuple[bool, list[bytes]] | None:
     """The contents of a file, or None if there is none, it is damaged, or it belongs to another signature."""
     try:
-        data = path.read_bytes()
+        data = trusted.read(path)
     except FileNotFoundError:
         return None
     except OSError as error:
-        _warn_once(path.parent, error)
+        trusted.say_once("compiled plans are not used", error)
         return None
     if not data.startswith(_MAGIC):
         return None
@@ -127,7 +115,8 @@ def _read(path: Path, signature: bytes) -> tuple[bool, list[bytes]] | None:
         return None
     bake, count, length = struct.unpack_from("<BII", body)
     offset = struct.calcsize("<BII")
-    if body[offset : offset + length] != signature:
+    if body[offset : offset + length] != _key(signature):
+        _log.warning("ignoring cache file %s: it is another's, under this name", path)
         return None
     offset += length
     plans = []
@@ -140,9 +129,10 @@ def _read(path: Path, signature: bytes) -> tuple[bool, list[bytes]] | None:
 
 
 def _write(path: Path, signature: bytes, bake: bool, plans: list[bytes]) -> None:
-    body = struct.pack("<BII", bake, len(plans), len(signature)) + signature
+    key = _key(signature)
+    body = struct.pack("<BII", bake, len(plans), len(key)) + key
     body += b"".join(struct.pack("<I", len(plan)) + plan for plan in plans)
-    replace(path, sealed(_MAGIC, body))
+    trusted.write(path, sealed(_MAGIC, body))
 
 
 def sealed(magic: bytes, body: bytes) -> bytes:
@@ -156,18 +146,6 @@ def unsealed(magic: bytes, content: bytes) -> bytes | None:
     return body if content == sealed(magic, body) else None
 
 
-def replace(path: Path, content: bytes) -> None:
-    """Writes a file that appears, or changes, as a whole. Raises OSError, and leaves nothing behind."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        os.replace(temporary, path)
-    except OSError:
-        os.unlink(temporary)
-        raise
-
-
 class _locked:
     """Holds the lock of a file's folder, so that two writers do not lose each other's plans."""
 
@@ -178,7 +156,7 @@ class _locked:
     def __enter__(self) -> None:
         import fcntl
 
-        self._descriptor = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600)
+        self._descriptor = trusted.open_file(self._path, os.O_CREAT | os.O_RDWR)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
 
     def __exit__(self, *unused: object) -> None:

@@ -8,6 +8,9 @@ An :class:`ExternCall` names an operator and its arguments, all in terms of a pl
    returns True, or returns False *before* it has appended anything;
 2. a call of the operator on the host, counted as a CPU fallback.
 
+An operator of another namespace (``torch.library``) is its author's: PyTorch's dispatcher knows what implements it, and
+on which device. No plan can hold its call, so that the graph is run line by line, with the call as PyTorch makes it.
+
 ``OUTBOARD_LIBRARY=host`` puts the host's own library in front, for the operators that it is made for
 (``LIBRARY_OPERATORS``), where the host can address the device's memory; ``auto`` does so where it was measured to be
 faster (``libraries``).
@@ -18,7 +21,9 @@ from __future__ import annotations
 import dataclasses
 import os
 
-from .builder import CallValue, PlanBuilder, TensorArg
+import torch
+
+from .builder import CallValue, NotExpressible, PlanBuilder, TensorArg
 from .epilogue import Epilogue
 
 
@@ -77,6 +82,10 @@ LIBRARY_OPERATORS = frozenset(
 )
 
 
+#: Namespaces of the operators that the CPU implements, whatever else a program has loaded.
+HOST_NAMESPACES = frozenset({"aten", "mkldnn", "prims"})
+
+
 def library_choice() -> str:
     """ "dialect" (default), "host", or "auto" (what was faster): where library operators run.
 
@@ -85,6 +94,15 @@ def library_choice() -> str:
     if choice not in ("auto", "dialect", "host"):
         raise ValueError(f"OUTBOARD_LIBRARY={choice}: expected 'auto', 'dialect' or 'host'")
     return choice
+
+
+def find_overload(op: str) -> torch._ops.OpOverload:
+    """The overload with a schema name like "aten::add.Tensor" or "aten::topk"."""
+    qualified, _, overload = op.partition(".")
+    namespace, _, name = qualified.partition("::")
+    packet = getattr(getattr(torch.ops, namespace), name)
+    found: torch._ops.OpOverload = getattr(packet, overload or "default")
+    return found
 
 
 def base_name(name: str) -> str:
@@ -106,7 +124,8 @@ def uses_library(builder: PlanBuilder, call: ExternCall) -> bool:
 
 def lower_call(builder: PlanBuilder, call: ExternCall) -> bool:
     """Appends the steps of ``call``; returns whether the device itself (or its library) carries them out, False for a
-    counted CPU fallback. Raises NotExpressible for an argument no plan can hold."""
+    counted CPU fallback. Raises NotExpressible for an argument no plan can hold, an operator of a program's, or random
+    numbers of the host."""
     if uses_library(builder, call):
         builder.call(call.name, call.args, call.kwargs, call.results)
         return True
@@ -114,5 +133,9 @@ def lower_call(builder: PlanBuilder, call: ExternCall) -> bool:
 
     if kernels.lower(builder, call):
         return True
+    if call.name.partition("::")[0] not in HOST_NAMESPACES:
+        raise NotExpressible(f"a call of the operator {call.name}, which PyTorch's dispatcher has to make")
+    if torch.Tag.nondeterministic_seeded in find_overload(call.name).tags:
+        raise NotExpressible(f"random numbers of {call.name}, which belong to the device's generator")
     builder.call(call.name, call.args, call.kwargs, call.results, fallback=True)
     return False

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from . import progress, statistics
+from .calls import find_overload
 from .target import target_of
 from .undisturbed import undisturbed
 
@@ -34,7 +35,6 @@ def compile_operator(op: str, args: tuple[Any, ...], kwargs: dict[str, Any], bak
 
 def _compile(op: str, args: tuple[Any, ...], kwargs: dict[str, Any], bake: bool) -> tuple[str, bytes]:
     from .adapter.lowering import ScalarSteersGraph, lower_operator
-    from .adapter.refusals import is_refusal
 
     overload = find_overload(op)
     target = target_of(device_of(args, kwargs))
@@ -46,18 +46,46 @@ def _compile(op: str, args: tuple[Any, ...], kwargs: dict[str, Any], bake: bool)
         _log.debug("%s: scalars become constants (%s)", op, reason)
         return "bake", b""
     except Exception as error:
-        if not is_refusal(error):
-            _raise_users_error(overload, args, kwargs)
-            _log.warning("the compiler failed on %s", op, exc_info=True)
-        if not bake and _has_scalars(overload, args, kwargs):
-            _log.debug("%s: scalars become constants (%s)", op, error)
-            return "bake", b""
-        _log.info("%s runs on the host: %s", op, error, exc_info=_log.isEnabledFor(logging.DEBUG))
-        return "host", b""
-    if compiled.fallbacks and not compiled.native:
-        return "host", b""
-    progress.show_kernels(op, compiled.plan)
-    return "plan", compiled.plan.serialize()
+        failure = error
+    else:
+        if compiled.fallbacks and not compiled.native:
+            return "host", b""
+        progress.show_kernels(op, compiled.plan)
+        return "plan", compiled.plan.serialize()
+    # Not in the handler: what is raised here is about the call, and not about what happened while it was compiled.
+    return _without_plan(overload, args, kwargs, bake, failure)
+
+
+def _without_plan(
+    overload: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], bake: bool, failure: Exception
+) -> tuple[str, bytes]:
+    """What becomes of a call that was not compiled: "bake" or "host". Raises what the operator says of its arguments,
+    or, if that is nothing, RuntimeError for a fault of the compiler."""
+    from .adapter.refusals import is_refusal
+
+    op = overload._schema.name
+    if not is_refusal(failure):
+        _raise_users_error(overload, args, kwargs)
+        raise _fault(op, failure)
+    if not bake and _has_scalars(overload, args, kwargs):
+        _log.debug("%s: scalars become constants (%s)", op, failure)
+        return "bake", b""
+    _log.info("%s runs on the host: %s", op, failure)
+    _log.debug("%s was not compiled:", op, exc_info=failure)
+    return "host", b""
+
+
+def _fault(op: str, failure: Exception) -> RuntimeError:
+    """The error that users see of a fault of ours."""
+    from .adapter.refusals import place_of
+
+    _log.debug("the compiler failed on %s:", op, exc_info=failure)
+    return RuntimeError(
+        f"internal error of Outboard's compiler in the operator '{op}': {type(failure).__name__}: {failure} "
+        f"(at {place_of(failure)}). This is a fault of Outboard, not of your program; please report it, with what "
+        f"the logger '{__name__}' has at level DEBUG. Until it is mended, move the operator's arguments to the CPU "
+        "and its result back to the device."
+    )
 
 
 def _raise_users_error(overload: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -67,15 +95,6 @@ def _raise_users_error(overload: torch._ops.OpOverload, args: tuple[Any, ...], k
     from .adapter.results import of_shape_function
 
     of_shape_function(overload, args, kwargs)
-
-
-def find_overload(op: str) -> torch._ops.OpOverload:
-    """The overload with a schema name like "aten::add.Tensor" or "aten::topk"."""
-    qualified, _, overload = op.partition(".")
-    namespace, _, name = qualified.partition("::")
-    packet = getattr(getattr(torch.ops, namespace), name)
-    found: torch._ops.OpOverload = getattr(packet, overload or "default")
-    return found
 
 
 def device_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:

@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from outboard import trusted
+
 _log = logging.getLogger(__name__)
 
 DEFAULT_LIMIT = 4 << 30
@@ -75,7 +77,7 @@ def trim(directory: Path, most: int) -> int:
 def _alone(directory: Path) -> Iterator[bool]:
     """Whether no other process trims the directory; keeps others out meanwhile."""
     try:
-        descriptor = os.open(directory / "trim.lock", os.O_CREAT | os.O_RDWR, 0o600)
+        descriptor = trusted.open_file(directory / "trim.lock", os.O_CREAT | os.O_RDWR)
     except OSError:
         yield False
         return
@@ -96,7 +98,7 @@ def _lock(descriptor: int) -> bool:
 def _entries(directory: Path) -> Iterator[_Entry]:
     """All entries; deletes files that were begun long ago and never finished."""
     for folder in FOLDERS:
-        for path, _, names in os.walk(directory / folder):
+        for path, _, names in os.walk(directory / folder):  # follows no links
             for name in names:
                 entry = None if name.endswith(".lock") else _stat(os.path.join(path, name))
                 if entry is None:
@@ -114,7 +116,7 @@ def _is_unfinished(name: str) -> bool:
 
 def _stat(path: str) -> _Entry | None:
     try:
-        status = os.stat(path)
+        status = os.stat(path, follow_symlinks=False)
     except FileNotFoundError:
         return None  # another process replaced or deleted it
     return _Entry(status.st_mtime, status.st_size, path)
@@ -122,7 +124,7 @@ def _stat(path: str) -> _Entry | None:
 
 def _delete(path: str) -> bool:
     try:
-        os.unlink(path)
+        trusted.remove(Path(path))
     except FileNotFoundError:
         return False
     except OSError as error:

@@ -19,9 +19,11 @@ def _register_interface() -> None:
 
 
 def _register_backend() -> None:
+    from .adapter.inductor_cache import place_cache
     from .adapter.patience import compile_undisturbed, hash_sources_ahead
     from .adapter.registration import register
 
+    place_cache()
     register()
     compile_undisturbed()
     hash_sources_ahead()

@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 import sympy
 import torch
 
+from outboard import settings, trusted
+
 from . import cache, progress, statistics
 from . import plan as p
 from .builder import PlanBuilder, Size, TensorArg
@@ -378,41 +380,41 @@ def _extent(tensor: TensorArg) -> int:
 
 
 def _path(target: Target, shapes: ShapeClass) -> Path | None:
-    from outboard import activation
-
-    base = activation.cache_directory()
+    base = settings.cache_directory()
     if base is None:
         return None
     what = f"{target.cache_key} {target.type} {torch.get_num_threads()} {shapes}"
     name = hashlib.sha256(cache.compiler_fingerprint() + what.encode()).hexdigest()
-    return base / "libraries" / name[:40]
+    return base / "libraries" / name
 
 
 def read(path: Path) -> str | None:
     """The winner that a file names; None if there is no file, or it is damaged."""
     try:
-        text = path.read_text()
+        text = trusted.read(path)
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError) as error:
-        _log.warning("ignoring %s: %s", path, error)
+    except OSError as error:
+        trusted.say_once("which library is faster is not known", error)
         return None
-    winner = next((name for name in ("dialect", "host") if text == _text(name)), None)
+    winner = next((name for name in ("dialect", "host") if text == _text(path, name)), None)
     if winner is None:
         _log.warning("ignoring damaged cache file %s", path)
         return None
-    cache.mark_used(path)
+    trusted.mark_used(path)
     return winner
 
 
 def write(path: Path, winner: str) -> None:
     """Keeps a winner; the file appears as a whole. What cannot be written is measured again in the next process."""
+    if settings.writable_cache_directory() is None:
+        return
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        cache.replace(path, _text(winner).encode())
+        trusted.write(path, _text(path, winner))
     except OSError as error:
-        _log.warning("%s cannot be written: %s", path, error)
+        trusted.say_once("which library is faster is not kept", error)
 
 
-def _text(winner: str) -> str:
-    return json.dumps({"version": 1, "winner": winner}) + "\n"
+def _text(path: Path, winner: str) -> bytes:
+    """A file's content; its name is the whole key."""
+    return json.dumps({"version": 2, "key": path.name, "winner": winner}).encode() + b"\n"

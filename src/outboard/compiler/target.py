@@ -50,9 +50,29 @@ class Target:
         return Target(**values)  # type: ignore[arg-type]
 
 
+#: Devices of other kinds, as what differs from the one that is there.
+OTHER_KINDS: dict[str, dict[str, object]] = {
+    "gpu": {"type": "gpu", "vector_width": 1},
+    "narrow": {"type": "cpu", "vector_width": 8, "local_memory": 32768},
+}
+_pretended: list[str] = []
+
+
+def pretend(kind: str) -> None:
+    """Makes the compiler see all devices as of another kind (a key of ``OTHER_KINDS``) from here on, so that kernels
+    for it can be tested here. To be called before anything is compiled, with a cache directory of its own: what the
+    process keeps of compiled operators does not tell kinds apart. Raises KeyError for unknown kinds."""
+    _pretended[:] = [kind] if OTHER_KINDS[kind] else []
+    target_of.cache_clear()
+
+
 @functools.cache
 def target_of(device_index: int) -> Target:
     """The target of a device of ours, by index."""
     from outboard import _C
 
-    return Target.from_properties(_C.device_properties(device_index))
+    target = Target.from_properties(_C.device_properties(device_index))
+    for kind in _pretended:
+        changes = OTHER_KINDS[kind] | {"cache_key": f"{target.cache_key}|{kind}"}
+        target = dataclasses.replace(target, **changes)  # type: ignore[arg-type]
+    return target

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from outboard.device import amp, dlpack, memory, modules, printing
+from outboard.device import amp, dlpack, memory, modules, printing, sharing
 from outboard.device.amp import get_amp_supported_dtype, is_autocast_available, is_bf16_supported
 from outboard.device.counters import (
     compile_stats,
@@ -130,6 +130,7 @@ __all__ = [
     "set_rng_state",
     "set_rng_state_all",
     "set_stream",
+    "sharing",
     "stream",
     "synchronize",
     "_initialized",

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from outboard.drivers import opencl_runtime
 
-__all__ = ["available", "opencl", "prepare", "select", "sim"]
+__all__ = ["available", "opencl", "prepare", "select", "sim", "strict"]
 
 #: Drivers that are only used when OUTBOARD_DRIVER names them: they make devices out of nothing.
-_ON_REQUEST = frozenset({"sim"})
+_ON_REQUEST = frozenset({"sim", "strict"})
 
 
 def _library(name: str) -> str:
@@ -35,9 +35,14 @@ def sim() -> str:
     return _library("sim")
 
 
+def strict() -> str:
+    """Path of the strict driver, which makes a slow, discrete device of another driver's, for tests."""
+    return _library("strict")
+
+
 def available() -> tuple[dict[str, Callable[[], str]], list[str]]:
     """Every driver known, as functions that return its library's path, by name; and what went wrong on the way."""
-    found: dict[str, Callable[[], str]] = {"opencl": opencl, "sim": sim}
+    found: dict[str, Callable[[], str]] = {"opencl": opencl, "sim": sim, "strict": strict}
     problems = []
     for entry in entry_points(group="outboard.drivers"):
         if entry.name in found:
@@ -54,7 +59,7 @@ def select(choice: str | None, preferred: str | None = None) -> tuple[list[str],
 
     Args:
         choice: value of ``OUTBOARD_DRIVER``: names of drivers or paths of libraries, separated by commas. None or empty
-            means every driver but the simulator.
+            means every driver but those for tests.
         preferred: the driver whose devices come first if ``choice`` leaves it open.
     """
     found, problems = available()

@@ -14,6 +14,8 @@ import os
 import sys
 from pathlib import Path
 
+from outboard import trusted
+
 #: Where ICD loaders look for vendors.
 _SYSTEM_VENDORS = (
     Path("/etc/OpenCL/vendors"),
@@ -76,13 +78,14 @@ def _load(libraries: list[Path]) -> list[str]:
 
 
 def _write_icd(cache_directory: Path, library: Path) -> Path:
-    """A vendors directory with one ICD file that names ``library``."""
+    """A vendors directory with one ICD file that names ``library``. Raises OSError."""
     vendors = cache_directory / "vendors"
-    vendors.mkdir(exist_ok=True)
     icd = vendors / "intel-cpu.icd"
-    content = f"{library}\n"
-    if not icd.exists() or icd.read_text() != content:
-        temporary = icd.with_suffix(f".{os.getpid()}")
-        temporary.write_text(content)
-        temporary.replace(icd)
+    content = f"{library}\n".encode()
+    try:
+        known = trusted.read(icd)
+    except FileNotFoundError:
+        known = b""
+    if known != content:
+        trusted.write(icd, content)
     return vendors

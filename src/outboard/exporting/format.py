@@ -17,14 +17,20 @@ import struct
 from collections.abc import Callable
 from typing import TypeVar
 
+import torch
+
+from outboard.compiler.dtypes import dtype_of
 from outboard.compiler.target import Target
 from outboard.compiler.wire import WireWriter
+
+from .weights import span
 
 MAGIC = b"OBMODEL\0"
 VERSION = 1
 BLOCK = 64
 _PRELUDE = struct.Struct("<8sIIQQ32s")
 UNBOUNDED = 2**63 - 1
+MAXIMUM_RANK = 64
 
 T = TypeVar("T")
 
@@ -158,16 +164,38 @@ def parse(data: memoryview) -> Model:
 
 def _check(model: Model, begin: int, end: int) -> None:
     for weight in model.weights:
-        stop = weight.offset + padded(weight.nbytes)
-        if not weight.external and not begin <= weight.offset <= stop <= end:
-            raise DamagedFile(f"{weight.name} lies outside the file")
+        _check_weight(weight, begin, end)
+    for symbol in model.symbols:
+        if symbol.least > symbol.most:
+            raise DamagedFile(f"{symbol.name} can have no value")
     for source, number in model.plan_inputs:
         if number >= len(model.inputs if source == Source.INPUT else model.weights):
             raise DamagedFile("the plan takes an input that is not there")
+    for argument in model.inputs:
+        if argument.kind != Argument.Kind.TENSOR or any(d.kind == Dimension.Kind.ANY for d in argument.sizes):
+            raise DamagedFile(f"{argument.name} is an input without a shape")
     for argument in (*model.inputs, *model.outputs):
+        _dtype(argument.dtype)
         for size in argument.sizes:
             if size.kind == Dimension.Kind.SYMBOL and size.value >= len(model.symbols):
                 raise DamagedFile(f"a size of {argument.name} is not there")
+
+
+def _check_weight(weight: Weight, begin: int, end: int) -> None:
+    stop = weight.offset + padded(weight.nbytes)
+    if not weight.external and not begin <= weight.offset <= stop <= end:
+        raise DamagedFile(f"{weight.name} lies outside the file")
+    if len(weight.sizes) != len(weight.strides):
+        raise DamagedFile(f"{weight.name} has {len(weight.sizes)} sizes and {len(weight.strides)} strides")
+    if span(weight.sizes, weight.strides) * _dtype(weight.dtype).itemsize != weight.nbytes:
+        raise DamagedFile(f"{weight.name} has another length than its shape needs")
+
+
+def _dtype(number: int) -> torch.dtype:
+    try:
+        return dtype_of(number)
+    except KeyError:
+        raise DamagedFile(f"element type {number} is unknown") from None
 
 
 class _Writer(WireWriter):
@@ -265,11 +293,17 @@ class _Reader:
         except ValueError as error:
             raise DamagedFile(str(error)) from error
 
+    def sizes(self, read: Callable[[], T]) -> list[T]:
+        found = self.each(read)
+        if len(found) > MAXIMUM_RANK:
+            raise DamagedFile(f"a tensor has {len(found)} dimensions")
+        return found
+
     def symbol(self) -> Symbol:
-        return Symbol(self.text(), self.i64(), self.i64())
+        return Symbol(self.text(), self.size(), self.size())
 
     def argument(self) -> Argument:
-        return Argument(self.text(), self.kind(Argument.Kind), self.u8(), self.each(self.dimension))
+        return Argument(self.text(), self.kind(Argument.Kind), self.u8(), self.sizes(self.dimension))
 
     def dimension(self) -> Dimension:
         return Dimension(self.kind(Dimension.Kind), self.size())
@@ -278,8 +312,8 @@ class _Reader:
         return Weight(
             name=self.text(),
             dtype=self.u8(),
-            sizes=self.each(self.size),
-            strides=self.each(self.size),
+            sizes=self.sizes(self.size),
+            strides=self.sizes(self.size),
             external=self.u8() != 0,
             offset=self.size(),
             nbytes=self.size(),

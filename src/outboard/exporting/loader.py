@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from outboard import trusted
 from outboard.compiler.adapter import trees
 from outboard.compiler.dtypes import dtype_of
 from outboard.compiler.target import target_of
@@ -47,9 +48,9 @@ def load(
         _check_device(model, chosen)
         external = _contents(_weights_file(file, model, weights)) if model.weights_file else memoryview(b"")
         tensors = [_tensor(record, external if record.external else data, chosen) for record in model.weights]
+        return LoadedModel(model, tensors, chosen, trusts_binaries=trusted.is_trusted_file(file))
     except f.DamagedFile as error:
         raise f.DamagedFile(f"{file} cannot be loaded: {error}") from None
-    return LoadedModel(model, tensors, chosen)
 
 
 def _device(device: torch.device | str | int | None) -> torch.device:
@@ -71,7 +72,7 @@ def _contents(file: Path) -> memoryview:
 
 def _weights_file(file: Path, model: f.Model, given: str | os.PathLike[str] | None) -> Path:
     chosen = Path(given) if given is not None else file.parent / model.weights_file
-    if not chosen.exists():
+    if not os.path.isfile(chosen):
         raise FileNotFoundError(f"the weights of {file} are expected in {chosen}; pass weights= if they moved")
     return chosen
 
@@ -93,18 +94,58 @@ def _tensor(record: f.Weight, data: memoryview, device: torch.device) -> torch.T
     if len(contents) != stored or hashlib.sha256(contents).digest() != record.digest:
         where = "the weights file has other contents than when it was exported" if record.external else "damaged"
         raise f.DamagedFile(f"{record.name}: {where} (the checksum differs)")
-    dtype = _dtype(record.dtype)
+    dtype = dtype_of(record.dtype)
     if not record.nbytes:
         return torch.empty_strided(record.sizes, record.strides, dtype=dtype, device=device)
     flat = torch.frombuffer(contents[: record.nbytes], dtype=torch.uint8).view(dtype).to(device)
     return flat.as_strided(record.sizes, record.strides)
 
 
-def _dtype(number: int) -> torch.dtype:
+class _Call:
+    """How a call's arguments become tensors and tensors become its results: what ``Model.call`` says in JSON.
+
+    Raises DamagedFile if it says nothing that fits the model, NotImplementedError for unknown containers."""
+
+    def __init__(self, model: f.Model) -> None:
+        try:
+            call = json.loads(model.call)
+            self.structure, self.leaves = self._side(call["in"])
+            self.result_structure, self.results = self._side(call["out"])
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise f.DamagedFile("it does not say how it is called") from error
+        given = [leaf for leaf in self.leaves if "input" in leaf]
+        numbers = [leaf["output"] for leaf in self.results if "output" in leaf]
+        if len(given) != len(model.inputs):
+            raise f.DamagedFile("it takes other arguments than its plan")
+        if not all(type(number) is int and 0 <= number < len(model.outputs) for number in numbers):
+            raise f.DamagedFile("it returns what its plan does not")
+
+    @staticmethod
+    def _side(side: dict[str, Any]) -> tuple[trees.Structure, list[dict[str, Any]]]:
+        structure, leaves = trees.structure_of(side["tree"]), side["leaves"]
+        whole = isinstance(leaves, list) and all(isinstance(leaf, dict) and len(leaf) == 1 for leaf in leaves)
+        if not whole or trees.leaf_count(structure) != len(leaves):
+            raise ValueError("other leaves than the structure has")
+        if not all({"input", "output", "constant"}.issuperset(leaf) for leaf in leaves):
+            raise ValueError("unknown leaves")
+        return structure, leaves
+
+
+def _check_plan(model: f.Model) -> None:
+    """Raises DamagedFile unless the plan takes and returns what the header says, and calls nothing."""
+    from outboard import _C
+
     try:
-        return dtype_of(number)
-    except KeyError:
-        raise f.DamagedFile(f"element type {number} is unknown") from None
+        inputs, outputs, calls, programs = _C.plan_interface(model.plan)
+    except RuntimeError as error:
+        raise f.DamagedFile(str(error)) from None
+    if programs != len(model.binaries):
+        raise f.DamagedFile("its plan has other programs")
+    integers = [argument.kind == f.Argument.Kind.INT for argument in model.outputs]
+    if calls or inputs != ["tensor"] * len(model.plan_inputs):
+        raise f.DamagedFile("its plan takes or calls what is not in the file")
+    if outputs != ["int" if integer else "tensor" for integer in integers]:
+        raise f.DamagedFile("its plan returns something else")
 
 
 class LoadedModel:
@@ -113,24 +154,28 @@ class LoadedModel:
     ``inputs``, ``outputs`` and ``symbols`` describe the tensors it takes and returns (``outboard.exporting.format``).
     """
 
-    def __init__(self, model: f.Model, weights: list[torch.Tensor], device: torch.device) -> None:
+    def __init__(
+        self, model: f.Model, weights: list[torch.Tensor], device: torch.device, trusts_binaries: bool
+    ) -> None:
         from outboard import _C
 
-        call = json.loads(model.call)
+        call = _Call(model)
+        _check_plan(model)
         self.inputs = model.inputs
         self.outputs = model.outputs
         self.symbols = model.symbols
         self.producer = model.producer
         self.device = device
-        self._structure = trees.structure_of(call["in"]["tree"])
-        self._leaves = call["in"]["leaves"]
-        self._result_structure = trees.structure_of(call["out"]["tree"])
-        self._results = call["out"]["leaves"]
+        self._structure = call.structure
+        self._leaves = call.leaves
+        self._result_structure = call.result_structure
+        self._results = call.results
         self._weights = weights
         self._order = model.plan_inputs
-        same = model.device_key == target_of(device.index).cache_key
+        # Machine code is run only if nobody else can have put it there; the source of the kernels is in the file, too.
+        same = trusts_binaries and model.device_key == target_of(device.index).cache_key
         self._plan = _C.Plan(model.plan, device.index, model.binaries if same else [])
-        self._dtypes = [_dtype(argument.dtype) for argument in model.inputs]
+        self._dtypes = [dtype_of(argument.dtype) for argument in model.inputs]
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Runs the model.
@@ -202,4 +247,4 @@ def _describe(argument: f.Argument, symbols: list[f.Symbol]) -> str:
             symbol = symbols[size.value]
             most = "more" if symbol.most == f.UNBOUNDED else str(symbol.most)
             texts.append(f"{symbol.name} ({symbol.least} to {most})")
-    return f"{_dtype(argument.dtype)} of shape [{', '.join(texts)}]"
+    return f"{dtype_of(argument.dtype)} of shape [{', '.join(texts)}]"

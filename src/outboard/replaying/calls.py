@@ -3,18 +3,21 @@
 
 A capture repeats what a call did on the device, and nothing of what it did in Python. So a call is captured only if it
 left the Python objects within reach as it found them, and replayed only while they are the same as then: those of the
-module (submodules, hooks, parameters, settings) and those that it was called with (caches of keys and values, say).
+module (submodules, hooks, parameters, settings), those that it was called with (caches of keys and values, say), and
+those that its functions read elsewhere (globals, closures, attributes of classes). To know the latter, the first call
+of a kind is observed while it runs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import logging
 import threading
 import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -25,6 +28,7 @@ from outboard.compiler import statistics
 from outboard.compiler.adapter.modes import is_observed
 from outboard.compiler.replay import Replayed
 
+from .observation import Observation, is_observed_here
 from .state import State
 
 ModuleT = TypeVar("ModuleT", bound=torch.nn.Module)
@@ -59,8 +63,10 @@ def graphed(model: ModuleT) -> ModuleT:
     ``outboard.replaying.calls`` tells why, once per reason; ``torch.<device>.compile_stats()`` counts ``captures``,
     ``replays`` and ``capture_refusals``.
 
-    What a call reads beside its module and its arguments, such as globals, the clock, attributes of classes and
-    variables of closures, is taken as it was when the call was captured.
+    Globals, variables of closures, attributes of classes and defaults that the module's functions read are compared as
+    well. What can change unseen (an array of numpy, say) keeps calls that can reach it from being captured. Settings of
+    PyTorch beside hooks, default dtype, default device, autocast and inference mode are taken as they were; so are
+    those that the standard library keeps for itself. :func:`graphed_refusals` tells what was not captured, and why.
 
     Args:
         model: the module, in evaluation mode if that is what should be replayed.
@@ -75,6 +81,20 @@ def graphed(model: ModuleT) -> ModuleT:
     return model
 
 
+def graphed_refusals(model: torch.nn.Module) -> dict[str, int]:
+    """Why calls of a module that :func:`graphed` returned were not captured: reasons, each with a number of calls.
+
+    Calls that are not looked at (with gradients, and most of those after several of no known kind) are in none.
+
+    Raises:
+        TypeError: if ``model`` is not a module that ``graphed`` returned.
+    """
+    calls = getattr(model, "_compiled_call_impl", None)
+    if not isinstance(calls, _Calls):
+        raise TypeError(f"graphed_refusals() expects a module that graphed() returned, not {type(model).__name__}")
+    return dict(calls.refusals)
+
+
 class _Calls:
     """What the ``__call__`` of a module is: its call, or a replay of it."""
 
@@ -83,15 +103,22 @@ class _Calls:
         self._call = call
         self._kinds: OrderedDict[Key, _Kind] = OrderedDict()
         self._unknown = 0  #: calls of no known kind since one was found
+        #: whether calls run what torch.compile compiled; of parts of the module, the first call tells
+        self._compiled = hasattr(call, "_torchdynamo_orig_callable")
+        self.refusals: Counter[str] = Counter()
         self._told: set[str] = set()
         self._lock = threading.RLock()  # a thread that holds it may collect garbage, and forget a kind
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves, spec = pytree.tree_flatten((args, kwargs))
-        if not _may_replay(leaves):
+        if is_observed_here() or not _may_replay(leaves):
             return self._call(*args, **kwargs)
         key = _key(leaves, spec)
         kind = self._find(key)
+        if kind is not None and self._compiled and kind.uses == 1:
+            return self._call(
+                *args, **kwargs
+            )  # the first one ran without what was compiled, which may not be there yet
         if kind is not None:
             return kind.replay(leaves)
         self._unknown += 1
@@ -103,10 +130,15 @@ class _Calls:
         """The kind of a call, if it is known and what it stands on has not changed."""
         with self._lock:
             kind = self._kinds.pop(key, None)
-            if kind is None or not kind.state.is_unchanged():
+            if kind is None:
+                return None
+            if not kind.state.is_unchanged():
+                self._count(kind.state.change())
                 return None
             self._kinds[key] = kind
-            self._unknown = 0
+            kind.uses += 1
+            if kind.uses > 1 + self._compiled:  # to capture alone is no gain
+                self._unknown = 0
             return kind
 
     def _forget(self, key: Key) -> None:
@@ -115,18 +147,46 @@ class _Calls:
 
     def _run_first(self, key: Key, leaves: list[Any], spec: pytree.TreeSpec) -> Any:
         """Runs a call of no known kind, and finds out whether its like can be replayed."""
-        objects = [value for value in leaves if not isinstance(value, (Tensor, *_VALUES))]
-        state = State([self._module, *objects], ignored=_graphed_within(self._module))
+        roots = [self._module, *(value for value in leaves if not isinstance(value, (Tensor, *_VALUES)))]
+        before = State(roots, ignored=_graphed_within(self._module))
         device = _device_of(self._module, leaves)
-        kind = _Kind(self._call, leaves, spec, state, device or 0, self._tell, lambda: self._forget(key))
-        result = kind.replay(leaves)  # the first time there is nothing to replay, so that it runs
-        obstacle = "it is not on one device" if device is None else state.obstacle() or state.change()
-        if not obstacle:
-            self._remember(key, kind)
-        elif self._unknown == PATIENCE:
-            statistics.add("capture_refusals")
-            self._tell(obstacle)
+        kind = _Kind(self._call, leaves, spec, device or 0, self._refuse, lambda: self._forget(key))
+        with self._observed() as observation:
+            result = kind.replay(leaves)  # the first time there is nothing to replay, so that it runs
+        obstacle = "it is not on one device" if device is None else before.obstacle() or before.change()
+        if not obstacle and self._sees_all(observation):
+            kind.state = State(roots, _graphed_within(self._module), observation)
+            obstacle = kind.state.obstacle()
+            if not obstacle:
+                self._remember(key, kind)
+        if obstacle:
+            self._count(obstacle)
         return result
+
+    @contextlib.contextmanager
+    def _observed(self) -> Iterator[Observation]:
+        """Inside, calls are observed; once it is known that they run what was compiled, as if it were not, because
+        compiled code does not tell what it was made of."""
+        eagerly = torch.compiler.set_stance("force_eager") if self._compiled else contextlib.nullcontext()
+        with eagerly, Observation() as observation:
+            yield observation
+
+    def _sees_all(self, observation: Observation) -> bool:
+        """Whether a call was observed wholly. If not, the next one of no known kind will be."""
+        seen = self._compiled or not observation.compiled
+        self._compiled = self._compiled or observation.compiled
+        return seen
+
+    def _count(self, reason: str) -> None:
+        """Counts a call that cannot be captured, and tells why if that was not for once."""
+        self.refusals[reason] += 1
+        if self._unknown >= PATIENCE:
+            statistics.add("capture_refusals", reason not in self._told)
+            self._tell(reason)
+
+    def _refuse(self, reason: str) -> None:
+        self.refusals[reason] += 1
+        self._tell(reason)
 
     def _remember(self, key: Key, kind: _Kind) -> None:
         with self._lock:
@@ -152,12 +212,12 @@ class _Kind:
         call: Callable[..., Any],
         leaves: Sequence[Any],
         spec: pytree.TreeSpec,
-        state: State,
         device: int,
         refuse: Callable[[str], None],
         forget: Callable[[], None],
     ) -> None:
-        self.state = state
+        self.state: State  #: what a replay stands on; set when the first call has run
+        self.uses = 0
         self._places = [i for i, value in enumerate(leaves) if isinstance(value, Tensor)]
         others = [None if isinstance(value, Tensor) else _reference(value, forget) for value in leaves]
         # Nothing that refers to this object, so that captures are gone as soon as it is.

@@ -13,7 +13,7 @@ from torch._decomp import core_aten_decompositions
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.lowering import fallbacks, lowerings
 
-from . import recurrent
+from . import recurrent, rounding
 from .corrections import corrected
 
 aten = torch.ops.aten
@@ -106,6 +106,17 @@ def _bernoulli(x: torch.Tensor, generator: Any = None) -> torch.Tensor:
 
 def _bernoulli_p(x: torch.Tensor, p: float, generator: Any = None) -> torch.Tensor:
     return (_uniform(x.shape, torch.float32, x.device) < p).to(x.dtype)
+
+
+def _checked_binary_cross_entropy(
+    x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, reduction: int = 1
+) -> torch.Tensor:
+    """The loss; raises in stream order, as other devices do, unless all of ``x`` are probabilities."""
+    aten._assert_async.msg(((x >= 0) & (x <= 1)).all(), "all elements of input should be between 0 and 1")
+    loss: torch.Tensor = torch._decomp.decomposition_table[aten.binary_cross_entropy.default](
+        x, target, weight, reduction
+    )
+    return loss
 
 
 #: Where a dtype's integers end being exact, or end.
@@ -204,20 +215,10 @@ def embedding_gradient(
     return whole(grad, indices, num_weights, padding_idx, scale_grad_by_freq)
 
 
-def _divide(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
-    """Division of floats rounded down, by way of the remainder: exact where the quotient is not."""
-    dtype = torch.result_type(a, b)
-    tensors = isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
-    if rounding_mode != "floor" or not dtype.is_floating_point or not tensors:
-        return NotImplemented
-    remainder = torch.fmod(a, b)
-    quotient = (a - remainder) / b
-    adjusted = torch.where((remainder != 0) & ((b < 0) != (remainder < 0)), quotient - 1, quotient)
-    rounded = torch.floor(adjusted)
-    rounded = torch.where(adjusted - rounded > 0.5, rounded + 1, rounded)
-    plain = a / b
-    rounded = torch.where(adjusted != 0, rounded, torch.copysign(torch.zeros_like(plain), plain))
-    return torch.where(b != 0, rounded, plain)
+def random_order(n: int, *, dtype: torch.dtype | None = None, device: Any = None, **unused: Any) -> torch.Tensor:
+    """``randperm`` by the numbers of the device's generator, as the device's own: (n,)."""
+    keys = torch.randint(0, torch.iinfo(torch.int64).max, (n,), device=device)
+    return keys.sort().indices.to(dtype or torch.int64)
 
 
 def _floor_divide(a: Any, b: Any) -> Any:
@@ -296,12 +297,12 @@ def eager_decompositions() -> dict[Any, Callable[..., Any]]:
     table[aten._native_batch_norm_legit.default] = _batch_norm
     table[aten._native_batch_norm_legit_no_training.default] = _batch_norm_without_training
     table[aten._native_batch_norm_legit_functional.default] = _batch_norm_functional
-    table[aten.div.Tensor_mode] = _divide
-    table[aten.div.Scalar_mode] = _divide
+    table[aten.binary_cross_entropy.default] = _checked_binary_cross_entropy
     table[aten.floor_divide.default] = _floor_divide
     table[aten._index_put_impl_.default] = _index_put_impl_
     table[aten._index_put_impl.default] = _index_put_impl
     table[aten.embedding_dense_backward.default] = embedding_gradient
     table.update(recurrent.CELLS)
+    table.update(rounding.DECOMPOSITIONS)
     table.update(corrected(table))
     return table

@@ -161,6 +161,7 @@ def lower_operator(
     """
     register()
     inputs = Inputs(bake)
+    overload = _without_generator(overload)
     schema = overload._schema
     fake_args, fake_kwargs = _bind(schema, args, kwargs, inputs)
     with _compiling(inputs):
@@ -173,6 +174,24 @@ def lower_operator(
         dim = args[1] if len(args) > 1 else kwargs.get("dim")
         with _wording(_index_error(overload, inputs, dim)):
             return _lower(graph, inputs, target)
+
+
+@functools.cache
+def _without_generator(overload: torch._ops.OpOverload) -> torch._ops.OpOverload:
+    """The overload without a generator, of one that insists on it: a plan gets its seeds from who runs it."""
+    required = {
+        argument.name
+        for argument in overload._schema.arguments
+        if "Generator" in str(argument.real_type) and not argument.has_default_value()
+    }
+    if not required:
+        return overload
+    wanted = [(a.name, str(a.type)) for a in overload._schema.arguments if a.name not in required]
+    packet = overload._overloadpacket
+    for candidate in (getattr(packet, name) for name in packet.overloads()):
+        if [(a.name, str(a.type)) for a in candidate._schema.arguments] == wanted:
+            return candidate
+    raise NotExpressible(f"{overload} needs a generator")
 
 
 def _bind(schema: Any, args: Sequence[Any], kwargs: dict[str, Any], inputs: Inputs) -> tuple[list[Any], dict[str, Any]]:

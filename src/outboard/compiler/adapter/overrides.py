@@ -33,7 +33,7 @@ _PREDICATES = frozenset(
 _FLOATING = frozenset(
     {
         "exp", "exp2", "expm1", "sqrt", "cos", "sin", "cosh", "sinh", "acos", "acosh", "asin", "asinh", "atan",
-        "atanh", "erf", "erfc", "erfinv", "log10", "log2", "log1p", "tan", "tanh", "log", "atan2", "copysign",
+        "atanh", "erf", "erfc", "erfcx", "erfinv", "log10", "log2", "log1p", "tan", "tanh", "log", "atan2", "copysign",
         "hypot", "lgamma", "digamma", "nextafter", "truediv", "div_rn", "rsqrt", "sigmoid", "reciprocal", "ldexp",
         "fma",
     }
@@ -76,9 +76,12 @@ class LoopOps(DefaultHandler):
     def to_dtype(
         x: Any, dtype: torch.dtype, src_dtype: torch.dtype | None = None, use_compute_types: bool = True
     ) -> Variable:
-        """A conversion. Between narrow floats and float nothing happens: they are computed in float."""
+        """A conversion. Between narrow floats and float nothing happens, as they are computed in float, unless a narrow
+        one is asked for by name (``use_compute_types`` false): then it is rounded."""
         value = as_value(x)
         target = compute_dtype(dtype)
+        if not use_compute_types and dtype in (torch.float16, torch.bfloat16) and value.dtype == target:
+            return V.kernel.record(Value("", "narrowed", target, (value,), src_dtype=dtype))
         if value.dtype == target:
             return V.kernel.variable(value)
         return V.kernel.record(Value("", "to_dtype", target, (value,)))

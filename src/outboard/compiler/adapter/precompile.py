@@ -19,6 +19,10 @@ cache of traces (``caching_precompile``) is not used: it is one setting for all 
 * Guards on the identity of functions, classes and modules are kept: in the process that loads the trace there must be
   the same one in the same place, and stay there. With a guard on the identity of another object, the trace is not kept.
 * Frames with graph breaks, and graphs that hold constants, are not kept.
+
+Traces are pickles, which run what they say when they are read. So each is signed with a key that only the user can
+read (``outboard.signing``) together with the key and name it is kept under, and read only if it was: those of another
+user, root's in an image included, are passed over.
 """
 
 from __future__ import annotations
@@ -50,13 +54,12 @@ from torch._dynamo.source import get_global_source_name
 from torch._dynamo.types import GuardedCode, wrap_guarded_code
 from torch._dynamo.utils import CleanupHook, CleanupManager, counters
 
-from outboard import activation
-from outboard.compiler import cache
+from outboard import settings, signing, trusted
 
 from . import frames
 
 _log = logging.getLogger(__name__)
-_MAGIC = b"OBTRACE1"
+_MAGIC = b"OBTRACE2"
 #: Of more traces with one key (all with different guards) only those used last are kept. To look at one in vain costs a
 #: fifth of a second for a large model.
 _MOST = 4
@@ -401,25 +404,50 @@ def _keeping_guards(original: Callable[..., None]) -> Callable[..., None]:
 def _folder(key: str) -> Path | None:
     from .registration import fingerprint
 
-    base = activation.cache_directory()
-    return None if base is None else base / "traces" / fingerprint().hex()[:24] / key[:40]
+    base = settings.cache_directory()
+    if base is None or not signing.available():
+        return None
+    return base / "traces" / fingerprint().hex() / key
 
 
 def _is_refused(key: str) -> bool:
     """Whether traces with the key could not be kept before: writing them down in vain takes as long as loading one."""
     folder = _folder(key)
-    return folder is not None and (folder / _REFUSED).exists()
+    if folder is None:
+        return False
+    try:
+        return _read(folder / _REFUSED) == b""
+    except (OSError, _Refused):
+        return False
 
 
 def _remember_refusal(key: str) -> None:
     folder = _folder(key)
-    if folder is None:
+    if folder is not None:
+        _write(folder / _REFUSED, b"")
+
+
+def _write(path: Path, body: bytes) -> None:
+    content = signing.sealed(_what(path), body)
+    if content is None or settings.writable_cache_directory() is None:
         return
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        cache.replace(folder / _REFUSED, b"")
+        trusted.write(path, content)
     except OSError as error:
-        _log.info("%s: %s", folder, error)
+        trusted.say_once("what torch.compile traces is not kept", error)
+
+
+def _read(path: Path) -> bytes:
+    """What :func:`_write` wrote under this name. Raises OSError and _Refused."""
+    body = signing.unsealed(_what(path), trusted.read(path))
+    if body is None:
+        raise _Refused("it is damaged, another's, or not of this user")
+    return body
+
+
+def _what(path: Path) -> bytes:
+    """A trace by its whole key: what PyTorch and the compiler are, the frame's key, and the digest of its guards."""
+    return b"\0".join((_MAGIC, *(part.encode() for part in path.parts[-3:])))
 
 
 def _save(process: int) -> None:
@@ -437,10 +465,9 @@ def _save(process: int) -> None:
             continue
         try:
             body = pickle.dumps(dataclasses.replace(trace, graph=pickle.dumps(graph)))
-            folder.mkdir(parents=True, exist_ok=True)
-            cache.replace(folder / hashlib.sha256(trace.guards).hexdigest()[:40], cache.sealed(_MAGIC, body))
+            _write(folder / hashlib.sha256(trace.guards).hexdigest(), body)
             for old in _by_age(folder)[_MOST:]:
-                old.unlink(missing_ok=True)
+                _delete(old)
         except Exception as error:  # noqa: BLE001 - pickling what belongs to the user may raise anything
             _log.warning("what torch.compile traced is not kept for later processes: %s", error)
 
@@ -450,7 +477,7 @@ def _find(key: str, code: types.CodeType, scope: dict[str, Any], values: dict[st
     folder = _folder(key)
     for path in _by_age(folder)[:_MOST] if folder is not None else []:
         try:
-            trace = _read(path)
+            trace = _load(path)
             found = _in_place(trace, code, scope, values, compile_id)
         except _Refused as refusal:
             _log.info("not using %s: %s", path, refusal)
@@ -458,7 +485,7 @@ def _find(key: str, code: types.CodeType, scope: dict[str, Any], values: dict[st
         except Exception as error:  # noqa: BLE001 - whatever is wrong with it, the frame can be traced
             _log.info("not using %s: %s: %s", path, type(error).__name__, error)
             continue
-        cache.mark_used(path)
+        trusted.mark_used(path)
         counters["dynamo_cache"]["dynamo_cache_hit"] += 1
         return found
     counters["dynamo_cache"]["dynamo_cache_miss"] += 1
@@ -468,17 +495,38 @@ def _find(key: str, code: types.CodeType, scope: dict[str, Any], values: dict[st
 def _by_age(folder: Path) -> list[Path]:
     """Traces, those used last first."""
     try:
-        entries = [entry for entry in os.scandir(folder) if entry.name[0] != "." and entry.name != _REFUSED]
-        found = [(entry.stat().st_mtime, Path(entry.path)) for entry in entries]
+        with trusted.opened(folder) as descriptor:
+            entries = [entry for entry in os.scandir(f"/proc/self/fd/{descriptor}") if _is_trace(entry.name)]
+            found = [(entry.stat(follow_symlinks=False).st_mtime, folder / entry.name) for entry in entries]
+    except trusted.Untrusted as error:
+        trusted.say_once("what torch.compile traced is not used", error)
+        return []
     except OSError:  # there is none, or one of them was just deleted
         return []
     return [path for _, path in sorted(found, reverse=True)]
 
 
-def _read(path: Path) -> _Trace:
-    body = cache.unsealed(_MAGIC, path.read_bytes())
-    if body is None:
-        raise _Refused("it is damaged")
+def _is_trace(name: str) -> bool:
+    return name[0] != "." and name != _REFUSED
+
+
+def _delete(path: Path) -> None:
+    """Deletes a trace, as far as this process may: the place is for others."""
+    if settings.writable_cache_directory() is None:
+        return
+    try:
+        trusted.remove(path)
+    except OSError as error:
+        _log.info("%s cannot be deleted: %s", path, error)
+
+
+def _load(path: Path) -> _Trace:
+    """The trace in a file. Raises _Refused, having deleted what is in the place of a trace, and OSError."""
+    try:
+        body = _read(path)
+    except _Refused:
+        _delete(path)
+        raise
     trace = pickle.loads(body)
     if not isinstance(trace, _Trace):
         raise _Refused("it is no trace")

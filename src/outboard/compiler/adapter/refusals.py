@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells what the compiler cannot do from what the user did wrong."""
+"""Tells what cannot be compiled from what is a fault of ours."""
 
 from __future__ import annotations
+
+import os
+import traceback
+from pathlib import Path
 
 import sympy
 from torch._dynamo.exc import Unsupported as DynamoUnsupported
@@ -17,12 +21,11 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from ..builder import NotExpressible
 from ..dialects.opencl import Unsupported
 
+#: What says of itself that something cannot be compiled.
 _REFUSALS = (
     NotExpressible,
     Unsupported,
     NotImplementedError,
-    LoweringException,
-    InductorError,
     MissingOperatorWithDecomp,
     OperatorIssue,
     DynamoUnsupported,
@@ -32,13 +35,40 @@ _REFUSALS = (
     UnsupportedOperatorException,
     GuardOnDataDependentSymNode,
     sympy.SympifyError,
-    AssertionError,
-    AttributeError,
-    KeyError,
 )
+#: What the lowering of a graph raises for any error inside.
+_WRAPPERS = (InductorError, LoweringException)
+#: How PyTorch's compiler fails where it meets what it was not made for.
+_LIMITS = (AssertionError, AttributeError, KeyError)
+_OURS = str(Path(__file__).parents[2]) + os.sep
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether an error says that the call cannot be compiled, so that it must run elsewhere; any other error is the
-    operator's own complaint about its arguments."""
-    return isinstance(error, _REFUSALS)
+    """Whether an error says that the call cannot be compiled, so that it must run elsewhere: an exception made to say
+    so, or PyTorch's compiler at its limits. What our own code raises beside such exceptions is a fault of ours, and any
+    other error of PyTorch's the operator's own complaint about its arguments."""
+    cause = _cause(error)
+    if isinstance(cause, _REFUSALS):
+        return True
+    return not _is_ours(cause) and (cause is not error or isinstance(cause, _LIMITS))
+
+
+def place_of(error: BaseException) -> str:
+    """The file and line of ours that an error came through last."""
+    frames = traceback.extract_tb(_cause(error).__traceback__)
+    ours = [frame for frame in frames if frame.filename.startswith(_OURS)]
+    last = ours[-1] if ours else frames[-1] if frames else None
+    return "an unknown place" if last is None else f"{last.filename.removeprefix(_OURS)}:{last.lineno}"
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The error that the lowering wrapped."""
+    while isinstance(error, _WRAPPERS) and error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether code of ours raised an error."""
+    frames = traceback.extract_tb(error.__traceback__, limit=-1)
+    return bool(frames) and frames[-1].filename.startswith(_OURS)

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import sympy
 import torch
 from torch._C import DispatchKey
 from torch._inductor import decomposition as inductor_decompositions
@@ -17,18 +18,23 @@ from torch._inductor import graph as inductor_graph
 from torch._inductor import ir, lowering
 from torch._inductor.codegen.common import (
     DeviceOpOverrides,
+    OpDecompositions,
+    pointwise_overrides_data,
     register_backend_for_device,
     register_device_op_overrides,
 )
 from torch._inductor.custom_graph_pass import CustomGraphModulePass
 from torch._inductor.graph import GraphLowering
+from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V
 
 from .. import cache
+from ..dialects import opencl
 from ..kernels import PREFERRED
 from ..target import target_of
+from . import rounding
 from .corrections import CORRECTIONS
-from .decompositions import embedding_gradient
+from .decompositions import embedding_gradient, random_order
 from .interface import device_name, register_interface
 from .recurrent import CELLS
 from .replays import register_replays
@@ -141,16 +147,20 @@ def register() -> None:
     register_interface()
     _prefer_two_pass_variance(name)
     _allow_all_atomic_additions(name)
+    _count_places_in_order(name)
     _keep_layouts(name)
     _concatenate_by_parts(name)
     _leave_to_kernels(name)
     _allow_calls_of_kernels()
     _change_decompositions(name)
+    rounding.register(name)
     register_replays(name)
 
 
 def _prefer_two_pass_variance(name: str) -> None:
     """Mean first, then squared deviations: here faster than Welford's one pass, and as exact."""
+    module: Any = lowering
+    elsewhere = module.var_mean_sum_
     original = lowering.use_two_step_variance
 
     def choose(x: Any, axis: Any, keepdim: Any, input_dtype: Any) -> bool:
@@ -159,7 +169,37 @@ def _prefer_two_pass_variance(name: str) -> None:
             return True
         return bool(original(x, axis, keepdim, input_dtype))
 
+    def lower(x: Any, axis: Any, correction: Any, keepdim: bool, return_mean: bool) -> Any:
+        ours = x.get_device() is not None and x.get_device().type == name
+        return (_variance if ours else elsewhere)(x, axis, correction, keepdim, return_mean)
+
     lowering.use_two_step_variance = choose
+    module.var_mean_sum_ = lower
+
+
+def _variance(x: Any, axis: Any, correction: Any, keepdim: bool, return_mean: bool) -> tuple[Any, ...]:
+    """The variance by deviations from the mean, corrected for what the mean has lost in rounding (T. Chan, G. Golub and
+    R. LeVeque, "Algorithms for computing the sample variance", 1983). Of numbers far from 0 that is not little."""
+    module: Any = lowering
+    axis = module._validate_reduction_axis(x, axis)
+    mean = module.mean(x, axis, keepdim=True)
+    mean.realize()
+    deviations = module.sub(x, mean)
+    squares, rest = (module.sum_(term, axis, keepdim) for term in (module.square(deviations), deviations))
+    size = x.get_size()
+    count = sympy_product(size[i] for i in axis)
+    freedom = sympy.Max(count - (1 if correction is None else correction), 0)
+
+    def number(value: Any) -> Any:
+        constant = ir.IndexingConstant(index=value, dtype=x.get_dtype(), device=x.get_device())
+        return ir.ExpandView.create(constant, list(squares.get_size()))
+
+    corrected = module.sub(squares, module.div(module.square(rest), number(count)))
+    # Rounding must not leave less than nothing, nor turn NaN into nothing.
+    variance = module.div(module.relu(corrected), number(freedom))
+    if not return_mean:
+        return (variance,)
+    return variance, mean if keepdim else module.squeeze(mean, axis)
 
 
 def _allow_all_atomic_additions(name: str) -> None:
@@ -173,6 +213,29 @@ def _allow_all_atomic_additions(name: str) -> None:
         return bool(original(dtype))
 
     module.needs_fallback_due_to_atomic_add_limitations = choose
+
+
+def _count_places_in_order(name: str) -> None:
+    """Has ``argmax`` and ``argmin`` of all elements look at them as one row. Inductor may reorder several reduced
+    dimensions to follow memory, and the place of an element would be counted in that order."""
+    module: Any = lowering
+
+    def in_a_row(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def lower(x: Any, axis: Any = None, keepdims: bool = False, **kwargs: Any) -> Any:
+            sizes = x.get_size()
+            ours = x.get_device() is not None and x.get_device().type == name
+            if not ours or axis is not None or len(sizes) < 2:
+                return original(x, axis, keepdims, **kwargs)
+            place = original(module.view(x, [sympy_product(sizes)]), 0, False, **kwargs)
+            return module.view(place, [1] * len(sizes)) if keepdims else place
+
+        return lower
+
+    for packet in (torch.ops.aten.argmax, torch.ops.aten.argmin):
+        for key in (packet, *(getattr(packet, overload) for overload in packet.overloads())):
+            if key in module.lowerings:
+                module.lowerings[key] = in_a_row(module.lowerings[key])
 
 
 def _keep_layouts(name: str) -> None:
@@ -221,11 +284,18 @@ def _is_tensor(value: Any) -> bool:
 def _leave_to_kernels(name: str) -> None:
     """Makes operators with a good kernel of their own calls of it instead of loops. Gradients of convolutions become
     such calls in Inductor as well, but by way of guards that fix the sizes of images."""
-    for operator in (*PREFERRED, "convolution_backward"):
+    for operator in (*PREFERRED, "convolution_backward", *_not_in_loops()):
         packet = getattr(torch.ops.aten, operator)
         for overload in (getattr(packet, overload_name) for overload_name in packet.overloads()):
             if overload in lowering.lowerings:
                 lowering.lowerings[overload] = _called_on(name, overload, lowering.lowerings[overload])
+
+
+def _not_in_loops() -> list[str]:
+    """Functions, such as Bessel's, that Inductor takes for granted in loops and that ours do not have."""
+    known = opencl.SUPPORTED | set(dir(OpDecompositions))
+    names = [data.name for name, data in pointwise_overrides_data.items() if name not in known]
+    return [name for name in names if hasattr(torch.ops.aten, name)]
 
 
 def _allow_calls_of_kernels() -> None:
@@ -236,14 +306,16 @@ def _allow_calls_of_kernels() -> None:
 
 
 def _change_decompositions(name: str) -> None:
-    """Has whole graphs on our device decompose recurrent cells, which Inductor knows on no device, decompose rightly
-    what it does not, and leave the gradient of an embedding to its kernel."""
+    """Has whole graphs on our device decompose recurrent cells, which Inductor knows on no device, and random orders,
+    which it leaves to PyTorch, decompose and round rightly what it does not, and leave the gradient of an embedding to
+    its kernel."""
     table = inductor_decompositions.decompositions
 
     def on_ours(function: Callable[..., Any], elsewhere: Callable[..., Any] | None) -> Callable[..., Any]:
         @functools.wraps(function)
         def decompose(*args: Any, **kwargs: Any) -> Any:
-            if any(isinstance(arg, torch.Tensor) and arg.device.type == name for arg in args):
+            tensors = [arg.device for arg in args if isinstance(arg, torch.Tensor)]
+            if any(torch.device(device).type == name for device in [*tensors, kwargs.get("device") or "cpu"]):
                 result = function(*args, **kwargs)
                 if result is not NotImplemented or elsewhere is None:
                     return result
@@ -252,7 +324,13 @@ def _change_decompositions(name: str) -> None:
 
         return decompose
 
-    ours = {**CELLS, **CORRECTIONS, torch.ops.aten.embedding_dense_backward.default: embedding_gradient}
+    ours: dict[Any, Callable[..., Any]] = {
+        **CELLS,
+        **rounding.DECOMPOSITIONS,
+        **CORRECTIONS,
+        torch.ops.aten.embedding_dense_backward.default: embedding_gradient,
+        torch.ops.aten.randperm.default: random_order,
+    }
     table.update({overload: on_ours(function, table.get(overload)) for overload, function in ours.items()})
     for overload, function in ours.items():
         for key in {DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd} & overload.py_kernels.keys():

@@ -14,6 +14,9 @@ from torch.utils._ordered_set import OrderedSet
 
 from .kernel import LoopRecorder
 
+#: Pointers that a kernel may take: with sizes and strides, they fit the 1024 bytes of arguments that every device has.
+_MOST_BUFFERS = 96
+
 
 class LoopScheduling(SIMDScheduling):
     """Fuses as for other SIMD devices, over flat ranges: how a range is tiled is decided when it is printed."""
@@ -34,6 +37,18 @@ class LoopScheduling(SIMDScheduling):
         coalesce_analysis: Any = None,
     ) -> tuple[dict[str, sympy.Expr], None]:
         return cls.create_tiling([numel], [reduction_numel]), None
+
+    def can_fuse_vertical(self, node1: Any, node2: Any) -> bool:
+        """Whether two nodes, the second of which reads what the first writes, may become one kernel."""
+        return self._arguments_fit(node1, node2) and bool(super().can_fuse_vertical(node1, node2))
+
+    def can_fuse_horizontal(self, node1: Any, node2: Any) -> bool:
+        """Whether two nodes that do not read each other's results may become one kernel."""
+        return self._arguments_fit(node1, node2) and bool(super().can_fuse_horizontal(node1, node2))
+
+    def _arguments_fit(self, node1: Any, node2: Any) -> bool:
+        assert self.scheduler is not None
+        return not self.scheduler.fusion_prevent_too_many_reads_and_writes(node1, node2, _MOST_BUFFERS)
 
     def codegen_node(self, node: Any) -> Any:
         """Generates the kernel of fused nodes. (Inductor's own first analyses how they access memory, for tilings.)"""

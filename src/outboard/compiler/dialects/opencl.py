@@ -12,6 +12,7 @@ implementations of OpenCL C do not turn scalar loops into vectors well. Conventi
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 
 import sympy
@@ -60,6 +61,31 @@ _HEX = "0123456789abcdef"
 
 class Unsupported(Exception):
     """An operator or type that this dialect cannot print; the operator then runs elsewhere."""
+
+
+_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+_DOUBLE = re.compile(r"\bdouble\d*\b")
+
+
+def uses_doubles(source: str) -> bool:
+    """Whether a program needs double precision: outside of comments and of what ``#ifdef cl_khr_fp64`` guards."""
+    if _DOUBLE.search(source) is None:
+        return False
+    hidden = 0  # conditions that are open since the one that asks for doubles, itself included
+    for line in _COMMENT.sub(" ", source).splitlines():
+        words = line.replace("#", "# ", 1).split() if line.lstrip().startswith("#") else []
+        kind = words[1] if len(words) > 1 else ""
+        if hidden == 0 and kind == "ifdef" and words[2:3] == ["cl_khr_fp64"]:
+            hidden = 1
+        elif hidden and kind.startswith("if"):
+            hidden += 1
+        elif hidden and kind == "endif":
+            hidden -= 1
+        elif hidden == 1 and kind == "else":
+            hidden = 0
+        elif not hidden and kind in ("", "define") and _DOUBLE.search(line):
+            return True
+    return False
 
 
 def type_name(dtype: torch.dtype, width: int = 1) -> str:
@@ -159,6 +185,8 @@ def _helper_floordiv(prelude: Prelude, full: str, dtype: torch.dtype, width: int
     t = type_name(dtype, width)
     one = f"({t})(1)"
     zero = f"({t})(0)"
+    if dtype.is_floating_point:
+        return _floor_division(prelude, full, dtype, width)
     safe = f"{t} d = {_raw_select(dtype, width, 'b == ' + zero, one, 'b')};"
     if not dtype.is_signed:
         return f"{t} {full}({t} a, {t} b) {{ {safe} return a / d; }}"
@@ -169,6 +197,28 @@ def _helper_floordiv(prelude: Prelude, full: str, dtype: torch.dtype, width: int
         f"{t} {full}({t} a, {t} b) {{ {safe} d = {_raw_select(dtype, width, overflow, one, 'd')}; "
         f"{t} q = a / d; {t} r = a - q * d; "
         f"return {_raw_select(dtype, width, _differ('r', 'd', zero, width), f'({t})(q - {one})', 'q')}; }}"
+    )
+
+
+def _helper_fmod(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    """fmod; of vectors of double lane by lane, as runtimes have been seen to round there."""
+    if dtype == torch.float32:
+        t = type_name(dtype, width)
+        return f"{t} {full}({t} a, {t} b) {{ return fmod(a, b); }}"
+    return _builtin_per_lane("fmod", 2)(prelude, full, dtype, width)
+
+
+def _floor_division(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    """Division of floats rounded down, by way of the remainder as in PyTorch: exact where the quotient is not."""
+    t = type_name(dtype, width)
+    zero = f"({t})(0)"
+    down = _raw_select(dtype, width, _differ("r", "b", zero, width), "q - 1", "q")
+    nearest = _raw_select(dtype, width, f"q - f > ({t})(0.5f)", "f + 1", "f")
+    signed = _raw_select(dtype, width, f"q != {zero}", nearest, f"copysign({zero}, a / b)")
+    return (
+        f"{t} {full}({t} a, {t} b) {{ const {t} r = {prelude.use('fmod', dtype, width)}(a, b); "
+        f"{t} q = (a - r) / b; q = {down}; "
+        f"const {t} f = floor(q); return {_raw_select(dtype, width, f'b == {zero}', 'a / b', signed)}; }}"
     )
 
 
@@ -211,7 +261,8 @@ def _helper_remainder(prelude: Prelude, full: str, dtype: torch.dtype, width: in
     zero = f"({t})(0)"
     if dtype.is_floating_point:
         adjusted = _raw_select(dtype, width, _differ("r", "b", zero, width), "r + b", "r")
-        return f"{t} {full}({t} a, {t} b) {{ {t} r = fmod(a, b); return {adjusted}; }}"
+        mod = prelude.use("fmod", dtype, width)
+        return f"{t} {full}({t} a, {t} b) {{ {t} r = {mod}(a, b); return {adjusted}; }}"
     mod = prelude.use("truncmod", dtype, width)
     if not dtype.is_signed:
         return f"{t} {full}({t} a, {t} b) {{ return {mod}(a, b); }}"
@@ -276,6 +327,22 @@ def _helper_with_nan(prelude: Prelude, full: str, dtype: torch.dtype, width: int
     return f"{one} {full}({one} a, {bits} bits) {{ return {seen} ? ({one})NAN : a; }}"
 
 
+def _helper_add_to(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    """Adds a partial sum to a total, and what that rounds off to ``lost`` (D. Knuth's exact sum of two)."""
+    t = type_name(dtype, width)
+    return (
+        f"void {full}({t}* total, {t}* lost, {t} a) {{ const {t} sum = *total + a, part = sum - *total; "
+        f"*lost += (*total - (sum - part)) + (a - part); *total = sum; }}"
+    )
+
+
+def _helper_with_lost(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    """A total with what its additions have rounded off, which is NaN where the total is infinite or NaN."""
+    t = type_name(dtype, width)
+    chosen = _raw_select(dtype, width, "lost == lost", "total + lost", "total")
+    return f"{t} {full}({t} total, {t} lost) {{ return {chosen}; }}"
+
+
 def _helper_sign(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
     t = type_name(dtype, width)
     zero, one = f"({t})(0)", f"({t})(1)"
@@ -308,27 +375,27 @@ def _helper_erf(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> 
     return f"{t} {full}({t} a) {{ {t} t = fmin(fabs(a), ({t})(4.0f)); {t} s = a * a; return {chosen}; }}"
 
 
+#: log(erfc(t / sqrt(2))) / t from 0 to 5.45, the highest power first; times t, errors are below 6e-8.
+_LOG_ERFC = [
+    2.44280922636492e-09, -8.527278104135534e-08, 1.3293692984820513e-06, -1.2117870352021464e-05,
+    6.955945874545939e-05, -0.0002309017253336516, 4.97693154955217e-05, 0.0047771347172747185, -0.03633462273920848,
+    -0.3183099672711748, -0.7978845592084824,
+]  # fmt: skip
+
+
 def _helper_normal_cdf(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
-    """(1 + erf(a / sqrt(2))) / 2 in float: an odd rational function of degree 11, a minimax fit; error below 4 units of
-    2^-24. At the limits of its range, which stand for all that is beyond, it is 0 and 1 exactly."""
+    """(1 + erf(a / sqrt(2))) / 2 in float: half the exponential of t p(t) where t = |a|, or 1 less that. p is a fit of
+    log(erfc(t / sqrt(2))) / t. Beyond 5.42, where 1 + erf is nothing in float, it is 0 and 1 exactly."""
     t = type_name(dtype, width)
-    above = [0.718096077, 0.059601441, 0.0083397571, 0.000290577998, 1.13733595e-05, 4.22234123e-08]
-    below = [1.79999995, 0.449398279, 0.0508053973, 0.00331708021, 0.000128443164, 2.18802734e-06]
-    low, high = f"({t})(-5.42000008f)", f"({t})(5.42000008f)"
-    bounded = f"{t} x = {_raw_select(dtype, width, f'{high} < a', high, 'a')}; "
-    bounded += f"x = {_raw_select(dtype, width, f'{low} > x', low, 'x')};"  # NaN stays
-    ratio = f"x * {_pairs(above, 's', 'q', t)} / {_pairs(below, 's', 'q', t)}"
-    return f"{t} {full}({t} a) {{ {bounded} const {t} s = x * x, q = s * s; return {ratio} + ({t})(0.5f); }}"
-
-
-def _pairs(coefficients: list[float], variable: str, squared: str, t: str) -> str:
-    """A polynomial in float of odd degree, the lowest power first: fewer steps wait for one another than in Horner's
-    scheme, and fewer round."""
-    pairs = zip(coefficients[::2], coefficients[1::2], strict=True)
-    text, *rest = [f"fma(({t})({odd!r}f), {variable}, ({t})({even!r}f))" for even, odd in pairs][::-1]
-    for pair in rest:
-        text = f"fma({text}, {squared}, {pair})"
-    return text
+    decay = f"{prelude.use('decay', dtype, width)}({_horner(_LOG_ERFC, 't', t)} * t)"
+    chosen = _raw_select(dtype, width, f"a < ({t})(0.0f)", "below", "1.0f - below")
+    # The exponent only makes sense for moderate t; NaN passes through the sum.
+    beyond = _raw_select(dtype, width, f"x > ({t})(5.42000008f)", f"({t})(0.0f)", f"{decay} * 0.5f")
+    kept = _raw_select(dtype, width, "a == a", chosen, "a")
+    return (
+        f"{t} {full}({t} a) {{ const {t} x = fabs(a), t = fmin(x, ({t})(5.42000008f)), below = {beyond}; "
+        f"return {kept}; }}"
+    )
 
 
 def _helper_decay(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
@@ -415,6 +482,187 @@ def _helper_exp_together(prelude: Prelude, full: str, dtype: torch.dtype, width:
     return f"void {full}({t}* a) {{\n{_AVX512}  {t} {variables};\n{steps}#else\n{alone}#endif\n}}"
 
 
+#: Two over pi in words of 32 bits, from the highest on, and a word past the end.
+_TWO_OVER_PI = "0x28be60dbu, 0x9391054au, 0x7f09d5f4u, 0x7d4d3770u, 0x36d8a566u, 0x4f10e410u, 0x7f9458eau, 0u"
+#: Up to here three parts of a half turn reduce arguments exactly enough.
+_FAR_TURNS = "71476.0f"
+
+
+def _helper_far_turn(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    """The rest of a large float after as many quarter turns as fit, their number, and what is to be taken off the rest
+    that its rounding has added: the digits of 2/pi that matter are
+    chosen by the exponent (M. Payne and R. Hanek, "Radian reduction for trigonometric functions", 1983)."""
+    return f"""__constant uint {full}_digits[8] = {{{_TWO_OVER_PI}}};
+float {full}(float a, int* quarters, float* less) {{
+  const uint bits = as_uint(a), m = ((bits & 0x7fffffu) << 8) | 0x80000000u;
+  const int exponent = clamp((int)((bits >> 23) & 0xffu) - 126, 0, 128), i = exponent >> 5, e = exponent & 31;
+  uint high = i > 0 ? {full}_digits[i - 1] : 0u, middle = {full}_digits[i], low = {full}_digits[i + 1];
+  if (e > 0) {{
+    high = (high << e) | (middle >> (32 - e));
+    middle = (middle << e) | (low >> (32 - e));
+    low = (low << e) | ({full}_digits[i + 2] >> (32 - e));
+  }}
+  ulong p = (ulong)m * low;
+  p = (ulong)m * middle + (p >> 32);
+  p = ((ulong)(m * high) << 32) + p;
+  int q = (int)(p >> 62);
+  p &= 0x3ffffffffffffffful;
+  if (p & 0x2000000000000000ul) {{
+    p -= 0x4000000000000000ul;
+    ++q;
+  }}
+  if (a < 0) {{ p = -p; q = -q; }}
+  *quarters = q;
+  /* half of pi times 2^-62 */
+#ifdef cl_khr_fp64
+  const double whole = (double)(long)p * HALF_TURN;
+  const float rest = (float)whole + (a - a);
+  *less = (float)(rest - whole);
+#else
+  const float rest = (float)(long)p * HALF_TURNf + (a - a);
+  *less = 0.0f;
+#endif
+  return rest;
+}}""".replace("HALF_TURN", repr(math.ldexp(math.pi / 2, -62)))
+
+
+def _helper_turn(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    """Floats without the quarter turns in them, the number of these, and what is to be taken off that rounding has
+    added (W. Cody and W. Waite, 1980). Only a vector with a large, infinite or missing number in it takes the long way,
+    and there only those lanes do."""
+    t, i = type_name(dtype, width), type_name(torch.int32, width)
+    far = prelude.use("far_turn", torch.float32, 1)
+    near = f"fabs(a) < ({t})({_FAR_TURNS})"
+    short_way = (
+        f"const {t} shifted = fma(a, ({t})(0.636619747f), ({t})({_ROUNDS})), n = shifted - {_ROUNDS}; "
+        f"*quarters = as_{i}(shifted) - ({i})(0x4b400000); "
+        # What the product and the second difference round off is found exactly: close to zeros it is all there is.
+        f"const {t} most = fma(n, ({t})(-1.57079601f), a), p = n * 3.13916473e-07f; "
+        f"{t} r = most - p; const {t} d = r - most, rounded = (most - (r - d)) - (p + d); "
+        f"*less = fma(n, ({t})(5.39030253e-15f), fma(n, ({t})(3.13916473e-07f), -p) - rounded);"
+    )
+    head = f"{t} {full}({t} a, {i}* quarters, {t}* less)"
+    if width == 1:
+        return f"{head} {{ if (!({near})) return {far}(a, quarters, less); {short_way} return r; }}"
+    some = prelude.use("any", torch.int32, width)
+    return f"""{head} {{
+  {short_way}
+  if ({some}(~({near}))) {{
+    float given[{width}], rest[{width}], excess[{width}];
+    int turns[{width}];
+    vstore{width}(a, 0, given);
+    vstore{width}(r, 0, rest);
+    vstore{width}(*less, 0, excess);
+    vstore{width}(*quarters, 0, turns);
+    for (int l = 0; l < {width}; ++l)
+      if (!(fabs(given[l]) < {_FAR_TURNS})) rest[l] = {far}(given[l], &turns[l], &excess[l]);
+    r = vload{width}(0, rest);
+    *less = vload{width}(0, excess);
+    *quarters = vload{width}(0, turns);
+  }}
+  return r;
+}}"""
+
+
+#: (x - sin(x)) / x^3, cos(x) and (tan(x) - x) / x^3 as polynomials in the square of x up to an eighth of a turn.
+_SINE = [-2.86567956e-6, 1.98559923e-4, -8.33338592e-3, 1.66666672e-1]
+_COSINE = [2.44677067e-5, -1.38877297e-3, 4.16666567e-2, -0.5, 1.0]
+_TANGENT = [4.38117981e-3, 8.94600598e-5, 1.08341556e-2, 2.12811474e-2, 5.40602170e-2, 1.33326918e-1, 3.33333433e-1]
+#: Up to here runtimes are trusted with vectors of double.
+_FAR_TURNS_DOUBLE = "1e5"
+
+
+def _helper_wave(name: str) -> Callable[[Prelude, str, torch.dtype, int], str]:
+    """sin or cos in float, about one unit in the last place (polynomials after N. Juffa). Double is left to the
+    runtime, lane by lane where a number is large: some runtimes let it spoil its neighbours."""
+
+    def make(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+        if dtype != torch.float32:
+            return _lonely_far(prelude, full, name, dtype, width)
+        t, i = type_name(dtype, width), type_name(torch.int32, width)
+        turn = prelude.use("turn", dtype, width)
+        count = "q" if name == "sin" else f"q + ({i})(1)"
+        odd = f"({count} & ({i})(1)) != ({i})(0)"
+        chosen = _raw_select(dtype, width, odd, "c", "s")
+        return (
+            f"{t} {full}({t} a) {{ {i} q; {t} less; const {t} r = {turn}(a, &q, &less), z = r * r; "
+            f"const {t} s = r - fma({_horner(_SINE, 'z', t)}, r * z, less); "
+            f"const {t} c = fma(r, less, {_horner(_COSINE, 'z', t)}); "
+            f"return as_{t}(as_{i}({chosen}) ^ ((({count}) & ({i})(2)) << ({i})(30))); }}"
+        )
+
+    return make
+
+
+def _helper_tan(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    """tan in float (after N. Juffa); near odd quarter turns the reciprocal, with what both roundings have lost."""
+    if dtype != torch.float32:
+        return _lonely_far(prelude, full, "tan", dtype, width)
+    t, i = type_name(dtype, width), type_name(torch.int32, width)
+    turn = prelude.use("turn", dtype, width)
+    chosen = _raw_select(dtype, width, f"(q & ({i})(1)) != ({i})(0)", "fma(v, lost, v)", "w - excess")
+    return (
+        f"{t} {full}({t} a) {{ {i} q; {t} less; const {t} r = {turn}(a, &q, &less), z = r * r; "
+        f"const {t} p = {_horner(_TANGENT, 'z', t)} * z, w = fma(p, r, r); "
+        f"const {t} excess = fma(less, fma(w, w, ({t})(1.0f)), -fma(p, r, r - w)); "
+        f"const {t} v = -1.0f / w, lost = fma(-v, excess, fma(v, w, ({t})(1.0f))); return {chosen}; }}"
+    )
+
+
+def _lonely_far(prelude: Prelude, full: str, builtin: str, dtype: torch.dtype, width: int) -> str:
+    """A builtin function, one lane at a time where a lane of a vector is far from 0."""
+    t = type_name(dtype, width)
+    if width == 1:
+        return f"{t} {full}({t} a) {{ return {builtin}(a); }}"
+    some = prelude.use("any", torch.int64, width)
+    lanes = ", ".join(f"{builtin}(a.s{_HEX[lane]})" for lane in range(width))
+    near = f"fabs(a) < ({t})({_FAR_TURNS_DOUBLE})"
+    return f"{t} {full}({t} a) {{ if ({some}(~({near}))) return ({t})({lanes}); return {builtin}(a); }}"
+
+
+def _helper_tanh(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    """tanh, which is 1 where it differs from 1 by less than half a unit: what is left there shows in gradients."""
+    t = type_name(dtype, width)
+    limit = f"({t})(9.01091385f)" if dtype == torch.float32 else f"({t})(19.06154746539849)"
+    chosen = _raw_select(dtype, width, f"fabs(a) > {limit}", f"copysign(({t})(1), a)", "tanh(a)")
+    return f"{t} {full}({t} a) {{ return {chosen}; }}"
+
+
+#: (1 + 2 x) erfcx(x) as a polynomial in (x - 4) / (x + 4), which takes x from 0 to infinity to [-1, 1], after
+#: M. Shepherd and J. Laframboise (1981): for float and for double, the highest power first.
+_ERFCX = [
+    0.00011660799658166694, -0.0002486322974476492, -0.0007163394718890914, 0.005082809154341805,
+    -0.016222274556440326, 0.037139916895707926, -0.06632325953594628, 0.09374044379277174, -0.10103995084812757,
+    0.06809613205416176, 0.015379683653270457, -0.13962108431457343, 1.2329951186255526,
+]  # fmt: skip
+_ERFCX_DOUBLE = [
+    -2.764120233734578e-10, 9.297625263709659e-10, 3.2323973445082033e-09, -1.2338731403798444e-08,
+    -2.0725802488181963e-08, 1.0631817593818149e-07, 7.771943241086912e-08, -8.210647933297337e-07,
+    2.9173425573089733e-07, 5.70657829924074e-06, -1.1221135665965907e-05, -2.4397731143023292e-05,
+    0.00015062142608651945, -0.0001992571524526718, -0.0007577732435942576, 0.005031970069102256,
+    -0.01619773406293477, 0.037167515526338006, -0.06633036581186058, 0.09373283499911264, -0.10103906603631811,
+    0.06809705425466839, 0.015379652102619974, -0.13962111684056228, 1.2329951186255526,
+]  # fmt: skip
+
+
+def _helper_erfcx(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    """exp(a * a) * erfc(a); of negative numbers, twice the exponential less erfcx of the opposite."""
+    t = type_name(dtype, width)
+    single = dtype == torch.float32
+    polynomial = _horner(_ERFCX, "y", t) if single else _horner(_ERFCX_DOUBLE, "y", t, suffix="")
+    # Beyond, y is 1 in any case; infinity over infinity is not.
+    large = f"({t})(1e30{'f' if single else ''})"
+    bounded = _raw_select(dtype, width, f"x > {large}", large, "x")
+    square = f"const {t} s = a * a, tail = fma(a, a, -s), e = 2 * {prelude.use('exp', dtype, width)}(s);"
+    opposite = _raw_select(dtype, width, f"e < ({t})(INFINITY)", "fma(e, tail, e) - f", "e")
+    negative = f"a < ({t})(0)"
+    return (
+        f"{t} {full}({t} a) {{ const {t} x = fabs(a), b = {bounded}, y = (b - 4) / (b + 4); "
+        f"const {t} f = {polynomial} * ({t})(0.5f) / (x + ({t})(0.5f)); {square} "
+        f"return {_raw_select(dtype, width, negative, opposite, 'f')}; }}"
+    )
+
+
 #: For compilers that cannot be asked.
 _HAS_BUILTIN = "#ifndef __has_builtin\n#define __has_builtin(name) 0\n#endif\n"
 
@@ -490,32 +738,48 @@ def _helper_pow(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> 
 }}"""
 
 
+#: erfinv(a) / a as polynomials in w = -log(1 - a * a), after M. Giles (2010): of w - 2.5 up to w = 5, beyond of
+#: sqrt(w) - 3 and sqrt(w) - 5. Errors are below 2^-27, so that one Newton step makes them those of double.
+_ERFINV_NEAR = [
+    -2.1203565131819003e-11, 1.2302888973120805e-10, 8.327000821030813e-10, -1.0854397093112376e-08,
+    1.3691496015199152e-08, 4.786448243400271e-07, -3.4171152327450104e-06, -4.99588144876006e-06,
+    0.00021825064939995, -0.001252708083622281, -0.004177317810140035, 0.24664027678526776, 1.501409351110792,
+]  # fmt: skip
+_ERFINV_FAR = [
+    -3.398624605976797e-05, 0.00016715343465727967, -0.00027201111907726764, -0.00012989458640561582,
+    0.00147300818485497, -0.003562125613737038, 0.005687978075205946, -0.007643701957138936, 0.009445290780432342,
+    1.001675284632845, 2.8329768016803016,
+]  # fmt: skip
+_ERFINV_FARTHEST = [
+    2.582607074657502e-07, -1.189749619332133e-06, 4.5621644157471495e-06, -1.953045067754116e-05,
+    7.595676431149711e-05, -0.00021507140535526983, -0.0001387108545820089, 1.0103004678728265, 4.8499064011536275,
+]  # fmt: skip
+
+
 def _helper_erfinv(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
-    """Giles' rational approximation, refined by Newton steps."""
-    t = type_name(dtype)
-    erf = "erf"
-    steps = 2 if dtype == torch.float64 else 1
-    suffix = "" if dtype == torch.float64 else "f"
-    central = [0.886226899, -1.645349621, 0.914624893, -0.140543331]
-    central_low = [-2.118377725, 1.442710462, -0.329097515, 0.012229801]
-    tail = [-1.970840454, -1.624906493, 3.429567803, 1.641345311]
-    tail_low = [3.543889200, 1.637067800]
-
-    def poly(coefficients: list[float], variable: str) -> str:
-        text = f"{coefficients[-1]}{suffix}"
-        for coefficient in reversed(coefficients[:-1]):
-            text = f"({text} * {variable} + {coefficient}{suffix})"
-        return text
-
-    newton = f"x = x - ({erf}(x) - a) / (1.1283791670955126{suffix} * exp(-x * x));" * steps
-    scalar = (
-        f"{t} {full}_1({t} a) {{ {t} m = fabs(a); if (m > 1) return ({t})NAN; "
-        f"if (m == 1) return copysign(({t})INFINITY, a);"
-        f" {t} x; if (m <= 0.7{suffix}) {{ {t} z = a * a; "
-        f"x = a * {poly(central, 'z')} / ({poly([1.0, *central_low], 'z')}); }} else {{ "
-        f"{t} z = sqrt(-log((1 - m) / 2)); x = copysign({poly(tail, 'z')} / ({poly([1.0, *tail_low], 'z')}), a); }} "
-        f"{newton} return x; }}\n"
-    )
+    """Giles' approximation in double: of floats rounded once, of doubles refined by a Newton step, which near 1 is one
+    of ``erfc``, where what is left to 1 is exact."""
+    t, d = type_name(dtype), f"{full}_t"
+    w = {
+        name: _horner(numbers, name, d, "")
+        for name, numbers in zip("nfg", (_ERFINV_NEAR, _ERFINV_FAR, _ERFINV_FARTHEST), strict=True)
+    }
+    step = """
+  const double y = fabs(r), m = fabs(a), slope = 1.1283791670955126 * exp(-y * y);
+  r = copysign(m < 0.5 ? y - (erf(y) - m) / slope : y + (erfc(y) - (1 - m)) / slope, a);"""
+    scalar = f"""#ifdef cl_khr_fp64
+typedef double {d};
+#else
+typedef float {d};
+#endif
+{t} {full}_1({t} a) {{
+  const {d} x = a, w = -log((1 - x) * (1 + x));
+  if (!(w < INFINITY)) return fabs(a) == 1 ? copysign(({t})INFINITY, a) : ({t})NAN;
+  const {d} n = w - ({d})2.5, f = sqrt(w) - 3, g = f - 2;
+  {d} r = x * (w < 5 ? {w["n"]} : f < 1.075f ? {w["f"]} : {w["g"]});{step if dtype == torch.float64 else ""}
+  return ({t})r;
+}}
+"""
     if width == 1:
         return scalar + f"{t} {full}({t} a) {{ return {full}_1(a); }}"
     return scalar + _per_lane(full, t, t, f"{full}_1", 1, width)
@@ -585,11 +849,11 @@ def _helper_atomic_add(prelude: Prelude, full: str, dtype: torch.dtype, width: i
 
 
 def _helper_bf16(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
-    """float to bfloat16 bits, to nearest even; NaN stays NaN."""
+    """float to bfloat16 bits, to nearest even; NaN stays NaN, with its sign."""
     f, u, us = type_name(torch.float32, width), type_name(torch.uint32, width), type_name(torch.uint16, width)
     convert = f"convert_{us}" if width > 1 else f"({us})"
     rounded = f"(bits + ({u})(0x7fff) + ((bits >> ({u})(16)) & ({u})(1))) >> ({u})(16)"
-    chosen = f"select({rounded}, ({u})(0x7fc0), a != a)" if width > 1 else f"(a != a ? 0x7fc0u : {rounded})"
+    chosen = _raw_select(torch.float32, width, "a != a", f"((bits >> ({u})(16)) | ({u})(0x40))", rounded)
     return f"{us} {full}({f} a) {{ {u} bits = as_{u}(a); return {convert}({chosen}); }}"
 
 
@@ -644,6 +908,17 @@ def _helper_fetch(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -
     )
 
 
+def _helper_as_half(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    """Floats rounded to float16."""
+    if width == 1:
+        return (
+            f"float {full}(float a) {{ ushort bits; vstore_half_rte(a, 0, (half*)&bits); "
+            "return vload_half(0, (const half*)&bits); }"
+        )
+    values, bits = (prelude.use(name, torch.float32, width) for name in ("half_values", "half_bits"))
+    return f"float{width} {full}(float{width} a) {{ return {values}({bits}(a)); }}"
+
+
 def _helper_half_bits(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
     return f"{_HAS_BUILTIN}ushort{width} {full}(float{width} value) {{\n" + _with_native_halves(
         full, width, f"return __builtin_astype(__builtin_convertvector(value, {full}_t), ushort{width});",
@@ -651,20 +926,26 @@ def _helper_half_bits(prelude: Prelude, full: str, dtype: torch.dtype, width: in
     )  # fmt: skip
 
 
-_LGAMMA_DIGAMMA = """{t} {full}_1({t} x) {{
-  const {t} pi = ({t})3.14159265358979323846;
+_LGAMMA_DIGAMMA = """#ifdef cl_khr_fp64
+typedef double {full}_t;
+#else
+typedef {t} {full}_t;
+#endif
+{t} {full}_1({t} x) {{
   if (x == 0) return copysign(({t})INFINITY, -x);
   {t} result = 0;
   if (x < 0) {{
-    {t} whole = floor(x);
-    if (x == whole) return ({t})NAN;
-    result = -pi / tan(pi * (x - whole));
+    if (x == floor(x)) return ({t})NAN;
+    /* The part of tan, which nearly cancels the rest at the zeros, in double where there is one. */
+    const {full}_t rest = x - trunc(x);
+    result = ({t})(-({full}_t)3.14159265358979323846 / tan(({full}_t)3.14159265358979323846 * rest));
     x = 1 - x;
   }}
   while (x < 10) {{ result -= 1 / x; x += 1; }}
   {t} y = 1 / (x * x);
   return result + log(x) - ({t})0.5 / x - y * (({t})0.083333333333333333 - y * (({t})0.0083333333333333333
-    - y * (({t})0.003968253968253968 - y * (({t})0.0041666666666666667 - y * ({t})0.0075757575757575758))));
+    - y * (({t})0.003968253968253968 - y * (({t})0.0041666666666666667 - y * (({t})0.0075757575757575758
+    - y * (({t})0.021092796092796093 - y * ({t})0.083333333333333333))))));
 }}
 """
 
@@ -690,6 +971,7 @@ def _builtin_per_lane(builtin: str, count: int) -> Callable[[Prelude, str, torch
 
 _HELPERS: dict[str, Callable[[Prelude, str, torch.dtype, int], str]] = {
     "floordiv": _helper_floordiv,
+    "fmod": _helper_fmod,
     "truncdiv": _helper_truncdiv,
     "truncmod": _helper_truncmod,
     "remainder": _helper_remainder,
@@ -700,6 +982,8 @@ _HELPERS: dict[str, Callable[[Prelude, str, torch.dtype, int], str]] = {
     "quick_max": _helper_quick(">"),
     "nan_bits": _helper_nan_bits,
     "with_nan": _helper_with_nan,
+    "add_to": _helper_add_to,
+    "with_lost": _helper_with_lost,
     "sign": _helper_sign,
     "any": _helper_any,
     "decay": _helper_decay,
@@ -718,6 +1002,14 @@ _HELPERS: dict[str, Callable[[Prelude, str, torch.dtype, int], str]] = {
     "store": _helper_store,
     "store_far": _helper_store_far,
     "half_bits": _helper_half_bits,
+    "as_half": _helper_as_half,
+    "far_turn": _helper_far_turn,
+    "turn": _helper_turn,
+    "sin": _helper_wave("sin"),
+    "cos": _helper_wave("cos"),
+    "tan": _helper_tan,
+    "tanh": _helper_tanh,
+    "erfcx": _helper_erfcx,
     "fetch": _helper_fetch,
     "digamma": _helper_digamma,
     "lgamma": _builtin_per_lane("lgamma", 1),
@@ -744,7 +1036,10 @@ uint ob_float_to_half(float value) {
 
 
 def atomic_add_helper(dtype: torch.dtype) -> tuple[str, str]:
-    """(name, text) of ``void name(__global T* p, V value)`` for an element type. Raises Unsupported."""
+    """(name, text) of ``void name(__global T* p, V value)`` for an element type. Raises Unsupported.
+
+    The first exchange, of a zero, finds out what is there: a plain read beside other items' exchanges would be a race.
+    """
     memory = memory_type(dtype)
     name = f"ob_atomic_add_{str(dtype).rpartition('.')[2]}"
     if dtype in (torch.int32, torch.uint32):
@@ -757,14 +1052,14 @@ def atomic_add_helper(dtype: torch.dtype) -> tuple[str, str]:
     if dtype == torch.float32:
         return name, (
             f"void {name}(__global float* p, float v) {{ volatile __global uint* q = (volatile __global uint*)p; "
-            "uint old = *q, seen; do { seen = old; old = atomic_cmpxchg(q, seen, as_uint(as_float(seen) + v)); } "
+            "uint old = 0, seen; do { seen = old; old = atomic_cmpxchg(q, seen, as_uint(as_float(seen) + v)); } "
             "while (old != seen); }"
         )
     if dtype == torch.float64:
         return name, (
             "#pragma OPENCL EXTENSION cl_khr_int64_base_atomics : enable\n"
             f"void {name}(__global double* p, double v) {{ volatile __global ulong* q = (volatile __global ulong*)p; "
-            "ulong old = *q, seen; do { seen = old; old = atom_cmpxchg(q, seen, as_ulong(as_double(seen) + v)); } "
+            "ulong old = 0, seen; do { seen = old; old = atom_cmpxchg(q, seen, as_ulong(as_double(seen) + v)); } "
             "while (old != seen); }"
         )
     if dtype in (torch.float16, torch.bfloat16):
@@ -777,7 +1072,7 @@ def atomic_add_helper(dtype: torch.dtype) -> tuple[str, str]:
         return name, conversions + (
             f"void {name}(__global {memory}* p, float v) {{ "
             "size_t address = (size_t)p; volatile __global uint* q = (volatile __global uint*)(address & ~(size_t)3); "
-            "uint shift = (uint)(address & 2) * 8, old = *q, seen; do { seen = old; "
+            "uint shift = (uint)(address & 2) * 8, old = 0, seen; do { seen = old; "
             f"ushort part = (ushort)(seen >> shift); float value = {read}; {write} "
             "old = atomic_cmpxchg(q, seen, (seen & ~(0xffffu << shift)) | ((uint)sum << shift)); "
             "} while (old != seen); }"
@@ -790,7 +1085,7 @@ def atomic_add_helper(dtype: torch.dtype) -> tuple[str, str]:
         return name, (
             f"void {name}(__global {memory}* p, int v) {{ "
             "size_t address = (size_t)p; volatile __global uint* q = (volatile __global uint*)(address & ~(size_t)3); "
-            f"uint shift = (uint)(address & {low}) * 8, old = *q, seen; do {{ seen = old; "
+            f"uint shift = (uint)(address & {low}) * 8, old = 0, seen; do {{ seen = old; "
             f"uint part = (seen >> shift) & {mask}; uint sum = {combine} & {mask}; "
             f"old = atomic_cmpxchg(q, seen, (seen & ~({mask} << shift)) | (sum << shift)); }} while (old != seen); }}"
         )
@@ -859,6 +1154,13 @@ def half_bits(prelude: Prelude, value: str, dtype: torch.dtype, width: int) -> s
     return f"{prelude.use(helper, torch.float32, width)}({value})"
 
 
+def narrowed(prelude: Prelude, value: str, dtype: torch.dtype, width: int) -> str:
+    """Floats rounded to float16 or bfloat16."""
+    if dtype == torch.bfloat16:
+        return half_values(prelude, half_bits(prelude, value, dtype, width), dtype, width)
+    return f"{prelude.use('as_half', torch.float32, width)}({value})"
+
+
 def load_pointer(pointer: str, dtype: torch.dtype) -> str:
     """The element at a pointer, in the compute dtype."""
     if dtype == torch.float16:
@@ -901,13 +1203,16 @@ def store(
 
 #: Operators that are a builtin function of the same meaning on floats.
 _FLOAT_BUILTINS: dict[str, str] = {
-    "exp2": "exp2", "expm1": "expm1", "sqrt": "sqrt", "cos": "cos", "sin": "sin", "cosh": "cosh",
+    "exp2": "exp2", "expm1": "expm1", "sqrt": "sqrt", "cosh": "cosh",
     "sinh": "sinh", "acos": "acos", "acosh": "acosh", "asin": "asin", "asinh": "asinh", "atan": "atan",
-    "atanh": "atanh", "erfc": "erfc", "log10": "log10", "log2": "log2", "log1p": "log1p", "tan": "tan",
-    "tanh": "tanh", "log": "log", "round": "rint", "floor": "floor", "trunc": "trunc", "ceil": "ceil",
-    "atan2": "atan2", "copysign": "copysign", "hypot": "hypot", "fmod": "fmod", "fma": "fma",
+    "atanh": "atanh", "erfc": "erfc", "log10": "log10", "log2": "log2", "log1p": "log1p",
+    "log": "log", "round": "rint", "floor": "floor", "trunc": "trunc", "ceil": "ceil",
+    "atan2": "atan2", "copysign": "copysign", "hypot": "hypot", "fma": "fma",
 }  # fmt: skip
-_FLOAT_HELPERS = {"erf", "erfinv", "exp", "lgamma", "digamma", "nextafter", "normal_cdf"}
+_FLOAT_HELPERS = {
+    "erf", "erfcx", "erfinv", "exp", "lgamma", "digamma", "nextafter", "normal_cdf", "sin", "cos", "tan", "tanh",
+    "fmod",
+}  # fmt: skip
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "gt": ">", "le": "<=", "ge": ">="}
 _ARITHMETIC = {"add": "+", "sub": "-", "mul": "*"}
 _BITWISE = {"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^", "and_": "&", "or_": "|", "xor": "^"}
@@ -1029,13 +1334,13 @@ def _float_operator(
     if name == "remainder":
         return f"{prelude.use('remainder', dtype, width)}({a}, {args[1]})"
     if name == "mod":
-        return f"fmod({a}, {args[1]})"
+        return f"{prelude.use('fmod', dtype, width)}({a}, {args[1]})"
     if name == "floordiv":
-        return f"floor({a} / {args[1]})"
+        return f"{prelude.use('floordiv', dtype, width)}({a}, {args[1]})"
     if name == "truncdiv":
         return f"trunc({a} / {args[1]})"
     if name == "ldexp":
-        return f"({a} * exp2({args[1]}))"
+        return f"ldexp({a}, convert_{type_name(torch.int32, width)}_sat({args[1]}))"
     simple = {
         "neg": f"(-{a})",
         "abs": f"fabs({a})",
@@ -1051,7 +1356,7 @@ def _float_operator(
     if name == "sign":
         return f"{prelude.use('sign', dtype, width)}({a})"
     if name == "relu":
-        return f"{prelude.use('max', dtype, width)}({a}, {zero})"
+        return _raw_select(dtype, width, f"{a} < {zero}", zero, a)  # -0 and NaN stay what they are
     raise Unsupported(name)
 
 

@@ -48,9 +48,9 @@ _MULTIPLY = r"""
 __attribute__((reqd_work_group_size(1, 1, 1)))
 OB_KERNEL void multiply(const long batches, const long m_count, const long n_count, const long k_count,
                         const long m_groups A_PARAMETER PARAMETERS) {
-  OB_LOCAL CELL block[K_BLOCK * NR] __attribute__((aligned(sizeof(CELLS))));
+  BLOCK_SPACE CELL block[K_BLOCK * NR] __attribute__((aligned(sizeof(CELLS))));
   FACTOR_ROOM
-  OB_LOCAL ACC tile[(GROUP_ROWS + ROWS) * NR] __attribute__((aligned(sizeof(VECTOR))));
+  BLOCK_SPACE ACC tile[(GROUP_ROWS + ROWS) * NR] __attribute__((aligned(sizeof(VECTOR))));
   const long n_panels = (n_count + NR - 1) / NR;
   const long group_rows = m_groups > 0 ? (m_count + m_groups - 1) / m_groups : 0; /* none in an empty matrix */
   B_SETUP
@@ -67,7 +67,7 @@ OB_KERNEL void multiply(const long batches, const long m_count, const long n_cou
 @FEW@
       for (long m = m_from; m < m_to; m += ROWS) {
         const int rows = m_to - m < ROWS ? (int)(m_to - m) : ROWS;
-        OB_LOCAL ACC* sums = tile + (m - m_from) * NR;
+        BLOCK_SPACE ACC* sums = tile + (m - m_from) * NR;
 @KNOWN@
 @STORE@
       }
@@ -82,7 +82,7 @@ OB_KERNEL void multiply(const long batches, const long m_count, const long n_cou
         const int rows = m_to - m < ROWS ? (int)(m_to - m) : ROWS;
         B_AHEAD(m - m_from, m_to - m_from)
         OB_GLOBAL const ITEM* a_from = A_START(b, m) + k0 * A_STEP;
-        OB_LOCAL ACC* sums = tile + (m - m_from) * NR;
+        BLOCK_SPACE ACC* sums = tile + (m - m_from) * NR;
         FACTORS(rows, depth)
 @START@
         if (!first) {
@@ -127,6 +127,7 @@ class Blocking:
     vectors: int
     group_rows: int
     half: torch.dtype | None = None
+    in_local: bool = True  #: whether local memory has room for what a work-item reuses; if not, it is private
 
     @staticmethod
     def for_target(target: Target, accumulate: str, half: torch.dtype | None = None) -> Blocking:
@@ -138,7 +139,8 @@ class Blocking:
         rows, columns = 8 if wide else 6, 2 * lanes * size
         factors = K_BLOCK * rows * size if half is not None else 0
         fitting = (target.local_memory - K_BLOCK * columns - factors) // columns - rows
-        return Blocking(accumulate, lanes, rows, 2, max(4 * rows, min(MOST_ROWS, fitting // rows * rows)), half)
+        group_rows = max(4 * rows, min(MOST_ROWS, fitting // rows * rows))
+        return Blocking(accumulate, lanes, rows, 2, group_rows, half, in_local=fitting >= group_rows)
 
     @property
     def columns(self) -> int:
@@ -148,6 +150,7 @@ class Blocking:
     def defines(self) -> dict[str, object]:
         """The macros that the text needs."""
         return {
+            "BLOCK_SPACE": "OB_LOCAL" if self.in_local else "",
             "NR": self.columns,
             "LANES": self.lanes,
             "VECTOR": f"{self.accumulate}{self.lanes}",
@@ -203,7 +206,7 @@ class Blocking:
         lines += ["    }", f"    ACC {', '.join(f's{r}_{c} = sum_lanes(d{r}_{c})' for r, c in squares)};"]
         lines.append("    for (; k < k_count; ++k) {")
         lines += [f"      s{r}_{c} += ACC_OF(few{c}[k]) * ACC_OF(row{r}[k]);" for r, c in squares]
-        lines += ["    }", "    OB_LOCAL ACC* sums = tile + (m - m_from) * NR + i;"]
+        lines += ["    }", "    BLOCK_SPACE ACC* sums = tile + (m - m_from) * NR + i;"]
         lines += [f"    sums[{r} * NR + {c}] = s{r}_{c};" for r, c in squares]
         return "".join(f"      {line}\n" for line in [*lines, "  }", "}"])
 
@@ -278,11 +281,14 @@ _MASKS = {2: "short", 4: "int", 8: "long"}
 
 #: Vectors in memory.
 VECTORS = r"""
+#ifndef BLOCK_SPACE
+#define BLOCK_SPACE OB_LOCAL
+#endif
 /* Vectors in global memory have the alignment of their elements. (Some compilers cut up what vstore writes.) */
 typedef VECTOR loose_vector_t __attribute__((aligned(sizeof(ACC))));
 #define VLOAD(p) (*(OB_GLOBAL const loose_vector_t*)(p))
 #define VSTORE(p, value) (*(OB_GLOBAL loose_vector_t*)(p) = (value))
-#define LOCAL_VECTOR(p) (*(OB_LOCAL VECTOR*)(p))
+#define LOCAL_VECTOR(p) (*(BLOCK_SPACE VECTOR*)(p))
 /* For loops of few steps with large bodies: copies of the body would only cost compile time. */
 #define ROLLED __attribute__((opencl_unroll_hint(1)))
 /* Asks for a cache line that will be read soon, and may be none of ours. (OpenCL's own prefetch does nothing here.) */
@@ -301,12 +307,12 @@ _TRANSPOSE = r"""
 # Factors are rows of A as cells. As halves of it are cells without a copy only if these are pairs, the address of a row
 # is a number: it may be in either memory.
 _CELLS = r"""
-#define LOCAL_CELLS(p) (*(OB_LOCAL CELLS*)(p))
+#define LOCAL_CELLS(p) (*(BLOCK_SPACE CELLS*)(p))
 #define PUT_CELLS(to, number, cells) LOCAL_CELLS((to) + (number) * NR) = (cells)
 #define TRANSPOSE_CELLS(to, ROW) TRANSPOSE_AS(CELLS, PUT_CELLS, to, ROW)
 #if HALVES
 typedef CELL factor_t __attribute__((aligned(sizeof(ITEM))));
-#define FACTOR_ROOM OB_LOCAL CELL room[ROWS * K_BLOCK] __attribute__((aligned(sizeof(CELLS))));
+#define FACTOR_ROOM BLOCK_SPACE CELL room[ROWS * K_BLOCK] __attribute__((aligned(sizeof(CELLS))));
 #define FACTOR_POINTER const factor_t*
 #define FACTOR_ROW(r) (const factor_t*)(factors + (r) * factor_row)
 #define FACTOR_STEP 1
@@ -317,7 +323,7 @@ typedef CELL factor_t __attribute__((aligned(sizeof(ITEM))));
     factors = (size_t)room; \
     factor_row = K_BLOCK * sizeof(CELL); \
   }
-OB_DEVICE void make_cells(OB_LOCAL CELL* room, OB_GLOBAL const ITEM* a, const long a_row, const int rows,
+OB_DEVICE void make_cells(BLOCK_SPACE CELL* room, OB_GLOBAL const ITEM* a, const long a_row, const int rows,
                           const int depth) {
   for (int r = 0; r < rows; ++r, a += a_row, room += K_BLOCK) {
     int k = 0;

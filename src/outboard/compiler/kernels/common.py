@@ -394,7 +394,17 @@ def launch_items(
         items = smaller(ceil_div(count, grain), 16 * builder.target.compute_units)
         builder.launch(kernel, (larger(1, items),), arguments, (1, 1, 1))
         return
-    launch_groups(builder, kernel, ceil_div(count, SIMT_LOCAL), arguments, SIMT_LOCAL)
+    local = group_size(builder, SIMT_LOCAL)
+    launch_groups(builder, kernel, ceil_div(count, local), arguments, local)
+
+
+def group_size(builder: PlanBuilder, wanted: int, bytes_each: int = 0) -> int:
+    """The largest power of two up to ``wanted`` (one itself) that the device takes as the number of work-items of a
+    work-group which needs ``bytes_each`` bytes of local memory for each of them."""
+    size, target = wanted, builder.target
+    while size > 1 and (size > target.max_work_group_size or size * bytes_each > target.local_memory):
+        size //= 2
+    return size
 
 
 def launch_groups(builder: PlanBuilder, kernel: int, count: Size, arguments: Sequence[p.Argument], local: int) -> None:

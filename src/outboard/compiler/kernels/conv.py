@@ -299,10 +299,11 @@ class Convolution:
 
     def bias_gradient(self, builder: PlanBuilder, bias: TensorArg) -> None:
         """Appends: the sum of y over images and places, into ``bias``."""
-        group = 1 if builder.target.is_cpu else _GROUP
         accumulate = engine.accumulator(self.y.dtype)
         if builder.target.is_cpu and builder.target.has_fp64:
             accumulate = "double"
+        size = common.compute_size(accumulate)
+        group = 1 if builder.target.is_cpu else common.group_size(builder, _GROUP, size)
         functions = common.group_functions(builder, group, accumulate)
         defines = {"ACC": accumulate, "GROUP": group}
         text = common.source(builder, functions + _BIAS, defines, {"Y": self.y.dtype, "BIAS": bias.dtype})

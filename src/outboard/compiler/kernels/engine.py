@@ -163,6 +163,7 @@ GROUP_KERNEL void dots(const long batches, const long m_count, const long n_coun
 """
 
 _DOT_GROUP = 128
+_TILE_GROUP = 256  # what the tiles are written for
 
 
 @dataclasses.dataclass
@@ -205,8 +206,14 @@ class Product:
             self._emit_dots(builder)
         elif builder.target.is_cpu:
             self.emit_blocked(builder)
-        else:
+        elif self._has_room_for_tiles(builder):
             self._emit_tiles(builder)
+        else:
+            self._emit_dots(builder)
+
+    def _has_room_for_tiles(self, builder: PlanBuilder) -> bool:
+        bytes_each = 2 * 16 * (64 + 1) * common.compute_size(self.accumulate) // _TILE_GROUP
+        return common.group_size(builder, _TILE_GROUP, bytes_each + 1) == _TILE_GROUP
 
     def _counts(self, builder: PlanBuilder) -> list[p.Argument]:
         return [builder.int64(count) for count in (self.batches, self.m, self.n, self.k)]
@@ -223,7 +230,8 @@ class Product:
         return common.source(builder, head + self.macros + body, defines, self.types)
 
     def _emit_dots(self, builder: PlanBuilder) -> None:
-        group = 1 if builder.target.is_cpu or self.short else _DOT_GROUP
+        size = common.compute_size(self.accumulate)
+        group = 1 if builder.target.is_cpu or self.short else common.group_size(builder, _DOT_GROUP, size)
         functions = common.group_functions(builder, group, self.accumulate)
         kernel = builder.kernel(self._source(builder, functions + _DOTS, {"GROUP": group}), "dots")
         arguments = [*self._counts(builder), *self.arguments]
@@ -245,7 +253,7 @@ class Product:
         defines = {"A_ALONG_K": int(self.a_along_k), "B_ALONG_K": int(self.b_along_k)}
         kernel = builder.kernel(self._source(builder, _TILES, defines), "multiply")
         tiles = self.batches * common.ceil_div(self.m, 64) * common.ceil_div(self.n, 64)
-        common.launch_groups(builder, kernel, tiles, [*self._counts(builder), *self.arguments], 256)
+        common.launch_groups(builder, kernel, tiles, [*self._counts(builder), *self.arguments], _TILE_GROUP)
 
     def emit_blocked(self, builder: PlanBuilder) -> None:
         """Appends the steps for a CPU, whatever the shape."""

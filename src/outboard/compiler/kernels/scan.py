@@ -185,6 +185,7 @@ _SHUFFLE = r"""
 """
 
 _GROUP = 256
+_STATE_BYTES = 16  # of local memory, for each work-item
 
 
 def lower(builder: PlanBuilder, call: ExternCall) -> bool:
@@ -213,7 +214,7 @@ def emit(builder: PlanBuilder, operation: str, source: TensorArg, targets: list[
     )
     unit = common.stride_at(source, dim) in (0, 1)
     simt = not builder.target.is_cpu
-    group = _GROUP if simt and unit else 1
+    group = common.group_size(builder, _GROUP, _STATE_BYTES) if simt and unit else 1
     lanes = 16 if not simt and not unit and not with_index else 1
     accumulate = _accumulator(builder, source.dtype, targets[0].dtype, with_index)
     defines = {"ACC": accumulate, "GROUP": group, "PER_ITEM": 4, "LANES": lanes}

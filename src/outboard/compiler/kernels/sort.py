@@ -294,13 +294,12 @@ class _Sorted:
 
 def _sort_rows(builder: PlanBuilder, tensor: TensorArg, dim: int, descending: bool) -> _Sorted:
     """Appends the sort of every row of ``tensor`` along ``dim``."""
-    cpu = builder.target.is_cpu
     rows = common.Rows(common.without(tensor.sizes, dim), {"in": common.without(tensor.strides, dim)})
     n = common.size_at(tensor, dim)
-    item_bytes = 16 if _is_wide(tensor.dtype) else 8
+    item_bytes = _item_bytes(tensor.dtype)
     nbytes = common.larger(1, rows.count * n * item_bytes)
     even, odd = builder.allocate(nbytes), builder.allocate(nbytes)
-    block = _CPU_BLOCK if cpu else _SIMT_BLOCK
+    group, block = _shape(builder, tensor.dtype)
     text = _program(builder, tensor, rows, _SORT)
     arguments = [
         builder.pointer(tensor),
@@ -314,10 +313,10 @@ def _sort_rows(builder: PlanBuilder, tensor: TensorArg, dim: int, descending: bo
     ]
     blocks = rows.count * common.ceil_div(n, block)
     kernel = builder.kernel(text, "sort_blocks")
-    if cpu:
+    if group == 1:
         common.launch_items(builder, kernel, blocks, arguments, grain=1)
     else:
-        common.launch_groups(builder, kernel, blocks, arguments, _SIMT_GROUP)
+        common.launch_groups(builder, kernel, blocks, arguments, group)
     is_odd = _merge(builder, builder.kernel(text, "merge_runs"), even, odd, n, rows.count, block)
     return _Sorted(tensor, dim, even, odd, is_odd)
 
@@ -350,15 +349,29 @@ def _is_wide(dtype: torch.dtype) -> bool:
     return dtype.itemsize == 8
 
 
+def _item_bytes(dtype: torch.dtype) -> int:
+    return 16 if _is_wide(dtype) else 8
+
+
+def _shape(builder: PlanBuilder, dtype: torch.dtype) -> tuple[int, int]:
+    """Work-items of a group, and items of the block that it sorts in local memory; a group of one sorts as on a CPU."""
+    group = 1 if builder.target.is_cpu else common.group_size(builder, _SIMT_GROUP)
+    block = _SIMT_BLOCK
+    while block > group and block * _item_bytes(dtype) > builder.target.local_memory:
+        block //= 2
+    fits = block * _item_bytes(dtype) <= builder.target.local_memory
+    return (group, block) if group > 1 and fits else (1, _CPU_BLOCK)
+
+
 def _program(builder: PlanBuilder, tensor: TensorArg, rows: common.Rows, body: str, **defines: object) -> str:
-    cpu = builder.target.is_cpu
+    group, block = _shape(builder, tensor.dtype)
     constants: dict[str, object] = {
         "WIDE": int(_is_wide(tensor.dtype)),
         "IS_FLOAT": int(tensor.dtype.is_floating_point),
-        "GROUP": 1 if cpu else _SIMT_GROUP,
-        "BLOCK": _CPU_BLOCK if cpu else _SIMT_BLOCK,
+        "GROUP": group,
+        "BLOCK": block,
         "RUN": _CPU_RUN,
-        "SHARE": _CPU_SHARE if cpu else _SIMT_SHARE,
+        "SHARE": _CPU_SHARE if builder.target.is_cpu else _SIMT_SHARE,
     }
     return common.source(builder, rows.macros() + _ITEMS + body, constants | defines, {"IN": tensor.dtype})
 

@@ -13,7 +13,10 @@ from ..loops import EXPENSIVE, Entry, LoopKernel, Store, Value
 from ..target import Target
 from .splits import Split, exact, split_root
 
-#: Terms summed before the partial sum is added to the total, which bounds the rounding error of long sums.
+#: Terms that one accumulator sums before the partial sum is added to the total, exactly: what long sums round off is
+#: what short ones do.
+TERMS = 16
+#: Terms of a loop that the compiler of the dialect can take as one.
 BLOCK = 8192
 #: At most this many results are reduced in pieces; more keep the cores busy with a work-item each.
 FEW = 8

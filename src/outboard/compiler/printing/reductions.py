@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import sympy
@@ -12,7 +12,7 @@ import torch
 
 from ..dialects import opencl as cl
 from ..loops import Region, Value, compute_dtype
-from .analysis import BLOCK
+from .analysis import BLOCK, TERMS
 from .emitted import Combination, EmittedKernel, Grid, assertion, combining_name
 from .splits import Split, minimum
 from .statements import StatementPrinter
@@ -184,29 +184,79 @@ class ReductionPrinter(StatementPrinter):
         """Whether an accumulator is summed in blocks."""
         return value.kind == "sum" and value.dtype.is_floating_point
 
+    def _declare_totals(self, sums: list[Value], width: int) -> None:
+        """Declares, for accumulators ``_a`` of sums, what partial sums ``_b`` they get and what they lose (``_l``)."""
+        for value in sums:
+            self._declare(value, f"{value.name}_b", width)
+            self._declare(value, f"{value.name}_l", width)
+
+    def _add_partial(self, value: Value, width: int, place: str = "") -> None:
+        """Adds a partial sum to the total, exactly, and clears it."""
+        name, function = value.name, self.prelude.use("add_to", value.dtype, width)
+        self.write(f"{function}(&{name}_a{place}, &{name}_l{place}, {name}_b{place});")
+        self.write(f"{name}_b{place} = {self._nothing(value, width)};")
+
+    def _nothing(self, value: Value, width: int) -> str:
+        """The neutral element in all lanes."""
+        return cl.broadcast(cl.identity_of(value.kind, value.dtype), value.dtype, width)
+
+    def _total(self, value: Value, width: int, place: str = "") -> str:
+        """The sum that ``_a`` and ``_l`` are together."""
+        function = self.prelude.use("with_lost", value.dtype, width)
+        return f"{function}({value.name}_a{place}, {value.name}_l{place})"
+
+    def _sums(self, reduces: list[Value], together: int = 1) -> list[Value]:
+        """The accumulators that are summed in parts: unless all terms are few for ``together`` accumulators."""
+        assert self.r is not None
+        terms = self.r.root.numel
+        if terms.is_Integer and terms <= TERMS * together:
+            return []
+        return [value for value in reduces if self._flushed(value)]
+
+    @contextmanager
+    def _counted(self, sums: list[Value], limit: int, flush: Callable[[], None]) -> Iterator[None]:
+        """One block in a loop over blocks. ``flush`` prints what adds partial sums to their totals, which is done after
+        every ``limit`` terms, be they of one long row or of many short ones."""
+        yield
+        if not sums:
+            return
+        assert self.r is not None
+        i = self.r.inner
+        pending = f"{sums[0].name}_pending"
+        self.write(f"{pending} += {i}_to - {i}_from;")
+        with self.block(f"if ({pending} >= {limit})"):
+            self.write(f"{pending} = 0;")
+            flush()
+
+    def _flush(self, sums: list[Value]) -> None:
+        """Adds all partial sums to their totals."""
+        for value in sums:
+            self._add_partial(value, self.width)
+
     def _scalar_reduction(self, region: Region, reduces: list[Value]) -> None:
         """One reduction index at a time, all lanes along the other root."""
         assert self.r is not None
+        sums = self._sums(reduces)
         for value in reduces:
             self._declare(value, f"{value.name}_a", self.width)
-        with self._rows(self.r):
-            with self._blocks(self.r):
-                inner = [v for v in reduces if self._flushed(v)]
-                for value in inner:
-                    self._declare(value, f"{value.name}_b", self.width)
-                i = self.r.inner
-                with self.block(f"for (long {i} = {i}_from; {i} < {i}_to; ++{i})"):
-                    self.body(region.body)
-                    for value in reduces:
-                        self._accumulate(value, f"{value.name}_{'b' if value in inner else 'a'}")
-                for value in inner:
-                    self.write(f"{value.name}_a += {value.name}_b;")
+        self._declare_totals(sums, self.width)
+        if sums:
+            self.write(f"long {sums[0].name}_pending = 0;")
+        flushing = self._counted(sums, TERMS, lambda: self._flush(sums))
+        with self._rows(self.r), self._blocks(self.r, TERMS if sums else BLOCK), flushing:
+            i = self.r.inner
+            with self.block(f"for (long {i} = {i}_from; {i} < {i}_to; ++{i})"):
+                self.body(region.body)
+                for value in reduces:
+                    self._accumulate(value, f"{value.name}_{'b' if value in sums else 'a'}")
+        self._flush(sums)
         for value in reduces:
             if self.width > 1:
                 self.vectors.add(value.name)
             else:
                 self.vectors.discard(value.name)
-            self._result(value, f"{value.name}_a", self.width)
+            total = self._total(value, self.width) if value in sums else f"{value.name}_a"
+            self._result(value, total, self.width)
 
     def _result(self, value: Value, text: str, width: int) -> None:
         self.write(f"const {cl.type_name(value.dtype, width)} {value.name} = {text};")
@@ -272,13 +322,21 @@ class ReductionPrinter(StatementPrinter):
         self.write("const long x = get_global_id(1);")
         self._place()
         self.write(f"const __global long* slots = partial + x * extra1 * {len(reduces)};")
+        sums = [value for value in reduces if self._flushed(value)]
         for value in reduces:
             self._declare(value, f"{value.name}_a", 1)
+        for value in sums:
+            self._declare(value, f"{value.name}_l", 1)
         with self.block(f"for (long piece = {first}; piece < extra1; piece += {items})"):
             for slot, value in enumerate(reduces):
                 term = f"*(const __global {cl.type_name(value.dtype)}*)(slots + piece * {len(reduces)} + {slot})"
                 total = f"{value.name}_a"
-                self.write(f"{total} = {cl.combine(self.prelude, value.kind, total, term, value.dtype, 1)};")
+                if value in sums:
+                    self.write(f"{self.prelude.use('add_to', value.dtype, 1)}(&{total}, &{value.name}_l, {term});")
+                else:
+                    self.write(f"{total} = {cl.combine(self.prelude, value.kind, total, term, value.dtype, 1)};")
+        for value in sums:
+            self.write(f"{value.name}_a = {self._total(value, 1)};")
         self._results(reduces)
         self._conclude()
         results = self.x.root.numel

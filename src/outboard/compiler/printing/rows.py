@@ -13,7 +13,7 @@ import torch
 from ..dialects import opencl as cl
 from ..loops import LoopKernel, Region, Store, Value
 from ..target import Target
-from .analysis import BLOCK
+from .analysis import BLOCK, TERMS
 from .reductions import ReductionPrinter, reduces_of
 from .splits import Split, floordiv
 
@@ -96,59 +96,115 @@ class RowPrinter(ReductionPrinter):
                 bits = cl.bits_dtype(value.dtype)
                 start = cl.broadcast(cl.literal(0, bits), bits, wide)
                 self.write(f"{cl.type_name(bits, wide)} {value.name}_n = {start};")
-        flushed = [v for v in reduces if self._flushed(v)]
-        with self._rows(self.r):
-            with self._blocks(self.r, BLOCK * wide):
-                for value in flushed:
-                    self._declare(value, f"{value.name}_b", wide)
-                self.write(f"long {i} = {i}_from;")
-                stores = [s for s in region.body if isinstance(s, Store)]
-                self._declare_far(stores, self.x.root.numel * self.r.root.numel)
-                short = self.r.length.is_Integer and self.r.length < 2 * UNROLL * wide
-                if not short and len(region.body) <= UNROLL_LIMIT:
-                    self._unrolled_row(region, reduces, flushed)
-                with self.block(f"for (; {i} + {wide} <= {i}_to; {i} += {wide})"):
-                    self.width = wide
-                    saved = set(self.vectors)
-                    self._lane_vector()
-                    self.body(region.body)
-                    for value in reduces:
-                        self._accumulate(value, f"{value.name}_{'b' if value in flushed else 'a'}")
-                    self.width = 1
-                    self.vectors = saved
-                for value in flushed:
-                    self.write(f"{value.name}_a += {value.name}_b;")
-                with self.block(f"for (; {i} < {i}_to; ++{i})"):
-                    self.body(region.body)
-                    for value in reduces:
-                        self._accumulate(value, f"{value.name}_s")
+        short = self.r.length.is_Integer and self.r.length < 2 * UNROLL * wide
+        unrolled = not short and len(region.body) <= UNROLL_LIMIT
+        together = wide * (UNROLL if unrolled else 1)
+        sums = self._sums(reduces, together)
+        self._declare_totals(sums, wide)
+        tails = sums if self.r.rows is not None else []
+        for value in tails:
+            for suffix in ("t", "tl"):
+                self._declare(value, f"{value.name}_{suffix}", 1)
+        if sums:
+            self.write(f"long {sums[0].name}_pending = 0, {sums[0].name}_parts = 0;")
+        together = together if self.r.rows is None else wide  # many short rows are few steps each
+        block = TERMS * together if sums and not (self.in_pieces and unrolled) else BLOCK * wide
+        flushing = self._counted(sums, TERMS * together, lambda: self._flush_rows(sums, tails))
+        with self._rows(self.r), self._blocks(self.r, block), flushing:
+            self.write(f"long {i} = {i}_from;")
+            stores = [s for s in region.body if isinstance(s, Store)]
+            self._declare_far(stores, self.x.root.numel * self.r.root.numel)
+            if unrolled:
+                self._unrolled_row(region, reduces, sums)
+            with self.block(f"for (; {i} + {wide} <= {i}_to; {i} += {wide})"):
+                self.width = wide
+                saved = set(self.vectors)
+                self._lane_vector()
+                self.body(region.body)
+                for value in reduces:
+                    self._accumulate(value, f"{value.name}_{'b' if value in sums else 'a'}")
+                self.width = 1
+                self.vectors = saved
+            with self.block(f"for (; {i} < {i}_to; ++{i})"):
+                self.body(region.body)
+                for value in reduces:
+                    self._accumulate(value, f"{value.name}_{'t' if value in tails else 's'}")
+        self._total_rows(sums, tails)
         for value in reduces:
             self._combine_lanes(value)
 
-    def _unrolled_row(self, region: Region, reduces: list[Value], flushed: list[Value]) -> None:
+    def _total_rows(self, sums: list[Value], tails: list[Value]) -> None:
+        """The totals of sums. Rows are mostly so short that there is one part only, which is the total."""
+        if not sums:
+            return
+        with self.block(f"if ({sums[0].name}_parts > 0)"):
+            self._flush_rows(sums, tails)
+            for value in sums:
+                self.write(f"{value.name}_a = {self._total(value, cl.WIDTH)};")
+            for value in tails:
+                function = self.prelude.use("with_lost", value.dtype, 1)
+                self.write(f"{value.name}_s = {function}({value.name}_s, {value.name}_tl);")
+        with self.block("else"):
+            for value in sums:
+                self.write(f"{value.name}_a = {value.name}_b;")
+            for value in tails:
+                self.write(f"{value.name}_s = {value.name}_t;")
+
+    def _flush_rows(self, sums: list[Value], tails: list[Value]) -> None:
+        """Adds the partial sums of lanes, and those of what fills no vectors, to their totals."""
+        self.write(f"++{sums[0].name}_parts;")
+        for value in sums:
+            self._add_partial(value, cl.WIDTH)
+        for value in tails:
+            function = self.prelude.use("add_to", value.dtype, 1)
+            self.write(f"{function}(&{value.name}_s, &{value.name}_tl, {value.name}_t);")
+            self.write(f"{value.name}_t = {cl.identity_of(value.kind, value.dtype)};")
+
+    def _unrolled_row(self, region: Region, reduces: list[Value], sums: list[Value]) -> None:
         """Steps of several vectors along a row, each with its own accumulator. They lie side by side or, where a
         reduction is in pieces, far apart, because processors fetch ahead in several places at once."""
         assert self.r is not None
         i, step = self.r.inner, UNROLL * cl.WIDTH
-        distance, header = str(cl.WIDTH), f"for (; {i} + {step} <= {i}_to; {i} += {step})"
-        if self.in_pieces:
-            distance = "distance"
-            self.write(f"const long distance = ({i}_to - {i}) / {step} * {cl.WIDTH}, part_to = {i} + distance;")
-            header = f"for (; {i} < part_to; {i} += {cl.WIDTH})"
         self.width = cl.WIDTH
         saved = set(self.vectors)
         self._declare_arrays(reduces, "u")
-        with self.block(header):
-            self.write(f"const long {i}_base = {i};")
-            self._unrolled_step(region, reduces, distance)
         if self.in_pieces:
-            self.write(f"{i} += {UNROLL - 1} * distance;")
-        for value in reduces:
-            total = f"{value.name}_{'b' if value in flushed else 'a'}"
-            for number in range(UNROLL):
-                self.write(f"{total} = {self._combine(value, total, f'{value.name}_u[{number}]', self.width)};")
+            self._distant_steps(region, reduces, sums)
+        else:
+            with self.block(f"for (; {i} + {step} <= {i}_to; {i} += {step})"):
+                self.write(f"const long {i}_base = {i};")
+                self._unrolled_step(region, reduces, str(cl.WIDTH))
+            self._join_accumulators([value for value in reduces if value in sums], "b")
+        self._join_accumulators([value for value in reduces if value not in sums], "a")
         self.width = 1
         self.vectors = saved
+
+    def _distant_steps(self, region: Region, reduces: list[Value], sums: list[Value]) -> None:
+        """The steps of a block in several places, with sums added to their totals every ``TERMS`` steps."""
+        assert self.r is not None
+        i, step = self.r.inner, UNROLL * cl.WIDTH
+        self.write(f"const long distance = ({i}_to - {i}) / {step} * {cl.WIDTH}, part_to = {i} + distance;")
+        most = TERMS if sums else BLOCK
+        with self.block(f"while ({i} < part_to)"):
+            self.write(f"const long some_to = min({i} + {most * cl.WIDTH}, part_to);")
+            with self.block(f"for (; {i} < some_to; {i} += {cl.WIDTH})"):
+                self.write(f"const long {i}_base = {i};")
+                self._unrolled_step(region, reduces, "distance")
+            if sums:
+                self.write(f"++{sums[0].name}_parts;")
+            self._join_accumulators(sums, "b")
+            for value in sums:
+                self._add_partial(value, self.width)
+                for number in range(UNROLL):
+                    self.write(f"{value.name}_u[{number}] = {self._nothing(value, self.width)};")
+        self.write(f"{i} += {UNROLL - 1} * distance;")
+
+    def _join_accumulators(self, reduces: list[Value], into: str) -> None:
+        """Adds the accumulators of an unrolled step to one."""
+        for value in reduces:
+            total = f"{value.name}_{into}"
+            for number in range(UNROLL):
+                self.write(f"{total} = {self._combine(value, total, f'{value.name}_u[{number}]', self.width)};")
 
     def _unrolled_step(self, region: Region, reduces: list[Value], distance: str) -> None:
         """All vectors of a step: a loop over them up to each operation that takes them together, and one for the rest.

@@ -26,6 +26,7 @@ import sympy
 from ..dialects import groups
 from ..loops import LoopKernel, Region, Store, Value
 from ..target import Target
+from .analysis import TERMS
 from .emitted import Combination, Grid
 from .reductions import PIECE_ALIGNMENT, PIECES, ReductionPrinter, reduces_of
 from .splits import ceildiv, floordiv, maximum, minimum
@@ -215,12 +216,23 @@ class SimtPrinter(ReductionPrinter):
             super()._reduce(region)
             return
         reduces = reduces_of(region)
+        sums = self._sums(reduces, self.group if self.sharing is Sharing.GROUP else 1)
         for value in reduces:
             self._declare(value, f"{value.name}_a", 1)
+        self._declare_totals(sums, 1)
+        if sums:
+            self.write(f"int {sums[0].name}_pending = 0;")
         with self._terms():
             self.body(region.body)
             for value in reduces:
-                self._accumulate(value, f"{value.name}_a")
+                self._accumulate(value, f"{value.name}_{'b' if value in sums else 'a'}")
+            if sums:
+                with self.block(f"if (++{sums[0].name}_pending == {TERMS})"):
+                    self.write(f"{sums[0].name}_pending = 0;")
+                    self._flush(sums)
+        self._flush(sums)
+        for value in sums:
+            self.write(f"{value.name}_a = {self._total(value, 1)};")
         self._results(reduces)
 
     @contextmanager

@@ -136,6 +136,11 @@ class StatementPrinter(Analysis):
         if op == "to_dtype":
             self.define(value, self._to_dtype(value, vector), vector)
             return
+        if op == "narrowed":
+            assert value.src_dtype is not None
+            text = self.operand(value.args[0], value.dtype, vector)
+            self.define(value, cl.narrowed(self.prelude, text, value.src_dtype, width), vector)
+            return
         if op == "to_dtype_bitcast":
             assert value.src_dtype is not None
             text = self.operand(value.args[0], compute_dtype(value.src_dtype), vector)

@@ -17,6 +17,7 @@ import torch
 
 from ..dialects import opencl as cl
 from ..loops import Store, Value
+from .analysis import BLOCK, TERMS
 from .emitted import Grid
 from .reductions import PIECE_ALIGNMENT, PIECES, reduces_of
 from .rows import SIDE_BY_SIDE, SIDE_BY_SIDE_ELEMENTS, UNROLL, UNROLL_LIMIT, RowPrinter
@@ -177,26 +178,37 @@ class VectorPrinter(RowPrinter):
         region, *rest = self.kernel.regions
         reduces = reduces_of(region)
         self.write(f"const long {self.x.inner}_base = {self.x.inner};")
+        sums = self._sums(reduces)
         self._declare_arrays(reduces, "a")
-        with self._rows(self.r):
-            with self._blocks(self.r):
-                inner = [v for v in reduces if self._flushed(v)]
-                self._declare_arrays(inner, "b")
-                i = self.r.inner
-                with self.block(f"for (long {i} = {i}_from; {i} < {i}_to; ++{i})"):
-                    with self._each_vector(self.x):
-                        self.body(region.body)
-                        for value in reduces:
-                            self._accumulate(value, f"{value.name}_{'b' if value in inner else 'a'}[u]")
-                for value in inner:
-                    self.write(f"for (int u = 0; u < {UNROLL}; ++u) {value.name}_a[u] += {value.name}_b[u];")
+        self._declare_arrays(sums, "b")
+        self._declare_arrays(sums, "l")
+        if sums:
+            self.write(f"long {sums[0].name}_pending = 0;")
+        flushing = self._counted(sums, TERMS, lambda: self._flush_columns(sums))
+        with self._rows(self.r), self._blocks(self.r, TERMS if sums else BLOCK), flushing:
+            i = self.r.inner
+            with self.block(f"for (long {i} = {i}_from; {i} < {i}_to; ++{i})"):
+                with self._each_vector(self.x):
+                    self.body(region.body)
+                    for value in reduces:
+                        self._accumulate(value, f"{value.name}_{'b' if value in sums else 'a'}[u]")
+        self._flush_columns(sums)
         with self._each_vector(self.x):
             for value in reduces:
                 self.vectors.add(value.name)
-                self._result(value, f"{value.name}_a[u]", self.width)
+                total = self._total(value, self.width, "[u]") if value in sums else f"{value.name}_a[u]"
+                self._result(value, total, self.width)
             self.body(list(region.after))
             for following in rest:
                 self.body([*following.body, *following.after])
+
+    def _flush_columns(self, sums: list[Value]) -> None:
+        """Adds the partial sums of all vectors of a step to their totals."""
+        if not sums:
+            return
+        with self.block(f"for (int u = 0; u < {UNROLL}; ++u)"):
+            for value in sums:
+                self._add_partial(value, self.width, "[u]")
 
     def _crosses_rows(self) -> bool:
         """Whether some operand of a pointwise kernel is contiguous neither along a row nor constant along it."""

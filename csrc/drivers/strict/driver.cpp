@@ -1,0 +1,846 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "outboard/driver.h"
+
+#include <dlfcn.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <numeric>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "strict/host_memory.h"
+#include "strict/memory.h"
+#include "strict/options.h"
+#include "strict/source.h"
+#include "strict/stream.h"
+#include "strict/violations.h"
+
+/// The strict driver makes of any other a discrete, slow one that holds its caller to every rule of driver.h: device
+/// memory is apart, limits and handles are checked at every call, and all that may be late is.
+using namespace outboard::strict;
+
+struct ob_device_t {
+  uint32_t index;
+  ob_device inner;
+  ob_device_properties properties;
+  std::unique_ptr<Memory> memory;
+  std::atomic<bool> lost{false};
+};
+
+/// A program of the wrapped driver's. Queued launches keep it.
+struct InnerProgram {
+  ~InnerProgram();
+  ob_program program = nullptr;
+};
+
+struct ob_kernel_t {
+  ob_device device;
+  std::shared_ptr<InnerProgram> program;
+  ob_kernel inner;
+  std::string name;
+  uint32_t max_work_group_size;
+  uint64_t local_memory;
+};
+
+struct ob_program_t {
+  ob_device device;
+  std::shared_ptr<InnerProgram> inner;
+  std::mutex mutex;
+  std::map<std::string, std::unique_ptr<ob_kernel_t>> kernels;
+};
+
+/// A launch with everything that the caller's memory held.
+struct Launch {
+  std::shared_ptr<InnerProgram> program;
+  ob_kernel kernel;
+  uint64_t global[3];
+  uint32_t local[3];
+  std::vector<bool> is_pointer;
+  std::vector<std::vector<char>> values;  // pointers as the caller knows them
+};
+
+struct ob_stream_t {
+  ob_device device;
+  ob_stream inner;
+  std::unique_ptr<std::vector<std::shared_ptr<Launch>>> recording;  // of a graph
+  std::unique_ptr<Queue> queue;
+};
+
+struct ob_event_t {
+  std::shared_ptr<Point> recorded() {
+    std::lock_guard<std::mutex> lock(mutex);
+    return point;
+  }
+
+  ob_device device;
+  std::mutex mutex;
+  std::shared_ptr<Point> point;  // nullptr: never recorded
+};
+
+struct Graph {
+  ob_device device;
+  std::vector<std::shared_ptr<Launch>> launches;
+  std::atomic<int64_t> outstanding{0};
+};
+
+namespace {
+
+const ob_driver* inner = nullptr;
+constexpr uint32_t kLeastArgumentBytes = 1024;
+
+/// Passes a status of the wrapped driver on, with its text.
+ob_status pass(ob_status status) {
+  return status == OB_OK || status == OB_NOT_READY ? status : fail(status, inner->last_error());
+}
+
+/// Handles that were made and not destroyed.
+template <typename T>
+class Handles {
+ public:
+  void add(const T* handle) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    known_.insert(handle);
+  }
+  bool remove(const T* handle) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return known_.erase(handle) != 0;
+  }
+  bool has(const T* handle) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return known_.count(handle) != 0;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<const T*> known_;
+};
+
+template <typename T>
+Handles<T>& handles() {
+  static auto* const instance = new Handles<T>;
+  return *instance;
+}
+
+ob_status lost_status() { return fail(OB_DEVICE_LOST, "the device was lost"); }
+
+/// OB_OK if the handle may be used.
+template <typename T>
+ob_status check_handle(T* handle, const char* kind) {
+  if (!handles<T>().has(handle)) return violation(std::string("a ") + kind + " that does not exist");
+  return handle->device->lost ? lost_status() : OB_OK;
+}
+
+ob_status check_device(ob_device device) { return device->lost ? lost_status() : OB_OK; }
+
+ob_status check_stream(ob_stream stream) {
+  const ob_status status = check_handle(stream, "stream");
+  if (status != OB_OK || stream->recording == nullptr) return status;
+  return violation("a call other than launch on a stream that records a graph");
+}
+
+// ---- devices ----
+
+std::vector<std::unique_ptr<ob_device_t>>& opened() {
+  static auto* const instance = new std::vector<std::unique_ptr<ob_device_t>>;  // leaked: see Runtime
+  return *instance;
+}
+
+std::mutex& opened_mutex() {
+  static auto* const instance = new std::mutex;
+  return *instance;
+}
+
+ob_status device_count(uint32_t* count) {
+  *count = 0;
+  if (!Options::get().problem.empty()) return fail(OB_OK, Options::get().problem);
+  return pass(inner->device_count(count));
+}
+
+const char* last_error() {
+  const char* own = last_failure();
+  return own[0] != '\0' ? own : inner->last_error();
+}
+
+ob_status read_properties(ob_device inner_device, ob_device_properties& properties) {
+  properties = {};
+  properties.struct_size = sizeof(properties);
+  const ob_status status = inner->device_properties(inner_device, &properties);
+  if (status != OB_OK) return pass(status);
+  const std::string name = std::string("strict ") + properties.name;
+  std::strncpy(properties.name, name.c_str(), sizeof(properties.name) - 1);
+  if (inner->abi_minor < 1) properties.serial_builds = 0;
+  if (inner->abi_minor < 5) properties.max_argument_bytes = 0;
+  if (properties.max_argument_bytes == 0) properties.max_argument_bytes = kLeastArgumentBytes;
+  Options::get().restrict(properties);
+  return OB_OK;
+}
+
+ob_status device_open(uint32_t index, ob_device* device) {
+  std::lock_guard<std::mutex> lock(opened_mutex());
+  for (const auto& known : opened()) {
+    if (known->index == index) *device = known.get();
+    if (known->index == index) return OB_OK;
+  }
+  auto made = std::make_unique<ob_device_t>();
+  made->index = index;
+  ob_status status = pass(inner->device_open(index, &made->inner));
+  if (status == OB_OK) status = read_properties(made->inner, made->properties);
+  if (status != OB_OK) return status;
+  made->memory = std::make_unique<Memory>(*inner, made->inner, made->properties);
+  *device = made.get();
+  opened().push_back(std::move(made));
+  return OB_OK;
+}
+
+ob_status device_properties(ob_device device, ob_device_properties* properties) {
+  const size_t size = std::min(properties->struct_size, sizeof(*properties));
+  const size_t asked = properties->struct_size;
+  std::memcpy(properties, &device->properties, size);
+  properties->struct_size = asked;
+  return OB_OK;
+}
+
+// ---- memory ----
+
+ob_status memory_alloc(ob_device device, uint64_t bytes, ob_ptr* ptr) {
+  const ob_status status = check_device(device);
+  return status == OB_OK ? device->memory->alloc(bytes, ptr) : status;
+}
+
+ob_status memory_free(ob_device device, ob_ptr ptr) { return device->memory->free(ptr); }
+
+ob_status memory_info(ob_device device, uint64_t* free_bytes, uint64_t* total_bytes) {
+  *total_bytes = device->properties.total_memory;
+  *free_bytes = *total_bytes - device->memory->used();
+  return check_device(device);
+}
+
+std::mutex& pinned_mutex() {
+  static auto* const instance = new std::mutex;
+  return *instance;
+}
+
+std::map<void*, uint64_t>& pinned() {
+  static auto* const instance = new std::map<void*, uint64_t>;
+  return *instance;
+}
+
+/// Whole pages: once they are given back, using them faults.
+ob_status host_alloc(ob_device device, uint64_t bytes, void** ptr) {
+  if (const ob_status status = check_device(device); status != OB_OK) return status;
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return fail(OB_OUT_OF_MEMORY, "the host has no memory left");
+  std::lock_guard<std::mutex> lock(pinned_mutex());
+  pinned()[memory] = bytes;
+  *ptr = memory;
+  return OB_OK;
+}
+
+ob_status host_free(ob_device, void* ptr) {
+  std::lock_guard<std::mutex> lock(pinned_mutex());
+  const auto found = pinned().find(ptr);
+  if (found == pinned().end()) return violation("host_free of memory that host_alloc did not make");
+  if (HostMemory::in_use(reinterpret_cast<uint64_t>(ptr), found->second)) {
+    return violation("host_free of memory that a queued copy still uses");
+  }
+  munmap(ptr, found->second);
+  pinned().erase(found);
+  return OB_OK;
+}
+
+// ---- streams and events ----
+
+ob_status stream_create(ob_device device, ob_stream* stream) {
+  if (const ob_status status = check_device(device); status != OB_OK) return status;
+  static std::atomic<uint64_t> number{0};
+  auto made = std::make_unique<ob_stream_t>();
+  made->device = device;
+  const ob_status status = pass(inner->stream_create(device->inner, &made->inner));
+  if (status != OB_OK) return status;
+  made->queue = std::make_unique<Queue>(++number);
+  handles<ob_stream_t>().add(made.get());
+  *stream = made.release();
+  return OB_OK;
+}
+
+ob_status stream_destroy(ob_stream stream) {
+  if (!handles<ob_stream_t>().remove(stream)) return violation("stream_destroy of a stream that does not exist");
+  stream->queue = nullptr;
+  const ob_status status = pass(inner->stream_destroy(stream->inner));
+  delete stream;
+  return status;
+}
+
+ob_status stream_wait(ob_stream stream, int blocking) {
+  const ob_status status = check_stream(stream);
+  if (status != OB_OK) return status;
+  const ob_status waited = stream->queue->wait(blocking != 0, stream->device->lost);
+  return stream->device->lost ? lost_status() : waited;
+}
+
+ob_status stream_wait_event(ob_stream stream, ob_event event) {
+  ob_status status = check_stream(stream);
+  if (status == OB_OK) status = check_handle(event, "event");
+  if (status != OB_OK) return status;
+  if (const std::shared_ptr<Point> point = event->recorded()) {
+    stream->queue->put([point] {
+      point->wait();
+      return OB_OK;
+    });
+  }
+  return OB_OK;
+}
+
+ob_status event_create(ob_device device, ob_event* event) {
+  if (const ob_status status = check_device(device); status != OB_OK) return status;
+  *event = new ob_event_t{};
+  (*event)->device = device;
+  handles<ob_event_t>().add(*event);
+  return OB_OK;
+}
+
+ob_status event_destroy(ob_event event) {
+  if (!handles<ob_event_t>().remove(event)) return violation("event_destroy of an event that does not exist");
+  delete event;
+  return OB_OK;
+}
+
+ob_status event_record(ob_event event, ob_stream stream) {
+  ob_status status = check_stream(stream);
+  if (status == OB_OK) status = check_handle(event, "event");
+  if (status != OB_OK) return status;
+  const auto point = std::make_shared<Point>();
+  {
+    std::lock_guard<std::mutex> lock(event->mutex);
+    event->point = point;
+  }
+  stream->queue->record(point);
+  return OB_OK;
+}
+
+ob_status event_wait(ob_event event, int blocking) {
+  const ob_status status = check_handle(event, "event");
+  if (status != OB_OK) return status;
+  const std::shared_ptr<Point> point = event->recorded();
+  if (point == nullptr) return OB_OK;
+  if (blocking != 0) point->wait();
+  return event->device->lost ? lost_status() : point->status();
+}
+
+ob_status event_elapsed(ob_event start, ob_event end, int64_t* nanoseconds) {
+  ob_status status = check_handle(start, "event");
+  if (status == OB_OK) status = check_handle(end, "event");
+  if (status != OB_OK) return status;
+  const std::shared_ptr<Point> from = start->recorded(), to = end->recorded();
+  if (from == nullptr || to == nullptr) return fail(OB_INVALID_ARGUMENT, "an event was not recorded");
+  if (from->time() < 0 || to->time() < 0) return fail(OB_INVALID_ARGUMENT, "an event was not reached");
+  *nanoseconds = to->time() - from->time();
+  return OB_OK;
+}
+
+// ---- data movement ----
+
+/// Waits for what the wrapped driver was just given: only the queue's thread uses its stream.
+ob_status finish(ob_stream stream, ob_status submitted) {
+  if (submitted != OB_OK) return pass(submitted);
+  return pass(inner->stream_wait(stream->inner, 1));
+}
+
+ob_status outside(const char* what, uint64_t address, uint64_t bytes) {
+  return violation(std::string(what) + " " + std::to_string(bytes) + " bytes at " + std::to_string(address) +
+                   ", which are not inside an allocation");
+}
+
+ob_status copy_in(ob_stream stream, uint64_t dst, uint64_t src, uint64_t bytes) {
+  auto target = std::make_shared<Use>(stream->device->memory->use(dst, bytes));
+  if (!*target) return outside("a copy to", dst, bytes);
+  const auto source = std::make_shared<HostMemory>(src, bytes, /*written=*/false);
+  stream->queue->put([=] {
+    std::vector<char> read;
+    const ob_status status = source->read(read);
+    if (status != OB_OK) return status;
+    return finish(stream, inner->copy(stream->inner, OB_HOST_TO_DEVICE, target->inner(),
+                                      reinterpret_cast<uint64_t>(read.data()), bytes));
+  });
+  return OB_OK;
+}
+
+/// Arrives in two parts: who looks too early may see half of it.
+ob_status copy_out(ob_stream stream, uint64_t dst, uint64_t src, uint64_t bytes) {
+  auto source = std::make_shared<Use>(stream->device->memory->use(src, bytes));
+  if (!*source) return outside("a copy from", src, bytes);
+  const auto target = std::make_shared<HostMemory>(dst, bytes, /*written=*/true);
+  stream->queue->put([=] {
+    std::vector<char> old;
+    ob_status status = target->read(old);
+    if (status != OB_OK) return status;
+    std::vector<char> read(bytes);
+    status = finish(stream, inner->copy(stream->inner, OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(read.data()),
+                                        source->inner(), bytes));
+    const uint64_t half = bytes / 2;
+    if (status == OB_OK) status = target->write(0, read.data(), half);
+    std::this_thread::yield();
+    if (status == OB_OK) status = target->write(half, read.data() + half, bytes - half);
+    return status;
+  });
+  return OB_OK;
+}
+
+ob_status copy_within(ob_stream stream, uint64_t dst, uint64_t src, uint64_t bytes) {
+  auto source = std::make_shared<Use>(stream->device->memory->use(src, bytes));
+  if (!*source) return outside("a copy from", src, bytes);
+  auto target = std::make_shared<Use>(stream->device->memory->use(dst, bytes));
+  if (!*target) return outside("a copy to", dst, bytes);
+  stream->queue->put([=] {
+    return finish(stream, inner->copy(stream->inner, OB_DEVICE_TO_DEVICE, target->inner(), source->inner(), bytes));
+  });
+  return OB_OK;
+}
+
+ob_status copy(ob_stream stream, ob_copy_kind kind, uint64_t dst, uint64_t src, uint64_t bytes) {
+  const ob_status status = check_stream(stream);
+  if (status != OB_OK || bytes == 0) return status;
+  if (kind == OB_HOST_TO_DEVICE) return copy_in(stream, dst, src, bytes);
+  return kind == OB_DEVICE_TO_HOST ? copy_out(stream, dst, src, bytes) : copy_within(stream, dst, src, bytes);
+}
+
+ob_status fill(ob_stream stream, ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64_t bytes) {
+  const ob_status status = check_stream(stream);
+  if (status != OB_OK || bytes == 0) return status;
+  if (pattern_size == 0 || pattern_size > 16 || (pattern_size & (pattern_size - 1)) != 0) {
+    return violation("a fill with a pattern of " + std::to_string(pattern_size) + " bytes");
+  }
+  if (dst % pattern_size != 0 || bytes % pattern_size != 0) return violation("a fill that is not of whole patterns");
+  auto target = std::make_shared<Use>(stream->device->memory->use(dst, bytes));
+  if (!*target) return outside("a fill of", dst, bytes);
+  const std::string copied(static_cast<const char*>(pattern), pattern_size);
+  stream->queue->put(
+      [=] { return finish(stream, inner->fill(stream->inner, target->inner(), copied.data(), pattern_size, bytes)); });
+  return OB_OK;
+}
+
+ob_status copy_peer(ob_stream stream, ob_device dst_device, ob_ptr dst, ob_device src_device, ob_ptr src,
+                    uint64_t bytes) {
+  ob_status status = check_stream(stream);
+  if (status == OB_OK) status = check_device(dst_device);
+  if (status != OB_OK || bytes == 0) return status;
+  if (stream->device != src_device) return violation("copy_peer on a stream that is not of the source's device");
+  auto source = std::make_shared<Use>(src_device->memory->use(src, bytes));
+  if (!*source) return outside("a copy from", src, bytes);
+  auto target = std::make_shared<Use>(dst_device->memory->use(dst, bytes));
+  if (!*target) return outside("a copy to", dst, bytes);
+  stream->queue->put([=] {
+    std::vector<char> between(bytes);
+    const auto host = reinterpret_cast<uint64_t>(between.data());
+    const ob_status read = finish(stream, inner->copy(stream->inner, OB_DEVICE_TO_HOST, host, source->inner(), bytes));
+    return read != OB_OK ? read : dst_device->memory->service().copy(OB_HOST_TO_DEVICE, target->inner(), host, bytes);
+  });
+  return OB_OK;
+}
+
+// ---- programs ----
+
+ob_status own(ob_device device, const std::function<ob_status(ob_program*)>& make, ob_program* program) {
+  auto made = std::make_unique<ob_program_t>();
+  made->device = device;
+  made->inner = std::make_shared<InnerProgram>();
+  const ob_status status = pass(make(&made->inner->program));
+  if (status != OB_OK) return status;
+  handles<ob_program_t>().add(made.get());
+  *program = made.release();
+  return OB_OK;
+}
+
+ob_status program_build(ob_device device, const char* source, const char* options, ob_program* program) {
+  if (const ob_status status = check_device(device); status != OB_OK) return status;
+  if (options == nullptr) return violation("program_build with options = NULL");
+  std::string restricted = source;
+  if (device->properties.has_fp64 == 0) {
+    restricted = without_doubles(source);
+    if (uses_doubles(restricted)) {
+      return violation("a program with double for a device without has_fp64");
+    }
+  }
+  return own(
+      device, [&](ob_program* made) { return inner->program_build(device->inner, restricted.c_str(), options, made); },
+      program);
+}
+
+ob_status program_load(ob_device device, const void* binary, size_t bytes, ob_program* program) {
+  if (const ob_status status = check_device(device); status != OB_OK) return status;
+  return own(
+      device, [&](ob_program* made) { return inner->program_load(device->inner, binary, bytes, made); }, program);
+}
+
+ob_status program_binary(ob_program program, void* binary, size_t* bytes) {
+  const ob_status status = check_handle(program, "program");
+  return status == OB_OK ? pass(inner->program_binary(program->inner->program, binary, bytes)) : status;
+}
+
+ob_status program_release(ob_program program) {
+  if (!handles<ob_program_t>().remove(program)) return violation("program_release of a program that does not exist");
+  for (const auto& [name, kernel] : program->kernels) handles<ob_kernel_t>().remove(kernel.get());
+  delete program;
+  return OB_OK;
+}
+
+/// What the kernel needs, as far as the wrapped driver can tell.
+ob_status read_needs(ob_kernel_t& kernel) {
+  const ob_device_properties& limits = kernel.device->properties;
+  ob_kernel_properties needs{sizeof(needs), limits.max_work_group_size, 0};
+  const bool known = inner->struct_size >= offsetof(ob_driver, kernel_properties) + sizeof(inner->kernel_properties) &&
+                     inner->kernel_properties != nullptr;
+  const ob_status status = known ? pass(inner->kernel_properties(kernel.inner, &needs)) : OB_OK;
+  kernel.max_work_group_size = std::min(needs.max_work_group_size, limits.max_work_group_size);
+  kernel.local_memory = needs.local_memory;
+  return status;
+}
+
+ob_status kernel_get(ob_program program, const char* name, ob_kernel* kernel) {
+  ob_status status = check_handle(program, "program");
+  if (status != OB_OK) return status;
+  std::lock_guard<std::mutex> lock(program->mutex);
+  const auto known = program->kernels.find(name);
+  if (known != program->kernels.end()) {
+    *kernel = known->second.get();
+    return OB_OK;
+  }
+  auto made = std::make_unique<ob_kernel_t>();
+  made->device = program->device;
+  made->program = program->inner;
+  made->name = name;
+  status = pass(inner->kernel_get(program->inner->program, name, &made->inner));
+  if (status == OB_OK) status = read_needs(*made);
+  if (status != OB_OK) return status;
+  handles<ob_kernel_t>().add(made.get());
+  *kernel = made.get();
+  program->kernels.emplace(name, std::move(made));
+  return OB_OK;
+}
+
+ob_status kernel_properties(ob_kernel kernel, ob_kernel_properties* properties) {
+  const ob_status status = check_handle(kernel, "kernel");
+  if (status != OB_OK) return status;
+  const ob_kernel_properties needs{properties->struct_size, kernel->max_work_group_size, kernel->local_memory};
+  std::memcpy(properties, &needs, std::min(properties->struct_size, sizeof(needs)));
+  return OB_OK;
+}
+
+// ---- launches ----
+
+ob_status too_much(const ob_kernel_t& kernel, const char* what, uint64_t wanted, uint64_t limit) {
+  return violation("a launch of " + kernel.name + " with " + what + " " + std::to_string(wanted) + ", of at most " +
+                   std::to_string(limit));
+}
+
+ob_status check_range(const ob_kernel_t& kernel, const uint64_t global[3], const uint32_t local[3]) {
+  const uint64_t group = uint64_t{local[0]} * local[1] * local[2];
+  for (int i = 0; i < 3; ++i) {
+    if (global[i] == 0) return violation("a launch of " + kernel.name + " without work-items");
+    if (local[0] != 0 && (local[i] == 0 || global[i] % local[i] != 0)) {
+      return violation("a launch of " + kernel.name + " of work-items that are no multiple of the work-group");
+    }
+  }
+  if (group > kernel.max_work_group_size) {
+    return too_much(kernel, "a work-group of", group, kernel.max_work_group_size);
+  }
+  const uint64_t local_memory = kernel.device->properties.local_memory;
+  if (kernel.local_memory > local_memory) return too_much(kernel, "local memory of", kernel.local_memory, local_memory);
+  return OB_OK;
+}
+
+uint64_t size_of(const ob_argument& argument) { return argument.is_pointer != 0 ? sizeof(ob_ptr) : argument.size; }
+
+/// The launch, if it keeps to the rules. Of a graph, memory is looked for when the graph is launched.
+ob_status read_launch(const ob_launch& given, std::shared_ptr<Launch>& launch) {
+  const ob_status status = check_handle(given.kernel, "kernel");
+  if (status != OB_OK) return status;
+  const ob_kernel_t& kernel = *given.kernel;
+  const ob_status fits = check_range(kernel, given.global, given.local);
+  if (fits != OB_OK) return fits;
+  launch = std::make_shared<Launch>();
+  launch->program = kernel.program;
+  launch->kernel = kernel.inner;
+  std::copy_n(given.global, 3, launch->global);
+  std::copy_n(given.local, 3, launch->local);
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < given.argument_count; ++i) {
+    const ob_argument& argument = given.arguments[i];
+    if (size_of(argument) == 0) return violation("a launch of " + kernel.name + " with an argument of 0 bytes");
+    const auto* value = static_cast<const char*>(argument.value);
+    launch->is_pointer.push_back(argument.is_pointer != 0);
+    launch->values.emplace_back(value, value + size_of(argument));
+    bytes += size_of(argument);
+  }
+  const uint64_t limit = kernel.device->properties.max_argument_bytes;
+  return bytes > limit ? too_much(kernel, "bytes of arguments:", bytes, limit) : OB_OK;
+}
+
+/// What a launch needs when its turn comes: the wrapped driver's addresses, and that the memory is still there.
+struct Resolved {
+  std::shared_ptr<Launch> launch;
+  std::vector<std::vector<char>> values;
+  std::vector<Use> uses;
+};
+
+ob_status resolve(ob_device device, const std::shared_ptr<Launch>& launch, Resolved& resolved) {
+  resolved.launch = launch;
+  resolved.values = launch->values;
+  for (size_t i = 0; i < resolved.values.size(); ++i) {
+    ob_ptr address = 0;
+    if (!launch->is_pointer[i]) continue;
+    std::memcpy(&address, resolved.values[i].data(), sizeof(address));
+    if (address == 0) continue;
+    Use use = device->memory->use(address, 0);
+    if (!use) return outside(("argument " + std::to_string(i) + " of a launch:").c_str(), address, 0);
+    address = use.inner();
+    std::memcpy(resolved.values[i].data(), &address, sizeof(address));
+    resolved.uses.push_back(std::move(use));
+  }
+  return OB_OK;
+}
+
+ob_status run(ob_stream stream, const Resolved& resolved) {
+  const Launch& launch = *resolved.launch;
+  std::vector<ob_argument> arguments;
+  for (size_t i = 0; i < resolved.values.size(); ++i) {
+    const std::vector<char>& value = resolved.values[i];
+    arguments.push_back({launch.is_pointer[i] ? 1u : 0u, static_cast<uint32_t>(value.size()), value.data()});
+  }
+  return finish(stream, inner->launch(stream->inner, launch.kernel, launch.global, launch.local, arguments.data(),
+                                      static_cast<uint32_t>(arguments.size())));
+}
+
+using Batch = std::vector<Resolved>;
+
+/// Puts launches in the order given; all run, and the status is that of the last that failed.
+void put(ob_stream stream, std::shared_ptr<Batch> batch, std::function<void()> done = [] {}) {
+  stream->queue->put([stream, batch = std::move(batch), done = std::move(done)] {
+    ob_status status = OB_OK;
+    for (const Resolved& each : *batch) {
+      const ob_status ran = run(stream, each);
+      if (ran != OB_OK) status = ran;
+    }
+    done();
+    return status;
+  });
+}
+
+ob_status launch_one(ob_stream stream, const ob_launch& given, Batch& batch) {
+  std::shared_ptr<Launch> launch;
+  const ob_status status = read_launch(given, launch);
+  if (status != OB_OK) return status;
+  Resolved resolved;
+  const ob_status found = resolve(stream->device, launch, resolved);
+  if (found != OB_OK) return found;
+  if (stream->recording != nullptr) {
+    stream->recording->push_back(launch);
+  } else {
+    batch.push_back(std::move(resolved));
+  }
+  return OB_OK;
+}
+
+ob_status launch(ob_stream stream, ob_kernel kernel, const uint64_t global[3], const uint32_t local[3],
+                 const ob_argument* arguments, uint32_t count) {
+  ob_status status = check_handle(stream, "stream");
+  if (status != OB_OK) return status;
+  const ob_launch given{kernel, {global[0], global[1], global[2]}, {local[0], local[1], local[2]}, count, arguments};
+  const auto batch = std::make_shared<Batch>();
+  status = launch_one(stream, given, *batch);
+  if (status == OB_OK && !batch->empty()) put(stream, batch);
+  return status;
+}
+
+/// In an order that nobody expects.
+ob_status launch_batch(ob_stream stream, const ob_launch* launches, uint32_t count) {
+  ob_status status = check_stream(stream);
+  if (status != OB_OK) return status;
+  static std::mutex mutex;
+  static Delay chance(0);
+  std::vector<uint32_t> order(count);
+  std::iota(order.begin(), order.end(), 0u);
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    for (uint32_t i = count; i > 1; --i) std::swap(order[i - 1], order[chance.next() % i]);
+  }
+  const auto batch = std::make_shared<Batch>();
+  for (const uint32_t i : order) {
+    const ob_status launched = launch_one(stream, launches[i], *batch);
+    if (launched != OB_OK) status = launched;
+  }
+  if (!batch->empty()) put(stream, batch);
+  return status;
+}
+
+// ---- graphs ----
+
+ob_status capture_begin(ob_stream stream) {
+  const ob_status status = check_stream(stream);
+  if (status != OB_OK) return status;
+  if (!Options::get().graphs) return fail(OB_UNSUPPORTED, "OUTBOARD_STRICT_GRAPHS=0");
+  stream->recording = std::make_unique<std::vector<std::shared_ptr<Launch>>>();
+  return OB_OK;
+}
+
+ob_status capture_end(ob_stream stream, void** graph) {
+  *graph = nullptr;
+  if (!handles<ob_stream_t>().has(stream) || stream->recording == nullptr) {
+    return violation("capture_end on a stream that records no graph");
+  }
+  const auto recorded = std::move(stream->recording);
+  if (stream->device->lost) return lost_status();
+  auto* made = new Graph{};
+  made->device = stream->device;
+  made->launches = *recorded;
+  handles<Graph>().add(made);
+  *graph = made;
+  return OB_OK;
+}
+
+ob_status graph_launch(ob_stream stream, void* given) {
+  auto* graph = static_cast<Graph*>(given);
+  ob_status status = check_stream(stream);
+  if (status == OB_OK) status = check_handle(graph, "graph");
+  if (status != OB_OK) return status;
+  if (graph->device != stream->device)
+    return violation("graph_launch on another device than the graph was recorded on");
+  const auto batch = std::make_shared<Batch>(graph->launches.size());
+  for (size_t i = 0; i < graph->launches.size(); ++i) {
+    status = resolve(graph->device, graph->launches[i], (*batch)[i]);
+    if (status != OB_OK) return status;
+  }
+  ++graph->outstanding;
+  put(stream, batch, [graph] { --graph->outstanding; });
+  return OB_OK;
+}
+
+ob_status graph_destroy(void* given) {
+  auto* graph = static_cast<Graph*>(given);
+  if (!handles<Graph>().has(graph)) return violation("graph_destroy of a graph that does not exist");
+  if (graph->outstanding != 0) return violation("graph_destroy of a graph that is still running");
+  handles<Graph>().remove(graph);
+  delete graph;
+  return OB_OK;
+}
+
+// ---- the table ----
+
+/// A function of the table: no exception leaves it.
+template <auto function>
+struct Guarded;
+
+template <typename... Arguments, ob_status (*function)(Arguments...)>
+struct Guarded<function> {
+  static ob_status call(Arguments... arguments) noexcept {
+    try {
+      return function(arguments...);
+    } catch (const std::bad_alloc&) {
+      return fail(OB_OUT_OF_MEMORY, "out of host memory");
+    } catch (const std::exception& error) {
+      return fail(OB_INTERNAL, error.what());
+    }
+  }
+};
+
+ob_driver make_driver() {
+  ob_driver driver{};
+  driver.struct_size = sizeof(ob_driver);
+  driver.abi_major = OB_ABI_MAJOR;
+  driver.abi_minor = OB_ABI_MINOR;
+  driver.name = "strict";
+  driver.last_error = last_error;
+#define OUTBOARD_OFFER(function) driver.function = Guarded<function>::call;
+  OUTBOARD_OFFER(device_count)
+  OUTBOARD_OFFER(device_open)
+  OUTBOARD_OFFER(device_properties)
+  OUTBOARD_OFFER(memory_alloc)
+  OUTBOARD_OFFER(memory_free)
+  OUTBOARD_OFFER(stream_create)
+  OUTBOARD_OFFER(stream_destroy)
+  OUTBOARD_OFFER(stream_wait)
+  OUTBOARD_OFFER(stream_wait_event)
+  OUTBOARD_OFFER(event_create)
+  OUTBOARD_OFFER(event_destroy)
+  OUTBOARD_OFFER(event_record)
+  OUTBOARD_OFFER(event_wait)
+  OUTBOARD_OFFER(event_elapsed)
+  OUTBOARD_OFFER(copy)
+  OUTBOARD_OFFER(fill)
+  OUTBOARD_OFFER(program_build)
+  OUTBOARD_OFFER(program_load)
+  OUTBOARD_OFFER(program_binary)
+  OUTBOARD_OFFER(program_release)
+  OUTBOARD_OFFER(kernel_get)
+  OUTBOARD_OFFER(launch)
+  OUTBOARD_OFFER(memory_info)
+  OUTBOARD_OFFER(host_alloc)
+  OUTBOARD_OFFER(host_free)
+  OUTBOARD_OFFER(copy_peer)
+  OUTBOARD_OFFER(capture_begin)
+  OUTBOARD_OFFER(capture_end)
+  OUTBOARD_OFFER(graph_launch)
+  OUTBOARD_OFFER(graph_destroy)
+  OUTBOARD_OFFER(launch_batch)
+  OUTBOARD_OFFER(kernel_properties)
+#undef OUTBOARD_OFFER
+  return driver;
+}
+
+const ob_driver* load_inner() {
+  void* library = dlopen(Options::get().driver.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return nullptr;
+  const auto entry = reinterpret_cast<ob_driver_entry>(dlsym(library, OB_DRIVER_ENTRY_NAME));
+  const ob_driver* driver = entry == nullptr ? nullptr : entry();
+  const bool fits =
+      driver != nullptr && driver->abi_major == OB_ABI_MAJOR && driver->struct_size >= offsetof(ob_driver, memory_info);
+  return fits ? driver : nullptr;
+}
+
+}  // namespace
+
+InnerProgram::~InnerProgram() {
+  if (program != nullptr) inner->program_release(program);
+}
+
+extern "C" {
+
+__attribute__((visibility("default"))) const ob_driver* outboard_driver(void) {
+  static const ob_driver* const driver = [] {
+    inner = load_inner();
+    return inner == nullptr ? nullptr : new ob_driver(make_driver());
+  }();
+  return driver;
+}
+
+/// How often the contract was broken so far.
+__attribute__((visibility("default"))) uint64_t outboard_strict_violations(void) { return violations(); }
+
+/// While held, nothing that is queued begins.
+__attribute__((visibility("default"))) void outboard_strict_hold(int held) { Queue::hold(held != 0); }
+
+/// The nth command from now on that begins fails with an ob_status, after its call returned. nth = 0 cancels.
+__attribute__((visibility("default"))) void outboard_strict_fail_later(uint64_t nth, int status) {
+  Queue::fail_command(nth, static_cast<ob_status>(status));
+}
+
+/// The device is lost from now on. What is queued runs on: it still writes to host memory.
+__attribute__((visibility("default"))) void outboard_strict_lose(uint32_t index) {
+  std::lock_guard<std::mutex> lock(opened_mutex());
+  for (const auto& device : opened()) {
+    if (device->index == index) device->lost = true;
+  }
+}
+}

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+namespace outboard::strict {
+
+/// A program in OpenCL C for a device without double precision: what asks for the extension finds none.
+std::string without_doubles(const std::string& source);
+
+/// Whether a program in a C dialect uses double precision outside of comments and of `#ifdef cl_khr_fp64`.
+bool uses_doubles(const std::string& source);
+
+}  // namespace outboard::strict

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "outboard/driver.h"
+
+namespace outboard::strict {
+
+/// One recording of an event: streams that wait for it keep it, whatever happens to the event.
+class Point {
+ public:
+  /// `failure`: what the work before it failed with that nobody has been told of yet.
+  void reach(ob_status failure, const std::string& text);
+  void wait();
+  /// What the work before it failed with, or, before it is reached, OB_NOT_READY.
+  ob_status status();
+  /// Nanoseconds of a steady clock; -1 before it is reached.
+  int64_t time();
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable reached_;
+  int64_t nanoseconds_ = -1;
+  ob_status failure_ = OB_OK;
+  std::string text_;
+};
+
+/// How late things are: mostly not at all, often a little, now and then by far. Not thread-safe.
+class Delay {
+ public:
+  explicit Delay(uint64_t stream);
+  void pass();
+  /// True half of the time.
+  bool toss() { return (next() & 1) != 0; }
+  uint64_t next();
+
+ private:
+  uint64_t state_;
+};
+
+/// Commands in order, and a thread that carries them out later than anybody would like.
+class Queue {
+ public:
+  /// What the wrapped driver said; its text is on the thread that runs the command.
+  using Command = std::function<ob_status()>;
+
+  explicit Queue(uint64_t number) : late_(number), later_(~number) {}
+  /// Waits for everything that was put.
+  ~Queue();
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
+
+  void put(Command command);
+  void record(std::shared_ptr<Point> point);
+  /// OB_OK once all that was put is finished, OB_NOT_READY before if not blocking; or, once, what a command failed
+  /// with. `lost` ends the wait.
+  ob_status wait(bool blocking, const std::atomic<bool>& lost);
+  /// Wakes who waits, to look at `lost`.
+  void notify();
+
+  /// While held, no queue begins another command.
+  static void hold(bool held);
+  /// The nth next command of any queue fails with `status` (0: none does).
+  static void fail_command(uint64_t nth, ob_status status);
+
+ private:
+  void work();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Command> commands_;
+  uint64_t put_ = 0, done_ = 0;
+  bool ending_ = false;
+  ob_status failure_ = OB_OK;
+  std::string failure_text_;
+  Delay late_;   // of the thread
+  Delay later_;  // of those who wait
+  std::thread thread_;
+};
+
+}  // namespace outboard::strict

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where PyTorch keeps what it compiled: not where another user can write."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from torch._inductor.runtime import cache_dir_utils
+
+from outboard import settings, trusted
+
+
+def place_cache() -> None:
+    """Moves PyTorch's cache if it lies in its usual place and that is not the user's alone.
+
+    The place is a directory below the system's temporary one whose name everybody can guess, and its entries are
+    pickles. A ``TORCHINDUCTOR_CACHE_DIR`` that somebody chose stays. Raises OSError if there is nowhere to write."""
+    usual = os.path.abspath(cache_dir_utils.default_cache_dir())
+    if os.environ.get("TORCHINDUCTOR_CACHE_DIR", usual) != usual:
+        return
+    try:
+        with trusted.opened(Path(usual), make=True):
+            return
+    except trusted.Untrusted as error:
+        trusted.say_once("PyTorch's cache of compiled graphs is not used", error)
+    own = settings.writable_cache_directory()
+    other = str(own / "inductor") if own is not None else tempfile.mkdtemp(prefix="outboard-inductor-")
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = other

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators whose rounding PyTorch defines otherwise than Inductor: for single operators and whole graphs alike."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import sympy
+import torch
+from torch._inductor import ir, lowering
+from torch._inductor.virtualized import ops
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND
+
+aten = torch.ops.aten
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+# ---- decompositions ----
+
+
+def _ldexp(x: Any, exponent: Any) -> Any:
+    """``ldexp`` of other than floats by integers as PyTorch computes it: by a power, in the type of the product."""
+    integral = isinstance(exponent, torch.Tensor) and not exponent.dtype.is_floating_point
+    if isinstance(x, torch.Tensor) and x.dtype.is_floating_point and integral and exponent.dtype != torch.bool:
+        return NotImplemented
+    return x * torch.pow(2.0, exponent)
+
+
+def _soft_shrink(x: torch.Tensor, lambd: Any = 0.5) -> torch.Tensor:
+    """``softshrink`` whose zeros are positive."""
+    moved = torch.where(x > 0, x - lambd, x + lambd)
+    return torch.where((x >= -lambd) & (x <= lambd), torch.zeros_like(x), moved)
+
+
+def _greatest(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """``fmax``; of two that are equal, the first."""
+    return torch.where(torch.isnan(other) | (other <= x), x, other)
+
+
+def _least(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """``fmin``; of two that are equal, the first."""
+    return torch.where(torch.isnan(other) | (other >= x), x, other)
+
+
+#: Decompositions that replace, on our device, those of PyTorch and Inductor.
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    aten.ldexp.Tensor: _ldexp,
+    aten.softshrink.default: _soft_shrink,
+    aten.fmax.default: _greatest,
+    aten.fmin.default: _least,
+}
+
+
+# ---- lowerings ----
+
+
+def _is_on(name: str, *values: Any) -> bool:
+    devices = [value.get_device() for value in values if isinstance(value, ir.TensorBox)]
+    return any(device is not None and device.type == name for device in devices)
+
+
+def _is_float(*values: Any) -> bool:
+    return any(isinstance(value, ir.TensorBox) and value.get_dtype().is_floating_point for value in values)
+
+
+def _narrowed(value: Any, dtype: torch.dtype) -> Any:
+    return lowering.make_pointwise(lambda x: ops.to_dtype(x, dtype, use_compute_types=False))(value)
+
+
+def register(name: str) -> None:
+    """Replaces Inductor's lowerings for tensors on the device of that name."""
+    _register_division(name)
+    _register_remainders(name)
+    _register_next(name)
+    _register_product(name)
+
+
+def _register_division(name: str) -> None:
+    """Division rounded down as PyTorch does it; rounded towards zero, tensors of halves round the quotient first."""
+    module: Any = lowering
+    for overload in (aten.div.Tensor_mode, aten.div.Scalar_mode):
+        module.lowerings[overload] = _division(name, module.lowerings[overload])
+
+
+def _division(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    module: Any = lowering
+
+    def rounded(a: Any, b: Any, *, up: bool, whole: bool) -> Any:
+        if not up:
+            return module.floordiv(a, b)
+        quotient = module.div(a, b)
+        dtype = quotient.get_dtype()
+        return module.trunc(_narrowed(quotient, dtype) if whole and dtype in HALVES else quotient)
+
+    kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
+    # In a table of its own: it is called below, with operands promoted and broadcast as those of the operator are.
+    promoted = module._register_lowering([aten.div.Tensor_mode], rounded, True, kind, False, {})
+
+    @functools.wraps(original)
+    def divide(a: Any, b: Any, rounding_mode: str | None = None) -> Any:
+        if rounding_mode is None or not _is_on(name, a, b) or not _gives_float(a, b):
+            return original(a, b, rounding_mode=rounding_mode)
+        tensors = isinstance(a, ir.TensorBox) and isinstance(b, ir.TensorBox)
+        return promoted(a, b, up=rounding_mode == "trunc", whole=tensors)
+
+    return divide
+
+
+def _gives_float(*values: Any) -> bool:
+    """Whether any operand makes the quotient a float: by its dtype, or as a number that is no integer."""
+    numbers = [value for value in values if not isinstance(value, ir.TensorBox)]
+    return _is_float(*values) or any(
+        isinstance(n, float) or (isinstance(n, sympy.Basic) and n.is_integer is not True) for n in numbers
+    )
+
+
+def _register_next(name: str) -> None:
+    """The number after a half, which is not the next float."""
+    module: Any = lowering
+    original = module.lowerings[aten.nextafter.default]
+
+    def follow(x: Any, other: Any) -> Any:
+        if not _is_on(name, x, other) or x.get_dtype() not in HALVES:
+            return original(x, other)
+        return module.make_pointwise(functools.partial(_next_half, x.get_dtype()))(x, other)
+
+    module.register_lowering([aten.nextafter.default], broadcast=True)(follow)
+
+
+def _next_half(dtype: torch.dtype, x: Any, goal: Any) -> Any:
+    """By the bits of the float that is the same number: halves are so many of them apart."""
+    info = torch.finfo(dtype)
+    least, single = info.smallest_normal, 1 << (13 if dtype == torch.float16 else 16)
+
+    def number(value: float) -> Any:
+        return ops.constant(value, torch.float32)
+
+    def either(condition: Any, yes: Any, no: Any) -> Any:
+        return ops.where(condition, yes, no)
+
+    zero, tiny, size = number(0.0), number(least * info.eps), ops.abs(x)
+    away = ops.eq(ops.gt(goal, x), ops.gt(x, zero))
+    step = either(away, ops.constant(single, torch.int32), ops.constant(-single, torch.int32))
+    bits = ops.add(ops.to_dtype_bitcast(x, torch.int32, torch.float32), step)
+    found = ops.to_dtype_bitcast(bits, torch.float32, torch.int32)
+    if dtype == torch.float16:
+        # The lowest exponent has one spacing down to zero, and infinity comes after the largest half.
+        at_least = ops.and_(ops.eq(size, number(least)), ops.logical_not(away))
+        low = ops.or_(ops.lt(size, number(least)), at_least)
+        near = ops.add(x, either(ops.gt(goal, x), tiny, ops.neg(tiny)))
+        found = either(low, either(ops.eq(near, zero), ops.copysign(zero, x), near), found)
+        found = either(ops.isinf(x), ops.copysign(number(info.max), x), found)
+    found = either(ops.eq(x, zero), ops.copysign(tiny, goal), found)
+    found = either(ops.eq(x, goal), goal, found)
+    missing = ops.or_(ops.isnan(x), ops.isnan(goal))
+    return either(missing, ops.add(x, goal), found)
+
+
+def _register_remainders(name: str) -> None:
+    """Remainders of halves by a number: the number is rounded first, as on the CPU."""
+    module: Any = lowering
+    for overload in (aten.remainder.Scalar, aten.fmod.Scalar):
+        original = module.lowerings[overload]
+
+        def divide(a: Any, b: Any, original: Any = original) -> Any:
+            narrow = _is_on(name, a) and a.get_dtype() in HALVES
+            return original(a, _narrowed(b, a.get_dtype()) if narrow else b)
+
+        module.register_lowering([overload], broadcast=True)(divide)
+
+
+def _register_product(name: str) -> None:
+    """The product of ``addcmul`` is added before it is rounded, as on the CPU."""
+    module: Any = lowering
+    original = module.lowerings[aten.addcmul.default]
+
+    def add_product(x: Any, a: Any, b: Any, *, value: Any = 1) -> Any:
+        if not _is_on(name, x, a, b) or not _is_float(x):
+            return original(x, a, b, value=value)
+        dtype = x.get_dtype()
+
+        def factor() -> Any:
+            return ops.index_expr(value, dtype) if isinstance(value, sympy.Basic) else ops.constant(value, dtype)
+
+        plain = not isinstance(value, sympy.Basic) and value == 1
+        return lowering.make_pointwise(
+            lambda x, a, b: ops.fma(a if plain else ops.mul(factor(), a), b, x), override_return_dtype=dtype
+        )(x, a, b)
+
+    module.register_lowering([aten.addcmul.default], broadcast=True)(add_product)

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "fixture.h"
+#include "runtime/driver_call.h"
+#include "runtime/error.h"
+#include "runtime/stream.h"
+
+/// What holds when a driver fails: whose memory is whose, and what is lost with a device. On discrete drivers only,
+/// whose work can be stopped: the simulator and the strict driver.
+using namespace outboard;
+
+namespace {
+
+constexpr size_t kBytes = 1 << 20;
+using Memory = std::vector<char>;
+
+std::shared_ptr<Memory> memory_of(char byte) { return std::make_shared<Memory>(kBytes, byte); }
+uint64_t address(const Memory& memory) { return reinterpret_cast<uint64_t>(memory.data()); }
+
+/// Device memory full of 7s, whose copy to the host is queued but cannot begin.
+struct StoppedCopy {
+  explicit StoppedCopy(Device& device)
+      : stream(device.default_stream()), source(Allocation::create(device, kBytes)), target(memory_of(0)) {
+    const char seven = 7;
+    const ob_ptr from = Pin(*source, stream).pointer();
+    stream.fill(from, &seven, 1, kBytes);
+    stream.synchronize();
+    pause = std::make_unique<fixture::Pause>(stream);
+    stream.copy(OB_DEVICE_TO_HOST, address(*target), from, kBytes);
+  }
+  ~StoppedCopy() {
+    pause->end();
+    stream.keep_until_finished(target);
+  }
+  bool arrived() const { return *target == *memory_of(7); }
+
+  Stream& stream;
+  fixture::Holder source;
+  std::shared_ptr<Memory> target;
+  std::unique_ptr<fixture::Pause> pause;
+};
+
+Device& other_device() { return Runtime::get().device(1); }
+
+bool says(const std::exception& error, const char* text) { return std::strstr(error.what(), text) != nullptr; }
+
+/// The text of the Error(OB_DEVICE_LOST) that `function` throws; "" if it throws none.
+template <typename Function>
+std::string lost_text(const Function& function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    if (error.status() == OB_DEVICE_LOST) return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST(a_failed_wait_finishes_nothing) {
+  StoppedCopy copy(fixture::device());
+  fixture::fail("stream_wait", 1, OB_INTERNAL);
+  CHECK_THROWS(copy.stream.finish(), Error);
+  CHECK(!copy.stream.query());
+  fixture::fail("stream_wait", 1, OB_INTERNAL);
+  CHECK_THROWS(copy.stream.query(), Error);
+  CHECK(!copy.stream.query());
+  copy.pause->end();
+  copy.stream.synchronize();
+  CHECK(copy.arrived());
+}
+
+TEST(memory_of_a_failed_copy_is_kept_until_it_arrived) {
+  StoppedCopy copy(fixture::device());
+  fixture::fail("stream_wait", 1, OB_INTERNAL);
+  CHECK_THROWS(copy.stream.synchronize(), Error);
+  std::atomic<bool> ended{false};
+  std::thread releaser([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    ended = true;
+    copy.pause->end();
+  });
+  copy.stream.keep_until_finished(copy.target);
+  CHECK(ended);
+  releaser.join();
+  CHECK(copy.arrived());
+  CHECK_EQ(copy.stream.kept(), 0u);
+}
+
+TEST(a_launch_that_failed_before_a_copy_does_not_end_it) {
+  StoppedCopy copy(fixture::device());
+  Stream& stream = copy.stream;
+  const auto second = memory_of(0);
+  fixture::fail("copy", 1, OB_INTERNAL);  // which may have been queued nevertheless, as far as the caller knows
+  CHECK_THROWS(stream.copy(OB_DEVICE_TO_HOST, address(*second), Pin(*copy.source, stream).pointer(), kBytes), Error);
+  CHECK(!stream.query());
+  copy.pause->end();
+  stream.keep_until_finished(second);
+  CHECK(stream.query());
+  CHECK_EQ(stream.kept(), 0u);
+}
+
+TEST(host_buffers_wait_for_their_stream_after_a_failure) {
+  Device& device = fixture::device();
+  StoppedCopy copy(device);
+  {
+    const std::lock_guard guard(device.residency().lock());
+    HostBuffers buffers(device);
+    HostBuffer* buffer = buffers.take(kBytes, &copy.stream);
+    void* const taken = buffer->memory;
+    buffers.give_back(buffer);
+    fixture::fail("stream_wait", 1, OB_INTERNAL);
+    HostBuffer* next = buffers.take(kBytes, nullptr);  // for the host, at once
+    CHECK(next->memory != taken);
+    buffers.give_back(next);
+    copy.pause->end();
+    CHECK(copy.stream.finish_in_the_end());
+    buffers.trim(0, true);
+  }
+  CHECK_THROWS(copy.stream.flush(), Error);  // what was noticed in the middle of something else is told
+}
+
+TEST(a_lost_device_stays_lost_and_others_do_not_notice) { CHECK_EQ(fixture::run_again("lost"), 0); }
+
+TEST(a_table_cut_in_the_middle_of_a_function_lacks_it) {
+  ob_driver given = fixture::device().driver();
+  given.struct_size = offsetof(ob_driver, memory_info) + sizeof(void*) / 2;
+  CHECK(whole_table(given).launch != nullptr);
+  CHECK(whole_table(given).memory_info == nullptr);
+  CHECK_EQ(misfit(given), "");
+  given.struct_size = offsetof(ob_driver, launch) + sizeof(void*) - 1;
+  CHECK_EQ(misfit(given), "lacks what every driver must have: launch");
+}
+
+TEST(what_a_driver_lacks_is_named) {
+  ob_driver given = fixture::device().driver();
+  given.copy = nullptr;
+  given.event_wait = nullptr;
+  CHECK_EQ(misfit(given), "lacks what every driver must have: event_wait, copy");
+  given.abi_major = 9;
+  CHECK(misfit(given).find("version 9") != std::string::npos && misfit(given).find("version 1") != std::string::npos);
+}
+
+TEST(more_than_the_device_gives_at_once_is_refused) {
+  const uint64_t most = fixture::device().properties().max_allocation;
+  try {
+    const std::lock_guard guard(fixture::device().residency().lock());
+    fixture::device().allocator().allocate(most + 1, fixture::device().default_stream());
+    CHECK(false);
+  } catch (const OutOfMemoryError& error) {
+    CHECK(says(error, "MiB"));
+  }
+}
+
+namespace {
+
+/// Device 0 is lost while a copy to the host has not begun; device 1 goes on, and the process ends as ever.
+int lose() {
+  Device& device = fixture::device();
+  StoppedCopy copy(device);
+  const std::weak_ptr<Memory> memory = copy.target;
+  fixture::fail("stream_wait", 1, OB_DEVICE_LOST);
+  if (lost_text([&] { copy.stream.synchronize(); }).find("new one") == std::string::npos) return 1;
+  copy.stream.keep_until_finished(copy.target);
+  copy.target = memory_of(0);
+  if (memory.expired() || copy.stream.kept() != 1) return 2;
+  if (!device.lost() || other_device().lost()) return 3;
+  Stream& stream = copy.stream;
+  if (lost_text([&] { stream.synchronize(); }).empty() || lost_text([&] { stream.query(); }).empty()) return 4;
+  if (lost_text([&] { Event(device).record(stream); }).empty()) return 5;
+  if (lost_text([&] {
+        fixture::Holder(Allocation::create(device, 4)), device.allocator().allocate(4, stream);
+      }).empty()) {
+    return 6;
+  }
+  if (lost_text([&] { device.programs().kernel("", "", "k"); }).empty()) return 7;
+  copy.pause->end();  // now the copy arrives, in memory that is still there
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  if (memory.expired() || *memory.lock() != *memory_of(7)) return 8;
+  fixture::Holder x(Allocation::create(other_device(), kBytes));
+  Stream& other = other_device().default_stream();
+  const auto source = memory_of(3), target = memory_of(0);
+  const Pin pin(*x, other);
+  other.copy(OB_HOST_TO_DEVICE, pin.pointer(), address(*source), kBytes);
+  other.copy(OB_DEVICE_TO_HOST, address(*target), pin.pointer(), kBytes);
+  other.synchronize();
+  if (*target != *source) return 9;
+  Runtime::get().shutdown();
+  return 0;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (count > 1 && std::strcmp(arguments[1], "lost") == 0) return lose();
+  return fixture::run_all();
+}

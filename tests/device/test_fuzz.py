@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random programs on the device against the CPU: other ones every day, and all that once showed a difference."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tools.fuzz import sides, worker
+from tools.fuzz.operators import OPERATORS
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = [json.loads(line) for line in (Path(__file__).parent / "fuzz_regressions.jsonl").read_text().splitlines()]
+
+
+def _fuzz(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tools.fuzz", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=1200
+    )
+
+
+def test_random_programs() -> None:
+    """2,000 operators. ``OUTBOARD_FUZZ_SEED`` repeats a run."""
+    seed = os.environ.get("OUTBOARD_FUZZ_SEED", str(datetime.date.today().toordinal()))
+    print(f"OUTBOARD_FUZZ_SEED={seed}")
+    run = _fuzz("--operators", "2000", "--seed", seed, "--variants", "1", "--jobs", "2")
+    print(run.stdout)
+    assert run.returncode == 0, f"OUTBOARD_FUZZ_SEED={seed}\n{run.stdout}\n{run.stderr}"
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program["operator"])
+def test_what_once_differed(device: str, program: dict[str, Any]) -> None:
+    result = worker.replay(0, program, device, lambda line: None)
+    assert not result.findings, result.findings
+
+
+def test_a_difference_is_found_and_attributed(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["leaf(torch.float32, (3,), (1,), 0, [1.0, 2.0])", "torch.exp(v0)", "v1 * 2"]
+    assert sides.run(lines, device) is None
+    exact = torch.exp
+    monkeypatch.setattr(torch, "exp", lambda x: exact(x) * (1 if x.device.type == "cpu" else 1.0001))
+    finding = sides.run(lines, device)
+    assert finding is not None
+    assert (finding.kind, finding.line) == ("value", "torch.exp(v0)")
+
+
+def test_a_crash_is_attributed_and_the_rest_is_run(tmp_path: Path) -> None:
+    programs = [["torch.ones(2)", "__import__('os').abort()"], ["torch.ones(2, device=DEVICE)", "v0 + 1"]]
+    path = tmp_path / "programs.jsonl"
+    path.write_text("".join(json.dumps({"operator": "any", "lines": lines}) + "\n" for lines in programs))
+    run = _fuzz("--replay", str(path))
+    assert run.returncode == 1
+    assert "SIGABRT" in run.stdout and "abort()" in run.stdout
+    assert "2 operators" in run.stdout and "1 differences" in run.stdout
+
+
+def test_the_catalogue_is_wide() -> None:
+    assert len(OPERATORS) >= 300

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every difference from PyTorch on the CPU that is legitimate, each with its reason. As few and as narrow as can be."""
+
+from __future__ import annotations
+
+import re
+
+from torch import Tensor
+
+from tools.fuzz.program import tensors
+
+#: How PyTorch on the CPU says that it has no kernel for a dtype: then it is no oracle, and the device may have one.
+_CPU_LACKS = re.compile(r"not implemented for|not supported (for|on) CPU")
+
+#: Results of these depend on the generator, which is another on each device: only their form is compared.
+RANDOM = re.compile(
+    r"\b(dropout|alpha_dropout|feature_dropout|rand_like|randn_like|randint_like|bernoulli|multinomial|normal_|uniform_"
+    r"|random_|exponential_|cauchy_|geometric_|log_normal_|rrelu|empty_like|new_empty)\("
+)
+
+#: Not drawn for expanded operands: the CPU's kernel reorders elements in place, and finds wrong medians where they
+#: share memory (``x.expand(4, 6).median(0)`` is not ``x``).
+NOT_EXPANDED = ("median", "nanmedian")
+#: Not drawn for NaN: the CPU sorts with ``<``, which puts NaN nowhere, so that its result depends on the order.
+NOT_NAN = ("mode",)
+#: Which of equal elements' places is given is not said: only values are compared.
+ANY_PLACE = ("median", "nanmedian", "mode")
+
+#: Writing to expanded tensors, which PyTorch calls deprecated here and refuses elsewhere: what comes of it depends on
+#: the order of the elements. The device refuses.
+_DEPRECATED_ON_EXPANDED = re.compile(r"\.(masked_fill_|masked_scatter_|index_fill_|index_put_)\(|\bassign\(")
+_EXPANDED = "more than one element of the written-to tensor"
+
+#: Here CPU and CUDA lay out results differently for inputs that are dense but not contiguous, and the device does as
+#: CUDA: ``empty_like`` keeps the input's strides.
+LIKE_CUDA = re.compile(r"\bF\.(batch_norm|instance_norm)\(")
+
+
+def only_cpu_raises(line: str, error: Exception) -> bool:
+    """Whether the CPU's exception is about a kernel that the CPU does not have."""
+    return isinstance(error, NotImplementedError) or bool(_CPU_LACKS.search(str(error)))
+
+
+def only_device_raises(line: str, error: Exception) -> bool:
+    """Whether the device's exception is about what PyTorch has deprecated."""
+    return _EXPANDED in str(error) and bool(_DEPRECATED_ON_EXPANDED.search(line))
+
+
+def other_exception(line: str, ours: Exception, theirs: Exception) -> bool:
+    """Whether both refuse, with types that differ for a good reason: the CPU's is about its own lack of a kernel."""
+    return only_cpu_raises(line, theirs)
+
+
+def strides(line: str, ours: Tensor, theirs: Tensor) -> bool:
+    """Whether other strides than the CPU's are right."""
+    return bool(LIKE_CUDA.search(line))
+
+
+def overlap(operands: list[object]) -> bool:
+    """Whether operands of a line that writes share memory without being the same elements. PyTorch refuses where it
+    notices; where it does not, as with tensors that have gaps, the order of the elements decides."""
+    found = tensors(operands)
+    return any(
+        one.untyped_storage()._cdata == other.untyped_storage()._cdata  # noqa: SLF001 - its identity
+        and (one.storage_offset(), one.shape, one.stride()) != (other.storage_offset(), other.shape, other.stride())
+        for index, one in enumerate(found)
+        for other in found[:index]
+    )
+
+
+def values(line: str) -> bool:
+    """Whether numbers of the results are not comparable."""
+    return bool(RANDOM.search(line))

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole programs under ``torch.compile``: one function of the leaves that returns every value, against the CPU's eager.
+
+Inside a graph nothing can be replaced by the CPU's value, so differences would cascade. Two rules prevent it:
+lines that are not continuous (comparisons, rounding, sorting) get the CPU's values of what has been rounded, as further
+inputs; and each value is judged by a float64 run of the whole program.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tools.fuzz import allowed, compare
+from tools.fuzz.generate import Generator
+from tools.fuzz.program import is_leaf, leaf_line, namespace, references, tensors, widened
+from tools.fuzz.sides import Finding
+
+#: Functions that carry rounding errors on without enlarging them at a jump.
+_SMOOTH = re.compile(
+    r"torch\.(add|sub|mul|sin|cos|tanh|exp|sigmoid|erf|atan|asinh|logaddexp|lerp|addcmul|mm|bmm|matmul|mv|einsum|sum|mean|cat"
+    r"|stack|softmax|log_softmax|maximum|minimum|where|square|neg|abs|cumsum|clamp_min|clamp_max|hypot|zeros_like|ones_like)\("
+    r"|F\.(relu|gelu|silu|mish|elu|softplus|softsign|logsigmoid|linear|conv\dd|layer_norm|leaky_relu|hardtanh|avg_pool\dd|pad"
+    r"|mse_loss|l1_loss|smooth_l1_loss|interpolate|scaled_dot_product_attention)\("
+    r"|\.(transpose|permute|select|narrow|unsqueeze|squeeze|flatten|reshape|view|movedim|expand|diagonal|contiguous|clone|flip"
+    r"|roll|repeat|tile|tril|triu|diag|swapaxes|unfold|ravel|broadcast_to|add_|mul_|sub_|copy_|zero_|fill_|expand_as|detach)\("
+    r"|\.(T|mT)\b|\[[^\]]*\]$"
+)
+#: What ``torch.compile`` leaves to eager, or what has no fixed form: judged by the eager mode.
+_OUTSIDE = re.compile(
+    r"\.item\(|tolist|bool\(|nonzero|argwhere|unique|masked_select|bincount|gradient\(|\.data\b|resize_|allclose|equal\("
+)
+_EXACT = re.compile(r"^v\d+(\[\d+\])?(\.\w+\([^v]*\)|\.m?T|\[.*\])$")
+
+
+def stable(line: str, rounded: set[str], values: dict[str, Any]) -> list[str] | None:
+    """``line`` with the CPU's values, as leaves in front of it, for rounded operands at which it may jump. None if it
+    cannot be part of a graph."""
+    if _OUTSIDE.search(line) or allowed.values(line):
+        return None
+    inexact = [name for name in references(line) if name in rounded]
+    if not inexact or _SMOOTH.search(line):
+        return [line]
+    return (
+        None
+        if re.search(r"[a-z0-9]_\(|out=|assign\(", line)
+        else [leaf_line(x) for name in inexact for x in tensors(values[name])]
+    )
+
+
+def is_rounded(line: str, rounded: set[str], value: Any) -> bool:
+    """Whether the value of a line may have been rounded, here or before."""
+    if is_leaf(line) or not any(x.is_floating_point() for x in tensors(value)):
+        return False
+    return not _EXACT.match(line) or any(name in rounded for name in references(line))
+
+
+def function(lines: list[str]) -> Callable[..., Any]:
+    """The program as a function of its leaves, which returns them and the values of all lines."""
+    leaves = [f"v{i}" for i, line in enumerate(lines) if is_leaf(line)]
+    body = [f"    v{i} = {line}" for i, line in enumerate(lines) if not is_leaf(line)]
+    every = ", ".join(f"v{i}" for i in range(len(lines)))
+    text = "\n".join([f"def program({', '.join(leaves)}):", *body, f"    return [{every}]"])
+    return _define(text)
+
+
+def _define(text: str) -> Callable[..., Any]:
+    names = namespace("cpu")
+    exec(text, names)  # noqa: S102 - our own text
+    made = names["program"]
+    assert callable(made)
+    return made  # type: ignore[no-any-return]
+
+
+def _leaves(lines: list[str], device: str) -> list[Any]:
+    names = namespace(device)
+    return [eval(line, names) for line in lines if is_leaf(line)]  # noqa: S307 - our own text
+
+
+def run(lines: list[str], device: str) -> Finding | None:
+    """Compiles and runs the program on the device and compares all values; the first difference, in program order."""
+    calls = [line for line in lines if not is_leaf(line)]
+    expected = function(lines)(*_leaves(lines, "cpu"))
+    torch._dynamo.reset()  # noqa: SLF001 - each program is a graph of its own
+    made = function([line.replace("DEVICE", repr(device)) for line in lines])
+    inputs = _leaves(lines, device)
+    try:
+        actual = torch.compile(made)(*inputs)
+        torch.accelerator.synchronize()
+    except Exception as error:  # noqa: BLE001 - reported
+        if _dynamo_refuses(lines):
+            return None
+        return Finding("exception", calls[-1], f"raises {type(error).__name__}: {str(error)[:300]}")
+    exact = _exact(lines)
+    for index, line in enumerate(lines):
+        truth = exact[index] if exact else None
+        finding = _difference(line, actual[index], expected[index], truth, device)
+        if finding:
+            return finding
+    return None
+
+
+def _dynamo_refuses(lines: list[str]) -> bool:
+    """Whether PyTorch's own tracing fails on the program, on the CPU and with no compiler behind it."""
+    torch._dynamo.reset()  # noqa: SLF001 - as above
+    try:
+        torch.compile(function([line.replace("DEVICE", "'cpu'") for line in lines]), backend="aot_eager")(
+            *_leaves(lines, "cpu")
+        )
+    except Exception:  # noqa: BLE001 - that it fails is the answer
+        return True
+    return False
+
+
+def _exact(lines: list[str]) -> list[Any] | None:
+    """The values of the program in float64, or None if it has no such form."""
+    wide = [x.double() if x.is_floating_point() else x for x in _leaves(lines, "cpu")]
+    try:
+        return list(function([line if is_leaf(line) else widened(line) for line in lines])(*wide))
+    except Exception:  # noqa: BLE001 - no second opinion then
+        return None
+
+
+def _difference(line: str, ours: Any, theirs: Any, truth: Any, device: str) -> Finding | None:
+    text = compare.difference(ours, theirs, device)
+    if text:
+        return Finding("form", line, text)
+    for part, (one, other) in enumerate(zip(tensors(ours), tensors(theirs), strict=True)):
+        host = one.detach().cpu()
+        if compare.is_close(host, other):
+            continue
+        exacts = tensors(truth)
+        if compare.within_rounding(host, other, exacts[part] if part < len(exacts) else None):
+            continue
+        return Finding("value", line, f"{host.flatten()[:8].tolist()} for {other.flatten()[:8].tolist()}")
+    return None
+
+
+def shrink(lines: list[str], finding: Finding, device: str, trials: int = 25) -> list[str]:
+    """Cuts what comes after the wrong line, then drops what does not matter."""
+    from tools.fuzz.program import without
+
+    last = max((i for i, line in enumerate(lines) if line == finding.line), default=len(lines) - 1)
+    if finding.kind != "exception":
+        lines = lines[: last + 1]
+    index = len(lines) - (1 if finding.kind == "exception" else 2)
+    while index >= 0 and trials:
+        used = any(f"v{index}" in references(line) for line in lines[index + 1 :])
+        candidate = without(lines, index)
+        if not used and any(not is_leaf(line) for line in candidate):
+            if is_leaf(lines[index]):
+                lines = candidate
+            else:
+                trials -= 1
+                again = run(candidate, device)
+                if again and again.kind == finding.kind and again.text[:40] == finding.text[:40]:
+                    lines = candidate
+        index -= 1
+    return lines
+
+
+def length(generator: Generator) -> int:
+    """The number of operators of one graph: compiling time grows faster than it."""
+    return generator.free.randint(8, 24)

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes programs: chooses operators, and for each of them operands among the values there are, or new ones.
+
+Compiling a new kind of call costs a hundred times what running it does. So what decides the kind - dtypes, ranks,
+layouts, which dimensions are 1 or 0, constants - comes from one of a few fixed streams per operator and epoch, and
+only sizes, values and the choice of operands are free.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tools.fuzz.program import Namespace, tensors
+
+FLOAT = ("float32", "float32", "float64", "float16", "bfloat16")
+INT = ("int64", "int32", "int16", "int8", "uint8")
+ANY = (*FLOAT, *INT, "bool")
+NUMBER = (*FLOAT, *INT)
+LAYOUTS = ("dense",) * 6 + ("permuted",) * 3 + ("gaps", "expanded", "offset", "offset")
+_SIZES = (1, 2, 2, 3, 3, 4, 5, 6, 7, 8, 9, 16, 17, 19, 33)
+_MOST_ELEMENTS = 3000
+#: Extremes are given to operators that ask for no tame values, and to those not often.
+_EXTREMES = (float("nan"), float("inf"), float("-inf"), 3e4, -6e4, 1e-6, -1e-30, 1e30)
+
+
+class Refused(Exception):
+    """The operator cannot be drawn now, for example because there is no fitting shape."""
+
+
+class Generator:
+    """Draws lines. ``emit`` runs a line on both sides and gives its CPU value; ``values`` are the CPU's."""
+
+    def __init__(self, seed: int, epoch: int, emit: Callable[[str], Any], values: Namespace, variants: int) -> None:
+        self.free = random.Random(f"program {seed}")
+        self.kind = random.Random(0)
+        self.pool: list[str] = []
+        self.sizes = [self.free.choice(_SIZES[1:]) for _ in range(3)]
+        self._epoch, self._emit, self._values, self._variants = epoch, emit, values, variants
+
+    def begin(self, operator: str) -> None:
+        """Chooses the variant of the operator that is drawn next."""
+        variant = self.free.randrange(self._variants)
+        self.kind = random.Random(f"{self._epoch} {operator} {variant}")
+
+    def pick(self, options: Sequence[Any]) -> Any:
+        """One of ``options``, as part of the kind of the call."""
+        return self.kind.choice(options)
+
+    def chance(self, share: float) -> bool:
+        """True in this share of the kinds."""
+        return self.kind.random() < share
+
+    def value(self, name: str) -> Tensor:
+        """The CPU's tensor of that name."""
+        found = eval(name, self._values)  # noqa: S307 - our own text
+        assert isinstance(found, Tensor)
+        return found
+
+    def add(self, name: str, result: Any) -> None:
+        """Makes the tensors of a line's result operands of later lines."""
+        if isinstance(result, Tensor):
+            self.pool.append(name)
+        elif isinstance(result, (tuple, list)):
+            self.pool += [f"{name}[{i}]" for i, x in enumerate(result) if isinstance(x, Tensor)]
+
+    def tensor(
+        self,
+        dtypes: Sequence[str] = ANY,
+        ranks: Sequence[int] = (0, 1, 1, 2, 2, 2, 3, 3, 4),
+        *,
+        shape: Sequence[int] | None = None,
+        tame: bool = False,
+        limits: tuple[float, float] | None = None,
+        layout: str | None = None,
+        empty: bool = True,
+    ) -> str:
+        """The name of an operand: of ``shape`` or of one of ``ranks``, with values within ``limits`` (low, high)."""
+        dtype = self.pick(dtypes)
+        rank = self.pick(ranks)
+        pattern = [self.kind.choice("nnnnnnnnnnnnnnnnnnn1") for _ in range(6)]
+        if empty and self.chance(0.04):
+            pattern[self.kind.randrange(6)] = "0"
+        layout = layout or self.pick(LAYOUTS)
+        wild = self.chance(0.25)
+        if shape is None:
+            found = self._find(dtype, rank, pattern[:rank], layout, tame or limits is not None)
+            if found:
+                return found
+            shape = [self.size() if p == "n" else int(p) for p in pattern[:rank]]
+            while torch.Size(shape).numel() > _MOST_ELEMENTS:
+                shape = [max(n // 2, 1) for n in shape]
+        elif limits is None and not tame:
+            found = self._find_shape(dtype, list(shape), layout)
+            if found:
+                return found
+        return self.leaf(dtype, shape, layout, tame or not wild, limits)
+
+    def size(self) -> int:
+        """A size of a dimension: mostly one of the few of this program, so that shapes meet."""
+        return self.free.choice(self.sizes) if self.free.random() < 0.85 else self.free.choice(_SIZES[1:])
+
+    def leaf(
+        self, dtype: str, shape: Sequence[int], layout: str, tame: bool, limits: tuple[float, float] | None = None
+    ) -> str:
+        """A new tensor."""
+        stride, offset = self._layout(list(shape), layout)
+        numbers = self._numbers(dtype, tame, limits)
+        line = f"leaf(torch.{dtype}, {tuple(shape)}, {tuple(stride)}, {offset}, {numbers})"
+        return self.line(line)
+
+    def line(self, line: str) -> str:
+        """Runs a preparatory line and returns the name of its value."""
+        name, result = self._emit(line)
+        self.add(name, result)
+        return str(name)
+
+    def _find(self, dtype: str, rank: int, pattern: list[str], layout: str, tame: bool) -> str | None:
+        if self.free.random() < 0.2:
+            return None
+        candidates = [
+            name
+            for name in self.pool[-40:]
+            if (value := self.value(name)).dim() == rank
+            and str(value.dtype) == f"torch.{dtype}"
+            and [str(n) if n < 2 else "n" for n in value.shape] == pattern
+            and layout_of(value) == layout
+            and value.numel() <= _MOST_ELEMENTS
+            and not (tame and not is_tame(value))
+        ]
+        return self.free.choice(candidates) if candidates else None
+
+    def _find_shape(self, dtype: str, shape: list[int], layout: str) -> str | None:
+        if self.free.random() < 0.2:
+            return None
+        candidates = [
+            name
+            for name in self.pool[-40:]
+            if list((value := self.value(name)).shape) == shape
+            and str(value.dtype) == f"torch.{dtype}"
+            and layout_of(value) == layout
+        ]
+        return self.free.choice(candidates) if candidates else None
+
+    def _layout(self, shape: list[int], layout: str) -> tuple[list[int], int]:
+        order = list(range(len(shape)))
+        if layout == "permuted":
+            order = [0, *order[2:], 1] if len(shape) >= 4 else order[:-2] + order[-2:][::-1]
+        stride, step = [0] * len(shape), 2 if layout == "gaps" else 1
+        for dim in reversed(order):
+            stride[dim] = step
+            step *= max(shape[dim], 1)
+        if layout == "expanded" and shape:
+            stride[self.kind.randrange(len(shape))] = 0
+        return stride, 3 if layout == "offset" else 0
+
+    def _numbers(self, dtype: str, tame: bool, limits: tuple[float, float] | None) -> list[Any]:
+        count = self.free.choice((1, 5, 7, 11, 13, 23))
+        if dtype == "bool":
+            return [self.free.random() < 0.5 for _ in range(count)]
+        if dtype in INT:
+            return self._integers(dtype, count, tame, limits)
+        low, high = limits or (-3.0, 3.0)
+        numbers = [round(self.free.uniform(low, high), 3) for _ in range(count)]
+        if limits is None:
+            special = (0.0, -0.0, 0.5, 1.0, -1.0, 2.5) + (() if tame else _EXTREMES)
+            numbers = [self.free.choice(special) if self.free.random() < 0.3 else number for number in numbers]
+        return numbers
+
+    def _integers(self, dtype: str, count: int, tame: bool, limits: tuple[float, float] | None) -> list[Any]:
+        info = torch.iinfo(getattr(torch, dtype))
+        low, high = limits or (-9, 20)
+        low, high = max(int(low), info.min), min(int(high), info.max)
+        numbers = [self.free.randint(low, max(high, low)) for _ in range(count)]
+        if limits is None and not tame:
+            numbers = [
+                self.free.choice((info.min, info.max)) if self.free.random() < 0.1 else number for number in numbers
+            ]
+        return numbers
+
+
+def layout_of(value: Tensor) -> str:
+    """The class of a tensor's layout, in the words of ``LAYOUTS``; '' for others."""
+    if 0 in value.stride() and value.numel() > 1:
+        return "expanded"
+    if value.is_contiguous():
+        return "offset" if value.storage_offset() else "dense"
+    if value.numel() and torch.ops.aten.is_non_overlapping_and_dense(value):
+        return "permuted"
+    return "gaps"
+
+
+def is_tame(value: Tensor) -> bool:
+    """Whether all numbers are finite and small enough to be converted to any dtype."""
+    return value.dtype == torch.bool or bool((value.abs() <= 100).all())
+
+
+def count_elements(values: Any) -> int:
+    """The number of elements in all tensors of a value."""
+    return sum(x.numel() for x in tensors(values))

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One program on the CPU and on the device, in step: each line is run on both and compared before the next."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tools.fuzz import allowed, compare
+from tools.fuzz.program import Namespace, is_leaf, namespace, references, tensors, widened
+
+#: Lines that may write into what they are given.
+_WRITES = re.compile(r"[a-z0-9]_\(|\bout=|\bassign\(")
+
+#: Lines that subtract a mean from what it is the mean of.
+_CENTRES = re.compile(r"_norm\(|\b(var|std|var_mean|std_mean|cov|corrcoef)\(")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The first wrong line of a program: its kind (``value``, ``strides``, ``form``,
+    ``alias``, ``exception``) and what is wrong."""
+
+    kind: str
+    line: str
+    text: str
+
+
+class Sides:
+    """The values of a program on the CPU and on ``device``. ``announce`` is told each line before it is run."""
+
+    def __init__(self, device: str, announce: Callable[[str], None] = lambda line: None) -> None:
+        self.device = device
+        self.lines: list[str] = []
+        self.cpu: Namespace = namespace("cpu")
+        self.ours: Namespace = namespace(device)
+        self.operands: Namespace = {}
+        self._announce = announce
+
+    def step(self, line: str) -> tuple[Any, Finding | None, Exception | None]:
+        """Runs one line on both sides. Returns the CPU's value, what is wrong, and the CPU's exception."""
+        name = f"v{len(self.lines)}"
+        self.lines.append(line)
+        self._announce(line)
+        known = references(line)
+        before = copy.deepcopy({key: self.cpu[key] for key in known}) if _WRITES.search(line) else None
+        self.operands = before or {key: self.cpu[key] for key in known}
+        theirs, their_error = _run(line, self.cpu)
+        ours, our_error = _run(line, self.ours)
+        our_error = our_error or _late_exception()
+        text = compare.exceptions_differ(line, our_error, their_error)
+        self.cpu[name], self.ours[name] = theirs, ours
+        if text:
+            return theirs, Finding("exception", line, text), their_error
+        if their_error is not None or our_error is not None:
+            self.ours[name] = self.cpu[name] = None
+            self._take_over(known)
+            return theirs, None, their_error or our_error
+        return theirs, self._compare(name, line, known, before), None
+
+    def _compare(self, name: str, line: str, known: list[str], before: Namespace | None) -> Finding | None:
+        text = compare.difference(self.ours[name], self.cpu[name], self.device)
+        if text:
+            return Finding("form", line, text)
+        text = self._alias_difference(name)
+        if text:
+            return Finding("alias", line, text)
+        if is_leaf(line):
+            return None
+        text = compare.stride_difference(line, self.ours[name], self.cpu[name])
+        layout = Finding("strides", line, text) if text else None
+        self._take_over_strides(name)
+        if allowed.values(line) or (before is not None and allowed.overlap(list(before.values()))):
+            self._take_over([name, *known])
+            return layout
+        return self._compare_values(name, line, known, before) or layout
+
+    def _compare_values(self, name: str, line: str, known: list[str], before: Namespace | None) -> Finding | None:
+        values = before if before is not None else {key: self.cpu[key] for key in known}
+        kinds = [x.dtype for x in tensors(list(values.values())) if x.is_floating_point()]
+        text = compare.scalar_difference(self.ours[name], self.cpu[name], kinds[0] if kinds else None)
+        if text:
+            return Finding("value", line, text)
+        exact: Namespace | None = None
+        finding: Finding | None = None
+        for key in (name, *self._reached(known if before is not None else [])):
+            for part, (ours, theirs) in enumerate(zip(tensors(self.ours[key]), tensors(self.cpu[key]), strict=True)):
+                host = ours.detach().cpu()
+                if _same_bits(host, theirs):
+                    continue
+                if not compare.is_close(host, theirs):
+                    exact = exact if exact is not None else exact_values(name, line, values)
+                    truth = tensors(exact[key])[part] if key in exact and part < len(tensors(exact[key])) else None
+                    shaken = self._shaken(key, part, name, line, values)
+                    if not compare.within_rounding(host, theirs, truth, shaken):
+                        finding = finding or Finding("value", line, _describe(key, host, theirs, truth))
+                _replace(ours, theirs)
+        return finding
+
+    def _shaken(self, key: str, part: int, name: str, line: str, values: Namespace) -> Tensor | None:
+        """The CPU's result for operands that differ in their last bit, for lines that subtract a mean: of equal numbers
+        it leaves nothing but rounding, which they divide by next to nothing."""
+        if not _CENTRES.search(line):
+            return None
+        found = tensors(_evaluate(name, line, values, _shake).get(key))
+        return found[part] if part < len(found) else None
+
+    def _reached(self, known: list[str]) -> list[str]:
+        """The values that share memory with one of ``known``, themselves included."""
+        storages = {_storage(x) for key in known for x in tensors(self.cpu[key])}
+        every = [f"v{i}" for i in range(len(self.lines) - 1)]
+        return [key for key in every if any(_storage(x) in storages for x in tensors(self.cpu[key]))]
+
+    def _alias_difference(self, name: str) -> str:
+        for theirs, ours in zip(tensors(self.cpu[name]), tensors(self.ours[name]), strict=True):
+            if theirs.numel() == 0:
+                continue
+            shared = [self._sharing(values, value, name) for values, value in ((self.ours, ours), (self.cpu, theirs))]
+            if shared[0] != shared[1]:
+                return f"shares memory with {shared[0]} instead of {shared[1]}"
+            if shared[0] and ours.storage_offset() != theirs.storage_offset():
+                return f"storage offset {ours.storage_offset()} instead of {theirs.storage_offset()}"
+        return ""
+
+    def _sharing(self, values: Namespace, value: Tensor, name: str) -> list[str]:
+        storage = _storage(value)
+        every = [f"v{i}" for i in range(len(self.lines)) if f"v{i}" != name]
+        return [key for key in every if any(_storage(x) == storage and x.numel() for x in tensors(values[key]))]
+
+    def _take_over_strides(self, name: str) -> None:
+        """Gives results of the device that share memory with nothing the CPU's strides, for later lines to agree."""
+        if self._sharing_any(name):
+            return
+        wanted = iter(tensors(self.cpu[name]))
+        self.ours[name] = torch.utils._pytree.tree_map(
+            lambda x: _laid_out_as(x, next(wanted)) if isinstance(x, Tensor) else x, self.ours[name]
+        )
+
+    def _sharing_any(self, name: str) -> bool:
+        return any(self._sharing(self.cpu, x, name) for x in tensors(self.cpu[name]))
+
+    def _take_over(self, names: list[str]) -> None:
+        """Gives the device the CPU's contents."""
+        for key in self._reached(names):
+            for ours, theirs in zip(tensors(self.ours[key]), tensors(self.cpu[key]), strict=True):
+                if ours.shape == theirs.shape:
+                    _replace(ours, theirs)
+        name = f"v{len(self.lines) - 1}"
+        for ours, theirs in zip(tensors(self.ours[name]), tensors(self.cpu[name]), strict=True):
+            _replace(ours, theirs)
+
+
+def _run(line: str, values: Namespace) -> tuple[Any, Exception | None]:
+    try:
+        return eval(line, values), None  # noqa: S307 - our own text
+    except Exception as error:  # noqa: BLE001 - compared with the other side's
+        return None, error
+
+
+def _late_exception() -> Exception | None:
+    """What the device reports at the end of its work, such as an index out of range."""
+    try:
+        torch.accelerator.synchronize()
+    except Exception as error:  # noqa: BLE001 - compared with the other side's
+        return error
+    return None
+
+
+def exact_values(name: str, line: str, values: Namespace) -> Namespace:
+    """The line in float64 with ``values`` as its operands: the operands afterwards, and the result as ``name``.
+    Empty if the line has no float64 form."""
+    return _evaluate(name, widened(line), values, torch.Tensor.double)
+
+
+def _evaluate(name: str, line: str, values: Namespace, change: Callable[[Tensor], Tensor]) -> Namespace:
+    names = namespace("cpu")
+    for key, value in copy.deepcopy(values).items():
+        names[key] = torch.utils._pytree.tree_map(
+            lambda x: change(x) if isinstance(x, Tensor) and x.is_floating_point() else x, value
+        )
+    names[name], error = _run(line, names)
+    return {} if error else {key: names[key] for key in (name, *values)}
+
+
+def _shake(x: Tensor) -> Tensor:
+    """Every other element a unit larger, the others a unit smaller."""
+    signs = torch.tensor([1.0, -1.0], dtype=x.dtype).repeat(x.numel() // 2 + 1)[: x.numel()].reshape(x.shape)
+    return x * (1 + signs * torch.finfo(x.dtype).eps)
+
+
+def _storage(value: Tensor) -> int:
+    return int(value.untyped_storage()._cdata)
+
+
+def _laid_out_as(ours: Tensor, theirs: Tensor) -> Tensor:
+    if ours.stride() == theirs.stride() or ours.numel() == 0:
+        return ours
+    return torch.empty_strided(theirs.shape, theirs.stride(), dtype=ours.dtype, device=ours.device).copy_(ours)
+
+
+def _same_bits(ours: Tensor, theirs: Tensor) -> bool:
+    if not torch.equal(ours, theirs):
+        return False
+    return not theirs.is_floating_point() or torch.equal(ours.signbit(), theirs.signbit())
+
+
+def _replace(ours: Tensor, theirs: Tensor) -> None:
+    """Writes the CPU's contents into the device's tensor, whose elements may share memory."""
+    with torch.no_grad():
+        if ours.device.type == "cpu" or theirs.numel() == 0:
+            return
+        for dim, step in enumerate(ours.stride()):
+            if step == 0:
+                ours, theirs = ours.narrow(dim, 0, 1), theirs.narrow(dim, 0, 1)
+        if ours.stride() == theirs.stride():
+            length = 1 + sum((n - 1) * s for n, s in zip(theirs.shape, theirs.stride(), strict=True))
+            ours, theirs = (x.as_strided((length,), (1,), x.storage_offset()) for x in (ours, theirs))
+        ours.copy_(theirs)
+
+
+def _describe(key: str, ours: Tensor, theirs: Tensor, truth: Tensor | None) -> str:
+    wide = [x.double() for x in (ours, theirs)]
+    wrong = (wide[0] != wide[1]) & ~(wide[0].isnan() & wide[1].isnan())
+    error = torch.where(wrong, (wide[0] - wide[1]).abs().nan_to_num(torch.inf, torch.inf, torch.inf), 0.0)
+    place = int(error.argmax()) if error.numel() else 0
+    shown = [x.flatten()[place].item() for x in (ours, theirs)]
+    exact = f", exactly {truth.flatten()[place].item()}" if truth is not None and truth.shape == theirs.shape else ""
+    count = f"{key} {theirs.dtype}{list(theirs.shape)}: {int(wrong.sum())} differ"
+    return f"{count}; [{place}] {shown[0]} for {shown[1]}{exact}"
+
+
+def run(lines: list[str], device: str, announce: Callable[[str], None] = lambda line: None) -> Finding | None:
+    """Runs a whole program line by line and returns the first finding."""
+    sides = Sides(device, announce)
+    for line in lines:
+        _, finding, _ = sides.step(line)
+        if finding:
+            return finding
+    return None
