@@ -5,6 +5,9 @@ Each operator runs in a process of its own, forked from one that has imported Py
 opened the device: a crash costs one row, and no row waits for imports. Exit code 1 if any result is wrong, any process
 crashes, or the native share is below ``--min-native``.
 
+With ``--check metadata`` what is compared is not values but dtype, shape, strides, shared memory and exceptions, of
+arguments in several layouts: contiguous, permuted, with gaps, expanded, empty, without dimensions (``metadata_case``).
+
 native   right on the device, without a single CPU fallback
 host     right, with CPU fallbacks
 wrong    a result that differs from the CPU's
@@ -34,6 +37,7 @@ from typing import IO, Any
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # the device is opened after the fork
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import metadata_case  # noqa: E402
 import opinfo_case  # noqa: E402
 import torch  # noqa: E402
 
@@ -100,7 +104,8 @@ def _child(op: Any, options: argparse.Namespace, writer: int) -> None:
 
         torch.set_num_threads(1)
         device = options.device or torch.accelerator.current_accelerator().type
-        outcome = opinfo_case.run(op, getattr(torch, options.dtype), device, options.samples)
+        case = metadata_case if options.check == "metadata" else opinfo_case
+        outcome = case.run(op, getattr(torch, options.dtype), device, options.samples)
     except BaseException as error:  # noqa: BLE001 - reported as this row's result
         outcome = opinfo_case.Outcome("error", f"outside the operator: {type(error).__name__}: {error}", {})
     os.write(writer, json.dumps(asdict(outcome)).encode())
@@ -151,7 +156,7 @@ def report(rows: list[Row], seconds: float, options: argparse.Namespace) -> floa
     share = 100 * counts["native"] / counted if counted else 0.0
     for kind in ("wrong", "crash", "error", "host"):
         for row in sorted((row for row in rows if row.kind == kind), key=lambda row: row.name):
-            print(f"{kind:<6} {row.name}: {' '.join(row.detail.split())[:200]}")
+            print(f"{kind:<6} {row.name}: {' '.join(row.detail.split())[: options.width]}")
     print(f"\n{len(rows)} {options.dtype} OpInfos, forward, first {options.samples} samples, {seconds:.0f} s")
     print("  ".join(f"{kind} {counts[kind]}" for kind in KINDS) + f"  native share {share:.1f} %")
     options.output.parent.mkdir(parents=True, exist_ok=True)
@@ -163,10 +168,12 @@ def report(rows: list[Row], seconds: float, options: argparse.Namespace) -> floa
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--match", default="", help="regular expression over names such as add or nn.functional.relu")
+    parser.add_argument("--check", choices=("values", "metadata"), default="values")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", help="default: Outboard's device")
     parser.add_argument("--samples", type=int, default=3, help="sample inputs per operator")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
+    parser.add_argument("--width", type=int, default=200, help="characters of what is wrong")
     parser.add_argument("--timeout", type=float, default=180, help="seconds per operator")
     parser.add_argument("--min-native", type=float, default=70, help="least native share, in percent")
     parser.add_argument("--output", type=Path, default=Path("out/opinfo.json"))

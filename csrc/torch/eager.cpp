@@ -408,6 +408,7 @@ class EagerCall {
   bool resolve_overlap() {
     bool is_clear = true, repeats = false;
     each_tensor(true, [&](size_t, const at::Tensor& target) {
+      each_listed([&](const at::Tensor& source) { is_clear = is_clear && !overlaps(target, source); });
       repeats = repeats || (!op_.idempotent && at::has_internal_overlap(target) == at::MemOverlap::Yes);
       each_tensor(false, [&](size_t, const at::Tensor& source) { is_clear = is_clear && !overlaps(target, source); });
     });
@@ -416,11 +417,34 @@ class EagerCall {
     if (repeats) return false;
     each_tensor(true, [&](size_t, const at::Tensor& target) {
       if (op_.pointwise) check_partial_overlap(target);
+      each_listed([&](const at::Tensor& source) { at::assert_no_overlap(target, source); });
       each_tensor(false, [&](size_t i, const at::Tensor& source) {
         if (overlaps(target, source)) arguments_.replace(i, source.clone());
       });
     });
     return true;
+  }
+
+  /// Visits the tensors of lists that are read.
+  template <typename Visitor>
+  void each_listed(Visitor&& visitor) {
+    for (size_t i = 0; i < op_.roles.size(); ++i) {
+      if (op_.written[i] || op_.roles[i] != ArgumentRole::kTensorList || arguments_[i].isNone()) continue;
+      for (const c10::IValue& item : arguments_[i].toListRef()) {
+        if (!item.isNone() && item.toTensor().defined()) visitor(item.toTensor());
+      }
+    }
+  }
+
+  /// Whether what is written shares memory with what is read.
+  bool is_read(const at::Tensor& target) {
+    bool found = false;
+    const auto look = [&](const at::Tensor& source) {
+      found = found || (source.has_storage() && target.is_alias_of(source));
+    };
+    each_tensor(false, [&](size_t, const at::Tensor& source) { look(source); });
+    each_listed(look);
+    return found;
   }
 
   /// Whether writing one tensor changes what is still to be read of another.
@@ -454,7 +478,12 @@ class EagerCall {
     for (size_t i = 0; i < op_.roles.size(); ++i) {
       if (!op_.written[i] || !before[i].isTensor()) continue;
       const at::Tensor& out = arguments_[i].toTensor();
-      changed = at::native::resize_output(out, before[i].toTensor().sizes()) || changed;
+      const at::IntArrayRef sizes = before[i].toTensor().sizes();
+      if (out.sizes() != sizes && out.numel() != 0 && is_read(out)) {
+        rehearse_on_cpu(op_, arguments_);
+        TORCH_CHECK(false, "output with shape ", out.sizes(), " doesn't match the broadcast shape ", sizes);
+      }
+      changed = at::native::resize_output(out, sizes) || changed;
     }
     return changed;
   }

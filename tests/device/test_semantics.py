@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls at the edge of what PyTorch accepts: the same dtype, shape, strides, values or exception as on the CPU."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.testing._internal.common_methods_invocations import op_db
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+import metadata_case
+
+Call = Callable[[str], object]
+aten = torch.ops.aten
+NAN, INF = float("nan"), float("inf")
+
+
+def _bytes(device: str, *values: int) -> Tensor:
+    return torch.tensor(values, dtype=torch.uint8, device=device)
+
+
+def _mask(device: str) -> Tensor:
+    return torch.tensor([True, False, True], device=device)
+
+
+def _wide(device: str) -> Tensor:
+    return torch.arange(12.0, device=device).reshape(3, 4).t()
+
+
+def _repeats(device: str, repeats: list[int], size: int) -> Tensor:
+    return torch.repeat_interleave(torch.tensor(repeats, dtype=torch.int64, device=device), output_size=size)
+
+
+CALLS: dict[str, Call] = {
+    # empty and degenerate
+    "pixel_unshuffle": lambda d: F.pixel_unshuffle(torch.zeros(0, 4, 4, 4, device=d), 2),
+    "repeat_interleave": lambda d: _repeats(d, [1, 2], 3),
+    "repeat_interleave_none": lambda d: _repeats(d, [0, 0], 0),
+    "repeat_interleave_empty": lambda d: _repeats(d, [], 0),
+    "repeat_interleave_more": lambda d: _repeats(d, [1, 2], 2),
+    "repeat_interleave_fewer": lambda d: _repeats(d, [1, 2], 4),
+    "layer_norm": lambda d: torch.native_layer_norm(torch.zeros(3, 0, device=d), [0], None, None, 1e-5),
+    "group_norm": lambda d: torch.native_group_norm(torch.zeros(2, 4, 0, device=d), None, None, 2, 4, 0, 2, 1e-5),
+    "batch_norm": lambda d: aten._native_batch_norm_legit_no_training(
+        torch.ones(2, 3, 4, device=d).half(), None, None, torch.zeros(3, device=d), torch.ones(3, device=d), 0.1, 1e-5
+    ),
+    "roll": lambda d: torch.roll(torch.zeros(0, 3, device=d), 1, 5),
+    "where_bytes": lambda d: torch.where(_bytes(d, 0, 1, 2), torch.ones(3, device=d), torch.zeros(3, device=d)),
+    "elu": lambda d: F.elu(torch.tensor([NAN, -INF, INF, -1, 0.0, -0.0], device=d), INF),
+    "bmm_rows": lambda d: torch.bmm(torch.zeros(0, 3, 2, device=d), torch.zeros(0, 2, 4, device=d)),
+    "bmm_inner": lambda d: torch.bmm(torch.zeros(2, 3, 0, device=d), torch.zeros(2, 0, 4, device=d)),
+    # dtypes
+    "any_bytes": lambda d: _bytes(d, 0, 2).any(),
+    "any_bytes_dim": lambda d: _bytes(d, 0, 2).reshape(1, 2).any(1),
+    "all_bytes": lambda d: _bytes(d, 0, 2).all(0),
+    "clamp_bool": lambda d: torch.tensor([True, False], device=d).clamp(min=0.5),
+    # numbers that do not fit
+    "fits": lambda d: torch.zeros(3, device=d).masked_fill(_mask(d), 1e30),
+    "masked_fill_float": lambda d: torch.zeros(3, device=d).masked_fill(_mask(d), 1e40),
+    "masked_fill_byte_fits": lambda d: _bytes(d, 1, 2, 3).masked_fill(_mask(d), 200),
+    "masked_fill_byte": lambda d: _bytes(d, 1, 2, 3).masked_fill(_mask(d), 300),
+    "masked_fill_int": lambda d: torch.zeros(3, dtype=torch.int32, device=d).masked_fill_(_mask(d), 2**40),
+    "masked_fill_bool": lambda d: torch.zeros(3, dtype=torch.bool, device=d).masked_fill(_mask(d), INF),
+    "masked_fill_large": lambda d: torch.zeros(1 << 17, dtype=torch.uint8, device=d).masked_fill(
+        torch.ones(1 << 17, dtype=torch.bool, device=d), 300
+    ),
+    "full": lambda d: torch.full((3,), 300, dtype=torch.uint8, device=d),
+    "alpha_fits": lambda d: torch.add(_bytes(d, 1, 2), _bytes(d, 1, 2), alpha=3),
+    "alpha": lambda d: torch.add(_bytes(d, 1, 2), _bytes(d, 1, 2), alpha=300),
+    "add": lambda d: _bytes(d, 1, 2) + 300,
+    "eq": lambda d: _bytes(d, 1, 2) == 300,
+    "clamp": lambda d: _bytes(d, 1, 2).clamp(max=300),
+    # aliasing
+    "partial": lambda d: (lambda x: torch.mul(x[:3], 2, out=x[1:]))(torch.ones(4, device=d)),
+    "copy_partial": lambda d: (lambda x: x[1:].copy_(x[:-1]))(torch.ones(4, device=d)),
+    "fill_expanded": lambda d: torch.ones(1, device=d).expand(3).fill_(2),
+    "index_itself": lambda d: (lambda x: torch.index_select(x, 0, torch.tensor([1, 0], device=d), out=x))(
+        torch.ones(2, device=d)
+    ),
+    "resized_input": lambda d: (lambda x: torch.sub(torch.ones(4, 3, device=d), x, out=x))(torch.ones(3, device=d)),
+    "cat_itself": lambda d: (lambda x: torch.cat([x, x], out=x))(torch.ones(4, device=d)),
+    # losses
+    "multilabel": lambda d: F.multilabel_margin_loss(
+        torch.tensor([[0.1, 0.2, 0.4, 0.8]], device=d), torch.tensor([[3, 0, -1, 1]], device=d)
+    ),
+    "multilabel_none": lambda d: F.multilabel_margin_loss(
+        torch.tensor([0.1, 0.2, 0.4, 0.8], device=d), torch.tensor([3, -1, 0, 1], device=d), reduction="none"
+    ),
+    # strides
+    "logsigmoid": lambda d: F.logsigmoid(_wide(d)),
+    "silu": lambda d: F.silu(_wide(d)),
+    "fmin": lambda d: torch.fmin(_wide(d), _wide(d)),
+    "xlogy": lambda d: torch.xlogy(_wide(d), 2.0),
+    "lerp": lambda d: torch.lerp(_wide(d), _wide(d), 0.5),
+    "index_select": lambda d: torch.index_select(_wide(d), 0, torch.tensor([0, 2], device=d)),
+}
+
+
+def _outcome(call: Call, device: str) -> object:
+    try:
+        result = call(device)
+        if device != "cpu":
+            torch.accelerator.synchronize()
+    except Exception as error:  # noqa: BLE001 - its type is what is compared
+        return error
+    return result
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", sorted(CALLS))
+def test_edge(device: str, name: str) -> None:
+    expected, actual = _outcome(CALLS[name], "cpu"), _outcome(CALLS[name], device)
+    if isinstance(expected, Exception) or isinstance(actual, Exception):
+        assert type(expected) is type(actual), f"{actual!r}\nthe CPU: {expected!r}"
+        return
+    torch.testing.assert_close(actual, expected, check_device=False, check_stride=True, equal_nan=True)
+
+
+def test_a_number_that_fitted_before(device: str) -> None:
+    """Whether a number fits is asked of every call, not of the first that made a plan."""
+    x = torch.zeros(3, dtype=torch.int16, device=device)
+    for value, wrong in itertools.product((5, 1 << 20), range(2)):
+        if value == 5:
+            assert x.masked_fill(_mask(device), value).tolist() == [5, 0, 5], wrong
+            continue
+        with pytest.raises(RuntimeError, match="without overflow"):
+            x.masked_fill(_mask(device), value)
+
+
+def test_dlpack_within_pytorch_stays_on_the_device(device: str) -> None:
+    x = torch.ones(3, device=device)
+    y = torch.from_dlpack(x)
+    assert y.device == x.device
+    y.add_(1)
+    assert x.tolist() == [2.0, 2.0, 2.0]
+    assert torch.from_dlpack(x, device="cpu").device.type == "cpu"
+
+
+#: A few operators of each kind; ``tools/opinfo.py --check metadata`` has all.
+@pytest.mark.parametrize("name", ["add", "where", "cat", "nn.functional.logsigmoid"])
+def test_metadata(device: str, name: str) -> None:
+    op = next(op for op in op_db if op.name == name)
+    outcome = metadata_case.run(op, torch.float32, device, 1)
+    assert outcome.kind == "native", outcome.detail

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One OpInfo's results on the device against the CPU's: not their values but their dtype, shape, strides, what they
+share memory with, and the type of the exception. Runs in a process of its own; see ``opinfo.py --check metadata``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import torch
+from opinfo_case import CPU_ARGUMENTS, Outcome, _to_device
+from torch import Tensor
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+from torch.utils._pytree import tree_leaves, tree_map
+
+#: Results of the CPU that depend on which of its libraries served the call.
+UNDEFINED_STRIDES = (
+    "linalg",
+    "svd",
+    "pca_lowrank",
+    "lu",
+    "geqrf",
+    "ormqr",
+    "cholesky",
+    "triangular_solve",
+    "eig",
+    "qr",
+)
+
+
+def _transposed(x: Tensor) -> Tensor:
+    """The same elements, with the dimensions in reverse order in memory."""
+    order = list(range(x.dim() - 1, -1, -1))
+    return x.permute(order).contiguous().permute(order)
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else _transposed(x)
+
+
+def _sliced(x: Tensor) -> Tensor:
+    """Every second element of a longer tensor, from its second on."""
+    if not x.dim():
+        return x
+    return torch.stack([torch.zeros_like(x), x], -1).flatten(-2)[..., 1::2]
+
+
+def _expanded(x: Tensor) -> Tensor:
+    return x[:1].expand_as(x) if x.dim() and x.shape[0] else x
+
+
+def _empty(x: Tensor) -> Tensor:
+    return x[:0] if x.dim() else x
+
+
+def _scalar(x: Tensor) -> Tensor:
+    return x.flatten()[0].clone() if x.numel() else x
+
+
+#: How the tensors among the arguments of a sample are laid out.
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "contiguous": lambda x: x,
+    "transposed": _transposed,
+    "channels_last": _channels_last,
+    "sliced": _sliced,
+    "expanded": _expanded,
+    "empty": _empty,
+    "scalar": _scalar,
+}
+
+
+def variants(op: OpInfo, dtype: torch.dtype, samples: int) -> Iterator[tuple[str, SampleInput]]:
+    """Samples on the CPU, each in every layout."""
+    for sample in islice(op.sample_inputs("cpu", dtype, requires_grad=False), samples):
+        if any(isinstance(leaf, Tensor) and leaf.layout != torch.strided for leaf in _tensors(sample)):
+            continue
+        for name, lay_out in LAYOUTS.items():
+            yield name, sample.transform(lambda v, f=lay_out: f(v) if isinstance(v, Tensor) else v)
+
+
+def _tensors(sample: SampleInput) -> list[Any]:
+    return tree_leaves((sample.input, sample.args, sample.kwargs))
+
+
+def _moved(op: OpInfo, sample: SampleInput, device: str) -> SampleInput:
+    """The sample on the device, every tensor lying there as it does on the CPU."""
+
+    def move(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        made = torch.empty(0, dtype=value.dtype, device=device)
+        storage = torch.empty(0, dtype=value.dtype).set_(value.untyped_storage()).to(device).untyped_storage()
+        return made.set_(storage, value.storage_offset(), value.shape, value.stride())
+
+    return _to_device(op, sample, device) if op.name in CPU_ARGUMENTS else _with(sample, move)
+
+
+def _with(sample: SampleInput, move: Callable[[Any], Any]) -> SampleInput:
+    moved = sample.transform(move)
+    target = next((leaf.device for leaf in _tensors(moved) if isinstance(leaf, Tensor)), None)
+    if "device" in moved.kwargs and target is not None:
+        moved.kwargs["device"] = str(target)
+    return moved
+
+
+def described(op: OpInfo, sample: SampleInput) -> Any:
+    """What a call makes, but for values; or the type of its exception."""
+    inputs = [leaf for leaf in _tensors(sample) if isinstance(leaf, Tensor)]
+    torch.manual_seed(0)
+    try:
+        results = op(sample.input, *sample.args, **sample.kwargs)
+        if any(leaf.device.type != "cpu" for leaf in inputs):
+            torch.accelerator.synchronize()
+    except Exception as error:  # noqa: BLE001 - its type is what is compared
+        return f"raises {type(error).__name__}"
+    leaves = tree_leaves(tree_map(lambda leaf: leaf, results))
+    return [_description(op, leaf, inputs) for leaf in leaves]
+
+
+def _description(op: OpInfo, value: Any, inputs: list[Tensor]) -> Any:
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    if value.layout != torch.strided:
+        return value.dtype, tuple(value.shape), value.layout
+    strides: Any = tuple(step if size > 1 else "-" for size, step in zip(value.shape, value.stride(), strict=True))
+    if value.numel() == 0 or op.name.startswith(UNDEFINED_STRIDES):
+        strides = "any"
+    shared = [n for n, each in enumerate(inputs) if each.numel() and _same_memory(value, each)]
+    return value.dtype, tuple(value.shape), strides, shared
+
+
+def _same_memory(a: Tensor, b: Tensor) -> bool:
+    return a.numel() > 0 and a.untyped_storage()._cdata == b.untyped_storage()._cdata
+
+
+def run(op: OpInfo, dtype: torch.dtype, device: str, samples: int) -> Outcome:
+    """Compares the first ``samples`` sample inputs in every layout. ``native`` stands for "the same"."""
+    compared, wrong = 0, []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for layout, sample in variants(op, dtype, samples):
+            expected = described(op, sample)
+            actual = described(op, _moved(op, sample, device))
+            compared += 1
+            if expected != actual:
+                wrong.append(f"{layout}: {actual} for {expected}")
+    if wrong:
+        return Outcome("wrong", " | ".join(wrong), {})
+    return Outcome("native" if compared else "skipped", "", {})
