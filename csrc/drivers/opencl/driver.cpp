@@ -735,8 +735,11 @@ ob_status build_source(ob_device device, const char* source, const char* options
 }
 
 /// Builds with the declarations that the program uses. What this cannot build, for whatever reason, is built with all.
+/// Has kernels know which of their arguments are pointers; binaries keep it.
+constexpr char kKernelsTell[] = " -cl-kernel-arg-info";
+
 ob_status program_build(ob_device device, const char* source, const char* options, ob_program* program) {
-  const std::string all_options = std::string(options) + kQuiet + instructions(*device);
+  const std::string all_options = std::string(options) + kQuiet + kKernelsTell + instructions(*device);
   if (is_pocl(*device) && !Declarations::of_pocl().empty()) {
     const std::string lean = Declarations::of_pocl().prepend(source);
     const std::string lean_options = all_options + Declarations::kOption;
