@@ -45,7 +45,8 @@ void throw_failure(const DeviceDriver& driver, ob_status status, const char* wha
   if (status != OB_DEVICE_LOST) throw_failure(static_cast<const ob_driver&>(driver), status, what);
   driver.lost = true;
   const char* text = driver.last_error();
-  throw Error(OB_DEVICE_LOST, std::string(what) + " failed: " + (text != nullptr ? text : "no details") + kLostAdvice);
+  throw Error(OB_DEVICE_LOST, std::string("the device was lost: ") + what +
+                                  " failed: " + (text != nullptr ? text : "no details") + kLostAdvice);
 }
 
 void refuse_if_unusable(const DeviceDriver& driver) {
