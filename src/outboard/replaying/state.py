@@ -145,7 +145,8 @@ class State:
 
     def _instance(self, found: _Found) -> list[_Found] | None:
         """An object with attributes, slots or items, if it has nothing else."""
-        value, kind = found.value, type(found.value)
+        value = found.value
+        kind: Any = type(value)
         module = kind.__module__
         if module == "typing" or _is_scalar(kind):
             return []
@@ -335,7 +336,7 @@ def _is_python_class(kind: type) -> bool:
     )
 
 
-_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
+_METHODS: tuple[Any, ...] = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
 
 
 @functools.lru_cache(maxsize=4096)
