@@ -316,7 +316,7 @@ def page(rows: list[Row], reductions: list[Any], command: str) -> str:
     """docs/accuracy.md."""
     lines = [
         "# Accuracy", "",
-        f"Made by `{command}` on {_processor()}, with {torch.__config__.get_cpu_capability()} in PyTorch "
+        f"Made by `{command}` on {_processor()}, with {torch.backends.cpu.get_cpu_capability()} in PyTorch "
         f"{torch.__version__}. Do not edit.", "",
         "Largest error in units in the last place of the dtype, and in brackets that of PyTorch's CPU for the same",
         "arguments: all 65,536 values of the halves, and samples of the others over all exponents, with denormals,",
@@ -373,6 +373,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", nargs="*", default=[], help="functions")
     parser.add_argument("--dtypes", nargs="*", default=list(DTYPES), choices=list(DTYPES))
     parser.add_argument("--no-gradients", action="store_true")
+    parser.add_argument("--forms", nargs="*", default=["vector", "scalar"], choices=["vector", "scalar"])
     parser.add_argument("--no-simt", action="store_true", help="leave out the text for SIMT devices")
     parser.add_argument("--reductions", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--functions", action=argparse.BooleanOptionalAction, default=True)
@@ -386,7 +387,7 @@ def _options() -> argparse.Namespace:
 def _plan(options: argparse.Namespace) -> Plan:
     count = options.count
     counts = {"float32": count, "float64": max(count // 10, 4096), "float16": min(count, 65536 * 8)}
-    forms = ("simt",) if options.kind == "gpu" else ("vector", "scalar")
+    forms = ("simt",) if options.kind == "gpu" else tuple(options.forms)
     return Plan(counts | {"bfloat16": counts["float16"]}, options.seed, forms)
 
 

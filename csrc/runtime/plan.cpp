@@ -390,19 +390,19 @@ uint32_t element_size(DType dtype) {
 }
 
 uint64_t span_bytes(const int64_t* sizes, const int64_t* strides, size_t rank, DType dtype) {
-  uint64_t last = 0;
-  bool wraps = false, empty = false;
+  bool empty = false;
   for (size_t d = 0; d < rank; ++d) {
-    wraps |= sizes[d] < 0 || strides[d] < 0;
+    if (sizes[d] < 0 || strides[d] < 0) throw Error(OB_INVALID_ARGUMENT, "a tensor has a negative size or stride");
     empty |= sizes[d] == 0;
   }
-  if (empty && !wraps) return 0;
+  if (empty) return 0;
+  uint64_t last = 0, bytes;
+  bool wraps = false;
   for (size_t d = 0; d < rank; ++d) {
     uint64_t step;
     wraps |= __builtin_mul_overflow(static_cast<uint64_t>(sizes[d] - 1), static_cast<uint64_t>(strides[d]), &step);
     wraps |= __builtin_add_overflow(last, step, &last);
   }
-  uint64_t bytes;
   wraps |= __builtin_add_overflow(last, uint64_t{1}, &last);
   wraps |= __builtin_mul_overflow(last, uint64_t{element_size(dtype)}, &bytes);
   if (wraps) throw Error(OB_INVALID_ARGUMENT, "a tensor is larger than any memory");

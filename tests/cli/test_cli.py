@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from processes import run_program
 
 from outboard import drivers
 from outboard.cli import main
@@ -19,8 +18,7 @@ from outboard.cli import main
 
 def outboard(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs the command in a process of its own."""
-    command = [sys.executable, "-m", "outboard.cli", *arguments]
-    return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=120)
+    return run_program(["-m", "outboard.cli", *arguments], environment=environment)
 
 
 def test_devices_lists_every_device(device: str) -> None:

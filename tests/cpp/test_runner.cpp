@@ -193,6 +193,9 @@ TEST(what_contradicts_itself_is_rejected) {
 TEST(spans_that_no_memory_has_are_rejected) {
   const int64_t sizes[2] = {INT64_MAX, 3}, strides[2] = {INT64_MAX, 1}, none[2] = {0, 3};
   CHECK_THROWS(span_bytes(sizes, strides, 2, DType::kFloat32), Error);
+  const int64_t negative[2] = {INT64_MIN, 3};
+  CHECK_THROWS(span_bytes(negative, strides, 2, DType::kFloat32), Error);
+  CHECK_THROWS(span_bytes(none, negative, 2, DType::kFloat32), Error);
   CHECK_EQ(span_bytes(none, strides, 2, DType::kFloat32), 0u);
   CHECK_EQ(span_bytes(sizes, strides, 0, DType::kFloat32), 4u);
 }

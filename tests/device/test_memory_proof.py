@@ -21,6 +21,7 @@ from tests.conftest import RunPython
 FULL = "OUTBOARD_TEST_FULL" in os.environ
 MIB = 1 << 20
 ROOT = Path(__file__).parents[2]
+PATHS = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
 
 sizes = strategies.sampled_from([1, 5, 1000, 70_000, 300_000])
 values = strategies.integers(-4, 4).map(float)
@@ -180,7 +181,7 @@ def prove() -> None:
 
 
 def test_against_a_model(run_python: RunPython) -> None:
-    run_python("from tests.device.test_memory_proof import prove; prove()", timeout=1200, PYTHONPATH=str(ROOT))
+    run_python("from tests.device.test_memory_proof import prove; prove()", timeout=1200, PYTHONPATH=PATHS)
 
 
 @pytest.fixture
@@ -188,9 +189,10 @@ def faults(device_module: ModuleType) -> Iterator[dict[str, str]]:
     import outboard.drivers
 
     folder = Path(outboard.drivers.__file__).parent
+    inner = "strict" if os.environ.get("OUTBOARD_DRIVER") == "strict" else "opencl"
     yield {
         "OUTBOARD_DRIVER": str(folder / "liboutboard_faults.so"),
-        "OUTBOARD_FAULTS_DRIVER": str(folder / "liboutboard_opencl.so"),
+        "OUTBOARD_FAULTS_DRIVER": str(folder / f"liboutboard_{inner}.so"),
     }
 
 

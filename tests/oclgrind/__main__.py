@@ -20,8 +20,11 @@ os.environ["OUTBOARD_DRIVER"] = "sim"
 import torch  # noqa: E402
 
 from outboard.compiler import eager, kernels, target  # noqa: E402
+from outboard.compiler import plan as p  # noqa: E402
 from outboard.compiler.adapter import graphs, interface, kernel, registration  # noqa: E402
 from outboard.compiler.adapter.lowering import lower_operator  # noqa: E402
+from outboard.compiler.builder import PlanBuilder, TensorArg  # noqa: E402
+from outboard.compiler.calls import ExternCall  # noqa: E402
 from outboard.compiler.dialects import groups  # noqa: E402
 from tools.opencl_runtime import install_debian  # noqa: E402
 
@@ -53,9 +56,32 @@ class Checker:
     def run(
         self, op: str, arguments: tuple[Any, ...], edit: Callable[[str], str] = lambda text: text
     ) -> tuple[Findings, int, list[torch.Tensor]]:
-        """What Oclgrind found, how many kernels ran, and the results."""
+        """What Oclgrind found, how many kernels ran, and the results of an operator by itself."""
         lowered = lower_operator(eager.find_overload(op), self._moved(arguments), {}, True, families.GPU)
-        run = PlanRun(lowered.plan, list(tensors_in(arguments)), self.simulator, edit)
+        return self._run(lowered.plan, arguments, edit)
+
+    def run_call(self, op: str, arguments: tuple[Any, ...]) -> tuple[Findings, int, list[torch.Tensor]]:
+        """The same of an operator as a call in a graph, by a kernel of ``compiler/kernels``."""
+        builder = PlanBuilder(families.GPU)
+        numbers = {id(tensor): builder.add_input(p.InputKind.TENSOR) for tensor in tensors_in(arguments)}
+
+        def lower(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            return TensorArg(numbers[id(value)], value.dtype, tuple(value.shape), tuple(value.stride()))
+
+        like = tensors_in(eager.find_overload(op)(*arguments))
+        results = [builder.allocate_like(tensor.shape, tensor.stride(), tensor.dtype) for tensor in like]
+        if not kernels.lower(builder, ExternCall(op, [lower(value) for value in arguments], {}, results)):
+            raise ValueError(f"no kernel takes this call of {op}")
+        for result in results:
+            builder.output_tensor(result)
+        return self._run(builder.finish(), arguments)
+
+    def _run(
+        self, plan: p.Plan, arguments: tuple[Any, ...], edit: Callable[[str], str] = lambda text: text
+    ) -> tuple[Findings, int, list[torch.Tensor]]:
+        run = PlanRun(plan, list(tensors_in(arguments)), self.simulator, edit)
         results = run.run()
         return self.simulator.findings(), run.launches, results
 
@@ -153,9 +179,10 @@ class Totals:
         )
 
 
-def check_program(checker: Checker, op: str, arguments: tuple[Any, ...], totals: Totals) -> None:
+def check_program(checker: Checker, family: str, op: str, arguments: tuple[Any, ...], totals: Totals) -> None:
     """Runs one program, adds to the totals, and prints a line, with all that Oclgrind said."""
-    findings, launches, results = checker.run(op, arguments)
+    run = checker.run_call if family == families.CALLS else checker.run
+    findings, launches, results = run(op, arguments)
     wrong = wrong_results(op, arguments, results)
     invalid = findings.invalid_reads + findings.invalid_writes
     totals.programs += 1
@@ -173,12 +200,12 @@ def check_families(checker: Checker, only: str) -> bool:
     totals = Totals()
     lowerings = {name: checker.watched(lowering) for name, lowering in kernels.LOWERINGS.items()}
     with mock.patch.dict(kernels.LOWERINGS, lowerings):
-        for family, programs in (families.generated() | families.handwritten()).items():
+        for family, programs in (families.generated() | families.handwritten() | families.calls()).items():
             if only not in family:
                 continue
             print(family)
             for op, arguments in programs:
-                check_program(checker, op, arguments, totals)
+                check_program(checker, family, op, arguments, totals)
     print(totals)
     left_out = sorted({name for name, lowering in kernels.LOWERINGS.items() if lowering not in checker.used})
     if left_out and not only:

@@ -98,6 +98,28 @@ def handwritten() -> dict[str, list[Case]]:
     return _products() | _attention() | _ordering() | _places_and_pools() | _resizing()
 
 
+#: The family whose operators are handed to ``kernels.lower`` as compiled graphs do it: as single ones, some of them are
+#: taken apart, or generated, before a kernel of ``compiler/kernels`` is looked for.
+CALLS = "calls in graphs"
+
+
+def calls() -> dict[str, list[Case]]:
+    """Operators that reach ``compiler/kernels`` as a call in a graph only."""
+    window = ([3, 3], [2, 2], [1, 1], False, True, None)
+    return {
+        CALLS: [
+            ("aten::mv", (_floats(30, 40), _floats(40))),
+            ("aten::dot", (_floats(3000), _floats(3000))),
+            ("aten::linear", (_floats(5, 40), _floats(30, 40), _floats(30))),
+            ("aten::argsort", (torch.randperm(3 * 300).reshape(3, 300).float(), 1, False)),
+            ("aten::isin.Tensor_Tensor", (_places(50, 7, 9), _places(50, 11))),
+            ("aten::avg_pool2d", (_floats(2, 3, 9, 8), *window)),
+            ("aten::avg_pool2d_backward", (_floats(2, 3, 5, 4), _floats(2, 3, 9, 8), *window)),
+            ("aten::grid_sampler_2d", (_floats(1, 2, 5, 6), torch.rand(1, 4, 7, 2) * 2.6 - 1.3, 0, 0, False)),
+        ]
+    }
+
+
 def _products() -> dict[str, list[Case]]:
     image, weight = _floats(2, 4, 9, 7), _floats(6, 4, 3, 3)
     geometry = ([2, 1], [1, 1], [1, 1], False, [0, 0], 1)

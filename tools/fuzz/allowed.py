@@ -7,6 +7,8 @@ import re
 
 from torch import Tensor
 
+from tools.fuzz.program import tensors
+
 #: How PyTorch on the CPU says that it has no kernel for a dtype: then it is no oracle, and the device may have one.
 _CPU_LACKS = re.compile(r"not implemented for|not supported (for|on) CPU")
 
@@ -52,6 +54,18 @@ def other_exception(line: str, ours: Exception, theirs: Exception) -> bool:
 def strides(line: str, ours: Tensor, theirs: Tensor) -> bool:
     """Whether other strides than the CPU's are right."""
     return bool(LIKE_CUDA.search(line))
+
+
+def overlap(operands: list[object]) -> bool:
+    """Whether operands of a line that writes share memory without being the same elements. PyTorch refuses where it
+    notices; where it does not, as with tensors that have gaps, the order of the elements decides."""
+    found = tensors(operands)
+    return any(
+        one.untyped_storage()._cdata == other.untyped_storage()._cdata  # noqa: SLF001 - its identity
+        and (one.storage_offset(), one.shape, one.stride()) != (other.storage_offset(), other.shape, other.stride())
+        for index, one in enumerate(found)
+        for other in found[:index]
+    )
 
 
 def values(line: str) -> bool:

@@ -5,6 +5,7 @@ waiting."""
 from __future__ import annotations
 
 import os
+import threading
 from typing import Any
 
 from ..undisturbed import undisturbed
@@ -29,6 +30,8 @@ def compile_undisturbed() -> None:
 def hash_sources_ahead() -> None:
     """Has a thread read and hash PyTorch's sources, a part of the keys of Inductor's cache, while Dynamo traces. A
     forked process, which has no such thread, hashes them itself."""
+    if not threading.main_thread().is_alive():
+        return  # Python is about to end, and starts no more work in threads
     from torch._inductor import codecache
 
     key: Any = codecache.torch_key

@@ -59,8 +59,8 @@ def of_shape_function(overload: torch._ops.OpOverload, args: Sequence[Any], kwar
 
 
 def _with_tensors(overload: torch._ops.OpOverload, args: list[Any]) -> list[Any] | None:
-    """Numbers in the place of tensors as tensors without dimensions, of which PyTorch's Python interface makes none; None
-    if they would weigh as much in type promotion as the other tensors."""
+    """Numbers in the place of tensors as tensors without dimensions, of which PyTorch's Python interface makes none;
+    None if they would weigh as much in type promotion as the other tensors."""
     numbers = [
         position
         for position, (value, argument) in enumerate(zip(args, overload._schema.arguments, strict=False))

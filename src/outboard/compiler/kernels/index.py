@@ -167,8 +167,8 @@ def _flat(tensor: TensorArg) -> TensorArg:
 
 
 def lower_masked_scatter(builder: PlanBuilder, call: ExternCall) -> bool:
-    """``masked_scatter``; the mask may broadcast to the tensor, or the tensor to the mask. A source with too few elements
-    is reported."""
+    """``masked_scatter``; the mask may broadcast to the tensor, or the tensor to the mask. A source with too few
+    elements is reported."""
     values, out = common.bind(call), common.outputs(call)[0]
     tensor, mask, source = values["self"], values["mask"], values["source"]
     if tensor.dtype != source.dtype or mask.dtype != torch.bool or not common.supported(builder, tensor.dtype):
