@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 import torch
 
+from outboard.device import sharing
 from tests.conftest import RunPython
 
 PRELUDE = """
@@ -342,36 +343,13 @@ def test_pickle_and_queues(device: str) -> None:
     assert torch.equal(again.cpu(), x.cpu())
 
 
-def test_spawned_process_gets_a_copy(run_python: RunPython, tmp_path_factory: pytest.TempPathFactory) -> None:
-    script = tmp_path_factory.mktemp("spawn") / "send.py"
-    script.write_text(
-        textwrap.dedent("""
-        import torch, torch.multiprocessing as multiprocessing
-        name = torch._C._get_privateuse1_backend_name()
-        def answer(argument, questions, answers):
-            for _ in range(3):
-                x = questions.get(timeout=60)
-                x = torch.frombuffer(bytes(x.cpu()), dtype=torch.float32) if isinstance(x, torch.UntypedStorage) else x
-                answers.put((type(x).__name__, x.requires_grad, str(x.device), (x.detach().cpu() + argument.cpu())))
-            questions.get(timeout=60)
-        if __name__ == "__main__":
-            context = multiprocessing.get_context("spawn")
-            questions, answers = context.Queue(), context.Queue()
-            argument = torch.ones(3, device=name)
-            other = context.Process(target=answer, args=(argument, questions, answers))
-            other.start()
-            x = torch.arange(3.0, device=name)
-            for sent in (x, torch.nn.Parameter(x), x.untyped_storage()): questions.put(sent)
-            got = [answers.get(timeout=60) for _ in range(3)]
-            questions.put(None)
-            other.join()
-            assert [kind for kind, *_ in got] == ["Tensor", "Parameter", "Tensor"], got
-            assert [grad for _, grad, *_ in got] == [False, True, False], got
-            assert got[0][2] == str(x.device) and other.exitcode == 0, (got, other.exitcode)
-            for *_, values in got: assert torch.equal(values, torch.arange(3.0) + 1), values
-        """)
-    )
-    run_python(f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')")
+def test_what_is_sent_to_another_process_is_a_copy(device: str) -> None:
+    x = torch.arange(3.0, device=device)
+    for sent in (x, torch.nn.Parameter(x)):
+        rebuild, arguments = sharing._reduce_tensor(sent)
+        copy = rebuild(*arguments)
+        assert type(copy) is type(sent) and copy.requires_grad == sent.requires_grad and copy.device == x.device
+        assert torch.equal(copy.detach().cpu(), x.cpu()) and copy.data_ptr() != x.data_ptr()
 
 
 def test_out_of_memory_names_the_limit(python: RunPython) -> None:

@@ -16,18 +16,17 @@ Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 def install(name: str) -> None:
-    """Has tensors and storages of the device called ``name`` sent; all others are PyTorch's to send."""
-    ForkingPickler.register(torch.Tensor, _for_device(name, _reduce_tensor, reductions.reduce_tensor))
-    ForkingPickler.register(torch.nn.Parameter, _for_device(name, _reduce_tensor, reductions.reduce_tensor))
-    ForkingPickler.register(torch.UntypedStorage, _for_device(name, _reduce_storage, reductions.reduce_storage))
+    """Has tensors and parameters of the device called ``name`` sent; all others are PyTorch's to send."""
+    for kind in (torch.Tensor, torch.nn.Parameter):
+        ForkingPickler.register(kind, _for_device(name))
 
 
-def _for_device(name: str, ours: Callable[[Any], Reduced], others: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def reduce(value: Any) -> Any:
-        if value.device.type != name:
-            return others(value)
+def _for_device(name: str) -> Callable[[torch.Tensor], Any]:
+    def reduce(tensor: torch.Tensor) -> Any:
+        if tensor.device.type != name:
+            return reductions.reduce_tensor(tensor)
         # Whoever puts something into a queue has a thread pickle it: only the receiver can be told.
-        return (_refuse, (_refusal(),)) if _C.forked() else ours(value)
+        return (_refuse, (_refusal(),)) if _C.forked() else _reduce_tensor(tensor)
 
     return reduce
 
@@ -58,13 +57,3 @@ def _reduce_tensor(tensor: torch.Tensor) -> Reduced:
 def _rebuild_tensor(on_host: torch.Tensor, device: str, requires_grad: bool, is_parameter: bool) -> torch.Tensor:
     tensor = on_host.to(device)
     return torch.nn.Parameter(tensor, requires_grad) if is_parameter else tensor.requires_grad_(requires_grad)
-
-
-def _reduce_storage(storage: torch.UntypedStorage) -> Reduced:
-    on_host: torch.UntypedStorage = storage.cpu()  # type: ignore[no-untyped-call]
-    return _rebuild_storage, (on_host, str(storage.device))
-
-
-def _rebuild_storage(on_host: torch.UntypedStorage, device: str) -> torch.UntypedStorage:
-    storage: torch.UntypedStorage = on_host.to(device=torch.device(device))
-    return storage
