@@ -217,3 +217,18 @@ def test_compiled(device: str, device_module: ModuleType, dynamic: bool | None) 
         for wanted, found in zip(*results, strict=True):
             torch.testing.assert_close(found.cpu(), wanted, rtol=1e-4, atol=1e-4)
     assert device_module.fallbacks() == {}
+
+
+@pytest.mark.parametrize("keys", [4, 20])
+def test_infinite_and_missing_numbers_stay_in_their_rows(device: str, keys: int) -> None:
+    """As PyTorch's own arithmetic has it (``SDPBackend.MATH``) and its fused kernel from 16 keys on. With fewer keys than
+    a vector has lanes that kernel loses a NaN while it looks for the highest score, and gives 0."""
+    query, key = torch.randn(1, 1, 6, 8), torch.randn(1, 1, keys, 8)
+    infinite = float("inf")
+    query[0, 0, 0] = infinite
+    query[0, 0, 1, 0], query[0, 0, 2, 0], query[0, 0, 3, 0] = infinite, -infinite, float("nan")
+    with sdpa_kernel(SDPBackend.MATH):
+        expected = attend([query, key, key])
+    torch.testing.assert_close(
+        attend([tensor.to(device) for tensor in (query, key, key)]).cpu(), expected, equal_nan=True
+    )
