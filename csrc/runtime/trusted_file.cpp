@@ -197,15 +197,16 @@ struct Place {
   std::string name;
 };
 
-Place place_of(const std::string& path, bool make) {
+Place place_of(const std::string& path, bool make, bool shared = false) {
   const std::string whole = absolute(path);
   const size_t slash = whole.rfind('/');
-  return {Way(whole.substr(0, slash)).walk(make, false), whole.substr(slash + 1)};
+  return {Way(whole.substr(0, slash)).walk(make, shared), whole.substr(slash + 1)};
 }
 
-/// The file, open for reading. None if there is none. Throws Untrusted.
-Descriptor open_file(const std::string& path) {
-  const Place place = place_of(path, false);
+/// The file, open for reading. None if there is none. `shared`: it may lie in a directory in which everybody has files
+/// of their own. Throws Untrusted.
+Descriptor open_file(const std::string& path, bool shared) {
+  const Place place = place_of(path, false, shared);
   if (!place.folder.valid()) return Descriptor();
   // Without blocking: a pipe of this name would wait for a writer.
   Descriptor file(openat(place.folder.value(), place.name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
@@ -230,7 +231,7 @@ bool write_all(int file, const std::string& content) {
 }  // namespace
 
 std::optional<std::string> read(const std::string& path) {
-  const Descriptor file = open_file(path);
+  const Descriptor file = open_file(path, false);
   if (!file.valid()) return std::nullopt;
   std::string content;
   char buffer[1 << 16];
@@ -279,7 +280,7 @@ bool is_trusted_file(const std::string& path) {
   const std::string resolved = real != nullptr ? real : path;
   std::free(real);
   try {
-    return open_file(resolved).valid();
+    return open_file(resolved, true).valid();
   } catch (const Untrusted&) {
     return false;
   }

@@ -20,14 +20,15 @@
 #include "runtime/executor.h"
 #include "sample_models.h"
 
-// A file may ask for much memory, and be told that there is none: here sooner than on the whole machine.
-void* operator new(size_t bytes) {
+// A file may ask for much memory, and be told that there is none: here sooner than on the whole machine. Not inline, or
+// compilers warn that what one of them gave is returned by the other.
+__attribute__((noinline)) void* operator new(size_t bytes) {
   void* memory = bytes > (size_t{256} << 20) ? nullptr : std::malloc(bytes);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+__attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
+__attribute__((noinline)) void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 using namespace outboard;
 
