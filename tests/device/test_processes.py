@@ -6,6 +6,7 @@ from __future__ import annotations
 import pickle
 import textwrap
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -350,6 +351,26 @@ def test_what_is_sent_to_another_process_is_a_copy(device: str) -> None:
         copy = rebuild(*arguments)
         assert type(copy) is type(sent) and copy.requires_grad == sent.requires_grad and copy.device == x.device
         assert torch.equal(copy.detach().cpu(), x.cpu()) and copy.data_ptr() != x.data_ptr()
+
+
+def _double(sent: Any, received: Any, argument: torch.Tensor) -> None:
+    """What the other process does: waits until it is told that its result has arrived."""
+    tensor = received.get(timeout=100)
+    sent.put((str(argument.device), argument.sum().item(), tensor * 2))
+    received.get(timeout=100)
+
+
+def test_tensors_reach_a_spawned_process_and_come_back(device: str) -> None:
+    context = torch.multiprocessing.get_context("spawn")
+    there, back = context.Queue(), context.Queue()
+    process = context.Process(target=_double, args=(back, there, torch.ones(2, device=device)))
+    process.start()
+    there.put(torch.arange(5.0, device=device))
+    where, total, doubled = back.get(timeout=100)
+    there.put(None)
+    process.join(timeout=100)
+    assert (where, total, process.exitcode) == (f"{device}:0", 2.0, 0)
+    assert doubled.device.type == device and doubled.tolist() == [0.0, 2.0, 4.0, 6.0, 8.0]
 
 
 def test_out_of_memory_names_the_limit(python: RunPython) -> None:

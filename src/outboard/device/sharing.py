@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from multiprocessing.context import get_spawning_popen
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn
 
@@ -51,7 +52,17 @@ def _reduce_tensor(tensor: torch.Tensor) -> Reduced:
             "serializing (e.g., putting it on the queue)."
         )
     is_parameter = isinstance(tensor, torch.nn.Parameter)
-    return _rebuild_tensor, (tensor.detach().cpu(), str(tensor.device), tensor.requires_grad, is_parameter)
+    on_host = tensor.detach().cpu()
+    _keep_for_new_process(on_host)
+    return _rebuild_tensor, (on_host, str(tensor.device), tensor.requires_grad, is_parameter)
+
+
+def _keep_for_new_process(on_host: torch.Tensor) -> None:
+    """Keeps what is an argument of a process that is being started. The new process gets the descriptor of its shared
+    memory only after all arguments are pickled, and without a copy nobody else would hold it open until then."""
+    starting: Any = get_spawning_popen()
+    if starting is not None:
+        vars(starting).setdefault("_outboard_kept", []).append(on_host)
 
 
 def _rebuild_tensor(on_host: torch.Tensor, device: str, requires_grad: bool, is_parameter: bool) -> torch.Tensor:
