@@ -60,7 +60,6 @@ CALLS: dict[str, Call] = {
     "mm_behind": lambda d: torch.empty(4, 0, device=d)[2:] @ torch.zeros(0, 3, device=d),
     "bmm_behind": lambda d: torch.zeros(2, 4, 5, device=d)[:, :, 5:][2:] @ torch.zeros(0, 0, 3, device=d),
     "linear_behind": lambda d: F.linear(torch.ones(4, 5, device=d)[3:, 5:], torch.ones(3, 0, device=d)),
-    "sort_behind": lambda d: torch.ones(4, 5, device=d)[4:, 5:].sort(1)[0],
     "cumsum_behind": lambda d: torch.empty(4, 0, device=d)[2:].cumsum(1),
     "cat_behind": lambda d: torch.cat([torch.ones(4, 5, device=d), torch.ones(4, 5, device=d)[4:, 5:]], 0),
     # dtypes
