@@ -29,9 +29,7 @@ class Defect:
 
 
 DEFECTS = (
-    Defect(
-        "quantile", "value", "of equal values, the gradient goes to other ones than on the CPU", line=r"^gradient\("
-    ),
+    Defect("quantile", "value", "of equal values, another one gets the gradient", line=r"^gradient\("),
     Defect(
         "var_mean", "value", "the variance of infinities is infinite instead of NaN", text=r"inf for nan, exactly nan$"
     ),
