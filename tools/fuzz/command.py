@@ -209,7 +209,8 @@ def summary(totals: Totals, seconds: float, arguments: argparse.Namespace) -> No
     print(
         f"{totals.operators} operators ({len(totals.names)} different) in {totals.programs} programs, "
         f"mode {arguments.mode}, driver {arguments.driver or 'default'}, seed {arguments.seed}: "
-        f"{len(totals.findings)} differences, {sum(totals.known.values())} known, {totals.raised} refused on both sides, "
+        f"{len(totals.findings)} differences, {sum(totals.known.values())} known, "
+        f"{totals.raised} refused on both sides, "
         f"{totals.operators / seconds:.0f} operators/s"
     )
 
