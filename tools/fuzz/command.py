@@ -206,10 +206,11 @@ def summary(totals: Totals, seconds: float, arguments: argparse.Namespace) -> No
     if totals.complaints:
         print(f"the compiler complained: {dict(totals.complaints)}")
     print(f"dtypes: {', '.join(sorted(totals.dtypes))}")
+    known = sum(totals.known.values())
     print(
         f"{totals.operators} operators ({len(totals.names)} different) in {totals.programs} programs, "
         f"mode {arguments.mode}, driver {arguments.driver or 'default'}, seed {arguments.seed}: "
-        f"{len(totals.findings)} differences, {sum(totals.known.values())} known, {totals.raised} refused on both sides, "
+        f"{len(totals.findings)} differences, {known} known, {totals.raised} refused on both sides, "
         f"{totals.operators / seconds:.0f} operators/s"
     )
 
