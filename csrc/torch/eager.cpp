@@ -209,9 +209,11 @@ at::Tensor new_tensor(const Result& result) {
                      result.storage_offset);
 }
 
-/// Whether an error is of a type that PyTorch raises for wrong arguments.
+/// Whether an error is of a type that PyTorch raises for wrong arguments, and not what the compiler says of a fault of
+/// its own.
 bool is_complaint(const python_error& error) {
   const pybind11::gil_scoped_acquire gil;
+  if (PyObject_HasAttrString(error.type, "is_fault_of_compiler") != 0) return false;
   PyObject* const types[] = {PyExc_RuntimeError, PyExc_IndexError, PyExc_ValueError, PyExc_TypeError};
   return std::any_of(std::begin(types), std::end(types),
                      [&](PyObject* type) { return PyErr_GivenExceptionMatches(error.type, type) != 0; });

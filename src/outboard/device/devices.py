@@ -42,8 +42,9 @@ def index_of(device: DeviceLike) -> int:
 
 
 def is_available() -> bool:
-    """Whether there is at least one device. Never raises."""
-    return _C.device_count() > 0
+    """Whether there is at least one device this process may use: none in a forked child, as with CUDA, where Dynamo
+    would ask for its stream while it traces work of the CPU. Never raises."""
+    return _C.device_count() > 0 and not _C.forked()
 
 
 def device_count() -> int:
@@ -67,7 +68,7 @@ def _lazy_init() -> None:
 
 def is_initialized() -> bool:
     """Whether devices are open."""
-    return is_available() and not _is_in_bad_fork()
+    return is_available()
 
 
 def _is_in_bad_fork() -> bool:
