@@ -30,8 +30,9 @@ class Defect:
 
 DEFECTS = (
     Defect("quantile", "value", "of equal values, another one gets the gradient", line=r"^gradient\("),
-    Defect(
-        "var_mean", "value", "the variance of infinities is infinite instead of NaN", text=r"inf for nan, exactly nan$"
+    *(
+        Defect(name, "value", "the variance of infinities is infinite instead of NaN", text="inf for nan, exactly nan$")
+        for name in ("var_mean", "std_mean")
     ),
 )
 

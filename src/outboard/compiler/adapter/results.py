@@ -67,11 +67,14 @@ def of_shape_function(overload: torch._ops.OpOverload, args: Sequence[Any], kwar
 
 
 def _like_channels(result: torch.Tensor, operands: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The result of a convolution, with the channels last where they are so in either operand. The shape function looks
-    at the weight for CUDA only."""
+    """The result of a convolution, with the channels last where they are so in either operand; in three dimensions
+    only for the dtypes for which the CPU does so. The shape function looks at what CUDA's libraries do."""
     formats = [torch._prims_common.suggest_memory_format(operand) for operand in operands]
-    last = [layout for layout in formats if layout is not torch.contiguous_format]
-    return result.contiguous(memory_format=last[0]) if last and result.dim() == operands[0].dim() else result
+    chosen = {torch.channels_last} if result.dim() == 4 else set()
+    if result.dim() == 5 and result.dtype in (torch.float32, torch.bfloat16):
+        chosen = {torch.channels_last_3d}
+    last = [layout for layout in formats if layout in chosen]
+    return result.contiguous(memory_format=last[0] if last else torch.contiguous_format)
 
 
 def _with_tensors(overload: torch._ops.OpOverload, args: list[Any]) -> list[Any] | None:
