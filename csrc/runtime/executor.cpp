@@ -102,7 +102,11 @@ class Buffers {
 
   static uint64_t offset_bytes(const TensorBinding& tensor) {
     if (tensor.storage_offset == 0) return 0;
-    return static_cast<uint64_t>(tensor.storage_offset) * element_size(tensor.dtype);
+    const uint64_t bytes = static_cast<uint64_t>(tensor.storage_offset) * element_size(tensor.dtype);
+    if (tensor.allocation == nullptr || bytes <= tensor.allocation->size()) return bytes;
+    // A tensor without elements may begin behind its memory: x[4:, 5:] of 4 x 5 elements. No pointer may lead there.
+    const bool empty = std::find(tensor.sizes, tensor.sizes + tensor.dim, 0) != tensor.sizes + tensor.dim;
+    return empty ? tensor.allocation->size() : bytes;
   }
 
   static void give_back(Buffer& buffer) noexcept {
@@ -152,7 +156,8 @@ TensorView make_view(const ViewSpec& spec, Work& work, CallMemory& memory, const
     throw Error(OB_INVALID_ARGUMENT, "a plan's view begins where no memory is");
   }
   const uint64_t bytes = span_bytes(sizes.begin(), strides.begin(), sizes.size(), spec.dtype);
-  const ob_ptr data = memory.pointer(work, spec.buffer, offset, bytes);
+  // A view without elements may begin behind its memory: it is given the memory's beginning.
+  const ob_ptr data = memory.pointer(work, spec.buffer, bytes == 0 ? 0 : offset, bytes);
   return {data, spec.dtype, std::move(sizes), std::move(strides)};
 }
 
@@ -286,6 +291,7 @@ class Run {
   void copy(const Step& step, const int64_t* values) {
     Work work(context_.stream);
     const uint64_t bytes = byte_count(values[0]);
+    if (bytes == 0) return;  // no bytes are in any memory, wherever they would begin
     const ob_ptr from = buffers_.pointer(work, step.buffer, values[1], bytes);
     const ob_ptr to = buffers_.pointer(work, step.target, values[2], bytes);
     context_.stream.copy(OB_DEVICE_TO_DEVICE, to, from, bytes);

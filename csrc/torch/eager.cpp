@@ -24,6 +24,7 @@
 #include "torch/eager_signature.h"
 #include "torch/fallback.h"
 #include "torch/host_library.h"
+#include "torch/map_tensors.h"
 #include "torch/stand_ins.h"
 #include "torch/tensor.h"
 
@@ -208,9 +209,11 @@ at::Tensor new_tensor(const Result& result) {
                      result.storage_offset);
 }
 
-/// Whether an error is of a type that PyTorch raises for wrong arguments.
+/// Whether an error is of a type that PyTorch raises for wrong arguments, and not what the compiler says of a fault of
+/// its own.
 bool is_complaint(const python_error& error) {
   const pybind11::gil_scoped_acquire gil;
+  if (PyObject_HasAttrString(error.type, "is_fault_of_compiler") != 0) return false;
   PyObject* const types[] = {PyExc_RuntimeError, PyExc_IndexError, PyExc_ValueError, PyExc_TypeError};
   return std::any_of(std::begin(types), std::end(types),
                      [&](PyObject* type) { return PyErr_GivenExceptionMatches(error.type, type) != 0; });
@@ -406,23 +409,38 @@ class EagerCall {
   /// operator, or a copy. Where the CPU raises for an overlap, its own kernel says so. False: the CPU allows a target
   /// that overlaps itself, and only it knows in which order to write.
   bool resolve_overlap() {
-    bool is_clear = true, repeats = false;
+    bool is_clear = true, repeats = false, is_listed = false;
     each_tensor(true, [&](size_t, const at::Tensor& target) {
-      each_listed([&](const at::Tensor& source) { is_clear = is_clear && !overlaps(target, source); });
+      each_listed([&](const at::Tensor& source) { is_listed = is_listed || overlaps(target, source); });
       repeats = repeats || (!op_.idempotent && at::has_internal_overlap(target) == at::MemOverlap::Yes);
       each_tensor(false, [&](size_t, const at::Tensor& source) { is_clear = is_clear && !overlaps(target, source); });
     });
-    if (is_clear && !repeats) return true;
-    rehearse_on_cpu(op_, arguments_);
+    if (is_clear && !is_listed && !repeats) return true;
+    const bool is_accepted = is_listed ? rehearse_large_on_cpu(op_, arguments_) : rehearse_on_cpu(op_, arguments_);
     if (repeats) return false;
     each_tensor(true, [&](size_t, const at::Tensor& target) {
       if (op_.pointwise) check_partial_overlap(target);
-      each_listed([&](const at::Tensor& source) { at::assert_no_overlap(target, source); });
+      if (is_listed) {
+        TORCH_CHECK(is_accepted, "unsupported operation: ", op_.name,
+                    " writes to memory that one of the tensors in its list occupies. Please clone() that tensor "
+                    "before performing the operation.");
+        replace_listed(target);
+      }
       each_tensor(false, [&](size_t i, const at::Tensor& source) {
         if (overlaps(target, source)) arguments_.replace(i, source.clone());
       });
     });
     return true;
+  }
+
+  /// Exchanges the tensors of lists that are read and overlap a target for copies.
+  void replace_listed(const at::Tensor& target) {
+    for (size_t i = 0; i < op_.roles.size(); ++i) {
+      if (op_.written[i] || op_.roles[i] != ArgumentRole::kTensorList || arguments_[i].isNone()) continue;
+      arguments_.replace(i, map_tensors(arguments_[i], [&](const at::Tensor& source) {
+                           return source.defined() && overlaps(target, source) ? source.clone() : source;
+                         }));
+    }
   }
 
   /// Visits the tensors of lists that are read.

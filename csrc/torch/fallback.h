@@ -37,6 +37,9 @@ void run_on_cpu(const Operator& op, c10::DeviceIndex device, torch::jit::Stack* 
 /// True if the CPU's kernel ran.
 bool rehearse_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments);
 
+/// As `rehearse_on_cpu`, for large arguments also.
+bool rehearse_large_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments);
+
 /// As `rehearse_on_cpu`, for what PyTorch says of the numbers among the arguments, however large the tensors are: of
 /// a pointwise operator one element tells.
 void rehearse_numbers_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments);

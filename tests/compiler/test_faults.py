@@ -31,7 +31,7 @@ def _without_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "load", lambda signature: (False, []))
 
 
-#: Each with a dtype, for a signature that this process has not compiled.
+#: Each with a dtype, for a signature (with a rare layout) that this process has not compiled.
 FAULTS = [
     (AssertionError, torch.int8),
     (AttributeError, torch.int16),
@@ -46,7 +46,7 @@ def test_faults_of_ours_are_told(
     device: str, device_module: ModuleType, monkeypatch: pytest.MonkeyPatch, kind: Fault, dtype: torch.dtype
 ) -> None:
     device_module.reset_fallbacks()
-    x = torch.zeros(7, 5, dtype=dtype, device=device)
+    x = torch.zeros(2, 3, 2, 3, 2, 3, dtype=dtype, device=device).permute(4, 2, 5, 0, 3, 1)
     with monkeypatch.context() as patch:
         patch.setattr(builder.PlanBuilder, "finish", broken(kind))
         with pytest.raises(RuntimeError, match=r"(?s)internal error .*'aten::erfinv'.*seeded.*builder.py") as raised:

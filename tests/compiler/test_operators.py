@@ -157,3 +157,27 @@ def test_places_among_all_elements_follow_the_shape_and_not_memory(device: str) 
     equal = torch.tensor([3, 1, 2, 1, 3]).repeat(133)[:665].reshape(5, 7, 19).transpose(1, 2)
     for tensor in (x, equal, x.permute(2, 0, 1), x[:, ::2]):
         check(lambda t: torch.stack([t.argmin(), t.argmax(), t.argmax(keepdim=True).sum()]), tensor, device=device)
+
+
+def test_empty_tensors_begin_wherever_their_offset_says(device: str) -> None:
+    """Of memory that ends before: nothing is read there."""
+
+    def within(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        behind = (x + 1)[4:, 5:]
+        return x[3:, 5:] @ x.new_ones(0, 2), behind.sum(), behind.sort(1)[0], behind.cumsum(1)
+
+    def given(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x @ x.new_ones(x.shape[1], 2), x.sum(), x.sort(1)[0], x + 1
+
+    whole = torch.arange(20.0).reshape(4, 5)
+    for function, view in ((within, lambda x: x), (given, lambda x: x[4:, 5:]), (given, lambda x: x[3:, 5:])):
+        results = torch.compile(function, fullgraph=True)(view(whole.to(device)))
+        for result, expected in zip(results, function(view(whole)), strict=True):
+            torch.testing.assert_close(result.cpu(), expected)
+
+
+def test_convolutions_of_nothing(device: str) -> None:
+    """Compiled too: a batch without images."""
+    images, weight = torch.zeros(0, 3, 5, 5), torch.ones(2, 3, 1, 1)
+    function = torch.compile(torch.nn.functional.conv2d, fullgraph=True)
+    assert function(images.to(device), weight.to(device)).shape == (0, 2, 5, 5)

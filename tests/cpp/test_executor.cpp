@@ -21,6 +21,7 @@ constexpr const char* kSource =
     "  long i = get_global_id(0); y[i] = x[i] + i; }"
     "__kernel void demand(__global float* x, __global int* failed) { if (x[get_global_id(0)] < 0) *failed = 5; }"
     "__kernel void set(__global float* y, long value) { y[get_global_id(0)] = value; }"
+    "__kernel void set_but_read_nothing(__global float* y, __global const float* x) { y[get_global_id(0)] = 3; }"
     "__kernel void grid(__global int* y) {"
     "  long w = get_global_size(0), h = get_global_size(1);"
     "  y[(get_global_id(2) * h + get_global_id(1)) * w + get_global_id(0)] ="
@@ -391,6 +392,7 @@ TEST(nothing_in_a_plan_leads_out_of_its_buffers) {
   CHECK(refused(wire::copy(0, 0, 1, 0, 16), whole));
   CHECK(refused(wire::copy(0, 0, 1, 12, 8), whole));
   CHECK(refused(wire::copy(0, 0, 1, INT64_MAX, 8), whole));
+  CHECK(!refused(wire::copy(0, 99, 1, -99, 0), whole));  // no bytes are in any memory
   CHECK(refused(wire::seeds(1, 24), whole));
   for (const int64_t offset : {int64_t{17}, int64_t{-1}, INT64_MIN}) {
     CHECK(refused(wire::launch(1, wire::number(1), {wire::pointer(1, offset), wire::int64(wire::number(1))}), whole));
@@ -404,6 +406,19 @@ TEST(nothing_in_a_plan_leads_out_of_its_buffers) {
   CHECK(refused(step, wire::output(wire::view(1, wire::number(2), INT64_MAX))));
   CHECK(!refused(step, wire::output(wire::view(0, wire::number(3), 1, -1))));
   CHECK(refused(step, wire::output(wire::view(0, wire::number(2), 1, -2))));
+}
+
+TEST(tensors_without_elements_may_begin_behind_their_memory) {
+  const Holder x = fixture::upload({1, 2, 3, 4});
+  PlanParts parts = one_input(2);
+  parts.entries = {"set_but_read_nothing"};
+  parts.steps = {wire::allocate(1, wire::number(8)),
+                 wire::launch(0, wire::number(2), {wire::pointer(1), wire::pointer(0)})};
+  parts.outputs = {wire::output(wire::view(1, wire::number(2)))};
+  const Tensor empty(x, 0, 9), full(x, 1, 9);
+  const Holder y(run(compile(parts), {input(empty)}).at(0).allocation);
+  CHECK_EQ(fixture::download(*y, 2)[1], 3.0f);
+  CHECK_THROWS(run(compile(parts), {input(full)}), Error);
 }
 
 TEST(views_that_are_handed_to_a_library_stay_inside_too) {

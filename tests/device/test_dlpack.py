@@ -75,10 +75,14 @@ def test_versioned_protocol(device: str) -> None:
 )
 def test_views(view: Any, device: str) -> None:
     host = torch.arange(80).reshape(8, 10)
-    seen = torch.from_dlpack(view(host.to(device)))
+    ours = view(host.to(device))
     expected = view(host)
-    assert seen.stride() == expected.stride()
-    torch.testing.assert_close(seen, expected)
+    within = torch.from_dlpack(ours)
+    exported = torch.from_dlpack(ours.__dlpack__())
+    assert (within.device, exported.device.type) == (ours.device, "cpu")
+    for seen in (within, exported):
+        assert seen.stride() == expected.stride()
+        torch.testing.assert_close(seen.cpu(), expected)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +90,21 @@ def test_views(view: Any, device: str) -> None:
 )
 def test_dtypes(dtype: torch.dtype, device: str) -> None:
     x = torch.tensor([0, 1, 1]).to(dtype)
-    torch.testing.assert_close(torch.from_dlpack(x.to(device)), x)
+    ours = x.to(device)
+    within = torch.from_dlpack(ours)
+    assert within.device == ours.device
+    torch.testing.assert_close(within.cpu(), x)
+    torch.testing.assert_close(torch.from_dlpack(ours.__dlpack__()), x)
+
+
+def test_within_pytorch_memory_is_shared_on_the_device(device: str) -> None:
+    x = torch.arange(6, device=device)
+    y = torch.from_dlpack(x)
+    assert y.device == x.device
+    y[0] = 7
+    assert x[0].item() == 7
+    torch.from_dlpack(x, copy=True)[0] = 8
+    assert x[0].item() == 7
 
 
 def test_what_does_not_exist_yet(device: str, wait_on_host: WaitOnHost) -> None:
@@ -166,7 +184,8 @@ def test_other_devices_refuse(run_python: RunPython) -> None:
         import numpy, torch
         device = torch._C._get_privateuse1_backend_name()
         x = torch.ones(2).to(device)
-        exports = (x.__dlpack__, x.__dlpack_device__, lambda: torch.to_dlpack(x), lambda: torch.from_dlpack(x),
+        exports = (x.__dlpack__, x.__dlpack_device__, lambda: torch.to_dlpack(x),
+                   lambda: torch.from_dlpack(x, device="cpu"), lambda: torch.from_dlpack(x.__dlpack__()),
                    lambda: torch.utils.dlpack.to_dlpack(x), lambda: numpy.from_dlpack(x))
         for export in exports:
             try:
@@ -175,6 +194,10 @@ def test_other_devices_refuse(run_python: RunPython) -> None:
                 assert "cpu()" in str(error)
             else:
                 raise AssertionError(f"{export} exported memory that nobody can read")
+        within = torch.from_dlpack(x)  # nothing is exported
+        assert within.device == x.device
+        within.zero_()
+        assert x.cpu().tolist() == [0, 0]
         """,
         OUTBOARD_DRIVER="sim",
     )

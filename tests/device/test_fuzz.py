@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from tools.fuzz import sides, worker
+from tools.fuzz import command, sides, worker
 from tools.fuzz.operators import OPERATORS
 
 ROOT = Path(__file__).parents[2]
@@ -60,6 +60,17 @@ def test_a_crash_is_attributed_and_the_rest_is_run(tmp_path: Path) -> None:
     assert run.returncode == 1
     assert "SIGABRT" in run.stdout and "abort()" in run.stdout
     assert "2 operators" in run.stdout and "1 differences" in run.stdout
+
+
+def test_known_defects_are_narrow_and_told(capsys: pytest.CaptureFixture[str]) -> None:
+    known = {"operator": "quantile", "kind": "value", "line": "gradient(lambda a0: torch.quantile(a0, 0.3), v0)"}
+    others = [known | {"kind": "strides"}, known | {"operator": "sort"}, known | {"line": "torch.quantile(v0, 0.3)"}]
+    totals = command.Totals()
+    for finding in (known, *others):
+        totals.find(finding | {"text": "1 differ", "seed": 0, "lines": []})
+    assert len(totals.findings) == len(others)
+    command.summary(totals, 1.0, command.parse([]))
+    assert "1 quantile value, a known open defect: of equal values" in capsys.readouterr().out
 
 
 def test_the_catalogue_is_wide() -> None:

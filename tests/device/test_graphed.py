@@ -433,7 +433,9 @@ def test_a_compiled_module(model: Model, device: str, replays: Count) -> None:
     model.compile()
     outboard.graphed(model)
     check(model, reference, device, times=5)
-    assert replays() >= 3  # the first call, which compiles, may leave something behind in Python
+    assert replays() >= 3, outboard.graphed_refusals(
+        model
+    )  # the first call, which compiles, may leave something behind in Python
 
 
 def test_copies_are_ordinary_modules(model: Model, device: str, replays: Count) -> None:

@@ -8,6 +8,7 @@ import collections
 import contextvars
 import enum
 import functools
+import gc
 import itertools
 import random
 import sys
@@ -161,6 +162,22 @@ def test_changes_that_are_seen(device: str, replays: Callable[[], int], name: st
     kept, read, change = WATCHED[name]
     check(module := Reading(kept, read), device, lambda: change(kept), 3.0)
     assert replays() == 6, outboard.graphed_refusals(module)
+
+
+def test_what_the_garbage_collector_calls_is_none_of_the_call(device: str, replays: Callable[[], int]) -> None:
+    thresholds, times = gc.get_threshold(), []
+    gc.callbacks.append(watch := lambda *unused: times.append(time.perf_counter()))
+    gc.set_threshold(1)
+    try:
+        module = outboard.graphed(Reading([2.0], lambda kept: len([[] for _ in range(9)]) - 9 + kept[0]))
+        for _ in range(3):
+            assert result(module, device) == 2.0
+        assert gc.isenabled()
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(watch)
+    assert times
+    assert replays() == 2, outboard.graphed_refusals(module)
 
 
 def generator() -> Any:

@@ -56,6 +56,12 @@ CALLS: dict[str, Call] = {
     "elu": lambda d: F.elu(torch.tensor([NAN, -INF, INF, -1, 0.0, -0.0], device=d), INF),
     "bmm_rows": lambda d: torch.bmm(torch.zeros(0, 3, 2, device=d), torch.zeros(0, 2, 4, device=d)),
     "bmm_inner": lambda d: torch.bmm(torch.zeros(2, 3, 0, device=d), torch.zeros(2, 0, 4, device=d)),
+    # without elements, and with an offset behind their memory
+    "mm_behind": lambda d: torch.empty(4, 0, device=d)[2:] @ torch.zeros(0, 3, device=d),
+    "bmm_behind": lambda d: torch.zeros(2, 4, 5, device=d)[:, :, 5:][2:] @ torch.zeros(0, 0, 3, device=d),
+    "linear_behind": lambda d: F.linear(torch.ones(4, 5, device=d)[3:, 5:], torch.ones(3, 0, device=d)),
+    "cumsum_behind": lambda d: torch.empty(4, 0, device=d)[2:].cumsum(1),
+    "cat_behind": lambda d: torch.cat([torch.ones(4, 5, device=d), torch.ones(4, 5, device=d)[4:, 5:]], 0),
     # dtypes
     "any_bytes": lambda d: _bytes(d, 0, 2).any(),
     "any_bytes_dim": lambda d: _bytes(d, 0, 2).reshape(1, 2).any(1),

@@ -221,8 +221,8 @@ def test_compiled(device: str, device_module: ModuleType, dynamic: bool | None) 
 
 @pytest.mark.parametrize("keys", [4, 20])
 def test_infinite_and_missing_numbers_stay_in_their_rows(device: str, keys: int) -> None:
-    """As PyTorch's own arithmetic has it (``SDPBackend.MATH``) and its fused kernel from 16 keys on. With fewer keys than
-    a vector has lanes that kernel loses a NaN while it looks for the highest score, and gives 0."""
+    """As PyTorch's own arithmetic has it (``SDPBackend.MATH``) and its fused kernel from 16 keys on. With fewer keys
+    than a vector has lanes that kernel loses a NaN while it looks for the highest score, and gives 0."""
     query, key = torch.randn(1, 1, 6, 8), torch.randn(1, 1, keys, 8)
     infinite = float("inf")
     query[0, 0, 0] = infinite

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from tools.fuzz.known import Defect, defect_of
+
 ROOT = Path(__file__).parents[2]
 #: Programs for one process: few enough that what grows in it does not matter.
 BATCH = 40
@@ -52,9 +54,10 @@ class Totals:
     statistics: Counter[str] = field(default_factory=Counter)
     complaints: Counter[str] = field(default_factory=Counter)
     findings: list[dict[str, Any]] = field(default_factory=list)
+    known: Counter[Defect] = field(default_factory=Counter)
 
     def add(self, message: dict[str, Any]) -> None:
-        """Takes in a message of a worker about a finished program or its end."""
+        """Takes in a message of a worker about a finished program or its end, and shows what is new in it."""
         for name in ("fallbacks", "statistics"):
             getattr(self, name).update(message.get(name, {}))
         result = message.get("result")
@@ -66,7 +69,16 @@ class Totals:
         self.names.update(result["names"])
         self.dtypes.update(result["dtypes"])
         for finding in result["findings"]:
-            self.findings.append(finding | {"seed": result["seed"]})
+            self.find(finding | {"seed": result["seed"]})
+
+    def find(self, finding: dict[str, Any]) -> None:
+        """Counts a finding that is a known defect, and keeps and shows any other."""
+        defect = defect_of(finding)
+        if defect is not None:
+            self.known[defect] += 1
+            return
+        self.findings.append(finding)
+        show(finding)
 
 
 def start(options: dict[str, Any], seeds: list[int], driver: str | None) -> Worker:
@@ -145,8 +157,7 @@ def run(options: dict[str, Any], arguments: argparse.Namespace) -> Totals:
         del running[worker.pipe]
         finding = finish(worker, totals, hung)
         if finding:
-            totals.findings.append(finding)
-            show(finding)
+            totals.find(finding)
         if worker.seeds and finding and totals.operators < arguments.operators:
             launch(worker.seeds)
         elif totals.operators < arguments.operators and not options["programs"]:
@@ -164,8 +175,6 @@ def run(options: dict[str, Any], arguments: argparse.Namespace) -> Totals:
             data = os.read(key.fd, 1 << 16)
             for message in listen(worker, data):
                 totals.add(message)
-                for finding in message.get("result", {}).get("findings", []):
-                    show(finding | {"seed": message["result"]["seed"]})
             if not data:
                 end(worker, hung=False)
         for worker in list(running.values()):
@@ -190,6 +199,8 @@ def summary(totals: Totals, seconds: float, arguments: argparse.Namespace) -> No
     found = Counter(f"{finding['operator']} {finding['kind']}" for finding in totals.findings)
     for name, count in found.most_common():
         print(f"  {count:>4} {name}")
+    for defect, count in totals.known.most_common():
+        print(f"  {count:>4} {defect.operator} {defect.kind}, a known open defect: {defect.reason}")
     host = ", ".join(f"{name} {count}" for name, count in totals.fallbacks.most_common(20))
     print(f"on the CPU: {sum(totals.fallbacks.values())} calls ({host})")
     if totals.complaints:
@@ -198,7 +209,8 @@ def summary(totals: Totals, seconds: float, arguments: argparse.Namespace) -> No
     print(
         f"{totals.operators} operators ({len(totals.names)} different) in {totals.programs} programs, "
         f"mode {arguments.mode}, driver {arguments.driver or 'default'}, seed {arguments.seed}: "
-        f"{len(totals.findings)} differences, {totals.raised} refused on both sides, "
+        f"{len(totals.findings)} differences, {sum(totals.known.values())} known, "
+        f"{totals.raised} refused on both sides, "
         f"{totals.operators / seconds:.0f} operators/s"
     )
 
@@ -223,7 +235,7 @@ def parse(given: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(given: list[str] | None = None) -> int:
-    """Returns 0 if nothing differs."""
+    """Returns 0 if nothing differs but what is a known open defect."""
     arguments = parse(given)
     programs = [json.loads(line) for line in arguments.replay.read_text().splitlines()] if arguments.replay else []
     options = {name: getattr(arguments, name) for name in ("epoch", "variants", "match", "mode")} | {

@@ -208,10 +208,15 @@ class PlanBuilder:
         return self._kernels.setdefault((program, entry), len(self._kernels))
 
     def pointer(self, tensor: TensorArg | int, offset_bytes: Size | None = None) -> p.Argument:
-        """A pointer argument: a tensor's element 0 (its offset applied), or a buffer's first byte."""
+        """A pointer argument: a tensor's element 0 (its offset applied), or a buffer's first byte.
+
+        A tensor without elements may begin behind its memory, where pointers may not lead: it is its buffer's.
+        """
         if isinstance(tensor, int):
             return p.Argument(p.ArgumentKind.POINTER, buffer=tensor, expr=self.expr(offset_bytes or 0))
         offset = tensor.offset * tensor.itemsize if offset_bytes is None else offset_bytes
+        if any(size == 0 for size in tensor.sizes):
+            offset = 0
         return p.Argument(p.ArgumentKind.POINTER, buffer=tensor.buffer, expr=self.expr(offset))
 
     def int64(self, value: Size) -> p.Argument:

@@ -18,6 +18,12 @@ _log = logging.getLogger(__name__)
 _lock = threading.RLock()
 
 
+class CompilerFault(RuntimeError):
+    """A fault of the compiler's. C++ knows it by its attribute, and does not run the call on the CPU instead."""
+
+    is_fault_of_compiler = True
+
+
 @undisturbed
 def compile_operator(op: str, args: tuple[Any, ...], kwargs: dict[str, Any], bake: bool) -> tuple[str, bytes]:
     """Compiles one operator call.
@@ -60,7 +66,8 @@ def _without_plan(
     overload: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], bake: bool, failure: Exception
 ) -> tuple[str, bytes]:
     """What becomes of a call that was not compiled: "bake" or "host". Raises what the operator says of its arguments,
-    or, if that is nothing, RuntimeError for a fault of the compiler."""
+    or, if that is nothing, CompilerFault for a fault of the compiler; RuntimeError if it may be PyTorch's complaint,
+    of which the CPU's kernel, asked next, has the last word."""
     from .adapter.refusals import is_refusal
 
     op = overload._schema.name
@@ -77,10 +84,11 @@ def _without_plan(
 
 def _fault(op: str, failure: Exception) -> RuntimeError:
     """The error that users see of a fault of ours."""
-    from .adapter.refusals import place_of
+    from .adapter.refusals import is_complaint, place_of
 
     _log.debug("the compiler failed on %s:", op, exc_info=failure)
-    return RuntimeError(
+    kind = RuntimeError if is_complaint(failure) else CompilerFault
+    return kind(
         f"internal error of Outboard's compiler in the operator '{op}': {type(failure).__name__}: {failure} "
         f"(at {place_of(failure)}). This is a fault of Outboard, not of your program; please report it, with what "
         f"the logger '{__name__}' has at level DEBUG. Until it is mended, move the operator's arguments to the CPU "

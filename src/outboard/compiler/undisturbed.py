@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
 _P = ParamSpec("_P")
@@ -14,6 +15,18 @@ _R = TypeVar("_R")
 #: Slots of a frame that fills a piece of Python's stack of its own. Pieces are powers of two, and this is a little more
 #: than one: what is left, about 1 MiB, is for the frames above.
 _SLOTS = 1 << 17
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """A context in which the cyclic garbage collector does not run by itself, in all threads."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def undisturbed(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -28,13 +41,8 @@ def undisturbed(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """
 
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        collects = gc.isenabled()
-        gc.disable()
-        try:
+        with uncollected():
             return function(*args, **kwargs)
-        finally:
-            if collects:
-                gc.enable()
 
     call.__code__ = call.__code__.replace(co_stacksize=_SLOTS)
     return functools.update_wrapper(call, function)

@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 from outboard.compiler import statistics
 from outboard.compiler.adapter.modes import is_observed
 from outboard.compiler.replay import Replayed
+from outboard.compiler.undisturbed import uncollected
 
 from .observation import Observation, is_observed_here
 from .state import State
@@ -116,9 +117,7 @@ class _Calls:
         key = _key(leaves, spec)
         kind = self._find(key)
         if kind is not None and self._compiled and kind.uses == 1:
-            return self._call(
-                *args, **kwargs
-            )  # the first one ran without what was compiled, which may not be there yet
+            return self._run_second(key, kind, args, kwargs)
         if kind is not None:
             return kind.replay(leaves)
         self._unknown += 1
@@ -147,15 +146,15 @@ class _Calls:
 
     def _run_first(self, key: Key, leaves: list[Any], spec: pytree.TreeSpec) -> Any:
         """Runs a call of no known kind, and finds out whether its like can be replayed."""
-        roots = [self._module, *(value for value in leaves if not isinstance(value, (Tensor, *_VALUES)))]
-        before = State(roots, ignored=_graphed_within(self._module))
+        before = self._state_of(leaves)
         device = _device_of(self._module, leaves)
         kind = _Kind(self._call, leaves, spec, device or 0, self._refuse, lambda: self._forget(key))
         with self._observed() as observation:
             result = kind.replay(leaves)  # the first time there is nothing to replay, so that it runs
         obstacle = "it is not on one device" if device is None else before.obstacle() or before.change()
         if not obstacle and self._sees_all(observation):
-            kind.state = State(roots, _graphed_within(self._module), observation)
+            kind.observation = observation
+            kind.state = self._state_of(leaves, observation)
             obstacle = kind.state.obstacle()
             if not obstacle:
                 self._remember(key, kind)
@@ -163,12 +162,31 @@ class _Calls:
             self._count(obstacle)
         return result
 
+    def _run_second(self, key: Key, kind: _Kind, args: Any, kwargs: Any) -> Any:
+        """Runs the compiled call after the first one, which ran without what was compiled: that may not be there yet.
+
+        What compiling leaves behind (marks on parameters, say) is no doing of the call, which the first one showed to
+        change nothing."""
+        result = self._call(*args, **kwargs)
+        if not kind.state.is_unchanged():
+            state = self._state_of(pytree.tree_leaves((args, kwargs)), kind.observation)
+            if state.obstacle():
+                self._forget(key)
+                self._count(state.obstacle())
+            kind.state = state
+        return result
+
+    def _state_of(self, leaves: list[Any], observation: Observation | None = None) -> State:
+        """What a call with these arguments depends on, as it is now."""
+        objects = (value for value in leaves if not isinstance(value, (Tensor, *_VALUES)))
+        return State([self._module, *objects], _graphed_within(self._module), observation)
+
     @contextlib.contextmanager
     def _observed(self) -> Iterator[Observation]:
         """Inside, calls are observed; once it is known that they run what was compiled, as if it were not, because
-        compiled code does not tell what it was made of."""
+        compiled code does not tell what it was made of. What the garbage collector calls is none of theirs."""
         eagerly = torch.compiler.set_stance("force_eager") if self._compiled else contextlib.nullcontext()
-        with eagerly, Observation() as observation:
+        with uncollected(), eagerly, Observation() as observation:
             yield observation
 
     def _sees_all(self, observation: Observation) -> bool:
@@ -217,6 +235,7 @@ class _Kind:
         forget: Callable[[], None],
     ) -> None:
         self.state: State  #: what a replay stands on; set when the first call has run
+        self.observation: Observation  #: of the first call
         self.uses = 0
         self._places = [i for i, value in enumerate(leaves) if isinstance(value, Tensor)]
         others = [None if isinstance(value, Tensor) else _reference(value, forget) for value in leaves]

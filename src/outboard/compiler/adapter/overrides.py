@@ -38,6 +38,8 @@ _FLOATING = frozenset(
         "fma",
     }
 )  # fmt: skip
+#: Operators that integers by which nothing can be divided make fail.
+_DIVISIONS = frozenset({"remainder", "mod", "fmod", "floordiv", "truncdiv"})
 
 
 class Variable(CSEVariable):
@@ -58,7 +60,10 @@ class LoopOps(DefaultHandler):
                 raise NotImplementedError(f"ops.{name}")
             return unwrap(decomposition(*args, **kwargs))
         values = tuple(as_value(argument) for argument in args)
-        return V.kernel.record(Value("", name, result_dtype(name, values), values))
+        dtype = result_dtype(name, values)
+        if name in _DIVISIONS and not dtype.is_floating_point:
+            _check_divisor(values[1])
+        return V.kernel.record(Value("", name, dtype, values))
 
     @staticmethod
     def constant(value: bool | int | float, dtype: torch.dtype) -> Variable:
@@ -190,6 +195,16 @@ class LoopOps(DefaultHandler):
         symbol = sympy_index_symbol(value.name)
         V.kernel.indirect[symbol] = value
         return symbol
+
+
+def _check_divisor(divisor: Value) -> None:
+    """Has the kernel report a divisor that is 0, unless it is known not to be: PyTorch's CPU raises for integers."""
+    known = divisor.op == "constant" and divisor.constant != 0
+    if known or (divisor.op == "index_expr" and divisor.index.is_nonzero):
+        return
+    zero = constant(0, divisor.dtype).value
+    is_valid = V.kernel.record(Value("", "ne", torch.bool, (divisor, zero)))
+    V.kernel.device_assert_async(is_valid, "ZeroDivisionError")
 
 
 def _arithmetic(name: str, bool_name: str, a: Any, b: Any) -> Variable:

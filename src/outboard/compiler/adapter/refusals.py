@@ -40,6 +40,8 @@ _REFUSALS = (
 _WRAPPERS = (InductorError, LoweringException)
 #: How PyTorch's compiler fails where it meets what it was not made for.
 _LIMITS = (AssertionError, AttributeError, KeyError)
+#: What PyTorch raises for wrong arguments.
+_COMPLAINTS = (RuntimeError, IndexError, ValueError, TypeError)
 _OURS = str(Path(__file__).parents[2]) + os.sep
 
 
@@ -51,6 +53,13 @@ def is_refusal(error: BaseException) -> bool:
     if isinstance(cause, _REFUSALS):
         return True
     return not _is_ours(cause) and (cause is not error or isinstance(cause, _LIMITS))
+
+
+def is_complaint(error: BaseException) -> bool:
+    """Whether an error may be PyTorch's word on the arguments of a call: of a type that it raises for wrong ones, and
+    raised by its code."""
+    cause = _cause(error)
+    return not _is_ours(cause) and isinstance(cause, _COMPLAINTS)
 
 
 def place_of(error: BaseException) -> str:

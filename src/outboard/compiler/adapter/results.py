@@ -18,8 +18,14 @@ from .strides import dense_strides, memory_order
 
 aten = torch.ops.aten
 
-#: Operators whose shape function does not say what their CPU kernel makes.
-_MISTAKEN = frozenset({aten._native_batch_norm_legit_no_training.default, aten.pixel_unshuffle.default})
+#: Operators whose shape function does not say what their CPU kernel makes, or fails where there are no biases.
+_MISTAKEN = frozenset(
+    {
+        aten._native_batch_norm_legit_no_training.default,
+        aten.pixel_unshuffle.default,
+        aten._thnn_fused_lstm_cell.default,
+    }
+)
 #: Operators whose new results are contiguous whatever their arguments are, where the shape function says otherwise.
 _CONTIGUOUS = frozenset({aten.log_sigmoid_forward.default})
 #: Operators that only devices have, and those that say what they make.
@@ -55,7 +61,17 @@ def of_shape_function(overload: torch._ops.OpOverload, args: Sequence[Any], kwar
         results = [*pytree.tree_leaves(overload(*call_args, **call_kwargs))]
     except NotImplementedError:
         return None
+    if overload is aten.convolution.default:
+        return [_like_channels(results[0], call_args[:2])]
     return [result.contiguous() for result in results] if overload in _CONTIGUOUS else results
+
+
+def _like_channels(result: torch.Tensor, operands: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The result of a convolution, with the channels last where they are so in either operand. The shape function looks
+    at the weight for CUDA only."""
+    formats = [torch._prims_common.suggest_memory_format(operand) for operand in operands]
+    last = [layout for layout in formats if layout is not torch.contiguous_format]
+    return result.contiguous(memory_format=last[0]) if last and result.dim() == operands[0].dim() else result
 
 
 def _with_tensors(overload: torch._ops.OpOverload, args: list[Any]) -> list[Any] | None:
@@ -69,7 +85,7 @@ def _with_tensors(overload: torch._ops.OpOverload, args: list[Any]) -> list[Any]
     if numbers and not any(isinstance(value, torch.Tensor) and value.dim() for value in args):
         return None
     for position in numbers:
-        args[position] = torch.tensor(args[position])
+        args[position] = torch.tensor(args[position], device="meta")
     return args
 
 

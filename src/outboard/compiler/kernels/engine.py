@@ -257,6 +257,8 @@ class Product:
 
     def emit_blocked(self, builder: PlanBuilder) -> None:
         """Appends the steps for a CPU, whatever the shape."""
+        if 0 in (common.static_int(self.batches), common.static_int(self.m), common.static_int(self.n)):
+            return
         shape = self._blocking(builder)
         arguments, rows, in_place = list(self.arguments), None, self.a_in_place
         defines: dict[str, object] = {"A_PARAMETER": "", **shape.defines()}

@@ -509,7 +509,9 @@ def _phase(
         step, tap = problem.stride[axis], weight.strides[2 + axis]
         offset = offset + start[axis] * x.strides[2 + axis]
         strides.append(step * x.strides[2 + axis])
-        taps_offset = taps_offset + (first[axis] + step * (counts[axis] - 1)) * tap
+        last = first[axis] + step * (counts[axis] - 1)
+        # A phase that no tap meets has no last one: what it would read still begins in the weight.
+        taps_offset = taps_offset + (common.larger(0, last) if step > 1 else last) * tap
         tap_strides.append(-step * tap)
     out = TensorArg(x.buffer, x.dtype, (*x.sizes[:2], *sizes), (*x.strides[:2], *strides), offset)
     taps_view = TensorArg(

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Open defects: differences that are wrong and not mended yet. They are counted and printed, and fail no run.
+
+What is right stands in :mod:`tools.fuzz.allowed`. Whoever mends a defect takes its entry away.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Defect:
+    """A finding of ``kind`` in ``operator``, whose line and text the patterns are found in."""
+
+    operator: str
+    kind: str
+    reason: str
+    line: str = ""
+    text: str = ""
+
+    def explains(self, finding: dict[str, Any]) -> bool:
+        """Whether a finding is this defect."""
+        if (finding["operator"], finding["kind"]) != (self.operator, self.kind):
+            return False
+        return bool(re.search(self.line, finding["line"]) and re.search(self.text, finding["text"]))
+
+
+DEFECTS = (
+    Defect("quantile", "value", "of equal values, another one gets the gradient", line=r"^gradient\("),
+    Defect(
+        "var_mean", "value", "the variance of infinities is infinite instead of NaN", text=r"inf for nan, exactly nan$"
+    ),
+)
+
+
+def defect_of(finding: dict[str, Any]) -> Defect | None:
+    """The open defect that a finding is, if it is one."""
+    return next((defect for defect in DEFECTS if defect.explains(finding)), None)
