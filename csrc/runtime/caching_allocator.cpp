@@ -366,10 +366,8 @@ struct CachingAllocator::Impl {
   /// The driver could not mark where the other streams are: wait for them. If even that fails the device is beyond
   /// use, and the block is never reused, because nobody can tell what still writes to it.
   void free_after_failure(Node* node) noexcept {
-    try {
-      for (Stream* stream : node->other_streams) stream->finish();
-    } catch (const std::exception&) {
-      return;
+    for (Stream* stream : node->other_streams) {
+      if (!stream->finish_in_the_end()) return;
     }
     node->other_streams.clear();
     put_back(node);

@@ -279,7 +279,7 @@ void Stream::finish() {
   refuse_if_unusable(device_.driver());
   if (origin_ != nullptr) return origin_->finish();
   const uint64_t count = submitted_.load(std::memory_order_acquire);
-  if (finished_.load(std::memory_order_acquire) >= count) return;
+  if (finished_.load(std::memory_order_acquire) >= count) return queue_.report();  // who found that out asked nothing
   flush();
   // After an error nobody knows whether the work is finished: the next one asks again.
   check(device_.driver(), wait_for_driver(), "synchronizing a stream");
@@ -384,7 +384,7 @@ void Event::record(Stream& target) {
   Stream& stream = target.actual();
   asserts_.store(stream.asserts_.load(std::memory_order_acquire), std::memory_order_release);
   const std::shared_ptr<EventHandle> handle = point().handle;
-  const uint64_t place = stream.queue_.run_or_put([&driver = device_.driver(), handle, stream = stream.handle_] {
+  const uint64_t place = stream.queue_.mark([&driver = device_.driver(), handle, stream = stream.handle_] {
     record_or_finish(driver, handle->get(), stream);
   });
   std::lock_guard lock(mutex_);

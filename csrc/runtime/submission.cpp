@@ -89,6 +89,10 @@ SubmissionQueue::Command SubmissionQueue::large_launch(Kernel& kernel, const uin
 
 uint64_t SubmissionQueue::put(Command command) {
   report();
+  return enqueue(std::move(command));
+}
+
+uint64_t SubmissionQueue::enqueue(Command command) {
   std::lock_guard producer(producers_);
   if (stopped_.load(std::memory_order_acquire)) {
     command();
@@ -105,6 +109,13 @@ uint64_t SubmissionQueue::run_or_put(const Command& command) {
   std::lock_guard producer(producers_);  // nothing can come before it any more
   if (!empty()) return put(command);
   report();
+  command();
+  return 0;
+}
+
+uint64_t SubmissionQueue::mark(const Command& command) {
+  std::lock_guard producer(producers_);
+  if (!empty()) return enqueue(command);
   command();
   return 0;
 }

@@ -42,6 +42,9 @@ class SubmissionQueue {
   uint64_t put(Command command);
   /// The same, except that the command runs at once, and its exceptions leave, if nothing is before it.
   uint64_t run_or_put(const Command& command);
+  /// The same for what only marks a place: it leaves an earlier failure to who needs the work, because who marks may
+  /// have nobody to tell.
+  uint64_t mark(const Command& command);
 
   /// Waits, without the lock, until there is room for a piece of work: then putting it waits no more, or not for long.
   void wait_for_room() {
@@ -68,6 +71,7 @@ class SubmissionQueue {
   void abandon() noexcept;
 
  private:
+  uint64_t enqueue(Command command);
   static constexpr uint64_t kNothing = UINT64_MAX;
   static constexpr uint64_t kSlots = 512;
   static constexpr uint64_t kReserve = 32;       // entries that a piece of work may need
