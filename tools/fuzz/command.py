@@ -206,7 +206,6 @@ def summary(totals: Totals, seconds: float, arguments: argparse.Namespace) -> No
     if totals.complaints:
         print(f"the compiler complained: {dict(totals.complaints)}")
     print(f"dtypes: {', '.join(sorted(totals.dtypes))}")
-    known = sum(totals.known.values())
     print(
         f"{totals.operators} operators ({len(totals.names)} different) in {totals.programs} programs, "
         f"mode {arguments.mode}, driver {arguments.driver or 'default'}, seed {arguments.seed}: "
