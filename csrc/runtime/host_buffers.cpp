@@ -164,7 +164,8 @@ void HostBuffers::wait_for_oldest() {
 void HostBuffers::trim(uint64_t kept, bool wait) {
   if (idle_bytes_ + busy_bytes_ <= kept) return;
   if (wait) {
-    for (const auto& [stream, busy] : busy_) stream->finish();
+    // What failed there is for who needs the work, not for who frees.
+    for (const auto& [stream, busy] : busy_) stream->finish_in_the_end();
   }
   collect();
   while (!idle_.empty() && idle_bytes_ + busy_bytes_ > kept) {
