@@ -22,6 +22,9 @@ aten = torch.ops.aten
 _MISTAKEN = frozenset(
     {
         aten._native_batch_norm_legit_no_training.default,
+        aten._native_batch_norm_legit.default,
+        aten._native_batch_norm_legit.no_stats,
+        aten.native_batch_norm.default,
         aten.pixel_unshuffle.default,
         aten._thnn_fused_lstm_cell.default,
     }
