@@ -271,8 +271,7 @@ void rehearse_numbers_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> argu
     });
     return;
   }
-  StandIns stand_ins(c10::kCPU, arguments);
-  try_on_cpu(op, arguments, [&](const c10::IValue& value) { return stand_ins.of(value); });
+  rehearse_large_on_cpu(op, arguments);
 }
 
 }  // namespace outboard::aten
