@@ -30,6 +30,11 @@ uint64_t capacity_of(uint64_t bytes) {
 
 }  // namespace
 
+void HostBuffer::refuse_if_lost() const {
+  if (!lost) return;
+  throw Error(OB_INTERNAL, "what a tensor held is lost, because moving it out of the device's memory failed");
+}
+
 HostBuffers::HostBuffers(Device& device) : device_(device) {}
 HostBuffers::~HostBuffers() = default;
 
@@ -46,6 +51,7 @@ HostBuffer* HostBuffers::take(uint64_t bytes, Stream* stream) {
   if (buffer == nullptr) buffer = make(bytes, capacity);
   buffer->bytes = bytes;
   buffer->stream = stream;
+  if (stream == nullptr) buffer->lost = false;  // else for the copy to say, when it is its turn
   return buffer;
 }
 

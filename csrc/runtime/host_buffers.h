@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -21,6 +22,10 @@ struct HostBuffer {
   Stream* stream = nullptr;  ///< whose queued work may still read or write it; nullptr: none
   uint64_t number = 0;       ///< of its return, among those of all buffers
   bool from_driver = false;
+  std::atomic<bool> lost{false};  ///< the copy that was to fill it failed
+
+  /// Throws Error if its contents are not what they were to be.
+  void refuse_if_lost() const;
 };
 
 /// A device's host buffers, reused by size. A stream that always has work must not keep what its earlier work used:

@@ -37,14 +37,6 @@ void subtract(LazyStatistics::Gauge& gauge, uint64_t bytes) {
   --gauge.count;
 }
 
-/// Makes later work of `stream` wait for the work of `earlier` so far.
-void order_after(Stream& stream, Stream& earlier) {
-  if (&stream == &earlier || earlier.query()) return;
-  Event event(earlier.device());
-  event.record(earlier);
-  stream.wait(event);
-}
-
 }  // namespace
 
 bool is_lazy() {
@@ -85,11 +77,8 @@ void Residency::share(Allocation& allocation, Stream& stream) {
   if (Recording* recording = stream.recording()) return recording->keep(allocation);
   const bool first_time = device_.allocator().record_stream(allocation.block_, stream);
   if (!allocation.unordered_) return;
-  if (allocation.home_->query()) {
-    allocation.unordered_ = false;
-  } else if (first_time) {
-    order_after(stream, *allocation.home_);
-  }
+  if (first_time) stream.follow(*allocation.home_);
+  if (allocation.home_->query()) allocation.unordered_ = false;
 }
 
 void Residency::bring_in(Allocation& allocation, Stream& stream, Access access) {
@@ -141,13 +130,13 @@ bool Residency::fill_memory(Allocation& allocation, Stream& stream, Block& to) {
 void Residency::copy_in(HostBuffer& from, Stream& stream, Block& to) {
   Stream* const transfers = device_.transfer_stream();
   Stream& mover = transfers != nullptr ? *transfers : stream;
-  if (from.stream != nullptr) order_after(mover, *from.stream);
+  if (from.stream != nullptr) mover.follow(*from.stream);
   order_after_uses(mover, stream, to.last_use);
   device_.allocator().record_stream(&to, mover);  // should anything below fail
-  mover.copy_in_order(OB_HOST_TO_DEVICE, to.ptr, reinterpret_cast<uint64_t>(from.memory), from.bytes);
+  mover.copy_in_order(OB_HOST_TO_DEVICE, to.ptr, reinterpret_cast<uint64_t>(from.memory), from.bytes, &from);
   from.stream = &mover;
   if (&mover == &stream) return;
-  order_after(stream, mover);
+  stream.follow(mover);
   device_.allocator().forget_other_streams(&to);
   mark_now_and_then(stream);
 }
@@ -226,6 +215,7 @@ std::shared_ptr<const HostBuffer> Residency::host_contents(Allocation& allocatio
     if (allocation.host_ == nullptr) return nullptr;
     buffer = allocation.host_;
     if (buffer->stream != nullptr) buffer->stream->finish();
+    buffer->refuse_if_lost();
   }
   return buffer;
 }
@@ -353,7 +343,7 @@ void Residency::spill(Allocation& allocation) {
   for (Stream* other : device_.allocator().other_streams(allocation.block_)) order_after_uses(mover, *other, last_use);
   std::shared_ptr<HostBuffer> buffer = buffer_for(allocation.size(), &mover);
   mover.copy_in_order(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(buffer->memory), allocation.pointer_,
-                      allocation.size());
+                      allocation.size(), buffer.get());
   device_.allocator().forget_other_streams(allocation.block_);
   device_.allocator().record_stream(allocation.block_, mover);
   discard(allocation);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "runtime/device.h"
 #include "runtime/driver_call.h"
@@ -150,11 +151,7 @@ void Stream::record_to(Recording* recording) { recording_ = recording; }
 
 void Stream::stand_for(Stream& origin) {
   if (origin_ == &origin) return;
-  if (!origin_->query()) {
-    Event event(device_);
-    event.record(*origin_);
-    origin.wait(event);
-  }
+  origin.follow(*origin_);
   origin_ = &origin;
   handle_ = origin.handle_;
 }
@@ -196,14 +193,17 @@ void Stream::copy(ob_copy_kind kind, uint64_t dst, uint64_t src, uint64_t bytes)
   if (kind != OB_DEVICE_TO_DEVICE) flush();
 }
 
-void Stream::copy_in_order(ob_copy_kind kind, uint64_t dst, uint64_t src, uint64_t bytes) {
+void Stream::copy_in_order(ob_copy_kind kind, uint64_t dst, uint64_t src, uint64_t bytes, HostBuffer* buffer) {
   if (bytes == 0) return;
   if (recording_ != nullptr && kind != OB_DEVICE_TO_DEVICE) refuse_in_capture("a copy from or to the host");
   if (recording_ != nullptr) return recording_->copy(dst, src, bytes);
-  if (origin_ != nullptr) return origin_->copy_in_order(kind, dst, src, bytes);
+  if (origin_ != nullptr) return origin_->copy_in_order(kind, dst, src, bytes, buffer);
   refuse_if_unusable(device_.driver());
-  submit([&driver = device_.driver(), stream = handle_, kind, dst, src, bytes] {
-    check(driver, driver.copy(stream, kind, dst, src, bytes), "copying memory");
+  submit([&driver = device_.driver(), stream = handle_, kind, dst, src, bytes, buffer] {
+    if (buffer != nullptr && kind == OB_HOST_TO_DEVICE) buffer->refuse_if_lost();
+    const ob_status status = driver.copy(stream, kind, dst, src, bytes);
+    if (buffer != nullptr && kind == OB_DEVICE_TO_HOST) buffer->lost = status != OB_OK;
+    check(driver, status, "copying memory");
   });
 }
 
@@ -246,8 +246,9 @@ void Stream::wait(const Event& event) {
   if (origin_ != nullptr) return origin_->wait(event);
   refuse_if_unusable(device_.driver());
   const Event::Point point = event.point();
-  const SubmissionQueue::Command command = [&driver = device_.driver(), stream = handle_, point] {
+  const SubmissionQueue::Command command = [&driver = device_.driver(), &queue = queue_, stream = handle_, point] {
     point.wait_until_handed_over();
+    queue.keep(point.handle->failure());
     check(driver, driver.stream_wait_event(stream, point.handle->get()), "waiting for an event");
   };
   const CountedAtEnd counted(submitted_);
@@ -257,6 +258,15 @@ void Stream::wait(const Event& event) {
     queue_.put(command);
   }
   if (event.asserts_.load(std::memory_order_acquire)) expect_assertions();
+}
+
+void Stream::follow(Stream& earlier) {
+  Stream& source = earlier.actual();
+  if (&source == &actual()) return;
+  if (source.query()) return actual().queue_.keep(source.queue_.failure());
+  Event event(device_);
+  event.record(source);
+  wait(event);
 }
 
 void Stream::synchronize() {
@@ -298,7 +308,7 @@ bool Stream::finish_in_the_end() noexcept {
       finished(count);
       return true;
     } catch (const Error&) {
-      queue_.keep(std::current_exception());
+      queue_.keep_current();
     }
   }
   return idle();
@@ -327,7 +337,7 @@ bool Stream::surely_finished() noexcept {
   try {
     return query();
   } catch (const Error&) {
-    queue_.keep(std::current_exception());
+    queue_.keep_current();
     return false;
   }
 }
@@ -361,6 +371,16 @@ EventHandle::EventHandle(Device& device) : driver_(device.driver()) {
   check(driver_, driver_.event_create(device.handle(), &event_), "creating an event");
 }
 
+std::shared_ptr<Failure> EventHandle::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+void EventHandle::set_failure(std::shared_ptr<Failure> failure) {
+  const std::lock_guard lock(mutex_);
+  failure_ = std::move(failure);
+}
+
 EventHandle::~EventHandle() {
   if (!in_forked_child.load(std::memory_order_relaxed)) driver_.event_destroy(event_);
 }
@@ -384,11 +404,13 @@ void Event::record(Stream& target) {
   Stream& stream = target.actual();
   asserts_.store(stream.asserts_.load(std::memory_order_acquire), std::memory_order_release);
   const std::shared_ptr<EventHandle> handle = point().handle;
-  const uint64_t place = stream.queue_.mark([&driver = device_.driver(), handle, stream = stream.handle_] {
+  SubmissionQueue& queue = stream.queue_;
+  const uint64_t place = queue.mark([&driver = device_.driver(), &queue, handle, stream = stream.handle_] {
+    handle->set_failure(queue.failure());
     record_or_finish(driver, handle->get(), stream);
   });
   std::lock_guard lock(mutex_);
-  point_.queue = &stream.queue_;
+  point_.queue = &queue;
   point_.place = place;
   recorded_ = true;
 }

@@ -18,6 +18,7 @@ class Event;
 class Kernel;
 class Recording;
 struct DeviceDriver;
+struct HostBuffer;
 
 /// An in-order queue of a device. All methods may be called from several threads.
 /// Every method throws Error when the driver reports one, and in a forked child. A launch is handed to the driver
@@ -41,12 +42,16 @@ class Stream {
   /// Host memory is the caller's again when the driver says so (see driver.h).
   void copy(ob_copy_kind kind, uint64_t dst, uint64_t src, uint64_t bytes);
   /// The same for host memory that stays valid until the stream gets there: nothing is waited for.
-  void copy_in_order(ob_copy_kind kind, uint64_t dst, uint64_t src, uint64_t bytes);
+  /// `buffer`, whose memory it is, hears of a copy to it that fails, and what it lost is not copied from it.
+  void copy_in_order(ob_copy_kind kind, uint64_t dst, uint64_t src, uint64_t bytes, HostBuffer* buffer = nullptr);
   /// To memory of another device of the same driver, whose work that uses it has been waited for. The driver has
   /// `copy_peer`.
   void copy_peer(Device& target, ob_ptr dst, ob_ptr src, uint64_t bytes);
   void fill(ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64_t bytes);
+  /// Later work waits for the work before the event, and whoever waits for it is told what failed there.
   void wait(const Event& event);
+  /// The same for all work of another stream so far.
+  void follow(Stream& earlier);
   /// Submits what the driver holds as a graph, which stays until the stream gets there.
   void launch_graph(void* graph);
 
@@ -145,10 +150,15 @@ class EventHandle {
   EventHandle& operator=(const EventHandle&) = delete;
 
   ob_event get() const { return event_; }
+  /// What had failed in the stream when the event was recorded, or nullptr.
+  std::shared_ptr<Failure> failure() const;
+  void set_failure(std::shared_ptr<Failure> failure);
 
  private:
   const DeviceDriver& driver_;
   ob_event event_ = nullptr;
+  mutable std::mutex mutex_;
+  std::shared_ptr<Failure> failure_;
 };
 
 /// A point in a stream, with a timestamp. It may be destroyed while streams still wait for it.

@@ -207,7 +207,7 @@ void SubmissionQueue::carry_out(Slot& slot) noexcept {
     const Command command = std::exchange(slot.command, nullptr);
     command();
   } catch (...) {
-    keep(std::current_exception());
+    keep_current();
   }
 }
 
@@ -238,7 +238,7 @@ void SubmissionQueue::carry_out_batch(uint64_t first, uint64_t count) noexcept {
       slot.kernel->check_group(slot.local);
       ++ready;
     } catch (...) {
-      keep(std::current_exception());
+      keep_current();
       continue;
     }
     std::copy_n(slot.global, 3, launch.global);
@@ -250,15 +250,22 @@ void SubmissionQueue::carry_out_batch(uint64_t first, uint64_t count) noexcept {
   try {
     check(driver_, driver_.launch_batch(stream_, launches, ready), "launching kernels");
   } catch (...) {
-    keep(std::current_exception());
+    keep_current();
   }
 }
 
-void SubmissionQueue::keep(std::exception_ptr failure) noexcept {
+void SubmissionQueue::keep(std::shared_ptr<Failure> failure) noexcept {
+  if (failure == nullptr || failure->told()) return;
   std::lock_guard lock(sleep_);
-  if (failed_.load(std::memory_order_relaxed)) return;  // the first is what led to the others
+  if (failure_ != nullptr && !failure_->told()) return;  // the first is what led to the others
   failure_ = std::move(failure);
   failed_.store(true, std::memory_order_release);
+}
+
+std::shared_ptr<Failure> SubmissionQueue::failure() const {
+  if (!failed_.load(std::memory_order_acquire)) return nullptr;
+  std::lock_guard lock(sleep_);
+  return failure_ == nullptr || failure_->told() ? nullptr : failure_;
 }
 
 void SubmissionQueue::wait_until(uint64_t place) {
@@ -292,10 +299,10 @@ void SubmissionQueue::report() {
 
 void SubmissionQueue::throw_failure() {
   std::unique_lock lock(sleep_);
-  if (!failed_.exchange(false, std::memory_order_acq_rel)) return;
-  const std::exception_ptr failure = std::move(failure_);
+  const std::shared_ptr<Failure> failure = std::exchange(failure_, nullptr);
+  failed_.store(false, std::memory_order_release);
   lock.unlock();
-  std::rethrow_exception(failure);
+  if (failure != nullptr) failure->tell();
 }
 
 void SubmissionQueue::stop() noexcept { end(std::chrono::hours(24)); }

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "outboard/driver.h"
 #include "runtime/memory_lock.h"
@@ -18,6 +19,21 @@ namespace outboard {
 
 class Kernel;
 struct DeviceDriver;
+
+/// What went wrong with queued work. Every queue with work behind it has it; the first that is asked tells it.
+class Failure {
+ public:
+  explicit Failure(std::exception_ptr exception) : exception_(std::move(exception)) {}
+  bool told() const { return told_.load(std::memory_order_acquire); }
+  /// Throws it, the first time.
+  void tell() {
+    if (!told_.exchange(true, std::memory_order_acq_rel)) std::rethrow_exception(exception_);
+  }
+
+ private:
+  const std::exception_ptr exception_;
+  std::atomic<bool> told_{false};
+};
 
 /// Hands work to a driver in order, from a thread of its own: a driver's launch costs microseconds, or as long as the
 /// kernel runs, putting one here a fraction of one. The thread also waits for kernels that are still being built.
@@ -59,8 +75,12 @@ class SubmissionQueue {
   void hand_over_all() { wait_until(put_.load(std::memory_order_acquire)); }
   /// The same. Throws Error for a failure among it.
   void drain();
-  /// Keeps a failure, unless there is one already, for the next that puts or drains.
-  void keep(std::exception_ptr failure) noexcept;
+  /// Keeps a failure, unless there is one already, for the next that puts or drains. Nothing to keep: nullptr.
+  void keep(std::shared_ptr<Failure> failure) noexcept;
+  /// The exception that is being handled.
+  void keep_current() noexcept { keep(std::make_shared<Failure>(std::current_exception())); }
+  /// A failure that nobody has been told of, or nullptr.
+  std::shared_ptr<Failure> failure() const;
   /// Throws a failure that nobody has been told of.
   void report();
   /// True if the driver has all that was put.
@@ -117,9 +137,9 @@ class SubmissionQueue {
   MemoryLock& producers_;                            // held while putting
   std::atomic<bool> asleep_{false}, stopping_{false}, stopped_{false}, failed_{false}, abandoned_{false};
   std::atomic<uint64_t> wanted_{kNothing};  // the first place that a thread in wait_until waits for
-  std::mutex sleep_;                        // guards the condition variables and the failure
+  mutable std::mutex sleep_;                // guards the condition variables and the failure
   std::condition_variable wake_, progress_;
-  std::exception_ptr failure_;
+  std::shared_ptr<Failure> failure_;
   alignas(64) std::atomic<uint64_t> put_{0};  // so far
   std::atomic<uint64_t> known_done_{0};       // what producers saw of `done_`
   alignas(64) std::atomic<uint64_t> done_{0};

@@ -14,8 +14,9 @@
  * `last_error` gives the text for the calling thread, valid until that thread's next call. A call that
  * submits work and fails may have submitted it nevertheless: the caller waits as if it had.
  *
- * Errors of queued work. What fails after its call returned is reported by the next wait for its stream, once, and by
- * waits for events that were recorded behind it. Later work of the stream may run or not; the stream stays usable.
+ * Errors of queued work. What fails after its call returned is reported by the next wait for its stream, once, by
+ * waits for events that were recorded behind it, and by the next wait for each stream that waits for such an event.
+ * Later work of the stream may run or not; the stream stays usable.
  *
  * Waits. Only a wait that returns OB_OK says that work is finished. Any other status, OB_DEVICE_LOST included, says
  * nothing: the work may still run, and may still read and write host memory and device memory. Who gets one keeps that

@@ -297,7 +297,7 @@ ob_status stream_wait_event(ob_stream stream, ob_event event) {
   if (const std::shared_ptr<Point> point = event->recorded()) {
     stream->queue->put([point] {
       point->wait();
-      return OB_OK;
+      return point->status();
     });
   }
   return OB_OK;
