@@ -36,7 +36,7 @@ def memory_of(tensor: torch.Tensor) -> memoryview:
     """The bytes from a tensor's first element to its last, as they lie in memory, gaps included."""
     length = span(tensor.shape, tensor.stride())
     flat = tensor.detach().as_strided((length,), (1,), tensor.storage_offset()).cpu()
-    return memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]  # mypy: ndarray offers a buffer
+    return flat.view(torch.uint8).numpy().data
 
 
 def fits_safetensors(tensor: torch.Tensor) -> bool:
