@@ -86,9 +86,8 @@ test-python:  ## Python tests only, in TEST_JOBS processes
 STRICT_TESTS ?= $(addprefix tests/device/test_,copies.py streams.py pinned.py memory.py memory_proof.py capture.py \
   assertions.py foreach.py strict.py) tests/compiler/test_graphs.py
 
-# Two are slow and run in test-python. The third fails: a failed copy can stay unreported behind a fused step on a
-# discrete device whose every function fails in turn, an open defect.
-STRICT_SKIPPED = part_of_the_memory or work_on_the_cpu_run or (survives_every_failure and not 6MiB)
+# Slow, and run in test-python.
+STRICT_SKIPPED = part_of_the_memory or work_on_the_cpu_run
 
 test-strict:  ## STRICT_TESTS on the strict driver: a slow, discrete device that checks its caller
 	@OMP_WAIT_POLICY=passive OUTBOARD_DRIVER=strict $(PY) -m pytest -q -n $(TEST_JOBS) --dist loadfile $(STRICT_TESTS) \

@@ -424,7 +424,7 @@ struct CachingAllocator::Impl {
   void reclaim() {
     while (!waiting.empty()) {
       for (const auto& [stream, event] : waiting.front().events) {
-        if (!event->query()) return;
+        if (!event->surely_reached()) return;
       }
       reclaim_oldest();
     }
@@ -437,7 +437,7 @@ struct CachingAllocator::Impl {
       Node* node = waiting.front().node;
       for (const auto& [user, event] : waiting.front().events) {
         if (node->stream != stream) {
-          event->finish();
+          event->finish_in_the_end();
           continue;
         }
         node->stream->wait(*event);

@@ -160,7 +160,7 @@ void HostBuffers::collect() {
 
 void HostBuffers::wait_for_oldest() {
   if (!marks_.empty()) {
-    marks_.front().event->finish();
+    marks_.front().event->finish_in_the_end();
   } else {
     busy_.begin()->first->finish();
   }

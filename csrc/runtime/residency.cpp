@@ -294,7 +294,7 @@ Event* Residency::behind(Stream& stream, uint64_t last_use) {
   if (last_use == 0) return nullptr;  // never used
   for (Mark& each : marks_) {
     if (each.stream != &stream || each.number <= last_use) continue;
-    if (each.event != nullptr && each.event->query()) each.event = nullptr;
+    if (each.event != nullptr && each.event->surely_reached()) each.event = nullptr;
     return each.event.get();
   }
   return mark(stream).event.get();
@@ -302,7 +302,7 @@ Event* Residency::behind(Stream& stream, uint64_t last_use) {
 
 Residency::Mark& Residency::mark(Stream& stream) {
   Mark made{&stream, first_unfinished(), nullptr};
-  if (!stream.query()) {
+  if (!stream.surely_finished()) {
     made.event = std::make_unique<Event>(device_);
     made.event->record(stream);
   }
@@ -327,7 +327,7 @@ void Residency::order_after_uses(Stream& stream, Stream& user, uint64_t last_use
 void Residency::wait_for_uses(Stream& stream, uint64_t last_use) {
   Stream* const transfers = device_.transfer_stream();
   if (transfers == nullptr) return stream.finish();
-  if (Event* event = behind(stream, last_use)) event->finish();
+  if (Event* event = behind(stream, last_use)) event->finish_in_the_end();
   transfers->finish();
 }
 

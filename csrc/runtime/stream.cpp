@@ -387,10 +387,10 @@ EventHandle::~EventHandle() {
 
 Event::Event(Device& device) : device_(device), point_{std::make_shared<EventHandle>(device), nullptr, 0} {}
 
-bool Event::Point::handed_over() const { return queue == nullptr || queue->reached(place); }
+bool Event::Point::handed_over() const { return stream == nullptr || stream->queue_.reached(place); }
 
 void Event::Point::wait_until_handed_over() const {
-  if (queue != nullptr) queue->wait_until(place);
+  if (stream != nullptr) stream->queue_.wait_until(place);
 }
 
 Event::Point Event::point() const {
@@ -410,7 +410,7 @@ void Event::record(Stream& target) {
     record_or_finish(driver, handle->get(), stream);
   });
   std::lock_guard lock(mutex_);
-  point_.queue = &queue;
+  point_.stream = &stream;
   point_.place = place;
   recorded_ = true;
 }
@@ -418,7 +418,7 @@ void Event::record(Stream& target) {
 void Event::synchronize() {
   finish();
   if (!recorded_) return;
-  point().queue->report();
+  point().stream->queue_.report();
   if (asserts_.load(std::memory_order_acquire)) device_.assertions().report();
 }
 
@@ -435,7 +435,20 @@ bool Event::surely_reached() noexcept {
   try {
     return query();
   } catch (const Error&) {
-    return false;
+  }
+  try {
+    record(*point().stream);
+  } catch (const Error&) {  // the next who asks tries again
+  }
+  return false;
+}
+
+void Event::finish_in_the_end() {
+  const Uninterrupted whole;
+  try {
+    finish();
+  } catch (const Error&) {
+    if (!point().stream->finish_in_the_end()) throw;
   }
 }
 

@@ -176,8 +176,12 @@ class Event {
   /// Waits without looking for failed assertions, as `Stream::finish`.
   void finish();
   bool query();
-  /// As `query`, and false as long as nobody can tell: what failed is for the streams' own waits to report.
+  /// As `query`, and false as long as nobody can tell: what failed is for the streams' own waits to report. An event
+  /// that a failure came before never says that it is reached, so it moves behind what its stream was given since.
   bool surely_reached() noexcept;
+  /// Waits until it is reached; what failed on the way is for the streams' own waits to report. Throws Error only if
+  /// nobody can tell, as on a lost device.
+  void finish_in_the_end();
   /// Milliseconds from this event to `end`. Throws Error(OB_INVALID_ARGUMENT) if either was not recorded.
   double elapsed_ms(const Event& end) const;
 
@@ -187,7 +191,7 @@ class Event {
   /// Where it was recorded last: at a place of a stream's queue, whose thread tells the driver when it gets there.
   struct Point {
     std::shared_ptr<EventHandle> handle;
-    SubmissionQueue* queue;
+    Stream* stream;  // nullptr: nowhere yet
     uint64_t place;
 
     bool handed_over() const;

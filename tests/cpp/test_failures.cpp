@@ -128,6 +128,115 @@ TEST(host_buffers_wait_for_their_stream_after_a_failure) {
   CHECK_THROWS(copy.stream.flush(), Error);  // what was noticed in the middle of something else is told
 }
 
+namespace {
+
+/// Has `stream` hand its next work over later, from a thread of its own: an empty queue hands over at once.
+void hand_over_later(Stream& stream, Stream& other, ob_ptr word) {
+  if (!fixture::is_strict()) return;  // the simulator runs no kernels
+  fixture::keep_busy(other, word);
+  Event event(other.device());
+  event.record(other);
+  stream.wait(event);
+}
+
+/// Whether `function` throws what was injected.
+template <typename Function>
+bool is_told(const Function& function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    if (!says(error, "injected")) check::fail(__FILE__, __LINE__, error.what());
+    return true;
+  }
+  return false;
+}
+
+fixture::Holder full_of(char byte, Device& device) {
+  fixture::Holder made(Allocation::create(device, kBytes));
+  std::shared_ptr<HostBuffer> buffer = device.residency().host_buffer(kBytes);
+  std::memset(buffer->memory, byte, kBytes);
+  CHECK(made->adopt(std::move(buffer)));
+  return made;
+}
+
+char first_byte(Allocation& allocation, Stream& stream) {
+  char value = 0;
+  stream.copy(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(&value), Pin(allocation, stream).pointer(), 1);
+  stream.synchronize();
+  return value;
+}
+
+}  // namespace
+
+TEST(a_failed_transfer_is_told_once_to_who_needs_what_it_brings) {
+  Device& device = fixture::device();
+  Stream& stream = device.default_stream();
+  fixture::Holder word = fixture::upload({0});
+  for (char round = 0; round < 20; ++round) {
+    const fixture::Holder x = full_of(round, device);
+    hand_over_later(*device.transfer_stream(), stream, Pin(*word, stream).pointer());
+    fixture::fail("copy", 1, OB_INTERNAL);
+    const bool at_once = is_told([&] { Work(stream).resolve(*x); });
+    CHECK(is_told([&] { stream.synchronize(); }) != at_once);
+    fixture::fail("copy", 0, OB_OK);
+    CHECK(!is_told([&] { device.synchronize(); }));
+  }
+}
+
+TEST(a_stream_that_waits_for_another_has_its_failures) {
+  Device& device = fixture::device();
+  Stream& first = device.pool_stream();
+  Stream& second = device.pool_stream();
+  fixture::Holder word = fixture::upload({0}), x(Allocation::create(device, kBytes));
+  const Pin pin(*x, first);
+  for (char round = 0; round < 20; ++round) {
+    hand_over_later(first, device.default_stream(), Pin(*word, device.default_stream()).pointer());
+    fixture::fail("fill", 1, OB_INTERNAL);
+    const bool at_once = is_told([&] { first.fill(pin.pointer(), &round, 1, kBytes); });
+    if (round % 2 == 0) second.follow(first);
+    if (round % 2 == 1) {
+      Event event(device);
+      event.record(first);
+      second.wait(event);
+    }
+    CHECK(is_told([&] { second.synchronize(); }) != at_once);
+    CHECK(!is_told([&] { first.synchronize(); }));
+    fixture::fail("fill", 0, OB_OK);
+  }
+}
+
+TEST(what_a_failed_move_to_the_host_lost_is_not_read) {
+  Device& device = fixture::device();
+  Stream& stream = device.default_stream();
+  fixture::Holder word = fixture::upload({0});
+  const Pin pin(*word, stream);
+  bool lost = false;
+  for (char round = 1; round <= 20; ++round) {
+    const fixture::Holder x = full_of(round, device);
+    CHECK_EQ(first_byte(*x, stream), round);
+    hand_over_later(*device.transfer_stream(), stream, pin.pointer());
+    fixture::fail("copy", 1, OB_INTERNAL);
+    const bool at_once = is_told([&] {
+      const Work other(stream);  // what it uses stays
+      CHECK(device.residency().make_room());
+    });
+    is_told([&] { device.synchronize(); });
+    fixture::fail("copy", 0, OB_OK);
+    if (at_once) {
+      CHECK(x->state() == State::kDevice);
+      CHECK_EQ(first_byte(*x, stream), round);
+      continue;
+    }
+    lost = true;
+    CHECK_THROWS(first_byte(*x, stream), Error);
+    CHECK_THROWS(x->host_contents(), Error);
+    CHECK_THROWS(device.synchronize(); first_byte(*x, stream), Error);  // for ever
+    CHECK(x->mark_zero());
+    CHECK_EQ(first_byte(*x, stream), 0);
+  }
+  CHECK(lost || !fixture::is_strict());
+}
+
 TEST(a_lost_device_stays_lost_and_others_do_not_notice) { CHECK_EQ(fixture::run_again("lost"), 0); }
 
 TEST(a_table_cut_in_the_middle_of_a_function_lacks_it) {

@@ -184,6 +184,34 @@ def test_against_a_model(run_python: RunPython) -> None:
     run_python("from tests.device.test_memory_proof import prove; prove()", timeout=1200, PYTHONPATH=PATHS)
 
 
+#: Two training steps of a small model: `step` gives the loss and the parameters, `equal` tells if they are right.
+TRAINING = """
+import ctypes, gc, os, torch
+device = torch._C._get_privateuse1_backend_name()
+module = torch.get_device_module(device)
+torch.manual_seed(0)
+source = torch.nn.Sequential(torch.nn.Linear(256, 600), torch.nn.ReLU(), torch.nn.Linear(600, 1000))
+inputs, targets = torch.randn(32, 256), torch.randn(32, 1000)
+state = source.state_dict()
+
+def step():
+    model = torch.nn.Sequential(torch.nn.Linear(256, 600), torch.nn.ReLU(), torch.nn.Linear(600, 1000))
+    model.load_state_dict(state)
+    model.to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss = (model(inputs.to(device)) - targets.to(device)).square().mean()
+        loss.backward()
+        optimizer.step()
+    return [loss.detach().cpu(), *(p.detach().cpu() for p in model.parameters())]
+
+expected = step()
+equal = lambda values: all(torch.equal(a, b) for a, b in zip(values, expected, strict=True))
+assert equal(step())
+"""
+
+
 @pytest.fixture
 def faults(device_module: ModuleType) -> Iterator[dict[str, str]]:
     import outboard.drivers
@@ -200,68 +228,80 @@ def faults(device_module: ModuleType) -> Iterator[dict[str, str]]:
 def test_a_training_step_survives_every_failure(run_python: RunPython, faults: dict[str, str], limit: str) -> None:
     """With the smaller limit half of the calls move tensors out and in."""
     report = run_python(
-        """
-        import ctypes, gc, os, torch
-        device = torch._C._get_privateuse1_backend_name()
-        module = torch.get_device_module(device)
-        library = ctypes.CDLL(os.environ["OUTBOARD_DRIVER"])
-        library.outboard_faults_calls.restype = ctypes.c_uint64
-        library.outboard_faults_live.restype = ctypes.c_int64
-        live = lambda kind: library.outboard_faults_live(kind.encode())
-        torch.manual_seed(0)
-        source = torch.nn.Sequential(torch.nn.Linear(256, 600), torch.nn.ReLU(), torch.nn.Linear(600, 1000))
-        inputs, targets = torch.randn(32, 256), torch.randn(32, 1000)
-        state = source.state_dict()
-
-        def step():
-            model = torch.nn.Sequential(torch.nn.Linear(256, 600), torch.nn.ReLU(), torch.nn.Linear(600, 1000))
-            model.load_state_dict(state)
-            model.to(device)
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-            for _ in range(2):
-                optimizer.zero_grad()
-                loss = (model(inputs.to(device)) - targets.to(device)).square().mean()
-                loss.backward()
-                optimizer.step()
-            return [loss.detach().cpu(), *(p.detach().cpu() for p in model.parameters())]
-
-        expected = step()
-        equal = lambda values: all(torch.equal(a, b) for a, b in zip(values, expected, strict=True))
-        assert equal(step())
-        programs, streams = live("program"), live("stream")
-        assert programs > 0 and streams > 0 and live("memory") > 0
-        for function in ("memory_alloc", "copy", "fill", "launch"):
-            for status in (3, 7) if function == "memory_alloc" else (7,):
-                raised = 0
-                for k in range(1, 201):
-                    module.empty_cache()
-                    before = library.outboard_faults_calls(function.encode())
-                    library.outboard_faults_fail(function.encode(), ctypes.c_uint64(k), status)
-                    try:
-                        assert equal(step()), f"wrong result: {function} {k}"
-                    except RuntimeError as error:
-                        assert "injected" in str(error), error
-                        raised += 1
-                    library.outboard_faults_fail(function.encode(), ctypes.c_uint64(0), 0)
-                    calls = library.outboard_faults_calls(function.encode()) - before
-                    assert equal(step()), f"wrong result after {function} {k}"
-                    if calls < k:
-                        break
-                print(function, status, "raised", raised, "of", k)
-        gc.collect()
-        torch.accelerator.synchronize()
-        stats = module.memory_stats()
-        left = [k for k in ("allocated.current", "active.current") if stats[k]]
-        left += [k for k in stats if k.startswith(("lazy.unb", "lazy.zero", "lazy.host", "lazy.spilled")) and stats[k]]
-        assert not left, {k: stats[k] for k in left}
-        module.empty_cache()
-        left = [kind for kind in ("memory", "host_memory", "event") if live(kind)]
-        assert not left, {kind: live(kind) for kind in left}
-        assert (live("program"), live("stream")) == (programs, streams)
-        """,
+        TRAINING
+        + """
+library = ctypes.CDLL(os.environ["OUTBOARD_DRIVER"])
+library.outboard_faults_calls.restype = ctypes.c_uint64
+library.outboard_faults_live.restype = ctypes.c_int64
+live = lambda kind: library.outboard_faults_live(kind.encode())
+programs, streams = live("program"), live("stream")
+assert programs > 0 and streams > 0 and live("memory") > 0
+for function in ("memory_alloc", "copy", "fill", "launch"):
+    for status in (3, 7) if function == "memory_alloc" else (7,):
+        raised = 0
+        for k in range(1, 201):
+            module.empty_cache()
+            before = library.outboard_faults_calls(function.encode())
+            library.outboard_faults_fail(function.encode(), ctypes.c_uint64(k), status)
+            try:
+                assert equal(step()), f"wrong result: {function} {k}"
+            except RuntimeError as error:
+                assert "injected" in str(error), error
+                raised += 1
+            library.outboard_faults_fail(function.encode(), ctypes.c_uint64(0), 0)
+            calls = library.outboard_faults_calls(function.encode()) - before
+            assert equal(step()), f"wrong result after {function} {k}"
+            if calls < k:
+                break
+        print(function, status, "raised", raised, "of", k)
+gc.collect()
+torch.accelerator.synchronize()
+stats = module.memory_stats()
+left = [k for k in ("allocated.current", "active.current") if stats[k]]
+left += [k for k in stats if k.startswith(("lazy.unb", "lazy.zero", "lazy.host", "lazy.spilled")) and stats[k]]
+assert not left, {k: stats[k] for k in left}
+module.empty_cache()
+left = [kind for kind in ("memory", "host_memory", "event") if live(kind)]
+assert not left, {kind: live(kind) for kind in left}
+assert (live("program"), live("stream")) == (programs, streams)
+""",
         timeout=400,
         OUTBOARD_MEMORY_LIMIT=limit,
         **faults,
     )
     assert report.count("raised") == 5
     print(report)
+
+
+@pytest.mark.parametrize("limit", ["", "6MiB"])
+def test_a_training_step_tells_every_late_failure(device_module: ModuleType, run_python: RunPython, limit: str) -> None:
+    """What fails after its call returned, on whatever stream: an error, and never a wrong result."""
+    report = run_python(
+        TRAINING
+        + """
+import outboard.drivers
+fail_later = ctypes.CDLL(outboard.drivers.strict()).outboard_strict_fail_later
+raised = 0
+for k in range(1, 200, 2):
+    module.empty_cache()
+    fail_later(ctypes.c_uint64(k), 7)
+    try:
+        assert equal(step()), f"wrong result: {k}"
+    except RuntimeError as error:
+        assert "injected" in str(error), error
+        raised += 1
+    fail_later(ctypes.c_uint64(0), 0)
+    for _ in range(3):  # each stream that had it may say so
+        try:
+            torch.accelerator.synchronize()
+            break
+        except RuntimeError as error:
+            assert "injected" in str(error), error
+    assert equal(step()), f"wrong result after {k}"
+print("raised", raised)
+""",
+        timeout=400,
+        OUTBOARD_MEMORY_LIMIT=limit,
+        OUTBOARD_DRIVER="strict",
+    )
+    assert int(report.split()[1]) > 20

@@ -294,12 +294,7 @@ ob_status stream_wait_event(ob_stream stream, ob_event event) {
   ob_status status = check_stream(stream);
   if (status == OB_OK) status = check_handle(event, "event");
   if (status != OB_OK) return status;
-  if (const std::shared_ptr<Point> point = event->recorded()) {
-    stream->queue->put([point] {
-      point->wait();
-      return point->status();
-    });
-  }
+  if (const std::shared_ptr<Point> point = event->recorded()) stream->queue->wait_for(point);
   return OB_OK;
 }
 
@@ -625,15 +620,14 @@ ob_status run(ob_stream stream, const Resolved& resolved) {
 
 using Batch = std::vector<Resolved>;
 
-/// Puts launches in the order given; all run, and the status is that of the last that failed.
-void put(ob_stream stream, std::shared_ptr<Batch> batch, std::function<void()> done = [] {}) {
-  stream->queue->put([stream, batch = std::move(batch), done = std::move(done)] {
+/// Puts launches in the order given; all run, and the status is that of the last that failed. Lets `held` go then.
+void put(ob_stream stream, std::shared_ptr<Batch> batch, std::shared_ptr<const void> held = nullptr) {
+  stream->queue->put([stream, batch = std::move(batch), held = std::move(held)] {
     ob_status status = OB_OK;
     for (const Resolved& each : *batch) {
       const ob_status ran = run(stream, each);
       if (ran != OB_OK) status = ran;
     }
-    done();
     return status;
   });
 }
@@ -723,7 +717,7 @@ ob_status graph_launch(ob_stream stream, void* given) {
     if (status != OB_OK) return status;
   }
   ++graph->outstanding;
-  put(stream, batch, [graph] { --graph->outstanding; });
+  put(stream, batch, std::shared_ptr<Graph>(graph, [](Graph* running) { --running->outstanding; }));
   return OB_OK;
 }
 
@@ -831,7 +825,7 @@ __attribute__((visibility("default"))) uint64_t outboard_strict_violations(void)
 /// While held, nothing that is queued begins.
 __attribute__((visibility("default"))) void outboard_strict_hold(int held) { Queue::hold(held != 0); }
 
-/// The nth command from now on that begins fails with an ob_status, after its call returned. nth = 0 cancels.
+/// The nth piece of work from now on that begins fails with an ob_status, after its call returned. nth = 0 cancels.
 __attribute__((visibility("default"))) void outboard_strict_fail_later(uint64_t nth, int status) {
   Queue::fail_command(nth, static_cast<ob_status>(status));
 }

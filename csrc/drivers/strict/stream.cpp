@@ -24,10 +24,10 @@ Control& control() {
 }
 
 /// Waits while queues are held; what the command that begins now shall fail with.
-ob_status begin_command() {
+ob_status begin(bool may_fail) {
   std::unique_lock<std::mutex> lock(control().mutex);
   control().released.wait(lock, [] { return !control().held; });
-  if (control().to_come == 0 || --control().to_come != 0) return OB_OK;
+  if (!may_fail || control().to_come == 0 || --control().to_come != 0) return OB_OK;
   return control().status;
 }
 
@@ -87,35 +87,45 @@ Queue::~Queue() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Queue::put(Command command) {
+void Queue::put(Entry entry) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
-  commands_.push_back(std::move(command));
+  entries_.push_back(std::move(entry));
   ++put_;
   changed_.notify_all();
 }
 
 void Queue::record(std::shared_ptr<Point> point) {
-  put([this, point = std::move(point)] {
+  const Command reach = [this, point = std::move(point)] {
     std::lock_guard<std::mutex> lock(mutex_);
     point->reach(failure_, failure_text_);
     return OB_OK;
-  });
+  };
+  put({reach, false});
+}
+
+void Queue::wait_for(std::shared_ptr<Point> point) {
+  const Command wait = [point = std::move(point)] {
+    point->wait();
+    return point->status();
+  };
+  put({wait, false});
 }
 
 void Queue::work() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return ending_ || !commands_.empty(); });
-    if (commands_.empty()) return;
-    Command command = std::move(commands_.front());
-    commands_.pop_front();
+    changed_.wait(lock, [&] { return ending_ || !entries_.empty(); });
+    if (entries_.empty()) return;
+    Entry entry = std::move(entries_.front());
+    entries_.pop_front();
     lock.unlock();
-    const ob_status injected = begin_command();
+    const ob_status injected = begin(entry.may_fail);
     late_.pass();
-    const ob_status status = injected == OB_OK ? command() : fail(injected, "injected failure of a queued command");
+    const ob_status status =
+        injected == OB_OK ? entry.command() : fail(injected, "injected failure of a queued command");
     const std::string text = status == OB_OK ? "" : last_failure();
-    command = nullptr;  // what it held is free before anybody hears that it is done
+    entry.command = nullptr;  // what it held is free before anybody hears that it is done
     lock.lock();
     if (status != OB_OK && failure_ == OB_OK) {
       failure_ = status;

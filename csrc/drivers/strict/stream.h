@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "outboard/driver.h"
 
@@ -59,8 +60,11 @@ class Queue {
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
 
-  void put(Command command);
+  void put(Command command) { put({std::move(command), true}); }
+  /// Reaches the point, whatever failed before it.
   void record(std::shared_ptr<Point> point);
+  /// What comes later waits for the point, and has its failure.
+  void wait_for(std::shared_ptr<Point> point);
   /// OB_OK once all that was put is finished, OB_NOT_READY before if not blocking; or, once, what a command failed
   /// with. `lost` ends the wait.
   ob_status wait(bool blocking, const std::atomic<bool>& lost);
@@ -69,15 +73,21 @@ class Queue {
 
   /// While held, no queue begins another command.
   static void hold(bool held);
-  /// The nth next command of any queue fails with `status` (0: none does).
+  /// The nth next command of any queue that does work fails with `status` (0: none does).
   static void fail_command(uint64_t nth, ob_status status);
 
  private:
+  struct Entry {
+    Command command;
+    bool may_fail;  // by fail_command
+  };
+
+  void put(Entry entry);
   void work();
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Command> commands_;
+  std::deque<Entry> entries_;
   uint64_t put_ = 0, done_ = 0;
   bool ending_ = false;
   ob_status failure_ = OB_OK;
