@@ -45,8 +45,10 @@ def _activate() -> None:
     from outboard import _C, drivers, foresight, profiles, settings
     from outboard import device as module
 
-    profile = profiles.selected()
+    choice = profiles.choose()
+    profile = profiles.load(choice)
     backend_registration.rename_privateuse1_backend(profile.name)
+    profile.before_devices()
     if (unusable := settings.find_cache_directory()) is not None:
         _report(unusable)
     cache_directory = settings.cache_directory()
@@ -71,7 +73,7 @@ def _activate() -> None:
     module.modules.keep_parameters()
     module.printing.print_on_cpu()
     _connect_compiler()
-    profiles.install(profile)
+    profiles.install(choice, profile)
 
 
 def _cache_limit() -> int:

@@ -3,13 +3,43 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from conftest import RunPython
 
+import outboard
+
 ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Package:
+    """An old world's importable name."""
+
+    module: str
+    profile: str
+
+    @property
+    def folder(self) -> Path:
+        return ROOT / "packages" / self.profile
+
+    def on_path(self) -> str:
+        return _path(self.folder)
+
+
+def _path(*folders: Path) -> str:
+    """A value for ``PYTHONPATH`` with these folders first."""
+    return os.pathsep.join(filter(None, [*map(str, folders), os.environ.get("PYTHONPATH")]))
+
+
+_PACKAGES = [Package("torch_rbln", "rbln"), Package("sol", "ve")]
 
 _COMMON = """
 import torch
@@ -40,37 +70,138 @@ for other in {absent}:
 @pytest.mark.parametrize(
     ("name", "dtypes", "absent"),
     [
-        ("ocl", "[torch.float16, torch.bfloat16]", ["torch_rbln", "sol.pytorch"]),
-        ("rbln", "[torch.float16]", ["sol.pytorch", "torch.ocl"]),
-        ("ve", "[torch.bfloat16, torch.float16]", ["torch_rbln", "torch.ocl"]),
+        ("ocl", "[torch.float16, torch.bfloat16]", ["torch_rbln", "sol"]),
+        ("rbln", "[torch.float16]", ["torch.ocl"]),
+        ("ve", "[torch.bfloat16, torch.float16]", ["torch.ocl"]),
     ],
 )
 def test_profile(run_python: RunPython, name: str, dtypes: str, absent: list[str]) -> None:
     run_python(_COMMON.format(name=name, dtypes=dtypes, absent=absent), OUTBOARD_PROFILE=name)
 
 
-def test_the_npu_face_has_its_module(run_python: RunPython) -> None:
-    run_python("import torch, torch_rbln, torch.rbln; assert torch_rbln.rbln is torch.rbln", OUTBOARD_PROFILE="rbln")
-
-
-def test_the_vector_engine_snippet(run_python: RunPython) -> None:
-    run_python(
-        """
+@pytest.mark.parametrize("package", _PACKAGES, ids=lambda package: package.module)
+def test_a_package_brings_its_device_without_autoload(run_python: RunPython, package: Package) -> None:
+    source = f"""
+        import sys
+        import {package.module}
         import torch
-        import sol.pytorch as sol
-        model = torch.nn.Linear(3, 2)
-        optimized = sol.optimize(model, torch.rand(1, 3))
-        optimized.ve()
-        assert isinstance(optimized, torch.nn.Module) and model.weight.device.type == "ve"
-        try:
-            sol.optimize("not a module")
-        except TypeError:
-            pass
-        else:
-            raise AssertionError
-        """,
-        OUTBOARD_PROFILE="ve",
+        assert hasattr(torch, "{package.profile}") and isinstance({package.module}.__version__, str)
+        assert torch.ones(2, device="{package.profile}").tolist() == [1.0, 1.0]
+        """
+    run_python(source, cold=True, TORCH_DEVICE_BACKEND_AUTOLOAD="0", PYTHONPATH=package.on_path())
+    run_python(
+        source.replace("import sys", "import torch"), TORCH_DEVICE_BACKEND_AUTOLOAD="0", PYTHONPATH=package.on_path()
     )
+
+
+@pytest.mark.parametrize("package", _PACKAGES, ids=lambda package: package.module)
+def test_a_package_refuses_a_device_of_another_name(run_python: RunPython, package: Package) -> None:
+    out = run_python(
+        f"""
+        import os, torch
+        try:
+            import {package.module}
+        except ImportError as error:
+            print(error)
+        print(torch._C._get_privateuse1_backend_name(), os.environ.get("OUTBOARD_PROFILE"))
+        """,
+        cold=True,
+        PYTHONPATH=package.on_path(),
+        OUTBOARD_PROFILE="",
+    )
+    assert f"Set OUTBOARD_PROFILE={package.profile}, or import {package.module} before torch" in out
+    assert out.endswith("ocl \n"), "a probe leaves the environment alone"
+
+
+def test_a_package_says_when_outboard_is_broken(run_python: RunPython) -> None:
+    package = _PACKAGES[0]
+    out = run_python(
+        f"import {package.module}", check=False, PYTHONPATH=package.on_path(), OUTBOARD_PROFILE="no-such-profile"
+    )
+    assert f"ImportError: {package.module} needs Outboard, which could not be loaded" in out
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A folder for each package, with what pip installs there."""
+    folders = {}
+    for package in _PACKAGES:
+        source = tmp_path_factory.mktemp("source") / "package"
+        shutil.copytree(package.folder, source, ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info"))
+        folder = tmp_path_factory.mktemp(package.module)
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-deps"]
+        command = [*pip, "--no-build-isolation", "--no-index", "--target", str(folder), str(source)]
+        subprocess.run(command, check=True, timeout=300)
+        folders[package.profile] = folder
+    return folders
+
+
+@pytest.mark.parametrize("package", _PACKAGES, ids=lambda package: package.module)
+def test_an_installed_package_brings_its_device_with_nothing_set(
+    run_python: RunPython, installed: dict[str, Path], package: Package
+) -> None:
+    assert (installed[package.profile] / package.module / "py.typed").exists()
+    out = run_python(
+        f"""
+        import torch
+        x = torch.ones(2, device="{package.profile}")
+        import {package.module}
+        import outboard.cli
+        outboard.cli.main(["doctor"])
+        """,
+        check=False,
+        cold=True,
+        PYTHONPATH=_path(installed[package.profile]),
+        OUTBOARD_PROFILE="",
+    )
+    assert re.search(rf"profile: +{package.profile} \(outboard-{package.profile} is installed\)", out), out
+    assert "Error" not in out
+
+
+def test_no_profile_of_several_is_chosen_by_chance(run_python: RunPython, installed: dict[str, Path]) -> None:
+    out = run_python(
+        """
+        import torch, outboard.cli
+        outboard.cli.main(["doctor"])
+        """,
+        check=False,
+        cold=True,
+        PYTHONPATH=_path(*installed.values()),
+        OUTBOARD_PROFILE="",
+    )
+    assert re.search(r"profile: +ocl \(the default\)", out), out
+    assert f"several profiles ({', '.join(sorted(installed))}), and none is chosen" in out
+
+
+@pytest.mark.parametrize("package", _PACKAGES, ids=lambda package: package.module)
+def test_a_package_has_the_version_of_outboard(package: Package) -> None:
+    declared = re.search(r'^version = "(.*)"', (package.folder / "pyproject.toml").read_text(), flags=re.MULTILINE)
+    assert declared is not None and declared[1] == outboard.__version__
+
+
+def test_another_package_offers_a_profile(run_python: RunPython, tmp_path: Path) -> None:
+    metadata = tmp_path / "vendor-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: vendor\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[outboard.profiles]\nfast = vendor:PROFILE\nwrong = vendor:NOTHING\n")
+    (tmp_path / "vendor.py").write_text(
+        "from outboard.profiles import Profile\n"
+        "called = []\n"
+        "PROFILE = Profile('fast', extra_api={'answer': lambda: 42}, before_devices=lambda: called.append('before'),\n"
+        "                  on_activation=lambda: called.append('after'))\n"
+        "NOTHING = None\n"
+    )
+    out = run_python(
+        """
+        import torch, vendor
+        print(torch.fast.answer(), vendor.called, torch.ones(1).fast().device)
+        """,
+        PYTHONPATH=_path(tmp_path),
+        OUTBOARD_PROFILE="fast",
+    )
+    assert out == "42 ['before', 'after'] fast:0\n"
+    out = run_python("import torch", check=False, PYTHONPATH=_path(tmp_path), OUTBOARD_PROFILE="wrong")
+    assert "the profile 'wrong' is a NoneType" in out
 
 
 def test_only_profiles_name_profiles() -> None:

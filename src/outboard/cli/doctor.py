@@ -57,6 +57,7 @@ def _versions(report: Report) -> None:
     for name, version in inspection.versions().items():
         report.line(name, version)
     report.line("device name", inspection.device_name())
+    _profile(report)
     if inspection.autoloads():
         report.line("autoload", "yes")
     else:
@@ -67,6 +68,19 @@ def _versions(report: Report) -> None:
         )
     for name, value in inspection.environment().items():
         report.line(name, value)
+
+
+def _profile(report: Report) -> None:
+    choice = inspection.profile()
+    if choice is None:
+        report.line("profile", "none: Outboard could not be loaded")
+        return
+    report.line("profile", f"{choice.name} ({choice.reason})")
+    if choice.rivals:
+        report.findings.append(
+            f"Installed packages offer several profiles ({', '.join(choice.rivals)}), and none is chosen: set "
+            "OUTBOARD_PROFILE to one of them."
+        )
 
 
 def _drivers(report: Report) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from outboard import activation, settings
+from outboard import activation, profiles, settings
 
 #: Environment variables that change what Outboard does (README.md lists their meaning).
 VARIABLE_PREFIXES = ("OUTBOARD_", "OCL_ICD_", "POCL_", "TORCH_DEVICE_BACKEND_AUTOLOAD")
@@ -39,6 +39,11 @@ class Cache:
 def device_name() -> str:
     """The device's name in this process, as its profile gives it."""
     return torch._C._get_privateuse1_backend_name()
+
+
+def profile() -> profiles.Choice | None:
+    """The profile in force and why, or None if Outboard could not be loaded."""
+    return profiles.in_force()
 
 
 def device_reports() -> list[DeviceReport]:

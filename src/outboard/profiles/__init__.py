@@ -1,35 +1,121 @@
 # SPDX-License-Identifier: Apache-2.0
 """Profiles: the device's public face as data.
 
-A profile names the device and adds what users of that name expect. ``OUTBOARD_PROFILE`` selects one by name; another
-package offers its own through the entry-point group ``outboard.profiles`` (an object of type :class:`Profile`).
+A profile names the device and adds what users of that name expect. The environment variable ``OUTBOARD_PROFILE``
+selects one by name. Unset, it is the one that an installed package offers through the entry-point group
+``outboard.profiles`` (an object of type :class:`Profile`), and the default one if there is none, or more than one.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
-from importlib.metadata import entry_points
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
 
-from outboard.profiles.alias import install
+import torch
+
 from outboard.profiles.profile import Profile
 
-__all__ = ["Profile", "install", "selected"]
+__all__ = ["Choice", "Profile", "choose", "in_force", "install", "load", "require"]
+
+_DEFAULT = "ocl"
+
+#: Where Outboard's own profiles are. Only the one in force is imported.
+_BUILT_IN = {
+    _DEFAULT: "outboard.profiles.default",
+    "rbln": "outboard.profiles.rbln",
+    "ve": "outboard.profiles.ve",
+}
 
 
-def selected() -> Profile:
-    """The profile that ``OUTBOARD_PROFILE`` names, or the default one.
+@dataclass(frozen=True)
+class Choice:
+    """The profile that a process uses, and why.
+
+    Attributes:
+        name: the profile's name.
+        reason: why this one, as part of a sentence.
+        rivals: profiles that installed packages offer, if there are several and nobody chose one of them.
+    """
+
+    name: str
+    reason: str
+    rivals: tuple[str, ...] = ()
+
+
+_in_force: Choice | None = None
+
+
+def choose() -> Choice:
+    """Decides which profile this process is to have."""
+    if wanted := os.environ.get("OUTBOARD_PROFILE"):
+        return Choice(wanted, "OUTBOARD_PROFILE names it")
+    offered = {entry.name: entry for entry in _offered()}
+    if len(offered) == 1:
+        ((name, entry),) = offered.items()
+        return Choice(name, f"{_distribution(entry)} is installed")
+    return Choice(_DEFAULT, "the default", rivals=tuple(sorted(offered)))
+
+
+def load(choice: Choice) -> Profile:
+    """The profile itself.
 
     Raises:
         ValueError: if no profile has that name.
+        TypeError: if what a package offers under it is not a profile.
     """
-    from outboard.profiles import default, rbln, ve
+    if (module := _BUILT_IN.get(choice.name)) is not None:
+        profile = importlib.import_module(module).PROFILE
+    else:
+        offered = {entry.name: entry for entry in _offered()}
+        if choice.name not in offered:
+            known = ", ".join(sorted({*_BUILT_IN, *offered}))
+            raise ValueError(f"OUTBOARD_PROFILE={choice.name!r} is not a profile; known are {known}")
+        profile = offered[choice.name].load()
+    if not isinstance(profile, Profile):
+        raise TypeError(f"the profile {choice.name!r} is a {type(profile).__name__}, not an outboard.profiles.Profile")
+    return profile
 
-    wanted = os.environ.get("OUTBOARD_PROFILE") or default.PROFILE.name
-    known = {profile.name: profile for profile in (default.PROFILE, rbln.PROFILE, ve.PROFILE)}
-    if wanted in known:
-        return known[wanted]
-    offered = {entry.name: entry for entry in entry_points(group="outboard.profiles")}
-    if wanted in offered:
-        profile: Profile = offered[wanted].load()
-        return profile
-    raise ValueError(f"OUTBOARD_PROFILE={wanted!r} is not a profile; known are {', '.join([*known, *offered])}")
+
+def install(choice: Choice, profile: Profile) -> None:
+    """Adds the profile's extra API to ``torch.<name>`` and runs its hook; it is in force from now on."""
+    global _in_force
+    from outboard import device
+
+    for attribute, value in profile.extra_api.items():
+        setattr(device, attribute, value)
+    profile.on_activation()
+    _in_force = choice
+
+
+def in_force() -> Choice | None:
+    """The profile that this process uses; None if Outboard could not be loaded."""
+    return _in_force
+
+
+def require(name: str, package: str, distribution: str) -> None:
+    """What the first lines of a package with an old world's name call: it makes sense under one profile only.
+
+    Raises:
+        ImportError: if another profile is in force, saying what to do.
+    """
+    if _in_force is not None and _in_force.name == name:
+        return
+    if _in_force is None:
+        raise ImportError(f"{package} needs Outboard, which could not be loaded: run `outboard doctor`", name=package)
+    current = torch._C._get_privateuse1_backend_name()
+    raise ImportError(
+        f"{package} is for the device {name!r}, but in this process it is called {current!r} already "
+        f"({_in_force.reason}). Set OUTBOARD_PROFILE={name}, or import {package} before torch, or install "
+        f"{distribution} as the only package that offers a profile.",
+        name=package,
+    )
+
+
+def _offered() -> list[EntryPoint]:
+    return list(entry_points(group="outboard.profiles"))
+
+
+def _distribution(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist is not None else f"the package of {entry.value}"

@@ -10,6 +10,10 @@ from typing import Any
 import torch
 
 
+def _nothing() -> None:
+    """The hook of a profile that needs none."""
+
+
 @dataclass(frozen=True)
 class Profile:
     """The public face of a device.
@@ -19,14 +23,16 @@ class Profile:
         amp_dtypes: dtypes that autocast accepts; the first is its default.
         driver: the driver whose devices come first, or None.
         distributed_backend: name of the process group's backend for this device.
-        module_aliases: modules that exist only under this profile: name -> function that returns what is in them. It
-            is called when the module is first imported.
         extra_api: what this profile adds to ``torch.<name>``, by name.
+        before_devices: called once, before drivers look for devices: for environment variables that choose them.
+        on_activation: called once, when ``torch.<name>`` and the methods of tensors and modules are there: for aliases
+            and for environment variables that users of this name know.
     """
 
     name: str
     amp_dtypes: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16)
     driver: str | None = None
     distributed_backend: str | None = None
-    module_aliases: Mapping[str, Callable[[], Mapping[str, Any]]] = field(default_factory=dict)
     extra_api: Mapping[str, Any] = field(default_factory=dict)
+    before_devices: Callable[[], None] = _nothing
+    on_activation: Callable[[], None] = _nothing
