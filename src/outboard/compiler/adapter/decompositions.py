@@ -205,6 +205,18 @@ def _batch_norm_functional(
     return out, saved_mean, saved_scale, new_mean, new_var
 
 
+def _linear_backward(
+    x: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, mask: list[bool]
+) -> tuple[torch.Tensor | None, ...]:
+    """Gradients of ``x`` (..., in), ``weight`` (out, in) and the bias (out), of those that are asked for."""
+    rows, grads = x.reshape(-1, x.shape[-1]), grad.reshape(-1, grad.shape[-1])
+    return (
+        aten.mm(grads, weight).reshape(x.shape) if mask[0] else None,
+        aten.mm(grads.t(), rows) if mask[1] else None,
+        grads.sum(0) if mask[2] else None,
+    )
+
+
 def embedding_gradient(
     grad: torch.Tensor, indices: torch.Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
 ) -> Any:
@@ -302,6 +314,7 @@ def eager_decompositions() -> dict[Any, Callable[..., Any]]:
     table[aten._index_put_impl_.default] = _index_put_impl_
     table[aten._index_put_impl.default] = _index_put_impl
     table[aten.embedding_dense_backward.default] = embedding_gradient
+    table[aten.linear_backward.default] = _linear_backward
     table.update(recurrent.CELLS)
     table.update(rounding.DECOMPOSITIONS)
     table.update(corrected(table))
