@@ -17,6 +17,7 @@
 #include "torch/graphs.h"
 #include "torch/hooks.h"
 #include "torch/interruptions.h"
+#include "torch/sync_debug.h"
 #include "torch/tensor.h"
 
 namespace py = pybind11;
@@ -103,6 +104,10 @@ void bind_device(py::module_& m) {
     settle();
     translate_errors([&] { device(checked(index)).synchronize(); });
   });
+
+  define_for_all(m, "set_sync_debug_mode", "What a wait for the device does: 0 nothing, 1 warns, 2 raises.",
+                 &set_sync_debug_mode);
+  define_for_all(m, "sync_debug_mode", "The mode that was set last.", &sync_debug_mode);
 
   define(m, "register_graphs", "Gives torch.accelerator.Graph its implementation, under the device's name of now.",
          &register_graphs);

@@ -24,6 +24,7 @@
 #include "torch/foreach.h"
 #include "torch/host_library.h"
 #include "torch/op_list.h"
+#include "torch/sync_debug.h"
 #include "torch/tensor.h"
 
 namespace outboard::aten {
@@ -63,6 +64,7 @@ class OutsideKernels {
   c10::impl::ForceDispatchKeyGuard keys_;
   c10::InferenceMode inference_;
   at::AutoGradMode no_grad_{false};
+  WaitsUnnoticed own_waits_;
 };
 
 /// Rethrows a Python exception in the form that crosses PyTorch's C++ (other threads included).

@@ -19,6 +19,7 @@
 #include "runtime/interruption.h"
 #include "torch/devices.h"
 #include "torch/host_allocator.h"
+#include "torch/sync_debug.h"
 #include "torch/tensor.h"
 
 /// Copies between CPU and device, between devices, and on one device.
@@ -187,6 +188,12 @@ at::Tensor download_with_gaps(const at::Tensor& src) {
   return host;
 }
 
+/// Whether a transfer between CPU and device can be queued: the caller asked for it, and no detour is needed.
+bool can_be_queued(const at::Tensor& dst, const at::Tensor& src, bool non_blocking) {
+  const at::Tensor& host = src.is_cpu() ? src : dst;
+  return non_blocking && same_memory_layout(dst, src) && is_pinned(host.const_data_ptr());
+}
+
 // ---- CPU to device ----
 
 /// The user may interrupt the wait for earlier work, but not the one for the copy: its memory on the host has to stay.
@@ -240,8 +247,7 @@ bool try_keep_on_host(const at::Tensor& dst, const at::Tensor& src) {
 }
 
 void upload(const at::Tensor& dst, const at::Tensor& src, bool non_blocking) {
-  const bool asynchronous = non_blocking && same_memory_layout(dst, src) && is_pinned(src.const_data_ptr());
-  if (asynchronous) return upload_bytes(dst, src, true);
+  if (can_be_queued(dst, src, non_blocking)) return upload_bytes(dst, src, true);
   if (try_keep_on_host(dst, src)) return;
 
   Stream& stream = stream_of(dst);
@@ -300,8 +306,7 @@ bool try_read_on_host(const at::Tensor& dst, const at::Tensor& src) {
 
 void download(const at::Tensor& dst, const at::Tensor& src, bool non_blocking) {
   if (try_read_on_host(dst, src)) return;
-  const bool asynchronous = non_blocking && same_memory_layout(dst, src) && is_pinned(dst.const_data_ptr());
-  if (asynchronous) return download_bytes(dst, src, true);
+  if (can_be_queued(dst, src, non_blocking)) return download_bytes(dst, src, true);
 
   Stream& stream = stream_of(src);
   if (stream.device().host_accessible()) {
@@ -360,6 +365,13 @@ void check_overlap(const at::Tensor& dst, const at::Tensor& src) {
   if (dst.device() == src.device()) at::assert_no_partial_overlap(dst, src);
 }
 
+/// The rule is CUDA's, and does not ask where the contents are at the moment: what is found in one run is found in all.
+void note_copy(const at::Tensor& dst, const at::Tensor& src, bool non_blocking) {
+  if (!waits_are_noticed() || dst.device() == src.device()) return;
+  if ((src.is_cpu() || dst.is_cpu()) && can_be_queued(dst, src, non_blocking)) return;
+  note_wait("a copy from " + src.device().str() + " to " + dst.device().str());
+}
+
 at::Tensor copy_from(const at::Tensor& source, const at::Tensor& dst, bool non_blocking) {
   require_parent_process();
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -367,6 +379,7 @@ at::Tensor copy_from(const at::Tensor& source, const at::Tensor& dst, bool non_b
   if (dst.numel() == 0) return dst;
   if (src._is_zerotensor()) return raw(dst).zero_();
   check_overlap(dst, src);
+  note_copy(dst, src, non_blocking);
 
   const c10::DeviceGuard guard(dst.is_privateuseone() ? dst.device() : src.device());
   translate_errors([&] {
@@ -386,6 +399,8 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
 }
 
 at::Scalar local_scalar_dense(const at::Tensor& self) {
+  note_wait("reading a number (item(), bool(), int())");
+  const WaitsUnnoticed noted;
   const at::Tensor host = at::empty(self.sizes(), at::TensorOptions().dtype(self.scalar_type()).device(at::kCPU));
   copy_from(self, host, /*non_blocking=*/false);
   return at::_local_scalar_dense(host);

@@ -15,6 +15,7 @@
 #include "torch/devices.h"
 #include "torch/map_tensors.h"
 #include "torch/stand_ins.h"
+#include "torch/sync_debug.h"
 #include "torch/tensor.h"
 
 namespace outboard::aten {
@@ -41,6 +42,8 @@ class CpuCall {
       : op_(op), device_(device), stack_(stack), in_place_(Runtime::get().device(device).host_accessible()) {}
 
   void run() {
+    note_wait("'" + op_.name + "' on the CPU");
+    const WaitsUnnoticed noted;
     if (in_place_) translate_errors([&] { current_stream(device_).synchronize(); });
     const size_t first = stack_->size() - op_.roles.size();
     std::vector<c10::IValue> originals(stack_->begin() + static_cast<std::ptrdiff_t>(first), stack_->end());

@@ -4,6 +4,7 @@
 #include "torch/devices.h"
 #include "torch/foreach.h"
 #include "torch/storage.h"
+#include "torch/sync_debug.h"
 #include "torch/tensor.h"
 
 /// Devices, streams and events as PyTorch's generic code (torch.Stream, torch.Event, autograd) drives them.
@@ -85,6 +86,7 @@ class GuardImpl final : public c10::impl::DeviceGuardImplInterface {
     return translate_errors([&] { return unwrap(stream).query(); });
   }
   void synchronizeStream(const c10::Stream& stream) const override {
+    note_wait("Stream.synchronize()");
     translate_errors([&] { unwrap(stream).synchronize(); });
   }
   void synchronizeDevice(const c10::DeviceIndex index) const override {

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from outboard.device import amp, dlpack, memory, modules, printing, sharing
+from outboard.device import amp, dlpack, memory, modules, printing, sharing, typed_tensors
 from outboard.device.amp import get_amp_supported_dtype, is_autocast_available, is_bf16_supported
 from outboard.device.counters import (
     compile_stats,
@@ -36,17 +36,23 @@ from outboard.device.memory import (
     caching_allocator_alloc,
     caching_allocator_delete,
     empty_cache,
+    get_per_process_memory_fraction,
     host_memory_stats,
+    host_memory_stats_as_nested_dict,
     max_memory_allocated,
+    max_memory_cached,
     max_memory_reserved,
     mem_get_info,
     memory_allocated,
+    memory_cached,
     memory_reserved,
     memory_snapshot,
     memory_stats,
+    memory_stats_as_nested_dict,
     memory_summary,
     reset_accumulated_memory_stats,
     reset_max_memory_allocated,
+    reset_max_memory_cached,
     reset_peak_memory_stats,
     set_per_process_memory_fraction,
 )
@@ -70,6 +76,7 @@ from outboard.device.streams import (
     set_stream,
     stream,
 )
+from outboard.device.waits import get_sync_debug_mode, set_sync_debug_mode
 
 __all__ = [
     "DeviceProperties",
@@ -95,9 +102,12 @@ __all__ = [
     "get_device_capability",
     "get_device_name",
     "get_device_properties",
+    "get_per_process_memory_fraction",
     "get_rng_state",
     "get_rng_state_all",
+    "get_sync_debug_mode",
     "host_memory_stats",
+    "host_memory_stats_as_nested_dict",
     "init",
     "initial_seed",
     "is_autocast_available",
@@ -107,13 +117,16 @@ __all__ = [
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",
+    "max_memory_cached",
     "max_memory_reserved",
     "mem_get_info",
     "memory",
     "memory_allocated",
+    "memory_cached",
     "memory_reserved",
     "memory_snapshot",
     "memory_stats",
+    "memory_stats_as_nested_dict",
     "memory_summary",
     "modules",
     "printing",
@@ -121,6 +134,7 @@ __all__ = [
     "reset_compile_stats",
     "reset_fallbacks",
     "reset_max_memory_allocated",
+    "reset_max_memory_cached",
     "reset_peak_memory_stats",
     "seed",
     "seed_all",
@@ -130,9 +144,11 @@ __all__ = [
     "set_rng_state",
     "set_rng_state_all",
     "set_stream",
+    "set_sync_debug_mode",
     "sharing",
     "stream",
     "synchronize",
+    "typed_tensors",
     "_initialized",
     "_is_in_bad_fork",
     "_lazy_init",
@@ -146,11 +162,13 @@ default_generators: tuple[torch.Generator, ...]
 _initialized: bool
 
 
-def __getattr__(name: str) -> tuple[torch.Generator, ...] | bool:
+def __getattr__(name: str) -> tuple[torch.Generator, ...] | bool | type:
     if name == "default_generators":
         from outboard.device.random import default_generators
 
         return default_generators()
     if name == "_initialized":
         return is_initialized()
+    if name in typed_tensors.NAMES:
+        return typed_tensors.typed_tensor(name)
     raise AttributeError(f"module 'torch.{torch._C._get_privateuse1_backend_name()}' has no attribute {name!r}")

@@ -9,13 +9,14 @@ Every function takes ``device`` as index, string, ``torch.device`` or None (the 
 from __future__ import annotations
 
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from outboard import _C
-from outboard.device.devices import DeviceLike, get_device_properties, index_of
+from outboard.device.devices import DeviceLike, get_device_properties, index_of, name
 
 
 def memory_stats(device: DeviceLike = None) -> dict[str, int]:
@@ -45,6 +46,16 @@ def host_memory_stats() -> dict[str, int]:
     return _C.host_memory_statistics()
 
 
+def memory_stats_as_nested_dict(device: DeviceLike = None) -> dict[str, Any]:
+    """:func:`memory_stats` as dictionaries in dictionaries: ``"reserved.peak"`` is ``["reserved"]["peak"]``."""
+    return _nested(memory_stats(device))
+
+
+def host_memory_stats_as_nested_dict() -> dict[str, Any]:
+    """:func:`host_memory_stats` as dictionaries in dictionaries."""
+    return _nested(host_memory_stats())
+
+
 def memory_allocated(device: DeviceLike = None) -> int:
     """Device memory occupied by tensors."""
     return memory_stats(device).get("allocated.current", 0)
@@ -65,6 +76,18 @@ def max_memory_reserved(device: DeviceLike = None) -> int:
     return memory_stats(device).get("reserved.peak", 0)
 
 
+def memory_cached(device: DeviceLike = None) -> int:
+    """:func:`memory_reserved` under its older name, which warns, as with CUDA."""
+    _warn_of_old_name("memory_cached", "memory_reserved")
+    return memory_reserved(device)
+
+
+def max_memory_cached(device: DeviceLike = None) -> int:
+    """:func:`max_memory_reserved` under its older name, which warns, as with CUDA."""
+    _warn_of_old_name("max_memory_cached", "max_memory_reserved")
+    return max_memory_reserved(device)
+
+
 def empty_cache(device: DeviceLike = None) -> None:
     """Gives cached memory that no tensor uses back: the device's to the driver, the host's to the system.
 
@@ -80,6 +103,12 @@ def reset_peak_memory_stats(device: DeviceLike = None) -> None:
 
 def reset_max_memory_allocated(device: DeviceLike = None) -> None:
     """The same as :func:`reset_peak_memory_stats`, under its older name."""
+    reset_peak_memory_stats(device)
+
+
+def reset_max_memory_cached(device: DeviceLike = None) -> None:
+    """:func:`reset_peak_memory_stats` under an older name, which warns, as with CUDA."""
+    _warn_of_old_name("reset_max_memory_cached", "reset_peak_memory_stats")
     reset_peak_memory_stats(device)
 
 
@@ -103,6 +132,11 @@ def set_per_process_memory_fraction(fraction: float, device: DeviceLike = None) 
     if not 0 <= fraction <= 1:
         raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0 to 1")
     _C.set_memory_limit(index_of(device), int(fraction * get_device_properties(device).total_memory))
+
+
+def get_per_process_memory_fraction(device: DeviceLike = None) -> float:
+    """The part of a device's memory (0 to 1) that the allocator may take."""
+    return min(1.0, _C.memory_limit(index_of(device)) / get_device_properties(device).total_memory)
 
 
 def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
@@ -215,6 +249,22 @@ def unpin(tensor: torch.Tensor) -> torch.Tensor:
     """Lets a tensor's storage move to the host again when the device is full. Returns the tensor."""
     _C.unpin(tensor)
     return tensor
+
+
+def _nested(statistics: dict[str, int]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for key, value in statistics.items():
+        *path, last = key.split(".")
+        inner = nested
+        for part in path:
+            inner = inner.setdefault(part, {})
+        inner[last] = value
+    return nested
+
+
+def _warn_of_old_name(old: str, new: str) -> None:
+    device = f"torch.{name()}"
+    warnings.warn(f"`{device}.{old}` has been renamed to `{device}.{new}`", FutureWarning, stacklevel=3)
 
 
 def _indices(device: DeviceLike) -> list[int]:
