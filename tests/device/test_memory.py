@@ -512,3 +512,31 @@ def test_a_compiled_graph_in_a_part_of_the_memory(run_python: RunPython) -> None
         assert stats["reserved.current"] <= limit
         assert all(torch.equal(a, b) for a, b in zip(whole, part))
     """)
+
+
+def test_older_names_of_cuda_warn_and_work(device: str, device_module: ModuleType) -> None:
+    kept = torch.ones(1000, device=device) + 1
+    for old, new in (("memory_cached", "memory_reserved"), ("max_memory_cached", "max_memory_reserved")):
+        with pytest.warns(FutureWarning, match=f"torch.{device}.{old}` has been renamed to `torch.{device}.{new}`"):
+            assert getattr(device_module, old)() == getattr(device_module, new)() > 0
+    with pytest.warns(FutureWarning, match="reset_peak_memory_stats"):
+        device_module.reset_max_memory_cached()
+    assert device_module.max_memory_reserved() == device_module.memory_reserved()
+    assert kept.numel() == 1000
+
+
+def test_statistics_as_dictionaries_in_dictionaries(device: str, device_module: ModuleType) -> None:
+    nested, flat = device_module.memory_stats_as_nested_dict(), device_module.memory_stats()
+    assert nested["reserved"]["current"] == flat["reserved.current"]
+    assert nested["lazy"]["spills"]["bytes"] == flat["lazy.spills.bytes"] and nested["num_ooms"] == flat["num_ooms"]
+    host = device_module.host_memory_stats_as_nested_dict()
+    assert host["allocated_bytes"].keys() >= {"current", "peak", "allocated", "freed"}
+
+
+def test_the_fraction_of_memory_can_be_asked_for(device_module: ModuleType) -> None:
+    before = device_module.get_per_process_memory_fraction()
+    try:
+        device_module.set_per_process_memory_fraction(0.25)
+        assert device_module.get_per_process_memory_fraction() == pytest.approx(0.25)
+    finally:
+        device_module.set_per_process_memory_fraction(before)

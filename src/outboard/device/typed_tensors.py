@@ -42,6 +42,9 @@ class _TypedTensor(type):
         (values,) = arguments
         return torch.as_tensor(values, dtype=cls.dtype, device=name())
 
+    def __repr__(cls) -> str:
+        return f"<class '{cls.__name__}'>"
+
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, torch.Tensor) and instance.dtype == cls.dtype and instance.device.type == name()
 

@@ -54,7 +54,9 @@ def get_device_capability(device: DeviceLike = None) -> tuple[int, int] | None:
     major, dot, minor = os.environ.get("TORCH_NPU_DEVICE_CAPABILITY", "").partition(".")
     if dot and major.isdecimal() and minor.isdecimal():
         return int(major), int(minor)
-    say_once("get_device_capability() is None: a device has no such number; TORCH_NPU_DEVICE_CAPABILITY=8.0 gives it one")
+    say_once(
+        "get_device_capability() is None: a device has no such number; TORCH_NPU_DEVICE_CAPABILITY=8.0 gives it one"
+    )
     return None
 
 
