@@ -9,6 +9,7 @@
 
 #include "runtime/build_process.h"
 #include "runtime/program_cache.h"
+#include "torch/absent_devices.h"
 #include "torch/binding_helpers.h"
 #include "torch/bindings_memory.h"
 #include "torch/devices.h"
@@ -108,6 +109,10 @@ void bind_device(py::module_& m) {
   define_for_all(m, "set_sync_debug_mode", "What a wait for the device does: 0 nothing, 1 warns, 2 raises.",
                  &set_sync_debug_mode);
   define_for_all(m, "sync_debug_mode", "The mode that was set last.", &sync_debug_mode);
+
+  define_for_all(m, "admit_absent_device_type",
+                 "Lets PyTorch go as far as the dispatcher with a device type that it does not have.",
+                 &admit_absent_device_type);
 
   define(m, "register_graphs", "Gives torch.accelerator.Graph its implementation, under the device's name of now.",
          &register_graphs);

@@ -39,7 +39,7 @@ def _path(*folders: Path) -> str:
     return os.pathsep.join(filter(None, [*map(str, folders), os.environ.get("PYTHONPATH")]))
 
 
-_PACKAGES = [Package("torch_rbln", "rbln"), Package("sol", "ve")]
+_PACKAGES = [Package("torch_rbln", "rbln"), Package("sol", "ve"), Package("torch_npu", "npu")]
 
 _COMMON = """
 import torch
@@ -58,6 +58,7 @@ assert module.get_amp_supported_dtype() == {dtypes}
 with torch.autocast(name):
     assert torch.get_autocast_dtype(name) == {dtypes}[0]
 import importlib
+assert importlib.import_module(f"torch.{{name}}.memory") is module.memory is torch.get_device_module(name).memory
 for other in {absent}:
     try:
         importlib.import_module(other)
@@ -70,9 +71,10 @@ for other in {absent}:
 @pytest.mark.parametrize(
     ("name", "dtypes", "absent"),
     [
-        ("ocl", "[torch.float16, torch.bfloat16]", ["torch_rbln", "sol"]),
+        ("ocl", "[torch.float16, torch.bfloat16]", ["torch_rbln", "sol", "torch_npu"]),
         ("rbln", "[torch.float16]", ["torch.ocl"]),
         ("ve", "[torch.bfloat16, torch.float16]", ["torch.ocl"]),
+        ("npu", "[torch.float16, torch.bfloat16]", ["torch.ocl"]),
     ],
 )
 def test_profile(run_python: RunPython, name: str, dtypes: str, absent: list[str]) -> None:
@@ -100,7 +102,7 @@ def test_a_package_refuses_a_device_of_another_name(run_python: RunPython, packa
         f"""
         import os, torch
         try:
-            import {package.module}
+            from {package.module} import anything
         except ImportError as error:
             print(error)
         print(torch._C._get_privateuse1_backend_name(), os.environ.get("OUTBOARD_PROFILE"))
@@ -206,7 +208,9 @@ def test_another_package_offers_a_profile(run_python: RunPython, tmp_path: Path)
 
 def test_only_profiles_name_profiles() -> None:
     """Everything else learns the device's name at run time."""
-    named = re.compile(r"""["'](ocl|rbln|ve)(:\d+)?["']|torch\.(ocl|rbln|ve)\b|\bis_(ocl|rbln|ve)\b|torch_rbln""")
+    named = re.compile(
+        r"""["'](ocl|rbln|ve|npu)(:\d+)?["']|torch\.(ocl|rbln|ve|npu)\b|\bis_(ocl|rbln|ve|npu)\b|torch_rbln|torch_npu"""
+    )
     sources = [*ROOT.glob("src/outboard/**/*.py"), *ROOT.glob("csrc/**/*.cpp"), *ROOT.glob("csrc/**/*.h")]
     leaks = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"

@@ -2,8 +2,8 @@
 """The names of ``torch_npu``: after ``import torch_npu``, in any order with ``import torch``, ``npu`` is a device.
 
 ``torch_npu.npu`` is ``torch.npu``. Libraries such as transformers and accelerate import this package wherever it is
-installed, to see whether there is an NPU. So it can be imported under another profile, too: it is empty then, and says
-what to do when one of its names is asked for.
+installed, to see whether there is an NPU. So it can be imported under another profile, too: ``torch.npu`` says that
+there is none then, and asking for any other name raises what to do.
 """
 
 # ruff: noqa: E402 - the profile has to be chosen before Outboard is imported
@@ -21,6 +21,7 @@ _is_in_force = _choice is not None and _choice.name == "npu"
 
 if TYPE_CHECKING or _is_in_force:
     from outboard import device as npu
+    from outboard.profiles import aliases
     from torch_npu import optim
     from torch_npu.operators import (
         fast_gelu,
@@ -34,7 +35,7 @@ if TYPE_CHECKING or _is_in_force:
         npu_swiglu,
     )
 
-    sys.modules[f"{__name__}.npu"] = npu
+    aliases.name_modules(f"{__name__}.npu")
     __all__ = [
         "__version__",
         "fast_gelu",
@@ -50,7 +51,12 @@ if TYPE_CHECKING or _is_in_force:
         "optim",
     ]
 else:
-    __all__ = ["__version__"]
+    import torch
+
+    from torch_npu import elsewhere as npu
+
+    torch.npu = npu  # type: ignore[attr-defined]
+    __all__ = ["__version__", "npu"]
 
 
 def __getattr__(name: str) -> NoReturn | Any:

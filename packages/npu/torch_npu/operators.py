@@ -8,7 +8,7 @@ NotImplementedError.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -153,7 +153,7 @@ def npu_fusion_attention(
 
     def split(tensor: torch.Tensor) -> torch.Tensor:
         tensor = tensor.transpose(0, 1) if flip else tensor
-        return tensor.unflatten(-1, (-1, size)).transpose(1, 2)
+        return tensor.view(*tensor.shape[:2], -1, size).transpose(1, 2)
 
     joined = attend(split(query), split(key), split(value)).transpose(1, 2).flatten(2)
     return (joined.transpose(0, 1) if flip else joined,)
@@ -177,7 +177,7 @@ def _bias(
 
 
 def _attend_each(
-    attend: object,
+    attend: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor],
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -185,11 +185,10 @@ def _attend_each(
     key_ends: Sequence[int],
 ) -> torch.Tensor:
     """Attention within each of several sequences that lie one after the other: (all positions, heads, size)."""
-    assert callable(attend)
     results = []
     for (q0, q1), (k0, k1) in zip(
         itertools.pairwise((0, *query_ends)), itertools.pairwise((0, *key_ends)), strict=True
     ):
-        parts = (query[q0:q1], key[k0:k1], value[k0:k1])
-        results.append(attend(*(part.transpose(0, 1)[None] for part in parts))[0].transpose(0, 1))
+        q, k, v = (part.transpose(0, 1)[None] for part in (query[q0:q1], key[k0:k1], value[k0:k1]))
+        results.append(attend(q, k, v)[0].transpose(0, 1))
     return torch.cat(results)

@@ -1,6 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SOL for PyTorch: ``import sol.pytorch as sol`` and ``sol.optimize(model)``."""
+"""SOL for PyTorch: ``import sol.pytorch``, and then ``sol.optimize(model, input)`` and ``sol.deploy``."""
 
-from outboard import __version__, optimize
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["__version__", "optimize"]
+import sol
+from sol import __version__, optimize
+
+if TYPE_CHECKING:
+    from sol import deploy
+
+__all__ = ["__version__", "deploy", "optimize"]
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(sol, name)

@@ -25,6 +25,7 @@ _DEFAULT = "ocl"
 _BUILT_IN = {
     _DEFAULT: "outboard.profiles.default",
     "rbln": "outboard.profiles.rbln",
+    "npu": "outboard.profiles.npu",
     "ve": "outboard.profiles.ve",
 }
 
@@ -82,7 +83,9 @@ def install(choice: Choice, profile: Profile) -> None:
     """Adds the profile's extra API to ``torch.<name>`` and runs its hook; it is in force from now on."""
     global _in_force
     from outboard import device
+    from outboard.profiles import aliases
 
+    aliases.name_modules(f"torch.{profile.name}")
     for attribute, value in profile.extra_api.items():
         setattr(device, attribute, value)
     profile.on_activation()

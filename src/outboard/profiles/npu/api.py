@@ -104,7 +104,7 @@ class SyncLaunchStream(streams.Stream):
 
     def __new__(cls, device: DeviceLike = None, priority: int = 0, **kwargs: Any) -> torch.Stream:  # type: ignore[misc]
         say_once("SyncLaunchStream queues its launches as any stream does; OUTBOARD_LAUNCH_BLOCKING=1 waits for each")
-        return streams.Stream(device, priority, **kwargs)  # type: ignore[return-value]
+        return streams.Stream(device, priority, **kwargs)
 
 
 def _is_support_inf_nan() -> bool:

@@ -27,7 +27,7 @@ class mstx:  # noqa: N801 - the extension's name
         """Begins a range, and returns the number by which :meth:`range_end` ends it."""
         number = next(_numbers)
         _open[number] = torch.profiler.record_function(message)
-        _open[number].__enter__()
+        _open[number].__enter__()  # type: ignore[no-untyped-call]
         return number
 
     @staticmethod
