@@ -243,6 +243,63 @@ def test_ranges_are_in_the_profile(run_python: RunPython) -> None:
     )
 
 
+def test_graphs_are_captured_and_replayed(run_python: RunPython) -> None:
+    _run(
+        run_python,
+        """
+        import torch
+        total = torch.zeros(4).npu()
+        total += 1
+        captured = torch.npu.NPUGraph()
+        try:
+            captured.replay()
+        except RuntimeError as error:
+            assert "capture_begin" in str(error)
+        with torch.npu.graph(captured):
+            total += 1
+        assert torch.npu.current_stream() == torch.npu.default_stream()
+        for _ in range(3):
+            captured.replay()
+        assert total.tolist() == [4.0] * 4
+        captured.reset()
+        with torch.npu.graph(captured, stream=torch.npu.Stream()):
+            total *= 2
+        captured.replay()
+        assert total.tolist() == [8.0] * 4
+        """,
+    )
+
+
+def test_the_profiler_is_pytorchs(run_python: RunPython, tmp_path: Path) -> None:
+    out = _run(
+        run_python,
+        f"""
+        import pathlib, torch, torch_npu
+        experimental = torch_npu.profiler._ExperimentalConfig(
+            aic_metrics=torch_npu.profiler.AiCMetrics.PipeUtilization,
+            profiler_level=torch_npu.profiler.ProfilerLevel.Level1,
+        )
+        x = torch.ones(4, 4).npu()
+        for config in (experimental, experimental):
+            with torch_npu.profiler.profile(
+                activities=[torch_npu.profiler.ProfilerActivity.CPU, torch_npu.profiler.ProfilerActivity.NPU],
+                schedule=torch_npu.profiler.schedule(wait=0, warmup=0, active=1, repeat=1),
+                on_trace_ready=torch_npu.profiler.tensorboard_trace_handler({str(tmp_path)!r}),
+                record_shapes=True, profile_memory=True, experimental_config=config,
+            ) as profile:
+                x @ x
+                profile.step()
+        assert len(list(pathlib.Path({str(tmp_path)!r}).glob("*.json"))) == 2
+        import torch_npu.contrib
+        try:
+            from torch_npu.contrib import transfer_to_npu
+        except ImportError as error:
+            print(error)
+        """,
+    )
+    assert "write npu where the program says cuda" in out
+
+
 def test_operators_compute_what_their_documents_say(run_python: RunPython) -> None:
     _run(
         run_python,
@@ -327,6 +384,35 @@ def test_transformers_finds_the_npu(run_python: RunPython) -> None:
                 part = [t[first:last].transpose(0, 1) for t in flat]
                 expected = F.scaled_dot_product_attention(*part, is_causal=causal).transpose(0, 1)
                 torch.testing.assert_close(found[first:last].cpu(), expected, rtol=1e-4, atol=1e-5)
+        """,
+    )
+
+
+def test_flash_attention_of_transformers_is_what_the_others_are(run_python: RunPython) -> None:
+    pytest.importorskip("transformers", reason="the extra `demo` installs it")
+    _run(
+        run_python,
+        """
+        import torch
+        from transformers import LlamaConfig, LlamaForCausalLM
+        torch.manual_seed(0)
+        config = LlamaConfig(
+            hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+            vocab_size=128, max_position_embeddings=64,
+        )
+        reference = LlamaForCausalLM._from_config(config, attn_implementation="sdpa", dtype=torch.float32).eval()
+        model = LlamaForCausalLM._from_config(
+            config, attn_implementation="flash_attention_2", dtype=torch.float32
+        ).eval()
+        model.load_state_dict(reference.state_dict())
+        model.npu()
+        words, mask = torch.randint(128, (2, 9)), torch.ones(2, 9, dtype=torch.long)
+        mask[1, :4] = 0
+        with torch.no_grad():
+            expected = reference(words, attention_mask=mask).logits
+            found = model(words.npu(), attention_mask=mask.npu()).logits.cpu()
+        torch.testing.assert_close(found[0], expected[0], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(found[1, 4:], expected[1, 4:], rtol=1e-4, atol=1e-5)
         """,
     )
 

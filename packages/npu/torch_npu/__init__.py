@@ -22,7 +22,7 @@ _is_in_force = _choice is not None and _choice.name == "npu"
 if TYPE_CHECKING or _is_in_force:
     from outboard import device as npu
     from outboard.profiles import aliases
-    from torch_npu import optim
+    from torch_npu import optim, profiler
     from torch_npu.operators import (
         fast_gelu,
         get_npu_format,
@@ -49,6 +49,7 @@ if TYPE_CHECKING or _is_in_force:
         "npu_rotary_mul",
         "npu_swiglu",
         "optim",
+        "profiler",
     ]
 else:
     import torch

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from outboard.profiles.npu import amp, api, environment, switches
+from outboard.profiles.npu import amp, api, environment, graphs, switches
 from outboard.profiles.npu.ranges import mstx
 from outboard.profiles.profile import Profile
 
@@ -18,6 +18,7 @@ PROFILE = Profile(
     distributed_backend="hccl",
     extra_api={
         **{name: getattr(api, name) for name in api.__all__},
+        **{name: getattr(graphs, name) for name in graphs.__all__},
         **{name: getattr(switches, name) for name in switches.__all__},
         "mstx": mstx,
     },
