@@ -4,26 +4,27 @@
 Each pointwise function of ``accuracy_functions`` is computed for all 65,536 values of float16 and bfloat16 and for
 samples of float32 and float64: all exponents, denormals, infinities, NaN, both zeros and the neighbours of branch
 points in random order, so that one vector holds all kinds. It runs in vectors, one element at a time (rows too short
-for vectors) and, in a process of its own, as text for SIMT devices. ``accuracy_reductions`` does the same for sums,
-variances, norms and losses of up to 2^26 elements.
+for vectors) and, in a process of its own, as text for SIMT devices; the reference and the CPU's results are computed
+once for all of them. ``accuracy_reductions`` does the same for sums, variances, norms and losses of up to 2^26
+elements.
 
 The reference is PyTorch's float64, scipy or, for float64 itself, long double or mpmath. A function holds if neither its
 largest error nor its 99.9th percentile exceeds 2 units or 1.1 times the CPU's, whichever is larger, and if NaN,
 infinity and the sign of zero are those of the CPU or the reference. Exit code 1 if any does not.
+
+``--json FILE`` keeps what was found, so that a later run of some functions, dtypes or reductions replaces only those.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
-import subprocess
 import sys
-import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import accuracy_reductions  # noqa: E402
+from accuracy_arguments import Arguments  # noqa: E402
+from accuracy_device import Device, OtherDevice, results  # noqa: E402
 from accuracy_functions import FUNCTIONS, Array, Function  # noqa: E402
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
@@ -47,11 +51,12 @@ ALLOWED = 2.0
 #: Where the CPU is further off, errors are those of intermediate roundings, on both; which are larger is chance.
 LUCK = 1.1
 #: Elements taken at once.
-CHUNK = 1 << 20
+CHUNK = 1 << 18
+#: The usual error is that of one element in so many; their order is random.
+SAMPLED = 4
 #: Elements of ``float64`` whose reference comes from mpmath, which takes about 0.1 ms for each.
-EXACT = 2000
-SPECIAL = (0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 3.0, 1e10, -1e10, 1e-6, 1.2e-38, -1.2e-38, 1e-45, 3e38)
-SPECIAL += (float("inf"), float("-inf"), float("nan"), 65504.0, 6e-8, 100.0, -100.0, 30.0, 1e300, 5e-324)
+EXACT = 50_000
+FORMS = ("vector", "scalar", "simt")
 
 
 @dataclass
@@ -68,9 +73,14 @@ class Row:
     cpu: float
     cpu_usual: float
     wrong_kind: int
-    fallbacks: int
+    fallbacks: bool
     cancels: bool
     example: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, str, bool]:
+        """What tells the row from all others."""
+        return self.name, self.dtype, self.form, self.gradient
 
     @property
     def holds(self) -> bool:
@@ -82,70 +92,16 @@ class Row:
         return within and self.wrong_kind == 0
 
 
-# ---- arguments ----
+@dataclass
+class Plan:
+    """How much to try."""
+
+    counts: dict[str, int]
+    seed: int
+    forms: tuple[str, ...]
 
 
-def _bits(count: int, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
-    """Random bit patterns: all exponents alike."""
-    integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
-    info = torch.iinfo(integers)
-    return torch.randint(info.min, info.max, (count,), generator=generator, dtype=integers).view(dtype)
-
-
-def _neighbours(function: Function, dtype: torch.dtype, around: int = 48) -> torch.Tensor:
-    places = {0.0, 1.0, 2.0, *function.branches}
-    points = torch.tensor([sign * p for p in sorted(places) for sign in (1, -1)], dtype=torch.float64).to(dtype)
-    integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
-    steps = torch.arange(-around, around + 1, dtype=integers)
-    return (points.view(integers)[:, None] + steps).view(dtype).reshape(-1)
-
-
-def arguments(function: Function, dtype: torch.dtype, count: int, seed: int) -> list[torch.Tensor]:
-    """One tensor for each argument; all values of a half, of others ``count`` of all kinds in random order."""
-    generator = torch.Generator().manual_seed(seed)
-    if dtype.itemsize == 2 and function.arity == 1:
-        values = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
-        return [values[torch.randperm(len(values), generator=generator)]]
-    parts: list[list[torch.Tensor]] = [[] for _ in range(function.arity)]
-    for part in parts:
-        near = _neighbours(function, dtype)
-        some = near[torch.randint(0, len(near), (count // 8,), generator=generator)]
-        special = torch.tensor(SPECIAL, dtype=torch.float64).to(dtype)
-        special = special[torch.randint(0, len(special), (count // 64 + 1,), generator=generator)]
-        left = count - count // 8 - len(special)
-        random = _bits(left - 2 * (left // 3), dtype, generator)
-        scales = 10.0 ** torch.randint(-3, 4, (left // 3,), generator=generator)
-        usual = (torch.randn(left // 3, generator=generator, dtype=torch.float64) * scales).to(dtype)
-        near_one = (torch.rand(left // 3, generator=generator, dtype=torch.float64) * 4 - 2).to(dtype)
-        part += [some, special, random, usual, near_one]
-    order = torch.randperm(count, generator=generator)
-    joined = [torch.cat(part)[order] for part in parts]
-    for other in joined[1:]:  # pairs of unlike kinds, and alike ones, and equal ones
-        mixed = torch.randperm(count // 2, generator=generator)
-        other[: count // 2] = other[: count // 2][mixed]
-        other[-(count // 16) :] = joined[0][-(count // 16) :]
-    again = torch.randperm(count, generator=generator)
-    return [tensor[again] for tensor in joined]
-
-
-# ---- results ----
-
-
-def narrow(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values in rows of 15 with gaps between them, which no vector fills; needs a multiple of 15."""
-    padded = torch.zeros(len(tensor) // 15, 16, dtype=tensor.dtype, device=tensor.device)
-    padded[:, :15] = tensor.view(-1, 15)
-    return padded[:, :15]
-
-
-def results(function: Function, given: list[torch.Tensor], gradient: bool) -> list[torch.Tensor]:
-    """The function's value, or the gradient of its sum for each argument."""
-    if not gradient:
-        return [function.call(*given)]
-    leaves = [tensor.detach().requires_grad_() for tensor in given]
-    value = function.call(*leaves)
-    grads = torch.autograd.grad(value, leaves, torch.ones_like(value), allow_unused=True)
-    return [grad for grad in grads if grad is not None]
+# ---- references ----
 
 
 def references(function: Function, given: list[torch.Tensor], gradient: bool) -> list[Array] | None:
@@ -155,13 +111,12 @@ def references(function: Function, given: list[torch.Tensor], gradient: bool) ->
             with np.errstate(all="ignore"):
                 return [function.wide(*(tensor.double().numpy() for tensor in given))]
         return [found.numpy() for found in results(function, [tensor.double() for tensor in given], gradient)]
-    if gradient:
-        return None
     arrays = [tensor.numpy() for tensor in given]
-    if function.long is not None:
+    long = function.slope if gradient else function.long
+    if long is not None:
         with np.errstate(all="ignore"):
-            return [function.long(*(array.astype(np.longdouble) for array in arrays))]
-    if function.exact is None:
+            return [long(*(array.astype(np.longdouble) for array in arrays))]
+    if gradient or function.exact is None:
         return None
     return [np.array([_exactly(function.exact, *numbers) for numbers in zip(*arrays, strict=True)], np.longdouble)]
 
@@ -177,115 +132,183 @@ def _exactly(function: Callable[..., Any], *numbers: float) -> Any:
             return np.longdouble("nan")
 
 
-def units(result: Array, exact: Array, dtype: str) -> Array:
-    """Errors in units in the last place of the exact result; infinity counts as the number after the largest. NaN
-    where either is."""
-    bits, least, most = FORMATS[dtype]
-    with np.errstate(all="ignore"):
-        top = np.ldexp(exact.dtype.type(1), most + 1)
-        result, exact = (np.clip(array.astype(exact.dtype), -top, top) for array in (result, exact))
-        exponent = np.clip(np.frexp(exact)[1] - 1, least, most)
-        found: Array = np.ldexp(np.abs(result - exact), (bits - 1) - exponent)
+class Standard:
+    """An exact result to which others of a dtype are compared."""
+
+    def __init__(self, exact: Array, dtype: str) -> None:
+        bits, least, most = FORMATS[dtype]
+        self.exact = exact.astype(np.longdouble) if dtype == "float64" else np.ascontiguousarray(exact, np.float64)
+        self.top = np.ldexp(self.exact.dtype.type(1), most + 1)
+        with np.errstate(all="ignore"):
+            self.clipped = np.clip(self.exact, -self.top, self.top)
+            if dtype == "float64":
+                exponent = np.clip(np.frexp(self.clipped)[1] - 1, least, most)
+                self.per_unit = np.ldexp(self.top.dtype.type(1), (bits - 1) - exponent)
+            else:
+                exponent = np.clip(((self.clipped.view(np.int64) >> 52) & 0x7FF) - 1023, least, most)
+                self.per_unit = ((bits - 1 + 1023 - exponent) << 52).view(np.float64)
+
+    def errors(self, result: Array) -> Array:
+        """Errors in units in the last place of the exact result, which may be longer; infinity counts as the number
+        after the largest. NaN where either is."""
+        count = len(result)
+        with np.errstate(all="ignore"):
+            found = np.clip(result, -self.top, self.top).astype(self.exact.dtype, copy=False)
+            found -= self.clipped[:count]
+            np.abs(found, out=found)
+            found *= self.per_unit[:count]
         return found
 
 
-def _wrong_kind(ours: Array, cpu: Array, exact: Array, dtype: str) -> Array:
+def wrong_kind(ours: Array, cpu: Array, exact: Array) -> Array:
     """Where NaN or the sign of a zero is neither the CPU's nor the reference's."""
-    nan = (np.isnan(ours) != np.isnan(cpu)) & (np.isnan(ours) != np.isnan(exact))
+    nan = np.isnan(ours)
+    found: Array = (nan != np.isnan(cpu)) & (nan != np.isnan(exact))
+    zeros = np.flatnonzero(ours == 0)
+    ours, cpu, exact = ours[zeros], cpu[zeros], exact[zeros]
     signs = np.signbit(ours)
-    zero = (ours == 0) & (exact == 0) & (signs != np.signbit(exact)) & ~((cpu == 0) & (signs == np.signbit(cpu)))
-    found: Array = nan | zero
+    found[zeros] |= (exact == 0) & (signs != np.signbit(exact)) & ~((cpu == 0) & (signs == np.signbit(cpu)))
     return found
 
 
-class Device:
-    """The device under test, and what forms of its kernels there are."""
-
-    def __init__(self) -> None:
-        self.name = torch._C._get_privateuse1_backend_name()
-        self.module = torch.get_device_module(self.name)
-
-    def results(self, function: Function, given: list[torch.Tensor], form: str, gradient: bool) -> list[Array]:
-        """What the device makes of the arguments."""
-        moved = [tensor.to(self.name) for tensor in given]
-        if form == "scalar":
-            moved = [narrow(tensor) for tensor in moved]
-        return [found.reshape(-1).cpu().double().numpy() for found in results(function, moved, gradient)]
+# ---- comparison ----
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How much to try."""
+@dataclass
+class Tally:
+    """What has been seen of the errors of one row."""
 
-    counts: dict[str, int]
-    seed: int
-    forms: tuple[str, ...]
+    count: int = 0
+    most: float = 0.0
+    wrong: int = 0
+    fallbacks: bool = False
+    example: str = ""
+    worst: float = ALLOWED
+    sampled: list[Array] = field(default_factory=list)
+
+    def add(self, errors: Array) -> None:
+        """Counts errors, NaN among them as none."""
+        self.count += int(np.count_nonzero(errors == errors))
+        self.most = max(self.most, float(np.fmax.reduce(errors, initial=0.0)))
+        self.sampled.append(errors[::SAMPLED])
+
+    @property
+    def usual(self) -> float:
+        """The 99.9th percentile, of all numbers where they are few."""
+        errors = np.concatenate(self.sampled) if self.sampled else np.zeros(1)
+        errors = errors[errors == errors]
+        return float(np.quantile(errors, 0.999)) if len(errors) else 0.0
 
 
-def compare(device: Device, function: Function, dtype: str, form: str, gradient: bool, plan: Plan) -> Row | None:
-    """One row of the table; None if the CPU has no such function or there is no reference for it."""
-    count = plan.counts[dtype]
-    if dtype == "float64" and function.long is None:
-        count = min(count, EXACT)
-    given = arguments(function, DTYPES[dtype], count, plan.seed)
-    device.module.reset_fallbacks()
-    ours, cpu, wrong, example = [], [], 0, (0.0, "")
-    for start in range(0, len(given[0]), CHUNK):
-        part = [tensor[start : start + CHUNK] for tensor in given]
-        if form == "scalar":
-            part = [tensor[: len(tensor) // 15 * 15] for tensor in part]
-        try:
-            on_host = [found.double().numpy() for found in results(function, part, gradient)]
-        except (NotImplementedError, RuntimeError) as error:
-            if "not implemented" in str(error) or "does not require grad" in str(error):
-                return None
-            raise
-        exact = references(function, part, gradient)
-        if function.jumps:  # the CPU's results, but for NaN that only its vectors give
-            exact = (
-                on_host if exact is None else [np.where(np.isnan(c), e, c) for c, e in zip(on_host, exact, strict=True)]
-            )
-        if exact is None:
+@dataclass
+class Judged:
+    """One result of the CPU, with what it should be."""
+
+    cpu: Array
+    standard: Standard
+    cpu_errors: Array
+
+
+def judge(function: Function, part: list[torch.Tensor], dtype: str, gradient: bool) -> list[Judged] | None:
+    """The CPU's results and their errors; None if it has no such function or there is no reference for it."""
+    try:
+        on_host = [found.double().numpy() for found in results(function, part, gradient)]
+    except (NotImplementedError, RuntimeError) as error:
+        if "not implemented" in str(error) or "does not require grad" in str(error):
             return None
-        for mine, theirs, right in zip(device.results(function, part, form, gradient), on_host, exact, strict=True):
-            errors, cpu_errors = units(mine, right, dtype), units(theirs, right, dtype)
-            errors = np.where(np.isnan(theirs), np.nan, errors) if function.jumps else errors
-            kinds = _wrong_kind(mine, theirs, right, dtype)
-            ours.append(errors)
-            cpu.append(cpu_errors)
-            wrong += int(kinds.sum())
-            place = int(np.argmax(np.where(kinds, np.inf, np.nan_to_num(errors - cpu_errors))))
-            badness = float("inf") if kinds[place] else float(errors[place])
-            if badness > example[0]:
-                values = ", ".join(repr(tensor[place].item()) for tensor in part)
-                example = badness, f"({values}): {mine[place]!r}, CPU {theirs[place]!r}, exact {right[place]!r}"
-    return _row(function, dtype, form, gradient, ours, cpu, wrong, device, example[1])
+        raise
+    exact = None if function.jumps and dtype == "float64" else references(function, part, gradient)
+    if function.jumps:  # the CPU's results, but for NaN that only its vectors give
+        pairs = [(cpu, cpu) for cpu in on_host] if exact is None else zip(on_host, exact, strict=True)
+        exact = [np.where(np.isnan(cpu), right, cpu) for cpu, right in pairs]
+    if exact is None:
+        return None
+    judged = []
+    for cpu, right in zip(on_host, exact, strict=True):
+        standard = Standard(right, dtype)
+        errors = standard.errors(cpu)
+        judged.append(Judged(cpu, standard, np.where(np.isnan(cpu), np.nan, errors) if function.jumps else errors))
+    return judged
 
 
-def _row(
-    function: Function, dtype: str, form: str, gradient: bool, ours: list[Array], cpu: list[Array], wrong: int,
-    device: Device, example: str,
-) -> Row:  # fmt: skip
-    mine, theirs = (np.concatenate(errors) for errors in (ours, cpu))
-    mine, theirs = (errors[~np.isnan(errors)] for errors in (mine, theirs))
-    usual = [float(np.quantile(errors, 0.999)) if len(errors) else 0.0 for errors in (mine, theirs)]
-    most = [float(errors.max()) if len(errors) else 0.0 for errors in (mine, theirs)]
-    fallbacks = sum(device.module.fallbacks().values())
-    numbers = (len(mine), most[0], usual[0], most[1], usual[1], wrong, fallbacks)
-    return Row(function.name, dtype, form, gradient, *numbers, function.cancels, example)
+def _compare_one(tally: Tally, mine: Array, judged: Judged, part: list[torch.Tensor], jumps: bool) -> None:
+    """Adds one result of a device to its tally; what is longer in the others has no counterpart in it."""
+    count = len(mine)
+    cpu, exact, cpu_errors = judged.cpu[:count], judged.standard.exact[:count], judged.cpu_errors[:count]
+    errors = judged.standard.errors(mine)
+    if jumps:
+        errors = np.where(np.isnan(cpu), np.nan, errors)
+    kinds = wrong_kind(mine, cpu, exact)
+    tally.add(errors)
+    wrong = int(np.count_nonzero(kinds))
+    tally.wrong += wrong
+    worst = float("inf") if wrong else float(np.fmax.reduce(errors, initial=0.0))
+    if worst <= tally.worst:
+        return
+    place = int(np.argmax(kinds) if wrong else np.argmax(np.nan_to_num(errors - np.nan_to_num(cpu_errors))))
+    values = ", ".join(repr(tensor[place].item()) for tensor in part)
+    tally.worst = worst
+    tally.example = f"({values}): {mine[place]!s}, CPU {cpu[place]!s}, exact {exact[place]!s}"
+
+
+class Judge:
+    """Compares functions on the devices that there are."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        makers: dict[str, Callable[[], Device | OtherDevice]] = {
+            "vector": Device,
+            "scalar": lambda: Device(scalar=True),
+            "simt": lambda: OtherDevice("gpu"),
+        }
+        self.devices = {form: makers[form]() for form in plan.forms}
+        self.arguments: dict[str, Arguments] = {}
+
+    def rows(self, function: Function, dtype: str, gradient: bool) -> list[Row]:
+        """The rows of a function, one for each form; none if the CPU has no such function or there is no reference.
+        What the CPU does for the device is its own, whence one chunk is enough."""
+        if dtype not in self.arguments:
+            self.arguments = {dtype: Arguments(DTYPES[dtype], self.plan.counts[dtype], self.plan.seed)}
+        slow = dtype == "float64" and function.long is None and not function.jumps and not gradient
+        given = self.arguments[dtype].of(function, EXACT if slow else None)
+        tallies, cpu = {form: Tally() for form in self.devices}, Tally()
+        for start in range(0, len(given[0]), CHUNK):
+            part = [tensor[start : start + CHUNK] for tensor in given]
+            judged = judge(function, part, dtype, gradient)
+            if judged is None:
+                return []
+            for each in judged:
+                cpu.add(each.cpu_errors)
+            for form, device in self.devices.items():
+                tally = tallies[form]
+                if tally.fallbacks:
+                    continue
+                found, tally.fallbacks = device.results(function, part, gradient)
+                for mine, each in zip(found, judged, strict=True):
+                    _compare_one(tally, mine, each, part, function.jumps)
+            if all(tally.fallbacks for tally in tallies.values()):
+                break
+        return [_row(function, dtype, form, gradient, tally, cpu) for form, tally in tallies.items()]
+
+
+def _row(function: Function, dtype: str, form: str, gradient: bool, ours: Tally, cpu: Tally) -> Row:
+    numbers = (ours.count, ours.most, ours.usual, cpu.most, cpu.usual, ours.wrong, ours.fallbacks)
+    return Row(function.name, dtype, form, gradient, *numbers, function.cancels, ours.example)
 
 
 def measure(names: list[str], dtypes: list[str], gradients: bool, plan: Plan) -> Iterator[Row]:
-    """The rows of some functions."""
-    device = Device()
-    for name in names:
-        function = FUNCTIONS[name]
-        for dtype in dtypes:
-            for form in plan.forms:
-                for gradient in (False, True) if gradients and function.gradient else (False,):
-                    row = compare(device, function, dtype, form, gradient, plan)
-                    if row is not None:
-                        yield row
+    """The rows of some functions. One that raises is out of bounds, and says what it raised."""
+    judge_ = Judge(plan)
+    for dtype in dtypes:
+        for name in names:
+            function = FUNCTIONS[name]
+            for gradient in (False, True) if gradients and function.gradient else (False,):
+                try:
+                    yield from judge_.rows(function, dtype, gradient)
+                except Exception as error:
+                    traceback.print_exc()
+                    inf = float("inf")
+                    yield Row(name, dtype, plan.forms[0], gradient, 0, inf, inf, 0, 0, 1, False, False, repr(error))
 
 
 # ---- text ----
@@ -301,7 +324,8 @@ def describe(row: Row) -> str:
     return f"{verdict:3} {name:26} {row.dtype:8} {row.form:6} {numbers}{kinds}{' host' if row.fallbacks else ''}{where}"
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The name of the processor."""
     for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
@@ -312,114 +336,157 @@ def _number(value: float) -> str:
     return f"{value:.2f}" if value < 100 else f"{value:.0e}"
 
 
-def page(rows: list[Row], reductions: list[Any], command: str) -> str:
+def page(rows: list[Row], reductions: list[accuracy_reductions.Row], command: str) -> str:
     """docs/accuracy.md."""
     lines = [
         "# Accuracy", "",
-        f"Made by `{command}` on {_processor()}, with {torch.backends.cpu.get_cpu_capability()} in PyTorch "
+        f"Made by `{command}` on {processor()}, with {torch.backends.cpu.get_cpu_capability()} in PyTorch "
         f"{torch.__version__}. Do not edit.", "",
         "Largest error in units in the last place of the dtype, and in brackets that of PyTorch's CPU for the same",
-        "arguments: all 65,536 values of the halves, and samples of the others over all exponents, with denormals,",
-        "infinities, NaN and the neighbours of branch points mixed in one vector. A dash: PyTorch's CPU has no such",
-        "function, or there is no reference. *host*: runs on the CPU. **Bold**: above 2 units and the CPU's error,",
-        "or another NaN or sign of zero than the CPU and the reference have.", "",
-        "`f'` is the gradient of `f`. Two numbers before the bracket: in vectors, and one element at a time.", "",
+        f"arguments: {_counts(rows)}, over all exponents, with denormals, infinities, NaN and the neighbours of branch",
+        "points mixed in one vector. A dash: PyTorch's CPU has no such function, or there is no reference. *host*:",
+        "runs on the CPU. **Bold**: above 2 units and 1.1 times the CPU's error, or another NaN or sign of zero than",
+        "the CPU and the reference have.", "",
+        "`f'` is the gradient of `f`. The numbers before the bracket: in vectors, one element at a time, and as text",
+        "for SIMT devices; one number where all are the same.", "",
+        f"{_summary(rows)}", "",
+        *_beyond(rows),
+        "## Functions", "",
         "| function | " + " | ".join(DTYPES) + " |", "|---|" + "---|" * len(DTYPES),
     ]  # fmt: skip
-    for name, gradient in dict.fromkeys((row.name, row.gradient) for row in rows):
-        cells = []
-        for dtype in DTYPES:
-            found = [r for r in rows if (r.name, r.gradient, r.dtype) == (name, gradient, dtype)]
-            cells.append(_cell(found) if found else "-")
+    by_cell: dict[tuple[str, bool], dict[str, list[Row]]] = {}
+    for row in rows:
+        by_cell.setdefault((row.name, row.gradient), {}).setdefault(row.dtype, []).append(row)
+    for (name, gradient), found in sorted(by_cell.items(), key=lambda item: _order(*item[0])):
+        cells = [_cell(found[dtype]) if dtype in found else "-" for dtype in DTYPES]
         lines.append(f"| `{name}{chr(39) if gradient else ''}` | " + " | ".join(cells) + " |")
     if reductions:
-        lines += ["", *reduction_table(reductions)]
+        lines += ["", *accuracy_reductions.table(reductions)]
     return "\n".join(lines) + "\n"
+
+
+def _order(name: str, gradient: bool) -> tuple[int, bool]:
+    return list(FUNCTIONS).index(name), gradient
+
+
+def _counts(rows: list[Row]) -> str:
+    """How many arguments of which dtype were tried at most."""
+    most = {dtype: max((row.count for row in rows if row.dtype == dtype), default=0) for dtype in DTYPES}
+    single, double = most["float32"], most["float64"]
+    return f"all 65,536 values of the halves, {single:,} numbers of float32 and {double:,} of float64"
+
+
+def _summary(rows: list[Row]) -> str:
+    """How many rows there are and hold."""
+    held, on_host = sum(row.holds for row in rows), sum(row.fallbacks for row in rows)
+    return f"{len(rows):,} combinations of function, direction, dtype and form: {held:,} within bounds, of which " + (
+        f"{on_host:,} run on the host."
+    )
+
+
+def _beyond(rows: list[Row]) -> list[str]:
+    """The section on what is not within bounds, with an argument for each and what is known of it."""
+    bad: dict[tuple[str, bool, str], list[Row]] = {}
+    for row in rows:
+        if not row.holds:
+            bad.setdefault((row.name, row.gradient, row.dtype), []).append(row)
+    if not bad:
+        return []
+    lines = ["## Beyond the bounds", "", "| function | dtype | form | for example | why |", "|---|---|---|---|---|"]
+    for (name, gradient, dtype), found in bad.items():
+        forms, why = ", ".join(row.form for row in found), FUNCTIONS[name].known or "not known"
+        label = f"`{name}{chr(39) if gradient else ''}`"
+        lines.append(f"| {label} | {dtype} | {forms} | {found[0].example} | {why} |")
+    return [*lines, ""]
 
 
 def _cell(rows: list[Row]) -> str:
     parts = [_number(row.ours) if row.holds else f"**{_number(row.ours)}**" for row in rows]
+    text = parts[0] if len(set(parts)) == 1 else " / ".join(parts)
     host = " host" if any(row.fallbacks for row in rows) else ""
-    return f"{' / '.join(parts)} ({_number(max(row.cpu for row in rows))}){host}"
+    return f"{text} ({_number(max(row.cpu for row in rows))}){host}"
 
 
-def reduction_table(rows: list[Any]) -> list[str]:
-    """The section on reductions."""
-    from accuracy_reductions import table
-
-    return table(rows)
-
-
-# ---- processes ----
-
-
-def _simt(options: argparse.Namespace) -> list[Row]:
-    """The rows of text for SIMT devices, which needs a process whose compiler sees such a device."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "rows.json"
-        command = [sys.executable, __file__, "--as", "gpu", "--json", str(path), "--seed", str(options.seed)]
-        command += ["--count", str(max(options.count // 100, 4096)), "--dtypes", *options.dtypes]
-        command += ["--only", *options.only] if options.only else []
-        result = subprocess.run(command, env=os.environ | {"OUTBOARD_CACHE_DIR": folder}, check=False)
-        if result.returncode not in (0, 1):
-            raise RuntimeError(f"the process for SIMT devices ended with {result.returncode}")
-        return [Row(**row) for row in json.loads(path.read_text())["rows"]]
+# ---- command ----
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--count", type=int, default=10_000_000, help="numbers of float32 for each function")
+    parser.add_argument("--doubles", type=int, default=300_000, help="numbers of float64 for each function")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", nargs="*", default=[], help="functions")
+    parser.add_argument("--only", nargs="*", default=[], help="functions or reductions")
     parser.add_argument("--dtypes", nargs="*", default=list(DTYPES), choices=list(DTYPES))
     parser.add_argument("--no-gradients", action="store_true")
-    parser.add_argument("--forms", nargs="*", default=["vector", "scalar"], choices=["vector", "scalar"])
-    parser.add_argument("--no-simt", action="store_true", help="leave out the text for SIMT devices")
+    parser.add_argument("--forms", nargs="*", default=list(FORMS), choices=list(FORMS))
     parser.add_argument("--reductions", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--functions", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--largest", type=int, default=26, help="logarithm of the largest reduction")
-    parser.add_argument("--as", dest="kind", choices=["gpu", "narrow"], help="as if the device were of another kind")
-    parser.add_argument("--json", type=Path, help="file for the rows")
+    parser.add_argument("--json", type=Path, help="file of rows; those that it has and this run does not are kept")
     parser.add_argument("--write", type=Path, help="file for the page")
     return parser.parse_args()
 
 
 def _plan(options: argparse.Namespace) -> Plan:
-    count = options.count
-    counts = {"float32": count, "float64": max(count // 10, 4096), "float16": min(count, 65536 * 8)}
-    forms = ("simt",) if options.kind == "gpu" else tuple(options.forms)
-    return Plan(counts | {"bfloat16": counts["float16"]}, options.seed, forms)
+    half = min(options.count, 65536 * 8)
+    counts = {"float32": options.count, "float64": options.doubles, "float16": half, "bfloat16": half}
+    return Plan(counts, options.seed, tuple(options.forms))
+
+
+def _named(only: list[str], names: list[str]) -> list[str]:
+    """Those of ``names`` that are wanted."""
+    return [name for name in names if not only or name in only]
+
+
+class Found:
+    """The rows so far, kept in a file if there is one."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        kept = json.loads(path.read_text()) if path and path.exists() else {"rows": [], "reductions": []}
+        self.rows = {row.key: row for row in (Row(**values) for values in kept["rows"])}
+        loaded = [accuracy_reductions.Row.loaded(values) for values in kept["reductions"]]
+        self.reductions = {row.key: row for row in loaded}
+
+    def keep(self) -> None:
+        """Writes the file."""
+        if self.path is None:
+            return
+        rows = {"rows": [asdict(row) for row in self.rows.values()]}
+        rows["reductions"] = [asdict(row) for row in self.reductions.values()]
+        self.path.write_text(json.dumps(rows))
+
+
+def _run(options: argparse.Namespace, found: Found) -> list[Row | accuracy_reductions.Row]:
+    """Measures and prints; returns the new rows."""
+    new: list[Row | accuracy_reductions.Row] = []
+    names = _named(options.only, list(FUNCTIONS)) if options.functions else []
+    for row in measure(names, options.dtypes, not options.no_gradients, _plan(options)) if names else ():
+        found.rows[row.key] = row
+        new.append(row)
+        print(describe(row), flush=True)
+    found.keep()
+    chosen = _named(options.only, [r.name for r in accuracy_reductions.REDUCTIONS]) if options.reductions else []
+    for reduced in accuracy_reductions.measure(options.largest, options.seed, chosen):
+        found.reductions[reduced.key] = reduced
+        new.append(reduced)
+        print(accuracy_reductions.describe(reduced), flush=True)
+    found.keep()
+    return new
 
 
 def main() -> int:
     """Measures, prints, writes; 1 if anything is out of bounds."""
     options = _options()
-    if options.kind:
-        from outboard.compiler.target import pretend
-
-        pretend(options.kind)
-    began, rows, reductions = time.monotonic(), [], []
-    if options.functions:
-        for row in measure(options.only or list(FUNCTIONS), options.dtypes, not options.no_gradients, _plan(options)):
-            rows.append(row)
-            print(describe(row), flush=True)
-        if not options.kind and not options.no_simt:
-            rows += _simt(options)
-    if options.reductions and not options.kind:
-        import accuracy_reductions
-
-        for row in accuracy_reductions.measure(options.largest, options.seed, options.only):
-            reductions.append(row)
-            print(accuracy_reductions.describe(row), flush=True)
-    if options.json:
-        options.json.write_text(
-            json.dumps({"rows": [asdict(r) for r in rows], "reductions": [asdict(r) for r in reductions]})
-        )
+    began, found = time.monotonic(), Found(options.json)
+    print(f"{processor()}, {torch.backends.cpu.get_cpu_capability()}, PyTorch {torch.__version__}", flush=True)
+    new = _run(options, found)
     if options.write:
-        command = "make accuracy" if options.count == 10_000_000 else "python " + " ".join(sys.argv)
-        options.write.write_text(page(rows, reductions, command))
-    bad = [row for row in (*rows, *reductions) if not row.holds]
-    print(f"{len(rows) + len(reductions)} rows, {len(bad)} out of bounds, {time.monotonic() - began:.0f} s")
+        standard = options.count == 10_000_000
+        command = "make accuracy" if standard else "python " + " ".join(sys.argv)
+        options.write.write_text(page(list(found.rows.values()), list(found.reductions.values()), command))
+    bad = [row for row in new if not row.holds]
+    print(f"{len(new)} rows, {len(bad)} out of bounds, {time.monotonic() - began:.0f} s")
     return 1 if bad else 0
 
 

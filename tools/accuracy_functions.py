@@ -26,7 +26,8 @@ class Function:
     ``long`` maps ``numpy.longdouble`` arrays to such, exactly enough to judge float64; ``exact`` does so for single
     ``mpmath`` numbers. ``branches`` are arguments whose neighbours are tried. ``gradient`` tells whether PyTorch has
     one that is worth comparing. ``jumps``: results jump where a rounding is another, so that the CPU's own are the
-    reference. ``cancels``: where terms cancel, the largest error is chance, and only the usual one is judged."""
+    reference. ``cancels``: where terms cancel, the largest error is chance, and only the usual one is judged. ``slope``
+    is the derivative as ``long`` is the function. ``known``: why it is beyond the bounds, if it is."""
 
     name: str
     call: Callable[..., torch.Tensor]
@@ -38,6 +39,8 @@ class Function:
     gradient: bool = True
     jumps: bool = False
     cancels: bool = False
+    slope: Callable[..., Array] | None = None
+    known: str = ""
 
 
 def _unary(name: str, call: Callable[..., torch.Tensor] | None = None, **more: Any) -> Function:
@@ -64,12 +67,29 @@ def _long(name: str) -> Callable[..., Array]:
     return function
 
 
+_PI = np.longdouble("3.14159265358979323846264338327950288")
+_LN2 = np.log(np.longdouble(2))
+_LN10 = np.log(np.longdouble(10))
+
+
+def _logistic(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+def _softplus(x: Array) -> Array:
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+def _elu(x: Array) -> Array:
+    return np.where(x > 0, x, np.expm1(x))
+
+
 def _sinc(x: Array) -> Array:
-    scaled = np.longdouble("3.14159265358979323846264338327950288") * x
+    scaled = _PI * x
     # sin of pi times what is left of a whole number is exact where the product is not.
     rest = x - np.rint(x)
     sign = np.where(np.mod(np.rint(x), 2) == 0, 1, -1)
-    value = sign * np.sin(np.longdouble("3.14159265358979323846264338327950288") * rest) / scaled
+    value = sign * np.sin(_PI * rest) / scaled
     return np.where(x == 0, np.longdouble(1), np.where(np.isinf(x), np.longdouble(0), value))
 
 
@@ -84,43 +104,43 @@ UNARY = [
     _unary("sign", gradient=False),
     _unary("sgn", gradient=False),
     _unary("positive"),
-    _unary("square"),
-    _unary("reciprocal"),
-    _unary("div_3", lambda x: x / 3.0),
-    _unary("rsqrt", long=lambda x: 1 / np.sqrt(x)),
-    _unary("sqrt", long=_long("sqrt")),
+    _unary("square", long=lambda x: x * x),
+    _unary("reciprocal", long=lambda x: 1 / x),
+    _unary("div_3", lambda x: x / 3.0, long=lambda x: x / 3),
+    _unary("rsqrt", long=lambda x: 1 / np.sqrt(x), slope=lambda x: -1 / (2 * x * np.sqrt(x))),
+    _unary("sqrt", long=_long("sqrt"), slope=lambda x: 1 / (2 * np.sqrt(x))),
     _unary("nan_to_num"),
-    _unary("deg2rad"),
-    _unary("rad2deg"),
-    _unary("exp", long=_long("exp"), branches=_EXP),
-    _unary("exp2", long=_long("exp2"), branches=(127.0, 128.0, 149.0, 150.0, 126.0)),
-    _unary("expm1", long=_long("expm1"), branches=_EXP),
-    _unary("log", long=_long("log"), branches=_UNIT),
-    _unary("log2", long=_long("log2"), branches=_UNIT),
-    _unary("log10", long=_long("log10"), branches=_UNIT),
-    _unary("log1p", long=_long("log1p"), branches=(*_UNIT, 0.41421356, 0.29289)),
-    _unary("sin", long=_long("sin"), branches=_TURNS + _RANGES),
-    _unary("cos", long=_long("cos"), branches=_TURNS + _RANGES),
-    _unary("tan", long=_long("tan"), branches=_TURNS + _RANGES),
+    _unary("deg2rad", long=lambda x: x * (_PI / 180)),
+    _unary("rad2deg", long=lambda x: x * (180 / _PI)),
+    _unary("exp", long=_long("exp"), slope=lambda x: np.exp(x), branches=_EXP),
+    _unary("exp2", long=_long("exp2"), slope=lambda x: np.exp2(x) * _LN2, branches=(127.0, 128.0, 149.0, 150.0, 126.0)),
+    _unary("expm1", long=_long("expm1"), slope=lambda x: np.exp(x), branches=_EXP),
+    _unary("log", long=_long("log"), slope=lambda x: 1 / x, branches=_UNIT),
+    _unary("log2", long=_long("log2"), slope=lambda x: 1 / (x * _LN2), branches=_UNIT),
+    _unary("log10", long=_long("log10"), slope=lambda x: 1 / (x * _LN10), branches=_UNIT),
+    _unary("log1p", long=_long("log1p"), slope=lambda x: 1 / (1 + x), branches=(*_UNIT, 0.41421356, 0.29289)),
+    _unary("sin", long=_long("sin"), slope=lambda x: np.cos(x), branches=_TURNS + _RANGES),
+    _unary("cos", long=_long("cos"), slope=lambda x: -np.sin(x), branches=_TURNS + _RANGES),
+    _unary("tan", long=_long("tan"), slope=lambda x: 1 / np.cos(x) ** 2, branches=_TURNS + _RANGES),
     _unary("sinc", long=_sinc, branches=(*_TURNS, 1.0, 2.0, 3.0, 0.5)),
-    _unary("asin", long=_long("arcsin"), branches=_UNIT),
-    _unary("acos", long=_long("arccos"), branches=_UNIT),
-    _unary("atan", long=_long("arctan"), branches=(*_UNIT, 2.414213562, 0.414213562)),
-    _unary("sinh", long=_long("sinh"), branches=_EXP),
-    _unary("cosh", long=_long("cosh"), branches=_EXP),
-    _unary("tanh", long=_long("tanh"), branches=(0.625, 9.0, 8.66, 20.0)),
-    _unary("asinh", long=_long("arcsinh"), branches=_UNIT),
-    _unary("acosh", long=_long("arccosh"), branches=_UNIT),
-    _unary("atanh", long=_long("arctanh"), branches=_UNIT),
+    _unary("asin", long=_long("arcsin"), slope=lambda x: 1 / np.sqrt((1 - x) * (1 + x)), branches=_UNIT),
+    _unary("acos", long=_long("arccos"), slope=lambda x: -1 / np.sqrt((1 - x) * (1 + x)), branches=_UNIT),
+    _unary("atan", long=_long("arctan"), slope=lambda x: 1 / (1 + x * x), branches=(*_UNIT, 2.414213562, 0.414213562)),
+    _unary("sinh", long=_long("sinh"), slope=lambda x: np.cosh(x), branches=_EXP),
+    _unary("cosh", long=_long("cosh"), slope=lambda x: np.sinh(x), branches=_EXP),
+    _unary("tanh", long=_long("tanh"), slope=lambda x: 1 / np.cosh(x) ** 2, branches=(0.625, 9.0, 8.66, 20.0)),
+    _unary("asinh", long=_long("arcsinh"), slope=lambda x: 1 / np.sqrt(1 + x * x), branches=_UNIT),
+    _unary("acosh", long=_long("arccosh"), slope=lambda x: 1 / (np.sqrt(x - 1) * np.sqrt(x + 1)), branches=_UNIT),
+    _unary("atanh", long=_long("arctanh"), slope=lambda x: 1 / ((1 - x) * (1 + x)), branches=_UNIT),
     _unary("erf", exact=mpmath.erf, branches=(0.927734375, 0.84375, 1.25, 4.0, 3.9, 2.857, 6.0)),
     _unary("erfc", exact=mpmath.erfc, branches=(0.84375, 1.25, 10.0, 9.2, 26.5, 28.0, 2.857)),
     _unary("erfinv", exact=mpmath.erfinv, branches=(*_UNIT, 0.7, 0.9, 0.99)),
-    _unary("sigmoid", long=lambda x: 1 / (1 + np.exp(-x)), branches=_EXP),
-    _unary("logit", branches=_UNIT),
+    _unary("sigmoid", long=_logistic, slope=lambda x: _logistic(x) * _logistic(-x), branches=_EXP),
+    _unary("logit", long=lambda x: np.log(x) - np.log1p(-x), slope=lambda x: 1 / (x * (1 - x)), branches=_UNIT),
     _unary(
         "lgamma",
         wide=scipy.special.gammaln,
-        exact=lambda x: mpmath.log(abs(mpmath.gamma(x))),
+        exact=lambda x: mpmath.re(mpmath.loggamma(x)),
         branches=_GAMMA,
         cancels=True,
     ),
@@ -150,25 +170,28 @@ UNARY = [
     _unary("mvlgamma2", lambda x: torch.mvlgamma(x.abs() + 1, 2), branches=_GAMMA),
     _unary("gelu", F.gelu, branches=(5.42, 5.42 * math.sqrt(2), 1.0)),
     _unary("gelu_tanh", lambda x: F.gelu(x, approximate="tanh"), branches=(1.0, 8.0)),
-    _unary("silu", F.silu, branches=_EXP),
-    _unary("mish", F.mish, branches=(20.0, *_EXP)),
-    _unary("softplus", F.softplus, branches=(20.0,)),
-    _unary("elu", F.elu, branches=_EXP),
+    _unary("silu", F.silu, long=lambda x: x * _logistic(x), branches=_EXP),
+    _unary("mish", F.mish, long=lambda x: x * np.tanh(_softplus(x)), branches=(20.0, *_EXP)),
+    _unary("softplus", F.softplus, long=lambda x: np.where(x > 20, x, _softplus(x)), slope=_logistic, branches=(20.0,)),
+    _unary("elu", F.elu, long=_elu, branches=_EXP),
     _unary("selu", F.selu),
-    _unary("celu", F.celu),
+    _unary("celu", F.celu, long=_elu),
     _unary("hardswish", F.hardswish, branches=(3.0,)),
     _unary("hardsigmoid", F.hardsigmoid, branches=(3.0,)),
     _unary("hardtanh", F.hardtanh),
     _unary("relu", torch.relu),
     _unary("relu6", F.relu6, branches=(6.0,)),
     _unary("leaky_relu", F.leaky_relu),
-    _unary("logsigmoid", F.logsigmoid, branches=_EXP),
-    _unary("softsign", F.softsign),
-    _unary("tanhshrink", F.tanhshrink),
+    _unary("logsigmoid", F.logsigmoid, long=lambda x: -_softplus(-x), slope=lambda x: _logistic(-x), branches=_EXP),
+    _unary("softsign", F.softsign, long=lambda x: x / (1 + np.abs(x)), slope=lambda x: 1 / (1 + np.abs(x)) ** 2),
+    _unary("tanhshrink", F.tanhshrink, long=lambda x: x - np.tanh(x), slope=lambda x: np.tanh(x) ** 2),
     _unary("hardshrink", F.hardshrink),
     _unary("softshrink", F.softshrink),
-    *(_unary(f"pow{e}", lambda x, e=e: x.pow(e)) for e in (2, 3, -1, 0.5, -0.5, 2.5, 7, -3.25)),
-    _unary("rpow", lambda x: 2.5**x),
+    *(
+        _unary(f"pow{e}", lambda x, e=e: x.pow(e), long=lambda x, e=e: np.power(x, np.longdouble(e)))
+        for e in (2, 3, -1, 0.5, -0.5, 2.5, 7, -3.25)
+    ),
+    _unary("rpow", lambda x: 2.5**x, long=lambda x: np.power(np.longdouble(2.5), x)),
     *(_unary(f"floordiv_{d}", lambda x, d=d: x // d, gradient=False, jumps=True) for d in (0.1, 0.3, -7.0)),
     *(_unary(f"remainder_{d}", lambda x, d=d: x % d, gradient=False, jumps=True) for d in (0.1, 0.3, -7.0)),
     _unary("div_trunc_0.1", lambda x: torch.div(x, 0.1, rounding_mode="trunc"), gradient=False, jumps=True),
@@ -176,10 +199,10 @@ UNARY = [
 ]
 
 BINARY = [
-    _binary("add"),
-    _binary("sub"),
-    _binary("mul"),
-    _binary("div"),
+    _binary("add", long=lambda a, b: a + b),
+    _binary("sub", long=lambda a, b: a - b),
+    _binary("mul", long=lambda a, b: a * b),
+    _binary("div", long=lambda a, b: a / b),
     _binary("div_floor", lambda a, b: torch.div(a, b, rounding_mode="floor"), gradient=False, jumps=True),
     _binary("div_trunc", lambda a, b: torch.div(a, b, rounding_mode="trunc"), gradient=False, jumps=True),
     _binary("floor_divide", gradient=False, jumps=True),
@@ -190,8 +213,8 @@ BINARY = [
     _binary("hypot", long=_long("hypot")),
     _binary("copysign"),
     _binary("nextafter", gradient=False, jumps=True),
-    _binary("logaddexp", cancels=True),
-    _binary("logaddexp2", cancels=True),
+    _binary("logaddexp", long=_long("logaddexp"), cancels=True),
+    _binary("logaddexp2", long=_long("logaddexp2"), cancels=True),
     _binary("maximum"),
     _binary("minimum"),
     _binary("fmax"),
