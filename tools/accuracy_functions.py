@@ -193,9 +193,14 @@ UNARY = [
     ),
     _unary("rpow", lambda x: 2.5**x, long=lambda x: np.power(np.longdouble(2.5), x)),
     *(_unary(f"floordiv_{d}", lambda x, d=d: x // d, gradient=False, jumps=True) for d in (0.1, 0.3, -7.0)),
-    *(_unary(f"remainder_{d}", lambda x, d=d: x % d, gradient=False, jumps=True) for d in (0.1, 0.3, -7.0)),
+    *(
+        _unary(
+            f"remainder_{d}", lambda x, d=d: x % d, long=lambda x, d=d: np.remainder(x, d), gradient=False, jumps=True
+        )
+        for d in (0.1, 0.3, -7.0)
+    ),
     _unary("div_trunc_0.1", lambda x: torch.div(x, 0.1, rounding_mode="trunc"), gradient=False, jumps=True),
-    _unary("fmod_0.3", lambda x: torch.fmod(x, 0.3), gradient=False, jumps=True),
+    _unary("fmod_0.3", lambda x: torch.fmod(x, 0.3), long=lambda x: np.fmod(x, 0.3), gradient=False, jumps=True),
 ]
 
 BINARY = [
@@ -206,8 +211,8 @@ BINARY = [
     _binary("div_floor", lambda a, b: torch.div(a, b, rounding_mode="floor"), gradient=False, jumps=True),
     _binary("div_trunc", lambda a, b: torch.div(a, b, rounding_mode="trunc"), gradient=False, jumps=True),
     _binary("floor_divide", gradient=False, jumps=True),
-    _binary("fmod", jumps=True, gradient=False),
-    _binary("remainder", jumps=True, gradient=False),
+    _binary("fmod", long=_long("fmod"), jumps=True, gradient=False),
+    _binary("remainder", long=_long("remainder"), jumps=True, gradient=False),
     _binary("pow", long=_long("power"), branches=(1.0, 2.0, 0.5, 3.0)),
     _binary("atan2", long=_long("arctan2")),
     _binary("hypot", long=_long("hypot")),

@@ -159,7 +159,8 @@ const std::unordered_set<std::string>& compiled_whole() {
                                                                        "kaiser_window",
                                                                        "kaiser_window.periodic",
                                                                        "kaiser_window.beta",
-                                                                       "conv_tbc"};
+                                                                       "conv_tbc",
+                                                                       "mish_backward"};
   return *names;
 }
 

@@ -103,6 +103,36 @@ def _elu(x: Tensor, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Ten
     return torch.where(value < 0, negative, value * scale).to(x.dtype)
 
 
+def _wide(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """In the precision of computing."""
+    return tuple(t.float() if t.dtype in (torch.float16, torch.bfloat16) else t for t in tensors)
+
+
+def _elu_backward(grad: Tensor, alpha: Any, scale: Any, input_scale: Any, is_result: bool, x: Tensor) -> Tensor:
+    """Of NaN, NaN."""
+    slope, value = _wide(grad, x)
+    rest = value + alpha * scale if is_result else alpha * scale * torch.exp(value * input_scale)
+    return torch.where(value > 0, slope * scale, slope * input_scale * rest).to(x.dtype)
+
+
+def _hardswish_backward(grad: Tensor, x: Tensor) -> Tensor:
+    """Of NaN, NaN."""
+    slope, value = _wide(grad, x)
+    inside = torch.where(value >= 3, slope, slope * (value / 3 + 0.5))
+    return torch.where(value <= -3, 0.0, inside).to(x.dtype)
+
+
+def _hardtanh_backward(grad: Tensor, x: Tensor, low: Any, high: Any) -> Tensor:
+    """Of NaN, nothing."""
+    slope, value = _wide(grad, x)
+    return torch.where((value > low) & (value < high), slope, 0.0).to(x.dtype)
+
+
+def _shrink_backward(grad: Tensor, x: Tensor, limit: Any) -> Tensor:
+    """Of ``hardshrink`` and ``softshrink``, for which PyTorch has no decomposition; of NaN, nothing."""
+    return torch.where((x < -limit) | (x > limit), grad, 0.0)
+
+
 def _native_layer_norm(x: Tensor, shape: Any, weight: Any, bias: Any, eps: float) -> Any:
     """Of nothing, the mean is 0 and the deviation NaN."""
     if x.numel() or all(shape):
@@ -194,6 +224,11 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.clamp_min.default: _promoted(aten.clamp_min.default),
     aten.clamp_max.default: _promoted(aten.clamp_max.default),
     aten.elu.default: _elu,
+    aten.elu_backward.default: _elu_backward,
+    aten.hardswish_backward.default: _hardswish_backward,
+    aten.hardtanh_backward.default: _hardtanh_backward,
+    aten.hardshrink_backward.default: _shrink_backward,
+    aten.softshrink_backward.default: _shrink_backward,
     aten.native_layer_norm.default: _native_layer_norm,
     aten.native_group_norm.default: _native_group_norm,
     aten.smooth_l1_loss_backward.default: _smooth_l1_loss_backward,

@@ -263,7 +263,10 @@ def _graph(
 
 
 def _is_decomposed(overload: torch._ops.OpOverload, args: list[Any]) -> bool:
-    return overload in eager_decompositions() and concerns(overload, args[0] if args else None)
+    """Whether a decomposition takes the call apart; where Inductor lowers it whole, only if that must be corrected."""
+    if overload not in eager_decompositions():
+        return False
+    return overload not in lowerings or concerns(overload, args[0] if args else None)
 
 
 def _numbers_for_tensors(overload: torch._ops.OpOverload, args: list[Any]) -> list[int]:

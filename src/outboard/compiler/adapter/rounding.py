@@ -76,6 +76,7 @@ def register(name: str) -> None:
     _register_remainders(name)
     _register_next(name)
     _register_product(name)
+    _register_limits(name)
 
 
 def _register_division(name: str) -> None:
@@ -191,3 +192,21 @@ def _register_product(name: str) -> None:
         )(x, a, b)
 
     module.register_lowering([aten.addcmul.default], broadcast=True)(add_product)
+
+
+def _register_limits(name: str) -> None:
+    """Of a zero and a limit that is the other zero, the first is kept."""
+    module: Any = lowering
+    for overload in (aten.clamp_min.default, aten.clamp_max.default):
+        module.lowerings[overload] = _limit(name, module.lowerings[overload])
+
+
+def _limit(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """The greater, or the lesser, of two is the second where they are equal."""
+
+    @functools.wraps(original)
+    def limit(x: Any, bound: Any) -> Any:
+        swapped = _is_on(name, x) and _is_float(x) and not isinstance(bound, ir.TensorBox)
+        return original(bound, x) if swapped else original(x, bound)
+
+    return limit

@@ -385,15 +385,15 @@ _LOG_ERFC = [
 
 def _helper_normal_cdf(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
     """(1 + erf(a / sqrt(2))) / 2 in float: half the exponential of t p(t) where t = |a|, or 1 less that. p is a fit of
-    log(erfc(t / sqrt(2))) / t. Beyond 5.42, where 1 + erf is nothing in float, it is 0 and 1 exactly."""
+    log(erfc(t / sqrt(2))) / t. Beyond 5.547, where 1 + erf is nothing in float, it is 0 and 1 exactly."""
     t = type_name(dtype, width)
     decay = f"{prelude.use('decay', dtype, width)}({_horner(_LOG_ERFC, 't', t)} * t)"
     chosen = _raw_select(dtype, width, f"a < ({t})(0.0f)", "below", "1.0f - below")
     # The exponent only makes sense for moderate t; NaN passes through the sum.
-    beyond = _raw_select(dtype, width, f"x > ({t})(5.42000008f)", f"({t})(0.0f)", f"{decay} * 0.5f")
+    beyond = _raw_select(dtype, width, f"x > ({t})(5.54687500f)", f"({t})(0.0f)", f"{decay} * 0.5f")
     kept = _raw_select(dtype, width, "a == a", chosen, "a")
     return (
-        f"{t} {full}({t} a) {{ const {t} x = fabs(a), t = fmin(x, ({t})(5.42000008f)), below = {beyond}; "
+        f"{t} {full}({t} a) {{ const {t} x = fabs(a), t = fmin(x, ({t})(5.54687500f)), below = {beyond}; "
         f"return {kept}; }}"
     )
 
@@ -451,7 +451,7 @@ def _helper_exp(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> 
     Whole vectors of AVX-512 have instructions for all that, and give the same bits."""
     t, i = type_name(dtype, width), type_name(torch.int32, width)
     if dtype != torch.float32:
-        return f"{t} {full}({t} a) {{ return exp(a); }}"
+        return _double_exp(prelude, full, width)
     low, high, bias = f"({t})(-104.0f)", f"({t})(89.0f)", f"({i})(0x3f800000)"
     ordinary = f"fabs(a) < ({t})(87.0f)"
     unusual = f"!({ordinary})" if width == 1 else f"{prelude.use('any', torch.int32, width)}(~({ordinary}))"
@@ -469,6 +469,28 @@ def _helper_exp(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> 
     return f"{t} {full}({t} a) {{\n{_AVX512}  {t} n, r, p; {steps} return a;\n#else\n  {portable}\n#endif\n}}"
 
 
+def _double_exp(prelude: Prelude, full: str, width: int) -> str:
+    """``exp`` in double, as the portable one in float; the polynomial is Taylor's. Runtimes have been seen to yield
+    infinity before it is due."""
+    t, i = type_name(torch.float64, width), type_name(torch.int64, width)
+    low, high, bias = f"({t})(-746.0)", f"({t})(710.0)", f"({i})(0x3ff0000000000000L)"
+    ordinary = f"fabs(a) < ({t})(708.0)"
+    unusual = f"!({ordinary})" if width == 1 else f"{prelude.use('any', torch.int64, width)}(~({ordinary}))"
+    series = _horner([1 / math.factorial(n) for n in range(13, -1, -1)], "r", t, suffix="")
+    return (
+        f"{t} {full}({t} a) {{ const int unusual = {unusual}; "
+        f"if (unusual) {{ a = {_raw_select(torch.float64, width, f'a < {low}', low, 'a')}; "
+        f"a = {_raw_select(torch.float64, width, f'a > {high}', high, 'a')}; }} "
+        f"const {t} shifted = fma(a, ({t})({1 / math.log(2)!r}), ({t})({_ROUNDS_DOUBLE})), "
+        f"n = shifted - {_ROUNDS_DOUBLE}, "
+        f"r = fma(n, ({t})(-1.9082149292705877e-10), fma(n, ({t})(-0.6931471803691238), a)), p = {series}; "
+        f"const {i} power = as_{i}(shifted) << ({i})(52); "
+        f"if (!unusual) return as_{t}(as_{i}(p) + power); "
+        f"const {i} half_power = (as_{i}(shifted) << ({i})(51)) & ({i})(0xfff0000000000000L); "
+        f"return p * as_{t}(half_power + {bias}) * as_{t}(power - half_power + {bias}); }}"
+    )
+
+
 def _helper_exp_together(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
     """``exp`` of ``TOGETHER`` vectors in place, step by step. Each step waits for the one before it, and a processor
     that gets the steps of one vector after those of another does not look far enough ahead to fill the time."""
@@ -484,6 +506,9 @@ def _helper_exp_together(prelude: Prelude, full: str, dtype: torch.dtype, width:
 
 #: Two over pi in words of 32 bits, from the highest on, and a word past the end.
 _TWO_OVER_PI = "0x28be60dbu, 0x9391054au, 0x7f09d5f4u, 0x7d4d3770u, 0x36d8a566u, 0x4f10e410u, 0x7f9458eau, 0u"
+#: Quarter turns in a radian, and a quarter turn in three parts, of which so many of the first are exact.
+_QUARTER_TURN = ("0.636619747f", "1.57079601f", "3.13916473e-07f", "5.39030253e-15f")
+_QUARTER_TURN_DOUBLE = ("0.6366197723675814", "1.5707963267341256", "6.077100506506192e-11", "3.5215598651832e-27")
 #: Up to here three parts of a half turn reduce arguments exactly enough.
 _FAR_TURNS = "71476.0f"
 
@@ -492,6 +517,8 @@ def _helper_far_turn(prelude: Prelude, full: str, dtype: torch.dtype, width: int
     """The rest of a large float after as many quarter turns as fit, their number, and what is to be taken off the rest
     that its rounding has added: the digits of 2/pi that matter are
     chosen by the exponent (M. Payne and R. Hanek, "Radian reduction for trigonometric functions", 1983)."""
+    if dtype == torch.float64:
+        return _FAR_TURN_DOUBLE.format(full=full)
     return f"""__constant uint {full}_digits[8] = {{{_TWO_OVER_PI}}};
 float {full}(float a, int* quarters, float* less) {{
   const uint bits = as_uint(a), m = ((bits & 0x7fffffu) << 8) | 0x80000000u;
@@ -526,36 +553,75 @@ float {full}(float a, int* quarters, float* less) {{
 }}""".replace("HALF_TURN", repr(math.ldexp(math.pi / 2, -62)))
 
 
+#: As in float, with 192 bits of 2/pi from the first that makes no whole turns on.
+_FAR_TURN_DOUBLE = """__constant ulong {full}_digits[20] = {{
+  0xa2f9836e4e441529ul, 0xfc2757d1f534ddc0ul, 0xdb6295993c439041ul, 0xfe5163abdebbc561ul, 0xb7246e3a424dd2e0ul,
+  0x06492eea09d1921cul, 0xfe1deb1cb129a73eul, 0xe88235f52ebb4484ul, 0xe99c7026b45f7e41ul, 0x3991d639835339f4ul,
+  0x9c845f8bbdf9283bul, 0x1ff897ffde05980ful, 0xef2f118b5a0a6d1ful, 0x6d367ecf27cb09b7ul, 0x4f463f669e5fea2dul,
+  0x7527bac7ebe5f17bul, 0x3d0739f78a5292eaul, 0x6bfb5fb11f8d5d08ul, 0x56033046fc7b6babul, 0xf0cfbc209af4361dul}};
+double {full}(double a, long* quarters, double* less) {{
+  const ulong bits = as_ulong(a), m = (bits & 0xffffffffffffful) | 0x10000000000000ul;
+  /* Before the digits are two zeros, so that the first two bits of the product count the quarter turns. */
+  const int place = clamp((int)((bits >> 52) & 0x7fful) - 1075, -60, 971), skipped = place - 2;
+  ulong word[3];
+  for (int k = 0; k < 3; ++k) {{
+    const int from = skipped + 64 * k;
+    const int i = from < 0 ? -1 : from >> 6, e = from & 63;
+    const ulong high = i < 0 ? 0ul : {full}_digits[i], low = {full}_digits[i + 1];
+    word[k] = e > 0 ? (high << e) | (low >> (64 - e)) : high;
+  }}
+  const ulong last = m * word[2], carried = mul_hi(m, word[2]), second = m * word[1] + carried;
+  const ulong first = m * word[0] + mul_hi(m, word[1]) + (second < carried ? 1ul : 0ul);
+  long q = (long)(first >> 62), whole = (long)((first << 2) | (second >> 62));
+  const ulong part = (second << 2) | (last >> 62);
+  if (whole < 0) ++q;
+  const double most = (double)(whole & ~0x7ffL);
+  const double others = (double)(whole & 0x7ffL) + (double)part * 5.421010862427522e-20;
+  double sum = most + others, left = others - (sum - most);
+  if (a < 0) {{ sum = -sum; left = -left; q = -q; }}
+  *quarters = q;
+  /* half of pi times 2^-64 */
+  const double rest = sum * 8.515303950216386e-20 + (a - a);
+  *less = -(fma(sum, 8.515303950216386e-20, -rest) + fma(sum, 3.319411800407449e-36, left * 8.515303950216386e-20));
+  return rest;
+}}"""
+
+
 def _helper_turn(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
-    """Floats without the quarter turns in them, the number of these, and what is to be taken off that rounding has
+    """Numbers without the quarter turns in them, the number of these, and what is to be taken off that rounding has
     added (W. Cody and W. Waite, 1980). Only a vector with a large, infinite or missing number in it takes the long way,
     and there only those lanes do."""
-    t, i = type_name(dtype, width), type_name(torch.int32, width)
-    far = prelude.use("far_turn", torch.float32, 1)
-    near = f"fabs(a) < ({t})({_FAR_TURNS})"
+    single = dtype == torch.float32
+    one, count = type_name(dtype), type_name(torch.int32 if single else torch.int64)
+    t, i = type_name(dtype, width), f"{count}{width if width > 1 else ''}"
+    far = prelude.use("far_turn", dtype, 1)
+    limit = _FAR_TURNS if single else _FAR_TURNS_DOUBLE
+    near = f"fabs(a) < ({t})({limit})"
+    rounds, zero = (_ROUNDS, "0x4b400000") if single else (_ROUNDS_DOUBLE, "0x4338000000000000L")
+    per_turn, *parts = _QUARTER_TURN if single else _QUARTER_TURN_DOUBLE
     short_way = (
-        f"const {t} shifted = fma(a, ({t})(0.636619747f), ({t})({_ROUNDS})), n = shifted - {_ROUNDS}; "
-        f"*quarters = as_{i}(shifted) - ({i})(0x4b400000); "
+        f"const {t} shifted = fma(a, ({t})({per_turn}), ({t})({rounds})), n = shifted - {rounds}; "
+        f"*quarters = as_{i}(shifted) - ({i})({zero}); "
         # What the product and the second difference round off is found exactly: close to zeros it is all there is.
-        f"const {t} most = fma(n, ({t})(-1.57079601f), a), p = n * 3.13916473e-07f; "
+        f"const {t} most = fma(n, ({t})(-{parts[0]}), a), p = n * {parts[1]}; "
         f"{t} r = most - p; const {t} d = r - most, rounded = (most - (r - d)) - (p + d); "
-        f"*less = fma(n, ({t})(5.39030253e-15f), fma(n, ({t})(3.13916473e-07f), -p) - rounded);"
+        f"*less = fma(n, ({t})({parts[2]}), fma(n, ({t})({parts[1]}), -p) - rounded);"
     )
     head = f"{t} {full}({t} a, {i}* quarters, {t}* less)"
     if width == 1:
         return f"{head} {{ if (!({near})) return {far}(a, quarters, less); {short_way} return r; }}"
-    some = prelude.use("any", torch.int32, width)
+    some = prelude.use("any", torch.int32 if single else torch.int64, width)
     return f"""{head} {{
   {short_way}
   if ({some}(~({near}))) {{
-    float given[{width}], rest[{width}], excess[{width}];
-    int turns[{width}];
+    {one} given[{width}], rest[{width}], excess[{width}];
+    {count} turns[{width}];
     vstore{width}(a, 0, given);
     vstore{width}(r, 0, rest);
     vstore{width}(*less, 0, excess);
     vstore{width}(*quarters, 0, turns);
     for (int l = 0; l < {width}; ++l)
-      if (!(fabs(given[l]) < {_FAR_TURNS})) rest[l] = {far}(given[l], &turns[l], &excess[l]);
+      if (!(fabs(given[l]) < {limit})) rest[l] = {far}(given[l], &turns[l], &excess[l]);
     r = vload{width}(0, rest);
     *less = vload{width}(0, excess);
     *quarters = vload{width}(0, turns);
@@ -568,7 +634,13 @@ def _helper_turn(prelude: Prelude, full: str, dtype: torch.dtype, width: int) ->
 _SINE = [-2.86567956e-6, 1.98559923e-4, -8.33338592e-3, 1.66666672e-1]
 _COSINE = [2.44677067e-5, -1.38877297e-3, 4.16666567e-2, -0.5, 1.0]
 _TANGENT = [4.38117981e-3, 8.94600598e-5, 1.08341556e-2, 2.12811474e-2, 5.40602170e-2, 1.33326918e-1, 3.33333433e-1]
-#: Up to here runtimes are trusted with vectors of double.
+_TANGENT_DOUBLE = [
+    8.536176281212381e-06, -1.8535016976091842e-05, 3.6923333270231296e-05, -1.145718348585776e-05,
+    5.590324582556609e-05, 8.983152983862527e-05, 0.00024127876670969597, 0.0005895630464969905, 0.0014559048303247576,
+    0.003592120744957944, 0.008863236020621739, 0.021869488516330682, 0.05396825396867223, 0.13333333333332986,
+    0.3333333333333333,
+]  # fmt: skip
+#: Up to here runtimes are trusted with vectors of double, and three parts of a half turn reduce doubles.
 _FAR_TURNS_DOUBLE = "1e5"
 
 
@@ -595,15 +667,15 @@ def _helper_wave(name: str) -> Callable[[Prelude, str, torch.dtype, int], str]:
 
 
 def _helper_tan(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
-    """tan in float (after N. Juffa); near odd quarter turns the reciprocal, with what both roundings have lost."""
-    if dtype != torch.float32:
-        return _lonely_far(prelude, full, "tan", dtype, width)
-    t, i = type_name(dtype, width), type_name(torch.int32, width)
+    """tan (in float after N. Juffa); near odd quarter turns the reciprocal, with what both roundings have lost."""
+    single = dtype == torch.float32
+    t, i = type_name(dtype, width), type_name(torch.int32 if single else torch.int64, width)
     turn = prelude.use("turn", dtype, width)
     chosen = _raw_select(dtype, width, f"(q & ({i})(1)) != ({i})(0)", "fma(v, lost, v)", "w - excess")
+    tangent = _horner(_TANGENT, "z", t) if single else _horner(_TANGENT_DOUBLE, "z", t, suffix="")
     return (
         f"{t} {full}({t} a) {{ {i} q; {t} less; const {t} r = {turn}(a, &q, &less), z = r * r; "
-        f"const {t} p = {_horner(_TANGENT, 'z', t)} * z, w = fma(p, r, r); "
+        f"const {t} p = {tangent} * z, w = fma(p, r, r); "
         f"const {t} excess = fma(less, fma(w, w, ({t})(1.0f)), -fma(p, r, r - w)); "
         f"const {t} v = -1.0f / w, lost = fma(-v, excess, fma(v, w, ({t})(1.0f))); return {chosen}; }}"
     )
@@ -626,6 +698,13 @@ def _helper_tanh(prelude: Prelude, full: str, dtype: torch.dtype, width: int) ->
     limit = f"({t})(9.01091385f)" if dtype == torch.float32 else f"({t})(19.06154746539849)"
     chosen = _raw_select(dtype, width, f"fabs(a) > {limit}", f"copysign(({t})(1), a)", "tanh(a)")
     return f"{t} {full}({t} a) {{ return {chosen}; }}"
+
+
+def _helper_log1p(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    """log1p, which is its argument where that is tiny: some runtimes lose the denormal ones."""
+    t = type_name(dtype, width)
+    limit = f"({t})({2.0**-26!r}f)" if dtype == torch.float32 else f"({t})({2.0**-55!r})"
+    return f"{t} {full}({t} a) {{ return {_raw_select(dtype, width, f'fabs(a) < {limit}', 'a', 'log1p(a)')}; }}"
 
 
 #: (1 + 2 x) erfcx(x) as a polynomial in (x - 4) / (x + 4), which takes x from 0 to infinity to [-1, 1], after
@@ -926,33 +1005,33 @@ def _helper_half_bits(prelude: Prelude, full: str, dtype: torch.dtype, width: in
     )  # fmt: skip
 
 
-_LGAMMA_DIGAMMA = """#ifdef cl_khr_fp64
+_DIGAMMA = """#ifdef cl_khr_fp64
 typedef double {full}_t;
 #else
 typedef {t} {full}_t;
 #endif
-{t} {full}_1({t} x) {{
-  if (x == 0) return copysign(({t})INFINITY, -x);
-  {t} result = 0;
+/* In double where there is one: near the zeros the parts nearly cancel. */
+{t} {full}_1({t} given) {{
+  {full}_t x = given, result = 0;
+  if (x == 0) return copysign(({t})INFINITY, -given);
   if (x < 0) {{
     if (x == floor(x)) return ({t})NAN;
-    /* The part of tan, which nearly cancels the rest at the zeros, in double where there is one. */
-    const {full}_t rest = x - trunc(x);
-    result = ({t})(-({full}_t)3.14159265358979323846 / tan(({full}_t)3.14159265358979323846 * rest));
+    result = -({full}_t)3.14159265358979323846 / tan(({full}_t)3.14159265358979323846 * (x - trunc(x)));
     x = 1 - x;
   }}
   while (x < 10) {{ result -= 1 / x; x += 1; }}
-  {t} y = 1 / (x * x);
-  return result + log(x) - ({t})0.5 / x - y * (({t})0.083333333333333333 - y * (({t})0.0083333333333333333
-    - y * (({t})0.003968253968253968 - y * (({t})0.0041666666666666667 - y * (({t})0.0075757575757575758
-    - y * (({t})0.021092796092796093 - y * ({t})0.083333333333333333))))));
+  const {full}_t y = 1 / (x * x);
+  return ({t})(result + log(x) - ({full}_t)0.5 / x - y * (({full}_t)0.083333333333333333
+    - y * (({full}_t)0.0083333333333333333 - y * (({full}_t)0.003968253968253968 - y * (({full}_t)0.0041666666666666667
+    - y * (({full}_t)0.0075757575757575758 - y * (({full}_t)0.021092796092796093
+    - y * ({full}_t)0.083333333333333333)))))));
 }}
 """
 
 
 def _helper_digamma(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
     t = type_name(dtype)
-    scalar = _LGAMMA_DIGAMMA.format(t=t, full=full)
+    scalar = _DIGAMMA.format(t=t, full=full)
     if width == 1:
         return scalar + f"{t} {full}({t} a) {{ return {full}_1(a); }}"
     return scalar + _per_lane(full, t, t, f"{full}_1", 1, width)
@@ -1013,6 +1092,7 @@ _HELPERS: dict[str, Callable[[Prelude, str, torch.dtype, int], str]] = {
     "fetch": _helper_fetch,
     "digamma": _helper_digamma,
     "lgamma": _builtin_per_lane("lgamma", 1),
+    "log1p": _helper_log1p,
     "nextafter": _builtin_per_lane("nextafter", 2),
     "normal_cdf": _helper_normal_cdf,
     "pow": _helper_pow,
@@ -1205,13 +1285,13 @@ def store(
 _FLOAT_BUILTINS: dict[str, str] = {
     "exp2": "exp2", "expm1": "expm1", "sqrt": "sqrt", "cosh": "cosh",
     "sinh": "sinh", "acos": "acos", "acosh": "acosh", "asin": "asin", "asinh": "asinh", "atan": "atan",
-    "atanh": "atanh", "erfc": "erfc", "log10": "log10", "log2": "log2", "log1p": "log1p",
+    "atanh": "atanh", "erfc": "erfc", "log10": "log10", "log2": "log2",
     "log": "log", "round": "rint", "floor": "floor", "trunc": "trunc", "ceil": "ceil",
     "atan2": "atan2", "copysign": "copysign", "hypot": "hypot", "fma": "fma",
 }  # fmt: skip
 _FLOAT_HELPERS = {
-    "erf", "erfcx", "erfinv", "exp", "lgamma", "digamma", "nextafter", "normal_cdf", "sin", "cos", "tan", "tanh",
-    "fmod",
+    "erf", "erfcx", "erfinv", "exp", "lgamma", "log1p", "digamma", "nextafter", "normal_cdf", "sin", "cos", "tan",
+    "tanh", "fmod",
 }  # fmt: skip
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "gt": ">", "le": "<=", "ge": ">="}
 _ARITHMETIC = {"add": "+", "sub": "-", "mul": "*"}
