@@ -103,34 +103,9 @@ def _elu(x: Tensor, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Ten
     return torch.where(value < 0, negative, value * scale).to(x.dtype)
 
 
-def _wide(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """In the precision of computing."""
-    return tuple(t.float() if t.dtype in (torch.float16, torch.bfloat16) else t for t in tensors)
-
-
-def _elu_backward(grad: Tensor, alpha: Any, scale: Any, input_scale: Any, is_result: bool, x: Tensor) -> Tensor:
-    """Of NaN, NaN."""
-    slope, value = _wide(grad, x)
-    rest = value + alpha * scale if is_result else alpha * scale * torch.exp(value * input_scale)
-    return torch.where(value > 0, slope * scale, slope * input_scale * rest).to(x.dtype)
-
-
-def _hardswish_backward(grad: Tensor, x: Tensor) -> Tensor:
-    """Of NaN, NaN."""
-    slope, value = _wide(grad, x)
-    inside = torch.where(value >= 3, slope, slope * (value / 3 + 0.5))
-    return torch.where(value <= -3, 0.0, inside).to(x.dtype)
-
-
-def _hardtanh_backward(grad: Tensor, x: Tensor, low: Any, high: Any) -> Tensor:
-    """Of NaN, nothing."""
-    slope, value = _wide(grad, x)
-    return torch.where((value > low) & (value < high), slope, 0.0).to(x.dtype)
-
-
 def _shrink_backward(grad: Tensor, x: Tensor, limit: Any) -> Tensor:
-    """Of ``hardshrink`` and ``softshrink``, for which PyTorch has no decomposition; of NaN, nothing."""
-    return torch.where((x < -limit) | (x > limit), grad, 0.0)
+    """Of ``hardshrink`` and ``softshrink``, for which PyTorch has no decomposition."""
+    return torch.where((x >= -limit) & (x <= limit), 0.0, grad)
 
 
 def _native_layer_norm(x: Tensor, shape: Any, weight: Any, bias: Any, eps: float) -> Any:
@@ -224,9 +199,6 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.clamp_min.default: _promoted(aten.clamp_min.default),
     aten.clamp_max.default: _promoted(aten.clamp_max.default),
     aten.elu.default: _elu,
-    aten.elu_backward.default: _elu_backward,
-    aten.hardswish_backward.default: _hardswish_backward,
-    aten.hardtanh_backward.default: _hardtanh_backward,
     aten.hardshrink_backward.default: _shrink_backward,
     aten.softshrink_backward.default: _shrink_backward,
     aten.native_layer_norm.default: _native_layer_norm,
