@@ -486,13 +486,13 @@ def _run(options: argparse.Namespace, found: Found) -> list[Row | accuracy_reduc
         found.rows[row.key] = row
         new.append(row)
         print(describe(row), flush=True)
-    found.keep()
+        found.keep()
     chosen = _named(options.only, [r.name for r in accuracy_reductions.REDUCTIONS]) if options.reductions else []
     for reduced in accuracy_reductions.measure(options.largest, options.seed, chosen):
         found.reductions[reduced.key] = reduced
         new.append(reduced)
         print(accuracy_reductions.describe(reduced), flush=True)
-    found.keep()
+        found.keep()
     return new
 
 

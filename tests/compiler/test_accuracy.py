@@ -200,6 +200,7 @@ def test_limits_that_are_numbers_need_no_host(device: str) -> None:
 
 
 _GRADIENTS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "hardswish": torch.ops.aten.hardswish_backward,
     "hardshrink": lambda grad, x: torch.ops.aten.hardshrink_backward(grad, x, 0.5),
     "softshrink": lambda grad, x: torch.ops.aten.softshrink_backward(grad, x, 0.5),
     "mish": torch.ops.aten.mish_backward,
@@ -234,3 +235,9 @@ def test_logarithms_and_digamma_where_terms_cancel(device: str) -> None:
     torch.testing.assert_close(torch.special.xlog1py(x.to(device), tiny.to(device)).cpu(), x * tiny)
     x = torch.tensor([-1.5734984874725342, -0.504083, 1.4616321, -2.6107, 9.5] * 5)
     torch.testing.assert_close(x.to(device).digamma().cpu(), x.double().digamma().float(), rtol=1e-6, atol=0)
+
+
+def test_the_gradient_of_hardswish_around_its_zero(device: str) -> None:
+    x = torch.full((20,), -1.4999990463256836, device=device, requires_grad=True)
+    (grad,) = torch.autograd.grad(torch.nn.functional.hardswish(x).sum(), x)
+    torch.testing.assert_close(grad.cpu(), torch.full((20,), 3.178914387835796e-07), rtol=1e-6, atol=0)

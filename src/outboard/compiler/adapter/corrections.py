@@ -103,6 +103,13 @@ def _elu(x: Tensor, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Ten
     return torch.where(value < 0, negative, value * scale).to(x.dtype)
 
 
+def _hardswish_backward(grad: Tensor, x: Tensor) -> Tensor:
+    """Exact around its zero, where PyTorch's own subtracts a rounded quotient."""
+    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    inside = torch.where(wide < 3, grad * ((wide + 1.5) / 3), grad)
+    return torch.where(wide <= -3, 0.0, inside).to(x.dtype)
+
+
 def _shrink_backward(grad: Tensor, x: Tensor, limit: Any) -> Tensor:
     """Of ``hardshrink`` and ``softshrink``, for which PyTorch has no decomposition."""
     return torch.where((x >= -limit) & (x <= limit), 0.0, grad)
@@ -199,6 +206,7 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.clamp_min.default: _promoted(aten.clamp_min.default),
     aten.clamp_max.default: _promoted(aten.clamp_max.default),
     aten.elu.default: _elu,
+    aten.hardswish_backward.default: _hardswish_backward,
     aten.hardshrink_backward.default: _shrink_backward,
     aten.softshrink_backward.default: _shrink_backward,
     aten.native_layer_norm.default: _native_layer_norm,

@@ -451,7 +451,7 @@ def _helper_exp(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> 
     Whole vectors of AVX-512 have instructions for all that, and give the same bits."""
     t, i = type_name(dtype, width), type_name(torch.int32, width)
     if dtype != torch.float32:
-        return _double_exp(prelude, full, width)
+        return _double_exp(full, width)
     low, high, bias = f"({t})(-104.0f)", f"({t})(89.0f)", f"({i})(0x3f800000)"
     ordinary = f"fabs(a) < ({t})(87.0f)"
     unusual = f"!({ordinary})" if width == 1 else f"{prelude.use('any', torch.int32, width)}(~({ordinary}))"
@@ -469,26 +469,13 @@ def _helper_exp(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> 
     return f"{t} {full}({t} a) {{\n{_AVX512}  {t} n, r, p; {steps} return a;\n#else\n  {portable}\n#endif\n}}"
 
 
-def _double_exp(prelude: Prelude, full: str, width: int) -> str:
-    """``exp`` in double, as the portable one in float; the polynomial is Taylor's. Runtimes have been seen to yield
-    infinity before it is due."""
-    t, i = type_name(torch.float64, width), type_name(torch.int64, width)
-    low, high, bias = f"({t})(-746.0)", f"({t})(710.0)", f"({i})(0x3ff0000000000000L)"
-    ordinary = f"fabs(a) < ({t})(708.0)"
-    unusual = f"!({ordinary})" if width == 1 else f"{prelude.use('any', torch.int64, width)}(~({ordinary}))"
-    series = _horner([1 / math.factorial(n) for n in range(13, -1, -1)], "r", t, suffix="")
-    return (
-        f"{t} {full}({t} a) {{ const int unusual = {unusual}; "
-        f"if (unusual) {{ a = {_raw_select(torch.float64, width, f'a < {low}', low, 'a')}; "
-        f"a = {_raw_select(torch.float64, width, f'a > {high}', high, 'a')}; }} "
-        f"const {t} shifted = fma(a, ({t})({1 / math.log(2)!r}), ({t})({_ROUNDS_DOUBLE})), "
-        f"n = shifted - {_ROUNDS_DOUBLE}, "
-        f"r = fma(n, ({t})(-1.9082149292705877e-10), fma(n, ({t})(-0.6931471803691238), a)), p = {series}; "
-        f"const {i} power = as_{i}(shifted) << ({i})(52); "
-        f"if (!unusual) return as_{t}(as_{i}(p) + power); "
-        f"const {i} half_power = (as_{i}(shifted) << ({i})(51)) & ({i})(0xfff0000000000000L); "
-        f"return p * as_{t}(half_power + {bias}) * as_{t}(power - half_power + {bias}); }}"
-    )
+def _double_exp(full: str, width: int) -> str:
+    """``exp`` in double: the runtime's, at the upper end of the range in two factors, as some yield infinity before it
+    is due. What is taken off there leaves numbers exact."""
+    t = type_name(torch.float64, width)
+    less = _raw_select(torch.float64, width, f"a > ({t})(709.0)", f"({t})(0.5)", f"({t})(0.0)")
+    factor = _raw_select(torch.float64, width, f"a > ({t})(709.0)", f"({t})({math.exp(0.5)!r})", f"({t})(1.0)")
+    return f"{t} {full}({t} a) {{ return exp(a - {less}) * {factor}; }}"
 
 
 def _helper_exp_together(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
