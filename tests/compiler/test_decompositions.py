@@ -50,6 +50,8 @@ KNOWN = {
     "aten.gelu.default": "of infinity, the CPU's vectors make NaN",
     "aten.hardtanh_backward.default": "of NaN, the CPU's vectors make 0, its single elements 1",
     "aten.hardswish_backward.default": "of NaN, the CPU's vectors make NaN, its single elements 1",
+    "aten.hardshrink_backward.default": "as hardtanh_backward",
+    "aten.softshrink_backward.default": "as hardtanh_backward",
     "aten.logit_backward.default": "the sign of an infinity at -0",
 }
 
