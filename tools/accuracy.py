@@ -361,7 +361,7 @@ def page(rows: list[Row], reductions: list[accuracy_reductions.Row], command: st
     """docs/accuracy.md."""
     lines = [
         "# Accuracy", "",
-        f"Made by `{command}` on {processor()}, with {torch.backends.cpu.get_cpu_capability()} in PyTorch "
+        f"Made by {command} on {processor()}, with {torch.backends.cpu.get_cpu_capability()} in PyTorch "
         f"{torch.__version__}. Do not edit.", "",
         "Largest error in units in the last place of the dtype, and in brackets that of PyTorch's CPU for the same",
         f"arguments: {_counts(rows)}, over all exponents, with denormals, infinities, NaN and the neighbours of branch",
@@ -504,7 +504,8 @@ def main() -> int:
     new = _run(options, found)
     if options.write:
         standard = options.count == 10_000_000
-        command = "make accuracy" if standard else "python " + " ".join(sys.argv)
+        parts = ", in parts with `--json`" if options.json else ""
+        command = f"`make accuracy`{parts}" if standard else f"`python {' '.join(sys.argv)}`"
         options.write.write_text(page(list(found.rows.values()), list(found.reductions.values()), command))
     beyond = [row for row in new if not row.holds]
     bad = [row for row in beyond if not row.is_known]

@@ -226,7 +226,9 @@ BINARY = [
     _binary("fmin"),
     _binary("heaviside", gradient=False),
     _binary("xlogy"),
-    _special("xlog1py", 2),
+    _special(
+        "xlog1py", 2, known="a vector of the runtime's log1p is off by 1.04 units, and the product rounds once more"
+    ),
     _binary("lerp", lambda a, b: torch.lerp(a, b, 0.3), cancels=True),
     _binary("addcmul", lambda a, b: torch.addcmul(a, a, b), cancels=True),
     _binary("addcdiv", lambda a, b: torch.addcdiv(a, a, b)),
