@@ -195,7 +195,7 @@ def shapes(largest: int) -> Iterator[tuple[int, ...]]:
 
 
 def compare(reductions: list[Reduction], kind: str, shape: tuple[int, ...], device: str) -> Iterator[Row]:
-    """A row for each of some reductions, all of the same data."""
+    """A row for each of some reductions, all of the same data; a single result says nothing."""
     found: dict[str, list[list[torch.Tensor]]] = {reduction.name: [[], [], []] for reduction in reductions}
     repeats = 1 if len(shape) > 1 else max(2, REPEATS >> max(0, shape[0].bit_length() - 21))
     for number in range(repeats):
@@ -207,7 +207,9 @@ def compare(reductions: list[Reduction], kind: str, shape: tuple[int, ...], devi
             for results, given in zip(found[reduction.name], forms, strict=True):
                 results.append(reduction.call(given).cpu().flatten())
             if number + 1 == repeats or reduction.whole:
-                yield _row(reduction, kind, shape, *(torch.cat(some) for some in found.pop(reduction.name)))
+                row = _row(reduction, kind, shape, *(torch.cat(some) for some in found.pop(reduction.name)))
+                if row.count > 1:
+                    yield row
 
 
 def _row(
