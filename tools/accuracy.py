@@ -442,6 +442,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--forms", nargs="*", default=list(FORMS), choices=list(FORMS))
     parser.add_argument("--reductions", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--functions", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--smallest", type=int, default=0, help="logarithm of the smallest reduction")
     parser.add_argument("--largest", type=int, default=26, help="logarithm of the largest reduction")
     parser.add_argument("--json", type=Path, help="file of rows; those that it has and this run does not are kept")
     parser.add_argument("--write", type=Path, help="file for the page")
@@ -488,7 +489,7 @@ def _run(options: argparse.Namespace, found: Found) -> list[Row | accuracy_reduc
         print(describe(row), flush=True)
         found.keep()
     chosen = _named(options.only, [r.name for r in accuracy_reductions.REDUCTIONS]) if options.reductions else []
-    for reduced in accuracy_reductions.measure(options.largest, options.seed, chosen):
+    for reduced in accuracy_reductions.measure(options.smallest, options.largest, options.seed, chosen):
         found.reductions[reduced.key] = reduced
         new.append(reduced)
         print(accuracy_reductions.describe(reduced), flush=True)

@@ -186,11 +186,13 @@ def _units(result: torch.Tensor, exact: torch.Tensor, each: bool) -> torch.Tenso
     return ((result.double() - exact) / torch.ldexp(torch.ones_like(size), exponent - 24)).abs()
 
 
-def shapes(largest: int) -> Iterator[tuple[int, ...]]:
-    """Matrices of rows of about a thousand, of odd lengths, long ones; then vectors up to 2^``largest``."""
-    yield from ((256, 1000), (128, 4097), (16, 100_003))
+def shapes(smallest: int, largest: int) -> Iterator[tuple[int, ...]]:
+    """Matrices of rows of about a thousand, of odd lengths, long ones, unless only larger ones are asked for; then
+    vectors of 2^``smallest`` to 2^``largest``."""
+    if smallest < 17:
+        yield from ((256, 1000), (128, 4097), (16, 100_003))
     for size in (17, 20, 23, 25, 26):
-        if size <= largest:
+        if smallest <= size <= largest:
             yield ((1 << size) + (3 if size < 23 else 0),)
 
 
@@ -208,7 +210,7 @@ def compare(reductions: list[Reduction], kind: str, shape: tuple[int, ...], devi
                 results.append(reduction.call(given).cpu().flatten())
             if number + 1 == repeats or reduction.whole:
                 row = _row(reduction, kind, shape, *(torch.cat(some) for some in found.pop(reduction.name)))
-                if row.count > 1:
+                if row.count > 1 or reduction.whole:
                     yield row
 
 
@@ -216,7 +218,9 @@ def _row(
     reduction: Reduction, kind: str, shape: tuple[int, ...], exact: torch.Tensor, cpu: torch.Tensor, ours: torch.Tensor
 ) -> Row:
     (rms, most), (cpu_rms, cpu_most) = (_summary(_units(r, exact, reduction.each)) for r in (ours, cpu))
-    return Row(reduction.name, kind, shape, rms, most, cpu_rms, cpu_most, len(exact))
+    # The errors of a row's results are mostly those of its sum.
+    count = max(len(exact) // shape[-1], 1) if reduction.whole else len(exact)
+    return Row(reduction.name, kind, shape, rms, most, cpu_rms, cpu_most, count)
 
 
 def _summary(errors: torch.Tensor) -> tuple[float, float]:
@@ -224,11 +228,11 @@ def _summary(errors: torch.Tensor) -> tuple[float, float]:
     return float(errors.square().mean().sqrt()), float(errors.max())
 
 
-def measure(largest: int, seed: int, names: list[str]) -> Iterator[Row]:
+def measure(smallest: int, largest: int, seed: int, names: list[str]) -> Iterator[Row]:
     """The rows of the reductions named."""
     torch.manual_seed(seed)
     device = torch._C._get_privateuse1_backend_name()
-    for shape in shapes(largest) if names else ():
+    for shape in shapes(smallest, largest) if names else ():
         for kind in KINDS:
             chosen = [reduction for reduction in REDUCTIONS if reduction.name in names and kind in reduction.kinds]
             if chosen:
