@@ -2,14 +2,16 @@
 """Makes programs: chooses operators, and for each of them operands among the values there are, or new ones.
 
 Compiling a new kind of call costs a hundred times what running it does. So what decides the kind - dtypes, ranks,
-layouts, which dimensions are 1 or 0, constants - comes from one of a few fixed streams per operator and epoch, and
-only sizes, values and the choice of operands are free.
+layouts with the order of dimensions in memory, which dimensions are 1 or 0, constants - comes from one of a few fixed
+streams per operator and epoch, and only sizes, values and the choice of operands are free.
 """
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,6 +34,41 @@ class Refused(Exception):
     """The operator cannot be drawn now, for example because there is no fitting shape."""
 
 
+@dataclass(frozen=True)
+class Places:
+    """How elements lie in memory: dimensions from the outermost to the innermost, the step between neighbours, the
+    dimension along which they are the same ones, and the place of the first."""
+
+    order: tuple[int, ...]
+    step: int
+    expanded: int | None
+    offset: int
+
+    def strides(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The strides of a tensor of this shape."""
+        stride, step = [0] * len(shape), self.step
+        for dim in reversed(self.order):
+            stride[dim] = step
+            step *= max(shape[dim], 1)
+        if self.expanded is not None:
+            stride[self.expanded] = 0
+        return tuple(stride)
+
+    def hold(self, value: Tensor) -> bool:
+        """Whether a tensor lies so, as far as a compiler tells layouts apart: in the same order, with or without gaps,
+        with the same dimensions expanded."""
+        return _kind_of_layout(value.shape, value.stride()) == _kind_of_layout(value.shape, self.strides(value.shape))
+
+
+def _kind_of_layout(shape: Sequence[int], strides: Sequence[int]) -> tuple[bool, list[tuple[int, int]]]:
+    """Whether there are gaps, and of each dimension in the order in memory which it is and its stride if that is 0 or
+    1. Dimensions of one index do not count."""
+    moving = [dim for dim, size in enumerate(shape) if size != 1]
+    moving.sort(key=lambda dim: (-strides[dim], -shape[dim]))
+    reach = 1 + sum((shape[dim] - 1) * strides[dim] for dim in moving)
+    return reach > math.prod(shape), [(dim, min(strides[dim], 2)) for dim in moving]
+
+
 class Generator:
     """Draws lines. ``emit`` runs a line on both sides and gives its CPU value; ``values`` are the CPU's."""
 
@@ -42,10 +79,11 @@ class Generator:
         self.sizes = [self.free.choice(_SIZES[1:]) for _ in range(3)]
         self._epoch, self._emit, self._values, self._variants = epoch, emit, values, variants
 
-    def begin(self, operator: str) -> None:
-        """Chooses the variant of the operator that is drawn next."""
-        variant = self.free.randrange(self._variants)
-        self.kind = random.Random(f"{self._epoch} {operator} {variant}")
+    def begin(self, operator: str) -> str:
+        """Chooses the variant of the operator that is drawn next; returns its name."""
+        name = f"{self._epoch} {operator} {self.free.randrange(self._variants)}"
+        self.kind = random.Random(name)
+        return name
 
     def pick(self, options: Sequence[Any]) -> Any:
         """One of ``options``, as part of the kind of the call."""
@@ -57,7 +95,8 @@ class Generator:
 
     def value(self, name: str) -> Tensor:
         """The CPU's tensor of that name."""
-        found = eval(name, self._values)  # noqa: S307 - our own text
+        base, _, index = name.partition("[")
+        found = self._values[base][int(index[:-1])] if index else self._values[base]
         assert isinstance(found, Tensor)
         return found
 
@@ -87,18 +126,19 @@ class Generator:
             pattern[self.kind.randrange(6)] = "0"
         layout = layout or self.pick(LAYOUTS)
         wild = self.chance(0.25)
+        places = self._places(rank if shape is None else len(shape), layout)
         if shape is None:
-            found = self._find(dtype, rank, pattern[:rank], layout, tame or limits is not None)
+            found = self._find(dtype, pattern[:rank], places, tame or limits is not None)
             if found:
                 return found
             shape = [self.size() if p == "n" else int(p) for p in pattern[:rank]]
             while torch.Size(shape).numel() > _MOST_ELEMENTS:
-                shape = [max(n // 2, 1) for n in shape]
+                shape = [n // 2 if n > 3 else n for n in shape]
         elif limits is None and not tame:
-            found = self._find_shape(dtype, list(shape), layout)
+            found = self._find_shape(dtype, list(shape), places)
             if found:
                 return found
-        return self.leaf(dtype, shape, layout, tame or not wild, limits)
+        return self._leaf(dtype, shape, places, tame or not wild, limits)
 
     def size(self) -> int:
         """A size of a dimension: mostly one of the few of this program, so that shapes meet."""
@@ -108,7 +148,12 @@ class Generator:
         self, dtype: str, shape: Sequence[int], layout: str, tame: bool, limits: tuple[float, float] | None = None
     ) -> str:
         """A new tensor."""
-        stride, offset = self._layout(list(shape), layout)
+        return self._leaf(dtype, shape, self._places(len(shape), layout), tame, limits)
+
+    def _leaf(
+        self, dtype: str, shape: Sequence[int], places: Places, tame: bool, limits: tuple[float, float] | None
+    ) -> str:
+        stride, offset = places.strides(shape), places.offset
         numbers = self._numbers(dtype, tame, limits)
         line = f"leaf(torch.{dtype}, {tuple(shape)}, {tuple(stride)}, {offset}, {numbers})"
         return self.line(line)
@@ -119,44 +164,42 @@ class Generator:
         self.add(name, result)
         return str(name)
 
-    def _find(self, dtype: str, rank: int, pattern: list[str], layout: str, tame: bool) -> str | None:
+    def _find(self, dtype: str, pattern: list[str], places: Places, tame: bool) -> str | None:
         if self.free.random() < 0.2:
             return None
         candidates = [
             name
-            for name in self.pool[-40:]
-            if (value := self.value(name)).dim() == rank
+            for name, value in self._recent()
+            if value.dim() == len(pattern)
             and str(value.dtype) == f"torch.{dtype}"
             and [str(n) if n < 2 else "n" for n in value.shape] == pattern
-            and layout_of(value) == layout
+            and places.hold(value)
             and value.numel() <= _MOST_ELEMENTS
             and not (tame and not is_tame(value))
         ]
         return self.free.choice(candidates) if candidates else None
 
-    def _find_shape(self, dtype: str, shape: list[int], layout: str) -> str | None:
+    def _find_shape(self, dtype: str, shape: list[int], places: Places) -> str | None:
         if self.free.random() < 0.2:
             return None
         candidates = [
             name
-            for name in self.pool[-40:]
-            if list((value := self.value(name)).shape) == shape
-            and str(value.dtype) == f"torch.{dtype}"
-            and layout_of(value) == layout
+            for name, value in self._recent()
+            if list(value.shape) == shape and str(value.dtype) == f"torch.{dtype}" and places.hold(value)
         ]
         return self.free.choice(candidates) if candidates else None
 
-    def _layout(self, shape: list[int], layout: str) -> tuple[list[int], int]:
-        order = list(range(len(shape)))
+    def _recent(self) -> Iterator[tuple[str, Tensor]]:
+        return ((name, self.value(name)) for name in self.pool[-40:])
+
+    def _places(self, rank: int, layout: str) -> Places:
+        """How the elements of a new operand lie: chosen as part of the kind of the call."""
+        order = list(range(rank))
         if layout == "permuted":
-            order = [0, *order[2:], 1] if len(shape) >= 4 else order[:-2] + order[-2:][::-1]
-        stride, step = [0] * len(shape), 2 if layout == "gaps" else 1
-        for dim in reversed(order):
-            stride[dim] = step
-            step *= max(shape[dim], 1)
-        if layout == "expanded" and shape:
-            stride[self.kind.randrange(len(shape))] = 0
-        return stride, 3 if layout == "offset" else 0
+            usual = [0, *order[2:], 1] if rank >= 4 else order[:-2] + order[-2:][::-1]
+            order = usual if self.chance(0.6) else self.kind.sample(order, rank)
+        expanded = self.kind.randrange(rank) if layout == "expanded" and rank else None
+        return Places(tuple(order), 2 if layout == "gaps" else 1, expanded, 3 if layout == "offset" else 0)
 
     def _numbers(self, dtype: str, tame: bool, limits: tuple[float, float] | None) -> list[Any]:
         count = self.free.choice((1, 5, 7, 11, 13, 23))
@@ -181,17 +224,6 @@ class Generator:
                 self.free.choice((info.min, info.max)) if self.free.random() < 0.1 else number for number in numbers
             ]
         return numbers
-
-
-def layout_of(value: Tensor) -> str:
-    """The class of a tensor's layout, in the words of ``LAYOUTS``; '' for others."""
-    if 0 in value.stride() and value.numel() > 1:
-        return "expanded"
-    if value.is_contiguous():
-        return "offset" if value.storage_offset() else "dense"
-    if value.numel() and torch.ops.aten.is_non_overlapping_and_dense(value):
-        return "permuted"
-    return "gaps"
 
 
 def is_tame(value: Tensor) -> bool:

@@ -82,7 +82,7 @@ def number(g: Generator) -> str:
     """A Python number of some kind."""
     kind = g.pick(("int", "int", "float", "float", "bool"))
     if kind == "bool":
-        return str(g.free.random() < 0.5)
+        return str(g.chance(0.5))
     return str(g.free.randint(-3, 5)) if kind == "int" else str(round(g.free.uniform(-3, 3), 3))
 
 
@@ -92,6 +92,12 @@ def dim_of(g: Generator, name: str, least: int = 1) -> int:
     if rank < least:
         raise Refused
     return int(g.kind.randrange(-rank, rank)) if rank else int(g.pick((0, -1)))
+
+
+def part_of(g: Generator, size: int) -> int:
+    """A size up to that of a dimension, which is 1 as part of the kind of the call."""
+    single = g.chance(0.2)
+    return 1 if single or size < 2 else g.free.randint(2, size)
 
 
 def broadcast_shape(g: Generator, name: str) -> list[int]:
@@ -471,7 +477,7 @@ for _name in ("topk", "kthvalue"):
     def _order(g: Generator, name: str = _name) -> str:
         x = g.tensor(NUMBER)
         dim = dim_of(g, x)
-        k = g.free.randint(1, max(g.value(x).shape[dim], 1))
+        k = min(g.kind.randint(1, 6), max(g.value(x).shape[dim], 1))
         # Which of equal values is taken is not said: values only.
         return f"torch.{name}({x}, {k}, {dim})[0]"
 
@@ -578,8 +584,9 @@ def _enter_view(name: str, template: str) -> None:
         text = template.format(
             x=x, d=d - (rank if g.chance(0.4) else 0), e=g.kind.randrange(max(rank, 1)), i=i,
             rest=g.free.randint(0, max(size - i, 0)),
-            u=g.kind.randint(-rank - 1, rank), n=size, o=g.pick((0, 1, -1, 2)), k=g.free.randint(1, max(size, 1)),
-            step=g.pick((1, 2)), all=tuple(range(rank)), ones=", ".join(["1"] * rank), minus=", ".join(["-1"] * rank),
+            u=g.kind.randint(-rank - 1, rank), n=size, o=g.pick((0, 1, -1, 2)),
+            k=min(g.kind.randint(1, 4), max(size, 1)), step=g.pick((1, 2)), all=tuple(range(rank)),
+            ones=", ".join(["1"] * rank), minus=", ".join(["-1"] * rank),
             shape=", ".join(map(str, shape)) or "1", permutation=", ".join(map(str, permutation)),
             s=g.value(x).stride(d) if rank else 1,
         )  # fmt: skip

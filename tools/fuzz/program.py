@@ -77,6 +77,8 @@ def is_leaf(line: str) -> bool:
 
 def tensors(value: Any) -> list[Tensor]:
     """The tensors in a value, flattened."""
+    if isinstance(value, Tensor):
+        return [value]
     return [item for item in tree_leaves(value) if isinstance(item, Tensor)]
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import copy
 import re
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from tools.fuzz import allowed, compare
 from tools.fuzz.program import Namespace, is_leaf, namespace, references, tensors, widened
@@ -32,6 +34,32 @@ class Finding:
     text: str
 
 
+class _Memory:
+    """Which values of one side share memory."""
+
+    def __init__(self) -> None:
+        self._names: defaultdict[int, dict[str, bool]] = defaultdict(dict)  # by storage: whether it has elements there
+        self._storages: dict[str, set[int]] = {}
+
+    def put(self, name: str, value: Any) -> None:
+        """Notes where a value lies, which may have been another one's name before."""
+        for storage in self._storages.pop(name, ()):
+            del self._names[storage][name]
+        for tensor in tensors(value):
+            names = self._names[_storage(tensor)]
+            names[name] = names.get(name, False) or tensor.numel() > 0
+        self._storages[name] = {_storage(tensor) for tensor in tensors(value)}
+
+    def sharing(self, tensor: Tensor) -> list[str]:
+        """The names of values with elements in the storage of ``tensor``, in the order of their lines."""
+        return [name for name, has_elements in self._names[_storage(tensor)].items() if has_elements]
+
+    def reached(self, names: list[str]) -> list[str]:
+        """The names of values in any storage of one of ``names``, themselves included, in the order of their lines."""
+        found = {key for name in names for storage in self._storages.get(name, ()) for key in self._names[storage]}
+        return sorted(found, key=lambda key: int(key[1:]))
+
+
 class Sides:
     """The values of a program on the CPU and on ``device``. ``announce`` is told each line before it is run."""
 
@@ -41,6 +69,7 @@ class Sides:
         self.cpu: Namespace = namespace("cpu")
         self.ours: Namespace = namespace(device)
         self.operands: Namespace = {}
+        self._memory = {"cpu": _Memory(), "ours": _Memory()}
         self._announce = announce
 
     def step(self, line: str) -> tuple[Any, Finding | None, Exception | None]:
@@ -55,14 +84,19 @@ class Sides:
         ours, our_error = _run(line, self.ours)
         our_error = our_error or _late_exception()
         text = compare.exceptions_differ(line, our_error, their_error)
-        self.cpu[name], self.ours[name] = theirs, ours
+        self._set(name, ours, theirs)
         if text:
             return theirs, Finding("exception", line, text), their_error
         if their_error is not None or our_error is not None:
-            self.ours[name] = self.cpu[name] = None
+            self._set(name, None, None)
             self._take_over(known)
             return theirs, None, their_error or our_error
         return theirs, self._compare(name, line, known, before), None
+
+    def _set(self, name: str, ours: Any, theirs: Any) -> None:
+        self.ours[name], self.cpu[name] = ours, theirs
+        self._memory["ours"].put(name, ours)
+        self._memory["cpu"].put(name, theirs)
 
     def _compare(self, name: str, line: str, known: list[str], before: Namespace | None) -> Finding | None:
         text = compare.difference(self.ours[name], self.cpu[name], self.device)
@@ -112,38 +146,34 @@ class Sides:
         return found[part] if part < len(found) else None
 
     def _reached(self, known: list[str]) -> list[str]:
-        """The values that share memory with one of ``known``, themselves included."""
-        storages = {_storage(x) for key in known for x in tensors(self.cpu[key])}
-        every = [f"v{i}" for i in range(len(self.lines) - 1)]
-        return [key for key in every if any(_storage(x) in storages for x in tensors(self.cpu[key]))]
+        """The values before this line's that share memory with one of ``known``, themselves included."""
+        latest = f"v{len(self.lines) - 1}"
+        return [key for key in self._memory["cpu"].reached(known) if key != latest]
 
     def _alias_difference(self, name: str) -> str:
         for theirs, ours in zip(tensors(self.cpu[name]), tensors(self.ours[name]), strict=True):
             if theirs.numel() == 0:
                 continue
-            shared = [self._sharing(values, value, name) for values, value in ((self.ours, ours), (self.cpu, theirs))]
-            if shared[0] != shared[1]:
-                return f"shares memory with {shared[0]} instead of {shared[1]}"
-            if shared[0] and ours.storage_offset() != theirs.storage_offset():
+            mine, others = (self._sharing(side, x, name) for side, x in (("ours", ours), ("cpu", theirs)))
+            if mine != others:
+                return f"shares memory with {mine} instead of {others}"
+            if mine and ours.storage_offset() != theirs.storage_offset():
                 return f"storage offset {ours.storage_offset()} instead of {theirs.storage_offset()}"
         return ""
 
-    def _sharing(self, values: Namespace, value: Tensor, name: str) -> list[str]:
-        storage = _storage(value)
-        every = [f"v{i}" for i in range(len(self.lines)) if f"v{i}" != name]
-        return [key for key in every if any(_storage(x) == storage and x.numel() for x in tensors(values[key]))]
+    def _sharing(self, side: str, value: Tensor, name: str) -> list[str]:
+        return [key for key in self._memory[side].sharing(value) if key != name]
 
     def _take_over_strides(self, name: str) -> None:
         """Gives results of the device that share memory with nothing the CPU's strides, for later lines to agree."""
-        if self._sharing_any(name):
+        if any(self._sharing("cpu", x, name) for x in tensors(self.cpu[name])):
             return
         wanted = iter(tensors(self.cpu[name]))
-        self.ours[name] = torch.utils._pytree.tree_map(
-            lambda x: _laid_out_as(x, next(wanted)) if isinstance(x, Tensor) else x, self.ours[name]
+        self._set(
+            name,
+            tree_map(lambda x: _laid_out_as(x, next(wanted)) if isinstance(x, Tensor) else x, self.ours[name]),
+            self.cpu[name],
         )
-
-    def _sharing_any(self, name: str) -> bool:
-        return any(self._sharing(self.cpu, x, name) for x in tensors(self.cpu[name]))
 
     def _take_over(self, names: list[str]) -> None:
         """Gives the device the CPU's contents."""
@@ -181,9 +211,7 @@ def exact_values(name: str, line: str, values: Namespace) -> Namespace:
 def _evaluate(name: str, line: str, values: Namespace, change: Callable[[Tensor], Tensor]) -> Namespace:
     names = namespace("cpu")
     for key, value in copy.deepcopy(values).items():
-        names[key] = torch.utils._pytree.tree_map(
-            lambda x: change(x) if isinstance(x, Tensor) and x.is_floating_point() else x, value
-        )
+        names[key] = tree_map(lambda x: change(x) if isinstance(x, Tensor) and x.is_floating_point() else x, value)
     names[name], error = _run(line, names)
     return {} if error else {key: names[key] for key in (name, *values)}
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tools.fuzz.generate import ANY, FLOAT, INT, NUMBER, Generator, Refused
-from tools.fuzz.operators import broadcast_shape, call, dim_of, number, operator
+from tools.fuzz.operators import broadcast_shape, call, dim_of, number, operator, part_of
 
 _INDEX = ("int64", "int64", "int32")
 _REAL = ("float32", "float32", "float64", "float16", "bfloat16")
@@ -48,7 +48,7 @@ def _index_select(g: Generator) -> str:
 def _gather(g: Generator) -> str:
     x = g.tensor(ANY)
     dim = dim_of(g, x)
-    shape = [g.free.randint(1, max(n, 1)) for n in g.value(x).shape]
+    shape = [part_of(g, n) for n in g.value(x).shape]
     index = indices(g, g.value(x).shape[dim], shape)
     return call(g, f"(lambda x, **more: torch.gather(x, {dim}, {index}, **more))", [x], out=True)
 
@@ -150,7 +150,7 @@ for _name in ("scatter", "scatter_add"):
     def _scatter(g: Generator, name: str = _name) -> str:
         x = g.tensor(ANY, (1, 2, 3))
         dim = dim_of(g, x)
-        shape = [g.free.randint(1, max(n, 1)) for n in g.value(x).shape]
+        shape = [part_of(g, n) for n in g.value(x).shape]
         if name == "scatter":
             shape[dim] = 1  # with equal indices the order is not said
         index = indices(g, g.value(x).shape[dim], shape)
@@ -164,7 +164,7 @@ for _name in ("scatter", "scatter_add"):
 def _scatter_reduce(g: Generator) -> str:
     x = g.tensor(NUMBER, (1, 2, 3))
     dim = dim_of(g, x)
-    shape = [g.free.randint(1, max(n, 1)) for n in g.value(x).shape]
+    shape = [part_of(g, n) for n in g.value(x).shape]
     how = g.pick(("sum", "prod", "mean", "amax", "amin"))
     index = indices(g, g.value(x).shape[dim], shape)
     source = g.tensor(dtype_of(g, x), shape=shape, tame=True)
@@ -238,7 +238,7 @@ for _name in ("select_scatter", "slice_scatter", "diagonal_scatter"):
             raise Refused
         if name == "select_scatter":
             source = g.tensor(dtype_of(g, x), shape=shape[:dim] + shape[dim + 1 :])
-            return f"torch.select_scatter({x}, {source}, {dim}, {g.free.randrange(shape[dim])})"
+            return f"torch.select_scatter({x}, {source}, {dim}, {min(g.pick((0, 1, 3)), shape[dim] - 1)})"
         shape[dim] = (shape[dim] + 1) // 2
         return f"torch.slice_scatter({x}, {g.tensor(dtype_of(g, x), shape=shape)}, {dim}, step=2)"
 
@@ -377,7 +377,7 @@ for _name in ("det", "inv", "cholesky", "slogdet", "matrix_power", "solve", "inv
 
     @operator(f"linalg.{_name}")
     def _linalg(g: Generator, name: str = _name) -> str:
-        d, n = (g.pick(("float32", "float64")),), g.free.randint(1, 6)
+        d, n = (g.pick(("float32", "float64")),), g.kind.randint(1, 6)
         x = _matrix(g, d, n, n)
         well = g.line(f"{x} @ {x}.mT + 9 * torch.eye({n}, dtype={x}.dtype, device=DEVICE)")
         more = {"matrix_power": [g.pick(("2", "3", "0", "-1"))], "solve": [_matrix(g, d, n, 2)]}.get(name, [])
@@ -458,7 +458,7 @@ for _rank in (1, 2, 3):
             )
         )
         rest = (
-            f"size={[g.free.randint(1, 12) for _ in range(rank)]}"
+            f"size={[g.kind.randint(1, 12) for _ in range(rank)]}"
             if g.chance(0.6)
             else f"scale_factor={g.pick((0.5, 2, 1.7))}"
         )
@@ -553,7 +553,7 @@ def _unfold(g: Generator) -> str:
 
 @operator("F.fold")
 def _fold(g: Generator) -> str:
-    h, w = g.free.randint(3, 7), g.free.randint(3, 7)
+    h, w = g.kind.randint(3, 7), g.kind.randint(3, 7)
     return call(g, "F.fold", [g.tensor(_PLANE, shape=[2, 8, (h - 1) * (w - 1)], tame=True)], f"({h}, {w}), 2")
 
 

@@ -10,6 +10,7 @@ import re
 import sys
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -23,6 +24,8 @@ from tools.fuzz.program import is_leaf, namespace, references, tensors
 from tools.fuzz.shrink import alone, shrink
 
 Announce = Callable[[str], None]
+#: As often one process has a kind of call refused that always is. The compiler looks at each again.
+_REFUSALS = 2
 
 
 @dataclass
@@ -39,6 +42,20 @@ class Result:
     findings: list[dict[str, Any]] = field(default_factory=list)
 
 
+@dataclass
+class Memory:
+    """What a process remembers of one program for the next ones: the kinds of findings shrunk before, and of kinds of
+    calls how often they were refused and whether they ever ran."""
+
+    found: set[tuple[str, str]] = field(default_factory=set)
+    refused: Counter[str] = field(default_factory=Counter)
+    ran: set[str] = field(default_factory=set)
+
+    def is_refused(self, kind: str) -> bool:
+        """Whether there is nothing new in calls of a kind: PyTorch refuses all of them, which has been compared."""
+        return self.refused[kind] >= _REFUSALS and kind not in self.ran
+
+
 class _Stop(Exception):
     """The program cannot go on: the two sides are not of the same form any more."""
 
@@ -46,13 +63,11 @@ class _Stop(Exception):
 class Program:
     """Draws and runs one program, line by line."""
 
-    def __init__(
-        self, seed: int, options: dict[str, Any], device: str, announce: Announce, seen: set[tuple[str, str]]
-    ) -> None:
+    def __init__(self, seed: int, options: dict[str, Any], device: str, announce: Announce, memory: Memory) -> None:
         self.result = Result(seed)
         self.sides = sides.Sides(device, announce)
-        self._device, self._announce, self._seen = device, announce, seen
-        self._operator = ""
+        self._device, self._announce, self._memory = device, announce, memory
+        self._operator = self._kind = ""
         self._dtypes: set[str] = set()
         self.generator = Generator(seed, options["epoch"], self._emit, self.sides.cpu, options["variants"])
         matching = [name for name in OPERATORS if not options["match"] or options["match"] in name]
@@ -74,9 +89,11 @@ class Program:
 
     def _draw(self) -> None:
         self._operator = self.generator.free.choice(self._names)
-        self.generator.begin(self._operator)
-        line = OPERATORS[self._operator](self.generator)
-        name, value = self._emit(line)
+        self._kind = self.generator.begin(self._operator)
+        if self._memory.is_refused(self._kind):
+            raise Refused
+        name, value = self._emit(OPERATORS[self._operator](self.generator))
+        self._memory.ran.add(self._kind)
         self.result.names.append(self._operator)
         self.generator.add(name, value)
 
@@ -92,13 +109,14 @@ class Program:
             if finding.kind not in ("value", "strides"):
                 raise _Stop
         if error is not None:
+            self._memory.refused[self._kind] += 1
             raise Refused
         return name, value
 
     def _report(self, finding: sides.Finding) -> None:
         entry: dict[str, Any] = asdict(finding) | {"operator": self._operator, "lines": self.sides.lines[:]}
-        if (self._operator, finding.kind) not in self._seen:
-            self._seen.add((self._operator, finding.kind))
+        if (self._operator, finding.kind) not in self._memory.found:
+            self._memory.found.add((self._operator, finding.kind))
             entry["lines"] = shortest(self.sides, finding, self._device, self._announce)
         self.result.findings.append(entry)
 
@@ -199,7 +217,7 @@ def main(options: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None
     torch.set_num_threads(1)
     device = torch.accelerator.current_accelerator()
     assert device is not None, "there is no device; run `outboard doctor`"
-    seen: set[tuple[str, str]] = set()
+    memory = Memory()
     announce = lambda seed: lambda line: say({"at": seed, "line": line})  # noqa: E731
     for seed in options["seeds"]:
         if options["programs"]:
@@ -208,7 +226,7 @@ def main(options: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None
         if options["mode"] == "compiled":
             say({"result": asdict(Graph(seed, options, device.type, announce(seed)).run())})
             continue
-        program = Program(seed, options, device.type, announce(seed), seen)
+        program = Program(seed, options, device.type, announce(seed), memory)
         say({"result": asdict(program.run())})
     module = torch.get_device_module(device.type)
     say({"fallbacks": module.fallbacks(), "statistics": module.compile_stats()})

@@ -65,14 +65,22 @@ def of_shape_function(overload: torch._ops.OpOverload, args: Sequence[Any], kwar
     except NotImplementedError:
         return None
     if overload is aten.convolution.default:
-        return [_like_channels(results[0], call_args[:2])]
+        return [_like_channels(results[0], *call_args[:2])]
+    if overload is aten.convolution_backward.default:
+        return [*(_like_channels(result, *call_args[1:3]) for result in results[:2]), results[2]]
     return [result.contiguous() for result in results] if overload in _CONTIGUOUS else results
 
 
-def _like_channels(result: torch.Tensor, operands: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The result of a convolution, with the channels last where they are so in either operand; in three dimensions
-    only for the dtypes for which the CPU does so. The shape function looks at what CUDA's libraries do."""
-    formats = [torch._prims_common.suggest_memory_format(operand) for operand in operands]
+def _like_channels(result: Any, source: torch.Tensor, weight: torch.Tensor) -> Any:
+    """A result of a convolution or of its gradient, with the channels last where they are so in either operand; in
+    three dimensions only for the dtypes for which the CPU does so. The shape function looks at what CUDA's libraries
+    do. In one dimension the CPU computes as in two, from a contiguous source."""
+    if not isinstance(result, torch.Tensor):
+        return result
+    if result.dim() == 3:
+        source, weight = source.contiguous().unsqueeze(2), weight.unsqueeze(2)
+        return _like_channels(result.unsqueeze(2), source, weight).squeeze(2)
+    formats = [torch._prims_common.suggest_memory_format(operand) for operand in (source, weight)]
     chosen = {torch.channels_last} if result.dim() == 4 else set()
     if result.dim() == 5 and result.dtype in (torch.float32, torch.bfloat16):
         chosen = {torch.channels_last_3d}
