@@ -487,7 +487,9 @@ for _name in ("quantile", "nanquantile"):
     @operator(_name)
     def _quantile(g: Generator, name: str = _name) -> str:
         x = g.tensor(("float32", "float64"))
-        return call(g, f"torch.{name}", [x], f"{g.pick(('0.3', '0.75'))}, {dim_of(g, x, 0)}")
+        value = g.value(x)
+        apart = name not in allowed.ANY_GRADIENT or value.unique().numel() == value.numel()
+        return call(g, f"torch.{name}", [x], f"{g.pick(('0.3', '0.75'))}, {dim_of(g, x, 0)}", grad=apart)
 
 
 @operator("diff")

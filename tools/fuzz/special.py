@@ -725,7 +725,8 @@ for _name in ("window hann", "window hamming", "window blackman", "window bartle
 
     @operator(_name)
     def _window(g: Generator, name: str = _name) -> str:
-        return f"torch.{name.split()[1]}_window({g.free.randint(1, 20)}, periodic={g.chance(0.5)}, device=DEVICE)"
+        rest = f"periodic={g.chance(0.5)}, dtype=torch.{g.pick(('float32', 'float64'))}, device=DEVICE"
+        return f"torch.{name.split()[1]}_window({g.free.randint(1, 20)}, {rest})"
 
 
 @operator("allclose")
