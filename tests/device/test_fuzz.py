@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from tools.fuzz import command, known, sides, worker
+from tools.fuzz import command, compiled, known, sides, worker
 from tools.fuzz.operators import OPERATORS
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +51,18 @@ def test_a_difference_is_found_and_attributed(device: str, monkeypatch: pytest.M
     finding = sides.run(lines, device)
     assert finding is not None
     assert (finding.kind, finding.line) == ("value", "torch.exp(v0)")
+
+
+def test_compiled_programs_are_compared_by_layout() -> None:
+    lines = ["leaf(torch.float32, (2, 3), (3, 1), 0, [1.0])", "v0.t()", "v0 + 1"]
+    x, view, total = expected = compiled.function(lines)(torch.ones(2, 3))
+    assert compiled.layout_difference(lines, expected, expected) is None
+    for kind, actual in (
+        ("alias", [x, view.clone(), total]),
+        ("strides", [x, view, total.t().contiguous().t()]),
+    ):
+        finding = compiled.layout_difference(lines, actual, expected)
+        assert finding is not None and finding.kind == kind
 
 
 def test_a_crash_is_attributed_and_the_rest_is_run(tmp_path: Path) -> None:

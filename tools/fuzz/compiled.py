@@ -100,7 +100,43 @@ def run(lines: list[str], device: str) -> Finding | None:
         finding = _difference(line, actual[index], expected[index], truth, device)
         if finding:
             return finding
+    return layout_difference(lines, actual, expected)
+
+
+def layout_difference(lines: list[str], actual: list[Any], expected: list[Any]) -> Finding | None:
+    """The first value whose strides are not the CPU's, or that shares memory with others than it does there. PyTorch's
+    own tracing, with no compiler behind it, may change both: what it does on the CPU is right, too."""
+    texts = [_layout_texts(lines, actual, expected)]
+    if any(texts[0]):
+        torch._dynamo.reset()  # noqa: SLF001 - as above
+        traced = torch.compile(function([line.replace("DEVICE", "'cpu'") for line in lines]), backend="aot_eager")
+        texts.append(_layout_texts(lines, actual, traced(*_leaves(lines, "cpu"))))
+    for line, *found in zip(lines, *texts, strict=True):
+        if all(found):
+            return Finding("strides" if found[0].startswith("strides") else "alias", line, found[0])
     return None
+
+
+def _layout_texts(lines: list[str], actual: list[Any], expected: list[Any]) -> list[str]:
+    return [
+        compare.stride_difference(line, ours, theirs) or _sharing_difference(index, actual, expected)
+        for index, (line, ours, theirs) in enumerate(zip(lines, actual, expected, strict=True))
+    ]
+
+
+def _sharing_difference(index: int, actual: list[Any], expected: list[Any]) -> str:
+    mine, others = (_sharing(index, values) for values in (actual, expected))
+    return f"shares memory with {mine} instead of {others}" if mine != others else ""
+
+
+def _sharing(index: int, values: list[Any]) -> list[str]:
+    """The names of earlier values in the same storage as one, if they have elements."""
+    own = {x.untyped_storage()._cdata for x in tensors(values[index]) if x.numel()}  # noqa: SLF001 - its identity
+    return [
+        f"v{number}"
+        for number, value in enumerate(values[:index])
+        if any(x.numel() and x.untyped_storage()._cdata in own for x in tensors(value))  # noqa: SLF001 - as above
+    ]
 
 
 def _dynamo_refuses(lines: list[str]) -> bool:
