@@ -79,7 +79,12 @@ def test_known_defects_are_narrow_and_told(capsys: pytest.CaptureFixture[str], m
     defect = known.Defect("quantile", "value", "of equal values, another one gets the gradient", line=r"^gradient\(")
     monkeypatch.setattr(known, "DEFECTS", (defect,))
     of_it = {"operator": "quantile", "kind": "value", "line": "gradient(lambda a0: torch.quantile(a0, 0.3), v0)"}
-    others = [of_it | {"kind": "strides"}, of_it | {"operator": "sort"}, of_it | {"line": "torch.quantile(v0, 0.3)"}]
+    others = [
+        of_it | {"kind": "strides"},
+        of_it | {"mode": "compiled"},
+        of_it | {"operator": "sort"},
+        of_it | {"line": "torch.quantile(v0, 0.3)"},
+    ]
     totals = command.Totals()
     for finding in (of_it, *others):
         totals.find(finding | {"text": "1 differ", "seed": 0, "lines": []})

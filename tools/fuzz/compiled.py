@@ -8,11 +8,13 @@ inputs; and each value is judged by a float64 run of the whole program.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
 from tools.fuzz import allowed, compare
 from tools.fuzz.generate import Generator
@@ -104,17 +106,26 @@ def run(lines: list[str], device: str) -> Finding | None:
 
 
 def layout_difference(lines: list[str], actual: list[Any], expected: list[Any]) -> Finding | None:
-    """The first value whose strides are not the CPU's, or that shares memory with others than it does there. PyTorch's
-    own tracing, with no compiler behind it, may change both: what it does on the CPU is right, too."""
+    """The first value whose strides are not the CPU's, or that shares memory with others than it does there. What
+    PyTorch's own tracing makes of a program for the CPU is right, too."""
     texts = [_layout_texts(lines, actual, expected)]
     if any(texts[0]):
-        torch._dynamo.reset()  # noqa: SLF001 - as above
-        traced = torch.compile(function([line.replace("DEVICE", "'cpu'") for line in lines]), backend="aot_eager")
-        texts.append(_layout_texts(lines, actual, traced(*_leaves(lines, "cpu"))))
+        texts += [_layout_texts(lines, actual, traced) for traced in _traced(lines)]
     for line, *found in zip(lines, *texts, strict=True):
         if all(found):
             return Finding("strides" if found[0].startswith("strides") else "alias", line, found[0])
     return None
+
+
+def _traced(lines: list[str]) -> Iterator[list[Any]]:
+    """The values of the program traced for the CPU with no compiler behind it, and without data: PyTorch's shape
+    functions, by which compiled graphs lay out their results, do not all know where the CPU's kernels put them."""
+    program = function([line.replace("DEVICE", "'cpu'") for line in lines])
+    torch._dynamo.reset()  # noqa: SLF001 - as above
+    yield torch.compile(program, backend="aot_eager")(*_leaves(lines, "cpu"))
+    leaves = _leaves(lines, "cpu")
+    with contextlib.suppress(DynamicOutputShapeException, DataDependentOutputException), FakeTensorMode() as mode:
+        yield program(*(mode.from_tensor(x) for x in leaves))
 
 
 def _layout_texts(lines: list[str], actual: list[Any], expected: list[Any]) -> list[str]:

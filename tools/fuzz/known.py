@@ -13,22 +13,28 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Defect:
-    """A finding of ``kind`` in ``operator``, whose line and text the patterns are found in."""
+    """A finding of ``kind`` in ``operator``, in one mode, whose line and text the patterns are found in."""
 
     operator: str
     kind: str
     reason: str
     line: str = ""
     text: str = ""
+    mode: str = "eager"
 
     def explains(self, finding: dict[str, Any]) -> bool:
         """Whether a finding is this defect."""
-        if (finding["operator"], finding["kind"]) != (self.operator, self.kind):
+        where = (finding["operator"], finding["kind"], finding.get("mode", "eager"))
+        if where != (self.operator, self.kind, self.mode):
             return False
         return bool(re.search(self.line, finding["line"]) and re.search(self.text, finding["text"]))
 
 
-DEFECTS: tuple[Defect, ...] = ()
+DEFECTS = tuple(
+    Defect(f"F.conv{kind}{rank}d", "strides", "in a graph, the result for channels last is contiguous", mode="compiled")
+    for kind in ("", "_transpose")
+    for rank in (1, 2, 3)
+)
 
 
 def defect_of(finding: dict[str, Any]) -> Defect | None:

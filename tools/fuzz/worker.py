@@ -205,7 +205,8 @@ def replay(index: int, program: dict[str, Any], device: str, announce: Announce)
     else:
         finding = sides.run(program["lines"], device, announce)
     if finding:
-        result.findings.append(asdict(finding) | {"operator": program["operator"], "lines": program["lines"]})
+        of_it = {name: program[name] for name in ("operator", "lines", "mode") if name in program}
+        result.findings.append(asdict(finding) | of_it)
     return result
 
 
