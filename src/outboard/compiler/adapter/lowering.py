@@ -38,9 +38,13 @@ from .decompositions import eager_decompositions
 from .optimizers import STEPS
 from .overrides import index_message
 from .registration import EAGER_CONFIG, building, register
+from .selection import FUNCTIONS
 from .strides import dense_strides, memory_order
 
 aten = torch.ops.aten
+
+#: What operators of our own do, in terms of PyTorch's.
+_OWN: dict[Any, Callable[..., Any]] = {**STEPS, **FUNCTIONS}
 
 
 class ScalarSteersGraph(Exception):
@@ -252,7 +256,7 @@ def _graph(
 ) -> torch.fx.GraphModule:
     """A functional graph of the call; writes to arguments are ``copy_`` nodes at its end."""
     decompositions = eager_decompositions()
-    if _numbers_for_tensors(overload, args):
+    if overload in _OWN or _numbers_for_tensors(overload, args):
         return _traced(overload, args, kwargs, inputs, decompositions)
     if overload in lowerings and overload._schema.name in _IN_PLACE:
         return _one_node(Functional(overload, (), ()), args, kwargs, inputs)
@@ -451,7 +455,7 @@ def _traced(
     """The graph of a call after functionalisation and decomposition."""
     fakes = [leaf.fake for leaf in inputs.leaves]
     places = {id(fake): number for number, fake in enumerate(fakes)}
-    function = STEPS.get(overload, overload)  # functionalisation refuses operators of our own that write
+    function = _OWN.get(overload, overload)  # functionalisation refuses operators of our own that write
 
     def call(*values: Any) -> Any:
         def substitute(value: Any) -> Any:

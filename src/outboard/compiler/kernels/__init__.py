@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from . import attention, conv, distance, gemm, grid, index, polynomial, pool, scan, sort, upsample
+from . import attention, compaction, conv, distance, gemm, grid, index, polynomial, pool, scan, sort, upsample
 
 if TYPE_CHECKING:
     from ..builder import PlanBuilder
@@ -44,6 +44,8 @@ _FAMILIES: dict[Lowering, tuple[str, ...]] = {
     ),
     distance.lower_cdist: ("_cdist_forward", "_cdist_backward"),
     distance.lower_pdist: ("_pdist_forward",),
+    compaction.lower_running_counts: ("outboard::running_counts",),
+    compaction.lower_compact: ("outboard::compact",),
     index.lower_masked_scatter: ("masked_scatter",),
     index.lower_index_reduce: ("index_reduce",),
     index.lower_scatter_reduce: ("scatter_reduce", "scatter_reduce_"),
@@ -102,7 +104,7 @@ _FAMILIES: dict[Lowering, tuple[str, ...]] = {
     ),
 }
 
-#: Operator without namespace and overload -> its lowering.
+#: Operator without overload, and without PyTorch's namespace -> its lowering.
 LOWERINGS: dict[str, Lowering] = {name: lowering for lowering, names in _FAMILIES.items() for name in names}
 
 #: Operators that Inductor would lower itself, less well or to functions that the dialect has not. (It calls kernels for
@@ -116,14 +118,13 @@ FINISHING = frozenset({"mm", "bmm", "addmm", "baddbmm", "convolution"})
 
 def covered() -> list[str]:
     """The operators with a kernel here, sorted, as ``"aten::topk"``; each may still decline a dtype or layout."""
-    return sorted(f"aten::{name}" for name in LOWERINGS)
+    return sorted(f"aten::{name}" for name in LOWERINGS if "::" not in name)
 
 
 def lower(builder: PlanBuilder, call: ExternCall) -> bool:
     """Appends the steps of ``call`` and returns True; returns False, having appended nothing, if it is not covered."""
-    namespace, _, rest = call.name.partition("::")
-    name = rest.partition(".")[0]
+    name = call.name.removeprefix("aten::").partition(".")[0]
     if call.epilogue is not None and name not in FINISHING:
         return False
-    lowering = LOWERINGS.get(name) if namespace == "aten" else None
+    lowering = LOWERINGS.get(name)
     return lowering is not None and lowering(builder, call)

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "torch/selection.h"
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/native/Resize.h>
+#include <ATen/native/TensorAdvancedIndexingUtils.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/diff.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/searchsorted.h>
+#include <ATen/ops/stack.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "torch/devices.h"
+#include "torch/eager.h"
+
+/// Operators whose results are as large as their data say: nonzero, masked_select, masks as indices, unique,
+/// repeat_interleave. The device counts, the host reads the count and makes the result, the device fills it.
+namespace outboard::aten {
+namespace {
+
+template <typename Signature>
+auto own_operator(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+}
+
+/// For each block of a mask, how many elements are true up to its end.
+at::Tensor running_counts(const at::Tensor& mask) {
+  static const auto op = own_operator<at::Tensor(const at::Tensor&)>("outboard::running_counts");
+  return op.call(mask);
+}
+
+/// Places of the true elements of a flat mask. `like` has the shape of the result, and need not have memory.
+at::Tensor compact(const at::Tensor& mask, const at::Tensor& counts, const at::Tensor& like) {
+  static const auto op =
+      own_operator<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&)>("outboard::compact");
+  return op.call(mask, counts, like);
+}
+
+/// Places in row-major order as indices into each dimension of `like`: [dimensions, places].
+at::Tensor coordinates(const at::Tensor& places, const at::Tensor& like) {
+  static const auto op = own_operator<at::Tensor(const at::Tensor&, const at::Tensor&)>("outboard::coordinates");
+  return op.call(places, like);
+}
+
+at::TensorOptions longs(const at::Tensor& like) { return like.options().dtype(at::kLong); }
+
+at::Tensor nonzero_of(const at::Tensor& self) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const c10::DeviceGuard guard(self.device());
+  const at::Tensor places = places_of(self.scalar_type() == at::kBool ? self : self.ne(0));
+  if (self.dim() == 0 || places.numel() == 0) {
+    return at::empty({0}, places.options()).as_strided({places.numel(), self.dim()}, {1, places.numel()});
+  }
+  return (self.dim() == 1 ? places.unsqueeze(0) : coordinates(places, self)).t();
+}
+
+/// Gives a result to `out`, which may have another shape. Throws as PyTorch does for another dtype or device.
+at::Tensor& into(at::Tensor& out, const at::Tensor& result, const char* name) {
+  TORCH_CHECK(out.device() == result.device(),
+              "Expected all tensors to be on the same device, but found at least two "
+              "devices, ",
+              out.device(), " and ", result.device(), "!");
+  TORCH_CHECK(out.scalar_type() == result.scalar_type(), name, ": expected out to have dtype ", result.scalar_type(),
+              ", but it has ", out.scalar_type());
+  at::native::resize_output(out, result.sizes());
+  return out.copy_(result);
+}
+
+/// Column by column where it is made, as on the CPU.
+at::Tensor& nonzero_out(const at::Tensor& self, at::Tensor& out) {
+  const at::Tensor result = nonzero_of(self);
+  if (out.sizes() != result.sizes() && out.scalar_type() == result.scalar_type()) {
+    at::native::resize_output(out, result.sizes());
+    out.resize_({self.dim(), result.size(0)}).t_();
+  }
+  return into(out, result, "nonzero");
+}
+
+at::Tensor selected_by(const at::Tensor& self, const at::Tensor& mask) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const c10::DeviceGuard guard(self.device());
+  TORCH_CHECK(mask.scalar_type() == at::kBool, "masked_select: expected BoolTensor for mask");
+  TORCH_CHECK(self.device() == mask.device(),
+              "Expected all tensors to be on the same device, but found at least two "
+              "devices, ",
+              self.device(), " and ", mask.device(), "!");
+  const auto [wide_mask, wide_self] = at::expand_outplace(mask, self);
+  return wide_self->reshape(-1).index_select(0, places_of(*wide_mask));
+}
+
+at::Tensor& masked_select_out(const at::Tensor& self, const at::Tensor& mask, at::Tensor& out) {
+  TORCH_CHECK(self.scalar_type() == out.scalar_type(),
+              "masked_select(): self and result must have the same scalar type");
+  return into(out, selected_by(self, mask), "masked_select");
+}
+
+bool is_mask(const std::optional<at::Tensor>& index) {
+  return index.has_value() && index->defined() &&
+         (index->scalar_type() == at::kBool || index->scalar_type() == at::kByte);
+}
+
+/// The operators `index`, `index_put` and their relatives: argument 0 is the tensor, argument 1 the indices.
+void with_places(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const size_t first = stack->size() - handle.schema().arguments().size();
+  const auto indices = (*stack)[first + 1].toOptionalTensorList();
+  if (std::any_of(indices.begin(), indices.end(),
+                  [](const std::optional<at::Tensor>& each) { return is_mask(each); })) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const at::Tensor self = (*stack)[first].toTensor();
+    const c10::DeviceGuard guard(self.device());
+    (*stack)[first + 1] = places_for_masks(self, indices);
+  }
+  eager_kernel(handle, keys, stack);
+}
+
+// ---- equal elements ----
+
+/// Of sorted or ordered values: where a run of equal ones begins. A NaN is equal to none.
+at::Tensor begins_run(const at::Tensor& values) {
+  const int64_t count = values.numel();
+  return at::cat({at::ones({1}, values.options().dtype(at::kBool)),
+                  values.narrow(0, 1, count - 1).ne(values.narrow(0, 0, count - 1))});
+}
+
+/// How long the runs are that begin at `places` among `count` elements.
+at::Tensor run_lengths(const at::Tensor& places, int64_t count) {
+  return at::cat({places, at::full({1}, count, places.options())}).diff();
+}
+
+using Three = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
+Three nothing_unique(const at::Tensor& self, at::IntArrayRef inverse_sizes) {
+  return {at::empty({0}, self.options()), at::empty(inverse_sizes, longs(self)), at::empty({0}, longs(self))};
+}
+
+Three unique(const at::Tensor& self, bool /*sorted*/, bool return_inverse, bool return_counts) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const c10::DeviceGuard guard(self.device());
+  const at::IntArrayRef inverse_sizes = return_inverse ? self.sizes() : at::IntArrayRef({0});
+  if (self.numel() == 0) return nothing_unique(self, inverse_sizes);
+  const auto [values, order] = self.reshape(-1).sort();
+  const at::Tensor begins = begins_run(values);
+  const at::Tensor places = places_of(begins);
+  at::Tensor inverse = at::empty({0}, longs(self)), counts = at::empty({0}, longs(self));
+  if (return_inverse) inverse = at::empty_like(order).scatter_(0, order, begins.cumsum(0).sub(1)).view(inverse_sizes);
+  if (return_counts) counts = run_lengths(places, values.numel());
+  return {values.index_select(0, places), inverse, counts};
+}
+
+std::tuple<at::Tensor, at::Tensor> unique_of_old(const at::Tensor& self, bool sorted, bool return_inverse) {
+  auto [values, inverse, counts] = unique(self, sorted, return_inverse, false);
+  return {values, inverse};
+}
+
+Three unique_consecutive(const at::Tensor& self, bool return_inverse, bool return_counts, std::optional<int64_t> dim) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const c10::DeviceGuard guard(self.device());
+  if (dim.has_value() && self.dim() != 1) {
+    static const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow("aten::unique_consecutive", "");
+    torch::jit::Stack stack{self, return_inverse, return_counts, dim};
+    eager_kernel(handle, c10::DispatchKeySet(), &stack);
+    return {stack[0].toTensor(), stack[1].toTensor(), stack[2].toTensor()};
+  }
+  const at::IntArrayRef inverse_sizes = return_inverse ? self.sizes() : at::IntArrayRef({0});
+  if (self.numel() == 0) return nothing_unique(self, inverse_sizes);
+  const at::Tensor values = self.reshape(-1);
+  const at::Tensor begins = begins_run(values);
+  const at::Tensor places = places_of(begins);
+  at::Tensor inverse = at::empty({0}, longs(self)), counts = at::empty({0}, longs(self));
+  if (return_inverse) inverse = (begins.cumsum(0).sub(1)).view(inverse_sizes);
+  if (return_counts) counts = run_lengths(places, values.numel());
+  return {values.index_select(0, places), inverse, counts};
+}
+
+// ---- repeats ----
+
+at::Tensor repeat_interleave(const at::Tensor& repeats, std::optional<int64_t> output_size) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const c10::DeviceGuard guard(repeats.device());
+  TORCH_CHECK(repeats.dim() == 1, "repeat_interleave only accept 1D vector as repeat");
+  TORCH_CHECK_NOT_IMPLEMENTED(repeats.scalar_type() == at::kLong || repeats.scalar_type() == at::kInt,
+                              "repeat_interleave is not implemented for repeats of dtype ", repeats.scalar_type());
+  if (repeats.numel() == 0) return at::empty({0}, repeats.options());
+  const at::Tensor ends = repeats.cumsum(0);  // int64
+  const at::Tensor known = at::stack({ends.select(0, -1), repeats.amin().to(at::kLong)}).cpu();
+  const int64_t total = known[0].item<int64_t>();
+  TORCH_CHECK(known[1].item<int64_t>() >= 0, "repeats can not be negative");
+  TORCH_CHECK(!output_size.has_value() || *output_size == total, "allocated size does not match required size");
+  return at::searchsorted(ends, at::arange(total, ends.options()), /*out_int32=*/false, /*right=*/true)
+      .to(repeats.scalar_type());
+}
+
+}  // namespace
+
+at::Tensor places_of(const at::Tensor& mask) {
+  const at::Tensor flat = mask.reshape(-1);
+  if (flat.numel() == 0) return at::empty({0}, longs(mask));
+  const at::Tensor dense = flat.contiguous();
+  const at::Tensor counts = running_counts(dense);
+  const int64_t total = counts.select(0, counts.numel() - 1).item<int64_t>();
+  return compact(dense, counts, at::empty({total}, longs(mask)));
+}
+
+c10::List<std::optional<at::Tensor>> places_for_masks(const at::Tensor& self,
+                                                      const c10::List<std::optional<at::Tensor>>& indices) {
+  c10::List<std::optional<at::Tensor>> places;
+  for (const std::optional<at::Tensor>& index : indices) {
+    if (!is_mask(index)) {
+      places.push_back(index);
+      continue;
+    }
+    const auto dim = static_cast<int64_t>(places.size());
+    for (int64_t j = 0; j < index->dim(); ++j) {
+      TORCH_CHECK_INDEX(dim + j < self.dim() && index->size(j) == self.size(dim + j), "The shape of the mask ",
+                        index->sizes(), " at index ", j, " does not match the shape of the indexed tensor ",
+                        self.sizes(), " at index ", dim + j);
+    }
+    const at::Tensor here = index->device() == self.device() ? *index : index->to(self.device());
+    const at::Tensor found = nonzero_of(here);
+    for (int64_t j = 0; j < index->dim(); ++j) places.push_back(found.select(1, j));
+  }
+  return places;
+}
+
+TORCH_LIBRARY_FRAGMENT(outboard, m) {
+  m.def("running_counts(Tensor mask) -> Tensor");
+  m.def("compact(Tensor mask, Tensor counts, Tensor like) -> Tensor");
+  m.def("coordinates(Tensor places, Tensor like) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("nonzero", TORCH_FN(nonzero_of));
+  m.impl("nonzero.out", TORCH_FN(nonzero_out));
+  m.impl("masked_select", TORCH_FN(selected_by));
+  m.impl("masked_select.out", TORCH_FN(masked_select_out));
+  m.impl("_unique2", TORCH_FN(unique));
+  m.impl("_unique", TORCH_FN(unique_of_old));
+  m.impl("unique_consecutive", TORCH_FN(unique_consecutive));
+  m.impl("repeat_interleave.Tensor", TORCH_FN(repeat_interleave));
+  for (const char* name : {"index.Tensor", "index.Tensor_out", "_index_put_impl_"}) {
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&with_places>());
+  }
+}
+
+}  // namespace outboard::aten
