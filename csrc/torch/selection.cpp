@@ -109,17 +109,58 @@ bool is_mask(const std::optional<at::Tensor>& index) {
          (index->scalar_type() == at::kBool || index->scalar_type() == at::kByte);
 }
 
-/// The operators `index`, `index_put` and their relatives: argument 0 is the tensor, argument 1 the indices.
-void with_places(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  const size_t first = stack->size() - handle.schema().arguments().size();
-  const auto indices = (*stack)[first + 1].toOptionalTensorList();
-  if (std::any_of(indices.begin(), indices.end(),
-                  [](const std::optional<at::Tensor>& each) { return is_mask(each); })) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    const at::Tensor self = (*stack)[first].toTensor();
-    const c10::DeviceGuard guard(self.device());
-    (*stack)[first + 1] = places_for_masks(self, indices);
+using Indices = c10::List<std::optional<at::Tensor>>;
+
+/// The shape of what `indices` pick: theirs, broadcast, where the first of them is, or in front if there are dimensions
+/// between them; and the dimensions without index. Throws IndexError if they do not fit one another.
+at::DimVector shape_of_picked(const at::Tensor& self, const Indices& indices) {
+  at::DimVector before, picked, after;
+  bool begun = false, adjacent = true;
+  for (int64_t dim = 0; dim < self.dim(); ++dim) {
+    const auto at = static_cast<size_t>(dim);
+    const std::optional<at::Tensor> index = at < indices.size() ? std::optional(indices.get(at)) : std::nullopt;
+    if (!index.has_value() || !index->defined()) {
+      (begun ? after : before).push_back(self.size(dim));
+      continue;
+    }
+    TORCH_CHECK_INDEX(!begun || at::are_expandable(picked, index->sizes()),
+                      "shape mismatch: indexing tensors could not be broadcast together with shapes ",
+                      at::IntArrayRef(picked), ", ", index->sizes());
+    picked = begun ? at::infer_size_dimvector(picked, index->sizes()) : at::DimVector(index->sizes());
+    adjacent = adjacent && after.empty();
+    begun = true;
   }
+  at::DimVector shape = adjacent ? before : picked;
+  const at::DimVector& second = adjacent ? picked : before;
+  shape.append(second.begin(), second.end());
+  shape.append(after.begin(), after.end());
+  return shape;
+}
+
+/// The compiler takes values as they come: what is not as large as what the indices pick would be read past its end.
+void check_values(const at::Tensor& self, const Indices& indices, const at::Tensor& values) {
+  const at::DimVector shape = shape_of_picked(self, indices);
+  TORCH_CHECK(at::is_expandable_to(values.sizes(), shape), "shape mismatch: value tensor of shape ", values.sizes(),
+              " cannot be broadcast to indexing result of shape ", at::IntArrayRef(shape));
+}
+
+/// The operators `index`, `index_put` and their relatives: argument 0 is the tensor, argument 1 the indices, and 2,
+/// where they write, the values.
+void with_places(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const c10::FunctionSchema& schema = handle.schema();
+  const size_t first = stack->size() - schema.arguments().size();
+  const at::Tensor self = (*stack)[first].toTensor();
+  Indices indices = (*stack)[first + 1].toOptionalTensorList();
+  TORCH_CHECK_INDEX(indices.size() <= static_cast<size_t>(self.dim()), "too many indices for tensor of dimension ",
+                    self.dim(), " (got ", indices.size(), ")");
+  if (std::any_of(indices.begin(), indices.end(), is_mask)) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const c10::DeviceGuard guard(self.device());
+    indices = places_for_masks(self, indices);
+    (*stack)[first + 1] = indices;
+  }
+  const bool puts = schema.arguments().size() > 2 && schema.arguments()[2].name() == "values";
+  if (puts) check_values(self, indices, (*stack)[first + 2].toTensor());
   eager_kernel(handle, keys, stack);
 }
 

@@ -139,6 +139,17 @@ WRONG: list[tuple[str, Callable[[torch.Tensor], Any]]] = [
     ("mask of too many dimensions", lambda x: x[torch.ones(3, 5, 1, dtype=torch.bool, device=x.device)]),
     ("out of another dtype", lambda x: torch.nonzero(x, out=torch.empty(0, device=x.device))),
     ("masks that do not broadcast", lambda x: x.masked_select(torch.ones(4, dtype=torch.bool, device=x.device))),
+    ("too few values", lambda x: x.index_put_((torch.arange(3, device=x.device),), torch.ones(2, device=x.device))),
+    ("values of a column", lambda x: x.index_put((torch.arange(3, device=x.device),), torch.ones(3, device=x.device))),
+    ("values for a mask", lambda x: x.__setitem__(x == x, torch.ones(2, device=x.device))),
+    (
+        "values behind two indices",
+        lambda x: x.index_put((torch.arange(3, device=x.device),) * 2, torch.ones(2, device=x.device)),
+    ),
+    (
+        "values beside an index",
+        lambda x: x[None, :, :].__setitem__((0, slice(None), [1, 2]), torch.ones(4, 2, device=x.device)),
+    ),
     ("negative repeats", lambda x: torch.repeat_interleave(torch.tensor([1, -1], device=x.device))),
     ("repeats of another dtype", lambda x: torch.repeat_interleave(x[0])),
     ("a wrong output size", lambda x: torch.repeat_interleave(torch.tensor([1, 2], device=x.device), output_size=4)),
