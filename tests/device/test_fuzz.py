@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from tools.fuzz import command, compiled, known, sides, worker
+from tools.fuzz import allowed, command, compiled, known, sides, worker
 from tools.fuzz.operators import OPERATORS
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +51,19 @@ def test_a_difference_is_found_and_attributed(device: str, monkeypatch: pytest.M
     finding = sides.run(lines, device)
     assert finding is not None
     assert (finding.kind, finding.line) == ("value", "torch.exp(v0)")
+
+
+@pytest.mark.parametrize(
+    ("line", "same"),
+    [
+        ("0 / v3", False), ("0.5 / v3", True), ("torch.mul(v1, 0)", False), ("torch.mul(v1, 0.0)", True),
+        ("v1.mul_(0)", False), ("torch.mul(v0, v1)", True),
+        ("torch._foreach_add_([v3, v3], [v4, v5])", False), ("torch._foreach_add_([v3, v4], [v3, v5])", True),
+        ("torch._foreach_add([v3, v3], [v4, v5])", True), ("torch._foreach_sqrt_([v3[0], v3[0]])", False),
+    ],
+)  # fmt: skip
+def test_what_pytorchs_compiler_changes(line: str, same: bool) -> None:
+    assert allowed.in_graphs(line) == same
 
 
 def test_compiled_programs_are_compared_by_layout() -> None:

@@ -45,6 +45,18 @@ _EXPANDED = "more than one element of the written-to tensor"
 LIKE_CUDA = re.compile(r"\bF\.(batch_norm|instance_norm)\(")
 
 
+#: Not drawn for graphs, because of what PyTorch's own compiler does on the CPU as well: it takes a product with the
+#: integer 0 for 0 even of NaN and infinities, and writes to a tensor that is twice in a list as if it were two.
+_CHANGED_IN_GRAPHS = re.compile(
+    r"^0 [*/] |\bmul_?\((v\S+, )?0\)|\b_foreach_\w+_\(\[[^]]*(v\d+(?:\[\d+\])?), (?:[^]]*, )?\2[],]"
+)
+
+
+def in_graphs(line: str) -> bool:
+    """Whether a line means the same in a graph, by PyTorch's own compiler."""
+    return not _CHANGED_IN_GRAPHS.search(line)
+
+
 def only_cpu_raises(line: str, error: Exception) -> bool:
     """Whether the CPU's exception is about a kernel that the CPU does not have."""
     return isinstance(error, NotImplementedError) or bool(_CPU_LACKS.search(str(error)))

@@ -198,7 +198,7 @@ def show(finding: dict[str, Any]) -> None:
 def processor_seconds() -> float:
     """Processor time of the workers that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    return max(used.ru_utime + used.ru_stime, 0.01)
 
 
 def summary(totals: Totals, seconds: float, arguments: argparse.Namespace) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
 from tools.fuzz import allowed, compare
@@ -41,16 +42,14 @@ _EXACT = re.compile(r"^v\d+(\[\d+\])?(\.\w+\([^v]*\)|\.m?T|\[.*\])$")
 def stable(line: str, rounded: set[str], values: dict[str, Any]) -> list[str] | None:
     """``line`` with the CPU's values, as leaves in front of it, for rounded operands at which it may jump. None if it
     cannot be part of a graph."""
-    if _OUTSIDE.search(line) or allowed.values(line):
+    if _OUTSIDE.search(line) or allowed.values(line) or not allowed.in_graphs(line):
         return None
     inexact = [name for name in references(line) if name in rounded]
     if not inexact or _SMOOTH.search(line):
         return [line]
-    return (
-        None
-        if re.search(r"[a-z0-9]_\(|out=|assign\(", line)
-        else [leaf_line(x) for name in inexact for x in tensors(values[name])]
-    )
+    if re.search(r"[a-z0-9]_\(|out=|assign\(", line) or any(not isinstance(values[name], Tensor) for name in inexact):
+        return None
+    return [leaf_line(values[name]) for name in inexact]
 
 
 def is_rounded(line: str, rounded: set[str], value: Any) -> bool:

@@ -30,10 +30,22 @@ class Defect:
         return bool(re.search(self.line, finding["line"]) and re.search(self.text, finding["text"]))
 
 
-DEFECTS = tuple(
-    Defect(f"F.conv{kind}{rank}d", "strides", "in a graph, the result for channels last is contiguous", mode="compiled")
-    for kind in ("", "_transpose")
-    for rank in (1, 2, 3)
+DEFECTS = (
+    *(
+        Defect(
+            f"F.conv{kind}{rank}d", "strides", "in a graph, the result for channels last is contiguous", mode="compiled"
+        )
+        for kind in ("", "_transpose")
+        for rank in (1, 2, 3)
+    ),
+    Defect("torch.fmax", "strides", "in a graph, integers of two dtypes give a contiguous result", mode="compiled"),
+    Defect(
+        "graph",
+        "exception",
+        "an embedding bag is refused in a graph",
+        text="_embedding_bag_forward_only returned a tensor of shape",
+        mode="compiled",
+    ),
 )
 
 
