@@ -22,7 +22,7 @@ endif
 CMAKE_TESTS = PATH="$(abspath $(VENV))/bin:$$PATH" cmake -S . -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
   -DCMAKE_MAKE_PROGRAM="$(abspath $(VENV))/bin/ninja" -DOUTBOARD_TORCH=OFF -DOUTBOARD_CPP_TESTS=ON \
   -DOUTBOARD_WARNINGS_AS_ERRORS=$(WARNINGS_AS_ERRORS)
-CPP_FILES = $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'csrc/*.c' 'include/*.h' 'tests/cpp/*.cpp' 'tests/cpp/*.h' 'examples/*.cpp')
+CPP_FILES = $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'csrc/*.c' 'include/*.h' 'tests/cpp/*.cpp' 'tests/cpp/*.h' 'tests/sanitize/*.cpp' 'examples/*.cpp')
 PYTEST_ARGUMENTS ?=
 BENCH_ARGUMENTS ?=
 FUZZ_ARGUMENTS ?=
@@ -62,18 +62,26 @@ test-cpp:  ## C++ tests of runtime and drivers, without PyTorch
 	@$(VENV)/bin/cmake --build build/cpp -j $(JOBS)
 	@cd build/cpp && "$(abspath $(VENV))/bin/ctest" --output-on-failure --timeout 300
 
-test-sanitize:  ## C++ tests under AddressSanitizer and UBSan, and memory (on the simulator), its lock, the thread pool and batches of launches under ThreadSanitizer
+SANITIZED = -DCMAKE_CXX_FLAGS="-fsanitize=$(1) -fno-omit-frame-pointer" >build/sanitize-configure.log
+
+test-sanitize:  ## AddressSanitizer, UBSan and ThreadSanitizer over the C++ tests and over a tour through Python
 	@$(SETUP) --groups demo test lint --no-build
 	@mkdir -p build
 	@for kind in address,undefined thread; do \
-	  $(CMAKE_TESTS) -B build/$${kind%%,*} -DCMAKE_CXX_FLAGS="-fsanitize=$$kind -fno-omit-frame-pointer" \
-	    >build/sanitize-configure.log && $(VENV)/bin/cmake --build build/$${kind%%,*} -j $(JOBS) || exit 1; \
+	  $(CMAKE_TESTS) -B build/$${kind%%,*} $(call SANITIZED,$$kind) \
+	    && $(VENV)/bin/cmake --build build/$${kind%%,*} -j $(JOBS) || exit 1; \
 	done
 	@# LeakSanitizer's own tracer crashes in processes where PoCL has compiled something: leaks are looked for elsewhere.
 	@cd build/address && ASAN_OPTIONS=detect_leaks=0 "$(abspath $(VENV))/bin/ctest" -E "plan|memory_sim" --output-on-failure \
 	  --timeout 300
 	@cd build/address && "$(abspath $(VENV))/bin/ctest" -R "plan|memory_sim" --output-on-failure --timeout 300
 	@cd build/thread && "$(abspath $(VENV))/bin/ctest" -R "memory_sim|memory_lock|thread_pool|batches$$" --output-on-failure
+	@for kind in address,undefined thread; do \
+	  $(CMAKE_TESTS) -B build/python-$${kind%%,*} -DOUTBOARD_TORCH=ON -DOUTBOARD_CPP_TESTS=OFF \
+	    -DPython_EXECUTABLE="$(abspath $(PY))" -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" $(call SANITIZED,$$kind) \
+	    && $(VENV)/bin/cmake --build build/python-$${kind%%,*} -j $(JOBS) \
+	    && PATH="$(abspath $(VENV))/bin:$$PATH" $(PY) -m tests.sanitize $${kind%%,*} build/python-$${kind%%,*} || exit 1; \
+	done
 
 test-oclgrind:  ## Every family of kernels for GPUs on Oclgrind: invalid accesses, races
 	@$(SETUP) --groups demo test
