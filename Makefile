@@ -64,7 +64,10 @@ test-cpp:  ## C++ tests of runtime and drivers, without PyTorch
 
 SANITIZED = -DCMAKE_CXX_FLAGS="-fsanitize=$(1) -fno-omit-frame-pointer" >build/sanitize-configure.log
 
-test-sanitize:  ## AddressSanitizer, UBSan and ThreadSanitizer over the C++ tests and over a tour through Python
+# Sanitizers for the tour through Python; `thread` is the other one.
+TOURS ?= address,undefined
+
+test-sanitize:  ## AddressSanitizer, UBSan and ThreadSanitizer over the C++ tests, the first two over a tour through Python
 	@$(SETUP) --groups demo test lint --no-build
 	@mkdir -p build
 	@for kind in address,undefined thread; do \
@@ -76,7 +79,7 @@ test-sanitize:  ## AddressSanitizer, UBSan and ThreadSanitizer over the C++ test
 	  --timeout 300
 	@cd build/address && "$(abspath $(VENV))/bin/ctest" -R "plan|memory_sim" --output-on-failure --timeout 300
 	@cd build/thread && "$(abspath $(VENV))/bin/ctest" -R "memory_sim|memory_lock|thread_pool|batches$$" --output-on-failure
-	@for kind in address,undefined thread; do \
+	@for kind in $(TOURS); do \
 	  $(CMAKE_TESTS) -B build/python-$${kind%%,*} -DOUTBOARD_TORCH=ON -DOUTBOARD_CPP_TESTS=OFF \
 	    -DPython_EXECUTABLE="$(abspath $(PY))" -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" $(call SANITIZED,$$kind) \
 	    && $(VENV)/bin/cmake --build build/python-$${kind%%,*} -j $(JOBS) \
