@@ -5,7 +5,7 @@ Importing PyTorch and its compiler costs a process about ten times what most tes
 them, opens no device, and is forked for each program: the program has its own address space, environment, device,
 caches and exit, as it would have if Python had started it. What it shares with the others is what an import leaves:
 hash seed, addresses, and variables that PyTorch reads while it is imported. A test of any of these asks for
-``cold=True``; where variables differ that are not in ``_LATE`` or Outboard's, the process is a cold one anyway.
+``cold=True``; where variables differ that are not in ``_LATE``, the process is a cold one anyway.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-#: Variables that nothing reads before a program begins, besides ``OUTBOARD_*``.
+#: Variables that nothing reads before a program begins, besides those of Outboard and of its profiles.
 _LATE = {"TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME", "POCL_CACHE_DIR", "PYTEST_CURRENT_TEST", "VARIANT"}
+_LATE_PREFIXES = ("OUTBOARD_", "RBLN_", "TORCH_RBLN_")
 
 _server_lock = threading.Lock()
 _server: _Server | None = None
@@ -105,7 +106,7 @@ class _Server:
         """Whether a program with these variables may do without importing PyTorch itself."""
         names = variables.keys() | self.environment.keys()
         different = {name for name in names if variables.get(name) != self.environment.get(name)}
-        return all(name in _LATE or name.startswith("OUTBOARD_") for name in different)
+        return all(name in _LATE or name.startswith(_LATE_PREFIXES) for name in different)
 
     def connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX)

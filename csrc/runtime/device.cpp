@@ -13,6 +13,7 @@
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
@@ -125,7 +126,15 @@ const ob_driver* load_driver(const std::string& path, std::vector<std::string>& 
   return new ob_driver(whole_table(*driver));  // leaked: devices live as long as the process
 }
 
-void open_devices(const std::string& library, const ob_driver* driver, RuntimeState& runtime) {
+/// A device that its driver has opened. Its origin tells other processes which one it is.
+struct Opened {
+  const ob_driver* driver;
+  ob_device handle;
+  Device::Origin origin;
+};
+
+void open_devices(const std::string& library, const ob_driver* driver, RuntimeState& runtime,
+                  std::vector<Opened>& opened) {
   uint32_t count = 0;
   const ob_status status = driver->device_count(&count);
   if (status != OB_OK || count == 0) {
@@ -133,16 +142,30 @@ void open_devices(const std::string& library, const ob_driver* driver, RuntimeSt
     runtime.problems.push_back(std::string(driver->name) + ": " + (text != nullptr ? text : "no devices"));
     return;
   }
-  const size_t first = runtime.devices.size();
+  int number = 0;
   for (uint32_t i = 0; i < count; ++i) {
-    const size_t index = runtime.devices.size();
     ob_device handle = nullptr;
     try {
       check(*driver, driver->device_open(i, &handle), "opening a device");
-      runtime.devices.push_back(std::make_unique<Device>(driver, handle, static_cast<int>(index),
-                                                         Device::Origin{library, static_cast<int>(index - first)}));
+      opened.push_back({driver, handle, Device::Origin{library, number++}});
     } catch (const Error& error) {
       runtime.problems.push_back(std::string(driver->name) + ": " + error.what());
+    }
+  }
+}
+
+/// The devices of the process, from those that were opened.
+void take_devices(const std::vector<Opened>& opened, const Runtime::Choice& choice, RuntimeState& runtime) {
+  std::vector<int> chosen(opened.size());
+  std::iota(chosen.begin(), chosen.end(), 0);
+  if (choice) chosen = choice(static_cast<int>(opened.size()));
+  for (const int number : chosen) {
+    const Opened& each = opened.at(static_cast<size_t>(number));
+    try {
+      runtime.devices.push_back(
+          std::make_unique<Device>(each.driver, each.handle, static_cast<int>(runtime.devices.size()), each.origin));
+    } catch (const Error& error) {
+      runtime.problems.push_back(std::string(each.driver->name) + ": " + error.what());
     }
   }
 }
@@ -311,13 +334,15 @@ std::pair<uint64_t, uint64_t> Device::memory_info() {
   return {std::min(free, driver_free), std::min(limit, driver_total)};
 }
 
-Runtime& Runtime::initialize(const std::vector<std::string>& driver_paths) {
+Runtime& Runtime::initialize(const std::vector<std::string>& driver_paths, const Choice& choice) {
   RuntimeState& runtime = state();
   std::call_once(runtime.once, [&] {
+    std::vector<Opened> opened;
     for (const std::string& path : driver_paths) {
       const ob_driver* driver = load_driver(path, runtime.problems);
-      if (driver != nullptr) open_devices(path, driver, runtime);
+      if (driver != nullptr) open_devices(path, driver, runtime, opened);
     }
+    take_devices(opened, choice, runtime);
     pthread_atfork(nullptr, nullptr, after_fork_in_child);
   });
   return get();

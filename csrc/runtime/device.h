@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -82,9 +83,13 @@ class Device {
 /// must not race with work still queued); `shutdown` drains queues at interpreter exit.
 class Runtime {
  public:
+  /// Which of so many devices to use, by number, in the order that they are to have; all if it is empty.
+  using Choice = std::function<std::vector<int>(int count)>;
+
   /// Loads driver libraries in order and opens their devices. A library that cannot be loaded adds a line to
-  /// `problems()` and does not throw. Call once; later calls return the same object.
-  static Runtime& initialize(const std::vector<std::string>& driver_paths);
+  /// `problems()` and does not throw. Call once; later calls return the same object. What `choice` throws passes
+  /// through, and there are no devices then.
+  static Runtime& initialize(const std::vector<std::string>& driver_paths, const Choice& choice = {});
   static Runtime& get();
 
   int device_count() const;

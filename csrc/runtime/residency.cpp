@@ -2,6 +2,7 @@
 #include "runtime/residency.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -27,6 +28,9 @@ constexpr uint64_t kMarkEvery = 16;  // pieces of work between two of them, whil
 
 constexpr uint64_t kWorthMoving = uint64_t{64} << 10;  // bytes
 
+std::atomic<const std::string*> eager_variable{nullptr};
+std::atomic<bool> waiting_contents{false};
+
 void add(LazyStatistics::Gauge& gauge, uint64_t bytes) {
   gauge.bytes += static_cast<int64_t>(bytes);
   ++gauge.count;
@@ -44,8 +48,18 @@ bool is_lazy() {
     const char* text = std::getenv("OUTBOARD_LAZY");
     return text == nullptr || std::strcmp(text, "0") != 0;
   }();
-  return lazy;
+  const std::string* variable = eager_variable.load(std::memory_order_acquire);
+  if (variable == nullptr || !lazy) return lazy;
+  const char* text = std::getenv(variable->c_str());
+  return text == nullptr || std::strcmp(text, "1") != 0;
 }
+
+void set_eager_variable(const std::string& name) {
+  eager_variable.store(new std::string(name), std::memory_order_release);  // leaked: others may be reading the old one
+}
+
+bool contents_wait() { return waiting_contents.load(std::memory_order_relaxed); }
+void set_contents_wait(bool wait) { waiting_contents.store(wait, std::memory_order_relaxed); }
 
 Residency::Residency(Device& device) : device_(device), buffers_(device) {}
 Residency::~Residency() = default;

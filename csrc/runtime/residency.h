@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "outboard/driver.h"
@@ -118,5 +119,12 @@ class Residency {
 
 /// False if OUTBOARD_LAZY=0: then memory is taken when a tensor is made.
 bool is_lazy();
+/// The same at any time for which the environment variable of this name is 1.
+void set_eager_variable(const std::string& name);
+
+/// Whether contents that come from the host wait there until work needs them, even where the host could write them to
+/// the device's memory at once. False at first.
+bool contents_wait();
+void set_contents_wait(bool wait);
 
 }  // namespace outboard

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "torch/bindings_device.h"
 
+#include <pybind11/functional.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/Generator.h>
 
 #include <map>
+#include <optional>
 #include <string>
 
 #include "runtime/build_process.h"
@@ -74,12 +76,16 @@ py::object default_generator_object(DeviceIndex index) {
 
 void bind_device(py::module_& m) {
   bind_memory(m);
-  define(m, "initialize", "Starts the runtime with these driver libraries.", [](const std::vector<std::string>& paths) {
-    initialize(paths);
-    install_interruptions();
-    configure_allocators();
-    register_hooks();
-  });
+  define(
+      m, "initialize",
+      "Starts the runtime with these driver libraries. The function, if there is one, is given the number of devices "
+      "that they have, and returns the numbers of those to use, in order.",
+      [](const std::vector<std::string>& paths, const std::optional<Runtime::Choice>& choice) {
+        initialize(paths, choice.value_or(nullptr));
+        install_interruptions();
+        configure_allocators();
+        register_hooks();
+      });
   define_for_all(m, "shutdown",
                  "Waits for queued work and stops the runtime's threads; at interpreter exit. In a hurry, what did not "
                  "begin is left out.",

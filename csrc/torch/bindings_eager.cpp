@@ -75,6 +75,14 @@ class OutsideKernels {
   throw persisted;
 }
 
+bool python_ends() {
+#if PY_VERSION_HEX < 0x030D0000
+  return _Py_IsFinalizing() != 0;
+#else
+  return Py_IsFinalizing() != 0;
+#endif
+}
+
 /// An argument as Python code would write it.
 py::object to_python(const c10::Argument& declared, const c10::IValue& value) {
   c10::TypePtr type = declared.real_type();
@@ -97,13 +105,7 @@ class PythonCompiler : public Compiler {
   PythonCompiler(py::object load, py::object compile, py::object keep)
       : load_(std::move(load)), compile_(std::move(compile)), keep_(std::move(keep)) {}
 
-  bool has_ended() const override {
-#if PY_VERSION_HEX < 0x030D0000
-    return _Py_IsFinalizing() != 0;
-#else
-    return Py_IsFinalizing() != 0;
-#endif
-  }
+  bool has_ended() const override { return python_ends(); }
 
   std::pair<bool, std::vector<std::string>> load(const std::string& signature) override {
     py::gil_scoped_acquire gil;
@@ -152,7 +154,8 @@ class PythonCompiler : public Compiler {
   static Compiled::Verdict verdict(const std::string& text) {
     if (text == "plan") return Compiled::kPlan;
     if (text == "bake") return Compiled::kBake;
-    TORCH_CHECK(text == "host", "the compiler's verdict is '", text, "', not 'plan', 'bake' or 'host'");
+    if (text == "refused") return Compiled::kRefused;
+    TORCH_CHECK(text == "host", "the compiler's verdict is '", text, "', not 'plan', 'bake', 'host' or 'refused'");
     return Compiled::kHost;
   }
 
@@ -267,6 +270,29 @@ py::tuple plan_interface(const py::bytes& data) {
   return py::make_tuple(inputs, outputs, calls, plan->programs.size());
 }
 
+/// A FallbackCheck in Python. The function is leaked: operators may run until the process ends.
+class PythonCheck {
+ public:
+  explicit PythonCheck(py::object check) : check_(check.release().ptr()) {}
+
+  std::string operator()(const std::string& name, FallbackCause cause) const {
+    if (python_ends()) return "";
+    const char* cause_text = cause == FallbackCause::kCompiler ? "compiler"
+                             : cause == FallbackCause::kCopy   ? "copy"
+                                                               : "unsupported";
+    py::gil_scoped_acquire gil;
+    try {
+      const py::object refusal = py::handle(check_)(name, cause_text);
+      return refusal.is_none() ? "" : refusal.cast<std::string>();
+    } catch (py::error_already_set& error) {
+      rethrow_python(error);
+    }
+  }
+
+ private:
+  PyObject* check_;
+};
+
 FallbackPolicy policy(const std::string& text) {
   if (text == "allow") return FallbackPolicy::kAllow;
   if (text == "warn") return FallbackPolicy::kWarn;
@@ -287,6 +313,10 @@ void bind_eager(py::module_& m) {
   bindings::define(m, "fallbacks", "How often each operator ran on the CPU.", &fallback_counts);
   bindings::define(m, "reset_fallbacks", "Forgets these counts.", &reset_fallback_counts);
   m.def("set_fallback_policy", [](const std::string& text) { set_fallback_policy(policy(text)); });
+  m.def(
+      "set_fallback_check", [](py::object check) { set_fallback_check(PythonCheck(std::move(check))); },
+      "Has a function asked before each fallback, with the operator's name and why it runs on the CPU: 'unsupported', "
+      "'compiler' or 'copy'. It returns None, or why the fallback must not be.");
   bindings::define(m, "eager_stats", "Counts of calls by whether their plan was known, and of plans.", [] {
     const EagerStatistics statistics = eager_statistics();
     return py::dict(py::arg("hits") = statistics.hits, py::arg("misses") = statistics.misses,

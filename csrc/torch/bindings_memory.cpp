@@ -23,6 +23,7 @@ namespace {
 using bindings::checked;
 using bindings::define;
 using bindings::define_blocking;
+using bindings::define_for_all;
 using c10::DeviceIndex;
 
 void add_gauge(std::map<std::string, int64_t>& to, const std::string& name, const MemoryStatistics::Gauge& from) {
@@ -283,6 +284,13 @@ void bind_memory(py::module_& m) {
   define_blocking(m, "host_view",
                   "A CPU tensor over the same memory, which stays where it is while that tensor or one over it lives.",
                   [](const at::Tensor& tensor) { return host_view(tensor); });
+  define_for_all(m, "set_eager_variable",
+                 "Names an environment variable: while it is 1, tensors take device memory when they are made.",
+                 &set_eager_variable);
+  define_for_all(
+      m, "set_contents_wait",
+      "Whether contents wait on the host until work needs them even where the device's memory is the host's.",
+      &set_contents_wait);
   define(m, "memory_state", "Where a tensor's bytes are.", state_of);
 }
 

@@ -194,6 +194,18 @@ bool can_be_queued(const at::Tensor& dst, const at::Tensor& src, bool non_blocki
   return non_blocking && same_memory_layout(dst, src) && is_pinned(host.const_data_ptr());
 }
 
+}  // namespace
+
+at::Tensor over_host_copy(const HostBuffer& copy, const at::Tensor& like) {
+  auto* first = static_cast<char*>(copy.memory) + binding_of(like).storage_offset * like.itemsize();
+  at::Tensor view = at::from_blob(first, like.sizes(), like.strides(),
+                                  at::TensorOptions().dtype(like.scalar_type()).device(at::kCPU));
+  set_bits(view, like);
+  return view;
+}
+
+namespace {
+
 // ---- CPU to device ----
 
 /// The user may interrupt the wait for earlier work, but not the one for the copy: its memory on the host has to stay.
@@ -220,20 +232,12 @@ void upload_bytes(const at::Tensor& dst, const at::Tensor& host, bool asynchrono
   });
 }
 
-/// A CPU tensor with the geometry of `like` over a host copy of its whole storage.
-at::Tensor over_host_copy(const HostBuffer& copy, const at::Tensor& like) {
-  auto* first = static_cast<char*>(copy.memory) + binding_of(like).storage_offset * like.itemsize();
-  at::Tensor view = at::from_blob(first, like.sizes(), like.strides(),
-                                  at::TensorOptions().dtype(like.scalar_type()).device(at::kCPU));
-  set_bits(view, like);
-  return view;
-}
-
 /// Where the host addresses the device's memory, contents that wait elsewhere take as much of the same memory and are
 /// copied twice. Not so if they had to wait for queued work, or others had to make room for them.
 bool better_there_at_once(const Allocation& allocation, Stream& stream) {
   Device& device = allocation.device();
-  return device.host_accessible() && stream.query() && device.allocator().has_room(allocation.size());
+  if (contents_wait() || !device.host_accessible()) return false;
+  return stream.query() && device.allocator().has_room(allocation.size());
 }
 
 /// Lets the new contents of a whole storage that is not on the device wait on the host, until the device needs them.
@@ -420,6 +424,12 @@ OUTBOARD_COPY_FALLS_THROUGH(Negative)
 OUTBOARD_COPY_FALLS_THROUGH(ZeroTensor)
 #undef OUTBOARD_COPY_FALLS_THROUGH
 
+/// Lets one value, for all of a storage that is not on the device, wait on the host. False unless contents do.
+bool try_keep_fill_on_host(const at::Tensor& self, const at::Tensor& pattern) {
+  if (!contents_wait() || !covers_storage(self)) return false;
+  return try_keep_on_host(self, pattern.expand(self.sizes()));
+}
+
 }  // namespace
 
 bool try_fill(const at::Tensor& self, const at::Scalar& value) {
@@ -432,6 +442,7 @@ bool try_fill(const at::Tensor& self, const at::Scalar& value) {
   translate_errors([&] {
     const Access access = written_whole(self);
     if (access == Access::kOverwrite && all_bits_zero(pattern) && allocation_of(self).mark_zero()) return;
+    if (try_keep_fill_on_host(self, pattern)) return;
     Stream& stream = stream_of(self);
     Work work(stream);
     stream.fill(pointer(self, work, access), pattern.const_data_ptr(), static_cast<uint32_t>(self.itemsize()),

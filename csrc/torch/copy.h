@@ -3,7 +3,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "runtime/host_buffers.h"
+
 namespace outboard::aten {
+
+/// A CPU tensor with the geometry of `like` over a host copy of its whole storage.
+at::Tensor over_host_copy(const HostBuffer& copy, const at::Tensor& like);
 
 /// Writes `value` into every element of a dense tensor through the driver's fill, and returns true; false if the
 /// tensor has gaps, overlaps itself or is a lazy conjugate or negative (then nothing is done). Raises as PyTorch on

@@ -30,8 +30,8 @@ Runtime& require_runtime() {
 
 }  // namespace
 
-void initialize(const std::vector<std::string>& driver_paths) {
-  runtime.store(&Runtime::initialize(driver_paths), std::memory_order_release);
+void initialize(const std::vector<std::string>& driver_paths, const Runtime::Choice& choice) {
+  runtime.store(&Runtime::initialize(driver_paths, choice), std::memory_order_release);
 }
 
 const std::vector<std::string>& problems() {

@@ -34,8 +34,8 @@ using Variants = std::vector<std::shared_ptr<const Executable>>;
 
 /// Everything known about one signature. Read without a lock, changed under the state's.
 struct PlanEntry {
-  std::atomic<bool> bake = false;  ///< look again with scalar values in the signature
-  std::atomic<bool> host = false;  ///< no plan exists: CPU fallback
+  std::atomic<bool> bake = false;                          ///< look again with scalar values in the signature
+  std::atomic<FallbackCause> host = FallbackCause::kNone;  ///< why no plan exists, if so: CPU fallback
   /// Plans, told apart by their guards. Each change makes a new list; the old ones, which somebody may be reading,
   /// stay.
   std::atomic<const Variants*> variants = nullptr;
@@ -249,6 +249,9 @@ class EagerCall {
 
   c10::DeviceIndex device() const { return device_; }
 
+  /// Why `run` returned false.
+  FallbackCause cause() const { return cause_; }
+
   /// The result of an operator that returns one new tensor, after `run`.
   at::Tensor tensor() {
     const Result& result = (*results_).front();
@@ -307,10 +310,17 @@ class EagerCall {
   bool select() {
     if (!sign(false)) return false;
     if (entry_->bake.load(std::memory_order_acquire) && !sign(true)) return false;
-    if (entry_->host.load(std::memory_order_acquire)) return false;
+    if (runs_on_host()) return false;
     executable_ = find(*entry_, signature_.inputs.data(), *symbols_);
     if (executable_ == nullptr) return compile();
     mine_.hits.add();
+    return true;
+  }
+
+  bool runs_on_host() {
+    const FallbackCause cause = entry_->host.load(std::memory_order_acquire);
+    if (cause == FallbackCause::kNone) return false;
+    cause_ = cause;
     return true;
   }
 
@@ -344,8 +354,12 @@ class EagerCall {
     }
     const bool bake = compiled.verdict == Compiled::kBake;
     TORCH_INTERNAL_ASSERT(!(bake_ && bake), "the compiler asked twice for the scalar values of ", op_.name);
-    (bake ? entry_->bake : entry_->host).store(true, std::memory_order_release);
-    if (!bake) return false;
+    if (!bake) {
+      const bool refused = compiled.verdict == Compiled::kRefused;
+      entry_->host.store(refused ? FallbackCause::kCompiler : FallbackCause::kUnsupported, std::memory_order_release);
+      return !runs_on_host();
+    }
+    entry_->bake.store(true, std::memory_order_release);
     state().compiler->keep(disk_key(), true, {});
     return select();
   }
@@ -358,7 +372,7 @@ class EagerCall {
     } catch (const python_error& error) {
       if (!rehearse_on_cpu(op_, arguments_) || !is_complaint(error)) throw;
     }
-    return {Compiled::kHost, {}};
+    return {Compiled::kRefused, {}};
   }
 
   enum class Loaded { kNothing, kPlan, kBake };
@@ -543,6 +557,7 @@ class EagerCall {
   Batch* batch_;
   PerThread& mine_;
   c10::DeviceIndex device_ = -1;
+  FallbackCause cause_ = FallbackCause::kUnsupported;
   bool bake_ = false;
   CallSignature signature_;
   PlanEntry* entry_ = nullptr;
@@ -609,11 +624,12 @@ HitCosts hit_costs(const at::Tensor& left, const at::Tensor& right, int64_t burs
 void eager_kernel(const c10::OperatorHandle& handle, c10::DispatchKeySet /*keys*/, torch::jit::Stack* stack) {
   require_parent_process();
   const Operator& op = operator_of(handle);
+  if (contents_wait() && make_on_host(op, stack)) return;
   c10::SmallVector<c10::IValue, 4> results;
   {
     Arguments arguments = arguments_on(*stack, op);
     EagerCall call(op, arguments);
-    if (!call.run()) return run_on_cpu(op, call.device(), stack);
+    if (!call.run()) return run_on_cpu(op, call.device(), stack, call.cause());
     results = call.values();
   }
   torch::jit::drop(*stack, op.roles.size());
@@ -624,7 +640,7 @@ at::Tensor eager_tensor(const Operator& op, Arguments& arguments) {
   EagerCall call(op, arguments);
   if (call.run()) return call.tensor();
   torch::jit::Stack stack(arguments.begin(), arguments.end());
-  run_on_cpu(op, call.device(), &stack);
+  run_on_cpu(op, call.device(), &stack, call.cause());
   return stack.front().toTensor();
 }
 
@@ -632,7 +648,7 @@ void eager_write(const Operator& op, Arguments& arguments, Batch* batch) {
   EagerCall call(op, arguments, batch);
   if (call.run()) return;
   torch::jit::Stack stack(arguments.begin(), arguments.end());
-  run_on_cpu(op, call.device(), &stack);
+  run_on_cpu(op, call.device(), &stack, call.cause());
 }
 
 KnownPlans::KnownPlans(const Operator& op, Arguments& arguments) : device_(unify_devices(op, arguments)) {
@@ -640,7 +656,8 @@ KnownPlans::KnownPlans(const Operator& op, Arguments& arguments) : device_(unify
   if (!make_signature(op, arguments, /*bake=*/false, signature)) return;
   const PlanEntry& entry = entry_of(per_thread, op, device_, signature.bytes);
   const bool bakes = entry.bake.load(std::memory_order_acquire);  // its plans are elsewhere, by the values of scalars
-  if (!bakes && !entry.host.load(std::memory_order_acquire)) entry_ = &entry;
+  const bool has_plans = entry.host.load(std::memory_order_acquire) == FallbackCause::kNone;
+  if (!bakes && has_plans) entry_ = &entry;
 }
 
 bool KnownPlans::run(const c10::SmallVectorImpl<Input>& inputs, Batch* batch) const {

@@ -18,7 +18,12 @@ namespace outboard::aten {
 
 /// What the compiler made of one call.
 struct Compiled {
-  enum Verdict { kPlan, kBake, kHost };
+  enum Verdict {
+    kPlan,
+    kBake,
+    kHost,    ///< the device has no such operator
+    kRefused  ///< it has, but the compiler failed on it
+  };
   Verdict verdict;
   std::string plan;  ///< serialised, for kPlan
 };

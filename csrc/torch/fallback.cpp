@@ -7,11 +7,13 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "torch/copy.h"
 #include "torch/devices.h"
 #include "torch/map_tensors.h"
 #include "torch/stand_ins.h"
@@ -28,11 +30,25 @@ struct Counters {
   std::map<std::string, int64_t> counts;
   std::set<std::string> logged;
   FallbackPolicy policy = FallbackPolicy::kAllow;
+  std::shared_ptr<const FallbackCheck> check;
 };
 
 Counters& counters() {
   static Counters* const instance = new Counters;
   return *instance;
+}
+
+/// Gives a call's arguments a CPU generator that continues the device's random sequence, so that seeding the device
+/// seeds what the CPU draws for it; raises for the generator of another device, as PyTorch does.
+void seed_generator(const Operator& op, c10::DeviceIndex device, c10::IValue* arguments) {
+  if (!op.random) return;
+  for (size_t i = 0; i < op.roles.size(); ++i) {
+    if (op.roles[i] != ArgumentRole::kGenerator) continue;
+    int64_t seed = 0;
+    next_seeds(arguments[i].isNone() ? std::nullopt : std::optional<at::Generator>(arguments[i].toGenerator()), device,
+               &seed, 1);
+    arguments[i] = at::detail::createCPUGenerator(static_cast<uint64_t>(seed));
+  }
 }
 
 /// The CPU stand-ins of one call's device tensors.
@@ -48,7 +64,7 @@ class CpuCall {
     const size_t first = stack_->size() - op_.roles.size();
     std::vector<c10::IValue> originals(stack_->begin() + static_cast<std::ptrdiff_t>(first), stack_->end());
     for (size_t i = 0; i < originals.size(); ++i) (*stack_)[first + i] = to_cpu(i, originals[i]);
-    seed_generator(first);
+    seed_generator(op_, device_, stack_->data() + first);
     op_.handle.callBoxed(stack_);
     write_back();
     const size_t returns = op_.aliased_argument.size();
@@ -87,23 +103,6 @@ class CpuCall {
     }
     pairs_.push_back({tensor, cpu, written, fresh});
     return cpu;
-  }
-
-  /// A CPU generator that continues the device's random sequence, so that seeding the device seeds its fallbacks.
-  at::Generator cpu_generator(const std::optional<at::Generator>& generator) const {
-    int64_t seed = 0;
-    next_seeds(generator, device_, &seed, 1);
-    return at::detail::createCPUGenerator(static_cast<uint64_t>(seed));
-  }
-
-  /// Gives the call a CPU generator; raises for the generator of another device, as PyTorch does.
-  void seed_generator(size_t first) const {
-    if (!op_.random) return;
-    for (size_t i = 0; i < op_.roles.size(); ++i) {
-      c10::IValue& value = (*stack_)[first + i];
-      if (op_.roles[i] != ArgumentRole::kGenerator) continue;
-      value = cpu_generator(value.isNone() ? std::nullopt : std::optional<at::Generator>(value.toGenerator()));
-    }
   }
 
   void write_back() {
@@ -219,7 +218,29 @@ void set_fallback_policy(FallbackPolicy policy) {
   counters().policy = policy;
 }
 
-void note_fallback(const std::string& name) {
+void set_fallback_check(FallbackCheck check) {
+  std::lock_guard lock(counters().mutex);
+  counters().check = std::make_shared<const FallbackCheck>(std::move(check));
+}
+
+namespace {
+
+/// Asks the check, if there is one, without the lock of the counters.
+void ask_check(const std::string& name, FallbackCause cause) {
+  std::shared_ptr<const FallbackCheck> check;
+  {
+    std::lock_guard lock(counters().mutex);
+    check = counters().check;
+  }
+  if (check == nullptr) return;
+  const std::string refusal = (*check)(name, cause);
+  TORCH_CHECK_NOT_IMPLEMENTED(refusal.empty(), refusal);
+}
+
+}  // namespace
+
+void note_fallback(const std::string& name, FallbackCause cause) {
+  ask_check(name, cause);
   Counters& all = counters();
   FallbackPolicy policy;
   bool first;
@@ -248,12 +269,62 @@ void reset_fallback_counts() {
   counters().counts.clear();
 }
 
-void run_on_cpu(const Operator& op, c10::DeviceIndex device, torch::jit::Stack* stack) {
+void run_on_cpu(const Operator& op, c10::DeviceIndex device, torch::jit::Stack* stack, FallbackCause cause) {
   require_parent_process();
   TORCH_CHECK_NOT_IMPLEMENTED(runs_on_cpu(op), "'", op.name, "' has no kernel for ", torch_device(device),
                               " that takes these arguments, and the CPU has none to fall back to");
-  note_fallback(op.name);
+  const bool copies = op.name == "aten::copy_" || op.name == "aten::_copy_from";
+  note_fallback(op.name, copies ? FallbackCause::kCopy : cause);
   CpuCall(op, device, stack).run();
+}
+
+namespace {
+
+/// The only tensor of the device among the arguments, if the call writes all of it and it has no contents yet; else an
+/// undefined one.
+at::Tensor sole_new_tensor(const Operator& op, const c10::IValue* arguments) {
+  at::Tensor found;
+  for (size_t i = 0; i < op.roles.size(); ++i) {
+    if (arguments[i].isList()) {
+      if (arguments[i].isTensorList() || arguments[i].isOptionalTensorList()) return {};
+      continue;
+    }
+    if (!arguments[i].isTensor() || !arguments[i].toTensor().defined()) continue;
+    const at::Tensor& tensor = arguments[i].toTensor();
+    if (!op.written[i] || tensor.device().type() != kOurs || found.defined()) return {};
+    found = tensor;
+  }
+  if (!found.defined() || found.numel() == 0 || !covers_storage(found)) return {};
+  return allocation_of(found).state() == State::kUnbacked ? found : at::Tensor();
+}
+
+/// Whether all that an operator returns are arguments of its.
+bool returns_arguments(const Operator& op) {
+  return std::all_of(op.aliased_argument.begin(), op.aliased_argument.end(), [](int alias) { return alias >= 0; });
+}
+
+}  // namespace
+
+bool make_on_host(const Operator& op, torch::jit::Stack* stack) {
+  if (!contents_wait() || !is_lazy() || !returns_arguments(op) || !runs_on_cpu(op)) return false;
+  const size_t first = stack->size() - op.roles.size();
+  const at::Tensor made = sole_new_tensor(op, stack->data() + first);
+  if (!made.defined()) return false;
+  Allocation& allocation = allocation_of(made);
+  std::shared_ptr<HostBuffer> buffer =
+      translate_errors([&] { return allocation.device().residency().host_buffer(allocation.size()); });
+  torch::jit::Stack call(stack->begin() + static_cast<std::ptrdiff_t>(first), stack->end());
+  for (c10::IValue& value : call) {
+    if (value.isTensor() && value.toTensor().is_same(made)) value = over_host_copy(*buffer, made);
+  }
+  seed_generator(op, made.device().index(), call.data());
+  op.handle.callBoxed(&call);
+  if (!allocation.adopt(std::move(buffer))) return false;
+  torch::jit::Stack results;
+  for (const int alias : op.aliased_argument) results.push_back((*stack)[first + static_cast<size_t>(alias)]);
+  torch::jit::drop(*stack, op.roles.size());
+  stack->insert(stack->end(), results.begin(), results.end());
+  return true;
 }
 
 bool rehearse_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments) {

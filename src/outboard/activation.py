@@ -7,6 +7,7 @@ import atexit
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def _activate() -> None:
     libraries, driver_problems = drivers.select(os.environ.get("OUTBOARD_DRIVER"), preferred=profile.driver)
     _problems.extend(driver_problems)
     _problems.extend(drivers.prepare(cache_directory))
-    _C.initialize(libraries)
+    _C.initialize(libraries, _choice(profile.choose_devices))
     _C.set_cache_directory(str(cache_directory) if cache_directory is not None else "")
     _C.set_build_executable(str(Path(__file__).parent / "bin" / "outboard-build"))
     _C.register_graphs()
@@ -74,6 +75,21 @@ def _activate() -> None:
     module.printing.print_on_cpu()
     _connect_compiler()
     profiles.install(choice, profile)
+
+
+def _choice(choose: Callable[[int], list[int]] | None) -> Callable[[int], list[int]] | None:
+    """The same choice of devices, with what is wrong with it as a problem instead of an exception."""
+    if choose is None:
+        return None
+
+    def chosen(count: int) -> list[int]:
+        try:
+            return choose(count)
+        except ValueError as error:
+            _report(f"No device is used: {error}.")
+            return []
+
+    return chosen
 
 
 def _cache_limit() -> int:

@@ -123,6 +123,12 @@ def test_a_package_says_when_outboard_is_broken(run_python: RunPython) -> None:
     assert f"ImportError: {package.module} needs Outboard, which could not be loaded" in out
 
 
+def _pip_install(source: Path, target: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-deps"]
+    command = [*pip, "--no-build-isolation", "--no-index", "--target", str(target), str(source)]
+    subprocess.run(command, check=True, timeout=300)
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A folder for each package, with what pip installs there."""
@@ -131,9 +137,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         source = tmp_path_factory.mktemp("source") / "package"
         shutil.copytree(package.folder, source, ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info"))
         folder = tmp_path_factory.mktemp(package.module)
-        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-deps"]
-        command = [*pip, "--no-build-isolation", "--no-index", "--target", str(folder), str(source)]
-        subprocess.run(command, check=True, timeout=300)
+        _pip_install(source, folder)
         folders[package.profile] = folder
     return folders
 
@@ -204,6 +208,33 @@ def test_another_package_offers_a_profile(run_python: RunPython, tmp_path: Path)
     assert out == "42 ['before', 'after'] fast:0\n"
     out = run_python("import torch", check=False, PYTHONPATH=_path(tmp_path), OUTBOARD_PROFILE="wrong")
     assert "the profile 'wrong' is a NoneType" in out
+
+
+def _blocks(page: str) -> list[str]:
+    """The Python blocks of a page, one by one."""
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("name", ["ocl", "rbln", "ve", "npu"])
+def test_programs_ask_for_the_name_as_printed(run_python: RunPython, name: str) -> None:
+    out = run_python(_blocks("profiles.md")[0], OUTBOARD_PROFILE=name)
+    assert out.startswith(f"{name} ") and f"device='{name}:0'" in out
+
+
+def test_the_profile_that_is_printed_works_once_it_is_installed(run_python: RunPython, tmp_path: Path) -> None:
+    _, profile, program = _blocks("profiles.md")
+    entry = re.search(r"^```toml\n(.*?)^```", (ROOT / "docs/profiles.md").read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert entry is not None and profile.startswith("# fast_device.py")
+    (tmp_path / "fast_device.py").write_text(profile)
+    (tmp_path / "pyproject.toml").write_text(
+        '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
+        '[project]\nname = "fast-device"\nversion = "1.0"\n'
+        + entry[1]
+        + '[tool.setuptools]\npy-modules = ["fast_device"]\n'
+    )
+    _pip_install(tmp_path, tmp_path / "installed")
+    out = run_python(program, cold=True, PYTHONPATH=_path(tmp_path / "installed"), OUTBOARD_PROFILE="")
+    assert out == "hello from torch.fast tensor([2., 2., 2.], device='fast:0') fast:0\n"
 
 
 def test_only_profiles_name_profiles() -> None:

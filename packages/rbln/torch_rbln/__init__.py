@@ -11,14 +11,18 @@ import sys
 if "outboard" not in sys.modules:  # else it is decided already
     os.environ["OUTBOARD_PROFILE"] = os.environ.get("OUTBOARD_PROFILE") or "rbln"
 
-from outboard import __version__, profiles
-
-profiles.require("rbln", package="torch_rbln", distribution="outboard-rbln")
-
-from outboard import device
-from outboard.device import memory
+from outboard import __version__
 
 __all__ = ["__version__", "device", "memory"]
 
-sys.modules[f"{__name__}.device"] = device
-sys.modules[f"{__name__}.memory"] = memory
+# What diagnoses a broken installation must not break with it.
+if os.environ.get("TORCH_RBLN_DIAGNOSE") != "1" and "torch_rbln.diagnose" not in sys.orig_argv:
+    from outboard import profiles
+
+    profiles.require("rbln", package="torch_rbln", distribution="outboard-rbln")
+
+    from outboard import device
+    from outboard.device import memory
+
+    sys.modules[f"{__name__}.device"] = device
+    sys.modules[f"{__name__}.memory"] = memory

@@ -29,12 +29,13 @@ def compile_operator(op: str, args: tuple[Any, ...], kwargs: dict[str, Any], bak
     """Compiles one operator call.
 
     ``op`` is the schema's name ("aten::add.Tensor"); ``args`` and ``kwargs`` are the call's real arguments. Returns
-    ("plan", serialised plan), ("bake", b"") if the values of scalar arguments decide the graph, or ("host", b"") if
-    the operator cannot be compiled. Raises what the operator raises for wrong arguments.
+    ("plan", serialised plan), ("bake", b"") if the values of scalar arguments decide the graph, ("host", b"") if the
+    device has no such operator, or ("refused", b"") if it has and the compiler failed. Raises what the operator raises
+    for wrong arguments.
     """
     with _lock, progress.task(op), statistics.timed():
         verdict, plan = _compile(op, args, kwargs, bake)
-    if verdict == "host":
+    if verdict in ("host", "refused"):
         statistics.add("host")
     return verdict, plan
 
@@ -65,10 +66,10 @@ def _compile(op: str, args: tuple[Any, ...], kwargs: dict[str, Any], bake: bool)
 def _without_plan(
     overload: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], bake: bool, failure: Exception
 ) -> tuple[str, bytes]:
-    """What becomes of a call that was not compiled: "bake" or "host". Raises what the operator says of its arguments,
-    or, if that is nothing, CompilerFault for a fault of the compiler; RuntimeError if it may be PyTorch's complaint,
-    of which the CPU's kernel, asked next, has the last word."""
-    from .adapter.refusals import is_refusal
+    """What becomes of a call that was not compiled: "bake", "host" or "refused". Raises what the operator says of its
+    arguments, or, if that is nothing, CompilerFault for a fault of the compiler; RuntimeError if it may be PyTorch's
+    complaint, of which the CPU's kernel, asked next, has the last word."""
+    from .adapter.refusals import is_refusal, is_unsupported
 
     op = overload._schema.name
     if not is_refusal(failure):
@@ -79,7 +80,7 @@ def _without_plan(
         return "bake", b""
     _log.info("%s runs on the host: %s", op, failure)
     _log.debug("%s was not compiled:", op, exc_info=failure)
-    return "host", b""
+    return "host" if is_unsupported(failure) else "refused", b""
 
 
 def _fault(op: str, failure: Exception) -> RuntimeError:

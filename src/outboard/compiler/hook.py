@@ -61,6 +61,19 @@ def install() -> None:
     sys.meta_path.insert(0, _Finder())
 
 
+def call_after(module: str, callback: Callable[[], None]) -> None:
+    """Calls back when a program has imported a module, at once if it has already.
+
+    Raises:
+        ValueError: if somebody waits for this module already.
+    """
+    if module in _CALLBACKS:
+        raise ValueError(f"somebody waits for {module} already")
+    _CALLBACKS[module] = callback
+    if module in sys.modules:
+        callback()
+
+
 class _Finder(importlib.abc.MetaPathFinder):
     """Finds the modules waited for with the ordinary finders, and wraps their loaders."""
 

@@ -111,11 +111,11 @@ class device:  # noqa: N801 - PyTorch's name
         self.idx = -1 if no_op else index_of(device)
         self.prev_idx = -1
 
-    def __enter__(self) -> None:
-        if self.idx < 0:
-            return
-        self.prev_idx = _C.current_device()
-        _C.set_device(self.idx)
+    def __enter__(self) -> object:
+        if self.idx >= 0:
+            self.prev_idx = _C.current_device()
+            _C.set_device(self.idx)
+        return None
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
@@ -125,14 +125,16 @@ class device:  # noqa: N801 - PyTorch's name
 
 
 class device_of(device):  # noqa: N801 - PyTorch's name
-    """Context manager that changes the current device to that of a tensor or storage; no-op for other devices.
+    """Context manager that changes the current device to that of a tensor or storage; no-op for those of other devices,
+    and for what is on none.
 
     Args:
         obj: tensor or storage.
     """
 
-    def __init__(self, obj: torch.Tensor | torch.UntypedStorage | torch.TypedStorage) -> None:
-        super().__init__(obj.device.index if obj.device.type == name() else -1)
+    def __init__(self, obj: Any) -> None:
+        place = getattr(obj, "device", None)
+        super().__init__(place if isinstance(place, torch.device) and place.type == name() else None)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,7 +24,9 @@ class Profile:
         driver: the driver whose devices come first, or None.
         distributed_backend: name of the process group's backend for this device.
         extra_api: what this profile adds to ``torch.<name>``, by name.
-        before_devices: called once, before drivers look for devices: for environment variables that choose them.
+        before_devices: called once, before drivers look for devices: for environment variables that they read.
+        choose_devices: given how many devices the drivers have, returns the numbers of those to use, in order; None for
+            all. What ValueError it raises is reported, and there are no devices then.
         on_activation: called once, when ``torch.<name>`` and the methods of tensors and modules are there: for aliases
             and for environment variables that users of this name know.
     """
@@ -35,4 +37,5 @@ class Profile:
     distributed_backend: str | None = None
     extra_api: Mapping[str, Any] = field(default_factory=dict)
     before_devices: Callable[[], None] = _nothing
+    choose_devices: Callable[[int], list[int]] | None = None
     on_activation: Callable[[], None] = _nothing

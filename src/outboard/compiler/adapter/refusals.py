@@ -36,6 +36,16 @@ _REFUSALS = (
     GuardOnDataDependentSymNode,
     sympy.SympifyError,
 )
+#: Those of them that say that there is no kernel for an operator, or none for such values.
+_UNSUPPORTED = (
+    NotImplementedError,
+    MissingOperatorWithDecomp,
+    OperatorIssue,
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
 #: What the lowering of a graph raises for any error inside.
 _WRAPPERS = (InductorError, LoweringException)
 #: How PyTorch's compiler fails where it meets what it was not made for.
@@ -53,6 +63,11 @@ def is_refusal(error: BaseException) -> bool:
     if isinstance(cause, _REFUSALS):
         return True
     return not _is_ours(cause) and (cause is not error or isinstance(cause, _LIMITS))
+
+
+def is_unsupported(error: BaseException) -> bool:
+    """Whether a refusal is about the operator itself, for which there is no kernel, and not about how one came out."""
+    return isinstance(_cause(error), _UNSUPPORTED)
 
 
 def is_complaint(error: BaseException) -> bool:

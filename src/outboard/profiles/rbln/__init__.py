@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The face of Rebellions' NPUs, as ``torch-rbln`` shows it: ``torch.rbln``, AMP in float16, its environment variables.
+
+``import torch_rbln`` is a package of its own, ``outboard-rbln`` (``packages/rbln``).
+"""
+
+from __future__ import annotations
+
+import torch
+
+from outboard import _C
+from outboard.profiles.profile import Profile
+from outboard.profiles.rbln import compiling, contexts, fallbacks, logs, mapping, variables
+
+#: While this variable is 1, tensors take device memory when they are made. Asked at each allocation.
+_EAGER_MALLOC = "TORCH_RBLN_EAGER_MALLOC"
+
+
+def _activate() -> None:
+    logs.install()
+    variables.check()
+    fallbacks.install()
+    compiling.install()
+    _C.set_contents_wait(True)
+    _C.set_eager_variable(_EAGER_MALLOC)
+
+
+PROFILE = Profile(
+    name="rbln",
+    amp_dtypes=(torch.float16,),
+    distributed_backend="rbln-ccl",
+    extra_api={
+        "device": contexts.device,
+        "device_of": contexts.device_of,
+        "physical_device_count": mapping.physical_device_count,
+        "device_summary": mapping.device_summary,
+    },
+    choose_devices=mapping.choose,
+    on_activation=_activate,
+)
