@@ -24,6 +24,7 @@ import platform
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -55,8 +56,8 @@ LUCK = 1.1
 CHUNK = 1 << 18
 #: The usual error is that of one element in so many; their order is random.
 SAMPLED = 4
-#: Elements of ``float64`` whose reference comes from mpmath, which takes about 0.1 ms for each.
-EXACT = 50_000
+#: Elements of ``float64`` whose reference comes from mpmath, which takes 0.1 to 3 ms for each.
+EXACT = 5_000
 FORMS = ("vector", "scalar", "simt")
 
 
@@ -369,7 +370,7 @@ def page(rows: list[Row], reductions: list[accuracy_reductions.Row], command: st
         "runs on the CPU. **Bold**: above 2 units and 1.1 times the CPU's error, or another NaN or sign of zero than",
         "the CPU and the reference have.", "",
         "`f'` is the gradient of `f`. The numbers before the bracket: in vectors, one element at a time, and as text",
-        "for SIMT devices; one number where all are the same.", "",
+        f"for SIMT devices; one number where all are the same. Measured: {_forms(rows)}.", "",
         f"{_summary(rows)}", "",
         *_beyond(rows),
         "## Functions", "",
@@ -395,6 +396,12 @@ def _counts(rows: list[Row]) -> str:
     most = {dtype: max((row.count for row in rows if row.dtype == dtype), default=0) for dtype in DTYPES}
     single, double = most["float32"], most["float64"]
     return f"all 65,536 values of the halves, {single:,} numbers of float32 and {double:,} of float64"
+
+
+def _forms(rows: list[Row]) -> str:
+    """How many functions and gradients were measured in which dtype and form."""
+    counts = Counter((row.dtype, row.form) for row in rows)
+    return ", ".join(f"{count} of {dtype} as {form}" for (dtype, form), count in counts.items())
 
 
 def _summary(rows: list[Row]) -> str:

@@ -84,6 +84,12 @@ def _elu(x: Array) -> Array:
     return np.where(x > 0, x, np.expm1(x))
 
 
+def _remainder(a: Array, b: Array) -> Array:
+    """Of the divisor's sign, but for zeros, which have the dividend's."""
+    rest = np.fmod(a, b)
+    return np.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
+
+
 def _sinc(x: Array) -> Array:
     scaled = _PI * x
     # sin of pi times what is left of a whole number is exact where the product is not.
@@ -217,7 +223,7 @@ BINARY = [
     _binary("div_trunc", lambda a, b: torch.div(a, b, rounding_mode="trunc"), gradient=False, jumps=True),
     _binary("floor_divide", gradient=False, jumps=True),
     _binary("fmod", long=_long("fmod"), jumps=True, gradient=False),
-    _binary("remainder", long=_long("remainder"), jumps=True, gradient=False),
+    _binary("remainder", long=_remainder, jumps=True, gradient=False),
     _binary("pow", long=_long("power"), branches=(1.0, 2.0, 0.5, 3.0)),
     _binary("atan2", long=_long("arctan2")),
     _binary("hypot", long=_long("hypot")),

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 ALLOWED = 0.5
 #: Beyond, that much of the CPU's error is.
 LUCK = 1.1
-#: What is known to be beyond the bound is right up to here; above 1 only where the CPU's error is, too.
-KNOWN = 1.25
+#: What is known to be beyond the bound, for a reason, fails from here on.
+KNOWN = 4.0
 #: Single results are taken this often, each time of other data; long ones less often.
 REPEATS = 16
 
@@ -70,7 +70,7 @@ class Row:
     def is_known(self) -> bool:
         """Whether the error is beyond the bound for a reason, and little."""
         known = {reduction.name: reduction.known for reduction in REDUCTIONS}[self.name]
-        return bool(known) and self.ours <= KNOWN * max(1.0, self.cpu)
+        return bool(known) and self.ours <= max(KNOWN, 1.25 * self.cpu)
 
     @staticmethod
     def loaded(values: dict[str, Any]) -> Row:
