@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 
 import torch
-from opinfo_case import CPU_ARGUMENTS, Outcome, _to_device
+from opinfo_case import CPU_ARGUMENTS, Outcome, new_fallbacks, reasons
 from torch import Tensor
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils._pytree import tree_leaves, tree_map
@@ -28,6 +28,16 @@ UNDEFINED_STRIDES = (
     "eig",
     "qr",
 )
+#: Results that lie as CUDA's do: the CPU makes them contiguous, other devices as the input is.
+LIKE_CUDA = (
+    "native_batch_norm",
+    "_native_batch_norm_legit",
+    "_batch_norm_with_update",
+    "nn.functional.batch_norm",
+    "nn.functional.instance_norm",
+)
+#: Layouts of arguments in which PyTorch's own kernel reads what is not there, and crashes.
+CRASHES = {"_chunk_cat": ("scalar",)}
 
 
 def _transposed(x: Tensor) -> Tensor:
@@ -77,6 +87,8 @@ def variants(op: OpInfo, dtype: torch.dtype, samples: int) -> Iterator[tuple[str
         if any(isinstance(leaf, Tensor) and leaf.layout != torch.strided for leaf in _tensors(sample)):
             continue
         for name, lay_out in LAYOUTS.items():
+            if name in CRASHES.get(op.name, ()):
+                continue
             yield name, sample.transform(lambda v, f=lay_out: f(v) if isinstance(v, Tensor) else v)
 
 
@@ -94,7 +106,9 @@ def _moved(op: OpInfo, sample: SampleInput, device: str) -> SampleInput:
         storage = torch.empty(0, dtype=value.dtype).set_(value.untyped_storage()).to(device).untyped_storage()
         return made.set_(storage, value.storage_offset(), value.shape, value.stride())
 
-    return _to_device(op, sample, device) if op.name in CPU_ARGUMENTS else _with(sample, move)
+    if op.name in CPU_ARGUMENTS:
+        return SampleInput(move(sample.input), args=sample.args, kwargs=sample.kwargs)
+    return _with(sample, move)
 
 
 def _with(sample: SampleInput, move: Callable[[Any], Any]) -> SampleInput:
@@ -125,7 +139,7 @@ def _description(op: OpInfo, value: Any, inputs: list[Tensor]) -> Any:
     if value.layout != torch.strided:
         return value.dtype, tuple(value.shape), value.layout
     strides: Any = tuple(step if size > 1 else "-" for size, step in zip(value.shape, value.stride(), strict=True))
-    if value.numel() == 0 or op.name.startswith(UNDEFINED_STRIDES):
+    if value.numel() == 0 or op.name.startswith((*UNDEFINED_STRIDES, *LIKE_CUDA)):
         strides = "any"
     shared = [n for n, each in enumerate(inputs) if each.numel() and _same_memory(value, each)]
     return value.dtype, tuple(value.shape), strides, shared
@@ -136,16 +150,28 @@ def _same_memory(a: Tensor, b: Tensor) -> bool:
 
 
 def run(op: OpInfo, dtype: torch.dtype, device: str, samples: int) -> Outcome:
-    """Compares the first ``samples`` sample inputs in every layout. ``native`` stands for "the same"."""
-    compared, wrong = 0, []
-    with warnings.catch_warnings():
+    """Compares the first ``samples`` sample inputs in every layout. ``native`` and ``host`` stand for "the same"."""
+    compared = 0
+    wrong: list[str] = []
+    hosted: list[str] = []
+    fallbacks: dict[str, int] = {}
+    module = getattr(torch, torch.device(device).type)
+    with warnings.catch_warnings(), reasons() as why:
         warnings.simplefilter("ignore")
         for layout, sample in variants(op, dtype, samples):
             expected = described(op, sample)
-            actual = described(op, _moved(op, sample, device))
+            moved = _moved(op, sample, device)
+            before = dict(module.fallbacks())
+            actual = described(op, moved)
             compared += 1
             if expected != actual:
                 wrong.append(f"{layout}: {actual} for {expected}")
+            new = new_fallbacks(device, before)
+            if new and not isinstance(expected, str):
+                hosted.append(f"{layout}: {why.detail(new)}")
+                fallbacks.update({name: fallbacks.get(name, 0) + count for name, count in new.items()})
     if wrong:
-        return Outcome("wrong", " | ".join(wrong), {})
-    return Outcome("native" if compared else "skipped", "", {})
+        return Outcome("wrong", " | ".join(wrong), fallbacks)
+    if hosted:
+        return Outcome("host", " | ".join(hosted), fallbacks)
+    return Outcome("native" if compared else "skipped", "", fallbacks)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs PyTorch's OpInfos on the device against the CPU and reports which are native, on the host, wrong, or crash.
 
-Each operator runs in a process of its own, forked from one that has imported PyTorch and its OpInfos but not yet
-opened the device: a crash costs one row, and no row waits for imports. Exit code 1 if any result is wrong, any process
-crashes, or the native share is below ``--min-native``.
+Operators run in batches of ``--batch``, each batch in a process forked from one that has imported PyTorch and its
+OpInfos but not yet opened the device. A crash costs one row: another process takes the rest of the batch. Exit code 1
+if any result is wrong, any process crashes, or the native share is below ``--min-native``.
 
 With ``--check metadata`` what is compared is not values but dtype, shape, strides, shared memory and exceptions, of
 arguments in several layouts: contiguous, permuted, with gaps, expanded, empty, without dimensions (``metadata_case``).
@@ -59,9 +59,10 @@ class Row:
 
 @dataclass
 class Worker:
-    """A running child: ``pipe`` gives its outcome as JSON and then ends, ``log`` holds what it printed."""
+    """A running child: ``pipe`` gives the outcome of each of ``ops`` as a line of JSON, ``log`` holds what it printed.
+    ``started`` is when the first of ``ops``, which leave the list as they are done, began."""
 
-    name: str
+    ops: list[Any]
     pid: int
     pipe: int
     log: IO[bytes]
@@ -82,71 +83,89 @@ def selected(pattern: str, dtype: torch.dtype) -> list[Any]:
     return [op for op in supported if re.search(pattern, full_name(op))]
 
 
-def start(op: Any, options: argparse.Namespace) -> Worker:
-    """Forks a child that runs ``op``."""
+def start(ops: list[Any], options: argparse.Namespace) -> Worker:
+    """Forks a child that runs ``ops``, one after the other."""
     reader, writer = os.pipe()
-    log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `finish`
+    log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `crashed` or with the process
     sys.stdout.flush()
     pid = os.fork()
     if pid:
         os.close(writer)
-        return Worker(full_name(op), pid, reader, log, time.monotonic())
+        return Worker(ops, pid, reader, log, time.monotonic())
     os.close(reader)
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)
-    _child(op, options, writer)
-    os._exit(0)
+    status = 1
+    try:
+        with os.fdopen(writer, "w") as lines:
+            for op in ops:
+                print(json.dumps(asdict(_outcome(op, options))), file=lines, flush=True)
+        status = 0
+    finally:
+        os._exit(status)
 
 
-def _child(op: Any, options: argparse.Namespace, writer: int) -> None:
+def _outcome(op: Any, options: argparse.Namespace) -> opinfo_case.Outcome:
     try:
         import outboard  # noqa: F401 - opens the device
 
         torch.set_num_threads(1)
         device = options.device or torch.accelerator.current_accelerator().type
         case = metadata_case if options.check == "metadata" else opinfo_case
-        outcome = case.run(op, getattr(torch, options.dtype), device, options.samples)
+        return case.run(op, getattr(torch, options.dtype), device, options.samples)
     except BaseException as error:  # noqa: BLE001 - reported as this row's result
-        outcome = opinfo_case.Outcome("error", f"outside the operator: {type(error).__name__}: {error}", {})
-    os.write(writer, json.dumps(asdict(outcome)).encode())
-    os.close(writer)
+        return opinfo_case.Outcome("error", f"outside the operator: {type(error).__name__}: {error}", {})
 
 
-def finish(worker: Worker, note: str = "") -> Row:
-    """Collects an ended child."""
+def take(worker: Worker) -> Iterator[Row]:
+    """The rows of the lines that have arrived."""
+    *lines, worker.received = worker.received.split(b"\n")
+    for line in lines:
+        outcome = json.loads(line)
+        now = time.monotonic()
+        yield Row(full_name(worker.ops.pop(0)), **outcome, seconds=now - worker.started)
+        worker.started = now
+
+
+def crashed(worker: Worker, note: str) -> Row:
+    """The row of the operator during which a child, which has ended, died."""
     _, status = os.waitpid(worker.pid, 0)
-    os.close(worker.pipe)
-    seconds = time.monotonic() - worker.started
     with worker.log as log:
         log.seek(0)
         printed = log.read().decode(errors="replace")
-    if worker.received and not note:
-        outcome = json.loads(worker.received)
-        return Row(worker.name, outcome["kind"], outcome["detail"], seconds, outcome["fallbacks"])
     if not note:
         number = os.waitstatus_to_exitcode(status)
         note = signal.Signals(-number).name if number < 0 else f"exit code {number}"
-    return Row(worker.name, "crash", f"{note} {printed[-300:]}".strip(), seconds, {})
+    detail = f"{note} {printed[-300:]}".strip()
+    return Row(full_name(worker.ops.pop(0)), "crash", detail, time.monotonic() - worker.started, {})
 
 
 def run_all(ops: list[Any], options: argparse.Namespace) -> Iterator[Row]:
-    """Runs every operator, ``options.jobs`` at a time, and yields rows as they are done."""
-    waiting = list(reversed(ops))
+    """Runs every operator, in ``options.jobs`` processes at a time, and yields rows as they are done."""
+    waiting = [ops[begin : begin + options.batch] for begin in range(0, len(ops), options.batch)]
     running: dict[int, Worker] = {}
     while waiting or running:
         while waiting and len(running) < options.jobs:
-            worker = start(waiting.pop(), options)
+            worker = start(waiting.pop(0), options)
             running[worker.pipe] = worker
         ready, _, _ = select.select(list(running), [], [], 1.0)
-        for pipe in ready:
-            data = os.read(pipe, 1 << 16)
-            running[pipe].received += data
-            if not data:
-                yield finish(running.pop(pipe))
         for pipe, worker in list(running.items()):
-            if time.monotonic() - worker.started > options.timeout:
+            data = os.read(pipe, 1 << 16) if pipe in ready else None
+            worker.received += data or b""
+            yield from take(worker)
+            late = time.monotonic() - worker.started > options.timeout
+            if late and worker.ops:
                 os.kill(worker.pid, signal.SIGKILL)
-                yield finish(running.pop(pipe), f"not finished after {options.timeout:.0f} s")
+            if data != b"" and not late:
+                continue
+            del running[pipe]
+            os.close(pipe)
+            if not worker.ops:
+                os.waitpid(worker.pid, 0)
+                continue
+            yield crashed(worker, f"not finished after {options.timeout:.0f} s" if late else "")
+            if worker.ops:
+                waiting.insert(0, worker.ops)
 
 
 def report(rows: list[Row], seconds: float, options: argparse.Namespace) -> float:
@@ -173,6 +192,7 @@ def main() -> int:
     parser.add_argument("--device", help="default: Outboard's device")
     parser.add_argument("--samples", type=int, default=3, help="sample inputs per operator")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
+    parser.add_argument("--batch", type=int, default=32, help="operators per process")
     parser.add_argument("--width", type=int, default=200, help="characters of what is wrong")
     parser.add_argument("--timeout", type=float, default=180, help="seconds per operator")
     parser.add_argument("--min-native", type=float, default=70, help="least native share, in percent")

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,6 +22,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 UNINITIALISED = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
 #: Operators with a tensor argument that PyTorch wants on the CPU, whatever device the input is on.
 CPU_ARGUMENTS = ("tensor_split",)
+#: Who says why an operator runs on the host.
+COMPILER_LOG = "outboard.compiler.eager"
 #: Two samples of one distribution exceed this multiple of the usual Kolmogorov-Smirnov scale once in 10^5 times.
 SMIRNOV_LIMIT = 2.5
 
@@ -35,6 +39,46 @@ class Outcome:
 
 class WrongResult(Exception):
     """The device's result differs from the CPU's."""
+
+
+class Reasons(logging.Handler):
+    """Collects why operators run on the host: ``found`` has the compiler's words by operator."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.found: dict[str, str] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "runs on the host" in str(record.msg) and isinstance(record.args, tuple):
+            name, reason = record.args
+            self.found[str(name)] = str(reason)
+
+    def detail(self, names: dict[str, int]) -> str:
+        """The operators that ran on the host, each with the reason, where one was given."""
+        reasons = {name: self.found.get(name.partition(".")[0]) for name in sorted(names)}
+        return ", ".join(name if reason is None else f"{name} ({reason})" for name, reason in reasons.items())
+
+
+@contextlib.contextmanager
+def reasons() -> Iterator[Reasons]:
+    """Inside, the compiler's reasons are collected."""
+    logger, handler = logging.getLogger(COMPILER_LOG), Reasons()
+    level, propagate = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    try:
+        yield handler
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagate
+
+
+def new_fallbacks(device: str, before: dict[str, int]) -> dict[str, int]:
+    """CPU fallbacks since ``before``, by operator."""
+    now = getattr(torch, torch.device(device).type).fallbacks()
+    return {name: count - before.get(name, 0) for name, count in now.items() if count > before.get(name, 0)}
 
 
 def tolerances(op: OpInfo, dtype: torch.dtype) -> dict[str, float]:
@@ -58,6 +102,14 @@ def _active_decorators(op: OpInfo) -> Iterator[Any]:
 
 def run(op: OpInfo, dtype: torch.dtype, device: str, samples: int) -> Outcome:
     """Runs the first ``samples`` sample inputs and classifies the operator."""
+    with reasons() as why:
+        outcome = _classified(op, dtype, device, samples)
+    if outcome.kind == "host":
+        outcome.detail = why.detail(outcome.fallbacks)
+    return outcome
+
+
+def _classified(op: OpInfo, dtype: torch.dtype, device: str, samples: int) -> Outcome:
     module = getattr(torch, torch.device(device).type)
     fallbacks: dict[str, int] = {}
     compared = 0
@@ -74,9 +126,8 @@ def run(op: OpInfo, dtype: torch.dtype, device: str, samples: int) -> Outcome:
             torch.accelerator.synchronize()
         except Exception as error:  # noqa: BLE001 - any failure is a row of the table
             return Outcome("error", f"{type(error).__name__}: {error}", fallbacks)
-        for name, count in module.fallbacks().items():
-            if count > before.get(name, 0):
-                fallbacks[name] = fallbacks.get(name, 0) + count - before.get(name, 0)
+        for name, count in new_fallbacks(device, before).items():
+            fallbacks[name] = fallbacks.get(name, 0) + count
         try:
             _compare(op, sample, actual, expected, limits)
         except (AssertionError, WrongResult) as error:
@@ -85,7 +136,7 @@ def run(op: OpInfo, dtype: torch.dtype, device: str, samples: int) -> Outcome:
         compared += 1
     if compared == 0:
         return Outcome("skipped", "the CPU has no sample that works", fallbacks)
-    return Outcome("host" if fallbacks else "native", ", ".join(sorted(fallbacks)), fallbacks)
+    return Outcome("host" if fallbacks else "native", "", fallbacks)
 
 
 def _call(op: OpInfo, sample: SampleInput) -> Any:

@@ -51,6 +51,7 @@ bool coalesces(const Operator& op) {
 }
 
 std::unique_ptr<Operator> describe(const c10::OperatorHandle& handle) {
+  static const auto* const contiguous = new std::unordered_set<std::string>{"aten::masked_fill", "aten::mvlgamma"};
   static const auto* const cpu_indices = new std::unordered_set<std::string>{"index",
                                                                              "index_put",
                                                                              "_index_put_impl",
@@ -78,6 +79,7 @@ std::unique_ptr<Operator> describe(const c10::OperatorHandle& handle) {
   record->idempotent = record->name.rfind("aten::threshold", 0) == 0;  // the one that PyTorch does not check
   record->random = handle.hasTag(at::Tag::nondeterministic_seeded);
   record->coalesces = coalesces(*record);
+  record->contiguous = contiguous->count(schema.name()) != 0;
   record->accepts_cpu_indices = has_base_name(schema, *cpu_indices);
   record->accepts_cpu_tensors = has_base_name(schema, *cpu_tensors);
   return record;

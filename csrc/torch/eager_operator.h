@@ -30,6 +30,7 @@ struct Operator {
   bool out_variant = false;  ///< results go to keyword arguments (`out=`)
   bool pointwise = false;
   bool coalesces = false;            ///< on tensors that all lie alike it is the same operator on one dimension
+  bool contiguous = false;           ///< results are contiguous, however the arguments lie
   bool idempotent = false;           ///< may be written to elements that share memory: each gets the same value
   bool random = false;               ///< draws from a generator
   bool accepts_cpu_indices = false;  ///< index tensors may live on the CPU, as on CUDA

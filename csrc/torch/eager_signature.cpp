@@ -116,6 +116,7 @@ class Writer {
       if (tensor.sizes() != pattern->sizes() || tensor.strides() != pattern->strides()) return;
     }
     if (pattern == nullptr || pattern->numel() == 0) return;
+    if (op_.contiguous && !pattern->is_contiguous()) return;
     out_.pattern = pattern;
     out_.count = pattern->numel();
   }

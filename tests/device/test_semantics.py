@@ -7,6 +7,7 @@ import itertools
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -34,6 +35,15 @@ def _wide(device: str) -> Tensor:
     return torch.arange(12.0, device=device).reshape(3, 4).t()
 
 
+def _channels_last(device: str) -> Tensor:
+    return torch.arange(48.0, device=device).reshape(2, 4, 2, 3).contiguous(memory_format=torch.channels_last)
+
+
+def _gradient(device: str, function: Callable[[Tensor], Tensor]) -> Tensor:
+    x = torch.tensor([-INF, -1, -0.5, 0.0, 0.5, 2, INF], device=device, requires_grad=True)
+    return torch.autograd.grad(function(x), x, torch.full_like(x, 2))[0]
+
+
 def _repeats(device: str, repeats: list[int], size: int) -> Tensor:
     return torch.repeat_interleave(torch.tensor(repeats, dtype=torch.int64, device=device), output_size=size)
 
@@ -48,6 +58,8 @@ CALLS: dict[str, Call] = {
     "repeat_interleave_fewer": lambda d: _repeats(d, [1, 2], 4),
     "layer_norm": lambda d: torch.native_layer_norm(torch.zeros(3, 0, device=d), [0], None, None, 1e-5),
     "group_norm": lambda d: torch.native_group_norm(torch.zeros(2, 4, 0, device=d), None, None, 2, 4, 0, 2, 1e-5),
+    "group_norm_rows": lambda d: torch.native_group_norm(torch.zeros(0, 4, 3, device=d), None, None, 0, 4, 3, 2, 1e-5),
+    "unbind_copy": lambda d: torch.unbind_copy(torch.zeros(0, 3, device=d)),
     "batch_norm": lambda d: aten._native_batch_norm_legit_no_training(
         torch.ones(2, 3, 4, device=d).half(), None, None, torch.zeros(3, device=d), torch.ones(3, device=d), 0.1, 1e-5
     ),
@@ -67,6 +79,9 @@ CALLS: dict[str, Call] = {
     "any_bytes_dim": lambda d: _bytes(d, 0, 2).reshape(1, 2).any(1),
     "all_bytes": lambda d: _bytes(d, 0, 2).all(0),
     "clamp_bool": lambda d: torch.tensor([True, False], device=d).clamp(min=0.5),
+    "group_norm_halves": lambda d: torch.native_group_norm(
+        torch.arange(24, device=d).reshape(2, 4, 3).half(), torch.ones(4, device=d), None, 2, 4, 3, 2, 1e-5
+    ),
     # numbers that do not fit
     "fits": lambda d: torch.zeros(3, device=d).masked_fill(_mask(d), 1e30),
     "masked_fill_float": lambda d: torch.zeros(3, device=d).masked_fill(_mask(d), 1e40),
@@ -99,6 +114,8 @@ CALLS: dict[str, Call] = {
     "multilabel_none": lambda d: F.multilabel_margin_loss(
         torch.tensor([0.1, 0.2, 0.4, 0.8], device=d), torch.tensor([3, -1, 0, 1], device=d), reduction="none"
     ),
+    "softshrink_gradient": lambda d: _gradient(d, F.softshrink),
+    "hardshrink_gradient": lambda d: _gradient(d, F.hardshrink),
     # strides
     "logsigmoid": lambda d: F.logsigmoid(_wide(d)),
     "silu": lambda d: F.silu(_wide(d)),
@@ -106,6 +123,15 @@ CALLS: dict[str, Call] = {
     "xlogy": lambda d: torch.xlogy(_wide(d), 2.0),
     "lerp": lambda d: torch.lerp(_wide(d), _wide(d), 0.5),
     "index_select": lambda d: torch.index_select(_wide(d), 0, torch.tensor([0, 2], device=d)),
+    "masked_fill": lambda d: _wide(d).masked_fill(_wide(d) > 3, 2.0),
+    "masked_fill_tensor": lambda d: _wide(d).masked_fill(_wide(d) > 3, torch.tensor(2.0, device=d)),
+    "mvlgamma": lambda d: torch.mvlgamma(_wide(d) + 1, 1),
+    "pixel_shuffle": lambda d: F.pixel_shuffle(_channels_last(d), 2),
+    "max_unpool2d": lambda d: F.max_unpool2d(_channels_last(d), _channels_last(d).long() % 6, 2),
+    "embedding_bag": lambda d: F.embedding_bag(
+        torch.tensor([0, 1, 2], device=d), _wide(d), torch.tensor([0, 1], device=d)
+    ),
+    "irfft": lambda d: torch.fft.irfft(torch.ones(7, 10, 5, device=d).permute(2, 1, 0)),
 }
 
 
@@ -127,6 +153,17 @@ def test_edge(device: str, name: str) -> None:
         assert type(expected) is type(actual), f"{actual!r}\nthe CPU: {expected!r}"
         return
     torch.testing.assert_close(actual, expected, check_device=False, check_stride=True, equal_nan=True)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "name", ["where_bytes", "roll", "group_norm_halves", "softshrink_gradient", "hardshrink_gradient", "masked_fill"]
+)
+def test_edge_on_the_device(device: str, device_module: ModuleType, name: str) -> None:
+    """What is right might be so thanks to the CPU."""
+    device_module.reset_fallbacks()
+    CALLS[name](device)
+    assert device_module.fallbacks() == {}
 
 
 def test_a_number_that_fitted_before(device: str) -> None:

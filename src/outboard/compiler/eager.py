@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from . import plan as p
 from . import progress, statistics
-from .calls import find_overload
+from .calls import base_name, find_overload
 from .target import target_of
 from .undisturbed import undisturbed
 
@@ -55,12 +56,19 @@ def _compile(op: str, args: tuple[Any, ...], kwargs: dict[str, Any], bake: bool)
     except Exception as error:
         failure = error
     else:
-        if compiled.fallbacks and not compiled.native:
+        if compiled.fallbacks and (not compiled.native or _calls(compiled.plan, op)):
             return "host", b""
         progress.show_kernels(op, compiled.plan)
         return "plan", compiled.plan.serialize()
     # Not in the handler: what is raised here is about the call, and not about what happened while it was compiled.
     return _without_plan(overload, args, kwargs, bake, failure)
+
+
+def _calls(plan: p.Plan, op: str) -> bool:
+    """Whether a plan leaves its operator to the CPU, and but prepares it. The CPU does better without: its kernel then
+    gets the arguments, and decides on the results, as they are."""
+    calls = [step for step in plan.steps if isinstance(step, p.Call) and step.fallback]
+    return any(base_name(call.name) == base_name(op) for call in calls)
 
 
 def _without_plan(

@@ -96,6 +96,21 @@ def _promoted(clamp: Callable[..., Tensor]) -> Callable[..., Any]:
     return decompose
 
 
+def _where(condition: Tensor, yes: Any, no: Any) -> Any:
+    """A condition may be of bytes, as PyTorch once had no bool."""
+    return torch.where(condition != 0, yes, no) if condition.dtype == torch.uint8 else NotImplemented
+
+
+def _roll(x: Tensor, shifts: Any, dims: Any = ()) -> Any:
+    """Of nothing, no dimension is wrong."""
+    return x.clone(memory_format=torch.contiguous_format) if x.numel() == 0 else NotImplemented
+
+
+def _shrink_backward(grad: Tensor, x: Tensor, limit: Any) -> Tensor:
+    """The gradient of ``softshrink`` and ``hardshrink``, of which PyTorch has no decomposition."""
+    return torch.where((x >= -limit) & (x <= limit), 0, grad)
+
+
 def _elu(x: Tensor, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Tensor:
     """Where ``x`` is 0 nothing is multiplied by ``alpha``, which may be infinite."""
     value = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
@@ -127,12 +142,15 @@ def _native_layer_norm(x: Tensor, shape: Any, weight: Any, bias: Any, eps: float
 def _native_group_norm(
     x: Tensor, weight: Any, bias: Any, batch: int, channels: int, size: int, groups: int, eps: float
 ) -> Any:
-    """As ``_native_layer_norm``."""
-    if x.numel() or not isinstance(size, int) or size != 0:
-        return NotImplemented
+    """As ``_native_layer_norm``; the mean and deviation of halves are of their weights' dtype."""
     dtype = x.dtype if weight is None else weight.dtype
-    sizes = (batch, groups)
-    return torch.empty_like(x), x.new_zeros(sizes, dtype=dtype), x.new_full(sizes, float("nan"), dtype=dtype)
+    if not x.numel() and isinstance(size, int) and size == 0:
+        sizes = (batch, groups)
+        return torch.empty_like(x), x.new_zeros(sizes, dtype=dtype), x.new_full(sizes, float("nan"), dtype=dtype)
+    if dtype == x.dtype:
+        return NotImplemented
+    result, *statistics = aten.native_group_norm(x.to(dtype), weight, bias, batch, channels, size, groups, eps)
+    return result.to(x.dtype), *statistics
 
 
 def _smooth_l1_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, beta: float) -> Tensor:
@@ -205,6 +223,10 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.clamp.default: _promoted(aten.clamp.default),
     aten.clamp_min.default: _promoted(aten.clamp_min.default),
     aten.clamp_max.default: _promoted(aten.clamp_max.default),
+    aten.where.self: _where,
+    aten.roll.default: _roll,
+    aten.hardshrink_backward.default: _shrink_backward,
+    aten.softshrink_backward.default: _shrink_backward,
     aten.elu.default: _elu,
     aten.hardswish_backward.default: _hardswish_backward,
     aten.hardshrink_backward.default: _shrink_backward,
@@ -239,7 +261,9 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
 
 #: Overloads whose correction is for some dtypes only; calls of others need not be taken apart to find out.
 _CONCERNED: dict[Any, Callable[[torch.dtype], bool]] = {
-    **dict.fromkeys((aten.any.default, aten.any.dim, aten.any.dims), lambda dtype: dtype == torch.uint8),
+    **dict.fromkeys(
+        (aten.any.default, aten.any.dim, aten.any.dims, aten.where.self), lambda dtype: dtype == torch.uint8
+    ),
     **dict.fromkeys(
         (aten.clamp.default, aten.clamp_min.default, aten.clamp_max.default), lambda dtype: not dtype.is_floating_point
     ),

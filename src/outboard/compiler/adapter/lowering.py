@@ -563,6 +563,8 @@ def _wording(message: str) -> Iterator[None]:
 
 def _lower(graph: torch.fx.GraphModule, inputs: Inputs, target: Target) -> Compiled:
     """Runs Inductor on a graph and makes the plan."""
+    if not pytree.tree_leaves(graph.graph.output_node().args[0]):
+        raise NotExpressible("a call without results")
     builder = PlanBuilder(target)
     for leaf in inputs.leaves:
         builder.add_input(leaf.kind)

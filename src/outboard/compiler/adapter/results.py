@@ -7,7 +7,7 @@ lowerings compute the right elements, and now and then put them elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -29,8 +29,23 @@ _MISTAKEN = frozenset(
         aten._thnn_fused_lstm_cell.default,
     }
 )
+#: Calls that the shape function refuses, or is wrong about: whether arguments are of such a call.
+_MISTAKEN_FOR: dict[Any, Callable[..., bool]] = {
+    aten.native_group_norm.default: lambda x, weight, *_: weight is not None and weight.dtype != x.dtype,
+    aten.roll.default: lambda x, *_: x.numel() == 0,
+    aten.where.self: lambda condition, *_: condition.dtype == torch.uint8,
+}
 #: Operators whose new results are contiguous whatever their arguments are, where the shape function says otherwise.
-_CONTIGUOUS = frozenset({aten.log_sigmoid_forward.default})
+_CONTIGUOUS = frozenset(
+    {
+        aten.log_sigmoid_forward.default,
+        aten.masked_fill.Scalar,
+        aten.masked_fill.Tensor,
+        aten.mvlgamma.default,
+    }
+)
+#: Operators whose new results have the memory format of their first argument, where the shape function says otherwise.
+_OF_ONE_FORMAT = frozenset({aten.pixel_shuffle.default, aten.max_unpool2d.default})
 #: Operators that only devices have, and those that say what they make.
 _STAND_FOR = {aten.convolution_overrideable.default: aten.convolution.default}
 
@@ -55,6 +70,9 @@ def of_shape_function(overload: torch._ops.OpOverload, args: Sequence[Any], kwar
     """
     if overload in _MISTAKEN or torch.Tag.dynamic_output_shape in overload.tags:
         return None
+    is_mistaken = _MISTAKEN_FOR.get(overload)
+    if is_mistaken is not None and is_mistaken(*args, **kwargs):
+        return None
     overload = _STAND_FOR.get(overload, overload)
     call_args = _with_tensors(overload, [to_meta(value) for value in args])
     call_kwargs = {key: to_meta(value) for key, value in kwargs.items() if not isinstance(value, torch.Generator)}
@@ -68,6 +86,9 @@ def of_shape_function(overload: torch._ops.OpOverload, args: Sequence[Any], kwar
         return [_like_channels(results[0], *call_args[:2])]
     if overload is aten.convolution_backward.default:
         return [*(_like_channels(result, *call_args[1:3]) for result in results[:2]), results[2]]
+    if overload in _OF_ONE_FORMAT:
+        memory_format = torch._prims_common.suggest_memory_format(call_args[0])
+        return [result.contiguous(memory_format=memory_format) for result in results]
     return [result.contiguous() for result in results] if overload in _CONTIGUOUS else results
 
 

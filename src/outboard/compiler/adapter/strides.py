@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import sympy
 import torch
 
 
@@ -21,5 +22,6 @@ def dense_strides(sizes: Sequence[Any], inner_to_outer: Iterable[int]) -> list[A
     step: Any = 1
     for dim in inner_to_outer:
         strides[dim] = step
-        step = step * (sizes[dim] if not (isinstance(sizes[dim], int) and sizes[dim] == 0) else 1)
+        is_empty = isinstance(sizes[dim], (int, sympy.Integer)) and sizes[dim] == 0
+        step = step * (1 if is_empty else sizes[dim])
     return strides

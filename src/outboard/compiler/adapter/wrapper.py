@@ -28,6 +28,7 @@ from ..loops import LoopKernel, structure
 from ..printing import EmittedKernel, emit, program
 from ..target import Target
 from . import epilogues
+from .strides import dense_strides
 
 
 @dataclasses.dataclass
@@ -208,7 +209,7 @@ class PlanConverter:
         if isinstance(inner, ir.InputBuffer) and inner.get_name() in self.inputs:
             builder.output_input(self.inputs[inner.get_name()])
             return
-        builder.output_tensor(self.tensor(node))
+        builder.output_tensor(_with_steps(self.tensor(node)))
 
     # ---- lines (the names are those that Inductor's lines ask for) ----
 
@@ -438,6 +439,15 @@ def _touched(step: p.Step) -> list[int]:
                 buffers.append(argument.tensor.buffer)
         return buffers
     return []
+
+
+def _with_steps(tensor: TensorArg) -> TensorArg:
+    """A result without elements, off whose index, which moves nowhere, Inductor reads no strides, with those of a
+    contiguous tensor."""
+    if 0 not in tensor.sizes or any(tensor.strides):
+        return tensor
+    strides = dense_strides(tensor.sizes, range(len(tensor.sizes) - 1, -1, -1))
+    return dataclasses.replace(tensor, strides=tuple(strides))
 
 
 def _exprs(values: Sequence[Any]) -> tuple[sympy.Expr, ...]:
