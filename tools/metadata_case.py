@@ -35,6 +35,7 @@ LIKE_CUDA = (
     "_batch_norm_with_update",
     "nn.functional.batch_norm",
     "nn.functional.instance_norm",
+    "nn.functional.channel_shuffle",
 )
 #: Layouts of arguments in which PyTorch's own kernel reads what is not there, and crashes.
 CRASHES = {"_chunk_cat": ("scalar",)}

@@ -44,6 +44,12 @@ def _gradient(device: str, function: Callable[[Tensor], Tensor]) -> Tensor:
     return torch.autograd.grad(function(x), x, torch.full_like(x, 2))[0]
 
 
+def _image_gradient(device: str, function: Callable[[Tensor], Tensor]) -> Tensor:
+    x = _channels_last(device).requires_grad_()
+    result = function(x)
+    return torch.autograd.grad(result, x, torch.ones_like(result))[0]
+
+
 def _repeats(device: str, repeats: list[int], size: int) -> Tensor:
     return torch.repeat_interleave(torch.tensor(repeats, dtype=torch.int64, device=device), output_size=size)
 
@@ -78,6 +84,7 @@ CALLS: dict[str, Call] = {
     "any_bytes": lambda d: _bytes(d, 0, 2).any(),
     "any_bytes_dim": lambda d: _bytes(d, 0, 2).reshape(1, 2).any(1),
     "all_bytes": lambda d: _bytes(d, 0, 2).all(0),
+    "clamp_float": lambda d: torch.tensor([1.0, 1e-9], device=d).clamp(min=1e-6),
     "clamp_bool": lambda d: torch.tensor([True, False], device=d).clamp(min=0.5),
     "group_norm_halves": lambda d: torch.native_group_norm(
         torch.arange(24, device=d).reshape(2, 4, 3).half(), torch.ones(4, device=d), None, 2, 4, 3, 2, 1e-5
@@ -127,6 +134,12 @@ CALLS: dict[str, Call] = {
     "masked_fill_tensor": lambda d: _wide(d).masked_fill(_wide(d) > 3, torch.tensor(2.0, device=d)),
     "mvlgamma": lambda d: torch.mvlgamma(_wide(d) + 1, 1),
     "pixel_shuffle": lambda d: F.pixel_shuffle(_channels_last(d), 2),
+    "reflection_pad2d": lambda d: F.pad(_channels_last(d), (1, 1, 1, 0), mode="reflect"),
+    "replication_pad2d": lambda d: F.pad(_channels_last(d), (1, 1, 1, 0), mode="replicate"),
+    "reflection_pad2d_gradient": lambda d: _image_gradient(d, lambda x: F.pad(x, (1, 1, 1, 0), mode="reflect")),
+    "replication_pad2d_gradient": lambda d: _image_gradient(d, lambda x: F.pad(x, (1, 1, 1, 0), mode="replicate")),
+    "pixel_shuffle_gradient": lambda d: _image_gradient(d, lambda x: F.pixel_shuffle(x, 2)),
+    "group_norm_gradient": lambda d: _image_gradient(d, lambda x: F.group_norm(x, 2)),
     "max_unpool2d": lambda d: F.max_unpool2d(_channels_last(d), _channels_last(d).long() % 6, 2),
     "embedding_bag": lambda d: F.embedding_bag(
         torch.tensor([0, 1, 2], device=d), _wide(d), torch.tensor([0, 1], device=d)
@@ -157,7 +170,16 @@ def test_edge(device: str, name: str) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    "name", ["where_bytes", "roll", "group_norm_halves", "softshrink_gradient", "hardshrink_gradient", "masked_fill"]
+    "name",
+    [
+        "where_bytes",
+        "roll",
+        "group_norm_halves",
+        "softshrink_gradient",
+        "hardshrink_gradient",
+        "masked_fill",
+        "clamp_float",
+    ],
 )
 def test_edge_on_the_device(device: str, device_module: ModuleType, name: str) -> None:
     """What is right might be so thanks to the CPU."""
@@ -187,7 +209,9 @@ def test_dlpack_within_pytorch_stays_on_the_device(device: str) -> None:
 
 
 #: A few operators of each kind; ``tools/opinfo.py --check metadata`` has all.
-@pytest.mark.parametrize("name", ["add", "where", "cat", "nn.functional.logsigmoid"])
+@pytest.mark.parametrize(
+    "name", ["add", "cat", "clamp", "gather", "masked_fill", "nn.functional.logsigmoid", "sum", "where"]
+)
 def test_metadata(device: str, name: str) -> None:
     op = next(op for op in op_db if op.name == name)
     outcome = metadata_case.run(op, torch.float32, device, 1)

@@ -25,13 +25,13 @@ _MISTAKEN = frozenset(
         aten._native_batch_norm_legit.default,
         aten._native_batch_norm_legit.no_stats,
         aten.native_batch_norm.default,
-        aten.pixel_unshuffle.default,
         aten._thnn_fused_lstm_cell.default,
     }
 )
 #: Calls that the shape function refuses, or is wrong about: whether arguments are of such a call.
 _MISTAKEN_FOR: dict[Any, Callable[..., bool]] = {
     aten.native_group_norm.default: lambda x, weight, *_: weight is not None and weight.dtype != x.dtype,
+    aten.pixel_unshuffle.default: lambda x, *_: x.numel() == 0,
     aten.roll.default: lambda x, *_: x.numel() == 0,
     aten.where.self: lambda condition, *_: condition.dtype == torch.uint8,
 }
@@ -44,8 +44,17 @@ _CONTIGUOUS = frozenset(
         aten.mvlgamma.default,
     }
 )
-#: Operators whose new results have the memory format of their first argument, where the shape function says otherwise.
-_OF_ONE_FORMAT = frozenset({aten.pixel_shuffle.default, aten.max_unpool2d.default})
+#: Operators whose images have the memory format of an argument, where the shape function says otherwise: its position.
+_FORMAT_OF = {
+    aten.max_unpool2d.default: 0,
+    aten.native_group_norm_backward.default: 1,
+    aten.pixel_shuffle.default: 0,
+    aten.pixel_unshuffle.default: 0,
+    aten.reflection_pad2d.default: 0,
+    aten.reflection_pad2d_backward.default: 1,
+    aten.replication_pad2d.default: 0,
+    aten.replication_pad2d_backward.default: 1,
+}
 #: Operators that only devices have, and those that say what they make.
 _STAND_FOR = {aten.convolution_overrideable.default: aten.convolution.default}
 
@@ -86,10 +95,16 @@ def of_shape_function(overload: torch._ops.OpOverload, args: Sequence[Any], kwar
         return [_like_channels(results[0], *call_args[:2])]
     if overload is aten.convolution_backward.default:
         return [*(_like_channels(result, *call_args[1:3]) for result in results[:2]), results[2]]
-    if overload in _OF_ONE_FORMAT:
-        memory_format = torch._prims_common.suggest_memory_format(call_args[0])
-        return [result.contiguous(memory_format=memory_format) for result in results]
+    if overload in _FORMAT_OF:
+        return [_of_format(result, call_args[_FORMAT_OF[overload]]) for result in results]
     return [result.contiguous() for result in results] if overload in _CONTIGUOUS else results
+
+
+def _of_format(result: Any, pattern: torch.Tensor) -> Any:
+    """The result in the memory format of a tensor; what is no such image stays as it is."""
+    if not isinstance(result, torch.Tensor) or result.dim() != pattern.dim():
+        return result
+    return result.contiguous(memory_format=torch._prims_common.suggest_memory_format(pattern))
 
 
 def _like_channels(result: Any, source: torch.Tensor, weight: torch.Tensor) -> Any:
