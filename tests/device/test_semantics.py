@@ -47,7 +47,7 @@ def _gradient(device: str, function: Callable[[Tensor], Tensor]) -> Tensor:
 def _image_gradient(device: str, function: Callable[[Tensor], Tensor]) -> Tensor:
     x = _channels_last(device).requires_grad_()
     result = function(x)
-    return torch.autograd.grad(result, x, torch.ones_like(result))[0]
+    return torch.autograd.grad(result, x, result.detach() ** 2)[0]
 
 
 def _repeats(device: str, repeats: list[int], size: int) -> Tensor:
@@ -138,8 +138,16 @@ CALLS: dict[str, Call] = {
     "replication_pad2d": lambda d: F.pad(_channels_last(d), (1, 1, 1, 0), mode="replicate"),
     "reflection_pad2d_gradient": lambda d: _image_gradient(d, lambda x: F.pad(x, (1, 1, 1, 0), mode="reflect")),
     "replication_pad2d_gradient": lambda d: _image_gradient(d, lambda x: F.pad(x, (1, 1, 1, 0), mode="replicate")),
-    "pixel_shuffle_gradient": lambda d: _image_gradient(d, lambda x: F.pixel_shuffle(x, 2)),
-    "group_norm_gradient": lambda d: _image_gradient(d, lambda x: F.group_norm(x, 2)),
+    "pixel_shuffle_gradient": lambda d: _image_gradient(d, lambda x: F.pixel_shuffle(torch.cat([x, x], 1), 2)),
+    "glu_gradient": lambda d: _image_gradient(d, lambda x: F.glu(x / 48, 1)),
+    "roll_image": lambda d: _channels_last(d).roll(1, 1),
+    "group_norm_gradient": lambda d: aten.native_group_norm_backward(
+        _channels_last(d), _channels_last(d), *2 * [torch.ones(2, 2, device=d)], None, 2, 4, 6, 2, [True, False, False]
+    ),
+    "loss_gradients": lambda d: [
+        _image_gradient(d, lambda x, f=f: f(x, x.detach() * 2, reduction="none"))
+        for f in (F.mse_loss, F.huber_loss, F.smooth_l1_loss)
+    ],
     "max_unpool2d": lambda d: F.max_unpool2d(_channels_last(d), _channels_last(d).long() % 6, 2),
     "embedding_bag": lambda d: F.embedding_bag(
         torch.tensor([0, 1, 2], device=d), _wide(d), torch.tensor([0, 1], device=d)

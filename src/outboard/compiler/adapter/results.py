@@ -38,10 +38,14 @@ _MISTAKEN_FOR: dict[Any, Callable[..., bool]] = {
 #: Operators whose new results are contiguous whatever their arguments are, where the shape function says otherwise.
 _CONTIGUOUS = frozenset(
     {
+        aten.glu_backward.default,
+        aten.huber_loss_backward.default,
         aten.log_sigmoid_forward.default,
         aten.masked_fill.Scalar,
         aten.masked_fill.Tensor,
+        aten.mse_loss_backward.default,
         aten.mvlgamma.default,
+        aten.smooth_l1_loss_backward.default,
     }
 )
 #: Operators whose images have the memory format of an argument, where the shape function says otherwise: its position.
@@ -54,6 +58,7 @@ _FORMAT_OF = {
     aten.reflection_pad2d_backward.default: 1,
     aten.replication_pad2d.default: 0,
     aten.replication_pad2d_backward.default: 1,
+    aten.roll.default: 0,
 }
 #: Operators that only devices have, and those that say what they make.
 _STAND_FOR = {aten.convolution_overrideable.default: aten.convolution.default}
