@@ -39,6 +39,10 @@ def _channels_last(device: str) -> Tensor:
     return torch.arange(48.0, device=device).reshape(2, 4, 2, 3).contiguous(memory_format=torch.channels_last)
 
 
+def _channels_last_3d(device: str) -> Tensor:
+    return torch.arange(96.0, device=device).reshape(2, 4, 2, 2, 3).contiguous(memory_format=torch.channels_last_3d)
+
+
 def _gradient(device: str, function: Callable[[Tensor], Tensor]) -> Tensor:
     x = torch.tensor([-INF, -1, -0.5, 0.0, 0.5, 2, INF], device=device, requires_grad=True)
     return torch.autograd.grad(function(x), x, torch.full_like(x, 2))[0]
@@ -136,6 +140,8 @@ CALLS: dict[str, Call] = {
     "pixel_shuffle": lambda d: F.pixel_shuffle(_channels_last(d), 2),
     "reflection_pad2d": lambda d: F.pad(_channels_last(d), (1, 1, 1, 0), mode="reflect"),
     "replication_pad2d": lambda d: F.pad(_channels_last(d), (1, 1, 1, 0), mode="replicate"),
+    "reflection_pad3d": lambda d: F.pad(_channels_last_3d(d), (1, 1, 1, 0, 0, 0), mode="reflect"),
+    "replication_pad3d": lambda d: F.pad(_channels_last_3d(d), (1, 1, 1, 0, 0, 0), mode="replicate"),
     "reflection_pad2d_gradient": lambda d: _image_gradient(d, lambda x: F.pad(x, (1, 1, 1, 0), mode="reflect")),
     "replication_pad2d_gradient": lambda d: _image_gradient(d, lambda x: F.pad(x, (1, 1, 1, 0), mode="replicate")),
     "pixel_shuffle_gradient": lambda d: _image_gradient(d, lambda x: F.pixel_shuffle(torch.cat([x, x], 1), 2)),

@@ -56,8 +56,12 @@ _FORMAT_OF = {
     aten.pixel_unshuffle.default: 0,
     aten.reflection_pad2d.default: 0,
     aten.reflection_pad2d_backward.default: 1,
+    aten.reflection_pad3d.default: 0,
+    aten.reflection_pad3d_backward.default: 1,
     aten.replication_pad2d.default: 0,
     aten.replication_pad2d_backward.default: 1,
+    aten.replication_pad3d.default: 0,
+    aten.replication_pad3d_backward.default: 1,
     aten.roll.default: 0,
 }
 #: Operators that only devices have, and those that say what they make.
