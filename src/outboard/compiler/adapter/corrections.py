@@ -106,11 +106,6 @@ def _roll(x: Tensor, shifts: Any, dims: Any = ()) -> Any:
     return x.clone(memory_format=torch.contiguous_format) if x.numel() == 0 else NotImplemented
 
 
-def _shrink_backward(grad: Tensor, x: Tensor, limit: Any) -> Tensor:
-    """The gradient of ``softshrink`` and ``hardshrink``, of which PyTorch has no decomposition."""
-    return torch.where((x >= -limit) & (x <= limit), 0, grad)
-
-
 def _elu(x: Tensor, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Tensor:
     """Where ``x`` is 0 nothing is multiplied by ``alpha``, which may be infinite."""
     value = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
@@ -225,8 +220,6 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.clamp_max.default: _promoted(aten.clamp_max.default),
     aten.where.self: _where,
     aten.roll.default: _roll,
-    aten.hardshrink_backward.default: _shrink_backward,
-    aten.softshrink_backward.default: _shrink_backward,
     aten.elu.default: _elu,
     aten.hardswish_backward.default: _hardswish_backward,
     aten.hardshrink_backward.default: _shrink_backward,
