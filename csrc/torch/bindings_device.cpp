@@ -72,6 +72,11 @@ py::object default_generator_object(DeviceIndex index) {
   return py::reinterpret_steal<py::object>(THPGenerator_Wrap(default_generator(index)));
 }
 
+/// `WaitsUnnoticed` as a context manager.
+struct UnnoticedWaits {
+  std::optional<WaitsUnnoticed> scope;
+};
+
 }  // namespace
 
 void bind_device(py::module_& m) {
@@ -115,6 +120,11 @@ void bind_device(py::module_& m) {
   define_for_all(m, "set_sync_debug_mode", "What a wait for the device does: 0 nothing, 1 warns, 2 raises.",
                  &set_sync_debug_mode);
   define_for_all(m, "sync_debug_mode", "The mode that was set last.", &sync_debug_mode);
+
+  py::class_<UnnoticedWaits>(m, "WaitsUnnoticed", "A context in which this thread's waits are not noticed.")
+      .def(py::init<>())
+      .def("__enter__", [](UnnoticedWaits& waits) { waits.scope.emplace(); })
+      .def("__exit__", [](UnnoticedWaits& waits, const py::args&) { waits.scope.reset(); });
 
   define_for_all(m, "admit_absent_device_type",
                  "Lets PyTorch go as far as the dispatcher with a device type that it does not have.",

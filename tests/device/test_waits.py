@@ -93,6 +93,18 @@ def test_compiling_an_operator_is_no_wait_of_the_program(device: str, device_mod
     torch.testing.assert_close(result.cpu(), torch.logcumsumexp(values.cpu() * 1.25 + 3, 1).erfinv(), equal_nan=True)
 
 
+def test_a_compiled_training_step_waits_nowhere(device: str, device_module: ModuleType) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.LayerNorm(16), torch.nn.GELU(), torch.nn.Linear(16, 3))
+    compiled = torch.compile(model.to(device))
+    optimizer = torch.optim.AdamW(model.parameters())
+    values, wanted = torch.rand(5, 8, device=device), torch.tensor([0, 1, 2, 0, 1], device=device)
+    device_module.set_sync_debug_mode("error")  # compilers copy numbers to the device, which is their own business
+    for _ in range(2):
+        optimizer.zero_grad()
+        F.cross_entropy(compiled(values), wanted).backward()
+        optimizer.step()
+
+
 def test_a_warning_for_each_wait(device: str, device_module: ModuleType) -> None:
     values = torch.rand(4, device=device)
     device_module.set_sync_debug_mode("warn")

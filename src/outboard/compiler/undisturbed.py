@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compilers at work, spared two costs of CPython that grow with them."""
+"""Compilers at work, spared two costs of CPython that grow with them, and what watches the program they work for."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import functools
 import gc
 from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
+
+from outboard import _C
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -36,12 +38,13 @@ def undisturbed(function: Callable[_P, _R]) -> Callable[_P, _R]:
       go. Where a compiler's innermost loops happen to run at the edge of a piece, each of their calls costs two system
       calls and a page fault. A frame that asks for more stack than it uses has a large piece made for it and for all
       that it calls.
+    * Where a program looks for waits for the device (``set_sync_debug_mode``), the compiler's own are none of its.
     * The cyclic garbage collector looks through all that there is again and again, while a compiler makes more and
       more that it keeps until it is done. It is off until then, in all threads; what is garbage is found afterwards.
     """
 
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with uncollected():
+        with uncollected(), _C.WaitsUnnoticed():
             return function(*args, **kwargs)
 
     call.__code__ = call.__code__.replace(co_stacksize=_SLOTS)
