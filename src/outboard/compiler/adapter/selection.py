@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators of our own behind nonzero and its relatives (``csrc/torch/selection.cpp``): shapes, and what they do where
-the device has no compiler."""
+"""Operators of our own behind nonzero and multinomial (``csrc/torch/selection.cpp``, ``sampling.cpp``): shapes, and what
+they do where the device has no compiler."""
 
 from __future__ import annotations
 
@@ -24,8 +24,18 @@ def coordinates(places: Tensor, like: Tensor) -> Tensor:
     return torch.stack([places, *columns])
 
 
+def problem_of_weights(weights: Tensor) -> Tensor:
+    """What is wrong with weights to draw by: 0 nothing, 1 one is infinite, NaN or negative, 2 a row has none."""
+    valid = (weights.amax() < torch.inf) & (weights.amin() >= 0)
+    empty = (weights.amax(-1) == 0).any()
+    return torch.where(valid, empty.to(torch.int64) * 2, 1)
+
+
 #: What of these is made of PyTorch's operators.
-FUNCTIONS: dict[Any, Callable[..., Any]] = {torch.ops.outboard.coordinates.default: coordinates}
+FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    torch.ops.outboard.coordinates.default: coordinates,
+    torch.ops.outboard.problem_of_weights.default: problem_of_weights,
+}
 
 
 def _shape_of_running_counts(mask: Tensor) -> Tensor:
@@ -42,3 +52,4 @@ _LIBRARY.impl("running_counts", _running_counts, "CPU")
 _LIBRARY.impl("compact", lambda mask, counts, like: torch.empty_like(like), "Meta")
 _LIBRARY.impl("compact", lambda mask, counts, like: mask.nonzero().view(-1), "CPU")
 _LIBRARY.impl("coordinates", coordinates, "CPU")
+_LIBRARY.impl("problem_of_weights", problem_of_weights, "CPU")
