@@ -561,9 +561,15 @@ def _wording(message: str) -> Iterator[None]:
         index_message.reset(token)
 
 
+def _does_something(graph: torch.fx.GraphModule) -> bool:
+    """Whether a graph returns anything, or writes to an argument."""
+    results = pytree.tree_leaves(graph.graph.output_node().args[0])
+    return bool(results) or any(node.target is aten.copy_.default for node in graph.graph.nodes)
+
+
 def _lower(graph: torch.fx.GraphModule, inputs: Inputs, target: Target) -> Compiled:
     """Runs Inductor on a graph and makes the plan."""
-    if not pytree.tree_leaves(graph.graph.output_node().args[0]):
+    if not _does_something(graph):
         raise NotExpressible("a call without results")
     builder = PlanBuilder(target)
     for leaf in inputs.leaves:
