@@ -111,6 +111,15 @@ bool is_mask(const std::optional<at::Tensor>& index) {
 
 using Indices = c10::List<std::optional<at::Tensor>>;
 
+/// Throws IndexError for a mask whose shape is not that of the dimensions from `dim` on.
+void check_mask(const at::Tensor& self, const at::Tensor& mask, int64_t dim) {
+  for (int64_t j = 0; j < mask.dim(); ++j) {
+    TORCH_CHECK_INDEX(dim + j < self.dim() && mask.size(j) == self.size(dim + j), "The shape of the mask ",
+                      mask.sizes(), " at index ", j, " does not match the shape of the indexed tensor ", self.sizes(),
+                      " at index ", dim + j);
+  }
+}
+
 /// The shape of what `indices` pick: theirs, broadcast, where the first of them is, or in front if there are dimensions
 /// between them; and the dimensions without index. Throws IndexError if they do not fit one another.
 at::DimVector shape_of_picked(const at::Tensor& self, const Indices& indices) {
@@ -144,6 +153,27 @@ void check_values(const at::Tensor& self, const Indices& indices, const at::Tens
               " cannot be broadcast to indexing result of shape ", at::IntArrayRef(shape));
 }
 
+/// Writes one number where a mask, the only index, is true: nobody has to know how often that is. False for anything
+/// else.
+bool try_fill(at::Tensor self, const Indices& indices, const at::Tensor& values, bool accumulate) {
+  int64_t dim = -1;
+  for (size_t i = 0; i < indices.size(); ++i) {
+    const std::optional<at::Tensor> index = indices.get(i);
+    if (!index.has_value() || !index->defined()) continue;
+    if (dim >= 0 || !is_mask(index) || index->dim() == 0) return false;
+    dim = static_cast<int64_t>(i);
+  }
+  if (dim < 0 || accumulate || values.numel() != 1) return false;
+  const at::Tensor mask = *indices.get(static_cast<size_t>(dim));
+  check_mask(self, mask, dim);
+  at::DimVector sizes(mask.sizes());
+  sizes.resize(static_cast<size_t>(self.dim() - dim), 1);
+  const at::Tensor here = mask.to(self.device(), at::kBool).view(sizes);
+  if (values.is_cpu()) self.masked_fill_(here, values.item());
+  if (!values.is_cpu()) self.masked_fill_(here, values.reshape({}).to(self.scalar_type()));
+  return true;
+}
+
 /// The operators `index`, `index_put` and their relatives: argument 0 is the tensor, argument 1 the indices, and 2,
 /// where they write, the values.
 void with_places(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
@@ -153,13 +183,17 @@ void with_places(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, to
   Indices indices = (*stack)[first + 1].toOptionalTensorList();
   TORCH_CHECK_INDEX(indices.size() <= static_cast<size_t>(self.dim()), "too many indices for tensor of dimension ",
                     self.dim(), " (got ", indices.size(), ")");
+  const bool puts = schema.arguments().size() > 2 && schema.arguments()[2].name() == "values";
+  if (puts && try_fill(self, indices, (*stack)[first + 2].toTensor(), (*stack)[first + 3].toBool())) {
+    torch::jit::drop(*stack, schema.arguments().size());
+    return torch::jit::push(*stack, self);
+  }
   if (std::any_of(indices.begin(), indices.end(), is_mask)) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const c10::DeviceGuard guard(self.device());
     indices = places_for_masks(self, indices);
     (*stack)[first + 1] = indices;
   }
-  const bool puts = schema.arguments().size() > 2 && schema.arguments()[2].name() == "values";
   if (puts) check_values(self, indices, (*stack)[first + 2].toTensor());
   eager_kernel(handle, keys, stack);
 }
@@ -261,11 +295,7 @@ c10::List<std::optional<at::Tensor>> places_for_masks(const at::Tensor& self,
       continue;
     }
     const auto dim = static_cast<int64_t>(places.size());
-    for (int64_t j = 0; j < index->dim(); ++j) {
-      TORCH_CHECK_INDEX(dim + j < self.dim() && index->size(j) == self.size(dim + j), "The shape of the mask ",
-                        index->sizes(), " at index ", j, " does not match the shape of the indexed tensor ",
-                        self.sizes(), " at index ", dim + j);
-    }
+    check_mask(self, *index, dim);
     const at::Tensor here = index->device() == self.device() ? *index : index->to(self.device());
     const at::Tensor found = nonzero_of(here);
     for (int64_t j = 0; j < index->dim(); ++j) places.push_back(found.select(1, j));

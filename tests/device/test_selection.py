@@ -91,6 +91,20 @@ def test_masks_as_indices(device: str) -> None:
     agree(lambda x, m, v: x.index_put((m,), v, accumulate=True), x, mask, torch.tensor(2.0), device=device)
 
 
+def test_one_number_through_a_mask_waits_for_nothing(device: str, device_module: ModuleType) -> None:
+    x, mask = torch.randn(4, 5, 6), torch.rand(5) < 0.5
+    there, mask_there, number = x.to(device), mask.to(device), torch.tensor(7.0).to(device)
+    device_module.set_sync_debug_mode("error")
+    try:
+        there[:, mask_there] = 3.0
+        there[:, :, mask_there[:1].expand(6)] = number
+    finally:
+        device_module.set_sync_debug_mode("default")
+    x[:, mask] = 3.0
+    x[:, :, mask[:1].expand(6)] = 7.0
+    assert torch.equal(there.cpu(), x)
+
+
 def test_gradients(device: str) -> None:
     x, mask = torch.randn(20, 30), torch.rand(20, 30) < 0.4
     for function in (lambda x, m: x.masked_select(m).square().sum(), lambda x, m: x[m].square().sum()):

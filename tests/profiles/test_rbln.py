@@ -274,19 +274,20 @@ def refused():
 """
 
 
-def test_fallbacks_are_forbidden_by_category(run_python: RunPython) -> None:
+def test_fallbacks_are_forbidden_by_category(run_python: RunPython, tmp_path: Path) -> None:
     source = _FALLBACKS + "print(attempt(unsupported)); print(attempt(refused))"
-    out = _run(run_python, source)
+    empty = {"OUTBOARD_CACHE_DIR": str(tmp_path)}  # what an earlier process compiled is not refused
+    out = _run(run_python, source, **empty)
     assert out == "ran\nran\n"
-    out = _run(run_python, source, TORCH_RBLN_DISABLE_FALLBACK="unsupported_op")
+    out = _run(run_python, source, **empty, TORCH_RBLN_DISABLE_FALLBACK="unsupported_op")
     assert "has no kernel for this device, and TORCH_RBLN_DISABLE_FALLBACK forbids" in out and out.endswith("ran\n")
-    out = _run(run_python, source, TORCH_RBLN_DISABLE_FALLBACK="compile_error, strided_copy_error")
+    out = _run(run_python, source, **empty, TORCH_RBLN_DISABLE_FALLBACK="compile_error, strided_copy_error")
     assert out.startswith("ran\n") and "could not be compiled for this device" in out
-    out = _run(run_python, source, TORCH_RBLN_DISABLE_FALLBACK="all")
+    out = _run(run_python, source, **empty, TORCH_RBLN_DISABLE_FALLBACK="all")
     assert "ran" not in out and out.count("forbids") == 2
 
 
-def test_fallbacks_are_forbidden_when_it_matters(run_python: RunPython) -> None:
+def test_fallbacks_are_forbidden_when_it_matters(run_python: RunPython, tmp_path: Path) -> None:
     """By the category: one is decided when the device is set up, the others are asked for each time."""
     _run(
         run_python,
@@ -298,6 +299,7 @@ assert attempt(unsupported) == "ran" and "compile_error" in attempt(refused)
 del os.environ["TORCH_RBLN_DISABLE_FALLBACK"]
 assert attempt(refused) == "ran"
 """,
+        OUTBOARD_CACHE_DIR=str(tmp_path),
     )
 
 

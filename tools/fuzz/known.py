@@ -31,6 +31,13 @@ class Defect:
 
 
 DEFECTS = (
+    Defect(
+        "index_add",
+        "exception",
+        "an index out of range raises RuntimeError, where the CPU raises IndexError for one element",
+        text="instead of IndexError: index out of range in self",
+    ),
+    Defect(".chunk", "alias", "diagonal_scatter's result begins at 0, the CPU's where its input does"),
     *(
         Defect(
             f"F.conv{kind}{rank}d", "strides", "in a graph, the result for channels last is contiguous", mode="compiled"
