@@ -3,6 +3,7 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/native/Resize.h>
 #include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
@@ -449,6 +450,11 @@ bool try_fill(const at::Tensor& self, const at::Scalar& value) {
                 self.nbytes());
   });
   return true;
+}
+
+at::Tensor& copy_to_out(at::Tensor& out, const at::Tensor& result) {
+  at::native::resize_output(out, result.sizes());
+  return out.copy_(result);
 }
 
 }  // namespace outboard::aten

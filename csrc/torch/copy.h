@@ -15,4 +15,7 @@ at::Tensor over_host_copy(const HostBuffer& copy, const at::Tensor& like);
 /// the CPU for a value that the dtype cannot hold.
 bool try_fill(const at::Tensor& self, const at::Scalar& value);
 
+/// Gives a result to the `out` of an operator, which may have had another shape. Returns `out`.
+at::Tensor& copy_to_out(at::Tensor& out, const at::Tensor& result);
+
 }  // namespace outboard::aten

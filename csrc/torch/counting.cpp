@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/stack.h>
@@ -14,6 +13,8 @@
 #include <cmath>
 #include <optional>
 #include <utility>
+
+#include "torch/copy.h"
 
 /// Histograms: bincount and histc.
 namespace outboard::aten {
@@ -88,8 +89,7 @@ at::Tensor& histc_out(const at::Tensor& self, int64_t bins, const at::Scalar& mi
   TORCH_CHECK(out.scalar_type() == self.scalar_type(),
               "torch.histogram: input tensor and hist tensor should have the same dtype");
   const at::Tensor result = histogram(self, bins, min, max);
-  at::native::resize_output(out, result.sizes());
-  return out.copy_(result);
+  return copy_to_out(out, result);
 }
 
 /// What follows would make a nested tensor of the sequences, which no kernel here takes: they stay padded.

@@ -2,7 +2,6 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/minimum.h>
@@ -14,6 +13,8 @@
 #include <torch/library.h>
 
 #include <optional>
+
+#include "torch/copy.h"
 
 /// Random numbers whose distribution is a tensor: multinomial, and normal with tensors for its parameters.
 namespace outboard::aten {
@@ -80,8 +81,7 @@ at::Tensor& multinomial_out(const at::Tensor& self, int64_t draws, bool replacem
   TORCH_CHECK(out.scalar_type() == at::kLong, "multinomial expects Long tensor out, got: ", out.scalar_type());
   TORCH_CHECK(out.device() == self.device(), "multinomial arguments must have the same device");
   const at::Tensor result = drawn(self, draws, replacement, std::move(generator));
-  at::native::resize_output(out, result.sizes());
-  return out.copy_(result);
+  return copy_to_out(out, result);
 }
 
 // ---- normal ----
@@ -116,21 +116,16 @@ at::Tensor normal_of_both(const at::Tensor& mean, const at::Tensor& std, Generat
   return standard_normal(at::infer_size(mean.sizes(), std.sizes()), mean, generator).mul_(std).add_(mean);
 }
 
-at::Tensor& into(at::Tensor& out, const at::Tensor& result) {
-  at::native::resize_output(out, result.sizes());
-  return out.copy_(result);
-}
-
 at::Tensor& normal_of_means_out(const at::Tensor& mean, double std, Generator generator, at::Tensor& out) {
-  return into(out, normal_of_means(mean, std, std::move(generator)));
+  return copy_to_out(out, normal_of_means(mean, std, std::move(generator)));
 }
 
 at::Tensor& normal_of_deviations_out(double mean, const at::Tensor& std, Generator generator, at::Tensor& out) {
-  return into(out, normal_of_deviations(mean, std, std::move(generator)));
+  return copy_to_out(out, normal_of_deviations(mean, std, std::move(generator)));
 }
 
 at::Tensor& normal_of_both_out(const at::Tensor& mean, const at::Tensor& std, Generator generator, at::Tensor& out) {
-  return into(out, normal_of_both(mean, std, std::move(generator)));
+  return copy_to_out(out, normal_of_both(mean, std, std::move(generator)));
 }
 
 }  // namespace

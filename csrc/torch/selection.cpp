@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "torch/selection.h"
-
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/native/Resize.h>
@@ -18,8 +16,8 @@
 
 #include <optional>
 #include <tuple>
-#include <vector>
 
+#include "torch/copy.h"
 #include "torch/devices.h"
 #include "torch/eager.h"
 
@@ -54,6 +52,17 @@ at::Tensor coordinates(const at::Tensor& places, const at::Tensor& like) {
 
 at::TensorOptions longs(const at::Tensor& like) { return like.options().dtype(at::kLong); }
 
+/// Places of the true elements of a mask (bool, of any shape) in row-major order: int64, [how many]. Waits for the
+/// device, which alone knows how many.
+at::Tensor places_of(const at::Tensor& mask) {
+  const at::Tensor flat = mask.reshape(-1);
+  if (flat.numel() == 0) return at::empty({0}, longs(mask));
+  const at::Tensor dense = flat.contiguous();
+  const at::Tensor counts = running_counts(dense);
+  const int64_t total = counts.select(0, counts.numel() - 1).item<int64_t>();
+  return compact(dense, counts, at::empty({total}, longs(mask)));
+}
+
 at::Tensor nonzero_of(const at::Tensor& self) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::DeviceGuard guard(self.device());
@@ -72,8 +81,7 @@ at::Tensor& into(at::Tensor& out, const at::Tensor& result, const char* name) {
               out.device(), " and ", result.device(), "!");
   TORCH_CHECK(out.scalar_type() == result.scalar_type(), name, ": expected out to have dtype ", result.scalar_type(),
               ", but it has ", out.scalar_type());
-  at::native::resize_output(out, result.sizes());
-  return out.copy_(result);
+  return copy_to_out(out, result);
 }
 
 /// Column by column where it is made, as on the CPU.
@@ -118,6 +126,23 @@ void check_mask(const at::Tensor& self, const at::Tensor& mask, int64_t dim) {
                       mask.sizes(), " at index ", j, " does not match the shape of the indexed tensor ", self.sizes(),
                       " at index ", dim + j);
   }
+}
+
+/// Masks become the places of their true elements, as PyTorch has it on every device. Throws IndexError for a mask
+/// whose shape is not that of the dimensions it stands for.
+Indices places_for_masks(const at::Tensor& self, const Indices& indices) {
+  Indices places;
+  for (const std::optional<at::Tensor>& index : indices) {
+    if (!is_mask(index)) {
+      places.push_back(index);
+      continue;
+    }
+    const auto dim = static_cast<int64_t>(places.size());
+    check_mask(self, *index, dim);
+    const at::Tensor found = nonzero_of(index->to(self.device()));
+    for (int64_t j = 0; j < index->dim(); ++j) places.push_back(found.select(1, j));
+  }
+  return places;
 }
 
 /// The shape of what `indices` pick: theirs, broadcast, where the first of them is, or in front if there are dimensions
@@ -218,18 +243,28 @@ Three nothing_unique(const at::Tensor& self, at::IntArrayRef inverse_sizes) {
   return {at::empty({0}, self.options()), at::empty(inverse_sizes, longs(self)), at::empty({0}, longs(self))};
 }
 
+/// The first of each run of equal values, the run that each element belongs to, and how long they are. The elements lay
+/// in `order` before they were sorted, or as they lie if it is not defined.
+Three runs_of(const at::Tensor& values, const at::Tensor& order, at::IntArrayRef inverse_sizes, bool return_inverse,
+              bool return_counts) {
+  const at::Tensor begins = begins_run(values);
+  const at::Tensor places = places_of(begins);
+  at::Tensor inverse = at::empty({0}, longs(values)), counts = at::empty({0}, longs(values));
+  if (return_inverse) {
+    const at::Tensor runs = begins.cumsum(0).sub(1);
+    inverse = (order.defined() ? at::empty_like(order).scatter_(0, order, runs) : runs).view(inverse_sizes);
+  }
+  if (return_counts) counts = run_lengths(places, values.numel());
+  return {values.index_select(0, places), inverse, counts};
+}
+
 Three unique(const at::Tensor& self, bool /*sorted*/, bool return_inverse, bool return_counts) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::DeviceGuard guard(self.device());
   const at::IntArrayRef inverse_sizes = return_inverse ? self.sizes() : at::IntArrayRef({0});
   if (self.numel() == 0) return nothing_unique(self, inverse_sizes);
   const auto [values, order] = self.reshape(-1).sort();
-  const at::Tensor begins = begins_run(values);
-  const at::Tensor places = places_of(begins);
-  at::Tensor inverse = at::empty({0}, longs(self)), counts = at::empty({0}, longs(self));
-  if (return_inverse) inverse = at::empty_like(order).scatter_(0, order, begins.cumsum(0).sub(1)).view(inverse_sizes);
-  if (return_counts) counts = run_lengths(places, values.numel());
-  return {values.index_select(0, places), inverse, counts};
+  return runs_of(values, order, inverse_sizes, return_inverse, return_counts);
 }
 
 std::tuple<at::Tensor, at::Tensor> unique_of_old(const at::Tensor& self, bool sorted, bool return_inverse) {
@@ -248,13 +283,7 @@ Three unique_consecutive(const at::Tensor& self, bool return_inverse, bool retur
   }
   const at::IntArrayRef inverse_sizes = return_inverse ? self.sizes() : at::IntArrayRef({0});
   if (self.numel() == 0) return nothing_unique(self, inverse_sizes);
-  const at::Tensor values = self.reshape(-1);
-  const at::Tensor begins = begins_run(values);
-  const at::Tensor places = places_of(begins);
-  at::Tensor inverse = at::empty({0}, longs(self)), counts = at::empty({0}, longs(self));
-  if (return_inverse) inverse = (begins.cumsum(0).sub(1)).view(inverse_sizes);
-  if (return_counts) counts = run_lengths(places, values.numel());
-  return {values.index_select(0, places), inverse, counts};
+  return runs_of(self.reshape(-1), {}, inverse_sizes, return_inverse, return_counts);
 }
 
 // ---- repeats ----
@@ -276,32 +305,6 @@ at::Tensor repeat_interleave(const at::Tensor& repeats, std::optional<int64_t> o
 }
 
 }  // namespace
-
-at::Tensor places_of(const at::Tensor& mask) {
-  const at::Tensor flat = mask.reshape(-1);
-  if (flat.numel() == 0) return at::empty({0}, longs(mask));
-  const at::Tensor dense = flat.contiguous();
-  const at::Tensor counts = running_counts(dense);
-  const int64_t total = counts.select(0, counts.numel() - 1).item<int64_t>();
-  return compact(dense, counts, at::empty({total}, longs(mask)));
-}
-
-c10::List<std::optional<at::Tensor>> places_for_masks(const at::Tensor& self,
-                                                      const c10::List<std::optional<at::Tensor>>& indices) {
-  c10::List<std::optional<at::Tensor>> places;
-  for (const std::optional<at::Tensor>& index : indices) {
-    if (!is_mask(index)) {
-      places.push_back(index);
-      continue;
-    }
-    const auto dim = static_cast<int64_t>(places.size());
-    check_mask(self, *index, dim);
-    const at::Tensor here = index->device() == self.device() ? *index : index->to(self.device());
-    const at::Tensor found = nonzero_of(here);
-    for (int64_t j = 0; j < index->dim(); ++j) places.push_back(found.select(1, j));
-  }
-  return places;
-}
 
 TORCH_LIBRARY_FRAGMENT(outboard, m) {
   m.def("running_counts(Tensor mask) -> Tensor");

@@ -5,12 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from outboard import device
 
 
-class GradScaler(torch.amp.GradScaler):
+class GradScaler(device.amp.GradScaler):
     """``torch.amp.GradScaler`` of the device.
 
     Args:
@@ -26,7 +24,7 @@ class GradScaler(torch.amp.GradScaler):
         dynamic: bool = True,
         enabled: bool = True,
     ) -> None:
-        super().__init__("npu", init_scale, growth_factor, backoff_factor, growth_interval, enabled)
+        super().__init__(init_scale, growth_factor, backoff_factor, growth_interval, enabled)
         self._dynamic = dynamic
 
     def update(self, new_scale: Any = None) -> None:
