@@ -114,9 +114,10 @@ class Plan:
 def references(function: Function, given: list[torch.Tensor], gradient: bool) -> list[Array] | None:
     """The exact results as float64, or for float64 arguments as long double; None where there are none."""
     if given[0].dtype != torch.float64:
-        if function.wide is not None and not gradient:
+        wide = function.slope if gradient else function.wide
+        if wide is not None:
             with np.errstate(all="ignore"):
-                return [function.wide(*(tensor.double().numpy() for tensor in given))]
+                return [wide(*(tensor.double().numpy() for tensor in given))]
         return [found.numpy() for found in results(function, [tensor.double() for tensor in given], gradient)]
     arrays = [tensor.numpy() for tensor in given]
     long = function.slope if gradient else function.long

@@ -17,8 +17,6 @@ from torch.nn import functional as F
 ALLOWED = 0.5
 #: Beyond, that much of the CPU's error is.
 LUCK = 1.1
-#: What is known to be beyond the bound, for a reason, fails from here on.
-KNOWN = 4.0
 #: Single results are taken this often, each time of other data; long ones less often.
 REPEATS = 16
 
@@ -27,14 +25,13 @@ REPEATS = 16
 class Reduction:
     """A function of a matrix that reduces each row. Its results are of one size, so that errors are counted in units of
     the usual result: where one comes out close to 0, its error is no smaller. ``each``: they are not, and each error is
-    in units of its own result. ``whole``: there is a result for each element. ``known``: why it is beyond the bound."""
+    in units of its own result. ``whole``: there is a result for each element."""
 
     name: str
     call: Callable[[torch.Tensor], torch.Tensor]
     kinds: tuple[str, ...]
     each: bool = False
     whole: bool = False
-    known: str = ""
 
 
 @dataclass
@@ -65,12 +62,6 @@ class Row:
     def holds(self) -> bool:
         """Whether the error is within the bound."""
         return self.ours <= self.allowed
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the error is beyond the bound for a reason, and little."""
-        known = {reduction.name: reduction.known for reduction in REDUCTIONS}[self.name]
-        return bool(known) and self.ours <= max(KNOWN, 1.25 * self.cpu)
 
     @staticmethod
     def loaded(values: dict[str, Any]) -> Row:
@@ -136,18 +127,12 @@ def _flat(x: torch.Tensor) -> torch.Tensor:
     return x.reshape(1, 1, -1) if x.dim() == 1 else x
 
 
-_DOUBLE = "the CPU computes variances in double, the device in float with what it rounds off"
-
 REDUCTIONS = [
     Reduction("sum", lambda x: x.sum(-1), _ALL),
     Reduction("mean", lambda x: x.mean(-1), _ALL),
-    Reduction(
-        "var", lambda x: x.var(-1), ("uniform", "normal", "shifted", "huge", "sorted", "cancelling"), known=_DOUBLE
-    ),
-    Reduction(
-        "std", lambda x: x.std(-1), ("uniform", "normal", "shifted", "huge", "sorted", "cancelling"), known=_DOUBLE
-    ),
-    Reduction("var_mean", lambda x: torch.var_mean(x, -1)[0], ("normal", "shifted"), known=_DOUBLE),
+    Reduction("var", lambda x: x.var(-1), ("uniform", "normal", "shifted", "huge", "sorted", "cancelling")),
+    Reduction("std", lambda x: x.std(-1), ("uniform", "normal", "shifted", "huge", "sorted", "cancelling")),
+    Reduction("var_mean", lambda x: torch.var_mean(x, -1)[0], ("normal", "shifted")),
     Reduction("norm", lambda x: torch.linalg.vector_norm(x, 2, -1), ("uniform", "normal", "shifted", "huge", "sorted")),
     Reduction("norm1", lambda x: torch.linalg.vector_norm(x, 1, -1), _ALL),
     Reduction("logsumexp", lambda x: torch.logsumexp(x, -1), _MODERATE),
@@ -162,20 +147,18 @@ REDUCTIONS = [
         "bce_logits", lambda x: F.binary_cross_entropy_with_logits(x, x.sigmoid(), reduction="none").mean(-1), _MODERATE
     ),
     Reduction("columns", lambda x: x.sum(0) if x.dim() > 1 else x.sum(), _ALL),
-    Reduction("columns_var", lambda x: x.var(0) if x.dim() > 1 else x.var(), ("normal", "shifted"), known=_DOUBLE),
-    Reduction("layer_norm", lambda x: F.layer_norm(x, x.shape[-1:]), ("normal", "sorted"), whole=True, known=_DOUBLE),
+    Reduction("columns_var", lambda x: x.var(0) if x.dim() > 1 else x.var(), ("normal", "shifted")),
+    Reduction("layer_norm", lambda x: F.layer_norm(x, x.shape[-1:]), ("normal", "sorted"), whole=True),
     Reduction(
         "layer_norm'",
         lambda x: _gradient(lambda y: F.layer_norm(y, y.shape[-1:]), x),
         ("normal",),
         whole=True,
-        known=_DOUBLE,
     ),
     Reduction(
         "batch_norm_var",
         lambda x: torch.native_batch_norm(_flat(x), None, None, None, None, True, 0.1, 0.0)[2],
         ("normal", "shifted"),
-        known=_DOUBLE,
     ),
 ]
 
@@ -242,28 +225,26 @@ def measure(smallest: int, largest: int, seed: int, names: list[str]) -> Iterato
 def describe(row: Row) -> str:
     """One line about a row."""
     numbers = f"{row.ours:8.3g} ({row.ours_most:.3g}) cpu {row.cpu:8.3g} ({row.cpu_most:.3g})"
-    verdict = "ok" if row.holds else "known" if row.is_known else "BAD"
-    return f"{verdict:5} {row.name:18} {row.kind:10} {row.shape!s:14} {numbers}"
+    return f"{'ok' if row.holds else 'BAD':4} {row.name:18} {row.kind:10} {row.shape!s:14} {numbers}"
 
 
 def table(rows: list[Row]) -> list[str]:
     """The section on reductions of docs/accuracy.md."""
-    known = {reduction.name: reduction.known for reduction in REDUCTIONS}
     lines = [
         "## Reductions of float32", "",
         "Root of the mean squared error in units in the last place, and in brackets that of PyTorch's CPU; the worst",
         "of all sizes up to the one named, as a share of what is allowed: half a unit, or 1.1 times the CPU's error,",
         "with two standard deviations of what that is by chance where results are few (1 + 2 / sqrt(results)).",
         f"{len(rows)} combinations of reduction, data and shape, {sum(row.holds for row in rows)} within the bound", "",
-        "| reduction | data | largest | error | of what is allowed | why |", "|---|---|---|---|---|---|",
+        "| reduction | data | largest | error | of what is allowed |", "|---|---|---|---|---|",
     ]  # fmt: skip
     for name, kind in dict.fromkeys((row.name, row.kind) for row in rows):
         found = [row for row in rows if (row.name, row.kind) == (name, kind)]
         worst = max(found, key=_share)
         size = max(math.prod(row.shape) for row in found)
         share = f"{_share(worst):.2f}"
-        share, why = (share, "") if worst.holds else (f"**{share}** {worst.shape}", known[name] or "not known")
-        lines.append(f"| `{name}` | {kind} | {size} | {worst.ours:.3g} ({worst.cpu:.3g}) | {share} | {why} |")
+        share = share if worst.holds else f"**{share}** {worst.shape}"
+        lines.append(f"| `{name}` | {kind} | {size} | {worst.ours:.3g} ({worst.cpu:.3g}) | {share} |")
     return lines
 
 

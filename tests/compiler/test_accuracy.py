@@ -51,7 +51,7 @@ def test_some_reductions(name: str, device: str) -> None:
     for kind in ("shifted", "normal"):
         for shape in ((256, 1000), (16, 20_011)):
             (row,) = accuracy_reductions.compare([reduction], kind, shape, device)
-            assert row.holds or row.is_known, accuracy_reductions.describe(row)
+            assert row.holds, accuracy_reductions.describe(row)
 
 
 def test_the_judge_sees_what_is_wrong() -> None:
@@ -182,7 +182,8 @@ def test_text_for_simt_devices(tmp_path: Path) -> None:
 def test_a_zero_within_limits_keeps_its_sign(dtype: torch.dtype, device: str) -> None:
     x = torch.tensor([-0.0, 0.0, math.nan, -1.0, 7.0] * 13).to(dtype)
     functions: list[Function] = [
-        lambda x: x.clamp(0.0, 6.0), lambda x: x.clamp_min(0.0), lambda x: x.clamp_max(-0.0), torch.nn.functional.relu6
+        lambda x: x.clamp(0.0, 6.0), lambda x: x.clamp_min(0.0), lambda x: x.clamp_max(-0.0), torch.nn.functional.relu6,
+        torch.relu,
     ]  # fmt: skip
     for function in functions:
         result, expected = function(x.to(device)).cpu(), function(x)

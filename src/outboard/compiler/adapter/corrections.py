@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch._decomp import decomposition_table
 
+from ..target import target_of
+
 aten = torch.ops.aten
 
 
@@ -106,18 +108,55 @@ def _roll(x: Tensor, shifts: Any, dims: Any = ()) -> Any:
     return x.clone(memory_format=torch.contiguous_format) if x.numel() == 0 else NotImplemented
 
 
+def _wide(x: Tensor) -> Tensor:
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
 def _elu(x: Tensor, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Tensor:
     """Where ``x`` is 0 nothing is multiplied by ``alpha``, which may be infinite."""
-    value = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    value = _wide(x)
     negative = torch.expm1(value * input_scale) * (alpha * scale)
     return torch.where(value < 0, negative, value * scale).to(x.dtype)
 
 
+def _gate(x: Tensor) -> Tensor:
+    """``(1 + tanh(u)) / 2`` of the approximation of ``gelu``, which keeps its digits where ``tanh`` is nearly -1."""
+    return torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))
+
+
+def _gelu(x: Tensor, *, approximate: str = "none") -> Any:
+    """``gelu`` by ``tanh`` as one by ``sigmoid``."""
+    if approximate != "tanh":
+        return NotImplemented
+    value = _wide(x)
+    return (value * _gate(value)).to(x.dtype)
+
+
+def _gelu_backward(grad: Tensor, x: Tensor, *, approximate: str = "none") -> Any:
+    """The gradient of :func:`_gelu`."""
+    if approximate != "tanh":
+        return NotImplemented
+    value = _wide(x)
+    gate = _gate(value)
+    bounded = value.clamp(-100, 100)  # beyond, the gate is 0 or 1: nothing times what must not be infinite
+    slope = 2 * math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * bounded * bounded)
+    return (_wide(grad) * gate * (1 + value * (1 - gate) * slope)).to(x.dtype)
+
+
 def _hardswish_backward(grad: Tensor, x: Tensor) -> Tensor:
     """Exact around its zero, where PyTorch's own subtracts a rounded quotient."""
-    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    wide = _wide(x)
     inside = torch.where(wide < 3, grad * ((wide + 1.5) / 3), grad)
     return torch.where(wide <= -3, 0.0, inside).to(x.dtype)
+
+
+def _xlog1py(x: Tensor, y: Tensor) -> Any:
+    """``xlog1py`` by way of float64, where the device has it: a runtime's ``log1p`` may be off by more than one unit,
+    and the product rounds once more."""
+    dtype = torch.result_type(x, y)
+    if dtype != torch.float32 or not target_of(x.device.index or 0).has_fp64:
+        return NotImplemented
+    return torch.special.xlog1py(x.double(), y.double()).float()
 
 
 def _shrink_backward(grad: Tensor, x: Tensor, limit: Any) -> Tensor:
@@ -221,6 +260,9 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.where.self: _where,
     aten.roll.default: _roll,
     aten.elu.default: _elu,
+    aten.gelu.default: _gelu,
+    aten.gelu_backward.default: _gelu_backward,
+    aten.special_xlog1py.default: _xlog1py,
     aten.hardswish_backward.default: _hardswish_backward,
     aten.hardshrink_backward.default: _shrink_backward,
     aten.softshrink_backward.default: _shrink_backward,

@@ -185,21 +185,30 @@ def _variance(x: Any, axis: Any, correction: Any, keepdim: bool, return_mean: bo
     mean = module.mean(x, axis, keepdim=True)
     mean.realize()
     deviations = module.sub(x, mean)
-    squares, rest = (module.sum_(term, axis, keepdim) for term in (module.square(deviations), deviations))
+    dtype = _wide(x)
+    squares = module.sum_(module.square(deviations), axis, keepdim, dtype=dtype)
+    rest = module.to_dtype(module.sum_(deviations, axis, keepdim), dtype)
     size = x.get_size()
     count = sympy_product(size[i] for i in axis)
     freedom = sympy.Max(count - (1 if correction is None else correction), 0)
 
     def number(value: Any) -> Any:
-        constant = ir.IndexingConstant(index=value, dtype=x.get_dtype(), device=x.get_device())
+        constant = ir.IndexingConstant(index=value, dtype=dtype, device=x.get_device())
         return ir.ExpandView.create(constant, list(squares.get_size()))
 
     corrected = module.sub(squares, module.div(module.square(rest), number(count)))
     # Rounding must not leave less than nothing, nor turn NaN into nothing.
-    variance = module.div(module.relu(corrected), number(freedom))
+    variance = module.to_dtype(module.div(module.relu(corrected), number(freedom)), x.get_dtype())
     if not return_mean:
         return (variance,)
     return variance, mean if keepdim else module.squeeze(mean, axis)
+
+
+def _wide(x: Any) -> torch.dtype:
+    """The dtype that squares are summed in: as on PyTorch's CPU, float64 where that is no slow one."""
+    dtype: torch.dtype = x.get_dtype()
+    target = target_of(x.get_device().index or 0)
+    return torch.float64 if dtype == torch.float32 and target.is_cpu and target.has_fp64 else dtype
 
 
 def _allow_all_atomic_additions(name: str) -> None:

@@ -1422,8 +1422,10 @@ def _float_operator(
         return f"({one} / ({one} + {prelude.use('exp', dtype, width)}(-{a})))"
     if name == "sign":
         return f"{prelude.use('sign', dtype, width)}({a})"
-    if name == "relu":
-        return _raw_select(dtype, width, f"{a} < {zero}", zero, a)  # -0 and NaN stay what they are
+    if name == "relu":  # -0 and NaN stay what they are
+        # Compilers make a vector that once was of halves one again, and take the wrong one of two zeros.
+        limit = f"{a} <= ({t})(-0x1p-149f)" if dtype == torch.float32 and width > 1 else f"{a} < {zero}"
+        return _raw_select(dtype, width, limit, zero, a)
     raise Unsupported(name)
 
 
