@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -13,10 +14,27 @@ namespace outboard {
 /// runs again on the same shapes evaluates none. Arguments of library calls are not among them.
 class Evaluation {
  public:
+  /// Keeps an evaluation from being updated. Made under the lock that guards updates, it may end without.
+  class Reader {
+   public:
+    explicit Reader(const Evaluation& evaluation) : evaluation_(evaluation) {
+      evaluation_.readers_.fetch_add(1, std::memory_order_relaxed);
+    }
+    ~Reader() { evaluation_.readers_.fetch_sub(1, std::memory_order_release); }
+    Reader(const Reader&) = delete;
+    Reader& operator=(const Reader&) = delete;
+
+   private:
+    const Evaluation& evaluation_;
+  };
+
   explicit Evaluation(const Plan& plan);
 
   /// Whether it is of these symbols.
   bool is_of(const Scalar* symbols) const;
+
+  /// Whether somebody reads it. If not, all that readers did happened before: `acquire` meets their `release`.
+  bool is_read() const { return readers_.load(std::memory_order_acquire) != 0; }
 
   /// Evaluates everything anew. Throws what `evaluate` throws, and Error(OB_INVALID_ARGUMENT) for what no memory holds
   /// and no device counts to; the evaluation is then of no symbols.
@@ -36,6 +54,7 @@ class Evaluation {
   std::vector<uint32_t> integers_;  // symbols that are integers
   std::vector<int64_t> of_;         // their values here
   bool known_ = false;
+  mutable std::atomic<uint32_t> readers_{0};
 };
 
 }  // namespace outboard

@@ -507,7 +507,7 @@ void Executable::wait_until_built() const {
 const std::shared_ptr<Evaluation>& Executable::evaluated(const Scalar* symbols) const {
   if (evaluation_ != nullptr && evaluation_->is_of(symbols)) return evaluation_;
   // One that another thread runs by stays as it is.
-  if (evaluation_ == nullptr || evaluation_.use_count() > 1) evaluation_ = std::make_shared<Evaluation>(*plan_);
+  if (evaluation_ == nullptr || evaluation_->is_read()) evaluation_ = std::make_shared<Evaluation>(*plan_);
   evaluation_->update(*plan_, symbols);
   return evaluation_;
 }
@@ -521,6 +521,7 @@ void Executable::run(const Input* inputs, const std::vector<Scalar>& symbols, Ex
   if (!launches_once_) {
     std::unique_lock lock(device_.residency().lock());
     const std::shared_ptr<const Evaluation> evaluation = evaluated(symbols.data());
+    const Evaluation::Reader reader(*evaluation);
     lock.unlock();
     return run_by(*evaluation).run(results);
   }

@@ -211,12 +211,12 @@ at::Tensor new_tensor(const Result& result) {
 
 /// Whether an error is of a type that PyTorch raises for wrong arguments, and not what the compiler says of a fault of
 /// its own.
-bool is_complaint(const python_error& error) {
+bool is_complaint(PyObject* type) {
   const pybind11::gil_scoped_acquire gil;
-  if (PyObject_HasAttrString(error.type, "is_fault_of_compiler") != 0) return false;
+  if (PyObject_HasAttrString(type, "is_fault_of_compiler") != 0) return false;
   PyObject* const types[] = {PyExc_RuntimeError, PyExc_IndexError, PyExc_ValueError, PyExc_TypeError};
   return std::any_of(std::begin(types), std::end(types),
-                     [&](PyObject* type) { return PyErr_GivenExceptionMatches(error.type, type) != 0; });
+                     [&](PyObject* one) { return PyErr_GivenExceptionMatches(type, one) != 0; });
 }
 
 /// The arguments on top of a stack, for an operator.
@@ -370,7 +370,7 @@ class EagerCall {
     try {
       return state().compiler->compile(op_, signed_arguments(arguments_, signature_), bake_);
     } catch (const python_error& error) {
-      if (!rehearse_on_cpu(op_, arguments_) || !is_complaint(error)) throw;
+      if (!rehearse_on_cpu(op_, arguments_) || !is_complaint(error.type)) throw;
     }
     return {Compiled::kRefused, {}};
   }
@@ -505,6 +505,9 @@ class EagerCall {
       op_.handle.callBoxed(&meta);
     } catch (const c10::NotImplementedError&) {
       return false;  // no shape function: the compiler's tracing decides
+    } catch (const pybind11::error_already_set& error) {
+      if (!rehearse_on_cpu(op_, arguments_) || !is_complaint(error.type().ptr())) throw;
+      return false;  // one in Python, stricter than the operator
     }
     bool changed = false;
     for (size_t i = 0; i < op_.roles.size(); ++i) {

@@ -171,9 +171,12 @@ bool returns_view(const c10::FunctionSchema& schema) {
   return false;
 }
 
+/// Operators that see all of a storage, of which a plan has but what its tensors see: as PyTorch takes them apart.
+bool sees_storage(const std::string& name) { return name == "as_strided_copy" || name == "as_strided_scatter"; }
+
 bool wanted(const c10::OperatorHandle& op) {
   if (op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) return false;
-  if (returns_view(op.schema())) return false;
+  if (returns_view(op.schema()) || sees_storage(op.schema().name().substr(6))) return false;
   if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional)) return true;
   const std::string name = c10::toString(op.operator_name()).substr(6);
   return compiled_whole().count(name) != 0;

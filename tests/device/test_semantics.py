@@ -54,6 +54,11 @@ def _image_gradient(device: str, function: Callable[[Tensor], Tensor]) -> Tensor
     return torch.autograd.grad(result, x, result.detach() ** 2)[0]
 
 
+def _where_out(device: str, condition: Tensor, size: int) -> Tensor:
+    x = torch.arange(3.0, device=device)
+    return torch.where(condition, x, -x, out=torch.empty(size, device=device))
+
+
 def _repeats(device: str, repeats: list[int], size: int) -> Tensor:
     return torch.repeat_interleave(torch.tensor(repeats, dtype=torch.int64, device=device), output_size=size)
 
@@ -75,6 +80,9 @@ CALLS: dict[str, Call] = {
     ),
     "roll": lambda d: torch.roll(torch.zeros(0, 3, device=d), 1, 5),
     "where_bytes": lambda d: torch.where(_bytes(d, 0, 1, 2), torch.ones(3, device=d), torch.zeros(3, device=d)),
+    "where_bytes_out": lambda d: _where_out(d, _bytes(d, 0, 1, 2), 3),
+    "where_bytes_out_resized": lambda d: _where_out(d, _bytes(d, 0, 1, 2), 0),
+    "where_floats_out": lambda d: _where_out(d, torch.ones(3, device=d), 3),
     "elu": lambda d: F.elu(torch.tensor([NAN, -INF, INF, -1, 0.0, -0.0], device=d), INF),
     "bmm_rows": lambda d: torch.bmm(torch.zeros(0, 3, 2, device=d), torch.zeros(0, 2, 4, device=d)),
     "bmm_inner": lambda d: torch.bmm(torch.zeros(2, 3, 0, device=d), torch.zeros(2, 0, 4, device=d)),
@@ -118,6 +126,41 @@ CALLS: dict[str, Call] = {
     ),
     "resized_input": lambda d: (lambda x: torch.sub(torch.ones(4, 3, device=d), x, out=x))(torch.ones(3, device=d)),
     "cat_itself": lambda d: (lambda x: torch.cat([x, x], out=x))(torch.ones(4, device=d)),
+    # storages beyond what the tensor sees of them
+    "as_strided_copy": lambda d: torch.as_strided_copy(torch.arange(9.0, device=d)[:0], (2, 2), (2, 1), 1),
+    "as_strided_copy_expanded": lambda d: torch.as_strided_copy(_wide(d)[:1].expand(4, 3), (2, 2), (2, 1)),
+    "as_strided_copy_beyond": lambda d: torch.as_strided_copy(torch.arange(9.0, device=d), (2, 2), (9, 1)),
+    "as_strided_scatter": lambda d: torch.as_strided_scatter(
+        torch.arange(9.0, device=d)[:0], torch.ones(1, device=d), (1,), (1,), 0
+    ),
+    "as_strided_scatter_shape": lambda d: torch.as_strided_scatter(
+        _wide(d), torch.ones(1, device=d), (2, 2), (2, 1), 0
+    ),
+    # no gradient is asked for
+    "convolution_mask": lambda d: aten.convolution_backward(
+        *2 * [torch.ones(1, 1, 3, 3, device=d)],
+        torch.ones(1, 1, 1, 1, device=d),
+        None,
+        [1, 1],
+        [0, 0],
+        [1, 1],
+        False,
+        [0, 0],
+        1,
+        [False] * 3,
+    ),
+    "layer_norm_mask": lambda d: aten.native_layer_norm_backward(
+        *2 * [torch.ones(3, 4, device=d)], [4], *2 * [torch.ones(3, 1, device=d)], None, None, [False] * 3
+    ),
+    "group_norm_mask": lambda d: aten.native_group_norm_backward(
+        *2 * [torch.ones(2, 4, 2, 3, device=d)], *2 * [torch.ones(2, 2, device=d)], None, 2, 4, 6, 2, [False] * 3
+    ),
+    "batch_norm_mask": lambda d: aten.native_batch_norm_backward(
+        *2 * [_wide(d)], None, None, None, *2 * [torch.ones(3, device=d)], True, 1e-5, [False] * 3
+    ),
+    "batch_norm_weight_mask": lambda d: aten.native_batch_norm_backward(
+        *2 * [_wide(d)], None, None, None, *2 * [torch.ones(3, device=d)], True, 1e-5, [False, True, False]
+    ),
     # losses
     "multilabel": lambda d: F.multilabel_margin_loss(
         torch.tensor([[0.1, 0.2, 0.4, 0.8]], device=d), torch.tensor([[3, 0, -1, 1]], device=d)
@@ -193,6 +236,12 @@ def test_edge(device: str, name: str) -> None:
         "hardshrink_gradient",
         "masked_fill",
         "clamp_float",
+        "as_strided_copy",
+        "as_strided_scatter",
+        "convolution_mask",
+        "layer_norm_mask",
+        "group_norm_mask",
+        "batch_norm_mask",
     ],
 )
 def test_edge_on_the_device(device: str, device_module: ModuleType, name: str) -> None:
@@ -200,6 +249,16 @@ def test_edge_on_the_device(device: str, device_module: ModuleType, name: str) -
     device_module.reset_fallbacks()
     CALLS[name](device)
     assert device_module.fallbacks() == {}
+
+
+def test_linear_backward_of_nothing(device: str) -> None:
+    """Which the CPU has no kernel for: its other gradients are undefined where none is asked for."""
+    x, gradient, weight = (
+        torch.ones(3, 4, device=device),
+        torch.ones(3, 5, device=device),
+        torch.ones(5, 4, device=device),
+    )
+    assert aten.linear_backward(x, gradient, weight, [False] * 3) == (None, None, None)
 
 
 def test_a_number_that_fitted_before(device: str) -> None:

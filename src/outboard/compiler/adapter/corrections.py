@@ -245,6 +245,14 @@ def _index_fill(overload: Any) -> Callable[..., Tensor]:
     return decompose
 
 
+def _batch_norm_backward(*args: Any) -> Any:
+    """PyTorch's own computes the gradient of the source also where none is asked for."""
+    *_, mask = args
+    if mask[0]:
+        return NotImplemented
+    return (None, *decomposition_table[aten.native_batch_norm_backward.default](*args)[1:])
+
+
 #: Overload -> its decomposition, which may return NotImplemented.
 CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.multilabel_margin_loss_forward.default: _multilabel_margin_loss,
@@ -266,6 +274,7 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.hardswish_backward.default: _hardswish_backward,
     aten.hardshrink_backward.default: _shrink_backward,
     aten.softshrink_backward.default: _shrink_backward,
+    aten.native_batch_norm_backward.default: _batch_norm_backward,
     aten.native_layer_norm.default: _native_layer_norm,
     aten.native_group_norm.default: _native_group_norm,
     aten.smooth_l1_loss_backward.default: _smooth_l1_loss_backward,

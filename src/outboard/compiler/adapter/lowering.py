@@ -562,18 +562,18 @@ def _wording(message: str) -> Iterator[None]:
 
 
 def _does_something(graph: torch.fx.GraphModule) -> bool:
-    """Whether a graph returns anything, or writes to an argument."""
+    """Whether a graph returns a tensor or a number, or writes to an argument."""
     results = pytree.tree_leaves(graph.graph.output_node().args[0])
-    return bool(results) or any(node.target is aten.copy_.default for node in graph.graph.nodes)
+    return any(r is not None for r in results) or any(n.target is aten.copy_.default for n in graph.graph.nodes)
 
 
 def _lower(graph: torch.fx.GraphModule, inputs: Inputs, target: Target) -> Compiled:
     """Runs Inductor on a graph and makes the plan."""
-    if not _does_something(graph):
-        raise NotExpressible("a call without results")
     builder = PlanBuilder(target)
     for leaf in inputs.leaves:
         builder.add_input(leaf.kind)
+    if not _does_something(graph):
+        return _without_steps(graph, builder)
     for symbol, source, number, dim in inputs.sources:
         if isinstance(symbol, sympy.Symbol):
             builder.define_symbol(symbol, source, number, dim)
@@ -594,6 +594,16 @@ def _lower(graph: torch.fx.GraphModule, inputs: Inputs, target: Target) -> Compi
     for guard in guards:
         _add_guard(builder, guard, inputs)
     return Compiled(builder.finish(), native, fallbacks)
+
+
+def _without_steps(graph: torch.fx.GraphModule, builder: PlanBuilder) -> Compiled:
+    """The plan of a call of whose results none is asked for. Inductor knows no device to compile it for."""
+    results = pytree.tree_leaves(graph.graph.output_node().args[0])
+    if not results:
+        raise NotExpressible("a call without results")
+    for _ in results:
+        builder.output_none()
+    return Compiled(builder.finish(), native=0, fallbacks=0)
 
 
 def _add_guard(builder: PlanBuilder, guard: Any, inputs: Inputs) -> None:
