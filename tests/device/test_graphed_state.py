@@ -153,6 +153,12 @@ WATCHED: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "context variable": (variable, lambda kept: kept.get(), lambda kept: kept.set(3.0)),
     "CPU tensor": (torch.tensor(2.0), lambda kept: kept.item(), lambda kept: kept.fill_(3.0)),
     "attribute of a tensor": (torch.ones(1), lambda kept: getattr(kept, "a", 2), lambda kept: setattr(kept, "a", 3)),
+    "attribute of a function": (lambda: 0, lambda kept: getattr(kept, "a", 2), lambda kept: setattr(kept, "a", 3)),
+    "attribute of a module": (
+        types.ModuleType("settings"),
+        lambda kept: getattr(kept, "a", 2),
+        lambda kept: setattr(kept, "a", 3),
+    ),
     "default": (None, by_default, lambda _: replace_defaults()),
 }
 

@@ -86,12 +86,14 @@ class Observation:
         self.compiled = self.compiled or name == _COMPILED
         self.codes.setdefault(id(frame.f_code), (frame.f_code, frame.f_globals))
 
-    def scopes(self) -> Iterator[tuple[dict[str, Any], list[str]]]:
-        """The globals that functions ran in, each with the names that they may have read there. One function after the
-        other, as the same names after a module's mean what is inside of it."""
+    def scopes(self) -> Iterator[tuple[dict[str, Any], frozenset[str], frozenset[str]]]:
+        """The globals that functions ran in, each with the names that they may have read there, and what they may have
+        given to ``getattr`` and ``hasattr``. One function after the other, as the same names after a module's mean what
+        is inside of it."""
         for code, scope in self.codes.values():
             if not is_trusted(scope.get("__name__")):
-                yield scope, list(code.co_names)
+                texts = (text for text in code.co_consts if isinstance(text, str) and text.isidentifier())
+                yield scope, frozenset(code.co_names), frozenset(texts)
 
     def made_here(self) -> set[int]:
         """The ``id`` of all code of functions that the functions seen make when they run."""

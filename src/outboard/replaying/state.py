@@ -54,6 +54,7 @@ _INERT: tuple[type, ...] = (
 #: What compilers keep for themselves.
 _COMPILERS = ("torch._dynamo.", "torch._inductor.", "torch._functorch.")
 _TENSORS = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_BUILTINS = frozenset(vars(builtins))
 
 
 class _Found(typing.NamedTuple):
@@ -62,6 +63,7 @@ class _Found(typing.NamedTuple):
     value: Any
     where: str
     names: frozenset[str] = frozenset()  #: of a module: those of its values that may be read
+    texts: frozenset[str] = frozenset()  #: the same, by ``getattr``
 
 
 class _Watched(typing.NamedTuple):
@@ -92,10 +94,12 @@ class State:
         self._functions: set[int] = set()  #: ``id`` of the code of functions that were found
         self._modules: set[tuple[int, frozenset[str]]] = set()
         self._kept: list[Any] = []  #: what was made on the way: an ``id`` must not come again
-        self._names = frozenset(name for _, names in self._observation.scopes() for name in names)
+        scopes = list(self._observation.scopes())
+        self._names = frozenset(name for _, names, _ in scopes for name in names)
+        self._texts = frozenset(text for _, _, texts in scopes for text in texts)
         self._visit([_Found(root, type(root).__name__) for root in roots])
-        for scope, names in self._observation.scopes():
-            self._visit(self._globals(scope, frozenset(names)))
+        for scope, names, texts in scopes:
+            self._visit(self._globals(scope, names, texts))
         self._check_functions()
         self._check_tensors()
         self._kept.clear()
@@ -200,36 +204,44 @@ class State:
         if "_torchdynamo_orig_callable" in vars(function):
             return [_Found(vars(function)["_torchdynamo_orig_callable"], name)]
         self._functions.add(id(code))
+        # Whoever has a function can read its attributes, though it does not run.
+        held = [] if is_trusted(function.__module__) else [*self._items(vars(function), name)]
         if id(code) not in self._observation.codes:
-            return []
+            return held
         self._watched.append(_Watched(function, [], name))
-        held = [_Found(value, f"a default of {name}") for value in function.__defaults__ or ()]
+        held.extend(_Found(value, f"a default of {name}") for value in function.__defaults__ or ())
         held.append(_Found(function.__kwdefaults__, f"the defaults of {name}"))
-        if vars(function):
-            held.extend(self._items(vars(function), name))
         for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             self._watched.append(_Watched(cell, [], f"variable {variable!r} of {name}"))
             content = cell.cell_contents if _is_filled(cell) else None
             held.append(_Found(content, f"variable {variable!r} of {name}"))
         return held
 
-    def _globals(self, scope: dict[str, Any], names: frozenset[str]) -> list[_Found]:
-        """The values of a module that a function may read: those of its names that mean something there, and what they
-        would hide (a name that is free now, and one of Python's, may be taken later)."""
+    def _globals(
+        self, scope: dict[str, Any], names: frozenset[str], texts: frozenset[str], free: frozenset[str] = _BUILTINS
+    ) -> list[_Found]:
+        """The values of a module that a function may read: those of its names that mean something there, and those in
+        ``free``, which may be taken later: they would hide Python's own, or are asked for by ``hasattr``."""
         module = scope.get("__name__", "?")
-        kept = sorted(name for name in names if name in scope or name in _BUILTINS)
+        kept = sorted(name for name in names if name in scope or name in free)
         if not kept:
             return []
         self._watched.append(_Watched(scope, kept, f"module {module}"))
-        return [_Found(scope[name], f"{module}.{name}", names) for name in kept if name in scope]
+        return [_Found(scope[name], f"{module}.{name}", names, texts) for name in kept if name in scope]
 
     def _module(self, found: _Found) -> list[_Found]:
-        names = found.names or self._names  # the latter: it is an attribute, read by whatever function
+        names, texts = found.names, found.texts
+        if not names:  # it is an attribute, read by whatever function
+            names, texts = self._names, self._texts
+        scope = vars(found.value)
+        free = _BUILTINS
+        if not is_trusted(scope.get("__name__")):
+            names = free = names | texts
         key = (id(found.value), names)
         if key in self._modules:
             return []
         self._modules.add(key)
-        return self._globals(vars(found.value), names)
+        return self._globals(scope, names, texts, free)
 
     def _check_functions(self) -> None:
         """Functions have to be found for what their closures hold, unless the call itself makes them."""
@@ -288,7 +300,6 @@ def _name(watched: _Watched, place: int) -> str:
 
 #: What stands for an attribute on a class; programs derive from these.
 _DESCRIPTORS = (property, staticmethod, classmethod)
-_BUILTINS = frozenset(vars(builtins))
 
 #: What objects that do not change themselves refer to.
 _PARTS: dict[type, Callable[[Any], list[Any]]] = {
