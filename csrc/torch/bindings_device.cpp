@@ -117,6 +117,8 @@ void bind_device(py::module_& m) {
     translate_errors([&] { device(checked(index)).synchronize(); });
   });
 
+  define(m, "is_capturing", "Whether a graph captures what is queued on the calling thread's current stream.",
+         [] { return current_stream(current_device()).recording() != nullptr; });
   define_for_all(m, "set_sync_debug_mode", "What a wait for the device does: 0 nothing, 1 warns, 2 raises.",
                  &set_sync_debug_mode);
   define_for_all(m, "sync_debug_mode", "The mode that was set last.", &sync_debug_mode);

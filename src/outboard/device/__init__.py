@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 
 from outboard.device import amp, dlpack, memory, modules, printing, sharing, typed_tensors
+from outboard.device import ranges as nvtx
 from outboard.device.amp import get_amp_supported_dtype, is_autocast_available, is_bf16_supported
 from outboard.device.counters import (
     compile_stats,
@@ -31,6 +32,13 @@ from outboard.device.devices import (
     is_initialized,
     set_device,
     synchronize,
+)
+from outboard.device.graphs import (
+    Graph,
+    graph,
+    graph_pool_handle,
+    is_current_stream_capturing,
+    make_graphed_callables,
 )
 from outboard.device.memory import (
     caching_allocator_alloc,
@@ -81,6 +89,7 @@ from outboard.device.waits import get_sync_debug_mode, set_sync_debug_mode
 __all__ = [
     "DeviceProperties",
     "Event",
+    "Graph",
     "Stream",
     "StreamContext",
     "amp",
@@ -106,6 +115,8 @@ __all__ = [
     "get_rng_state",
     "get_rng_state_all",
     "get_sync_debug_mode",
+    "graph",
+    "graph_pool_handle",
     "host_memory_stats",
     "host_memory_stats_as_nested_dict",
     "init",
@@ -113,7 +124,9 @@ __all__ = [
     "is_autocast_available",
     "is_available",
     "is_bf16_supported",
+    "is_current_stream_capturing",
     "is_initialized",
+    "make_graphed_callables",
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",
@@ -129,6 +142,7 @@ __all__ = [
     "memory_stats_as_nested_dict",
     "memory_summary",
     "modules",
+    "nvtx",
     "printing",
     "reset_accumulated_memory_stats",
     "reset_compile_stats",

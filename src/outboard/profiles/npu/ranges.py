@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-_open: dict[int, torch.profiler.record_function] = {}
-_numbers = itertools.count(1)
+from outboard.device import ranges
 
 
 class mstx:  # noqa: N801 - the extension's name
@@ -19,22 +17,17 @@ class mstx:  # noqa: N801 - the extension's name
     @staticmethod
     def mark(message: str = "") -> None:
         """A point in time."""
-        with torch.profiler.record_function(message):
-            pass
+        ranges.mark(message)
 
     @staticmethod
     def range_start(message: str, stream: torch.Stream | None = None) -> int:
         """Begins a range, and returns the number by which :meth:`range_end` ends it."""
-        number = next(_numbers)
-        _open[number] = torch.profiler.record_function(message)
-        _open[number].__enter__()  # type: ignore[no-untyped-call]
-        return number
+        return ranges.range_start(message)
 
     @staticmethod
     def range_end(range_id: int) -> None:
         """Ends a range; no-op for a number that names none."""
-        if (opened := _open.pop(range_id, None)) is not None:
-            opened.__exit__(None, None, None)
+        ranges.range_end(range_id)
 
     @staticmethod
     def mstx_range(message: str, stream: torch.Stream | None = None) -> Callable[[Callable[..., Any]], Any]:
