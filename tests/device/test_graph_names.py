@@ -24,6 +24,7 @@ def test_a_graph_shares_the_memory_of_a_handle(device: str, device_module: Modul
         z = y + 1
     assert not device_module.is_current_stream_capturing()
     assert first.pool() == second.pool()
+    assert device_module.memory_snapshot(first.pool())
     x.fill_(3)
     first.replay()
     second.replay()

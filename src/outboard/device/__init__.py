@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import torch
+from torch import AcceleratorError, OutOfMemoryError
 
 from outboard.device import amp, dlpack, memory, modules, printing, sharing, typed_tensors
 from outboard.device import ranges as nvtx
@@ -30,6 +31,7 @@ from outboard.device.devices import (
     init,
     is_available,
     is_initialized,
+    is_tf32_supported,
     set_device,
     synchronize,
 )
@@ -44,9 +46,11 @@ from outboard.device.memory import (
     caching_allocator_alloc,
     caching_allocator_delete,
     empty_cache,
+    get_allocator_backend,
     get_per_process_memory_fraction,
     host_memory_stats,
     host_memory_stats_as_nested_dict,
+    ipc_collect,
     max_memory_allocated,
     max_memory_cached,
     max_memory_reserved,
@@ -87,9 +91,11 @@ from outboard.device.streams import (
 from outboard.device.waits import get_sync_debug_mode, set_sync_debug_mode
 
 __all__ = [
+    "AcceleratorError",
     "DeviceProperties",
     "Event",
     "Graph",
+    "OutOfMemoryError",
     "Stream",
     "StreamContext",
     "amp",
@@ -107,6 +113,7 @@ __all__ = [
     "dlpack",
     "empty_cache",
     "fallbacks",
+    "get_allocator_backend",
     "get_amp_supported_dtype",
     "get_device_capability",
     "get_device_name",
@@ -121,11 +128,13 @@ __all__ = [
     "host_memory_stats_as_nested_dict",
     "init",
     "initial_seed",
+    "ipc_collect",
     "is_autocast_available",
     "is_available",
     "is_bf16_supported",
     "is_current_stream_capturing",
     "is_initialized",
+    "is_tf32_supported",
     "make_graphed_callables",
     "manual_seed",
     "manual_seed_all",

@@ -185,6 +185,11 @@ def get_device_name(device: DeviceLike = None) -> str:
     return get_device_properties(device).name
 
 
+def is_tf32_supported() -> bool:
+    """False: products of float32 keep all their bits."""
+    return False
+
+
 def get_device_capability(device: DeviceLike = None) -> dict[str, Any]:
     """What a device supports: ``supported_dtypes`` (a set of ``torch.dtype``), as ``torch.accelerator`` reports it."""
     capability: dict[str, Any] = torch._C._accelerator_getDeviceCapability(index_of(device))

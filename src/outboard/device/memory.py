@@ -161,13 +161,19 @@ def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
     return "\n".join(lines)
 
 
-def memory_snapshot(device: DeviceLike = None) -> list[dict[str, Any]]:
+def memory_snapshot(
+    mempool_id: tuple[int, int] | None = None, include_traces: bool = True, device: DeviceLike = None
+) -> list[dict[str, Any]]:
     """The memory got from the driver, segment by segment with its blocks, as ``torch.cuda.memory_snapshot`` has it.
 
     Args:
+        mempool_id: only memory of this pool (see ``Graph.pool``).
+        include_traces: accepted; the history of events is in ``_snapshot`` alone.
         device: only this device (default: all).
     """
-    return [segment for index in _indices(device) for segment in _C.memory_segments(index)]
+    segments = [segment for index in _indices(device) for segment in _C.memory_segments(index)]
+    # A pool is the memory of the stream that captures into it, and has its number.
+    return [s for s in segments if mempool_id is None or s["stream"] == mempool_id[1]]
 
 
 def _snapshot(device: DeviceLike = None) -> dict[str, Any]:
@@ -179,7 +185,7 @@ def _snapshot(device: DeviceLike = None) -> dict[str, Any]:
     traces = [_C.memory_history(index) if index in wanted else [] for index in range(_C.device_count())]
     settings = {"PYTORCH_ALLOC_CONF": torch._C._accelerator_getAllocatorSettings()}
     return {
-        "segments": memory_snapshot(device),
+        "segments": memory_snapshot(device=device),
         "device_traces": traces,
         "allocator_settings": settings,
         "external_annotations": [],
@@ -277,3 +283,12 @@ def _size(value: float) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} TiB"
+
+
+def get_allocator_backend() -> str:
+    """The allocator's name, as ``torch.cuda.get_allocator_backend``: there is one, which caches."""
+    return "native"
+
+
+def ipc_collect() -> None:
+    """Nothing: tensors travel to other processes as copies, which are freed when they have arrived."""

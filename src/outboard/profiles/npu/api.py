@@ -19,13 +19,11 @@ from outboard.profiles.notices import say_once
 __all__ = [
     "SyncLaunchStream",
     "can_device_access_peer",
-    "get_allocator_backend",
     "get_autocast_dtype",
     "get_device_capability",
     "get_device_name",
     "get_device_properties",
     "host_empty_cache",
-    "ipc_collect",
     "is_autocast_enabled",
     "set_autocast_dtype",
     "set_autocast_enabled",
@@ -60,18 +58,9 @@ def get_device_capability(device: DeviceLike = None) -> tuple[int, int] | None:
     return None
 
 
-def get_allocator_backend() -> str:
-    """The allocator's name."""
-    return "native"
-
-
 def host_empty_cache() -> None:
     """Gives cached pinned memory of the host back."""
     torch.accelerator.memory.empty_host_cache()
-
-
-def ipc_collect() -> None:
-    """Nothing: tensors travel to other processes as copies, which are freed when they have arrived."""
 
 
 def is_autocast_enabled() -> bool:

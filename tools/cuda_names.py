@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/cuda-names.md: each public name of ``torch.cuda`` in PyTorch, and whether ``torch.<device>`` has it.
+
+``python tools/cuda_names.py --write docs/cuda-names.md`` makes the page; tests/device/test_cuda_names.py checks it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+#: Why names are not there, by what they have in common.
+REASONS = {
+    "CUDA's own library, compiler or handles: a device of ours has a driver (docs/driver.md) in their place": (
+        "CudaError DeferredCudaCallError check_error cudaStatus cudart current_blas_handle current_solver_handle "
+        "get_arch_list get_gencode_flags has_half has_magma jiterator gds profiler"
+    ),
+    "streams, contexts and graphs that other libraries made are CUDA's to share": (
+        "ExternalStream get_stream_from_external GreenContext green_contexts"
+    ),
+    "named as all accelerators name it: `Graph`": "CUDAGraph",
+    "storages with a dtype of their own are deprecated in PyTorch: `torch.UntypedStorage`": (
+        "BFloat16Storage BoolStorage ByteStorage CharStorage ComplexDoubleStorage ComplexFloatStorage DoubleStorage "
+        "FloatStorage HalfStorage IntStorage LongStorage ShortStorage"
+    ),
+    "no driver reports sensors or other processes": (
+        "clock_rate device_memory_used list_gpu_processes memory_usage power_draw temperature utilization"
+    ),
+    "one allocator, which lazy and spillable memory need": (
+        "CUDAPluggableAllocator MemPool caching_allocator_disabled caching_allocator_enable change_current_allocator "
+        "use_mem_pool"
+    ),
+    "not there yet": ("nccl reset_accumulated_host_memory_stats reset_peak_host_memory_stats sparse tunable"),
+}
+WHY = {name: reason for reason, names in REASONS.items() for name in names.split()}
+
+
+def names() -> list[str]:
+    """The public names of ``torch.cuda``, with the errors and modules that programs take from it."""
+    return sorted({*torch.cuda.__all__, "AcceleratorError", "OutOfMemoryError", "gds", "green_contexts"})
+
+
+def page() -> str:
+    """The text of docs/cuda-names.md."""
+    module = torch.get_device_module(torch._C._get_privateuse1_backend_name())
+    there = [name for name in names() if hasattr(module, name)]
+    release = torch.__version__.split("+")[0]
+    lines = [
+        "# Names of `torch.cuda`", "",
+        f"Made by `python tools/cuda_names.py --write docs/cuda-names.md` with PyTorch {release}.",
+        f"Of {len(names())} public names, `torch.<device>` (`torch.ocl`, unless a profile names it otherwise) has"
+        f" {len(there)}:", "",
+        ", ".join(f"`{name}`" for name in there) + ".", "",
+        "The others:", "",
+        "| name | why not |", "|---|---|",
+    ]  # fmt: skip
+    for reason, group in REASONS.items():
+        lines.append(f"| {', '.join(f'`{name}`' for name in group.split())} | {reason} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Writes or prints the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", type=Path, help="file for the page")
+    options = parser.parse_args()
+    if options.write:
+        options.write.write_text(page())
+    else:
+        print(page(), end="")
+
+
+if __name__ == "__main__":
+    main()
