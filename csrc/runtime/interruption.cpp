@@ -39,12 +39,18 @@ void check_interruption() {
   }
 }
 
+void check_certain_interruption() {
+  const Interruptions* const given = installed.load(std::memory_order_acquire);
+  if (given != nullptr && given->is_certain()) check_interruption();
+}
+
 bool was_interrupted() { return interrupted.load(); }
 
 Uninterrupted::Uninterrupted() { ++uninterrupted; }
 Uninterrupted::~Uninterrupted() { --uninterrupted; }
 
 void wait_interruptibly(const std::function<bool()>& is_reached) {
+  check_certain_interruption();
   const Clock::time_point begin = Clock::now();
   Clock::time_point next_check = begin + kInterruptionInterval;
   while (!is_reached()) {

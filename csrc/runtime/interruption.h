@@ -11,6 +11,8 @@ struct Interruptions {
   bool (*concerns_this_thread)();
   /// Called on such a thread, which holds no lock of the runtime. Throws if the user wants the wait to end.
   void (*check)();
+  /// Whether `check` is known to throw on this thread. Costs next to nothing.
+  bool (*is_certain)();
 };
 
 /// Waits look this often.
@@ -22,6 +24,8 @@ void set_interruptions(const Interruptions* interruptions);
 bool may_be_interrupted();
 /// Throws what the embedder's check throws.
 void check_interruption();
+/// The same where that is certain: for waits too short to ask, of which there may be many.
+void check_certain_interruption();
 /// True once a wait was interrupted.
 bool was_interrupted();
 

@@ -272,6 +272,7 @@ void SubmissionQueue::wait_until(uint64_t place) {
   for (int look = 0; look < kLooks; ++look) {
     if (reached(place)) return;
   }
+  if (!producers_.held()) check_certain_interruption();
   while (!wait_until(place, kInterruptionInterval)) {
     if (!producers_.held()) check_interruption();
   }

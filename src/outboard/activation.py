@@ -45,6 +45,7 @@ def _activate() -> None:
 
     from outboard import _C, drivers, foresight, profiles, settings
     from outboard import device as module
+    from outboard.device import interruptions
 
     choice = profiles.choose()
     profile = profiles.load(choice)
@@ -70,6 +71,7 @@ def _activate() -> None:
     backend_registration.generate_methods_for_privateuse1_backend(for_storage=True)
     module.amp.set_supported_dtypes(profile.amp_dtypes)
     module.dlpack.install()
+    interruptions.install()
     module.sharing.install(profile.name)
     module.modules.keep_parameters()
     module.printing.print_on_cpu()

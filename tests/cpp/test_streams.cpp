@@ -308,7 +308,8 @@ struct Interrupted {};
 
 std::atomic<bool> interrupt{false};
 
-constexpr Interruptions kInterruptions{[] { return interrupt.load(); }, [] { throw Interrupted(); }};
+constexpr Interruptions kInterruptions{[] { return interrupt.load(); }, [] { throw Interrupted(); },
+                                       [] { return false; }};
 
 /// Waits are interrupted in its scope.
 struct Interrupting {

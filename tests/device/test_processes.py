@@ -276,6 +276,41 @@ def test_interrupted_waits(python: RunPython, direct: str) -> None:
     assert "too little" not in begun and "Error" not in begun, begun
 
 
+def test_interrupted_backward_passes(python: RunPython) -> None:
+    """PyTorch runs them on a thread of its own, whose waits Ctrl-C ends too, whether for results or for room in the
+    queue; not with a handler of the program's own, which might want the pass to go on."""
+    python(
+        LONG
+        + textwrap.dedent("""
+        class Work(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, y, work):
+                ctx.work = work
+                return y.clone()
+            @staticmethod
+            def backward(ctx, gradient):
+                ctx.work()
+                return gradient, None
+        small = x[:256, :256].clone()
+        def endless():
+            while True: torch.mm(small, small)
+        w = torch.ones(3, device=name, requires_grad=True)
+        def backward(work): return Work.apply(w * 2, work).sum().backward
+        assert interrupted(backward(lambda: queue_work(3).sum().item())) < 1
+        with torch.autograd.detect_anomaly(check_nan=False):
+            assert interrupted(backward(endless), after=1) < 1
+        seen = []
+        signal.signal(signal.SIGINT, lambda *_: seen.append(0))
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        w.grad = None
+        backward(lambda: (time.sleep(0.4), x.cpu()))()
+        timer.join()
+        assert seen == [0] and w.grad.tolist() == [2] * 3
+        """)
+    )
+
+
 def test_interrupted_while_the_queue_is_full(python: RunPython) -> None:
     out = python(
         LONG

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ctrl-C during a backward pass. PyTorch runs it on threads of its own, while the main thread, the only one that may
+run the handlers of signals, waits for them in C. So their waits end, and the main thread then runs the handler."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import Any
+
+import torch
+
+from outboard import _C
+
+#: By it, threads that run a backward pass for the main thread know that they do (``csrc/torch/interruptions.h``).
+_BACKWARD = "outboard.backward"
+
+
+class _Engine(torch._C._ImperativeEngine):
+    """PyTorch's engine of backward passes."""
+
+    def run_backward(self, *args: Any, **kwargs: Any) -> Any:
+        """As PyTorch's. Raises KeyboardInterrupt soon after Ctrl-C, with work of the device queued."""
+        if not _may_be_interrupted():
+            return super().run_backward(*args, **kwargs)
+        torch._C._stash_obj_in_tls(_BACKWARD, True)
+        _C.begin_backward()
+        try:
+            return super().run_backward(*args, **kwargs)
+        finally:
+            torch._C._remove_obj_from_tls(_BACKWARD)
+            _C.end_backward()
+
+
+def _may_be_interrupted() -> bool:
+    """Whether this is a backward pass of the main thread, not one within another, and Ctrl-C is sure to end it. What a
+    handler of the program's own would do is known only when it has run."""
+    return (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        and not torch._C._is_key_in_tls(_BACKWARD)
+    )
+
+
+def install() -> None:
+    """Takes the place of PyTorch's engine."""
+    torch.autograd.Variable._execution_engine = _Engine()
