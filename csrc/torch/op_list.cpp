@@ -58,6 +58,14 @@ bool equal(const at::Tensor& self, const at::Tensor& other) {
   return self.numel() == 0 || self.eq(other).all().item<bool>();
 }
 
+/// The compiled check takes any number of elements.
+void assert_async(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const at::Tensor& condition = (*stack)[stack->size() - handle.schema().arguments().size()].toTensor();
+  TORCH_CHECK(condition.numel() != 0, "Boolean value of Tensor with no values is ambiguous");
+  TORCH_CHECK(condition.numel() == 1, "Boolean value of Tensor with more than one value is ambiguous");
+  eager_kernel(handle, keys, stack);
+}
+
 /// Composite-explicit operators that are one kernel for the compiler and many for PyTorch.
 const std::unordered_set<std::string>& compiled_whole() {
   static const auto* const names = new std::unordered_set<std::string>{"convolution",
@@ -189,6 +197,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("zero_", TORCH_FN(zero));
   m.impl("equal", TORCH_FN(equal));
   m.impl("arange.start_out", TORCH_FN(arange));
+  m.impl("_assert_async", Kernel::makeFromBoxedFunction<&assert_async>());
+  m.impl("_assert_async.msg", Kernel::makeFromBoxedFunction<&assert_async>());
 }
 
 }  // namespace

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
 #include <cmath>
@@ -11,8 +14,9 @@
 #include "torch/eager.h"
 #include "torch/memory_ranges.h"
 
-/// PyTorch's fused optimizers: one launch for each parameter. The operator that updates one parameter is compiled like
-/// any other, from its decomposition in compiler/adapter/optimizers.py, and one plan serves all parameters of a rank.
+/// PyTorch's fused optimizers, and what GradScaler does to gradients: one launch for each parameter. The operator that
+/// works on one parameter is compiled like any other, from its decomposition in compiler/adapter/optimizers.py, and one
+/// plan serves all parameters of a rank.
 namespace outboard::aten {
 namespace {
 
@@ -198,6 +202,38 @@ void fused_sgd(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* s
   torch::jit::drop(*stack, kCount);
 }
 
+/// `_amp_foreach_non_finite_check_and_unscale_`. Each gradient has a flag of its own, so that no launch waits for
+/// another; and two launches, since a kernel that sums is not shared among cores where it also writes.
+void unscale(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  enum { kGrads, kFoundInf, kFactor, kCount };
+  const c10::IValue* a = stack->data() + stack->size() - kCount;
+  if (!is_empty(a[kGrads]) && !is_ordinary(a, {}, -1)) return eager_kernel(op, keys, stack);
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const at::Tensor found_inf = a[kFoundInf].toTensor(), factor = a[kFactor].toTensor();
+  TORCH_CHECK(factor.numel() == 1, "inv_scale must be a 1-element tensor.");
+  TORCH_CHECK(found_inf.numel() == 1, "found_inf must be a 1-element tensor.");
+  TORCH_CHECK(factor.scalar_type() == at::kFloat, "inv_scale must be a float tensor.");
+  TORCH_CHECK(found_inf.scalar_type() == at::kFloat, "found_inf must be a float tensor.");
+  const c10::ArrayRef<c10::IValue> grads = a[kGrads].toListRef();
+  if (!grads.empty()) {
+    const c10::DeviceGuard guard(found_inf.device());
+    const at::Tensor flags = at::zeros({static_cast<int64_t>(grads.size())}, found_inf.options());
+    Updates checks("outboard::flag_nonfinite_", a, {kGrads}, {flags});
+    for (size_t i = 0; i < grads.size(); ++i) {
+      const at::Tensor flag = flags.select(0, static_cast<int64_t>(i));
+      c10::IValue values[] = {aten::lend(flag), lend(grads[i])};
+      checks.launch(values);
+    }
+    Updates products("outboard::unscale_", a, {kGrads}, {factor});
+    for (const c10::IValue& grad : grads) {
+      c10::IValue values[] = {lend(grad), aten::lend(factor)};
+      products.launch(values);
+    }
+    found_inf.clamp_min_(flags.amax());
+  }
+  torch::jit::drop(*stack, kCount);
+}
+
 }  // namespace
 
 TORCH_LIBRARY(outboard, m) {
@@ -210,9 +246,12 @@ TORCH_LIBRARY(outboard, m) {
       "sgd_step_(Tensor(a!) self, Tensor(b!) grad, Tensor(c!)? buffer, Tensor? lr, Tensor? grad_scale, Tensor? "
       "found_inf, Scalar rate, Scalar decay, Scalar momentum, Scalar rest, bool decays, bool nesterov, bool maximize, "
       "bool is_first_step) -> ()");
+  m.def("flag_nonfinite_(Tensor(a!) flag, Tensor grad) -> ()");
+  m.def("unscale_(Tensor(a!) grad, Tensor factor) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_amp_foreach_non_finite_check_and_unscale_", torch::CppFunction::makeFromBoxedFunction<&unscale>());
   for (const char* overload : {"", ".tensor_lr"}) {
     const std::string suffix = overload;
     m.impl(("_fused_adam_" + suffix).c_str(), torch::CppFunction::makeFromBoxedFunction<&fused_adam<false>>());

@@ -11,9 +11,11 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/searchsorted.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <optional>
 #include <tuple>
 
@@ -272,15 +274,79 @@ std::tuple<at::Tensor, at::Tensor> unique_of_old(const at::Tensor& self, bool so
   return {values, inverse};
 }
 
+// ---- equal rows ----
+
+/// Of vectors (dimension 0), the rank of each element (dimension 1) among the different ones of its vector.
+at::Tensor ranks_of(const at::Tensor& vectors) {
+  const auto [values, order] = vectors.sort(std::optional(true), /*dim=*/1);
+  const int64_t count = vectors.size(1);
+  const at::Tensor differs = values.narrow(1, 1, count - 1).ne(values.narrow(1, 0, count - 1));
+  const at::Tensor first = at::zeros({vectors.size(0), 1}, differs.options());
+  return at::empty_like(order).scatter_(1, order, at::cat({first, differs}, 1).cumsum(1));
+}
+
+/// Of `columns`, the columns of a matrix that is not empty, one below the other: for each row of the matrix, its place
+/// among the different rows in lexicographic order. Neighbours are merged until one column is left, so that there are
+/// as many sorts as the logarithm of the number of columns.
+at::Tensor ranks_of_rows(const at::Tensor& columns) {
+  const int64_t rows = columns.size(1);
+  at::Tensor ranks = ranks_of(columns);
+  while (ranks.size(0) > 1) {
+    const int64_t paired = ranks.size(0) / 2 * 2;
+    const at::Tensor pairs = ranks.slice(0, 0, paired, 2).mul(rows).add(ranks.slice(0, 1, paired, 2));
+    const at::Tensor merged = ranks_of(pairs), rest = ranks.narrow(0, paired, ranks.size(0) - paired);
+    ranks = rest.size(0) == 0 ? merged : at::cat({merged, rest});
+  }
+  return ranks.select(0, 0);
+}
+
+/// What is compared along a dimension: (its size, everything else). Nothing if there are no slices. Throws for slices
+/// without elements.
+std::optional<at::Tensor> slices_along(const at::Tensor& self, int64_t dim) {
+  const auto empty = std::count(self.sizes().begin(), self.sizes().end(), int64_t{0});
+  if (self.size(dim) == 0) {
+    TORCH_CHECK(empty == 1, "Number of zero sized dimensions is more than one, so unique cannot be applied ");
+    return std::nullopt;
+  }
+  TORCH_CHECK(empty == 0, "There are 0 sized dimensions, and they aren't selected, so unique cannot be applied");
+  return self.movedim(dim, 0).reshape({self.size(dim), -1});
+}
+
+/// The slices of `self` along a dimension at `places`, which lie in memory as the CPU has them.
+at::Tensor slices_at(const at::Tensor& self, int64_t dim, const at::Tensor& places) {
+  return self.movedim(dim, 0).contiguous().index_select(0, places).movedim(0, dim);
+}
+
+Three unique_rows(const at::Tensor& self, int64_t dim, bool /*sorted*/, bool /*return_inverse*/,
+                  bool /*return_counts*/) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const c10::DeviceGuard guard(self.device());
+  const std::optional<at::Tensor> slices = slices_along(self, dim);
+  if (!slices)
+    return {at::empty(self.sizes(), self.options()), at::empty({0}, longs(self)), at::empty({0}, longs(self))};
+  const at::Tensor ranks = ranks_of_rows(slices->t().contiguous());
+  const auto [sorted, order] = ranks.sort(std::optional(true));
+  const at::Tensor places = places_of(begins_run(sorted));
+  return {slices_at(self, dim, order.index_select(0, places)), ranks, run_lengths(places, ranks.numel())};
+}
+
+Three unique_consecutive_rows(const at::Tensor& self, int64_t dim, bool /*return_inverse*/, bool /*return_counts*/) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const c10::DeviceGuard guard(self.device());
+  const std::optional<at::Tensor> slices = slices_along(self, dim);
+  if (!slices)
+    return {at::empty(self.sizes(), self.options()), at::empty({0}, longs(self)), at::empty({0}, longs(self))};
+  const int64_t count = slices->size(0);
+  const at::Tensor differs = slices->narrow(0, 1, count - 1).ne(slices->narrow(0, 0, count - 1)).any(1);
+  const at::Tensor begins = at::cat({at::ones({1}, differs.options()), differs});
+  const at::Tensor places = places_of(begins);
+  return {slices_at(self, dim, places), begins.cumsum(0).sub(1), run_lengths(places, count)};
+}
+
 Three unique_consecutive(const at::Tensor& self, bool return_inverse, bool return_counts, std::optional<int64_t> dim) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::DeviceGuard guard(self.device());
-  if (dim.has_value() && self.dim() != 1) {
-    static const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow("aten::unique_consecutive", "");
-    torch::jit::Stack stack{self, return_inverse, return_counts, dim};
-    eager_kernel(handle, c10::DispatchKeySet(), &stack);
-    return {stack[0].toTensor(), stack[1].toTensor(), stack[2].toTensor()};
-  }
+  if (dim.has_value() && self.dim() != 1) return unique_consecutive_rows(self, *dim, return_inverse, return_counts);
   const at::IntArrayRef inverse_sizes = return_inverse ? self.sizes() : at::IntArrayRef({0});
   if (self.numel() == 0) return nothing_unique(self, inverse_sizes);
   return runs_of(self.reshape(-1), {}, inverse_sizes, return_inverse, return_counts);
@@ -320,6 +386,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_unique2", TORCH_FN(unique));
   m.impl("_unique", TORCH_FN(unique_of_old));
   m.impl("unique_consecutive", TORCH_FN(unique_consecutive));
+  m.impl("unique_dim", TORCH_FN(unique_rows));
+  m.impl("unique_dim_consecutive", TORCH_FN(unique_consecutive_rows));
   m.impl("repeat_interleave.Tensor", TORCH_FN(repeat_interleave));
   for (const char* name : {"index.Tensor", "index.Tensor_out", "_index_put_impl_"}) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&with_places>());

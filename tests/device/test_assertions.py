@@ -123,3 +123,25 @@ def test_binary_cross_entropy_wants_probabilities(device: str, device_module: Mo
         device_module.synchronize()
     loss = F.binary_cross_entropy(torch.tensor([0.0, 1.0], device=device), torch.zeros(2, device=device))
     assert loss.item() == 50.0
+
+
+def test_assertions_of_the_program(device: str, device_module: ModuleType) -> None:
+    """``torch._assert_async`` is checked where the device gets to it; nobody waits, and the CPU has no part in it."""
+    device_module.set_fallback_policy("error")
+    try:
+        device_module.set_sync_debug_mode("error")
+        try:
+            torch._assert_async(torch.ones(1, device=device))
+            torch._assert_async(torch.zeros((), dtype=torch.bool, device=device), "not so")
+        finally:
+            device_module.set_sync_debug_mode("default")
+        with pytest.raises(RuntimeError, match="not so"):
+            device_module.synchronize()
+        torch._assert_async(torch.zeros((), device=device))
+        with pytest.raises(RuntimeError, match="Expected Tensor with single nonzero value, but got zero"):
+            device_module.synchronize()
+    finally:
+        device_module.set_fallback_policy("allow")
+    for count, what in ((0, "no values"), (2, "more than one value")):
+        with pytest.raises(RuntimeError, match=f"Tensor with {what} is ambiguous"):
+            torch._assert_async(torch.ones(count, device=device))

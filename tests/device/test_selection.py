@@ -127,6 +127,25 @@ def test_unique_of_unusual_numbers(device: str, values: list[float]) -> None:
     )
 
 
+SLICES = [((20, 3), 0), ((3, 20), 1), ((6, 2, 7), 1), ((5,), 0), ((1, 4), 0), ((4, 1), 1), ((30, 7), 0), ((0, 3), 0)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.uint8, torch.bool], ids=str)
+@pytest.mark.parametrize("function", [torch.unique, torch.unique_consecutive])
+def test_unique_slices(device: str, dtype: torch.dtype, function: Callable[..., Any]) -> None:
+    for shape, dim in SLICES:
+        x = torch.randint(0, 2, shape).to(dtype)
+        for values in (x, x.transpose(0, -1).contiguous().transpose(0, -1)):
+            agree(lambda v: function(v, return_inverse=True, return_counts=True, dim=dim), values, device=device)  # noqa: B023
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (3, 0)])
+def test_unique_slices_of_nothing(device: str, shape: tuple[int, ...]) -> None:
+    for where in ("cpu", device):
+        with pytest.raises(RuntimeError, match="unique cannot be applied"):
+            torch.unique(torch.zeros(shape, device=where), dim=0)
+
+
 def test_repeats(device: str) -> None:
     x, repeats = torch.randn(4, 3), torch.tensor([2, 0, 3, 1])
     agree(torch.repeat_interleave, repeats, device=device)

@@ -13,7 +13,7 @@ from torch._decomp import core_aten_decompositions
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.lowering import fallbacks, lowerings
 
-from . import recurrent, rounding
+from . import additions, recurrent, rounding
 from .corrections import corrected
 
 aten = torch.ops.aten
@@ -315,6 +315,7 @@ def eager_decompositions() -> dict[Any, Callable[..., Any]]:
     table[aten._index_put_impl.default] = _index_put_impl
     table[aten.embedding_dense_backward.default] = embedding_gradient
     table[aten.linear_backward.default] = _linear_backward
+    table.update(additions.DECOMPOSITIONS)
     table.update(recurrent.CELLS)
     table.update(rounding.DECOMPOSITIONS)
     table.update(corrected(table))

@@ -32,7 +32,7 @@ from ..builder import NotExpressible, PlanBuilder
 from ..calls import LIBRARY_OPERATORS
 from ..loops import GATHER_ERROR, INDEX_ERROR
 from ..target import Target
-from . import results
+from . import ctc, results
 from .corrections import concerns
 from .decompositions import eager_decompositions
 from .optimizers import STEPS
@@ -44,7 +44,7 @@ from .strides import dense_strides, memory_order
 aten = torch.ops.aten
 
 #: What operators of our own do, in terms of PyTorch's.
-_OWN: dict[Any, Callable[..., Any]] = {**STEPS, **FUNCTIONS}
+_OWN: dict[Any, Callable[..., Any]] = {**STEPS, **FUNCTIONS, **ctc.FUNCTIONS}
 
 
 class ScalarSteersGraph(Exception):
@@ -391,7 +391,7 @@ def _one_node(functional: Functional, args: list[Any], kwargs: dict[str, Any], i
             call_kwargs["alpha"] = alpha
     node = call(overload, call_args, call_kwargs)
     result = node.meta["val"]
-    results: list[torch.fx.Node] = [node]
+    results: list[torch.fx.Node] = [node] if overload._schema.returns else []
     fakes = [result]
     if isinstance(result, (tuple, list)):
         results, fakes = [], []
@@ -562,9 +562,10 @@ def _wording(message: str) -> Iterator[None]:
 
 
 def _does_something(graph: torch.fx.GraphModule) -> bool:
-    """Whether a graph returns a tensor or a number, or writes to an argument."""
+    """Whether a graph returns a tensor or a number, writes to an argument, or complains of one."""
     results = pytree.tree_leaves(graph.graph.output_node().args[0])
-    return any(r is not None for r in results) or any(n.target is aten.copy_.default for n in graph.graph.nodes)
+    acts = {aten.copy_.default, aten._assert_async.msg}
+    return any(r is not None for r in results) or any(node.target in acts for node in graph.graph.nodes)
 
 
 def _lower(graph: torch.fx.GraphModule, inputs: Inputs, target: Target) -> Compiled:

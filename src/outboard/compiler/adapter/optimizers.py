@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fused optimizers: how one parameter is updated, as one pointwise graph.
+"""Fused optimizers: how one parameter is updated, as one pointwise graph; and the arithmetic of GradScaler.
 
 ``csrc/torch/optimizers.cpp`` declares these operators and calls them for each parameter. Numbers that lose digits when
 they are computed in the device's precision come ready made: ``rest`` is one minus its coefficient, ``log`` a logarithm.
@@ -123,9 +123,40 @@ def sgd_step_(
     update.write(self, parameter - gradient * size)
 
 
+def flag_nonfinite_(flag: Tensor, grad: Tensor) -> None:
+    """Makes ``flag``, one number, 1 if any element of the gradient is infinite or NaN, else 0."""
+    flag.copy_((wide(grad) * 0).sum() != 0)  # a sum of zeros, or NaN
+
+
+def unscale_(grad: Tensor, factor: Tensor) -> None:
+    """Multiplies a gradient by one number."""
+    value, number = wide(grad), _number(factor, grad)
+    grad.copy_(torch.where(number == 1, value, value * number))
+
+
+def update_scale(
+    scale: Tensor,
+    growth_tracker: Tensor,
+    found_inf: Tensor,
+    scale_growth_factor: float,
+    scale_backoff_factor: float,
+    growth_interval: int,
+) -> tuple[Tensor, Tensor]:
+    """The scale of the loss for the next step, and how many steps in a row have been finite: ``_amp_update_scale``."""
+    is_infinite = found_inf != 0
+    finite_steps = growth_tracker + 1
+    grows = finite_steps == growth_interval
+    grown = scale * scale_growth_factor
+    kept = torch.where(grows & torch.isfinite(grown), grown, scale)
+    new_scale = torch.where(is_infinite, scale * scale_backoff_factor, kept)
+    return new_scale, torch.where(is_infinite | grows, 0, finite_steps).to(growth_tracker.dtype)
+
+
 #: Operator -> its decomposition.
 STEPS: dict[Any, Callable[..., None]] = {
     torch.ops.outboard.adam_step_.default: adam_step_,
     torch.ops.outboard.sgd_step_.default: sgd_step_,
+    torch.ops.outboard.flag_nonfinite_.default: flag_nonfinite_,
+    torch.ops.outboard.unscale_.default: unscale_,
     torch.ops.outboard.chain_.default: chain_,
 }

@@ -32,7 +32,7 @@ from .. import cache
 from ..dialects import opencl
 from ..kernels import PREFERRED
 from ..target import target_of
-from . import rounding
+from . import additions, rounding
 from .corrections import CORRECTIONS
 from .decompositions import embedding_gradient, random_order
 from .interface import device_name, register_interface
@@ -334,6 +334,7 @@ def _change_decompositions(name: str) -> None:
         return decompose
 
     ours: dict[Any, Callable[..., Any]] = {
+        **additions.DECOMPOSITIONS,
         **CELLS,
         **rounding.DECOMPOSITIONS,
         **CORRECTIONS,

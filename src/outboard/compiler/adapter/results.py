@@ -33,6 +33,7 @@ _MISTAKEN_FOR: dict[Any, Callable[..., bool]] = {
     aten.native_group_norm.default: lambda x, weight, *_: weight is not None and weight.dtype != x.dtype,
     aten.pixel_unshuffle.default: lambda x, *_: x.numel() == 0,
     aten.roll.default: lambda x, *_: x.numel() == 0,
+    aten._weight_norm_interface.default: lambda v, *_: v.dtype == torch.float16,
     aten.where.self: lambda condition, *_: condition.dtype == torch.uint8,
 }
 #: Operators whose new results are contiguous whatever their arguments are, where the shape function says otherwise.

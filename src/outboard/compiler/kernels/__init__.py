@@ -9,7 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from . import attention, compaction, conv, distance, gemm, grid, index, polynomial, pool, scan, sort, upsample
+from . import (
+    antialias,
+    attention,
+    bags,
+    compaction,
+    conv,
+    ctc,
+    distance,
+    gemm,
+    grid,
+    index,
+    polynomial,
+    pool,
+    scan,
+    sort,
+    upsample,
+)
 
 if TYPE_CHECKING:
     from ..builder import PlanBuilder
@@ -44,6 +60,12 @@ _FAMILIES: dict[Lowering, tuple[str, ...]] = {
     ),
     distance.lower_cdist: ("_cdist_forward", "_cdist_backward"),
     distance.lower_pdist: ("_pdist_forward",),
+    antialias.lower: tuple(
+        f"_upsample_{name}2d_aa{suffix}" for name in ("bilinear", "bicubic", "lanczos") for suffix in ("", "_backward")
+    ),
+    bags.lower: ("_embedding_bag", "_embedding_bag_forward_only"),
+    ctc.lower_loss: ("outboard::ctc_loss",),
+    ctc.lower_sums: ("outboard::ctc_sums",),
     compaction.lower_running_counts: ("outboard::running_counts",),
     compaction.lower_compact: ("outboard::compact",),
     index.lower_masked_scatter: ("masked_scatter",),

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decompositions of operators for which PyTorch has none, or one made for other devices; for calls and for graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .chains import wide
+from .optimizers import update_scale
+from .transformers import LAYERS
+
+aten = torch.ops.aten
+
+
+def _assert_async(condition: Tensor) -> None:
+    aten._assert_async.msg(condition, "Expected Tensor with single nonzero value, but got zero")
+
+
+def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
+    """``v`` with norms ``g`` over all dimensions but ``dim``, and the norms that it had, those of halves in float32."""
+    others = [i for i in range(v.dim()) if i != dim % v.dim()]
+    norms = wide(v).norm(2, others, keepdim=True)
+    return (wide(v) * (wide(g) / norms)).to(v.dtype), norms
+
+
+def _weight_norm_backward(grad: Tensor, v: Tensor, g: Tensor, norms: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Gradients of ``v`` and ``g`` (Salimans and Kingma 2016). ``g`` and ``norms`` have one element for each index of
+    ``dim`` (0 or the last), and dimensions of 1."""
+    others = [i for i in range(v.dim()) if i != dim % v.dim()]
+    wide_grad, wide_v, wide_g, wide_norms = (wide(x) for x in (grad, v, g, norms))
+    along = (wide_grad * wide_v).sum(others, keepdim=True)
+    inverse = 1 / wide_norms
+    grad_v = wide_g * inverse * (wide_grad - wide_v * (along * inverse * inverse))
+    return grad_v.to(v.dtype), (along * inverse).to(g.dtype)
+
+
+def _copied(view: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """What a view shows, as a tensor of its own: what views become where decompositions are traced."""
+
+    def copy(*args: Any, **kwargs: Any) -> Tensor:
+        return view(*args, **kwargs).clone(memory_format=torch.contiguous_format)
+
+    return copy
+
+
+#: How bags of embeddings are reduced.
+_SUM, _MEAN, _MAX = range(3)
+
+
+def _bag_backward(
+    grad: Tensor,
+    indices: Tensor,
+    bag_of: Tensor,
+    bag_size: Tensor,
+    maximum_indices: Tensor,
+    num_weights: int,
+    scale_grad_by_freq: bool,
+    mode: int,
+    per_sample_weights: Tensor | None,
+    padding_idx: int = -1,
+) -> Tensor:
+    """The gradient of a table, (``num_weights``, columns), from that of its bags. An index in no bag is in bag -1."""
+    if mode == _MAX:
+        is_filled = bag_size[: grad.shape[0], None] > 0
+        table = grad.new_zeros((num_weights, grad.shape[1]))
+        return table.scatter_add(0, maximum_indices.to(torch.int64), torch.where(is_filled, grad, 0))
+    bag = bag_of.clamp(min=0)
+    rows = wide(grad)[bag]
+    if mode == _MEAN:
+        rows = rows / bag_size[bag, None].clamp(min=1)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights[:, None]
+    rows = torch.where(bag_of[:, None] >= 0, rows, 0)
+    result: Tensor = aten.embedding_dense_backward(rows, indices, num_weights, padding_idx, scale_grad_by_freq)
+    return result.to(grad.dtype)
+
+
+def _any_bag_backward(
+    grad: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    bag_of: Tensor,
+    bag_size: Tensor,
+    maximum_indices: Tensor,
+    num_weights: int,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    *rest: Any,
+) -> Any:
+    """Leaves sparse gradients to the CPU."""
+    if sparse:
+        return NotImplemented
+    return _bag_backward(grad, indices, bag_of, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode, *rest)
+
+
+def _bag_factors_backward(
+    grad: Tensor, weight: Tensor, indices: Tensor, offsets: Tensor, bag_of: Tensor, mode: int, padding_idx: int = -1
+) -> Tensor:
+    """The gradient of the factors of looked-up rows."""
+    products = (wide(grad)[bag_of.clamp(min=0)] * wide(weight)[indices]).sum(1)
+    return torch.where((bag_of >= 0) & (indices != padding_idx), products, 0).to(grad.dtype)
+
+
+#: Operator -> its decomposition.
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    aten._amp_update_scale.default: update_scale,
+    aten._assert_async.default: _assert_async,
+    aten.select_copy.int: _copied(aten.select.int),
+    aten.slice_copy.Tensor: _copied(aten.slice.Tensor),
+    aten._embedding_bag_backward.default: _any_bag_backward,
+    aten._embedding_bag_dense_backward.default: _bag_backward,
+    aten._embedding_bag_per_sample_weights_backward.default: _bag_factors_backward,
+    aten._weight_norm_interface.default: _weight_norm,
+    aten._weight_norm_interface_backward.default: _weight_norm_backward,
+    **LAYERS,
+}

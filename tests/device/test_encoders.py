@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nn.TransformerEncoder`` and ``nn.MultiheadAttention`` in inference, where they call operators of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+MASKS = ["none", "queries", "keys", "both"]
+
+
+@pytest.fixture(autouse=True)
+def _no_fallbacks(device_module: ModuleType) -> Iterator[None]:
+    device_module.set_fallback_policy("error")
+    yield
+    device_module.set_fallback_policy("allow")
+
+
+def masks(kind: str, device: str) -> tuple[Tensor | None, Tensor | None]:
+    """Which keys queries may not look at (places, places), and which are padding (batch, places)."""
+    places = torch.ones(5, 5, dtype=torch.bool).triu(1).to(device)
+    padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2], device=device)
+    return places if kind in ("queries", "both") else None, padding if kind in ("keys", "both") else None
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_encoders(device: str, mask: str, norm_first: bool, activation: str) -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=norm_first, activation=activation)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    x = torch.rand(2, 5, 8)
+    with torch.inference_mode():
+        expected = encoder(x, *masks(mask, "cpu"))
+    with torch.no_grad():
+        found = encoder.to(device)(x.to(device), *masks(mask, device))
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("weights", ["none", "of heads", "averaged"])
+def test_attention(device: str, mask: str, weights: str) -> None:
+    attention = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    x = torch.rand(2, 5, 8)
+    results = []
+    for where in ("cpu", device):
+        of_queries, of_keys = masks(mask, where)
+        values = x.to(where)
+        with torch.inference_mode():
+            out, found = attention.to(where)(
+                values,
+                values,
+                values,
+                attn_mask=of_queries,
+                key_padding_mask=of_keys,
+                need_weights=weights != "none",
+                average_attn_weights=weights == "averaged",
+            )
+        results.append((out.cpu(), None if found is None else found.cpu()))
+    torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_dtypes(device: str, dtype: torch.dtype) -> None:
+    encoder = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True).eval()
+    x = torch.rand(3, 7, 16)
+    with torch.no_grad():
+        expected = encoder(x)
+        found = encoder.to(device, dtype)(x.to(device, dtype))
+    tolerance = {torch.float64: 2e-6, torch.float16: 5e-3, torch.bfloat16: 5e-2}[dtype]
+    torch.testing.assert_close(found.cpu().float(), expected, rtol=0, atol=tolerance)
+
+
+def test_who_may_look_at_nothing_is_nan(device: str) -> None:
+    attention = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    x, padding = torch.rand(2, 5, 8), torch.tensor([[False] * 5, [True] * 5])
+    with torch.no_grad():
+        expected = attention(x, x, x, key_padding_mask=padding, need_weights=False)[0]
+        there = x.to(device)
+        found = attention.to(device)(there, there, there, key_padding_mask=padding.to(device), need_weights=False)[0]
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-5, atol=2e-6, equal_nan=True)
+
+
+def test_a_graph(device: str) -> None:
+    encoder = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    x = torch.rand(2, 5, 8)
+    with torch.no_grad():
+        expected = encoder(x)
+        found = torch.compile(encoder.to(device))(x.to(device))
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-5, atol=2e-6)
