@@ -43,7 +43,7 @@ def _activate() -> None:
     import torch
     from torch.utils import backend_registration
 
-    from outboard import _C, drivers, foresight, profiles, settings
+    from outboard import _C, drivers, foresight, integrations, profiles, settings
     from outboard import device as module
     from outboard.device import interruptions
 
@@ -76,6 +76,7 @@ def _activate() -> None:
     module.modules.keep_parameters()
     module.printing.print_on_cpu()
     _connect_compiler()
+    integrations.install(profile.name)
     profiles.install(choice, profile)
 
 

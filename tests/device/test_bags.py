@@ -91,7 +91,11 @@ def test_graphs(device: str, mode: str) -> None:
     for rows, columns, offsets in ((6, 4, [0, 3, 3]), (8, 70, [0, 3, 3, 7])):
         table = torch.randn(rows, columns)
         numbers = [torch.tensor(x) for x in (INDICES, offsets)]
-        with torch.no_grad():
-            expected = F.embedding_bag(numbers[0], table, numbers[1], mode=mode)
-            found = bag(numbers[0].to(device), table.to(device), numbers[1].to(device))
-        torch.testing.assert_close(found.cpu(), expected)
+        results = []
+        for where, function in (("cpu", lambda i, t, o: F.embedding_bag(i, t, o, mode=mode)), (device, bag)):
+            leaf = table.detach().to(where).requires_grad_()
+            found = function(numbers[0].to(where), leaf, numbers[1].to(where))
+            found.square().sum().backward()
+            assert leaf.grad is not None
+            results.append((found.detach().cpu(), leaf.grad.cpu()))
+        torch.testing.assert_close(results[1], results[0])

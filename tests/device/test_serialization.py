@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
@@ -83,3 +84,23 @@ def test_moving_modules(device: str) -> None:
     assert getattr(parallel[0].bias, f"is_{device}")
     packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3), torch.ones(2)])
     assert getattr(packed.to(device), f"is_{device}")
+
+
+def test_safetensors(device: str, tmp_path: Path) -> None:
+    files = pytest.importorskip("safetensors.torch", reason="the extra `demo` installs it")
+    tensors = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(3, dtype=torch.bfloat16), "c": torch.empty(0)}
+    file = tmp_path / "x.safetensors"
+    files.save_file({name: tensor.to(device) for name, tensor in tensors.items()}, file)
+    for where in (device, f"{device}:0", torch.device(device), "cpu"):
+        loaded = files.load_file(file, device=where)
+        assert {tensor.device.type for tensor in loaded.values()} == {torch.device(where).type}
+        assert all(torch.equal(loaded[name].cpu(), tensor) for name, tensor in tensors.items())
+    with pytest.raises(RuntimeError):
+        files.load_file(file, device=f"{device}:99")
+    from safetensors import safe_open
+
+    with safe_open(file, framework="pt", device=device) as opened:
+        assert opened.get_slice("a")[1:].device.type == device
+    model = torch.nn.Linear(3, 2).to(device)
+    files.save_model(model, str(file))
+    assert files.load_model(model, file, device=device) == (set(), [])

@@ -26,7 +26,7 @@ GPU = Target(
 Case = tuple[str, tuple[Any, ...]]
 
 #: How many of the results must be the CPU's, where not all: random ones, and places of which several are right.
-COMPARED = {"aten::native_dropout": 0, "aten::mode": 1}
+COMPARED = {"aten::native_dropout": 0, "aten::mode": 1, "aten::_embedding_bag": 1}
 _ATTENTION = "aten::_scaled_dot_product_flash_attention_for_cpu"
 
 
@@ -95,7 +95,7 @@ def generated() -> dict[str, list[Case]]:
 
 def handwritten() -> dict[str, list[Case]]:
     """Kernels of ``compiler/kernels``, by module."""
-    return _products() | _attention() | _ordering() | _places_and_pools() | _resizing()
+    return _products() | _attention() | _ordering() | _places_and_pools() | _resizing() | _own()
 
 
 #: The family whose operators are handed to ``kernels.lower`` as compiled graphs do it: as single ones, some of them are
@@ -202,6 +202,10 @@ def _places_and_pools() -> dict[str, list[Case]]:
             ("aten::isin.Tensor_Tensor", (_places(50, 7, 9), _places(50, 11))),
             ("aten::embedding_dense_backward", (_floats(30, 17), _places(9, 30), 9, -1, False)),
         ],
+        "bags": [
+            ("aten::_embedding_bag", (_floats(9, 17), _places(9, 30), torch.tensor([0, 7, 7, 20]), False, mode))
+            for mode in range(3)
+        ],
         "pool": [
             ("aten::avg_pool2d", (image, *window)),
             ("aten::avg_pool2d_backward", (_floats(*pooled.shape), image, *window, False, True, None)),
@@ -232,5 +236,31 @@ def _resizing() -> dict[str, list[Case]]:
             ("aten::upsample_bilinear2d", (image, [9, 13], False)),
             ("aten::upsample_bicubic2d", (image, [9, 13], True)),
             ("aten::upsample_bilinear2d_backward", (_floats(1, 2, 9, 13), [9, 13], [1, 2, 5, 6], False)),
+        ],
+        "antialiased": [
+            ("aten::_upsample_bilinear2d_aa", (_floats(1, 2, 15, 16), [4, 7], False)),
+            ("aten::_upsample_bicubic2d_aa_backward", (_floats(1, 2, 4, 7), [4, 7], [1, 2, 15, 16], False)),
+        ],
+    }
+
+
+def _own() -> dict[str, list[Case]]:
+    """Operators of our own."""
+    mask = torch.rand(3000) < 0.3
+    counts = torch.ops.outboard.running_counts(mask)
+    scores, targets = _floats(9, 2, 5).log_softmax(2), torch.tensor([[1, 1, 4], [3, 2, 3]])
+    lengths = torch.tensor([[9, 9], [3, 3], [0, 3]])
+    losses, log_alpha = torch.ops.outboard.ctc_loss(scores, targets, lengths, torch.empty(2, 9, 7), 0)
+    return {
+        "compaction": [
+            ("outboard::running_counts", (mask,)),
+            ("outboard::compact", (mask, counts, torch.empty(int(counts[-1]), dtype=torch.int64))),
+        ],
+        "ctc": [
+            ("outboard::ctc_loss", (scores, targets, lengths, log_alpha, 0)),
+            (
+                "outboard::ctc_loss_backward",
+                (_floats(2), scores, targets, lengths, losses, log_alpha, 0, False),
+            ),
         ],
     }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..builder import PlanBuilder
-from ..loops import INDEX_ERROR
+from ..loops import GATHER_ERROR
 from ..printing.emitted import assertion
 from . import common
 
@@ -31,7 +31,8 @@ OB_KERNEL void reduce_bags(OB_GLOBAL const TABLE_T* table, OB_GLOBAL const INDEX
                            OB_GLOBAL INDEX_T* bag_of, OB_GLOBAL INDEX_T* sizes, OB_GLOBAL INDEX_T* places,
                            const long bags, const long given, const long count, const long rows, const long columns,
                            const long table_row, const long table_column, const long index_step, const long offset_step,
-                           const long factor_step, const long padding, OB_GLOBAL int* failed) {
+                           const long factor_step, const long padding, const long tracked, const long sized,
+                           OB_GLOBAL int* failed) {
   const long chunks = columns > 0 ? (columns + COLUMNS - 1) / COLUMNS : 1;
   OB_FOR(item, bags * chunks) {
     const long bag = item / chunks, from = item % chunks * COLUMNS;
@@ -44,7 +45,7 @@ OB_KERNEL void reduce_bags(OB_GLOBAL const TABLE_T* table, OB_GLOBAL const INDEX
     long size = 0;
     for (long i = begin; i < end; ++i) {
       const long row = (long)indices[i * index_step];
-      if (from == 0) bag_of[i] = (INDEX_T)bag;
+      if (from == 0 && i < tracked) bag_of[i] = (INDEX_T)bag;
       if (row < 0 || row >= rows) {
         *failed = WRONG_INDEX;
         continue;
@@ -75,10 +76,10 @@ OB_KERNEL void reduce_bags(OB_GLOBAL const TABLE_T* table, OB_GLOBAL const INDEX
     }
     if (from == 0) sizes[bag] = (INDEX_T)size;
     if (item == 0) {
-      for (long i = bags; i < given; ++i) sizes[i] = 0;
+      for (long i = bags; i < sized; ++i) sizes[i] = 0;
     }
     if (from == 0 && bag == bags - 1) {
-      for (long i = end; i < count; ++i) bag_of[i] = -1;
+      for (long i = end; i < tracked; ++i) bag_of[i] = -1;
     }
   }
 }
@@ -89,7 +90,8 @@ _COLUMNS = {True: 32, False: 1}
 
 def lower(builder: PlanBuilder, call: ExternCall) -> bool:
     """``_embedding_bag`` and ``_embedding_bag_forward_only``: the bags, for each index the bag that it is in (-1 if
-    none), how many indices each bag has without padding, and for maxima the rows that they come from (0 if none)."""
+    none), how many indices each bag has without padding, and for maxima the rows that they come from (0 if none). The
+    second may be empty, and the third longer."""
     values, (out, bag_of, sizes, places) = common.bind(call), common.outputs(call)
     table, indices, offsets, factors = (values[name] for name in ("weight", "indices", "offsets", "per_sample_weights"))
     mode = common.static_int(values["mode"])
@@ -103,7 +105,7 @@ def lower(builder: PlanBuilder, call: ExternCall) -> bool:
     if not all(result.is_contiguous() for result in (out, bag_of, sizes, places)):
         return False
     wrong = {
-        "WRONG_INDEX": assertion(INDEX_ERROR),
+        "WRONG_INDEX": assertion(GATHER_ERROR),
         "WRONG_BEGIN": assertion("offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from "
                                  "position 0."),
         "WRONG_END": assertion("offsets[-1] can not be greater than input's length"),
@@ -117,6 +119,7 @@ def lower(builder: PlanBuilder, call: ExternCall) -> bool:
     arguments = [builder.pointer(item) for item in tensors]
     numbers = [bags, given, count, *table.sizes, *table.strides, indices.strides[0], offsets.strides[0]]
     numbers += [factors.strides[0] if factors is not None else 0, values["padding_idx"]]
+    numbers += [bag_of.numel(), sizes.numel()]
     arguments += [builder.int64(number) for number in numbers]
     arguments.append(builder.assertions(wrong.values()))
     items = bags * common.larger(1, common.ceil_div(out.sizes[1], columns))
