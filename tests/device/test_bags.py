@@ -84,6 +84,18 @@ def test_nothing(device: str) -> None:
         assert torch.equal(found.cpu(), expected)
 
 
+def test_gradients_of_bags_that_the_cpu_made(device: str) -> None:
+    """It keeps no list of the bags that indices are in where it can do without."""
+    table, indices, offsets = torch.randn(6, 5), torch.tensor(INDICES), torch.tensor(OFFSETS)
+    _, *kept = torch.ops.aten._embedding_bag(table, indices, offsets)
+    assert kept[0].numel() == 0
+    grad = torch.randn(5, 5)
+    given = (grad, indices, offsets, *kept)
+    expected = torch.ops.aten._embedding_bag_backward(*given, 6, False, 0, False, None)
+    found = torch.ops.aten._embedding_bag_backward(*(x.to(device) for x in given), 6, False, 0, False, None)
+    torch.testing.assert_close(found.cpu(), expected)
+
+
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 def test_graphs(device: str, mode: str) -> None:
     """Several shapes, one after the other."""

@@ -79,6 +79,14 @@ def _bag_backward(
     return result.to(grad.dtype)
 
 
+def _bags_of(bag_of: Tensor, indices: Tensor, offsets: Tensor) -> Tensor:
+    """The bag of each index, found again where the forward pass kept none."""
+    if bag_of.shape[0] == indices.shape[0]:
+        return bag_of
+    places = torch.arange(indices.shape[0], dtype=offsets.dtype, device=offsets.device)
+    return torch.searchsorted(offsets, places, right=True) - 1
+
+
 def _any_bag_backward(
     grad: Tensor,
     indices: Tensor,
@@ -95,6 +103,7 @@ def _any_bag_backward(
     """Leaves sparse gradients to the CPU."""
     if sparse:
         return NotImplemented
+    bag_of = _bags_of(bag_of, indices, offsets)
     return _bag_backward(grad, indices, bag_of, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode, *rest)
 
 
@@ -102,6 +111,7 @@ def _bag_factors_backward(
     grad: Tensor, weight: Tensor, indices: Tensor, offsets: Tensor, bag_of: Tensor, mode: int, padding_idx: int = -1
 ) -> Tensor:
     """The gradient of the factors of looked-up rows."""
+    bag_of = _bags_of(bag_of, indices, offsets)
     products = (wide(grad)[bag_of.clamp(min=0)] * wide(weight)[indices]).sum(1)
     return torch.where((bag_of >= 0) & (indices != padding_idx), products, 0).to(grad.dtype)
 
