@@ -182,30 +182,37 @@ def _variance(x: Any, axis: Any, correction: Any, keepdim: bool, return_mean: bo
     R. LeVeque, "Algorithms for computing the sample variance", 1983). Of numbers far from 0 that is not little."""
     module: Any = lowering
     axis = module._validate_reduction_axis(x, axis)
-    mean = module.mean(x, axis, keepdim=True)
-    mean.realize()
-    deviations = module.sub(x, mean)
-    dtype = _wide(x)
-    squares = module.sum_(module.square(deviations), axis, keepdim, dtype=dtype)
-    rest = module.to_dtype(module.sum_(deviations, axis, keepdim), dtype)
-    size = x.get_size()
+    dtype, size = _wide(x), x.get_size()
     count = sympy_product(size[i] for i in axis)
     freedom = sympy.Max(count - (1 if correction is None else correction), 0)
 
-    def number(value: Any) -> Any:
+    def number(value: Any, like: Any) -> Any:
         constant = ir.IndexingConstant(index=value, dtype=dtype, device=x.get_device())
-        return ir.ExpandView.create(constant, list(squares.get_size()))
+        return ir.ExpandView.create(constant, list(like.get_size()))
 
-    corrected = module.sub(squares, module.div(module.square(rest), number(count)))
+    total = module.sum_(x, axis, True, dtype=dtype)
+    exact = module.div(total, number(count, total))
+    exact.realize()
+    mean = module.to_dtype(exact, x.get_dtype())
+    deviations = module.sub(x, mean)
+    squares = module.sum_(module.square(deviations), axis, keepdim, dtype=dtype)
+    if dtype == x.get_dtype():
+        rest = module.sum_(deviations, axis, keepdim)
+        lost = module.div(module.square(rest), number(count, rest))
+    else:
+        rest = module.sub(exact, mean)
+        rest = rest if keepdim else module.squeeze(rest, axis)
+        lost = module.mul(module.square(rest), number(count, rest))
     # Rounding must not leave less than nothing, nor turn NaN into nothing.
-    variance = module.to_dtype(module.div(module.relu(corrected), number(freedom)), x.get_dtype())
+    corrected = module.relu(module.sub(squares, lost))
+    variance = module.to_dtype(module.div(corrected, number(freedom, squares)), x.get_dtype())
     if not return_mean:
         return (variance,)
     return variance, mean if keepdim else module.squeeze(mean, axis)
 
 
 def _wide(x: Any) -> torch.dtype:
-    """The dtype that squares are summed in: as on PyTorch's CPU, float64 where that is no slow one."""
+    """The dtype that numbers and squares are summed in: as on PyTorch's CPU, float64 where that is no slow one."""
     dtype: torch.dtype = x.get_dtype()
     target = target_of(x.get_device().index or 0)
     return torch.float64 if dtype == torch.float32 and target.is_cpu and target.has_fp64 else dtype
