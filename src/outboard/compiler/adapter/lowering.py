@@ -175,8 +175,9 @@ def lower_operator(
             results.match(graph, overload, expected, inputs.mode)
         guards = [guard.expr for guard in inputs.shape_env.guards]
         _check_guards(guards, inputs)
-        dim = args[1] if len(args) > 1 else kwargs.get("dim")
-        with _wording(_index_error(overload, inputs, dim)):
+        names = (argument.name for argument in schema.arguments)
+        arguments = dict(zip(names, fake_args, strict=False)) | fake_kwargs
+        with _wording(_index_error(overload, inputs, arguments)):
             return _lower(graph, inputs, target)
 
 
@@ -537,18 +538,26 @@ _GATHERS = frozenset(
 )  # fmt: skip
 
 
-def _index_error(overload: torch._ops.OpOverload, inputs: Inputs, dim: Any) -> str:
+def _index_error(overload: torch._ops.OpOverload, inputs: Inputs, arguments: dict[str, Any]) -> str:
     """How PyTorch reports a wrong index of the operator. Some of its CPU kernels have a fast path with checks, and an
     exception, of its own."""
     name = overload._schema.name.removeprefix("aten::").removesuffix("_")
     rank = inputs.leaves[0].fake.dim() if inputs.leaves and isinstance(inputs.leaves[0].fake, torch.Tensor) else 0
+    dim = arguments.get("dim")
     place = dim % rank if isinstance(dim, int) and rank else 0
     gathers = (
         name in _GATHERS
         or (name == "index_select" and place > 0)
-        or (name == "index_add" and rank > 1 and place in (0, rank - 1))
+        or (name == "index_add" and rank > 1 and place in (0, rank - 1) and _is_scatter_add(arguments))
     )
     return GATHER_ERROR if gathers else INDEX_ERROR
+
+
+def _is_scatter_add(arguments: dict[str, Any]) -> bool:
+    """Whether the CPU takes ``scatter_add`` for an ``index_add`` along the first or last dimension."""
+    alpha = arguments.get("alpha", 1)
+    value = alpha.node.expr if isinstance(alpha, (torch.SymInt, torch.SymFloat)) else alpha
+    return arguments["index"].dtype == torch.int64 and bool(value == 1)
 
 
 @contextlib.contextmanager
