@@ -241,6 +241,10 @@ at::Tensor run_lengths(const at::Tensor& places, int64_t count) {
 
 using Three = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
+at::DimVector sizes_of_inverse(const at::Tensor& self, bool wanted) {
+  return wanted ? at::DimVector(self.sizes()) : at::DimVector{0};
+}
+
 Three nothing_unique(const at::Tensor& self, at::IntArrayRef inverse_sizes) {
   return {at::empty({0}, self.options()), at::empty(inverse_sizes, longs(self)), at::empty({0}, longs(self))};
 }
@@ -263,7 +267,7 @@ Three runs_of(const at::Tensor& values, const at::Tensor& order, at::IntArrayRef
 Three unique(const at::Tensor& self, bool /*sorted*/, bool return_inverse, bool return_counts) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::DeviceGuard guard(self.device());
-  const at::IntArrayRef inverse_sizes = return_inverse ? self.sizes() : at::IntArrayRef({0});
+  const at::DimVector inverse_sizes = sizes_of_inverse(self, return_inverse);
   if (self.numel() == 0) return nothing_unique(self, inverse_sizes);
   const auto [values, order] = self.reshape(-1).sort();
   return runs_of(values, order, inverse_sizes, return_inverse, return_counts);
@@ -347,7 +351,7 @@ Three unique_consecutive(const at::Tensor& self, bool return_inverse, bool retur
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::DeviceGuard guard(self.device());
   if (dim.has_value() && self.dim() != 1) return unique_consecutive_rows(self, *dim, return_inverse, return_counts);
-  const at::IntArrayRef inverse_sizes = return_inverse ? self.sizes() : at::IntArrayRef({0});
+  const at::DimVector inverse_sizes = sizes_of_inverse(self, return_inverse);
   if (self.numel() == 0) return nothing_unique(self, inverse_sizes);
   return runs_of(self.reshape(-1), {}, inverse_sizes, return_inverse, return_counts);
 }
