@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -244,9 +245,25 @@ class PythonPlan {
 
   static py::list results(const std::vector<Result>& made, const std::vector<const at::Tensor*>& tensors) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    std::unordered_map<Allocation*, c10::Storage> storages;
     py::list list;
-    for (const Result& result : made) list.append(torch::jit::toPyObject(to_ivalue(result, tensors)));
+    for (const Result& result : made) list.append(torch::jit::toPyObject(value_of(result, tensors, storages)));
     return list;
+  }
+
+  /// A result as it is returned. Those in one allocation share a storage, by which PyTorch tells that they do.
+  static c10::IValue value_of(const Result& result, const std::vector<const at::Tensor*>& tensors,
+                              std::unordered_map<Allocation*, c10::Storage>& storages) {
+    if (result.kind != Output::kTensor || !result.new_allocation) return to_ivalue(result, tensors);
+    const auto found = storages.find(result.allocation);
+    if (found == storages.end()) {
+      c10::IValue value = to_ivalue(result, tensors);
+      storages.emplace(result.allocation, value.toTensor().storage());
+      return value;
+    }
+    result.allocation->release();  // the storage holds a reference of its own
+    return view_of(found->second, static_cast<at::ScalarType>(result.dtype), result.sizes, result.strides,
+                   result.storage_offset);
   }
 
   std::shared_ptr<const Executable> executable_;

@@ -57,6 +57,7 @@ CALLS: dict[str, Call] = {
     "index_select": lambda d, i: _table(d, 3, 2).index_select(0, _ints(d, i)),
     "index_select_inner": lambda d, i: _table(d, 2, 3).index_select(1, _ints(d, i)),
     "index_select_vector": lambda d, i: _table(d, 3).index_select(0, _ints(d, i)),
+    "index_select_innermost": lambda d, i: _table(d, 2, 2, 3).index_select(2, _ints(d, i)),
     "index_add": lambda d, i: _table(d, 3, 2).index_add(0, _ints(d, i), torch.ones(3, 2, device=d)),
     "index_add_vector": lambda d, i: _table(d, 3).index_add_(0, _ints(d, i), torch.ones(3, device=d)),
     "index_add_inner": lambda d, i: _table(d, 2, 3).index_add_(1, _ints(d, i), torch.ones(2, 3, device=d)),

@@ -41,8 +41,12 @@ _DEPRECATED_ON_EXPANDED = re.compile(r"\.(masked_fill_|masked_scatter_|index_fil
 _EXPANDED = "more than one element of the written-to tensor"
 
 #: Here CPU and CUDA lay out results differently for inputs that are dense but not contiguous, and the device does as
-#: CUDA: ``empty_like`` keeps the input's strides.
-LIKE_CUDA = re.compile(r"\bF\.(batch_norm|instance_norm)\(")
+#: CUDA: ``empty_like`` keeps the input's strides, and pooling in one dimension is pooling in two, which the CPU does
+#: only where it needs gradients.
+LIKE_CUDA = re.compile(r"\bF\.(batch_norm|instance_norm|max_pool1d)\(")
+
+#: In float64, too, PyTorch multiplies by a sixth that is rounded to float32; the device divides by six.
+_SIXTH = re.compile(r"^gradient\(lambda a0: F\.hardsigmoid\(")
 
 
 #: Not drawn for graphs, because of what PyTorch's own compiler does on the CPU as well: it takes a product with the
@@ -93,6 +97,8 @@ def expected(line: str, part: int, ours: Tensor, theirs: Tensor) -> Tensor:
     """What the device's value is compared with: the CPU's, but for elements where another one is as right."""
     if part == 1 and _MEAN_BESIDE.search(line):
         return torch.where(theirs.isnan() & ours.isinf(), ours, theirs)
+    if theirs.dtype == torch.float64 and _SIXTH.search(line):
+        return torch.where(torch.isclose(ours, theirs, rtol=1e-7, atol=0), ours, theirs)
     return theirs
 
 

@@ -130,13 +130,16 @@ def _near_in_norm(ours: Tensor, theirs: Tensor) -> bool:
     return bool(((ours - theirs)[finite].abs() <= largest * terms * torch.finfo(theirs.dtype).eps).all())
 
 
-def scalar_difference(ours: Any, theirs: Any, dtype: torch.dtype | None) -> str:
-    """Differences of Python numbers in a result, such as those of ``item()``."""
+def scalar_difference(ours: Any, theirs: Any, operands: list[Tensor]) -> str:
+    """Differences of Python numbers in a result, such as those of ``sum().item()``, beyond the rounding of a sum of the
+    floating-point ``operands``."""
+    eps = torch.finfo(operands[0].dtype if operands else torch.float64).eps
+    terms = sum(float(x.double().abs().nan_to_num(0, 0, 0).sum()) for x in operands)
     mine, others = tree_flatten(ours)[0], tree_flatten(theirs)[0]
     for one, other in zip(mine, others, strict=True):
         if not isinstance(other, float) or (math.isnan(one) and math.isnan(other)):
             continue
-        if not math.isclose(one, other, rel_tol=64 * torch.finfo(dtype or torch.float64).eps):
+        if not math.isclose(one, other, rel_tol=64 * eps, abs_tol=OWN_ERROR * eps * terms):
             return f"{one} instead of {other}"
     return ""
 

@@ -30,30 +30,7 @@ class Defect:
         return bool(re.search(self.line, finding["line"]) and re.search(self.text, finding["text"]))
 
 
-DEFECTS = (
-    Defect(
-        "index_add",
-        "exception",
-        "an index out of range raises RuntimeError, where the CPU raises IndexError for one element",
-        text="instead of IndexError: index out of range in self",
-    ),
-    Defect(".chunk", "alias", "diagonal_scatter's result begins at 0, the CPU's where its input does"),
-    *(
-        Defect(
-            f"F.conv{kind}{rank}d", "strides", "in a graph, the result for channels last is contiguous", mode="compiled"
-        )
-        for kind in ("", "_transpose")
-        for rank in (1, 2, 3)
-    ),
-    Defect("torch.fmax", "strides", "in a graph, integers of two dtypes give a contiguous result", mode="compiled"),
-    Defect(
-        "graph",
-        "exception",
-        "an embedding bag is refused in a graph",
-        text="_embedding_bag_forward_only returned a tensor of shape",
-        mode="compiled",
-    ),
-)
+DEFECTS: tuple[Defect, ...] = ()
 
 
 def defect_of(finding: dict[str, Any]) -> Defect | None:

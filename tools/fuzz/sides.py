@@ -121,8 +121,8 @@ class Sides:
 
     def _compare_values(self, name: str, line: str, known: list[str], before: Namespace | None) -> Finding | None:
         values = before if before is not None else {key: self.cpu[key] for key in known}
-        kinds = [x.dtype for x in tensors(list(values.values())) if x.is_floating_point()]
-        text = compare.scalar_difference(self.ours[name], self.cpu[name], kinds[0] if kinds else None)
+        floats = [x for x in tensors(list(values.values())) if x.is_floating_point()]
+        text = compare.scalar_difference(self.ours[name], self.cpu[name], floats)
         if text:
             return Finding("value", line, text)
         exact: Namespace | None = None
@@ -232,9 +232,14 @@ def _storage(value: Tensor) -> int:
 
 
 def _laid_out_as(ours: Tensor, theirs: Tensor) -> Tensor:
-    if ours.stride() == theirs.stride() or ours.numel() == 0:
+    """The device's tensor with the CPU's strides and offset: where in a storage of its own a result begins is not
+    said."""
+    offset = theirs.storage_offset()
+    if (ours.stride(), ours.storage_offset()) == (theirs.stride(), offset) or ours.numel() == 0:
         return ours
-    return torch.empty_strided(theirs.shape, theirs.stride(), dtype=ours.dtype, device=ours.device).copy_(ours)
+    length = offset + 1 + sum((n - 1) * s for n, s in zip(theirs.shape, theirs.stride(), strict=True))
+    storage = torch.empty(length, dtype=ours.dtype, device=ours.device)
+    return storage.as_strided(theirs.shape, theirs.stride(), offset).copy_(ours)
 
 
 def _same_bits(ours: Tensor, theirs: Tensor) -> bool:

@@ -22,6 +22,7 @@
 #include "opencl/direct_kernel.h"
 #include "opencl/expected_memory.h"
 #include "opencl/host_memory.h"
+#include "opencl/llvm_options.h"
 #include "opencl/pocl_binary.h"
 #include "opencl/sub_groups.h"
 #include "opencl/thread_pool.h"
@@ -300,13 +301,16 @@ constexpr uint32_t kPoclArgumentBytes = 16384;
 /// PoCL holds one lock of the process while it compiles.
 bool is_pocl(const ob_device_t& device) { return device.platform.rfind("Portable Computing Language", 0) == 0; }
 
-/// Options that name instructions of the processor which the device's compiler can assemble, but does not know of:
-/// Debian's PoCL compiles for the first processors with AVX-512.
-const char* instructions(const ob_device_t& device) {
+/// Options that name instructions of the processor which the device's compiler can assemble, but does not know of
+/// (Debian's PoCL compiles for the first processors with AVX-512), and by which PoCL's own cache, too, tells programs
+/// from those that its LLVM has compiled in another way.
+std::string own_options(const ob_device_t& device) {
+  if (!is_pocl(device) || !device.is_cpu) return "";
+  std::string options = keeps_straight_line_code() ? " -DOB_STRAIGHT_LINES" : "";
 #if defined(__x86_64__)
-  if (is_pocl(device) && device.is_cpu && __builtin_cpu_supports("avx512bf16") != 0) return " -DOB_AVX512_BF16";
+  if (__builtin_cpu_supports("avx512bf16") != 0) options += " -DOB_AVX512_BF16";
 #endif
-  return "";
+  return options;
 }
 
 /// Of the host's memory, this part is left to the system and to the rest of the process.
@@ -348,7 +352,7 @@ ob_status device_properties(ob_device device, ob_device_properties* properties) 
   put_text(p.cache_key, name + "|" + driver + "|" + device->platform + "|" +
                             std::to_string(device_value<cl_uint>(id, CL_DEVICE_MAX_COMPUTE_UNITS, 1)) +
                             (device->sub_group_size > 1 ? "|" + std::to_string(device->sub_group_size) : "") +
-                            instructions(*device));
+                            own_options(*device));
   const auto type = device_value<cl_bitfield>(id, CL_DEVICE_TYPE, 0);
   p.type = device->is_cpu ? OB_DEVICE_CPU : (type & CL_DEVICE_TYPE_GPU) != 0 ? OB_DEVICE_GPU : OB_DEVICE_ACCELERATOR;
   p.compute_units = device_value<cl_uint>(id, CL_DEVICE_MAX_COMPUTE_UNITS, 1);
@@ -739,7 +743,7 @@ ob_status build_source(ob_device device, const char* source, const char* options
 constexpr char kKernelsTell[] = " -cl-kernel-arg-info";
 
 ob_status program_build(ob_device device, const char* source, const char* options, ob_program* program) {
-  const std::string all_options = std::string(options) + kQuiet + kKernelsTell + instructions(*device);
+  const std::string all_options = std::string(options) + kQuiet + kKernelsTell + own_options(*device);
   if (is_pocl(*device) && !Declarations::of_pocl().empty()) {
     const std::string lean = Declarations::of_pocl().prepend(source);
     const std::string lean_options = all_options + Declarations::kOption;

@@ -547,7 +547,7 @@ def _index_error(overload: torch._ops.OpOverload, inputs: Inputs, arguments: dic
     place = dim % rank if isinstance(dim, int) and rank else 0
     gathers = (
         name in _GATHERS
-        or (name == "index_select" and place > 0)
+        or (name == "index_select" and place == 1)
         or (name == "index_add" and rank > 1 and place in (0, rank - 1) and _is_scatter_add(arguments))
     )
     return GATHER_ERROR if gathers else INDEX_ERROR

@@ -32,7 +32,7 @@ from .. import cache
 from ..dialects import opencl
 from ..kernels import PREFERRED
 from ..target import target_of
-from . import additions, rounding
+from . import additions, rounding, shapes
 from .corrections import CORRECTIONS
 from .decompositions import embedding_gradient, random_order
 from .interface import device_name, register_interface
@@ -154,6 +154,7 @@ def register() -> None:
     _allow_calls_of_kernels()
     _change_decompositions(name)
     rounding.register(name)
+    shapes.register(name)
     register_replays(name)
 
 

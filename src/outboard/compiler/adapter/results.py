@@ -14,7 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..builder import NotExpressible
-from .strides import dense_strides, memory_order
+from .strides import dense_strides, iterated_order, memory_order
 
 aten = torch.ops.aten
 
@@ -87,7 +87,7 @@ def of_shape_function(overload: torch._ops.OpOverload, args: Sequence[Any], kwar
 
     Raises what the shape function finds wrong with the arguments.
     """
-    if overload in _MISTAKEN or torch.Tag.dynamic_output_shape in overload.tags:
+    if overload in _MISTAKEN or _depends_on_data(overload, args):
         return None
     is_mistaken = _MISTAKEN_FOR.get(overload)
     if is_mistaken is not None and is_mistaken(*args, **kwargs):
@@ -102,12 +102,21 @@ def of_shape_function(overload: torch._ops.OpOverload, args: Sequence[Any], kwar
     except NotImplementedError:
         return None
     if overload is aten.convolution.default:
-        return [_like_channels(results[0], *call_args[:2])]
+        return [like_channels(results[0], *call_args[:2])]
     if overload is aten.convolution_backward.default:
-        return [*(_like_channels(result, *call_args[1:3]) for result in results[:2]), results[2]]
+        return [*(like_channels(result, *call_args[1:3]) for result in results[:2]), results[2]]
+    if overload is aten.index.Tensor:
+        return [_picked(results[0], *call_args[:2])]
     if overload in _FORMAT_OF:
         return [_of_format(result, call_args[_FORMAT_OF[overload]]) for result in results]
     return [result.contiguous() for result in results] if overload in _CONTIGUOUS else results
+
+
+def _depends_on_data(overload: torch._ops.OpOverload, args: Sequence[Any]) -> bool:
+    """Whether the sizes of results do: of indices only where a mask is among them."""
+    if overload is aten.index.Tensor:
+        return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
+    return torch.Tag.dynamic_output_shape in overload.tags
 
 
 def _of_format(result: Any, pattern: torch.Tensor) -> Any:
@@ -117,7 +126,7 @@ def _of_format(result: Any, pattern: torch.Tensor) -> Any:
     return result.contiguous(memory_format=torch._prims_common.suggest_memory_format(pattern))
 
 
-def _like_channels(result: Any, source: torch.Tensor, weight: torch.Tensor) -> Any:
+def like_channels(result: Any, source: torch.Tensor, weight: torch.Tensor) -> Any:
     """A result of a convolution or of its gradient, with the channels last where they are so in either operand; in
     three dimensions only for the dtypes for which the CPU does so. The shape function looks at what CUDA's libraries
     do. In one dimension the CPU computes as in two, from a contiguous source."""
@@ -125,13 +134,32 @@ def _like_channels(result: Any, source: torch.Tensor, weight: torch.Tensor) -> A
         return result
     if result.dim() == 3:
         source, weight = source.contiguous().unsqueeze(2), weight.unsqueeze(2)
-        return _like_channels(result.unsqueeze(2), source, weight).squeeze(2)
+        return like_channels(result.unsqueeze(2), source, weight).squeeze(2)
     formats = [torch._prims_common.suggest_memory_format(operand) for operand in (source, weight)]
     chosen = {torch.channels_last} if result.dim() == 4 else set()
     if result.dim() == 5 and result.dtype in (torch.float32, torch.bfloat16):
         chosen = {torch.channels_last_3d}
     last = [layout for layout in formats if layout in chosen]
     return result.contiguous(memory_format=last[0] if last else torch.contiguous_format)
+
+
+def _picked(result: torch.Tensor, source: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
+    """What indices pick, with the indices' dimensions in the order in which they lie in the indices. The shape function
+    makes it contiguous."""
+    dims = [dim for dim, index in enumerate(indices) if index is not None]
+    given = torch.broadcast_tensors(*(index for index in indices if index is not None))
+    before = dims[0]
+    if dims != [*range(before, before + len(dims))]:
+        source = source.permute([*dims, *(dim for dim in range(source.dim()) if dim not in dims)])
+        before = 0
+    after = source.dim() - before - len(dims)
+    places = given[0].dim()
+    strides = [[*source.stride()[:before], *[0] * places, *source.stride()[source.dim() - after :]]]
+    strides += [[*[0] * before, *index.stride(), *[0] * after] for index in given]
+    order = iterated_order(result.shape, strides)
+    return torch.empty_strided(
+        result.shape, dense_strides(result.shape, order), dtype=result.dtype, device=result.device
+    )
 
 
 def _with_tensors(overload: torch._ops.OpOverload, args: list[Any]) -> list[Any] | None:

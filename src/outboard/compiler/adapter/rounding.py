@@ -36,13 +36,13 @@ def _soft_shrink(x: torch.Tensor, lambd: Any = 0.5) -> torch.Tensor:
 
 
 def _greatest(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """``fmax``; of two that are equal, the first."""
-    return torch.where(torch.isnan(other) | (other <= x), x, other)
+    """``fmax``; of two that are equal, the first, whose layout the result has."""
+    return torch.where((x >= other) | torch.isnan(other), x, other)
 
 
 def _least(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """``fmin``; of two that are equal, the first."""
-    return torch.where(torch.isnan(other) | (other >= x), x, other)
+    """``fmin``; of two that are equal, the first, whose layout the result has."""
+    return torch.where((x <= other) | torch.isnan(other), x, other)
 
 
 #: Decompositions that replace, on our device, those of PyTorch and Inductor.

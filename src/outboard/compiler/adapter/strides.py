@@ -25,3 +25,30 @@ def dense_strides(sizes: Sequence[Any], inner_to_outer: Iterable[int]) -> list[A
         is_empty = isinstance(sizes[dim], (int, sympy.Integer)) and sizes[dim] == 0
         step = step * (1 if is_empty else sizes[dim])
     return strides
+
+
+def iterated_order(sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> list[int]:
+    """The dimensions of what PyTorch's ``TensorIterator`` makes, from the innermost in memory to the outermost, for
+    operands with these strides, of which those that are broadcast are 0: the first operand that moves along two
+    dimensions says which of them is the inner one."""
+    order = [*reversed(range(len(sizes)))]
+    for place in range(1, len(order)):
+        for lower in reversed(range(place)):
+            comparison = _outer(order[lower], order[lower + 1], sizes, strides)
+            if comparison < 0:
+                break
+            if comparison > 0:
+                order[lower : lower + 2] = [order[lower + 1], order[lower]]
+    return order
+
+
+def _outer(first: int, second: int, sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> int:
+    """Above 0 if dimension ``first`` lies outside of ``second``, below 0 if inside, 0 if no operand tells."""
+    for stride in strides:
+        if stride[first] == 0 or stride[second] == 0:
+            continue
+        if stride[first] != stride[second]:
+            return 1 if stride[first] > stride[second] else -1
+        if sizes[first] > sizes[second]:
+            return 1
+    return 0
