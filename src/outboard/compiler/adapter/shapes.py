@@ -58,7 +58,9 @@ def _laid_out(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _embedding_bag(mode: Any, overload: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
     """The results that the CPU's kernel has, which carries it out here."""
-    _, given = normalize_function(overload, args, kwargs, normalize_to_only_use_kwargs=True)
+    normalized = normalize_function(overload, args, kwargs, normalize_to_only_use_kwargs=True)
+    assert normalized is not None
+    given: Any = normalized.kwargs
     weight, indices, offsets = given["weight"], given["indices"], given["offsets"]
     scale = given["per_sample_weights"]
     bags = offsets.size(0) - int(given["include_last_offset"])
