@@ -21,7 +21,7 @@ from tools.fuzz.program import Namespace, is_leaf, namespace, references, tensor
 _WRITES = re.compile(r"[a-z0-9]_\(|\bout=|\bassign\(")
 
 #: Lines whose terms may cancel: they subtract a mean from what it is the mean of, or add products.
-_CANCELS = re.compile(
+CANCELS = re.compile(
     r"_norm\(|\b(var|std|var_mean|std_mean|cov|corrcoef)\("
     r"|torch\.(v?dot|inner|mv|mm|bmm|matmul|addmm|addmv|addbmm|baddbmm|einsum|tensordot|linalg\.vecdot)\("
     r"|F\.(linear|bilinear|conv\dd|conv_transpose\dd)\("
@@ -145,9 +145,9 @@ class Sides:
     def _shaken(self, key: str, part: int, name: str, line: str, values: Namespace) -> Tensor | None:
         """The CPU's result for operands that differ in their last bit, for lines whose terms may cancel: then rounding
         is all that is left, and they may divide it by next to nothing."""
-        if not _CANCELS.search(line):
+        if not CANCELS.search(line):
             return None
-        found = tensors(_evaluate(name, line, values, _shake).get(key))
+        found = tensors(_evaluate(name, line, values, shake).get(key))
         return found[part] if part < len(found) else None
 
     def _reached(self, known: list[str]) -> list[str]:
@@ -221,7 +221,7 @@ def _evaluate(name: str, line: str, values: Namespace, change: Callable[[Tensor]
     return {} if error else {key: names[key] for key in (name, *values)}
 
 
-def _shake(x: Tensor) -> Tensor:
+def shake(x: Tensor) -> Tensor:
     """Every other element a unit larger, the others a unit smaller."""
     signs = torch.tensor([1.0, -1.0], dtype=x.dtype).repeat(x.numel() // 2 + 1)[: x.numel()].reshape(x.shape)
     return x * (1 + signs * torch.finfo(x.dtype).eps)

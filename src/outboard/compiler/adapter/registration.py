@@ -148,6 +148,7 @@ def register() -> None:
     _prefer_two_pass_variance(name)
     _allow_all_atomic_additions(name)
     _count_places_in_order(name)
+    _compute_on_the_device(name)
     _keep_layouts(name)
     _concatenate_by_parts(name)
     _leave_to_kernels(name)
@@ -253,6 +254,14 @@ def _count_places_in_order(name: str) -> None:
         for key in (packet, *(getattr(packet, overload) for overload in packet.overloads())):
             if key in module.lowerings:
                 module.lowerings[key] = in_a_row(module.lowerings[key])
+
+
+def _compute_on_the_device(name: str) -> None:
+    """Has an element-wise operation of a number on the CPU and a tensor on the device run on the device, whichever
+    comes first. Inductor looks for the devices that it knows, and would have its CPU kernel read the tensor."""
+    module: Any = lowering
+    original = module.is_gpu
+    module.is_gpu = lambda device: device == name or original(device)
 
 
 def _keep_layouts(name: str) -> None:
