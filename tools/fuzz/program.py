@@ -46,6 +46,13 @@ def assign(target, index, value):
     """``target[index] = value``."""
     target[index] = value
     return target
+
+
+def mixed(function, one, other):
+    """``function`` of a tensor on the device and one on the CPU, which it has to refuse."""
+    if torch.device(DEVICE).type == "cpu":
+        raise RuntimeError("Expected all tensors to be on the same device")
+    return function(one, other.cpu())
 '''
 
 Namespace = dict[str, Any]

@@ -86,13 +86,17 @@ class Sides:
         self.operands = before or {key: self.cpu[key] for key in known}
         theirs, their_error = _run(line, self.cpu)
         ours, our_error = _run(line, self.ours)
-        our_error = our_error or _late_exception()
-        text = compare.exceptions_differ(line, our_error, their_error)
+        late = _late_exception()
+        text = compare.exceptions_differ(line, our_error or late, their_error)
+        our_error = our_error or late
         self._set(name, ours, theirs)
         if text:
             return theirs, Finding("exception", line, text), their_error
         if their_error is not None or our_error is not None:
             self._set(name, None, None)
+            text = self._changed(known, {} if late or before is None else before)
+            if text:
+                return theirs, Finding("refusal", line, text), their_error
             self._take_over(known)
             return theirs, None, their_error or our_error
         return theirs, self._compare(name, line, known, before), None
@@ -101,6 +105,19 @@ class Sides:
         self.ours[name], self.cpu[name] = ours, theirs
         self._memory["ours"].put(name, ours)
         self._memory["cpu"].put(name, theirs)
+
+    def _changed(self, known: list[str], before: Namespace) -> str:
+        """What a call that was refused has done to its operands on the device alone, or ''. ``before`` are those whose
+        numbers count: what is written before an index is found to be wrong is not said."""
+        for key in known:
+            for part, (ours, theirs) in enumerate(zip(tensors(self.ours[key]), tensors(self.cpu[key]), strict=True)):
+                if (ours.shape, ours.stride(), ours.dtype) != (theirs.shape, theirs.stride(), theirs.dtype):
+                    return f"{key} is of shape {tuple(ours.shape)} instead of {tuple(theirs.shape)} after it"
+                if key not in before or not _same_bits(theirs, tensors(before[key])[part]):
+                    continue
+                if not _same_bits(ours.detach().cpu(), theirs):
+                    return f"{key} has other numbers after it"
+        return ""
 
     def _compare(self, name: str, line: str, known: list[str], before: Namespace | None) -> Finding | None:
         text = compare.difference(self.ours[name], self.cpu[name], self.device)

@@ -19,11 +19,14 @@ import torch
 
 from tools.fuzz import compiled, sides
 from tools.fuzz.generate import Generator, Refused
+from tools.fuzz.invalid import INVALID
 from tools.fuzz.operators import OPERATORS
 from tools.fuzz.program import is_leaf, namespace, references, tensors
 from tools.fuzz.shrink import alone, shrink
 
 Announce = Callable[[str], None]
+#: The share of calls that are drawn to be refused.
+_INVALID = 0.08
 #: As often one process has a kind of call refused that always is. The compiler looks at each again.
 _REFUSALS = 2
 
@@ -70,8 +73,9 @@ class Program:
         self._operator = self._kind = ""
         self._dtypes: set[str] = set()
         self.generator = Generator(seed, options["epoch"], self._emit, self.sides.cpu, options["variants"])
-        matching = [name for name in OPERATORS if not options["match"] or options["match"] in name]
-        self._names = sorted(matching)
+        self._names, self._invalid = (
+            sorted(name for name in table if options["match"] in name) for table in (OPERATORS, INVALID)
+        )
 
     def run(self) -> Result:
         """Runs the whole program."""
@@ -88,11 +92,12 @@ class Program:
         return self.result
 
     def _draw(self) -> None:
-        self._operator = self.generator.free.choice(self._names)
+        refused = self._invalid and (not self._names or self.generator.free.random() < _INVALID)
+        self._operator = self.generator.free.choice(self._invalid if refused else self._names)
         self._kind = self.generator.begin(self._operator)
         if self._memory.is_refused(self._kind):
             raise Refused
-        name, value = self._emit(OPERATORS[self._operator](self.generator))
+        name, value = self._emit((INVALID if refused else OPERATORS)[self._operator](self.generator))
         self._memory.ran.add(self._kind)
         self.result.names.append(self._operator)
         self.generator.add(name, value)
