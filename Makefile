@@ -142,7 +142,7 @@ opinfo:  ## Every float32 OpInfo on the device against the CPU, one process each
 
 fuzz:  ## Random programs on the device against the CPU; FUZZ_ARGUMENTS="--mode compiled --operators 5000"
 	@$(SETUP) --groups demo test
-	@$(PY) -m tools.fuzz --operators 200000 --jobs $(JOBS) $(FUZZ_ARGUMENTS)
+	@$(PY) -m tools.fuzz --operators 200000 --invalid 0.08 --jobs $(JOBS) $(FUZZ_ARGUMENTS)
 
 wheel:  ## dist/outboard-*.whl
 	@$(SETUP) --groups demo --no-build

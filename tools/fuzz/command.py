@@ -235,6 +235,7 @@ def parse(given: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--variants", type=int, default=4, help="kinds of calls per operator and epoch")
     parser.add_argument("--match", default="", help="only operators whose name contains this")
+    parser.add_argument("--invalid", type=float, default=0.0, help="share of calls that are drawn to be refused")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--timeout", type=float, default=180, help="seconds of silence after which a worker is killed")
     parser.add_argument("--replay", type=Path, help="run the programs in this file instead: one JSON object a line")
@@ -246,7 +247,7 @@ def main(given: list[str] | None = None) -> int:
     """Returns 0 if nothing differs but what is a known open defect."""
     arguments = parse(given)
     programs = [json.loads(line) for line in arguments.replay.read_text().splitlines()] if arguments.replay else []
-    options = {name: getattr(arguments, name) for name in ("epoch", "variants", "match", "mode")} | {
+    options = {name: getattr(arguments, name) for name in ("epoch", "variants", "match", "mode", "invalid")} | {
         "programs": programs
     }
     begin = time.monotonic()

@@ -25,8 +25,6 @@ from tools.fuzz.program import is_leaf, namespace, references, tensors
 from tools.fuzz.shrink import alone, shrink
 
 Announce = Callable[[str], None]
-#: The share of calls that are drawn to be refused.
-_INVALID = 0.08
 #: As often one process has a kind of call refused that always is. The compiler looks at each again.
 _REFUSALS = 2
 
@@ -73,6 +71,7 @@ class Program:
         self._operator = self._kind = ""
         self._dtypes: set[str] = set()
         self.generator = Generator(seed, options["epoch"], self._emit, self.sides.cpu, options["variants"])
+        self._share = options["invalid"]
         self._names, self._invalid = (
             sorted(name for name in table if options["match"] in name) for table in (OPERATORS, INVALID)
         )
@@ -92,7 +91,7 @@ class Program:
         return self.result
 
     def _draw(self) -> None:
-        refused = self._invalid and (not self._names or self.generator.free.random() < _INVALID)
+        refused = not self._names or (self._share > 0 and self.generator.free.random() < self._share)
         self._operator = self.generator.free.choice(self._invalid if refused else self._names)
         self._kind = self.generator.begin(self._operator)
         if self._memory.is_refused(self._kind):
