@@ -37,6 +37,13 @@ LIKE_CUDA = (
     "nn.functional.instance_norm",
     "nn.functional.channel_shuffle",
 )
+#: Operators whose statistics, which follow the first result, are of float for halves, as CUDA's: the CPU rounds them.
+WIDE_STATISTICS = (
+    "native_layer_norm",
+    "native_batch_norm",
+    "_native_batch_norm_legit",
+    "_batch_norm_with_update",
+)
 #: Layouts of arguments in which PyTorch's own kernel reads what is not there, and crashes.
 CRASHES = {"_chunk_cat": ("scalar",)}
 
@@ -131,10 +138,10 @@ def described(op: OpInfo, sample: SampleInput) -> Any:
     except Exception as error:  # noqa: BLE001 - its type is what is compared
         return f"raises {type(error).__name__}"
     leaves = tree_leaves(tree_map(lambda leaf: leaf, results))
-    return [_description(op, leaf, inputs) for leaf in leaves]
+    return [_description(op, leaf, inputs, number) for number, leaf in enumerate(leaves)]
 
 
-def _description(op: OpInfo, value: Any, inputs: list[Tensor]) -> Any:
+def _description(op: OpInfo, value: Any, inputs: list[Tensor], number: int) -> Any:
     if not isinstance(value, Tensor):
         return type(value).__name__
     if value.layout != torch.strided:
@@ -143,7 +150,8 @@ def _description(op: OpInfo, value: Any, inputs: list[Tensor]) -> Any:
     if value.numel() == 0 or op.name.startswith((*UNDEFINED_STRIDES, *LIKE_CUDA)):
         strides = "any"
     shared = [n for n, each in enumerate(inputs) if each.numel() and _same_memory(value, each)]
-    return value.dtype, tuple(value.shape), strides, shared
+    is_wide = number > 0 and op.name.startswith(WIDE_STATISTICS) and value.dtype in (torch.float16, torch.bfloat16)
+    return torch.float32 if is_wide else value.dtype, tuple(value.shape), strides, shared
 
 
 def _same_memory(a: Tensor, b: Tensor) -> bool:

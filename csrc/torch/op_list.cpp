@@ -89,6 +89,7 @@ const std::unordered_set<std::string>& compiled_whole() {
                                                                        "addr",
                                                                        "mv",
                                                                        "_native_batch_norm_legit_no_training",
+                                                                       "_batch_norm_no_update",
                                                                        "count_nonzero",
                                                                        "norm.Scalar",
                                                                        "norm.ScalarOpt_dtype",

@@ -78,6 +78,9 @@ CALLS: dict[str, Call] = {
     "batch_norm": lambda d: aten._native_batch_norm_legit_no_training(
         torch.ones(2, 3, 4, device=d).half(), None, None, torch.zeros(3, device=d), torch.ones(3, device=d), 0.1, 1e-5
     ),
+    "batch_norm_no_update": lambda d: aten._batch_norm_no_update(
+        torch.ones(2, 3, 4, device=d), None, None, torch.zeros(3, device=d), torch.ones(3, device=d), 0.1, 1e-5
+    ),
     "roll": lambda d: torch.roll(torch.zeros(0, 3, device=d), 1, 5),
     "where_bytes": lambda d: torch.where(_bytes(d, 0, 1, 2), torch.ones(3, device=d), torch.zeros(3, device=d)),
     "where_bytes_out": lambda d: _where_out(d, _bytes(d, 0, 1, 2), 3),

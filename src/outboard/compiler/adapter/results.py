@@ -21,6 +21,7 @@ aten = torch.ops.aten
 #: Operators whose shape function does not say what their CPU kernel makes, or fails where there are no biases.
 _MISTAKEN = frozenset(
     {
+        aten._batch_norm_no_update.default,
         aten._native_batch_norm_legit_no_training.default,
         aten._native_batch_norm_legit.default,
         aten._native_batch_norm_legit.no_stats,
