@@ -225,6 +225,20 @@ void with_places(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, to
   eager_kernel(handle, keys, stack);
 }
 
+/// `masked_fill` with a tensor. One number on the CPU is as good as a scalar, and refused if it does not fit the dtype.
+void filled_by_tensor(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const size_t first = stack->size() - 3;
+  const at::Tensor value = (*stack)[first + 2].toTensor();
+  if (!value.is_cpu() || value.dim() != 0) return eager_kernel(handle, keys, stack);
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  at::Tensor self = (*stack)[first].toTensor();
+  const at::Tensor mask = (*stack)[first + 1].toTensor();
+  const bool in_place = handle.schema().name().back() == '_';
+  const at::Tensor result = in_place ? self.masked_fill_(mask, value.item()) : self.masked_fill(mask, value.item());
+  torch::jit::drop(*stack, 3);
+  torch::jit::push(*stack, result);
+}
+
 // ---- equal elements ----
 
 /// Of sorted or ordered values: where a run of equal ones begins. A NaN is equal to none.
@@ -395,6 +409,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("repeat_interleave.Tensor", TORCH_FN(repeat_interleave));
   for (const char* name : {"index.Tensor", "index.Tensor_out", "_index_put_impl_"}) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&with_places>());
+  }
+  for (const char* name : {"masked_fill.Tensor", "masked_fill_.Tensor"}) {
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&filled_by_tensor>());
   }
 }
 
