@@ -431,12 +431,19 @@ bool try_keep_fill_on_host(const at::Tensor& self, const at::Tensor& pattern) {
   return try_keep_on_host(self, pattern.expand(self.sizes()));
 }
 
+/// Raises for a number that a half cannot be. PyTorch fills one element with infinity there, and refuses for several.
+void require_fit(const at::Tensor& self, const at::Scalar& value) {
+  if (self.scalar_type() == at::kHalf) value.to<at::Half>();
+  if (self.scalar_type() == at::kBFloat16) value.to<at::BFloat16>();
+}
+
 }  // namespace
 
 bool try_fill(const at::Tensor& self, const at::Scalar& value) {
   require_parent_process();
   if (self.is_conj() || self.is_neg() || !is_dense(self)) return false;
   if (self.numel() == 0) return true;
+  if (self.numel() > 1) require_fit(self, value);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const at::Tensor pattern = at::empty({}, at::TensorOptions().dtype(self.scalar_type()).device(at::kCPU));
   pattern.fill_(value);

@@ -264,6 +264,27 @@ def test_linear_backward_of_nothing(device: str) -> None:
     assert aten.linear_backward(x, gradient, weight, [False] * 3) == (None, None, None)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_filling_several_halves_with_more_than_they_hold(dtype: torch.dtype, device: str) -> None:
+    for x in (torch.empty(3, dtype=dtype, device=device), torch.empty(4, 6, dtype=dtype, device=device)[:, ::2]):
+        with pytest.raises(RuntimeError, match="without overflow"):
+            x.fill_(1e40)
+    with pytest.raises(RuntimeError, match="without overflow"):
+        torch.full((2,), -1e40, dtype=dtype, device=device)
+    assert torch.empty(1, dtype=dtype, device=device).fill_(1e40).isinf().all()  # as on the CPU
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.float64], ids=str)
+@pytest.mark.parametrize("name", ["sum", "prod", "cumsum", "cumprod"])
+def test_sums_are_computed_in_the_dtype_they_are_written_in(name: str, dtype: torch.dtype, device: str) -> None:
+    x, reduce = torch.tensor([[1.5, 2.5, 0.25], [2.5, 3.5, 0.5]]), getattr(torch, name)
+    expected = torch.empty(0, dtype=dtype)
+    reduce(x, 1, out=expected)
+    result = torch.empty_like(expected, device=device)
+    reduce(x.to(device), 1, out=result)
+    torch.testing.assert_close(result.cpu(), expected)
+
+
 def test_a_number_that_fitted_before(device: str) -> None:
     """Whether a number fits is asked of every call, not of the first that made a plan."""
     x = torch.zeros(3, dtype=torch.int16, device=device)

@@ -359,6 +359,20 @@ _WITH_ALPHA = {
 }
 
 
+#: Reductions that, where they are told no dtype, compute in that of what they write to.
+_IN_DTYPE_OF_RESULT = {aten.sum, aten.nansum, aten.prod, aten.cumsum, aten.cumprod}
+
+
+def _written_dtype(functional: Functional, args: list[Any], kwargs: dict[str, Any]) -> torch.dtype | None:
+    """The dtype that the call is to compute in because it writes to such a tensor, if it is."""
+    overload = functional.overload
+    if overload.overloadpacket not in _IN_DTYPE_OF_RESULT or not functional.written or kwargs.get("dtype") is not None:
+        return None
+    (target,) = functional.written
+    dtype: torch.dtype = (args[target] if isinstance(target, int) else kwargs[target]).dtype
+    return dtype
+
+
 def _one_node(functional: Functional, args: list[Any], kwargs: dict[str, Any], inputs: Inputs) -> torch.fx.GraphModule:
     """The graph of one call, built by hand: several times faster than tracing."""
     graph = torch.fx.Graph()
@@ -382,6 +396,8 @@ def _one_node(functional: Functional, args: list[Any], kwargs: dict[str, Any], i
     overload = functional.overload
     call_kwargs = {k: v for k, v in kwargs.items() if k not in functional.drop}
     call_args = list(args)
+    if (dtype := _written_dtype(functional, args, kwargs)) is not None:
+        call_kwargs["dtype"] = dtype
     if overload in _WITH_ALPHA:
         overload = _WITH_ALPHA[overload]
         alpha = call_args.pop(2) if len(call_args) > 2 else call_kwargs.pop("alpha", 1)
