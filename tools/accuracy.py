@@ -517,7 +517,7 @@ def main() -> int:
         command = f"`make accuracy`{parts}" if standard else f"`python {' '.join(sys.argv)}`"
         options.write.write_text(page(list(found.rows.values()), list(found.reductions.values()), command))
     beyond = [row for row in new if not row.holds]
-    bad = [row for row in beyond if not row.is_known]
+    bad = [row for row in beyond if not (isinstance(row, Row) and row.is_known)]
     known = f" ({len(beyond) - len(bad)} known)" if len(beyond) > len(bad) else ""
     print(f"{len(new)} rows, {len(beyond)} out of bounds{known}, {time.monotonic() - began:.0f} s")
     return 1 if bad else 0
