@@ -182,7 +182,7 @@ def shapes(smallest: int, largest: int) -> Iterator[tuple[int, ...]]:
 def compare(reductions: list[Reduction], kind: str, shape: tuple[int, ...], device: str) -> Iterator[Row]:
     """A row for each of some reductions, all of the same data; a single result says nothing."""
     found: dict[str, list[list[torch.Tensor]]] = {reduction.name: [[], [], []] for reduction in reductions}
-    repeats = 1 if len(shape) > 1 else max(2, REPEATS >> max(0, shape[0].bit_length() - 21))
+    repeats = 1 if len(shape) > 1 else max(6, REPEATS >> max(0, shape[0].bit_length() - 21))
     for number in range(repeats):
         x = KINDS[kind](shape)
         forms = x.double(), x, x.to(device)
