@@ -182,7 +182,7 @@ void check_values(const at::Tensor& self, const Indices& indices, const at::Tens
 
 /// Writes one number where a mask, the only index, is true: nobody has to know how often that is. False for anything
 /// else.
-bool try_fill(at::Tensor self, const Indices& indices, const at::Tensor& values, bool accumulate) {
+bool try_masked_fill(at::Tensor self, const Indices& indices, const at::Tensor& values, bool accumulate) {
   int64_t dim = -1;
   for (size_t i = 0; i < indices.size(); ++i) {
     const std::optional<at::Tensor> index = indices.get(i);
@@ -211,7 +211,7 @@ void with_places(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, to
   TORCH_CHECK_INDEX(indices.size() <= static_cast<size_t>(self.dim()), "too many indices for tensor of dimension ",
                     self.dim(), " (got ", indices.size(), ")");
   const bool puts = schema.arguments().size() > 2 && schema.arguments()[2].name() == "values";
-  if (puts && try_fill(self, indices, (*stack)[first + 2].toTensor(), (*stack)[first + 3].toBool())) {
+  if (puts && try_masked_fill(self, indices, (*stack)[first + 2].toTensor(), (*stack)[first + 3].toBool())) {
     torch::jit::drop(*stack, schema.arguments().size());
     return torch::jit::push(*stack, self);
   }
@@ -330,6 +330,11 @@ std::optional<at::Tensor> slices_along(const at::Tensor& self, int64_t dim) {
   return self.movedim(dim, 0).reshape({self.size(dim), -1});
 }
 
+/// What is unique where there are no slices.
+Three no_slices(const at::Tensor& self) {
+  return {at::empty(self.sizes(), self.options()), at::empty({0}, longs(self)), at::empty({0}, longs(self))};
+}
+
 /// The slices of `self` along a dimension at `places`, which lie in memory as the CPU has them.
 at::Tensor slices_at(const at::Tensor& self, int64_t dim, const at::Tensor& places) {
   return self.movedim(dim, 0).contiguous().index_select(0, places).movedim(0, dim);
@@ -340,8 +345,7 @@ Three unique_rows(const at::Tensor& self, int64_t dim, bool /*sorted*/, bool /*r
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::DeviceGuard guard(self.device());
   const std::optional<at::Tensor> slices = slices_along(self, dim);
-  if (!slices)
-    return {at::empty(self.sizes(), self.options()), at::empty({0}, longs(self)), at::empty({0}, longs(self))};
+  if (!slices) return no_slices(self);
   const at::Tensor ranks = ranks_of_rows(slices->t().contiguous());
   const auto [sorted, order] = ranks.sort(std::optional(true));
   const at::Tensor places = places_of(begins_run(sorted));
@@ -352,8 +356,7 @@ Three unique_consecutive_rows(const at::Tensor& self, int64_t dim, bool /*return
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::DeviceGuard guard(self.device());
   const std::optional<at::Tensor> slices = slices_along(self, dim);
-  if (!slices)
-    return {at::empty(self.sizes(), self.options()), at::empty({0}, longs(self)), at::empty({0}, longs(self))};
+  if (!slices) return no_slices(self);
   const int64_t count = slices->size(0);
   const at::Tensor differs = slices->narrow(0, 1, count - 1).ne(slices->narrow(0, 0, count - 1)).any(1);
   const at::Tensor begins = at::cat({at::ones({1}, differs.options()), differs});

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch._decomp import decomposition_table
 
 from ..target import target_of
+from .chains import wide
 
 aten = torch.ops.aten
 
@@ -108,13 +109,9 @@ def _roll(x: Tensor, shifts: Any, dims: Any = ()) -> Any:
     return x.clone(memory_format=torch.contiguous_format) if x.numel() == 0 else NotImplemented
 
 
-def _wide(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-
-
 def _elu(x: Tensor, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Tensor:
     """Where ``x`` is 0 nothing is multiplied by ``alpha``, which may be infinite."""
-    value = _wide(x)
+    value = wide(x)
     negative = torch.expm1(value * input_scale) * (alpha * scale)
     return torch.where(value < 0, negative, value * scale).to(x.dtype)
 
@@ -128,7 +125,7 @@ def _gelu(x: Tensor, *, approximate: str = "none") -> Any:
     """``gelu`` by ``tanh`` as one by ``sigmoid``."""
     if approximate != "tanh":
         return NotImplemented
-    value = _wide(x)
+    value = wide(x)
     return (value * _gate(value)).to(x.dtype)
 
 
@@ -136,18 +133,18 @@ def _gelu_backward(grad: Tensor, x: Tensor, *, approximate: str = "none") -> Any
     """The gradient of :func:`_gelu`."""
     if approximate != "tanh":
         return NotImplemented
-    value = _wide(x)
+    value = wide(x)
     gate = _gate(value)
     bounded = value.clamp(-100, 100)  # beyond, the gate is 0 or 1: nothing times what must not be infinite
     slope = 2 * math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * bounded * bounded)
-    return (_wide(grad) * gate * (1 + value * (1 - gate) * slope)).to(x.dtype)
+    return (wide(grad) * gate * (1 + value * (1 - gate) * slope)).to(x.dtype)
 
 
 def _hardswish_backward(grad: Tensor, x: Tensor) -> Tensor:
     """Exact around its zero, where PyTorch's own subtracts a rounded quotient."""
-    wide = _wide(x)
-    inside = torch.where(wide < 3, grad * ((wide + 1.5) / 3), grad)
-    return torch.where(wide <= -3, 0.0, inside).to(x.dtype)
+    value = wide(x)
+    inside = torch.where(value < 3, grad * ((value + 1.5) / 3), grad)
+    return torch.where(value <= -3, 0.0, inside).to(x.dtype)
 
 
 def _xlog1py(x: Tensor, y: Tensor) -> Any:

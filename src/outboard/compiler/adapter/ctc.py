@@ -56,19 +56,8 @@ def _loss(log_probs: Tensor, targets: Tensor, lengths: Tensor, like: Tensor, bla
     return result
 
 
-def _loss_backward(
-    grad: Tensor,
-    log_probs: Tensor,
-    targets: Tensor,
-    lengths: Tensor,
-    losses: Tensor,
-    log_alpha: Tensor,
-    blank: int,
-    zero_infinity: bool,
-) -> Tensor:
-    result: Tensor = aten._ctc_loss_backward(
-        grad, log_probs, *_on_cpu(targets, lengths), losses, log_alpha, blank, zero_infinity
-    )
+def _loss_backward(grad: Tensor, log_probs: Tensor, targets: Tensor, lengths: Tensor, *rest: Any) -> Tensor:
+    result: Tensor = aten._ctc_loss_backward(grad, log_probs, *_on_cpu(targets, lengths), *rest)
     return result
 
 

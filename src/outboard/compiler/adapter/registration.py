@@ -184,7 +184,7 @@ def _variance(x: Any, axis: Any, correction: Any, keepdim: bool, return_mean: bo
     R. LeVeque, "Algorithms for computing the sample variance", 1983). Of numbers far from 0 that is not little."""
     module: Any = lowering
     axis = module._validate_reduction_axis(x, axis)
-    dtype, size = _wide(x), x.get_size()
+    dtype, size = _summed_in(x), x.get_size()
     count = sympy_product(size[i] for i in axis)
     freedom = sympy.Max(count - (1 if correction is None else correction), 0)
 
@@ -213,7 +213,7 @@ def _variance(x: Any, axis: Any, correction: Any, keepdim: bool, return_mean: bo
     return variance, mean if keepdim else module.squeeze(mean, axis)
 
 
-def _wide(x: Any) -> torch.dtype:
+def _summed_in(x: Any) -> torch.dtype:
     """The dtype that numbers and squares are summed in: as on PyTorch's CPU, float64 where that is no slow one."""
     dtype: torch.dtype = x.get_dtype()
     target = target_of(x.get_device().index or 0)

@@ -123,6 +123,8 @@ OB_KERNEL void collect(OB_GLOBAL const INDEX_T* targets, OB_GLOBAL const long* l
   }
 }
 """
+#: What a label that is none is reported as.
+_WRONG_LABEL = "ctc_loss: a label is out of range"
 
 
 def _covered(builder: PlanBuilder, *tensors: TensorArg) -> bool:
@@ -148,7 +150,7 @@ def lower_loss(builder: PlanBuilder, call: ExternCall) -> bool:
     losses, log_alpha = common.outputs(call)
     if not _covered(builder, log_probs, targets, lengths) or not log_alpha.is_contiguous():
         return False
-    wrong_label = assertion("ctc_loss: a label is out of range")
+    wrong_label = assertion(_WRONG_LABEL)
     kernel = builder.kernel(_text(builder, log_probs, targets, wrong_label.code), "forward")
     arguments = [builder.pointer(item) for item in (log_probs, targets, lengths, losses, log_alpha)]
     arguments += _sizes(builder, log_probs, log_alpha, call.args[4])
@@ -164,7 +166,7 @@ def lower_sums(builder: PlanBuilder, call: ExternCall) -> bool:
     sums = common.outputs(call)[0]
     if not _covered(builder, log_probs, targets, lengths) or not log_alpha.is_contiguous() or not sums.is_contiguous():
         return False
-    wrong_label = assertion("ctc_loss: a label is out of range")
+    wrong_label = assertion(_WRONG_LABEL)
     text = _text(builder, log_probs, targets, wrong_label.code)
     log_beta = builder.allocate_like(log_alpha.sizes, log_alpha.strides, log_alpha.dtype)
     numbers = _sizes(builder, log_probs, log_alpha, call.args[4])
