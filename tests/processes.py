@@ -200,12 +200,12 @@ def _run(arguments: Sequence[str]) -> None:
     if kind == "-c":
         sys.argv[:] = ["-c", *rest[1:]]
         sys.path[0] = ""
-        exec(compile(rest[0], "<string>", "exec"), main.__dict__)
+        exec(compile(rest[0], "<string>", "exec", dont_inherit=True), main.__dict__)
         return
-    main.__file__ = kind
+    main.__file__ = str(Path(kind).absolute())
     sys.argv[:] = arguments
     sys.path[0] = str(Path(kind).parent.absolute())
-    exec(compile(Path(kind).read_bytes(), kind, "exec"), main.__dict__)
+    exec(compile(Path(kind).read_bytes(), main.__file__, "exec", dont_inherit=True), main.__dict__)
 
 
 def _main() -> int:

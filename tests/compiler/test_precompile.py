@@ -54,14 +54,17 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, source: str, name: str = "program.py", cold: bool = False, **environment: str) -> list[str]:
-    """What a program prints, in words, with a cache in ``folder``."""
+def run(
+    folder: Path, source: str, name: str = "program.py", cold: bool = False, cwd: Path | None = None, **environment: str
+) -> list[str]:
+    """What a program in ``folder`` prints, in words, with a cache there. It is started in ``cwd``, or there."""
     (folder / name).write_text("from model import *\nimport model\n" + source)
     variables = {
         "OUTBOARD_CACHE_DIR": str(folder / "cache"),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
     }
-    result = run_program([name], cwd=folder, environment=variables | environment, cold=cold)
+    program = str(folder / name)
+    result = run_program([program], cwd=cwd or folder, environment=variables | environment, cold=cold)
     assert result.returncode == 0, result.stderr
     return result.stdout.split()
 
@@ -75,9 +78,10 @@ def hits(words: list[str]) -> bool:
 
 
 def test_a_second_process_traces_nothing(folder: Path) -> None:
-    """Whatever differs between two interpreters, such as the order of sets, is no part of what a trace is found by."""
+    """Whatever differs between two interpreters, such as the order of sets or the directory that they are started in,
+    is no part of what a trace is found by."""
     source = "with torch.no_grad(): show(torch.compile(Model(torch.nn.ReLU()).to(device))(x))"
-    first, second = run(folder, source, cold=True), run(folder, source, cold=True)
+    first, second = run(folder, source, cold=True), run(folder, source, cold=True, cwd=folder.parent)
     assert first[0] == second[0] == "0.0"
     assert not hits(first) and first[-1] == "1"
     assert hits(second) and second[-1] == "0"

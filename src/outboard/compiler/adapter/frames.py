@@ -28,7 +28,8 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 #: With these set, somebody wants to see how PyTorch compiles.
 _CURIOUS = ("TORCH_LOGS", "TORCH_TRACE", "TORCH_COMPILE_DEBUG", "TORCHDYNAMO_REPRO_AFTER")
 
-
+#: Of Inductor's settings, those for other devices say nothing of ours; one is the directory a program was started in.
+_OF_OTHERS = ("cuda.", "cutlass.", "rocm.", "xpu.")
 #: Guards that compare values, by type.
 _ON_CONSTANTS = frozenset({"EQUALS_MATCH", "CONSTANT_MATCH", "BOOL_MATCH", "NONE_MATCH", "CONSTANT_SUBCLASS_MATCH"})
 _FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
@@ -173,7 +174,9 @@ def _autocast() -> tuple[object, ...]:
 
 def _settings(config: Any) -> object:
     """PyTorch's settings that matter for what is compiled. Raises Unknown if one is a function: somebody's pass."""
-    found = config._get_dict(ignored_keys=list(config._compile_ignored_keys), readonly_values=True)
+    found = config._get_dict(
+        ignored_keys=list(config._compile_ignored_keys), ignored_prefixes=[*_OF_OTHERS], readonly_values=True
+    )
     if any(isinstance(value, _FUNCTIONS) for value in found.values()):
         raise Unknown
     return [(name, sorted(value) if isinstance(value, set) else value) for name, value in sorted(found.items())]
