@@ -82,6 +82,14 @@ def code_digest(code: types.CodeType) -> str:
     return digest.hexdigest()
 
 
+def qualname_of(code: types.CodeType, module: str) -> str | None:
+    """The name by which :func:`find_code` may find a function's code in a module. None if it has none there."""
+    if sys.version_info >= (3, 11):
+        return code.co_qualname
+    owner = sys.modules.get(module)  # before, only functions know their names
+    return next((name for name, each in _named_codes(owner, module) if each is code), None) if owner else None
+
+
 def find_code(module: str, qualname: str, digest: str) -> types.CodeType | None:
     """The function's code that goes by that name in this process, if it is the one of that digest."""
     owner: Any = sys.modules.get(module)
@@ -332,6 +340,22 @@ def _codes(value: Any) -> Iterator[types.CodeType]:
         if (wrapped := getattr(value, "__wrapped__", None)) is None or isinstance(value, type):
             return
         value = wrapped
+
+
+def _named_codes(owner: Any, module: str, prefix: str = "") -> Iterator[tuple[str, types.CodeType]]:
+    """All codes of functions of a module, or of one of its classes, with their qualified names."""
+    for name, value in list(vars(owner).items()):
+        if isinstance(value, type) and (value.__module__, value.__qualname__) == (module, prefix + name):
+            yield from _named_codes(value, module, f"{prefix}{name}.")
+        for code in _codes(value):
+            yield from _named_inside(code, prefix + name)
+
+
+def _named_inside(code: types.CodeType, name: str) -> Iterator[tuple[str, types.CodeType]]:
+    yield name, code
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            yield from _named_inside(const, f"{name}.<locals>.{const.co_name}")
 
 
 def _within(code: types.CodeType, path: Sequence[str]) -> Iterator[types.CodeType]:

@@ -165,7 +165,7 @@ def _key_of(code: types.CodeType, *frame: Any) -> str | None:
     try:
         return key_of(code, *frame, torch._C._get_privateuse1_backend_name())
     except Exception as error:  # noqa: BLE001 - what belongs to the user may raise anything when it is looked at
-        _log.info("no traces are kept of %s: %s", code.co_qualname, error)
+        _log.info("no traces are kept of %s: %s", code.co_name, error)
         return None
 
 
@@ -327,7 +327,7 @@ class _Recorder:
         try:
             trace = self._trace()
         except Exception as error:  # noqa: BLE001 - what belongs to the user may raise anything when it is looked at
-            _log.info("a trace of %s is not kept: %s", self._code.co_qualname, error)
+            _log.info("a trace of %s is not kept: %s", self._code.co_name, error)
             _remember_refusal(self._key)
             return
         _made[trace.graph_name] = (self._key, trace)
@@ -351,14 +351,14 @@ class _Recorder:
         found = []
         for code in dict.fromkeys((self._code, *self._sources)):
             module = names.setdefault(code.co_filename, modules.get(code.co_filename, ""))
-            digest = frames.code_digest(code)
             if _ENVIRONMENT.intersection(code.co_names):
-                raise _Refused(f"{code.co_qualname} reads the environment")
+                raise _Refused(f"{code.co_name} reads the environment")
             if code is self._code:  # a part of the key
                 continue
-            if frames.find_code(module, code.co_qualname, digest) is None:
-                raise _Refused(f"{code.co_qualname} in {code.co_filename} is not found by its name")
-            found.append((module, code.co_qualname, digest))
+            name, digest = frames.qualname_of(code, module), frames.code_digest(code)
+            if name is None or frames.find_code(module, name, digest) is None:
+                raise _Refused(f"{code.co_name} in {code.co_filename} is not found by its name")
+            found.append((module, name, digest))
         return found
 
 
