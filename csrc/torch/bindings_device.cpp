@@ -91,10 +91,9 @@ void bind_device(py::module_& m) {
         configure_allocators();
         register_hooks();
       });
-  m.def("begin_backward", torch::wrap_pybind_function(begin_backward),
-        "Has Ctrl-C end the waits of threads that run a backward pass for the main thread, which calls this.");
-  m.def("end_backward", torch::wrap_pybind_function(end_backward),
-        "The end of that. Raises KeyboardInterrupt if it came.");
+  m.def("run_backward", torch::wrap_pybind_function(run_backward),
+        "Calls a function that runs a backward pass, with a tuple of arguments and a dictionary. Ctrl-C ends the waits "
+        "of the threads that run it for the main thread, which calls this. Raises KeyboardInterrupt if it came.");
   define_for_all(m, "shutdown",
                  "Waits for queued work and stops the runtime's threads; at interpreter exit. In a hurry, what did not "
                  "begin is left out.",

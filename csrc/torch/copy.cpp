@@ -365,6 +365,12 @@ bool all_bits_zero(const at::Tensor& scalar) {
   return std::all_of(bytes, bytes + scalar.itemsize(), [](unsigned char byte) { return byte == 0; });
 }
 
+/// Whether both are the same elements, of which a copy changes nothing, overlapping or not.
+bool same_data(const at::Tensor& a, const at::Tensor& b) {
+  return a.is_alias_of(b) && a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
+         a.strides() == b.strides() && a.scalar_type() == b.scalar_type() && same_bits(a, b);
+}
+
 void check_overlap(const at::Tensor& dst, const at::Tensor& src) {
   at::assert_no_internal_overlap(dst);
   if (dst.device() == src.device()) at::assert_no_partial_overlap(dst, src);
@@ -383,6 +389,7 @@ at::Tensor copy_from(const at::Tensor& source, const at::Tensor& dst, bool non_b
   const at::Tensor src = source.expand(dst.sizes());
   if (dst.numel() == 0) return dst;
   if (src._is_zerotensor()) return raw(dst).zero_();
+  if (same_data(dst, src)) return dst;
   check_overlap(dst, src);
   note_copy(dst, src, non_blocking);
 

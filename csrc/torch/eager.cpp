@@ -2,6 +2,7 @@
 #include "torch/eager.h"
 
 #include <ATen/MemoryOverlap.h>
+#include <ATen/TensorIterator.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty_strided.h>
@@ -518,9 +519,23 @@ class EagerCall {
         rehearse_on_cpu(op_, arguments_);
         TORCH_CHECK(false, "output with shape ", out.sizes(), " doesn't match the broadcast shape ", sizes);
       }
-      changed = at::native::resize_output(out, sizes) || changed;
+      if (!at::native::resize_output(out, sizes)) continue;
+      if (op_.pointwise) out.as_strided_(sizes, iterated_strides(before, sizes));
+      changed = true;
     }
     return changed;
+  }
+
+  /// How PyTorch lays out the result of a pointwise operator for stand-ins of its arguments.
+  at::DimVector iterated_strides(const torch::jit::Stack& arguments, at::IntArrayRef sizes) const {
+    at::TensorIteratorConfig config;
+    config.check_all_same_dtype(false).set_check_mem_overlap(false);
+    config.declare_static_dtype_and_device(at::kFloat, at::kMeta).add_owned_output(at::Tensor());
+    for (size_t i = 0; i < op_.roles.size(); ++i) {
+      if (op_.written[i] || !arguments[i].isTensor() || !arguments[i].toTensor().defined()) continue;
+      if (arguments[i].toTensor().dim() != 0) config.add_owned_const_input(arguments[i].toTensor().expand(sizes));
+    }
+    return at::DimVector(config.build().output().strides());
   }
 
   // ---- execution ----

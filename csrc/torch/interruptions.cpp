@@ -2,12 +2,15 @@
 #include "torch/interruptions.h"
 
 #include <ATen/ThreadLocalPythonObjects.h>
+#include <c10/core/SafePyObject.h>
 #include <c10/util/Exception.h>
 #include <pybind11/pybind11.h>
 #include <signal.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/PyInterpreter.h>
 
 #include <atomic>
+#include <memory>
 
 #include "runtime/interruption.h"
 
@@ -57,14 +60,6 @@ void on_signal(int number) {
   signalled.store(true);  // last: whoever sees it may have the main thread look for what Python has noted
 }
 
-}  // namespace
-
-void install_interruptions() {
-  static constexpr Interruptions kSignals{concerns_this_thread, check, is_certain};
-  main_thread = py::module_::import("threading").attr("main_thread")().attr("ident").cast<unsigned long>();
-  set_interruptions(&kSignals);
-}
-
 void begin_backward() {
   sigaction(SIGINT, nullptr, &pythons);
   const bool takes_number = (pythons.sa_flags & SA_SIGINFO) == 0;
@@ -88,6 +83,29 @@ void end_backward() {
   // The handler has run, and what it raised was lost: PyTorch calls Python on the way back, to give out warnings.
   PyErr_SetNone(PyExc_KeyboardInterrupt);
   throw_raised();
+}
+
+}  // namespace
+
+void install_interruptions() {
+  static constexpr Interruptions kSignals{concerns_this_thread, check, is_certain};
+  main_thread = py::module_::import("threading").attr("main_thread")().attr("ident").cast<unsigned long>();
+  set_interruptions(&kSignals);
+}
+
+py::object run_backward(const py::object& run, const py::tuple& args, const py::dict& kwargs) {
+  using Locals = at::impl::ThreadLocalPythonObjects;
+  const Locals before = Locals::get_state();
+  Locals::set(kBackward, std::make_shared<c10::SafePyObject>(py::bool_(true).release().ptr(), getPyInterpreter()));
+  begin_backward();
+  PyObject* const result = PyObject_Call(run.ptr(), args.ptr(), kwargs.ptr());
+  python_error raised;
+  if (result == nullptr) raised.persist();
+  Locals::set_state(before);
+  const py::object made = py::reinterpret_steal<py::object>(result);
+  end_backward();
+  if (result == nullptr) throw raised;
+  return made;
 }
 
 }  // namespace outboard::aten

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pybind11/pybind11.h>
+
 namespace outboard::aten {
 
 /// Lets signals of Python's, such as Ctrl-C, end the waits of its main thread: what a handler raises, the wait throws.
 /// Needs the GIL. Repeated calls do nothing.
 void install_interruptions();
 
-/// Between these, on the main thread, Ctrl-C also ends the waits of other threads that run backward passes for it:
-/// those whose thread-local Python objects, which PyTorch hands on to them, have `kBackward`. The main thread runs no
-/// handler meanwhile. Python's own handler must be in force, so that it is known what it would do. Both need the GIL.
+/// Calls `run`, which runs a backward pass, with the arguments of a tuple and a dictionary. Meanwhile Ctrl-C also ends
+/// the waits of other threads that work for it: those whose thread-local Python objects, which PyTorch hands on to
+/// them, have `kBackward`. The main thread, which calls this with the GIL, runs no handler until the pass has ended,
+/// and then the one that is due. Python's own handler must be in force, so that it is known what it would do. Throws
+/// what `run` or the handler raises. All of it happens outside of Python code, where a signal could come between any
+/// two lines.
 constexpr const char* kBackward = "outboard.backward";
-void begin_backward();
-/// Runs the handler that is due, and throws what it raises.
-void end_backward();
+pybind11::object run_backward(const pybind11::object& run, const pybind11::tuple& args, const pybind11::dict& kwargs);
 
 }  // namespace outboard::aten

@@ -13,6 +13,7 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/WrapDimMinimal.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -367,6 +368,7 @@ Three unique_consecutive_rows(const at::Tensor& self, int64_t dim, bool /*return
 Three unique_consecutive(const at::Tensor& self, bool return_inverse, bool return_counts, std::optional<int64_t> dim) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::DeviceGuard guard(self.device());
+  if (dim.has_value()) c10::maybe_wrap_dim(*dim, self.dim());
   if (dim.has_value() && self.dim() != 1) return unique_consecutive_rows(self, *dim, return_inverse, return_counts);
   const at::DimVector inverse_sizes = sizes_of_inverse(self, return_inverse);
   if (self.numel() == 0) return nothing_unique(self, inverse_sizes);

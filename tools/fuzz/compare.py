@@ -69,6 +69,8 @@ def _strides(value: Tensor) -> list[int]:
 
 def is_close(ours: Tensor, theirs: Tensor) -> bool:
     """Equal integers; floats within a few units in the last place, NaN and infinities in the same places."""
+    if theirs.is_complex():
+        return is_close(torch.view_as_real(ours.resolve_conj()), torch.view_as_real(theirs.resolve_conj()))
     if not theirs.is_floating_point():
         return torch.equal(ours, theirs)
     scale = CLOSE[theirs.dtype] * torch.finfo(theirs.dtype).eps

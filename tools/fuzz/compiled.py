@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from tools.fuzz import allowed, compare
 from tools.fuzz.generate import Generator
 from tools.fuzz.program import is_leaf, leaf_line, namespace, references, tensors, widened
-from tools.fuzz.sides import CANCELS, Finding, shake
+from tools.fuzz.sides import CANCELS, Finding, in_double, shake
 
 #: Functions that carry rounding errors on without enlarging them at a jump.
 _SMOOTH = re.compile(
@@ -98,7 +98,9 @@ def run(lines: list[str], device: str) -> Finding | None:
     exact, shaken = _exact(lines), _shaken(lines)
     for index, line in enumerate(lines):
         truth = exact[index] if exact else None
-        finding = _difference(line, actual[index], expected[index], truth, shaken[index] if shaken else None, device)
+        other = shaken[index] if shaken else None
+        operands = tensors([expected[int(name[1:])] for name in references(line)])
+        finding = _difference(line, actual[index], expected[index], truth, other, operands, device)
         if finding:
             return finding
     return layout_difference(lines, actual, expected)
@@ -117,11 +119,13 @@ def layout_difference(lines: list[str], actual: list[Any], expected: list[Any]) 
 
 
 def _traced(lines: list[str]) -> Iterator[list[Any]]:
-    """The values of the program traced for the CPU with no compiler behind it, and without data: PyTorch's shape
-    functions, by which compiled graphs lay out their results, do not all know where the CPU's kernels put them."""
+    """The values of the program traced for the CPU with no compiler behind it and with PyTorch's, and without data:
+    its shape functions and decompositions, by which compiled graphs lay out their results, do not all know where the
+    CPU's kernels put them."""
     program = function([line.replace("DEVICE", "'cpu'") for line in lines])
-    torch._dynamo.reset()  # noqa: SLF001 - as above
-    yield torch.compile(program, backend="aot_eager")(*_leaves(lines, "cpu"))
+    for backend in ("aot_eager", "inductor"):
+        torch._dynamo.reset()  # noqa: SLF001 - as above
+        yield torch.compile(program, backend=backend)(*_leaves(lines, "cpu"))
     leaves = _leaves(lines, "cpu")
     with contextlib.suppress(DynamicOutputShapeException, DataDependentOutputException), FakeTensorMode() as mode:
         yield program(*(mode.from_tensor(x) for x in leaves))
@@ -166,7 +170,8 @@ def _exact(lines: list[str]) -> list[Any] | None:
     """The values of the program in float64, or None if it has no such form."""
     wide = [x.double() if x.is_floating_point() else x for x in _leaves(lines, "cpu")]
     try:
-        return list(function([line if is_leaf(line) else widened(line) for line in lines])(*wide))
+        with in_double():
+            return list(function([line if is_leaf(line) else widened(line) for line in lines])(*wide))
     except Exception:  # noqa: BLE001 - no second opinion then
         return None
 
@@ -182,17 +187,20 @@ def _shaken(lines: list[str]) -> list[Any] | None:
         return None
 
 
-def _difference(line: str, ours: Any, theirs: Any, truth: Any, shaken: Any, device: str) -> Finding | None:
+def _difference(
+    line: str, ours: Any, theirs: Any, truth: Any, shaken: Any, operands: list[torch.Tensor], device: str
+) -> Finding | None:
     text = compare.difference(ours, theirs, device)
     if text:
         return Finding("form", line, text)
     for part, (one, other) in enumerate(zip(tensors(ours), tensors(theirs), strict=True)):
         host = one.detach().cpu()
-        if compare.is_close(host, other):
+        right = allowed.expected(line, part, host, other, operands)
+        if compare.is_close(host, right):
             continue
         exacts, others = tensors(truth), tensors(shaken)
         second = others[part] if part < len(others) else None
-        if compare.within_rounding(host, other, exacts[part] if part < len(exacts) else None, second):
+        if compare.within_rounding(host, right, exacts[part] if part < len(exacts) else None, second):
             continue
         return Finding("value", line, f"{host.flatten()[:8].tolist()} for {other.flatten()[:8].tolist()}")
     return None

@@ -488,7 +488,8 @@ for _name in ("quantile", "nanquantile"):
     def _quantile(g: Generator, name: str = _name) -> str:
         x = g.tensor(("float32", "float64"))
         value = g.value(x)
-        apart = name not in allowed.ANY_GRADIENT or value.unique().numel() == value.numel()
+        is_apart = value.unique().numel() == value.numel() and value.isnan().sum() < 2
+        apart = name not in allowed.ANY_GRADIENT or is_apart
         return call(g, f"torch.{name}", [x], f"{g.pick(('0.3', '0.75'))}, {dim_of(g, x, 0)}", grad=apart)
 
 

@@ -39,7 +39,8 @@ def gradient(function, *inputs):
     results = [y for y in leaves(function(*inputs)) if y.requires_grad]
     weights = [leaf(y.dtype, y.shape, torch.empty(y.shape, device="meta").stride(), 0, [1, -0.5, 2]) for y in results]
     wanted = [x for x in inputs if x.requires_grad]
-    return [x for x in torch.autograd.grad(results, wanted, weights, allow_unused=True) if x is not None]
+    found = [x for x in torch.autograd.grad(results, wanted, weights, allow_unused=True) if x is not None]
+    return [torch.zeros_like(x) if x._is_zerotensor() else x for x in found]  # which have no memory to copy
 
 
 def assign(target, index, value):

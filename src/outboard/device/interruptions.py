@@ -23,13 +23,7 @@ class _Engine(torch._C._ImperativeEngine):
         """As PyTorch's. Raises KeyboardInterrupt soon after Ctrl-C, with work of the device queued."""
         if not _may_be_interrupted():
             return super().run_backward(*args, **kwargs)
-        torch._C._stash_obj_in_tls(_BACKWARD, True)
-        _C.begin_backward()
-        try:
-            return super().run_backward(*args, **kwargs)
-        finally:
-            torch._C._remove_obj_from_tls(_BACKWARD)
-            _C.end_backward()
+        return _C.run_backward(super().run_backward, args, kwargs)
 
 
 def _may_be_interrupted() -> bool:

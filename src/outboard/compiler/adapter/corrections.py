@@ -147,13 +147,15 @@ def _hardswish_backward(grad: Tensor, x: Tensor) -> Tensor:
     return torch.where(value <= -3, 0.0, inside).to(x.dtype)
 
 
-def _xlog1py(x: Tensor, y: Tensor) -> Any:
-    """``xlog1py`` by way of float64, where the device has it: a runtime's ``log1p`` may be off by more than one unit,
-    and the product rounds once more."""
-    dtype = torch.result_type(x, y)
-    if dtype != torch.float32 or not target_of(x.device.index or 0).has_fp64:
-        return NotImplemented
-    return torch.special.xlog1py(x.double(), y.double()).float()
+def _xlog1py(x: Tensor, y: Tensor) -> Tensor:
+    """``xlog1py``, of float32 by way of float64 where the device has it: a runtime's ``log1p`` may be off by more than
+    one unit, and the product rounds once more. The result lies as ``x`` does, which is asked first."""
+    kind = torch.result_type(x, y)
+    dtype = kind if kind.is_floating_point else torch.get_default_dtype()
+    doubles = dtype == torch.float32 and target_of(x.device.index or 0).has_fp64
+    real = torch.float64 if doubles else torch.promote_types(dtype, torch.float32)
+    is_nothing = (x == 0) & ~torch.isnan(y)
+    return torch.where(is_nothing, 0.0, x.to(real) * torch.log1p(y.to(real))).to(dtype)
 
 
 def _shrink_backward(grad: Tensor, x: Tensor, limit: Any) -> Tensor:

@@ -25,6 +25,7 @@ _MISTAKEN = frozenset(
         aten._native_batch_norm_legit_no_training.default,
         aten._native_batch_norm_legit.default,
         aten._native_batch_norm_legit.no_stats,
+        aten.special_xlog1py.default,
         aten.native_batch_norm.default,
         aten._thnn_fused_lstm_cell.default,
     }

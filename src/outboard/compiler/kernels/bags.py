@@ -21,7 +21,7 @@ OB_DEVICE long begin_of(OB_GLOBAL const INDEX_T* offsets, long step, long bag, l
                         OB_GLOBAL int* failed) {
   const long begin = bag < given ? (long)offsets[bag * step] : count;
   if (begin >= 0 && begin <= count && (bag > 0 || begin == 0)) return begin;
-  *failed = bag > 0 ? WRONG_END : WRONG_BEGIN;
+  OB_FAIL(failed, bag > 0 ? WRONG_END : WRONG_BEGIN);
   return begin < 0 ? 0 : count;
 }
 
@@ -47,7 +47,7 @@ OB_KERNEL void reduce_bags(OB_GLOBAL const TABLE_T* table, OB_GLOBAL const INDEX
       const long row = (long)indices[i * index_step];
       if (from == 0 && i < tracked) bag_of[i] = (INDEX_T)bag;
       if (row < 0 || row >= rows) {
-        *failed = WRONG_INDEX;
+        OB_FAIL(failed, WRONG_INDEX);
         continue;
       }
       if (row == padding) continue;

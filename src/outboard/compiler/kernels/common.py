@@ -90,6 +90,8 @@ OB_DEVICE long ob_group_count(int d) { return d == 0 ? gridDim.x : d == 1 ? grid
 """
 
 _SHARED_PRELUDE = r"""
+/* Reports a failed assertion, unless a kernel before has: what went wrong first is what a user has to know. */
+#define OB_FAIL(failed, code) do { if (*(failed) == 0) *(failed) = (code); } while (0)
 OB_DEVICE float ob_load_bfloat16(OB_GLOBAL const ushort* p, long i) { return OB_AS_FLOAT((uint)p[i] << 16); }
 OB_DEVICE void ob_store_bfloat16(OB_GLOBAL ushort* p, long i, float v) {
   uint bits = OB_AS_UINT(v);

@@ -39,7 +39,7 @@ OB_DEVICE long label_of(OB_GLOBAL const INDEX_T* targets, long first, long s, lo
   if (s % 2 == 0) return blank;
   const long label = (long)targets[first + s / 2];
   if (label >= 0 && label < labels) return label;
-  *failed = WRONG_LABEL;
+  OB_FAIL(failed, WRONG_LABEL);
   return blank;
 }
 OB_DEVICE REAL_T log_of_sum(REAL_T a, REAL_T b, REAL_T c) {

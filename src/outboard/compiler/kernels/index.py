@@ -25,7 +25,7 @@ OB_KERNEL void masked_scatter(OB_GLOBAL const OUT_BITS* in, OB_GLOBAL const ucha
     ROW_OFFSETS(i);
     OUT_BITS value = in[in_row];
     if (mask[i]) {
-      if (ranks[i] > from_count) *failed = TOO_FEW;
+      if (ranks[i] > from_count) OB_FAIL(failed, TOO_FEW);
       else value = from[ranks[i] - 1];
     }
     out[out_row] = value;
@@ -34,17 +34,19 @@ OB_KERNEL void masked_scatter(OB_GLOBAL const OUT_BITS* in, OB_GLOBAL const ucha
 """
 
 _INDEX_REDUCE = r"""
-/* One item owns a line of the result along the dimension, so it takes the sources in order. */
+/* One item owns a line of the result along the dimension, so it takes the sources in order. The first looks at indices
+   also where there are no lines. */
 OB_KERNEL void index_reduce(OB_GLOBAL const OUT_T* in, OB_GLOBAL const INDEX_T* index, OB_GLOBAL const OUT_T* from,
                             OB_GLOBAL OUT_T* out, const long n, const long count, const long lines, const long in_step,
                             const long from_step, const long out_step, const long index_step,
                             OB_GLOBAL int* failed ROW_PARAMETERS) {
-  OB_FOR(line, lines) {
-    ROW_OFFSETS(line);
-    for (long k = 0; k < count; ++k) {
+  OB_FOR(line, lines > 0 ? lines : 1) {
+    for (long k = 0; k < count && line == 0; ++k) {
       const long at = (long)index[k * index_step];
-      if (at < 0 || at >= n) *failed = OUT_OF_RANGE;
+      if (at < 0 || at >= n) OB_FAIL(failed, OUT_OF_RANGE);
     }
+    if (line >= lines) continue;
+    ROW_OFFSETS(line);
     for (long j = 0; j < n; ++j) {
       long hits = 0;
       OUT_C value = OUT_LOAD(in, in_row + j * in_step);
@@ -86,7 +88,7 @@ OB_KERNEL void scatter_reduce(OB_GLOBAL const INDEX_T* index, OB_GLOBAL const OU
     for (long k = 0; k < count; ++k) {
       const long at = (long)index[index_row + k * index_step];
       if (at < 0 || at >= n) {
-        *failed = OUT_OF_RANGE;
+        OB_FAIL(failed, OUT_OF_RANGE);
         continue;
       }
       const OUT_C x = OUT_LOAD(from, from_row + k * from_step);
@@ -263,7 +265,8 @@ def lower_index_reduce(builder: PlanBuilder, call: ExternCall) -> bool:
     arguments = [builder.pointer(item) for item in (tensor, index, source, out)]
     arguments += [builder.int64(number) for number in numbers]
     arguments += [builder.assertions([wrong_index]), *rows.arguments(builder)]
-    common.launch_items(builder, builder.kernel(text, "index_reduce"), rows.count, arguments, grain=1)
+    items = common.larger(1, rows.count)
+    common.launch_items(builder, builder.kernel(text, "index_reduce"), items, arguments, grain=1)
     return True
 
 

@@ -23,6 +23,12 @@ def assertion(message: str) -> Assertion:
     return Assertion(zlib.crc32(message.encode()) >> 2 | 1 << 30, kind, message)
 
 
+def failing(message: str) -> str:
+    """The statement by which a kernel reports ``message``, unless a kernel before it has failed: what went wrong first
+    is what a user has to know."""
+    return f"{{ if (*failed == 0) *failed = {assertion(message).code}; }}"
+
+
 @dataclasses.dataclass(frozen=True)
 class Combination:
     """The launch that turns the partial results of a reduction in pieces into results.

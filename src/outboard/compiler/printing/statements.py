@@ -14,7 +14,7 @@ from ..dialects import opencl as cl
 from ..loops import LoopKernel, Store, Value, compute_dtype
 from ..target import Target
 from .analysis import Analysis
-from .emitted import assertion
+from .emitted import failing
 
 #: Bytes that memory delivers together on usual processors.
 LINE = 64
@@ -265,7 +265,7 @@ class StatementPrinter(Analysis):
             wide = f"convert_long{width}({mask})"
             outside = f"({outside} & {cl.convert(mask, torch.bool, torch.bool, width) if width == 1 else wide})"
         self.write(f"const {long} {bad} = {outside};")
-        self.write(f"if ({self._any(bad, torch.int64, width)}) *failed = {assertion(value.message).code};")
+        self.write(f"if ({self._any(bad, torch.int64, width)}) {failing(value.message)}")
         limit = f"max({size} - 1L, 0L)"
         text = f"clamp({raw}, ({long})(0), ({long})({limit}))"
         self.define(value, cl.convert(text, torch.int64, value.dtype, width), vector)
@@ -281,7 +281,7 @@ class StatementPrinter(Analysis):
         if value.mask is not None:
             failed = f"({failed} & {self.operand(value.mask, torch.bool, vector)})"
         width = self.width if vector else 1
-        self.write(f"if ({self._any(failed, torch.bool, width)}) *failed = {assertion(value.message).code};")
+        self.write(f"if ({self._any(failed, torch.bool, width)}) {failing(value.message)}")
         self.vectors.discard(value.name)
 
     def _load(self, value: Value) -> None:
