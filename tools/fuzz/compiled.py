@@ -211,9 +211,10 @@ def shrink(lines: list[str], finding: Finding, device: str, trials: int = 25) ->
     from tools.fuzz.program import without
 
     last = max((i for i, line in enumerate(lines) if line == finding.line), default=len(lines) - 1)
-    if finding.kind != "exception":
+    is_last = finding.kind != "exception" and not is_leaf(finding.line)  # a leaf is wrong by what is written later
+    if is_last:
         lines = lines[: last + 1]
-    index = len(lines) - (1 if finding.kind == "exception" else 2)
+    index = len(lines) - (2 if is_last else 1)
     while index >= 0 and trials:
         used = any(f"v{index}" in references(line) for line in lines[index + 1 :])
         candidate = without(lines, index)

@@ -147,6 +147,14 @@ def _hardswish_backward(grad: Tensor, x: Tensor) -> Tensor:
     return torch.where(value <= -3, 0.0, inside).to(x.dtype)
 
 
+def _threshold(x: Tensor, threshold: Any, value: Any) -> Any:
+    """Of integers, with integers: PyTorch's own makes floats of large ones, which they do not fit again."""
+    if x.dtype.is_floating_point:
+        return NotImplemented
+    replacement = torch.full((), torch.sym_int(value), dtype=x.dtype, device=x.device)
+    return torch.where(x <= torch.sym_int(threshold), replacement, x)
+
+
 def _xlog1py(x: Tensor, y: Tensor) -> Tensor:
     """``xlog1py``, of float32 by way of float64 where the device has it: a runtime's ``log1p`` may be off by more than
     one unit, and the product rounds once more. The result lies as ``x`` does, which is asked first."""
@@ -270,6 +278,7 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.gelu.default: _gelu,
     aten.gelu_backward.default: _gelu_backward,
     aten.special_xlog1py.default: _xlog1py,
+    aten.threshold.default: _threshold,
     aten.hardswish_backward.default: _hardswish_backward,
     aten.hardshrink_backward.default: _shrink_backward,
     aten.softshrink_backward.default: _shrink_backward,
