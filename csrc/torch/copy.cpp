@@ -389,7 +389,7 @@ at::Tensor copy_from(const at::Tensor& source, const at::Tensor& dst, bool non_b
   const at::Tensor src = source.expand(dst.sizes());
   if (dst.numel() == 0) return dst;
   if (src._is_zerotensor()) return raw(dst).zero_();
-  if (same_data(dst, src)) return dst;
+  if (same_data(dst, source)) return dst;
   check_overlap(dst, src);
   note_copy(dst, src, non_blocking);
 
