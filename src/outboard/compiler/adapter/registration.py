@@ -55,6 +55,7 @@ EAGER_CONFIG: dict[str, Any] = {
     "triton.tiling_prevents_reduction_fusion": False,
     "triton.coalesce_tiling_analysis": False,
     "unroll_reductions_threshold": 1,
+    "comprehensive_padding": False,  # results lie as PyTorch's do
     "loop_ordering_after_fusion": False,
     "benchmark_kernel": False,
     "max_autotune": False,
