@@ -4,7 +4,9 @@ imports the library. ``OUTBOARD_INTEGRATIONS=0`` leaves them alone."""
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Callable
 
 
 def install(name: str) -> None:
@@ -13,6 +15,14 @@ def install(name: str) -> None:
         return
     from outboard.compiler import hook
 
-    from . import safetensors_files
+    from . import accelerate_devices, safetensors_files, transformers_devices
 
-    hook.call_after("safetensors", lambda: safetensors_files.install(name))
+    adapters: dict[str, Callable[[str], None]] = {
+        "safetensors": safetensors_files.install,
+        "accelerate": accelerate_devices.install,
+        "transformers.utils.import_utils": transformers_devices.install_precision,
+        "transformers.training_args": transformers_devices.install_training,
+        "transformers.pipelines.base": transformers_devices.install_pipelines,
+    }
+    for module, adapt in adapters.items():
+        hook.call_after(module, functools.partial(adapt, name))
