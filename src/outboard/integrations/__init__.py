@@ -15,7 +15,7 @@ def install(name: str) -> None:
         return
     from outboard.compiler import hook
 
-    from . import accelerate_devices, safetensors_files, transformers_devices
+    from . import accelerate_devices, lightning_devices, safetensors_files, transformers_devices
 
     adapters: dict[str, Callable[[str], None]] = {
         "safetensors": safetensors_files.install,
@@ -24,5 +24,6 @@ def install(name: str) -> None:
         "transformers.training_args": transformers_devices.install_training,
         "transformers.pipelines.base": transformers_devices.install_pipelines,
     }
+    adapters |= {each: functools.partial(lightning_devices.install, each) for each in lightning_devices.CONNECTORS}
     for module, adapt in adapters.items():
         hook.call_after(module, functools.partial(adapt, name))

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lightning (2.x): ``Trainer`` and ``Fabric`` take the device for ``accelerator="auto"``, ``"gpu"`` and by its name.
+
+Both have a connector, which chooses accelerator, strategy and precision by names that it knows.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+
+from . import patching
+
+#: Modules that hold a connector, and what they call it and the accelerators by name.
+CONNECTORS = {
+    "lightning.pytorch.trainer.connectors.accelerator_connector": ("_AcceleratorConnector", "AcceleratorRegistry"),
+    "pytorch_lightning.trainer.connectors.accelerator_connector": ("_AcceleratorConnector", "AcceleratorRegistry"),
+    "lightning.fabric.connector": ("_Connector", "ACCELERATOR_REGISTRY"),
+    "lightning_fabric.connector": ("_Connector", "ACCELERATOR_REGISTRY"),
+}
+
+
+def install(module_name: str, name: str) -> None:
+    """Has the connector in a module, which has been imported, choose the device called ``name``."""
+    module: Any = sys.modules[module_name]
+    connector, registry = (getattr(module, attribute, None) for attribute in CONNECTORS[module_name])
+    if connector is None or registry is None:
+        return patching.missing(module_name.partition(".")[0], "connector of accelerators")
+    accelerator = _accelerator(module.Accelerator, name)
+    registry.register(name, accelerator, description=accelerator.__name__)
+    for attribute in ("_choose_auto_accelerator", "_choose_gpu_accelerator_backend"):
+        setattr(connector, attribute, staticmethod(_choosing(getattr(connector, attribute), name)))
+    patching.add_to_list(connector._choose_strategy, "mps", name)
+    patching.add_to_list(connector._check_and_init_precision, "mps", name)
+    return None
+
+
+def _choosing(original: Any, name: str) -> Any:
+    """The choice of an accelerator, where Lightning knows none but CPUs."""
+
+    def choose() -> str:
+        known = torch.cuda.is_available() or torch.backends.mps.is_available()
+        found = original() if known or not torch.accelerator.is_available() else name
+        return str(found)
+
+    return choose
+
+
+def _indices(devices: Any, count: int) -> list[int]:
+    """What ``devices=`` means: a number of devices, -1 for all, or their indices, as a list or as text.
+
+    Raises:
+        ValueError: for devices that there are not.
+    """
+    if isinstance(devices, str):
+        devices = [int(part) for part in devices.split(",") if part.strip()] if "," in devices else int(devices)
+    chosen = list(range(count if devices == -1 else devices)) if isinstance(devices, int) else list(devices)
+    if not chosen or any(not 0 <= index < count for index in chosen):
+        raise ValueError(f"devices={devices!r}: there are {count}, numbered from 0")
+    return chosen
+
+
+def _accelerator(base: Any, name: str) -> Any:
+    """Lightning's description of the device."""
+    module: Any = torch.get_device_module(name)
+
+    class DeviceAccelerator(base):  # type: ignore[misc]
+        """The accelerator that PyTorch knows by the device's name."""
+
+        def setup_device(self, device: torch.device) -> None:
+            module.set_device(device)
+
+        def teardown(self) -> None:
+            module.empty_cache()
+
+        def get_device_stats(self, device: Any) -> dict[str, Any]:
+            statistics: dict[str, Any] = module.memory_stats(device)
+            return statistics
+
+        @staticmethod
+        def parse_devices(devices: Any) -> list[int]:
+            return _indices(devices, module.device_count())
+
+        @staticmethod
+        def get_parallel_devices(devices: list[int]) -> list[torch.device]:
+            return [torch.device(name, index) for index in devices]
+
+        @staticmethod
+        def auto_device_count() -> int:
+            return int(module.device_count())
+
+        @staticmethod
+        def is_available() -> bool:
+            return bool(module.is_available())
+
+        @staticmethod
+        def name() -> str:
+            return name
+
+    return DeviceAccelerator
