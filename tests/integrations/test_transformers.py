@@ -92,3 +92,18 @@ def test_a_fallback_of_nothing(device: str, tmp_path: Path) -> None:
     before = module.fallbacks()
     _train(tmp_path)
     assert module.fallbacks() == before
+
+
+def test_sentence_transformers(device: str, tmp_path: Path) -> None:
+    library = pytest.importorskip("sentence_transformers", reason="the extra `demo` installs it")
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(WORDS), hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64
+    )
+    transformers.BertModel(config).save_pretrained(tmp_path)
+    _tokenizer(tmp_path).save_pretrained(tmp_path)
+    texts = ["it was a good film", "the film was bad", "good"]
+    model = library.SentenceTransformer(str(tmp_path))
+    assert model.device.type == device
+    expected = library.SentenceTransformer(str(tmp_path), device="cpu").encode(texts)
+    torch.testing.assert_close(torch.from_numpy(model.encode(texts)), torch.from_numpy(expected), rtol=1e-4, atol=1e-5)

@@ -15,11 +15,18 @@ def install(name: str) -> None:
         return
     from outboard.compiler import hook
 
-    from . import accelerate_devices, lightning_devices, safetensors_files, transformers_devices
+    from . import (
+        accelerate_devices,
+        lightning_devices,
+        safetensors_files,
+        sentence_transformers_devices,
+        transformers_devices,
+    )
 
     adapters: dict[str, Callable[[str], None]] = {
         "safetensors": safetensors_files.install,
         "accelerate": accelerate_devices.install,
+        "sentence_transformers.util.environment": sentence_transformers_devices.install,
         "transformers.utils.import_utils": transformers_devices.install_precision,
         "transformers.training_args": transformers_devices.install_training,
         "transformers.pipelines.base": transformers_devices.install_pipelines,
