@@ -92,7 +92,9 @@ def test_checkpoints(device: str, tmp_path: Path) -> None:
     model = accelerator.prepare(nn.Linear(3, 3))
     before = model.weight.detach().clone()
     accelerator.save_state(str(tmp_path))
+    drawn = torch.rand(8, device=device)
     with torch.no_grad():
         model.weight.zero_()
     accelerator.load_state(str(tmp_path))
+    assert torch.equal(torch.rand(8, device=device), drawn)
     assert torch.equal(model.weight, before) and model.weight.device.type == device

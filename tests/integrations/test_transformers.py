@@ -20,7 +20,7 @@ def _tokenizer(folder: Path) -> Any:
     return transformers.BertTokenizer(vocab=str(folder / "vocab.txt"))
 
 
-def _classifier() -> Any:
+def _classifier(dropout: float = 0.0) -> Any:
     torch.manual_seed(0)
     return transformers.BertForSequenceClassification(
         transformers.BertConfig(
@@ -29,20 +29,20 @@ def _classifier() -> Any:
             num_hidden_layers=2,
             num_attention_heads=2,
             intermediate_size=64,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
+            hidden_dropout_prob=dropout,
+            attention_probs_dropout_prob=dropout,
         )
     )
 
 
-def _train(folder: Path, **options: Any) -> Any:
+def _train(folder: Path, dropout: float = 0.0, begin: Path | None = None, **options: Any) -> Any:
     rows = [{"input_ids": torch.tensor([2, 5 + i % 7, 6 + i % 2, 3]), "labels": torch.tensor(i % 2)} for i in range(16)]
     arguments = transformers.TrainingArguments(
         output_dir=str(folder), max_steps=6, per_device_train_batch_size=8, learning_rate=1e-2, logging_steps=1,
         report_to=[], disable_tqdm=True, seed=1, **options,
     )  # fmt: skip
-    trainer = transformers.Trainer(model=_classifier(), args=arguments, train_dataset=rows)
-    trainer.train()
+    trainer = transformers.Trainer(model=_classifier(dropout), args=arguments, train_dataset=rows)
+    trainer.train(resume_from_checkpoint=begin and str(begin))
     return trainer
 
 
@@ -60,6 +60,15 @@ def test_trainer(device: str, tmp_path: Path, precision: str) -> None:
     tolerance = 1e-3 if precision == "float32" else 1e-2
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
     assert len(found) == 6
+
+
+def test_a_resumed_training_goes_on_as_it_would_have(device: str, tmp_path: Path) -> None:
+    """The device's generator, too, which dropout draws from, is in the checkpoint."""
+    options: dict[str, Any] = {"save_strategy": "steps", "save_steps": 3, "dropout": 0.5}
+    whole = _losses(_train(tmp_path, **options))
+    torch.rand(1000, device=device)
+    resumed = _losses(_train(tmp_path, begin=tmp_path / "checkpoint-3", **options))
+    torch.testing.assert_close(resumed, whole)
 
 
 def test_the_cpu_where_it_is_asked_for(tmp_path: Path) -> None:

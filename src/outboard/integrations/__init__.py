@@ -29,6 +29,7 @@ def install(name: str) -> None:
         "sentence_transformers.util.environment": sentence_transformers_devices.install,
         "transformers.utils.import_utils": transformers_devices.install_precision,
         "transformers.training_args": transformers_devices.install_training,
+        "transformers.trainer": transformers_devices.install_checkpoints,
         "transformers.pipelines.base": transformers_devices.install_pipelines,
     }
     adapters |= {each: functools.partial(lightning_devices.install, each) for each in lightning_devices.CONNECTORS}

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""accelerate (1.x): the device is the one that it finds by itself, with mixed precision, and for device maps.
+"""accelerate (1.x): the device is the one that it finds by itself, with mixed precision, for device maps, and
+in checkpoints.
 
 It asks for each kind of device that it knows, and takes the CPU if there is none of them.
 """
@@ -7,12 +8,14 @@ It asks for each kind of device that it knows, and takes the CPU if there is non
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from . import patching
+from . import patching, random_states
 
 
 def install(name: str) -> None:
@@ -23,6 +26,11 @@ def install(name: str) -> None:
     patching.replace("accelerate", "accelerate.utils.modeling.get_grad_scaler", _scaling(name))
     patching.replace("accelerate", "accelerate.utils.modeling.get_max_memory", _counting_memory(name))
     patching.replace("accelerate", "accelerate.utils.memory.clear_device_cache", _emptying)
+    for function, then in (
+        ("save_accelerator_state", random_states.save),
+        ("load_accelerator_state", random_states.load),
+    ):
+        patching.replace("accelerate", f"accelerate.checkpointing.{function}", _with_generators(name, then))
 
 
 def _choose_device(name: str) -> None:
@@ -89,3 +97,20 @@ def _emptying(original: Any) -> Any:
         torch.accelerator.empty_cache()
 
     return clear_device_cache
+
+
+def _with_generators(name: str, then: Callable[[str, str, int], None]) -> Any:
+    """After a checkpoint is written or read, the device's generators are, too."""
+
+    def make(original: Any) -> Any:
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def call(folder: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(folder, *args, **kwargs)
+            then(folder, name, signature.bind(folder, *args, **kwargs).arguments["process_index"])
+            return result
+
+        return call
+
+    return make

@@ -7,11 +7,12 @@ import functools
 import inspect
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from . import patching
+from . import patching, random_states
 
 
 def install_precision(name: str) -> None:
@@ -49,6 +50,29 @@ def install_training(name: str) -> None:
     made.__set_name__(owner, "_setup_devices")
     owner._setup_devices = made
     return None
+
+
+def install_checkpoints(name: str) -> None:
+    """Called when ``transformers.trainer`` has been imported."""
+    owner: Any = sys.modules["transformers.trainer"].Trainer
+    for method, then in (("_save_rng_state", random_states.save), ("_load_rng_state", random_states.load)):
+        original = getattr(owner, method, None)
+        if original is None:
+            return patching.missing("transformers", f"Trainer.{method}")
+        setattr(owner, method, _with_generators(original, name, then))
+    return None
+
+
+def _with_generators(original: Any, name: str, then: Callable[[str, str, int], None]) -> Any:
+    """After a checkpoint's generators are written or read, the device's are, too."""
+
+    @functools.wraps(original)
+    def call(self: Any, folder: str | None) -> None:
+        original(self, folder)
+        if folder is not None:
+            then(folder, name, self.args.process_index)
+
+    return call
 
 
 def install_pipelines(name: str) -> None:
