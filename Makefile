@@ -27,7 +27,7 @@ PYTEST_ARGUMENTS ?=
 BENCH_ARGUMENTS ?=
 FUZZ_ARGUMENTS ?=
 
-.PHONY: help setup demo demo-short accuracy test test-full test-cpp test-sanitize test-oclgrind test-python test-strict lint format bench opinfo fuzz fuzz-files wheel clean distclean
+.PHONY: help setup demo demo-short accuracy test test-full test-cpp test-sanitize test-ecosystem test-oclgrind test-python test-strict lint format bench opinfo fuzz fuzz-files wheel clean distclean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -85,6 +85,10 @@ test-sanitize:  ## AddressSanitizer, UBSan and ThreadSanitizer over the C++ test
 	    && $(VENV)/bin/cmake --build build/python-$${kind%%,*} -j $(JOBS) \
 	    && PATH="$(abspath $(VENV))/bin:$$PATH" $(PY) -m tests.sanitize $${kind%%,*} build/python-$${kind%%,*} || exit 1; \
 	done
+
+test-ecosystem:  ## The libraries that people use, from their packages, on the device (docs/libraries.md)
+	@$(SETUP) --groups demo test ecosystem
+	@OMP_WAIT_POLICY=passive $(PY) -m pytest -q -rs tests/integrations
 
 test-oclgrind:  ## Every family of kernels for GPUs on Oclgrind: invalid accesses, races
 	@$(SETUP) --groups demo test
