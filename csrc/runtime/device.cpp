@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <iterator>
 #include <map>
 #include <mutex>
@@ -123,7 +124,8 @@ const ob_driver* load_driver(const std::string& path, std::vector<std::string>& 
     problems.push_back(path + " " + problem);
     return nullptr;
   }
-  return new ob_driver(whole_table(*driver));  // leaked: devices live as long as the process
+  static auto* const tables = new std::deque<ob_driver>;  // never freed: devices live as long as the process
+  return &tables->emplace_back(whole_table(*driver));
 }
 
 /// A device that its driver has opened. Its origin tells other processes which one it is.
