@@ -5,8 +5,24 @@ imports the library. ``OUTBOARD_INTEGRATIONS=0`` leaves them alone."""
 from __future__ import annotations
 
 import functools
+import importlib
 import os
-from collections.abc import Callable
+import sys
+
+#: The module that is waited for -> the adapter's module here, and its function.
+_ADAPTERS = {
+    "safetensors": ("safetensors_files", "install"),
+    "accelerate": ("accelerate_devices", "install"),
+    "sentence_transformers.util.environment": ("sentence_transformers_devices", "install"),
+    "transformers.utils.import_utils": ("transformers_devices", "install_precision"),
+    "transformers.training_args": ("transformers_devices", "install_training"),
+    "transformers.trainer": ("transformers_devices", "install_checkpoints"),
+    "transformers.pipelines.base": ("transformers_devices", "install_pipelines"),
+    "lightning.pytorch.trainer.connectors.accelerator_connector": ("lightning_devices", "install"),
+    "pytorch_lightning.trainer.connectors.accelerator_connector": ("lightning_devices", "install"),
+    "lightning.fabric.connector": ("lightning_devices", "install"),
+    "lightning_fabric.connector": ("lightning_devices", "install"),
+}
 
 
 def install(name: str) -> None:
@@ -15,23 +31,12 @@ def install(name: str) -> None:
         return
     from outboard.compiler import hook
 
-    from . import (
-        accelerate_devices,
-        lightning_devices,
-        safetensors_files,
-        sentence_transformers_devices,
-        transformers_devices,
-    )
+    for module in _ADAPTERS:
+        hook.call_after(module, functools.partial(_adapt, module, name))
 
-    adapters: dict[str, Callable[[str], None]] = {
-        "safetensors": safetensors_files.install,
-        "accelerate": accelerate_devices.install,
-        "sentence_transformers.util.environment": sentence_transformers_devices.install,
-        "transformers.utils.import_utils": transformers_devices.install_precision,
-        "transformers.training_args": transformers_devices.install_training,
-        "transformers.trainer": transformers_devices.install_checkpoints,
-        "transformers.pipelines.base": transformers_devices.install_pipelines,
-    }
-    adapters |= {each: functools.partial(lightning_devices.install, each) for each in lightning_devices.CONNECTORS}
-    for module, adapt in adapters.items():
-        hook.call_after(module, functools.partial(adapt, name))
+
+def _adapt(module: str, name: str) -> None:
+    """Imports the adapter of a library's module, which has been imported, and applies it."""
+    file, function = _ADAPTERS[module]
+    adapter = importlib.import_module(f"{__name__}.{file}")
+    getattr(adapter, function)(sys.modules[module], name)

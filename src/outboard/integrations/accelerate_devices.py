@@ -18,7 +18,7 @@ import torch
 from . import patching, random_states
 
 
-def install(name: str) -> None:
+def install(package: Any, name: str) -> None:
     """Has ``accelerate``, which has been imported, take the device called ``name`` for the CPU unless told to."""
     _choose_device(name)
     accelerator: Any = sys.modules["accelerate.accelerator"]

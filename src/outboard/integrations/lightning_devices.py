@@ -6,28 +6,22 @@ Both have a connector, which chooses accelerator, strategy and precision by name
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import torch
 
 from . import patching
 
-#: Modules that hold a connector, and what they call it and the accelerators by name.
-CONNECTORS = {
-    "lightning.pytorch.trainer.connectors.accelerator_connector": ("_AcceleratorConnector", "AcceleratorRegistry"),
-    "pytorch_lightning.trainer.connectors.accelerator_connector": ("_AcceleratorConnector", "AcceleratorRegistry"),
-    "lightning.fabric.connector": ("_Connector", "ACCELERATOR_REGISTRY"),
-    "lightning_fabric.connector": ("_Connector", "ACCELERATOR_REGISTRY"),
-}
+#: What Trainer's module and Fabric's call their connector, and the accelerators by name.
+_NAMES = (("_AcceleratorConnector", "AcceleratorRegistry"), ("_Connector", "ACCELERATOR_REGISTRY"))
 
 
-def install(module_name: str, name: str) -> None:
+def install(module: Any, name: str) -> None:
     """Has the connector in a module, which has been imported, choose the device called ``name``."""
-    module: Any = sys.modules[module_name]
-    connector, registry = (getattr(module, attribute, None) for attribute in CONNECTORS[module_name])
-    if connector is None or registry is None:
-        return patching.missing(module_name.partition(".")[0], "connector of accelerators")
+    names = next((each for each in _NAMES if all(hasattr(module, attribute) for attribute in each)), None)
+    if names is None:
+        return patching.missing(module.__name__.partition(".")[0], "connector of accelerators")
+    connector, registry = (getattr(module, attribute) for attribute in names)
     accelerator = _accelerator(module.Accelerator, name)
     registry.register(name, accelerator, description=accelerator.__name__)
     for attribute in ("_choose_auto_accelerator", "_choose_gpu_accelerator_backend"):

@@ -13,9 +13,8 @@ from typing import Any
 import torch
 
 
-def install(name: str) -> None:
+def install(package: Any, name: str) -> None:
     """Has ``safetensors`` and its modules that are there take the device called ``name``."""
-    package: Any = sys.modules["safetensors"]
     original = package.safe_open
 
     @functools.wraps(original, updated=())

@@ -11,7 +11,7 @@ import torch
 from . import patching
 
 
-def install(name: str) -> None:
+def install(module: Any, name: str) -> None:
     """Called when ``sentence_transformers.util.environment`` has been imported."""
 
     def make(original: Any) -> Any:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 from . import patching, random_states
 
 
-def install_precision(name: str) -> None:
+def install_precision(module: Any, name: str) -> None:
     """Called when ``transformers.utils.import_utils`` has been imported."""
 
     def make(original: Any) -> Any:
@@ -28,9 +27,9 @@ def install_precision(name: str) -> None:
     patching.replace("transformers", "transformers.utils.import_utils.is_torch_bf16_gpu_available", make)
 
 
-def install_training(name: str) -> None:
+def install_training(module: Any, name: str) -> None:
     """Called when ``transformers.training_args`` has been imported."""
-    owner: Any = sys.modules["transformers.training_args"].TrainingArguments
+    owner = module.TrainingArguments
     original = vars(owner).get("_setup_devices")
     if not isinstance(original, functools.cached_property):
         return patching.missing("transformers", "TrainingArguments._setup_devices")
@@ -52,9 +51,9 @@ def install_training(name: str) -> None:
     return None
 
 
-def install_checkpoints(name: str) -> None:
+def install_checkpoints(module: Any, name: str) -> None:
     """Called when ``transformers.trainer`` has been imported."""
-    owner: Any = sys.modules["transformers.trainer"].Trainer
+    owner = module.Trainer
     for method, then in (("_save_rng_state", random_states.save), ("_load_rng_state", random_states.load)):
         original = getattr(owner, method, None)
         if original is None:
@@ -75,9 +74,9 @@ def _with_generators(original: Any, name: str, then: Callable[[str, str, int], N
     return call
 
 
-def install_pipelines(name: str) -> None:
+def install_pipelines(module: Any, name: str) -> None:
     """Called when ``transformers.pipelines.base`` has been imported."""
-    owner: Any = sys.modules["transformers.pipelines.base"].Pipeline
+    owner = module.Pipeline
     original = owner.__init__
     signature = inspect.signature(original)
     if "device" not in signature.parameters:
