@@ -78,15 +78,18 @@ def is_close(ours: Tensor, theirs: Tensor) -> bool:
     return torch.allclose(ours.double(), theirs.double(), rtol=scale, atol=tiny, equal_nan=True)
 
 
-def within_rounding(ours: Tensor, theirs: Tensor, exact: Tensor | None, shaken: Tensor | None = None) -> bool:
+def within_rounding(
+    ours: Tensor, theirs: Tensor, exact: Tensor | None, shaken: Tensor | None = None, terms: int = 1
+) -> bool:
     """Whether the device is about as near to ``exact`` (float64) as the CPU is, in the largest error of the tensor; or
-    no further from the CPU than ``shaken``, the CPU's result for operands that differ in their last bit."""
+    no further from the CPU than ``shaken``, the CPU's result for operands that differ in their last bit. ``terms``: how
+    many numbers may have been added for one."""
     if shaken is not None and _within(ours, theirs, shaken):
         return True
     if theirs.dtype not in FLOATS:
         return False
     if theirs.dtype == torch.float64 or exact is None:
-        return _near_in_norm(ours, theirs)
+        return _near_in_norm(ours, theirs, terms)
     if exact.shape != theirs.shape or not exact.is_floating_point():
         return False
     limits = torch.finfo(theirs.dtype)
@@ -120,7 +123,7 @@ def _special_values_agree(ours: Tensor, theirs: Tensor, exact: Tensor, finite: T
     return bool((same | right | lost).all())
 
 
-def _near_in_norm(ours: Tensor, theirs: Tensor) -> bool:
+def _near_in_norm(ours: Tensor, theirs: Tensor, terms: int) -> bool:
     """For what has no wider type: the difference against the largest value, as the error of a sum is bounded."""
     finite = theirs.isfinite()
     if not torch.equal(finite, ours.isfinite()) or not is_close(ours[~finite], theirs[~finite]):
@@ -128,7 +131,7 @@ def _near_in_norm(ours: Tensor, theirs: Tensor) -> bool:
     if not finite.any():
         return True
     largest = theirs[finite].abs().max().item()
-    terms = max(theirs.numel(), 64)
+    terms = max(theirs.numel(), 64, terms)
     return bool(((ours - theirs)[finite].abs() <= largest * terms * torch.finfo(theirs.dtype).eps).all())
 
 

@@ -26,7 +26,7 @@ CANCELS = re.compile(
     r"_norm\(|\bF\.(scaled_dot_product_attention|grid_sample|(adaptive_)?avg_pool\dd)\(|\btrapezoid\("
     r"|\b(var|std|var_mean|std_mean|cov|corrcoef)\("
     r"|torch\.(v?dot|inner|mv|mm|bmm|matmul|addmm|addmv|addbmm|baddbmm|einsum|tensordot|linalg\.vecdot)\("
-    r"|F\.(linear|bilinear|conv\dd|conv_transpose\dd)\("
+    r"|F\.(linear|bilinear|conv\dd|conv_transpose\dd|triplet_margin_loss)\("
 )
 
 
@@ -156,11 +156,12 @@ class Sides:
                     continue
                 operands = tensors(list(values.values()))
                 right = allowed.expected(line, part, host, theirs, operands) if key == name else theirs
+                terms = max((x.numel() for x in operands), default=1)
                 if not compare.is_close(host, right):
                     exact = exact if exact is not None else exact_values(name, line, values)
                     truth = tensors(exact[key])[part] if key in exact and part < len(tensors(exact[key])) else None
                     shaken = self._shaken(key, part, name, line, values)
-                    if not compare.within_rounding(host, right, truth, shaken):
+                    if not compare.within_rounding(host, right, truth, shaken, terms):
                         finding = finding or Finding("value", line, _describe(key, host, theirs, truth))
                 _replace(ours, theirs)
         return finding

@@ -451,7 +451,7 @@ def _helper_exp(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> 
     Whole vectors of AVX-512 have instructions for all that, and give the same bits."""
     t, i = type_name(dtype, width), type_name(torch.int32, width)
     if dtype != torch.float32:
-        return _double_exp(full, width)
+        return _double_exp(prelude, full, width)
     low, high, bias = f"({t})(-104.0f)", f"({t})(89.0f)", f"({i})(0x3f800000)"
     ordinary = f"fabs(a) < ({t})(87.0f)"
     unusual = f"!({ordinary})" if width == 1 else f"{prelude.use('any', torch.int32, width)}(~({ordinary}))"
@@ -469,13 +469,36 @@ def _helper_exp(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> 
     return f"{t} {full}({t} a) {{\n{_AVX512}  {t} n, r, p; {steps} return a;\n#else\n  {portable}\n#endif\n}}"
 
 
-def _double_exp(full: str, width: int) -> str:
-    """``exp`` in double: the runtime's, at the upper end of the range in two factors, as some yield infinity before it
-    is due. What is taken off there leaves numbers exact."""
-    t = type_name(torch.float64, width)
-    less = _raw_select(torch.float64, width, f"a > ({t})(709.0)", f"({t})(0.5)", f"({t})(0.0)")
-    factor = _raw_select(torch.float64, width, f"a > ({t})(709.0)", f"({t})({math.exp(0.5)!r})", f"({t})(1.0)")
-    return f"{t} {full}({t} a) {{ return exp(a - {less}) * {factor}; }}"
+#: exp(r) is 1 + r + r^2 p(r), where r is up to half the logarithm of two: p, the highest power first. The logarithm in
+#: two parts, of which 1,024 times the first is exact.
+_EXP_SERIES_DOUBLE = [
+    2.0911236630261545e-09, 2.510038549551032e-08, 2.755728296954995e-07, 2.7557268459997064e-06,
+    2.4801587317144498e-05, 0.00019841269863053618, 0.0013888888888886552, 0.008333333333330062, 0.041666666666666664,
+    0.16666666666666669, 0.5,
+]  # fmt: skip
+_LOG2_E_DOUBLE, _LN2_HIGH_DOUBLE, _LN2_LOW_DOUBLE = "1.4426950408889634", "0.6931471805598903", "5.497923018708371e-14"
+
+
+def _double_exp(prelude: Prelude, full: str, width: int) -> str:
+    """``exp`` in double, in the way of that in float, with what each sum loses; off by little more than half a unit,
+    where runtimes are off by one and what is computed of it by more."""
+    t, i = type_name(torch.float64, width), type_name(torch.int64, width)
+    ordinary, bias = f"fabs(a) < ({t})(708.0)", f"({i})(0x3ff0000000000000)"
+    unusual = f"!({ordinary})" if width == 1 else f"{prelude.use('any', torch.int64, width)}(~({ordinary}))"
+    low, high = f"({t})(-746.0)", f"({t})(710.0)"
+    return (
+        f"{t} {full}({t} a) {{ const int unusual = {unusual}; "
+        f"if (unusual) {{ a = {_raw_select(torch.float64, width, f'a < {low}', low, 'a')}; "
+        f"a = {_raw_select(torch.float64, width, f'a > {high}', high, 'a')}; }} "
+        f"const {t} shifted = fma(a, ({t})({_LOG2_E_DOUBLE}), ({t})({_ROUNDS_DOUBLE})), n = shifted - {_ROUNDS_DOUBLE}; "
+        f"const {t} h = fma(n, ({t})(-{_LN2_HIGH_DOUBLE}), a), r = fma(n, ({t})(-{_LN2_LOW_DOUBLE}), h); "
+        f"const {t} less = fma(n, ({t})(-{_LN2_LOW_DOUBLE}), h - r), s = ({t})(1) + r; "
+        f"const {t} rest = fma(r * r, {_horner(_EXP_SERIES_DOUBLE, 'r', t, '')}, less); "
+        f"const {t} p = s + ((({t})(1) - s + r) + rest); "
+        f"const {i} power = as_{i}(shifted) << ({i})(52); if (!unusual) return as_{t}(as_{i}(p) + power); "
+        f"const {i} half_power = (as_{i}(shifted) << ({i})(51)) & ({i})(0xfff0000000000000); "
+        f"return p * as_{t}(half_power + {bias}) * as_{t}(power - half_power + {bias}); }}"
+    )
 
 
 def _helper_exp_together(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
@@ -754,6 +777,17 @@ def _helper_divide_by(prelude: Prelude, full: str, dtype: torch.dtype, width: in
         f"const {one} r = 1.0f / d; const {many} q = a * r; "
         f"const {many} f = fma(q, ({many})(d), -a); "
         f"return {_raw_select(dtype, width, f'fabs(f) < ({many})(INFINITY)', f'fma(-f, ({many})(r), q)', 'q')}; }}"
+    )
+
+
+def _helper_rsqrt(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    """The reciprocal of a root, which two roundings leave up to one and a half units away: corrected by one step of
+    Newton's, whose product is taken with what it loses. Zeros and infinities are right without."""
+    t = type_name(dtype, width)
+    return (
+        f"{t} {full}({t} a) {{ const {t} y = ({t})(1) / sqrt(a), p = a * y; "
+        f"const {t} r = fma(-p, y, ({t})(1)) - fma(a, y, -p) * y; "
+        f"return {_raw_select(dtype, width, f'fabs(r) < ({t})(INFINITY)', f'fma(({t})(0.5f) * y, r, y)', 'y')}; }}"
     )
 
 
@@ -1074,6 +1108,7 @@ _HELPERS: dict[str, Callable[[Prelude, str, torch.dtype, int], str]] = {
     "sin": _helper_wave("sin"),
     "cos": _helper_wave("cos"),
     "tan": _helper_tan,
+    "rsqrt": _helper_rsqrt,
     "tanh": _helper_tanh,
     "erfcx": _helper_erfcx,
     "fetch": _helper_fetch,
@@ -1404,6 +1439,8 @@ def _float_operator(
         return f"{prelude.use('fmod', dtype, width)}({a}, {args[1]})"
     if name == "floordiv":
         return f"{prelude.use('floordiv', dtype, width)}({a}, {args[1]})"
+    if name == "rsqrt":
+        return f"{prelude.use('rsqrt', dtype, width)}({a})"
     if name == "truncdiv":
         return f"trunc({a} / {args[1]})"
     if name == "ldexp":
@@ -1411,7 +1448,6 @@ def _float_operator(
     simple = {
         "neg": f"(-{a})",
         "abs": f"fabs({a})",
-        "rsqrt": f"({one} / sqrt({a}))",
         "reciprocal": f"({one} / {a})",
         "square": f"({a} * {a})",
         "identity": a,
