@@ -174,6 +174,9 @@ CALLS: dict[str, Call] = {
     "softshrink_gradient": lambda d: _gradient(d, F.softshrink),
     "hardshrink_gradient": lambda d: _gradient(d, F.hardshrink),
     # strides
+    "expanded_half": lambda d: (
+        _wide(d)[:, :1].bfloat16().expand(_wide(d).shape) - _wide(d).bfloat16().t().contiguous().t()
+    ),
     "logsigmoid": lambda d: F.logsigmoid(_wide(d)),
     "silu": lambda d: F.silu(_wide(d)),
     "fmin": lambda d: torch.fmin(_wide(d), _wide(d)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -171,8 +172,15 @@ class Sides:
         is all that is left, and they may divide it by next to nothing."""
         if not CANCELS.search(line):
             return None
-        found = tensors(_evaluate(name, line, values, shake).get(key))
-        return found[part] if part < len(found) else None
+        theirs = tensors(self.cpu[key])[part]
+        furthest: Tensor | None = None
+        for salt in range(_SHAKES):
+            found = tensors(_evaluate(name, line, values, functools.partial(shake, salt=salt)).get(key))
+            if part >= len(found) or found[part].shape != theirs.shape:
+                continue
+            if furthest is None or _distance(found[part], theirs) > _distance(furthest, theirs):
+                furthest = found[part]
+        return furthest
 
     def _reached(self, known: list[str]) -> list[str]:
         """The values before this line's that share memory with one of ``known``, themselves included."""
@@ -258,10 +266,22 @@ def _evaluate(name: str, line: str, values: Namespace, change: Callable[[Tensor]
     return {} if error else {key: names[key] for key in (name, *values)}
 
 
-def shake(x: Tensor) -> Tensor:
-    """Some elements a unit larger, the others a unit smaller, in no order, in which sums would cancel the change."""
-    signs = torch.randint(2, x.shape, generator=torch.Generator().manual_seed(x.numel())).to(x.dtype) * 2 - 1
+#: In one of them terms that cancel may happen to lose nothing.
+_SHAKES = 4
+
+
+def shake(x: Tensor, salt: int = 0) -> Tensor:
+    """Some elements a unit larger, the others a unit smaller, in no order, in which sums would cancel the change;
+    others with another ``salt``."""
+    generator = torch.Generator().manual_seed(x.numel() + (salt << 32))
+    signs = torch.randint(2, x.shape, generator=generator).to(x.dtype) * 2 - 1
     return x * (1 + signs * torch.finfo(x.dtype).eps)
+
+
+def _distance(one: Tensor, other: Tensor) -> float:
+    """The largest difference of two elements that are finite."""
+    finite = one.isfinite() & other.isfinite()
+    return float((one - other)[finite].abs().max()) if finite.any() else 0.0
 
 
 def _storage(value: Tensor) -> int:

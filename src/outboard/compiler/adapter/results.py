@@ -103,6 +103,9 @@ def of_shape_function(overload: torch._ops.OpOverload, args: Sequence[Any], kwar
         results = [*pytree.tree_leaves(overload(*call_args, **call_kwargs))]
     except NotImplementedError:
         return None
+    if torch.Tag.pointwise in overload.tags and any(_is_expanded_half(value) for value in call_args):
+        singles = overload(*(_as_float(value) for value in call_args), **call_kwargs)
+        return [_laid_out(*pair) for pair in zip(results, pytree.tree_leaves(singles), strict=True)]
     if overload is aten.convolution.default:
         return [like_channels(results[0], *call_args[:2])]
     if overload is aten.convolution_backward.default:
@@ -112,6 +115,24 @@ def of_shape_function(overload: torch._ops.OpOverload, args: Sequence[Any], kwar
     if overload in _FORMAT_OF:
         return [_of_format(result, call_args[_FORMAT_OF[overload]]) for result in results]
     return [result.contiguous() for result in results] if overload in _CONTIGUOUS else results
+
+
+def _is_expanded_half(value: Any) -> bool:
+    """Whether the shape function has a number of this be computed in float32, from a copy that is not expanded: then it
+    decides about the order of dimensions."""
+    return isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16) and 0 in value.stride()
+
+
+def _as_float(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor) or value.dtype not in (torch.float16, torch.bfloat16):
+        return value
+    return torch.empty_strided(value.shape, value.stride(), dtype=torch.float32, device="meta")
+
+
+def _laid_out(result: Any, pattern: Any) -> Any:
+    if not isinstance(result, torch.Tensor):
+        return result
+    return torch.empty_strided(pattern.shape, pattern.stride(), dtype=result.dtype, device="meta")
 
 
 def _depends_on_data(overload: torch._ops.OpOverload, args: Sequence[Any]) -> bool:
