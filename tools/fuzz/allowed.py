@@ -76,9 +76,19 @@ _CHANGED_IN_GRAPHS = re.compile(
 )
 
 
+_TENSOR = re.compile(r"\bv\d+")
+#: Nor are lists that are written to one after the other, from a list with tensors of them: graphs read all first.
+_LISTS_WRITTEN = re.compile(r"\b_foreach_\w+_\(\[([^]]*(?:\[\d+\][^]]*)*)\], \[(.*)\]")
+
+
+def _reads_what_it_wrote(line: str) -> bool:
+    found = _LISTS_WRITTEN.search(line)
+    return found is not None and bool({*_TENSOR.findall(found[1])} & {*_TENSOR.findall(found[2])})
+
+
 def in_graphs(line: str) -> bool:
     """Whether a line means the same in a graph, by PyTorch's own compiler."""
-    return not _CHANGED_IN_GRAPHS.search(line)
+    return not _CHANGED_IN_GRAPHS.search(line) and not _reads_what_it_wrote(line)
 
 
 def only_cpu_raises(line: str, error: Exception) -> bool:
