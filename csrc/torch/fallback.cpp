@@ -99,10 +99,20 @@ class CpuCall {
     if (fresh) {
       cpu = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kCPU));
     } else {
-      cpu = in_place_ ? host_view(tensor) : tensor.cpu();
+      cpu = in_place_ ? host_view(tensor) : written ? tensor.cpu() : copy_laid_out(tensor);
     }
     pairs_.push_back({tensor, cpu, written, fresh});
     return cpu;
+  }
+
+  /// A copy whose elements lie as the tensor's, expanded dimensions included: they decide how the kernel lays out what
+  /// it makes.
+  static at::Tensor copy_laid_out(const at::Tensor& tensor) {
+    at::Tensor once = tensor;
+    for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+      if (tensor.stride(dim) == 0 && tensor.size(dim) > 1) once = once.narrow(dim, 0, 1);
+    }
+    return once.is_same(tensor) ? tensor.cpu() : once.cpu().expand(tensor.sizes());
   }
 
   void write_back() {

@@ -173,6 +173,17 @@ CALLS: dict[str, Call] = {
     ),
     "softshrink_gradient": lambda d: _gradient(d, F.softshrink),
     "hardshrink_gradient": lambda d: _gradient(d, F.hardshrink),
+    # numbers beside tensors
+    **{
+        f"{name}_of_{dtype}_and_{other}": lambda d, name=name, dtype=dtype, other=other: (
+            [getattr(torch, name)(x, other) for x in torch.tensor([[7], [-2]], device=d).to(dtype)[0]]
+            + [getattr(torch, name)(torch.tensor([7, 3], device=d).to(dtype), other)]
+        )
+        for name in ("fmod", "remainder", "copysign", "xlogy")
+        for dtype in (torch.bfloat16, torch.float64, torch.int8)
+        for other in (2.484, 3)
+    },
+    "shift_of_int8": lambda d: torch.tensor(7, dtype=torch.int8, device=d) << 2,
     # strides
     "expanded_half": lambda d: (
         _wide(d)[:, :1].bfloat16().expand(_wide(d).shape) - _wide(d).bfloat16().t().contiguous().t()

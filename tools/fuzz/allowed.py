@@ -45,6 +45,9 @@ _EXPANDED = "more than one element of the written-to tensor"
 #: only where it needs gradients.
 LIKE_CUDA = re.compile(r"\bF\.(batch_norm|instance_norm|max_pool1d)\(")
 
+#: In three dimensions the CPU chooses between two kernels by sizes and threads, of which one keeps the channels last.
+_CONVOLUTION_3D = re.compile(r"\bF\.conv3d\(")
+
 #: A roll by whole turns is contiguous on the CPU, one by any other number lies as its input.
 _TURN = re.compile(r"\.roll\(")
 
@@ -70,20 +73,25 @@ _LOOKED_AT = "quantile() q values must be in the range [0, 1]"
 
 
 #: Not drawn for graphs, because of what PyTorch's own compiler does on the CPU as well: it takes a product with the
-#: integer 0 for 0 even of NaN and infinities, and writes to a tensor that is twice in a list as if it were two.
+#: integer 0 for 0 even of NaN and infinities, refuses powers of integers by one on another device, and writes to a
+#: tensor that is twice in a list as if it were two.
 _CHANGED_IN_GRAPHS = re.compile(
-    r"^0 [*/] |\bmul_?\((v\S+, )?0\)|\b_foreach_\w+_\(\[[^]]*(v\d+(?:\[\d+\])?), (?:[^]]*, )?\2[],]"
+    r"^torch\.pow\(.*torch\.tensor\("
+    r"|^0 [*/] |\bmul_?\((v\S+, )?0\)|\b_foreach_\w+_\(\[[^]]*(v\d+(?:\[\d+\])?), (?:[^]]*, )?\2[],]"
 )
 
 
 _TENSOR = re.compile(r"\bv\d+")
-#: Nor are lists that are written to one after the other, from a list with tensors of them: graphs read all first.
-_LISTS_WRITTEN = re.compile(r"\b_foreach_\w+_\(\[([^]]*(?:\[\d+\][^]]*)*)\], \[(.*)\]")
+#: Nor are lists of which a tensor is written before it is read as another's operand: graphs read all first.
+_LISTS = re.compile(r"\b_foreach_\w+_\(\[(.*?)\], \[(.*)\]")
 
 
 def _reads_what_it_wrote(line: str) -> bool:
-    found = _LISTS_WRITTEN.search(line)
-    return found is not None and bool({*_TENSOR.findall(found[1])} & {*_TENSOR.findall(found[2])})
+    found = _LISTS.search(line)
+    if found is None:
+        return False
+    written, read = ([set(_TENSOR.findall(item)) for item in found[part].split(", ")] for part in (1, 2))
+    return any(before & names for place, names in enumerate(read) for before in written[:place])
 
 
 def in_graphs(line: str) -> bool:
@@ -108,6 +116,8 @@ def other_exception(line: str, ours: Exception, theirs: Exception) -> bool:
 
 def strides(line: str, ours: Tensor, theirs: Tensor) -> bool:
     """Whether other strides than the CPU's are right."""
+    if _CONVOLUTION_3D.search(line):
+        return theirs.is_contiguous() and ours.is_contiguous(memory_format=torch.channels_last_3d)
     return bool(LIKE_CUDA.search(line)) or (theirs.is_contiguous() and bool(_TURN.search(line)))
 
 
@@ -137,7 +147,8 @@ def expected(line: str, part: int, ours: Tensor, theirs: Tensor, operands: list[
     if _CORRELATION.search(line):
         rows = torch.atleast_2d(operands[0])
         constant = rows.amax(1) == rows.amin(1)
-        return torch.where((constant[:, None] | constant).reshape(theirs.shape), ours, theirs)
+        if theirs.numel() == len(constant) ** 2:  # else the operand is only a part of these
+            return torch.where((constant[:, None] | constant).reshape(theirs.shape), ours, theirs)
     if theirs.dtype == torch.float64 and _SIXTH.search(line):
         return torch.where(torch.isclose(ours, theirs, rtol=1e-7, atol=0), ours, theirs)
     return theirs

@@ -17,6 +17,7 @@ import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
 from torch._inductor import config as inductor_config
+from torch._inductor import ir
 from torch._inductor.fx_passes.reinplace import reinplace_inplaceable_ops_core
 from torch._inductor.fx_passes.replace_random import replace_random_passes
 from torch._inductor.graph import GraphLowering
@@ -275,8 +276,10 @@ def _is_decomposed(overload: torch._ops.OpOverload, args: list[Any]) -> bool:
 
 
 def _numbers_for_tensors(overload: torch._ops.OpOverload, args: list[Any]) -> list[int]:
-    """Positions of tensor arguments that are given as numbers, where PyTorch takes numbers for tensors in C++ only."""
-    if torch._C._should_allow_numbers_as_tensors(overload._schema.name.partition("::")[2].removesuffix("_")):
+    """Positions of tensor arguments that are given as numbers, where PyTorch takes numbers for tensors in C++ only, or
+    symbolic ones for tensors like any other."""
+    name = overload._schema.name.partition("::")[2].removesuffix("_")
+    if torch._C._should_allow_numbers_as_tensors(name) and name not in _TAKE_NUMBERS_FOR_TENSORS:
         return []
     numbers = (bool, int, float, torch.SymInt, torch.SymFloat)
     return [
@@ -285,6 +288,9 @@ def _numbers_for_tensors(overload: torch._ops.OpOverload, args: list[Any]) -> li
         if isinstance(value, numbers) and str(argument.type) == "Tensor"
     ]
 
+
+#: Operators whose result would be of the dtype of a symbolic number if the other operand has no dimensions.
+_TAKE_NUMBERS_FOR_TENSORS = frozenset({"fmod", "remainder"})
 
 #: Operators that Inductor lowers to a kernel that writes only the elements touched.
 _IN_PLACE = frozenset({"aten::index_put_", "aten::scatter_", "aten::scatter_add_", "aten::scatter_reduce_"})
@@ -502,13 +508,14 @@ def _traced(
 
 
 def _as_tensor(number: Any, inputs: Inputs) -> torch.Tensor:
-    """A number as a tensor without dimensions, which takes part in type promotion as the number does."""
-    if isinstance(number, (float, torch.SymFloat)):
-        dtype = torch.get_default_dtype()
-    else:
-        dtype = torch.bool if isinstance(number, bool) else torch.int64
-    device = next(leaf.fake.device for leaf in inputs.leaves if isinstance(leaf.fake, torch.Tensor))
-    return torch.scalar_tensor(number, dtype=dtype, device=device)
+    """A number as a tensor without dimensions, which takes part in type promotion as the number does: less than any
+    tensor of its kind. Among others without dimensions it has the dtype that comes of them and the number."""
+    tensors = [leaf.fake for leaf in inputs.leaves if isinstance(leaf.fake, torch.Tensor)]
+    kind = next((kind for kind in (bool, int, float) if isinstance(number, kind)), None)
+    kind = kind or (float if isinstance(number, torch.SymFloat) else int)
+    given = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
+    dtype = torch.result_type(torch.empty(1, dtype=given), kind(1))
+    return torch.scalar_tensor(number, dtype=dtype, device=tensors[0].device)
 
 
 def _return_written(
@@ -612,6 +619,7 @@ def _lower(graph: torch.fx.GraphModule, inputs: Inputs, target: Target) -> Compi
     )
     with building(builder), V.set_graph_handler(lowering), V.set_debug_handler(_NoDebug()):
         lowering.run(*[leaf.fake for leaf in inputs.leaves])
+        _check_dtypes(graph, lowering.graph_outputs)
         lowering.codegen()
     wrapper: Any = lowering.wrapper_code  # an EagerWrapper
     fallbacks, native = wrapper.fallbacks, wrapper.native
@@ -620,6 +628,17 @@ def _lower(graph: torch.fx.GraphModule, inputs: Inputs, target: Target) -> Compi
     for guard in guards:
         _add_guard(builder, guard, inputs)
     return Compiled(builder.finish(), native, fallbacks)
+
+
+def _check_dtypes(graph: torch.fx.GraphModule, made: Sequence[Any]) -> None:
+    """Raises NotExpressible if a lowering makes a result of another dtype than the graph says."""
+    nodes = pytree.tree_leaves(graph.graph.output_node().args[0])
+    for node, result in zip(nodes, made, strict=True):
+        wanted = node.meta["val"] if isinstance(node, torch.fx.Node) else None
+        if not isinstance(wanted, torch.Tensor) or isinstance(result, ir.NoneAsConstantBuffer):
+            continue
+        if result.get_dtype() != wanted.dtype:
+            raise NotExpressible(f"{wanted.dtype} is lowered to {result.get_dtype()}")
 
 
 def _without_steps(graph: torch.fx.GraphModule, builder: PlanBuilder) -> Compiled:

@@ -67,7 +67,10 @@ def _is_float(*values: Any) -> bool:
 
 
 def _narrowed(value: Any, dtype: torch.dtype) -> Any:
-    return lowering.make_pointwise(lambda x: ops.to_dtype(x, dtype, use_compute_types=False))(value)
+    narrow = lowering.make_pointwise(
+        lambda x: ops.to_dtype(x, dtype, use_compute_types=False), override_return_dtype=dtype
+    )
+    return narrow(value)
 
 
 def register(name: str) -> None:
