@@ -352,8 +352,9 @@ bool Stream::query() {
   refuse_if_unusable(device_.driver());
   if (origin_ != nullptr) return origin_->query();
   if (idle()) return true;
-  if (!queue_.empty()) return false;  // a failed launch is kept for whoever submits or waits
+  // Taken first: what another thread puts from here on the driver may not have yet when it is asked.
   const uint64_t count = submitted_.load(std::memory_order_acquire);
+  if (!queue_.empty()) return false;  // a failed launch is kept for whoever submits or waits
   const ob_status status = device_.driver().stream_wait(handle_, 0);
   if (status == OB_NOT_READY) return false;
   check(device_.driver(), status, "querying a stream");
