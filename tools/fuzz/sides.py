@@ -25,7 +25,7 @@ _WRITES = re.compile(r"[a-z0-9]_\(|\bout=|\bassign\(")
 #: Lines whose terms may cancel: they subtract a mean from what it is the mean of, or add products.
 CANCELS = re.compile(
     r"_norm\(|\bF\.(scaled_dot_product_attention|grid_sample|(adaptive_)?avg_pool\dd)\(|\btrapezoid\("
-    r"|\b(var|std|var_mean|std_mean|cov|corrcoef)\("
+    r"|\b(var|std|var_mean|std_mean|cov|corrcoef|sum|mean|nansum|nanmean)\("
     r"|torch\.(v?dot|inner|mv|mm|bmm|matmul|addmm|addmv|addbmm|baddbmm|einsum|tensordot|linalg\.vecdot)\("
     r"|F\.(linear|bilinear|conv\dd|conv_transpose\dd|triplet_margin_loss)\("
 )
