@@ -18,11 +18,14 @@ def _operator(name: str):  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.parametrize("name", _OPERATORS)
-@pytest.mark.parametrize("dtype", [torch.int8, torch.int64, torch.float16, torch.float32])
-@pytest.mark.parametrize("number", [2, 1.5, True])
-def test_numbers_promote_as_on_the_cpu(device: str, name: str, dtype: torch.dtype, number: float) -> None:
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int64, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("number", [2, 1.7, True])
+@pytest.mark.parametrize("values", [[1, 2, 3, 5, 7], 3], ids=["vector", "scalar"])
+def test_numbers_promote_as_on_the_cpu(
+    device: str, name: str, dtype: torch.dtype, number: float, values: list[int] | int
+) -> None:
     operator = _operator(name)
-    x = torch.tensor([1, 2, 3, 5, 7], dtype=dtype)
+    x = torch.tensor(values, dtype=dtype)
     try:
         expected = operator(x, number)
     except (RuntimeError, NotImplementedError, TypeError) as refusal:

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -95,3 +97,16 @@ def test_exchanged_programs_are_built_again(warmed: Path, tmp_path: Path) -> Non
     second, third = run(tmp_path), run(tmp_path)
     assert second.stdout.splitlines() == [RIGHT, f"0 {len(programs)}"]
     assert third.stdout.splitlines() == [RIGHT, "0 0"]
+
+
+def test_programs_for_another_processor_are_others(warmed: Path, tmp_path: Path, device_module: ModuleType) -> None:
+    """PoCL is told by its variables to compile for a processor that is not the machine's."""
+    properties = device_module.get_device_properties(0)
+    if platform.machine() != "x86_64" or "pthread" not in properties.name:
+        pytest.skip("PoCL on x86-64 takes these variables")
+    shutil.copytree(warmed / "cache", tmp_path / "cache")
+    other = {"POCL_LLVM_CPU_NAME": "ivybridge", "POCL_KERNELLIB_NAME": "avx"}
+    second, third = run(tmp_path, **other), run(tmp_path, **other)
+    assert second.stdout.splitlines()[0] == third.stdout.splitlines()[0] == RIGHT
+    assert int(second.stdout.split()[-1]) > 0
+    assert int(third.stdout.split()[-1]) == 0

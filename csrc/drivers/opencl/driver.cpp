@@ -313,6 +313,17 @@ std::string own_options(const ob_device_t& device) {
   return options;
 }
 
+/// For which processor PoCL was told to compile, if it was (its variables for that). Binaries for others may not run, or
+/// hide what was to be tried.
+std::string chosen_processor(const ob_device_t& device) {
+  std::string chosen;
+  for (const char* variable : {"POCL_LLVM_CPU_NAME", "POCL_KERNELLIB_NAME"}) {
+    const char* value = is_pocl(device) ? std::getenv(variable) : nullptr;
+    if (value != nullptr) chosen += std::string("|") + value;
+  }
+  return chosen;
+}
+
 /// Of the host's memory, this part is left to the system and to the rest of the process.
 constexpr uint64_t kHostsShare = 16;
 
@@ -352,7 +363,7 @@ ob_status device_properties(ob_device device, ob_device_properties* properties) 
   put_text(p.cache_key, name + "|" + driver + "|" + device->platform + "|" +
                             std::to_string(device_value<cl_uint>(id, CL_DEVICE_MAX_COMPUTE_UNITS, 1)) +
                             (device->sub_group_size > 1 ? "|" + std::to_string(device->sub_group_size) : "") +
-                            own_options(*device));
+                            own_options(*device) + chosen_processor(*device));
   const auto type = device_value<cl_bitfield>(id, CL_DEVICE_TYPE, 0);
   p.type = device->is_cpu ? OB_DEVICE_CPU : (type & CL_DEVICE_TYPE_GPU) != 0 ? OB_DEVICE_GPU : OB_DEVICE_ACCELERATOR;
   p.compute_units = device_value<cl_uint>(id, CL_DEVICE_MAX_COMPUTE_UNITS, 1);

@@ -276,10 +276,8 @@ def _is_decomposed(overload: torch._ops.OpOverload, args: list[Any]) -> bool:
 
 
 def _numbers_for_tensors(overload: torch._ops.OpOverload, args: list[Any]) -> list[int]:
-    """Positions of tensor arguments that are given as numbers, where PyTorch takes numbers for tensors in C++ only, or
-    symbolic ones for tensors like any other."""
-    name = overload._schema.name.partition("::")[2].removesuffix("_")
-    if torch._C._should_allow_numbers_as_tensors(name) and name not in _TAKE_NUMBERS_FOR_TENSORS:
+    """Positions of tensor arguments that are given as numbers, where PyTorch takes numbers for tensors in C++ only."""
+    if torch._C._should_allow_numbers_as_tensors(overload._schema.name.partition("::")[2].removesuffix("_")):
         return []
     numbers = (bool, int, float, torch.SymInt, torch.SymFloat)
     return [
@@ -288,9 +286,6 @@ def _numbers_for_tensors(overload: torch._ops.OpOverload, args: list[Any]) -> li
         if isinstance(value, numbers) and str(argument.type) == "Tensor"
     ]
 
-
-#: Operators whose result would be of the dtype of a symbolic number if the other operand has no dimensions.
-_TAKE_NUMBERS_FOR_TENSORS = frozenset({"fmod", "remainder"})
 
 #: Operators that Inductor lowers to a kernel that writes only the elements touched.
 _IN_PLACE = frozenset({"aten::index_put_", "aten::scatter_", "aten::scatter_add_", "aten::scatter_reduce_"})

@@ -166,7 +166,7 @@ def _next_half(dtype: torch.dtype, x: Any, goal: Any) -> Any:
 def _register_remainders(name: str) -> None:
     """Remainders of halves by a number: the number is rounded first, as on the CPU."""
     module: Any = lowering
-    for overload in (aten.remainder.Scalar, aten.fmod.Scalar):
+    for overload in (aten.remainder.Scalar, aten.remainder.Tensor, aten.fmod.Scalar, aten.fmod.Tensor):
         original = module.lowerings[overload]
 
         def divide(a: Any, b: Any, original: Any = original) -> Any:
