@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <string>
+#include <string_view>
 
 #include "check.h"
 #include "opencl/pocl_binary.h"
@@ -82,6 +85,16 @@ TEST(another_format_has_no_kernels) {
 TEST(a_binary_that_is_cut_short_has_no_kernels) {
   const std::string text = binary();
   for (size_t bytes = 0; bytes < text.size(); ++bytes) CHECK(PoclBinary::kernels(text.substr(0, bytes)).empty());
+}
+
+TEST(a_library_that_is_cut_short_is_not_whole) {
+  std::ifstream file("/proc/self/exe", std::ios::binary);
+  const std::string image{std::istreambuf_iterator<char>(file), {}};
+  CHECK(outboard::opencl::is_whole_library(image));
+  for (const size_t kept : {size_t{0}, size_t{8}, sizeof(uint64_t) * 8, image.size() / 2, image.size() - 1}) {
+    CHECK(!outboard::opencl::is_whole_library(std::string_view(image).substr(0, kept)));
+  }
+  CHECK(!outboard::opencl::is_whole_library(std::string(image.size(), 'x')));
 }
 
 TEST(damaged_numbers_are_survived) {

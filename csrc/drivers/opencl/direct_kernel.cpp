@@ -128,7 +128,7 @@ bool DirectKernel::supports([[maybe_unused]] const std::string& platform) {
 }
 
 std::unique_ptr<DirectKernel> DirectKernel::load(const PoclBinary::Kernel& kernel) {
-  if (kernel.library.empty() || kernel.arguments + kernel.locals.size() > kMostArguments) return nullptr;
+  if (!is_whole_library(kernel.library) || kernel.arguments + kernel.locals.size() > kMostArguments) return nullptr;
   if (libraries.fetch_add(1, std::memory_order_relaxed) < kMostLibraries) {
     if (void* library = load_library(kernel.library); library != nullptr) {
       const std::string symbol = "_pocl_kernel_" + kernel.name + "_workgroup";

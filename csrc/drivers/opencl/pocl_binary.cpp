@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "opencl/pocl_binary.h"
 
+#ifdef __linux__
+#include <elf.h>
+#endif
+
 #include <cstring>
 #include <stdexcept>
 
@@ -87,5 +91,28 @@ std::vector<PoclBinary::Kernel> PoclBinary::kernels(std::string_view binary) {
     return {};  // not of this format, whatever it begins with
   }
 }
+
+#ifdef __linux__
+bool is_whole_library(std::string_view image) {
+  Elf64_Ehdr header;
+  if (image.size() < sizeof(header)) return false;
+  std::memcpy(&header, image.data(), sizeof(header));
+  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64) return false;
+  const auto reaches = [&](uint64_t offset, uint64_t bytes) {
+    return offset <= image.size() && bytes <= image.size() - offset;
+  };
+  if (!reaches(header.e_shoff, uint64_t{header.e_shnum} * header.e_shentsize)) return false;
+  if (header.e_phentsize != sizeof(Elf64_Phdr)) return false;
+  if (!reaches(header.e_phoff, uint64_t{header.e_phnum} * sizeof(Elf64_Phdr))) return false;
+  for (uint64_t i = 0; i < header.e_phnum; ++i) {
+    Elf64_Phdr part;
+    std::memcpy(&part, image.data() + header.e_phoff + i * sizeof(part), sizeof(part));
+    if (!reaches(part.p_offset, part.p_filesz)) return false;
+  }
+  return true;
+}
+#else
+bool is_whole_library(std::string_view) { return false; }
+#endif
 
 }  // namespace outboard::opencl

@@ -24,4 +24,9 @@ struct PoclBinary {
   static std::vector<Kernel> kernels(std::string_view binary);
 };
 
+/// Whether a 64-bit ELF image reaches to the end of what its headers describe. PoCL collects libraries from files that
+/// other processes may be writing; the system would load one that is cut short, with zeros in the place of the rest of
+/// a page.
+bool is_whole_library(std::string_view image);
+
 }  // namespace outboard::opencl
