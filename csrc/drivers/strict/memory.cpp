@@ -12,8 +12,9 @@
 namespace outboard::strict {
 namespace {
 
-constexpr uint64_t kSpace = uint64_t{1} << 41;  // addresses of a device
-constexpr uint64_t kGap = uint64_t{64} << 10;   // at least, between two blocks
+constexpr uint64_t kMostSpace = uint64_t{1} << 41;   // addresses of a device
+constexpr uint64_t kLeastSpace = uint64_t{1} << 36;  // beside a sanitizer, which has the rest
+constexpr uint64_t kGap = uint64_t{64} << 10;        // at least, between two blocks
 constexpr unsigned char kZone = 0xA5, kNew = 0xFF;
 
 uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
@@ -45,9 +46,12 @@ Memory::Memory(const ob_driver& inner, ob_device device, const ob_device_propert
       largest_(limits.max_allocation),
       alignment_(std::max<uint64_t>(limits.alignment, 1)),
       service_(inner, device) {
-  void* space = mmap(nullptr, kSpace, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (space == MAP_FAILED) return;
-  base_ = next_ = reinterpret_cast<ob_ptr>(space);
+  for (space_ = kMostSpace; space_ >= kLeastSpace; space_ /= 2) {
+    void* space = mmap(nullptr, space_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (space == MAP_FAILED) continue;
+    base_ = next_ = reinterpret_cast<ob_ptr>(space);
+    return;
+  }
 }
 
 /// Addresses aligned to `alignment` and no more. They are used again as late as can be: what uses freed memory finds
@@ -55,7 +59,7 @@ Memory::Memory(const ob_driver& inner, ob_device device, const ob_device_propert
 ob_ptr Memory::take_address(uint64_t bytes) {
   const uint64_t unit = 2 * alignment_;
   for (int rounds = 0; rounds < 2; ++rounds, next_ = base_) {
-    while (next_ + bytes + 2 * kGap + unit < base_ + kSpace) {
+    while (next_ + bytes + 2 * kGap + unit < base_ + space_) {
       const ob_ptr address = round_up(next_ + kGap, unit) + alignment_;
       const auto after = blocks_.upper_bound(address + bytes + kGap);
       const Block* before = after == blocks_.begin() ? nullptr : std::prev(after)->second.get();

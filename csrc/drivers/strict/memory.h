@@ -81,6 +81,7 @@ class Memory {
   std::mutex mutex_;
   std::map<ob_ptr, std::shared_ptr<Block>> blocks_;
   ob_ptr base_ = 0, next_ = 0;
+  uint64_t space_ = 0;  // addresses from there on
   uint64_t used_ = 0;
 };
 

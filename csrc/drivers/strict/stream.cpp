@@ -70,12 +70,15 @@ uint64_t Delay::next() {
   return state_ >> 11;
 }
 
-void Delay::pass() {
+std::chrono::microseconds Delay::draw() {
   const uint64_t longest = Options::get().delay;
-  if (longest == 0) return;
-  const uint64_t chance = next() % 64;
-  if (chance >= 16) return;
-  std::this_thread::sleep_for(std::chrono::microseconds(next() % longest * (chance == 0 ? 10 : 1)));
+  const uint64_t chance = longest == 0 ? 64 : next() % 64;
+  if (chance >= 16) return {};
+  return std::chrono::microseconds(next() % longest * (chance == 0 ? 10 : 1));
+}
+
+void Delay::pass() {
+  if (const auto time = draw(); time.count() != 0) std::this_thread::sleep_for(time);
 }
 
 Queue::~Queue() {
@@ -137,8 +140,13 @@ void Queue::work() {
 }
 
 ob_status Queue::wait(bool blocking, const std::atomic<bool>& lost) {
-  if (blocking) later_.pass();
   std::unique_lock<std::mutex> lock(mutex_);
+  if (blocking) {
+    const auto time = later_.draw();
+    lock.unlock();
+    std::this_thread::sleep_for(time);
+    lock.lock();
+  }
   const uint64_t target = put_;
   if (!blocking && (done_ < target || (target != 0 && later_.toss()))) return OB_NOT_READY;
   if (blocking) changed_.wait(lock, [&] { return done_ >= target || lost.load(); });

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -39,6 +40,9 @@ class Point {
 class Delay {
  public:
   explicit Delay(uint64_t stream);
+  /// How long to wait this time, mostly 0.
+  std::chrono::microseconds draw();
+  /// Waits so long.
   void pass();
   /// True half of the time.
   bool toss() { return (next() & 1) != 0; }
@@ -93,7 +97,7 @@ class Queue {
   ob_status failure_ = OB_OK;
   std::string failure_text_;
   Delay late_;   // of the thread
-  Delay later_;  // of those who wait
+  Delay later_;  // of those who wait; guarded by mutex_
   std::thread thread_;
 };
 
