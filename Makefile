@@ -64,10 +64,10 @@ test-cpp:  ## C++ tests of runtime and drivers, without PyTorch
 
 SANITIZED = -DCMAKE_CXX_FLAGS="-fsanitize=$(1) -fno-omit-frame-pointer" >build/sanitize-configure.log
 
-# Sanitizers for the tour through Python; `thread` is the other one.
-TOURS ?= address,undefined
+# Sanitizers for the tour through Python.
+TOURS ?= address,undefined thread
 
-test-sanitize:  ## AddressSanitizer, UBSan and ThreadSanitizer over the C++ tests, the first two over a tour through Python
+test-sanitize:  ## AddressSanitizer, UBSan and ThreadSanitizer over the C++ tests and a tour through Python
 	@$(SETUP) --groups demo test lint --no-build
 	@mkdir -p build
 	@for kind in address,undefined thread; do \
