@@ -313,8 +313,8 @@ std::string own_options(const ob_device_t& device) {
   return options;
 }
 
-/// For which processor PoCL was told to compile, if it was (its variables for that). Binaries for others may not run, or
-/// hide what was to be tried.
+/// For which processor PoCL was told to compile, if it was (its variables for that). Binaries for others may not run,
+/// or hide what was to be tried.
 std::string chosen_processor(const ob_device_t& device) {
   std::string chosen;
   for (const char* variable : {"POCL_LLVM_CPU_NAME", "POCL_KERNELLIB_NAME"}) {
