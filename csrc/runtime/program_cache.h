@@ -28,6 +28,7 @@ class Kernel {
   }
   /// The same without waiting; nullptr if nobody has waited for it yet.
   ob_kernel ready() const { return handle_.load(std::memory_order_acquire); }
+  const std::string& name() const { return name_; }
   /// Throws Error(OB_INVALID_ARGUMENT) if the kernel, which is there, cannot run in work-groups of this size.
   void check_group(const uint32_t local[3]) const {
     if (uint64_t{local[0]} * local[1] * local[2] > max_group_.load(std::memory_order_relaxed)) refuse_group(local);

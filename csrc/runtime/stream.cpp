@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/stream.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
@@ -10,6 +11,8 @@
 #include "runtime/driver_call.h"
 #include "runtime/graph.h"
 #include "runtime/interruption.h"
+#include "runtime/program_cache.h"
+#include "runtime/tracing.h"
 
 namespace outboard {
 
@@ -132,6 +135,14 @@ void check_launch(const ob_device_properties& limits, const uint32_t local[3], c
                                        " bytes of arguments, and the device takes at most " + std::to_string(most));
 }
 
+TracedWork moved(ob_copy_kind direction, uint64_t bytes) {
+  TracedWork work;
+  work.kind = TracedWork::Kind::kCopy;
+  work.direction = direction;
+  work.bytes = bytes;
+  return work;
+}
+
 }  // namespace
 
 Stream::Stream(Device& device, int64_t id)
@@ -156,9 +167,20 @@ void Stream::stand_for(Stream& origin) {
   handle_ = origin.handle_;
 }
 
-void Stream::submit(const SubmissionQueue::Command& command) {
+/// `work` says what the command is, if somebody wants to know.
+template <typename Command>
+void Stream::submit(TracedWork work, Command command) {
   const CountedAtEnd counted(submitted_);
-  queue_.run_or_put(command);
+  if (!is_tracing()) {
+    queue_.run_or_put(std::move(command));
+    return;
+  }
+  const std::shared_ptr<Traced> traced = trace(*this, std::move(work));
+  queue_.run_or_put([this, traced, command = std::move(command)]() mutable {
+    const TimedOnDevice timed(traced.get(), device_.driver(), handle_);
+    command();
+  });
+  if (traced != nullptr) traced->submitted();
 }
 
 bool Stream::idle() const {
@@ -177,9 +199,24 @@ void Stream::launch(Kernel& kernel, const uint64_t global[3], const uint32_t loc
   check_launch(device_.properties(), local, arguments, count);
   if (recording_ != nullptr) return recording_->launch(kernel, global, local, arguments, count, batch);
   if (origin_ != nullptr) return origin_->launch(kernel, global, local, arguments, count, batch);
-  queue_.put(kernel, global, local, arguments, count, batch);
+  if (is_tracing()) {
+    launch_traced(kernel, global, local, arguments, count);
+  } else {
+    queue_.put(kernel, global, local, arguments, count, batch);
+  }
   submitted_.fetch_add(1, std::memory_order_release);
   if (launches_block()) synchronize();
+}
+
+void Stream::launch_traced(Kernel& kernel, const uint64_t global[3], const uint32_t local[3],
+                           const ob_argument* arguments, uint32_t count) {
+  TracedWork work;
+  work.name = kernel.name();
+  std::copy_n(global, 3, work.global.begin());
+  std::copy_n(local, 3, work.local.begin());
+  const std::shared_ptr<Traced> traced = trace(*this, std::move(work));
+  queue_.put(kernel, global, local, arguments, count, 0, traced);
+  if (traced != nullptr) traced->submitted();
 }
 
 void Stream::flush() {
@@ -199,7 +236,7 @@ void Stream::copy_in_order(ob_copy_kind kind, uint64_t dst, uint64_t src, uint64
   if (recording_ != nullptr) return recording_->copy(dst, src, bytes);
   if (origin_ != nullptr) return origin_->copy_in_order(kind, dst, src, bytes, buffer);
   refuse_if_unusable(device_.driver());
-  submit([&driver = device_.driver(), stream = handle_, kind, dst, src, bytes, buffer] {
+  submit(moved(kind, bytes), [&driver = device_.driver(), stream = handle_, kind, dst, src, bytes, buffer] {
     if (buffer != nullptr && kind == OB_HOST_TO_DEVICE) buffer->refuse_if_lost();
     const ob_status status = driver.copy(stream, kind, dst, src, bytes);
     if (buffer != nullptr && kind == OB_DEVICE_TO_HOST) buffer->lost = status != OB_OK;
@@ -213,7 +250,7 @@ void Stream::copy_peer(Device& target, ob_ptr dst, ob_ptr src, uint64_t bytes) {
   if (origin_ != nullptr) return origin_->copy_peer(target, dst, src, bytes);
   refuse_if_unusable(device_.driver());
   refuse_if_unusable(target.driver());
-  submit([this, &target, dst, src, bytes] {
+  submit(moved(OB_DEVICE_TO_DEVICE, bytes), [this, &target, dst, src, bytes] {
     const DeviceDriver& driver = device_.driver();
     check(driver, driver.copy_peer(handle_, target.handle(), dst, device_.handle(), src, bytes),
           "copying memory to another device");
@@ -227,7 +264,10 @@ void Stream::fill(ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64
   refuse_if_unusable(device_.driver());
   std::array<char, 16> copied{};
   std::memcpy(copied.data(), pattern, pattern_size);
-  submit([&driver = device_.driver(), stream = handle_, dst, copied, pattern_size, bytes] {
+  TracedWork work;
+  work.kind = TracedWork::Kind::kFill;
+  work.bytes = bytes;
+  submit(work, [&driver = device_.driver(), stream = handle_, dst, copied, pattern_size, bytes] {
     check(driver, driver.fill(stream, dst, copied.data(), pattern_size, bytes), "filling memory");
   });
 }
@@ -235,7 +275,9 @@ void Stream::fill(ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64
 void Stream::launch_graph(void* graph) {
   if (origin_ != nullptr) return origin_->launch_graph(graph);
   refuse_if_unusable(device_.driver());
-  submit([&driver = device_.driver(), stream = handle_, graph] {
+  TracedWork work;
+  work.kind = TracedWork::Kind::kGraph;
+  submit(work, [&driver = device_.driver(), stream = handle_, graph] {
     check(driver, driver.graph_launch(stream, graph), "launching a graph");
   });
 }

@@ -17,7 +17,9 @@ class Device;
 class Event;
 class Kernel;
 class Recording;
+class Traced;
 struct DeviceDriver;
+struct TracedWork;
 struct HostBuffer;
 
 /// An in-order queue of a device. All methods may be called from several threads.
@@ -107,7 +109,10 @@ class Stream {
  private:
   friend class Event;
 
-  void submit(const SubmissionQueue::Command& command);
+  template <typename Command>
+  void submit(TracedWork work, Command command);
+  void launch_traced(Kernel& kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
+                     uint32_t count);
   ob_status wait_for_driver() const;
   bool idle() const;
   void finished(uint64_t count);
@@ -179,6 +184,8 @@ class Event {
   /// As `query`, and false as long as nobody can tell: what failed is for the streams' own waits to report. An event
   /// that a failure came before never says that it is reached, so it moves behind what its stream was given since.
   bool surely_reached() noexcept;
+  /// The driver's event.
+  const EventHandle& handle() const { return *point_.handle; }
   /// Waits until it is reached; what failed on the way is for the streams' own waits to report. Throws Error only if
   /// nobody can tell, as on a lost device.
   void finish_in_the_end();

@@ -11,6 +11,7 @@
 #include "runtime/driver_call.h"
 #include "runtime/interruption.h"
 #include "runtime/program_cache.h"
+#include "runtime/tracing.h"
 
 namespace outboard {
 namespace {
@@ -36,21 +37,23 @@ bool SubmissionQueue::fits(const ob_argument* arguments, uint32_t count) {
 }
 
 void SubmissionQueue::put(Kernel& kernel, const uint64_t global[3], const uint32_t local[3],
-                          const ob_argument* arguments, uint32_t count, uint64_t batch) {
+                          const ob_argument* arguments, uint32_t count, uint64_t batch,
+                          std::shared_ptr<Traced> traced) {
   report();
   std::lock_guard producer(producers_);
   if (stopped_.load(std::memory_order_acquire)) {
     wait_until(put_.load(std::memory_order_relaxed));
-    return hand_over(kernel, global, local, arguments, count);
+    return hand_over(kernel, global, local, arguments, count, traced.get());
   }
-  if (is_cheap(kernel, global, local)) return hand_over(kernel, global, local, arguments, count);
+  if (is_cheap(kernel, global, local)) return hand_over(kernel, global, local, arguments, count, traced.get());
   Slot& slot = next_slot();
   slot.batch = 0;
   if (!fits(arguments, count)) {
-    slot.command = large_launch(kernel, global, local, arguments, count);
+    slot.command = large_launch(kernel, global, local, arguments, count, std::move(traced));
     return publish();
   }
-  slot.batch = batch;
+  slot.batch = traced == nullptr ? batch : 0;
+  slot.traced = std::move(traced);
   slot.kernel = &kernel;
   std::copy_n(global, 3, slot.global);
   std::copy_n(local, 3, slot.local);
@@ -65,7 +68,7 @@ void SubmissionQueue::put(Kernel& kernel, const uint64_t global[3], const uint32
 /// A launch whose arguments are too many, or too large, for a slot.
 SubmissionQueue::Command SubmissionQueue::large_launch(Kernel& kernel, const uint64_t global[3],
                                                        const uint32_t local[3], const ob_argument* arguments,
-                                                       uint32_t count) {
+                                                       uint32_t count, std::shared_ptr<Traced> traced) {
   struct Launch {
     uint64_t global[3];
     uint32_t local[3];
@@ -81,9 +84,9 @@ SubmissionQueue::Command SubmissionQueue::large_launch(Kernel& kernel, const uin
     std::memcpy(value.data(), arguments[i].value, bytes);
     launch->arguments.push_back({arguments[i].is_pointer, arguments[i].size, value.data()});
   }
-  return [this, &kernel, launch] {
+  return [this, &kernel, launch, traced = std::move(traced)] {
     const auto arguments_count = static_cast<uint32_t>(launch->arguments.size());
-    hand_over(kernel, launch->global, launch->local, launch->arguments.data(), arguments_count);
+    hand_over(kernel, launch->global, launch->local, launch->arguments.data(), arguments_count, traced.get());
   };
 }
 
@@ -195,15 +198,19 @@ bool SubmissionQueue::wait_for_work(uint64_t done) {
 }
 
 void SubmissionQueue::hand_over(Kernel& kernel, const uint64_t global[3], const uint32_t local[3],
-                                const ob_argument* arguments, uint32_t count) {
+                                const ob_argument* arguments, uint32_t count, Traced* traced) {
   const ob_kernel handle = kernel.get();
   kernel.check_group(local);
+  const TimedOnDevice timed(traced, driver_, stream_);
   check(driver_, driver_.launch(stream_, handle, global, local, arguments, count), "launching a kernel");
 }
 
 void SubmissionQueue::carry_out(Slot& slot) noexcept {
   try {
-    if (slot.command == nullptr) return hand_over(*slot.kernel, slot.global, slot.local, slot.arguments, slot.count);
+    if (slot.command == nullptr) {
+      const std::shared_ptr<Traced> traced = std::move(slot.traced);
+      return hand_over(*slot.kernel, slot.global, slot.local, slot.arguments, slot.count, traced.get());
+    }
     const Command command = std::exchange(slot.command, nullptr);
     command();
   } catch (...) {
@@ -213,7 +220,10 @@ void SubmissionQueue::carry_out(Slot& slot) noexcept {
 
 /// What a command holds is let go all the same.
 void SubmissionQueue::leave_out(uint64_t first, uint64_t count) noexcept {
-  for (uint64_t i = first; i < first + count; ++i) (*slots_)[i % kSlots].command = nullptr;
+  for (uint64_t i = first; i < first + count; ++i) {
+    (*slots_)[i % kSlots].command = nullptr;
+    (*slots_)[i % kSlots].traced = nullptr;
+  }
 }
 
 /// How many of the entries that are there, from this one on, can be handed over together.

@@ -18,6 +18,7 @@
 namespace outboard {
 
 class Kernel;
+class Traced;
 struct DeviceDriver;
 
 /// What went wrong with queued work. Every queue with work behind it has it; the first that is asked tells it.
@@ -51,9 +52,9 @@ class SubmissionQueue {
   /// Queues a launch, or launches at once if nothing is before it and the driver says that this takes less time.
   /// Arguments are copied. Waits while the queue is full. Throws Error for an earlier failure. Launches that follow one
   /// another with the same `batch`, unless it is 0, do not depend on one another (see Batch): the thread hands over
-  /// together what it finds of them.
+  /// together what it finds of them, unless they are `traced`, one by one.
   void put(Kernel& kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
-           uint32_t count, uint64_t batch = 0);
+           uint32_t count, uint64_t batch = 0, std::shared_ptr<Traced> traced = nullptr);
   /// Queues other work, which must not take the memory lock. Returns its place, for `reached`.
   uint64_t put(Command command);
   /// The same, except that the command runs at once, and its exceptions leave, if nothing is before it.
@@ -100,7 +101,8 @@ class SubmissionQueue {
 
   struct Slot {
     Command command;  // empty for a launch
-    uint64_t batch;   // 0 for none, and for commands
+    std::shared_ptr<Traced> traced;
+    uint64_t batch;  // 0 for none, and for commands
     Kernel* kernel;
     uint64_t global[3];
     uint32_t local[3];
@@ -111,7 +113,7 @@ class SubmissionQueue {
 
   static bool fits(const ob_argument* arguments, uint32_t count);
   Command large_launch(Kernel& kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
-                       uint32_t count);
+                       uint32_t count, std::shared_ptr<Traced> traced);
   void start();
   void work();
   bool wait_for_work(uint64_t done);
@@ -126,7 +128,7 @@ class SubmissionQueue {
   void leave_out(uint64_t first, uint64_t count) noexcept;
   void carry_out_batch(uint64_t first, uint64_t count) noexcept;
   void hand_over(Kernel& kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
-                 uint32_t count);
+                 uint32_t count, Traced* traced);
   void throw_failure();
 
   // What both sides write has a cache line of its own, and what they only read another: a line that two cores write

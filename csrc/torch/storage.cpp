@@ -14,7 +14,21 @@ using c10::CachingAllocator::Stat;
 using c10::CachingAllocator::StatArray;
 using c10::CachingAllocator::StatType;
 
-void release_allocation(void* context) { static_cast<Allocation*>(context)->release(); }
+/// Tells PyTorch's profiler, if it asks (profile_memory=True), what a storage took (bytes > 0) or gives back.
+void report_memory(const Allocation& allocation, int64_t bytes) {
+  if (bytes == 0 || !c10::memoryProfilingEnabled()) return;
+  Device& device = allocation.device();
+  const MemoryStatistics statistics = device.allocator().statistics();
+  c10::reportMemoryUsageToProfiler(allocation.address(), bytes, statistics.allocated.current,
+                                   statistics.reserved.current,
+                                   torch_device(static_cast<c10::DeviceIndex>(device.index())));
+}
+
+void release_allocation(void* context) {
+  auto* const allocation = static_cast<Allocation*>(context);
+  report_memory(*allocation, -static_cast<int64_t>(allocation->size()));
+  allocation->release();
+}
 
 void assign(StatArray& target, const MemoryStatistics::Gauge& gauge) {
   Stat& stat = target[static_cast<size_t>(StatType::AGGREGATE)];
@@ -97,6 +111,7 @@ c10::DeviceAllocator* storage_allocator() {
 
 c10::DataPtr data_ptr_of(Allocation* allocation) {
   const auto index = static_cast<c10::DeviceIndex>(allocation->device().index());
+  report_memory(*allocation, static_cast<int64_t>(allocation->size()));
   return {allocation->address(), allocation, &release_allocation, torch_device(index)};
 }
 

@@ -75,6 +75,7 @@ def _activate() -> None:
     module.sharing.install(profile.name)
     module.modules.keep_parameters()
     module.printing.print_on_cpu()
+    module.profiling.install(profile.name)
     _connect_compiler()
     integrations.install(profile.name)
     profiles.install(choice, profile)

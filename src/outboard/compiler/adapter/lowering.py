@@ -256,7 +256,17 @@ def _check_guards(guards: Sequence[Any], inputs: Inputs) -> None:
 def _graph(
     overload: torch._ops.OpOverload, args: list[Any], kwargs: dict[str, Any], inputs: Inputs
 ) -> torch.fx.GraphModule:
-    """A functional graph of the call; writes to arguments are ``copy_`` nodes at its end."""
+    """A functional graph of the call; writes to arguments are ``copy_`` nodes at its end. Kernels that come of it are
+    named after the call's operator."""
+    module = _unnamed_graph(overload, args, kwargs, inputs)
+    for node in module.graph.nodes:
+        node.meta["original_aten"] = overload
+    return module
+
+
+def _unnamed_graph(
+    overload: torch._ops.OpOverload, args: list[Any], kwargs: dict[str, Any], inputs: Inputs
+) -> torch.fx.GraphModule:
     decompositions = eager_decompositions()
     if overload in _OWN or _numbers_for_tensors(overload, args):
         return _traced(overload, args, kwargs, inputs, decompositions)

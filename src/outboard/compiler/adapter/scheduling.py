@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import sympy
 import torch
 from torch._inductor.codegen.common import BackendFeature
 from torch._inductor.codegen.simd import SIMDScheduling
+from torch._inductor.utils import get_fused_kernel_name
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
@@ -16,6 +18,16 @@ from .kernel import LoopRecorder
 
 #: Pointers that a kernel may take: with sizes and strides, they fit the 1024 bytes of arguments that every device has.
 _MOST_BUFFERS = 96
+#: Characters of a kernel's name, which names as many of its operators as fit.
+_LONGEST_NAME = 60
+
+
+def _kernel_name(nodes: Any) -> str:
+    operators = get_fused_kernel_name(nodes, "original_aten").split("_", 1)[1:]
+    if not operators:
+        return "kernel"
+    name = re.sub(r"\W", "_", operators[0]).strip("_")
+    return name if len(name) <= _LONGEST_NAME else name[:_LONGEST_NAME].rsplit("_", 1)[0]
 
 
 class LoopScheduling(SIMDScheduling):
@@ -55,9 +67,9 @@ class LoopScheduling(SIMDScheduling):
         return self._codegen_nodes(node.get_nodes())
 
     def define_kernel(self, src_code: str, node_schedule: Any, kernel: Any) -> str:
-        """Names a kernel; its source goes into the plan when it is launched."""
+        """Names a kernel after its operators, for profiles; its source goes into the plan when it is launched."""
         names: dict[str, str] = V.graph.wrapper_code.src_to_kernel
-        return names.setdefault(src_code, f"kernel_{len(names)}")
+        return names.setdefault(src_code, _kernel_name(node_schedule))
 
     def codegen_sync(self) -> None:
         """Nothing: streams are in order."""

@@ -227,8 +227,13 @@ class PlanConverter:
         if kernel.assertions:
             arguments.append(builder.assertions(kernel.assertions))
         # Kernels of one definition may still differ in how they are launched.
-        source, entry = self._programs.get(kernel.definition) or (kernel.source, kernel.entry)
-        kernel = dataclasses.replace(kernel, entry=entry)
+        shared = self._programs.get(kernel.definition)
+        if shared is None:
+            kernel = kernel.renamed(f"{line.name}_0")
+            source = kernel.source
+        else:
+            source, entry = shared
+            kernel = dataclasses.replace(kernel, entry=entry)
         if kernel.combination is not None:
             arguments.append(builder.pointer(builder.allocate(kernel.combination.scratch)))
         builder.launch(builder.kernel(source, kernel.entry), kernel.grid, arguments, kernel.local_size)
@@ -247,7 +252,7 @@ class PlanConverter:
             if id(line) in self._finishing:
                 continue
             if isinstance(line, LaunchLine) and line.kernel.definition not in named:
-                named[line.kernel.definition] = line.kernel.renamed(f"kernel{len(named)}")
+                named[line.kernel.definition] = line.kernel.renamed(f"{line.name}_{len(named)}")
         source = program(list(named.values())) if named else ""
         self._programs = {definition: (source, kernel.entry) for definition, kernel in named.items()}
 
