@@ -39,6 +39,7 @@ void Allocation::release() noexcept {
   if (references_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   if (in_forked_child.load(std::memory_order_relaxed)) return;  // another thread of the parent may hold the locks
   if (address_ != nullptr || state() != State::kUnbacked) {
+    const MemoryScope scope(device_.residency().lock(), Contexts::kAll);
     const std::lock_guard guard(device_.residency().lock());
     if (address_ != nullptr) AddressSpace::get().give_back(*this);
     if (state() != State::kUnbacked) device_.residency().discard(*this);
@@ -72,7 +73,10 @@ void Allocation::hold() {
 }
 
 Work::Work(Stream& stream)
-    : stream_(stream.wait_for_room()), residency_(stream.device().residency()), number_(residency_.begin_work()) {}
+    : scope_(stream.device().residency().lock()),
+      stream_(stream.wait_for_room()),
+      residency_(stream.device().residency()),
+      number_(residency_.begin_work()) {}
 
 Pin::Pin(Allocation& allocation, Stream& stream, Access access) : allocation_(allocation), pointer_(0) {
   Work work(stream);

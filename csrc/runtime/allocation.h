@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <memory>
 
-#include "outboard/driver.h"
 #include "runtime/caching_allocator.h"
 #include "runtime/host_buffers.h"
 #include "runtime/residency.h"
@@ -117,6 +116,7 @@ class Work {
   }
 
  private:
+  const MemoryScope scope_;
   Stream& stream_;
   Residency& residency_;
   const uint64_t number_;

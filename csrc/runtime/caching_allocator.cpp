@@ -56,6 +56,7 @@ struct Node : Block {
   bool free = false;
   bool small = false;
   std::vector<Stream*> other_streams;
+  MemoryContext context;  // of who has the block
 };
 
 /// Free blocks by size. Sizes up to 2 MiB have a list each; above, 32 lists share an octave. A bitmap of non-empty
@@ -184,6 +185,7 @@ struct CachingAllocator::Impl {
     if (node == nullptr) node = retry(size, bytes, stream);
     split(node, size);
     node->requested = bytes;
+    if (kept_contexts() >= Contexts::kState) node->context = current_memory_context();
     raise(statistics.allocated, bytes);
     raise(statistics.active, node->size);
     lower(statistics.cached, node->size);
@@ -347,6 +349,7 @@ struct CachingAllocator::Impl {
 
   void free(Node* node, uint64_t last_use) noexcept {
     node->last_use = last_use;
+    node->context = nullptr;
     lower(statistics.allocated, node->requested);
     trace(TraceEntry::kFree, node->ptr, node->size, *node->stream);
     if (node->other_streams.empty()) return put_back(node);
@@ -486,7 +489,9 @@ struct CachingAllocator::Impl {
     const auto now = std::chrono::system_clock::now().time_since_epoch();
     const auto time = std::chrono::duration_cast<std::chrono::microseconds>(now).count();
     if (history.size() >= history_length) history.pop_front();
-    history.push_back({action, ptr, size, stream.id(), time});
+    const Contexts least = action == TraceEntry::kFree ? Contexts::kAll : Contexts::kAlloc;
+    history.push_back(
+        {action, ptr, size, stream.id(), time, kept_contexts() >= least ? current_memory_context() : nullptr});
   }
 
   SegmentInfo describe(const Node* first) const {
@@ -494,7 +499,8 @@ struct CachingAllocator::Impl {
     for (const Node* node = first; node != nullptr; node = node->next) {
       const bool waits = std::any_of(waiting.begin(), waiting.end(), [&](const Waiting& w) { return w.node == node; });
       const BlockInfo::State state = node->free ? BlockInfo::kFree : waits ? BlockInfo::kWaiting : BlockInfo::kActive;
-      segment.blocks.push_back({state, node->ptr, node->size, node->free ? 0 : node->requested});
+      segment.blocks.push_back({state, node->ptr, node->size, node->free ? 0 : node->requested,
+                                state == BlockInfo::kActive ? node->context : nullptr});
     }
     return segment;
   }
@@ -518,12 +524,14 @@ CachingAllocator::CachingAllocator(Device& device) : impl_(std::make_shared<Impl
 Block* CachingAllocator::allocate(uint64_t bytes, Stream& stream) {
   if (bytes == 0) return nullptr;
   refuse_if_unusable(impl_->device.driver());
+  const MemoryScope scope(impl_->lock);
   const std::lock_guard guard(impl_->lock);
   return impl_->allocate(bytes, stream);
 }
 
 void CachingAllocator::free(Block* block, uint64_t last_use) noexcept {
   if (block == nullptr || in_forked_child.load(std::memory_order_relaxed)) return;
+  const MemoryScope scope(impl_->lock, Contexts::kAll);
   const std::lock_guard guard(impl_->lock);
   impl_->free(static_cast<Node*>(block), last_use);
 }
@@ -613,6 +621,11 @@ void CachingAllocator::record_history(size_t entries) {
   const std::lock_guard guard(impl_->lock);
   impl_->history_length = entries;
   while (impl_->history.size() > entries) impl_->history.pop_front();
+}
+
+void CachingAllocator::clear_history() {
+  const std::lock_guard guard(impl_->lock);
+  impl_->history.clear();
 }
 
 std::vector<TraceEntry> CachingAllocator::history() const {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "outboard/driver.h"
+#include "runtime/memory_context.h"
 
 namespace outboard {
 
@@ -47,6 +48,7 @@ struct BlockInfo {
   enum State { kFree, kActive, kWaiting } state = kFree;  ///< kWaiting: freed, but other streams are not done with it
   ob_ptr ptr = 0;
   uint64_t size = 0, requested = 0;
+  MemoryContext context;  ///< of kActive, if it was kept
 };
 
 /// Memory got from the driver in one piece.
@@ -63,6 +65,7 @@ struct TraceEntry {
   uint64_t size = 0;
   int64_t stream = 0;
   int64_t time_us = 0;  ///< since 1970
+  MemoryContext context;
 };
 
 /// Device memory with reuse: blocks freed on a stream are reused on that stream without synchronising.
@@ -96,8 +99,9 @@ class CachingAllocator {
   void set_options(const AllocatorOptions& options);
 
   std::vector<SegmentInfo> segments() const;
-  /// Keeps the last `entries` events from now on; 0 keeps none.
+  /// Keeps the last `entries` events from now on; 0 keeps none. With the contexts that `keep_contexts` asks for.
   void record_history(size_t entries);
+  void clear_history();
   std::vector<TraceEntry> history() const;
 
  private:

@@ -21,18 +21,18 @@ struct TracedWork {
   enum class Kind { kKernel, kCopy, kFill, kGraph };
 
   Kind kind = Kind::kKernel;
-  std::string name;              ///< of a kernel
-  std::array<uint64_t, 3> global{};  ///< of a kernel
-  std::array<uint32_t, 3> local{};   ///< of a kernel
+  std::string name;                              ///< of a kernel
+  std::array<uint64_t, 3> global{};              ///< of a kernel
+  std::array<uint32_t, 3> local{};               ///< of a kernel
   ob_copy_kind direction = OB_DEVICE_TO_DEVICE;  ///< of a copy
-  uint64_t bytes = 0;            ///< of a copy or a fill
-  int device = 0;                ///< index
-  int64_t stream = 0;            ///< id
-  uint64_t operation = 0;        ///< the innermost that the thread was in (push_traced_operation), or 0
-  uint64_t range = 0;            ///< the same for ranges of the user's (push_traced_range)
-  int64_t thread = 0;            ///< the system's number of the thread that submitted it
+  uint64_t bytes = 0;                            ///< of a copy or a fill
+  int device = 0;                                ///< index
+  int64_t stream = 0;                            ///< id
+  uint64_t operation = 0;                        ///< the innermost that the thread was in (push_traced_operation), or 0
+  uint64_t range = 0;                            ///< the same for ranges of the user's (push_traced_range)
+  int64_t thread = 0;                            ///< the system's number of the thread that submitted it
   int64_t submit_begin = 0, submit_end = 0;
-  int64_t begin = 0, end = 0;    ///< on the device; 0 where the driver could not tell
+  int64_t begin = 0, end = 0;  ///< on the device; 0 where the driver could not tell
 };
 
 /// Work that is being traced: made when it is submitted, timed by who hands it to the driver.

@@ -3,6 +3,7 @@
 
 #include <c10/core/AllocatorConfig.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/profiler/combined_traceback.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <map>
@@ -108,7 +109,55 @@ const char* name_of(TraceEntry::Action action) {
   }
 }
 
-py::dict describe(const SegmentInfo& segment, DeviceIndex index) {
+/// The calling thread's stack, for a history of memory: Python's frames, and C++'s if they are wanted.
+template <bool cpp>
+MemoryContext gather_stack() {
+  return torch::CapturedTraceback::gather(/*python=*/true, /*script=*/false, cpp);
+}
+
+/// Stacks as lists of frames, each stack read once.
+class Frames {
+ public:
+  void expect(const MemoryContext& context) {
+    if (context != nullptr) lists_.emplace(context.get(), py::list());
+  }
+  void read() {
+    std::vector<torch::CapturedTraceback*> stacks;
+    for (const auto& [context, list] : lists_) {
+      stacks.push_back(static_cast<torch::CapturedTraceback*>(const_cast<void*>(context)));
+    }
+    if (stacks.empty()) return;
+    const torch::SymbolizedTracebacks read = torch::symbolize(stacks);
+    std::vector<py::dict> frames;
+    for (const auto& from : read.all_frames) {
+      py::dict frame;
+      frame["filename"] = from.filename;
+      frame["name"] = from.funcname;
+      frame["line"] = from.lineno;
+      frames.push_back(frame);
+    }
+    size_t number = 0;
+    for (const auto& [context, list] : lists_) {
+      for (const uint64_t frame : read.tracebacks[number]) py::list(list).append(frames[frame]);
+      ++number;
+    }
+  }
+  py::list of(const MemoryContext& context) const {
+    return context == nullptr ? py::list() : py::list(lists_.at(context.get()));
+  }
+
+ private:
+  std::map<const void*, py::list> lists_;
+};
+
+void record_history(int64_t index, size_t entries, int contexts, bool cpp, bool clear) {
+  CachingAllocator& allocator = device(checked(index)).allocator();
+  keep_contexts(static_cast<Contexts>(contexts), cpp ? &gather_stack<true> : &gather_stack<false>);
+  if (clear) allocator.clear_history();
+  allocator.record_history(entries);
+}
+
+py::dict describe(const SegmentInfo& segment, DeviceIndex index, const Frames& frames) {
   py::list blocks;
   uint64_t total = 0, allocated = 0, active = 0, requested = 0;
   for (const BlockInfo& from : segment.blocks) {
@@ -117,7 +166,7 @@ py::dict describe(const SegmentInfo& segment, DeviceIndex index) {
     block["size"] = from.size;
     block["requested_size"] = from.requested;
     block["state"] = name_of(from.state);
-    block["frames"] = py::list();
+    block["frames"] = frames.of(from.context);
     blocks.append(block);
     total += from.size;
     allocated += from.state == BlockInfo::kActive ? from.size : 0;
@@ -142,20 +191,30 @@ py::dict describe(const SegmentInfo& segment, DeviceIndex index) {
 
 py::list segments(DeviceIndex index) {
   py::list all;
-  for (const SegmentInfo& segment : device(index).allocator().segments()) all.append(describe(segment, index));
+  const std::vector<SegmentInfo> segments = device(index).allocator().segments();
+  Frames frames;
+  for (const SegmentInfo& segment : segments) {
+    for (const BlockInfo& block : segment.blocks) frames.expect(block.context);
+  }
+  frames.read();
+  for (const SegmentInfo& segment : segments) all.append(describe(segment, index, frames));
   return all;
 }
 
 py::list history(DeviceIndex index) {
   py::list all;
-  for (const TraceEntry& from : device(index).allocator().history()) {
+  const std::vector<TraceEntry> entries = device(index).allocator().history();
+  Frames frames;
+  for (const TraceEntry& from : entries) frames.expect(from.context);
+  frames.read();
+  for (const TraceEntry& from : entries) {
     py::dict entry;
     entry["action"] = name_of(from.action);
     entry[from.action == TraceEntry::kOutOfMemory ? "device_free" : "addr"] = from.ptr;
     entry["size"] = from.size;
     entry["stream"] = from.stream;
     entry["time_us"] = from.time_us;
-    entry["frames"] = py::list();
+    entry["frames"] = frames.of(from.context);
     all.append(entry);
   }
   return all;
@@ -272,8 +331,8 @@ void bind_memory(py::module_& m) {
   define(m, "configure_allocators", "Reads PyTorch's allocator settings again.", configure_allocators);
   define(m, "memory_segments", "The memory got from the driver, piece by piece.",
          [](int64_t index) { return segments(checked(index)); });
-  define(m, "record_memory_history", "Keeps that many of the next events; 0 stops.",
-         [](int64_t index, size_t entries) { device(checked(index)).allocator().record_history(entries); });
+  define(m, "record_memory_history", "Keeps that many of the next events, with stacks for so much; 0 stops.",
+         record_history);
   define(m, "memory_history", "The events kept.", [](int64_t index) { return history(checked(index)); });
   define_blocking(
       m, "allocate_raw", "Device memory without a tensor.",

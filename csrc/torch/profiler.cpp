@@ -150,9 +150,7 @@ class Session final : public libkineto::IActivityProfilerSession {
 
  private:
   static std::string name(int index) { return torch_device(static_cast<c10::DeviceIndex>(index)).str(); }
-  static std::string description(int index) {
-    return device(static_cast<c10::DeviceIndex>(index)).properties().name;
-  }
+  static std::string description(int index) { return device(static_cast<c10::DeviceIndex>(index)).properties().name; }
 
   bool wants(ActivityType type) const { return types_.count(type) != 0; }
 

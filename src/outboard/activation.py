@@ -45,7 +45,7 @@ def _activate() -> None:
 
     from outboard import _C, drivers, foresight, integrations, profiles, settings
     from outboard import device as module
-    from outboard.device import interruptions
+    from outboard.device import interruptions, profiling
 
     choice = profiles.choose()
     profile = profiles.load(choice)
@@ -75,7 +75,7 @@ def _activate() -> None:
     module.sharing.install(profile.name)
     module.modules.keep_parameters()
     module.printing.print_on_cpu()
-    module.profiling.install(profile.name)
+    profiling.install(profile.name)
     _connect_compiler()
     integrations.install(profile.name)
     profiles.install(choice, profile)

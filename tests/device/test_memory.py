@@ -7,9 +7,11 @@ import inspect
 import os
 import pickle
 import textwrap
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -382,6 +384,77 @@ def test_snapshot(device: str, device_module: ModuleType, tmp_path: Path) -> Non
     assert any(entry["size"] == address for entry in snapshot["device_traces"][0] if entry["action"] == "alloc")
     assert device_module.memory._snapshot()["device_traces"][0] == []
     assert keep[0].item() == 1
+
+
+def _two_tensors(device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.ones(MIB, device=device) + 1, torch.ones(3 * MIB, device=device) + 2
+
+
+def _names(frames: list[dict[str, Any]]) -> list[str]:
+    return [frame["name"] for frame in frames]
+
+
+@pytest.mark.parametrize("context", ["all", "alloc", "state", None])
+@pytest.mark.parametrize("stacks", ["python", "all"])
+def test_the_history_names_the_lines_of_the_program(
+    device: str, device_module: ModuleType, context: Literal["all", "alloc", "state"] | None, stacks: Any
+) -> None:
+    device_module.memory._record_memory_history(context=context, stacks=stacks, clear_history=True)
+    kept, freed = _two_tensors(device)
+    size = freed.nbytes
+    del freed
+    snapshot = device_module.memory._snapshot()
+    device_module.memory._record_memory_history(None)
+    blocks = [block for segment in snapshot["segments"] for block in segment["blocks"]]
+    kept_blocks = [b for b in blocks if b["requested_size"] == kept.nbytes and "_two_tensors" in _names(b["frames"])]
+    entries = snapshot["device_traces"][0]
+    allocs = [e for e in entries if e["action"] == "alloc" and e["size"] == size]
+    frees = [e for e in entries if e["action"] == "free_completed" and e["size"] == size]
+    assert allocs and frees
+    assert bool(kept_blocks) == (context is not None)
+    assert all(("_two_tensors" in _names(e["frames"])) == (context in ("all", "alloc")) for e in allocs)
+    assert any("test_the_history" in str(_names(e["frames"])) for e in frees) == (context == "all")
+    if context == "all":
+        frame = next(f for f in allocs[0]["frames"] if f["name"] == "_two_tensors")
+        assert frame["filename"].endswith("test_memory.py")
+        assert frame["line"] == _two_tensors.__code__.co_firstlineno + 1
+        assert any("::" in name for name in _names(allocs[0]["frames"])) == (stacks == "all")
+
+
+def test_the_state_alone_keeps_no_history(device: str, device_module: ModuleType) -> None:
+    device_module.memory._record_memory_history("state", clear_history=True)
+    kept, _ = _two_tensors(device)
+    snapshot = device_module.memory._snapshot()
+    device_module.memory._record_memory_history(None)
+    assert snapshot["device_traces"][0] == []
+    named = [b for s in snapshot["segments"] for b in s["blocks"] if "_two_tensors" in _names(b["frames"])]
+    assert kept.nbytes in [block["requested_size"] for block in named]
+    with pytest.raises(ValueError, match="enabled is"):
+        device_module.memory._record_memory_history("some")
+
+
+def test_a_history_is_kept_while_threads_ask_for_statistics(device: str, device_module: ModuleType) -> None:
+    """Stacks need Python's lock and memory needs its own: neither is waited for with the other held."""
+    device_module.memory._record_memory_history(max_entries=1000)
+    ended = threading.Event()
+
+    def ask() -> None:
+        while not ended.is_set():
+            device_module.memory_stats()
+            device_module.memory.memory_snapshot()
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    x = torch.ones(1000, device=device)
+    for _ in range(300):
+        x = x * 1.0 + torch.ones(1000, device=device)
+    ended.set()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    device_module.memory._record_memory_history(None)
+    assert x[0].item() == 301
 
 
 def test_pytorch_visualises_the_snapshot(device: str, device_module: ModuleType) -> None:

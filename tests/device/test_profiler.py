@@ -13,6 +13,9 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
+from tests.conftest import RunPython
+from tests.profiles.pages import code_of
+
 BOTH = [ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]
 
 
@@ -58,9 +61,7 @@ def test_the_trace_links_each_kernel_to_its_launch_and_its_operator(tmp_path: Pa
         torch.ocl.synchronize()
     events = _trace(profiled, tmp_path / "trace.json")
     kernels = [event for event in events if event.get("cat") == "kernel"]
-    launches = {
-        event["args"]["correlation"]: event for event in events if event.get("cat") == "privateuse1_runtime"
-    }
+    launches = {event["args"]["correlation"]: event for event in events if event.get("cat") == "privateuse1_runtime"}
     operators = {event["args"]["External id"]: event for event in events if event.get("cat") == "cpu_op"}
     starts = {event["id"]: event for event in events if event.get("cat") == "ac2g" and event["ph"] == "s"}
     ends = {event["id"]: event for event in events if event.get("cat") == "ac2g" and event["ph"] == "f"}
@@ -236,3 +237,9 @@ def test_stacks_are_weighed_by_the_device_s_time(tmp_path: Path) -> None:
     assert path.exists()
     with pytest.raises(ValueError, match="self_ocl_time_total"):
         profiled.export_stacks(str(path), metric="self_nonsense_time_total")
+
+
+def test_the_page_runs_as_printed(run_python: RunPython, tmp_path: Path) -> None:
+    output = run_python(f"import os\nos.chdir({str(tmp_path)!r})\n" + code_of("profiler.md"))
+    assert "Self OCL" in output and "one step" in output
+    assert (tmp_path / "trace.json").exists() and (tmp_path / "snapshot.pickle").exists()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import AcceleratorError, OutOfMemoryError
 
-from outboard.device import amp, dlpack, memory, modules, printing, profiling, sharing, typed_tensors
+from outboard.device import amp, dlpack, memory, modules, printing, sharing, typed_tensors
 from outboard.device import ranges as nvtx
 from outboard.device.amp import get_amp_supported_dtype, is_autocast_available, is_bf16_supported
 from outboard.device.counters import (

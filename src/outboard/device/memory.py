@@ -198,15 +198,45 @@ def _dump_snapshot(filename: str | Path = "dump_snapshot.pickle") -> None:
         pickle.dump(_snapshot(), file)
 
 
-def _record_memory_history(
-    enabled: Literal["all", "state"] | None = "all", max_entries: int = 1 << 20, device: DeviceLike = None
-) -> None:
-    """Keeps the last ``max_entries`` allocations, frees and segments of each device; ``enabled=None`` stops.
+#: What stacks are kept of, as the runtime counts it (``csrc/runtime/memory_context.h``).
+_CONTEXTS = {None: 0, "state": 1, "alloc": 2, "all": 3}
 
-    Stack frames are not recorded.
+
+def _record_memory_history(
+    enabled: Literal["all", "state"] | None = "all",
+    context: Literal["state", "alloc", "all"] | None = "all",
+    stacks: Literal["python", "all"] = "all",
+    max_entries: int = 1 << 20,
+    device: DeviceLike = None,
+    clear_history: bool = False,
+) -> None:
+    """Keeps what happens to memory, and the lines of the program where it does, for :func:`_snapshot`, as
+    ``torch.cuda.memory._record_memory_history``.
+
+    Memory is taken when an operator first needs it, so the stack is that operator's.
+
+    Args:
+        enabled: ``"all"`` keeps a history of allocations, frees and segments, ``"state"`` only who has the memory that
+            is in use, ``None`` stops.
+        context: keep stacks of nothing, of memory in use, also of each allocation, or also of each free.
+        stacks: of Python alone, or of C++, too.
+        max_entries: of the history; older ones are forgotten.
+        device: only of this one (default: all). Stacks are kept of all or none.
+        clear_history: forget what was kept before.
+
+    Raises:
+        ValueError: for other values.
     """
+    if enabled not in ("all", "state", None) or context not in _CONTEXTS or stacks not in ("python", "all"):
+        raise ValueError(
+            "enabled is 'all', 'state' or None, context 'all', 'alloc', 'state' or None, stacks 'python' or 'all': "
+            f"got {enabled!r}, {context!r} and {stacks!r}"
+        )
+    contexts = _CONTEXTS[None if enabled is None else context]
     for index in _indices(device):
-        _C.record_memory_history(index, 0 if enabled is None else max_entries)
+        _C.record_memory_history(
+            index, max_entries if enabled == "all" else 0, contexts, stacks == "all", clear_history
+        )
 
 
 def caching_allocator_alloc(size: int, device: DeviceLike = None, stream: torch.Stream | int | None = None) -> int:
