@@ -48,6 +48,7 @@ KNOWN = {
     "aten._softmax_backward_data.default": "0 * inf appears or not by the order of the factors",
     "aten.grid_sampler_2d.default": "the CPU turns coordinates that are not finite into integers",
     "aten.gelu.default": "of infinity, the CPU's vectors make NaN",
+    "aten.elu_backward.default": "of NaN, the CPU's vectors of AVX2 make NaN, its single elements 1",
     "aten.hardtanh_backward.default": "of NaN, the CPU's vectors make 0, its single elements 1",
     "aten.hardswish_backward.default": "of NaN, the CPU's vectors make NaN, its single elements 1",
     "aten.hardshrink_backward.default": "as hardtanh_backward",

@@ -61,11 +61,14 @@ def as_nobody() -> list[str]:
     return [*drop, "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
 
 
-def test_a_cache_that_is_only_read_is_used(warmed: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+@pytest.mark.parametrize("pocl", ["", "cache/pocl"])
+def test_a_cache_that_is_only_read_is_used(warmed: Path, tmp_path_factory: pytest.TempPathFactory, pocl: str) -> None:
     """Warmed by root and run by another user, without a home; where tests do not run as root, without the right to
-    write. Nothing is compiled, nothing is said, nothing changes."""
+    write. Nothing is compiled, nothing is said, nothing changes. PoCL may have been told to keep its own cache there,
+    too."""
     folder = tmp_path_factory.mktemp("shared")
     shutil.copytree(warmed / "cache", folder / "cache")
+    (folder / "cache" / "pocl").mkdir()
     for path in [folder / "cache", *(folder / "cache").rglob("*")]:
         path.chmod(0o555 if path.is_dir() else 0o444)
     # Pytest makes folders for the user alone, one more of them where several processes test.
@@ -75,7 +78,9 @@ def test_a_cache_that_is_only_read_is_used(warmed: Path, tmp_path_factory: pytes
     before = state_of(folder)
     user = as_nobody() if os.geteuid() == 0 else []
     try:
-        second = run(folder, *user, HOME="/nonexistent", XDG_CACHE_HOME="", XDG_STATE_HOME="", TMPDIR="/tmp")
+        second = run(
+            folder, *user, HOME="/nonexistent", XDG_CACHE_HOME="", XDG_STATE_HOME="", TMPDIR="/tmp", POCL_CACHE_DIR=pocl
+        )
     finally:
         for path in [folder / "cache", *(folder / "cache").rglob("*")]:
             path.chmod(0o755 if path.is_dir() else 0o644)

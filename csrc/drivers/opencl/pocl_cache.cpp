@@ -25,11 +25,23 @@ fs::path usual_place() {
   return home.empty() ? fs::path() : fs::path(home) / ".cache" / "pocl" / "kcache";
 }
 
-/// Whether this process can write the directory, or make it, and nobody else can.
-bool is_usable(fs::path folder) {
+/// The directory, or where it would be made.
+fs::path existing_part(fs::path folder) {
   std::error_code error;
+  folder = fs::absolute(folder, error);
   while (!folder.empty() && folder != folder.root_path() && !fs::exists(folder, error)) folder = folder.parent_path();
-  return !folder.empty() && access(folder.c_str(), W_OK | X_OK) == 0 && trusted::is_trusted_directory(folder, true);
+  return folder;
+}
+
+bool is_writable(const fs::path& folder) { return access(existing_part(folder).c_str(), W_OK | X_OK) == 0; }
+
+/// Whether this process can write where PoCL is to keep its cache. PoCL ends the process (an assertion) if it cannot.
+/// Where the user chose, that is all; elsewhere, nobody else may be able to.
+bool is_usable() {
+  const std::string chosen = variable("POCL_CACHE_DIR");
+  if (!chosen.empty()) return is_writable(chosen);
+  const fs::path place = usual_place();
+  return !place.empty() && is_writable(place) && trusted::is_trusted_directory(existing_part(place), true);
 }
 
 /// The directory that was made for this process, and its number: forked ones leave it to it.
@@ -50,7 +62,7 @@ void remove_own_place() {
 }  // namespace
 
 void place_pocl_cache() {
-  if (!variable("POCL_CACHE_DIR").empty() || is_usable(usual_place())) return;
+  if (is_usable()) return;
   std::string path = trusted_temporary_folder() + "/outboard-pocl-XXXXXX";
   if (mkdtemp(path.data()) == nullptr) return;  // nowhere to write: PoCL will say so
   own_place() = {path, getpid()};
