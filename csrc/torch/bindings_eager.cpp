@@ -331,8 +331,9 @@ void bind_eager(py::module_& m) {
   bindings::define(m, "reset_fallbacks", "Forgets these counts.", &reset_fallback_counts);
   m.def("set_fallback_policy", [](const std::string& text) { set_fallback_policy(policy(text)); });
   m.def(
-      "set_fallback_check", [](py::object check) { set_fallback_check(PythonCheck(std::move(check))); },
-      "Has a function asked before each fallback, with the operator's name and why it runs on the CPU: 'unsupported', "
+      "add_fallback_check", [](py::object check) { add_fallback_check(PythonCheck(std::move(check))); },
+      "Has one more function asked before each fallback, with the operator's name and why it runs on the CPU: "
+      "'unsupported', "
       "'compiler' or 'copy'. It returns None, or why the fallback must not be.");
   bindings::define(m, "eager_stats", "Counts of calls by whether their plan was known, and of plans.", [] {
     const EagerStatistics statistics = eager_statistics();

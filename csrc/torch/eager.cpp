@@ -6,6 +6,7 @@
 #include <ATen/native/Resize.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/record_function.h>
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
 
@@ -336,6 +337,8 @@ class EagerCall {
   /// The slow path: the disk, then the compiler.
   bool compile() {
     TORCH_CHECK(state().compiler != nullptr, "Outboard's compiler is not installed: import outboard first");
+    RECORD_FUNCTION("outboard::compile", c10::ArrayRef<const c10::IValue>{});
+    const at::DisableRecordFunctionGuard whole;  // profilers show one piece, not what the compiler calls
     if (state().compiler->has_ended()) return false;
     if (signature_.overflows) rehearse_numbers_on_cpu(op_, arguments_);
     const bool is_new = entry_->variants.load(std::memory_order_acquire) == nullptr;

@@ -30,7 +30,7 @@ struct Counters {
   std::map<std::string, int64_t> counts;
   std::set<std::string> logged;
   FallbackPolicy policy = FallbackPolicy::kAllow;
-  std::shared_ptr<const FallbackCheck> check;
+  std::vector<std::shared_ptr<const FallbackCheck>> checks;
 };
 
 Counters& counters() {
@@ -228,29 +228,30 @@ void set_fallback_policy(FallbackPolicy policy) {
   counters().policy = policy;
 }
 
-void set_fallback_check(FallbackCheck check) {
+void add_fallback_check(FallbackCheck check) {
   std::lock_guard lock(counters().mutex);
-  counters().check = std::make_shared<const FallbackCheck>(std::move(check));
+  counters().checks.push_back(std::make_shared<const FallbackCheck>(std::move(check)));
 }
 
 namespace {
 
-/// Asks the check, if there is one, without the lock of the counters.
-void ask_check(const std::string& name, FallbackCause cause) {
-  std::shared_ptr<const FallbackCheck> check;
+/// Asks the checks, without the lock of the counters.
+void ask_checks(const std::string& name, FallbackCause cause) {
+  std::vector<std::shared_ptr<const FallbackCheck>> checks;
   {
     std::lock_guard lock(counters().mutex);
-    check = counters().check;
+    checks = counters().checks;
   }
-  if (check == nullptr) return;
-  const std::string refusal = (*check)(name, cause);
-  TORCH_CHECK_NOT_IMPLEMENTED(refusal.empty(), refusal);
+  for (const auto& check : checks) {
+    const std::string refusal = (*check)(name, cause);
+    TORCH_CHECK_NOT_IMPLEMENTED(refusal.empty(), refusal);
+  }
 }
 
 }  // namespace
 
 void note_fallback(const std::string& name, FallbackCause cause) {
-  ask_check(name, cause);
+  ask_checks(name, cause);
   Counters& all = counters();
   FallbackPolicy policy;
   bool first;

@@ -2,6 +2,7 @@
 #include "torch/foreach.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/record_function.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -501,6 +502,7 @@ void Chain::run() {
   std::string roles;
   for (const Slot& slot : slots_) roles += is_wanted(slot) ? 'w' : slot.created ? 'v' : 'r';
   if (roles.find('w') == std::string::npos) return;
+  RECORD_FUNCTION("outboard::foreach_chain", c10::ArrayRef<const c10::IValue>{});
   std::string program = roles;
   for (const Step& step : steps_) program += step.text;
   Batch batch;

@@ -243,3 +243,25 @@ def test_the_page_runs_as_printed(run_python: RunPython, tmp_path: Path) -> None
     output = run_python(f"import os\nos.chdir({str(tmp_path)!r})\n" + code_of("profiler.md"))
     assert "Self OCL" in output and "one step" in output
     assert (tmp_path / "trace.json").exists() and (tmp_path / "snapshot.pickle").exists()
+
+
+def test_compiling_is_one_piece(run_python: RunPython) -> None:
+    """What the compiler calls while it compiles an operator is not counted as the program's."""
+    output = run_python(
+        """
+        import torch
+        from torch.profiler import profile
+        x = torch.randn(8, 8).to("ocl")
+        with profile() as profiled:
+            (x @ x).softmax(-1)
+            (x @ x).softmax(-1)
+        counts = {row.key: row.count for row in profiled.key_averages()}
+        print({name: n for name, n in counts.items() if "::" in name and name != "outboard::compile"})
+        print(1 <= counts["outboard::compile"] <= 2)
+        """,
+        cold=True,
+    )
+    expected = {"aten::mm": 2, "aten::matmul": 2, "aten::softmax": 2, "aten::_softmax": 2}
+    counted, compiled = output.splitlines()
+    assert eval(counted) == expected
+    assert compiled == "True"

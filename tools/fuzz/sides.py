@@ -22,12 +22,12 @@ from tools.fuzz.program import Namespace, is_leaf, namespace, references, tensor
 #: Lines that may write into what they are given.
 _WRITES = re.compile(r"[a-z0-9]_\(|\bout=|\bassign\(")
 
-#: Lines whose terms may cancel: they subtract a mean from what it is the mean of, or add products.
+#: Lines whose terms may cancel: they subtract a mean from what it is the mean of, or add products, or signed losses.
 CANCELS = re.compile(
     r"_norm\(|\bF\.(scaled_dot_product_attention|grid_sample|(adaptive_)?avg_pool\dd)\(|\btrapezoid\("
     r"|\b(var|std|var_mean|std_mean|cov|corrcoef|sum|mean|nansum|nanmean)\("
-    r"|torch\.(v?dot|inner|mv|mm|bmm|matmul|addmm|addmv|addbmm|baddbmm|einsum|tensordot|linalg\.vecdot)\("
-    r"|F\.(linear|bilinear|conv\dd|conv_transpose\dd|triplet_margin_loss)\("
+    r"|torch\.(v?dot|inner|mv|mm|bmm|matmul|addmm|addmv|addbmm|baddbmm|einsum|tensordot|kron|linalg\.vecdot)\("
+    r"|F\.(linear|bilinear|conv\dd|conv_transpose\dd|\w*loss|kl_div|\w*cross_entropy\w*)\("
 )
 
 

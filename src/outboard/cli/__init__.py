@@ -6,11 +6,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from outboard.cli import bench, devices, doctor, warmup
+from outboard.cli import bench, devices, doctor, report, warmup
 
 __all__ = ["main"]
 
-_COMMANDS = {"bench": bench, "devices": devices, "doctor": doctor, "warmup": warmup}
+_COMMANDS = {"bench": bench, "devices": devices, "doctor": doctor, "report": report, "warmup": warmup}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

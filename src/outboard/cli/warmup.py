@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import runpy
 import sys
 import time
-import traceback
 from pathlib import Path
 
-from outboard.cli import inspection
+from outboard.cli import inspection, programs
 
 HELP = "run a program once, so that what it needs is compiled and cached"
 
@@ -34,35 +32,9 @@ def run(options: argparse.Namespace) -> int:
         print(f"outboard warmup: there is no file {options.script}", file=sys.stderr)
         return 2
     start = time.perf_counter()
-    code = _execute(options.script, options.module, options.arguments)
+    code = programs.execute(options.script, options.module, options.arguments)
     _report(time.perf_counter() - start)
     return code
-
-
-def _execute(script: str, is_module: bool, arguments: list[str]) -> int:
-    """The program's exit code, as Python would give it."""
-    sys.argv = [script, *arguments]
-    sys.path.insert(0, "" if is_module else str(Path(script).resolve().parent))
-    try:
-        if is_module:
-            runpy.run_module(script, run_name="__main__", alter_sys=True)
-        else:
-            runpy.run_path(script, run_name="__main__")
-    except SystemExit as end:
-        return _exit_code(end.code)
-    except Exception:  # noqa: BLE001 - whatever the program raised ends it, not the report
-        traceback.print_exc()
-        return 1
-    return 0
-
-
-def _exit_code(code: object) -> int:
-    if code is None:
-        return 0
-    if isinstance(code, int):
-        return code
-    print(code, file=sys.stderr)
-    return 1
 
 
 def _report(seconds: float) -> None:

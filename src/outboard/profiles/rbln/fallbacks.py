@@ -40,7 +40,7 @@ def install() -> None:
         logger.info("%s runs on the CPU: it %s (%s)", name, reason, category)
         return None
 
-    _C.set_fallback_check(check)
+    _C.add_fallback_check(check)
 
 
 def _forbidden() -> set[str]:

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A report as one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from outboard.reporting.recording import KernelTime, OperatorTime, Report
+
+#: Rows of a table; the rest is summed up in a last one.
+_ROWS = 30
+#: Points of the chart of memory.
+_POINTS = 600
+_WIDTH, _HEIGHT = 960, 220
+
+_STYLE = """
+:root { color-scheme: light dark; --line: #8884; --bar: #4a7ebb; --floor: #e0a030; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.4rem; margin-bottom: 0; } h2 { font-size: 1.1rem; margin-top: 2.2rem; }
+code, td.name { font-family: ui-monospace, monospace; font-size: .88em; overflow-wrap: anywhere; }
+table { border-collapse: collapse; width: 100%; } th, td { text-align: right; padding: .2rem .6rem; }
+th { font-weight: 600; border-bottom: 1px solid var(--line); } tr + tr td { border-top: 1px solid var(--line); }
+td { white-space: nowrap; } td.name, td.text { white-space: normal; }
+th:first-child, td:first-child, td.text, th.text { text-align: left; }
+td.bar { width: 22%; } .bar div { height: .8em; background: var(--bar); position: relative; }
+.bar i { position: absolute; inset: 0 auto 0 0; background: var(--floor); }
+dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(11rem, 1fr)); gap: .6rem 1.2rem; }
+dt { opacity: .7; font-size: .85em; } dd { margin: 0; font-size: 1.25rem; }
+svg { width: 100%; height: auto; } svg text { font-size: 12px; fill: currentColor; } .note { opacity: .75; }
+"""
+
+
+def render(report: Report) -> str:
+    """The page's text."""
+    sections = [_summary(report), _operators(report), _kernels(report), _fallbacks(report), _compiling(report)]
+    sections.append(_memory(report))
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>Outboard: {escape(report.command)}</title><style>{_STYLE}</style></head>\n<body>\n"
+        f"<h1>{escape(report.command)}</h1>\n<p>{escape(report.device)}</p>\n"
+        + "\n".join(sections)
+        + "\n</body></html>\n"
+    )
+
+
+def _summary(report: Report) -> str:
+    stats = report.compile_stats
+    compiled = f"{stats.get('compiled', 0):.0f} plans, {stats.get('programs_built', 0):.0f} programs"
+    entries = {
+        "wall time": _seconds(report.wall),
+        "device busy": f"{_seconds(report.busy)} ({_percent(report.busy, report.wall)})",
+        "compiled": f"{compiled}, {_seconds(sum(seconds for _, _, seconds in report.compiling))}",
+        "on the CPU": f"{sum(count for *_, count in report.fallbacks)} calls",
+        "memory, at most": _bytes(report.peak),
+        "exit code": str(report.exit_code),
+    }
+    cells = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in entries.items())
+    roof = ""
+    if report.roof is not None:
+        peaks = ", ".join(f"{peak / 1e9:.0f} GFLOP/s in {str(d)[6:]}" for d, peak in report.roof.peaks.items())
+        roof = (
+            '<p class="note">The floor of an operator is the least time that its tensors and its arithmetic take on '
+            f"this device, which copies {report.roof.bandwidth / 1e9:.1f} GB/s and multiplies matrices at {peaks} "
+            "(measured before the program ran).</p>"
+        )
+    return f'<dl id="summary">{cells}</dl>\n{roof}'
+
+
+def _operators(report: Report) -> str:
+    total = sum(one.on_device for one in report.operators)
+    longest = max((one.on_device for one in report.operators), default=0.0)
+    rows = [
+        [
+            f'<td class="name">{escape(one.name)}</td>',
+            _cell(f"{one.calls}"),
+            _cell(_seconds(one.on_device)),
+            _cell(_percent(one.on_device, total)),
+            _bar(one, longest),
+            _cell("?" if one.floor is None else _seconds(one.floor)),
+            _cell(_times(one)),
+            _cell(_seconds(one.on_host)),
+        ]
+        for one in report.operators[:_ROWS]
+    ]
+    head = ["operator", "calls", "device", "share", "", "floor", "device / floor", "host"]
+    rest = report.operators[_ROWS:]
+    note = f"<p>and {len(rest)} more, {_seconds(sum(one.on_device for one in rest))}.</p>" if rest else ""
+    return f"<h2>Operators</h2>\n{_table('operators', head, rows)}{note}"
+
+
+def _kernels(report: Report) -> str:
+    text = "<h2>Kernels</h2>\n" + _kernel_table("kernels", report.kernels)
+    if report.moves:
+        text += "<h2>Copies and fills</h2>\n" + _kernel_table("moves", report.moves)
+    return text
+
+
+def _kernel_table(name: str, kernels: Sequence[KernelTime]) -> str:
+    total = sum(one.on_device for one in kernels)
+    rows = [
+        [
+            f'<td class="name">{escape(one.name)}</td>',
+            _cell(f"{one.launches}"),
+            _cell(_seconds(one.on_device)),
+            _cell(_percent(one.on_device, total)),
+            _cell(_seconds(one.on_device / max(1, one.launches))),
+            f'<td class="text name">{escape(", ".join(sorted(one.operators)[:4]))}</td>',
+        ]
+        for one in kernels[:_ROWS]
+    ]
+    rest = kernels[_ROWS:]
+    note = f"<p>and {len(rest)} more, {_seconds(sum(one.on_device for one in rest))}.</p>" if rest else ""
+    return _table(name, ["kernel", "launches", "device", "share", "each", "operators"], rows) + note
+
+
+def _fallbacks(report: Report) -> str:
+    if not report.fallbacks:
+        return '<h2>On the CPU</h2>\n<p id="fallbacks">Nothing: every operator ran on the device.</p>'
+    rows = []
+    for name, cause, place, count in report.fallbacks[:_ROWS]:
+        where = f"{place.file}:{place.line}" if place.line else place.function
+        rows.append(
+            [
+                f'<td class="name">{escape(name)}</td>',
+                _cell(f"{count}"),
+                f'<td class="text">{escape(cause)}</td>',
+                f'<td class="text"><code>{escape(where)}<br>{escape(place.text)}</code></td>',
+            ]
+        )
+    return "<h2>On the CPU</h2>\n" + _table("fallbacks", ["operator", "calls", "why", "where"], rows)
+
+
+def _compiling(report: Report) -> str:
+    if not report.compiling:
+        return '<h2>Compiling</h2>\n<p id="compiling">Nothing: all was in memory or in the cache.</p>'
+    rows = [
+        [f'<td class="name">{escape(name)}</td>', _cell(f"{count}"), _cell(_seconds(seconds))]
+        for name, count, seconds in report.compiling[:_ROWS]
+    ]
+    return "<h2>Compiling</h2>\n" + _table("compiling", ["operator", "plans", "time"], rows)
+
+
+def _memory(report: Report) -> str:
+    """A chart of the memory in use: of several changes that share a point, the highest."""
+    last = max(report.wall, max((moment for moment, _ in report.memory), default=0.0)) or 1.0
+    highest = report.peak or 1
+    points: dict[int, int] = {}
+    level = 0
+    for moment, size in report.memory:
+        place = int(max(0.0, moment) / last * _POINTS)
+        points[place] = max(points.get(place, size), size)
+        level = size
+    steps, before = [], 0
+    for place in sorted(points):
+        x, y = place / _POINTS * _WIDTH, _HEIGHT * (1 - points[place] / highest)
+        steps.append(f"{x:.1f},{_HEIGHT * (1 - before / highest):.1f} {x:.1f},{y:.1f}")
+        before = points[place]
+    line = " ".join([f"0,{_HEIGHT}", *steps, f"{_WIDTH},{_HEIGHT * (1 - level / highest):.1f}"])
+    chart = (
+        f'<svg id="memory" viewBox="-70 -10 {_WIDTH + 80} {_HEIGHT + 40}" role="img" '
+        f'aria-label="memory in use over time">'
+        f'<polyline points="{line} {_WIDTH},{_HEIGHT}" fill="var(--bar)" fill-opacity=".35" stroke="var(--bar)"/>'
+        f'<line x1="0" y1="{_HEIGHT}" x2="{_WIDTH}" y2="{_HEIGHT}" stroke="currentColor"/>'
+        f'<text x="-8" y="10" text-anchor="end">{escape(_bytes(highest))}</text>'
+        f'<text x="-8" y="{_HEIGHT}" text-anchor="end">0</text>'
+        f'<text x="0" y="{_HEIGHT + 20}">0</text>'
+        f'<text x="{_WIDTH}" y="{_HEIGHT + 20}" text-anchor="end">{escape(_seconds(last))}</text></svg>'
+    )
+    return (
+        f"<h2>Memory</h2>\n{chart}<p>At most {escape(_bytes(report.peak))} in use; the device has "
+        f"{escape(_bytes(report.memory_limit))}.</p>"
+    )
+
+
+# ---- pieces ----
+
+
+def _table(name: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    titles = "".join(
+        f'<th class="text">{escape(title)}</th>'
+        if title in ("operators", "why", "where")
+        else f"<th>{escape(title)}</th>"
+        for title in head
+    )
+    body = "\n".join("<tr>" + "".join(row) + "</tr>" for row in rows)
+    return f'<table id="{name}"><thead><tr>{titles}</tr></thead>\n<tbody>{body}</tbody></table>\n'
+
+
+def _cell(text: str) -> str:
+    return f"<td>{escape(text)}</td>"
+
+
+def _bar(one: OperatorTime, longest: float) -> str:
+    if not longest or not one.on_device:
+        return '<td class="bar"></td>'
+    floor = 0.0 if one.floor is None else 100 * one.floor / one.on_device
+    width = 100 * one.on_device / longest
+    return f'<td class="bar"><div style="width:{width:.1f}%"><i style="width:{floor:.1f}%"></i></div></td>'
+
+
+def _times(one: OperatorTime) -> str:
+    return "" if not one.floor else f"{one.on_device / one.floor:.1f}"
+
+
+def _percent(part: float, whole: float) -> str:
+    return "" if not whole else f"{100 * part / whole:.1f} %"
+
+
+def _seconds(value: float) -> str:
+    for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
+        if value * factor >= 1 or unit == "µs":
+            return _digits(value * factor) + f" {unit}"
+    return ""
+
+
+def _digits(value: float) -> str:
+    """Three of them, and none behind the second decimal."""
+    return "0" if not value else "<0.01" if value < 0.01 else f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _bytes(value: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
