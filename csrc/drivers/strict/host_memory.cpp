@@ -54,7 +54,7 @@ uint64_t sum_of(const char* bytes, uint64_t count) {
 
 /// Moves bytes so that memory which is not there any more is an answer, not the end of the process. AddressSanitizer
 /// does not look into system calls, and says more.
-bool move(char* to, const char* from, uint64_t bytes, bool reading) {
+bool move(char* to, const char* from, uint64_t bytes, [[maybe_unused]] bool reading) {
 #if !defined(__SANITIZE_ADDRESS__)
   while (bytes > 0) {
     iovec own{reading ? to : const_cast<char*>(from), bytes}, other{reading ? const_cast<char*>(from) : to, bytes};
