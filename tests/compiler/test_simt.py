@@ -183,7 +183,7 @@ def test_sub_groups_meet_at_two_barriers(print_for: Callable[..., str]) -> None:
 
 def test_two_results_of_one_loop_share_the_barriers(print_for: Callable[..., str]) -> None:
     text = print_for(32, "aten::aminmax", torch.rand(4000))
-    first, _, second = text[text.index("__kernel") :].partition("kernel0_combine")
+    first, _, second = text[text.index("__kernel") :].partition("aminmax_0_combine")
     assert first.count(groups.BARRIER) == second.count(groups.BARRIER) == 2
     assert "shared_float_0" in first and "shared_float_1" in first
 
