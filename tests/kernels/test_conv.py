@@ -54,3 +54,35 @@ def test_dtypes(agree: Agree, dtype: torch.dtype) -> None:
     tolerance = {torch.float64: 1e-9, torch.float16: 2e-2, torch.bfloat16: 1e-1}[dtype]
     source, weight = torch.randn(2, 3, 9, 9).to(dtype), torch.randn(4, 3, 3, 3).to(dtype)
     agree(F.conv2d, source, weight, rtol=tolerance, atol=tolerance)
+
+
+GRADIENTS = {
+    "as it comes": lambda g: g,
+    "channels last": lambda g: g.to(memory_format=torch.channels_last),
+    "with gaps": lambda g: torch.stack([g, g], -1)[..., 0],
+    "rows apart": lambda g: F.pad(g, (0, 3))[..., :-3],
+    "expanded": lambda g: g[:, :, :1, :1].expand_as(g),
+    "transposed": lambda g: g.mT.contiguous().mT,
+}
+
+
+@pytest.mark.parametrize("layout", GRADIENTS)
+@pytest.mark.parametrize("size", [(1, 1), (3, 5), (7, 16), (40, 33)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_the_gradient_of_the_bias_sums_any_layout(
+    layout: str, size: tuple[int, int], dtype: torch.dtype, device: str
+) -> None:
+    """Large terms that cancel, beside small ones: sums are as exact as the dtype of the result."""
+    torch.manual_seed(0)
+    weight, bias = torch.randn(6, 3, 1, 1, dtype=dtype), torch.zeros(6, dtype=dtype)
+    image, gradient = torch.randn(4, 3, *size, dtype=dtype), torch.randn(4, 6, *size)
+    gradient[0] += 1e4
+    gradient[1] -= 1e4
+    gradient = gradient.to(dtype)
+    exact = gradient.double() if layout != "expanded" else GRADIENTS[layout](gradient).double()
+    on_device = bias.to(device).requires_grad_()
+    result = F.conv2d(image.to(device), weight.to(device), on_device)
+    result.backward(GRADIENTS[layout](gradient.to(device)))
+    assert on_device.grad is not None
+    expected = exact.sum((0, 2, 3)).to(dtype)
+    torch.testing.assert_close(on_device.grad.cpu(), expected, rtol=torch.finfo(dtype).eps, atol=1e-9)

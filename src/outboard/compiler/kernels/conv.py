@@ -178,29 +178,57 @@ OB_KERNEL void add_parts(OB_GLOBAL const ACC* parts, OB_GLOBAL W_T* weight, cons
 """
 
 _BIAS = r"""
+#if GROUP > 1
 GROUP_KERNEL void add_places(OB_GLOBAL const Y_T* y, OB_GLOBAL BIAS_T* bias, const long bias_c, const long channels,
                              const long images, const long yd, const long yh, const long yw, const long y_n,
                              const long y_c, const long y_d, const long y_h, const long y_w) {
   const long rows = images * yd * yh;
-#if GROUP > 1
   OB_LOCAL ACC partial[GROUP];
   const int t = OB_LOCAL_ID(0);
   for (long c = OB_GROUP_ID(0); c < channels; c += OB_GROUP_COUNT(0)) {
-#else
-  const int t = 0;
-  OB_FOR(c, channels) {
-#endif
     ACC sum = 0;
     for (long i = t; i < rows * yw; i += GROUP) {
       const long row = i / yw;
       sum += (ACC)Y_LOAD(y, row / (yd * yh) * y_n + c * y_c + row / yh % yd * y_d + row % yh * y_h + i % yw * y_w);
     }
-#if GROUP > 1
     GROUP_SUM(sum, partial);
-#endif
     if (t == 0) { BIAS_STORE(bias, c * bias_c, sum); }
   }
 }
+#else
+// Sums side by side: one addition would wait for the other, and vectors need the step to be known.
+#define SUMS 16
+#define ADD_RUN(STEP)                                                                  \
+  for (; i + SUMS <= run; i += SUMS) {                                                 \
+    for (int j = 0; j < SUMS; ++j) sums[j] += (ACC)Y_LOAD(y, from + (i + j) * (STEP)); \
+  }
+GROUP_KERNEL void add_places(OB_GLOBAL const Y_T* y, OB_GLOBAL BIAS_T* bias, const long bias_c, const long channels,
+                             const long images, const long yd, const long yh, const long yw, const long y_n,
+                             const long y_c, const long y_d, const long y_h, const long y_w) {
+  // Rows that follow one another without a gap are one.
+  const int rows_join = y_h == yw * y_w, planes_join = rows_join && y_d == yh * y_h;
+  const long run = yw * (rows_join ? yh : 1) * (planes_join ? yd : 1);
+  const long heights = rows_join ? 1 : yh, depths = planes_join ? 1 : yd;
+  OB_FOR(c, channels) {
+    ACC sums[SUMS];
+    for (int j = 0; j < SUMS; ++j) sums[j] = 0;
+    for (long row = 0; row < images * depths * heights; ++row) {
+      const long from = row / (depths * heights) * y_n + c * y_c + row / heights % depths * y_d + row % heights * y_h;
+      long i = 0;
+      if (y_w == 1) {
+        ADD_RUN(1)
+      } else {
+        ADD_RUN(y_w)
+      }
+      for (; i < run; ++i) sums[0] += (ACC)Y_LOAD(y, from + i * y_w);
+    }
+    for (int width = SUMS / 2; width > 0; width /= 2) {
+      for (int j = 0; j < width; ++j) sums[j] += sums[j + width];
+    }
+    BIAS_STORE(bias, c * bias_c, sums[0]);
+  }
+}
+#endif
 """
 
 _GROUP = 256
