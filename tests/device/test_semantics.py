@@ -327,3 +327,62 @@ def test_metadata(device: str, name: str) -> None:
     op = next(op for op in op_db if op.name == name)
     outcome = metadata_case.run(op, torch.float32, device, 1)
     assert outcome.kind == "native", outcome.detail
+
+
+_INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("dtype", _INTEGERS, ids=str)
+def test_powers_of_integers(dtype: torch.dtype, compiled: bool, device: str, device_module: ModuleType) -> None:
+    base = torch.tensor([-3, -1, 0, 1, 2, 5, 100, 7]).to(dtype)
+    exponent = torch.tensor([-3, -2, -1, 0, 1, 2, 3, 7, 63]).to(dtype)
+    torch._dynamo.reset()
+    power = torch.compile(torch.pow) if compiled else torch.pow
+    before = dict(device_module.fallbacks())
+    for x, y in ((base[:, None], exponent), (base, torch.tensor(3)), (-1, exponent), (base, 5)):
+        ours = power(*(v.to(device) if isinstance(v, Tensor) and v.dim() else v for v in (x, y)))
+        torch.testing.assert_close(ours.cpu(), torch.pow(x, y), rtol=0, atol=0)
+    assert dict(device_module.fallbacks()) == before
+    with pytest.raises(RuntimeError, match="Integers to negative integer powers"):
+        power(base.to(device), -1)
+
+
+@pytest.mark.parametrize("shape", [(3,), (0,), (70,), (33, 65), (20000,)], ids=str)
+@pytest.mark.parametrize("name", ["sum", "prod"])
+def test_reductions_in_bool(name: str, shape: tuple[int, ...], device: str, device_module: ModuleType) -> None:
+    before = dict(device_module.fallbacks())
+    for density in (0.0, 0.01, 0.99, 1.0):
+        x = (torch.rand(shape) < density).float() / 2
+        ours = getattr(x.to(device), name)(dim=-1, dtype=torch.bool)
+        torch.testing.assert_close(ours.cpu(), getattr(x, name)(dim=-1, dtype=torch.bool))
+    assert dict(device_module.fallbacks()) == before
+
+
+@pytest.mark.parametrize("name", ["add", "sub"])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float16, torch.float32], ids=str)
+def test_factors_of_other_dtypes_keep_their_digits(name: str, dtype: torch.dtype, device: str) -> None:
+    x, y = torch.rand(7, dtype=torch.float64), (torch.rand(7) * 20).to(dtype)
+    if dtype == torch.bool and name == "sub":
+        with pytest.raises(RuntimeError, match="with a bool tensor is not supported"):
+            torch.sub(x.to(device), y.to(device), alpha=0.546)
+        return
+    ours = getattr(torch, name)(x.to(device), y.to(device), alpha=0.546)
+    torch.testing.assert_close(ours.cpu(), getattr(torch, name)(x, y, alpha=0.546), rtol=1e-15, atol=1e-15)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_the_first_operand_of_xlog1py_decides_how_it_lies(compiled: bool, device: str) -> None:
+    def operands(place: str) -> tuple[Tensor, Tensor, Tensor]:
+        numbers = torch.rand(4 * 16 * 16 * 2, device=place)
+        expanded = numbers[:128].reshape(4, 16, 1, 2).expand(4, 16, 16, 2)
+        return expanded, numbers.as_strided((4, 16, 16, 2), (512, 2, 32, 1)), numbers.reshape(4, 16, 16, 2)
+
+    torch._dynamo.reset()
+    function = torch.compile(torch.special.xlog1py) if compiled else torch.special.xlog1py
+    for (x, y), pair in zip(
+        itertools.permutations(operands("cpu"), 2), itertools.permutations(operands(device), 2), strict=True
+    ):
+        assert function(*pair).stride() == torch.special.xlog1py(x, y).stride()
+        if not compiled:
+            assert torch.xlogy(*pair).stride() == torch.xlogy(x, y).stride()

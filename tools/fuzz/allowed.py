@@ -77,13 +77,14 @@ _LOOKED_AT = "quantile() q values must be in the range [0, 1]"
 
 
 #: Not drawn for graphs, because of what PyTorch's own compiler does on the CPU as well: it takes a product with the
-#: integer 0 for 0 even of NaN and infinities, refuses powers of integers by one on another device, and writes to a
-#: tensor that is twice in a list as if it were two.
+#: integer 0 for 0 even of NaN and infinities, and writes to a tensor that is twice in a list as if it were two.
 _CHANGED_IN_GRAPHS = re.compile(
-    r"^torch\.pow\(.*torch\.tensor\("
-    r"|^0 [*/] |\bmul_?\((v\S+, )?0\)|\b_foreach_\w+_\(\[[^]]*(v\d+(?:\[\d+\])?), (?:[^]]*, )?\2[],]"
+    r"^0 [*/] |\bmul_?\((v\S+, )?0\)|\b_foreach_\w+_\(\[[^]]*(v\d+(?:\[\d+\])?), (?:[^]]*, )?\2[],]"
 )
 
+
+#: Reads its last operand elsewhere than it writes: of the same elements, the order decides as well.
+_READS_ELSEWHERE = re.compile(r"\b(v\d+)\.masked_scatter_\(.*\b\1\)")
 
 _TENSOR = re.compile(r"\bv\d+")
 #: Nor are lists of which a tensor is written before it is read as another's operand: graphs read all first.
@@ -100,7 +101,9 @@ def _reads_what_it_wrote(line: str) -> bool:
 
 def in_graphs(line: str) -> bool:
     """Whether a line means the same in a graph, by PyTorch's own compiler."""
-    return not _CHANGED_IN_GRAPHS.search(line) and not _reads_what_it_wrote(line)
+    return not any(what.search(line) for what in (_CHANGED_IN_GRAPHS, _READS_ELSEWHERE)) and not _reads_what_it_wrote(
+        line
+    )
 
 
 def only_cpu_raises(line: str, error: Exception) -> bool:
@@ -125,15 +128,18 @@ def strides(line: str, ours: Tensor, theirs: Tensor) -> bool:
     return bool(LIKE_CUDA.search(line)) or (theirs.is_contiguous() and bool(_TURN.search(line)))
 
 
-def overlap(operands: list[object]) -> bool:
+def overlap(line: str, operands: list[object]) -> bool:
     """Whether operands of a line that writes share memory without being the same elements. PyTorch refuses where it
     notices; where it does not, as with tensors that have gaps, the order of the elements decides."""
     found = tensors(operands)
-    return any(
-        one.untyped_storage()._cdata == other.untyped_storage()._cdata  # noqa: SLF001 - its identity
-        and (one.storage_offset(), one.shape, one.stride()) != (other.storage_offset(), other.shape, other.stride())
-        for index, one in enumerate(found)
-        for other in found[:index]
+    return (
+        bool(_READS_ELSEWHERE.search(line))
+        or any(
+            one.untyped_storage()._cdata == other.untyped_storage()._cdata  # noqa: SLF001 - its identity
+            and (one.storage_offset(), one.shape, one.stride()) != (other.storage_offset(), other.shape, other.stride())
+            for index, one in enumerate(found)
+            for other in found[:index]
+        )
     )
 
 

@@ -137,7 +137,7 @@ class Sides:
         text = compare.stride_difference(line, self.ours[name], self.cpu[name])
         layout = Finding("strides", line, text) if text else None
         self._take_over_strides(name)
-        if allowed.values(line) or (before is not None and allowed.overlap(list(before.values()))):
+        if allowed.values(line) or (before is not None and allowed.overlap(line, list(before.values()))):
             self._take_over([name, *known])
             return layout
         return self._compare_values(name, line, known, before) or layout

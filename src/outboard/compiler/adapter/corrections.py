@@ -157,13 +157,13 @@ def _threshold(x: Tensor, threshold: Any, value: Any) -> Any:
 
 def _xlog1py(x: Tensor, y: Tensor) -> Tensor:
     """``xlog1py``, of float32 by way of float64 where the device has it: a runtime's ``log1p`` may be off by more than
-    one unit, and the product rounds once more. The result lies as ``x`` does, which is asked first."""
+    one unit, and the product rounds once more. What decides how the result lies is ``x`` as it is, not a copy of it."""
     kind = torch.result_type(x, y)
     dtype = kind if kind.is_floating_point else torch.get_default_dtype()
     doubles = dtype == torch.float32 and target_of(x.device.index or 0).has_fp64
     real = torch.float64 if doubles else torch.promote_types(dtype, torch.float32)
-    is_nothing = (x == 0) & ~torch.isnan(y)
-    return torch.where(is_nothing, 0.0, x.to(real) * torch.log1p(y.to(real))).to(dtype)
+    is_nothing = x == torch.where(torch.isnan(y), torch.nan, 0.0)
+    return torch.where(is_nothing, 0.0, x * torch.log1p(y.to(real))).to(dtype)
 
 
 def _shrink_backward(grad: Tensor, x: Tensor, limit: Any) -> Tensor:

@@ -25,7 +25,6 @@ _MISTAKEN = frozenset(
         aten._native_batch_norm_legit_no_training.default,
         aten._native_batch_norm_legit.default,
         aten._native_batch_norm_legit.no_stats,
-        aten.special_xlog1py.default,
         aten.native_batch_norm.default,
         aten._thnn_fused_lstm_cell.default,
     }
@@ -51,6 +50,8 @@ _CONTIGUOUS = frozenset(
         aten.smooth_l1_loss_backward.default,
     }
 )
+#: Pointwise operators that lie as their first operand does, where the shape function lets the second decide.
+_ITERATED = frozenset({aten.special_xlog1py.default, aten.xlogy.Tensor})
 #: Operators whose images have the memory format of an argument, where the shape function says otherwise: its position.
 _FORMAT_OF = {
     aten.max_unpool2d.default: 0,
@@ -112,6 +113,8 @@ def of_shape_function(overload: torch._ops.OpOverload, args: Sequence[Any], kwar
         return [*(like_channels(result, *call_args[1:3]) for result in results[:2]), results[2]]
     if overload is aten.index.Tensor:
         return [_picked(results[0], *call_args[:2])]
+    if overload in _ITERATED:
+        return [_iterated(results[0], call_args)]
     if overload in _FORMAT_OF:
         return [_of_format(result, call_args[_FORMAT_OF[overload]]) for result in results]
     return [result.contiguous() for result in results] if overload in _CONTIGUOUS else results
@@ -179,10 +182,19 @@ def _picked(result: torch.Tensor, source: torch.Tensor, indices: Sequence[torch.
     places = given[0].dim()
     strides = [[*source.stride()[:before], *[0] * places, *source.stride()[source.dim() - after :]]]
     strides += [[*[0] * before, *index.stride(), *[0] * after] for index in given]
-    order = iterated_order(result.shape, strides)
-    return torch.empty_strided(
-        result.shape, dense_strides(result.shape, order), dtype=result.dtype, device=result.device
-    )
+    return _ordered(result, iterated_order(result.shape, strides))
+
+
+def _iterated(result: torch.Tensor, operands: Sequence[torch.Tensor]) -> torch.Tensor:
+    """A result of ``TensorIterator`` with these operands."""
+    strides = [operand.expand(result.shape).stride() for operand in operands]
+    return _ordered(result, iterated_order(result.shape, strides))
+
+
+def _ordered(result: torch.Tensor, inner_to_outer: Sequence[int]) -> torch.Tensor:
+    """A dense one of the same sizes and dtype with this order of dimensions."""
+    strides = dense_strides(result.shape, inner_to_outer)
+    return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
 
 
 def _with_tensors(overload: torch._ops.OpOverload, args: list[Any]) -> list[Any] | None:

@@ -10,7 +10,7 @@ from typing import Any
 import sympy
 import torch
 from torch._inductor import ir, lowering
-from torch._inductor.virtualized import ops
+from torch._inductor.virtualized import V, ops
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND
 
 aten = torch.ops.aten
@@ -80,6 +80,7 @@ def register(name: str) -> None:
     _register_next(name)
     _register_product(name)
     _register_limits(name)
+    _register_powers(name)
 
 
 def _register_division(name: str) -> None:
@@ -213,3 +214,29 @@ def _limit(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         return original(bound, x) if swapped else original(x, bound)
 
     return limit
+
+
+def _register_powers(name: str) -> None:
+    """Powers of integers by tensors of integers, which Inductor leaves to a library, and by negative numbers, which it
+    takes for powers of floats."""
+    module: Any = lowering
+    for overload in (aten.pow.Tensor_Tensor, aten.pow.Tensor_Scalar, aten.pow.Scalar):
+        original = module.lowerings[overload]
+
+        def power(a: Any, b: Any, original: Any = original) -> Any:
+            dtypes = [value.get_dtype() for value in (a, b) if isinstance(value, ir.TensorBox)]
+            if not _is_on(name, a, b) or not _is_integer(dtypes[0]):
+                return original(a, b)
+            if not isinstance(b, ir.TensorBox):
+                b = V.graph.sizevars.guard_int(b) if isinstance(b, sympy.Basic) else b
+                if b < 0:
+                    raise RuntimeError("Integers to negative integer powers are not allowed.")
+                return original(a, b)
+            base = a if isinstance(a, ir.TensorBox) else module.full_like(b, a)
+            return module.make_pointwise(ops.pow)(base, b)
+
+        module.register_lowering([overload], broadcast=True)(power)
+
+
+def _is_integer(dtype: torch.dtype) -> bool:
+    return not dtype.is_floating_point and not dtype.is_complex

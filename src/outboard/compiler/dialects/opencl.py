@@ -1547,7 +1547,10 @@ def identity_of(kind: str, dtype: torch.dtype) -> str:
 
 
 def combine(prelude: Prelude, kind: str, a: str, b: str, dtype: torch.dtype, width: int) -> str:
-    """Two partial results of a reduction as one. Raises Unsupported."""
+    """Two partial results of a reduction as one; of bool, a sum is whether any is true, a product whether all are.
+    Raises Unsupported."""
+    if dtype == torch.bool and kind in ("sum", "prod"):
+        return f"({a} {'|' if kind == 'sum' else '&'} {b})"
     if kind == "sum":
         return _arithmetic("+", [a, b], dtype, width)
     if kind == "prod":
