@@ -2,10 +2,12 @@
 #include "torch/bindings_device.h"
 #include "torch/bindings_eager.h"
 #include "torch/bindings_watch.h"
+#include "torch/distributed/bindings.h"
 
 PYBIND11_MODULE(_C, m) {
   m.doc() = "The C++ part of Outboard: devices, memory, eager dispatch.";
   outboard::aten::bind_device(m);
   outboard::aten::bind_eager(m);
   outboard::aten::bind_watch(m);
+  outboard::distributed::bind(m);
 }

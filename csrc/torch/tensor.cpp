@@ -118,16 +118,12 @@ bool covers_storage(const at::Tensor& tensor) {
          tensor.is_non_overlapping_and_dense();
 }
 
-at::Tensor host_view(const at::Tensor& tensor, Access access) {
+at::Tensor host_alias(const at::Tensor& tensor, Access access) {
   const TensorBinding binding = binding_of(tensor);
   Allocation& allocation = *binding.allocation;
   TORCH_CHECK(allocation.device().host_accessible(), "The host cannot address the memory of ", tensor.device());
-  auto pin = translate_errors([&] {
-    Stream& stream = current_stream(tensor.device().index());
-    auto made = std::make_unique<Pin>(allocation, stream, access);
-    stream.synchronize();  // bringing the contents in may have queued work
-    return made;
-  });
+  auto pin = translate_errors(
+      [&] { return std::make_unique<Pin>(allocation, current_stream(tensor.device().index()), access); });
   void* memory = reinterpret_cast<void*>(pin->pointer());
   c10::DataPtr data(memory, pin.release(), &release_pin, c10::Device(c10::DeviceType::CPU));
   c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), allocation.size(),
@@ -137,6 +133,13 @@ at::Tensor host_view(const at::Tensor& tensor, Access access) {
                                  binding.storage_offset);
   if (tensor.is_conj()) view._set_conj(true);
   if (tensor.is_neg()) view._set_neg(true);
+  return view;
+}
+
+at::Tensor host_view(const at::Tensor& tensor, Access access) {
+  at::Tensor view = host_alias(tensor, access);
+  // Bringing the contents in may have queued work.
+  translate_errors([&] { current_stream(tensor.device().index()).synchronize(); });
   return view;
 }
 

@@ -42,6 +42,8 @@ bool covers_storage(const at::Tensor& tensor);
 /// work that uses the memory while the view is in use. Waits for the current stream. With kOverwrite the caller writes
 /// every byte of the storage.
 at::Tensor host_view(const at::Tensor& tensor, Access access = Access::kKeep);
+/// The same without waiting: the contents are there when the current stream has done what it was given so far.
+at::Tensor host_alias(const at::Tensor& tensor, Access access = Access::kKeep);
 
 /// The calling thread's current stream on a device of ours.
 Stream& current_stream(c10::DeviceIndex device);

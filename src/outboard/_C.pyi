@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
 from typing import Any
 
@@ -84,4 +85,14 @@ class Watch:
     def is_unchanged(self) -> bool: ...
     def changed(self) -> tuple[int, int] | None: ...
 
+def process_group_backend(
+    backend: str,
+    name: str,
+    store: Any,
+    rank: int,
+    size: int,
+    timeout: datetime.timedelta,
+    global_ranks: list[int],
+    make_host: Callable[[Any, int, int, datetime.timedelta, list[int]], Any],
+) -> Any: ...
 def is_python_class(type: Any) -> bool: ...

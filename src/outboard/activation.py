@@ -43,7 +43,7 @@ def _activate() -> None:
     import torch
     from torch.utils import backend_registration
 
-    from outboard import _C, drivers, foresight, integrations, profiles, settings
+    from outboard import _C, distributed, drivers, foresight, integrations, profiles, settings
     from outboard import device as module
     from outboard.device import interruptions, profiling
 
@@ -77,6 +77,8 @@ def _activate() -> None:
     module.printing.print_on_cpu()
     profiling.install(profile.name)
     _connect_compiler()
+    if profile.distributed_backend is not None:
+        distributed.install(profile.name, profile.distributed_backend)
     integrations.install(profile.name)
     profiles.install(choice, profile)
 

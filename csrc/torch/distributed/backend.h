@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <vector>
+
+#include "torch/distributed/issuer.h"
+#include "torch/distributed/work.h"
+
+namespace outboard::distributed {
+
+/// Makes the host library's backend for a group: store, rank, size, timeout, and which ranks of the world it has.
+using MakeHost = std::function<c10::intrusive_ptr<c10d::Backend>(
+    const c10::intrusive_ptr<c10d::Store>&, int, int, std::chrono::milliseconds, const std::vector<uint64_t>&)>;
+
+/// What a group is made of.
+struct Group {
+  std::string backend;  ///< the profile's name for it
+  std::string name;
+  int rank;
+  int size;
+  std::chrono::milliseconds timeout;
+  std::vector<uint64_t> global_ranks;
+};
+
+/// A group's options, of a class of ours so that Python can copy them.
+struct DeviceOptions : c10d::Backend::Options {
+  explicit DeviceOptions(const Group& group);
+};
+
+/// torch.distributed for tensors of the device. Collectives are run by PyTorch's own backend for CPU tensors (gloo),
+/// on the device's memory itself where the host can address it. They begin when the current stream has done what it was
+/// given before them, in the order of the calls, and nobody waits for that.
+class DeviceBackend : public c10d::Backend {
+ public:
+  DeviceBackend(Group group, c10::intrusive_ptr<c10d::Backend> host, MakeHost make_host);
+  ~DeviceBackend() override;
+
+  const std::string getBackendName() const override { return group_.backend; }
+  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  const c10::intrusive_ptr<DeviceOptions>& options() const { return options_; }
+  void setTimeout(std::chrono::milliseconds timeout) override;
+  c10d::ErrorType getError() override { return error_; }
+
+  bool supportsSplitting() const override { return true; }
+  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+                                          const c10::intrusive_ptr<Options>& options) override;
+  c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
+                                          const c10::intrusive_ptr<Options>& options, const int& rank,
+                                          const int& size) override;
+  /// Ends everybody's wait with an error; later collectives are refused.
+  void abort() override;
+  /// Gives threads and connections back, after what was begun.
+  void shutdown() override;
+
+  using Tensors = std::vector<at::Tensor>;
+  using TensorLists = std::vector<std::vector<at::Tensor>>;
+
+  WorkPointer broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
+  WorkPointer allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPointer allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override;
+  WorkPointer reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
+  WorkPointer allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
+  WorkPointer _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override;
+  WorkPointer allgather_coalesced(TensorLists& outputs, Tensors& inputs,
+                                  const c10d::AllgatherOptions& options) override;
+  WorkPointer allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                              const c10d::AllgatherOptions& options) override;
+  WorkPointer gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) override;
+  WorkPointer scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) override;
+  WorkPointer reduce_scatter(Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) override;
+  WorkPointer _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                   const c10d::ReduceScatterOptions& options) override;
+  WorkPointer reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                              const c10d::ReduceScatterOptions& options) override;
+  WorkPointer alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                            std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) override;
+  WorkPointer alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override;
+  WorkPointer send(Tensors& tensors, int target, int tag) override;
+  WorkPointer recv(Tensors& tensors, int source, int tag) override;
+  WorkPointer recvAnysource(Tensors& tensors, int tag) override;
+  WorkPointer barrier(const c10d::BarrierOptions& options) override;
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
+  void setSequenceNumberForGroup() override;
+  uint64_t getSequenceNumberForGroup() override;
+
+ private:
+  using Works = std::vector<WorkPointer>;
+  /// A collective of the host library's on CPU tensors.
+  using Issue = std::function<Works(c10d::Backend& host)>;
+
+  /// A collective in preparation.
+  struct Call {
+    Label label;
+    std::shared_ptr<Exchange> exchange;
+    Tensors inputs;
+    TensorLists results;
+  };
+
+  Call begin(c10d::OpType kind, const char* name, Tensors inputs, TensorLists results);
+  /// `after` runs on the host when the host library is done.
+  WorkPointer start(Call call, Issue issue, std::function<void()> after = {});
+  WorkPointer start_peer(Call call, std::function<WorkPointer(c10d::Backend& host)> issue);
+  WorkPointer all_reduce(Call call, const c10d::AllreduceOptions& options);
+  WorkPointer all_gather_uneven(Call call, const Tensors& outputs, const at::Tensor& input,
+                                const c10d::AllgatherOptions& options);
+  WorkPointer all_gather_bases(Call call, const Tensors& outputs, const c10d::AllgatherOptions& options);
+  WorkPointer reduce_parts(Call call, Tensors own, std::vector<Tensors> pieces,
+                           const c10d::ReduceScatterOptions& options);
+  WorkPointer reduce_scatter_bases(Call call, const Tensors& outputs, const c10d::ReduceScatterOptions& options);
+  /// Throws c10::DistBackendError once the group is destroyed.
+  c10::intrusive_ptr<c10d::Backend> host();
+  void remember(const WorkPointer& work);
+  /// The stream beside those that compute, for a device (-1: the current one).
+  Stream& transfers(c10::DeviceIndex index);
+
+  const Group group_;
+  const c10::intrusive_ptr<DeviceOptions> options_;
+  const MakeHost make_host_;
+  std::mutex mutex_;
+  c10::intrusive_ptr<c10d::Backend> host_;                        ///< null once it is shut down
+  std::vector<Stream*> transfers_;                                ///< by device; guarded by mutex_
+  std::vector<c10::weak_intrusive_ptr<c10d::Work>> outstanding_;  ///< guarded by mutex_
+  std::atomic<uint64_t> number_{0};
+  std::atomic<c10d::ErrorType> error_{c10d::ErrorType::SUCCESS};
+  std::unique_ptr<Issuer> issuer_;
+};
+
+}  // namespace outboard::distributed

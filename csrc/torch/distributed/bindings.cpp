@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "torch/distributed/bindings.h"
+
+#include <pybind11/chrono.h>
+#include <pybind11/functional.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <utility>
+
+#include "torch/binding_helpers.h"
+#include "torch/distributed/backend.h"
+
+namespace outboard::distributed {
+namespace {
+
+c10::intrusive_ptr<c10d::Backend> make_backend(const std::string& backend, const std::string& name,
+                                               const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                               std::chrono::milliseconds timeout, std::vector<uint64_t> global_ranks,
+                                               const MakeHost& make_host) {
+  auto host = make_host(store, rank, size, timeout, global_ranks);
+  return c10::make_intrusive<DeviceBackend>(Group{backend, name, rank, size, timeout, std::move(global_ranks)},
+                                            std::move(host), make_host);
+}
+
+}  // namespace
+
+void bind(pybind11::module_& m) {
+  namespace py = pybind11;
+  if (py::detail::get_type_info(typeid(c10d::Backend)) == nullptr) return;  // a PyTorch without torch.distributed
+  py::class_<DeviceOptions, c10d::Backend::Options, c10::intrusive_ptr<DeviceOptions>>(
+      m, "ProcessGroupOptions", "Options of a process group's backend.")
+      .def("__copy__", [](const DeviceOptions& self) { return c10::make_intrusive<DeviceOptions>(self); })
+      .def("__deepcopy__",
+           [](const DeviceOptions& self, const py::dict&) { return c10::make_intrusive<DeviceOptions>(self); });
+  py::class_<DeviceBackend, c10d::Backend, c10::intrusive_ptr<DeviceBackend>>(
+      m, "ProcessGroupBackend", "The backend of a process group for tensors of the device.")
+      .def_property_readonly("options", &DeviceBackend::options);
+  aten::bindings::define(m, "process_group_backend",
+                         "Makes the backend of a process group for tensors of the device. The function makes the one "
+                         "for CPU tensors under it: store, rank, size, timeout, and the ranks of the world it has.",
+                         &make_backend);
+}
+
+}  // namespace outboard::distributed

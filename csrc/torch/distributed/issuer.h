@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "torch/distributed/exchange.h"
+
+namespace outboard::distributed {
+
+/// Starts collectives in the order in which they come, each when the device is done with what comes before it: at once
+/// on the calling thread if it is, else on a thread of its own, which the first one that has to wait starts.
+class Issuer {
+ public:
+  struct Task {
+    std::shared_ptr<Exchange> exchange;
+    std::function<void()> issue;
+    /// Is given what `issue` or the device's work threw, unless that went to who put the task.
+    std::function<void(std::exception_ptr)> fail;
+  };
+
+  Issuer() = default;
+  /// Issues what is left.
+  ~Issuer();
+  Issuer(const Issuer&) = delete;
+  Issuer& operator=(const Issuer&) = delete;
+
+  /// Throws what `issue` throws if it is called at once.
+  void put(Task task);
+  /// Waits until everything that was put is issued.
+  void drain();
+
+ private:
+  void run();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Task> tasks_;
+  bool busy_ = false;  ///< a thread issues
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace outboard::distributed

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "torch/distributed/work.h"
+
+#include <ATen/core/ivalue.h>
+#include <c10/core/StreamGuard.h>
+
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+namespace outboard::distributed {
+namespace {
+
+using c10::ivalue::Future;
+
+c10::Device device_of(const Exchange& exchange) { return torch_stream(exchange.transfers()).device(); }
+
+c10::intrusive_ptr<Future> future_of(const Exchange& exchange, bool nested) {
+  const c10::TypePtr list = c10::ListType::create(c10::TensorType::get());
+  return c10::make_intrusive<Future>(nested ? c10::ListType::create(list) : list,
+                                     std::vector<c10::Device>{device_of(exchange)});
+}
+
+std::exception_ptr error_of(const Label& label, const std::string& text) {
+  return std::make_exception_ptr(
+      c10::DistBackendError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, label.text + ": " + text));
+}
+
+}  // namespace
+
+std::exception_ptr explained(const std::exception_ptr& error, const Label& label) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::Error&) {
+    return error;
+  } catch (const std::logic_error&) {
+    return error;
+  } catch (const std::exception& other) {
+    return error_of(label, other.what());
+  }
+}
+
+CollectiveWork::CollectiveWork(int rank, Label label, std::shared_ptr<Exchange> exchange,
+                               const std::vector<at::Tensor>& inputs, std::vector<std::vector<at::Tensor>> results)
+    : Work(rank, label.kind, label.profiled, inputs),
+      label_(std::move(label)),
+      exchange_(std::move(exchange)),
+      results_(std::move(results)),
+      future_(future_of(*exchange_, results_.size() > 1)) {}
+
+std::vector<at::Tensor> CollectiveWork::result() {
+  TORCH_CHECK(isCompleted(), "Work needs to be completed before calling result(). Should call wait() before result().");
+  TORCH_CHECK(results_.size() <= 1, "work result does not support list of lists, use .getFuture() and value()");
+  return results_.empty() ? std::vector<at::Tensor>() : results_[0];
+}
+
+void CollectiveWork::synchronize() { exchange_->order_current_stream(); }
+
+void CollectiveWork::abort() { fail(error_of(label_, "aborted")); }
+
+void CollectiveWork::follow(const std::vector<WorkPointer>& works, const std::function<void()>& after) {
+  if (works.empty()) return succeed(after);
+  missing_ = static_cast<int>(works.size());
+  const auto self = c10::intrusive_ptr<CollectiveWork>::unsafe_reclaim_from_nonowning(this);
+  for (const WorkPointer& work : works) {
+    work->getFuture()->addCallback(
+        [self, after](Future& future) {
+          if (future.hasError()) return self->fail(future.exception_ptr());
+          if (self->missing_.fetch_sub(1) == 1) self->succeed(after);
+        },
+        /*uses_future=*/false);
+  }
+}
+
+void CollectiveWork::succeed(const std::function<void()>& after) {
+  try {
+    if (after) after();
+    exchange_->give_back();
+  } catch (...) {
+    return fail(std::current_exception());
+  }
+  if (ended_.exchange(true)) return;
+  {
+    // Callbacks of the future come behind copies to the device, and behind no other work.
+    const c10::StreamGuard guard(torch_stream(exchange_->transfers()));
+    const std::vector<at::Tensor> flat = results_.empty() ? std::vector<at::Tensor>() : results_[0];
+    future_->markCompleted(results_.size() > 1 ? c10::IValue(results_) : c10::IValue(flat));
+  }
+  finish();
+}
+
+void CollectiveWork::fail(const std::exception_ptr& error) {
+  if (ended_.exchange(true)) return;
+  const std::exception_ptr shown = explained(error, label_);
+  future_->setError(shown);
+  finish(shown);
+}
+
+PeerWork::PeerWork(int rank, Label label, std::shared_ptr<Exchange> exchange, at::Tensor tensor)
+    : Work(rank, label.kind, label.profiled, std::vector<at::Tensor>{tensor}),
+      label_(std::move(label)),
+      exchange_(std::move(exchange)),
+      tensor_(std::move(tensor)),
+      future_(future_of(*exchange_, /*nested=*/false)) {}
+
+void PeerWork::begin(WorkPointer work) {
+  const std::lock_guard lock(mutex_);
+  work_ = std::move(work);
+  cv_.notify_all();
+}
+
+void PeerWork::end(const std::exception_ptr& error) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (completed_) return;
+  }
+  const std::exception_ptr shown = error == nullptr ? nullptr : explained(error, label_);
+  if (shown == nullptr) {
+    const c10::StreamGuard guard(torch_stream(exchange_->transfers()));
+    future_->markCompleted(std::vector<at::Tensor>{tensor_});
+  } else {
+    future_->setError(shown);
+  }
+  finish(shown);
+}
+
+void PeerWork::fail(const std::exception_ptr& error) {
+  const std::lock_guard alone(transferring_);
+  end(error);
+}
+
+void PeerWork::transfer(std::chrono::milliseconds timeout) {
+  const std::lock_guard alone(transferring_);
+  {
+    const std::lock_guard lock(mutex_);
+    if (completed_) return;
+  }
+  try {
+    work_->wait(timeout);
+    exchange_->give_back();
+  } catch (...) {
+    return end(std::current_exception());
+  }
+  end(nullptr);
+}
+
+bool PeerWork::wait(std::chrono::milliseconds timeout) {
+  {
+    std::unique_lock lock(mutex_);
+    cv_.wait(lock, [&] { return completed_ || work_ != nullptr; });
+  }
+  if (!Work::isCompleted()) transfer(timeout);
+  return Work::wait();
+}
+
+void PeerWork::watch() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (watched_ || completed_) return;
+    watched_ = true;
+  }
+  const auto self = c10::intrusive_ptr<PeerWork>::unsafe_reclaim_from_nonowning(this);
+  std::thread([self] {
+    {
+      std::unique_lock lock(self->mutex_);
+      self->cv_.wait(lock, [&] { return self->completed_ || self->work_ != nullptr; });
+    }
+    self->transfer(kNoTimeout);
+  }).detach();
+}
+
+bool PeerWork::isCompleted() {
+  if (Work::isCompleted()) return true;
+  watch();
+  return false;
+}
+
+c10::intrusive_ptr<Future> PeerWork::getFuture() {
+  watch();
+  return future_;
+}
+
+void PeerWork::synchronize() { exchange_->order_current_stream(); }
+
+void PeerWork::abort() {
+  WorkPointer work;
+  {
+    const std::lock_guard lock(mutex_);
+    work = work_;
+  }
+  if (work != nullptr) work->abort();
+}
+
+int PeerWork::sourceRank() const { return work_->sourceRank(); }
+
+std::vector<at::Tensor> PeerWork::result() { return {tensor_}; }
+
+}  // namespace outboard::distributed

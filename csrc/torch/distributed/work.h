@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "torch/distributed/exchange.h"
+
+namespace outboard::distributed {
+
+using WorkPointer = c10::intrusive_ptr<c10d::Work>;
+
+/// What a collective is called in errors and profiles.
+struct Label {
+  c10d::OpType kind;
+  const char* profiled;  ///< lives as long as the process
+  std::string text;      ///< which call of which group on which rank
+  uint64_t number;       ///< of the group's collectives so far
+};
+
+/// A collective on tensors of the device, which is done when the host library is, and, for who waits on a stream, when
+/// its results are there in that stream's order.
+class CollectiveWork : public c10d::Work {
+ public:
+  /// `results`: lists of device tensors, one for each tensor that was given.
+  CollectiveWork(int rank, Label label, std::shared_ptr<Exchange> exchange, const std::vector<at::Tensor>& inputs,
+                 std::vector<std::vector<at::Tensor>> results);
+
+  std::vector<at::Tensor> result() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
+  uint64_t getSequencenumber() const override { return label_.number; }
+  /// Has the current stream wait for results that are still on their way to the device.
+  void synchronize() override;
+  /// Ends the wait for it with an error. The host library goes on with the tensors, which stay where they are.
+  void abort() override;
+
+  /// Follows the host library's works: when the last one is done, `after` is called, and this is done, too.
+  void follow(const std::vector<WorkPointer>& works, const std::function<void()>& after);
+  /// Ends with an error. No-op once it has ended.
+  void fail(const std::exception_ptr& error);
+
+ private:
+  void succeed(const std::function<void()>& after);
+
+  const Label label_;
+  const std::shared_ptr<Exchange> exchange_;
+  const std::vector<std::vector<at::Tensor>> results_;
+  const c10::intrusive_ptr<c10::ivalue::Future> future_;
+  std::atomic<int> missing_{0};
+  std::atomic<bool> ended_{false};
+};
+
+/// A tensor on its way to or from one other rank. The host library ends such a transfer where somebody waits for it, so
+/// that is where this one ends: in `wait`, or on a thread that the first who asks otherwise starts.
+class PeerWork : public c10d::Work {
+ public:
+  PeerWork(int rank, Label label, std::shared_ptr<Exchange> exchange, at::Tensor tensor);
+
+  bool isCompleted() override;
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  void synchronize() override;
+  void abort() override;
+  int sourceRank() const override;
+  std::vector<at::Tensor> result() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  uint64_t getSequencenumber() const override { return label_.number; }
+
+  /// The transfer has begun, as the host library's `work`.
+  void begin(WorkPointer work);
+  void fail(const std::exception_ptr& error);
+
+ private:
+  void transfer(std::chrono::milliseconds timeout);
+  void watch();
+  void end(const std::exception_ptr& error);
+
+  const Label label_;
+  const std::shared_ptr<Exchange> exchange_;
+  const at::Tensor tensor_;
+  const c10::intrusive_ptr<c10::ivalue::Future> future_;
+  WorkPointer work_;         ///< guarded by mutex_; set once
+  bool watched_ = false;     ///< guarded by mutex_: a thread waits
+  std::mutex transferring_;  ///< held by who waits for the host library
+};
+
+/// The same error with what failed; errors in arguments as they are.
+std::exception_ptr explained(const std::exception_ptr& error, const Label& label);
+
+}  // namespace outboard::distributed

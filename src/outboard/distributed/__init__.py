@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.distributed for the device: its process-group backend, under the name that the profile gives it.
+
+``init_process_group()`` chooses it. What runs the collectives is PyTorch's own backend for CPU tensors, on the device's
+memory (``csrc/torch/distributed``).
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+from typing import Any
+
+from torch import distributed
+
+
+def install(device: str, backend: str) -> None:
+    """Registers the backend for the device called ``device``, if this PyTorch has torch.distributed and gloo."""
+    if not distributed.is_available() or not distributed.is_gloo_available():
+        return
+    from outboard.distributed import patches
+
+    create = functools.partial(_create, backend)
+    distributed.Backend.register_backend(backend, create, extended_api=True, devices=[device])
+    patches.install(device, backend)
+
+
+def _create(backend: str, group: Any, options: Any) -> Any:
+    """The backend of one group, as ``_new_process_group_helper`` asks for it."""
+    from torch._C._distributed_c10d import Backend
+
+    from outboard import _C
+
+    if options is not None and not isinstance(options, Backend.Options):
+        raise TypeError(f"{backend} takes options of type Backend.Options, not {type(options).__name__}")
+    return _C.process_group_backend(
+        backend,
+        group.group_id,
+        group.store,
+        group.group_rank,
+        group.group_size,
+        group.timeout,
+        group.global_ranks_in_group,
+        _create_host,
+    )
+
+
+def _create_host(store: Any, rank: int, size: int, timeout: datetime.timedelta, global_ranks: list[int]) -> Any:
+    """PyTorch's backend for CPU tensors, which runs the collectives."""
+    host = distributed.ProcessGroupGloo(store, rank, size, timeout)
+    host.options.global_ranks_in_group = global_ranks
+    return host

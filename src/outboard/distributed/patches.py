@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where torch.distributed asks which backend there is, and knows the answer for its own backends only."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import distributed
+from torch.distributed import distributed_c10d as c10d
+from torch.nn.parallel import DistributedDataParallel
+
+#: Hooks of DDP that PyTorch has for NCCL and XCCL.
+_HOOKS_BY_BACKEND = ("bf16_compress_hook", "bf16_compress_wrapper_hook")
+
+
+def install(device: str, backend: str) -> None:
+    """Applies what is here for the device called ``device`` and its backend, once in a process."""
+    _choose_by_default(device, backend)
+    _monitor_barriers(device, backend)
+    _admit_hooks(device)
+
+
+def _choose_by_default(device: str, backend: str) -> None:
+    """Lets a group of no particular backend have ours, and whoever has ours have it as default.
+
+    PyTorch finds it by the device, but takes gloo for the default of such a group, which the group does not have; where
+    there are several backends, it looks for ours by a name in capitals. Its name and hooks cannot be asked for then.
+    """
+    original = c10d._new_process_group_helper
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def with_default(*args: Any, **kwargs: Any) -> Any:
+        call = signature.bind(*args, **kwargs)
+        accelerator = torch.accelerator.current_accelerator()
+        if call.arguments["backend"] == c10d.Backend.UNDEFINED and accelerator and accelerator.type == device:
+            call.arguments["backend"] = c10d.Backend(backend)
+        group, store = original(*call.args, **call.kwargs)
+        if isinstance(group, c10d.ProcessGroup) and f"{device}:{backend}" in str(call.arguments["backend"]):
+            group._set_default_backend(c10d.ProcessGroup.BackendType.CUSTOM)
+        return group, store
+
+    c10d._new_process_group_helper = with_default
+
+
+def _monitor_barriers(device: str, backend: str) -> None:
+    """Gives groups of our backend ``monitored_barrier``, which PyTorch has for groups of gloo's."""
+    original: Callable[..., None] = c10d.monitored_barrier
+
+    @functools.wraps(original)
+    def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        group = c10d._get_default_group() if group is None else group
+        if c10d._rank_not_in_group(group) or backend not in c10d.get_backend(group):
+            return original(group, timeout, wait_all_ranks)
+        timeout = timeout or c10d._get_default_timeout(c10d.Backend(backend))
+        c10d._check_valid_timeout(timeout)
+        group._get_backend(torch.device(device)).monitored_barrier(timeout, wait_all_ranks)
+        return None
+
+    c10d.monitored_barrier = monitored_barrier
+    distributed.monitored_barrier = monitored_barrier
+
+
+def _admit_hooks(device: str) -> None:
+    """Lets DDP on the device take hooks that it otherwise refuses because of their name."""
+    original = DistributedDataParallel._check_comm_hook
+
+    @functools.wraps(original)
+    def check(self: DistributedDataParallel, hook: Any) -> None:
+        if self.device_type == device and getattr(hook, "__name__", "") in _HOOKS_BY_BACKEND:
+            hook = functools.wraps(hook)(lambda state, bucket: None)
+            hook.__name__ = "hook"
+        original(self, hook)  # type: ignore[no-untyped-call]
+
+    DistributedDataParallel._check_comm_hook = check  # type: ignore[method-assign]

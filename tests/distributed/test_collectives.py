@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device's backend of torch.distributed: every collective, between real processes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.distributed.launch import run_ranks
+
+
+def test_collectives_of_two_ranks() -> None:
+    run_ranks("collectives")
+
+
+def test_collectives_on_a_discrete_device() -> None:
+    run_ranks("collectives", OUTBOARD_DRIVER="strict")
+
+
+@pytest.mark.parametrize("profile", ["npu", "rbln", "ve"])
+def test_backends_of_profiles(profile: str) -> None:
+    run_ranks("collectives", OUTBOARD_PROFILE=profile, VARIANT="backend")
