@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .chains import wide
 from .optimizers import update_scale
+from .synchronized_norm import DECOMPOSITIONS as SYNCHRONIZED_NORM
 from .transformers import LAYERS
 
 aten = torch.ops.aten
@@ -128,4 +129,5 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._weight_norm_interface.default: _weight_norm,
     aten._weight_norm_interface_backward.default: _weight_norm_backward,
     **LAYERS,
+    **SYNCHRONIZED_NORM,
 }
