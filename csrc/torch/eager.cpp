@@ -350,7 +350,7 @@ class EagerCall {
     if (loaded == Loaded::kBake) return select();
     const Compiled compiled = ask_compiler();
     if (compiled.verdict == Compiled::kPlan) {
-      rehearse_on_cpu(op_, arguments_);
+      if (!op_.wide_statistics) rehearse_on_cpu(op_, arguments_);
       adopt(compiled.plan);
       // Last: the next process takes a plan that is kept as it is.
       state().compiler->keep(disk_key(), bake_, compiled.plan);

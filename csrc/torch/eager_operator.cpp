@@ -76,6 +76,8 @@ std::unique_ptr<Operator> describe(const c10::OperatorHandle& handle) {
     record->aliased_argument.push_back(aliased_argument(schema, result));
   }
   record->pointwise = handle.hasTag(at::Tag::pointwise);
+  record->wide_statistics =
+      record->name == "aten::native_layer_norm_backward" || record->name == "aten::native_batch_norm_backward";
   record->idempotent = record->name.rfind("aten::threshold", 0) == 0;  // the one that PyTorch does not check
   record->random = handle.hasTag(at::Tag::nondeterministic_seeded);
   record->coalesces = coalesces(*record);

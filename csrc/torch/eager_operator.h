@@ -34,6 +34,7 @@ struct Operator {
   bool idempotent = false;           ///< may be written to elements that share memory: each gets the same value
   bool random = false;               ///< draws from a generator
   bool accepts_cpu_indices = false;  ///< index tensors may live on the CPU, as on CUDA
+  bool wide_statistics = false;      ///< takes statistics that are saved in float32, where the CPU has halves
   bool accepts_cpu_tensors = false;  ///< some tensor argument is defined to be on the CPU (lengths, for instance)
 };
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 
 import pytest
@@ -115,3 +116,16 @@ def test_profiler(device: str) -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         (torch.ones(3, device=device) + 1).cpu()
     assert any(event.key == "aten::add" for event in profile.key_averages())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", [torch.nn.LayerNorm, torch.nn.BatchNorm1d])
+def test_statistics_of_halves_are_saved_wide(device: str, kind: type[torch.nn.Module], dtype: torch.dtype) -> None:
+    """In float32, as on CUDA; the CPU, which is asked whether a call is right, has halves there."""
+    layer, x = kind(16), torch.randn(6, 16)
+    ours, theirs = (copy.deepcopy(layer).to(d, t) for d, t in ((device, dtype), ("cpu", torch.float32)))
+    input_of_ours, input_of_theirs = x.to(device, dtype).requires_grad_(), x.to(dtype).float().requires_grad_()
+    for module, value in ((ours, input_of_ours), (theirs, input_of_theirs)):
+        (module(value) * torch.arange(16, device=value.device)).sum().backward()
+    for one, other in ((ours.weight.grad, theirs.weight.grad), (input_of_ours.grad, input_of_theirs.grad)):
+        torch.testing.assert_close(one.cpu().float(), other, rtol=5e-2, atol=5e-1)
