@@ -32,7 +32,15 @@ from typing import Any, NoReturn
 
 #: Variables that nothing reads before a program begins, besides those of Outboard and of its profiles.
 _LATE = {"TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME", "POCL_CACHE_DIR", "PYTEST_CURRENT_TEST", "VARIANT"}
-_LATE |= {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+_LATE |= {
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCH_DISTRIBUTED_DEBUG",
+}
 _LATE_PREFIXES = ("OUTBOARD_", "RBLN_", "TORCH_RBLN_")
 
 _server_lock = threading.Lock()

@@ -8,3 +8,7 @@ from tests.distributed.launch import run_ranks
 
 def test_data_parallel() -> None:
     run_ranks("data_parallel")
+
+
+def test_sharded_and_pipelined() -> None:
+    run_ranks("sharded")

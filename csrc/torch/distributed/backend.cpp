@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <optional>
 #include <set>
-#include <thread>
 #include <utility>
 
 #include "torch/devices.h"
@@ -163,6 +162,16 @@ Tensors flattened(const Tensors& tensors) {
   return result;
 }
 
+/// Calls a function, whose errors say what failed.
+template <typename Function>
+void with_label(const Label& label, Function&& function) {
+  try {
+    function();
+  } catch (...) {
+    std::rethrow_exception(explained(std::current_exception(), label));
+  }
+}
+
 }  // namespace
 
 DeviceOptions::DeviceOptions(const Group& group) : Options(group.backend, group.timeout) {
@@ -203,9 +212,9 @@ void DeviceBackend::abort() {
   for (const auto& weak : outstanding) {
     if (const WorkPointer work = weak.lock()) work->abort();
   }
-  if (host == nullptr) return;
-  // The host library ends once its own operations have, which takes them up to their timeout.
-  std::thread([ending = std::move(host)]() mutable { ending.reset(); }).detach();
+  // Leaked: the host library would wait for its own operations, up to their timeout, and cannot close connections that
+  // break meanwhile without ending the process.
+  host.release();
 }
 
 c10::intrusive_ptr<c10d::Backend> DeviceBackend::host() {
@@ -285,10 +294,11 @@ WorkPointer DeviceBackend::start(Call call, Issue issue, std::function<void()> a
   auto work = c10::make_intrusive<CollectiveWork>(rank_, std::move(call.label), call.exchange, call.inputs,
                                                   std::move(call.results));
   remember(work);
-  issuer_->put(
-      {call.exchange,
-       [this, work, issue = std::move(issue), after = std::move(after)] { work->follow(issue(*host()), after); },
-       [work](const std::exception_ptr& error) { work->fail(error); }});
+  issuer_->put({call.exchange,
+                [this, work, issue = std::move(issue), after = std::move(after)] {
+                  with_label(work->label(), [&] { work->follow(issue(*host()), after); });
+                },
+                [work](const std::exception_ptr& error) { work->fail(error); }});
   return work;
 }
 
@@ -296,8 +306,10 @@ WorkPointer DeviceBackend::start_peer(Call call, std::function<WorkPointer(c10d:
   call.exchange->seal();
   auto work = c10::make_intrusive<PeerWork>(rank_, std::move(call.label), call.exchange, only(call.inputs));
   remember(work);
-  issuer_->put({call.exchange, [this, work, issue = std::move(issue)] { work->begin(issue(*host())); },
-                [work](const std::exception_ptr& error) { work->fail(error); }});
+  issuer_->put(
+      {call.exchange,
+       [this, work, issue = std::move(issue)] { with_label(work->label(), [&] { work->begin(issue(*host())); }); },
+       [work](const std::exception_ptr& error) { work->fail(error); }});
   return work;
 }
 

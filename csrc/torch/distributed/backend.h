@@ -53,7 +53,8 @@ class DeviceBackend : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
                                           const c10::intrusive_ptr<Options>& options, const int& rank,
                                           const int& size) override;
-  /// Ends everybody's wait with an error; later collectives are refused.
+  /// Ends everybody's wait with an error; later collectives are refused. Threads and connections stay to the process's
+  /// end.
   void abort() override;
   /// Gives threads and connections back, after what was begun.
   void shutdown() override;

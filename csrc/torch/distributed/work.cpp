@@ -136,7 +136,8 @@ void PeerWork::transfer(std::chrono::milliseconds timeout) {
     if (completed_) return;
   }
   try {
-    work_->wait(timeout);
+    // The host library says so where a transfer was given up.
+    if (!work_->wait(timeout)) return end(error_of(label_, "aborted"));
     exchange_->give_back();
   } catch (...) {
     return end(std::current_exception());

@@ -33,6 +33,7 @@ class CollectiveWork : public c10d::Work {
   std::vector<at::Tensor> result() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
   uint64_t getSequencenumber() const override { return label_.number; }
+  const Label& label() const { return label_; }
   /// Has the current stream wait for results that are still on their way to the device.
   void synchronize() override;
   /// Ends the wait for it with an error. The host library goes on with the tensors, which stay where they are.
@@ -69,6 +70,7 @@ class PeerWork : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   uint64_t getSequencenumber() const override { return label_.number; }
 
+  const Label& label() const { return label_; }
   /// The transfer has begun, as the host library's `work`.
   void begin(WorkPointer work);
   void fail(const std::exception_ptr& error);

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,11 @@ import torch
 from torch import distributed
 from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
+
+from outboard.compiler.hook import call_after
+
+#: The part of FSDP that moves parameters to the device.
+_FSDP = "torch.distributed.fsdp._fully_shard._fsdp_init"
 
 #: Hooks of DDP that PyTorch has for NCCL and XCCL.
 _HOOKS_BY_BACKEND = ("bf16_compress_hook", "bf16_compress_wrapper_hook")
@@ -22,6 +28,7 @@ def install(device: str, backend: str) -> None:
     _choose_by_default(device, backend)
     _monitor_barriers(device, backend)
     _admit_hooks(device)
+    call_after(_FSDP, functools.partial(_move_by_exchange, device))
 
 
 def _choose_by_default(device: str, backend: str) -> None:
@@ -77,3 +84,24 @@ def _admit_hooks(device: str) -> None:
         original(self, hook)  # type: ignore[no-untyped-call]
 
     DistributedDataParallel._check_comm_hook = check  # type: ignore[method-assign]
+
+
+def _move_by_exchange(device_type: str) -> None:
+    """Has ``fully_shard`` move parameters to the device as :mod:`outboard.device.modules` does, for its reason:
+    PyTorch gives a tensor's data to another one among backends of its own tree only."""
+    module = sys.modules[_FSDP]
+    original = module._move_states_to_device
+
+    @functools.wraps(original)
+    def move(params: list[torch.Tensor], buffers: list[torch.Tensor], device: torch.device) -> None:
+        for tensor in [*params, *buffers] if device.type == device_type else ():
+            if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type in (device_type, "meta"):
+                continue
+            with torch.no_grad():
+                moved: torch.Tensor = tensor.to(device)
+            if isinstance(tensor, torch.nn.Parameter):
+                moved = torch.nn.Parameter(moved, tensor.requires_grad)
+            torch.utils.swap_tensors(tensor, moved)  # type: ignore[no-untyped-call]
+        original(params, buffers, device)
+
+    module._move_states_to_device = move  # type: ignore[attr-defined]

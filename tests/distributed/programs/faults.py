@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What goes wrong in a group, one fault in each run (VARIANT), of two ranks: nobody hangs, and everybody is told."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import signal
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tests.distributed.ranks import device_type
+
+DEVICE = device_type()
+TIMEOUT = 3.0  # seconds
+GRACE = 20.0  # seconds that a busy machine may add
+
+
+def refused(kind: type[Exception], words: list[str], function: Callable[[], Any]) -> str:
+    begin = time.perf_counter()
+    try:
+        function()
+    except kind as error:
+        text = str(error)
+        assert all(word in text for word in words), text
+        assert time.perf_counter() - begin < TIMEOUT + GRACE
+        return text
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def join(timeout: float = TIMEOUT, **arguments: Any) -> None:
+    dist.set_debug_level_from_env()
+    dist.init_process_group(timeout=datetime.timedelta(seconds=timeout), **arguments)
+
+
+def ones(*shape: int) -> torch.Tensor:
+    return torch.ones(shape, device=DEVICE)
+
+
+def killed_peer() -> None:
+    join()
+    dist.all_reduce(ones(3))
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    refused(dist.DistBackendError, ["all_reduce", "rank 0 of 2"], lambda: dist.all_reduce(ones(1 << 20)))
+    # The group is of no use any more, and says so at once.
+    refused(dist.DistBackendError, ["send"], lambda: dist.send(ones(1 << 20), 1))
+
+
+def stalled_peer() -> None:
+    join()
+    peers: list[Any] = [None, None]
+    dist.all_gather_object(peers, os.getpid())
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return
+    try:
+        refused(dist.DistBackendError, ["Timed out", "all_reduce"], lambda: dist.all_reduce(ones(3)))
+        refused(dist.DistBackendError, [], lambda: dist.broadcast(ones(3), 1))
+    finally:
+        os.kill(peers[1], signal.SIGKILL)
+
+
+def late_peer() -> None:
+    """A rank that comes too late is named, and the others go on without it."""
+    join(60)
+    if dist.get_rank() == 0:
+        seconds = datetime.timedelta(seconds=TIMEOUT)
+        refused(RuntimeError, ["1"], lambda: dist.monitored_barrier(timeout=seconds))
+    else:
+        time.sleep(TIMEOUT + 1)
+
+
+def mismatched_shapes() -> None:
+    join(30)
+    shape = 3 + dist.get_rank()
+    refused(RuntimeError, ["mismatch", "shape"], lambda: dist.all_reduce(ones(shape)))
+    tensor = ones(3).to(torch.float32 if dist.get_rank() == 0 else torch.float64)
+    refused(RuntimeError, ["mismatch"], lambda: dist.all_reduce(tensor))
+    dist.all_reduce(ones(3))
+
+
+def mismatched_order() -> None:
+    join(30)
+    other = (lambda: dist.all_reduce(ones(3))) if dist.get_rank() == 0 else (lambda: dist.broadcast(ones(3), 0))
+    refused(RuntimeError, ["mismatch", "ALLREDUCE", "BROADCAST"], other)
+    dist.barrier()
+
+
+def wrong_world_size() -> None:
+    rank = int(os.environ["RANK"])
+    refused(dist.DistStoreError, ["2/3" if rank == 0 else "timeout"], lambda: join(world_size=3, rank=rank))
+
+
+def port_in_use() -> None:
+    """Only the first rank opens it."""
+    if os.environ["RANK"] == "0":
+        refused(dist.DistNetworkError, ["EADDRINUSE"], join)
+
+
+def aborted() -> None:
+    """What nobody will send is given up."""
+    join(600)
+    work = dist.irecv(ones(3), 1 - dist.get_rank())
+    collective = dist.all_reduce(ones(3), async_op=True) if dist.get_rank() == 0 else None
+    with ThreadPoolExecutor() as pool:
+        ends = [pool.submit(refused, dist.DistBackendError, ["aborted"], w.wait) for w in (work, collective) if w]
+        time.sleep(0.5)
+        dist.distributed_c10d._abort_process_group()
+        for end in ends:
+            end.result(GRACE)
+    assert not dist.is_initialized()
+
+
+def failed_kernel() -> None:
+    """An error of the device's comes up where the program waits, and the group stays usable."""
+    join(60)
+    index = torch.tensor([9], device=DEVICE)
+    result = ones(3)[index]
+    dist.all_reduce(ones(3))
+    refused(IndexError, ["out of"], result.cpu)
+    tensor = ones(3)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [2.0] * 3
+
+
+def resources() -> dict[str, int]:
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return {
+        "threads": int(status["Threads"]),
+        "files": len(os.listdir("/proc/self/fd")),
+        "KiB": int(status["VmRSS"].split()[0]),
+    }
+
+
+def many_groups() -> None:
+    join(60)
+    count = int(os.environ.get("OUTBOARD_TEST_GROUPS", "40"))
+
+    def one() -> None:
+        group = dist.new_group()
+        tensor = ones(100)
+        dist.all_reduce(tensor, group=group)
+        assert tensor[0].item() == 2
+        dist.destroy_process_group(group)
+
+    for _ in range(5):
+        one()
+    before = resources()
+    for _ in range(count):
+        one()
+    after = resources()
+    print(before, after)
+    assert after["threads"] <= before["threads"] + 1 and after["files"] <= before["files"] + 1
+    assert after["KiB"] < before["KiB"] + 16 * 1024 + 32 * count
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    globals()[os.environ["VARIANT"]]()
+    print("done", flush=True)

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups in which something goes wrong: a clear error within the timeout on every rank, and nobody hangs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+
+import pytest
+
+from tests.distributed.launch import start
+
+PROGRAM = ["-m", "tests.distributed.programs.faults"]
+
+
+def run(fault: str, killed: tuple[int, ...] = (), **environment: str) -> list[str]:
+    """Runs a fault between two ranks, of which some are ``killed``; the others must end by themselves, and well."""
+    results = start(PROGRAM, 2, timeout=150, VARIANT=fault, **environment)
+    for rank, result in enumerate(results):
+        wanted = -signal.SIGKILL if rank in killed else 0
+        assert result.returncode == wanted, f"rank {rank}: {result.returncode}\n{result.stdout}\n{result.stderr}"
+    return [result.stdout for result in results]
+
+
+@pytest.mark.parametrize("fault", ["killed_peer", "stalled_peer"])
+def test_lost_peers(fault: str) -> None:
+    run(fault, killed=(1,))
+
+
+@pytest.mark.parametrize("fault", ["late_peer", "aborted", "wrong_world_size", "failed_kernel"])
+def test_faults(fault: str) -> None:
+    run(fault)
+
+
+@pytest.mark.parametrize("fault", ["mismatched_shapes", "mismatched_order"])
+def test_mismatches_are_found_in_debug_mode(fault: str) -> None:
+    run(fault, TORCH_DISTRIBUTED_DEBUG="DETAIL")
+
+
+def test_port_in_use() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        run("port_in_use", MASTER_PORT=str(taken.getsockname()[1]))
+
+
+def test_groups_come_and_go() -> None:
+    run("many_groups", OUTBOARD_TEST_GROUPS="500" if os.environ.get("OUTBOARD_TEST_FULL") else "40")
