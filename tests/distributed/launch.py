@@ -18,7 +18,7 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def start(arguments: list[str], ranks: int, timeout: float = 240, **environment: str) -> list[CompletedProcess[str]]:
+def start(arguments: list[str], ranks: int, timeout: float = 600, **environment: str) -> list[CompletedProcess[str]]:
     """Runs Python with ``arguments`` once for each rank, with the variables that torchrun gives it, and waits."""
     ended: dict[int, CompletedProcess[str]] = {}
     group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.distributed.launch import run_ranks
@@ -10,6 +12,11 @@ from tests.distributed.launch import run_ranks
 
 def test_collectives_of_two_ranks() -> None:
     run_ranks("collectives")
+
+
+@pytest.mark.skipif(not os.environ.get("OUTBOARD_TEST_FULL"), reason="as with two ranks, but slower")
+def test_collectives_of_four_ranks() -> None:
+    run_ranks("collectives", ranks=4)
 
 
 def test_collectives_on_a_discrete_device() -> None:
