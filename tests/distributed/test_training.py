@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.distributed.launch import run_ranks
 
 
-def test_data_parallel() -> None:
-    run_ranks("data_parallel")
-
-
-def test_sharded_and_pipelined() -> None:
-    run_ranks("sharded")
+@pytest.mark.parametrize("driver", ["opencl", "strict"])
+@pytest.mark.parametrize("program", ["data_parallel", "sharded"])
+def test_training_equals_one_process(program: str, driver: str) -> None:
+    run_ranks(program, OUTBOARD_DRIVER=driver)
