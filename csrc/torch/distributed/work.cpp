@@ -13,14 +13,6 @@ namespace {
 
 using c10::ivalue::Future;
 
-c10::Device device_of(const Exchange& exchange) { return torch_stream(exchange.transfers()).device(); }
-
-c10::intrusive_ptr<Future> future_of(const Exchange& exchange, bool nested) {
-  const c10::TypePtr list = c10::ListType::create(c10::TensorType::get());
-  return c10::make_intrusive<Future>(nested ? c10::ListType::create(list) : list,
-                                     std::vector<c10::Device>{device_of(exchange)});
-}
-
 std::exception_ptr error_of(const Label& label, const std::string& text) {
   return std::make_exception_ptr(
       c10::DistBackendError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, label.text + ": " + text));
@@ -40,13 +32,52 @@ std::exception_ptr explained(const std::exception_ptr& error, const Label& label
   }
 }
 
+c10::intrusive_ptr<Future> LazyFuture::get() {
+  const std::lock_guard lock(mutex_);
+  if (future_ != nullptr) return future_;
+  const c10::TypePtr list = c10::ListType::create(c10::TensorType::get());
+  future_ = c10::make_intrusive<Future>(nested_ ? c10::ListType::create(list) : list,
+                                        std::vector<c10::Device>{torch_stream(transfers_).device()});
+  if (settled_) settle(*future_);
+  return future_;
+}
+
+void LazyFuture::settle(Future& future) const {
+  if (error_ != nullptr) return future.setError(error_);
+  // Callbacks come behind copies to the device, and behind no other work.
+  const c10::StreamGuard guard(torch_stream(transfers_));
+  future.markCompleted(value_);
+}
+
+void LazyFuture::succeed(c10::IValue value) {
+  c10::intrusive_ptr<Future> future;
+  {
+    const std::lock_guard lock(mutex_);
+    value_ = std::move(value);
+    settled_ = true;
+    future = future_;
+  }
+  if (future != nullptr) settle(*future);  // calls back, so without the lock
+}
+
+void LazyFuture::fail(std::exception_ptr error) {
+  c10::intrusive_ptr<Future> future;
+  {
+    const std::lock_guard lock(mutex_);
+    error_ = std::move(error);
+    settled_ = true;
+    future = future_;
+  }
+  if (future != nullptr) settle(*future);
+}
+
 CollectiveWork::CollectiveWork(int rank, Label label, std::shared_ptr<Exchange> exchange,
                                const std::vector<at::Tensor>& inputs, std::vector<std::vector<at::Tensor>> results)
     : Work(rank, label.kind, label.profiled, inputs),
       label_(std::move(label)),
       exchange_(std::move(exchange)),
       results_(std::move(results)),
-      future_(future_of(*exchange_, results_.size() > 1)) {}
+      future_(exchange_->transfers(), results_.size() > 1) {}
 
 std::vector<at::Tensor> CollectiveWork::result() {
   TORCH_CHECK(isCompleted(), "Work needs to be completed before calling result(). Should call wait() before result().");
@@ -80,19 +111,15 @@ void CollectiveWork::succeed(const std::function<void()>& after) {
     return fail(std::current_exception());
   }
   if (ended_.exchange(true)) return;
-  {
-    // Callbacks of the future come behind copies to the device, and behind no other work.
-    const c10::StreamGuard guard(torch_stream(exchange_->transfers()));
-    const std::vector<at::Tensor> flat = results_.empty() ? std::vector<at::Tensor>() : results_[0];
-    future_->markCompleted(results_.size() > 1 ? c10::IValue(results_) : c10::IValue(flat));
-  }
+  const std::vector<at::Tensor> flat = results_.empty() ? std::vector<at::Tensor>() : results_[0];
+  future_.succeed(results_.size() > 1 ? c10::IValue(results_) : c10::IValue(flat));
   finish();
 }
 
 void CollectiveWork::fail(const std::exception_ptr& error) {
   if (ended_.exchange(true)) return;
   const std::exception_ptr shown = explained(error, label_);
-  future_->setError(shown);
+  future_.fail(shown);
   finish(shown);
 }
 
@@ -101,7 +128,7 @@ PeerWork::PeerWork(int rank, Label label, std::shared_ptr<Exchange> exchange, at
       label_(std::move(label)),
       exchange_(std::move(exchange)),
       tensor_(std::move(tensor)),
-      future_(future_of(*exchange_, /*nested=*/false)) {}
+      future_(exchange_->transfers(), /*nested=*/false) {}
 
 void PeerWork::begin(WorkPointer work) {
   const std::lock_guard lock(mutex_);
@@ -116,10 +143,9 @@ void PeerWork::end(const std::exception_ptr& error) {
   }
   const std::exception_ptr shown = error == nullptr ? nullptr : explained(error, label_);
   if (shown == nullptr) {
-    const c10::StreamGuard guard(torch_stream(exchange_->transfers()));
-    future_->markCompleted(std::vector<at::Tensor>{tensor_});
+    future_.succeed(std::vector<at::Tensor>{tensor_});
   } else {
-    future_->setError(shown);
+    future_.fail(shown);
   }
   finish(shown);
 }
@@ -178,7 +204,7 @@ bool PeerWork::isCompleted() {
 
 c10::intrusive_ptr<Future> PeerWork::getFuture() {
   watch();
-  return future_;
+  return future_.get();
 }
 
 void PeerWork::synchronize() { exchange_->order_current_stream(); }

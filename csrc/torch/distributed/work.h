@@ -4,6 +4,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
@@ -22,6 +23,29 @@ struct Label {
   uint64_t number;       ///< of the group's collectives so far
 };
 
+/// A work's future, which is made when somebody asks for it: completing one records an event on the device.
+class LazyFuture {
+ public:
+  /// `nested`: its value is a list of lists of tensors.
+  LazyFuture(Stream& transfers, bool nested) : transfers_(transfers), nested_(nested) {}
+
+  c10::intrusive_ptr<c10::ivalue::Future> get();
+  /// Each of these once, or neither.
+  void succeed(c10::IValue value);
+  void fail(std::exception_ptr error);
+
+ private:
+  void settle(c10::ivalue::Future& future) const;
+
+  Stream& transfers_;
+  const bool nested_;
+  std::mutex mutex_;
+  bool settled_ = false;  ///< guarded by mutex_, and constant once it is true, as what follows
+  c10::IValue value_;
+  std::exception_ptr error_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;  ///< guarded by mutex_
+};
+
 /// A collective on tensors of the device, which is done when the host library is, and, for who waits on a stream, when
 /// its results are there in that stream's order.
 class CollectiveWork : public c10d::Work {
@@ -31,7 +55,7 @@ class CollectiveWork : public c10d::Work {
                  std::vector<std::vector<at::Tensor>> results);
 
   std::vector<at::Tensor> result() override;
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_.get(); }
   uint64_t getSequencenumber() const override { return label_.number; }
   const Label& label() const { return label_; }
   /// Has the current stream wait for results that are still on their way to the device.
@@ -50,7 +74,7 @@ class CollectiveWork : public c10d::Work {
   const Label label_;
   const std::shared_ptr<Exchange> exchange_;
   const std::vector<std::vector<at::Tensor>> results_;
-  const c10::intrusive_ptr<c10::ivalue::Future> future_;
+  LazyFuture future_;
   std::atomic<int> missing_{0};
   std::atomic<bool> ended_{false};
 };
@@ -83,7 +107,7 @@ class PeerWork : public c10d::Work {
   const Label label_;
   const std::shared_ptr<Exchange> exchange_;
   const at::Tensor tensor_;
-  const c10::intrusive_ptr<c10::ivalue::Future> future_;
+  LazyFuture future_;
   WorkPointer work_;         ///< guarded by mutex_; set once
   bool watched_ = false;     ///< guarded by mutex_: a thread waits
   std::mutex transferring_;  ///< held by who waits for the host library
