@@ -61,7 +61,8 @@ def test_a_difference_is_found_and_attributed(device: str, monkeypatch: pytest.M
         ("torch._foreach_add_([v3, v3], [v4, v5])", False), ("torch._foreach_add_([v3, v4], [v3, v5])", True),
         ("torch._foreach_add([v3, v3], [v4, v5])", True), ("torch._foreach_sqrt_([v3[0], v3[0]])", False),
         ("v0.masked_scatter_(v1, v0)", False), ("v0.masked_scatter_(v1, v10)", True),
-        ("torch.pow(v0, torch.tensor(2))", True),
+        ("torch.pow(v0, torch.tensor(2))", True), ("False / v0", False), ("v1.view(torch.int32)", False),
+        ("v1.view(-1)", True),
     ],
 )  # fmt: skip
 def test_what_pytorchs_compiler_changes(line: str, same: bool) -> None:

@@ -386,3 +386,11 @@ def test_the_first_operand_of_xlog1py_decides_how_it_lies(compiled: bool, device
         assert function(*pair).stride() == torch.special.xlog1py(x, y).stride()
         if not compiled:
             assert torch.xlogy(*pair).stride() == torch.xlogy(x, y).stride()
+
+
+@pytest.mark.parametrize("dtype", _INTEGERS, ids=str)
+def test_products_of_integers_are_added_as_integers(dtype: torch.dtype, device: str) -> None:
+    x, a, b = (torch.tensor(v).to(dtype) for v in ([12, torch.iinfo(dtype).max], [7, 0], [5]))
+    torch._dynamo.reset()
+    ours = torch.compile(lambda x, a, b: torch.addcmul(x, a, b, value=2))(x.to(device), a.to(device), b.to(device))
+    torch.testing.assert_close(ours.cpu(), torch.addcmul(x, a, b, value=2), rtol=0, atol=0)

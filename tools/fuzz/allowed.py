@@ -77,14 +77,18 @@ _LOOKED_AT = "quantile() q values must be in the range [0, 1]"
 
 
 #: Not drawn for graphs, because of what PyTorch's own compiler does on the CPU as well: it takes a product with the
-#: integer 0 for 0 even of NaN and infinities, and writes to a tensor that is twice in a list as if it were two.
+#: integer 0 or with False for 0 even of NaN and infinities, and writes to a tensor that is twice in a list as if it
+#: were two.
 _CHANGED_IN_GRAPHS = re.compile(
-    r"^0 [*/] |\bmul_?\((v\S+, )?0\)|\b_foreach_\w+_\(\[[^]]*(v\d+(?:\[\d+\])?), (?:[^]]*, )?\2[],]"
+    r"^(?:0|False) [*/] |\bmul_?\((v\S+, )?0\)|\b_foreach_\w+_\(\[[^]]*(v\d+(?:\[\d+\])?), (?:[^]]*, )?\2[],]"
 )
 
 
 #: Reads its last operand elsewhere than it writes: of the same elements, the order decides as well.
 _READS_ELSEWHERE = re.compile(r"\b(v\d+)\.masked_scatter_\(.*\b\1\)")
+
+#: Shows the last bit of what rounding has left, which lines before it may have rounded otherwise.
+_SHOWS_BITS = re.compile(r"\.view\(torch\.")
 
 _TENSOR = re.compile(r"\bv\d+")
 #: Nor are lists of which a tensor is written before it is read as another's operand: graphs read all first.
@@ -101,9 +105,8 @@ def _reads_what_it_wrote(line: str) -> bool:
 
 def in_graphs(line: str) -> bool:
     """Whether a line means the same in a graph, by PyTorch's own compiler."""
-    return not any(what.search(line) for what in (_CHANGED_IN_GRAPHS, _READS_ELSEWHERE)) and not _reads_what_it_wrote(
-        line
-    )
+    different = (_CHANGED_IN_GRAPHS, _READS_ELSEWHERE, _SHOWS_BITS)
+    return not any(what.search(line) for what in different) and not _reads_what_it_wrote(line)
 
 
 def only_cpu_raises(line: str, error: Exception) -> bool:

@@ -26,7 +26,7 @@ _WRITES = re.compile(r"[a-z0-9]_\(|\bout=|\bassign\(")
 CANCELS = re.compile(
     r"_norm\(|\bF\.(scaled_dot_product_attention|grid_sample|(adaptive_)?avg_pool\dd)\(|\btrapezoid\("
     r"|\b(var|std|var_mean|std_mean|cov|corrcoef|sum|mean|nansum|nanmean)\("
-    r"|torch\.(v?dot|inner|mv|mm|bmm|matmul|addmm|addmv|addbmm|baddbmm|einsum|tensordot|kron|linalg\.vecdot)\("
+    r"|torch\.(v?dot|inner|mv|mm|bmm|matmul|addmm|addmv|addbmm|baddbmm|einsum|tensordot|kron|linalg\.vecdot|linalg\.cross)\("
     r"|F\.(linear|bilinear|conv\dd|conv_transpose\dd|\w*loss|kl_div|\w*cross_entropy\w*)\("
 )
 

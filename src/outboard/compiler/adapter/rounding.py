@@ -178,22 +178,25 @@ def _register_remainders(name: str) -> None:
 
 
 def _register_product(name: str) -> None:
-    """The product of ``addcmul`` is added before it is rounded, as on the CPU."""
+    """The product of ``addcmul`` is added before it is rounded, as on the CPU. Of integers it is an integer, where
+    Inductor's is a float."""
     module: Any = lowering
     original = module.lowerings[aten.addcmul.default]
 
     def add_product(x: Any, a: Any, b: Any, *, value: Any = 1) -> Any:
-        if not _is_on(name, x, a, b) or not _is_float(x):
+        if not _is_on(name, x, a, b) or x.get_dtype().is_complex:
             return original(x, a, b, value=value)
         dtype = x.get_dtype()
 
         def factor() -> Any:
             return ops.index_expr(value, dtype) if isinstance(value, sympy.Basic) else ops.constant(value, dtype)
 
+        def add_scaled(x: Any, a: Any, b: Any) -> Any:
+            scaled = a if plain else ops.mul(factor(), a)
+            return ops.fma(scaled, b, x) if dtype.is_floating_point else ops.add(x, ops.mul(scaled, b))
+
         plain = not isinstance(value, sympy.Basic) and value == 1
-        return lowering.make_pointwise(
-            lambda x, a, b: ops.fma(a if plain else ops.mul(factor(), a), b, x), override_return_dtype=dtype
-        )(x, a, b)
+        return lowering.make_pointwise(add_scaled, override_return_dtype=dtype)(x, a, b)
 
     module.register_lowering([aten.addcmul.default], broadcast=True)(add_product)
 
