@@ -27,7 +27,7 @@ PYTEST_ARGUMENTS ?=
 BENCH_ARGUMENTS ?=
 FUZZ_ARGUMENTS ?=
 
-.PHONY: help setup demo demo-short accuracy test test-full test-cpp test-sanitize test-ecosystem test-oclgrind test-python test-strict lint format bench opinfo fuzz fuzz-files wheel clean distclean
+.PHONY: help setup demo demo-short accuracy test test-full test-cpp test-sanitize test-ecosystem test-nvrtc test-oclgrind test-python test-strict lint format bench opinfo fuzz fuzz-files wheel clean distclean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,6 +93,10 @@ test-ecosystem:  ## The libraries that people use, from their packages, on the d
 test-oclgrind:  ## Every family of kernels for GPUs on Oclgrind: invalid accesses, races
 	@$(SETUP) --groups demo test
 	@$(PY) -m tests.oclgrind
+
+test-nvrtc:  ## What the compiler writes for GPUs of NVIDIA, compiled by NVRTC; needs no GPU
+	@$(SETUP) --groups demo test nvrtc
+	@$(PY) -m tests.nvrtc
 
 test-python:  ## Python tests only, in TEST_JOBS processes
 	@OMP_WAIT_POLICY=passive $(PY) -m pytest -q -n $(TEST_JOBS) --dist loadfile $(PYTEST_ARGUMENTS)

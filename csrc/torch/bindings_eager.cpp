@@ -103,8 +103,8 @@ py::object to_python(const c10::Argument& declared, const c10::IValue& value) {
 
 class PythonCompiler : public Compiler {
  public:
-  PythonCompiler(py::object load, py::object compile, py::object keep)
-      : load_(std::move(load)), compile_(std::move(compile)), keep_(std::move(keep)) {}
+  PythonCompiler(py::object load, py::object compile, py::object keep, py::object writes)
+      : load_(std::move(load)), compile_(std::move(compile)), keep_(std::move(keep)), writes_(std::move(writes)) {}
 
   bool has_ended() const override { return python_ends(); }
 
@@ -151,6 +151,16 @@ class PythonCompiler : public Compiler {
     }
   }
 
+  bool writes(const std::string& dialect) override {
+    py::gil_scoped_acquire gil;
+    const OutsideKernels outside;
+    try {
+      return writes_(dialect).cast<bool>();
+    } catch (py::error_already_set& error) {
+      rethrow_python(error);
+    }
+  }
+
  private:
   static Compiled::Verdict verdict(const std::string& text) {
     if (text == "plan") return Compiled::kPlan;
@@ -160,7 +170,7 @@ class PythonCompiler : public Compiler {
     return Compiled::kHost;
   }
 
-  py::object load_, compile_, keep_;
+  py::object load_, compile_, keep_, writes_;
 };
 
 /// A plan of the compiler's own (torch.compile), ready to run on one device.
@@ -324,8 +334,9 @@ void bind_eager(py::module_& m) {
   register_operators();
   chains::register_kernels();
 
-  m.def("set_compiler", [](py::object load, py::object compile, py::object keep) {
-    set_compiler(std::make_unique<PythonCompiler>(std::move(load), std::move(compile), std::move(keep)));
+  m.def("set_compiler", [](py::object load, py::object compile, py::object keep, py::object writes) {
+    set_compiler(
+        std::make_unique<PythonCompiler>(std::move(load), std::move(compile), std::move(keep), std::move(writes)));
   });
   bindings::define(m, "fallbacks", "How often each operator ran on the CPU.", &fallback_counts);
   bindings::define(m, "reset_fallbacks", "Forgets these counts.", &reset_fallback_counts);

@@ -19,6 +19,7 @@
 
 #include "runtime/interruption.h"
 #include "torch/devices.h"
+#include "torch/eager.h"
 #include "torch/host_allocator.h"
 #include "torch/sync_debug.h"
 #include "torch/tensor.h"
@@ -160,8 +161,7 @@ int64_t span(const at::Tensor& tensor) {
 
 /// Whether to transfer a strided tensor with its gaps, instead of through a contiguous one on the device.
 bool with_gaps(const at::Tensor& tensor) {
-  const bool has_compiler = stream_of(tensor).device().properties().dialect[0] != '\0';
-  return rearranging || !has_compiler || span(tensor) <= kSpanFactor * tensor.numel();
+  return rearranging || !runs_programs(tensor.device().index()) || span(tensor) <= kSpanFactor * tensor.numel();
 }
 
 void rearrange(const at::Tensor& dst, const at::Tensor& src) {

@@ -52,6 +52,8 @@ struct State {
   std::unordered_map<std::string, PlanEntry> entries;  ///< never shrinks: pointers to entries stay good
   std::unique_ptr<Compiler> compiler;
   std::atomic<int64_t> misses{0};
+  std::array<std::atomic<int8_t>, size_t{std::numeric_limits<c10::DeviceIndex>::max()} + 1>
+      run_programs{};  ///< of devices: 1, -1, 0 not known
 };
 
 State& state() {
@@ -590,6 +592,17 @@ class EagerCall {
 }  // namespace
 
 void set_compiler(std::unique_ptr<Compiler> compiler) { state().compiler = std::move(compiler); }
+
+bool runs_programs(c10::DeviceIndex index) {
+  State& all = state();
+  std::atomic<int8_t>& known = all.run_programs.at(index);
+  if (known == 0) {
+    const char* dialect = device(index).properties().dialect;
+    if (all.compiler == nullptr || all.compiler->has_ended()) return false;
+    known = *dialect != '\0' && all.compiler->writes(dialect) ? 1 : -1;
+  }
+  return known > 0;
+}
 
 EagerStatistics eager_statistics() {
   State& all = state();

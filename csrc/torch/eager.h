@@ -41,10 +41,15 @@ class Compiler {
   /// Puts a plan into the disk cache, or, with an empty one, the word that scalar values belong to the signature (then
   /// `bake` is true). For a plan `bake` is as it was given to `compile`.
   virtual void keep(const std::string& signature, bool bake, const std::string& plan) = 0;
+  /// Whether somebody writes programs in this dialect.
+  virtual bool writes(const std::string& dialect) = 0;
 };
 
 /// Takes over the compiler of the process; leaked at exit, since operators may still run then.
 void set_compiler(std::unique_ptr<Compiler> compiler);
+
+/// Whether programs can be made for the device: it has a dialect, and the compiler writes it.
+bool runs_programs(c10::DeviceIndex index);
 
 struct EagerStatistics {
   int64_t hits = 0;    ///< calls that ran a plan found in C++

@@ -179,9 +179,8 @@ bool is_even(const Call& call) {
 }
 
 bool is_supported(at::ScalarType dtype, c10::DeviceIndex index) {
-  const ob_device_properties& properties = device(index).properties();
-  if (properties.dialect[0] == '\0') return false;  // runs no programs
-  if (dtype == at::kDouble) return properties.has_fp64 != 0;
+  if (!runs_programs(index)) return false;
+  if (dtype == at::kDouble) return device(index).properties().has_fp64 != 0;
   return dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16;
 }
 

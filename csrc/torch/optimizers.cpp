@@ -66,8 +66,7 @@ bool is_empty(const c10::IValue& list) { return list.toListRef().empty(); }
 /// Whether each list has an element for each parameter, or may be empty and is, and the device runs programs.
 bool is_ordinary(const c10::IValue* arguments, std::initializer_list<int> lists, int may_be_empty) {
   const c10::ArrayRef<c10::IValue> parameters = arguments[0].toListRef();
-  if (parameters.empty() || device(parameters[0].toTensor().device().index()).properties().dialect[0] == '\0')
-    return false;
+  if (parameters.empty() || !runs_programs(parameters[0].toTensor().device().index())) return false;
   for (const int list : lists) {
     const size_t length = arguments[list].toListRef().size();
     if (length != parameters.size() && !(list == may_be_empty && length == 0)) return false;

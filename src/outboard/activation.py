@@ -148,7 +148,12 @@ def _connect_compiler() -> None:
 
         cache.store(signature, bake, plan)
 
-    _C.set_compiler(load, compile_operator, keep)
+    def writes(dialect: str) -> bool:
+        from outboard.compiler import dialects
+
+        return dialects.is_known(dialect)
+
+    _C.set_compiler(load, compile_operator, keep, writes)
     hook.install()
     _C.set_fallback_policy(_fallback_policy())
 

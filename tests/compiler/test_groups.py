@@ -9,8 +9,7 @@ import torch
 from outboard import _C
 from outboard.compiler import plan as p
 from outboard.compiler.builder import PlanBuilder, TensorArg
-from outboard.compiler.dialects import groups
-from outboard.compiler.dialects.opencl import Prelude
+from outboard.compiler.dialects.c import Prelude, groups
 from outboard.compiler.target import Target, target_of
 
 KINDS = ["sum", "prod", "min", "max", "any", "xor_sum", "argmax", "argmin"]
@@ -32,20 +31,20 @@ def _source(kind: str, dtype: torch.dtype, group: int, sub_group_size: int) -> s
     meet, term = meeting.meet(part), part.types[0]
     count = len(part.types)
     variables, arrays = ["v", "w"][:count], [f"s{n}" for n in range(count)]
-    declarations = [f"  __local {t} {name}[{group}];" for t, name in zip(part.types, arrays, strict=True)]
-    head = f"__kernel {meeting.attribute()} void meet(__global const {term}* p, __global long* q)"
+    declarations = [f"  OB_SHARED {t} {name}[{group}];" for t, name in zip(part.types, arrays, strict=True)]
+    head = f"OB_KERNEL {meeting.attribute()} void meet(OB_GLOBAL const {term}* p, OB_GLOBAL long* q)"
     lines = [
         *prelude.snippets.values(),
         f"{head} {{",
         *declarations,
         "  long known[2];",
         "  for (int time = 0; time < 2; ++time) {",
-        f"    {term} v = p[get_global_id(0)];",
-        "    long w = get_global_id(0);",
+        f"    {term} v = p[OB_ITEM_ID(0)];",
+        "    long w = OB_ITEM_ID(0);",
         f"    {meet}({', '.join([*(f'&{v}' for v in variables), *arrays])});",
         f"    known[time] = {variables[-1]};",
         "  }",
-        "  q[get_global_id(0)] = known[0] == known[1] ? known[0] : LONG_MIN;",
+        "  q[OB_ITEM_ID(0)] = known[0] == known[1] ? known[0] : LONG_MIN;",
         "}",
     ]
     return "\n".join(lines) + "\n"

@@ -5,11 +5,10 @@ that it has to find. Ends with 1 if a kernel does something wrong, or a seeded f
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,13 +18,10 @@ os.environ["OUTBOARD_DRIVER"] = "sim"
 
 import torch  # noqa: E402
 
-from outboard.compiler import eager, kernels, target  # noqa: E402
+from outboard.compiler import eager, kernels  # noqa: E402
 from outboard.compiler import plan as p  # noqa: E402
-from outboard.compiler.adapter import graphs, interface, kernel, registration  # noqa: E402
-from outboard.compiler.adapter.lowering import lower_operator  # noqa: E402
-from outboard.compiler.builder import PlanBuilder, TensorArg  # noqa: E402
-from outboard.compiler.calls import ExternCall  # noqa: E402
-from outboard.compiler.dialects import groups  # noqa: E402
+from outboard.compiler.dialects.c import groups  # noqa: E402
+from tests.lowering import compiling_for, plan_of_call, plan_of_operator, tensors_in  # noqa: E402
 from tools.opencl_runtime import install_debian  # noqa: E402
 
 from . import families  # noqa: E402
@@ -35,21 +31,11 @@ from .simulator import LIBRARY, Findings, Simulator  # noqa: E402
 TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 5e-2}
 
 
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors among (lists of) arguments, in order: the inputs of a plan whose numbers are constants."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors_in(item)
-
-
 class Checker:
     """Lowers operators for a GPU and runs them on Oclgrind."""
 
     def __init__(self) -> None:
         self.simulator = Simulator()
-        self.device = torch._C._get_privateuse1_backend_name()
         #: The lowerings of compiler/kernels that wrote a kernel which ran.
         self.used: set[kernels.Lowering] = set()
 
@@ -57,26 +43,11 @@ class Checker:
         self, op: str, arguments: tuple[Any, ...], edit: Callable[[str], str] = lambda text: text
     ) -> tuple[Findings, int, list[torch.Tensor]]:
         """What Oclgrind found, how many kernels ran, and the results of an operator by itself."""
-        lowered = lower_operator(eager.find_overload(op), self._moved(arguments), {}, True, families.GPU)
-        return self._run(lowered.plan, arguments, edit)
+        return self._run(plan_of_operator(op, arguments, families.GPU), arguments, edit)
 
     def run_call(self, op: str, arguments: tuple[Any, ...]) -> tuple[Findings, int, list[torch.Tensor]]:
         """The same of an operator as a call in a graph, by a kernel of ``compiler/kernels``."""
-        builder = PlanBuilder(families.GPU)
-        numbers = {id(tensor): builder.add_input(p.InputKind.TENSOR) for tensor in tensors_in(arguments)}
-
-        def lower(value: Any) -> Any:
-            if not isinstance(value, torch.Tensor):
-                return value
-            return TensorArg(numbers[id(value)], value.dtype, tuple(value.shape), tuple(value.stride()))
-
-        like = tensors_in(eager.find_overload(op)(*arguments))
-        results = [builder.allocate_like(tensor.shape, tensor.stride(), tensor.dtype) for tensor in like]
-        if not kernels.lower(builder, ExternCall(op, [lower(value) for value in arguments], {}, results)):
-            raise ValueError(f"no kernel takes this call of {op}")
-        for result in results:
-            builder.output_tensor(result)
-        return self._run(builder.finish(), arguments)
+        return self._run(plan_of_call(op, arguments, families.GPU), arguments)
 
     def _run(
         self, plan: p.Plan, arguments: tuple[Any, ...], edit: Callable[[str], str] = lambda text: text
@@ -84,11 +55,6 @@ class Checker:
         run = PlanRun(plan, list(tensors_in(arguments)), self.simulator, edit)
         results = run.run()
         return self.simulator.findings(), run.launches, results
-
-    def _moved(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=self.device)
-        return type(value)(map(self._moved, value)) if isinstance(value, (list, tuple)) else value
 
     def watched(self, lowering: kernels.Lowering) -> kernels.Lowering:
         """The lowering, which is noted when it serves a call."""
@@ -212,15 +178,6 @@ def check_families(checker: Checker, only: str) -> bool:
         print(f"of these no kernel ran: {', '.join(left_out)}")
         return False
     return totals.bad == 0
-
-
-@contextlib.contextmanager
-def compiling_for(gpu: target.Target) -> Iterator[None]:
-    """Has the compiler take every device for this one."""
-    with contextlib.ExitStack() as stack:
-        for module in (target, eager, graphs, interface, kernel, registration):
-            stack.enter_context(mock.patch.object(module, "target_of", lambda index: gpu))
-        yield
 
 
 def main() -> int:

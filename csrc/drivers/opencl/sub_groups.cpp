@@ -12,7 +12,7 @@ constexpr cl_uint kUsualSize = 32;
 /// Work-items of the group that a kernel is asked about.
 constexpr size_t kGroup = 256;
 
-/// Calls what the compiler's kernels call (`sub_group_prelude` of dialects/opencl.py).
+/// Calls what the compiler's kernels call (words of `dialects/opencl`).
 constexpr const char* kProbe = R"(
 #ifdef cl_khr_subgroups
 #pragma OPENCL EXTENSION cl_khr_subgroups : enable

@@ -63,6 +63,7 @@ Options::Options() {
   if (!type_.empty() && type_ != "cpu" && type_ != "gpu" && type_ != "accelerator") {
     problem = "OUTBOARD_STRICT_TYPE is '" + type_ + "': use cpu, gpu or accelerator";
   }
+  dialect_ = text("DIALECT", "");
   delay = number("DELAY", delay);
   seed = number("SEED", seed);
   graphs = number("GRAPHS", 1) != 0;
@@ -103,6 +104,7 @@ void Options::restrict(ob_device_properties& p) const {
   if (!type_.empty()) {
     p.type = type_ == "cpu" ? OB_DEVICE_CPU : type_ == "gpu" ? OB_DEVICE_GPU : OB_DEVICE_ACCELERATOR;
   }
+  if (!dialect_.empty()) std::snprintf(p.dialect, sizeof(p.dialect), "%s", dialect_.c_str());
   p.host_accessible = 0;
   char key[128];
   std::snprintf(key, sizeof(key), "|strict %d,%u,%u,%u,%llu,%llu,%llu,%d%d%d", static_cast<int>(p.type),

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <set>
 #include <sstream>
 
 namespace outboard::strict {
@@ -36,6 +37,12 @@ bool names_doubles(const std::string& line) {
   return false;
 }
 
+/// The word that follows `start`, with which `said` begins.
+std::string word_behind(const std::string& said, const std::string& start) {
+  const size_t end = std::find_if_not(said.begin() + start.size(), said.end(), is_word) - said.begin();
+  return said.substr(start.size(), end - start.size());
+}
+
 }  // namespace
 
 std::string without_doubles(const std::string& source) { return "#undef cl_khr_fp64\n#line 1\n" + source; }
@@ -44,9 +51,11 @@ bool uses_doubles(const std::string& source) {
   std::istringstream lines(without_comments(source));
   std::string line;
   int hidden = 0;  // conditions that are open since the one that asks for doubles, itself included
+  std::set<std::string> conditions = {"cl_khr_fp64"};
   while (std::getline(lines, line)) {
     const std::string said = directive(line);
-    if (hidden == 0 && said.rfind("ifdef cl_khr_fp64", 0) == 0) {
+    if (hidden == 1 && said.rfind("define ", 0) == 0) conditions.insert(word_behind(said, "define "));
+    if (hidden == 0 && said.rfind("ifdef ", 0) == 0 && conditions.count(word_behind(said, "ifdef ")) != 0) {
       hidden = 1;
     } else if (hidden > 0 && said.rfind("if", 0) == 0) {
       ++hidden;

@@ -144,8 +144,24 @@ def smoke_test(device: str) -> str | None:
     if not torch.equal(result, left + right):
         return f"wrong result: largest error {(result - (left + right)).abs().max().item():g}"
     if sum(module.fallbacks().values()) != before:
-        return "right result, but it was computed on the CPU: the device's compiler refused the operation"
+        return f"right result, but it was computed on the CPU: {_why_on_cpu(device)}"
     return None
+
+
+def _why_on_cpu(device: str) -> str:
+    from outboard.compiler import dialects
+    from outboard.compiler.target import target_of
+
+    target = target_of(torch.device(device).index or 0)
+    if not target.dialect:
+        return "the device runs no programs"
+    if not target.has_dialect:
+        known = ", ".join(dialects.names())
+        return (
+            f"nothing that is installed writes programs in the device's dialect, {target.dialect!r} (but in: {known}). "
+            "Install the package that brings it (see docs/dialects.md)"
+        )
+    return "the device's compiler refused the operation"
 
 
 def format_bytes(count: float) -> str:

@@ -19,8 +19,8 @@ from typing import TypeAlias
 import sympy
 import torch
 
+from . import dialects
 from . import plan as p
-from .dialects import opencl as cl
 from .dtypes import dtype_number
 from .target import Target
 
@@ -199,12 +199,19 @@ class PlanBuilder:
 
     # ---- kernels ----
 
+    @property
+    def dialect(self) -> dialects.Dialect:
+        """The language of the device's programs. Raises Unsupported if nobody knows it."""
+        return dialects.find(self.target.dialect)
+
     def kernel(self, source: str, entry: str, options: str = "") -> int:
-        """Registers a kernel of a program; the same source and options are built once. Returns its number. Raises
-        Unsupported if the program needs double precision and the device has none."""
-        if not self.target.has_fp64 and cl.uses_doubles(source):
-            raise cl.Unsupported("the device has no double precision")
-        program = self._programs.setdefault((source, options), len(self._programs))
+        """Registers a kernel of a program, to which the words of the device's dialect are added; the same source and
+        options are built once. Returns its number. Raises Unsupported if the program needs double precision and the
+        device has none, or if nobody knows its dialect."""
+        if not self.target.has_fp64 and dialects.uses_doubles(source):
+            raise dialects.Unsupported("the device has no double precision")
+        text = self.dialect.program(source)
+        program = self._programs.setdefault((text, options), len(self._programs))
         return self._kernels.setdefault((program, entry), len(self._kernels))
 
     def pointer(self, tensor: TensorArg | int, offset_bytes: Size | None = None) -> p.Argument:
@@ -233,7 +240,7 @@ class PlanBuilder:
         return p.Argument(kind, symbol=self.symbol_number(symbol))
 
     def assertions(self, assertions: Iterable[p.Assertion]) -> p.Argument:
-        """A ``__global int*`` argument that the kernel sets to the code of one of ``assertions`` that fails."""
+        """A ``OB_GLOBAL int*`` argument that the kernel sets to the code of one of ``assertions`` that fails."""
         self._assertions.update(dict.fromkeys(assertions))
         return p.Argument(p.ArgumentKind.ASSERTIONS)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import sympy
 
-from .dialects import opencl as cl
+from .dialects import c as cl
 from .loops import Entry, LoopKernel, Region, Root, Store, Value, compute_dtype
 from .printing import EmittedKernel, emit
 from .printing.statements import StatementPrinter
@@ -257,7 +257,7 @@ class _Printer(StatementPrinter):
                 self.value(statement)
         head = f"long at, long row, long column, {cl.type_name(dtype, self.width)} value"
         body = "\n".join(self.lines)
-        return f"OB_DEVICE void finish_{self.width}({head}, {signature}) {{\n{body}\n}}\n"
+        return f"void finish_{self.width}({head}, {signature}) {{\n{body}\n}}\n"
 
     def value(self, value: Value) -> None:
         """Prints the computation of a value."""

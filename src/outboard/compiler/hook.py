@@ -20,11 +20,13 @@ def _register_interface() -> None:
 
 def _register_backend() -> None:
     from .adapter.inductor_cache import place_cache
+    from .adapter.interpreted import interpret_without_dialect
     from .adapter.patience import compile_undisturbed, hash_sources_ahead
     from .adapter.registration import register
 
     place_cache()
     register()
+    interpret_without_dialect()
     compile_undisturbed()
     hash_sources_ahead()
 

@@ -7,6 +7,8 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 
+from . import dialects
+
 
 @dataclasses.dataclass(frozen=True)
 class Target:
@@ -29,6 +31,18 @@ class Target:
     def is_cpu(self) -> bool:
         """Whether kernels should be made of explicit vectors and long chunks, one work-item per work-group."""
         return self.type == "cpu"
+
+    @property
+    def has_dialect(self) -> bool:
+        """Whether programs can be made for the device: it has a dialect, and somebody here writes it."""
+        return dialects.is_known(self.dialect)
+
+    @property
+    def lanes(self) -> int:
+        """Floats in an explicit vector: two of the device's, so that one does not wait for the other, from 4 to 16,
+        which is as many as the types of OpenCL C have."""
+        wanted = 2 * self.vector_width
+        return next((lanes for lanes in (4, 8) if wanted <= lanes), 16)
 
     @staticmethod
     def from_properties(properties: Mapping[str, object]) -> Target:

@@ -19,6 +19,7 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.utils._sympy.numbers import int_oo
 
 from .. import plan as p
+from ..target import target_of
 from .graphs import Capture, capturing
 from .interface import device_name
 from .registration import register
@@ -53,6 +54,9 @@ def lower_program(program: ExportedProgram, device: int) -> Lowered:
     nested = {str(node.target) for node in program.graph.nodes if isinstance(node.target, HigherOrderOperator)}
     if nested:
         raise NotImplementedError(f"export: graphs inside of graphs ({', '.join(sorted(nested))})")
+    target = target_of(device)
+    if not target.has_dialect:
+        raise NotImplementedError(f"export: nothing here writes programs in the device's dialect, {target.dialect!r}")
     capture = _compile(_computation(program, device))
     if capture.plan is None:
         raise NotImplementedError("export: the model computes nothing")

@@ -15,7 +15,7 @@ from torch._inductor.ops_handler import DefaultHandler
 from torch._inductor.utils import sympy_index_symbol
 from torch._inductor.virtualized import OpsValue, V
 
-from ..dialects import opencl
+from ..dialects import c as cl
 from ..loops import INDEX_ERROR, Value, compute_dtype
 from ..printing.statements import promote
 
@@ -54,7 +54,7 @@ class LoopOps(DefaultHandler):
     """Records operators into the kernel being generated (``V.kernel``)."""
 
     def _default(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if name not in opencl.SUPPORTED:
+        if name not in cl.SUPPORTED:
             decomposition = getattr(OpDecompositions, name, None)
             if decomposition is None or name in ("fma",):
                 raise NotImplementedError(f"ops.{name}")
@@ -95,7 +95,7 @@ class LoopOps(DefaultHandler):
     def to_dtype_bitcast(x: Any, dtype: torch.dtype, src_dtype: torch.dtype) -> Variable:
         """The bits of a value read as another dtype."""
         value = as_value(x)
-        opencl.bitcast("", src_dtype, dtype, 1)
+        cl.bitcast("", src_dtype, dtype, 1)
         return V.kernel.record(Value("", "to_dtype_bitcast", compute_dtype(dtype), (value,), src_dtype=src_dtype))
 
     @staticmethod
@@ -258,4 +258,4 @@ def result_dtype(name: str, values: tuple[Value, ...]) -> torch.dtype:
 @functools.cache
 def supported_ops() -> frozenset[str]:
     """The operators that kernels can hold."""
-    return opencl.SUPPORTED
+    return cl.SUPPORTED

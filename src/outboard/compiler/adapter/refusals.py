@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import (
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ..builder import NotExpressible
-from ..dialects.opencl import Unsupported
+from ..dialects import Unsupported
 
 #: What says of itself that something cannot be compiled.
 _REFUSALS = (

@@ -29,7 +29,7 @@ from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V
 
 from .. import cache
-from ..dialects import opencl
+from ..dialects import c as cl
 from ..kernels import PREFERRED
 from ..target import target_of
 from . import additions, rounding, shapes
@@ -320,7 +320,7 @@ def _leave_to_kernels(name: str) -> None:
 
 def _not_in_loops() -> list[str]:
     """Functions, such as Bessel's, that Inductor takes for granted in loops and that ours do not have."""
-    known = opencl.SUPPORTED | set(dir(OpDecompositions))
+    known = cl.SUPPORTED | set(dir(OpDecompositions))
     names = [data.name for name, data in pointwise_overrides_data.items() if name not in known]
     return [name for name in names if hasattr(torch.ops.aten, name)]
 

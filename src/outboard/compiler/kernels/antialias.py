@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 _BODY = r"""
 #define PI ((ACC)3.14159265358979323846)
-OB_DEVICE ACC magnitude(ACC x) { return x < 0 ? -x : x; }
-OB_DEVICE ACC linear(ACC x) { return x < 1 ? 1 - x : 0; }
-OB_DEVICE ACC cubic(ACC x) {
+ACC magnitude(ACC x) { return x < 0 ? -x : x; }
+ACC linear(ACC x) { return x < 1 ? 1 - x : 0; }
+ACC cubic(ACC x) {
   if (x < 1) return ((ACC)1.5 * x - (ACC)2.5) * x * x + 1;
   return x < 2 ? (((x - 5) * x + 8) * x - 4) * (ACC)-0.5 : 0;
 }
-OB_DEVICE ACC lanczos(ACC x) {
+ACC lanczos(ACC x) {
   return x == 0 ? 1 : x < 3 ? 3 * sin(PI * x) * sin(PI * x / 3) / (PI * PI * x * x) : 0;
 }
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _BODY = r"""
 /* Where a bag begins, or the one after the last ends. */
-OB_DEVICE long begin_of(OB_GLOBAL const INDEX_T* offsets, long step, long bag, long given, long count,
+long begin_of(OB_GLOBAL const INDEX_T* offsets, long step, long bag, long given, long count,
                         OB_GLOBAL int* failed) {
   const long begin = bag < given ? (long)offsets[bag * step] : count;
   if (begin >= 0 && begin <= count && (bag > 0 || begin == 0)) return begin;

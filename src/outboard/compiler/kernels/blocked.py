@@ -45,12 +45,12 @@ MOST_ROWS = 600
 FEW, SQUARE = 32, 4
 
 _MULTIPLY = r"""
-__attribute__((reqd_work_group_size(1, 1, 1)))
+OB_GROUP_OF(1, 1, 1)
 OB_KERNEL void multiply(const long batches, const long m_count, const long n_count, const long k_count,
                         const long m_groups A_PARAMETER PARAMETERS) {
-  BLOCK_SPACE CELL block[K_BLOCK * NR] __attribute__((aligned(sizeof(CELLS))));
+  BLOCK_SPACE CELL block[K_BLOCK * NR] OB_ALIGNED(sizeof(CELLS));
   FACTOR_ROOM
-  BLOCK_SPACE ACC tile[(GROUP_ROWS + ROWS) * NR] __attribute__((aligned(sizeof(VECTOR))));
+  BLOCK_SPACE ACC tile[(GROUP_ROWS + ROWS) * NR] OB_ALIGNED(sizeof(VECTOR));
   const long n_panels = (n_count + NR - 1) / NR;
   const long group_rows = m_groups > 0 ? (m_count + m_groups - 1) / m_groups : 0; /* none in an empty matrix */
   B_SETUP
@@ -219,7 +219,7 @@ class Blocking:
         while width > 1:
             lines.append(f"  const {self.accumulate}{width} h{width} = {name}.lo + {name}.hi;\n")
             width, name = width // 2, f"h{width}"
-        return f"OB_DEVICE ACC sum_lanes(VECTOR v) {{\n{''.join(lines)}  return {name}.x + {name}.y;\n}}\n"
+        return f"ACC sum_lanes(VECTOR v) {{\n{''.join(lines)}  return {name}.x + {name}.y;\n}}\n"
 
     def _start(self) -> str:
         lines = [f"VECTOR {cell} = (VECTOR)(0);" for cell, _ in self._cells()]
@@ -285,12 +285,12 @@ VECTORS = r"""
 #define BLOCK_SPACE OB_LOCAL
 #endif
 /* Vectors in global memory have the alignment of their elements. (Some compilers cut up what vstore writes.) */
-typedef VECTOR loose_vector_t __attribute__((aligned(sizeof(ACC))));
+typedef VECTOR loose_vector_t OB_ALIGNED(sizeof(ACC));
 #define VLOAD(p) (*(OB_GLOBAL const loose_vector_t*)(p))
 #define VSTORE(p, value) (*(OB_GLOBAL loose_vector_t*)(p) = (value))
 #define LOCAL_VECTOR(p) (*(BLOCK_SPACE VECTOR*)(p))
 /* For loops of few steps with large bodies: copies of the body would only cost compile time. */
-#define ROLLED __attribute__((opencl_unroll_hint(1)))
+#define ROLLED OB_UNROLL(1)
 /* Asks for a cache line that will be read soon, and may be none of ours. (OpenCL's own prefetch does nothing here.) */
 #ifdef __clang__
 #define FETCH(p) __builtin_prefetch((const void*)(size_t)(p))
@@ -311,8 +311,8 @@ _CELLS = r"""
 #define PUT_CELLS(to, number, cells) LOCAL_CELLS((to) + (number) * NR) = (cells)
 #define TRANSPOSE_CELLS(to, ROW) TRANSPOSE_AS(CELLS, PUT_CELLS, to, ROW)
 #if HALVES
-typedef CELL factor_t __attribute__((aligned(sizeof(ITEM))));
-#define FACTOR_ROOM BLOCK_SPACE CELL room[ROWS * K_BLOCK] __attribute__((aligned(sizeof(CELLS))));
+typedef CELL factor_t OB_ALIGNED(sizeof(ITEM));
+#define FACTOR_ROOM BLOCK_SPACE CELL room[ROWS * K_BLOCK] OB_ALIGNED(sizeof(CELLS));
 #define FACTOR_POINTER const factor_t*
 #define FACTOR_ROW(r) (const factor_t*)(factors + (r) * factor_row)
 #define FACTOR_STEP 1
@@ -323,7 +323,7 @@ typedef CELL factor_t __attribute__((aligned(sizeof(ITEM))));
     factors = (size_t)room; \
     factor_row = K_BLOCK * sizeof(CELL); \
   }
-OB_DEVICE void make_cells(BLOCK_SPACE CELL* room, OB_GLOBAL const ITEM* a, const long a_row, const int rows,
+void make_cells(BLOCK_SPACE CELL* room, OB_GLOBAL const ITEM* a, const long a_row, const int rows,
                           const int depth) {
   for (int r = 0; r < rows; ++r, a += a_row, room += K_BLOCK) {
     int k = 0;

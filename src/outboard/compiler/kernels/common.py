@@ -18,83 +18,17 @@ from torch.utils._sympy import functions
 
 from .. import plan as p
 from ..builder import PlanBuilder, Size, TensorArg
-from ..dialects import groups
-from ..dialects.opencl import Prelude
+from ..dialects.c import Prelude, groups
 
 if TYPE_CHECKING:
     from ..calls import ExternCall
 
-_OPENCL_PRELUDE = r"""
-#ifdef cl_khr_fp64
-#pragma OPENCL EXTENSION cl_khr_fp64 : enable
-#endif
-#pragma OPENCL FP_CONTRACT ON
-#define OB_KERNEL __kernel
-#define OB_DEVICE inline
-#define OB_GLOBAL __global
-#define OB_LOCAL __local
-#define OB_GROUP_ID(d) ((long)get_group_id(d))
-#define OB_LOCAL_ID(d) ((int)get_local_id(d))
-#define OB_ITEM_ID(d) ((long)get_global_id(d))
-#define OB_ITEM_COUNT(d) ((long)get_global_size(d))
-#define OB_GROUP_COUNT(d) ((long)get_num_groups(d))
-#define OB_BARRIER() barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
-#define OB_AS_UINT(x) as_uint(x)
-#define OB_AS_FLOAT(x) as_float(x)
-#define OB_AS_ULONG(x) as_ulong(x)
-#define OB_AS_DOUBLE(x) as_double(x)
-#define OB_LOAD_HALF(p, i) vload_half(i, p)
-#define OB_STORE_HALF(p, i, v) vstore_half(v, i, p)
-#define ob_half half
-"""
-
-_CUDA_PRELUDE = r"""
-#include <cuda_fp16.h>
-typedef unsigned char uchar;
-typedef unsigned short ushort;
-typedef unsigned int uint;
-typedef unsigned long ulong;
-#define OB_KERNEL extern "C" __global__
-#define OB_DEVICE __device__ inline
-#define OB_GLOBAL
-#define OB_LOCAL __shared__
-#define OB_GROUP_ID(d) ob_group_id(d)
-#define OB_LOCAL_ID(d) ob_local_id(d)
-#define OB_ITEM_ID(d) (ob_group_id(d) * ob_local_count(d) + ob_local_id(d))
-#define OB_ITEM_COUNT(d) (ob_group_count(d) * ob_local_count(d))
-#define OB_GROUP_COUNT(d) ob_group_count(d)
-#define OB_BARRIER() __syncthreads()
-/* OpenCL's words for them, which functions of dialects.groups use; a pointer here knows by itself where it points. */
-#define __local
-#define barrier(fences) __syncthreads()
-#define get_local_id(d) ob_local_id(d)
-#define get_local_size(d) ob_local_count(d)
-#define OB_AS_UINT(x) __float_as_uint(x)
-#define OB_AS_FLOAT(x) __uint_as_float(x)
-#define OB_AS_ULONG(x) ((ulong)__double_as_longlong(x))
-#define OB_AS_DOUBLE(x) __longlong_as_double((long long)(x))
-#define OB_LOAD_HALF(p, i) __half2float((p)[i])
-#define OB_STORE_HALF(p, i, v) ((p)[i] = __float2half_rn(v))
-#define ob_half __half
-#ifndef INFINITY
-#define INFINITY __int_as_float(0x7f800000)
-#endif
-#ifndef NAN
-#define NAN __int_as_float(0x7fffffff)
-#endif
-OB_DEVICE long ob_group_id(int d) { return d == 0 ? blockIdx.x : d == 1 ? blockIdx.y : blockIdx.z; }
-OB_DEVICE int ob_local_id(int d) { return d == 0 ? threadIdx.x : d == 1 ? threadIdx.y : threadIdx.z; }
-OB_DEVICE long ob_local_count(int d) { return d == 0 ? blockDim.x : d == 1 ? blockDim.y : blockDim.z; }
-OB_DEVICE long ob_group_count(int d) { return d == 0 ? gridDim.x : d == 1 ? gridDim.y : gridDim.z; }
-#define isnan(x) ((x) != (x))
-"""
-
 _SHARED_PRELUDE = r"""
 /* Reports a failed assertion, unless a kernel before has: what went wrong first is what a user has to know. */
 #define OB_FAIL(failed, code) do { if (*(failed) == 0) *(failed) = (code); } while (0)
-OB_DEVICE float ob_load_bfloat16(OB_GLOBAL const ushort* p, long i) { return OB_AS_FLOAT((uint)p[i] << 16); }
-OB_DEVICE void ob_store_bfloat16(OB_GLOBAL ushort* p, long i, float v) {
-  uint bits = OB_AS_UINT(v);
+float ob_load_bfloat16(OB_GLOBAL const ushort* p, long i) { return as_float((uint)p[i] << 16); }
+void ob_store_bfloat16(OB_GLOBAL ushort* p, long i, float v) {
+  uint bits = as_uint(v);
   p[i] = v != v ? (ushort)0x7fc0 : (ushort)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 """
@@ -168,8 +102,7 @@ def supported(builder: PlanBuilder, *dtypes: torch.dtype) -> bool:
 def source(builder: PlanBuilder, body: str, defines: Mapping[str, object], types: Mapping[str, torch.dtype]) -> str:
     """The text of a program: prelude, macros for ``types`` (see :meth:`ElementType.macros`) and ``defines``, body."""
     target = builder.target
-    parts = [_CUDA_PRELUDE if target.dialect.startswith("cuda") else _OPENCL_PRELUDE, _SHARED_PRELUDE]
-    parts.append(_CHUNK_LOOP if target.is_cpu else _GRID_LOOP)
+    parts = [_SHARED_PRELUDE, _CHUNK_LOOP if target.is_cpu else _GRID_LOOP]
     parts += [ELEMENT_TYPES[dtype].macros(prefix) for prefix, dtype in types.items()]
     parts += [f"#define {name} {value}\n" for name, value in defines.items()]
     return "".join(parts) + body
@@ -180,7 +113,7 @@ _COMPUTE_DTYPES = {"float": torch.float32, "double": torch.float64, "int": torch
 
 def has_sub_groups(builder: PlanBuilder) -> bool:
     """Whether kernels may shuffle in sub-groups."""
-    return builder.target.sub_group_size > 1 and not builder.target.dialect.startswith("cuda")
+    return builder.target.sub_group_size > 1
 
 
 def group_functions(builder: PlanBuilder, group: int, sum_of: str = "") -> str:
@@ -202,8 +135,7 @@ def group_functions(builder: PlanBuilder, group: int, sum_of: str = "") -> str:
         if has_sub_groups(builder):
             macros += f"#define NEAR_SUM(value) {meeting.near(part)}(&(value))\n"
             macros += f"#define NEAR_TERMS {groups.STEPS * meeting.sub_group_size}\n"
-    qualifier = "OB_DEVICE " if builder.target.dialect.startswith("cuda") else ""
-    return "\n".join([*(f"{qualifier}{text}" for text in prelude.snippets.values()), macros])
+    return "\n".join([*prelude.snippets.values(), macros])
 
 
 def bind(call: ExternCall) -> dict[str, Any]:

@@ -43,7 +43,7 @@ typedef struct { long at; int d, h, w; } coordinate_t;
 """
 
 _INSIDE_X = r"""
-OB_DEVICE int inside_x(int d, int h, int w, long xd, long xh, long xw) {
+int inside_x(int d, int h, int w, long xd, long xh, long xw) {
   return d >= 0 && h >= 0 && w >= 0 && d < xd && h < xh && w < xw;
 }
 """
@@ -112,7 +112,7 @@ _SPREAD = r"""
   SPLIT_PLACE(n, xh, xw, c_d, c_h, c_w); \
   X_STORE(x, IMAGE(b) * x_n + channel * x_c + c_d * x_d + c_h * x_h + c_w * x_w, (value) + ADD_BIAS(channel))
 
-OB_DEVICE ACC spread_at(OB_GLOBAL const Y_T* y, long at, int d, int h, int w, int sd, int sh, int sw, long yd, long yh,
+ACC spread_at(OB_GLOBAL const Y_T* y, long at, int d, int h, int w, int sd, int sh, int sw, long yd, long yh,
                         long yw, long y_d, long y_h, long y_w) {
   if (d < 0 || h < 0 || w < 0) return 0;
   if (sd != 1) { if (d % sd) return 0; d /= sd; }
@@ -183,7 +183,7 @@ GROUP_KERNEL void add_places(OB_GLOBAL const Y_T* y, OB_GLOBAL BIAS_T* bias, con
                              const long images, const long yd, const long yh, const long yw, const long y_n,
                              const long y_c, const long y_d, const long y_h, const long y_w) {
   const long rows = images * yd * yh;
-  OB_LOCAL ACC partial[GROUP];
+  OB_SHARED ACC partial[GROUP];
   const int t = OB_LOCAL_ID(0);
   for (long c = OB_GROUP_ID(0); c < channels; c += OB_GROUP_COUNT(0)) {
     ACC sum = 0;

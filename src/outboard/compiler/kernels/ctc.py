@@ -34,7 +34,7 @@ _BODY = r"""
   const long step_c, const long blank, OB_GLOBAL int* failed
 
 /* The label of a state. */
-OB_DEVICE long label_of(OB_GLOBAL const INDEX_T* targets, long first, long s, long blank, long labels,
+long label_of(OB_GLOBAL const INDEX_T* targets, long first, long s, long blank, long labels,
                         OB_GLOBAL int* failed) {
   if (s % 2 == 0) return blank;
   const long label = (long)targets[first + s / 2];
@@ -42,7 +42,7 @@ OB_DEVICE long label_of(OB_GLOBAL const INDEX_T* targets, long first, long s, lo
   OB_FAIL(failed, WRONG_LABEL);
   return blank;
 }
-OB_DEVICE REAL_T log_of_sum(REAL_T a, REAL_T b, REAL_T c) {
+REAL_T log_of_sum(REAL_T a, REAL_T b, REAL_T c) {
   REAL_T most = a > b ? a : b;
   if (c > most) most = c;
   if (most == -(REAL_T)INFINITY) most = 0;

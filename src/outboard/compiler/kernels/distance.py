@@ -17,7 +17,7 @@ _DISTANCE = r"""
 #define KIND_ZERO (exponent == 0)
 #define KIND_MAX (exponent == INFINITY)
 
-OB_DEVICE ACC distance(OB_GLOBAL const IN_T* a, OB_GLOBAL const IN_T* b, long a_at, long b_at, long a_step, long b_step,
+ACC distance(OB_GLOBAL const IN_T* a, OB_GLOBAL const IN_T* b, long a_at, long b_at, long a_step, long b_step,
                        long count, ACC exponent) {
   ACC total = 0;
   for (long k = 0; k < count; ++k) {

@@ -41,8 +41,8 @@ _TILES = r"""
 #endif
 
 OB_KERNEL void multiply(const long batches, const long m_count, const long n_count, const long k_count PARAMETERS) {
-  OB_LOCAL ACC a_tile[DEPTH][TILE + 1];
-  OB_LOCAL ACC b_tile[DEPTH][TILE + 1];
+  OB_SHARED ACC a_tile[DEPTH][TILE + 1];
+  OB_SHARED ACC b_tile[DEPTH][TILE + 1];
   const int t = OB_LOCAL_ID(0), row = t / 16, column = t % 16;
   const long m_tiles = (m_count + TILE - 1) / TILE, n_tiles = (n_count + TILE - 1) / TILE;
   for (long piece = OB_GROUP_ID(0); piece < batches * m_tiles * n_tiles; piece += OB_GROUP_COUNT(0)) {
@@ -103,11 +103,11 @@ _DOTS = r"""
 /* One piece is one element of C: by a work-item on a CPU; elsewhere by a group, or a sub-group where sums are short. */
 GROUP_KERNEL void dots(const long batches, const long m_count, const long n_count, const long k_count PARAMETERS) {
 #if GROUP > 1
-  OB_LOCAL ACC partial[GROUP];
+  OB_SHARED ACC partial[GROUP];
 #ifdef NEAR_SUM
-  const int near = k_count < NEAR_TERMS, teams = near ? get_num_sub_groups() : 1;
-  const int t = near ? get_sub_group_local_id() : OB_LOCAL_ID(0), step = near ? get_sub_group_size() : GROUP;
-  const long first = OB_GROUP_ID(0) * teams + (near ? get_sub_group_id() : 0);
+  const int near = k_count < NEAR_TERMS, teams = near ? OB_SUB_GROUP_COUNT() : 1;
+  const int t = near ? OB_SUB_GROUP_ITEM() : OB_LOCAL_ID(0), step = near ? OB_SUB_GROUP_SIZE() : GROUP;
+  const long first = OB_GROUP_ID(0) * teams + (near ? OB_SUB_GROUP_ID() : 0);
 #define DOT_SUM(value) if (near) { NEAR_SUM(value); } else { GROUP_SUM(value, partial); }
 #else
   const int teams = 1, t = OB_LOCAL_ID(0), step = GROUP;

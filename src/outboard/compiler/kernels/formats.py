@@ -27,7 +27,7 @@ from collections.abc import Mapping
 
 import torch
 
-from ..dialects import opencl as cl
+from ..dialects import c as cl
 from . import common
 
 _HALVES = frozenset({torch.bfloat16, torch.float16})
@@ -63,7 +63,7 @@ _ITEMS = r"""
 #define HALVES 1
 #define ITEM ushort
 #define ITEMS {items}
-typedef ITEMS loose_items_t __attribute__((aligned(2)));
+typedef ITEMS loose_items_t OB_ALIGNED(2);
 #define ITEMS_AT(p) (*(OB_GLOBAL const loose_items_t*)(p))
 #define COPY_ITEMS(p, items) (*(OB_GLOBAL loose_items_t*)(p) = (items))
 #define ACCS_OF(items) {vector}
@@ -73,7 +73,7 @@ typedef ITEMS loose_items_t __attribute__((aligned(2)));
 #define K_PACKED 2
 #define SPLIT_LOW(pair) ACCS_OF(convert_{items}(pair))
 #define SPLIT_HIGH(pair) ACCS_OF(convert_{items}((pair) >> 16))
-typedef uint{lanes} loose_pairs_t __attribute__((aligned(2)));
+typedef uint{lanes} loose_pairs_t OB_ALIGNED(2);
 #define PAIRS_AT(p) (*(OB_GLOBAL const loose_pairs_t*)(p))
 """
 
@@ -100,7 +100,7 @@ _WITH_PAIRS = r"""
 #define CELLS_OF(low, high) (convert_uint16(low) | convert_uint16(high) << 16)
 #define CELLS_ALONG(low, high) ((uint16)(as_uint8(low), as_uint8(high)))
 #define FACTORS_AT(p) PAIRS_AT(p)
-OB_DEVICE float16 add_products(uint16 a, uint16 b, float16 c) {
+float16 add_products(uint16 a, uint16 b, float16 c) {
   __asm__("vdpbf16ps %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
   return c;
 }

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 # Places are read from the grid in the order x, y, z. `slope` is d place / d grid value.
 _PLACES = r"""
-OB_DEVICE ACC reflect(ACC place, ACC twice_low, ACC twice_high, ACC* slope) {
+ACC reflect(ACC place, ACC twice_low, ACC twice_high, ACC* slope) {
   if (twice_low == twice_high) { *slope = 0; return 0; }
   const ACC low = twice_low / 2, span = (twice_high - twice_low) / 2;
   ACC away = place - low;
@@ -24,13 +24,13 @@ OB_DEVICE ACC reflect(ACC place, ACC twice_low, ACC twice_high, ACC* slope) {
   *slope = -*slope;
   return span - rest + low;
 }
-OB_DEVICE ACC clip(ACC place, long size, ACC* slope) {
+ACC clip(ACC place, long size, ACC* slope) {
   /* NaN goes to 0, as ATen's clip of NaN does. */
   if (!(place > 0)) { *slope = 0; return 0; }
   if (place >= (ACC)(size - 1)) { *slope = 0; return (ACC)(size - 1); }
   return place;
 }
-OB_DEVICE ACC place_of(ACC value, long size, ACC* slope) {
+ACC place_of(ACC value, long size, ACC* slope) {
   *slope = ALIGN ? (ACC)(size - 1) / 2 : (ACC)size / 2;
   ACC place = ALIGN ? (value + 1) / 2 * (ACC)(size - 1) : ((value + 1) * (ACC)size - 1) / 2;
   if (PADDING == 2) {

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..calls import ExternCall
 
 _BODY = r"""
-OB_DEVICE ACC polynomial(ACC given, long degree) {
+ACC polynomial(ACC given, long degree) {
   if (degree < 0) return 0;
   const ACC x = SHIFTED ? given + given - 1 : given;
   ACC before = 1, now = FIRST;

@@ -51,7 +51,7 @@ _MAXIMUM = (
 )
 # For CPUs: a row of the output at a time, vectors where all taps of all lanes are inside the input.
 _MAXIMUM_ROWS = r"""
-typedef LONGS loose_longs_t __attribute__((aligned(8)));
+typedef LONGS loose_longs_t OB_ALIGNED(8);
 #define EVERY_SECOND(p) (VECTOR)(VLOAD(p).even, VLOAD((p) + LANES).even)
 OB_KERNEL void maximum_rows(OB_GLOBAL const IN_T* in, OB_GLOBAL OUT_T* out PARAMETERS) {
   const long first_inside = (pw + sw - 1) / sw, span = (kw - 1) * lw;

@@ -21,7 +21,7 @@ from .blocked import Blocking
 _WIDE = 8
 
 _HEAD = r"""
-__attribute__((reqd_work_group_size(1, 1, 1)))
+OB_GROUP_OF(1, 1, 1)
 OB_KERNEL void row(const long batches, const long m_count, const long n_count, const long k_count PARAMETERS) {
   const long count = m_count * n_count;
 """
@@ -110,7 +110,7 @@ _STORE = r"""
   if ((first) == (from) && (first) + LANES <= count && ROW_VECTORS(b)) { \
     ROW_STORE_VECTOR(b, first, value); \
   } else { \
-    ACC spilled[LANES] __attribute__((aligned(sizeof(VECTOR)))); \
+    ACC spilled[LANES] OB_ALIGNED(sizeof(VECTOR)); \
     *(VECTOR*)spilled = (value); \
     for (int l = 0; l < (lanes); ++l) \
       if ((first) + l >= (from) && (first) + l < count) { ROW_STORE(b, (first) + l, spilled[l]); } \

@@ -32,7 +32,7 @@ _BODY = r"""
 typedef struct { ACC v; long i; } state_t;
 
 #ifdef LOG_ADD_EXP
-OB_DEVICE ACC log_add_exp(ACC x, ACC y) {
+ACC log_add_exp(ACC x, ACC y) {
   if (x != x || y != y) return x + y;
   ACC low = x < y ? x : y;
   ACC high = x < y ? y : x;
@@ -54,7 +54,7 @@ OB_DEVICE ACC log_add_exp(ACC x, ACC y) {
 GROUP_KERNEL void scan(OB_GLOBAL const IN_T* in, OB_GLOBAL OUT_T* out, const long n, const long rows,
                        const long in_stride, const long out_stride INDEX_PARAMETER ROW_PARAMETERS) {
 #if GROUP > 1
-  OB_LOCAL state_t partial[GROUP];
+  OB_SHARED state_t partial[GROUP];
   const int t = OB_LOCAL_ID(0);
   for (long row = OB_GROUP_ID(0); row < rows; row += OB_GROUP_COUNT(0)) {
     ROW_OFFSETS(row);
@@ -153,7 +153,7 @@ _IN_LOCAL_MEMORY = r"""
 #: The same in the registers of a sub-group. What each of them makes is left in local memory, where all take what is
 #: before them.
 _IN_SUB_GROUPS = r"""
-      const int size = get_sub_group_size(), lane = get_sub_group_local_id(), own = get_sub_group_id();
+      const int size = OB_SUB_GROUP_SIZE(), lane = OB_SUB_GROUP_ITEM(), own = OB_SUB_GROUP_ID();
       state_t s, total;
       total.v = 0;
       total.i = 0;
@@ -167,7 +167,7 @@ _IN_SUB_GROUPS = r"""
       OB_BARRIER();
       whole = partial[0];
       if (own > 0) left = whole;
-      for (int other = 1; other < (int)get_num_sub_groups(); ++other) {
+      for (int other = 1; other < (int)OB_SUB_GROUP_COUNT(); ++other) {
         state_t next = partial[other];
         if (other < own) { COMBINE(left, next); }
         COMBINE(whole, next);

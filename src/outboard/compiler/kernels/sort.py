@@ -26,28 +26,28 @@ if TYPE_CHECKING:
 _ITEMS = r"""
 #if WIDE
 typedef struct { ulong key; ulong position; } item_t;
-OB_DEVICE int before(item_t a, item_t b) { return a.key < b.key || (a.key == b.key && a.position < b.position); }
-OB_DEVICE item_t make_item(ulong key, ulong position) { item_t r; r.key = key; r.position = position; return r; }
-OB_DEVICE long position_of(item_t a) { return (long)a.position; }
-OB_DEVICE ulong key_of(item_t a) { return a.key; }
+int before(item_t a, item_t b) { return a.key < b.key || (a.key == b.key && a.position < b.position); }
+item_t make_item(ulong key, ulong position) { item_t r; r.key = key; r.position = position; return r; }
+long position_of(item_t a) { return (long)a.position; }
+ulong key_of(item_t a) { return a.key; }
 #define KEY_MAX (~(ulong)0)
 #else
 typedef ulong item_t;
-OB_DEVICE int before(item_t a, item_t b) { return a < b; }
-OB_DEVICE item_t make_item(ulong key, ulong position) { return (key << 32) | position; }
-OB_DEVICE long position_of(item_t a) { return (long)(a & 0xffffffffu); }
-OB_DEVICE ulong key_of(item_t a) { return a >> 32; }
+int before(item_t a, item_t b) { return a < b; }
+item_t make_item(ulong key, ulong position) { return (key << 32) | position; }
+long position_of(item_t a) { return (long)(a & 0xffffffffu); }
+ulong key_of(item_t a) { return a >> 32; }
 #define KEY_MAX ((ulong)0xffffffffu)
 #endif
 
-OB_DEVICE ulong make_key(IN_C x) {
+ulong make_key(IN_C x) {
 #if IS_FLOAT && WIDE
   if (x != x) return KEY_MAX;
-  ulong bits = OB_AS_ULONG(x + 0.0);
+  ulong bits = as_ulong(x + 0.0);
   return bits >> 63 ? ~bits : bits | ((ulong)1 << 63);
 #elif IS_FLOAT
   if (x != x) return KEY_MAX;
-  uint bits = OB_AS_UINT(x == 0 ? 0.0f : x);
+  uint bits = as_uint(x == 0 ? 0.0f : x);
   return bits >> 31 ? ~bits : bits | 0x80000000u;
 #elif WIDE
   return (ulong)x ^ ((ulong)1 << 63);
@@ -59,7 +59,7 @@ OB_DEVICE ulong make_key(IN_C x) {
 """
 
 _SORT = r"""
-OB_DEVICE item_t load_item(OB_GLOBAL const IN_T* in, long row, long j, long stride, int descending) {
+item_t load_item(OB_GLOBAL const IN_T* in, long row, long j, long stride, int descending) {
   const ulong key = make_key(IN_LOAD(in, row + j * stride));
   return make_item(descending ? KEY_MAX - key : key, (ulong)j);
 }
@@ -69,7 +69,7 @@ OB_KERNEL void sort_blocks(OB_GLOBAL const IN_T* in, OB_GLOBAL item_t* items, OB
                            const long rows, const long stride, const int descending ROW_PARAMETERS) {
   const long row_blocks = (n + BLOCK - 1) / BLOCK;
 #if GROUP > 1
-  OB_LOCAL item_t block[BLOCK];
+  OB_SHARED item_t block[BLOCK];
   const int t = OB_LOCAL_ID(0);
   for (long b = OB_GROUP_ID(0); b < rows * row_blocks; b += OB_GROUP_COUNT(0)) {
     const long row = b / row_blocks, start = b % row_blocks * BLOCK;

@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 _TAPS = r"""
 /* The places of an axis of `from` elements that make up place `i` of `to`, and their weights. `given` is the scale
    factor the user named, or 0. */
-OB_DEVICE ACC source_scale(long from, long to, ACC given) {
+ACC source_scale(long from, long to, ACC given) {
   if (ALIGN) return to > 1 ? (ACC)(from - 1) / (ACC)(to - 1) : (ACC)0;
   return given > 0 ? (ACC)1 / given : (ACC)from / (ACC)to;
 }
-OB_DEVICE void nearest(long i, long from, long to, ACC given, long* at, ACC* weight) {
+void nearest(long i, long from, long to, ACC given, long* at, ACC* weight) {
   const ACC scale = given > 0 ? (ACC)1 / given : (ACC)from / (ACC)to;
   const long place = (long)floor(((ACC)i + (EXACT ? (ACC)0.5 : (ACC)0)) * scale);
   at[0] = place < from ? place : from - 1;
   weight[0] = 1;
 }
-OB_DEVICE void linear(long i, long from, long to, ACC given, long* at, ACC* weight) {
+void linear(long i, long from, long to, ACC given, long* at, ACC* weight) {
   const ACC scale = source_scale(from, to, given);
   ACC place = ALIGN ? scale * (ACC)i : scale * ((ACC)i + (ACC)0.5) - (ACC)0.5;
   if (place < 0) place = 0;
@@ -38,9 +38,9 @@ OB_DEVICE void linear(long i, long from, long to, ACC given, long* at, ACC* weig
   weight[0] = 1 - rest;
   weight[1] = rest;
 }
-OB_DEVICE ACC near_weight(ACC x) { return (((ACC)1.25 * x - (ACC)2.25) * x) * x + 1; }
-OB_DEVICE ACC far_weight(ACC x) { return (((ACC)-0.75 * x + (ACC)3.75) * x - 6) * x + 3; }
-OB_DEVICE void cubic(long i, long from, long to, ACC given, long* at, ACC* weight) {
+ACC near_weight(ACC x) { return (((ACC)1.25 * x - (ACC)2.25) * x) * x + 1; }
+ACC far_weight(ACC x) { return (((ACC)-0.75 * x + (ACC)3.75) * x - 6) * x + 3; }
+void cubic(long i, long from, long to, ACC given, long* at, ACC* weight) {
   const ACC scale = source_scale(from, to, given);
   const ACC place = ALIGN ? scale * (ACC)i : scale * ((ACC)i + (ACC)0.5) - (ACC)0.5;
   const ACC low = floor(place), rest = place - low;

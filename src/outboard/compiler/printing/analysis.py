@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import sympy
 import torch
 
-from ..dialects import opencl as cl
+from ..dialects import Unsupported
 from ..loops import EXPENSIVE, Entry, LoopKernel, Store, Value
 from ..target import Target
 from .splits import Split, exact, split_root
@@ -36,12 +36,13 @@ class Analysis:
         self.kernel = kernel
         self.variation: dict[tuple[str, sympy.Symbol], bool] = {}  #: what _varies found out
         self.target = target
+        self.lanes = target.lanes
         points = [root for root in kernel.roots if not root.is_reduction]
         # Pointwise kernels come with a reduction root of one point, which nothing uses.
         reduces = any(region.in_reduction for region in kernel.regions)
         reductions = [root for root in kernel.roots if root.is_reduction and reduces]
         if len(points) != 1 or len(reductions) > 1:
-            raise cl.Unsupported("more than one range per kind")
+            raise Unsupported("more than one range per kind")
         used = self._used_symbols()
         self.entries = [entry for symbol, entry in kernel.entries.items() if symbol in used]
         self.x = split_root(points[0], [e for e in self.entries if e.root is points[0]])

@@ -106,10 +106,7 @@ def program(kernels: list[EmittedKernel]) -> str:
     helpers: dict[str, str] = {}
     for kernel in kernels:
         helpers.update(kernel.helpers)
-    parts = [*helpers.values(), *(kernel.definition for kernel in kernels)]
-    if any("double" in part for part in parts):
-        parts.insert(0, "#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
-    return "\n".join(parts) + "\n"
+    return "\n".join([*helpers.values(), *(kernel.definition for kernel in kernels)]) + "\n"
 
 
 def clean_name(text: str) -> str:

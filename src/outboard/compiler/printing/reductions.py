@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import sympy
 import torch
 
-from ..dialects import opencl as cl
+from ..dialects import c as cl
 from ..loops import Region, Value, compute_dtype
 from .analysis import BLOCK, TERMS
 from .emitted import Combination, EmittedKernel, Grid, assertion, combining_name
@@ -41,9 +41,9 @@ class ReductionPrinter(StatementPrinter):
             combination = self._combination(extra[1])
             bodies[combining_name(self.entry)] = self._take_lines()
         signature = self._signature(extra)
-        attributes = f"__attribute__((reqd_work_group_size({', '.join(map(str, local))}))){self._attribute()}"
+        attributes = f"OB_GROUP_OF({', '.join(map(str, local))}) {self._attribute()}"
         definitions = [
-            f"__kernel {attributes} void {name}({signature}) {{\n{body}\n}}" for name, body in bodies.items()
+            f"OB_KERNEL {attributes} void {name}({signature}) {{\n{body}\n}}" for name, body in bodies.items()
         ]
         return EmittedKernel(
             helpers={**self.prelude.snippets, **self.atomics},
@@ -70,16 +70,16 @@ class ReductionPrinter(StatementPrinter):
         parameters = []
         for name, inner in self.buffers.items():
             constness = "" if name in self.kernel.written else "const "
-            parameters.append(f"__global {constness}{cl.memory_type(self.kernel.buffers[name])}* {inner}")
+            parameters.append(f"OB_GLOBAL {constness}{cl.memory_type(self.kernel.buffers[name])}* {inner}")
         parameters += [f"long extra{number}" for number in range(len(extra))]
         parameters += [f"long {name}" for name in self.longs.values()]
         parameters += [
             f"{'double' if symbol in self.doubles else 'float'} {name}" for symbol, name in self.floats.items()
         ]
         if self.kernel.assertions():
-            parameters.append("__global int* failed")
+            parameters.append("OB_GLOBAL int* failed")
         if self.in_pieces:
-            parameters.append("__global long* partial")
+            parameters.append("OB_GLOBAL long* partial")
         return ", ".join(parameters)
 
     def _attribute(self) -> str:
@@ -304,9 +304,9 @@ class ReductionPrinter(StatementPrinter):
     def _leave_partial_results(self, piece: str) -> None:
         """Writes the results of a piece where ``_combination`` finds them."""
         reduces = reduces_of(self.kernel.regions[0])
-        self.write(f"__global long* slots = partial + (x * extra1 + (long){piece}) * {len(reduces)};")
+        self.write(f"OB_GLOBAL long* slots = partial + (x * extra1 + (long){piece}) * {len(reduces)};")
         for slot, value in enumerate(reduces):
-            self.write(f"*(__global {cl.type_name(value.dtype)}*)(slots + {slot}) = {value.name};")
+            self.write(f"*(OB_GLOBAL {cl.type_name(value.dtype)}*)(slots + {slot}) = {value.name};")
 
     def _conclude(self) -> None:
         """What follows from the results of a reduction in pieces."""
@@ -319,9 +319,9 @@ class ReductionPrinter(StatementPrinter):
         """Prints the kernel that combines partial results, in order so that each run gives the same."""
         reduces = reduces_of(self.kernel.regions[0])
         first, items = self._combiners()
-        self.write("const long x = get_global_id(1);")
+        self.write("const long x = OB_ITEM_ID(1);")
         self._place()
-        self.write(f"const __global long* slots = partial + x * extra1 * {len(reduces)};")
+        self.write(f"const OB_GLOBAL long* slots = partial + x * extra1 * {len(reduces)};")
         sums = [value for value in reduces if self._flushed(value)]
         for value in reduces:
             self._declare(value, f"{value.name}_a", 1)
@@ -329,7 +329,7 @@ class ReductionPrinter(StatementPrinter):
             self._declare(value, f"{value.name}_l", 1)
         with self.block(f"for (long piece = {first}; piece < extra1; piece += {items})"):
             for slot, value in enumerate(reduces):
-                term = f"*(const __global {cl.type_name(value.dtype)}*)(slots + piece * {len(reduces)} + {slot})"
+                term = f"*(const OB_GLOBAL {cl.type_name(value.dtype)}*)(slots + piece * {len(reduces)} + {slot})"
                 total = f"{value.name}_a"
                 if value in sums:
                     self.write(f"{self.prelude.use('add_to', value.dtype, 1)}(&{total}, &{value.name}_l, {term});")

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import sympy
 import torch
 
-from ..dialects import opencl as cl
+from ..dialects import c as cl
 from ..loops import LoopKernel, Region, Store, Value
 from ..target import Target
 from .analysis import BLOCK, TERMS
@@ -88,7 +88,7 @@ class RowPrinter(ReductionPrinter):
     def _row_reduction(self, region: Region, reduces: list[Value]) -> None:
         """Lanes along the reduction: vector accumulators, then one lane at a time for the rest, then both as one."""
         assert self.r is not None
-        i, wide = self.r.inner, cl.WIDTH
+        i, wide = self.r.inner, self.lanes
         for value in reduces:
             self._declare(value, f"{value.name}_a", wide)
             self._declare(value, f"{value.name}_s", 1)
@@ -140,7 +140,7 @@ class RowPrinter(ReductionPrinter):
         with self.block(f"if ({sums[0].name}_parts > 0)"):
             self._flush_rows(sums, tails)
             for value in sums:
-                self.write(f"{value.name}_a = {self._total(value, cl.WIDTH)};")
+                self.write(f"{value.name}_a = {self._total(value, self.lanes)};")
             for value in tails:
                 function = self.prelude.use("with_lost", value.dtype, 1)
                 self.write(f"{value.name}_s = {function}({value.name}_s, {value.name}_tl);")
@@ -154,7 +154,7 @@ class RowPrinter(ReductionPrinter):
         """Adds the partial sums of lanes, and those of what fills no vectors, to their totals."""
         self.write(f"++{sums[0].name}_parts;")
         for value in sums:
-            self._add_partial(value, cl.WIDTH)
+            self._add_partial(value, self.lanes)
         for value in tails:
             function = self.prelude.use("add_to", value.dtype, 1)
             self.write(f"{function}(&{value.name}_s, &{value.name}_tl, {value.name}_t);")
@@ -164,8 +164,8 @@ class RowPrinter(ReductionPrinter):
         """Steps of several vectors along a row, each with its own accumulator. They lie side by side or, where a
         reduction is in pieces, far apart, because processors fetch ahead in several places at once."""
         assert self.r is not None
-        i, step = self.r.inner, UNROLL * cl.WIDTH
-        self.width = cl.WIDTH
+        i, step = self.r.inner, UNROLL * self.lanes
+        self.width = self.lanes
         saved = set(self.vectors)
         self._declare_arrays(reduces, "u")
         if self.in_pieces:
@@ -173,7 +173,7 @@ class RowPrinter(ReductionPrinter):
         else:
             with self.block(f"for (; {i} + {step} <= {i}_to; {i} += {step})"):
                 self.write(f"const long {i}_base = {i};")
-                self._unrolled_step(region, reduces, str(cl.WIDTH))
+                self._unrolled_step(region, reduces, str(self.lanes))
             self._join_accumulators([value for value in reduces if value in sums], "b")
         self._join_accumulators([value for value in reduces if value not in sums], "a")
         self.width = 1
@@ -182,12 +182,12 @@ class RowPrinter(ReductionPrinter):
     def _distant_steps(self, region: Region, reduces: list[Value], sums: list[Value]) -> None:
         """The steps of a block in several places, with sums added to their totals every ``TERMS`` steps."""
         assert self.r is not None
-        i, step = self.r.inner, UNROLL * cl.WIDTH
-        self.write(f"const long distance = ({i}_to - {i}) / {step} * {cl.WIDTH}, part_to = {i} + distance;")
+        i, step = self.r.inner, UNROLL * self.lanes
+        self.write(f"const long distance = ({i}_to - {i}) / {step} * {self.lanes}, part_to = {i} + distance;")
         most = TERMS if sums else BLOCK
         with self.block(f"while ({i} < part_to)"):
-            self.write(f"const long some_to = min({i} + {most * cl.WIDTH}, part_to);")
-            with self.block(f"for (; {i} < some_to; {i} += {cl.WIDTH})"):
+            self.write(f"const long some_to = min({i} + {most * self.lanes}, part_to);")
+            with self.block(f"for (; {i} < some_to; {i} += {self.lanes})"):
                 self.write(f"const long {i}_base = {i};")
                 self._unrolled_step(region, reduces, "distance")
             if sums:
@@ -251,7 +251,7 @@ class RowPrinter(ReductionPrinter):
 
     def _together(self, value: Value) -> str | None:
         """The function that computes a value for all vectors of a step, if that is better."""
-        return cl.operator_together(self.prelude, value.op, value.dtype, cl.WIDTH)
+        return cl.operator_together(self.prelude, value.op, value.dtype, self.lanes)
 
     def _taken(self, part: _Part, following: Value | None) -> set[int]:
         """The ``id`` of each value that a part, or the operation after it, takes."""
@@ -269,12 +269,13 @@ class RowPrinter(ReductionPrinter):
         return waiting
 
     @contextmanager
-    def _each_vector(self, split: Split, distance: str = str(cl.WIDTH)) -> Iterator[None]:
-        """A loop over the vectors of one unrolled step, which begins at ``<inner>_base``."""
+    def _each_vector(self, split: Split, distance: str = "") -> Iterator[None]:
+        """A loop over the vectors of one unrolled step, which begins at ``<inner>_base``. Vectors are
+        ``distance`` apart, or next to each other."""
         i = split.inner
         self.write("#pragma unroll")
         with self.block(f"for (int u = 0; u < {UNROLL}; ++u)"):
-            self.write(f"const long {i} = {i}_base + u * {distance};")
+            self.write(f"const long {i} = {i}_base + u * {distance or self.lanes};")
             self._lane_vector()
             yield
 
@@ -302,12 +303,12 @@ class RowPrinter(ReductionPrinter):
             pointer = self.buffers[store.buffer]
             is_large = "1" if points.is_Integer else f"{self.size(times)} > 0"
             address = f"(ulong)({pointer} + ({self._base(store.index)}))"
-            self.write(f"const int {pointer}_far = {is_large} && {address} % {itemsize * cl.WIDTH} == 0;")
+            self.write(f"const int {pointer}_far = {is_large} && {address} % {itemsize * self.lanes} == 0;")
             self.far[store.buffer] = f"{pointer}_far"
 
     def _combine_lanes(self, value: Value) -> None:
         """Folds a vector accumulator and a scalar one into the value."""
-        name, width = f"{value.name}_a", cl.WIDTH
+        name, width = f"{value.name}_a", self.lanes
         while width > 1:
             half = width // 2
             halves = f"{name}.lo", f"{name}.hi"
@@ -316,7 +317,7 @@ class RowPrinter(ReductionPrinter):
             self.write(f"const {cl.type_name(value.dtype, half)} {folded} = {self._combine(value, *halves, half)};")
             name, width = folded, half
         if self._counts_nan(value):
-            name = cl.with_nan(self.prelude, name, f"{value.name}_n", value.dtype, cl.WIDTH)
+            name = cl.with_nan(self.prelude, name, f"{value.name}_n", value.dtype, self.lanes)
         if value.dtype == torch.bool:
             name = f"({name} & 1)"
         self.vectors.discard(value.name)

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 
 import sympy
 
-from ..dialects import groups
+from ..dialects.c import groups
 from ..loops import LoopKernel, Region, Store, Value
 from ..target import Target
 from .analysis import TERMS
@@ -135,8 +135,8 @@ class SimtPrinter(ReductionPrinter):
 
     def _declare_shared(self) -> None:
         """Puts before what was written what it takes for granted."""
-        arrays = [f"  __local {kind} {name}[{self.group}];" for name, kind in self.arrays.items()]
-        self.lines[:0] = [*arrays, "  const int t = get_local_id(0);"]
+        arrays = [f"  OB_SHARED {kind} {name}[{self.group}];" for name, kind in self.arrays.items()]
+        self.lines[:0] = [*arrays, "  const int t = OB_LOCAL_ID(0);"]
         self.arrays.clear()
 
     def _items(self) -> Grid:
@@ -144,13 +144,13 @@ class SimtPrinter(ReductionPrinter):
         length = self.x.length
         if self.x.rows is None or self._is_at_least(length, self.x.length_hint, self.group):
             rows = sympy.S.One if self.x.rows is None else self.x.rows
-            self.write(f"const long {self.x.inner} = get_global_id(0);")
+            self.write(f"const long {self.x.inner} = OB_ITEM_ID(0);")
             self.write(f"if ({self.x.inner} >= {self.size(length)}) return;")
             if self.x.rows is not None:
-                self.write(f"const long {self.x.outer} = get_global_id(1);")
+                self.write(f"const long {self.x.outer} = OB_ITEM_ID(1);")
         else:
             rows, length = sympy.S.One, self.x.root.numel
-            self.write("const long x = get_global_id(0);")
+            self.write("const long x = OB_ITEM_ID(0);")
             self.write(f"if (x >= {self.size(length)}) return;")
             self._place()
         self.point()
@@ -158,7 +158,7 @@ class SimtPrinter(ReductionPrinter):
 
     def _groups(self) -> Grid:
         """A work-group for each point of the non-reduction root."""
-        self.write("const long x = get_group_id(0);")
+        self.write("const long x = OB_GROUP_ID(0);")
         self._place()
         self.point()
         return (self.x.root.numel * self.group, sympy.S.One), (self.group, 1, 1), []
@@ -167,10 +167,10 @@ class SimtPrinter(ReductionPrinter):
         """A sub-group for each point of the non-reduction root. A work-group has the points of sub-groups of the usual
         size; should they be larger, and so fewer, they take points in turn."""
         points = max(1, self.group // self.target.sub_group_size)
-        self.write("const int size = get_sub_group_size(), t = get_sub_group_local_id();")
-        self.write(f"const long from = (long)get_group_id(0) * {points};")
+        self.write("const int size = OB_SUB_GROUP_SIZE(), t = OB_SUB_GROUP_ITEM();")
+        self.write(f"const long from = (long)OB_GROUP_ID(0) * {points};")
         self.write(f"const long to = min(from + {points}, {self.size(self.x.root.numel)});")
-        with self.block("for (long x = from + get_sub_group_id(); x < to; x += get_num_sub_groups())"):
+        with self.block("for (long x = from + OB_SUB_GROUP_ID(); x < to; x += OB_SUB_GROUP_COUNT())"):
             self._place()
             self.point()
         return (ceildiv(self.x.root.numel, sympy.Integer(points)) * self.group, sympy.S.One), (self.group, 1, 1), []
@@ -182,14 +182,14 @@ class SimtPrinter(ReductionPrinter):
         most = sympy.Integer(max(1, PIECES * self.target.compute_units // int(results)))
         pieces = maximum(sympy.S.One, minimum(most, floordiv(terms, sympy.Integer(PIECE))))
         length = ceildiv(ceildiv(terms, pieces), PIECE_ALIGNMENT) * PIECE_ALIGNMENT
-        self.write("const long x = get_global_id(1);")
-        self.write("const long first = (long)get_group_id(0) * extra0;")
+        self.write("const long x = OB_ITEM_ID(1);")
+        self.write("const long first = (long)OB_GROUP_ID(0) * extra0;")
         self.write(f"const long last = min(first + extra0, {self.size(terms)});")
         self._place()
         self._reduce(self.kernel.regions[0])
         with self.block("if (extra1 > 1)"):
             with self.block("if (t == 0)"):
-                self._leave_partial_results("get_group_id(0)")
+                self._leave_partial_results("OB_GROUP_ID(0)")
             self.write("return;")
         self._conclude()
         return (pieces * self.group, results), (self.group, 1, 1), [length, pieces]

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 import sympy
 import torch
 
-from ..dialects import opencl as cl
+from ..dialects import Unsupported
+from ..dialects import c as cl
 from ..loops import LoopKernel, Store, Value, compute_dtype
 from ..target import Target
 from .analysis import Analysis
@@ -247,7 +248,7 @@ class StatementPrinter(Analysis):
         if kind in ("Max", "Min"):
             function = f"f{kind.lower()}"
             return functools.reduce(lambda a, b: f"{function}((double){a}, (double){b})", args)
-        raise cl.Unsupported(f"float expression {kind}")
+        raise Unsupported(f"float expression {kind}")
 
     def _checked_index(self, value: Value) -> None:
         (source,) = value.args

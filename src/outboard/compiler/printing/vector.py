@@ -15,7 +15,7 @@ from __future__ import annotations
 import sympy
 import torch
 
-from ..dialects import opencl as cl
+from ..dialects import c as cl
 from ..loops import Store, Value
 from .analysis import BLOCK, TERMS
 from .emitted import Grid
@@ -38,7 +38,7 @@ class VectorPrinter(RowPrinter):
 
         Where only one range is looped over, that of unknown length is: the sizes of the first call say little about
         those of the next, and the long ones are what takes time."""
-        return self._looped_alone(split) or split.length_hint >= cl.WIDTH
+        return self._looped_alone(split) or split.length_hint >= self.lanes
 
     def _looped_alone(self, split: Split) -> bool:
         alone = split is self.r if self.in_pieces else self.r is None
@@ -58,7 +58,7 @@ class VectorPrinter(RowPrinter):
             others = without if split in long else [s for s in choices if s is split or s in long]
             if self._best_lanes(others) is not best:
                 relation = sympy.Ge if split in long else sympy.Lt
-                self.assumptions.append(relation(split.length, cl.WIDTH))
+                self.assumptions.append(relation(split.length, self.lanes))
         return best
 
     def _structure(self) -> Grid:
@@ -74,7 +74,7 @@ class VectorPrinter(RowPrinter):
         assert self.r is not None
         per_item = maximum(sympy.S.One, floordiv(sympy.Integer(ELEMENTS_PER_ITEM), self.r.root.numel))
         numel = self.size(self.x.root.numel)
-        self.write("const long from = (long)get_global_id(0) * extra0;")
+        self.write("const long from = (long)OB_ITEM_ID(0) * extra0;")
         self.write(f"const long to = min(from + extra0, {numel});")
         extra = [per_item]
         stages = self._stages()
@@ -102,13 +102,13 @@ class VectorPrinter(RowPrinter):
         most = sympy.Integer(-(-PIECES * self.target.compute_units // int(results)))
         pieces = maximum(sympy.S.One, minimum(most, floordiv(terms * results, self._long()) * PIECES))
         length = ceildiv(ceildiv(terms, pieces), PIECE_ALIGNMENT) * PIECE_ALIGNMENT
-        self.write("const long x = get_global_id(1);")
-        self.write("const long first = (long)get_global_id(0) * extra0;")
+        self.write("const long x = OB_ITEM_ID(1);")
+        self.write("const long first = (long)OB_ITEM_ID(0) * extra0;")
         self.write(f"const long last = min(first + extra0, {self.size(terms)});")
         self._place()
         self._reduce(region)
         with self.block("if (extra1 > 1)"):
-            self._leave_partial_results("get_global_id(0)")
+            self._leave_partial_results("OB_ITEM_ID(0)")
             self.write("return;")
         self._conclude()
         return (pieces, results), (1, 1, 1), [length, pieces]
@@ -121,7 +121,7 @@ class VectorPrinter(RowPrinter):
         if self.r is not None:
             chunk = maximum(sympy.Integer(64), floordiv(floordiv(4 * chunk, cost), 64) * 64)
         length = self.size(self.x.length)
-        self.write(f"const long {i}_from = (long)get_global_id(0) * extra0;")
+        self.write(f"const long {i}_from = (long)OB_ITEM_ID(0) * extra0;")
         self.write(f"const long {i}_to = min({i}_from + extra0, {length});")
         extra = [chunk]
         rows: sympy.Expr = sympy.S.One
@@ -135,8 +135,8 @@ class VectorPrinter(RowPrinter):
             o = self.x.outer
             if self._crosses_rows():
                 return self._tiles(extra)
-            self.write(f"const long {o}_to = min(((long)get_global_id(1) + 1) * extra1, {self.size(self.x.rows)});")
-            with self.block(f"for (long {o} = (long)get_global_id(1) * extra1; {o} < {o}_to; ++{o})"):
+            self.write(f"const long {o}_to = min(((long)OB_ITEM_ID(1) + 1) * extra1, {self.size(self.x.rows)});")
+            with self.block(f"for (long {o} = (long)OB_ITEM_ID(1) * extra1; {o} < {o}_to; ++{o})"):
                 self._chunk()
         return (ceildiv(self.x.length, chunk), rows), (1, 1, 1), extra
 
@@ -150,17 +150,17 @@ class VectorPrinter(RowPrinter):
             self._declare_far([s for s in self.kernel.statements() if isinstance(s, Store)], self.x.root.numel)
         ahead = self._declare_ahead()
         if self._unrolls_columns():
-            step = UNROLL * cl.WIDTH
+            step = UNROLL * self.lanes
             with self.block(f"for (; {i} + {step} <= {i}_to; {i} += {step})"):
-                self.width = cl.WIDTH
+                self.width = self.lanes
                 self._unrolled_columns()
                 self.width = 1
                 self.vectors.clear()
         if self.lane_symbol is not None:
-            with self.block(f"for (; {i} + {cl.WIDTH} <= {i}_to; {i} += {cl.WIDTH})"):
+            with self.block(f"for (; {i} + {self.lanes} <= {i}_to; {i} += {self.lanes})"):
                 for pointer in ahead:
                     self.write(f"{self.prelude.use('fetch', torch.uint64, 1)}((ulong)({pointer} + ({i} - {i}_from)));")
-                self.width = cl.WIDTH
+                self.width = self.lanes
                 self.point()
                 self.width = 1
                 self.vectors.clear()
@@ -222,12 +222,12 @@ class VectorPrinter(RowPrinter):
         assert self.x.rows is not None
         i, o = self.x.inner, self.x.outer
         extra[1] = maximum(sympy.Integer(TILE), floordiv(extra[1], TILE) * TILE)
-        self.write(f"const long {o}_end = min(((long)get_global_id(1) + 1) * extra1, {self.size(self.x.rows)});")
-        start = f"long {o}_from = (long)get_global_id(1) * extra1"
+        self.write(f"const long {o}_end = min(((long)OB_ITEM_ID(1) + 1) * extra1, {self.size(self.x.rows)});")
+        start = f"long {o}_from = (long)OB_ITEM_ID(1) * extra1"
         with self.block(f"for ({start}; {o}_from < {o}_end; {o}_from += {TILE})"):
             self.write(f"const long {o}_to = min({o}_from + {TILE}, {o}_end);")
             self.write(f"long {i} = {i}_from;")
-            with self.block(f"for (; {i} + {cl.WIDTH} <= {i}_to; {i} += {cl.WIDTH})"):
+            with self.block(f"for (; {i} + {self.lanes} <= {i}_to; {i} += {self.lanes})"):
                 crossing = self._crossing_loads()
                 if crossing:
                     with self.block(f"if ({o}_to - {o}_from == {TILE})"):
@@ -245,7 +245,7 @@ class VectorPrinter(RowPrinter):
         """One vector of each row of a tile."""
         o = self.x.outer
         with self.block(f"for (long {o} = {o}_from; {o} < {o}_to; ++{o})"):
-            self.width = cl.WIDTH
+            self.width = self.lanes
             self.point()
             self.width = 1
             self.vectors.clear()
@@ -263,7 +263,7 @@ class VectorPrinter(RowPrinter):
 
     def _load_tiles(self, loads: list[Value]) -> None:
         """Copies the operands' tiles, along their own contiguous direction, to private memory."""
-        i, o, width = self.x.inner, self.x.outer, cl.WIDTH
+        i, o, width = self.x.inner, self.x.outer, self.lanes
         self.write(f"const long {i}_base = {i};")
         for value in loads:
             name = f"{value.name}_tile"
@@ -286,7 +286,7 @@ class VectorPrinter(RowPrinter):
         loads = [v for v in self._values() if v.op == "load" and v.mask is None and self._looks_up_row(v)]
         for load in loads:
             kind = cl.memory_type(self._memory_dtype(load.buffer))
-            self.write(f"const __global {kind}* {load.name}_ahead;")
+            self.write(f"const OB_GLOBAL {kind}* {load.name}_ahead;")
             with self.block(""):
                 last = f"{self.size(self.x.rows)} - 1"
                 self.write(f"const long next = min({moved} + {ROWS_AHEAD}, {last}), {moved} = next;")

@@ -33,7 +33,7 @@ OB_KERNEL void sum_products(OB_GLOBAL const IN_T* grad, OB_GLOBAL const IN_T* ou
 _GRADIENTS = r"""
 #define PADDED ((width + NR - 1) / NR * NR)
 /* Keys as rows, in panels of NR columns, filled up with zeros. */
-OB_DEVICE void load_panels(NEAR ACC* panels, OB_GLOBAL const IN_T* from, long step, long e_step, int lanes,
+void load_panels(NEAR ACC* panels, OB_GLOBAL const IN_T* from, long step, long e_step, int lanes,
                            long width) {
   for (long e0 = 0; e0 < width; e0 += NR)
     for (int j = 0; j < lanes; ++j) {
@@ -47,7 +47,7 @@ OB_DEVICE void load_panels(NEAR ACC* panels, OB_GLOBAL const IN_T* from, long st
     }
 }
 
-__attribute__((reqd_work_group_size(1, 1, 1)))
+OB_GROUP_OF(1, 1, 1)
 OB_KERNEL void gradients(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* key, OB_GLOBAL const IN_T* value,
                          OB_GLOBAL const MASK_T* mask, OB_GLOBAL const IN_T* grad, OB_GLOBAL const LSE_T* lse,
                          OB_GLOBAL const ACC* products, OB_GLOBAL ACC* query_sums, OB_GLOBAL IN_T* of_key,
@@ -64,8 +64,8 @@ OB_KERNEL void gradients(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* key,
   TILE(hidden, QUERIES + ROWS);
 #endif
 #if !IN_PLACE
-  NEAR ACC query_rows[QUERIES * MAX_WIDTH] __attribute__((aligned(sizeof(VECTOR))));
-  NEAR ACC grad_rows[QUERIES * MAX_WIDTH] __attribute__((aligned(sizeof(VECTOR))));
+  NEAR ACC query_rows[QUERIES * MAX_WIDTH] OB_ALIGNED(sizeof(VECTOR));
+  NEAR ACC grad_rows[QUERIES * MAX_WIDTH] OB_ALIGNED(sizeof(VECTOR));
 #endif
   const LANE_MASK numbers = (LANE_MASK)(LANE_NUMBERS);
   const long key_heads = heads / share, tiles = (keys + NR - 1) / NR;

@@ -25,13 +25,13 @@ LEAST_PART = 256
 _WIDE = 4
 
 _DECODE = r"""
-__attribute__((reqd_work_group_size(1, 1, 1)))
+OB_GROUP_OF(1, 1, 1)
 OB_KERNEL void decode(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* key, OB_GLOBAL const IN_T* value,
                       OB_GLOBAL const MASK_T* mask, OB_GLOBAL IN_T* out, OB_GLOBAL LSE_T* lse,
                       OB_GLOBAL ACC* partial, const long parts PARAMETERS) {
-  NEAR ACC asked[GROUP * MAX_WIDTH] __attribute__((aligned(sizeof(VECTOR))));
-  NEAR ACC mixed[GROUP * MAX_WIDTH] __attribute__((aligned(sizeof(VECTOR))));
-  NEAR ACC weights[GROUP * BLOCK] __attribute__((aligned(sizeof(VECTOR))));
+  NEAR ACC asked[GROUP * MAX_WIDTH] OB_ALIGNED(sizeof(VECTOR));
+  NEAR ACC mixed[GROUP * MAX_WIDTH] OB_ALIGNED(sizeof(VECTOR));
+  NEAR ACC weights[GROUP * BLOCK] OB_ALIGNED(sizeof(VECTOR));
   const long key_heads = heads / share, all = queries * share, groups = (all + GROUP - 1) / GROUP;
   OB_FOR(piece, batches * key_heads * groups * parts) {
     const long part = piece % parts, group = piece / parts % groups;
@@ -103,13 +103,13 @@ _MACROS = r"""
 #define HEAD_OF(r) (key_head * share + (first + (r)) / queries)
 #define QUERY_OF(r) ((first + (r)) % queries)
 #define PART(part, row) (partial + ((part) * batches * heads * queries + (row)) * (value_width + 2))
-OB_DEVICE void load_row(NEAR ACC* row, OB_GLOBAL const IN_T* from, long step, long width, ACC factor) {
+void load_row(NEAR ACC* row, OB_GLOBAL const IN_T* from, long step, long width, ACC factor) {
   long e = 0;
   if (step == 1)
     for (; e + LANES <= width; e += LANES) NEAR_VECTOR(row + e) = LOAD_VECTOR((from + e)) * factor;
   for (; e < width; ++e) row[e] = (ACC)IN_LOAD(from, e * step) * factor;
 }
-OB_DEVICE void store_row(NEAR const ACC* row, OB_GLOBAL IN_T* to, long step, long width, ACC factor) {
+void store_row(NEAR const ACC* row, OB_GLOBAL IN_T* to, long step, long width, ACC factor) {
   long e = 0;
   if (step == 1)
     for (; e + LANES <= width; e += LANES) {
@@ -119,8 +119,8 @@ OB_DEVICE void store_row(NEAR const ACC* row, OB_GLOBAL IN_T* to, long step, lon
     }
   for (; e < width; ++e) IN_STORE(to, e * step, row[e] * factor);
 }
-OB_DEVICE ACC largest_lane(VECTOR v) {
-  ACC lanes[LANES] __attribute__((aligned(sizeof(VECTOR))));
+ACC largest_lane(VECTOR v) {
+  ACC lanes[LANES] OB_ALIGNED(sizeof(VECTOR));
   *(VECTOR*)lanes = v;
   ACC most = lanes[0];
   for (int l = 1; l < LANES; ++l) most = lanes[l] > most ? lanes[l] : most;

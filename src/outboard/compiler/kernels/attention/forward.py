@@ -14,7 +14,7 @@ from . import tiles
 KEYS = 64
 
 _ATTEND = r"""
-__attribute__((reqd_work_group_size(1, 1, 1)))
+OB_GROUP_OF(1, 1, 1)
 OB_KERNEL void attend(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* key, OB_GLOBAL const IN_T* value,
                       OB_GLOBAL const MASK_T* mask, OB_GLOBAL IN_T* out, OB_GLOBAL LSE_T* lse PARAMETERS) {
   TILE(asked, MAX_WIDTH);
@@ -25,8 +25,8 @@ OB_KERNEL void attend(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* key, OB
   TILE(hidden, KEYS + ROWS);
 #endif
 #if !IN_PLACE
-  NEAR ACC key_rows[KEYS * MAX_WIDTH] __attribute__((aligned(sizeof(VECTOR))));
-  NEAR ACC value_rows[KEYS * MAX_WIDTH] __attribute__((aligned(sizeof(VECTOR))));
+  NEAR ACC key_rows[KEYS * MAX_WIDTH] OB_ALIGNED(sizeof(VECTOR));
+  NEAR ACC value_rows[KEYS * MAX_WIDTH] OB_ALIGNED(sizeof(VECTOR));
 #endif
   const LANE_MASK numbers = (LANE_MASK)(LANE_NUMBERS);
   const long tiles = (queries + NR - 1) / NR;

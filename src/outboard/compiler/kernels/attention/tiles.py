@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from ...dialects import opencl as cl
+from ...dialects import c as cl
 from ...target import Target
 from .. import blocked, common
 from ..blocked import Blocking
@@ -91,14 +91,14 @@ _NEAR = r"""
 #undef LOCAL_VECTOR
 #define LOCAL_VECTOR(p) NEAR_VECTOR(p)
 #define NEAR_VECTOR(p) (*(NEAR VECTOR*)(p))
-#define TILE(name, rows) NEAR ACC name[(rows) * NR] __attribute__((aligned(sizeof(VECTOR))))
+#define TILE(name, rows) NEAR ACC name[(rows) * NR] OB_ALIGNED(sizeof(VECTOR))
 typedef ROW_SPACE const ACC* row_pointer_t;
 #define LEAST(a, b) ((a) < (b) ? (a) : (b))
 """
 
 # By powers of two and a minimax polynomial for the rest. What would be less than an ordinary number is 0; NaN remains.
 _POWER_OF_E = r"""
-OB_DEVICE VECTOR power_of_e(VECTOR a) {
+VECTOR power_of_e(VECTOR a) {
   const VECTOR base = (VECTOR)(1.44269504088896341f);
   const VECTOR shifted = fma(a, base, (VECTOR)(12582912.0f)), n = shifted - 12582912.0f, r = fma(a, base, -n);
   VECTOR p = fma((VECTOR)(0.00015353361959569156f), r, (VECTOR)(0.0013398875016719103f));
@@ -112,13 +112,13 @@ OB_DEVICE VECTOR power_of_e(VECTOR a) {
 }
 """
 _EXACT = r"""
-OB_DEVICE VECTOR power_of_e(VECTOR a) { return exp(a); }
+VECTOR power_of_e(VECTOR a) { return exp(a); }
 """
 
 #: Rows as the products read them, where they do not lie so in memory.
 _ROWS = r"""
 #define WHOLE(width) (((width) + LANES - 1) / LANES * LANES)
-OB_DEVICE void load_rows(NEAR ACC* rows, OB_GLOBAL const IN_T* from, long step, long e_step, int count, long width) {
+void load_rows(NEAR ACC* rows, OB_GLOBAL const IN_T* from, long step, long e_step, int count, long width) {
   for (int j = 0; j < count; ++j) {
     NEAR ACC* row = rows + j * WHOLE(width);
     long e = 0;
@@ -132,7 +132,7 @@ OB_DEVICE void load_rows(NEAR ACC* rows, OB_GLOBAL const IN_T* from, long step, 
 #: Between rows in memory and the columns of tiles. Where there are fewer rows than lanes, the last one is repeated.
 _COLUMNS = r"""
 #define LANE_ROW(l) (LOAD_VECTOR((from + LEAST(v + (l), lanes - 1) * step + e)) * factor)
-OB_DEVICE void load_columns(NEAR ACC* tile, OB_GLOBAL const IN_T* from, long step, long e_step, int lanes, long width,
+void load_columns(NEAR ACC* tile, OB_GLOBAL const IN_T* from, long step, long e_step, int lanes, long width,
                             ACC factor) {
   ROLLED for (int v = 0; v < NR; v += LANES) {
     long e = 0;
@@ -147,7 +147,7 @@ OB_DEVICE void load_columns(NEAR ACC* tile, OB_GLOBAL const IN_T* from, long ste
 
 /* Each column times its factor; the tile is used up. */
 #define TILE_ROW(i) (NEAR_VECTOR(tile + (e + (i)) * NR + v) * factor)
-OB_DEVICE void store_columns(NEAR ACC* tile, OB_GLOBAL IN_T* to, long step, long e_step, int lanes, long width,
+void store_columns(NEAR ACC* tile, OB_GLOBAL IN_T* to, long step, long e_step, int lanes, long width,
                              NEAR const ACC* factors) {
   ROLLED for (int v = 0; v < NR; v += LANES) {
     const VECTOR factor = *(NEAR const VECTOR*)(factors + v);
@@ -178,7 +178,7 @@ _HIDDEN = r"""
 #define HIDDEN(i) ((ACC)MASK_LOAD(from, i))
 #endif
 #define HIDDEN_ROW(l) HIDDEN_VECTOR((from + LEAST(v + (l), lanes - 1) * lane_step + r))
-OB_DEVICE void load_hidden(NEAR ACC* tile, OB_GLOBAL const MASK_T* from, long row_step, long lane_step, int rows,
+void load_hidden(NEAR ACC* tile, OB_GLOBAL const MASK_T* from, long row_step, long lane_step, int rows,
                            int lanes) {
   if (lane_step == 0) {
     for (int r = 0; r < rows; ++r)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpenCL C in which the work-items of a group make one value of what each of them has.
+"""Text by which the work-items of a group make one value of what each of them has.
 
 With sub-groups, whose items read each other's registers ("shuffle"), items meet in a tree in their sub-group; each
 sub-group then leaves one value in local memory, and all of them combine these values in the same way. Without, items
@@ -16,29 +16,15 @@ import dataclasses
 
 import torch
 
-from . import opencl as cl
+from .prelude import Prelude
+from .reductions import better, combine, identity_of
+from .types import type_name
 
 #: As many times as many terms as a sub-group has work-items are worth more than one sub-group.
 STEPS = 8
 #: Between stores of some items and loads of others.
-BARRIER = "barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);"
-SUB_GROUP_BARRIER = "sub_group_barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);"
-
-#: What the functions call, by whichever extension there is, and the attribute of kernels that asks for a size.
-_SUB_GROUPS = """#ifdef cl_khr_subgroups
-#pragma OPENCL EXTENSION cl_khr_subgroups : enable
-#endif
-#ifdef cl_khr_subgroup_shuffle
-#pragma OPENCL EXTENSION cl_khr_subgroup_shuffle : enable
-#define OB_SHUFFLE(value, lane) sub_group_shuffle(value, lane)
-#else
-#define OB_SHUFFLE(value, lane) intel_sub_group_shuffle(value, lane)
-#endif
-#ifdef cl_intel_required_subgroup_size
-#define OB_SUB_GROUPS_OF(size) __attribute__((intel_reqd_sub_group_size(size)))
-#else
-#define OB_SUB_GROUPS_OF(size)
-#endif"""
+BARRIER = "OB_BARRIER();"
+SUB_GROUP_BARRIER = "OB_SUB_GROUP_BARRIER();"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,19 +43,19 @@ class Part:
     @property
     def types(self) -> list[str]:
         """Their types in C."""
-        return [cl.type_name(dtype) for dtype in self.dtypes]
+        return [type_name(dtype) for dtype in self.dtypes]
 
     def nothing(self) -> list[str]:
         """What an item has that has seen nothing."""
-        return [cl.identity_of(self.kind, self.dtype), "-1"][: len(self.dtypes)]
+        return [identity_of(self.kind, self.dtype), "-1"][: len(self.dtypes)]
 
-    def merge(self, prelude: cl.Prelude, own: list[str], other: list[str]) -> str:
+    def merge(self, prelude: Prelude, own: list[str], other: list[str]) -> str:
         """The statement that adds ``other`` to ``own``. Raises Unsupported."""
         if len(own) == 1:
-            return f"{own[0]} = {cl.combine(prelude, self.kind, own[0], other[0], self.dtype, 1)};"
+            return f"{own[0]} = {combine(prelude, self.kind, own[0], other[0], self.dtype, 1)};"
         (best, where), (there, place) = own, other
-        better = cl.better(self.kind, there, best, place, where, self.dtype)
-        return f"if ({place} >= 0 && ({where} < 0 || {better})) {{ {best} = {there}; {where} = {place}; }}"
+        replaces = better(self.kind, there, best, place, where, self.dtype)
+        return f"if ({place} >= 0 && ({where} < 0 || {replaces})) {{ {best} = {there}; {where} = {place}; }}"
 
 
 class Meeting:
@@ -77,7 +63,7 @@ class Meeting:
 
     ``sub_group_size`` is that of the device, 1 if it has no sub-groups."""
 
-    def __init__(self, prelude: cl.Prelude, sub_group_size: int) -> None:
+    def __init__(self, prelude: Prelude, sub_group_size: int) -> None:
         self.prelude = prelude
         self.sub_group_size = sub_group_size
 
@@ -85,7 +71,6 @@ class Meeting:
         """What a kernel that uses the functions says of itself, for sub-groups to have the size that is expected."""
         if self.sub_group_size == 1:
             return ""
-        self.prelude.snippets.setdefault("sub_groups", _SUB_GROUPS)
         return f"OB_SUB_GROUPS_OF({self.sub_group_size})"
 
     def near(self, part: Part) -> str:
@@ -95,7 +80,7 @@ class Meeting:
         fetch = [f"const {t} {o} = {_shuffled(t, v, 'from')};" for t, v, o in zip(part.types, own, other, strict=True)]
         first = [f"{v} = {_shuffled(t, v, '0u')};" for t, v in zip(part.types, own, strict=True)]
         return self._function("near", part, _pointers(part), [
-            "const uint size = get_sub_group_size(), lane = get_sub_group_local_id();",
+            "const uint size = OB_SUB_GROUP_SIZE(), lane = OB_SUB_GROUP_ITEM();",
             "for (uint reach = 1; reach < size; reach *= 2) {",
             "  const uint from = min(lane + reach, size - 1);",
             *(f"  {line}" for line in fetch),
@@ -105,29 +90,29 @@ class Meeting:
         ])  # fmt: skip
 
     def leave(self, part: Part) -> str:
-        """``leave(T value, ..., __local T* shared, ...)``: the first half of a meeting of the whole group. A barrier
+        """``leave(T value, ..., OB_LOCAL T* shared, ...)``: the first half of a meeting of the whole group. A barrier
         follows. ``shared`` has room for a value of each work-item."""
         values = [f"v{n}" for n in range(len(part.types))]
         parameters = [f"{t} {v}" for t, v in zip(part.types, values, strict=True)] + _arrays(part)
         if self.sub_group_size == 1:
-            stores = [f"s{n}[get_local_id(0)] = {v};" for n, v in enumerate(values)]
+            stores = [f"s{n}[OB_LOCAL_ID(0)] = {v};" for n, v in enumerate(values)]
             return self._function("leave", part, parameters, stores)
-        stores = [f"s{n}[get_sub_group_id()] = {v};" for n, v in enumerate(values)]
+        stores = [f"s{n}[OB_SUB_GROUP_ID()] = {v};" for n, v in enumerate(values)]
         return self._function("leave", part, parameters, [
             f"{self.near(part)}({', '.join(f'&{v}' for v in values)});",
-            f"if (get_sub_group_local_id() == 0) {{ {' '.join(stores)} }}",
+            f"if (OB_SUB_GROUP_ITEM() == 0) {{ {' '.join(stores)} }}",
         ])  # fmt: skip
 
     def learn(self, part: Part) -> str:
-        """``learn(T* value, ..., __local T* shared, ...)``: the second half; all items get to know the whole. A barrier
-        must follow before ``shared`` is used again."""
+        """``learn(T* value, ..., OB_LOCAL T* shared, ...)``: the second half; all items get to know the whole. A
+        barrier must follow before ``shared`` is used again."""
         parameters = [*_pointers(part), *_arrays(part)]
         return self._function(
             "learn", part, parameters, self._tree(part) if self.sub_group_size == 1 else self._few(part)
         )
 
     def meet(self, part: Part) -> str:
-        """``meet(T* value, ..., __local T* shared, ...)``: both halves and the barriers."""
+        """``meet(T* value, ..., OB_LOCAL T* shared, ...)``: both halves and the barriers."""
         own, arrays = [f"v{n}" for n in range(len(part.types))], [f"s{n}" for n in range(len(part.types))]
         leave, learn = self.leave(part), self.learn(part)
         return self._function("meet", part, [*_pointers(part), *_arrays(part)], [
@@ -142,8 +127,8 @@ class Meeting:
         start = [f"{v} = {nothing};" for v, nothing in zip(own, part.nothing(), strict=True)]
         return [
             *start,
-            "const uint size = get_sub_group_size(), count = get_num_sub_groups();",
-            "for (uint place = get_sub_group_local_id(); place < count; place += size) {",
+            "const uint size = OB_SUB_GROUP_SIZE(), count = OB_SUB_GROUP_COUNT();",
+            "for (uint place = OB_SUB_GROUP_ITEM(); place < count; place += size) {",
             f"  {part.merge(self.prelude, own, left)}",
             "}",
             f"{self.near(part)}({', '.join(f'v{n}' for n in range(len(own)))});",
@@ -154,8 +139,8 @@ class Meeting:
         count = range(len(part.types))
         merge = part.merge(self.prelude, [f"s{n}[t]" for n in count], [f"s{n}[t + reach]" for n in count])
         return [
-            "const int t = get_local_id(0);",
-            "for (int reach = get_local_size(0) / 2; reach > 0; reach /= 2) {",
+            "const int t = OB_LOCAL_ID(0);",
+            "for (int reach = OB_LOCAL_COUNT(0) / 2; reach > 0; reach /= 2) {",
             f"  if (t < reach) {{ {merge} }}",
             f"  {BARRIER}",
             "}",
@@ -178,7 +163,7 @@ def _pointed(part: Part) -> list[str]:
 
 
 def _arrays(part: Part) -> list[str]:
-    return [f"__local {t}* s{n}" for n, t in enumerate(part.types)]
+    return [f"OB_LOCAL {t}* s{n}" for n, t in enumerate(part.types)]
 
 
 def _shuffled(kind: str, value: str, lane: str) -> str:

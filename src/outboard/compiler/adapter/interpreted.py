@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graphs for devices whose dialect nobody writes: they run operator by operator, on the CPU and counted."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch._functorch._aot_autograd.utils import make_boxed_func
+
+from ..target import target_of
+from .interface import device_name
+
+
+def interpret_without_dialect() -> None:
+    """Has Inductor give such graphs back as they are, for all ways that lead to it."""
+    from torch._inductor import compile_fx
+
+    module: Any = compile_fx
+    original = module._compile_fx_inner
+
+    @functools.wraps(original)
+    def compile_graph(gm: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+        return original(gm, *args, **kwargs) if _is_compiled(gm) else make_boxed_func(gm.forward)
+
+    module._compile_fx_inner = compile_graph
+
+
+def _is_compiled(gm: torch.fx.GraphModule) -> bool:
+    """Whether programs can be made for all devices of ours that a graph computes on."""
+    name = device_name()
+    values = (value for node in gm.graph.nodes for value in _tensors(node.meta.get("val")))
+    indices = {value.device.index or 0 for value in values if value.device.type == name}
+    return all(target_of(index).has_dialect for index in indices)
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [part for item in value for part in _tensors(item)] if isinstance(value, (list, tuple)) else []

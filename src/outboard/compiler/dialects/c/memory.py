@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads and stores of elements, conversions of those that exist in memory only."""
+
+from __future__ import annotations
+
+import torch
+
+from ..base import Unsupported
+from .prelude import HAS_BUILTIN, Prelude, choose, helper
+from .types import type_name
+
+
+@helper("bf16")
+def _helper_bf16(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    """float to bfloat16 bits, to nearest even; NaN stays NaN, with its sign."""
+    f, u, us = type_name(torch.float32, width), type_name(torch.uint32, width), type_name(torch.uint16, width)
+    convert = f"convert_{us}" if width > 1 else f"({us})"
+    rounded = f"(bits + ({u})(0x7fff) + ((bits >> ({u})(16)) & ({u})(1))) >> ({u})(16)"
+    chosen = choose(torch.float32, width, "a != a", f"((bits >> ({u})(16)) | ({u})(0x40))", rounded)
+    return f"{us} {full}({f} a) {{ {u} bits = as_{u}(a); return {convert}({chosen}); }}"
+
+
+# PoCL converts halves by shifts and masks although its compiler knows the instructions for it, where there are any.
+_NATIVE_HALF = "#if __has_builtin(__builtin_convertvector) && (defined(__F16C__) || defined(__aarch64__))\n"
+
+
+# PoCL's vload_halfN and vstore_halfN take their pointers to be aligned to the whole vector, so that memory is
+# accessed as ushort, and a register in between is converted.
+@helper("half_values")
+def _helper_half_values(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    if width == 1:
+        return f"float {full}(ushort bits) {{ return OB_LOAD_HALF((const ob_half*)&bits, 0); }}"
+    return f"{HAS_BUILTIN}float{width} {full}(ushort{width} bits) {{\n" + _with_native_halves(
+        full, width, f"return __builtin_convertvector(__builtin_astype(bits, {full}_t), float{width});",
+        f"return vload_half{width}(0, (const half*)&bits);",
+    )  # fmt: skip
+
+
+def _with_native_halves(full: str, width: int, native: str, portable: str) -> str:
+    """The end of a function: what it does with vectors of halves, of type ``<full>_t``, and where there are none."""
+    return (
+        f"{_NATIVE_HALF}  typedef half {full}_t __attribute__((ext_vector_type({width})));\n"
+        f"  {native}\n#else\n  {portable}\n#endif\n}}"
+    )
+
+
+# PoCL cuts vstoreN into pieces of 16 bytes; an assignment through a type of the element's alignment stays whole.
+@helper("store")
+def _helper_store(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    vector, loose = type_name(dtype, width), f"{full}_t"
+    return (
+        f"typedef {vector} {loose} OB_ALIGNED({dtype.itemsize});\n"
+        f"void {full}({vector} value, OB_GLOBAL {type_name(dtype)}* p) {{ *(OB_GLOBAL {loose}*)p = value; }}"
+    )
+
+
+# The atomic operation that every runtime with threads ends a work-group with orders these stores before what follows.
+@helper("store_far")
+def _helper_store_far(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    vector, near = type_name(dtype, width), prelude.use("store", dtype, width)
+    return (
+        f"{HAS_BUILTIN}void {full}({vector} value, OB_GLOBAL {type_name(dtype)}* p, int far) {{\n"
+        "#if __has_builtin(__builtin_nontemporal_store)\n"
+        f"  if (far) {{ __builtin_nontemporal_store(value, (OB_GLOBAL {vector}*)p); return; }}\n"
+        f"#endif\n  {near}(value, p);\n}}"
+    )
+
+
+@helper("fetch")
+def _helper_fetch(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    """Asks for the cache line at an address."""
+    return (
+        f"{HAS_BUILTIN}void {full}(ulong address) {{\n#if __has_builtin(__builtin_prefetch)\n"
+        "  __builtin_prefetch((const void*)address);\n#endif\n}"
+    )
+
+
+@helper("as_half")
+def _helper_as_half(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    """Floats rounded to float16."""
+    if width == 1:
+        return (
+            f"float {full}(float a) {{ ushort bits; OB_STORE_HALF((ob_half*)&bits, 0, a); "
+            "return OB_LOAD_HALF((const ob_half*)&bits, 0); }"
+        )
+    values, bits = (prelude.use(name, torch.float32, width) for name in ("half_values", "half_bits"))
+    return f"float{width} {full}(float{width} a) {{ return {values}({bits}(a)); }}"
+
+
+@helper("half_bits")
+def _helper_half_bits(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    return f"{HAS_BUILTIN}ushort{width} {full}(float{width} value) {{\n" + _with_native_halves(
+        full, width, f"return __builtin_astype(__builtin_convertvector(value, {full}_t), ushort{width});",
+        f"ushort{width} bits;\n  vstore_half{width}_rte(value, 0, (half*)&bits);\n  return bits;",
+    )  # fmt: skip
+
+
+def load(prelude: Prelude, buffer: str, dtype: torch.dtype, index: str, width: int) -> str:
+    """``width`` consecutive elements from ``index`` on, in the compute dtype."""
+    if width == 1:
+        return load_pointer(f"({buffer} + ({index}))", dtype)
+    pointer = f"{buffer} + ({index})"
+    if dtype == torch.float16:
+        pointer = f"(OB_GLOBAL const ushort*)({pointer})"
+    vector = f"vload{width}(0, {pointer})"
+    if dtype in (torch.float16, torch.bfloat16):
+        return half_values(prelude, vector, dtype, width)
+    if dtype == torch.bool:
+        return f"(convert_int{width}({vector}) != 0)"
+    return vector
+
+
+def half_values(prelude: Prelude, bits: str, dtype: torch.dtype, width: int) -> str:
+    """The floats whose bits as float16 or bfloat16 are given."""
+    if dtype == torch.bfloat16:
+        return f"as_float{width}(convert_uint{width}({bits}) << 16)" if width > 1 else f"as_float((uint)({bits}) << 16)"
+    return f"{prelude.use('half_values', torch.float32, width)}({bits})"
+
+
+def half_bits(prelude: Prelude, value: str, dtype: torch.dtype, width: int) -> str:
+    """The bits of floats rounded to float16 (vectors only) or bfloat16, to the nearest, ties to even."""
+    helper = "bf16" if dtype == torch.bfloat16 else "half_bits"
+    return f"{prelude.use(helper, torch.float32, width)}({value})"
+
+
+def narrowed(prelude: Prelude, value: str, dtype: torch.dtype, width: int) -> str:
+    """Floats rounded to float16 or bfloat16."""
+    if dtype == torch.bfloat16:
+        return half_values(prelude, half_bits(prelude, value, dtype, width), dtype, width)
+    return f"{prelude.use('as_half', torch.float32, width)}({value})"
+
+
+def load_pointer(pointer: str, dtype: torch.dtype) -> str:
+    """The element at a pointer, in the compute dtype."""
+    if dtype == torch.float16:
+        return f"OB_LOAD_HALF({pointer}, 0)"
+    if dtype == torch.bfloat16:
+        return f"as_float((uint)(*{pointer}) << 16)"
+    if dtype == torch.bool:
+        return f"(*{pointer} != 0)"
+    if dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        raise Unsupported(f"load of {dtype}")
+    return f"*{pointer}"
+
+
+def store(
+    prelude: Prelude, buffer: str, dtype: torch.dtype, index: str, value: str, width: int, far: str | None = None
+) -> str:
+    """A statement that writes ``width`` consecutive elements; ``value`` is of the element's compute dtype. A vector
+    whose address is a multiple of its size goes past the caches where ``far``, a condition, holds."""
+    pointer = f"{buffer} + ({index})"
+    if dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        raise Unsupported(f"store of {dtype}")
+    if dtype == torch.float16 and width == 1:
+        return f"OB_STORE_HALF({pointer}, 0, {value});"
+    if dtype == torch.float16:
+        value = half_bits(prelude, value, dtype, width)
+        pointer = f"(OB_GLOBAL ushort*)({pointer})"
+    elif dtype == torch.bfloat16:
+        value = half_bits(prelude, value, dtype, width)
+    elif dtype == torch.bool:
+        value = f"convert_uchar{width}(({value}) & 1)" if width > 1 else f"(uchar)({value})"
+    if width == 1:
+        return f"{buffer}[{index}] = {value};"
+    stored = {torch.bool: torch.uint8, torch.bfloat16: torch.uint16, torch.float16: torch.uint16}.get(dtype, dtype)
+    if far is not None:
+        return f"{prelude.use('store_far', stored, width)}({value}, {pointer}, {far});"
+    return f"{prelude.use('store', stored, width)}({value}, {pointer});"

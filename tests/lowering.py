@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans for devices that are not there: what the compiler would write for them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+
+from outboard.compiler import eager, kernels, target
+from outboard.compiler import plan as p
+from outboard.compiler.adapter import exported, graphs, interface, interpreted, kernel, registration
+from outboard.compiler.adapter.lowering import lower_operator
+from outboard.compiler.builder import PlanBuilder, TensorArg
+from outboard.compiler.calls import ExternCall
+
+
+@contextlib.contextmanager
+def compiling_for(device: target.Target) -> Iterator[None]:
+    """Has the compiler take every device for this one."""
+    with contextlib.ExitStack() as stack:
+        for module in (target, eager, exported, graphs, interface, interpreted, kernel, registration):
+            stack.enter_context(mock.patch.object(module, "target_of", lambda index: device))
+        yield
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors among (lists of) arguments, in order: the inputs of a plan whose numbers are constants."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item)
+
+
+def on_device(value: Any) -> Any:
+    """The same arguments with tensors of a device of ours, whose elements are nothing in particular."""
+    if isinstance(value, torch.Tensor):
+        device = torch._C._get_privateuse1_backend_name()
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
+    return type(value)(map(on_device, value)) if isinstance(value, (list, tuple)) else value
+
+
+def plan_of_operator(op: str, arguments: tuple[Any, ...], device: target.Target) -> p.Plan:
+    """The plan of an operator by itself, numbers as constants."""
+    return lower_operator(eager.find_overload(op), on_device(arguments), {}, True, device).plan
+
+
+def plan_of_call(op: str, arguments: tuple[Any, ...], device: target.Target) -> p.Plan:
+    """The plan of an operator as a call in a graph, by a kernel of ``compiler/kernels``. Raises ValueError if none
+    takes it."""
+    builder = PlanBuilder(device)
+    numbers = {id(tensor): builder.add_input(p.InputKind.TENSOR) for tensor in tensors_in(arguments)}
+
+    def lower(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return TensorArg(numbers[id(value)], value.dtype, tuple(value.shape), tuple(value.stride()))
+
+    like = tensors_in(eager.find_overload(op)(*arguments))
+    results = [builder.allocate_like(tensor.shape, tensor.stride(), tensor.dtype) for tensor in like]
+    if not kernels.lower(builder, ExternCall(op, [lower(value) for value in arguments], {}, results)):
+        raise ValueError(f"no kernel takes this call of {op}")
+    for result in results:
+        builder.output_tensor(result)
+    return builder.finish()

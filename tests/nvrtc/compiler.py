@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVRTC from the package nvidia-cuda-nvrtc, which needs no GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from pathlib import Path
+
+
+class CompileError(Exception):
+    """What NVRTC says of a program."""
+
+
+def _folder() -> Path:
+    spec = importlib.util.find_spec("nvidia")
+    for place in spec.submodule_search_locations or () if spec is not None else ():
+        for found in sorted(Path(place).glob("cu*/lib/libnvrtc.so.*")):
+            return found.parent.parent
+    raise FileNotFoundError("NVRTC is not there: pip install 'nvidia-cuda-nvrtc==13.*'")
+
+
+class Compiler:
+    """Compiles programs for one architecture."""
+
+    def __init__(self, architecture: str) -> None:
+        folder = _folder()
+        self._library = ctypes.CDLL(str(next((folder / "lib").glob("libnvrtc.so.*"))))
+        self._options = [
+            f"--gpu-architecture={architecture}", "--device-as-default-execution-space", "--std=c++17",
+            "--fmad=true",
+        ]  # fmt: skip
+
+    def compile(self, source: str) -> int:
+        """Compiles a program; returns the bytes of its machine code. Raises CompileError."""
+        library, program = self._library, ctypes.c_void_p()
+        self._check(library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"program.cu", 0, None, None))
+        try:
+            options = (ctypes.c_char_p * len(self._options))(*(option.encode() for option in self._options))
+            if library.nvrtcCompileProgram(program, len(options), options) != 0:
+                raise CompileError(self._log(program))
+            size = ctypes.c_size_t()
+            self._check(library.nvrtcGetCUBINSize(program, ctypes.byref(size)))
+            return size.value
+        finally:
+            library.nvrtcDestroyProgram(ctypes.byref(program))
+
+    def _check(self, code: int) -> None:
+        if code != 0:
+            self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
+            raise RuntimeError(f"NVRTC: {self._library.nvrtcGetErrorString(code).decode()}")
+
+    def _log(self, program: ctypes.c_void_p) -> str:
+        size = ctypes.c_size_t()
+        self._check(self._library.nvrtcGetProgramLogSize(program, ctypes.byref(size)))
+        log = ctypes.create_string_buffer(size.value)
+        self._check(self._library.nvrtcGetProgramLog(program, log))
+        return log.value.decode(errors="replace")
