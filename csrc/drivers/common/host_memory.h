@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace outboard::opencl {
+namespace outboard::common {
 
 /// How much memory of the machine this process may use, and how much of it is left. In bytes.
 struct HostMemory {
@@ -18,4 +18,4 @@ struct HostMemory {
   static HostMemory now(const std::string& root);
 };
 
-}  // namespace outboard::opencl
+}  // namespace outboard::common
