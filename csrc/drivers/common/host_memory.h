@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 namespace outboard::common {
 
@@ -11,6 +10,9 @@ namespace outboard::common {
 struct HostMemory {
   uint64_t total;
   uint64_t available;
+
+  /// What devices that use it may have in all: a part is left to the system and to the rest of the process.
+  uint64_t for_devices() const { return total - total / 16; }
 
   /// Of the machine, or of the smallest control group around the process.
   static HostMemory now();

@@ -16,6 +16,7 @@ namespace {
 constexpr int kMostLibraries = 6000;
 
 std::atomic<int> libraries{0};
+thread_local std::string last_problem;
 
 /// A file that is gone when its owner is. Not a file of memory: debuggers open the paths of libraries, and would read
 /// whatever descriptor of their own has the same number.
@@ -40,6 +41,20 @@ class TemporaryFile {
   bool complete_ = false;
 };
 
+/// nullptr, and `last_problem` says why, if that is not possible.
+void* open_image(std::string_view image) {
+  const TemporaryFile file(image);
+  if (!file.complete()) {
+    last_problem = std::string("cannot write ") + file.path();
+    return nullptr;
+  }
+  void* const handle = dlopen(file.path(), RTLD_NOW | RTLD_LOCAL);
+  if (handle != nullptr) return handle;
+  const char* const error = dlerror();
+  last_problem = error != nullptr ? error : "dlopen failed";
+  return nullptr;
+}
+
 }  // namespace
 
 std::string trusted_temporary_folder() {
@@ -49,14 +64,15 @@ std::string trusted_temporary_folder() {
 }
 
 std::unique_ptr<KernelLibrary> KernelLibrary::load(std::string_view image) {
+  last_problem = "the process has loaded as many programs as it can";
   if (libraries.fetch_add(1, std::memory_order_relaxed) < kMostLibraries) {
-    const TemporaryFile file(image);
-    void* const handle = file.complete() ? dlopen(file.path(), RTLD_NOW | RTLD_LOCAL) : nullptr;
-    if (handle != nullptr) return std::unique_ptr<KernelLibrary>(new KernelLibrary(handle));
+    if (void* const handle = open_image(image)) return std::unique_ptr<KernelLibrary>(new KernelLibrary(handle));
   }
   libraries.fetch_sub(1, std::memory_order_relaxed);
   return nullptr;
 }
+
+const std::string& KernelLibrary::problem() { return last_problem; }
 
 KernelLibrary::~KernelLibrary() {
   dlclose(handle_);

@@ -16,6 +16,8 @@ class KernelLibrary {
   /// nullptr if the system does not take the image, or so many are loaded already that the process would run out of
   /// mappings. `image` must be a whole library.
   static std::unique_ptr<KernelLibrary> load(std::string_view image);
+  /// Why the calling thread's last `load` returned nullptr.
+  static const std::string& problem();
   ~KernelLibrary();
   KernelLibrary(const KernelLibrary&) = delete;
   KernelLibrary& operator=(const KernelLibrary&) = delete;

@@ -52,7 +52,7 @@ class MemoryFile {
   }
 
   std::string read() const {
-    struct stat status {};
+    struct stat status{};
     if (fstat(file_, &status) != 0) fail(errno, "fstat");
     std::string content(static_cast<size_t>(status.st_size), '\0');
     for (size_t done = 0; done < content.size();) {
@@ -107,15 +107,13 @@ class Setup {
   Setup(const Setup&) = delete;
   Setup& operator=(const Setup&) = delete;
 
-  void connect(const MemoryFile& file, int to) {
-    posix_spawn_file_actions_adddup2(&actions_, file.descriptor(), to);
-  }
+  void connect(const MemoryFile& file, int to) { posix_spawn_file_actions_adddup2(&actions_, file.descriptor(), to); }
 
   pid_t start(std::vector<std::string> words) const {
     std::vector<std::string> variables = environment();
     pid_t child = -1;
-    const int code =
-        posix_spawn(&child, words[0].c_str(), &actions_, &attributes_, pointers(words).data(), pointers(variables).data());
+    const int code = posix_spawn(&child, words[0].c_str(), &actions_, &attributes_, pointers(words).data(),
+                                 pointers(variables).data());
     if (code != 0) fail(code, "starting " + words[0]);
     return child;
   }

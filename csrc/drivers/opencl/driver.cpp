@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/device_parts.h"
 #include "common/expected_memory.h"
 #include "common/host_memory.h"
 #include "common/thread_pool.h"
@@ -189,17 +190,6 @@ bool can_record(cl_device_id id) {
   return (can & CL_COMMAND_BUFFER_CAPABILITY_SIMULTANEOUS_USE_KHR) != 0 && needs == 0;
 }
 
-constexpr long kMaximumParts = 64;
-
-/// How many devices OUTBOARD_NUM_DEVICES asks of one CPU device (1 if unset), or 0 if it makes no sense.
-unsigned wanted_parts() {
-  const char* text = std::getenv("OUTBOARD_NUM_DEVICES");
-  if (text == nullptr || *text == '\0') return 1;
-  char* end = nullptr;
-  const long parts = std::strtol(text, &end, 10);
-  return *end != '\0' || parts < 1 || parts > kMaximumParts ? 0 : static_cast<unsigned>(parts);
-}
-
 /// Splits a CPU device; where its runtime cannot, the same device stands for each part.
 std::vector<cl_device_id> split(cl_device_id id, unsigned parts) {
   if (parts == 1) return {id};
@@ -223,7 +213,7 @@ struct Devices {
     problem = Api::load(&cl);
     if (!problem.empty()) return;
     if (wanted_parts() == 0) {
-      problem = "OUTBOARD_NUM_DEVICES must be a number from 1 to " + std::to_string(kMaximumParts);
+      problem = kBadNumberOfParts;
       return;
     }
     cl_uint count = 0;
@@ -326,14 +316,10 @@ std::string chosen_processor(const ob_device_t& device) {
   return chosen;
 }
 
-/// Of the host's memory, this part is left to the system and to the rest of the process.
-constexpr uint64_t kHostsShare = 16;
-
 /// What a CPU device may use is the host's to say: runtimes count one NUMA node, or know nothing of containers.
 uint64_t total_memory(const ob_device_t& device) {
   if (!device.is_cpu) return device_value<cl_ulong>(device.id, CL_DEVICE_GLOBAL_MEM_SIZE, 0);
-  const uint64_t total = HostMemory::now().total;
-  return total - total / kHostsShare;
+  return HostMemory::now().for_devices();
 }
 
 /// Bytes that clSVMAlloc gives at most.
