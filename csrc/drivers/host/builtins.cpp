@@ -49,9 +49,10 @@ class Sections {
     });
   }
 
-  std::vector<bool> nothing() const {
-    std::vector<bool> marked(all_.size(), false);
-    marked[0] = true;  // types and constants
+  /// All sections, or only the first, which has types and constants.
+  std::vector<bool> marks(bool all) const {
+    std::vector<bool> marked(all_.size(), all);
+    marked[0] = true;
     return marked;
   }
 
@@ -204,13 +205,13 @@ std::string conversion(const std::string& name) {
 
 }  // namespace
 
-std::string with_builtins(std::string_view source) {
+std::string with_builtins(std::string_view source, bool all) {
   std::set<std::string> conversions;
   for_each_name(source, [&](std::string_view name) {
     if (name.substr(0, 3) == "as_" || name.substr(0, 8) == "convert_") conversions.emplace(name);
   });
   const Sections& sections = Sections::get();
-  std::vector<bool> marked = sections.nothing();
+  std::vector<bool> marked = sections.marks(all);
   sections.mark(source, marked);
   std::string text = sections.text(marked);
   for (const std::string& name : conversions) text += conversion(name);

@@ -381,7 +381,7 @@ OBH_EACH_INTEGER(OBH_OF)
 //: popcount
 #define OBH_POPCOUNTS(W, T, U) OBH_FN T##W popcount(T##W x) { OBH_LANES(W) x[i] = popcount((T)x[i]); return x; }
 #define OBH_OF(T, U) \
-  OBH_FN T popcount(T x) { return (T)__builtin_popcountll((ulong)(U)x); } OBH_EACH_WIDTH(OBH_POPCOUNTS, T, U)
+  OBH_FN T popcount(T x) { return (T)__builtin_popcountl((ulong)(U)x); } OBH_EACH_WIDTH(OBH_POPCOUNTS, T, U)
 OBH_EACH_INTEGER(OBH_OF)
 #undef OBH_OF
 //: clz ctz
@@ -389,8 +389,8 @@ OBH_EACH_INTEGER(OBH_OF)
   OBH_FN T##W clz(T##W x) { OBH_LANES(W) x[i] = clz((T)x[i]); return x; } \
   OBH_FN T##W ctz(T##W x) { OBH_LANES(W) x[i] = ctz((T)x[i]); return x; }
 #define OBH_OF(T, U) \
-  OBH_FN T clz(T x) { return x == 0 ? (T)(8 * sizeof(T)) : (T)(__builtin_clzll((ulong)(U)x) - (64 - 8 * sizeof(T))); } \
-  OBH_FN T ctz(T x) { return x == 0 ? (T)(8 * sizeof(T)) : (T)__builtin_ctzll((ulong)(U)x); } \
+  OBH_FN T clz(T x) { return x == 0 ? (T)(8 * sizeof(T)) : (T)(__builtin_clzl((ulong)(U)x) - (64 - 8 * sizeof(T))); } \
+  OBH_FN T ctz(T x) { return x == 0 ? (T)(8 * sizeof(T)) : (T)__builtin_ctzl((ulong)(U)x); } \
   OBH_EACH_WIDTH(OBH_CLZS, T, U)
 OBH_EACH_INTEGER(OBH_OF)
 #undef OBH_OF

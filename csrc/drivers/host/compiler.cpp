@@ -176,7 +176,7 @@ std::string Compiler::run(std::vector<std::string> words, const std::string& inp
   throw BuildError(words[0] + " " + how + "\n" + outcome.errors);
 }
 
-Code Compiler::build(const std::string& source, const std::string& options) const {
+std::string Compiler::front_end(const std::string& source, const std::string& options) const {
   // Halves are declared for memory alone; `half` is only a type where arithmetic with it is declared, too.
   std::vector<std::string> front =
       clang({"-x", "cl", "-cl-std=CL3.0", "-cl-no-stdinc", "-Xclang",
@@ -187,8 +187,16 @@ Code Compiler::build(const std::string& source, const std::string& options) cons
   for (const std::string& option : checked_options(options)) front.push_back(option);
   if (defines("__AVX512BF16__")) front.emplace_back("-DOB_AVX512_BF16");
   for (const char* word : {"-", "-o", "-"}) front.emplace_back(word);
+  try {
+    return run(front, with_builtins(source, false));
+  } catch (const BuildError&) {
+    return run(front, with_builtins(source, true));
+  }
+}
+
+Code Compiler::build(const std::string& source, const std::string& options) const {
   Code code;
-  const std::string assembly = make_runnable(run(front, with_builtins(source)), &code.kernels);
+  const std::string assembly = make_runnable(front_end(source, options), &code.kernels);
   const std::string object = run(clang({"-x", "ir", "-O3", "-fPIC", "-w", "-c", "-", "-o", "-"}), assembly);
   std::vector<std::string> link = linker_;
   for (const std::string& word : {std::string("-shared"), std::string("--strip-all"), std::string("-o"),

@@ -1,19 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "host/instructions.h"
 
 namespace outboard::host {
-
-/// The compiler refused a program; the text is what it says.
-class BuildError : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
 
 /// Machine code of a program.
 struct Code {
@@ -22,7 +15,7 @@ struct Code {
 };
 
 /// Clang and LLD, which make machine code of OpenCL C for the processor that this process runs on: those in the Python
-/// package ziglang, or installed ones. Thread-safe: a build is three processes of its own.
+/// package ziglang, or installed ones. Thread-safe: a build is three processes, one after another.
 class Compiler {
  public:
   /// The one that OUTBOARD_HOST_COMPILER names (a path of Clang or of Zig), or the first on PATH. Throws
@@ -46,6 +39,8 @@ class Compiler {
   Compiler(std::vector<std::string> clang, std::vector<std::string> linker);
   bool defines(const std::string& macro) const;
   std::string run(std::vector<std::string> words, const std::string& input) const;
+  /// LLVM's assembly of a program.
+  std::string front_end(const std::string& source, const std::string& options) const;
   std::vector<std::string> clang(std::initializer_list<const char*> words) const;
 
   const std::vector<std::string> clang_, linker_;

@@ -6,7 +6,6 @@
 #include <optional>
 #include <set>
 #include <sstream>
-#include <stdexcept>
 #include <string_view>
 #include <unordered_map>
 
@@ -75,7 +74,7 @@ size_t closing(std::string_view text, size_t open) {
     if (text[i] == '(') ++depth;
     if (text[i] == ')' && --depth == 0) return i;
   }
-  throw std::runtime_error("the compiler wrote a function that does not end: " + std::string(text));
+  throw BuildError("the compiler wrote a function that does not end: " + std::string(text));
 }
 
 std::vector<std::string_view> split_parameters(std::string_view text) {
@@ -226,8 +225,8 @@ class Program {
       const std::optional<uint64_t> bytes = take_type(parameter);
       const bool local = is_pointer && index < spaces.size() && spaces[index] == kLocal;
       if (!bytes || local || contains(parameter, "byval(")) {
-        throw std::runtime_error("kernel " + kernel.name + ": argument " + std::to_string(index) +
-                                 " is neither a pointer to global memory nor a number");
+        throw BuildError("kernel " + kernel.name + ": argument " + std::to_string(index) +
+                         " is neither a pointer to global memory nor a number");
       }
       kernel.value_bytes.push_back(is_pointer ? 0 : static_cast<uint32_t>(*bytes));
     }

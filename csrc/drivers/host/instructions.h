@@ -2,10 +2,17 @@
 #pragma once
 
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 namespace outboard::host {
+
+/// A program that cannot be built; the text says why.
+class BuildError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
 
 /// What has to be known of a kernel to run it.
 struct KernelInterface {

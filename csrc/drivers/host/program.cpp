@@ -57,7 +57,7 @@ Code from_binary(std::string_view binary) {
     throw std::invalid_argument("not a program of the host driver");
   }
   const std::string content(binary.substr(start));
-  if (sha256_hex(content) != binary.substr(kFormat.size(), kDigits)) {
+  if (sha256_hex(content) + "\n" != binary.substr(kFormat.size(), kDigits + 1)) {
     throw std::invalid_argument("a damaged program of the host driver");
   }
   Code code;
