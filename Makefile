@@ -22,6 +22,9 @@ endif
 CMAKE_TESTS = PATH="$(abspath $(VENV))/bin:$$PATH" cmake -S . -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
   -DCMAKE_MAKE_PROGRAM="$(abspath $(VENV))/bin/ninja" -DOUTBOARD_TORCH=OFF -DOUTBOARD_CPP_TESTS=ON \
   -DOUTBOARD_WARNINGS_AS_ERRORS=$(WARNINGS_AS_ERRORS)
+# Clang for the host driver, from the package ziglang.
+HOST_COMPILER = $(shell $(PY) -c 'import os, ziglang; print(os.path.join(os.path.dirname(ziglang.__file__), "zig"))')
+CTEST = OUTBOARD_HOST_COMPILER="$(HOST_COMPILER)" "$(abspath $(VENV))/bin/ctest" --output-on-failure
 CPP_FILES = $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'csrc/*.c' 'include/*.h' 'tests/cpp/*.cpp' 'tests/cpp/*.h' 'tests/sanitize/*.cpp' 'examples/*.cpp')
 PYTEST_ARGUMENTS ?=
 BENCH_ARGUMENTS ?=
@@ -60,7 +63,7 @@ test-cpp:  ## C++ tests of runtime and drivers, without PyTorch
 	@$(CMAKE_TESTS) -B build/cpp -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" >build/cpp-configure.log \
 	  || (cat build/cpp-configure.log; exit 1)
 	@$(VENV)/bin/cmake --build build/cpp -j $(JOBS)
-	@cd build/cpp && "$(abspath $(VENV))/bin/ctest" --output-on-failure --timeout 300
+	@cd build/cpp && $(CTEST) --timeout 300
 
 SANITIZED = -DCMAKE_CXX_FLAGS="-fsanitize=$(1) -fno-omit-frame-pointer" >build/sanitize-configure.log
 
@@ -75,10 +78,9 @@ test-sanitize:  ## AddressSanitizer, UBSan and ThreadSanitizer over the C++ test
 	    && $(VENV)/bin/cmake --build build/$${kind%%,*} -j $(JOBS) || exit 1; \
 	done
 	@# LeakSanitizer's own tracer crashes in processes where PoCL has compiled something: leaks are looked for elsewhere.
-	@cd build/address && ASAN_OPTIONS=detect_leaks=0 "$(abspath $(VENV))/bin/ctest" -E "plan|memory_sim" --output-on-failure \
-	  --timeout 300
-	@cd build/address && "$(abspath $(VENV))/bin/ctest" -R "plan|memory_sim" --output-on-failure --timeout 300
-	@cd build/thread && "$(abspath $(VENV))/bin/ctest" -R "memory_sim|memory_lock|thread_pool|batches$$" --output-on-failure
+	@cd build/address && ASAN_OPTIONS=detect_leaks=0 $(CTEST) -E "plan|memory_sim" --timeout 300
+	@cd build/address && $(CTEST) -R "plan|memory_sim" --timeout 300
+	@cd build/thread && $(CTEST) -R "memory_sim|memory_lock|thread_pool|batches$$"
 	@for kind in $(TOURS); do \
 	  $(CMAKE_TESTS) -B build/python-$${kind%%,*} -DOUTBOARD_TORCH=ON -DOUTBOARD_CPP_TESTS=OFF \
 	    -DPython_EXECUTABLE="$(abspath $(PY))" -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" $(call SANITIZED,$$kind) \

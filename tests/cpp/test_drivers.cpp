@@ -51,6 +51,25 @@ int no_opencl_platform() {
   return refused_with("OCL_ICD_VENDORS") ? 0 : 1;
 }
 
+int no_host_compiler() {
+  setenv("OUTBOARD_HOST_COMPILER", "/no/such/clang", 1);
+  load(OUTBOARD_HOST);
+  return refused_with("pip install ziglang") ? 0 : 1;
+}
+
+/// A program that is there and is no compiler.
+int wrong_host_compiler() {
+  setenv("OUTBOARD_HOST_COMPILER", "/bin/false", 1);
+  load(OUTBOARD_HOST);
+  return refused_with("/bin/false") ? 0 : 1;
+}
+
+int bad_sub_group() {
+  setenv("OUTBOARD_HOST_SUB_GROUP", "12", 1);
+  load(OUTBOARD_HOST);
+  return refused_with("OUTBOARD_HOST_SUB_GROUP") ? 0 : 1;
+}
+
 int bad_device_number() {
   setenv("OUTBOARD_NUM_DEVICES", "many", 1);
   load(OUTBOARD_OPENCL);
@@ -194,10 +213,14 @@ const Scenario kScenarios[] = {{"no_such_library", no_such_library},
                                {"not_a_driver", not_a_driver},
                                {"no_opencl_loader", no_opencl_loader},
                                {"no_opencl_platform", no_opencl_platform},
+                               {"no_host_compiler", no_host_compiler},
+                               {"wrong_host_compiler", wrong_host_compiler},
+                               {"bad_sub_group", bad_sub_group},
                                {"bad_device_number", bad_device_number},
                                {"bad_memory_limit", bad_memory_limit},
                                {"memory_limit", memory_limit},
                                {"two_opencl_devices", [] { return two_devices(OUTBOARD_OPENCL); }},
+                               {"two_host_devices", [] { return two_devices(OUTBOARD_HOST); }},
                                {"two_simulated_devices", [] { return two_devices(OUTBOARD_SIM); }},
                                {"many_devices", many_devices},
                                {"simulated_device", simulated_device},

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "check.h"
-#include "opencl/expected_memory.h"
+#include "common/expected_memory.h"
 
 /// Memory that a thread makes ready: whoever takes it finds it whole, and it is not kept without need.
-using outboard::opencl::ExpectedMemory;
+using outboard::common::ExpectedMemory;
 
 namespace {
 

@@ -5,10 +5,10 @@
 #include <string>
 
 #include "check.h"
-#include "opencl/host_memory.h"
+#include "common/host_memory.h"
 
 /// What a process may use of its machine's memory: less where a control group says so.
-using outboard::opencl::HostMemory;
+using outboard::common::HostMemory;
 
 namespace {
 

@@ -16,11 +16,11 @@
 #include <vector>
 
 #include "check.h"
-#include "opencl/thread_pool.h"
+#include "common/thread_pool.h"
 
 /// The pool that runs kernels: every part of a job is done once, by whoever comes first.
-using outboard::opencl::Scratch;
-using outboard::opencl::ThreadPool;
+using outboard::common::Scratch;
+using outboard::common::ThreadPool;
 
 namespace {
 

@@ -4,30 +4,22 @@
 #include <link.h>
 
 #include <algorithm>
-#include <cctype>
 #include <fstream>
 #include <iterator>
 #include <sstream>
 
+#include "common/names.h"
+
 namespace outboard::opencl {
+
+using common::for_each_name;
+using common::is_name_character;
+
 namespace {
 
 constexpr std::string_view kGuard = "#ifndef _OPENCL_H_";
 
-bool is_name_character(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
-
 bool starts_with(std::string_view text, std::string_view start) { return text.substr(0, start.size()) == start; }
-
-/// Calls `use` with each word of a text.
-template <typename Use>
-void for_each_name(std::string_view text, Use use) {
-  for (size_t i = 0; i < text.size();) {
-    const size_t begin = i;
-    while (i < text.size() && is_name_character(text[i])) ++i;
-    if (i > begin) use(text.substr(begin, i - begin));
-    if (i == begin) ++i;
-  }
-}
 
 /// A text in which no line goes on after its end.
 std::string with_whole_lines(std::string text) {

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "common/group_launch.h"
+#include "common/kernel_library.h"
+#include "common/thread_pool.h"
 #include "opencl/pocl_binary.h"
-#include "opencl/thread_pool.h"
 #include "outboard/driver.h"
 
 namespace outboard::opencl {
@@ -24,40 +25,33 @@ class DirectKernel {
   static bool supports(const std::string& platform);
   /// nullptr if there is no code to load, or so much is loaded already that the process would run out of mappings.
   static std::unique_ptr<DirectKernel> load(const PoclBinary::Kernel& kernel);
-  ~DirectKernel();
   DirectKernel(const DirectKernel&) = delete;
   DirectKernel& operator=(const DirectKernel&) = delete;
 
   /// Whether it can run with this local size and so many arguments; if not, let OpenCL say why.
   bool accepts(const uint32_t local[3], uint32_t argument_count) const;
-  /// Groups in a dimension. Local sizes are mostly 1 here, and a division takes as long as much of the rest of a
-  /// launch.
-  static uint64_t group_count(uint64_t global, uint64_t local) { return local == 1 ? global : global / local; }
   /// What `run` took the last time it was looked at, scaled to so many groups on one thread; UINT64_MAX if never.
-  uint64_t expected_nanoseconds(uint64_t groups) const;
+  uint64_t expected_nanoseconds(uint64_t groups) const { return time_.expected(groups); }
   /// Runs the kernel and returns when it is done. Throws std::bad_alloc and std::system_error before it runs.
-  void run(ThreadPool& pool, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments);
+  void run(common::ThreadPool& pool, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments);
   /// The same for launches that do not depend on one another: threads that are done with one go on with the next.
-  static void run_batch(ThreadPool& pool, const ob_launch* launches, DirectKernel* const* kernels, size_t count);
+  static void run_batch(common::ThreadPool& pool, const ob_launch* launches, DirectKernel* const* kernels,
+                        size_t count);
 
  private:
   using WorkGroup = void (*)(const void* arguments, const void* context, uint64_t x, uint64_t y, uint64_t z);
   struct Launch;
 
-  DirectKernel(void* library, WorkGroup work_group, const PoclBinary::Kernel& kernel);
+  DirectKernel(std::unique_ptr<common::KernelLibrary> library, WorkGroup work_group, const PoclBinary::Kernel& kernel);
   static void run_groups(const void* launch, void* scratch, uint64_t begin, uint64_t end);
-  static void run(ThreadPool& pool, const Launch& launch);
-  static bool worth_sharing(const ThreadPool& pool, uint64_t nanoseconds);
-  void expect(float nanoseconds) { group_nanoseconds_.store(nanoseconds, std::memory_order_relaxed); }
 
-  void* library_;
+  std::unique_ptr<common::KernelLibrary> library_;
   WorkGroup work_group_;
   uint32_t arguments_;
   uint64_t required_local_size_[3];
   std::vector<size_t> local_offsets_;  // of the kernel's arrays in local memory
   size_t local_bytes_ = 0;
-  std::atomic<float> group_nanoseconds_{0};  // what a group took, on one thread; 0 if unknown
-  std::atomic<uint32_t> launches_{0};        // about so many
+  common::GroupTime time_;
 };
 
 }  // namespace outboard::opencl

@@ -17,18 +17,21 @@
 #include <utility>
 #include <vector>
 
+#include "common/device_parts.h"
+#include "common/expected_memory.h"
+#include "common/host_memory.h"
+#include "common/thread_pool.h"
+#include "common/transfers.h"
 #include "opencl/cl_api.h"
 #include "opencl/declarations.h"
 #include "opencl/direct_kernel.h"
-#include "opencl/expected_memory.h"
-#include "opencl/host_memory.h"
 #include "opencl/llvm_options.h"
 #include "opencl/pocl_binary.h"
 #include "opencl/sub_groups.h"
-#include "opencl/thread_pool.h"
 
 /// The OpenCL driver: shared virtual memory for device memory, one context per device, in-order queues.
 using namespace outboard::opencl;  // the C API's own names
+using namespace outboard::common;
 
 struct ob_device_t {
   cl_device_id id;
@@ -187,17 +190,6 @@ bool can_record(cl_device_id id) {
   return (can & CL_COMMAND_BUFFER_CAPABILITY_SIMULTANEOUS_USE_KHR) != 0 && needs == 0;
 }
 
-constexpr long kMaximumParts = 64;
-
-/// How many devices OUTBOARD_NUM_DEVICES asks of one CPU device (1 if unset), or 0 if it makes no sense.
-unsigned wanted_parts() {
-  const char* text = std::getenv("OUTBOARD_NUM_DEVICES");
-  if (text == nullptr || *text == '\0') return 1;
-  char* end = nullptr;
-  const long parts = std::strtol(text, &end, 10);
-  return *end != '\0' || parts < 1 || parts > kMaximumParts ? 0 : static_cast<unsigned>(parts);
-}
-
 /// Splits a CPU device; where its runtime cannot, the same device stands for each part.
 std::vector<cl_device_id> split(cl_device_id id, unsigned parts) {
   if (parts == 1) return {id};
@@ -221,7 +213,7 @@ struct Devices {
     problem = Api::load(&cl);
     if (!problem.empty()) return;
     if (wanted_parts() == 0) {
-      problem = "OUTBOARD_NUM_DEVICES must be a number from 1 to " + std::to_string(kMaximumParts);
+      problem = kBadNumberOfParts;
       return;
     }
     cl_uint count = 0;
@@ -324,14 +316,10 @@ std::string chosen_processor(const ob_device_t& device) {
   return chosen;
 }
 
-/// Of the host's memory, this part is left to the system and to the rest of the process.
-constexpr uint64_t kHostsShare = 16;
-
 /// What a CPU device may use is the host's to say: runtimes count one NUMA node, or know nothing of containers.
 uint64_t total_memory(const ob_device_t& device) {
   if (!device.is_cpu) return device_value<cl_ulong>(device.id, CL_DEVICE_GLOBAL_MEM_SIZE, 0);
-  const uint64_t total = HostMemory::now().total;
-  return total - total / kHostsShare;
+  return HostMemory::now().for_devices();
 }
 
 /// Bytes that clSVMAlloc gives at most.
@@ -645,30 +633,6 @@ bool by_host(ob_stream stream, bool touches_host_memory) {
   return stream->device->is_cpu && (touches_host_memory || is_idle(stream));
 }
 
-struct HostCopy {
-  char* target;
-  const char* source;
-  uint64_t bytes;
-};
-
-/// Parts of a copy: few enough to cost nothing, and no smaller than pays for another thread.
-constexpr uint64_t kCopyPart = uint64_t{256} << 10;
-
-void copy_parts(const void* job, void*, uint64_t begin, uint64_t end) {
-  const auto& copy = *static_cast<const HostCopy*>(job);
-  const uint64_t first = begin * kCopyPart, last = std::min(end * kCopyPart, copy.bytes);
-  std::memcpy(copy.target + first, copy.source + first, last - first);
-}
-
-void copy_on_host(ThreadPool* pool, void* target, const void* source, uint64_t bytes, bool overlaps) {
-  if (pool == nullptr || overlaps || bytes < 4 * kCopyPart) {
-    std::memmove(target, source, bytes);
-    return;
-  }
-  const HostCopy copy{static_cast<char*>(target), static_cast<const char*>(source), bytes};
-  pool->run({(bytes + kCopyPart - 1) / kCopyPart, copy_parts, &copy, 0});
-}
-
 ob_status enqueue_copy(ob_stream stream, void* target, const void* source, uint64_t bytes) {
   return submitted(stream, cl->clEnqueueSVMMemcpy(stream->queue, 0, target, source, bytes, 0, nullptr, nullptr),
                    "clEnqueueSVMMemcpy");
@@ -695,20 +659,6 @@ ob_status copy(ob_stream stream, ob_copy_kind kind, uint64_t dst, uint64_t src, 
     return status;
   }
   return overlaps ? copy_overlapping(stream, target, source, bytes) : enqueue_copy(stream, target, source, bytes);
-}
-
-void fill_on_host(char* target, const void* pattern, uint32_t size, uint64_t bytes) {
-  if (size == 1) {
-    std::memset(target, *static_cast<const unsigned char*>(pattern), bytes);
-    return;
-  }
-  uint64_t done = size < bytes ? size : bytes;
-  std::memcpy(target, pattern, done);
-  while (done < bytes) {
-    const uint64_t step = done < bytes - done ? done : bytes - done;
-    std::memcpy(target + done, target, step);
-    done += step;
-  }
 }
 
 ob_status fill(ob_stream stream, ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64_t bytes) {
@@ -982,7 +932,7 @@ ob_status graph_destroy(void* graph) {
 uint64_t launch_cost(ob_kernel kernel, const uint64_t global[3], const uint32_t local[3]) {
   if (kernel->direct == nullptr || local[0] == 0) return UINT64_MAX;
   uint64_t groups = 1;
-  for (int i = 0; i < 3; ++i) groups *= DirectKernel::group_count(global[i], local[i]);
+  for (int i = 0; i < 3; ++i) groups *= group_count(global[i], local[i]);
   return kernel->direct->expected_nanoseconds(groups);
 }
 

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "common/kernel_library.h"
 #include "runtime/trusted_file.h"
 
 namespace outboard::opencl {
@@ -63,16 +64,11 @@ void remove_own_place() {
 
 void place_pocl_cache() {
   if (is_usable()) return;
-  std::string path = trusted_temporary_folder() + "/outboard-pocl-XXXXXX";
+  std::string path = common::trusted_temporary_folder() + "/outboard-pocl-XXXXXX";
   if (mkdtemp(path.data()) == nullptr) return;  // nowhere to write: PoCL will say so
   own_place() = {path, getpid()};
   setenv("POCL_CACHE_DIR", path.c_str(), 1);
   std::atexit(remove_own_place);
-}
-
-std::string trusted_temporary_folder() {
-  const std::string chosen = variable("TMPDIR");
-  return !chosen.empty() && trusted::is_trusted_directory(chosen, true) ? chosen : "/tmp";
 }
 
 }  // namespace outboard::opencl

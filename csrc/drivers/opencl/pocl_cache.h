@@ -10,7 +10,4 @@ namespace outboard::opencl {
 /// that is set stays, if this process can write there. Called before PoCL is loaded.
 void place_pocl_cache();
 
-/// A directory for temporary files that nobody else can exchange: TMPDIR, or /tmp if others can in TMPDIR.
-std::string trusted_temporary_folder();
-
 }  // namespace outboard::opencl

@@ -13,12 +13,13 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from outboard.drivers import opencl_runtime
+from outboard.drivers import host_compiler, opencl_runtime
 
-__all__ = ["available", "opencl", "prepare", "select", "sim", "strict"]
+__all__ = ["available", "host", "opencl", "prepare", "select", "sim", "strict"]
 
-#: Drivers that are only used when OUTBOARD_DRIVER names them: they make devices out of nothing.
-_ON_REQUEST = frozenset({"sim", "strict"})
+#: Drivers that are only used when OUTBOARD_DRIVER names them: they make devices out of nothing, or, as ``host``, of
+#: what another driver may have made one already.
+_ON_REQUEST = frozenset({"host", "sim", "strict"})
 
 
 def _library(name: str) -> str:
@@ -28,6 +29,11 @@ def _library(name: str) -> str:
 def opencl() -> str:
     """Path of the OpenCL driver."""
     return _library("opencl")
+
+
+def host() -> str:
+    """Path of the host driver: the processor as a device, with Clang as its compiler."""
+    return _library("host")
 
 
 def sim() -> str:
@@ -42,7 +48,7 @@ def strict() -> str:
 
 def available() -> tuple[dict[str, Callable[[], str]], list[str]]:
     """Every driver known, as functions that return its library's path, by name; and what went wrong on the way."""
-    found: dict[str, Callable[[], str]] = {"opencl": opencl, "sim": sim, "strict": strict}
+    found: dict[str, Callable[[], str]] = {"opencl": opencl, "host": host, "sim": sim, "strict": strict}
     problems = []
     for entry in entry_points(group="outboard.drivers"):
         if entry.name in found:
@@ -82,4 +88,5 @@ def select(choice: str | None, preferred: str | None = None) -> tuple[list[str],
 
 def prepare(cache_directory: Path | None) -> list[str]:
     """Makes vendor libraries that come as Python packages visible to the drivers; returns what is in the way."""
+    host_compiler.expose()
     return opencl_runtime.expose(cache_directory)

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "opencl/expected_memory.h"
+#include "common/expected_memory.h"
 
 #include <algorithm>
 #include <fstream>
 #include <string>
 #include <thread>
 
-#include "opencl/host_memory.h"
+#include "common/host_memory.h"
 
 #ifdef __linux__
 #include <sys/mman.h>
 #endif
 
-namespace outboard::opencl {
+namespace outboard::common {
 namespace {
 
 constexpr uint64_t kHuge = uint64_t{2} << 20;
@@ -119,4 +119,4 @@ void ExpectedMemory::return_rest(std::unique_lock<std::mutex>& lock) {
 #endif
 }
 
-}  // namespace outboard::opencl
+}  // namespace outboard::common

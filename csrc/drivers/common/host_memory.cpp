@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "opencl/host_memory.h"
+#include "common/host_memory.h"
 
 #include <unistd.h>
 
@@ -7,7 +7,7 @@
 #include <fstream>
 #include <sstream>
 
-namespace outboard::opencl {
+namespace outboard::common {
 namespace {
 
 /// The number behind `key` in a file, or, with an empty key, at its beginning, in units of `unit`; `fallback` if there
@@ -78,4 +78,4 @@ HostMemory HostMemory::now(const std::string& root) {
   return memory;
 }
 
-}  // namespace outboard::opencl
+}  // namespace outboard::common

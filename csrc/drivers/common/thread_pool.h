@@ -9,7 +9,7 @@
 #include <mutex>
 #include <vector>
 
-namespace outboard::opencl {
+namespace outboard::common {
 
 /// Memory of one thread that grows and never shrinks, aligned for any vector.
 class Scratch {
@@ -103,4 +103,4 @@ class ThreadPool {
   std::condition_variable wake_;
 };
 
-}  // namespace outboard::opencl
+}  // namespace outboard::common

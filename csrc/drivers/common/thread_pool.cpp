@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "opencl/thread_pool.h"
+#include "common/thread_pool.h"
 
 #ifdef __linux__
 #include <sched.h>
@@ -11,7 +11,7 @@
 #include <new>
 #include <thread>
 
-namespace outboard::opencl {
+namespace outboard::common {
 namespace {
 
 /// How long a thread looks for work before it sleeps.
@@ -196,4 +196,4 @@ uint64_t ThreadPool::wait_for_run(uint64_t last) {
   return run;
 }
 
-}  // namespace outboard::opencl
+}  // namespace outboard::common

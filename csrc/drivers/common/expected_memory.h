@@ -7,7 +7,7 @@
 #include <mutex>
 #include <unordered_map>
 
-namespace outboard::opencl {
+namespace outboard::common {
 
 /// On a CPU, device memory is the host's. Pages of 2 MiB are cleared in a fraction of the time that as many small ones
 /// take at their first use, and spare the kernels most misses of the address translation. Only an advice to the system.
@@ -49,4 +49,4 @@ class ExpectedMemory {
   std::unordered_map<void*, uint64_t> pieces_;
 };
 
-}  // namespace outboard::opencl
+}  // namespace outboard::common
