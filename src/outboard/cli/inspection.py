@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from outboard import activation, profiles, settings
+from outboard import activation, drivers, profiles, settings
 
 #: Environment variables that change what Outboard does (README.md lists their meaning).
 VARIABLE_PREFIXES = ("OUTBOARD_", "OCL_ICD_", "POCL_", "TORCH_DEVICE_BACKEND_AUTOLOAD")
@@ -130,6 +130,14 @@ def opencl_loader() -> str | None:
         if "libOpenCL.so" in path:
             return path
     return None
+
+
+def host_compiler() -> str | None:
+    """The compiler that the host driver was told to use, by the user or because it is installed as a package, by path.
+
+    None if the driver has to look on ``PATH``.
+    """
+    return os.environ.get(drivers.host_compiler.VARIABLE)
 
 
 def smoke_test(device: str) -> str | None:
