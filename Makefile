@@ -78,7 +78,7 @@ test-sanitize:  ## AddressSanitizer, UBSan and ThreadSanitizer over the C++ test
 	@cd build/address && ASAN_OPTIONS=detect_leaks=0 "$(abspath $(VENV))/bin/ctest" -E "plan|memory_sim" --output-on-failure \
 	  --timeout 300
 	@cd build/address && "$(abspath $(VENV))/bin/ctest" -R "plan|memory_sim" --output-on-failure --timeout 300
-	@cd build/thread && "$(abspath $(VENV))/bin/ctest" -R "memory_sim|memory_lock|thread_pool|batches$$" --output-on-failure
+	@cd build/thread && "$(abspath $(VENV))/bin/ctest" -R "memory_sim|memory_lock|shared_memory|thread_pool|batches$$" --output-on-failure
 	@for kind in $(TOURS); do \
 	  $(CMAKE_TESTS) -B build/python-$${kind%%,*} -DOUTBOARD_TORCH=ON -DOUTBOARD_CPP_TESTS=OFF \
 	    -DPython_EXECUTABLE="$(abspath $(PY))" -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" $(call SANITIZED,$$kind) \

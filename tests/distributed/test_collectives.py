@@ -14,6 +14,10 @@ def test_collectives_of_two_ranks() -> None:
     run_ranks("collectives")
 
 
+def test_collectives_without_shared_memory() -> None:
+    run_ranks("collectives", OUTBOARD_SHARED_MEMORY="0")
+
+
 @pytest.mark.skipif(not os.environ.get("OUTBOARD_TEST_FULL"), reason="as with two ranks, but slower")
 def test_collectives_of_four_ranks() -> None:
     run_ranks("collectives", ranks=4)
