@@ -30,3 +30,9 @@ def test_collectives_on_a_discrete_device() -> None:
 @pytest.mark.parametrize("profile", ["npu", "rbln", "ve"])
 def test_backends_of_profiles(profile: str) -> None:
     run_ranks("collectives", OUTBOARD_PROFILE=profile, VARIANT="backend")
+
+
+def test_collectives_as_users_of_rbln_write_them() -> None:
+    cards = {"OUTBOARD_PROFILE": "rbln", "OUTBOARD_NUM_DEVICES": "2", "RBLN_VISIBLE_DEVICES": "0,1"}
+    for rank, text in enumerate(run_ranks("cards", **cards)):
+        assert text.splitlines()[-1] == f"rank {rank} of 2: done"
