@@ -80,7 +80,7 @@ test-sanitize:  ## AddressSanitizer, UBSan and ThreadSanitizer over the C++ test
 	@# LeakSanitizer's own tracer crashes in processes where PoCL has compiled something: leaks are looked for elsewhere.
 	@cd build/address && ASAN_OPTIONS=detect_leaks=0 $(CTEST) -E "plan|memory_sim" --timeout 300
 	@cd build/address && $(CTEST) -R "plan|memory_sim" --timeout 300
-	@cd build/thread && $(CTEST) -R "memory_sim|memory_lock|thread_pool|batches$$"
+	@cd build/thread && $(CTEST) -R "memory_sim|memory_lock|shared_memory|thread_pool|batches$$"
 	@for kind in $(TOURS); do \
 	  $(CMAKE_TESTS) -B build/python-$${kind%%,*} -DOUTBOARD_TORCH=ON -DOUTBOARD_CPP_TESTS=OFF \
 	    -DPython_EXECUTABLE="$(abspath $(PY))" -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" $(call SANITIZED,$$kind) \

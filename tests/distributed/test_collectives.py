@@ -14,6 +14,10 @@ def test_collectives_of_two_ranks() -> None:
     run_ranks("collectives")
 
 
+def test_collectives_without_shared_memory() -> None:
+    run_ranks("collectives", OUTBOARD_SHARED_MEMORY="0")
+
+
 @pytest.mark.skipif(not os.environ.get("OUTBOARD_TEST_FULL"), reason="as with two ranks, but slower")
 def test_collectives_of_four_ranks() -> None:
     run_ranks("collectives", ranks=4)
@@ -26,3 +30,9 @@ def test_collectives_on_a_discrete_device() -> None:
 @pytest.mark.parametrize("profile", ["npu", "rbln", "ve"])
 def test_backends_of_profiles(profile: str) -> None:
     run_ranks("collectives", OUTBOARD_PROFILE=profile, VARIANT="backend")
+
+
+def test_collectives_as_users_of_rbln_write_them() -> None:
+    cards = {"OUTBOARD_PROFILE": "rbln", "OUTBOARD_NUM_DEVICES": "2", "RBLN_VISIBLE_DEVICES": "0,1"}
+    for rank, text in enumerate(run_ranks("cards", **cards)):
+        assert text.splitlines()[-1] == f"rank {rank} of 2: done"

@@ -23,12 +23,16 @@ def run(fault: str, killed: tuple[int, ...] = (), **environment: str) -> list[st
     return [result.stdout for result in results]
 
 
-@pytest.mark.parametrize("fault", ["killed_peer", "stalled_peer"])
-def test_lost_peers(fault: str) -> None:
-    run(fault, killed=(1,))
+@pytest.mark.parametrize(
+    ("fault", "shared_memory"), [("killed_peer", "1"), ("killed_peer", "0"), ("stalled_peer", "1")]
+)
+def test_lost_peers(fault: str, shared_memory: str) -> None:
+    run(fault, killed=(1,), OUTBOARD_SHARED_MEMORY=shared_memory)
 
 
-@pytest.mark.parametrize("fault", ["late_peer", "aborted", "wrong_world_size", "failed_kernel"])
+@pytest.mark.parametrize(
+    "fault", ["late_peer", "aborted", "wrong_world_size", "failed_kernel", "unlike_calls", "interrupted"]
+)
 def test_faults(fault: str) -> None:
     run(fault)
 

@@ -5,7 +5,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
-#include <pybind11/pybind11.h>
 
 #include <algorithm>
 #include <optional>
@@ -13,6 +12,7 @@
 #include <utility>
 
 #include "torch/devices.h"
+#include "torch/distributed/without_python.h"
 #include "torch/tensor.h"
 
 namespace outboard::distributed {
@@ -21,17 +21,6 @@ namespace {
 using c10d::OpType;
 using Tensors = DeviceBackend::Tensors;
 using TensorLists = DeviceBackend::TensorLists;
-
-/// Callbacks of futures need Python, so whoever waits for threads that run them must not hold its lock.
-class WithoutPython {
- public:
-  WithoutPython() {
-    if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) released_.emplace();
-  }
-
- private:
-  std::optional<pybind11::gil_scoped_release> released_;
-};
 
 /// The same text with a place that lasts.
 const char* lasting(const std::string& text) {
@@ -212,6 +201,7 @@ void DeviceBackend::abort() {
   for (const auto& weak : outstanding) {
     if (const WorkPointer work = weak.lock()) work->abort();
   }
+  if (host != nullptr) host->abort();
   // Leaked: the host library would wait for its own operations, up to their timeout, and cannot close connections that
   // break meanwhile without ending the process.
   host.release();
@@ -298,6 +288,7 @@ WorkPointer DeviceBackend::start(Call call, Issue issue, std::function<void()> a
                 [this, work, issue = std::move(issue), after = std::move(after)] {
                   with_label(work->label(), [&] { work->follow(issue(*host()), after); });
                 },
+                {},
                 [work](const std::exception_ptr& error) { work->fail(error); }});
   return work;
 }
@@ -309,6 +300,7 @@ WorkPointer DeviceBackend::start_peer(Call call, std::function<WorkPointer(c10d:
   issuer_->put(
       {call.exchange,
        [this, work, issue = std::move(issue)] { with_label(work->label(), [&] { work->begin(issue(*host())); }); },
+       {},
        [work](const std::exception_ptr& error) { work->fail(error); }});
   return work;
 }

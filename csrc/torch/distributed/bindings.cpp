@@ -10,6 +10,7 @@
 
 #include "torch/binding_helpers.h"
 #include "torch/distributed/backend.h"
+#include "torch/distributed/shared_memory_backend.h"
 
 namespace outboard::distributed {
 namespace {
@@ -18,9 +19,12 @@ c10::intrusive_ptr<c10d::Backend> make_backend(const std::string& backend, const
                                                const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                std::chrono::milliseconds timeout, std::vector<uint64_t> global_ranks,
                                                const MakeHost& make_host) {
-  auto host = make_host(store, rank, size, timeout, global_ranks);
+  const MakeHost make = [make_host](const auto& for_store, int own, int ranks, auto longest, const auto& in_world) {
+    return SharedMemoryBackend::over(make_host(for_store, own, ranks, longest, in_world), longest);
+  };
+  auto host = make(store, rank, size, timeout, global_ranks);
   return c10::make_intrusive<DeviceBackend>(Group{backend, name, rank, size, timeout, std::move(global_ranks)},
-                                            std::move(host), make_host);
+                                            std::move(host), make);
 }
 
 }  // namespace

@@ -29,24 +29,39 @@ class Turn {
 }  // namespace
 
 Issuer::~Issuer() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
+  std::unique_lock lock(mutex_);
+  stop_ = true;
   changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  while (!threads_.empty()) {  // one that ends may have started another
+    std::thread thread = std::move(threads_.back());
+    threads_.pop_back();
+    lock.unlock();
+    thread.join();
+    lock.lock();
+  }
 }
 
 void Issuer::put(Task task) {
-  const bool at_once = task.exchange->ready();
+  const bool at_once = task.may_be_at_once && (task.exchange == nullptr || task.exchange->ready());
   std::unique_lock lock(mutex_);
   if (at_once && tasks_.empty() && !busy_) {
-    const Turn turn(busy_, lock, changed_);
-    return task.issue();
+    {
+      const Turn turn(busy_, lock, changed_);
+      task.issue();
+    }
+    lock.unlock();
+    if (task.after) task.after();
+    return;
   }
   tasks_.push_back(std::move(task));
-  if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+  require_server();
   changed_.notify_all();
+}
+
+void Issuer::require_server() {
+  if (servers_ != 0) return;
+  ++servers_;
+  threads_.emplace_back([this] { run(); });
 }
 
 void Issuer::drain() {
@@ -61,13 +76,26 @@ void Issuer::run() {
     if (tasks_.empty()) return;
     const Task task = std::move(tasks_.front());
     tasks_.pop_front();
-    const Turn turn(busy_, lock, changed_);
-    try {
-      task.exchange->wait();
-      task.issue();
-    } catch (...) {
-      task.fail(std::current_exception());
+    std::exception_ptr error;
+    {
+      const Turn turn(busy_, lock, changed_);
+      try {
+        if (task.exchange != nullptr) task.exchange->wait();
+        task.issue();
+      } catch (...) {
+        error = std::current_exception();
+      }
     }
+    --servers_;
+    if (!tasks_.empty()) require_server();
+    lock.unlock();
+    if (error != nullptr) {
+      task.fail(error);
+    } else if (task.after) {
+      task.after();
+    }
+    lock.lock();
+    ++servers_;
   }
 }
 

@@ -3,10 +3,14 @@
 
 #include <ATen/core/ivalue.h>
 #include <c10/core/StreamGuard.h>
+#include <torch/csrc/Exceptions.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <thread>
 #include <utility>
+
+#include "runtime/interruption.h"
 
 namespace outboard::distributed {
 namespace {
@@ -27,6 +31,8 @@ std::exception_ptr explained(const std::exception_ptr& error, const Label& label
     return error;
   } catch (const std::logic_error&) {
     return error;
+  } catch (const python_error&) {
+    return error;  // what a handler of signals raised
   } catch (const std::exception& other) {
     return error_of(label, other.what());
   }
@@ -83,6 +89,20 @@ std::vector<at::Tensor> CollectiveWork::result() {
   TORCH_CHECK(isCompleted(), "Work needs to be completed before calling result(). Should call wait() before result().");
   TORCH_CHECK(results_.size() <= 1, "work result does not support list of lists, use .getFuture() and value()");
   return results_.empty() ? std::vector<at::Tensor>() : results_[0];
+}
+
+bool CollectiveWork::wait(std::chrono::milliseconds timeout) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point end = timeout == kNoTimeout ? Clock::time_point::max() : Clock::now() + timeout;
+  bool done = false;
+  while (!done && Clock::now() < end) {
+    {
+      std::unique_lock lock(mutex_);
+      done = cv_.wait_until(lock, std::min(end, Clock::now() + kInterruptionInterval), [&] { return completed_; });
+    }
+    if (!done) check_interruption();
+  }
+  return Work::wait(done ? kNoTimeout : std::chrono::milliseconds(1));  // which says what happened
 }
 
 void CollectiveWork::synchronize() { exchange_->order_current_stream(); }

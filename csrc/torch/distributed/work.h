@@ -58,6 +58,8 @@ class CollectiveWork : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_.get(); }
   uint64_t getSequencenumber() const override { return label_.number; }
   const Label& label() const { return label_; }
+  /// Ctrl-C ends the wait.
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   /// Has the current stream wait for results that are still on their way to the device.
   void synchronize() override;
   /// Ends the wait for it with an error. The host library goes on with the tensors, which stay where they are.

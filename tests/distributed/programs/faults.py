@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -91,6 +92,48 @@ def mismatched_order() -> None:
     other = (lambda: dist.all_reduce(ones(3))) if dist.get_rank() == 0 else (lambda: dist.broadcast(ones(3), 0))
     refused(RuntimeError, ["mismatch", "ALLREDUCE", "BROADCAST"], other)
     dist.barrier()
+
+
+def unlike_calls() -> None:
+    """Through shared memory all ranks are told without a debug mode, and the group goes on."""
+    join(30)
+    shape = 3 + dist.get_rank()
+    each = ["rank 0", "rank 1", "of 3", "of 4"]
+    refused(dist.DistBackendError, [*each, "all_reduce"], lambda: dist.all_reduce(ones(shape)))
+    refused(dist.DistBackendError, [*each, "broadcast"], lambda: dist.broadcast(ones(shape), 0))
+    other = (lambda: dist.all_reduce(ones(3))) if dist.get_rank() == 0 else (lambda: dist.broadcast(ones(3), 0))
+    refused(dist.DistBackendError, ["all_reduce", "broadcast"], other)
+    out, own = ones(4 + dist.get_rank()), ones(4)
+    splits = [2, 2 + dist.get_rank()]
+    refused(dist.DistBackendError, ["bytes"], lambda: dist.all_to_all_single(out, own, splits, [2, 2]))
+    tensor = ones(3)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [2.0] * 3
+
+
+def interrupted() -> None:
+    """Ctrl-C ends a wait for other ranks, which are told."""
+    join(60)
+    groups = [dist.new_group(), dist.new_group()]
+    for asynchronous, group in zip((True, False), groups, strict=True):
+        dist.barrier()
+        if dist.get_rank() == 0:
+            _interrupt_a_wait(asynchronous, group)
+    dist.barrier()
+    if dist.get_rank() == 1:
+        refused(dist.DistBackendError, ["gave up"], lambda: dist.all_reduce(ones(1 << 20), group=groups[1]))
+
+
+def _interrupt_a_wait(asynchronous: bool, group: Any) -> None:
+    threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    begin = time.perf_counter()
+    try:
+        work = dist.all_reduce(ones(1 << 20), async_op=asynchronous, group=group)
+        work.wait()
+    except KeyboardInterrupt:
+        assert time.perf_counter() - begin < GRACE
+        return
+    raise AssertionError("no KeyboardInterrupt")
 
 
 def wrong_world_size() -> None:

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "torch/distributed/shared_memory_backend.h"
+
+#include <ATen/core/ivalue.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+#include <string_view>
+#include <utility>
+
+#include "runtime/interruption.h"
+#include "torch/distributed/combinations.h"
+#include "torch/distributed/without_python.h"
+
+namespace outboard::distributed {
+namespace {
+
+using c10::ivalue::Future;
+using c10d::OpType;
+
+/// Done when somebody says so.
+class SimpleWork : public c10d::Work {
+ public:
+  SimpleWork(int rank, OpType kind)
+      : Work(rank, kind), future_(c10::make_intrusive<Future>(c10::ListType::create(c10::TensorType::get()))) {}
+
+  c10::intrusive_ptr<Future> getFuture() override { return future_; }
+
+  void end(const std::exception_ptr& error) {
+    if (error != nullptr) {
+      future_->setError(error);
+    } else {
+      future_->markCompleted(std::vector<at::Tensor>());
+    }
+    finish(error);
+  }
+
+ private:
+  const c10::intrusive_ptr<Future> future_;
+};
+
+bool is_wanted() {
+  const char* const text = std::getenv("OUTBOARD_SHARED_MEMORY");
+  return text == nullptr || std::string_view(text) != "0";
+}
+
+std::string described(const char* name, int64_t count, at::ScalarType dtype) {
+  return std::string(name) + " of " + std::to_string(count) + " elements of " + c10::toString(dtype);
+}
+
+/// Bytes to or from each rank: `splits` of the first dimension, or equal parts of it.
+std::vector<uint64_t> bytes_of_parts(const at::Tensor& tensor, const std::vector<int64_t>& splits, int ranks) {
+  const int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
+  const uint64_t row = rows == 0 ? 0 : tensor.nbytes() / rows;
+  if (splits.empty()) {
+    TORCH_CHECK_VALUE(rows % ranks == 0, "Tensor's dim 0 does not divide equally across group size");
+    return std::vector<uint64_t>(ranks, row * (rows / ranks));
+  }
+  TORCH_CHECK_VALUE(static_cast<int>(splits.size()) == ranks, "Number of tensor splits not equal to group size");
+  TORCH_CHECK_VALUE(std::accumulate(splits.begin(), splits.end(), int64_t{0}) == rows,
+                    "Split sizes doesn't match total dim 0 size");
+  std::vector<uint64_t> bytes;
+  for (const int64_t split : splits) bytes.push_back(row * split);
+  return bytes;
+}
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Backend> SharedMemoryBackend::over(c10::intrusive_ptr<c10d::Backend> under,
+                                                            std::chrono::milliseconds timeout) {
+  const int ranks = under->getSize();
+  if (ranks < 2) return under;
+  const WithoutPython released;
+  std::unique_ptr<SharedMemory> memory;
+  at::Tensor place = at::zeros({sizeof(SharedMemoryPlace)}, at::kByte);
+  const bool first = under->getRank() == 0;
+  if (first && is_wanted()) memory = SharedMemory::create(ranks);
+  if (memory != nullptr) std::memcpy(place.data_ptr(), &memory->place(), sizeof(SharedMemoryPlace));
+  Tensors tensors{place};
+  c10d::BroadcastOptions from_first;
+  from_first.timeout = timeout;
+  under->broadcast(tensors, from_first)->wait();
+  SharedMemoryPlace told;
+  std::memcpy(&told, place.data_ptr(), sizeof(told));
+  if (told.nonce == 0) return under;
+  if (!first && is_wanted()) memory = SharedMemory::attach(told, under->getRank());
+  Tensors verdict{at::empty({1}, at::kByte).fill_(memory != nullptr)};
+  c10d::AllreduceOptions all;
+  all.reduceOp = c10d::ReduceOp::MIN;
+  all.timeout = timeout;
+  under->allreduce(verdict, all)->wait();
+  if (verdict[0].item<uint8_t>() == 0) return under;
+  memory->seal();
+  return c10::make_intrusive<SharedMemoryBackend>(std::move(under), std::move(memory), timeout);
+}
+
+SharedMemoryBackend::SharedMemoryBackend(c10::intrusive_ptr<c10d::Backend> under, std::unique_ptr<SharedMemory> memory,
+                                         std::chrono::milliseconds timeout)
+    : Backend(under->getRank(), under->getSize()),
+      under_(std::move(under)),
+      memory_(std::move(memory)),
+      timeout_(timeout) {}
+
+SharedMemoryBackend::~SharedMemoryBackend() {
+  const WithoutPython released;
+  // Who has pressed Ctrl-C does not want to wait for other ranks.
+  if (was_interrupted()) memory_->abort();
+  issuer_.drain();
+}
+
+void SharedMemoryBackend::setTimeout(std::chrono::milliseconds timeout) {
+  timeout_ = timeout;
+  under_->setTimeout(timeout);
+}
+
+void SharedMemoryBackend::abort() { memory_->abort(); }
+
+Terms SharedMemoryBackend::terms(std::string text, std::chrono::milliseconds timeout) const {
+  return {std::move(text), timeout == c10d::kUnsetTimeout ? timeout_ : timeout};
+}
+
+SharedMemoryBackend::WorkPointer SharedMemoryBackend::run(OpType kind, bool asynchronous, std::function<void()> body) {
+  const auto work = c10::make_intrusive<SimpleWork>(rank_, kind);
+  issuer_.put({nullptr, std::move(body), [work] { work->end(nullptr); },
+               [work](const std::exception_ptr& error) { work->end(error); }, !asynchronous});
+  return work;
+}
+
+SharedMemoryBackend::WorkPointer SharedMemoryBackend::broadcast(Tensors& tensors,
+                                                                const c10d::BroadcastOptions& options) {
+  const at::Tensor tensor = tensors[0];
+  const int root = static_cast<int>(options.rootRank);
+  const Terms agreed = terms(
+      described("broadcast", tensor.numel(), tensor.scalar_type()) + " from " + std::to_string(root), options.timeout);
+  return run(OpType::BROADCAST, options.asyncOp,
+             [this, tensor, agreed, root] { memory_->broadcast(agreed, tensor.data_ptr(), tensor.nbytes(), root); });
+}
+
+SharedMemoryBackend::WorkPointer SharedMemoryBackend::allreduce(Tensors& tensors,
+                                                                const c10d::AllreduceOptions& options) {
+  const at::Tensor tensor = tensors[0];
+  const Combination combined = combination(options.reduceOp, tensor.scalar_type());
+  const bool mean = options.reduceOp == c10d::ReduceOp::AVG;
+  const Terms agreed =
+      terms(described("all_reduce", tensor.numel(), tensor.scalar_type()) + " with " + name_of(options.reduceOp),
+            options.timeout);
+  return run(OpType::ALLREDUCE, options.asyncOp, [this, tensor, agreed, combined, mean] {
+    memory_->all_reduce(agreed, tensor.data_ptr(), tensor.numel(), combined);
+    if (mean) tensor.div_(size_);
+  });
+}
+
+SharedMemoryBackend::WorkPointer SharedMemoryBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
+  const at::Tensor tensor = tensors[0];
+  const int root = static_cast<int>(options.rootRank);
+  const Combination combined = combination(options.reduceOp, tensor.scalar_type());
+  const bool mean = options.reduceOp == c10d::ReduceOp::AVG && root == rank_;
+  const Terms agreed = terms(described("reduce", tensor.numel(), tensor.scalar_type()) + " with " +
+                                 name_of(options.reduceOp) + " to " + std::to_string(root),
+                             options.timeout);
+  return run(OpType::REDUCE, options.asyncOp, [this, tensor, agreed, combined, mean, root] {
+    memory_->reduce(agreed, tensor.data_ptr(), tensor.numel(), combined, root);
+    if (mean) tensor.div_(size_);
+  });
+}
+
+SharedMemoryBackend::WorkPointer SharedMemoryBackend::allgather(TensorLists& outputs, Tensors& inputs,
+                                                                const c10d::AllgatherOptions& options) {
+  const at::Tensor input = inputs[0];
+  const Tensors lists = outputs[0];
+  const Terms agreed = terms(described("all_gather", input.numel(), input.scalar_type()), options.timeout);
+  return run(OpType::ALLGATHER, options.asyncOp, [this, input, lists, agreed] {
+    const at::Tensor own = input.contiguous();
+    Tensors places;
+    std::vector<void*> addresses;
+    for (const at::Tensor& output : lists) {
+      TORCH_CHECK_VALUE(output.nbytes() == own.nbytes(), "all_gather: an output has shape ", output.sizes(),
+                        " and the input ", own.sizes());
+      places.push_back(output.is_contiguous() ? output : at::empty_like(own));
+      addresses.push_back(places.back().data_ptr());
+    }
+    memory_->all_gather(agreed, own.data_ptr(), addresses, own.nbytes());
+    for (size_t rank = 0; rank < lists.size(); ++rank) {
+      at::Tensor output = lists[rank];
+      if (!places[rank].is_same(output)) output.copy_(places[rank]);
+    }
+  });
+}
+
+SharedMemoryBackend::WorkPointer SharedMemoryBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                                                      const c10d::AllgatherOptions& options) {
+  const Terms agreed = terms(described("all_gather_into_tensor", input.numel(), input.scalar_type()), options.timeout);
+  return run(OpType::_ALLGATHER_BASE, options.asyncOp, [this, output, input, agreed] {
+    std::vector<void*> addresses;
+    for (int rank = 0; rank < size_; ++rank) {
+      addresses.push_back(static_cast<char*>(output.data_ptr()) + rank * input.nbytes());
+    }
+    memory_->all_gather(agreed, input.data_ptr(), addresses, input.nbytes());
+  });
+}
+
+SharedMemoryBackend::WorkPointer SharedMemoryBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                                                    std::vector<int64_t>& output_splits,
+                                                                    std::vector<int64_t>& input_splits,
+                                                                    const c10d::AllToAllOptions& options) {
+  const auto sent = bytes_of_parts(input, input_splits, size_);
+  const auto received = bytes_of_parts(output, output_splits, size_);
+  const Terms agreed = terms(std::string("all_to_all of ") + c10::toString(input.scalar_type()), options.timeout);
+  return run(OpType::ALLTOALL_BASE, options.asyncOp, [this, output, input, sent, received, agreed] {
+    const at::Tensor leaving = input.contiguous();
+    const at::Tensor arriving = output.is_contiguous() ? output : at::empty(output.sizes(), output.options());
+    memory_->all_to_all(agreed, leaving.data_ptr(), sent, arriving.data_ptr(), received);
+    if (!arriving.is_same(output)) output.copy_(arriving);
+  });
+}
+
+SharedMemoryBackend::WorkPointer SharedMemoryBackend::barrier(const c10d::BarrierOptions& options) {
+  const Terms agreed = terms("barrier", options.timeout);
+  return run(OpType::BARRIER, options.asyncOp, [this, agreed] { memory_->barrier(agreed); });
+}
+
+SharedMemoryBackend::WorkPointer SharedMemoryBackend::gather(TensorLists& outputs, Tensors& inputs,
+                                                             const c10d::GatherOptions& options) {
+  return under_->gather(outputs, inputs, options);
+}
+
+SharedMemoryBackend::WorkPointer SharedMemoryBackend::scatter(Tensors& outputs, TensorLists& inputs,
+                                                              const c10d::ScatterOptions& options) {
+  return under_->scatter(outputs, inputs, options);
+}
+
+SharedMemoryBackend::WorkPointer SharedMemoryBackend::send(Tensors& tensors, int target, int tag) {
+  return under_->send(tensors, target, tag);
+}
+
+SharedMemoryBackend::WorkPointer SharedMemoryBackend::recv(Tensors& tensors, int source, int tag) {
+  return under_->recv(tensors, source, tag);
+}
+
+SharedMemoryBackend::WorkPointer SharedMemoryBackend::recvAnysource(Tensors& tensors, int tag) {
+  return under_->recvAnysource(tensors, tag);
+}
+
+void SharedMemoryBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
+  under_->monitoredBarrier(options, wait_all_ranks);
+}
+
+void SharedMemoryBackend::setSequenceNumberForGroup() { under_->setSequenceNumberForGroup(); }
+
+uint64_t SharedMemoryBackend::getSequenceNumberForGroup() { return under_->getSequenceNumberForGroup(); }
+
+}  // namespace outboard::distributed
