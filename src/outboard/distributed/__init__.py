@@ -47,6 +47,8 @@ def _create(backend: str, group: Any, options: Any) -> Any:
 
 def _create_host(store: Any, rank: int, size: int, timeout: datetime.timedelta, global_ranks: list[int]) -> Any:
     """PyTorch's backend for CPU tensors, which runs the collectives."""
-    host = distributed.ProcessGroupGloo(store, rank, size, timeout)
+    from outboard.distributed.generation import of_this_start
+
+    host = distributed.ProcessGroupGloo(of_this_start(store, rank, size, timeout), rank, size, timeout)
     host.options.global_ranks_in_group = global_ranks
     return host
