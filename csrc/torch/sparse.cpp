@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sparse tensors in COO layout: indices (sparse dimensions, nnz) and values (nnz, dense dimensions...) are dense
+// tensors of the device, and every kernel here is made of dense operators on the two. What only moves the pair around
+// is PyTorch's own code.
+#include <ATen/Functions.h>
+#include <ATen/NativeFunctions.h>
+#include <ATen/native/Resize.h>
+#include <ATen/native/SparseTensorUtils.h>
+#include <torch/library.h>
+
+namespace outboard::aten {
+namespace {
+
+void require_same_device(const at::Tensor& a, const at::Tensor& b) {
+  TORCH_CHECK(a.device() == b.device(),
+              "Expected all tensors to be on the same device, but found at least two devices, ", a.device(), " and ",
+              b.device(), "!");
+}
+
+/// The place of each entry among the rows that the sparse dimensions count: int64, (nnz).
+at::Tensor places_of_entries(const at::Tensor& sparse) {
+  const at::Tensor indices = sparse._indices();
+  if (sparse.sparse_dim() == 0) return at::zeros({indices.size(1)}, indices.options());
+  at::Tensor places = indices.select(0, 0);
+  for (int64_t dim = 1; dim < sparse.sparse_dim(); ++dim)
+    places = places.mul(sparse.size(dim)).add(indices.select(0, dim));
+  return places;
+}
+
+/// The shape (rows that the sparse dimensions count, dense dimensions...) of a tensor with elements.
+at::DimVector sizes_of_rows(const at::Tensor& sparse) {
+  at::DimVector sizes{-1};
+  for (const int64_t size : sparse.sizes().slice(static_cast<size_t>(sparse.sparse_dim()))) sizes.push_back(size);
+  return sizes;
+}
+
+/// Adds `values` to the rows of `rows` at `places`, in place. Truth values are joined with "or".
+void add_to_rows(const at::Tensor& rows, const at::Tensor& places, const at::Tensor& values) {
+  if (rows.scalar_type() != at::kBool) {
+    rows.index_add_(0, places, values);
+    return;
+  }
+  const at::Tensor counts = at::zeros(rows.sizes(), rows.options().dtype(at::kInt));
+  rows.logical_or_(counts.index_add_(0, places, values.to(at::kInt)));
+}
+
+/// Makes `result` the sparse tensor with these parts.
+at::Tensor& assign(at::Tensor& result, const at::Tensor& like, const at::Tensor& indices, const at::Tensor& values,
+                   bool coalesced) {
+  TORCH_CHECK(result.is_sparse(), "expected a sparse result, but got one of layout ", result.layout());
+  require_same_device(result, like);
+  TORCH_CHECK(at::canCast(values.scalar_type(), result.scalar_type()), "Can't convert result type ",
+              values.scalar_type(), " to output ", result.scalar_type());
+  at::SparseTensorImpl* const impl = at::sparse::get_sparse_impl(result);
+  impl->raw_resize_(like.sparse_dim(), like.dense_dim(), like.sizes());
+  impl->set_indices_and_values_unsafe(indices, values.to(result.scalar_type()));
+  impl->set_coalesced(coalesced);
+  return result;
+}
+
+at::Tensor coalesce(const at::Tensor& self) {
+  if (self.is_coalesced()) return self;
+  if (self._nnz() < 2) return self.clone()._coalesced_(true);
+  const auto [places, order] = places_of_entries(self).sort(std::optional(true));
+  const auto [distinct, runs, lengths] =
+      at::unique_consecutive(places, /*return_inverse=*/true, /*return_counts=*/true);
+  const at::Tensor firsts = order.index_select(0, lengths.cumsum(0).sub(lengths));
+  const at::Tensor indices = self._indices().index_select(1, firsts);
+  at::DimVector sizes(self._values().sizes());
+  sizes[0] = distinct.size(0);
+  const at::Tensor values = at::zeros(sizes, self._values().options());
+  if (values.numel() > 0) add_to_rows(values, runs, self._values().index_select(0, order));
+  return at::_sparse_coo_tensor_unsafe(indices, values, self.sizes(), values.options().layout(at::kSparse))
+      ._coalesced_(true);
+}
+
+// ---- sums ----
+
+at::Tensor& add_to_dense(const at::Tensor& dense, const at::Tensor& sparse, const at::Scalar& alpha,
+                         at::Tensor& result) {
+  TORCH_CHECK(sparse.is_sparse(), "add: expected 'other' to be sparse, but it is of layout ", sparse.layout());
+  TORCH_CHECK(!result.is_sparse(), "add: expected a dense result for a dense 'self'");
+  require_same_device(dense, sparse);
+  require_same_device(dense, result);
+  TORCH_CHECK(dense.sizes().equals(sparse.sizes()),
+              "add: expected 'self' and 'other' to have same size, but self has size ", dense.sizes(),
+              " while other has size ", sparse.sizes(),
+              " (FYI: dense-sparse addition does not currently support broadcasting)");
+  const at::ScalarType common = at::promoteTypes(dense.scalar_type(), sparse.scalar_type());
+  TORCH_CHECK(at::canCast(common, result.scalar_type()), "Can't convert result type ", common, " to output ",
+              result.scalar_type());
+  if (!result.is_same(dense)) {
+    at::native::resize_output(result, dense.sizes());
+    result.copy_(dense);
+  }
+  if (sparse._nnz() == 0 || dense.numel() == 0) return result;
+  const bool in_place = result.is_contiguous() && result.scalar_type() == common;
+  const at::Tensor sum = in_place ? result : dense.to(common).clone(at::MemoryFormat::Contiguous);
+  const at::Tensor values = sparse._values().to(common);
+  add_to_rows(sum.view(sizes_of_rows(sparse)), places_of_entries(sparse), alpha.equal(1) ? values : values.mul(alpha));
+  if (!in_place) result.copy_(sum);
+  return result;
+}
+
+at::Tensor& add_out(const at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha, at::Tensor& result) {
+  if (!self.is_sparse()) return add_to_dense(self, other, alpha, result);
+  TORCH_CHECK(other.is_sparse(), "add(sparse, dense) is not supported. Use add(dense, sparse) instead.");
+  require_same_device(self, other);
+  TORCH_CHECK(self.sizes().equals(other.sizes()), "add: expected sizes of 'self' and 'other' to match, but ",
+              self.sizes(), " != ", other.sizes());
+  TORCH_CHECK(self.sparse_dim() == other.sparse_dim(),
+              "add: expected 'self' and 'other' to have same density, but 'self' has ", self.sparse_dim(),
+              " sparse dimensions while 'other' has ", other.sparse_dim(), " sparse dimensions");
+  const at::ScalarType common = at::promoteTypes(self.scalar_type(), other.scalar_type());
+  const at::Tensor indices = at::cat({self._indices(), other._indices()}, 1);
+  const at::Tensor added = other._values().to(common);
+  const at::Tensor values = at::cat({self._values().to(common), alpha.equal(1) ? added : added.mul(alpha)}, 0);
+  // As on the CPU, the sum of coalesced tensors is coalesced: a momentum buffer does not grow with every step.
+  const bool merge = self.is_coalesced() && other.is_coalesced();
+  assign(result, self, indices, values, false);
+  if (!merge && values.size(0) <= result.numel()) return result;
+  const at::Tensor merged = result.coalesce();
+  return assign(result, merged, merged._indices(), merged._values(), true);
+}
+
+// ---- products ----
+
+/// The elements of a dense tensor of the shape of `sparse` at the entries of `sparse`: (nnz, dense dimensions...).
+at::Tensor gathered(const at::Tensor& dense, const at::Tensor& sparse) {
+  if (dense.numel() == 0 || sparse._nnz() == 0) return at::zeros(sparse._values().sizes(), dense.options());
+  return dense.reshape(sizes_of_rows(sparse)).index_select(0, places_of_entries(sparse));
+}
+
+at::Tensor& mul_sparse_by_sparse(const at::Tensor& a, const at::Tensor& b, at::Tensor& result) {
+  TORCH_CHECK(a.sizes().equals(b.sizes()), "mul: expected 'self' and 'other' to have same sizes when both are sparse, ",
+              a.sizes(), " != ", b.sizes());
+  TORCH_CHECK_NOT_IMPLEMENTED(a.sparse_dim() == b.sparse_dim(),
+                              "mul of sparse tensors with different numbers of sparse dimensions is not implemented");
+  const at::Tensor left = a.coalesce(), right = b.coalesce();
+  if (left._nnz() == 0 || right._nnz() == 0) {
+    return assign(result, left, left._indices().narrow(1, 0, 0),
+                  left._values().narrow(0, 0, 0).mul(right._values().narrow(0, 0, 0)), true);
+  }
+  const at::Tensor wanted = places_of_entries(left), present = places_of_entries(right).contiguous();
+  const at::Tensor found = at::searchsorted(present, wanted.contiguous()).clamp_max(present.size(0) - 1);
+  const at::Tensor common = present.index_select(0, found).eq(wanted).nonzero().squeeze(1);
+  const at::Tensor values =
+      left._values().index_select(0, common).mul(right._values().index_select(0, found.index_select(0, common)));
+  return assign(result, left, left._indices().index_select(1, common), values, true);
+}
+
+at::Tensor& mul_out(const at::Tensor& self, const at::Tensor& other, at::Tensor& result) {
+  const bool both = self.is_sparse() && other.is_sparse();
+  const at::Tensor& sparse = self.is_sparse() ? self : other;
+  const at::Tensor& factor = self.is_sparse() ? other : self;
+  if (!both && factor.dim() == 0) {
+    return assign(result, sparse, sparse._indices(), sparse._values().mul(factor), sparse.is_coalesced());
+  }
+  require_same_device(self, other);
+  if (both) return mul_sparse_by_sparse(self, other, result);
+  TORCH_CHECK(factor.layout() == at::kStrided, "mul: unexpected layout ", factor.layout());
+  const at::Tensor dense = factor.expand(sparse.sizes());
+  return assign(result, sparse, sparse._indices(), sparse._values().mul(gathered(dense, sparse)),
+                sparse.is_coalesced());
+}
+
+at::Tensor& addmm_out(const at::Tensor& self, const at::Tensor& mat1, const at::Tensor& mat2, const at::Scalar& beta,
+                      const at::Scalar& alpha, at::Tensor& result) {
+  TORCH_CHECK_NOT_IMPLEMENTED(mat1.is_sparse() && mat2.layout() == at::kStrided && self.layout() == at::kStrided,
+                              "addmm is implemented for a dense 'self', a sparse 'mat1' and a dense 'mat2', but got ",
+                              self.layout(), ", ", mat1.layout(), " and ", mat2.layout());
+  TORCH_CHECK(mat1.sparse_dim() == 2 && mat1.dense_dim() == 0, "addmm: matrices expected, got a tensor with ",
+              mat1.sparse_dim(), " sparse and ", mat1.dense_dim(), " dense dimensions");
+  TORCH_CHECK(mat2.dim() == 2, "addmm: matrices expected, got ", mat2.dim(), "D tensor");
+  TORCH_CHECK(mat1.size(1) == mat2.size(0), "addmm: Argument #3 (dense): Expected dim 0 size ", mat1.size(1), ", got ",
+              mat2.size(0));
+  require_same_device(mat1, mat2);
+  require_same_device(mat1, self);
+  require_same_device(mat1, result);
+  const at::ScalarType dtype = mat1.scalar_type();
+  TORCH_CHECK(mat2.scalar_type() == dtype && self.scalar_type() == dtype && result.scalar_type() == dtype,
+              "addmm: expected tensors of one dtype, but got ", self.scalar_type(), ", ", dtype, " and ",
+              mat2.scalar_type());
+  const at::Tensor start = self.expand({mat1.size(0), mat2.size(1)});
+  // A factor of zero hides what is not a number.
+  const at::Tensor sum = beta.equal(0) ? at::zeros(start.sizes(), start.options()) : start.mul(beta);
+  if (mat1._nnz() > 0 && sum.numel() > 0) {
+    const at::Tensor values = mat1._values().unsqueeze(1);
+    sum.index_add_(0, mat1._indices().select(0, 0), mat2.index_select(0, mat1._indices().select(0, 1)).mul(values),
+                   alpha);
+  }
+  at::native::resize_output(result, sum.sizes());
+  return result.copy_(sum);
+}
+
+at::Tensor addmm(const at::Tensor& self, const at::Tensor& mat1, const at::Tensor& mat2, const at::Scalar& beta,
+                 const at::Scalar& alpha) {
+  at::Tensor result = at::empty({0}, self.options().layout(at::kStrided));
+  return addmm_out(self, mat1, mat2, beta, alpha, result);
+}
+
+at::Tensor sparse_mask(const at::Tensor& self, const at::Tensor& mask) {
+  TORCH_CHECK_NOT_IMPLEMENTED(self.layout() == at::kStrided && mask.is_sparse(),
+                              "sparse_mask is implemented for a dense tensor and a sparse mask, but got ",
+                              self.layout(), " and ", mask.layout());
+  require_same_device(self, mask);
+  TORCH_CHECK(self.sizes().equals(mask.sizes()), "sparse_mask(): operands have incompatible sizes; self has size ",
+              self.sizes(), " but mask has size ", mask.sizes());
+  const at::Tensor kept = mask.coalesce();
+  return at::_sparse_coo_tensor_unsafe(kept._indices().clone(), gathered(self, kept), self.sizes(),
+                                       self.options().layout(at::kSparse))
+      ._coalesced_(true);
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  using Sizes = c10::OptionalArrayRef<int64_t>;
+  m.impl("_to_sparse",
+         static_cast<at::Tensor (*)(const at::Tensor&, std::optional<at::Layout>, Sizes, std::optional<int64_t>)>(
+             &at::native::dense_to_sparse));
+  m.impl("_to_sparse.sparse_dim",
+         static_cast<at::Tensor (*)(const at::Tensor&, int64_t)>(&at::native::dense_to_sparse));
+}
+
+TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
+  m.impl("empty.memory_format", TORCH_FN(at::native::empty_sparse));
+  m.impl("empty_like", TORCH_FN(at::native::empty_like_sparse_coo));
+  m.impl("zeros.out", TORCH_FN(at::native::zeros_sparse_out));
+  m.impl("_sparse_coo_tensor_with_dims", TORCH_FN(at::native::new_with_dims_sparse));
+  m.impl("_sparse_coo_tensor_with_dims_and_tensors", TORCH_FN(at::native::new_with_dims_and_tensor_sparse_symint));
+  m.impl("_indices", TORCH_FN(at::native::_indices_sparse));
+  m.impl("_values", TORCH_FN(at::native::_values_sparse));
+  m.impl("indices", TORCH_FN(at::native::indices_sparse));
+  m.impl("values", TORCH_FN(at::native::values_sparse));
+  m.impl("_nnz", TORCH_FN(at::native::_nnz_sparse));
+  m.impl("sparse_dim", TORCH_FN(at::native::sparse_dim_sparse));
+  m.impl("_dimI", TORCH_FN(at::native::sparse_dim_sparse));
+  m.impl("dense_dim", TORCH_FN(at::native::dense_dim_sparse));
+  m.impl("_dimV", TORCH_FN(at::native::dense_dim_sparse));
+  m.impl("is_coalesced", TORCH_FN(at::native::is_coalesced_sparse));
+  m.impl("_coalesced_", TORCH_FN(at::native::_coalesced_sparse_));
+  m.impl("_coalesce", TORCH_FN(coalesce));
+  m.impl("clone", TORCH_FN(at::native::clone_sparse));
+  m.impl("copy_", TORCH_FN(at::native::copy_sparse_wrapper_));
+  m.impl("copy_sparse_to_sparse_", TORCH_FN(at::native::copy_sparse_));
+  m.impl("zero_", TORCH_FN(at::native::zero_sparse_));
+  m.impl("sparse_resize_", TORCH_FN(at::native::sparse_resize_));
+  m.impl("sparse_resize_and_clear_", TORCH_FN(at::native::sparse_resize_and_clear_));
+  m.impl("resize_as_sparse_", TORCH_FN(at::native::resize_as_sparse_));
+  m.impl("_to_dense", TORCH_FN(at::native::sparse_to_dense));
+  m.impl("sparse_mask", TORCH_FN(sparse_mask));
+  m.impl("unsqueeze", TORCH_FN(at::native::unsqueeze_sparse));
+
+  m.impl("add.Tensor", TORCH_FN(at::native::add_sparse));
+  m.impl("add_.Tensor", TORCH_FN(at::native::add_sparse_));
+  m.impl("add.out", TORCH_FN(add_out));
+  m.impl("sub.Tensor", TORCH_FN(at::native::sub_sparse));
+  m.impl("sub_.Tensor", TORCH_FN(at::native::sub_sparse_));
+  m.impl("sub.out", TORCH_FN(at::native::sub_out_sparse));
+  m.impl("neg", TORCH_FN(at::native::neg_sparse));
+  m.impl("neg_", TORCH_FN(at::native::neg_sparse_));
+  m.impl("neg.out", TORCH_FN(at::native::neg_out_sparse));
+  m.impl("mul.Tensor", TORCH_FN(at::native::mul_sparse));
+  m.impl("mul_.Tensor", TORCH_FN(at::native::mul_sparse_));
+  m.impl("mul.out", TORCH_FN(mul_out));
+  m.impl("sum", TORCH_FN(at::native::sum_coo));
+  m.impl("mm", static_cast<at::Tensor (*)(const at::Tensor&, const at::Tensor&)>(&at::native::_sparse_mm));
+  m.impl("addmm", TORCH_FN(addmm));
+  m.impl("addmm.out", TORCH_FN(addmm_out));
+}
+
+}  // namespace
+}  // namespace outboard::aten

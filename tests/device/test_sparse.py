@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sparse tensors in COO layout, against the CPU's: construction, conversion, arithmetic, gradients of embeddings."""
+
+import copy
+import io
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+# What runs on the CPU: complex sums have no kernel, nor have these two with `sparse=True`.
+ON_CPU = {"aten::embedding", "aten::_embedding_bag_backward"}
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.int64, torch.bool, torch.complex64]
+
+
+@pytest.fixture(autouse=True)
+def no_fallback_on_sparse(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Nothing else here may run on the CPU."""
+    torch.ocl.reset_fallbacks()
+    yield
+    if "complex" not in request.node.name:
+        assert set(torch.ocl.fallbacks()) <= ON_CPU
+
+
+def example(dtype: torch.dtype = torch.float32, dense: tuple[int, ...] = ()) -> torch.Tensor:
+    """A sparse tensor of shape (5, 7, *dense) on the CPU whose entries repeat places."""
+    generator = torch.Generator().manual_seed(3)
+    indices = torch.stack([torch.randint(0, size, (12,), generator=generator) for size in (5, 7)])
+    indices[:, 5] = indices[:, 2]
+    values = torch.randint(-4, 5, (12, *dense), generator=generator).to(dtype)
+    return torch.sparse_coo_tensor(indices, values, (5, 7, *dense))
+
+
+def same(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    assert actual.device.type == "ocl"
+    assert actual.layout == expected.layout
+    if actual.is_sparse:
+        assert actual.is_coalesced() == expected.is_coalesced()
+        actual, expected = actual.coalesce(), expected.coalesce()
+        torch.testing.assert_close(actual.indices().cpu(), expected.indices())
+        torch.testing.assert_close(actual.values().cpu(), expected.values())
+        return
+    torch.testing.assert_close(actual.cpu(), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dense", [(), (3,)], ids=["scalars", "rows"])
+def test_conversions(dtype: torch.dtype, dense: tuple[int, ...]) -> None:
+    cpu = example(dtype, dense)
+    moved = cpu.to("ocl")
+    same(moved, cpu)
+    same(moved.coalesce(), cpu.coalesce())
+    same(moved.to_dense(), cpu.to_dense())
+    same(moved.clone(), cpu)
+    same(cpu.to_dense().to("ocl").to_sparse(2), cpu.to_dense().to_sparse(2))
+    torch.testing.assert_close(moved.cpu().to_dense(), cpu.to_dense())
+
+
+def test_construction_and_accessors() -> None:
+    cpu = example()
+    made = torch.sparse_coo_tensor(cpu._indices(), cpu._values(), cpu.shape, device="ocl")
+    same(made, cpu)
+    assert (made._nnz(), made.sparse_dim(), made.dense_dim(), made.is_coalesced()) == (12, 2, 0, False)
+    same(torch.sparse_coo_tensor(size=(2, 3), device="ocl"), torch.sparse_coo_tensor(size=(2, 3)))
+    same(torch.zeros(2, 3, device="ocl").to_sparse(), torch.zeros(2, 3).to_sparse())
+    assert "nnz=12" in repr(made)
+    same(made.to(torch.float64), cpu.to(torch.float64))
+    same(torch.empty_like(made).copy_(made), cpu)
+    same(copy.deepcopy(made), cpu)
+    assert made.clone().zero_()._nnz() == 0
+    file = io.BytesIO()
+    torch.save(made, file)
+    file.seek(0)
+    same(torch.load(file), cpu)
+
+
+OPERATIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "add": lambda a, d: a + a.coalesce() * 2,
+    "add coalesced": lambda a, d: a.coalesce() + a.coalesce().neg(),
+    "sub": lambda a, d: a.coalesce() - (a * 3).coalesce(),
+    "dense add": lambda a, d: d + a,
+    "dense add_": lambda a, d: d.clone().add_(a, alpha=-0.5),
+    "add_ into a transposed tensor": lambda a, d: d.t().contiguous().t().add_(a),
+    "scalar": lambda a, d: a * 2.5,
+    "sparse by sparse": lambda a, d: (
+        a * torch.sparse_coo_tensor(a._indices()[:, 3:8], a._values()[3:8], a.shape)
+    ).coalesce(),
+    "sum": lambda a, d: a.sum(),
+    "mask": lambda a, d: d.sparse_mask(a.coalesce()),
+    "mm": lambda a, d: torch.sparse.mm(a, d.t()),
+    "addmm": lambda a, d: torch.sparse.addmm(d[:, :5], a, d.t(), beta=0.5, alpha=2),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_arithmetic(name: str) -> None:
+    cpu, dense = example(), torch.randn(5, 7)
+    same(OPERATIONS[name](cpu.to("ocl"), dense.to("ocl")), OPERATIONS[name](cpu, dense))
+
+
+def test_product_with_dense() -> None:
+    cpu, dense = example().coalesce(), torch.randn(5, 7)
+    torch.testing.assert_close((cpu.to("ocl") * dense.to("ocl")).cpu().to_dense(), cpu.to_dense() * dense)
+
+
+def test_gradients_of_mm() -> None:
+    gradients = []
+    for device in ("cpu", "ocl"):
+        sparse = example().coalesce().to(device).requires_grad_()
+        dense = torch.linspace(-1, 1, 21).reshape(7, 3).to(device).requires_grad_()
+        torch.sparse.mm(sparse, dense).square().sum().backward()
+        gradients.append((sparse.grad.to_dense().cpu(), dense.grad.cpu()))
+    torch.testing.assert_close(gradients[1], gradients[0])
+
+
+OPTIMIZERS: dict[str, Callable[[list[torch.Tensor]], torch.optim.Optimizer]] = {
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.1),
+    "SGD with momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "SparseAdam": lambda p: torch.optim.SparseAdam(p, lr=0.1),
+    "Adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1),
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("bag", [False, True], ids=["Embedding", "EmbeddingBag"])
+def test_training(optimizer: str, bag: bool) -> None:
+    results = []
+    for device in ("cpu", "ocl"):
+        torch.manual_seed(0)
+        kind = torch.nn.EmbeddingBag if bag else torch.nn.Embedding
+        module = kind(20, 4, sparse=True).to(device)
+        steps = OPTIMIZERS[optimizer](list(module.parameters()))
+        for step in range(3):
+            steps.zero_grad()
+            words = (torch.arange(12).reshape(3, 4) * (step + 3) % 11).to(device)
+            module(words).square().sum().backward()
+            assert module.weight.grad.is_sparse
+            assert module.weight.grad.device.type == device
+            steps.step()
+        results.append(module.weight.detach().cpu())
+    torch.testing.assert_close(results[1], results[0])
+
+
+BAD: dict[str, Callable[[str], object]] = {
+    "index out of range": lambda d: torch.sparse_coo_tensor([[7]], [1.0], (3,), device=d, check_invariants=True),
+    "negative index": lambda d: torch.sparse_coo_tensor([[-1]], [1.0], (3,), device=d, check_invariants=True),
+    "lengths differ": lambda d: torch.sparse_coo_tensor([[0, 1]], [1.0], (3,), device=d),
+    "values of what is not coalesced": lambda d: example().to(d).values(),
+    "sizes of sums differ": lambda d: example().to(d) + example().to(d).to_dense().t().to_sparse(),
+    "dense size differs": lambda d: torch.zeros(3, device=d) + example().to(d),
+    "sparse plus dense": lambda d: example().to(d) + example().to(d).to_dense(),
+    "shapes of mm": lambda d: torch.sparse.mm(example().to(d), torch.zeros(3, 3, device=d)),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input(name: str) -> None:
+    with pytest.raises(Exception) as expected:
+        BAD[name]("cpu")
+    with pytest.raises(expected.type):
+        BAD[name]("ocl")
+
+
+def test_devices_do_not_mix() -> None:
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.zeros(5, 7, device="ocl").add_(example())
+
+
+def test_what_has_no_kernel_says_so() -> None:
+    with pytest.raises(NotImplementedError):
+        torch.sparse.softmax(example().to("ocl"), 0)
