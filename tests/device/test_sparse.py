@@ -4,6 +4,7 @@
 import copy
 import io
 from collections.abc import Callable, Iterator
+from types import ModuleType
 
 import pytest
 import torch
@@ -14,12 +15,12 @@ DTYPES = [torch.float32, torch.float64, torch.float16, torch.int64, torch.bool, 
 
 
 @pytest.fixture(autouse=True)
-def no_fallback_on_sparse(request: pytest.FixtureRequest) -> Iterator[None]:
+def no_fallback_on_sparse(request: pytest.FixtureRequest, device_module: ModuleType) -> Iterator[None]:
     """Nothing else here may run on the CPU."""
-    torch.ocl.reset_fallbacks()
+    device_module.reset_fallbacks()
     yield
     if "complex" not in request.node.name:
-        assert set(torch.ocl.fallbacks()) <= ON_CPU
+        assert set(device_module.fallbacks()) <= ON_CPU
 
 
 def example(dtype: torch.dtype = torch.float32, dense: tuple[int, ...] = ()) -> torch.Tensor:
@@ -61,7 +62,7 @@ def test_construction_and_accessors() -> None:
     made = torch.sparse_coo_tensor(cpu._indices(), cpu._values(), cpu.shape, device="ocl")
     same(made, cpu)
     assert (made._nnz(), made.sparse_dim(), made.dense_dim(), made.is_coalesced()) == (12, 2, 0, False)
-    same(torch.sparse_coo_tensor(size=(2, 3), device="ocl"), torch.sparse_coo_tensor(size=(2, 3)))
+    same(torch.zeros(2, 3, layout=torch.sparse_coo, device="ocl"), torch.zeros(2, 3, layout=torch.sparse_coo))
     same(torch.zeros(2, 3, device="ocl").to_sparse(), torch.zeros(2, 3).to_sparse())
     assert "nnz=12" in repr(made)
     same(made.to(torch.float64), cpu.to(torch.float64))
@@ -109,6 +110,7 @@ def test_gradients_of_mm() -> None:
         sparse = example().coalesce().to(device).requires_grad_()
         dense = torch.linspace(-1, 1, 21).reshape(7, 3).to(device).requires_grad_()
         torch.sparse.mm(sparse, dense).square().sum().backward()
+        assert sparse.grad is not None and dense.grad is not None
         gradients.append((sparse.grad.to_dense().cpu(), dense.grad.cpu()))
     torch.testing.assert_close(gradients[1], gradients[0])
 
@@ -134,7 +136,7 @@ def test_training(optimizer: str, bag: bool) -> None:
             steps.zero_grad()
             words = (torch.arange(12).reshape(3, 4) * (step + 3) % 11).to(device)
             module(words).square().sum().backward()
-            assert module.weight.grad.is_sparse
+            assert module.weight.grad is not None and module.weight.grad.is_sparse
             assert module.weight.grad.device.type == device
             steps.step()
         results.append(module.weight.detach().cpu())
@@ -142,9 +144,13 @@ def test_training(optimizer: str, bag: bool) -> None:
 
 
 BAD: dict[str, Callable[[str], object]] = {
-    "index out of range": lambda d: torch.sparse_coo_tensor([[7]], [1.0], (3,), device=d, check_invariants=True),
-    "negative index": lambda d: torch.sparse_coo_tensor([[-1]], [1.0], (3,), device=d, check_invariants=True),
-    "lengths differ": lambda d: torch.sparse_coo_tensor([[0, 1]], [1.0], (3,), device=d),
+    "index out of range": lambda d: torch.sparse_coo_tensor(
+        torch.tensor([[7]]), torch.tensor([1.0]), (3,), device=d, check_invariants=True
+    ),
+    "negative index": lambda d: torch.sparse_coo_tensor(
+        torch.tensor([[-1]]), torch.tensor([1.0]), (3,), device=d, check_invariants=True
+    ),
+    "lengths differ": lambda d: torch.sparse_coo_tensor(torch.tensor([[0, 1]]), torch.tensor([1.0]), (3,), device=d),
     "values of what is not coalesced": lambda d: example().to(d).values(),
     "sizes of sums differ": lambda d: example().to(d) + example().to(d).to_dense().t().to_sparse(),
     "dense size differs": lambda d: torch.zeros(3, device=d) + example().to(d),
