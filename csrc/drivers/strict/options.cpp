@@ -107,7 +107,7 @@ void Options::restrict(ob_device_properties& p) const {
   if (!dialect_.empty()) std::snprintf(p.dialect, sizeof(p.dialect), "%s", dialect_.c_str());
   p.host_accessible = 0;
   char key[128];
-  std::snprintf(key, sizeof(key), "|strict %d,%u,%u,%u,%llu,%llu,%llu,%d%d%d", static_cast<int>(p.type),
+  std::snprintf(key, sizeof(key), "|strict %s,%d,%u,%u,%u,%llu,%llu,%llu,%d%d%d", p.dialect, static_cast<int>(p.type),
                 p.max_work_group_size, p.sub_group_size, p.vector_width,
                 static_cast<unsigned long long>(p.local_memory), static_cast<unsigned long long>(p.max_argument_bytes),
                 static_cast<unsigned long long>(p.alignment), p.has_fp16, p.has_fp64, p.has_int64_atomics);
