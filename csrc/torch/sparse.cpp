@@ -212,7 +212,28 @@ at::Tensor sparse_mask(const at::Tensor& self, const at::Tensor& mask) {
       ._coalesced_(true);
 }
 
+// ---- compressed layouts, which are not there ----
+
+[[noreturn]] void refuse_compressed(const char* name) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, name,
+                              " is not implemented for this device: of sparse layouts it has COO "
+                              "(torch.sparse_coo). Use to_sparse(), or convert on the CPU.");
+}
+
+at::Tensor to_csr(const at::Tensor&, std::optional<int64_t>) { refuse_compressed("to_sparse_csr()"); }
+at::Tensor to_csc(const at::Tensor&, std::optional<int64_t>) { refuse_compressed("to_sparse_csc()"); }
+at::Tensor to_bsr(const at::Tensor&, at::IntArrayRef, std::optional<int64_t>) { refuse_compressed("to_sparse_bsr()"); }
+at::Tensor to_bsc(const at::Tensor&, at::IntArrayRef, std::optional<int64_t>) { refuse_compressed("to_sparse_bsc()"); }
+
+void refuse_compressed_layouts(torch::Library& m) {
+  m.impl("_to_sparse_csr", TORCH_FN(to_csr));
+  m.impl("_to_sparse_csc", TORCH_FN(to_csc));
+  m.impl("_to_sparse_bsr", TORCH_FN(to_bsr));
+  m.impl("_to_sparse_bsc", TORCH_FN(to_bsc));
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  refuse_compressed_layouts(m);
   using Sizes = c10::OptionalArrayRef<int64_t>;
   m.impl("_to_sparse",
          static_cast<at::Tensor (*)(const at::Tensor&, std::optional<at::Layout>, Sizes, std::optional<int64_t>)>(
@@ -222,6 +243,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 }
 
 TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
+  refuse_compressed_layouts(m);
   m.impl("empty.memory_format", TORCH_FN(at::native::empty_sparse));
   m.impl("empty_like", TORCH_FN(at::native::empty_like_sparse_coo));
   m.impl("zeros.out", TORCH_FN(at::native::zeros_sparse_out));

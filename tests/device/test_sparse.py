@@ -175,3 +175,11 @@ def test_devices_do_not_mix() -> None:
 def test_what_has_no_kernel_says_so() -> None:
     with pytest.raises(NotImplementedError):
         torch.sparse.softmax(example().to("ocl"), 0)
+
+
+@pytest.mark.parametrize("name", ["csr", "csc", "bsr", "bsc"])
+def test_compressed_layouts_are_refused(device: str, name: str) -> None:
+    arguments = ((2, 2),) if name.startswith("bs") else ()
+    for tensor in (torch.eye(4, device=device), torch.eye(4, device=device).to_sparse()):
+        with pytest.raises(NotImplementedError, match="of sparse layouts it has COO"):
+            getattr(tensor, f"to_sparse_{name}")(*arguments)
