@@ -43,6 +43,9 @@ _LATE |= {
 }
 _LATE_PREFIXES = ("OUTBOARD_", "RBLN_", "TORCH_RBLN_")
 
+#: What a program is sent that does not end. It writes where its threads are at the second one: LLVM takes the first.
+_LAST_SIGNALS = (signal.SIGABRT, signal.SIGABRT, signal.SIGKILL)
+
 _server_lock = threading.Lock()
 _server: _Server | None = None
 
@@ -57,21 +60,43 @@ def run_program(
 ) -> subprocess.CompletedProcess[str]:
     """Runs Python with ``arguments`` (``-c SOURCE``, ``-m MODULE`` or a file first) and more variables than this has.
 
-    ``timeout`` is in seconds; subprocess.TimeoutExpired is raised after it, when the program has been killed.
+    ``timeout`` is in seconds; subprocess.TimeoutExpired is raised after it, when the program has been killed. It has
+    what the program wrote, whose end is where each of its threads was.
     """
     variables = dict(os.environ) | dict(environment or {})
     server = None if cold else _server_for(variables)
     if server is None:
         command = [sys.executable, "-X", "faulthandler", *arguments]
-        return subprocess.run(command, env=variables, cwd=cwd, capture_output=True, text=True, timeout=timeout)
+        return _run_cold(command, variables, cwd, timeout)
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         request = {"arguments": list(arguments), "environment": variables, "cwd": str(cwd or os.getcwd())}
         with server.connect() as connection:
             socket.send_fds(connection, [b"!"], [out.fileno(), err.fileno()])
             connection.sendall(json.dumps(request).encode() + b"\n")
-            status = _status(connection, arguments, timeout)
+            status = _status(connection, timeout)
         texts = [_text(file.fileno()) for file in (out, err)]
+    if status is None:
+        raise subprocess.TimeoutExpired(list(arguments), timeout, *texts)
     return subprocess.CompletedProcess(list(arguments), status, *texts)
+
+
+def _run_cold(
+    command: list[str], variables: dict[str, str], cwd: Path | str | None, timeout: float
+) -> subprocess.CompletedProcess[str]:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=variables, cwd=cwd, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            texts = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            for number in _LAST_SIGNALS:
+                process.send_signal(number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(2)
+            raise subprocess.TimeoutExpired(command, timeout, *process.communicate()) from None
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, *texts)
 
 
 def _text(descriptor: int) -> str:
@@ -80,16 +105,17 @@ def _text(descriptor: int) -> str:
         return file.read()
 
 
-def _status(connection: socket.socket, arguments: Sequence[str], timeout: float) -> int:
-    """The exit status, negative for a signal. The program's process comes first, its status later."""
+def _status(connection: socket.socket, timeout: float) -> int | None:
+    """The exit status, negative for a signal, or None. The program's process comes first, its status later."""
     answers = connection.makefile()
     process = int(answers.readline())
-    connection.settimeout(timeout)
-    try:
+    if select.select([connection], [], [], timeout)[0]:
         return int(answers.readline())
-    except TimeoutError as error:
-        os.kill(process, signal.SIGKILL)
-        raise subprocess.TimeoutExpired(list(arguments), timeout) from error
+    for number in _LAST_SIGNALS:
+        os.kill(process, number)
+        if select.select([connection], [], [], 2)[0]:
+            break
+    return None
 
 
 class _Server:

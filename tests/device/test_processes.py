@@ -363,10 +363,12 @@ def test_fresh_inputs_take_no_more_host_memory(python: RunPython) -> None:
             with torch.no_grad():
                 for _ in range(count): model(torch.ones(1, 3, 16, 16).to(name))
         calls(1500)
-        before = taken()
-        calls(3000)
-        grown = taken() - before
-        assert grown < 2 << 20, grown  # once 7.8 KiB a call
+        grown = []
+        for _ in range(3):  # what a busy machine lets queue up is taken once, a leak each time
+            before = taken()
+            calls(1500)
+            grown.append(taken() - before)
+        assert min(grown) < 1 << 20, grown  # once 7.8 KiB a call
     """)
 
 

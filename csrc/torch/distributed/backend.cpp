@@ -284,12 +284,13 @@ WorkPointer DeviceBackend::start(Call call, Issue issue, std::function<void()> a
   auto work = c10::make_intrusive<CollectiveWork>(rank_, std::move(call.label), call.exchange, call.inputs,
                                                   std::move(call.results));
   remember(work);
-  issuer_->put({call.exchange,
-                [this, work, issue = std::move(issue), after = std::move(after)] {
-                  with_label(work->label(), [&] { work->follow(issue(*host()), after); });
-                },
-                {},
-                [work](const std::exception_ptr& error) { work->fail(error); }});
+  // Follows them when others may be issued: works that are done call back at once, and a callback may wait for others.
+  const auto begun = std::make_shared<Works>();
+  issuer_->put(
+      {call.exchange,
+       [this, work, begun, issue = std::move(issue)] { with_label(work->label(), [&] { *begun = issue(*host()); }); },
+       [work, begun, after = std::move(after)] { work->follow(*begun, after); },
+       [work](const std::exception_ptr& error) { work->fail(error); }});
   return work;
 }
 

@@ -346,6 +346,26 @@ def check_asynchronous() -> None:
     dist.barrier()
 
 
+def check_callbacks_that_wait() -> None:
+    """A future's callback may wait for a collective that it starts itself, as PowerSGD's do."""
+    expected = folded(torch.add, torch.float32, 8)
+
+    def second(_: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+        tensor = own(torch.float32, 8)
+        return dist.all_reduce(tensor, async_op=True).get_future().wait()[0]
+
+    matrix = torch.eye(256, device=DEVICE)
+    for _ in range(50):
+        tensor = matrix @ matrix[:, :1]  # so that the device is busy where a collective is started
+        works = [
+            dist.all_reduce(tensor[:8, 0], async_op=True),
+            dist.all_gather([torch.empty(8, device=DEVICE) for _ in ranks()], own(torch.float32, 8), async_op=True),
+        ]
+        futures = [work.get_future().then(second) for work in works]
+        for future in futures:
+            same(future.wait(), expected)
+
+
 def check_barriers() -> None:
     dist.barrier()
     dist.barrier(async_op=True).wait()
