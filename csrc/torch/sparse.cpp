@@ -232,8 +232,58 @@ void refuse_compressed_layouts(torch::Library& m) {
   m.impl("_to_sparse_bsc", TORCH_FN(to_bsc));
 }
 
+// ---- functions of each entry, which keep zeros zeros ----
+
+#define OUTBOARD_SPARSE_FUNCTION(name)                     \
+  m.impl(#name, TORCH_FN(at::native::name##_sparse));      \
+  m.impl(#name "_", TORCH_FN(at::native::name##_sparse_)); \
+  m.impl(#name ".out", TORCH_FN(at::native::name##_sparse_out))
+
+void implement_functions(torch::Library& m) {
+  OUTBOARD_SPARSE_FUNCTION(abs);
+  OUTBOARD_SPARSE_FUNCTION(asin);
+  OUTBOARD_SPARSE_FUNCTION(asinh);
+  OUTBOARD_SPARSE_FUNCTION(atan);
+  OUTBOARD_SPARSE_FUNCTION(atanh);
+  OUTBOARD_SPARSE_FUNCTION(ceil);
+  OUTBOARD_SPARSE_FUNCTION(deg2rad);
+  OUTBOARD_SPARSE_FUNCTION(erf);
+  OUTBOARD_SPARSE_FUNCTION(erfinv);
+  OUTBOARD_SPARSE_FUNCTION(expm1);
+  OUTBOARD_SPARSE_FUNCTION(floor);
+  OUTBOARD_SPARSE_FUNCTION(frac);
+  OUTBOARD_SPARSE_FUNCTION(log1p);
+  OUTBOARD_SPARSE_FUNCTION(nan_to_num);
+  OUTBOARD_SPARSE_FUNCTION(rad2deg);
+  OUTBOARD_SPARSE_FUNCTION(round);
+  OUTBOARD_SPARSE_FUNCTION(sgn);
+  OUTBOARD_SPARSE_FUNCTION(sign);
+  OUTBOARD_SPARSE_FUNCTION(sin);
+  OUTBOARD_SPARSE_FUNCTION(sinh);
+  OUTBOARD_SPARSE_FUNCTION(sqrt);
+  OUTBOARD_SPARSE_FUNCTION(tan);
+  OUTBOARD_SPARSE_FUNCTION(tanh);
+  OUTBOARD_SPARSE_FUNCTION(trunc);
+  m.impl("any", TORCH_FN(at::native::any_sparse));
+  m.impl("isinf", TORCH_FN(at::native::isinf_sparse));
+  m.impl("isnan", TORCH_FN(at::native::isnan_sparse));
+  m.impl("isneginf", TORCH_FN(at::native::isneginf_sparse));
+  m.impl("isposinf", TORCH_FN(at::native::isposinf_sparse));
+  m.impl("pow.Tensor_Scalar", TORCH_FN(at::native::pow_sparse_scalar));
+  m.impl("pow.Tensor_Scalar_out", TORCH_FN(at::native::pow_out_sparse_scalar));
+  m.impl("relu", TORCH_FN(at::native::relu_sparse));
+  m.impl("relu_", TORCH_FN(at::native::relu_sparse_));
+  m.impl("signbit", TORCH_FN(at::native::signbit_sparse));
+  m.impl("threshold_backward", TORCH_FN(at::native::threshold_backward_sparse));
+  m.impl("view_as_complex", TORCH_FN(at::native::view_as_complex_sparse));
+  m.impl("view_as_real", TORCH_FN(at::native::view_as_real_sparse));
+}
+
+#undef OUTBOARD_SPARSE_FUNCTION
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   refuse_compressed_layouts(m);
+  m.impl("_embedding_bag_backward", TORCH_FN(at::native::_embedding_bag_backward_symint));
   using Sizes = c10::OptionalArrayRef<int64_t>;
   m.impl("_to_sparse",
          static_cast<at::Tensor (*)(const at::Tensor&, std::optional<at::Layout>, Sizes, std::optional<int64_t>)>(
@@ -285,6 +335,37 @@ TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
   m.impl("mul_.Tensor", TORCH_FN(at::native::mul_sparse_));
   m.impl("mul.out", TORCH_FN(mul_out));
   m.impl("sum", TORCH_FN(at::native::sum_coo));
+  m.impl("sum.dim_IntList", TORCH_FN(at::native::sum_sparse_coo));
+  using Sizes = at::IntArrayRef;
+  using Power = const std::optional<at::Scalar>&;
+  using Dtype = std::optional<at::ScalarType>;
+  m.impl("native_norm", static_cast<at::Tensor (*)(const at::Tensor&, const at::Scalar&)>(&at::native::norm_sparse));
+  m.impl("native_norm.ScalarOpt_dim_dtype",
+         static_cast<at::Tensor (*)(const at::Tensor&, Power, Sizes, bool, Dtype)>(&at::native::norm_sparse));
+  m.impl("norm.ScalarOpt_dim", TORCH_FN(at::native::sparse_norm));
+  m.impl("norm.ScalarOpt_dim_dtype", TORCH_FN(at::native::sparse_dtype_norm));
+  m.impl("cat", TORCH_FN(at::native::cat_sparse));
+  m.impl("permute", TORCH_FN(at::native::permute_sparse_coo));
+  m.impl("narrow_copy", TORCH_FN(at::native::narrow_copy_sparse));
+  m.impl("_sparse_broadcast_to", TORCH_FN(at::native::sparse_broadcast_to));
+  m.impl("_sparse_mask_projection", TORCH_FN(at::native::sparse_mask_projection));
+  m.impl("mv", TORCH_FN(at::native::mv_sparse));
+  m.impl("mm.out", TORCH_FN(at::native::_sparse_mm_out));
+  using Rounding = std::optional<std::string_view>;
+  m.impl("div.Tensor", static_cast<at::Tensor (*)(const at::Tensor&, const at::Tensor&)>(&at::native::div_sparse));
+  m.impl("div_.Tensor", static_cast<at::Tensor& (*)(at::Tensor&, const at::Tensor&)>(&at::native::div_sparse_));
+  m.impl("div.Tensor_mode",
+         static_cast<at::Tensor (*)(const at::Tensor&, const at::Tensor&, Rounding)>(&at::native::div_sparse));
+  m.impl("div_.Tensor_mode",
+         static_cast<at::Tensor& (*)(at::Tensor&, const at::Tensor&, Rounding)>(&at::native::div_sparse_));
+  m.impl("div.out", static_cast<at::Tensor& (*)(const at::Tensor&, const at::Tensor&, at::Tensor&)>(
+                        &at::native::div_out_sparse_zerodim));
+  m.impl("div.out_mode", static_cast<at::Tensor& (*)(const at::Tensor&, const at::Tensor&, Rounding, at::Tensor&)>(
+                             &at::native::div_out_sparse_zerodim));
+  m.impl("floor_divide", TORCH_FN(at::native::floor_divide_sparse));
+  m.impl("floor_divide_.Tensor", TORCH_FN(at::native::floor_divide_sparse_));
+  m.impl("floor_divide.out", TORCH_FN(at::native::floor_divide_out_sparse_zerodim));
+  implement_functions(m);
   m.impl("mm", static_cast<at::Tensor (*)(const at::Tensor&, const at::Tensor&)>(&at::native::_sparse_mm));
   m.impl("addmm", TORCH_FN(addmm));
   m.impl("addmm.out", TORCH_FN(addmm_out));
