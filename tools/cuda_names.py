@@ -29,10 +29,9 @@ REASONS = {
         "clock_rate device_memory_used list_gpu_processes memory_usage power_draw temperature utilization"
     ),
     "one allocator, which lazy and spillable memory need": (
-        "CUDAPluggableAllocator MemPool caching_allocator_disabled caching_allocator_enable change_current_allocator "
-        "use_mem_pool"
+        "CUDAPluggableAllocator caching_allocator_disabled caching_allocator_enable change_current_allocator"
     ),
-    "not there yet": ("nccl reset_accumulated_host_memory_stats reset_peak_host_memory_stats sparse tunable"),
+    "not there yet": ("nccl sparse tunable"),
 }
 WHY = {name: reason for reason, names in REASONS.items() for name in names.split()}
 

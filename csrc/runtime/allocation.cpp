@@ -7,7 +7,8 @@
 
 namespace outboard {
 
-Allocation::Allocation(Device& device, uint64_t bytes) : device_(device), size_(bytes) {}
+Allocation::Allocation(Device& device, uint64_t bytes)
+    : device_(device), size_(bytes), pool_(current_memory_pool(device.index())) {}
 
 Allocation* Allocation::create(Device& device, uint64_t bytes) {
   refuse_in_forked_child();

@@ -78,6 +78,7 @@ class Allocation {
 
   Device& device_;
   const uint64_t size_;
+  const MemoryPoolPointer pool_;  // whose memory it takes, also when it comes back from the host; nullptr: anybody's
   void* address_ = nullptr;
   std::atomic<int64_t> references_{1};
   std::atomic<int32_t> pins_{0}, holds_{0};  // raised under the device's memory lock

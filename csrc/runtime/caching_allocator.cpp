@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdio>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <string>
@@ -46,6 +47,8 @@ void lower(MemoryStatistics::Gauge& gauge, uint64_t bytes) {
   gauge.total_freed += static_cast<int64_t>(bytes);
 }
 
+struct Pool;
+
 /// A block with what only the allocator knows: its neighbours in the segment, its place in a free list, its users.
 struct Node : Block {
   Node* previous = nullptr;
@@ -53,6 +56,7 @@ struct Node : Block {
   Node* free_previous = nullptr;
   Node* free_next = nullptr;
   Stream* stream = nullptr;
+  Pool* pool = nullptr;
   bool free = false;
   bool small = false;
   std::vector<Stream*> other_streams;
@@ -159,10 +163,17 @@ class FreeList {
   uint64_t summary_[kSummary] = {};
 };
 
-/// Free memory of one stream: blocks up to 1 MiB come from segments of their own.
+/// Free memory of one stream, and of one MemoryPool if it is made for one: blocks up to 1 MiB come from segments of
+/// their own.
 struct Pool {
   FreeList small, large;
+  uint64_t id = 0;  // of the MemoryPool; 0: none
+  std::weak_ptr<const MemoryPool> owner;
+  size_t segments = 0;
 };
+
+/// Whose memory goes back to the driver: where nothing lacks, pools keep theirs.
+enum class Release { kUnowned, kAll };
 
 /// A freed block that other streams may still be using: reusable once every event is reached.
 struct Waiting {
@@ -176,13 +187,14 @@ struct CachingAllocator::Impl {
   explicit Impl(Device& device_)
       : device(device_), lock(device_.residency().lock()), limit(device_.properties().total_memory) {}
 
-  Node* allocate(uint64_t bytes, Stream& stream) {
+  Node* allocate(uint64_t bytes, Stream& stream, const MemoryPoolPointer& owner) {
     if (bytes > std::min(limit, largest())) refuse(bytes);  // also keeps the rounding below from overflowing
     const uint64_t size = std::min(rounded(bytes), std::max(bytes, largest()));
     if (!waiting.empty()) reclaim();
-    Node* node = reuse(size, stream);
-    if (node == nullptr) node = grow(size, stream);
-    if (node == nullptr) node = retry(size, bytes, stream);
+    Pool& from = owner == nullptr ? pool(stream) : pool(stream, owner);
+    Node* node = reuse(size, from);
+    if (node == nullptr) node = grow(size, from, stream);
+    if (node == nullptr) node = retry(size, bytes, from, stream);
     split(node, size);
     node->requested = bytes;
     if (kept_contexts() >= Contexts::kState) node->context = current_memory_context();
@@ -208,16 +220,23 @@ struct CachingAllocator::Impl {
     return *pools[id];
   }
 
-  FreeList& free_list(const Node& node) {
-    Pool& owner = pool(*node.stream);
-    return node.small ? owner.small : owner.large;
+  Pool& pool(const Stream& stream, const MemoryPoolPointer& owner) {
+    std::unique_ptr<Pool>& found = owned_pools[{owner->id(), stream.id()}];
+    if (found == nullptr) {
+      found = std::make_unique<Pool>();
+      found->id = owner->id();
+      found->owner = owner;
+    }
+    return *found;
   }
 
-  /// A cached block of the stream, or nullptr. `frugal` keeps a huge block whole for a huge request rather than cutting
+  static FreeList& free_list(const Node& node) { return node.small ? node.pool->small : node.pool->large; }
+
+  /// A cached block of the pool, or nullptr. `frugal` keeps a huge block whole for a huge request rather than cutting
   /// it for a much smaller one.
-  Node* reuse(uint64_t size, Stream& stream, bool frugal = true) {
+  Node* reuse(uint64_t size, Pool& from, bool frugal = true) {
     const bool small = size <= kSmallLimit;
-    Node* node = (small ? pool(stream).small : pool(stream).large).best(size);
+    Node* node = (small ? from.small : from.large).best(size);
     if (node == nullptr) return nullptr;
     const bool wasteful = node->size > 2 * size && node->size - size > 4 * kHugeBlock;
     if (frugal && wasteful && size > kHugeBlock) return nullptr;
@@ -245,7 +264,7 @@ struct CachingAllocator::Impl {
   }
 
   /// New memory from the driver, or nullptr if the limit or the device says no.
-  Node* grow(uint64_t size, Stream& stream) {
+  Node* grow(uint64_t size, Pool& to, Stream& stream) {
     uint64_t segment = segment_for(size);
     const auto threshold = static_cast<uint64_t>(options.garbage_collection_threshold * static_cast<double>(limit));
     if (threshold > segment && reserved() + segment > threshold) release_until(threshold - segment);
@@ -264,8 +283,10 @@ struct CachingAllocator::Impl {
     check(device.driver(), status, "allocating device memory");
     node->size = segment;
     node->stream = &stream;
+    node->pool = &to;
     node->small = size <= kSmallLimit;
     segments.emplace(node->ptr, node.get());
+    ++to.segments;
     ++statistics.num_device_alloc;
     raise(statistics.reserved, segment);
     raise(statistics.cached, segment);
@@ -275,16 +296,16 @@ struct CachingAllocator::Impl {
 
   /// Under pressure: waits for blocks that other streams use, returns cached segments to the driver, and moves what was
   /// used longest ago to the host, until the request fits.
-  Node* retry(uint64_t size, uint64_t bytes, Stream& stream) {
+  Node* retry(uint64_t size, uint64_t bytes, Pool& from, Stream& stream) {
     ++statistics.num_alloc_retries;
     drivers_refusal.clear();
     do {
       reclaim_all(&stream);
-      if (Node* node = reuse(size, stream, /*frugal=*/false)) return node;
-      release_until(limit - std::min(size, limit));
-      if (Node* node = grow(size, stream)) return node;
-      release_until(0);  // the device has less than the limit says
-      if (Node* node = grow(size, stream)) return node;
+      if (Node* node = reuse(size, from, /*frugal=*/false)) return node;
+      release_until(limit - std::min(size, limit), Release::kAll);
+      if (Node* node = grow(size, from, stream)) return node;
+      release_until(0, Release::kAll);  // the device has less than the limit says
+      if (Node* node = grow(size, from, stream)) return node;
     } while (device.residency().make_room());
     refuse(bytes);
   }
@@ -337,6 +358,7 @@ struct CachingAllocator::Impl {
     tail->ptr = node->ptr + size;
     tail->size = rest;
     tail->stream = node->stream;
+    tail->pool = node->pool;
     tail->small = node->small;
     tail->last_use = node->last_use;
     tail->previous = node;
@@ -460,15 +482,31 @@ struct CachingAllocator::Impl {
 
   /// Returns whole free segments to the driver until at most `bytes` are reserved. Queued work may use what was freed:
   /// each segment's stream has to become idle.
-  void release_until(uint64_t bytes) {
-    for (const std::unique_ptr<Pool>& owner : pools) {
-      if (owner == nullptr) continue;
-      for (FreeList* list : {&owner->small, &owner->large}) {
-        list->for_each([&](Node* node) {
-          const bool whole = node->previous == nullptr && node->next == nullptr;
-          if (reserved() > bytes && whole && !node->stream->keeps_memory()) release_segment(*list, node);
-        });
-      }
+  void release_until(uint64_t bytes, Release whose = Release::kUnowned) {
+    for (const std::unique_ptr<Pool>& own : pools) {
+      if (own != nullptr) release_from(*own, bytes);
+    }
+    for (auto entry = owned_pools.begin(); entry != owned_pools.end();) {
+      Pool& owned = *entry->second;
+      const bool is_orphan = owned.owner.expired();
+      if (is_orphan || whose == Release::kAll) release_from(owned, bytes);
+      entry = is_orphan && owned.segments == 0 ? owned_pools.erase(entry) : std::next(entry);
+    }
+  }
+
+  void release_from(Pool& pool, uint64_t bytes) {
+    for (FreeList* list : {&pool.small, &pool.large}) {
+      list->for_each([&](Node* node) {
+        const bool whole = node->previous == nullptr && node->next == nullptr;
+        if (reserved() > bytes && whole && !node->stream->keeps_memory()) release_segment(*list, node);
+      });
+    }
+  }
+
+  /// Returns what a MemoryPool has cached.
+  void release(const MemoryPool& owner) {
+    for (const auto& [key, owned] : owned_pools) {
+      if (key.first == owner.id()) release_from(*owned, 0);
     }
   }
 
@@ -481,6 +519,7 @@ struct CachingAllocator::Impl {
     trace(TraceEntry::kSegmentFree, node->ptr, node->size, *node->stream);
     segments.erase(node->ptr);
     list.erase(node);
+    --node->pool->segments;
     delete node;
   }
 
@@ -495,7 +534,7 @@ struct CachingAllocator::Impl {
   }
 
   SegmentInfo describe(const Node* first) const {
-    SegmentInfo segment{first->stream->id(), first->small, {}};
+    SegmentInfo segment{first->stream->id(), first->pool->id, first->small, {}};
     for (const Node* node = first; node != nullptr; node = node->next) {
       const bool waits = std::any_of(waiting.begin(), waiting.end(), [&](const Waiting& w) { return w.node == node; });
       const BlockInfo::State state = node->free ? BlockInfo::kFree : waits ? BlockInfo::kWaiting : BlockInfo::kActive;
@@ -507,8 +546,9 @@ struct CachingAllocator::Impl {
 
   Device& device;
   MemoryLock& lock;
-  std::vector<std::unique_ptr<Pool>> pools;  // by stream id
-  std::map<ob_ptr, const Node*> segments;    // the first block of each
+  std::vector<std::unique_ptr<Pool>> pools;                                   // by stream id
+  std::map<std::pair<uint64_t, int64_t>, std::unique_ptr<Pool>> owned_pools;  // by ids of MemoryPool and stream
+  std::map<ob_ptr, const Node*> segments;                                     // the first block of each
   std::deque<Waiting> waiting;
   Node* spare = nullptr;
   MemoryStatistics statistics;
@@ -521,12 +561,12 @@ struct CachingAllocator::Impl {
 
 CachingAllocator::CachingAllocator(Device& device) : impl_(std::make_shared<Impl>(device)) {}
 
-Block* CachingAllocator::allocate(uint64_t bytes, Stream& stream) {
+Block* CachingAllocator::allocate(uint64_t bytes, Stream& stream, const MemoryPoolPointer& pool) {
   if (bytes == 0) return nullptr;
   refuse_if_unusable(impl_->device.driver());
   const MemoryScope scope(impl_->lock);
   const std::lock_guard guard(impl_->lock);
-  return impl_->allocate(bytes, stream);
+  return impl_->allocate(bytes, stream, pool);
 }
 
 void CachingAllocator::free(Block* block, uint64_t last_use) noexcept {
@@ -560,6 +600,7 @@ void CachingAllocator::empty_cache() {
   const std::lock_guard guard(impl_->lock);
   impl_->reclaim_all(nullptr);
   impl_->release_until(0);
+  if (const MemoryPoolPointer pool = current_memory_pool(impl_->device.index())) impl_->release(*pool);
 }
 
 void CachingAllocator::expect(uint64_t bytes) {

@@ -8,6 +8,7 @@
 
 #include "outboard/driver.h"
 #include "runtime/memory_context.h"
+#include "runtime/memory_pool.h"
 
 namespace outboard {
 
@@ -54,6 +55,7 @@ struct BlockInfo {
 /// Memory got from the driver in one piece.
 struct SegmentInfo {
   int64_t stream = 0;
+  uint64_t pool = 0;  ///< id of the MemoryPool; 0: of no pool
   bool small = false;
   std::vector<BlockInfo> blocks;
 };
@@ -70,14 +72,15 @@ struct TraceEntry {
 
 /// Device memory with reuse: blocks freed on a stream are reused on that stream without synchronising.
 /// Power-of-two-ish size classes, best fit, split and coalesce. When the device is full, cached memory goes back to the
-/// driver, then allocations move to the host (see Residency), and the request is tried again. Thread-safe, under the
-/// device's memory lock.
+/// driver (that of pools, too), then allocations move to the host (see Residency), and the request is tried again.
+/// Thread-safe, under the device's memory lock.
 class CachingAllocator {
  public:
   explicit CachingAllocator(Device& device);
 
-  /// Throws OutOfMemoryError whose text names sizes and advice. bytes = 0 gives a null block pointer.
-  Block* allocate(uint64_t bytes, Stream& stream);
+  /// Throws OutOfMemoryError whose text names sizes and advice. bytes = 0 gives a null block pointer. `pool`: whose
+  /// memory it is to be.
+  Block* allocate(uint64_t bytes, Stream& stream, const MemoryPoolPointer& pool = nullptr);
   /// `last_use` is the number of the last Work of the block's own stream that used it, if that is known.
   void free(Block* block, uint64_t last_use = kUnknownUse) noexcept;
   /// The block is also used by work on `stream`: it is reused only when that work is finished. True the first time.
@@ -85,6 +88,7 @@ class CachingAllocator {
   /// The streams recorded, and forgetting them: for who has made the block's own stream wait for them.
   const std::vector<Stream*>& other_streams(const Block* block) const;
   void forget_other_streams(Block* block);
+  /// Returns cached memory to the driver, of pools too if they are gone or the calling thread allocates for them.
   void empty_cache();
   /// Tells the driver how many bytes will be needed soon; it may make them ready meanwhile. They are not reserved.
   void expect(uint64_t bytes);

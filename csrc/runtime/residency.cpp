@@ -97,7 +97,7 @@ void Residency::share(Allocation& allocation, Stream& stream) {
 
 void Residency::bring_in(Allocation& allocation, Stream& stream, Access access) {
   CachingAllocator& allocator = device_.allocator();
-  Block* block = allocator.allocate(allocation.size(), stream);
+  Block* block = allocator.allocate(allocation.size(), stream, allocation.pool_);
   // Whoever waits for memory gives the lock up: another thread may have brought the allocation in meanwhile.
   if (allocation.home_ != nullptr) return allocator.free(block, block->last_use);
   bool queued = false;

@@ -7,6 +7,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -26,6 +27,9 @@ using bindings::define;
 using bindings::define_blocking;
 using bindings::define_for_all;
 using c10::DeviceIndex;
+
+/// The first number of a user's pool; a graph's begins with 0 or 1.
+constexpr uint64_t kUserPools = 2;
 
 void add_gauge(std::map<std::string, int64_t>& to, const std::string& name, const MemoryStatistics::Gauge& from) {
   to[name + ".current"] = from.current;
@@ -182,7 +186,7 @@ py::dict describe(const SegmentInfo& segment, DeviceIndex index, const Frames& f
   to["requested_size"] = requested;
   to["stream"] = segment.stream;
   to["segment_type"] = segment.small ? "small" : "large";
-  to["segment_pool_id"] = py::make_tuple(0, 0);
+  to["segment_pool_id"] = py::make_tuple(segment.pool == 0 ? 0 : kUserPools, segment.pool);
   to["is_expandable"] = false;
   to["frames"] = py::list();
   to["blocks"] = blocks;
@@ -220,6 +224,32 @@ py::list history(DeviceIndex index) {
   return all;
 }
 
+// ---- pools ----
+
+/// A pool as Python has it.
+struct UserPool {
+  MemoryPoolPointer pool = MemoryPool::create();
+};
+
+void bind_pools(py::module_& m) {
+  py::class_<UserPool>(m, "MemoryPool", "Device memory for those who ask for it alone.")
+      .def(py::init<>())
+      .def_property_readonly(
+          "id", [](const UserPool& pool) { return std::pair(kUserPools, pool.pool->id()); },
+          "As segments have it in ``segment_pool_id``.")
+      .def(
+          "use_count", [](const UserPool& pool) { return pool.pool.use_count(); },
+          "How many things keep it: this object, scopes, and memory of it.");
+  define(m, "begin_memory_pool", "From now on, what this thread allocates on a device is for the pool.",
+         [](int64_t index, const UserPool& pool) { begin_memory_pool(checked(index), pool.pool); });
+  define(m, "end_memory_pool", "Ends that. Raises RuntimeError if it was not begun on this thread.",
+         [](int64_t index, const UserPool& pool) {
+           TORCH_CHECK(end_memory_pool(checked(index), *pool.pool),
+                       "use_mem_pool() ends on another thread than it began on, so that the first one goes on "
+                       "allocating for the pool");
+         });
+}
+
 // ---- memory without a tensor ----
 
 struct RawBlocks {
@@ -234,7 +264,8 @@ RawBlocks& raw_blocks() {
 
 uint64_t allocate_raw(DeviceIndex index, uint64_t bytes, int64_t stream) {
   Device& target = device(index);
-  Block* block = translate_errors([&] { return target.allocator().allocate(bytes, target.stream(stream)); });
+  Block* block = translate_errors(
+      [&] { return target.allocator().allocate(bytes, target.stream(stream), current_memory_pool(target.index())); });
   if (block == nullptr) return 0;
   const std::lock_guard<std::mutex> lock(raw_blocks().mutex);
   raw_blocks().by_pointer[block->ptr] = {&target, block};
@@ -309,9 +340,14 @@ void configure_allocators() {
 }
 
 void bind_memory(py::module_& m) {
+  bind_pools(m);
   define(m, "memory_statistics", "Counters of a device's memory.",
          [](int64_t index) { return memory_statistics(checked(index)); });
   define(m, "host_memory_statistics", "Counters of pinned host memory.", host_memory_statistics);
+  define(m, "reset_peak_host_memory_stats", "Peaks of pinned host memory become current values.",
+         [] { pinned_allocator()->reset_peak_stats(); });
+  define(m, "reset_accumulated_host_memory_stats", "Totals of pinned host memory become zero.",
+         [] { pinned_allocator()->reset_accumulated_stats(); });
   define(m, "expect_memory", "Lets the driver make ready as many bytes as a device will need soon.",
          [](int64_t index, uint64_t bytes) {
            translate_errors([&] { device(checked(index)).allocator().expect(bytes); });

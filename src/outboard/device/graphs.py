@@ -18,11 +18,12 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from outboard import _C
-from outboard.device import devices, streams
+from outboard.device import devices, memory, streams
 
 __all__ = ["Graph", "graph", "graph_pool_handle", "is_current_stream_capturing", "make_graphed_callables"]
 
-#: Names a pool of memory: of a graph (:meth:`Graph.pool`), or one to come (:func:`graph_pool_handle`).
+#: Names a pool of memory: of a graph (:meth:`Graph.pool`), or one to come (:func:`graph_pool_handle`,
+#: :attr:`outboard.device.memory.MemPool.id`).
 Pool = tuple[int, int]
 
 _handles = itertools.count(1)
@@ -49,11 +50,12 @@ class Graph:
 
     def capture_begin(self, pool: Pool | None = None, capture_error_mode: Any = "global") -> None:
         """Begins to capture what is queued on the current stream. ``pool``: memory to share."""
+        is_name = pool is not None and (pool[0] < 0 or pool[0] == memory.USERS)
         maker = _made_for.get(pool) if pool is not None else None
-        known = pool if pool is None or pool[0] >= 0 else maker.pool() if maker is not None else None
+        known = pool if not is_name else maker.pool() if maker is not None else None
         self._graph = torch.accelerator.Graph(pool=known, capture_error_mode=capture_error_mode)
         self._graph.capture_begin()
-        if pool is not None and pool[0] < 0 and maker is None:
+        if pool is not None and is_name and maker is None:
             _made_for[pool] = self._graph
 
     def capture_end(self) -> None:

@@ -8,8 +8,10 @@ Every function takes ``device`` as index, string, ``torch.device`` or None (the 
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +19,9 @@ import torch
 
 from outboard import _C
 from outboard.device.devices import DeviceLike, get_device_properties, index_of, name
+
+#: The first number of the pools that users make; the others are graphs'.
+USERS = 2
 
 
 def memory_stats(device: DeviceLike = None) -> dict[str, int]:
@@ -44,6 +49,16 @@ def host_memory_stats() -> dict[str, int]:
     ``torch.accelerator.empty_host_cache()``. ``num_host_alloc`` and ``num_host_free`` count calls.
     """
     return _C.host_memory_statistics()
+
+
+def reset_peak_host_memory_stats() -> None:
+    """Peaks of :func:`host_memory_stats` become current values."""
+    _C.reset_peak_host_memory_stats()
+
+
+def reset_accumulated_host_memory_stats() -> None:
+    """Totals of :func:`host_memory_stats` become zero."""
+    _C.reset_accumulated_host_memory_stats()
 
 
 def memory_stats_as_nested_dict(device: DeviceLike = None) -> dict[str, Any]:
@@ -167,13 +182,73 @@ def memory_snapshot(
     """The memory got from the driver, segment by segment with its blocks, as ``torch.cuda.memory_snapshot`` has it.
 
     Args:
-        mempool_id: only memory of this pool (see ``Graph.pool``).
+        mempool_id: only memory of this pool (see ``Graph.pool`` and :class:`MemPool`).
         include_traces: accepted; the history of events is in ``_snapshot`` alone.
         device: only this device (default: all).
     """
     segments = [segment for index in _indices(device) for segment in _C.memory_segments(index)]
-    # A pool is the memory of the stream that captures into it, and has its number.
-    return [s for s in segments if mempool_id is None or s["stream"] == mempool_id[1]]
+    if mempool_id is None:
+        return segments
+    if mempool_id[0] == USERS:
+        return [s for s in segments if s["segment_pool_id"] == mempool_id]
+    # A graph's pool is the memory of the stream that captures into it, and has its number.
+    return [s for s in segments if s["stream"] == mempool_id[1]]
+
+
+class MemPool:
+    """Device memory for those who ask for it alone, as ``torch.cuda.MemPool``.
+
+    What :func:`use_mem_pool` allocates is in segments of its own, which are kept for the pool as long as it lives. It
+    is lazy and spillable as all device memory: what moves to the host comes back to the pool. Under pressure, segments
+    that hold nothing go back to the driver, so that a pool never makes another allocation fail; ``use_on_oom`` need not
+    be asked for.
+    """
+
+    def __init__(self, allocator: object = None, use_on_oom: bool = False, no_split: bool = False) -> None:
+        """Makes a pool for all devices.
+
+        Args:
+            allocator: only None. Memory comes from the device's driver.
+            use_on_oom: accepted; see above.
+            no_split: only False: how blocks are cut is ``PYTORCH_ALLOC_CONF``'s.
+
+        Raises:
+            RuntimeError: another allocator, or ``no_split``.
+        """
+        if allocator is not None:
+            raise RuntimeError("MemPool: memory comes from the device's driver; allocator must be None")
+        if no_split:
+            raise RuntimeError(
+                "MemPool: no_split is not there; PYTORCH_ALLOC_CONF=max_split_size_mb:... is, for all pools"
+            )
+        self._pool = _C.MemoryPool()
+
+    @property
+    def id(self) -> tuple[int, int]:
+        """As ``segment_pool_id`` of :func:`memory_snapshot` has it. Graphs take it as ``pool=``, too."""
+        return self._pool.id
+
+    def use_count(self) -> int:
+        """How many things keep the pool: this object, :func:`use_mem_pool`, and tensors."""
+        return self._pool.use_count()
+
+    def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:
+        """The pool's segments on all devices, as :func:`memory_snapshot` has them."""
+        return memory_snapshot(self.id, include_traces)
+
+
+@contextlib.contextmanager
+def use_mem_pool(pool: MemPool, device: DeviceLike = None) -> Iterator[None]:
+    """Allocations of this thread on a device are for a pool meanwhile, as with ``torch.cuda.use_mem_pool``.
+
+    Other threads' are not: neither those of a backward pass.
+    """
+    index = index_of(device)
+    _C.begin_memory_pool(index, pool._pool)
+    try:
+        yield
+    finally:
+        _C.end_memory_pool(index, pool._pool)
 
 
 def _snapshot(device: DeviceLike = None) -> dict[str, Any]:
