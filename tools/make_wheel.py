@@ -18,15 +18,17 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import manylinux  # noqa: E402
+import progress  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def build(folder: Path) -> Path:
     """Builds a wheel into a folder; returns its path."""
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*pip, "-w", str(folder), str(ROOT)], env=environment, check=True)
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "-v", "--no-deps"]
+    command = [*pip, "--no-build-isolation", "-w", str(folder), str(ROOT)]
+    progress.run_all([(command, "building the wheel")], ROOT, "[wheel]")
     return next(folder.glob("outboard-*.whl"))
 
 
