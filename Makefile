@@ -154,10 +154,9 @@ fuzz:  ## Random programs on the device against the CPU; FUZZ_ARGUMENTS="--mode 
 	@$(SETUP) --groups demo test
 	@$(PY) -m tools.fuzz --operators 200000 --invalid 0.08 --jobs $(JOBS) $(FUZZ_ARGUMENTS)
 
-wheel:  ## dist/outboard-*.whl
+wheel:  ## dist/outboard-*.whl, for this Python and PyTorch, on the systems that its tag names
 	@$(SETUP) --groups demo --no-build
-	@PATH="$(abspath $(VENV))/bin:$$PATH" $(PY) -m pip --disable-pip-version-check wheel --no-deps \
-	  --no-build-isolation -w dist .
+	@$(PY) tools/make_wheel.py
 
 clean:  ## Remove build products; the environment stays
 	rm -rf build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -108,11 +108,13 @@ def relative_error(value: Tensor, reference: Tensor) -> float:
     return ((value.cpu() - reference).abs().max() / reference.abs().max()).item()
 
 
-def four_ways(model: nn.Module, inputs: Tensor, labels: Tensor, device: torch.device) -> dict[str, Variant]:
-    """CPU and device, each eager and compiled, by name."""
-    return {
-        "CPU eager": Variant(model, inputs, labels),
-        "CPU compiled": Variant(model, inputs, labels, compiled=True),
-        f"{device.type} eager": Variant(model, inputs, labels, device),
-        f"{device.type} compiled": Variant(model, inputs, labels, device, compiled=True),
-    }
+def ways(
+    model: nn.Module, inputs: Tensor, labels: Tensor, device: torch.device, cpu_compiled: bool
+) -> dict[str, Variant]:
+    """The CPU, eager and, if asked for, compiled, and the device, both ways, by name."""
+    variants = {"CPU eager": Variant(model, inputs, labels)}
+    if cpu_compiled:
+        variants["CPU compiled"] = Variant(model, inputs, labels, compiled=True)
+    variants[f"{device.type} eager"] = Variant(model, inputs, labels, device)
+    variants[f"{device.type} compiled"] = Variant(model, inputs, labels, device, compiled=True)
+    return variants

@@ -16,15 +16,17 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import opencl_runtime  # noqa: E402
+import progress  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 TORCH_VERSION = "2.13.0"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-BUILD_REQUIREMENTS = ["cmake>=3.25", "ninja", "scikit-build-core>=0.11", "numpy"]
+BUILD_REQUIREMENTS = ["cmake>=3.25", "ninja", "scikit-build-core>=0.11", "wheel>=0.40", "numpy"]
 #: What the installed package is made from; a change here means a rebuild.
 SOURCES = ["csrc", "include", "src", "CMakeLists.txt", "pyproject.toml"]
 #: For pip: the option of CMakeLists.txt that users' builds leave off.
@@ -39,15 +41,13 @@ def say(text: str) -> None:
     print(f"[setup] {text}", flush=True)
 
 
-def run(command: list[str], what: str, *, quiet: bool = False) -> None:
-    """Runs a command in the repository root. Raises SetupError with its last output lines if it fails."""
-    say(what)
-    output = subprocess.PIPE if quiet else None
-    result = subprocess.run(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT if quiet else None, text=True)
-    if result.returncode == 0:
-        return
-    tail = "\n".join((result.stdout or "").splitlines()[-40:])
-    raise SetupError(f"{what} failed (exit code {result.returncode}): {' '.join(command)}\n{tail}")
+def run(*commands: tuple[list[str], str]) -> None:
+    """Runs (command, what it does) in the repository root, all at once, and says meanwhile what they are at. Raises
+    SetupError with the last output lines of one that fails."""
+    try:
+        progress.run_all(commands, ROOT, "[setup]")
+    except progress.CommandFailed as error:
+        raise SetupError(str(error)) from error
 
 
 class Environment:
@@ -79,16 +79,18 @@ class Environment:
             raise SetupError(f"Python 3.10 or newer is needed, this is {sys.version.split()[0]}; try: make PYTHON=...")
         command = [sys.executable, "-m", "venv", "--clear", str(self.path)]
         try:
-            run(command, f"making {self.path}", quiet=True)
+            run((command, f"making {self.path}"))
         except SetupError as error:
             # Debian splits ensurepip off into a package of its own.
             package = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
             if not opencl_runtime.install_debian([package]):
                 raise SetupError(f"{error}\ninstall it with: sudo apt-get install {package}") from error
-            run(command, f"making {self.path}", quiet=True)
+            run((command, f"making {self.path}"))
 
-    def pip(self, arguments: list[str], what: str) -> None:
-        run([str(self.python), "-m", "pip", "--disable-pip-version-check", "install", *arguments], what, quiet=True)
+    def pip(self, arguments: list[str]) -> list[str]:
+        """The command that installs something. What is imported is compiled then: most of it never is."""
+        options = ["--disable-pip-version-check", "--no-input", "--no-compile"]
+        return [str(self.python), "-m", "pip", "install", *options, *arguments]
 
     def _runs(self, code: str) -> bool:
         return subprocess.run([str(self.python), "-c", code], capture_output=True).returncode == 0
@@ -113,12 +115,12 @@ def install_torch(environment: Environment) -> None:
     cpu_build = f"torch=={TORCH_VERSION}+cpu"
     for attempt in ([cpu_build], [cpu_build, "--extra-index-url", index]):
         try:
-            environment.pip(attempt, f"installing {' '.join(attempt)}")
+            run((environment.pip(attempt), f"installing {' '.join(attempt)}"))
         except SetupError:
             say("not found there")
             continue
         return
-    environment.pip([f"torch=={TORCH_VERSION}"], f"installing torch=={TORCH_VERSION}")
+    run((environment.pip([f"torch=={TORCH_VERSION}"]), f"installing torch=={TORCH_VERSION}"))
 
 
 def read_project() -> dict[str, object]:
@@ -131,16 +133,32 @@ def read_project() -> dict[str, object]:
     return project
 
 
-def install_requirements(environment: Environment, groups: list[str]) -> None:
-    """Build tools and the optional dependency groups of pyproject.toml."""
+class Stage(NamedTuple):
+    """Something to install: pip's arguments, and for each part of it the key that says that it is there."""
+
+    keys: dict[str, str]
+    arguments: list[str]
+    what: str
+
+
+def install(environment: Environment, stages: list[Stage]) -> None:
+    """Runs stages, all at once. Raises SetupError."""
+    run(*((environment.pip(stage.arguments), stage.what) for stage in stages))
+    for stage in stages:
+        for name, key in stage.keys.items():
+            environment.mark(name, key)
+
+
+def requirements(environment: Environment, groups: list[str]) -> list[Stage]:
+    """What of these groups of requirements (``build``, or optional dependencies of pyproject.toml) is missing. That is
+    one stage at most: pip decides on the versions that they share."""
     optional = read_project()["optional-dependencies"]
     assert isinstance(optional, dict)
-    for group, requirements in [("build", BUILD_REQUIREMENTS), *((name, optional[name]) for name in groups)]:
-        key = " ".join(requirements)
-        if environment.up_to_date(group, key):
-            continue
-        environment.pip(requirements, f"installing the {group} requirements")
-        environment.mark(group, key)
+    wanted = {group: BUILD_REQUIREMENTS if group == "build" else optional[group] for group in groups}
+    keys = {group: " ".join(packages) for group, packages in wanted.items()}
+    missing = {group: key for group, key in keys.items() if not environment.up_to_date(group, key)}
+    packages = [package for group in missing for package in wanted[group]]
+    return [Stage(missing, packages, f"installing the requirements of {', '.join(missing)}")] if missing else []
 
 
 def source_files() -> Iterable[Path]:
@@ -162,19 +180,19 @@ def source_hash() -> str:
     return digest.hexdigest()
 
 
-def install_outboard(environment: Environment, options: list[str]) -> None:
-    """Builds and installs the package with these options of pip, unless it is installed from these very sources."""
+def outboard(environment: Environment, options: list[str]) -> list[Stage]:
+    """Building and installing the package with these options of pip, unless it is installed from these very sources."""
     key = f"{source_hash()} torch {environment.installed('torch')}"
     if environment.up_to_date("outboard", key) and environment.installed("outboard") is not None:
-        return
+        return []
     if shutil.which("g++") is None and shutil.which("c++") is None:
         raise SetupError("no C++ compiler found; install one with: sudo apt-get install g++")
     os.environ.setdefault("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1))
     # Ninja and CMake of the environment, not the machine's, which may be too old.
     os.environ["PATH"] = f"{environment.path.resolve() / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    command = ["--no-build-isolation", "--no-deps", "--force-reinstall", *options, "."]
-    environment.pip(command, "building and installing outboard")
-    environment.mark("outboard", key)
+    # With -v, pip hands on what Ninja says.
+    arguments = ["-v", "--no-build-isolation", "--no-deps", "--force-reinstall", *options, "."]
+    return [Stage({"outboard": key}, arguments, "building outboard")]
 
 
 def main() -> int:
@@ -188,10 +206,13 @@ def main() -> int:
     try:
         environment.create()
         install_torch(environment)
-        install_requirements(environment, options.groups)
+        install(environment, requirements(environment, ["build"]))
+        # Packages are fetched while the compiler works.
+        stages = requirements(environment, options.groups)
         if not options.no_build:
             opencl_runtime.ensure(environment.python, say)
-            install_outboard(environment, WARNINGS_AS_ERRORS if options.warnings_as_errors else [])
+            stages += outboard(environment, WARNINGS_AS_ERRORS if options.warnings_as_errors else [])
+        install(environment, stages)
     except SetupError as error:
         print(f"[setup] {error}", file=sys.stderr)
         return 1

@@ -33,6 +33,7 @@ struct RuntimeState {
   std::once_flag once;
   std::vector<std::unique_ptr<Device>> devices;
   std::vector<std::string> problems;
+  std::vector<std::string> passed_over;
   std::atomic<bool> shut_down{false};
 };
 
@@ -153,6 +154,24 @@ void open_devices(const std::string& library, const ob_driver* driver, RuntimeSt
     } catch (const Error& error) {
       runtime.problems.push_back(std::string(driver->name) + ": " + error.what());
     }
+  }
+}
+
+void open_drivers(const std::vector<std::string>& paths, RuntimeState& runtime, std::vector<Opened>& opened) {
+  for (const std::string& path : paths) {
+    const ob_driver* driver = load_driver(path, runtime.problems);
+    if (driver != nullptr) open_devices(path, driver, runtime, opened);
+  }
+}
+
+/// Opens the devices of drivers that serve where no other has one. What kept the others is no problem then.
+void open_last_resort(const std::vector<std::string>& paths, RuntimeState& runtime, std::vector<Opened>& opened) {
+  std::vector<std::string> others = std::exchange(runtime.problems, {});
+  open_drivers(paths, runtime, opened);
+  if (opened.empty()) {
+    runtime.problems.insert(runtime.problems.begin(), others.begin(), others.end());
+  } else {
+    runtime.passed_over = std::move(others);
   }
 }
 
@@ -336,14 +355,13 @@ std::pair<uint64_t, uint64_t> Device::memory_info() {
   return {std::min(free, driver_free), std::min(limit, driver_total)};
 }
 
-Runtime& Runtime::initialize(const std::vector<std::string>& driver_paths, const Choice& choice) {
+Runtime& Runtime::initialize(const std::vector<std::string>& driver_paths, const Choice& choice,
+                             const std::vector<std::string>& last_resort) {
   RuntimeState& runtime = state();
   std::call_once(runtime.once, [&] {
     std::vector<Opened> opened;
-    for (const std::string& path : driver_paths) {
-      const ob_driver* driver = load_driver(path, runtime.problems);
-      if (driver != nullptr) open_devices(path, driver, runtime, opened);
-    }
+    open_drivers(driver_paths, runtime, opened);
+    if (opened.empty()) open_last_resort(last_resort, runtime, opened);
     take_devices(opened, choice, runtime);
     pthread_atfork(nullptr, nullptr, after_fork_in_child);
   });
@@ -369,6 +387,7 @@ Device& Runtime::device(int index) {
 }
 
 const std::vector<std::string>& Runtime::problems() const { return state().problems; }
+const std::vector<std::string>& Runtime::passed_over() const { return state().passed_over; }
 int Runtime::current_device() const { return current_device_index; }
 
 void Runtime::set_current_device(int index) {

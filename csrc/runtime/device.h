@@ -88,14 +88,17 @@ class Runtime {
 
   /// Loads driver libraries in order and opens their devices. A library that cannot be loaded adds a line to
   /// `problems()` and does not throw. Call once; later calls return the same object. What `choice` throws passes
-  /// through, and there are no devices then.
-  static Runtime& initialize(const std::vector<std::string>& driver_paths, const Choice& choice = {});
+  /// through, and there are no devices then. The drivers of `last_resort` are loaded only if the others have no device.
+  static Runtime& initialize(const std::vector<std::string>& driver_paths, const Choice& choice = {},
+                             const std::vector<std::string>& last_resort = {});
   static Runtime& get();
 
   int device_count() const;
   /// Throws Error(OB_INVALID_ARGUMENT) for an index out of range, ForkError in a forked child.
   Device& device(int index);
   const std::vector<std::string>& problems() const;
+  /// Why the drivers before `last_resort` have no device; empty if they have one, or nothing has.
+  const std::vector<std::string>& passed_over() const;
 
   /// The calling thread's current device (0 at first).
   int current_device() const;

@@ -83,10 +83,12 @@ void bind_device(py::module_& m) {
   bind_memory(m);
   define(
       m, "initialize",
-      "Starts the runtime with these driver libraries. The function, if there is one, is given the number of devices "
-      "that they have, and returns the numbers of those to use, in order.",
-      [](const std::vector<std::string>& paths, const std::optional<Runtime::Choice>& choice) {
-        initialize(paths, choice.value_or(nullptr));
+      "Starts the runtime with these driver libraries; with the last ones only if the others have no device. The "
+      "function, if there is one, is given the number of devices that they have, and returns the numbers of those to "
+      "use, in order.",
+      [](const std::vector<std::string>& paths, const std::optional<Runtime::Choice>& choice,
+         const std::vector<std::string>& last_resort) {
+        initialize(paths, choice.value_or(nullptr), last_resort);
         install_interruptions();
         configure_allocators();
         register_hooks();
@@ -104,6 +106,9 @@ void bind_device(py::module_& m) {
                  [] { return device_count() > 0 && Runtime::get().forked(); });
   define_for_all(m, "problems", "What kept drivers or devices from being used, one line each.",
                  [] { return problems(); });
+  define_for_all(m, "passed_over",
+                 "Why the driver that serves as the last resort does, one line for each other driver.",
+                 [] { return Runtime::get().passed_over(); });
 
   define_for_all(m, "device_count", "Number of devices.", [] { return static_cast<int>(device_count()); });
   define(m, "require_device", "Raises, with what to do, if there is no usable device in this process.",

@@ -17,8 +17,7 @@ std::string missing_device_message() {
   std::string message =
       "No " + c10::DeviceTypeName(c10::DeviceType::PrivateUse1, /*lower_case=*/true) + " device is available.";
   for (const std::string& problem : problems()) message += "\n  " + problem;
-  if (problems().empty())
-    message += " Install a runtime for your hardware, or PoCL for any CPU: apt install pocl-opencl-icd.";
+  if (problems().empty()) message += " Install a runtime for your hardware, or, for any CPU: pip install ziglang.";
   return message + "\nRun `outboard doctor` to see what was looked for.";
 }
 
@@ -30,8 +29,9 @@ Runtime& require_runtime() {
 
 }  // namespace
 
-void initialize(const std::vector<std::string>& driver_paths, const Runtime::Choice& choice) {
-  runtime.store(&Runtime::initialize(driver_paths, choice), std::memory_order_release);
+void initialize(const std::vector<std::string>& driver_paths, const Runtime::Choice& choice,
+                const std::vector<std::string>& last_resort) {
+  runtime.store(&Runtime::initialize(driver_paths, choice, last_resort), std::memory_order_release);
 }
 
 const std::vector<std::string>& problems() {

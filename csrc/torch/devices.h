@@ -12,7 +12,8 @@
 namespace outboard::aten {
 
 /// Starts the runtime with these drivers. Missing hardware is no error: it shows in `problems()`.
-void initialize(const std::vector<std::string>& driver_paths, const Runtime::Choice& choice = {});
+void initialize(const std::vector<std::string>& driver_paths, const Runtime::Choice& choice,
+                const std::vector<std::string>& last_resort);
 const std::vector<std::string>& problems();
 
 /// Number of devices; 0 before `initialize` and without hardware. Never throws.

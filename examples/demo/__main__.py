@@ -38,10 +38,11 @@ def main() -> int:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="run only these")
     parser.add_argument("--query", default="How does an operation on a tensor reach the hardware?")
     parser.add_argument("--output", type=Path, default=Path("out"), help="folder for pictures")
+    parser.add_argument("--cpu-inductor", action="store_true", help="compare ResNet-50 with CPU Inductor, too (slow)")
     parser.add_argument("--expect-warm", action="store_true", help="fail if any plan had to be compiled")
     options = parser.parse_args()
     device = torch.device(options.device or default_device())
-    context = Context(device, options.short, options.output, options.query)
+    context = Context(device, options.short, options.output, options.query, options.cpu_inductor)
     start = time.perf_counter()
     for name in options.parts:
         title, run = PARTS[name]

@@ -3,18 +3,28 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
+from tqdm import tqdm
+
+
+def progress_bar(what: str, total: int) -> Any:
+    """A bar for work of so many steps: it moves on a terminal, and is a line now and then in a log."""
+    interval = 0.1 if sys.stderr.isatty() else 10.0
+    return tqdm(desc=f"  {what}", total=total, ncols=80, mininterval=interval, maxinterval=interval)
 
 
 @dataclass
 class Context:
     """One run of the demo.
 
-    ``short`` asks for smaller sizes and fewer repeats. Failed checks collect in ``failures``; the demo goes on and
+    ``short`` asks for smaller sizes and fewer repeats, ``cpu_compiled`` for a comparison with CPU Inductor, which takes
+    minutes to compile for the first time. Failed checks collect in ``failures``; the demo goes on and
     exits with code 1 at its end.
     """
 
@@ -22,6 +32,7 @@ class Context:
     short: bool
     output: Path
     query: str
+    cpu_compiled: bool = False
     failures: list[str] = field(default_factory=list)
 
     @property

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from tqdm import tqdm
 
-from examples.demo.context import Context
+from examples.demo.context import Context, progress_bar
 
 LEAST_ACCURACY = 0.97
 BATCH = 64
@@ -66,7 +65,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, data: Data, epochs
     generator = torch.Generator().manual_seed(1)
     losses: list[float] = []
     model.train()
-    with tqdm(total=epochs * (len(data.labels) // BATCH), desc=f"  {name}", ncols=80) as progress:
+    with progress_bar(name, epochs * (len(data.labels) // BATCH)) as progress:
         for _ in range(epochs):
             epoch: list[Tensor] = []
             for images, labels in data.batches(generator):
@@ -77,7 +76,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, data: Data, epochs
                 epoch.append(loss.detach())
                 progress.update()
             losses += torch.stack(epoch).tolist()
-            progress.set_postfix(loss=f"{losses[-1]:.3f}")
+            progress.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
     return losses
 
 

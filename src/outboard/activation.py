@@ -41,6 +41,16 @@ def _activate() -> None:
     import concurrent.futures.process  # noqa: F401
 
     import torch
+
+    from outboard import torch_release
+
+    if (mismatch := torch_release.mismatch(torch.__version__)) is not None:
+        return _report(mismatch)
+    return _set_up()
+
+
+def _set_up() -> None:
+    import torch
     from torch.utils import backend_registration
 
     from outboard import _C, distributed, drivers, foresight, integrations, profiles, settings
@@ -54,10 +64,11 @@ def _activate() -> None:
     if (unusable := settings.find_cache_directory()) is not None:
         _report(unusable)
     cache_directory = settings.cache_directory()
-    libraries, driver_problems = drivers.select(os.environ.get("OUTBOARD_DRIVER"), preferred=profile.driver)
+    wanted = os.environ.get("OUTBOARD_DRIVER")
+    libraries, driver_problems = drivers.select(wanted, preferred=profile.driver)
     _problems.extend(driver_problems)
     _problems.extend(drivers.prepare(cache_directory))
-    _C.initialize(libraries, _choice(profile.choose_devices))
+    _C.initialize(libraries, _choice(profile.choose_devices), [] if wanted else drivers.last_resort())
     _C.set_cache_directory(str(cache_directory) if cache_directory is not None else "")
     _C.set_build_executable(str(Path(__file__).parent / "bin" / "outboard-build"))
     _C.register_graphs()

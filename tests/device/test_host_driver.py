@@ -104,6 +104,39 @@ assert module.get_device_properties(0).name.startswith("strict") and module.fall
     )
 
 
+def test_the_processor_is_the_device_where_nothing_else_is(run_python: RunPython, tmp_path: Path) -> None:
+    """As after ``pip install outboard[cpu]`` on a machine without OpenCL."""
+    vendors = tmp_path / "vendors"
+    vendors.mkdir()
+    out = run_python(
+        _PREAMBLE
+        + """
+x = torch.ones(3, device=name)
+assert (x * 2 + 1).tolist() == [3, 3, 3] and module.fallbacks() == {}
+assert module.device_count() == 1 and module.get_device_properties(0).driver == "host"
+from outboard import cli
+assert cli.main(["doctor"]) == 0
+""",
+        cold=True,
+        OUTBOARD_DRIVER="",
+        OCL_ICD_VENDORS=str(vendors),
+        OUTBOARD_CACHE_DIR=str(tmp_path / "cache"),
+    )
+    assert "the processor itself, because no other driver has a device (opencl: " in out
+    assert out.rstrip().endswith("what is wrong\n  - nothing")
+
+
+def test_other_drivers_devices_come_before_the_processor(run_python: RunPython) -> None:
+    run_python(
+        _PREAMBLE
+        + """
+from outboard import _C
+assert _C.passed_over() == [] and module.get_device_properties(0).driver != "host"
+""",
+        OUTBOARD_DRIVER="",
+    )
+
+
 def test_without_a_compiler_uses_say_what_to_install(run_python: RunPython) -> None:
     run_python(
         _PREAMBLE

@@ -12,6 +12,14 @@ module = getattr(torch, name)
 """
 
 
+#: Neither OpenCL nor a compiler for the processor.
+_NOTHING = {
+    "OUTBOARD_DRIVER": "",
+    "OUTBOARD_OPENCL_LIBRARY": "/nonexistent",
+    "OUTBOARD_HOST_COMPILER": "/nonexistent",
+}
+
+
 def test_import_and_queries(run_python: RunPython) -> None:
     run_python(
         _PREAMBLE
@@ -27,7 +35,7 @@ assert torch.device(name, 1).type == name
 torch.save(torch.ones(2), "/dev/null")
 """,
         cold=True,
-        OUTBOARD_OPENCL_LIBRARY="/nonexistent",
+        **_NOTHING,
     )
 
 
@@ -59,7 +67,7 @@ for use in uses:
 print("all refused")
 """,
         cold=True,
-        OUTBOARD_OPENCL_LIBRARY="/nonexistent",
+        **_NOTHING,
     )
     assert "all refused" in out
 

@@ -16,8 +16,9 @@ from outboard.cli.devices import describe
 HELP = "say what is installed, whether it works, and what to do if it does not"
 
 NO_DEVICE_ADVICE = (
-    "No device was found. Install an OpenCL runtime: `apt-get install pocl-opencl-icd ocl-icd-libopencl1` on Debian or "
-    "Ubuntu, `pip install intel-opencl-rt intel-cmplr-lib-rt` without root, or your hardware vendor's driver."
+    "No device was found. Install your hardware vendor's driver; or, for the processor, a compiler, without root "
+    "(`pip install 'outboard[cpu]'`), or an OpenCL runtime (`apt-get install pocl-opencl-icd ocl-icd-libopencl1` on "
+    "Debian or Ubuntu)."
 )
 
 
@@ -110,6 +111,8 @@ def _devices(report: Report) -> bool:
         if not inspection.problems():
             report.findings.append(NO_DEVICE_ADVICE)
         return False
+    for reason in inspection.passed_over():
+        print(f"  the processor itself, because no other driver has a device ({reason})")
     usable = True
     for each in found:
         print(f"  {describe(each)}")

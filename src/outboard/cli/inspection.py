@@ -7,6 +7,7 @@ import dataclasses
 import importlib.metadata
 import os
 import platform
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,12 @@ def environment() -> dict[str, str]:
 def problems() -> list[str]:
     """What Outboard, its drivers and devices reported while loading."""
     return activation.problems()
+
+
+def passed_over() -> list[str]:
+    """Why the processor itself serves as the device: what other drivers said, one line each. Empty if they serve."""
+    core = sys.modules.get("outboard._C")
+    return [] if core is None else list(core.passed_over())
 
 
 def cache() -> Cache:

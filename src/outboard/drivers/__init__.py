@@ -15,10 +15,10 @@ from pathlib import Path
 
 from outboard.drivers import host_compiler, opencl_runtime
 
-__all__ = ["available", "host", "opencl", "prepare", "select", "sim", "strict"]
+__all__ = ["available", "host", "last_resort", "opencl", "prepare", "select", "sim", "strict"]
 
 #: Drivers that are only used when OUTBOARD_DRIVER names them: they make devices out of nothing, or, as ``host``, of
-#: what another driver may have made one already.
+#: what another driver may have made one already (but see ``last_resort``).
 _ON_REQUEST = frozenset({"host", "sim", "strict"})
 
 
@@ -84,6 +84,11 @@ def select(choice: str | None, preferred: str | None = None) -> tuple[list[str],
                 f"OUTBOARD_DRIVER names {name!r}, which is neither a driver ({', '.join(found)}) nor a file."
             )
     return libraries, problems
+
+
+def last_resort() -> list[str]:
+    """The libraries to load where OUTBOARD_DRIVER names none and no other driver has a device: the processor itself."""
+    return [host()]
 
 
 def prepare(cache_directory: Path | None) -> list[str]:
