@@ -4,9 +4,12 @@
 // is PyTorch's own code.
 #include <ATen/Functions.h>
 #include <ATen/NativeFunctions.h>
+#include <ATen/WrapDimUtilsMulti.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/SparseTensorUtils.h>
 #include <torch/library.h>
+
+#include <limits>
 
 namespace outboard::aten {
 namespace {
@@ -131,6 +134,13 @@ at::Tensor gathered(const at::Tensor& dense, const at::Tensor& sparse) {
   return dense.reshape(sizes_of_rows(sparse)).index_select(0, places_of_entries(sparse));
 }
 
+/// For each entry of the first, which entry of the second is at the same place: (nnz) of each, of int64 and bool. The
+/// places of the second are sorted and not empty; where the second has none, the first value means nothing.
+std::pair<at::Tensor, at::Tensor> find(const at::Tensor& wanted, const at::Tensor& present) {
+  const at::Tensor found = at::searchsorted(present, wanted.contiguous()).clamp_max(present.size(0) - 1);
+  return {found, present.index_select(0, found).eq(wanted)};
+}
+
 at::Tensor& mul_sparse_by_sparse(const at::Tensor& a, const at::Tensor& b, at::Tensor& result) {
   TORCH_CHECK(a.sizes().equals(b.sizes()), "mul: expected 'self' and 'other' to have same sizes when both are sparse, ",
               a.sizes(), " != ", b.sizes());
@@ -142,8 +152,8 @@ at::Tensor& mul_sparse_by_sparse(const at::Tensor& a, const at::Tensor& b, at::T
                   left._values().narrow(0, 0, 0).mul(right._values().narrow(0, 0, 0)), true);
   }
   const at::Tensor wanted = places_of_entries(left), present = places_of_entries(right).contiguous();
-  const at::Tensor found = at::searchsorted(present, wanted.contiguous()).clamp_max(present.size(0) - 1);
-  const at::Tensor common = present.index_select(0, found).eq(wanted).nonzero().squeeze(1);
+  const auto [found, is_there] = find(wanted, present);
+  const at::Tensor common = is_there.nonzero().squeeze(1);
   const at::Tensor values =
       left._values().index_select(0, common).mul(right._values().index_select(0, found.index_select(0, common)));
   return assign(result, left, left._indices().index_select(1, common), values, true);
@@ -212,6 +222,154 @@ at::Tensor sparse_mask(const at::Tensor& self, const at::Tensor& mask) {
       ._coalesced_(true);
 }
 
+// ---- along dimensions ----
+
+/// The values of `sparse` at other places, with zeros where it has no entry: (places, dense dimensions...).
+at::Tensor values_at(const at::Tensor& sparse, const at::Tensor& places) {
+  const at::Tensor merged = sparse.coalesce(), values = merged._values();
+  at::DimVector sizes(values.sizes());
+  sizes[0] = places.size(0);
+  if (merged._nnz() == 0) return at::zeros(sizes, values.options());
+  const auto [found, is_there] = find(places, places_of_entries(merged).contiguous());
+  at::DimVector column(sizes.size(), 1);
+  column[0] = places.size(0);
+  return values.index_select(0, found).masked_fill(is_there.logical_not().view(column), 0);
+}
+
+/// Which entries are alike but for the sparse dimension `dim`: the number of each one's group (nnz), and how many
+/// groups.
+std::pair<at::Tensor, int64_t> groups_across(const at::Tensor& sparse, int64_t dim) {
+  at::Tensor places = at::zeros({sparse._nnz()}, sparse._indices().options());
+  for (int64_t other = 0; other < sparse.sparse_dim(); ++other) {
+    if (other != dim) places = places.mul(sparse.size(other)).add(sparse._indices().select(0, other));
+  }
+  const auto [distinct, groups] = at::_unique(places, /*sorted=*/false, /*return_inverse=*/true);
+  return {groups, distinct.size(0)};
+}
+
+/// The sparse tensor with the entries of the coalesced tensor `like` and other values.
+at::Tensor with_values(const at::Tensor& like, const at::Tensor& values) {
+  return at::_sparse_coo_tensor_unsafe(like._indices().clone(), values, like.sizes(),
+                                       values.options().layout(at::kSparse))
+      ._coalesced_(true);
+}
+
+/// Softmax over the entries that are there, as PyTorch defines it: a place without an entry counts as minus infinity.
+at::Tensor softmax_of_entries(const at::Tensor& self, int64_t dim, bool half_to_float, bool logarithm) {
+  const char* const name = logarithm ? "log_softmax" : "softmax";
+  TORCH_CHECK(!half_to_float, name, " with half to float conversion is not supported on sparse tensors");
+  TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(self.scalar_type()), "\"", name, "\" not implemented for '",
+                              self.scalar_type(), "'");
+  dim = at::maybe_wrap_dim(dim, self.dim());
+  const at::Tensor input = self.coalesce(), values = input._values();
+  if (values.numel() == 0) return input.clone();
+  if (dim >= input.sparse_dim()) {
+    const int64_t dense = dim - input.sparse_dim() + 1;
+    return with_values(input, logarithm ? values.log_softmax(dense) : values.softmax(dense));
+  }
+  const auto [groups, count] = groups_across(input, dim);
+  at::DimVector sizes(values.sizes());
+  sizes[0] = count;
+  at::DimVector column(sizes.size(), 1);
+  column[0] = values.size(0);
+  const at::Tensor where = groups.view(column).expand_as(values);
+  const at::Tensor largest = at::full(sizes, -std::numeric_limits<double>::infinity(), values.options())
+                                 .scatter_reduce(0, where, values, "amax");
+  const at::Tensor shifted = values.sub(largest.index_select(0, groups)), powers = shifted.exp();
+  const at::Tensor sums = at::zeros(sizes, values.options()).index_add(0, groups, powers).index_select(0, groups);
+  return with_values(input, logarithm ? shifted.sub(sums.log()) : powers.div(sums));
+}
+
+at::Tensor softmax(const at::Tensor& self, int64_t dim, bool half_to_float) {
+  return softmax_of_entries(self, dim, half_to_float, /*logarithm=*/false);
+}
+
+at::Tensor log_softmax(const at::Tensor& self, int64_t dim, bool half_to_float) {
+  return softmax_of_entries(self, dim, half_to_float, /*logarithm=*/true);
+}
+
+/// Of entries `y` and gradients `g`: y (g - sum(g y)) for softmax, g - exp(y) sum(g) for log_softmax.
+at::Tensor softmax_gradient(const at::Tensor& grad, const at::Tensor& output, int64_t dim, bool logarithm) {
+  TORCH_CHECK(grad.sizes().equals(output.sizes()), "expected a gradient of sizes ", output.sizes(), ", but got ",
+              grad.sizes());
+  require_same_device(grad, output);
+  dim = at::maybe_wrap_dim(dim, output.dim());
+  const at::Tensor result = output.coalesce(), y = result._values();
+  const at::Tensor g = values_at(grad, places_of_entries(result));
+  const at::Tensor terms = logarithm ? g : g.mul(y);
+  at::Tensor sums;
+  if (dim >= result.sparse_dim()) {
+    sums = terms.sum(dim - result.sparse_dim() + 1, /*keepdim=*/true);
+  } else {
+    const auto [groups, count] = groups_across(result, dim);
+    at::DimVector sizes(y.sizes());
+    sizes[0] = count;
+    sums = at::zeros(sizes, y.options()).index_add(0, groups, terms).index_select(0, groups);
+  }
+  return with_values(result, logarithm ? g.sub(y.exp().mul(sums)) : y.mul(g.sub(sums)));
+}
+
+at::Tensor softmax_backward(const at::Tensor& grad, const at::Tensor& output, int64_t dim, const at::Tensor&) {
+  return softmax_gradient(grad, output, dim, /*logarithm=*/false);
+}
+
+at::Tensor log_softmax_backward(const at::Tensor& grad, const at::Tensor& output, int64_t dim, const at::Tensor&) {
+  return softmax_gradient(grad, output, dim, /*logarithm=*/true);
+}
+
+/// The gradient of a sum over `dims`, at the entries of `self`.
+at::Tensor sum_backward(const at::Tensor& grad, const at::Tensor& self, at::IntArrayRef dims) {
+  require_same_device(grad, self);
+  const auto is_summed = at::dim_list_to_bitset(dims, self.dim());
+  const at::Tensor input = self.coalesce();
+  if (input._nnz() == 0) return at::zeros_like(self);
+  at::Tensor places = at::zeros({input._nnz()}, input._indices().options());
+  bool is_kept = false;
+  for (int64_t dim = 0; dim < input.sparse_dim(); ++dim) {
+    if (is_summed[static_cast<size_t>(dim)]) continue;
+    is_kept = true;
+    places = places.mul(input.size(dim)).add(input._indices().select(0, dim));
+  }
+  TORCH_CHECK(grad.is_sparse() == is_kept, "_sparse_sum_backward: expected grad Tensor to be ",
+              is_kept ? "sparse, but got dense" : "dense, but got sparse");
+  at::Tensor values = is_kept ? values_at(grad, places) : grad.unsqueeze(0);
+  for (int64_t dim = input.sparse_dim(); dim < input.dim(); ++dim) {
+    if (is_summed[static_cast<size_t>(dim)]) values = values.unsqueeze(dim - input.sparse_dim() + 1);
+  }
+  return with_values(input, values.expand(input._values().sizes()).contiguous());
+}
+
+/// Rows `index` of dimension `dim`, which may repeat.
+at::Tensor index_select(const at::Tensor& self, int64_t dim, const at::Tensor& index) {
+  TORCH_CHECK_INDEX(
+      index.dim() == 1 && index.layout() == at::kStrided && at::isIntegralType(index.scalar_type(), false),
+      "index_select() argument index must be 1-D strided (non-sparse) tensor of integers.");
+  require_same_device(self, index);
+  dim = at::maybe_wrap_dim(dim, self.dim());
+  at::DimVector sizes(self.sizes());
+  sizes[static_cast<size_t>(dim)] = index.size(0);
+  const auto options = self._values().options().layout(at::kSparse);
+  if (dim >= self.sparse_dim()) {
+    const at::Tensor values = self._values().index_select(dim - self.sparse_dim() + 1, index);
+    return at::_sparse_coo_tensor_unsafe(self._indices().clone(), values, sizes, options);
+  }
+  const int64_t rows = self.size(dim);
+  const at::Tensor wanted = index.to(at::kLong);
+  TORCH_CHECK_INDEX(wanted.numel() == 0 || !wanted.lt(-rows).logical_or(wanted.ge(rows)).any().item<bool>(),
+                    "index_select(): index contains an element that is out of range for a dimension of size ", rows);
+  // Entries by row: those of row r are at begin[r] .. begin[r] + count[r] in `order`.
+  const at::Tensor place = wanted.remainder(std::max<int64_t>(rows, 1));
+  const at::Tensor own = self._indices().select(0, dim), order = own.argsort(/*stable=*/true, 0, false);
+  const at::Tensor counts = own.bincount({}, rows), begins = counts.cumsum(0).sub(counts);
+  const at::Tensor lengths = counts.index_select(0, place), ends = lengths.cumsum(0);
+  const at::Tensor target = at::arange(index.size(0), wanted.options()).repeat_interleave(lengths);
+  const at::Tensor offset = at::arange(target.size(0), wanted.options()).sub(ends.sub(lengths).index_select(0, target));
+  const at::Tensor entries = order.index_select(0, begins.index_select(0, place).index_select(0, target).add(offset));
+  const at::Tensor indices = self._indices().index_select(1, entries);
+  indices.select(0, dim).copy_(target);
+  return at::_sparse_coo_tensor_unsafe(indices, self._values().index_select(0, entries), sizes, options);
+}
+
 // ---- compressed layouts, which are not there ----
 
 [[noreturn]] void refuse_compressed(const char* name) {
@@ -232,8 +390,58 @@ void refuse_compressed_layouts(torch::Library& m) {
   m.impl("_to_sparse_bsc", TORCH_FN(to_bsc));
 }
 
+// ---- functions of each entry, which keep zeros zeros ----
+
+#define OUTBOARD_SPARSE_FUNCTION(name)                     \
+  m.impl(#name, TORCH_FN(at::native::name##_sparse));      \
+  m.impl(#name "_", TORCH_FN(at::native::name##_sparse_)); \
+  m.impl(#name ".out", TORCH_FN(at::native::name##_sparse_out))
+
+void implement_functions(torch::Library& m) {
+  OUTBOARD_SPARSE_FUNCTION(abs);
+  OUTBOARD_SPARSE_FUNCTION(asin);
+  OUTBOARD_SPARSE_FUNCTION(asinh);
+  OUTBOARD_SPARSE_FUNCTION(atan);
+  OUTBOARD_SPARSE_FUNCTION(atanh);
+  OUTBOARD_SPARSE_FUNCTION(ceil);
+  OUTBOARD_SPARSE_FUNCTION(deg2rad);
+  OUTBOARD_SPARSE_FUNCTION(erf);
+  OUTBOARD_SPARSE_FUNCTION(erfinv);
+  OUTBOARD_SPARSE_FUNCTION(expm1);
+  OUTBOARD_SPARSE_FUNCTION(floor);
+  OUTBOARD_SPARSE_FUNCTION(frac);
+  OUTBOARD_SPARSE_FUNCTION(log1p);
+  OUTBOARD_SPARSE_FUNCTION(nan_to_num);
+  OUTBOARD_SPARSE_FUNCTION(rad2deg);
+  OUTBOARD_SPARSE_FUNCTION(round);
+  OUTBOARD_SPARSE_FUNCTION(sgn);
+  OUTBOARD_SPARSE_FUNCTION(sign);
+  OUTBOARD_SPARSE_FUNCTION(sin);
+  OUTBOARD_SPARSE_FUNCTION(sinh);
+  OUTBOARD_SPARSE_FUNCTION(sqrt);
+  OUTBOARD_SPARSE_FUNCTION(tan);
+  OUTBOARD_SPARSE_FUNCTION(tanh);
+  OUTBOARD_SPARSE_FUNCTION(trunc);
+  m.impl("any", TORCH_FN(at::native::any_sparse));
+  m.impl("isinf", TORCH_FN(at::native::isinf_sparse));
+  m.impl("isnan", TORCH_FN(at::native::isnan_sparse));
+  m.impl("isneginf", TORCH_FN(at::native::isneginf_sparse));
+  m.impl("isposinf", TORCH_FN(at::native::isposinf_sparse));
+  m.impl("pow.Tensor_Scalar", TORCH_FN(at::native::pow_sparse_scalar));
+  m.impl("pow.Tensor_Scalar_out", TORCH_FN(at::native::pow_out_sparse_scalar));
+  m.impl("relu", TORCH_FN(at::native::relu_sparse));
+  m.impl("relu_", TORCH_FN(at::native::relu_sparse_));
+  m.impl("signbit", TORCH_FN(at::native::signbit_sparse));
+  m.impl("threshold_backward", TORCH_FN(at::native::threshold_backward_sparse));
+  m.impl("view_as_complex", TORCH_FN(at::native::view_as_complex_sparse));
+  m.impl("view_as_real", TORCH_FN(at::native::view_as_real_sparse));
+}
+
+#undef OUTBOARD_SPARSE_FUNCTION
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   refuse_compressed_layouts(m);
+  m.impl("_embedding_bag_backward", TORCH_FN(at::native::_embedding_bag_backward_symint));
   using Sizes = c10::OptionalArrayRef<int64_t>;
   m.impl("_to_sparse",
          static_cast<at::Tensor (*)(const at::Tensor&, std::optional<at::Layout>, Sizes, std::optional<int64_t>)>(
@@ -285,6 +493,43 @@ TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
   m.impl("mul_.Tensor", TORCH_FN(at::native::mul_sparse_));
   m.impl("mul.out", TORCH_FN(mul_out));
   m.impl("sum", TORCH_FN(at::native::sum_coo));
+  m.impl("sum.dim_IntList", TORCH_FN(at::native::sum_sparse_coo));
+  using Sizes = at::IntArrayRef;
+  using Power = const std::optional<at::Scalar>&;
+  using Dtype = std::optional<at::ScalarType>;
+  m.impl("native_norm", static_cast<at::Tensor (*)(const at::Tensor&, const at::Scalar&)>(&at::native::norm_sparse));
+  m.impl("native_norm.ScalarOpt_dim_dtype",
+         static_cast<at::Tensor (*)(const at::Tensor&, Power, Sizes, bool, Dtype)>(&at::native::norm_sparse));
+  m.impl("norm.ScalarOpt_dim", TORCH_FN(at::native::sparse_norm));
+  m.impl("norm.ScalarOpt_dim_dtype", TORCH_FN(at::native::sparse_dtype_norm));
+  m.impl("cat", TORCH_FN(at::native::cat_sparse));
+  m.impl("permute", TORCH_FN(at::native::permute_sparse_coo));
+  m.impl("narrow_copy", TORCH_FN(at::native::narrow_copy_sparse));
+  m.impl("_sparse_broadcast_to", TORCH_FN(at::native::sparse_broadcast_to));
+  m.impl("_sparse_mask_projection", TORCH_FN(at::native::sparse_mask_projection));
+  m.impl("mv", TORCH_FN(at::native::mv_sparse));
+  m.impl("mm.out", TORCH_FN(at::native::_sparse_mm_out));
+  using Rounding = std::optional<std::string_view>;
+  m.impl("div.Tensor", static_cast<at::Tensor (*)(const at::Tensor&, const at::Tensor&)>(&at::native::div_sparse));
+  m.impl("div_.Tensor", static_cast<at::Tensor& (*)(at::Tensor&, const at::Tensor&)>(&at::native::div_sparse_));
+  m.impl("div.Tensor_mode",
+         static_cast<at::Tensor (*)(const at::Tensor&, const at::Tensor&, Rounding)>(&at::native::div_sparse));
+  m.impl("div_.Tensor_mode",
+         static_cast<at::Tensor& (*)(at::Tensor&, const at::Tensor&, Rounding)>(&at::native::div_sparse_));
+  m.impl("div.out", static_cast<at::Tensor& (*)(const at::Tensor&, const at::Tensor&, at::Tensor&)>(
+                        &at::native::div_out_sparse_zerodim));
+  m.impl("div.out_mode", static_cast<at::Tensor& (*)(const at::Tensor&, const at::Tensor&, Rounding, at::Tensor&)>(
+                             &at::native::div_out_sparse_zerodim));
+  m.impl("floor_divide", TORCH_FN(at::native::floor_divide_sparse));
+  m.impl("floor_divide_.Tensor", TORCH_FN(at::native::floor_divide_sparse_));
+  m.impl("floor_divide.out", TORCH_FN(at::native::floor_divide_out_sparse_zerodim));
+  m.impl("index_select", TORCH_FN(index_select));
+  m.impl("_sparse_sum_backward", TORCH_FN(sum_backward));
+  m.impl("_sparse_softmax", TORCH_FN(softmax));
+  m.impl("_sparse_softmax_backward_data", TORCH_FN(softmax_backward));
+  m.impl("_sparse_log_softmax", TORCH_FN(log_softmax));
+  m.impl("_sparse_log_softmax_backward_data", TORCH_FN(log_softmax_backward));
+  implement_functions(m);
   m.impl("mm", static_cast<at::Tensor (*)(const at::Tensor&, const at::Tensor&)>(&at::native::_sparse_mm));
   m.impl("addmm", TORCH_FN(addmm));
   m.impl("addmm.out", TORCH_FN(addmm_out));

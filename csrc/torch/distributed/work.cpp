@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "runtime/interruption.h"
+#include "torch/distributed/issuer.h"
 
 namespace outboard::distributed {
 namespace {
@@ -20,6 +21,13 @@ using c10::ivalue::Future;
 std::exception_ptr error_of(const Label& label, const std::string& text) {
   return std::make_exception_ptr(
       c10::DistBackendError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, label.text + ": " + text));
+}
+
+/// Threads for callbacks of futures, as many as there are callbacks that wait: the host library's own are few, and one
+/// that waits for a collective may wait for what only they do. Never destroyed, since works outlive their groups.
+Issuer& callbacks() {
+  static auto* const issuer = new Issuer;
+  return *issuer;
 }
 
 }  // namespace
@@ -55,26 +63,16 @@ void LazyFuture::settle(Future& future) const {
   future.markCompleted(value_);
 }
 
-void LazyFuture::succeed(c10::IValue value) {
-  c10::intrusive_ptr<Future> future;
-  {
-    const std::lock_guard lock(mutex_);
-    value_ = std::move(value);
-    settled_ = true;
-    future = future_;
-  }
-  if (future != nullptr) settle(*future);  // calls back, so without the lock
-}
+bool LazyFuture::succeed(c10::IValue value) { return end(std::move(value), nullptr); }
 
-void LazyFuture::fail(std::exception_ptr error) {
-  c10::intrusive_ptr<Future> future;
-  {
-    const std::lock_guard lock(mutex_);
-    error_ = std::move(error);
-    settled_ = true;
-    future = future_;
-  }
-  if (future != nullptr) settle(*future);
+bool LazyFuture::fail(std::exception_ptr error) { return end({}, std::move(error)); }
+
+bool LazyFuture::end(c10::IValue value, std::exception_ptr error) {
+  const std::lock_guard lock(mutex_);
+  value_ = std::move(value);
+  error_ = std::move(error);
+  settled_ = true;
+  return future_ != nullptr;
 }
 
 CollectiveWork::CollectiveWork(int rank, Label label, std::shared_ptr<Exchange> exchange,
@@ -132,15 +130,22 @@ void CollectiveWork::succeed(const std::function<void()>& after) {
   }
   if (ended_.exchange(true)) return;
   const std::vector<at::Tensor> flat = results_.empty() ? std::vector<at::Tensor>() : results_[0];
-  future_.succeed(results_.size() > 1 ? c10::IValue(results_) : c10::IValue(flat));
+  const bool is_awaited = future_.succeed(results_.size() > 1 ? c10::IValue(results_) : c10::IValue(flat));
   finish();
+  if (is_awaited) call_back();
 }
 
 void CollectiveWork::fail(const std::exception_ptr& error) {
   if (ended_.exchange(true)) return;
   const std::exception_ptr shown = explained(error, label_);
-  future_.fail(shown);
+  const bool is_awaited = future_.fail(shown);
   finish(shown);
+  if (is_awaited) call_back();
+}
+
+void CollectiveWork::call_back() {
+  const auto self = c10::intrusive_ptr<CollectiveWork>::unsafe_reclaim_from_nonowning(this);
+  callbacks().put({nullptr, [] {}, [self] { self->future_.call_back(); }, {}, /*may_be_at_once=*/false});
 }
 
 PeerWork::PeerWork(int rank, Label label, std::shared_ptr<Exchange> exchange, at::Tensor tensor)
@@ -162,12 +167,9 @@ void PeerWork::end(const std::exception_ptr& error) {
     if (completed_) return;
   }
   const std::exception_ptr shown = error == nullptr ? nullptr : explained(error, label_);
-  if (shown == nullptr) {
-    future_.succeed(std::vector<at::Tensor>{tensor_});
-  } else {
-    future_.fail(shown);
-  }
+  const bool is_awaited = shown == nullptr ? future_.succeed(std::vector<at::Tensor>{tensor_}) : future_.fail(shown);
   finish(shown);
+  if (is_awaited) future_.call_back();
 }
 
 void PeerWork::fail(const std::exception_ptr& error) {

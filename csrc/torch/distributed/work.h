@@ -30,11 +30,14 @@ class LazyFuture {
   LazyFuture(Stream& transfers, bool nested) : transfers_(transfers), nested_(nested) {}
 
   c10::intrusive_ptr<c10::ivalue::Future> get();
-  /// Each of these once, or neither.
-  void succeed(c10::IValue value);
-  void fail(std::exception_ptr error);
+  /// Each of these once, or neither. Whether somebody has asked for the future: then `call_back` is due.
+  [[nodiscard]] bool succeed(c10::IValue value);
+  [[nodiscard]] bool fail(std::exception_ptr error);
+  /// Completes the future, with whatever its callbacks do on the calling thread.
+  void call_back() const { settle(*future_); }
 
  private:
+  bool end(c10::IValue value, std::exception_ptr error);
   void settle(c10::ivalue::Future& future) const;
 
   Stream& transfers_;
@@ -72,6 +75,8 @@ class CollectiveWork : public c10d::Work {
 
  private:
   void succeed(const std::function<void()>& after);
+  /// Has the future's callbacks called on a thread where they may wait for other collectives.
+  void call_back();
 
   const Label label_;
   const std::shared_ptr<Exchange> exchange_;

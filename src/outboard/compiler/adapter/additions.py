@@ -88,6 +88,15 @@ def _bags_of(bag_of: Tensor, indices: Tensor, offsets: Tensor) -> Tensor:
     return torch.searchsorted(offsets, places, right=True) - 1
 
 
+def _embedding(
+    weight: Tensor, indices: Tensor, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
+) -> Any:
+    """Which layout the gradient will have, which is all that ``sparse`` says, is the backward pass's to know."""
+    if not sparse:
+        return NotImplemented
+    return aten.embedding(weight, indices, padding_idx, scale_grad_by_freq)
+
+
 def _any_bag_backward(
     grad: Tensor,
     indices: Tensor,
@@ -101,7 +110,7 @@ def _any_bag_backward(
     sparse: bool,
     *rest: Any,
 ) -> Any:
-    """Leaves sparse gradients to the CPU."""
+    """For graphs. They have no sparse tensors."""
     if sparse:
         return NotImplemented
     bag_of = _bags_of(bag_of, indices, offsets)
@@ -123,6 +132,7 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._assert_async.default: _assert_async,
     aten.select_copy.int: _copied(aten.select.int),
     aten.slice_copy.Tensor: _copied(aten.slice.Tensor),
+    aten.embedding.default: _embedding,
     aten._embedding_bag_backward.default: _any_bag_backward,
     aten._embedding_bag_dense_backward.default: _bag_backward,
     aten._embedding_bag_per_sample_weights_backward.default: _bag_factors_backward,
