@@ -155,7 +155,7 @@ fuzz:  ## Random programs on the device against the CPU; FUZZ_ARGUMENTS="--mode 
 	@$(PY) -m tools.fuzz --operators 200000 --invalid 0.08 --jobs $(JOBS) $(FUZZ_ARGUMENTS)
 
 wheel:  ## dist/outboard-*.whl, for this Python and PyTorch, on the systems that its tag names
-	@$(SETUP) --groups demo --no-build
+	@$(SETUP) --groups demo cpu --no-build
 	@$(PY) tools/make_wheel.py
 
 clean:  ## Remove build products; the environment stays

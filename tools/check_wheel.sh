@@ -17,6 +17,7 @@ wheel=$(echo "$work"/outboard-*.whl)
 "$python" -m zipfile -l "$wheel" | awk '{print $1}' >"$work/contents"
 for needed in 'outboard/_C\..*\.so' 'outboard/drivers/liboutboard_opencl\.so' 'outboard/drivers/liboutboard_host\.so' \
   'outboard/drivers/liboutboard_sim\.so' 'outboard/lib/liboutboard_runner\.so' 'outboard/torch-release\.txt' \
+  'outboard/plans/shipped' \
   'outboard/lib/cmake/outboard/outboard-config\.cmake' 'outboard/include/outboard/runner\.h' 'outboard/bin/outboard-run' \
   'outboard/bin/outboard-build' 'outboard/py\.typed' 'outboard/cli/doctor\.py' 'outboard-.*/entry_points\.txt' \
   'outboard-.*/licenses/LICENSE'; do
@@ -48,6 +49,9 @@ driver = module.get_device_properties(0).driver
 print("driver:", driver)
 assert driver == os.environ.get("EXPECTED_DRIVER", driver)
 x = torch.ones(3, device=name)
+model = torch.nn.Linear(4, 2).to(name)
+model(torch.randn(4, 4, device=name)).sum().backward()
+assert module.compile_stats()["compiled"] == 0, module.compile_stats()
 print(x, x * 2 + 1)
 assert (x * 2 + 1).tolist() == [3, 3, 3]
 assert module.fallbacks() == {}, module.fallbacks()

@@ -47,6 +47,22 @@ def retag(wheel: Path, platform_tag: str) -> Path:
     return wheel.with_name(name)
 
 
+def bring_plans(wheel: Path) -> None:
+    """Adds the plans of common operators to a wheel, made by what is in it (see ``ship_plans``)."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = [sys.executable, "-m", "wheel"]
+        subprocess.run([*run, "unpack", "--dest", folder, str(wheel)], check=True, capture_output=True)
+        (content,) = Path(folder).iterdir()
+        environment = os.environ | {"PYTHONPATH": str(content)}
+        command = [
+            sys.executable,
+            str(ROOT / "tools" / "ship_plans.py"),
+            str(content / "outboard" / "plans" / "shipped"),
+        ]
+        subprocess.run(command, env=environment, cwd=folder, check=True)
+        subprocess.run([*run, "pack", "--dest-dir", str(wheel.parent), str(content)], check=True, capture_output=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="folder for the wheel")
@@ -56,6 +72,7 @@ def main() -> int:
         wheel = build(Path(folder))
         needs = requirements(wheel)
         wheel = retag(wheel, manylinux.tag(needs, platform.machine()))
+        bring_plans(wheel)
         target = options.out.resolve() / wheel.name
         target.write_bytes(wheel.read_bytes())
     print(f"{target}: {target.stat().st_size / 1e6:.1f} MB; needs {manylinux.described(needs)}")

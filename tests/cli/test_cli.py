@@ -37,7 +37,7 @@ def test_devices_as_json(device: str) -> None:
 
 
 def test_devices_without_hardware() -> None:
-    result = outboard("devices", OUTBOARD_OPENCL_LIBRARY="/nonexistent")
+    result = outboard("devices", OUTBOARD_OPENCL_LIBRARY="/nonexistent", OUTBOARD_HOST_COMPILER="/nonexistent")
     assert result.returncode == 1
     assert "outboard doctor" in result.stdout
 
@@ -50,13 +50,13 @@ def test_doctor_approves_a_working_installation(device: str, tmp_path: Path) -> 
 
 
 def test_doctor_without_hardware_says_what_to_install() -> None:
-    result = outboard("doctor", OUTBOARD_OPENCL_LIBRARY="/nonexistent")
+    result = outboard("doctor", OUTBOARD_OPENCL_LIBRARY="/nonexistent", OUTBOARD_HOST_COMPILER="/nonexistent")
     assert result.returncode == 1
     assert "nstall" in result.stdout.split("what is wrong")[1]
 
 
 def test_doctor_without_opencl_vendor(tmp_path: Path) -> None:
-    result = outboard("doctor", OCL_ICD_VENDORS=str(tmp_path), OCL_ICD_FILENAMES="")
+    result = outboard("doctor", OCL_ICD_VENDORS=str(tmp_path), OCL_ICD_FILENAMES="", OUTBOARD_HOST_COMPILER="/none")
     assert result.returncode == 1
     assert "vendors:      none" in result.stdout
     assert "nstall" in result.stdout.split("what is wrong")[1]

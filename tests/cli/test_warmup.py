@@ -61,3 +61,22 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     result = outboard("warmup", str(tmp_path / "none.py"))
     assert result.returncode == 2
     assert "none.py" in result.stderr
+
+
+def test_a_list_of_programs(script: Path, tmp_path: Path, run_python: RunPython) -> None:
+    """One that fails does not keep the others from being warmed up."""
+    broken = tmp_path / "broken.py"
+    broken.write_text("raise SystemExit('no weights')\n")
+    programs = tmp_path / "programs.txt"
+    programs.write_text(f"# what we serve\n{broken}\n\n{script} --size 'a b'  # the small one\n")
+    caches = {"OUTBOARD_CACHE_DIR": str(tmp_path / "cache")}
+    result = outboard("warmup", "--list", str(programs), **caches)
+    assert result.returncode == 1
+    assert f"[1/2] {broken}" in result.stdout and "arguments ['--size', 'a b']" in result.stdout
+    assert "1 of 2 programs ran" in result.stdout and f"failed: {broken}" in result.stderr
+    assert run_python(PROGRAM + STATS, **caches).splitlines()[-1] == "0 0"
+
+
+@pytest.mark.parametrize("arguments", [[], ["--list", "/no/such/file"], ["--list", "/dev/null", "program.py"]])
+def test_neither_a_program_nor_a_list(arguments: list[str]) -> None:
+    assert outboard("warmup", *arguments).returncode == 2

@@ -38,14 +38,20 @@ def directory() -> Path | None:
 
 def compiler_fingerprint() -> bytes:
     """A hash of everything but the signature that a plan depends on."""
+    return fingerprint_under(torch.__version__)
+
+
+def fingerprint_under(version: str) -> bytes:
+    """The same under a version of PyTorch."""
     # The environment is asked each time: a program may change it, and its plans must not be taken for others.
-    return hashlib.sha256(_sources() + os.environ.get("OUTBOARD_LIBRARY", "").encode()).digest()
+    library = os.environ.get("OUTBOARD_LIBRARY", "")
+    return hashlib.sha256(_sources() + f"{version}\0{library}".encode()).digest()
 
 
 @functools.cache
 def _sources() -> bytes:
-    """A hash of the compiler's sources and PyTorch's version."""
-    digest = hashlib.sha256(torch.__version__.encode())
+    """A hash of the compiler's sources."""
+    digest = hashlib.sha256()
     package = Path(__file__).parent
     for path in sorted(package.rglob("*.py")):
         digest.update(str(path.relative_to(package)).encode())
@@ -54,15 +60,13 @@ def _sources() -> bytes:
 
 
 def load(signature: bytes) -> tuple[bool, list[bytes]]:
-    """(whether scalars must be baked, the plans known) for a signature; (False, []) if nothing is known."""
+    """(whether scalars must be baked, the plans known) for a signature; (False, []) if nothing is known. What came
+    with Outboard counts where the user's cache has nothing."""
     path = _path(signature)
-    if path is None:
-        return False, []
-    entry = _read(path, signature)
-    if entry is None:
-        return False, []
-    trusted.mark_used(path)
-    bake, plans = entry
+    entry = None if path is None else _read(path, signature)
+    if path is not None and entry is not None:
+        trusted.mark_used(path)
+    bake, plans = entry or _shipped(signature) or (False, [])
     if plans:
         statistics.add("disk_hits", len(plans))
     return bake, plans
@@ -77,13 +81,19 @@ def store(signature: bytes, bake: bool, plan: bytes) -> None:
         return
     try:
         with _locked(path):
-            known = _read(path, signature)
+            known = _read(path, signature) or _shipped(signature)
             plans = known[1] if known is not None else []
             if plan and plan not in plans:
                 plans = [*plans, plan][-MAX_VARIANTS:]
             _write(path, signature, bake, plans)
     except OSError as error:
         trusted.say_once("compiled plans are not kept", error)
+
+
+def _shipped(signature: bytes) -> tuple[bool, list[bytes]] | None:
+    from . import shipped
+
+    return shipped.find(signature)
 
 
 def _path(signature: bytes) -> Path | None:
