@@ -15,7 +15,6 @@ import torch
 from outboard.profiles.notices import say_once
 
 __all__ = [
-    "MemPool",
     "NPUPluggableAllocator",
     "change_current_allocator",
     "check_uce_in_memory",
@@ -39,7 +38,6 @@ __all__ = [
     "set_option",
     "stop_device",
     "stress_detect",
-    "use_mem_pool",
     "utilization",
 ]
 
@@ -166,10 +164,8 @@ def _refused(name: str, reason: str) -> Callable[..., NoReturn]:
 _ALLOCATORS = "device memory comes from Outboard's allocator and the device's driver"
 _HARDWARE = "drivers offer no such service"
 
-MemPool = _refused("MemPool", _ALLOCATORS)
 NPUPluggableAllocator = _refused("NPUPluggableAllocator", _ALLOCATORS)
 change_current_allocator = _refused("change_current_allocator", _ALLOCATORS)
-use_mem_pool = _refused("use_mem_pool", _ALLOCATORS)
 check_uce_in_memory = _refused("check_uce_in_memory", _HARDWARE)
 restart_device = _refused("restart_device", _HARDWARE)
 stop_device = _refused("stop_device", _HARDWARE)
