@@ -30,7 +30,7 @@ PYTEST_ARGUMENTS ?=
 BENCH_ARGUMENTS ?=
 FUZZ_ARGUMENTS ?=
 
-.PHONY: help setup demo demo-short accuracy test test-full test-cpp test-sanitize test-ecosystem test-nvrtc test-oclgrind test-python test-strict lint format bench opinfo fuzz fuzz-files wheel clean distclean
+.PHONY: help setup demo demo-short accuracy test test-full test-cpp test-sanitize test-ecosystem test-nvrtc test-oclgrind test-python test-strict lint format bench opinfo fuzz fuzz-files wheel docs docs-serve clean distclean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,7 +45,7 @@ demo-short: setup  ## The same with smaller sizes and fewer repeats
 	@$(PY) -m examples.demo --short
 
 test:  ## Lint, C++ tests, the short demo (the second time from caches alone), the strict driver, Python tests
-	@$(SETUP) --groups demo test lint
+	@$(SETUP) --groups demo test lint docs
 	@$(MAKE) --no-print-directory -j2 --output-sync lint test-cpp
 	@$(PY) -m examples.demo --short
 	@$(PY) -m examples.demo --short --expect-warm
@@ -157,6 +157,14 @@ fuzz:  ## Random programs on the device against the CPU; FUZZ_ARGUMENTS="--mode 
 wheel:  ## dist/outboard-*.whl, for this Python and PyTorch, on the systems that its tag names
 	@$(SETUP) --groups demo cpu --no-build
 	@$(PY) tools/make_wheel.py
+
+docs:  ## The documents as a site, in build/site
+	@$(SETUP) --groups docs --no-build
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet
+
+docs-serve:  ## The same, shown at http://127.0.0.1:8000 and made anew when a page changes
+	@$(SETUP) --groups docs --no-build
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs serve
 
 clean:  ## Remove build products; the environment stays
 	rm -rf build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis
