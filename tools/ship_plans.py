@@ -24,59 +24,11 @@ DRIVERS = ("opencl", "host")
 
 
 def tour() -> None:
-    """README's example, then what most programs do: creating, copying, printing, arithmetic, reductions, products,
-    training of small networks with common layers and optimizers."""
+    """The tour on the first device there is."""
     import torch
-    import torch.nn.functional as F
-    from torch import nn
+    from tour import run
 
-    name = torch._C._get_privateuse1_backend_name()
-
-    def snippet() -> None:
-        x = torch.randn(4, 4, device=name)
-        model = torch.nn.Linear(4, 2).to(name)
-        model(x).sum().backward()
-
-    snippet()
-    x = torch.ones(3, device=name)
-    str(x), str(x * 2 + 1), str(torch.arange(10, device=name))
-    (torch.randn(4, 4, device=name).to(name) @ torch.randn(4, 4, device=name)).cpu()
-    for a, b in ((torch.randn(5, 7), torch.randn(5, 7)), (torch.randn(5, 7), torch.randn(7))):
-        a, b = a.to(name), b.to(name)
-        for pair in (torch.add, torch.sub, torch.mul, torch.div, torch.maximum, torch.minimum, torch.pow):
-            pair(a, b)
-        (a == b, a < b, a > b, a != b, a + 1, a - 1, 1 - a, a * 2, a / 2, 1 / a, a**2, -a)
-    for function in (torch.exp, torch.log, torch.sqrt, torch.rsqrt, torch.abs, torch.sin, torch.cos, torch.tanh):
-        function(a)
-    for function in (torch.sigmoid, F.relu, F.gelu, F.silu):
-        function(a)
-    for shape in ((6,), (4, 6)):
-        y = torch.randn(shape, device=name)
-        y.sum(), y.mean(), y.max(), y.min(), y.argmax(-1), y.sum(-1), y.mean(-1), y.max(-1), y.std(), y.var()
-        y.softmax(-1), y.log_softmax(-1), y.cumsum(-1), y.sort(), y.topk(2), y.norm(), y.any(), y.all()
-    y[0], y[:, 1], y[y > 0], torch.cat([y, y]), torch.stack([y, y]), y.T.contiguous(), y.half().float(), y.long()
-    y.fill_(1), y.zero_(), torch.zeros(3, device=name), torch.eye(3, device=name), torch.where(y > 0, y, -y)
-    torch.equal(y, y), torch.allclose(y, y), torch.rand(3, device=name), torch.randint(5, (3,), device=name)
-    mlp = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.LayerNorm(32), nn.Dropout(0.1), nn.Linear(32, 5))
-    features = (nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2))
-    network = nn.Sequential(*features, nn.Flatten(), nn.Linear(128, 5))
-    for model, shape in ((mlp, (8, 20)), (network, (8, 1, 8, 8))):
-        model.to(name)
-        data, labels = torch.randn(shape, device=name), torch.randint(5, (8,), device=name)
-        for optimizer in (
-            torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9),
-            torch.optim.Adam(model.parameters()),
-            torch.optim.AdamW(model.parameters()),
-        ):
-            for _ in range(2):
-                optimizer.zero_grad()
-                loss = F.cross_entropy(model(data), labels)
-                loss.backward()
-                optimizer.step()
-            loss.item()
-        with torch.no_grad():
-            (model.eval()(data).argmax(1) == labels).float().mean().item()
-    torch.accelerator.synchronize()
+    run(torch._C._get_privateuse1_backend_name())
 
 
 @contextmanager

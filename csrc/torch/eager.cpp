@@ -365,6 +365,7 @@ class EagerCall {
       entry_->host.store(refused ? FallbackCause::kCompiler : FallbackCause::kUnsupported, std::memory_order_release);
       return !runs_on_host();
     }
+    if (!op_.wide_statistics) rehearse_on_cpu(op_, arguments_);  // a wrong value says nothing about others
     entry_->bake.store(true, std::memory_order_release);
     state().compiler->keep(disk_key(), true, {});
     return select();

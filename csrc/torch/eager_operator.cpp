@@ -26,6 +26,13 @@ ArgumentRole role_of(const c10::TypePtr& declared) {
   return ArgumentRole::kBaked;
 }
 
+/// The role of an argument, by its type and, for integers, by what `run_time_numbers` says.
+ArgumentRole role_of(const c10::Argument& argument, const std::vector<std::string>& numbers) {
+  const bool is_number = std::find(numbers.begin(), numbers.end(), argument.name()) != numbers.end();
+  if (!is_number) return role_of(argument.real_type());
+  return argument.type()->cast<c10::ListType>() ? ArgumentRole::kNumberList : ArgumentRole::kNumber;
+}
+
 /// The argument that a return aliases for writing, or -1.
 int aliased_argument(const c10::FunctionSchema& schema, const c10::Argument& result) {
   if (result.alias_info() == nullptr || !result.alias_info()->isWrite()) return -1;
@@ -65,9 +72,10 @@ std::unique_ptr<Operator> describe(const c10::OperatorHandle& handle) {
 
   const c10::FunctionSchema& schema = handle.schema();
   auto record = std::make_unique<Operator>(Operator{handle, c10::toString(schema.operator_name()), {}, {}, {}});
+  const std::vector<std::string>& numbers = run_time_numbers(record->name);
   for (const c10::Argument& argument : schema.arguments()) {
     const bool written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
-    record->roles.push_back(role_of(argument.real_type()));
+    record->roles.push_back(role_of(argument, numbers));
     record->written.push_back(written);
     record->writes = record->writes || written;
     record->out_variant = record->out_variant || (written && argument.kwarg_only());
@@ -125,6 +133,18 @@ const Operator& operator_of(const c10::OperatorHandle& handle) {
   if (recent.schema != key) recent = {key, &registered(key, handle)};
   return *recent.op;
 }
+
+const std::vector<std::string>& run_time_numbers(const std::string& op) {
+  static const auto* const all = new std::unordered_map<std::string, std::vector<std::string>>{
+      {"aten::embedding_dense_backward", {"num_weights"}},        {"aten::native_layer_norm", {"normalized_shape"}},
+      {"aten::native_layer_norm_backward", {"normalized_shape"}}, {"aten::select_backward", {"input_sizes", "index"}},
+      {"aten::slice_backward", {"input_sizes", "start", "end"}},
+  };
+  static const auto* const none = new std::vector<std::string>;
+  const auto found = all->find(op);
+  return found == all->end() ? *none : found->second;
+}
+
 const Operator& find_operator(const char* name, const char* overload) {
   return operator_of(c10::Dispatcher::singleton().findSchemaOrThrow(name, overload));
 }

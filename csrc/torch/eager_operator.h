@@ -15,6 +15,8 @@ enum class ArgumentRole : uint8_t {
   kTensorList,  ///< Tensor[] or Tensor?[]
   kScalar,      ///< Scalar or Scalar?: a run-time value of a plan
   kScalarList,  ///< Scalar[]
+  kNumber,      ///< int or SymInt that is a run-time value of a plan, too (see `run_time_numbers`)
+  kNumberList,  ///< a list of such
   kGenerator,   ///< Generator?: where seeds come from; no part of the plan
   kBaked        ///< everything else: its value is part of the signature
 };
@@ -40,6 +42,10 @@ struct Operator {
 
 /// The record of an operator; stable for the life of the process.
 const Operator& operator_of(const c10::OperatorHandle& handle);
+
+/// Arguments of an operator whose type is an integer's, on whose values no code depends: sizes, places and bounds. A
+/// plan holds for any value of theirs, as for any size of a tensor. Empty for most operators.
+const std::vector<std::string>& run_time_numbers(const std::string& op);
 
 /// The operator with this name and overload ("aten::copy_", ""). Throws c10::Error if there is none.
 const Operator& find_operator(const char* name, const char* overload);

@@ -76,6 +76,10 @@ class Writer {
         return scalar(value);
       case ArgumentRole::kScalarList:
         return value.isNone() ? none() : scalars(value.toListRef());
+      case ArgumentRole::kNumber:
+        return value.isNone() ? none() : integer(value);
+      case ArgumentRole::kNumberList:
+        return value.isNone() ? none() : integers(value.toListRef());
       case ArgumentRole::kGenerator:
         if (!value.isNone()) out_.generator = value.toGenerator();
         return true;
@@ -200,6 +204,18 @@ class Writer {
     return std::all_of(list.begin(), list.end(), [&](const c10::IValue& item) { return scalar(item); });
   }
 
+  bool integer(const c10::IValue& value) {
+    if (!value.isInt()) return false;  // symbolic
+    write_integer(value.toInt());
+    return true;
+  }
+
+  bool integers(c10::ArrayRef<c10::IValue> list) {
+    tag('l');
+    raw(static_cast<uint32_t>(list.size()));
+    return std::all_of(list.begin(), list.end(), [&](const c10::IValue& item) { return integer(item); });
+  }
+
   /// Signs which element types a number does not fit: PyTorch raises there, where the operator converts the number.
   /// Halves are computed with as floats, and integers may become floats.
   template <typename Value>
@@ -227,11 +243,14 @@ class Writer {
 
   bool number(int64_t value) {
     fit(value);
-    tag('i');
-    if (bake_) return raw(value), true;
-    Input& input = scalar_input();
-    input.scalar.i = value;
+    write_integer(value);
     return true;
+  }
+
+  void write_integer(int64_t value) {
+    tag('i');
+    if (bake_) return raw(value);
+    scalar_input().scalar.i = value;
   }
 
   bool number(double value) {

@@ -28,6 +28,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils import _pytree as pytree
 
+from outboard import _C
+
 from .. import plan as p
 from ..builder import NotExpressible, PlanBuilder
 from ..calls import LIBRARY_OPERATORS
@@ -204,8 +206,9 @@ def _bind(schema: Any, args: Sequence[Any], kwargs: dict[str, Any], inputs: Inpu
     """Stand-ins for all arguments, in schema order, which is the order of the plan's inputs."""
     fake_args: list[Any] = []
     fake_kwargs: dict[str, Any] = {}
+    numbers = _C.run_time_numbers(schema.name + (f".{schema.overload_name}" if schema.overload_name else ""))
     for position, argument in enumerate(schema.arguments):
-        type_ = str(argument.real_type)
+        type_ = "number" if argument.name in numbers else str(argument.real_type)
         if position < len(args):
             fake_args.append(inputs.argument(args[position], type_))
         elif argument.name in kwargs:

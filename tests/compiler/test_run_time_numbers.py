@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Integers of a schema on which no code depends: a plan holds for all their values, and computes what the CPU does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from outboard import _C
+
+aten = torch.ops.aten
+
+
+def _new_plans(device: str, operator: Callable[..., Any], *arguments: Any) -> int:
+    """Compares an operator with the CPU's; returns how many plans it took that were not in this process before."""
+    before = int(_C.eager_stats()["plans"])
+    found = operator(*pytree.tree_map_only(Tensor, lambda x: x.to(device), arguments))
+    made = int(_C.eager_stats()["plans"]) - before
+    for one, other in zip(pytree.tree_leaves(found), pytree.tree_leaves(operator(*arguments)), strict=True):
+        torch.testing.assert_close(one.cpu(), other, rtol=1e-4, atol=1e-5)
+    return made
+
+
+def _same_gradients(device: str, function: Callable[..., Tensor], *inputs: Tensor) -> None:
+    def gradients(device: str) -> list[Tensor]:
+        leaves = [x.to(device).requires_grad_() for x in inputs]
+        function(*leaves).square().sum().backward()
+        return [leaf.grad.cpu() for leaf in leaves if leaf.grad is not None]
+
+    torch.testing.assert_close(gradients(device), gradients("cpu"), rtol=1e-4, atol=1e-5)
+
+
+def test_an_index_of_select(device: str) -> None:
+    gradient = torch.randn(3, 4)
+    calls = ((7, 2), (9, 5), (12, 1), (13, 12), (100, 50))
+    assert [_new_plans(device, aten.select_backward, gradient, [3, n, 4], 1, i) for n, i in calls][1:] == [0] * 4
+    for n, i in ((9, -1), (8, -2), (6, 0), (1, 0)):
+        _same_gradients(device, lambda x, i=i: x.select(1, i), torch.randn(3, n, 4))
+
+
+def test_bounds_of_a_slice(device: str) -> None:
+    spans = ((7, 2, 5), (11, 1, 4), (30, 3, 20))
+    made = [
+        _new_plans(device, aten.slice_backward, torch.randn(3, b - a, 4), [3, n, 4], 1, a, b, 1) for n, a, b in spans
+    ]
+    assert made[1:] == [0, 0]
+    for n, a, b in ((9, 0, 3), (9, 1, None), (9, -2, None), (5, 0, 5), (12, 3, -1), (6, 4, 4), (6, 4, 99)):
+        _same_gradients(device, lambda x, a=a, b=b: x[:, a:b], torch.randn(3, n, 4))
+    _same_gradients(device, lambda x: x[:, 1:8:3], torch.randn(3, 9, 4))
+
+
+def test_the_shape_of_a_layer_norm(device: str) -> None:
+    def made(n: int) -> int:
+        return _new_plans(device, aten.native_layer_norm, torch.randn(5, n), [n], torch.randn(n), torch.randn(n), 1e-5)
+
+    assert [made(n) for n in (64, 96, 768, 80)][2:] == [0, 0]
+    for shape in ((1,), (2, 3), (17,), (1, 1), (64,)):
+        _same_gradients(device, lambda x, w: F.layer_norm(x, w.shape, w), torch.randn(4, *shape), torch.randn(shape))
+
+
+def test_the_length_of_an_embedding(device: str) -> None:
+    ids = torch.randint(5, (3, 4))
+    gradient = torch.randn(3, 4, 8)
+    lengths = (8, 31, 1000)
+    made = [_new_plans(device, aten.embedding_dense_backward, gradient, ids, n, -1, False) for n in lengths]
+    assert made[1:] == [0, 0]
+    _same_gradients(
+        device, lambda w: F.embedding(torch.zeros(3, dtype=torch.long, device=w.device), w), torch.ones(1, 8)
+    )
+
+
+@pytest.mark.parametrize("index", [7, -8])
+def test_an_index_out_of_range(device: str, index: int) -> None:
+    """It is refused as on the CPU, and does not make plans of single values of those that follow."""
+    gradient = torch.ones(3, 4, 2)
+    for each in (gradient, gradient.to(device)):
+        with pytest.raises(IndexError):
+            aten.select_backward(each, [3, 7, 4, 2], 1, index)
+    made = [_new_plans(device, aten.select_backward, gradient, [3, 7, 4, 2], 1, i) for i in range(4)]
+    assert made[1:] == [0, 0, 0]
