@@ -365,7 +365,8 @@ void bind_eager(py::module_& m) {
       },
       py::arg("left"), py::arg("right"), py::arg("bursts") = 200);
   m.def("plan_interface", &plan_interface);
-  bindings::define(m, "run_time_numbers", "Integer arguments of an operator that are run-time values of its plans.",
+  bindings::define(m, "run_time_numbers",
+                   "Arguments of an operator that are run-time values of its plans, besides Scalars.",
                    &run_time_numbers);
   py::class_<PythonPlan, std::shared_ptr<PythonPlan>>(m, "Plan")
       .def(py::init([](const py::bytes& data, int device, const std::vector<std::string>& binaries) {

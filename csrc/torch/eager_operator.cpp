@@ -136,9 +136,13 @@ const Operator& operator_of(const c10::OperatorHandle& handle) {
 
 const std::vector<std::string>& run_time_numbers(const std::string& op) {
   static const auto* const all = new std::unordered_map<std::string, std::vector<std::string>>{
-      {"aten::embedding_dense_backward", {"num_weights"}},        {"aten::native_layer_norm", {"normalized_shape"}},
-      {"aten::native_layer_norm_backward", {"normalized_shape"}}, {"aten::select_backward", {"input_sizes", "index"}},
+      {"aten::embedding_dense_backward", {"num_weights"}},
+      {"aten::native_layer_norm", {"normalized_shape"}},
+      {"aten::native_layer_norm_backward", {"normalized_shape"}},
+      {"aten::select_backward", {"input_sizes", "index"}},
       {"aten::slice_backward", {"input_sizes", "start", "end"}},
+      {"aten::uniform_", {"from", "to"}},
+      {"aten::normal_", {"mean", "std"}},
   };
   static const auto* const none = new std::vector<std::string>;
   const auto found = all->find(op);

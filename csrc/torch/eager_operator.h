@@ -15,7 +15,7 @@ enum class ArgumentRole : uint8_t {
   kTensorList,  ///< Tensor[] or Tensor?[]
   kScalar,      ///< Scalar or Scalar?: a run-time value of a plan
   kScalarList,  ///< Scalar[]
-  kNumber,      ///< int or SymInt that is a run-time value of a plan, too (see `run_time_numbers`)
+  kNumber,      ///< int, SymInt or float that is a run-time value of a plan, too (see `run_time_numbers`)
   kNumberList,  ///< a list of such
   kGenerator,   ///< Generator?: where seeds come from; no part of the plan
   kBaked        ///< everything else: its value is part of the signature

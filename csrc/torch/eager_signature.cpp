@@ -77,9 +77,9 @@ class Writer {
       case ArgumentRole::kScalarList:
         return value.isNone() ? none() : scalars(value.toListRef());
       case ArgumentRole::kNumber:
-        return value.isNone() ? none() : integer(value);
+        return value.isNone() ? none() : run_time_number(value);
       case ArgumentRole::kNumberList:
-        return value.isNone() ? none() : integers(value.toListRef());
+        return value.isNone() ? none() : run_time_numbers(value.toListRef());
       case ArgumentRole::kGenerator:
         if (!value.isNone()) out_.generator = value.toGenerator();
         return true;
@@ -204,16 +204,16 @@ class Writer {
     return std::all_of(list.begin(), list.end(), [&](const c10::IValue& item) { return scalar(item); });
   }
 
-  bool integer(const c10::IValue& value) {
-    if (!value.isInt()) return false;  // symbolic
-    write_integer(value.toInt());
-    return true;
+  bool run_time_number(const c10::IValue& value) {
+    if (value.isInt()) return write(value.toInt()), true;
+    if (value.isDouble()) return write(value.toDouble()), true;
+    return false;  // symbolic
   }
 
-  bool integers(c10::ArrayRef<c10::IValue> list) {
+  bool run_time_numbers(c10::ArrayRef<c10::IValue> list) {
     tag('l');
     raw(static_cast<uint32_t>(list.size()));
-    return std::all_of(list.begin(), list.end(), [&](const c10::IValue& item) { return integer(item); });
+    return std::all_of(list.begin(), list.end(), [&](const c10::IValue& item) { return run_time_number(item); });
   }
 
   /// Signs which element types a number does not fit: PyTorch raises there, where the operator converts the number.
@@ -241,25 +241,23 @@ class Writer {
     raw(refusing);
   }
 
-  bool number(int64_t value) {
+  template <typename Value>
+  bool number(Value value) {
     fit(value);
-    write_integer(value);
+    write(value);
     return true;
   }
 
-  void write_integer(int64_t value) {
+  void write(int64_t value) {
     tag('i');
     if (bake_) return raw(value);
     scalar_input().scalar.i = value;
   }
 
-  bool number(double value) {
-    fit(value);
+  void write(double value) {
     tag('f');
-    if (bake_) return raw(value), true;
-    Input& input = scalar_input();
-    input.scalar.d = value;
-    return true;
+    if (bake_) return raw(value);
+    scalar_input().scalar.d = value;
   }
 
   Input& scalar_input() {

@@ -15,6 +15,7 @@
 #include <optional>
 
 #include "torch/copy.h"
+#include "torch/eager.h"
 
 /// Random numbers whose distribution is a tensor: multinomial, and normal with tensors for its parameters.
 namespace outboard::aten {
@@ -128,11 +129,35 @@ at::Tensor& normal_of_both_out(const at::Tensor& mean, const at::Tensor& std, Ge
   return copy_to_out(out, normal_of_both(mean, std, std::move(generator)));
 }
 
+/// Fills a tensor with random numbers of two parameters, which are run-time values of the plan: PyTorch's kernel for
+/// the CPU, asked for no number, says each time what it has to say of them.
+at::Tensor& fill_with(const Operator& op, at::Tensor& self, double first, double second, const Generator& generator) {
+  c10::IValue on_cpu[] = {at::empty({0}, self.options().device(at::kCPU)), first, second, c10::IValue()};
+  torch::jit::Stack stack(std::begin(on_cpu), std::end(on_cpu));
+  op.handle.callBoxed(stack);
+  c10::IValue values[] = {lend(self), first, second, generator};
+  Arguments arguments(values, std::size(values), Arguments::kLent);
+  eager_write(op, arguments);
+  return self;
+}
+
+at::Tensor& uniform_between(at::Tensor& self, double from, double to, Generator generator) {
+  static const Operator& op = find_operator("aten::uniform_", "");
+  return fill_with(op, self, from, to, generator);
+}
+
+at::Tensor& normal_around(at::Tensor& self, double mean, double std, Generator generator) {
+  static const Operator& op = find_operator("aten::normal_", "");
+  return fill_with(op, self, mean, std, generator);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(outboard, m) { m.def("problem_of_weights(Tensor weights) -> Tensor"); }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("uniform_", TORCH_FN(uniform_between));
+  m.impl("normal_", TORCH_FN(normal_around));
   m.impl("multinomial", TORCH_FN(drawn));
   m.impl("multinomial.out", TORCH_FN(multinomial_out));
   m.impl("normal.Tensor_float", TORCH_FN(normal_of_means));

@@ -84,3 +84,33 @@ def test_an_index_out_of_range(device: str, index: int) -> None:
             aten.select_backward(each, [3, 7, 4, 2], 1, index)
     made = [_new_plans(device, aten.select_backward, gradient, [3, 7, 4, 2], 1, i) for i in range(4)]
     assert made[1:] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("kind", ["uniform_", "normal_"])
+def test_parameters_of_random_numbers(device: str, kind: str) -> None:
+    """So layers made on the device need no plan for each of their sizes."""
+    x = torch.empty(4000, device=device)
+    getattr(x, kind)(0.0, 1.0)
+    before = int(_C.eager_stats()["plans"])
+    for first, second in ((-0.25, 0.25), (3.0, 5.5), (-1e-3, 0.0), (1e4, 1.1e4), (2.0, 2.0)):
+        getattr(x, kind)(first, second)
+        values = x.cpu().double()
+        if kind == "normal_":
+            assert abs(values.mean().item() - first) <= 0.1 * second + 1e-9
+            assert abs(values.std().item() - second) <= 0.1 * second + 1e-9
+            continue
+        assert first <= values.min().item() and (values.max().item() < second or first == second)
+        assert abs(values.mean().item() - (first + second) / 2) <= 0.05 * (second - first)
+    assert int(_C.eager_stats()["plans"]) - before == 0
+
+
+@pytest.mark.parametrize("call", ["uniform_(2.0, 1.0)", "uniform_(float('nan'), 1.0)", "normal_(0.0, -1.0)"])
+def test_wrong_parameters_of_random_numbers(device: str, call: str) -> None:
+    """They are found each time, not only while there is no plan."""
+    x = torch.empty(3, device=device)
+    x.uniform_(0.0, 1.0), x.normal_(0.0, 1.0)
+    with pytest.raises(RuntimeError) as expected:
+        eval("torch.empty(3)." + call)
+    with pytest.raises(RuntimeError) as found:
+        eval("x." + call)
+    assert str(found.value).splitlines()[0] == str(expected.value).splitlines()[0]

@@ -176,3 +176,23 @@ def test_loaders_that_shuffle_on_a_default_device(device: str, replacement: bool
             assert len(found) == 40 and (replacement or sorted(found.tolist()) == list(range(40)))
         assert len(list(DataLoader(data, shuffle=True, batch_size=7))) == 6
         assert sum(map(len, random_split(data, [30, 10]))) == 40
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_the_end_of_a_range_is_never_drawn(device: str, dtype: torch.dtype, compiled: bool) -> None:
+    """Of what is rounded to a half, some would be: a logarithm of 1 - x would be infinite."""
+    n = 200_000
+    start = torch.zeros(n, dtype=dtype, device=device)
+
+    def draw() -> tuple[torch.Tensor, ...]:
+        return torch.rand(n, dtype=dtype, device=device), torch.rand_like(start)
+
+    draws = torch.compile(draw)() if compiled else (*draw(), start.clone().uniform_())
+    for x in draws:
+        assert x.min() >= 0 and x.max() < 1
+        assert abs(x.double().mean().item() - 0.5) < 0.01
+    if not compiled:
+        for low, high in ((100.0, 101.0), (-3.0, 5.0), (-1.0, 0.0), (-1.5, -0.75)):
+            x = start.uniform_(low, high)
+            assert x.min() >= low and x.max() < high

@@ -14,7 +14,7 @@ from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.lowering import fallbacks, lowerings
 
 from . import additions, recurrent, rounding
-from .corrections import corrected
+from .corrections import DIGITS, corrected, with_digits_of
 
 aten = torch.ops.aten
 prims = torch.ops.prims
@@ -44,19 +44,28 @@ def _integers(low: int, high: int, shape: Any, device: torch.device) -> torch.Te
     return prims.inductor_randint(low, high, list(shape), prims.inductor_lookup_seed(seeds, 0))
 
 
+def _is_known(*numbers: Any) -> bool:
+    """Whether these are numbers, and no symbols for those of an eager call, which are looked at each time."""
+    return all(isinstance(number, (int, float)) for number in numbers)
+
+
 def _uniform_(
     x: torch.Tensor, from_: float = 0.0, to: float = 1.0, generator: Any = None, **kwargs: Any
 ) -> torch.Tensor:
     low = kwargs.get("from", from_)
-    if low > to:
+    if _is_known(low, to) and low > to:
         raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={low} > to={to}")
-    return x.copy_(_uniform(x.shape, torch.float32, x.device) * (to - low) + low)
+    start, end = (aten.full.default([], bound, dtype=torch.float32, device=x.device) for bound in (low, to))
+    values = with_digits_of(x.dtype, _uniform(x.shape, torch.float32, x.device)) * (end - start) + start
+    # What may be rounded up to the end is the range's start, as on CUDA.
+    reaches_end = values > end - end.abs() * 2.0 ** -DIGITS[x.dtype] if x.dtype in DIGITS else values >= end
+    return x.copy_(torch.where(reaches_end, start, values))
 
 
 def _normal_(x: torch.Tensor, mean: float = 0.0, std: float = 1.0, generator: Any = None) -> torch.Tensor:
-    if std < 0:
+    if _is_known(std) and std < 0:
         raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
-    return x.copy_(_normal(x.shape, x.device) * std + mean)
+    return x.copy_(aten.add.Scalar(aten.mul.Scalar(_normal(x.shape, x.device), std), mean))
 
 
 def _exponential_(x: torch.Tensor, lambd: float = 1.0, generator: Any = None) -> torch.Tensor:

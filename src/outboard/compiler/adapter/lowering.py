@@ -493,6 +493,8 @@ def _traced(
     fakes = [leaf.fake for leaf in inputs.leaves]
     places = {id(fake): number for number, fake in enumerate(fakes)}
     function = _OWN.get(overload, overload)  # functionalisation refuses operators of our own that write
+    if any(isinstance(value, torch.SymFloat) for value in args) and overload in decompositions:
+        function = decompositions[overload]  # on its way into an operator's `float` a symbol becomes a constant
 
     def call(*values: Any) -> Any:
         def substitute(value: Any) -> Any:
