@@ -47,10 +47,17 @@ def _prepare_tracing() -> None:
     trace_undisturbed()
 
 
+def _allow_flex_attention() -> None:
+    from .adapter.flex_attention import install
+
+    install()
+
+
 _CALLBACKS: dict[str, Callable[[], None]] = {
     "torch._dynamo.device_interface": _register_interface,
     "torch._inductor.compile_fx": _register_backend,
     "torch._dynamo.convert_frame": _prepare_tracing,
+    "torch.nn.attention.flex_attention": _allow_flex_attention,
     "torch.optim": _join_updates,
 }
 
