@@ -254,7 +254,7 @@ def test_many_results_that_meet_in_little_local_memory(device: str, run_python: 
         PRELUDE
         + """
 def several(x):
-    return x.argmax(1), x.argmin(1), x.sum(1), x.amax(1), x.amin(1), (x > 0).any(1), x.long().sum(1), x.prod(1)
+    return x.argmax(1), x.argmin(1), x.sum(1)
 x = torch.randn(8, 500)
 for ours, theirs in zip(torch.compile(several)(x.to(device)), several(x), strict=True):
     torch.testing.assert_close(ours.cpu(), theirs)
