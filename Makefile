@@ -30,7 +30,7 @@ PYTEST_ARGUMENTS ?=
 BENCH_ARGUMENTS ?=
 FUZZ_ARGUMENTS ?=
 
-.PHONY: help setup demo demo-short accuracy test test-full test-cpp test-sanitize test-ecosystem test-nvrtc test-oclgrind test-python test-strict lint format bench opinfo fuzz fuzz-files wheel docs docs-serve clean distclean
+.PHONY: help setup demo demo-short accuracy test test-full test-cpp test-sanitize test-ecosystem test-limits test-nvrtc test-oclgrind test-python test-strict lint format bench opinfo fuzz fuzz-files wheel docs docs-serve clean distclean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,12 +50,14 @@ test:  ## Lint, C++ tests, the short demo (the second time from caches alone), t
 	@$(PY) -m examples.demo --short
 	@$(PY) -m examples.demo --short --expect-warm
 	@$(MAKE) --no-print-directory test-strict
+	@$(MAKE) --no-print-directory test-limits
 	@$(MAKE) --no-print-directory test-python
 
 test-full: test opinfo accuracy test-sanitize test-oclgrind  ## Everything in test, every OpInfo, functions against float64, sanitizers, Oclgrind, kernels for GPUs, the wheel in a clean environment
 	@OUTBOARD_TEST_FULL=1 $(PY) -m pytest -q tests/package tests/kernels/test_variants.py tests/device/test_memory.py \
 	  tests/device/test_memory_proof.py
 	@$(MAKE) --no-print-directory test-strict STRICT_TESTS="tests/device tests/compiler tests/kernels"
+	@$(MAKE) --no-print-directory test-limits LIMITS="small single narrow wide" LIMITS_TESTS="$(LIMITS_TESTS_FULL)" LIMITS_MATCH=
 
 test-cpp:  ## C++ tests of runtime and drivers, without PyTorch
 	@$(SETUP) --groups demo test lint --no-build
@@ -113,6 +115,26 @@ STRICT_SKIPPED = part_of_the_memory or work_on_the_cpu_run
 test-strict:  ## STRICT_TESTS on the strict driver: a slow, discrete device that checks its caller
 	@OMP_WAIT_POLICY=passive OUTBOARD_DRIVER=strict $(PY) -m pytest -q -n $(TEST_JOBS) --dist loadfile $(STRICT_TESTS) \
 	  -k "not ($(STRICT_SKIPPED))"
+
+# Devices that do not exist: what each declares (docs/driver.md). A part of one of them is in `test`, all in `test-full`.
+LIMITS ?= small
+LIMITS_small = TYPE=gpu VECTOR_WIDTH=1 WORK_GROUP=32 LOCAL_MEMORY=1KiB MAX_ALLOCATION=64MiB FP64=0
+LIMITS_single = TYPE=gpu VECTOR_WIDTH=1 WORK_GROUP=1 LOCAL_MEMORY=1KiB
+LIMITS_narrow = TYPE=cpu VECTOR_WIDTH=4 FP16=0 FP64=0 INT64_ATOMICS=0
+LIMITS_wide = TYPE=cpu VECTOR_WIDTH=256 LOCAL_MEMORY=1KiB ALIGNMENT=16
+LIMITS_TESTS_FULL = $(addprefix tests/kernels/test_,attention.py attention_calls.py conv.py gemm.py halves.py index.py \
+  pool.py recurrent.py scan.py sort.py)
+LIMITS_TESTS ?= $(addprefix tests/kernels/test_,conv.py gemm.py scan.py sort.py)
+# One size or so of everything.
+LIMITS_MATCH ?= size1 or search or order or topk or dtypes or cumulative
+
+test-limits: $(addprefix test-limits-,$(LIMITS))  ## LIMITS_TESTS on devices that declare little (LIMITS) and refuse what exceeds it
+
+test-limits-%:
+	$(if $(LIMITS_$*),,$(error LIMITS: '$*' is none of small, single, narrow, wide))
+	@env OMP_WAIT_POLICY=passive OUTBOARD_DRIVER=strict OUTBOARD_STRICT_DELAY=0 \
+	  $(addprefix OUTBOARD_STRICT_,$(LIMITS_$*)) \
+	  $(PY) -m pytest -q -n $(TEST_JOBS) --dist loadfile $(LIMITS_TESTS) -k "$(LIMITS_MATCH)"
 
 FUZZ_COUNT ?= 1000000
 FUZZ_SEED ?= 1

@@ -230,6 +230,15 @@ struct Device::Impl {
   std::vector<GraphStream> graph_streams;
 };
 
+/// Refuses a device whose allocations may begin where no element of PyTorch's widest type (complex128) may lie: the
+/// runtime cuts them at multiples of more, and kernels read elements where they lie.
+void check_alignment(const ob_device_properties& properties) {
+  constexpr uint64_t kWidestElement = 16;
+  if (properties.alignment % kWidestElement == 0 && properties.alignment != 0) return;
+  throw Error(OB_INVALID_ARGUMENT, std::string("the driver of ") + properties.name + " aligns allocations to " +
+                                       std::to_string(properties.alignment) + " bytes: it must be a multiple of 16");
+}
+
 Device::Device(const ob_driver* driver, ob_device handle, int index, Origin origin)
     : index_(index), impl_(std::make_shared<Impl>(*driver)) {
   const uint64_t limit = memory_limit();  // throws if it makes no sense: before there is a stream to lose
@@ -237,6 +246,7 @@ Device::Device(const ob_driver* driver, ob_device handle, int index, Origin orig
   impl_->origin = std::move(origin);
   impl_->properties.struct_size = sizeof(ob_device_properties);
   check(impl_->driver, driver->device_properties(handle, &impl_->properties), "reading device properties");
+  check_alignment(impl_->properties);
   if (driver->abi_minor < kSerialBuildsSince) impl_->properties.serial_builds = 0;  // padding in older structs
   residency_ = std::make_unique<Residency>(*this);
   impl_->streams[0] = std::make_unique<Stream>(*this, 0);

@@ -34,9 +34,9 @@
  * Memory is another matter: `memory_free` and `host_free` are called after a wait for all work that uses the memory
  * succeeded, and need not defer anything.
  *
- * Limits. The caller never asks for more than `ob_device_properties` declares: no larger allocation, no larger
- * work-group, no more bytes of arguments, no program with `double` where there is no has_fp64. 0 in a limit that a
- * driver is too old to know means the least that OpenCL allows.
+ * Limits. The caller never asks for more than `ob_device_properties` declares: no larger allocation or work-group, no
+ * more bytes of arguments, no program with `double` where there is no has_fp64, or with 64-bit atomics where there is
+ * no has_int64_atomics. 0 in a limit that a driver is too old to know means the least that OpenCL allows.
  */
 #ifndef OUTBOARD_DRIVER_H_
 #define OUTBOARD_DRIVER_H_
@@ -89,11 +89,11 @@ typedef struct ob_device_properties {
   uint64_t total_memory;        /* out: bytes */
   uint64_t max_allocation;      /* out: bytes in one allocation; 0: as much as total_memory */
   uint64_t local_memory;        /* out: bytes per work-group */
-  uint64_t alignment;           /* out: bytes every allocation is aligned to */
+  uint64_t alignment;           /* out: bytes every allocation is aligned to, a multiple of 16 */
   uint8_t host_accessible;      /* out: 1 if the host may dereference an ob_ptr while the device is idle */
-  uint8_t has_fp16;             /* out: arithmetic in half precision */
+  uint8_t has_fp16;             /* out: arithmetic in half precision, for users to know: programs do without */
   uint8_t has_fp64;             /* out */
-  uint8_t has_int64_atomics;    /* out */
+  uint8_t has_int64_atomics;    /* out: atomic additions and exchanges of 64-bit words of global memory */
   uint8_t serial_builds;        /* out, since minor version 1: 1 if builds in one process wait for each other */
   /* out, since minor version 5: bytes of all arguments of one launch, 8 for a pointer; 0: 1024 */
   uint32_t max_argument_bytes;

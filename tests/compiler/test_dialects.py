@@ -152,3 +152,21 @@ print(inspection.smoke_test("ocl:0"))
         OUTBOARD_STRICT_DIALECT="esperanto",
     )
     assert "'esperanto'" in printed and "docs/dialects.md" in printed
+
+
+@pytest.mark.parametrize(
+    ("text", "needs"),
+    [
+        ("OB_ATOMIC_ADD(p, v);", False),
+        ("OB_ATOMIC_ADD_LONG(p, v);", True),
+        ("old = OB_EXCHANGE_LONG(q, seen, v);", True),
+        ("/* OB_EXCHANGE_LONG */ OB_EXCHANGE(q, seen, v); // OB_ATOMIC_ADD_LONG", False),
+    ],
+)
+def test_who_needs_atomics_of_64_bits(text: str, needs: bool) -> None:
+    assert dialects.uses_long_atomics(text) == needs
+
+
+def test_sub_groups_larger_than_work_groups_are_none() -> None:
+    assert Target.from_properties({"sub_group_size": 32, "max_work_group_size": 1}).sub_group_size == 1
+    assert Target.from_properties({"sub_group_size": 32, "max_work_group_size": 64}).sub_group_size == 32

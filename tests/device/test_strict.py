@@ -176,3 +176,106 @@ except RuntimeError as error:
         OUTBOARD_STRICT_WORK_GROUP="many",
     )
     assert "OUTBOARD_STRICT_WORK_GROUP" in out
+
+
+def test_a_device_without_doubles_keeps_them_and_leaves_computing_to_the_cpu(
+    device: str, run_python: RunPython
+) -> None:
+    run_python(
+        PRELUDE
+        + """
+cpu = torch.randn(40, 30, dtype=torch.float64)
+x = cpu.to(device)
+assert torch.equal(x.cpu(), cpu) and torch.equal(x.t()[3:].cpu(), cpu.t()[3:])
+assert torch.equal(x.clone().cpu(), cpu) and torch.equal(torch.cat([x, x]).cpu(), torch.cat([cpu, cpu]))
+assert torch.zeros(3, dtype=torch.float64, device=device).tolist() == [0.0] * 3
+assert torch.full((2,), 0.1, dtype=torch.float64, device=device).tolist() == [0.1] * 2
+module.reset_fallbacks()
+results = {
+    "mul": x * 2, "mm": x @ x.t(), "sum": x.sum(0), "softmax": x.softmax(1), "sort": x.sort(1).values,
+    "to float": x.float(), "cumsum": x.cumsum(0), "index": x[torch.arange(5, device=device)],
+    "compiled": torch.compile(lambda x: (x.exp() + 1).sum(1))(x), "complex": torch.complex(x, x) * 2,
+}
+expected = {
+    "mul": cpu * 2, "mm": cpu @ cpu.t(), "sum": cpu.sum(0), "softmax": cpu.softmax(1), "sort": cpu.sort(1).values,
+    "to float": cpu.float(), "cumsum": cpu.cumsum(0), "index": cpu[torch.arange(5)],
+    "compiled": (cpu.exp() + 1).sum(1), "complex": torch.complex(cpu, cpu) * 2,
+}
+for name, result in results.items():
+    torch.testing.assert_close(result.cpu(), expected[name])
+assert {"aten::mul.Tensor", "aten::mm", "aten::sum.dim_IntList"} <= module.fallbacks().keys(), module.fallbacks()
+# Sizes and numbers in formulas need no doubles.
+module.reset_fallbacks()
+image, grid = torch.randn(2, 3, 8, 9), torch.rand(2, 5, 5, 2) * 2 - 1
+sample = lambda image, grid: torch.nn.functional.grid_sample(image, grid, align_corners=False)
+torch.testing.assert_close(sample(image.to(device), grid.to(device)).cpu(), sample(image, grid))
+edges = torch.tensor([0.1, 0.3, 0.5])
+assert torch.bucketize(edges.to(device), edges.to(device), right=True).tolist() == [1, 2, 3]
+assert torch.bucketize(0.3, edges.to(device)).item() == torch.bucketize(0.3, edges).item()
+halves = torch.randn(50, dtype=torch.float16)
+torch.testing.assert_close((halves.to(device) * 3).sin().cpu(), (halves * 3).sin())
+assert not module.fallbacks(), module.fallbacks()
+assert violations() == 0
+""",
+        timeout=300,
+        OUTBOARD_DRIVER="strict",
+        OUTBOARD_STRICT_TYPE="gpu",
+        OUTBOARD_STRICT_WORK_GROUP="32",
+        OUTBOARD_STRICT_FP64="0",
+        OUTBOARD_STRICT_FP16="0",
+        OUTBOARD_STRICT_DELAY="0",
+    )
+
+
+def test_a_device_without_atomics_of_64_bits(device: str, run_python: RunPython) -> None:
+    run_python(
+        PRELUDE
+        + """
+place, values = torch.arange(50) % 5, torch.arange(50)
+add = lambda place, values: torch.zeros(5, dtype=values.dtype, device=values.device).index_add_(0, place, values)
+large = 2**40 + 12345 * values - 2**33 * (values % 3)
+for dtype in (torch.float32, torch.int32, torch.bfloat16):
+    torch.testing.assert_close(add(place.to(device), values.to(device, dtype)).cpu(), add(place, values.to(dtype)))
+for numbers in (values, -values, large, -large, 2**32 - 1 - values):
+    assert torch.equal(add(place.to(device), numbers.to(device)).cpu(), add(place, numbers))
+assert not module.fallbacks(), module.fallbacks()
+torch.testing.assert_close(add(place.to(device), values.double().to(device)).cpu(), add(place, values.double()))
+assert module.fallbacks() == {"aten::index_add_": 1}, module.fallbacks()
+assert violations() == 0
+""",
+        OUTBOARD_DRIVER="strict",
+        OUTBOARD_STRICT_INT64_ATOMICS="0",
+        OUTBOARD_STRICT_DELAY="0",
+    )
+
+
+def test_many_results_that_meet_in_little_local_memory(device: str, run_python: RunPython) -> None:
+    run_python(
+        PRELUDE
+        + """
+def several(x):
+    return x.argmax(1), x.argmin(1), x.sum(1)
+x = torch.randn(8, 500)
+for ours, theirs in zip(torch.compile(several)(x.to(device)), several(x), strict=True):
+    torch.testing.assert_close(ours.cpu(), theirs)
+assert not module.fallbacks(), module.fallbacks()
+assert violations() == 0
+""",
+        OUTBOARD_DRIVER="strict",
+        OUTBOARD_STRICT_TYPE="gpu",
+        OUTBOARD_STRICT_WORK_GROUP="256",
+        OUTBOARD_STRICT_LOCAL_MEMORY="1KiB",
+        OUTBOARD_STRICT_DELAY="0",
+    )
+
+
+def test_a_driver_that_aligns_allocations_to_less_than_an_element_is_refused(
+    device: str, run_python: RunPython
+) -> None:
+    out = run_python(
+        "import torch, outboard; torch.ones(3, device=torch._C._get_privateuse1_backend_name())",
+        check=False,
+        OUTBOARD_DRIVER="strict",
+        OUTBOARD_STRICT_ALIGNMENT="8",
+    )
+    assert "aligns allocations to 8 bytes" in out

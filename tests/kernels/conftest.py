@@ -17,6 +17,7 @@ import torch
 
 #: ``agree(function, *arguments, **keywords)``: calls the function on the CPU and on the device and compares.
 Agree = Callable[..., None]
+DOUBLES = {torch.float64, torch.complex128}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -42,12 +43,39 @@ def _given() -> set[torch.dtype]:
     return set()
 
 
+@pytest.fixture
+def needs_doubles(device_module: ModuleType) -> None:
+    """For tests that hand float64 to a kernel itself, which a device without it never has."""
+    if not device_module.get_device_properties(0).has_fp64:
+        pytest.skip("the device has no double precision")
+
+
+@pytest.fixture
+def given_doubles(_given: set[torch.dtype]) -> None:
+    """For tests that compute in float64 beside all else: a device without it leaves that to the CPU."""
+    _given.add(torch.float64)
+
+
+@pytest.fixture
+def needs_fused_attention(device_module: ModuleType) -> None:
+    """For tests of attention as one operator: only kernels for processors multiply in tiles that fit a cache."""
+    if device_module.get_device_properties(0).type != "cpu":
+        pytest.skip("attention is taken apart where it has no kernel that multiplies in tiles")
+
+
+def _parametrized(request: pytest.FixtureRequest) -> set[torch.dtype]:
+    """The dtypes among the test's parameters."""
+    parameters = getattr(request.node, "callspec", None)
+    return {value for value in parameters.params.values() if isinstance(value, torch.dtype)} if parameters else set()
+
+
 @pytest.fixture(autouse=True)
-def _native(device_module: ModuleType, _given: set[torch.dtype]) -> Iterator[None]:
+def _native(device_module: ModuleType, _given: set[torch.dtype], request: pytest.FixtureRequest) -> Iterator[None]:
     device_module.reset_fallbacks()
     yield
     has_doubles = device_module.get_device_properties(0).has_fp64
-    if has_doubles or not _given & {torch.float64, torch.complex128}:
+    computed = _given | _parametrized(request)
+    if has_doubles or not computed & DOUBLES:
         assert device_module.fallbacks() == {}
 
 

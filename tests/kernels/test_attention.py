@@ -65,8 +65,17 @@ def _run(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(("queries", "keys", "width", "causal", "masked"), CASES)
 def test_forward_and_backward(
-    device: str, queries: int, keys: int, width: int, causal: bool, masked: bool, dtype: torch.dtype
+    device: str,
+    queries: int,
+    keys: int,
+    width: int,
+    causal: bool,
+    masked: bool,
+    dtype: torch.dtype,
+    request: pytest.FixtureRequest,
 ) -> None:
+    if dtype == torch.float64:
+        request.getfixturevalue("needs_doubles")
     _check(device, queries, keys, width, causal, masked, dtype)
 
 

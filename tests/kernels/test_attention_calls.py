@@ -83,7 +83,13 @@ def compare(device: str, tensors: list[Tensor], mask: Mask = None, **options: ob
     scale=st.sampled_from([None, 0.05]),
 )
 def test_any_sizes(
-    device: str, shape: tuple[int, ...], width: int, kind: str, dtype: torch.dtype, scale: float | None
+    device: str,
+    given_doubles: None,
+    shape: tuple[int, ...],
+    width: int,
+    kind: str,
+    dtype: torch.dtype,
+    scale: float | None,
 ) -> None:
     torch.manual_seed(0)
     batches, key_heads, share, queries, keys = shape
@@ -135,7 +141,7 @@ def test_numbers_that_are_none(device: str, queries: int, number: float, place: 
     torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
-def test_one_operator(device: str) -> None:
+def test_one_operator(device: str, needs_fused_attention: None) -> None:
     tensors = [heads(1, 2, 40, 16).to(device) for _ in range(3)]
     assert operators(tensors).count(FUSED) == 1
     assert FUSED in operators(tensors, torch.ones(40, 40, dtype=torch.bool, device=device))
@@ -183,7 +189,7 @@ def test_forward_mode(device: str) -> None:
     torch.testing.assert_close(slope(device), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_memory_grows_as_the_length(device: str, device_module: ModuleType) -> None:
+def test_memory_grows_as_the_length(device: str, device_module: ModuleType, needs_fused_attention: None) -> None:
     """The scores of this call would take 64 MiB, in the backward pass several times."""
     tensors = [heads(1, 4, 2048, 16).to(device).requires_grad_() for _ in range(3)]
     slope = torch.randn_like(tensors[0])

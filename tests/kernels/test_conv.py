@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -70,9 +71,10 @@ GRADIENTS = {
 @pytest.mark.parametrize("size", [(1, 1), (3, 5), (7, 16), (40, 33)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_the_gradient_of_the_bias_sums_any_layout(
-    layout: str, size: tuple[int, int], dtype: torch.dtype, device: str
+    layout: str, size: tuple[int, int], dtype: torch.dtype, device: str, device_module: ModuleType
 ) -> None:
-    """Large terms that cancel, beside small ones: sums are as exact as the dtype of the result."""
+    """Large terms that cancel, beside small ones: sums are as exact as the dtype of the result where the device adds in
+    doubles, and elsewhere off by no more than terms are rounded."""
     torch.manual_seed(0)
     weight, bias = torch.randn(6, 3, 1, 1, dtype=dtype), torch.zeros(6, dtype=dtype)
     image, gradient = torch.randn(4, 3, *size, dtype=dtype), torch.randn(4, 6, *size)
@@ -85,4 +87,7 @@ def test_the_gradient_of_the_bias_sums_any_layout(
     result.backward(GRADIENTS[layout](gradient.to(device)))
     assert on_device.grad is not None
     expected = exact.sum((0, 2, 3)).to(dtype)
-    torch.testing.assert_close(on_device.grad.cpu(), expected, rtol=torch.finfo(dtype).eps, atol=1e-9)
+    properties = device_module.get_device_properties(0)
+    adds_in_doubles = properties.type == "cpu" and properties.has_fp64
+    slack = 0 if adds_in_doubles or dtype == torch.float64 else exact.abs().sum((0, 2, 3)).max().item() * 2**-23
+    torch.testing.assert_close(on_device.grad.cpu(), expected, rtol=torch.finfo(dtype).eps, atol=1e-9 + slack)

@@ -468,6 +468,9 @@ ob_status program_build(ob_device device, const char* source, const char* option
       return violation("a program with double for a device without has_fp64");
     }
   }
+  if (device->properties.has_int64_atomics == 0 && uses_long_atomics(restricted)) {
+    return violation("a program with atomic functions of 64 bits for a device without has_int64_atomics");
+  }
   return own(
       device, [&](ob_program* made) { return inner->program_build(device->inner, restricted.c_str(), options, made); },
       program);

@@ -97,7 +97,7 @@ void Options::restrict(ob_device_properties& p) const {
   lower(p.max_argument_bytes, argument_bytes_);
   if (alignment_ != kAsItIs) lower(p.alignment, alignment_);
   if (sub_group_ != kAsItIs) lower(p.sub_group_size, sub_group_);
-  if (vector_width_ != kAsItIs) lower(p.vector_width, vector_width_);
+  if (vector_width_ != kAsItIs) p.vector_width = static_cast<uint32_t>(vector_width_);  // a preference, no limit
   withdraw(p.has_fp16, fp16_);
   withdraw(p.has_fp64, fp64_);
   withdraw(p.has_int64_atomics, int64_atomics_);

@@ -5,6 +5,7 @@
 #include <cctype>
 #include <set>
 #include <sstream>
+#include <vector>
 
 namespace outboard::strict {
 namespace {
@@ -43,6 +44,18 @@ std::string word_behind(const std::string& said, const std::string& start) {
   return said.substr(start.size(), end - start.size());
 }
 
+/// The words of a line, in order.
+std::vector<std::string> words_of(const std::string& line) {
+  std::vector<std::string> words;
+  for (size_t begin = 0; begin < line.size();) {
+    const size_t end =
+        std::find_if_not(line.begin() + static_cast<ptrdiff_t>(begin), line.end(), is_word) - line.begin();
+    if (end > begin) words.push_back(line.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return words;
+}
+
 }  // namespace
 
 std::string without_doubles(const std::string& source) { return "#undef cl_khr_fp64\n#line 1\n" + source; }
@@ -66,6 +79,23 @@ bool uses_doubles(const std::string& source) {
     } else if (hidden == 0 && (said.empty() || said.rfind("define", 0) == 0) && names_doubles(line)) {
       return true;
     }
+  }
+  return false;
+}
+
+bool uses_long_atomics(const std::string& source) {
+  std::istringstream lines(without_comments(source));
+  std::string line;
+  std::set<std::string> macros;  // that stand for such functions
+  const auto is_atomic = [&](const std::string& word) {
+    return word.rfind("atom_", 0) == 0 || macros.count(word) != 0;
+  };
+  while (std::getline(lines, line)) {
+    const std::string said = directive(line);
+    const std::vector<std::string> words = words_of(said.empty() ? line : said);
+    if (!std::any_of(words.begin(), words.end(), is_atomic)) continue;
+    if (said.empty()) return true;
+    if (words.size() > 1 && words[0] == "define") macros.insert(words[1]);
   }
   return false;
 }

@@ -12,4 +12,8 @@ std::string without_doubles(const std::string& source);
 /// `cl_khr_fp64`: behind `#ifdef` of it, or of a macro that is defined behind that.
 bool uses_doubles(const std::string& source);
 
+/// Whether a program in OpenCL C calls atomic functions of 64 bits (`atom_add` and its kin), by a macro's name or their
+/// own.
+bool uses_long_atomics(const std::string& source);
+
 }  // namespace outboard::strict

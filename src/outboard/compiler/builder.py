@@ -206,10 +206,12 @@ class PlanBuilder:
 
     def kernel(self, source: str, entry: str, options: str = "") -> int:
         """Registers a kernel of a program, to which the words of the device's dialect are added; the same source and
-        options are built once. Returns its number. Raises Unsupported if the program needs double precision and the
-        device has none, or if nobody knows its dialect."""
+        options are built once. Returns its number. Raises Unsupported if the program needs double precision or
+        64-bit atomics and the device has none, or if nobody knows its dialect."""
         if not self.target.has_fp64 and dialects.uses_doubles(source):
             raise dialects.Unsupported("the device has no double precision")
+        if not self.target.has_int64_atomics and dialects.uses_long_atomics(source):
+            raise dialects.Unsupported("the device has no atomic operations on 64 bits")
         text = self.dialect.program(source)
         program = self._programs.setdefault((text, options), len(self._programs))
         return self._kernels.setdefault((program, entry), len(self._kernels))

@@ -61,7 +61,10 @@ class Target:
                 values[field.name] = int(value)  # type: ignore[call-overload]
             else:
                 values[field.name] = str(value)
-        return Target(**values)  # type: ignore[arg-type]
+        target = Target(**values)  # type: ignore[arg-type]
+        # A device whose work-groups are smaller than its sub-groups has no whole one to shuffle in.
+        whole = target.sub_group_size <= max(target.max_work_group_size, 1)
+        return target if whole else dataclasses.replace(target, sub_group_size=1)
 
 
 #: Devices of other kinds, as what differs from the one that is there.

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs for devices whose dialect nobody writes: they run operator by operator, on the CPU and counted."""
+"""Graphs for devices whose dialect nobody writes, and graphs of doubles for devices without: they run operator by
+operator, each on the CPU and counted if it has to."""
 
 from __future__ import annotations
 
@@ -11,6 +12,8 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 
 from ..target import target_of
 from .interface import device_name
+
+_DOUBLES = frozenset({torch.float64, torch.complex128})
 
 
 def interpret_without_dialect() -> None:
@@ -28,11 +31,12 @@ def interpret_without_dialect() -> None:
 
 
 def _is_compiled(gm: torch.fx.GraphModule) -> bool:
-    """Whether programs can be made for all devices of ours that a graph computes on."""
+    """Whether programs can be made for all that a graph computes on devices of ours."""
     name = device_name()
     values = (value for node in gm.graph.nodes for value in _tensors(node.meta.get("val")))
-    indices = {value.device.index or 0 for value in values if value.device.type == name}
-    return all(target_of(index).has_dialect for index in indices)
+    needed = {(value.device.index or 0, value.dtype in _DOUBLES) for value in values if value.device.type == name}
+    targets = ((target_of(index), doubles) for index, doubles in needed)
+    return all(target.has_dialect and (target.has_fp64 or not doubles) for target, doubles in targets)
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import functools
 from importlib.metadata import entry_points
 
-from .base import Dialect, Unsupported, uses_doubles
+from .base import Dialect, Unsupported, uses_doubles, uses_long_atomics
 from .cuda import CUDA
 from .opencl import OPENCL
 
-__all__ = ["Dialect", "Unsupported", "find", "is_known", "names", "uses_doubles"]
+__all__ = ["Dialect", "Unsupported", "find", "is_known", "names", "uses_doubles", "uses_long_atomics"]
 
 GROUP = "outboard.dialects"
 _OWN = {dialect.name: dialect for dialect in (OPENCL, CUDA)}

@@ -31,6 +31,7 @@ class Dialect:
 
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _DOUBLE = re.compile(r"\bdouble\d*\b")
+_LONG_ATOMICS = re.compile(r"\bOB_(ATOMIC_ADD|EXCHANGE)_LONG\b")
 
 
 def uses_doubles(text: str) -> bool:
@@ -52,3 +53,8 @@ def uses_doubles(text: str) -> bool:
         elif not hidden and kind in ("", "define") and _DOUBLE.search(line):
             return True
     return False
+
+
+def uses_long_atomics(text: str) -> bool:
+    """Whether a text needs atomic operations on words of 64 bits."""
+    return _LONG_ATOMICS.search(_COMMENT.sub(" ", text)) is not None

@@ -178,6 +178,19 @@ OB_KERNEL void add_parts(OB_GLOBAL const ACC* parts, OB_GLOBAL W_T* weight, cons
 """
 
 _BIAS = r"""
+#if KEEP_LOST
+/* With what each addition rounds off (D. Knuth's exact sum of two): long sums in float would be far off. */
+#define ADD(sum, lost, term) { \
+    const ACC one = (term), both = sum + one, part = both - sum; \
+    lost += (sum - (both - part)) + (one - part); \
+    sum = both; \
+  }
+/* Of infinite sums nothing was rounded off, but infinity less infinity is NaN. */
+#define WHOLE(sum, lost) (lost == lost ? sum + lost : sum)
+#else
+#define ADD(sum, lost, term) sum += term;
+#define WHOLE(sum, lost) sum
+#endif
 #if GROUP > 1
 GROUP_KERNEL void add_places(OB_GLOBAL const Y_T* y, OB_GLOBAL BIAS_T* bias, const long bias_c, const long channels,
                              const long images, const long yd, const long yh, const long yw, const long y_n,
@@ -186,21 +199,25 @@ GROUP_KERNEL void add_places(OB_GLOBAL const Y_T* y, OB_GLOBAL BIAS_T* bias, con
   OB_SHARED ACC partial[GROUP];
   const int t = OB_LOCAL_ID(0);
   for (long c = OB_GROUP_ID(0); c < channels; c += OB_GROUP_COUNT(0)) {
-    ACC sum = 0;
+    ACC sum = 0, lost = 0;
     for (long i = t; i < rows * yw; i += GROUP) {
       const long row = i / yw;
-      sum += (ACC)Y_LOAD(y, row / (yd * yh) * y_n + c * y_c + row / yh % yd * y_d + row % yh * y_h + i % yw * y_w);
+      const long place = row / (yd * yh) * y_n + c * y_c + row / yh % yd * y_d + row % yh * y_h + i % yw * y_w;
+      ADD(sum, lost, (ACC)Y_LOAD(y, place))
     }
     GROUP_SUM(sum, partial);
-    if (t == 0) { BIAS_STORE(bias, c * bias_c, sum); }
+#if KEEP_LOST
+    GROUP_SUM(lost, partial);
+#endif
+    if (t == 0) { BIAS_STORE(bias, c * bias_c, WHOLE(sum, lost)); }
   }
 }
 #else
 // Sums side by side: one addition would wait for the other, and vectors need the step to be known.
 #define SUMS 16
-#define ADD_RUN(STEP)                                                                  \
-  for (; i + SUMS <= run; i += SUMS) {                                                 \
-    for (int j = 0; j < SUMS; ++j) sums[j] += (ACC)Y_LOAD(y, from + (i + j) * (STEP)); \
+#define ADD_RUN(STEP)                                                                             \
+  for (; i + SUMS <= run; i += SUMS) {                                                            \
+    for (int j = 0; j < SUMS; ++j) ADD(sums[j], lost[j], (ACC)Y_LOAD(y, from + (i + j) * (STEP))) \
   }
 GROUP_KERNEL void add_places(OB_GLOBAL const Y_T* y, OB_GLOBAL BIAS_T* bias, const long bias_c, const long channels,
                              const long images, const long yd, const long yh, const long yw, const long y_n,
@@ -212,6 +229,10 @@ GROUP_KERNEL void add_places(OB_GLOBAL const Y_T* y, OB_GLOBAL BIAS_T* bias, con
   OB_FOR(c, channels) {
     ACC sums[SUMS];
     for (int j = 0; j < SUMS; ++j) sums[j] = 0;
+#if KEEP_LOST
+    ACC lost[SUMS];
+    for (int j = 0; j < SUMS; ++j) lost[j] = 0;
+#endif
     for (long row = 0; row < images * depths * heights; ++row) {
       const long from = row / (depths * heights) * y_n + c * y_c + row / heights % depths * y_d + row % heights * y_h;
       long i = 0;
@@ -220,12 +241,16 @@ GROUP_KERNEL void add_places(OB_GLOBAL const Y_T* y, OB_GLOBAL BIAS_T* bias, con
       } else {
         ADD_RUN(y_w)
       }
-      for (; i < run; ++i) sums[0] += (ACC)Y_LOAD(y, from + i * y_w);
+      for (; i < run; ++i) ADD(sums[0], lost[0], (ACC)Y_LOAD(y, from + i * y_w))
     }
+#if KEEP_LOST
+    for (int j = 1; j < SUMS; ++j) { lost[0] += lost[j]; ADD(sums[0], lost[0], sums[j]) }
+#else
     for (int width = SUMS / 2; width > 0; width /= 2) {
       for (int j = 0; j < width; ++j) sums[j] += sums[j + width];
     }
-    BIAS_STORE(bias, c * bias_c, sums[0]);
+#endif
+    BIAS_STORE(bias, c * bias_c, WHOLE(sums[0], lost[0]));
   }
 }
 #endif
@@ -333,7 +358,7 @@ class Convolution:
         size = common.compute_size(accumulate)
         group = 1 if builder.target.is_cpu else common.group_size(builder, _GROUP, size)
         functions = common.group_functions(builder, group, accumulate)
-        defines = {"ACC": accumulate, "GROUP": group}
+        defines = {"ACC": accumulate, "GROUP": group, "KEEP_LOST": int(accumulate == "float")}
         text = common.source(builder, functions + _BIAS, defines, {"Y": self.y.dtype, "BIAS": bias.dtype})
         values = [bias.strides[0], self.y.sizes[1], self.y.sizes[0], *self.y.sizes[2:], *self.y.strides]
         arguments = [builder.pointer(self.y), builder.pointer(bias), *(builder.int64(value) for value in values)]

@@ -241,7 +241,7 @@ OB_KERNEL void search(OB_GLOBAL const EDGE_T* edges, OB_GLOBAL const IN_T* in, O
                       OB_GLOBAL const long* sorter,
 #endif
                       const long n, const long edge_stride, const long count,
-                      const double number, const long integer ROW_PARAMETERS) {
+                      const NUMBER number, const long integer ROW_PARAMETERS) {
   OB_FOR(i, count) {
     ROW_OFFSETS(i);
 #if SCALAR
@@ -525,6 +525,18 @@ def lower_mode(builder: PlanBuilder, call: ExternCall) -> bool:
     return True
 
 
+def _compared_in(edges: TensorArg, wanted: object, builder: PlanBuilder) -> str:
+    """The type in C in which edges are compared with a tensor or number: that of the dtype which ATen converts both to
+    (``searchsorted_maybe_trim_input_tensors`` in ATen/native/Bucketization.cpp)."""
+    dtype = edges.dtype
+    if isinstance(wanted, TensorArg):
+        shapes = [torch.empty((1,) * len(tensor.sizes), dtype=tensor.dtype) for tensor in (edges, wanted)]
+        dtype = torch.result_type(*shapes)
+    elif isinstance(wanted, float) or builder.is_float_symbol(wanted):
+        dtype = torch.result_type(torch.empty(1, dtype=dtype), 1.0)
+    return common.ELEMENT_TYPES[dtype].compute if dtype.is_floating_point else "long"
+
+
 def lower_search(builder: PlanBuilder, call: ExternCall) -> bool:
     """``searchsorted`` and ``bucketize``, of tensors or a scalar."""
     values = common.bind(call)
@@ -534,9 +546,13 @@ def lower_search(builder: PlanBuilder, call: ExternCall) -> bool:
     out, sorter, side = common.outputs(call)[0], values.get("sorter"), values.get("side")
     right = bool(values.get("right")) or side == "right"
     scalar = not isinstance(wanted, TensorArg)
-    number = common.scalar_arguments(builder, wanted if scalar else 0, True)
     dtypes = [edges.dtype, out.dtype] + ([] if scalar else [wanted.dtype])
-    if number is None or not builder.target.has_fp64 or not common.supported(builder, *dtypes) or not edges.sizes:
+    if not common.supported(builder, *dtypes) or not edges.sizes:
+        return False
+    together = _compared_in(edges, wanted, builder)
+    exact = together == "double"
+    number = common.scalar_arguments(builder, wanted if scalar else 0, exact)
+    if number is None:
         return False
     shared = len(edges.sizes) == 1
     zero = [sympy.Integer(0)] * len(out.sizes)
@@ -547,8 +563,6 @@ def lower_search(builder: PlanBuilder, call: ExternCall) -> bool:
     rows = common.Rows(out.sizes, {"in": in_strides, "out": list(out.strides), "edge": edge_strides})
     if sorter is not None and tuple(sorter.strides) != tuple(edges.strides):
         return False
-    any_float = edges.dtype.is_floating_point or (scalar and not isinstance(wanted, (int, sympy.Integer)))
-    any_float = any_float or (not scalar and wanted.dtype.is_floating_point)
     text = common.source(
         builder,
         rows.macros() + _SEARCH,
@@ -556,7 +570,8 @@ def lower_search(builder: PlanBuilder, call: ExternCall) -> bool:
             "WITH_SORTER": int(sorter is not None),
             "SCALAR": int(scalar),
             "RIGHT": int(right),
-            "COMMON": "double" if any_float else "long",
+            "COMMON": together,
+            "NUMBER": "double" if exact else "float",
         },
         {"EDGE": edges.dtype, "IN": edges.dtype if scalar else wanted.dtype, "OUT": out.dtype},
     )

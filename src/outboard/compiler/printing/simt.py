@@ -18,10 +18,12 @@ All orders of addition are fixed: each run gives the same bits.
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import sympy
+import torch
 
 from ..dialects.c import groups
 from ..loops import LoopKernel, Region, Store, Value
@@ -39,7 +41,7 @@ WORTH_A_GROUP = 32
 MANY = 1 << 14
 #: Terms that are worth a work-group of their own among several for one result.
 PIECE = 1 << 13
-#: Results of one loop that meet at the same barrier, at most: each has an array in local memory.
+#: Results of one loop that meet at the same barrier, at most, and as local memory allows: each has arrays there.
 TOGETHER = 4
 
 
@@ -62,7 +64,9 @@ class SimtPrinter(ReductionPrinter):
         self.meeting = groups.Meeting(self.prelude, self.target.sub_group_size)
         self.arrays: dict[str, str] = {}  #: arrays in local memory, and their types
         self.sharing = self._choose_sharing()
+        self.together = TOGETHER
         self.group = self._group_size()
+        self._keep_to_local_memory()
 
     # ---- analysis ----
 
@@ -118,6 +122,25 @@ class SimtPrinter(ReductionPrinter):
         while size > WORTH_A_GROUP and size >= 2 * wanted:
             size //= 2
         return size
+
+    def _keep_to_local_memory(self) -> None:
+        """Has fewer results meet at once, and then fewer work-items, where local memory has no room for all."""
+        if self.sharing is not Sharing.GROUP:
+            return
+        while self.together > 1 and self.group * self._bytes_each() > self.target.local_memory:
+            self.together //= 2
+        while self.group > 1 and self.group * self._bytes_each() > self.target.local_memory:
+            self.group //= 2
+
+    def _bytes_each(self) -> int:
+        """Bytes of local memory for each work-item: those of the arrays that meetings take turns to use."""
+        most: Counter[torch.dtype] = Counter()
+        for region in self.kernel.regions:
+            reduces = reduces_of(region)
+            for begin in range(0, len(reduces), self.together):
+                parts = map(self._share, reduces[begin : begin + self.together])
+                most |= Counter(dtype for part in parts for dtype in part.dtypes)
+        return sum(max(dtype.itemsize, 1) * count for dtype, count in most.items())
 
     # ---- structure ----
 
@@ -257,8 +280,8 @@ class SimtPrinter(ReductionPrinter):
             for value in reduces:
                 self.write(f"{self.meeting.near(self._share(value))}({self._addresses(value)});")
         else:
-            for begin in range(0, len(reduces), TOGETHER):
-                self._meet_in_group(reduces[begin : begin + TOGETHER])
+            for begin in range(0, len(reduces), self.together):
+                self._meet_in_group(reduces[begin : begin + self.together])
         for value in reduces:
             self._result(value, f"{value.name}_a", 1)
 

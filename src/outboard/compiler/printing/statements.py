@@ -227,11 +227,12 @@ class StatementPrinter(Analysis):
         return f"(({cl.type_name(dtype)})({text}))" if dtype != torch.bool else f"(({text}) != 0)"
 
     def _float_text(self, expr: sympy.Expr) -> str:
-        kind = type(expr).__name__
+        kind, exact = type(expr).__name__, torch.float64 if self.target.has_fp64 else torch.float32
+        real = cl.type_name(exact)
         if isinstance(expr, sympy.Symbol):
-            return self.floats[expr] if expr in self.floats else f"((double){self.size(expr)})"
+            return self.floats[expr] if expr in self.floats else f"(({real}){self.size(expr)})"
         if expr.is_number:
-            return cl.literal(float(expr), torch.float64)
+            return cl.literal(float(expr), exact)
         args = [self._float_text(a) for a in expr.args]
         if kind in ("Add", "FloatAdd"):
             return "(" + " + ".join(args) + ")"
@@ -240,14 +241,14 @@ class StatementPrinter(Analysis):
         if kind in ("FloatTrueDiv", "IntTrueDiv"):
             return f"({args[0]} / {args[1]})"
         if kind in ("Pow", "FloatPow", "PowByNatural"):
-            return f"pow((double){args[0]}, (double){args[1]})"
+            return f"pow(({real}){args[0]}, ({real}){args[1]})"
         if kind in ("ToFloat", "Identity"):
             return args[0]
         if kind == "OpaqueUnaryFn_sqrt":
-            return f"sqrt((double){args[0]})"
+            return f"sqrt(({real}){args[0]})"
         if kind in ("Max", "Min"):
             function = f"f{kind.lower()}"
-            return functools.reduce(lambda a, b: f"{function}((double){a}, (double){b})", args)
+            return functools.reduce(lambda a, b: f"{function}(({real}){a}, ({real}){b})", args)
         raise Unsupported(f"float expression {kind}")
 
     def _checked_index(self, value: Value) -> None:
@@ -410,7 +411,7 @@ class StatementPrinter(Analysis):
     def _atomic(
         self, pointer: str, dtype: torch.dtype, text: str, vector_index: bool, value: str, vector: bool
     ) -> None:
-        function, source = cl.atomic_add_helper(dtype)
+        function, source = cl.atomic_add_helper(dtype, self.target.has_int64_atomics)
         if dtype == torch.bfloat16:
             self.prelude.use("bf16", torch.float32, 1)
         self.atomics[function] = source

@@ -24,8 +24,12 @@ uint ob_float_to_half(float value) {
 """
 
 
-def atomic_add_helper(dtype: torch.dtype) -> tuple[str, str]:
-    """(name, text) of ``void name(OB_GLOBAL T* p, V value)`` for an element type. Raises Unsupported.
+def atomic_add_helper(dtype: torch.dtype, has_long: bool = True) -> tuple[str, str]:
+    """(name, text) of ``void name(OB_GLOBAL T* p, V value)`` for an element type; ``has_long`` tells whether the device
+    has atomic operations on 64 bits. Raises Unsupported.
+
+    Without them integers are added by halves: the addition that makes the lower half overflow, and no other, sees that
+    and carries, so the whole is right once all are done.
 
     The first exchange, of a zero, finds out what is there: a plain read beside other items' exchanges would be a race.
     """
@@ -33,6 +37,13 @@ def atomic_add_helper(dtype: torch.dtype) -> tuple[str, str]:
     name = f"ob_atomic_add_{str(dtype).rpartition('.')[2]}"
     if dtype in (torch.int32, torch.uint32):
         return name, f"void {name}(OB_GLOBAL {memory}* p, {memory} v) {{ OB_ATOMIC_ADD(p, v); }}"
+    if dtype in (torch.int64, torch.uint64) and not has_long:
+        return name, (
+            f"void {name}(OB_GLOBAL {memory}* p, {memory} v) {{ "
+            "volatile OB_GLOBAL uint* q = (volatile OB_GLOBAL uint*)p; "
+            "const uint low = (uint)v, old = OB_ATOMIC_ADD(q, low), high = (uint)((ulong)v >> 32) + (old + low < low); "
+            "if (high != 0) OB_ATOMIC_ADD(q + 1, high); }"
+        )
     if dtype in (torch.int64, torch.uint64):
         return name, f"void {name}(OB_GLOBAL {memory}* p, {memory} v) {{ OB_ATOMIC_ADD_LONG(p, v); }}"
     if dtype == torch.float32:

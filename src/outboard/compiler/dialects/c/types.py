@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-import re
 
 import torch
 
@@ -47,29 +46,6 @@ LIMITS = {
     torch.bool: ("0", "1"),
 }
 HEX = "0123456789abcdef"
-_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
-_DOUBLE = re.compile(r"\bdouble\d*\b")
-
-
-def uses_doubles(source: str) -> bool:
-    """Whether a program needs double precision: outside of comments and of what ``#ifdef OB_HAS_DOUBLES`` guards."""
-    if _DOUBLE.search(source) is None:
-        return False
-    hidden = 0  # conditions that are open since the one that asks for doubles, itself included
-    for line in _COMMENT.sub(" ", source).splitlines():
-        words = line.replace("#", "# ", 1).split() if line.lstrip().startswith("#") else []
-        kind = words[1] if len(words) > 1 else ""
-        if hidden == 0 and kind == "ifdef" and words[2:3] == ["OB_HAS_DOUBLES"]:
-            hidden = 1
-        elif hidden and kind.startswith("if"):
-            hidden += 1
-        elif hidden and kind == "endif":
-            hidden -= 1
-        elif hidden == 1 and kind == "else":
-            hidden = 0
-        elif not hidden and kind in ("", "define") and _DOUBLE.search(line):
-            return True
-    return False
 
 
 def type_name(dtype: torch.dtype, width: int = 1) -> str:
