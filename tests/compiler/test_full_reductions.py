@@ -170,6 +170,8 @@ def test_the_first_length_does_not_decide(
     call: str, sign: str, device: str, run_python: Callable[..., str], tmp_path: Path
 ) -> None:
     """One plan serves all lengths, so a tiny first call must leave one with vectors and pieces."""
+    if sign == "float16" and torch.get_device_module(device).get_device_properties(0).type != "cpu":
+        pytest.skip("only kernels for processors have vectors")
     source = f"import torch; x = torch.zeros(5, device={device!r}); {call}"
     log = run_python(source, check=False, OUTBOARD_LOG="kernels", OUTBOARD_CACHE_DIR=str(tmp_path))
     assert sign in log.split("// ---- aten::")[-1]

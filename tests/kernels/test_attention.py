@@ -44,7 +44,9 @@ def _run(
     target = target_of(0)
     if os.environ.get("OUTBOARD_TEST_TARGET") == "gpu":
         target = dataclasses.replace(target, type="gpu", vector_width=1)
-    builder = PlanBuilder(dataclasses.replace(target, **machine or {}))
+    local_memory = target.local_memory  # a machine that is made up cannot have more than the one that runs it
+    target = dataclasses.replace(target, **machine or {})
+    builder = PlanBuilder(dataclasses.replace(target, local_memory=min(local_memory, target.local_memory)))
     inputs = [value for value in (*arguments, *keywords.values()) if isinstance(value, torch.Tensor)]
     numbers = {id(tensor): builder.add_input(plan.InputKind.TENSOR) for tensor in inputs}
 
