@@ -46,3 +46,21 @@ def test_another_number_needs_no_other_plan(device: str, device_module) -> None:
     for number in (3.5, 4.25, 7.125):
         torch.testing.assert_close(torch.xlogy(x, number).cpu(), torch.xlogy(x.cpu(), number))
     assert device_module.compile_stats()["misses"] == misses
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64], ids=str)
+def test_a_number_among_edges(device: str, dtype: torch.dtype, compiled: bool) -> None:
+    """It is compared in the dtype of both, so that it is found where it is an edge."""
+    edges = torch.tensor([0.05, 0.1, 0.15, 0.3, 2.0] if dtype.is_floating_point else [0, 1, 2, 5, 9], dtype=dtype)
+    there = edges.to(device)
+    for number in (0.05, 0.1, 0.3, 1.0, 2):
+        for right in (False, True):
+
+            def search(edges: torch.Tensor, number: float = number, right: bool = right) -> list[torch.Tensor]:
+                found = torch.searchsorted(edges, number, right=right)
+                return [found, torch.bucketize(number, edges, right=right, out_int32=True)]
+
+            found = (torch.compile(search) if compiled else search)(there)
+            for one, other in zip(found, search(edges), strict=True):
+                assert one.dtype == other.dtype and torch.equal(one.cpu(), other), (number, right)

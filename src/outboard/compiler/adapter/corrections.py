@@ -74,6 +74,18 @@ def _searchsorted(sequence: Tensor, values: Tensor, *, sorter: Tensor | None = N
     return aten.searchsorted.Tensor(sequence.gather(-1, sorter), values, **options)
 
 
+def _search_number(sequence: Tensor, number: Any, **options: Any) -> Tensor:
+    """A number is compared in the dtype that it and the sequence make, where PyTorch's own takes it for a float."""
+    dtype = torch.result_type(sequence, number)
+    wanted = torch.full([1], number, dtype=dtype, device=sequence.device)
+    found: Tensor = aten.searchsorted.Tensor(sequence, wanted, **options)
+    return found[0]
+
+
+def _bucketize_number(number: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
+    return _search_number(boundaries, number, out_int32=out_int32, right=right)
+
+
 def _pixel_unshuffle(x: Tensor, factor: int) -> Any:
     return x.clone(memory_format=torch.contiguous_format) if x.numel() == 0 else NotImplemented
 
@@ -281,6 +293,8 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.multilabel_margin_loss_forward.default: _multilabel_margin_loss,
     aten.repeat_interleave.Tensor: _repeat_interleave,
     aten.searchsorted.Tensor: _searchsorted,
+    aten.searchsorted.Scalar: _search_number,
+    aten.bucketize.Scalar: _bucketize_number,
     aten.pixel_unshuffle.default: _pixel_unshuffle,
     aten.any.default: _any(aten.any.default),
     aten.any.dim: _any(aten.any.dim),
