@@ -32,7 +32,7 @@ _MAMBA = {"vocab_size": 100, "hidden_size": 64, "num_hidden_layers": 2, "state_s
 _WHISPER: dict[str, Any] = {
     "vocab_size": 100, "d_model": 64, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 4,
     "decoder_attention_heads": 4, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128, "num_mel_bins": 8,
-    "max_source_positions": 20, "max_target_positions": 32, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+    "max_source_positions": 20, "max_target_positions": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
     "decoder_start_token_id": 1, "suppress_tokens": None, "begin_suppress_tokens": None,
 }  # fmt: skip
 
