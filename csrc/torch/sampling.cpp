@@ -135,9 +135,8 @@ at::Tensor& fill_with(const Operator& op, at::Tensor& self, double first, double
   c10::IValue on_cpu[] = {at::empty({0}, self.options().device(at::kCPU)), first, second, c10::IValue()};
   torch::jit::Stack stack(std::begin(on_cpu), std::end(on_cpu));
   op.handle.callBoxed(stack);
-  c10::IValue values[] = {lend(self), first, second, generator};
-  Arguments arguments(values, std::size(values), Arguments::kLent);
-  eager_write(op, arguments);
+  stack = {self, first, second, generator};
+  eager_kernel(op.handle, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), &stack);
   return self;
 }
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import hypothesis.strategies as st
@@ -53,13 +53,24 @@ class Runner:
         if not self.asks:
             plan.programs = [(_without_size(source), options) for source, options in plan.programs]
         self.text = "".join(source for source, _ in plan.programs)
-        kinds = [str(argument.type) for argument in overload._schema.arguments]
-        return plan, [v for v, kind in zip(moved, kinds, strict=False) if "Tensor" in kind or "number" in kind]
+        return plan, list(_inputs(overload, moved))
 
     def __call__(self, op: str, *arguments: Any) -> Any:
         plan, inputs = self.lower(op, *arguments)
         results = _C.Plan(plan.serialize(), 0).run(inputs)
         return results[0].cpu() if len(results) == 1 else tuple(result.cpu() for result in results)
+
+
+def _inputs(overload: torch._ops.OpOverload, values: list[Any]) -> Iterator[Any]:
+    """What a plan takes of a call: tensors, and the numbers that are not baked into it."""
+    schema = overload._schema
+    run_time = _C.run_time_numbers(schema.name + (f".{schema.overload_name}" if schema.overload_name else ""))
+    for argument, value in zip(schema.arguments, values, strict=False):
+        kind = str(argument.type)
+        if "Tensor" in kind or "number" in kind:
+            yield value
+        elif argument.name in run_time:
+            yield from value if isinstance(value, list) else [value]
 
 
 def kernels_of(text: str) -> str:
