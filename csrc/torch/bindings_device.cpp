@@ -5,7 +5,9 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/Generator.h>
 
+#include <functional>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -72,6 +74,27 @@ py::object default_generator_object(DeviceIndex index) {
   return py::reinterpret_steal<py::object>(THPGenerator_Wrap(default_generator(index)));
 }
 
+/// How many bytes of each of so many devices will be needed soon; the rest is not known.
+using Expectations = std::function<std::vector<uint64_t>(int count)>;
+
+/// Opens the devices, for the first thread that comes. Not while it holds Python's lock: `choice` runs under it, and
+/// another thread may wait here.
+Runtime& open_runtime(const std::vector<std::string>& paths, const Runtime::Choice& choice,
+                      const std::vector<std::string>& last_resort, const Expectations& expectations) {
+  static std::once_flag once;
+  std::optional<py::gil_scoped_release> released;
+  if (PyGILState_Check() != 0) released.emplace();
+  std::call_once(once, [&] {
+    Runtime& runtime = Runtime::initialize(paths, choice, last_resort);
+    apply_allocator_options(runtime);
+    const std::vector<uint64_t> expected = expectations(runtime.device_count());
+    for (int index = 0; index < runtime.device_count() && static_cast<size_t>(index) < expected.size(); ++index) {
+      if (expected[index] > 0) runtime.device(index).allocator().expect(expected[index]);
+    }
+  });
+  return Runtime::get();
+}
+
 /// `WaitsUnnoticed` as a context manager.
 struct UnnoticedWaits {
   std::optional<WaitsUnnoticed> scope;
@@ -83,12 +106,14 @@ void bind_device(py::module_& m) {
   bind_memory(m);
   define(
       m, "initialize",
-      "Starts the runtime with these driver libraries; with the last ones only if the others have no device. The "
-      "function, if there is one, is given the number of devices that they have, and returns the numbers of those to "
-      "use, in order.",
+      "Says which driver libraries devices are opened with when they are first needed; with the last ones only if the "
+      "others have no device. The function, if there is one, is then given the number of devices that they have, and "
+      "returns the numbers of those to use, in order; the other one, how many bytes of each will be needed soon.",
       [](const std::vector<std::string>& paths, const std::optional<Runtime::Choice>& choice,
-         const std::vector<std::string>& last_resort) {
-        initialize(paths, choice.value_or(nullptr), last_resort);
+         const std::vector<std::string>& last_resort, const Expectations& expectations) {
+        open_devices_with([paths, choice, last_resort, expectations]() -> Runtime& {
+          return open_runtime(paths, choice.value_or(nullptr), last_resort, expectations);
+        });
         install_interruptions();
         configure_allocators();
         register_hooks();
@@ -100,15 +125,17 @@ void bind_device(py::module_& m) {
                  "Waits for queued work and stops the runtime's threads; at interpreter exit. In a hurry, what did not "
                  "begin is left out.",
                  [](bool hurry) {
-                   if (device_count() > 0) Runtime::get().shutdown(hurry);
+                   if (devices_opened()) Runtime::get().shutdown(hurry);
                  });
   define_for_all(m, "forked", "True in a process forked after devices were opened.",
-                 [] { return device_count() > 0 && Runtime::get().forked(); });
+                 [] { return devices_opened() && device_count() > 0 && Runtime::get().forked(); });
+  define_for_all(m, "devices_opened", "Whether devices were opened, which happens when they are first needed.",
+                 [] { return devices_opened(); });
   define_for_all(m, "problems", "What kept drivers or devices from being used, one line each.",
                  [] { return problems(); });
   define_for_all(m, "passed_over",
                  "Why the driver that serves as the last resort does, one line for each other driver.",
-                 [] { return Runtime::get().passed_over(); });
+                 [] { return opened_runtime().passed_over(); });
 
   define_for_all(m, "device_count", "Number of devices.", [] { return static_cast<int>(device_count()); });
   define(m, "require_device", "Raises, with what to do, if there is no usable device in this process.",
@@ -118,6 +145,7 @@ void bind_device(py::module_& m) {
   define(m, "set_device", "Selects the calling thread's device.",
          [](int64_t index) { set_current_device(checked(index)); });
   define(m, "device_properties", "What a device can do.", [](int64_t index) { return properties_of(checked(index)); });
+  define(m, "seed_devices_to_come", "The seed of default generators that are not made yet.", &seed_devices_to_come);
   define(m, "default_generator", "A device's default torch.Generator.",
          [](int64_t index) { return default_generator_object(checked(index)); });
   define_blocking(m, "synchronize", "Waits for all streams of a device.", [](int64_t index) {
@@ -126,7 +154,7 @@ void bind_device(py::module_& m) {
   });
 
   define(m, "is_capturing", "Whether a graph captures what is queued on the calling thread's current stream.",
-         [] { return current_stream(current_device()).recording() != nullptr; });
+         [] { return devices_opened() && current_stream(current_device()).recording() != nullptr; });
   define_for_all(m, "set_sync_debug_mode", "What a wait for the device does: 0 nothing, 1 warns, 2 raises.",
                  &set_sync_debug_mode);
   define_for_all(m, "sync_debug_mode", "The mode that was set last.", &sync_debug_mode);

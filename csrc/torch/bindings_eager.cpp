@@ -178,7 +178,7 @@ class PythonPlan {
  public:
   /// `binaries` are those of the plan's programs, in order, made by the same device; or none.
   PythonPlan(const std::string& data, int device, const std::vector<std::string>& binaries)
-      : executable_(translate_errors([&] { return prepare(data, Runtime::get().device(device), binaries); })),
+      : executable_(translate_errors([&] { return prepare(data, opened_runtime().device(device), binaries); })),
         ending_(inputs_ending_at(executable_->plan())),
         device_(static_cast<c10::DeviceIndex>(device)) {}
 

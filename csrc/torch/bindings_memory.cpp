@@ -318,6 +318,12 @@ const char* state_of(const at::Tensor& tensor) {
   TORCH_INTERNAL_ASSERT(false, "an allocation in no state");
 }
 
+/// What PyTorch's settings said when they were last read.
+AllocatorOptions& allocator_options() {
+  static AllocatorOptions options;
+  return options;
+}
+
 }  // namespace
 
 void configure_allocators() {
@@ -328,7 +334,7 @@ void configure_allocators() {
   if (Config::pinned_use_background_threads()) {
     TORCH_WARN_ONCE("PYTORCH_ALLOC_CONF: pinned_use_background_threads has no effect on this device");
   }
-  AllocatorOptions options;
+  AllocatorOptions& options = allocator_options();
   options.max_split_size = Config::max_split_size();
   options.max_non_split_rounding = Config::max_non_split_rounding_size();
   options.large_segment = Config::large_segment_size();
@@ -336,7 +342,13 @@ void configure_allocators() {
   const std::vector<size_t>& divisions = Config::roundup_power2_divisions();
   std::copy_n(divisions.begin(), std::min(divisions.size(), options.roundup_power2_divisions.size()),
               options.roundup_power2_divisions.begin());
-  for (DeviceIndex index = 0; index < device_count(); ++index) device(index).allocator().set_options(options);
+  if (devices_opened()) apply_allocator_options(opened_runtime());
+}
+
+void apply_allocator_options(Runtime& runtime) {
+  for (int index = 0; index < runtime.device_count(); ++index) {
+    runtime.device(index).allocator().set_options(allocator_options());
+  }
 }
 
 void bind_memory(py::module_& m) {
@@ -348,10 +360,6 @@ void bind_memory(py::module_& m) {
          [] { pinned_allocator()->reset_peak_stats(); });
   define(m, "reset_accumulated_host_memory_stats", "Totals of pinned host memory become zero.",
          [] { pinned_allocator()->reset_accumulated_stats(); });
-  define(m, "expect_memory", "Lets the driver make ready as many bytes as a device will need soon.",
-         [](int64_t index, uint64_t bytes) {
-           translate_errors([&] { device(checked(index)).allocator().expect(bytes); });
-         });
   define_blocking(m, "empty_cache", "Returns cached memory to the driver.",
                   [](int64_t index) { translate_errors([&] { device(checked(index)).empty_cache(); }); });
   define(m, "memory_info", "(free, total) bytes.",

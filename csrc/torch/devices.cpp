@@ -2,8 +2,10 @@
 #include "torch/devices.h"
 
 #include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
 
 #include <atomic>
+#include <utility>
 
 #include "runtime/driver_call.h"
 #include "torch/tensor.h"
@@ -12,6 +14,24 @@ namespace outboard::aten {
 namespace {
 
 std::atomic<Runtime*> runtime{nullptr};
+std::function<Runtime&()>* open_devices = nullptr;  // leaked: threads may still ask while the process ends
+thread_local bool opening = false;
+
+/// Whoever chooses devices asks about them, perhaps: there are none yet.
+Runtime* open_here() {
+  if (open_devices == nullptr || opening) return nullptr;
+  opening = true;
+  const auto ended = c10::make_scope_exit([] { opening = false; });
+  Runtime& opened = translate_errors([&]() -> Runtime& { return (*open_devices)(); });
+  runtime.store(&opened, std::memory_order_release);
+  return &opened;
+}
+
+/// The runtime, opened if it was not; nullptr where nothing says how, or it is being done.
+Runtime* find_runtime() {
+  Runtime* opened = runtime.load(std::memory_order_acquire);
+  return opened != nullptr ? opened : open_here();
+}
 
 std::string missing_device_message() {
   std::string message =
@@ -22,37 +42,48 @@ std::string missing_device_message() {
 }
 
 Runtime& require_runtime() {
-  Runtime* started = runtime.load(std::memory_order_acquire);
-  TORCH_CHECK(started != nullptr && started->device_count() > 0, missing_device_message());
-  return *started;
+  Runtime* opened = find_runtime();
+  TORCH_CHECK(opened != nullptr && opened->device_count() > 0, missing_device_message());
+  return *opened;
 }
 
 }  // namespace
 
-void initialize(const std::vector<std::string>& driver_paths, const Runtime::Choice& choice,
-                const std::vector<std::string>& last_resort) {
-  runtime.store(&Runtime::initialize(driver_paths, choice, last_resort), std::memory_order_release);
+void open_devices_with(std::function<Runtime&()> open) {
+  open_devices = new std::function<Runtime&()>(std::move(open));
+}
+
+bool devices_opened() noexcept { return runtime.load(std::memory_order_acquire) != nullptr; }
+
+Runtime& opened_runtime() {
+  Runtime* opened = find_runtime();
+  TORCH_CHECK(opened != nullptr, missing_device_message());
+  return *opened;
 }
 
 const std::vector<std::string>& problems() {
-  static const std::vector<std::string> not_started{"Outboard was not initialized."};
-  Runtime* started = runtime.load(std::memory_order_acquire);
-  return started == nullptr ? not_started : started->problems();
+  static const std::vector<std::string> not_opened{"Outboard has not opened its devices."};
+  Runtime* opened = find_runtime();
+  return opened == nullptr ? not_opened : opened->problems();
 }
 
 c10::DeviceIndex device_count() noexcept {
-  Runtime* started = runtime.load(std::memory_order_acquire);
-  return started == nullptr ? 0 : static_cast<c10::DeviceIndex>(started->device_count());
+  try {
+    Runtime* opened = find_runtime();
+    return opened == nullptr ? 0 : static_cast<c10::DeviceIndex>(opened->device_count());
+  } catch (const std::exception&) {  // whoever needs a device, and not only their number, gets it thrown
+    return 0;
+  }
 }
 
 c10::DeviceIndex current_device() noexcept {
-  Runtime* started = runtime.load(std::memory_order_acquire);
-  return started == nullptr ? 0 : static_cast<c10::DeviceIndex>(started->current_device());
+  Runtime* opened = runtime.load(std::memory_order_acquire);
+  return opened == nullptr ? 0 : static_cast<c10::DeviceIndex>(opened->current_device());
 }
 
 void set_current_device(c10::DeviceIndex index) {
-  Runtime& started = require_runtime();
-  translate_errors([&] { started.set_current_device(index); });
+  Runtime& opened = require_runtime();
+  translate_errors([&] { opened.set_current_device(index); });
 }
 
 void require_parent_process() {
@@ -60,8 +91,8 @@ void require_parent_process() {
 }
 
 Device& device(c10::DeviceIndex index) {
-  Runtime& started = require_runtime();
-  return translate_errors([&]() -> Device& { return started.device(index < 0 ? started.current_device() : index); });
+  Runtime& opened = require_runtime();
+  return translate_errors([&]() -> Device& { return opened.device(index < 0 ? opened.current_device() : index); });
 }
 
 }  // namespace outboard::aten

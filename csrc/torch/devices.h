@@ -3,6 +3,7 @@
 
 #include <c10/core/Device.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -11,12 +12,18 @@
 /// The runtime's devices as PyTorch asks for them: by DeviceIndex, -1 meaning the current one.
 namespace outboard::aten {
 
-/// Starts the runtime with these drivers. Missing hardware is no error: it shows in `problems()`.
-void initialize(const std::vector<std::string>& driver_paths, const Runtime::Choice& choice,
-                const std::vector<std::string>& last_resort);
+/// Says how devices are opened: at the first question that only they can answer, so that a process which does not use
+/// them has none, and until then may still choose them and fork. `open` may be called by several threads at once, and
+/// again if it throws; missing hardware is no error, it shows in `problems()`.
+void open_devices_with(std::function<Runtime&()> open);
+/// Whether they were, which this does not do. Never throws.
+bool devices_opened() noexcept;
+/// The runtime, its devices opened. Throws c10::Error if nothing says how.
+Runtime& opened_runtime();
+/// What kept drivers and devices from being used. Opens them.
 const std::vector<std::string>& problems();
 
-/// Number of devices; 0 before `initialize` and without hardware. Never throws.
+/// Number of devices, which it opens; 0 without hardware, and while they are being opened. Never throws.
 c10::DeviceIndex device_count() noexcept;
 
 /// The calling thread's current device index; 0 where there is none. Never throws.

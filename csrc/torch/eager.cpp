@@ -167,7 +167,7 @@ const Executable* find(const PlanEntry& entry, const Input* inputs, std::vector<
 
 const Executable& add_plan(PlanEntry& entry, const std::string& bytes, c10::DeviceIndex device) {
   auto executable =
-      std::make_shared<Executable>(Plan::parse(bytes.data(), bytes.size()), Runtime::get().device(device));
+      std::make_shared<Executable>(Plan::parse(bytes.data(), bytes.size()), opened_runtime().device(device));
   std::unique_lock lock(state().mutex);
   const Variants* known = entry.variants.load(std::memory_order_relaxed);
   auto* grown = known == nullptr ? new Variants : new Variants(*known);
@@ -411,7 +411,7 @@ class EagerCall {
 
   /// The signature as other processes know it: the device by what invalidates its programs, not by its number.
   std::string disk_key() const {
-    std::string key = std::string(Runtime::get().device(device_).properties().cache_key) + '\0' + op_.name;
+    std::string key = std::string(opened_runtime().device(device_).properties().cache_key) + '\0' + op_.name;
     return key.append(signature_.bytes.view());
   }
 

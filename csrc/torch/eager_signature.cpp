@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "torch/devices.h"
 #include "torch/map_tensors.h"
 #include "torch/tensor.h"
 
@@ -339,7 +340,7 @@ class DeviceUnifier {
       if (arguments_[i].isDevice() && arguments_[i].toDevice().has_index()) return arguments_[i].toDevice().index();
     }
     if (has_cpu_) refuse_generator();
-    return static_cast<c10::DeviceIndex>(Runtime::get().current_device());
+    return static_cast<c10::DeviceIndex>(opened_runtime().current_device());
   }
 
   /// A generator of ours alone brings a call of the CPU here.

@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "torch/devices.h"
@@ -23,6 +24,12 @@ uint64_t mix(uint64_t value) {
   value = (value ^ (value >> 27)) * 0x94d049bb133111ebULL;
   return value ^ (value >> 31);
 }
+
+/// What the generators of devices that nobody used yet begin with, if somebody said it.
+struct {
+  std::mutex mutex;
+  std::optional<uint64_t> value;
+} first_seed;
 
 }  // namespace
 
@@ -68,10 +75,19 @@ DeviceGenerator* DeviceGenerator::clone_impl() const {
   return copy;
 }
 
+void seed_devices_to_come(uint64_t seed) {
+  std::lock_guard lock(first_seed.mutex);
+  first_seed.value = seed;
+}
+
 const at::Generator& default_generator(c10::DeviceIndex index) {
   static const auto* const generators = [] {
     auto* made = new std::vector<at::Generator>();
     for (c10::DeviceIndex i = 0; i < device_count(); ++i) made->push_back(at::make_generator<DeviceGenerator>(i));
+    std::lock_guard lock(first_seed.mutex);
+    for (at::Generator& each : *made) {
+      if (first_seed.value) each.set_current_seed(*first_seed.value);
+    }
     return made;
   }();
   return generators->at(device(index).index());

@@ -33,6 +33,9 @@ class DeviceGenerator final : public c10::GeneratorImpl {
   uint64_t offset_ = 0;
 };
 
+/// The seed with which default generators begin that are not made yet.
+void seed_devices_to_come(uint64_t seed);
+
 /// The default generator of a device (-1: the current one). Throws c10::Error if there is no such device.
 const at::Generator& default_generator(c10::DeviceIndex index);
 

@@ -40,7 +40,8 @@ class GuardImpl final : public c10::impl::DeviceGuardImplInterface {
     if (to.index() >= 0) set_current_device(to.index());
   }
   void uncheckedSetDevice(c10::Device to) const noexcept override {
-    if (to.index() >= 0 && to.index() < device_count()) Runtime::get().restore_current_device(to.index());
+    if (!devices_opened() || to.index() < 0 || to.index() >= device_count()) return;
+    Runtime::get().restore_current_device(to.index());
   }
   c10::DeviceIndex deviceCount() const noexcept override { return device_count(); }
 

@@ -15,10 +15,10 @@ namespace {
 struct Hooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return device_count() > 0; }
-  /// Devices are opened when the runtime starts, so every device that exists is initialized; none in a forked child,
-  /// where PyTorch would ask for its streams in the middle of work of the CPU.
+  /// All devices are opened at once, when the first is needed; none counts in a forked child, where PyTorch would ask
+  /// for its streams in the middle of work of the CPU.
   bool hasPrimaryContext(c10::DeviceIndex index) const override {
-    return index >= 0 && index < device_count() && !Runtime::get().forked();
+    return devices_opened() && index >= 0 && index < device_count() && !Runtime::get().forked();
   }
   /// Throws, with what to install, if there is no device.
   void init() const override { device(-1); }

@@ -146,7 +146,7 @@ at::Tensor host_view(const at::Tensor& tensor, Access access) {
 Stream& current_stream(c10::DeviceIndex index) {
   settle();
   if (index < 0) index = current_device();
-  return translate_errors([&]() -> Stream& { return Runtime::get().current_stream(index); });
+  return translate_errors([&]() -> Stream& { return opened_runtime().current_stream(index); });
 }
 
 void rethrow(const Error& error) {

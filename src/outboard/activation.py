@@ -68,15 +68,14 @@ def _set_up() -> None:
     libraries, driver_problems = drivers.select(wanted, preferred=profile.driver)
     _problems.extend(driver_problems)
     _problems.extend(drivers.prepare(cache_directory))
-    _C.initialize(libraries, _choice(profile.choose_devices), [] if wanted else drivers.last_resort())
     _C.set_cache_directory(str(cache_directory) if cache_directory is not None else "")
     _C.set_build_executable(str(Path(__file__).parent / "bin" / "outboard-build"))
     _C.register_graphs()
     # Runs after what is registered next: programs may still be on their way to disk.
     atexit.register(_trim_cache, os.getpid(), _cache_limit())
     atexit.register(_shut_down)
-    if cache_directory is not None:
-        foresight.install(cache_directory)
+    expected = foresight.install(cache_directory) if cache_directory is not None else foresight.nothing
+    _C.initialize(libraries, _choice(profile.choose_devices), [] if wanted else drivers.last_resort(), expected)
 
     torch._register_device_module(profile.name, module)  # type: ignore[no-untyped-call]
     backend_registration.generate_methods_for_privateuse1_backend(for_storage=True)
@@ -102,7 +101,7 @@ def _choice(choose: Callable[[int], list[int]] | None) -> Callable[[int], list[i
     def chosen(count: int) -> list[int]:
         try:
             return choose(count)
-        except ValueError as error:
+        except Exception as error:  # noqa: BLE001 - who asks how many devices there are does not expect one
             _report(f"No device is used: {error}.")
             return []
 
@@ -135,7 +134,7 @@ def _trim_cache(process: int, limit: int) -> None:
     directory = settings.writable_cache_directory()
     if directory is None or process != os.getpid():
         return
-    if any(_C.program_statistics(index)["built"] for index in range(_C.device_count())):
+    if _C.devices_opened() and any(_C.program_statistics(index)["built"] for index in range(_C.device_count())):
         eviction.trim(directory, limit)
 
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import hashlib
 import json
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from outboard import settings, trusted
@@ -28,17 +29,23 @@ _log = logging.getLogger(__name__)
 WORTHWHILE = 64 << 20
 
 
-def install(directory: Path) -> None:
-    """Tells drivers what this program needed last time, and writes down at its end what it needed this time.
+def install(directory: Path) -> Callable[[int], list[int]]:
+    """Writes down at this program's end what it needed. Returns what tells, given how many devices there are, when
+    they are opened, how many bytes of each it needed last time, as far as that is known and worth anything.
 
     ``OUTBOARD_FORESIGHT=0`` does neither."""
     program = _program()
     if program is None or os.environ.get("OUTBOARD_FORESIGHT") == "0":
-        return
+        return nothing
     path = directory / "needs" / hashlib.sha256("\0".join(program).encode()).hexdigest()[:40]
     if settings.writable_cache_directory() is not None:
         atexit.register(_remember, path, program, os.getpid())
-    _announce(path, program)
+    return functools.partial(_expected, path, program)
+
+
+def nothing(count: int) -> list[int]:
+    """What is expected of ``count`` devices where nothing is known."""
+    return []
 
 
 def needs(path: Path, program: Sequence[str]) -> list[int]:
@@ -74,19 +81,15 @@ def _program() -> tuple[str, ...] | None:
     return tuple(word.encode(errors="surrogateescape").decode(errors="backslashreplace") for word in words)
 
 
-def _announce(path: Path, program: Sequence[str]) -> None:
-    from outboard import _C
-
-    for index, expected in enumerate(needs(path, program)[: _C.device_count()]):
-        if expected >= WORTHWHILE:
-            _C.expect_memory(index, expected)
+def _expected(path: Path, program: Sequence[str], count: int) -> list[int]:
+    return [bytes_ if bytes_ >= WORTHWHILE else 0 for bytes_ in needs(path, program)[:count]]
 
 
 def _remember(path: Path, program: Sequence[str], process: int) -> None:
     """Writes down what this process (not one forked from it) reserved at most."""
     from outboard import _C
 
-    if process != os.getpid():
+    if process != os.getpid() or not _C.devices_opened():
         return
     found = [_C.memory_statistics(index)["reserved.peak"] for index in range(_C.device_count())]
     if max(found, default=0) < WORTHWHILE:

@@ -39,7 +39,7 @@ def compile_stats() -> dict[str, float]:
     if (compiler := sys.modules.get("outboard.compiler.statistics")) is not None:
         stats.update(compiler.snapshot())
     built = loaded = 0
-    for index in range(_C.device_count()):
+    for index in range(_C.device_count() if _C.devices_opened() else 0):
         programs = _C.program_statistics(index)
         built += programs["built"]
         loaded += programs["loaded_from_disk"]

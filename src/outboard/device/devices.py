@@ -53,7 +53,7 @@ def device_count() -> int:
 
 
 def init() -> None:
-    """Does nothing if there is a device (devices are opened when PyTorch is imported).
+    """Opens the devices, which happens by itself when one is first needed.
 
     Raises:
         RuntimeError: without hardware, saying what to install; in a forked child, saying to use ``spawn``.
@@ -67,8 +67,8 @@ def _lazy_init() -> None:
 
 
 def is_initialized() -> bool:
-    """Whether devices are open."""
-    return is_available()
+    """Whether devices were opened, and this process may use one. Opens none."""
+    return _C.devices_opened() and is_available()
 
 
 def _is_in_bad_fork() -> bool:

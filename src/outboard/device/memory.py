@@ -106,8 +106,8 @@ def max_memory_cached(device: DeviceLike = None) -> int:
 def empty_cache(device: DeviceLike = None) -> None:
     """Gives cached memory that no tensor uses back: the device's to the driver, the host's to the system.
 
-    No-op without hardware."""
-    if _C.device_count() > 0:
+    No-op without hardware, and before a device was used."""
+    if _C.devices_opened() and _C.device_count() > 0:
         _C.empty_cache(index_of(device))
 
 

@@ -28,7 +28,10 @@ def manual_seed(seed: int) -> None:
 
 
 def manual_seed_all(seed: int) -> None:
-    """Seeds every device's generator; no-op without hardware."""
+    """Seeds every device's generator, without opening devices for it; no-op without hardware."""
+    if not _C.devices_opened():
+        _C.seed_devices_to_come(torch.Generator().manual_seed(int(seed)).initial_seed())
+        return
     for generator in default_generators():
         generator.manual_seed(int(seed))
 
