@@ -54,6 +54,36 @@ def python(run_python: RunPython) -> RunPython:
     return run
 
 
+def test_import_and_seeds_open_no_device_and_children_open_their_own(python: RunPython) -> None:
+    python("""
+        torch.manual_seed(5)
+        x = torch.randn(4) @ torch.randn(4)
+        module.empty_cache(), module.compile_stats()
+        assert not module.is_initialized()
+        drawn = "torch.rand(3, device=name).tolist()"
+        first = in_child(lambda: (torch.ones(4, device=name).sum().item(), eval(drawn), module.is_initialized()))
+        assert not module.is_initialized()
+        assert first == f"returned {(4.0, eval(drawn), True)}", first
+        assert module.is_initialized()
+        refused = in_child(lambda: torch.ones(4, device=name))
+        assert refused.startswith("RuntimeError: Cannot re-initialize"), refused
+    """)
+
+
+def test_threads_open_devices_at_once(python: RunPython) -> None:
+    python("""
+        ready = threading.Barrier(8)
+        found = []
+        def ask():
+            ready.wait()
+            found.append(torch.full((3,), 2.0, device=name).sum().item())
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        assert found == [6.0] * 8, found
+    """)
+
+
 def test_forked_child_is_refused_everywhere(python: RunPython) -> None:
     python("""
         x = torch.ones(4, device=name)

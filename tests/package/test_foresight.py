@@ -27,6 +27,7 @@ name = torch._C._get_privateuse1_backend_name()
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096
 
+torch.accelerator.device_count()  # opens devices
 end = time.monotonic() + 30
 while resident() < int(os.environ.get("AWAITED", "0")) and time.monotonic() < end:
     time.sleep(0.01)

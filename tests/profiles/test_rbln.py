@@ -199,6 +199,26 @@ def test_devices_are_mapped(run_python: RunPython, variables: dict[str, str], co
     assert "Warning: " not in out
 
 
+def test_devices_are_chosen_until_one_is_needed(run_python: RunPython) -> None:
+    """Each rank of ``rbln-ccl`` cuts the list to its own card when torch is there already, and has a seed."""
+    run_python(
+        """
+        import os, torch
+        torch.manual_seed(7)
+        os.environ["RBLN_VISIBLE_DEVICES"] = "2"
+        assert not torch.rbln.is_initialized()
+        assert torch.rbln.physical_device_count() == torch.rbln.device_count() == 1
+        assert torch.rbln.is_initialized()
+        torch.rbln.device_summary()
+        os.environ["RBLN_VISIBLE_DEVICES"] = "1,3"
+        assert torch.rbln.device_count() == 1
+        """,
+        OUTBOARD_NUM_DEVICES="4",
+        OUTBOARD_PROFILE="rbln",
+        RBLN_VISIBLE_DEVICES="0,1,2,3",
+    )
+
+
 @pytest.mark.parametrize(
     ("variables", "counts", "row"),
     [

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The habit of ``rbln-ccl``: torchrun gives all ranks one list of cards, each takes its own before it uses one.
 
-Here the list is read with ``import torch``, so that all ranks share the first card, and results are the same.
-
 Then collectives, and a layer in two parts as tensor parallelism has it: columns here, rows there, and a sum.
 """
 
@@ -20,6 +18,7 @@ def main() -> None:
     os.environ["RBLN_VISIBLE_DEVICES"] = cards[int(os.environ["LOCAL_RANK"])]
     dist.init_process_group(backend="rbln-ccl")
     rank, size = dist.get_rank(), dist.get_world_size()
+    assert torch.rbln.device_count() == 1
     assert dist.get_backend() == "rbln-ccl"
 
     row = torch.full((4,), float(rank), dtype=torch.float16, device="rbln")

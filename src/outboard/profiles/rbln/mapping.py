@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logical and physical devices: ``RBLN_DEVICES``, ``RBLN_NPUS_PER_DEVICE``, ``RBLN_DEVICE_MAP``.
+"""Logical and physical devices: ``RBLN_DEVICES``, ``RBLN_NPUS_PER_DEVICE``, ``RBLN_DEVICE_MAP``, which are read when
+devices are opened: when one is first needed.
 
 A physical device is one that a driver has. ``RBLN_DEVICES`` chooses some of them, in order; numbers in
 ``RBLN_DEVICE_MAP`` count these. A logical device is what ``rbln:0`` names: one physical device, or a group. Outboard
@@ -12,6 +13,8 @@ import os
 import re
 import warnings
 from dataclasses import dataclass
+
+from outboard import _C
 
 #: How many physical devices a logical one may have.
 _SIZES = (1, 2, 4, 8, 16, 32)
@@ -30,14 +33,16 @@ _mapping = _Mapping()
 
 def physical_device_count() -> int:
     """Number of physical devices that the process sees, whether or not a logical device uses them."""
-    return sum(map(len, _mapping.groups)) + len(_mapping.unused)
+    mapping = _chosen()
+    return sum(map(len, mapping.groups)) + len(mapping.unused)
 
 
 def device_summary() -> None:
     """Prints which physical devices each logical device stands for."""
-    rows = [(f"rbln:{index}", _listed(group), _status(group)) for index, group in enumerate(_mapping.groups)]
-    if _mapping.unused:
-        rows.append(("-", _listed(_mapping.unused), "Unused"))
+    mapping = _chosen()
+    rows = [(f"rbln:{index}", _listed(group), _status(group)) for index, group in enumerate(mapping.groups)]
+    if mapping.unused:
+        rows.append(("-", _listed(mapping.unused), "Unused"))
     table = [("Logical Device", "Physical NPU IDs", "Status"), *rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     rule = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
@@ -45,8 +50,8 @@ def device_summary() -> None:
         "| " + " | ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) + " |" for row in table
     ]
     print("\n".join(["[RBLN] Device Topology:", rule, lines[0], rule, *lines[1:], rule]))
-    if _mapping.unused:
-        print(f"[Warning] {len(_mapping.unused)} physical devices are in no logical device.")
+    if mapping.unused:
+        print(f"[Warning] {len(mapping.unused)} physical devices are in no logical device.")
 
 
 def choose(count: int) -> list[int]:
@@ -68,6 +73,12 @@ def choose(count: int) -> list[int]:
             stacklevel=2,
         )
     return [group[0] for group in _mapping.groups]
+
+
+def _chosen() -> _Mapping:
+    """What was chosen when devices were opened, which this does if it is the first to need them."""
+    _C.device_count()
+    return _mapping
 
 
 def _visible(count: int) -> list[int]:
