@@ -53,7 +53,7 @@ def _set_up() -> None:
     import torch
     from torch.utils import backend_registration
 
-    from outboard import _C, distributed, drivers, foresight, integrations, profiles, settings
+    from outboard import _C, distributed, drivers, foresight, integrations, opening, profiles, settings
     from outboard import device as module
     from outboard.device import interruptions, profiling
 
@@ -75,7 +75,12 @@ def _set_up() -> None:
     atexit.register(_trim_cache, os.getpid(), _cache_limit())
     atexit.register(_shut_down)
     expected = foresight.install(cache_directory) if cache_directory is not None else foresight.nothing
-    _C.initialize(libraries, _choice(profile.choose_devices), [] if wanted else drivers.last_resort(), expected)
+
+    def opened(count: int) -> list[int]:
+        opening.opened(count)
+        return expected(count)
+
+    _C.initialize(libraries, _choice(profile.choose_devices), [] if wanted else drivers.last_resort(), opened)
 
     torch._register_device_module(profile.name, module)  # type: ignore[no-untyped-call]
     backend_registration.generate_methods_for_privateuse1_backend(for_storage=True)

@@ -145,3 +145,21 @@ def test_exit_with_live_tensors_and_threads(run_python: RunPython) -> None:
         event = torch.Event(name); event.record()
         """
     )
+
+
+def test_dynamo_knows_each_device_that_was_opened(run_python: RunPython) -> None:
+    """By its number, too, as soon as there is one; and asks for none before."""
+    run_python(
+        """
+        import torch
+        from torch._dynamo.device_interface import get_interface_for_device, get_registered_device_interfaces
+        from outboard import _C
+        name = torch._C._get_privateuse1_backend_name()
+        interface = get_interface_for_device(name)
+        assert not _C.devices_opened()
+        assert torch.accelerator.device_count() == 2
+        assert get_interface_for_device(f"{name}:1") is interface
+        assert f"{name}:2" not in dict(get_registered_device_interfaces())
+        """,
+        OUTBOARD_NUM_DEVICES="2",
+    )

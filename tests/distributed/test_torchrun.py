@@ -6,8 +6,10 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
+import pytest
 import torch
 
 from tests.distributed.launch import free_port
@@ -47,3 +49,37 @@ def test_examples_of_the_documentation(tmp_path: Path, device: str) -> None:
         assert ended.returncode == 0, ended.stdout + ended.stderr
         missing = [line for line in output.splitlines() if line not in ended.stdout]
         assert not missing, ended.stdout
+
+
+def test_a_mesh_gives_each_process_the_next_device(
+    tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One string is printed at once: the processes share their output."""
+    program = tmp_path / "mesh.py"
+    program.write_text(
+        textwrap.dedent(f"""
+        import os, torch
+        from torch.distributed.device_mesh import init_device_mesh
+        if "CHOSEN" in os.environ:
+            torch.accelerator.set_device_index(1)
+        init_device_mesh({device!r}, (2,))
+        print(f"rank {{os.environ['RANK']}} takes {{torch.accelerator.current_device_index()}}\\n", end="", flush=True)
+        torch.distributed.destroy_process_group()
+        """)
+    )
+    for environment, devices in ({"OUTBOARD_NUM_DEVICES": "2"}, (0, 1)), ({}, (0, 0)):
+        assert set(chosen_devices(program, environment, monkeypatch)) == set(enumerate(devices))
+    both = {"OUTBOARD_NUM_DEVICES": "2", "CHOSEN": "1"}
+    assert set(chosen_devices(program, both, monkeypatch)) == {(0, 1), (1, 1)}
+
+
+def chosen_devices(
+    program: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> list[tuple[int, int]]:
+    """Ranks with the device that each says it takes."""
+    with monkeypatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        ended = torchrun(str(program))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return [(int(rank), int(index)) for rank, index in re.findall(r"rank (\d) takes (\d)", ended.stdout)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +13,10 @@ from typing import Any
 import torch
 from torch import distributed
 from torch.distributed import distributed_c10d as c10d
+from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
+from outboard import _C
 from outboard.compiler.hook import call_after
 
 #: The part of FSDP that moves parameters to the device.
@@ -28,6 +31,7 @@ def install(device: str, backend: str) -> None:
     _choose_by_default(device, backend)
     _monitor_barriers(device, backend)
     _admit_hooks(device)
+    _share_devices(device)
     call_after(_FSDP, functools.partial(_move_by_exchange, device))
 
 
@@ -84,6 +88,24 @@ def _admit_hooks(device: str) -> None:
         original(self, hook)  # type: ignore[no-untyped-call]
 
     DistributedDataParallel._check_comm_hook = check  # type: ignore[method-assign]
+
+
+def _share_devices(device: str) -> None:
+    """Has a mesh of devices give each rank of this machine the next device, beginning again after the last one.
+
+    PyTorch takes the device of the number ``LOCAL_RANK``, which is an error where ranks share a device, as they do on a
+    CPU, or where each sees its own only. Like PyTorch, who has used a device already keeps it.
+    """
+    original = DeviceMesh._setup_world_group_and_device
+
+    @functools.wraps(original)
+    def set_up(self: DeviceMesh) -> Any:
+        chosen = self._device_type != device or _C.devices_opened() or "LOCAL_RANK" not in os.environ
+        if not chosen and (count := _C.device_count()) > 0:
+            _C.set_device(int(os.environ["LOCAL_RANK"]) % count)
+        return original(self)  # type: ignore[no-untyped-call]
+
+    DeviceMesh._setup_world_group_and_device = set_up  # type: ignore[method-assign]
 
 
 def _move_by_exchange(device_type: str) -> None:

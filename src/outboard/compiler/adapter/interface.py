@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
 
+from outboard.opening import call_when_opened
+
 from ..target import target_of
 
 
@@ -132,5 +134,9 @@ def register_interface() -> None:
     """Makes the device known to Dynamo under its name in this process."""
     name = device_name()
     register_interface_for_device(name, OutboardInterface)
-    for index in range(torch.accelerator.device_count() if torch.accelerator.is_available() else 0):
+    call_when_opened(lambda count: _register_devices(name, count))
+
+
+def _register_devices(name: str, count: int) -> None:
+    for index in range(count):
         register_interface_for_device(f"{name}:{index}", OutboardInterface)
