@@ -136,13 +136,35 @@ const Operator& operator_of(const c10::OperatorHandle& handle) {
 
 const std::vector<std::string>& run_time_numbers(const std::string& op) {
   static const auto* const all = new std::unordered_map<std::string, std::vector<std::string>>{
+      {"aten::constant_pad_nd", {"pad"}},
       {"aten::embedding_dense_backward", {"num_weights"}},
+      {"aten::native_dropout", {"p"}},
+      {"aten::native_dropout_backward", {"scale"}},
+      {"aten::native_group_norm", {"N", "C", "HxW"}},
+      {"aten::native_group_norm_backward", {"N", "C", "HxW"}},
       {"aten::native_layer_norm", {"normalized_shape"}},
       {"aten::native_layer_norm_backward", {"normalized_shape"}},
+      {"aten::reflection_pad1d", {"padding"}},
+      {"aten::reflection_pad2d", {"padding"}},
+      {"aten::repeat", {"repeats"}},
+      {"aten::replication_pad1d", {"padding"}},
+      {"aten::replication_pad2d", {"padding"}},
+      {"aten::roll", {"shifts"}},
       {"aten::select_backward", {"input_sizes", "index"}},
       {"aten::slice_backward", {"input_sizes", "start", "end"}},
-      {"aten::uniform_", {"from", "to"}},
+      {"aten::tril", {"diagonal"}},
+      {"aten::triu", {"diagonal"}},
+      {"aten::upsample_bilinear2d", {"output_size"}},
+      {"aten::upsample_nearest2d", {"output_size"}},
+      {"aten::bernoulli_.float", {"p"}},
+      {"aten::cauchy_", {"median", "sigma"}},
+      {"aten::exponential_", {"lambd"}},
+      {"aten::geometric_", {"p"}},
+      {"aten::log_normal_", {"mean", "std"}},
       {"aten::normal_", {"mean", "std"}},
+      {"aten::random_.from", {"from", "to"}},
+      {"aten::random_.to", {"to"}},
+      {"aten::uniform_", {"from", "to"}},
   };
   static const auto* const none = new std::vector<std::string>;
   const auto found = all->find(op);

@@ -129,25 +129,15 @@ at::Tensor& normal_of_both_out(const at::Tensor& mean, const at::Tensor& std, Ge
   return copy_to_out(out, normal_of_both(mean, std, std::move(generator)));
 }
 
-/// Fills a tensor with random numbers of two parameters, which are run-time values of the plan: PyTorch's kernel for
-/// the CPU, asked for no number, says each time what it has to say of them.
-at::Tensor& fill_with(const Operator& op, at::Tensor& self, double first, double second, const Generator& generator) {
-  c10::IValue on_cpu[] = {at::empty({0}, self.options().device(at::kCPU)), first, second, c10::IValue()};
-  torch::jit::Stack stack(std::begin(on_cpu), std::end(on_cpu));
-  op.handle.callBoxed(stack);
-  stack = {self, first, second, generator};
-  eager_kernel(op.handle, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), &stack);
-  return self;
-}
-
-at::Tensor& uniform_between(at::Tensor& self, double from, double to, Generator generator) {
-  static const Operator& op = find_operator("aten::uniform_", "");
-  return fill_with(op, self, from, to, generator);
-}
-
-at::Tensor& normal_around(at::Tensor& self, double mean, double std, Generator generator) {
-  static const Operator& op = find_operator("aten::normal_", "");
-  return fill_with(op, self, mean, std, generator);
+/// Fills a tensor with random numbers of a distribution whose parameters are run-time values of the plan: PyTorch's
+/// kernel for the CPU, asked for no number, says each time what it has to say of them. The stack holds the tensor, the
+/// parameters and the generator.
+void random_fill(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  torch::jit::Stack on_cpu(stack->end() - static_cast<ptrdiff_t>(op.schema().arguments().size()), stack->end());
+  on_cpu.front() = at::empty({0}, on_cpu.front().toTensor().options().device(at::kCPU));
+  on_cpu.back() = c10::IValue();
+  op.callBoxed(on_cpu);
+  eager_kernel(op, keys, stack);
 }
 
 }  // namespace
@@ -155,8 +145,10 @@ at::Tensor& normal_around(at::Tensor& self, double mean, double std, Generator g
 TORCH_LIBRARY_FRAGMENT(outboard, m) { m.def("problem_of_weights(Tensor weights) -> Tensor"); }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("uniform_", TORCH_FN(uniform_between));
-  m.impl("normal_", TORCH_FN(normal_around));
+  for (const char* fill : {"bernoulli_.float", "cauchy_", "exponential_", "geometric_", "log_normal_", "normal_",
+                           "random_.from", "random_.to", "uniform_"}) {
+    m.impl(fill, torch::CppFunction::makeFromBoxedFunction<&random_fill>());
+  }
   m.impl("multinomial", TORCH_FN(drawn));
   m.impl("multinomial.out", TORCH_FN(multinomial_out));
   m.impl("normal.Tensor_float", TORCH_FN(normal_of_means));

@@ -104,11 +104,124 @@ def test_parameters_of_random_numbers(device: str, kind: str) -> None:
     assert int(_C.eager_stats()["plans"]) - before == 0
 
 
-@pytest.mark.parametrize("call", ["uniform_(2.0, 1.0)", "uniform_(float('nan'), 1.0)", "normal_(0.0, -1.0)"])
+@pytest.mark.parametrize(
+    ("kind", "parameters"),
+    [
+        ("bernoulli_", [(0.2,), (0.7,), (0.05,)]),
+        ("cauchy_", [(0.0, 1.0), (3.0, 0.5), (-7.0, 2.0)]),
+        ("exponential_", [(1.0,), (0.25,), (30.0,)]),
+        ("geometric_", [(0.5,), (0.1,), (0.9,)]),
+        ("log_normal_", [(1.0, 0.5), (0.0, 0.1), (2.0, 0.3)]),
+        ("random_", [(0, 10), (-7, 90), (1000, 100_000)]),
+        ("random_", [(10,), (90,), (100_000,)]),
+    ],
+)
+def test_parameters_of_distributions(device: str, kind: str, parameters: list[tuple[float, ...]]) -> None:
+    """Quartiles are near the CPU's, with no plan for each parameter."""
+    quarters = torch.tensor([0.25, 0.5, 0.75])
+    made = []
+    for each in parameters:
+        before = int(_C.eager_stats()["plans"])
+        found = getattr(torch.empty(20_000, device=device), kind)(*each).cpu()
+        made.append(int(_C.eager_stats()["plans"]) - before)
+        expected = getattr(torch.empty(20_000), kind)(*each)
+        width = float(expected.quantile(0.9) - expected.quantile(0.1)) + 0.4
+        discrete = 1.0 if kind in ("geometric_", "random_") else 0.0
+        assert (found.mean() - expected.mean()).abs() <= 0.05 * width or kind == "cauchy_"
+        assert (found.quantile(quarters) - expected.quantile(quarters)).abs().max() <= 0.05 * width + discrete
+    assert made[1:] == [0, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("bounds", [(0, 1000), (0, 5000), (-1000, -3), (-3000, 3000), (4097, 5000), (-1, 0), (10, 11)])
+@pytest.mark.filterwarnings("ignore:.*out of bounds")
+def test_random_integers_of_halves_stay_below_their_end(
+    device: str, dtype: torch.dtype, bounds: tuple[int, int]
+) -> None:
+    """bfloat16 has 996 and 1000, and nothing between them."""
+    found = torch.empty(20_000, dtype=dtype, device=device).random_(*bounds).cpu()
+    expected = torch.empty(20_000, dtype=dtype).random_(*bounds)
+    assert found.max().item() == expected.max().item() < bounds[1] and found.min() >= expected.min()
+
+
+def test_the_probability_of_dropout(device: str) -> None:
+    x = torch.rand(100, 100) + 1
+    made = []
+    for p in (0.5, 0.1, 0.25, 0.9, 0.0, 1.0):
+        before = int(_C.eager_stats()["plans"])
+        leaf = x.to(device).requires_grad_()
+        y = F.dropout(leaf, p)
+        y.backward(torch.ones_like(y))
+        kept = (y != 0).cpu()
+        made.append(int(_C.eager_stats()["plans"]) - before)
+        assert abs(kept.float().mean().item() - (1 - p)) < 0.03
+        expected = torch.where(kept, 1 / (1 - p) if p < 1 else 0.0, 0.0)
+        torch.testing.assert_close(y.detach().cpu(), x * expected)
+        assert leaf.grad is not None
+        torch.testing.assert_close(leaf.grad.cpu(), expected)
+    assert made[2:4] == [0, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
+def test_constant_pads(device: str, dtype: torch.dtype) -> None:
+    x = torch.arange(24).reshape(4, 6).remainder(3).to(dtype)
+    pads = ((3, 2), (5, 7), (2, 9), (4, -2), (-3, 5), (2, 2, 3, -2), (0, 1), (0, 0), (1, 0, 2, 0))
+    made = [_new_plans(device, F.pad, x, pad, "constant", value) for pad in pads for value in (0, 1, 3)]
+    assert made[6:9] == [0] * 3  # rows of fewer than the processor's lanes have plans of their own
+    for value in (2.5, float("inf"), float("nan")) if dtype.is_floating_point else ():
+        _new_plans(device, lambda x, v=value: F.pad(x, (1, 3), value=v).nan_to_num(7.0), x)
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate"])
+def test_pads_by_what_is_there(device: str, mode: str) -> None:
+    pads = ((3, 2, 1, 1), (2, 4, 2, 3), (4, 3, 3, 2), (5, 2, 2, 3), (0, 1, 0, 0), (0, 0, 5, 0))
+    made = [_new_plans(device, F.pad, torch.randn(2, 3, 8, 9), pad, mode) for pad in pads]
+    assert made[3] == 0
+    for each in ("cpu", device):
+        with pytest.raises(RuntimeError):
+            F.pad(torch.randn(1, 3, 4, 4, device=each), (4, 0, 0, 0), "reflect") if mode == "reflect" else F.pad(
+                torch.randn(4, 4, device=each), (1, 1, 1, 1), "replicate"
+            )
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        lambda x, i: x.roll(i, 1),
+        lambda x, i: x.roll((i, 2 * i), (0, 1)),
+        lambda x, i: x.triu(i - 4),
+        lambda x, i: x.tril(4 - i),
+        lambda x, i: x.repeat(i, i + 1),
+        lambda x, i: F.interpolate(x[None, None], size=(10 + i, 20 - i), mode="bilinear"),
+        lambda x, i: F.interpolate(x[None, None], size=(10 + i, 20 - i), mode="nearest"),
+        lambda x, i: F.group_norm(x.expand(i, 4, 7, 9), 2),
+    ],
+)
+def test_one_plan_for_all_places(device: str, operator: Callable[..., Tensor]) -> None:
+    x = torch.randn(7, 9)
+    made = [_new_plans(device, operator, x, i) for i in (2, 3, 5, 6, 4, 0, 1) if i > 1 or operator(x, 1).numel() > 0]
+    assert made[3:5] == [0] * 2
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "uniform_(2.0, 1.0)",
+        "uniform_(float('nan'), 1.0)",
+        "normal_(0.0, -1.0)",
+        "bernoulli_(1.5)",
+        "exponential_(-1.0)",
+        "geometric_(1.0)",
+        "cauchy_(0.0, -1.0)",
+        "log_normal_(0.0, 0.0)",
+        "random_(5, 2)",
+        "random_(0)",
+    ],
+)
 def test_wrong_parameters_of_random_numbers(device: str, call: str) -> None:
     """They are found each time, not only while there is no plan."""
     x = torch.empty(3, device=device)
-    x.uniform_(0.0, 1.0), x.normal_(0.0, 1.0)
+    x.uniform_(0.0, 1.0), x.normal_(0.0, 1.0), x.random_(2, 5)
     with pytest.raises(RuntimeError) as expected:
         eval("torch.empty(3)." + call)
     with pytest.raises(RuntimeError) as found:

@@ -137,6 +137,14 @@ def _roll(x: Tensor, shifts: Any, dims: Any = ()) -> Any:
     return x.clone(memory_format=torch.contiguous_format) if x.numel() == 0 else NotImplemented
 
 
+def _constant_pad_nd(x: Tensor, pad: Any, value: Any = 0) -> Tensor:
+    """PyTorch's own takes a value that is known only."""
+    if isinstance(value, (bool, int, float)):
+        return NotImplemented
+    inside = aten.constant_pad_nd(torch.ones([], dtype=torch.bool, device=x.device).expand(x.shape), pad, False)
+    return torch.where(inside, aten.constant_pad_nd(x, pad, 0), aten.full([], value, dtype=x.dtype, device=x.device))
+
+
 def _elu(x: Tensor, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Tensor:
     """Where ``x`` is 0 nothing is multiplied by ``alpha``, which may be infinite."""
     value = wide(x)
@@ -304,6 +312,7 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.clamp_max.default: _promoted(aten.clamp_max.default),
     aten.where.self: _where,
     aten.roll.default: _roll,
+    aten.constant_pad_nd.default: _constant_pad_nd,
     aten.elu.default: _elu,
     aten.gelu.default: _gelu,
     aten.gelu_backward.default: _gelu_backward,

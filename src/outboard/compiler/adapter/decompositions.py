@@ -40,8 +40,8 @@ def _normal(shape: Any, device: torch.device) -> torch.Tensor:
 
 
 def _integers(low: int, high: int, shape: Any, device: torch.device) -> torch.Tensor:
-    seeds = prims.inductor_seeds(1, device)
-    return prims.inductor_randint(low, high, list(shape), prims.inductor_lookup_seed(seeds, 0))
+    drawn: torch.Tensor = aten.randint.low(low, high, list(shape), dtype=torch.int64, device=device)
+    return drawn
 
 
 def _is_known(*numbers: Any) -> bool:
@@ -69,31 +69,32 @@ def _normal_(x: torch.Tensor, mean: float = 0.0, std: float = 1.0, generator: An
 
 
 def _exponential_(x: torch.Tensor, lambd: float = 1.0, generator: Any = None) -> torch.Tensor:
-    if lambd <= 0:
+    if _is_known(lambd) and lambd <= 0:
         raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
     return x.copy_(torch.log(_positive_uniform(x.shape, x.device)) * (-1.0 / lambd))
 
 
 def _geometric_(x: torch.Tensor, p: float, generator: Any = None) -> torch.Tensor:
-    if not 0 < p < 1:
+    if _is_known(p) and not 0 < p < 1:
         raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={p}")
-    return x.copy_(torch.ceil(torch.log(_positive_uniform(x.shape, x.device)) / math.log1p(-p)).clamp(min=1.0))
+    scale = torch.log1p(aten.full.default([], -p, dtype=torch.float32, device=x.device))
+    return x.copy_(torch.ceil(torch.log(_positive_uniform(x.shape, x.device)) / scale).clamp(min=1.0))
 
 
 def _cauchy_(x: torch.Tensor, median: float = 0.0, sigma: float = 1.0, generator: Any = None) -> torch.Tensor:
-    if sigma <= 0:
+    if _is_known(sigma) and sigma <= 0:
         raise RuntimeError(f"cauchy_ expects sigma > 0.0, but found sigma={sigma}")
     return x.copy_(torch.tan(math.pi * (_uniform(x.shape, torch.float32, x.device) - 0.5)) * sigma + median)
 
 
 def _log_normal_(x: torch.Tensor, mean: float = 1.0, std: float = 2.0, generator: Any = None) -> torch.Tensor:
-    if std <= 0:
+    if _is_known(std) and std <= 0:
         raise RuntimeError(f"log_normal_ expects std > 0.0, but found std={std}")
     return x.copy_(torch.exp(_normal(x.shape, x.device) * std + mean))
 
 
 def _bernoulli_float_(x: torch.Tensor, p: float = 0.5, generator: Any = None) -> torch.Tensor:
-    if not 0 <= p <= 1:
+    if _is_known(p) and not 0 <= p <= 1:
         raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
     return x.copy_(_uniform(x.shape, torch.float32, x.device) < p)
 
@@ -148,9 +149,19 @@ def _random_(x: torch.Tensor, generator: Any = None) -> torch.Tensor:
 def _random_from_(x: torch.Tensor, low: int, high: int | None, generator: Any = None) -> torch.Tensor:
     if high is None:
         high = _RANDOM_LIMITS.get(x.dtype) or torch.iinfo(x.dtype).max
-    if low >= high:
+    if _is_known(low, high) and low >= high:
         raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
-    return x.copy_(_integers(low, high, x.shape, x.device))
+    values = _integers(low, high, x.shape, x.device)
+    return x.copy_(_shortened(values, high, x.dtype) if x.dtype in DIGITS else values)
+
+
+def _shortened(values: torch.Tensor, high: int, dtype: torch.dtype) -> torch.Tensor:
+    """Integers as a dtype of few digits has them, those that would be rounded up to ``high`` or more rounded down."""
+    end = aten.full.default([], high, dtype=torch.float32, device=values.device)
+    _, exponent = torch.frexp(end - 1)
+    last = torch.ldexp(torch.ones_like(end), exponent - DIGITS[dtype])  # how far the dtype's numbers there lie apart
+    rounded = values.to(dtype).to(torch.float32)
+    return torch.where(rounded >= end, torch.floor((end - 1) / last) * last, rounded)
 
 
 def _random_to_(x: torch.Tensor, high: int, generator: Any = None) -> torch.Tensor:
@@ -158,12 +169,12 @@ def _random_to_(x: torch.Tensor, high: int, generator: Any = None) -> torch.Tens
 
 
 def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
-    if train is False or p == 0:
+    if train is False or (_is_known(p) and p == 0):
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
-    if p == 1:
-        return torch.zeros_like(x), torch.zeros_like(x, dtype=torch.bool)
-    keep = _uniform(x.shape, torch.float32, x.device) >= p
-    return keep * x * (1.0 / (1.0 - p)), keep
+    probability = aten.full.default([], p, dtype=torch.float32, device=x.device)
+    keep = _uniform(x.shape, torch.float32, x.device) >= probability
+    scale = torch.where(probability < 1, 1.0 / (1.0 - probability), 0.0)
+    return keep * x * scale, keep
 
 
 def _index_put_impl_(

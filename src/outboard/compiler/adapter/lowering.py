@@ -9,6 +9,7 @@ import functools
 import itertools
 import logging
 import operator
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -482,6 +483,16 @@ def _type_title(dtype: torch.dtype) -> str:
     return names.get(dtype, str(dtype))
 
 
+def _takes_constants(overload: torch._ops.OpOverload, args: list[Any]) -> bool:
+    """Whether symbols become constants on their way into the operator, whose schema has `float` or `int` for them."""
+    text = str(overload._schema)  # the types of its arguments do not tell `SymInt` from `int`
+    return any(
+        isinstance(value, torch.SymFloat)
+        or (isinstance(value, torch.SymInt) and re.search(rf"SymInt\?? {argument.name}\b", text) is None)
+        for value, argument in zip(args, overload._schema.arguments, strict=False)
+    )
+
+
 def _traced(
     overload: torch._ops.OpOverload,
     args: list[Any],
@@ -493,8 +504,8 @@ def _traced(
     fakes = [leaf.fake for leaf in inputs.leaves]
     places = {id(fake): number for number, fake in enumerate(fakes)}
     function = _OWN.get(overload, overload)  # functionalisation refuses operators of our own that write
-    if any(isinstance(value, torch.SymFloat) for value in args) and overload in decompositions:
-        function = decompositions[overload]  # on its way into an operator's `float` a symbol becomes a constant
+    if overload in decompositions and _takes_constants(overload, args):
+        function = decompositions[overload]
 
     def call(*values: Any) -> Any:
         def substitute(value: Any) -> Any:
