@@ -143,6 +143,10 @@ const std::vector<std::string>& run_time_numbers(const std::string& op) {
       {"aten::slice_backward", {"input_sizes", "start", "end"}},
       {"aten::uniform_", {"from", "to"}},
       {"aten::normal_", {"mean", "std"}},
+      {"torchvision::_roi_align_backward", {"batch_size", "height", "width"}},
+      {"torchvision::_roi_pool_backward", {"batch_size", "height", "width"}},
+      {"torchvision::_ps_roi_align_backward", {"batch_size", "height", "width"}},
+      {"torchvision::_ps_roi_pool_backward", {"batch_size", "height", "width"}},
   };
   static const auto* const none = new std::vector<std::string>;
   const auto found = all->find(op);

@@ -18,6 +18,7 @@ _ADAPTERS = {
     "transformers.training_args": ("transformers_devices", "install_training"),
     "transformers.trainer": ("transformers_devices", "install_checkpoints"),
     "transformers.pipelines.base": ("transformers_devices", "install_pipelines"),
+    "torchvision": ("torchvision_operators", "install"),
     "lightning.pytorch.trainer.connectors.accelerator_connector": ("lightning_devices", "install"),
     "pytorch_lightning.trainer.connectors.accelerator_connector": ("lightning_devices", "install"),
     "lightning.fabric.connector": ("lightning_devices", "install"),
