@@ -226,9 +226,7 @@ def _detection(vision: Any, kind: str) -> nn.Module:
     """A small detector with random weights, in eval mode."""
     models = vision.models
     sizes = {"weights": None, "weights_backbone": None, "num_classes": 3, "min_size": 64, "max_size": 96}
-    if kind == "ssdlite":
-        made = models.detection.ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=3)
-    elif kind == "retinanet":
+    if kind == "retinanet":
         made = models.detection.retinanet_resnet50_fpn(trainable_backbone_layers=5, **sizes)
     elif kind == "fasterrcnn":
         made = models.detection.fasterrcnn_mobilenet_v3_large_320_fpn(trainable_backbone_layers=6, **sizes)
@@ -269,7 +267,7 @@ class _FirstChosen:
         return [a for a, _ in chosen], [b for _, b in chosen]
 
 
-@pytest.mark.parametrize("kind", ["fasterrcnn", "maskrcnn", "retinanet", "ssdlite"])
+@pytest.mark.parametrize("kind", ["fasterrcnn", "maskrcnn", "retinanet"])
 def test_detection(vision: Any, device: str, kind: str) -> None:
     """Losses and their gradients in training, and what is detected."""
     model = _detection(vision, kind)
@@ -289,19 +287,12 @@ def test_detection(vision: Any, device: str, kind: str) -> None:
     assert found.keys() == expected.keys()
     for name, loss in expected.items():
         torch.testing.assert_close(found[name].cpu(), loss, rtol=1e-3, atol=1e-4)
-    if kind == "ssdlite":  # its activations vanish with random weights: the CPU's gradients are rounding errors, too
-        return _compare_detections(model, other, images, device)
     sum(expected.values()).backward()
     sum(found.values()).backward()
     for (name, one), two in zip(other.named_parameters(), model.parameters(), strict=True):
         if two.grad is not None:
             scale = float(two.grad.abs().max())
             torch.testing.assert_close(one.grad.cpu(), two.grad, rtol=1e-2, atol=1e-2 * scale + 1e-6, msg=name)
-    return _compare_detections(model, other, images, device)
-
-
-def _compare_detections(model: nn.Module, other: nn.Module, images: list[Tensor], device: str) -> None:
-    """What is found in images, by number and score."""
     with torch.no_grad():
         expected, found = model.eval()(images), other.eval()(_moved(images, device))
     for one, two in zip(found, expected, strict=True):
