@@ -165,6 +165,10 @@ const std::vector<std::string>& run_time_numbers(const std::string& op) {
       {"aten::random_.from", {"from", "to"}},
       {"aten::random_.to", {"to"}},
       {"aten::uniform_", {"from", "to"}},
+      {"torchvision::_roi_align_backward", {"batch_size", "height", "width"}},
+      {"torchvision::_roi_pool_backward", {"batch_size", "height", "width"}},
+      {"torchvision::_ps_roi_align_backward", {"batch_size", "height", "width"}},
+      {"torchvision::_ps_roi_pool_backward", {"batch_size", "height", "width"}},
   };
   static const auto* const none = new std::vector<std::string>;
   const auto found = all->find(op);

@@ -19,6 +19,7 @@ def _register_interface() -> None:
 
 
 def _register_backend() -> None:
+    from .adapter.ahead_of_time import refuse_ahead_of_time
     from .adapter.inductor_cache import place_cache
     from .adapter.interpreted import interpret_without_dialect
     from .adapter.patience import compile_undisturbed, hash_sources_ahead
@@ -27,6 +28,7 @@ def _register_backend() -> None:
     place_cache()
     register()
     interpret_without_dialect()
+    refuse_ahead_of_time()
     compile_undisturbed()
     hash_sources_ahead()
 

@@ -16,14 +16,17 @@ from . import (
     compaction,
     conv,
     ctc,
+    deform,
     distance,
     gemm,
     grid,
     index,
     polynomial,
     pool,
+    regions,
     scan,
     sort,
+    suppression,
     upsample,
 )
 
@@ -32,6 +35,9 @@ if TYPE_CHECKING:
     from ..calls import ExternCall
 
 Lowering = Callable[["PlanBuilder", "ExternCall"], bool]
+
+#: torchvision's ways to pool boxes.
+REGIONS = ("roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool")
 
 _FAMILIES: dict[Lowering, tuple[str, ...]] = {
     scan.lower: ("cumsum", "cumprod", "cummax", "cummin", "_cummax_helper", "_cummin_helper", "logcumsumexp"),
@@ -66,6 +72,11 @@ _FAMILIES: dict[Lowering, tuple[str, ...]] = {
     bags.lower: ("_embedding_bag", "_embedding_bag_forward_only"),
     ctc.lower_loss: ("outboard::ctc_loss",),
     ctc.lower_sums: ("outboard::ctc_sums",),
+    regions.lower_forward: tuple(f"torchvision::{name}" for name in REGIONS),
+    regions.lower_backward: tuple(f"torchvision::_{name}_backward" for name in REGIONS),
+    deform.lower_forward: ("torchvision::deform_conv2d",),
+    deform.lower_backward: ("torchvision::_deform_conv2d_backward",),
+    suppression.lower: ("outboard::nms_keep",),
     compaction.lower_running_counts: ("outboard::running_counts",),
     compaction.lower_compact: ("outboard::compact",),
     index.lower_masked_scatter: ("masked_scatter",),
