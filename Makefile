@@ -91,8 +91,9 @@ test-sanitize:  ## AddressSanitizer, UBSan and ThreadSanitizer over the C++ test
 	done
 
 test-ecosystem:  ## The libraries that people use, from their packages, on the device (docs/libraries.md)
-	@$(SETUP) --groups demo test ecosystem
-	@OMP_WAIT_POLICY=passive OUTBOARD_TEST_ECOSYSTEM=1 $(PY) -m pytest -q -rs -n $(TEST_JOBS) --dist loadfile tests/integrations
+	@$(SETUP) --groups demo test
+	@$(PYTHON) tools/bootstrap.py --venv $(VENV)-ecosystem --over $(VENV) --groups ecosystem
+	@OMP_WAIT_POLICY=passive OUTBOARD_TEST_ECOSYSTEM=1 $(VENV)-ecosystem/bin/python -m pytest -q -rs -n $(TEST_JOBS) --dist loadfile tests/integrations
 
 test-oclgrind:  ## Every family of kernels for GPUs on Oclgrind: invalid accesses, races
 	@$(SETUP) --groups demo test

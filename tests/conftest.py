@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by all Python tests. They run on whatever device the process has, under any profile."""
+"""Shared by all Python tests. They run on whatever device the process has, under any profile.
+
+``OUTBOARD_TEST_TARGET`` has the compiler treat the device as another one, whose kernels can so be tested here: ``gpu``
+(any device whose work-groups are large enough), or ``narrow``, a CPU of 32-byte vectors and little local memory.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,23 @@ RunPython = Callable[..., str]
 
 #: Copies a CPU tensor to the device in such a way that its contents wait on the host until they are needed.
 WaitOnHost = Callable[[torch.Tensor], torch.Tensor]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    name = os.environ.get("OUTBOARD_TEST_TARGET", "")
+    if not name:
+        yield
+        return
+    from outboard import settings
+    from outboard.compiler.target import pretend
+
+    patch = pytest.MonkeyPatch()
+    # Plans are kept by the device that is there, and these are for another one.
+    patch.setattr(settings, "_cache_directory", tmp_path_factory.mktemp("plans"))
+    pretend(name)
+    yield
+    patch.undo()
 
 
 @pytest.fixture(scope="session")

@@ -87,6 +87,15 @@ class Environment:
                 raise SetupError(f"{error}\ninstall it with: sudo apt-get install {package}") from error
             run((command, f"making {self.path}"))
 
+    def stand_on(self, base: Path) -> None:
+        """Has this environment see what is installed in another, which stays as it is."""
+        places = [
+            subprocess.run([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+                           capture_output=True, text=True, check=True).stdout.strip()
+            for python in (base / "bin" / "python", self.python)
+        ]  # fmt: skip
+        (Path(places[1]) / "base.pth").write_text(places[0] + "\n")
+
     def pip(self, arguments: list[str]) -> list[str]:
         """The command that installs something. What is imported is compiled then: most of it never is."""
         options = ["--disable-pip-version-check", "--no-input", "--no-compile"]
@@ -199,12 +208,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--venv", type=Path, default=Path(".venv"), help="virtual environment to make or reuse")
     parser.add_argument("--groups", nargs="*", default=[], help="optional dependency groups of pyproject.toml")
+    parser.add_argument("--over", type=Path, help="an environment that has the rest; only groups are installed here")
     parser.add_argument("--no-build", action="store_true", help="stop before building Outboard itself")
     parser.add_argument("--warnings-as-errors", action="store_true", help="stop the build at the first C++ warning")
     options = parser.parse_args()
     environment = Environment(ROOT / options.venv)
     try:
         environment.create()
+        if options.over is not None:
+            environment.stand_on(ROOT / options.over)
+            install(environment, requirements(environment, options.groups))
+            return 0
         install_torch(environment)
         install(environment, requirements(environment, ["build"]))
         # Packages are fetched while the compiler works.

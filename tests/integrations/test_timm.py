@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-import torchvision_wheel
 from torch import nn
 
 pytestmark = pytest.mark.skipif(os.environ.get("OUTBOARD_TEST_ECOSYSTEM") != "1", reason="make test-ecosystem")
@@ -21,7 +20,6 @@ pytestmark = pytest.mark.skipif(os.environ.get("OUTBOARD_TEST_ECOSYSTEM") != "1"
 
 @pytest.fixture(scope="module")
 def timm() -> Any:
-    torchvision_wheel.prepare()
     return pytest.importorskip("timm")
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-import torchvision_wheel
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -23,7 +22,6 @@ HALVES = (torch.float16, torch.bfloat16)
 
 @pytest.fixture(scope="module")
 def vision() -> Any:
-    torchvision_wheel.prepare()
     return pytest.importorskip("torchvision")
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy
 import pytest
 import torch
-import torchvision_wheel
 from torch.utils._pytree import tree_leaves
 
 pytestmark = pytest.mark.skipif(os.environ.get("OUTBOARD_TEST_ECOSYSTEM") != "1", reason="make test-ecosystem")
@@ -26,7 +25,6 @@ def ultralytics(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The library, with its settings in a folder of the test's, and without looking for the network."""
     os.environ["YOLO_CONFIG_DIR"] = str(tmp_path_factory.mktemp("settings"))
     os.environ["YOLO_OFFLINE"] = "1"
-    torchvision_wheel.prepare()
     library = pytest.importorskip("ultralytics")
     library.settings.update({"sync": False})
     return library

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-import torchvision_wheel
 from torch import Tensor, nn
 
 pytestmark = pytest.mark.skipif(os.environ.get("OUTBOARD_TEST_ECOSYSTEM") != "1", reason="make test-ecosystem")
@@ -20,7 +19,6 @@ pytestmark = pytest.mark.skipif(os.environ.get("OUTBOARD_TEST_ECOSYSTEM") != "1"
 
 @pytest.fixture(autouse=True)
 def nothing_elsewhere(device_module: ModuleType) -> Iterator[None]:
-    torchvision_wheel.prepare()
     before = device_module.fallbacks()
     yield
     assert device_module.fallbacks() == before

@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For tests of the hand-written kernels: every test fails if any operator of it ran on the CPU.
-
-``OUTBOARD_TEST_TARGET`` has the compiler treat the device as another one, whose kernels can so be tested here: ``gpu``
-(any device whose work-groups are large enough), or ``narrow``, a CPU of 32-byte vectors and little local memory.
-"""
+"""For tests of the hand-written kernels: every test fails if any operator of it ran on the CPU."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -18,23 +13,6 @@ import torch
 #: ``agree(function, *arguments, **keywords)``: calls the function on the CPU and on the device and compares.
 Agree = Callable[..., None]
 DOUBLES = {torch.float64, torch.complex128}
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    name = os.environ.get("OUTBOARD_TEST_TARGET", "")
-    if not name:
-        yield
-        return
-    from outboard import settings
-    from outboard.compiler.target import pretend
-
-    patch = pytest.MonkeyPatch()
-    # Plans are kept by the device that is there, and these are for another one.
-    patch.setattr(settings, "_cache_directory", tmp_path_factory.mktemp("plans"))
-    pretend(name)
-    yield
-    patch.undo()
 
 
 @pytest.fixture

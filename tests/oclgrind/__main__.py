@@ -173,11 +173,17 @@ def check_families(checker: Checker, only: str) -> bool:
             for op, arguments in programs:
                 check_program(checker, family, op, arguments, totals)
     print(totals)
-    left_out = sorted({name for name, lowering in kernels.LOWERINGS.items() if lowering not in checker.used})
+    left_out = sorted(name for name, lowering in kernels.LOWERINGS.items() if lowering not in checker.used)
+    left_out = [name for name in left_out if _is_there(name)]
     if left_out and not only:
         print(f"of these no kernel ran: {', '.join(left_out)}")
         return False
     return totals.bad == 0
+
+
+def _is_there(name: str) -> bool:
+    """Whether an operator is declared: those of a library are by the library."""
+    return bool(torch._C._jit_get_schemas_for_operator(name if "::" in name else f"aten::{name}"))
 
 
 def main() -> int:

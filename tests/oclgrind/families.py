@@ -4,6 +4,7 @@ multiples of anything."""
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import torch
@@ -95,7 +96,7 @@ def generated() -> dict[str, list[Case]]:
 
 def handwritten() -> dict[str, list[Case]]:
     """Kernels of ``compiler/kernels``, by module."""
-    return _products() | _attention() | _ordering() | _places_and_pools() | _resizing() | _own()
+    return _products() | _attention() | _ordering() | _places_and_pools() | _resizing() | _own() | _vision()
 
 
 #: The family whose operators are handed to ``kernels.lower`` as compiled graphs do it: as single ones, some of them are
@@ -262,5 +263,41 @@ def _own() -> dict[str, list[Case]]:
                 "outboard::ctc_loss_backward",
                 (_floats(2), scores, targets, lengths, losses, log_alpha, 0, False),
             ),
+        ],
+    }
+
+
+def _vision() -> dict[str, list[Case]]:
+    """Operators of torchvision, where it is installed."""
+    if importlib.util.find_spec("torchvision") is None:
+        return {}
+    from tests.integrations import torchvision_wheel
+
+    torchvision_wheel.prepare()
+    import torchvision  # noqa: F401
+
+    x, boxes = _floats(2, 12, 9, 8), torch.tensor([[0, 1, 2, 7.3, 8.1], [1, -1, 0.2, 3, 11], [1, 2.2, 2.2, 2.7, 2.9]])
+    corners = torch.rand(70, 2) * 9
+    weight, offset, mask = _floats(4, 6, 3, 3), _floats(2, 36, 7, 6), torch.rand(2, 18, 7, 6)
+    deformed = (x, weight, offset, mask, _floats(4), 1, 1, 0, 0, 1, 1, 2, 2, True)
+    pooled, back = (boxes, 0.7, 3, 2), (2, 12, 9, 8)
+    return {
+        "suppression": [
+            ("outboard::nms_keep", (torch.cat([corners, corners + torch.rand(70, 2) * 9], 1), torch.randperm(70), 0.3)),
+        ],
+        "regions": [
+            ("torchvision::roi_align", (x, *pooled, -1, False)),
+            ("torchvision::roi_pool", (x, *pooled)),
+            ("torchvision::ps_roi_align", (x, *pooled, 2)),
+            ("torchvision::ps_roi_pool", (x, *pooled)),
+            ("torchvision::_roi_align_backward", (_floats(3, 12, 3, 2), *pooled, *back, 2, True)),
+            (
+                "torchvision::_roi_pool_backward",
+                (_floats(3, 12, 3, 2), boxes, _places(72, 3, 12, 3, 2).int(), *pooled[1:], *back),
+            ),
+        ],
+        "deformed": [
+            ("torchvision::deform_conv2d", deformed),
+            ("torchvision::_deform_conv2d_backward", (_floats(2, 4, 7, 6), *deformed)),
         ],
     }

@@ -46,17 +46,22 @@ _BODY = r"""
   const ACC v00 = PIXEL(y0, x0), v01 = PIXEL(y0, x0 + 1), v10 = PIXEL(y0 + 1, x0), v11 = PIXEL(y0 + 1, x0 + 1);
 #define BLEND ((1 - wy) * ((1 - wx) * v00 + wx * v01) + wy * ((1 - wx) * v10 + wx * v11))
 
+/* One item owns CHANNELS channels of an offset group at a tap and pixel, and finds out only once where it looks. */
 OB_KERNEL void gather(OB_GLOBAL const IN_T* in, OB_GLOBAL IN_T* columns, PARAMETERS) {
-  OB_FOR(i, channels * taps_y * taps_x * images * out_h * out_w) {
+  const long share = channels / offset_groups, chunks = (share + CHANNELS - 1) / CHANNELS;
+  OB_FOR(i, offset_groups * chunks * taps_y * taps_x * images * out_h * out_w) {
     long q = i;
     const long at = q % (out_h * out_w); q /= out_h * out_w;
     const long n = q % images; q /= images;
-    const long tap = q % (taps_y * taps_x), c = q / (taps_y * taps_x);
-    const long g = c / (channels / offset_groups);
+    const long tap = q % (taps_y * taps_x); q /= taps_y * taps_x;
+    const long from = q % chunks * CHANNELS, g = q / chunks;
+    const long end = from + CHANNELS < share ? from + CHANNELS : share;
     PLACE
-    OB_GLOBAL const IN_T* plane = in + n * in_n + c * in_c;
-    READ_CORNERS
-    IN_STORE(columns, i, factor * BLEND);
+    for (long c = g * share + from; c < g * share + end; ++c) {
+      OB_GLOBAL const IN_T* plane = in + n * in_n + c * in_c;
+      READ_CORNERS
+      IN_STORE(columns, ((c * taps + tap) * images + n) * pixels + at, factor * BLEND);
+    }
   }
 }
 
@@ -138,6 +143,10 @@ OB_KERNEL void clear(OB_GLOBAL IN_T* to, const long count) {
 """
 
 
+#: Channels of an item that gathers, on CPUs and on other devices.
+_CHANNELS = {True: 16, False: 1}
+
+
 def _matrices(buffer: TensorArg, batch: Size, rows: Size, columns: Size) -> TensorArg:
     """Contiguous elements seen as (batch, rows, columns)."""
     strides = (rows * columns, columns, sympy.Integer(1))
@@ -161,6 +170,7 @@ class _Problem:
         self.mask: TensorArg = self.values["mask"]
         self.has_mask = bool(self.values["use_mask"])
         self.temporary: list[TensorArg] = []
+        self.channels = _CHANNELS[builder.target.is_cpu]
 
     def covered(self) -> bool:
         """Whether dtypes and ranks are those that the kernels know."""
@@ -177,7 +187,9 @@ class _Problem:
         self.values["bias"] = bias
         if self.has_mask:
             self.mask = self.dense(self.mask)
-        self.text = common.source(self.builder, _BODY, {"HAS_MASK": int(self.has_mask)}, {"IN": self.input.dtype})
+        self.text = common.source(
+            self.builder, _BODY, {"HAS_MASK": int(self.has_mask), "CHANNELS": self.channels}, {"IN": self.input.dtype}
+        )
         groups = sympy.Integer(common.static_int(self.values["groups"]) or 1)
         images, filters, *pixels = self.outer.sizes
         self.groups, self.filters = groups, filters
@@ -213,6 +225,13 @@ class _Problem:
         # The input's gradient is laid out as it likes: `scatter` takes its strides.
         laid_out = tensors[-1] if entry == "scatter" else input_
         self._launch(entry, count, pointers, [*numbers, *laid_out.strides], grain)
+
+    def gather(self, columns: TensorArg) -> None:
+        """What the filters see."""
+        groups = common.static_int(self.values["offset_groups"]) or 1
+        chunks = common.ceil_div(common.floor_div(self.input.sizes[1], groups), self.channels)
+        items = groups * chunks * common.product(self.weight.sizes[2:]) * self.positions
+        self.launch("gather", items, [self.input, columns], grain=16)
 
     def launch_flat(self, entry: str, tensors: list[TensorArg]) -> None:
         """One of the kernels with ``FLAT_PARAMETERS``."""
@@ -254,7 +273,7 @@ def lower_forward(builder: PlanBuilder, call: ExternCall) -> bool:
     problem.prepare()
     columns = problem.matrices(problem.terms, problem.positions)
     products = problem.matrices(problem.filters / problem.groups, problem.positions)
-    problem.launch("gather", columns.numel(), [problem.input, columns])
+    problem.gather(columns)
     problem.multiply(problem.filters_of_groups(), columns, products)
     problem.launch_flat("finish", [products, problem.values["bias"], out])
     problem.end()
@@ -273,7 +292,7 @@ def lower_backward(builder: PlanBuilder, call: ExternCall) -> bool:
     gradients = problem.matrices(problem.filters / problem.groups, problem.positions)
     problem.launch_flat("flatten", [problem.outer, gradients])
     problem.sum_rows(gradients, to_bias)
-    problem.launch("gather", columns.numel(), [problem.input, columns])
+    problem.gather(columns)
     of_filters = _matrices(to_weight, problem.groups, problem.filters / problem.groups, problem.terms)
     problem.multiply(gradients, _transposed(columns), of_filters)
     problem.multiply(_transposed(problem.filters_of_groups()), gradients, columns)

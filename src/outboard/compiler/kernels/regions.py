@@ -2,7 +2,7 @@
 """Pooling of boxes of images: torchvision's ``roi_align``, ``roi_pool``, their position-sensitive forms (R-FCN, Dai et
 al. 2016) and the gradients of all four.
 
-An item computes one element of the output. Backward, it owns one plane of the input's gradient and takes the boxes in
+An item computes some channels of a bin. Backward, it owns one plane of the input's gradient and takes the boxes in
 order: no atomics, and the same sums to the last bit every time. They are kept in ``ACC``, as everything is computed.
 """
 
@@ -44,23 +44,33 @@ int is_in(ACC named, long image, long images, OB_GLOBAL int* failed) {
 """
 
 _FORWARD = r"""
+#define EACH_CHANNEL for (int k = 0; k < wanted; ++k)
+#define PLANE (plane + k * step)
+/* One item owns CHANNELS channels of a bin, and finds out only once where that is. */
 OB_KERNEL void forward(OB_GLOBAL const IN_T* in, OB_GLOBAL IN_T* out, OB_GLOBAL int* places, PARAMETERS) {
-  OB_FOR(i, boxes * out_channels * bins_y * bins_x) {
+  const long chunks = (out_channels + CHANNELS - 1) / CHANNELS;
+  const long apart = BY_POSITION ? bins_y * bins_x : 1, step = apart * in_c;
+  OB_FOR(i, boxes * bins_y * bins_x * chunks) {
     long q = i;
+    const long from = q % chunks * CHANNELS; q /= chunks;
     const long bx = q % bins_x; q /= bins_x;
-    const long by = q % bins_y; q /= bins_y;
-    const long c = q % out_channels, box = q / out_channels;
-    const long channel = BY_POSITION ? (c * bins_y + by) * bins_x + bx : c;
-    ACC result = 0;
-    int place = BY_POSITION ? (int)channel : -1;
+    const long by = q % bins_y, box = q / bins_y;
+    const int wanted = out_channels - from < CHANNELS ? (int)(out_channels - from) : CHANNELS;
+    const long first = from * apart + (BY_POSITION ? by * bins_x + bx : 0);
+    ACC results[CHANNELS];
+    int found[CHANNELS];
+    EACH_CHANNEL { results[k] = 0; found[k] = BY_POSITION ? (int)(first + k * apart) : -1; }
     if (is_in(BOX(0), -1, images, failed)) {
-      OB_GLOBAL const IN_T* plane = in + (long)BOX(0) * in_n + channel * in_c;
+      OB_GLOBAL const IN_T* plane = in + (long)BOX(0) * in_n + first * in_c;
       BIN_FORWARD
     }
-    IN_STORE(out, OUT_PLACE, result);
+    EACH_CHANNEL {
+      const long c = from + k;
+      IN_STORE(out, OUT_PLACE, results[k]);
 #if HAS_PLACES
-    PLACE = place;
+      PLACE = found[k];
 #endif
+    }
   }
 }
 """
@@ -129,13 +139,16 @@ int pixels(ACC place, long size, long* low, long* high, ACC* share) {
       const ACC x = first_x + (ACC)bx * step_x + ((ACC)sx + (ACC)0.5) * step_x / (ACC)nx; \
       if (!pixels(x, width, &x0, &x1, &wx)) continue;
 #define END_SAMPLE } }
-#define PIXEL(y, x) IN_LOAD(plane, (y) * in_h + (x) * in_w)
 #define BIN_FORWARD \
   EACH_SAMPLE \
-  result += (1 - wy) * (1 - wx) * PIXEL(y0, x0) + (1 - wy) * wx * PIXEL(y0, x1) + wy * (1 - wx) * PIXEL(y1, x0) + \
-            wy * wx * PIXEL(y1, x1); \
+  const ACC w00 = (1 - wy) * (1 - wx), w01 = (1 - wy) * wx, w10 = wy * (1 - wx), w11 = wy * wx; \
+  const long p00 = y0 * in_h + x0 * in_w, p01 = y0 * in_h + x1 * in_w; \
+  const long p10 = y1 * in_h + x0 * in_w, p11 = y1 * in_h + x1 * in_w; \
+  EACH_CHANNEL \
+    results[k] += w00 * IN_LOAD(PLANE, p00) + w01 * IN_LOAD(PLANE, p01) + w10 * IN_LOAD(PLANE, p10) + \
+                  w11 * IN_LOAD(PLANE, p11); \
   END_SAMPLE \
-  result /= count;
+  EACH_CHANNEL results[k] /= count;
 #define BIN_BACKWARD \
   EACH_SAMPLE \
   sums[y0 * width + x0] += gradient * (1 - wy) * (1 - wx) / count; \
@@ -163,17 +176,20 @@ long within(long value, long limit) { return value < 0 ? 0 : value > limit ? lim
 #define EACH_PIXEL \
   for (long y = y0; y < y1; ++y) \
     for (long x = x0; x < x1; ++x)
-#define PIXEL IN_LOAD(plane, y * in_h + x * in_w)
+#define PIXEL IN_LOAD(PLANE, y * in_h + x * in_w)
 """
 _MAXIMUM = (
     _BIN
     + r"""
 #define BIN_FORWARD \
   READ_BIN(height, width) \
-  if (!is_empty) result = LOWEST; \
-  EACH_PIXEL { \
-    const ACC value = PIXEL; \
-    if (value > result) { result = value; place = (int)(y * width + x); } \
+  EACH_CHANNEL { \
+    ACC most = is_empty ? (ACC)0 : (ACC)LOWEST; \
+    EACH_PIXEL { \
+      const ACC value = PIXEL; \
+      if (value > most) { most = value; found[k] = (int)(y * width + x); } \
+    } \
+    results[k] = most; \
   }
 #define BIN_BACKWARD \
   const long place = PLACE; \
@@ -186,8 +202,11 @@ _MEAN = (
     + r"""
 #define BIN_FORWARD \
   READ_BIN(height - 1, width - 1) \
-  EACH_PIXEL result += PIXEL; \
-  if (!is_empty) result /= (ACC)((y1 - y0) * (x1 - x0));
+  EACH_CHANNEL { \
+    ACC sum = 0; \
+    EACH_PIXEL sum += PIXEL; \
+    results[k] = is_empty ? (ACC)0 : sum / (ACC)((y1 - y0) * (x1 - x0)); \
+  }
 #define BIN_BACKWARD \
   READ_BIN(height, width) \
   const ACC share = is_empty ? (ACC)0 : gradient / (ACC)((y1 - y0) * (x1 - x0)); \
@@ -195,6 +214,8 @@ _MEAN = (
 """
 )
 
+#: Channels of an item on CPUs and on other devices.
+_CHANNELS = {True: 32, False: 1}
 #: What the smallest number of a dtype's kind of computation is.
 _LOWEST = {"float": "-3.402823466e38f", "double": "-1.7976931348623157e308"}
 #: What a box that names no image is reported as.
@@ -235,6 +256,7 @@ class _Problem:
             "HAS_PLACES": int(self.places is not None),
             "WRONG_IMAGE": assertion(_WRONG_IMAGE).code,
             "LOWEST": _LOWEST[self.accumulate],
+            "CHANNELS": _CHANNELS[builder.target.is_cpu],
         }
         if is_align:
             aligned = by_position or bool(self.values["aligned"])
@@ -262,7 +284,9 @@ def lower_forward(builder: PlanBuilder, call: ExternCall) -> bool:
         return False
     kernel = builder.kernel(problem.text(builder, _FORWARD), "forward")
     pointers = [builder.pointer(item) for item in (problem.inner, out, places[0] if places else out)]
-    common.launch_items(builder, kernel, out.numel(), pointers + problem.arguments(builder), grain=16)
+    bins = common.product([out.sizes[0], *out.sizes[2:]])
+    items = bins * common.ceil_div(out.sizes[1], _CHANNELS[builder.target.is_cpu])
+    common.launch_items(builder, kernel, items, pointers + problem.arguments(builder), grain=4)
     return True
 
 
