@@ -17,7 +17,7 @@ wheel=$(echo "$work"/outboard-*.whl)
 "$python" -m zipfile -l "$wheel" | awk '{print $1}' >"$work/contents"
 for needed in 'outboard/_C\..*\.so' 'outboard/drivers/liboutboard_opencl\.so' 'outboard/drivers/liboutboard_host\.so' \
   'outboard/drivers/liboutboard_sim\.so' 'outboard/lib/liboutboard_runner\.so' 'outboard/torch-release\.txt' \
-  'outboard/plans/shipped' \
+  'outboard/plans/shipped' 'outboard/plans/programs' \
   'outboard/lib/cmake/outboard/outboard-config\.cmake' 'outboard/include/outboard/runner\.h' 'outboard/bin/outboard-run' \
   'outboard/bin/outboard-build' 'outboard/py\.typed' 'outboard/cli/doctor\.py' 'outboard-.*/entry_points\.txt' \
   'outboard-.*/licenses/LICENSE'; do

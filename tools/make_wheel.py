@@ -48,17 +48,13 @@ def retag(wheel: Path, platform_tag: str) -> Path:
 
 
 def bring_plans(wheel: Path) -> None:
-    """Adds the plans of common operators to a wheel, made by what is in it (see ``ship_plans``)."""
+    """Adds plans and programs of common operators to a wheel, made by what is in it (see ``ship_plans``)."""
     with tempfile.TemporaryDirectory() as folder:
         run = [sys.executable, "-m", "wheel"]
         subprocess.run([*run, "unpack", "--dest", folder, str(wheel)], check=True, capture_output=True)
         (content,) = Path(folder).iterdir()
         environment = os.environ | {"PYTHONPATH": str(content)}
-        command = [
-            sys.executable,
-            str(ROOT / "tools" / "ship_plans.py"),
-            str(content / "outboard" / "plans" / "shipped"),
-        ]
+        command = [sys.executable, str(ROOT / "tools" / "ship_plans.py"), str(content / "outboard" / "plans")]
         subprocess.run(command, env=environment, cwd=folder, check=True)
         subprocess.run([*run, "pack", "--dest-dir", str(wheel.parent), str(content)], check=True, capture_output=True)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the file of plans that a wheel brings: runs a tour of common operators and keeps what it needed.
+"""Makes the files that a wheel brings: plans, and binaries of programs, of a tour of common operators.
 
-``python -m tools.ship_plans FILE`` runs the tour on each driver that has a device here, in processes of their own with
-empty caches. See ``outboard.compiler.shipped``.
+``python -m tools.ship_plans FOLDER`` runs the tour on each driver that has a device here, in processes of their own
+with empty caches, and writes ``shipped`` and ``programs``. See ``outboard.compiler.shipped``.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import pickle
+import re
 import subprocess
 import sys
 import tempfile
@@ -19,8 +20,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-#: Drivers whose devices most people have. Plans of one that has no device here are not shipped.
-DRIVERS = ("opencl", "host")
+#: Drivers whose devices most people have, and the processors to compile for, the better ones first. What has no device
+#: here is not shipped.
+DEVICES: tuple[dict[str, str], ...] = (
+    {"OUTBOARD_DRIVER": "opencl"},
+    {"OUTBOARD_DRIVER": "host", "OUTBOARD_HOST_MARCH": "x86-64-v4"},
+    {"OUTBOARD_DRIVER": "host", "OUTBOARD_HOST_MARCH": "x86-64-v3"},
+)
+#: What a binary begins with that runs on all processors of a level (`to_binary` in csrc/drivers/host/program.cpp).
+_PORTABLE = re.compile(rb"outboard host program \d+\n\w{64}\nx86-64-v\d\n")
+
+Entries = dict[bytes, list[Any]]
+Programs = dict[str, list[bytes]]
 
 
 def tour() -> None:
@@ -32,7 +43,7 @@ def tour() -> None:
 
 
 @contextmanager
-def collected(entries: dict[bytes, list[Any]]) -> Iterator[None]:
+def collected(entries: Entries) -> Iterator[None]:
     """Collects the entries of what is compiled meanwhile, and what of the device was looked at for each."""
     from outboard.compiler import cache, eager, shipped
     from outboard.compiler.target import Target, target_of
@@ -67,45 +78,62 @@ def collected(entries: dict[bytes, list[Any]]) -> Iterator[None]:
         eager.compile_operator, cache.store = compile_operator, store
 
 
-def collect(run: Callable[[], None]) -> dict[bytes, list[Any]]:
+def collect(run: Callable[[], None]) -> Entries:
     """What ``run`` had compiled in this process, whose caches are empty."""
-    entries: dict[bytes, list[Any]] = {}
+    entries: Entries = {}
     with collected(entries):
         run()
     return entries
 
 
+def portable_programs() -> dict[str, bytes]:
+    """Binaries of the programs that the first device of this process has, of those that run on other machines, too."""
+    from outboard import _C
+
+    return {digest: binary for digest, binary in _C.program_binaries(0).items() if _PORTABLE.match(binary)}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path, help="file to write")
+    parser.add_argument("folder", type=Path, help="where to write the files")
     parser.add_argument("--collect", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.collect:
-        options.file.write_bytes(pickle.dumps(collect(tour)))
+        options.folder.write_bytes(pickle.dumps((collect(tour), portable_programs())))
         return 0
-    from outboard.compiler import shipped
-
-    entries: dict[bytes, list[Any]] = {}
-    for driver in DRIVERS:
-        for call, known in _on(driver).items():
-            entries.setdefault(call, []).extend(each for each in known if each not in entries.get(call, []))
-    shipped.write(options.file, entries)
-    print(f"{options.file}: {len(entries)} calls, {options.file.stat().st_size / 1024:.0f} KiB")
+    write(options.folder, [_on(device) for device in DEVICES])
     return 0
 
 
-def _on(driver: str) -> dict[bytes, list[Any]]:
-    """What the tour needs on the first device of a driver; nothing without such a device."""
+def write(folder: Path, collected_on: list[tuple[Entries, dict[str, bytes]]]) -> None:
+    """Writes both files, of what was collected on each device."""
+    from outboard.compiler import shipped
+
+    entries: Entries = {}
+    programs: Programs = {}
+    for plans, binaries in collected_on:
+        for call, known in plans.items():
+            entries.setdefault(call, []).extend(each for each in known if each not in entries.get(call, []))
+        for digest, binary in binaries.items():
+            programs.setdefault(digest, []).append(binary)
+    shipped.write(folder / "shipped", entries)
+    shipped.write_programs(folder / "programs", programs)
+    for name, count in (("shipped", f"{len(entries)} calls"), ("programs", f"{len(programs)} programs")):
+        print(f"{folder / name}: {count}, {(folder / name).stat().st_size / 1024:.0f} KiB")
+
+
+def _on(device: dict[str, str]) -> tuple[Entries, dict[str, bytes]]:
+    """What the tour needs on the first device that these variables choose; nothing without such a device."""
     with tempfile.TemporaryDirectory() as folder:
-        environment = os.environ | {"OUTBOARD_DRIVER": driver, "OUTBOARD_CACHE_DIR": f"{folder}/cache"}
+        environment = os.environ | device | {"OUTBOARD_CACHE_DIR": f"{folder}/cache"}
         check = "import torch, sys; sys.exit(0 if torch.accelerator.is_available() else 1)"
         if subprocess.run([sys.executable, "-c", check], env=environment, capture_output=True).returncode != 0:
-            print(f"no device of the driver {driver}: no plans for it")
-            return {}
+            print(f"no device with {' '.join(f'{name}={value}' for name, value in device.items())}: nothing for it")
+            return {}, {}
         file = f"{folder}/entries"
         subprocess.run([sys.executable, __file__, "--collect", file], env=environment, check=True)
-        entries: dict[bytes, list[Any]] = pickle.loads(Path(file).read_bytes())
-        return entries
+        found: tuple[Entries, dict[str, bytes]] = pickle.loads(Path(file).read_bytes())
+        return found
 
 
 if __name__ == "__main__":

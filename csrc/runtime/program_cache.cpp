@@ -15,6 +15,7 @@
 #include "runtime/driver_call.h"
 #include "runtime/sha256.h"
 #include "runtime/shared_path.h"
+#include "runtime/shipped_programs.h"
 #include "runtime/trusted_file.h"
 
 namespace outboard {
@@ -134,14 +135,20 @@ struct Kernel::Program {
 
   /// The binary of the program, sealed, once it is there. Empty if nobody asked for it, it failed, or the driver gives
   /// none.
-  std::string binary() {
+  std::string binary() { return sealed(key, raw_binary()); }
+
+  /// The same as the driver gives it.
+  std::string raw_binary() {
     std::shared_future<ob_program> attempt;
     {
       std::lock_guard lock(mutex);
       attempt = current;
     }
-    return attempt.valid() ? sealed(key, binary_of(device.driver(), attempt.get())) : std::string();
+    return attempt.valid() ? binary_of(device.driver(), attempt.get()) : std::string();
   }
+
+  /// What names the program among those that come with Outboard.
+  std::string digest() const { return program_digest(source, options, device.driver().name); }
 
   ob_program wait(const std::string& name) {
     try {
@@ -214,6 +221,7 @@ struct Kernel::Program {
     if (loads) {
       if (ob_program loaded = load(take_offer(), name)) return loaded;
       if (ob_program loaded = path.empty() ? nullptr : load_file(path, name)) return loaded;
+      if (ob_program loaded = load_shipped(name)) return loaded;
     }
     const Turn turn;
     if (loads && device.properties().serial_builds != 0 && !turn.mine()) {
@@ -266,6 +274,17 @@ struct Kernel::Program {
     ++counters->loaded;
     trusted::mark_used(path);
     return program;
+  }
+
+  /// The same of what came with Outboard.
+  ob_program load_shipped(const std::string& name) const {
+    for (const std::string& binary : ShippedPrograms::find(digest())) {
+      if (const ob_program program = load(binary, name)) {
+        ++counters->loaded;
+        return program;
+      }
+    }
+    return nullptr;
   }
 
   ob_program build() {
@@ -339,6 +358,20 @@ void ProgramCache::offer(const std::string& source, const std::string& options, 
 std::string ProgramCache::binary(const std::string& source, const std::string& options) {
   refuse_in_forked_child();
   return impl_->program(source, options).binary();
+}
+
+std::map<std::string, std::string> ProgramCache::binaries() {
+  refuse_in_forked_child();
+  std::vector<Kernel::Program*> programs;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    for (const auto& [key, program] : impl_->programs) programs.push_back(program.get());
+  }
+  std::map<std::string, std::string> made;
+  for (Kernel::Program* program : programs) {
+    if (std::string binary = program->raw_binary(); !binary.empty()) made[program->digest()] = std::move(binary);
+  }
+  return made;
 }
 
 void ProgramCache::stop() noexcept { Builders::get().stop(); }

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -44,13 +45,14 @@ class Kernel {
   std::atomic<ob_kernel> handle_{nullptr};
 };
 
-/// Programs of a device by (source, options): in memory, then as binaries under `<cache dir>/programs`, then the
-/// driver's compiler. Disk entries are written atomically (temporary file + rename), carry a checksum and the
-/// program's whole key (a hash of source, options and the device's cache_key), and are ignored and replaced when
-/// damaged or another's; what another user could have written is not read (`trusted_file.h`). A directory that can only
-/// be read is used as it is. A binary that turns out to lack a kernel is given up, and the program built from source.
-/// Thread-safe. Programs are loaded and built by threads of their own, while the callers go on; where builds in
-/// one process wait for each other (`serial_builds`), all but one at a time are left to other processes
+/// Programs of a device by (source, options): in memory, then as binaries under `<cache dir>/programs`, then those that
+/// came with Outboard (`ShippedPrograms`), then the driver's compiler. Disk entries are written atomically (temporary
+/// file + rename), carry a checksum and the program's whole key (a hash of source, options and the device's cache_key),
+/// and are ignored and replaced when damaged or another's; what another user could have written is not read
+/// (`trusted_file.h`). A directory that can only be read is used as it is. A binary that turns out to lack a kernel is
+/// given up, and the program built from source. Thread-safe. Programs are loaded and built by threads of their own,
+/// while the callers go on; where builds in one process wait for each other (`serial_builds`), all but one at a time
+/// are left to other processes
 /// (`BuildProcess`).
 class ProgramCache {
  public:
@@ -63,6 +65,9 @@ class ProgramCache {
   /// The binary of a program that `kernel` was asked for, sealed with the program's key; waits for it. Empty if there
   /// is none, or the driver gives none. Throws what building it threw.
   std::string binary(const std::string& source, const std::string& options);
+  /// The binaries of all programs that were asked for, as the driver gives them, by `program_digest`; waits for them.
+  /// Those of which it gives none are left out. Throws what building one threw.
+  std::map<std::string, std::string> binaries();
   /// Empty string: no disk cache. Process-wide.
   static void set_directory(const std::string& directory);
   /// Waits until no thread builds any more, in the whole process; programs asked for later are built by the caller. At

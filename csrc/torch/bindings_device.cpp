@@ -13,6 +13,7 @@
 
 #include "runtime/build_process.h"
 #include "runtime/program_cache.h"
+#include "runtime/shipped_programs.h"
 #include "torch/absent_devices.h"
 #include "torch/binding_helpers.h"
 #include "torch/bindings_memory.h"
@@ -172,6 +173,17 @@ void bind_device(py::module_& m) {
          &register_graphs);
   define(m, "set_cache_directory", "Where program binaries are kept; an empty string keeps none.",
          [](const std::string& directory) { ProgramCache::set_directory(directory); });
+  define(m, "set_shipped_programs", "The file of program binaries that came with Outboard; an empty string: none.",
+         &ShippedPrograms::set_file);
+  define(m, "program_binaries",
+         "Binaries of all programs that a device was asked for, by what names them in that file. Waits for them.",
+         [](int64_t index) {
+           py::dict made;
+           for (const auto& [digest, binary] : device(checked(index)).programs().binaries()) {
+             made[py::str(digest)] = py::bytes(binary);
+           }
+           return made;
+         });
   define(m, "set_build_executable", "The program that builds device programs beside this process; empty for none.",
          [](const std::string& path) { BuildProcess::set_executable(path); });
   define(m, "program_statistics", "Programs built (of these elsewhere, by other processes) and loaded from disk.",

@@ -69,6 +69,7 @@ def _set_up() -> None:
     _problems.extend(driver_problems)
     _problems.extend(drivers.prepare(cache_directory))
     _C.set_cache_directory(str(cache_directory) if cache_directory is not None else "")
+    _C.set_shipped_programs(str(Path(__file__).parent / "plans" / "programs"))
     _C.set_build_executable(str(Path(__file__).parent / "bin" / "outboard-build"))
     _C.register_graphs()
     # Runs after what is registered next: programs may still be on their way to disk.

@@ -24,36 +24,67 @@ def _snippet() -> str:
     return found[1].replace('"ocl"', "name")
 
 
-def test_the_example_of_readme_plans_nothing_with_an_empty_cache(run_python: RunPython, tmp_path: Path) -> None:
-    """The first process makes the file as a wheel's is made, the second has it and an empty cache."""
-    start = "import torch\nname = torch._C._get_privateuse1_backend_name()\nmodule = getattr(torch, name)\n"
-    body = "torch.manual_seed(1)\n" + _snippet() + "result = x.cpu() @ model.weight.detach().cpu().T\n"
-    making = f"""
+_START = "import torch\nname = torch._C._get_privateuse1_backend_name()\nmodule = getattr(torch, name)\n"
+_BODY = "torch.manual_seed(1)\n" + _snippet() + "result = x.cpu() @ model.weight.detach().cpu().T\n"
+
+
+def _making(folder: Path) -> str:
+    """A program that makes the files as a wheel's are made."""
+    return f"""{_START}
 import sys
 sys.path.insert(0, {str(ROOT / "tools")!r})
 import ship_plans
 from pathlib import Path
 from outboard.compiler import shipped
 def run():
-    exec({body!r}, {{"name": name, "torch": torch}})
+    exec({_BODY!r}, {{"name": name, "torch": torch}})
 entries = ship_plans.collect(run)
 assert len(entries) > 3, entries
 assert all(set(shipped.ALWAYS_NEEDED) <= set(entry.needs) for known in entries.values() for entry in known)
-shipped.write(Path({str(tmp_path / "plans")!r}), entries)
+ship_plans.write(Path({str(folder)!r}), [(entries, ship_plans.portable_programs())])
 """
-    using = f"""
+
+
+def _using(folder: Path) -> str:
+    """A program that has the files, and plans nothing."""
+    return f"""{_START}
 from pathlib import Path
+from outboard import _C
 from outboard.compiler import shipped
-shipped.FILE = Path({str(tmp_path / "plans")!r})
-{body}
+shipped.FILE = Path({str(folder / "shipped")!r})
+_C.set_shipped_programs({str(folder / "programs")!r})
+{_BODY}
 stats = module.compile_stats()
 assert stats["compiled"] == 0 and stats["disk_hits"] > 3, stats
 assert module.fallbacks() == {{}}
 torch.testing.assert_close(model(x).cpu(), result + model.bias.cpu())
 torch.testing.assert_close(model.bias.grad.cpu(), torch.full((2,), 4.0))
+programs = _C.program_statistics(0)
 """
-    run_python(start + making, OUTBOARD_CACHE_DIR=str(tmp_path / "first"))
-    run_python(start + using, OUTBOARD_CACHE_DIR=str(tmp_path / "second"))
+
+
+def test_the_example_of_readme_plans_nothing_with_an_empty_cache(run_python: RunPython, tmp_path: Path) -> None:
+    """The first process makes the files, the second has them and an empty cache."""
+    run_python(_making(tmp_path), OUTBOARD_CACHE_DIR=str(tmp_path / "first"))
+    run_python(_using(tmp_path), OUTBOARD_CACHE_DIR=str(tmp_path / "second"))
+
+
+def test_the_example_of_readme_builds_nothing_on_the_host_driver(run_python: RunPython, tmp_path: Path) -> None:
+    """Programs made for a level of processors run on all that have it, however these compile for themselves."""
+    host = {"OUTBOARD_DRIVER": "host"}
+    try:
+        run_python(_making(tmp_path), **host, OUTBOARD_HOST_MARCH="x86-64-v3", OUTBOARD_CACHE_DIR=str(tmp_path / "1"))
+    except AssertionError as error:
+        if "cannot run code for" in str(error):
+            pytest.skip("the processor has no AVX2")
+        raise
+    # The same vectors: plans for others' would be other plans.
+    using = _using(tmp_path) + "assert programs['built'] == 0 and programs['loaded_from_disk'] > 3, programs\n"
+    run_python(using, **host, OUTBOARD_HOST_MARCH="haswell", OUTBOARD_CACHE_DIR=str(tmp_path / "2"))
+    # A processor without them builds its own.
+    using = _using(tmp_path) + "assert programs['built'] > 3 and programs['loaded_from_disk'] == 0, programs\n"
+    using = using.replace('stats["compiled"] == 0 and stats["disk_hits"] > 3', "True")
+    run_python(using, **host, OUTBOARD_HOST_MARCH="x86-64-v2", OUTBOARD_CACHE_DIR=str(tmp_path / "3"))
 
 
 @pytest.fixture

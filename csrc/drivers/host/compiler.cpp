@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "host/builtins.h"
+#include "host/levels.h"
 #include "host/process.h"
 #include "runtime/sha256.h"
 
@@ -27,6 +28,9 @@ constexpr const char* kMissing =
 
 /// A change of how programs are compiled or called, by which binaries made before are not taken for new ones.
 constexpr const char* kRevision = "1";
+
+/// Defined for programs where the processor multiplies pairs of bfloat16.
+constexpr const char* kBfloat16Products = "OB_AVX512_BF16";
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
@@ -99,9 +103,8 @@ std::vector<std::string> checked_options(const std::string& options) {
   return result;
 }
 
-/// What Clang is told of the processor: OUTBOARD_HOST_MARCH, or this one.
-std::vector<std::string> target_options() {
-  const std::string chosen = variable("OUTBOARD_HOST_MARCH"), name = chosen.empty() ? "native" : chosen;
+/// What Clang is told of a processor, by the name that it has for it.
+std::vector<std::string> target_options(const std::string& name) {
 #if defined(__x86_64__)
   return {"--target=x86_64-linux-gnu", "-march=" + name};
 #elif defined(__aarch64__)
@@ -109,6 +112,12 @@ std::vector<std::string> target_options() {
 #else
   return {"-mcpu=" + name};
 #endif
+}
+
+/// The processor that programs are made for: OUTBOARD_HOST_MARCH, or this one.
+std::string chosen_processor() {
+  const std::string chosen = variable("OUTBOARD_HOST_MARCH");
+  return chosen.empty() ? "native" : chosen;
 }
 
 /// The line of /proc/cpuinfo that lists what the processor can do.
@@ -120,15 +129,8 @@ std::string processor_features() {
   return {};
 }
 
-/// The value of a macro in Clang's list.
-std::string value_of(const std::string& macros, const std::string& name) {
-  const std::string start = "#define " + name + " ";
-  std::istringstream lines(macros);
-  for (std::string line; std::getline(lines, line);) {
-    if (line.rfind(start, 0) == 0) return line.substr(start.size());
-  }
-  return {};
-}
+/// Whether a program has code for instructions that are part of no level. That of a level would do without them.
+bool asks_for_more(const std::string& source) { return source.find(kBfloat16Products) != std::string::npos; }
 
 }  // namespace
 
@@ -144,8 +146,10 @@ Compiler Compiler::find() {
 }
 
 Compiler::Compiler(std::vector<std::string> clang, std::vector<std::string> linker)
-    : clang_(std::move(clang)), linker_(std::move(linker)), target_(target_options()) {
-  macros_ = run(this->clang({"-x", "c", "-dM", "-E", "-"}), "");
+    : clang_(std::move(clang)),
+      linker_(std::move(linker)),
+      target_(target_options(chosen_processor())),
+      macros_(macros_of(chosen_processor())) {
   const std::string major = value_of(macros_, "__clang_major__");
   version_ =
       "clang " + major + "." + value_of(macros_, "__clang_minor__") + "." + value_of(macros_, "__clang_patchlevel__");
@@ -154,9 +158,23 @@ Compiler::Compiler(std::vector<std::string> clang, std::vector<std::string> link
   }
   if (defines("__AVX512F__")) target_.emplace_back("-mprefer-vector-width=512");
   fingerprint_ = sha256_hex(macros_ + processor_features() + kRevision).substr(0, 32);
+  const std::string level = chosen_processor();
+  makes_ = is_level(level) ? level : fingerprint_;
+  if (is_level(level) && !reaches(macros_of("native"), level)) {
+    throw std::runtime_error("OUTBOARD_HOST_MARCH: this processor cannot run code for " + level);
+  }
+}
+
+std::string Compiler::macros_of(const std::string& processor) const {
+  std::vector<std::string> words = clang_;
+  for (const std::string& option : target_options(processor)) words.push_back(option);
+  for (const char* word : {"-x", "c", "-dM", "-E", "-"}) words.emplace_back(word);
+  return run(words, "");
 }
 
 bool Compiler::defines(const std::string& macro) const { return !value_of(macros_, macro).empty(); }
+
+bool Compiler::can_run(const std::string& needs) const { return needs == makes_ || reaches(macros_, needs); }
 
 uint32_t Compiler::vector_width() const { return defines("__AVX512F__") ? 16 : defines("__AVX__") ? 8 : 4; }
 
@@ -185,7 +203,7 @@ std::string Compiler::front_end(const std::string& source, const std::string& op
              "+__opencl_c_subgroups,+cl_khr_subgroup_shuffle",
              "-O3", "-fPIC", "-w", "-S", "-emit-llvm", "-Xclang", "-disable-llvm-passes"});
   for (const std::string& option : checked_options(options)) front.push_back(option);
-  if (defines("__AVX512BF16__")) front.emplace_back("-DOB_AVX512_BF16");
+  if (defines("__AVX512BF16__")) front.push_back(std::string("-D") + kBfloat16Products);
   for (const char* word : {"-", "-o", "-"}) front.emplace_back(word);
   try {
     return run(front, with_builtins(source, false));
@@ -204,6 +222,7 @@ Code Compiler::build(const std::string& source, const std::string& options) cons
     link.push_back(word);
   }
   code.library = run(link, object);
+  code.needs = asks_for_more(source) ? fingerprint_ : makes_;
   return code;
 }
 

@@ -12,6 +12,7 @@ namespace outboard::host {
 struct Code {
   std::vector<KernelInterface> kernels;
   std::string library;  // an ELF image, for `common::KernelLibrary`
+  std::string needs;    // the processors that it runs on: `Compiler::makes`
 };
 
 /// Clang and LLD, which make machine code of OpenCL C for the processor that this process runs on: those in the Python
@@ -34,9 +35,16 @@ class Compiler {
   bool has_fp16() const;
   /// Text that differs wherever code made by one compiler and processor does not fit another.
   const std::string& fingerprint() const { return fingerprint_; }
+  /// The processors that can run what is built: a level of the psABI (x86-64-v3, for instance) where
+  /// OUTBOARD_HOST_MARCH asks for one, else those with the same fingerprint.
+  const std::string& makes() const { return makes_; }
+  /// Whether code that another compiler made runs on this one's processor, by what that one `makes`.
+  bool can_run(const std::string& needs) const;
 
  private:
   Compiler(std::vector<std::string> clang, std::vector<std::string> linker);
+  /// The macros that Clang defines for a processor, a line each.
+  std::string macros_of(const std::string& processor) const;
   bool defines(const std::string& macro) const;
   std::string run(std::vector<std::string> words, const std::string& input) const;
   /// LLVM's assembly of a program.
@@ -45,8 +53,8 @@ class Compiler {
 
   const std::vector<std::string> clang_, linker_;
   std::vector<std::string> target_;  // options that name the processor
-  std::string macros_;               // that Clang defines for the processor, a line each
-  std::string version_, fingerprint_;
+  std::string macros_;
+  std::string version_, fingerprint_, makes_;
 };
 
 }  // namespace outboard::host

@@ -281,7 +281,7 @@ ob_status program_build(ob_device device, const char* source, const char* option
 }
 
 ob_status program_load(ob_device device, const void* binary, size_t bytes, ob_program* program) {
-  *program = new ob_program_t{device, Program::load({static_cast<const char*>(binary), bytes})};
+  *program = new ob_program_t{device, Program::load({static_cast<const char*>(binary), bytes}, *device->compiler)};
   return OB_OK;
 }
 

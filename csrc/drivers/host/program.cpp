@@ -15,9 +15,9 @@
 namespace outboard::host {
 namespace {
 
-// A binary is a line with the format's name, a line with the checksum of all that follows, a line for each kernel, an
-// empty line and the library.
-constexpr std::string_view kFormat = "outboard host program 1\n";
+// A binary is a line with the format's name, a line with the checksum of all that follows, a line with what it needs, a
+// line for each kernel, an empty line and the library.
+constexpr std::string_view kFormat = "outboard host program 2\n";
 constexpr size_t kDigits = 64;
 
 std::string describe(const KernelInterface& kernel) {
@@ -45,7 +45,7 @@ KernelInterface read_description(const std::string& line) {
 }
 
 std::string to_binary(const Code& code) {
-  std::string content;
+  std::string content = code.needs + "\n";
   for (const KernelInterface& kernel : code.kernels) content += describe(kernel);
   content += "\n" + code.library;
   return std::string(kFormat) + sha256_hex(content) + "\n" + content;
@@ -62,7 +62,8 @@ Code from_binary(std::string_view binary) {
   }
   Code code;
   std::istringstream lines(content);
-  size_t read = 0;
+  std::getline(lines, code.needs);
+  size_t read = code.needs.size() + 1;
   for (std::string line; std::getline(lines, line) && !line.empty(); read += line.size() + 1) {
     code.kernels.push_back(read_description(line));
   }
@@ -181,8 +182,12 @@ Program::Program(const Code& code) : binary_(to_binary(code)), library_(common::
   }
 }
 
-std::unique_ptr<Program> Program::load(std::string_view binary) {
-  return std::make_unique<Program>(from_binary(binary));
+std::unique_ptr<Program> Program::load(std::string_view binary, const Compiler& compiler) {
+  const Code code = from_binary(binary);
+  if (!compiler.can_run(code.needs)) {
+    throw std::invalid_argument("a program for other processors (" + code.needs + ")");
+  }
+  return std::make_unique<Program>(code);
 }
 
 Kernel* Program::find(const std::string& name) const {

@@ -66,8 +66,9 @@ class Program {
  public:
   /// Loads what a compiler made. Throws BuildError if the system does not take it.
   explicit Program(const Code& code);
-  /// Loads what `binary` returned. Throws std::invalid_argument if it is something else.
-  static std::unique_ptr<Program> load(std::string_view binary);
+  /// Loads what `binary` returned. Throws std::invalid_argument if it is something else, or made for processors of
+  /// which the compiler's is none, and BuildError as above.
+  static std::unique_ptr<Program> load(std::string_view binary, const Compiler& compiler);
 
   const std::string& binary() const { return binary_; }
   /// nullptr if there is none of this name.

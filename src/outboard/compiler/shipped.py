@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans of common operators that came with Outboard: read where the user's cache has none. Imports no compiler.
 
-A plan is steps, expressions and the sources of kernels, which every machine's device compiles for itself. Which plan
+A plan is steps, expressions and the sources of kernels, which every machine's device compiles for itself, unless its
+driver can take what was built elsewhere: binaries of programs are in a second file, for the program cache in C++
+(``csrc/runtime/shipped_programs.h``). Which plan
 the compiler makes depends on some properties of the device, so each entry names those that it needs: what correctness
 rests on always, what is only a matter of speed if the compiler looked at it. ``tools/ship_plans.py`` writes the file
 when a wheel is made. It holds for one state of the compiler's sources and one release of PyTorch, and is trusted by the
@@ -31,6 +33,7 @@ from .target import Target, target_of
 _log = logging.getLogger(__name__)
 _MAGIC = b"OBSHIP01"
 FILE = Path(__file__).parents[1] / "plans" / "shipped"
+_PROGRAMS_MAGIC = b"OBPROG01"
 
 #: Properties that plans may be worse by, but not wrong. Where they were not looked at, any value will do.
 MATTERS_OF_SPEED = ("compute_units", "lanes", "vector_width", "local_memory")
@@ -98,8 +101,25 @@ def write(path: Path, entries: Mapping[bytes, Sequence[Entry]]) -> None:
             index.setdefault(_name(call), []).append(item)
     head = json.dumps({"fingerprint": fingerprint().hex(), "index": index}, sort_keys=True).encode()
     body = struct.pack("<I", len(head)) + head + bytes(blob)
+    _write(path, cache.sealed(_MAGIC, zlib.compress(body, 9)))
+
+
+def write_programs(path: Path, programs: Mapping[str, Sequence[bytes]]) -> None:
+    """Writes a file of program binaries by digest, the one to try first first (``csrc/runtime/shipped_programs.h``)."""
+    binaries = [(digest, binary) for digest, each in sorted(programs.items()) for binary in each]
+    offset = len(_PROGRAMS_MAGIC) + 64 + 8 + len(binaries) * (64 + 16)
+    table = bytearray()
+    for digest, binary in binaries:
+        table += digest.encode() + struct.pack("<QQ", offset, len(binary))
+        offset += len(binary)
+    head = _PROGRAMS_MAGIC + hashlib.sha256(table).hexdigest().encode() + struct.pack("<Q", len(binaries))
+    _write(path, head + table + b"".join(binary for _, binary in binaries))
+
+
+def _write(path: Path, content: bytes) -> None:
+    """A file that everybody can read and its owner can write."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(cache.sealed(_MAGIC, zlib.compress(body, 9)))
+    path.write_bytes(content)
     path.chmod(0o644)
 
 
