@@ -20,7 +20,6 @@ from typing import Any
 import hypothesis
 import pytest
 import torch
-from conftest import RunPython
 from hypothesis import strategies as st
 from torch import nn
 from torch.utils import _pytree as pytree
@@ -32,6 +31,7 @@ from outboard.compiler.target import Target
 from outboard.exporting import format as f
 from outboard.exporting import loader
 from outboard.exporting.loader import LoadedModel
+from tests.conftest import RunPython
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNNER = Path(outboard.cmake_prefix()) / "bin" / "outboard-run"

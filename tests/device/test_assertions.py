@@ -8,7 +8,8 @@ from types import ModuleType
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import RunPython
+
+from tests.conftest import RunPython
 
 
 def _look_up_too_far(device: str) -> torch.Tensor:

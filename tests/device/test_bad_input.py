@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import RunPython
+
+from tests.conftest import RunPython
 
 Call = Callable[[str], object]
 

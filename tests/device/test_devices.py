@@ -8,7 +8,8 @@ from types import ModuleType
 
 import pytest
 import torch
-from conftest import RunPython
+
+from tests.conftest import RunPython
 
 
 def test_there_is_a_current_device(device: str, device_module: ModuleType) -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from conftest import RunPython
+from tests.conftest import RunPython
 
 _PREAMBLE = """
 import torch

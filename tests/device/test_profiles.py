@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conftest import RunPython
 
 import outboard
+from tests.conftest import RunPython
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,7 +11,8 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from conftest import RunPython
+
+from tests.conftest import RunPython
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

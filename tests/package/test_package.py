@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import RunPython
+
+from tests.conftest import RunPython
 
 ROOT = Path(__file__).resolve().parents[2]
 

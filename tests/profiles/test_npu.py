@@ -8,8 +8,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from conftest import RunPython
 
+from tests.conftest import RunPython
 from tests.profiles.pages import code_of
 
 ROOT = Path(__file__).parents[2]

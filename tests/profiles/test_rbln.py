@@ -8,9 +8,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from conftest import RunPython
 from processes import run_program
 
+from tests.conftest import RunPython
 from tests.profiles.pages import code_of
 
 ROOT = Path(__file__).parents[2]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ultralytics (8.4): ``device="ocl"`` for training, validation and prediction, and the device where none is asked for.
+"""Ultralytics (8.4): the device by its name for training, validation and prediction, and where no device is asked for.
 
 Its models ask ``select_device`` what a name means, which knows CUDA, MPS and two more; its trainer makes the scaler of
 mixed precision for CUDA.

@@ -221,7 +221,7 @@ def _native_group_norm(
 ) -> Any:
     """As ``_native_layer_norm``; the mean and deviation of halves are of their weights' dtype."""
     dtype = x.dtype if weight is None else weight.dtype
-    if not x.numel() and isinstance(size, int) and size == 0:
+    if not x.numel() and size == 0:
         sizes = (batch, groups)
         return torch.empty_like(x), x.new_zeros(sizes, dtype=dtype), x.new_full(sizes, float("nan"), dtype=dtype)
     if dtype == x.dtype:
