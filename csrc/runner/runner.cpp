@@ -69,19 +69,29 @@ void require(bool condition, const char* what) {
   if (!condition) throw Error(OB_INVALID_ARGUMENT, what);
 }
 
-/// The OpenCL driver beside this library, as both are installed.
-std::string installed_driver() {
+/// A driver beside this library, as both are installed.
+std::string installed_driver(const char* name) {
   Dl_info info{};
   if (dladdr(reinterpret_cast<void*>(&ob_runner_start), &info) == 0 || info.dli_fname == nullptr) return {};
   const std::string library = info.dli_fname;
   const size_t slash = library.rfind('/');
   const std::string directory = slash == std::string::npos ? "." : library.substr(0, slash);
-  return directory + "/../drivers/liboutboard_opencl.so";
+  return directory + "/../drivers/liboutboard_" + name + ".so";
 }
 
-std::vector<std::string> default_drivers() {
+/// Drivers to open devices with.
+struct Drivers {
+  std::vector<std::string> paths;
+  Runtime::Processor processor;
+};
+
+/// As in Python (`outboard.drivers`): OpenCL's devices, or the processor where that is all there is.
+Drivers default_drivers() {
   const char* named = std::getenv("OUTBOARD_DRIVER");
-  if (named == nullptr || *named == '\0') return {installed_driver()};
+  if (named == nullptr || *named == '\0') {
+    const std::string opencl = installed_driver("opencl");
+    return {{opencl}, {{installed_driver("host")}, {opencl}}};
+  }
   std::vector<std::string> paths(1);
   for (const char* c = named; *c != '\0'; ++c) {
     if (*c == ',') {
@@ -90,14 +100,14 @@ std::vector<std::string> default_drivers() {
       paths.back() += *c;
     }
   }
-  return paths;
+  return {paths, {}};
 }
 
-void start(const std::vector<std::string>& drivers) {
+void start(const Drivers& drivers) {
   static std::once_flag once;
   std::call_once(once, [&] {
     if (const char* cache = std::getenv("OUTBOARD_CACHE_DIR")) ProgramCache::set_directory(cache);
-    Runtime::initialize(drivers);
+    Runtime::initialize(drivers.paths, {}, drivers.processor);
     std::atexit([] { Runtime::get().shutdown(); });
   });
   if (Runtime::get().device_count() != 0) return;
@@ -122,7 +132,7 @@ extern "C" {
 const char* ob_runner_error(void) { return last_error.c_str(); }
 
 ob_status ob_runner_start(const char* const* drivers, uint32_t count) {
-  return guarded([&] { start(count == 0 ? default_drivers() : std::vector<std::string>(drivers, drivers + count)); });
+  return guarded([&] { start(count == 0 ? default_drivers() : Drivers{{drivers, drivers + count}, {}}); });
 }
 
 ob_status ob_model_open(const char* path, const char* weights, uint32_t device, ob_model* model) {

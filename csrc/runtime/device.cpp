@@ -15,6 +15,7 @@
 #include <map>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
@@ -164,15 +165,37 @@ void open_drivers(const std::vector<std::string>& paths, RuntimeState& runtime, 
   }
 }
 
-/// Opens the devices of drivers that serve where no other has one. What kept the others is no problem then.
-void open_last_resort(const std::vector<std::string>& paths, RuntimeState& runtime, std::vector<Opened>& opened) {
+/// What a device says of itself; nothing if it fails.
+std::optional<ob_device_properties> properties_of(const Opened& device) {
+  ob_device_properties properties{};
+  properties.struct_size = sizeof(properties);
+  const bool works = device.driver->device_properties(device.handle, &properties) == OB_OK;
+  return works ? std::optional(properties) : std::nullopt;
+}
+
+/// Makes a device of the processor itself, where all others are the processor through another driver, which are left
+/// aside then. What kept a driver that is not needed is no problem.
+void open_processor(const Runtime::Processor& processor, RuntimeState& runtime, std::vector<Opened>& opened) {
+  const auto is_replaced = [&](const Opened& device) {
+    const auto& replaced = processor.instead_of;
+    if (std::find(replaced.begin(), replaced.end(), device.origin.library) == replaced.end()) return false;
+    const std::optional<ob_device_properties> properties = properties_of(device);
+    return properties && properties->type == OB_DEVICE_CPU;
+  };
+  if (processor.drivers.empty() || !std::all_of(opened.begin(), opened.end(), is_replaced)) return;
   std::vector<std::string> others = std::exchange(runtime.problems, {});
-  open_drivers(paths, runtime, opened);
-  if (opened.empty()) {
+  std::vector<Opened> own;
+  open_drivers(processor.drivers, runtime, own);
+  if (own.empty()) {
+    if (!opened.empty()) runtime.passed_over = std::exchange(runtime.problems, {});
     runtime.problems.insert(runtime.problems.begin(), others.begin(), others.end());
-  } else {
-    runtime.passed_over = std::move(others);
+    return;
   }
+  for (const Opened& device : opened) {
+    others.push_back(std::string(device.driver->name) + ": its device is this processor, too");
+  }
+  opened = std::move(own);
+  runtime.passed_over = std::move(others);
 }
 
 /// The devices of the process, from those that were opened.
@@ -366,12 +389,12 @@ std::pair<uint64_t, uint64_t> Device::memory_info() {
 }
 
 Runtime& Runtime::initialize(const std::vector<std::string>& driver_paths, const Choice& choice,
-                             const std::vector<std::string>& last_resort) {
+                             const Processor& processor) {
   RuntimeState& runtime = state();
   std::call_once(runtime.once, [&] {
     std::vector<Opened> opened;
     open_drivers(driver_paths, runtime, opened);
-    if (opened.empty()) open_last_resort(last_resort, runtime, opened);
+    open_processor(processor, runtime, opened);
     take_devices(opened, choice, runtime);
     pthread_atfork(nullptr, nullptr, after_fork_in_child);
   });

@@ -86,18 +86,24 @@ class Runtime {
   /// Which of so many devices to use, by number, in the order that they are to have; all if it is empty.
   using Choice = std::function<std::vector<int>(int count)>;
 
+  /// Drivers that make a device of the processor itself. They are loaded where there is no device, or none but the
+  /// processor as a device of the drivers `instead_of`, whose place they then take: two would share its cores.
+  struct Processor {
+    std::vector<std::string> drivers, instead_of;
+  };
+
   /// Loads driver libraries in order and opens their devices. A library that cannot be loaded adds a line to
   /// `problems()` and does not throw. Call once; later calls return the same object. What `choice` throws passes
-  /// through, and there are no devices then. The drivers of `last_resort` are loaded only if the others have no device.
+  /// through, and there are no devices then.
   static Runtime& initialize(const std::vector<std::string>& driver_paths, const Choice& choice = {},
-                             const std::vector<std::string>& last_resort = {});
+                             const Processor& processor = {});
   static Runtime& get();
 
   int device_count() const;
   /// Throws Error(OB_INVALID_ARGUMENT) for an index out of range, ForkError in a forked child.
   Device& device(int index);
   const std::vector<std::string>& problems() const;
-  /// Why the drivers before `last_resort` have no device; empty if they have one, or nothing has.
+  /// Drivers and devices that are not used since another has the processor, and why.
   const std::vector<std::string>& passed_over() const;
 
   /// The calling thread's current device (0 at first).

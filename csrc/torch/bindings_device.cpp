@@ -81,12 +81,12 @@ using Expectations = std::function<std::vector<uint64_t>(int count)>;
 /// Opens the devices, for the first thread that comes. Not while it holds Python's lock: `choice` runs under it, and
 /// another thread may wait here.
 Runtime& open_runtime(const std::vector<std::string>& paths, const Runtime::Choice& choice,
-                      const std::vector<std::string>& last_resort, const Expectations& expectations) {
+                      const Runtime::Processor& processor, const Expectations& expectations) {
   static std::once_flag once;
   std::optional<py::gil_scoped_release> released;
   if (PyGILState_Check() != 0) released.emplace();
   std::call_once(once, [&] {
-    Runtime& runtime = Runtime::initialize(paths, choice, last_resort);
+    Runtime& runtime = Runtime::initialize(paths, choice, processor);
     apply_allocator_options(runtime);
     const std::vector<uint64_t> expected = expectations(runtime.device_count());
     for (int index = 0; index < runtime.device_count() && static_cast<size_t>(index) < expected.size(); ++index) {
@@ -107,13 +107,17 @@ void bind_device(py::module_& m) {
   bind_memory(m);
   define(
       m, "initialize",
-      "Says which driver libraries devices are opened with when they are first needed; with the last ones only if the "
-      "others have no device. The function, if there is one, is then given the number of devices that they have, and "
+      "Says which driver libraries devices are opened with when they are first needed: the first ones; the second "
+      "ones, "
+      "which make a device of the processor, only where there is no other, or none but the processor as a device of "
+      "the "
+      "third ones. The function, if there is one, is then given the number of devices that they have, and "
       "returns the numbers of those to use, in order; the other one, how many bytes of each will be needed soon.",
       [](const std::vector<std::string>& paths, const std::optional<Runtime::Choice>& choice,
-         const std::vector<std::string>& last_resort, const Expectations& expectations) {
-        open_devices_with([paths, choice, last_resort, expectations]() -> Runtime& {
-          return open_runtime(paths, choice.value_or(nullptr), last_resort, expectations);
+         const std::vector<std::string>& processor, const std::vector<std::string>& instead_of,
+         const Expectations& expectations) {
+        open_devices_with([paths, choice, own = Runtime::Processor{processor, instead_of}, expectations]() -> Runtime& {
+          return open_runtime(paths, choice.value_or(nullptr), own, expectations);
         });
         install_interruptions();
         configure_allocators();

@@ -12,7 +12,8 @@ import torch
 def initialize(
     driver_paths: list[str],
     choice: Callable[[int], list[int]] | None,
-    last_resort: list[str],
+    processor: list[str],
+    instead_of: list[str],
     expectations: Callable[[int], list[int]],
 ) -> None: ...
 def run_backward(run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...

@@ -81,7 +81,8 @@ def _set_up() -> None:
         opening.opened(count)
         return expected(count)
 
-    _C.initialize(libraries, _choice(profile.choose_devices), [] if wanted else drivers.last_resort(), opened)
+    processor = ([], []) if wanted else drivers.processor()
+    _C.initialize(libraries, _choice(profile.choose_devices), *processor, opened)
 
     torch._register_device_module(profile.name, module)  # type: ignore[no-untyped-call]
     backend_registration.generate_methods_for_privateuse1_backend(for_storage=True)

@@ -122,18 +122,41 @@ assert cli.main(["doctor"]) == 0
         OCL_ICD_VENDORS=str(vendors),
         OUTBOARD_CACHE_DIR=str(tmp_path / "cache"),
     )
-    assert "the processor itself, because no other driver has a device (opencl: " in out
+    assert "  not used: opencl: " in out
     assert out.rstrip().endswith("what is wrong\n  - nothing")
 
 
-def test_other_drivers_devices_come_before_the_processor(run_python: RunPython) -> None:
+def test_the_processor_takes_the_place_of_opencls_device_of_it(run_python: RunPython) -> None:
+    """With a GPU there would be no reason to; and a device that shares its cores with another helps nobody."""
     run_python(
         _PREAMBLE
         + """
 from outboard import _C
-assert _C.passed_over() == [] and module.get_device_properties(0).driver != "host"
+drivers = {module.get_device_properties(i).driver for i in range(module.device_count())}
+if drivers == {"host"}:
+    assert module.device_count() == 1 and any(line.startswith("opencl: ") for line in _C.passed_over())
+else:
+    kinds = [_C.device_properties(i)["type"] for i in range(module.device_count())]
+    assert "host" not in drivers and _C.passed_over() == [] and set(kinds) != {"cpu"}, kinds
+assert (torch.ones(3, device=name) * 2).tolist() == [2, 2, 2]
 """,
         OUTBOARD_DRIVER="",
+    )
+
+
+def test_without_a_compiler_opencls_device_of_the_processor_is_used(run_python: RunPython) -> None:
+    run_python(
+        _PREAMBLE
+        + """
+from outboard import _C
+if module.device_count() == 0:
+    raise SystemExit  # no OpenCL here
+assert module.get_device_properties(0).driver == "opencl"
+assert all("pip install ziglang" in line for line in _C.passed_over()), _C.passed_over()
+assert _C.problems() == []
+""",
+        OUTBOARD_DRIVER="",
+        OUTBOARD_HOST_COMPILER="/no/such/clang",
     )
 
 

@@ -112,7 +112,7 @@ def _devices(report: Report) -> bool:
             report.findings.append(NO_DEVICE_ADVICE)
         return False
     for reason in inspection.passed_over():
-        print(f"  the processor itself, because no other driver has a device ({reason})")
+        print(f"  not used: {reason}")
     usable = True
     for each in found:
         print(f"  {describe(each)}")

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from outboard.drivers import host_compiler, opencl_runtime
 
-__all__ = ["available", "host", "last_resort", "opencl", "prepare", "select", "sim", "strict"]
+__all__ = ["available", "host", "opencl", "prepare", "processor", "select", "sim", "strict"]
 
 #: Drivers that are only used when OUTBOARD_DRIVER names them: they make devices out of nothing, or, as ``host``, of
-#: what another driver may have made one already (but see ``last_resort``).
+#: what another driver may have made one already (but see ``processor``).
 _ON_REQUEST = frozenset({"host", "sim", "strict"})
 
 
@@ -86,9 +86,10 @@ def select(choice: str | None, preferred: str | None = None) -> tuple[list[str],
     return libraries, problems
 
 
-def last_resort() -> list[str]:
-    """The libraries to load where OUTBOARD_DRIVER names none and no other driver has a device: the processor itself."""
-    return [host()]
+def processor() -> tuple[list[str], list[str]]:
+    """For where OUTBOARD_DRIVER names no driver and there is no device but the processor: the libraries that make a
+    device of it, and those whose devices of it are not needed then."""
+    return [host()], [opencl()]
 
 
 def prepare(cache_directory: Path | None) -> list[str]:
