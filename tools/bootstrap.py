@@ -29,8 +29,9 @@ TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 BUILD_REQUIREMENTS = ["cmake>=3.25", "ninja", "scikit-build-core>=0.11", "wheel>=0.40", "numpy"]
 #: What the installed package is made from; a change here means a rebuild.
 SOURCES = ["csrc", "include", "src", "CMakeLists.txt", "pyproject.toml"]
-#: For pip: the option of CMakeLists.txt that users' builds leave off.
+#: For pip: options of the CMakeLists.txt. The first one users' builds leave off.
 WARNINGS_AS_ERRORS = ["--config-settings=cmake.define.OUTBOARD_WARNINGS_AS_ERRORS=ON"]
+UNITY = ["--config-settings=cmake.define.OUTBOARD_UNITY=ON"]
 
 
 class SetupError(RuntimeError):
@@ -225,7 +226,10 @@ def main() -> int:
         stages = requirements(environment, options.groups)
         if not options.no_build:
             opencl_runtime.ensure(environment.python, say)
-            stages += outboard(environment, WARNINGS_AS_ERRORS if options.warnings_as_errors else [])
+            settings = WARNINGS_AS_ERRORS if options.warnings_as_errors else []
+            # A launcher keeps what it has compiled, file by file.
+            settings = settings if "CMAKE_CXX_COMPILER_LAUNCHER" in os.environ else [*settings, *UNITY]
+            stages += outboard(environment, settings)
         install(environment, stages)
     except SetupError as error:
         print(f"[setup] {error}", file=sys.stderr)

@@ -8,15 +8,12 @@
 #include <tuple>
 #include <vector>
 
+#include "torch/own_operator.h"
+
 /// Connectionist temporal classification (Graves et al. 2006). Lengths come as numbers of the host's, which would make
 /// a plan for each of them: they go to the device, and operators of our own do the rest.
 namespace outboard::aten {
 namespace {
-
-template <typename Signature>
-auto own_operator(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
 
 using Two = std::tuple<at::Tensor, at::Tensor>;
 

@@ -22,6 +22,7 @@
 #include <utility>
 
 #include "runtime/driver_call.h"
+#include "torch/device_type.h"
 #include "torch/devices.h"
 #include "torch/eager_signature.h"
 #include "torch/fallback.h"
@@ -45,9 +46,7 @@ struct PlanEntry {
 
 namespace {
 
-constexpr auto kOurs = c10::DeviceType::PrivateUse1;
-
-struct State {
+struct EagerState {
   std::shared_mutex mutex;
   std::unordered_map<std::string, PlanEntry> entries;  ///< never shrinks: pointers to entries stay good
   std::unique_ptr<Compiler> compiler;
@@ -56,20 +55,20 @@ struct State {
       run_programs{};  ///< of devices: 1, -1, 0 not known
 };
 
-State& state() {
-  static State* const instance = new State;  // leaked: see set_compiler
+EagerState& state() {
+  static EagerState* const instance = new EagerState;  // leaked: see set_compiler
   return *instance;
 }
 
 /// What a thread looked up last: finds the entry of a repeated call without a lock or an allocation.
-struct Recent {
+struct RecentPlan {
   const Operator* op = nullptr;
   c10::DeviceIndex device = -1;
   std::string bytes;
   PlanEntry* entry = nullptr;
 };
 
-constexpr size_t kRecent = 1024;
+constexpr size_t kRecentPlans = 1024;
 
 /// Counts of all threads. Each thread has its own, since to count in common takes as long as to look a plan up.
 class Hits {
@@ -131,7 +130,7 @@ class Hits {
 
 /// What a thread keeps between its calls.
 struct PerThread {
-  std::array<Recent, kRecent> recent;
+  std::array<RecentPlan, kRecentPlans> recent;
   std::vector<Scalar> symbols;
   std::vector<Result> results;
   Hits::Counter hits;
@@ -141,7 +140,7 @@ thread_local PerThread per_thread;
 /// The entry of a signature, made if it is new.
 PlanEntry& entry_of(PerThread& mine, const Operator& op, c10::DeviceIndex device, const SignatureBytes& signature) {
   const uint64_t hash = signature.hash(reinterpret_cast<uintptr_t>(&op) + static_cast<uint64_t>(device));
-  Recent& recent = mine.recent[hash % kRecent];
+  RecentPlan& recent = mine.recent[hash % kRecentPlans];
   if (recent.op == &op && recent.device == device && signature.equals(recent.bytes)) return *recent.entry;
   const std::string_view bytes = signature.view();
   std::string key(1, static_cast<char>(device));
@@ -595,7 +594,7 @@ class EagerCall {
 void set_compiler(std::unique_ptr<Compiler> compiler) { state().compiler = std::move(compiler); }
 
 bool runs_programs(c10::DeviceIndex index) {
-  State& all = state();
+  EagerState& all = state();
   std::atomic<int8_t>& known = all.run_programs.at(index);
   if (known == 0) {
     const char* dialect = device(index).properties().dialect;
@@ -606,7 +605,7 @@ bool runs_programs(c10::DeviceIndex index) {
 }
 
 EagerStatistics eager_statistics() {
-  State& all = state();
+  EagerState& all = state();
   std::shared_lock lock(all.mutex);
   EagerStatistics statistics{Hits::total(), all.misses.load(), 0};
   for (const auto& [key, entry] : all.entries) {

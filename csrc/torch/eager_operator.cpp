@@ -118,18 +118,18 @@ const Operator& registered(const c10::FunctionSchema* key, const c10::OperatorHa
 }
 
 /// What this thread looked up last, by schema: every call needs its record.
-struct Recent {
+struct RecentOperator {
   const c10::FunctionSchema* schema = nullptr;
   const Operator* op = nullptr;
 };
-constexpr size_t kRecent = 256;
-thread_local std::array<Recent, kRecent> recent_operators;
+constexpr size_t kRecentOperators = 256;
+thread_local std::array<RecentOperator, kRecentOperators> recent_operators;
 
 }  // namespace
 
 const Operator& operator_of(const c10::OperatorHandle& handle) {
   const c10::FunctionSchema* key = &handle.schema();
-  Recent& recent = recent_operators[(reinterpret_cast<uintptr_t>(key) >> 6) % kRecent];
+  RecentOperator& recent = recent_operators[(reinterpret_cast<uintptr_t>(key) >> 6) % kRecentOperators];
   if (recent.schema != key) recent = {key, &registered(key, handle)};
   return *recent.op;
 }

@@ -5,14 +5,13 @@
 
 #include <algorithm>
 
+#include "torch/device_type.h"
 #include "torch/devices.h"
 #include "torch/map_tensors.h"
 #include "torch/tensor.h"
 
 namespace outboard::aten {
 namespace {
-
-constexpr auto kOurs = c10::DeviceType::PrivateUse1;
 
 /// A 0-dim CPU tensor made from a Python number: it takes part in type promotion as a number does.
 bool is_wrapped_number(const at::Tensor& tensor) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "torch/copy.h"
+#include "torch/device_type.h"
 #include "torch/devices.h"
 #include "torch/map_tensors.h"
 #include "torch/stand_ins.h"
@@ -22,8 +23,6 @@
 
 namespace outboard::aten {
 namespace {
-
-constexpr auto kOurs = c10::DeviceType::PrivateUse1;
 
 struct Counters {
   std::mutex mutex;

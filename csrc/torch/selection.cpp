@@ -23,16 +23,12 @@
 #include "torch/copy.h"
 #include "torch/devices.h"
 #include "torch/eager.h"
+#include "torch/own_operator.h"
 
 /// Operators whose results are as large as their data say: nonzero, masked_select, masks as indices, unique,
 /// repeat_interleave. The device counts, the host reads the count and makes the result, the device fills it.
 namespace outboard::aten {
 namespace {
-
-template <typename Signature>
-auto own_operator(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
 
 /// For each block of a mask, how many elements are true up to its end.
 at::Tensor running_counts(const at::Tensor& mask) {

@@ -30,7 +30,8 @@ _IN_FLOAT = ("nms", "roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool", "def
 
 def install(module: Any, name: str) -> None:
     """Registers what torchvision has for other devices for the device called ``name``."""
-    if not module.extension._has_ops():
+    extension = getattr(module, "extension", None)
+    if extension is None or not extension._has_ops():
         return patching.missing("torchvision", "operators of its own for this PyTorch")
     _OPERATORS.define("nms_keep(Tensor boxes, Tensor order, float iou_threshold) -> Tensor")
     _OPERATORS.impl("nms_keep", lambda boxes, order, _: torch.empty_like(order, dtype=torch.bool), "Meta")
