@@ -146,9 +146,9 @@ assert (x * 2 + 1).sum().item() == 36
 def test_a_process_that_compiles_leaves_the_cache_within_its_size(run_python: RunPython, tmp_path: Path) -> None:
     caches = {"OUTBOARD_CACHE_DIR": str(tmp_path)}
     run_python(_COMPUTE, **caches)
-    size = sum(path.stat().st_size for path in (tmp_path / "programs").rglob("*.bin"))
-    assert size > 20_000
-    run_python(_COMPUTE + "assert torch.cos(x)[0].item() == 1", OUTBOARD_CACHE_SIZE="20000", **caches)
+    limit = sum(path.stat().st_size for path in (tmp_path / "programs").rglob("*.bin"))
+    assert limit > 0
+    run_python(_COMPUTE + "assert torch.cos(x)[0].item() == 1", OUTBOARD_CACHE_SIZE=str(limit), **caches)
     files = [path for folder in eviction.FOLDERS for path in (tmp_path / folder).rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) <= 20_000
+    assert sum(path.stat().st_size for path in files) <= limit
     run_python(_COMPUTE, **caches)
