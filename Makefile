@@ -35,8 +35,8 @@ FUZZ_ARGUMENTS ?=
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup:  ## Environment, PyTorch, OpenCL runtime, Outboard: made once, then reused
-	@$(SETUP) --groups demo
+setup:  ## Environment, PyTorch, Clang, Outboard: made once, then reused; needs no root
+	@$(SETUP) --groups demo cpu
 
 demo: setup  ## The main job: search with a real model, training, ResNet-50, on the device
 	@$(PY) -m examples.demo
@@ -45,7 +45,7 @@ demo-short: setup  ## The same with smaller sizes and fewer repeats
 	@$(PY) -m examples.demo --short
 
 test:  ## Lint, C++ tests, the short demo (the second time from caches alone), the strict driver, Python tests
-	@$(SETUP) --groups demo test lint docs
+	@$(SETUP) --opencl --groups demo test lint docs
 	@$(MAKE) --no-print-directory -j2 --output-sync lint test-cpp
 	@$(PY) -m examples.demo --short
 	@$(PY) -m examples.demo --short --expect-warm
@@ -60,7 +60,7 @@ test-full: test opinfo accuracy test-sanitize test-oclgrind  ## Everything in te
 	@$(MAKE) --no-print-directory test-limits LIMITS="small single narrow wide" LIMITS_TESTS="$(LIMITS_TESTS_FULL)" LIMITS_MATCH=
 
 test-cpp:  ## C++ tests of runtime and drivers, without PyTorch
-	@$(SETUP) --groups demo test lint --no-build
+	@$(SETUP) --opencl --groups demo test lint --no-build
 	@mkdir -p build
 	@$(CMAKE_TESTS) -B build/cpp -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" >build/cpp-configure.log \
 	  || (cat build/cpp-configure.log; exit 1)
@@ -73,7 +73,7 @@ SANITIZED = -DCMAKE_CXX_FLAGS="-fsanitize=$(1) -fno-omit-frame-pointer" >build/s
 TOURS ?= address,undefined thread
 
 test-sanitize:  ## AddressSanitizer, UBSan and ThreadSanitizer over the C++ tests and a tour through Python
-	@$(SETUP) --groups demo test lint --no-build
+	@$(SETUP) --opencl --groups demo test lint --no-build
 	@mkdir -p build
 	@for kind in address,undefined thread; do \
 	  $(CMAKE_TESTS) -B build/$${kind%%,*} $(call SANITIZED,$$kind) \
@@ -91,16 +91,16 @@ test-sanitize:  ## AddressSanitizer, UBSan and ThreadSanitizer over the C++ test
 	done
 
 test-ecosystem:  ## The libraries that people use, from their packages, on the device (docs/libraries.md)
-	@$(SETUP) --groups demo test
+	@$(SETUP) --opencl --groups demo test
 	@$(PYTHON) tools/bootstrap.py --venv $(VENV)-ecosystem --over $(VENV) --groups ecosystem
 	@OMP_WAIT_POLICY=passive OUTBOARD_TEST_ECOSYSTEM=1 $(VENV)-ecosystem/bin/python -m pytest -q -rs -n $(TEST_JOBS) --dist loadfile tests/integrations
 
 test-oclgrind:  ## Every family of kernels for GPUs on Oclgrind: invalid accesses, races
-	@$(SETUP) --groups demo test
+	@$(SETUP) --opencl --groups demo test
 	@$(PY) -m tests.oclgrind
 
 test-nvrtc:  ## What the compiler writes for GPUs of NVIDIA, compiled by NVRTC; needs no GPU
-	@$(SETUP) --groups demo test nvrtc
+	@$(SETUP) --opencl --groups demo test nvrtc
 	@$(PY) -m tests.nvrtc
 
 test-python:  ## Python tests only, in TEST_JOBS processes
@@ -141,7 +141,7 @@ FUZZ_COUNT ?= 1000000
 FUZZ_SEED ?= 1
 
 fuzz-files:  ## Damaged plans and models under right checksums, loaded and run with sanitizers; FUZZ_COUNT=, FUZZ_SEED=
-	@$(SETUP) --groups demo test lint --no-build
+	@$(SETUP) --opencl --groups demo test lint --no-build
 	@PATH="$(abspath $(VENV))/bin:$$PATH" cmake -S . -B build/address -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
 	  -DOUTBOARD_TORCH=OFF -DOUTBOARD_CPP_TESTS=ON \
 	  -DCMAKE_CXX_FLAGS="-fsanitize=address,undefined -fno-omit-frame-pointer" >build/sanitize-configure.log
@@ -162,19 +162,19 @@ format:  ## Rewrite the sources in the project's style
 	@$(VENV)/bin/clang-format -i $(CPP_FILES)
 
 bench:  ## Models, operators, start-up against CPU eager and CPU Inductor: table, JSON, chart; BENCH_ARGUMENTS=--quick
-	@$(SETUP) --groups demo
+	@$(SETUP) --opencl --groups demo cpu
 	@$(PY) -m benchmarks.bench $(BENCH_ARGUMENTS)
 
 accuracy:  ## docs/accuracy.md: every function and reduction against float64, beside PyTorch's CPU
-	@$(SETUP) --groups demo test
+	@$(SETUP) --opencl --groups demo test
 	@$(PY) tools/accuracy.py --write docs/accuracy.md
 
 opinfo:  ## Every float32 OpInfo on the device against the CPU, one process each
-	@$(SETUP) --groups demo test
+	@$(SETUP) --opencl --groups demo test
 	@$(PY) tools/opinfo.py
 
 fuzz:  ## Random programs on the device against the CPU; FUZZ_ARGUMENTS="--mode compiled --operators 5000"
-	@$(SETUP) --groups demo test
+	@$(SETUP) --opencl --groups demo test
 	@$(PY) -m tools.fuzz --operators 200000 --invalid 0.08 --jobs $(JOBS) $(FUZZ_ARGUMENTS)
 
 wheel:  ## dist/outboard-*.whl, for this Python and PyTorch, on the systems that its tag names
