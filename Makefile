@@ -121,8 +121,8 @@ test-strict:  ## STRICT_TESTS on the strict driver: a slow, discrete device that
 LIMITS ?= small
 LIMITS_small = TYPE=gpu VECTOR_WIDTH=1 WORK_GROUP=32 LOCAL_MEMORY=1KiB MAX_ALLOCATION=64MiB FP64=0
 LIMITS_single = TYPE=gpu VECTOR_WIDTH=1 WORK_GROUP=1 LOCAL_MEMORY=1KiB
-LIMITS_narrow = TYPE=cpu VECTOR_WIDTH=4 FP16=0 FP64=0 INT64_ATOMICS=0
-LIMITS_wide = TYPE=cpu VECTOR_WIDTH=256 LOCAL_MEMORY=1KiB ALIGNMENT=16
+LIMITS_narrow = TYPE=cpu VECTOR_WIDTH=4 NEAR_CACHE=16KiB FP16=0 FP64=0 INT64_ATOMICS=0
+LIMITS_wide = TYPE=accelerator VECTOR_WIDTH=256 NEAR_CACHE=64KiB LAST_CACHE=1MiB LOCAL_MEMORY=1KiB ALIGNMENT=16
 LIMITS_TESTS_FULL = $(addprefix tests/kernels/test_,attention.py attention_calls.py conv.py gemm.py halves.py index.py \
   pool.py recurrent.py scan.py sort.py)
 LIMITS_TESTS ?= $(addprefix tests/kernels/test_,conv.py gemm.py scan.py sort.py)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes everything ``make`` needs, from nothing: virtual environment, PyTorch, tools, Outboard; for tests and benchmarks
-an OpenCL runtime, too.
+"""Makes everything ``make`` needs, from nothing: virtual environment, PyTorch, tools, Outboard, and an OpenCL runtime
+for tests and benchmarks.
 
 Each stage is skipped when its inputs have not changed since it last succeeded, so a second run costs under a second.
 Only the standard library is used, because nothing else is there yet.
@@ -211,7 +211,9 @@ def main() -> int:
     parser.add_argument("--venv", type=Path, default=Path(".venv"), help="virtual environment to make or reuse")
     parser.add_argument("--groups", nargs="*", default=[], help="optional dependency groups of pyproject.toml")
     parser.add_argument("--over", type=Path, help="an environment that has the rest; only groups are installed here")
-    parser.add_argument("--opencl", action="store_true", help="install an OpenCL runtime where no OpenCL device is found")
+    parser.add_argument(
+        "--opencl", action="store_true", help="install an OpenCL runtime if there is no device"
+    )
     parser.add_argument("--no-build", action="store_true", help="stop before building Outboard itself")
     parser.add_argument("--warnings-as-errors", action="store_true", help="stop the build at the first C++ warning")
     options = parser.parse_args()

@@ -47,22 +47,26 @@ def collected(entries: Entries) -> Iterator[None]:
     """Collects the entries of what is compiled meanwhile, and what of the device was looked at for each."""
     from outboard.compiler import cache, eager, shipped
     from outboard.compiler.target import Target, target_of
+    from outboard.compiler.tuning import Tuning
 
     looked_at: set[str] = set()
     speed: dict[bytes, set[str]] = defaultdict(set)  # of all plans of a call
     compile_operator, store = eager.compile_operator, cache.store
 
-    def watch(self: Target, name: str) -> Any:
+    def watch(self: Target | Tuning, name: str) -> Any:
         looked_at.add(name)
         return object.__getattribute__(self, name)
 
     def compile_watched(*call: Any) -> tuple[str, bytes]:
+        target_of(0).tuning  # noqa: B018 - what it is made from does not count as looked at
         looked_at.clear()
-        Target.__getattribute__ = watch  # type: ignore[method-assign, assignment]
+        for watched in (Target, Tuning):
+            watched.__getattribute__ = watch  # type: ignore[method-assign, assignment]
         try:
             return compile_operator(*call)
         finally:
-            del Target.__getattribute__
+            for watched in (Target, Tuning):
+                del watched.__getattribute__
 
     def store_too(signature: bytes, bake: bool, plan: bytes) -> None:
         store(signature, bake, plan)

@@ -272,7 +272,7 @@ std::vector<HostArray> Model::run(const ob_array* inputs, uint32_t count) const 
                        t.sizes.data(),     t.strides.data(), 0};
   }
   std::vector<Scalar> symbols;
-  if (!bind_symbols(*file_.plan, bound.data(), symbols)) {
+  if (!executable_->bind(bound.data(), symbols)) {
     refuse("the model was compiled for other sizes than it got");
   }
   ExecutionContext context{stream, [](int64_t*, int64_t) {

@@ -253,6 +253,12 @@ struct Device::Impl {
   std::vector<GraphStream> graph_streams;
 };
 
+/// How the device likes its programs, where the driver leaves it open, too.
+uint32_t execution_of(const ob_device_properties& properties) {
+  if (properties.execution != OB_EXECUTION_UNKNOWN) return properties.execution;
+  return properties.vector_width > 1 ? OB_EXECUTION_VECTOR : OB_EXECUTION_SIMT;
+}
+
 /// Refuses a device whose allocations may begin where no element of PyTorch's widest type (complex128) may lie: the
 /// runtime cuts them at multiples of more, and kernels read elements where they lie.
 void check_alignment(const ob_device_properties& properties) {
@@ -271,6 +277,7 @@ Device::Device(const ob_driver* driver, ob_device handle, int index, Origin orig
   check(impl_->driver, driver->device_properties(handle, &impl_->properties), "reading device properties");
   check_alignment(impl_->properties);
   if (driver->abi_minor < kSerialBuildsSince) impl_->properties.serial_builds = 0;  // padding in older structs
+  impl_->properties.execution = execution_of(impl_->properties);
   residency_ = std::make_unique<Residency>(*this);
   impl_->streams[0] = std::make_unique<Stream>(*this, 0);
   default_stream_ = impl_->streams[0].get();

@@ -409,10 +409,11 @@ bool asks_for_seeds(const Plan& plan) {
   return std::any_of(plan.steps.begin(), plan.steps.end(), [](const Step& step) { return step.kind == Step::kSeeds; });
 }
 
-Scalar symbol_value(const Symbol& symbol, const Input* inputs, const Scalar* symbols) {
+Scalar symbol_value(const Symbol& symbol, const ob_device_properties& device, const Input* inputs,
+                    const Scalar* symbols) {
   Scalar value;
-  if (symbol.source == Symbol::kDerived) {
-    value.i = evaluate(symbol.derived, symbols);
+  if (symbol.source == Symbol::kDerived || symbol.source == Symbol::kComputeUnits) {
+    value.i = symbol.source == Symbol::kDerived ? evaluate(symbol.derived, symbols) : device.compute_units;
     return value;
   }
   const Input& input = inputs[symbol.input];
@@ -463,18 +464,23 @@ const LibraryFunction* Library::find(const std::string& name) const {
   return best;
 }
 
-bool bind_symbols(const Plan& plan, const Input* inputs, std::vector<Scalar>& symbols) {
+bool bind_symbols(const Plan& plan, const ob_device_properties& device, const Input* inputs,
+                  std::vector<Scalar>& symbols) {
   symbols.resize(plan.symbols.size());
   for (size_t i = 0; i < plan.symbols.size(); ++i) {
     const Symbol& symbol = plan.symbols[i];
     const bool of_tensor = symbol.source == Symbol::kSize || symbol.source == Symbol::kStride;
     if (of_tensor && static_cast<int64_t>(symbol.dim) >= inputs[symbol.input].tensor.dim) return false;
-    symbols[i] = symbol_value(symbol, inputs, symbols.data());
+    symbols[i] = symbol_value(symbol, device, inputs, symbols.data());
   }
   for (const Expr& guard : plan.guards) {
     if (evaluate(guard, symbols.data()) == 0) return false;
   }
   return true;
+}
+
+bool Executable::bind(const Input* inputs, std::vector<Scalar>& symbols) const {
+  return bind_symbols(*plan_, device_.properties(), inputs, symbols);
 }
 
 Executable::Executable(std::shared_ptr<const Plan> plan, Device& device)

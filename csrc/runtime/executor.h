@@ -94,8 +94,9 @@ struct ExecutionContext {
   Batch* batch = nullptr;
 };
 
-/// Fills `symbols` from the inputs and tells whether every guard holds.
-bool bind_symbols(const Plan& plan, const Input* inputs, std::vector<Scalar>& symbols);
+/// Fills `symbols` from the inputs and the device, and tells whether every guard holds.
+bool bind_symbols(const Plan& plan, const ob_device_properties& device, const Input* inputs,
+                  std::vector<Scalar>& symbols);
 
 /// A plan prepared for one device: kernels on their way, buffers laid out. Thread-safe.
 class Executable {
@@ -109,7 +110,9 @@ class Executable {
   Device& device() const { return device_; }
   /// Whether a step asks for seeds.
   bool draws() const { return draws_; }
-  /// Submits the plan's steps. `symbols` comes from `bind_symbols` on the same inputs. If a step throws, buffers are
+  /// `bind_symbols` for the plan and its device.
+  bool bind(const Input* inputs, std::vector<Scalar>& symbols) const;
+  /// Submits the plan's steps. `symbols` comes from `bind` on the same inputs. If a step throws, buffers are
   /// returned, later steps are not run, and the stream stays usable.
   void run(const Input* inputs, const std::vector<Scalar>& symbols, ExecutionContext& context,
            std::vector<Result>& results) const;

@@ -165,16 +165,18 @@ class Reader : private WireReader {
 
   Symbol symbol(const Plan& plan) {
     Symbol s;
-    s.source = static_cast<Symbol::Source>(bounded(u8(), Symbol::kDerived + 1u, "symbol source"));
+    s.source = static_cast<Symbol::Source>(bounded(u8(), Symbol::kComputeUnits + 1u, "symbol source"));
     s.input = u32();
     s.dim = bounded(u32(), kMaximumRank, "dimension");
     s.derived = expr();
-    if (s.source == Symbol::kDerived ? s.derived.code.empty() : !is_input(plan, s)) invalid("symbol");
+    if (!has_source(plan, s)) invalid("symbol");
     integer_.push_back(s.source != Symbol::kFloat);
     return s;
   }
 
-  static bool is_input(const Plan& plan, const Symbol& s) {
+  static bool has_source(const Plan& plan, const Symbol& s) {
+    if (s.source == Symbol::kComputeUnits) return true;
+    if (s.source == Symbol::kDerived) return !s.derived.code.empty();
     const uint8_t expected = s.source == Symbol::kInt     ? Plan::kIntInput
                              : s.source == Symbol::kFloat ? Plan::kFloatInput
                                                           : Plan::kTensorInput;

@@ -89,9 +89,17 @@ inline int64_t evaluate(const Expr& expr, const Scalar* symbols) {
   return code.op == Expr::kConst ? code.immediate : symbols[code.immediate].i;
 }
 
-/// Where a symbol's value comes from, in terms of the plan's inputs.
+/// Where a symbol's value comes from, in terms of the plan's inputs and its device.
 struct Symbol {
-  enum Source : uint8_t { kSize = 0, kStride = 1, kStorageOffset = 2, kInt = 3, kFloat = 4, kDerived = 5 };
+  enum Source : uint8_t {
+    kSize = 0,
+    kStride = 1,
+    kStorageOffset = 2,
+    kInt = 3,
+    kFloat = 4,
+    kDerived = 5,
+    kComputeUnits = 6  ///< how many the device has
+  };
   Source source;
   uint32_t input;  ///< input number (kSize, kStride, kStorageOffset, kInt, kFloat)
   uint32_t dim;    ///< kSize, kStride; below kMaximumRank

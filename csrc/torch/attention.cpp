@@ -22,7 +22,7 @@ bool neighbours_adjoin(const at::Tensor& tensor) { return TORCH_GUARD_OR_FALSE(t
 bool has_tangent(const at::Tensor& tensor) { return tensor._fw_grad(0).defined(); }
 
 /// Other devices have a kernel, too, but none that multiplies in tiles.
-bool has_fast_kernel(c10::Device where) { return device(where.index()).properties().type == OB_DEVICE_CPU; }
+bool has_fast_kernel(c10::Device where) { return device(where.index()).properties().execution == OB_EXECUTION_VECTOR; }
 
 /// What PyTorch demands of its own fused kernel for CPUs, and what ours do.
 bool fits(const sdp::sdp_params& call) {

@@ -52,6 +52,9 @@ py::dict properties_of(DeviceIndex index) {
   to["max_work_group_size"] = from.max_work_group_size;
   to["sub_group_size"] = from.sub_group_size;
   to["vector_width"] = from.vector_width;
+  to["execution"] = from.execution == OB_EXECUTION_VECTOR ? "vector" : "simt";
+  to["near_cache"] = from.near_cache;
+  to["last_cache"] = from.last_cache;
   to["total_memory"] = from.total_memory;
   to["max_allocation"] = from.max_allocation;
   to["local_memory"] = from.local_memory;

@@ -240,8 +240,7 @@ class PythonPlan {
     py::gil_scoped_release no_gil;
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     std::vector<Scalar> symbols;
-    TORCH_CHECK(bind_symbols(executable_->plan(), inputs.data(), symbols),
-                "the plan was made for other shapes than it got");
+    TORCH_CHECK(executable_->bind(inputs.data(), symbols), "the plan was made for other shapes than it got");
     const auto seeds = [this](int64_t* out, int64_t count) { next_seeds(std::nullopt, device_, out, count); };
     const auto later = [this] { return seeds_of(std::nullopt, device_); };
     const auto release = [&](size_t step) {

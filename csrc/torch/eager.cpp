@@ -159,7 +159,7 @@ const Executable* find(const PlanEntry& entry, const Input* inputs, std::vector<
   const Variants* variants = entry.variants.load(std::memory_order_acquire);
   if (variants == nullptr) return nullptr;
   for (const auto& executable : *variants) {
-    if (bind_symbols(executable->plan(), inputs, symbols)) return executable.get();
+    if (executable->bind(inputs, symbols)) return executable.get();
   }
   return nullptr;
 }
@@ -394,7 +394,7 @@ class EagerCall {
     for (const std::string& bytes : plans) {
       const Executable& executable =
           translate_errors([&]() -> const Executable& { return add_plan(*entry_, bytes, device_); });
-      if (found || !bind_symbols(executable.plan(), signature_.inputs.data(), *symbols_)) continue;
+      if (found || !executable.bind(signature_.inputs.data(), *symbols_)) continue;
       executable_ = &executable;
       found = true;
     }
@@ -404,8 +404,8 @@ class EagerCall {
   /// Takes a new plan for this call and those like it. Raises if the plan is damaged or does not accept the call.
   void adopt(const std::string& bytes) {
     executable_ = translate_errors([&] { return &add_plan(*entry_, bytes, device_); });
-    TORCH_INTERNAL_ASSERT(bind_symbols(executable_->plan(), signature_.inputs.data(), *symbols_),
-                          "the plan made for this call of ", op_.name, " does not accept it");
+    TORCH_INTERNAL_ASSERT(executable_->bind(signature_.inputs.data(), *symbols_), "the plan made for this call of ",
+                          op_.name, " does not accept it");
   }
 
   /// The signature as other processes know it: the device by what invalidates its programs, not by its number.

@@ -49,7 +49,7 @@ extern "C" {
 #endif
 
 #define OB_ABI_MAJOR 1
-#define OB_ABI_MINOR 5
+#define OB_ABI_MINOR 6
 
 typedef enum ob_status {
   OB_OK = 0,
@@ -73,6 +73,13 @@ typedef uint64_t ob_ptr;
 
 typedef enum ob_device_type { OB_DEVICE_CPU = 0, OB_DEVICE_GPU = 1, OB_DEVICE_ACCELERATOR = 2 } ob_device_type;
 
+/* How a device likes its programs; correctness never depends on it. */
+typedef enum ob_execution {
+  OB_EXECUTION_UNKNOWN = 0, /* as `vector_width` says: VECTOR if it is above 1 */
+  OB_EXECUTION_VECTOR = 1,  /* explicit vectors in long loops over neighbours, one work-item in a work-group */
+  OB_EXECUTION_SIMT = 2     /* many short work-items that run side by side and share loads of neighbours */
+} ob_execution;
+
 /* What a device can do. Filled by device_properties; the caller sets struct_size first. */
 typedef struct ob_device_properties {
   size_t struct_size;
@@ -81,7 +88,7 @@ typedef struct ob_device_properties {
   char driver_version[256];     /* out */
   char dialect[32];             /* out: language of programs: "opencl-c", "cuda-c"; "" without a compiler */
   char cache_key[256];          /* out: changes whenever a program binary made before is no longer valid */
-  ob_device_type type;          /* out */
+  ob_device_type type;          /* out: for users to know; it decides nothing about programs */
   uint32_t compute_units;       /* out */
   uint32_t max_work_group_size; /* out */
   uint32_t sub_group_size;      /* out: 1 where there are no sub-groups whose work-items can shuffle */
@@ -97,6 +104,9 @@ typedef struct ob_device_properties {
   uint8_t serial_builds;        /* out, since minor version 1: 1 if builds in one process wait for each other */
   /* out, since minor version 5: bytes of all arguments of one launch, 8 for a pointer; 0: 1024 */
   uint32_t max_argument_bytes;
+  uint32_t execution;  /* out, since minor version 6: an ob_execution */
+  uint64_t near_cache; /* out, since minor version 6: bytes of a compute unit's fastest cache of data; 0: unknown */
+  uint64_t last_cache; /* out, since minor version 6: bytes of the last cache before memory; 0: unknown */
 } ob_device_properties;
 
 typedef enum ob_copy_kind { OB_HOST_TO_DEVICE = 0, OB_DEVICE_TO_HOST = 1, OB_DEVICE_TO_DEVICE = 2 } ob_copy_kind;

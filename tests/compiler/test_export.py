@@ -637,9 +637,9 @@ def test_the_example_builds_by_itself_and_agrees(device: str, tmp_path: Path) ->
 
 
 def test_programs_with_sub_groups_are_for_devices_that_have_them(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, rich = Target(type="gpu"), Target(type="gpu", sub_group_size=16)
+    plain, rich = Target(execution="simt"), Target(execution="simt", sub_group_size=16)
     assert f.needs_of(rich) == f.needs_of(plain) | 8
-    assert f.needs_of(dataclasses.replace(rich, type="cpu")) == f.needs_of(plain)
+    assert f.needs_of(dataclasses.replace(rich, execution="vector")) == f.needs_of(plain)
     model: Any = SimpleNamespace(dialect=rich.dialect, needs=f.needs_of(rich))
     monkeypatch.setattr(loader, "target_of", lambda index: rich)
     loader._check_device(model, torch.device(device, 0))

@@ -46,7 +46,7 @@ def test_sizes_of_the_same_kind_are_not_told_apart_by_name(sources: Callable[...
     assert len(sources(*calls)) <= 2
 
 
-@pytest.mark.skipif(not target.target_of(0).is_cpu, reason="tiles of SIMT devices know how operands lie")
+@pytest.mark.skipif(not target.target_of(0).tuning.vectors, reason="tiles of SIMT devices know how operands lie")
 def test_matrix_products_of_all_layouts_are_one_program(sources: Callable[..., set[str]]) -> None:
     a, b = torch.rand(20, 30), torch.rand(30, 40)
     left, right = (a, a.t().contiguous().t()), (b, b.t().contiguous().t())
@@ -100,7 +100,7 @@ def test_convolutions_of_any_channels_and_taps_are_one_plan(device: str, device_
     assert device_module.compile_stats()["compiled"] == before
 
 
-@pytest.mark.skipif(not target.target_of(0).is_cpu, reason="only CPUs have vectors to fill")
+@pytest.mark.skipif(not target.target_of(0).tuning.vectors, reason="only CPUs have vectors to fill")
 @pytest.mark.parametrize("first", [10, 1000])
 def test_the_first_length_does_not_decide_how_others_run(first: int, device: str) -> None:
     """Short rows are reduced side by side, long ones each in vectors, whichever came first."""

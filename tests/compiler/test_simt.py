@@ -32,7 +32,7 @@ def _gpu(sub_group_size: int) -> target.Target:
         pytest.skip("the device's work-groups are too small")
     if sub_group_size > 1 and real.sub_group_size == 1:
         pytest.skip("the OpenCL runtime has no sub-groups that can shuffle; Intel's for CPUs has")
-    return dataclasses.replace(real, type="gpu", vector_width=1, compute_units=4, sub_group_size=sub_group_size)
+    return dataclasses.replace(real, execution="simt", vector_width=1, compute_units=4, sub_group_size=sub_group_size)
 
 
 class Runner:

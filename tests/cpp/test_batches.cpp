@@ -287,7 +287,7 @@ void run(const Executable& executable, Stream& stream, Allocation& memory, Batch
   Input input;
   input.tensor = {&memory, DType::kFloat32, 1, &size, &stride, 0};
   std::vector<Scalar> symbols;
-  CHECK(bind_symbols(executable.plan(), &input, symbols));
+  CHECK(executable.bind(&input, symbols));
   ExecutionContext context{stream};
   context.batch = &batch;
   std::vector<Result> results;

@@ -45,7 +45,7 @@ std::vector<float> scale(size_t count, double a) {
   inputs[0].tensor = {x, DType::kFloat32, 1, &size, &stride, 0};
   inputs[1].scalar.d = a;
   std::vector<Scalar> symbols;
-  if (!bind_symbols(executable.plan(), inputs, symbols)) throw std::runtime_error("guards do not hold");
+  if (!executable.bind(inputs, symbols)) throw std::runtime_error("guards do not hold");
   ExecutionContext context{stream, {}};
   std::vector<Result> results;
   executable.run(inputs, symbols, context, results);
@@ -82,7 +82,7 @@ TEST(guards_reject_other_shapes) {
   Input inputs[2];
   inputs[0].tensor = {nullptr, DType::kFloat32, 1, &one, &stride, 0};
   std::vector<Scalar> symbols;
-  CHECK(!bind_symbols(*plan, inputs, symbols));
+  CHECK(!bind_symbols(*plan, device().properties(), inputs, symbols));
 }
 
 TEST(failures_in_mid_plan_leave_nothing_behind) {

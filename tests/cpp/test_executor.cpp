@@ -46,7 +46,7 @@ struct Tensor {
 std::vector<Result> run(const Executable& executable, const std::vector<Input>& inputs,
                         std::function<void(int64_t*, int64_t)> seeds = {}) {
   std::vector<Scalar> symbols;
-  if (!bind_symbols(executable.plan(), inputs.data(), symbols)) throw std::runtime_error("guards do not hold");
+  if (!executable.bind(inputs.data(), symbols)) throw std::runtime_error("guards do not hold");
   ExecutionContext context{device().default_stream(), std::move(seeds)};
   std::vector<Result> results;
   executable.run(inputs.data(), symbols, context, results);
@@ -95,6 +95,18 @@ TEST(a_chain_of_kernels_uses_intermediates) {
   CHECK_EQ(allocated(), before);
 }
 
+TEST(a_plan_asks_its_device_how_many_compute_units_there_are) {
+  const Holder x = fixture::upload({0, 0, 0});
+  const Tensor tensor(x, 3);
+  PlanParts parts = one_input(1);
+  parts.symbols.push_back(wire::symbol(Symbol::kComputeUnits, 0));
+  parts.steps = {wire::launch(1, wire::number(3), {wire::pointer(0), wire::int64({{Expr::kSymbol, 1}})})};
+  run(compile(parts), {input(tensor)});
+  const auto units = static_cast<float>(device().properties().compute_units);
+  CHECK(units > 0);
+  CHECK(fixture::download(*x, 3) == (std::vector<float>{units, units, units}));
+}
+
 TEST(launches_that_follow_one_another_replay_as_graphs_of_the_driver) {
   Stream& stream = device().default_stream();
   const Holder x = fixture::upload({0, 0, 0});
@@ -120,7 +132,7 @@ TEST(launches_that_follow_one_another_replay_as_graphs_of_the_driver) {
     graph.reset();
     std::vector<Scalar> symbols;
     const std::vector<Input> inputs{input(tensor)};
-    CHECK(bind_symbols(executable.plan(), inputs.data(), symbols));
+    CHECK(executable.bind(inputs.data(), symbols));
     ExecutionContext context{graph.begin(stream, 0)};
     std::vector<Result> results;
     executable.run(inputs.data(), symbols, context, results);

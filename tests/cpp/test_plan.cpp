@@ -253,7 +253,7 @@ TEST(dimensions_are_few) {
       Input input;
       input.tensor = {nullptr, DType::kFloat32, 1, sizes, sizes, 0};
       std::vector<Scalar> symbols;
-      CHECK(!bind_symbols(*Plan::parse(bytes.data(), bytes.size()), &input, symbols));
+      CHECK(!bind_symbols(*Plan::parse(bytes.data(), bytes.size()), ob_device_properties{}, &input, symbols));
     } else {
       CHECK_THROWS(Plan::parse(bytes.data(), bytes.size()), Error);
     }

@@ -43,7 +43,7 @@ def _run(
     """The results of one call on the device; they have the geometry of ``like``."""
     target = target_of(0)
     if os.environ.get("OUTBOARD_TEST_TARGET") == "gpu":
-        target = dataclasses.replace(target, type="gpu", vector_width=1)
+        target = dataclasses.replace(target, execution="simt", vector_width=1)
     local_memory = target.local_memory  # a machine that is made up cannot have more than the one that runs it
     target = dataclasses.replace(target, **machine or {})
     builder = PlanBuilder(dataclasses.replace(target, local_memory=min(local_memory, target.local_memory)))

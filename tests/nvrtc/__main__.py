@@ -36,6 +36,7 @@ from .compiler import CompileError, Compiler  # noqa: E402
 GPU = Target(
     dialect="cuda",
     type="gpu",
+    execution="simt",
     compute_units=108,
     max_work_group_size=1024,
     sub_group_size=32,

@@ -15,6 +15,7 @@ from outboard.compiler.target import Target
 #: A GPU without sub-groups: OpenCL 1.2, which Oclgrind is, has none.
 GPU = Target(
     type="gpu",
+    execution="simt",
     compute_units=4,
     max_work_group_size=256,
     sub_group_size=1,

@@ -21,6 +21,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/caches.h"
 #include "common/device_parts.h"
 #include "common/expected_memory.h"
 #include "common/group_launch.h"
@@ -180,6 +181,10 @@ ob_status device_properties(ob_device device, ob_device_properties* properties) 
   p.has_fp64 = 1;
   p.has_int64_atomics = 1;
   p.max_argument_bytes = kArgumentBytes;
+  p.execution = OB_EXECUTION_VECTOR;
+  const Caches caches = Caches::now();
+  p.near_cache = caches.near;
+  p.last_cache = caches.last;
   const size_t size = properties->struct_size;
   std::memcpy(properties, &p, std::min(size, sizeof(p)));
   properties->struct_size = size;

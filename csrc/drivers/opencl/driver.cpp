@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/caches.h"
 #include "common/device_parts.h"
 #include "common/expected_memory.h"
 #include "common/host_memory.h"
@@ -369,6 +370,10 @@ ob_status device_properties(ob_device device, ob_device_properties* properties) 
   p.serial_builds = is_pocl(*device) ? 1 : 0;
   p.max_argument_bytes = static_cast<uint32_t>(device_value<size_t>(id, CL_DEVICE_MAX_PARAMETER_SIZE, 0));
   if (is_pocl(*device)) p.max_argument_bytes = kPoclArgumentBytes;
+  p.execution = device->is_cpu ? OB_EXECUTION_VECTOR : OB_EXECUTION_SIMT;
+  const Caches caches = device->is_cpu ? Caches::now() : Caches{0, 0};
+  p.near_cache = caches.near;
+  p.last_cache = device->is_cpu ? caches.last : device_value<cl_ulong>(id, CL_DEVICE_GLOBAL_MEM_CACHE_SIZE, 0);
   const size_t size = properties->struct_size;
   std::memcpy(properties, &p, size < sizeof(p) ? size : sizeof(p));
   properties->struct_size = size;

@@ -64,6 +64,10 @@ Options::Options() {
     problem = "OUTBOARD_STRICT_TYPE is '" + type_ + "': use cpu, gpu or accelerator";
   }
   dialect_ = text("DIALECT", "");
+  execution_ = text("EXECUTION", "");
+  if (!execution_.empty() && execution_ != "vector" && execution_ != "simt") {
+    problem = "OUTBOARD_STRICT_EXECUTION is '" + execution_ + "': use vector or simt";
+  }
   delay = number("DELAY", delay);
   seed = number("SEED", seed);
   graphs = number("GRAPHS", 1) != 0;
@@ -79,6 +83,8 @@ Options::Options() {
   int64_atomics_ = number("INT64_ATOMICS", kAsItIs);
   sub_group_ = number("SUB_GROUP", kAsItIs);
   vector_width_ = number("VECTOR_WIDTH", kAsItIs);
+  near_cache_ = number("NEAR_CACHE", kAsItIs);
+  last_cache_ = number("LAST_CACHE", kAsItIs);
 }
 
 uint64_t Options::number(const char* name, uint64_t otherwise) {
@@ -97,7 +103,12 @@ void Options::restrict(ob_device_properties& p) const {
   lower(p.max_argument_bytes, argument_bytes_);
   if (alignment_ != kAsItIs) lower(p.alignment, alignment_);
   if (sub_group_ != kAsItIs) lower(p.sub_group_size, sub_group_);
-  if (vector_width_ != kAsItIs) p.vector_width = static_cast<uint32_t>(vector_width_);  // a preference, no limit
+  // Preferences, no limits. Whoever gives a width leaves it to that how programs look.
+  if (vector_width_ != kAsItIs)
+    p.vector_width = static_cast<uint32_t>(vector_width_), p.execution = OB_EXECUTION_UNKNOWN;
+  if (!execution_.empty()) p.execution = execution_ == "vector" ? OB_EXECUTION_VECTOR : OB_EXECUTION_SIMT;
+  if (near_cache_ != kAsItIs) p.near_cache = near_cache_;
+  if (last_cache_ != kAsItIs) p.last_cache = last_cache_;
   withdraw(p.has_fp16, fp16_);
   withdraw(p.has_fp64, fp64_);
   withdraw(p.has_int64_atomics, int64_atomics_);
@@ -106,11 +117,13 @@ void Options::restrict(ob_device_properties& p) const {
   }
   if (!dialect_.empty()) std::snprintf(p.dialect, sizeof(p.dialect), "%s", dialect_.c_str());
   p.host_accessible = 0;
-  char key[128];
-  std::snprintf(key, sizeof(key), "|strict %s,%d,%u,%u,%u,%llu,%llu,%llu,%d%d%d", p.dialect, static_cast<int>(p.type),
-                p.max_work_group_size, p.sub_group_size, p.vector_width,
-                static_cast<unsigned long long>(p.local_memory), static_cast<unsigned long long>(p.max_argument_bytes),
-                static_cast<unsigned long long>(p.alignment), p.has_fp16, p.has_fp64, p.has_int64_atomics);
+  using Number = unsigned long long;
+  char key[192];
+  std::snprintf(key, sizeof(key), "|strict %s,%d,%u,%u,%u,%u,%llu,%llu,%llu,%llu,%llu,%d%d%d", p.dialect,
+                static_cast<int>(p.type), p.max_work_group_size, p.sub_group_size, p.vector_width, p.execution,
+                static_cast<Number>(p.local_memory), static_cast<Number>(p.max_argument_bytes),
+                static_cast<Number>(p.alignment), static_cast<Number>(p.near_cache), static_cast<Number>(p.last_cache),
+                p.has_fp16, p.has_fp64, p.has_int64_atomics);
   const size_t room = sizeof(p.cache_key) - std::strlen(key) - 1;
   p.cache_key[std::min(std::strlen(p.cache_key), room)] = '\0';  // what tells the limits must fit
   std::strncat(p.cache_key, key, sizeof(p.cache_key) - std::strlen(p.cache_key) - 1);

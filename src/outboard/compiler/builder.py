@@ -23,6 +23,7 @@ from . import dialects
 from . import plan as p
 from .dtypes import dtype_number
 from .target import Target
+from .units import COMPUTE_UNITS
 
 Size: TypeAlias = int | sympy.Expr
 
@@ -155,6 +156,8 @@ class PlanBuilder:
 
     def symbol_number(self, symbol: sympy.Symbol) -> int:
         """The number of a bound symbol. Raises NotExpressible for an unknown one."""
+        if symbol == COMPUTE_UNITS:
+            return self.define_symbol(symbol, p.SymbolSource.COMPUTE_UNITS)
         number = self._symbol_numbers.get(symbol)
         if number is None:
             raise NotExpressible(f"symbol {symbol} has no source")

@@ -92,7 +92,7 @@ class Epilogue:
             [f"OB_GLOBAL {cl.memory_type(self.loops.buffers[name])}* {names[name]}" for name in buffers]
             + [f"OB_GLOBAL const {cl.type_name(value.dtype)}* h{n}" for n, value in enumerate(hoisted)]
         )
-        functions, widest = "", lanes if builder.target.is_cpu else 1
+        functions, widest = "", lanes if builder.target.tuning.vectors else 1
         for width in sorted({1, widest}):
             printer = _Printer(self, builder.target, names, places, hoisted, width)
             functions += printer.function(signature)

@@ -383,7 +383,7 @@ def _path(target: Target, shapes: ShapeClass) -> Path | None:
     base = settings.cache_directory()
     if base is None:
         return None
-    what = f"{target.cache_key} {target.type} {torch.get_num_threads()} {shapes}"
+    what = f"{target.cache_key} {torch.get_num_threads()} {shapes}"
     name = hashlib.sha256(cache.compiler_fingerprint() + what.encode()).hexdigest()
     return base / "libraries" / name
 

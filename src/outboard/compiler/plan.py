@@ -72,11 +72,12 @@ class SymbolSource(enum.IntEnum):
     INT = 3
     FLOAT = 4
     DERIVED = 5
+    COMPUTE_UNITS = 6
 
 
 @dataclass
 class Symbol:
-    """Where a run-time value comes from: a size, stride, offset or scalar of an input, or an expression."""
+    """Where a run-time value comes from: a size, stride, offset or scalar of an input, an expression, or the device."""
 
     source: SymbolSource
     input: int = 0

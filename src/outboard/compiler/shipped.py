@@ -19,7 +19,7 @@ import logging
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +36,14 @@ FILE = Path(__file__).parents[1] / "plans" / "shipped"
 _PROGRAMS_MAGIC = b"OBPROG01"
 
 #: Properties that plans may be worse by, but not wrong. Where they were not looked at, any value will do.
-MATTERS_OF_SPEED = ("compute_units", "lanes", "vector_width", "local_memory")
+MATTERS_OF_SPEED = (
+    "local_memory",
+    *("lanes", "register", "registers", "k_block", "far", "ahead", "share", "busy", "group"),  # of ``Tuning``
+)
 #: Properties that a plan may be wrong by.
 ALWAYS_NEEDED = (
     "dialect",
-    "type",
+    "vectors",
     "max_work_group_size",
     "sub_group_size",
     "host_accessible",
@@ -48,6 +51,7 @@ ALWAYS_NEEDED = (
     "has_fp64",
     "has_int64_atomics",
 )
+_OF_TARGET = frozenset(field.name for field in fields(Target))
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ class Entry:
 
     def fits(self, target: Target) -> bool:
         """Whether the entry is for a device."""
-        return all(getattr(target, name) == value for name, value in self.needs.items())
+        return all(_value(target, name) == value for name, value in self.needs.items())
 
 
 def find(signature: bytes) -> tuple[bool, list[bytes]] | None:
@@ -83,7 +87,12 @@ def fingerprint() -> bytes:
 def needs_of(target: Target, looked_at: set[str]) -> dict[str, Any]:
     """The properties that other devices must share with this one to use a plan for which some were looked at."""
     speed = [name for name in MATTERS_OF_SPEED if name in looked_at]
-    return {name: getattr(target, name) for name in (*ALWAYS_NEEDED, *speed)}
+    return {name: _value(target, name) for name in (*ALWAYS_NEEDED, *speed)}
+
+
+def _value(target: Target, name: str) -> Any:
+    """A property of the device or of its tuning."""
+    return getattr(target if name in _OF_TARGET else target.tuning, name)
 
 
 def write(path: Path, entries: Mapping[bytes, Sequence[Entry]]) -> None:

@@ -8,6 +8,7 @@ import functools
 from collections.abc import Mapping
 
 from . import dialects
+from .tuning import Tuning
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,34 +16,30 @@ class Target:
     """The properties of one device that steer code generation (see ``ob_device_properties`` in driver.h)."""
 
     dialect: str = "opencl-c"
-    type: str = "cpu"  #: "cpu", "gpu" or "accelerator"
+    type: str = "cpu"  #: "cpu", "gpu" or "accelerator", for users to know
+    execution: str = ""  #: "vector" or "simt"; "": as ``vector_width`` says
     compute_units: int = 1
     max_work_group_size: int = 1
     sub_group_size: int = 1  #: work-items that read each other's registers; 1 where there are none
     vector_width: int = 16  #: preferred float lanes per work-item; 1 on SIMT devices
     local_memory: int = 32768  #: bytes per work-group
+    near_cache: int = 0  #: bytes of a compute unit's fastest cache of data; 0: unknown
+    last_cache: int = 0  #: bytes of the last cache before memory; 0: unknown
     host_accessible: bool = True
     has_fp16: bool = False
     has_fp64: bool = True
     has_int64_atomics: bool = True
     cache_key: str = ""
 
-    @property
-    def is_cpu(self) -> bool:
-        """Whether kernels should be made of explicit vectors and long chunks, one work-item per work-group."""
-        return self.type == "cpu"
+    @functools.cached_property
+    def tuning(self) -> Tuning:
+        """How the device likes its code."""
+        return Tuning.of(self)
 
     @property
     def has_dialect(self) -> bool:
         """Whether programs can be made for the device: it has a dialect, and somebody here writes it."""
         return dialects.is_known(self.dialect)
-
-    @property
-    def lanes(self) -> int:
-        """Floats in an explicit vector: two of the device's, so that one does not wait for the other, from 4 to 16,
-        which is as many as the types of OpenCL C have."""
-        wanted = 2 * self.vector_width
-        return next((lanes for lanes in (4, 8) if wanted <= lanes), 16)
 
     @staticmethod
     def from_properties(properties: Mapping[str, object]) -> Target:
@@ -69,8 +66,8 @@ class Target:
 
 #: Devices of other kinds, as what differs from the one that is there.
 OTHER_KINDS: dict[str, dict[str, object]] = {
-    "gpu": {"type": "gpu", "vector_width": 1},
-    "narrow": {"type": "cpu", "vector_width": 8, "local_memory": 32768},
+    "gpu": {"type": "gpu", "execution": "simt", "vector_width": 1},
+    "narrow": {"type": "cpu", "execution": "vector", "vector_width": 8, "local_memory": 32768},
 }
 _pretended: list[str] = []
 

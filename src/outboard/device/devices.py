@@ -159,6 +159,9 @@ class DeviceProperties:
     max_work_group_size: int
     sub_group_size: int
     vector_width: int
+    execution: str
+    near_cache: int
+    last_cache: int
     total_memory: int
     max_allocation: int
     local_memory: int

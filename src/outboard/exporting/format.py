@@ -127,8 +127,8 @@ def offers_of(target: Target) -> int:
 
 def needs_of(target: Target) -> int:
     """What kernels generated for a device may use of it (``Model.needs``): none computes in half precision, and those
-    for CPUs use no sub-groups."""
-    return offers_of(target) & ~(1 | target.is_cpu << 3)
+    made of vectors use no sub-groups."""
+    return offers_of(target) & ~(1 | target.tuning.vectors << 3)
 
 
 def padded(nbytes: int) -> int:

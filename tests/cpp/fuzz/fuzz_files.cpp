@@ -130,6 +130,7 @@ std::string rich_plan() {
       wire::symbol(Symbol::kStorageOffset, 1),
       wire::symbol(Symbol::kInt, 2),
       wire::symbol(Symbol::kFloat, 3),
+      wire::symbol(Symbol::kComputeUnits, 0),
       wire::symbol(
           Symbol::kDerived, 0, 0,
           {{Expr::kSymbol, 0}, {Expr::kSymbol, 3}, {Expr::kCeilDiv, 0}, {Expr::kConst, 2}, {Expr::kShiftLeft, 0}})};
@@ -310,7 +311,7 @@ void run_plan(const std::shared_ptr<const Plan>& plan, const Inputs& given, Devi
   const Executable executable(plan, device);
   const std::vector<Input> inputs = given.of(*plan);
   std::vector<Scalar> symbols;
-  if (!bind_symbols(*plan, inputs.data(), symbols)) return;
+  if (!executable.bind(inputs.data(), symbols)) return;
   const auto seeds = [](int64_t* out, int64_t count) { std::fill_n(out, count, 1); };
   ExecutionContext context{device.default_stream(), seeds};
   std::vector<Result> results;

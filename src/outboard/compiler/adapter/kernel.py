@@ -259,7 +259,7 @@ class LoopRecorder(SIMDKernel[Any]):
         device = V.graph.get_current_device_or_throw()
         target = target_of(device.index or 0)
         self.loops = self.loop_kernel()
-        if target.is_cpu:
+        if target.tuning.vectors:
             find_normal_cdf(self.loops)  # also in those that are not printed, because a product computes them
         wrapper: Any = V.graph.wrapper_code  # a PlanWrapper
         self.emitted = wrapper.printed(self.loops, target)

@@ -218,7 +218,7 @@ def _summed_in(x: Any) -> torch.dtype:
     """The dtype that numbers and squares are summed in: as on PyTorch's CPU, float64 where that is no slow one."""
     dtype: torch.dtype = x.get_dtype()
     target = target_of(x.get_device().index or 0)
-    return torch.float64 if dtype == torch.float32 and target.is_cpu and target.has_fp64 else dtype
+    return torch.float64 if dtype == torch.float32 and target.tuning.sums_in_doubles else dtype
 
 
 def _allow_all_atomic_additions(name: str) -> None:

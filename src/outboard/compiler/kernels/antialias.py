@@ -110,8 +110,8 @@ OB_KERNEL void spread(OB_GLOBAL const REAL_T* in, OB_GLOBAL REAL_T* out, OB_GLOB
 """
 #: How wide filters are, in pixels of the output.
 _WIDTHS = {"bilinear": ("linear", 2), "bicubic": ("cubic", 4), "lanczos": ("lanczos", 6)}
-#: Places of a work-item on CPUs and on other devices.
-_BLOCK = {True: 32, False: 1}
+#: Vectors of places of a work-item.
+_BLOCK = 2
 #: Scale factors in ``_upsample_*2d_aa``, by dimension.
 _SCALES = {2: "scales_h", 3: "scales_w"}
 
@@ -146,7 +146,7 @@ class _Problem:
             common.launch_items(builder, builder.kernel(self.text, "invert"), from_, arguments, grain=16)
         arguments = [builder.pointer(source), builder.pointer(target), *tables]
         arguments += self._geometry(source, target, dim, taps)
-        beside = common.ceil_div(source.sizes[5 - dim], _BLOCK[builder.target.is_cpu])
+        beside = common.ceil_div(source.sizes[5 - dim], builder.target.tuning.beside(_BLOCK))
         items = target.sizes[0] * target.sizes[1] * beside * result
         common.launch_items(builder, builder.kernel(self.text, kernel), items, arguments, grain=16)
         for table in (weights, windows, reached):
@@ -185,7 +185,7 @@ def lower(builder: PlanBuilder, call: ExternCall) -> bool:
         "ALIGN": int(bool(values["align_corners"])),
         "KIND": kind,
         "WIDTH": width,
-        "BLOCK": _BLOCK[builder.target.is_cpu],
+        "BLOCK": builder.target.tuning.beside(_BLOCK),
     }
     text = common.source(builder, _BODY, defines, {"REAL": out.dtype})
     problem = _Problem(builder, text, width, is_backward)

@@ -84,8 +84,8 @@ OB_KERNEL void reduce_bags(OB_GLOBAL const TABLE_T* table, OB_GLOBAL const INDEX
   }
 }
 """
-#: Columns of a work-item on CPUs and on other devices.
-_COLUMNS = {True: 32, False: 1}
+#: Vectors of columns of a work-item.
+_COLUMNS = 2
 
 
 def lower(builder: PlanBuilder, call: ExternCall) -> bool:
@@ -110,7 +110,7 @@ def lower(builder: PlanBuilder, call: ExternCall) -> bool:
                                  "position 0."),
         "WRONG_END": assertion("offsets[-1] can not be greater than input's length"),
     }  # fmt: skip
-    columns = _COLUMNS[builder.target.is_cpu]
+    columns = builder.target.tuning.beside(_COLUMNS)
     defines = {"COLUMNS": columns, "MODE": mode, "HAS_FACTORS": int(factors is not None)}
     defines.update({name: each.code for name, each in wrong.items()})
     text = common.source(builder, _BODY, defines, {"TABLE": table.dtype, "INDEX": indices.dtype})

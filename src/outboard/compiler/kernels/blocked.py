@@ -36,8 +36,6 @@ import torch
 from ..target import Target
 from . import common, formats
 
-#: Depth of a block of B: with 32 columns of floats it fills most of a first-level cache of 32 KiB.
-K_BLOCK = 256
 #: Most rows of C in one piece of work.
 MOST_ROWS = 600
 #: So few rows of C are dot products with columns of B as they lie: blocks of B would be used too seldom. They are
@@ -119,13 +117,15 @@ _STORE = r"""
 @dataclasses.dataclass(frozen=True)
 class Blocking:
     """Shape of the micro-kernel, ``rows`` by ``vectors`` vectors of ``lanes``, and the most rows of a piece of work;
-    ``half`` is the dtype of the operands' items if they are not numbers of the type ``accumulate``."""
+    ``k_block`` is the depth of a block of B; ``half`` is the dtype of the operands' items if they are not numbers of
+    the type ``accumulate``."""
 
     accumulate: str
     lanes: int
     rows: int
     vectors: int
     group_rows: int
+    k_block: int
     half: torch.dtype | None = None
     in_local: bool = True  #: whether local memory has room for what a work-item reuses; if not, it is private
 
@@ -133,14 +133,14 @@ class Blocking:
     def for_target(target: Target, accumulate: str, half: torch.dtype | None = None) -> Blocking:
         """What fits the vector registers: 32 of 64 bytes, else 16 of 32. More rows than 8 would need fewer loads, but
         fewer matrices are a multiple of them, and compilers take longer."""
-        wide = target.vector_width >= 16
-        size = common.compute_size(accumulate)
-        lanes = (64 if wide else 32) // size
-        rows, columns = 8 if wide else 6, 2 * lanes * size
-        factors = K_BLOCK * rows * size if half is not None else 0
-        fitting = (target.local_memory - K_BLOCK * columns - factors) // columns - rows
+        tuning, size = target.tuning, common.compute_size(accumulate)
+        lanes = tuning.register // size
+        rows, columns = 8 if tuning.registers >= 32 else 6, 2 * lanes * size
+        factors = tuning.k_block * rows * size if half is not None else 0
+        fitting = (target.local_memory - tuning.k_block * columns - factors) // columns - rows
         group_rows = max(4 * rows, min(MOST_ROWS, fitting // rows * rows))
-        return Blocking(accumulate, lanes, rows, 2, group_rows, half, in_local=fitting >= group_rows)
+        in_local = fitting >= group_rows
+        return Blocking(accumulate, lanes, rows, 2, group_rows, tuning.k_block, half, in_local)
 
     @property
     def columns(self) -> int:
@@ -157,7 +157,7 @@ class Blocking:
             "LANE_MASK": f"{_MASKS[formats.item_size(self.half, self.accumulate)]}{self.lanes}",
             "LANE_NUMBERS": ", ".join(map(str, range(self.lanes))),
             "ROWS": self.rows,
-            "K_BLOCK": K_BLOCK,
+            "K_BLOCK": self.k_block,
             "GROUP_ROWS": self.group_rows,
             "FEW": FEW,
         }

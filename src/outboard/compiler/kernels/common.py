@@ -19,6 +19,7 @@ from torch.utils._sympy import functions
 from .. import plan as p
 from ..builder import PlanBuilder, Size, TensorArg
 from ..dialects.c import Prelude, groups
+from ..units import COMPUTE_UNITS
 
 if TYPE_CHECKING:
     from ..calls import ExternCall
@@ -33,7 +34,7 @@ void ob_store_bfloat16(OB_GLOBAL ushort* p, long i, float v) {
 }
 """
 
-#: How work-items share a range: contiguous chunks suit a CPU's caches, a grid stride suits coalescing.
+#: How work-items share a range: contiguous chunks suit caches, a grid stride suits coalescing.
 _CHUNK_LOOP = r"""
 #define OB_FOR(i, count) \
   for (long i = (count) * OB_ITEM_ID(0) / OB_ITEM_COUNT(0),                      \
@@ -102,7 +103,7 @@ def supported(builder: PlanBuilder, *dtypes: torch.dtype) -> bool:
 def source(builder: PlanBuilder, body: str, defines: Mapping[str, object], types: Mapping[str, torch.dtype]) -> str:
     """The text of a program: prelude, macros for ``types`` (see :meth:`ElementType.macros`) and ``defines``, body."""
     target = builder.target
-    parts = [_SHARED_PRELUDE, _CHUNK_LOOP if target.is_cpu else _GRID_LOOP]
+    parts = [_SHARED_PRELUDE, _CHUNK_LOOP if target.tuning.vectors else _GRID_LOOP]
     parts += [ELEMENT_TYPES[dtype].macros(prefix) for prefix, dtype in types.items()]
     parts += [f"#define {name} {value}\n" for name, value in defines.items()]
     return "".join(parts) + body
@@ -316,26 +317,24 @@ class Rows:
         return result
 
 
-#: Work-items per group of element-wise kernels on SIMT devices.
-SIMT_LOCAL = 128
-
-
 def launch_items(
     builder: PlanBuilder, kernel: int, count: Size, arguments: Sequence[p.Argument], grain: int = 512
 ) -> None:
-    """Launches a kernel that shares ``count`` items with ``OB_FOR``; ``grain`` items are worth a work-item on a CPU."""
-    if builder.target.is_cpu:
-        items = smaller(ceil_div(count, grain), 16 * builder.target.compute_units)
+    """Launches a kernel that shares ``count`` items with ``OB_FOR``; ``grain`` are worth a work-item of vectors."""
+    tuning = builder.target.tuning
+    if tuning.vectors:
+        items = smaller(ceil_div(count, grain), 16 * COMPUTE_UNITS)
         builder.launch(kernel, (larger(1, items),), arguments, (1, 1, 1))
         return
-    local = group_size(builder, SIMT_LOCAL)
+    local = group_size(builder, tuning.group)
     launch_groups(builder, kernel, ceil_div(count, local), arguments, local)
 
 
 def group_size(builder: PlanBuilder, wanted: int, bytes_each: int = 0) -> int:
     """The largest power of two up to ``wanted`` (one itself) that the device takes as the number of work-items of a
-    work-group which needs ``bytes_each`` bytes of local memory for each of them."""
-    size, target = wanted, builder.target
+    work-group which needs ``bytes_each`` bytes of local memory for each of them; 1 where work-items do not meet."""
+    target = builder.target
+    size = 1 if target.tuning.vectors else wanted
     while size > 1 and (size > target.max_work_group_size or size * bytes_each > target.local_memory):
         size //= 2
     return size

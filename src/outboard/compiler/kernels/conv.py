@@ -21,6 +21,7 @@ import sympy
 
 from ..builder import PlanBuilder, Size, TensorArg
 from ..epilogue import Axis, Epilogue, Finish
+from ..units import COMPUTE_UNITS
 from . import blocked, common, engine, windows
 
 if TYPE_CHECKING:
@@ -294,8 +295,8 @@ class Convolution:
         return bool(self.groups != 1 and self.x_channels == 1)
 
     def _slides(self, builder: PlanBuilder) -> bool:
-        """Whether the programs for CPUs apply."""
-        return builder.target.is_cpu and not self.thin
+        """Whether the programs of vectors apply."""
+        return builder.target.tuning.vectors and not self.thin
 
     def gather(self, builder: PlanBuilder, finish: Finish | None = None) -> None:
         """Appends: y from x and the weight. With ``finish``, that is what becomes of y."""
@@ -332,7 +333,7 @@ class Convolution:
             windows.taps(builder, self)
             return
         k = self.images * common.product(self.y.sizes[2:])
-        most = builder.target.compute_units if builder.target.is_cpu else 16
+        most = COMPUTE_UNITS if builder.target.tuning.vectors else 16
         part_count = common.larger(1, common.smaller(common.ceil_div(k, 1024), most))
         part = common.ceil_div(k, part_count)
         count = self.weight.numel()
@@ -353,10 +354,10 @@ class Convolution:
     def bias_gradient(self, builder: PlanBuilder, bias: TensorArg) -> None:
         """Appends: the sum of y over images and places, into ``bias``."""
         accumulate = engine.accumulator(self.y.dtype)
-        if builder.target.is_cpu and builder.target.has_fp64:
+        if builder.target.tuning.sums_in_doubles:
             accumulate = "double"
         size = common.compute_size(accumulate)
-        group = 1 if builder.target.is_cpu else common.group_size(builder, _GROUP, size)
+        group = common.group_size(builder, _GROUP, size)
         functions = common.group_functions(builder, group, accumulate)
         defines = {"ACC": accumulate, "GROUP": group, "KEEP_LOST": int(accumulate == "float")}
         text = common.source(builder, functions + _BIAS, defines, {"Y": self.y.dtype, "BIAS": bias.dtype})

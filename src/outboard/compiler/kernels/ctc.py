@@ -136,7 +136,7 @@ def _covered(builder: PlanBuilder, *tensors: TensorArg) -> bool:
 
 def _group(builder: PlanBuilder) -> int:
     """Work-items that share the states of a sequence."""
-    return 1 if builder.target.is_cpu else common.group_size(builder, 128)
+    return common.group_size(builder, 128)
 
 
 def _text(builder: PlanBuilder, log_probs: TensorArg, targets: TensorArg, wrong_label: int) -> str:

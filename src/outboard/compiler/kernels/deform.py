@@ -143,8 +143,8 @@ OB_KERNEL void clear(OB_GLOBAL IN_T* to, const long count) {
 """
 
 
-#: Channels of an item that gathers, on CPUs and on other devices.
-_CHANNELS = {True: 16, False: 1}
+#: Vectors of channels of an item that gathers.
+_CHANNELS = 1
 
 
 def _matrices(buffer: TensorArg, batch: Size, rows: Size, columns: Size) -> TensorArg:
@@ -170,7 +170,7 @@ class _Problem:
         self.mask: TensorArg = self.values["mask"]
         self.has_mask = bool(self.values["use_mask"])
         self.temporary: list[TensorArg] = []
-        self.channels = _CHANNELS[builder.target.is_cpu]
+        self.channels = builder.target.tuning.beside(_CHANNELS)
 
     def covered(self) -> bool:
         """Whether dtypes and ranks are those that the kernels know."""

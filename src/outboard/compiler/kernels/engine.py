@@ -23,6 +23,7 @@ import torch
 
 from .. import plan as p
 from ..builder import PlanBuilder, Size
+from ..units import COMPUTE_UNITS
 from . import blocked, common, formats
 
 _TILES = r"""
@@ -204,7 +205,7 @@ class Product:
             self._emit_row(builder)
         elif self.thin or self.m == 1 or self.n == 1:
             self._emit_dots(builder)
-        elif builder.target.is_cpu:
+        elif builder.target.tuning.vectors:
             self.emit_blocked(builder)
         elif self._has_room_for_tiles(builder):
             self._emit_tiles(builder)
@@ -231,7 +232,7 @@ class Product:
 
     def _emit_dots(self, builder: PlanBuilder) -> None:
         size = common.compute_size(self.accumulate)
-        group = 1 if builder.target.is_cpu or self.short else common.group_size(builder, _DOT_GROUP, size)
+        group = 1 if self.short else common.group_size(builder, _DOT_GROUP, size)
         functions = common.group_functions(builder, group, self.accumulate)
         kernel = builder.kernel(self._source(builder, functions + _DOTS, {"GROUP": group}), "dots")
         arguments = [*self._counts(builder), *self.arguments]
@@ -270,7 +271,7 @@ class Product:
         text = self._source(builder, in_place + self.b_fill + shape.text(), defines, shape)
         n_panels = common.ceil_div(self.n, shape.columns)
         # Enough pieces for all compute units, but rows enough in each to be worth the filling of B's blocks.
-        wanted = common.ceil_div(4 * builder.target.compute_units, self.batches * n_panels)
+        wanted = common.ceil_div(4 * COMPUTE_UNITS, self.batches * n_panels)
         most = common.ceil_div(self.m, 4 * shape.rows)
         m_groups = common.larger(common.ceil_div(self.m, shape.group_rows), common.smaller(wanted, most))
         pieces = self.batches * m_groups * n_panels
@@ -285,7 +286,7 @@ class Product:
         rows = builder.allocate(common.larger(width, self.batches * self.m * self.k * width))
         body = self.a_in_place + shape.transpose() + blocked.ARRANGE_COLUMNS if self.a_columns else blocked.ARRANGE
         kernel = builder.kernel(self._source(builder, body, shape.defines(), shape), "arrange")
-        pieces = self.batches * common.ceil_div(self.m, 64) * common.ceil_div(self.k, blocked.K_BLOCK)
+        pieces = self.batches * common.ceil_div(self.m, 64) * common.ceil_div(self.k, builder.target.tuning.k_block)
         arguments = [builder.pointer(rows), *self._counts(builder), *self.arguments]
         common.launch_items(builder, kernel, pieces, arguments, grain=1)
         return rows

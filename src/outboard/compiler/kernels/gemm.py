@@ -101,14 +101,14 @@ def emit(
     if any(size == 0 for size in out.sizes):
         return True  # nothing to compute
     accumulate = engine.accumulator(a.dtype)
-    if sum_batches and accumulate == "float" and builder.target.is_cpu and builder.target.has_fp64:
+    if sum_batches and accumulate == "float" and builder.target.tuning.sums_in_doubles:
         accumulate = "double"  # one long sum where ATen adds up short ones
     as_it_lies = formats.in_vectors(a.dtype, accumulate) and not sum_batches
     half = formats.item_dtype(a.dtype, accumulate) if as_it_lies else None
     if epilogue is not None and not (as_it_lies and common.is_dense(list(out.sizes), list(out.strides))):
         return False
-    by_blocks = builder.target.is_cpu and out.sizes[1] != 1 and out.sizes[2] != 1
-    packed = packing.find(builder, b) if builder.target.is_cpu and as_it_lies and out.sizes[2] != 1 else None
+    by_blocks = builder.target.tuning.vectors and out.sizes[1] != 1 and out.sizes[2] != 1
+    packed = packing.find(builder, b) if builder.target.tuning.vectors and as_it_lies and out.sizes[2] != 1 else None
     strides = _Strides(builder, literal=not (as_it_lies and by_blocks))
     k = a.sizes[2]
     if sum_batches:
@@ -159,7 +159,7 @@ def emit(
     operands += engine.strided_operand("B", "mat", sum_batches)
     row_text, row_width = "", 1
     shape = blocked.Blocking.for_target(builder.target, accumulate, half)
-    if as_it_lies and builder.target.is_cpu and not by_blocks:
+    if as_it_lies and builder.target.tuning.vectors and not by_blocks:
         row_text, row_width = _row(shape, a, b, out, packed is not None)
     b_fill = blocked.FILL_MATRIX if as_it_lies else blocked.FILL_ELEMENTS
     if packed is not None:

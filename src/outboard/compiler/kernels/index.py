@@ -12,6 +12,7 @@ import torch
 from ..builder import PlanBuilder, Size, TensorArg
 from ..loops import GATHER_ERROR, INDEX_ERROR
 from ..printing.emitted import assertion
+from ..units import COMPUTE_UNITS
 from . import common, scan
 
 if TYPE_CHECKING:
@@ -147,8 +148,8 @@ OB_KERNEL void add_rows(OB_GLOBAL const OUT_T* grad, OB_GLOBAL const INDEX_T* in
   }
 }
 """
-#: Columns of a work-item, and work-items to have at least, on CPUs and on other devices.
-_COLUMNS = {True: (64, 16), False: (1, 65536)}
+#: Vectors of columns of a work-item.
+_COLUMNS = 4
 
 _ISIN = r"""
 OB_KERNEL void isin(OB_GLOBAL const A_T* in, OB_GLOBAL const B_T* set, OB_GLOBAL uchar* out, const long count,
@@ -202,10 +203,10 @@ def lower_embedding_gradient(builder: PlanBuilder, call: ExternCall) -> bool:
         return False
     if not common.supported(builder, out.dtype, index.dtype) or out.dtype.is_complex:
         return False
-    columns, least = _COLUMNS[builder.target.is_cpu]
+    columns, least = builder.target.tuning.beside(_COLUMNS), builder.target.tuning.busy * COMPUTE_UNITS
     rows, width = out.sizes
     chunks = common.ceil_div(width, columns)
-    parts = common.ceil_div(sympy.Integer(least), common.larger(1, chunks))
+    parts = common.ceil_div(least, common.larger(1, chunks))
     text = common.source(builder, _EMBEDDING_GRADIENT, {"COLUMNS": columns}, {"OUT": out.dtype, "INDEX": index.dtype})
     dense_grad, dense_index = _dense(builder, grad), _dense(builder, index)
     cleared = [builder.pointer(out), builder.int64(out.numel())]

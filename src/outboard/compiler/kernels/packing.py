@@ -38,7 +38,7 @@ OB_KERNEL void pack(OB_GLOBAL ITEM* packed, OB_GLOBAL const ITEM* mat, const lon
 def pays(target: Target, dtype: torch.dtype, rows: object) -> bool:
     """Whether a product of ``rows`` rows with a constant matrix is faster when that is packed."""
     plain = dtype.is_floating_point and formats.in_vectors(dtype, engine.accumulator(dtype))
-    return target.is_cpu and plain and common.static_int(rows) is not None
+    return target.tuning.vectors and plain and common.static_int(rows) is not None
 
 
 def pack(builder: PlanBuilder, matrix: TensorArg) -> TensorArg:
@@ -53,7 +53,7 @@ def pack(builder: PlanBuilder, matrix: TensorArg) -> TensorArg:
     text = common.source(builder, shape.formats() + _PACK, {"ACC": accumulate, **shape.defines()}, {})
     numbers = [builder.int64(value) for value in (n, k, *matrix.strides)]
     arguments = [builder.pointer(packed), builder.pointer(matrix), *numbers]
-    pieces = panels * common.ceil_div(k, blocked.K_BLOCK)
+    pieces = panels * common.ceil_div(k, builder.target.tuning.k_block)
     common.launch_items(builder, builder.kernel(text, "pack"), pieces, arguments, grain=1)
     return packed
 

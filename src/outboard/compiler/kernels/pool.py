@@ -178,7 +178,7 @@ def lower_maximum(builder: PlanBuilder, call: ExternCall) -> bool:
     extra = [("indices", "INDEX", results[1])]
     problem = planes.Planes(values["self"], results[0], spatial, window + _MAXIMUM, numbers, extra=extra)
     accumulate = common.ELEMENT_TYPES[results[0].dtype].storage
-    if not numbers or not builder.target.is_cpu or accumulate not in ("float", "double"):
+    if not numbers or not builder.target.tuning.vectors or accumulate not in ("float", "double"):
         return problem.forward(builder)
     return problem.covered(builder) and _maximum_rows(builder, problem, accumulate)
 

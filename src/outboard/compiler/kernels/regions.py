@@ -214,8 +214,8 @@ _MEAN = (
 """
 )
 
-#: Channels of an item on CPUs and on other devices.
-_CHANNELS = {True: 32, False: 1}
+#: Vectors of channels of an item.
+_CHANNELS = 2
 #: What the smallest number of a dtype's kind of computation is.
 _LOWEST = {"float": "-3.402823466e38f", "double": "-1.7976931348623157e308"}
 #: What a box that names no image is reported as.
@@ -256,7 +256,7 @@ class _Problem:
             "HAS_PLACES": int(self.places is not None),
             "WRONG_IMAGE": assertion(_WRONG_IMAGE).code,
             "LOWEST": _LOWEST[self.accumulate],
-            "CHANNELS": _CHANNELS[builder.target.is_cpu],
+            "CHANNELS": builder.target.tuning.beside(_CHANNELS),
         }
         if is_align:
             aligned = by_position or bool(self.values["aligned"])
@@ -285,7 +285,7 @@ def lower_forward(builder: PlanBuilder, call: ExternCall) -> bool:
     kernel = builder.kernel(problem.text(builder, _FORWARD), "forward")
     pointers = [builder.pointer(item) for item in (problem.inner, out, places[0] if places else out)]
     bins = common.product([out.sizes[0], *out.sizes[2:]])
-    items = bins * common.ceil_div(out.sizes[1], _CHANNELS[builder.target.is_cpu])
+    items = bins * common.ceil_div(out.sizes[1], builder.target.tuning.beside(_CHANNELS))
     common.launch_items(builder, kernel, items, pointers + problem.arguments(builder), grain=4)
     return True
 

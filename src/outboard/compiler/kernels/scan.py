@@ -213,9 +213,9 @@ def emit(builder: PlanBuilder, operation: str, source: TensorArg, targets: list[
         {name: common.without(tensor.strides, dim) for name, tensor in tensors.items()},
     )
     unit = common.stride_at(source, dim) in (0, 1)
-    simt = not builder.target.is_cpu
-    group = common.group_size(builder, _GROUP, _STATE_BYTES) if simt and unit else 1
-    lanes = 16 if not simt and not unit and not with_index else 1
+    tuning = builder.target.tuning
+    group = common.group_size(builder, _GROUP, _STATE_BYTES) if unit else 1
+    lanes = 1 if unit or with_index else tuning.beside(1)
     accumulate = _accumulator(builder, source.dtype, targets[0].dtype, with_index)
     defines = {"ACC": accumulate, "GROUP": group, "PER_ITEM": 4, "LANES": lanes}
     if operation == "logcumsumexp":
@@ -251,4 +251,4 @@ def _accumulator(builder: PlanBuilder, source: torch.dtype, target: torch.dtype,
         return common.ELEMENT_TYPES[source].compute
     compute = common.ELEMENT_TYPES[target].compute
     # As ATen on CPU: long float sums keep their digits.
-    return "double" if compute == "float" and builder.target.is_cpu and builder.target.has_fp64 else compute
+    return "double" if compute == "float" and builder.target.tuning.sums_in_doubles else compute

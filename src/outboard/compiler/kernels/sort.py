@@ -271,8 +271,10 @@ OB_KERNEL void search(OB_GLOBAL const EDGE_T* edges, OB_GLOBAL const IN_T* in, O
 }
 """
 
-_CPU_BLOCK, _CPU_RUN, _CPU_SHARE = 16384, 16, 16384
-_SIMT_BLOCK, _SIMT_GROUP, _SIMT_SHARE = 1024, 256, 8
+#: Items of a block that one work-item sorts, and of the runs that it begins with.
+_BLOCK, _RUN = 16384, 16
+#: Items of a block that a work-group sorts in local memory, at most, and its work-items.
+_GROUP_BLOCK, _GROUP = 1024, 256
 #: Longest row, in items, that the merge passes of a plan reach.
 _LONGEST = 2**31
 
@@ -323,7 +325,7 @@ def _sort_rows(builder: PlanBuilder, tensor: TensorArg, dim: int, descending: bo
 
 def _merge(builder: PlanBuilder, kernel: int, even: int, odd: int, n: Size, rows: Size, width: int) -> Size:
     """Appends the merge passes; returns the parity of how many of them a row of ``n`` needs."""
-    share = _CPU_SHARE if builder.target.is_cpu else _SIMT_SHARE
+    share = builder.target.tuning.share
     longest = common.static_int(n) or _LONGEST
     parity: Size = sympy.Integer(0)
     source, target = even, odd
@@ -354,13 +356,13 @@ def _item_bytes(dtype: torch.dtype) -> int:
 
 
 def _shape(builder: PlanBuilder, dtype: torch.dtype) -> tuple[int, int]:
-    """Work-items of a group, and items of the block that it sorts in local memory; a group of one sorts as on a CPU."""
-    group = 1 if builder.target.is_cpu else common.group_size(builder, _SIMT_GROUP)
-    block = _SIMT_BLOCK
+    """Work-items of a group, and items of the block that it sorts in local memory; a group of one sorts for itself."""
+    group = common.group_size(builder, _GROUP)
+    block = _GROUP_BLOCK
     while block > group and block * _item_bytes(dtype) > builder.target.local_memory:
         block //= 2
     fits = block * _item_bytes(dtype) <= builder.target.local_memory
-    return (group, block) if group > 1 and fits else (1, _CPU_BLOCK)
+    return (group, block) if group > 1 and fits else (1, _BLOCK)
 
 
 def _program(builder: PlanBuilder, tensor: TensorArg, rows: common.Rows, body: str, **defines: object) -> str:
@@ -370,8 +372,8 @@ def _program(builder: PlanBuilder, tensor: TensorArg, rows: common.Rows, body: s
         "IS_FLOAT": int(tensor.dtype.is_floating_point),
         "GROUP": group,
         "BLOCK": block,
-        "RUN": _CPU_RUN,
-        "SHARE": _CPU_SHARE if builder.target.is_cpu else _SIMT_SHARE,
+        "RUN": _RUN,
+        "SHARE": builder.target.tuning.share,
     }
     return common.source(builder, rows.macros() + _ITEMS + body, constants | defines, {"IN": tensor.dtype})
 

@@ -92,7 +92,7 @@ def lower(builder: PlanBuilder, call: ExternCall) -> bool:
     if not common.supported(builder, boxes.dtype) or not order.is_contiguous() or order.dtype != torch.int64:
         return False
     compute = common.ELEMENT_TYPES[boxes.dtype].compute
-    group = 1 if builder.target.is_cpu else common.group_size(builder, 256)
+    group = common.group_size(builder, 256)
     text = common.source(builder, _BODY, {"GROUP": group}, {"BOX": boxes.dtype})
     count = boxes.sizes[0]
     words = common.ceil_div(count, 64)

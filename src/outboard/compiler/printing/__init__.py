@@ -18,7 +18,7 @@ __all__ = ["EmittedKernel", "emit", "program"]
 
 def emit(kernel: LoopKernel, target: Target, entry: str = "kernel0") -> EmittedKernel:
     """Prints a kernel for a device. Raises ``Unsupported`` for what the dialect cannot express."""
-    if not target.is_cpu:
+    if not target.tuning.vectors:
         return SimtPrinter(kernel, target, entry).emit()
     keep_terms(kernel)
     return VectorPrinter(kernel, target, entry).emit()

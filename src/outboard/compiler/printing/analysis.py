@@ -36,7 +36,7 @@ class Analysis:
         self.kernel = kernel
         self.variation: dict[tuple[str, sympy.Symbol], bool] = {}  #: what _varies found out
         self.target = target
-        self.lanes = target.lanes
+        self.lanes = target.tuning.lanes
         points = [root for root in kernel.roots if not root.is_reduction]
         # Pointwise kernels come with a reduction root of one point, which nothing uses.
         reduces = any(region.in_reduction for region in kernel.regions)

@@ -21,12 +21,6 @@ from .splits import Split, floordiv
 UNROLL = cl.TOGETHER
 #: A loop body of more statements than this is not unrolled: it would run out of registers.
 UNROLL_LIMIT = 12
-#: Results of as many bytes are written past the caches, which would not hold them until the next kernel and which would
-#: have to read each line before it is overwritten.
-FAR = 32 << 20
-#: Bytes by which a kernel that reads row after row, twice each, runs ahead of itself: while it computes, no processor
-#: goes on reading. A few rows of usual lengths, and a fraction of the first cache.
-AHEAD = 8 << 10
 #: Rows that go through the loops of a kernel side by side, at most, and the elements that they may have together.
 SIDE_BY_SIDE = 8
 SIDE_BY_SIDE_ELEMENTS = 2048
@@ -57,7 +51,7 @@ class RowPrinter(ReductionPrinter):
         between = self._first_loads(stages[1]) if len(stages) > 2 else {}
         streams: dict[str, str] = {}
         for buffer, name in self._first_loads(self.kernel.regions).items():
-            near = str(AHEAD // self._memory_dtype(buffer).itemsize)
+            near = str(self.target.tuning.ahead // self._memory_dtype(buffer).itemsize)
             streams[between.get(buffer, name)] = "extra2" if buffer in between else near
         return streams
 
@@ -293,8 +287,8 @@ class RowPrinter(ReductionPrinter):
         touched = [s.buffer for s in self.kernel.statements() if isinstance(s, Store) or s.op == "load"]
         for store in stores:
             itemsize = self._memory_dtype(store.buffer).itemsize
-            times = floordiv(points * itemsize, sympy.Integer(FAR))
-            if points.is_Integer and int(points) * itemsize < FAR:
+            times = floordiv(points * itemsize, sympy.Integer(self.target.tuning.far))
+            if points.is_Integer and int(points) * itemsize < self.target.tuning.far:
                 continue
             if touched.count(store.buffer) > 1 or self.kernel.indirect.keys() & store.index.free_symbols:
                 continue

@@ -28,6 +28,7 @@ import torch
 from ..dialects.c import groups
 from ..loops import LoopKernel, Region, Store, Value
 from ..target import Target
+from ..units import COMPUTE_UNITS
 from .analysis import TERMS
 from .emitted import Combination, Grid
 from .reductions import PIECE_ALIGNMENT, PIECES, ReductionPrinter, reduces_of
@@ -202,7 +203,7 @@ class SimtPrinter(ReductionPrinter):
         """A work-group takes one piece of one reduction, and what follows from its result if there is no other."""
         assert self.r is not None
         results, terms = self.x.root.numel, self.r.root.numel
-        most = sympy.Integer(max(1, PIECES * self.target.compute_units // int(results)))
+        most = floordiv(PIECES * COMPUTE_UNITS, results)
         pieces = maximum(sympy.S.One, minimum(most, floordiv(terms, sympy.Integer(PIECE))))
         length = ceildiv(ceildiv(terms, pieces), PIECE_ALIGNMENT) * PIECE_ALIGNMENT
         self.write("const long x = OB_ITEM_ID(1);")

@@ -17,6 +17,7 @@ import torch
 
 from ..dialects import c as cl
 from ..loops import Store, Value
+from ..units import COMPUTE_UNITS
 from .analysis import BLOCK, TERMS
 from .emitted import Grid
 from .reductions import PIECE_ALIGNMENT, PIECES, reduces_of
@@ -99,7 +100,7 @@ class VectorPrinter(RowPrinter):
         assert self.r is not None
         region = self.kernel.regions[0]
         results, terms = self.x.root.numel, self.r.root.numel
-        most = sympy.Integer(-(-PIECES * self.target.compute_units // int(results)))
+        most = ceildiv(PIECES * COMPUTE_UNITS, results)
         pieces = maximum(sympy.S.One, minimum(most, floordiv(terms * results, self._long()) * PIECES))
         length = ceildiv(ceildiv(terms, pieces), PIECE_ALIGNMENT) * PIECE_ALIGNMENT
         self.write("const long x = OB_ITEM_ID(1);")

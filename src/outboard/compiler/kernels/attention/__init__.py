@@ -16,6 +16,7 @@ import torch
 
 from ... import plan as p
 from ...builder import PlanBuilder, TensorArg
+from ...units import COMPUTE_UNITS
 from .. import common
 from ..blocked import Blocking
 from . import backward, decode, forward, simt, tiles
@@ -40,7 +41,7 @@ def lower_forward(builder: PlanBuilder, call: ExternCall) -> bool:
     problem.strides = {"out": list(out.strides), "lse": list(lse.strides)}
     arguments = [*problem.pointers(), builder.pointer(out), builder.pointer(lse)]
     batches, heads, queries, _ = problem.query.sizes
-    if not builder.target.is_cpu:
+    if not builder.target.tuning.vectors:
         kernel = builder.kernel(problem.text(simt.FORWARD), "attend")
         common.launch_items(builder, kernel, batches * heads * queries, [*arguments, *problem.numbers()])
     elif _holds(builder, sympy.Le(queries, decode.MOST_QUERIES)):
@@ -58,8 +59,10 @@ def lower_forward(builder: PlanBuilder, call: ExternCall) -> bool:
 
 
 def _holds(builder: PlanBuilder, condition: sympy.Basic) -> bool:
-    """Whether a condition on sizes holds for those at hand; the plan is restricted to sizes for which that is so."""
-    known = builder.hint(sympy.Piecewise((1, condition), (0, True))) == 1
+    """Whether a condition on sizes and compute units holds for those at hand; the plan is restricted to what it holds
+    for."""
+    here = condition.subs(COMPUTE_UNITS, builder.target.compute_units)
+    known = builder.hint(sympy.Piecewise((1, here), (0, True))) == 1
     builder.assume(condition if known else sympy.Not(condition))
     return known
 
@@ -68,8 +71,7 @@ def _attend_with_few(builder: PlanBuilder, problem: Problem, arguments: list[p.A
     shape = Blocking.for_target(builder.target, problem.accumulate)
     batches, heads, queries, _ = problem.query.sizes
     pieces = batches * problem.key.sizes[1] * common.ceil_div(queries * problem.share, decode.GROUP)
-    cores = builder.target.compute_units
-    split = not _holds(builder, sympy.Ge(pieces, cores))
+    split = not _holds(builder, sympy.Ge(pieces, COMPUTE_UNITS))
     extra = {"SPLIT": int(split), "GROUP": decode.GROUP, "BLOCK": decode.KEYS}
     text = _tiled(problem, shape, decode.text(shape), decode.numbers(MAX_WIDTH), **extra)
     kernel, numbers = builder.kernel(text, "decode"), problem.numbers()
@@ -77,7 +79,7 @@ def _attend_with_few(builder: PlanBuilder, problem: Problem, arguments: list[p.A
         unused = builder.pointer(problem.query)
         common.launch_items(builder, kernel, pieces, [*arguments, unused, builder.int64(1), *numbers], grain=1)
         return
-    wanted = common.ceil_div(2 * cores, common.larger(1, pieces))
+    wanted = common.ceil_div(2 * COMPUTE_UNITS, common.larger(1, pieces))
     parts = common.larger(1, common.smaller(wanted, common.ceil_div(problem.key.sizes[2], decode.LEAST_PART)))
     rows, size = batches * heads * queries, common.compute_size(problem.accumulate)
     partial = builder.allocate(parts * rows * (problem.value.sizes[3] + 2) * size)
@@ -126,7 +128,7 @@ def lower_backward(builder: PlanBuilder, call: ExternCall) -> bool:
     batches, heads, queries, _ = problem.query.sizes
     size = common.compute_size(problem.accumulate)
     products = builder.allocate(common.larger(size, batches * heads * queries * size))
-    emit = _gradients_by_tiles if builder.target.is_cpu else _gradients_by_items
+    emit = _gradients_by_tiles if builder.target.tuning.vectors else _gradients_by_items
     emit(builder, problem, tensors, lse, products)
     builder.free(products)
     return True
@@ -147,7 +149,7 @@ def _gradients_by_tiles(
     arguments = [pointers["grad"], pointers["out"], builder.pointer(products), *numbers]
     common.launch_items(builder, kernel, rows, arguments, grain=64)
     key_heads = batches * problem.key.sizes[1]
-    wanted = common.ceil_div(4 * builder.target.compute_units, common.larger(1, key_heads))
+    wanted = common.ceil_div(4 * COMPUTE_UNITS, common.larger(1, key_heads))
     parts = common.larger(1, common.smaller(wanted, common.ceil_div(problem.key.sizes[2], shape.columns)))
     size = common.compute_size(problem.accumulate) * shape.columns * common.ceil_div(width, shape.columns)
     sums = builder.allocate(common.larger(size, parts * rows * size))
