@@ -211,9 +211,7 @@ def main() -> int:
     parser.add_argument("--venv", type=Path, default=Path(".venv"), help="virtual environment to make or reuse")
     parser.add_argument("--groups", nargs="*", default=[], help="optional dependency groups of pyproject.toml")
     parser.add_argument("--over", type=Path, help="an environment that has the rest; only groups are installed here")
-    parser.add_argument(
-        "--opencl", action="store_true", help="install an OpenCL runtime if there is no device"
-    )
+    parser.add_argument("--opencl", action="store_true", help="install an OpenCL runtime if there is no device")
     parser.add_argument("--no-build", action="store_true", help="stop before building Outboard itself")
     parser.add_argument("--warnings-as-errors", action="store_true", help="stop the build at the first C++ warning")
     options = parser.parse_args()

@@ -76,7 +76,7 @@ void bench_plan(Device& device) {
   inputs[0].tensor = {x, DType::kFloat32, 1, &size, &stride, 0};
   inputs[1].scalar.d = 2.0;
   std::vector<Scalar> symbols;
-  measure("bind symbols", 50000, [&] { bind_symbols(executable.plan(), inputs, symbols); });
+  measure("bind symbols", 50000, [&] { executable.bind(inputs, symbols); });
   ExecutionContext context{stream, {}};
   std::vector<Result> results;
   const auto run = [&] {

@@ -71,3 +71,4 @@ TEST(of_this_machine_the_last_is_no_smaller) {
   const Caches caches = Caches::now();
   CHECK(caches.last >= caches.near);
 }
+int main() { return check::run_all(); }

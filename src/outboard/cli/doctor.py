@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     _drivers(report)
     usable = _devices(report)
     _cache(report)
-    report.findings = [*inspection.problems(), *report.findings]
+    report.findings = [*inspection.problems(), *inspection.features_off(), *report.findings]
     report.section("what is wrong")
     for finding in report.findings or ["nothing"]:
         print(f"  - {finding}")

@@ -186,3 +186,11 @@ def format_bytes(count: float) -> str:
             return f"{count:.4g} {unit}"
         count /= 1024
     return f"{count:.4g} GiB"
+
+
+def features_off() -> list[str]:
+    """What does not work because this PyTorch is another than Outboard was written for."""
+    from outboard import patches
+
+    off = patches.refused.items()
+    return [f"this PyTorch is another than Outboard knows: not so that {what} ({why})" for what, why in off]

@@ -9,13 +9,14 @@ go. On other devices there is nothing that another library could use, so exporti
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
 import torch
 from torch.utils import dlpack
 
-from outboard import _C
+from outboard import _C, patches
 from outboard.device.devices import get_device_properties, name
 
 
@@ -46,28 +47,50 @@ def _shared(tensor: torch.Tensor) -> torch.Tensor:
 
 def install() -> None:
     """Makes PyTorch's DLPack functions share the memory of the device's tensors."""
-    export = torch.Tensor.__dlpack__
-    describe = torch.Tensor.__dlpack_device__
-    convert = torch._C._to_dlpack
-    take = dlpack.from_dlpack
+    patches.apply(
+        "tensors are exchanged by DLPack",
+        {
+            "torch:Tensor.__dlpack__": _exporting,
+            "torch:Tensor.__dlpack_device__": _describing,
+            "torch.utils.dlpack.to_dlpack": _converting,
+            "torch.to_dlpack": _converting,
+            "torch.utils.dlpack.from_dlpack": _taking,
+            "torch.from_dlpack": _taking,
+        },
+    )
 
+
+def _exporting(export: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(export)
     def __dlpack__(self: torch.Tensor, *, stream: Any = -1, **kwargs: Any) -> Any:  # noqa: N807 - the protocol's name
         if self.device.type != name():
             return export(self, stream=stream, **kwargs)
         return export(_shared(self), **kwargs)  # a consumer of CPU memory has no stream to wait for
 
+    return __dlpack__
+
+
+def _describing(describe: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(describe)
     def __dlpack_device__(self: torch.Tensor) -> tuple[IntEnum, int]:  # noqa: N807 - the protocol's name
         if self.device.type != name():
-            return describe(self)
+            known: tuple[IntEnum, int] = describe(self)
+            return known
         _require_export(self)
         return dlpack.DLDeviceType.kDLCPU, 0
 
+    return __dlpack_device__
+
+
+def _converting(convert: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(convert)
     def to_dlpack(tensor: torch.Tensor) -> Any:
         return convert(_shared(tensor) if tensor.device.type == name() else tensor)
 
+    return to_dlpack
+
+
+def _taking(take: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(take)
     def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None) -> torch.Tensor:
         ours = isinstance(ext_tensor, torch.Tensor) and ext_tensor.device.type == name()
@@ -80,12 +103,4 @@ def install() -> None:
         )  # within PyTorch nothing has to be exported
         return moved.clone() if copy else moved.view(moved.shape)
 
-    for owner, attribute, function in (
-        (torch.Tensor, "__dlpack__", __dlpack__),
-        (torch.Tensor, "__dlpack_device__", __dlpack_device__),
-        (dlpack, "to_dlpack", to_dlpack),
-        (torch, "to_dlpack", to_dlpack),
-        (dlpack, "from_dlpack", from_dlpack),
-        (torch, "from_dlpack", from_dlpack),
-    ):
-        setattr(owner, attribute, function)
+    return from_dlpack

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from outboard import _C
+from outboard import _C, patches
 
 #: By it, threads that run a backward pass for the main thread know that they do (``csrc/torch/interruptions.h``).
 _BACKWARD = "outboard.backward"
@@ -38,4 +38,5 @@ def _may_be_interrupted() -> bool:
 
 def install() -> None:
     """Takes the place of PyTorch's engine."""
-    torch.autograd.Variable._execution_engine = _Engine()
+    place = "torch.autograd:Variable._execution_engine"
+    patches.apply("Ctrl-C ends a backward pass", {place: lambda engine: _Engine()})

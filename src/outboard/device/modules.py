@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from outboard import patches
 from outboard.device.devices import name
 
 _state = threading.local()
@@ -26,8 +27,10 @@ _state = threading.local()
 
 def keep_parameters() -> None:
     """Makes ``Module.to`` and its relatives keep the identity of parameters that they move from or to the device."""
-    original: Callable[[nn.Module, Callable[..., Any], bool], nn.Module] = nn.Module._apply
+    patches.apply("modules keep their parameters when they move", {"torch.nn:Module._apply": _exchanging})
 
+
+def _exchanging(original: Callable[[nn.Module, Callable[..., Any], bool], nn.Module]) -> Callable[..., nn.Module]:
     def _apply(self: nn.Module, fn: Callable[..., Any], recurse: bool = True) -> nn.Module:
         if getattr(_state, "inside", False) or not _crosses(self, fn):
             return original(self, fn, recurse)
@@ -47,7 +50,7 @@ def keep_parameters() -> None:
             )
             return original(self, fn, recurse)
 
-    nn.Module._apply = _apply  # type: ignore[method-assign]
+    return _apply
 
 
 def _attach_hooks(module: nn.Module) -> None:

@@ -3,19 +3,21 @@
 
 from __future__ import annotations
 
-import torch
-import torch._tensor_str
+from collections.abc import Callable
 
+import torch
+
+from outboard import patches
 from outboard.device.devices import name
 
 
 def print_on_cpu() -> None:
     """Makes ``repr`` of the device's tensors format a copy of their values on the CPU."""
-    format_values = torch._tensor_str._tensor_str
+    patches.apply("tensors are printed without compiling anything", {"torch._tensor_str._tensor_str": _on_cpu})
 
+
+def _on_cpu(format_values: Callable[[torch.Tensor, int], str]) -> Callable[[torch.Tensor, int], str]:
     def _tensor_str(self: torch.Tensor, indent: int) -> str:
-        values = self.detach().cpu() if self.device.type == name() else self
-        text: str = format_values(values, indent)  # type: ignore[no-untyped-call]
-        return text
+        return format_values(self.detach().cpu() if self.device.type == name() else self, indent)
 
-    torch._tensor_str._tensor_str = _tensor_str
+    return _tensor_str

@@ -6,7 +6,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch.autograd import profiler_util
+
+from outboard import patches
 
 _QUANTITIES = ("{}_time", "{}_time_total", "self_{}_time_total", "{}_memory_usage", "self_{}_memory_usage")
 
@@ -27,9 +31,8 @@ def _alias(known: str) -> property:
 
 
 def _offer_metric(metric: str) -> None:
-    known = profiler_util.EventList.supported_export_stacks_metrics
+    def offering(known: Callable[..., list[str]]) -> Callable[..., list[str]]:
+        return lambda self: [*known(self), metric]
 
-    def supported(self: profiler_util.EventList) -> list[str]:
-        return [*known(self), metric]  # type: ignore[no-untyped-call]
-
-    profiler_util.EventList.supported_export_stacks_metrics = supported  # type: ignore[method-assign]
+    place = "torch.autograd.profiler_util:EventList.supported_export_stacks_metrics"
+    patches.apply("export_stacks of the profiler knows the device's time", {place: offering})

@@ -5,21 +5,23 @@ instead."""
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
+
+from outboard import patches
 
 from .interface import device_name
 
 
 def refuse_ahead_of_time() -> None:
     """Has all ways that lead to AOTInductor raise NotImplementedError for models on devices of ours."""
-    from torch._inductor import compile_fx
+    patches.apply("AOTInductor refuses the device", {"torch._inductor.compile_fx.compile_fx_aot": _refusing})
 
-    module: Any = compile_fx
-    original = module.compile_fx_aot
 
+def _refusing(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def compile_fx_aot(model: torch.fx.GraphModule, example_inputs: Any, *args: Any, **kwargs: Any) -> Any:
         name = device_name()
@@ -30,7 +32,7 @@ def refuse_ahead_of_time() -> None:
             )
         return original(model, example_inputs, *args, **kwargs)
 
-    module.compile_fx_aot = compile_fx_aot
+    return compile_fx_aot
 
 
 def _devices(model: torch.fx.GraphModule, example_inputs: Any) -> set[str]:

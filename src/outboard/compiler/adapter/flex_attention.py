@@ -14,19 +14,23 @@ import torch
 from torch._C import DispatchKey
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 
+from outboard import patches
+
 
 def install() -> None:
     """Has ``flex_attention`` take tensors of the device."""
-    from torch.nn.attention import flex_attention
-
     name = torch._C._get_privateuse1_backend_name()
-    original: Callable[..., None] = flex_attention._validate_device
 
-    def validate(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
-        if query.device.type != name:
-            original(query, key, value)
+    def allowing(original: Callable[..., None]) -> Callable[..., None]:
+        def validate(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+            if query.device.type != name:
+                original(query, key, value)
 
-    flex_attention._validate_device = validate
+        return validate
+
+    place = "torch.nn.attention.flex_attention._validate_device"
+    if not patches.apply("flex_attention takes tensors of the device", {place: allowing}):
+        return
     module = importlib.import_module("torch._higher_order_ops.flex_attention")  # the package has the operator so called
     operator: Any = module.flex_attention
 

@@ -5,10 +5,13 @@ operator, each on the CPU and counted if it has to."""
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch._functorch._aot_autograd.utils import make_boxed_func
+
+from outboard import patches
 
 from ..target import target_of
 from .interface import device_name
@@ -18,16 +21,16 @@ _DOUBLES = frozenset({torch.float64, torch.complex128})
 
 def interpret_without_dialect() -> None:
     """Has Inductor give such graphs back as they are, for all ways that lead to it."""
-    from torch._inductor import compile_fx
+    feature = "graphs that no program can be made for run operator by operator"
+    patches.apply(feature, {"torch._inductor.compile_fx._compile_fx_inner": _unless_compiled})
 
-    module: Any = compile_fx
-    original = module._compile_fx_inner
 
+def _unless_compiled(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def compile_graph(gm: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
         return original(gm, *args, **kwargs) if _is_compiled(gm) else make_boxed_func(gm.forward)
 
-    module._compile_fx_inner = compile_graph
+    return compile_graph
 
 
 def _is_compiled(gm: torch.fx.GraphModule) -> bool:

@@ -8,23 +8,19 @@ import os
 import threading
 from typing import Any
 
+from outboard import patches
+
 from ..undisturbed import undisturbed
 
 
 def trace_undisturbed() -> None:
     """Does so for Dynamo, and for all that it calls: forward graphs are compiled inside."""
-    from torch._dynamo import convert_frame
-
-    module: Any = convert_frame
-    module._compile = undisturbed(module._compile)
+    patches.apply("frames are compiled undisturbed", {"torch._dynamo.convert_frame._compile": undisturbed})
 
 
 def compile_undisturbed() -> None:
     """Does so for Inductor: backward graphs are compiled when they are first run, outside of Dynamo."""
-    from torch._inductor import compile_fx
-
-    module: Any = compile_fx
-    module._compile_fx_inner = undisturbed(module._compile_fx_inner)
+    patches.apply("graphs are compiled undisturbed", {"torch._inductor.compile_fx._compile_fx_inner": undisturbed})
 
 
 def hash_sources_ahead() -> None:

@@ -44,17 +44,18 @@ import sys
 import types
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch._dynamo import bytecode_transformation, convert_frame, guards, package
+from torch._dynamo import convert_frame, guards, package
 from torch._dynamo.package import SerializedCode
 from torch._dynamo.source import get_global_source_name
 from torch._dynamo.types import GuardedCode, wrap_guarded_code
 from torch._dynamo.utils import CleanupHook, CleanupManager, counters
 
-from outboard import settings, signing, trusted
+from outboard import patches, settings, signing, trusted
 
 from . import frames
 
@@ -115,8 +116,7 @@ _made: dict[str, tuple[str, _Trace]] = {}
 
 def enable() -> None:
     """Has Dynamo try traces of earlier processes before it traces a frame with tensors on our device."""
-    module: Any = convert_frame
-    module._compile = _trying_traces(module._compile)
+    patches.apply("traces of earlier processes are used", {"torch._dynamo.convert_frame._compile": _trying_traces})
 
 
 def _trying_traces(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -148,9 +148,8 @@ def _trying_traces(original: Callable[..., Any]) -> Callable[..., Any]:
         found = _find(key, code, scope, values, options["compile_id"])
         if found is not None:
             return wrap_guarded_code(found)
-        if _is_refused(key):
+        if _is_refused(key) or not _prepare():
             return trace(package)
-        _prepare()
         recorder = _Recorder(key, code, scope)
         with _set(_tracing, recorder), _set(_bundling, True):
             result = trace(recorder)
@@ -184,24 +183,31 @@ def _set(variable: contextvars.ContextVar[Any], value: Any) -> Iterator[None]:
 
 
 @functools.cache
-def _prepare() -> None:
-    """Has PyTorch tell what it compiles for us, once. Nothing changes for what is compiled for others."""
-    from torch._functorch._aot_autograd import autograd_cache
-
+def _prepare() -> bool:
+    """Has PyTorch tell what it compiles for us, once. Nothing changes for what is compiled for others. False if this
+    PyTorch cannot be made to."""
     # Otherwise names of a trace that was loaded and of one that is made may be the same, which raises.
-    _replace(bytecode_transformation, "_unique_id_counter", itertools.count(uuid.uuid4().int % _NAMES))
-    _replace(guards.CheckFunctionManager, "__init__", _keeping_guards(guards.CheckFunctionManager.__init__))
-    bundles = autograd_cache.should_bundle_autograd_cache
-    _replace(autograd_cache, "should_bundle_autograd_cache", lambda: _bundling.get() or bundles())
-    _replace(autograd_cache, "autograd_cache_key", _without_name(autograd_cache.autograd_cache_key))
-    stores: Any = autograd_cache.AOTAutogradCache
-    _replace(stores, "make_entry", staticmethod(_whole(stores.make_entry, _config_of_entry)))
-    _replace(stores, "save", staticmethod(_whole(stores.save, _config_of_saved)))
-    atexit.register(_save, os.getpid())
+    names = itertools.count(uuid.uuid4().int % _NAMES)
+    cache = "torch._functorch._aot_autograd.autograd_cache"
+    can = patches.apply(
+        "traces are kept for later processes",
+        {
+            "torch._dynamo.bytecode_transformation._unique_id_counter": lambda counter: names,
+            "torch._dynamo.guards:CheckFunctionManager.__init__": _keeping_guards,
+            f"{cache}.should_bundle_autograd_cache": _bundled,
+            f"{cache}.autograd_cache_key": _without_name,
+            f"{cache}:AOTAutogradCache.make_entry": partial(_whole, config_of=_config_of_entry),
+            f"{cache}:AOTAutogradCache.save": partial(_whole, config_of=_config_of_saved),
+        },
+    )
+    if can:
+        atexit.register(_save, os.getpid())
+    return can
 
 
-def _replace(owner: Any, name: str, value: Any) -> None:
-    setattr(owner, name, value)
+def _bundled(original: Callable[[], bool]) -> Callable[[], bool]:
+    """A graph whose trace is kept is stored whole."""
+    return lambda: _bundling.get() or original()
 
 
 def _without_name(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,7 +14,6 @@ import sympy
 import torch
 from torch._C import DispatchKey
 from torch._inductor import decomposition as inductor_decompositions
-from torch._inductor import graph as inductor_graph
 from torch._inductor import ir, lowering
 from torch._inductor.codegen.common import (
     DeviceOpOverrides,
@@ -24,9 +23,10 @@ from torch._inductor.codegen.common import (
     register_device_op_overrides,
 )
 from torch._inductor.custom_graph_pass import CustomGraphModulePass
-from torch._inductor.graph import GraphLowering
 from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V
+
+from outboard import patches
 
 from .. import cache
 from ..dialects import c as cl
@@ -162,22 +162,28 @@ def register() -> None:
 
 def _prefer_two_pass_variance(name: str) -> None:
     """Mean first, then squared deviations: here faster than Welford's one pass, and as exact."""
-    module: Any = lowering
-    elsewhere = module.var_mean_sum_
-    original = lowering.use_two_step_variance
 
-    def choose(x: Any, axis: Any, keepdim: Any, input_dtype: Any) -> bool:
+    def is_ours(x: Any) -> bool:
         device = x.get_device()
-        if device is not None and device.type == name:
-            return True
-        return bool(original(x, axis, keepdim, input_dtype))
+        return device is not None and bool(device.type == name)
 
-    def lower(x: Any, axis: Any, correction: Any, keepdim: bool, return_mean: bool) -> Any:
-        ours = x.get_device() is not None and x.get_device().type == name
-        return (_variance if ours else elsewhere)(x, axis, correction, keepdim, return_mean)
+    def choosing(original: Callable[..., Any]) -> Callable[..., bool]:
+        def choose(x: Any, axis: Any, keepdim: Any, input_dtype: Any) -> bool:
+            return is_ours(x) or bool(original(x, axis, keepdim, input_dtype))
 
-    lowering.use_two_step_variance = choose
-    module.var_mean_sum_ = lower
+        return choose
+
+    def lowering_of(elsewhere: Callable[..., Any]) -> Callable[..., Any]:
+        def lower(x: Any, axis: Any, correction: Any, keepdim: bool, return_mean: bool) -> Any:
+            return (_variance if is_ours(x) else elsewhere)(x, axis, correction, keepdim, return_mean)
+
+        return lower
+
+    made = {"use_two_step_variance": choosing, "var_mean_sum_": lowering_of}
+    patches.apply(
+        "variances are computed in two passes",
+        {f"torch._inductor.lowering.{key}": value for key, value in made.items()},
+    )
 
 
 def _variance(x: Any, axis: Any, correction: Any, keepdim: bool, return_mean: bool) -> tuple[Any, ...]:
@@ -223,15 +229,15 @@ def _summed_in(x: Any) -> torch.dtype:
 
 def _allow_all_atomic_additions(name: str) -> None:
     """Kernels here add atomically to every dtype; Inductor calls the host for those that Triton cannot add to."""
-    module: Any = lowering
-    original = module.needs_fallback_due_to_atomic_add_limitations
 
-    def choose(dtype: torch.dtype) -> bool:
-        if name in V.graph.device_types and not dtype.is_complex:
-            return False
-        return bool(original(dtype))
+    def allowing(original: Callable[..., Any]) -> Callable[..., bool]:
+        def choose(dtype: torch.dtype) -> bool:
+            return (name not in V.graph.device_types or dtype.is_complex) and bool(original(dtype))
 
-    module.needs_fallback_due_to_atomic_add_limitations = choose
+        return choose
+
+    place = "torch._inductor.lowering.needs_fallback_due_to_atomic_add_limitations"
+    patches.apply("every dtype is added to atomically", {place: allowing})
 
 
 def _count_places_in_order(name: str) -> None:
@@ -260,20 +266,25 @@ def _count_places_in_order(name: str) -> None:
 def _compute_on_the_device(name: str) -> None:
     """Has an element-wise operation of a number on the CPU and a tensor on the device run on the device, whichever
     comes first. Inductor looks for the devices that it knows, and would have its CPU kernel read the tensor."""
-    module: Any = lowering
-    original = module.is_gpu
-    module.is_gpu = lambda device: device == name or original(device)
+
+    def including_ours(original: Callable[..., Any]) -> Callable[..., bool]:
+        return lambda device: device == name or bool(original(device))
+
+    patches.apply("numbers on the CPU meet tensors on the device", {"torch._inductor.lowering.is_gpu": including_ours})
 
 
 def _keep_layouts(name: str) -> None:
     """Leaves convolutions in the layout that they come in: kernels here read sliding windows along rows."""
-    original = GraphLowering.decide_layout_opt
 
-    def choose(gm: torch.fx.GraphModule, *, is_inference: bool) -> bool:
-        devices = {node.meta["val"].device.type for node in gm.graph.nodes if _is_tensor(node.meta.get("val"))}
-        return name not in devices and bool(original(gm, is_inference=is_inference))
+    def keeping(original: Callable[..., Any]) -> Callable[..., bool]:
+        def choose(gm: torch.fx.GraphModule, *, is_inference: bool) -> bool:
+            devices = {node.meta["val"].device.type for node in gm.graph.nodes if _is_tensor(node.meta.get("val"))}
+            return name not in devices and bool(original(gm, is_inference=is_inference))
 
-    GraphLowering.decide_layout_opt = staticmethod(choose)  # type: ignore[method-assign]
+        return choose
+
+    place = "torch._inductor.graph:GraphLowering.decide_layout_opt"
+    patches.apply("convolutions keep the layout that they come in", {place: keeping})
 
 
 #: Operations per element of a tensor that are cheap enough to be done for every element of a longer one.
@@ -284,17 +295,18 @@ def _concatenate_by_parts(name: str) -> None:
     """Has each part of a concatenation computed where it belongs. In one kernel for all parts, as Inductor likes it,
     every element costs as much as the dearest part: a decoding step would rotate a whole cache of keys for one new
     key."""
-    module: Any = lowering
-    original = module.pointwise_cat
 
-    def choose(inputs: Any, dim: int = 0) -> Any:
-        device = inputs[0].get_device()
-        dear = any(_operations(part) > _FEW_OPERATIONS for part in inputs)
-        if device is not None and device.type == name and dear:
-            return ir.TensorBox(ir.ConcatKernel.create(inputs, dim))
-        return original(inputs, dim)
+    def by_parts(original: Callable[..., Any]) -> Callable[..., Any]:
+        def choose(inputs: Any, dim: int = 0) -> Any:
+            device = inputs[0].get_device()
+            dear = any(_operations(part) > _FEW_OPERATIONS for part in inputs)
+            if device is not None and device.type == name and dear:
+                return ir.TensorBox(ir.ConcatKernel.create(inputs, dim))
+            return original(inputs, dim)
 
-    module.pointwise_cat = choose
+        return choose
+
+    patches.apply("parts of concatenations are computed apart", {"torch._inductor.lowering.pointwise_cat": by_parts})
 
 
 def _operations(node: Any) -> int:
@@ -328,8 +340,11 @@ def _not_in_loops() -> list[str]:
 def _allow_calls_of_kernels() -> None:
     """Lets graphs call operators that could be decomposed. Where the environment has ``CI`` set, Inductor refuses: a
     check that its developers make of their own tables, and no matter of the users whose tests run there."""
-    module: Any = inductor_graph
-    module.make_fallback = functools.partial(module.make_fallback, warn=False, override_decomp=True)
+
+    def allowing(original: Callable[..., Any]) -> Callable[..., Any]:
+        return functools.partial(original, warn=False, override_decomp=True)
+
+    patches.apply("graphs call operators that have decompositions", {"torch._inductor.graph.make_fallback": allowing})
 
 
 def _change_decompositions(name: str) -> None:

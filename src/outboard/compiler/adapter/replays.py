@@ -5,22 +5,28 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
-from torch._inductor import cudagraph_utils, output_code
 from torch._inductor.cudagraph_utils import log_cudagraph_skip_and_bump_counter
 from torch._inductor.utils import BoxedBool
+
+from outboard import patches
 
 from ..replay import Replayed
 
 
 def register_replays(name: str) -> None:
     """Makes Inductor's decisions about CUDA graphs ours for graphs on the device called ``name``."""
-    module: Any = cudagraph_utils
-    module.check_lowering_disable_cudagraph = _allowing(name, module.check_lowering_disable_cudagraph)
-    for step in ("cudagraph_post_compile", "cudagraph_partition_post_compile"):
-        setattr(output_code, step, _replaying(name, getattr(output_code, step)))
+    patches.apply(
+        "mode='reduce-overhead' replays graphs",
+        {
+            "torch._inductor.cudagraph_utils.check_lowering_disable_cudagraph": partial(_allowing, name),
+            "torch._inductor.output_code.cudagraph_post_compile": partial(_replaying, name),
+            "torch._inductor.output_code.cudagraph_partition_post_compile": partial(_replaying, name),
+        },
+    )
 
 
 def _allowing(name: str, original: Callable[..., str | None]) -> Callable[..., str | None]:

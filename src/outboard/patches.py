@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of PyTorch is replaced, in one table: each place with the parameters that it is known to have, by feature.
+
+A feature replaces all of its places or none. Where a release of PyTorch has another function than the one that a
+replacement was written for, the feature is off, which is said once, and PyTorch is left as it is. Entries that are
+added to PyTorch's own tables (decompositions, lowerings, interfaces) are no replacements and not listed; nor are the
+updates of ``torch.optim``, which are wrapped whatever they take.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+_log = logging.getLogger(__name__)
+
+
+class Place(NamedTuple):
+    """A function, method or value of PyTorch's: ``module.name`` or ``module:Class.name``; of functions the names of
+    the parameters, in order, with the stars that they have; None for what is none."""
+
+    where: str
+    parameters: str | None
+
+
+_POST_COMPILE = "example_inputs compiled_graph cudagraphs constants boxed_forward_device_index"
+_COMPILE_FRAME = Place(
+    "torch._dynamo.convert_frame._compile",
+    "code globals locals builtins closure compiler_fn one_graph export export_constraints hooks cache_entry "
+    "cache_entries cache_entries_for_reasons cache_size frame frame_state compile_id skip package convert_frame_box",
+)
+_COMPILE_GRAPH = Place(
+    "torch._inductor.compile_fx._compile_fx_inner", "gm example_inputs compile_region_name **graph_kwargs"
+)
+_AUTOGRAD_CACHE = "torch._functorch._aot_autograd.autograd_cache"
+
+#: By feature, which is said as what works.
+TABLE: Mapping[str, tuple[Place, ...]] = {
+    "modules keep their parameters when they move": (Place("torch.nn:Module._apply", "self fn recurse"),),
+    "tensors are printed without compiling anything": (Place("torch._tensor_str._tensor_str", "self indent"),),
+    "tensors are exchanged by DLPack": (
+        Place("torch:Tensor.__dlpack__", "self stream max_version dl_device copy"),
+        Place("torch:Tensor.__dlpack_device__", "self"),
+        Place("torch.utils.dlpack.to_dlpack", None),
+        Place("torch.to_dlpack", None),
+        Place("torch.utils.dlpack.from_dlpack", "ext_tensor device copy"),
+        Place("torch.from_dlpack", "ext_tensor device copy"),
+    ),
+    "Ctrl-C ends a backward pass": (Place("torch.autograd:Variable._execution_engine", None),),
+    "export_stacks of the profiler knows the device's time": (
+        Place("torch.autograd.profiler_util:EventList.supported_export_stacks_metrics", "self"),
+    ),
+    "frames are compiled undisturbed": (_COMPILE_FRAME,),
+    "graphs are compiled undisturbed": (_COMPILE_GRAPH,),
+    "graphs that no program can be made for run operator by operator": (_COMPILE_GRAPH,),
+    "AOTInductor refuses the device": (
+        Place("torch._inductor.compile_fx.compile_fx_aot", "model_ example_inputs_ inner_compile config_patches"),
+    ),
+    "traces of earlier processes are used": (_COMPILE_FRAME,),
+    "traces are kept for later processes": (
+        Place("torch._dynamo.bytecode_transformation._unique_id_counter", None),
+        Place(
+            "torch._dynamo.guards:CheckFunctionManager.__init__",
+            "self f_code output_graph cache_entries guard_fail_fn guard_filter_fn shape_code_parts "
+            "runtime_global_scope save_guards strict_error",
+        ),
+        Place(f"{_AUTOGRAD_CACHE}.should_bundle_autograd_cache", ""),
+        Place(f"{_AUTOGRAD_CACHE}.autograd_cache_key", "mod example_inputs config compiler_config_extra"),
+        Place(
+            f"{_AUTOGRAD_CACHE}:AOTAutogradCache.make_entry",
+            "compiled_fw_func compiled_bw_func aot_joint_graph_str aot_forward_graph_str aot_backward_graph_str "
+            "runtime_metadata dispatch_wrappers maybe_subclass_meta num_fw_outs_saved_for_bw "
+            "indices_of_inps_to_detach forward_time_taken_ns backward_time_taken_ns sanitized_aot_config guards_expr "
+            "backward_state_indices num_symints_saved_for_bw serialized_bw_module min_cut_info_str",
+        ),
+        Place(f"{_AUTOGRAD_CACHE}:AOTAutogradCache.save", "key entry remote"),
+    ),
+    "mode='reduce-overhead' replays graphs": (
+        Place("torch._inductor.cudagraph_utils.check_lowering_disable_cudagraph", "device_node_mapping"),
+        Place("torch._inductor.output_code.cudagraph_post_compile", _POST_COMPILE),
+        Place("torch._inductor.output_code.cudagraph_partition_post_compile", _POST_COMPILE),
+    ),
+    "variances are computed in two passes": (
+        Place("torch._inductor.lowering.use_two_step_variance", "x axis keepdim input_dtype"),
+        Place("torch._inductor.lowering.var_mean_sum_", "x axis correction keepdim return_mean"),
+    ),
+    "every dtype is added to atomically": (
+        Place("torch._inductor.lowering.needs_fallback_due_to_atomic_add_limitations", "dtype"),
+    ),
+    "numbers on the CPU meet tensors on the device": (Place("torch._inductor.lowering.is_gpu", "device"),),
+    "convolutions keep the layout that they come in": (
+        Place("torch._inductor.graph:GraphLowering.decide_layout_opt", "gm is_inference"),
+    ),
+    "parts of concatenations are computed apart": (Place("torch._inductor.lowering.pointwise_cat", "inputs dim"),),
+    "graphs call operators that have decompositions": (
+        Place("torch._inductor.graph.make_fallback", "op layout_constraint warn override_decomp get_decomp_fn"),
+    ),
+    "flex_attention takes tensors of the device": (
+        Place("torch.nn.attention.flex_attention._validate_device", "query key value"),
+        Place("torch.nn.attention.flex_attention._vmap_for_bhqkv", "fn prefix suffix out_dims group_dim"),
+    ),
+}
+
+#: Places that this process has replaced, and why features are off.
+replaced: set[str] = set()
+refused: dict[str, str] = {}
+
+
+def apply(feature: str, made: Mapping[str, Callable[[Any], Any]]) -> bool:
+    """Replaces places of a feature in ``TABLE``, by name, each by what a function makes of what is there; a feature may
+    do so in parts. Returns False, and changes nothing, if this PyTorch has not what the table says.
+
+    Raises:
+        KeyError: if the table has no such feature.
+        ValueError: if a name is no place of the feature.
+    """
+    places = TABLE[feature]
+    if unknown := made.keys() - {place.where for place in places}:
+        raise ValueError(f"no places of the feature: {', '.join(sorted(unknown))}")
+    if feature in refused:
+        return False
+    if reasons := list(filter(None, map(mismatch, places))):
+        refused[feature] = "; ".join(reasons)
+        _log.warning("another PyTorch than Outboard was written for: not so that %s (%s)", feature, refused[feature])
+        return False
+    for where, make in made.items():
+        owner, name = _owner(where)
+        value = make(getattr(owner, name))
+        is_static = isinstance(owner, type) and isinstance(inspect.getattr_static(owner, name), staticmethod)
+        setattr(owner, name, staticmethod(value) if is_static else value)
+        replaced.add(where)
+    return True
+
+
+def mismatch(place: Place) -> str:
+    """How what this PyTorch has in a place differs from the table; "" if it does not."""
+    try:
+        owner, name = _owner(place.where)
+        found = getattr(owner, name)
+    except (ImportError, AttributeError):
+        return f"there is no {place.where}"
+    if place.parameters is None:
+        return ""
+    parameters = " ".join(map(_spelled, inspect.signature(found).parameters.values()))
+    return "" if parameters == place.parameters else f"{place.where} takes {parameters}"
+
+
+def _spelled(parameter: inspect.Parameter) -> str:
+    if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+        return f"*{parameter.name}"
+    return f"**{parameter.name}" if parameter.kind is inspect.Parameter.VAR_KEYWORD else parameter.name
+
+
+def _owner(where: str) -> tuple[Any, str]:
+    """The module or class that has a place, and the name there. Raises ImportError and AttributeError."""
+    path, _, name = where.rpartition(".")
+    module, _, inner = path.partition(":")
+    owner: Any = importlib.import_module(module)
+    return (getattr(owner, inner) if inner else owner), name
