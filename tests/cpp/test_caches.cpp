@@ -71,4 +71,5 @@ TEST(of_this_machine_the_last_is_no_smaller) {
   const Caches caches = Caches::now();
   CHECK(caches.last >= caches.near);
 }
+
 int main() { return check::run_all(); }
