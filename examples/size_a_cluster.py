@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a training step of a transformer would take on 8 to 1,024 devices, and how far the prediction can be trusted.
+"""What a training step of a transformer would take on 8 to 1,024 devices, and how far that prediction can be trusted.
 
 ``python -m examples.size_a_cluster --device h100 --layers 32 --width 4096`` predicts the steps of DDP, FSDP2, tensor
 parallelism, and FSDP2 with tensor parallelism inside each machine, from data sheets and the costs of collectives

@@ -44,11 +44,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["OUTBOARD_NUM_DEVICES"] = "4"  # a device for each rank, as with CUDA
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import distributed_judge_dtensor  # noqa: E402
 import distributed_judge_names as naming  # noqa: E402
-import outboard  # noqa: E402, F401
 import torch  # noqa: E402
+import torch._inductor.codegen.simd  # noqa: E402, F401 - the compiler, imported once for all ranks
+import torch._inductor.compile_fx  # noqa: E402, F401
+import torch._refs  # noqa: E402, F401
 import torch.distributed as dist  # noqa: E402
 from distributed_judge_known import EXPLANATIONS  # noqa: E402
+
+import outboard  # noqa: E402, F401
 
 DEVICE = torch._C._get_privateuse1_backend_name()
 BACKEND = dist.Backend.default_device_backend_map[DEVICE]
@@ -56,9 +61,11 @@ KINDS = ("passed", "failed", "hung", "refused", "skipped")
 _FOLDER = tempfile.TemporaryDirectory(prefix="outboard-judge-")
 #: Keeps the device closed in the process whose forks are the ranks.
 _CLOSED = ExitStack()
-#: What an error says that is a refusal and no wrong result.
-REFUSALS = re.compile(r"NotImplementedError|Reductions across ranks are not there|is not supported by the device")
+#: What an error says that is a refusal and no wrong result: of tensors on the CPU, for one.
 WANTS_CPU = "No backend type associated with device type cpu"
+REFUSALS = re.compile(
+    rf"{WANTS_CPU}|NotImplementedError|Reductions across ranks are not there|is not supported by the device"
+)
 #: (the backend whose part ours plays, ranks), in the order in which they are tried until PyTorch skips no more.
 ROLES = (("nccl", 2), ("nccl", 4), ("gloo", 2), ("gloo", 4))
 
@@ -134,12 +141,25 @@ def distributed_module(played: str, ranks: int) -> type:
             self._spawn_processes()
 
     Started.__name__ = "DistributedTest"
-    return _forked(Started, prepare)
+    return _with_modules(_forked(Started, prepare))
 
 
-@functools.lru_cache(maxsize=None)
+def _with_modules(cls: type) -> type:
+    """Notes which modules the class was made of: they are loaded several times, with other names."""
+    names = (naming.COMMON, naming.TESTS, naming.DTENSOR)
+    cls.modules = {name: sys.modules[name] for name in names if name in sys.modules}  # type: ignore[attr-defined]
+    return cls
+
+
+@functools.cache
 def _loaded(played: str, ranks: int) -> type:
     return distributed_module(played, ranks)
+
+
+@functools.cache
+def _operators(device: str, ranks: int) -> type:
+    cls = distributed_judge_dtensor.case_class(device, ranks)
+    return _with_modules(_forked(cls, functools.partial(_prepare, None)))
 
 
 def static_skip(function: Any) -> str | None:
@@ -159,7 +179,9 @@ def distributed_cases(pattern: str) -> Iterator[tuple[str, list[Case], str]]:
                 reasons.append(f"{played} x {ranks}: {why}")
                 continue
             device = DEVICE if played == "gloo" else None
-            cases.append(Case(f"distributed.{name}", f"{played} x {ranks}", ranks, device, functools.partial(cls, name)))
+            cases.append(
+                Case(f"distributed.{name}", f"{played} x {ranks}", ranks, device, functools.partial(cls, name))
+            )
         yield f"distributed.{name}", cases, "; ".join(dict.fromkeys(reasons))
 
 
@@ -221,11 +243,13 @@ def _child(case: Case, log: int, writer: int, limit: float) -> None:
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.environ["WORLD_SIZE"] = str(case.ranks)
-        sys.modules[naming.COMMON].TIMEOUT_DEFAULT = limit - 5  # type: ignore[attr-defined]
-        sys.modules[naming.COMMON].TIMEOUT_OVERRIDE = {}  # type: ignore[attr-defined]
         _CLOSED.enter_context(naming.unopened(DEVICE, 4))
+        test: Any = case.make()
+        sys.modules.update(test.modules)
+        test.modules[naming.COMMON].TIMEOUT_DEFAULT = limit - 5
+        test.modules[naming.COMMON].TIMEOUT_OVERRIDE = {}
         result = unittest.TestResult()
-        case.make().run(result)
+        test.run(result)
         with os.fdopen(writer, "w") as lines:
             print(json.dumps(_outcome(result)), file=lines, flush=True)
         status = 0
@@ -269,7 +293,7 @@ def judge(name: str, cases: list[Case], reasons: str, limit: float) -> Row:
     skipped: list[str] = [reasons] if reasons else []
     for case in cases:
         row = run_case(case, limit)
-        if row.kind == "failed" and WANTS_CPU in row.detail and case is not cases[-1]:
+        if row.kind == "refused" and WANTS_CPU in row.detail and case is not cases[-1]:
             continue  # one for CPU tensors, which PyTorch would skip for NCCL if it had to: with a default device, then
         if row.kind != "skipped":
             return row
@@ -287,9 +311,7 @@ def control(row: Row, limit: float) -> str:
             return f"skipped: {why}"
         make: Callable[[], unittest.TestCase] = functools.partial(cls, test)
     else:
-        from distributed_judge_dtensor import case_class
-
-        make = functools.partial(case_class("cpu", ranks), f"test_{test}")
+        make = functools.partial(_operators("cpu", ranks), f"test_{test}")
     other = run_case(Case(row.name, f"plain x {ranks}", ranks, None, make), limit)
     return f"{other.kind}: {other.detail}".rstrip(": ")
 
@@ -324,10 +346,8 @@ def tests(options: argparse.Namespace) -> list[tuple[str, list[Case], str]]:
     if "distributed" in options.suites:
         found += distributed_cases(options.match)
     if "dtensor" in options.suites:
-        from distributed_judge_dtensor import case_class, operators
-
-        cls = case_class(DEVICE, 2)
-        for test in sorted(operators(cls, options.match)):
+        cls = _operators(DEVICE, 2)
+        for test in sorted(distributed_judge_dtensor.operators(cls, options.match)):
             case = Case(f"dtensor.{test}", "dtensor x 2", 2, None, functools.partial(cls, f"test_{test}"))
             found.append((case.name, [case], ""))
     return found
@@ -353,6 +373,8 @@ def main() -> int:
                 row.reason = explain(row)
         rows.append(row)
         print(f"[{len(rows):>3}/{len(found)}] {row.kind:<7} {row.seconds:5.1f} s  {row.name} {row.role}", flush=True)
+        if row.kind in ("failed", "hung") and not row.reason:
+            print(f"    {row.detail}", flush=True)
     return 0 if report(rows, time.monotonic() - begin, options.output) else 1
 
 

@@ -94,7 +94,7 @@ def _execute(name: str, names: Names, prepare: Callable[[types.ModuleType], None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     tree = ast.fix_missing_locations(_Substitution(names).visit(tree))
-    exec(compile(tree, spec.origin, "exec"), module.__dict__)
+    exec(compile(tree, spec.origin, "exec", dont_inherit=True), module.__dict__)
     prepare(module)
     return module
 

@@ -31,6 +31,7 @@ def keep_parameters() -> None:
     def _apply(self: nn.Module, fn: Callable[..., Any], recurse: bool = True) -> nn.Module:
         if getattr(_state, "inside", False) or not _crosses(self, fn):
             return original(self, fn, recurse)
+        attributes = [(parameter, dict(vars(parameter))) for parameter in self.parameters()]
         try:
             with _swapping():
                 original(self, fn, recurse)
@@ -46,6 +47,9 @@ def keep_parameters() -> None:
                 stacklevel=3,
             )
             return original(self, fn, recurse)
+        finally:
+            for parameter, kept in attributes:  # what others have written on it, which went with what was exchanged
+                vars(parameter).update(kept)
 
     nn.Module._apply = _apply  # type: ignore[method-assign]
 

@@ -371,6 +371,7 @@ def check_barriers() -> None:
     dist.barrier(async_op=True).wait()
     dist.monitored_barrier()
     dist.monitored_barrier(wait_all_ranks=True)
+    dist.monitored_barrier(timeout=60.0)  # seconds, as PyTorch's own takes them, too
 
 
 def check_objects() -> None:
