@@ -34,7 +34,7 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
 #: Bytes of a whole tensor, and how often each is measured.
-SIZES = {4 << 10: 15, 64 << 10: 9, 1 << 20: 5, 4 << 20: 3}
+SIZES = {4 << 10: 15, 64 << 10: 9, 512 << 10: 5, 2 << 20: 3}
 RANKS = (1, 2, 4, 8)
 STEPS = 5  #: of DDP
 #: As in a cluster: connections begin with large windows, and one that was idle between two collectives keeps its own.
@@ -255,7 +255,7 @@ def show(result: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=8, choices=RANKS, help="machines")
-    parser.add_argument("--rate", default="200mbit", help="bandwidth of a link, as tc writes it")
+    parser.add_argument("--rate", default="100mbit", help="bandwidth of a link, as tc writes it")
     parser.add_argument("--delay", default="500us", help="latency of a link, where the kernel has netem; '' for none")
     parser.add_argument("--output", type=Path, default=Path("out/network.json"))
     options = parser.parse_args()

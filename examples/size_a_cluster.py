@@ -23,6 +23,8 @@ COUNTS = tuple(8 << i for i in range(8))  #: devices, 8 to 1,024
 MEASURED = Path(__file__).with_name("size_a_cluster.json")
 #: Bytes of DDP's first bucket, which is small so that sums begin early.
 _FIRST_BUCKET = 1 << 20
+#: Bytes from which the link takes longer than the processes' turns at the processor.
+_LARGE = 256 << 10
 
 Strategy = Callable[[Transformer, Cluster, int], Step]
 
@@ -100,15 +102,16 @@ def samples_of(measured: dict[str, Any], collective: str) -> list[Sample]:
     return [Sample(row["ranks"], row["bytes"], row["seconds"]) for row in rows]
 
 
-def held_out(measured: dict[str, Any]) -> dict[tuple[str, int], tuple[costs.Link, list[float]]]:
-    """By collective and ranks: the link that the other numbers of ranks give, and its relative errors at these."""
+def held_out(measured: dict[str, Any]) -> dict[tuple[str, int], tuple[costs.Link, dict[int, float]]]:
+    """By collective and ranks: the link that the other numbers of ranks give, and its relative error at each size."""
     found = {}
     for collective in costs.ALGORITHMS:
         samples = samples_of(measured, collective)
         for ranks in sorted({sample.ranks for sample in samples}):
             link = costs.fit(collective, [sample for sample in samples if sample.ranks != ranks])
             own = [sample for sample in samples if sample.ranks == ranks]
-            found[collective, ranks] = link, costs.errors(collective, link, own)
+            errors = costs.errors(collective, link, own)
+            found[collective, ranks] = link, {s.size: error for s, error in zip(own, errors, strict=True)}
     return found
 
 
@@ -120,18 +123,24 @@ def predicted_step(step: dict[str, float], link: costs.Link) -> float:
     return step["alone"] + sum(sums)
 
 
+def _errors(by_size: dict[int, float]) -> str:
+    large = [error for size, error in by_size.items() if size >= _LARGE]
+    small = [error for size, error in by_size.items() if size < _LARGE]
+    return f"{100 * costs.mean_error(large):.0f} % / {100 * costs.mean_error(small):.0f} %"
+
+
 def check(measured: dict[str, Any]) -> str:
     """The model's errors where it could be measured, as tables."""
     links = held_out(measured)
     columns = sorted({ranks for _, ranks in links})
     lines = [
         f"Measured on {measured['processor']}, {measured['cores']} cores, links of {measured['rate']}. Mean error of "
-        "predictions from the other numbers of ranks:\n",
+        f"predictions from the other numbers of ranks, of {_LARGE:,} bytes and more / of less:\n",
         "| collective | algorithm | " + " | ".join(f"{n} ranks" for n in columns) + " |",
         "|---" * (len(columns) + 2) + "|",
     ]
     for name, algorithm in costs.ALGORITHMS.items():
-        cells = [f"{100 * costs.mean_error(links[name, n][1]):.0f} %" for n in columns]
+        cells = [_errors(links[name, n][1]) for n in columns]
         lines.append(f"| {name} | {algorithm.name} | " + " | ".join(cells) + " |")
     lines += ["\n| DDP, ranks | predicted | measured | error |", "|---|---|---|---|"]
     for step in measured["steps"]:

@@ -63,6 +63,8 @@ class _Substitution(ast.NodeTransformer):
             return ast.copy_location(ast.Constant(self._names.backend), node)
         if node.attr == "CUDA" and _last_name(node.value) in _ENUMERATIONS:
             node.attr = "PrivateUse1"
+        elif node.attr == f"is_{self._names.played}_available":
+            node.attr = "is_available"  # of torch.distributed
         elif node.attr in ("cuda", "is_cuda"):
             node.attr = node.attr.replace("cuda", self._names.device)
         return node
