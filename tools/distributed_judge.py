@@ -321,7 +321,7 @@ def report(rows: list[Row], seconds: float, output: Path) -> bool:
     unexplained = [row for row in rows if row.kind in ("failed", "hung") and not row.reason]
     for row in rows:
         if row.kind in ("failed", "hung", "refused"):
-            print(f"{row.kind:<7} {row.name} ({row.role}): {row.reason or 'NOT EXPLAINED'}\n        {row.detail[:300]}")
+            print(f"{row.kind:<7} {row.name} ({row.role}): {row.reason}\n        {row.detail[:300]}")
     print(f"\nPyTorch {torch.__version__}, {BACKEND} on {DEVICE}, {seconds:.0f} s\n")
     print("| suite | tests | " + " | ".join(KINDS) + " |\n|" + "---|" * (len(KINDS) + 2))
     table = {}
@@ -353,18 +353,29 @@ def tests(options: argparse.Namespace) -> list[tuple[str, list[Case], str]]:
     return found
 
 
+def settled(path: Path) -> dict[str, Row]:
+    """Rows of an earlier run that are no failures, by name."""
+    rows = [Row(**row) for row in json.loads(path.read_text())["rows"]]
+    return {row.name: row for row in rows if row.kind not in ("failed", "hung")}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suites", nargs="+", choices=("distributed", "dtensor"), default=["distributed", "dtensor"])
     parser.add_argument("--match", default="", help="regular expression over names of tests or operators")
-    parser.add_argument("--limit", type=float, default=90, help="seconds for a test")
+    parser.add_argument("--limit", type=float, default=75, help="seconds for a test")
     parser.add_argument("--no-control", action="store_true", help="do not run failures again over gloo")
+    parser.add_argument("--again", type=Path, help="an earlier run's JSON file, of which only failures are run again")
     parser.add_argument("--output", type=Path, default=Path("out/distributed_judge.json"))
     options = parser.parse_args()
     begin = time.monotonic()
     rows: list[Row] = []
     found = tests(options)
+    known = settled(options.again) if options.again else {}
     for name, cases, reasons in found:
+        if name in known:
+            rows.append(known[name])
+            continue
         row = judge(name, cases, reasons, options.limit) if cases else Row(name, "", "skipped", reasons, 0)
         if row.kind in ("failed", "hung"):
             row.reason = explain(row)

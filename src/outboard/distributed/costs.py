@@ -2,10 +2,10 @@
 """What a collective costs: the alpha-beta model of its algorithm, fitted to measurements or filled from data sheets.
 
 A collective of ``size`` bytes between ``n`` ranks takes ``alpha * steps(n) + beta * size * share(n)`` seconds:
-``steps`` messages that wait for each other, and ``share`` of the bytes over the link that is used most. Which algorithm runs is
-known (gloo's, on which the device's backend builds between machines, and, of the same form, NCCL's rings), so ``alpha``
-(seconds a message) and ``beta`` (seconds a byte) are all that is to be found. See Hockney (1994) for the model, and
-Thakur, Rabenseifner and Gropp (2005) for the collectives.
+``steps`` messages that wait for each other, and ``share`` of the bytes over the link that is used most. Which algorithm
+runs is known (gloo's, on which the device's backend builds between machines, and, of the same form, NCCL's rings), so
+``alpha`` (seconds a message) and ``beta`` (seconds a byte) are all that is to be found. See Hockney (1994) for the
+model, and Thakur, Rabenseifner and Gropp (2005) for the collectives.
 """
 
 from __future__ import annotations
