@@ -44,8 +44,10 @@ _CLONE_NEWNET = 0x40000000
 
 
 def run(command: str) -> None:
-    """Runs ``ip`` or ``tc``. Raises CalledProcessError with what it said."""
-    subprocess.run(command.split(), check=True, capture_output=True, text=True)
+    """Runs ``ip`` or ``tc``. Raises RuntimeError with what it said, such as that this user may not."""
+    done = subprocess.run(command.split(), capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{command}: {done.stderr.strip()}")
 
 
 def has_netem() -> bool:
