@@ -29,8 +29,9 @@ CPP_FILES = $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'csrc/*.c' 'include/*.h
 PYTEST_ARGUMENTS ?=
 BENCH_ARGUMENTS ?=
 FUZZ_ARGUMENTS ?=
+JUDGE_ARGUMENTS ?=
 
-.PHONY: help setup demo demo-short accuracy test test-full test-cpp test-sanitize test-ecosystem test-limits test-nvrtc test-oclgrind test-python test-strict lint format bench opinfo fuzz fuzz-files wheel docs docs-serve clean distclean
+.PHONY: help setup demo demo-short accuracy test test-full test-cpp test-distributed-judge test-sanitize test-ecosystem test-limits test-nvrtc test-oclgrind test-python test-strict lint format bench opinfo fuzz fuzz-files wheel docs docs-serve clean distclean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -94,6 +95,10 @@ test-ecosystem:  ## The libraries that people use, from their packages, on the d
 	@$(SETUP) --opencl --groups demo test
 	@$(PYTHON) tools/bootstrap.py --venv $(VENV)-ecosystem --over $(VENV) --groups ecosystem
 	@OMP_WAIT_POLICY=passive OUTBOARD_TEST_ECOSYSTEM=1 $(VENV)-ecosystem/bin/python -m pytest -q -rs -n $(TEST_JOBS) --dist loadfile tests/integrations
+
+test-distributed-judge:  ## PyTorch's own tests of torch.distributed on the device's backend, about 35 minutes on two cores
+	@$(SETUP) --groups demo test
+	@OMP_WAIT_POLICY=passive $(PY) tools/distributed_judge.py $(JUDGE_ARGUMENTS)
 
 test-oclgrind:  ## Every family of kernels for GPUs on Oclgrind: invalid accesses, races
 	@$(SETUP) --opencl --groups demo test

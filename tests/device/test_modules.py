@@ -34,6 +34,16 @@ def test_tied_weights_stay_tied(device: str) -> None:
     assert isinstance(weight, nn.Parameter) and weight.requires_grad and weight.is_leaf
 
 
+def test_what_is_written_on_parameters_stays(device: str) -> None:
+    """DDP and others mark parameters by attributes: which to leave out, how they are split."""
+    model = Tied()
+    model.head.weight.left_out = "marked"  # type: ignore[attr-defined]
+    for target in (device, "cpu"):
+        model.to(target)
+        assert vars(model.embed.weight) == {"left_out": "marked"}
+        assert not vars(model.norm.weight)
+
+
 def test_training_tied_weights_agrees_with_the_cpu(device: str) -> None:
     theirs = Tied()
     ours = copy.deepcopy(theirs)

@@ -151,6 +151,11 @@ Tensors flattened(const Tensors& tensors) {
   return result;
 }
 
+/// The host library has no connection of a rank to itself.
+void require_other(int peer, int rank) {
+  TORCH_CHECK_VALUE(peer != rank, "rank ", rank, " cannot send to itself, or receive from itself: copy the tensor");
+}
+
 /// Calls a function, whose errors say what failed.
 template <typename Function>
 void with_label(const Label& label, Function&& function) {
@@ -574,6 +579,7 @@ WorkPointer DeviceBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10
 }
 
 WorkPointer DeviceBackend::send(Tensors& tensors, int target, int tag) {
+  require_other(target, rank_);
   Call call = begin(OpType::SEND, "send", tensors, {});
   Tensors values{flat(call.exchange->elements(only(tensors), Use::kRead))};
   return start_peer(std::move(call),
@@ -581,6 +587,7 @@ WorkPointer DeviceBackend::send(Tensors& tensors, int target, int tag) {
 }
 
 WorkPointer DeviceBackend::recv(Tensors& tensors, int source, int tag) {
+  require_other(source, rank_);
   Call call = begin(OpType::RECV, "recv", tensors, {});
   Tensors values{flat(call.exchange->elements(only(tensors), Use::kWrite))};
   return start_peer(std::move(call),
@@ -588,7 +595,7 @@ WorkPointer DeviceBackend::recv(Tensors& tensors, int source, int tag) {
 }
 
 WorkPointer DeviceBackend::recvAnysource(Tensors& tensors, int tag) {
-  Call call = begin(OpType::RECVANYSOURCE, "recv_any_source", tensors, {});
+  Call call = begin(OpType::RECVANYSOURCE, "recvAnySource", tensors, {});
   Tensors values{flat(call.exchange->elements(only(tensors), Use::kWrite))};
   return start_peer(std::move(call), [values, tag](Backend& host) mutable { return host.recvAnysource(values, tag); });
 }

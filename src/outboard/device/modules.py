@@ -34,6 +34,7 @@ def _exchanging(original: Callable[[nn.Module, Callable[..., Any], bool], nn.Mod
     def _apply(self: nn.Module, fn: Callable[..., Any], recurse: bool = True) -> nn.Module:
         if getattr(_state, "inside", False) or not _crosses(self, fn):
             return original(self, fn, recurse)
+        attributes = [(parameter, dict(vars(parameter))) for parameter in self.parameters()]
         try:
             with _swapping():
                 original(self, fn, recurse)
@@ -49,6 +50,9 @@ def _exchanging(original: Callable[[nn.Module, Callable[..., Any], bool], nn.Mod
                 stacklevel=3,
             )
             return original(self, fn, recurse)
+        finally:
+            for parameter, kept in attributes:  # what others have written on it, which went with what was exchanged
+                vars(parameter).update(kept)
 
     return _apply
 

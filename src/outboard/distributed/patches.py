@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import inspect
 import os
@@ -67,6 +68,8 @@ def _monitor_barriers(device: str, backend: str) -> None:
         group = c10d._get_default_group() if group is None else group
         if c10d._rank_not_in_group(group) or backend not in c10d.get_backend(group):
             return original(group, timeout, wait_all_ranks)
+        if isinstance(timeout, float):  # seconds, which PyTorch takes here and nowhere else
+            timeout = datetime.timedelta(seconds=timeout)
         timeout = timeout or c10d._get_default_timeout(c10d.Backend(backend))
         c10d._check_valid_timeout(timeout)
         group._get_backend(torch.device(device)).monitored_barrier(timeout, wait_all_ranks)

@@ -291,6 +291,20 @@ def check_point_to_point() -> None:
         same(result, value(0, torch.float32, 3))
 
 
+def check_names_in_profiles() -> None:
+    """As gloo's, which PyTorch's own tests look for."""
+    me = dist.get_rank()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        if me == 0:
+            for _ in ranks()[1:]:
+                dist.recv(torch.zeros(3, device=DEVICE))
+        else:
+            dist.send(own(torch.float32, 3), 0)
+    names = [event.name for event in profile.events()]
+    wanted = "recvAnySource" if me == 0 else "send"
+    assert names.count(f"{dist.get_backend()}:{wanted}") == (len(ranks()) - 1 if me == 0 else 1), names
+
+
 def check_coalesced() -> None:
     tensors = [own(torch.float32, 3), own(torch.float32, 2, 2), own(torch.int64, 4)]
     with dist._coalescing_manager(async_ops=True) as manager:
@@ -371,6 +385,7 @@ def check_barriers() -> None:
     dist.barrier(async_op=True).wait()
     dist.monitored_barrier()
     dist.monitored_barrier(wait_all_ranks=True)
+    dist.monitored_barrier(timeout=60.0)  # seconds, as PyTorch's own takes them, too
 
 
 def check_objects() -> None:
@@ -431,6 +446,9 @@ def check_split() -> None:
 
 def check_bad_input() -> None:
     """Mistakes that every rank makes are errors on every rank, and the group goes on."""
+    itself = [dist.P2POp(kind, own(torch.float32, 3), dist.get_rank()) for kind in (dist.irecv, dist.isend)]
+    for operation in itself:
+        raises(ValueError, "cannot send to itself", lambda one=operation: dist.batch_isend_irecv([one]))
     raises(TypeError, "Reductions", lambda: dist.all_reduce(own(torch.float8_e4m3fn, 3)))
     raises(
         ValueError,

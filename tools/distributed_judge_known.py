@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why tests of PyTorch's fail on the device's process-group backend, one sentence for each kind of failure."""
+
+#: (a regular expression over the test's name, one over what it said, the explanation); the first that fits counts.
+EXPLANATIONS: tuple[tuple[str, str, str], ...] = (
+    (
+        r"test_batch_isend_irecv(_self)?_nccl$",
+        r"cannot send to itself",
+        "By design: a rank sends to itself, and gloo, which carries messages, has no connection of a rank to itself.",
+    ),
+    (
+        r"test_ddp_logging_data_(cpu|gpu)$",
+        r"0 not greater than or equal to 1",
+        "PyTorch's own naming: DDP's timers are there for CPU and CUDA devices only, so it logs times of 0.",
+    ),
+    (
+        r"test_ddp_profiling_torch_profiler$",
+        r"0 not greater than 0",
+        "PyTorch's own naming: it looks in the trace for what ProcessGroupNCCL records about each collective.",
+    ),
+    (
+        r"test_monitored_barrier_allreduce_hang",
+        r"caught collective operation timeout",
+        "PyTorch's own naming: it wants the words of NCCL's watchdog; ours raises DistBackendError (timed out).",
+    ),
+    (
+        r"test_nccl_high_priority_stream$",
+        r"MASTER_ADDR expected",
+        "PyTorch's own naming: it makes a ProcessGroupNCCL itself, over a rendezvous that only its launcher prepares.",
+    ),
+    (
+        r"test_ddp_uneven_inputs$",
+        r"terminated or timed out|not finished",
+        "Size: dozens of steps of convolutions on pictures of 1,000 by 1,000 take two cores more than 40 minutes.",
+    ),
+    (
+        r"^dtensor\.",
+        r"no tensor that can be distributed .*over gloo on the CPU: failed",
+        "A function that takes no tensor, or none that PyTorch's converter distributes: nothing to test.",
+    ),
+    (
+        r"^dtensor\.",
+        r"^([\w.]+): .*over gloo on the CPU: failed: \1: ",
+        "PyTorch's DTensor cannot do it on any device: the same exception on CPU tensors over gloo.",
+    ),
+)
