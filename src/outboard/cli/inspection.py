@@ -96,7 +96,7 @@ def problems() -> list[str]:
 
 
 def passed_over() -> list[str]:
-    """Why the processor itself serves as the device: what other drivers said, one line each. Empty if they serve."""
+    """Drivers and devices that are not used since others are there, and why, one line each."""
     core = sys.modules.get("outboard._C")
     return [] if core is None else list(core.passed_over())
 
