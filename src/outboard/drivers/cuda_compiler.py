@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tells the CUDA driver where NVRTC is that was installed with pip.
 
-The package ``nvidia-cuda-nvrtc`` (CUDA 13), or ``nvidia-cuda-nvrtc-cu12``, puts it below ``site-packages/nvidia``, where
-the dynamic linker does not look, which is where the driver itself looks.
+The package ``nvidia-cuda-nvrtc`` (CUDA 13), or ``nvidia-cuda-nvrtc-cu12``, puts it below ``site-packages/nvidia``. The
+driver itself only looks where the dynamic linker does.
 """
 
 from __future__ import annotations
