@@ -104,7 +104,9 @@ constexpr bool obh_is(const char* text, const char* start) {
 #if !defined(__F16C__) && !defined(__aarch64__)
 #error "CUDA programs are tried on processors that convert halves"
 #endif
+/* A value that was rounded to float is rounded once more: not both at once, as contraction allows. */
 OBH_FN void obh_ptx(bool widens, float& v, unsigned short& bits) {
+#pragma clang fp contract(off)
   if (widens) {
     v = (float)obh_bits<_Float16>(bits);
   } else {
