@@ -16,7 +16,7 @@ import torch
 from outboard import activation, drivers, profiles, settings
 
 #: Environment variables that change what Outboard does (README.md lists their meaning).
-VARIABLE_PREFIXES = ("OUTBOARD_", "OCL_ICD_", "POCL_", "TORCH_DEVICE_BACKEND_AUTOLOAD")
+VARIABLE_PREFIXES = ("OUTBOARD_", "OCL_ICD_", "POCL_", "CUDA_VISIBLE_DEVICES", "TORCH_DEVICE_BACKEND_AUTOLOAD")
 _SYSTEM_VENDORS = "/etc/OpenCL/vendors"
 
 
@@ -137,6 +137,14 @@ def opencl_loader() -> str | None:
         if "libOpenCL.so" in path:
             return path
     return None
+
+
+def cuda_compiler() -> str | None:
+    """NVRTC, as the CUDA driver was told to use it, by the user or because it is installed as a package, by path.
+
+    None if the driver has to ask the dynamic linker.
+    """
+    return os.environ.get(drivers.cuda_compiler.VARIABLE)
 
 
 def host_compiler() -> str | None:
