@@ -77,6 +77,22 @@ assert (properties.driver, properties.dialect, properties.sub_group_size) == ("c
 
 
 @needs_clang
+def test_more_rows_than_a_launch_may_have(run_python: RunPython, simulator: dict[str, str]) -> None:
+    """The driver refuses more than 65,535 work-groups in the second dimension, as CUDA does."""
+    run_python(
+        PREAMBLE
+        + """
+x, bias, places = torch.randn(66000, 70), torch.randn(70), torch.randint(0, 66000, (70001,))
+check(torch.add, x, bias)
+check(lambda a, i: a[i], x, places)
+assert module.fallbacks() == {}
+""",
+        OUTBOARD_DRIVER="cuda",
+        **simulator,
+    )
+
+
+@needs_clang
 def test_a_gpu_is_a_device_once_and_without_being_asked_for(run_python: RunPython, simulator: dict[str, str]) -> None:
     """The simulator stands for two GPUs; the processor is none beside them."""
     run_python(
