@@ -31,7 +31,7 @@ BENCH_ARGUMENTS ?=
 FUZZ_ARGUMENTS ?=
 JUDGE_ARGUMENTS ?=
 
-.PHONY: help setup demo demo-short accuracy test test-full test-cpp test-distributed-judge test-sanitize test-ecosystem test-limits test-nvrtc test-oclgrind test-python test-strict lint format bench opinfo fuzz fuzz-files wheel docs docs-serve clean distclean
+.PHONY: help setup demo demo-short accuracy test test-full test-cpp test-cuda-text test-distributed-judge test-sanitize test-ecosystem test-limits test-nvrtc test-oclgrind test-python test-strict lint format bench opinfo fuzz fuzz-files wheel docs docs-serve clean distclean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,7 +54,7 @@ test:  ## Lint, C++ tests, the short demo (the second time from caches alone), t
 	@$(MAKE) --no-print-directory test-limits
 	@$(MAKE) --no-print-directory test-python
 
-test-full: test opinfo accuracy test-sanitize test-oclgrind  ## Everything in test, every OpInfo, functions against float64, sanitizers, Oclgrind, kernels for GPUs, the wheel in a clean environment
+test-full: test opinfo accuracy test-sanitize test-oclgrind test-cuda-text  ## Everything in test, every OpInfo, functions against float64, sanitizers, Oclgrind, kernels for GPUs, the wheel in a clean environment
 	@OUTBOARD_TEST_FULL=1 $(PY) -m pytest -q tests/package tests/kernels/test_variants.py tests/device/test_memory.py \
 	  tests/device/test_memory_proof.py
 	@$(MAKE) --no-print-directory test-strict STRICT_TESTS="tests/device tests/compiler tests/kernels"
@@ -107,6 +107,15 @@ test-oclgrind:  ## Every family of kernels for GPUs on Oclgrind: invalid accesse
 test-nvrtc:  ## What the compiler writes for GPUs of NVIDIA, compiled by NVRTC; needs no GPU
 	@$(SETUP) --opencl --groups demo test nvrtc
 	@$(PY) -m tests.nvrtc
+
+# What a GPU of NVIDIA would compile, on the processor: families of kernels one by one, then the tests of kernels.
+CUDA_TEXT_TESTS ?= $(LIMITS_TESTS_FULL)
+
+test-cuda-text:  ## Programs in CUDA C++, run on the processor, against the CPU
+	@$(SETUP) --groups demo test
+	@$(PY) -m tests.cuda_text
+	@OMP_WAIT_POLICY=passive OUTBOARD_DRIVER=host OUTBOARD_HOST_DIALECT=cuda \
+	  $(PY) -m pytest -q -n $(TEST_JOBS) --dist loadfile $(CUDA_TEXT_TESTS)
 
 test-python:  ## Python tests only, in TEST_JOBS processes
 	@OMP_WAIT_POLICY=passive $(PY) -m pytest -q -n $(TEST_JOBS) --dist loadfile $(PYTEST_ARGUMENTS)

@@ -16,6 +16,7 @@ wheel=$(echo "$work"/outboard-*.whl)
 [[ $wheel == *-manylinux_2_*.whl ]] || { echo "$wheel is tagged for this very system"; exit 1; }
 "$python" -m zipfile -l "$wheel" | awk '{print $1}' >"$work/contents"
 for needed in 'outboard/_C\..*\.so' 'outboard/drivers/liboutboard_opencl\.so' 'outboard/drivers/liboutboard_host\.so' \
+  'outboard/drivers/liboutboard_cuda\.so' \
   'outboard/drivers/liboutboard_sim\.so' 'outboard/lib/liboutboard_runner\.so' 'outboard/torch-release\.txt' \
   'outboard/plans/shipped' 'outboard/plans/programs' \
   'outboard/lib/cmake/outboard/outboard-config\.cmake' 'outboard/include/outboard/runner\.h' 'outboard/bin/outboard-run' \

@@ -35,6 +35,7 @@ struct RuntimeState {
   std::vector<std::unique_ptr<Device>> devices;
   std::vector<std::string> problems;
   std::vector<std::string> passed_over;
+  std::vector<std::string> absent;  // drivers without a device, until it is known whether that is a problem
   std::atomic<bool> shut_down{false};
 };
 
@@ -143,7 +144,8 @@ void open_devices(const std::string& library, const ob_driver* driver, RuntimeSt
   const ob_status status = driver->device_count(&count);
   if (status != OB_OK || count == 0) {
     const char* text = driver->last_error();
-    runtime.problems.push_back(std::string(driver->name) + ": " + (text != nullptr ? text : "no devices"));
+    auto& lines = status == OB_OK ? runtime.absent : runtime.problems;
+    lines.push_back(std::string(driver->name) + ": " + (text != nullptr ? text : "no devices"));
     return;
   }
   int number = 0;
@@ -171,6 +173,28 @@ std::optional<ob_device_properties> properties_of(const Opened& device) {
   properties.struct_size = sizeof(properties);
   const bool works = device.driver->device_properties(device.handle, &properties) == OB_OK;
   return works ? std::optional(properties) : std::nullopt;
+}
+
+/// Leaves GPUs aside that an earlier driver has opened, too: those of the same vendor are the same.
+void drop_repeated(RuntimeState& runtime, std::vector<Opened>& opened) {
+  std::map<std::string, const ob_driver*> driver_of;  // by vendor
+  const auto is_repeated = [&](const Opened& device) {
+    const std::optional<ob_device_properties> properties = properties_of(device);
+    if (!properties || properties->type != OB_DEVICE_GPU || properties->vendor[0] == '\0') return false;
+    const ob_driver* const first = driver_of.emplace(properties->vendor, device.driver).first->second;
+    if (first == device.driver) return false;
+    runtime.passed_over.push_back(std::string(device.driver->name) + ": " + properties->name +
+                                  " is a device of the driver " + first->name);
+    return true;
+  };
+  opened.erase(std::remove_if(opened.begin(), opened.end(), is_repeated), opened.end());
+}
+
+/// A driver without hardware is no problem where another has some, unless the user has named it.
+void settle_absent(bool named, bool any, RuntimeState& runtime) {
+  auto& lines = named || !any ? runtime.problems : runtime.passed_over;
+  lines.insert(lines.end(), runtime.absent.begin(), runtime.absent.end());
+  runtime.absent.clear();
 }
 
 /// Makes a device of the processor itself, where all others are the processor through another driver, which are left
@@ -401,7 +425,10 @@ Runtime& Runtime::initialize(const std::vector<std::string>& driver_paths, const
   std::call_once(runtime.once, [&] {
     std::vector<Opened> opened;
     open_drivers(driver_paths, runtime, opened);
+    const bool named = processor.drivers.empty();
+    if (!named) drop_repeated(runtime, opened);
     open_processor(processor, runtime, opened);
+    settle_absent(named, !opened.empty(), runtime);
     take_devices(opened, choice, runtime);
     pthread_atfork(nullptr, nullptr, after_fork_in_child);
   });

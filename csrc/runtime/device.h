@@ -87,7 +87,8 @@ class Runtime {
   using Choice = std::function<std::vector<int>(int count)>;
 
   /// Drivers that make a device of the processor itself. They are loaded where there is no device, or none but the
-  /// processor as a device of the drivers `instead_of`, whose place they then take: two would share its cores.
+  /// processor as a device of the drivers `instead_of`, whose place they then take: two would share its cores. That
+  /// there are none says that the user has named drivers: nothing is left aside then.
   struct Processor {
     std::vector<std::string> drivers, instead_of;
   };
@@ -103,7 +104,7 @@ class Runtime {
   /// Throws Error(OB_INVALID_ARGUMENT) for an index out of range, ForkError in a forked child.
   Device& device(int index);
   const std::vector<std::string>& problems() const;
-  /// Drivers and devices that are not used since another has the processor, and why.
+  /// Drivers and devices that are not used, or have no hardware, since another has some, and why.
   const std::vector<std::string>& passed_over() const;
 
   /// The calling thread's current device (0 at first).

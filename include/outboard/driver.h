@@ -86,7 +86,7 @@ typedef struct ob_device_properties {
   char name[256];               /* out: what a user calls it */
   char vendor[128];             /* out */
   char driver_version[256];     /* out */
-  char dialect[32];             /* out: language of programs: "opencl-c", "cuda-c"; "" without a compiler */
+  char dialect[32];             /* out: language of programs: "opencl-c", "cuda"; "" without a compiler */
   char cache_key[256];          /* out: changes whenever a program binary made before is no longer valid */
   ob_device_type type;          /* out: for users to know; it decides nothing about programs */
   uint32_t compute_units;       /* out */
@@ -184,7 +184,7 @@ typedef struct ob_driver {
 
   /* ---- required: programs ---- */
   /* `options` are those of the dialect's compiler, separated by spaces, never NULL: of "opencl-c" what clBuildProgram
-   * takes (-cl-std=CL3.0, -D NAME=VALUE, ...), of "cuda-c" what NVRTC takes. */
+   * takes (-cl-std=CL3.0, -D NAME=VALUE, ...), of "cuda" what NVRTC takes. */
   ob_status (*program_build)(ob_device device, const char* source, const char* options, ob_program* program /* out */);
   ob_status (*program_load)(ob_device device, const void* binary, size_t bytes, ob_program* program /* out */);
   /* With binary = NULL only the size is returned. */

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "host/builtins.h"
+#include "host/cuda_text.h"
 #include "host/levels.h"
 #include "host/process.h"
 #include "runtime/sha256.h"
@@ -134,19 +135,20 @@ bool asks_for_more(const std::string& source) { return source.find(kBfloat16Prod
 
 }  // namespace
 
-Compiler Compiler::find() {
+Compiler Compiler::find(Language language) {
   const std::string chosen = variable("OUTBOARD_HOST_COMPILER");
   const std::string path = chosen.empty() ? installed_compiler() : chosen;
   if (path.empty()) throw std::runtime_error(kMissing);
   if (!is_program(path)) throw std::runtime_error("OUTBOARD_HOST_COMPILER: " + path + " is no program. " + kMissing);
-  if (is_zig(path)) return Compiler({path, "clang"}, {path, "ld.lld"});
+  if (is_zig(path)) return Compiler(language, {path, "clang"}, {path, "ld.lld"});
   const std::string linker = linker_for(path);
   if (linker.empty()) throw std::runtime_error("no ld.lld beside " + path + " nor on PATH: " + kMissing);
-  return Compiler({path}, {linker});
+  return Compiler(language, {path}, {linker});
 }
 
-Compiler::Compiler(std::vector<std::string> clang, std::vector<std::string> linker)
-    : clang_(std::move(clang)),
+Compiler::Compiler(Language language, std::vector<std::string> clang, std::vector<std::string> linker)
+    : language_(language),
+      clang_(std::move(clang)),
       linker_(std::move(linker)),
       target_(target_options(chosen_processor())),
       macros_(macros_of(chosen_processor())) {
@@ -212,9 +214,22 @@ std::string Compiler::front_end(const std::string& source, const std::string& op
   }
 }
 
+/// Rounds as NVRTC does, which takes products and sums together wherever it can (`--fmad=true`).
+std::string Compiler::cuda_front_end(const std::string& source, const std::string& options) const {
+  std::vector<std::string> front =
+      clang({"-x", "c++", "-std=c++17", "-nostdinc", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics",
+             "-fno-strict-aliasing", "-fno-math-errno", "-fsigned-char", "-ffp-contract=fast", "-O3", "-fPIC", "-w",
+             "-S", "-emit-llvm", "-Xclang", "-disable-llvm-passes"});
+  for (const std::string& option : checked_options(options)) front.push_back(option);
+  for (const char* word : {"-", "-o", "-"}) front.emplace_back(word);
+  return run(front, with_cuda(source));
+}
+
 Code Compiler::build(const std::string& source, const std::string& options) const {
   Code code;
-  const std::string assembly = make_runnable(front_end(source, options), &code.kernels);
+  const std::string instructions =
+      language_ == Language::cuda ? cuda_front_end(source, options) : front_end(source, options);
+  const std::string assembly = make_runnable(instructions, language_, &code.kernels);
   const std::string object = run(clang({"-x", "ir", "-O3", "-fPIC", "-w", "-c", "-", "-o", "-"}), assembly);
   std::vector<std::string> link = linker_;
   for (const std::string& word : {std::string("-shared"), std::string("--strip-all"), std::string("-o"),

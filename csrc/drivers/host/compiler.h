@@ -15,14 +15,15 @@ struct Code {
   std::string needs;    // the processors that it runs on: `Compiler::makes`
 };
 
-/// Clang and LLD, which make machine code of OpenCL C for the processor that this process runs on: those in the Python
-/// package ziglang, or installed ones. Thread-safe: a build is three processes, one after another.
+/// Clang and LLD, which make machine code of OpenCL C or CUDA C++ for the processor that this process runs on: those in
+/// the Python package ziglang, or installed ones. Thread-safe: a build is three processes, one after another.
 class Compiler {
  public:
   /// The one that OUTBOARD_HOST_COMPILER names (a path of Clang or of Zig), or the first on PATH. Throws
   /// std::runtime_error that says what to install.
-  static Compiler find();
+  static Compiler find(Language language);
 
+  Language language() const { return language_; }
   /// Builds a program. `options` are those of clBuildProgram. Throws BuildError, and std::system_error if the compiler
   /// cannot be run.
   Code build(const std::string& source, const std::string& options) const;
@@ -42,15 +43,17 @@ class Compiler {
   bool can_run(const std::string& needs) const;
 
  private:
-  Compiler(std::vector<std::string> clang, std::vector<std::string> linker);
+  Compiler(Language language, std::vector<std::string> clang, std::vector<std::string> linker);
   /// The macros that Clang defines for a processor, a line each.
   std::string macros_of(const std::string& processor) const;
   bool defines(const std::string& macro) const;
   std::string run(std::vector<std::string> words, const std::string& input) const;
   /// LLVM's assembly of a program.
   std::string front_end(const std::string& source, const std::string& options) const;
+  std::string cuda_front_end(const std::string& source, const std::string& options) const;
   std::vector<std::string> clang(std::initializer_list<const char*> words) const;
 
+  const Language language_;
   const std::vector<std::string> clang_, linker_;
   std::vector<std::string> target_;  // options that name the processor
   std::string macros_;

@@ -63,6 +63,9 @@ namespace {
 constexpr uint64_t kAlignment = 128;
 constexpr uint32_t kArgumentBytes = 16384;
 constexpr uint32_t kMostSubGroup = 64;
+/// What a GPU of NVIDIA has, and programs in CUDA C++ are written for.
+constexpr uint32_t kWarp = 32, kCudaArgumentBytes = 4096;
+constexpr uint64_t kCudaLocalBytes = 48 << 10;
 
 thread_local std::string error_text;
 
@@ -91,6 +94,14 @@ uint32_t wanted_sub_group() {
   return right ? static_cast<uint32_t>(size) : 0;
 }
 
+/// The language of programs: OUTBOARD_HOST_DIALECT, to try those for GPUs of NVIDIA; nothing if nobody knows it.
+std::optional<Language> wanted_language() {
+  const char* text = std::getenv("OUTBOARD_HOST_DIALECT");
+  const std::string name = text != nullptr ? text : "";
+  if (name.empty() || name == "opencl-c") return Language::opencl;
+  return name == "cuda" ? std::optional(Language::cuda) : std::nullopt;
+}
+
 struct Devices {
   std::optional<Compiler> compiler;
   std::deque<ob_device_t> list;
@@ -98,12 +109,14 @@ struct Devices {
 
   Devices() {
     const unsigned parts = wanted_parts();
-    const uint32_t sub_group = wanted_sub_group();
+    const std::optional<Language> language = wanted_language();
+    const uint32_t sub_group = language == Language::cuda ? kWarp : wanted_sub_group();
     if (parts == 0) problem = kBadNumberOfParts;
     if (sub_group == 0) problem = "OUTBOARD_HOST_SUB_GROUP must be a power of two from 1 to 64";
+    if (!language) problem = "OUTBOARD_HOST_DIALECT must be opencl-c or cuda";
     if (!problem.empty()) return;
     try {
-      compiler.emplace(Compiler::find());
+      compiler.emplace(Compiler::find(*language));
     } catch (const std::exception& error) {
       problem = error.what();
       return;
@@ -164,24 +177,25 @@ ob_status device_properties(ob_device device, ob_device_properties* properties) 
   put_text(p.name, name.empty() ? "CPU" : name);
   put_text(p.vendor, processor_text("vendor_id"));
   put_text(p.driver_version, compiler.version());
-  put_text(p.dialect, "opencl-c");
-  put_text(p.cache_key, "host|" + compiler.version() + "|" + compiler.fingerprint() + "|" +
+  const bool cuda = compiler.language() == Language::cuda;
+  put_text(p.dialect, cuda ? "cuda" : "opencl-c");
+  put_text(p.cache_key, (cuda ? "host cuda|" : "host|") + compiler.version() + "|" + compiler.fingerprint() + "|" +
                             std::to_string(device->pool->threads()) + "|" + std::to_string(device->sub_group_size));
-  p.type = OB_DEVICE_CPU;
+  p.type = cuda ? OB_DEVICE_GPU : OB_DEVICE_CPU;
   p.compute_units = device->pool->threads();
   p.max_work_group_size = kMostWorkItems;
   p.sub_group_size = device->sub_group_size;
-  p.vector_width = compiler.vector_width();
+  p.vector_width = cuda ? 1 : compiler.vector_width();
   p.total_memory = HostMemory::now().for_devices();
   p.max_allocation = p.total_memory;
-  p.local_memory = kMostLocalBytes;
+  p.local_memory = cuda ? kCudaLocalBytes : kMostLocalBytes;
   p.alignment = kAlignment;
   p.host_accessible = 1;
   p.has_fp16 = compiler.has_fp16() ? 1 : 0;
   p.has_fp64 = 1;
   p.has_int64_atomics = 1;
-  p.max_argument_bytes = kArgumentBytes;
-  p.execution = OB_EXECUTION_VECTOR;
+  p.max_argument_bytes = cuda ? kCudaArgumentBytes : kArgumentBytes;
+  p.execution = cuda ? OB_EXECUTION_SIMT : OB_EXECUTION_VECTOR;
   const Caches caches = Caches::now();
   p.near_cache = caches.near;
   p.last_cache = caches.last;

@@ -20,6 +20,8 @@ constexpr std::string_view kKernelMark = " !kernel_arg_addr_space ";
 /// Since version 21, Clang has kernels call a copy of them, which carries the same metadata.
 constexpr std::string_view kCopyPrefix = "__clang_ocl_kern_imp_";
 constexpr std::string_view kLocalArray = " = internal global ";
+/// The same of a program in CUDA C++ (cuda_text.cpp), and what names begin with that C++ has composed.
+constexpr std::string_view kSharedArray = " = internal thread_local global ", kComposed = "_Z";
 
 bool starts_with(std::string_view text, std::string_view start) { return text.substr(0, start.size()) == start; }
 
@@ -109,7 +111,11 @@ struct Definition {
            std::string(after);
   }
 
-  bool is_kernel() const { return contains(after, kKernelMark) && !starts_with(name, kCopyPrefix); }
+  /// Of a program in CUDA C++, kernels alone have names as in C.
+  bool is_kernel(Language language) const {
+    if (language == Language::cuda) return !starts_with(name, kComposed);
+    return contains(after, kKernelMark) && !starts_with(name, kCopyPrefix);
+  }
 
   /// The result's type, with its attributes.
   std::string_view before;
@@ -151,7 +157,7 @@ std::vector<uint32_t> numbers_in(std::string_view metadata) {
 
 class Program {
  public:
-  explicit Program(const std::string& assembly) {
+  Program(const std::string& assembly, Language language) : language_(language) {
     std::istringstream lines(assembly);
     for (std::string line; std::getline(lines, line);) lines_.push_back(std::move(line));
     for (const std::string& line : lines_) {
@@ -167,7 +173,7 @@ class Program {
       if (starts_with(line, kDefine)) {
         const Definition definition(line);
         result += definition.text() + "\n";
-        if (!definition.is_kernel()) continue;
+        if (!definition.is_kernel(language_)) continue;
         kernels->push_back(interface_of(definition));
         functions += run_function(definition, kernels->back());
       } else if (!starts_with(line, kDeclare) || !is_own(line)) {
@@ -179,7 +185,8 @@ class Program {
 
  private:
   static bool is_own(std::string_view line) {
-    return contains(line, " @obh_item(") || contains(line, " @obh_barrier(");
+    return contains(line, " @obh_item(") || contains(line, " @obh_barrier(") ||
+           contains(line, " @llvm.threadlocal.address");
   }
 
   /// Clang makes arrays in local memory variables of the program, which are not initialized, as no others are.
@@ -195,11 +202,14 @@ class Program {
 
   /// Bytes of the kernel's arrays, whose names begin with its own.
   uint64_t local_bytes(std::string_view kernel) const {
-    const std::string start = "@" + std::string(kernel) + ".";
+    const bool cuda = language_ == Language::cuda;
+    const std::string own(kernel), composed = "@_ZZ" + std::to_string(own.size()) + own + "E";
+    const std::string start = cuda ? composed : "@" + own + ".";
+    const std::string_view mark = cuda ? kSharedArray : kLocalArray;
     uint64_t bytes = 0;
     for (const std::string& line : lines_) {
-      if (!starts_with(line, start) || !is_local_array(line)) continue;
-      std::string_view type = std::string_view(line).substr(line.find(kLocalArray) + kLocalArray.size());
+      if (!starts_with(line, start) || !contains(line, mark) || (!cuda && !is_local_array(line))) continue;
+      std::string_view type = std::string_view(line).substr(line.find(mark) + mark.size());
       bytes += take_type(type).value_or(0);
     }
     return bytes;
@@ -289,6 +299,7 @@ class Program {
     return std::string(after.substr(at, after.find(' ', at) - at)) + " ";
   }
 
+  const Language language_;
   std::vector<std::string> lines_;
   std::unordered_map<std::string, std::string> metadata_;
   bool has_barriers_ = false;
@@ -298,8 +309,8 @@ class Program {
 
 std::string run_symbol(const std::string& kernel) { return "obh.run." + kernel; }
 
-std::string make_runnable(const std::string& assembly, std::vector<KernelInterface>* kernels) {
-  return Program(assembly).make_runnable(kernels);
+std::string make_runnable(const std::string& assembly, Language language, std::vector<KernelInterface>* kernels) {
+  return Program(assembly, language).make_runnable(kernels);
 }
 
 }  // namespace outboard::host

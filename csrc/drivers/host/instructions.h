@@ -14,6 +14,9 @@ class BuildError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// The languages that programs are written in.
+enum class Language { opencl, cuda };
+
 /// What has to be known of a kernel to run it.
 struct KernelInterface {
   std::string name;
@@ -26,9 +29,9 @@ struct KernelInterface {
 /// The name under which machine code exports a kernel's `RunGroups`.
 std::string run_symbol(const std::string& kernel);
 
-/// Turns what Clang's front end makes of a program in OpenCL C, LLVM's assembly language, into what can be run: arrays
+/// Turns what Clang's front end makes of a program, LLVM's assembly language, into what can be run: arrays
 /// in local memory become those of the thread, which runs one group at a time; nothing is exported but a function for
 /// each kernel that runs some of its groups. Throws std::runtime_error where a kernel takes what no launch can give.
-std::string make_runnable(const std::string& assembly, std::vector<KernelInterface>* kernels);
+std::string make_runnable(const std::string& assembly, Language language, std::vector<KernelInterface>* kernels);
 
 }  // namespace outboard::host

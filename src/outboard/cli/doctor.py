@@ -92,6 +92,7 @@ def _drivers(report: Report) -> None:
     chosen, _ = drivers.select(os.environ.get("OUTBOARD_DRIVER"))
     for library in sorted(set(chosen) - {path_of() for path_of in available.values()}):
         report.line("OUTBOARD_DRIVER", library)
+    report.line("NVRTC of cuda", inspection.cuda_compiler() or "of the system, or from 'outboard[cuda]'")
     report.line("compiler of host", inspection.host_compiler() or "on PATH, or from 'outboard[cpu]'")
     report.section("OpenCL")
     report.line("loader", inspection.opencl_loader() or "not loaded")

@@ -16,7 +16,7 @@ import torch
 from outboard import activation, drivers, profiles, settings
 
 #: Environment variables that change what Outboard does (README.md lists their meaning).
-VARIABLE_PREFIXES = ("OUTBOARD_", "OCL_ICD_", "POCL_", "TORCH_DEVICE_BACKEND_AUTOLOAD")
+VARIABLE_PREFIXES = ("OUTBOARD_", "OCL_ICD_", "POCL_", "CUDA_VISIBLE_DEVICES", "TORCH_DEVICE_BACKEND_AUTOLOAD")
 _SYSTEM_VENDORS = "/etc/OpenCL/vendors"
 
 
@@ -96,7 +96,7 @@ def problems() -> list[str]:
 
 
 def passed_over() -> list[str]:
-    """Why the processor itself serves as the device: what other drivers said, one line each. Empty if they serve."""
+    """Drivers and devices that are not used since others are there, and why, one line each."""
     core = sys.modules.get("outboard._C")
     return [] if core is None else list(core.passed_over())
 
@@ -137,6 +137,14 @@ def opencl_loader() -> str | None:
         if "libOpenCL.so" in path:
             return path
     return None
+
+
+def cuda_compiler() -> str | None:
+    """NVRTC, as the CUDA driver was told to use it, by the user or because it is installed as a package, by path.
+
+    None if the driver has to ask the dynamic linker.
+    """
+    return os.environ.get(drivers.cuda_compiler.VARIABLE)
 
 
 def host_compiler() -> str | None:

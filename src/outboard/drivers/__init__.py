@@ -13,9 +13,9 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from outboard.drivers import host_compiler, opencl_runtime
+from outboard.drivers import cuda_compiler, host_compiler, opencl_runtime
 
-__all__ = ["available", "host", "opencl", "prepare", "processor", "select", "sim", "strict"]
+__all__ = ["available", "cuda", "host", "opencl", "prepare", "processor", "select", "sim", "strict"]
 
 #: Drivers that are only used when OUTBOARD_DRIVER names them: they make devices out of nothing, or, as ``host``, of
 #: what another driver may have made one already (but see ``processor``).
@@ -24,6 +24,11 @@ _ON_REQUEST = frozenset({"host", "sim", "strict"})
 
 def _library(name: str) -> str:
     return str(Path(__file__).parent / f"liboutboard_{name}.so")
+
+
+def cuda() -> str:
+    """Path of the CUDA driver: GPUs of NVIDIA, with NVRTC as their compiler."""
+    return _library("cuda")
 
 
 def opencl() -> str:
@@ -47,8 +52,10 @@ def strict() -> str:
 
 
 def available() -> tuple[dict[str, Callable[[], str]], list[str]]:
-    """Every driver known, as functions that return its library's path, by name; and what went wrong on the way."""
-    found: dict[str, Callable[[], str]] = {"opencl": opencl, "host": host, "sim": sim, "strict": strict}
+    """Every driver known, as functions that return its library's path, by name; and what went wrong on the way.
+
+    Of a GPU that two of them drive, the first one's device is used."""
+    found: dict[str, Callable[[], str]] = {"cuda": cuda, "opencl": opencl, "host": host, "sim": sim, "strict": strict}
     problems = []
     for entry in entry_points(group="outboard.drivers"):
         if entry.name in found:
@@ -94,5 +101,6 @@ def processor() -> tuple[list[str], list[str]]:
 
 def prepare(cache_directory: Path | None) -> list[str]:
     """Makes vendor libraries that come as Python packages visible to the drivers; returns what is in the way."""
+    cuda_compiler.expose()
     host_compiler.expose()
     return opencl_runtime.expose(cache_directory)

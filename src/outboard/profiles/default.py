@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The default profile: whatever device there is, most likely an OpenCL one."""
+"""The default profile: whatever device there is."""
 
 from __future__ import annotations
 
@@ -10,6 +10,5 @@ from outboard.profiles.profile import Profile
 PROFILE = Profile(
     name="ocl",
     amp_dtypes=(torch.float16, torch.bfloat16),
-    driver="opencl",
     distributed_backend="occl",
 )

@@ -17,10 +17,10 @@ All orders of addition are fixed: each run gives the same bits.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import sympy
 import torch
@@ -44,6 +44,8 @@ MANY = 1 << 14
 PIECE = 1 << 13
 #: Results of one loop that meet at the same barrier, at most, and as local memory allows: each has arrays there.
 TOGETHER = 4
+#: Rows of work-groups in a launch: CUDA has no more in any dimension but the first.
+MOST_ROWS = 65535
 
 
 class Sharing(enum.Enum):
@@ -164,20 +166,29 @@ class SimtPrinter(ReductionPrinter):
         self.arrays.clear()
 
     def _items(self) -> Grid:
-        """A work-item for each point, neighbours along a row if rows are long enough to fill groups."""
+        """A work-item for each point, neighbours along a row if rows are long enough to fill groups. No launch has more
+        rows than any device takes; its items go on with those behind them."""
         length = self.x.length
         if self.x.rows is None or self._is_at_least(length, self.x.length_hint, self.group):
             rows = sympy.S.One if self.x.rows is None else self.x.rows
+            if not (rows.is_Integer and rows <= MOST_ROWS):
+                rows = minimum(rows, sympy.Integer(MOST_ROWS))
             self.write(f"const long {self.x.inner} = OB_ITEM_ID(0);")
             self.write(f"if ({self.x.inner} >= {self.size(length)}) return;")
-            if self.x.rows is not None:
-                self.write(f"const long {self.x.outer} = OB_ITEM_ID(1);")
+            with contextlib.ExitStack() as loop:
+                if self.x.rows is not None and rows == self.x.rows:
+                    self.write(f"const long {self.x.outer} = OB_ITEM_ID(1);")
+                elif self.x.rows is not None:
+                    o = self.x.outer
+                    step = f"for (long {o} = OB_ITEM_ID(1); {o} < {self.size(self.x.rows)}; {o} += OB_ITEM_COUNT(1))"
+                    loop.enter_context(self.block(step))
+                self.point()
         else:
             rows, length = sympy.S.One, self.x.root.numel
             self.write("const long x = OB_ITEM_ID(0);")
             self.write(f"if (x >= {self.size(length)}) return;")
             self._place()
-        self.point()
+            self.point()
         return (ceildiv(length, sympy.Integer(self.group)) * self.group, rows), (self.group, 1, 1), []
 
     def _groups(self) -> Grid:
@@ -259,7 +270,7 @@ class SimtPrinter(ReductionPrinter):
             self.write(f"{value.name}_a = {self._total(value, 1)};")
         self._results(reduces)
 
-    @contextmanager
+    @contextlib.contextmanager
     def _terms(self) -> Iterator[None]:
         """A loop over this work-item's terms."""
         assert self.r is not None

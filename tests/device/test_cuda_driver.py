@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CUDA driver without a GPU: what it says where there is none, and PyTorch on it over a simulator of the API that
+it calls (``tests/cpp/cuda``), whose kernels, in CUDA C++, run on the processor. Nothing here says what a GPU does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from outboard import drivers
+from outboard.drivers import cuda_compiler, host_compiler
+from tests.conftest import RunPython
+from tests.device.test_host_driver import PREAMBLE
+
+ROOT = Path(__file__).parents[2]
+
+needs_clang = pytest.mark.skipif(
+    host_compiler.installed() is None and shutil.which("clang") is None,
+    reason="kernels are compiled by Clang: pip install ziglang",
+)
+#: A machine without NVIDIA's driver, whatever this one is.
+NO_LIBRARY = {"OUTBOARD_CUDA_LIBRARY": "/no/such/libcuda.so.1"}
+
+
+@pytest.fixture(scope="module")
+def simulator(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables by which the CUDA driver finds the simulator instead of libcuda and NVRTC."""
+    compiler = shutil.which("g++") or shutil.which("c++")
+    if compiler is None:
+        pytest.skip("the simulator is compiled here, and there is no g++")
+    library = tmp_path_factory.mktemp("cuda") / "libcuda-simulator.so"
+    folder = ROOT / "tests" / "cpp" / "cuda"
+    includes = [f"-I{ROOT / each}" for each in ("include", "csrc/drivers", "tests/cpp/cuda")]
+    command = [compiler, "-std=c++17", "-O1", "-fPIC", "-shared", *includes, *map(str, sorted(folder.glob("*.cpp")))]
+    subprocess.run([*command, "-o", str(library), "-ldl", "-pthread"], check=True)
+    return {
+        "OUTBOARD_CUDA_LIBRARY": str(library),
+        "OUTBOARD_CUDA_NVRTC": str(library),
+        "CUDA_SIMULATOR_HOST": drivers.host(),
+    }
+
+
+@needs_clang
+def test_pytorch_on_the_simulator(run_python: RunPython, simulator: dict[str, str], tmp_path: Path) -> None:
+    run_python(
+        PREAMBLE
+        + """
+x = torch.randn(70, 300)
+check(lambda a: torch.softmax(a, 1) + a.sum(0), x)
+check(torch.matmul, x, torch.randn(300, 65), rtol=1e-4, atol=1e-4)
+model = torch.nn.Linear(20, 4)
+copy = torch.nn.Linear(20, 4)
+copy.load_state_dict(model.state_dict())
+copy.to(name)
+data, target = torch.randn(64, 20), torch.randint(0, 4, (64,))
+for each, device in ((model, "cpu"), (copy, name)):
+    optimizer = torch.optim.AdamW(each.parameters(), lr=0.01)
+    for _ in range(3):
+        optimizer.zero_grad()
+        F.cross_entropy(each(data.to(device)), target.to(device)).backward()
+        optimizer.step()
+for a, b in zip(model.parameters(), copy.parameters()):
+    torch.testing.assert_close(b.cpu(), a, rtol=1e-4, atol=1e-5)
+assert module.fallbacks() == {}, module.fallbacks()
+properties = module.get_device_properties(0)
+assert (properties.driver, properties.dialect, properties.sub_group_size) == ("cuda", "cuda", 32), properties
+""",
+        OUTBOARD_DRIVER="cuda",
+        OUTBOARD_CACHE_DIR=str(tmp_path),
+        **simulator,
+    )
+
+
+@needs_clang
+def test_more_rows_than_a_launch_may_have(run_python: RunPython, simulator: dict[str, str]) -> None:
+    """The driver refuses more than 65,535 work-groups in the second dimension, as CUDA does."""
+    run_python(
+        PREAMBLE
+        + """
+x, bias, places = torch.randn(66000, 70), torch.randn(70), torch.randint(0, 66000, (70001,))
+check(torch.add, x, bias)
+check(lambda a, i: a[i], x, places)
+assert module.fallbacks() == {}
+""",
+        OUTBOARD_DRIVER="cuda",
+        **simulator,
+    )
+
+
+@needs_clang
+def test_a_gpu_is_a_device_once_and_without_being_asked_for(run_python: RunPython, simulator: dict[str, str]) -> None:
+    """The simulator stands for two GPUs; the processor is none beside them."""
+    run_python(
+        PREAMBLE
+        + """
+from outboard import _C
+assert module.device_count() == 2, module.device_count()
+assert {module.get_device_properties(i).driver for i in range(2)} == {"cuda"}
+there = torch.arange(1000, device=f"{name}:1")
+assert there.to(f"{name}:0").sum().item() == 499500
+assert not any(line.startswith("cuda: ") for line in _C.passed_over() + _C.problems())
+""",
+        OUTBOARD_DRIVER="",
+        OCL_ICD_VENDORS="/no/such/folder",
+        CUDA_SIMULATOR_DEVICES="2",
+        **simulator,
+    )
+
+
+@needs_clang
+def test_without_a_gpu_the_next_driver_serves(run_python: RunPython) -> None:
+    """And that there is none is no problem."""
+    printed = run_python(
+        PREAMBLE
+        + """
+from outboard import _C, cli
+assert (torch.ones(3, device=name) * 2).tolist() == [2, 2, 2]
+assert any("no NVIDIA driver: /no/such/libcuda.so.1 not found" in line for line in _C.passed_over())
+assert _C.problems() == []
+cli.main(["doctor"])
+""",
+        OUTBOARD_DRIVER="",
+        **NO_LIBRARY,
+    )
+    assert "  not used: cuda: no NVIDIA driver: /no/such/libcuda.so.1 not found" in printed
+
+
+def test_who_asks_for_cuda_learns_what_is_missing(run_python: RunPython) -> None:
+    printed = run_python(
+        PREAMBLE + "from outboard import _C; print(module.device_count(), _C.problems())",
+        OUTBOARD_DRIVER="cuda",
+        **NO_LIBRARY,
+    )
+    assert printed.startswith("0 ") and "NVIDIA Container Toolkit" in printed
+
+
+def test_nvrtc_is_found_in_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in ("cu13/lib/libnvrtc.so.13", "cuda_nvrtc/lib/libnvrtc.so.12"):
+        library = tmp_path / "nvidia" / place
+        library.parent.mkdir(parents=True)
+        library.touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "nvidia", raising=False)
+    found = cuda_compiler.installed()
+    assert found is not None and found.name in ("libnvrtc.so.13", "libnvrtc.so.12")
+    monkeypatch.delenv(cuda_compiler.VARIABLE, raising=False)
+    cuda_compiler.expose()
+    assert os.environ[cuda_compiler.VARIABLE] == str(found)
+    monkeypatch.setenv(cuda_compiler.VARIABLE, "mine")
+    cuda_compiler.expose()
+    assert os.environ[cuda_compiler.VARIABLE] == "mine"
