@@ -63,8 +63,8 @@ def _choosing(original: Any, name: str) -> Any:
 
 
 def _indices(devices: Any, count: int, shared: bool) -> list[int]:
-    """What ``devices=`` means: a number of devices, -1 for all, or their indices, as a list or as text. Where devices can
-    be ``shared``, there may be more processes than devices.
+    """What ``devices=`` means: a number of devices, -1 for all, or their indices, as a list or as text. Where devices
+    can be ``shared``, there may be more processes than devices.
 
     Raises:
         ValueError: for devices that there are not.
