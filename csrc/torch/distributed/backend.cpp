@@ -57,8 +57,10 @@ struct Reduction {
     factor = scale->tensor_factor.defined() ? scale->tensor_factor.item<double>() : scale->double_factor;
   }
 
-  /// The same for numbers of this dtype: a sum of truth values is their "or", and must not be two.
+  /// The same for numbers of this dtype: a sum of truth values is their "or", and must not be two. The host library has
+  /// no mean of integers.
   c10d::ReduceOp of(at::ScalarType dtype) const {
+    if (is_mean_of_integers(dtype)) return c10d::ReduceOp(c10d::ReduceOp::SUM);
     if (dtype != at::kBool) return op;
     if (op == c10d::ReduceOp::SUM) return c10d::ReduceOp(c10d::ReduceOp::MAX);
     if (op == c10d::ReduceOp::PRODUCT) return c10d::ReduceOp(c10d::ReduceOp::MIN);
@@ -93,15 +95,27 @@ struct Reduction {
     if (factor.has_value()) tensor.mul_(*factor);
   }
 
+  /// What is done to the numbers that the host library has reduced over so many ranks: a mean of integers is their sum,
+  /// divided without a remainder, as with NCCL.
+  void finish(const at::Tensor& tensor, int ranks) const {
+    if (is_mean_of_integers(tensor.scalar_type())) tensor.div_(ranks, "trunc");
+  }
+
   /// Reduces the rows of `all`, which serve as scratch memory, into `result`.
   void fold(const at::Tensor& result, const at::Tensor& all) const {
     scale(all);
     result.copy_(all[0]);
     for (int64_t row = 1; row < all.size(0); ++row) add(result, all[row]);
-    if (op == c10d::ReduceOp::AVG) result.div_(all.size(0));
+    const auto ranks = static_cast<int>(all.size(0));
+    finish(result, ranks);
+    if (op == c10d::ReduceOp::AVG && !is_mean_of_integers(result.scalar_type())) result.div_(ranks);
   }
 
  private:
+  bool is_mean_of_integers(at::ScalarType dtype) const {
+    return op == c10d::ReduceOp::AVG && c10::isIntegralType(dtype, /*includeBool=*/false);
+  }
+
   void add(const at::Tensor& result, const at::Tensor& other) const {
     at::Tensor target = result;
     switch (op.op_) {
@@ -323,7 +337,7 @@ WorkPointer DeviceBackend::all_reduce(Call call, const c10d::AllreduceOptions& o
   const Reduction reduction(options.reduceOp);
   for (const at::Tensor& tensor : call.inputs) reduction.require(tensor);
   Tensors values = flattened(call.exchange->numbers(call.inputs, Use::kReadWrite));
-  return start(std::move(call), [values, reduction, host_options = options](Backend& host) mutable {
+  const auto issue = [values, reduction, host_options = options](Backend& host) mutable {
     Works works;
     for (at::Tensor& tensor : values) {
       reduction.scale(tensor);
@@ -332,6 +346,9 @@ WorkPointer DeviceBackend::all_reduce(Call call, const c10d::AllreduceOptions& o
       works.push_back(host.allreduce(one, host_options));
     }
     return works;
+  };
+  return start(std::move(call), issue, [this, values, reduction] {
+    for (const at::Tensor& tensor : values) reduction.finish(tensor, size_);
   });
 }
 
@@ -351,10 +368,13 @@ WorkPointer DeviceBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& o
   at::Tensor value = flat(call.exchange->numbers(tensors[0], Use::kReadWrite));
   c10d::ReduceOptions host_options = options;
   host_options.reduceOp = reduction.of(value.scalar_type());
-  return start(std::move(call), [value, reduction, host_options](Backend& host) mutable -> Works {
+  const auto issue = [value, reduction, host_options](Backend& host) mutable -> Works {
     reduction.scale(value);
     Tensors values{value};
     return {host.reduce(values, host_options)};
+  };
+  return start(std::move(call), issue, [this, value, reduction, root = static_cast<int>(options.rootRank)] {
+    if (root == rank_) reduction.finish(value, size_);
   });
 }
 

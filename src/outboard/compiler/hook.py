@@ -67,8 +67,7 @@ _CALLBACKS: dict[str, Callable[[], None]] = {
 def install() -> None:
     """Arranges for the registrations; those whose module is imported already are done at once."""
     for name, callback in _CALLBACKS.items():
-        if name in sys.modules:
-            callback()
+        _call_if_imported(name, callback)
     sys.meta_path.insert(0, _Finder())
 
 
@@ -81,8 +80,35 @@ def call_after(module: str, callback: Callable[[], None]) -> None:
     if module in _CALLBACKS:
         raise ValueError(f"somebody waits for {module} already")
     _CALLBACKS[module] = callback
-    if module in sys.modules:
+    _call_if_imported(module, callback)
+
+
+def _call_if_imported(name: str, callback: Callable[[], None]) -> None:
+    """Calls back at once if a module is there, and at the end of its import if that has begun: it may be this module
+    that imports PyTorch, and so us."""
+    module = sys.modules.get(name)
+    if module is None:
+        return
+    spec = getattr(module, "__spec__", None)
+    if not getattr(spec, "_initializing", False):
         callback()
+        return
+    spec.__class__ = _Unfinished
+    spec.__dict__["_when_finished"] = callback
+
+
+class _Unfinished(importlib.machinery.ModuleSpec):
+    """What the specification of a module becomes while the module is imported: Python's import says in it, by setting
+    ``_initializing``, when it has ended, and in no other place that could be asked."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if name != "_initializing" or value:
+            return
+        callback: Callable[[], None] = self.__dict__.pop("_when_finished")
+        self.__class__ = importlib.machinery.ModuleSpec  # type: ignore[assignment]
+        if self.name in sys.modules:  # an import that failed has taken the module away by now
+            callback()
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -31,8 +31,10 @@ def install(device: str, backend: str) -> None:
     """Applies what is here for the device called ``device`` and its backend, once in a process."""
     _choose_by_default(device, backend)
     _monitor_barriers(device, backend)
+    _share_devices_in_barriers(device)
     _admit_hooks(device)
     _share_devices(device)
+    _share_devices_in_ddp(device)
     call_after(_FSDP, functools.partial(_move_by_exchange, device))
 
 
@@ -109,6 +111,42 @@ def _share_devices(device: str) -> None:
         return original(self)  # type: ignore[no-untyped-call]
 
     DeviceMesh._setup_world_group_and_device = set_up  # type: ignore[method-assign]
+
+
+def _share_devices_in_barriers(device: str) -> None:
+    """Has ``barrier(device_ids=[LOCAL_RANK])`` wait with the current device, where there is none of this number."""
+    original: Callable[..., Any] = c10d.barrier
+
+    @functools.wraps(original)
+    def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None, timeout: Any = None) -> Any:
+        accelerator = torch.accelerator.current_accelerator()
+        if device_ids and accelerator and accelerator.type == device and device_ids[0] >= _C.device_count():
+            device_ids = [torch.accelerator.current_device_index()]
+        return original(group, async_op, device_ids, timeout)
+
+    c10d.barrier = barrier
+    distributed.barrier = barrier
+
+
+def _share_devices_in_ddp(device: str) -> None:
+    """Has DDP take a module on the device where it is, if ``device_ids`` is a number of no device: programs give it
+    ``LOCAL_RANK``, also where ranks share a device."""
+    original = DistributedDataParallel.__init__
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def __init__(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
+        arguments = signature.bind(self, *args, **kwargs).arguments
+        numbers = [arguments.get("output_device"), *(arguments.get("device_ids") or [])]
+        if any(isinstance(number, int) and number >= _C.device_count() for number in numbers):
+            used = {parameter.device for parameter in arguments["module"].parameters()}
+            if len(used) == 1 and (place := used.pop()).type == device:
+                arguments["device_ids"] = [place]
+                arguments["output_device"] = place
+        arguments.pop("self")
+        original(self, **arguments)
+
+    DistributedDataParallel.__init__ = __init__  # type: ignore[method-assign]
 
 
 def _move_by_exchange(device_type: str) -> None:

@@ -13,6 +13,7 @@ import sys
 _ADAPTERS = {
     "safetensors": ("safetensors_files", "install"),
     "accelerate": ("accelerate_devices", "install"),
+    "accelerate.commands.launch": ("accelerate_processes", "install_launcher"),
     "sentence_transformers.util.environment": ("sentence_transformers_devices", "install"),
     "transformers.utils.import_utils": ("transformers_devices", "install_precision"),
     "transformers.training_args": ("transformers_devices", "install_training"),
@@ -21,9 +22,15 @@ _ADAPTERS = {
     "ultralytics.utils.torch_utils": ("ultralytics_devices", "install_selection"),
     "ultralytics.engine.trainer": ("ultralytics_devices", "install_scaler"),
     "bitsandbytes.nn.modules": ("bitsandbytes_refusal", "install"),
+    "ray.air._internal.device_manager": ("ray_devices", "install_manager"),
+    "ray.train.torch.config": ("ray_devices", "install_group"),
     "torchvision": ("torchvision_operators", "install"),
     "lightning.pytorch.trainer.connectors.accelerator_connector": ("lightning_devices", "install"),
     "pytorch_lightning.trainer.connectors.accelerator_connector": ("lightning_devices", "install"),
+    "lightning.pytorch.strategies.ddp": ("lightning_devices", "install_strategy"),
+    "pytorch_lightning.strategies.ddp": ("lightning_devices", "install_strategy"),
+    "lightning.fabric.strategies.ddp": ("lightning_devices", "install_strategy"),
+    "lightning_fabric.strategies.ddp": ("lightning_devices", "install_strategy"),
     "lightning.fabric.connector": ("lightning_devices", "install"),
     "lightning_fabric.connector": ("lightning_devices", "install"),
 }

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from . import patching, random_states
+from . import accelerate_processes, patching, random_states
 
 
 def install(package: Any, name: str) -> None:
@@ -23,6 +23,7 @@ def install(package: Any, name: str) -> None:
     _choose_device(name)
     accelerator: Any = sys.modules["accelerate.accelerator"]
     patching.add_to_list(accelerator.Accelerator.__init__, "musa", name)
+    accelerate_processes.install(name)
     patching.replace("accelerate", "accelerate.utils.modeling.get_grad_scaler", _scaling(name))
     patching.replace("accelerate", "accelerate.utils.modeling.get_max_memory", _counting_memory(name))
     patching.replace("accelerate", "accelerate.utils.memory.clear_device_cache", _emptying)
@@ -49,9 +50,13 @@ def _scaling(name: str) -> Any:
     def make(original: Any) -> Any:
         @functools.wraps(original)
         def get_grad_scaler(distributed_type: Any = None, **kwargs: Any) -> Any:
-            if torch.cuda.is_available() or getattr(distributed_type, "name", "") == "FSDP":
+            if torch.cuda.is_available():
                 return original(distributed_type, **kwargs)
-            return torch.amp.GradScaler(name, **kwargs)
+            if getattr(distributed_type, "name", "") != "FSDP":
+                return torch.amp.GradScaler(name, **kwargs)
+            from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+            return ShardedGradScaler(device=name, **kwargs)
 
         return get_grad_scaler
 

@@ -6,6 +6,7 @@ Both have a connector, which chooses accelerator, strategy and precision by name
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -31,6 +32,25 @@ def install(module: Any, name: str) -> None:
     return None
 
 
+def install_strategy(module: Any, name: str) -> None:
+    """Has ``DDPStrategy`` in a module, which has been imported, give DDP no numbers of devices: those are CUDA's to
+    Lightning, which would make a stream of CUDA's. It moves batches by itself."""
+    for method in ("determine_ddp_device_ids", "_determine_ddp_device_ids"):
+        if (original := getattr(module.DDPStrategy, method, None)) is not None:
+            setattr(module.DDPStrategy, method, _numbering(original, name))
+            return
+    patching.missing(module.__name__.partition(".")[0], "DDPStrategy.determine_ddp_device_ids")
+
+
+def _numbering(original: Any, name: str) -> Any:
+    @functools.wraps(original)
+    def determine_ddp_device_ids(self: Any) -> list[int] | None:
+        numbers: list[int] | None = None if self.root_device.type == name else original(self)
+        return numbers
+
+    return determine_ddp_device_ids
+
+
 def _choosing(original: Any, name: str) -> Any:
     """The choice of an accelerator, where Lightning knows none but CPUs."""
 
@@ -42,18 +62,28 @@ def _choosing(original: Any, name: str) -> Any:
     return choose
 
 
-def _indices(devices: Any, count: int) -> list[int]:
-    """What ``devices=`` means: a number of devices, -1 for all, or their indices, as a list or as text.
+def _indices(devices: Any, count: int, shared: bool) -> list[int]:
+    """What ``devices=`` means: a number of devices, -1 for all, or their indices, as a list or as text. Where devices
+    can be ``shared``, there may be more processes than devices.
 
     Raises:
         ValueError: for devices that there are not.
     """
     if isinstance(devices, str):
         devices = [int(part) for part in devices.split(",") if part.strip()] if "," in devices else int(devices)
-    chosen = list(range(count if devices == -1 else devices)) if isinstance(devices, int) else list(devices)
+    if isinstance(devices, int):
+        numbers = range(count if devices == -1 else devices)
+        chosen = [index % count for index in numbers] if shared and count else list(numbers)
+    else:
+        chosen = list(devices)
     if not chosen or any(not 0 <= index < count for index in chosen):
         raise ValueError(f"devices={devices!r}: there are {count}, numbered from 0")
     return chosen
+
+
+def _can_be_shared(module: Any) -> bool:
+    """Whether the devices are the machine's processor, of which several processes can each take all."""
+    return all(module.get_device_properties(index).type == "cpu" for index in range(module.device_count()))
 
 
 def _accelerator(base: Any, name: str) -> Any:
@@ -75,7 +105,7 @@ def _accelerator(base: Any, name: str) -> Any:
 
         @staticmethod
         def parse_devices(devices: Any) -> list[int]:
-            return _indices(devices, module.device_count())
+            return _indices(devices, module.device_count(), _can_be_shared(module))
 
         @staticmethod
         def get_parallel_devices(devices: list[int]) -> list[torch.device]:

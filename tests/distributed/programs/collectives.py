@@ -114,6 +114,27 @@ def check_all_reduce() -> None:
         same(tensor, folded(torch.add, torch.float32, 7) / 2)
 
 
+def check_means_of_integers() -> None:
+    """The sum, divided without a remainder."""
+    me, size = dist.get_rank(), len(ranks())
+    for dtype in (torch.int8, torch.int32, torch.int64):
+        tensors = [torch.tensor([[-5 * rank, 3 * rank - 1, -1, rank]] * size, dtype=dtype) for rank in ranks()]
+        mean = sum(tensors[1:], tensors[0]).div(size, rounding_mode="trunc").to(dtype)
+        tensor = tensors[me].to(DEVICE)
+        dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
+        same(tensor, mean)
+        tensor = tensors[me].to(DEVICE)
+        dist.reduce(tensor, 1, op=dist.ReduceOp.AVG)
+        if me == 1:
+            same(tensor, mean)
+        part = torch.zeros(1, 4, dtype=dtype, device=DEVICE)
+        dist.reduce_scatter_tensor(part, tensors[me].to(DEVICE), op=dist.ReduceOp.AVG)
+        same(part, mean[me : me + 1])
+    several = [torch.full((2,), 2 * me + step, device=DEVICE) for step in range(2)]
+    dist.all_reduce_coalesced(several, op=dist.ReduceOp.AVG)
+    assert [tensor.tolist() for tensor in several] == [[size - 1 + step] * 2 for step in range(2)]
+
+
 def check_layouts_and_sizes() -> None:
     for size in (0, 1, 1 << 18):
         tensor = own(torch.float32, size)

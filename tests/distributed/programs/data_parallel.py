@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -93,6 +94,25 @@ def check_buckets() -> None:
         train(wrapped, sgd(wrapped), shares(4))
         equal_to(wrapped.module, expected(4))
         equal_everywhere(wrapped)
+
+
+def check_more_ranks_than_devices() -> None:
+    """Programs give DDP and barriers the rank for the number of the device."""
+    missing = torch.accelerator.device_count() + dist.get_rank()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        wrapped = DistributedDataParallel(model().to(DEVICE), device_ids=[missing], output_device=missing)
+        dist.barrier(device_ids=[missing])
+        train(wrapped, sgd(wrapped), shares(3))
+    equal_to(wrapped.module, expected(3))
+
+
+def check_times_of_steps() -> None:
+    wrapped = parallel(model())
+    train(wrapped, sgd(wrapped), shares(4))
+    data = wrapped._get_ddp_logging_data()
+    for part in ("forward_compute_time", "backward_compute_time", "backward_comm_time"):
+        assert 0 < data[f"avg_{part}"] < 60e9, (part, data)  # nanoseconds
 
 
 def check_no_sync() -> None:

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trainings that go on with another number of ranks, and what only four ranks show."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.distributed.launch import run_ranks, start
+
+FULL = pytest.mark.skipif(not os.environ.get("OUTBOARD_TEST_FULL"), reason="four ranks are slow")
+
+
+def _run(kind: str, folder: Path, ranks: int) -> None:
+    for rank, result in enumerate(start(["-m", "tests.distributed.programs.reshaped", kind, str(folder)], ranks)):
+        assert result.returncode == 0, f"rank {rank} of {ranks}: {result.stdout}\n{result.stderr}"
+
+
+@pytest.mark.parametrize(
+    ("saved", "loaded"), [(2, (1,)), pytest.param(2, (4, 1), marks=FULL), pytest.param(4, (2,), marks=FULL)]
+)
+def test_checkpoints_of_other_numbers_of_ranks(tmp_path: Path, saved: int, loaded: tuple[int, ...]) -> None:
+    _run("save", tmp_path, saved)
+    for ranks in loaded:
+        _run("load", tmp_path, ranks)
+
+
+@FULL
+def test_a_mesh_of_two_dimensions() -> None:
+    """FSDP2 over two groups of ranks, each of which shares its layers between two."""
+    run_ranks("sharded", ranks=4, VARIANT="two_dimensions")

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A library that is imported first, and imports PyTorch itself, finds the device as it does elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import RunPython
+
+ACCELERATE = """
+    from accelerate import Accelerator
+    chosen = Accelerator(mixed_precision="fp16")
+    assert chosen.scaler._device == chosen.device.type
+"""
+TRANSFORMERS = """
+    from transformers import Trainer, TrainingArguments
+    chosen = TrainingArguments("/nowhere", bf16=True)
+    assert hasattr(Trainer._save_rng_state, "__wrapped__")
+"""
+LIGHTNING = """
+    from lightning import Fabric
+    chosen = Fabric()
+"""
+
+
+@pytest.mark.parametrize(
+    ("library", "source"), [("accelerate", ACCELERATE), ("transformers", TRANSFORMERS), ("lightning", LIGHTNING)]
+)
+def test_a_library_imported_first(run_python: RunPython, device: str, library: str, source: str) -> None:
+    pytest.importorskip(library, reason="the extra `test` installs it")
+    program = f"""
+    import warnings
+    warnings.filterwarnings("error", "Outboard", RuntimeWarning)
+{source}
+    import outboard.activation
+    print(chosen.device.type, outboard.activation.problems())
+    """
+    assert run_python(program, cold=True).split()[-2:] == [device, "[]"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_adapter_comes_when_the_import_has_ended(run_python: RunPython, tmp_path: Path, fails: bool) -> None:
+    """Not before, though its module is there; and not at all if the import fails."""
+    ending = "raise ImportError('half-way')" if fails else "complete = True"
+    (tmp_path / "hasty.py").write_text(f"import wait_for_hasty\n{ending}\n")
+    (tmp_path / "wait_for_hasty.py").write_text(
+        "import sys\n"
+        "from outboard.compiler.hook import call_after\n"
+        "call_after('hasty', lambda: print('called', sys.modules['hasty'].complete))\n"
+    )
+    program = f"""
+    import sys
+    sys.path.insert(0, {str(tmp_path)!r})
+    try:
+        import hasty
+    except ImportError as error:
+        print(error)
+    else:
+        print(type(hasty.__spec__).__name__)
+    """
+    assert run_python(program).split() == (["half-way"] if fails else ["called", "True", "ModuleSpec"])
