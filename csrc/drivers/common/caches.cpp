@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/caches.h"
 
+#include <algorithm>
 #include <fstream>
 
 namespace outboard::common {
@@ -15,10 +16,11 @@ std::string text_of(const std::string& path) {
 
 /// Bytes of a text such as "48K"; 0 for anything else.
 uint64_t bytes_of(const std::string& text) {
-  const size_t digits = text.find_first_not_of("0123456789");
-  if (digits == 0 || digits > 12 || text.empty()) return 0;
+  constexpr size_t kMostDigits = 9;
+  const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+  if (digits == 0 || digits > kMostDigits) return 0;
   const uint64_t number = std::stoull(text.substr(0, digits));
-  if (digits == std::string::npos) return number;
+  if (digits == text.size()) return number;
   return text[digits] == 'K' ? number << 10 : text[digits] == 'M' ? number << 20 : 0;
 }
 
