@@ -96,7 +96,7 @@ test-ecosystem:  ## The libraries that people use, from their packages, on the d
 	@$(PYTHON) tools/bootstrap.py --venv $(VENV)-ecosystem --over $(VENV) --groups ecosystem
 	@OMP_WAIT_POLICY=passive OUTBOARD_TEST_ECOSYSTEM=1 $(VENV)-ecosystem/bin/python -m pytest -q -rs -n $(TEST_JOBS) --dist loadfile tests/integrations
 
-test-distributed-judge:  ## PyTorch's own tests of torch.distributed on the device's backend, about 35 minutes on two cores
+test-distributed-judge:  ## PyTorch's own tests of torch.distributed on the device's backend, about 40 minutes on two cores
 	@$(SETUP) --groups demo test
 	@OMP_WAIT_POLICY=passive $(PY) tools/distributed_judge.py $(JUDGE_ARGUMENTS)
 
