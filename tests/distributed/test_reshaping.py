@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainings that go on with another number of ranks, and what only four ranks show."""
+"""Trainings that go on with another number of ranks, what only four ranks show, and calls between ranks."""
 
 from __future__ import annotations
 
@@ -31,3 +31,12 @@ def test_checkpoints_of_other_numbers_of_ranks(tmp_path: Path, saved: int, loade
 def test_a_mesh_of_two_dimensions() -> None:
     """FSDP2 over two groups of ranks, each of which shares its layers between two."""
     run_ranks("sharded", ranks=4, VARIANT="two_dimensions")
+
+
+def test_attention_over_parts_of_a_sequence() -> None:
+    run_ranks("context")
+
+
+def test_calls_of_functions_on_another_rank() -> None:
+    for rank, result in enumerate(start(["-m", "tests.distributed.programs.remote"], 2, timeout=60)):
+        assert result.returncode == 0, f"rank {rank}: {result.stdout}\n{result.stderr}"

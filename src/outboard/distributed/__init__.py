@@ -18,11 +18,13 @@ def install(device: str, backend: str) -> None:
     """Registers the backend for the device called ``device``, if this PyTorch has torch.distributed and gloo."""
     if not distributed.is_available() or not distributed.is_gloo_available():
         return
-    from outboard.distributed import patches
+    from outboard.distributed import context, patches, remote
 
     create = functools.partial(_create, backend)
     distributed.Backend.register_backend(backend, create, extended_api=True, devices=[device])
     patches.install(device, backend)
+    context.install()
+    remote.install(device)
 
 
 def _create(backend: str, group: Any, options: Any) -> Any:

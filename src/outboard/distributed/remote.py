@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``torch.distributed.rpc`` for tensors of the device: they are sent through the host's memory, and arrive on the
+receiver's device of the same number, beginning again after the last one.
+
+PyTorch's transport has channels for CUDA's tensors alone, and refuses others.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from outboard import _C
+from outboard.compiler.hook import call_after
+
+
+def install(device: str) -> None:
+    """Has the host send tensors of the device called ``device``, once a program imports ``torch.distributed.rpc``."""
+    for name, change in (("internal", _send_by_host), ("options", _refuse_maps), ("api", _call_by_pickle)):
+        module = f"torch.distributed.rpc.{name}"
+        call_after(module, functools.partial(change, module, device))
+
+
+def arrive(tensor: torch.Tensor, device: str, index: int) -> torch.Tensor:
+    """What a tensor that has been sent becomes where it is received."""
+    return tensor.to(torch.device(device, index % _C.device_count()))
+
+
+class Pickled:
+    """An operator of PyTorch's as a function of Python's: arguments of such are pickled, those of operators are not."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+def _send_by_host(name: str, device: str) -> None:
+    module: Any = sys.modules[name]
+    owner = module._InternalRPCPickler
+    original = owner._tensor_reducer
+
+    @functools.wraps(original)
+    def _tensor_reducer(self: Any, tensor: torch.Tensor) -> Any:
+        if tensor.device.type != device:
+            return original(self, tensor)
+        return arrive, (tensor.cpu(), device, tensor.device.index)
+
+    owner._tensor_reducer = _tensor_reducer
+    pickler = module._internal_rpc_pickler
+    pickler._dispatch_table[torch.Tensor] = pickler._tensor_reducer
+
+
+def _refuse_maps(name: str, device: str) -> None:
+    module: Any = sys.modules[name]
+    original = module._to_device_map
+
+    @functools.wraps(original)
+    def _to_device_map(device_map: dict[Any, Any]) -> Any:
+        if any(torch.device(each).type == device for pair in device_map.items() for each in pair):
+            raise NotImplementedError(
+                f"device maps are for devices that send tensors to each other. Leave {device} out of them: "
+                "its tensors are sent through the host, and arrive on the device of the same number"
+            )
+        return original(device_map)
+
+    module._to_device_map = _to_device_map
+
+
+def _call_by_pickle(name: str, device: str) -> None:
+    module: Any = sys.modules[name]
+    package = sys.modules[name.rpartition(".")[0]]
+    for caller in ("_invoke_rpc", "remote"):
+        original = getattr(module, caller)
+        made = _pickling(original, device)
+        setattr(module, caller, made)
+        # The package has taken it from the module already, if it was imported before us.
+        if getattr(package, caller, None) is original:
+            setattr(package, caller, made)
+
+
+def _pickling(original: Callable[..., Any], device: str) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def invoke(*args: Any, **kwargs: Any) -> Any:
+        arguments = signature.bind(*args, **kwargs).arguments
+        given = [*(arguments.get("args") or ()), *(arguments.get("kwargs") or {}).values()]
+        on_device = any(isinstance(value, torch.Tensor) and value.device.type == device for value in given)
+        find: Any = torch.jit._builtins._find_builtin
+        if on_device and find(arguments["func"]) is not None:
+            arguments["func"] = Pickled(arguments["func"])
+        return original(**arguments)
+
+    return invoke
