@@ -35,6 +35,9 @@ _COMPILE_FRAME = Place(
 _COMPILE_GRAPH = Place(
     "torch._inductor.compile_fx._compile_fx_inner", "gm example_inputs compile_region_name **graph_kwargs"
 )
+_RPC = "torch.distributed.rpc"
+C10D = "torch.distributed.distributed_c10d"
+DDP = "torch.nn.parallel:DistributedDataParallel"
 _AUTOGRAD_CACHE = "torch._functorch._aot_autograd.autograd_cache"
 
 #: By feature, which is said as what works.
@@ -97,6 +100,43 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
     "parts of concatenations are computed apart": (Place("torch._inductor.lowering.pointwise_cat", "inputs dim"),),
     "graphs call operators that have decompositions": (
         Place("torch._inductor.graph.make_fallback", "op layout_constraint warn override_decomp get_decomp_fn"),
+    ),
+    "groups of no particular backend have the device's": (
+        Place(
+            f"{C10D}._new_process_group_helper",
+            "group_size group_rank global_ranks_in_group backend store group_name backend_options timeout pg_tag "
+            "device_id group_desc",
+        ),
+    ),
+    "groups have monitored_barrier": (
+        Place(f"{C10D}.monitored_barrier", "group timeout wait_all_ranks"),
+        Place("torch.distributed.monitored_barrier", "group timeout wait_all_ranks"),
+    ),
+    "barriers take any number of a device": (
+        Place(f"{C10D}.barrier", "group async_op device_ids timeout"),
+        Place("torch.distributed.barrier", "group async_op device_ids timeout"),
+    ),
+    "DDP takes hooks of halves": (Place(f"{DDP}._check_comm_hook", "self hook"),),
+    "DDP takes any number of a device": (
+        Place(
+            f"{DDP}.__init__",
+            "self module device_ids output_device dim broadcast_buffers init_sync process_group bucket_cap_mb "
+            "find_unused_parameters check_reduction gradient_as_bucket_view static_graph "
+            "delay_all_reduce_named_params param_to_hook_all_reduce mixed_precision device_mesh "
+            "skip_all_reduce_unused_params bucket_cap_mb_list batched_grad_copy forward_sync_buffers",
+        ),
+    ),
+    "meshes share devices among ranks": (
+        Place("torch.distributed.device_mesh:DeviceMesh._setup_world_group_and_device", "self"),
+    ),
+    "rpc sends tensors of the device": (Place(f"{_RPC}.internal:_InternalRPCPickler._tensor_reducer", "self tensor"),),
+    "rpc refuses maps of the device": (Place(f"{_RPC}.options._to_device_map", "device_map"),),
+    "rpc calls operators with tensors of the device": (
+        Place(f"{_RPC}.api._invoke_rpc", "to func rpc_type args kwargs rpc_timeout"),
+        Place(f"{_RPC}.api.remote", "to func args kwargs timeout"),
+    ),
+    "FSDP moves parameters to the device": (
+        Place("torch.distributed.fsdp._fully_shard._fsdp_init._move_states_to_device", "params buffers device"),
     ),
     "flex_attention takes tensors of the device": (
         Place("torch.nn.attention.flex_attention._validate_device", "query key value"),

@@ -7,17 +7,16 @@ import datetime
 import functools
 import inspect
 import os
-import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
-from torch import distributed
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
-from outboard import _C
+from outboard import _C, patches
 from outboard.compiler.hook import call_after
 
 #: The part of FSDP that moves parameters to the device.
@@ -29,22 +28,34 @@ _HOOKS_BY_BACKEND = ("bf16_compress_hook", "bf16_compress_wrapper_hook")
 
 def install(device: str, backend: str) -> None:
     """Applies what is here for the device called ``device`` and its backend, once in a process."""
-    _choose_by_default(device, backend)
-    _monitor_barriers(device, backend)
-    _share_devices_in_barriers(device)
-    _admit_hooks(device)
-    _share_devices(device)
-    _share_devices_in_ddp(device)
-    call_after(_FSDP, functools.partial(_move_by_exchange, device))
+    monitored, shared = partial(_monitored_barrier, device, backend), partial(_shared_barrier, device)
+    patches.apply(
+        "groups of no particular backend have the device's",
+        {f"{patches.C10D}._new_process_group_helper": partial(_by_default, device, backend)},
+    )
+    patches.apply(
+        "groups have monitored_barrier",
+        {f"{patches.C10D}.monitored_barrier": monitored, "torch.distributed.monitored_barrier": monitored},
+    )
+    patches.apply(
+        "barriers take any number of a device",
+        {f"{patches.C10D}.barrier": shared, "torch.distributed.barrier": shared},
+    )
+    patches.apply("DDP takes hooks of halves", {f"{patches.DDP}._check_comm_hook": partial(_admitting_hooks, device)})
+    patches.apply("DDP takes any number of a device", {f"{patches.DDP}.__init__": partial(_sharing_in_ddp, device)})
+    patches.apply(
+        "meshes share devices among ranks",
+        {"torch.distributed.device_mesh:DeviceMesh._setup_world_group_and_device": partial(_sharing, device)},
+    )
+    call_after(_FSDP, partial(_move_by_exchange, device))
 
 
-def _choose_by_default(device: str, backend: str) -> None:
+def _by_default(device: str, backend: str, original: Callable[..., Any]) -> Callable[..., Any]:
     """Lets a group of no particular backend have ours, and whoever has ours have it as default.
 
     PyTorch finds it by the device, but takes gloo for the default of such a group, which the group does not have; where
     there are several backends, it looks for ours by a name in capitals. Its name and hooks cannot be asked for then.
     """
-    original = c10d._new_process_group_helper
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -58,12 +69,11 @@ def _choose_by_default(device: str, backend: str) -> None:
             group._set_default_backend(c10d.ProcessGroup.BackendType.CUSTOM)
         return group, store
 
-    c10d._new_process_group_helper = with_default
+    return with_default
 
 
-def _monitor_barriers(device: str, backend: str) -> None:
+def _monitored_barrier(device: str, backend: str, original: Callable[..., None]) -> Callable[..., None]:
     """Gives groups of our backend ``monitored_barrier``, which PyTorch has for groups of gloo's."""
-    original: Callable[..., None] = c10d.monitored_barrier
 
     @functools.wraps(original)
     def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
@@ -77,45 +87,41 @@ def _monitor_barriers(device: str, backend: str) -> None:
         group._get_backend(torch.device(device)).monitored_barrier(timeout, wait_all_ranks)
         return None
 
-    c10d.monitored_barrier = monitored_barrier
-    distributed.monitored_barrier = monitored_barrier
+    return monitored_barrier
 
 
-def _admit_hooks(device: str) -> None:
+def _admitting_hooks(device: str, original: Callable[..., None]) -> Callable[..., None]:
     """Lets DDP on the device take hooks that it otherwise refuses because of their name."""
-    original = DistributedDataParallel._check_comm_hook
 
     @functools.wraps(original)
     def check(self: DistributedDataParallel, hook: Any) -> None:
         if self.device_type == device and getattr(hook, "__name__", "") in _HOOKS_BY_BACKEND:
             hook = functools.wraps(hook)(lambda state, bucket: None)
             hook.__name__ = "hook"
-        original(self, hook)  # type: ignore[no-untyped-call]
+        original(self, hook)
 
-    DistributedDataParallel._check_comm_hook = check  # type: ignore[method-assign]
+    return check
 
 
-def _share_devices(device: str) -> None:
+def _sharing(device: str, original: Callable[..., Any]) -> Callable[..., Any]:
     """Has a mesh of devices give each rank of this machine the next device, beginning again after the last one.
 
     PyTorch takes the device of the number ``LOCAL_RANK``, which is an error where ranks share a device, as they do on a
     CPU, or where each sees its own only. Like PyTorch, who has used a device already keeps it.
     """
-    original = DeviceMesh._setup_world_group_and_device
 
     @functools.wraps(original)
     def set_up(self: DeviceMesh) -> Any:
         chosen = self._device_type != device or _C.devices_opened() or "LOCAL_RANK" not in os.environ
         if not chosen and (count := _C.device_count()) > 0:
             _C.set_device(int(os.environ["LOCAL_RANK"]) % count)
-        return original(self)  # type: ignore[no-untyped-call]
+        return original(self)
 
-    DeviceMesh._setup_world_group_and_device = set_up  # type: ignore[method-assign]
+    return set_up
 
 
-def _share_devices_in_barriers(device: str) -> None:
+def _shared_barrier(device: str, original: Callable[..., Any]) -> Callable[..., Any]:
     """Has ``barrier(device_ids=[LOCAL_RANK])`` wait with the current device, where there is none of this number."""
-    original: Callable[..., Any] = c10d.barrier
 
     @functools.wraps(original)
     def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None, timeout: Any = None) -> Any:
@@ -124,14 +130,12 @@ def _share_devices_in_barriers(device: str) -> None:
             device_ids = [torch.accelerator.current_device_index()]
         return original(group, async_op, device_ids, timeout)
 
-    c10d.barrier = barrier
-    distributed.barrier = barrier
+    return barrier
 
 
-def _share_devices_in_ddp(device: str) -> None:
+def _sharing_in_ddp(device: str, original: Callable[..., None]) -> Callable[..., None]:
     """Has DDP take a module on the device where it is, if ``device_ids`` is a number of no device: programs give it
     ``LOCAL_RANK``, also where ranks share a device."""
-    original = DistributedDataParallel.__init__
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -146,25 +150,29 @@ def _share_devices_in_ddp(device: str) -> None:
         arguments.pop("self")
         original(self, **arguments)
 
-    DistributedDataParallel.__init__ = __init__  # type: ignore[method-assign]
+    return __init__
 
 
 def _move_by_exchange(device_type: str) -> None:
     """Has ``fully_shard`` move parameters to the device as :mod:`outboard.device.modules` does, for its reason:
     PyTorch gives a tensor's data to another one among backends of its own tree only."""
-    module = sys.modules[_FSDP]
-    original = module._move_states_to_device
 
-    @functools.wraps(original)
-    def move(params: list[torch.Tensor], buffers: list[torch.Tensor], device: torch.device) -> None:
-        for tensor in [*params, *buffers] if device.type == device_type else ():
-            if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type in (device_type, "meta"):
-                continue
-            with torch.no_grad():
-                moved: torch.Tensor = tensor.to(device)
-            if isinstance(tensor, torch.nn.Parameter):
-                moved = torch.nn.Parameter(moved, tensor.requires_grad)
-            torch.utils.swap_tensors(tensor, moved)  # type: ignore[no-untyped-call]
-        original(params, buffers, device)
+    def exchanging(original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def move(params: list[torch.Tensor], buffers: list[torch.Tensor], device: torch.device) -> None:
+            for tensor in [*params, *buffers] if device.type == device_type else ():
+                if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type in (
+                    device_type,
+                    "meta",
+                ):
+                    continue
+                with torch.no_grad():
+                    moved: torch.Tensor = tensor.to(device)
+                if isinstance(tensor, torch.nn.Parameter):
+                    moved = torch.nn.Parameter(moved, tensor.requires_grad)
+                torch.utils.swap_tensors(tensor, moved)  # type: ignore[no-untyped-call]
+            original(params, buffers, device)
 
-    module._move_states_to_device = move  # type: ignore[attr-defined]
+        return move
+
+    patches.apply("FSDP moves parameters to the device", {f"{_FSDP}._move_states_to_device": exchanging})

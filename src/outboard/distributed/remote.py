@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from outboard import _C
+from outboard import _C, patches
 from outboard.compiler.hook import call_after
 
 
@@ -42,25 +42,25 @@ class Pickled:
 
 
 def _send_by_host(name: str, device: str) -> None:
-    module: Any = sys.modules[name]
-    owner = module._InternalRPCPickler
-    original = owner._tensor_reducer
+    def by_host(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def _tensor_reducer(self: Any, tensor: torch.Tensor) -> Any:
+            if tensor.device.type != device:
+                return original(self, tensor)
+            return arrive, (tensor.cpu(), device, tensor.device.index)
 
-    @functools.wraps(original)
-    def _tensor_reducer(self: Any, tensor: torch.Tensor) -> Any:
-        if tensor.device.type != device:
-            return original(self, tensor)
-        return arrive, (tensor.cpu(), device, tensor.device.index)
+        return _tensor_reducer
 
-    owner._tensor_reducer = _tensor_reducer
-    pickler = module._internal_rpc_pickler
-    pickler._dispatch_table[torch.Tensor] = pickler._tensor_reducer
+    if patches.apply("rpc sends tensors of the device", {f"{name}:_InternalRPCPickler._tensor_reducer": by_host}):
+        pickler: Any = vars(sys.modules[name])["_internal_rpc_pickler"]
+        pickler._dispatch_table[torch.Tensor] = pickler._tensor_reducer
 
 
 def _refuse_maps(name: str, device: str) -> None:
-    module: Any = sys.modules[name]
-    original = module._to_device_map
+    patches.apply("rpc refuses maps of the device", {f"{name}._to_device_map": functools.partial(_refusing, device)})
 
+
+def _refusing(device: str, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def _to_device_map(device_map: dict[Any, Any]) -> Any:
         if any(torch.device(each).type == device for pair in device_map.items() for each in pair):
@@ -70,22 +70,23 @@ def _refuse_maps(name: str, device: str) -> None:
             )
         return original(device_map)
 
-    module._to_device_map = _to_device_map
+    return _to_device_map
 
 
 def _call_by_pickle(name: str, device: str) -> None:
-    module: Any = sys.modules[name]
-    package = sys.modules[name.rpartition(".")[0]]
-    for caller in ("_invoke_rpc", "remote"):
-        original = getattr(module, caller)
-        made = _pickling(original, device)
-        setattr(module, caller, made)
+    module, package = vars(sys.modules[name]), vars(sys.modules[name.rpartition(".")[0]])
+    callers = ("_invoke_rpc", "remote")
+    before = {caller: module.get(caller) for caller in callers}
+    made = {f"{name}.{caller}": functools.partial(_pickling, device) for caller in callers}
+    if not patches.apply("rpc calls operators with tensors of the device", made):
+        return
+    for caller in callers:
         # The package has taken it from the module already, if it was imported before us.
-        if getattr(package, caller, None) is original:
-            setattr(package, caller, made)
+        if caller in package and package[caller] is before[caller]:
+            package[caller] = module[caller]
 
 
-def _pickling(original: Callable[..., Any], device: str) -> Callable[..., Any]:
+def _pickling(device: str, original: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
     @functools.wraps(original)
