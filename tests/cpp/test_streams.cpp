@@ -335,7 +335,7 @@ bool is_interrupted(Function&& function) {
 TEST(waits_can_be_interrupted) {
   Stream& stream = device().pool_stream();
   Allocation* x = Allocation::create(device(), 4);
-  for (int i = 0; i < 5; ++i) fixture::keep_busy(stream, Pin(*x, stream).pointer());
+  for (int i = 0; i < 20; ++i) fixture::keep_busy(stream, Pin(*x, stream).pointer());  // 0.4 s on a fast processor
   Event event(device());
   event.record(stream);
   {
