@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 
 import pytest
@@ -92,3 +92,30 @@ def test_a_graph(device: str) -> None:
         expected = encoder(x)
         found = torch.compile(encoder.to(device))(x.to(device))
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-5, atol=2e-6)
+
+
+def test_an_encoder_on_a_device_of_short_work_items(run_python: Callable[..., str]) -> None:
+    """Attention is none of its operators there, so that what scales it depends on sizes of the call."""
+    printed = run_python(
+        """
+        import torch
+        from torch import nn
+
+        name = torch._C._get_privateuse1_backend_name()
+        torch.get_device_module(name).set_fallback_policy("error")
+        encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2).eval()
+        x, padding = torch.rand(2, 5, 8), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+        with torch.inference_mode():
+            expected = encoder(x, src_key_padding_mask=padding)
+        with torch.no_grad():
+            found = encoder.to(name)(x.to(name), src_key_padding_mask=padding.to(name)).cpu()
+        found[padding] = 0
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=2e-6)
+        print("right")
+        """,
+        OUTBOARD_DRIVER="strict",
+        OUTBOARD_STRICT_EXECUTION="simt",
+        OUTBOARD_STRICT_VECTOR_WIDTH="1",
+        OUTBOARD_STRICT_DELAY="0",
+    )
+    assert printed.split()[-1] == "right"

@@ -21,6 +21,8 @@ from .emitted import failing
 LINE = 64
 #: Rows taken together where an operand lies across the rows, so that each of its cache lines is used whole.
 TILE = 16
+#: Functions that are there for integers alone.
+_OF_INTEGERS = frozenset({"FloorDiv", "CleanDiv", "CeilDiv", "Mod", "PythonMod"})
 
 
 class StatementPrinter(Analysis):
@@ -233,6 +235,8 @@ class StatementPrinter(Analysis):
             return self.floats[expr] if expr in self.floats else f"(({real}){self.size(expr)})"
         if expr.is_number:
             return cl.literal(float(expr), exact)
+        if kind in _OF_INTEGERS and not self._is_float(expr):
+            return f"(({real}){self.size(expr)})"
         args = [self._float_text(a) for a in expr.args]
         if kind in ("Add", "FloatAdd"):
             return "(" + " + ".join(args) + ")"
