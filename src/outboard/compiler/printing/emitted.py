@@ -12,6 +12,7 @@ import sympy
 
 from ..loops import INDEX_ERROR
 from ..plan import Assertion, AssertionKind
+from ..units import COMPUTE_UNITS
 
 #: (grid, local size, arguments for the outer loops) of a kernel.
 Grid: TypeAlias = tuple[tuple[sympy.Expr, sympy.Expr], tuple[int, int, int], list[sympy.Expr]]
@@ -76,7 +77,8 @@ class EmittedKernel:
         expressions = [*self.longs, *self.grid]
         if self.combination is not None:
             expressions += [*self.combination.grid, self.combination.scratch]
-        return sorted({symbol for expr in expressions for symbol in expr.free_symbols}, key=str)
+        symbols = {symbol for expr in expressions for symbol in expr.free_symbols}
+        return sorted(symbols - {COMPUTE_UNITS}, key=str)  # which the plan asks the device for
 
     @property
     def combining_entry(self) -> str:
