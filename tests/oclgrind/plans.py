@@ -58,6 +58,10 @@ _DTYPES = {
 }
 
 
+#: How many the device says it has.
+COMPUTE_UNITS = 4
+
+
 def evaluate(code: p.Expr, symbols: Sequence[Any]) -> int:
     """The value of an expression."""
     stack: list[int] = []
@@ -120,6 +124,8 @@ class PlanRun:
         return results
 
     def _symbol(self, symbol: p.Symbol) -> Any:
+        if symbol.source == p.SymbolSource.COMPUTE_UNITS:
+            return COMPUTE_UNITS
         value = self.inputs[symbol.input] if symbol.source != p.SymbolSource.DERIVED else None
         if symbol.source == p.SymbolSource.SIZE:
             return value.shape[symbol.dim]
