@@ -17,6 +17,20 @@ from outboard.compiler.adapter.lowering import lower_operator
 from outboard.compiler.builder import PlanBuilder, TensorArg
 from outboard.compiler.calls import ExternCall
 
+#: What a GPU of NVIDIA declares (csrc/drivers/cuda): CUDA's manual says the same of compute capability 8.0 and 9.0.
+NVIDIA = target.Target(
+    dialect="cuda",
+    type="gpu",
+    execution="simt",
+    max_work_group_size=1024,
+    sub_group_size=32,
+    vector_width=1,
+    local_memory=49152,
+    host_accessible=False,
+    has_fp16=True,
+    cache_key="nvidia",
+)
+
 
 @contextlib.contextmanager
 def compiling_for(device: target.Target) -> Iterator[None]:

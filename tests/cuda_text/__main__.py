@@ -17,27 +17,12 @@ os.environ["OUTBOARD_DRIVER"] = "sim"
 
 import torch  # noqa: E402
 
-from outboard.compiler.target import Target  # noqa: E402
-from tests.lowering import compiling_for, plan_of_call, plan_of_operator, tensors_in  # noqa: E402
+from tests.lowering import NVIDIA, compiling_for, plan_of_call, plan_of_operator, tensors_in  # noqa: E402
 from tests.oclgrind import families  # noqa: E402
 from tests.oclgrind.__main__ import lacks_a_barrier, writes_beside, wrong_results  # noqa: E402
 from tests.oclgrind.plans import PlanRun  # noqa: E402
 
 from .machine import Machine  # noqa: E402
-
-#: What a GPU of NVIDIA declares (csrc/drivers/cuda), with few multiprocessors: work-groups are many enough.
-GPU = Target(
-    dialect="cuda",
-    type="gpu",
-    compute_units=4,
-    max_work_group_size=1024,
-    sub_group_size=32,
-    vector_width=1,
-    local_memory=49152,
-    host_accessible=False,
-    has_fp16=True,
-    cache_key="cuda_text",
-)
 
 
 def forgets_a_lane(text: str) -> str:
@@ -63,7 +48,7 @@ def check_seeded(machine: Machine) -> bool:
         wrong = []
         for change in (str, edit):
             before = machine.written_beside
-            run = PlanRun(plan_of_operator(op, arguments, GPU), list(tensors_in(arguments)), machine, change)  # type: ignore[arg-type]
+            run = PlanRun(plan_of_operator(op, arguments, NVIDIA), list(tensors_in(arguments)), machine, change)  # type: ignore[arg-type]
             wrong.append(bool(wrong_results(op, arguments, run.run())) or machine.written_beside > before)
         seen += wrong == [False, True]
     machine.written_beside = 0
@@ -83,7 +68,7 @@ class Totals:
 def check_program(machine: Machine, family: str, op: str, arguments: tuple[Any, ...], totals: Totals) -> None:
     """Runs one program, adds to the totals, and prints a line."""
     plan_of = plan_of_call if family == families.CALLS else plan_of_operator
-    run = PlanRun(plan_of(op, arguments, GPU), list(tensors_in(arguments)), machine)  # type: ignore[arg-type]
+    run = PlanRun(plan_of(op, arguments, NVIDIA), list(tensors_in(arguments)), machine)  # type: ignore[arg-type]
     wrong = wrong_results(op, arguments, run.run())
     totals.programs += 1
     totals.launches += run.launches
@@ -99,7 +84,7 @@ def main() -> int:
     options = parser.parse_args()
     torch.manual_seed(0)
     machine, totals = Machine(), Totals()
-    with compiling_for(GPU):
+    with compiling_for(NVIDIA):
         sees = check_seeded(machine)
         for family, programs in (families.generated() | families.handwritten() | families.calls()).items():
             if not any(part in family for part in options.only):

@@ -26,26 +26,11 @@ from outboard.compiler import plan as p  # noqa: E402
 from outboard.compiler.adapter.exported import decompose, lower_program  # noqa: E402
 from outboard.compiler.adapter.lowering import lower_operator  # noqa: E402
 from outboard.compiler.adapter.refusals import is_refusal  # noqa: E402
-from outboard.compiler.target import Target  # noqa: E402
-from tests.lowering import compiling_for, on_device, plan_of_call, plan_of_operator  # noqa: E402
+from tests.lowering import NVIDIA, compiling_for, on_device, plan_of_call, plan_of_operator  # noqa: E402
 from tests.oclgrind import families  # noqa: E402
 
 from .compiler import CompileError, Compiler  # noqa: E402
 
-#: What CUDA's manual says of compute capability 8.0 and 9.0 alike.
-GPU = Target(
-    dialect="cuda",
-    type="gpu",
-    execution="simt",
-    compute_units=108,
-    max_work_group_size=1024,
-    sub_group_size=32,
-    vector_width=1,
-    local_memory=49152,
-    host_accessible=False,
-    has_fp16=True,
-    cache_key="nvrtc",
-)
 DTYPES = (torch.float32, torch.bfloat16, torch.int64)
 SAMPLES = 4  #: of each operator and dtype
 
@@ -55,7 +40,7 @@ def family_plans() -> Iterator[tuple[str, p.Plan]]:
     for family, programs in (families.generated() | families.handwritten() | families.calls()).items():
         plan_of = plan_of_call if family == families.CALLS else plan_of_operator
         for op, arguments in programs:
-            yield op, plan_of(op, arguments, GPU)
+            yield op, plan_of(op, arguments, NVIDIA)
 
 
 class _Calls(TorchDispatchMode):
@@ -112,7 +97,7 @@ def _plan(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> p.Plan | 
         kwargs["device"] = torch.device(torch._C._get_privateuse1_backend_name())
     moved = {name: on_device(value) for name, value in kwargs.items()}
     try:
-        return lower_operator(func, on_device(args), moved, True, GPU).plan
+        return lower_operator(func, on_device(args), moved, True, NVIDIA).plan
     except Exception as error:
         if is_refusal(error) or isinstance(error, (RuntimeError, IndexError, TypeError, ValueError)):
             return None  # the CPU's, or none of this device
@@ -195,7 +180,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
     options = parser.parse_args()
     compilers = {architecture: Compiler(architecture) for architecture in options.arch}
-    with compiling_for(GPU):
+    with compiling_for(NVIDIA):
         refused = sum(check(part, compilers) for part in options.only)
     return 1 if refused else 0
 
