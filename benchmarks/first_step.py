@@ -55,7 +55,7 @@ def step(name: str, shipped: Path | None) -> dict[str, Any]:
     import transformers
 
     from outboard import _C
-    from outboard.compiler import shipped as plans
+    from outboard.compiler.plans import shipped as plans
 
     if shipped is not None:
         plans.FILE = shipped / "shipped"

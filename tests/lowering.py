@@ -11,11 +11,11 @@ from unittest import mock
 import torch
 
 from outboard.compiler import eager, kernels, target
-from outboard.compiler import plan as p
 from outboard.compiler.adapter import exported, graphs, interface, interpreted, kernel, registration
 from outboard.compiler.adapter.lowering import lower_operator
-from outboard.compiler.builder import PlanBuilder, TensorArg
-from outboard.compiler.calls import ExternCall
+from outboard.compiler.choice.calls import ExternCall
+from outboard.compiler.plans import plan as p
+from outboard.compiler.plans.builder import PlanBuilder, TensorArg
 
 #: What a GPU of NVIDIA declares (csrc/drivers/cuda): CUDA's manual says the same of compute capability 8.0 and 9.0.
 NVIDIA = target.Target(

@@ -2,7 +2,7 @@
 """Makes the files that a wheel brings: plans, and binaries of programs, of a tour of common operators.
 
 ``python -m tools.ship_plans FOLDER`` runs the tour on each driver that has a device here, in processes of their own
-with empty caches, and writes ``shipped`` and ``programs``. See ``outboard.compiler.shipped``.
+with empty caches, and writes ``shipped`` and ``programs``. See ``outboard.compiler.plans.shipped``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def tour() -> None:
 @contextmanager
 def collected(entries: Entries) -> Iterator[None]:
     """Collects the entries of what is compiled meanwhile, and what of the device was looked at for each."""
-    from outboard.compiler import cache, eager, shipped
+    from outboard.compiler import eager
+    from outboard.compiler.plans import cache, shipped
     from outboard.compiler.target import Target, target_of
     from outboard.compiler.tuning import Tuning
 
@@ -111,7 +112,7 @@ def main() -> int:
 
 def write(folder: Path, collected_on: list[tuple[Entries, dict[str, bytes]]]) -> None:
     """Writes both files, of what was collected on each device."""
-    from outboard.compiler import shipped
+    from outboard.compiler.plans import shipped
 
     entries: Entries = {}
     programs: Programs = {}

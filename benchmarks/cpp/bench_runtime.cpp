@@ -6,10 +6,10 @@
 #include <functional>
 
 #include "plan_writer.h"
-#include "runtime/allocation.h"
+#include "runtime/base/error.h"
 #include "runtime/device.h"
-#include "runtime/error.h"
-#include "runtime/executor.h"
+#include "runtime/memory/allocation.h"
+#include "runtime/plans/executor.h"
 
 #ifdef OUTBOARD_BENCH_C10
 #include <c10/core/CPUAllocator.h>

@@ -10,8 +10,8 @@
 #include <cstdlib>
 #include <exception>
 
-#include "runtime/build_process.h"
 #include "runtime/device.h"
+#include "runtime/programs/build_process.h"
 
 namespace {
 

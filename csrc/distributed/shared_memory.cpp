@@ -18,7 +18,7 @@
 #include <thread>
 #include <type_traits>
 
-#include "runtime/interruption.h"
+#include "runtime/base/interruption.h"
 
 namespace outboard::distributed {
 namespace {

@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 
 namespace outboard {
 namespace {

@@ -7,10 +7,10 @@
 #include <optional>
 
 #include "runner/mapped_file.h"
+#include "runtime/base/error.h"
+#include "runtime/base/trusted_file.h"
 #include "runtime/device.h"
-#include "runtime/error.h"
-#include "runtime/plan_binaries.h"
-#include "runtime/trusted_file.h"
+#include "runtime/plans/plan_binaries.h"
 
 namespace outboard {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "outboard/runner.h"
 #include "runner/model_file.h"
-#include "runtime/executor.h"
+#include "runtime/plans/executor.h"
 
 namespace outboard {
 

@@ -3,9 +3,9 @@
 
 #include <cstring>
 
-#include "runtime/error.h"
-#include "runtime/sha256.h"
-#include "runtime/wire_reader.h"
+#include "runtime/base/error.h"
+#include "runtime/base/sha256.h"
+#include "runtime/base/wire_reader.h"
 
 namespace outboard {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/plan.h"
+#include "runtime/plans/plan.h"
 
 namespace outboard {
 

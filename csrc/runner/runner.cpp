@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "runner/model.h"
+#include "runtime/base/error.h"
 #include "runtime/device.h"
-#include "runtime/error.h"
 
 using namespace outboard;
 

@@ -19,8 +19,8 @@
 #include <stdexcept>
 #include <utility>
 
-#include "runtime/driver_call.h"
-#include "runtime/interruption.h"
+#include "runtime/base/driver_call.h"
+#include "runtime/base/interruption.h"
 
 namespace outboard {
 namespace {

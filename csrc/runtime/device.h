@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "outboard/driver.h"
-#include "runtime/assertions.h"
-#include "runtime/caching_allocator.h"
-#include "runtime/driver_call.h"
-#include "runtime/program_cache.h"
-#include "runtime/residency.h"
-#include "runtime/stream.h"
+#include "runtime/base/driver_call.h"
+#include "runtime/memory/caching_allocator.h"
+#include "runtime/memory/residency.h"
+#include "runtime/programs/program_cache.h"
+#include "runtime/streams/assertions.h"
+#include "runtime/streams/stream.h"
 
 namespace outboard {
 

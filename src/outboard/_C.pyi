@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types of the C++ part (``csrc/torch/bindings_*.cpp``)."""
+"""Types of the C++ part (``csrc/torch/python/bindings_*.cpp``)."""
 
 from __future__ import annotations
 

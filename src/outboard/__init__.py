@@ -11,11 +11,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from outboard.capture.calls import graphed, graphed_refusals
     from outboard.exporting.exporter import export
     from outboard.exporting.installed import cmake_prefix
     from outboard.exporting.loader import load
     from outboard.optimization import optimize
-    from outboard.replaying.calls import graphed, graphed_refusals
 
 __all__ = ["__version__", "cmake_prefix", "export", "graphed", "graphed_refusals", "load", "optimize"]
 
@@ -25,8 +25,8 @@ __version__ = "0.1.0"
 _ON_DEMAND = {
     "cmake_prefix": "exporting.installed",
     "export": "exporting.exporter",
-    "graphed": "replaying.calls",
-    "graphed_refusals": "replaying.calls",
+    "graphed": "capture.calls",
+    "graphed_refusals": "capture.calls",
     "load": "exporting.loader",
     "optimize": "optimization",
 }

@@ -116,7 +116,7 @@ def _choice(choose: Callable[[int], list[int]] | None) -> Callable[[int], list[i
 
 
 def _cache_limit() -> int:
-    from outboard.compiler import eviction
+    from outboard.compiler.plans import eviction
 
     try:
         return eviction.limit()
@@ -136,7 +136,7 @@ def _shut_down() -> None:
 def _trim_cache(process: int, limit: int) -> None:
     """Keeps the cache within its size, if this process (not one forked from it) may have added to it."""
     from outboard import _C, settings
-    from outboard.compiler import eviction
+    from outboard.compiler.plans import eviction
 
     directory = settings.writable_cache_directory()
     if directory is None or process != os.getpid():
@@ -151,7 +151,7 @@ def _connect_compiler() -> None:
     from outboard.compiler import hook
 
     def load(signature: bytes) -> tuple[bool, list[bytes]]:
-        from outboard.compiler import cache
+        from outboard.compiler.plans import cache
 
         return cache.load(signature)
 
@@ -161,7 +161,7 @@ def _connect_compiler() -> None:
         return eager.compile_operator(op, args, kwargs, bake)
 
     def keep(signature: bytes, bake: bool, plan: bytes) -> None:
-        from outboard.compiler import cache
+        from outboard.compiler.plans import cache
 
         cache.store(signature, bake, plan)
 

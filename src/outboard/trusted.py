@@ -5,7 +5,7 @@ What lies there is run: plans, device programs, traces. So a file is read only i
 down belong to the user or to root and nobody else can write them, as ``sshd`` demands of the files that let somebody
 in. A directory that anybody may write but in which nobody can touch what is another's (sticky, as ``/tmp`` is) may be
 on the way, because what follows is looked at, too. Each step is taken from the directory before it (``openat``), so
-nothing can be exchanged between looking and reading. ``csrc/runtime/trusted_file`` is the same in C++.
+nothing can be exchanged between looking and reading. ``csrc/runtime/base/trusted_file`` is the same in C++.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from outboard import settings
-from outboard.compiler import cache
+from outboard.compiler.plans import cache
 
 
 @pytest.fixture(autouse=True)

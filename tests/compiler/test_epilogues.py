@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from outboard.compiler import plan as p
 from outboard.compiler.adapter import graphs
+from outboard.compiler.plans import plan as p
 
 
 def run(function: Callable[..., Tensor], *inputs: Tensor, dynamic: bool | None = None) -> tuple[Tensor, p.Plan]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from outboard import settings
-from outboard.compiler import cache, eviction
+from outboard.compiler.plans import cache, eviction
 from tests.conftest import RunPython
 
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch._inductor.exc import LoweringException
 
-from outboard.compiler import builder, cache
 from outboard.compiler.adapter import lowering
 from outboard.compiler.adapter.refusals import is_refusal
+from outboard.compiler.plans import builder, cache
 from tests.conftest import RunPython
 
 Fault = type[Exception]

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 from torch._inductor.codecache import PyCodeCache
 
-from outboard.compiler import plan as p
 from outboard.compiler import runtime
 from outboard.compiler.adapter import graphs
+from outboard.compiler.plans import plan as p
 from outboard.compiler.target import target_of
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from outboard import _C
-from outboard.compiler import plan as p
-from outboard.compiler.builder import PlanBuilder, TensorArg
 from outboard.compiler.dialects.c import Prelude, groups
+from outboard.compiler.plans import plan as p
+from outboard.compiler.plans.builder import PlanBuilder, TensorArg
 from outboard.compiler.target import Target, target_of
 
 KINDS = ["sum", "prod", "min", "max", "any", "xor_sum", "argmax", "argmin"]

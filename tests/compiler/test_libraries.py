@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from outboard import settings
-from outboard.compiler import libraries
-from outboard.compiler import plan as p
 from outboard.compiler.adapter.lowering import lower_operator
-from outboard.compiler.libraries import Case, ShapeClass
+from outboard.compiler.choice import libraries
+from outboard.compiler.choice.libraries import Case, ShapeClass
+from outboard.compiler.plans import plan as p
 from outboard.compiler.target import Target, target_of
 from tests.conftest import RunPython
 

@@ -11,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outboard.compiler import plan as p
-from outboard.compiler.builder import NotExpressible, PlanBuilder, TensorArg
+from outboard.compiler.plans import plan as p
+from outboard.compiler.plans.builder import NotExpressible, PlanBuilder, TensorArg
 from outboard.compiler.target import Target
 
 A, B = sympy.symbols("a b", integer=True, positive=True)

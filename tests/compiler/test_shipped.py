@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from outboard.compiler import cache, shipped
+from outboard.compiler.plans import cache, shipped
 from outboard.compiler.target import target_of
 from tests.conftest import RunPython
 

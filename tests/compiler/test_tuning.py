@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import outboard
-from outboard.compiler import plan as p
+from outboard.compiler.plans import plan as p
 from outboard.compiler.target import Target
 from tests.lowering import compiling_for, plan_of_call, plan_of_operator
 

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "check.h"
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 
 using namespace outboard;
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "outboard/driver.h"
-#include "runtime/allocation.h"
 #include "runtime/device.h"
+#include "runtime/memory/allocation.h"
 
 /// The device under test: the first one of the driver that CMake names in OUTBOARD_TEST_DRIVER, which is the
 /// fault-injecting one over a real driver.

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/plan.h"
-#include "runtime/sha256.h"
+#include "runtime/base/sha256.h"
+#include "runtime/plans/plan.h"
 
-/// Writes the plan wire format (see outboard.compiler.plan) for tests.
+/// Writes the plan wire format (see outboard.compiler.plans.plan) for tests.
 class PlanWriter {
  public:
   using Code = std::vector<outboard::Expr::Code>;

@@ -5,7 +5,7 @@
 
 #include "check.h"
 #include "fixture.h"
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 
 /// What a failed assertion of a kernel does to whoever waits. Here a fill stands for the kernel that writes the code,
 /// so that devices without programs are tested too.

@@ -9,11 +9,11 @@
 #include "check.h"
 #include "fixture.h"
 #include "plan_writer.h"
-#include "runtime/batch.h"
-#include "runtime/driver_call.h"
-#include "runtime/error.h"
-#include "runtime/executor.h"
-#include "runtime/graph.h"
+#include "runtime/base/driver_call.h"
+#include "runtime/base/error.h"
+#include "runtime/plans/executor.h"
+#include "runtime/streams/batch.h"
+#include "runtime/streams/graph.h"
 
 /// Launches that do not depend on one another, and what keeps its order among them.
 using namespace outboard;

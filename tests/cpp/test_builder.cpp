@@ -11,9 +11,9 @@
 
 #include "check.h"
 #include "fixture.h"
-#include "runtime/build_process.h"
+#include "runtime/base/error.h"
 #include "runtime/device.h"
-#include "runtime/error.h"
+#include "runtime/programs/build_process.h"
 
 /// Programs built by other processes. OUTBOARD_BUILDER comes from CMake: the path of outboard-build.
 using namespace outboard;

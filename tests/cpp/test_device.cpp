@@ -13,11 +13,11 @@
 #include "fixture.h"
 #include "outboard/driver.h"
 #include "plan_writer.h"
-#include "runtime/allocation.h"
+#include "runtime/base/driver_call.h"
+#include "runtime/base/error.h"
 #include "runtime/device.h"
-#include "runtime/driver_call.h"
-#include "runtime/error.h"
-#include "runtime/executor.h"
+#include "runtime/memory/allocation.h"
+#include "runtime/plans/executor.h"
 
 /// The runtime on real OpenCL devices, with failures injected between it and the driver.
 /// Arguments come from CMake: OUTBOARD_TEST_DRIVER is the fault-injecting driver's path.

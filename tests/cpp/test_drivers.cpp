@@ -8,7 +8,7 @@
 
 #include "check.h"
 #include "fixture.h"
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 
 /// How drivers are loaded and chosen. Each scenario is a process of its own, because drivers are loaded once.
 using namespace outboard;

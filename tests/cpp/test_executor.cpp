@@ -5,9 +5,9 @@
 #include "check.h"
 #include "fixture.h"
 #include "plan_writer.h"
-#include "runtime/error.h"
-#include "runtime/executor.h"
-#include "runtime/graph.h"
+#include "runtime/base/error.h"
+#include "runtime/plans/executor.h"
+#include "runtime/streams/graph.h"
 
 /// Every kind of step, argument and result of a plan, run on a device.
 using namespace outboard;

@@ -9,9 +9,9 @@
 
 #include "check.h"
 #include "fixture.h"
-#include "runtime/driver_call.h"
-#include "runtime/error.h"
-#include "runtime/stream.h"
+#include "runtime/base/driver_call.h"
+#include "runtime/base/error.h"
+#include "runtime/streams/stream.h"
 
 /// What holds when a driver fails: whose memory is whose, and what is lost with a device. On discrete drivers only,
 /// whose work can be stopped: the simulator and the strict driver.

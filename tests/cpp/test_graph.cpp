@@ -6,8 +6,8 @@
 
 #include "check.h"
 #include "fixture.h"
-#include "runtime/error.h"
-#include "runtime/graph.h"
+#include "runtime/base/error.h"
+#include "runtime/streams/graph.h"
 
 /// Capture and replay of fills and copies, which devices without programs have too.
 using namespace outboard;

@@ -13,7 +13,7 @@
 
 #include "check.h"
 #include "fixture.h"
-#include "runtime/error.h"
+#include "runtime/base/error.h"
 
 /// The states of allocations, oversubscription and the allocator's accounts, with copies and fills alone, so that every
 /// driver can run it.

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "check.h"
-#include "runtime/memory_lock.h"
+#include "runtime/base/memory_lock.h"
 
 using namespace outboard;
 

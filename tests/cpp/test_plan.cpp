@@ -5,13 +5,13 @@
 
 #include "check.h"
 #include "plan_writer.h"
-#include "runtime/error.h"
-#include "runtime/evaluation.h"
-#include "runtime/executor.h"
-#include "runtime/plan.h"
-#include "runtime/plan_inputs.h"
-#include "runtime/sha256.h"
-#include "runtime/small_array.h"
+#include "runtime/base/error.h"
+#include "runtime/base/sha256.h"
+#include "runtime/base/small_array.h"
+#include "runtime/plans/evaluation.h"
+#include "runtime/plans/executor.h"
+#include "runtime/plans/plan.h"
+#include "runtime/plans/plan_inputs.h"
 
 using namespace outboard;
 

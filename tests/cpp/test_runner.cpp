@@ -12,8 +12,8 @@
 #include "fixture.h"
 #include "outboard/runner.h"
 #include "runner/mapped_file.h"
-#include "runtime/error.h"
-#include "runtime/sha256.h"
+#include "runtime/base/error.h"
+#include "runtime/base/sha256.h"
 #include "sample_models.h"
 
 using namespace outboard;

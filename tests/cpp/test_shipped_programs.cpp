@@ -6,9 +6,9 @@
 #include <filesystem>
 
 #include "check.h"
-#include "runtime/sha256.h"
-#include "runtime/shipped_programs.h"
-#include "runtime/trusted_file.h"
+#include "runtime/base/sha256.h"
+#include "runtime/base/trusted_file.h"
+#include "runtime/programs/shipped_programs.h"
 
 using namespace outboard;
 

@@ -12,8 +12,8 @@
 
 #include "check.h"
 #include "fixture.h"
-#include "runtime/error.h"
-#include "runtime/interruption.h"
+#include "runtime/base/error.h"
+#include "runtime/base/interruption.h"
 
 /// Streams, events, and what happens when the process forks or ends in the middle of work.
 using namespace outboard;

@@ -5,11 +5,11 @@
 
 #include "check.h"
 #include "fixture.h"
-#include "runtime/batch.h"
-#include "runtime/error.h"
-#include "runtime/graph.h"
-#include "runtime/program_cache.h"
-#include "runtime/tracing.h"
+#include "runtime/base/error.h"
+#include "runtime/programs/program_cache.h"
+#include "runtime/streams/batch.h"
+#include "runtime/streams/graph.h"
+#include "runtime/streams/tracing.h"
 
 /// What a profiler is told of the work of streams.
 using namespace outboard;

@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "check.h"
-#include "runtime/trusted_file.h"
+#include "runtime/base/trusted_file.h"
 
 using namespace outboard;
 namespace fs = std::filesystem;

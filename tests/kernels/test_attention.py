@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from outboard import _C
-from outboard.compiler import kernels, plan
-from outboard.compiler.builder import PlanBuilder, TensorArg
-from outboard.compiler.calls import ExternCall
+from outboard.compiler import kernels
+from outboard.compiler.choice.calls import ExternCall
+from outboard.compiler.plans import plan
+from outboard.compiler.plans.builder import PlanBuilder, TensorArg
 from outboard.compiler.target import target_of
 
 FORWARD = "aten::_scaled_dot_product_flash_attention_for_cpu"

@@ -22,10 +22,10 @@ import torch  # noqa: E402
 from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from outboard.compiler import plan as p  # noqa: E402
 from outboard.compiler.adapter.exported import decompose, lower_program  # noqa: E402
 from outboard.compiler.adapter.lowering import lower_operator  # noqa: E402
 from outboard.compiler.adapter.refusals import is_refusal  # noqa: E402
+from outboard.compiler.plans import plan as p  # noqa: E402
 from tests.lowering import NVIDIA, compiling_for, on_device, plan_of_call, plan_of_operator  # noqa: E402
 from tests.oclgrind import families  # noqa: E402
 

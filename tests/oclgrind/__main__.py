@@ -19,8 +19,8 @@ os.environ["OUTBOARD_DRIVER"] = "sim"
 import torch  # noqa: E402
 
 from outboard.compiler import eager, kernels  # noqa: E402
-from outboard.compiler import plan as p  # noqa: E402
 from outboard.compiler.dialects.c import groups  # noqa: E402
+from outboard.compiler.plans import plan as p  # noqa: E402
 from tests.lowering import compiling_for, plan_of_call, plan_of_operator, tensors_in  # noqa: E402
 from tools.opencl_runtime import install_debian  # noqa: E402
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a plan on Oclgrind: what ``csrc/runtime/executor.cpp`` does, with a buffer of its own for each tensor, so that
-an access beside one is seen."""
+"""Runs a plan on Oclgrind: what ``csrc/runtime/plans/executor.cpp`` does, with a buffer of its own for each tensor, so
+that an access beside one is seen."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from outboard.compiler import plan as p
+from outboard.compiler.plans import plan as p
 
 from .simulator import Simulator
 

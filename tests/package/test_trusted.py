@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from outboard import foresight, settings, signing, trusted
-from outboard.compiler import cache, eviction, libraries
+from outboard.compiler.choice import libraries
+from outboard.compiler.plans import cache, eviction
 
 NOBODY = 65534
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="who is not root can give nothing to others")

@@ -7,7 +7,7 @@
 #include <atomic>
 #include <cstdlib>
 
-#include "runtime/trusted_file.h"
+#include "runtime/base/trusted_file.h"
 
 namespace outboard::common {
 namespace {

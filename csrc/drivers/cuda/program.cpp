@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "runtime/sha256.h"
+#include "runtime/base/sha256.h"
 
 namespace outboard::cuda {
 namespace {

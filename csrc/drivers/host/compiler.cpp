@@ -16,7 +16,7 @@
 #include "host/cuda_text.h"
 #include "host/levels.h"
 #include "host/process.h"
-#include "runtime/sha256.h"
+#include "runtime/base/sha256.h"
 
 namespace outboard::host {
 namespace {

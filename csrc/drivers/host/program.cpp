@@ -10,7 +10,7 @@
 
 #include "common/floating_point.h"
 #include "host/work_items.h"
-#include "runtime/sha256.h"
+#include "runtime/base/sha256.h"
 
 namespace outboard::host {
 namespace {

@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "common/kernel_library.h"
-#include "runtime/trusted_file.h"
+#include "runtime/base/trusted_file.h"
 
 namespace outboard::opencl {
 namespace {

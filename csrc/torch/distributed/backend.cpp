@@ -11,9 +11,9 @@
 #include <set>
 #include <utility>
 
-#include "torch/devices.h"
+#include "torch/bridge/devices.h"
+#include "torch/bridge/tensor.h"
 #include "torch/distributed/without_python.h"
-#include "torch/tensor.h"
 
 namespace outboard::distributed {
 namespace {

@@ -8,9 +8,9 @@
 
 #include <utility>
 
-#include "torch/binding_helpers.h"
 #include "torch/distributed/backend.h"
 #include "torch/distributed/shared_memory_backend.h"
+#include "torch/python/binding_helpers.h"
 
 namespace outboard::distributed {
 namespace {

@@ -8,8 +8,8 @@
 
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
-#include "torch/devices.h"
-#include "torch/tensor.h"
+#include "torch/bridge/devices.h"
+#include "torch/bridge/tensor.h"
 
 namespace outboard::distributed {
 

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/stream.h"
+#include "runtime/streams/stream.h"
 
 /// Collectives of torch.distributed on tensors of the device, by a host library that takes CPU tensors.
 namespace outboard::distributed {

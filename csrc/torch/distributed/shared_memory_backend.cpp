@@ -12,7 +12,7 @@
 #include <string_view>
 #include <utility>
 
-#include "runtime/interruption.h"
+#include "runtime/base/interruption.h"
 #include "torch/distributed/combinations.h"
 #include "torch/distributed/without_python.h"
 

@@ -10,7 +10,7 @@
 #include <thread>
 #include <utility>
 
-#include "runtime/interruption.h"
+#include "runtime/base/interruption.h"
 #include "torch/distributed/issuer.h"
 
 namespace outboard::distributed {

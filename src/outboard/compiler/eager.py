@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from . import plan as p
 from . import progress, statistics
-from .calls import base_name, find_overload
+from .choice.calls import base_name, find_overload
+from .plans import plan as p
 from .target import target_of
 from .undisturbed import undisturbed
 

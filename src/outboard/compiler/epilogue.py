@@ -21,8 +21,8 @@ from .printing import EmittedKernel, emit
 from .printing.statements import StatementPrinter
 
 if TYPE_CHECKING:
-    from . import plan as p
-    from .builder import PlanBuilder, Size, TensorArg
+    from .plans import plan as p
+    from .plans.builder import PlanBuilder, Size, TensorArg
     from .target import Target
 
 

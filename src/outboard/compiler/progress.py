@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from .plan import Plan
+from .plans.plan import Plan
 
 #: Seconds of work before anything is shown.
 PATIENCE = 2.0

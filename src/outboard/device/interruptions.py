@@ -12,7 +12,7 @@ import torch
 
 from outboard import _C, patches
 
-#: By it, threads that run a backward pass for the main thread know that they do (``csrc/torch/interruptions.h``).
+#: By it, threads that run a backward pass for the main thread know it (``csrc/torch/bridge/interruptions.h``).
 _BACKWARD = "outboard.backward"
 
 

@@ -273,7 +273,7 @@ def _dump_snapshot(filename: str | Path = "dump_snapshot.pickle") -> None:
         pickle.dump(_snapshot(), file)
 
 
-#: What stacks are kept of, as the runtime counts it (``csrc/runtime/memory_context.h``).
+#: What stacks are kept of, as the runtime counts it (``csrc/runtime/memory/memory_context.h``).
 _CONTEXTS = {None: 0, "state": 1, "alloc": 2, "all": 3}
 
 

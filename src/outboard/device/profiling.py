@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The names by which ``torch.profiler`` sorts and shows a device's times: ``ocl_time_total`` as ``cuda_time_total``.
 
-(``csrc/torch/profiler.cpp`` gives the profiler what it shows.)
+(``csrc/torch/bridge/profiler.cpp`` gives the profiler what it shows.)
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 
-from outboard.compiler.dtypes import dtype_number
+from outboard.compiler.plans.dtypes import dtype_number
 from outboard.compiler.target import target_of
 
 from . import format as f

@@ -3,8 +3,8 @@
 
 Little-endian, in blocks of 64 bytes. The first block is ``MAGIC``, ``u32 version``, ``u32 0``, ``u64`` bytes of the
 header, ``u64`` bytes of the file, and the header's SHA-256. The header follows, filled up with zeros: the fields of
-:class:`Model` in order, written as plans are (``outboard.compiler.wire``). Then come the tensors that the file holds,
-each filled up with zeros and covered, those included, by the SHA-256 that the header has of it. So no byte of a file
+:class:`Model` in order, written as plans are (``outboard.compiler.plans.wire``). Then come the tensors that the file
+holds, each filled up with zeros and covered, those included, by the SHA-256 that the header has of it. So no byte of a file
 can change unnoticed.
 """
 
@@ -19,9 +19,9 @@ from typing import TypeVar
 
 import torch
 
-from outboard.compiler.dtypes import dtype_of
+from outboard.compiler.plans.dtypes import dtype_of
+from outboard.compiler.plans.wire import WireWriter
 from outboard.compiler.target import Target
-from outboard.compiler.wire import WireWriter
 
 from .weights import span
 

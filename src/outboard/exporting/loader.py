@@ -14,7 +14,7 @@ import torch
 
 from outboard import trusted
 from outboard.compiler.adapter import trees
-from outboard.compiler.dtypes import dtype_of
+from outboard.compiler.plans.dtypes import dtype_of
 from outboard.compiler.target import target_of
 
 from . import format as f

@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "outboard/runner.h"
+#include "runtime/base/error.h"
 #include "runtime/device.h"
-#include "runtime/error.h"
-#include "runtime/executor.h"
+#include "runtime/plans/executor.h"
 #include "sample_models.h"
 
 // A file may ask for much memory, and be told that there is none: here sooner than on the whole machine. Not inline, or

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chains of ``_foreach_*`` operators: what one does to one element of its lists, as one pointwise graph.
 
-``csrc/torch/foreach.cpp`` writes them down while an optimizer updates its parameters, as text such as
+``csrc/torch/eager/foreach.cpp`` writes them down while an optimizer updates its parameters, as text such as
 "wwrv|lerp 0 2 #0 >0|sqrt 1 >3": two tensors are written, one is read, one only the chain knows; then operators, each
 with the tensors and numbers that it takes and the tensor that its result replaces.
 """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators of our own behind the loss of connectionist temporal classification (``csrc/torch/ctc.cpp``): shapes, and
-what they do where the device has no compiler."""
+"""Operators of our own behind the loss of connectionist temporal classification (``csrc/torch/operators/ctc.cpp``):
+shapes, and what they do where the device has no compiler."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from torch.export import ExportedProgram
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.utils._sympy.numbers import int_oo
 
-from .. import plan as p
+from ..plans import plan as p
 from ..target import target_of
 from .graphs import Capture, capturing
 from .interface import device_name

@@ -2,7 +2,7 @@
 """Has PyTorch's optimizers update a parameter with one launch where they use ``_foreach_*`` operators.
 
 Inside of what ``torch.optim`` calls ``_multi_tensor_adam`` and so on, C++ writes these operators down and runs them
-together (``csrc/torch/foreach.h``).
+together (``csrc/torch/eager/foreach.h``).
 """
 
 from __future__ import annotations

@@ -26,9 +26,9 @@ from torch._inductor.utils import ValueWithLineMap
 from torch._inductor.virtualized import V
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
-from .. import plan as p
 from .. import progress
-from ..builder import NotExpressible, PlanBuilder, TensorArg
+from ..plans import plan as p
+from ..plans.builder import NotExpressible, PlanBuilder, TensorArg
 from ..target import Target, target_of
 from . import packed
 from .wrapper import LaunchLine, PlanConverter, PlanWrapper, size_hint

@@ -10,9 +10,9 @@ import torch
 from torch._inductor import ir
 from torch._inductor.codegen import wrapper
 
-from .. import plan as p
-from ..builder import PlanBuilder, TensorArg
 from ..kernels import packing
+from ..plans import plan as p
+from ..plans.builder import PlanBuilder, TensorArg
 from ..target import Target
 
 _PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm)

@@ -28,9 +28,9 @@ from torch._inductor.virtualized import V
 
 from outboard import patches
 
-from .. import cache
 from ..dialects import c as cl
 from ..kernels import PREFERRED
+from ..plans import cache
 from ..target import target_of
 from . import additions, rounding, shapes
 from .corrections import CORRECTIONS

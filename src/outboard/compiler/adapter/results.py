@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..builder import NotExpressible
+from ..plans.builder import NotExpressible
 from .strides import dense_strides, iterated_order, memory_order
 
 aten = torch.ops.aten

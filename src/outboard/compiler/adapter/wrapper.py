@@ -20,11 +20,11 @@ from torch._inductor.virtualized import V
 from torch.utils import _pytree as pytree
 
 from .. import kernels
-from .. import plan as p
-from ..builder import NotExpressible, PlanBuilder, Size, TensorArg
-from ..calls import ExternCall, lower_call, uses_library
+from ..choice.calls import ExternCall, lower_call, uses_library
 from ..epilogue import Epilogue
 from ..loops import LoopKernel, structure
+from ..plans import plan as p
+from ..plans.builder import NotExpressible, PlanBuilder, Size, TensorArg
 from ..printing import EmittedKernel, emit, program
 from ..target import Target
 from . import epilogues

@@ -31,8 +31,8 @@ from . import (
 )
 
 if TYPE_CHECKING:
-    from ..builder import PlanBuilder
-    from ..calls import ExternCall
+    from ..choice.calls import ExternCall
+    from ..plans.builder import PlanBuilder
 
 Lowering = Callable[["PlanBuilder", "ExternCall"], bool]
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import sympy
 import torch
 
-from .. import plan as p
-from ..builder import PlanBuilder, Size, TensorArg
+from ..plans import plan as p
+from ..plans.builder import PlanBuilder, Size, TensorArg
 from . import common
 
 if TYPE_CHECKING:
-    from ..calls import ExternCall
+    from ..choice.calls import ExternCall
 
 _BODY = r"""
 #define PI ((ACC)3.14159265358979323846)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..builder import PlanBuilder
 from ..loops import GATHER_ERROR
+from ..plans.builder import PlanBuilder
 from ..printing.emitted import assertion
 from . import common
 
 if TYPE_CHECKING:
-    from ..calls import ExternCall
+    from ..choice.calls import ExternCall
 
 _BODY = r"""
 /* Where a bag begins, or the one after the last ends. */

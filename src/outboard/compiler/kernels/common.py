@@ -16,13 +16,13 @@ import sympy
 import torch
 from torch.utils._sympy import functions
 
-from .. import plan as p
-from ..builder import PlanBuilder, Size, TensorArg
 from ..dialects.c import Prelude, groups
+from ..plans import plan as p
+from ..plans.builder import PlanBuilder, Size, TensorArg
 from ..units import COMPUTE_UNITS
 
 if TYPE_CHECKING:
-    from ..calls import ExternCall
+    from ..choice.calls import ExternCall
 
 _SHARED_PRELUDE = r"""
 /* Reports a failed assertion, unless a kernel before has: what went wrong first is what a user has to know. */

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Places of the true elements of a mask: counted block by block, then written where the counts before them end.
 
-The operators are our own (``csrc/torch/selection.cpp`` declares and calls them), because what PyTorch calls nonzero has
-a result whose size only the device knows.
+The operators are our own (``csrc/torch/operators/selection.cpp`` declares and calls them), because what PyTorch calls
+nonzero has a result whose size only the device knows.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..builder import PlanBuilder
+from ..plans.builder import PlanBuilder
 from . import common, scan
 
 if TYPE_CHECKING:
-    from ..calls import ExternCall
+    from ..choice.calls import ExternCall
 
 #: Elements that one work-item counts, and later looks through again.
 BLOCK = 1024

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
-from ..builder import PlanBuilder, Size, TensorArg
 from ..epilogue import Axis, Epilogue, Finish
+from ..plans.builder import PlanBuilder, Size, TensorArg
 from ..units import COMPUTE_UNITS
 from . import blocked, common, engine, windows
 
 if TYPE_CHECKING:
-    from ..calls import ExternCall
+    from ..choice.calls import ExternCall
 
 _ZERO, _ONE = sympy.Integer(0), sympy.Integer(1)
 

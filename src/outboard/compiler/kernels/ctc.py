@@ -2,8 +2,8 @@
 """Connectionist temporal classification (Graves et al. 2006): the recursions over states, in logarithms.
 
 The states of a sequence are its labels with blanks before, between and after them. The operators are our own
-(``csrc/torch/ctc.cpp`` declares and calls them): ``lengths`` holds, for each sequence, the length of its input, the
-number of its labels, and where they begin.
+(``csrc/torch/operators/ctc.cpp`` declares and calls them): ``lengths`` holds, for each sequence, the length of its input,
+the number of its labels, and where they begin.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .. import plan as p
-from ..builder import PlanBuilder, TensorArg
+from ..plans import plan as p
+from ..plans.builder import PlanBuilder, TensorArg
 from ..printing.emitted import assertion
 from . import common
 
 if TYPE_CHECKING:
-    from ..calls import ExternCall
+    from ..choice.calls import ExternCall
 
 _BODY = r"""
 #if GROUP > 1

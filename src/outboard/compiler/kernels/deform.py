@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
-from .. import plan as p
-from ..builder import NotExpressible, PlanBuilder, Size, TensorArg
+from ..plans import plan as p
+from ..plans.builder import NotExpressible, PlanBuilder, Size, TensorArg
 from . import common, gemm, index
 
 if TYPE_CHECKING:
-    from ..calls import ExternCall
+    from ..choice.calls import ExternCall
 
 _BODY = r"""
 #define ACC IN_C

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import sympy
 
-from ..builder import PlanBuilder, Size, TensorArg
+from ..plans.builder import PlanBuilder, Size, TensorArg
 from . import common
 
 if TYPE_CHECKING:
-    from ..calls import ExternCall
+    from ..choice.calls import ExternCall
 
 _DISTANCE = r"""
 #define KIND_ZERO (exponent == 0)

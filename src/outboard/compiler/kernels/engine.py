@@ -21,8 +21,8 @@ from collections.abc import Mapping
 
 import torch
 
-from .. import plan as p
-from ..builder import PlanBuilder, Size
+from ..plans import plan as p
+from ..plans.builder import PlanBuilder, Size
 from ..units import COMPUTE_UNITS
 from . import blocked, common, formats
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import sympy
 import torch
 
-from .. import plan as p
-from ..builder import PlanBuilder, Size, TensorArg
 from ..epilogue import Axis, Epilogue
+from ..plans import plan as p
+from ..plans.builder import PlanBuilder, Size, TensorArg
 from . import blocked, common, engine, formats, packing, row
 
 if TYPE_CHECKING:
-    from ..calls import ExternCall
+    from ..choice.calls import ExternCall
 
 _ZERO, _ONE = sympy.Integer(0), sympy.Integer(1)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..builder import PlanBuilder, TensorArg
+from ..plans.builder import PlanBuilder, TensorArg
 from . import common, planes
 
 if TYPE_CHECKING:
-    from ..calls import ExternCall
+    from ..choice.calls import ExternCall
 
 # Places are read from the grid in the order x, y, z. `slope` is d place / d grid value.
 _PLACES = r"""

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import sympy
 import torch
 
-from ..builder import PlanBuilder, Size, TensorArg
 from ..loops import GATHER_ERROR, INDEX_ERROR
+from ..plans.builder import PlanBuilder, Size, TensorArg
 from ..printing.emitted import assertion
 from ..units import COMPUTE_UNITS
 from . import common, scan
 
 if TYPE_CHECKING:
-    from ..calls import ExternCall
+    from ..choice.calls import ExternCall
 
 _MASKED_SCATTER = r"""
 OB_KERNEL void masked_scatter(OB_GLOBAL const OUT_BITS* in, OB_GLOBAL const uchar* mask, OB_GLOBAL const long* ranks,

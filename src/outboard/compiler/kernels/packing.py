@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import torch
 
-from ..builder import PlanBuilder, TensorArg
+from ..plans.builder import PlanBuilder, TensorArg
 from ..target import Target
 from . import blocked, common, engine, formats
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 
 import sympy
 
-from .. import plan as p
-from ..builder import PlanBuilder, Size, TensorArg
+from ..plans import plan as p
+from ..plans.builder import PlanBuilder, Size, TensorArg
 from . import common
 
 _ZERO, _ONE = sympy.Integer(0), sympy.Integer(1)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..builder import PlanBuilder, TensorArg
+from ..plans.builder import PlanBuilder, TensorArg
 from . import common
 
 if TYPE_CHECKING:
-    from ..calls import ExternCall
+    from ..choice.calls import ExternCall
 
 _BODY = r"""
 ACC polynomial(ACC given, long degree) {

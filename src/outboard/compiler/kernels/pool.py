@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
-from ..builder import PlanBuilder, Size, TensorArg
+from ..plans.builder import PlanBuilder, Size, TensorArg
 from . import blocked, common, planes
 
 if TYPE_CHECKING:
-    from ..calls import ExternCall
+    from ..choice.calls import ExternCall
 
 # Windows [<axis>0, <axis>1) in the input, by a kernel or by even division; steps of <axis>t (dilation).
 _FIXED = "".join(

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .. import plan as p
-from ..builder import PlanBuilder, Size, TensorArg
+from ..plans import plan as p
+from ..plans.builder import PlanBuilder, Size, TensorArg
 from ..printing.emitted import assertion
 from . import common
 
 if TYPE_CHECKING:
-    from ..calls import ExternCall
+    from ..choice.calls import ExternCall
 
 # `in` is the input (or its gradient), `out` the output (or its gradient), [boxes, channels, bins, bins].
 _COMMON = r"""

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 import sympy
 import torch
 
-from ..builder import PlanBuilder, Size, TensorArg
+from ..plans.builder import PlanBuilder, Size, TensorArg
 from . import common
 
 if TYPE_CHECKING:
-    from ..calls import ExternCall
+    from ..choice.calls import ExternCall
 
 _ITEMS = r"""
 #if WIDE

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..builder import PlanBuilder
+from ..plans.builder import PlanBuilder
 from . import common
 
 if TYPE_CHECKING:
-    from ..calls import ExternCall
+    from ..choice.calls import ExternCall
 
 _BODY = r"""
 #if GROUP > 1

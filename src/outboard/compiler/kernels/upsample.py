@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..builder import PlanBuilder
+from ..plans.builder import PlanBuilder
 from . import common, planes
 from .pool import spatial_rank
 
 if TYPE_CHECKING:
-    from ..calls import ExternCall
+    from ..choice.calls import ExternCall
 
 _TAPS = r"""
 /* The places of an axis of `from` elements that make up place `i` of `to`, and their weights. `given` is the scale

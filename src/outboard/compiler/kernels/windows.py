@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 import sympy
 
-from .. import plan as p
-from ..builder import PlanBuilder, Size, TensorArg
 from ..epilogue import Finish
+from ..plans import plan as p
+from ..plans.builder import PlanBuilder, Size, TensorArg
 from . import blocked, common, engine, formats
 
 if TYPE_CHECKING:

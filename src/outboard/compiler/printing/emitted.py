@@ -11,7 +11,7 @@ from typing import TypeAlias
 import sympy
 
 from ..loops import INDEX_ERROR
-from ..plan import Assertion, AssertionKind
+from ..plans.plan import Assertion, AssertionKind
 from ..units import COMPUTE_UNITS
 
 #: (grid, local size, arguments for the outer loops) of a kernel.

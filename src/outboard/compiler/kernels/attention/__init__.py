@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import sympy
 import torch
 
-from ... import plan as p
-from ...builder import PlanBuilder, TensorArg
+from ...plans import plan as p
+from ...plans.builder import PlanBuilder, TensorArg
 from ...units import COMPUTE_UNITS
 from .. import common
 from ..blocked import Blocking
@@ -23,7 +23,7 @@ from . import backward, decode, forward, simt, tiles
 from .problem import MAX_WIDTH, Problem
 
 if TYPE_CHECKING:
-    from ...calls import ExternCall
+    from ...choice.calls import ExternCall
 
 
 def lower_forward(builder: PlanBuilder, call: ExternCall) -> bool:

@@ -8,8 +8,8 @@ from typing import Any
 import sympy
 import torch
 
-from ... import plan as p
-from ...builder import PlanBuilder, Size, TensorArg
+from ...plans import plan as p
+from ...plans.builder import PlanBuilder, Size, TensorArg
 from .. import common
 
 #: Widest head; a plan for a head of unknown width is guarded by it.

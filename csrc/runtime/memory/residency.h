@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "outboard/driver.h"
+#include "runtime/base/memory_lock.h"
+#include "runtime/memory/address_space.h"
+#include "runtime/memory/host_buffers.h"
+
+namespace outboard {
+
+class Allocation;
+class Device;
+class Event;
+class Stream;
+enum class Access : uint8_t;
+enum class State : uint8_t;
+struct Block;
+
+/// How much of a device's memory is not where the device computes, and what was moved. Bytes, and counts.
+struct LazyStatistics {
+  struct Gauge {
+    int64_t bytes = 0, count = 0;
+  };
+  Gauge unbacked, zero, host, spilled;  ///< now
+  /// Since start or reset: contents made on the device on first use (zeros filled, host contents copied), moved out
+  /// under pressure, and moved back.
+  Gauge materialized, spills, restores;
+};
+
+/// Decides which allocations of one device are in its memory. An allocation gets memory when work needs it; when the
+/// device is full, those used longest ago move to the host, in the order of their own stream, and come back when they
+/// are needed again.
+class Residency {
+ public:
+  explicit Residency(Device& device);
+  ~Residency();
+
+  MemoryLock& lock() { return lock_; }
+  /// Addresses of the device that have no owner. The caller holds the lock.
+  AddressSpace::DeviceSlots& slots() { return slots_; }
+
+  /// The part of class Work: see there.
+  uint64_t begin_work();
+  void end_work() { lock_.unlock(); }
+  ob_ptr resolve(Allocation& allocation, Stream& stream, Access access);
+  /// How often an allocation has got memory. The caller holds the lock.
+  uint64_t memory_given() const { return memory_given_; }
+
+  /// Takes an allocation's memory and host copy away; its contents are then undefined.
+  void discard(Allocation& allocation) noexcept;
+  bool mark_zero(Allocation& allocation);
+  bool adopt(Allocation& allocation, std::shared_ptr<HostBuffer> buffer);
+  std::shared_ptr<const HostBuffer> host_contents(Allocation& allocation);
+
+  /// A buffer that the host may write at once. Throws OutOfMemoryError.
+  std::shared_ptr<HostBuffer> host_buffer(uint64_t bytes);
+
+  /// Moves the least recently used allocation that may move to the host. False if there is none. The allocator asks.
+  bool make_room();
+  /// Waits until work of `stream` up to number `last_use`, and moves, are done with memory that was freed.
+  void wait_for_uses(Stream& stream, uint64_t last_use);
+  /// Gives host memory that nobody uses back to the system.
+  void empty_cache();
+
+  LazyStatistics statistics() const;
+  void reset_accumulated();
+
+ private:
+  /// A point of a stream behind all work with a smaller number.
+  struct Mark {
+    const Stream* stream;
+    uint64_t number;
+    std::unique_ptr<Event> event;  // nullptr: reached
+  };
+
+  /// What a search for something to move found.
+  struct Search {
+    Allocation* victim;  // nullptr: nothing
+    bool busy;           // other threads keep memory that they will let go
+  };
+
+  std::shared_ptr<HostBuffer> buffer_for(uint64_t bytes, Stream* stream);
+  void bring_in(Allocation& allocation, Stream& stream, Access access);
+  void share(Allocation& allocation, Stream& stream);
+  bool in_graph(const Allocation& allocation) const;
+  bool fill_memory(Allocation& allocation, Stream& stream, Block& to);
+  void copy_in(HostBuffer& from, Stream& stream, Block& to);
+  void settle(Allocation& allocation, State state) noexcept;
+  LazyStatistics::Gauge* gauge_of(State state);
+  uint64_t first_unfinished() const;
+  Search search() const;
+  Event* behind(Stream& stream, uint64_t last_use);
+  Mark& mark(Stream& stream);
+  void mark_now_and_then(Stream& stream);
+  void order_after_uses(Stream& stream, Stream& user, uint64_t last_use);
+  void let_others_work();
+  void spill(Allocation& allocation);
+  void link(Allocation& allocation) noexcept;
+  void unlink(Allocation& allocation) noexcept;
+
+  Device& device_;
+  mutable MemoryLock lock_;
+  AddressSpace::DeviceSlots slots_;
+  HostBuffers buffers_;
+  LazyStatistics statistics_;  // `unbacked` is counted when asked for
+  Allocation* newest_ = nullptr;
+  uint64_t begun_ = 0;    // pieces of work so far
+  uint64_t current_ = 0;  // number of the one that holds the lock
+  uint64_t memory_given_ = 0;
+  std::deque<Mark> marks_;         // oldest first
+  std::vector<uint64_t> waiting_;  // numbers of those that wait for memory without the lock
+};
+
+/// False if OUTBOARD_LAZY=0: then memory is taken when a tensor is made.
+bool is_lazy();
+/// The same at any time for which the environment variable of this name is 1.
+void set_eager_variable(const std::string& name);
+
+/// Whether contents that come from the host wait there until work needs them, even where the host could write them to
+/// the device's memory at once. False at first.
+bool contents_wait();
+void set_contents_wait(bool wait);
+
+}  // namespace outboard

@@ -1,0 +1,543 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/plans/executor.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <shared_mutex>
+
+#include "runtime/base/error.h"
+#include "runtime/device.h"
+
+namespace outboard {
+namespace {
+
+struct LibraryTable {
+  std::shared_mutex mutex;
+  std::map<std::string, LibraryFunction> exact, prefix;
+};
+
+LibraryTable& table() {
+  static LibraryTable* const instance = new LibraryTable;  // leaked: plans may run until the process ends
+  return *instance;
+}
+
+/// The buffers of one run of a plan. Each is an allocation that takes device memory when a step first uses it, and may
+/// leave it between steps. Whatever was not handed out is released.
+class Buffers {
+ public:
+  Buffers(const Plan& plan, const std::vector<uint8_t>& leaves, const Input* inputs, Device& device)
+      : leaves_(leaves), device_(device), buffers_(plan.buffer_count) {
+    for (size_t i = 0; i < plan.inputs.size(); ++i) {
+      if (plan.inputs[i] != Plan::kTensorInput) continue;
+      const TensorBinding& tensor = inputs[i].tensor;
+      buffers_[i] = {tensor.allocation, offset_bytes(tensor), kInput};
+    }
+  }
+  Buffers(const Buffers&) = delete;
+  Buffers& operator=(const Buffers&) = delete;
+  ~Buffers() {
+    for (Buffer& buffer : buffers_) give_back(buffer);
+  }
+
+  void allocate(uint32_t number, int64_t bytes) {
+    if (bytes < 0) throw Error(OB_INVALID_ARGUMENT, "a plan asked for a negative number of bytes");
+    free(number);
+    const auto size = static_cast<uint64_t>(bytes);
+    buffers_[number].allocation = leaves_[number] != 0 ? Allocation::create(device_, size)  // becomes a tensor
+                                                       : Allocation::create_internal(device_, size);
+    buffers_[number].owner = kRun;
+  }
+
+  void free(uint32_t number) {
+    give_back(buffers_[number]);
+    buffers_[number] = Buffer{};
+  }
+
+  /// `bytes` bytes that begin `offset` bytes into a buffer. Throws Error(OB_INVALID_ARGUMENT) if they are not all in
+  /// its memory: what is written in a plan may not lead out of it.
+  ob_ptr pointer(Work& work, uint32_t number, int64_t offset = 0, uint64_t bytes = 0) const {
+    const Buffer& buffer = buffers_[number];
+    if (buffer.allocation == nullptr) return 0;
+    const uint64_t begin = buffer.offset + static_cast<uint64_t>(offset);  // a negative one leads towards the beginning
+    check_inside(*buffer.allocation, begin, bytes);
+    return work.resolve(*buffer.allocation) + begin;
+  }
+
+  /// The same without a pointer. No bytes are in any memory.
+  void check(uint32_t number, int64_t offset, uint64_t bytes) const {
+    const Buffer& buffer = buffers_[number];
+    if (buffer.allocation != nullptr && bytes != 0) {
+      check_inside(*buffer.allocation, buffer.offset + static_cast<uint64_t>(offset), bytes);
+    }
+  }
+
+  Allocation* allocation(uint32_t number) const { return buffers_[number].allocation; }
+
+  /// One reference for the caller, or nullptr if the buffer belongs to an input.
+  Allocation* share(uint32_t number) noexcept {
+    Buffer& buffer = buffers_[number];
+    if (buffer.owner == kInput) return nullptr;
+    if (buffer.owner == kCaller) buffer.allocation->retain();
+    buffer.owner = kCaller;  // the first caller takes the reference of the run
+    return buffer.allocation;
+  }
+
+ private:
+  /// Who has a reference of the allocation.
+  enum Owner : uint8_t { kInput, kRun, kCaller };
+
+  struct Buffer {
+    Allocation* allocation = nullptr;
+    uint64_t offset = 0;  // bytes
+    Owner owner = kInput;
+  };
+
+  static void check_inside(const Allocation& allocation, uint64_t begin, uint64_t bytes) {
+    if (begin <= allocation.size() && bytes <= allocation.size() - begin) return;
+    throw Error(OB_INVALID_ARGUMENT, "a plan leads out of a buffer: " + std::to_string(bytes) + " bytes at " +
+                                         std::to_string(static_cast<int64_t>(begin)) + " of " +
+                                         std::to_string(allocation.size()));
+  }
+
+  static uint64_t offset_bytes(const TensorBinding& tensor) {
+    if (tensor.storage_offset == 0) return 0;
+    const uint64_t bytes = static_cast<uint64_t>(tensor.storage_offset) * element_size(tensor.dtype);
+    if (tensor.allocation == nullptr || bytes <= tensor.allocation->size()) return bytes;
+    // A tensor without elements may begin behind its memory: x[4:, 5:] of 4 x 5 elements. No pointer may lead there.
+    const bool empty = std::find(tensor.sizes, tensor.sizes + tensor.dim, 0) != tensor.sizes + tensor.dim;
+    return empty ? tensor.allocation->size() : bytes;
+  }
+
+  static void give_back(Buffer& buffer) noexcept {
+    if (buffer.owner == kRun) buffer.allocation->release();
+  }
+
+  const std::vector<uint8_t>& leaves_;
+  Device& device_;
+  SmallArray<Buffer, 24> buffers_;
+};
+
+/// The memory of one library call: it stays where it is until the call is over.
+class CallMemory {
+ public:
+  explicit CallMemory(const Buffers& buffers) : buffers_(buffers) {}
+  CallMemory(const CallMemory&) = delete;
+  CallMemory& operator=(const CallMemory&) = delete;
+  ~CallMemory() {
+    for (Allocation* allocation : pinned_) allocation->unpin();
+  }
+
+  ob_ptr pointer(Work& work, uint32_t number, int64_t offset, uint64_t bytes) {
+    const ob_ptr pointer = buffers_.pointer(work, number, offset, bytes);
+    Allocation* allocation = buffers_.allocation(number);
+    if (allocation == nullptr) return pointer;
+    pinned_.push_back(allocation);
+    allocation->pin();
+    return pointer;
+  }
+
+ private:
+  const Buffers& buffers_;
+  std::vector<Allocation*> pinned_;
+};
+
+Dims evaluate_all(const std::vector<Expr>& expressions, const Scalar* symbols) {
+  Dims values(expressions.size());
+  int64_t* value = values.data();
+  for (const Expr& expression : expressions) *value++ = evaluate(expression, symbols);
+  return values;
+}
+
+TensorView make_view(const ViewSpec& spec, Work& work, CallMemory& memory, const Scalar* symbols) {
+  Dims sizes = evaluate_all(spec.sizes, symbols), strides = evaluate_all(spec.strides, symbols);
+  int64_t offset;
+  if (__builtin_mul_overflow(evaluate(spec.offset, symbols), int64_t{element_size(spec.dtype)}, &offset)) {
+    throw Error(OB_INVALID_ARGUMENT, "a plan's view begins where no memory is");
+  }
+  const uint64_t bytes = span_bytes(sizes.begin(), strides.begin(), sizes.size(), spec.dtype);
+  // A view without elements may begin behind its memory: it is given the memory's beginning.
+  const ob_ptr data = memory.pointer(work, spec.buffer, bytes == 0 ? 0 : offset, bytes);
+  return {data, spec.dtype, std::move(sizes), std::move(strides)};
+}
+
+LibraryArgument make_argument(const CallArgument& spec, Work& work, CallMemory& memory, const Scalar* symbols) {
+  LibraryArgument argument;
+  argument.kind = spec.kind;
+  switch (spec.kind) {
+    case CallArgument::kTensor:
+      argument.tensor = make_view(spec.tensor, work, memory, symbols);
+      break;
+    case CallArgument::kInt:
+      argument.integer = evaluate(spec.expr, symbols);
+      break;
+    case CallArgument::kFloat:
+      argument.number = spec.number;
+      break;
+    case CallArgument::kFloatSymbol:
+      argument.number = symbols[spec.value].d;
+      break;
+    case CallArgument::kString:
+      argument.text = spec.text;
+      break;
+    case CallArgument::kList:
+      for (const CallArgument& item : spec.list) argument.list.push_back(make_argument(item, work, memory, symbols));
+      break;
+    default:
+      argument.integer = spec.value;
+  }
+  return argument;
+}
+
+/// One value of a kernel argument, in the form the driver reads.
+union ArgumentValue {
+  ob_ptr pointer;
+  int64_t i64;
+  int32_t i32;
+  float f32;
+  double f64;
+};
+
+/// `number` is what the argument's expression amounts to.
+ob_argument fill_argument(const Argument& spec, int64_t number, const Buffers& buffers, Work& work,
+                          const Scalar* symbols, ob_ptr word, ArgumentValue& value) {
+  switch (spec.kind) {
+    case Argument::kPointer:
+      value.pointer = buffers.pointer(work, spec.buffer, number);
+      return {1, sizeof(ob_ptr), &value};
+    case Argument::kInt64:
+      value.i64 = number;
+      return {0, sizeof(int64_t), &value};
+    case Argument::kInt32:
+      value.i32 = static_cast<int32_t>(number);
+      return {0, sizeof(int32_t), &value};
+    case Argument::kFloat32:
+      value.f32 = static_cast<float>(symbols[spec.symbol].d);
+      return {0, sizeof(float), &value};
+    case Argument::kFloat64:
+      value.f64 = symbols[spec.symbol].d;
+      return {0, sizeof(double), &value};
+    case Argument::kAssertions:
+      value.pointer = word;
+      return {1, sizeof(ob_ptr), &value};
+  }
+  throw Error(OB_INTERNAL, "unknown kernel argument kind");
+}
+
+class Run {
+ public:
+  Run(const Plan& plan, const std::vector<Kernel*>& kernels, const std::vector<const LibraryFunction*>& functions,
+      ob_ptr assertions, const Input* inputs, const Scalar* symbols, const Evaluation& evaluation, Buffers& buffers,
+      ExecutionContext& context)
+      : plan_(plan),
+        kernels_(kernels),
+        functions_(functions),
+        assertions_(assertions),
+        inputs_(inputs),
+        symbols_(symbols),
+        evaluation_(evaluation),
+        context_(context),
+        buffers_(buffers) {}
+
+  void run(std::vector<Result>& results) {
+    for (size_t i = 0; i < plan_.steps.size(); ++i) {
+      execute(i);
+      submitted(i);
+    }
+    finish(results);
+  }
+
+  /// The same without what the caller does about steps, which may need locks.
+  void run_quietly(std::vector<Result>& results) {
+    for (size_t i = 0; i < plan_.steps.size(); ++i) execute(i);
+    finish(results);
+  }
+
+ private:
+  void submitted(size_t step) const {
+    if (context_.submitted) context_.submitted(step);
+  }
+
+  void finish(std::vector<Result>& results) const {
+    results.resize(plan_.outputs.size());
+    for (size_t i = 0; i < results.size(); ++i) describe(i, results[i]);
+    for (size_t i = 0; i < results.size(); ++i) hand_over(plan_.outputs[i], results[i]);  // from here nothing throws
+  }
+
+  void execute(size_t number) {
+    const Step& step = plan_.steps[number];
+    const int64_t* values = evaluation_.step(number);
+    switch (step.kind) {
+      case Step::kAllocate:
+        return buffers_.allocate(step.buffer, values[0]);
+      case Step::kFree:
+        return buffers_.free(step.buffer);
+      case Step::kLaunch:
+        return launch(step, values);
+      case Step::kCall:
+        return call(step, functions_[number]);
+      case Step::kSeeds:
+        return seed(step, values);
+      case Step::kCopy:
+        return copy(step, values);
+    }
+  }
+
+  static uint64_t byte_count(int64_t bytes) {
+    if (bytes < 0) throw Error(OB_INVALID_ARGUMENT, "a plan moves a negative number of bytes");
+    return static_cast<uint64_t>(bytes);
+  }
+
+  void copy(const Step& step, const int64_t* values) {
+    Work work(context_.stream);
+    const uint64_t bytes = byte_count(values[0]);
+    if (bytes == 0) return;  // no bytes are in any memory, wherever they would begin
+    const ob_ptr from = buffers_.pointer(work, step.buffer, values[1], bytes);
+    const ob_ptr to = buffers_.pointer(work, step.target, values[2], bytes);
+    context_.stream.copy(OB_DEVICE_TO_DEVICE, to, from, bytes);
+  }
+
+  void launch(const Step& step, const int64_t* values) {
+    if (values[0] == 0) return;
+    const uint64_t global[3] = {static_cast<uint64_t>(values[0]), static_cast<uint64_t>(values[1]),
+                                static_cast<uint64_t>(values[2])};
+    const size_t count = step.arguments.size();
+    SmallArray<ArgumentValue, 32> memory(count);
+    SmallArray<ob_argument, 32> arguments(count);
+    bool asserts = false;
+    {
+      Work work(context_.stream);
+      for (size_t i = 0; i < count; ++i) {
+        const Argument& spec = step.arguments[i];
+        arguments[i] = fill_argument(spec, values[3 + i], buffers_, work, symbols_, assertions_, memory[i]);
+        asserts = asserts || spec.kind == Argument::kAssertions;
+      }
+      context_.stream.launch(*kernels_[step.kernel], global, step.local, arguments.data(), static_cast<uint32_t>(count),
+                             batch());
+    }
+    if (asserts) context_.stream.expect_assertions();
+  }
+
+  /// Under the memory lock. A launch of a plan with other steps may depend on these.
+  uint64_t batch() const {
+    if (context_.batch == nullptr || plan_.steps.size() != 1) return 0;
+    return context_.batch->number(context_.stream.device().residency().memory_given());
+  }
+
+  void call(const Step& step, const LibraryFunction* function) {
+    if (function == nullptr) function = Library::get().find(step.name);
+    if (function == nullptr) throw Error(OB_UNSUPPORTED, "no library provides '" + step.name + "' on this device");
+    LibraryCall call{step, context_.stream, {}, {}};
+    call.arguments.reserve(step.call_arguments.size());
+    CallMemory memory(buffers_);
+    {
+      Work work(context_.stream);
+      for (const CallArgument& argument : step.call_arguments) {
+        call.arguments.push_back(make_argument(argument, work, memory, symbols_));
+      }
+      for (const ViewSpec& view : step.results) call.results.push_back(make_view(view, work, memory, symbols_));
+    }
+    (*function)(call);
+  }
+
+  void seed(const Step& step, const int64_t* values) {
+    buffers_.check(step.buffer, 0, byte_count(values[0]));
+    SmallArray<int64_t, 8> seeds(byte_count(values[0]) / sizeof(int64_t));
+    if (seeds.empty()) return;
+    if (Recording* recording = context_.stream.recording()) {
+      Work work(context_.stream);
+      const ob_ptr to = buffers_.pointer(work, step.buffer);
+      return recording->seeds(to, static_cast<int64_t>(seeds.size()), context_.later_seeds());
+    }
+    context_.seeds(seeds.data(), static_cast<int64_t>(seeds.size()));
+    Work work(context_.stream);
+    const ob_ptr to = buffers_.pointer(work, step.buffer);
+    fill_seeds(context_.stream, to, seeds.data(), static_cast<int64_t>(seeds.size()));
+  }
+
+  void describe(size_t number, Result& made) const {
+    const Output& output = plan_.outputs[number];
+    const int64_t* values = evaluation_.output(number);
+    made.kind = output.kind;
+    made.input = output.input;
+    made.allocation = nullptr;
+    made.new_allocation = false;
+    if (output.kind == Output::kInt) made.scalar.i = values[0];
+    if (output.kind == Output::kFloatSymbol) made.scalar = symbols_[output.symbol];
+    if (output.kind != Output::kTensor) return;
+    const size_t sizes = output.view.sizes.size(), strides = output.view.strides.size();
+    made.dtype = output.view.dtype;
+    made.sizes.assign(values, sizes);
+    made.strides.assign(values + sizes, strides);
+    made.storage_offset = values[sizes + strides];
+    const auto bytes = static_cast<uint64_t>(values[sizes + strides + 1]);
+    buffers_.check(output.view.buffer, made.storage_offset * element_size(made.dtype), bytes);
+  }
+
+  void hand_over(const Output& output, Result& made) const noexcept {
+    if (output.kind != Output::kTensor) return;
+    made.allocation = buffers_.share(output.view.buffer);
+    made.new_allocation = made.allocation != nullptr;
+    if (made.new_allocation) return;
+    made.input = output.view.buffer;
+    const TensorBinding& input = inputs_[made.input].tensor;
+    made.storage_offset += input.storage_offset * element_size(input.dtype) / element_size(made.dtype);
+  }
+
+  const Plan& plan_;
+  const std::vector<Kernel*>& kernels_;
+  const std::vector<const LibraryFunction*>& functions_;
+  ob_ptr assertions_;
+  const Input* inputs_;
+  const Scalar* symbols_;
+  const Evaluation& evaluation_;
+  ExecutionContext& context_;
+  Buffers& buffers_;
+};
+
+/// Whether all that a plan does is to launch a kernel.
+bool launches_once(const Plan& plan) {
+  size_t launches = 0;
+  for (const Step& step : plan.steps) {
+    if (step.kind == Step::kLaunch) ++launches;
+    if (step.kind != Step::kLaunch && step.kind != Step::kAllocate && step.kind != Step::kFree) return false;
+  }
+  return launches == 1;
+}
+
+bool asks_for_seeds(const Plan& plan) {
+  return std::any_of(plan.steps.begin(), plan.steps.end(), [](const Step& step) { return step.kind == Step::kSeeds; });
+}
+
+Scalar symbol_value(const Symbol& symbol, const ob_device_properties& device, const Input* inputs,
+                    const Scalar* symbols) {
+  Scalar value;
+  if (symbol.source == Symbol::kDerived || symbol.source == Symbol::kComputeUnits) {
+    value.i = symbol.source == Symbol::kDerived ? evaluate(symbol.derived, symbols) : device.compute_units;
+    return value;
+  }
+  const Input& input = inputs[symbol.input];
+  switch (symbol.source) {
+    case Symbol::kSize:
+      value.i = input.tensor.sizes[symbol.dim];
+      break;
+    case Symbol::kStride:
+      value.i = input.tensor.strides[symbol.dim];
+      break;
+    case Symbol::kStorageOffset:
+      value.i = input.tensor.storage_offset;
+      break;
+    default:
+      value = input.scalar;
+  }
+  return value;
+}
+
+}  // namespace
+
+Library& Library::get() {
+  static Library* const instance = new Library;
+  return *instance;
+}
+
+void Library::add(const std::string& name, LibraryFunction function) {
+  std::unique_lock lock(table().mutex);
+  const bool is_prefix = !name.empty() && name.back() == '*';
+  if (is_prefix) {
+    table().prefix[name.substr(0, name.size() - 1)] = std::move(function);
+  } else {
+    table().exact[name] = std::move(function);
+  }
+}
+
+const LibraryFunction* Library::find(const std::string& name) const {
+  std::shared_lock lock(table().mutex);
+  const auto exact = table().exact.find(name);
+  if (exact != table().exact.end()) return &exact->second;
+  const LibraryFunction* best = nullptr;
+  size_t longest = 0;
+  for (const auto& [prefix, function] : table().prefix) {
+    if (name.compare(0, prefix.size(), prefix) != 0 || (best != nullptr && prefix.size() < longest)) continue;
+    best = &function;
+    longest = prefix.size();
+  }
+  return best;
+}
+
+bool bind_symbols(const Plan& plan, const ob_device_properties& device, const Input* inputs,
+                  std::vector<Scalar>& symbols) {
+  symbols.resize(plan.symbols.size());
+  for (size_t i = 0; i < plan.symbols.size(); ++i) {
+    const Symbol& symbol = plan.symbols[i];
+    const bool of_tensor = symbol.source == Symbol::kSize || symbol.source == Symbol::kStride;
+    if (of_tensor && static_cast<int64_t>(symbol.dim) >= inputs[symbol.input].tensor.dim) return false;
+    symbols[i] = symbol_value(symbol, device, inputs, symbols.data());
+  }
+  for (const Expr& guard : plan.guards) {
+    if (evaluate(guard, symbols.data()) == 0) return false;
+  }
+  return true;
+}
+
+bool Executable::bind(const Input* inputs, std::vector<Scalar>& symbols) const {
+  return bind_symbols(*plan_, device_.properties(), inputs, symbols);
+}
+
+Executable::Executable(std::shared_ptr<const Plan> plan, Device& device)
+    : plan_(std::move(plan)),
+      device_(device),
+      leaves_(plan_->buffer_count, 0),
+      launches_once_(launches_once(*plan_)),
+      draws_(asks_for_seeds(*plan_)) {
+  for (const KernelSpec& kernel : plan_->kernels) {
+    const ProgramSpec& program = plan_->programs[kernel.program];
+    kernels_.push_back(&device.programs().kernel(program.source, program.options, kernel.entry));
+  }
+  for (const Step& step : plan_->steps) {
+    functions_.push_back(step.kind == Step::kCall ? Library::get().find(step.name) : nullptr);
+  }
+  for (const AssertionSpec& assertion : plan_->assertions) {
+    device.assertions().add(assertion.code, static_cast<Assertions::Kind>(assertion.kind), assertion.text);
+  }
+  if (!plan_->assertions.empty()) assertions_ = device.assertions().word();
+  for (const Output& output : plan_->outputs) {
+    if (output.kind == Output::kTensor) leaves_[output.view.buffer] = 1;
+  }
+}
+
+void Executable::wait_until_built() const {
+  for (Kernel* kernel : kernels_) kernel->get();
+}
+
+/// The evaluation for these symbols. The caller holds the device's memory lock.
+const std::shared_ptr<Evaluation>& Executable::evaluated(const Scalar* symbols) const {
+  if (evaluation_ != nullptr && evaluation_->is_of(symbols)) return evaluation_;
+  // One that another thread runs by stays as it is.
+  if (evaluation_ == nullptr || evaluation_->is_read()) evaluation_ = std::make_shared<Evaluation>(*plan_);
+  evaluation_->update(*plan_, symbols);
+  return evaluation_;
+}
+
+void Executable::run(const Input* inputs, const std::vector<Scalar>& symbols, ExecutionContext& context,
+                     std::vector<Result>& results) const {
+  Buffers buffers(*plan_, leaves_, inputs, device_);
+  const auto run_by = [&](const Evaluation& evaluation) {
+    return Run(*plan_, kernels_, functions_, assertions_, inputs, symbols.data(), evaluation, buffers, context);
+  };
+  if (!launches_once_) {
+    std::unique_lock lock(device_.residency().lock());
+    const std::shared_ptr<const Evaluation> evaluation = evaluated(symbols.data());
+    const Evaluation::Reader reader(*evaluation);
+    lock.unlock();
+    return run_by(*evaluation).run(results);
+  }
+  // Its memory, its place in the queue and its evaluation are taken under one lock.
+  {
+    const Work work(context.stream);
+    run_by(*evaluated(symbols.data())).run_quietly(results);
+  }
+  if (!context.submitted) return;
+  for (size_t i = 0; i < plan_->steps.size(); ++i) context.submitted(i);
+}
+
+}  // namespace outboard

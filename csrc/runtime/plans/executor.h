@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/base/small_array.h"
+#include "runtime/memory/allocation.h"
+#include "runtime/plans/evaluation.h"
+#include "runtime/plans/plan.h"
+#include "runtime/streams/batch.h"
+#include "runtime/streams/graph.h"
+#include "runtime/streams/stream.h"
+
+namespace outboard {
+
+/// A tensor given to or made by a plan. `allocation` is not owned by the struct.
+/// Geometry pointers must outlive the call they are passed to.
+struct TensorBinding {
+  Allocation* allocation = nullptr;
+  DType dtype = DType::kFloat32;
+  int32_t dim = 0;
+  const int64_t* sizes = nullptr;
+  const int64_t* strides = nullptr;
+  int64_t storage_offset = 0;  ///< elements
+};
+
+struct Input {
+  TensorBinding tensor;
+  Scalar scalar = {0};
+};
+
+/// A result. For kTensor on a new buffer the caller owns one reference of `allocation`.
+struct Result {
+  Output::Kind kind = Output::kNone;
+  Allocation* allocation = nullptr;  ///< kTensor
+  bool new_allocation = false;       ///< false: it belongs to input number `input`
+  uint32_t input = 0;                ///< kInput, or the input viewed
+  DType dtype = DType::kFloat32;
+  Dims sizes, strides;
+  int64_t storage_offset = 0;  ///< elements, from the start of `allocation` or of the input's storage
+  Scalar scalar = {0};
+};
+
+/// A tensor as a library function sees it: memory of the device, ready in stream order.
+struct TensorView {
+  ob_ptr data;  ///< element 0 of the view (offset applied)
+  DType dtype;
+  Dims sizes, strides;
+};
+
+struct LibraryArgument {
+  CallArgument::Kind kind = CallArgument::kNone;
+  TensorView tensor;
+  int64_t integer = 0;  ///< kInt, kBool, kDType, kLayout, kMemoryFormat
+  double number = 0;    ///< kFloat, kFloatSymbol
+  std::string text;
+  std::vector<LibraryArgument> list;
+};
+
+struct LibraryCall {
+  const Step& step;  ///< name, argument_names, fallback
+  Stream& stream;
+  std::vector<LibraryArgument> arguments;
+  std::vector<TensorView> results;
+};
+
+/// Runs one call in stream order; may synchronise the stream. Throws to report failure.
+using LibraryFunction = std::function<void(LibraryCall&)>;
+
+/// Functions a plan may call by name, per process. A name ending in '*' is a prefix ("aten::*").
+class Library {
+ public:
+  static Library& get();
+  void add(const std::string& name, LibraryFunction function);
+  /// nullptr if there is none. The longest match wins. The pointer stays valid; `add` of the same name replaces what it
+  /// points to.
+  const LibraryFunction* find(const std::string& name) const;
+};
+
+/// What a plan needs from outside while it runs.
+struct ExecutionContext {
+  Stream& stream;
+  /// Next seeds of the generator in force; called by kSeeds.
+  SeedSource seeds = {};
+  /// The same for later, when the context is gone: asked for while a graph is captured.
+  std::function<SeedSource()> later_seeds = {};
+  /// Told the number of each step that was submitted.
+  std::function<void(size_t)> submitted = {};
+  /// Runs with the same batch do not depend on one another, as far as their inputs go.
+  Batch* batch = nullptr;
+};
+
+/// Fills `symbols` from the inputs and the device, and tells whether every guard holds.
+bool bind_symbols(const Plan& plan, const ob_device_properties& device, const Input* inputs,
+                  std::vector<Scalar>& symbols);
+
+/// A plan prepared for one device: kernels on their way, buffers laid out. Thread-safe.
+class Executable {
+ public:
+  /// Has the plan's programs loaded or built, and does not wait: who launches a kernel of them does, and learns of
+  /// failures.
+  Executable(std::shared_ptr<const Plan> plan, Device& device);
+  /// Waits for the programs. Throws Error(OB_BUILD_FAILED) with the build log.
+  void wait_until_built() const;
+  const Plan& plan() const { return *plan_; }
+  Device& device() const { return device_; }
+  /// Whether a step asks for seeds.
+  bool draws() const { return draws_; }
+  /// `bind_symbols` for the plan and its device.
+  bool bind(const Input* inputs, std::vector<Scalar>& symbols) const;
+  /// Submits the plan's steps. `symbols` comes from `bind` on the same inputs. If a step throws, buffers are
+  /// returned, later steps are not run, and the stream stays usable.
+  void run(const Input* inputs, const std::vector<Scalar>& symbols, ExecutionContext& context,
+           std::vector<Result>& results) const;
+
+ private:
+  const std::shared_ptr<Evaluation>& evaluated(const Scalar* symbols) const;
+
+  std::shared_ptr<const Plan> plan_;
+  Device& device_;
+  mutable std::shared_ptr<Evaluation> evaluation_;  // the last one; under the device's memory lock
+  std::vector<Kernel*> kernels_;
+  std::vector<const LibraryFunction*> functions_;  // by step; null where none was registered in time
+  ob_ptr assertions_ = 0;                          // where kernels tell of failed assertions; 0 if none asserts
+  std::vector<uint8_t> leaves_;                    // by buffer: 1 if an output views it
+  bool launches_once_, draws_;
+};
+
+}  // namespace outboard

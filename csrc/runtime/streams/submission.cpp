@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/streams/submission.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/driver_call.h"
+#include "runtime/base/interruption.h"
+#include "runtime/programs/program_cache.h"
+#include "runtime/streams/tracing.h"
+
+namespace outboard {
+namespace {
+
+/// How long the thread looks for work before it sleeps: waking it costs a system call and a context switch.
+constexpr auto kPatience = std::chrono::microseconds(50);
+/// Looks in a row between looks at the clock.
+constexpr int kLooks = 64;
+/// Handing a launch over takes a fraction of this; running what takes no longer keeps the caches of two cores apart.
+constexpr uint64_t kCheap = 1000;  // ns
+/// What the driver has begun may take so long when the user wants the process to end.
+constexpr auto kLastWork = std::chrono::milliseconds(500);
+
+}  // namespace
+
+SubmissionQueue::SubmissionQueue(const DeviceDriver& driver, ob_stream stream, MemoryLock& producers)
+    : driver_(driver), stream_(stream), producers_(producers) {}
+
+bool SubmissionQueue::fits(const ob_argument* arguments, uint32_t count) {
+  if (count > kArguments) return false;
+  return std::all_of(arguments, arguments + count,
+                     [](const ob_argument& argument) { return bytes_of(argument) <= sizeof(uint64_t); });
+}
+
+void SubmissionQueue::put(Kernel& kernel, const uint64_t global[3], const uint32_t local[3],
+                          const ob_argument* arguments, uint32_t count, uint64_t batch,
+                          std::shared_ptr<Traced> traced) {
+  report();
+  std::lock_guard producer(producers_);
+  if (stopped_.load(std::memory_order_acquire)) {
+    wait_until(put_.load(std::memory_order_relaxed));
+    return hand_over(kernel, global, local, arguments, count, traced.get());
+  }
+  if (is_cheap(kernel, global, local)) return hand_over(kernel, global, local, arguments, count, traced.get());
+  Slot& slot = next_slot();
+  slot.batch = 0;
+  if (!fits(arguments, count)) {
+    slot.command = large_launch(kernel, global, local, arguments, count, std::move(traced));
+    return publish();
+  }
+  slot.batch = traced == nullptr ? batch : 0;
+  slot.traced = std::move(traced);
+  slot.kernel = &kernel;
+  std::copy_n(global, 3, slot.global);
+  std::copy_n(local, 3, slot.local);
+  slot.count = count;
+  for (uint32_t i = 0; i < count; ++i) {
+    std::memcpy(&slot.values[i], arguments[i].value, bytes_of(arguments[i]));
+    slot.arguments[i] = {arguments[i].is_pointer, arguments[i].size, &slot.values[i]};
+  }
+  publish();
+}
+
+/// A launch whose arguments are too many, or too large, for a slot.
+SubmissionQueue::Command SubmissionQueue::large_launch(Kernel& kernel, const uint64_t global[3],
+                                                       const uint32_t local[3], const ob_argument* arguments,
+                                                       uint32_t count, std::shared_ptr<Traced> traced) {
+  struct Launch {
+    uint64_t global[3];
+    uint32_t local[3];
+    std::vector<std::vector<uint64_t>> values;
+    std::vector<ob_argument> arguments;
+  };
+  const auto launch = std::make_shared<Launch>();
+  std::copy_n(global, 3, launch->global);
+  std::copy_n(local, 3, launch->local);
+  for (uint32_t i = 0; i < count; ++i) {
+    const size_t bytes = bytes_of(arguments[i]);
+    std::vector<uint64_t>& value = launch->values.emplace_back((bytes + sizeof(uint64_t) - 1) / sizeof(uint64_t));
+    std::memcpy(value.data(), arguments[i].value, bytes);
+    launch->arguments.push_back({arguments[i].is_pointer, arguments[i].size, value.data()});
+  }
+  return [this, &kernel, launch, traced = std::move(traced)] {
+    const auto arguments_count = static_cast<uint32_t>(launch->arguments.size());
+    hand_over(kernel, launch->global, launch->local, launch->arguments.data(), arguments_count, traced.get());
+  };
+}
+
+uint64_t SubmissionQueue::put(Command command) {
+  report();
+  return enqueue(std::move(command));
+}
+
+uint64_t SubmissionQueue::enqueue(Command command) {
+  std::lock_guard producer(producers_);
+  if (stopped_.load(std::memory_order_acquire)) {
+    command();
+    return 0;
+  }
+  Slot& slot = next_slot();
+  slot.batch = 0;
+  slot.command = std::move(command);
+  publish();
+  return put_.load(std::memory_order_relaxed);
+}
+
+uint64_t SubmissionQueue::run_or_put(const Command& command) {
+  std::lock_guard producer(producers_);  // nothing can come before it any more
+  if (!empty()) return put(command);
+  report();
+  command();
+  return 0;
+}
+
+uint64_t SubmissionQueue::mark(const Command& command) {
+  std::lock_guard producer(producers_);
+  if (!empty()) return enqueue(command);
+  command();
+  return 0;
+}
+
+/// Whether a launch may come before all others and should: looking costs a line of the other thread's cache.
+bool SubmissionQueue::is_cheap(const Kernel& kernel, const uint64_t global[3], const uint32_t local[3]) const {
+  if (driver_.launch_cost == nullptr || kernel.ready() == nullptr) return false;
+  return driver_.launch_cost(kernel.ready(), global, local) <= kCheap && empty();
+}
+
+void SubmissionQueue::wait_until_half_empty() {
+  if (producers_.held()) return;  // work within work: the outer one has waited
+  const uint64_t number = put_.load(std::memory_order_relaxed);
+  if (number - done_.load(std::memory_order_acquire) >= kSlots - kReserve) wait_until(number - kSlots / 2);
+  known_done_.store(done_.load(std::memory_order_acquire), std::memory_order_relaxed);
+}
+
+/// The place of the next entry, when there is room.
+SubmissionQueue::Slot& SubmissionQueue::next_slot() {
+  if (slots_ == nullptr) start();
+  const uint64_t number = put_.load(std::memory_order_relaxed);
+  if (number - known_done_.load(std::memory_order_relaxed) >= kSlots) {
+    if (number - done_.load(std::memory_order_acquire) >= kSlots) wait_until(number - kSlots / 2);
+    known_done_.store(done_.load(std::memory_order_acquire), std::memory_order_relaxed);
+  }
+  return (*slots_)[number % kSlots];
+}
+
+void SubmissionQueue::publish() {
+  put_.store(put_.load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);
+  if (!asleep_.load(std::memory_order_seq_cst)) return;
+  std::lock_guard lock(sleep_);
+  wake_.notify_one();
+}
+
+void SubmissionQueue::start() {
+  slots_ = std::make_unique<std::array<Slot, kSlots>>();
+  std::thread([this] { work(); }).detach();  // a process may end without a shutdown
+}
+
+void SubmissionQueue::work() {
+  for (uint64_t done = 0; wait_for_work(done);) {
+    const uint64_t together = count_together(done);
+    if (abandoned_.load(std::memory_order_acquire)) {
+      leave_out(done, together);
+    } else if (together > 1) {
+      carry_out_batch(done, together);
+    } else {
+      carry_out((*slots_)[done % kSlots]);
+    }
+    done += together;
+    done_.store(done, std::memory_order_seq_cst);
+    if (done < wanted_.load(std::memory_order_seq_cst)) continue;
+    std::lock_guard lock(sleep_);
+    wanted_.store(kNothing, std::memory_order_relaxed);
+    progress_.notify_all();
+  }
+  std::lock_guard lock(sleep_);
+  stopped_.store(true, std::memory_order_release);
+  progress_.notify_all();
+}
+
+/// True when there is work to hand over, false when it is time to end.
+bool SubmissionQueue::wait_for_work(uint64_t done) {
+  const auto begin = std::chrono::steady_clock::now();
+  do {
+    for (int look = 0; look < kLooks; ++look) {
+      if (put_.load(std::memory_order_acquire) != done) return true;
+    }
+    std::this_thread::yield();  // the cores may be wanted for the kernels themselves
+  } while (std::chrono::steady_clock::now() - begin < kPatience);
+  std::unique_lock lock(sleep_);
+  asleep_.store(true, std::memory_order_seq_cst);
+  wake_.wait(lock, [&] { return put_.load(std::memory_order_seq_cst) != done || stopping_.load(); });
+  asleep_.store(false, std::memory_order_relaxed);
+  return put_.load(std::memory_order_acquire) != done;
+}
+
+void SubmissionQueue::hand_over(Kernel& kernel, const uint64_t global[3], const uint32_t local[3],
+                                const ob_argument* arguments, uint32_t count, Traced* traced) {
+  const ob_kernel handle = kernel.get();
+  kernel.check_group(local);
+  const TimedOnDevice timed(traced, driver_, stream_);
+  check(driver_, driver_.launch(stream_, handle, global, local, arguments, count), "launching a kernel");
+}
+
+void SubmissionQueue::carry_out(Slot& slot) noexcept {
+  try {
+    if (slot.command == nullptr) {
+      const std::shared_ptr<Traced> traced = std::move(slot.traced);
+      return hand_over(*slot.kernel, slot.global, slot.local, slot.arguments, slot.count, traced.get());
+    }
+    const Command command = std::exchange(slot.command, nullptr);
+    command();
+  } catch (...) {
+    keep_current();
+  }
+}
+
+/// What a command holds is let go all the same.
+void SubmissionQueue::leave_out(uint64_t first, uint64_t count) noexcept {
+  for (uint64_t i = first; i < first + count; ++i) {
+    (*slots_)[i % kSlots].command = nullptr;
+    (*slots_)[i % kSlots].traced = nullptr;
+  }
+}
+
+/// How many of the entries that are there, from this one on, can be handed over together.
+uint64_t SubmissionQueue::count_together(uint64_t first) const {
+  const uint64_t batch = (*slots_)[first % kSlots].batch;
+  if (batch == 0 || driver_.launch_batch == nullptr) return 1;
+  const uint64_t end = std::min(put_.load(std::memory_order_acquire), first + kMostTogether);
+  uint64_t next = first + 1;
+  while (next < end && (*slots_)[next % kSlots].batch == batch) ++next;
+  return next - first;
+}
+
+/// A kernel that cannot be built is left out, as it would be alone.
+void SubmissionQueue::carry_out_batch(uint64_t first, uint64_t count) noexcept {
+  ob_launch launches[kMostTogether];
+  uint32_t ready = 0;
+  for (uint64_t i = first; i < first + count; ++i) {
+    const Slot& slot = (*slots_)[i % kSlots];
+    ob_launch& launch = launches[ready];
+    try {
+      launch.kernel = slot.kernel->get();
+      slot.kernel->check_group(slot.local);
+      ++ready;
+    } catch (...) {
+      keep_current();
+      continue;
+    }
+    std::copy_n(slot.global, 3, launch.global);
+    std::copy_n(slot.local, 3, launch.local);
+    launch.argument_count = slot.count;
+    launch.arguments = slot.arguments;
+  }
+  if (ready == 0) return;
+  try {
+    check(driver_, driver_.launch_batch(stream_, launches, ready), "launching kernels");
+  } catch (...) {
+    keep_current();
+  }
+}
+
+void SubmissionQueue::keep(std::shared_ptr<Failure> failure) noexcept {
+  if (failure == nullptr || failure->told()) return;
+  std::lock_guard lock(sleep_);
+  if (failure_ != nullptr && !failure_->told()) return;  // the first is what led to the others
+  failure_ = std::move(failure);
+  failed_.store(true, std::memory_order_release);
+}
+
+std::shared_ptr<Failure> SubmissionQueue::failure() const {
+  if (!failed_.load(std::memory_order_acquire)) return nullptr;
+  std::lock_guard lock(sleep_);
+  return failure_ == nullptr || failure_->told() ? nullptr : failure_;
+}
+
+void SubmissionQueue::wait_until(uint64_t place) {
+  for (int look = 0; look < kLooks; ++look) {
+    if (reached(place)) return;
+  }
+  if (!producers_.held()) check_certain_interruption();
+  while (!wait_until(place, kInterruptionInterval)) {
+    if (!producers_.held()) check_interruption();
+  }
+}
+
+/// True once the driver has what was put up to `place`; false if that takes longer than `time`.
+bool SubmissionQueue::wait_until(uint64_t place, std::chrono::milliseconds time) {
+  const auto end = std::chrono::steady_clock::now() + time;
+  std::unique_lock lock(sleep_);
+  for (;;) {
+    wanted_.store(std::min(wanted_.load(std::memory_order_relaxed), place), std::memory_order_seq_cst);
+    if (done_.load(std::memory_order_seq_cst) >= place) return true;
+    if (progress_.wait_until(lock, end) == std::cv_status::timeout) return reached(place);
+  }
+}
+
+void SubmissionQueue::drain() {
+  hand_over_all();
+  report();
+}
+
+void SubmissionQueue::report() {
+  if (failed_.load(std::memory_order_acquire)) throw_failure();
+}
+
+void SubmissionQueue::throw_failure() {
+  std::unique_lock lock(sleep_);
+  const std::shared_ptr<Failure> failure = std::exchange(failure_, nullptr);
+  failed_.store(false, std::memory_order_release);
+  lock.unlock();
+  if (failure != nullptr) failure->tell();
+}
+
+void SubmissionQueue::stop() noexcept { end(std::chrono::hours(24)); }
+
+void SubmissionQueue::abandon() noexcept {
+  abandoned_.store(true, std::memory_order_release);
+  end(kLastWork);
+}
+
+void SubmissionQueue::end(std::chrono::milliseconds patience) noexcept {
+  std::lock_guard producer(producers_);
+  if (slots_ == nullptr || stopped_.load(std::memory_order_acquire)) return;
+  std::unique_lock lock(sleep_);
+  stopping_.store(true);
+  wake_.notify_one();
+  progress_.wait_for(lock, patience, [&] { return stopped_.load(std::memory_order_acquire); });
+}
+
+}  // namespace outboard

@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "torch/eager/eager_signature.h"
+
+#include <c10/util/overflows.h>
+
+#include <algorithm>
+
+#include "torch/bridge/device_type.h"
+#include "torch/bridge/devices.h"
+#include "torch/bridge/tensor.h"
+#include "torch/eager/map_tensors.h"
+
+namespace outboard::aten {
+namespace {
+
+/// A 0-dim CPU tensor made from a Python number: it takes part in type promotion as a number does.
+bool is_wrapped_number(const at::Tensor& tensor) {
+  return tensor.is_cpu() && tensor.unsafeGetTensorImpl()->is_wrapped_number();
+}
+
+/// Whether `Scalar::to` of an element type refuses a value.
+template <typename Value>
+bool overflows(at::ScalarType dtype, Value value) {
+  switch (dtype) {
+    case at::kByte:
+      return c10::overflows<uint8_t, Value>(value);
+    case at::kChar:
+      return c10::overflows<int8_t, Value>(value);
+    case at::kShort:
+      return c10::overflows<int16_t, Value>(value);
+    case at::kInt:
+      return c10::overflows<int32_t, Value>(value);
+    case at::kLong:
+      return c10::overflows<int64_t, Value>(value);
+    case at::kHalf:
+      return c10::overflows<c10::Half, Value>(value);
+    case at::kBFloat16:
+      return c10::overflows<c10::BFloat16, Value>(value);
+    case at::kFloat:
+      return c10::overflows<float, Value>(value);
+    default:
+      return false;  // every number fits, or the dtype does not compute
+  }
+}
+
+class Writer {
+ public:
+  Writer(const Operator& op, bool bake, CallSignature& out) : op_(op), bake_(bake), out_(out) {}
+
+  bool write(c10::ArrayRef<c10::IValue> arguments) {
+    if (op_.coalesces) coalesce(arguments);
+    arguments_ = arguments;
+    tag(bake_ ? 'B' : 'R');
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      if (!argument(op_.roles[i], arguments[i])) return false;
+    }
+    out_.bytes.complete();
+    return true;
+  }
+
+ private:
+  void tag(char value) { out_.bytes.push(value); }
+
+  template <typename T>
+  void raw(const T& value) {
+    out_.bytes.push_raw(value);
+  }
+
+  bool argument(ArgumentRole role, const c10::IValue& value) {
+    switch (role) {
+      case ArgumentRole::kTensor:
+        return value.isNone() ? none() : tensor(value.toTensor());
+      case ArgumentRole::kTensorList:
+        return value.isNone() ? none() : tensors(value.toListRef());
+      case ArgumentRole::kScalar:
+        return scalar(value);
+      case ArgumentRole::kScalarList:
+        return value.isNone() ? none() : scalars(value.toListRef());
+      case ArgumentRole::kNumber:
+        return value.isNone() ? none() : run_time_number(value);
+      case ArgumentRole::kNumberList:
+        return value.isNone() ? none() : run_time_numbers(value.toListRef());
+      case ArgumentRole::kGenerator:
+        if (!value.isNone()) out_.generator = value.toGenerator();
+        return true;
+      case ArgumentRole::kBaked:
+        return baked(value);
+    }
+    return false;
+  }
+
+  bool none() {
+    tag('n');
+    return true;
+  }
+
+  bool tensors(c10::ArrayRef<c10::IValue> list) {
+    tag('l');
+    raw(static_cast<uint32_t>(list.size()));
+    for (const c10::IValue& item : list) {
+      if (item.isNone()) {
+        none();
+      } else if (!tensor(item.toTensor())) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  /// Signs the call as one on vectors if its tensors, those without dimensions aside, all lie alike, without gaps.
+  void coalesce(c10::ArrayRef<c10::IValue> arguments) {
+    const at::Tensor* pattern = nullptr;
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      if (op_.roles[i] != ArgumentRole::kTensor || arguments[i].isNone()) continue;
+      const at::Tensor& tensor = arguments[i].toTensor();
+      if (!tensor.defined() || tensor.dim() == 0) continue;
+      if (tensor.dim() == 1) return;  // all are vectors already, or they do not lie alike
+      if (tensor.layout() != c10::kStrided || !tensor.is_non_overlapping_and_dense()) return;
+      if (pattern == nullptr) pattern = &tensor;
+      if (tensor.sizes() != pattern->sizes() || tensor.strides() != pattern->strides()) return;
+    }
+    if (pattern == nullptr || pattern->numel() == 0) return;
+    if (op_.contiguous && !pattern->is_contiguous()) return;
+    out_.pattern = pattern;
+    out_.count = pattern->numel();
+  }
+
+  bool tensor(const at::Tensor& tensor) {
+    if (!tensor.defined()) return none();
+    if (!tensor.is_privateuseone()) return is_wrapped_number(tensor) && wrapped_number(tensor);
+    if (tensor.layout() != c10::kStrided || tensor.is_quantized()) return false;
+    Input& input = out_.inputs.emplace_back();
+    input.tensor = binding_of(tensor);
+    if (out_.pattern != nullptr && tensor.dim() > 0) {
+      vector(tensor, input.tensor);
+    } else {
+      geometry(tensor);
+    }
+    out_.tensors.push_back(&tensor);
+    return true;
+  }
+
+  /// What `geometry` writes for a vector of as many elements, and its binding.
+  void vector(const at::Tensor& tensor, TensorBinding& binding) {
+    static constexpr int64_t kStep = 1;
+    binding.dim = 1;
+    binding.sizes = &out_.count;
+    binding.strides = &kStep;
+    sizes(tensor.scalar_type(), out_.count);
+    tag('c');
+  }
+
+  static char size(int64_t size) { return size > 1 ? 's' : static_cast<char>('0' + size); }
+
+  void sizes(at::ScalarType dtype, at::IntArrayRef sizes) {
+    char* place = out_.bytes.extend(3 + sizes.size());
+    *place++ = 'T';
+    *place++ = static_cast<char>(dtype);
+    *place++ = static_cast<char>(sizes.size());
+    for (const int64_t each : sizes) *place++ = size(each);
+  }
+
+  /// Dtype, and per dimension what specialises code: sizes 0 and 1, and the layout class. The order in which dimensions
+  /// lie in memory decides how results lie.
+  void geometry(const at::Tensor& tensor) {
+    sizes(tensor.scalar_type(), tensor.sizes());
+    if (tensor.is_contiguous()) return tag('c');
+    if (tensor.is_non_overlapping_and_dense()) return permutation('p', tensor);
+    permutation('g', tensor);
+    for (const int64_t stride : tensor.strides()) tag(size(stride));
+  }
+
+  /// Dimensions from the outermost to the innermost in memory.
+  void permutation(char layout, const at::Tensor& tensor) {
+    tag(layout);
+    c10::SmallVector<uint8_t, 8> order(tensor.dim());
+    for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<uint8_t>(i);
+    std::stable_sort(order.begin(), order.end(), [&](uint8_t a, uint8_t b) {
+      return tensor.stride(a) != tensor.stride(b) ? tensor.stride(a) > tensor.stride(b)
+                                                  : tensor.size(a) > tensor.size(b);
+    });
+    for (const uint8_t dim : order) raw(dim);
+  }
+
+  bool wrapped_number(const at::Tensor& tensor) {
+    tag('w');
+    if (tensor.scalar_type() == at::kDouble) return number(*tensor.const_data_ptr<double>());
+    if (tensor.scalar_type() == at::kLong) return number(*tensor.const_data_ptr<int64_t>());
+    if (tensor.scalar_type() == at::kBool) return baked_bool(*tensor.const_data_ptr<bool>());
+    return false;
+  }
+
+  bool scalar(const c10::IValue& value) {
+    if (value.isNone()) return none();
+    if (value.isInt()) return number(value.toInt());
+    if (value.isDouble()) return number(value.toDouble());
+    if (value.isBool()) return baked_bool(value.toBool());
+    return false;  // complex
+  }
+
+  bool scalars(c10::ArrayRef<c10::IValue> list) {
+    tag('l');
+    raw(static_cast<uint32_t>(list.size()));
+    return std::all_of(list.begin(), list.end(), [&](const c10::IValue& item) { return scalar(item); });
+  }
+
+  bool run_time_number(const c10::IValue& value) {
+    if (value.isInt()) return write(value.toInt()), true;
+    if (value.isDouble()) return write(value.toDouble()), true;
+    return false;  // symbolic
+  }
+
+  bool run_time_numbers(c10::ArrayRef<c10::IValue> list) {
+    tag('l');
+    raw(static_cast<uint32_t>(list.size()));
+    return std::all_of(list.begin(), list.end(), [&](const c10::IValue& item) { return run_time_number(item); });
+  }
+
+  /// Signs which element types a number does not fit: PyTorch raises there, where the operator converts the number.
+  /// Halves are computed with as floats, and integers may become floats.
+  template <typename Value>
+  void fit(Value value) {
+    constexpr Value kFitsAll = 127;
+    if (value >= 0 && value <= kFitsAll) return;
+    uint64_t refusing = 0;
+    const auto look = [&](at::ScalarType dtype) {
+      if (overflows(dtype, value)) refusing |= uint64_t{1} << static_cast<unsigned>(dtype);
+    };
+    for (size_t i = 0; i < arguments_.size(); ++i) {
+      if (op_.roles[i] != ArgumentRole::kTensor || !arguments_[i].isTensor()) continue;
+      const at::Tensor& tensor = arguments_[i].toTensor();
+      if (!tensor.defined() || !tensor.is_privateuseone()) continue;
+      look(tensor.scalar_type());
+      if (at::isReducedFloatingType(tensor.scalar_type()) || at::isIntegralType(tensor.scalar_type(), true)) {
+        look(at::kFloat);
+      }
+    }
+    if (refusing == 0) return;
+    out_.overflows = true;
+    tag('o');
+    raw(refusing);
+  }
+
+  template <typename Value>
+  bool number(Value value) {
+    fit(value);
+    write(value);
+    return true;
+  }
+
+  void write(int64_t value) {
+    tag('i');
+    if (bake_) return raw(value);
+    scalar_input().scalar.i = value;
+  }
+
+  void write(double value) {
+    tag('f');
+    if (bake_) return raw(value);
+    scalar_input().scalar.d = value;
+  }
+
+  Input& scalar_input() {
+    out_.tensors.push_back(nullptr);
+    return out_.inputs.emplace_back();
+  }
+
+  bool baked_bool(bool value) {
+    tag(value ? 't' : 'u');
+    return true;
+  }
+
+  bool text(const std::string& value) {
+    tag('S');
+    raw(static_cast<uint32_t>(value.size()));
+    out_.bytes.push(value);
+    return true;
+  }
+
+  bool baked(const c10::IValue& value) {
+    if (value.isNone()) return none();
+    if (value.isBool()) return baked_bool(value.toBool());
+    if (value.isInt()) return tag('I'), raw(value.toInt()), true;
+    if (value.isDouble()) return tag('D'), raw(value.toDouble()), true;
+    if (value.isDevice()) return tag('v'), raw(static_cast<int8_t>(value.toDevice().type())), true;
+    if (value.isString()) return text(value.toStringRef());
+    if (!value.isList()) return false;
+    const auto list = value.toListRef();
+    tag('l');
+    raw(static_cast<uint32_t>(list.size()));
+    return std::all_of(list.begin(), list.end(), [&](const c10::IValue& item) { return baked(item); });
+  }
+
+  const Operator& op_;
+  const bool bake_;
+  CallSignature& out_;
+  c10::ArrayRef<c10::IValue> arguments_;
+};
+
+/// Finds the device of the call and collects what has to move there.
+class DeviceUnifier {
+ public:
+  DeviceUnifier(const Operator& op, Arguments& arguments) : op_(op), arguments_(arguments) {}
+
+  c10::DeviceIndex run() {
+    const size_t count = op_.roles.size();
+    for (size_t i = 0; i < count; ++i) visit(i, [&](const at::Tensor& tensor) { look(tensor); });
+    if (device_ < 0) return from_device_argument();
+    if (!has_cpu_) return device_;
+    for (size_t i = 0; i < count; ++i) move(i);
+    return device_;
+  }
+
+ private:
+  template <typename Visitor>
+  void visit(size_t i, Visitor&& visitor) {
+    const at::IValue& value = arguments_[i];
+    if (value.isNone()) return;
+    if (op_.roles[i] == ArgumentRole::kTensor) return visitor(value.toTensor());
+    if (op_.roles[i] != ArgumentRole::kTensorList) return;
+    for (const at::IValue& item : value.toListRef()) {
+      if (!item.isNone()) visitor(item.toTensor());
+    }
+  }
+
+  void look(const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    if (!tensor.is_privateuseone()) {
+      has_cpu_ = has_cpu_ || !is_wrapped_number(tensor);
+      return;
+    }
+    const c10::DeviceIndex index = tensor.get_device();
+    if (device_ >= 0 && device_ != index) mismatch(c10::Device(kOurs, device_), tensor.device());
+    device_ = index;
+  }
+
+  c10::DeviceIndex from_device_argument() {
+    for (size_t i = 0; i < op_.roles.size(); ++i) {
+      if (arguments_[i].isDevice() && arguments_[i].toDevice().has_index()) return arguments_[i].toDevice().index();
+    }
+    if (has_cpu_) refuse_generator();
+    return static_cast<c10::DeviceIndex>(opened_runtime().current_device());
+  }
+
+  /// A generator of ours alone brings a call of the CPU here.
+  void refuse_generator() const {
+    for (size_t i = 0; i < op_.roles.size(); ++i) {
+      const bool is_given = op_.roles[i] == ArgumentRole::kGenerator && !arguments_[i].isNone();
+      TORCH_CHECK(!is_given, "Expected a 'cpu' device type for generator but found '",
+                  arguments_[i].toGenerator().device().type(), "'");
+    }
+  }
+
+  bool may_move(size_t i, const at::Tensor& tensor) const {
+    if (!tensor.is_cpu() || op_.written[i]) return false;
+    return tensor.dim() == 0 || (op_.accepts_cpu_indices && op_.roles[i] == ArgumentRole::kTensorList);
+  }
+
+  static bool may_stay(const at::Tensor& tensor) {
+    return !tensor.defined() || tensor.is_privateuseone() || is_wrapped_number(tensor);
+  }
+
+  at::Tensor moved(size_t i, const at::Tensor& tensor) {
+    if (may_stay(tensor)) return tensor;
+    if (!may_move(i, tensor)) mismatch(c10::Device(kOurs, device_), tensor.device());
+    return tensor.to(c10::Device(kOurs, device_));
+  }
+
+  void move(size_t i) {
+    const at::IValue& value = arguments_[i];
+    if (value.isNone()) return;
+    if (op_.roles[i] == ArgumentRole::kTensor) {
+      if (!may_stay(value.toTensor())) arguments_.replace(i, moved(i, value.toTensor()));
+      return;
+    }
+    if (op_.roles[i] != ArgumentRole::kTensorList) return;
+    if (value.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> list = value.toOptionalTensorList().copy();
+      for (size_t k = 0; k < list.size(); ++k) {
+        const std::optional<at::Tensor> item = list.get(k);
+        if (item.has_value()) list.set(k, moved(i, *item));
+      }
+      return arguments_.replace(i, list);
+    }
+    c10::List<at::Tensor> list = value.toTensorList().copy();
+    for (size_t k = 0; k < list.size(); ++k) list.set(k, moved(i, list.get(k)));
+    arguments_.replace(i, list);
+  }
+
+  [[noreturn]] void mismatch(const c10::Device& a, const c10::Device& b) const {
+    TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ", a, " and ", b,
+                "! (in ", op_.name, "; move the arguments to one device with .to(device))");
+  }
+
+  const Operator& op_;
+  Arguments& arguments_;
+  c10::DeviceIndex device_ = -1;
+  bool has_cpu_ = false;
+};
+
+}  // namespace
+
+c10::DeviceIndex unify_devices(const Operator& op, Arguments& arguments) { return DeviceUnifier(op, arguments).run(); }
+
+void CallSignature::clear() {
+  bytes.clear();
+  inputs.clear();
+  tensors.clear();
+  generator.reset();
+  pattern = nullptr;
+  count = 0;
+  overflows = false;
+}
+
+std::vector<at::IValue> signed_arguments(c10::ArrayRef<at::IValue> arguments, const CallSignature& signature) {
+  std::vector<at::IValue> values(arguments.begin(), arguments.end());
+  if (signature.pattern == nullptr) return values;
+  const auto signed_as = [&](const at::Tensor& tensor) {
+    return tensor.defined() && tensor.dim() > 0 ? tensor.as_strided({signature.count}, {1}) : tensor;
+  };
+  for (at::IValue& value : values) value = map_tensors(value, signed_as);
+  return values;
+}
+
+bool make_signature(const Operator& op, c10::ArrayRef<c10::IValue> arguments, bool bake, CallSignature& signature) {
+  return Writer(op, bake, signature).write(arguments);
+}
+
+}  // namespace outboard::aten

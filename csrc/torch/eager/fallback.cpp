@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "torch/eager/fallback.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "torch/bridge/device_type.h"
+#include "torch/bridge/devices.h"
+#include "torch/bridge/generator.h"
+#include "torch/bridge/sync_debug.h"
+#include "torch/bridge/tensor.h"
+#include "torch/eager/copy.h"
+#include "torch/eager/map_tensors.h"
+#include "torch/eager/stand_ins.h"
+
+namespace outboard::aten {
+namespace {
+
+struct Counters {
+  std::mutex mutex;
+  std::map<std::string, int64_t> counts;
+  std::set<std::string> logged;
+  FallbackPolicy policy = FallbackPolicy::kAllow;
+  std::vector<std::shared_ptr<const FallbackCheck>> checks;
+};
+
+Counters& counters() {
+  static Counters* const instance = new Counters;
+  return *instance;
+}
+
+/// Gives a call's arguments a CPU generator that continues the device's random sequence, so that seeding the device
+/// seeds what the CPU draws for it; raises for the generator of another device, as PyTorch does.
+void seed_generator(const Operator& op, c10::DeviceIndex device, c10::IValue* arguments) {
+  if (!op.random) return;
+  for (size_t i = 0; i < op.roles.size(); ++i) {
+    if (op.roles[i] != ArgumentRole::kGenerator) continue;
+    int64_t seed = 0;
+    next_seeds(arguments[i].isNone() ? std::nullopt : std::optional<at::Generator>(arguments[i].toGenerator()), device,
+               &seed, 1);
+    arguments[i] = at::detail::createCPUGenerator(static_cast<uint64_t>(seed));
+  }
+}
+
+/// The CPU stand-ins of one call's device tensors.
+class CpuCall {
+ public:
+  CpuCall(const Operator& op, c10::DeviceIndex device, torch::jit::Stack* stack)
+      : op_(op), device_(device), stack_(stack), in_place_(Runtime::get().device(device).host_accessible()) {}
+
+  void run() {
+    note_wait("'" + op_.name + "' on the CPU");
+    const WaitsUnnoticed noted;
+    if (in_place_) translate_errors([&] { current_stream(device_).synchronize(); });
+    const size_t first = stack_->size() - op_.roles.size();
+    std::vector<c10::IValue> originals(stack_->begin() + static_cast<std::ptrdiff_t>(first), stack_->end());
+    for (size_t i = 0; i < originals.size(); ++i) (*stack_)[first + i] = to_cpu(i, originals[i]);
+    seed_generator(op_, device_, stack_->data() + first);
+    op_.handle.callBoxed(stack_);
+    write_back();
+    const size_t returns = op_.aliased_argument.size();
+    const size_t first_result = stack_->size() - returns;
+    for (size_t k = 0; k < returns; ++k) {
+      c10::IValue& result = (*stack_)[first_result + k];
+      const int alias = op_.aliased_argument[k];
+      result = alias >= 0 ? originals[static_cast<size_t>(alias)]
+                          : map_tensors(result, [&](const at::Tensor& tensor) { return device_tensor(tensor); });
+    }
+  }
+
+ private:
+  struct Pair {
+    at::Tensor device, cpu;
+    bool written;
+    bool fresh;  ///< an `out=` tensor: the kernel may resize its CPU stand-in
+  };
+
+  c10::IValue to_cpu(size_t i, const c10::IValue& value) {
+    if (value.isDevice() && value.toDevice().type() == kOurs) return c10::Device(c10::kCPU);
+    return map_tensors(value, [&](const at::Tensor& tensor) { return stand_in(tensor, op_.written[i]); });
+  }
+
+  at::Tensor stand_in(const at::Tensor& tensor, bool written) {
+    if (!tensor.defined() || tensor.device().type() != kOurs) return tensor;
+    for (const Pair& pair : pairs_) {
+      if (pair.device.is_same(tensor)) return pair.cpu;
+    }
+    const bool fresh = written && op_.out_variant;
+    at::Tensor cpu;
+    if (fresh) {
+      cpu = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kCPU));
+    } else {
+      cpu = in_place_ ? host_view(tensor) : written ? tensor.cpu() : copy_laid_out(tensor);
+    }
+    pairs_.push_back({tensor, cpu, written, fresh});
+    return cpu;
+  }
+
+  /// A copy whose elements lie as the tensor's, expanded dimensions included: they decide how the kernel lays out what
+  /// it makes.
+  static at::Tensor copy_laid_out(const at::Tensor& tensor) {
+    at::Tensor once = tensor;
+    for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+      if (tensor.stride(dim) == 0 && tensor.size(dim) > 1) once = once.narrow(dim, 0, 1);
+    }
+    return once.is_same(tensor) ? tensor.cpu() : once.cpu().expand(tensor.sizes());
+  }
+
+  void write_back() {
+    for (const Pair& pair : pairs_) {
+      if (!pair.written || (in_place_ && !pair.fresh)) continue;
+      if (pair.fresh) at::native::resize_output(pair.device, pair.cpu.sizes());
+      pair.device.copy_(pair.cpu);
+    }
+  }
+
+  /// The result on the device: a view of an argument where the CPU kernel returned one, else a copy.
+  at::Tensor device_tensor(const at::Tensor& cpu) const {
+    if (!cpu.defined() || !cpu.is_cpu()) return cpu;
+    for (const Pair& pair : pairs_) {
+      if (!cpu.has_storage() || !pair.cpu.has_storage() ||
+          cpu.storage().unsafeGetStorageImpl() != pair.cpu.storage().unsafeGetStorageImpl())
+        continue;
+      if (cpu.scalar_type() != pair.device.scalar_type()) continue;
+      const int64_t offset = pair.device.storage_offset() + cpu.storage_offset() - pair.cpu.storage_offset();
+      return pair.device.as_strided(cpu.sizes(), cpu.strides(), offset);
+    }
+    return cpu.to(c10::Device(kOurs, device_));
+  }
+
+  const Operator& op_;
+  c10::DeviceIndex device_;
+  torch::jit::Stack* stack_;
+  bool in_place_;
+  std::vector<Pair> pairs_;
+};
+
+/// A rehearsal is for the checks: beyond this many elements the meta kernel's shape checks have to do.
+constexpr int64_t kRehearsalElements = int64_t{1} << 16;
+
+/// A tensor of zeros on the CPU with one element for each dimension that has any.
+at::Tensor element_on_cpu(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.device().type() != kOurs) return tensor;
+  c10::SmallVector<int64_t, 8> sizes;
+  for (const int64_t size : tensor.sizes()) sizes.push_back(std::min<int64_t>(size, 1));
+  return at::zeros(sizes, tensor.options().device(c10::kCPU));
+}
+
+int64_t elements(const c10::IValue& value) {
+  if (value.isTensor()) return value.toTensor().defined() ? value.toTensor().numel() : 0;
+  int64_t total = 0;
+  if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) total += tensor.numel();
+  }
+  return total;
+}
+
+/// Whether an error only says that the CPU has no kernel for an element type that devices compute with, or that the
+/// zeros of the rehearsal are no divisors of integers.
+bool is_cpu_limitation(const std::string& message) {
+  if (message.find("ZeroDivisionError") != std::string::npos) return true;
+  for (const char* dtype : {"'Half'", "'BFloat16'", "'ComplexHalf'", "'Float8", "'UInt16'", "'UInt32'", "'UInt64'"}) {
+    if (message.find(std::string("not implemented for ") + dtype) != std::string::npos) return true;
+  }
+  return false;
+}
+
+at::Tensor with_float(const at::Tensor& tensor) {
+  const bool is_short = tensor.defined() && at::isReducedFloatingType(tensor.scalar_type());
+  return is_short ? tensor.to(at::kFloat) : tensor;
+}
+
+/// Whether an operator has no kernel for float either, so that it lacks none for shorter types.
+bool lacks_float(const Operator& op, torch::jit::Stack stack) {
+  for (c10::IValue& value : stack) value = map_tensors(value, with_float);
+  try {
+    op.handle.callBoxed(&stack);
+  } catch (const c10::Error& error) {
+    return std::string(error.what_without_backtrace()).find("not implemented for 'Float'") != std::string::npos;
+  }
+  return false;
+}
+
+/// Whether the CPU's kernel judges the values of tensors, of which a rehearsal has none.
+bool judges_values(const Operator& op) {
+  for (const char* name : {"aten::repeat_interleave", "aten::_assert_async", "aten::multinomial", "aten::_ctc_loss"}) {
+    if (op.name.rfind(name, 0) == 0) return true;
+  }
+  return false;
+}
+
+/// Whether the CPU knows the operator: those that PyTorch calls on other devices only it does not.
+bool runs_on_cpu(const Operator& op) { return op.handle.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU); }
+
+/// Runs an operator on what `stand_in` makes of its arguments, and raises what PyTorch finds wrong with them. True if
+/// the CPU's kernel accepts them.
+template <typename StandIn>
+bool try_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments, StandIn&& stand_in) {
+  if (!runs_on_cpu(op) || judges_values(op)) return false;
+  torch::jit::Stack stack;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const bool generator = op.random && op.roles[i] == ArgumentRole::kGenerator;
+    stack.push_back(generator ? c10::IValue(at::detail::createCPUGenerator(0)) : c10::IValue(stand_in(arguments[i])));
+  }
+  const torch::jit::Stack given = stack;
+  try {
+    op.handle.callBoxed(&stack);
+  } catch (const c10::Error& error) {
+    if (!is_cpu_limitation(error.what_without_backtrace()) || lacks_float(op, given)) throw;
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void set_fallback_policy(FallbackPolicy policy) {
+  std::lock_guard lock(counters().mutex);
+  counters().policy = policy;
+}
+
+void add_fallback_check(FallbackCheck check) {
+  std::lock_guard lock(counters().mutex);
+  counters().checks.push_back(std::make_shared<const FallbackCheck>(std::move(check)));
+}
+
+namespace {
+
+/// Asks the checks, without the lock of the counters.
+void ask_checks(const std::string& name, FallbackCause cause) {
+  std::vector<std::shared_ptr<const FallbackCheck>> checks;
+  {
+    std::lock_guard lock(counters().mutex);
+    checks = counters().checks;
+  }
+  for (const auto& check : checks) {
+    const std::string refusal = (*check)(name, cause);
+    TORCH_CHECK_NOT_IMPLEMENTED(refusal.empty(), refusal);
+  }
+}
+
+}  // namespace
+
+void note_fallback(const std::string& name, FallbackCause cause) {
+  ask_checks(name, cause);
+  Counters& all = counters();
+  FallbackPolicy policy;
+  bool first;
+  {
+    std::lock_guard lock(all.mutex);
+    policy = all.policy;
+    TORCH_CHECK_NOT_IMPLEMENTED(policy != FallbackPolicy::kError, "The operator '", name,
+                                "' has no kernel for this device and OUTBOARD_FALLBACK=error forbids running it on the "
+                                "CPU. Set OUTBOARD_FALLBACK=allow to permit it.");
+    ++all.counts[name];
+    first = all.logged.insert(name).second;
+  }
+  if (first || policy == FallbackPolicy::kWarn) {
+    TORCH_WARN("The operator '", name, "' runs on the CPU: it has no kernel for this device. ",
+               "Set OUTBOARD_FALLBACK=error to forbid this.");
+  }
+}
+
+std::map<std::string, int64_t> fallback_counts() {
+  std::lock_guard lock(counters().mutex);
+  return counters().counts;
+}
+
+void reset_fallback_counts() {
+  std::lock_guard lock(counters().mutex);
+  counters().counts.clear();
+}
+
+void run_on_cpu(const Operator& op, c10::DeviceIndex device, torch::jit::Stack* stack, FallbackCause cause) {
+  require_parent_process();
+  TORCH_CHECK_NOT_IMPLEMENTED(runs_on_cpu(op), "'", op.name, "' has no kernel for ", torch_device(device),
+                              " that takes these arguments, and the CPU has none to fall back to");
+  const bool copies = op.name == "aten::copy_" || op.name == "aten::_copy_from";
+  note_fallback(op.name, copies ? FallbackCause::kCopy : cause);
+  CpuCall(op, device, stack).run();
+}
+
+namespace {
+
+/// The only tensor of the device among the arguments, if the call writes all of it and it has no contents yet; else an
+/// undefined one.
+at::Tensor sole_new_tensor(const Operator& op, const c10::IValue* arguments) {
+  at::Tensor found;
+  for (size_t i = 0; i < op.roles.size(); ++i) {
+    if (arguments[i].isList()) {
+      if (arguments[i].isTensorList() || arguments[i].isOptionalTensorList()) return {};
+      continue;
+    }
+    if (!arguments[i].isTensor() || !arguments[i].toTensor().defined()) continue;
+    const at::Tensor& tensor = arguments[i].toTensor();
+    if (!op.written[i] || tensor.device().type() != kOurs || found.defined()) return {};
+    found = tensor;
+  }
+  if (!found.defined() || found.numel() == 0 || !covers_storage(found)) return {};
+  return allocation_of(found).state() == State::kUnbacked ? found : at::Tensor();
+}
+
+/// Whether all that an operator returns are arguments of its.
+bool returns_arguments(const Operator& op) {
+  return std::all_of(op.aliased_argument.begin(), op.aliased_argument.end(), [](int alias) { return alias >= 0; });
+}
+
+}  // namespace
+
+bool make_on_host(const Operator& op, torch::jit::Stack* stack) {
+  if (!contents_wait() || !is_lazy() || !returns_arguments(op) || !runs_on_cpu(op)) return false;
+  const size_t first = stack->size() - op.roles.size();
+  const at::Tensor made = sole_new_tensor(op, stack->data() + first);
+  if (!made.defined()) return false;
+  Allocation& allocation = allocation_of(made);
+  std::shared_ptr<HostBuffer> buffer =
+      translate_errors([&] { return allocation.device().residency().host_buffer(allocation.size()); });
+  torch::jit::Stack call(stack->begin() + static_cast<std::ptrdiff_t>(first), stack->end());
+  for (c10::IValue& value : call) {
+    if (value.isTensor() && value.toTensor().is_same(made)) value = over_host_copy(*buffer, made);
+  }
+  seed_generator(op, made.device().index(), call.data());
+  op.handle.callBoxed(&call);
+  if (!allocation.adopt(std::move(buffer))) return false;
+  torch::jit::Stack results;
+  for (const int alias : op.aliased_argument) results.push_back((*stack)[first + static_cast<size_t>(alias)]);
+  torch::jit::drop(*stack, op.roles.size());
+  stack->insert(stack->end(), results.begin(), results.end());
+  return true;
+}
+
+bool rehearse_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments) {
+  int64_t total = 0;
+  for (const c10::IValue& value : arguments) total += elements(value);
+  return total <= kRehearsalElements && rehearse_large_on_cpu(op, arguments);
+}
+
+bool rehearse_large_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments) {
+  StandIns stand_ins(c10::kCPU, arguments);
+  return try_on_cpu(op, arguments, [&](const c10::IValue& value) { return stand_ins.of(value); });
+}
+
+void rehearse_numbers_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments) {
+  if (op.pointwise) {
+    try_on_cpu(op, arguments, [](const c10::IValue& value) {
+      return value.isDevice() ? c10::IValue(c10::Device(c10::kCPU)) : map_tensors(value, element_on_cpu);
+    });
+    return;
+  }
+  rehearse_large_on_cpu(op, arguments);
+}
+
+}  // namespace outboard::aten

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "torch/eager/op_list.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/native/RangeUtils.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/all.h>
+#include <ATen/ops/eq.h>
+#include <torch/library.h>
+
+#include <optional>
+#include <string>
+#include <unordered_set>
+
+#include "torch/bridge/tensor.h"
+#include "torch/eager/copy.h"
+#include "torch/eager/eager.h"
+#include "torch/eager/typed_kernels.h"
+
+/// Which operators reach `eager_kernel`. The backend fallback takes every operator without a kernel of its own;
+/// PyTorch's composite-explicit kernels would win over it, so the operators that are better compiled whole than
+/// taken apart are registered one by one.
+namespace outboard::aten {
+namespace {
+
+using Kernel = torch::CppFunction;
+
+Kernel boxed() { return Kernel::makeFromBoxedFunction<&eager_kernel>(); }
+
+/// One of each set of indices that expansion has made one element; `self` if there are none.
+at::Tensor without_repeats(const at::Tensor& self) {
+  at::Tensor once = self;
+  for (int64_t dim = 0; dim < self.dim(); ++dim) {
+    if (self.stride(dim) == 0 && self.size(dim) > 1) once = once.narrow(dim, 0, 1);
+  }
+  return once;
+}
+
+at::Tensor& fill(at::Tensor& self, const at::Scalar& value) {
+  if (try_fill(self, value)) return self;
+  if (at::Tensor once = without_repeats(self); !once.is_same(self)) {
+    fill(once, value);
+    return self;
+  }
+  static const c10::OperatorHandle handle = c10::Dispatcher::singleton().findSchemaOrThrow("aten::fill_", "Scalar");
+  torch::jit::Stack stack{self, value};
+  eager_kernel(handle, c10::DispatchKeySet(), &stack);
+  return self;
+}
+
+/// PyTorch's own factories give this an empty `out`; its shape function is Python.
+at::Tensor& arange(const at::Scalar& start, const at::Scalar& end, const at::Scalar& step, at::Tensor& out) {
+  const int64_t size = out.scalar_type() == at::kLong ? at::native::compute_arange_size<int64_t>(start, end, step)
+                                                      : at::native::compute_arange_size<double>(start, end, step);
+  if (out.numel() != size) at::native::resize_output(out, {size});
+  static const c10::OperatorHandle handle = c10::Dispatcher::singleton().findSchemaOrThrow("aten::arange", "start_out");
+  torch::jit::Stack stack{start, end, step, out};
+  eager_kernel(handle, c10::DispatchKeySet(), &stack);
+  return out;
+}
+
+at::Tensor& zero(at::Tensor& self) { return fill(self, 0); }
+
+bool equal(const at::Tensor& self, const at::Tensor& other) {
+  TORCH_CHECK(self.device() == other.device(),
+              "Expected all tensors to be on the same device, but found at least two devices, ", self.device(), " and ",
+              other.device(), "!");
+  TORCH_CHECK(self.scalar_type() == other.scalar_type(), "Expected all tensors to have the same dtype, but found ",
+              self.scalar_type(), " and ", other.scalar_type());
+  if (self.sizes() != other.sizes()) return false;
+  return self.numel() == 0 || self.eq(other).all().item<bool>();
+}
+
+/// The compiled check takes any number of elements.
+void assert_async(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const at::Tensor& condition = (*stack)[stack->size() - handle.schema().arguments().size()].toTensor();
+  TORCH_CHECK(condition.numel() != 0, "Boolean value of Tensor with no values is ambiguous");
+  TORCH_CHECK(condition.numel() == 1, "Boolean value of Tensor with more than one value is ambiguous");
+  eager_kernel(handle, keys, stack);
+}
+
+/// Composite-explicit operators that are one kernel for the compiler and many for PyTorch.
+const std::unordered_set<std::string>& compiled_whole() {
+  static const auto* const names = new std::unordered_set<std::string>{"convolution",
+                                                                       "convolution_backward",
+                                                                       "native_layer_norm",
+                                                                       "native_group_norm",
+                                                                       "sum",
+                                                                       "mean",
+                                                                       "logsumexp",
+                                                                       "_safe_softmax",
+                                                                       "nan_to_num",
+                                                                       "constant_pad_nd",
+                                                                       "repeat",
+                                                                       "binary_cross_entropy_with_logits",
+                                                                       "soft_margin_loss",
+                                                                       "soft_margin_loss_backward",
+                                                                       "huber_loss_backward",
+                                                                       "smooth_l1_loss_backward",
+                                                                       "celu",
+                                                                       "celu_",
+                                                                       "addr",
+                                                                       "mv",
+                                                                       "_native_batch_norm_legit_no_training",
+                                                                       "_batch_norm_no_update",
+                                                                       "count_nonzero",
+                                                                       "norm.Scalar",
+                                                                       "norm.ScalarOpt_dtype",
+                                                                       "abs",
+                                                                       "abs_",
+                                                                       "logical_and",
+                                                                       "logical_or",
+                                                                       "logical_xor",
+                                                                       "logical_not",
+                                                                       "logical_and_",
+                                                                       "logical_or_",
+                                                                       "logical_xor_",
+                                                                       "logical_not_",
+                                                                       "isinf",
+                                                                       "rsub.Scalar",
+                                                                       "cummax",
+                                                                       "cummin",
+                                                                       "logcumsumexp",
+                                                                       "sort",
+                                                                       "kthvalue",
+                                                                       "median.dim",
+                                                                       "nanmedian.dim",
+                                                                       "mode",
+                                                                       "mode.values",
+                                                                       "rot90",
+                                                                       "dist",
+                                                                       "embedding",
+                                                                       "stack",
+                                                                       "_stack",
+                                                                       "add.Scalar",
+                                                                       "add_.Scalar",
+                                                                       "sub.Scalar",
+                                                                       "sub_.Scalar",
+                                                                       "mul.Scalar",
+                                                                       "mul_.Scalar",
+                                                                       "div.Scalar",
+                                                                       "div_.Scalar",
+                                                                       "div.Scalar_mode",
+                                                                       "div_.Scalar_mode",
+                                                                       "floor_divide.Scalar",
+                                                                       "floor_divide_.Scalar",
+                                                                       "remainder.Scalar",
+                                                                       "remainder_.Scalar",
+                                                                       "fmod.Scalar",
+                                                                       "fmod_.Scalar",
+                                                                       "bitwise_and.Scalar",
+                                                                       "bitwise_or.Scalar",
+                                                                       "bitwise_xor.Scalar",
+                                                                       "masked_fill.Scalar",
+                                                                       "masked_fill.Tensor",
+                                                                       "index_fill.int_Scalar",
+                                                                       "index_fill.int_Tensor",
+                                                                       "masked_scatter",
+                                                                       "put",
+                                                                       "deg2rad",
+                                                                       "rad2deg",
+                                                                       "all.dims",
+                                                                       "any.dims",
+                                                                       "complex",
+                                                                       "polar",
+                                                                       "ldexp.Tensor",
+                                                                       "frexp.Tensor",
+                                                                       "mvlgamma",
+                                                                       "affine_grid_generator",
+                                                                       "_fused_adam",
+                                                                       "_fused_adamw",
+                                                                       "_fused_sgd",
+                                                                       "slice_backward",
+                                                                       "diagonal_backward",
+                                                                       "_euclidean_dist",
+                                                                       "copysign_.Scalar",
+                                                                       "rrelu_with_noise_functional",
+                                                                       "_unsafe_masked_index",
+                                                                       "_unsafe_masked_index_put_accumulate",
+                                                                       "block_diag",
+                                                                       "kaiser_window",
+                                                                       "kaiser_window.periodic",
+                                                                       "kaiser_window.beta",
+                                                                       "conv_tbc",
+                                                                       "mish_backward"};
+  return *names;
+}
+
+bool returns_view(const c10::FunctionSchema& schema) {
+  for (const c10::Argument& result : schema.returns()) {
+    if (result.alias_info() != nullptr && !result.alias_info()->isWrite()) return true;
+  }
+  return false;
+}
+
+/// Operators that see all of a storage, of which a plan has but what its tensors see: as PyTorch takes them apart.
+bool sees_storage(const std::string& name) { return name == "as_strided_copy" || name == "as_strided_scatter"; }
+
+bool wanted(const c10::OperatorHandle& op) {
+  if (op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) return false;
+  if (returns_view(op.schema()) || sees_storage(op.schema().name().substr(6))) return false;
+  if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional)) return true;
+  const std::string name = c10::toString(op.operator_name()).substr(6);
+  return compiled_whole().count(name) != 0;
+}
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(boxed()); }
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("fill_.Scalar", TORCH_FN(fill));
+  m.impl("zero_", TORCH_FN(zero));
+  m.impl("equal", TORCH_FN(equal));
+  m.impl("arange.start_out", TORCH_FN(arange));
+  m.impl("_assert_async", Kernel::makeFromBoxedFunction<&assert_async>());
+  m.impl("_assert_async.msg", Kernel::makeFromBoxedFunction<&assert_async>());
+}
+
+}  // namespace
+
+void register_operators() {
+  static torch::Library* const library =
+      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    if (name.name.rfind("aten::", 0) != 0) continue;
+    const auto op = dispatcher.findSchema(name);
+    if (!op.has_value() || !wanted(*op)) continue;
+    std::optional<Kernel> typed = typed_kernel(operator_of(*op));
+    library->impl(c10::toString(name).substr(6).c_str(), typed ? std::move(*typed) : boxed());
+  }
+}
+
+}  // namespace outboard::aten

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/Context.h>
+#include <ATen/native/transformers/attention.h>
+#include <ATen/native/transformers/sdp_utils_cpp.h>
+
+#include <array>
+#include <optional>
+
+#include "torch/bridge/devices.h"
+
+/// How `scaled_dot_product_attention` is computed: by one operator, as on the CPU, or taken apart into products and a
+/// softmax. It is decided while a call is eager or traced, so that compiled graphs hold the same operators.
+namespace outboard::aten {
+namespace {
+
+/// Widest heads that the kernels take; `compiler/kernels/attention` refuses more.
+constexpr int64_t kMostWidth = 256;
+
+bool neighbours_adjoin(const at::Tensor& tensor) { return TORCH_GUARD_OR_FALSE(tensor.sym_stride(-1).sym_eq(1)); }
+
+/// The operator has no derivative in forward mode, but its parts have.
+bool has_tangent(const at::Tensor& tensor) { return tensor._fw_grad(0).defined(); }
+
+/// Other devices have a kernel, too, but none that multiplies in tiles.
+bool has_fast_kernel(c10::Device where) { return device(where.index()).properties().execution == OB_EXECUTION_VECTOR; }
+
+/// What PyTorch demands of its own fused kernel for CPUs, and what ours do.
+bool fits(const sdp::sdp_params& call) {
+  constexpr bool kGroupedHeads = true;
+  if (!sdp::check_nested_tensor(call, false) || !sdp::check_for_dropout(call, false)) return false;
+  if (!sdp::check_tensor_shapes(call, false) || !sdp::check_attn_mask_shape(call, false)) return false;
+  if (!sdp::check_batch_size_and_num_heads_dense<kGroupedHeads>(call, false)) return false;
+  if (!sdp::check_nonzero_sequence_lengths_dense(call, false)) return false;
+  constexpr std::array kTypes{at::kFloat, at::kDouble, at::kHalf, at::kBFloat16};
+  if (!sdp::check_tensor_dtype(call, kTypes, false)) return false;
+  if (has_tangent(call.query) || has_tangent(call.key) || has_tangent(call.value)) return false;
+  const c10::SymInt width = call.query.sym_size(-1);
+  if (!TORCH_GUARD_OR_FALSE(width.sym_eq(call.value.sym_size(-1))) || !TORCH_GUARD_OR_FALSE(width.sym_le(kMostWidth))) {
+    return false;
+  }
+  return neighbours_adjoin(call.query) && neighbours_adjoin(call.key) && neighbours_adjoin(call.value);
+}
+
+int64_t choose(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+               const std::optional<at::Tensor>& mask, double dropout, bool causal, std::optional<double>,
+               bool grouped) {
+  const at::Context& context = at::globalContext();
+  const bool wanted = context.userEnabledFlashSDP() || context.userEnabledOverrideableSDP();
+  const sdp::sdp_params call{query, key, value, mask, dropout, causal, grouped};
+  if (wanted && has_fast_kernel(query.device()) && fits(call)) {
+    return static_cast<int64_t>(at::SDPBackend::flash_attention);
+  }
+  TORCH_CHECK(context.userEnabledMathSDP(), "No viable backend for scaled_dot_product_attention was found.");
+  return static_cast<int64_t>(at::SDPBackend::math);
+}
+
+}  // namespace
+}  // namespace outboard::aten
+
+namespace at::native {
+REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &outboard::aten::choose)
+}

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators that Inductor does not generate: who implements each of them.
+
+An :class:`ExternCall` names an operator and its arguments, all in terms of a plan's buffers and symbols.
+:func:`lower_call` appends the steps that carry it out, trying in order
+
+1. a kernel in the device's dialect: ``outboard.compiler.kernels.lower(builder, call) -> bool``, which appends steps and
+   returns True, or returns False *before* it has appended anything;
+2. a call of the operator on the host, counted as a CPU fallback.
+
+An operator of another namespace (``torch.library``) is its author's: PyTorch's dispatcher knows what implements it, and
+on which device. No plan can hold its call, so that the graph is run line by line, with the call as PyTorch makes it.
+
+``OUTBOARD_LIBRARY=host`` puts the host's own library in front, for the operators that it is made for
+(``LIBRARY_OPERATORS``), where the host can address the device's memory; ``auto`` does so where it was measured to be
+faster (``libraries``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+import torch
+
+from ..epilogue import Epilogue
+from ..plans.builder import CallValue, NotExpressible, PlanBuilder, TensorArg
+
+
+@dataclasses.dataclass
+class ExternCall:
+    """One operator call.
+
+    ``name`` is the schema's: ``"aten::mm.out"``, ``"aten::topk"`` (no suffix for the default overload).
+    ``args`` are positional, ``kwargs`` by name, defaults left out where the graph left them out; a tensor is a
+    :class:`TensorArg`, a run-time integer a sympy expression, a run-time float a sympy symbol for which
+    ``builder.is_float_symbol`` holds.
+    A functional operator (no ``out=``) writes its returned tensors, in order, into ``results``, which are allocated
+    already and may have any strides. An ``out=`` variant has ``out`` in ``kwargs`` and no ``results``; an in-place one
+    writes its first argument and has no ``results``.
+    ``epilogue`` is what its kernel's store makes of the only result, whose memory is that of one of the epilogue's.
+    """
+
+    name: str
+    args: list[CallValue]
+    kwargs: dict[str, CallValue]
+    results: list[TensorArg]
+    epilogue: Epilogue | None = None
+
+    def tensor(self, position: int) -> TensorArg:
+        """The tensor at a position of ``args``. Raises TypeError if it is none."""
+        value = self.args[position]
+        if not isinstance(value, TensorArg):
+            raise TypeError(f"{self.name}: argument {position} is no tensor")
+        return value
+
+    def outputs(self) -> list[TensorArg]:
+        """The tensors that the call writes, in order: ``results``, or the ``out`` keywords."""
+        if self.results:
+            return self.results
+        return [value for key, value in self.kwargs.items() if isinstance(value, TensorArg) and key.startswith("out")]
+
+
+#: Operators that the host's library is made for.
+LIBRARY_OPERATORS = frozenset(
+    {
+        "aten::mm",
+        "aten::addmm",
+        "aten::bmm",
+        "aten::baddbmm",
+        "aten::dot",
+        "aten::mv",
+        "aten::addmv",
+        "aten::linear",
+        "aten::convolution",
+        "aten::convolution_backward",
+        "aten::_scaled_dot_product_flash_attention_for_cpu",
+        "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+        "aten::_scaled_dot_product_attention_math",
+        "aten::scaled_dot_product_attention",
+    }
+)
+
+
+#: Namespaces of the operators that the CPU implements, whatever else a program has loaded.
+HOST_NAMESPACES = frozenset({"aten", "mkldnn", "prims"})
+
+
+def library_choice() -> str:
+    """ "dialect" (default), "host", or "auto" (what was faster): where library operators run.
+
+    Raises ValueError for any other value of OUTBOARD_LIBRARY."""
+    choice = os.environ.get("OUTBOARD_LIBRARY", "dialect")
+    if choice not in ("auto", "dialect", "host"):
+        raise ValueError(f"OUTBOARD_LIBRARY={choice}: expected 'auto', 'dialect' or 'host'")
+    return choice
+
+
+def find_overload(op: str) -> torch._ops.OpOverload:
+    """The overload with a schema name like "aten::add.Tensor" or "aten::topk"."""
+    qualified, _, overload = op.partition(".")
+    namespace, _, name = qualified.partition("::")
+    packet = getattr(getattr(torch.ops, namespace), name)
+    found: torch._ops.OpOverload = getattr(packet, overload or "default")
+    return found
+
+
+def base_name(name: str) -> str:
+    """The operator's name without its overload: ``"aten::mm.out"`` -> ``"aten::mm"``."""
+    return name.partition(".")[0]
+
+
+def uses_library(builder: PlanBuilder, call: ExternCall) -> bool:
+    """Whether the call goes to the host's library on this device."""
+    if not builder.target.host_accessible or base_name(call.name) not in LIBRARY_OPERATORS:
+        return False
+    choice = library_choice()
+    if choice == "auto":
+        from . import libraries
+
+        return libraries.host_is_faster(builder, call)
+    return choice == "host"
+
+
+def lower_call(builder: PlanBuilder, call: ExternCall) -> bool:
+    """Appends the steps of ``call``; returns whether the device itself (or its library) carries them out, False for a
+    counted CPU fallback. Raises NotExpressible for an argument no plan can hold, an operator of a program's, or random
+    numbers of the host."""
+    if uses_library(builder, call):
+        builder.call(call.name, call.args, call.kwargs, call.results)
+        return True
+    from .. import kernels
+
+    if kernels.lower(builder, call):
+        return True
+    if call.name.partition("::")[0] not in HOST_NAMESPACES:
+        raise NotExpressible(f"a call of the operator {call.name}, which PyTorch's dispatcher has to make")
+    if torch.Tag.nondeterministic_seeded in find_overload(call.name).tags:
+        raise NotExpressible(f"random numbers of {call.name}, which belong to the device's generator")
+    builder.call(call.name, call.args, call.kwargs, call.results, fallback=True)
+    return False

@@ -1,0 +1,421 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which library carries out a product or a convolution, kernels of our own or the host's: the one that was faster.
+
+The two are compared once per device and *shape class* (operator, dtype, how the operands lie, sizes by powers of two),
+on made-up operands of typical sizes of the class, each followed by a small kernel: a library whose threads do not rest
+after their work holds up whatever comes next. The winner is kept in ``libraries`` of the cache directory, a small file
+for each class. Who finds none, or a damaged one, measures again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import sympy
+import torch
+
+from outboard import settings, trusted
+
+from .. import progress, statistics
+from ..plans import cache
+from ..plans import plan as p
+from ..plans.builder import PlanBuilder, Size, TensorArg
+from .calls import ExternCall
+
+if TYPE_CHECKING:
+    from ..target import Target
+
+_log = logging.getLogger(__name__)
+
+#: Products of fewer operations are not worth a switch between libraries, which takes tens of microseconds.
+TINY = 1 << 21
+#: Most operations of a typical case: a few milliseconds.
+MOST = 1 << 30
+#: Seconds after which no further round is measured, and most rounds.
+PATIENCE, ROUNDS = 0.03, 8
+#: The host's library must be this much faster.
+MARGIN = 0.97
+#: Calls in one run: work follows work.
+CALLS = 2
+
+_FOLLOW = r"""
+OB_KERNEL void follow(OB_GLOBAL Y_T* y, const long count) {
+  OB_FOR(i, count) { Y_STORE(y, i, (Y_LOAD(y, i)) / 2); }
+}
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class ShapeClass:
+    """What is decided alike. ``exact`` numbers count as they are, ``sizes`` by their number of binary digits."""
+
+    operator: str  #: "mm", "bmm", "convolution" or "convolution_backward"
+    dtype: torch.dtype
+    exact: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+
+@dataclasses.dataclass
+class Case:
+    """A typical call of a class; ``tensors`` are those that its plan takes, in order."""
+
+    call: ExternCall
+    tensors: list[TensorArg]
+
+
+def host_is_faster(builder: PlanBuilder, call: ExternCall) -> bool:
+    """Whether a call goes to the host's library. For sizes that a plan knows at run time only, it is then restricted to
+    those of the class. Measures if that has not been done on this machine, which takes some 50 ms."""
+    found = _classify(builder, call)
+    return found is not None and _decide(builder.target, found)
+
+
+@functools.lru_cache(maxsize=4096)
+def _decide(target: Target, shapes: ShapeClass) -> bool:
+    path = _path(target, shapes)
+    winner = None if path is None else read(path)
+    if winner is None:
+        try:
+            with progress.task(f"measured {shapes.operator}", graphs=0):
+                seconds = measure(target, typical(shapes))
+        except RuntimeError:
+            _log.warning("%s: kernels of our own, because nothing could be measured", shapes, exc_info=True)
+            return False
+        statistics.add("measurements")
+        winner = "host" if seconds["host"] < MARGIN * seconds["dialect"] else "dialect"
+        _log.info("%s: %s (%s)", shapes, winner, seconds)
+        if path is not None:
+            write(path, winner)
+    return winner == "host"
+
+
+# ---- classes ----
+
+
+class _Unknown(Exception):
+    """A size without a value to go by, or a call that no class is for."""
+
+
+class _Sizes:
+    """Makes classes of sizes, and has the builder assume that run-time sizes are of the same class."""
+
+    def __init__(self, builder: PlanBuilder) -> None:
+        self._builder = builder
+        self._conditions: list[sympy.Basic] = []
+
+    def value(self, size: Size) -> int:
+        value = self._builder.hint(size)
+        if value is None:
+            raise _Unknown
+        return value
+
+    def exact(self, size: Size) -> int:
+        value = self.value(size)
+        self._conditions.append(sympy.Eq(sympy.sympify(size), value))
+        return value
+
+    def digits(self, size: Size) -> int:
+        expr, count = sympy.sympify(size), self.value(size).bit_length()
+        if count:
+            self._conditions += [sympy.Ge(expr, 1 << (count - 1)), sympy.Lt(expr, 1 << count)]
+        return count
+
+    def assume(self) -> None:
+        for condition in self._conditions:
+            self._builder.assume(condition)
+
+
+def _classify(builder: PlanBuilder, call: ExternCall) -> ShapeClass | None:
+    """The class of a call; None if there is a rule: tiny work, and what is not listed here, is our own kernels'."""
+    from ..kernels import common
+
+    name = call.name.removeprefix("aten::").partition(".")[0]
+    sizes = _Sizes(builder)
+    try:
+        values = common.bind(call)
+        if name in ("convolution", "convolution_backward"):
+            shapes = _convolution_class(name, values, sizes)
+        else:
+            shapes = _product_class(name, values, sizes)
+    except _Unknown:
+        return None
+    sizes.assume()
+    return None if operations(shapes) < TINY else shapes
+
+
+def _product_class(name: str, values: dict[str, Any], sizes: _Sizes) -> ShapeClass:
+    if name == "linear":
+        a, weight = values["input"], values["weight"]
+        if len(weight.sizes) != 2 or not a.sizes:
+            raise _Unknown
+        b_along_k = weight.strides[1] == 1
+        counts = [1, _product_of(a.sizes[:-1]), weight.sizes[0], weight.sizes[1]]
+    elif name in ("mm", "bmm", "addmm", "baddbmm"):
+        pairs = (("self", "mat2"), ("mat1", "mat2"), ("batch1", "batch2"))
+        a, b = next((values[i], values[j]) for i, j in reversed(pairs) if i in values and j in values)
+        b_along_k = b.strides[-2] == 1 and b.strides[-1] != 1
+        counts = [1 if len(a.sizes) == 2 else a.sizes[0], a.sizes[-2], b.sizes[-1], a.sizes[-1]]
+    else:
+        raise _Unknown
+    if not a.dtype.is_floating_point:
+        raise _Unknown
+    operator = "mm" if counts[0] == 1 else "bmm"
+    exact = (int(a.strides[-1] == 1), int(b_along_k))
+    return ShapeClass(operator, a.dtype, exact, tuple(sizes.digits(count) for count in counts))
+
+
+def _convolution_class(name: str, values: dict[str, Any], sizes: _Sizes) -> ShapeClass:
+    from ..kernels import common
+
+    x, weight = values["input"], values["weight"]
+    rank = len(weight.sizes) - 2
+    if bool(values["transposed"]) or not 1 <= rank <= 3 or not x.dtype.is_floating_point:
+        raise _Unknown
+    lists = [common.int_list(values[key], rank) for key in ("stride", "padding", "dilation")]
+    if any(items is None for items in lists) or sizes.exact(values["groups"]) != 1:
+        raise _Unknown
+    exact = [rank, *map(sizes.exact, weight.sizes[2:])]
+    exact += [sizes.exact(item) for items in lists for item in items or ()]
+    if name == "convolution_backward":
+        mask = [int(flag) for flag in list(values["output_mask"])[:2]]
+        if not any(mask):
+            raise _Unknown
+        exact += mask
+    counts = [sizes.digits(size) for size in (*weight.sizes[:2], *x.sizes[2:])]
+    return ShapeClass(name, x.dtype, tuple(exact), tuple(counts))
+
+
+def _product_of(sizes: Sequence[Size]) -> Size:
+    total: Size = sympy.Integer(1)
+    for size in sizes:
+        total = total * size
+    return total
+
+
+# ---- typical cases ----
+
+
+def _middle(digits: int) -> int:
+    """The middle of the numbers with so many binary digits."""
+    return digits if digits < 2 else 3 << (digits - 2)
+
+
+def operations(shapes: ShapeClass) -> int:
+    """Floating-point operations of a typical call, if it were not made smaller (of a convolution: for one image)."""
+    counts = [_middle(digits) for digits in shapes.sizes]
+    if shapes.operator.startswith("convolution"):
+        rank = shapes.exact[0]
+        counts += shapes.exact[1 : 1 + rank]
+    total = 2
+    for count in counts:
+        total *= count
+    return total
+
+
+def typical(shapes: ShapeClass) -> Case:
+    """A call in the middle of a class, of fewer batches, rows, columns or places if it would take too long."""
+    return _typical_convolution(shapes) if shapes.operator.startswith("convolution") else _typical_product(shapes)
+
+
+def _typical_product(shapes: ShapeClass) -> Case:
+    batches, m, n, k = (_middle(digits) for digits in shapes.sizes)
+    while 2 * batches * m * n * k > MOST and max(batches, m, n) > 1:
+        if batches > 1:
+            batches = (batches + 1) // 2
+        elif m >= n:
+            m = (m + 1) // 2
+        else:
+            n = (n + 1) // 2
+    a_along_k, b_along_k = shapes.exact
+    a_strides = (m * k, k, 1) if a_along_k else (m * k, 1, m)
+    b_strides = (n * k, 1, k) if b_along_k else (n * k, n, 1)
+    parts = [((batches, m, k), a_strides), ((batches, k, n), b_strides), ((batches, m, n), (m * n, n, 1))]
+    first = 1 if shapes.operator == "mm" else 0
+    a, b, out = (
+        TensorArg(number, shapes.dtype, _sizes(size[first:]), _sizes(stride[first:]))
+        for number, (size, stride) in enumerate(parts)
+    )
+    return Case(ExternCall(f"aten::{shapes.operator}.out", [a, b], {"out": out}, []), [a, b, out])
+
+
+def _typical_convolution(shapes: ShapeClass) -> Case:
+    rank, *rest = shapes.exact
+    kernel, stride, padding, dilation = (rest[i * rank : (i + 1) * rank] for i in range(4))
+    mask = rest[4 * rank :]
+    reach = [(size - 1) * step + 1 for size, step in zip(kernel, dilation, strict=True)]
+    out_channels, channels, *places = (_middle(digits) for digits in shapes.sizes)
+    places = [max(size, least) for size, least in zip(places, reach, strict=True)]
+    taps = int(_product_of(kernel))
+    while 2 * out_channels * channels * taps * int(_product_of(places)) > MOST and places != reach:
+        places = [max((size + 1) // 2, least) for size, least in zip(places, reach, strict=True)]
+    made = [
+        (size + 2 * pad - least) // step + 1
+        for size, pad, least, step in zip(places, padding, reach, stride, strict=True)
+    ]
+    x, weight, y, grad_x, grad_weight = (
+        _dense(number, shapes.dtype, sizes)
+        for number, sizes in enumerate(
+            [
+                [1, channels, *places],
+                [out_channels, channels, *kernel],
+                [1, out_channels, *made],
+                [1, channels, *places],
+                [out_channels, channels, *kernel],
+            ]
+        )
+    )
+    shared: list[Any] = [stride, padding, dilation, False, [0] * rank, 1]
+    if shapes.operator == "convolution":
+        return Case(ExternCall("aten::convolution", [x, weight, None, *shared], {}, [y]), [x, weight, y])
+    wanted = [bool(flag) for flag in mask]
+    results = [result for result, flag in zip((grad_x, grad_weight), wanted, strict=True) if flag]
+    call = ExternCall("aten::convolution_backward", [y, x, weight, None, *shared, [*wanted, False]], {}, results)
+    return Case(call, [x, weight, y, grad_x, grad_weight])
+
+
+def _sizes(values: Sequence[int]) -> tuple[Size, ...]:
+    return tuple(sympy.Integer(value) for value in values)
+
+
+def _dense(number: int, dtype: torch.dtype, sizes: Sequence[int]) -> TensorArg:
+    strides, step = [], 1
+    for size in reversed(sizes):
+        strides.append(step)
+        step *= size
+    return TensorArg(number, dtype, _sizes(sizes), _sizes(strides[::-1]))
+
+
+# ---- measuring ----
+
+
+def measure(target: Target, case: Case) -> dict[str, float]:
+    """Seconds that "dialect" and "host" take for a case (see :func:`race`). Raises RuntimeError if a
+    program cannot be built or memory is short.
+
+    Another thread does it, whose streams and modes are its own: whatever this one traces, or records, goes on after."""
+    found: dict[str, float] = {}
+    failure: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            found.update(_measure(target, case))
+        except BaseException as error:  # handed to the thread that waits
+            failure.append(error)
+
+    thread = threading.Thread(target=work, name="outboard-measure")
+    thread.start()
+    thread.join()
+    if failure:
+        raise RuntimeError("the libraries could not be compared") from failure[0]
+    return found
+
+
+def _measure(target: Target, case: Case) -> dict[str, float]:
+    from outboard import _C
+
+    from ..target import target_of
+
+    index = next(i for i in range(_C.device_count()) if target_of(i).cache_key == target.cache_key)
+    device = torch.device(torch._C._get_privateuse1_backend_name(), index)
+    operands = [torch.ones(_extent(tensor), dtype=tensor.dtype).to(device) for tensor in case.tensors]
+    runs = {name: _C.Plan(_plan(target, case, name).serialize(), index) for name in ("dialect", "host")}
+    return race({name: functools.partial(_run, plan, operands, device) for name, plan in runs.items()})
+
+
+def _run(plan: Any, operands: list[torch.Tensor], device: torch.device) -> None:
+    plan.run(list(operands))
+    torch.accelerator.synchronize(device)
+
+
+def race(runs: dict[str, Callable[[], None]], clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
+    """The median time of each run, in seconds, in turns after one turn that does not count. (The least would forgive a
+    library that now and then waits for cores which others use.)"""
+    for run in runs.values():
+        run()
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    begun = clock()
+    for _ in range(ROUNDS):
+        for name, run in runs.items():
+            start = clock()
+            run()
+            times[name].append(clock() - start)
+        if clock() - begun > PATIENCE:
+            break
+    return {name: median(seconds) for name, seconds in times.items()}
+
+
+def _plan(target: Target, case: Case, name: str) -> p.Plan:
+    from .. import kernels
+    from ..kernels import common
+
+    builder = PlanBuilder(target)
+    for _ in case.tensors:
+        builder.add_input(p.InputKind.TENSOR)
+    for _ in range(CALLS):
+        if name == "host":
+            builder.call(case.call.name, case.call.args, case.call.kwargs, case.call.results)
+        elif not kernels.lower(builder, case.call):
+            builder.call(case.call.name, case.call.args, case.call.kwargs, case.call.results, fallback=True)
+        written = case.call.outputs()[0]
+        follow = builder.kernel(common.source(builder, _FOLLOW, {}, {"Y": written.dtype}), "follow")
+        count = written.numel()
+        common.launch_items(builder, follow, count, [builder.pointer(written), builder.int64(count)])
+    return builder.finish()
+
+
+def _extent(tensor: TensorArg) -> int:
+    return 1 + sum((int(size) - 1) * int(stride) for size, stride in zip(tensor.sizes, tensor.strides, strict=True))
+
+
+# ---- what is known ----
+
+
+def _path(target: Target, shapes: ShapeClass) -> Path | None:
+    base = settings.cache_directory()
+    if base is None:
+        return None
+    what = f"{target.cache_key} {torch.get_num_threads()} {shapes}"
+    name = hashlib.sha256(cache.compiler_fingerprint() + what.encode()).hexdigest()
+    return base / "libraries" / name
+
+
+def read(path: Path) -> str | None:
+    """The winner that a file names; None if there is no file, or it is damaged."""
+    try:
+        text = trusted.read(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        trusted.say_once("which library is faster is not known", error)
+        return None
+    winner = next((name for name in ("dialect", "host") if text == _text(path, name)), None)
+    if winner is None:
+        _log.warning("ignoring damaged cache file %s", path)
+        return None
+    trusted.mark_used(path)
+    return winner
+
+
+def write(path: Path, winner: str) -> None:
+    """Keeps a winner; the file appears as a whole. What cannot be written is measured again in the next process."""
+    if settings.writable_cache_directory() is None:
+        return
+    try:
+        trusted.write(path, _text(path, winner))
+    except OSError as error:
+        trusted.say_once("which library is faster is not kept", error)
+
+
+def _text(path: Path, winner: str) -> bytes:
+    """A file's content; its name is the whole key."""
+    return json.dumps({"version": 2, "key": path.name, "winner": winner}).encode() + b"\n"

@@ -1,0 +1,373 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Plan: what the compiler emits and the C++ runtime executes (mirror of ``csrc/runtime/plans/plan.h``).
+
+Wire format, little-endian. A plan is ``MAGIC``, ``u32 version``, ``u64 payload length``, the first 16 bytes of the
+payload's SHA-256, then the payload: the fields of :class:`Plan` in order, where
+
+* ``u8``, ``u32``, ``i64`` and ``f64`` are themselves; ``str`` is ``u32`` length and UTF-8 bytes;
+* a list is ``u32`` length and its items;
+* an expression is a list of ``(u8 op, i64 immediate)``, postfix (see :class:`Op`).
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import struct
+from dataclasses import dataclass, field
+
+from .wire import WireWriter
+
+MAGIC = b"OBPLAN\0\0"
+VERSION = 2
+
+
+class Op(enum.IntEnum):
+    """Instructions of an expression; each but CONST and SYMBOL takes its operands from the stack."""
+
+    CONST = 0
+    SYMBOL = 1
+    ADD = 2
+    SUB = 3
+    MUL = 4
+    FLOORDIV = 5
+    MOD = 6
+    CEILDIV = 7
+    MIN = 8
+    MAX = 9
+    EQ = 10
+    NE = 11
+    LT = 12
+    LE = 13
+    AND = 14
+    OR = 15
+    NOT = 16
+    SELECT = 17
+    POW = 18
+    SHIFT_LEFT = 19
+    SHIFT_RIGHT = 20
+    BIT_AND = 21
+
+
+#: Postfix code: ``(op, immediate)`` pairs.
+Expr = list[tuple[Op, int]]
+
+
+def const(value: int) -> Expr:
+    """The expression with a fixed value."""
+    return [(Op.CONST, int(value))]
+
+
+class InputKind(enum.IntEnum):
+    TENSOR = 0
+    INT = 1
+    FLOAT = 2
+    NONE = 3
+
+
+class SymbolSource(enum.IntEnum):
+    SIZE = 0
+    STRIDE = 1
+    STORAGE_OFFSET = 2
+    INT = 3
+    FLOAT = 4
+    DERIVED = 5
+    COMPUTE_UNITS = 6
+
+
+@dataclass
+class Symbol:
+    """Where a run-time value comes from: a size, stride, offset or scalar of an input, an expression, or the device."""
+
+    source: SymbolSource
+    input: int = 0
+    dim: int = 0
+    derived: Expr = field(default_factory=list)
+
+
+@dataclass
+class ViewSpec:
+    """A strided view of a buffer; ``dtype`` is the ``c10::ScalarType`` number; offset and strides in elements."""
+
+    buffer: int
+    dtype: int
+    sizes: list[Expr]
+    strides: list[Expr]
+    offset: Expr
+
+
+class ArgumentKind(enum.IntEnum):
+    POINTER = 0
+    INT64 = 1
+    INT32 = 2
+    FLOAT32 = 3
+    FLOAT64 = 4
+    ASSERTIONS = 5
+
+
+@dataclass
+class Argument:
+    """One kernel argument (``expr`` is the byte offset of a POINTER, the value of an INT)."""
+
+    kind: ArgumentKind
+    buffer: int = 0
+    symbol: int = 0
+    expr: Expr = field(default_factory=lambda: const(0))
+
+
+class CallArgumentKind(enum.IntEnum):
+    NONE = 0
+    TENSOR = 1
+    INT = 2
+    FLOAT = 3
+    FLOAT_SYMBOL = 4
+    BOOL = 5
+    STRING = 6
+    LIST = 7
+    DTYPE = 8
+    DEVICE = 9
+    LAYOUT = 10
+    MEMORY_FORMAT = 11
+
+
+@dataclass
+class CallArgument:
+    """One argument of a library call; which field holds the value follows from ``kind``."""
+
+    kind: CallArgumentKind
+    tensor: ViewSpec | None = None
+    expr: Expr = field(default_factory=list)
+    number: float = 0.0
+    value: int = 0
+    text: str = ""
+    items: list[CallArgument] = field(default_factory=list)
+
+
+@dataclass
+class Allocate:
+    """Makes buffer ``buffer`` of ``nbytes`` bytes."""
+
+    buffer: int
+    nbytes: Expr
+
+
+@dataclass
+class Free:
+    """Gives an intermediate buffer back."""
+
+    buffer: int
+
+
+@dataclass
+class Launch:
+    """Launches kernel ``kernel``; ``global_size`` counts work-items, ``local_size[0] == 0`` lets the driver choose."""
+
+    kernel: int
+    global_size: tuple[Expr, Expr, Expr]
+    local_size: tuple[int, int, int]
+    arguments: list[Argument]
+
+
+@dataclass
+class Call:
+    """Calls a library function. A functional call's results are written into ``results`` (allocated before);
+    an ``out=`` variant takes its outputs as arguments. ``argument_names[i]`` is "" for a positional argument."""
+
+    name: str
+    arguments: list[CallArgument]
+    argument_names: list[str]
+    results: list[ViewSpec] = field(default_factory=list)
+    fallback: bool = False
+
+
+@dataclass
+class Seeds:
+    """Fills ``buffer`` with ``nbytes``/8 int64 seeds from the generator in force."""
+
+    buffer: int
+    nbytes: Expr
+
+
+@dataclass
+class Copy:
+    """Copies ``nbytes`` contiguous bytes between buffers."""
+
+    source: int
+    source_offset: Expr
+    target: int
+    target_offset: Expr
+    nbytes: Expr
+
+
+Step = Allocate | Free | Launch | Call | Seeds | Copy
+
+
+class OutputKind(enum.IntEnum):
+    TENSOR = 0
+    INPUT = 1
+    INT = 2
+    NONE = 3
+    FLOAT_SYMBOL = 4
+
+
+@dataclass
+class Output:
+    """One result: a view of a buffer, an input itself, an integer, nothing, or a float symbol."""
+
+    kind: OutputKind
+    view: ViewSpec | None = None
+    input: int = 0
+    expr: Expr = field(default_factory=list)
+    symbol: int = 0
+
+
+class AssertionKind(enum.IntEnum):
+    RUNTIME_ERROR = 0
+    INDEX_ERROR = 1
+
+
+@dataclass(frozen=True)
+class Assertion:
+    """What a kernel means by a code that it writes when it fails an assertion, and what is raised then."""
+
+    code: int
+    kind: AssertionKind
+    text: str
+
+
+@dataclass
+class Plan:
+    """See ``csrc/runtime/plans/plan.h`` for the meaning of each field."""
+
+    inputs: list[InputKind]
+    symbols: list[Symbol]
+    guards: list[Expr]
+    buffer_count: int
+    programs: list[tuple[str, str]]  #: (source, build options)
+    kernels: list[tuple[int, str]]  #: (program number, entry point)
+    assertions: list[Assertion]
+    steps: list[Step]
+    outputs: list[Output]
+
+    def serialize(self) -> bytes:
+        """The plan as bytes that ``outboard::Plan::parse`` reads."""
+        writer = _Writer()
+        writer.plan(self)
+        payload = bytes(writer.data)
+        digest = hashlib.sha256(payload).digest()[:16]
+        return MAGIC + struct.pack("<IQ", VERSION, len(payload)) + digest + payload
+
+
+class _Writer(WireWriter):
+    """Writes a plan, part by part."""
+
+    def expr(self, expr: Expr) -> None:
+        self.u32(len(expr))
+        for op, immediate in expr:
+            self.data += struct.pack("<Bq", op, immediate)
+
+    def symbol(self, symbol: Symbol) -> None:
+        self.u8(symbol.source)
+        self.u32(symbol.input)
+        self.u32(symbol.dim)
+        self.expr(symbol.derived)
+
+    def view(self, view: ViewSpec) -> None:
+        self.u32(view.buffer)
+        self.u8(view.dtype)
+        self.each(view.sizes, self.expr)
+        self.each(view.strides, self.expr)
+        self.expr(view.offset)
+
+    def argument(self, argument: Argument) -> None:
+        self.u8(argument.kind)
+        self.u32(argument.buffer)
+        self.u32(argument.symbol)
+        self.expr(argument.expr)
+
+    def call_argument(self, argument: CallArgument) -> None:
+        kind = CallArgumentKind
+        self.u8(argument.kind)
+        if argument.kind == kind.TENSOR:
+            assert argument.tensor is not None
+            self.view(argument.tensor)
+        elif argument.kind == kind.INT:
+            self.expr(argument.expr)
+        elif argument.kind == kind.FLOAT:
+            self.f64(argument.number)
+        elif argument.kind == kind.STRING:
+            self.text(argument.text)
+        elif argument.kind == kind.LIST:
+            self.each(argument.items, self.call_argument)
+        elif argument.kind not in (kind.NONE, kind.DEVICE):
+            self.i64(argument.value)
+
+    def step(self, step: Step) -> None:
+        if isinstance(step, Allocate):
+            self.u8(0)
+            self.u32(step.buffer)
+            self.expr(step.nbytes)
+        elif isinstance(step, Free):
+            self.u8(1)
+            self.u32(step.buffer)
+        elif isinstance(step, Launch):
+            self.u8(2)
+            self.u32(step.kernel)
+            for size in step.global_size:
+                self.expr(size)
+            for local in step.local_size:
+                self.u32(local)
+            self.each(step.arguments, self.argument)
+        elif isinstance(step, Call):
+            self.u8(3)
+            self.text(step.name)
+            self.each(step.arguments, self.call_argument)
+            self.each(step.argument_names, self.text)
+            self.each(step.results, self.view)
+            self.u8(step.fallback)
+        elif isinstance(step, Seeds):
+            self.u8(4)
+            self.u32(step.buffer)
+            self.expr(step.nbytes)
+        else:
+            self.u8(5)
+            self.u32(step.source)
+            self.expr(step.source_offset)
+            self.u32(step.target)
+            self.expr(step.target_offset)
+            self.expr(step.nbytes)
+
+    def output(self, output: Output) -> None:
+        self.u8(output.kind)
+        if output.kind == OutputKind.TENSOR:
+            assert output.view is not None
+            self.view(output.view)
+        elif output.kind == OutputKind.INPUT:
+            self.u32(output.input)
+        elif output.kind == OutputKind.INT:
+            self.expr(output.expr)
+        elif output.kind == OutputKind.FLOAT_SYMBOL:
+            self.u32(output.symbol)
+
+    def program(self, program: tuple[str, str]) -> None:
+        self.text(program[0])
+        self.text(program[1])
+
+    def kernel(self, kernel: tuple[int, str]) -> None:
+        self.u32(kernel[0])
+        self.text(kernel[1])
+
+    def assertion(self, assertion: Assertion) -> None:
+        self.data += struct.pack("<iB", assertion.code, assertion.kind)
+        self.text(assertion.text)
+
+    def plan(self, plan: Plan) -> None:
+        self.each(plan.inputs, self.u8)
+        self.each(plan.symbols, self.symbol)
+        self.each(plan.guards, self.expr)
+        self.u32(plan.buffer_count)
+        self.each(plan.programs, self.program)
+        self.each(plan.kernels, self.kernel)
+        self.each(plan.assertions, self.assertion)
+        self.each(plan.steps, self.step)
+        self.each(plan.outputs, self.output)

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rooms of the house: what a file may include is decided by where it lies, so that includes point one way."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+SOURCES = Path(__file__).parents[2] / "csrc"
+
+#: Rooms of the runtime and of the extension, and those below, whose headers a room's own headers may include.
+HEADERS = {
+    "runtime/base": set(),
+    "runtime/memory": {"runtime/base"},
+    "runtime/programs": {"runtime/base"},
+    "runtime/streams": {"runtime/base", "runtime/programs"},
+    "runtime/plans": {"runtime/base", "runtime/memory", "runtime/programs", "runtime/streams"},
+}
+#: The same for all files of a room. ``runtime`` is the runtime as a whole.
+FILES = {
+    "torch/bridge": {"runtime"},
+    "torch/eager": {"runtime", "torch/bridge"},
+    "torch/operators": {"runtime", "torch/bridge", "torch/eager"},
+    "torch/distributed": {"runtime", "torch/bridge", "torch/python"},  # bindings of its own
+}
+INCLUDE = re.compile(r'^#include "((?:runtime|torch)/[^"]+)"', re.MULTILINE)
+
+
+def included(path: Path) -> set[str]:
+    """The rooms that a file includes something of."""
+    return {str(Path(name).parent) for name in INCLUDE.findall(path.read_text())}
+
+
+@pytest.mark.parametrize("room", HEADERS)
+def test_headers_of_the_runtime_include_what_lies_below(room: str) -> None:
+    headers = sorted((SOURCES / room).glob("*.h"))
+    assert headers
+    above = {path.name: included(path) - HEADERS[room] - {room} for path in headers}
+    assert {name: rooms for name, rooms in above.items() if rooms} == {}
+
+
+@pytest.mark.parametrize("room", FILES)
+def test_files_of_the_extension_include_what_lies_below(room: str) -> None:
+    files = sorted(path for path in (SOURCES / room).iterdir() if path.suffix in (".h", ".cpp"))
+    assert files
+    allowed = FILES[room] | {room}
+    found = {path.name: {name for name in included(path) if not _is_allowed(name, allowed)} for path in files}
+    assert {name: rooms for name, rooms in found.items() if rooms} == {}
+
+
+def _is_allowed(room: str, allowed: set[str]) -> bool:
+    return room in allowed or ("runtime" in allowed and room.partition("/")[0] == "runtime")
