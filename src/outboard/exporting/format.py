@@ -4,8 +4,8 @@
 Little-endian, in blocks of 64 bytes. The first block is ``MAGIC``, ``u32 version``, ``u32 0``, ``u64`` bytes of the
 header, ``u64`` bytes of the file, and the header's SHA-256. The header follows, filled up with zeros: the fields of
 :class:`Model` in order, written as plans are (``outboard.compiler.plans.wire``). Then come the tensors that the file
-holds, each filled up with zeros and covered, those included, by the SHA-256 that the header has of it. So no byte of a file
-can change unnoticed.
+holds, each filled up with zeros and covered, those included, by the SHA-256 that the header has of it. So no byte of a
+file can change unnoticed.
 """
 
 from __future__ import annotations

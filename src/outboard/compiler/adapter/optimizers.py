@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fused optimizers: how one parameter is updated, as one pointwise graph; and the arithmetic of GradScaler.
 
-``csrc/torch/operators/optimizers.cpp`` declares these operators and calls them for each parameter. Numbers that lose digits
-when they are computed in the device's precision come ready made: ``rest`` is one minus its coefficient, ``log`` a logarithm.
+``csrc/torch/operators/optimizers.cpp`` declares these operators and calls them for each parameter. Numbers that lose
+digits when they are computed in the precision of the device come ready made: ``rest`` is one minus its coefficient,
+``log`` a logarithm.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 """Connectionist temporal classification (Graves et al. 2006): the recursions over states, in logarithms.
 
 The states of a sequence are its labels with blanks before, between and after them. The operators are our own
-(``csrc/torch/operators/ctc.cpp`` declares and calls them): ``lengths`` holds, for each sequence, the length of its input,
-the number of its labels, and where they begin.
+(``csrc/torch/operators/ctc.cpp`` declares and calls them): ``lengths`` holds, for each sequence, the length of its
+input, the number of its labels, and where they begin.
 """
 
 from __future__ import annotations

@@ -114,7 +114,10 @@ def write(path: Path, entries: Mapping[bytes, Sequence[Entry]]) -> None:
 
 
 def write_programs(path: Path, programs: Mapping[str, Sequence[bytes]]) -> None:
-    """Writes a file of program binaries by digest, the first to try first (``csrc/runtime/programs/shipped_programs.h``)."""
+    """Writes a file of program binaries by digest, the first to try first.
+
+    Its form is described in ``csrc/runtime/programs/shipped_programs.h``.
+    """
     binaries = [(digest, binary) for digest, each in sorted(programs.items()) for binary in each]
     offset = len(_PROGRAMS_MAGIC) + 64 + 8 + len(binaries) * (64 + 16)
     table = bytearray()
