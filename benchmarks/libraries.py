@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which library is best for models: each compiled with all values of ``OUTBOARD_LIBRARY``, taking turns in one process.
+"""Kernels of our own against the driver's library (oneDNN, of the host driver) in models: each compiled with all values
+of ``OUTBOARD_LIBRARY``, taking turns in one process.
 
 ``python -m benchmarks.libraries [--repeats N] [--only NAME]``. ``first`` is the first call, with what the caches have.
 """
@@ -21,7 +22,7 @@ from benchmarks.models import Example, bert, resnet
 from examples.measure import format_seconds, interleave, synchronize, table
 from examples.variant import Variant
 
-LIBRARIES = ("dialect", "host", "auto")
+LIBRARIES = ("dialect", "driver", "auto")
 MODELS: dict[str, tuple[Callable[[], Example], torch.dtype]] = {
     "BERT-base forward 4x128, float32": (lambda: bert(4, 128), torch.float32),
     "BERT-base forward 4x128, bfloat16": (lambda: bert(4, 128), torch.bfloat16),

@@ -24,6 +24,10 @@ RunPython = Callable[..., str]
 WaitOnHost = Callable[[torch.Tensor], torch.Tensor]
 
 
+# What kernels of ours compute is to be tested; test_library_functions has tests of what else could.
+os.environ.setdefault("OUTBOARD_HOST_ONEDNN", "0")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     name = os.environ.get("OUTBOARD_TEST_TARGET", "")

@@ -39,7 +39,7 @@ void bench_memory(Device& device) {
   Stream& stream = device.default_stream();
   for (const uint64_t bytes : {64u, 4096u, 1u << 20, 8u << 20}) {
     const std::string name = "allocate and free " + std::to_string(bytes) + " bytes";
-    measure(name.c_str(), 10000, [&] { allocator.free(allocator.allocate(bytes, stream)); });
+    measure(name.c_str(), 10000, [&] { allocator.free(device.residency().allocate(bytes, stream)); });
     const std::string yardstick = "  malloc and free " + std::to_string(bytes) + " bytes";
     measure(yardstick.c_str(), 10000, [&] {
       void* volatile memory = std::malloc(bytes);  // volatile: or the compiler leaves the pair out
@@ -91,13 +91,9 @@ void bench_plan(Device& device) {
 
   const std::string source = "__kernel void nothing(__global float* x) { (void)x; }";
   Kernel& kernel = device.programs().kernel(source, "", "nothing");
-  ob_ptr pointer = Pin(*x, stream).pointer();
-  const ob_argument argument{1, sizeof(pointer), &pointer};
-  const uint64_t global[3] = {16, 1, 1};
-  const uint32_t local[3] = {16, 1, 1};
-  measure(
-      "launch of an empty kernel, submitted", 500, [&] { stream.launch(kernel, global, local, &argument, 1); },
-      [&] { stream.synchronize(); });
+  Launch launch{&kernel, {16, 1, 1}, {16, 1, 1}, 0, Arguments(1)};
+  launch.arguments.set_pointer(0, Pin(*x, stream).pointer());
+  measure("launch of an empty kernel, submitted", 500, [&] { stream.launch(launch); }, [&] { stream.synchronize(); });
   x->release();
 }
 

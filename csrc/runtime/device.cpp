@@ -52,60 +52,6 @@ std::vector<Stream*>& chosen_streams() {
   return streams;
 }
 
-/// Names of the functions that every driver must have, in the order of the table.
-constexpr const char* kRequired[] = {"last_error",
-                                     "device_count",
-                                     "device_open",
-                                     "device_properties",
-                                     "memory_alloc",
-                                     "memory_free",
-                                     "stream_create",
-                                     "stream_destroy",
-                                     "stream_wait",
-                                     "stream_wait_event",
-                                     "event_create",
-                                     "event_destroy",
-                                     "event_record",
-                                     "event_wait",
-                                     "event_elapsed",
-                                     "copy",
-                                     "fill",
-                                     "program_build",
-                                     "program_load",
-                                     "program_binary",
-                                     "program_release",
-                                     "kernel_get",
-                                     "launch"};
-static_assert(offsetof(ob_driver, memory_info) - offsetof(ob_driver, last_error) ==
-              std::size(kRequired) * sizeof(void*));
-
-/// What every driver must have and this one lacks, separated by commas.
-std::string missing(const ob_driver& driver) {
-  std::string names = driver.name == nullptr ? "name" : "";
-  const char* next = reinterpret_cast<const char*>(&driver) + offsetof(ob_driver, last_error);
-  for (const char* name : kRequired) {
-    void* function;
-    std::memcpy(&function, next, sizeof(function));
-    next += sizeof(function);
-    if (function == nullptr) names += (names.empty() ? "" : ", ") + std::string(name);
-  }
-  return names;
-}
-
-}  // namespace
-
-std::string misfit(const ob_driver& driver) {
-  if (driver.abi_major != OB_ABI_MAJOR) {
-    return "was built for version " + std::to_string(driver.abi_major) +
-           " of the driver interface, and this is Outboard " + "with version " + std::to_string(OB_ABI_MAJOR) +
-           ": build it with the driver.h of this Outboard";
-  }
-  const std::string names = missing(whole_table(driver));
-  return names.empty() ? "" : "lacks what every driver must have: " + names;
-}
-
-namespace {
-
 const ob_driver* load_driver(const std::string& path, std::vector<std::string>& problems) {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
@@ -302,10 +248,11 @@ Device::Device(const ob_driver* driver, ob_device handle, int index, Origin orig
   check_alignment(impl_->properties);
   if (driver->abi_minor < kSerialBuildsSince) impl_->properties.serial_builds = 0;  // padding in older structs
   impl_->properties.execution = execution_of(impl_->properties);
-  residency_ = std::make_unique<Residency>(*this);
+  order_ = std::make_unique<WorkOrder>(*this);
   impl_->streams[0] = std::make_unique<Stream>(*this, 0);
   default_stream_ = impl_->streams[0].get();
   allocator_ = std::make_unique<CachingAllocator>(*this);
+  residency_ = std::make_unique<Residency>(*this);
   impl_->programs = std::make_unique<ProgramCache>(*this);
   impl_->assertions = std::make_unique<Assertions>(*this);
   if (limit != 0) allocator_->set_limit(limit);

@@ -11,6 +11,7 @@
 #include "runtime/base/driver_call.h"
 #include "runtime/memory/caching_allocator.h"
 #include "runtime/memory/residency.h"
+#include "runtime/memory/work_order.h"
 #include "runtime/programs/program_cache.h"
 #include "runtime/streams/assertions.h"
 #include "runtime/streams/stream.h"
@@ -35,6 +36,7 @@ class Device {
   const ob_device_properties& properties() const;
   bool host_accessible() const { return properties().host_accessible != 0; }
 
+  WorkOrder& order() { return *order_; }
   CachingAllocator& allocator() { return *allocator_; }
   Residency& residency() { return *residency_; }
   ProgramCache& programs();
@@ -73,8 +75,9 @@ class Device {
  private:
   struct Impl;
   const int index_;
-  std::unique_ptr<Residency> residency_;  // streams use its lock
+  std::unique_ptr<WorkOrder> order_;  // streams use its lock
   std::unique_ptr<CachingAllocator> allocator_;
+  std::unique_ptr<Residency> residency_;
   std::shared_ptr<Impl> impl_;
   Stream* default_stream_ = nullptr;
 };

@@ -49,7 +49,7 @@ extern "C" {
 #endif
 
 #define OB_ABI_MAJOR 1
-#define OB_ABI_MINOR 6
+#define OB_ABI_MINOR 7
 
 typedef enum ob_status {
   OB_OK = 0,
@@ -67,6 +67,7 @@ typedef struct ob_stream_t* ob_stream;
 typedef struct ob_event_t* ob_event;
 typedef struct ob_program_t* ob_program;
 typedef struct ob_kernel_t* ob_kernel;
+typedef struct ob_function_t* ob_function;
 
 /* An address in device memory. Interior addresses (base + offset) are valid wherever one is taken. */
 typedef uint64_t ob_ptr;
@@ -107,6 +108,9 @@ typedef struct ob_device_properties {
   uint32_t execution;  /* out, since minor version 6: an ob_execution */
   uint64_t near_cache; /* out, since minor version 6: bytes of a compute unit's fastest cache of data; 0: unknown */
   uint64_t last_cache; /* out, since minor version 6: bytes of the last cache before memory; 0: unknown */
+  /* out, since minor version 7: name and version of what `library_find` finds functions in, "" if that is nothing.
+   * Changes whenever a function found before may be there no more. */
+  char library[128];
 } ob_device_properties;
 
 typedef enum ob_copy_kind { OB_HOST_TO_DEVICE = 0, OB_DEVICE_TO_HOST = 1, OB_DEVICE_TO_DEVICE = 2 } ob_copy_kind;
@@ -133,6 +137,28 @@ typedef struct ob_launch {
   uint32_t argument_count;
   const ob_argument* arguments; /* read during the call only */
 } ob_launch;
+
+/* What an operator of PyTorch takes. Since minor version 7. */
+typedef enum ob_operand_kind {
+  OB_OPERAND_NONE = 0,    /* an optional argument that is left out */
+  OB_OPERAND_TENSOR = 1,  /* `data`, `dtype`, `count` sizes and strides; of a result, too */
+  OB_OPERAND_INTEGER = 2, /* `integer`; of truth values 0 and 1 */
+  OB_OPERAND_NUMBER = 3,  /* `number` */
+  OB_OPERAND_INTEGERS = 4 /* `count` numbers at `sizes` */
+} ob_operand_kind;
+
+/* One argument or result of a library function. What it points to is read during the call only. */
+typedef struct ob_operand {
+  uint32_t kind;          /* an ob_operand_kind */
+  uint32_t dtype;         /* of a tensor: the number that PyTorch has for it (c10::ScalarType) */
+  uint32_t count;         /* of a tensor: dimensions */
+  uint32_t is_result;     /* 1: the function writes it, and its old contents count for nothing */
+  ob_ptr data;            /* element 0; 0 in `library_find` */
+  const int64_t* sizes;   /* elements; of a tensor, none is 0 */
+  const int64_t* strides; /* elements, none negative; no two elements share memory */
+  int64_t integer;
+  double number;
+} ob_operand;
 
 typedef struct ob_driver {
   size_t struct_size;
@@ -229,6 +255,16 @@ typedef struct ob_driver {
   /* ---- optional, since minor version 5: what a kernel needs ---- */
   /* The runtime then refuses launches that the device would fail, and says why. */
   ob_status (*kernel_properties)(ob_kernel kernel, ob_kernel_properties* properties /* out */);
+  /* ---- optional, both or neither, since minor version 7: ready functions of a vendor's library ---- */
+  /* The function that carries out an operator of PyTorch, "aten::mm", on operands such as these: all arguments of the
+   * operator's schema in order, then its results. OB_UNSUPPORTED if there is none. It lives as long as the device, and
+   * asking again may give the same. The compiler measures it against its own kernels, and uses what is faster. */
+  ob_status (*library_find)(ob_device device, const char* name, const ob_operand* operands, uint32_t count,
+                            ob_function* function /* out */);
+  /* Submits it. The operands are like those that it was found for: of the same kinds, dtypes and dimensions, with
+   * the same values of all that is no tensor; the strides of a tensor fall from dimension to dimension in the same
+   * order, and those that were 1 are 1. Sizes may be others. */
+  ob_status (*library_call)(ob_stream stream, ob_function function, const ob_operand* operands, uint32_t count);
 } ob_driver;
 
 /* The one exported symbol of a driver library. */

@@ -71,9 +71,9 @@ def test_the_compilers_version_is_part_of_the_key(monkeypatch: pytest.MonkeyPatc
 def test_plans_for_another_library_are_not_found(cache_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the program changes the variable while it runs."""
     cache.store(b"mm", False, b"kernels of ours")
-    monkeypatch.setenv("OUTBOARD_LIBRARY", "host")
+    monkeypatch.setenv("OUTBOARD_LIBRARY", "driver")
     assert cache.load(b"mm") == (False, [])
-    cache.store(b"mm", False, b"the host's")
+    cache.store(b"mm", False, b"the library's")
     monkeypatch.delenv("OUTBOARD_LIBRARY")
     assert cache.load(b"mm") == (False, [b"kernels of ours"])
 

@@ -105,7 +105,8 @@ def test_limits_of_the_compiler_go_to_the_host(
 
 DAMAGED = """
 import torch
-from outboard.compiler import cache, eager
+from outboard.compiler import eager
+from outboard.compiler.plans import cache
 
 x = torch.ones(3, device=torch._C._get_privateuse1_backend_name())
 kept, compiled = [], eager._compile

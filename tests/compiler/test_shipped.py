@@ -35,7 +35,7 @@ import sys
 sys.path.insert(0, {str(ROOT / "tools")!r})
 import ship_plans
 from pathlib import Path
-from outboard.compiler import shipped
+from outboard.compiler.plans import shipped
 def run():
     exec({_BODY!r}, {{"name": name, "torch": torch}})
 entries = ship_plans.collect(run)
@@ -50,7 +50,7 @@ def _using(folder: Path) -> str:
     return f"""{_START}
 from pathlib import Path
 from outboard import _C
-from outboard.compiler import shipped
+from outboard.compiler.plans import shipped
 shipped.FILE = Path({str(folder / "shipped")!r})
 _C.set_shipped_programs({str(folder / "programs")!r})
 {_BODY}
@@ -150,7 +150,7 @@ def test_a_new_plan_is_kept_beside_those_that_were_shipped(file: Path, tmp_path:
         f"""
         from pathlib import Path
         import torch
-        from outboard.compiler import cache, shipped
+        from outboard.compiler.plans import cache, shipped
         shipped.FILE = Path({str(file)!r})
         cache.store({_signature()!r}, False, b"another")
         assert cache.load({_signature()!r}) == (False, [b"a plan", b"another"])

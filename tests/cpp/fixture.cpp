@@ -145,10 +145,21 @@ Kernel& slow_kernel() {
 
 void keep_busy(Stream& stream, ob_ptr x) {
   const int64_t steps = 20000000;
-  const ob_argument arguments[2] = {{1, sizeof(x), &x}, {0, sizeof(steps), &steps}};
-  const uint64_t global[3] = {1, 1, 1};
-  const uint32_t local[3] = {1, 1, 1};
-  stream.launch(slow_kernel(), global, local, arguments, 2);
+  Launch launch = launch_of(slow_kernel(), x);
+  launch.arguments = Arguments(2);
+  launch.arguments.set_pointer(0, x);
+  launch.arguments.set(1, steps);
+  stream.launch(launch);
+}
+
+Launch launch_of(Kernel& kernel, ob_ptr x, uint64_t items, uint64_t batch) {
+  Launch launch;
+  launch.kernel = &kernel;
+  launch.global[0] = items;
+  launch.batch = batch;
+  launch.arguments = Arguments(1);
+  launch.arguments.set_pointer(0, x);
+  return launch;
 }
 
 int run_again(const std::string& argument) {

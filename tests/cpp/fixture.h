@@ -9,6 +9,7 @@
 #include "outboard/driver.h"
 #include "runtime/device.h"
 #include "runtime/memory/allocation.h"
+#include "runtime/streams/launch.h"
 
 /// The device under test: the first one of the driver that CMake names in OUTBOARD_TEST_DRIVER, which is the
 /// fault-injecting one over a real driver.
@@ -69,6 +70,9 @@ class Holder {
 
 Holder upload(const std::vector<float>& values);
 std::vector<float> download(outboard::Allocation& allocation, size_t count);
+
+/// A launch of so many work-items, in groups of one, of a kernel whose argument is a pointer.
+outboard::Launch launch_of(outboard::Kernel& kernel, ob_ptr x, uint64_t items = 1, uint64_t batch = 0);
 
 /// A kernel that counts to `n` (about a nanosecond per step and item) and then adds 1 to x[0].
 outboard::Kernel& slow_kernel();

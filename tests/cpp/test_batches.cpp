@@ -42,11 +42,7 @@ std::vector<Holder> vectors(size_t count) {
 
 void launch(const char* name, Stream& stream, Allocation& memory, uint64_t batch = 0) {
   Work work(stream);
-  const ob_ptr pointer = work.resolve(memory);
-  const ob_argument argument{1, sizeof(pointer), &pointer};
-  const uint64_t global[3] = {kItems, 1, 1};
-  const uint32_t local[3] = {1, 1, 1};
-  stream.launch(kernel(name), global, local, &argument, 1, batch);
+  stream.launch(fixture::launch_of(kernel(name), work.resolve(memory), kItems, batch));
 }
 
 bool all_are(Allocation& memory, float value) {
@@ -69,7 +65,7 @@ class Busy {
 /// A queue that hands nothing over before it is let go.
 class Held {
  public:
-  Held() : queue_(device().driver(), stream_.handle(), device().residency().lock()) {
+  Held() : queue_(device().driver(), stream_.handle(), device().order().lock()) {
     queue_.put([this] {
       while (!free_.load()) std::this_thread::yield();
     });
@@ -84,10 +80,7 @@ class Held {
   void launch(Kernel& which, Allocation& memory, uint64_t batch) {
     const ob_ptr pointer = Pin(memory, stream_).pointer();
     stream_.synchronize();
-    const ob_argument argument{1, sizeof(pointer), &pointer};
-    const uint64_t global[3] = {kItems, 1, 1};
-    const uint32_t local[3] = {1, 1, 1};
-    queue_.put(which, global, local, &argument, 1, batch);
+    queue_.put(fixture::launch_of(which, pointer, kItems, batch));
   }
   /// Hands everything over and waits for it. Throws what failed.
   void finish() {

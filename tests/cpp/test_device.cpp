@@ -106,11 +106,12 @@ TEST(out_of_memory_frees_the_cache_and_retries) {
   const auto held = static_cast<uint64_t>(allocator.statistics().reserved.current);
   allocator.set_limit(held + (64u << 20));
   Stream& stream = device().default_stream();
-  Block* first = allocator.allocate(40u << 20, stream);
+  Block* first = device().residency().allocate(40u << 20, stream);
   allocator.free(first);
-  Block* second = allocator.allocate(60u << 20, stream);  // only fits if the first one's memory is given back
+  // Only fits if the first one's memory is given back.
+  Block* second = device().residency().allocate(60u << 20, stream);
   CHECK(second != nullptr);
-  CHECK_THROWS(allocator.allocate(40u << 20, stream), OutOfMemoryError);
+  CHECK_THROWS(device().residency().allocate(40u << 20, stream), OutOfMemoryError);
   allocator.free(second);
   allocator.set_limit(old_limit);
   CHECK_EQ(allocator.statistics().num_ooms, 1);
@@ -127,7 +128,7 @@ TEST(allocator_matches_a_model) {
   for (int i = 0; i < 20000; ++i) {
     if (live.empty() || random() % 3 != 0) {
       const uint64_t bytes = 1 + random() % (random() % 10 == 0 ? 3000000 : 5000);
-      Block* block = allocator.allocate(bytes, random() % 2 == 0 ? a : b);
+      Block* block = device().residency().allocate(bytes, random() % 2 == 0 ? a : b);
       CHECK(block->size >= bytes);
       for (const auto& [other, size] : live) {
         CHECK(block->ptr + block->size <= other->ptr || other->ptr + other->size <= block->ptr);
@@ -162,7 +163,7 @@ TEST(threads_share_the_allocator) {
       std::mt19937 random(t);
       std::vector<Block*> live;
       for (int i = 0; i < 5000; ++i) {
-        live.push_back(allocator.allocate(1 + random() % 4000, device().default_stream()));
+        live.push_back(device().residency().allocate(1 + random() % 4000, device().default_stream()));
         if (live.size() < 50) continue;
         allocator.free(live.front());
         live.erase(live.begin());

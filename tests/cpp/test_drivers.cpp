@@ -98,10 +98,10 @@ int memory_limit() {
   setenv("OUTBOARD_MEMORY_LIMIT", "0.5GiB", 1);
   Device& device = load(OUTBOARD_SIM).device(0);
   if (device.allocator().limit() != 512u << 20) return 1;
-  Block* block = device.allocator().allocate(512u << 20, device.default_stream());
+  Block* block = device.residency().allocate(512u << 20, device.default_stream());
   if (device.memory_info().first != 0) return 2;
   try {
-    device.allocator().allocate(1, device.default_stream());
+    device.residency().allocate(1, device.default_stream());
     return 3;
   } catch (const OutOfMemoryError&) {
   }

@@ -492,14 +492,11 @@ TEST(a_launch_reports_that_its_program_was_not_built_and_the_next_tries_again) {
   fixture::Holder x = fixture::upload({1.0f});
   Stream& stream = device().default_stream();
   const ob_ptr pointer = Pin(*x, stream).pointer();
-  const ob_argument argument{1, sizeof(pointer), &pointer};
-  const uint64_t global[3] = {1, 1, 1};
-  const uint32_t local[3] = {1, 1, 1};
   ProgramCache cache(device());
   fixture::fail("program_build", 1, OB_BUILD_FAILED);
   Kernel& kernel = cache.kernel("__kernel void k(__global float* x) { x[0] += 3.0f; }", "", "k");
   const auto launch = [&] {
-    stream.launch(kernel, global, local, &argument, 1);
+    stream.launch(fixture::launch_of(kernel, pointer));
     stream.synchronize();
   };
   try {

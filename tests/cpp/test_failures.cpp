@@ -112,7 +112,7 @@ TEST(host_buffers_wait_for_their_stream_after_a_failure) {
   Device& device = fixture::device();
   StoppedCopy copy(device);
   {
-    const std::lock_guard guard(device.residency().lock());
+    const std::lock_guard guard(device.order().lock());
     HostBuffers buffers(device);
     HostBuffer* buffer = buffers.take(kBytes, &copy.stream);
     void* const taken = buffer->memory;
@@ -261,8 +261,8 @@ TEST(what_a_driver_lacks_is_named) {
 TEST(more_than_the_device_gives_at_once_is_refused) {
   const uint64_t most = fixture::device().properties().max_allocation;
   try {
-    const std::lock_guard guard(fixture::device().residency().lock());
-    fixture::device().allocator().allocate(most + 1, fixture::device().default_stream());
+    const std::lock_guard guard(fixture::device().order().lock());
+    fixture::device().residency().allocate(most + 1, fixture::device().default_stream());
     CHECK(false);
   } catch (const OutOfMemoryError& error) {
     CHECK(says(error, "MiB"));
@@ -286,7 +286,7 @@ int lose() {
   if (lost_text([&] { stream.synchronize(); }).empty() || lost_text([&] { stream.query(); }).empty()) return 4;
   if (lost_text([&] { Event(device).record(stream); }).empty()) return 5;
   if (lost_text([&] {
-        fixture::Holder(Allocation::create(device, 4)), device.allocator().allocate(4, stream);
+        fixture::Holder(Allocation::create(device, 4)), device.residency().allocate(4, stream);
       }).empty()) {
     return 6;
   }

@@ -517,16 +517,16 @@ TEST(options_are_those_of_pytorch) {
   AllocatorOptions options;
   options.roundup_power2_divisions.fill(4);
   allocator.set_options(options);
-  Block* block = allocator.allocate(1200 * 1024, stream);
+  Block* block = device().residency().allocate(1200 * 1024, stream);
   CHECK_EQ(block->size, 1280u * 1024);
   allocator.free(block);
   options = {};
   options.max_split_size = 24 * kMiB;
   allocator.set_options(options);
   device().empty_cache();
-  Block* large = allocator.allocate(40 * kMiB, stream);
+  Block* large = device().residency().allocate(40 * kMiB, stream);
   allocator.free(large);
-  Block* small = allocator.allocate(4 * kMiB, stream);
+  Block* small = device().residency().allocate(4 * kMiB, stream);
   for (const SegmentInfo& segment : allocator.segments()) {
     uint64_t total = 0;
     for (const BlockInfo& block : segment.blocks) total += block.size;
@@ -539,8 +539,8 @@ TEST(options_are_those_of_pytorch) {
   device().empty_cache();
   {
     const Limited limited(100 * kMiB);
-    allocator.free(allocator.allocate(40 * kMiB, stream));
-    Block* other = allocator.allocate(44 * kMiB, stream);  // 84 of 100 MiB: the free 40 go back first
+    allocator.free(device().residency().allocate(40 * kMiB, stream));
+    Block* other = device().residency().allocate(44 * kMiB, stream);  // 84 of 100 MiB: the free 40 go back first
     CHECK_EQ(statistics().cached.current, 0);
     allocator.free(other);
   }

@@ -173,15 +173,15 @@ TEST(memory_of_another_stream_is_not_reused_too_early) {
   CachingAllocator& allocator = device().allocator();
   Stream &home = device().pool_stream(), &other = device().pool_stream();
   const fixture::Holder x = fixture::upload({0});
-  Block* block = allocator.allocate(3 << 20, home);
+  Block* block = device().residency().allocate(3 << 20, home);
   const ob_ptr pointer = block->ptr;
   allocator.record_stream(block, other);
   fixture::keep_busy(other, Pin(*x, other).pointer());
   allocator.free(block);
-  Block* meanwhile = allocator.allocate(3 << 20, home);
+  Block* meanwhile = device().residency().allocate(3 << 20, home);
   CHECK(meanwhile->ptr != pointer);
   other.synchronize();
-  Block* later = allocator.allocate(3 << 20, home);
+  Block* later = device().residency().allocate(3 << 20, home);
   CHECK_EQ(later->ptr, pointer);
   allocator.free(meanwhile);
   allocator.free(later);
@@ -194,13 +194,13 @@ TEST(a_failing_event_costs_time_not_correctness) {
     const fixture::Holder x = fixture::upload({0});
     allocator.empty_cache();  // also takes back what other tests left waiting
     const int64_t active = allocator.statistics().active.current;
-    Block* block = allocator.allocate(1000, home);
+    Block* block = device().residency().allocate(1000, home);
     allocator.record_stream(block, other);
     fixture::keep_busy(other, Pin(*x, other).pointer());
     fixture::fail(function, 1, OB_INTERNAL);
     const ob_ptr pointer = block->ptr;
     allocator.free(block);
-    Block* meanwhile = allocator.allocate(1000, home);
+    Block* meanwhile = device().residency().allocate(1000, home);
     CHECK(meanwhile->ptr != pointer || other.query());
     allocator.free(meanwhile);
     try {
@@ -230,25 +230,23 @@ TEST(what_is_cheap_is_launched_at_once) {
   Kernel& kernel = device().programs().kernel("__kernel void next(__global float* x) { x[0] += 1.0f; }", "", "next");
   Stream& stream = device().pool_stream();
   const fixture::Holder x = fixture::upload({0}), y = fixture::upload({0});
-  const ob_ptr pointer = Pin(*x, stream).pointer();
-  const ob_argument argument{1, sizeof(pointer), &pointer};
-  const uint64_t global[3] = {1, 1, 1};
-  const uint32_t local[3] = {1, 1, 1};
+  const Launch launch = fixture::launch_of(kernel, Pin(*x, stream).pointer());
   for (int i = 0; i < 100; ++i) {
-    stream.launch(kernel, global, local, &argument, 1);
+    stream.launch(launch);
     stream.synchronize();
   }
-  if (launch_cost(kernel.get(), global, local) == UINT64_MAX) return;  // this device's kernels go through a queue
+  if (launch_cost(kernel.get(), launch.global, launch.local) == UINT64_MAX)
+    return;  // this device's kernels go through a queue
   uint64_t at_once = 0;
   for (int i = 0; i < 100; ++i) {
     const uint64_t before = fixture::calls("launch");
-    stream.launch(kernel, global, local, &argument, 1);
+    stream.launch(launch);
     at_once += fixture::calls("launch") - before;
     stream.synchronize();
   }
   CHECK(at_once > 50);  // the machine may have stopped one of those that were timed
   fixture::keep_busy(stream, Pin(*y, stream).pointer());
-  stream.launch(kernel, global, local, &argument, 1);
+  stream.launch(launch);
   CHECK(!stream.query());  // but never before others
   stream.synchronize();
   CHECK_EQ(first(*x), 201.0f);
@@ -267,15 +265,11 @@ TEST(launches_with_many_arguments_wait_in_the_queue_too) {
   const fixture::Holder x = fixture::upload({0});
   const ob_ptr pointer = Pin(*x, stream).pointer();
   const auto launch = [&] {
-    std::vector<float> numbers(kNumbers);
-    std::vector<ob_argument> arguments{{1, sizeof(ob_ptr), &pointer}};
-    for (uint32_t i = 0; i < kNumbers; ++i) {
-      numbers[i] = static_cast<float>(i);
-      arguments.push_back({0, sizeof(float), &numbers[i]});
-    }
-    const uint64_t global[3] = {1, 1, 1};
-    const uint32_t local[3] = {1, 1, 1};
-    stream.launch(kernel, global, local, arguments.data(), kNumbers + 1);
+    Launch many = fixture::launch_of(kernel, pointer);
+    many.arguments = Arguments(kNumbers + 1);
+    many.arguments.set_pointer(0, pointer);
+    for (uint32_t i = 0; i < kNumbers; ++i) many.arguments.set(i + 1, static_cast<float>(i));
+    stream.launch(many);
   };
   fixture::keep_busy(stream, pointer);  // x[0] = 1
   launch();
@@ -383,7 +377,7 @@ int check_child(Allocation* allocation, Stream& stream) {
   if (!is_refused([&] { stream.synchronize(); })) return 12;
   if (!is_refused([&] { Runtime::get().current_stream(0); })) return 13;
   if (!is_refused([&] { Allocation::create(stream.device(), 4); })) return 14;
-  if (!is_refused([&] { stream.device().allocator().allocate(4, stream); })) return 15;
+  if (!is_refused([&] { stream.device().residency().allocate(4, stream); })) return 15;
   if (!is_refused([&] { Event event(stream.device()); })) return 16;
   allocation->release();
   return 0;

@@ -136,15 +136,16 @@ TEST(kernels_of_a_batch_are_traced_one_by_one) {
   const fixture::Holder x = fixture::upload({0}), y = fixture::upload({0});
   const Pin first(*x, stream), second(*y, stream);
   stream.synchronize();
-  const uint64_t global[3] = {1, 1, 1};
-  const uint32_t local[3] = {1, 1, 1};
   const int64_t steps = 100000;
   Kernel& kernel = fixture::slow_kernel();
   start_tracing();
   for (const Pin* pin : {&first, &second}) {
     const ob_ptr pointer = pin->pointer();
-    const ob_argument arguments[] = {{1, 8, &pointer}, {0, sizeof(steps), &steps}};
-    stream.launch(kernel, global, local, arguments, 2, 12345);
+    Launch launch = fixture::launch_of(kernel, pointer, 1, 12345);
+    launch.arguments = Arguments(2);
+    launch.arguments.set_pointer(0, pointer);
+    launch.arguments.set(1, steps);
+    stream.launch(launch);
   }
   const std::vector<TracedWork> works = stop_tracing();
   CHECK_EQ(works.size(), 2u);

@@ -279,8 +279,7 @@ def interrupted(wait, after=0.2):
 """
 
 
-@pytest.mark.parametrize("direct", ["1", "0"], ids=["direct", "queues"])
-def test_interrupted_waits(python: RunPython, direct: str) -> None:
+def test_interrupted_waits(python: RunPython) -> None:
     """Ctrl-C ends each wait soon, what was queued goes on, and the process ends without waiting for it."""
     begun = python(
         LONG
@@ -299,7 +298,6 @@ def test_interrupted_waits(python: RunPython, direct: str) -> None:
         raise KeyboardInterrupt
         """),
         check=False,
-        OUTBOARD_OPENCL_DIRECT=direct,
     )
     assert "KeyboardInterrupt" in begun, begun
     assert "too little" not in begun and "Error" not in begun, begun
@@ -458,8 +456,7 @@ def test_out_of_memory_names_the_limit(python: RunPython) -> None:
     """)
 
 
-@pytest.mark.parametrize("direct", ["1", "0"], ids=["direct", "queues"])
-def test_a_tensor_larger_than_opencl_allows(python: RunPython, device_module: ModuleType, direct: str) -> None:
+def test_a_tensor_larger_than_opencl_allows(python: RunPython, device_module: ModuleType) -> None:
     """On CPUs OpenCL's limit is not the machine's: 5 GiB, of which few pages are touched."""
     properties = device_module.get_device_properties()
     if properties.type != "cpu" or properties.total_memory < 6 << 30:
@@ -477,6 +474,5 @@ def test_a_tensor_larger_than_opencl_allows(python: RunPython, device_module: Mo
         del x, end
         module.empty_cache()
         assert module.memory_reserved() == 0
-        """,
-        OUTBOARD_OPENCL_DIRECT=direct,
+        """
     )

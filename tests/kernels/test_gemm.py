@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix products (by kernels of our own unless OUTBOARD_LIBRARY=host)."""
+"""Matrix products (by kernels of our own unless OUTBOARD_LIBRARY=driver)."""
 
 from __future__ import annotations
 

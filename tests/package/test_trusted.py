@@ -119,7 +119,7 @@ def test_plans_that_others_can_write_are_not_read_and_that_is_said_once(
 
 def test_a_cache_that_is_only_read_is_used_in_silence(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     cache.store(b"add", False, b"plan")
-    libraries.write(folder / "libraries" / "which", "host")
+    libraries.write(folder / "libraries" / "which", "driver")
     for path in sorted(folder.rglob("*")) + [folder]:
         path.chmod(mode(path) & ~0o222)
     before = {path: path.stat() for path in folder.rglob("*")}
@@ -129,7 +129,7 @@ def test_a_cache_that_is_only_read_is_used_in_silence(folder: Path, caplog: pyte
         assert settings.find_cache_directory() is None and settings.writable_cache_directory() is None
     with caplog.at_level(logging.INFO):
         assert cache.load(b"add") == (False, [b"plan"])
-        assert libraries.read(folder / "libraries" / "which") == "host"
+        assert libraries.read(folder / "libraries" / "which") == "driver"
         cache.store(b"add", False, b"another")
         cache.store(b"mul", False, b"another")
         libraries.write(folder / "libraries" / "which", "dialect")
@@ -152,7 +152,7 @@ def test_entries_under_each_others_names_are_refused_and_replaced(folder: Path) 
     cache.store(b"add", False, b"one")
     assert cache.load(b"add") == (False, [b"one"])
 
-    libraries.write(folder / "libraries" / "which", "host")
+    libraries.write(folder / "libraries" / "which", "driver")
     (folder / "libraries" / "which").rename(folder / "libraries" / "other")
     assert libraries.read(folder / "libraries" / "other") is None
 

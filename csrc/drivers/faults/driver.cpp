@@ -156,6 +156,8 @@ ob_driver make_driver() {
   OUTBOARD_WRAP(capture_end)
   OUTBOARD_WRAP(graph_launch)
   OUTBOARD_WRAP(graph_destroy)
+  OUTBOARD_WRAP(library_find)
+  OUTBOARD_WRAP(library_call)
 #undef OUTBOARD_WRAP
   if (driver.launch_batch != nullptr) driver.launch_batch = launch_batch;
   return driver;

@@ -29,6 +29,7 @@
 #include "common/thread_pool.h"
 #include "common/transfers.h"
 #include "host/compiler.h"
+#include "host/onednn.h"
 #include "host/program.h"
 
 /// The host driver: the processor that the process runs on as a device, with Clang as its compiler. Kernels run on the
@@ -104,6 +105,7 @@ std::optional<Language> wanted_language() {
 
 struct Devices {
   std::optional<Compiler> compiler;
+  OneDnn* library = nullptr;
   std::deque<ob_device_t> list;
   std::string problem;
 
@@ -121,6 +123,7 @@ struct Devices {
       problem = error.what();
       return;
     }
+    library = OneDnn::load();
     for (unsigned i = 0; i < parts; ++i) {
       list.emplace_back();
       list.back().compiler = &*compiler;
@@ -199,6 +202,7 @@ ob_status device_properties(ob_device device, ob_device_properties* properties) 
   const Caches caches = Caches::now();
   p.near_cache = caches.near;
   p.last_cache = caches.last;
+  if (devices().library != nullptr) put_text(p.library, devices().library->name());
   const size_t size = properties->struct_size;
   std::memcpy(properties, &p, std::min(size, sizeof(p)));
   properties->struct_size = size;
@@ -370,6 +374,21 @@ uint64_t launch_cost(ob_kernel kernel, const uint64_t global[3], const uint32_t 
   return kernel_of(kernel).expected_nanoseconds(global, local);
 }
 
+ob_status library_find(ob_device device, const char* name, const ob_operand* operands, uint32_t count,
+                       ob_function* function) {
+  OneDnn* const library = devices().library;
+  OneDnn::Function* const found =
+      library == nullptr ? nullptr : library->find(name, {operands, operands + count}, device->pool->threads());
+  if (found == nullptr) return fail(OB_UNSUPPORTED, std::string("there is no library function for ") + name);
+  *function = reinterpret_cast<ob_function>(found);
+  return OB_OK;
+}
+
+ob_status library_call(ob_stream, ob_function function, const ob_operand* operands, uint32_t count) {
+  reinterpret_cast<OneDnn::Function*>(function)->run({operands, operands + count});
+  return OB_OK;
+}
+
 /// A function of the table: no exception leaves it.
 template <auto function>
 struct Guarded;
@@ -425,6 +444,8 @@ constexpr ob_driver make_driver() {
   driver.launch_cost = launch_cost;
   driver.memory_expect = Guarded<memory_expect>::call;
   driver.launch_batch = Guarded<launch_batch>::call;
+  driver.library_find = Guarded<library_find>::call;
+  driver.library_call = Guarded<library_call>::call;
   driver.kernel_properties = Guarded<kernel_properties>::call;
   return driver;
 }

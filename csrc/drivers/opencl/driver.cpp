@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -21,13 +20,10 @@
 #include "common/device_parts.h"
 #include "common/expected_memory.h"
 #include "common/host_memory.h"
-#include "common/thread_pool.h"
 #include "common/transfers.h"
 #include "opencl/cl_api.h"
 #include "opencl/declarations.h"
-#include "opencl/direct_kernel.h"
 #include "opencl/llvm_options.h"
-#include "opencl/pocl_binary.h"
 #include "opencl/sub_groups.h"
 
 /// The OpenCL driver: shared virtual memory for device memory, one context per device, in-order queues.
@@ -41,7 +37,6 @@ struct ob_device_t {
   cl_bitfield svm;
   cl_uint sub_group_size;
   std::string platform;
-  ThreadPool* pool;  // runs kernels in the place of OpenCL's queues, or nullptr; never deleted
   bool has_graphs;
   CommandBufferApi graphs;  // if it has
   std::once_flag expects{};
@@ -92,8 +87,6 @@ struct ob_event_t {
   std::mutex mutex;
   cl_event marker = nullptr;  // in the stream's queue
   cl_event stamp = nullptr;   // behind `marker`, in the timer queue
-  // Of devices with a pool, where work is finished when it is submitted: nanoseconds, -1 before it is recorded.
-  std::atomic<int64_t> reached{-1};
 };
 
 struct ob_kernel_t {
@@ -101,8 +94,7 @@ struct ob_kernel_t {
   cl_program program;
   std::string name;
   cl_kernel kernel;
-  std::mutex mutex;                      // OpenCL keeps arguments in the kernel object
-  std::unique_ptr<DirectKernel> direct;  // of devices with a pool, unless it could not be loaded
+  std::mutex mutex;  // OpenCL keeps arguments in the kernel object
   // Of each argument: 1 if it is a pointer, 0 if it is a value. Empty if OpenCL does not know.
   std::vector<uint8_t> pointers;
 };
@@ -256,13 +248,10 @@ struct Devices {
       problem = device_text(id, CL_DEVICE_NAME) + ": clCreateContext returned " + std::to_string(code);
       return;
     }
-    ThreadPool* pool = is_cpu && DirectKernel::supports(platform)
-                           ? new ThreadPool(device_value<cl_uint>(id, CL_DEVICE_MAX_COMPUTE_UNITS, 1))
-                           : nullptr;
     CommandBufferApi graphs{};
-    const bool has_graphs = pool == nullptr && can_record(id) && graphs.load(*cl, platform_id);
+    const bool has_graphs = can_record(id) && graphs.load(*cl, platform_id);
     const cl_uint sub_group = sub_group_size(*cl, context, id, device_text(id, CL_DEVICE_EXTENSIONS));
-    list.emplace_back(new ob_device_t{id, context, is_cpu, svm, sub_group, platform, pool, has_graphs, graphs});
+    list.emplace_back(new ob_device_t{id, context, is_cpu, svm, sub_group, platform, has_graphs, graphs});
   }
 };
 
@@ -560,18 +549,9 @@ ob_status timer_of(ob_stream stream, cl_command_queue* timer) {
   return status;
 }
 
-/// Of a device with a pool: OpenCL's queue may hold the few kernels that the pool does not run.
-ob_status record_now(ob_event event, ob_stream stream) {
-  const ob_status status = finish(stream);
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  event->reached.store(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count(), std::memory_order_release);
-  return status;
-}
-
 /// Profiling makes every command of a queue dearer (on Intel's runtime a launch costs half as much again), so time is
 /// taken by a second marker, in a queue of its own that waits for the first.
 ob_status event_record(ob_event event, ob_stream stream) {
-  if (stream->device->pool != nullptr) return record_now(event, stream);
   cl_command_queue timer = nullptr;
   const ob_status ready = timer_of(stream, &timer);
   if (ready != OB_OK) return ready;
@@ -615,16 +595,7 @@ ob_status timestamp(ob_event event, cl_ulong* nanoseconds) {
       "clGetEventProfilingInfo");
 }
 
-ob_status elapsed_on_host(ob_event start, ob_event end, int64_t* nanoseconds) {
-  const int64_t from = start->reached.load(std::memory_order_acquire),
-                to = end->reached.load(std::memory_order_acquire);
-  if (from < 0 || to < 0) return fail(OB_INVALID_ARGUMENT, "the event was not recorded");
-  *nanoseconds = to - from;
-  return OB_OK;
-}
-
 ob_status event_elapsed(ob_event start, ob_event end, int64_t* nanoseconds) {
-  if (start->device->pool != nullptr) return elapsed_on_host(start, end, nanoseconds);
   cl_ulong from = 0, to = 0;
   ob_status status = timestamp(start, &from);
   if (status == OB_OK) status = timestamp(end, &to);
@@ -660,7 +631,7 @@ ob_status copy(ob_stream stream, ob_copy_kind kind, uint64_t dst, uint64_t src, 
   const bool overlaps = kind == OB_DEVICE_TO_DEVICE && dst < src + bytes && src < dst + bytes;
   if (by_host(stream, kind != OB_DEVICE_TO_DEVICE || overlaps)) {
     const ob_status status = finish(stream);
-    if (status == OB_OK) copy_on_host(stream->device->pool, target, source, bytes, overlaps);
+    if (status == OB_OK) copy_on_host(nullptr, target, source, bytes, overlaps);
     return status;
   }
   return overlaps ? copy_overlapping(stream, target, source, bytes) : enqueue_copy(stream, target, source, bytes);
@@ -704,10 +675,10 @@ ob_status build_source(ob_device device, const char* source, const char* options
   return build(device, made, options, program);
 }
 
-/// Builds with the declarations that the program uses. What this cannot build, for whatever reason, is built with all.
 /// Has kernels know which of their arguments are pointers; binaries keep it.
 constexpr char kKernelsTell[] = " -cl-kernel-arg-info";
 
+/// Builds with the declarations that the program uses. What this cannot build, for whatever reason, is built with all.
 ob_status program_build(ob_device device, const char* source, const char* options, ob_program* program) {
   const std::string all_options = std::string(options) + kQuiet + kKernelsTell + own_options(*device);
   if (is_pocl(*device) && !Declarations::of_pocl().empty()) {
@@ -746,18 +717,6 @@ ob_status program_release(ob_program program) {
   const cl_int code = cl->clReleaseProgram(program->program);
   delete program;
   return status_of(code, "clReleaseProgram");
-}
-
-/// The kernel's machine code, out of the program's binary; nullptr if it cannot be run without OpenCL's queue.
-std::unique_ptr<DirectKernel> load_direct(ob_program program, const std::string& name) {
-  size_t bytes = 0;
-  if (program_binary(program, nullptr, &bytes) != OB_OK) return nullptr;
-  std::string binary(bytes, '\0');
-  if (program_binary(program, binary.data(), &bytes) != OB_OK) return nullptr;
-  for (const PoclBinary::Kernel& kernel : PoclBinary::kernels(binary)) {
-    if (kernel.name == name) return DirectKernel::load(kernel);
-  }
-  return nullptr;
 }
 
 /// Which of a kernel's arguments are pointers to the device's memory.
@@ -799,7 +758,6 @@ ob_status kernel_get(ob_program program, const char* name, ob_kernel* kernel) {
     found->name = name;
     found->kernel = made;
     found->pointers = pointers_of(made);
-    if (program->device->pool != nullptr) found->direct = load_direct(program, name);
   }
   *kernel = found.get();
   return OB_OK;
@@ -853,21 +811,10 @@ struct Range {
   cl_uint dimensions;
 };
 
-/// Runs a kernel on the calling thread and the pool's, behind what OpenCL's queue holds.
-ob_status run(ob_stream stream, DirectKernel& kernel, const uint64_t global[3], const uint32_t local[3],
-              const ob_argument* arguments) {
-  const ob_status status = finish(stream);
-  if (status == OB_OK) kernel.run(*stream->device->pool, global, local, arguments);
-  return status;
-}
-
 ob_status launch(ob_stream stream, ob_kernel kernel, const uint64_t global[3], const uint32_t local[3],
                  const ob_argument* arguments, uint32_t argument_count) {
   const ob_status checked = check_arguments(*kernel, arguments, argument_count);
   if (checked != OB_OK) return checked;
-  if (kernel->direct != nullptr && kernel->direct->accepts(local, argument_count)) {
-    return run(stream, *kernel->direct, global, local, arguments);
-  }
   if (stream->recording != nullptr) {
     return stream->recording->record(*kernel, global, local, arguments, argument_count);
   }
@@ -879,33 +826,6 @@ ob_status launch(ob_stream stream, ob_kernel kernel, const uint64_t global[3], c
                    cl->clEnqueueNDRangeKernel(stream->queue, kernel->kernel, range.dimensions, nullptr, range.items,
                                               range.group(), 0, nullptr, nullptr),
                    "clEnqueueNDRangeKernel");
-}
-
-/// What the pool can run, it runs together; the rest goes one by one.
-ob_status launch_batch(ob_stream stream, const ob_launch* launches, uint32_t count) {
-  std::vector<ob_launch> together;
-  std::vector<DirectKernel*> kernels;
-  ob_status status = OB_OK;
-  for (uint32_t i = 0; i < count; ++i) {
-    const ob_launch& one = launches[i];
-    const ob_status checked = check_arguments(*one.kernel, one.arguments, one.argument_count);
-    if (checked != OB_OK) {
-      status = checked;
-      continue;
-    }
-    if (one.kernel->direct != nullptr && one.kernel->direct->accepts(one.local, one.argument_count)) {
-      together.push_back(one);
-      kernels.push_back(one.kernel->direct.get());
-      continue;
-    }
-    const ob_status launched = launch(stream, one.kernel, one.global, one.local, one.arguments, one.argument_count);
-    if (launched != OB_OK) status = launched;
-  }
-  if (together.empty()) return status;
-  const ob_status ready = finish(stream);
-  if (ready != OB_OK) return ready;
-  DirectKernel::run_batch(*stream->device->pool, together.data(), kernels.data(), together.size());
-  return status;
 }
 
 ob_status capture_begin(ob_stream stream) {
@@ -932,13 +852,6 @@ ob_status graph_launch(ob_stream stream, void* graph) { return static_cast<const
 ob_status graph_destroy(void* graph) {
   delete static_cast<Graph*>(graph);
   return OB_OK;
-}
-
-uint64_t launch_cost(ob_kernel kernel, const uint64_t global[3], const uint32_t local[3]) {
-  if (kernel->direct == nullptr || local[0] == 0) return UINT64_MAX;
-  uint64_t groups = 1;
-  for (int i = 0; i < 3; ++i) groups *= group_count(global[i], local[i]);
-  return kernel->direct->expected_nanoseconds(groups);
 }
 
 /// A function of the table: no exception leaves it.
@@ -991,10 +904,8 @@ constexpr ob_driver make_driver() {
   driver.capture_end = Guarded<capture_end>::call;
   driver.graph_launch = Guarded<graph_launch>::call;
   driver.graph_destroy = Guarded<graph_destroy>::call;
-  driver.launch_cost = launch_cost;
   driver.memory_info = Guarded<memory_info>::call;
   driver.memory_expect = Guarded<memory_expect>::call;
-  driver.launch_batch = Guarded<launch_batch>::call;
   driver.kernel_properties = Guarded<kernel_properties>::call;
   return driver;
 }

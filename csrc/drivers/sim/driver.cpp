@@ -164,6 +164,7 @@ ob_status device_properties(ob_device, ob_device_properties* properties) {
   std::snprintf(p.vendor, sizeof(p.vendor), "Outboard");
   std::snprintf(p.driver_version, sizeof(p.driver_version), "1");
   std::snprintf(p.cache_key, sizeof(p.cache_key), "sim-1");
+  std::snprintf(p.library, sizeof(p.library), "simulated library");
   p.type = OB_DEVICE_ACCELERATOR;
   p.compute_units = 1;
   p.max_work_group_size = 1;
@@ -304,6 +305,54 @@ ob_status fill(ob_stream stream, ob_ptr dst, const void* pattern, uint32_t patte
   return OB_OK;
 }
 
+/// The only library function: products of dense or strided matrices of floats, "aten::mm".
+struct Product {
+  explicit Product(const ob_operand& operand) : data(reinterpret_cast<float*>(operand.data)) {
+    for (int i = 0; i < 2; ++i) sizes[i] = operand.sizes[i], strides[i] = operand.strides[i];
+  }
+  float& at(int64_t i, int64_t j) const { return data[i * strides[0] + j * strides[1]]; }
+
+  float* data;
+  int64_t sizes[2], strides[2];
+};
+
+constexpr uint32_t kFloat = 6;  // as PyTorch counts dtypes
+
+bool is_product(const char* name, const ob_operand* operands, uint32_t count) {
+  if (std::strcmp(name, "aten::mm") != 0 || count != 3) return false;
+  return std::all_of(operands, operands + count, [](const ob_operand& each) {
+    return each.kind == OB_OPERAND_TENSOR && each.dtype == kFloat && each.count == 2;
+  });
+}
+
+ob_status library_find(ob_device, const char* name, const ob_operand* operands, uint32_t count, ob_function* function) {
+  static char product;
+  if (!is_product(name, operands, count)) return fail(OB_UNSUPPORTED, "the simulated device multiplies floats only");
+  *function = reinterpret_cast<ob_function>(&product);
+  return OB_OK;
+}
+
+ob_status library_call(ob_stream stream, ob_function, const ob_operand* operands, uint32_t) {
+  const Product a(operands[0]), b(operands[1]), c(operands[2]);
+  for (const Product& each : {a, b, c}) {
+    const uint64_t last =
+        static_cast<uint64_t>((each.sizes[0] - 1) * each.strides[0] + (each.sizes[1] - 1) * each.strides[1]);
+    const ob_status status =
+        check_range(stream->device, reinterpret_cast<ob_ptr>(each.data), (last + 1) * sizeof(float));
+    if (status != OB_OK) return status;
+  }
+  stream->put([a, b, c] {
+    for (int64_t i = 0; i < c.sizes[0]; ++i) {
+      for (int64_t j = 0; j < c.sizes[1]; ++j) {
+        double sum = 0;
+        for (int64_t k = 0; k < a.sizes[1]; ++k) sum += double{a.at(i, k)} * b.at(k, j);
+        c.at(i, j) = static_cast<float>(sum);
+      }
+    }
+  });
+  return OB_OK;
+}
+
 ob_status no_compiler() { return fail(OB_UNSUPPORTED, "the simulated device has no compiler"); }
 ob_status program_build(ob_device, const char*, const char*, ob_program*) { return no_compiler(); }
 ob_status program_load(ob_device, const void*, size_t, ob_program*) { return no_compiler(); }
@@ -351,6 +400,8 @@ ob_driver make_driver() {
   driver.kernel_get = kernel_get;
   driver.launch = launch;
   driver.memory_info = memory_info;
+  driver.library_find = library_find;
+  driver.library_call = library_call;
   return driver;
 }
 

@@ -22,6 +22,7 @@
 
 #include "strict/host_memory.h"
 #include "strict/memory.h"
+#include "strict/operands.h"
 #include "strict/options.h"
 #include "strict/source.h"
 #include "strict/stream.h"
@@ -69,6 +70,14 @@ struct Launch {
   uint32_t local[3];
   std::vector<bool> is_pointer;
   std::vector<std::vector<char>> values;  // pointers as the caller knows them
+};
+
+/// A function of the wrapped driver's library, and the operands that it was found for.
+struct ob_function_t {
+  ob_device device;
+  ob_function inner;
+  std::string name;
+  Operands like;
 };
 
 struct ob_stream_t {
@@ -173,6 +182,11 @@ const char* last_error() {
   return own[0] != '\0' ? own : inner->last_error();
 }
 
+bool has_library() {
+  return inner->struct_size >= offsetof(ob_driver, library_call) + sizeof(inner->library_call) &&
+         inner->library_find != nullptr;
+}
+
 ob_status read_properties(ob_device inner_device, ob_device_properties& properties) {
   properties = {};
   properties.struct_size = sizeof(properties);
@@ -182,6 +196,7 @@ ob_status read_properties(ob_device inner_device, ob_device_properties& properti
   std::strncpy(properties.name, name.c_str(), sizeof(properties.name) - 1);
   if (inner->abi_minor < 1) properties.serial_builds = 0;
   if (inner->abi_minor < 5) properties.max_argument_bytes = 0;
+  if (!has_library()) properties.library[0] = '\0';
   if (properties.max_argument_bytes == 0) properties.max_argument_bytes = kLeastArgumentBytes;
   Options::get().restrict(properties);
   return OB_OK;
@@ -733,6 +748,55 @@ ob_status graph_destroy(void* given) {
   return OB_OK;
 }
 
+// ---- library functions ----
+
+ob_status library_find(ob_device device, const char* name, const ob_operand* operands, uint32_t count,
+                       ob_function* function) {
+  if (const ob_status status = check_device(device); status != OB_OK) return status;
+  if (!has_library()) return fail(OB_UNSUPPORTED, "the wrapped driver has no library");
+  auto found = std::make_unique<ob_function_t>(ob_function_t{device, nullptr, name, Operands(operands, count)});
+  if (const std::string problem = found->like.problem(); !problem.empty()) {
+    return violation("library_find of " + found->name + ": " + problem);
+  }
+  const ob_status status = pass(inner->library_find(device->inner, name, operands, count, &found->inner));
+  if (status != OB_OK) return status;
+  handles<ob_function_t>().add(found.get());
+  *function = found.release();  // lives as long as the device
+  return OB_OK;
+}
+
+/// What a call needs when its turn comes.
+struct LibraryCall {
+  ob_function function;
+  Operands operands;
+  std::vector<Use> uses;
+};
+
+ob_status library_call(ob_stream stream, ob_function function, const ob_operand* operands, uint32_t count) {
+  ob_status status = check_stream(stream);
+  if (status == OB_OK) status = check_handle(function, "library function");
+  if (status != OB_OK) return status;
+  if (function->device != stream->device) return violation("library_call of another device's function");
+  const auto call = std::make_shared<LibraryCall>(LibraryCall{function, Operands(operands, count), {}});
+  std::string problem = call->operands.problem();
+  if (problem.empty()) problem = call->operands.difference(function->like);
+  if (!problem.empty()) return violation("library_call of " + function->name + ": " + problem);
+  for (ob_operand& operand : call->operands.list()) {
+    const uint64_t bytes = Operands::bytes(operand);
+    if (operand.kind != OB_OPERAND_TENSOR || operand.data == 0) continue;
+    Use use = stream->device->memory->use(operand.data, bytes);
+    if (!use) return outside(("an operand of " + function->name + ":").c_str(), operand.data, bytes);
+    operand.data = use.inner();
+    call->uses.push_back(std::move(use));
+  }
+  stream->queue->put([stream, call] {
+    const std::vector<ob_operand>& given = call->operands.list();
+    return finish(stream, inner->library_call(stream->inner, call->function->inner, given.data(),
+                                              static_cast<uint32_t>(given.size())));
+  });
+  return OB_OK;
+}
+
 // ---- the table ----
 
 /// A function of the table: no exception leaves it.
@@ -792,6 +856,8 @@ ob_driver make_driver() {
   OUTBOARD_OFFER(graph_destroy)
   OUTBOARD_OFFER(launch_batch)
   OUTBOARD_OFFER(kernel_properties)
+  OUTBOARD_OFFER(library_find)
+  OUTBOARD_OFFER(library_call)
 #undef OUTBOARD_OFFER
   return driver;
 }

@@ -48,11 +48,6 @@ struct DeviceDriver final : ob_driver {
 /// Throws Error(OB_DEVICE_LOST) once the device is lost, and in a forked child.
 void refuse_if_unusable(const DeviceDriver& driver);
 
-/// Bytes that an argument's value has.
-inline size_t bytes_of(const ob_argument& argument) {
-  return argument.is_pointer != 0 ? sizeof(ob_ptr) : argument.size;
-}
-
 /// Whether the driver makes page-locked host memory.
 inline bool has_host_memory(const ob_driver& driver) {
   return driver.host_alloc != nullptr && driver.host_free != nullptr;

@@ -28,13 +28,13 @@ class SmallArray {
   SmallArray(const T* items, size_t size) : SmallArray(size) { std::copy_n(items, size, data()); }
   SmallArray(const SmallArray& other) : SmallArray(other.data(), other.size_) {}
   SmallArray(SmallArray&& other) noexcept : size_(other.size_), heap_(std::move(other.heap_)) {
-    if (heap_ == nullptr) std::copy_n(other.inline_, size_, inline_);
+    if (size_ <= N) std::copy_n(other.inline_, size_, inline_);
     other.size_ = 0;
   }
   SmallArray& operator=(SmallArray other) noexcept {
     size_ = other.size_;
     heap_ = std::move(other.heap_);
-    if (heap_ == nullptr) std::copy_n(other.inline_, size_, inline_);
+    if (size_ <= N) std::copy_n(other.inline_, size_, inline_);
     return *this;
   }
 
@@ -48,8 +48,8 @@ class SmallArray {
 
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
-  T* data() { return heap_ != nullptr ? heap_.get() : inline_; }
-  const T* data() const { return heap_ != nullptr ? heap_.get() : inline_; }
+  T* data() { return size_ > N ? heap_.get() : inline_; }
+  const T* data() const { return size_ > N ? heap_.get() : inline_; }
   T& operator[](size_t i) { return data()[i]; }
   const T& operator[](size_t i) const { return data()[i]; }
   T* begin() { return data(); }
@@ -59,7 +59,7 @@ class SmallArray {
 
  private:
   size_t size_ = 0;
-  std::unique_ptr<T[]> heap_;
+  std::unique_ptr<T[]> heap_;  // of more than N elements
   union {
     T inline_[N];  // in a union, so that elements beyond the size are not made
   };

@@ -53,7 +53,7 @@ void AddressSpace::for_each(Device& device, const std::function<void(const Alloc
   for (uint64_t i = 0; i < opened; ++i) {
     const Arena& arena = arenas_[i];
     const uintptr_t* entries = arena.entries.load(std::memory_order_acquire);
-    if (entries == nullptr || arena.lock != &device.residency().lock()) continue;
+    if (entries == nullptr || arena.lock != &device.order().lock()) continue;
     const int slot_bits = kPageBits + arena.size_class;
     if (arena.begin != begin_ + (i << arena_bits_)) continue;  // a later arena of one slot
     const uint64_t slots = slot_bits >= arena_bits_ ? 1 : uint64_t{1} << (arena_bits_ - slot_bits);
@@ -100,7 +100,7 @@ uint64_t AddressSpace::reuse(Slots& slots) {
 uint64_t AddressSpace::carve(Slots& slots, const Allocation& owner) {
   const int size_class = class_of(owner.size());
   Unused& unused = slots.unused;
-  if (unused.next == unused.end) unused = open_arenas(size_class, owner.device().residency().lock());
+  if (unused.next == unused.end) unused = open_arenas(size_class, owner.device().order().lock());
   const uint64_t address = unused.next;
   unused.next += uint64_t{1} << (kPageBits + size_class);
   return address;

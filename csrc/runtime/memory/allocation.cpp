@@ -15,7 +15,7 @@ Allocation* Allocation::create(Device& device, uint64_t bytes) {
   auto* allocation = new Allocation(device, bytes);
   try {
     {
-      const std::lock_guard guard(device.residency().lock());
+      const std::lock_guard guard(device.order().lock());
       allocation->address_ = AddressSpace::get().take(allocation);
     }
     if (!is_lazy()) Work(Runtime::get().current_stream(device.index())).resolve(*allocation);
@@ -40,8 +40,8 @@ void Allocation::release() noexcept {
   if (references_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   if (in_forked_child.load(std::memory_order_relaxed)) return;  // another thread of the parent may hold the locks
   if (address_ != nullptr || state() != State::kUnbacked) {
-    const MemoryScope scope(device_.residency().lock(), Contexts::kAll);
-    const std::lock_guard guard(device_.residency().lock());
+    const MemoryScope scope(device_.order().lock(), Contexts::kAll);
+    const std::lock_guard guard(device_.order().lock());
     if (address_ != nullptr) AddressSpace::get().give_back(*this);
     if (state() != State::kUnbacked) device_.residency().discard(*this);
   }
@@ -57,27 +57,28 @@ bool Allocation::adopt(std::shared_ptr<HostBuffer> buffer) {
 std::shared_ptr<const HostBuffer> Allocation::host_contents() { return device_.residency().host_contents(*this); }
 
 void Allocation::record_stream(Stream& stream) {
-  const std::lock_guard guard(device_.residency().lock());
+  const std::lock_guard guard(device_.order().lock());
   if (home_ != nullptr && home_ != &stream) device_.allocator().record_stream(block_, stream);
 }
 
 void Allocation::pin() {
-  const std::lock_guard guard(device_.residency().lock());
+  const std::lock_guard guard(device_.order().lock());
   pins_.fetch_add(1, std::memory_order_relaxed);
   was_pinned_ = true;
 }
 
 void Allocation::hold() {
-  const std::lock_guard guard(device_.residency().lock());
+  const std::lock_guard guard(device_.order().lock());
   holds_.fetch_add(1, std::memory_order_relaxed);
   was_pinned_ = true;
 }
 
 Work::Work(Stream& stream)
-    : scope_(stream.device().residency().lock()),
+    : scope_(stream.device().order().lock()),
       stream_(stream.wait_for_room()),
       residency_(stream.device().residency()),
-      number_(residency_.begin_work()) {}
+      order_(stream.device().order()),
+      number_(order_.begin()) {}
 
 Pin::Pin(Allocation& allocation, Stream& stream, Access access) : allocation_(allocation), pointer_(0) {
   Work work(stream);

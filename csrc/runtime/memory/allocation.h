@@ -8,6 +8,7 @@
 #include "runtime/memory/caching_allocator.h"
 #include "runtime/memory/host_buffers.h"
 #include "runtime/memory/residency.h"
+#include "runtime/memory/work_order.h"
 
 namespace outboard {
 
@@ -102,7 +103,7 @@ class Allocation {
 class Work {
  public:
   explicit Work(Stream& stream);
-  ~Work() { residency_.end_work(); }
+  ~Work() { order_.end(); }
   Work(const Work&) = delete;
   Work& operator=(const Work&) = delete;
 
@@ -120,6 +121,7 @@ class Work {
   const MemoryScope scope_;
   Stream& stream_;
   Residency& residency_;
+  WorkOrder& order_;
   const uint64_t number_;
 };
 

@@ -14,6 +14,7 @@
 
 #include "runtime/base/driver_call.h"
 #include "runtime/device.h"
+#include "runtime/memory/work_order.h"
 
 namespace outboard {
 namespace {
@@ -185,16 +186,24 @@ struct Waiting {
 
 struct CachingAllocator::Impl {
   explicit Impl(Device& device_)
-      : device(device_), lock(device_.residency().lock()), limit(device_.properties().total_memory) {}
+      : device(device_), lock(device_.order().lock()), limit(device_.properties().total_memory) {}
 
-  Node* allocate(uint64_t bytes, Stream& stream, const MemoryPoolPointer& owner) {
+  Node* allocate(uint64_t bytes, Stream& stream, const MemoryPoolPointer& owner, Attempt attempt) {
     if (bytes > std::min(limit, largest())) refuse(bytes);  // also keeps the rounding below from overflowing
     const uint64_t size = std::min(rounded(bytes), std::max(bytes, largest()));
-    if (!waiting.empty()) reclaim();
     Pool& from = owner == nullptr ? pool(stream) : pool(stream, owner);
-    Node* node = reuse(size, from);
-    if (node == nullptr) node = grow(size, from, stream);
-    if (node == nullptr) node = retry(size, bytes, from, stream);
+    Node* node = nullptr;
+    if (attempt == Attempt::kFirst) {
+      if (!waiting.empty()) reclaim();
+      node = reuse(size, from);
+      if (node == nullptr) node = grow(size, from, stream);
+      if (node == nullptr) {
+        ++statistics.num_alloc_retries;
+        drivers_refusal.clear();
+      }
+    }
+    if (node == nullptr) node = squeeze(size, from, stream);
+    if (node == nullptr) return nullptr;
     split(node, size);
     node->requested = bytes;
     if (kept_contexts() >= Contexts::kState) node->context = current_memory_context();
@@ -294,20 +303,14 @@ struct CachingAllocator::Impl {
     return node.release();
   }
 
-  /// Under pressure: waits for blocks that other streams use, returns cached segments to the driver, and moves what was
-  /// used longest ago to the host, until the request fits.
-  Node* retry(uint64_t size, uint64_t bytes, Pool& from, Stream& stream) {
-    ++statistics.num_alloc_retries;
-    drivers_refusal.clear();
-    do {
-      reclaim_all(&stream);
-      if (Node* node = reuse(size, from, /*frugal=*/false)) return node;
-      release_until(limit - std::min(size, limit), Release::kAll);
-      if (Node* node = grow(size, from, stream)) return node;
-      release_until(0, Release::kAll);  // the device has less than the limit says
-      if (Node* node = grow(size, from, stream)) return node;
-    } while (device.residency().make_room());
-    refuse(bytes);
+  /// Under pressure: waits for blocks that other streams use, and returns cached segments to the driver.
+  Node* squeeze(uint64_t size, Pool& from, Stream& stream) {
+    reclaim_all(&stream);
+    if (Node* node = reuse(size, from, /*frugal=*/false)) return node;
+    release_until(limit - std::min(size, limit), Release::kAll);
+    if (Node* node = grow(size, from, stream)) return node;
+    release_until(0, Release::kAll);  // the device has less than the limit says
+    return grow(size, from, stream);
   }
 
   [[noreturn]] void refuse(uint64_t bytes) {
@@ -511,7 +514,7 @@ struct CachingAllocator::Impl {
   }
 
   void release_segment(FreeList& list, Node* node) {
-    device.residency().wait_for_uses(*node->stream, node->last_use);
+    device.order().wait_for(*node->stream, node->last_use);
     check(device.driver(), device.driver().memory_free(device.handle(), node->ptr), "freeing device memory");
     ++statistics.num_device_free;
     lower(statistics.reserved, node->size);
@@ -553,7 +556,7 @@ struct CachingAllocator::Impl {
   Node* spare = nullptr;
   MemoryStatistics statistics;
   uint64_t limit;
-  std::string drivers_refusal;  // since the last retry began; empty: none
+  std::string drivers_refusal;  // since the last request that did not fit; empty: none
   AllocatorOptions options;
   std::deque<TraceEntry> history;
   size_t history_length = 0;
@@ -561,12 +564,14 @@ struct CachingAllocator::Impl {
 
 CachingAllocator::CachingAllocator(Device& device) : impl_(std::make_shared<Impl>(device)) {}
 
-Block* CachingAllocator::allocate(uint64_t bytes, Stream& stream, const MemoryPoolPointer& pool) {
-  if (bytes == 0) return nullptr;
-  refuse_if_unusable(impl_->device.driver());
-  const MemoryScope scope(impl_->lock);
+Block* CachingAllocator::try_allocate(uint64_t bytes, Stream& stream, const MemoryPoolPointer& pool, Attempt attempt) {
   const std::lock_guard guard(impl_->lock);
-  return impl_->allocate(bytes, stream, pool);
+  return impl_->allocate(bytes, stream, pool, attempt);
+}
+
+void CachingAllocator::refuse(uint64_t bytes) {
+  const std::lock_guard guard(impl_->lock);
+  impl_->refuse(bytes);
 }
 
 void CachingAllocator::free(Block* block, uint64_t last_use) noexcept {

@@ -72,15 +72,19 @@ struct TraceEntry {
 
 /// Device memory with reuse: blocks freed on a stream are reused on that stream without synchronising.
 /// Power-of-two-ish size classes, best fit, split and coalesce. When the device is full, cached memory goes back to the
-/// driver (that of pools, too), then allocations move to the host (see Residency), and the request is tried again.
-/// Thread-safe, under the device's memory lock.
+/// driver (that of pools, too). Thread-safe, under the device's memory lock.
 class CachingAllocator {
  public:
+  /// Whether somebody asks for the first time, or again because allocations have moved out of the device's memory.
+  enum class Attempt : uint8_t { kFirst, kAfterMoves };
+
   explicit CachingAllocator(Device& device);
 
-  /// Throws OutOfMemoryError whose text names sizes and advice. bytes = 0 gives a null block pointer. `pool`: whose
-  /// memory it is to be.
-  Block* allocate(uint64_t bytes, Stream& stream, const MemoryPoolPointer& pool = nullptr);
+  /// What is cached or the driver has; nullptr if that is not enough for so many bytes, which are not 0. Throws
+  /// OutOfMemoryError for more than there could ever be. `pool`: whose memory it is to be. (See Residency::allocate.)
+  Block* try_allocate(uint64_t bytes, Stream& stream, const MemoryPoolPointer& pool, Attempt attempt);
+  /// Throws OutOfMemoryError whose text names sizes and advice, for who asked in vain.
+  [[noreturn]] void refuse(uint64_t bytes);
   /// `last_use` is the number of the last Work of the block's own stream that used it, if that is known.
   void free(Block* block, uint64_t last_use = kUnknownUse) noexcept;
   /// The block is also used by work on `stream`: it is reused only when that work is finished. True the first time.

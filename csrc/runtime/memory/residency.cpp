@@ -7,10 +7,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "runtime/base/driver_call.h"
 #include "runtime/device.h"
 #include "runtime/memory/allocation.h"
+#include "runtime/memory/caching_allocator.h"
+#include "runtime/memory/work_order.h"
 #include "runtime/streams/graph.h"
 
 namespace outboard {
@@ -22,9 +25,6 @@ using Guard = std::lock_guard<MemoryLock>;
 /// threads pin what they use, and are done sooner or later.
 constexpr std::chrono::milliseconds kPatience{1};
 constexpr int kAttempts = 500;
-
-constexpr size_t kMarks = 64;        // points of streams to remember
-constexpr uint64_t kMarkEvery = 16;  // pieces of work between two of them, while memory moves
 
 constexpr uint64_t kWorthMoving = uint64_t{64} << 10;  // bytes
 
@@ -61,14 +61,25 @@ void set_eager_variable(const std::string& name) {
 bool contents_wait() { return waiting_contents.load(std::memory_order_relaxed); }
 void set_contents_wait(bool wait) { waiting_contents.store(wait, std::memory_order_relaxed); }
 
-Residency::Residency(Device& device) : device_(device), buffers_(device) {}
+Residency::Residency(Device& device)
+    : device_(device),
+      allocator_(device.allocator()),
+      order_(device.order()),
+      lock_(device.order().lock()),
+      buffers_(device) {}
 Residency::~Residency() = default;
 
-uint64_t Residency::begin_work() {
-  lock_.lock();
-  // Work within work has the outer one's number: what either uses must stay.
-  if (lock_.outermost()) current_ = ++begun_;
-  return current_;
+Block* Residency::allocate(uint64_t bytes, Stream& stream, const MemoryPoolPointer& pool) {
+  if (bytes == 0) return nullptr;
+  refuse_if_unusable(device_.driver());
+  const MemoryScope scope(lock_);
+  const Guard guard(lock_);
+  Block* block = allocator_.try_allocate(bytes, stream, pool, CachingAllocator::Attempt::kFirst);
+  while (block == nullptr) {
+    if (!make_room()) allocator_.refuse(bytes);
+    block = allocator_.try_allocate(bytes, stream, pool, CachingAllocator::Attempt::kAfterMoves);
+  }
+  return block;
 }
 
 ob_ptr Residency::resolve(Allocation& allocation, Stream& stream, Access access) {
@@ -89,22 +100,21 @@ ob_ptr Residency::resolve(Allocation& allocation, Stream& stream, Access access)
 /// Lets work of a second stream use memory: it waits for what still fills the memory, and the memory for it.
 void Residency::share(Allocation& allocation, Stream& stream) {
   if (Recording* recording = stream.recording()) return recording->keep(allocation);
-  const bool first_time = device_.allocator().record_stream(allocation.block_, stream);
+  const bool first_time = allocator_.record_stream(allocation.block_, stream);
   if (!allocation.unordered_) return;
   if (first_time) stream.follow(*allocation.home_);
   if (allocation.home_->query()) allocation.unordered_ = false;
 }
 
 void Residency::bring_in(Allocation& allocation, Stream& stream, Access access) {
-  CachingAllocator& allocator = device_.allocator();
-  Block* block = allocator.allocate(allocation.size(), stream, allocation.pool_);
+  Block* block = allocate(allocation.size(), stream, allocation.pool_);
   // Whoever waits for memory gives the lock up: another thread may have brought the allocation in meanwhile.
-  if (allocation.home_ != nullptr) return allocator.free(block, block->last_use);
+  if (allocation.home_ != nullptr) return allocator_.free(block, block->last_use);
   bool queued = false;
   try {
     if (access == Access::kKeep) queued = fill_memory(allocation, stream, *block);
   } catch (...) {
-    allocator.free(block);
+    allocator_.free(block);
     throw;
   }
   allocation.host_ = nullptr;
@@ -145,14 +155,14 @@ void Residency::copy_in(HostBuffer& from, Stream& stream, Block& to) {
   Stream* const transfers = device_.transfer_stream();
   Stream& mover = transfers != nullptr ? *transfers : stream;
   if (from.stream != nullptr) mover.follow(*from.stream);
-  order_after_uses(mover, stream, to.last_use);
-  device_.allocator().record_stream(&to, mover);  // should anything below fail
+  order_.order_after(mover, stream, to.last_use);
+  allocator_.record_stream(&to, mover);  // should anything below fail
   mover.copy_in_order(OB_HOST_TO_DEVICE, to.ptr, reinterpret_cast<uint64_t>(from.memory), from.bytes, &from);
   from.stream = &mover;
   if (&mover == &stream) return;
   stream.follow(mover);
-  device_.allocator().forget_other_streams(&to);
-  mark_now_and_then(stream);
+  allocator_.forget_other_streams(&to);
+  order_.mark_now_and_then(stream);
 }
 
 LazyStatistics::Gauge* Residency::gauge_of(State state) {
@@ -191,7 +201,7 @@ void Residency::discard(Allocation& allocation) noexcept {
   const Guard guard(lock_);
   if (allocation.block_ != nullptr) {
     unlink(allocation);
-    device_.allocator().free(allocation.block_, allocation.was_pinned_ ? kUnknownUse : allocation.last_use_);
+    allocator_.free(allocation.block_, allocation.was_pinned_ ? kUnknownUse : allocation.last_use_);
   }
   allocation.block_ = nullptr;
   allocation.pointer_ = 0;
@@ -247,13 +257,6 @@ std::shared_ptr<HostBuffer> Residency::host_buffer(uint64_t bytes) {
   return buffer_for(bytes, nullptr);
 }
 
-/// The number of the oldest work that may still submit something.
-uint64_t Residency::first_unfinished() const {
-  uint64_t first = current_;
-  for (const uint64_t work : waiting_) first = std::min(first, work);
-  return first;
-}
-
 /// The allocation used longest ago that neither the work in preparation nor a pin needs; small ones only if there is
 /// nothing else, because moving them costs as much as moving larger ones and gains nothing.
 Residency::Search Residency::search() const {
@@ -261,7 +264,7 @@ Residency::Search Residency::search() const {
   Allocation* oldest_large = nullptr;
   bool busy = false;
   for (Allocation* candidate = newest_; candidate != nullptr; candidate = candidate->older_) {
-    if (candidate->last_use_ == current_) continue;
+    if (candidate->last_use_ == order_.current()) continue;
     const bool in_a_call = candidate->pins_.load(std::memory_order_acquire) != 0;  // read once: it may end any time
     busy = busy || in_a_call;
     if (in_a_call || candidate->holds() != 0 || candidate->home_->keeps_memory()) continue;
@@ -273,20 +276,17 @@ Residency::Search Residency::search() const {
 
 /// Gives the lock up for a while. What the work in preparation has resolved stays where it is, whoever else uses it.
 void Residency::let_others_work() {
-  const uint64_t mine = current_;
+  const uint64_t mine = order_.current();
   std::vector<Allocation*> used;
   for (Allocation* each = newest_; each != nullptr; each = each->older_) {
     if (each->last_use_ == mine) used.push_back(each);
   }
-  waiting_.push_back(mine);
   for (Allocation* each : used) each->pins_.fetch_add(1, std::memory_order_relaxed);
-  lock_.yield_for(kPatience);
+  order_.let_others_work(kPatience);
   for (Allocation* each : used) {
     each->unpin();
     each->last_use_ = mine;
   }
-  waiting_.erase(std::find(waiting_.begin(), waiting_.end(), mine));
-  current_ = mine;
 }
 
 bool Residency::make_room() {
@@ -302,49 +302,6 @@ bool Residency::make_room() {
   }
 }
 
-/// A point of `stream` behind its work up to number `last_use`, and behind as little else as is known: memory was
-/// mostly used long ago, and earlier moves left marks. nullptr if it is reached.
-Event* Residency::behind(Stream& stream, uint64_t last_use) {
-  if (last_use == 0) return nullptr;  // never used
-  for (Mark& each : marks_) {
-    if (each.stream != &stream || each.number <= last_use) continue;
-    if (each.event != nullptr && each.event->surely_reached()) each.event = nullptr;
-    return each.event.get();
-  }
-  return mark(stream).event.get();
-}
-
-Residency::Mark& Residency::mark(Stream& stream) {
-  Mark made{&stream, first_unfinished(), nullptr};
-  if (!stream.surely_finished()) {
-    made.event = std::make_unique<Event>(device_);
-    made.event->record(stream);
-  }
-  if (marks_.size() == kMarks) marks_.pop_front();
-  return marks_.emplace_back(std::move(made));
-}
-
-void Residency::mark_now_and_then(Stream& stream) {
-  for (auto each = marks_.rbegin(); each != marks_.rend(); ++each) {
-    if (each->stream != &stream) continue;
-    if (each->number + kMarkEvery > first_unfinished()) return;
-    break;
-  }
-  mark(stream);
-}
-
-void Residency::order_after_uses(Stream& stream, Stream& user, uint64_t last_use) {
-  if (&stream == &user) return;
-  if (const Event* event = behind(user, last_use)) stream.wait(*event);
-}
-
-void Residency::wait_for_uses(Stream& stream, uint64_t last_use) {
-  Stream* const transfers = device_.transfer_stream();
-  if (transfers == nullptr) return stream.finish();
-  if (Event* event = behind(stream, last_use)) event->finish_in_the_end();
-  transfers->finish();
-}
-
 /// Queues the copy to the host behind all work that uses the memory, and frees the memory in the order of its stream.
 /// Where the device has a stream for it, work that does not need the memory does not wait. Nothing changes if it
 /// throws.
@@ -353,13 +310,13 @@ void Residency::spill(Allocation& allocation) {
   Stream* const transfers = device_.transfer_stream();
   Stream& mover = transfers != nullptr ? *transfers : home;
   const uint64_t last_use = allocation.was_pinned_ ? kUnknownUse : allocation.last_use_;
-  order_after_uses(mover, home, last_use);
-  for (Stream* other : device_.allocator().other_streams(allocation.block_)) order_after_uses(mover, *other, last_use);
+  order_.order_after(mover, home, last_use);
+  for (Stream* other : allocator_.other_streams(allocation.block_)) order_.order_after(mover, *other, last_use);
   std::shared_ptr<HostBuffer> buffer = buffer_for(allocation.size(), &mover);
   mover.copy_in_order(OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(buffer->memory), allocation.pointer_,
                       allocation.size(), buffer.get());
-  device_.allocator().forget_other_streams(allocation.block_);
-  device_.allocator().record_stream(allocation.block_, mover);
+  allocator_.forget_other_streams(allocation.block_);
+  allocator_.record_stream(allocation.block_, mover);
   discard(allocation);
   allocation.host_ = std::move(buffer);
   settle(allocation, State::kSpilled);
@@ -369,7 +326,7 @@ void Residency::spill(Allocation& allocation) {
 void Residency::empty_cache() {
   const Guard guard(lock_);
   buffers_.trim(0, /*wait=*/true);
-  marks_.clear();
+  order_.forget_marks();
 }
 
 LazyStatistics Residency::statistics() const {

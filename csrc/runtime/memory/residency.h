@@ -2,22 +2,22 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "outboard/driver.h"
 #include "runtime/base/memory_lock.h"
 #include "runtime/memory/address_space.h"
 #include "runtime/memory/host_buffers.h"
+#include "runtime/memory/memory_pool.h"
 
 namespace outboard {
 
 class Allocation;
+class CachingAllocator;
 class Device;
-class Event;
 class Stream;
+class WorkOrder;
 enum class Access : uint8_t;
 enum class State : uint8_t;
 struct Block;
@@ -41,13 +41,14 @@ class Residency {
   explicit Residency(Device& device);
   ~Residency();
 
-  MemoryLock& lock() { return lock_; }
   /// Addresses of the device that have no owner. The caller holds the lock.
   AddressSpace::DeviceSlots& slots() { return slots_; }
 
+  /// Memory of the device, with other allocations moved to the host if it is full. Throws OutOfMemoryError whose text
+  /// names sizes and advice. bytes = 0 gives nullptr. `pool`: whose memory it is to be.
+  Block* allocate(uint64_t bytes, Stream& stream, const MemoryPoolPointer& pool = nullptr);
+
   /// The part of class Work: see there.
-  uint64_t begin_work();
-  void end_work() { lock_.unlock(); }
   ob_ptr resolve(Allocation& allocation, Stream& stream, Access access);
   /// How often an allocation has got memory. The caller holds the lock.
   uint64_t memory_given() const { return memory_given_; }
@@ -61,10 +62,8 @@ class Residency {
   /// A buffer that the host may write at once. Throws OutOfMemoryError.
   std::shared_ptr<HostBuffer> host_buffer(uint64_t bytes);
 
-  /// Moves the least recently used allocation that may move to the host. False if there is none. The allocator asks.
+  /// Moves the least recently used allocation that may move to the host. False if there is none.
   bool make_room();
-  /// Waits until work of `stream` up to number `last_use`, and moves, are done with memory that was freed.
-  void wait_for_uses(Stream& stream, uint64_t last_use);
   /// Gives host memory that nobody uses back to the system.
   void empty_cache();
 
@@ -72,13 +71,6 @@ class Residency {
   void reset_accumulated();
 
  private:
-  /// A point of a stream behind all work with a smaller number.
-  struct Mark {
-    const Stream* stream;
-    uint64_t number;
-    std::unique_ptr<Event> event;  // nullptr: reached
-  };
-
   /// What a search for something to move found.
   struct Search {
     Allocation* victim;  // nullptr: nothing
@@ -93,28 +85,21 @@ class Residency {
   void copy_in(HostBuffer& from, Stream& stream, Block& to);
   void settle(Allocation& allocation, State state) noexcept;
   LazyStatistics::Gauge* gauge_of(State state);
-  uint64_t first_unfinished() const;
   Search search() const;
-  Event* behind(Stream& stream, uint64_t last_use);
-  Mark& mark(Stream& stream);
-  void mark_now_and_then(Stream& stream);
-  void order_after_uses(Stream& stream, Stream& user, uint64_t last_use);
   void let_others_work();
   void spill(Allocation& allocation);
   void link(Allocation& allocation) noexcept;
   void unlink(Allocation& allocation) noexcept;
 
   Device& device_;
-  mutable MemoryLock lock_;
+  CachingAllocator& allocator_;
+  WorkOrder& order_;
+  MemoryLock& lock_;
   AddressSpace::DeviceSlots slots_;
   HostBuffers buffers_;
   LazyStatistics statistics_;  // `unbacked` is counted when asked for
   Allocation* newest_ = nullptr;
-  uint64_t begun_ = 0;    // pieces of work so far
-  uint64_t current_ = 0;  // number of the one that holds the lock
   uint64_t memory_given_ = 0;
-  std::deque<Mark> marks_;         // oldest first
-  std::vector<uint64_t> waiting_;  // numbers of those that wait for memory without the lock
 };
 
 /// False if OUTBOARD_LAZY=0: then memory is taken when a tensor is made.

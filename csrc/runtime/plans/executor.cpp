@@ -2,12 +2,15 @@
 #include "runtime/plans/executor.h"
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <shared_mutex>
+#include <string_view>
 
 #include "runtime/base/error.h"
 #include "runtime/device.h"
+#include "runtime/streams/library_work.h"
 
 namespace outboard {
 namespace {
@@ -189,49 +192,92 @@ LibraryArgument make_argument(const CallArgument& spec, Work& work, CallMemory& 
   return argument;
 }
 
-/// One value of a kernel argument, in the form the driver reads.
-union ArgumentValue {
-  ob_ptr pointer;
-  int64_t i64;
-  int32_t i32;
-  float f32;
-  double f64;
-};
-
-/// `number` is what the argument's expression amounts to.
-ob_argument fill_argument(const Argument& spec, int64_t number, const Buffers& buffers, Work& work,
-                          const Scalar* symbols, ob_ptr word, ArgumentValue& value) {
+/// `value` is what the argument's expression amounts to.
+void set_argument(Arguments& arguments, size_t number, const Argument& spec, int64_t value, const Buffers& buffers,
+                  Work& work, const Scalar* symbols, ob_ptr word) {
   switch (spec.kind) {
     case Argument::kPointer:
-      value.pointer = buffers.pointer(work, spec.buffer, number);
-      return {1, sizeof(ob_ptr), &value};
+      return arguments.set_pointer(number, buffers.pointer(work, spec.buffer, value));
     case Argument::kInt64:
-      value.i64 = number;
-      return {0, sizeof(int64_t), &value};
+      return arguments.set(number, value);
     case Argument::kInt32:
-      value.i32 = static_cast<int32_t>(number);
-      return {0, sizeof(int32_t), &value};
+      return arguments.set(number, static_cast<int32_t>(value));
     case Argument::kFloat32:
-      value.f32 = static_cast<float>(symbols[spec.symbol].d);
-      return {0, sizeof(float), &value};
+      return arguments.set(number, static_cast<float>(symbols[spec.symbol].d));
     case Argument::kFloat64:
-      value.f64 = symbols[spec.symbol].d;
-      return {0, sizeof(double), &value};
+      return arguments.set(number, symbols[spec.symbol].d);
     case Argument::kAssertions:
-      value.pointer = word;
-      return {1, sizeof(ob_ptr), &value};
+      return arguments.set_pointer(number, word);
   }
   throw Error(OB_INTERNAL, "unknown kernel argument kind");
+}
+
+/// The rest of the name of a call of the driver's library, as `aten::mm` of `driver::aten::mm`; empty for others.
+std::string drivers_name(const Step& step) {
+  constexpr std::string_view kPrefix = "driver::";
+  const bool is_drivers = step.kind == Step::kCall && step.name.compare(0, kPrefix.size(), kPrefix) == 0;
+  return is_drivers ? step.name.substr(kPrefix.size()) : std::string();
+}
+
+std::vector<int64_t> evaluate_list(const std::vector<Expr>& expressions, const Scalar* symbols) {
+  std::vector<int64_t> values;
+  for (const Expr& expression : expressions) values.push_back(evaluate(expression, symbols));
+  return values;
+}
+
+/// Adds a view of a buffer, which is then where the view says until the work ends.
+void add_view(LibraryWork& call, const ViewSpec& spec, const Buffers& buffers, Work& work, const Scalar* symbols,
+              bool result) {
+  std::vector<int64_t> sizes = evaluate_list(spec.sizes, symbols), strides = evaluate_list(spec.strides, symbols);
+  int64_t offset;
+  if (__builtin_mul_overflow(evaluate(spec.offset, symbols), int64_t{element_size(spec.dtype)}, &offset)) {
+    throw Error(OB_INVALID_ARGUMENT, "a plan's view begins where no memory is");
+  }
+  const uint64_t bytes = span_bytes(sizes.data(), strides.data(), sizes.size(), spec.dtype);
+  const ob_ptr data = buffers.pointer(work, spec.buffer, bytes == 0 ? 0 : offset, bytes);
+  call.add_tensor(data, static_cast<uint32_t>(spec.dtype), std::move(sizes), std::move(strides), result);
+}
+
+/// Adds an argument in the form that drivers know.
+void add_operand(LibraryWork& call, const CallArgument& spec, const Buffers& buffers, Work& work,
+                 const Scalar* symbols) {
+  switch (spec.kind) {
+    case CallArgument::kNone:
+      return call.add_nothing();
+    case CallArgument::kTensor:
+      return add_view(call, spec.tensor, buffers, work, symbols, false);
+    case CallArgument::kInt:
+      return call.add_integer(evaluate(spec.expr, symbols));
+    case CallArgument::kBool:
+      return call.add_integer(spec.value);
+    case CallArgument::kFloat:
+      return call.add_number(spec.number);
+    case CallArgument::kFloatSymbol:
+      return call.add_number(symbols[spec.value].d);
+    case CallArgument::kList: {
+      std::vector<int64_t> values;
+      for (const CallArgument& item : spec.list) {
+        if (item.kind != CallArgument::kInt && item.kind != CallArgument::kBool) break;
+        values.push_back(item.kind == CallArgument::kInt ? evaluate(item.expr, symbols) : item.value);
+      }
+      if (values.size() == spec.list.size()) return call.add_integers(std::move(values));
+      break;
+    }
+    default:
+      break;
+  }
+  throw Error(OB_INVALID_ARGUMENT, "a plan gives " + call.name() + " of the driver's library what it cannot take");
 }
 
 class Run {
  public:
   Run(const Plan& plan, const std::vector<Kernel*>& kernels, const std::vector<const LibraryFunction*>& functions,
-      ob_ptr assertions, const Input* inputs, const Scalar* symbols, const Evaluation& evaluation, Buffers& buffers,
-      ExecutionContext& context)
+      std::atomic<ob_function>* drivers_functions, ob_ptr assertions, const Input* inputs, const Scalar* symbols,
+      const Evaluation& evaluation, Buffers& buffers, ExecutionContext& context)
       : plan_(plan),
         kernels_(kernels),
         functions_(functions),
+        drivers_functions_(drivers_functions),
         assertions_(assertions),
         inputs_(inputs),
         symbols_(symbols),
@@ -275,7 +321,8 @@ class Run {
       case Step::kLaunch:
         return launch(step, values);
       case Step::kCall:
-        return call(step, functions_[number]);
+        return drivers_functions_ != nullptr && !drivers_name(step).empty() ? call_driver(step, number)
+                                                                            : call(step, functions_[number]);
       case Step::kSeeds:
         return seed(step, values);
       case Step::kCopy:
@@ -299,21 +346,23 @@ class Run {
 
   void launch(const Step& step, const int64_t* values) {
     if (values[0] == 0) return;
-    const uint64_t global[3] = {static_cast<uint64_t>(values[0]), static_cast<uint64_t>(values[1]),
-                                static_cast<uint64_t>(values[2])};
     const size_t count = step.arguments.size();
-    SmallArray<ArgumentValue, 32> memory(count);
-    SmallArray<ob_argument, 32> arguments(count);
+    Launch launch{
+        kernels_[step.kernel],
+        {static_cast<uint64_t>(values[0]), static_cast<uint64_t>(values[1]), static_cast<uint64_t>(values[2])},
+        {step.local[0], step.local[1], step.local[2]},
+        0,
+        Arguments(count)};
     bool asserts = false;
     {
       Work work(context_.stream);
       for (size_t i = 0; i < count; ++i) {
         const Argument& spec = step.arguments[i];
-        arguments[i] = fill_argument(spec, values[3 + i], buffers_, work, symbols_, assertions_, memory[i]);
+        set_argument(launch.arguments, i, spec, values[3 + i], buffers_, work, symbols_, assertions_);
         asserts = asserts || spec.kind == Argument::kAssertions;
       }
-      context_.stream.launch(*kernels_[step.kernel], global, step.local, arguments.data(), static_cast<uint32_t>(count),
-                             batch());
+      launch.batch = batch();
+      context_.stream.launch(launch);
     }
     if (asserts) context_.stream.expect_assertions();
   }
@@ -338,6 +387,26 @@ class Run {
       for (const ViewSpec& view : step.results) call.results.push_back(make_view(view, work, memory, symbols_));
     }
     (*function)(call);
+  }
+
+  /// Hands a call to the driver's library, in stream order, as a launch is.
+  void call_driver(const Step& step, size_t number) {
+    const auto call = std::make_shared<LibraryWork>(drivers_name(step));
+    Work work(context_.stream);
+    for (const CallArgument& argument : step.call_arguments) add_operand(*call, argument, buffers_, work, symbols_);
+    for (const ViewSpec& view : step.results) add_view(*call, view, buffers_, work, symbols_, true);
+    std::atomic<ob_function>& known = drivers_functions_[number];
+    call->set_function(known.load(std::memory_order_acquire));
+    if (call->function() == nullptr) {
+      const Device& device = context_.stream.device();
+      if (!call->find(device.driver(), device.handle())) {
+        throw Error(OB_UNSUPPORTED, "the driver's library has no " + call->name() +
+                                        " for these operands any more: the " +
+                                        "plan is of another version of it. Delete the plan cache and run again.");
+      }
+      known.store(call->function(), std::memory_order_release);
+    }
+    context_.stream.call(call);
   }
 
   void seed(const Step& step, const int64_t* values) {
@@ -387,6 +456,7 @@ class Run {
   const Plan& plan_;
   const std::vector<Kernel*>& kernels_;
   const std::vector<const LibraryFunction*>& functions_;
+  std::atomic<ob_function>* drivers_functions_;  // by step; nullptr if no step calls one
   ob_ptr assertions_;
   const Input* inputs_;
   const Scalar* symbols_;
@@ -494,7 +564,11 @@ Executable::Executable(std::shared_ptr<const Plan> plan, Device& device)
     kernels_.push_back(&device.programs().kernel(program.source, program.options, kernel.entry));
   }
   for (const Step& step : plan_->steps) {
-    functions_.push_back(step.kind == Step::kCall ? Library::get().find(step.name) : nullptr);
+    const bool is_drivers = !drivers_name(step).empty();
+    functions_.push_back(step.kind == Step::kCall && !is_drivers ? Library::get().find(step.name) : nullptr);
+    if (is_drivers && drivers_functions_ == nullptr) {
+      drivers_functions_ = std::make_unique<std::atomic<ob_function>[]>(plan_->steps.size());
+    }
   }
   for (const AssertionSpec& assertion : plan_->assertions) {
     device.assertions().add(assertion.code, static_cast<Assertions::Kind>(assertion.kind), assertion.text);
@@ -522,10 +596,11 @@ void Executable::run(const Input* inputs, const std::vector<Scalar>& symbols, Ex
                      std::vector<Result>& results) const {
   Buffers buffers(*plan_, leaves_, inputs, device_);
   const auto run_by = [&](const Evaluation& evaluation) {
-    return Run(*plan_, kernels_, functions_, assertions_, inputs, symbols.data(), evaluation, buffers, context);
+    return Run(*plan_, kernels_, functions_, drivers_functions_.get(), assertions_, inputs, symbols.data(), evaluation,
+               buffers, context);
   };
   if (!launches_once_) {
-    std::unique_lock lock(device_.residency().lock());
+    std::unique_lock lock(device_.order().lock());
     const std::shared_ptr<const Evaluation> evaluation = evaluated(symbols.data());
     const Evaluation::Reader reader(*evaluation);
     lock.unlock();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -124,9 +125,10 @@ class Executable {
   Device& device_;
   mutable std::shared_ptr<Evaluation> evaluation_;  // the last one; under the device's memory lock
   std::vector<Kernel*> kernels_;
-  std::vector<const LibraryFunction*> functions_;  // by step; null where none was registered in time
-  ob_ptr assertions_ = 0;                          // where kernels tell of failed assertions; 0 if none asserts
-  std::vector<uint8_t> leaves_;                    // by buffer: 1 if an output views it
+  std::vector<const LibraryFunction*> functions_;                  // by step; null where none was registered in time
+  std::unique_ptr<std::atomic<ob_function>[]> drivers_functions_;  // the same of the driver's library, once asked for
+  ob_ptr assertions_ = 0;        // where kernels tell of failed assertions; 0 if none asserts
+  std::vector<uint8_t> leaves_;  // by buffer: 1 if an output views it
   bool launches_once_, draws_;
 };
 

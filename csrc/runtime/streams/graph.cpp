@@ -12,6 +12,7 @@
 #include "runtime/device.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/streams/batch.h"
+#include "runtime/streams/library_work.h"
 
 namespace outboard {
 namespace {
@@ -70,20 +71,14 @@ Recording::~Recording() {
   }
 }
 
-void Recording::launch(Kernel& kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
-                       uint32_t count, uint64_t batch) {
+void Recording::launch(const Launch& launch) {
   std::lock_guard lock(mutex_);
-  Launch command{&kernel, {}, {}, static_cast<uint32_t>(values_.size()), count, batch};
-  std::copy_n(global, 3, command.global);
-  std::copy_n(local, 3, command.local);
-  for (uint32_t i = 0; i < count; ++i) {
-    Value value{{0, 0}, arguments[i].size, static_cast<uint8_t>(arguments[i].is_pointer)};
-    const size_t bytes = bytes_of(arguments[i]);
-    if (bytes > sizeof(value.bits)) throw Error(OB_UNSUPPORTED, "a graph cannot hold a kernel argument this large");
-    std::memcpy(value.bits, arguments[i].value, bytes);
-    values_.push_back(value);
-  }
-  commands_.emplace_back(command);
+  commands_.emplace_back(launch);
+}
+
+void Recording::call(std::shared_ptr<const LibraryWork> work) {
+  std::lock_guard lock(mutex_);
+  commands_.emplace_back(std::move(work));
 }
 
 void Recording::copy(ob_ptr dst, ob_ptr src, uint64_t bytes) {
@@ -114,15 +109,6 @@ void Recording::keep(Allocation& allocation) {
   allocation.hold();
 }
 
-SmallArray<ob_argument, 32> Recording::arguments_of(const Launch& launch) const {
-  SmallArray<ob_argument, 32> arguments(launch.count);
-  for (uint32_t i = 0; i < launch.count; ++i) {
-    const Value& value = values_[launch.first + i];
-    arguments[i] = {value.is_pointer, value.size, value.bits};
-  }
-  return arguments;
-}
-
 void Recording::bake(Device& device) {
   std::lock_guard lock(mutex_);
   if (driver_ != nullptr) return;
@@ -145,9 +131,9 @@ void* Recording::bake(Device& device, size_t first, size_t end) const {
   if (!capture.begun()) return nullptr;
   for (size_t i = first; i < end; ++i) {
     const Launch& launch = std::get<Launch>(commands_[i]);
-    const auto arguments = arguments_of(launch);
+    const Arguments::Readable arguments = launch.arguments.read();
     const ob_status status = driver_->launch(capture.stream(), launch.kernel->get(), launch.global, launch.local,
-                                             arguments.data(), launch.count);
+                                             arguments.data(), static_cast<uint32_t>(arguments.size()));
     check(*driver_, status, "recording a kernel");
   }
   return capture.end();
@@ -156,12 +142,14 @@ void* Recording::bake(Device& device, size_t first, size_t end) const {
 /// Submits commands of a recording. Batches get numbers of their own: what was captured once may follow itself.
 class Recording::Replay {
  public:
-  Replay(const Recording& recording, Stream& stream) : recording_(recording), stream_(stream) {}
+  explicit Replay(Stream& stream) : stream_(stream) {}
 
-  void operator()(const Launch& launch) {
-    const auto arguments = recording_.arguments_of(launch);
-    stream_.launch(*launch.kernel, launch.global, launch.local, arguments.data(), launch.count, number_of(launch));
+  void operator()(const Launch& captured) {
+    Launch launch = captured;
+    launch.batch = number_of(captured.batch);
+    stream_.launch(launch);
   }
+  void operator()(const Call& call) const { stream_.call(call); }
   void operator()(const Copy& copy) const { stream_.copy(OB_DEVICE_TO_DEVICE, copy.dst, copy.src, copy.bytes); }
   void operator()(const Fill& fill) const {
     stream_.fill(fill.dst, fill.pattern.data(), static_cast<uint32_t>(fill.pattern.size()), fill.bytes);
@@ -173,21 +161,20 @@ class Recording::Replay {
   }
 
  private:
-  uint64_t number_of(const Launch& launch) {
-    if (launch.batch == 0) return 0;
-    if (launch.batch != captured_) batch_.renew();
-    captured_ = launch.batch;
+  uint64_t number_of(uint64_t captured) {
+    if (captured == 0) return 0;
+    if (captured != captured_) batch_.renew();
+    captured_ = captured;
     return batch_.number(0);
   }
 
-  const Recording& recording_;
   Stream& stream_;
   Batch batch_;
   uint64_t captured_ = 0;  // the number that `batch_` stands for
 };
 
 void Recording::replay(Stream& stream) const {
-  Replay submit(*this, stream);
+  Replay submit(stream);
   auto baked = baked_.begin();
   for (size_t i = 0; i < commands_.size(); ++i) {
     if (baked == baked_.end() || i != baked->first) {
@@ -208,10 +195,11 @@ std::string Recording::text() const {
     std::ostringstream& out;
     void operator()(const Launch& x) const {
       out << "launch kernel " << x.kernel << " global " << x.global[0] << 'x' << x.global[1] << 'x' << x.global[2]
-          << " local " << x.local[0] << 'x' << x.local[1] << 'x' << x.local[2] << " arguments " << x.count;
+          << " local " << x.local[0] << 'x' << x.local[1] << 'x' << x.local[2] << " arguments " << x.arguments.size();
       if (x.batch != 0) out << " batch " << x.batch;
       out << '\n';
     }
+    void operator()(const Call& x) const { out << "library function " << x->name() << '\n'; }
     void operator()(const Copy& x) const {
       out << "copy " << x.bytes << " bytes from " << x.src << " to " << x.dst << '\n';
     }

@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "outboard/driver.h"
-#include "runtime/base/small_array.h"
+#include "runtime/streams/launch.h"
 
 namespace outboard {
 
 class Allocation;
 class Device;
-class Kernel;
+class LibraryWork;
 class Stream;
 
 /// Draws seeds from a generator.
@@ -35,8 +35,8 @@ class Recording {
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
 
-  void launch(Kernel& kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
-              uint32_t count, uint64_t batch);
+  void launch(const Launch& launch);
+  void call(std::shared_ptr<const LibraryWork> work);
   void copy(ob_ptr dst, ob_ptr src, uint64_t bytes);
   void fill(ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64_t bytes);
   /// `count` int64 seeds at `dst`, new ones each time.
@@ -56,18 +56,6 @@ class Recording {
   std::string text() const;
 
  private:
-  struct Value {
-    uint64_t bits[2];
-    uint32_t size;
-    uint8_t is_pointer;
-  };
-  struct Launch {
-    Kernel* kernel;
-    uint64_t global[3];
-    uint32_t local[3];
-    uint32_t first, count;  // of values_
-    uint64_t batch;         // see Batch; 0 for none
-  };
   struct Copy {
     ob_ptr dst, src;
     uint64_t bytes;
@@ -82,7 +70,8 @@ class Recording {
     int64_t count;
     SeedSource source;
   };
-  using Command = std::variant<Launch, Copy, Fill, Seeds>;
+  using Call = std::shared_ptr<const LibraryWork>;
+  using Command = std::variant<Launch, Call, Copy, Fill, Seeds>;
 
   /// Launches that the driver holds as one graph: commands `first` to before `end`.
   struct Baked {
@@ -91,14 +80,12 @@ class Recording {
   };
 
   void* bake(Device& device, size_t first, size_t end) const;
-  SmallArray<ob_argument, 32> arguments_of(const Launch& launch) const;
 
   class Replay;
 
   const bool results_apart_;
   mutable std::mutex mutex_;
   std::vector<Command> commands_;
-  std::vector<Value> values_;  // arguments of all launches
   std::set<Allocation*> kept_;
   bool asserts_ = false;
   const ob_driver* driver_ = nullptr;  // of `baked_`; null before `bake`

@@ -12,54 +12,18 @@
 #include "runtime/device.h"
 #include "runtime/programs/program_cache.h"
 #include "runtime/streams/graph.h"
+#include "runtime/streams/library_work.h"
 #include "runtime/streams/tracing.h"
 
 namespace outboard {
 
 namespace {
 
-constexpr const char* kLostAdvice =
-    ". What was in its memory is gone, and nothing can run on it any more in this process: end the process, go on from "
-    "the last checkpoint in a new one, and look into the system's log for what happened to the device. Other devices "
-    "are not concerned.";
-
 /// How often a wait whose result nobody sees is tried again: a driver reports each failure of earlier work once.
 constexpr int kWaits = 3;
 
 /// What every device takes (OpenCL's least), where the driver does not say more.
 constexpr uint64_t kLeastArgumentBytes = 1024;
-
-}  // namespace
-
-void refuse_in_forked_child() {
-  if (!in_forked_child.load(std::memory_order_relaxed)) return;
-  throw ForkError(
-      "Cannot re-initialize the device in forked subprocess. To use the device with multiprocessing, you must use the "
-      "'spawn' start method");
-}
-
-void throw_failure(const ob_driver& driver, ob_status status, const char* what) {
-  const char* text = driver.last_error();
-  const std::string message = std::string(what) + " failed: " + (text != nullptr ? text : "no details");
-  if (status == OB_OUT_OF_MEMORY) throw OutOfMemoryError(message);
-  throw Error(status, message);
-}
-
-void throw_failure(const DeviceDriver& driver, ob_status status, const char* what) {
-  if (status != OB_DEVICE_LOST) throw_failure(static_cast<const ob_driver&>(driver), status, what);
-  driver.lost = true;
-  const char* text = driver.last_error();
-  throw Error(OB_DEVICE_LOST, std::string("the device was lost: ") + what +
-                                  " failed: " + (text != nullptr ? text : "no details") + kLostAdvice);
-}
-
-void refuse_if_unusable(const DeviceDriver& driver) {
-  refuse_in_forked_child();
-  if (!driver.lost.load(std::memory_order_relaxed)) return;
-  throw Error(OB_DEVICE_LOST, std::string("the device was lost earlier") + kLostAdvice);
-}
-
-namespace {
 
 ob_stream create_stream(Device& device) {
   ob_stream handle = nullptr;
@@ -95,7 +59,7 @@ class CountedAtEnd {
 /// The status of one of the driver's waits, which takes whether it may block: not where the user may interrupt it.
 template <typename Wait>
 ob_status patiently(Device& device, Wait&& wait) {
-  if (device.residency().lock().held() || !may_be_interrupted()) return wait(1);
+  if (device.order().lock().held() || !may_be_interrupted()) return wait(1);
   ob_status status = OB_OK;
   wait_interruptibly([&] {
     status = wait(0);
@@ -119,16 +83,14 @@ void record_or_finish(const DeviceDriver& driver, ob_event event, ob_stream stre
 }
 
 /// Refuses what is beyond the device's limits, so that no driver has to.
-void check_launch(const ob_device_properties& limits, const uint32_t local[3], const ob_argument* arguments,
-                  uint32_t count) {
-  const uint64_t group = uint64_t{local[0]} * local[1] * local[2];
+void check_launch(const ob_device_properties& limits, const Launch& launch) {
+  const uint64_t group = uint64_t{launch.local[0]} * launch.local[1] * launch.local[2];
   if (group > limits.max_work_group_size) {
     throw Error(OB_INVALID_ARGUMENT, "a kernel is to run in work-groups of " + std::to_string(group) +
                                          " work-items, and the device has at most " +
                                          std::to_string(limits.max_work_group_size));
   }
-  uint64_t bytes = 0;
-  for (uint32_t i = 0; i < count; ++i) bytes += bytes_of(arguments[i]);
+  const uint64_t bytes = launch.arguments.bytes();
   const uint64_t most = limits.max_argument_bytes == 0 ? kLeastArgumentBytes : limits.max_argument_bytes;
   if (bytes <= most) return;
   throw Error(OB_INVALID_ARGUMENT, "a kernel is to have " + std::to_string(bytes) +
@@ -149,14 +111,14 @@ Stream::Stream(Device& device, int64_t id)
     : device_(device),
       id_(id),
       handle_(create_stream(device)),
-      queue_(device.driver(), handle_, device.residency().lock()) {}
+      queue_(device.driver(), handle_, device.order().lock()) {}
 
 Stream::Stream(Device& device, int64_t id, Stream& origin)
     : device_(device),
       id_(id),
       origin_(&origin),
       handle_(origin.handle_),
-      queue_(device.driver(), handle_, device.residency().lock()) {}
+      queue_(device.driver(), handle_, device.order().lock()) {}
 
 void Stream::record_to(Recording* recording) { recording_ = recording; }
 
@@ -193,29 +155,42 @@ void Stream::finished(uint64_t count) {
   }
 }
 
-void Stream::launch(Kernel& kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
-                    uint32_t count, uint64_t batch) {
+void Stream::launch(const Launch& launch) {
   refuse_if_unusable(device_.driver());
-  check_launch(device_.properties(), local, arguments, count);
-  if (recording_ != nullptr) return recording_->launch(kernel, global, local, arguments, count, batch);
-  if (origin_ != nullptr) return origin_->launch(kernel, global, local, arguments, count, batch);
+  check_launch(device_.properties(), launch);
+  if (recording_ != nullptr) return recording_->launch(launch);
+  if (origin_ != nullptr) return origin_->launch(launch);
   if (is_tracing()) {
-    launch_traced(kernel, global, local, arguments, count);
+    launch_traced(launch);
   } else {
-    queue_.put(kernel, global, local, arguments, count, batch);
+    queue_.put(launch);
   }
   submitted_.fetch_add(1, std::memory_order_release);
   if (launches_block()) synchronize();
 }
 
-void Stream::launch_traced(Kernel& kernel, const uint64_t global[3], const uint32_t local[3],
-                           const ob_argument* arguments, uint32_t count) {
+void Stream::call(std::shared_ptr<const LibraryWork> work) {
+  if (recording_ != nullptr) return recording_->call(std::move(work));
+  if (origin_ != nullptr) return origin_->call(std::move(work));
+  refuse_if_unusable(device_.driver());
+  TracedWork traced;
+  traced.name = work->name();
+  submit(traced, [&driver = device_.driver(), stream = handle_, work = std::move(work)] {
+    check(driver,
+          driver.library_call(stream, work->function(), work->operands().data(),
+                              static_cast<uint32_t>(work->operands().size())),
+          "calling a library function");
+  });
+  if (launches_block()) synchronize();
+}
+
+void Stream::launch_traced(const Launch& launch) {
   TracedWork work;
-  work.name = kernel.name();
-  std::copy_n(global, 3, work.global.begin());
-  std::copy_n(local, 3, work.local.begin());
+  work.name = launch.kernel->name();
+  std::copy_n(launch.global, 3, work.global.begin());
+  std::copy_n(launch.local, 3, work.local.begin());
   const std::shared_ptr<Traced> traced = trace(*this, std::move(work));
-  queue_.put(kernel, global, local, arguments, count, 0, traced);
+  queue_.put(launch, traced);
   if (traced != nullptr) traced->submitted();
 }
 

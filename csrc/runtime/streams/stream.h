@@ -15,7 +15,7 @@ namespace outboard {
 
 class Device;
 class Event;
-class Kernel;
+class LibraryWork;
 class Recording;
 class Traced;
 struct DeviceDriver;
@@ -38,9 +38,9 @@ class Stream {
   int64_t id() const { return id_; }
   ob_stream handle() const { return handle_; }
 
-  /// `arguments` are copied. `batch`: the number of a Batch that the launch belongs to, or 0.
-  void launch(Kernel& kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
-              uint32_t count, uint64_t batch = 0);
+  void launch(const Launch& launch);
+  /// The same for a function of the driver's library.
+  void call(std::shared_ptr<const LibraryWork> work);
   /// Host memory is the caller's again when the driver says so (see driver.h).
   void copy(ob_copy_kind kind, uint64_t dst, uint64_t src, uint64_t bytes);
   /// The same for host memory that stays valid until the stream gets there: nothing is waited for.
@@ -111,8 +111,7 @@ class Stream {
 
   template <typename Command>
   void submit(TracedWork work, Command command);
-  void launch_traced(Kernel& kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
-                     uint32_t count);
+  void launch_traced(const Launch& launch);
   ob_status wait_for_driver() const;
   bool idle() const;
   void finished(uint64_t count);

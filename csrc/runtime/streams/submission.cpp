@@ -30,64 +30,22 @@ constexpr auto kLastWork = std::chrono::milliseconds(500);
 SubmissionQueue::SubmissionQueue(const DeviceDriver& driver, ob_stream stream, MemoryLock& producers)
     : driver_(driver), stream_(stream), producers_(producers) {}
 
-bool SubmissionQueue::fits(const ob_argument* arguments, uint32_t count) {
-  if (count > kArguments) return false;
-  return std::all_of(arguments, arguments + count,
-                     [](const ob_argument& argument) { return bytes_of(argument) <= sizeof(uint64_t); });
-}
-
-void SubmissionQueue::put(Kernel& kernel, const uint64_t global[3], const uint32_t local[3],
-                          const ob_argument* arguments, uint32_t count, uint64_t batch,
-                          std::shared_ptr<Traced> traced) {
+void SubmissionQueue::put(const Launch& launch, std::shared_ptr<Traced> traced) {
   report();
   std::lock_guard producer(producers_);
   if (stopped_.load(std::memory_order_acquire)) {
     wait_until(put_.load(std::memory_order_relaxed));
-    return hand_over(kernel, global, local, arguments, count, traced.get());
+    return hand_over(launch, traced.get());
   }
-  if (is_cheap(kernel, global, local)) return hand_over(kernel, global, local, arguments, count, traced.get());
+  if (is_cheap(launch)) return hand_over(launch, traced.get());
   Slot& slot = next_slot();
-  slot.batch = 0;
-  if (!fits(arguments, count)) {
-    slot.command = large_launch(kernel, global, local, arguments, count, std::move(traced));
-    return publish();
-  }
-  slot.batch = traced == nullptr ? batch : 0;
+  slot.launch.kernel = launch.kernel;
+  std::copy_n(launch.global, 3, slot.launch.global);
+  std::copy_n(launch.local, 3, slot.launch.local);
+  slot.launch.batch = traced == nullptr ? launch.batch : 0;
+  slot.launch.arguments.assign(launch.arguments);
   slot.traced = std::move(traced);
-  slot.kernel = &kernel;
-  std::copy_n(global, 3, slot.global);
-  std::copy_n(local, 3, slot.local);
-  slot.count = count;
-  for (uint32_t i = 0; i < count; ++i) {
-    std::memcpy(&slot.values[i], arguments[i].value, bytes_of(arguments[i]));
-    slot.arguments[i] = {arguments[i].is_pointer, arguments[i].size, &slot.values[i]};
-  }
   publish();
-}
-
-/// A launch whose arguments are too many, or too large, for a slot.
-SubmissionQueue::Command SubmissionQueue::large_launch(Kernel& kernel, const uint64_t global[3],
-                                                       const uint32_t local[3], const ob_argument* arguments,
-                                                       uint32_t count, std::shared_ptr<Traced> traced) {
-  struct Launch {
-    uint64_t global[3];
-    uint32_t local[3];
-    std::vector<std::vector<uint64_t>> values;
-    std::vector<ob_argument> arguments;
-  };
-  const auto launch = std::make_shared<Launch>();
-  std::copy_n(global, 3, launch->global);
-  std::copy_n(local, 3, launch->local);
-  for (uint32_t i = 0; i < count; ++i) {
-    const size_t bytes = bytes_of(arguments[i]);
-    std::vector<uint64_t>& value = launch->values.emplace_back((bytes + sizeof(uint64_t) - 1) / sizeof(uint64_t));
-    std::memcpy(value.data(), arguments[i].value, bytes);
-    launch->arguments.push_back({arguments[i].is_pointer, arguments[i].size, value.data()});
-  }
-  return [this, &kernel, launch, traced = std::move(traced)] {
-    const auto arguments_count = static_cast<uint32_t>(launch->arguments.size());
-    hand_over(kernel, launch->global, launch->local, launch->arguments.data(), arguments_count, traced.get());
-  };
 }
 
 uint64_t SubmissionQueue::put(Command command) {
@@ -102,7 +60,7 @@ uint64_t SubmissionQueue::enqueue(Command command) {
     return 0;
   }
   Slot& slot = next_slot();
-  slot.batch = 0;
+  slot.launch.batch = 0;
   slot.command = std::move(command);
   publish();
   return put_.load(std::memory_order_relaxed);
@@ -124,9 +82,9 @@ uint64_t SubmissionQueue::mark(const Command& command) {
 }
 
 /// Whether a launch may come before all others and should: looking costs a line of the other thread's cache.
-bool SubmissionQueue::is_cheap(const Kernel& kernel, const uint64_t global[3], const uint32_t local[3]) const {
-  if (driver_.launch_cost == nullptr || kernel.ready() == nullptr) return false;
-  return driver_.launch_cost(kernel.ready(), global, local) <= kCheap && empty();
+bool SubmissionQueue::is_cheap(const Launch& launch) const {
+  const ob_kernel ready = driver_.launch_cost == nullptr ? nullptr : launch.kernel->ready();
+  return ready != nullptr && driver_.launch_cost(ready, launch.global, launch.local) <= kCheap && empty();
 }
 
 void SubmissionQueue::wait_until_half_empty() {
@@ -197,19 +155,22 @@ bool SubmissionQueue::wait_for_work(uint64_t done) {
   return put_.load(std::memory_order_acquire) != done;
 }
 
-void SubmissionQueue::hand_over(Kernel& kernel, const uint64_t global[3], const uint32_t local[3],
-                                const ob_argument* arguments, uint32_t count, Traced* traced) {
-  const ob_kernel handle = kernel.get();
-  kernel.check_group(local);
+void SubmissionQueue::hand_over(const Launch& launch, Traced* traced) {
+  const ob_kernel handle = launch.kernel->get();
+  launch.kernel->check_group(launch.local);
+  const Arguments::Readable arguments = launch.arguments.read();
   const TimedOnDevice timed(traced, driver_, stream_);
-  check(driver_, driver_.launch(stream_, handle, global, local, arguments, count), "launching a kernel");
+  check(driver_,
+        driver_.launch(stream_, handle, launch.global, launch.local, arguments.data(),
+                       static_cast<uint32_t>(arguments.size())),
+        "launching a kernel");
 }
 
 void SubmissionQueue::carry_out(Slot& slot) noexcept {
   try {
     if (slot.command == nullptr) {
       const std::shared_ptr<Traced> traced = std::move(slot.traced);
-      return hand_over(*slot.kernel, slot.global, slot.local, slot.arguments, slot.count, traced.get());
+      return hand_over(slot.launch, traced.get());
     }
     const Command command = std::exchange(slot.command, nullptr);
     command();
@@ -228,40 +189,50 @@ void SubmissionQueue::leave_out(uint64_t first, uint64_t count) noexcept {
 
 /// How many of the entries that are there, from this one on, can be handed over together.
 uint64_t SubmissionQueue::count_together(uint64_t first) const {
-  const uint64_t batch = (*slots_)[first % kSlots].batch;
+  const uint64_t batch = (*slots_)[first % kSlots].launch.batch;
   if (batch == 0 || driver_.launch_batch == nullptr) return 1;
   const uint64_t end = std::min(put_.load(std::memory_order_acquire), first + kMostTogether);
   uint64_t next = first + 1;
-  while (next < end && (*slots_)[next % kSlots].batch == batch) ++next;
+  while (next < end && (*slots_)[next % kSlots].launch.batch == batch) ++next;
   return next - first;
 }
 
 /// A kernel that cannot be built is left out, as it would be alone.
 void SubmissionQueue::carry_out_batch(uint64_t first, uint64_t count) noexcept {
-  ob_launch launches[kMostTogether];
-  uint32_t ready = 0;
-  for (uint64_t i = first; i < first + count; ++i) {
-    const Slot& slot = (*slots_)[i % kSlots];
-    ob_launch& launch = launches[ready];
-    try {
-      launch.kernel = slot.kernel->get();
-      slot.kernel->check_group(slot.local);
-      ++ready;
-    } catch (...) {
-      keep_current();
-      continue;
-    }
-    std::copy_n(slot.global, 3, launch.global);
-    std::copy_n(slot.local, 3, launch.local);
-    launch.argument_count = slot.count;
-    launch.arguments = slot.arguments;
-  }
-  if (ready == 0) return;
   try {
-    check(driver_, driver_.launch_batch(stream_, launches, ready), "launching kernels");
+    size_t arguments = 0;
+    for (uint64_t i = first; i < first + count; ++i) arguments += (*slots_)[i % kSlots].launch.arguments.size();
+    together_.resize(arguments);
+    ob_launch launches[kMostTogether];
+    uint32_t ready = 0;
+    ob_argument* next = together_.data();
+    for (uint64_t i = first; i < first + count; ++i) {
+      if (!make_ready((*slots_)[i % kSlots].launch, next, launches[ready])) continue;
+      next += launches[ready].argument_count;
+      ++ready;
+    }
+    if (ready != 0) check(driver_, driver_.launch_batch(stream_, launches, ready), "launching kernels");
   } catch (...) {
     keep_current();
   }
+}
+
+/// Writes a launch in the driver's form, its arguments to `arguments`. False if the kernel cannot be launched, which is
+/// kept.
+bool SubmissionQueue::make_ready(const Launch& launch, ob_argument* arguments, ob_launch& readable) noexcept {
+  try {
+    readable.kernel = launch.kernel->get();
+    launch.kernel->check_group(launch.local);
+  } catch (...) {
+    keep_current();
+    return false;
+  }
+  std::copy_n(launch.global, 3, readable.global);
+  std::copy_n(launch.local, 3, readable.local);
+  readable.argument_count = static_cast<uint32_t>(launch.arguments.size());
+  launch.arguments.read(arguments);
+  readable.arguments = arguments;
+  return true;
 }
 
 void SubmissionQueue::keep(std::shared_ptr<Failure> failure) noexcept {

@@ -11,13 +11,14 @@
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "outboard/driver.h"
 #include "runtime/base/memory_lock.h"
+#include "runtime/streams/launch.h"
 
 namespace outboard {
 
-class Kernel;
 class Traced;
 struct DeviceDriver;
 
@@ -49,12 +50,11 @@ class SubmissionQueue {
   SubmissionQueue(const SubmissionQueue&) = delete;
   SubmissionQueue& operator=(const SubmissionQueue&) = delete;
 
-  /// Queues a launch, or launches at once if nothing is before it and the driver says that this takes less time.
-  /// Arguments are copied. Waits while the queue is full. Throws Error for an earlier failure. Launches that follow one
-  /// another with the same `batch`, unless it is 0, do not depend on one another (see Batch): the thread hands over
-  /// together what it finds of them, unless they are `traced`, one by one.
-  void put(Kernel& kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
-           uint32_t count, uint64_t batch = 0, std::shared_ptr<Traced> traced = nullptr);
+  /// Queues a launch, or launches at once if nothing is before it and the driver says that this takes less time. Waits
+  /// while the queue is full. Throws Error for an earlier failure. Launches that follow one another with the same
+  /// `batch`, unless it is 0, do not depend on one another (see Batch): the thread hands over together what it finds of
+  /// them, unless they are `traced`, one by one.
+  void put(const Launch& launch, std::shared_ptr<Traced> traced = nullptr);
   /// Queues other work, which must not take the memory lock. Returns its place, for `reached`.
   uint64_t put(Command command);
   /// The same, except that the command runs at once, and its exceptions leave, if nothing is before it.
@@ -97,27 +97,17 @@ class SubmissionQueue {
   static constexpr uint64_t kSlots = 512;
   static constexpr uint64_t kReserve = 32;       // entries that a piece of work may need
   static constexpr uint64_t kMostTogether = 64;  // launches
-  static constexpr uint32_t kArguments = 32;
 
   struct Slot {
     Command command;  // empty for a launch
     std::shared_ptr<Traced> traced;
-    uint64_t batch;  // 0 for none, and for commands
-    Kernel* kernel;
-    uint64_t global[3];
-    uint32_t local[3];
-    uint32_t count;
-    ob_argument arguments[kArguments];
-    uint64_t values[kArguments];
+    Launch launch;  // its batch is 0 for commands
   };
 
-  static bool fits(const ob_argument* arguments, uint32_t count);
-  Command large_launch(Kernel& kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
-                       uint32_t count, std::shared_ptr<Traced> traced);
   void start();
   void work();
   bool wait_for_work(uint64_t done);
-  bool is_cheap(const Kernel& kernel, const uint64_t global[3], const uint32_t local[3]) const;
+  bool is_cheap(const Launch& launch) const;
   void wait_until_half_empty();
   Slot& next_slot();
   void publish();
@@ -127,8 +117,8 @@ class SubmissionQueue {
   void carry_out(Slot& slot) noexcept;
   void leave_out(uint64_t first, uint64_t count) noexcept;
   void carry_out_batch(uint64_t first, uint64_t count) noexcept;
-  void hand_over(Kernel& kernel, const uint64_t global[3], const uint32_t local[3], const ob_argument* arguments,
-                 uint32_t count, Traced* traced);
+  bool make_ready(const Launch& launch, ob_argument* arguments, ob_launch& readable) noexcept;
+  void hand_over(const Launch& launch, Traced* traced);
   void throw_failure();
 
   // What both sides write has a cache line of its own, and what they only read another: a line that two cores write
@@ -136,6 +126,7 @@ class SubmissionQueue {
   const DeviceDriver& driver_;
   ob_stream stream_;
   std::unique_ptr<std::array<Slot, kSlots>> slots_;  // made by the first put
+  std::vector<ob_argument> together_;                // of the launches of a batch; the thread's own
   MemoryLock& producers_;                            // held while putting
   std::atomic<bool> asleep_{false}, stopping_{false}, stopped_{false}, failed_{false}, abandoned_{false};
   std::atomic<uint64_t> wanted_{kNothing};  // the first place that a thread in wait_until waits for

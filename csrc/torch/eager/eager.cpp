@@ -409,10 +409,13 @@ class EagerCall {
                           op_.name, " does not accept it");
   }
 
-  /// The signature as other processes know it: the device by what invalidates its programs, not by its number.
+  /// The signature as other processes know it: the device by what invalidates its programs and plans (`plan_key` in
+  /// compiler/target.py), not by its number.
   std::string disk_key() const {
-    std::string key = std::string(opened_runtime().device(device_).properties().cache_key) + '\0' + op_.name;
-    return key.append(signature_.bytes.view());
+    const ob_device_properties& properties = opened_runtime().device(device_).properties();
+    std::string key = properties.cache_key;
+    if (properties.library[0] != '\0') key.append(1, '\1').append(properties.library);
+    return key.append(1, '\0').append(op_.name).append(signature_.bytes.view());
   }
 
   // ---- memory overlap ----

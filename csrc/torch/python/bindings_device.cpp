@@ -14,6 +14,7 @@
 #include "runtime/programs/build_process.h"
 #include "runtime/programs/program_cache.h"
 #include "runtime/programs/shipped_programs.h"
+#include "runtime/streams/library_work.h"
 #include "torch/bridge/absent_devices.h"
 #include "torch/bridge/deferred.h"
 #include "torch/bridge/devices.h"
@@ -55,6 +56,7 @@ py::dict properties_of(DeviceIndex index) {
   to["execution"] = from.execution == OB_EXECUTION_VECTOR ? "vector" : "simt";
   to["near_cache"] = from.near_cache;
   to["last_cache"] = from.last_cache;
+  to["library"] = from.library;
   to["total_memory"] = from.total_memory;
   to["max_allocation"] = from.max_allocation;
   to["local_memory"] = from.local_memory;
@@ -97,6 +99,29 @@ Runtime& open_runtime(const std::vector<std::string>& paths, const Runtime::Choi
     }
   });
   return Runtime::get();
+}
+
+/// Adds a value of Python's: None, a number, a tuple of integers, or a tensor as dtype, sizes, strides, and whether it
+/// is a result.
+void add_operand(LibraryWork& call, py::handle value) {
+  if (value.is_none()) return call.add_nothing();
+  if (py::isinstance<py::float_>(value)) return call.add_number(value.cast<double>());
+  if (py::isinstance<py::int_>(value)) return call.add_integer(value.cast<int64_t>());
+  const auto items = value.cast<py::tuple>();
+  if (items.size() != 4 || !py::isinstance<py::tuple>(items[1])) {
+    return call.add_integers(items.cast<std::vector<int64_t>>());
+  }
+  call.add_tensor(0, items[0].cast<uint32_t>(), items[1].cast<std::vector<int64_t>>(),
+                  items[2].cast<std::vector<int64_t>>(), items[3].cast<bool>());
+}
+
+/// Whether the driver's library has a function.
+bool library_has(DeviceIndex index, const std::string& name, const py::list& operands) {
+  LibraryWork call(name);
+  for (const py::handle operand : operands) add_operand(call, operand);
+  const py::gil_scoped_release no_gil;
+  const Device& target = device(index);
+  return translate_errors([&] { return call.find(target.driver(), target.handle()); });
 }
 
 /// `WaitsUnnoticed` as a context manager.
@@ -153,6 +178,13 @@ void bind_device(py::module_& m) {
   define(m, "set_device", "Selects the calling thread's device.",
          [](int64_t index) { set_current_device(checked(index)); });
   define(m, "device_properties", "What a device can do.", [](int64_t index) { return properties_of(checked(index)); });
+  define(
+      m, "library_has",
+      "Whether the library of a device's driver has a function for an operator on operands like these: None, a number, "
+      "a tuple of integers, or a tensor as dtype, sizes, strides, and whether it is a result.",
+      [](int64_t index, const std::string& name, const py::list& operands) {
+        return library_has(checked(index), name, operands);
+      });
   define(m, "seed_devices_to_come", "The seed of default generators that are not made yet.", &seed_devices_to_come);
   define(m, "default_generator", "A device's default torch.Generator.",
          [](int64_t index) { return default_generator_object(checked(index)); });

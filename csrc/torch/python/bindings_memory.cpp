@@ -265,7 +265,7 @@ RawBlocks& raw_blocks() {
 uint64_t allocate_raw(DeviceIndex index, uint64_t bytes, int64_t stream) {
   Device& target = device(index);
   Block* block = translate_errors(
-      [&] { return target.allocator().allocate(bytes, target.stream(stream), current_memory_pool(target.index())); });
+      [&] { return target.residency().allocate(bytes, target.stream(stream), current_memory_pool(target.index())); });
   if (block == nullptr) return 0;
   const std::lock_guard<std::mutex> lock(raw_blocks().mutex);
   raw_blocks().by_pointer[block->ptr] = {&target, block};
@@ -298,7 +298,7 @@ void pin(const at::Tensor& tensor) {
 
 void unpin(const at::Tensor& tensor) {
   Allocation& allocation = allocation_of(tensor);
-  const std::lock_guard guard(allocation.device().residency().lock());
+  const std::lock_guard guard(allocation.device().order().lock());
   if (allocation.holds() != 0) allocation.let_go();
 }
 

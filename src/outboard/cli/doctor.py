@@ -117,6 +117,8 @@ def _devices(report: Report) -> bool:
     usable = True
     for each in found:
         print(f"  {describe(each)}")
+        if each.properties["library"]:
+            print(f"    ready functions of {each.properties['library']}")
         failure = inspection.smoke_test(each.device)
         print(f"    add on the device, compared with the CPU: {failure or 'right'}")
         if failure is not None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from . import progress, statistics
-from .choice.calls import base_name, find_overload
+from .choice.calls import base_name, find_overload, may_use_library
 from .plans import plan as p
 from .target import target_of
 from .undisturbed import undisturbed
@@ -46,7 +46,7 @@ def _compile(op: str, args: tuple[Any, ...], kwargs: dict[str, Any], bake: bool)
 
     overload = find_overload(op)
     target = target_of(device_of(args, kwargs))
-    if not target.has_dialect:
+    if not target.has_dialect and not may_use_library(target, op):
         return "host", b""
     try:
         compiled = lower_operator(overload, args, kwargs, bake, target)

@@ -30,11 +30,17 @@ class Target:
     has_fp64: bool = True
     has_int64_atomics: bool = True
     cache_key: str = ""
+    library: str = ""  #: name and version of what the driver has ready functions in; "" for nothing
 
     @functools.cached_property
     def tuning(self) -> Tuning:
         """How the device likes its code."""
         return Tuning.of(self)
+
+    @property
+    def plan_key(self) -> str:
+        """What plans for the device are kept under: what changes its programs, and what its library may change."""
+        return f"{self.cache_key}\1{self.library}" if self.library else self.cache_key
 
     @property
     def has_dialect(self) -> bool:
@@ -90,3 +96,10 @@ def target_of(device_index: int) -> Target:
         changes = OTHER_KINDS[kind] | {"cache_key": f"{target.cache_key}|{kind}"}
         target = dataclasses.replace(target, **changes)  # type: ignore[arg-type]
     return target
+
+
+def index_of(target: Target) -> int:
+    """The first device of a target. Raises StopIteration if there is none."""
+    from outboard import _C
+
+    return next(i for i in range(_C.device_count()) if target_of(i).plan_key == target.plan_key)

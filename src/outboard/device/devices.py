@@ -144,6 +144,7 @@ class DeviceProperties:
     Attributes:
         type: ``"cpu"``, ``"gpu"`` or ``"accelerator"``.
         dialect: language of its programs; empty without a compiler.
+        library: what the driver has ready functions in, with its version; empty without one.
         vector_width: preferred float lanes per work-item; 1 on SIMT devices.
         host_accessible: whether the host can address its memory.
     """
@@ -162,6 +163,7 @@ class DeviceProperties:
     execution: str
     near_cache: int
     last_cache: int
+    library: str
     total_memory: int
     max_allocation: int
     local_memory: int

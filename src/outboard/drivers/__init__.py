@@ -13,7 +13,7 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from outboard.drivers import cuda_compiler, host_compiler, opencl_runtime
+from outboard.drivers import cuda_compiler, host_compiler, onednn, opencl_runtime
 
 __all__ = ["available", "cuda", "host", "opencl", "prepare", "processor", "select", "sim", "strict"]
 
@@ -103,4 +103,5 @@ def prepare(cache_directory: Path | None) -> list[str]:
     """Makes vendor libraries that come as Python packages visible to the drivers; returns what is in the way."""
     cuda_compiler.expose()
     host_compiler.expose()
+    onednn.expose()
     return opencl_runtime.expose(cache_directory)

@@ -198,7 +198,7 @@ def _plan_function(wrapper: GraphWrapper, name: str) -> str:
     """The text of a function that runs a whole graph as one plan. Raises NotExpressible."""
     capture, device = _capture.get(), _device()
     target = target_of(device)
-    builder = PlanBuilder(target if capture is None else dataclasses.replace(target, host_accessible=False))
+    builder = PlanBuilder(target if capture is None else dataclasses.replace(target, library=""))
     builder.hint = size_hint
     inputs = dict(wrapper.get_graph_inputs())
     values = [_add_input(builder, given, node) for given, node in inputs.items()]

@@ -107,7 +107,7 @@ class OutboardInterface(DeviceInterface):
 
     @staticmethod
     def get_compute_capability(device: Any = None) -> str:
-        return target_of(_device_index(device)).cache_key
+        return target_of(_device_index(device)).plan_key
 
     @staticmethod
     def is_bf16_supported(including_emulation: bool = False) -> bool:

@@ -120,7 +120,7 @@ def building(builder: Any) -> Iterator[None]:
 
 
 def _devices() -> str:
-    return "\0".join(target_of(index).cache_key for index in range(torch.accelerator.device_count()))
+    return "\0".join(target_of(index).plan_key for index in range(torch.accelerator.device_count()))
 
 
 def fingerprint() -> bytes:

@@ -4,16 +4,16 @@
 An :class:`ExternCall` names an operator and its arguments, all in terms of a plan's buffers and symbols.
 :func:`lower_call` appends the steps that carry it out, trying in order
 
-1. a kernel in the device's dialect: ``outboard.compiler.kernels.lower(builder, call) -> bool``, which appends steps and
+1. a function of the driver's library (``functions``), where it has one that was measured to be faster (``libraries``);
+2. a kernel in the device's dialect: ``outboard.compiler.kernels.lower(builder, call) -> bool``, which appends steps and
    returns True, or returns False *before* it has appended anything;
-2. a call of the operator on the host, counted as a CPU fallback.
+3. a call of the operator on the host, counted as a CPU fallback.
 
 An operator of another namespace (``torch.library``) is its author's: PyTorch's dispatcher knows what implements it, and
 on which device. No plan can hold its call, so that the graph is run line by line, with the call as PyTorch makes it.
 
-``OUTBOARD_LIBRARY=host`` puts the host's own library in front, for the operators that it is made for
-(``LIBRARY_OPERATORS``), where the host can address the device's memory; ``auto`` does so where it was measured to be
-faster (``libraries``).
+``OUTBOARD_LIBRARY`` decides between 1 and 2: ``auto`` by measurement, ``driver`` for the library wherever it has a
+function, ``dialect`` for kernels of our own.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ import torch
 
 from ..epilogue import Epilogue
 from ..plans.builder import CallValue, NotExpressible, PlanBuilder, TensorArg
+from ..target import Target
+from . import functions
 
 
 @dataclasses.dataclass
@@ -61,7 +63,7 @@ class ExternCall:
         return [value for key, value in self.kwargs.items() if isinstance(value, TensorArg) and key.startswith("out")]
 
 
-#: Operators that the host's library is made for.
+#: Operators that libraries are made for.
 LIBRARY_OPERATORS = frozenset(
     {
         "aten::mm",
@@ -87,12 +89,13 @@ HOST_NAMESPACES = frozenset({"aten", "mkldnn", "prims"})
 
 
 def library_choice() -> str:
-    """ "dialect" (default), "host", or "auto" (what was faster): where library operators run.
+    """Who carries out an operator that the driver's library has, too: "auto" (what was faster; the default), "dialect"
+    (kernels of our own) or "driver".
 
     Raises ValueError for any other value of OUTBOARD_LIBRARY."""
-    choice = os.environ.get("OUTBOARD_LIBRARY", "dialect")
-    if choice not in ("auto", "dialect", "host"):
-        raise ValueError(f"OUTBOARD_LIBRARY={choice}: expected 'auto', 'dialect' or 'host'")
+    choice = os.environ.get("OUTBOARD_LIBRARY", "auto")
+    if choice not in ("auto", "dialect", "driver"):
+        raise ValueError(f"OUTBOARD_LIBRARY={choice}: expected 'auto', 'dialect' or 'driver'")
     return choice
 
 
@@ -111,15 +114,19 @@ def base_name(name: str) -> str:
 
 
 def uses_library(builder: PlanBuilder, call: ExternCall) -> bool:
-    """Whether the call goes to the host's library on this device."""
-    if not builder.target.host_accessible or base_name(call.name) not in LIBRARY_OPERATORS:
+    """Whether the call goes to the library of the device's driver."""
+    if not may_use_library(builder.target, call.name) or not functions.offers(builder, call):
         return False
-    choice = library_choice()
-    if choice == "auto":
-        from . import libraries
+    if library_choice() == "driver" or not builder.target.has_dialect:
+        return True
+    from . import libraries
 
-        return libraries.host_is_faster(builder, call)
-    return choice == "host"
+    return libraries.driver_is_faster(builder, call)
+
+
+def may_use_library(target: Target, name: str) -> bool:
+    """Whether the driver may be asked for a function for the operator of this name."""
+    return bool(target.library) and base_name(name) in LIBRARY_OPERATORS and library_choice() != "dialect"
 
 
 def lower_call(builder: PlanBuilder, call: ExternCall) -> bool:
@@ -127,7 +134,7 @@ def lower_call(builder: PlanBuilder, call: ExternCall) -> bool:
     counted CPU fallback. Raises NotExpressible for an argument no plan can hold, an operator of a program's, or random
     numbers of the host."""
     if uses_library(builder, call):
-        builder.call(call.name, call.args, call.kwargs, call.results)
+        functions.append(builder, call)
         return True
     from .. import kernels
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which library carries out a product or a convolution, kernels of our own or the host's: the one that was faster.
+"""What carries out a product or a convolution, kernels of our own or the driver's library: whichever was faster.
 
 The two are compared once per device and *shape class* (operator, dtype, how the operands lie, sizes by powers of two),
 on made-up operands of typical sizes of the class, each followed by a small kernel: a library whose threads do not rest
@@ -30,6 +30,7 @@ from .. import progress, statistics
 from ..plans import cache
 from ..plans import plan as p
 from ..plans.builder import PlanBuilder, Size, TensorArg
+from . import functions
 from .calls import ExternCall
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ TINY = 1 << 21
 MOST = 1 << 30
 #: Seconds after which no further round is measured, and most rounds.
 PATIENCE, ROUNDS = 0.03, 8
-#: The host's library must be this much faster.
+#: The driver's library must be this much faster.
 MARGIN = 0.97
 #: Calls in one run: work follows work.
 CALLS = 2
@@ -73,9 +74,10 @@ class Case:
     tensors: list[TensorArg]
 
 
-def host_is_faster(builder: PlanBuilder, call: ExternCall) -> bool:
-    """Whether a call goes to the host's library. For sizes that a plan knows at run time only, it is then restricted to
-    those of the class. Measures if that has not been done on this machine, which takes some 50 ms."""
+def driver_is_faster(builder: PlanBuilder, call: ExternCall) -> bool:
+    """Whether a call goes to the driver's library, which has a function for it. For sizes that a plan knows at run time
+    only, it is then restricted to those of the class. Measures if that has not been done on this machine, which takes
+    some 50 ms."""
     found = _classify(builder, call)
     return found is not None and _decide(builder.target, found)
 
@@ -92,11 +94,11 @@ def _decide(target: Target, shapes: ShapeClass) -> bool:
             _log.warning("%s: kernels of our own, because nothing could be measured", shapes, exc_info=True)
             return False
         statistics.add("measurements")
-        winner = "host" if seconds["host"] < MARGIN * seconds["dialect"] else "dialect"
+        winner = "driver" if seconds["driver"] < MARGIN * seconds["dialect"] else "dialect"
         _log.info("%s: %s (%s)", shapes, winner, seconds)
         if path is not None:
             write(path, winner)
-    return winner == "host"
+    return winner == "driver"
 
 
 # ---- classes ----
@@ -299,8 +301,8 @@ def _dense(number: int, dtype: torch.dtype, sizes: Sequence[int]) -> TensorArg:
 
 
 def measure(target: Target, case: Case) -> dict[str, float]:
-    """Seconds that "dialect" and "host" take for a case (see :func:`race`). Raises RuntimeError if a
-    program cannot be built or memory is short.
+    """Seconds that "dialect" and "driver" take for a case (see :func:`race`). Raises RuntimeError if a
+    program cannot be built, the library has no function for the case, or memory is short.
 
     Another thread does it, whose streams and modes are its own: whatever this one traces, or records, goes on after."""
     found: dict[str, float] = {}
@@ -323,12 +325,12 @@ def measure(target: Target, case: Case) -> dict[str, float]:
 def _measure(target: Target, case: Case) -> dict[str, float]:
     from outboard import _C
 
-    from ..target import target_of
+    from ..target import index_of
 
-    index = next(i for i in range(_C.device_count()) if target_of(i).cache_key == target.cache_key)
+    index = index_of(target)
     device = torch.device(torch._C._get_privateuse1_backend_name(), index)
     operands = [torch.ones(_extent(tensor), dtype=tensor.dtype).to(device) for tensor in case.tensors]
-    runs = {name: _C.Plan(_plan(target, case, name).serialize(), index) for name in ("dialect", "host")}
+    runs = {name: _C.Plan(_plan(target, case, name).serialize(), index) for name in ("dialect", "driver")}
     return race({name: functools.partial(_run, plan, operands, device) for name, plan in runs.items()})
 
 
@@ -362,8 +364,8 @@ def _plan(target: Target, case: Case, name: str) -> p.Plan:
     for _ in case.tensors:
         builder.add_input(p.InputKind.TENSOR)
     for _ in range(CALLS):
-        if name == "host":
-            builder.call(case.call.name, case.call.args, case.call.kwargs, case.call.results)
+        if name == "driver":
+            functions.append(builder, case.call)
         elif not kernels.lower(builder, case.call):
             builder.call(case.call.name, case.call.args, case.call.kwargs, case.call.results, fallback=True)
         written = case.call.outputs()[0]
@@ -384,7 +386,7 @@ def _path(target: Target, shapes: ShapeClass) -> Path | None:
     base = settings.cache_directory()
     if base is None:
         return None
-    what = f"{target.cache_key} {torch.get_num_threads()} {shapes}"
+    what = f"{target.plan_key} {shapes}"
     name = hashlib.sha256(cache.compiler_fingerprint() + what.encode()).hexdigest()
     return base / "libraries" / name
 
@@ -398,7 +400,7 @@ def read(path: Path) -> str | None:
     except OSError as error:
         trusted.say_once("which library is faster is not known", error)
         return None
-    winner = next((name for name in ("dialect", "host") if text == _text(path, name)), None)
+    winner = next((name for name in ("dialect", "driver") if text == _text(path, name)), None)
     if winner is None:
         _log.warning("ignoring damaged cache file %s", path)
         return None
@@ -418,4 +420,4 @@ def write(path: Path, winner: str) -> None:
 
 def _text(path: Path, winner: str) -> bytes:
     """A file's content; its name is the whole key."""
-    return json.dumps({"version": 2, "key": path.name, "winner": winner}).encode() + b"\n"
+    return json.dumps({"version": 3, "key": path.name, "winner": winner}).encode() + b"\n"

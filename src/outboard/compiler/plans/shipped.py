@@ -74,7 +74,7 @@ def find(signature: bytes) -> tuple[bool, list[bytes]] | None:
         return None
     device, _, call = signature.partition(b"\0")
     target = _target(device.decode())
-    if target is None:
+    if target is None or (target.library and _is_the_librarys(call)):
         return None
     return next(((e.bake, list(e.plans)) for e in shipped.entries(call) if e.fits(target)), None)
 
@@ -167,12 +167,19 @@ def _file(path: Path) -> _Shipped | None:
     return _Shipped(bytes.fromhex(head["fingerprint"]), head["index"], content[4 + length :])
 
 
-def _target(cache_key: str) -> Target | None:
+def _is_the_librarys(call: bytes) -> bool:
+    """Whether a call is of an operator that the library of a device's driver may have a function for."""
+    from ..choice.calls import LIBRARY_OPERATORS
+
+    return any(call.startswith(name.encode()) for name in LIBRARY_OPERATORS)
+
+
+def _target(plan_key: str) -> Target | None:
     """The device that a signature names; None for one that the compiler was made to see as another."""
     from outboard import _C
 
     targets = (target_of(index) for index in range(_C.device_count()))
-    return next((target for target in targets if target.cache_key == cache_key), None)
+    return next((target for target in targets if target.plan_key == plan_key), None)
 
 
 def _name(call: bytes) -> str:

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "strict/operands.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace outboard::strict {
+namespace {
+
+/// Bytes of an element, by the number of its dtype (c10::ScalarType); 0 for one that no device has.
+uint64_t element_bytes(uint32_t dtype) {
+  constexpr uint8_t kBytes[] = {1, 1, 2, 4, 8, 2, 4, 8, 4, 8, 16, 1, 0, 0, 0,
+                                2, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0,  0, 2, 4, 8};
+  return dtype < sizeof(kBytes) ? kBytes[dtype] : 0;
+}
+
+/// Dimensions from the outermost to the innermost: by stride, and among equal ones by place.
+std::vector<uint32_t> order_of(const ob_operand& tensor) {
+  std::vector<uint32_t> order(tensor.count);
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint32_t a, uint32_t b) { return tensor.strides[a] > tensor.strides[b]; });
+  return order;
+}
+
+std::string problem_of(const ob_operand& tensor) {
+  if (element_bytes(tensor.dtype) == 0) return "has an unknown dtype";
+  for (uint32_t i = 0; i < tensor.count; ++i) {
+    if (tensor.sizes[i] <= 0 || tensor.strides[i] < 0) return "has a size of 0, or a negative size or stride";
+  }
+  int64_t reach = 1;  // elements that the dimensions further in span
+  const std::vector<uint32_t> order = order_of(tensor);
+  for (auto place = order.rbegin(); place != order.rend(); ++place) {
+    if (tensor.sizes[*place] <= 1) continue;
+    if (tensor.strides[*place] < reach) return "has elements that share memory";
+    reach = tensor.strides[*place] * tensor.sizes[*place];
+  }
+  return "";
+}
+
+std::string difference_of(const ob_operand& given, const ob_operand& found) {
+  if (given.kind != found.kind || given.is_result != found.is_result) return "is of another kind";
+  if (given.kind == OB_OPERAND_INTEGER && given.integer != found.integer) return "is another integer";
+  if (given.kind == OB_OPERAND_NUMBER && !(given.number == found.number)) return "is another number";
+  if (given.count != found.count || given.dtype != found.dtype) return "has another dtype or rank";
+  if (given.kind == OB_OPERAND_INTEGERS && !std::equal(given.sizes, given.sizes + given.count, found.sizes)) {
+    return "has other integers";
+  }
+  if (given.kind != OB_OPERAND_TENSOR) return "";
+  const std::vector<uint32_t> order = order_of(found);
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (found.strides[order[i]] == 1 && given.strides[order[i]] != 1) return "has no stride of 1 where one was";
+    if (i > 0 && given.strides[order[i - 1]] < given.strides[order[i]]) return "has strides in another order";
+  }
+  return "";
+}
+
+}  // namespace
+
+Operands::Operands(const ob_operand* operands, uint32_t count) : list_(operands, operands + count) {
+  const auto keep = [this](const int64_t* values, uint32_t number) {
+    return numbers_.emplace_back(std::make_unique<std::vector<int64_t>>(values, values + number))->data();
+  };
+  for (ob_operand& operand : list_) {
+    const bool tensor = operand.kind == OB_OPERAND_TENSOR;
+    if (tensor || operand.kind == OB_OPERAND_INTEGERS) operand.sizes = keep(operand.sizes, operand.count);
+    if (tensor) operand.strides = keep(operand.strides, operand.count);
+  }
+}
+
+std::string Operands::problem() const {
+  for (size_t i = 0; i < list_.size(); ++i) {
+    const std::string found = list_[i].kind == OB_OPERAND_TENSOR ? problem_of(list_[i]) : "";
+    if (!found.empty()) return "operand " + std::to_string(i) + " " + found;
+  }
+  return "";
+}
+
+std::string Operands::difference(const Operands& found) const {
+  if (list_.size() != found.list_.size()) return "another number of operands than it was found for";
+  for (size_t i = 0; i < list_.size(); ++i) {
+    const std::string other = difference_of(list_[i], found.list_[i]);
+    if (!other.empty()) return "operand " + std::to_string(i) + " " + other;
+  }
+  return "";
+}
+
+uint64_t Operands::bytes(const ob_operand& operand) {
+  if (operand.kind != OB_OPERAND_TENSOR) return 0;
+  uint64_t last = 0;
+  for (uint32_t i = 0; i < operand.count; ++i) {
+    last += static_cast<uint64_t>((operand.sizes[i] - 1) * operand.strides[i]);
+  }
+  return (last + 1) * element_bytes(operand.dtype);
+}
+
+}  // namespace outboard::strict

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "outboard/driver.h"
+
+namespace outboard::strict {
+
+/// Operands of a library function with all that they point to, and what driver.h asks of them.
+class Operands {
+ public:
+  Operands(const ob_operand* operands, uint32_t count);
+
+  std::vector<ob_operand>& list() { return list_; }
+  /// What is wrong with them by themselves, or "".
+  std::string problem() const;
+  /// In what they are not like those that a function was found for, or "".
+  std::string difference(const Operands& found) const;
+  /// From a tensor's element 0 to the end of its last, in bytes; 0 of what is no tensor.
+  static uint64_t bytes(const ob_operand& operand);
+
+ private:
+  std::vector<ob_operand> list_;
+  std::vector<std::unique_ptr<std::vector<int64_t>>> numbers_;
+};
+
+}  // namespace outboard::strict

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/base/driver_call.h"
+
+#include <iterator>
+
+namespace outboard {
+namespace {
+
+constexpr const char* kLostAdvice =
+    ". What was in its memory is gone, and nothing can run on it any more in this process: end the process, go on from "
+    "the last checkpoint in a new one, and look into the system's log for what happened to the device. Other devices "
+    "are not concerned.";
+
+/// Names of the functions that every driver must have, in the order of the table.
+constexpr const char* kRequired[] = {"last_error",
+                                     "device_count",
+                                     "device_open",
+                                     "device_properties",
+                                     "memory_alloc",
+                                     "memory_free",
+                                     "stream_create",
+                                     "stream_destroy",
+                                     "stream_wait",
+                                     "stream_wait_event",
+                                     "event_create",
+                                     "event_destroy",
+                                     "event_record",
+                                     "event_wait",
+                                     "event_elapsed",
+                                     "copy",
+                                     "fill",
+                                     "program_build",
+                                     "program_load",
+                                     "program_binary",
+                                     "program_release",
+                                     "kernel_get",
+                                     "launch"};
+static_assert(offsetof(ob_driver, memory_info) - offsetof(ob_driver, last_error) ==
+              std::size(kRequired) * sizeof(void*));
+
+/// What every driver must have and this one lacks, separated by commas.
+std::string missing(const ob_driver& driver) {
+  std::string names = driver.name == nullptr ? "name" : "";
+  const char* next = reinterpret_cast<const char*>(&driver) + offsetof(ob_driver, last_error);
+  for (const char* name : kRequired) {
+    void* function;
+    std::memcpy(&function, next, sizeof(function));
+    next += sizeof(function);
+    if (function == nullptr) names += (names.empty() ? "" : ", ") + std::string(name);
+  }
+  return names;
+}
+
+}  // namespace
+
+std::string misfit(const ob_driver& driver) {
+  if (driver.abi_major != OB_ABI_MAJOR) {
+    return "was built for version " + std::to_string(driver.abi_major) +
+           " of the driver interface, and this is Outboard " + "with version " + std::to_string(OB_ABI_MAJOR) +
+           ": build it with the driver.h of this Outboard";
+  }
+  const std::string names = missing(whole_table(driver));
+  return names.empty() ? "" : "lacks what every driver must have: " + names;
+}
+
+void refuse_in_forked_child() {
+  if (!in_forked_child.load(std::memory_order_relaxed)) return;
+  throw ForkError(
+      "Cannot re-initialize the device in forked subprocess. To use the device with multiprocessing, you must use the "
+      "'spawn' start method");
+}
+
+void throw_failure(const ob_driver& driver, ob_status status, const char* what) {
+  const char* text = driver.last_error();
+  const std::string message = std::string(what) + " failed: " + (text != nullptr ? text : "no details");
+  if (status == OB_OUT_OF_MEMORY) throw OutOfMemoryError(message);
+  throw Error(status, message);
+}
+
+void throw_failure(const DeviceDriver& driver, ob_status status, const char* what) {
+  if (status != OB_DEVICE_LOST) throw_failure(static_cast<const ob_driver&>(driver), status, what);
+  driver.lost = true;
+  const char* text = driver.last_error();
+  throw Error(OB_DEVICE_LOST, std::string("the device was lost: ") + what +
+                                  " failed: " + (text != nullptr ? text : "no details") + kLostAdvice);
+}
+
+void refuse_if_unusable(const DeviceDriver& driver) {
+  refuse_in_forked_child();
+  if (!driver.lost.load(std::memory_order_relaxed)) return;
+  throw Error(OB_DEVICE_LOST, std::string("the device was lost earlier") + kLostAdvice);
+}
+
+}  // namespace outboard
