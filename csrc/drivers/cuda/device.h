@@ -9,14 +9,15 @@
 #include <string>
 
 #include "cuda/api.h"
+#include "cuda/cublas.h"
 #include "cuda/nvrtc.h"
 #include "outboard/driver.h"
 
 /// One GPU. Never deleted.
 struct ob_device_t {
   ob_device_t(outboard::cuda::CUdevice id_, int capability_, const outboard::cuda::Nvrtc& compiler_,
-              outboard::cuda::Architecture architecture_)
-      : id(id_), capability(capability_), compiler(&compiler_), architecture(architecture_) {}
+              outboard::cuda::Architecture architecture_, const outboard::cuda::Cublas* library_)
+      : id(id_), capability(capability_), compiler(&compiler_), architecture(architecture_), library(library_) {}
 
   const outboard::cuda::CUdevice id;
   const int capability;  // 90 for 9.0
@@ -28,6 +29,10 @@ struct ob_device_t {
   std::atomic<bool> lost{false};
   std::string why_lost;  // written once, before `lost`
 
+  const outboard::cuda::Cublas* const library;  // nullptr: there is none
+  std::once_flag library_opened;
+  void* library_handle = nullptr;  // of `library`, once it was asked for
+
   std::mutex mutex;
   std::atomic<outboard::cuda::CUcontext> context{nullptr};  // the primary one, from its first use on
   // Guarded by the mutex: streams that exist, and those that were destroyed with work left to do.
@@ -38,7 +43,8 @@ struct ob_device_t {
 struct ob_stream_t {
   ob_device device;
   outboard::cuda::CUstream stream;
-  bool capturing = false;  // guarded by the device's mutex
+  outboard::cuda::CUdeviceptr workspace = 0;  // of library functions, from the first one on
+  bool capturing = false;                     // guarded by the device's mutex
   std::list<ob_stream>::iterator place;
 };
 
@@ -67,6 +73,7 @@ struct Devices {
   Devices();
   void add(int number);
   std::unique_ptr<Nvrtc> compiler_;
+  const Cublas* library_ = nullptr;
 };
 
 /// While it lives, the device's context is the calling thread's. What another library made the thread's context

@@ -96,6 +96,7 @@ ob_status device_properties(ob_device device, ob_device_properties* properties) 
   p.max_argument_bytes = kArgumentBytes;
   p.execution = OB_EXECUTION_SIMT;
   p.last_cache = static_cast<uint64_t>(attribute_of(device, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE));
+  if (device->library != nullptr) put_text(p.library, device->library->name());
   const size_t size = properties->struct_size;
   std::memcpy(properties, &p, std::min(size, sizeof(p)));
   properties->struct_size = size;
@@ -165,7 +166,8 @@ ob_status stream_destroy(ob_stream stream) {
   const Entry entry(device);
   const std::lock_guard lock(device->mutex);
   device->streams.erase(stream->place);
-  if (entry.status() != OB_OK) return OB_OK;  // nothing is left of a lost device's streams
+  if (entry.status() != OB_OK) return OB_OK;                      // nothing is left of a lost device's streams
+  if (stream->workspace != 0) cu().cuMemFree(stream->workspace);  // waits for who uses it
   device->leaving.push_back(stream->stream);
   reap(device);
   return OB_OK;
@@ -394,6 +396,37 @@ ob_status graph_destroy(void* graph) {
   return status_of(owned->device, cu().cuGraphExecDestroy(owned->executable), "cuGraphExecDestroy");
 }
 
+ob_status library_find(ob_device device, const char* name, const ob_operand* operands, uint32_t count,
+                       ob_function* function) {
+  if (device->library == nullptr) return fail(OB_UNSUPPORTED, "cuBLASLt was not found");
+  const Entry entry(device);
+  if (entry.status() != OB_OK) return entry.status();
+  std::call_once(device->library_opened, [&] { device->library_handle = create_cublas(*device->library); });
+  if (device->library_handle == nullptr) return fail(OB_UNSUPPORTED, "cuBLASLt does not work with this GPU");
+  auto product = std::make_unique<Product>(*device->library, device->library_handle, name);
+  if (!product->prepare({operands, operands + count})) {
+    return fail(OB_UNSUPPORTED, std::string("there is no library function for ") + name);
+  }
+  *function = reinterpret_cast<ob_function>(product.release());  // lives as long as the device
+  return OB_OK;
+}
+
+ob_status library_call(ob_stream stream, ob_function function, const ob_operand* operands, uint32_t count) {
+  const Entry entry(stream->device);
+  if (entry.status() != OB_OK) return entry.status();
+  if (stream->workspace == 0) {
+    const CUresult result = cu().cuMemAlloc(&stream->workspace, Product::kWorkspace);
+    if (result != CUDA_SUCCESS) return status_of(stream->device, result, "cuMemAlloc of a library's workspace");
+  }
+  auto& product = *reinterpret_cast<Product*>(function);
+  const int status = product.run({operands, operands + count}, stream->workspace, stream->stream);
+  if (status == 0) return OB_OK;
+  // What a kernel did wrong before is reported by whoever asks next.
+  const CUresult earlier = cu().cuStreamQuery(stream->stream);
+  if (is_final(earlier)) return status_of(stream->device, earlier, "cublasLtMatmul");
+  return fail(OB_INTERNAL, "cublasLtMatmul returned " + std::to_string(status));
+}
+
 /// A function of the table: no exception leaves it.
 template <auto function>
 struct Guarded;
@@ -451,6 +484,8 @@ constexpr ob_driver make_driver() {
   driver.capture_begin = Guarded<capture_begin>::call;
   driver.capture_end = Guarded<capture_end>::call;
   driver.graph_launch = Guarded<graph_launch>::call;
+  driver.library_find = Guarded<library_find>::call;
+  driver.library_call = Guarded<library_call>::call;
   driver.graph_destroy = Guarded<graph_destroy>::call;
   driver.kernel_properties = Guarded<kernel_properties>::call;
   return driver;
