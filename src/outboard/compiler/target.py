@@ -12,6 +12,16 @@ from .tuning import Tuning
 
 
 @dataclasses.dataclass(frozen=True)
+class Limits:
+    """What a device has room for at once: work-items of a work-group, work-items of a sub-group (1: it has none), and
+    bytes of local memory of a work-group."""
+
+    work_group: int
+    sub_group: int
+    local_memory: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Target:
     """The properties of one device that steer code generation (see ``ob_device_properties`` in driver.h)."""
 
@@ -35,6 +45,11 @@ class Target:
     def tuning(self) -> Tuning:
         """How the device likes its code."""
         return Tuning.of(self)
+
+    @property
+    def limits(self) -> Limits:
+        """What the device has room for."""
+        return Limits(self.max_work_group_size, self.sub_group_size, self.local_memory)
 
     @property
     def has_dialect(self) -> bool:
