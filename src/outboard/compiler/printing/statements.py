@@ -77,8 +77,8 @@ class StatementPrinter:
         vectors: set[sympy.Symbol] = set()
         for split in (self.x, self.r):
             if split is not None:
-                names[split.inner] = str(split.inner)
-                names[split.outer] = str(split.outer)
+                names[split.inner] = split.inner.name
+                names[split.outer] = split.outer.name
         if self.width > 1 and not scalar and self.lane is not None:
             names[self.lane] = f"{self.lane}v"
             vectors.add(self.lane)
