@@ -11,7 +11,7 @@ import sympy
 import torch
 from torch import nn
 
-from outboard.compiler.loops import Entry, LoopKernel, Region, Root, Store, Value
+from outboard.compiler.loops.nest import Entry, LoopKernel, Region, Root, Store, Value
 from outboard.compiler.printing import emit
 from outboard.compiler.target import Target
 

@@ -9,7 +9,8 @@ import pytest
 import sympy
 import torch
 
-from outboard.compiler.loops import LoopKernel, Region, Root, Store, Value, find_normal_cdf
+from outboard.compiler.loops.nest import LoopKernel, Region, Root, Store, Value
+from outboard.compiler.loops.passes import find_normal_cdf
 
 FLOAT = torch.float32
 UNIT = 2.0**-24

@@ -7,7 +7,8 @@ import pytest
 import sympy
 import torch
 
-from outboard.compiler.loops import LoopKernel, Region, Root, Store, Value, keep_terms
+from outboard.compiler.loops.nest import LoopKernel, Region, Root, Store, Value
+from outboard.compiler.loops.passes import keep_terms
 
 FLOAT = torch.float32
 INDEX = sympy.Symbol("i")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from outboard.compiler.printing.rows import SIDE_BY_SIDE
+from outboard.compiler.loops.vector import SIDE_BY_SIDE
 
 LENGTHS = [16, 64, 100, 130, 1000, 1024, 5000]
 

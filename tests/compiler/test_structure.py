@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from outboard.compiler.adapter import wrapper
-from outboard.compiler.loops import Entry, LoopKernel, Region, Root, Store, Value, structure
+from outboard.compiler.loops.nest import Entry, LoopKernel, Region, Root, Store, Value, structure
 from outboard.compiler.printing import EmittedKernel
 from outboard.compiler.target import Target
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import sympy
 
 from .dialects import c as cl
-from .loops import Entry, LoopKernel, Region, Root, Store, Value, compute_dtype
+from .loops.accesses import Accesses
+from .loops.nest import Entry, LoopKernel, Region, Root, Store, Value, compute_dtype
 from .printing import EmittedKernel, emit
 from .printing.statements import StatementPrinter
 
@@ -238,7 +239,7 @@ class _Printer(StatementPrinter):
         hoisted: list[Value],
         width: int,
     ) -> None:
-        super().__init__(epilogue.loops, target, "finish")
+        super().__init__(Accesses.of(epilogue.loops), target)
         self.source = epilogue.source
         self.buffers = names
         self.places = places
@@ -272,11 +273,11 @@ class _Printer(StatementPrinter):
             return
         place = self.places[value.index]
         vector = place in ("at", "column") and self.width > 1
-        pointer, dtype = self.buffers[value.buffer], self._memory_dtype(value.buffer)
+        pointer, dtype = self.buffers[value.buffer], self.kernel.buffers[value.buffer]
         self.define(value, cl.load(self.prelude, pointer, dtype, place, self.width if vector else 1), vector)
 
     def store(self, store: Store) -> None:
         """Prints a store."""
-        dtype = self._memory_dtype(store.buffer)
+        dtype = self.kernel.buffers[store.buffer]
         value = self.operand(store.value, compute_dtype(dtype), self.width > 1)
         self.write(cl.store(self.prelude, self.buffers[store.buffer], dtype, "at", value, self.width))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a person sees of long compilations: one line on a terminal, updated in place; sources on request."""
+"""What a person sees of long compilations: a line on a terminal, updated in place; sources and schedules on request."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from .loops.schedule import Schedule
 from .plans.plan import Plan
 
 #: Seconds of work before anything is shown.
@@ -113,14 +114,20 @@ def finish() -> None:
         _line.finish()
 
 
-def wants_kernels() -> bool:
-    """Whether ``OUTBOARD_LOG`` asks for generated sources."""
-    return "kernels" in os.environ.get("OUTBOARD_LOG", "").split(",")
+def wants(what: str) -> bool:
+    """Whether ``OUTBOARD_LOG`` asks for it: ``kernels``, generated sources, or ``schedules``."""
+    return what in os.environ.get("OUTBOARD_LOG", "").split(",")
+
+
+def show_schedule(schedule: Schedule) -> None:
+    """Prints what was decided about a kernel if asked to."""
+    if wants("schedules"):
+        sys.stderr.write(f"// ---- {schedule}\n")
 
 
 def show_kernels(name: str, plan: Plan) -> None:
     """Prints the programs of a plan if asked to."""
-    if not wants_kernels():
+    if not wants("kernels"):
         return
     for source, options in plan.programs:
         sys.stderr.write(f"// ---- {name}{'  ' + options if options else ''}\n{source}\n")

@@ -12,6 +12,16 @@ from .tuning import Tuning
 
 
 @dataclasses.dataclass(frozen=True)
+class Limits:
+    """What a device has room for at once: work-items of a work-group, work-items of a sub-group (1: it has none), and
+    bytes of local memory of a work-group."""
+
+    work_group: int
+    sub_group: int
+    local_memory: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Target:
     """The properties of one device that steer code generation (see ``ob_device_properties`` in driver.h)."""
 
@@ -41,6 +51,11 @@ class Target:
     def plan_key(self) -> str:
         """What plans for the device are kept under: what changes its programs, and what its library may change."""
         return f"{self.cache_key}\1{self.library}" if self.library else self.cache_key
+
+    @property
+    def limits(self) -> Limits:
+        """What the device has room for."""
+        return Limits(self.max_work_group_size, self.sub_group_size, self.local_memory)
 
     @property
     def has_dialect(self) -> bool:

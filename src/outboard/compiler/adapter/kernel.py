@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inductor's kernel, recorded as a :class:`~outboard.compiler.loops.LoopKernel`."""
+"""Inductor's kernel, recorded as a :class:`~outboard.compiler.loops.nest.LoopKernel`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from torch.utils._sympy.symbol import SymT, symbol_is_type
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from ..dialects import c as cl
-from ..loops import Entry, LoopKernel, Region, Root, Store, Value, compute_dtype, find_normal_cdf, prune
+from ..loops.nest import Entry, LoopKernel, Region, Root, Store, Value, compute_dtype
+from ..loops.passes import run_passes
 from ..printing import EmittedKernel
 from ..target import target_of
 from .overrides import LoopOps, Variable, as_value
@@ -218,7 +219,7 @@ class LoopRecorder(SIMDKernel[Any]):
             )
             for symbol, node in self.range_tree_nodes.items()
         }
-        kernel = LoopKernel(
+        return LoopKernel(
             roots=list(roots.values()),
             entries=entries,
             regions=self.regions,
@@ -227,8 +228,6 @@ class LoopRecorder(SIMDKernel[Any]):
             indirect=self.indirect,
             floats=self._float_symbols(),
         )
-        prune(kernel)
-        return kernel
 
     def _is_removed(self, statement: Value | Store, removed: Any) -> bool:
         return isinstance(statement, Store) and self._store_names[id(statement)] in removed
@@ -259,8 +258,7 @@ class LoopRecorder(SIMDKernel[Any]):
         device = V.graph.get_current_device_or_throw()
         target = target_of(device.index or 0)
         self.loops = self.loop_kernel()
-        if target.tuning.vectors:
-            find_normal_cdf(self.loops)  # also in those that are not printed, because a product computes them
+        run_passes(self.loops, target.tuning)
         wrapper: Any = V.graph.wrapper_code  # a PlanWrapper
         self.emitted = wrapper.printed(self.loops, target)
         return self.emitted.source

@@ -32,7 +32,7 @@ from torch.utils import _pytree as pytree
 from outboard import _C
 
 from ..choice.calls import LIBRARY_OPERATORS
-from ..loops import GATHER_ERROR, INDEX_ERROR
+from ..loops.nest import GATHER_ERROR, INDEX_ERROR
 from ..plans import plan as p
 from ..plans.builder import NotExpressible, PlanBuilder
 from ..target import Target

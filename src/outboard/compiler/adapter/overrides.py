@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The handler of Inductor's ``ops`` vocabulary: each call becomes a :class:`~outboard.compiler.loops.Value`."""
+"""The handler of Inductor's ``ops`` vocabulary: each call becomes a :class:`~outboard.compiler.loops.nest.Value`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch._inductor.utils import sympy_index_symbol
 from torch._inductor.virtualized import OpsValue, V
 
 from ..dialects import c as cl
-from ..loops import INDEX_ERROR, Value, compute_dtype
+from ..loops.nest import INDEX_ERROR, Value, compute_dtype
 from ..printing.statements import promote
 
 #: What wrong indices of the graph in hand are reported as.

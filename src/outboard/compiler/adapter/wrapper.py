@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 from .. import kernels
 from ..choice.calls import ExternCall, lower_call, uses_library
 from ..epilogue import Epilogue
-from ..loops import LoopKernel, structure
+from ..loops.nest import LoopKernel, structure
 from ..plans import plan as p
 from ..plans.builder import NotExpressible, PlanBuilder, Size, TensorArg
 from ..printing import EmittedKernel, emit, program

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..loops import GATHER_ERROR
+from ..loops.nest import GATHER_ERROR
 from ..plans.builder import PlanBuilder
 from ..printing.emitted import assertion
 from . import common

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import sympy
 import torch
 
-from ..loops import GATHER_ERROR, INDEX_ERROR
+from ..loops.nest import GATHER_ERROR, INDEX_ERROR
 from ..plans.builder import PlanBuilder, Size, TensorArg
 from ..printing.emitted import assertion
 from ..units import COMPUTE_UNITS

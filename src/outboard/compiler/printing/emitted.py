@@ -6,16 +6,13 @@ from __future__ import annotations
 import dataclasses
 import re
 import zlib
-from typing import TypeAlias
 
 import sympy
 
-from ..loops import INDEX_ERROR
+from ..loops.nest import INDEX_ERROR
+from ..loops.schedule import Combination
 from ..plans.plan import Assertion, AssertionKind
 from ..units import COMPUTE_UNITS
-
-#: (grid, local size, arguments for the outer loops) of a kernel.
-Grid: TypeAlias = tuple[tuple[sympy.Expr, sympy.Expr], tuple[int, int, int], list[sympy.Expr]]
 
 
 def assertion(message: str) -> Assertion:
@@ -28,19 +25,6 @@ def failing(message: str) -> str:
     """The statement by which a kernel reports ``message``, unless a kernel before it has failed: what went wrong first
     is what a user has to know."""
     return f"{{ if (*failed == 0) *failed = {assertion(message).code}; }}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Combination:
-    """The launch that turns the partial results of a reduction in pieces into results.
-
-    It takes the same arguments as the launch before it. The grid is empty if there is one piece only.
-    ``scratch`` is the size in bytes of the memory for partial results.
-    """
-
-    grid: tuple[sympy.Expr, sympy.Expr]
-    scratch: sympy.Expr
-    local_size: tuple[int, int, int] = (1, 1, 1)
 
 
 @dataclasses.dataclass

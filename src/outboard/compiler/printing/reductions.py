@@ -4,44 +4,48 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-import sympy
 import torch
 
 from ..dialects import c as cl
-from ..loops import Region, Value, compute_dtype
-from .analysis import BLOCK, TERMS
-from .emitted import Combination, EmittedKernel, Grid, assertion, combining_name
-from .splits import Split, minimum
+from ..loops.nest import LoopKernel, Region, Value
+from ..loops.schedule import Schedule, Terms
+from ..loops.splits import Split
+from ..target import Target
+from .emitted import EmittedKernel, assertion, combining_name
 from .statements import StatementPrinter
-
-#: Pieces per compute unit, so that a core that comes late or is slow does not hold up the others.
-PIECES = 8
-#: Boundaries of pieces are multiples of this: only the last piece has a rest that fills no vectors.
-PIECE_ALIGNMENT = 1024
-#: Bytes of a partial result, whatever its type.
-SLOT = 8
 
 
 class ReductionPrinter(StatementPrinter):
     """Prints regions: loops over the terms of reductions, and what follows from their results."""
 
+    #: The number of a work-item among those that combine the partial results of one reduction.
+    number = "0"
+
+    def __init__(self, kernel: LoopKernel, schedule: Schedule, target: Target, entry: str) -> None:
+        super().__init__(schedule.accesses(kernel), target)
+        self.entry = entry
+        self.schedule = schedule
+        self.terms = {id(region): terms for region, terms in zip(kernel.regions, schedule.terms, strict=True) if terms}
+        #: Reductions that leave NaN to an accumulator of its own. An operation that keeps NaN is a chain of several,
+        #: and each step would have to wait for the one before.
+        self.apart = {name for terms in self.terms.values() for name in terms.apart}
+
     @abstractmethod
-    def _structure(self) -> Grid:
-        """Prints the outer loops; returns (grid, local size, extra arguments)."""
+    def _structure(self) -> None:
+        """Prints the outer loops."""
 
     def emit(self) -> EmittedKernel:
         """The whole kernel."""
-        grid, local, extra = self._structure()
+        self._structure()
         bodies = {self.entry: self._take_lines()}
-        combination = None
-        if self.in_pieces:
-            combination = self._combination(extra[1])
+        if self.schedule.in_pieces:
+            self._combine_pieces()
             bodies[combining_name(self.entry)] = self._take_lines()
-        signature = self._signature(extra)
-        attributes = f"OB_GROUP_OF({', '.join(map(str, local))}) {self._attribute()}"
+        signature = self._signature()
+        attributes = f"OB_GROUP_OF({', '.join(map(str, self.schedule.launch.local_size))}) {self._attribute()}"
         definitions = [
             f"OB_KERNEL {attributes} void {name}({signature}) {{\n{body}\n}}" for name, body in bodies.items()
         ]
@@ -50,14 +54,14 @@ class ReductionPrinter(StatementPrinter):
             definition="\n".join(definitions),
             entry=self.entry,
             buffers=list(self.buffers),
-            longs=[*extra, *self.longs],
+            longs=[*self.schedule.launch.extra, *self.longs],
             floats=list(self.floats),
             doubles=self.doubles,
             assertions=[assertion(message) for message in self.kernel.assertions()],
-            grid=grid,
-            local_size=local,
-            assumptions=self.assumptions,
-            combination=combination,
+            grid=self.schedule.launch.grid,
+            local_size=self.schedule.launch.local_size,
+            assumptions=list(self.schedule.assumptions),
+            combination=self.schedule.combination,
         )
 
     def _take_lines(self) -> str:
@@ -66,19 +70,19 @@ class ReductionPrinter(StatementPrinter):
         self.lines.clear()
         return text
 
-    def _signature(self, extra: list[sympy.Expr]) -> str:
+    def _signature(self) -> str:
         parameters = []
         for name, inner in self.buffers.items():
             constness = "" if name in self.kernel.written else "const "
             parameters.append(f"OB_GLOBAL {constness}{cl.memory_type(self.kernel.buffers[name])}* {inner}")
-        parameters += [f"long extra{number}" for number in range(len(extra))]
+        parameters += [f"long extra{number}" for number in range(len(self.schedule.launch.extra))]
         parameters += [f"long {name}" for name in self.longs.values()]
         parameters += [
             f"{'double' if symbol in self.doubles else 'float'} {name}" for symbol, name in self.floats.items()
         ]
         if self.kernel.assertions():
             parameters.append("OB_GLOBAL int* failed")
-        if self.in_pieces:
+        if self.schedule.in_pieces:
             parameters.append("OB_GLOBAL long* partial")
         return ", ".join(parameters)
 
@@ -88,7 +92,7 @@ class ReductionPrinter(StatementPrinter):
 
     def point(self) -> None:
         """The code for one point (or one vector of points) of the non-reduction root."""
-        if self.width > 1 and self.lane_symbol == self.x.inner:
+        if self.width > 1 and self.lane == self.x.inner:
             self._lane_vector()
         for region in self.kernel.regions:
             self._region(region)
@@ -107,47 +111,37 @@ class ReductionPrinter(StatementPrinter):
 
     def _reduce(self, region: Region) -> None:
         """A loop over the reduction root, or over this work-item's piece of it."""
-        self._scalar_reduction(region, reduces_of(region))
+        self._scalar_reduction(region, self.terms[id(region)])
 
     def _lane_vector(self) -> None:
         lanes = ", ".join(str(lane) for lane in range(self.width))
-        self.write(f"const long{self.width} {self.lane_symbol}v = {self.lane_symbol} + (long{self.width})({lanes});")
+        self.write(f"const long{self.width} {self.lane}v = {self.lane} + (long{self.width})({lanes});")
 
     def _accumulate(self, value: Value, total: str) -> None:
         """Adds this iteration's term to accumulator ``total``."""
         (source,) = value.args
         vector = self.width > 1
-        term = self.operand(source, value.dtype if not self._is_arg(value) else self._arg_dtype(value), vector)
-        if self._is_arg(value):
+        term = self.operand(source, value.term_dtype, vector)
+        if value.finds_place:
             self._accumulate_arg(value, total, term)
             return
         if not vector:
             self.write(f"{total} = {cl.combine(self.prelude, value.kind, total, term, value.dtype, 1)};")
             return
         self.write(f"{total} = {self._combine(value, total, term, self.width)};")
-        if self._counts_nan(value):
+        if value.name in self.apart:
             seen = f"{value.name}_n"
             self.write(f"{seen} = {cl.nan_bits(self.prelude, seen, term, value.dtype, self.width)};")
 
     def _combine(self, value: Value, one: str, other: str, width: int) -> str:
         """Two accumulators that have, or once had, lanes as one."""
-        combine = cl.quick_combine if self._counts_nan(value) else cl.combine
+        combine = cl.quick_combine if value.name in self.apart else cl.combine
         return combine(self.prelude, value.kind, one, other, value.dtype, width)
-
-    def _counts_nan(self, value: Value) -> bool:
-        """Whether lanes of a reduction, the least or greatest of a row of floats, leave NaN to an accumulator of its
-        own. An operation that keeps NaN is a chain of several, and each step would have to wait for the one before."""
-        along = self.r is not None and self.lane_symbol == self.r.inner
-        return along and value.kind in ("min", "max") and value.dtype.is_floating_point
-
-    def _arg_dtype(self, value: Value) -> torch.dtype:
-        assert value.src_dtype is not None
-        return compute_dtype(value.src_dtype)
 
     def _accumulate_arg(self, value: Value, total: str, term: str) -> None:
         assert self.r is not None
         position = self._linear(self.r)
-        dtype = self._arg_dtype(value)
+        dtype = value.term_dtype
         lanes = range(self.width) if self.width > 1 else [None]
         self.counter += 1
         name = f"w{self.counter}"
@@ -171,18 +165,14 @@ class ReductionPrinter(StatementPrinter):
 
     def _declare(self, value: Value, name: str, width: int, constant: str | None = None) -> None:
         """Declares an accumulator with its neutral element."""
-        if self._is_arg(value):
-            dtype = self._arg_dtype(value)
+        if value.finds_place:
+            dtype = value.term_dtype
             start = cl.broadcast(cl.identity_of(value.kind, dtype), dtype, width)
             self.write(f"{cl.type_name(dtype, width)} {name}_best = {start};")
             self.write(f"{cl.type_name(torch.int64, width)} {name} = ({cl.type_name(torch.int64, width)})(-1);")
             return
         start = cl.broadcast(constant or cl.identity_of(value.kind, value.dtype), value.dtype, width)
         self.write(f"{cl.type_name(value.dtype, width)} {name} = {start};")
-
-    def _flushed(self, value: Value) -> bool:
-        """Whether an accumulator is summed in blocks."""
-        return value.kind == "sum" and value.dtype.is_floating_point
 
     def _declare_totals(self, sums: list[Value], width: int) -> None:
         """Declares, for accumulators ``_a`` of sums, what partial sums ``_b`` they get and what they lose (``_l``)."""
@@ -205,14 +195,6 @@ class ReductionPrinter(StatementPrinter):
         function = self.prelude.use("with_lost", value.dtype, width)
         return f"{function}({value.name}_a{place}, {value.name}_l{place})"
 
-    def _sums(self, reduces: list[Value], together: int = 1) -> list[Value]:
-        """The accumulators that are summed in parts: unless all terms are few for ``together`` accumulators."""
-        assert self.r is not None
-        terms = self.r.root.numel
-        if terms.is_Integer and terms <= TERMS * together:
-            return []
-        return [value for value in reduces if self._flushed(value)]
-
     @contextmanager
     def _counted(self, sums: list[Value], limit: int, flush: Callable[[], None]) -> Iterator[None]:
         """One block in a loop over blocks. ``flush`` prints what adds partial sums to their totals, which is done after
@@ -233,17 +215,18 @@ class ReductionPrinter(StatementPrinter):
         for value in sums:
             self._add_partial(value, self.width)
 
-    def _scalar_reduction(self, region: Region, reduces: list[Value]) -> None:
+    def _scalar_reduction(self, region: Region, terms: Terms) -> None:
         """One reduction index at a time, all lanes along the other root."""
         assert self.r is not None
-        sums = self._sums(reduces)
+        reduces = region.reductions()
+        sums = named(terms.in_parts, reduces)
         for value in reduces:
             self._declare(value, f"{value.name}_a", self.width)
         self._declare_totals(sums, self.width)
         if sums:
             self.write(f"long {sums[0].name}_pending = 0;")
-        flushing = self._counted(sums, TERMS, lambda: self._flush(sums))
-        with self._rows(self.r), self._blocks(self.r, TERMS if sums else BLOCK), flushing:
+        flushing = self._counted(sums, terms.all, lambda: self._flush(sums))
+        with self._rows(self.r), self._blocks(self.r, terms.block), flushing:
             i = self.r.inner
             with self.block(f"for (long {i} = {i}_from; {i} < {i}_to; ++{i})"):
                 self.body(region.body)
@@ -269,13 +252,13 @@ class ReductionPrinter(StatementPrinter):
             return
         o, rows, length = split.outer, self.size(split.rows), self.size(split.length)
         header = f"for (long {o} = 0; {o} < {rows}; ++{o})"
-        if self.in_pieces:
+        if self.schedule.in_pieces:
             header = f"for (long {o} = first / max({length}, 1L); {o} * {length} < last; ++{o})"
         with self.block(header):
             yield
 
     @contextmanager
-    def _blocks(self, split: Split, block: int = BLOCK) -> Iterator[None]:
+    def _blocks(self, split: Split, block: int) -> Iterator[None]:
         i = split.inner
         start, end = self._bounds(split)
         with self.block(f"for (long {i}_from = {start}; {i}_from < {end}; {i}_from += {block})"):
@@ -285,7 +268,7 @@ class ReductionPrinter(StatementPrinter):
     def _bounds(self, split: Split) -> tuple[str, str]:
         """The range of the inner index of the reduction, in this row of this piece."""
         length = self.size(split.length)
-        if not self.in_pieces:
+        if not self.schedule.in_pieces:
             return "0", length
         if split.rows is None:
             return "first", "last"
@@ -302,8 +285,8 @@ class ReductionPrinter(StatementPrinter):
         self.write(f"const long {self.x.inner} = x - {self.x.outer} * {length};")
 
     def _leave_partial_results(self, piece: str) -> None:
-        """Writes the results of a piece where ``_combination`` finds them."""
-        reduces = reduces_of(self.kernel.regions[0])
+        """Writes the results of a piece where ``_combine_pieces`` finds them."""
+        reduces = self.kernel.regions[0].reductions()
         self.write(f"OB_GLOBAL long* slots = partial + (x * extra1 + (long){piece}) * {len(reduces)};")
         for slot, value in enumerate(reduces):
             self.write(f"*(OB_GLOBAL {cl.type_name(value.dtype)}*)(slots + {slot}) = {value.name};")
@@ -315,19 +298,19 @@ class ReductionPrinter(StatementPrinter):
         for following in rest:
             self.body([*following.body, *following.after])
 
-    def _combination(self, pieces: sympy.Expr) -> Combination:
+    def _combine_pieces(self) -> None:
         """Prints the kernel that combines partial results, in order so that each run gives the same."""
-        reduces = reduces_of(self.kernel.regions[0])
-        first, items = self._combiners()
+        assert self.schedule.combination is not None
+        reduces, items = self.kernel.regions[0].reductions(), self.schedule.combination.local_size[0]
         self.write("const long x = OB_ITEM_ID(1);")
         self._place()
         self.write(f"const OB_GLOBAL long* slots = partial + x * extra1 * {len(reduces)};")
-        sums = [value for value in reduces if self._flushed(value)]
+        sums = [value for value in reduces if value.is_sum_of_floats]
         for value in reduces:
             self._declare(value, f"{value.name}_a", 1)
         for value in sums:
             self._declare(value, f"{value.name}_l", 1)
-        with self.block(f"for (long piece = {first}; piece < extra1; piece += {items})"):
+        with self.block(f"for (long piece = {self.number}; piece < extra1; piece += {items})"):
             for slot, value in enumerate(reduces):
                 term = f"*(const OB_GLOBAL {cl.type_name(value.dtype)}*)(slots + piece * {len(reduces)} + {slot})"
                 total = f"{value.name}_a"
@@ -339,14 +322,6 @@ class ReductionPrinter(StatementPrinter):
             self.write(f"{value.name}_a = {self._total(value, 1)};")
         self._results(reduces)
         self._conclude()
-        results = self.x.root.numel
-        grid = minimum(sympy.S.One, pieces - 1) * items, results
-        return Combination(grid, SLOT * len(reduces) * results * pieces, (items, 1, 1))
-
-    def _combiners(self) -> tuple[str, int]:
-        """The number of a work-item among those that combine the partial results of one reduction, and how many they
-        are."""
-        return "0", 1
 
     def _results(self, reduces: list[Value]) -> None:
         """The results of accumulators, which all work-items that share a reduction learn."""
@@ -354,6 +329,7 @@ class ReductionPrinter(StatementPrinter):
             self._result(value, f"{value.name}_a", 1)
 
 
-def reduces_of(region: Region) -> list[Value]:
-    """The reductions of a region."""
-    return [s for s in region.body if isinstance(s, Value) and s.op == "reduce"]
+def named(names: Iterable[str], values: list[Value]) -> list[Value]:
+    """Those of some values that have one of these names."""
+    wanted = set(names)
+    return [value for value in values if value.name in wanted]

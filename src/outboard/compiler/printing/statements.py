@@ -12,25 +12,28 @@ import torch
 
 from ..dialects import Unsupported
 from ..dialects import c as cl
-from ..loops import LoopKernel, Store, Value, compute_dtype
+from ..loops.accesses import Accesses
+from ..loops.nest import Store, Value, compute_dtype
 from ..target import Target
-from .analysis import Analysis
 from .emitted import failing
 
 #: Bytes that memory delivers together on usual processors.
 LINE = 64
-#: Rows taken together where an operand lies across the rows, so that each of its cache lines is used whole.
-TILE = 16
 #: Functions that are there for integers alone.
 _OF_INTEGERS = frozenset({"FloorDiv", "CleanDiv", "CeilDiv", "Mod", "PythonMod"})
 
 
-class StatementPrinter(Analysis):
+class StatementPrinter:
     """The text of a kernel so far, and what its values are called and whether they have lanes."""
 
-    def __init__(self, kernel: LoopKernel, target: Target, entry: str) -> None:
-        super().__init__(kernel, target)
-        self.entry = entry
+    #: The inner index along which vectors lie, where they lie along one.
+    lane: sympy.Symbol | None = None
+
+    def __init__(self, accesses: Accesses, target: Target) -> None:
+        self.accesses = accesses
+        self.kernel = kernel = accesses.kernel
+        self.x, self.r = accesses.x, accesses.r
+        self.target = target
         self.prelude = cl.Prelude()
         self.atomics: dict[str, str] = {}
         self.lines: list[str] = []
@@ -44,7 +47,7 @@ class StatementPrinter(Analysis):
         # What changes while the body is printed: the width, and what each value is called and whether it has lanes.
         self.width = 1
         self.vectors: set[str] = set()
-        self.tiles: dict[str, str] = {}  #: value -> private array that holds its tile
+        self.tiles: dict[str, tuple[str, int]] = {}  #: value -> private array that holds its tile, and the tile's rows
         self.hoisted: set[str] = set()  #: values computed before the innermost loop
         self.streams: dict[str, str] = {}  #: loads that run ahead, and by how many elements
         self.far: dict[str, str] = {}  #: buffer -> variable that tells whether its vectors go past the caches
@@ -74,11 +77,11 @@ class StatementPrinter(Analysis):
         vectors: set[sympy.Symbol] = set()
         for split in (self.x, self.r):
             if split is not None:
-                names[split.inner] = str(split.inner)
-                names[split.outer] = str(split.outer)
-        if self.width > 1 and not scalar and self.lane_symbol is not None:
-            names[self.lane_symbol] = f"{self.lane_symbol}v"
-            vectors.add(self.lane_symbol)
+                names[split.inner] = split.inner.name
+                names[split.outer] = split.outer.name
+        if self.width > 1 and not scalar and self.lane is not None:
+            names[self.lane] = f"{self.lane}v"
+            vectors.add(self.lane)
         for symbol, value in self.kernel.indirect.items():
             if value.name in self.vectors:
                 names[symbol] = f"convert_long{self.width}({value.name})"
@@ -89,7 +92,7 @@ class StatementPrinter(Analysis):
 
     def index(self, expr: sympy.Expr) -> tuple[str, bool]:
         """(text, whether it has lanes) of an index expression."""
-        expanded = self._expand(expr)
+        expanded = self.accesses.expand(expr)
         printer = self._index_printer()
         return printer(expanded), printer.is_vector(expanded)
 
@@ -292,7 +295,7 @@ class StatementPrinter(Analysis):
 
     def _load(self, value: Value) -> None:
         pointer = self.buffers[value.buffer]
-        dtype = self._memory_dtype(value.buffer)
+        dtype = self.kernel.buffers[value.buffer]
         cl.memory_type(dtype)
         text, vector = self.index(value.index)
         mask = None
@@ -309,11 +312,11 @@ class StatementPrinter(Analysis):
         self._vector_load(value, pointer, dtype, mask)
 
     def _vector_load(self, value: Value, pointer: str, dtype: torch.dtype, mask: str | None) -> None:
-        assert self.lane_symbol is not None
+        assert self.lane is not None
         if value.name in self.tiles:
             self.define(value, self._from_tile(value), True)
             return
-        step = self._stride(value.index, self.lane_symbol)
+        step = self.accesses.step(value.index, self.lane)
         contiguous = step == 1
         name = value.name
         kind = cl.type_name(value.dtype, self.width)
@@ -347,7 +350,7 @@ class StatementPrinter(Analysis):
 
     def _base(self, index: sympy.Expr) -> str:
         """The index of lane 0."""
-        return self._index_printer(scalar=True)(self._expand(index))
+        return self._index_printer(scalar=True)(self.accesses.expand(index))
 
     def _gather(
         self, pointer: str, dtype: torch.dtype, index: sympy.Expr, step: sympy.Expr | None, mask: str | None
@@ -378,7 +381,7 @@ class StatementPrinter(Analysis):
     def store(self, store: Store) -> None:
         """Prints a store."""
         pointer = self.buffers[store.buffer]
-        dtype = self._memory_dtype(store.buffer)
+        dtype = self.kernel.buffers[store.buffer]
         compute = compute_dtype(dtype)
         text, vector_index = self.index(store.index)
         vector = self.width > 1 and (vector_index or store.value.name in self.vectors)
@@ -389,8 +392,8 @@ class StatementPrinter(Analysis):
         if not vector:
             self.write(cl.store(self.prelude, pointer, dtype, text, value, 1))
             return
-        assert self.lane_symbol is not None
-        step = self._stride(store.index, self.lane_symbol)
+        assert self.lane is not None
+        step = self.accesses.step(store.index, self.lane)
         if step == 1:
             far = self.far.get(store.buffer)
             self.write(cl.store(self.prelude, pointer, dtype, self._base(store.index), value, self.width, far))
@@ -433,8 +436,8 @@ class StatementPrinter(Analysis):
 
     def _from_tile(self, value: Value) -> str:
         """This row's vector of a tile."""
-        row = f"{self.x.outer} - {self.x.outer}_from"
-        lanes = ", ".join(f"{self.tiles[value.name]}[{k * TILE} + {row}]" for k in range(self.width))
+        (array, rows), row = self.tiles[value.name], f"{self.x.outer} - {self.x.outer}_from"
+        lanes = ", ".join(f"{array}[{k * rows} + {row}]" for k in range(self.width))
         return f"({cl.type_name(value.dtype, self.width)})({lanes})"
 
     def body(self, statements: list[Value | Store]) -> None:

@@ -16,7 +16,7 @@ from . import accumulation, random, special, waves
 from .atomics import atomic_add_helper
 from .indices import IndexPrinter
 from .memory import half_bits, half_values, load, load_pointer, narrowed, store
-from .operators import SUPPORTED, bitcast, broadcast, convert, operator, operator_together
+from .operators import SUPPORTED, bitcast, broadcast, convert, operator, operator_together, pays_together
 from .prelude import Prelude, lane
 from .reductions import better, combine, identity_of, nan_bits, quick_combine, with_nan
 from .types import TOGETHER, bits_dtype, literal, memory_type, type_name
@@ -27,6 +27,6 @@ HELPER_FAMILIES = (accumulation, random, special, waves)
 __all__ = [
     "SUPPORTED", "TOGETHER", "IndexPrinter", "Prelude", "atomic_add_helper", "better", "bitcast", "bits_dtype",
     "broadcast", "combine", "convert", "half_bits", "half_values", "identity_of", "lane", "literal", "load",
-    "load_pointer", "memory_type", "nan_bits", "narrowed", "operator", "operator_together", "quick_combine", "store",
-    "type_name", "with_nan",
+    "load_pointer", "memory_type", "nan_bits", "narrowed", "operator", "operator_together", "pays_together",
+    "quick_combine", "store", "type_name", "with_nan",
 ]  # fmt: skip

@@ -99,12 +99,14 @@ def operator(
     return _integer_operator(prelude, name, args, dtype, width)
 
 
-def operator_together(prelude: Prelude, name: str, dtype: torch.dtype, width: int) -> str | None:
-    """The function that replaces ``TOGETHER`` vectors by what an operator of one operand makes of them, or None where
-    nothing is won by taking them together."""
-    if name != "exp" or dtype != torch.float32 or width != AVX512_LANES:
-        return None
-    return prelude.use("exp_together", dtype, width)
+def pays_together(name: str, dtype: torch.dtype, width: int) -> bool:
+    """Whether an operator of one operand is better computed for ``TOGETHER`` vectors at once."""
+    return name == "exp" and dtype == torch.float32 and width == AVX512_LANES
+
+
+def operator_together(prelude: Prelude, name: str, dtype: torch.dtype, width: int) -> str:
+    """The function that replaces ``TOGETHER`` vectors by what an operator for which that pays makes of them."""
+    return prelude.use(f"{name}_together", dtype, width)
 
 
 def _compare(symbol: str, args: list[str], dtype: torch.dtype, width: int) -> str:

@@ -7,19 +7,26 @@ import dataclasses
 
 import sympy
 
-from ..loops import Entry, Root
+from .nest import Entry, Root
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Split:
-    """A root as two nested ranges: ``root = outer * length + inner``. ``rows`` is None if there is one range only."""
+    """A root of ``numel`` points as two nested ranges: ``root = outer * length + inner``. ``rows`` is None if there is
+    one range only. ``hint`` and ``length_hint`` are typical values: what was decided by them is compared, not they."""
 
-    root: Root
+    root: str
+    numel: sympy.Expr
     length: sympy.Expr
     rows: sympy.Expr | None
-    length_hint: int
     inner: sympy.Symbol
     outer: sympy.Symbol
+    hint: int = dataclasses.field(compare=False)
+    length_hint: int = dataclasses.field(compare=False)
+
+    def __str__(self) -> str:
+        ranges = str(self.length) if self.rows is None else f"{self.rows} x {self.length}"
+        return f"{self.root} = {ranges}"
 
 
 def ceildiv(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
@@ -62,7 +69,7 @@ def split_root(root: Root, entries: list[Entry]) -> Split:
     for hint, length in sorted(candidates, key=lambda pair: pair[0]):
         rows = exact(root.numel, length)
         if rows is not None and hint > 1:
-            return Split(root, length, rows, hint, inner, outer)
+            return Split(root.name, root.numel, length, rows, inner, outer, root.hint, hint)
         if hint > 1:
             break
-    return Split(root, root.numel, None, root.hint, inner, outer)
+    return Split(root.name, root.numel, root.numel, None, inner, outer, root.hint, root.hint)

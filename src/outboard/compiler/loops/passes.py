@@ -1,177 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The form between the graph compiler and the printers of C: one kernel as straight-line code over iteration ranges.
-
-A kernel iterates over *roots*: flat ranges, at most one of which is a reduction. Index expressions are sympy over
-*entries*, pieces ``(root // divisor) % length`` of a root. The code is a list of regions; a region inside the
-reduction is run for every reduction index, one outside once per point of the other roots.
-Nothing here knows Inductor or a C dialect.
-"""
+"""All rewrites of a loop nest. :func:`run_passes` runs them, in place, once: nobody changes a nest after it."""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
-from collections.abc import Hashable
 
 import sympy
 import torch
 
-#: What a Value can be computed in; narrower floats are widened when they are loaded.
-COMPUTE_DTYPES: dict[torch.dtype, torch.dtype] = {
-    torch.float16: torch.float32,
-    torch.bfloat16: torch.float32,
-    torch.float8_e4m3fn: torch.float32,
-    torch.float8_e5m2: torch.float32,
-}
+from ..tuning import Tuning
+from .nest import CHECKS, EXPENSIVE, LoopKernel, Region, Store, Value
 
 
-def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which values of ``dtype`` are computed."""
-    return COMPUTE_DTYPES.get(dtype, dtype)
+def run_passes(kernel: LoopKernel, tuning: Tuning) -> None:
+    """Rewrites a nest as it was recorded into the one that is scheduled and printed, in place.
 
-
-@dataclasses.dataclass(eq=False)
-class Root:
-    """A flat iteration range of ``numel`` points. ``hint`` is a typical value of ``numel``."""
-
-    name: str
-    numel: sympy.Expr
-    is_reduction: bool
-    hint: int
-
-
-@dataclasses.dataclass(eq=False)
-class Entry:
-    """The piece ``(root // divisor) % length`` of a root; ``symbol`` stands for it in index expressions.
-
-    ``outermost`` says that the modulo is not needed (``divisor * length == root.numel``).
-    """
-
-    symbol: sympy.Symbol
-    root: Root
-    divisor: sympy.Expr
-    length: sympy.Expr
-    outermost: bool
-    divisor_hint: int
-    length_hint: int
-
-
-@dataclasses.dataclass(eq=False)
-class Value:
-    """The result of one operation. ``op`` is a name of Inductor's operator vocabulary or one of
-
-    * ``load``: element ``index`` of ``buffer`` where ``mask`` (a bool Value) holds, else 0;
-    * ``constant``: ``constant``;
-    * ``index_expr``: ``index`` as a number;
-    * ``checked_index``: ``args[0]``, an index into ``size`` elements; where ``mask`` holds and the index is out of
-      range, ``message`` is reported and the result is some index in range;
-    * ``assertion``: where ``mask`` holds and ``args[0]`` (bool) does not, ``message`` is reported; its own result is of
-      no use;
-    * ``reduce``: ``args[0]`` reduced by ``kind`` over the reduction root.
-    """
-
-    name: str
-    op: str
-    dtype: torch.dtype
-    args: tuple[Value, ...] = ()
-    buffer: str = ""
-    index: sympy.Expr = sympy.S.Zero
-    mask: Value | None = None
-    constant: bool | int | float = 0
-    size: sympy.Expr = sympy.S.Zero
-    kind: str = ""
-    src_dtype: torch.dtype | None = None
-    message: str = ""
-
-
-#: What a wrong index is reported as: IndexError with the first text, RuntimeError with the second, which is how PyTorch
-#: has it for gather and scatter.
-INDEX_ERROR = "index out of range in self: an index is not inside the size of the dimension it selects from"
-GATHER_ERROR = "index out of bounds: an index is not inside the size of its dimension"
-
-#: Operations with an effect of their own, besides stores.
-_CHECKS = ("checked_index", "assertion")
-
-
-@dataclasses.dataclass(eq=False)
-class Store:
-    """Writes ``value`` to element ``index`` of ``buffer``; ``atomic_add`` adds to it atomically."""
-
-    buffer: str
-    index: sympy.Expr
-    value: Value
-    atomic_add: bool = False
-
-
-@dataclasses.dataclass
-class Region:
-    """Statements run for every point of the reduction (``in_reduction``), or once around it.
-
-    ``after`` holds the stores of reduction results, done once after the loop.
-    """
-
-    in_reduction: bool
-    body: list[Value | Store] = dataclasses.field(default_factory=list)
-    after: list[Store] = dataclasses.field(default_factory=list)
-
-
-@dataclasses.dataclass
-class LoopKernel:
-    """A whole kernel. ``buffers`` maps each buffer to its element type; ``written`` are those stored to.
-
-    ``indirect`` maps the symbols that stand for loaded indices to their values; ``floats`` are the symbols that are
-    floating-point arguments.
-    """
-
-    roots: list[Root]
-    entries: dict[sympy.Symbol, Entry]
-    regions: list[Region]
-    buffers: dict[str, torch.dtype]
-    written: set[str]
-    indirect: dict[sympy.Symbol, Value]
-    floats: set[sympy.Symbol]
-
-    def statements(self) -> list[Value | Store]:
-        """All statements, in order."""
-        return [statement for region in self.regions for statement in (*region.body, *region.after)]
-
-    def assertions(self) -> list[str]:
-        """What the kernel may report of the values that it checks."""
-        found = [s.message for s in self.statements() if isinstance(s, Value) and s.op in _CHECKS]
-        return list(dict.fromkeys(found))
-
-
-def structure(kernel: LoopKernel) -> Hashable:
-    """All that a kernel is, but for the names of its buffers: they count by their places in ``buffers``. Kernels of
-    equal structure have the same text and are launched alike."""
-    places = {name: place for place, name in enumerate(kernel.buffers)}
-
-    def described(statement: Value | Store) -> Hashable:
-        if isinstance(statement, Store):
-            return places[statement.buffer], statement.index, statement.value.name, statement.atomic_add
-        value = statement
-        return (
-            value.name, value.op, value.dtype, tuple(argument.name for argument in value.args),
-            places.get(value.buffer), value.index, value.mask.name if value.mask else None, repr(value.constant),
-            value.size, value.kind, value.src_dtype, value.message,
-        )  # fmt: skip
-
-    return (
-        tuple((root.name, root.numel, root.is_reduction, root.hint) for root in kernel.roots),
-        tuple(
-            (entry.symbol, entry.root.name, entry.divisor, entry.length, entry.outermost)
-            + (entry.divisor_hint, entry.length_hint)
-            for entry in kernel.entries.values()
-        ),
-        tuple(
-            (region.in_reduction, tuple(map(described, region.body)), tuple(map(described, region.after)))
-            for region in kernel.regions
-        ),
-        tuple((dtype, name in kernel.written) for name, dtype in kernel.buffers.items()),
-        tuple((symbol, value.name) for symbol, value in kernel.indirect.items()),
-        frozenset(kernel.floats),
-    )
+    What is not needed goes. For devices with explicit vectors, the sum in gelu becomes one operation (also in nests
+    that are not printed, because a product computes them), and loops leave terms to the next one."""
+    prune(kernel)
+    if tuning.vectors:
+        find_normal_cdf(kernel)
+        keep_terms(kernel)
 
 
 def prune(kernel: LoopKernel) -> None:
@@ -186,7 +36,7 @@ def prune(kernel: LoopKernel) -> None:
         if isinstance(statement, Store):
             work.append(statement.value)
             need(statement.index)
-        elif statement.op in _CHECKS:
+        elif statement.op in CHECKS:
             work.append(statement)
     while work:
         value = work.pop()
@@ -203,15 +53,6 @@ def prune(kernel: LoopKernel) -> None:
     used = {s.buffer for s in kernel.statements() if isinstance(s, Store) or s.op == "load"}
     kernel.buffers = {name: dtype for name, dtype in kernel.buffers.items() if name in used}
     kernel.written &= used
-
-
-#: Operations that cost more than a result's way to a nearby cache and back.
-EXPENSIVE = frozenset(
-    [
-        "exp", "exp2", "expm1", "log", "log1p", "log2", "pow", "erf", "normal_cdf", "tanh", "sigmoid", "sin", "cos",
-        "tan", "lgamma",
-    ]
-)  # fmt: skip
 
 
 def keep_terms(kernel: LoopKernel) -> None:
@@ -245,7 +86,7 @@ def _keep_terms(kernel: LoopKernel, before: Region, region: Region) -> bool:
 def _only_effect(kernel: LoopKernel, region: Region) -> Store | None:
     """The store that is all a loop does, to a buffer that nothing else touches; None if there is no such."""
     stores = [s for s in region.body if isinstance(s, Store)]
-    if len(stores) != 1 or any(isinstance(s, Value) and s.op in ("reduce", *_CHECKS) for s in region.body):
+    if len(stores) != 1 or any(isinstance(s, Value) and s.op in ("reduce", *CHECKS) for s in region.body):
         return None
     touched = [s.buffer for s in kernel.statements() if isinstance(s, Store) or s.op == "load"]
     return stores[0] if touched.count(stores[0].buffer) == 1 else None

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decides how a nest goes through a SIMT device: many short work-items, local memory, sub-groups, neighbours reading
+neighbouring elements.
+
+A pointwise kernel has a work-item for each point. A reduction has
+
+* a work-group for each result, where its terms are many: work-items take terms in turn and then meet
+  (``dialects.groups``);
+* a sub-group for each result, on devices that have them, where its terms lie side by side and would not keep a
+  work-group busy: nobody waits for another sub-group;
+* a work-item for each result, where terms are few, or where neighbouring results lie side by side in memory and there
+  are enough of them to fill the device;
+* several work-groups for each result, where there are a few long reductions: a first kernel reduces pieces, a second
+  one combines them (``vector`` tells how).
+
+All orders of addition are fixed: each run gives the same bits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import sympy
+import torch
+
+from ..dialects.c import groups
+from ..target import Limits
+from ..units import COMPUTE_UNITS
+from .accesses import Accesses
+from .nest import LoopKernel
+from .reductions import PIECES, combination_of, length_of_pieces, one_by_one, pays_pieces
+from .schedule import Launch, Sharing, SimtSchedule
+from .splits import ceildiv, floordiv, maximum, minimum
+
+#: Work-items of a work-group that takes points, and at most of one that reduces.
+GROUP, LARGEST_GROUP = 64, 256
+#: Terms that are worth a work-group.
+WORTH_A_GROUP = 32
+#: Results that fill a device with a work-item each.
+MANY = 1 << 14
+#: Terms that are worth a work-group of their own among several for one result.
+PIECE = 1 << 13
+#: Results of one loop that meet at the same barrier, at most, and as local memory allows: each has arrays there.
+TOGETHER = 4
+#: Rows of work-groups in a launch: CUDA has no more in any dimension but the first.
+MOST_ROWS = 65535
+
+
+def schedule_simt(kernel: LoopKernel, limits: Limits) -> SimtSchedule:
+    """The schedule of a nest for a device of many short work-items. Raises Unsupported if it has too many ranges."""
+    return _Decision(kernel, limits).schedule()
+
+
+class _Decision:
+    """What is known while a schedule is made."""
+
+    def __init__(self, kernel: LoopKernel, limits: Limits) -> None:
+        self.kernel, self.limits = kernel, limits
+        self.accesses = Accesses.of(kernel)
+        self.x, self.r = self.accesses.x, self.accesses.r
+        self.assumptions: list[sympy.Basic] = []
+        self.in_pieces = pays_pieces(self.accesses, 2 * PIECE)
+        self.sharing = self._choose_sharing()
+        self.together = TOGETHER
+        self.group = self._group_size()
+        self._keep_to_local_memory()
+
+    def schedule(self) -> SimtSchedule:
+        """The whole."""
+        if self.sharing is Sharing.ITEM:
+            return self._items()
+        if self.sharing is Sharing.SUB_GROUP:
+            return self._sub_groups()
+        return self._pieces() if self.in_pieces else self._groups()
+
+    def _made(self, launch: Launch, **decided: Any) -> SimtSchedule:
+        """A schedule of what was decided, with what follows from who shares reductions."""
+        items = self.group if self.sharing is Sharing.GROUP else 1
+        return SimtSchedule(
+            x=self.x,
+            r=self.r,
+            formulas=tuple(self.accesses.formulas.items()),
+            terms=tuple(
+                one_by_one(self.accesses, region, items) if region.in_reduction else None
+                for region in self.kernel.regions
+            ),
+            launch=launch,
+            assumptions=tuple(self.assumptions),
+            sharing=self.sharing,
+            sub_group=self.limits.sub_group,
+            together=self.together if self.sharing is Sharing.GROUP else 1,
+            **decided,
+        )
+
+    # ---- who shares a reduction ----
+
+    def _choose_sharing(self) -> Sharing:
+        if self.r is None:
+            return Sharing.ITEM
+        if self.in_pieces:
+            return Sharing.GROUP
+        along = self.accesses.contiguity(self.r) >= self.accesses.contiguity(self.x)
+        if along and self._pays_sub_groups():
+            return Sharing.SUB_GROUP
+        if not self._has_terms(WORTH_A_GROUP):
+            return Sharing.ITEM
+        many = not along and self._is_at_least(self.x.numel, self.x.hint, MANY)
+        return Sharing.ITEM if many else Sharing.GROUP
+
+    def _pays_sub_groups(self) -> bool:
+        """Whether the terms, which lie side by side, are enough for most items of a sub-group and few for a group."""
+        size = self.limits.sub_group
+        return size > 1 and self._has_terms(size // 2) and not self._has_terms(groups.STEPS * size)
+
+    def _has_terms(self, least: int) -> bool:
+        assert self.r is not None
+        return self._is_at_least(self.r.numel, self.r.hint, least)
+
+    def _is_at_least(self, length: sympy.Expr, hint: int, least: int) -> bool:
+        """Whether a length is that great; of one that is unknown it becomes an assumption."""
+        answer = hint >= least
+        if not length.is_Integer:
+            self.assumptions.append((sympy.Ge if answer else sympy.Lt)(length, least))
+        return answer
+
+    def _group_size(self) -> int:
+        most = min(LARGEST_GROUP, max(1, self.limits.work_group))
+        largest = 1 << (most.bit_length() - 1)
+        if self.sharing is Sharing.ITEM:
+            return min(GROUP, largest)
+        if self.sharing is Sharing.SUB_GROUP:
+            return largest
+        assert self.r is not None
+        terms = self.r.numel
+        wanted = int(terms) if terms.is_Integer else LARGEST_GROUP // 2
+        size = largest
+        while size > WORTH_A_GROUP and size >= 2 * wanted:
+            size //= 2
+        return size
+
+    def _keep_to_local_memory(self) -> None:
+        """Has fewer results meet at once, and then fewer work-items, where local memory has no room for all."""
+        if self.sharing is not Sharing.GROUP:
+            return
+        while self.together > 1 and self.group * self._bytes_each() > self.limits.local_memory:
+            self.together //= 2
+        while self.group > 1 and self.group * self._bytes_each() > self.limits.local_memory:
+            self.group //= 2
+
+    def _bytes_each(self) -> int:
+        """Bytes of local memory for each work-item: those of the arrays that meetings take turns to use."""
+        most: Counter[torch.dtype] = Counter()
+        for region in self.kernel.regions:
+            reduces = region.reductions()
+            for begin in range(0, len(reduces), self.together):
+                parts = [groups.Part(v.kind, v.term_dtype) for v in reduces[begin : begin + self.together]]
+                most |= Counter(dtype for part in parts for dtype in part.dtypes)
+        return sum(max(dtype.itemsize, 1) * count for dtype, count in most.items())
+
+    # ---- loops ----
+
+    def _items(self) -> SimtSchedule:
+        """A work-item for each point, neighbours along a row if rows are long enough to fill groups. No launch has more
+        rows than any device takes; its items go on with those behind them."""
+        length, rows = self.x.length, sympy.S.One if self.x.rows is None else self.x.rows
+        if self.x.rows is not None and not self._is_at_least(length, self.x.length_hint, self.group):
+            return self._made(self._launch(ceildiv(self.x.numel, sympy.Integer(self.group))))
+        in_turn = not (rows.is_Integer and rows <= MOST_ROWS)
+        if in_turn:
+            rows = minimum(rows, sympy.Integer(MOST_ROWS))
+        return self._made(self._launch(ceildiv(length, sympy.Integer(self.group)), rows), by_rows=True, in_turn=in_turn)
+
+    def _groups(self) -> SimtSchedule:
+        """A work-group for each point of the non-reduction root."""
+        return self._made(self._launch(self.x.numel))
+
+    def _sub_groups(self) -> SimtSchedule:
+        """A sub-group for each point of the non-reduction root. A work-group has the points of sub-groups of the usual
+        size; should they be larger, and so fewer, they take points in turn."""
+        points = max(1, self.group // self.limits.sub_group)
+        return self._made(self._launch(ceildiv(self.x.numel, sympy.Integer(points))), points=points)
+
+    def _pieces(self) -> SimtSchedule:
+        """A work-group takes one piece of one reduction, and what follows from its result if there is no other."""
+        assert self.r is not None
+        results, terms = self.x.numel, self.r.numel
+        most = floordiv(PIECES * COMPUTE_UNITS, results)
+        pieces = maximum(sympy.S.One, minimum(most, floordiv(terms, sympy.Integer(PIECE))))
+        launch = self._launch(pieces, results, (length_of_pieces(terms, pieces), pieces))
+        return self._made(launch, combination=combination_of(self.accesses, pieces, self.group))
+
+    def _launch(self, count: sympy.Expr, rows: sympy.Expr = sympy.S.One, extra: tuple[sympy.Expr, ...] = ()) -> Launch:
+        """``count`` work-groups by so many rows."""
+        return Launch((count * self.group, rows), (self.group, 1, 1), extra)
