@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import operator
+import typing
 
 import pytest
 import sympy
@@ -12,8 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outboard.compiler.plans import plan as p
+from outboard.compiler.plans import schema
 from outboard.compiler.plans.builder import NotExpressible, PlanBuilder, TensorArg
 from outboard.compiler.target import Target
+from tools import plan_schema
 
 A, B = sympy.symbols("a b", integer=True, positive=True)
 
@@ -25,8 +29,8 @@ def floordiv(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
 def evaluate(code: p.Expr, values: list[int]) -> int:
     """What the C++ executor computes."""
     binary = {
-        p.Op.ADD: operator.add, p.Op.SUB: operator.sub, p.Op.MUL: operator.mul, p.Op.FLOORDIV: operator.floordiv,
-        p.Op.MOD: operator.mod, p.Op.CEILDIV: lambda a, b: -(-a // b), p.Op.MIN: min, p.Op.MAX: max,
+        p.Op.ADD: operator.add, p.Op.SUB: operator.sub, p.Op.MUL: operator.mul, p.Op.FLOOR_DIV: operator.floordiv,
+        p.Op.MOD: operator.mod, p.Op.CEIL_DIV: lambda a, b: -(-a // b), p.Op.MIN: min, p.Op.MAX: max,
         p.Op.EQ: operator.eq, p.Op.NE: operator.ne, p.Op.LT: operator.lt, p.Op.LE: operator.le,
         p.Op.AND: lambda a, b: bool(a) and bool(b), p.Op.OR: lambda a, b: bool(a) or bool(b), p.Op.POW: operator.pow,
     }  # fmt: skip
@@ -123,6 +127,22 @@ def test_float_symbols_are_no_integers() -> None:
 def test_contiguity_is_proved_from_symbols() -> None:
     assert TensorArg(0, torch.float32, (A, B), (B, sympy.Integer(1))).is_contiguous()
     assert not TensorArg(0, torch.float32, (A, B), (sympy.Integer(1), A)).is_contiguous()
+
+
+def test_cpp_has_the_same_schema() -> None:
+    """Run ``python tools/plan_schema.py`` if it does not. The layout of the text is clang-format's."""
+    assert "".join(plan_schema.text().split()) == "".join(plan_schema.TARGET.read_text().split())
+
+
+def test_each_part_of_a_plan_is_in_the_schema() -> None:
+    described = [
+        (schema.SYMBOL, p.Symbol), (schema.VIEW, p.ViewSpec), (schema.ARGUMENT, p.Argument),
+        (schema.CALL_ARGUMENT, p.CallArgument), (schema.OUTPUT, p.Output), (schema.ASSERTION, p.Assertion),
+        (schema.PLAN, p.Plan), *((record, kind) for kind, record in schema.STEP.kinds.items()),
+    ]  # fmt: skip
+    assert set(typing.get_args(p.Step)) == set(schema.STEP.kinds)
+    for record, part in described:
+        assert {field.name for field in record.fields} == {field.name for field in dataclasses.fields(part)}, part
 
 
 def test_runtime_refuses_damaged_plans(device: str) -> None:

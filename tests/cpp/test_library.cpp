@@ -21,10 +21,9 @@ constexpr int64_t kRows = 2, kInner = 3, kColumns = 4;
 
 /// A view of kRows x kInner, kInner x kColumns or kRows x kColumns floats, all of a buffer.
 PlanWriter matrix(uint32_t buffer, int64_t rows, int64_t columns, int64_t offset = 0) {
-  PlanWriter w;
-  w.u32(buffer).u8(static_cast<uint8_t>(DType::kFloat32));
-  w.u32(2).constant(rows).constant(columns).u32(2).constant(columns).constant(1);
-  return w.constant(offset);
+  const auto number = [](int64_t value) { return wire::expression(wire::number(value)); };
+  return PlanWriter(
+      ViewSpec{buffer, DType::kFloat32, {number(rows), number(columns)}, {number(columns), number(1)}, number(offset)});
 }
 
 PlanWriter tensor_argument(const PlanWriter& view) { return PlanWriter().u8(CallArgument::kTensor).append(view); }

@@ -56,7 +56,7 @@ struct TensorView {
 struct LibraryArgument {
   CallArgument::Kind kind = CallArgument::kNone;
   TensorView tensor;
-  int64_t integer = 0;  ///< kInt, kBool, kDType, kLayout, kMemoryFormat
+  int64_t integer = 0;  ///< kInt, kBool, kDtype, kLayout, kMemoryFormat
   double number = 0;    ///< kFloat, kFloatSymbol
   std::string text;
   std::vector<LibraryArgument> list;

@@ -7,13 +7,12 @@
 #include "runtime/base/error.h"
 #include "runtime/base/sha256.h"
 #include "runtime/base/wire_reader.h"
-#include "runtime/streams/assertions.h"
+#include "runtime/plans/wire_fields.h"
 
 namespace outboard {
 namespace {
 
 constexpr char kMagic[8] = {'O', 'B', 'P', 'L', 'A', 'N', '\0', '\0'};
-constexpr uint32_t kVersion = 2;
 constexpr size_t kDigestBytes = 16;
 constexpr int kMaximumStack = 64;
 constexpr int kMaximumNesting = 8;
@@ -102,202 +101,133 @@ int arity(Expr::Op op) {
   return op == Expr::kSelect ? 3 : 2;
 }
 
-/// Reads the wire format, checking every length and index.
+/// Reads the wire format (wire_fields.h), checking every length and index.
 class Reader : private WireReader {
  public:
-  Reader(const uint8_t* data, size_t bytes) : WireReader(data, bytes, invalid) {}
+  Reader(const uint8_t* data, size_t bytes, Plan& plan) : WireReader(data, bytes, invalid), plan_(plan) {}
 
-  void plan(Plan& plan) {
-    each(plan.inputs, [&] { return bounded(u8(), 4u, "input kind"); });
-    each(plan.symbols, [&] { return symbol(plan); });
-    each(plan.guards, [&] { return expr(); });
-    plan.buffer_count = u32();
-    if (plan.buffer_count < plan.inputs.size() || plan.buffer_count > (1u << 20)) invalid("buffer count");
-    buffers_ = plan.buffer_count;
-    each(plan.programs, [&] {
-      ProgramSpec p;
-      p.source = text();
-      p.options = text();
-      return p;
-    });
-    each(plan.kernels, [&] {
-      KernelSpec k;
-      k.program = bounded(u32(), plan.programs.size(), "program number");
-      k.entry = text();
-      return k;
-    });
-    each(plan.assertions, [&] {
-      AssertionSpec a;
-      a.code = fixed<int32_t>();
-      a.kind = bounded(u8(), Assertions::kIndexError + 1u, "kind of assertion");
-      a.text = text();
-      if (a.code == 0) invalid("assertion without a code");
-      return a;
-    });
-    each(plan.steps, [&] { return step(plan); });
-    each(plan.outputs, [&] { return output(plan); });
+  void read() {
+    plan_wire::fields(*this, plan_);
     if (left() != 0) invalid("trailing bytes");
   }
 
- private:
-  Expr expr() {
-    Expr result;
+  // ---- encodings ----
+
+  template <typename T>
+  void choice(T& value, int last) {
+    value = static_cast<T>(bounded(u8(), static_cast<size_t>(last) + 1, "kind"));
+  }
+  template <typename T>
+  void record(T& value) {
+    plan_wire::fields(*this, value);
+    check(value);
+  }
+  template <typename T, typename Read>
+  void each(std::vector<T>& items, Read&& read) {
+    WireReader::each(items, [&] {
+      T item{};
+      read(item);
+      return item;
+    });
+  }
+  void u32(uint32_t& value) { value = WireReader::u32(); }
+  void i32(int32_t& value) { value = fixed<int32_t>(); }
+  void i64(int64_t& value) { value = fixed<int64_t>(); }
+  void f64(double& value) { value = fixed<double>(); }
+  void text(std::string& value) { value = WireReader::text(); }
+  void boolean(bool& value) { value = u8() != 0; }
+  void buffer(uint32_t& value) { value = bounded(WireReader::u32(), plan_.buffer_count, "buffer number"); }
+  void kernel(uint32_t& value) { value = bounded(WireReader::u32(), plan_.kernels.size(), "kernel number"); }
+  void program(uint32_t& value) { value = bounded(WireReader::u32(), plan_.programs.size(), "program number"); }
+  void input(uint32_t& value) { value = bounded(WireReader::u32(), plan_.inputs.size(), "input number"); }
+  void dimension(uint32_t& value) { value = bounded(WireReader::u32(), kMaximumRank, "dimension"); }
+  void float_symbol(uint32_t& value) {
+    value = WireReader::u32();
+    check_symbol(value, false);
+  }
+  void dtype(DType& value) {
+    value = static_cast<DType>(u8());
+    element_size(value);
+  }
+  void buffer_count(uint32_t& value) {
+    value = WireReader::u32();
+    if (value < plan_.inputs.size() || value > (1u << 20)) invalid("buffer count");
+  }
+  void expr(Expr& value) {
     int depth = 0, deepest = 0;
-    each(result.code, [&] {
-      Expr::Code code;
-      code.op = static_cast<Expr::Op>(bounded(u8(), Expr::kBitAnd + 1u, "instruction"));
+    each(value.code, [&](Expr::Code& code) {
+      choice(code.op, Expr::kBitAnd);
       code.immediate = fixed<int64_t>();
       if (code.op == Expr::kSymbol) check_symbol(code.immediate, true);
       depth -= arity(code.op);
       if (depth < 0) invalid("expression takes more than it has");
       deepest = std::max(deepest, ++depth);
-      return code;
     });
-    if (!result.code.empty() && depth != 1) invalid("expression leaves more than one value");
+    if (!value.code.empty() && depth != 1) invalid("expression leaves more than one value");
     if (deepest > kMaximumStack) invalid("expression too deep");
-    return result;
   }
+  void call_arguments(std::vector<CallArgument>& value) {
+    if (++nesting_ > kMaximumNesting) invalid("lists nested too deeply");
+    each(value, [&](CallArgument& item) { record(item); });
+    --nesting_;
+  }
+
+ private:
+  // ---- what a record must be as a whole ----
+
+  void check(const Symbol& symbol) {
+    if (!has_source(symbol)) invalid("symbol");
+    integer_.push_back(symbol.source != Symbol::kFloat);
+  }
+  void check(const ViewSpec& view) const {
+    bounded(view.sizes.size(), kMaximumRank + 1, "rank");
+    if (view.sizes.size() != view.strides.size()) invalid("view with unequal ranks");
+  }
+  void check(const Argument& argument) const {
+    if (argument.kind == Argument::kPointer && argument.buffer >= plan_.buffer_count) {
+      invalid("buffer number out of range");
+    }
+    if (argument.kind == Argument::kFloat32 || argument.kind == Argument::kFloat64) {
+      check_symbol(argument.symbol, false);
+    }
+  }
+  void check(const CallArgument& argument) const {
+    if (argument.kind == CallArgument::kFloatSymbol) check_symbol(argument.value, false);
+  }
+  void check(const AssertionSpec& assertion) const {
+    if (assertion.code == 0) invalid("assertion without a code");
+  }
+  /// How many work-items a group may have depends on the device; here their number must be one.
+  void check(const Step& step) const {
+    uint64_t items = 1;
+    for (const uint32_t local : step.local) {
+      items *= std::max<uint32_t>(local, 1);
+      if (items > (1u << 31)) invalid("work-groups too large");
+    }
+    if (!step.argument_names.empty() && step.argument_names.size() != step.call_arguments.size()) {
+      invalid("argument names");
+    }
+  }
+  template <typename T>
+  void check(const T&) const {}
 
   void check_symbol(int64_t number, bool integer) const {
     if (number < 0 || static_cast<size_t>(number) >= integer_.size()) invalid("symbol number out of range");
     if (integer_[static_cast<size_t>(number)] != integer) invalid("symbol of the wrong type");
   }
 
-  Symbol symbol(const Plan& plan) {
-    Symbol s;
-    s.source = static_cast<Symbol::Source>(bounded(u8(), Symbol::kComputeUnits + 1u, "symbol source"));
-    s.input = u32();
-    s.dim = bounded(u32(), kMaximumRank, "dimension");
-    s.derived = expr();
-    if (!has_source(plan, s)) invalid("symbol");
-    integer_.push_back(s.source != Symbol::kFloat);
-    return s;
-  }
-
-  static bool has_source(const Plan& plan, const Symbol& s) {
+  bool has_source(const Symbol& s) const {
     if (s.source == Symbol::kComputeUnits) return true;
     if (s.source == Symbol::kDerived) return !s.derived.code.empty();
     const uint8_t expected = s.source == Symbol::kInt     ? Plan::kIntInput
                              : s.source == Symbol::kFloat ? Plan::kFloatInput
                                                           : Plan::kTensorInput;
-    return s.input < plan.inputs.size() && plan.inputs[s.input] == expected;
+    return s.input < plan_.inputs.size() && plan_.inputs[s.input] == expected;
   }
 
-  uint32_t buffer() { return bounded(u32(), buffers_, "buffer number"); }
-
-  ViewSpec view() {
-    ViewSpec v;
-    v.buffer = buffer();
-    v.dtype = static_cast<DType>(u8());
-    element_size(v.dtype);
-    each(v.sizes, [&] { return expr(); });
-    bounded(v.sizes.size(), kMaximumRank + 1, "rank");
-    each(v.strides, [&] { return expr(); });
-    v.offset = expr();
-    if (v.sizes.size() != v.strides.size()) invalid("view with unequal ranks");
-    return v;
-  }
-
-  Argument argument() {
-    Argument a;
-    a.kind = static_cast<Argument::Kind>(bounded(u8(), Argument::kAssertions + 1u, "argument kind"));
-    a.buffer = u32();
-    a.symbol = u32();
-    a.expr = expr();
-    if (a.kind == Argument::kPointer && a.buffer >= buffers_) invalid("buffer number out of range");
-    if (a.kind == Argument::kFloat32 || a.kind == Argument::kFloat64) check_symbol(a.symbol, false);
-    return a;
-  }
-
-  CallArgument call_argument(int depth = 0) {
-    if (depth > kMaximumNesting) invalid("lists nested too deeply");
-    CallArgument a;
-    a.kind = static_cast<CallArgument::Kind>(bounded(u8(), CallArgument::kMemoryFormat + 1u, "call argument kind"));
-    switch (a.kind) {
-      case CallArgument::kNone:
-      case CallArgument::kDevice:
-        break;
-      case CallArgument::kTensor:
-        a.tensor = view();
-        break;
-      case CallArgument::kInt:
-        a.expr = expr();
-        break;
-      case CallArgument::kFloat:
-        a.number = fixed<double>();
-        break;
-      case CallArgument::kString:
-        a.text = text();
-        break;
-      case CallArgument::kList:
-        each(a.list, [&] { return call_argument(depth + 1); });
-        break;
-      default:
-        a.value = fixed<int64_t>();
-        if (a.kind == CallArgument::kFloatSymbol) check_symbol(a.value, false);
-    }
-    return a;
-  }
-
-  /// How many work-items a group may have depends on the device; here their number must be one.
-  static void check_group(const uint32_t local[3]) {
-    uint64_t items = 1;
-    for (int i = 0; i < 3; ++i) {
-      items *= std::max<uint32_t>(local[i], 1);
-      if (items > (1u << 31)) invalid("work-groups too large");
-    }
-  }
-
-  Step step(const Plan& plan) {
-    Step s;
-    s.kind = static_cast<Step::Kind>(bounded(u8(), Step::kCopy + 1u, "step kind"));
-    switch (s.kind) {
-      case Step::kAllocate:
-      case Step::kSeeds:
-        s.buffer = buffer();
-        s.bytes = expr();
-        break;
-      case Step::kFree:
-        s.buffer = buffer();
-        break;
-      case Step::kLaunch:
-        s.kernel = bounded(u32(), plan.kernels.size(), "kernel number");
-        for (Expr& size : s.global) size = expr();
-        for (uint32_t& local : s.local) local = u32();
-        check_group(s.local);
-        each(s.arguments, [&] { return argument(); });
-        break;
-      case Step::kCall:
-        s.name = text();
-        each(s.call_arguments, [&] { return call_argument(); });
-        each(s.argument_names, [&] { return text(); });
-        each(s.results, [&] { return view(); });
-        s.fallback = u8() != 0;
-        if (!s.argument_names.empty() && s.argument_names.size() != s.call_arguments.size()) invalid("argument names");
-        break;
-      case Step::kCopy:
-        s.buffer = buffer();
-        s.source_offset = expr();
-        s.target = buffer();
-        s.target_offset = expr();
-        s.bytes = expr();
-        break;
-    }
-    return s;
-  }
-
-  Output output(const Plan& plan) {
-    Output o;
-    o.kind = static_cast<Output::Kind>(bounded(u8(), Output::kFloatSymbol + 1u, "output kind"));
-    if (o.kind == Output::kTensor) o.view = view();
-    if (o.kind == Output::kInput) o.input = bounded(u32(), plan.inputs.size(), "input number");
-    if (o.kind == Output::kInt) o.expr = expr();
-    if (o.kind == Output::kFloatSymbol) check_symbol(o.symbol = u32(), false);
-    return o;
-  }
-
-  size_t buffers_ = 0;
+  Plan& plan_;                 // so far
   std::vector<bool> integer_;  // by symbol, of those read so far
+  int nesting_ = 0;
 };
 
 /// Follows the buffers through the steps: whatever a step or an output touches must exist by then, because a kernel
@@ -443,14 +373,14 @@ std::shared_ptr<const Plan> Plan::parse(const void* data, size_t bytes) {
   if (bytes < kHeader || std::memcmp(cursor, kMagic, sizeof(kMagic)) != 0) invalid("no plan header");
   uint32_t version;
   std::memcpy(&version, cursor + 8, sizeof(version));
-  if (version != kVersion) invalid("version " + std::to_string(version));
+  if (version != plan_wire::kVersion) invalid("version " + std::to_string(version));
   uint64_t length;
   std::memcpy(&length, cursor + 12, sizeof(length));
   if (length != bytes - kHeader) invalid("wrong length");
   const auto digest = sha256(cursor + kHeader, length);
   if (std::memcmp(digest.data(), cursor + 20, kDigestBytes) != 0) invalid("wrong checksum");
   auto plan = std::make_shared<Plan>();
-  Reader(cursor + kHeader, length).plan(*plan);
+  Reader(cursor + kHeader, length, *plan).read();
   Lifetimes(*plan).check();
   return plan;
 }

@@ -140,7 +140,7 @@ struct CallArgument {
     kBool = 5,
     kString = 6,
     kList = 7,
-    kDType = 8,
+    kDtype = 8,
     kDevice = 9,
     kLayout = 10,
     kMemoryFormat = 11
@@ -149,7 +149,7 @@ struct CallArgument {
   ViewSpec tensor;                 // kTensor
   Expr expr;                       // kInt
   double number = 0;               // kFloat
-  int64_t value = 0;               // kBool, kFloatSymbol (symbol number), kDType, kLayout, kMemoryFormat
+  int64_t value = 0;               // kBool, kFloatSymbol (symbol number), kDtype, kLayout, kMemoryFormat
   std::string text;                // kString
   std::vector<CallArgument> list;  // kList
 };

@@ -101,7 +101,7 @@ class HostCall {
       case CallArgument::kTensor:
         return tensor(argument.tensor);
       case CallArgument::kInt:
-      case CallArgument::kDType:
+      case CallArgument::kDtype:
       case CallArgument::kLayout:
       case CallArgument::kMemoryFormat:
         return type->kind() == c10::TypeKind::FloatType ? c10::IValue(static_cast<double>(argument.integer))

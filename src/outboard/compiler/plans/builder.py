@@ -405,7 +405,7 @@ class PlanBuilder:
         # A rational product that sympy proved integral: the division is exact.
         self._emit(numerator, code)
         self._emit(denominator, code)
-        code.append((p.Op.FLOORDIV, 0))
+        code.append((p.Op.FLOOR_DIV, 0))
 
     def _emit_pow(self, value: sympy.Basic, code: p.Expr) -> None:
         base, exponent = value.args
@@ -415,15 +415,15 @@ class PlanBuilder:
 
     def _emit_modular(self, value: sympy.Basic, code: p.Expr) -> None:
         base, divisor, modulus = value.args
-        self._emit_operands(p.Op.FLOORDIV, (base, divisor), code)
+        self._emit_operands(p.Op.FLOOR_DIV, (base, divisor), code)
         self._emit(modulus, code)
         code.append((p.Op.MOD, 0))
 
     def _emit_floor(self, value: sympy.Basic, code: p.Expr) -> None:
-        self._emit_quotient(p.Op.FLOORDIV, value.args[0], code)
+        self._emit_quotient(p.Op.FLOOR_DIV, value.args[0], code)
 
     def _emit_ceiling(self, value: sympy.Basic, code: p.Expr) -> None:
-        self._emit_quotient(p.Op.CEILDIV, value.args[0], code)
+        self._emit_quotient(p.Op.CEIL_DIV, value.args[0], code)
 
     def _emit_quotient(self, op: p.Op, value: sympy.Basic, code: p.Expr) -> None:
         if type(value).__name__ == "IntTrueDiv":
@@ -473,9 +473,9 @@ _EMITTERS: dict[str, _Emitter] = {
     "Mul": PlanBuilder._emit_mul,
     "Pow": PlanBuilder._emit_pow,
     "PowByNatural": PlanBuilder._emit_pow,
-    "FloorDiv": _fold(p.Op.FLOORDIV),
-    "CleanDiv": _fold(p.Op.FLOORDIV),
-    "CeilDiv": _fold(p.Op.CEILDIV),
+    "FloorDiv": _fold(p.Op.FLOOR_DIV),
+    "CleanDiv": _fold(p.Op.FLOOR_DIV),
+    "CeilDiv": _fold(p.Op.CEIL_DIV),
     "CeilToInt": PlanBuilder._emit_ceiling,
     "FloorToInt": PlanBuilder._emit_floor,
     "TruncToInt": PlanBuilder._emit_floor,

@@ -2,7 +2,7 @@
 """The Plan: what the compiler emits and the C++ runtime executes (mirror of ``csrc/runtime/plans/plan.h``).
 
 Wire format, little-endian. A plan is ``MAGIC``, ``u32 version``, ``u64 payload length``, the first 16 bytes of the
-payload's SHA-256, then the payload: the fields of :class:`Plan` in order, where
+payload's SHA-256, then the payload: the fields of :class:`Plan` as ``schema`` has them, where
 
 * ``u8``, ``u32``, ``i64`` and ``f64`` are themselves; ``str`` is ``u32`` length and UTF-8 bytes;
 * a list is ``u32`` length and its items;
@@ -16,10 +16,7 @@ import hashlib
 import struct
 from dataclasses import dataclass, field
 
-from .wire import WireWriter
-
 MAGIC = b"OBPLAN\0\0"
-VERSION = 2
 
 
 class Op(enum.IntEnum):
@@ -30,9 +27,9 @@ class Op(enum.IntEnum):
     ADD = 2
     SUB = 3
     MUL = 4
-    FLOORDIV = 5
+    FLOOR_DIV = 5
     MOD = 6
-    CEILDIV = 7
+    CEIL_DIV = 7
     MIN = 8
     MAX = 9
     EQ = 10
@@ -251,123 +248,10 @@ class Plan:
 
     def serialize(self) -> bytes:
         """The plan as bytes that ``outboard::Plan::parse`` reads."""
-        writer = _Writer()
-        writer.plan(self)
+        from . import schema
+
+        writer = schema.PlanWriter()
+        schema.write(writer, schema.PLAN, self)
         payload = bytes(writer.data)
         digest = hashlib.sha256(payload).digest()[:16]
-        return MAGIC + struct.pack("<IQ", VERSION, len(payload)) + digest + payload
-
-
-class _Writer(WireWriter):
-    """Writes a plan, part by part."""
-
-    def expr(self, expr: Expr) -> None:
-        self.u32(len(expr))
-        for op, immediate in expr:
-            self.data += struct.pack("<Bq", op, immediate)
-
-    def symbol(self, symbol: Symbol) -> None:
-        self.u8(symbol.source)
-        self.u32(symbol.input)
-        self.u32(symbol.dim)
-        self.expr(symbol.derived)
-
-    def view(self, view: ViewSpec) -> None:
-        self.u32(view.buffer)
-        self.u8(view.dtype)
-        self.each(view.sizes, self.expr)
-        self.each(view.strides, self.expr)
-        self.expr(view.offset)
-
-    def argument(self, argument: Argument) -> None:
-        self.u8(argument.kind)
-        self.u32(argument.buffer)
-        self.u32(argument.symbol)
-        self.expr(argument.expr)
-
-    def call_argument(self, argument: CallArgument) -> None:
-        kind = CallArgumentKind
-        self.u8(argument.kind)
-        if argument.kind == kind.TENSOR:
-            assert argument.tensor is not None
-            self.view(argument.tensor)
-        elif argument.kind == kind.INT:
-            self.expr(argument.expr)
-        elif argument.kind == kind.FLOAT:
-            self.f64(argument.number)
-        elif argument.kind == kind.STRING:
-            self.text(argument.text)
-        elif argument.kind == kind.LIST:
-            self.each(argument.items, self.call_argument)
-        elif argument.kind not in (kind.NONE, kind.DEVICE):
-            self.i64(argument.value)
-
-    def step(self, step: Step) -> None:
-        if isinstance(step, Allocate):
-            self.u8(0)
-            self.u32(step.buffer)
-            self.expr(step.nbytes)
-        elif isinstance(step, Free):
-            self.u8(1)
-            self.u32(step.buffer)
-        elif isinstance(step, Launch):
-            self.u8(2)
-            self.u32(step.kernel)
-            for size in step.global_size:
-                self.expr(size)
-            for local in step.local_size:
-                self.u32(local)
-            self.each(step.arguments, self.argument)
-        elif isinstance(step, Call):
-            self.u8(3)
-            self.text(step.name)
-            self.each(step.arguments, self.call_argument)
-            self.each(step.argument_names, self.text)
-            self.each(step.results, self.view)
-            self.u8(step.fallback)
-        elif isinstance(step, Seeds):
-            self.u8(4)
-            self.u32(step.buffer)
-            self.expr(step.nbytes)
-        else:
-            self.u8(5)
-            self.u32(step.source)
-            self.expr(step.source_offset)
-            self.u32(step.target)
-            self.expr(step.target_offset)
-            self.expr(step.nbytes)
-
-    def output(self, output: Output) -> None:
-        self.u8(output.kind)
-        if output.kind == OutputKind.TENSOR:
-            assert output.view is not None
-            self.view(output.view)
-        elif output.kind == OutputKind.INPUT:
-            self.u32(output.input)
-        elif output.kind == OutputKind.INT:
-            self.expr(output.expr)
-        elif output.kind == OutputKind.FLOAT_SYMBOL:
-            self.u32(output.symbol)
-
-    def program(self, program: tuple[str, str]) -> None:
-        self.text(program[0])
-        self.text(program[1])
-
-    def kernel(self, kernel: tuple[int, str]) -> None:
-        self.u32(kernel[0])
-        self.text(kernel[1])
-
-    def assertion(self, assertion: Assertion) -> None:
-        self.data += struct.pack("<iB", assertion.code, assertion.kind)
-        self.text(assertion.text)
-
-    def plan(self, plan: Plan) -> None:
-        self.each(plan.inputs, self.u8)
-        self.each(plan.symbols, self.symbol)
-        self.each(plan.guards, self.expr)
-        self.u32(plan.buffer_count)
-        self.each(plan.programs, self.program)
-        self.each(plan.kernels, self.kernel)
-        self.each(plan.assertions, self.assertion)
-        self.each(plan.steps, self.step)
-        self.each(plan.outputs, self.output)
+        return MAGIC + struct.pack("<IQ", schema.VERSION, len(payload)) + digest + payload

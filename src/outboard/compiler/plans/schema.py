@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one description of how plans are written: the fields of each part, in order, and how each is encoded.
+
+:func:`write` follows it. ``tools/plan_schema.py`` makes ``csrc/runtime/plans/wire_fields.h`` of it, by which C++ reads
+plans, and its tests write them.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from . import plan as p
+from .wire import WireWriter
+
+#: Raised whenever what a reader finds would no longer mean the same.
+VERSION = 2
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A byte that is one of an enumeration's values. ``owner`` has the enumerators in C++, named by ``pattern``."""
+
+    values: type[enum.IntEnum]
+    owner: str
+    pattern: str = "k{}"
+
+
+@dataclass(frozen=True)
+class Many:
+    """A number of items, and the items."""
+
+    item: Encoding
+
+
+@dataclass(frozen=True)
+class Times:
+    """So many items, without their number."""
+
+    count: int
+    item: Encoding
+
+
+@dataclass(frozen=True)
+class Record:
+    """A part with fields of its own. ``name`` is that of its structure in C++."""
+
+    name: str
+    fields: tuple[Field, ...]
+
+
+@dataclass(frozen=True)
+class Variants:
+    """One of several records, behind a byte that says which: ``kind`` of the structure in C++ that is all of them."""
+
+    name: str
+    kinds: dict[type, Record]
+
+
+#: A method of :class:`PlanWriter` and of those in C++, or what is made of such.
+Encoding: TypeAlias = "str | Choice | Many | Times | Record | Variants"
+
+
+@dataclass(frozen=True)
+class Field:
+    """``member`` is the field's name in C++, if that is another one. ``only``: values of ``kind`` with which it is
+    written."""
+
+    name: str
+    encoding: Encoding
+    member: str = ""
+    only: tuple[enum.IntEnum, ...] = ()
+
+
+_KIND = p.CallArgumentKind
+_NUMBERS = (_KIND.FLOAT_SYMBOL, _KIND.BOOL, _KIND.DTYPE, _KIND.LAYOUT, _KIND.MEMORY_FORMAT)
+
+SYMBOL = Record(
+    "Symbol",
+    (
+        Field("source", Choice(p.SymbolSource, "Symbol")),
+        Field("input", "u32"),
+        Field("dim", "dimension"),
+        Field("derived", "expr"),
+    ),
+)
+VIEW = Record(
+    "ViewSpec",
+    (
+        Field("buffer", "buffer"),
+        Field("dtype", "dtype"),
+        Field("sizes", Many("expr")),
+        Field("strides", Many("expr")),
+        Field("offset", "expr"),
+    ),
+)
+ARGUMENT = Record(
+    "Argument",
+    (
+        Field("kind", Choice(p.ArgumentKind, "Argument")),
+        Field("buffer", "u32"),
+        Field("symbol", "u32"),
+        Field("expr", "expr"),
+    ),
+)
+CALL_ARGUMENT = Record(
+    "CallArgument",
+    (
+        Field("kind", Choice(p.CallArgumentKind, "CallArgument")),
+        Field("tensor", VIEW, only=(_KIND.TENSOR,)),
+        Field("expr", "expr", only=(_KIND.INT,)),
+        Field("number", "f64", only=(_KIND.FLOAT,)),
+        Field("text", "text", only=(_KIND.STRING,)),
+        Field("items", "call_arguments", member="list", only=(_KIND.LIST,)),
+        Field("value", "i64", only=_NUMBERS),
+    ),
+)
+STEP = Variants(
+    "Step",
+    {
+        p.Allocate: Record("kAllocate", (Field("buffer", "buffer"), Field("nbytes", "expr", "bytes"))),
+        p.Free: Record("kFree", (Field("buffer", "buffer"),)),
+        p.Launch: Record(
+            "kLaunch",
+            (
+                Field("kernel", "kernel"),
+                Field("global_size", Times(3, "expr"), "global"),
+                Field("local_size", Times(3, "u32"), "local"),
+                Field("arguments", Many(ARGUMENT)),
+            ),
+        ),
+        p.Call: Record(
+            "kCall",
+            (
+                Field("name", "text"),
+                Field("arguments", Many(CALL_ARGUMENT), "call_arguments"),
+                Field("argument_names", Many("text")),
+                Field("results", Many(VIEW)),
+                Field("fallback", "boolean"),
+            ),
+        ),
+        p.Seeds: Record("kSeeds", (Field("buffer", "buffer"), Field("nbytes", "expr", "bytes"))),
+        p.Copy: Record(
+            "kCopy",
+            (
+                Field("source", "buffer", "buffer"),
+                Field("source_offset", "expr"),
+                Field("target", "buffer"),
+                Field("target_offset", "expr"),
+                Field("nbytes", "expr", "bytes"),
+            ),
+        ),
+    },
+)
+OUTPUT = Record(
+    "Output",
+    (
+        Field("kind", Choice(p.OutputKind, "Output")),
+        Field("view", VIEW, only=(p.OutputKind.TENSOR,)),
+        Field("input", "input", only=(p.OutputKind.INPUT,)),
+        Field("expr", "expr", only=(p.OutputKind.INT,)),
+        Field("symbol", "float_symbol", only=(p.OutputKind.FLOAT_SYMBOL,)),
+    ),
+)
+PROGRAM = Record("ProgramSpec", (Field("source", "text"), Field("options", "text")))
+KERNEL = Record("KernelSpec", (Field("program", "program"), Field("entry", "text")))
+ASSERTION = Record(
+    "AssertionSpec",
+    (Field("code", "i32"), Field("kind", Choice(p.AssertionKind, "Assertions")), Field("text", "text")),
+)
+PLAN = Record(
+    "Plan",
+    (
+        Field("inputs", Many(Choice(p.InputKind, "Plan", "k{}Input"))),
+        Field("symbols", Many(SYMBOL)),
+        Field("guards", Many("expr")),
+        Field("buffer_count", "buffer_count"),
+        Field("programs", Many(PROGRAM)),
+        Field("kernels", Many(KERNEL)),
+        Field("assertions", Many(ASSERTION)),
+        Field("steps", Many(STEP)),
+        Field("outputs", Many(OUTPUT)),
+    ),
+)
+
+#: Records in an order in which each comes behind those that it is made of.
+RECORDS = (SYMBOL, VIEW, ARGUMENT, CALL_ARGUMENT, STEP, OUTPUT, PROGRAM, KERNEL, ASSERTION, PLAN)
+#: What is a byte of an expression's instructions.
+INSTRUCTION = Choice(p.Op, "Expr")
+
+
+class PlanWriter(WireWriter):
+    """Writes what the encodings of the schema's names are."""
+
+    buffer = kernel = program = input = dimension = float_symbol = buffer_count = WireWriter.u32
+    dtype = boolean = WireWriter.u8
+
+    def i32(self, value: int) -> None:
+        """A signed number of four bytes."""
+        self.data += struct.pack("<i", value)
+
+    def expr(self, value: p.Expr) -> None:
+        """A list of instructions, each a byte and a number of eight bytes."""
+        self.u32(len(value))
+        for op, immediate in value:
+            self.data += struct.pack("<Bq", op, immediate)
+
+    def call_arguments(self, value: Sequence[p.CallArgument]) -> None:
+        """A list of arguments, which may hold lists of arguments."""
+        write(self, Many(CALL_ARGUMENT), value)
+
+
+def write(writer: PlanWriter, encoding: Encoding, value: Any) -> None:
+    """Writes a value."""
+    if isinstance(encoding, str):
+        getattr(writer, encoding)(value)
+    elif isinstance(encoding, Choice):
+        writer.u8(value)
+    elif isinstance(encoding, Many):
+        writer.each(value, lambda item: write(writer, encoding.item, item))
+    elif isinstance(encoding, Times):
+        for item in value:
+            write(writer, encoding.item, item)
+    elif isinstance(encoding, Variants):
+        writer.u8(list(encoding.kinds).index(type(value)))
+        write(writer, encoding.kinds[type(value)], value)
+    else:
+        _write_record(writer, encoding, value)
+
+
+def _write_record(writer: PlanWriter, record: Record, value: Any) -> None:
+    for number, field in enumerate(record.fields):
+        if field.only and value.kind not in field.only:
+            continue
+        held = value[number] if isinstance(value, tuple) else getattr(value, field.name)
+        write(writer, field.encoding, held)
