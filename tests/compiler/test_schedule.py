@@ -353,6 +353,21 @@ def test_printers_ask_for_nothing_that_a_device_likes() -> None:
     assert [name for name, text in texts.items() if re.search(r"tuning|limits|max_work_group|local_memory", text)] == []
 
 
+def test_nothing_but_one_driver_rewrites_nests() -> None:
+    folder = Path(printing.__file__).parents[1]
+    texts = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*.py")}
+    callers = {name for name, text in texts.items() if re.search(r"\b(prune|find_normal_cdf|keep_terms)\(", text)}
+    assert callers == {"loops/passes.py"}
+    assert [name for name, text in texts.items() if re.search(r"^ +run_passes\(", text, re.M)] == ["adapter/kernel.py"]
+
+
+def test_decisions_know_no_printer() -> None:
+    folder = Path(printing.__file__).parents[1] / "loops"
+    texts = {path.name: path.read_text() for path in folder.glob("*.py")}
+    assert len(texts) > 5
+    assert [name for name, text in texts.items() if re.search(r"^from \.\.(printing|adapter|plans)", text, re.M)] == []
+
+
 def test_text_follows_from_the_schedule(make: Callable[[], LoopKernel]) -> None:
     """Whatever device it is printed for."""
     for target in TARGETS.values():

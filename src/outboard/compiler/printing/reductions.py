@@ -29,8 +29,6 @@ class ReductionPrinter(StatementPrinter):
         self.entry = entry
         self.schedule = schedule
         self.terms = {id(region): terms for region, terms in zip(kernel.regions, schedule.terms, strict=True) if terms}
-        #: Reductions that leave NaN to an accumulator of its own. An operation that keeps NaN is a chain of several,
-        #: and each step would have to wait for the one before.
         self.apart = {name for terms in self.terms.values() for name in terms.apart}
 
     @abstractmethod
