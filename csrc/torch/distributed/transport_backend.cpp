@@ -75,11 +75,13 @@ TransportBackend::WorkPointer TransportBackend::broadcast(Tensors& tensors, cons
 }
 
 TransportBackend::WorkPointer TransportBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  combination(options.reduceOp, tensors[0].scalar_type());  // throws where there is none
   return run(OpType::ALLREDUCE, "all_reduce", options.timeout,
              [&] { return py::make_tuple(tensors[0], name_of(options.reduceOp)); });
 }
 
 TransportBackend::WorkPointer TransportBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
+  combination(options.reduceOp, tensors[0].scalar_type());
   return run(OpType::REDUCE, "reduce", options.timeout,
              [&] { return py::make_tuple(tensors[0], name_of(options.reduceOp), options.rootRank); });
 }
