@@ -51,7 +51,9 @@ def _accelerate(program: str, *options: str, launcher: tuple[str, ...] = ("accel
 
 
 @pytest.mark.parametrize(
-    ("launcher", "precisions"), [(("accelerate_cli", "launch"), "no bf16 fp16"), (("launch",), "no")], ids=["cli", "module"]
+    ("launcher", "precisions"),
+    [(("accelerate_cli", "launch"), "no bf16 fp16"), (("launch",), "no")],
+    ids=["cli", "module"],
 )
 def test_accelerate(device: str, tmp_path: Path, launcher: tuple[str, ...], precisions: str) -> None:
     """As a command, and as a module that Python runs."""

@@ -60,7 +60,7 @@ def _add() -> None:
 def _keeping_whole(original: Callable[[], None]) -> Callable[[], None]:
     @functools.wraps(original)
     def enable() -> None:
-        _before.append(torch.backends.cuda.math_sdp_enabled())
+        _before.append(torch.backends.cuda.math_sdp_enabled())  # type: ignore[no-untyped-call]
         torch.backends.cuda.enable_math_sdp(False)
         original()
 

@@ -63,7 +63,7 @@ def is_wanted() -> bool:
 
 
 def take_place() -> None:
-    """Where MPI is asked for, gives this process the place that ``mpirun`` told it, as torchrun would, unless it has one."""
+    """Where MPI is asked for, gives this process the place that ``mpirun`` told it, as torchrun does, if it has none."""
     for names in _PLACES if os.environ.get("OUTBOARD_TRANSPORT") == "mpi" else ():
         if "RANK" not in os.environ and names["RANK"] in os.environ:
             os.environ.update({name: os.environ[told] for name, told in names.items() if told in os.environ})
@@ -300,9 +300,7 @@ class Transport:
     def all_gather(self, outputs: list[torch.Tensor], tensor: torch.Tensor, seconds: float, done: Done) -> None:
         """The tensors of all ranks for all."""
         own, arrived = tensor.contiguous(), tensor.new_empty(self._size, tensor.numel())
-        start = functools.partial(
-            self._communicator.Iallgather, self._library.bytes(own), self._library.bytes(arrived)
-        )
+        start = functools.partial(self._communicator.Iallgather, self._library.bytes(own), self._library.bytes(arrived))
         self._put((own, arrived), start, seconds, done, lambda status: _spread(arrived, outputs))
 
     def gather(self, outputs: list[torch.Tensor], tensor: torch.Tensor, root: int, seconds: float, done: Done) -> None:
