@@ -31,7 +31,7 @@ BENCH_ARGUMENTS ?=
 FUZZ_ARGUMENTS ?=
 JUDGE_ARGUMENTS ?=
 
-.PHONY: help setup demo demo-short accuracy test test-full test-cpp test-cuda-text test-distributed-judge test-sanitize test-ecosystem test-limits test-nvrtc test-oclgrind test-python test-strict lint format bench opinfo fuzz fuzz-files wheel docs docs-serve clean distclean
+.PHONY: help setup demo demo-short accuracy test test-full test-cpp test-cuda-text test-distributed-judge test-sanitize test-ecosystem test-limits test-mpi test-nvrtc test-oclgrind test-python test-strict lint format bench opinfo fuzz fuzz-files wheel docs docs-serve clean distclean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,7 +54,7 @@ test:  ## Lint, C++ tests, the short demo (the second time from caches alone), t
 	@$(MAKE) --no-print-directory test-limits
 	@$(MAKE) --no-print-directory test-python
 
-test-full: test opinfo accuracy test-sanitize test-oclgrind test-cuda-text  ## Everything in test, every OpInfo, functions against float64, sanitizers, Oclgrind, kernels for GPUs, the wheel in a clean environment
+test-full: test opinfo accuracy test-sanitize test-oclgrind test-cuda-text test-mpi  ## Everything in test, every OpInfo, functions against float64, sanitizers, Oclgrind, kernels for GPUs, MPI, the wheel in a clean environment
 	@OUTBOARD_TEST_FULL=1 $(PY) -m pytest -q tests/package tests/kernels/test_variants.py tests/device/test_memory.py \
 	  tests/device/test_memory_proof.py
 	@$(MAKE) --no-print-directory test-strict STRICT_TESTS="tests/device tests/compiler tests/kernels"
@@ -95,6 +95,11 @@ test-ecosystem:  ## The libraries that people use, from their packages, on the d
 	@$(SETUP) --opencl --groups demo test
 	@$(PYTHON) tools/bootstrap.py --venv $(VENV)-ecosystem --over $(VENV) --groups ecosystem
 	@OMP_WAIT_POLICY=passive OUTBOARD_TEST_ECOSYSTEM=1 $(VENV)-ecosystem/bin/python -m pytest -q -rs -n $(TEST_JOBS) --dist loadfile tests/integrations
+
+test-mpi:  ## Collectives through MPI, from pip, between processes of this machine
+	@$(SETUP) --groups demo test
+	@$(PYTHON) tools/bootstrap.py --venv $(VENV)-mpi --over $(VENV) --groups mpi
+	@OMP_WAIT_POLICY=passive $(VENV)-mpi/bin/python -m pytest -q -rs -n 0 tests/distributed/test_mpi.py
 
 test-distributed-judge:  ## PyTorch's own tests of torch.distributed on the device's backend, about 40 minutes on two cores
 	@$(SETUP) --groups demo test

@@ -4,10 +4,14 @@
 ``python -m benchmarks.data_parallel [RANKS]`` prints a table. ``alone`` is a step of one process; ``together`` one of
 all of them, each with as many samples; ``apart`` the same without an exchange of gradients (``no_sync``), in turns with
 it. Efficiency is alone / together; the exposed part of a step is what takes longer together than apart.
+
+``python -m benchmarks.data_parallel [RANKS] --trace FILE`` writes what the first process did in one step of the first
+model, for <https://ui.perfetto.dev>, and prints how much of its collectives lies beside kernels.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -22,6 +26,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import profile
 
 from benchmarks.models import adamw, bert, resnet
 from examples.measure import format_seconds, interleave, table
@@ -59,18 +64,24 @@ def take_core(rank: int) -> None:
     torch.set_num_threads(1)
 
 
+def prepare(name: str, kind: type[Variant]) -> Any:
+    """A model on the device, ready for steps."""
+    accelerator = torch.accelerator.current_accelerator()
+    assert accelerator is not None
+    torch.manual_seed(0)
+    make, optimizer = MODELS[name]
+    return kind(*make(), accelerator, make_optimizer=optimizer)
+
+
 def measure() -> Times:
     """The steps of this process, by itself or as one of several."""
     take_core(int(os.environ.get("RANK", "0")))
     together = "RANK" in os.environ
-    accelerator = torch.accelerator.current_accelerator()
-    assert accelerator is not None
     if together:
         dist.init_process_group()
     found: Times = {}
-    for name, (make, optimizer) in MODELS.items():
-        torch.manual_seed(0)
-        made: Any = (Parallel if together else Variant)(*make(), accelerator, make_optimizer=optimizer)
+    for name in MODELS:
+        made = prepare(name, Parallel if together else Variant)
         calls = {"together": made.step, "apart": made.step_apart} if together else {"alone": made.step}
         timings = interleave(calls, REPEATS, WARM_UP)
         found[name] = {kind: timing.seconds for kind, timing in timings.items()}
@@ -81,28 +92,85 @@ def measure() -> Times:
     return found
 
 
+#: A span of a trace: begin and end, in microseconds.
+Span = tuple[float, float]
+
+
+def spans(trace: dict[str, Any]) -> tuple[list[Span], list[Span]]:
+    """Of a chrome trace, the collectives and the kernels of the device, each in the order of time."""
+    events = [event for event in trace["traceEvents"] if event.get("cat") == "kernel"]
+    backend = dist.Backend.default_device_backend_map[torch._C._get_privateuse1_backend_name()]
+    found: tuple[list[Span], list[Span]] = ([], [])
+    for event in sorted(events, key=lambda event: float(event["ts"])):
+        is_kernel = not event["name"].startswith(f"{backend}:")
+        found[is_kernel].append((event["ts"], event["ts"] + event["dur"]))
+    return found
+
+
+def hidden(collectives: list[Span], kernels: list[Span]) -> float:
+    """How much of the time of collectives is one in which kernels run, too: 0 to 1. Kernels are those of one stream."""
+    both = sum(
+        max(0.0, min(end, other_end) - max(begin, other_begin))
+        for begin, end in collectives
+        for other_begin, other_end in kernels
+    )
+    return both / sum(end - begin for begin, end in collectives)
+
+
+def trace(path: str) -> None:
+    """Writes one step of the first model, as the first process did it."""
+    take_core(int(os.environ["RANK"]))
+    dist.init_process_group()
+    made = prepare(next(iter(MODELS)), Parallel)
+    for _ in range(WARM_UP):
+        made.step()
+    torch.accelerator.synchronize()
+    dist.barrier()
+    with profile() as profiled:
+        made.step()
+        torch.accelerator.synchronize()
+    if dist.get_rank() == 0:
+        profiled.export_chrome_trace(path)
+        found = spans(json.loads(Path(path).read_text()))
+        milliseconds = sum(end - begin for begin, end in found[0]) / 1000
+        print(f"{len(found[0])} collectives, {milliseconds:.1f} ms, {hidden(*found):.0%} of it beside kernels: {path}")
+    dist.destroy_process_group()
+
+
+def start(ranks: int, *arguments: str, **environment: str) -> None:
+    """Runs this program as so many processes."""
+    command = [sys.executable]
+    if ranks > 1:
+        command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    command += ["-m", "benchmarks.data_parallel", *arguments]
+    subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"} | environment, check=True)
+
+
 def run(ranks: int) -> Times:
     """What the first of so many processes measures."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable]
-        if ranks > 1:
-            command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
         file = Path(folder) / "times"
-        environment = os.environ | {"OUTBOARD_BENCH_TIMES": str(file), "OMP_NUM_THREADS": "1"}
-        subprocess.run([*command, "-m", "benchmarks.data_parallel"], env=environment, check=True)
+        start(ranks, OUTBOARD_BENCH_TIMES=str(file))
         times: Times = json.loads(file.read_text())
         return times
 
 
 def main() -> None:
     """Measures one process before and after all of them, since a machine's speed changes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("ranks", nargs="?", type=int, default=2)
+    parser.add_argument("--trace", metavar="FILE")
+    asked = parser.parse_args()
     file = os.environ.get("OUTBOARD_BENCH_TIMES")
     if file is not None:
         found = measure()
         if os.environ.get("RANK", "0") == "0":
             Path(file).write_text(json.dumps(found))
         return
-    ranks = int(sys.argv[1]) if len(sys.argv) > 1 else 2
+    if asked.trace is not None:
+        trace(asked.trace) if "RANK" in os.environ else start(asked.ranks, "--trace", asked.trace)
+        return
+    ranks = asked.ranks
     before, together, after = run(1), run(ranks), run(1)
     rows = []
     for name in MODELS:

@@ -35,6 +35,7 @@ _COMPILE_FRAME = Place(
 _COMPILE_GRAPH = Place(
     "torch._inductor.compile_fx._compile_fx_inner", "gm example_inputs compile_region_name **graph_kwargs"
 )
+_CONTEXT = "torch.distributed.tensor.experimental._context_parallel._attention"
 _RPC = "torch.distributed.rpc"
 C10D = "torch.distributed.distributed_c10d"
 DDP = "torch.nn.parallel:DistributedDataParallel"
@@ -129,8 +130,12 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
     "meshes share devices among ranks": (
         Place("torch.distributed.device_mesh:DeviceMesh._setup_world_group_and_device", "self"),
     ),
+    "attention over parts of sequences is one operator": (
+        Place(f"{_CONTEXT}._enable_cp_dtensor_dispatcher", ""),
+        Place(f"{_CONTEXT}._disable_cp_dtensor_dispatcher", ""),
+    ),
     "rpc sends tensors of the device": (Place(f"{_RPC}.internal:_InternalRPCPickler._tensor_reducer", "self tensor"),),
-    "rpc refuses maps of the device": (Place(f"{_RPC}.options._to_device_map", "device_map"),),
+    "rpc knows maps of the device": (Place(f"{_RPC}.options._to_device_map", "device_map"),),
     "rpc calls operators with tensors of the device": (
         Place(f"{_RPC}.api._invoke_rpc", "to func rpc_type args kwargs rpc_timeout"),
         Place(f"{_RPC}.api.remote", "to func args kwargs timeout"),

@@ -37,6 +37,11 @@ def test_faults(fault: str) -> None:
     run(fault)
 
 
+@pytest.mark.parametrize("shared_memory", ["1", "0"])
+def test_ctrl_c_ends_waits_for_messages(shared_memory: str) -> None:
+    run("interrupted_messages", OUTBOARD_SHARED_MEMORY=shared_memory)
+
+
 @pytest.mark.parametrize("fault", ["mismatched_shapes", "mismatched_order"])
 def test_mismatches_are_found_in_debug_mode(fault: str) -> None:
     run(fault, TORCH_DISTRIBUTED_DEBUG="DETAIL")

@@ -37,6 +37,12 @@ def test_attention_over_parts_of_a_sequence() -> None:
     run_ranks("context")
 
 
+def test_attention_over_parts_of_a_sequence_on_a_gpu() -> None:
+    """Whose attention is products and a softmax elsewhere."""
+    gpu = {"OUTBOARD_STRICT_EXECUTION": "simt", "OUTBOARD_STRICT_VECTOR_WIDTH": "1"}
+    run_ranks("context", OUTBOARD_DRIVER="strict", **gpu)
+
+
 def test_calls_of_functions_on_another_rank() -> None:
     for rank, result in enumerate(start(["-m", "tests.distributed.programs.remote"], 2, timeout=60)):
         assert result.returncode == 0, f"rank {rank}: {result.stdout}\n{result.stderr}"

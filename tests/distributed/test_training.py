@@ -12,3 +12,9 @@ from tests.distributed.launch import run_ranks
 @pytest.mark.parametrize("program", ["data_parallel", "sharded"])
 def test_training_equals_one_process(program: str, driver: str) -> None:
     run_ranks(program, OUTBOARD_DRIVER=driver)
+
+
+@pytest.mark.parametrize("driver", ["host", "strict"])
+def test_gradients_are_exchanged_beside_kernels(driver: str) -> None:
+    for output in run_ranks("traced", OUTBOARD_DRIVER=driver):
+        assert "collectives" in output

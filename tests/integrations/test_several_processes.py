@@ -44,13 +44,20 @@ def _devices(output: str) -> set[str]:
     return {line[line.index("process ") :] for line in output.splitlines() if "process " in line and " on " in line}
 
 
-def _accelerate(program: str, *options: str) -> str:
-    launcher = ("-m", "accelerate.commands.accelerate_cli", "launch", "--num_processes", "2", "--main_process_port")
-    return _run(*launcher, str(free_port()), *options, "-m", *program.split())
+def _accelerate(program: str, *options: str, launcher: tuple[str, ...] = ("accelerate_cli", "launch")) -> str:
+    module, *command = launcher
+    start = ("-m", f"accelerate.commands.{module}", *command, "--num_processes", "2", "--main_process_port")
+    return _run(*start, str(free_port()), *options, "-m", *program.split())
 
 
-def test_accelerate(device: str, tmp_path: Path) -> None:
-    output = _accelerate(f"{PROGRAMS}.accelerated {tmp_path} no bf16 fp16")
+@pytest.mark.parametrize(
+    ("launcher", "precisions"),
+    [(("accelerate_cli", "launch"), "no bf16 fp16"), (("launch",), "no")],
+    ids=["cli", "module"],
+)
+def test_accelerate(device: str, tmp_path: Path, launcher: tuple[str, ...], precisions: str) -> None:
+    """As a command, and as a module that Python runs."""
+    output = _accelerate(f"{PROGRAMS}.accelerated {tmp_path} {precisions}", launcher=launcher)
     assert _devices(output) == {f"process {rank} on {device}:0: MULTI_GPU" for rank in range(2)}
 
 

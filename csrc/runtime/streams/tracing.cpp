@@ -22,18 +22,9 @@ namespace {
 
 std::mutex traces_mutex;
 std::vector<std::shared_ptr<Traced>> traces;
+std::vector<TracedWork> ended_works;
 
 thread_local std::vector<uint64_t> operations, ranges;
-
-int64_t now() {
-  const auto time = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
-}
-
-int64_t this_thread() {
-  thread_local const int64_t number = syscall(SYS_gettid);
-  return number;
-}
 
 void pop(std::vector<uint64_t>& numbers) {
   if (!numbers.empty()) numbers.pop_back();  // what began before tracing did ends in it
@@ -44,7 +35,7 @@ struct Reference {
   explicit Reference(Stream& stream) : event(stream.device()) {
     event.record(stream);
     event.finish_in_the_end();
-    time = now();
+    time = traced_clock();
   }
 
   Event event;
@@ -53,6 +44,18 @@ struct Reference {
 
 }  // namespace
 
+int64_t traced_clock() {
+  const auto time = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
+}
+
+uint64_t traced_operation() { return operations.empty() ? 0 : operations.back(); }
+
+int64_t traced_thread() {
+  thread_local const int64_t number = syscall(SYS_gettid);
+  return number;
+}
+
 Traced::Traced(Stream& stream, TracedWork work)
     : stream_(stream),
       work_(std::move(work)),
@@ -60,15 +63,15 @@ Traced::Traced(Stream& stream, TracedWork work)
       end_(std::make_unique<EventHandle>(stream.device())) {
   work_.device = stream.device().index();
   work_.stream = stream.id();
-  work_.operation = operations.empty() ? 0 : operations.back();
+  work_.operation = traced_operation();
   work_.range = ranges.empty() ? 0 : ranges.back();
-  work_.thread = this_thread();
-  work_.submit_begin = now();
+  work_.thread = traced_thread();
+  work_.submit_begin = traced_clock();
 }
 
 Traced::~Traced() = default;
 
-void Traced::submitted() { work_.submit_end = now(); }
+void Traced::submitted() { work_.submit_end = traced_clock(); }
 
 void Traced::read_times(const DeviceDriver& driver, const EventHandle& reference, int64_t reference_time) {
   if (!timed_.load(std::memory_order_acquire)) return;
@@ -97,25 +100,33 @@ std::shared_ptr<Traced> trace(Stream& stream, TracedWork work) {
   return traced;
 }
 
+void trace_ended(TracedWork work) {
+  if (!is_tracing()) return;
+  const std::lock_guard lock(traces_mutex);
+  ended_works.push_back(std::move(work));
+}
+
 void start_tracing() {
   const std::lock_guard lock(traces_mutex);
   traces.clear();  // what was under way when tracing stopped
+  ended_works.clear();
   tracing_is_on.store(true, std::memory_order_relaxed);
 }
 
 std::vector<TracedWork> stop_tracing() {
   tracing_is_on.store(false, std::memory_order_relaxed);
   std::vector<std::shared_ptr<Traced>> ended;
+  std::vector<TracedWork> works;
   {
     const std::lock_guard lock(traces_mutex);
     ended.swap(traces);
+    works.swap(ended_works);
   }
   std::set<Stream*> streams;
   for (const auto& traced : ended) streams.insert(&traced->stream_);
   for (Stream* stream : streams) stream->finish_in_the_end();
   std::map<Device*, std::unique_ptr<Reference>> references;
-  std::vector<TracedWork> works;
-  works.reserve(ended.size());
+  works.reserve(works.size() + ended.size());
   for (const auto& traced : ended) {
     Device& device = traced->stream_.device();
     if (!device.lost()) {

@@ -18,14 +18,14 @@ struct DeviceDriver;
 
 /// One piece of a stream's work, and when the device did it. Times are nanoseconds since the epoch on the host's clock.
 struct TracedWork {
-  enum class Kind { kKernel, kCopy, kFill, kGraph };
+  enum class Kind { kKernel, kCopy, kFill, kGraph, kCollective };
 
   Kind kind = Kind::kKernel;
-  std::string name;                              ///< of a kernel
+  std::string name;                              ///< of a kernel or a collective
   std::array<uint64_t, 3> global{};              ///< of a kernel
   std::array<uint32_t, 3> local{};               ///< of a kernel
   ob_copy_kind direction = OB_DEVICE_TO_DEVICE;  ///< of a copy
-  uint64_t bytes = 0;                            ///< of a copy or a fill
+  uint64_t bytes = 0;                            ///< of a copy, a fill or a collective
   int device = 0;                                ///< index
   int64_t stream = 0;                            ///< id
   uint64_t operation = 0;                        ///< the innermost that the thread was in (push_traced_operation), or 0
@@ -86,6 +86,15 @@ void start_tracing();
 std::vector<TracedWork> stop_tracing();
 /// Keeps work to be traced if anything is; nullptr if not.
 std::shared_ptr<Traced> trace(Stream& stream, TracedWork work);
+/// Keeps what the host did for a device, with the times that it has, if anything is traced.
+void trace_ended(TracedWork work);
+
+/// The host's clock, as times of traced work have it.
+int64_t traced_clock();
+/// The innermost operator that the calling thread is in, or 0.
+uint64_t traced_operation();
+/// The system's number of the calling thread.
+int64_t traced_thread();
 
 /// The calling thread is in an operator, or in a range, of that number until it says otherwise. They nest.
 void push_traced_operation(uint64_t number);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What torch.profiler shows of the device: kernels, copies and fills with the times that the driver measured, linked to
-// the operators that submitted them. Registered with Kineto, PyTorch's collector of traces
-// (torch/csrc/profiler/standalone/privateuse1_profiler.h).
+// the operators that submitted them, and collectives between processes. Registered with Kineto, PyTorch's collector of
+// traces (torch/csrc/profiler/standalone/privateuse1_profiler.h).
 #define USE_KINETO
 #define FMT_HEADER_ONLY
 #include <kineto/libkineto.h>
@@ -61,6 +61,8 @@ const char* call_of(TracedWork::Kind kind) {
       return "fill";
     case TracedWork::Kind::kGraph:
       return "graph_launch";
+    case TracedWork::Kind::kCollective:
+      return "collective";
     default:
       return "launch";
   }
@@ -82,7 +84,7 @@ void describe(const TracedWork& work, GenericTraceActivity& activity) {
   } else if (work.kind != TracedWork::Kind::kGraph) {
     activity.addMetadata("bytes", work.bytes);
     const int64_t time = work.end - work.begin;
-    if (time > 0) {
+    if (time > 0 && work.kind != TracedWork::Kind::kCollective) {
       activity.addMetadata("memory bandwidth (GB/s)", static_cast<double>(work.bytes) / static_cast<double>(time));
     }
   }
@@ -135,9 +137,7 @@ class Session final : public libkineto::IActivityProfilerSession {
 
   std::vector<libkineto::ResourceInfo> getResourceInfos() override {
     std::vector<libkineto::ResourceInfo> infos;
-    for (const auto& [device, stream] : streams_) {
-      infos.push_back({stream, stream, device, fmt::format("stream {}", stream)});
-    }
+    for (const auto& [place, name] : rows_) infos.push_back({place.second, place.second, place.first, name});
     return infos;
   }
 
@@ -171,7 +171,9 @@ class Session final : public libkineto::IActivityProfilerSession {
     activity.flow.start = 0;
     describe(work, activity);
     devices_.insert(work.device);
-    streams_.insert({work.device, work.stream});
+    const bool is_collective = work.kind == TracedWork::Kind::kCollective;
+    rows_.emplace(std::pair(work.device, work.stream),
+                  is_collective ? "collectives" : fmt::format("stream {}", work.stream));
     if (work.range != 0 && wants(ActivityType::GPU_USER_ANNOTATION)) extend_range(work, linked);
   }
 
@@ -222,7 +224,7 @@ class Session final : public libkineto::IActivityProfilerSession {
   std::unique_ptr<libkineto::CpuTraceBuffer> buffer_;
   std::map<std::tuple<int, int64_t, uint64_t>, std::unique_ptr<GenericTraceActivity>> ranges_;
   std::set<int> devices_;
-  std::set<std::pair<int, int64_t>> streams_;
+  std::map<std::pair<int, int64_t>, std::string> rows_;  // by device and stream
   int64_t untimed_ = 0;
   int32_t last_ = 0;  // correlation of what the host did with what the device did
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "torch/distributed/backend.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/maximum.h>
@@ -9,8 +10,10 @@
 #include <algorithm>
 #include <optional>
 #include <set>
+#include <stdexcept>
 #include <utility>
 
+#include "runtime/base/interruption.h"
 #include "torch/bridge/devices.h"
 #include "torch/bridge/tensor.h"
 #include "torch/distributed/without_python.h"
@@ -165,6 +168,37 @@ Tensors flattened(const Tensors& tensors) {
   return result;
 }
 
+/// Bytes of a rank's tensor, or of its part of one, that go in one piece. All ranks of a group have to agree on parts,
+/// so nothing else decides on them, such as where a rank's tensor is.
+constexpr size_t kWhole = size_t{4} << 20;
+
+bool is_long(const at::Tensor& tensor) { return tensor.nbytes() > kWhole && tensor.is_non_overlapping_and_dense(); }
+
+/// Where parts of `count` elements begin, and the last one ends. They are alike, so that ranks with unlike tensors have
+/// unlike parts from the first one on.
+std::vector<int64_t> bounds_of_parts(int64_t count, size_t item) {
+  const auto parts = std::max<int64_t>(1, static_cast<int64_t>((count * item + kWhole - 1) / kWhole));
+  std::vector<int64_t> bounds;
+  for (int64_t part = 0; part <= parts; ++part) bounds.push_back(count * part / parts);
+  return bounds;
+}
+
+/// Elements of a dense tensor of the device, in the order of memory.
+at::Tensor some_of(const at::Tensor& tensor, int64_t begin, int64_t end) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return tensor.as_strided({end - begin}, {1}, tensor.storage_offset() + begin);
+}
+
+/// Waits for works of the host library. Throws what failed, or if the whole collective was aborted.
+void wait_for(const std::vector<WorkPointer>& works, c10d::Work& whole) {
+  wait_interruptibly([&] {
+    return whole.isCompleted() ||
+           std::all_of(works.begin(), works.end(), [](const WorkPointer& work) { return work->isCompleted(); });
+  });
+  if (whole.isCompleted()) throw std::runtime_error("aborted");
+  for (const WorkPointer& work : works) work->wait();
+}
+
 /// The host library has no connection of a rank to itself.
 void require_other(int peer, int rank) {
   TORCH_CHECK_VALUE(peer != rank, "rank ", rank, " cannot send to itself, or receive from itself: copy the tensor");
@@ -193,18 +227,24 @@ DeviceBackend::DeviceBackend(Group group, c10::intrusive_ptr<c10d::Backend> host
       options_(c10::make_intrusive<DeviceOptions>(group_)),
       make_host_(std::move(make_host)),
       host_(std::move(host)),
-      issuer_(std::make_unique<Issuer>()) {}
+      issuer_(std::make_unique<Issuer>()),
+      peer_issuer_(std::make_unique<Issuer>()) {}
 
 DeviceBackend::~DeviceBackend() { shutdown(); }
 
 void DeviceBackend::shutdown() {
   const WithoutPython released;
-  issuer_->drain();
+  drain();
   c10::intrusive_ptr<c10d::Backend> host;
   {
     const std::lock_guard lock(mutex_);
     host = std::move(host_);
   }
+}
+
+void DeviceBackend::drain() {
+  issuer_->drain();
+  peer_issuer_->drain();
 }
 
 void DeviceBackend::abort() {
@@ -301,23 +341,80 @@ DeviceBackend::Call DeviceBackend::begin(OpType kind, const char* name, Tensors 
 WorkPointer DeviceBackend::start(Call call, Issue issue, std::function<void()> after) {
   call.exchange->seal();
   auto work = c10::make_intrusive<CollectiveWork>(rank_, std::move(call.label), call.exchange, call.inputs,
-                                                  std::move(call.results));
+                                                  std::move(call.results), row_);
   remember(work);
   // Follows them when others may be issued: works that are done call back at once, and a callback may wait for others.
   const auto begun = std::make_shared<Works>();
-  issuer_->put(
-      {call.exchange,
-       [this, work, begun, issue = std::move(issue)] { with_label(work->label(), [&] { *begun = issue(*host()); }); },
-       [work, begun, after = std::move(after)] { work->follow(*begun, after); },
-       [work](const std::exception_ptr& error) { work->fail(error); }});
+  issuer_->put({call.exchange,
+                [this, work, begun, issue = std::move(issue)] {
+                  work->begin();
+                  with_label(work->label(), [&] { *begun = issue(*host()); });
+                },
+                [work, begun, after = std::move(after)] { work->follow(*begun, after); },
+                [work](const std::exception_ptr& error) { work->fail(error); }});
   return work;
+}
+
+WorkPointer DeviceBackend::start_parts(Call call, std::vector<Part> parts) {
+  // The copies of all parts are on one stream: behind the last one's, all are there.
+  call.exchange = parts.back().exchange;
+  auto work = c10::make_intrusive<CollectiveWork>(rank_, std::move(call.label), call.exchange, call.inputs,
+                                                  std::move(call.results), row_);
+  remember(work);
+  const auto issue = [this, work, parts = std::move(parts)] {
+    for (const Part& part : parts) {
+      part.exchange->wait();
+      work->begin();
+      with_label(work->label(), [&] { wait_for(part.issue(*host()), *work); });
+      if (part.after) part.after();
+      if (part.exchange == parts.back().exchange) return;
+      work->end_part();
+      part.exchange->give_back();
+    }
+  };
+  issuer_->put({nullptr, issue, [work] { work->follow({}, {}); },
+                [work](const std::exception_ptr& error) { work->fail(error); }, /*may_be_at_once=*/false});
+  return work;
+}
+
+WorkPointer DeviceBackend::start_alike(Call call, Use use, IssueSome issue,
+                                       std::function<void(const at::Tensor& some)> after) {
+  const auto host_of = [use, only_moved = use != Use::kReadWrite](Exchange& exchange, const at::Tensor& tensor) {
+    return flat(only_moved ? exchange.elements(tensor, use) : exchange.numbers(tensor, use));
+  };
+  if (std::none_of(call.inputs.begin(), call.inputs.end(), is_long)) {
+    Tensors values;
+    for (const at::Tensor& tensor : call.inputs) values.push_back(host_of(*call.exchange, tensor));
+    const auto issue_all = [values, issue](Backend& host) mutable {
+      Works works;
+      for (at::Tensor& value : values) works.push_back(issue(host, value));
+      return works;
+    };
+    if (!after) return start(std::move(call), issue_all);
+    return start(std::move(call), issue_all, [values, after] { std::for_each(values.begin(), values.end(), after); });
+  }
+  std::vector<Part> parts;
+  for (const at::Tensor& tensor : call.inputs) {
+    const auto bounds = bounds_of_parts(tensor.numel(), tensor.itemsize());
+    for (size_t i = 0; i + 1 < bounds.size(); ++i) {
+      auto exchange = std::make_shared<Exchange>(call.exchange->transfers());
+      const bool is_whole = bounds.size() == 2;
+      at::Tensor value = host_of(*exchange, is_whole ? tensor : some_of(tensor, bounds[i], bounds[i + 1]));
+      exchange->seal();
+      Part part{
+          std::move(exchange), [value, issue](Backend& host) mutable -> Works { return {issue(host, value)}; }, {}};
+      if (after) part.after = [value, after] { after(value); };
+      parts.push_back(std::move(part));
+    }
+  }
+  return start_parts(std::move(call), std::move(parts));
 }
 
 WorkPointer DeviceBackend::start_peer(Call call, std::function<WorkPointer(c10d::Backend& host)> issue) {
   call.exchange->seal();
   auto work = c10::make_intrusive<PeerWork>(rank_, std::move(call.label), call.exchange, only(call.inputs));
   remember(work);
-  issuer_->put(
+  peer_issuer_->put(
       {call.exchange,
        [this, work, issue = std::move(issue)] { with_label(work->label(), [&] { work->begin(issue(*host())); }); },
        {},
@@ -326,30 +423,26 @@ WorkPointer DeviceBackend::start_peer(Call call, std::function<WorkPointer(c10d:
 }
 
 WorkPointer DeviceBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
-  Call call = begin(OpType::BROADCAST, "broadcast", tensors, {tensors});
+  only(tensors);
   const Use use = options.rootRank == rank_ ? Use::kRead : Use::kWrite;
-  Tensors values{flat(call.exchange->elements(only(tensors), use))};
-  return start(std::move(call),
-               [values, options](Backend& host) mutable -> Works { return {host.broadcast(values, options)}; });
+  return start_alike(begin(OpType::BROADCAST, "broadcast", tensors, {tensors}), use,
+                     [options](Backend& host, at::Tensor& some) {
+                       Tensors values{some};
+                       return host.broadcast(values, options);
+                     });
 }
 
 WorkPointer DeviceBackend::all_reduce(Call call, const c10d::AllreduceOptions& options) {
   const Reduction reduction(options.reduceOp);
   for (const at::Tensor& tensor : call.inputs) reduction.require(tensor);
-  Tensors values = flattened(call.exchange->numbers(call.inputs, Use::kReadWrite));
-  const auto issue = [values, reduction, host_options = options](Backend& host) mutable {
-    Works works;
-    for (at::Tensor& tensor : values) {
-      reduction.scale(tensor);
-      host_options.reduceOp = reduction.of(tensor.scalar_type());
-      Tensors one{tensor};
-      works.push_back(host.allreduce(one, host_options));
-    }
-    return works;
+  const auto issue = [reduction, host_options = options](Backend& host, at::Tensor& some) mutable {
+    reduction.scale(some);
+    host_options.reduceOp = reduction.of(some.scalar_type());
+    Tensors values{some};
+    return host.allreduce(values, host_options);
   };
-  return start(std::move(call), issue, [this, values, reduction] {
-    for (const at::Tensor& tensor : values) reduction.finish(tensor, size_);
-  });
+  return start_alike(std::move(call), Use::kReadWrite, issue,
+                     [reduction, ranks = size_](const at::Tensor& some) { reduction.finish(some, ranks); });
 }
 
 WorkPointer DeviceBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
@@ -365,17 +458,17 @@ WorkPointer DeviceBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& o
   Call call = begin(OpType::REDUCE, "reduce", tensors, {tensors});
   const Reduction reduction(options.reduceOp);
   reduction.require(only(tensors));
-  at::Tensor value = flat(call.exchange->numbers(tensors[0], Use::kReadWrite));
-  c10d::ReduceOptions host_options = options;
-  host_options.reduceOp = reduction.of(value.scalar_type());
-  const auto issue = [value, reduction, host_options](Backend& host) mutable -> Works {
-    reduction.scale(value);
-    Tensors values{value};
-    return {host.reduce(values, host_options)};
+  const auto issue = [reduction, host_options = options](Backend& host, at::Tensor& some) mutable {
+    reduction.scale(some);
+    host_options.reduceOp = reduction.of(some.scalar_type());
+    Tensors values{some};
+    return host.reduce(values, host_options);
   };
-  return start(std::move(call), issue, [this, value, reduction, root = static_cast<int>(options.rootRank)] {
-    if (root == rank_) reduction.finish(value, size_);
-  });
+  const bool is_root = options.rootRank == rank_;
+  return start_alike(std::move(call), Use::kReadWrite, issue,
+                     [reduction, is_root, ranks = size_](const at::Tensor& some) {
+                       if (is_root) reduction.finish(some, ranks);
+                     });
 }
 
 /// Each rank sends its tensor to all: the host library gathers tensors of one shape alone.
@@ -416,19 +509,47 @@ WorkPointer DeviceBackend::allgather(TensorLists& outputs, Tensors& inputs, cons
 WorkPointer DeviceBackend::all_gather_bases(Call call, const Tensors& outputs, const c10d::AllgatherOptions& options) {
   TORCH_CHECK_VALUE(outputs.size() == call.inputs.size(), "all_gather: ", outputs.size(), " outputs for ",
                     call.inputs.size(), " inputs");
-  Tensors own = flattened(call.exchange->elements(call.inputs, Use::kRead));
-  Tensors values = flattened(call.exchange->elements(outputs, Use::kWrite));
-  for (size_t i = 0; i < own.size(); ++i) {
+  for (size_t i = 0; i < outputs.size(); ++i) {
     TORCH_CHECK_TYPE(outputs[i].scalar_type() == call.inputs[i].scalar_type(),
                      "output tensor must have the same type as input tensor");
-    TORCH_CHECK_VALUE(values[i].numel() == own[i].numel() * size_,
+    TORCH_CHECK_VALUE(outputs[i].numel() == call.inputs[i].numel() * size_,
                       "output tensor size must be equal to world_size times input tensor size");
   }
+  const bool dense = std::all_of(outputs.begin(), outputs.end(),
+                                 [](const at::Tensor& output) { return output.is_non_overlapping_and_dense(); });
+  if (dense && std::any_of(call.inputs.begin(), call.inputs.end(), is_long)) {
+    return all_gather_long(std::move(call), outputs, options);
+  }
+  Tensors own = flattened(call.exchange->elements(call.inputs, Use::kRead));
+  Tensors values = flattened(call.exchange->elements(outputs, Use::kWrite));
   return start(std::move(call), [own, values, options](Backend& host) mutable {
     Works works;
     for (size_t i = 0; i < own.size(); ++i) works.push_back(host._allgather_base(values[i], own[i], options));
     return works;
   });
+}
+
+WorkPointer DeviceBackend::all_gather_long(Call call, const Tensors& outputs, const c10d::AllgatherOptions& options) {
+  std::vector<Part> parts;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const int64_t count = call.inputs[i].numel();
+    const auto bounds = bounds_of_parts(count, call.inputs[i].itemsize());
+    for (size_t k = 0; k + 1 < bounds.size(); ++k) {
+      auto exchange = std::make_shared<Exchange>(call.exchange->transfers());
+      Tensors places;
+      for (int rank = 0; rank < size_; ++rank) {
+        places.push_back(some_of(outputs[i], rank * count + bounds[k], rank * count + bounds[k + 1]));
+      }
+      Tensors own{flat(exchange->elements(some_of(call.inputs[i], bounds[k], bounds[k + 1]), Use::kRead))};
+      TensorLists values{flattened(exchange->elements(places, Use::kWrite))};
+      exchange->seal();
+      parts.push_back(
+          {std::move(exchange),
+           [own, values, options](Backend& host) mutable -> Works { return {host.allgather(values, own, options)}; },
+           {}});
+    }
+  }
+  return start_parts(std::move(call), std::move(parts));
 }
 
 WorkPointer DeviceBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
@@ -487,10 +608,10 @@ WorkPointer DeviceBackend::scatter(Tensors& outputs, TensorLists& inputs, const 
 
 /// Each rank gets from all what belongs to it, and reduces that in the order of the ranks. The host library would have
 /// everybody get and reduce everything.
-WorkPointer DeviceBackend::reduce_parts(Call call, Tensors own, std::vector<Tensors> pieces,
-                                        const c10d::ReduceScatterOptions& options) {
+DeviceBackend::Part DeviceBackend::reduced_part(std::shared_ptr<Exchange> exchange, Tensors own,
+                                                std::vector<Tensors> pieces,
+                                                const c10d::ReduceScatterOptions& options) {
   const Reduction reduction(options.reduceOp);
-  for (const at::Tensor& output : joined(call.results)) reduction.require(output);
   Tensors arrived;
   for (const at::Tensor& output : own) arrived.push_back(at::empty({size_, output.numel()}, output.options()));
   const auto issue = [this, own, pieces, arrived, timeout = options.timeout](Backend& host) {
@@ -509,7 +630,7 @@ WorkPointer DeviceBackend::reduce_parts(Call call, Tensors own, std::vector<Tens
   const auto after = [own, arrived, reduction] {
     for (size_t i = 0; i < own.size(); ++i) reduction.fold(own[i], arrived[i]);
   };
-  return start(std::move(call), issue, after);
+  return {std::move(exchange), issue, after};
 }
 
 WorkPointer DeviceBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
@@ -523,25 +644,56 @@ WorkPointer DeviceBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
   }
   TORCH_CHECK_VALUE(inputs[0][rank_].sizes() == outputs[0].sizes(), "reduce_scatter: the output has shape ",
                     outputs[0].sizes(), " and this rank's place in the input ", inputs[0][rank_].sizes());
+  Reduction(options.reduceOp).require(outputs[0]);
   Tensors own = flattened(call.exchange->numbers(outputs, Use::kWrite));
   Tensors pieces = flattened(call.exchange->numbers(inputs[0], Use::kRead));
-  return reduce_parts(std::move(call), std::move(own), {std::move(pieces)}, options);
+  Part whole = reduced_part(call.exchange, std::move(own), {std::move(pieces)}, options);
+  return start(std::move(call), std::move(whole.issue), std::move(whole.after));
 }
 
 WorkPointer DeviceBackend::reduce_scatter_bases(Call call, const Tensors& outputs,
                                                 const c10d::ReduceScatterOptions& options) {
   TORCH_CHECK_VALUE(outputs.size() == call.inputs.size(), "reduce_scatter: ", outputs.size(), " outputs for ",
                     call.inputs.size(), " inputs");
-  std::vector<Tensors> pieces;
+  const Reduction reduction(options.reduceOp);
   for (size_t i = 0; i < outputs.size(); ++i) {
+    reduction.require(outputs[i]);
     TORCH_CHECK_TYPE(outputs[i].scalar_type() == call.inputs[i].scalar_type(),
                      "input tensor must be the same type as the output tensor.");
     TORCH_CHECK_VALUE(call.inputs[i].numel() == outputs[i].numel() * size_,
                       "input tensor must be the same size as output size times world size");
-    pieces.push_back({flat(call.exchange->numbers(call.inputs[i], Use::kRead))});
   }
+  const bool dense = std::all_of(call.inputs.begin(), call.inputs.end(),
+                                 [](const at::Tensor& input) { return input.is_non_overlapping_and_dense(); });
+  if (dense && std::any_of(outputs.begin(), outputs.end(), is_long)) {
+    return reduce_scatter_long(std::move(call), outputs, options);
+  }
+  std::vector<Tensors> pieces;
+  for (const at::Tensor& input : call.inputs) pieces.push_back({flat(call.exchange->numbers(input, Use::kRead))});
   Tensors own = flattened(call.exchange->numbers(outputs, Use::kWrite));
-  return reduce_parts(std::move(call), std::move(own), std::move(pieces), options);
+  Part whole = reduced_part(call.exchange, std::move(own), std::move(pieces), options);
+  return start(std::move(call), std::move(whole.issue), std::move(whole.after));
+}
+
+WorkPointer DeviceBackend::reduce_scatter_long(Call call, const Tensors& outputs,
+                                               const c10d::ReduceScatterOptions& options) {
+  std::vector<Part> parts;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const int64_t count = outputs[i].numel();
+    const auto bounds = bounds_of_parts(count, outputs[i].itemsize());
+    for (size_t k = 0; k + 1 < bounds.size(); ++k) {
+      auto exchange = std::make_shared<Exchange>(call.exchange->transfers());
+      Tensors pieces;
+      for (int rank = 0; rank < size_; ++rank) {
+        pieces.push_back(some_of(call.inputs[i], rank * count + bounds[k], rank * count + bounds[k + 1]));
+      }
+      pieces = flattened(exchange->numbers(pieces, Use::kRead));
+      Tensors own{flat(exchange->numbers(some_of(outputs[i], bounds[k], bounds[k + 1]), Use::kWrite))};
+      exchange->seal();
+      parts.push_back(reduced_part(std::move(exchange), std::move(own), {std::move(pieces)}, options));
+    }
+  }
+  return start_parts(std::move(call), std::move(parts));
 }
 
 WorkPointer DeviceBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
@@ -626,7 +778,7 @@ WorkPointer DeviceBackend::barrier(const c10d::BarrierOptions& options) {
 }
 
 void DeviceBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
-  issuer_->drain();
+  drain();
   host()->monitoredBarrier(options, wait_all_ranks);
 }
 

@@ -104,19 +104,37 @@ class DeviceBackend : public c10d::Backend {
   };
 
   Call begin(c10d::OpType kind, const char* name, Tensors inputs, TensorLists results);
+  /// A part of a collective, with what it does to its part of the tensors.
+  struct Part {
+    std::shared_ptr<Exchange> exchange;
+    Issue issue;
+    std::function<void()> after;
+  };
+  /// What a collective that treats all elements alike does to some of them.
+  using IssueSome = std::function<WorkPointer(c10d::Backend& host, at::Tensor& some)>;
+
   /// `after` runs on the host when the host library is done.
   WorkPointer start(Call call, Issue issue, std::function<void()> after = {});
+  /// The same in parts: while the host library has one of them, others are on their way to the host or back.
+  WorkPointer start_parts(Call call, std::vector<Part> parts);
+  /// Starts what treats the elements of the call's tensors alike, long tensors in parts.
+  WorkPointer start_alike(Call call, Use use, IssueSome issue, std::function<void(const at::Tensor& some)> after = {});
   WorkPointer start_peer(Call call, std::function<WorkPointer(c10d::Backend& host)> issue);
   WorkPointer all_reduce(Call call, const c10d::AllreduceOptions& options);
   WorkPointer all_gather_uneven(Call call, const Tensors& outputs, const at::Tensor& input,
                                 const c10d::AllgatherOptions& options);
   WorkPointer all_gather_bases(Call call, const Tensors& outputs, const c10d::AllgatherOptions& options);
-  WorkPointer reduce_parts(Call call, Tensors own, std::vector<Tensors> pieces,
-                           const c10d::ReduceScatterOptions& options);
+  WorkPointer all_gather_long(Call call, const Tensors& outputs, const c10d::AllgatherOptions& options);
+  /// Of each rank's `pieces` in turn, what belongs to this rank, reduced into `own`.
+  Part reduced_part(std::shared_ptr<Exchange> exchange, Tensors own, std::vector<Tensors> pieces,
+                    const c10d::ReduceScatterOptions& options);
   WorkPointer reduce_scatter_bases(Call call, const Tensors& outputs, const c10d::ReduceScatterOptions& options);
+  WorkPointer reduce_scatter_long(Call call, const Tensors& outputs, const c10d::ReduceScatterOptions& options);
   /// Throws c10::DistBackendError once the group is destroyed.
   c10::intrusive_ptr<c10d::Backend> host();
   void remember(const WorkPointer& work);
+  /// Waits until everything is issued.
+  void drain();
   /// The stream beside those that compute, for a device (-1: the current one).
   Stream& transfers(c10::DeviceIndex index);
 
@@ -127,9 +145,12 @@ class DeviceBackend : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend> host_;                        ///< null once it is shut down
   std::vector<Stream*> transfers_;                                ///< by device; guarded by mutex_
   std::vector<c10::weak_intrusive_ptr<c10d::Work>> outstanding_;  ///< guarded by mutex_
+  const std::shared_ptr<Row> row_ = std::make_shared<Row>();
   std::atomic<uint64_t> number_{0};
   std::atomic<c10d::ErrorType> error_{c10d::ErrorType::SUCCESS};
   std::unique_ptr<Issuer> issuer_;
+  /// Of messages between two ranks, which take no part in the order of collectives.
+  std::unique_ptr<Issuer> peer_issuer_;
 };
 
 }  // namespace outboard::distributed

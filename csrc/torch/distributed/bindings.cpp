@@ -10,6 +10,7 @@
 
 #include "torch/distributed/backend.h"
 #include "torch/distributed/shared_memory_backend.h"
+#include "torch/distributed/transport_backend.h"
 #include "torch/python/binding_helpers.h"
 
 namespace outboard::distributed {
@@ -44,6 +45,13 @@ void bind(pybind11::module_& m) {
                          "Makes the backend of a process group for tensors of the device. The function makes the one "
                          "for CPU tensors under it: store, rank, size, timeout, and the ranks of the world it has.",
                          &make_backend);
+  aten::bindings::define(
+      m, "transport_backend", "A backend for CPU tensors that an object of Python's carries out, under a name.",
+      [](std::string name, py::object transport, int rank, int size, std::chrono::milliseconds timeout) {
+        const c10::intrusive_ptr<c10d::Backend> made =
+            c10::make_intrusive<TransportBackend>(std::move(name), std::move(transport), rank, size, timeout);
+        return made;
+      });
 }
 
 }  // namespace outboard::distributed

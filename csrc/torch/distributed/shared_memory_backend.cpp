@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "torch/distributed/shared_memory_backend.h"
 
-#include <ATen/core/ivalue.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
@@ -14,34 +13,13 @@
 
 #include "runtime/base/interruption.h"
 #include "torch/distributed/combinations.h"
+#include "torch/distributed/simple_work.h"
 #include "torch/distributed/without_python.h"
 
 namespace outboard::distributed {
 namespace {
 
-using c10::ivalue::Future;
 using c10d::OpType;
-
-/// Done when somebody says so.
-class SimpleWork : public c10d::Work {
- public:
-  SimpleWork(int rank, OpType kind)
-      : Work(rank, kind), future_(c10::make_intrusive<Future>(c10::ListType::create(c10::TensorType::get()))) {}
-
-  c10::intrusive_ptr<Future> getFuture() override { return future_; }
-
-  void end(const std::exception_ptr& error) {
-    if (error != nullptr) {
-      future_->setError(error);
-    } else {
-      future_->markCompleted(std::vector<at::Tensor>());
-    }
-    finish(error);
-  }
-
- private:
-  const c10::intrusive_ptr<Future> future_;
-};
 
 bool is_wanted() {
   const char* const text = std::getenv("OUTBOARD_SHARED_MEMORY");
@@ -68,12 +46,23 @@ std::vector<uint64_t> bytes_of_parts(const at::Tensor& tensor, const std::vector
   return bytes;
 }
 
+/// The root of a gather or a scatter has a tensor for each rank, alike.
+void require_parts(const std::vector<at::Tensor>& parts, const at::Tensor& own, int count) {
+  TORCH_CHECK_VALUE(static_cast<int>(parts.size()) == count, "Expected ", count, " tensors, one for each rank at the ",
+                    "root and none elsewhere, but got ", parts.size());
+  for (const at::Tensor& part : parts) {
+    TORCH_CHECK_TYPE(part.scalar_type() == own.scalar_type(), "Tensors must have identical type");
+    TORCH_CHECK_VALUE(part.numel() == own.numel(), "Tensors must have identical sizes: ", part.sizes(), " and ",
+                      own.sizes());
+  }
+}
+
 }  // namespace
 
 c10::intrusive_ptr<c10d::Backend> SharedMemoryBackend::over(c10::intrusive_ptr<c10d::Backend> under,
                                                             std::chrono::milliseconds timeout) {
   const int ranks = under->getSize();
-  if (ranks < 2) return under;
+  if (ranks < 2 || under->getBackendName() != "gloo") return under;
   const WithoutPython released;
   std::unique_ptr<SharedMemory> memory;
   at::Tensor place = at::zeros({sizeof(SharedMemoryPlace)}, at::kByte);
@@ -225,12 +214,39 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::barrier(const c10d::Barrie
 
 SharedMemoryBackend::WorkPointer SharedMemoryBackend::gather(TensorLists& outputs, Tensors& inputs,
                                                              const c10d::GatherOptions& options) {
-  return under_->gather(outputs, inputs, options);
+  const at::Tensor input = inputs[0];
+  const int root = static_cast<int>(options.rootRank);
+  const Tensors lists = outputs.empty() ? Tensors() : outputs[0];
+  require_parts(lists, input, root == rank_ ? size_ : 0);
+  const Terms agreed =
+      terms(described("gather", input.numel(), input.scalar_type()) + " to " + std::to_string(root), options.timeout);
+  return run(OpType::GATHER, options.asyncOp, [this, input, lists, root, agreed] {
+    const at::Tensor own = input.contiguous();
+    const at::Tensor arrived = at::empty({static_cast<int64_t>(lists.size()), input.numel()}, input.options());
+    std::vector<uint64_t> sent(size_), received(size_, root == rank_ ? input.nbytes() : 0);
+    sent[root] = input.nbytes();
+    memory_->all_to_all(agreed, own.data_ptr(), sent, arrived.data_ptr(), received);
+    for (size_t rank = 0; rank < lists.size(); ++rank) lists[rank].copy_(arrived[rank].view(lists[rank].sizes()));
+  });
 }
 
 SharedMemoryBackend::WorkPointer SharedMemoryBackend::scatter(Tensors& outputs, TensorLists& inputs,
                                                               const c10d::ScatterOptions& options) {
-  return under_->scatter(outputs, inputs, options);
+  const at::Tensor output = outputs[0];
+  const int root = static_cast<int>(options.rootRank);
+  const Tensors lists = inputs.empty() ? Tensors() : inputs[0];
+  require_parts(lists, output, root == rank_ ? size_ : 0);
+  const Terms agreed = terms(
+      described("scatter", output.numel(), output.scalar_type()) + " from " + std::to_string(root), options.timeout);
+  return run(OpType::SCATTER, options.asyncOp, [this, output, lists, root, agreed] {
+    const at::Tensor leaving = at::empty({static_cast<int64_t>(lists.size()), output.numel()}, output.options());
+    for (size_t rank = 0; rank < lists.size(); ++rank) leaving[rank].view(lists[rank].sizes()).copy_(lists[rank]);
+    const at::Tensor arrived = at::empty(output.sizes(), output.options());
+    std::vector<uint64_t> sent(size_, root == rank_ ? output.nbytes() : 0), received(size_);
+    received[root] = output.nbytes();
+    memory_->all_to_all(agreed, leaving.data_ptr(), sent, arrived.data_ptr(), received);
+    at::Tensor(output).copy_(arrived);
+  });
 }
 
 SharedMemoryBackend::WorkPointer SharedMemoryBackend::send(Tensors& tensors, int target, int tag) {

@@ -18,7 +18,7 @@ namespace outboard::distributed {
 class SharedMemoryBackend : public c10d::Backend {
  public:
   /// `under` with shared memory, if all ranks of the group can reach the same; else `under`. All ranks of the group
-  /// call this. OUTBOARD_SHARED_MEMORY=0 on any of them says no.
+  /// call this. OUTBOARD_SHARED_MEMORY=0 on any of them says no, and who asked for another transport than gloo gets it.
   static c10::intrusive_ptr<c10d::Backend> over(c10::intrusive_ptr<c10d::Backend> under,
                                                 std::chrono::milliseconds timeout);
 

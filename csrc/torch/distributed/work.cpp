@@ -7,10 +7,10 @@
 
 #include <algorithm>
 #include <stdexcept>
-#include <thread>
 #include <utility>
 
 #include "runtime/base/interruption.h"
+#include "runtime/device.h"
 #include "torch/distributed/issuer.h"
 
 namespace outboard::distributed {
@@ -18,16 +18,19 @@ namespace {
 
 using c10::ivalue::Future;
 
+/// Rows of collectives come below those of streams.
+constexpr int64_t kFirstRow = int64_t{1} << 20;
+
 std::exception_ptr error_of(const Label& label, const std::string& text) {
   return std::make_exception_ptr(
       c10::DistBackendError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, label.text + ": " + text));
 }
 
-/// Threads for callbacks of futures, as many as there are callbacks that wait: the host library's own are few, and one
-/// that waits for a collective may wait for what only they do. Never destroyed, since works outlive their groups.
-Issuer& callbacks() {
-  static auto* const issuer = new Issuer;
-  return *issuer;
+/// Calls a function on one of as many threads as there are functions that wait: the host library's own are few, and a
+/// callback of a future that waits for a collective may wait for what only they do.
+void on_a_thread(std::function<void()> function) {
+  static auto* const issuer = new Issuer;  // never destroyed, since works outlive their groups
+  issuer->put({nullptr, [] {}, std::move(function), {}, /*may_be_at_once=*/false});
 }
 
 }  // namespace
@@ -75,12 +78,37 @@ bool LazyFuture::end(c10::IValue value, std::exception_ptr error) {
   return future_ != nullptr;
 }
 
+TracedWork Row::asked(const Label& label, const Stream& transfers, const std::vector<at::Tensor>& inputs) {
+  TracedWork work;
+  if (!is_tracing()) return work;
+  work.kind = TracedWork::Kind::kCollective;
+  work.name = label.profiled;
+  for (const at::Tensor& input : inputs) work.bytes += input.nbytes();
+  work.device = transfers.device().index();
+  work.stream = kFirstRow + transfers.id();
+  work.operation = traced_operation();
+  work.thread = traced_thread();
+  work.submit_begin = work.submit_end = traced_clock();
+  return work;
+}
+
+void Row::add(TracedWork work) {
+  if (work.begin == 0 || !is_tracing()) return;
+  const std::lock_guard lock(mutex_);
+  work.begin = std::max(work.begin, last_end_);
+  work.end = last_end_ = traced_clock();
+  trace_ended(std::move(work));
+}
+
 CollectiveWork::CollectiveWork(int rank, Label label, std::shared_ptr<Exchange> exchange,
-                               const std::vector<at::Tensor>& inputs, std::vector<std::vector<at::Tensor>> results)
-    : Work(rank, label.kind, label.profiled, inputs),
+                               const std::vector<at::Tensor>& inputs, std::vector<std::vector<at::Tensor>> results,
+                               std::shared_ptr<Row> row)
+    : InterruptibleWork(rank, label.kind, label.profiled, inputs),
       label_(std::move(label)),
       exchange_(std::move(exchange)),
       results_(std::move(results)),
+      row_(std::move(row)),
+      traced_(Row::asked(label_, exchange_->transfers(), inputs)),
       future_(exchange_->transfers(), results_.size() > 1) {}
 
 std::vector<at::Tensor> CollectiveWork::result() {
@@ -89,7 +117,7 @@ std::vector<at::Tensor> CollectiveWork::result() {
   return results_.empty() ? std::vector<at::Tensor>() : results_[0];
 }
 
-bool CollectiveWork::wait(std::chrono::milliseconds timeout) {
+bool InterruptibleWork::wait(std::chrono::milliseconds timeout) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point end = timeout == kNoTimeout ? Clock::time_point::max() : Clock::now() + timeout;
   bool done = false;
@@ -98,7 +126,13 @@ bool CollectiveWork::wait(std::chrono::milliseconds timeout) {
       std::unique_lock lock(mutex_);
       done = cv_.wait_until(lock, std::min(end, Clock::now() + kInterruptionInterval), [&] { return completed_; });
     }
-    if (!done) check_interruption();
+    if (done) break;
+    try {
+      check_interruption();
+    } catch (...) {
+      interrupted();
+      throw;
+    }
   }
   return Work::wait(done ? kNoTimeout : std::chrono::milliseconds(1));  // which says what happened
 }
@@ -122,6 +156,7 @@ void CollectiveWork::follow(const std::vector<WorkPointer>& works, const std::fu
 }
 
 void CollectiveWork::succeed(const std::function<void()>& after) {
+  row_->add(traced_);
   try {
     if (after) after();
     exchange_->give_back();
@@ -145,11 +180,11 @@ void CollectiveWork::fail(const std::exception_ptr& error) {
 
 void CollectiveWork::call_back() {
   const auto self = c10::intrusive_ptr<CollectiveWork>::unsafe_reclaim_from_nonowning(this);
-  callbacks().put({nullptr, [] {}, [self] { self->future_.call_back(); }, {}, /*may_be_at_once=*/false});
+  on_a_thread([self] { self->future_.call_back(); });
 }
 
 PeerWork::PeerWork(int rank, Label label, std::shared_ptr<Exchange> exchange, at::Tensor tensor)
-    : Work(rank, label.kind, label.profiled, std::vector<at::Tensor>{tensor}),
+    : InterruptibleWork(rank, label.kind, label.profiled, std::vector<at::Tensor>{tensor}),
       label_(std::move(label)),
       exchange_(std::move(exchange)),
       tensor_(std::move(tensor)),
@@ -177,7 +212,11 @@ void PeerWork::fail(const std::exception_ptr& error) {
   end(error);
 }
 
-void PeerWork::transfer(std::chrono::milliseconds timeout) {
+void PeerWork::transfer() {
+  {
+    std::unique_lock lock(mutex_);
+    cv_.wait(lock, [&] { return completed_ || work_ != nullptr; });
+  }
   const std::lock_guard alone(transferring_);
   {
     const std::lock_guard lock(mutex_);
@@ -185,7 +224,7 @@ void PeerWork::transfer(std::chrono::milliseconds timeout) {
   }
   try {
     // The host library says so where a transfer was given up.
-    if (!work_->wait(timeout)) return end(error_of(label_, "aborted"));
+    if (!work_->wait()) return end(error_of(label_, "aborted"));
     exchange_->give_back();
   } catch (...) {
     return end(std::current_exception());
@@ -194,12 +233,8 @@ void PeerWork::transfer(std::chrono::milliseconds timeout) {
 }
 
 bool PeerWork::wait(std::chrono::milliseconds timeout) {
-  {
-    std::unique_lock lock(mutex_);
-    cv_.wait(lock, [&] { return completed_ || work_ != nullptr; });
-  }
-  if (!Work::isCompleted()) transfer(timeout);
-  return Work::wait();
+  may_be_interrupted() || timeout != kNoTimeout ? watch() : transfer();
+  return InterruptibleWork::wait(timeout);
 }
 
 void PeerWork::watch() {
@@ -209,13 +244,7 @@ void PeerWork::watch() {
     watched_ = true;
   }
   const auto self = c10::intrusive_ptr<PeerWork>::unsafe_reclaim_from_nonowning(this);
-  std::thread([self] {
-    {
-      std::unique_lock lock(self->mutex_);
-      self->cv_.wait(lock, [&] { return self->completed_ || self->work_ != nullptr; });
-    }
-    self->transfer(kNoTimeout);
-  }).detach();
+  on_a_thread([self] { self->transfer(); });
 }
 
 bool PeerWork::isCompleted() {

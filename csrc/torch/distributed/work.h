@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
+#include "runtime/streams/tracing.h"
 #include "torch/distributed/exchange.h"
 
 namespace outboard::distributed {
@@ -21,6 +22,20 @@ struct Label {
   const char* profiled;  ///< lives as long as the process
   std::string text;      ///< which call of which group on which rank
   uint64_t number;       ///< of the group's collectives so far
+};
+
+/// When the collectives of a group ran, for the profiler: on a row of their own, one after the other. Where the host
+/// library has several under way, one is shown from when those that ended before it are done.
+class Row {
+ public:
+  /// A collective was asked for on the calling thread; its times are still missing.
+  static TracedWork asked(const Label& label, const Stream& transfers, const std::vector<at::Tensor>& inputs);
+  /// It ends now, and began when `work` says. Nothing if nothing is traced.
+  void add(TracedWork work);
+
+ private:
+  std::mutex mutex_;
+  int64_t last_end_ = 0;  ///< guarded by mutex_
 };
 
 /// A work's future, which is made when somebody asks for it: completing one records an event on the device.
@@ -49,25 +64,38 @@ class LazyFuture {
   c10::intrusive_ptr<c10::ivalue::Future> future_;  ///< guarded by mutex_
 };
 
+/// A work whose wait Ctrl-C ends.
+class InterruptibleWork : public c10d::Work {
+ public:
+  using Work::Work;
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+
+ protected:
+  /// The wait is given up.
+  virtual void interrupted() {}
+};
+
 /// A collective on tensors of the device, which is done when the host library is, and, for who waits on a stream, when
 /// its results are there in that stream's order.
-class CollectiveWork : public c10d::Work {
+class CollectiveWork : public InterruptibleWork {
  public:
   /// `results`: lists of device tensors, one for each tensor that was given.
   CollectiveWork(int rank, Label label, std::shared_ptr<Exchange> exchange, const std::vector<at::Tensor>& inputs,
-                 std::vector<std::vector<at::Tensor>> results);
+                 std::vector<std::vector<at::Tensor>> results, std::shared_ptr<Row> row);
 
   std::vector<at::Tensor> result() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_.get(); }
   uint64_t getSequencenumber() const override { return label_.number; }
   const Label& label() const { return label_; }
-  /// Ctrl-C ends the wait.
-  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   /// Has the current stream wait for results that are still on their way to the device.
   void synchronize() override;
   /// Ends the wait for it with an error. The host library goes on with the tensors, which stay where they are.
   void abort() override;
 
+  /// The host library is asked for it now.
+  void begin() { traced_.begin = traced_.submit_begin == 0 ? 0 : traced_clock(); }
+  /// A part of it has ended.
+  void end_part() { row_->add(traced_); }
   /// Follows the host library's works: when the last one is done, `after` is called, and this is done, too.
   void follow(const std::vector<WorkPointer>& works, const std::function<void()>& after);
   /// Ends with an error. No-op once it has ended.
@@ -81,14 +109,17 @@ class CollectiveWork : public c10d::Work {
   const Label label_;
   const std::shared_ptr<Exchange> exchange_;
   const std::vector<std::vector<at::Tensor>> results_;
+  const std::shared_ptr<Row> row_;
+  TracedWork traced_;  ///< without a begin where nothing was traced then
   LazyFuture future_;
   std::atomic<int> missing_{0};
   std::atomic<bool> ended_{false};
 };
 
 /// A tensor on its way to or from one other rank. The host library ends such a transfer where somebody waits for it, so
-/// that is where this one ends: in `wait`, or on a thread that the first who asks otherwise starts.
-class PeerWork : public c10d::Work {
+/// that is where this one ends: in `wait`, or on another thread if the first who asks may be interrupted, or does not
+/// wait.
+class PeerWork : public InterruptibleWork {
  public:
   PeerWork(int rank, Label label, std::shared_ptr<Exchange> exchange, at::Tensor tensor);
 
@@ -106,8 +137,13 @@ class PeerWork : public c10d::Work {
   void begin(WorkPointer work);
   void fail(const std::exception_ptr& error);
 
+ protected:
+  void interrupted() override { abort(); }
+
  private:
-  void transfer(std::chrono::milliseconds timeout);
+  /// Waits for the host library.
+  void transfer();
+  /// Has another thread do so.
   void watch();
   void end(const std::exception_ptr& error);
 

@@ -46,11 +46,12 @@ int64_t choose(const at::Tensor& query, const at::Tensor& key, const at::Tensor&
                bool grouped) {
   const at::Context& context = at::globalContext();
   const bool wanted = context.userEnabledFlashSDP() || context.userEnabledOverrideableSDP();
+  const bool can_be_apart = context.userEnabledMathSDP();
   const sdp::sdp_params call{query, key, value, mask, dropout, causal, grouped};
-  if (wanted && has_fast_kernel(query.device()) && fits(call)) {
+  if (wanted && (has_fast_kernel(query.device()) || !can_be_apart) && fits(call)) {
     return static_cast<int64_t>(at::SDPBackend::flash_attention);
   }
-  TORCH_CHECK(context.userEnabledMathSDP(), "No viable backend for scaled_dot_product_attention was found.");
+  TORCH_CHECK(can_be_apart, "No viable backend for scaled_dot_product_attention was found.");
   return static_cast<int64_t>(at::SDPBackend::math);
 }
 

@@ -10,6 +10,7 @@ import os
 import sys
 import types
 from collections.abc import Callable, Sequence
+from typing import Any
 
 
 def _register_interface() -> None:
@@ -131,6 +132,10 @@ class _Loader(importlib.abc.Loader):
     def __init__(self, loader: importlib.abc.Loader, callback: Callable[[], None]) -> None:
         self._loader = loader
         self._callback = callback
+
+    def __getattr__(self, name: str) -> Any:
+        """What else loaders have: ``python -m`` asks for a module's code, and packages for their files."""
+        return getattr(self._loader, name)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
         return self._loader.create_module(spec)

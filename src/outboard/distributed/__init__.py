@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch.distributed for the device: its process-group backend, under the name that the profile gives it.
 
-``init_process_group()`` chooses it. What runs the collectives is PyTorch's own backend for CPU tensors, on the device's
-memory (``csrc/torch/distributed``).
+``init_process_group()`` chooses it. What runs the collectives is PyTorch's own backend for CPU tensors, or MPI, on the
+device's memory (``csrc/torch/distributed``).
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ def install(device: str, backend: str) -> None:
     """Registers the backend for the device called ``device``, if this PyTorch has torch.distributed and gloo."""
     if not distributed.is_available() or not distributed.is_gloo_available():
         return
-    from outboard.distributed import context, patches, remote
+    from outboard.distributed import context, mpi, patches, remote
 
+    mpi.take_place()
     create = functools.partial(_create, backend)
     distributed.Backend.register_backend(backend, create, extended_api=True, devices=[device])
     patches.install(device, backend)
@@ -48,9 +49,12 @@ def _create(backend: str, group: Any, options: Any) -> Any:
 
 
 def _create_host(store: Any, rank: int, size: int, timeout: datetime.timedelta, global_ranks: list[int]) -> Any:
-    """PyTorch's backend for CPU tensors, which runs the collectives."""
+    """The backend for CPU tensors, which runs the collectives."""
+    from outboard.distributed import mpi
     from outboard.distributed.generation import of_this_start
 
+    if mpi.is_wanted():
+        return mpi.create(store, rank, size, timeout)
     host = distributed.ProcessGroupGloo(of_this_start(store, rank, size, timeout), rank, size, timeout)
     host.options.global_ranks_in_group = global_ranks
     return host

@@ -3,17 +3,20 @@
 each rank has a part.
 
 PyTorch passes keys and values round the ranks for the fused attentions of its own devices, and knows them by name. The
-device's is the one that PyTorch calls attention for CPUs, which a rank would compute for its own part alone.
+device's is the one that PyTorch calls attention for CPUs, which a rank would compute for its own part alone. Devices
+whose attention is otherwise taken apart into products and a softmax keep it whole for that time.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from outboard import patches
 from outboard.compiler.hook import call_after
 
 if TYPE_CHECKING:
@@ -23,6 +26,9 @@ _MODULE = "torch.distributed.tensor.experimental._context_parallel._attention"
 
 #: The dimension of sequences in queries, keys and values.
 _SEQUENCE = 2
+
+#: Whether attention could be taken apart before each ``context_parallel`` that has begun.
+_before: list[bool] = []
 
 
 def install() -> None:
@@ -42,6 +48,33 @@ def _add() -> None:
         ("grad_out", "query", "key", "value", "out", "logsumexp"),
         grad_out_name="grad_out",
     )
+    patches.apply(
+        "attention over parts of sequences is one operator",
+        {
+            f"{_MODULE}._enable_cp_dtensor_dispatcher": _keeping_whole,
+            f"{_MODULE}._disable_cp_dtensor_dispatcher": _taking_apart,
+        },
+    )
+
+
+def _keeping_whole(original: Callable[[], None]) -> Callable[[], None]:
+    @functools.wraps(original)
+    def enable() -> None:
+        _before.append(torch.backends.cuda.math_sdp_enabled())  # type: ignore[no-untyped-call]
+        torch.backends.cuda.enable_math_sdp(False)
+        original()
+
+    return enable
+
+
+def _taking_apart(original: Callable[[], None]) -> Callable[[], None]:
+    @functools.wraps(original)
+    def disable() -> None:
+        original()
+        if _before:
+            torch.backends.cuda.enable_math_sdp(_before.pop())
+
+    return disable
 
 
 def _handler(ring: Callable[..., Any], op: Any, names: tuple[str, ...], **options: Any) -> Callable[..., Any]:

@@ -2,7 +2,8 @@
 """``torch.distributed.rpc`` for tensors of the device: they are sent through the host's memory, and arrive on the
 receiver's device of the same number, beginning again after the last one.
 
-PyTorch's transport has channels for CUDA's tensors alone, and refuses others.
+PyTorch's transport names the devices of what it sends "cpu" and "cuda" and no other (its ``tensorpipe_utils.cpp``), so
+tensors of ours cannot be its own. A device map that says what happens anyway, to the same number, is taken.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from outboard.compiler.hook import call_after
 
 def install(device: str) -> None:
     """Has the host send tensors of the device called ``device``, once a program imports ``torch.distributed.rpc``."""
-    for name, change in (("internal", _send_by_host), ("options", _refuse_maps), ("api", _call_by_pickle)):
+    for name, change in (("internal", _send_by_host), ("options", _know_maps), ("api", _call_by_pickle)):
         module = f"torch.distributed.rpc.{name}"
         call_after(module, functools.partial(change, module, device))
 
@@ -56,19 +57,26 @@ def _send_by_host(name: str, device: str) -> None:
         pickler._dispatch_table[torch.Tensor] = pickler._tensor_reducer
 
 
-def _refuse_maps(name: str, device: str) -> None:
-    patches.apply("rpc refuses maps of the device", {f"{name}._to_device_map": functools.partial(_refusing, device)})
+def _know_maps(name: str, device: str) -> None:
+    patches.apply("rpc knows maps of the device", {f"{name}._to_device_map": functools.partial(_knowing, device)})
 
 
-def _refusing(device: str, original: Callable[..., Any]) -> Callable[..., Any]:
+def _knowing(device: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Leaves out of a map what happens by itself, and refuses what cannot be done before anything is sent."""
+
     @functools.wraps(original)
     def _to_device_map(device_map: dict[Any, Any]) -> Any:
-        if any(torch.device(each).type == device for pair in device_map.items() for each in pair):
-            raise NotImplementedError(
-                f"device maps are for devices that send tensors to each other. Leave {device} out of them: "
-                "its tensors are sent through the host, and arrive on the device of the same number"
-            )
-        return original(device_map)
+        others = {}
+        for source, target in device_map.items():
+            here, there = torch.device(source), torch.device(target)
+            if device not in (here.type, there.type):
+                others[source] = target
+            elif here != there:
+                raise NotImplementedError(
+                    f"a device map from {here} to {there} is not possible: tensors of {device} are sent through the "
+                    "host, and arrive on the device of the same number"
+                )
+        return original(others)
 
     return _to_device_map
 

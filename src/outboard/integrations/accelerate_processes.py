@@ -27,6 +27,7 @@ def install(name: str) -> None:
     # Tensors of the CPU are exchanged as well: of parameters that are offloaded, and of whole checkpoints.
     state._prepare_backend = _preparing(state._prepare_backend, name, f"cpu:gloo,{name}:{backend}")
     state.set_device = _setting_device(state.set_device, name)
+    patching.replace("accelerate", "accelerate.utils.launch.prepare_simple_launcher_cmd_env", _launching_as_command)
 
 
 def install_launcher(module: Any, name: str) -> None:
@@ -46,6 +47,21 @@ def install_launcher(module: Any, name: str) -> None:
         return _validate_launch_command
 
     patching.replace("accelerate", "accelerate.commands.launch._validate_launch_command", make)
+
+
+def _launching_as_command(original: Any) -> Any:
+    """Has ``python -m accelerate.commands.launch``, which is nobody's import and so never changed above, start what
+    ``accelerate launch`` starts, where it is about to start a single process itself."""
+
+    @functools.wraps(original)
+    def prepare_simple_launcher_cmd_env(args: Any) -> Any:
+        spec = getattr(sys.modules["__main__"], "__spec__", None)
+        is_program = spec is not None and spec.name == "accelerate.commands.launch"
+        if not is_program or _is_for_other_devices(args) or not torch.accelerator.is_available():
+            return original(args)
+        return [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", *sys.argv[1:]], dict(os.environ)
+
+    return prepare_simple_launcher_cmd_env
 
 
 def _is_for_other_devices(args: Any) -> bool:

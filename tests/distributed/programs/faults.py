@@ -111,6 +111,13 @@ def unlike_calls() -> None:
     refused(dist.DistBackendError, [*each, "broadcast"], lambda: dist.broadcast(ones(shape), 0))
     other = (lambda: dist.all_reduce(ones(3))) if dist.get_rank() == 0 else (lambda: dist.broadcast(ones(3), 0))
     refused(dist.DistBackendError, ["all_reduce", "broadcast"], other)
+    size = dist.get_world_size()
+    lists = [ones(shape) for _ in range(size)]
+    first = dist.get_rank() == 0
+    refused(dist.DistBackendError, [*each, "gather"], lambda: dist.gather(ones(shape), lists if first else None))
+    refused(dist.DistBackendError, [*each, "scatter"], lambda: dist.scatter(ones(shape), lists if first else None))
+    long = ones((1 << 21) + dist.get_rank())  # which goes in parts
+    refused(dist.DistBackendError, ["rank 0", "rank 1", "all_reduce"], lambda: dist.all_reduce(long))
     out, own = ones(4 + dist.get_rank()), ones(4)
     splits = [2, 2 + dist.get_rank()]
     refused(dist.DistBackendError, ["bytes"], lambda: dist.all_to_all_single(out, own, splits, [2, 2]))
@@ -130,6 +137,60 @@ def interrupted() -> None:
     dist.barrier()
     if dist.get_rank() == 1:
         refused(dist.DistBackendError, ["gave up"], lambda: dist.all_reduce(ones(1 << 20), group=groups[1]))
+
+
+def interrupted_messages() -> None:
+    """Ctrl-C ends a wait for a message, in both directions, and the group goes on."""
+    join(60)
+    tensor, rank = ones(3), dist.get_rank()
+    dist.barrier()
+    if rank == 0:
+        _interrupted(lambda: dist.recv(tensor, 1, tag=1))
+        _interrupted(lambda: dist.irecv(tensor, 1, tag=2).wait())
+        _interrupted(lambda: dist.send(ones(1 << 22), 1, tag=3))
+    dist.barrier()
+    dist.send(tensor, 1, tag=4) if rank == 0 else dist.recv(tensor, 0, tag=4)
+    assert tensor.tolist() == [1.0] * 3
+
+
+def _interrupted(call: Callable[[], object]) -> None:
+    threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    begin = time.perf_counter()
+    try:
+        call()
+    except KeyboardInterrupt:
+        assert time.perf_counter() - begin < GRACE
+        return
+    raise AssertionError("no KeyboardInterrupt")
+
+
+def unlike_messages() -> None:
+    """Messages of other lengths than the receiver expects."""
+    join(TIMEOUT)
+    sent, expected = map(int, os.environ["OUTBOARD_TEST_SIZES"].split(","))
+    if dist.get_rank() == 0:
+        dist.send(ones(sent), 1)
+    else:
+        refused(dist.DistBackendError, ["recv"], lambda: dist.recv(ones(expected), 0))
+
+
+def unlike_sizes() -> None:
+    """A collective with unlike sizes, over sockets."""
+    join(TIMEOUT)
+    shape = 3 + dist.get_rank()
+    refused(dist.DistBackendError, [], lambda: COLLECTIVES[os.environ["OUTBOARD_TEST_COLLECTIVE"]](shape))
+
+
+COLLECTIVES: dict[str, Callable[[int], object]] = {
+    "all_reduce": lambda shape: dist.all_reduce(ones(shape)),
+    "broadcast": lambda shape: dist.broadcast(ones(shape), 0),
+    "reduce": lambda shape: dist.reduce(ones(shape), 0),
+    "all_gather": lambda shape: dist.all_gather([ones(shape), ones(shape)], ones(shape)),
+    "reduce_scatter": lambda shape: dist.reduce_scatter(ones(shape), [ones(shape), ones(shape)]),
+    "all_to_all": lambda shape: dist.all_to_all_single(ones(2 * shape), ones(2 * shape)),
+    "gather": lambda shape: dist.gather(ones(shape), None if dist.get_rank() else [ones(shape), ones(shape)]),
+    "scatter": lambda shape: dist.scatter(ones(shape), None if dist.get_rank() else [ones(shape), ones(shape)]),
+}
 
 
 def _interrupt_a_wait(asynchronous: bool, group: Any) -> None:

@@ -31,17 +31,26 @@ def check() -> None:
     remote = rpc.remote("other", torch.mul, (x, x))
     assert torch.equal(remote.to_here().cpu(), x.cpu() ** 2)
     assert torch.equal(rpc.rpc_sync("other", torch.add, (y, 1)), y + 1)
-    try:
-        rpc.TensorPipeRpcBackendOptions().set_device_map("other", {torch.device(DEVICE, 0): torch.device(DEVICE, 0)})
-    except NotImplementedError as error:
-        assert "arrive on the device of the same number" in str(error)
-    else:
-        raise AssertionError("a device map was taken")
+    for source, target in ((f"{DEVICE}:0", f"{DEVICE}:1"), (f"{DEVICE}:0", "cpu"), ("cpu", f"{DEVICE}:0")):
+        for make in (
+            lambda a, b: rpc.TensorPipeRpcBackendOptions().set_device_map("other", {a: b}),
+            lambda a, b: rpc.TensorPipeRpcBackendOptions(device_maps={"other": {a: b}}),
+        ):
+            try:
+                make(source, target)
+            except NotImplementedError as error:
+                assert f"from {source} to {target}" in str(error)
+            else:
+                raise AssertionError("a device map was taken")
 
 
 def main() -> None:
     rank = int(os.environ["RANK"])
-    rpc.init_rpc(("asker", "other")[rank], rank=rank, world_size=2)
+    names = ("asker", "other")
+    same = {names[1 - rank]: {f"{DEVICE}:0": f"{DEVICE}:0"}}
+    options = rpc.TensorPipeRpcBackendOptions(device_maps=same)
+    options.set_device_map(names[1 - rank], same[names[1 - rank]])
+    rpc.init_rpc(names[rank], rank=rank, world_size=2, rpc_backend_options=options)
     if rank == 0:
         check()
     rpc.shutdown()
