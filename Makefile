@@ -166,10 +166,11 @@ fuzz-files:  ## Damaged plans and models under right checksums, loaded and run w
 	@ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 	  build/address/tests/cpp/fuzz_files $(FUZZ_COUNT) $(FUZZ_SEED)
 
-lint:  ## ruff, mypy --strict, clang-format
+# Each release of PyTorch has other types; the sources' are checked with those of the newest.
+lint:  ## ruff, mypy --strict (not with TORCH=2.12.0), clang-format
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
-	@$(VENV)/bin/mypy
+	@$(if $(filter-out 2.13%,$(TORCH)),echo "no mypy: types are checked with PyTorch 2.13",$(VENV)/bin/mypy)
 	@$(VENV)/bin/clang-format --dry-run -Werror $(CPP_FILES)
 
 format:  ## Rewrite the sources in the project's style

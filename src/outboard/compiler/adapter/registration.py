@@ -168,6 +168,7 @@ def _prefer_two_pass_variance(name: str) -> None:
         return device is not None and bool(device.type == name)
 
     def choosing(original: Callable[..., Any]) -> Callable[..., bool]:
+        @functools.wraps(original)
         def choose(x: Any, *others: Any) -> bool:
             return is_ours(x) or bool(original(x, *others))
 
