@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # `make help` lists the targets. Nothing needs to be there but Python >= 3.10, g++ and make.
 
-# A Python that is asked for has an environment of its own, beside the default one: PYTHON=python3.12, .venv-3.12.
+# A Python or a PyTorch that is asked for has an environment of its own, beside the default one: PYTHON=python3.12 is
+# in .venv-3.12, TORCH=2.12.0 in .venv-torch2.12.0, and both together in .venv-3.12-torch2.12.0.
+TORCH ?=
 ifeq ($(origin PYTHON),undefined)
 PYTHON := $(shell command -v python3.11 || command -v python3)
-VENV ?= .venv
+VENV ?= .venv$(TORCH:%=-torch%)
 else
-VENV ?= .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+VENV ?= .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')$(TORCH:%=-torch%)
 endif
 JOBS ?= $(shell nproc)
 # Processes that run Python tests. Most tests compile, which keeps one core busy, and use one or two GiB.
@@ -15,7 +17,7 @@ TEST_JOBS ?= $(shell n=$$(nproc); echo $$((n < 4 ? n : 4)))
 WARNINGS_AS_ERRORS ?= OFF
 
 PY := $(VENV)/bin/python
-SETUP := $(PYTHON) tools/bootstrap.py --venv $(VENV)
+SETUP := $(PYTHON) tools/bootstrap.py --venv $(VENV) $(TORCH:%=--torch %)
 ifeq ($(WARNINGS_AS_ERRORS),ON)
 SETUP += --warnings-as-errors
 endif
@@ -30,8 +32,9 @@ PYTEST_ARGUMENTS ?=
 BENCH_ARGUMENTS ?=
 FUZZ_ARGUMENTS ?=
 JUDGE_ARGUMENTS ?=
+RELEASES_ARGUMENTS ?=
 
-.PHONY: help setup demo demo-short accuracy test test-full test-cpp test-cuda-text test-distributed-judge test-sanitize test-ecosystem test-limits test-mpi test-nvrtc test-oclgrind test-python test-strict lint format bench opinfo fuzz fuzz-files wheel docs docs-serve clean distclean
+.PHONY: help setup demo demo-short accuracy test test-full test-cpp test-cuda-text test-distributed-judge test-sanitize test-ecosystem test-limits test-mpi test-nvrtc test-oclgrind test-python test-strict lint format bench opinfo releases fuzz fuzz-files wheel docs docs-serve clean distclean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -168,10 +171,11 @@ fuzz-files:  ## Damaged plans and models under right checksums, loaded and run w
 	@ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 	  build/address/tests/cpp/fuzz_files $(FUZZ_COUNT) $(FUZZ_SEED)
 
-lint:  ## ruff, mypy --strict, clang-format
+# Each release of PyTorch has other types; the sources' are checked with those of the newest.
+lint:  ## ruff, mypy --strict (not with TORCH=2.12.0), clang-format
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
-	@$(VENV)/bin/mypy
+	@$(if $(filter-out 2.13%,$(TORCH)),echo "no mypy: types are checked with PyTorch 2.13",$(VENV)/bin/mypy)
 	@$(VENV)/bin/clang-format --dry-run -Werror $(CPP_FILES)
 
 format:  ## Rewrite the sources in the project's style
@@ -195,6 +199,9 @@ opinfo:  ## Every float32 OpInfo on the device against the CPU, one process each
 fuzz:  ## Random programs on the device against the CPU; FUZZ_ARGUMENTS="--mode compiled --operators 5000"
 	@$(SETUP) --opencl --groups demo test
 	@$(PY) -m tools.fuzz --operators 200000 --invalid 0.08 --jobs $(JOBS) $(FUZZ_ARGUMENTS)
+
+releases:  ## docs/releases.md: tests with each PyTorch and Python; RELEASES_ARGUMENTS="2.12.0:3.11 --suite full"
+	@$(PYTHON) tools/releases.py $(RELEASES_ARGUMENTS)
 
 wheel:  ## dist/outboard-*.whl, for this Python and PyTorch, on the systems that its tag names
 	@$(SETUP) --groups demo cpu --no-build

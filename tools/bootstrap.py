@@ -23,11 +23,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import opencl_runtime  # noqa: E402
 import progress  # noqa: E402
+import torch_requirement  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
-TORCH_VERSION = "2.13.0"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-BUILD_REQUIREMENTS = ["cmake>=3.25", "ninja", "scikit-build-core>=0.11", "wheel>=0.40", "numpy"]
+BUILD_REQUIREMENTS = ["cmake>=3.25", "ninja", "scikit-build-core>=1.1", "wheel>=0.40", "numpy"]
 #: What the installed package is made from; a change here means a rebuild.
 SOURCES = ["csrc", "include", "src", "CMakeLists.txt", "pyproject.toml"]
 #: For pip: options of the CMakeLists.txt. The first one users' builds leave off.
@@ -113,17 +113,18 @@ class Environment:
         return result.stdout.strip() if result.returncode == 0 else None
 
 
-def install_torch(environment: Environment) -> None:
-    """PyTorch comes first and pinned, so that no later requirement can pull in another build of it.
+def install_torch(environment: Environment, version: str) -> None:
+    """PyTorch comes first and pinned, so that no later requirement can pull in another build of it. What is there stays
+    if it is of the same minor release.
 
     The CPU build is preferred: from wherever pip is configured to look, then from PyTorch's own index (or
     ``OUTBOARD_TORCH_INDEX``), and only then whatever build pip finds.
     """
-    version = environment.installed("torch")
-    if version is not None and version.split("+")[0].startswith("2.13."):
+    there = environment.installed("torch")
+    if there is not None and torch_requirement.release(there) == torch_requirement.release(version):
         return
     index = os.environ.get("OUTBOARD_TORCH_INDEX", TORCH_CPU_INDEX)
-    cpu_build = f"torch=={TORCH_VERSION}+cpu"
+    cpu_build = f"torch=={version}+cpu"
     for attempt in ([cpu_build], [cpu_build, "--extra-index-url", index]):
         try:
             run((environment.pip(attempt), f"installing {' '.join(attempt)}"))
@@ -131,7 +132,7 @@ def install_torch(environment: Environment) -> None:
             say("not found there")
             continue
         return
-    run((environment.pip([f"torch=={TORCH_VERSION}"]), f"installing torch=={TORCH_VERSION}"))
+    run((environment.pip([f"torch=={version}"]), f"installing torch=={version}"))
 
 
 def read_project() -> dict[str, object]:
@@ -193,7 +194,8 @@ def source_hash() -> str:
 
 def outboard(environment: Environment, options: list[str]) -> list[Stage]:
     """Building and installing the package with these options of pip, unless it is installed from these very sources."""
-    key = f"{source_hash()} torch {environment.installed('torch')}"
+    torch = environment.installed("torch") or ""
+    key = f"{source_hash()} torch {torch}"
     if environment.up_to_date("outboard", key) and environment.installed("outboard") is not None:
         return []
     if shutil.which("g++") is None and shutil.which("c++") is None:
@@ -202,13 +204,23 @@ def outboard(environment: Environment, options: list[str]) -> list[Stage]:
     # Ninja and CMake of the environment, not the machine's, which may be too old.
     os.environ["PATH"] = f"{environment.path.resolve() / 'bin'}{os.pathsep}{os.environ['PATH']}"
     # With -v, pip hands on what Ninja says.
+    options = [torch_requirement.build_folder(torch), *options]
     arguments = ["-v", "--no-build-isolation", "--no-deps", "--force-reinstall", *options, "."]
     return [Stage({"outboard": key}, arguments, "building outboard")]
+
+
+def check_libraries(base: Path) -> None:
+    """Raises SetupError unless the PyTorch of an environment is the one that the versions of libraries in
+    pyproject.toml go with: torchvision and torchao are made for one release."""
+    version = Environment(base).installed("torch") or "none"
+    if torch_requirement.release(version) != torch_requirement.release(torch_requirement.DEFAULT):
+        raise SetupError(f"the libraries are those for PyTorch {torch_requirement.DEFAULT}, and {base} has {version}")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--venv", type=Path, default=Path(".venv"), help="virtual environment to make or reuse")
+    parser.add_argument("--torch", default=torch_requirement.DEFAULT, metavar="VERSION", help="PyTorch to install")
     parser.add_argument("--groups", nargs="*", default=[], help="optional dependency groups of pyproject.toml")
     parser.add_argument("--over", type=Path, help="an environment that has the rest; only groups are installed here")
     parser.add_argument("--opencl", action="store_true", help="install an OpenCL runtime if there is no device")
@@ -217,12 +229,15 @@ def main() -> int:
     options = parser.parse_args()
     environment = Environment(ROOT / options.venv)
     try:
+        if (problem := torch_requirement.unsupported(options.torch)) is not None:
+            raise SetupError(problem)
         environment.create()
         if options.over is not None:
+            check_libraries(ROOT / options.over)
             environment.stand_on(ROOT / options.over)
             install(environment, requirements(environment, options.groups))
             return 0
-        install_torch(environment)
+        install_torch(environment, options.torch)
         install(environment, requirements(environment, ["build"]))
         # Packages are fetched while the compiler works.
         stages = requirements(environment, options.groups)

@@ -43,7 +43,8 @@ import torch
 
 import outboard
 
-assert "torch==2.13.*" in (importlib.metadata.requires("outboard") or [])
+release = ".".join(torch.__version__.split(".")[:2])
+assert f"torch=={release}.*" in (importlib.metadata.requires("outboard") or [])
 name = torch._C._get_privateuse1_backend_name()
 module = getattr(torch, name)
 driver = module.get_device_properties(0).driver

@@ -7,6 +7,7 @@ Run by a Python that has the build requirements and PyTorch; the wheel is for th
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import os
 import platform
 import subprocess
@@ -19,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import manylinux  # noqa: E402
 import progress  # noqa: E402
+import torch_requirement  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -27,7 +29,8 @@ def build(folder: Path) -> Path:
     """Builds a wheel into a folder; returns its path."""
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "-v", "--no-deps"]
-    command = [*pip, "--no-build-isolation", "-w", str(folder), str(ROOT)]
+    folder_option = torch_requirement.build_folder(importlib.metadata.version("torch"))
+    command = [*pip, "--no-build-isolation", folder_option, "-w", str(folder), str(ROOT)]
     progress.run_all([(command, "building the wheel")], ROOT, "[wheel]")
     return next(folder.glob("outboard-*.whl"))
 

@@ -45,8 +45,21 @@ def _activate() -> None:
     from outboard import torch_release
 
     if (mismatch := torch_release.mismatch(torch.__version__)) is not None:
+        sys.meta_path.insert(0, _Refusal(mismatch))
         return _report(mismatch)
     return _set_up()
+
+
+class _Refusal:
+    """What imports the extension, which would lack symbols, is told why that cannot be."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        """Raises ImportError for the extension; other modules are others' to find."""
+        if name == "outboard._C":
+            raise ImportError(self._reason, name=name)
 
 
 def _set_up() -> None:

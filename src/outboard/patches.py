@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of PyTorch is replaced, in one table: each place with the parameters that it is known to have, by feature.
+"""What of PyTorch is replaced, in one table: each place with the parameters that it is known to have, by feature. Where
+releases that Outboard is built for differ, the table says what each has.
 
 A feature replaces all of its places or none. Where a release of PyTorch has another function than the one that a
 replacement was written for, the feature is off, which is said once, and PyTorch is left as it is. Entries that are
@@ -12,8 +13,13 @@ from __future__ import annotations
 import importlib
 import inspect
 import logging
+import types
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
+
+import torch
+
+from outboard import torch_release
 
 _log = logging.getLogger(__name__)
 
@@ -24,6 +30,12 @@ class Place(NamedTuple):
 
     where: str
     parameters: str | None
+    #: What other releases than the newest have instead, by release ("2.12").
+    earlier: Mapping[str, str] = types.MappingProxyType({})
+
+    def expected(self, version: str) -> str | None:
+        """The parameters in a version of PyTorch ("2.13.0+cpu")."""
+        return self.earlier.get(torch_release.release(version), self.parameters)
 
 
 _POST_COMPILE = "example_inputs compiled_graph cudagraphs constants boxed_forward_device_index"
@@ -31,6 +43,10 @@ _COMPILE_FRAME = Place(
     "torch._dynamo.convert_frame._compile",
     "code globals locals builtins closure compiler_fn one_graph export export_constraints hooks cache_entry "
     "cache_entries cache_entries_for_reasons cache_size frame frame_state compile_id skip package convert_frame_box",
+    {
+        "2.12": "code globals locals builtins closure compiler_fn one_graph export export_constraints hooks "
+        "cache_entry cache_size frame frame_state compile_id skip package convert_frame_box"
+    },
 )
 _COMPILE_GRAPH = Place(
     "torch._inductor.compile_fx._compile_fx_inner", "gm example_inputs compile_region_name **graph_kwargs"
@@ -40,6 +56,19 @@ _RPC = "torch.distributed.rpc"
 C10D = "torch.distributed.distributed_c10d"
 DDP = "torch.nn.parallel:DistributedDataParallel"
 _AUTOGRAD_CACHE = "torch._functorch._aot_autograd.autograd_cache"
+
+_ENTRY = (
+    "compiled_fw_func compiled_bw_func aot_joint_graph_str aot_forward_graph_str aot_backward_graph_str "
+    "runtime_metadata dispatch_wrappers maybe_subclass_meta num_fw_outs_saved_for_bw "
+    "indices_of_inps_to_detach forward_time_taken_ns backward_time_taken_ns sanitized_aot_config guards_expr "
+    "backward_state_indices num_symints_saved_for_bw serialized_bw_module"
+)
+_DDP_INIT = (
+    "self module device_ids output_device dim broadcast_buffers init_sync process_group bucket_cap_mb "
+    "find_unused_parameters check_reduction gradient_as_bucket_view static_graph "
+    "delay_all_reduce_named_params param_to_hook_all_reduce mixed_precision device_mesh "
+    "skip_all_reduce_unused_params bucket_cap_mb_list batched_grad_copy"
+)
 
 #: By feature, which is said as what works.
 TABLE: Mapping[str, tuple[Place, ...]] = {
@@ -70,15 +99,17 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
             "torch._dynamo.guards:CheckFunctionManager.__init__",
             "self f_code output_graph cache_entries guard_fail_fn guard_filter_fn shape_code_parts "
             "runtime_global_scope save_guards strict_error",
+            {
+                "2.12": "self f_code output_graph cache_entry guard_fail_fn guard_filter_fn shape_code_parts "
+                "runtime_global_scope save_guards strict_error"
+            },
         ),
         Place(f"{_AUTOGRAD_CACHE}.should_bundle_autograd_cache", ""),
         Place(f"{_AUTOGRAD_CACHE}.autograd_cache_key", "mod example_inputs config compiler_config_extra"),
         Place(
             f"{_AUTOGRAD_CACHE}:AOTAutogradCache.make_entry",
-            "compiled_fw_func compiled_bw_func aot_joint_graph_str aot_forward_graph_str aot_backward_graph_str "
-            "runtime_metadata dispatch_wrappers maybe_subclass_meta num_fw_outs_saved_for_bw "
-            "indices_of_inps_to_detach forward_time_taken_ns backward_time_taken_ns sanitized_aot_config guards_expr "
-            "backward_state_indices num_symints_saved_for_bw serialized_bw_module min_cut_info_str",
+            f"{_ENTRY} min_cut_info_str",
+            {"2.12": _ENTRY},
         ),
         Place(f"{_AUTOGRAD_CACHE}:AOTAutogradCache.save", "key entry remote"),
     ),
@@ -88,7 +119,11 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
         Place("torch._inductor.output_code.cudagraph_partition_post_compile", _POST_COMPILE),
     ),
     "variances are computed in two passes": (
-        Place("torch._inductor.lowering.use_two_step_variance", "x axis keepdim input_dtype"),
+        Place(
+            "torch._inductor.lowering.use_two_step_variance",
+            "x axis keepdim input_dtype",
+            {"2.12": "x axis keepdim"},
+        ),
         Place("torch._inductor.lowering.var_mean_sum_", "x axis correction keepdim return_mean"),
     ),
     "every dtype is added to atomically": (
@@ -121,10 +156,8 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
     "DDP takes any number of a device": (
         Place(
             f"{DDP}.__init__",
-            "self module device_ids output_device dim broadcast_buffers init_sync process_group bucket_cap_mb "
-            "find_unused_parameters check_reduction gradient_as_bucket_view static_graph "
-            "delay_all_reduce_named_params param_to_hook_all_reduce mixed_precision device_mesh "
-            "skip_all_reduce_unused_params bucket_cap_mb_list batched_grad_copy forward_sync_buffers",
+            f"{_DDP_INIT} forward_sync_buffers",
+            {"2.12": _DDP_INIT},
         ),
     ),
     "meshes share devices among ranks": (
@@ -187,10 +220,11 @@ def mismatch(place: Place) -> str:
         found = getattr(owner, name)
     except (ImportError, AttributeError):
         return f"there is no {place.where}"
-    if place.parameters is None:
+    expected = place.expected(torch.__version__)
+    if expected is None:
         return ""
     parameters = " ".join(map(_spelled, inspect.signature(found).parameters.values()))
-    return "" if parameters == place.parameters else f"{place.where} takes {parameters}"
+    return "" if parameters == expected else f"{place.where} takes {parameters}"
 
 
 def _spelled(parameter: inspect.Parameter) -> str:

@@ -16,9 +16,9 @@ def mismatch(running: str) -> str | None:
     """What is wrong, and what to do, if ``running``, PyTorch's version, is of another minor release than the one that
     the extension was built for, whose C++ interface it needs; else None."""
     built = built_for()
-    if built is None or _minor(built) == _minor(running):
+    if built is None or release(built) == release(running):
         return None
-    wanted = ".".join(_minor(built))
+    wanted = release(built)
     return (
         f"This Outboard was built for PyTorch {wanted}, and this is PyTorch {running}: there is no device. Install "
         f'that PyTorch (`pip install "torch=={wanted}.*"`) or an Outboard for yours (`pip install --upgrade outboard`; '
@@ -26,5 +26,6 @@ def mismatch(running: str) -> str | None:
     )
 
 
-def _minor(version: str) -> list[str]:
-    return version.split("+")[0].split(".")[:2]
+def release(version: str) -> str:
+    """The minor release of a version: "2.13" of "2.13.0+cpu"."""
+    return ".".join(version.split("+")[0].split(".")[:2])

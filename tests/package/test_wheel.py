@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 from importlib import metadata
@@ -92,3 +93,45 @@ def test_under_another_pytorch_one_sentence_says_what_to_do(run_python: RunPytho
         TORCH_DEVICE_BACKEND_AUTOLOAD="0",
     )
     assert "and this is PyTorch 9.0.1+cpu" in out and "code 1" in out
+
+
+OTHER_PACKAGE = os.environ.get("OUTBOARD_TEST_OTHER_PACKAGE", "")
+
+
+@pytest.mark.skipif(not OTHER_PACKAGE, reason="needs a package that was built with another PyTorch: make releases")
+def test_what_another_pytorch_built_says_so_here(run_python: RunPython, tmp_path: Path) -> None:
+    """The extension is a real one, whose symbols this PyTorch lacks: nothing tries to load it."""
+    (tmp_path / "outboard").symlink_to(OTHER_PACKAGE)
+    built = (Path(OTHER_PACKAGE) / "torch-release.txt").read_text().strip()
+    assert list(Path(OTHER_PACKAGE).glob(f"_C.cpython-{sys.version_info[0]}{sys.version_info[1]}-*.so"))
+    out = run_python(
+        """
+        import warnings
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            import torch
+        print(*[each.message for each in caught if "Outboard" in str(each.message)], sep="\\n")
+        import outboard
+        print(outboard.__path__)
+        model = torch.nn.Linear(4, 2)
+        model(torch.ones(3, 4)).sum().backward()
+        for use in (lambda: outboard.optimize(model), lambda: __import__("outboard._C")):
+            try:
+                use()
+            except ImportError as error:
+                print(error)
+        from outboard import cli
+        print("code", cli.main(["doctor"]))
+        """,
+        cold=True,
+        PYTHONPATH=str(tmp_path),
+    )
+    wanted = ".".join(built.split(".")[:2])
+    sentence = (
+        f"This Outboard was built for PyTorch {wanted}, and this is PyTorch {torch.__version__}: there is no device."
+    )
+    lines = out.splitlines()
+    assert lines[0].startswith(sentence) and f'pip install "torch=={wanted}.*"' in lines[0]
+    assert lines[1] == f"['{tmp_path / 'outboard'}']"
+    assert lines[2:4] == [lines[0], lines[0]]
+    assert f"- {lines[0]}" in out and "code 1" in lines[-1] and "undefined symbol" not in out

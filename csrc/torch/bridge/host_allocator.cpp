@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "torch/bridge/host_allocator.h"
 
-#include <c10/core/AllocatorConfig.h>
-
 #include <cstdlib>
 #include <limits>
 #include <map>
@@ -14,6 +12,7 @@
 
 #include "runtime/base/driver_call.h"
 #include "torch/bridge/devices.h"
+#include "torch/bridge/releases.h"
 #include "torch/bridge/tensor.h"
 
 namespace outboard::aten {
@@ -38,11 +37,9 @@ struct PinnedBlock {
   }
 };
 
-using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
-
 /// Powers of two, so that blocks fit one another's requests; whole pages beyond what PYTORCH_ALLOC_CONF allows.
 size_t rounded(size_t bytes) {
-  if (bytes > Config::pinned_max_round_threshold()) return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  if (bytes > releases::pinned_max_round_threshold()) return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   size_t size = kPageBytes;
   while (size < bytes) size *= 2;
   return size;
@@ -57,8 +54,8 @@ class PinnedAllocator final : public at::HostAllocator {
     require_parent_process();
     const size_t size = rounded(bytes);
     std::lock_guard<std::mutex> lock(mutex_);
-    if (Config::pinned_max_cached_size() != std::numeric_limits<size_t>::max()) {
-      release_idle(Config::pinned_max_cached_size() + 1);
+    if (releases::pinned_max_cached_size() != std::numeric_limits<size_t>::max()) {
+      release_idle(releases::pinned_max_cached_size() + 1);
     }
     PinnedBlock* block = translate_errors([&] { return take_cached(size); });
     if (block == nullptr) block = allocate_block(size);

@@ -15,6 +15,7 @@
 
 #include "runtime/base/interruption.h"
 #include "torch/bridge/devices.h"
+#include "torch/bridge/releases.h"
 #include "torch/bridge/tensor.h"
 #include "torch/distributed/without_python.h"
 
@@ -54,7 +55,7 @@ struct Reduction {
 
   explicit Reduction(const c10d::ReduceOp& asked) : op(asked) {
     if (asked != c10d::ReduceOp::PREMUL_SUM) return;
-    const auto* scale = dynamic_cast<c10d::PreMulSumSupplement*>(asked.supplement_.get());
+    const auto* scale = dynamic_cast<releases::PreMulSumSupplement*>(asked.supplement_.get());
     TORCH_CHECK_VALUE(scale != nullptr, "ReduceOp.PREMUL_SUM needs a factor");
     op = c10d::ReduceOp(c10d::ReduceOp::SUM);
     factor = scale->tensor_factor.defined() ? scale->tensor_factor.item<double>() : scale->double_factor;

@@ -21,6 +21,8 @@ import torch
 from torch._dynamo import compiled_autograd, eval_frame
 from torch.nn.modules import module as nn_module
 
+from . import releases
+
 #: Containers within containers are looked into to this depth.
 _DEPTH = 4
 #: Tables of hooks, by attribute: what they do is not known to the next process.
@@ -182,9 +184,7 @@ def _autocast() -> tuple[object, ...]:
 
 def _settings(config: Any) -> object:
     """PyTorch's settings that matter for what is compiled. Raises Unknown if one is a function: somebody's pass."""
-    found = config._get_dict(
-        ignored_keys=list(config._compile_ignored_keys), ignored_prefixes=[*_OF_OTHERS], readonly_values=True
-    )
+    found = releases.settings_of(config, config._compile_ignored_keys, _OF_OTHERS)
     if any(isinstance(value, _FUNCTIONS) for value in found.values()):
         raise Unknown
     return [(name, sorted(value) if isinstance(value, set) else value) for name, value in sorted(found.items())]

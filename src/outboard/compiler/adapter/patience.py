@@ -4,13 +4,12 @@ waiting."""
 
 from __future__ import annotations
 
-import os
 import threading
-from typing import Any
 
 from outboard import patches
 
 from ..undisturbed import undisturbed
+from . import releases
 
 
 def trace_undisturbed() -> None:
@@ -28,8 +27,4 @@ def hash_sources_ahead() -> None:
     forked process, which has no such thread, hashes them itself."""
     if not threading.main_thread().is_alive():
         return  # Python is about to end, and starts no more work in threads
-    from torch._inductor import codecache
-
-    key: Any = codecache.torch_key
-    key.prefetch()
-    os.register_at_fork(after_in_child=key.clear)
+    releases.prefetch_hash_of_sources()

@@ -168,8 +168,9 @@ def _prefer_two_pass_variance(name: str) -> None:
         return device is not None and bool(device.type == name)
 
     def choosing(original: Callable[..., Any]) -> Callable[..., bool]:
-        def choose(x: Any, axis: Any, keepdim: Any, input_dtype: Any) -> bool:
-            return is_ours(x) or bool(original(x, axis, keepdim, input_dtype))
+        @functools.wraps(original)
+        def choose(x: Any, *others: Any) -> bool:
+            return is_ours(x) or bool(original(x, *others))
 
         return choose
 

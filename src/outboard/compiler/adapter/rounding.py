@@ -221,15 +221,19 @@ def _limit(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _register_powers(name: str) -> None:
     """Powers of integers by tensors of integers, which Inductor leaves to a library, and by negative numbers, which it
-    takes for powers of floats."""
+    takes for powers of floats; and inverse square roots, which ATen takes for such."""
     module: Any = lowering
     for overload in (aten.pow.Tensor_Tensor, aten.pow.Tensor_Scalar, aten.pow.Scalar):
         original = module.lowerings[overload]
 
         def power(a: Any, b: Any, original: Any = original) -> Any:
             dtypes = [value.get_dtype() for value in (a, b) if isinstance(value, ir.TensorBox)]
-            if not _is_on(name, a, b) or not _is_integer(dtypes[0]):
+            if not _is_on(name, a, b):
                 return original(a, b)
+            if not _is_integer(dtypes[0]):
+                # ATen's own way, which knows -0.0 and -inf otherwise than powers do.
+                is_root = isinstance(b, float) and b == -0.5 and dtypes[0].is_floating_point
+                return module.reciprocal(module.sqrt(a)) if is_root else original(a, b)
             if not isinstance(b, ir.TensorBox):
                 b = V.graph.sizevars.guard_int(b) if isinstance(b, sympy.Basic) else b
                 if b < 0:

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which PyTorch the sources are for, what a build of them asks for, and the table of what was measured."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import releases  # noqa: E402
+import torch_requirement  # noqa: E402
+
+from outboard import patches  # noqa: E402
+
+
+def _number(release: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in release.split("."))
+
+
+def test_the_build_takes_the_releases_that_the_sources_are_for() -> None:
+    declared = re.search(r'"torch>=([\d.]+),<([\d.]+)"', (ROOT / "pyproject.toml").read_text())
+    assert declared is not None
+    least, beyond = declared.groups()
+    known = [_number(release) for release in torch_requirement.RELEASES]
+    assert known == [(2, minor) for minor in range(_number(least)[1], _number(beyond)[1])]
+    assert torch_requirement.release(torch_requirement.DEFAULT) == torch_requirement.RELEASES[-1]
+    assert torch_requirement.release(torch.__version__) in torch_requirement.RELEASES
+
+
+def test_what_is_built_asks_for_the_release_that_built_it() -> None:
+    release = torch_requirement.release(metadata.version("torch"))
+    assert torch_requirement.dynamic_metadata({}, {}) == {"dependencies": [f"torch=={release}.*", "numpy"]}
+
+
+def test_another_release_is_refused_when_building(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(metadata, "version", lambda name: "2.99.0+cpu")
+    with pytest.raises(RuntimeError, match=r'not for 2\.99\.0\+cpu: `pip install "torch==2\.13\.\*"`'):
+        torch_requirement.dynamic_metadata({}, {})
+    command = [sys.executable, "tools/bootstrap.py", "--venv", str(tmp_path / "venv"), "--torch", "2.99.0"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (
+        result.returncode == 1 and "Outboard's sources are for PyTorch 2.12 and 2.13, not for 2.99.0" in result.stderr
+    )
+    assert not (tmp_path / "venv").exists()
+
+
+def test_the_table_of_patches_knows_no_release_that_is_not_built_for() -> None:
+    earlier = {release for places in patches.TABLE.values() for place in places for release in place.earlier}
+    assert earlier <= set(torch_requirement.RELEASES[:-1])
+
+
+def test_a_place_is_what_its_release_has() -> None:
+    place = patches.Place("torch.nothing", "a b c", {"2.12": "a b"})
+    assert place.expected("2.12.1+cu130") == "a b"
+    assert place.expected("2.13.0") == place.expected("2.14.0") == "a b c"
+
+
+REPORT = """<testsuites><testsuite>
+<testcase classname="tests.a" name="good"/>
+<testcase classname="tests.a" name="bad"><failure/></testcase>
+<testcase classname="tests.a" name="bad"><error/></testcase>
+<testcase classname="tests.a" name="good_but_not_torn_down"/>
+<testcase classname="tests.a" name="good_but_not_torn_down"><error/></testcase>
+<testcase classname="tests.a" name="not_here"><skipped/></testcase>
+</testsuite></testsuites>"""
+
+
+def test_tests_are_counted_once(tmp_path: Path) -> None:
+    (tmp_path / "report.xml").write_text(REPORT)
+    counts, failures = releases.read_report(tmp_path / "report.xml")
+    assert counts == (1, 2, 1)
+    assert failures == ("tests.a.bad", "tests.a.good_but_not_torn_down")
+
+
+def test_a_measurement_replaces_its_row_and_nothing_else() -> None:
+    text = "before\n\n" + releases._HEAD + "\n## after\n"
+    old = releases.Row("2.13.0+cpu", "3.11", "quick", 5, 1, 0, "abc1234", "2026-01-01", ("tests.a[x `y`]",))
+    other = releases.Row("2.12.0+cu130", "3.11", "full", 9, 0, 2, "abc1234", "2026-01-01")
+    written = releases.page(text, [other, old])
+    assert releases.read_page(written) == [old, other]
+    assert written.startswith("before") and written.endswith("\n## after\n")
+    new = releases.Row("2.13.1", "3.11", "quick", 6, 0, 0, "abc1235", "2026-01-02")
+    again = releases.page(written, releases.replace(releases.read_page(written), new))
+    assert releases.read_page(again) == [new, other] and "What failed" not in again
+
+
+def test_rows_are_of_pairs_that_exist() -> None:
+    rows = releases.read_page((ROOT / "docs" / "releases.md").read_text())
+    for row in rows:
+        assert torch_requirement.release(row.torch) in torch_requirement.RELEASES
+        assert row.python in releases.PYTHONS and row.suite in releases.SUITES and row.failed == len(row.failures)

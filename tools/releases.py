@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which releases of PyTorch and which Pythons passed which tests, as docs/releases.md.
+
+    make releases RELEASES_ARGUMENTS="2.12.0:3.11 2.13.0:3.13 --suite quick"
+
+For each pair of a PyTorch and a Python the environment is made (``.venv-3.11-torch2.12.0``, that of ``make
+PYTHON=python3.11 TORCH=2.12.0``), Outboard is built in it, and the tests of the suite run. Rows of pairs that were
+measured replace those of the same pair and suite in the table; the others stay. Where an environment of the same Python
+with another release is there, tests/package/test_wheel.py runs under this PyTorch what was built for that one.
+
+Exit code 1 if a test failed, or an environment could not be made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import torch_requirement  # noqa: E402
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "releases.md"
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+#: What pytest runs, by suite.
+SUITES = {
+    "package": ["tests/package"],
+    "quick": [
+        "tests/package",
+        *(f"tests/device/test_{name}.py" for name in ("autograd", "factories", "modules", "semantics", "typed_calls")),
+        *(f"tests/compiler/test_{name}.py" for name in ("dynamic", "functions", "graphs", "precompile", "replay")),
+        "tests/kernels/test_gemm.py",
+        "tests/cli/test_cli.py",
+    ],
+    "full": ["tests"],
+}
+_HEAD = "| PyTorch | Python | Suite | passed | failed | skipped | Sources | Day |\n|---|---|---|---|---|---|---|---|\n"
+_ROW = re.compile(r"^\| (\d\S*) \| (\d\S*) \| (\w+) \| (\d+) \| (\d+) \| (\d+) \| (\S+) \| (\S+) \|$", re.MULTILINE)
+_FAILED = re.compile(r"^- PyTorch (\S+), Python (\S+), (\w+): `(.*)`$", re.MULTILINE)
+
+
+class Row(NamedTuple):
+    """How the tests of a suite ended with one pair. ``sources`` is the commit; ``torch`` the version that was there."""
+
+    torch: str
+    python: str
+    suite: str
+    passed: int
+    failed: int
+    skipped: int
+    sources: str
+    day: str
+    failures: tuple[str, ...] = ()
+
+    def key(self) -> tuple[str, str, str]:
+        """What tells rows from each other: a later measurement of the same replaces it."""
+        return torch_requirement.release(self.torch), self.python, self.suite
+
+    def order(self) -> tuple[object, ...]:
+        """The newest PyTorch first, then by Python."""
+        release, python, suite = self.key()
+        return tuple(-int(part) for part in release.split(".")), tuple(map(int, python.split("."))), suite
+
+
+def environment_of(torch: str, python: str) -> Path:
+    """The folder of an environment, as the Makefile names it."""
+    return ROOT / f".venv-{python}-torch{torch}"
+
+
+def interpreter(python: str, folders: list[Path]) -> str:
+    """The program ``python3.11`` or so, from these folders or PATH. Raises SystemExit if there is none that runs."""
+    path = os.pathsep.join([*map(str, folders), os.environ.get("PATH", "")])
+    found = shutil.which(f"python{python}", path=path)
+    if found is None or subprocess.run([found, "-c", ""], capture_output=True).returncode != 0:
+        raise SystemExit(f"there is no python{python}; say where it is with --pythons FOLDER")
+    return found
+
+
+def make_environment(torch: str, python: str, program: str) -> bool:
+    """Makes the environment and builds Outboard in it. Returns whether that worked; what did not is printed."""
+    command = [program, "tools/bootstrap.py", "--venv", environment_of(torch, python).name, "--torch", torch]
+    return subprocess.run([*command, "--groups", "demo", "test"], cwd=ROOT).returncode == 0
+
+
+def other_package(torch: str, python: str) -> Path | None:
+    """The package in an environment of this Python that was built for another release of PyTorch, if there is one."""
+    for folder in sorted(ROOT.glob(f".venv-{python}-torch*")):
+        package = folder / "lib" / f"python{python}" / "site-packages" / "outboard"
+        built_for = package / "torch-release.txt"
+        if built_for.exists() and torch_requirement.release(built_for.read_text()) != torch_requirement.release(torch):
+            return package
+    return None
+
+
+def measure(torch: str, python: str, suite: str, jobs: int) -> Row:
+    """Runs the tests of a suite in a pair's environment."""
+    program = environment_of(torch, python) / "bin" / "python"
+    variables = os.environ | {"OMP_WAIT_POLICY": "passive"}
+    if (package := other_package(torch, python)) is not None:
+        variables["OUTBOARD_TEST_OTHER_PACKAGE"] = str(package)
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        options = ["-q", "-n", str(jobs), "--dist", "loadfile", f"--junitxml={report}"]
+        subprocess.run([program, "-m", "pytest", *options, *SUITES[suite]], cwd=ROOT, env=variables)
+        if not report.exists():
+            raise SystemExit(f"pytest of PyTorch {torch} and Python {python} ended without a report")
+        counts, failures = read_report(report)
+    version = said(program, "import torch; print(torch.__version__)")
+    day = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+    return Row(version, python, suite, *counts, said("git", "rev-parse", "--short", "HEAD"), day, failures)
+
+
+def said(program: str | Path, *arguments: str) -> str:
+    """What a program prints; Python's program is given as one argument."""
+    command = [str(program), *arguments] if program == "git" else [str(program), "-c", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def read_report(report: Path) -> tuple[tuple[int, int, int], tuple[str, ...]]:
+    """Of pytest's report in XML how many tests passed, failed and were skipped, and the names of those that failed.
+    A test that cannot be set up or torn down has failed; one that fails in two phases has failed once."""
+    failed: set[str] = set()
+    skipped, names = 0, set()
+    for case in xml.etree.ElementTree.parse(report).iter("testcase"):
+        name = f"{case.get('classname')}.{case.get('name')}"
+        names.add(name)
+        if case.find("failure") is not None or case.find("error") is not None:
+            failed.add(name)
+        elif case.find("skipped") is not None:
+            skipped += 1
+    return (len(names) - len(failed) - skipped, len(failed), skipped), tuple(sorted(failed))
+
+
+def read_page(text: str) -> list[Row]:
+    """The rows of the page, with what failed."""
+    failures: dict[tuple[str, ...], list[str]] = {}
+    for torch, python, suite, name in _FAILED.findall(text):
+        failures.setdefault((torch, python, suite), []).append(name)
+    rows = []
+    for torch, python, suite, passed, failed, skipped, sources, day in _ROW.findall(text):
+        names = tuple(failures.get((torch, python, suite), ()))
+        rows.append(Row(torch, python, suite, int(passed), int(failed), int(skipped), sources, day, names))
+    return rows
+
+
+def page(text: str, rows: list[Row]) -> str:
+    """The page with these rows instead of those that it has; prose before and after the table stays."""
+    before, _, rest = text.partition(_HEAD)
+    _, mark, after = rest.partition("\n## ")
+    table = "".join(f"| {' | '.join(map(str, row[:-1]))} |\n" for row in sorted(rows, key=Row.order))
+    lines = [
+        f"- PyTorch {row.torch}, Python {row.python}, {row.suite}: `{name}`\n"
+        for row in sorted(rows, key=Row.order)
+        for name in row.failures
+    ]
+    failures = f"\nWhat failed:\n\n{''.join(lines)}" if lines else ""
+    return f"{before}{_HEAD}{table}{failures}{mark}{after}"
+
+
+def replace(rows: list[Row], measured: Row) -> list[Row]:
+    """The rows with one of a later measurement among them."""
+    return [row for row in rows if row.key() != measured.key()] + [measured]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    every = [f"{torch_requirement.DEFAULT}:{python}" for python in PYTHONS]
+    parser.add_argument("pairs", nargs="*", default=every, metavar="TORCH:PYTHON", help=f"default: {' '.join(every)}")
+    parser.add_argument("--suite", choices=SUITES, default="quick")
+    parser.add_argument("--jobs", type=int, default=min(4, os.cpu_count() or 1), help="processes that run tests")
+    parser.add_argument("--pythons", type=Path, action="append", default=[], metavar="FOLDER", help="where they are")
+    options = parser.parse_args()
+    failed = False
+    for pair in options.pairs:
+        torch, _, python = pair.partition(":")
+        if not make_environment(torch, python, interpreter(python, options.pythons)):
+            failed = True
+            continue
+        row = measure(torch, python, options.suite, options.jobs)
+        print(f"PyTorch {row.torch}, Python {python}: {row.passed} passed, {row.failed} failed, {row.skipped} skipped")
+        text = PAGE.read_text()
+        PAGE.write_text(page(text, replace(read_page(text), row)))
+        failed = failed or row.failed > 0
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

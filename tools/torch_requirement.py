@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The releases of PyTorch that these sources are for, and the one release that what is built from them needs.
+
+pyproject.toml names this file as the source of the package's requirements (``tool.dynamic-metadata``): whoever builds,
+``make wheel``, ``make setup`` or ``pip install .``, the result asks for the minor release that it was built with, whose
+C++ interface it needs. Only the standard library is used.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping
+from typing import Any
+
+#: Minor releases, the oldest first. ``build-system.requires`` of pyproject.toml and docs/releases.md say the same.
+RELEASES = ("2.12", "2.13")
+#: What ``make`` installs unless it is told otherwise.
+DEFAULT = "2.13.0"
+
+
+def release(version: str) -> str:
+    """The minor release of a version: "2.13" of "2.13.0+cpu"."""
+    return ".".join(version.split("+")[0].split(".")[:2])
+
+
+def unsupported(version: str) -> str | None:
+    """What to do if these sources are for other releases than that of ``version``; else None."""
+    if release(version) in RELEASES:
+        return None
+    return (
+        f"Outboard's sources are for PyTorch {' and '.join(RELEASES)}, not for {version}: "
+        f'`pip install "torch=={RELEASES[-1]}.*"`'
+    )
+
+
+def build_folder(version: str) -> str:
+    """The option of pip that gives builds with PyTorch ``version`` a folder of their own: objects of one release are of
+    no use to another."""
+    return f"--config-settings=build-dir=build/{{wheel_tag}}-torch{release(version)}"
+
+
+def dynamic_metadata(settings: Mapping[str, Any], project: Mapping[str, Any]) -> dict[str, list[str]]:
+    """For the build backend: what the package requires, where this PyTorch built it. Raises RuntimeError under one that
+    the sources are not for."""
+    version = importlib.metadata.version("torch")
+    if (problem := unsupported(version)) is not None:
+        raise RuntimeError(problem)
+    return {"dependencies": [f"torch=={release(version)}.*", "numpy"]}
+
+
+def dynamic_wheel(settings: Mapping[str, Any]) -> dict[str, bool]:
+    """For the build backend: wheels from the same sources may require different things."""
+    return {"dependencies": True}
