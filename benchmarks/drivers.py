@@ -14,6 +14,7 @@ import functools
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -59,6 +60,12 @@ def measure(case: Case, devices: dict[str, torch.device], compiled: bool, repeat
     return rows
 
 
+def name_of(properties: Any) -> str:
+    """The driver, and of one that drives several makers' runtimes (OpenCL), the runtime."""
+    driver, runtime = str(properties.driver), str(properties.driver_version).partition(",")[0]
+    return f"{driver}, {runtime.partition(' OpenCL')[0]}" if driver == "opencl" else driver
+
+
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -70,7 +77,7 @@ def main() -> None:
     devices: dict[str, torch.device] = {}
     for index in range(torch.accelerator.device_count()):
         properties = getattr(torch, kind).get_device_properties(index)
-        devices.setdefault(properties.driver, torch.device(kind, index))
+        devices.setdefault(name_of(properties), torch.device(kind, index))
     devices["cpu"] = CPU
     torch.manual_seed(0)
     rows = []
