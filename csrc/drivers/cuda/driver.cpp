@@ -3,21 +3,21 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "common/table.h"
 #include "cuda/device.h"
 #include "cuda/program.h"
 #include "cuda/transfers.h"
 
 /// The CUDA driver: GPUs of NVIDIA through the driver API, with NVRTC as their compiler. Each device's primary context
 /// is used, the one that other libraries in the process use, too.
+using namespace outboard::common;
 using namespace outboard::cuda;  // the C API's own names
 
 struct ob_event_t {
@@ -50,11 +50,6 @@ ob_status device_open(uint32_t index, ob_device* device) {
   if (index >= Devices::get().list.size()) return fail(OB_INVALID_ARGUMENT, "no CUDA device " + std::to_string(index));
   *device = &Devices::get().list[index];
   return OB_OK;
-}
-
-template <size_t size>
-void put_text(char (&target)[size], const std::string& text) {
-  std::snprintf(target, size, "%s", text.c_str());
 }
 
 /// The version of CUDA that the NVIDIA driver has: 12040 for 12.4.
@@ -427,26 +422,9 @@ ob_status library_call(ob_stream stream, ob_function function, const ob_operand*
   return fail(OB_INTERNAL, "cublasLtMatmul returned " + std::to_string(status));
 }
 
-/// A function of the table: no exception leaves it.
+/// A function of the table.
 template <auto function>
-struct Guarded;
-
-template <typename... Arguments, ob_status (*function)(Arguments...)>
-struct Guarded<function> {
-  static ob_status call(Arguments... arguments) noexcept {
-    try {
-      return function(arguments...);
-    } catch (const std::bad_alloc&) {
-      return fail(OB_OUT_OF_MEMORY, "out of memory");
-    } catch (const BuildError& error) {
-      return fail(OB_BUILD_FAILED, error.what());
-    } catch (const std::invalid_argument& error) {
-      return fail(OB_INVALID_ARGUMENT, error.what());
-    } catch (const std::exception& error) {
-      return fail(OB_INTERNAL, error.what());
-    }
-  }
-};
+using Guarded = outboard::common::Guarded<fail, function>;
 
 constexpr ob_driver make_driver() {
   ob_driver driver{};

@@ -5,12 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "common/table.h"
+
 namespace outboard::cuda {
 
-/// What NVRTC says of a program.
-struct BuildError : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
+using common::BuildError;
 
 /// How to compile for a device.
 struct Architecture {

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -14,7 +13,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -26,6 +24,7 @@
 #include "common/expected_memory.h"
 #include "common/group_launch.h"
 #include "common/host_memory.h"
+#include "common/table.h"
 #include "common/thread_pool.h"
 #include "common/transfers.h"
 #include "host/compiler.h"
@@ -148,11 +147,6 @@ ob_status device_open(uint32_t index, ob_device* device) {
   if (index >= devices().list.size()) return fail(OB_INVALID_ARGUMENT, "no host device " + std::to_string(index));
   *device = &devices().list[index];
   return OB_OK;
-}
-
-template <size_t size>
-void put_text(char (&target)[size], const std::string& text) {
-  std::snprintf(target, size, "%s", text.c_str());
 }
 
 /// What /proc/cpuinfo says of the first processor, or an empty text.
@@ -389,26 +383,9 @@ ob_status library_call(ob_stream, ob_function function, const ob_operand* operan
   return OB_OK;
 }
 
-/// A function of the table: no exception leaves it.
+/// A function of the table.
 template <auto function>
-struct Guarded;
-
-template <typename... Arguments, ob_status (*function)(Arguments...)>
-struct Guarded<function> {
-  static ob_status call(Arguments... arguments) noexcept {
-    try {
-      return function(arguments...);
-    } catch (const std::bad_alloc&) {
-      return fail(OB_OUT_OF_MEMORY, "out of memory");
-    } catch (const BuildError& error) {
-      return fail(OB_BUILD_FAILED, error.what());
-    } catch (const std::invalid_argument& error) {
-      return fail(OB_INVALID_ARGUMENT, error.what());
-    } catch (const std::exception& error) {
-      return fail(OB_INTERNAL, error.what());
-    }
-  }
-};
+using Guarded = outboard::common::Guarded<fail, function>;
 
 constexpr ob_driver make_driver() {
   ob_driver driver{};

@@ -6,13 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "common/table.h"
+
 namespace outboard::host {
 
-/// A program that cannot be built; the text says why.
-class BuildError : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
+using common::BuildError;
 
 /// The languages that programs are written in.
 enum class Language { opencl, cuda };

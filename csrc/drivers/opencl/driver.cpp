@@ -3,13 +3,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -20,6 +18,7 @@
 #include "common/device_parts.h"
 #include "common/expected_memory.h"
 #include "common/host_memory.h"
+#include "common/table.h"
 #include "common/transfers.h"
 #include "opencl/cl_api.h"
 #include "opencl/declarations.h"
@@ -270,11 +269,6 @@ ob_status device_open(uint32_t index, ob_device* device) {
   if (index >= devices().list.size()) return fail(OB_INVALID_ARGUMENT, "no OpenCL device " + std::to_string(index));
   *device = devices().list[index].get();
   return OB_OK;
-}
-
-template <size_t size>
-void put_text(char (&target)[size], const std::string& text) {
-  std::snprintf(target, size, "%s", text.c_str());
 }
 
 /// PoCL says 1024, the least that is allowed, and takes any number.
@@ -854,22 +848,9 @@ ob_status graph_destroy(void* graph) {
   return OB_OK;
 }
 
-/// A function of the table: no exception leaves it.
+/// A function of the table.
 template <auto function>
-struct Guarded;
-
-template <typename... Arguments, ob_status (*function)(Arguments...)>
-struct Guarded<function> {
-  static ob_status call(Arguments... arguments) noexcept {
-    try {
-      return function(arguments...);
-    } catch (const std::bad_alloc&) {
-      return fail(OB_OUT_OF_MEMORY, "out of memory");
-    } catch (const std::exception& error) {
-      return fail(OB_INTERNAL, error.what());
-    }
-  }
-};
+using Guarded = outboard::common::Guarded<fail, function>;
 
 constexpr ob_driver make_driver() {
   ob_driver driver{};

@@ -12,7 +12,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <numeric>
 #include <set>
 #include <string>
@@ -20,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/table.h"
 #include "strict/host_memory.h"
 #include "strict/memory.h"
 #include "strict/operands.h"
@@ -799,22 +799,9 @@ ob_status library_call(ob_stream stream, ob_function function, const ob_operand*
 
 // ---- the table ----
 
-/// A function of the table: no exception leaves it.
+/// A function of the table.
 template <auto function>
-struct Guarded;
-
-template <typename... Arguments, ob_status (*function)(Arguments...)>
-struct Guarded<function> {
-  static ob_status call(Arguments... arguments) noexcept {
-    try {
-      return function(arguments...);
-    } catch (const std::bad_alloc&) {
-      return fail(OB_OUT_OF_MEMORY, "out of host memory");
-    } catch (const std::exception& error) {
-      return fail(OB_INTERNAL, error.what());
-    }
-  }
-};
+using Guarded = outboard::common::Guarded<fail, function>;
 
 ob_driver make_driver() {
   ob_driver driver{};
