@@ -169,8 +169,8 @@ def _prefer_two_pass_variance(name: str) -> None:
 
     def choosing(original: Callable[..., Any]) -> Callable[..., bool]:
         @functools.wraps(original)
-        def choose(x: Any, *others: Any) -> bool:
-            return is_ours(x) or bool(original(x, *others))
+        def choose(x: Any, *others: Any, **more: Any) -> bool:
+            return is_ours(x) or bool(original(x, *others, **more))
 
         return choose
 
