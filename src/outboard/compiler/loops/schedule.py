@@ -92,8 +92,8 @@ class Terms:
     vectors: int = 1
     #: Values computed for all vectors of a step at once.
     together: tuple[str, ...] = ()
-    #: Reductions that leave NaN to an accumulator of its own: an operation that keeps NaN is a chain of several, and each
-    #: step would have to wait for the one before.
+    #: Reductions that leave NaN to an accumulator of its own: an operation that keeps NaN is a chain of several, and
+    #: each step would have to wait for the one before.
     apart: tuple[str, ...] = ()
     far: tuple[Far, ...] = ()
 
