@@ -29,11 +29,6 @@ EXPLANATIONS: tuple[tuple[str, str, str], ...] = (
         "PyTorch's own naming: it makes a ProcessGroupNCCL itself, over a rendezvous that only its launcher prepares.",
     ),
     (
-        r"test_ddp_uneven_inputs$",
-        r"terminated or timed out|not finished",
-        "Size: dozens of steps of convolutions on pictures of 1,000 by 1,000 take two cores more than 40 minutes.",
-    ),
-    (
         r"^dtensor\.sparse_",
         r"crow_indices|in _moved",
         "By design: tensors in compressed sparse layouts are not on the device, and DTensor takes none either.",

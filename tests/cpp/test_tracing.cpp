@@ -172,4 +172,24 @@ TEST(replays_of_graphs_are_traced) {
   for (const TracedWork& work : works) CHECK(work.end > work.begin);
 }
 
+TEST(what_the_host_did_is_kept_with_the_times_that_it_has) {
+  TracedWork collective;
+  collective.kind = Kind::kCollective;
+  collective.name = "sum";
+  collective.begin = 5;
+  collective.end = 7;
+  trace_ended(collective);  // nothing is traced yet
+  start_tracing();
+  push_traced_operation(3);
+  CHECK_EQ(traced_operation(), 3u);
+  pop_traced_operation();
+  CHECK_EQ(traced_operation(), 0u);
+  trace_ended(collective);
+  const std::vector<TracedWork> works = stop_tracing();
+  CHECK_EQ(works.size(), 1u);
+  CHECK(works[0].kind == Kind::kCollective && works[0].name == "sum" && works[0].begin == 5 && works[0].end == 7);
+  start_tracing();
+  CHECK(stop_tracing().empty());
+}
+
 int main() { return fixture::run_all(); }

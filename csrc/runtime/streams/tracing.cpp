@@ -116,17 +116,18 @@ void start_tracing() {
 std::vector<TracedWork> stop_tracing() {
   tracing_is_on.store(false, std::memory_order_relaxed);
   std::vector<std::shared_ptr<Traced>> ended;
-  std::vector<TracedWork> works;
+  std::vector<TracedWork> by_host;
   {
     const std::lock_guard lock(traces_mutex);
     ended.swap(traces);
-    works.swap(ended_works);
+    by_host.swap(ended_works);
   }
   std::set<Stream*> streams;
   for (const auto& traced : ended) streams.insert(&traced->stream_);
   for (Stream* stream : streams) stream->finish_in_the_end();
   std::map<Device*, std::unique_ptr<Reference>> references;
-  works.reserve(works.size() + ended.size());
+  std::vector<TracedWork> works;
+  works.reserve(ended.size() + by_host.size());
   for (const auto& traced : ended) {
     Device& device = traced->stream_.device();
     if (!device.lost()) {
@@ -136,6 +137,7 @@ std::vector<TracedWork> stop_tracing() {
     }
     works.push_back(traced->work_);
   }
+  works.insert(works.end(), by_host.begin(), by_host.end());
   return works;
 }
 
