@@ -280,9 +280,9 @@ TEST(copies_and_seeds_reach_their_buffers) {
 
 TEST(library_functions_get_their_arguments) {
   const Holder x = fixture::upload({1, 2, 3, 4});
-  LibraryCall* seen = nullptr;
+  HostCall* seen = nullptr;
   int64_t total = 0;
-  Library::get().add("test::sum_of", [&](LibraryCall& call) {
+  HostFunctions::get().add("test::sum_of", [&](HostCall& call) {
     seen = &call;
     const TensorView& from = call.arguments.at(0).tensor;
     CHECK_EQ(from.sizes[0], 2);
@@ -318,7 +318,7 @@ TEST(library_functions_get_their_arguments) {
 TEST(library_names_match_exactly_then_by_longest_prefix) {
   std::string called;
   for (const char* name : {"names::*", "names::inner::*", "names::inner::exact"}) {
-    Library::get().add(name, [&called, name](LibraryCall&) { called = name; });
+    HostFunctions::get().add(name, [&called, name](HostCall&) { called = name; });
   }
   const auto call = [&](const std::string& name) {
     PlanParts parts;
@@ -329,7 +329,7 @@ TEST(library_names_match_exactly_then_by_longest_prefix) {
   CHECK_EQ(call("names::x"), "names::*");
   CHECK_EQ(call("names::inner::x"), "names::inner::*");
   CHECK_EQ(call("names::inner::exact"), "names::inner::exact");
-  CHECK(Library::get().find("unknown::x") == nullptr);
+  CHECK(HostFunctions::get().find("unknown::x") == nullptr);
 }
 
 TEST(a_missing_library_function_is_named) {
@@ -347,7 +347,7 @@ TEST(a_missing_library_function_is_named) {
 
 TEST(a_failure_at_any_step_returns_every_buffer) {
   const Holder x = fixture::upload({1, 2, 3});
-  Library::get().add("test::throws", [](LibraryCall&) { throw Error(OB_INTERNAL, "as asked"); });
+  HostFunctions::get().add("test::throws", [](HostCall&) { throw Error(OB_INTERNAL, "as asked"); });
   const int64_t before = allocated();
   const int64_t before_active = active();
   for (int failing = 0; failing < 6; ++failing) {
@@ -434,7 +434,7 @@ TEST(tensors_without_elements_may_begin_behind_their_memory) {
 }
 
 TEST(views_that_are_handed_to_a_library_stay_inside_too) {
-  Library::get().add("test::inside", [](LibraryCall&) {});
+  HostFunctions::get().add("test::inside", [](HostCall&) {});
   const Holder x = fixture::upload({1, 2, 3, 4});
   const Tensor tensor(x, 4);
   for (const int64_t size : {4, 5}) {

@@ -3,9 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <map>
 #include <mutex>
-#include <shared_mutex>
 #include <string_view>
 
 #include "runtime/base/error.h"
@@ -14,16 +12,6 @@
 
 namespace outboard {
 namespace {
-
-struct LibraryTable {
-  std::shared_mutex mutex;
-  std::map<std::string, LibraryFunction> exact, prefix;
-};
-
-LibraryTable& table() {
-  static LibraryTable* const instance = new LibraryTable;  // leaked: plans may run until the process ends
-  return *instance;
-}
 
 /// The buffers of one run of a plan. Each is an allocation that takes device memory when a step first uses it, and may
 /// leave it between steps. Whatever was not handed out is released.
@@ -164,8 +152,8 @@ TensorView make_view(const ViewSpec& spec, Work& work, CallMemory& memory, const
   return {data, spec.dtype, std::move(sizes), std::move(strides)};
 }
 
-LibraryArgument make_argument(const CallArgument& spec, Work& work, CallMemory& memory, const Scalar* symbols) {
-  LibraryArgument argument;
+HostArgument make_argument(const CallArgument& spec, Work& work, CallMemory& memory, const Scalar* symbols) {
+  HostArgument argument;
   argument.kind = spec.kind;
   switch (spec.kind) {
     case CallArgument::kTensor:
@@ -271,7 +259,7 @@ void add_operand(LibraryWork& call, const CallArgument& spec, const Buffers& buf
 
 class Run {
  public:
-  Run(const Plan& plan, const std::vector<Kernel*>& kernels, const std::vector<const LibraryFunction*>& functions,
+  Run(const Plan& plan, const std::vector<Kernel*>& kernels, const std::vector<const HostFunction*>& functions,
       std::atomic<ob_function>* drivers_functions, ob_ptr assertions, const Input* inputs, const Scalar* symbols,
       const Evaluation& evaluation, Buffers& buffers, ExecutionContext& context)
       : plan_(plan),
@@ -373,10 +361,10 @@ class Run {
     return context_.batch->number(context_.stream.device().residency().memory_given());
   }
 
-  void call(const Step& step, const LibraryFunction* function) {
-    if (function == nullptr) function = Library::get().find(step.name);
+  void call(const Step& step, const HostFunction* function) {
+    if (function == nullptr) function = HostFunctions::get().find(step.name);
     if (function == nullptr) throw Error(OB_UNSUPPORTED, "no library provides '" + step.name + "' on this device");
-    LibraryCall call{step, context_.stream, {}, {}};
+    HostCall call{step, context_.stream, {}, {}};
     call.arguments.reserve(step.call_arguments.size());
     CallMemory memory(buffers_);
     {
@@ -455,7 +443,7 @@ class Run {
 
   const Plan& plan_;
   const std::vector<Kernel*>& kernels_;
-  const std::vector<const LibraryFunction*>& functions_;
+  const std::vector<const HostFunction*>& functions_;
   std::atomic<ob_function>* drivers_functions_;  // by step; nullptr if no step calls one
   ob_ptr assertions_;
   const Input* inputs_;
@@ -505,35 +493,6 @@ Scalar symbol_value(const Symbol& symbol, const ob_device_properties& device, co
 
 }  // namespace
 
-Library& Library::get() {
-  static Library* const instance = new Library;
-  return *instance;
-}
-
-void Library::add(const std::string& name, LibraryFunction function) {
-  std::unique_lock lock(table().mutex);
-  const bool is_prefix = !name.empty() && name.back() == '*';
-  if (is_prefix) {
-    table().prefix[name.substr(0, name.size() - 1)] = std::move(function);
-  } else {
-    table().exact[name] = std::move(function);
-  }
-}
-
-const LibraryFunction* Library::find(const std::string& name) const {
-  std::shared_lock lock(table().mutex);
-  const auto exact = table().exact.find(name);
-  if (exact != table().exact.end()) return &exact->second;
-  const LibraryFunction* best = nullptr;
-  size_t longest = 0;
-  for (const auto& [prefix, function] : table().prefix) {
-    if (name.compare(0, prefix.size(), prefix) != 0 || (best != nullptr && prefix.size() < longest)) continue;
-    best = &function;
-    longest = prefix.size();
-  }
-  return best;
-}
-
 bool bind_symbols(const Plan& plan, const ob_device_properties& device, const Input* inputs,
                   std::vector<Scalar>& symbols) {
   symbols.resize(plan.symbols.size());
@@ -565,7 +524,7 @@ Executable::Executable(std::shared_ptr<const Plan> plan, Device& device)
   }
   for (const Step& step : plan_->steps) {
     const bool is_drivers = !drivers_name(step).empty();
-    functions_.push_back(step.kind == Step::kCall && !is_drivers ? Library::get().find(step.name) : nullptr);
+    functions_.push_back(step.kind == Step::kCall && !is_drivers ? HostFunctions::get().find(step.name) : nullptr);
     if (is_drivers && drivers_functions_ == nullptr) {
       drivers_functions_ = std::make_unique<std::atomic<ob_function>[]>(plan_->steps.size());
     }

@@ -11,6 +11,7 @@
 #include "runtime/base/small_array.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/plans/evaluation.h"
+#include "runtime/plans/host_functions.h"
 #include "runtime/plans/plan.h"
 #include "runtime/streams/batch.h"
 #include "runtime/streams/graph.h"
@@ -44,42 +45,6 @@ struct Result {
   Dims sizes, strides;
   int64_t storage_offset = 0;  ///< elements, from the start of `allocation` or of the input's storage
   Scalar scalar = {0};
-};
-
-/// A tensor as a library function sees it: memory of the device, ready in stream order.
-struct TensorView {
-  ob_ptr data;  ///< element 0 of the view (offset applied)
-  DType dtype;
-  Dims sizes, strides;
-};
-
-struct LibraryArgument {
-  CallArgument::Kind kind = CallArgument::kNone;
-  TensorView tensor;
-  int64_t integer = 0;  ///< kInt, kBool, kDtype, kLayout, kMemoryFormat
-  double number = 0;    ///< kFloat, kFloatSymbol
-  std::string text;
-  std::vector<LibraryArgument> list;
-};
-
-struct LibraryCall {
-  const Step& step;  ///< name, argument_names, fallback
-  Stream& stream;
-  std::vector<LibraryArgument> arguments;
-  std::vector<TensorView> results;
-};
-
-/// Runs one call in stream order; may synchronise the stream. Throws to report failure.
-using LibraryFunction = std::function<void(LibraryCall&)>;
-
-/// Functions a plan may call by name, per process. A name ending in '*' is a prefix ("aten::*").
-class Library {
- public:
-  static Library& get();
-  void add(const std::string& name, LibraryFunction function);
-  /// nullptr if there is none. The longest match wins. The pointer stays valid; `add` of the same name replaces what it
-  /// points to.
-  const LibraryFunction* find(const std::string& name) const;
 };
 
 /// What a plan needs from outside while it runs.
@@ -125,7 +90,7 @@ class Executable {
   Device& device_;
   mutable std::shared_ptr<Evaluation> evaluation_;  // the last one; under the device's memory lock
   std::vector<Kernel*> kernels_;
-  std::vector<const LibraryFunction*> functions_;                  // by step; null where none was registered in time
+  std::vector<const HostFunction*> functions_;                     // by step; null where none was registered in time
   std::unique_ptr<std::atomic<ob_function>[]> drivers_functions_;  // the same of the driver's library, once asked for
   ob_ptr assertions_ = 0;        // where kernels tell of failed assertions; 0 if none asserts
   std::vector<uint8_t> leaves_;  // by buffer: 1 if an output views it

@@ -166,9 +166,9 @@ struct Step {
   Expr global[3];
   uint32_t local[3] = {0, 0, 0};
   std::vector<Argument> arguments;
-  // kCall: `name` is "aten::mm.out" or a runtime library's own name. Results of functional calls are written
-  // into `results`; out-variants take their outputs as ordinary arguments and leave `results` empty.
-  // `fallback` marks calls that are counted as CPU fallbacks.
+  // kCall: `name` is "aten::mm.out" or another function of the host's, or `driver::aten::mm` of the driver's library.
+  // Results of functional calls are written into `results`; out-variants take their outputs as ordinary arguments and
+  // leave `results` empty. `fallback` marks calls that are counted as CPU fallbacks.
   std::string name;
   std::vector<CallArgument> call_arguments;
   std::vector<std::string> argument_names;  ///< "" for positional, else the schema's keyword

@@ -26,9 +26,9 @@
 #include "torch/bridge/devices.h"
 #include "torch/bridge/generator.h"
 #include "torch/bridge/tensor.h"
+#include "torch/eager/cpu_operators.h"
 #include "torch/eager/eager_signature.h"
 #include "torch/eager/fallback.h"
-#include "torch/eager/host_library.h"
 #include "torch/eager/map_tensors.h"
 #include "torch/eager/stand_ins.h"
 

@@ -25,7 +25,7 @@
 #include "torch/eager/eager.h"
 #include "torch/eager/fallback.h"
 #include "torch/eager/foreach.h"
-#include "torch/eager/host_library.h"
+#include "torch/eager/cpu_operators.h"
 #include "torch/eager/op_list.h"
 #include "torch/python/binding_helpers.h"
 
@@ -330,7 +330,7 @@ FallbackPolicy policy(const std::string& text) {
 }  // namespace
 
 void bind_eager(py::module_& m) {
-  register_host_library();
+  register_cpu_operators();
   register_operators();
   chains::register_kernels();
 

@@ -337,15 +337,15 @@ void fuzz_plan(const Inputs& inputs, Device& device, Mutator& mutator) {
 }
 
 /// What plans may call: looks whether all that it is given lies in memory.
-void check_call(LibraryCall& call, void (*check)(ob_ptr, uint64_t)) {
+void check_call(HostCall& call, void (*check)(ob_ptr, uint64_t)) {
   const auto look = [&](const TensorView& view) {
     check(view.data, span_bytes(view.sizes.begin(), view.strides.begin(), view.sizes.size(), view.dtype));
   };
-  const std::function<void(const LibraryArgument&)> look_into = [&](const LibraryArgument& argument) {
+  const std::function<void(const HostArgument&)> look_into = [&](const HostArgument& argument) {
     if (argument.kind == CallArgument::kTensor) look(argument.tensor);
-    for (const LibraryArgument& item : argument.list) look_into(item);
+    for (const HostArgument& item : argument.list) look_into(item);
   };
-  for (const LibraryArgument& argument : call.arguments) look_into(argument);
+  for (const HostArgument& argument : call.arguments) look_into(argument);
   for (const TensorView& view : call.results) look(view);
 }
 
@@ -367,7 +367,7 @@ void start() {
   }
   void* library = dlopen(OUTBOARD_FUZZ_DRIVER, RTLD_NOW);
   const auto check = reinterpret_cast<void (*)(ob_ptr, uint64_t)>(dlsym(library, "outboard_fuzz_check"));
-  Library::get().add("fuzz::*", [check](LibraryCall& call) { check_call(call, check); });
+  HostFunctions::get().add("fuzz::*", [check](HostCall& call) { check_call(call, check); });
 }
 
 }  // namespace

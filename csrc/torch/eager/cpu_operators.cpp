@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "torch/eager/host_library.h"
+#include "torch/eager/cpu_operators.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty_strided.h>
@@ -16,9 +16,9 @@ namespace {
 
 /// Turns one library call into a call of the ATen operator of that name, on CPU tensors over the same memory
 /// (or, where the host cannot address it, over copies).
-class HostCall {
+class CpuCall {
  public:
-  explicit HostCall(LibraryCall& call) : call_(call), in_place_(call.stream.device().host_accessible()) {}
+  explicit CpuCall(HostCall& call) : call_(call), in_place_(call.stream.device().host_accessible()) {}
 
   void run() {
     const c10::OperatorHandle op = find();
@@ -92,7 +92,7 @@ class HostCall {
     });
   }
 
-  c10::IValue value(const LibraryArgument& argument, const c10::TypePtr& declared) {
+  c10::IValue value(const HostArgument& argument, const c10::TypePtr& declared) {
     c10::TypePtr type = declared;
     if (const auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
     switch (argument.kind) {
@@ -122,13 +122,13 @@ class HostCall {
     return {};
   }
 
-  c10::IValue list(const LibraryArgument& argument, const c10::TypePtr& type) {
+  c10::IValue list(const HostArgument& argument, const c10::TypePtr& type) {
     const auto list_type = type->cast<c10::ListType>();
     TORCH_CHECK(list_type, call_.step.name, " got a list where its schema has ", type->str());
     c10::impl::GenericList items(list_type->getElementType()->kind() == c10::TypeKind::SymIntType
                                      ? c10::IntType::get()
                                      : list_type->getElementType());
-    for (const LibraryArgument& item : argument.list) items.push_back(value(item, list_type->getElementType()));
+    for (const HostArgument& item : argument.list) items.push_back(value(item, list_type->getElementType()));
     return items;
   }
 
@@ -161,23 +161,23 @@ class HostCall {
     copy_to_device(view, laid_out);
   }
 
-  LibraryCall& call_;
+  HostCall& call_;
   bool in_place_;
   bool written_ = false;
   std::vector<std::pair<TensorView, at::Tensor>> written_back_;
 };
 
-void run_host_call(LibraryCall& call) {
+void run_call(HostCall& call) {
   if (call.step.fallback) note_fallback(call.step.name);
-  HostCall(call).run();
+  CpuCall(call).run();
 }
 
 }  // namespace
 
-void register_host_library() {
-  Library::get().add("aten::*", run_host_call);
-  Library::get().add("mkldnn::*", run_host_call);
-  Library::get().add("prims::*", run_host_call);
+void register_cpu_operators() {
+  HostFunctions::get().add("aten::*", run_call);
+  HostFunctions::get().add("mkldnn::*", run_call);
+  HostFunctions::get().add("prims::*", run_call);
 }
 
 }  // namespace outboard::aten
