@@ -8,6 +8,8 @@
 #include <cstring>
 #include <utility>
 
+#include "common/operands.h"
+
 namespace outboard::cuda {
 
 /// The part of cuBLASLt that is used (cublasLt.h). Descriptions are pointers; statuses, types and attributes numbers.
@@ -153,12 +155,9 @@ uint32_t alignment_of(ob_ptr address) {
 }
 
 std::string key_of(const std::vector<ob_operand>& operands) {
-  std::string key;
+  std::string key = common::shapes_of(operands);
   for (const ob_operand& operand : operands) {
-    if (!is_tensor(operand)) continue;
-    key.append(reinterpret_cast<const char*>(operand.sizes), operand.count * sizeof(int64_t));
-    key.append(reinterpret_cast<const char*>(operand.strides), operand.count * sizeof(int64_t));
-    const uint32_t alignment = alignment_of(operand.data);
+    const uint32_t alignment = is_tensor(operand) ? alignment_of(operand.data) : 0;
     key.append(reinterpret_cast<const char*>(&alignment), sizeof(alignment));
   }
   return key;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 
 #include "cuda/api.h"
 #include "cuda/cublas.h"
@@ -32,6 +33,8 @@ struct ob_device_t {
   const outboard::cuda::Cublas* const library;  // nullptr: there is none
   std::once_flag library_opened;
   void* library_handle = nullptr;  // of `library`, once it was asked for
+  // By what they serve; guarded by the mutex. Never deleted.
+  std::unordered_map<std::string, std::unique_ptr<outboard::cuda::Product>> products;
 
   std::mutex mutex;
   std::atomic<outboard::cuda::CUcontext> context{nullptr};  // the primary one, from its first use on

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "common/operands.h"
 #include "common/table.h"
 #include "cuda/device.h"
 #include "cuda/program.h"
@@ -398,11 +399,12 @@ ob_status library_find(ob_device device, const char* name, const ob_operand* ope
   if (entry.status() != OB_OK) return entry.status();
   std::call_once(device->library_opened, [&] { device->library_handle = create_cublas(*device->library); });
   if (device->library_handle == nullptr) return fail(OB_UNSUPPORTED, "cuBLASLt does not work with this GPU");
-  auto product = std::make_unique<Product>(*device->library, device->library_handle, name);
-  if (!product->prepare({operands, operands + count})) {
-    return fail(OB_UNSUPPORTED, std::string("there is no library function for ") + name);
-  }
-  *function = reinterpret_cast<ob_function>(product.release());  // lives as long as the device
+  const std::vector<ob_operand> given(operands, operands + count);
+  const std::lock_guard lock(device->mutex);
+  std::unique_ptr<Product>& product = device->products[name + std::string(1, '\0') + pattern_of(given)];
+  if (product == nullptr) product = std::make_unique<Product>(*device->library, device->library_handle, name);
+  if (!product->prepare(given)) return fail(OB_UNSUPPORTED, std::string("there is no library function for ") + name);
+  *function = reinterpret_cast<ob_function>(product.get());
   return OB_OK;
 }
 

@@ -10,6 +10,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "common/operands.h"
+
 namespace outboard::host {
 
 /// The part of oneDNN's C interface that is used (oneapi/dnnl/dnnl.h of version 3). Handles are pointers, and statuses,
@@ -220,19 +222,6 @@ std::optional<Problem> problem_of(const std::string& name, const std::vector<ob_
   return problem && problem->is_usable() ? problem : std::nullopt;
 }
 
-std::string key_of(const std::vector<ob_operand>& operands) {
-  std::string key;
-  const auto add = [&](const int64_t* values, uint32_t count) {
-    key.append(reinterpret_cast<const char*>(values), count * sizeof(int64_t));
-  };
-  for (const ob_operand& operand : operands) {
-    if (!is_tensor(operand)) continue;
-    add(operand.sizes, operand.count);
-    add(operand.strides, operand.count);
-  }
-  return key;
-}
-
 }  // namespace
 
 /// oneDNN's objects for one set of sizes.
@@ -345,15 +334,20 @@ OneDnn::OneDnn(std::unique_ptr<OneDnnApi> api) : api_(std::move(api)) {
 }
 
 OneDnn::Function* OneDnn::find(const std::string& name, const std::vector<ob_operand>& operands, unsigned threads) {
+  const std::lock_guard lock(mutex_);
+  const std::string key = name + '\0' + std::to_string(threads) + '\0' + common::pattern_of(operands);
+  const auto known = functions_.find(key);
+  if (known != functions_.end()) return known->second->prepare(operands) ? known->second.get() : nullptr;
   auto function = std::make_unique<Function>(*api_, name, threads);
-  return function->prepare(operands) ? function.release() : nullptr;
+  if (!function->prepare(operands)) return nullptr;
+  return functions_.emplace(key, std::move(function)).first->second.get();
 }
 
 OneDnn::Function::Function(const OneDnnApi& api, std::string name, unsigned threads)
     : api_(api), name_(std::move(name)), threads_(threads) {}
 
 OneDnn::Function::Primitive* OneDnn::Function::primitive_for(const std::vector<ob_operand>& operands) {
-  const std::string key = key_of(operands);
+  const std::string key = common::shapes_of(operands);
   const auto known = primitives_.find(key);
   if (known != primitives_.end()) return known->second.get();
   const std::optional<Problem> problem = problem_of(name_, operands);

@@ -26,7 +26,7 @@ class OneDnn {
 
   /// A function for operands like these, ready for their sizes.
   class Function;
-  /// nullptr if there is none. It is never deleted.
+  /// nullptr if there is none. The same for all that it serves; never deleted.
   Function* find(const std::string& name, const std::vector<ob_operand>& operands, unsigned threads);
 
  private:
@@ -35,6 +35,8 @@ class OneDnn {
 
   std::unique_ptr<OneDnnApi> api_;
   std::string name_;
+  std::mutex mutex_;
+  std::unordered_map<std::string, std::unique_ptr<Function>> functions_;
 };
 
 /// One operator, with a primitive for each set of sizes. Thread-safe; calls wait for one another.
