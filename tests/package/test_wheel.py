@@ -115,9 +115,9 @@ def test_what_another_pytorch_built_says_so_here(run_python: RunPython, tmp_path
         print(outboard.__path__)
         model = torch.nn.Linear(4, 2)
         model(torch.ones(3, 4)).sum().backward()
-        for use in (lambda: outboard.optimize(model), lambda: __import__("outboard._C")):
+        for use in ("import outboard._C", "from outboard import _C"):
             try:
-                use()
+                exec(use)
             except ImportError as error:
                 print(error)
         from outboard import cli
