@@ -49,7 +49,7 @@ extern "C" {
 #endif
 
 #define OB_ABI_MAJOR 1
-#define OB_ABI_MINOR 7
+#define OB_ABI_MINOR 8
 
 typedef enum ob_status {
   OB_OK = 0,
@@ -68,6 +68,7 @@ typedef struct ob_event_t* ob_event;
 typedef struct ob_program_t* ob_program;
 typedef struct ob_kernel_t* ob_kernel;
 typedef struct ob_function_t* ob_function;
+typedef struct ob_communicator_t* ob_communicator;
 
 /* An address in device memory. Interior addresses (base + offset) are valid wherever one is taken. */
 typedef uint64_t ob_ptr;
@@ -159,6 +160,49 @@ typedef struct ob_operand {
   int64_t integer;
   double number;
 } ob_operand;
+
+/* What members of a communicator do together. Since minor version 8. `count` is the same for all of them. */
+typedef enum ob_collective_kind {
+  OB_ALL_REDUCE = 0,     /* `count` elements: of all sources, reduced, to each target */
+  OB_BROADCAST = 1,      /* `count` elements: of the root's source to each target */
+  OB_REDUCE = 2,         /* `count` elements: of all sources, reduced, to the root's target */
+  OB_ALL_GATHER = 3,     /* each source of `count` elements to each target, which has them in the order of ranks */
+  OB_REDUCE_SCATTER = 4, /* of sources with `count` elements for each rank, each rank's, reduced, to its target */
+  OB_ALL_TO_ALL = 5      /* as many elements from each to each as `sent` and `received` say */
+} ob_collective_kind;
+
+typedef enum ob_reduction {
+  OB_SUM = 0,
+  OB_PRODUCT = 1,
+  OB_MIN = 2,
+  OB_MAX = 3,
+  OB_BIT_AND = 4, /* of integers, as the next two */
+  OB_BIT_OR = 5,
+  OB_BIT_XOR = 6,
+  OB_MEAN = 7 /* of integers: the sum, divided without a remainder */
+} ob_reduction;
+
+/* One member's part of a collective. The caller sets struct_size first. Since minor version 8. */
+typedef struct ob_collective {
+  size_t struct_size;
+  uint32_t kind;      /* an ob_collective_kind */
+  uint32_t reduction; /* an ob_reduction; ignored by kinds that only move */
+  uint32_t dtype;     /* the number that PyTorch has for it (c10::ScalarType) */
+  uint32_t root;      /* rank, of OB_BROADCAST and OB_REDUCE */
+  /* Dense elements in one allocation. Who is not the root has no source in OB_BROADCAST and no target in OB_REDUCE: 0.
+   * The target may be the source, or the source this rank's part of it, or it this rank's part of the source, but not
+   * in OB_ALL_TO_ALL; else they do not overlap. */
+  ob_ptr source;
+  ob_ptr target;
+  uint64_t count; /* elements, not 0; ignored by OB_ALL_TO_ALL */
+  /* Of OB_ALL_TO_ALL: elements to and from each rank, which lie one after the other; read during the call only. What
+   * has no elements may be at address 0. */
+  const uint64_t* sent;
+  const uint64_t* received;
+} ob_collective;
+
+/* What rank 0 hands to the other members of a communicator to find it. */
+#define OB_COMMUNICATOR_ID_BYTES 128
 
 typedef struct ob_driver {
   size_t struct_size;
@@ -265,6 +309,26 @@ typedef struct ob_driver {
    * the same values of all that is no tensor; the strides of a tensor fall from dimension to dimension in the same
    * order, and those that were 1 are 1. Sizes may be others. */
   ob_status (*library_call)(ob_stream stream, ob_function function, const ob_operand* operands, uint32_t count);
+  /* ---- optional, all or none, since minor version 8: collectives between processes ---- */
+  /* Whether communicators of this device carry out a kind with a dtype and, if it reduces, a reduction: OB_OK, or
+   * OB_UNSUPPORTED, also where the device has no collectives at all. Drivers of one `name` and `driver_version` answer
+   * alike wherever they are. Kinds that only move are asked for with elements of one byte (dtype 0). */
+  ob_status (*collective_supported)(ob_device device, uint32_t kind, uint32_t dtype, uint32_t reduction);
+  /* A new communicator's id, of OB_COMMUNICATOR_ID_BYTES bytes, on the machine and in the process of rank 0. */
+  ob_status (*communicator_id)(ob_device device, void* id /* out */);
+  /* Joins `size` members as number `rank`, each with a device of its own, and waits for the others, OB_NOT_READY if not
+   * all came within so many milliseconds: then there is no communicator, and nobody can join it any more. */
+  ob_status (*communicator_create)(ob_device device, const void* id, uint32_t rank, uint32_t size,
+                                   uint64_t milliseconds, ob_communicator* communicator /* out */);
+  /* After a wait for its work succeeded or after communicator_abort. Does not wait for other members. */
+  ob_status (*communicator_destroy)(ob_communicator communicator);
+  /* From any thread, also while `collective` is called: collectives that are queued or under way fail soon, as queued
+   * work does, later ones at once. Other members may be told, or wait until they abort, too. */
+  ob_status (*communicator_abort)(ob_communicator communicator);
+  /* Submits this member's part, in stream order, on a stream of the communicator's device. All members submit the same
+   * collectives in the same order, one after the other, but at any time. If they do not, those that the driver can tell
+   * fail, and the others wait. Reductions have the same bits on all members that get them. */
+  ob_status (*collective)(ob_stream stream, ob_communicator communicator, const ob_collective* collective);
 } ob_driver;
 
 /* The one exported symbol of a driver library. */

@@ -61,4 +61,4 @@ def test_without_the_package() -> None:
 
 def test_an_unknown_transport() -> None:
     ended = run_program(["-c", ALONE], environment={"OUTBOARD_TRANSPORT": "ucx"})
-    assert ended.returncode == 1 and "expected 'gloo' or 'mpi'" in ended.stderr, ended.stderr
+    assert ended.returncode == 1 and "expected 'driver', 'gloo' or 'mpi'" in ended.stderr, ended.stderr

@@ -64,12 +64,21 @@ struct Effect {
 };
 
 /// What the driver's functions make and destroy. A kernel lives as long as its program.
-constexpr Effect kEffects[] = {
-    {"memory_alloc", "memory", 1},    {"memory_free", "memory", -1},      {"host_alloc", "host_memory", 1},
-    {"host_free", "host_memory", -1}, {"stream_create", "stream", 1},     {"stream_destroy", "stream", -1},
-    {"event_create", "event", 1},     {"event_destroy", "event", -1},     {"program_build", "program", 1},
-    {"program_load", "program", 1},   {"program_release", "program", -1}, {"capture_end", "graph", 1},
-    {"graph_destroy", "graph", -1}};
+constexpr Effect kEffects[] = {{"memory_alloc", "memory", 1},
+                               {"memory_free", "memory", -1},
+                               {"host_alloc", "host_memory", 1},
+                               {"host_free", "host_memory", -1},
+                               {"stream_create", "stream", 1},
+                               {"stream_destroy", "stream", -1},
+                               {"event_create", "event", 1},
+                               {"event_destroy", "event", -1},
+                               {"program_build", "program", 1},
+                               {"program_load", "program", 1},
+                               {"program_release", "program", -1},
+                               {"capture_end", "graph", 1},
+                               {"graph_destroy", "graph", -1},
+                               {"communicator_create", "communicator", 1},
+                               {"communicator_destroy", "communicator", -1}};
 
 constexpr Effect effect_of(std::string_view function) {
   for (const Effect& effect : kEffects) {
@@ -158,6 +167,12 @@ ob_driver make_driver() {
   OUTBOARD_WRAP(graph_destroy)
   OUTBOARD_WRAP(library_find)
   OUTBOARD_WRAP(library_call)
+  OUTBOARD_WRAP(collective_supported)
+  OUTBOARD_WRAP(communicator_id)
+  OUTBOARD_WRAP(communicator_create)
+  OUTBOARD_WRAP(communicator_destroy)
+  OUTBOARD_WRAP(communicator_abort)
+  OUTBOARD_WRAP(collective)
 #undef OUTBOARD_WRAP
   if (driver.launch_batch != nullptr) driver.launch_batch = launch_batch;
   return driver;
@@ -199,7 +214,8 @@ __attribute__((visibility("default"))) uint64_t outboard_faults_calls(const char
   return plan().calls[function];
 }
 
-/// Objects of a kind (memory, host_memory, stream, event, program, graph) that were made and not destroyed.
+/// Objects of a kind (memory, host_memory, stream, event, program, graph, communicator) that were made and not
+/// destroyed.
 __attribute__((visibility("default"))) int64_t outboard_faults_live(const char* kind) {
   std::lock_guard<std::mutex> lock(plan().mutex);
   return plan().live[kind];

@@ -14,8 +14,12 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <random>
 #include <string>
 #include <thread>
+#include <utility>
+
+#include "sim/collectives.h"
 
 /// A simulated discrete device: memory the host is told it cannot address, a thread for each stream in use, and no
 /// compiler. It exercises everything above a driver that has only memory and copies, on any machine. Tests can stop a
@@ -29,8 +33,10 @@ struct ob_device_t {
 
 /// One recording of an event: streams that wait for it keep it, whatever happens to the event.
 struct Point {
-  void reach() {
+  /// `failed`: what went wrong before it that nobody has been told of, or "".
+  void reach(const std::string& failed = "") {
     std::lock_guard<std::mutex> lock(mutex);
+    failure = failed;
     const auto now = std::chrono::steady_clock::now().time_since_epoch();
     nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
     reached.notify_all();
@@ -49,6 +55,7 @@ struct Point {
   std::mutex mutex;
   std::condition_variable reached;
   int64_t nanoseconds = -1;  // not reached
+  std::string failure;       // constant once it is reached
 };
 
 /// In-order commands and the thread that runs them.
@@ -72,6 +79,23 @@ struct ob_stream_t {
     std::unique_lock<std::mutex> lock(mutex);
     const uint64_t target = put_count;
     changed.wait(lock, [&] { return done_count >= target; });
+  }
+
+  /// Work of the stream went wrong.
+  void fail(const std::string& text) {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (failure.empty()) failure = text;
+  }
+
+  std::string told() {
+    std::lock_guard<std::mutex> lock(mutex);
+    return failure;
+  }
+
+  /// The same, once.
+  std::string tell() {
+    std::lock_guard<std::mutex> lock(mutex);
+    return std::exchange(failure, "");
   }
 
   void end() {
@@ -104,8 +128,14 @@ struct ob_stream_t {
   std::deque<std::function<void()>> commands;
   uint64_t put_count = 0, done_count = 0;
   bool ending = false;
+  std::string failure;  // of finished work, which nobody has been told of
   std::thread worker;
   std::shared_ptr<Point> pause;  // where the stream was told to stop; used by one thread at a time
+};
+
+struct ob_communicator_t {
+  ob_device device;
+  std::shared_ptr<outboard::sim::Members> members;
 };
 
 struct ob_event_t {
@@ -134,12 +164,17 @@ void take_time(std::chrono::steady_clock::time_point begin, uint64_t bytes, uint
   std::this_thread::sleep_until(begin + std::chrono::duration_cast<std::chrono::steady_clock::duration>(time));
 }
 
+std::atomic<uint64_t> collectives_begun{0};
+
 thread_local std::string error_text;
 
 ob_status fail(ob_status status, const std::string& text) {
   error_text = text;
   return status;
 }
+
+/// The status of a wait that found this.
+ob_status told(const std::string& failure) { return failure.empty() ? OB_OK : fail(OB_INTERNAL, failure); }
 
 const char* last_error() { return error_text.c_str(); }
 
@@ -214,14 +249,17 @@ ob_status stream_destroy(ob_stream stream) {
 }
 
 ob_status stream_wait(ob_stream stream, int blocking) {
-  if (blocking == 0) return stream->idle() ? OB_OK : OB_NOT_READY;
-  stream->synchronize();
-  return OB_OK;
+  if (blocking == 0 && !stream->idle()) return OB_NOT_READY;
+  if (blocking != 0) stream->synchronize();
+  return told(stream->tell());
 }
 
 ob_status stream_wait_event(ob_stream stream, ob_event event) {
   if (const std::shared_ptr<Point> point = event->recorded()) {
-    stream->put([point] { point->wait(); });
+    stream->put([stream, point] {
+      point->wait();
+      if (!point->failure.empty()) stream->fail(point->failure);
+    });
   }
   return OB_OK;
 }
@@ -242,16 +280,16 @@ ob_status event_record(ob_event event, ob_stream stream) {
     std::lock_guard<std::mutex> lock(event->mutex);
     event->point = point;
   }
-  stream->put([point] { point->reach(); });
+  stream->put([stream, point] { point->reach(stream->told()); });
   return OB_OK;
 }
 
 ob_status event_wait(ob_event event, int blocking) {
   const std::shared_ptr<Point> point = event->recorded();
   if (point == nullptr) return OB_OK;
-  if (blocking == 0) return point->time() >= 0 ? OB_OK : OB_NOT_READY;
+  if (blocking == 0 && point->time() < 0) return OB_NOT_READY;
   point->wait();
-  return OB_OK;
+  return told(point->failure);
 }
 
 ob_status event_elapsed(ob_event start, ob_event end, int64_t* nanoseconds) {
@@ -353,6 +391,64 @@ ob_status library_call(ob_stream stream, ob_function, const ob_operand* operands
   return OB_OK;
 }
 
+ob_status collective_supported(ob_device, uint32_t kind, uint32_t dtype, uint32_t reduction) {
+  if (outboard::sim::is_supported(kind, dtype, reduction)) return OB_OK;
+  return fail(OB_UNSUPPORTED, "simulated devices do not do this together");
+}
+
+ob_status communicator_id(ob_device, void* id) {
+  std::random_device random;
+  std::string name = "/outboard-sim-";
+  for (int i = 0; i < 4; ++i) name += std::to_string(random()) + "-";
+  name.resize(OB_COMMUNICATOR_ID_BYTES, '\0');
+  std::memcpy(id, name.data(), name.size());
+  return OB_OK;
+}
+
+ob_status communicator_create(ob_device device, const void* id, uint32_t rank, uint32_t size, uint64_t milliseconds,
+                              ob_communicator* communicator) {
+  if (rank >= size) return fail(OB_INVALID_ARGUMENT, "no such rank");
+  try {
+    const std::string name(static_cast<const char*>(id));
+    auto members = outboard::sim::Members::join(name, rank, size, milliseconds);
+    if (members == nullptr) return fail(OB_NOT_READY, "not all members of the communicator came in time");
+    *communicator = new ob_communicator_t{device, std::move(members)};
+  } catch (const std::exception& error) {
+    return fail(OB_INTERNAL, error.what());
+  }
+  return OB_OK;
+}
+
+ob_status communicator_destroy(ob_communicator communicator) {
+  delete communicator;  // what is queued has the members
+  return OB_OK;
+}
+
+ob_status communicator_abort(ob_communicator communicator) {
+  communicator->members->abort();
+  return OB_OK;
+}
+
+ob_status collective(ob_stream stream, ob_communicator communicator, const ob_collective* what) {
+  const std::shared_ptr<outboard::sim::Members> members = communicator->members;
+  if (stream->device != communicator->device) return fail(OB_INVALID_ARGUMENT, "a stream of another device");
+  if (members->is_aborted()) return fail(OB_INTERNAL, "the communicator was aborted");
+  ob_status status = collective_supported(stream->device, what->kind, what->dtype, what->reduction);
+  if (status != OB_OK) return status;
+  const outboard::sim::Part part(*what, members->size());
+  const uint64_t read = part.source_bytes(members->rank(), members->size());
+  const uint64_t written = part.target_bytes(members->rank(), members->size());
+  if (read != 0) status = check_range(stream->device, what->source, read);
+  if (status == OB_OK && written != 0) status = check_range(stream->device, what->target, written);
+  if (status != OB_OK) return status;
+  ++collectives_begun;
+  stream->put([stream, members, part] {
+    const std::string failure = members->run(part);
+    if (!failure.empty()) stream->fail(failure);
+  });
+  return OB_OK;
+}
+
 ob_status no_compiler() { return fail(OB_UNSUPPORTED, "the simulated device has no compiler"); }
 ob_status program_build(ob_device, const char*, const char*, ob_program*) { return no_compiler(); }
 ob_status program_load(ob_device, const void*, size_t, ob_program*) { return no_compiler(); }
@@ -402,6 +498,12 @@ ob_driver make_driver() {
   driver.memory_info = memory_info;
   driver.library_find = library_find;
   driver.library_call = library_call;
+  driver.collective_supported = collective_supported;
+  driver.communicator_id = communicator_id;
+  driver.communicator_create = communicator_create;
+  driver.communicator_destroy = communicator_destroy;
+  driver.communicator_abort = communicator_abort;
+  driver.collective = collective;
   return driver;
 }
 
@@ -422,6 +524,9 @@ __attribute__((visibility("default"))) void outboard_sim_pause(ob_stream stream)
 }
 
 __attribute__((visibility("default"))) void outboard_sim_resume(ob_stream stream) { stream->pause->reach(); }
+
+/// Collectives that were submitted in this process so far.
+__attribute__((visibility("default"))) uint64_t outboard_sim_collectives(void) { return collectives_begun; }
 
 /// From now on, copies to and from the host take as long as `link` bytes per second make them, fills and other copies
 /// as long as `memory` bytes per second do. 0: no longer than they do.

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "common/table.h"
+#include "strict/collectives.h"
 #include "strict/host_memory.h"
 #include "strict/memory.h"
 #include "strict/operands.h"
@@ -78,6 +79,14 @@ struct ob_function_t {
   ob_function inner;
   std::string name;
   Operands like;
+};
+
+struct ob_communicator_t {
+  ob_device device;
+  ob_communicator inner;
+  uint32_t rank, size;
+  std::atomic<int64_t> pending{0};  // collectives that are queued
+  std::atomic<bool> aborted{false};
 };
 
 struct ob_stream_t {
@@ -797,6 +806,98 @@ ob_status library_call(ob_stream stream, ob_function function, const ob_operand*
   return OB_OK;
 }
 
+// ---- collectives ----
+
+bool has_collectives() {
+  return inner->struct_size >= offsetof(ob_driver, collective) + sizeof(inner->collective) &&
+         inner->collective != nullptr;
+}
+
+ob_status collective_supported(ob_device device, uint32_t kind, uint32_t dtype, uint32_t reduction) {
+  if (const ob_status status = check_device(device); status != OB_OK) return status;
+  if (!has_collectives()) return fail(OB_UNSUPPORTED, "the wrapped driver has no collectives");
+  return pass(inner->collective_supported(device->inner, kind, dtype, reduction));
+}
+
+ob_status communicator_id(ob_device device, void* id) {
+  if (const ob_status status = check_device(device); status != OB_OK) return status;
+  if (!has_collectives()) return violation("communicator_id where collective_supported said no");
+  return pass(inner->communicator_id(device->inner, id));
+}
+
+ob_status communicator_create(ob_device device, const void* id, uint32_t rank, uint32_t size, uint64_t milliseconds,
+                              ob_communicator* communicator) {
+  if (const ob_status status = check_device(device); status != OB_OK) return status;
+  if (!has_collectives()) return violation("communicator_create where collective_supported said no");
+  if (rank >= size) return violation("communicator_create with a rank that is not below the size");
+  auto made = std::make_unique<ob_communicator_t>();
+  made->device = device;
+  made->rank = rank;
+  made->size = size;
+  const ob_status status = inner->communicator_create(device->inner, id, rank, size, milliseconds, &made->inner);
+  if (status != OB_OK) return fail(status, inner->last_error());
+  handles<ob_communicator_t>().add(made.get());
+  *communicator = made.release();
+  return OB_OK;
+}
+
+ob_status communicator_destroy(ob_communicator communicator) {
+  if (!handles<ob_communicator_t>().remove(communicator)) {
+    return violation("communicator_destroy of a communicator that does not exist");
+  }
+  if (communicator->pending != 0 && !communicator->aborted) {
+    return violation("communicator_destroy while collectives are queued");
+  }
+  const std::unique_ptr<ob_communicator_t> destroyed(communicator);
+  while (communicator->pending != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // they fail soon
+  return pass(inner->communicator_destroy(communicator->inner));
+}
+
+ob_status communicator_abort(ob_communicator communicator) {
+  if (!handles<ob_communicator_t>().has(communicator)) return violation("a communicator that does not exist");
+  communicator->aborted = true;
+  return pass(inner->communicator_abort(communicator->inner));
+}
+
+/// What a collective needs when its turn comes.
+struct QueuedCollective {
+  QueuedCollective(ob_communicator communicator_, Collective what_)
+      : communicator(communicator_), what(std::move(what_)) {
+    ++communicator->pending;
+  }
+  ~QueuedCollective() { --communicator->pending; }
+  QueuedCollective(const QueuedCollective&) = delete;
+  QueuedCollective& operator=(const QueuedCollective&) = delete;
+
+  ob_communicator communicator;
+  Collective what;
+};
+
+ob_status collective(ob_stream stream, ob_communicator communicator, const ob_collective* given) {
+  ob_status status = check_stream(stream);
+  if (status == OB_OK) status = check_handle(communicator, "communicator");
+  if (status != OB_OK) return status;
+  if (communicator->device != stream->device) return violation("collective with another device's communicator");
+  if (communicator->aborted) return fail(OB_INTERNAL, "the communicator was aborted");
+  const auto queued =
+      std::make_shared<QueuedCollective>(communicator, Collective(*given, communicator->rank, communicator->size));
+  if (const std::string problem = queued->what.problem(); !problem.empty()) {
+    return violation("a collective that " + problem);
+  }
+  status = collective_supported(stream->device, given->kind, given->dtype, given->reduction);
+  if (status != OB_OK) return status == OB_UNSUPPORTED ? violation("a collective that is not supported") : status;
+  const uint64_t read = queued->what.source_bytes(), written = queued->what.target_bytes();
+  const auto source = std::make_shared<Use>(read == 0 ? Use() : stream->device->memory->use(given->source, read));
+  if (read != 0 && !*source) return outside("a collective that reads", given->source, read);
+  const auto target = std::make_shared<Use>(written == 0 ? Use() : stream->device->memory->use(given->target, written));
+  if (written != 0 && !*target) return outside("a collective that writes", given->target, written);
+  stream->queue->put([stream, queued, source, target] {
+    const ob_collective placed = queued->what.at(*source ? source->inner() : 0, *target ? target->inner() : 0);
+    return finish(stream, inner->collective(stream->inner, queued->communicator->inner, &placed));
+  });
+  return OB_OK;
+}
+
 // ---- the table ----
 
 /// A function of the table.
@@ -845,6 +946,12 @@ ob_driver make_driver() {
   OUTBOARD_OFFER(kernel_properties)
   OUTBOARD_OFFER(library_find)
   OUTBOARD_OFFER(library_call)
+  OUTBOARD_OFFER(collective_supported)
+  OUTBOARD_OFFER(communicator_id)
+  OUTBOARD_OFFER(communicator_create)
+  OUTBOARD_OFFER(communicator_destroy)
+  OUTBOARD_OFFER(communicator_abort)
+  OUTBOARD_OFFER(collective)
 #undef OUTBOARD_OFFER
   return driver;
 }

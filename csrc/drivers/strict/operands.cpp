@@ -5,14 +5,14 @@
 #include <numeric>
 
 namespace outboard::strict {
-namespace {
 
-/// Bytes of an element, by the number of its dtype (c10::ScalarType); 0 for one that no device has.
 uint64_t element_bytes(uint32_t dtype) {
   constexpr uint8_t kBytes[] = {1, 1, 2, 4, 8, 2, 4, 8, 4, 8, 16, 1, 0, 0, 0,
                                 2, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0,  0, 2, 4, 8};
   return dtype < sizeof(kBytes) ? kBytes[dtype] : 0;
 }
+
+namespace {
 
 /// Dimensions from the outermost to the innermost: by stride, and among equal ones by place.
 std::vector<uint32_t> order_of(const ob_operand& tensor) {

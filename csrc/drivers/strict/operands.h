@@ -10,6 +10,9 @@
 
 namespace outboard::strict {
 
+/// Bytes of an element, by the number of its dtype (c10::ScalarType); 0 for one that no device has.
+uint64_t element_bytes(uint32_t dtype);
+
 /// Operands of a library function with all that they point to, and what driver.h asks of them.
 class Operands {
  public:

@@ -11,6 +11,7 @@
 #include "runtime/base/interruption.h"
 #include "runtime/device.h"
 #include "runtime/programs/program_cache.h"
+#include "runtime/streams/collectives.h"
 #include "runtime/streams/graph.h"
 #include "runtime/streams/library_work.h"
 #include "runtime/streams/tracing.h"
@@ -182,6 +183,17 @@ void Stream::call(std::shared_ptr<const LibraryWork> work) {
           "calling a library function");
   });
   if (launches_block()) synchronize();
+}
+
+void Stream::collective(std::shared_ptr<const DriverCollective> work) {
+  if (recording_ != nullptr) refuse_in_capture("a collective");
+  if (origin_ != nullptr) return origin_->collective(std::move(work));
+  refuse_if_unusable(device_.driver());
+  TracedWork traced;
+  traced.name = "collective";
+  submit(traced, [&driver = device_.driver(), stream = handle_, work = std::move(work)] {
+    check(driver, driver.collective(stream, work->communicator().handle(), &work->what()), "submitting a collective");
+  });
 }
 
 void Stream::launch_traced(const Launch& launch) {

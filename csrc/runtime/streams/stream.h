@@ -14,6 +14,7 @@
 namespace outboard {
 
 class Device;
+class DriverCollective;
 class Event;
 class LibraryWork;
 class Recording;
@@ -41,6 +42,8 @@ class Stream {
   void launch(const Launch& launch);
   /// The same for a function of the driver's library.
   void call(std::shared_ptr<const LibraryWork> work);
+  /// The same for this process's part of a collective, which cannot be recorded.
+  void collective(std::shared_ptr<const DriverCollective> work);
   /// Host memory is the caller's again when the driver says so (see driver.h).
   void copy(ob_copy_kind kind, uint64_t dst, uint64_t src, uint64_t bytes);
   /// The same for host memory that stays valid until the stream gets there: nothing is waited for.

@@ -17,6 +17,7 @@
 #include "torch/bridge/devices.h"
 #include "torch/bridge/releases.h"
 #include "torch/bridge/tensor.h"
+#include "torch/distributed/shared_memory_backend.h"
 #include "torch/distributed/without_python.h"
 
 namespace outboard::distributed {
@@ -222,12 +223,14 @@ DeviceOptions::DeviceOptions(const Group& group) : Options(group.backend, group.
   global_ranks_in_group = group.global_ranks;
 }
 
-DeviceBackend::DeviceBackend(Group group, c10::intrusive_ptr<c10d::Backend> host, MakeHost make_host)
+DeviceBackend::DeviceBackend(Group group, c10::intrusive_ptr<c10d::Backend> host, MakeHost make_host,
+                             std::unique_ptr<DriverTransport> driver)
     : Backend(group.rank, group.size),
       group_(std::move(group)),
       options_(c10::make_intrusive<DeviceOptions>(group_)),
       make_host_(std::move(make_host)),
       host_(std::move(host)),
+      driver_(std::move(driver)),
       issuer_(std::make_unique<Issuer>()),
       peer_issuer_(std::make_unique<Issuer>()) {}
 
@@ -246,6 +249,7 @@ void DeviceBackend::shutdown() {
 void DeviceBackend::drain() {
   issuer_->drain();
   peer_issuer_->drain();
+  if (driver_ != nullptr) driver_->drain();
 }
 
 void DeviceBackend::abort() {
@@ -261,6 +265,7 @@ void DeviceBackend::abort() {
   for (const auto& weak : outstanding) {
     if (const WorkPointer work = weak.lock()) work->abort();
   }
+  if (driver_ != nullptr) driver_->abort();
   if (host != nullptr) host->abort();
   // Leaked: the host library would wait for its own operations, up to their timeout, and cannot close connections that
   // break meanwhile without ending the process.
@@ -276,6 +281,7 @@ c10::intrusive_ptr<c10d::Backend> DeviceBackend::host() {
 
 void DeviceBackend::setTimeout(std::chrono::milliseconds timeout) {
   options_->timeout = timeout;
+  if (driver_ != nullptr) driver_->set_timeout(timeout);
   host()->setTimeout(timeout);
 }
 
@@ -293,16 +299,21 @@ c10::intrusive_ptr<c10d::Backend> DeviceBackend::split(const c10::intrusive_ptr<
   for (const int rank : ranks) {
     part.global_ranks.push_back(group_.global_ranks.empty() ? rank : group_.global_ranks.at(rank));
   }
-  auto made = make_host_(store, part.rank, part.size, part.timeout, part.global_ranks);
-  return c10::make_intrusive<DeviceBackend>(std::move(part), std::move(made), make_host_);
+  return remade(store, std::move(part));
+}
+
+c10::intrusive_ptr<c10d::Backend> DeviceBackend::remade(const c10::intrusive_ptr<c10d::Store>& store, Group group) {
+  auto made = make_host_(store, group.rank, group.size, group.timeout, group.global_ranks);
+  std::unique_ptr<DriverTransport> driver;
+  if (driver_ != nullptr) driver = DriverTransport::make(store, *made, group.timeout);
+  return c10::make_intrusive<DeviceBackend>(std::move(group), std::move(made), make_host_, std::move(driver));
 }
 
 c10::intrusive_ptr<c10d::Backend> DeviceBackend::merge(const c10::intrusive_ptr<c10d::Store>& store,
                                                        const c10::intrusive_ptr<Options>& options, const int& rank,
                                                        const int& size) {
   Group whole{group_.backend, options->group_name, rank, size, options->timeout, options->global_ranks_in_group};
-  auto made = make_host_(store, rank, size, whole.timeout, whole.global_ranks);
-  return c10::make_intrusive<DeviceBackend>(std::move(whole), std::move(made), make_host_);
+  return remade(store, std::move(whole));
 }
 
 Stream& DeviceBackend::transfers(c10::DeviceIndex index) {
@@ -337,6 +348,20 @@ DeviceBackend::Call DeviceBackend::begin(OpType kind, const char* name, Tensors 
                        rank_, " of ", size_),
               number};
   return {std::move(label), std::make_shared<Exchange>(transfers(index)), std::move(inputs), std::move(results)};
+}
+
+WorkPointer DeviceBackend::start_on_driver(Call& call, std::chrono::milliseconds timeout, const MakeRequests& make) {
+  if (driver_ == nullptr) return nullptr;
+  host();  // throws once the group is destroyed
+  bool is_there = false;
+  with_label(call.label, [&] { is_there = driver_->is_there(call.exchange->transfers()); });
+  std::optional<DriverRequests> requests = is_there ? make() : std::nullopt;
+  if (!requests.has_value()) return nullptr;
+  auto work = c10::make_intrusive<CollectiveWork>(rank_, std::move(call.label), call.exchange, call.inputs,
+                                                  std::move(call.results), row_);
+  remember(work);
+  with_label(work->label(), [&] { driver_->start(work, std::move(*requests), timeout); });
+  return work;
 }
 
 WorkPointer DeviceBackend::start(Call call, Issue issue, std::function<void()> after) {
@@ -426,16 +451,20 @@ WorkPointer DeviceBackend::start_peer(Call call, std::function<WorkPointer(c10d:
 WorkPointer DeviceBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
   only(tensors);
   const Use use = options.rootRank == rank_ ? Use::kRead : Use::kWrite;
-  return start_alike(begin(OpType::BROADCAST, "broadcast", tensors, {tensors}), use,
-                     [options](Backend& host, at::Tensor& some) {
-                       Tensors values{some};
-                       return host.broadcast(values, options);
-                     });
+  Call call = begin(OpType::BROADCAST, "broadcast", tensors, {tensors});
+  const auto on_driver = [&] { return requests::broadcast(tensors, static_cast<int>(options.rootRank), rank_); };
+  if (auto work = start_on_driver(call, options.timeout, on_driver)) return work;
+  return start_alike(std::move(call), use, [options](Backend& host, at::Tensor& some) {
+    Tensors values{some};
+    return host.broadcast(values, options);
+  });
 }
 
 WorkPointer DeviceBackend::all_reduce(Call call, const c10d::AllreduceOptions& options) {
   const Reduction reduction(options.reduceOp);
   for (const at::Tensor& tensor : call.inputs) reduction.require(tensor);
+  const auto on_driver = [&] { return requests::all_reduce(*driver_, call.inputs, options.reduceOp); };
+  if (auto work = start_on_driver(call, options.timeout, on_driver)) return work;
   const auto issue = [reduction, host_options = options](Backend& host, at::Tensor& some) mutable {
     reduction.scale(some);
     host_options.reduceOp = reduction.of(some.scalar_type());
@@ -459,6 +488,10 @@ WorkPointer DeviceBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& o
   Call call = begin(OpType::REDUCE, "reduce", tensors, {tensors});
   const Reduction reduction(options.reduceOp);
   reduction.require(only(tensors));
+  const auto on_driver = [&] {
+    return requests::reduce(*driver_, tensors[0], options.reduceOp, static_cast<int>(options.rootRank), rank_);
+  };
+  if (auto work = start_on_driver(call, options.timeout, on_driver)) return work;
   const auto issue = [reduction, host_options = options](Backend& host, at::Tensor& some) mutable {
     reduction.scale(some);
     host_options.reduceOp = reduction.of(some.scalar_type());
@@ -500,6 +533,10 @@ WorkPointer DeviceBackend::allgather(TensorLists& outputs, Tensors& inputs, cons
   TORCH_CHECK_VALUE(outputs.size() == 1 && static_cast<int>(outputs[0].size()) == size_,
                     "all_gather: the output must have a tensor for each of the ", size_, " ranks");
   if (!of_one_shape(outputs[0])) return all_gather_uneven(std::move(call), outputs[0], input, options);
+  if (outputs[0][0].numel() == input.numel() && outputs[0][0].scalar_type() == input.scalar_type()) {
+    const auto on_driver = [&] { return requests::all_gather_list(outputs[0], input); };
+    if (auto work = start_on_driver(call, options.timeout, on_driver)) return work;
+  }
   Tensors own{call.exchange->elements(input, Use::kRead)};
   TensorLists values{call.exchange->elements(outputs[0], Use::kWrite)};
   return start(std::move(call), [own, values, options](Backend& host) mutable -> Works {
@@ -516,6 +553,8 @@ WorkPointer DeviceBackend::all_gather_bases(Call call, const Tensors& outputs, c
     TORCH_CHECK_VALUE(outputs[i].numel() == call.inputs[i].numel() * size_,
                       "output tensor size must be equal to world_size times input tensor size");
   }
+  const auto on_driver = [&] { return requests::all_gather(outputs, call.inputs); };
+  if (auto work = start_on_driver(call, options.timeout, on_driver)) return work;
   const bool dense = std::all_of(outputs.begin(), outputs.end(),
                                  [](const at::Tensor& output) { return output.is_non_overlapping_and_dense(); });
   if (dense && std::any_of(call.inputs.begin(), call.inputs.end(), is_long)) {
@@ -646,6 +685,12 @@ WorkPointer DeviceBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
   TORCH_CHECK_VALUE(inputs[0][rank_].sizes() == outputs[0].sizes(), "reduce_scatter: the output has shape ",
                     outputs[0].sizes(), " and this rank's place in the input ", inputs[0][rank_].sizes());
   Reduction(options.reduceOp).require(outputs[0]);
+  if (of_one_shape(inputs[0])) {
+    const auto on_driver = [&] {
+      return requests::reduce_scatter_list(*driver_, outputs[0], inputs[0], options.reduceOp);
+    };
+    if (auto work = start_on_driver(call, options.timeout, on_driver)) return work;
+  }
   Tensors own = flattened(call.exchange->numbers(outputs, Use::kWrite));
   Tensors pieces = flattened(call.exchange->numbers(inputs[0], Use::kRead));
   Part whole = reduced_part(call.exchange, std::move(own), {std::move(pieces)}, options);
@@ -664,6 +709,8 @@ WorkPointer DeviceBackend::reduce_scatter_bases(Call call, const Tensors& output
     TORCH_CHECK_VALUE(call.inputs[i].numel() == outputs[i].numel() * size_,
                       "input tensor must be the same size as output size times world size");
   }
+  const auto on_driver = [&] { return requests::reduce_scatter(*driver_, outputs, call.inputs, options.reduceOp); };
+  if (auto work = start_on_driver(call, options.timeout, on_driver)) return work;
   const bool dense = std::all_of(call.inputs.begin(), call.inputs.end(),
                                  [](const at::Tensor& input) { return input.is_non_overlapping_and_dense(); });
   if (dense && std::any_of(outputs.begin(), outputs.end(), is_long)) {
@@ -714,6 +761,11 @@ WorkPointer DeviceBackend::alltoall_base(at::Tensor& output, at::Tensor& input, 
                                          std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) {
   Call call = begin(OpType::ALLTOALL_BASE, "all_to_all_single", {input}, {{output}});
   TORCH_CHECK_TYPE(output.scalar_type() == input.scalar_type(), "Tensors must have identical type");
+  const auto on_driver = [&] {
+    return requests::all_to_all(output, input, bytes_of_parts(input, input_splits, size_),
+                                bytes_of_parts(output, output_splits, size_));
+  };
+  if (auto work = start_on_driver(call, options.timeout, on_driver)) return work;
   at::Tensor own = call.exchange->elements(input, Use::kRead);
   at::Tensor values = call.exchange->elements(output, Use::kWrite);
   return start(std::move(call), [own, values, output_splits, input_splits, options](Backend& host) mutable -> Works {
@@ -732,6 +784,8 @@ WorkPointer DeviceBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10
       TORCH_CHECK_TYPE(tensor.scalar_type() == inputs[0].scalar_type(), "Tensors must have identical type");
     }
   }
+  const auto on_driver = [&] { return requests::all_to_all_list(outputs, inputs); };
+  if (auto work = start_on_driver(call, options.timeout, on_driver)) return work;
   const Tensors own = flattened(call.exchange->elements(inputs, Use::kRead));
   const Tensors values = flattened(call.exchange->elements(outputs, Use::kWrite));
   auto sent = counts_of(own), received = counts_of(values);

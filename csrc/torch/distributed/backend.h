@@ -5,10 +5,12 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
+#include "torch/distributed/driver_transport.h"
 #include "torch/distributed/issuer.h"
 #include "torch/distributed/work.h"
 
@@ -33,12 +35,15 @@ struct DeviceOptions : c10d::Backend::Options {
   explicit DeviceOptions(const Group& group);
 };
 
-/// torch.distributed for tensors of the device. Collectives are run by PyTorch's own backend for CPU tensors (gloo),
-/// on the device's memory itself where the host can address it. They begin when the current stream has done what it was
-/// given before them, in the order of the calls, and nobody waits for that.
+/// torch.distributed for tensors of the device. Collectives are run by the device's driver, where it has some, else by
+/// PyTorch's own backend for CPU tensors (gloo), on the device's memory itself where the host can address it. They
+/// begin when the current stream has done what it was given before them, in the order of the calls, and nobody waits
+/// for that.
 class DeviceBackend : public c10d::Backend {
  public:
-  DeviceBackend(Group group, c10::intrusive_ptr<c10d::Backend> host, MakeHost make_host);
+  /// `driver`: null where collectives are not to be the driver's.
+  DeviceBackend(Group group, c10::intrusive_ptr<c10d::Backend> host, MakeHost make_host,
+                std::unique_ptr<DriverTransport> driver);
   ~DeviceBackend() override;
 
   const std::string getBackendName() const override { return group_.backend; }
@@ -92,6 +97,8 @@ class DeviceBackend : public c10d::Backend {
 
  private:
   using Works = std::vector<WorkPointer>;
+  /// A part of this group, or several of them in one. `store`: of its ranks.
+  c10::intrusive_ptr<c10d::Backend> remade(const c10::intrusive_ptr<c10d::Store>& store, Group group);
   /// A collective of the host library's on CPU tensors.
   using Issue = std::function<Works(c10d::Backend& host)>;
 
@@ -113,6 +120,10 @@ class DeviceBackend : public c10d::Backend {
   /// What a collective that treats all elements alike does to some of them.
   using IssueSome = std::function<WorkPointer(c10d::Backend& host, at::Tensor& some)>;
 
+  /// What the driver is to do, or nothing where the host library has to.
+  using MakeRequests = std::function<std::optional<DriverRequests>()>;
+  /// Null where the host library has to.
+  WorkPointer start_on_driver(Call& call, std::chrono::milliseconds timeout, const MakeRequests& make);
   /// `after` runs on the host when the host library is done.
   WorkPointer start(Call call, Issue issue, std::function<void()> after = {});
   /// The same in parts: while the host library has one of them, others are on their way to the host or back.
@@ -143,6 +154,7 @@ class DeviceBackend : public c10d::Backend {
   const MakeHost make_host_;
   std::mutex mutex_;
   c10::intrusive_ptr<c10d::Backend> host_;                        ///< null once it is shut down
+  const std::unique_ptr<DriverTransport> driver_;                 ///< null: none is to be used
   std::vector<Stream*> transfers_;                                ///< by device; guarded by mutex_
   std::vector<c10::weak_intrusive_ptr<c10d::Work>> outstanding_;  ///< guarded by mutex_
   const std::shared_ptr<Row> row_ = std::make_shared<Row>();

@@ -19,13 +19,14 @@ namespace {
 c10::intrusive_ptr<c10d::Backend> make_backend(const std::string& backend, const std::string& name,
                                                const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                std::chrono::milliseconds timeout, std::vector<uint64_t> global_ranks,
-                                               const MakeHost& make_host) {
+                                               const MakeHost& make_host, bool by_driver) {
   const MakeHost make = [make_host](const auto& for_store, int own, int ranks, auto longest, const auto& in_world) {
     return SharedMemoryBackend::over(make_host(for_store, own, ranks, longest, in_world), longest);
   };
   auto host = make(store, rank, size, timeout, global_ranks);
+  auto driver = by_driver ? DriverTransport::make(store, *host, timeout) : nullptr;
   return c10::make_intrusive<DeviceBackend>(Group{backend, name, rank, size, timeout, std::move(global_ranks)},
-                                            std::move(host), make);
+                                            std::move(host), make, std::move(driver));
 }
 
 }  // namespace
@@ -41,10 +42,12 @@ void bind(pybind11::module_& m) {
   py::class_<DeviceBackend, c10d::Backend, c10::intrusive_ptr<DeviceBackend>>(
       m, "ProcessGroupBackend", "The backend of a process group for tensors of the device.")
       .def_property_readonly("options", &DeviceBackend::options);
-  aten::bindings::define(m, "process_group_backend",
-                         "Makes the backend of a process group for tensors of the device. The function makes the one "
-                         "for CPU tensors under it: store, rank, size, timeout, and the ranks of the world it has.",
-                         &make_backend);
+  aten::bindings::define(
+      m, "process_group_backend",
+      "Makes the backend of a process group for tensors of the device. The function makes the one "
+      "for CPU tensors under it: store, rank, size, timeout, and the ranks of the world it has. The last "
+      "argument: whether collectives of the device's driver are used where it has some.",
+      &make_backend);
   aten::bindings::define(
       m, "transport_backend", "A backend for CPU tensors that an object of Python's carries out, under a name.",
       [](std::string name, py::object transport, int rank, int size, std::chrono::milliseconds timeout) {

@@ -30,7 +30,19 @@ std::string described(const char* name, int64_t count, at::ScalarType dtype) {
   return std::string(name) + " of " + std::to_string(count) + " elements of " + c10::toString(dtype);
 }
 
-/// Bytes to or from each rank: `splits` of the first dimension, or equal parts of it.
+/// The root of a gather or a scatter has a tensor for each rank, alike.
+void require_parts(const std::vector<at::Tensor>& parts, const at::Tensor& own, int count) {
+  TORCH_CHECK_VALUE(static_cast<int>(parts.size()) == count, "Expected ", count, " tensors, one for each rank at the ",
+                    "root and none elsewhere, but got ", parts.size());
+  for (const at::Tensor& part : parts) {
+    TORCH_CHECK_TYPE(part.scalar_type() == own.scalar_type(), "Tensors must have identical type");
+    TORCH_CHECK_VALUE(part.numel() == own.numel(), "Tensors must have identical sizes: ", part.sizes(), " and ",
+                      own.sizes());
+  }
+}
+
+}  // namespace
+
 std::vector<uint64_t> bytes_of_parts(const at::Tensor& tensor, const std::vector<int64_t>& splits, int ranks) {
   const int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
   const uint64_t row = rows == 0 ? 0 : tensor.nbytes() / rows;
@@ -45,19 +57,6 @@ std::vector<uint64_t> bytes_of_parts(const at::Tensor& tensor, const std::vector
   for (const int64_t split : splits) bytes.push_back(row * split);
   return bytes;
 }
-
-/// The root of a gather or a scatter has a tensor for each rank, alike.
-void require_parts(const std::vector<at::Tensor>& parts, const at::Tensor& own, int count) {
-  TORCH_CHECK_VALUE(static_cast<int>(parts.size()) == count, "Expected ", count, " tensors, one for each rank at the ",
-                    "root and none elsewhere, but got ", parts.size());
-  for (const at::Tensor& part : parts) {
-    TORCH_CHECK_TYPE(part.scalar_type() == own.scalar_type(), "Tensors must have identical type");
-    TORCH_CHECK_VALUE(part.numel() == own.numel(), "Tensors must have identical sizes: ", part.sizes(), " and ",
-                      own.sizes());
-  }
-}
-
-}  // namespace
 
 c10::intrusive_ptr<c10d::Backend> SharedMemoryBackend::over(c10::intrusive_ptr<c10d::Backend> under,
                                                             std::chrono::milliseconds timeout) {

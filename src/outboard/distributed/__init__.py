@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch.distributed for the device: its process-group backend, under the name that the profile gives it.
 
-``init_process_group()`` chooses it. What runs the collectives is PyTorch's own backend for CPU tensors, or MPI, on the
-device's memory (``csrc/torch/distributed``).
+``init_process_group()`` chooses it. What runs the collectives is the device's driver, where it has some, PyTorch's own
+backend for CPU tensors, or MPI, on the device's memory (``csrc/torch/distributed``).
 """
 
 from __future__ import annotations
 
 import datetime
 import functools
+import os
 from typing import Any
 
 from torch import distributed
@@ -28,6 +29,15 @@ def install(device: str, backend: str) -> None:
     remote.install(device)
 
 
+def _transport() -> str:
+    """What OUTBOARD_TRANSPORT asks for: "driver", the driver's own collectives where it has some, and gloo elsewhere;
+    "gloo", or "mpi". Raises ValueError for anything else."""
+    choice = os.environ.get("OUTBOARD_TRANSPORT", "driver")
+    if choice not in ("driver", "gloo", "mpi"):
+        raise ValueError(f"OUTBOARD_TRANSPORT={choice}: expected 'driver', 'gloo' or 'mpi'")
+    return choice
+
+
 def _create(backend: str, group: Any, options: Any) -> Any:
     """The backend of one group, as ``_new_process_group_helper`` asks for it."""
     from torch._C._distributed_c10d import Backend
@@ -45,6 +55,7 @@ def _create(backend: str, group: Any, options: Any) -> Any:
         group.timeout,
         group.global_ranks_in_group,
         _create_host,
+        _transport() == "driver",
     )
 
 
@@ -53,7 +64,7 @@ def _create_host(store: Any, rank: int, size: int, timeout: datetime.timedelta, 
     from outboard.distributed import mpi
     from outboard.distributed.generation import of_this_start
 
-    if mpi.is_wanted():
+    if _transport() == "mpi":
         return mpi.create(store, rank, size, timeout)
     host = distributed.ProcessGroupGloo(of_this_start(store, rank, size, timeout), rank, size, timeout)
     host.options.global_ranks_in_group = global_ranks

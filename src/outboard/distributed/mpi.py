@@ -52,16 +52,6 @@ _PLACES = (
 )
 
 
-def is_wanted() -> bool:
-    """Whether OUTBOARD_TRANSPORT asks for MPI.
-
-    Raises ValueError for any other value than "gloo", the default, and "mpi"."""
-    choice = os.environ.get("OUTBOARD_TRANSPORT", "gloo")
-    if choice not in ("gloo", "mpi"):
-        raise ValueError(f"OUTBOARD_TRANSPORT={choice}: expected 'gloo' or 'mpi'")
-    return choice == "mpi"
-
-
 def take_place() -> None:
     """Where MPI is asked for, gives this process the place that ``mpirun`` told it, as torchrun does."""
     for names in _PLACES if os.environ.get("OUTBOARD_TRANSPORT") == "mpi" else ():

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <vector>
+
+#include "runtime/streams/collectives.h"
+#include "torch/distributed/work.h"
+
+namespace outboard::distributed {
+
+/// What a rank gives to a collective of the driver's and takes from it: dense elements in the order of memory.
+struct DriverRequest {
+  explicit DriverRequest(ob_collective_kind kind_) : kind(kind_) {}
+
+  ob_collective_kind kind;
+  at::ScalarType dtype = at::kByte;  ///< of what only moves: bytes
+  ob_reduction reduction = OB_SUM;
+  int root = 0;
+  at::Tensor source, target;  ///< undefined: none
+  uint64_t count = 0;         ///< elements of each rank
+  std::vector<uint64_t> sent, received;
+  /// Work of the same stream before and behind it.
+  std::function<void()> before, after;
+};
+using DriverRequests = std::vector<DriverRequest>;
+
+/// Collectives of a group by the driver of its ranks' devices, in stream order, where all of these have the same driver
+/// and it has collectives. They run on a stream beside those that compute, one after the other, and a thread looks
+/// whether they have ended. Ranks agree at their first collective on a device.
+class DriverTransport {
+ public:
+  /// All ranks of the group call this. Null for a group of one.
+  static std::unique_ptr<DriverTransport> make(c10::intrusive_ptr<c10d::Store> store, c10d::Backend& host,
+                                               std::chrono::milliseconds timeout);
+  DriverTransport(c10::intrusive_ptr<c10d::Store> store, std::string key, int rank, int size,
+                  std::chrono::milliseconds timeout);
+  /// Waits for what was begun.
+  ~DriverTransport();
+  DriverTransport(const DriverTransport&) = delete;
+  DriverTransport& operator=(const DriverTransport&) = delete;
+
+  /// Whether the group's collectives on tensors of this stream's device are the driver's. The first call waits for
+  /// the other ranks. Throws c10::ValueError for another device than the group's, std::runtime_error where it failed.
+  bool is_there(Stream& transfers);
+  /// Whether the driver reduces numbers of this dtype so.
+  bool reduces(ob_collective_kind kind, at::ScalarType dtype, ob_reduction reduction) const;
+  /// Behind what the current stream has. Ends the work, too. Throws what the driver reports at once.
+  void start(c10::intrusive_ptr<CollectiveWork> work, DriverRequests requests, std::chrono::milliseconds timeout);
+  void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
+  /// Waits until everything has ended.
+  void drain();
+  /// Fails what is under way and what comes.
+  void abort();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  enum class Agreement { kNone, kYes, kNo };
+
+  /// Begun and not ended.
+  struct Pending {
+    c10::intrusive_ptr<CollectiveWork> work;
+    DriverRequests requests;
+    std::unique_ptr<Event> end;
+    std::chrono::milliseconds timeout;
+    Clock::time_point deadline;
+  };
+
+  std::string key_of(int rank) const { return key_ + std::to_string(rank); }
+  Agreement agree(Device& device);
+  void submit(const DriverRequest& request);
+  void run();
+  std::exception_ptr outcome(const Pending& pending);
+  void forget_failure();
+
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const std::string key_;
+  const int rank_, size_;
+  std::atomic<std::chrono::milliseconds> timeout_;
+  std::atomic<bool> aborted_{false};
+  std::mutex joining_;
+  Agreement agreement_ = Agreement::kNone;  ///< guarded by joining_
+  std::shared_ptr<Communicator> communicator_;
+  Stream* stream_ = nullptr;  ///< of the communicator's collectives
+  std::mutex mutex_;          ///< guards what follows, and the order of collectives
+  std::condition_variable changed_;
+  std::deque<Pending> pending_;
+  bool stop_ = false;
+  std::thread watcher_;
+};
+
+/// Requests for collectives of PyTorch; none where the driver does not reduce so, on any rank.
+namespace requests {
+
+DriverRequests broadcast(const std::vector<at::Tensor>& tensors, int root, int rank);
+std::optional<DriverRequests> all_reduce(const DriverTransport& driver, const std::vector<at::Tensor>& tensors,
+                                         const c10d::ReduceOp& reduction);
+std::optional<DriverRequests> reduce(const DriverTransport& driver, const at::Tensor& tensor,
+                                     const c10d::ReduceOp& reduction, int root, int rank);
+/// Each output has the place of each rank one after the other.
+DriverRequests all_gather(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& inputs);
+/// The same to a tensor of the same shape for each rank.
+DriverRequests all_gather_list(const std::vector<at::Tensor>& outputs, const at::Tensor& input);
+std::optional<DriverRequests> reduce_scatter(const DriverTransport& driver, const std::vector<at::Tensor>& outputs,
+                                             const std::vector<at::Tensor>& inputs, const c10d::ReduceOp& reduction);
+std::optional<DriverRequests> reduce_scatter_list(const DriverTransport& driver, const at::Tensor& output,
+                                                  const std::vector<at::Tensor>& inputs,
+                                                  const c10d::ReduceOp& reduction);
+/// Bytes to and from each rank.
+DriverRequests all_to_all(const at::Tensor& output, const at::Tensor& input, std::vector<uint64_t> sent,
+                          std::vector<uint64_t> received);
+DriverRequests all_to_all_list(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& inputs);
+
+}  // namespace requests
+
+}  // namespace outboard::distributed
