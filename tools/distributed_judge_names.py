@@ -28,7 +28,7 @@ DTENSOR = "torch.testing._internal.distributed._tensor.common_dtensor"
 _WORD = re.compile(r"\bcuda\b")
 #: Members of enumerations whose name is the device's.
 _ENUMERATIONS = {"DeviceType", "ProfilerActivity"}
-#: Tests whose convolutions on large pictures take two cores more than 40 minutes: PyTorch's number of pixels, and ours.
+#: Tests with convolutions that take two cores more than 40 minutes: PyTorch's size of pictures, and ours.
 _SIZES = {"test_ddp_uneven_inputs": (1000, 100)}
 
 

@@ -53,7 +53,7 @@ _PLACES = (
 
 
 def take_place() -> None:
-    """Where MPI is asked for, gives this process the place that ``mpirun`` told it, as torchrun does."""
+    """Where MPI is asked for, gives this process the place that ``mpirun`` told it, unless it has one already."""
     for names in _PLACES if os.environ.get("OUTBOARD_TRANSPORT") == "mpi" else ():
         if "RANK" not in os.environ and names["RANK"] in os.environ:
             os.environ.update({name: os.environ[told] for name, told in names.items() if told in os.environ})
