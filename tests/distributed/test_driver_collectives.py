@@ -39,13 +39,6 @@ def test_lost_peers(fault: str) -> None:
     assert results[1].returncode == -signal.SIGKILL
 
 
-def test_groups_come_and_go() -> None:
-    for result in start(
-        ["-m", "tests.distributed.programs.faults"], 2, 150, VARIANT="many_groups", OUTBOARD_DRIVER="sim"
-    ):
-        assert result.returncode == 0, f"{result.stdout}\n{result.stderr}"
-
-
 def test_a_group_of_unlike_devices() -> None:
     """A rank whose driver has no collectives: all ranks use the transport that every device can."""
     program = (
