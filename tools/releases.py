@@ -34,6 +34,7 @@ PAGE = ROOT / "docs" / "releases.md"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 #: What pytest runs, by suite.
 SUITES = {
+    "smoke": [f"tests/package/test_{name}.py" for name in ("patches", "releases", "wheel", "package")],
     "package": ["tests/package"],
     "quick": [
         "tests/package",
