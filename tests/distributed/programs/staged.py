@@ -5,6 +5,7 @@ have no even number of parts, or another order of dimensions."""
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from pathlib import Path
 
@@ -80,11 +81,12 @@ def check_copies_run_beside_the_exchange() -> None:
         profiled.export_chrome_trace(str(path))
         trace = json.loads(path.read_text())
     collectives, _ = spans(trace)
-    assert len(collectives) == 5 * 4, len(collectives)
+    by_driver = os.environ.get("OUTBOARD_DRIVER") == "sim"  # which has collectives of its own: nothing is staged
+    assert len(collectives) == 5 * (1 if by_driver else 4), len(collectives)
     copies = [
         (event["ts"], event["ts"] + event["dur"]) for event in trace["traceEvents"] if event.get("cat") == "gpu_memcpy"
     ]
-    if not properties.host_accessible:
+    if not properties.host_accessible and not by_driver:
         assert len(copies) > len(collectives)
         share = hidden(copies, collectives)
         print(f"{share:.0%} of the time of copies beside the exchange")
