@@ -22,10 +22,10 @@
 #include "torch/bridge/generator.h"
 #include "torch/bridge/sync_debug.h"
 #include "torch/bridge/tensor.h"
+#include "torch/eager/cpu_operators.h"
 #include "torch/eager/eager.h"
 #include "torch/eager/fallback.h"
 #include "torch/eager/foreach.h"
-#include "torch/eager/cpu_operators.h"
 #include "torch/eager/op_list.h"
 #include "torch/python/binding_helpers.h"
 
