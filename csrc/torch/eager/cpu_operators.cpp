@@ -16,9 +16,9 @@ namespace {
 
 /// Turns one library call into a call of the ATen operator of that name, on CPU tensors over the same memory
 /// (or, where the host cannot address it, over copies).
-class CpuCall {
+class OperatorCall {
  public:
-  explicit CpuCall(HostCall& call) : call_(call), in_place_(call.stream.device().host_accessible()) {}
+  explicit OperatorCall(HostCall& call) : call_(call), in_place_(call.stream.device().host_accessible()) {}
 
   void run() {
     const c10::OperatorHandle op = find();
@@ -167,17 +167,17 @@ class CpuCall {
   std::vector<std::pair<TensorView, at::Tensor>> written_back_;
 };
 
-void run_call(HostCall& call) {
+void run_operator(HostCall& call) {
   if (call.step.fallback) note_fallback(call.step.name);
-  CpuCall(call).run();
+  OperatorCall(call).run();
 }
 
 }  // namespace
 
 void register_cpu_operators() {
-  HostFunctions::get().add("aten::*", run_call);
-  HostFunctions::get().add("mkldnn::*", run_call);
-  HostFunctions::get().add("prims::*", run_call);
+  HostFunctions::get().add("aten::*", run_operator);
+  HostFunctions::get().add("mkldnn::*", run_operator);
+  HostFunctions::get().add("prims::*", run_operator);
 }
 
 }  // namespace outboard::aten
