@@ -28,6 +28,9 @@ def test_this_pytorch_has_what_the_table_says(place: patches.Place) -> None:
 def test_a_compiled_program_replaces_all_of_it(run_python: Callable[..., str], tmp_path: Path) -> None:
     printed = run_python(
         """
+        import inspect
+        import types
+
         import torch
         from torch.distributed import fsdp, rpc
         from torch.nn.attention.flex_attention import flex_attention
@@ -36,8 +39,27 @@ def test_a_compiled_program_replaces_all_of_it(run_python: Callable[..., str], t
         name = torch._C._get_privateuse1_backend_name()
         model = torch.nn.Linear(4, 4).to(name)
         torch.compile(model)(torch.ones(2, 4, device=name)).sum().backward()
-        places = {place.where for places in patches.TABLE.values() for place in places}
-        print(*sorted(places - patches.replaced), patches.refused)
+        places = {place.where: place for places in patches.TABLE.values() for place in places}
+        print(*sorted(places.keys() - patches.replaced), patches.refused)
+
+        # Whoever calls what was there may name every argument that has a name, or none.
+        kinds = inspect.Parameter
+        for where in patches.replaced:
+            owner, name = patches._owner(where)
+            found = getattr(owner, name)
+            wrapped = inspect.unwrap(found)
+            if not isinstance(wrapped, types.FunctionType):
+                continue  # a number, or a function of C's
+            taken = inspect.signature(found, follow_wrapped=False)
+            given = inspect.signature(wrapped).parameters.values()
+            first = [each.name for each in given if each.kind is kinds.POSITIONAL_ONLY]
+            either = [each.name for each in given if each.kind is kinds.POSITIONAL_OR_KEYWORD]
+            named = [each.name for each in given if each.kind is kinds.KEYWORD_ONLY]
+            try:
+                taken.bind(*first, *either, **dict.fromkeys(named))
+                taken.bind(*first, **dict.fromkeys([*either, *named]))
+            except TypeError as error:
+                print(where, taken, error)
         """,
         cold=True,
         OUTBOARD_CACHE_DIR=str(tmp_path),  # where no trace is, one is made

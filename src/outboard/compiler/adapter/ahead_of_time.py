@@ -23,14 +23,14 @@ def refuse_ahead_of_time() -> None:
 
 def _refusing(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def compile_fx_aot(model: torch.fx.GraphModule, example_inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def compile_fx_aot(model_: torch.fx.GraphModule, example_inputs_: Any, *args: Any, **kwargs: Any) -> Any:
         name = device_name()
-        if name in _devices(model, example_inputs):
+        if name in _devices(model_, example_inputs_):
             raise NotImplementedError(
                 f"AOTInductor has no code for devices called {name!r}. A model there becomes a file, which C++ runs "
                 "without Python, by outboard.export(model, inputs, path=...)"
             )
-        return original(model, example_inputs, *args, **kwargs)
+        return original(model_, example_inputs_, *args, **kwargs)
 
     return compile_fx_aot
 

@@ -215,10 +215,10 @@ def _without_name(original: Callable[..., Any]) -> Callable[..., Any]:
     is found all the same."""
 
     @functools.wraps(original)
-    def key(module: Any, inputs: Any, config: Any, *others: Any) -> Any:
+    def key(mod: Any, example_inputs: Any, config: Any, *others: Any, **more: Any) -> Any:
         if _bundling.get() and config.precompile_backend_id is not None:
             config = dataclasses.replace(config, precompile_backend_id="outboard")
-        return original(module, inputs, config, *others)
+        return original(mod, example_inputs, config, *others, **more)
 
     return key
 
@@ -384,17 +384,17 @@ def _keeping_guards(original: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(original)
     def init(
-        self: Any, code: types.CodeType, graph: Any, *others: Any, save_guards: bool = False, **options: Any
+        self: Any, f_code: types.CodeType, output_graph: Any, *others: Any, save_guards: bool = False, **options: Any
     ) -> None:
         recorder = _tracing.get()
         if recorder is None or not save_guards:
-            original(self, code, graph, *others, save_guards=save_guards, **options)
+            original(self, f_code, output_graph, *others, save_guards=save_guards, **options)
             return
-        original(self, code, graph, *others, save_guards=False, **options)
+        original(self, f_code, output_graph, *others, save_guards=False, **options)
 
         def serialize(choose: Callable[..., Any]) -> bytes | None:
             copy: Any = object.__new__(guards.CheckFunctionManager)
-            original(copy, code, graph, guard_filter_fn=choose, save_guards=True, strict_error=True)
+            original(copy, f_code, output_graph, guard_filter_fn=choose, save_guards=True, strict_error=True)
             state: bytes | None = copy.guards_state
             return state
 

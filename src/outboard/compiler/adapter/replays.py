@@ -33,11 +33,11 @@ def _allowing(name: str, original: Callable[..., str | None]) -> Callable[..., s
     """Graphs on one device of ours are welcome, too. What the host does in them shows when they are captured."""
 
     @functools.wraps(original)
-    def check(nodes: dict[torch.device, torch.fx.Node]) -> str | None:
-        devices = {device for device in nodes if device.type not in ("meta", "cpu")}
+    def check(device_node_mapping: dict[torch.device, torch.fx.Node]) -> str | None:
+        devices = {device for device in device_node_mapping if device.type not in ("meta", "cpu")}
         if len(devices) == 1 and next(iter(devices)).type == name:
             return None
-        return original(nodes)
+        return original(device_node_mapping)
 
     return check
 
