@@ -13,19 +13,19 @@ import textwrap
 from collections.abc import Callable, Iterator
 from types import ModuleType
 
-import pytest
-import torch
-from processes import run_program
+# What kernels of ours compute is to be tested; test_library_functions has tests of what else could. PyTorch loads the
+# device, which looks for that library.
+os.environ.setdefault("OUTBOARD_HOST_ONEDNN", "0")
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+from processes import run_program  # noqa: E402
 
 #: Runs Python source in its own process with extra environment variables; returns what it printed.
 RunPython = Callable[..., str]
 
 #: Copies a CPU tensor to the device in such a way that its contents wait on the host until they are needed.
 WaitOnHost = Callable[[torch.Tensor], torch.Tensor]
-
-
-# What kernels of ours compute is to be tested; test_library_functions has tests of what else could.
-os.environ.setdefault("OUTBOARD_HOST_ONEDNN", "0")
 
 
 @pytest.fixture(scope="session", autouse=True)

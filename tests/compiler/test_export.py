@@ -334,7 +334,7 @@ def test_wrong_arguments_of_export(device: str, tmp_path: Path) -> None:
 
 def test_the_drivers_library_is_not_used(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever OUTBOARD_LIBRARY says: where the model runs there may be none."""
-    monkeypatch.setattr(functions, "_asked", lambda target, operator, operands: True)
+    monkeypatch.setattr(functions, "_finds", lambda target, operator, operands: True)
     monkeypatch.setenv("OUTBOARD_LIBRARY", "driver")
     monkeypatch.setattr(graphs, "target_of", lambda index: dataclasses.replace(target_of(index), library="made up"))
     module = torch.nn.Linear(4, 3)

@@ -50,7 +50,7 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
 @pytest.fixture
 def on_library(device: str, monkeypatch: pytest.MonkeyPatch) -> OnLibrary:
     """On a device whose driver is said to have functions for all."""
-    monkeypatch.setattr(functions, "_asked", lambda target, operator, operands: True)
+    monkeypatch.setattr(functions, "_finds", lambda target, operator, operands: True)
     target = dataclasses.replace(target_of(0), library="made up")
 
     def compiled(m: int, k: int, n: int) -> bool:

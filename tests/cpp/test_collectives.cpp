@@ -208,6 +208,11 @@ TEST(an_abort_fails_what_is_queued) {
       2);
 }
 
+TEST(an_abort_is_not_taken_for_a_member_that_did_not_come) {
+  // Who is first aborts while the others still join.
+  for (int i = 0; i < 50; ++i) together([](Member& member) { member.communicator->abort(); });
+}
+
 TEST(unlike_collectives_fail_and_the_communicator_goes_on) {
   together(
       [](Member& member) {

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/operands.h"
 
-#include <algorithm>
-#include <numeric>
-
 namespace outboard::common {
 namespace {
 
@@ -13,10 +10,7 @@ void add(std::string& key, const T* values, size_t count = 1) {
 }
 
 void add_layout(std::string& key, const ob_operand& tensor) {
-  std::vector<uint32_t> order(tensor.count);
-  std::iota(order.begin(), order.end(), 0u);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](uint32_t a, uint32_t b) { return tensor.strides[a] > tensor.strides[b]; });
+  const std::vector<uint32_t> order = order_of(tensor);
   add(key, order.data(), order.size());
   for (uint32_t i = 0; i < tensor.count; ++i) key += tensor.strides[i] == 1 ? '1' : 'n';
 }

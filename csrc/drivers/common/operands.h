@@ -1,12 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
 #include <string>
 #include <vector>
 
 #include "outboard/driver.h"
 
 namespace outboard::common {
+
+/// A tensor's dimensions from the outermost to the innermost: by stride, and among equal ones by place.
+inline std::vector<uint32_t> order_of(const ob_operand& tensor) {
+  std::vector<uint32_t> order(tensor.count);
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint32_t a, uint32_t b) { return tensor.strides[a] > tensor.strides[b]; });
+  return order;
+}
 
 /// What must be the same of operands for which one library function serves (`library_call` in driver.h): kinds, dtypes,
 /// dimensions, all that is no tensor, the order of strides and which of them are 1. As a key.

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "common/operands.h"
+#include "common/symbols.h"
 
 namespace outboard::cuda {
 
@@ -172,12 +173,6 @@ void* open_library() {
   return nullptr;
 }
 
-template <typename Function>
-bool find_symbol(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(dlsym(library, name));
-  return function != nullptr;
-}
-
 }  // namespace
 
 /// cuBLASLt's objects for one set of sizes. As cuBLAS counts columns, target' = right' @ left' is computed.
@@ -260,7 +255,7 @@ Cublas* Cublas::load() {
   if (library == nullptr) return nullptr;
   auto api = std::make_unique<CublasApi>();
   bool whole = true;
-#define OUTBOARD_FIND(function) whole = whole && find_symbol(library, #function, api->function);
+#define OUTBOARD_FIND(function) whole = whole && common::find_symbol(library, #function, api->function);
   OUTBOARD_FIND(cublasLtGetVersion)
   OUTBOARD_FIND(cublasLtCreate)
   OUTBOARD_FIND(cublasLtMatmulDescCreate)

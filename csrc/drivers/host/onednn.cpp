@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "common/operands.h"
+#include "common/symbols.h"
 
 namespace outboard::host {
 
@@ -84,12 +85,6 @@ int type_of(uint32_t dtype) {
     default:
       return 0;
   }
-}
-
-template <typename Function>
-bool find_symbol(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(dlsym(library, name));
-  return function != nullptr;
 }
 
 /// Dimensions and strides of a tensor, as oneDNN is to see them.
@@ -298,7 +293,7 @@ OneDnn* OneDnn::load() {
   if (library == nullptr) return nullptr;
   auto api = std::make_unique<OneDnnApi>();
   bool whole = true;
-#define OUTBOARD_FIND(function) whole = whole && find_symbol(library, #function, api->function);
+#define OUTBOARD_FIND(function) whole = whole && common::find_symbol(library, #function, api->function);
   OUTBOARD_FIND(dnnl_version)
   OUTBOARD_FIND(dnnl_engine_create)
   OUTBOARD_FIND(dnnl_stream_create)
@@ -319,7 +314,7 @@ OneDnn* OneDnn::load() {
   OUTBOARD_FIND(dnnl_primitive_destroy)
 #undef OUTBOARD_FIND
   if (!whole || api->dnnl_version()->major != 3) return nullptr;
-  find_symbol(library, "omp_set_num_threads", api->omp_set_num_threads);
+  common::find_symbol(library, "omp_set_num_threads", api->omp_set_num_threads);
   if (api->dnnl_engine_create(&api->engine, kCpu, 0) != kSuccess) return nullptr;
   if (api->dnnl_stream_create(&api->stream, api->engine, kInOrder) != kSuccess) return nullptr;
   if (api->dnnl_primitive_attr_create(&api->attributes) != kSuccess) return nullptr;

@@ -18,6 +18,7 @@ namespace {
 
 constexpr uint64_t kPiece = 256 << 10;
 constexpr auto kPause = std::chrono::microseconds(20);
+constexpr uint32_t kNobody = 1u << 31;  // members waited in vain
 
 enum : uint32_t { kUInt8 = 0, kInt8 = 1, kInt32 = 3, kInt64 = 4, kFloat32 = 6, kFloat64 = 7 };  // as PyTorch counts
 
@@ -180,14 +181,18 @@ std::unique_ptr<Members> Members::join(const std::string& name, uint32_t rank, u
   if (file >= 0) close(file);
   if (memory == MAP_FAILED) throw std::runtime_error("no memory that processes share: " + name);
   std::unique_ptr<Members> made(new Members(memory, rank, size));
-  ++made->shared().arrived;
+  // Either all come or all are told that they did not: who waits no longer takes the count from those still to come.
+  std::atomic<uint32_t>& arrived = made->shared().arrived;
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(milliseconds);
-  while (made->shared().arrived < size && !made->is_aborted()) {
-    if (std::chrono::steady_clock::now() > end) made->abort();
+  uint32_t seen = ++arrived;
+  while (seen < size) {
     std::this_thread::sleep_for(kPause);
+    const bool late = std::chrono::steady_clock::now() > end;
+    seen = arrived;
+    if (late && seen < size && arrived.compare_exchange_strong(seen, kNobody)) seen = kNobody;
   }
   shm_unlink(name.c_str());  // by whoever is first
-  return made->is_aborted() ? nullptr : std::move(made);
+  return seen == size ? std::move(made) : nullptr;
 }
 
 bool Members::is_aborted() const { return shared().aborted != 0; }

@@ -2,7 +2,8 @@
 #include "strict/operands.h"
 
 #include <algorithm>
-#include <numeric>
+
+#include "common/operands.h"
 
 namespace outboard::strict {
 
@@ -14,14 +15,7 @@ uint64_t element_bytes(uint32_t dtype) {
 
 namespace {
 
-/// Dimensions from the outermost to the innermost: by stride, and among equal ones by place.
-std::vector<uint32_t> order_of(const ob_operand& tensor) {
-  std::vector<uint32_t> order(tensor.count);
-  std::iota(order.begin(), order.end(), 0u);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](uint32_t a, uint32_t b) { return tensor.strides[a] > tensor.strides[b]; });
-  return order;
-}
+using common::order_of;
 
 std::string problem_of(const ob_operand& tensor) {
   if (element_bytes(tensor.dtype) == 0) return "has an unknown dtype";
@@ -59,7 +53,7 @@ std::string difference_of(const ob_operand& given, const ob_operand& found) {
 
 Operands::Operands(const ob_operand* operands, uint32_t count) : list_(operands, operands + count) {
   const auto keep = [this](const int64_t* values, uint32_t number) {
-    return numbers_.emplace_back(std::make_unique<std::vector<int64_t>>(values, values + number))->data();
+    return numbers_.emplace_back(values, values + number).data();
   };
   for (ob_operand& operand : list_) {
     const bool tensor = operand.kind == OB_OPERAND_TENSOR;

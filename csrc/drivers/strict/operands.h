@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -28,7 +28,7 @@ class Operands {
 
  private:
   std::vector<ob_operand> list_;
-  std::vector<std::unique_ptr<std::vector<int64_t>>> numbers_;
+  std::deque<std::vector<int64_t>> numbers_;  // which stay where they are
 };
 
 }  // namespace outboard::strict

@@ -140,7 +140,9 @@ Dims evaluate_all(const std::vector<Expr>& expressions, const Scalar* symbols) {
   return values;
 }
 
-TensorView make_view(const ViewSpec& spec, Work& work, CallMemory& memory, const Scalar* symbols) {
+/// `Memory` has the pointers of buffers.
+template <typename Memory>
+TensorView make_view(const ViewSpec& spec, Work& work, Memory& memory, const Scalar* symbols) {
   Dims sizes = evaluate_all(spec.sizes, symbols), strides = evaluate_all(spec.strides, symbols);
   int64_t offset;
   if (__builtin_mul_overflow(evaluate(spec.offset, symbols), int64_t{element_size(spec.dtype)}, &offset)) {
@@ -207,23 +209,12 @@ std::string drivers_name(const Step& step) {
   return is_drivers ? step.name.substr(kPrefix.size()) : std::string();
 }
 
-std::vector<int64_t> evaluate_list(const std::vector<Expr>& expressions, const Scalar* symbols) {
-  std::vector<int64_t> values;
-  for (const Expr& expression : expressions) values.push_back(evaluate(expression, symbols));
-  return values;
-}
-
 /// Adds a view of a buffer, which is then where the view says until the work ends.
 void add_view(LibraryWork& call, const ViewSpec& spec, const Buffers& buffers, Work& work, const Scalar* symbols,
               bool result) {
-  std::vector<int64_t> sizes = evaluate_list(spec.sizes, symbols), strides = evaluate_list(spec.strides, symbols);
-  int64_t offset;
-  if (__builtin_mul_overflow(evaluate(spec.offset, symbols), int64_t{element_size(spec.dtype)}, &offset)) {
-    throw Error(OB_INVALID_ARGUMENT, "a plan's view begins where no memory is");
-  }
-  const uint64_t bytes = span_bytes(sizes.data(), strides.data(), sizes.size(), spec.dtype);
-  const ob_ptr data = buffers.pointer(work, spec.buffer, bytes == 0 ? 0 : offset, bytes);
-  call.add_tensor(data, static_cast<uint32_t>(spec.dtype), std::move(sizes), std::move(strides), result);
+  const TensorView view = make_view(spec, work, buffers, symbols);
+  call.add_tensor(view.data, static_cast<uint32_t>(view.dtype), {view.sizes.begin(), view.sizes.end()},
+                  {view.strides.begin(), view.strides.end()}, result);
 }
 
 /// Adds an argument in the form that drivers know.
@@ -260,8 +251,8 @@ void add_operand(LibraryWork& call, const CallArgument& spec, const Buffers& buf
 class Run {
  public:
   Run(const Plan& plan, const std::vector<Kernel*>& kernels, const std::vector<const HostFunction*>& functions,
-      std::atomic<ob_function>* drivers_functions, ob_ptr assertions, const Input* inputs, const Scalar* symbols,
-      const Evaluation& evaluation, Buffers& buffers, ExecutionContext& context)
+      const std::vector<std::unique_ptr<DriversFunction>>& drivers_functions, ob_ptr assertions, const Input* inputs,
+      const Scalar* symbols, const Evaluation& evaluation, Buffers& buffers, ExecutionContext& context)
       : plan_(plan),
         kernels_(kernels),
         functions_(functions),
@@ -309,8 +300,8 @@ class Run {
       case Step::kLaunch:
         return launch(step, values);
       case Step::kCall:
-        return drivers_functions_ != nullptr && !drivers_name(step).empty() ? call_driver(step, number)
-                                                                            : call(step, functions_[number]);
+        if (drivers_functions_[number] != nullptr) return call_driver(step, *drivers_functions_[number]);
+        return call(step, functions_[number]);
       case Step::kSeeds:
         return seed(step, values);
       case Step::kCopy:
@@ -378,13 +369,12 @@ class Run {
   }
 
   /// Hands a call to the driver's library, in stream order, as a launch is.
-  void call_driver(const Step& step, size_t number) {
-    const auto call = std::make_shared<LibraryWork>(drivers_name(step));
+  void call_driver(const Step& step, DriversFunction& function) {
+    const auto call = std::make_shared<LibraryWork>(function.name);
     Work work(context_.stream);
     for (const CallArgument& argument : step.call_arguments) add_operand(*call, argument, buffers_, work, symbols_);
     for (const ViewSpec& view : step.results) add_view(*call, view, buffers_, work, symbols_, true);
-    std::atomic<ob_function>& known = drivers_functions_[number];
-    call->set_function(known.load(std::memory_order_acquire));
+    call->set_function(function.known.load(std::memory_order_acquire));
     if (call->function() == nullptr) {
       const Device& device = context_.stream.device();
       if (!call->find(device.driver(), device.handle())) {
@@ -392,7 +382,7 @@ class Run {
                                         " for these operands any more: the " +
                                         "plan is of another version of it. Delete the plan cache and run again.");
       }
-      known.store(call->function(), std::memory_order_release);
+      function.known.store(call->function(), std::memory_order_release);
     }
     context_.stream.call(call);
   }
@@ -444,7 +434,7 @@ class Run {
   const Plan& plan_;
   const std::vector<Kernel*>& kernels_;
   const std::vector<const HostFunction*>& functions_;
-  std::atomic<ob_function>* drivers_functions_;  // by step; nullptr if no step calls one
+  const std::vector<std::unique_ptr<DriversFunction>>& drivers_functions_;
   ob_ptr assertions_;
   const Input* inputs_;
   const Scalar* symbols_;
@@ -523,11 +513,10 @@ Executable::Executable(std::shared_ptr<const Plan> plan, Device& device)
     kernels_.push_back(&device.programs().kernel(program.source, program.options, kernel.entry));
   }
   for (const Step& step : plan_->steps) {
-    const bool is_drivers = !drivers_name(step).empty();
-    functions_.push_back(step.kind == Step::kCall && !is_drivers ? HostFunctions::get().find(step.name) : nullptr);
-    if (is_drivers && drivers_functions_ == nullptr) {
-      drivers_functions_ = std::make_unique<std::atomic<ob_function>[]>(plan_->steps.size());
-    }
+    std::string drivers = drivers_name(step);
+    const bool is_hosts = step.kind == Step::kCall && drivers.empty();
+    functions_.push_back(is_hosts ? HostFunctions::get().find(step.name) : nullptr);
+    drivers_functions_.push_back(drivers.empty() ? nullptr : std::make_unique<DriversFunction>(std::move(drivers)));
   }
   for (const AssertionSpec& assertion : plan_->assertions) {
     device.assertions().add(assertion.code, static_cast<Assertions::Kind>(assertion.kind), assertion.text);
@@ -555,7 +544,7 @@ void Executable::run(const Input* inputs, const std::vector<Scalar>& symbols, Ex
                      std::vector<Result>& results) const {
   Buffers buffers(*plan_, leaves_, inputs, device_);
   const auto run_by = [&](const Evaluation& evaluation) {
-    return Run(*plan_, kernels_, functions_, drivers_functions_.get(), assertions_, inputs, symbols.data(), evaluation,
+    return Run(*plan_, kernels_, functions_, drivers_functions_, assertions_, inputs, symbols.data(), evaluation,
                buffers, context);
   };
   if (!launches_once_) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/small_array.h"
@@ -64,6 +65,14 @@ struct ExecutionContext {
 bool bind_symbols(const Plan& plan, const ob_device_properties& device, const Input* inputs,
                   std::vector<Scalar>& symbols);
 
+/// A function of the driver's library that a step calls.
+struct DriversFunction {
+  explicit DriversFunction(std::string name_) : name(std::move(name_)) {}
+
+  const std::string name;                   ///< of the operator
+  std::atomic<ob_function> known{nullptr};  ///< once the driver was asked for it
+};
+
 /// A plan prepared for one device: kernels on their way, buffers laid out. Thread-safe.
 class Executable {
  public:
@@ -90,8 +99,8 @@ class Executable {
   Device& device_;
   mutable std::shared_ptr<Evaluation> evaluation_;  // the last one; under the device's memory lock
   std::vector<Kernel*> kernels_;
-  std::vector<const HostFunction*> functions_;                     // by step; null where none was registered in time
-  std::unique_ptr<std::atomic<ob_function>[]> drivers_functions_;  // the same of the driver's library, once asked for
+  std::vector<const HostFunction*> functions_;                       // by step; null where none was registered in time
+  std::vector<std::unique_ptr<DriversFunction>> drivers_functions_;  // by step; null where it calls none
   ob_ptr assertions_ = 0;        // where kernels tell of failed assertions; 0 if none asserts
   std::vector<uint8_t> leaves_;  // by buffer: 1 if an output views it
   bool launches_once_, draws_;

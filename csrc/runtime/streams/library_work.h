@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <deque>
 #include <string>
 #include <utility>
 #include <vector>
@@ -58,14 +58,12 @@ class LibraryWork {
   void set_function(ob_function function) { function_ = function; }
 
  private:
-  const int64_t* keep(std::vector<int64_t> numbers) {
-    return numbers_.emplace_back(std::make_unique<std::vector<int64_t>>(std::move(numbers)))->data();
-  }
+  const int64_t* keep(std::vector<int64_t> numbers) { return numbers_.emplace_back(std::move(numbers)).data(); }
 
   const std::string name_;
   ob_function function_ = nullptr;
   std::vector<ob_operand> operands_;
-  std::vector<std::unique_ptr<std::vector<int64_t>>> numbers_;
+  std::deque<std::vector<int64_t>> numbers_;  // which stay where they are
 };
 
 }  // namespace outboard

@@ -191,6 +191,18 @@ at::Tensor some_of(const at::Tensor& tensor, int64_t begin, int64_t end) {
   return tensor.as_strided({end - begin}, {1}, tensor.storage_offset() + begin);
 }
 
+/// Of elements that each of so many ranks has `count` of, one rank after another, those from `begin` to `end` of each.
+std::vector<at::Tensor> some_of_each(const at::Tensor& tensor, int ranks, int64_t count, int64_t begin, int64_t end) {
+  std::vector<at::Tensor> parts;
+  for (int rank = 0; rank < ranks; ++rank) parts.push_back(some_of(tensor, rank * count + begin, rank * count + end));
+  return parts;
+}
+
+bool are_dense(const std::vector<at::Tensor>& tensors) {
+  return std::all_of(tensors.begin(), tensors.end(),
+                     [](const at::Tensor& tensor) { return tensor.is_non_overlapping_and_dense(); });
+}
+
 /// Waits for works of the host library. Throws what failed, or if the whole collective was aborted.
 void wait_for(const std::vector<WorkPointer>& works, c10d::Work& whole) {
   wait_interruptibly([&] {
@@ -555,9 +567,7 @@ WorkPointer DeviceBackend::all_gather_bases(Call call, const Tensors& outputs, c
   }
   const auto on_driver = [&] { return requests::all_gather(outputs, call.inputs); };
   if (auto work = start_on_driver(call, options.timeout, on_driver)) return work;
-  const bool dense = std::all_of(outputs.begin(), outputs.end(),
-                                 [](const at::Tensor& output) { return output.is_non_overlapping_and_dense(); });
-  if (dense && std::any_of(call.inputs.begin(), call.inputs.end(), is_long)) {
+  if (are_dense(outputs) && std::any_of(call.inputs.begin(), call.inputs.end(), is_long)) {
     return all_gather_long(std::move(call), outputs, options);
   }
   Tensors own = flattened(call.exchange->elements(call.inputs, Use::kRead));
@@ -576,10 +586,7 @@ WorkPointer DeviceBackend::all_gather_long(Call call, const Tensors& outputs, co
     const auto bounds = bounds_of_parts(count, call.inputs[i].itemsize());
     for (size_t k = 0; k + 1 < bounds.size(); ++k) {
       auto exchange = std::make_shared<Exchange>(call.exchange->transfers());
-      Tensors places;
-      for (int rank = 0; rank < size_; ++rank) {
-        places.push_back(some_of(outputs[i], rank * count + bounds[k], rank * count + bounds[k + 1]));
-      }
+      const Tensors places = some_of_each(outputs[i], size_, count, bounds[k], bounds[k + 1]);
       Tensors own{flat(exchange->elements(some_of(call.inputs[i], bounds[k], bounds[k + 1]), Use::kRead))};
       TensorLists values{flattened(exchange->elements(places, Use::kWrite))};
       exchange->seal();
@@ -711,9 +718,7 @@ WorkPointer DeviceBackend::reduce_scatter_bases(Call call, const Tensors& output
   }
   const auto on_driver = [&] { return requests::reduce_scatter(*driver_, outputs, call.inputs, options.reduceOp); };
   if (auto work = start_on_driver(call, options.timeout, on_driver)) return work;
-  const bool dense = std::all_of(call.inputs.begin(), call.inputs.end(),
-                                 [](const at::Tensor& input) { return input.is_non_overlapping_and_dense(); });
-  if (dense && std::any_of(outputs.begin(), outputs.end(), is_long)) {
+  if (are_dense(call.inputs) && std::any_of(outputs.begin(), outputs.end(), is_long)) {
     return reduce_scatter_long(std::move(call), outputs, options);
   }
   std::vector<Tensors> pieces;
@@ -731,11 +736,8 @@ WorkPointer DeviceBackend::reduce_scatter_long(Call call, const Tensors& outputs
     const auto bounds = bounds_of_parts(count, outputs[i].itemsize());
     for (size_t k = 0; k + 1 < bounds.size(); ++k) {
       auto exchange = std::make_shared<Exchange>(call.exchange->transfers());
-      Tensors pieces;
-      for (int rank = 0; rank < size_; ++rank) {
-        pieces.push_back(some_of(call.inputs[i], rank * count + bounds[k], rank * count + bounds[k + 1]));
-      }
-      pieces = flattened(exchange->numbers(pieces, Use::kRead));
+      const Tensors asked = some_of_each(call.inputs[i], size_, count, bounds[k], bounds[k + 1]);
+      Tensors pieces = flattened(exchange->numbers(asked, Use::kRead));
       Tensors own{flat(exchange->numbers(some_of(outputs[i], bounds[k], bounds[k + 1]), Use::kWrite))};
       exchange->seal();
       parts.push_back(reduced_part(std::move(exchange), std::move(own), {std::move(pieces)}, options));

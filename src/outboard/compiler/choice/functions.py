@@ -80,7 +80,7 @@ def _describe(builder: PlanBuilder, value: CallValue, result: bool) -> Any:
     if isinstance(value, sympy.Integer):
         return int(value)
     if isinstance(value, (list, tuple)) and all(isinstance(item, (bool, int, sympy.Integer)) for item in value):
-        return [int(item) for item in value]
+        return tuple(int(item) for item in value)
     return _UNKNOWN
 
 
@@ -113,13 +113,8 @@ def _assume_layout(builder: PlanBuilder, tensor: TensorArg) -> None:
         builder.assume(sympy.Eq(stride, 1) if hints[dim] == 1 else sympy.Ge(stride, 1))
 
 
-def _finds(target: Target, operator: str, operands: tuple[Any, ...]) -> bool:
-    frozen = tuple(tuple(item) if isinstance(item, list) else item for item in operands)
-    return _asked(target, operator, frozen)
-
-
 @functools.lru_cache(maxsize=4096)
-def _asked(target: Target, operator: str, operands: tuple[Any, ...]) -> bool:
+def _finds(target: Target, operator: str, operands: tuple[Any, ...]) -> bool:
     from outboard import _C
 
     from ..target import index_of
