@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tests.nvrtc [--arch sm_90 ...] [--only families operators models]``: what the compiler writes for GPUs
-of NVIDIA, in CUDA C++, compiled by NVRTC, which needs none of them. Nothing runs. Ends with 1 if a program is refused.
+"""``python -m tests.nvrtc [--arch sm_90 ...] [--only families operators models] [--shard 1/8]``: what the compiler
+writes for GPUs of NVIDIA, in CUDA C++, compiled by NVRTC, which needs none of them. Nothing runs. Ends with 1 if a
+program is refused.
 
 ``families`` are those that ``tests.oclgrind`` runs; ``operators`` what PyTorch's own tests of operators call, on
-float32, bfloat16 and int64; ``models`` whole graphs, forward and training.
+float32, bfloat16 and int64; ``models`` whole graphs, forward and training. The operators are many: a shard takes each
+eighth of them, the first one first.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 # Tensors need a device, and nothing runs on it.
@@ -65,10 +68,11 @@ def _kind(value: Any) -> Any:
     return [_kind(item) for item in value] if isinstance(value, (list, tuple)) else type(value)
 
 
-def operator_plans() -> Iterator[tuple[str, p.Plan]]:
-    """The plans of the operators that PyTorch's samples reach. What the device would leave to the CPU has none."""
+def operator_plans(first: int = 0, step: int = 1) -> Iterator[tuple[str, p.Plan]]:
+    """The plans of the operators that PyTorch's samples reach, of each ``step``-th of PyTorch's descriptions. What the
+    device would leave to the CPU has none."""
     calls = _Calls()
-    for info in op_db:
+    for info in op_db[first::step]:
         if info.name.startswith("jiterator"):
             continue  # a compiler of PyTorch's own for CUDA, which the CPU does not have
         for dtype in set(DTYPES) & info.dtypes:
@@ -149,15 +153,10 @@ PARTS: dict[str, Callable[[], Iterator[tuple[str, p.Plan]]]] = {
 }
 
 
-def check(part: str, compilers: dict[str, Compiler]) -> int:
+def check(part: str, plans: Iterator[tuple[str, p.Plan]], compilers: dict[str, Compiler]) -> int:
     """Compiles the programs of a part, each once per architecture; returns how many are refused."""
-    sources: dict[str, str] = {}
-    for name, plan in PARTS[part]():
-        for source, _options in plan.programs:
-            sources.setdefault(source, name)
 
-    def attempt(item: tuple[str, str]) -> str:
-        source, name = item
+    def attempt(source: str, name: str) -> str:
         for architecture, compiler in compilers.items():
             try:
                 compiler.compile(source)
@@ -165,23 +164,38 @@ def check(part: str, compilers: dict[str, Compiler]) -> int:
                 return f"{name} for {architecture}:\n{error}\n{source}"
         return ""
 
-    # NVRTC compiles one program at a time per thread, without the GIL.
+    results: dict[str, Future[str]] = {}
+    # NVRTC compiles one program at a time per thread, without the GIL, while this thread makes further ones.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        refused = [text for text in pool.map(attempt, sources.items()) if text]
+        for name, plan in plans:
+            for source, _options in plan.programs:
+                if source not in results:
+                    results[source] = pool.submit(attempt, source, name)
+    refused = [text for text in (result.result() for result in results.values()) if text]
     for text in refused[:3]:
         print(text)
-    print(f"{part}: {len(sources)} programs for {', '.join(compilers)}, {len(refused)} refused", flush=True)
+    print(f"{part}: {len(results)} programs for {', '.join(compilers)}, {len(refused)} refused", flush=True)
     return len(refused)
+
+
+def shard(text: str) -> tuple[int, int]:
+    """``"2/8"``: the second of eight, as the place of the first operator and the distance of the next."""
+    number, _, count = text.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise argparse.ArgumentTypeError(f"'{text}' is none of 1/8 to 8/8")
+    return int(number) - 1, int(count)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--arch", nargs="+", default=["sm_80", "sm_90"])
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--shard", type=shard, default=(0, 1), help="of the operators, as 1/8")
     options = parser.parse_args()
     compilers = {architecture: Compiler(architecture) for architecture in options.arch}
+    parts = PARTS | {"operators": functools.partial(operator_plans, *options.shard)}
     with compiling_for(NVIDIA):
-        refused = sum(check(part, compilers) for part in options.only)
+        refused = sum(check(part, parts[part](), compilers) for part in options.only)
     return 1 if refused else 0
 
 

@@ -14,6 +14,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <shared_mutex>
@@ -22,6 +23,7 @@
 #include <utility>
 
 #include "runtime/base/driver_call.h"
+#include "runtime/base/reclamation.h"
 #include "torch/bridge/device_type.h"
 #include "torch/bridge/devices.h"
 #include "torch/bridge/generator.h"
@@ -38,18 +40,40 @@ using Variants = std::vector<std::shared_ptr<const Executable>>;
 
 /// Everything known about one signature. Read without a lock, changed under the state's.
 struct PlanEntry {
+  PlanEntry() = default;
+  ~PlanEntry() { delete variants.load(std::memory_order_relaxed); }
+  PlanEntry(const PlanEntry&) = delete;
+  PlanEntry& operator=(const PlanEntry&) = delete;
+
   std::atomic<bool> bake = false;                          ///< look again with scalar values in the signature
   std::atomic<FallbackCause> host = FallbackCause::kNone;  ///< why no plan exists, if so: CPU fallback
-  /// Plans, told apart by their guards. Each change makes a new list; the old ones, which somebody may be reading,
-  /// stay.
+  /// Plans, told apart by their guards. Each change makes a new list; the old one is kept while somebody reads it.
   std::atomic<const Variants*> variants = nullptr;
+  mutable std::atomic<bool> used = true;  ///< since the last time that room was made
+  bool is_gone = false;                   ///< taken away; only who found it before still has it
 };
 
 namespace {
 
+/// How many plans are kept at most, as OUTBOARD_MAX_PLANS says, but no fewer than compiling one may need at a time.
+size_t most_plans() {
+  constexpr size_t kUsual = 16384, kFewest = 64;
+  const char* const text = std::getenv("OUTBOARD_MAX_PLANS");
+  if (text == nullptr || *text == '\0') return kUsual;
+  char* end = nullptr;
+  const unsigned long long number = std::strtoull(text, &end, 10);
+  TORCH_CHECK_VALUE(*end == '\0' && *text != '-' && number > 0, "OUTBOARD_MAX_PLANS='", text,
+                    "' is not a positive number of plans");
+  return std::max<size_t>(kFewest, number);
+}
+
 struct EagerState {
   std::shared_mutex mutex;
-  std::unordered_map<std::string, PlanEntry> entries;  ///< never shrinks: pointers to entries stay good
+  /// Taken away by `make_room` only. Who reads one without the lock is in a section of `reclaimer`.
+  std::unordered_map<std::string, std::shared_ptr<PlanEntry>> entries;
+  size_t held = 0;  ///< plans, and entries that have none
+  Reclaimer reclaimer;
+  std::atomic<uint64_t> generation{0};  ///< how often entries were taken away: what threads remember holds for one
   std::unique_ptr<Compiler> compiler;
   std::atomic<int64_t> misses{0};
   std::array<std::atomic<int8_t>, size_t{std::numeric_limits<c10::DeviceIndex>::max()} + 1>
@@ -70,6 +94,38 @@ struct RecentPlan {
 };
 
 constexpr size_t kRecentPlans = 1024;
+
+/// Plans of an entry as `EagerState::held` counts them.
+size_t held_by(const PlanEntry& entry) {
+  const Variants* const variants = entry.variants.load(std::memory_order_relaxed);
+  return variants == nullptr ? 1 : variants->size();
+}
+
+/// Takes entries away if there are more plans than may be, until a quarter of the room is free: first those that were
+/// not used since the last time (second chance, Corbato, 1968), then any but `wanted`. Under the state's lock.
+void make_room(const PlanEntry& wanted) {
+  static const size_t most = most_plans();
+  EagerState& all = state();
+  if (all.held <= most) return;
+  Reclaimer::Garbage gone;
+  const auto sweep = [&](bool spare_used) {
+    for (auto at = all.entries.begin(); at != all.entries.end() && all.held > most - most / 4;) {
+      const bool stays = at->second.get() == &wanted || (at->second->used.exchange(false) && spare_used);
+      if (stays) {
+        ++at;
+        continue;
+      }
+      all.held -= held_by(*at->second);
+      at->second->is_gone = true;
+      gone.push_back(std::move(at->second));
+      at = all.entries.erase(at);
+    }
+  };
+  sweep(true);
+  sweep(false);
+  all.generation.fetch_add(1, std::memory_order_release);
+  all.reclaimer.retire(std::move(gone));
+}
 
 /// Counts of all threads. Each thread has its own, since to count in common takes as long as to look a plan up.
 class Hits {
@@ -131,6 +187,8 @@ class Hits {
 
 /// What a thread keeps between its calls.
 struct PerThread {
+  Reclaimer::Reader reader{state().reclaimer};
+  uint64_t generation = 0;  ///< of what follows
   std::array<RecentPlan, kRecentPlans> recent;
   std::vector<Scalar> symbols;
   std::vector<Result> results;
@@ -138,8 +196,13 @@ struct PerThread {
 };
 thread_local PerThread per_thread;
 
-/// The entry of a signature, made if it is new.
+/// The entry of a signature, made if it is new. To be called, and the entry used, in a section of the thread's reader.
 PlanEntry& entry_of(PerThread& mine, const Operator& op, c10::DeviceIndex device, const SignatureBytes& signature) {
+  const uint64_t generation = state().generation.load(std::memory_order_acquire);
+  if (mine.generation != generation) {
+    mine.recent.fill({});
+    mine.generation = generation;
+  }
   const uint64_t hash = signature.hash(reinterpret_cast<uintptr_t>(&op) + static_cast<uint64_t>(device));
   RecentPlan& recent = mine.recent[hash % kRecentPlans];
   if (recent.op == &op && recent.device == device && signature.equals(recent.bytes)) return *recent.entry;
@@ -148,8 +211,15 @@ PlanEntry& entry_of(PerThread& mine, const Operator& op, c10::DeviceIndex device
   key.append(op.name).append(bytes);
   PlanEntry* entry = nullptr;
   {
-    std::unique_lock lock(state().mutex);
-    entry = &state().entries[key];
+    EagerState& all = state();
+    std::unique_lock lock(all.mutex);
+    std::shared_ptr<PlanEntry>& known = all.entries[key];
+    if (known == nullptr) {
+      known = std::make_shared<PlanEntry>();
+      ++all.held;
+    }
+    entry = known.get();
+    make_room(*entry);
   }
   recent = {&op, device, std::string(bytes), entry};
   return *entry;
@@ -159,6 +229,7 @@ PlanEntry& entry_of(PerThread& mine, const Operator& op, c10::DeviceIndex device
 const Executable* find(const PlanEntry& entry, const Input* inputs, std::vector<Scalar>& symbols) {
   const Variants* variants = entry.variants.load(std::memory_order_acquire);
   if (variants == nullptr) return nullptr;
+  if (!entry.used.load(std::memory_order_relaxed)) entry.used.store(true, std::memory_order_relaxed);
   for (const auto& executable : *variants) {
     if (executable->bind(inputs, symbols)) return executable.get();
   }
@@ -168,11 +239,18 @@ const Executable* find(const PlanEntry& entry, const Input* inputs, std::vector<
 const Executable& add_plan(PlanEntry& entry, const std::string& bytes, c10::DeviceIndex device) {
   auto executable =
       std::make_shared<Executable>(Plan::parse(bytes.data(), bytes.size()), opened_runtime().device(device));
-  std::unique_lock lock(state().mutex);
+  EagerState& all = state();
+  all.reclaimer.collect();
+  std::unique_lock lock(all.mutex);
   const Variants* known = entry.variants.load(std::memory_order_relaxed);
   auto* grown = known == nullptr ? new Variants : new Variants(*known);
   grown->push_back(executable);
   entry.variants.store(grown, std::memory_order_release);
+  if (known == nullptr) return *executable;
+  all.reclaimer.retire({std::shared_ptr<const Variants>(known)});
+  if (entry.is_gone) return *executable;
+  ++all.held;
+  make_room(entry);
   return *executable;
 }
 
@@ -237,6 +315,7 @@ class EagerCall {
         arguments_(arguments),
         batch_(batch),
         mine_(per_thread),
+        reading_(mine_.reader),
         symbols_(mine_.symbols),
         results_(mine_.results) {}
 
@@ -583,6 +662,7 @@ class EagerCall {
   Arguments& arguments_;
   Batch* batch_;
   PerThread& mine_;
+  const Reclaimer::Section reading_;
   c10::DeviceIndex device_ = -1;
   FallbackCause cause_ = FallbackCause::kUnsupported;
   bool bake_ = false;
@@ -613,7 +693,7 @@ EagerStatistics eager_statistics() {
   std::shared_lock lock(all.mutex);
   EagerStatistics statistics{Hits::total(), all.misses.load(), 0};
   for (const auto& [key, entry] : all.entries) {
-    const Variants* variants = entry.variants.load(std::memory_order_acquire);
+    const Variants* variants = entry->variants.load(std::memory_order_acquire);
     if (variants != nullptr) statistics.plans += static_cast<int64_t>(variants->size());
   }
   return statistics;
@@ -690,17 +770,22 @@ void eager_write(const Operator& op, Arguments& arguments, Batch* batch) {
 }
 
 KnownPlans::KnownPlans(const Operator& op, Arguments& arguments) : device_(unify_devices(op, arguments)) {
+  PerThread& mine = per_thread;
+  const Reclaimer::Section reading(mine.reader);
   CallSignature signature;
   if (!make_signature(op, arguments, /*bake=*/false, signature)) return;
-  const PlanEntry& entry = entry_of(per_thread, op, device_, signature.bytes);
+  const PlanEntry& entry = entry_of(mine, op, device_, signature.bytes);
   const bool bakes = entry.bake.load(std::memory_order_acquire);  // its plans are elsewhere, by the values of scalars
   const bool has_plans = entry.host.load(std::memory_order_acquire) == FallbackCause::kNone;
   if (!bakes && has_plans) entry_ = &entry;
+  generation_ = mine.generation;
 }
 
 bool KnownPlans::run(const c10::SmallVectorImpl<Input>& inputs, Batch* batch) const {
   if (entry_ == nullptr) return false;
   PerThread& mine = per_thread;
+  const Reclaimer::Section reading(mine.reader);
+  if (generation_ != state().generation.load(std::memory_order_acquire)) return false;
   Lent<Scalar> symbols(mine.symbols);
   Lent<Result> results(mine.results);
   const Executable* executable = find(*entry_, inputs.data(), *symbols);

@@ -87,7 +87,7 @@ void eager_write(const Operator& op, Arguments& arguments, Batch* batch = nullpt
 struct PlanEntry;
 
 /// The plans of one signature, for who calls an operator that only writes to its arguments many times with arguments
-/// that the signature does not tell apart. Valid for ever.
+/// that the signature does not tell apart. Once plans were taken away, nothing is known any more.
 class KnownPlans {
  public:
   KnownPlans(const Operator& op, Arguments& arguments);
@@ -98,6 +98,7 @@ class KnownPlans {
  private:
   c10::DeviceIndex device_;
   const PlanEntry* entry_ = nullptr;
+  uint64_t generation_ = 0;
 };
 
 /// Runs a plan's results into IValues: tensors over new allocations, inputs themselves, or integers.

@@ -214,7 +214,7 @@ class Chain {
   /// Plans by what a signature tells apart within a chain.
   using Kinds = std::unordered_map<std::string, KnownPlans>;
 
-  Kinds& known_kinds(const std::string& program) const;
+  std::shared_ptr<Kinds> known_kinds(const std::string& program) const;
   std::optional<size_t> slot_of(c10::ArrayRef<c10::IValue> list, bool shared);
   std::optional<size_t> find(c10::ArrayRef<c10::IValue> list, bool shared) const;
   std::optional<Slot> describe(c10::ArrayRef<c10::IValue> list);
@@ -476,11 +476,15 @@ c10::SmallVector<Input, 32> Chain::inputs(size_t element, const std::string& rol
 }
 
 /// The plans that the calling thread has found for chains with this program and the same types.
-Chain::Kinds& Chain::known_kinds(const std::string& program) const {
-  thread_local std::unordered_map<std::string, Kinds> known;
+std::shared_ptr<Chain::Kinds> Chain::known_kinds(const std::string& program) const {
+  constexpr size_t kMostPrograms = 1024;
+  thread_local std::unordered_map<std::string, std::shared_ptr<Kinds>> known;
+  if (known.size() == kMostPrograms) known.clear();
   std::string key(1, static_cast<char>(index_));
   for (const Slot& slot : slots_) key += static_cast<char>(slot.dtype);
-  return known[key + program];
+  std::shared_ptr<Kinds>& kinds = known[key + program];
+  if (kinds == nullptr) kinds = std::make_shared<Kinds>();
+  return kinds;
 }
 
 /// Elements of one kind share their plans, which are looked up once.
@@ -504,10 +508,10 @@ void Chain::run() {
   std::string program = roles;
   for (const Step& step : steps_) program += step.text;
   Batch batch;
-  Kinds& kinds = known_kinds(program);
+  const std::shared_ptr<Kinds> kinds = known_kinds(program);
   for (size_t i = 0; i < count_; ++i) {
     try {
-      run(i, program, roles, batch, kinds);
+      run(i, program, roles, batch, *kinds);
     } catch (const c10::OutOfMemoryError&) {
       if (!is_one_kernel(i)) throw;
       launch_step_by_step(i);
