@@ -40,9 +40,9 @@ Reclaimer::Reader::~Reader() {
   reclaimer_.readers_.erase(this);
 }
 
-bool Reclaimer::make_barrier() const {
+bool Reclaimer::make_barrier() {
   if (others_make_barriers_) return membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  meeting_.fetch_add(1, std::memory_order_acq_rel);
   return true;
 }
 

@@ -73,18 +73,19 @@ class Reclaimer {
 
   void begin(std::atomic<uint64_t>& phase) {
     const uint64_t next = phase.load(std::memory_order_relaxed) + 1;
+    phase.store(next, std::memory_order_relaxed);
     if (others_make_barriers_) {
-      phase.store(next, std::memory_order_relaxed);
       std::atomic_signal_fence(std::memory_order_seq_cst);
     } else {
-      phase.exchange(next, std::memory_order_seq_cst);
+      meeting_.fetch_add(1, std::memory_order_acq_rel);
     }
   }
   /// False if the kernel, which could once, cannot do it any more.
-  bool make_barrier() const;
+  bool make_barrier();
   bool is_read(const Batch& batch) const;
 
   const bool others_make_barriers_;
+  std::atomic<uint64_t> meeting_{0};  // otherwise: whoever comes here later sees what was done before
   mutable std::mutex mutex_;
   std::unordered_set<const Reader*> readers_;
   std::vector<Batch> batches_;
