@@ -34,7 +34,7 @@ FUZZ_ARGUMENTS ?=
 JUDGE_ARGUMENTS ?=
 RELEASES_ARGUMENTS ?=
 
-.PHONY: help setup demo demo-short accuracy test test-full test-cpp test-cuda-text test-distributed-judge test-sanitize test-ecosystem test-limits test-mpi test-nvrtc test-oclgrind test-python test-strict lint format bench opinfo releases fuzz fuzz-files wheel docs docs-serve clean distclean
+.PHONY: help setup demo demo-short accuracy test test-full test-cpp test-cuda-text test-distributed-judge test-sanitize test-ecosystem test-hip test-limits test-mpi test-nvrtc test-oclgrind test-python test-strict lint format bench opinfo releases fuzz fuzz-files wheel docs docs-serve clean distclean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -114,7 +114,11 @@ test-oclgrind:  ## Every family of kernels for GPUs on Oclgrind: invalid accesse
 
 test-nvrtc:  ## What the compiler writes for GPUs of NVIDIA, compiled by NVRTC; needs no GPU
 	@$(SETUP) --opencl --groups demo test nvrtc
-	@$(PY) -m tests.nvrtc
+	@$(PY) -m tests.gpu_compilers --dialect cuda
+
+test-hip:  ## What the compiler writes for GPUs of AMD, compiled by Debian's hipcc; needs no GPU
+	@$(SETUP) --opencl --groups demo test
+	@$(PY) -m tests.gpu_compilers --dialect hip --only families models
 
 # What a GPU of NVIDIA would compile, on the processor: families of kernels one by one, then the tests of kernels.
 CUDA_TEXT_TESTS ?= $(LIMITS_TESTS_FULL)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -30,6 +31,10 @@ NVIDIA = target.Target(
     has_fp16=True,
     cache_key="nvidia",
 )
+
+#: GPUs of AMD, as HIP's documentation describes them: wavefronts of 64 work-items in CDNA, of 32 in RDNA.
+AMD_CDNA = dataclasses.replace(NVIDIA, dialect="hip", sub_group_size=64, local_memory=65536, cache_key="amd-cdna")
+AMD_RDNA = dataclasses.replace(AMD_CDNA, sub_group_size=32, cache_key="amd-rdna")
 
 
 @contextlib.contextmanager

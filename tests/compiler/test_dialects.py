@@ -45,8 +45,8 @@ def others(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, object]]:
 
 
 def test_ours() -> None:
-    assert {"opencl-c", "cuda"} <= set(dialects.names())
-    for name in ("opencl-c", "cuda"):
+    assert {"opencl-c", "cuda", "hip"} <= set(dialects.names())
+    for name in ("opencl-c", "cuda", "hip"):
         assert dialects.is_known(name) and dialects.find(name).name == name
         assert dialects.find(name).program("text").endswith("text")
 
@@ -96,7 +96,7 @@ def test_every_dialect_has_every_word() -> None:
     sources = [path for path in root.rglob("*.py") if path.name != "words.py"]
     used = set(re.findall(r"\bOB_[A-Z_]+\b", "\n".join(path.read_text() for path in sources)))
     local = set(re.findall(r"#define (OB_[A-Z_]+)", "\n".join(path.read_text() for path in sources)))
-    for name in ("opencl-c", "cuda"):
+    for name in ("opencl-c", "cuda", "hip"):
         words = dialects.find(name).words
         missing = sorted(word for word in used - local if not re.search(rf"#define {word}\b", words))
         assert missing == [], f"{name} lacks {missing}"
@@ -105,7 +105,7 @@ def test_every_dialect_has_every_word() -> None:
 def test_nobody_else_names_a_language() -> None:
     """Printers and kernels write words; what languages call them stands in ``dialects/<name>`` alone."""
     root = Path(outboard.__file__).parent / "compiler"
-    own = {root / "dialects" / name for name in ("opencl", "cuda")}
+    own = {root / "dialects" / name for name in ("opencl", "cuda", "hip")}
     found = []
     for path in root.rglob("*.py"):
         if own & set(path.parents):

@@ -12,12 +12,13 @@ from importlib.metadata import entry_points
 
 from .base import Dialect, Unsupported, uses_doubles, uses_long_atomics
 from .cuda import CUDA
+from .hip import HIP
 from .opencl import OPENCL
 
 __all__ = ["Dialect", "Unsupported", "find", "is_known", "names", "uses_doubles", "uses_long_atomics"]
 
 GROUP = "outboard.dialects"
-_OWN = {dialect.name: dialect for dialect in (OPENCL, CUDA)}
+_OWN = {dialect.name: dialect for dialect in (OPENCL, CUDA, HIP)}
 
 
 def names() -> list[str]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tests.nvrtc [--arch sm_90 ...] [--only families operators models] [--shard 1/8]``: what the compiler
-writes for GPUs of NVIDIA, in CUDA C++, compiled by NVRTC, which needs none of them. Nothing runs. Ends with 1 if a
-program is refused.
+"""``python -m tests.gpu_compilers [--dialect cuda hip] [--only families operators models] [--shard 1/8]``: what the
+compiler writes for GPUs of NVIDIA, in CUDA C++, compiled by NVRTC, and for those of AMD, in HIP C++, by hipcc, which
+need none of them. Nothing runs. Ends with 1 if a program is refused.
 
 ``families`` are those that ``tests.oclgrind`` runs; ``operators`` what PyTorch's own tests of operators call, on
 float32, bfloat16 and int64; ``models`` whole graphs, forward and training. The operators are many: a shard takes each
@@ -11,7 +11,6 @@ eighth of them, the first one first.
 from __future__ import annotations
 
 import argparse
-import functools
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -29,21 +28,31 @@ from outboard.compiler.adapter.exported import decompose, lower_program  # noqa:
 from outboard.compiler.adapter.lowering import lower_operator  # noqa: E402
 from outboard.compiler.adapter.refusals import is_refusal  # noqa: E402
 from outboard.compiler.plans import plan as p  # noqa: E402
-from tests.lowering import NVIDIA, compiling_for, on_device, plan_of_call, plan_of_operator  # noqa: E402
+from outboard.compiler.target import Target  # noqa: E402
+from tests.lowering import AMD_CDNA, AMD_RDNA, NVIDIA, compiling_for, on_device, plan_of_call, plan_of_operator  # noqa: E402
 from tests.oclgrind import families  # noqa: E402
 
-from .compiler import CompileError, Compiler  # noqa: E402
+from .errors import CompileError  # noqa: E402
+from .hipcc import Hipcc  # noqa: E402
+from .nvrtc import Nvrtc  # noqa: E402
+
+Compiler = Nvrtc | Hipcc
+#: By dialect: what a GPU declares, who compiles for it, and the architectures to compile for.
+GPUS: dict[str, list[tuple[Target, type[Compiler], tuple[str, ...]]]] = {
+    "cuda": [(NVIDIA, Nvrtc, ("sm_80", "sm_90"))],
+    "hip": [(AMD_CDNA, Hipcc, ("gfx90a",)), (AMD_RDNA, Hipcc, ("gfx1030",))],
+}
 
 DTYPES = (torch.float32, torch.bfloat16, torch.int64)
 SAMPLES = 4  #: of each operator and dtype
 
 
-def family_plans() -> Iterator[tuple[str, p.Plan]]:
+def family_plans(gpu: Target) -> Iterator[tuple[str, p.Plan]]:
     """The plans of the families of kernels for GPUs, each with its operator's name."""
     for family, programs in (families.generated() | families.handwritten() | families.calls()).items():
         plan_of = plan_of_call if family == families.CALLS else plan_of_operator
         for op, arguments in programs:
-            yield op, plan_of(op, arguments, NVIDIA)
+            yield op, plan_of(op, arguments, gpu)
 
 
 class _Calls(TorchDispatchMode):
@@ -68,7 +77,7 @@ def _kind(value: Any) -> Any:
     return [_kind(item) for item in value] if isinstance(value, (list, tuple)) else type(value)
 
 
-def operator_plans(first: int = 0, step: int = 1) -> Iterator[tuple[str, p.Plan]]:
+def operator_plans(gpu: Target, first: int = 0, step: int = 1) -> Iterator[tuple[str, p.Plan]]:
     """The plans of the operators that PyTorch's samples reach, of each ``step``-th of PyTorch's descriptions. What the
     device would leave to the CPU has none."""
     calls = _Calls()
@@ -79,7 +88,7 @@ def operator_plans(first: int = 0, step: int = 1) -> Iterator[tuple[str, p.Plan]
             _sample(info, dtype, calls)
             while calls.waiting:
                 func, args, kwargs = calls.waiting.pop()
-                plan = _plan(func, args, kwargs)
+                plan = _plan(func, args, kwargs, gpu)
                 if plan is not None:
                     yield str(func), plan
 
@@ -96,12 +105,12 @@ def _sample(info: Any, dtype: torch.dtype, calls: _Calls) -> None:
         return  # the CPU has no such operator in this dtype
 
 
-def _plan(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> p.Plan | None:
+def _plan(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gpu: Target) -> p.Plan | None:
     if "device" in kwargs:
         kwargs["device"] = torch.device(torch._C._get_privateuse1_backend_name())
     moved = {name: on_device(value) for name, value in kwargs.items()}
     try:
-        return lower_operator(func, on_device(args), moved, True, NVIDIA).plan
+        return lower_operator(func, on_device(args), moved, True, gpu).plan
     except Exception as error:
         if is_refusal(error) or isinstance(error, (RuntimeError, IndexError, TypeError, ValueError)):
             return None  # the CPU's, or none of this device
@@ -135,7 +144,7 @@ def _models() -> dict[str, tuple[Callable[[], torch.nn.Module], tuple[Any, ...]]
     }
 
 
-def model_plans() -> Iterator[tuple[str, p.Plan]]:
+def model_plans(_gpu: Target) -> Iterator[tuple[str, p.Plan]]:
     """The plans of whole graphs: models as they are exported, in float32 and bfloat16."""
     device = torch._C._get_privateuse1_backend_name()
     for name, (make, inputs) in _models().items():
@@ -146,7 +155,7 @@ def model_plans() -> Iterator[tuple[str, p.Plan]]:
             yield f"{name} in {dtype}", lower_program(decompose(program), 0).plan
 
 
-PARTS: dict[str, Callable[[], Iterator[tuple[str, p.Plan]]]] = {
+PARTS: dict[str, Callable[..., Iterator[tuple[str, p.Plan]]]] = {
     "families": family_plans,
     "operators": operator_plans,
     "models": model_plans,
@@ -188,14 +197,17 @@ def shard(text: str) -> tuple[int, int]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--arch", nargs="+", default=["sm_80", "sm_90"])
+    parser.add_argument("--dialect", nargs="+", choices=list(GPUS), default=["cuda"])
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--shard", type=shard, default=(0, 1), help="of the operators, as 1/8")
     options = parser.parse_args()
-    compilers = {architecture: Compiler(architecture) for architecture in options.arch}
-    parts = PARTS | {"operators": functools.partial(operator_plans, *options.shard)}
-    with compiling_for(NVIDIA):
-        refused = sum(check(part, parts[part](), compilers) for part in options.only)
+    refused = 0
+    for gpu, compiler, architectures in [case for dialect in options.dialect for case in GPUS[dialect]]:
+        compilers = {architecture: compiler(architecture) for architecture in architectures}
+        with compiling_for(gpu):
+            for part in options.only:
+                plans = PARTS[part](gpu, *(options.shard if part == "operators" else ()))
+                refused += check(part, plans, compilers)
     return 1 if refused else 0
 
 

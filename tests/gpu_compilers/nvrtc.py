@@ -7,9 +7,7 @@ import ctypes
 import importlib.util
 from pathlib import Path
 
-
-class CompileError(Exception):
-    """What NVRTC says of a program."""
+from .errors import CompileError
 
 
 def _folder() -> Path:
@@ -20,7 +18,7 @@ def _folder() -> Path:
     raise FileNotFoundError("NVRTC is not there: pip install 'nvidia-cuda-nvrtc==13.*'")
 
 
-class Compiler:
+class Nvrtc:
     """Compiles programs for one architecture."""
 
     def __init__(self, architecture: str) -> None:
@@ -31,8 +29,8 @@ class Compiler:
             "--fmad=true",
         ]  # fmt: skip
 
-    def compile(self, source: str) -> int:
-        """Compiles a program; returns the bytes of its machine code. Raises CompileError."""
+    def compile(self, source: str) -> None:
+        """Compiles a program to machine code. Raises CompileError."""
         library, program = self._library, ctypes.c_void_p()
         self._check(library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"program.cu", 0, None, None))
         try:
@@ -41,7 +39,8 @@ class Compiler:
                 raise CompileError(self._log(program))
             size = ctypes.c_size_t()
             self._check(library.nvrtcGetCUBINSize(program, ctypes.byref(size)))
-            return size.value
+            if size.value == 0:
+                raise CompileError("no machine code came of it")
         finally:
             library.nvrtcDestroyProgram(ctypes.byref(program))
 

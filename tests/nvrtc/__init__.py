@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Programs in CUDA C++, compiled by NVRTC: ``python -m tests.nvrtc``."""
