@@ -113,7 +113,7 @@ test-oclgrind:  ## Every family of kernels for GPUs on Oclgrind: invalid accesse
 	@$(PY) -m tests.oclgrind
 
 test-nvrtc:  ## What the compiler writes for GPUs of NVIDIA, compiled by NVRTC; needs no GPU
-	@$(SETUP) --opencl --groups demo test nvrtc
+	@$(SETUP) --opencl --groups demo test
 	@$(PY) -m tests.gpu_compilers --dialect cuda
 
 test-hip:  ## What the compiler writes for GPUs of AMD, compiled by Debian's hipcc; needs no GPU
