@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "outboard/driver.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -108,6 +110,7 @@ struct ob_stream_t {
   }
 
   void work() {
+    pthread_setname_np(pthread_self(), "sim stream");
     std::unique_lock<std::mutex> lock(mutex);
     for (;;) {
       changed.wait(lock, [&] { return ending || !commands.empty(); });
