@@ -6,11 +6,14 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from concurrent.futures import ThreadPoolExecutor
+from subprocess import CompletedProcess
 
 import pytest
+from processes import run_program
 
 from outboard import drivers
-from tests.distributed.launch import run_ranks, start
+from tests.distributed.launch import free_port, run_ranks, start
 
 
 def strict_around_sim() -> dict[str, str]:
@@ -88,5 +91,14 @@ def test_groups_come_and_go() -> None:
 def test_groups_of_unlike_devices() -> None:
     """Ranks agree when the group is made: with one whose driver has no collectives, or those of another driver, they
     use the transport that every device can. A rank may use any of its devices, and keeps to it."""
-    for rank, result in enumerate(start(["-m", "tests.distributed.programs.unlike_devices"], 4, 200)):
-        assert result.returncode == 0, f"rank {rank}: {result.stdout}\n{result.stderr}"
+    two = {"OUTBOARD_DRIVER": "sim", "OUTBOARD_NUM_DEVICES": "2"}
+    ranks = [two, {"OUTBOARD_DRIVER": "sim"}, strict_around_sim(), {"OUTBOARD_DRIVER": "host"}]
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(len(ranks))}
+
+    def one(rank: int) -> CompletedProcess[str]:
+        program = ["-m", "tests.distributed.programs.unlike_devices"]
+        return run_program(program, environment=group | ranks[rank] | {"RANK": str(rank)}, timeout=200)
+
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        for rank, result in enumerate(pool.map(one, range(len(ranks)))):
+            assert result.returncode == 0, f"rank {rank}: {result.stdout}\n{result.stderr}"

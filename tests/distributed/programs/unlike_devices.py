@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups of ranks whose devices differ: two of the simulator's, one of another driver with collectives, one without."""
+"""Groups of ranks whose devices differ: two ranks have the simulator's, the first of which uses its second device, one
+has those of another driver with collectives, and one none. Which, the test sets."""
 
 from __future__ import annotations
 
@@ -9,18 +10,9 @@ import os
 import torch
 import torch.distributed as dist
 
-from outboard import drivers
 from tests.distributed.programs.driver_collectives import submitted
 from tests.distributed.programs.faults import refused
 from tests.distributed.ranks import PATIENCE, device_type
-
-#: What each rank sets before its devices are opened. The first has two, and uses the second one.
-DRIVERS = [
-    {"OUTBOARD_DRIVER": "sim", "OUTBOARD_NUM_DEVICES": "2"},
-    {"OUTBOARD_DRIVER": "sim"},
-    {"OUTBOARD_DRIVER": "strict", "OUTBOARD_STRICT_DRIVER": drivers.sim()},
-    {"OUTBOARD_DRIVER": "host"},
-]
 
 
 def ones(index: int) -> torch.Tensor:
@@ -28,7 +20,6 @@ def ones(index: int) -> torch.Tensor:
 
 
 def main(rank: int) -> None:
-    os.environ.update(DRIVERS[rank])
     dist.init_process_group(timeout=datetime.timedelta(seconds=PATIENCE))
     for ranks, by_driver in (((0, 1, 2, 3), 0), ((0, 1), 1), ((0, 2), 0), ((1, 3), 0)):
         group, before = dist.new_group(list(ranks)), submitted()
