@@ -85,7 +85,7 @@ def test_peers_lost_before_the_communicator_is_there(fault: str, killed: int) ->
 
 
 def test_groups_come_and_go() -> None:
-    run("driver_faults", "many_groups", OUTBOARD_TEST_GROUPS="500" if os.environ.get("OUTBOARD_TEST_FULL") else "40")
+    run("driver_faults", "many_groups", OUTBOARD_TEST_GROUPS="500" if os.environ.get("OUTBOARD_TEST_FULL") else "20")
 
 
 def test_groups_of_unlike_devices() -> None:
