@@ -255,12 +255,21 @@ TEST(nobody_waits_in_the_driver_for_members_that_do_not_come) {
   CHECK(std::chrono::steady_clock::now() - begin < kPatience / 2);
 }
 
-TEST(a_driver_that_waits_does_so_as_long_as_it_is_told) {
-  const DeviceDriver& driver = fixture::device().driver();
-  const std::string id = Communicator::make_id(fixture::device());
-  ob_communicator none = nullptr;
-  CHECK_EQ(driver.communicator_create(fixture::device().handle(), id.data(), 0, 2, 50, &none), OB_NOT_READY);
-  CHECK(none == nullptr);
+TEST(a_driver_that_joins_in_no_other_way_waits_as_long_as_it_is_told) {
+  ob_driver older = fixture::device().driver();
+  older.communicator_joined = nullptr;
+  static Device* const device = new Device(&older, fixture::device().handle(), 0);  // as every device, for good
+  const std::string alone = Communicator::make_id(*device), id = Communicator::make_id(*device);
+  try {
+    Communicator(*device, alone, 0, 2, std::chrono::milliseconds(50));
+    CHECK(false);
+  } catch (const Error& error) {
+    CHECK_EQ(error.status(), OB_NOT_READY);
+  }
+  std::thread other([&] { CHECK(Communicator(*device, id, 1, 2, kPatience).is_joined()); });
+  CHECK(Communicator(*device, id, 0, 2, kPatience).is_joined());
+  other.join();
+  CHECK_EQ(older.stream_destroy(device->default_stream().handle()), OB_OK);
 }
 
 TEST(a_stream_waits_for_a_communicator_that_comes_later) {

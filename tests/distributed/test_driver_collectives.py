@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
@@ -77,6 +78,11 @@ def test_what_ends_the_first_call(driver: str) -> None:
 
 def test_unlike_calls() -> None:
     run("driver_faults", "unlike_calls")
+
+
+def test_a_part_that_the_driver_refuses() -> None:
+    faults = Path(drivers.sim()).with_name("liboutboard_faults.so")
+    run("driver_faults", "refused_call", OUTBOARD_DRIVER=str(faults), OUTBOARD_FAULTS_DRIVER=drivers.sim())
 
 
 @pytest.mark.parametrize(("fault", "killed"), [("lost_store", 0), ("stopped_in_a_call", 1)])

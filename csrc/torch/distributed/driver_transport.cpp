@@ -101,7 +101,10 @@ DriverTransport::~DriverTransport() {
 bool DriverTransport::is_there(Stream& transfers) {
   if (!agreed_) return false;
   const std::lock_guard lock(mutex_);
-  if (stream_ == nullptr) stream_ = &transfers;
+  if (stream_ == nullptr) {
+    stream_ = &transfers.device().pool_stream();
+    transfers_ = &transfers;
+  }
   TORCH_CHECK_VALUE(&transfers.device() == &stream_->device(), "the group's collectives are those of ",
                     torch_stream(*stream_).device(), ", and not of ", torch_stream(transfers).device(),
                     ": make a group for each device");
@@ -109,7 +112,9 @@ bool DriverTransport::is_there(Stream& transfers) {
 }
 
 bool DriverTransport::reduces(ob_collective_kind kind, at::ScalarType dtype, ob_reduction reduction) const {
-  return is_supported(stream_->device(), kind, static_cast<uint32_t>(dtype), reduction);
+  if (is_supported(stream_->device(), kind, static_cast<uint32_t>(dtype), reduction)) return true;
+  transfers_->follow(*stream_);
+  return false;
 }
 
 DriverTransport::Submitted DriverTransport::submit(const DriverRequest& request) {

@@ -58,7 +58,8 @@ class DriverTransport {
   /// Whether the group's collectives on tensors of this stream's device are the driver's. Does not wait. Throws
   /// c10::ValueError for another device than the group's, which is that of the first call.
   bool is_there(Stream& transfers);
-  /// Whether the driver reduces numbers of this dtype so.
+  /// Whether the driver reduces numbers of this dtype so. If not, what the transfers of `is_there` are given next comes
+  /// behind the collectives so far, one of which may have moved the same numbers.
   bool reduces(ob_collective_kind kind, at::ScalarType dtype, ob_reduction reduction) const;
   /// Behind what the current stream has. Ends the work, too. Throws what the driver reports at once.
   void start(c10::intrusive_ptr<CollectiveWork> work, DriverRequests requests, std::chrono::milliseconds timeout);
@@ -104,7 +105,9 @@ class DriverTransport {
   const ComingCommunicator communicator_{joining_.get_future()};
   std::mutex mutex_;  ///< guards what follows, and the order of collectives
   std::condition_variable changed_;
-  Stream* stream_ = nullptr;  ///< of the group's collectives; constant once it is there
+  /// Of the group's collectives, and of what others move. Messages between two ranks need not wait for collectives that
+  /// one of them has not come to, so these are not on one stream. Constant once they are there.
+  Stream *stream_ = nullptr, *transfers_ = nullptr;
   std::deque<Pending> pending_;
   bool stop_ = false;
   std::thread watcher_;

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 import os
 import signal
@@ -21,6 +22,7 @@ from tests.distributed.programs.faults import GRACE, TIMEOUT, join, ones, refuse
 
 #: Streams that a device hands out in turn (csrc/runtime/device.cpp); one that was never used has no threads.
 POOL = 32
+OUT_OF_MEMORY = 3  # an ob_status
 
 
 def ended(call: Any, seconds: float, kind: type[BaseException], *words: str) -> None:
@@ -116,6 +118,21 @@ def unlike_calls() -> None:
     tensor = ones(3)
     dist.all_reduce(tensor)
     assert tensor.tolist() == [2.0] * 3
+
+
+def refused_call() -> None:
+    """A rank whose driver refuses its part: the others wait for that no longer than it takes to tell them."""
+    join(600)
+    tensor = ones(3)
+    dist.all_reduce(tensor)
+    words = ["aborted"]
+    if dist.get_rank() == 0:
+        library = ctypes.CDLL(os.environ["OUTBOARD_DRIVER"])
+        library.outboard_faults_fail(b"collective", ctypes.c_uint64(1), OUT_OF_MEMORY)
+        words = ["injected failure of collective"]
+    ended(lambda: dist.all_reduce(tensor), GRACE, dist.DistBackendError, "all_reduce", *words)
+    refused(dist.DistBackendError, ["of no use any more"], lambda: dist.all_reduce(tensor))
+    assert ones(3).tolist() == [1.0] * 3
 
 
 def stopped_in_a_call() -> None:
