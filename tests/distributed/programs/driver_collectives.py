@@ -96,6 +96,8 @@ def check_messages_overtake_collectives() -> None:
 
 def check_collectives_of_both_kinds_in_order() -> None:
     """The driver moves numbers that it cannot reduce: nobody waits between."""
+    if ASIDE:
+        return  # the usual transport begins with what a tensor is at the call
     tensor = torch.full((1 << 20,), 1.0 if dist.get_rank() == 1 else 5.0, dtype=torch.bfloat16).to(DEVICE)
     works = [dist.broadcast(tensor, 1, async_op=True), dist.all_reduce(tensor, async_op=True)]
     for work in works:
