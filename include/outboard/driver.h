@@ -49,7 +49,7 @@ extern "C" {
 #endif
 
 #define OB_ABI_MAJOR 1
-#define OB_ABI_MINOR 8
+#define OB_ABI_MINOR 9
 
 typedef enum ob_status {
   OB_OK = 0,
@@ -316,19 +316,31 @@ typedef struct ob_driver {
   ob_status (*collective_supported)(ob_device device, uint32_t kind, uint32_t dtype, uint32_t reduction);
   /* A new communicator's id, of OB_COMMUNICATOR_ID_BYTES bytes, on the machine and in the process of rank 0. */
   ob_status (*communicator_id)(ob_device device, void* id /* out */);
-  /* Joins `size` members as number `rank`, each with a device of its own, and waits for the others, OB_NOT_READY if not
-   * all came within so many milliseconds: then there is no communicator, and nobody can join it any more. */
+  /* Joins `size` members as number `rank`, each with a device of its own. A driver with `communicator_joined` does not
+   * wait for the others where `milliseconds` is 0: members go on joining after the call. Any driver waits otherwise,
+   * and OB_NOT_READY says that not all came within so many milliseconds: then there is no communicator, and nobody can
+   * join it any more. */
   ob_status (*communicator_create)(ob_device device, const void* id, uint32_t rank, uint32_t size,
                                    uint64_t milliseconds, ob_communicator* communicator /* out */);
   /* After a wait for its work succeeded or after communicator_abort. Does not wait for other members. */
   ob_status (*communicator_destroy)(ob_communicator communicator);
-  /* From any thread, also while `collective` is called: collectives that are queued or under way fail soon, as queued
-   * work does, later ones at once. Other members may be told, or wait until they abort, too. */
+  /* Once, from any thread, also while `collective` or `communicator_joined` is called: collectives that are queued or
+   * under way fail soon, as queued work does, later ones at once, and members that are still joining give that up.
+   * Other members may be told, or wait until they abort, too. */
   ob_status (*communicator_abort)(ob_communicator communicator);
   /* Submits this member's part, in stream order, on a stream of the communicator's device. All members submit the same
    * collectives in the same order, one after the other, but at any time. If they do not, those that the driver can tell
    * fail, and the others wait. Reductions have the same bits on all members that get them. */
   ob_status (*collective)(ob_stream stream, ob_communicator communicator, const ob_collective* collective);
+  /* ---- optional, since minor version 9: joining a communicator without waiting in the driver ---- */
+  /* Whether all members of a communicator that was created with 0 milliseconds have joined: OB_OK, OB_NOT_READY, or
+   * what went wrong, such as a member that gave up; then the communicator is only aborted and destroyed. Does not wait.
+   * `collective` is called after OB_OK. Members may be missing for as long as people are patient, and who waits for
+   * them must be able to stop: so the runtime asks this again and again, and aborts. Libraries with joins of that kind
+   * (NCCL and RCCL: ncclConfig_t.blocking = 0, ncclCommGetAsyncError, ncclCommAbort) map one to one. One that only
+   * blocks leaves this NULL, and obeys the milliseconds: the runtime then calls communicator_create on a thread of its
+   * own, which stays in it until they are over. */
+  ob_status (*communicator_joined)(ob_communicator communicator);
 } ob_driver;
 
 /* The one exported symbol of a driver library. */

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <future>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -23,11 +24,25 @@ constexpr uint32_t kByte = 0, kInt64 = 4, kFloat32 = 6, kBFloat16 = 15;  // as P
 constexpr int kMembers = 3;
 constexpr std::chrono::seconds kPatience{60};
 
+/// Waits until all members are there. Throws Error if they will not be.
+void wait_for_all(Communicator& communicator) {
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (!communicator.is_joined()) {
+    CHECK(std::chrono::steady_clock::now() < end);
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
+
 /// A member of a communicator on one device, with collectives on numbers of the host.
 class Member {
  public:
   Member(Device& device, const std::string& id, int rank, int size)
-      : rank(rank), communicator(std::make_shared<Communicator>(device, id, rank, size, kPatience)), device_(device) {}
+      : rank(rank), communicator(std::make_shared<Communicator>(device, id, rank, size, kPatience)), device_(device) {
+    wait_for_all(*communicator);
+    std::promise<std::shared_ptr<Communicator>> there;
+    there.set_value(communicator);
+    coming_ = there.get_future();
+  }
 
   /// Submits on `stream`, and returns where the result will be.
   template <typename T>
@@ -44,7 +59,7 @@ class Member {
     Work work(stream);
     if (!source.empty()) what.source = work.resolve(*from);
     if (results != 0) what.target = work.resolve(**to);
-    stream.collective(std::make_shared<DriverCollective>(communicator, what, std::move(sent), std::move(received)));
+    stream.collective(std::make_shared<DriverCollective>(coming_, what, std::move(sent), std::move(received)));
     return to;
   }
 
@@ -69,6 +84,7 @@ class Member {
 
  private:
   Device& device_;
+  ComingCommunicator coming_;
 };
 
 /// Where a check fails, the others wait no longer for a member.
@@ -226,20 +242,72 @@ TEST(unlike_collectives_fail_and_the_communicator_goes_on) {
       2);
 }
 
-TEST(members_that_do_not_come_are_not_waited_for_for_ever) {
+TEST(nobody_waits_in_the_driver_for_members_that_do_not_come) {
+  const auto begin = std::chrono::steady_clock::now();
   const std::string id = Communicator::make_id(fixture::device());
+  Communicator first(fixture::device(), id, 0, 3, kPatience), second(fixture::device(), id, 1, 3, kPatience);
+  CHECK(!first.is_joined());
+  CHECK(!second.is_joined());
+  first.abort();
+  first.abort();
+  CHECK_THROWS(first.is_joined(), Error);
+  CHECK_THROWS(second.is_joined(), Error);  // which is told
+  CHECK(std::chrono::steady_clock::now() - begin < kPatience / 2);
+}
+
+TEST(a_driver_that_joins_in_no_other_way_waits_as_long_as_it_is_told) {
+  ob_driver older = fixture::device().driver();
+  older.communicator_joined = nullptr;
+  static Device* const device = new Device(&older, fixture::device().handle(), 0);  // as every device, for good
+  const std::string alone = Communicator::make_id(*device), id = Communicator::make_id(*device);
   try {
-    Communicator(fixture::device(), id, 0, 2, std::chrono::milliseconds(50));
+    Communicator(*device, alone, 0, 2, std::chrono::milliseconds(50));
     CHECK(false);
   } catch (const Error& error) {
     CHECK_EQ(error.status(), OB_NOT_READY);
   }
+  std::thread other([&] { CHECK(Communicator(*device, id, 1, 2, kPatience).is_joined()); });
+  CHECK(Communicator(*device, id, 0, 2, kPatience).is_joined());
+  other.join();
+  CHECK_EQ(older.stream_destroy(device->default_stream().handle()), OB_OK);
+}
+
+TEST(a_stream_waits_for_a_communicator_that_comes_later) {
+  Stream& stream = fixture::device().pool_stream();
+  Holder numbers(Allocation::create_internal(fixture::device(), sizeof(int64_t)));
+  const auto submit = [&](const ComingCommunicator& coming) {
+    Work work(stream);
+    ob_collective what = collective(OB_ALL_REDUCE, kInt64, 1);
+    what.source = what.target = work.resolve(*numbers);
+    auto submitted = std::make_shared<DriverCollective>(coming, what);
+    stream.collective(submitted);
+    return submitted;
+  };
+  std::promise<std::shared_ptr<Communicator>> coming, failing;
+  const auto submitted = submit(coming.get_future());
+  Event end(fixture::device());
+  end.record(stream);
+  CHECK(!end.query() && !stream.query());
+  const std::string id = Communicator::make_id(fixture::device());
+  auto communicator = std::make_shared<Communicator>(fixture::device(), id, 0, 1, kPatience);
+  wait_for_all(*communicator);
+  coming.set_value(communicator);
+  end.synchronize();
+  CHECK(submitted->failure() == nullptr);
+
+  const auto refused = submit(failing.get_future());
+  failing.set_exception(std::make_exception_ptr(Error(OB_INTERNAL, "nobody came")));
+  CHECK_THROWS(stream.synchronize(), Error);
+  CHECK(refused->failure() != nullptr);
+  stream.synchronize();
 }
 
 TEST(failures_of_collectives_are_told) {
   together([](Member& member) { exchange(member, 1); }, 1);
-  fixture::fail("communicator_create", 1, OB_INTERNAL);
-  CHECK_THROWS(together([](Member&) {}, 1), Error);
+  for (const char* function : {"communicator_create", "communicator_joined"}) {
+    fixture::fail(function, 1, OB_INTERNAL);
+    CHECK_THROWS(together([](Member&) {}, 1), Error);
+  }
   fixture::fail("collective", 1, OB_OUT_OF_MEMORY);
   CHECK_THROWS(together([](Member& member) { exchange(member, 1); }, 1), Error);
   together([](Member& member) { exchange(member, 1); }, 1);

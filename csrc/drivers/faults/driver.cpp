@@ -173,6 +173,7 @@ ob_driver make_driver() {
   OUTBOARD_WRAP(communicator_destroy)
   OUTBOARD_WRAP(communicator_abort)
   OUTBOARD_WRAP(collective)
+  OUTBOARD_WRAP(communicator_joined)
 #undef OUTBOARD_WRAP
   if (driver.launch_batch != nullptr) driver.launch_batch = launch_batch;
   return driver;

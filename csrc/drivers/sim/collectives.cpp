@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint64_t kPiece = 256 << 10;
 constexpr auto kPause = std::chrono::microseconds(20);
-constexpr uint32_t kNobody = 1u << 31;  // members waited in vain
+constexpr uint32_t kNobody = 1u << 31;  // a member gave up before all were here
 
 enum : uint32_t { kUInt8 = 0, kInt8 = 1, kInt32 = 3, kInt64 = 4, kFloat32 = 6, kFloat64 = 7 };  // as PyTorch counts
 
@@ -168,36 +168,39 @@ Members::Slot& Members::slot(uint32_t rank) const {
   return *reinterpret_cast<Slot*>(memory_ + sizeof(Slot) * (uint64_t{rank} + 1));
 }
 
-Members::Members(void* memory, uint32_t rank, uint32_t size)
-    : memory_(static_cast<char*>(memory)), rank_(rank), size_(size) {}
-
-Members::~Members() { munmap(memory_, bytes(size_)); }
-
-std::unique_ptr<Members> Members::join(const std::string& name, uint32_t rank, uint32_t size, uint64_t milliseconds) {
+Members::Members(const std::string& name, uint32_t rank, uint32_t size) : name_(name), rank_(rank), size_(size) {
   const int file = shm_open(name.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
   // New memory is full of zeros, and members make it equally large.
   const bool sized = file >= 0 && ftruncate(file, static_cast<off_t>(bytes(size))) == 0;
   void* const memory = sized ? mmap(nullptr, bytes(size), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
   if (file >= 0) close(file);
   if (memory == MAP_FAILED) throw std::runtime_error("no memory that processes share: " + name);
-  std::unique_ptr<Members> made(new Members(memory, rank, size));
-  // Either all come or all are told that they did not: who waits no longer takes the count from those still to come.
-  std::atomic<uint32_t>& arrived = made->shared().arrived;
-  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(milliseconds);
-  uint32_t seen = ++arrived;
-  while (seen < size) {
-    std::this_thread::sleep_for(kPause);
-    const bool late = std::chrono::steady_clock::now() > end;
-    seen = arrived;
-    if (late && seen < size && arrived.compare_exchange_strong(seen, kNobody)) seen = kNobody;
-  }
-  shm_unlink(name.c_str());  // by whoever is first
-  return seen == size ? std::move(made) : nullptr;
+  memory_ = static_cast<char*>(memory);
+  ++shared().arrived;
+}
+
+Members::~Members() {
+  shm_unlink(name_.c_str());  // also if not all came; else whoever was first has done so
+  munmap(memory_, bytes(size_));
+}
+
+bool Members::are_all_here() {
+  const uint32_t seen = shared().arrived;
+  if (seen > size_) throw std::runtime_error("a member of the communicator gave up before all had joined");
+  if (seen == size_) shm_unlink(name_.c_str());  // by whoever is first
+  return seen == size_;
 }
 
 bool Members::is_aborted() const { return shared().aborted != 0; }
 
-void Members::abort() { shared().aborted = 1; }
+void Members::abort() {
+  shared().aborted = 1;
+  // Either all come or all are told that they did not: who gives up takes the count from those still to come.
+  std::atomic<uint32_t>& arrived = shared().arrived;
+  uint32_t seen = arrived;
+  while (seen < size_ && !arrived.compare_exchange_weak(seen, kNobody)) {
+  }
+}
 
 void Members::meet() {
   slot(rank_).steps = ++steps_;

@@ -29,15 +29,18 @@ struct Part {
 /// others need of it to its slot, waits for all, reads, and waits again.
 class Members {
  public:
-  /// Waits for the others; null if they do not all come within the time. Throws std::runtime_error without memory.
-  static std::unique_ptr<Members> join(const std::string& name, uint32_t rank, uint32_t size, uint64_t milliseconds);
+  /// Does not wait for the others. Throws std::runtime_error without memory.
+  Members(const std::string& name, uint32_t rank, uint32_t size);
   ~Members();
   Members(const Members&) = delete;
   Members& operator=(const Members&) = delete;
 
   uint32_t rank() const { return rank_; }
   uint32_t size() const { return size_; }
+  /// Whether all have come. Throws std::runtime_error once they will not, since one of them gave up.
+  bool are_all_here();
   bool is_aborted() const;
+  /// From any thread.
   void abort();
   /// One thread at a time. What went wrong, or "".
   std::string run(const Part& part);
@@ -45,8 +48,6 @@ class Members {
  private:
   struct Shared;
   struct Slot;
-
-  Members(void* memory, uint32_t rank, uint32_t size);
 
   static uint64_t bytes(uint32_t size);
   Shared& shared() const;
@@ -62,8 +63,9 @@ class Members {
   void reduce(const Part& part, const char* source, bool wanted);
   void scatter(const Part& part);
 
-  char* const memory_;
+  const std::string name_;
   const uint32_t rank_, size_;
+  char* memory_ = nullptr;
   uint64_t steps_ = 0;
 };
 

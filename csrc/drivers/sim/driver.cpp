@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "outboard/driver.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -108,6 +110,7 @@ struct ob_stream_t {
   }
 
   void work() {
+    pthread_setname_np(pthread_self(), "sim stream");
     std::unique_lock<std::mutex> lock(mutex);
     for (;;) {
       changed.wait(lock, [&] { return ending || !commands.empty(); });
@@ -405,17 +408,35 @@ ob_status communicator_id(ob_device, void* id) {
   return OB_OK;
 }
 
-ob_status communicator_create(ob_device device, const void* id, uint32_t rank, uint32_t size, uint64_t milliseconds,
-                              ob_communicator* communicator) {
-  if (rank >= size) return fail(OB_INVALID_ARGUMENT, "no such rank");
+ob_status communicator_joined(ob_communicator communicator) {
   try {
-    const std::string name(static_cast<const char*>(id));
-    auto members = outboard::sim::Members::join(name, rank, size, milliseconds);
-    if (members == nullptr) return fail(OB_NOT_READY, "not all members of the communicator came in time");
-    *communicator = new ob_communicator_t{device, std::move(members)};
+    if (communicator->members->are_all_here()) return OB_OK;
   } catch (const std::exception& error) {
     return fail(OB_INTERNAL, error.what());
   }
+  return fail(OB_NOT_READY, "members of the communicator are missing");
+}
+
+ob_status communicator_create(ob_device device, const void* id, uint32_t rank, uint32_t size, uint64_t milliseconds,
+                              ob_communicator* communicator) {
+  if (rank >= size) return fail(OB_INVALID_ARGUMENT, "no such rank");
+  std::unique_ptr<ob_communicator_t> made;
+  try {
+    const std::string name(static_cast<const char*>(id));
+    made.reset(new ob_communicator_t{device, std::make_shared<outboard::sim::Members>(name, rank, size)});
+  } catch (const std::exception& error) {
+    return fail(OB_INTERNAL, error.what());
+  }
+  if (milliseconds != 0) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(milliseconds);
+    ob_status status = OB_NOT_READY;
+    while ((status = communicator_joined(made.get())) == OB_NOT_READY) {
+      if (std::chrono::steady_clock::now() > end) made->members->abort();
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+    if (status != OB_OK) return fail(OB_NOT_READY, "not all members of the communicator came in time");
+  }
+  *communicator = made.release();
   return OB_OK;
 }
 
@@ -504,6 +525,7 @@ ob_driver make_driver() {
   driver.communicator_destroy = communicator_destroy;
   driver.communicator_abort = communicator_abort;
   driver.collective = collective;
+  driver.communicator_joined = communicator_joined;
   return driver;
 }
 

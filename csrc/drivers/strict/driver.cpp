@@ -87,6 +87,8 @@ struct ob_communicator_t {
   uint32_t rank, size;
   std::atomic<int64_t> pending{0};  // collectives that are queued
   std::atomic<bool> aborted{false};
+  std::atomic<bool> joined{false};  // the caller was told that all members are there
+  std::atomic<bool> asked{false};
 };
 
 struct ob_stream_t {
@@ -813,6 +815,11 @@ bool has_collectives() {
          inner->collective != nullptr;
 }
 
+bool joins_without_waiting() {
+  return inner->struct_size >= offsetof(ob_driver, communicator_joined) + sizeof(inner->communicator_joined) &&
+         inner->communicator_joined != nullptr;
+}
+
 ob_status collective_supported(ob_device device, uint32_t kind, uint32_t dtype, uint32_t reduction) {
   if (const ob_status status = check_device(device); status != OB_OK) return status;
   if (!has_collectives()) return fail(OB_UNSUPPORTED, "the wrapped driver has no collectives");
@@ -830,15 +837,28 @@ ob_status communicator_create(ob_device device, const void* id, uint32_t rank, u
   if (const ob_status status = check_device(device); status != OB_OK) return status;
   if (!has_collectives()) return violation("communicator_create where collective_supported said no");
   if (rank >= size) return violation("communicator_create with a rank that is not below the size");
+  if (milliseconds == 0 && !joins_without_waiting()) {
+    return violation("communicator_create with 0 milliseconds where there is no communicator_joined");
+  }
   auto made = std::make_unique<ob_communicator_t>();
   made->device = device;
   made->rank = rank;
   made->size = size;
+  made->joined = milliseconds != 0;
   const ob_status status = inner->communicator_create(device->inner, id, rank, size, milliseconds, &made->inner);
   if (status != OB_OK) return fail(status, inner->last_error());
   handles<ob_communicator_t>().add(made.get());
   *communicator = made.release();
   return OB_OK;
+}
+
+/// Says at first that members are missing, whether they are or not.
+ob_status communicator_joined(ob_communicator communicator) {
+  if (!handles<ob_communicator_t>().has(communicator)) return violation("a communicator that does not exist");
+  const ob_status status = inner->communicator_joined(communicator->inner);
+  if (status == OB_OK && !communicator->asked.exchange(true)) return OB_NOT_READY;
+  if (status == OB_OK) communicator->joined = true;
+  return pass(status);
 }
 
 ob_status communicator_destroy(ob_communicator communicator) {
@@ -848,6 +868,9 @@ ob_status communicator_destroy(ob_communicator communicator) {
   if (communicator->pending != 0 && !communicator->aborted) {
     return violation("communicator_destroy while collectives are queued");
   }
+  if (!communicator->joined && !communicator->aborted) {
+    return violation("communicator_destroy while members are joining");
+  }
   const std::unique_ptr<ob_communicator_t> destroyed(communicator);
   while (communicator->pending != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // they fail soon
   return pass(inner->communicator_destroy(communicator->inner));
@@ -855,7 +878,7 @@ ob_status communicator_destroy(ob_communicator communicator) {
 
 ob_status communicator_abort(ob_communicator communicator) {
   if (!handles<ob_communicator_t>().has(communicator)) return violation("a communicator that does not exist");
-  communicator->aborted = true;
+  if (communicator->aborted.exchange(true)) return violation("communicator_abort for the second time");
   return pass(inner->communicator_abort(communicator->inner));
 }
 
@@ -879,6 +902,7 @@ ob_status collective(ob_stream stream, ob_communicator communicator, const ob_co
   if (status != OB_OK) return status;
   if (communicator->device != stream->device) return violation("collective with another device's communicator");
   if (communicator->aborted) return fail(OB_INTERNAL, "the communicator was aborted");
+  if (!communicator->joined) return violation("collective before communicator_joined said OB_OK");
   const auto queued =
       std::make_shared<QueuedCollective>(communicator, Collective(*given, communicator->rank, communicator->size));
   if (const std::string problem = queued->what.problem(); !problem.empty()) {
@@ -952,6 +976,7 @@ ob_driver make_driver() {
   OUTBOARD_OFFER(communicator_destroy)
   OUTBOARD_OFFER(communicator_abort)
   OUTBOARD_OFFER(collective)
+  if (joins_without_waiting()) OUTBOARD_OFFER(communicator_joined)
 #undef OUTBOARD_OFFER
   return driver;
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/streams/collectives.h"
 
+#include <algorithm>
+
 #include "runtime/base/driver_call.h"
 #include "runtime/device.h"
 
@@ -24,21 +26,46 @@ std::string Communicator::make_id(Device& device) {
 }
 
 Communicator::Communicator(Device& device, const std::string& id, int rank, int size, std::chrono::milliseconds timeout)
-    : device_(device) {
+    : device_(device), joined_(device.driver().communicator_joined == nullptr) {
   refuse_if_unusable(device.driver());
+  const auto patience = joined_ ? static_cast<uint64_t>(std::max<int64_t>(1, timeout.count())) : 0;
   check(device.driver(),
         device.driver().communicator_create(device.handle(), id.data(), static_cast<uint32_t>(rank),
-                                            static_cast<uint32_t>(size), static_cast<uint64_t>(timeout.count()),
-                                            &handle_),
+                                            static_cast<uint32_t>(size), patience, &handle_),
         "joining the driver's communicator");
 }
 
 Communicator::~Communicator() {
-  if (!in_forked_child) device_.driver().communicator_destroy(handle_);
+  if (in_forked_child) return;
+  // Its status tells nobody anything: what the members would have done together is over.
+  if (!joined_ && !aborted_.exchange(true)) device_.driver().communicator_abort(handle_);
+  device_.driver().communicator_destroy(handle_);
+}
+
+bool Communicator::is_joined() {
+  if (joined_) return true;
+  const ob_status status = device_.driver().communicator_joined(handle_);
+  if (status == OB_NOT_READY) return false;
+  check(device_.driver(), status, "joining the driver's communicator");
+  return joined_ = true;
 }
 
 void Communicator::abort() {
+  if (aborted_.exchange(true)) return;
   check(device_.driver(), device_.driver().communicator_abort(handle_), "aborting a communicator");
+}
+
+bool DriverCollective::is_ready() const {
+  return communicator_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+void DriverCollective::submit(const DeviceDriver& driver, ob_stream stream) {
+  try {
+    check(driver, driver.collective(stream, communicator_.get()->handle(), &what_), "submitting a collective");
+  } catch (...) {
+    failure_ = std::current_exception();
+    throw;
+  }
 }
 
 }  // namespace outboard

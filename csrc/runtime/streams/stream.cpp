@@ -130,19 +130,26 @@ void Stream::stand_for(Stream& origin) {
   handle_ = origin.handle_;
 }
 
-/// `work` says what the command is, if somebody wants to know.
-template <typename Command>
-void Stream::submit(TracedWork work, Command command) {
-  const CountedAtEnd counted(submitted_);
-  if (!is_tracing()) {
-    queue_.run_or_put(std::move(command));
-    return;
+void Stream::hand_over(const SubmissionQueue::Command& command, bool may_run_at_once) {
+  if (may_run_at_once) {
+    queue_.run_or_put(command);
+  } else {
+    queue_.put(command);
   }
+}
+
+/// `work` says what the command is, if somebody wants to know. A command that waits may not run at once, since the
+/// calling thread holds the lock of the device's memory then.
+template <typename Command>
+void Stream::submit(TracedWork work, Command command, bool may_run_at_once) {
+  const CountedAtEnd counted(submitted_);
+  if (!is_tracing()) return hand_over(std::move(command), may_run_at_once);
   const std::shared_ptr<Traced> traced = trace(*this, std::move(work));
-  queue_.run_or_put([this, traced, command = std::move(command)]() mutable {
+  const auto timed_command = [this, traced, command = std::move(command)]() mutable {
     const TimedOnDevice timed(traced.get(), device_.driver(), handle_);
     command();
-  });
+  };
+  hand_over(timed_command, may_run_at_once);
   if (traced != nullptr) traced->submitted();
 }
 
@@ -185,15 +192,16 @@ void Stream::call(std::shared_ptr<const LibraryWork> work) {
   if (launches_block()) synchronize();
 }
 
-void Stream::collective(std::shared_ptr<const DriverCollective> work) {
+void Stream::collective(std::shared_ptr<DriverCollective> work) {
   if (recording_ != nullptr) refuse_in_capture("a collective");
   if (origin_ != nullptr) return origin_->collective(std::move(work));
   refuse_if_unusable(device_.driver());
   TracedWork traced;
   traced.name = "collective";
-  submit(traced, [&driver = device_.driver(), stream = handle_, work = std::move(work)] {
-    check(driver, driver.collective(stream, work->communicator().handle(), &work->what()), "submitting a collective");
-  });
+  const bool is_ready = work->is_ready();
+  submit(
+      traced, [&driver = device_.driver(), stream = handle_, work = std::move(work)] { work->submit(driver, stream); },
+      is_ready);
 }
 
 void Stream::launch_traced(const Launch& launch) {
@@ -281,11 +289,7 @@ void Stream::wait(const Event& event) {
     check(driver, driver.stream_wait_event(stream, point.handle->get()), "waiting for an event");
   };
   const CountedAtEnd counted(submitted_);
-  if (point.handed_over()) {
-    queue_.run_or_put(command);
-  } else {
-    queue_.put(command);
-  }
+  hand_over(command, point.handed_over());
   if (event.asserts_.load(std::memory_order_acquire)) expect_assertions();
 }
 

@@ -42,8 +42,9 @@ class Stream {
   void launch(const Launch& launch);
   /// The same for a function of the driver's library.
   void call(std::shared_ptr<const LibraryWork> work);
-  /// The same for this process's part of a collective, which cannot be recorded.
-  void collective(std::shared_ptr<const DriverCollective> work);
+  /// The same for this process's part of a collective, which cannot be recorded. What comes behind it waits until its
+  /// communicator is there; the caller does not.
+  void collective(std::shared_ptr<DriverCollective> work);
   /// Host memory is the caller's again when the driver says so (see driver.h).
   void copy(ob_copy_kind kind, uint64_t dst, uint64_t src, uint64_t bytes);
   /// The same for host memory that stays valid until the stream gets there: nothing is waited for.
@@ -113,7 +114,8 @@ class Stream {
   friend class Event;
 
   template <typename Command>
-  void submit(TracedWork work, Command command);
+  void submit(TracedWork work, Command command, bool may_run_at_once = true);
+  void hand_over(const SubmissionQueue::Command& command, bool may_run_at_once);
   void launch_traced(const Launch& launch);
   ob_status wait_for_driver() const;
   bool idle() const;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/streams/submission.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -118,6 +120,7 @@ void SubmissionQueue::start() {
 }
 
 void SubmissionQueue::work() {
+  pthread_setname_np(pthread_self(), "ob submission");
   for (uint64_t done = 0; wait_for_work(done);) {
     const uint64_t together = count_together(done);
     if (abandoned_.load(std::memory_order_acquire)) {

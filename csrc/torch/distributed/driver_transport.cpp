@@ -20,12 +20,31 @@ namespace outboard::distributed {
 namespace {
 
 constexpr std::chrono::microseconds kFirstPause{20}, kLongestPause{500};
+/// Between looks for other ranks, each of which may be a message to the store.
+constexpr std::chrono::milliseconds kLongestJoiningPause{5};
+/// Between looks whether one of them gave up.
+constexpr std::chrono::milliseconds kNewsInterval{100};
 
-/// What makes two devices members of one group.
-std::string described(Device& device) {
-  if (!has_collectives(device)) return "";
-  return std::string(device.driver().name) + " " + device.properties().driver_version;
+/// What makes the devices of two processes members of one group: the same text, which is "" without collectives. Any
+/// of a process's devices may become the group's, so all of them are alike or none of them counts.
+std::string described_devices() {
+  std::string common;
+  const c10::DeviceIndex count = in_forked_child ? c10::DeviceIndex{0} : aten::device_count();
+  for (c10::DeviceIndex index = 0; index < count; ++index) {
+    Device& device = aten::device(index);
+    if (!has_collectives(device)) return "";
+    const std::string own = std::string(device.driver().name) + " " + device.properties().driver_version;
+    if (index > 0 && own != common) return "";
+    common = own;
+  }
+  return common;
 }
+
+/// What each rank tells the others when the group is made.
+struct Introduction {
+  uint64_t number;        ///< made up
+  char description[512];  ///< of its devices, as far as it fits
+};
 
 std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
 
@@ -43,27 +62,36 @@ ob_ptr pointer(const at::Tensor& tensor, Work& work, Access access) {
 std::unique_ptr<DriverTransport> DriverTransport::make(c10::intrusive_ptr<c10d::Store> store, c10d::Backend& host,
                                                        std::chrono::milliseconds timeout) {
   if (host.getSize() < 2) return nullptr;
+  Introduction own{};
+  described_devices().copy(own.description, sizeof(own.description) - 1);
   const WithoutPython released;
-  // A store may outlive the processes that used it: the ranks of now find each other by what rank 0 makes up.
   std::random_device random;
-  at::Tensor number = at::empty({1}, at::kLong).fill_(static_cast<int64_t>(random()) << 31 ^ random());
-  std::vector<at::Tensor> tensors{number};
-  c10d::BroadcastOptions from_first;
-  from_first.timeout = timeout;
-  host.broadcast(tensors, from_first)->wait();
-  const std::string key = "driver " + std::to_string(number.item<int64_t>()) + " rank ";
-  return std::make_unique<DriverTransport>(std::move(store), key, host.getRank(), host.getSize(), timeout);
+  own.number = uint64_t{random()} << 32 | random();
+  at::Tensor given = at::empty({sizeof(own)}, at::kByte);
+  at::Tensor taken = at::empty({static_cast<int64_t>(sizeof(own)) * host.getSize()}, at::kByte);
+  std::memcpy(given.data_ptr(), &own, sizeof(own));
+  c10d::AllgatherOptions options;
+  options.timeout = timeout;
+  host._allgather_base(taken, given, options)->wait();
+  std::vector<Introduction> all(host.getSize());
+  std::memcpy(all.data(), taken.data_ptr(), taken.nbytes());
+  const bool agreed = std::all_of(all.begin(), all.end(), [&](const Introduction& other) {
+    return other.description[0] != 0 && std::strcmp(other.description, own.description) == 0;
+  });
+  // A store may outlive the processes that used it: the ranks of now find each other by what rank 0 made up.
+  const std::string key = "driver " + std::to_string(all[0].number) + " ";
+  return std::make_unique<DriverTransport>(std::move(store), key, agreed, host.getRank(), host.getSize(), timeout);
 }
 
-DriverTransport::DriverTransport(c10::intrusive_ptr<c10d::Store> store, std::string key, int rank, int size,
-                                 std::chrono::milliseconds timeout)
-    : store_(std::move(store)), key_(std::move(key)), rank_(rank), size_(size), timeout_(timeout) {}
+DriverTransport::DriverTransport(c10::intrusive_ptr<c10d::Store> store, std::string key, bool agreed, int rank,
+                                 int size, std::chrono::milliseconds timeout)
+    : store_(std::move(store)), key_(std::move(key)), agreed_(agreed), rank_(rank), size_(size), timeout_(timeout) {}
 
 DriverTransport::~DriverTransport() {
-  // Who has pressed Ctrl-C does not want to wait for other ranks.
-  if (was_interrupted()) aborted_ = true;
+  const WithoutPython released;
   {
     const std::lock_guard lock(mutex_);
+    if (pending_.empty() || was_interrupted()) abort();
     stop_ = true;
     changed_.notify_all();
   }
@@ -71,44 +99,25 @@ DriverTransport::~DriverTransport() {
 }
 
 bool DriverTransport::is_there(Stream& transfers) {
-  const std::lock_guard lock(joining_);
-  if (agreement_ == Agreement::kNone) {
-    agreement_ = Agreement::kNo;  // unless the ranks agree, also where asking them fails
-    agreement_ = agree(transfers.device());
-    if (agreement_ == Agreement::kYes) stream_ = &transfers;
+  if (!agreed_) return false;
+  const std::lock_guard lock(mutex_);
+  if (stream_ == nullptr) {
+    stream_ = &transfers.device().pool_stream();
+    transfers_ = &transfers;
   }
-  if (agreement_ == Agreement::kNo) return false;
   TORCH_CHECK_VALUE(&transfers.device() == &stream_->device(), "the group's collectives are those of ",
                     torch_stream(*stream_).device(), ", and not of ", torch_stream(transfers).device(),
                     ": make a group for each device");
   return true;
 }
 
-DriverTransport::Agreement DriverTransport::agree(Device& device) {
-  const std::string own = described(device);
-  if (rank_ == 0 && !own.empty()) store_->set(key_ + "id", bytes_of(Communicator::make_id(device)));
-  store_->set(key_of(rank_), bytes_of(own));
-  if (own.empty()) return Agreement::kNo;  // which the others will read
-  const Clock::time_point end = Clock::now() + timeout_.load();
-  std::vector<std::string> keys;
-  for (int rank = 0; rank < size_; ++rank) keys.push_back(key_of(rank));
-  wait_interruptibly([&] { return store_->check(keys) || aborted_ || Clock::now() > end; });
-  if (aborted_) throw std::runtime_error("aborted");
-  if (!store_->check(keys)) throw std::runtime_error("Timed out: not all ranks came to their first collective");
-  for (const std::string& key : keys) {
-    if (text_of(store_->get(key)) != own) return Agreement::kNo;
-  }
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
-  communicator_ = std::make_shared<Communicator>(device, text_of(store_->get(key_ + "id")), rank_, size_,
-                                                 std::max(left, std::chrono::milliseconds(1)));
-  return Agreement::kYes;
-}
-
 bool DriverTransport::reduces(ob_collective_kind kind, at::ScalarType dtype, ob_reduction reduction) const {
-  return is_supported(communicator_->device(), kind, static_cast<uint32_t>(dtype), reduction);
+  if (is_supported(stream_->device(), kind, static_cast<uint32_t>(dtype), reduction)) return true;
+  transfers_->follow(*stream_);
+  return false;
 }
 
-void DriverTransport::submit(const DriverRequest& request) {
+DriverTransport::Submitted DriverTransport::submit(const DriverRequest& request) {
   if (request.before) request.before();
   Work step(stream_->wait_for_room());
   ob_collective what{};
@@ -119,7 +128,13 @@ void DriverTransport::submit(const DriverRequest& request) {
   what.count = request.count;
   what.source = pointer(request.source, step, Access::kKeep);
   what.target = pointer(request.target, step, Access::kKeep);
-  stream_->collective(std::make_shared<DriverCollective>(communicator_, what, request.sent, request.received));
+  auto collective = std::make_shared<DriverCollective>(communicator_, what, request.sent, request.received);
+  try {
+    stream_->collective(collective);
+  } catch (const std::exception&) {
+    if (collective->failure() == nullptr) throw;  // else the work tells it, and other ranks are told
+  }
+  return collective;
 }
 
 void DriverTransport::start(c10::intrusive_ptr<CollectiveWork> work, DriverRequests requests,
@@ -127,46 +142,126 @@ void DriverTransport::start(c10::intrusive_ptr<CollectiveWork> work, DriverReque
   if (timeout == c10d::kUnsetTimeout) timeout = timeout_;
   const std::lock_guard lock(mutex_);
   if (aborted_) throw std::runtime_error("the group is of no use any more: an earlier collective was aborted");
+  // First of all: a collective with more parts than the stream's queue has room for waits here until ranks have joined.
+  if (!watcher_.joinable()) {
+    watcher_ = std::thread([this, timeout] {
+      join(timeout);
+      run();
+    });
+  }
   auto end = std::make_unique<Event>(stream_->device());
+  std::vector<Submitted> submitted;
   stream_->follow(aten::current_stream(static_cast<c10::DeviceIndex>(stream_->device().index())));
   {
     const c10::StreamGuard guard(torch_stream(*stream_));
     work->begin();
     for (const DriverRequest& request : requests) {
-      submit(request);
+      submitted.push_back(submit(request));
       if (request.after) request.after();
     }
   }
   end->record(*stream_);
-  pending_.push_back({std::move(work), std::move(requests), std::move(end), timeout, Clock::now() + timeout});
-  if (!watcher_.joinable()) watcher_ = std::thread([this] { run(); });
+  pending_.push_back(
+      {std::move(work), std::move(requests), std::move(submitted), std::move(end), timeout, Clock::now() + timeout});
   changed_.notify_all();
 }
 
 void DriverTransport::drain() {
+  // Who has pressed Ctrl-C does not want to wait for other ranks.
+  if (was_interrupted()) abort();
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return pending_.empty(); });
 }
 
-void DriverTransport::abort() {
+void DriverTransport::abort() { aborted_ = true; }
+
+/// Collectives that were called meanwhile wait for the communicator on the stream.
+void DriverTransport::join(std::chrono::milliseconds timeout) {
+  try {
+    const auto store = store_->clone();  // a connection of its own: somebody may be waiting in the other
+    try {
+      joining_.set_value(join_by(*store, timeout));
+    } catch (const std::exception& error) {
+      tell_others(*store, error.what());
+      throw;
+    }
+  } catch (const c10::Error& error) {
+    give_up(std::make_exception_ptr(std::runtime_error(
+        c10::str("The store by which ranks find each other is out of reach: ", error.what_without_backtrace()))));
+  } catch (const std::exception&) {
+    give_up(std::current_exception());
+  }
+}
+
+void DriverTransport::give_up(const std::exception_ptr& error) {
   aborted_ = true;
-  const std::lock_guard lock(joining_);
-  if (communicator_ != nullptr) communicator_->abort();
+  joining_.set_exception(error);
+}
+
+std::shared_ptr<Communicator> DriverTransport::join_by(c10d::Store& store, std::chrono::milliseconds timeout) {
+  const Clock::time_point end = Clock::now() + timeout;
+  Device& device = stream_->device();
+  const std::string key_of_id = key_ + "id";
+  store.set(key_of_rank(rank_), std::vector<uint8_t>{});
+  if (rank_ == 0) store.set(key_of_id, bytes_of(Communicator::make_id(device)));
+  const auto wait_until = [&](const std::function<bool()>& is_reached) {
+    std::chrono::microseconds pause = kFirstPause;
+    Clock::time_point next_look = Clock::now() + kNewsInterval;
+    for (; !is_reached(); pause = std::min<std::chrono::microseconds>(pause * 2, kLongestJoiningPause)) {
+      if (aborted_) throw std::runtime_error("aborted");
+      const std::chrono::duration<double> limit = timeout;
+      if (Clock::now() > end) {
+        throw std::runtime_error(c10::str("Timed out after ", limit.count(), " s: ", missing_ranks(store)));
+      }
+      if (Clock::now() > next_look) {
+        if (store.check({key_of_news()})) throw std::runtime_error(text_of(store.get(key_of_news())));
+        next_look = Clock::now() + kNewsInterval;
+      }
+      std::this_thread::sleep_for(pause);
+    }
+  };
+  wait_until([&] { return store.check({key_of_id}); });
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
+  auto communicator = std::make_shared<Communicator>(device, text_of(store.get(key_of_id)), rank_, size_, left);
+  wait_until([&] { return communicator->is_joined(); });
+  return communicator;
+}
+
+std::string DriverTransport::missing_ranks(c10d::Store& store) const {
+  std::string missing;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (!store.check({key_of_rank(rank)})) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+  }
+  if (missing.empty()) return "the driver's communicator did not come about, though all ranks were there";
+  return "of the group's ranks " + missing + " did not come to the first collective";
+}
+
+/// Unless another rank has told them before.
+void DriverTransport::tell_others(c10d::Store& store, const std::string& why) const {
+  if (store.check({key_of_news()})) return;
+  store.set(key_of_news(), bytes_of(c10::str("rank ", rank_, " gave up: ", why)));
 }
 
 std::exception_ptr DriverTransport::outcome(const Pending& pending) {
   try {
+    const std::shared_ptr<Communicator> communicator = communicator_.get();  // or why there is none
     std::chrono::microseconds pause = kFirstPause;
     while (!pending.end->query()) {
       const bool late = Clock::now() > pending.deadline;
-      if (late && !aborted_.exchange(true)) communicator_->abort();
+      if (late) aborted_ = true;
+      if (aborted_) communicator->abort();
       if (late) {
         const std::chrono::duration<double> limit = pending.timeout;
         throw std::runtime_error(c10::str("Timed out after ", limit.count(), " s"));
       }
-      if (aborted_) communicator_->abort();
       std::this_thread::sleep_for(pause);
       pause = std::min(pause * 2, kLongestPause);
+    }
+    for (const Submitted& submitted : pending.submitted) {
+      if (submitted->failure() == nullptr) continue;
+      aborted_ = true;  // other ranks wait for what will not come
+      communicator->abort();
+      std::rethrow_exception(submitted->failure());
     }
     return nullptr;
   } catch (...) {
@@ -178,7 +273,7 @@ std::exception_ptr DriverTransport::outcome(const Pending& pending) {
 void DriverTransport::forget_failure() {
   try {
     stream_->finish();
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     // It is the failure that the work has just told, or one of what was queued behind it and told as well.
   }
 }

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -35,64 +38,76 @@ struct DriverRequest {
 using DriverRequests = std::vector<DriverRequest>;
 
 /// Collectives of a group by the driver of its ranks' devices, in stream order, where all of these have the same driver
-/// and it has collectives. They run on a stream beside those that compute, one after the other, and a thread looks
-/// whether they have ended. Ranks agree at their first collective on a device.
+/// and it has collectives. They run on a stream beside those that compute, one after the other. A thread joins the
+/// driver's communicator when the first one is called, for which the stream waits and nobody else, and looks whether
+/// they have ended.
 class DriverTransport {
  public:
-  /// All ranks of the group call this. Null for a group of one.
+  /// All ranks of the group call this, and agree on whether they use the driver. Opens the devices. Null for a group of
+  /// one.
   static std::unique_ptr<DriverTransport> make(c10::intrusive_ptr<c10d::Store> store, c10d::Backend& host,
                                                std::chrono::milliseconds timeout);
-  DriverTransport(c10::intrusive_ptr<c10d::Store> store, std::string key, int rank, int size,
+  /// `key`: of the ranks' own in the store.
+  DriverTransport(c10::intrusive_ptr<c10d::Store> store, std::string key, bool agreed, int rank, int size,
                   std::chrono::milliseconds timeout);
   /// Waits for what was begun.
   ~DriverTransport();
   DriverTransport(const DriverTransport&) = delete;
   DriverTransport& operator=(const DriverTransport&) = delete;
 
-  /// Whether the group's collectives on tensors of this stream's device are the driver's. The first call waits for
-  /// the other ranks. Throws c10::ValueError for another device than the group's, std::runtime_error where it failed.
+  /// Whether the group's collectives on tensors of this stream's device are the driver's. Does not wait. Throws
+  /// c10::ValueError for another device than the group's, which is that of the first call.
   bool is_there(Stream& transfers);
-  /// Whether the driver reduces numbers of this dtype so.
+  /// Whether the driver reduces numbers of this dtype so. If not, what the transfers of `is_there` are given next comes
+  /// behind the collectives so far, one of which may have moved the same numbers.
   bool reduces(ob_collective_kind kind, at::ScalarType dtype, ob_reduction reduction) const;
   /// Behind what the current stream has. Ends the work, too. Throws what the driver reports at once.
   void start(c10::intrusive_ptr<CollectiveWork> work, DriverRequests requests, std::chrono::milliseconds timeout);
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
-  /// Waits until everything has ended.
+  /// Waits until everything has ended, or ends it where the user has interrupted a wait.
   void drain();
-  /// Fails what is under way and what comes.
+  /// Fails what is under way and what comes, joining too. Does not wait.
   void abort();
 
  private:
   using Clock = std::chrono::steady_clock;
-  enum class Agreement { kNone, kYes, kNo };
+  using Submitted = std::shared_ptr<DriverCollective>;
 
   /// Begun and not ended.
   struct Pending {
     c10::intrusive_ptr<CollectiveWork> work;
     DriverRequests requests;
+    std::vector<Submitted> submitted;
     std::unique_ptr<Event> end;
     std::chrono::milliseconds timeout;
     Clock::time_point deadline;
   };
 
-  std::string key_of(int rank) const { return key_ + std::to_string(rank); }
-  Agreement agree(Device& device);
-  void submit(const DriverRequest& request);
+  std::string key_of_rank(int rank) const { return key_ + "rank " + std::to_string(rank); }
+  std::string key_of_news() const { return key_ + "gave up"; }
+  Submitted submit(const DriverRequest& request);
   void run();
+  void join(std::chrono::milliseconds timeout);
+  std::shared_ptr<Communicator> join_by(c10d::Store& store, std::chrono::milliseconds timeout);
+  void give_up(const std::exception_ptr& error);
+  std::string missing_ranks(c10d::Store& store) const;
+  void tell_others(c10d::Store& store, const std::string& why) const;
   std::exception_ptr outcome(const Pending& pending);
   void forget_failure();
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const std::string key_;
+  const bool agreed_;
   const int rank_, size_;
   std::atomic<std::chrono::milliseconds> timeout_;
   std::atomic<bool> aborted_{false};
-  std::mutex joining_;
-  Agreement agreement_ = Agreement::kNone;  ///< guarded by joining_
-  std::shared_ptr<Communicator> communicator_;
-  Stream* stream_ = nullptr;  ///< of the communicator's collectives
-  std::mutex mutex_;          ///< guards what follows, and the order of collectives
+  std::promise<std::shared_ptr<Communicator>> joining_;
+  const ComingCommunicator communicator_{joining_.get_future()};
+  std::mutex mutex_;  ///< guards what follows, and the order of collectives
   std::condition_variable changed_;
+  /// Of the group's collectives, and of what others move. Messages between two ranks need not wait for collectives that
+  /// one of them has not come to, so these are not on one stream. Constant once they are there.
+  Stream *stream_ = nullptr, *transfers_ = nullptr;
   std::deque<Pending> pending_;
   bool stop_ = false;
   std::thread watcher_;

@@ -78,6 +78,33 @@ def check_messages_go_by_the_usual_transport() -> None:
     assert tensor.tolist() == [1.0] * 3
 
 
+def check_messages_overtake_collectives() -> None:
+    """A rank that waits for a message first comes to the collective later, be it the group's first one or not."""
+    group = dist.new_group()
+    for _ in range(2):
+        tensor, message = own(torch.float32, 3), own(torch.float32, 2)
+        if dist.get_rank() == 0:
+            work = dist.all_reduce(tensor, group=group, async_op=True)
+            dist.send(message, 1, group=group)
+        else:
+            dist.recv(message, 0, group=group)
+            work = dist.all_reduce(tensor, group=group, async_op=True)
+        work.wait()
+        assert message.tolist() == [1.0] * 2 and tensor.tolist() == [3.0] * 3
+    dist.destroy_process_group(group)
+
+
+def check_collectives_of_both_kinds_in_order() -> None:
+    """The driver moves numbers that it cannot reduce: nobody waits between."""
+    if ASIDE:
+        return  # the usual transport begins with what a tensor is at the call
+    tensor = torch.full((1 << 20,), 1.0 if dist.get_rank() == 1 else 5.0, dtype=torch.bfloat16).to(DEVICE)
+    works = [dist.broadcast(tensor, 1, async_op=True), dist.all_reduce(tensor, async_op=True)]
+    for work in works:
+        work.wait()
+    assert torch.equal(tensor.cpu(), torch.full((1 << 20,), 2.0, dtype=torch.bfloat16))
+
+
 def check_order_and_overlap() -> None:
     """Collectives that nobody waits for between, and their futures."""
     tensors = [own(torch.float32, 1 << 18) for _ in range(3)]
