@@ -55,6 +55,9 @@ at::Tensor Exchange::numbers(const at::Tensor& tensor, Use use) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   require_usable(tensor, transfers_);
   const bool in_place = transfers_.device().host_accessible();
+  // What brings contents in, as zeros that are not written yet, is among what `wait` waits for.
+  c10::OptionalStreamGuard guard;
+  if (role_ == Role::kPart) guard.reset_stream(torch_stream(transfers_));
   const at::Tensor host = in_place ? aten::host_alias(tensor) : fetched(tensor, use);
   return host.is_complex() ? at::view_as_real(host) : host;
 }

@@ -108,7 +108,9 @@ def check_lists() -> None:
 
 def equal(tensors: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
     for tensor, right in zip(tensors, wanted, strict=True):
-        assert tensor.dtype == right.dtype and torch.equal(tensor.cpu(), right)
+        assert tensor.dtype == right.dtype and tensor.shape == right.shape
+        wrong = (tensor.cpu() != right).flatten().nonzero().flatten()
+        assert not len(wrong), (wrong, tensor.cpu().flatten()[wrong], right.flatten()[wrong])
 
 
 def check_all_to_all() -> None:
