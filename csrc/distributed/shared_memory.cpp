@@ -95,6 +95,24 @@ void* mapped(int file, size_t bytes) {
 
 }  // namespace
 
+std::string unlike_calls(const std::vector<std::string>& terms) {
+  std::string all = "Ranks called different collectives:";
+  for (size_t rank = 0; rank < terms.size(); ++rank) all += "\n  rank " + std::to_string(rank) + ": " + terms[rank];
+  return all + "\nTORCH_DISTRIBUTED_DEBUG=DETAIL shows shapes, too";
+}
+
+std::string unlike_bytes(const std::vector<std::vector<uint64_t>>& sent,
+                         const std::vector<std::vector<uint64_t>>& received) {
+  for (size_t from = 0; from < sent.size(); ++from) {
+    for (size_t to = 0; to < sent.size(); ++to) {
+      if (sent[from][to] == received[to][from]) continue;
+      return "rank " + std::to_string(from) + " sends " + std::to_string(sent[from][to]) + " bytes to rank " +
+             std::to_string(to) + ", which expects " + std::to_string(received[to][from]);
+    }
+  }
+  return {};
+}
+
 /// What a rank tells the others, on cache lines of its own.
 struct alignas(kLine) SharedMemory::Control {
   std::atomic<uint32_t> steps;    ///< how many it has written
@@ -236,12 +254,12 @@ void SharedMemory::require_agreement() const {
     same = std::strncmp(half(0, step_).text, half(rank, step_).text, kTextBytes) == 0;
   }
   if (same) return;
-  std::string all = "Ranks called different collectives:";
+  std::vector<std::string> all;
   for (int rank = 0; rank < ranks_; ++rank) {
     const char* const text = half(rank, step_).text;
-    all += "\n  rank " + std::to_string(rank) + ": " + std::string(text, strnlen(text, kTextBytes));
+    all.emplace_back(text, strnlen(text, kTextBytes));
   }
-  throw MismatchError(all);
+  throw MismatchError(unlike_calls(all));
 }
 
 void SharedMemory::step() {
@@ -399,16 +417,14 @@ void SharedMemory::all_to_all(const Terms& terms, const void* input, const std::
     std::copy(received.begin(), received.end(), table + ranks);
     first_step();
     uint64_t largest = 0;
-    for (int from = 0; from < ranks_; ++from) {
-      for (int to = 0; to < ranks_; ++to) {
-        const uint64_t leaves = reinterpret_cast<const uint64_t*>(readable(from))[to];
-        const uint64_t arrives = reinterpret_cast<const uint64_t*>(readable(to))[ranks + from];
-        largest = std::max(largest, leaves);
-        if (leaves == arrives) continue;
-        throw MismatchError("rank " + std::to_string(from) + " sends " + std::to_string(leaves) + " bytes to rank " +
-                            std::to_string(to) + ", which expects " + std::to_string(arrives));
-      }
+    std::vector<std::vector<uint64_t>> leaving, arriving;
+    for (int rank = 0; rank < ranks_; ++rank) {
+      const auto* const row = reinterpret_cast<const uint64_t*>(readable(rank));
+      leaving.emplace_back(row, row + ranks);
+      arriving.emplace_back(row + ranks, row + 2 * ranks);
+      largest = std::max(largest, *std::max_element(row, row + ranks));
     }
+    if (const std::string text = unlike_bytes(leaving, arriving); !text.empty()) throw MismatchError(text);
     exchange(static_cast<const char*>(input), sent, static_cast<char*>(output), received, largest);
   });
 }

@@ -24,6 +24,13 @@ struct MismatchError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// What tells ranks that they called different collectives: a text of each.
+std::string unlike_calls(const std::vector<std::string>& terms);
+/// What tells that two ranks do not agree on bytes in an all_to_all, or nothing. `sent` and `received` have a row of
+/// each rank, with its bytes to or from each.
+std::string unlike_bytes(const std::vector<std::vector<uint64_t>>& sent,
+                         const std::vector<std::vector<uint64_t>>& received);
+
 /// Where a group's memory is: plain bytes, for its ranks.
 struct SharedMemoryPlace {
   uint64_t nonce;          ///< 0: there is none

@@ -4,10 +4,14 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
+#include <c10/core/StreamGuard.h>
 
 #include <algorithm>
+#include <deque>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <stdexcept>
@@ -17,7 +21,7 @@
 #include "torch/bridge/devices.h"
 #include "torch/bridge/releases.h"
 #include "torch/bridge/tensor.h"
-#include "torch/distributed/shared_memory_backend.h"
+#include "torch/distributed/terms.h"
 #include "torch/distributed/without_python.h"
 
 namespace outboard::distributed {
@@ -170,20 +174,10 @@ Tensors flattened(const Tensors& tensors) {
   return result;
 }
 
-/// Bytes of a rank's tensor, or of its part of one, that go in one piece. All ranks of a group have to agree on parts,
-/// so nothing else decides on them, such as where a rank's tensor is.
-constexpr size_t kWhole = size_t{4} << 20;
-
 bool is_long(const at::Tensor& tensor) { return tensor.nbytes() > kWhole && tensor.is_non_overlapping_and_dense(); }
 
-/// Where parts of `count` elements begin, and the last one ends. They are alike, so that ranks with unlike tensors have
-/// unlike parts from the first one on.
-std::vector<int64_t> bounds_of_parts(int64_t count, size_t item) {
-  const auto parts = std::max<int64_t>(1, static_cast<int64_t>((count * item + kWhole - 1) / kWhole));
-  std::vector<int64_t> bounds;
-  for (int64_t part = 0; part <= parts; ++part) bounds.push_back(count * part / parts);
-  return bounds;
-}
+/// How many parts so many bytes have.
+int64_t parts_of(uint64_t bytes) { return std::max<int64_t>(1, static_cast<int64_t>((bytes + kWhole - 1) / kWhole)); }
 
 /// Elements of a dense tensor of the device, in the order of memory.
 at::Tensor some_of(const at::Tensor& tensor, int64_t begin, int64_t end) {
@@ -191,16 +185,62 @@ at::Tensor some_of(const at::Tensor& tensor, int64_t begin, int64_t end) {
   return tensor.as_strided({end - begin}, {1}, tensor.storage_offset() + begin);
 }
 
-/// Of elements that each of so many ranks has `count` of, one rank after another, those from `begin` to `end` of each.
-std::vector<at::Tensor> some_of_each(const at::Tensor& tensor, int ranks, int64_t count, int64_t begin, int64_t end) {
-  std::vector<at::Tensor> parts;
-  for (int rank = 0; rank < ranks; ++rank) parts.push_back(some_of(tensor, rank * count + begin, rank * count + end));
-  return parts;
+/// A part of a dense tensor's elements. Parts are alike, so that ranks with unlike tensors have unlike parts from the
+/// first one on.
+at::Tensor part_of(const at::Tensor& tensor, int64_t part, int64_t parts) {
+  return some_of(tensor, tensor.numel() * part / parts, tensor.numel() * (part + 1) / parts);
+}
+
+Tensors part_of_each(const Tensors& tensors, int64_t part, int64_t parts) {
+  Tensors result;
+  for (const at::Tensor& tensor : tensors) result.push_back(part_of(tensor, part, parts));
+  return result;
+}
+
+/// What belongs to each rank of a dense tensor of all.
+Tensors places_of(const at::Tensor& tensor, int ranks) {
+  Tensors places;
+  for (int rank = 0; rank < ranks; ++rank) places.push_back(part_of(tensor, rank, ranks));
+  return places;
+}
+
+/// The same elements in the order of rows, for the device's current stream.
+Tensors contiguous(const Tensors& tensors) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  Tensors result;
+  for (const at::Tensor& tensor : tensors) result.push_back(tensor.contiguous());
+  return result;
+}
+
+/// Tensors to receive into in the order of rows: these, where that is theirs.
+Tensors contiguous_places(const Tensors& tensors) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  Tensors result;
+  for (const at::Tensor& tensor : tensors) {
+    result.push_back(tensor.is_contiguous() ? tensor : at::empty(tensor.sizes(), tensor.options()));
+  }
+  return result;
 }
 
 bool are_dense(const std::vector<at::Tensor>& tensors) {
   return std::all_of(tensors.begin(), tensors.end(),
                      [](const at::Tensor& tensor) { return tensor.is_non_overlapping_and_dense(); });
+}
+
+/// A part that moves nothing: what has arrived elsewhere is copied to where it belongs, behind the parts before it.
+template <typename MakePart>
+void add_copies(std::vector<MakePart>& parts, const Tensors& from, const Tensors& to, Stream& copies) {
+  for (size_t i = 0; i < from.size(); ++i) {
+    if (from[i].is_same(to[i])) continue;
+    parts.push_back([source = from[i], target = to[i], &copies](Exchange&) -> typename MakePart::result_type {
+      return {[](c10d::Backend&) -> std::vector<WorkPointer> { return {}; },
+              [source, target, &copies] {
+                const at::AutoDispatchBelowADInplaceOrView below_autograd;
+                const c10::StreamGuard guard(torch_stream(copies));
+                target.copy_(source);
+              }};
+    });
+  }
 }
 
 /// Waits for works of the host library. Throws what failed, or if the whole collective was aborted.
@@ -216,6 +256,11 @@ void wait_for(const std::vector<WorkPointer>& works, c10d::Work& whole) {
 /// The host library has no connection of a rank to itself.
 void require_other(int peer, int rank) {
   TORCH_CHECK_VALUE(peer != rank, "rank ", rank, " cannot send to itself, or receive from itself: copy the tensor");
+}
+
+/// Greater tags are those of long messages' contents.
+void require_tag(int tag) {
+  TORCH_CHECK_VALUE(tag >= 0 && tag < kTags, "a message's tag must be from 0 to ", kTags - 1, ", but is ", tag);
 }
 
 /// Calls a function, whose errors say what failed.
@@ -328,15 +373,18 @@ c10::intrusive_ptr<c10d::Backend> DeviceBackend::merge(const c10::intrusive_ptr<
   return remade(store, std::move(whole));
 }
 
-Stream& DeviceBackend::transfers(c10::DeviceIndex index) {
+DeviceBackend::Streams DeviceBackend::streams(c10::DeviceIndex index) {
   const auto place = static_cast<size_t>(index < 0 ? aten::current_device() : index);
   const std::lock_guard lock(mutex_);
-  if (transfers_.size() <= place) transfers_.resize(place + 1, nullptr);
-  if (transfers_[place] == nullptr) {
-    transfers_[place] =
-        aten::translate_errors([&] { return &aten::device(static_cast<c10::DeviceIndex>(place)).pool_stream(); });
+  if (streams_.size() <= place) streams_.resize(place + 1);
+  Streams& here = streams_[place];
+  if (here.transfers == nullptr) {
+    aten::translate_errors([&] {
+      here.transfers = &aten::device(static_cast<c10::DeviceIndex>(place)).pool_stream();
+      here.parts = &aten::device(static_cast<c10::DeviceIndex>(place)).pool_stream();
+    });
   }
-  return *transfers_[place];
+  return here;
 }
 
 void DeviceBackend::remember(const WorkPointer& work) {
@@ -359,7 +407,9 @@ DeviceBackend::Call DeviceBackend::begin(OpType kind, const char* name, Tensors 
               c10::str(group_.backend, ": ", name, ", number ", number, " of group '", group_.name, "', on rank ",
                        rank_, " of ", size_),
               number};
-  return {std::move(label), std::make_shared<Exchange>(transfers(index)), std::move(inputs), std::move(results)};
+  const Streams own = streams(index);
+  return {std::move(label), std::make_shared<Exchange>(*own.transfers), std::move(inputs), std::move(results),
+          own.parts};
 }
 
 WorkPointer DeviceBackend::start_on_driver(Call& call, std::chrono::milliseconds timeout, const MakeRequests& make) {
@@ -377,6 +427,13 @@ WorkPointer DeviceBackend::start_on_driver(Call& call, std::chrono::milliseconds
 }
 
 WorkPointer DeviceBackend::start(Call call, Issue issue, std::function<void()> after) {
+  return start(
+      std::move(call), [issue = std::move(issue)](Backend& host, CollectiveWork&) { return issue(host); },
+      std::move(after));
+}
+
+WorkPointer DeviceBackend::start(Call call, std::function<Works(Backend& host, CollectiveWork& work)> issue,
+                                 std::function<void()> after) {
   call.exchange->seal();
   auto work = c10::make_intrusive<CollectiveWork>(rank_, std::move(call.label), call.exchange, call.inputs,
                                                   std::move(call.results), row_);
@@ -386,33 +443,55 @@ WorkPointer DeviceBackend::start(Call call, Issue issue, std::function<void()> a
   issuer_->put({call.exchange,
                 [this, work, begun, issue = std::move(issue)] {
                   work->begin();
-                  with_label(work->label(), [&] { *begun = issue(*host()); });
+                  with_label(work->label(), [&] { *begun = issue(*host(), *work); });
                 },
                 [work, begun, after = std::move(after)] { work->follow(*begun, after); },
                 [work](const std::exception_ptr& error) { work->fail(error); }});
   return work;
 }
 
-WorkPointer DeviceBackend::start_parts(Call call, std::vector<Part> parts) {
-  // The copies of all parts are on one stream: behind the last one's, all are there.
-  call.exchange = parts.back().exchange;
+WorkPointer DeviceBackend::start_parts(Call call, Plan plan) {
+  call.exchange = std::make_shared<Exchange>(call.exchange->transfers(), Exchange::Role::kNone);
+  call.exchange->seal();
   auto work = c10::make_intrusive<CollectiveWork>(rank_, std::move(call.label), call.exchange, call.inputs,
                                                   std::move(call.results), row_);
   remember(work);
-  const auto issue = [this, work, parts = std::move(parts)] {
-    for (const Part& part : parts) {
-      part.exchange->wait();
-      work->begin();
-      with_label(work->label(), [&] { wait_for(part.issue(*host()), *work); });
-      if (part.after) part.after();
-      if (part.exchange == parts.back().exchange) return;
-      work->end_part();
-      part.exchange->give_back();
-    }
+  const auto issue = [this, work, plan = std::move(plan), exchange = call.exchange, copies = call.parts] {
+    work->begin();
+    with_label(work->label(), [&] { run_parts(*work, plan(*work), *copies); });
+    exchange->give_back_behind(*copies);
   };
-  issuer_->put({nullptr, issue, [work] { work->follow({}, {}); },
+  issuer_->put({call.exchange, issue, [work] { work->follow({}, {}); },
                 [work](const std::exception_ptr& error) { work->fail(error); }, /*may_be_at_once=*/false});
   return work;
+}
+
+void DeviceBackend::run_parts(CollectiveWork& work, const std::vector<MakePart>& parts, Stream& copies) {
+  struct Staged {
+    std::shared_ptr<Exchange> exchange;
+    Part part;
+  };
+  std::deque<Staged> ahead;
+  std::shared_ptr<Exchange> leaving;
+  size_t staged = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    for (; staged < std::min(parts.size(), i + 1 + kAhead); ++staged) {
+      auto exchange = std::make_shared<Exchange>(copies, Exchange::Role::kPart);
+      Part part = parts[staged](*exchange);
+      exchange->seal();
+      ahead.push_back({std::move(exchange), std::move(part)});
+    }
+    const Staged now = std::move(ahead.front());
+    ahead.pop_front();
+    now.exchange->wait();
+    if (i != 0) work.begin();
+    wait_for(now.part.issue(*host()), work);
+    if (now.part.after) now.part.after();
+    if (i + 1 != parts.size()) work.end_part();
+    if (leaving != nullptr) leaving->wait_until_given_back();
+    leaving = now.exchange;
+    leaving->give_back();
+  }
 }
 
 WorkPointer DeviceBackend::start_alike(Call call, Use use, IssueSome issue,
@@ -431,32 +510,49 @@ WorkPointer DeviceBackend::start_alike(Call call, Use use, IssueSome issue,
     if (!after) return start(std::move(call), issue_all);
     return start(std::move(call), issue_all, [values, after] { std::for_each(values.begin(), values.end(), after); });
   }
-  std::vector<Part> parts;
+  std::vector<MakePart> parts;
   for (const at::Tensor& tensor : call.inputs) {
-    const auto bounds = bounds_of_parts(tensor.numel(), tensor.itemsize());
-    for (size_t i = 0; i + 1 < bounds.size(); ++i) {
-      auto exchange = std::make_shared<Exchange>(call.exchange->transfers());
-      const bool is_whole = bounds.size() == 2;
-      at::Tensor value = host_of(*exchange, is_whole ? tensor : some_of(tensor, bounds[i], bounds[i + 1]));
-      exchange->seal();
-      Part part{
-          std::move(exchange), [value, issue](Backend& host) mutable -> Works { return {issue(host, value)}; }, {}};
-      if (after) part.after = [value, after] { after(value); };
-      parts.push_back(std::move(part));
+    const int64_t count = parts_of(tensor.nbytes());
+    for (int64_t i = 0; i < count; ++i) {
+      parts.push_back([host_of, issue, after, some = count == 1 ? tensor : part_of(tensor, i, count)](Exchange& own) {
+        at::Tensor value = host_of(own, some);
+        Part part{[value, issue](Backend& host) mutable -> Works { return {issue(host, value)}; }, {}};
+        if (after) part.after = [value, after] { after(value); };
+        return part;
+      });
     }
   }
-  return start_parts(std::move(call), std::move(parts));
+  return start_parts(std::move(call), [parts](CollectiveWork&) { return parts; });
 }
 
-WorkPointer DeviceBackend::start_peer(Call call, std::function<WorkPointer(c10d::Backend& host)> issue) {
+WorkPointer DeviceBackend::start_peer(Call call, Use use,
+                                      const std::function<std::unique_ptr<Message>(Content content)>& make) {
+  const at::Tensor& tensor = only(call.inputs);
+  Content content{tensor.nbytes(), {}};
+  Stream* copies = nullptr;
+  if (is_long(tensor)) {
+    copies = call.parts;
+    call.exchange = std::make_shared<Exchange>(call.exchange->transfers(), Exchange::Role::kNone);
+    content.part = [tensor, use, copies](uint64_t begin, uint64_t end) -> Content::Part {
+      const auto item = static_cast<uint64_t>(tensor.itemsize());
+      auto exchange = std::make_shared<Exchange>(*copies, Exchange::Role::kPart);
+      const at::Tensor host = flat(exchange->elements(some_of(tensor, begin / item, end / item), use));
+      exchange->seal();
+      return {std::move(exchange), host};
+    };
+  } else {
+    const at::Tensor host = flat(call.exchange->elements(tensor, use));
+    content.part = [host](uint64_t, uint64_t) -> Content::Part { return {nullptr, host}; };
+  }
   call.exchange->seal();
-  auto work = c10::make_intrusive<PeerWork>(rank_, std::move(call.label), call.exchange, only(call.inputs));
+  auto work =
+      c10::make_intrusive<PeerWork>(rank_, std::move(call.label), call.exchange, tensor, make(std::move(content)));
   remember(work);
-  peer_issuer_->put(
-      {call.exchange,
-       [this, work, issue = std::move(issue)] { with_label(work->label(), [&] { work->begin(issue(*host())); }); },
-       {},
-       [work](const std::exception_ptr& error) { work->fail(error); }});
+  // A long message's header does not wait for the device.
+  peer_issuer_->put({copies == nullptr ? call.exchange : nullptr,
+                     [this, work, copies] { with_label(work->label(), [&] { work->begin(host(), copies); }); },
+                     {},
+                     [work](const std::exception_ptr& error) { work->fail(error); }});
   return work;
 }
 
@@ -523,18 +619,38 @@ WorkPointer DeviceBackend::all_gather_uneven(Call call, const Tensors& outputs, 
   TORCH_CHECK_VALUE(outputs[rank_].sizes() == input.sizes() && outputs[rank_].scalar_type() == input.scalar_type(),
                     "all_gather: this rank's place in the output has shape ", outputs[rank_].sizes(), " and its input ",
                     input.sizes());
+  const auto broadcast_from = [timeout = options.timeout](Backend& host, int root, const at::Tensor& value) {
+    c10d::BroadcastOptions from;
+    from.rootRank = root;
+    from.timeout = timeout;
+    Tensors one{value};
+    return host.broadcast(one, from);
+  };
+  if (are_dense({input}) && are_dense(outputs) && std::any_of(outputs.begin(), outputs.end(), is_long)) {
+    std::vector<MakePart> parts;
+    for (int root = 0; root < size_; ++root) {
+      const int64_t count = parts_of(outputs[root].nbytes());
+      const bool is_own = root == rank_;
+      for (int64_t k = 0; k < count; ++k) {
+        parts.push_back([is_own, root, broadcast_from,
+                         some = part_of(is_own ? input : outputs[root], k, count)](Exchange& exchange) -> Part {
+          const at::Tensor value = flat(exchange.elements(some, is_own ? Use::kRead : Use::kWrite));
+          return {[=](Backend& host) -> Works { return {broadcast_from(host, root, value)}; }, {}};
+        });
+      }
+    }
+    {
+      const at::AutoDispatchBelowADInplaceOrView below_autograd;
+      part_of(outputs[rank_], 0, 1).copy_(part_of(input, 0, 1));
+    }
+    return start_parts(std::move(call), [parts](CollectiveWork&) { return parts; });
+  }
   const at::Tensor own = flat(call.exchange->elements(input, Use::kRead));
   const Tensors values = flattened(call.exchange->elements(outputs, Use::kWrite));
-  return start(std::move(call), [this, own, values, timeout = options.timeout](Backend& host) {
+  return start(std::move(call), [this, own, values, broadcast_from](Backend& host) {
     values[rank_].copy_(own);
     Works works;
-    for (int root = 0; root < size_; ++root) {
-      c10d::BroadcastOptions from;
-      from.rootRank = root;
-      from.timeout = timeout;
-      Tensors one{values[root]};
-      works.push_back(host.broadcast(one, from));
-    }
+    for (int root = 0; root < size_; ++root) works.push_back(broadcast_from(host, root, values[root]));
     return works;
   });
 }
@@ -548,6 +664,7 @@ WorkPointer DeviceBackend::allgather(TensorLists& outputs, Tensors& inputs, cons
   if (outputs[0][0].numel() == input.numel() && outputs[0][0].scalar_type() == input.scalar_type()) {
     const auto on_driver = [&] { return requests::all_gather_list(outputs[0], input); };
     if (auto work = start_on_driver(call, options.timeout, on_driver)) return work;
+    if (is_long(input) && are_dense(outputs[0])) return all_gather_long(std::move(call), outputs, options);
   }
   Tensors own{call.exchange->elements(input, Use::kRead)};
   TensorLists values{call.exchange->elements(outputs[0], Use::kWrite)};
@@ -568,7 +685,11 @@ WorkPointer DeviceBackend::all_gather_bases(Call call, const Tensors& outputs, c
   const auto on_driver = [&] { return requests::all_gather(outputs, call.inputs); };
   if (auto work = start_on_driver(call, options.timeout, on_driver)) return work;
   if (are_dense(outputs) && std::any_of(call.inputs.begin(), call.inputs.end(), is_long)) {
-    return all_gather_long(std::move(call), outputs, options);
+    // In the order of memory, as short ones.
+    TensorLists places;
+    for (const at::Tensor& output : outputs) places.push_back(places_of(output, size_));
+    for (at::Tensor& input : call.inputs) input = part_of(input, 0, 1);
+    return all_gather_long(std::move(call), places, options);
   }
   Tensors own = flattened(call.exchange->elements(call.inputs, Use::kRead));
   Tensors values = flattened(call.exchange->elements(outputs, Use::kWrite));
@@ -579,24 +700,28 @@ WorkPointer DeviceBackend::all_gather_bases(Call call, const Tensors& outputs, c
   });
 }
 
-WorkPointer DeviceBackend::all_gather_long(Call call, const Tensors& outputs, const c10d::AllgatherOptions& options) {
-  std::vector<Part> parts;
+WorkPointer DeviceBackend::all_gather_long(Call call, const TensorLists& outputs,
+                                           const c10d::AllgatherOptions& options) {
+  const Tensors inputs = contiguous(call.inputs);
+  TensorLists places;
+  for (const Tensors& list : outputs) places.push_back(contiguous_places(list));
+  std::vector<MakePart> parts;
   for (size_t i = 0; i < outputs.size(); ++i) {
-    const int64_t count = call.inputs[i].numel();
-    const auto bounds = bounds_of_parts(count, call.inputs[i].itemsize());
-    for (size_t k = 0; k + 1 < bounds.size(); ++k) {
-      auto exchange = std::make_shared<Exchange>(call.exchange->transfers());
-      const Tensors places = some_of_each(outputs[i], size_, count, bounds[k], bounds[k + 1]);
-      Tensors own{flat(exchange->elements(some_of(call.inputs[i], bounds[k], bounds[k + 1]), Use::kRead))};
-      TensorLists values{flattened(exchange->elements(places, Use::kWrite))};
-      exchange->seal();
-      parts.push_back(
-          {std::move(exchange),
-           [own, values, options](Backend& host) mutable -> Works { return {host.allgather(values, own, options)}; },
-           {}});
+    const int64_t count = parts_of(inputs[i].nbytes());
+    for (int64_t k = 0; k < count; ++k) {
+      parts.push_back([options, own = part_of(inputs[i], k, count),
+                       arriving = part_of_each(places[i], k, count)](Exchange& exchange) -> Part {
+        Tensors leaving{flat(exchange.elements(own, Use::kRead))};
+        TensorLists values{flattened(exchange.elements(arriving, Use::kWrite))};
+        return {[leaving, values, options](Backend& host) mutable -> Works {
+                  return {host.allgather(values, leaving, options)};
+                },
+                {}};
+      });
     }
+    add_copies(parts, places[i], outputs[i], *call.parts);
   }
-  return start_parts(std::move(call), std::move(parts));
+  return start_parts(std::move(call), [parts](CollectiveWork&) { return parts; });
 }
 
 WorkPointer DeviceBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
@@ -616,12 +741,21 @@ WorkPointer DeviceBackend::allgather_coalesced(TensorLists& outputs, Tensors& in
   Call call = begin(OpType::ALLGATHER_COALESCED, "all_gather_coalesced", inputs, outputs);
   TORCH_CHECK_VALUE(static_cast<int>(outputs.size()) == size_, "all_gather_coalesced: ", outputs.size(),
                     " lists of outputs for ", size_, " ranks");
-  TensorLists values;
+  TensorLists by_input(inputs.size());
   for (const Tensors& list : outputs) {
     TORCH_CHECK_VALUE(list.size() == inputs.size(), "all_gather_coalesced: ", list.size(), " outputs for ",
                       inputs.size(), " inputs");
-    values.push_back(call.exchange->elements(list, Use::kWrite));
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      TORCH_CHECK_VALUE(list[i].nbytes() == inputs[i].nbytes(), "all_gather_coalesced: an output has shape ",
+                        list[i].sizes(), " and the input ", inputs[i].sizes());
+      by_input[i].push_back(list[i]);
+    }
   }
+  if (std::any_of(inputs.begin(), inputs.end(), is_long) && are_dense(inputs) && are_dense(joined(outputs))) {
+    return all_gather_long(std::move(call), by_input, options);
+  }
+  TensorLists values;
+  for (const Tensors& list : outputs) values.push_back(call.exchange->elements(list, Use::kWrite));
   const Tensors own = call.exchange->elements(inputs, Use::kRead);
   return start(std::move(call), [own, values, options](Backend& host) {
     Works works;
@@ -637,6 +771,7 @@ WorkPointer DeviceBackend::allgather_coalesced(TensorLists& outputs, Tensors& in
 
 WorkPointer DeviceBackend::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
   Call call = begin(OpType::GATHER, "gather", inputs, outputs);
+  if (is_long(only(inputs)) && are_dense(joined(outputs))) return gather_long(std::move(call), outputs, options);
   Tensors own{call.exchange->elements(only(inputs), Use::kRead)};
   TensorLists values;
   for (const Tensors& list : outputs) values.push_back(call.exchange->elements(list, Use::kWrite));
@@ -646,6 +781,9 @@ WorkPointer DeviceBackend::gather(TensorLists& outputs, Tensors& inputs, const c
 
 WorkPointer DeviceBackend::scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) {
   Call call = begin(OpType::SCATTER, "scatter", joined(inputs), {outputs});
+  if (is_long(only(outputs)) && are_dense(joined(inputs))) {
+    return scatter_long(std::move(call), outputs, inputs, options);
+  }
   Tensors own{call.exchange->elements(only(outputs), Use::kWrite)};
   TensorLists values;
   for (const Tensors& list : inputs) values.push_back(call.exchange->elements(list, Use::kRead));
@@ -653,10 +791,46 @@ WorkPointer DeviceBackend::scatter(Tensors& outputs, TensorLists& inputs, const 
                [own, values, options](Backend& host) mutable -> Works { return {host.scatter(own, values, options)}; });
 }
 
+WorkPointer DeviceBackend::gather_long(Call call, const TensorLists& outputs, const c10d::GatherOptions& options) {
+  const Tensors places = contiguous_places(joined(outputs));
+  const at::Tensor own = contiguous(call.inputs)[0];
+  const int64_t count = parts_of(own.nbytes());
+  std::vector<MakePart> parts;
+  for (int64_t k = 0; k < count; ++k) {
+    parts.push_back([options, is_root = !outputs.empty(), some = part_of(own, k, count),
+                     arriving = part_of_each(places, k, count)](Exchange& exchange) -> Part {
+      Tensors leaving{flat(exchange.elements(some, Use::kRead))};
+      TensorLists values;
+      if (is_root) values.push_back(flattened(exchange.elements(arriving, Use::kWrite)));
+      return {[=](Backend& host) mutable -> Works { return {host.gather(values, leaving, options)}; }, {}};
+    });
+  }
+  add_copies(parts, places, joined(outputs), *call.parts);
+  return start_parts(std::move(call), [parts](CollectiveWork&) { return parts; });
+}
+
+WorkPointer DeviceBackend::scatter_long(Call call, const Tensors& outputs, const TensorLists& inputs,
+                                        const c10d::ScatterOptions& options) {
+  const Tensors places = contiguous_places(outputs);
+  const Tensors own = contiguous(joined(inputs));
+  const int64_t count = parts_of(places[0].nbytes());
+  std::vector<MakePart> parts;
+  for (int64_t k = 0; k < count; ++k) {
+    parts.push_back([options, is_root = !inputs.empty(), place = part_of(places[0], k, count),
+                     some = part_of_each(own, k, count)](Exchange& exchange) -> Part {
+      Tensors arriving{flat(exchange.elements(place, Use::kWrite))};
+      TensorLists leaving;
+      if (is_root) leaving.push_back(flattened(exchange.elements(some, Use::kRead)));
+      return {[=](Backend& host) mutable -> Works { return {host.scatter(arriving, leaving, options)}; }, {}};
+    });
+  }
+  add_copies(parts, places, outputs, *call.parts);
+  return start_parts(std::move(call), [parts](CollectiveWork&) { return parts; });
+}
+
 /// Each rank gets from all what belongs to it, and reduces that in the order of the ranks. The host library would have
 /// everybody get and reduce everything.
-DeviceBackend::Part DeviceBackend::reduced_part(std::shared_ptr<Exchange> exchange, Tensors own,
-                                                std::vector<Tensors> pieces,
+DeviceBackend::Part DeviceBackend::reduced_part(Tensors own, std::vector<Tensors> pieces,
                                                 const c10d::ReduceScatterOptions& options) {
   const Reduction reduction(options.reduceOp);
   Tensors arrived;
@@ -677,7 +851,7 @@ DeviceBackend::Part DeviceBackend::reduced_part(std::shared_ptr<Exchange> exchan
   const auto after = [own, arrived, reduction] {
     for (size_t i = 0; i < own.size(); ++i) reduction.fold(own[i], arrived[i]);
   };
-  return {std::move(exchange), issue, after};
+  return {issue, after};
 }
 
 WorkPointer DeviceBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
@@ -698,9 +872,12 @@ WorkPointer DeviceBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
     };
     if (auto work = start_on_driver(call, options.timeout, on_driver)) return work;
   }
+  if (are_dense(outputs) && are_dense(inputs[0]) && std::any_of(inputs[0].begin(), inputs[0].end(), is_long)) {
+    return reduce_scatter_long(std::move(call), outputs, inputs, options);
+  }
   Tensors own = flattened(call.exchange->numbers(outputs, Use::kWrite));
   Tensors pieces = flattened(call.exchange->numbers(inputs[0], Use::kRead));
-  Part whole = reduced_part(call.exchange, std::move(own), {std::move(pieces)}, options);
+  Part whole = reduced_part(std::move(own), {std::move(pieces)}, options);
   return start(std::move(call), std::move(whole.issue), std::move(whole.after));
 }
 
@@ -719,31 +896,33 @@ WorkPointer DeviceBackend::reduce_scatter_bases(Call call, const Tensors& output
   const auto on_driver = [&] { return requests::reduce_scatter(*driver_, outputs, call.inputs, options.reduceOp); };
   if (auto work = start_on_driver(call, options.timeout, on_driver)) return work;
   if (are_dense(call.inputs) && std::any_of(outputs.begin(), outputs.end(), is_long)) {
-    return reduce_scatter_long(std::move(call), outputs, options);
+    TensorLists lists;
+    for (const at::Tensor& input : call.inputs) lists.push_back(places_of(input, size_));
+    return reduce_scatter_long(std::move(call), outputs, lists, options);
   }
   std::vector<Tensors> pieces;
   for (const at::Tensor& input : call.inputs) pieces.push_back({flat(call.exchange->numbers(input, Use::kRead))});
   Tensors own = flattened(call.exchange->numbers(outputs, Use::kWrite));
-  Part whole = reduced_part(call.exchange, std::move(own), std::move(pieces), options);
+  Part whole = reduced_part(std::move(own), std::move(pieces), options);
   return start(std::move(call), std::move(whole.issue), std::move(whole.after));
 }
 
-WorkPointer DeviceBackend::reduce_scatter_long(Call call, const Tensors& outputs,
+WorkPointer DeviceBackend::reduce_scatter_long(Call call, const Tensors& outputs, const TensorLists& inputs,
                                                const c10d::ReduceScatterOptions& options) {
-  std::vector<Part> parts;
+  std::vector<MakePart> parts;
   for (size_t i = 0; i < outputs.size(); ++i) {
-    const int64_t count = outputs[i].numel();
-    const auto bounds = bounds_of_parts(count, outputs[i].itemsize());
-    for (size_t k = 0; k + 1 < bounds.size(); ++k) {
-      auto exchange = std::make_shared<Exchange>(call.exchange->transfers());
-      const Tensors asked = some_of_each(call.inputs[i], size_, count, bounds[k], bounds[k + 1]);
-      Tensors pieces = flattened(exchange->numbers(asked, Use::kRead));
-      Tensors own{flat(exchange->numbers(some_of(outputs[i], bounds[k], bounds[k + 1]), Use::kWrite))};
-      exchange->seal();
-      parts.push_back(reduced_part(std::move(exchange), std::move(own), {std::move(pieces)}, options));
+    uint64_t longest = 0;
+    for (const at::Tensor& input : inputs[i]) longest = std::max<uint64_t>(longest, input.nbytes());
+    const int64_t count = parts_of(longest);
+    for (int64_t k = 0; k < count; ++k) {
+      parts.push_back([this, options, some = part_of_each(inputs[i], k, count),
+                       place = part_of(outputs[i], k, count)](Exchange& exchange) {
+        Tensors pieces = flattened(exchange.numbers(some, Use::kRead));
+        return reduced_part({flat(exchange.numbers(place, Use::kWrite))}, {std::move(pieces)}, options);
+      });
     }
   }
-  return start_parts(std::move(call), std::move(parts));
+  return start_parts(std::move(call), [parts](CollectiveWork&) { return parts; });
 }
 
 WorkPointer DeviceBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
@@ -768,14 +947,109 @@ WorkPointer DeviceBackend::alltoall_base(at::Tensor& output, at::Tensor& input, 
                                 bytes_of_parts(output, output_splits, size_));
   };
   if (auto work = start_on_driver(call, options.timeout, on_driver)) return work;
-  at::Tensor own = call.exchange->elements(input, Use::kRead);
-  at::Tensor values = call.exchange->elements(output, Use::kWrite);
-  return start(std::move(call), [own, values, output_splits, input_splits, options](Backend& host) mutable -> Works {
-    return {host.alltoall_base(values, own, output_splits, input_splits, options)};
+  const auto rows_of = [](const at::Tensor& tensor, const std::vector<uint64_t>& bytes) {
+    Tensors rows;
+    int64_t begin = 0;
+    for (const uint64_t part : bytes) {
+      const auto end = begin + static_cast<int64_t>(part) / tensor.itemsize();
+      rows.push_back(some_of(tensor, begin, end));
+      begin = end;
+    }
+    return rows;
+  };
+  const auto sent = bytes_of_parts(input, input_splits, size_), received = bytes_of_parts(output, output_splits, size_);
+  const MakePart whole = [input, output, input_splits, output_splits, options](Exchange& exchange) -> Part {
+    const at::Tensor own = exchange.elements(input, Use::kRead), values = exchange.elements(output, Use::kWrite);
+    const at::Tensor arriving = values.is_contiguous() ? values : at::empty(values.sizes(), values.options());
+    const auto issue = [own, arriving, received = output_splits, sent = input_splits,
+                        options](Backend& host) mutable -> Works {
+      at::Tensor leaving = own.contiguous(), place = arriving;
+      return {host.alltoall_base(place, leaving, received, sent, options)};
+    };
+    const auto after = [values, arriving] {
+      if (!arriving.is_same(values)) values.copy_(arriving);
+    };
+    return {issue, after};
+  };
+  TORCH_CHECK_VALUE(are_dense({input, output}), "Tensors must be contiguous");
+  const Tensors places = contiguous_places({output}), own = contiguous({input});
+  std::vector<MakePart> last;
+  add_copies(last, places, {output}, *call.parts);
+  return start_all_to_all(std::move(call), whole, rows_of(places[0], received), rows_of(own[0], sent), options, last);
+}
+
+int64_t DeviceBackend::greatest(int64_t number, CollectiveWork& work) {
+  Tensors one{at::full({1}, number, at::kLong)};
+  c10d::AllreduceOptions options;
+  options.reduceOp = c10d::ReduceOp::MAX;
+  options.asyncOp = false;
+  wait_for({host()->allreduce(one, options)}, work);
+  return one[0].item<int64_t>();
+}
+
+bool DeviceBackend::someone_stages(bool own, CollectiveWork& work) {
+  if (!someone_stages_.has_value()) someone_stages_ = greatest(own ? 1 : 0, work) != 0;
+  return *someone_stages_;
+}
+
+DeviceBackend::MakePart DeviceBackend::part_of_all_to_all(const Tensors& outputs, const Tensors& inputs, int64_t part,
+                                                          int64_t parts, const c10d::AllToAllOptions& options) {
+  return [options, leaving = part_of_each(inputs, part, parts),
+          arriving = part_of_each(outputs, part, parts)](Exchange& exchange) -> Part {
+    const Tensors own = flattened(exchange.elements(leaving, Use::kRead));
+    const Tensors values = flattened(exchange.elements(arriving, Use::kWrite));
+    auto sent = counts_of(own), received = counts_of(values);
+    const at::Tensor arrived =
+        at::empty({std::accumulate(received.begin(), received.end(), int64_t{0})}, own[0].options());
+    const auto issue = [own, arrived, sent, received, options](Backend& host) mutable -> Works {
+      at::Tensor all = at::cat(own), place = arrived;
+      return {host.alltoall_base(place, all, received, sent, options)};
+    };
+    const auto after = [values, arrived, received] {
+      int64_t begin = 0;
+      for (size_t i = 0; i < values.size(); begin += received[i++]) {
+        values[i].copy_(arrived.slice(0, begin, begin + received[i]));
+      }
+    };
+    return {issue, after};
+  };
+}
+
+/// No rank knows how much the others have for each other, so they agree on the number of parts; and on whether that is
+/// needed at all, once.
+WorkPointer DeviceBackend::start_all_to_all(Call call, const MakePart& whole, Tensors outputs, Tensors inputs,
+                                            const c10d::AllToAllOptions& options, std::vector<MakePart> last) {
+  const bool stages = !call.exchange->transfers().device().host_accessible();
+  uint64_t leaving = 0, arriving = 0;
+  for (const at::Tensor& tensor : inputs) leaving += tensor.nbytes();
+  for (const at::Tensor& tensor : outputs) arriving += tensor.nbytes();
+  const Plan plan = [=, this, longest = std::max(leaving, arriving)](CollectiveWork& work) {
+    const int64_t count = greatest(stages ? parts_of(longest) : 1, work);
+    std::vector<MakePart> parts;
+    for (int64_t k = 0; k < count; ++k) parts.push_back(part_of_all_to_all(outputs, inputs, k, count, options));
+    parts.insert(parts.end(), last.begin(), last.end());
+    return parts;
+  };
+  if (stages) {
+    return start_parts(std::move(call), [this, plan](CollectiveWork& work) {
+      someone_stages(true, work);
+      return plan(work);
+    });
+  }
+  const Part at_once = whole(*call.exchange);
+  const auto is_whole = std::make_shared<bool>(false);
+  const auto issue = [this, at_once, is_whole, plan, copies = call.parts](Backend& host,
+                                                                          CollectiveWork& work) -> Works {
+    *is_whole = !someone_stages(false, work);
+    if (*is_whole) return at_once.issue(host);
+    run_parts(work, plan(work), *copies);
+    return {};
+  };
+  return start(std::move(call), issue, [at_once, is_whole] {
+    if (*is_whole && at_once.after) at_once.after();
   });
 }
 
-/// In one piece: the host library takes lists of tensors of one shape alone.
 WorkPointer DeviceBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
   Call call = begin(OpType::ALLTOALL, "all_to_all", inputs, {outputs});
   const auto ranks = static_cast<size_t>(size_);
@@ -788,45 +1062,34 @@ WorkPointer DeviceBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10
   }
   const auto on_driver = [&] { return requests::all_to_all_list(outputs, inputs); };
   if (auto work = start_on_driver(call, options.timeout, on_driver)) return work;
-  const Tensors own = flattened(call.exchange->elements(inputs, Use::kRead));
-  const Tensors values = flattened(call.exchange->elements(outputs, Use::kWrite));
-  auto sent = counts_of(own), received = counts_of(values);
-  int64_t total = 0;
-  for (const int64_t count : received) total += count;
-  at::Tensor arrived = at::empty({total}, own[0].options());
-  const auto issue = [own, arrived, sent, received, options](Backend& host) mutable -> Works {
-    at::Tensor leaving = at::cat(own);
-    return {host.alltoall_base(arrived, leaving, received, sent, options)};
-  };
-  const auto after = [arrived, values, received] {
-    int64_t begin = 0;
-    for (size_t i = 0; i < values.size(); begin += received[i++]) {
-      values[i].copy_(arrived.slice(0, begin, begin + received[i]));
-    }
-  };
-  return start(std::move(call), issue, after);
+  for (const Tensors* tensors : {&outputs, &inputs}) {
+    TORCH_CHECK_VALUE(are_dense(*tensors), "Tensors must be contiguous");
+  }
+  Tensors places = part_of_each(outputs, 0, 1), own = part_of_each(inputs, 0, 1);
+  // One tensor of all: the host library takes lists of tensors of one shape alone.
+  const MakePart whole = part_of_all_to_all(places, own, 0, 1, options);
+  return start_all_to_all(std::move(call), whole, std::move(places), std::move(own), options);
 }
 
 WorkPointer DeviceBackend::send(Tensors& tensors, int target, int tag) {
   require_other(target, rank_);
-  Call call = begin(OpType::SEND, "send", tensors, {});
-  Tensors values{flat(call.exchange->elements(only(tensors), Use::kRead))};
-  return start_peer(std::move(call),
-                    [values, target, tag](Backend& host) mutable { return host.send(values, target, tag); });
+  require_tag(tag);
+  const int content_tag = kTags + static_cast<int>(messages_++ % kTags);
+  return start_peer(begin(OpType::SEND, "send", tensors, {}), Use::kRead,
+                    [=](Content content) { return outgoing_message(std::move(content), target, tag, content_tag); });
 }
 
 WorkPointer DeviceBackend::recv(Tensors& tensors, int source, int tag) {
   require_other(source, rank_);
-  Call call = begin(OpType::RECV, "recv", tensors, {});
-  Tensors values{flat(call.exchange->elements(only(tensors), Use::kWrite))};
-  return start_peer(std::move(call),
-                    [values, source, tag](Backend& host) mutable { return host.recv(values, source, tag); });
+  require_tag(tag);
+  return start_peer(begin(OpType::RECV, "recv", tensors, {}), Use::kWrite,
+                    [=](Content content) { return incoming_message(std::move(content), source, tag); });
 }
 
 WorkPointer DeviceBackend::recvAnysource(Tensors& tensors, int tag) {
-  Call call = begin(OpType::RECVANYSOURCE, "recvAnySource", tensors, {});
-  Tensors values{flat(call.exchange->elements(only(tensors), Use::kWrite))};
-  return start_peer(std::move(call), [values, tag](Backend& host) mutable { return host.recvAnysource(values, tag); });
+  require_tag(tag);
+  return start_peer(begin(OpType::RECVANYSOURCE, "recvAnySource", tensors, {}), Use::kWrite,
+                    [=](Content content) { return incoming_message(std::move(content), std::nullopt, tag); });
 }
 
 WorkPointer DeviceBackend::barrier(const c10d::BarrierOptions& options) {

@@ -108,15 +108,17 @@ class DeviceBackend : public c10d::Backend {
     std::shared_ptr<Exchange> exchange;
     Tensors inputs;
     TensorLists results;
+    Stream* parts;  ///< for copies of parts
   };
 
   Call begin(c10d::OpType kind, const char* name, Tensors inputs, TensorLists results);
-  /// A part of a collective, with what it does to its part of the tensors.
+  /// What the host library does, and what is done to its results on the host.
   struct Part {
-    std::shared_ptr<Exchange> exchange;
     Issue issue;
     std::function<void()> after;
   };
+  /// Makes a part of a collective, with its tensors by an exchange of its own.
+  using MakePart = std::function<Part(Exchange& exchange)>;
   /// What a collective that treats all elements alike does to some of them.
   using IssueSome = std::function<WorkPointer(c10d::Backend& host, at::Tensor& some)>;
 
@@ -126,28 +128,54 @@ class DeviceBackend : public c10d::Backend {
   WorkPointer start_on_driver(Call& call, std::chrono::milliseconds timeout, const MakeRequests& make);
   /// `after` runs on the host when the host library is done.
   WorkPointer start(Call call, Issue issue, std::function<void()> after = {});
-  /// The same in parts: while the host library has one of them, others are on their way to the host or back.
-  WorkPointer start_parts(Call call, std::vector<Part> parts);
+  WorkPointer start(Call call, std::function<Works(c10d::Backend& host, CollectiveWork& work)> issue,
+                    std::function<void()> after);
+  /// The same in parts: while the host library has one of them, the next one is on its way to the host and the last
+  /// one on its way back, and no others are. `plan` is called when the device is done with what comes before.
+  using Plan = std::function<std::vector<MakePart>(CollectiveWork& work)>;
+  WorkPointer start_parts(Call call, Plan plan);
+  void run_parts(CollectiveWork& work, const std::vector<MakePart>& parts, Stream& copies);
   /// Starts what treats the elements of the call's tensors alike, long tensors in parts.
   WorkPointer start_alike(Call call, Use use, IssueSome issue, std::function<void(const at::Tensor& some)> after = {});
-  WorkPointer start_peer(Call call, std::function<WorkPointer(c10d::Backend& host)> issue);
+  /// Starts a message: `make` makes it of its contents.
+  WorkPointer start_peer(Call call, Use use, const std::function<std::unique_ptr<Message>(Content content)>& make);
   WorkPointer all_reduce(Call call, const c10d::AllreduceOptions& options);
   WorkPointer all_gather_uneven(Call call, const Tensors& outputs, const at::Tensor& input,
                                 const c10d::AllgatherOptions& options);
   WorkPointer all_gather_bases(Call call, const Tensors& outputs, const c10d::AllgatherOptions& options);
-  WorkPointer all_gather_long(Call call, const Tensors& outputs, const c10d::AllgatherOptions& options);
+  /// `outputs`: of each input, a tensor for each rank.
+  WorkPointer all_gather_long(Call call, const TensorLists& outputs, const c10d::AllgatherOptions& options);
+  WorkPointer gather_long(Call call, const TensorLists& outputs, const c10d::GatherOptions& options);
+  WorkPointer scatter_long(Call call, const Tensors& outputs, const TensorLists& inputs,
+                           const c10d::ScatterOptions& options);
   /// Of each rank's `pieces` in turn, what belongs to this rank, reduced into `own`.
-  Part reduced_part(std::shared_ptr<Exchange> exchange, Tensors own, std::vector<Tensors> pieces,
-                    const c10d::ReduceScatterOptions& options);
+  Part reduced_part(Tensors own, std::vector<Tensors> pieces, const c10d::ReduceScatterOptions& options);
   WorkPointer reduce_scatter_bases(Call call, const Tensors& outputs, const c10d::ReduceScatterOptions& options);
-  WorkPointer reduce_scatter_long(Call call, const Tensors& outputs, const c10d::ReduceScatterOptions& options);
+  /// `inputs`: of each output, a tensor for each rank.
+  WorkPointer reduce_scatter_long(Call call, const Tensors& outputs, const TensorLists& inputs,
+                                  const c10d::ReduceScatterOptions& options);
+  /// `whole`: all of it in one piece. `outputs` and `inputs`: tensors without gaps from and for each rank. `last`: what
+  /// comes behind parts.
+  WorkPointer start_all_to_all(Call call, const MakePart& whole, Tensors outputs, Tensors inputs,
+                               const c10d::AllToAllOptions& options, std::vector<MakePart> last = {});
+  MakePart part_of_all_to_all(const Tensors& outputs, const Tensors& inputs, int64_t part, int64_t parts,
+                              const c10d::AllToAllOptions& options);
+  /// The greatest of all ranks' numbers. All ranks call this, in the order of collectives.
+  int64_t greatest(int64_t number, CollectiveWork& work);
+  /// Whether the host cannot address the memory of some rank's device: all ranks call this in their first all_to_all.
+  bool someone_stages(bool own, CollectiveWork& work);
   /// Throws c10::DistBackendError once the group is destroyed.
   c10::intrusive_ptr<c10d::Backend> host();
   void remember(const WorkPointer& work);
   /// Waits until everything is issued.
   void drain();
-  /// The stream beside those that compute, for a device (-1: the current one).
-  Stream& transfers(c10::DeviceIndex index);
+  /// Streams beside those that compute, for a device (-1: the current one): for copies at the call of a collective, and
+  /// for those of parts, which wait for no other stream.
+  struct Streams {
+    Stream* transfers = nullptr;
+    Stream* parts = nullptr;
+  };
+  Streams streams(c10::DeviceIndex index);
 
   const Group group_;
   const c10::intrusive_ptr<DeviceOptions> options_;
@@ -155,10 +183,12 @@ class DeviceBackend : public c10d::Backend {
   std::mutex mutex_;
   c10::intrusive_ptr<c10d::Backend> host_;                        ///< null once it is shut down
   const std::unique_ptr<DriverTransport> driver_;                 ///< null: none is to be used
-  std::vector<Stream*> transfers_;                                ///< by device; guarded by mutex_
+  std::vector<Streams> streams_;                                  ///< by device; guarded by mutex_
   std::vector<c10::weak_intrusive_ptr<c10d::Work>> outstanding_;  ///< guarded by mutex_
   const std::shared_ptr<Row> row_ = std::make_shared<Row>();
   std::atomic<uint64_t> number_{0};
+  std::atomic<uint32_t> messages_{0};   ///< sent by this rank
+  std::optional<bool> someone_stages_;  ///< once that is known; for who issues collectives
   std::atomic<c10d::ErrorType> error_{c10d::ErrorType::SUCCESS};
   std::unique_ptr<Issuer> issuer_;
   /// Of messages between two ranks, which take no part in the order of collectives.

@@ -8,6 +8,7 @@
 
 #include <utility>
 
+#include "torch/distributed/agreeing_backend.h"
 #include "torch/distributed/backend.h"
 #include "torch/distributed/shared_memory_backend.h"
 #include "torch/distributed/transport_backend.h"
@@ -21,7 +22,10 @@ c10::intrusive_ptr<c10d::Backend> make_backend(const std::string& backend, const
                                                std::chrono::milliseconds timeout, std::vector<uint64_t> global_ranks,
                                                const MakeHost& make_host, bool by_driver) {
   const MakeHost make = [make_host](const auto& for_store, int own, int ranks, auto longest, const auto& in_world) {
-    return SharedMemoryBackend::over(make_host(for_store, own, ranks, longest, in_world), longest);
+    const auto plain = make_host(for_store, own, ranks, longest, in_world);
+    // Through shared memory ranks compare what they ask for anyway.
+    const auto shared = SharedMemoryBackend::over(plain, longest);
+    return shared == plain ? AgreeingBackend::over(plain) : shared;
   };
   auto host = make(store, rank, size, timeout, global_ranks);
   auto driver = by_driver ? DriverTransport::make(store, *host, timeout) : nullptr;

@@ -43,8 +43,11 @@ at::ScalarType carrier(size_t bytes) {
 
 }  // namespace
 
-Exchange::Exchange(Stream& transfers)
-    : transfers_(transfers), current_(aten::current_stream(static_cast<c10::DeviceIndex>(transfers.device().index()))) {
+Exchange::Exchange(Stream& transfers, Role role)
+    : transfers_(transfers),
+      role_(role),
+      current_(role == Role::kPart ? transfers
+                                   : aten::current_stream(static_cast<c10::DeviceIndex>(transfers.device().index()))) {
   TORCH_CHECK(current_.recording() == nullptr, "A collective is not possible while a graph is captured");
 }
 
@@ -52,6 +55,9 @@ at::Tensor Exchange::numbers(const at::Tensor& tensor, Use use) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   require_usable(tensor, transfers_);
   const bool in_place = transfers_.device().host_accessible();
+  // What brings contents in, as zeros that are not written yet, is among what `wait` waits for.
+  c10::OptionalStreamGuard guard;
+  if (role_ == Role::kPart) guard.reset_stream(torch_stream(transfers_));
   const at::Tensor host = in_place ? aten::host_alias(tensor) : fetched(tensor, use);
   return host.is_complex() ? at::view_as_real(host) : host;
 }
@@ -83,7 +89,7 @@ at::Tensor Exchange::fetched(const at::Tensor& tensor, Use use) {
   if (tensor.is_conj()) host._set_conj(true);
   if (tensor.is_neg()) host._set_neg(true);
   if (use != Use::kWrite) {
-    aten::translate_errors([&] { transfers_.follow(current_); });
+    if (role_ == Role::kAll) aten::translate_errors([&] { transfers_.follow(current_); });
     const c10::StreamGuard guard(torch_stream(transfers_));
     host.copy_(tensor, /*non_blocking=*/true);
   }
@@ -93,10 +99,10 @@ at::Tensor Exchange::fetched(const at::Tensor& tensor, Use use) {
 
 void Exchange::seal() {
   aten::translate_errors([&] {
-    const bool in_place = transfers_.device().host_accessible();
+    const bool copies = role_ == Role::kAll && !transfers_.device().host_accessible();
     // What is brought back comes behind what the current stream still does with it.
-    if (!in_place) transfers_.follow(current_);
-    Stream& stream = in_place ? current_ : transfers_;
+    if (copies) transfers_.follow(current_);
+    Stream& stream = copies ? transfers_ : current_;
     if (stream.query()) return;
     begun_ = std::make_unique<Event>(transfers_.device());
     begun_->record(stream);
@@ -117,8 +123,22 @@ void Exchange::give_back() {
   const c10::StreamGuard guard(torch_stream(transfers_));
   for (const Copied& copy : copied_) copy.tensor.copy_(copy.host, /*non_blocking=*/true);
   copied_.clear();
+  record_return();
+}
+
+void Exchange::give_back_behind(Stream& parts) {
+  if (aten::translate_errors([&] { return parts.query(); })) return;
+  aten::translate_errors([&] { transfers_.follow(parts); });
+  record_return();
+}
+
+void Exchange::record_return() {
   returned_ = std::make_unique<Event>(transfers_.device());
   aten::translate_errors([&] { returned_->record(transfers_); });
+}
+
+void Exchange::wait_until_given_back() {
+  if (returned_ != nullptr) aten::translate_errors([&] { returned_->finish(); });
 }
 
 void Exchange::order_current_stream() const {

@@ -23,8 +23,15 @@ enum class Use { kRead, kWrite, kReadWrite };
 /// fetches and brings back.
 class Exchange {
  public:
+  /// Which of a collective's copies it makes.
+  enum class Role {
+    kAll,   ///< behind what the current stream has to do at the call
+    kNone,  ///< those of parts are made by others, once that is done
+    kPart,  ///< behind nothing else
+  };
+
   /// On the calling thread's current device. `transfers`: the stream for copies.
-  explicit Exchange(Stream& transfers);
+  explicit Exchange(Stream& transfers, Role role = Role::kAll);
 
   /// A CPU tensor for the contents of `tensor`, which may be used once `wait` has returned. Throws c10::ValueError if
   /// the tensor is on another device or has gaps.
@@ -44,6 +51,10 @@ class Exchange {
 
   /// After the collective: queues the copies to the device.
   void give_back();
+  /// The same where parts were copied on another stream.
+  void give_back_behind(Stream& parts);
+  /// Waits until the copies to the device are made, and their memory is somebody else's.
+  void wait_until_given_back();
   /// Has work that is queued from now on the current stream wait for these copies.
   void order_current_stream() const;
 
@@ -56,8 +67,10 @@ class Exchange {
   };
 
   at::Tensor fetched(const at::Tensor& tensor, Use use);
+  void record_return();
 
   Stream& transfers_;
+  const Role role_;
   Stream& current_;
   std::unique_ptr<Event> begun_;
   std::unique_ptr<Event> returned_;

@@ -7,13 +7,13 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <numeric>
 #include <string_view>
 #include <utility>
 
 #include "runtime/base/interruption.h"
 #include "torch/distributed/combinations.h"
 #include "torch/distributed/simple_work.h"
+#include "torch/distributed/terms.h"
 #include "torch/distributed/without_python.h"
 
 namespace outboard::distributed {
@@ -26,37 +26,7 @@ bool is_wanted() {
   return text == nullptr || std::string_view(text) != "0";
 }
 
-std::string described(const char* name, int64_t count, at::ScalarType dtype) {
-  return std::string(name) + " of " + std::to_string(count) + " elements of " + c10::toString(dtype);
-}
-
-/// The root of a gather or a scatter has a tensor for each rank, alike.
-void require_parts(const std::vector<at::Tensor>& parts, const at::Tensor& own, int count) {
-  TORCH_CHECK_VALUE(static_cast<int>(parts.size()) == count, "Expected ", count, " tensors, one for each rank at the ",
-                    "root and none elsewhere, but got ", parts.size());
-  for (const at::Tensor& part : parts) {
-    TORCH_CHECK_TYPE(part.scalar_type() == own.scalar_type(), "Tensors must have identical type");
-    TORCH_CHECK_VALUE(part.numel() == own.numel(), "Tensors must have identical sizes: ", part.sizes(), " and ",
-                      own.sizes());
-  }
-}
-
 }  // namespace
-
-std::vector<uint64_t> bytes_of_parts(const at::Tensor& tensor, const std::vector<int64_t>& splits, int ranks) {
-  const int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
-  const uint64_t row = rows == 0 ? 0 : tensor.nbytes() / rows;
-  if (splits.empty()) {
-    TORCH_CHECK_VALUE(rows % ranks == 0, "Tensor's dim 0 does not divide equally across group size");
-    return std::vector<uint64_t>(ranks, row * (rows / ranks));
-  }
-  TORCH_CHECK_VALUE(static_cast<int>(splits.size()) == ranks, "Number of tensor splits not equal to group size");
-  TORCH_CHECK_VALUE(std::accumulate(splits.begin(), splits.end(), int64_t{0}) == rows,
-                    "Split sizes doesn't match total dim 0 size");
-  std::vector<uint64_t> bytes;
-  for (const int64_t split : splits) bytes.push_back(row * split);
-  return bytes;
-}
 
 c10::intrusive_ptr<c10d::Backend> SharedMemoryBackend::over(c10::intrusive_ptr<c10d::Backend> under,
                                                             std::chrono::milliseconds timeout) {
@@ -122,8 +92,7 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::broadcast(Tensors& tensors
                                                                 const c10d::BroadcastOptions& options) {
   const at::Tensor tensor = tensors[0];
   const int root = static_cast<int>(options.rootRank);
-  const Terms agreed = terms(
-      described("broadcast", tensor.numel(), tensor.scalar_type()) + " from " + std::to_string(root), options.timeout);
+  const Terms agreed = terms(terms_of::broadcast(tensor, root), options.timeout);
   return run(OpType::BROADCAST, options.asyncOp,
              [this, tensor, agreed, root] { memory_->broadcast(agreed, tensor.data_ptr(), tensor.nbytes(), root); });
 }
@@ -133,9 +102,7 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::allreduce(Tensors& tensors
   const at::Tensor tensor = tensors[0];
   const Combination combined = combination(options.reduceOp, tensor.scalar_type());
   const bool mean = options.reduceOp == c10d::ReduceOp::AVG;
-  const Terms agreed =
-      terms(described("all_reduce", tensor.numel(), tensor.scalar_type()) + " with " + name_of(options.reduceOp),
-            options.timeout);
+  const Terms agreed = terms(terms_of::all_reduce(tensor, options.reduceOp), options.timeout);
   return run(OpType::ALLREDUCE, options.asyncOp, [this, tensor, agreed, combined, mean] {
     memory_->all_reduce(agreed, tensor.data_ptr(), tensor.numel(), combined);
     if (mean) tensor.div_(size_);
@@ -147,9 +114,7 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::reduce(Tensors& tensors, c
   const int root = static_cast<int>(options.rootRank);
   const Combination combined = combination(options.reduceOp, tensor.scalar_type());
   const bool mean = options.reduceOp == c10d::ReduceOp::AVG && root == rank_;
-  const Terms agreed = terms(described("reduce", tensor.numel(), tensor.scalar_type()) + " with " +
-                                 name_of(options.reduceOp) + " to " + std::to_string(root),
-                             options.timeout);
+  const Terms agreed = terms(terms_of::reduce(tensor, options.reduceOp, root), options.timeout);
   return run(OpType::REDUCE, options.asyncOp, [this, tensor, agreed, combined, mean, root] {
     memory_->reduce(agreed, tensor.data_ptr(), tensor.numel(), combined, root);
     if (mean) tensor.div_(size_);
@@ -160,14 +125,12 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::allgather(TensorLists& out
                                                                 const c10d::AllgatherOptions& options) {
   const at::Tensor input = inputs[0];
   const Tensors lists = outputs[0];
-  const Terms agreed = terms(described("all_gather", input.numel(), input.scalar_type()), options.timeout);
+  const Terms agreed = terms(terms_of::all_gather(input, lists), options.timeout);
   return run(OpType::ALLGATHER, options.asyncOp, [this, input, lists, agreed] {
     const at::Tensor own = input.contiguous();
     Tensors places;
     std::vector<void*> addresses;
     for (const at::Tensor& output : lists) {
-      TORCH_CHECK_VALUE(output.nbytes() == own.nbytes(), "all_gather: an output has shape ", output.sizes(),
-                        " and the input ", own.sizes());
       places.push_back(output.is_contiguous() ? output : at::empty_like(own));
       addresses.push_back(places.back().data_ptr());
     }
@@ -181,7 +144,7 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::allgather(TensorLists& out
 
 SharedMemoryBackend::WorkPointer SharedMemoryBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                                                       const c10d::AllgatherOptions& options) {
-  const Terms agreed = terms(described("all_gather_into_tensor", input.numel(), input.scalar_type()), options.timeout);
+  const Terms agreed = terms(terms_of::all_gather_into_tensor(input), options.timeout);
   return run(OpType::_ALLGATHER_BASE, options.asyncOp, [this, output, input, agreed] {
     std::vector<void*> addresses;
     for (int rank = 0; rank < size_; ++rank) {
@@ -197,7 +160,7 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::alltoall_base(at::Tensor& 
                                                                     const c10d::AllToAllOptions& options) {
   const auto sent = bytes_of_parts(input, input_splits, size_);
   const auto received = bytes_of_parts(output, output_splits, size_);
-  const Terms agreed = terms(std::string("all_to_all of ") + c10::toString(input.scalar_type()), options.timeout);
+  const Terms agreed = terms(terms_of::all_to_all(input), options.timeout);
   return run(OpType::ALLTOALL_BASE, options.asyncOp, [this, output, input, sent, received, agreed] {
     const at::Tensor leaving = input.contiguous();
     const at::Tensor arriving = output.is_contiguous() ? output : at::empty(output.sizes(), output.options());
@@ -207,7 +170,7 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::alltoall_base(at::Tensor& 
 }
 
 SharedMemoryBackend::WorkPointer SharedMemoryBackend::barrier(const c10d::BarrierOptions& options) {
-  const Terms agreed = terms("barrier", options.timeout);
+  const Terms agreed = terms(terms_of::barrier(), options.timeout);
   return run(OpType::BARRIER, options.asyncOp, [this, agreed] { memory_->barrier(agreed); });
 }
 
@@ -216,9 +179,7 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::gather(TensorLists& output
   const at::Tensor input = inputs[0];
   const int root = static_cast<int>(options.rootRank);
   const Tensors lists = outputs.empty() ? Tensors() : outputs[0];
-  require_parts(lists, input, root == rank_ ? size_ : 0);
-  const Terms agreed =
-      terms(described("gather", input.numel(), input.scalar_type()) + " to " + std::to_string(root), options.timeout);
+  const Terms agreed = terms(terms_of::gather(input, lists, root, rank_, size_), options.timeout);
   return run(OpType::GATHER, options.asyncOp, [this, input, lists, root, agreed] {
     const at::Tensor own = input.contiguous();
     const at::Tensor arrived = at::empty({static_cast<int64_t>(lists.size()), input.numel()}, input.options());
@@ -234,9 +195,7 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::scatter(Tensors& outputs, 
   const at::Tensor output = outputs[0];
   const int root = static_cast<int>(options.rootRank);
   const Tensors lists = inputs.empty() ? Tensors() : inputs[0];
-  require_parts(lists, output, root == rank_ ? size_ : 0);
-  const Terms agreed = terms(
-      described("scatter", output.numel(), output.scalar_type()) + " from " + std::to_string(root), options.timeout);
+  const Terms agreed = terms(terms_of::scatter(output, lists, root, rank_, size_), options.timeout);
   return run(OpType::SCATTER, options.asyncOp, [this, output, lists, root, agreed] {
     const at::Tensor leaving = at::empty({static_cast<int64_t>(lists.size()), output.numel()}, output.options());
     for (size_t rank = 0; rank < lists.size(); ++rank) leaving[rank].view(lists[rank].sizes()).copy_(lists[rank]);

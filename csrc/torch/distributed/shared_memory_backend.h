@@ -12,9 +12,6 @@
 
 namespace outboard::distributed {
 
-/// Bytes to or from each rank: `splits` of the first dimension, or equal parts of it.
-std::vector<uint64_t> bytes_of_parts(const at::Tensor& tensor, const std::vector<int64_t>& splits, int ranks);
-
 /// A backend for CPU tensors that runs collectives through memory which the ranks of a group share, and leaves the
 /// rest to the backend under it. What need not be asynchronous runs on the calling thread, the rest on one of its own,
 /// all in the order of the calls.

@@ -183,17 +183,24 @@ void CollectiveWork::call_back() {
   on_a_thread([self] { self->future_.call_back(); });
 }
 
-PeerWork::PeerWork(int rank, Label label, std::shared_ptr<Exchange> exchange, at::Tensor tensor)
+PeerWork::PeerWork(int rank, Label label, std::shared_ptr<Exchange> exchange, at::Tensor tensor,
+                   std::unique_ptr<Message> message)
     : InterruptibleWork(rank, label.kind, label.profiled, std::vector<at::Tensor>{tensor}),
       label_(std::move(label)),
       exchange_(std::move(exchange)),
       tensor_(std::move(tensor)),
+      message_(std::move(message)),
       future_(exchange_->transfers(), /*nested=*/false) {}
 
-void PeerWork::begin(WorkPointer work) {
-  const std::lock_guard lock(mutex_);
-  work_ = std::move(work);
-  cv_.notify_all();
+void PeerWork::begin(c10::intrusive_ptr<c10d::Backend> host, Stream* parts) {
+  message_->begin(*host);
+  {
+    const std::lock_guard lock(mutex_);
+    parts_ = parts;
+    host_ = std::move(host);
+    cv_.notify_all();
+  }
+  if (message_->is_to_be_watched()) watch();
 }
 
 void PeerWork::end(const std::exception_ptr& error) {
@@ -213,9 +220,11 @@ void PeerWork::fail(const std::exception_ptr& error) {
 }
 
 void PeerWork::transfer() {
+  c10::intrusive_ptr<c10d::Backend> host;
   {
     std::unique_lock lock(mutex_);
-    cv_.wait(lock, [&] { return completed_ || work_ != nullptr; });
+    cv_.wait(lock, [&] { return completed_ || host_ != nullptr; });
+    host = host_;
   }
   const std::lock_guard alone(transferring_);
   {
@@ -223,9 +232,9 @@ void PeerWork::transfer() {
     if (completed_) return;
   }
   try {
-    // The host library says so where a transfer was given up.
-    if (!work_->wait()) return end(error_of(label_, "aborted"));
-    exchange_->give_back();
+    exchange_->wait();
+    message_->finish(*host);
+    parts_ == nullptr ? exchange_->give_back() : exchange_->give_back_behind(*parts_);
   } catch (...) {
     return end(std::current_exception());
   }
@@ -260,16 +269,9 @@ c10::intrusive_ptr<Future> PeerWork::getFuture() {
 
 void PeerWork::synchronize() { exchange_->order_current_stream(); }
 
-void PeerWork::abort() {
-  WorkPointer work;
-  {
-    const std::lock_guard lock(mutex_);
-    work = work_;
-  }
-  if (work != nullptr) work->abort();
-}
+void PeerWork::abort() { message_->abort(); }
 
-int PeerWork::sourceRank() const { return work_->sourceRank(); }
+int PeerWork::sourceRank() const { return message_->source(); }
 
 std::vector<at::Tensor> PeerWork::result() { return {tensor_}; }
 

@@ -11,10 +11,9 @@
 
 #include "runtime/streams/tracing.h"
 #include "torch/distributed/exchange.h"
+#include "torch/distributed/message.h"
 
 namespace outboard::distributed {
-
-using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 
 /// What a collective is called in errors and profiles.
 struct Label {
@@ -118,10 +117,12 @@ class CollectiveWork : public InterruptibleWork {
 
 /// A tensor on its way to or from one other rank. The host library ends such a transfer where somebody waits for it, so
 /// that is where this one ends: in `wait`, or on another thread if the first who asks may be interrupted, or does not
-/// wait.
+/// wait, or if the other rank waits for what this one does next.
 class PeerWork : public InterruptibleWork {
  public:
-  PeerWork(int rank, Label label, std::shared_ptr<Exchange> exchange, at::Tensor tensor);
+  /// `exchange`: what the message comes behind, and where the copies to the device are made if it has its tensor.
+  PeerWork(int rank, Label label, std::shared_ptr<Exchange> exchange, at::Tensor tensor,
+           std::unique_ptr<Message> message);
 
   bool isCompleted() override;
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
@@ -133,15 +134,15 @@ class PeerWork : public InterruptibleWork {
   uint64_t getSequencenumber() const override { return label_.number; }
 
   const Label& label() const { return label_; }
-  /// The transfer has begun, as the host library's `work`.
-  void begin(WorkPointer work);
+  /// Begins the transfer. `parts`: the stream on which parts are copied, if any are.
+  void begin(c10::intrusive_ptr<c10d::Backend> host, Stream* parts);
   void fail(const std::exception_ptr& error);
 
  protected:
   void interrupted() override { abort(); }
 
  private:
-  /// Waits for the host library.
+  /// Waits for the message.
   void transfer();
   /// Has another thread do so.
   void watch();
@@ -150,10 +151,12 @@ class PeerWork : public InterruptibleWork {
   const Label label_;
   const std::shared_ptr<Exchange> exchange_;
   const at::Tensor tensor_;
+  const std::unique_ptr<Message> message_;
   LazyFuture future_;
-  WorkPointer work_;         ///< guarded by mutex_; set once
-  bool watched_ = false;     ///< guarded by mutex_: a thread waits
-  std::mutex transferring_;  ///< held by who waits for the host library
+  Stream* parts_ = nullptr;                 ///< constant once `host_` is set
+  c10::intrusive_ptr<c10d::Backend> host_;  ///< guarded by mutex_; set once, when it has begun
+  bool watched_ = false;                    ///< guarded by mutex_: a thread waits
+  std::mutex transferring_;                 ///< held by who waits for the message
 };
 
 /// The same error with what failed; errors in arguments as they are.

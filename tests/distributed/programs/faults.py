@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import datetime
+import functools
+import itertools
 import os
 import signal
 import threading
@@ -165,20 +167,73 @@ def _interrupted(call: Callable[[], object]) -> None:
 
 
 def unlike_messages() -> None:
-    """Messages of other lengths than the receiver expects."""
-    join(TIMEOUT)
-    sent, expected = map(int, os.environ["OUTBOARD_TEST_SIZES"].split(","))
+    """Messages of other lengths than the receiver expects: it is told, nothing is written, and the group goes on."""
+    join(60)
+    short, long, parts = 3, 1 << 18, (9 << 20) // 4  # elements: with the header, in one piece, in several
+    for number, (sent, expected) in enumerate(itertools.permutations((0, short, short + 1, long, long + 1, parts), 2)):
+        _unlike_message(sent, expected, number)
+    everything = ones(parts)
+    dist.send(everything, 1) if dist.get_rank() == 0 else dist.recv(everything, 0)
+
+
+def _unlike_message(sent: int, expected: int, number: int) -> None:
     if dist.get_rank() == 0:
-        dist.send(ones(sent), 1)
+        if number % 2:
+            dist.send(ones(sent) * 2, 1, tag=number)
+        else:
+            for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, ones(sent) * 2, 1, tag=number)]):
+                work.wait()
+        dist.send(ones(2) * 3, 1, tag=number)
+        return
+    tensor, after = ones(expected), ones(2)
+    sizes = ["recv", f"sent {4 * sent} bytes", f"has {4 * expected}"]
+    if number % 3 == 0:  # from any source
+        sizes[0] = "recvAnySource"
+        refused(dist.DistBackendError, sizes, lambda: dist.recv(tensor, tag=number))
     else:
-        refused(dist.DistBackendError, ["recv"], lambda: dist.recv(ones(expected), 0))
+        refused(dist.DistBackendError, sizes, lambda: dist.irecv(tensor, 0, tag=number).wait())
+    assert bool((tensor == 1).all())
+    dist.recv(after, 0, tag=number)
+    assert after.tolist() == [3.0] * 2
 
 
 def unlike_sizes() -> None:
-    """A collective with unlike sizes, over sockets."""
-    join(TIMEOUT)
-    shape = 3 + dist.get_rank()
-    refused(dist.DistBackendError, [], lambda: COLLECTIVES[os.environ["OUTBOARD_TEST_COLLECTIVE"]](shape))
+    """Collectives with unlike sizes, over sockets: all ranks are told what each called, and the group goes on."""
+    join(60)
+    rank = dist.get_rank()
+    shape = 3 + rank
+    for name, collective in COLLECTIVES.items():
+        refused(
+            dist.DistBackendError, ["rank 0: ", "rank 1: ", "of 3", "of 4", name], functools.partial(collective, shape)
+        )
+    # Ranks that want different parts of a reduction: what each sends is not what the other one expects.
+    own = [ones(shape), ones(shape)]
+    refused(dist.DistBackendError, ["bytes to rank"], lambda: dist.reduce_scatter(ones(shape), own))
+    refused(dist.DistBackendError, ["bytes to rank"], lambda: dist.all_to_all([ones(4), ones(4)], own))
+    splits = [[2, 2 + rank], [2, 2]]
+    words = ["rank 1 sends 8 bytes to rank 1, which expects 12"]
+    refused(dist.DistBackendError, words, lambda: dist.all_to_all_single(ones(4 + rank), ones(4), *splits))
+    refused(
+        dist.DistBackendError, ["all_reduce", "barrier"], dist.barrier if rank else lambda: dist.all_reduce(ones(3))
+    )
+    refused(
+        dist.DistBackendError,
+        ["SUM", "MAX"],
+        lambda: dist.all_reduce(ones(3), [dist.ReduceOp.SUM, dist.ReduceOp.MAX][rank]),
+    )
+    refused(
+        dist.DistBackendError,
+        ["Float", "Double"],
+        lambda: dist.all_reduce(ones(3).to([torch.float32, torch.float64][rank])),
+    )
+    refused(dist.DistBackendError, ["from 0", "from 1"], lambda: dist.broadcast(ones(3), rank))
+    works = [dist.all_reduce(ones(size), async_op=True) for size in (5, shape, 7)]
+    works[0].wait()
+    refused(dist.DistBackendError, ["of 3", "of 4"], works[1].wait)
+    works[2].wait()
+    tensor = ones(3)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [2.0] * 3
 
 
 COLLECTIVES: dict[str, Callable[[int], object]] = {
@@ -186,8 +241,7 @@ COLLECTIVES: dict[str, Callable[[int], object]] = {
     "broadcast": lambda shape: dist.broadcast(ones(shape), 0),
     "reduce": lambda shape: dist.reduce(ones(shape), 0),
     "all_gather": lambda shape: dist.all_gather([ones(shape), ones(shape)], ones(shape)),
-    "reduce_scatter": lambda shape: dist.reduce_scatter(ones(shape), [ones(shape), ones(shape)]),
-    "all_to_all": lambda shape: dist.all_to_all_single(ones(2 * shape), ones(2 * shape)),
+    "all_gather_into_tensor": lambda shape: dist.all_gather_into_tensor(ones(2 * shape), ones(shape)),
     "gather": lambda shape: dist.gather(ones(shape), None if dist.get_rank() else [ones(shape), ones(shape)]),
     "scatter": lambda shape: dist.scatter(ones(shape), None if dist.get_rank() else [ones(shape), ones(shape)]),
 }
