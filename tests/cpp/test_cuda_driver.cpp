@@ -14,30 +14,15 @@
 #include <vector>
 
 #include "check.h"
-#include "outboard/driver.h"
+#include "cuda_fixture.h"
 
 /// The CUDA driver on a simulator of the API (cuda/simulator.cpp): which calls it makes in which order, what it makes
 /// of errors. It says nothing of GPUs.
 namespace {
 
+using namespace cuda_test;
+
 constexpr int kOutOfMemory = 2, kIllegalAddress = 700;
-
-void* simulator() {
-  static void* const library = dlopen(OUTBOARD_CUDA_SIMULATOR, RTLD_NOW);
-  return library;
-}
-
-template <typename Function>
-Function simulated(const char* name) {
-  return reinterpret_cast<Function>(dlsym(simulator(), name));
-}
-
-void fail_next(const char* function, int result) {
-  simulated<void (*)(const char*, int, int)>("cuda_simulator_fail")(function, 1, result);
-}
-
-int calls(const char* function) { return simulated<int (*)(const char*)>("cuda_simulator_calls")(function); }
-int live(const char* kind) { return simulated<int (*)(const char*)>("cuda_simulator_live")(kind); }
 
 /// Stops all streams of the simulator while it lives.
 struct Hold {
@@ -46,70 +31,6 @@ struct Hold {
   Hold(const Hold&) = delete;
   Hold& operator=(const Hold&) = delete;
   void end() { simulated<void (*)(int)>("cuda_simulator_hold")(0); }
-};
-
-const ob_driver& driver() {
-  static const ob_driver* const table = [] {
-    setenv("OUTBOARD_CUDA_LIBRARY", OUTBOARD_CUDA_SIMULATOR, 0);
-    setenv("OUTBOARD_CUDA_NVRTC", OUTBOARD_CUDA_SIMULATOR, 0);
-    setenv("OUTBOARD_CUDA_CUBLASLT", OUTBOARD_CUDA_SIMULATOR, 0);
-    void* const library = dlopen(OUTBOARD_CUDA, RTLD_NOW);
-    if (library == nullptr) throw std::runtime_error(dlerror());
-    return reinterpret_cast<ob_driver_entry>(dlsym(library, OB_DRIVER_ENTRY_NAME))();
-  }();
-  return *table;
-}
-
-void succeed(ob_status status) {
-  if (status != OB_OK) throw std::runtime_error(std::to_string(status) + ": " + driver().last_error());
-}
-
-bool says(const char* part) { return std::strstr(driver().last_error(), part) != nullptr; }
-
-ob_device device(uint32_t index = 0) {
-  ob_device handle = nullptr;
-  succeed(driver().device_open(index, &handle));
-  return handle;
-}
-
-struct Memory {
-  explicit Memory(uint64_t bytes, ob_device on_ = device()) : on(on_), size(bytes) {
-    succeed(driver().memory_alloc(on, bytes, &pointer));
-  }
-  ~Memory() { driver().memory_free(on, pointer); }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-
-  ob_device on;
-  uint64_t size;
-  ob_ptr pointer = 0;
-};
-
-struct Stream {
-  explicit Stream(ob_device on = device()) { succeed(driver().stream_create(on, &handle)); }
-  ~Stream() { driver().stream_destroy(handle); }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-
-  void wait() const { succeed(driver().stream_wait(handle, 1)); }
-  void upload(const Memory& target, const void* source) const {
-    succeed(driver().copy(handle, OB_HOST_TO_DEVICE, target.pointer, reinterpret_cast<uint64_t>(source), target.size));
-  }
-  template <typename T>
-  std::vector<T> download(const Memory& source) const {
-    std::vector<T> values(source.size / sizeof(T));
-    succeed(driver().copy(handle, OB_DEVICE_TO_HOST, reinterpret_cast<uint64_t>(values.data()), source.pointer,
-                          source.size));
-    wait();
-    return values;
-  }
-  ob_status launch(ob_kernel kernel, const Memory& x, int64_t n, std::vector<uint64_t> global,
-                   std::vector<uint32_t> local) const {
-    const ob_argument arguments[] = {{1, 8, &x.pointer}, {0, 8, &n}};
-    return driver().launch(handle, kernel, global.data(), local.data(), arguments, 2);
-  }
-
-  ob_stream handle = nullptr;
 };
 
 struct Event {
@@ -288,147 +209,6 @@ TEST(programs) {
   CHECK_EQ(needs.local_memory, 256u);
   ob_kernel none = nullptr;
   CHECK_EQ(driver().kernel_get(program.handle, "subtract", &none), OB_INVALID_ARGUMENT);
-}
-
-/// A tensor with memory of its own.
-struct Tensor {
-  Tensor(const Stream& stream, std::vector<int64_t> sizes_, std::vector<int64_t> strides_, uint32_t dtype_ = 6)
-      : sizes(std::move(sizes_)), strides(std::move(strides_)), dtype(dtype_) {
-    int64_t last = 0;
-    for (size_t i = 0; i < sizes.size(); ++i) last += (sizes[i] - 1) * strides[i];
-    values.resize(static_cast<size_t>(last) + 1);
-    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>((i * 7 + values.size()) % 11) - 5;
-    memory = std::make_unique<Memory>(values.size() * sizeof(float));
-    stream.upload(*memory, values.data());
-    stream.wait();
-  }
-  ob_operand operand(bool result = false, bool found = false) const {
-    ob_operand made{};
-    made.kind = OB_OPERAND_TENSOR;
-    made.dtype = dtype;
-    made.count = static_cast<uint32_t>(sizes.size());
-    made.is_result = result ? 1 : 0;
-    made.data = found ? 0 : memory->pointer;
-    made.sizes = sizes.data();
-    made.strides = strides.data();
-    return made;
-  }
-  float at(std::vector<int64_t> place) const {
-    int64_t offset = 0;
-    for (size_t i = 0; i < place.size(); ++i) offset += place[i] * strides[i];
-    return values[static_cast<size_t>(offset)];
-  }
-
-  std::vector<int64_t> sizes, strides;
-  uint32_t dtype;
-  std::vector<float> values;
-  std::unique_ptr<Memory> memory;
-};
-
-ob_operand number(double value) {
-  ob_operand made{};
-  made.kind = OB_OPERAND_NUMBER;
-  made.number = value;
-  return made;
-}
-
-/// Whether `c` is `a` times `b`, with a row added.
-bool is_product(const Stream& stream, const Tensor& a, const Tensor& b, Tensor& c, const Tensor* row) {
-  c.values = stream.download<float>(*c.memory);
-  const bool batched = c.sizes.size() == 3;
-  const auto element = [&](const Tensor& tensor, int64_t batch, int64_t i, int64_t j) {
-    return batched ? tensor.at({batch, i, j}) : tensor.at({i, j});
-  };
-  const size_t first = batched ? 1 : 0;
-  for (int64_t batch = 0; batch < (batched ? c.sizes[0] : 1); ++batch) {
-    for (int64_t i = 0; i < c.sizes[first]; ++i) {
-      for (int64_t j = 0; j < c.sizes[first + 1]; ++j) {
-        float sum = row != nullptr ? row->at({j}) : 0;
-        for (int64_t k = 0; k < a.sizes[first + 1]; ++k) sum += element(a, batch, i, k) * element(b, batch, k, j);
-        if (element(c, batch, i, j) != sum) return false;
-      }
-    }
-  }
-  return true;
-}
-
-ob_status call(const Stream& stream, const char* name, std::vector<ob_operand> operands) {
-  std::vector<ob_operand> described = operands;
-  for (ob_operand& each : described) each.data = 0;
-  ob_function function = nullptr;
-  const auto count = static_cast<uint32_t>(operands.size());
-  const ob_status status = driver().library_find(device(), name, described.data(), count, &function);
-  return status == OB_OK ? driver().library_call(stream.handle, function, operands.data(), count) : status;
-}
-
-TEST(products_by_cublas) {
-  ob_device_properties properties{};
-  properties.struct_size = sizeof(properties);
-  succeed(driver().device_properties(device(), &properties));
-  CHECK(std::string(properties.library) == "cuBLASLt 130100");
-  const Stream stream;
-  // Each of the factors row by row and column by column, and with rows that are further apart.
-  for (const std::vector<int64_t>& left : {std::vector<int64_t>{3, 1}, {1, 2}, {7, 1}, {1, 5}}) {
-    for (const std::vector<int64_t>& right : {std::vector<int64_t>{4, 1}, {1, 3}, {9, 1}, {1, 8}}) {
-      Tensor a(stream, {2, 3}, left), b(stream, {3, 4}, right), c(stream, {2, 4}, {6, 1});
-      succeed(call(stream, "aten::mm", {a.operand(), b.operand(), c.operand(true)}));
-      CHECK(is_product(stream, a, b, c, nullptr));
-      const Tensor row(stream, {4}, {1});
-      succeed(call(stream, "aten::addmm",
-                   {row.operand(), a.operand(), b.operand(), number(1), number(1), c.operand(true)}));
-      CHECK(is_product(stream, a, b, c, &row));
-      CHECK_EQ(
-          call(stream, "aten::addmm", {row.operand(), a.operand(), b.operand(), number(2), number(1), c.operand(true)}),
-          OB_UNSUPPORTED);
-    }
-  }
-  Tensor a(stream, {5, 2, 3}, {6, 3, 1}), b(stream, {5, 3, 4}, {12, 1, 3}), c(stream, {5, 2, 4}, {8, 4, 1});
-  succeed(call(stream, "aten::bmm", {a.operand(), b.operand(), c.operand(true)}));
-  CHECK(is_product(stream, a, b, c, nullptr));
-  Tensor x(stream, {2, 3}, {3, 1}), weight(stream, {4, 3}, {3, 1}), y(stream, {2, 4}, {4, 1});
-  const Tensor bias(stream, {4}, {1}), transposed = [&] {
-    Tensor made(stream, {3, 4}, {1, 3});
-    made.values = weight.values;
-    return made;
-  }();
-  succeed(call(stream, "aten::linear", {x.operand(), weight.operand(), bias.operand(), y.operand(true)}));
-  CHECK(is_product(stream, x, transposed, y, &bias));
-  succeed(call(stream, "aten::linear", {x.operand(), weight.operand(), {}, y.operand(true)}));
-  CHECK(is_product(stream, x, transposed, y, nullptr));
-}
-
-TEST(what_cublas_is_not_asked_for) {
-  const Stream stream;
-  const Tensor a(stream, {2, 3}, {3, 1}), b(stream, {3, 4}, {4, 1}), c(stream, {2, 4}, {4, 1});
-  const Tensor by_columns(stream, {2, 4}, {1, 2}), sparse(stream, {2, 3}, {6, 2}), integers(stream, {2, 3}, {3, 1}, 3);
-  CHECK_EQ(call(stream, "aten::mm", {a.operand(), b.operand(), by_columns.operand(true)}), OB_UNSUPPORTED);
-  CHECK_EQ(call(stream, "aten::mm", {sparse.operand(), b.operand(), c.operand(true)}), OB_UNSUPPORTED);
-  CHECK_EQ(call(stream, "aten::mm", {integers.operand(), b.operand(), c.operand(true)}), OB_UNSUPPORTED);
-  CHECK_EQ(call(stream, "aten::conjure", {a.operand(), b.operand(), c.operand(true)}), OB_UNSUPPORTED);
-}
-
-TEST(a_library_function_for_other_sizes_and_addresses) {
-  const Stream stream;
-  Tensor a(stream, {2, 3}, {3, 1}), b(stream, {3, 4}, {4, 1}), c(stream, {2, 4}, {4, 1});
-  const std::vector<ob_operand> found{a.operand(false, true), b.operand(false, true), c.operand(true, true)};
-  ob_function function = nullptr;
-  succeed(driver().library_find(device(), "aten::mm", found.data(), 3, &function));
-  Tensor d(stream, {7, 2}, {2, 1}), e(stream, {2, 5}, {5, 1}), f(stream, {7, 5}, {5, 1});
-  const std::vector<ob_operand> larger{d.operand(), e.operand(), f.operand(true)};
-  succeed(driver().library_call(stream.handle, function, larger.data(), 3));
-  CHECK(is_product(stream, d, e, f, nullptr));
-  std::vector<ob_operand> shifted{a.operand(), b.operand(), c.operand(true)};
-  const std::vector<int64_t> one_row{1, 3}, one_row_of_four{1, 4};
-  shifted[0].data += 3 * sizeof(float);  // the second row, at an odd address
-  shifted[0].sizes = one_row.data();
-  shifted[2].sizes = one_row_of_four.data();
-  succeed(driver().library_call(stream.handle, function, shifted.data(), 3));
-  const std::vector<float> made = stream.download<float>(*c.memory);
-  for (int64_t j = 0; j < 4; ++j) {
-    float sum = 0;
-    for (int64_t k = 0; k < 3; ++k) sum += a.at({1, k}) * b.at({k, j});
-    CHECK_EQ(made[static_cast<size_t>(j)], sum);
-  }
 }
 
 TEST(binaries) {

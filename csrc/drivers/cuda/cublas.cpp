@@ -5,10 +5,9 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
+#include <optional>
 #include <utility>
 
-#include "common/operands.h"
 #include "common/symbols.h"
 
 namespace outboard::cuda {
@@ -46,15 +45,13 @@ struct CublasApi {
 
 namespace {
 
-constexpr int kSuccess = 0, kNotSupported = 15;
+constexpr int kSuccess = 0;
 enum OperationAttribute : int { kTransposeA = 3, kTransposeB = 4, kEpilogue = 7, kBiasPointer = 8 };
 enum LayoutAttribute : int { kBatchCount = 5, kBatchOffset = 6 };
 enum PreferenceAttribute : int { kMostWorkspace = 1, kAlignmentA = 5 };  // B, C and D follow
 constexpr int32_t kTranspose = 1, kAddBias = 4;
-/// Sets of sizes that a function remembers.
-constexpr size_t kMostPlans = 256;
 /// Addresses are looked at up to this multiple.
-constexpr uint64_t kAlignment = 256;
+constexpr uint32_t kAlignment = 256;
 
 /// cuBLAS's numbers for a dtype of PyTorch's: of its elements, what is computed in, and of factors.
 struct Types {
@@ -77,8 +74,6 @@ std::optional<Types> types_of(uint32_t dtype) {
       return std::nullopt;
   }
 }
-
-bool is_tensor(const ob_operand& operand) { return operand.kind == OB_OPERAND_TENSOR; }
 
 /// A matrix, or a batch of them, as cuBLAS knows them: column by column. A matrix that lies row by row is its own
 /// transpose.
@@ -150,20 +145,6 @@ std::optional<Problem> problem_of(const std::string& name, const std::vector<ob_
   return Problem{*left, *right, *target, bias, *types};
 }
 
-/// How an address is aligned, as far as algorithms care.
-uint32_t alignment_of(ob_ptr address) {
-  return static_cast<uint32_t>(address == 0 ? kAlignment : std::min(address & (~address + 1), ob_ptr{kAlignment}));
-}
-
-std::string key_of(const std::vector<ob_operand>& operands) {
-  std::string key = common::shapes_of(operands);
-  for (const ob_operand& operand : operands) {
-    const uint32_t alignment = is_tensor(operand) ? alignment_of(operand.data) : 0;
-    key.append(reinterpret_cast<const char*>(&alignment), sizeof(alignment));
-  }
-  return key;
-}
-
 void* open_library() {
   const char* const chosen = std::getenv("OUTBOARD_CUDA_CUBLASLT");
   if (chosen != nullptr && *chosen != '\0') return dlopen(chosen, RTLD_NOW | RTLD_LOCAL);
@@ -230,7 +211,7 @@ struct Product::Plan {
         api.cublasLtMatmulPreferenceSetAttribute(preference, kMostWorkspace, &workspace, sizeof(workspace)) == kSuccess;
     int attribute = kAlignmentA;
     for (const Matrix* matrix : {&problem->right, &problem->left, &problem->target, &problem->target}) {
-      const uint32_t alignment = alignment_of(operands[matrix->operand].data);
+      const uint32_t alignment = alignment_of(operands[matrix->operand].data, kAlignment);
       right = right && api.cublasLtMatmulPreferenceSetAttribute(preference, attribute++, &alignment,
                                                                 sizeof(alignment)) == kSuccess;
     }
@@ -287,15 +268,12 @@ Product::Product(const Cublas& library, void* handle, std::string name)
 Product::~Product() = default;
 
 Product::Plan* Product::plan_for(const std::vector<ob_operand>& operands) {
-  const std::string key = key_of(operands);
-  const auto known = plans_.find(key);
-  if (known != plans_.end()) return known->second.get();
-  const std::optional<Problem> problem = problem_of(name_, operands);
-  if (!problem) return nullptr;
-  auto made = std::make_unique<Plan>(library_.api());
-  if (!made->make(*problem, operands, handle_)) return nullptr;
-  if (plans_.size() == kMostPlans) plans_.clear();
-  return plans_.emplace(key, std::move(made)).first->second.get();
+  return plans_.of(key_of(operands, kAlignment), [&]() -> std::unique_ptr<Plan> {
+    const std::optional<Problem> problem = problem_of(name_, operands);
+    if (!problem) return nullptr;
+    auto made = std::make_unique<Plan>(library_.api());
+    return made->make(*problem, operands, handle_) ? std::move(made) : nullptr;
+  });
 }
 
 bool Product::prepare(const std::vector<ob_operand>& operands) {
@@ -303,12 +281,12 @@ bool Product::prepare(const std::vector<ob_operand>& operands) {
   return plan_for(operands) != nullptr;
 }
 
-int Product::run(const std::vector<ob_operand>& operands, CUdeviceptr workspace, CUstream stream) {
+Outcome Product::run(const std::vector<ob_operand>& operands, CUdeviceptr workspace, CUstream stream) {
   const std::lock_guard lock(mutex_);
   Plan* const plan = plan_for(operands);
-  if (plan == nullptr) return kNotSupported;
+  if (plan == nullptr) return {OB_UNSUPPORTED, "cuBLASLt cannot compute " + name_ + " for these sizes and addresses"};
   const Problem& problem = *plan->problem;
-  if (problem.bias && !plan->set_bias(operands)) return kNotSupported;
+  if (problem.bias && !plan->set_bias(operands)) return {OB_INTERNAL, "cuBLASLt refused the address of a bias"};
   const auto at = [&](const Matrix& matrix) { return reinterpret_cast<void*>(operands[matrix.operand].data); };
   constexpr float kOne = 1, kNothing = 0;
   constexpr double kOneInDouble = 1, kNothingInDouble = 0;
@@ -316,9 +294,11 @@ int Product::run(const std::vector<ob_operand>& operands, CUdeviceptr workspace,
   const void* const alpha = in_double ? static_cast<const void*>(&kOneInDouble) : &kOne;
   const void* const beta = in_double ? static_cast<const void*>(&kNothingInDouble) : &kNothing;
   void* const target = at(problem.target);
-  return library_.api().cublasLtMatmul(handle_, plan->operation, alpha, at(problem.right), plan->a, at(problem.left),
-                                       plan->b, beta, target, plan->d, target, plan->d, &plan->algorithm,
-                                       reinterpret_cast<void*>(workspace), kWorkspace, stream);
+  const int status = library_.api().cublasLtMatmul(
+      handle_, plan->operation, alpha, at(problem.right), plan->a, at(problem.left), plan->b, beta, target, plan->d,
+      target, plan->d, &plan->algorithm, reinterpret_cast<void*>(workspace), kWorkspace, stream);
+  if (status == kSuccess) return {};
+  return {OB_INTERNAL, "cublasLtMatmul returned " + std::to_string(status)};
 }
 
 }  // namespace outboard::cuda

@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
-#include <cstdint>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
-#include "cuda/api.h"
-#include "outboard/driver.h"
+#include "cuda/library.h"
 
 namespace outboard::cuda {
 
@@ -37,23 +32,17 @@ class Cublas {
   std::string name_;
 };
 
-/// One operator on one device, with an algorithm for each set of sizes, strides and alignments. Thread-safe. The
-/// device's context is current where it is used.
-class Product {
+/// A product of matrices, for which cuBLASLt chooses an algorithm.
+class Product : public Function {
  public:
-  /// Bytes that an algorithm may use for intermediate results. A call is given as many, for its stream alone.
-  static constexpr size_t kWorkspace = size_t{32} << 20;
-
   /// `handle` is cuBLASLt's, of the device.
   Product(const Cublas& library, void* handle, std::string name);
-  ~Product();
+  ~Product() override;
   Product(const Product&) = delete;
   Product& operator=(const Product&) = delete;
 
-  /// Whether there is an algorithm for these operands.
-  bool prepare(const std::vector<ob_operand>& operands);
-  /// Submits it. cuBLAS's status: 0 if all went well.
-  int run(const std::vector<ob_operand>& operands, CUdeviceptr workspace, CUstream stream);
+  bool prepare(const std::vector<ob_operand>& operands) override;
+  Outcome run(const std::vector<ob_operand>& operands, CUdeviceptr workspace, CUstream stream) override;
 
  private:
   struct Plan;
@@ -64,7 +53,7 @@ class Product {
   void* const handle_;
   const std::string name_;
   std::mutex mutex_;
-  std::unordered_map<std::string, std::unique_ptr<Plan>> plans_;
+  Plans<Plan> plans_;
 };
 
 /// cuBLASLt's handle for the current context, or nullptr.

@@ -109,7 +109,7 @@ Devices::Devices() {
     problem = error.what();
     return;
   }
-  library_ = Cublas::load();
+  libraries_ = Libraries::load();
   for (int number = 0; number < count; ++number) add(number);
 }
 
@@ -134,7 +134,7 @@ void Devices::add(int number) {
               " and newer: an older NVRTC is needed (OUTBOARD_CUDA_NVRTC)";
     return;
   }
-  ob_device_t& device = list.emplace_back(id, capability, *compiler_, architecture, library_);
+  ob_device_t& device = list.emplace_back(id, capability, *compiler_, architecture, libraries_);
   for (int i = 0; i < 3; ++i) {
     device.most_groups[i] = static_cast<unsigned>(value_of(id, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X + i));
     device.most_items[i] = static_cast<unsigned>(value_of(id, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X + i));

@@ -7,18 +7,17 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <unordered_map>
 
 #include "cuda/api.h"
-#include "cuda/cublas.h"
+#include "cuda/library.h"
 #include "cuda/nvrtc.h"
 #include "outboard/driver.h"
 
 /// One GPU. Never deleted.
 struct ob_device_t {
   ob_device_t(outboard::cuda::CUdevice id_, int capability_, const outboard::cuda::Nvrtc& compiler_,
-              outboard::cuda::Architecture architecture_, const outboard::cuda::Cublas* library_)
-      : id(id_), capability(capability_), compiler(&compiler_), architecture(architecture_), library(library_) {}
+              outboard::cuda::Architecture architecture_, const outboard::cuda::Libraries& libraries)
+      : id(id_), capability(capability_), compiler(&compiler_), architecture(architecture_), functions(libraries) {}
 
   const outboard::cuda::CUdevice id;
   const int capability;  // 90 for 9.0
@@ -30,11 +29,7 @@ struct ob_device_t {
   std::atomic<bool> lost{false};
   std::string why_lost;  // written once, before `lost`
 
-  const outboard::cuda::Cublas* const library;  // nullptr: there is none
-  std::once_flag library_opened;
-  void* library_handle = nullptr;  // of `library`, once it was asked for
-  // By what they serve; guarded by the mutex. Never deleted.
-  std::unordered_map<std::string, std::unique_ptr<outboard::cuda::Product>> products;
+  outboard::cuda::FunctionTable functions;
 
   std::mutex mutex;
   std::atomic<outboard::cuda::CUcontext> context{nullptr};  // the primary one, from its first use on
@@ -76,7 +71,7 @@ struct Devices {
   Devices();
   void add(int number);
   std::unique_ptr<Nvrtc> compiler_;
-  const Cublas* library_ = nullptr;
+  Libraries libraries_;
 };
 
 /// While it lives, the device's context is the calling thread's. What another library made the thread's context

@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "common/operands.h"
 #include "common/table.h"
 #include "cuda/device.h"
 #include "cuda/program.h"
@@ -92,7 +91,7 @@ ob_status device_properties(ob_device device, ob_device_properties* properties) 
   p.max_argument_bytes = kArgumentBytes;
   p.execution = OB_EXECUTION_SIMT;
   p.last_cache = static_cast<uint64_t>(attribute_of(device, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE));
-  if (device->library != nullptr) put_text(p.library, device->library->name());
+  put_text(p.library, device->functions.name());
   const size_t size = properties->struct_size;
   std::memcpy(properties, &p, std::min(size, sizeof(p)));
   properties->struct_size = size;
@@ -394,17 +393,12 @@ ob_status graph_destroy(void* graph) {
 
 ob_status library_find(ob_device device, const char* name, const ob_operand* operands, uint32_t count,
                        ob_function* function) {
-  if (device->library == nullptr) return fail(OB_UNSUPPORTED, "cuBLASLt was not found");
   const Entry entry(device);
   if (entry.status() != OB_OK) return entry.status();
-  std::call_once(device->library_opened, [&] { device->library_handle = create_cublas(*device->library); });
-  if (device->library_handle == nullptr) return fail(OB_UNSUPPORTED, "cuBLASLt does not work with this GPU");
-  const std::vector<ob_operand> given(operands, operands + count);
-  const std::lock_guard lock(device->mutex);
-  std::unique_ptr<Product>& product = device->products[name + std::string(1, '\0') + pattern_of(given)];
-  if (product == nullptr) product = std::make_unique<Product>(*device->library, device->library_handle, name);
-  if (!product->prepare(given)) return fail(OB_UNSUPPORTED, std::string("there is no library function for ") + name);
-  *function = reinterpret_cast<ob_function>(product.get());
+  std::string why;
+  Function* const found = device->functions.find(name, {operands, operands + count}, &why);
+  if (found == nullptr) return fail(OB_UNSUPPORTED, why);
+  *function = reinterpret_cast<ob_function>(found);
   return OB_OK;
 }
 
@@ -412,16 +406,16 @@ ob_status library_call(ob_stream stream, ob_function function, const ob_operand*
   const Entry entry(stream->device);
   if (entry.status() != OB_OK) return entry.status();
   if (stream->workspace == 0) {
-    const CUresult result = cu().cuMemAlloc(&stream->workspace, Product::kWorkspace);
+    const CUresult result = cu().cuMemAlloc(&stream->workspace, Function::kWorkspace);
     if (result != CUDA_SUCCESS) return status_of(stream->device, result, "cuMemAlloc of a library's workspace");
   }
-  auto& product = *reinterpret_cast<Product*>(function);
-  const int status = product.run({operands, operands + count}, stream->workspace, stream->stream);
-  if (status == 0) return OB_OK;
+  const Outcome outcome =
+      reinterpret_cast<Function*>(function)->run({operands, operands + count}, stream->workspace, stream->stream);
+  if (outcome.status == OB_OK) return OB_OK;
   // What a kernel did wrong before is reported by whoever asks next.
   const CUresult earlier = cu().cuStreamQuery(stream->stream);
-  if (is_final(earlier)) return status_of(stream->device, earlier, "cublasLtMatmul");
-  return fail(OB_INTERNAL, "cublasLtMatmul returned " + std::to_string(status));
+  if (is_final(earlier)) return status_of(stream->device, earlier, "a library function's stream");
+  return fail(outcome.status, outcome.text);
 }
 
 /// A function of the table.

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells the CUDA driver where libraries of NVIDIA's are that were installed with pip: NVRTC and cuBLASLt.
+"""Tells the CUDA driver where libraries of NVIDIA's are that were installed with pip: NVRTC, cuBLASLt and cuDNN.
 
-The packages ``nvidia-cuda-nvrtc`` and ``nvidia-cublas`` (CUDA 13), or those whose names end with ``-cu12``, put them
-below ``site-packages/nvidia``. The driver itself only looks where the dynamic linker does.
+The packages ``nvidia-cuda-nvrtc`` and ``nvidia-cublas`` (CUDA 13), or those whose names end with ``-cu12``, and
+``nvidia-cudnn-cu13`` or ``-cu12`` put them below ``site-packages/nvidia``. The driver itself only looks where the
+dynamic linker does.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ VARIABLE = "OUTBOARD_CUDA_NVRTC"
 _PLACES = {
     VARIABLE: ("cu13/lib/libnvrtc.so.13", "cuda_nvrtc/lib/libnvrtc.so.12"),
     "OUTBOARD_CUDA_CUBLASLT": ("cu13/lib/libcublasLt.so.13", "cublas/lib/libcublasLt.so.12"),
+    "OUTBOARD_CUDA_CUDNN": ("cudnn/lib/libcudnn.so.9",),
 }
 
 

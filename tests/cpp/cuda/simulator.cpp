@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "simulator.h"
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -18,8 +20,11 @@
 using namespace outboard::cuda;
 using simulator::Command;
 using simulator::Context;
+using simulator::entered;
+using simulator::entered_context;
 using simulator::Event;
 using simulator::Graph;
+using simulator::lies_in_block;
 using simulator::Point;
 using simulator::Stream;
 
@@ -72,8 +77,9 @@ int device_number() {
   return text != nullptr ? std::atoi(text) : 1;
 }
 
-/// What a call returns before it does anything: a failure that was asked for.
-CUresult entered(const char* function) {
+}  // namespace
+
+CUresult simulator::entered(const char* function) {
   const std::lock_guard lock(state().mutex);
   ++state().calls[function];
   auto& failures = state().failures;
@@ -86,8 +92,7 @@ CUresult entered(const char* function) {
   return state().initialized || std::strcmp(function, "cuInit") == 0 ? CUDA_SUCCESS : 3;  // NOT_INITIALIZED
 }
 
-/// The same of a call that needs a current context, which is not lost.
-CUresult entered_context(const char* function) {
+CUresult simulator::entered_context(const char* function) {
   const CUresult result = entered(function);
   if (result != CUDA_SUCCESS) return result;
   if (current == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
@@ -95,7 +100,19 @@ CUresult entered_context(const char* function) {
   return current->lost;
 }
 
-/// The same of one that puts work into a stream or asks what became of it.
+Context* simulator::current_context() { return current; }
+
+bool simulator::lies_in_block(Context& context, uint64_t pointer, size_t bytes) {
+  const std::lock_guard lock(context.mutex);
+  auto block = context.blocks.upper_bound(pointer);
+  if (block == context.blocks.begin()) return false;
+  --block;
+  return pointer + bytes <= block->first + block->second;
+}
+
+namespace {
+
+/// `entered_context` of a call that puts work into a stream or asks what became of it.
 CUresult entered_stream(const char* function, CUstream handle) {
   const CUresult result = entered_context(function);
   if (result != CUDA_SUCCESS) return result;
@@ -112,14 +129,6 @@ Event& event_of(CUevent handle) { return *reinterpret_cast<Event*>(handle); }
 void count_live(const char* kind, int change) {
   const std::lock_guard lock(state().mutex);
   state().live[kind] += change;
-}
-
-bool lies_in_block(Context& context, CUdeviceptr pointer, size_t bytes) {
-  const std::lock_guard lock(context.mutex);
-  auto block = context.blocks.upper_bound(pointer);
-  if (block == context.blocks.begin()) return false;
-  --block;
-  return pointer + bytes <= block->first + block->second;
 }
 
 bool is_pinned(const void* memory, size_t bytes) {

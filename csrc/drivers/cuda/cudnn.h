@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cuda/library.h"
+
+namespace outboard::cuda {
+
+struct CudnnApi;
+
+/// Convolutions by cuDNN (NVIDIA, "cuDNN", version 9, its graph API), which is opened when the driver starts. Who does
+/// not have it has none.
+class Cudnn {
+ public:
+  /// The library that OUTBOARD_CUDA_CUDNN names, else libcudnn.so.9 where the dynamic linker finds it; nullptr, and
+  /// `why` says why, if there is none of version 9. Never deleted.
+  static Cudnn* load(std::string* why);
+
+  /// Name and version.
+  const std::string& name() const { return name_; }
+  const CudnnApi& api() const { return *api_; }
+
+ private:
+  explicit Cudnn(std::unique_ptr<CudnnApi> api);
+  ~Cudnn() = delete;
+
+  std::unique_ptr<CudnnApi> api_;
+  std::string name_;
+};
+
+/// cuDNN on one device. Its manual has threads take turns at a handle, and says so of what is made with one, too: who
+/// uses it holds the mutex. Never destroyed, as the device is not.
+class CudnnHandle {
+ public:
+  /// For the current context; nullptr, and `why` says why, if cuDNN does not work there.
+  static std::unique_ptr<CudnnHandle> create(const Cudnn& library, std::string* why);
+
+  const CudnnApi& api() const { return library_.api(); }
+  void* get() const { return handle_; }
+  std::mutex& mutex() { return mutex_; }
+  /// What cuDNN says of a status, and of the calling thread's last error: "5000 (CUDNN_STATUS_EXECUTION_FAILED: ...)".
+  static std::string text_of(const CudnnApi& api, int status);
+
+ private:
+  CudnnHandle(const Cudnn& library, void* handle) : library_(library), handle_(handle) {}
+
+  const Cudnn& library_;
+  void* const handle_;
+  std::mutex mutex_;
+};
+
+/// Forward convolutions in one, two and three dimensions, with groups and a bias. cuDNN's heuristics choose the engine,
+/// among those that are deterministic and round no operand and no sum to fewer bits: TF32 is none of them.
+class Convolution : public Function {
+ public:
+  static constexpr const char* kName = "aten::convolution";
+
+  explicit Convolution(CudnnHandle& handle);
+  ~Convolution() override;
+  Convolution(const Convolution&) = delete;
+  Convolution& operator=(const Convolution&) = delete;
+
+  bool prepare(const std::vector<ob_operand>& operands) override;
+  Outcome run(const std::vector<ob_operand>& operands, CUdeviceptr workspace, CUstream stream) override;
+
+ private:
+  struct Plan;
+
+  Plan* plan_for(const std::vector<ob_operand>& operands);
+
+  CudnnHandle& handle_;
+  Plans<Plan> plans_;  // guarded by the handle's mutex
+};
+
+}  // namespace outboard::cuda

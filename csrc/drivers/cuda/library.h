@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "cuda/api.h"
+#include "outboard/driver.h"
+
+namespace outboard::cuda {
+
+class Cublas;
+class Cudnn;
+class CudnnHandle;
+
+/// What became of a call of a library function.
+struct Outcome {
+  ob_status status = OB_OK;
+  std::string text;  // what is wrong: "cublasLtMatmul returned 14"
+};
+
+/// One operator of a library of NVIDIA's on one device, with what it prepared for each set of sizes, strides and
+/// alignments. Thread-safe. The device's context is current where it is used.
+class Function {
+ public:
+  /// Bytes that a call may use for intermediate results. It is given as many, for its stream alone.
+  static constexpr size_t kWorkspace = size_t{32} << 20;
+
+  virtual ~Function() = default;
+  /// Whether the library can do it for these operands.
+  virtual bool prepare(const std::vector<ob_operand>& operands) = 0;
+  /// Submits it.
+  virtual Outcome run(const std::vector<ob_operand>& operands, CUdeviceptr workspace, CUstream stream) = 0;
+};
+
+/// What a function prepared, by sets of sizes, of which it remembers so many.
+template <typename Plan>
+class Plans {
+ public:
+  /// The plan of a key. `make` makes it, or returns nullptr if that is not possible.
+  template <typename Make>
+  Plan* of(const std::string& key, const Make& make) {
+    const auto known = plans_.find(key);
+    if (known != plans_.end()) return known->second.get();
+    std::unique_ptr<Plan> made = make();
+    if (made == nullptr) return nullptr;
+    if (plans_.size() == kMost) plans_.clear();
+    return plans_.emplace(key, std::move(made)).first->second.get();
+  }
+
+ private:
+  static constexpr size_t kMost = 256;
+  std::unordered_map<std::string, std::unique_ptr<Plan>> plans_;
+};
+
+inline bool is_tensor(const ob_operand& operand) { return operand.kind == OB_OPERAND_TENSOR; }
+
+/// How an address is aligned, up to `most` bytes, beyond which the library does not care. An address that is not known
+/// yet (0) counts as aligned.
+uint32_t alignment_of(ob_ptr address, uint32_t most);
+
+/// Sizes, strides and alignments, up to `most` bytes, as a key for what is prepared for them.
+std::string key_of(const std::vector<ob_operand>& operands, uint32_t most);
+
+/// The libraries that were found when the driver started: cuBLASLt for products, cuDNN for convolutions.
+struct Libraries {
+  const Cublas* products = nullptr;
+  const Cudnn* convolutions = nullptr;
+  std::string without_convolutions;  // why there are none
+
+  static Libraries load();
+  /// Names and versions; empty if there is none.
+  std::string name() const;
+};
+
+/// Functions of the libraries for one device, by what they serve. Thread-safe.
+class FunctionTable {
+ public:
+  explicit FunctionTable(const Libraries& libraries);
+  ~FunctionTable();
+  FunctionTable(const FunctionTable&) = delete;
+  FunctionTable& operator=(const FunctionTable&) = delete;
+
+  std::string name() const { return libraries_.name(); }
+  /// nullptr if there is none, and `why` says so. Lives as long as the table. The device's context must be current.
+  Function* find(const std::string& name, const std::vector<ob_operand>& operands, std::string* why);
+
+ private:
+  std::unique_ptr<Function> make(const std::string& name, std::string* why);
+  Function* known(const std::string& name, const std::vector<ob_operand>& operands, std::string* why);
+
+  const Libraries& libraries_;
+  std::mutex mutex_;  // guards what follows
+  void* products_ = nullptr;
+  std::unique_ptr<CudnnHandle> convolutions_;
+  std::unordered_map<std::string, std::unique_ptr<Function>> functions_;
+};
+
+}  // namespace outboard::cuda

@@ -1,0 +1,547 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "simulator.h"
+#include "stream.h"
+
+/// A simulator of the part of cuDNN's graph API that the CUDA driver uses: convolutions, sums, and both at once, on the
+/// simulator's streams. It is as strict as NVIDIA's header about attributes, their types and counts, what must be
+/// finalized when, and who uses a handle. Engines that nobody who wants right results may take give wrong ones.
+namespace {
+
+constexpr int kSuccess = 0, kNotInitialized = 1001, kBadParam = 2000, kMisaligned = 2003, kNotFinalized = 2004;
+constexpr int kShapeMismatch = 2008, kAttributeType = 2010, kNotSupported = 3000, kNoSuchPattern = 3001;
+constexpr int kExecutionFailed = 5000;
+constexpr int kFloat = 0, kDouble = 1, kHalf = 2, kBfloat16 = 9;
+constexpr int64_t kMostWorkspace = int64_t{32} << 20;
+
+enum Kind { kPointwise, kConvolution, kEngine, kConfig, kHeuristics, kPlan, kForward = 10, kPointwiseOperation = 13 };
+enum MoreKinds { kGraph = 15, kPack, kTensor };
+
+struct Rule {
+  int type;
+  size_t bytes;
+  int64_t most;  // values
+  bool required;
+};
+
+/// What may be set, by kind and attribute.
+const std::map<std::pair<int, int>, Rule>& rules() {
+  static const std::map<std::pair<int, int>, Rule> all{
+      {{kPointwise, 0}, {14, 4, 1, true}},
+      {{kPointwise, 1}, {1, 4, 1, true}},
+      {{kConvolution, 100}, {1, 4, 1, true}},
+      {{kConvolution, 101}, {7, 4, 1, true}},
+      {{kConvolution, 102}, {3, 8, 8, true}},
+      {{kConvolution, 103}, {3, 8, 8, true}},
+      {{kConvolution, 104}, {3, 8, 8, true}},
+      {{kConvolution, 105}, {3, 8, 8, true}},
+      {{kConvolution, 106}, {3, 8, 1, true}},
+      {{kHeuristics, 200}, {8, 4, 1, true}},
+      {{kHeuristics, 201}, {15, 8, 1, true}},
+      {{kPlan, 400}, {0, 8, 1, true}},
+      {{kPlan, 401}, {15, 8, 1, true}},
+      {{kForward, 700}, {4, 4, 1, true}},  // doubles are let through, too
+      {{kForward, 701}, {4, 4, 1, true}},
+      {{kForward, 702}, {15, 8, 1, true}},
+      {{kForward, 703}, {15, 8, 1, true}},
+      {{kForward, 704}, {15, 8, 1, true}},
+      {{kForward, 705}, {15, 8, 1, true}},
+      {{kPointwiseOperation, 750}, {15, 8, 1, true}},
+      {{kPointwiseOperation, 751}, {15, 8, 1, true}},
+      {{kPointwiseOperation, 752}, {15, 8, 1, true}},
+      {{kPointwiseOperation, 753}, {15, 8, 1, true}},
+      {{kGraph, 800}, {0, 8, 1, true}},
+      {{kGraph, 801}, {15, 8, 8, true}},
+      {{kTensor, 900}, {3, 8, 1, true}},
+      {{kTensor, 901}, {1, 4, 1, true}},
+      {{kTensor, 902}, {3, 8, 8, true}},
+      {{kTensor, 903}, {3, 8, 8, true}},
+      {{kTensor, 906}, {3, 8, 1, true}},
+      {{kTensor, 907}, {2, 1, 1, false}},
+      {{kPack, 1000}, {3, 8, 8, true}},
+      {{kPack, 1001}, {6, 8, 8, true}},
+      {{kPack, 1003}, {6, 8, 1, true}}};
+  return all;
+}
+
+struct Object {
+  explicit Object(int kind_) : kind(kind_) {}
+
+  const int kind;
+  bool final = false;
+  std::map<int, std::vector<char>> values;
+  // Of what heuristics find:
+  int engine = -1;
+  const Object* graph = nullptr;
+
+  template <typename T>
+  std::vector<T> all(int attribute) const {
+    const auto found = values.find(attribute);
+    if (found == values.end()) return {};
+    std::vector<T> made(found->second.size() / sizeof(T));
+    std::memcpy(made.data(), found->second.data(), found->second.size());
+    return made;
+  }
+  template <typename T>
+  T one(int attribute) const {
+    const std::vector<T> found = all<T>(attribute);
+    return found.empty() ? T{} : found[0];
+  }
+  const Object& part(int attribute) const { return *one<const Object*>(attribute); }
+};
+
+struct Handle {
+  simulator::Context* context;
+  simulator::Stream* stream = nullptr;
+  std::atomic<bool> busy{false};
+};
+
+/// Two threads at one handle at a time are one too many; the pause makes it likely that they meet.
+struct Turn {
+  explicit Turn(Handle& handle_) : handle(handle_), alone(!handle_.busy.exchange(true)) {
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  ~Turn() {
+    if (alone) handle.busy = false;
+  }
+  Handle& handle;
+  const bool alone;
+};
+
+int64_t size_of(int type) { return type == kDouble ? 8 : type == kFloat ? 4 : 2; }
+
+/// A tensor, as it was described.
+struct Tensor {
+  explicit Tensor(const Object& object)
+      : id(object.one<int64_t>(906)),
+        type(object.one<int>(901)),
+        alignment(object.one<int64_t>(900)),
+        is_virtual(object.one<char>(907) != 0),
+        dims(object.all<int64_t>(902)),
+        strides(object.all<int64_t>(903)) {}
+
+  int64_t last() const {
+    int64_t place = 0;
+    for (size_t i = 0; i < dims.size(); ++i) place += (dims[i] - 1) * strides[i];
+    return place;
+  }
+  int64_t count() const {
+    int64_t product = 1;
+    for (const int64_t each : dims) product *= each;
+    return product;
+  }
+  bool packed() const { return last() + 1 == count(); }
+  bool channels_last() const { return packed() && dims[1] > 1 && strides[1] == 1; }
+
+  int64_t id;
+  int type;
+  int64_t alignment;
+  bool is_virtual;
+  std::vector<int64_t> dims, strides;
+};
+
+double from_half(uint16_t bits) {
+  const double sign = (bits >> 15) != 0 ? -1 : 1;
+  const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+  return sign * (exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25));
+}
+
+/// Of what is neither too large nor too small for it.
+uint16_t to_half(double value) {
+  if (value == 0) return 0;
+  int exponent = 0;
+  const double fraction = std::frexp(std::fabs(value), &exponent);
+  auto scaled = static_cast<int>(std::nearbyint(std::ldexp(fraction, 11)));  // 1024 to 2048
+  if (scaled == 2048) {
+    scaled = 1024;
+    ++exponent;
+  }
+  return static_cast<uint16_t>((value < 0 ? 32768 : 0) + ((exponent + 14) << 10) + (scaled - 1024));
+}
+
+double load(int type, const void* data, int64_t place) {
+  if (type == kDouble) return static_cast<const double*>(data)[place];
+  if (type == kFloat) return double{static_cast<const float*>(data)[place]};
+  const uint16_t bits = static_cast<const uint16_t*>(data)[place];
+  if (type == kHalf) return from_half(bits);
+  const uint32_t wide = uint32_t{bits} << 16;
+  float value;
+  std::memcpy(&value, &wide, sizeof(value));
+  return double{value};
+}
+
+void store(int type, void* data, int64_t place, double value) {
+  if (type == kDouble) {
+    static_cast<double*>(data)[place] = value;
+  } else if (type == kFloat) {
+    static_cast<float*>(data)[place] = static_cast<float>(value);
+  } else if (type == kHalf) {
+    static_cast<uint16_t*>(data)[place] = to_half(value);
+  } else {
+    const auto narrow = static_cast<float>(value);
+    uint32_t bits;
+    std::memcpy(&bits, &narrow, sizeof(bits));
+    static_cast<uint16_t*>(data)[place] = static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+  }
+}
+
+/// Calls a function for each index of a box.
+template <typename Function>
+void each_index(const std::vector<int64_t>& dims, const Function& function) {
+  std::vector<int64_t> index(dims.size(), 0);
+  for (;;) {
+    function(index);
+    size_t i = dims.size();
+    while (i > 0 && ++index[i - 1] == dims[i - 1]) index[--i] = 0;
+    if (i == 0) return;
+  }
+}
+
+int64_t place_of(const Tensor& tensor, const std::vector<int64_t>& index) {
+  int64_t place = 0;
+  for (size_t i = 0; i < index.size(); ++i) place += (tensor.dims[i] == 1 ? 0 : index[i]) * tensor.strides[i];
+  return place;
+}
+
+/// An operation of a graph by value, so that nothing that is destroyed is needed when it runs.
+struct Operation {
+  explicit Operation(const Object& object)
+      : is_convolution(object.kind == kForward),
+        x(object.part(is_convolution ? 704 : 751)),
+        w(object.part(is_convolution ? 703 : 752)),
+        y(object.part(is_convolution ? 705 : 753)) {
+    const Object& how = object.part(is_convolution ? 702 : 750);
+    compute = how.one<int>(is_convolution ? 100 : 1);
+    mode = how.one<int>(is_convolution ? 101 : 0);
+    dilations = how.all<int64_t>(102);
+    strides = how.all<int64_t>(103);
+    paddings = how.all<int64_t>(105);
+  }
+
+  bool fits() const {
+    const bool in_double = x.type == kDouble || w.type == kDouble || y.type == kDouble;
+    if (x.dims.size() != y.dims.size() || w.dims.size() != x.dims.size() || in_double != (compute == kDouble))
+      return false;
+    if (!is_convolution) {
+      for (size_t i = 0; i < x.dims.size(); ++i) {
+        if (x.dims[i] != y.dims[i] || (w.dims[i] != 1 && w.dims[i] != y.dims[i])) return false;
+      }
+      return mode == 0;
+    }
+    if (x.dims.size() != strides.size() + 2 || mode != 1 || x.dims[0] != y.dims[0] || w.dims[0] != y.dims[1])
+      return false;
+    if (x.dims[1] % w.dims[1] != 0 || w.dims[0] % (x.dims[1] / w.dims[1]) != 0) return false;
+    for (size_t i = 0; i < strides.size(); ++i) {
+      const int64_t extent = dilations[i] * (w.dims[i + 2] - 1) + 1;
+      if (y.dims[i + 2] != (x.dims[i + 2] + 2 * paddings[i] - extent) / strides[i] + 1) return false;
+    }
+    return true;
+  }
+
+  double convolved(const std::vector<int64_t>& to, const void* x_data, const void* w_data) const {
+    const int64_t groups = x.dims[1] / w.dims[1], first = to[1] / (w.dims[0] / groups) * w.dims[1];
+    double sum = 0;
+    std::vector<int64_t> taps(w.dims.begin() + 1, w.dims.end());
+    each_index(taps, [&](const std::vector<int64_t>& tap) {
+      std::vector<int64_t> from{to[0], first + tap[0]}, weight{to[1], tap[0]};
+      for (size_t i = 0; i < strides.size(); ++i) {
+        from.push_back(to[i + 2] * strides[i] + tap[i + 1] * dilations[i] - paddings[i]);
+        weight.push_back(tap[i + 1]);
+        if (from.back() < 0 || from.back() >= x.dims[i + 2]) return;
+      }
+      sum += load(x.type, x_data, place_of(x, from)) * load(w.type, w_data, place_of(w, weight));
+    });
+    return sum;
+  }
+
+  bool is_convolution;
+  Tensor x, w, y;
+  int compute = 0, mode = 0;
+  std::vector<int64_t> dilations, strides, paddings;
+};
+
+std::vector<Operation> operations_of(const Object& graph) {
+  std::vector<Operation> made;
+  for (const Object* each : graph.all<const Object*>(801)) made.emplace_back(*each);
+  return made;
+}
+
+/// Tensors that a graph reads or writes in memory, by id.
+std::map<int64_t, Tensor> memory_of(const std::vector<Operation>& operations) {
+  std::map<int64_t, Tensor> made;
+  for (const Operation& each : operations) {
+    for (const Tensor* tensor : {&each.x, &each.w, &each.y}) {
+      if (!tensor->is_virtual) made.emplace(tensor->id, *tensor);
+    }
+  }
+  return made;
+}
+
+/// An engine: what is said of its numbers, and for which graphs it is.
+struct Engine {
+  std::vector<int> notes;
+  bool wrong;                   // gives results that differ by 1
+  int64_t workspace = 1 << 20;  // bytes
+};
+
+constexpr int kTensorCores = 0, kUnbuildable = 4, kGreedy = 5, kGood = 6, kFallback = 7;
+
+const std::vector<Engine>& engines() {
+  static const std::vector<Engine> all{{{0}, false},                   // tensor cores
+                                       {{3, 1}, true},                 // operands rounded
+                                       {{2}, true},                    // sums rounded
+                                       {{4}, true},                    // not the same each time
+                                       {{}, false},                    // its plan cannot be made
+                                       {{}, false, int64_t{1} << 30},  // wants more memory than there is
+                                       {{9, 5}, false},
+                                       {{}, false}};
+  return all;
+}
+
+/// Engines by the simulator's heuristics. Both operations at once only where channels are last, no doubles in three
+/// dimensions, and other strides than packed ones only by what always works.
+std::vector<int> found_by(int mode, const Object& graph) {
+  const std::vector<Operation> operations = operations_of(graph);
+  for (const Operation& each : operations) {
+    if (each.compute == kDouble && each.x.dims.size() > 4) return {};
+    if (operations.size() > 1 && !each.y.channels_last()) return {};
+    if (mode == 2) continue;
+    for (const Tensor* tensor : {&each.x, &each.w, &each.y}) {
+      if (!tensor->packed() || (!tensor->is_virtual && tensor->alignment < 16)) return {};
+    }
+  }
+  return mode == 2 ? std::vector<int>{kFallback} : std::vector<int>{0, 1, 2, 3, kUnbuildable, kGreedy, kGood};
+}
+
+int finalize_tensor(const Object& object) {
+  const Tensor tensor(object);
+  if (tensor.dims.size() < 4 || tensor.dims.size() != tensor.strides.size()) return kBadParam;
+  for (const auto& each : {tensor.dims, tensor.strides}) {
+    if (*std::min_element(each.begin(), each.end()) < 1) return kBadParam;
+  }
+  if (tensor.type != kFloat && tensor.type != kDouble && tensor.type != kHalf && tensor.type != kBfloat16) {
+    return kNotSupported;
+  }
+  return tensor.alignment % size_of(tensor.type) == 0 ? kSuccess : kBadParam;
+}
+
+int finalize_convolution(const Object& object) {
+  for (const int attribute : {102, 103, 104, 105}) {
+    if (static_cast<int64_t>(object.all<int64_t>(attribute).size()) != object.one<int64_t>(106)) return kBadParam;
+  }
+  return object.all<int64_t>(104) == object.all<int64_t>(105) ? kSuccess : kNotSupported;
+}
+
+/// Virtual tensors lie between two operations; in graphs of several, nothing is written in place.
+int finalize_graph(const Object& object) {
+  const std::vector<Operation> operations = operations_of(object);
+  std::set<int64_t> read, written;
+  for (const Operation& each : operations) {
+    for (const Tensor* tensor : {&each.x, &each.w}) read.insert(tensor->id);
+    if (!written.insert(each.y.id).second) return kNoSuchPattern;
+  }
+  for (const Operation& each : operations) {
+    const bool in_place = read.count(each.y.id) != 0 && !each.y.is_virtual;
+    if (in_place && operations.size() > 1) return kNoSuchPattern;
+    if (each.y.is_virtual && read.count(each.y.id) == 0) return kNoSuchPattern;
+    if (each.x.is_virtual && written.count(each.x.id) == 0) return kNoSuchPattern;
+  }
+  return kSuccess;
+}
+
+int finalize_one(const Object& object) {
+  switch (object.kind) {
+    case kTensor:
+      return finalize_tensor(object);
+    case kConvolution:
+      return finalize_convolution(object);
+    case kForward:
+    case kPointwiseOperation:
+      return Operation(object).fits() ? kSuccess : kShapeMismatch;
+    case kGraph:
+      return finalize_graph(object);
+    case kPlan:
+      return object.part(401).engine == kUnbuildable ? kNotSupported : kSuccess;
+    case kPack:
+      return object.all<int64_t>(1000).size() == object.all<void*>(1001).size() ? kSuccess : kBadParam;
+    default:
+      return kSuccess;
+  }
+}
+
+using Pointers = std::map<int64_t, void*>;
+
+/// Carries out a graph: a convolution, a sum, or one behind the other.
+void compute(const std::vector<Operation>& operations, const Pointers& data, bool wrong) {
+  const Operation& first = operations.front();
+  const Operation& last = operations.back();
+  each_index(last.y.dims, [&](const std::vector<int64_t>& index) {
+    double value = first.is_convolution ? first.convolved(index, data.at(first.x.id), data.at(first.w.id))
+                                        : load(first.x.type, data.at(first.x.id), place_of(first.x, index));
+    if (!last.is_convolution) value += load(last.w.type, data.at(last.w.id), place_of(last.w, index));
+    store(last.y.type, data.at(last.y.id), place_of(last.y, index), wrong ? value + 1 : value);
+  });
+}
+
+/// Whether each tensor of the graph has an address, aligned as it was said, in memory of the context.
+int check_memory(const std::map<int64_t, Tensor>& tensors, const Pointers& data, simulator::Context& context) {
+  if (tensors.size() != data.size()) return kBadParam;
+  for (const auto& [id, tensor] : tensors) {
+    const auto found = data.find(id);
+    if (found == data.end()) return kBadParam;
+    const auto address = reinterpret_cast<uint64_t>(found->second);
+    if (address % static_cast<uint64_t>(tensor.alignment) != 0) return kMisaligned;
+    const auto bytes = static_cast<size_t>((tensor.last() + 1) * size_of(tensor.type));
+    if (!simulator::lies_in_block(context, address, bytes)) return kBadParam;
+  }
+  return kSuccess;
+}
+
+}  // namespace
+
+#define OUTBOARD_EXPORT extern "C" __attribute__((visibility("default")))
+
+OUTBOARD_EXPORT size_t cudnnGetVersion() {
+  const char* const chosen = std::getenv("CUDA_SIMULATOR_CUDNN");
+  return chosen != nullptr ? static_cast<size_t>(std::atoi(chosen)) : 92801;
+}
+OUTBOARD_EXPORT const char* cudnnGetErrorString(int status) {
+  return status == kExecutionFailed ? "CUDNN_STATUS_EXECUTION_FAILED" : "CUDNN_STATUS_SIMULATED";
+}
+OUTBOARD_EXPORT void cudnnGetLastErrorString(char* message, size_t bytes) {
+  std::strncpy(message, "the simulator was asked to fail", bytes);
+}
+OUTBOARD_EXPORT int cudnnCreate(void** handle) {
+  if (const int result = simulator::entered_context("cudnnCreate"); result != kSuccess) return result;
+  *handle = new Handle{simulator::current_context()};
+  return kSuccess;
+}
+OUTBOARD_EXPORT int cudnnSetStream(void* handle, void* stream) {
+  if (const int result = simulator::entered_context("cudnnSetStream"); result != kSuccess) return result;
+  auto& session = *static_cast<Handle*>(handle);
+  auto* const given = static_cast<simulator::Stream*>(stream);
+  if (given->context != session.context) return kBadParam;
+  session.stream = given;
+  return kSuccess;
+}
+OUTBOARD_EXPORT int cudnnBackendCreateDescriptor(int kind, void** made) {
+  if (const int result = simulator::entered("cudnnBackendCreateDescriptor"); result != kSuccess) return result;
+  *made = new Object(kind);
+  return kSuccess;
+}
+OUTBOARD_EXPORT int cudnnBackendDestroyDescriptor(void* handle) {
+  delete static_cast<Object*>(handle);
+  return kSuccess;
+}
+OUTBOARD_EXPORT int cudnnBackendSetAttribute(void* handle, int attribute, int type, int64_t count, const void* values) {
+  auto& object = *static_cast<Object*>(handle);
+  const auto found = rules().find({object.kind, attribute});
+  if (found == rules().end() || object.final || count < 1 || count > found->second.most) return kBadParam;
+  Rule rule = found->second;
+  if (rule.type == 4 && type == 5) rule = {5, 8, 1, true};
+  if (rule.type != type) return kAttributeType;
+  const auto* const bytes = static_cast<const char*>(values);
+  object.values[attribute].assign(bytes, bytes + static_cast<size_t>(count) * rule.bytes);
+  if (type != 15) return kSuccess;
+  const std::vector<const Object*> parts = object.all<const Object*>(attribute);
+  return std::all_of(parts.begin(), parts.end(), [](const Object* each) { return each->final; }) ? kSuccess
+                                                                                                 : kNotFinalized;
+}
+OUTBOARD_EXPORT int cudnnBackendFinalize(void* handle) {
+  if (const int result = simulator::entered("cudnnBackendFinalize"); result != kSuccess) return result;
+  auto& object = *static_cast<Object*>(handle);
+  for (const auto& [place, rule] : rules()) {
+    if (place.first == object.kind && rule.required && object.values.count(place.second) == 0) return kBadParam;
+  }
+  if (object.kind == kEngine || object.kind == kConfig) return kBadParam;  // heuristics make them
+  const int result = finalize_one(object);
+  object.final = result == kSuccess;
+  return result;
+}
+
+/// Engines that were found are copied into descriptors that the caller made.
+static int results_of(const Object& heuristics, int64_t asked, int64_t* count, void* values) {
+  const Object& graph = heuristics.part(201);
+  const std::vector<int> found = found_by(heuristics.one<int>(200), graph);
+  *count = static_cast<int64_t>(found.size());
+  if (asked == 0) return kSuccess;
+  *count = std::min(*count, asked);
+  for (int64_t i = 0; i < *count; ++i) {
+    Object& config = *static_cast<Object**>(values)[i];
+    if (config.kind != kConfig) return kBadParam;
+    config.engine = found[static_cast<size_t>(i)];
+    config.graph = &graph;
+    config.final = true;
+  }
+  return kSuccess;
+}
+
+static int engine_of(const Object& config, int64_t asked, int64_t* count, void* values) {
+  Object& engine = **static_cast<Object**>(values);
+  if (asked != 1 || engine.kind != kEngine) return kBadParam;
+  engine.engine = config.engine;
+  engine.final = true;
+  *count = 1;
+  return kSuccess;
+}
+
+static int notes_of(const Object& engine, int64_t asked, int64_t* count, void* values) {
+  const std::vector<int>& notes = engines()[static_cast<size_t>(engine.engine)].notes;
+  *count = static_cast<int64_t>(notes.size());
+  std::copy_n(notes.begin(), std::min(*count, asked), static_cast<int*>(values));
+  return kSuccess;
+}
+
+OUTBOARD_EXPORT int cudnnBackendGetAttribute(void* handle, int attribute, int type, int64_t asked, int64_t* count,
+                                             void* values) {
+  if (const int result = simulator::entered("cudnnBackendGetAttribute"); result != kSuccess) return result;
+  const auto& object = *static_cast<Object*>(handle);
+  if (!object.final) return kNotFinalized;
+  if (object.kind == kHeuristics && attribute == 202 && type == 15) return results_of(object, asked, count, values);
+  if (object.kind == kConfig && attribute == 300 && type == 15) return engine_of(object, asked, count, values);
+  if (object.kind == kEngine && attribute == 1303 && type == 11) return notes_of(object, asked, count, values);
+  if (object.kind != kPlan || attribute != 402 || type != 3 || asked != 1) return kBadParam;
+  *static_cast<int64_t*>(values) = engines()[static_cast<size_t>(object.part(401).engine)].workspace;
+  *count = 1;
+  return kSuccess;
+}
+
+OUTBOARD_EXPORT int cudnnBackendExecute(void* given, void* plan_handle, void* pack_handle) {
+  if (const int result = simulator::entered_context("cudnnBackendExecute"); result != kSuccess) return result;
+  auto& handle = *static_cast<Handle*>(given);
+  const Turn turn(handle);
+  const auto& plan = *static_cast<Object*>(plan_handle);
+  const auto& pack = *static_cast<Object*>(pack_handle);
+  if (!turn.alone || handle.stream == nullptr || handle.context != simulator::current_context()) return kNotInitialized;
+  if (!plan.final || !pack.final || plan.one<void*>(400) != given) return kBadParam;
+  const Object& config = plan.part(401);
+  const Engine& engine = engines()[static_cast<size_t>(config.engine)];
+  if (engine.workspace > kMostWorkspace) return kExecutionFailed;
+  const auto workspace = reinterpret_cast<uint64_t>(pack.one<void*>(1003));
+  if (!simulator::lies_in_block(*handle.context, workspace, static_cast<size_t>(engine.workspace))) return kBadParam;
+  const std::vector<Operation> operations = operations_of(*config.graph);
+  const std::vector<int64_t> ids = pack.all<int64_t>(1000);
+  const std::vector<void*> pointers = pack.all<void*>(1001);
+  Pointers data;
+  for (size_t i = 0; i < ids.size(); ++i) data[ids[i]] = pointers[i];
+  const int result = check_memory(memory_of(operations), data, *handle.context);
+  if (result != kSuccess) return result;
+  simulator::entered(operations.size() > 1 ? "cudnn: two operations" : "cudnn: one operation");
+  simulator::entered(("cudnn: engine " + std::to_string(config.engine)).c_str());
+  const bool rounds = config.engine == kTensorCores && operations[0].x.type == kFloat;
+  handle.stream->put([operations, data, wrong = engine.wrong || rounds] { compute(operations, data, wrong); });
+  return kSuccess;
+}

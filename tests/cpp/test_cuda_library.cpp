@@ -1,0 +1,506 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "check.h"
+#include "cuda_fixture.h"
+
+/// Library functions of the CUDA driver on simulators of cuBLASLt and cuDNN (cuda/cublaslt.cpp, cuda/cudnn.cpp): what
+/// they are asked for, and what is made of their answers. It says nothing of GPUs.
+namespace {
+
+using namespace cuda_test;
+
+// PyTorch's numbers of dtypes.
+constexpr uint32_t kHalf = 5, kFloat = 6, kDouble = 7, kBfloat16 = 15;
+
+uint64_t bytes_of(uint32_t dtype) { return dtype == kDouble ? 8 : dtype == kHalf || dtype == kBfloat16 ? 2 : 4; }
+
+/// The bits of a number that half precision has.
+uint16_t to_half(float value) {
+  if (value == 0) return 0;
+  int exponent = 0;
+  const float fraction = std::frexp(std::fabs(value), &exponent);
+  const int bits = static_cast<int>(std::ldexp(fraction, 11)) - 1024;
+  return static_cast<uint16_t>((value < 0 ? 0x8000 : 0) | (exponent + 14) << 10 | bits);
+}
+
+float from_half(uint16_t bits) {
+  if ((bits & 0x7fff) == 0) return 0;
+  const float value = std::ldexp(static_cast<float>(1024 + (bits & 1023)), (bits >> 10 & 31) - 25);
+  return (bits & 0x8000) != 0 ? -value : value;
+}
+
+void store(uint32_t dtype, char* place, float value) {
+  const double wide = double{value};
+  const uint16_t half = to_half(value);
+  if (dtype == kDouble) std::memcpy(place, &wide, 8);
+  if (dtype == kHalf) std::memcpy(place, &half, 2);
+  if (dtype == kBfloat16) std::memcpy(place, reinterpret_cast<const char*>(&value) + 2, 2);
+  if (bytes_of(dtype) == 4) std::memcpy(place, &value, 4);
+}
+
+float load(uint32_t dtype, const char* place) {
+  double wide = 0;
+  float value = 0;
+  uint16_t half = 0;
+  if (dtype == kDouble) std::memcpy(&wide, place, 8);
+  if (dtype == kHalf) std::memcpy(&half, place, 2);
+  if (dtype == kBfloat16) std::memcpy(reinterpret_cast<char*>(&value) + 2, place, 2);
+  if (bytes_of(dtype) == 4) std::memcpy(&value, place, 4);
+  return dtype == kDouble ? static_cast<float>(wide) : dtype == kHalf ? from_half(half) : value;
+}
+
+/// A tensor with memory of its own, full of small whole numbers.
+struct Tensor {
+  Tensor(const Stream& stream, std::vector<int64_t> sizes_, std::vector<int64_t> strides_, uint32_t dtype_ = kFloat)
+      : sizes(std::move(sizes_)), strides(std::move(strides_)), dtype(dtype_) {
+    int64_t last = 0;
+    for (size_t i = 0; i < sizes.size(); ++i) last += (sizes[i] - 1) * strides[i];
+    values.resize(static_cast<size_t>(last) + 1);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>((i * 7 + values.size()) % 11) - 5;
+    std::vector<char> content(values.size() * bytes_of(dtype));
+    for (size_t i = 0; i < values.size(); ++i) store(dtype, content.data() + i * bytes_of(dtype), values[i]);
+    memory = std::make_unique<Memory>(content.size());
+    stream.upload(*memory, content.data());
+    stream.wait();
+  }
+  ob_operand operand(bool result = false, bool found = false) const {
+    ob_operand made{};
+    made.kind = OB_OPERAND_TENSOR;
+    made.dtype = dtype;
+    made.count = static_cast<uint32_t>(sizes.size());
+    made.is_result = result ? 1 : 0;
+    made.data = found ? 0 : memory->pointer;
+    made.sizes = sizes.data();
+    made.strides = strides.data();
+    return made;
+  }
+  void download(const Stream& stream) {
+    const std::vector<char> content = stream.download<char>(*memory);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = load(dtype, content.data() + i * bytes_of(dtype));
+  }
+  float at(const std::vector<int64_t>& place) const {
+    int64_t offset = 0;
+    for (size_t i = 0; i < place.size(); ++i) offset += place[i] * strides[i];
+    return values[static_cast<size_t>(offset)];
+  }
+
+  std::vector<int64_t> sizes, strides;
+  uint32_t dtype;
+  std::vector<float> values;
+  std::unique_ptr<Memory> memory;
+};
+
+ob_operand number(double value) {
+  ob_operand made{};
+  made.kind = OB_OPERAND_NUMBER;
+  made.number = value;
+  return made;
+}
+
+/// Whether `c` is `a` times `b`, with a row added.
+bool is_product(const Stream& stream, const Tensor& a, const Tensor& b, Tensor& c, const Tensor* row) {
+  c.download(stream);
+  const bool batched = c.sizes.size() == 3;
+  const auto element = [&](const Tensor& tensor, int64_t batch, int64_t i, int64_t j) {
+    return batched ? tensor.at({batch, i, j}) : tensor.at({i, j});
+  };
+  const size_t first = batched ? 1 : 0;
+  for (int64_t batch = 0; batch < (batched ? c.sizes[0] : 1); ++batch) {
+    for (int64_t i = 0; i < c.sizes[first]; ++i) {
+      for (int64_t j = 0; j < c.sizes[first + 1]; ++j) {
+        float sum = row != nullptr ? row->at({j}) : 0;
+        for (int64_t k = 0; k < a.sizes[first + 1]; ++k) sum += element(a, batch, i, k) * element(b, batch, k, j);
+        if (element(c, batch, i, j) != sum) return false;
+      }
+    }
+  }
+  return true;
+}
+
+ob_status call(const Stream& stream, const char* name, std::vector<ob_operand> operands) {
+  std::vector<ob_operand> described = operands;
+  for (ob_operand& each : described) each.data = 0;
+  ob_function function = nullptr;
+  const auto count = static_cast<uint32_t>(operands.size());
+  const ob_status status = driver().library_find(device(), name, described.data(), count, &function);
+  return status == OB_OK ? driver().library_call(stream.handle, function, operands.data(), count) : status;
+}
+
+TEST(products_by_cublas) {
+  ob_device_properties properties{};
+  properties.struct_size = sizeof(properties);
+  succeed(driver().device_properties(device(), &properties));
+  CHECK(std::string(properties.library) == "cuBLASLt 130100, cuDNN 9.28.1");
+  const Stream stream;
+  // Each of the factors row by row and column by column, and with rows that are further apart.
+  for (const std::vector<int64_t>& left : {std::vector<int64_t>{3, 1}, {1, 2}, {7, 1}, {1, 5}}) {
+    for (const std::vector<int64_t>& right : {std::vector<int64_t>{4, 1}, {1, 3}, {9, 1}, {1, 8}}) {
+      Tensor a(stream, {2, 3}, left), b(stream, {3, 4}, right), c(stream, {2, 4}, {6, 1});
+      succeed(call(stream, "aten::mm", {a.operand(), b.operand(), c.operand(true)}));
+      CHECK(is_product(stream, a, b, c, nullptr));
+      const Tensor row(stream, {4}, {1});
+      succeed(call(stream, "aten::addmm",
+                   {row.operand(), a.operand(), b.operand(), number(1), number(1), c.operand(true)}));
+      CHECK(is_product(stream, a, b, c, &row));
+      CHECK_EQ(
+          call(stream, "aten::addmm", {row.operand(), a.operand(), b.operand(), number(2), number(1), c.operand(true)}),
+          OB_UNSUPPORTED);
+    }
+  }
+  Tensor a(stream, {5, 2, 3}, {6, 3, 1}), b(stream, {5, 3, 4}, {12, 1, 3}), c(stream, {5, 2, 4}, {8, 4, 1});
+  succeed(call(stream, "aten::bmm", {a.operand(), b.operand(), c.operand(true)}));
+  CHECK(is_product(stream, a, b, c, nullptr));
+  Tensor x(stream, {2, 3}, {3, 1}), weight(stream, {4, 3}, {3, 1}), y(stream, {2, 4}, {4, 1});
+  const Tensor bias(stream, {4}, {1}), transposed = [&] {
+    Tensor made(stream, {3, 4}, {1, 3});
+    made.values = weight.values;
+    return made;
+  }();
+  succeed(call(stream, "aten::linear", {x.operand(), weight.operand(), bias.operand(), y.operand(true)}));
+  CHECK(is_product(stream, x, transposed, y, &bias));
+  succeed(call(stream, "aten::linear", {x.operand(), weight.operand(), {}, y.operand(true)}));
+  CHECK(is_product(stream, x, transposed, y, nullptr));
+}
+
+TEST(what_cublas_is_not_asked_for) {
+  const Stream stream;
+  const Tensor a(stream, {2, 3}, {3, 1}), b(stream, {3, 4}, {4, 1}), c(stream, {2, 4}, {4, 1});
+  const Tensor by_columns(stream, {2, 4}, {1, 2}), sparse(stream, {2, 3}, {6, 2}), integers(stream, {2, 3}, {3, 1}, 3);
+  CHECK_EQ(call(stream, "aten::mm", {a.operand(), b.operand(), by_columns.operand(true)}), OB_UNSUPPORTED);
+  CHECK_EQ(call(stream, "aten::mm", {sparse.operand(), b.operand(), c.operand(true)}), OB_UNSUPPORTED);
+  CHECK_EQ(call(stream, "aten::mm", {integers.operand(), b.operand(), c.operand(true)}), OB_UNSUPPORTED);
+  CHECK_EQ(call(stream, "aten::conjure", {a.operand(), b.operand(), c.operand(true)}), OB_UNSUPPORTED);
+}
+
+TEST(a_library_function_for_other_sizes_and_addresses) {
+  const Stream stream;
+  Tensor a(stream, {2, 3}, {3, 1}), b(stream, {3, 4}, {4, 1}), c(stream, {2, 4}, {4, 1});
+  const std::vector<ob_operand> found{a.operand(false, true), b.operand(false, true), c.operand(true, true)};
+  ob_function function = nullptr;
+  succeed(driver().library_find(device(), "aten::mm", found.data(), 3, &function));
+  Tensor d(stream, {7, 2}, {2, 1}), e(stream, {2, 5}, {5, 1}), f(stream, {7, 5}, {5, 1});
+  const std::vector<ob_operand> larger{d.operand(), e.operand(), f.operand(true)};
+  succeed(driver().library_call(stream.handle, function, larger.data(), 3));
+  CHECK(is_product(stream, d, e, f, nullptr));
+  std::vector<ob_operand> shifted{a.operand(), b.operand(), c.operand(true)};
+  const std::vector<int64_t> one_row{1, 3}, one_row_of_four{1, 4};
+  shifted[0].data += 3 * sizeof(float);  // the second row, at an odd address
+  shifted[0].sizes = one_row.data();
+  shifted[2].sizes = one_row_of_four.data();
+  succeed(driver().library_call(stream.handle, function, shifted.data(), 3));
+  const std::vector<float> made = stream.download<float>(*c.memory);
+  for (int64_t j = 0; j < 4; ++j) {
+    float sum = 0;
+    for (int64_t k = 0; k < 3; ++k) sum += a.at({1, k}) * b.at({k, j});
+    CHECK_EQ(made[static_cast<size_t>(j)], sum);
+  }
+}
+
+/// A convolution: what PyTorch's operator takes, and what comes of it.
+struct Convolution {
+  std::vector<int64_t> stride, padding, dilation;
+  int64_t groups = 1;
+  bool channels_last = false;
+
+  /// Strides of a tensor without gaps.
+  std::vector<int64_t> strides_of(const std::vector<int64_t>& sizes) const {
+    std::vector<size_t> order(sizes.size());
+    for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+    if (channels_last) std::rotate(order.begin() + 1, order.begin() + 2, order.end());
+    std::vector<int64_t> made(sizes.size());
+    int64_t next = 1;
+    for (size_t i = order.size(); i-- > 0; next *= sizes[order[i]]) made[order[i]] = next;
+    return made;
+  }
+
+  std::vector<int64_t> target_of(const Tensor& x, const Tensor& w) const {
+    std::vector<int64_t> made{x.sizes[0], w.sizes[0]};
+    for (size_t i = 0; i < stride.size(); ++i) {
+      made.push_back((x.sizes[i + 2] + 2 * padding[i] - dilation[i] * (w.sizes[i + 2] - 1) - 1) / stride[i] + 1);
+    }
+    return made;
+  }
+
+  std::vector<ob_operand> operands(const Tensor& x, const Tensor& w, const Tensor* bias, const Tensor& y,
+                                   bool found = false) const {
+    const auto integers = [](const std::vector<int64_t>& values) {
+      ob_operand made{};
+      made.kind = OB_OPERAND_INTEGERS;
+      made.count = static_cast<uint32_t>(values.size());
+      made.sizes = values.data();
+      return made;
+    };
+    ob_operand no{}, number{};
+    no.kind = number.kind = OB_OPERAND_INTEGER;
+    number.integer = groups;
+    return {x.operand(false, found),
+            w.operand(false, found),
+            bias != nullptr ? bias->operand(false, found) : ob_operand{},
+            integers(stride),
+            integers(padding),
+            integers(dilation),
+            no,
+            integers(padding),  // of transposed ones
+            number,
+            y.operand(true, found)};
+  }
+
+  /// One element, by the definition.
+  float element(const Tensor& x, const Tensor& w, const Tensor* bias, const std::vector<int64_t>& to) const {
+    const int64_t first = to[1] / (w.sizes[0] / groups) * w.sizes[1];
+    float sum = bias != nullptr ? bias->at({to[1]}) : 0;
+    std::vector<int64_t> from{to[0], 0}, tap{to[1], 0};
+    from.resize(to.size());
+    tap.resize(to.size());
+    const std::function<void(size_t)> add = [&](size_t dimension) {
+      if (dimension == to.size()) {
+        sum += x.at(from) * w.at(tap);
+        return;
+      }
+      for (int64_t i = 0; i < w.sizes[dimension]; ++i) {
+        const size_t each = dimension - 2;
+        tap[dimension] = i;
+        from[dimension] =
+            dimension == 1 ? first + i : to[dimension] * stride[each] - padding[each] + i * dilation[each];
+        if (from[dimension] >= 0 && from[dimension] < x.sizes[dimension]) add(dimension + 1);
+      }
+    };
+    add(1);
+    return sum;
+  }
+
+  /// As near as the dtype can be.
+  bool is_right(const Stream& stream, const Tensor& x, const Tensor& w, const Tensor* bias, Tensor& y) const {
+    y.download(stream);
+    const float tolerance = y.dtype == kBfloat16 ? 1.0F / 128 : y.dtype == kHalf ? 1.0F / 1024 : 0;
+    std::vector<int64_t> to(y.sizes.size(), 0);
+    for (;;) {
+      const float wanted = element(x, w, bias, to);
+      if (!(std::fabs(y.at(to) - wanted) <= tolerance * std::max(std::fabs(wanted), 32.0F))) return false;
+      size_t i = to.size();
+      while (i > 0 && ++to[i - 1] == y.sizes[i - 1]) to[--i] = 0;
+      if (i == 0) return true;
+    }
+  }
+
+  /// Finds it, calls it, and compares; with a bias and without.
+  void check_on(const Stream& stream, const std::vector<int64_t>& image, const std::vector<int64_t>& kernel,
+                uint32_t dtype = kFloat) const {
+    const Tensor x(stream, image, strides_of(image), dtype), w(stream, kernel, strides_of(kernel), dtype);
+    const Tensor bias(stream, {kernel[0]}, {1}, dtype);
+    const std::vector<int64_t> sizes = target_of(x, w);
+    for (const Tensor* added : {static_cast<const Tensor*>(nullptr), &bias}) {
+      Tensor y(stream, sizes, strides_of(sizes), dtype);
+      succeed(call(stream, "aten::convolution", operands(x, w, added, y)));
+      CHECK(is_right(stream, x, w, added, y));
+    }
+  }
+};
+
+/// Before all others: the handle is made at the first convolution, and asked for again after it could not be.
+TEST(a_cudnn_that_fails) {
+  const Convolution plain{{1, 1}, {0, 0}, {1, 1}, 1, false};
+  const Stream stream;
+  const Tensor x(stream, {1, 1, 3, 3}, {9, 9, 3, 1}), w(stream, {1, 1, 2, 2}, {4, 4, 2, 1});
+  Tensor y(stream, {1, 1, 2, 2}, {4, 4, 2, 1});
+  const std::vector<ob_operand> operands = plain.operands(x, w, nullptr, y);
+  fail_next("cudnnCreate", 1001);
+  CHECK_EQ(call(stream, "aten::convolution", operands), OB_UNSUPPORTED);
+  CHECK(says("cudnnCreate returned 1001 (CUDNN_STATUS_SIMULATED: the simulator was asked to fail)"));
+  for (const char* each : {"cudnnBackendCreateDescriptor", "cudnnBackendFinalize"}) {
+    fail_next(each, 4003);
+    CHECK_EQ(call(stream, "aten::convolution", operands), OB_UNSUPPORTED);
+  }
+  fail_next("cudnnBackendGetAttribute", 4000);  // of the first heuristics: the others find something
+  succeed(call(stream, "aten::convolution", operands));
+  CHECK(plain.is_right(stream, x, w, nullptr, y));
+  CHECK_EQ(calls("cudnn: engine 7"), 1);
+  fail_next("cuMemAlloc", 2);  // of the workspace
+  const Stream fresh;
+  CHECK_EQ(call(fresh, "aten::convolution", operands), OB_OUT_OF_MEMORY);
+  succeed(call(fresh, "aten::convolution", operands));
+  CHECK(plain.is_right(fresh, x, w, nullptr, y));
+  fail_next("cudnnSetStream", 2007);
+  CHECK_EQ(call(stream, "aten::convolution", operands), OB_INTERNAL);
+  CHECK(says("cudnnSetStream returned 2007"));
+  fail_next("cudnnBackendExecute", 5000);
+  CHECK_EQ(call(stream, "aten::convolution", operands), OB_INTERNAL);
+  CHECK(says("cudnnBackendExecute returned 5000 (CUDNN_STATUS_EXECUTION_FAILED: the simulator was asked to fail)"));
+  succeed(call(stream, "aten::convolution", operands));
+  CHECK(plain.is_right(stream, x, w, nullptr, y));
+}
+
+TEST(convolutions_by_cudnn) {
+  const Stream stream;
+  for (const bool last : {false, true}) {
+    for (const uint32_t dtype : {kFloat, kDouble, kHalf, kBfloat16}) {
+      Convolution{{1, 1}, {0, 0}, {1, 1}, 1, last}.check_on(stream, {2, 3, 5, 6}, {4, 3, 3, 2}, dtype);
+      Convolution{{2, 1}, {1, 2}, {1, 2}, 1, last}.check_on(stream, {1, 4, 7, 8}, {2, 4, 3, 3}, dtype);
+      Convolution{{1, 2}, {2, 0}, {2, 1}, 2, last}.check_on(stream, {3, 4, 6, 5}, {6, 2, 2, 2}, dtype);
+    }
+    Convolution{{1, 1}, {1, 1}, {1, 1}, 6, last}.check_on(stream, {2, 6, 4, 4}, {6, 1, 3, 3});  // by channels
+    Convolution{{1, 1}, {0, 0}, {1, 1}, 1, last}.check_on(stream, {2, 5, 4, 4}, {3, 5, 1, 1});
+    Convolution{{1, 1}, {0, 0}, {1, 1}, 1, last}.check_on(stream, {1, 1, 3, 3}, {1, 1, 3, 3});
+    Convolution{{2}, {3}, {2}, 1, last}.check_on(stream, {2, 3, 11}, {4, 3, 4});
+    Convolution{{1}, {0}, {1}, 3, last}.check_on(stream, {2, 3, 11}, {6, 1, 2});
+    Convolution{{1, 2, 1}, {1, 0, 2}, {1, 1, 2}, 1, last}.check_on(stream, {2, 2, 4, 5, 6}, {3, 2, 2, 3, 2});
+  }
+}
+
+TEST(which_engines_are_taken) {
+  const Stream stream;
+  const int right = calls("cudnn: engine 6"), cores = calls("cudnn: engine 0"), any = calls("cudnn: engine 7");
+  const Convolution plain{{1, 1}, {0, 0}, {1, 1}, 1, false}, last{{1, 1}, {0, 0}, {1, 1}, 1, true};
+  plain.check_on(stream, {1, 2, 3, 3}, {4, 2, 2, 2}, kFloat);
+  CHECK_EQ(calls("cudnn: engine 6"), right + 3);  // one, and one with its bias behind it
+  plain.check_on(stream, {1, 2, 3, 3}, {4, 2, 2, 2}, kHalf);
+  CHECK_EQ(calls("cudnn: engine 0"), cores + 3);  // tensor cores take halves as they are
+  const int together = calls("cudnn: two operations");
+  last.check_on(stream, {1, 2, 3, 3}, {4, 2, 2, 2}, kHalf);
+  CHECK_EQ(calls("cudnn: two operations"), together + 1);
+  CHECK_EQ(calls("cudnn: engine 7"), any);
+}
+
+TEST(what_lies_with_gaps_or_at_odd_addresses) {
+  const Stream stream;
+  const Convolution plain{{1, 1}, {1, 1}, {1, 1}, 1, false};
+  const Tensor x(stream, {2, 3, 4, 4}, {60, 20, 5, 1}), w(stream, {2, 3, 3, 3}, {27, 9, 3, 1});
+  Tensor y(stream, {2, 2, 4, 4}, {32, 16, 4, 1});
+  const int any = calls("cudnn: engine 7");
+  succeed(call(stream, "aten::convolution", plain.operands(x, w, nullptr, y)));
+  CHECK(plain.is_right(stream, x, w, nullptr, y));
+  CHECK_EQ(calls("cudnn: engine 7"), any + 1);
+  // The second image of three, each of 9 numbers: where vectors may not be read.
+  const Tensor images(stream, {3, 1, 3, 3}, {9, 9, 3, 1}), kernel(stream, {1, 1, 3, 3}, {9, 9, 3, 1});
+  Tensor one(stream, {1, 1, 3, 3}, {9, 9, 3, 1}), target(stream, {1, 1, 3, 3}, {9, 9, 3, 1});
+  std::vector<ob_operand> operands = plain.operands(one, kernel, nullptr, target);
+  operands[0].data = images.memory->pointer + 9 * sizeof(float);
+  succeed(call(stream, "aten::convolution", operands));
+  std::copy_n(images.values.begin() + 9, 9, one.values.begin());
+  CHECK(plain.is_right(stream, one, kernel, nullptr, target));
+}
+
+TEST(a_convolution_for_other_sizes) {
+  const Stream stream;
+  const Convolution plain{{1, 1}, {1, 1}, {1, 1}, 1, false};
+  const Tensor x(stream, {1, 2, 4, 4}, {32, 16, 4, 1}), w(stream, {3, 2, 3, 3}, {18, 9, 3, 1}), bias(stream, {3}, {1});
+  const Tensor y(stream, {1, 3, 4, 4}, {48, 16, 4, 1});
+  const std::vector<ob_operand> found = plain.operands(x, w, &bias, y, true);
+  ob_function function = nullptr, again = nullptr;
+  succeed(driver().library_find(device(), "aten::convolution", found.data(), 10, &function));
+  const Tensor larger(stream, {5, 2, 7, 6}, {84, 42, 6, 1});
+  Tensor target(stream, {5, 3, 7, 6}, {126, 42, 6, 1});
+  const std::vector<ob_operand> operands = plain.operands(larger, w, &bias, target);
+  succeed(driver().library_call(stream.handle, function, operands.data(), 10));
+  CHECK(plain.is_right(stream, larger, w, &bias, target));
+  const int made = calls("cudnnBackendFinalize");
+  succeed(driver().library_find(device(), "aten::convolution", found.data(), 10, &again));
+  CHECK(function == again);
+  succeed(driver().library_call(stream.handle, function, operands.data(), 10));
+  stream.wait();
+  CHECK_EQ(calls("cudnnBackendFinalize") - made, 2);  // of the addresses of two steps: plans are remembered
+}
+
+TEST(what_cudnn_is_not_asked_for) {
+  const Stream stream;
+  const Convolution plain{{1, 1}, {0, 0}, {1, 1}, 1, false}, deep{{1, 1, 1}, {0, 0, 0}, {1, 1, 1}, 1, false};
+  const Tensor x(stream, {1, 2, 4, 4}, {32, 16, 4, 1}), w(stream, {3, 2, 3, 3}, {18, 9, 3, 1});
+  const Tensor y(stream, {1, 3, 2, 2}, {12, 4, 2, 1}), integers(stream, {1, 3, 2, 2}, {12, 4, 2, 1}, 3);
+  const Tensor sparse(stream, {3}, {2}), one(stream, {2, 4, 4}, {16, 4, 1});
+  const auto refused = [&](std::vector<ob_operand> operands) {
+    return call(stream, "aten::convolution", std::move(operands)) == OB_UNSUPPORTED;
+  };
+  std::vector<ob_operand> transposed = plain.operands(x, w, nullptr, y), negative = transposed, few = transposed;
+  transposed[6].integer = 1;
+  const std::vector<int64_t> less{-1, 0};
+  negative[4].sizes = less.data();
+  few.pop_back();
+  CHECK(refused(transposed) && refused(negative) && refused(few));
+  CHECK(refused(plain.operands(x, w, nullptr, integers)));
+  CHECK(refused(plain.operands(x, w, &sparse, y)));
+  CHECK(refused(plain.operands(one, w, nullptr, y)));  // without a batch
+  CHECK(says("there is no library function for aten::convolution"));
+  const Tensor cube(stream, {1, 1, 2, 2, 2}, {8, 8, 4, 2, 1}, kDouble),
+      tap(stream, {1, 1, 1, 1, 1}, {1, 1, 1, 1, 1}, kDouble);
+  CHECK(refused(deep.operands(cube, tap, nullptr, cube)));  // no engine, of this simulator's
+}
+
+TEST(threads_take_turns_at_a_handle) {
+  std::vector<std::thread> threads;
+  std::vector<std::string> problems(3);
+  for (size_t i = 0; i < problems.size(); ++i) {
+    threads.emplace_back([i, &problems] {
+      try {
+        const Stream stream;
+        const auto size = static_cast<int64_t>(i) + 4;
+        for (int each = 0; each < 20; ++each) {
+          Convolution{{1, 1}, {1, 1}, {1, 1}, 1, false}.check_on(stream, {1, 2, size, 5}, {2, 2, 3, 3});
+        }
+      } catch (const std::exception& error) {
+        problems[i] = error.what();
+      }
+    });
+  }
+  for (std::thread& each : threads) each.join();
+  for (const std::string& problem : problems) CHECK_EQ(problem, "");
+}
+
+TEST(on_another_device) {
+  const Stream stream(device(1));
+  const Convolution plain{{1, 1}, {0, 0}, {1, 1}, 1, false};
+  const Stream here;
+  Memory x(16 * 4, device(1)), w(4 * 4, device(1)), y(9 * 4, device(1));
+  const std::vector<float> ones(16, 1), taps{1, 2, 3, 4};
+  stream.upload(x, ones.data());
+  stream.upload(w, taps.data());
+  const Tensor image(here, {1, 1, 4, 4}, {16, 16, 4, 1}), kernel(here, {1, 1, 2, 2}, {4, 4, 2, 1});
+  const Tensor target(here, {1, 1, 3, 3}, {9, 9, 3, 1});
+  std::vector<ob_operand> operands = plain.operands(image, kernel, nullptr, target);
+  operands[0].data = x.pointer;
+  operands[1].data = w.pointer;
+  operands[9].data = y.pointer;
+  ob_function function = nullptr;
+  succeed(driver().library_find(device(1), "aten::convolution", operands.data(), 10, &function));
+  succeed(driver().library_call(stream.handle, function, operands.data(), 10));
+  CHECK(stream.download<float>(y) == std::vector<float>(9, 10));
+}
+
+/// A cuDNN that is none, in a process of its own: products go on, and who asks for convolutions learns why there are
+/// none.
+int no_convolutions(const char* variable, const char* value, const char* problem) {
+  setenv(variable, value, 1);
+  ob_device_properties properties{};
+  properties.struct_size = sizeof(properties);
+  succeed(driver().device_properties(device(), &properties));
+  const Stream stream;
+  const Convolution plain{{1, 1}, {0, 0}, {1, 1}, 1, false};
+  const Tensor x(stream, {2, 3}, {3, 1}), w(stream, {3, 2}, {2, 1}), y(stream, {2, 2}, {2, 1});
+  const Tensor image(stream, {1, 1, 2, 2}, {4, 4, 2, 1});
+  const bool refused =
+      call(stream, "aten::convolution", plain.operands(image, image, nullptr, image)) == OB_UNSUPPORTED &&
+      says(problem);
+  std::printf("%s: %s\n", properties.library, driver().last_error());
+  succeed(call(stream, "aten::mm", {x.operand(), w.operand(), y.operand(true)}));
+  return refused && std::string(properties.library) == "cuBLASLt 130100" ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+  const std::string scenario = count > 1 ? words[1] : "";
+  if (scenario == "no_cudnn") return no_convolutions("OUTBOARD_CUDA_CUDNN", "/no/such/libcudnn.so.9", "was not found");
+  if (scenario == "other_cudnn") return no_convolutions("OUTBOARD_CUDA_CUDNN", "libm.so.6", "is not cuDNN 9");
+  if (scenario == "old_cudnn") return no_convolutions("CUDA_SIMULATOR_CUDNN", "8907", "is not cuDNN 9");
+  return check::run_all();
+}
