@@ -53,7 +53,7 @@ def times_out(group: Any, first: bool) -> None:
     if first:
         tensor, begin = ones(3), time.perf_counter()
         work = dist.all_reduce(tensor, group=group, async_op=True)
-        assert time.perf_counter() - begin < 1  # the caller does not wait
+        assert time.perf_counter() - begin < TIMEOUT / 2  # the caller does not wait
         ended(work.wait, TIMEOUT + GRACE, dist.DistBackendError, "all_reduce", "Timed out after 3 s", "1 did not come")
         refused(dist.DistBackendError, ["of no use any more"], lambda: dist.all_reduce(ones(3), group=group))
         assert tensor.tolist() == [1.0] * 3  # its stream tells nobody else
@@ -73,7 +73,7 @@ def is_aborted(group: Any, first: bool) -> None:
             begin = time.perf_counter()
             group._get_backend(torch.device(ones(1).device)).abort()
             waiting.result(GRACE)
-            assert time.perf_counter() - begin < 1
+            assert time.perf_counter() - begin < TIMEOUT
     else:
         time.sleep(1)
         ended(call, GRACE, dist.DistBackendError, "rank 0 gave up: aborted")
@@ -86,7 +86,7 @@ def is_interrupted(group: Any, first: bool) -> None:
         works = [dist.all_reduce(tensors[0], group=group, async_op=True)]
         for call in (works[0].wait, lambda: dist.all_reduce(tensors[1], group=group)):
             threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-            ended(call, 1.5, KeyboardInterrupt)
+            ended(call, 0.5 + 2, KeyboardInterrupt)  # within a second, where others do not use the processor
     else:
         time.sleep(2)
         works = [dist.all_reduce(tensor, group=group, async_op=True) for tensor in tensors[:2]]
@@ -187,6 +187,5 @@ def many_groups() -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    assert TIMEOUT < GRACE
     globals()[os.environ["VARIANT"]]()
     print("done", flush=True)
