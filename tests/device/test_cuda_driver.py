@@ -77,6 +77,49 @@ assert (properties.driver, properties.dialect, properties.sub_group_size) == ("c
 
 
 @needs_clang
+def test_convolutions_by_the_library(run_python: RunPython, simulator: dict[str, str], tmp_path: Path) -> None:
+    """cuDNN's simulator carries out what PyTorch's layers ask for, eagerly and compiled, and kernels of ours the rest:
+    a transposed convolution, and gradients."""
+    run_python(
+        PREAMBLE
+        + """
+import ctypes, os
+count = ctypes.CDLL(os.environ["OUTBOARD_CUDA_LIBRARY"]).cuda_simulator_calls
+count.argtypes = [ctypes.c_char_p]
+executed = lambda: count(b"cudnnBackendExecute")
+from outboard import _C
+x, w, bias = torch.randn(2, 4, 9, 8), torch.randn(6, 2, 3, 3), torch.randn(6)
+close = dict(rtol=1e-4, atol=1e-4)
+convolve = lambda a, b, c: F.conv2d(a, b, c, stride=(2, 1), padding=1, groups=2)
+for function, arguments in (
+    (convolve, (x, w, bias)),
+    (lambda a, b: F.conv1d(a, b, dilation=2), (torch.randn(2, 3, 11), torch.randn(5, 3, 2))),
+    (F.conv3d, (torch.randn(1, 2, 4, 5, 6), torch.randn(3, 2, 2, 3, 2))),
+    (torch.compile(lambda a, b, c: convolve(a, b, c).relu()), (x, w, bias)),
+):
+    before = executed()
+    check(function, *arguments, **close)
+    assert executed() > before, function
+before = executed()
+check(F.conv_transpose2d, x, torch.randn(4, 3, 2, 2), **close)
+assert executed() == before
+there = [each.to(name).requires_grad_() for each in (x, w)]
+here = [each.clone().requires_grad_() for each in (x, w)]
+for a, b in (there, here):
+    convolve(a, b, None).square().sum().backward()
+for a, b in zip(there, here):
+    torch.testing.assert_close(a.grad.cpu(), b.grad, rtol=1e-3, atol=1e-3)
+assert module.fallbacks() == {}, module.fallbacks()
+""",
+        OUTBOARD_DRIVER="cuda",
+        OUTBOARD_LIBRARY="driver",
+        OUTBOARD_CUDA_CUDNN=simulator["OUTBOARD_CUDA_LIBRARY"],
+        OUTBOARD_CACHE_DIR=str(tmp_path),
+        **simulator,
+    )
+
+
+@needs_clang
 def test_more_rows_than_a_launch_may_have(run_python: RunPython, simulator: dict[str, str]) -> None:
     """The driver refuses more than 65,535 work-groups in the second dimension, as CUDA does."""
     run_python(
@@ -154,3 +197,12 @@ def test_nvrtc_is_found_in_its_package(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv(cuda_compiler.VARIABLE, "mine")
     cuda_compiler.expose()
     assert os.environ[cuda_compiler.VARIABLE] == "mine"
+
+
+def test_cudnn_is_found_in_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = tmp_path / "nvidia" / "cudnn" / "lib" / "libcudnn.so.9"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "nvidia", raising=False)
+    assert cuda_compiler.installed("OUTBOARD_CUDA_CUDNN") == library
