@@ -199,32 +199,35 @@ void DriverTransport::give_up(const std::exception_ptr& error) {
 }
 
 std::shared_ptr<Communicator> DriverTransport::join_by(c10d::Store& store, std::chrono::milliseconds timeout) {
-  const Clock::time_point end = Clock::now() + timeout;
+  const Patience patience{timeout, Clock::now() + timeout};
   Device& device = stream_->device();
   const std::string key_of_id = key_ + "id";
   store.set(key_of_rank(rank_), std::vector<uint8_t>{});
   if (rank_ == 0) store.set(key_of_id, bytes_of(Communicator::make_id(device)));
-  const auto wait_until = [&](const std::function<bool()>& is_reached) {
-    std::chrono::microseconds pause = kFirstPause;
-    Clock::time_point next_look = Clock::now() + kNewsInterval;
-    for (; !is_reached(); pause = std::min<std::chrono::microseconds>(pause * 2, kLongestJoiningPause)) {
-      if (aborted_) throw std::runtime_error("aborted");
-      const std::chrono::duration<double> limit = timeout;
-      if (Clock::now() > end) {
-        throw std::runtime_error(c10::str("Timed out after ", limit.count(), " s: ", missing_ranks(store)));
-      }
-      if (Clock::now() > next_look) {
-        if (store.check({key_of_news()})) throw std::runtime_error(text_of(store.get(key_of_news())));
-        next_look = Clock::now() + kNewsInterval;
-      }
-      std::this_thread::sleep_for(pause);
-    }
-  };
-  wait_until([&] { return store.check({key_of_id}); });
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
+  wait_for_others(store, patience, [&] { return store.check({key_of_id}); });
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(patience.end - Clock::now());
   auto communicator = std::make_shared<Communicator>(device, text_of(store.get(key_of_id)), rank_, size_, left);
-  wait_until([&] { return communicator->is_joined(); });
+  wait_for_others(store, patience, [&] { return communicator->is_joined(); });
   return communicator;
+}
+
+/// Throws std::runtime_error once this rank or another has given up, or the time is over.
+void DriverTransport::wait_for_others(c10d::Store& store, const Patience& patience,
+                                      const std::function<bool()>& is_reached) const {
+  std::chrono::microseconds pause = kFirstPause;
+  Clock::time_point next_look = Clock::now() + kNewsInterval;
+  for (; !is_reached(); pause = std::min<std::chrono::microseconds>(pause * 2, kLongestJoiningPause)) {
+    if (aborted_) throw std::runtime_error("aborted");
+    const std::chrono::duration<double> limit = patience.timeout;
+    if (Clock::now() > patience.end) {
+      throw std::runtime_error(c10::str("Timed out after ", limit.count(), " s: ", missing_ranks(store)));
+    }
+    if (Clock::now() > next_look) {
+      if (store.check({key_of_news()})) throw std::runtime_error(text_of(store.get(key_of_news())));
+      next_look = Clock::now() + kNewsInterval;
+    }
+    std::this_thread::sleep_for(pause);
+  }
 }
 
 std::string DriverTransport::missing_ranks(c10d::Store& store) const {

@@ -73,6 +73,12 @@ class DriverTransport {
   using Clock = std::chrono::steady_clock;
   using Submitted = std::shared_ptr<DriverCollective>;
 
+  /// With ranks that are to join.
+  struct Patience {
+    std::chrono::milliseconds timeout;
+    Clock::time_point end;
+  };
+
   /// Begun and not ended.
   struct Pending {
     c10::intrusive_ptr<CollectiveWork> work;
@@ -90,6 +96,7 @@ class DriverTransport {
   void join(std::chrono::milliseconds timeout);
   std::shared_ptr<Communicator> join_by(c10d::Store& store, std::chrono::milliseconds timeout);
   void give_up(const std::exception_ptr& error);
+  void wait_for_others(c10d::Store& store, const Patience& patience, const std::function<bool()>& is_reached) const;
   std::string missing_ranks(c10d::Store& store) const;
   void tell_others(c10d::Store& store, const std::string& why) const;
   std::exception_ptr outcome(const Pending& pending);
