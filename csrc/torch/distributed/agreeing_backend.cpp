@@ -4,7 +4,9 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "distributed/shared_memory.h"
@@ -44,6 +46,8 @@ struct AgreeingBackend::Call {
 };
 
 c10::intrusive_ptr<c10d::Backend> AgreeingBackend::over(c10::intrusive_ptr<c10d::Backend> under) {
+  const char* const wanted = std::getenv("OUTBOARD_COMPARE_COLLECTIVES");
+  if (wanted == nullptr || std::string_view(wanted) != "1") return under;
   if (under->getSize() < 2 || under->getBackendName() != "gloo") return under;
   return c10::make_intrusive<AgreeingBackend>(std::move(under));
 }

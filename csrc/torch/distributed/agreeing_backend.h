@@ -18,7 +18,8 @@ namespace outboard::distributed {
 /// backend under it.
 class AgreeingBackend : public c10d::Backend {
  public:
-  /// `under` with comparisons if it is gloo's, of several ranks; else `under`.
+  /// `under` with comparisons if it is gloo's, of several ranks, and OUTBOARD_COMPARE_COLLECTIVES=1; else `under`. It
+  /// is the same on all ranks.
   static c10::intrusive_ptr<c10d::Backend> over(c10::intrusive_ptr<c10d::Backend> under);
 
   explicit AgreeingBackend(c10::intrusive_ptr<c10d::Backend> under);
