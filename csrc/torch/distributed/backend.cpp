@@ -397,6 +397,25 @@ void DeviceBackend::remember(const WorkPointer& work) {
   outstanding_.emplace_back(work);
 }
 
+void DeviceBackend::come_behind_others(const Call& call, bool on_driver) {
+  const Tensors written = joined(call.results);
+  std::vector<c10::intrusive_ptr<c10d::Work>> earlier;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& weak : outstanding_) {
+      if (WorkPointer work = weak.lock()) earlier.push_back(std::move(work));
+    }
+  }
+  for (const WorkPointer& work : earlier) {
+    auto* const collective = dynamic_cast<CollectiveWork*>(work.get());
+    if (collective == nullptr || (on_driver && collective->on_driver())) continue;
+    if (!collective->is_in_the_way(call.inputs, written)) continue;
+    const WithoutPython released;
+    wait_interruptibly([&] { return work->isCompleted(); });
+    work->synchronize();
+  }
+}
+
 DeviceBackend::Call DeviceBackend::begin(OpType kind, const char* name, Tensors inputs, TensorLists results) {
   const uint64_t number = ++number_;
   c10::DeviceIndex index = -1;
@@ -413,14 +432,18 @@ DeviceBackend::Call DeviceBackend::begin(OpType kind, const char* name, Tensors 
 }
 
 WorkPointer DeviceBackend::start_on_driver(Call& call, std::chrono::milliseconds timeout, const MakeRequests& make) {
-  if (driver_ == nullptr) return nullptr;
-  host();  // throws once the group is destroyed
-  bool is_there = false;
-  with_label(call.label, [&] { is_there = driver_->is_there(call.exchange->transfers()); });
-  std::optional<DriverRequests> requests = is_there ? make() : std::nullopt;
+  std::optional<DriverRequests> requests;
+  if (driver_ != nullptr) {
+    host();  // throws once the group is destroyed
+    bool is_there = false;
+    with_label(call.label, [&] { is_there = driver_->is_there(call.exchange->transfers()); });
+    if (is_there) requests = make();
+  }
+  come_behind_others(call, requests.has_value());
   if (!requests.has_value()) return nullptr;
   auto work = c10::make_intrusive<CollectiveWork>(rank_, std::move(call.label), call.exchange, call.inputs,
                                                   std::move(call.results), row_);
+  work->set_on_driver();
   remember(work);
   with_label(work->label(), [&] { driver_->start(work, std::move(*requests), timeout); });
   return work;
@@ -660,7 +683,10 @@ WorkPointer DeviceBackend::allgather(TensorLists& outputs, Tensors& inputs, cons
   const at::Tensor& input = only(inputs);
   TORCH_CHECK_VALUE(outputs.size() == 1 && static_cast<int>(outputs[0].size()) == size_,
                     "all_gather: the output must have a tensor for each of the ", size_, " ranks");
-  if (!of_one_shape(outputs[0])) return all_gather_uneven(std::move(call), outputs[0], input, options);
+  if (!of_one_shape(outputs[0])) {
+    come_behind_others(call, /*on_driver=*/false);
+    return all_gather_uneven(std::move(call), outputs[0], input, options);
+  }
   if (outputs[0][0].numel() == input.numel() && outputs[0][0].scalar_type() == input.scalar_type()) {
     const auto on_driver = [&] { return requests::all_gather_list(outputs[0], input); };
     if (auto work = start_on_driver(call, options.timeout, on_driver)) return work;
@@ -739,6 +765,7 @@ WorkPointer DeviceBackend::allgather_into_tensor_coalesced(Tensors& outputs, Ten
 WorkPointer DeviceBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
                                                const c10d::AllgatherOptions& options) {
   Call call = begin(OpType::ALLGATHER_COALESCED, "all_gather_coalesced", inputs, outputs);
+  come_behind_others(call, /*on_driver=*/false);
   TORCH_CHECK_VALUE(static_cast<int>(outputs.size()) == size_, "all_gather_coalesced: ", outputs.size(),
                     " lists of outputs for ", size_, " ranks");
   TensorLists by_input(inputs.size());
@@ -771,6 +798,7 @@ WorkPointer DeviceBackend::allgather_coalesced(TensorLists& outputs, Tensors& in
 
 WorkPointer DeviceBackend::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
   Call call = begin(OpType::GATHER, "gather", inputs, outputs);
+  come_behind_others(call, /*on_driver=*/false);
   if (is_long(only(inputs)) && are_dense(joined(outputs))) return gather_long(std::move(call), outputs, options);
   Tensors own{call.exchange->elements(only(inputs), Use::kRead)};
   TensorLists values;
@@ -781,6 +809,7 @@ WorkPointer DeviceBackend::gather(TensorLists& outputs, Tensors& inputs, const c
 
 WorkPointer DeviceBackend::scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) {
   Call call = begin(OpType::SCATTER, "scatter", joined(inputs), {outputs});
+  come_behind_others(call, /*on_driver=*/false);
   if (is_long(only(outputs)) && are_dense(joined(inputs))) {
     return scatter_long(std::move(call), outputs, inputs, options);
   }
@@ -871,6 +900,8 @@ WorkPointer DeviceBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
       return requests::reduce_scatter_list(*driver_, outputs[0], inputs[0], options.reduceOp);
     };
     if (auto work = start_on_driver(call, options.timeout, on_driver)) return work;
+  } else {
+    come_behind_others(call, /*on_driver=*/false);
   }
   if (are_dense(outputs) && are_dense(inputs[0]) && std::any_of(inputs[0].begin(), inputs[0].end(), is_long)) {
     return reduce_scatter_long(std::move(call), outputs, inputs, options);

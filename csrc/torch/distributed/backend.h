@@ -167,6 +167,10 @@ class DeviceBackend : public c10d::Backend {
   /// Throws c10::DistBackendError once the group is destroyed.
   c10::intrusive_ptr<c10d::Backend> host();
   void remember(const WorkPointer& work);
+  /// Waits for earlier collectives that write what this one uses, or use what it writes: the host library works on
+  /// several at a time, while programs for CUDA know that one stream has them all. `on_driver`: this one is the
+  /// driver's.
+  void come_behind_others(const Call& call, bool on_driver);
   /// Waits until everything is issued.
   void drain();
   /// Streams beside those that compute, for a device (-1: the current one): for copies at the call of a collective, and

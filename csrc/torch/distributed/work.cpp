@@ -18,6 +18,17 @@ namespace {
 
 using c10::ivalue::Future;
 
+/// Whether one of these tensors without gaps uses memory of one of those.
+bool shares_memory(const std::vector<at::Tensor>& these, const std::vector<at::Tensor>& those) {
+  const auto begin = [](const at::Tensor& tensor) { return tensor.storage_offset() * tensor.itemsize(); };
+  const auto end = [&](const at::Tensor& tensor) { return begin(tensor) + static_cast<int64_t>(tensor.nbytes()); };
+  return std::any_of(these.begin(), these.end(), [&](const at::Tensor& a) {
+    return std::any_of(those.begin(), those.end(), [&](const at::Tensor& b) {
+      return a.has_storage() && a.is_alias_of(b) && begin(a) < end(b) && begin(b) < end(a);
+    });
+  });
+}
+
 /// Rows of collectives come below those of streams.
 constexpr int64_t kFirstRow = int64_t{1} << 20;
 
@@ -106,6 +117,7 @@ CollectiveWork::CollectiveWork(int rank, Label label, std::shared_ptr<Exchange> 
     : InterruptibleWork(rank, label.kind, label.profiled, inputs),
       label_(std::move(label)),
       exchange_(std::move(exchange)),
+      inputs_(inputs),
       results_(std::move(results)),
       row_(std::move(row)),
       traced_(Row::asked(label_, exchange_->transfers(), inputs)),
@@ -115,6 +127,26 @@ std::vector<at::Tensor> CollectiveWork::result() {
   TORCH_CHECK(isCompleted(), "Work needs to be completed before calling result(). Should call wait() before result().");
   TORCH_CHECK(results_.size() <= 1, "work result does not support list of lists, use .getFuture() and value()");
   return results_.empty() ? std::vector<at::Tensor>() : results_[0];
+}
+
+bool CollectiveWork::is_in_the_way(const std::vector<at::Tensor>& read, const std::vector<at::Tensor>& written) {
+  std::vector<at::Tensor> own_read;
+  {
+    const std::lock_guard lock(mutex_);
+    own_read = inputs_;
+  }
+  if (ended_) return false;
+  return shares_memory(own_read, written) ||
+         std::any_of(results_.begin(), results_.end(), [&](const std::vector<at::Tensor>& own_written) {
+           return shares_memory(own_written, written) || shares_memory(own_written, read);
+         });
+}
+
+bool CollectiveWork::end() {
+  if (ended_.exchange(true)) return false;
+  const std::lock_guard lock(mutex_);
+  inputs_.clear();
+  return true;
 }
 
 bool InterruptibleWork::wait(std::chrono::milliseconds timeout) {
@@ -163,7 +195,7 @@ void CollectiveWork::succeed(const std::function<void()>& after) {
   } catch (...) {
     return fail(std::current_exception());
   }
-  if (ended_.exchange(true)) return;
+  if (!end()) return;
   const std::vector<at::Tensor> flat = results_.empty() ? std::vector<at::Tensor>() : results_[0];
   const bool is_awaited = future_.succeed(results_.size() > 1 ? c10::IValue(results_) : c10::IValue(flat));
   finish();
@@ -171,7 +203,7 @@ void CollectiveWork::succeed(const std::function<void()>& after) {
 }
 
 void CollectiveWork::fail(const std::exception_ptr& error) {
-  if (ended_.exchange(true)) return;
+  if (!end()) return;
   const std::exception_ptr shown = explained(error, label_);
   const bool is_awaited = future_.fail(shown);
   finish(shown);

@@ -91,6 +91,12 @@ class CollectiveWork : public InterruptibleWork {
   /// Ends the wait for it with an error. The host library goes on with the tensors, which stay where they are.
   void abort() override;
 
+  /// Whether it has not ended yet and must before another one reads and writes these tensors: one of the two writes
+  /// memory that the other uses.
+  bool is_in_the_way(const std::vector<at::Tensor>& read, const std::vector<at::Tensor>& written);
+  /// It is the driver's, which has all of its own in stream order.
+  void set_on_driver() { on_driver_ = true; }
+  bool on_driver() const { return on_driver_; }
   /// The host library is asked for it now.
   void begin() { traced_.begin = traced_.submit_begin == 0 ? 0 : traced_clock(); }
   /// A part of it has ended.
@@ -102,17 +108,21 @@ class CollectiveWork : public InterruptibleWork {
 
  private:
   void succeed(const std::function<void()>& after);
+  /// Ends with an error or without. False: it has ended before.
+  bool end();
   /// Has the future's callbacks called on a thread where they may wait for other collectives.
   void call_back();
 
   const Label label_;
   const std::shared_ptr<Exchange> exchange_;
+  std::vector<at::Tensor> inputs_;  ///< guarded by mutex_; empty once it has ended
   const std::vector<std::vector<at::Tensor>> results_;
   const std::shared_ptr<Row> row_;
   TracedWork traced_;  ///< without a begin where nothing was traced then
   LazyFuture future_;
   std::atomic<int> missing_{0};
   std::atomic<bool> ended_{false};
+  std::atomic<bool> on_driver_{false};
 };
 
 /// A tensor on its way to or from one other rank. The host library ends such a transfer where somebody waits for it, so

@@ -381,6 +381,29 @@ def check_asynchronous() -> None:
     dist.barrier()
 
 
+def check_one_tensor_in_several_collectives() -> None:
+    """Collectives that nobody waits for between come one after the other, as on the one stream of a GPU's library."""
+    size = dist.get_world_size()
+    for count in (5, 3 << 20):
+        numbers = torch.arange(count, dtype=torch.int64) % 7
+        tensor = (numbers + dist.get_rank()).to(DEVICE)
+        gathered = torch.zeros(size * count, dtype=torch.int64, device=DEVICE)
+        works = [
+            dist.all_reduce(tensor, async_op=True),
+            dist.all_reduce(tensor, async_op=True),
+            dist.all_reduce(tensor[: count // 2], async_op=True),
+            dist.all_gather_into_tensor(gathered, tensor, async_op=True),
+            dist.broadcast(tensor[1:], src=0, async_op=True),
+            dist.all_reduce(gathered, async_op=True),
+        ]
+        for work in works:
+            work.wait()
+        expected = (size * numbers + sum(range(size))) * size
+        expected[: count // 2] *= size
+        same(tensor, expected)
+        same(gathered, expected.repeat(size) * size)
+
+
 def check_callbacks_that_wait() -> None:
     """A future's callback may wait for a collective that it starts itself, as PowerSGD's do."""
     expected = folded(torch.add, torch.float32, 8)
