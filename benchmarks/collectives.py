@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time of ``all_reduce`` between processes of this machine, on the device and of CPU tensors over gloo, in turns.
+"""Time of ``all_reduce`` and of a message between processes of one machine: on the device, and CPU tensors over gloo.
 
-``python -m benchmarks.collectives [RANKS]`` prints a table: medians in microseconds, and their ratio.
+``python -m benchmarks.collectives [RANKS]`` prints a table: medians in microseconds, and their ratio. A message is that
+between the first two ranks, half of the time there and back.
 """
 
 from __future__ import annotations
@@ -38,6 +39,22 @@ def median_time(device: str, size: int, repeats: int) -> float:
     return statistics.median(times)
 
 
+def message_time(device: str, size: int, repeats: int) -> float:
+    """Median time in seconds of one message of ``size`` bytes, half of there and back between ranks 0 and 1; 0 on other
+    ranks."""
+    rank = dist.get_rank()
+    tensor = torch.full((size // 4,), float(rank), device=device)
+    times = []
+    dist.barrier()
+    for _ in range(repeats if rank < 2 else 0):
+        begin = time.perf_counter()
+        for turn in (0, 1):
+            dist.send(tensor, 1 - rank) if rank == turn else dist.recv(tensor, 1 - rank)
+        times.append((time.perf_counter() - begin) / 2)
+    assert rank > 1 or tensor[0].item() == tensor[-1].item() == 0
+    return statistics.median(times) if times else 0.0
+
+
 def measure() -> None:
     """What each rank does."""
     torch.set_num_threads(1)
@@ -45,11 +62,12 @@ def measure() -> None:
     assert accelerator is not None
     device = accelerator.type
     dist.init_process_group(f"cpu:gloo,{device}:{dist.Backend.default_device_backend_map[device]}")
-    for size, repeats in SIZES.items():
-        rounds = [[median_time(where, size, repeats) for where in ("cpu", device)] for _ in range(ROUNDS)]
-        gloo, ours = (statistics.median(column) * 1e6 for column in zip(*rounds, strict=True))
-        if dist.get_rank() == 0:
-            print(f"| {size:,} | {gloo:,.0f} us | {ours:,.0f} us | {ours / gloo:.2f} |", flush=True)
+    for name, time_of in {"all_reduce": median_time, "message": message_time}.items():
+        for size, repeats in SIZES.items():
+            rounds = [[time_of(where, size, repeats) for where in ("cpu", device)] for _ in range(ROUNDS)]
+            gloo, ours = (statistics.median(column) * 1e6 for column in zip(*rounds, strict=True))
+            if dist.get_rank() == 0:
+                print(f"| {name} | {size:,} | {gloo:,.0f} us | {ours:,.0f} us | {ours / gloo:.2f} |", flush=True)
     dist.destroy_process_group()
 
 
@@ -58,7 +76,10 @@ def main() -> None:
     if "RANK" in os.environ:
         return measure()
     ranks = sys.argv[1] if len(sys.argv) > 1 else "2"
-    print(f"| Bytes | gloo | {torch.accelerator.current_accelerator()} | ratio |\n|---|---|---|---|", flush=True)
+    print(
+        f"| What | Bytes | gloo | {torch.accelerator.current_accelerator()} | ratio |\n|---|---|---|---|---|",
+        flush=True,
+    )
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks]
     subprocess.run([*launcher, "-m", "benchmarks.collectives"], check=True)
     return None
