@@ -168,6 +168,13 @@ std::vector<int64_t> counts_of(const Tensors& tensors) {
   return counts;
 }
 
+/// The elements of all tensors, one after the other.
+at::Tensor in_a_row(const Tensors& tensors) {
+  Tensors rows;
+  for (const at::Tensor& tensor : tensors) rows.push_back(tensor.reshape({-1}));
+  return at::cat(rows);
+}
+
 Tensors flattened(const Tensors& tensors) {
   Tensors result;
   for (const at::Tensor& tensor : tensors) result.push_back(flat(tensor));
@@ -204,7 +211,7 @@ Tensors places_of(const at::Tensor& tensor, int ranks) {
   return places;
 }
 
-/// The same elements in the order of rows, for the device's current stream.
+/// The same elements in the order of rows, in which ranks exchange lists of tensors.
 Tensors contiguous(const Tensors& tensors) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   Tensors result;
@@ -220,6 +227,13 @@ Tensors contiguous_places(const Tensors& tensors) {
     result.push_back(tensor.is_contiguous() ? tensor : at::empty(tensor.sizes(), tensor.options()));
   }
   return result;
+}
+
+/// Copies what has arrived elsewhere to where it belongs.
+void copy_back(const Tensors& from, const Tensors& to) {
+  for (size_t i = 0; i < from.size(); ++i) {
+    if (!from[i].is_same(to[i])) to[i].copy_(from[i]);
+  }
 }
 
 bool are_dense(const std::vector<at::Tensor>& tensors) {
@@ -651,31 +665,32 @@ WorkPointer DeviceBackend::all_gather_uneven(Call call, const Tensors& outputs, 
   };
   if (are_dense({input}) && are_dense(outputs) && std::any_of(outputs.begin(), outputs.end(), is_long)) {
     std::vector<MakePart> parts;
+    Tensors places = contiguous_places(outputs);
+    places[rank_] = contiguous({input})[0];
     for (int root = 0; root < size_; ++root) {
       const int64_t count = parts_of(outputs[root].nbytes());
       const bool is_own = root == rank_;
       for (int64_t k = 0; k < count; ++k) {
-        parts.push_back([is_own, root, broadcast_from,
-                         some = part_of(is_own ? input : outputs[root], k, count)](Exchange& exchange) -> Part {
-          const at::Tensor value = flat(exchange.elements(some, is_own ? Use::kRead : Use::kWrite));
-          return {[=](Backend& host) -> Works { return {broadcast_from(host, root, value)}; }, {}};
-        });
+        parts.push_back(
+            [is_own, root, broadcast_from, some = part_of(places[root], k, count)](Exchange& exchange) -> Part {
+              const at::Tensor value = flat(exchange.elements(some, is_own ? Use::kRead : Use::kWrite));
+              return {[=](Backend& host) -> Works { return {broadcast_from(host, root, value)}; }, {}};
+            });
       }
     }
-    {
-      const at::AutoDispatchBelowADInplaceOrView below_autograd;
-      part_of(outputs[rank_], 0, 1).copy_(part_of(input, 0, 1));
-    }
+    add_copies(parts, places, outputs, *call.parts);
     return start_parts(std::move(call), [parts](CollectiveWork&) { return parts; });
   }
-  const at::Tensor own = flat(call.exchange->elements(input, Use::kRead));
-  const Tensors values = flattened(call.exchange->elements(outputs, Use::kWrite));
-  return start(std::move(call), [this, own, values, broadcast_from](Backend& host) {
-    values[rank_].copy_(own);
+  const at::Tensor own = call.exchange->elements(input, Use::kRead);
+  const Tensors values = call.exchange->elements(outputs, Use::kWrite);
+  const Tensors places = contiguous_places(values);
+  const auto issue = [this, own, places, broadcast_from](Backend& host) {
+    places[rank_].copy_(own);
     Works works;
-    for (int root = 0; root < size_; ++root) works.push_back(broadcast_from(host, root, values[root]));
+    for (int root = 0; root < size_; ++root) works.push_back(broadcast_from(host, root, flat(places[root])));
     return works;
-  });
+  };
+  return start(std::move(call), issue, [places, values] { copy_back(places, values); });
 }
 
 WorkPointer DeviceBackend::allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
@@ -692,11 +707,15 @@ WorkPointer DeviceBackend::allgather(TensorLists& outputs, Tensors& inputs, cons
     if (auto work = start_on_driver(call, options.timeout, on_driver)) return work;
     if (is_long(input) && are_dense(outputs[0])) return all_gather_long(std::move(call), outputs, options);
   }
-  Tensors own{call.exchange->elements(input, Use::kRead)};
-  TensorLists values{call.exchange->elements(outputs[0], Use::kWrite)};
-  return start(std::move(call), [own, values, options](Backend& host) mutable -> Works {
-    return {host.allgather(values, own, options)};
-  });
+  const Tensors own{call.exchange->elements(input, Use::kRead)};
+  const Tensors values = call.exchange->elements(outputs[0], Use::kWrite);
+  const Tensors places = contiguous_places(values);
+  const auto issue = [own, places, options](Backend& host) -> Works {
+    Tensors leaving = contiguous(own);
+    TensorLists arriving{places};
+    return {host.allgather(arriving, leaving, options)};
+  };
+  return start(std::move(call), issue, [places, values] { copy_back(places, values); });
 }
 
 WorkPointer DeviceBackend::all_gather_bases(Call call, const Tensors& outputs, const c10d::AllgatherOptions& options) {
@@ -781,30 +800,40 @@ WorkPointer DeviceBackend::allgather_coalesced(TensorLists& outputs, Tensors& in
   if (std::any_of(inputs.begin(), inputs.end(), is_long) && are_dense(inputs) && are_dense(joined(outputs))) {
     return all_gather_long(std::move(call), by_input, options);
   }
-  TensorLists values;
-  for (const Tensors& list : outputs) values.push_back(call.exchange->elements(list, Use::kWrite));
   const Tensors own = call.exchange->elements(inputs, Use::kRead);
-  return start(std::move(call), [own, values, options](Backend& host) {
+  TensorLists values, places;
+  for (const Tensors& list : by_input) {
+    values.push_back(call.exchange->elements(list, Use::kWrite));
+    places.push_back(contiguous_places(values.back()));
+  }
+  const auto issue = [own, places, options](Backend& host) {
     Works works;
     for (size_t i = 0; i < own.size(); ++i) {
-      Tensors one{own[i]};
-      TensorLists all(1);
-      for (const Tensors& list : values) all[0].push_back(list[i]);
-      works.push_back(host.allgather(all, one, options));
+      Tensors leaving = contiguous({own[i]});
+      TensorLists arriving{places[i]};
+      works.push_back(host.allgather(arriving, leaving, options));
     }
     return works;
-  });
+  };
+  return start(std::move(call), issue, [places, values] { copy_back(joined(places), joined(values)); });
 }
 
 WorkPointer DeviceBackend::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
   Call call = begin(OpType::GATHER, "gather", inputs, outputs);
   come_behind_others(call, /*on_driver=*/false);
   if (is_long(only(inputs)) && are_dense(joined(outputs))) return gather_long(std::move(call), outputs, options);
-  Tensors own{call.exchange->elements(only(inputs), Use::kRead)};
-  TensorLists values;
-  for (const Tensors& list : outputs) values.push_back(call.exchange->elements(list, Use::kWrite));
-  return start(std::move(call),
-               [own, values, options](Backend& host) mutable -> Works { return {host.gather(values, own, options)}; });
+  const Tensors own{call.exchange->elements(only(inputs), Use::kRead)};
+  TensorLists values, places;
+  for (const Tensors& list : outputs) {
+    values.push_back(call.exchange->elements(list, Use::kWrite));
+    places.push_back(contiguous_places(values.back()));
+  }
+  const auto issue = [own, places, options](Backend& host) -> Works {
+    Tensors leaving = contiguous(own);
+    TensorLists arriving = places;
+    return {host.gather(arriving, leaving, options)};
+  };
+  return start(std::move(call), issue, [places, values] { copy_back(joined(places), joined(values)); });
 }
 
 WorkPointer DeviceBackend::scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) {
@@ -813,11 +842,17 @@ WorkPointer DeviceBackend::scatter(Tensors& outputs, TensorLists& inputs, const 
   if (is_long(only(outputs)) && are_dense(joined(inputs))) {
     return scatter_long(std::move(call), outputs, inputs, options);
   }
-  Tensors own{call.exchange->elements(only(outputs), Use::kWrite)};
+  const Tensors own{call.exchange->elements(only(outputs), Use::kWrite)};
+  const Tensors places = contiguous_places(own);
   TensorLists values;
   for (const Tensors& list : inputs) values.push_back(call.exchange->elements(list, Use::kRead));
-  return start(std::move(call),
-               [own, values, options](Backend& host) mutable -> Works { return {host.scatter(own, values, options)}; });
+  const auto issue = [places, values, options](Backend& host) -> Works {
+    Tensors arriving = places;
+    TensorLists leaving;
+    for (const Tensors& list : values) leaving.push_back(contiguous(list));
+    return {host.scatter(arriving, leaving, options)};
+  };
+  return start(std::move(call), issue, [places, own] { copy_back(places, own); });
 }
 
 WorkPointer DeviceBackend::gather_long(Call call, const TensorLists& outputs, const c10d::GatherOptions& options) {
@@ -863,13 +898,17 @@ DeviceBackend::Part DeviceBackend::reduced_part(Tensors own, std::vector<Tensors
                                                 const c10d::ReduceScatterOptions& options) {
   const Reduction reduction(options.reduceOp);
   Tensors arrived;
-  for (const at::Tensor& output : own) arrived.push_back(at::empty({size_, output.numel()}, output.options()));
+  for (const at::Tensor& output : own) {
+    std::vector<int64_t> shape{size_};
+    shape.insert(shape.end(), output.sizes().begin(), output.sizes().end());
+    arrived.push_back(at::empty(shape, output.options()));
+  }
   const auto issue = [this, own, pieces, arrived, timeout = options.timeout](Backend& host) {
     Works works;
     for (size_t i = 0; i < own.size(); ++i) {
       c10d::AllToAllOptions host_options;
       host_options.timeout = timeout;
-      at::Tensor leaving = pieces[i].size() == 1 ? pieces[i][0] : at::cat(pieces[i]);
+      at::Tensor leaving = pieces[i].size() == 1 ? pieces[i][0] : in_a_row(pieces[i]);
       at::Tensor arriving = flat(arrived[i]);
       std::vector<int64_t> received(size_, own[i].numel());
       std::vector<int64_t> sent = pieces[i].size() == 1 ? received : counts_of(pieces[i]);
@@ -904,10 +943,13 @@ WorkPointer DeviceBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
     come_behind_others(call, /*on_driver=*/false);
   }
   if (are_dense(outputs) && are_dense(inputs[0]) && std::any_of(inputs[0].begin(), inputs[0].end(), is_long)) {
-    return reduce_scatter_long(std::move(call), outputs, inputs, options);
+    const Tensors places = contiguous_places(outputs);
+    std::vector<MakePart> last;
+    add_copies(last, places, outputs, *call.parts);
+    return reduce_scatter_long(std::move(call), places, {contiguous(inputs[0])}, options, last);
   }
-  Tensors own = flattened(call.exchange->numbers(outputs, Use::kWrite));
-  Tensors pieces = flattened(call.exchange->numbers(inputs[0], Use::kRead));
+  Tensors own = call.exchange->numbers(outputs, Use::kWrite);
+  Tensors pieces = call.exchange->numbers(inputs[0], Use::kRead);
   Part whole = reduced_part(std::move(own), {std::move(pieces)}, options);
   return start(std::move(call), std::move(whole.issue), std::move(whole.after));
 }
@@ -929,7 +971,7 @@ WorkPointer DeviceBackend::reduce_scatter_bases(Call call, const Tensors& output
   if (are_dense(call.inputs) && std::any_of(outputs.begin(), outputs.end(), is_long)) {
     TensorLists lists;
     for (const at::Tensor& input : call.inputs) lists.push_back(places_of(input, size_));
-    return reduce_scatter_long(std::move(call), outputs, lists, options);
+    return reduce_scatter_long(std::move(call), outputs, lists, options, {});
   }
   std::vector<Tensors> pieces;
   for (const at::Tensor& input : call.inputs) pieces.push_back({flat(call.exchange->numbers(input, Use::kRead))});
@@ -939,7 +981,8 @@ WorkPointer DeviceBackend::reduce_scatter_bases(Call call, const Tensors& output
 }
 
 WorkPointer DeviceBackend::reduce_scatter_long(Call call, const Tensors& outputs, const TensorLists& inputs,
-                                               const c10d::ReduceScatterOptions& options) {
+                                               const c10d::ReduceScatterOptions& options,
+                                               const std::vector<MakePart>& last) {
   std::vector<MakePart> parts;
   for (size_t i = 0; i < outputs.size(); ++i) {
     uint64_t longest = 0;
@@ -953,6 +996,7 @@ WorkPointer DeviceBackend::reduce_scatter_long(Call call, const Tensors& outputs
       });
     }
   }
+  parts.insert(parts.end(), last.begin(), last.end());
   return start_parts(std::move(call), [parts](CollectiveWork&) { return parts; });
 }
 
@@ -991,16 +1035,13 @@ WorkPointer DeviceBackend::alltoall_base(at::Tensor& output, at::Tensor& input, 
   const auto sent = bytes_of_parts(input, input_splits, size_), received = bytes_of_parts(output, output_splits, size_);
   const MakePart whole = [input, output, input_splits, output_splits, options](Exchange& exchange) -> Part {
     const at::Tensor own = exchange.elements(input, Use::kRead), values = exchange.elements(output, Use::kWrite);
-    const at::Tensor arriving = values.is_contiguous() ? values : at::empty(values.sizes(), values.options());
+    const at::Tensor arriving = contiguous_places({values})[0];
     const auto issue = [own, arriving, received = output_splits, sent = input_splits,
                         options](Backend& host) mutable -> Works {
       at::Tensor leaving = own.contiguous(), place = arriving;
       return {host.alltoall_base(place, leaving, received, sent, options)};
     };
-    const auto after = [values, arriving] {
-      if (!arriving.is_same(values)) values.copy_(arriving);
-    };
-    return {issue, after};
+    return {issue, [values, arriving] { copy_back({arriving}, {values}); }};
   };
   TORCH_CHECK_VALUE(are_dense({input, output}), "Tensors must be contiguous");
   const Tensors places = contiguous_places({output}), own = contiguous({input});
@@ -1023,23 +1064,22 @@ bool DeviceBackend::someone_stages(bool own, CollectiveWork& work) {
   return *someone_stages_;
 }
 
-DeviceBackend::MakePart DeviceBackend::part_of_all_to_all(const Tensors& outputs, const Tensors& inputs, int64_t part,
-                                                          int64_t parts, const c10d::AllToAllOptions& options) {
-  return [options, leaving = part_of_each(inputs, part, parts),
-          arriving = part_of_each(outputs, part, parts)](Exchange& exchange) -> Part {
-    const Tensors own = flattened(exchange.elements(leaving, Use::kRead));
-    const Tensors values = flattened(exchange.elements(arriving, Use::kWrite));
+DeviceBackend::MakePart DeviceBackend::part_of_all_to_all(const Tensors& outputs, const Tensors& inputs,
+                                                          const c10d::AllToAllOptions& options) {
+  return [outputs, inputs, options](Exchange& exchange) -> Part {
+    const Tensors own = exchange.elements(inputs, Use::kRead);
+    const Tensors values = exchange.elements(outputs, Use::kWrite);
     auto sent = counts_of(own), received = counts_of(values);
     const at::Tensor arrived =
         at::empty({std::accumulate(received.begin(), received.end(), int64_t{0})}, own[0].options());
     const auto issue = [own, arrived, sent, received, options](Backend& host) mutable -> Works {
-      at::Tensor all = at::cat(own), place = arrived;
+      at::Tensor all = in_a_row(own), place = arrived;
       return {host.alltoall_base(place, all, received, sent, options)};
     };
     const auto after = [values, arrived, received] {
       int64_t begin = 0;
       for (size_t i = 0; i < values.size(); begin += received[i++]) {
-        values[i].copy_(arrived.slice(0, begin, begin + received[i]));
+        values[i].copy_(arrived.slice(0, begin, begin + received[i]).view(values[i].sizes()));
       }
     };
     return {issue, after};
@@ -1057,7 +1097,9 @@ WorkPointer DeviceBackend::start_all_to_all(Call call, const MakePart& whole, Te
   const Plan plan = [=, this, longest = std::max(leaving, arriving)](CollectiveWork& work) {
     const int64_t count = greatest(stages ? parts_of(longest) : 1, work);
     std::vector<MakePart> parts;
-    for (int64_t k = 0; k < count; ++k) parts.push_back(part_of_all_to_all(outputs, inputs, k, count, options));
+    for (int64_t k = 0; k < count; ++k) {
+      parts.push_back(part_of_all_to_all(part_of_each(outputs, k, count), part_of_each(inputs, k, count), options));
+    }
     parts.insert(parts.end(), last.begin(), last.end());
     return parts;
   };
@@ -1069,11 +1111,12 @@ WorkPointer DeviceBackend::start_all_to_all(Call call, const MakePart& whole, Te
   }
   const Part at_once = whole(*call.exchange);
   const auto is_whole = std::make_shared<bool>(false);
-  const auto issue = [this, at_once, is_whole, plan, copies = call.parts](Backend& host,
-                                                                          CollectiveWork& work) -> Works {
+  const auto issue = [this, at_once, is_whole, plan, exchange = call.exchange, copies = call.parts](
+                         Backend& host, CollectiveWork& work) -> Works {
     *is_whole = !someone_stages(false, work);
     if (*is_whole) return at_once.issue(host);
     run_parts(work, plan(work), *copies);
+    exchange->give_back_behind(*copies);
     return {};
   };
   return start(std::move(call), issue, [at_once, is_whole] {
@@ -1096,10 +1139,12 @@ WorkPointer DeviceBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10
   for (const Tensors* tensors : {&outputs, &inputs}) {
     TORCH_CHECK_VALUE(are_dense(*tensors), "Tensors must be contiguous");
   }
-  Tensors places = part_of_each(outputs, 0, 1), own = part_of_each(inputs, 0, 1);
   // One tensor of all: the host library takes lists of tensors of one shape alone.
-  const MakePart whole = part_of_all_to_all(places, own, 0, 1, options);
-  return start_all_to_all(std::move(call), whole, std::move(places), std::move(own), options);
+  const MakePart whole = part_of_all_to_all(outputs, inputs, options);
+  const Tensors places = contiguous_places(outputs);
+  std::vector<MakePart> last;
+  add_copies(last, places, outputs, *call.parts);
+  return start_all_to_all(std::move(call), whole, places, contiguous(inputs), options, std::move(last));
 }
 
 WorkPointer DeviceBackend::send(Tensors& tensors, int target, int tag) {

@@ -153,13 +153,12 @@ class DeviceBackend : public c10d::Backend {
   WorkPointer reduce_scatter_bases(Call call, const Tensors& outputs, const c10d::ReduceScatterOptions& options);
   /// `inputs`: of each output, a tensor for each rank.
   WorkPointer reduce_scatter_long(Call call, const Tensors& outputs, const TensorLists& inputs,
-                                  const c10d::ReduceScatterOptions& options);
+                                  const c10d::ReduceScatterOptions& options, const std::vector<MakePart>& last);
   /// `whole`: all of it in one piece. `outputs` and `inputs`: tensors without gaps from and for each rank. `last`: what
   /// comes behind parts.
   WorkPointer start_all_to_all(Call call, const MakePart& whole, Tensors outputs, Tensors inputs,
                                const c10d::AllToAllOptions& options, std::vector<MakePart> last = {});
-  MakePart part_of_all_to_all(const Tensors& outputs, const Tensors& inputs, int64_t part, int64_t parts,
-                              const c10d::AllToAllOptions& options);
+  MakePart part_of_all_to_all(const Tensors& outputs, const Tensors& inputs, const c10d::AllToAllOptions& options);
   /// The greatest of all ranks' numbers. All ranks call this, in the order of collectives.
   int64_t greatest(int64_t number, CollectiveWork& work);
   /// Whether the host cannot address the memory of some rank's device: all ranks call this in their first all_to_all.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "torch/distributed/driver_transport.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/StreamGuard.h>
 
@@ -359,17 +360,25 @@ at::Tensor joined(const Tensors& list) {
   return at::empty({count}, list[0].options());
 }
 
-/// Copies between the parts of `whole` and the tensors.
+/// Copies between the parts of `whole`, which have the order of rows, and the tensors.
 std::function<void()> moving(at::Tensor whole, Tensors list, bool into_whole) {
   return [whole, list, into_whole] {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
     int64_t begin = 0;
-    for (at::Tensor tensor : list) {
-      at::Tensor part = whole.slice(0, begin, begin + tensor.numel());
+    for (const at::Tensor& tensor : list) {
+      const at::Tensor part = whole.slice(0, begin, begin + tensor.numel()).view(tensor.sizes());
       begin += tensor.numel();
-      at::Tensor elements = tensor.as_strided({tensor.numel()}, {1}, tensor.storage_offset());
-      into_whole ? part.copy_(elements, /*non_blocking=*/true) : elements.copy_(part, /*non_blocking=*/true);
+      into_whole ? part.copy_(tensor, /*non_blocking=*/true) : tensor.copy_(part, /*non_blocking=*/true);
     }
   };
+}
+
+/// Sends elements in the order of rows.
+void send_rows(DriverRequest& request) {
+  if (request.source.is_contiguous()) return;
+  const Tensors own{request.source};
+  request.source = joined(own);
+  request.before = moving(request.source, own, /*into_whole=*/true);
 }
 
 std::vector<uint64_t> bytes_of_each(const Tensors& list) {
@@ -433,7 +442,9 @@ DriverRequests all_gather(const Tensors& outputs, const Tensors& inputs) {
 
 DriverRequests all_gather_list(const Tensors& outputs, const at::Tensor& input) {
   DriverRequests made = all_gather({joined(outputs)}, {input});
-  if (!made.empty()) made[0].after = moving(made[0].target, outputs, /*into_whole=*/false);
+  if (made.empty()) return made;
+  send_rows(made[0]);
+  made[0].after = moving(made[0].target, outputs, /*into_whole=*/false);
   return made;
 }
 
@@ -466,6 +477,11 @@ DriverRequests all_to_all(const at::Tensor& output, const at::Tensor& input, std
   request.target = usable(output);
   request.sent = std::move(sent);
   request.received = std::move(received);
+  send_rows(request);
+  if (!output.is_contiguous()) {
+    request.target = joined({output});
+    request.after = moving(request.target, {output}, /*into_whole=*/false);
+  }
   return {std::move(request)};
 }
 

@@ -2,7 +2,6 @@
 #include "torch/distributed/shared_memory_backend.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 
 #include <cstdlib>
@@ -127,18 +126,9 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::allgather(TensorLists& out
   const Tensors lists = outputs[0];
   const Terms agreed = terms(terms_of::all_gather(input, lists), options.timeout);
   return run(OpType::ALLGATHER, options.asyncOp, [this, input, lists, agreed] {
-    const at::Tensor own = input.contiguous();
-    Tensors places;
     std::vector<void*> addresses;
-    for (const at::Tensor& output : lists) {
-      places.push_back(output.is_contiguous() ? output : at::empty_like(own));
-      addresses.push_back(places.back().data_ptr());
-    }
-    memory_->all_gather(agreed, own.data_ptr(), addresses, own.nbytes());
-    for (size_t rank = 0; rank < lists.size(); ++rank) {
-      at::Tensor output = lists[rank];
-      if (!places[rank].is_same(output)) output.copy_(places[rank]);
-    }
+    for (const at::Tensor& output : lists) addresses.push_back(output.data_ptr());
+    memory_->all_gather(agreed, input.data_ptr(), addresses, input.nbytes());
   });
 }
 
@@ -162,10 +152,7 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::alltoall_base(at::Tensor& 
   const auto received = bytes_of_parts(output, output_splits, size_);
   const Terms agreed = terms(terms_of::all_to_all(input), options.timeout);
   return run(OpType::ALLTOALL_BASE, options.asyncOp, [this, output, input, sent, received, agreed] {
-    const at::Tensor leaving = input.contiguous();
-    const at::Tensor arriving = output.is_contiguous() ? output : at::empty(output.sizes(), output.options());
-    memory_->all_to_all(agreed, leaving.data_ptr(), sent, arriving.data_ptr(), received);
-    if (!arriving.is_same(output)) output.copy_(arriving);
+    memory_->all_to_all(agreed, input.data_ptr(), sent, output.data_ptr(), received);
   });
 }
 
@@ -181,11 +168,10 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::gather(TensorLists& output
   const Tensors lists = outputs.empty() ? Tensors() : outputs[0];
   const Terms agreed = terms(terms_of::gather(input, lists, root, rank_, size_), options.timeout);
   return run(OpType::GATHER, options.asyncOp, [this, input, lists, root, agreed] {
-    const at::Tensor own = input.contiguous();
     const at::Tensor arrived = at::empty({static_cast<int64_t>(lists.size()), input.numel()}, input.options());
     std::vector<uint64_t> sent(size_), received(size_, root == rank_ ? input.nbytes() : 0);
     sent[root] = input.nbytes();
-    memory_->all_to_all(agreed, own.data_ptr(), sent, arrived.data_ptr(), received);
+    memory_->all_to_all(agreed, input.data_ptr(), sent, arrived.data_ptr(), received);
     for (size_t rank = 0; rank < lists.size(); ++rank) lists[rank].copy_(arrived[rank].view(lists[rank].sizes()));
   });
 }

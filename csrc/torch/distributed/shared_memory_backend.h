@@ -14,7 +14,7 @@ namespace outboard::distributed {
 
 /// A backend for CPU tensors that runs collectives through memory which the ranks of a group share, and leaves the
 /// rest to the backend under it. What need not be asynchronous runs on the calling thread, the rest on one of its own,
-/// all in the order of the calls.
+/// all in the order of the calls. Tensors have the order of rows.
 class SharedMemoryBackend : public c10d::Backend {
  public:
   /// `under` with shared memory, if all ranks of the group can reach the same; else `under`. All ranks of the group

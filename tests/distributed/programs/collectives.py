@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tests.distributed.orders import exchange_lists_in_any_order
 from tests.distributed.ranks import device_type, run_checks
 
 DEVICE = device_type()
@@ -261,6 +262,11 @@ def check_all_to_all() -> None:
     uneven = torch.zeros(size * (me + 1), 2, device=DEVICE)
     dist.all_to_all_single(uneven, own(torch.float32, sum(counts), 2), [me + 1] * size, counts)
     same(uneven, torch.cat([value(sender, torch.float32, sum(counts), 2).split(counts)[me] for sender in ranks()]))
+
+
+def check_orders_of_memory() -> None:
+    for dtype in (torch.float32, torch.bfloat16, torch.int8, torch.complex64):
+        exchange_lists_in_any_order(DEVICE, 5, dtype)
 
 
 def check_point_to_point() -> None:

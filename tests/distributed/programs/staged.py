@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch.profiler import profile
 
 from benchmarks.data_parallel import hidden, spans
+from tests.distributed.orders import exchange_lists_in_any_order
 from tests.distributed.ranks import device_type, run_checks
 
 DEVICE = device_type()
@@ -104,6 +105,11 @@ def check_lists() -> None:
     dist.all_gather_coalesced(lists, [value(rank, shape).to(DEVICE) for shape in shapes])
     for each, tensors in enumerate(lists):
         equal(tensors, [value(each, shape) for shape in shapes])
+
+
+def check_orders_of_memory() -> None:
+    for dtype in (torch.float32, torch.complex64):
+        exchange_lists_in_any_order(DEVICE, 400_001, dtype)  # from two parts on
 
 
 def equal(tensors: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
