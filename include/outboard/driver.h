@@ -154,7 +154,7 @@ typedef struct ob_operand {
   uint32_t dtype;         /* of a tensor: the number that PyTorch has for it (c10::ScalarType) */
   uint32_t count;         /* of a tensor: dimensions */
   uint32_t is_result;     /* 1: the function writes it, and its old contents count for nothing */
-  ob_ptr data;            /* element 0; 0 in `library_find` */
+  ob_ptr data;            /* element 0; in `library_find` how it will be aligned: a power of two, 0 for any */
   const int64_t* sizes;   /* elements; of a tensor, none is 0 */
   const int64_t* strides; /* elements, none negative; no two elements share memory */
   int64_t integer;
@@ -302,12 +302,11 @@ typedef struct ob_driver {
   /* ---- optional, both or neither, since minor version 7: ready functions of a vendor's library ---- */
   /* The function that carries out an operator of PyTorch, "aten::mm", on operands such as these: all arguments of the
    * operator's schema in order, then its results. OB_UNSUPPORTED if there is none. It lives as long as the device, and
-   * asking again may give the same. The compiler measures it against its own kernels, and uses what is faster. */
+   * asking again, or for other sizes, may give the same. The compiler measures it against its own kernels, and uses
+   * what is faster, for other sizes of the same number of digits as well: the runtime asks again for each. */
   ob_status (*library_find)(ob_device device, const char* name, const ob_operand* operands, uint32_t count,
                             ob_function* function /* out */);
-  /* Submits it. The operands are like those that it was found for: of the same kinds, dtypes and dimensions, with
-   * the same values of all that is no tensor; the strides of a tensor fall from dimension to dimension in the same
-   * order, and those that were 1 are 1. Sizes may be others. */
+  /* Submits it, with the operands that it was found for, now with their addresses. */
   ob_status (*library_call)(ob_stream stream, ob_function function, const ob_operand* operands, uint32_t count);
   /* ---- optional, all or none, since minor version 8: collectives between processes ---- */
   /* Whether communicators of this device carry out a kind with a dtype and, if it reduces, a reduction: OB_OK, or

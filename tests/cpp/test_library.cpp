@@ -9,6 +9,7 @@
 #include "plan_writer.h"
 #include "runtime/base/error.h"
 #include "runtime/plans/executor.h"
+#include "runtime/plans/host_functions.h"
 #include "runtime/streams/graph.h"
 
 using namespace outboard;
@@ -110,14 +111,65 @@ TEST(graphs_hold_calls) {
   CHECK(product_of.is_right());
 }
 
-TEST(what_the_driver_does_not_have_is_said) {
+/// Of as many rows as the first input says.
+PlanParts product_of_any_rows() {
+  const PlanWriter::Code rows{{Expr::kSymbol, 0}};
+  const auto view = [&](uint32_t buffer, const PlanWriter::Code& height, int64_t columns) {
+    return PlanWriter(ViewSpec{buffer,
+                               DType::kFloat32,
+                               {wire::expression(height), wire::expression(wire::number(columns))},
+                               {wire::expression(wire::number(columns)), wire::expression(wire::number(1))},
+                               wire::expression(wire::number(0))});
+  };
+  PlanParts parts;
+  parts.inputs = {Plan::kTensorInput, Plan::kTensorInput, Plan::kTensorInput};
+  parts.symbols = {wire::symbol(Symbol::kSize, 0, 0)};
+  parts.buffers = 3;
+  parts.steps = {wire::call("driver::aten::mm",
+                            {tensor_argument(view(0, rows, 1)), tensor_argument(view(1, wire::number(1), 1))},
+                            {view(2, rows, 1)})};
+  return parts;
+}
+
+TEST(what_the_library_does_not_do_for_some_sizes_the_host_does) {
+  static int64_t on_host = 0;
+  HostFunctions::get().add("aten::mm", [](HostCall& call) {
+    CHECK(call.step.name == "aten::mm" && call.step.fallback && call.arguments.size() == 2);
+    on_host = call.results[0].sizes[0];
+  });
+  const Executable executable = compile(product_of_any_rows());
+  const Holder column = fixture::upload(std::vector<float>(2000, 3)), factor = fixture::upload({2});
+  const Holder result = fixture::upload(std::vector<float>(2000, -1));
+  const uint64_t asked = fixture::calls("library_find"), called = fixture::calls("library_call");
+  for (const int64_t rows : {4, 2000, 5, 4, 2000}) {
+    const int64_t one = 1;
+    std::vector<Input> inputs;
+    for (const Holder* each : {&column, &factor, &result}) {
+      Input input;
+      input.tensor = {each->get(), DType::kFloat32, 1, &rows, &one, 0};
+      inputs.push_back(input);
+    }
+    std::vector<Scalar> symbols;
+    CHECK(executable.bind(inputs.data(), symbols));
+    ExecutionContext context{device().default_stream()};
+    std::vector<Result> results;
+    on_host = 0;
+    executable.run(inputs.data(), symbols, context, results);
+    CHECK_EQ(on_host, rows == 2000 ? 2000 : 0);  // more than the simulator's library takes
+  }
+  CHECK(fixture::download(*result, 6) == std::vector<float>({6, 6, 6, 6, 6, -1}));
+  CHECK_EQ(fixture::calls("library_find") - asked, 3u);
+  CHECK_EQ(fixture::calls("library_call") - called, 3u);
+}
+
+TEST(what_nobody_has_is_said) {
   Product product_of;
   try {
     product_of.run(compile(product("driver::aten::conjure")), device().default_stream());
     CHECK(false);
   } catch (const Error& error) {
     CHECK_EQ(error.status(), OB_UNSUPPORTED);
-    CHECK(std::string(error.what()).find("has no aten::conjure") != std::string::npos);
+    CHECK(std::string(error.what()).find("no library provides 'aten::conjure'") != std::string::npos);
   }
 }
 

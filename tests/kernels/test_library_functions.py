@@ -145,6 +145,30 @@ assert abs(losses[0] - losses[1]) < 1e-4 * abs(losses[0]) + 1e-5, losses
 """)
 
 
+def test_sizes_that_the_library_refuses_later(on_library: RunPython, request: pytest.FixtureRequest) -> None:
+    """A plan is for many sizes; where the library has no function for some of them, those run on the CPU, counted."""
+    from outboard import drivers
+
+    wrapped = drivers.strict() if request.node.callspec.params["on_library"] == "strict" else drivers.host()
+    faults = Path(drivers.sim()).with_name("liboutboard_faults.so")
+    source = """
+import ctypes, os
+faults = ctypes.CDLL(os.environ["OUTBOARD_DRIVER"])
+right = torch.randn(100, 40)
+
+def product(rows):
+    compare(torch.mm, torch.randn(rows, 100), right)
+    return module.fallbacks()
+
+assert product(64) == {}
+faults.outboard_faults_fail(b"library_find", ctypes.c_uint64(1), 4)  # OB_UNSUPPORTED
+assert product(65) == {"aten::mm": 1}
+assert product(65) == {"aten::mm": 2}
+assert product(66) == {"aten::mm": 2}
+"""
+    on_library(source, OUTBOARD_DRIVER=str(faults), OUTBOARD_FAULTS_DRIVER=wrapped, OUTBOARD_FALLBACK="allow")
+
+
 def test_auto_measures_and_remembers(on_library: RunPython) -> None:
     source = """
 from outboard.compiler import statistics

@@ -357,18 +357,21 @@ struct Product {
   int64_t sizes[2], strides[2];
 };
 
-constexpr uint32_t kFloat = 6;  // as PyTorch counts dtypes
+constexpr uint32_t kFloat = 6;      // as PyTorch counts dtypes
+constexpr int64_t kLongest = 1024;  // size of a matrix that the library takes
 
 bool is_product(const char* name, const ob_operand* operands, uint32_t count) {
   if (std::strcmp(name, "aten::mm") != 0 || count != 3) return false;
   return std::all_of(operands, operands + count, [](const ob_operand& each) {
-    return each.kind == OB_OPERAND_TENSOR && each.dtype == kFloat && each.count == 2;
+    return each.kind == OB_OPERAND_TENSOR && each.dtype == kFloat && each.count == 2 && each.sizes[0] <= kLongest &&
+           each.sizes[1] <= kLongest;
   });
 }
 
 ob_status library_find(ob_device, const char* name, const ob_operand* operands, uint32_t count, ob_function* function) {
   static char product;
-  if (!is_product(name, operands, count)) return fail(OB_UNSUPPORTED, "the simulated device multiplies floats only");
+  if (!is_product(name, operands, count))
+    return fail(OB_UNSUPPORTED, "the simulated device multiplies small matrices of floats only");
   *function = reinterpret_cast<ob_function>(&product);
   return OB_OK;
 }

@@ -2,13 +2,11 @@
 #include "runtime/plans/executor.h"
 
 #include <algorithm>
-#include <atomic>
 #include <mutex>
 #include <string_view>
 
 #include "runtime/base/error.h"
 #include "runtime/device.h"
-#include "runtime/streams/library_work.h"
 
 namespace outboard {
 namespace {
@@ -300,8 +298,11 @@ class Run {
       case Step::kLaunch:
         return launch(step, values);
       case Step::kCall:
-        if (drivers_functions_[number] != nullptr) return call_driver(step, *drivers_functions_[number]);
-        return call(step, functions_[number]);
+        if (drivers_functions_[number] == nullptr) return call(step, functions_[number]);
+        if (!call_driver(step, *drivers_functions_[number])) {
+          call(drivers_functions_[number]->on_host(), functions_[number]);
+        }
+        return;
       case Step::kSeeds:
         return seed(step, values);
       case Step::kCopy:
@@ -368,23 +369,15 @@ class Run {
     (*function)(call);
   }
 
-  /// Hands a call to the driver's library, in stream order, as a launch is.
-  void call_driver(const Step& step, DriversFunction& function) {
-    const auto call = std::make_shared<LibraryWork>(function.name);
+  /// Hands a call to the driver's library, in stream order, as a launch is. False if that has no function for it.
+  bool call_driver(const Step& step, DriversFunction& function) {
+    const auto call = std::make_shared<LibraryWork>(function.name());
     Work work(context_.stream);
     for (const CallArgument& argument : step.call_arguments) add_operand(*call, argument, buffers_, work, symbols_);
     for (const ViewSpec& view : step.results) add_view(*call, view, buffers_, work, symbols_, true);
-    call->set_function(function.known.load(std::memory_order_acquire));
-    if (call->function() == nullptr) {
-      const Device& device = context_.stream.device();
-      if (!call->find(device.driver(), device.handle())) {
-        throw Error(OB_UNSUPPORTED, "the driver's library has no " + call->name() +
-                                        " for these operands any more: the " +
-                                        "plan is of another version of it. Delete the plan cache and run again.");
-      }
-      function.known.store(call->function(), std::memory_order_release);
-    }
+    if (!function.find(*call, context_.stream.device())) return false;
     context_.stream.call(call);
+    return true;
   }
 
   void seed(const Step& step, const int64_t* values) {
@@ -513,10 +506,10 @@ Executable::Executable(std::shared_ptr<const Plan> plan, Device& device)
     kernels_.push_back(&device.programs().kernel(program.source, program.options, kernel.entry));
   }
   for (const Step& step : plan_->steps) {
-    std::string drivers = drivers_name(step);
-    const bool is_hosts = step.kind == Step::kCall && drivers.empty();
-    functions_.push_back(is_hosts ? HostFunctions::get().find(step.name) : nullptr);
-    drivers_functions_.push_back(drivers.empty() ? nullptr : std::make_unique<DriversFunction>(std::move(drivers)));
+    const std::string drivers = drivers_name(step);
+    const std::string& name = drivers.empty() ? step.name : drivers;
+    functions_.push_back(step.kind == Step::kCall ? HostFunctions::get().find(name) : nullptr);
+    drivers_functions_.push_back(drivers.empty() ? nullptr : std::make_unique<DriversFunction>(step, drivers));
   }
   for (const AssertionSpec& assertion : plan_->assertions) {
     device.assertions().add(assertion.code, static_cast<Assertions::Kind>(assertion.kind), assertion.text);
@@ -525,6 +518,25 @@ Executable::Executable(std::shared_ptr<const Plan> plan, Device& device)
   for (const Output& output : plan_->outputs) {
     if (output.kind == Output::kTensor) leaves_[output.view.buffer] = 1;
   }
+}
+
+DriversFunction::DriversFunction(const Step& step, std::string name) : on_host_(step) {
+  on_host_.name = std::move(name);
+  on_host_.fallback = true;
+}
+
+bool DriversFunction::find(LibraryWork& call, const Device& device) {
+  const uint64_t key = call.key();
+  const std::lock_guard lock(mutex_);
+  const auto known = known_.find(key);
+  if (known != known_.end()) {
+    call.set_function(known->second);
+  } else {
+    call.find(device.driver(), device.handle());
+    if (known_.size() == kMost) known_.clear();
+    known_.emplace(key, call.function());
+  }
+  return call.function() != nullptr;
 }
 
 void Executable::wait_until_built() const {

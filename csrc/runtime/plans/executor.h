@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "runtime/plans/plan.h"
 #include "runtime/streams/batch.h"
 #include "runtime/streams/graph.h"
+#include "runtime/streams/library_work.h"
 #include "runtime/streams/stream.h"
 
 namespace outboard {
@@ -65,12 +67,24 @@ struct ExecutionContext {
 bool bind_symbols(const Plan& plan, const ob_device_properties& device, const Input* inputs,
                   std::vector<Scalar>& symbols);
 
-/// A function of the driver's library that a step calls.
-struct DriversFunction {
-  explicit DriversFunction(std::string name_) : name(std::move(name_)) {}
+/// A function of the driver's library that a step calls, and what does the same where the driver has none for a call's
+/// sizes. Thread-safe.
+class DriversFunction {
+ public:
+  /// Of the step that calls the operator of this name.
+  DriversFunction(const Step& step, std::string name);
+  /// Gives a call its function, after it has asked the driver, once for each set of sizes. False if that has none.
+  bool find(LibraryWork& call, const Device& device);
+  const std::string& name() const { return on_host_.name; }
+  /// The step by the host: a fallback.
+  const Step& on_host() const { return on_host_; }
 
-  const std::string name;                   ///< of the operator
-  std::atomic<ob_function> known{nullptr};  ///< once the driver was asked for it
+ private:
+  static constexpr size_t kMost = 4096;
+
+  Step on_host_;
+  std::mutex mutex_;
+  std::unordered_map<uint64_t, ob_function> known_;  // by the calls' keys; nullptr: there is none
 };
 
 /// A plan prepared for one device: kernels on their way, buffers laid out. Thread-safe.

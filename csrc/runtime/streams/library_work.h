@@ -52,6 +52,9 @@ class LibraryWork {
     operand.strides = keep(std::move(strides));
   }
 
+  /// A number for all that the driver may go by when it is asked for a function: equal for equal operands, and of
+  /// others almost never.
+  uint64_t key() const;
   /// Asks the driver for the function. False if it has none for such operands. Throws Error for what it reports.
   bool find(const ob_driver& driver, ob_device device);
   /// For who has asked before.
