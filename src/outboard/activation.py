@@ -168,10 +168,12 @@ def _connect_compiler() -> None:
 
         return cache.load(signature)
 
-    def compile_operator(op: str, args: tuple[Any, ...], kwargs: dict[str, Any], bake: bool) -> tuple[str, bytes]:
+    def compile_operator(
+        op: str, args: tuple[Any, ...], kwargs: dict[str, Any], bake: bool, library: bool
+    ) -> tuple[str, bytes]:
         from outboard.compiler import eager
 
-        return eager.compile_operator(op, args, kwargs, bake)
+        return eager.compile_operator(op, args, kwargs, bake, library)
 
     def keep(signature: bytes, bake: bool, plan: bytes) -> None:
         from outboard.compiler.plans import cache

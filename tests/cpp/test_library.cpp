@@ -162,6 +162,20 @@ TEST(what_the_library_does_not_do_for_some_sizes_the_host_does) {
   CHECK_EQ(fixture::calls("library_call") - called, 3u);
 }
 
+TEST(what_the_library_refuses_may_be_computed_on_the_device) {
+  static const Allocation* place = nullptr;
+  HostFunctions::get().add("device::aten::summon", [](HostCall& call) {
+    CHECK(call.step.name == "aten::summon" && call.arguments[0].tensor.data == 0);
+    CHECK_EQ(call.arguments[0].tensor.offset, 2 * sizeof(float));
+    CHECK_EQ(call.results[0].sizes[1], kColumns);
+    place = call.results[0].allocation;
+  });
+  Product product_of;
+  product_of.a = fixture::upload(std::vector<float>(kRows * kInner + 2));
+  product_of.run(compile(product("driver::aten::summon", 2)), device().default_stream());
+  CHECK(place == product_of.c.get());
+}
+
 TEST(what_nobody_has_is_said) {
   Product product_of;
   try {

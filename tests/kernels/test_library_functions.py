@@ -146,7 +146,7 @@ assert abs(losses[0] - losses[1]) < 1e-4 * abs(losses[0]) + 1e-5, losses
 
 
 def test_sizes_that_the_library_refuses_later(on_library: RunPython, request: pytest.FixtureRequest) -> None:
-    """A plan is for many sizes; where the library has no function for some of them, those run on the CPU, counted."""
+    """A plan is for many sizes; where the library has no function for some of them, kernels of our own compute."""
     from outboard import drivers
 
     wrapped = drivers.strict() if request.node.callspec.params["on_library"] == "strict" else drivers.host()
@@ -154,19 +154,37 @@ def test_sizes_that_the_library_refuses_later(on_library: RunPython, request: py
     source = """
 import ctypes, os
 faults = ctypes.CDLL(os.environ["OUTBOARD_DRIVER"])
-right = torch.randn(100, 40)
+faults.outboard_faults_calls.restype = ctypes.c_uint64
 
-def product(rows):
-    compare(torch.mm, torch.randn(rows, 100), right)
-    return module.fallbacks()
+def library_calls(function, *operands):
+    before = faults.outboard_faults_calls(b"library_call")
+    compare(function, *operands)
+    return faults.outboard_faults_calls(b"library_call") - before
 
-assert product(64) == {}
-faults.outboard_faults_fail(b"library_find", ctypes.c_uint64(1), 4)  # OB_UNSUPPORTED
-assert product(65) == {"aten::mm": 1}
-assert product(65) == {"aten::mm": 2}
-assert product(66) == {"aten::mm": 2}
+def refuse():
+    faults.outboard_faults_fail(b"library_find", ctypes.c_uint64(1), 4)  # OB_UNSUPPORTED
+
+right, bias = torch.randn(100, 40), torch.randn(40)
+product = lambda rows: library_calls(torch.mm, torch.randn(rows, 100), right)
+assert product(64) == 1
+refuse()
+assert [product(65), product(65), product(66)] == [0, 0, 1]
+
+plain = lambda x, weight, b: torch.nn.functional.gelu(torch.addmm(b, x, weight))
+compiled = torch.compile(plain, dynamic=True)
+ours = lambda x, weight, b: (compiled if x.device.type == name else plain)(x, weight, b)
+addmm = lambda rows: library_calls(ours, torch.randn(rows, 100), right, bias)
+assert addmm(64) == addmm(70) == 1
+refuse()
+assert [addmm(71), addmm(71), addmm(72)] == [0, 0, 1]
+
+images, filters = torch.randn(2, 8, 15, 14), torch.randn(12, 8, 3, 3)
+convolution = lambda x: library_calls(torch.nn.functional.conv2d, x, filters, bias[:12])
+assert convolution(images) == 1
+refuse()
+assert [convolution(images[:, :, 1:]), convolution(images[:, :, 2:])] == [0, 1]
 """
-    on_library(source, OUTBOARD_DRIVER=str(faults), OUTBOARD_FAULTS_DRIVER=wrapped, OUTBOARD_FALLBACK="allow")
+    on_library(source, OUTBOARD_DRIVER=str(faults), OUTBOARD_FAULTS_DRIVER=wrapped)
 
 
 def test_auto_measures_and_remembers(on_library: RunPython) -> None:

@@ -63,6 +63,11 @@ class Buffers {
 
   Allocation* allocation(uint32_t number) const { return buffers_[number].allocation; }
 
+  /// The allocation of a buffer, and how far into it `offset` bytes into the buffer are.
+  std::pair<Allocation*, uint64_t> place(uint32_t number, int64_t offset) const {
+    return {buffers_[number].allocation, buffers_[number].offset + static_cast<uint64_t>(offset)};
+  }
+
   /// One reference for the caller, or nullptr if the buffer belongs to an input.
   Allocation* share(uint32_t number) noexcept {
     Buffer& buffer = buffers_[number];
@@ -125,10 +130,30 @@ class CallMemory {
     allocation->pin();
     return pointer;
   }
+  std::pair<Allocation*, uint64_t> place(uint32_t number, int64_t offset) const {
+    return buffers_.place(number, offset);
+  }
 
  private:
   const Buffers& buffers_;
   std::vector<Allocation*> pinned_;
+};
+
+/// The same for who only wants to know where that is.
+class CallPlaces {
+ public:
+  explicit CallPlaces(const Buffers& buffers) : buffers_(buffers) {}
+
+  ob_ptr pointer(Work&, uint32_t number, int64_t offset, uint64_t bytes) const {
+    buffers_.check(number, offset, bytes);
+    return 0;
+  }
+  std::pair<Allocation*, uint64_t> place(uint32_t number, int64_t offset) const {
+    return buffers_.place(number, offset);
+  }
+
+ private:
+  const Buffers& buffers_;
 };
 
 Dims evaluate_all(const std::vector<Expr>& expressions, const Scalar* symbols) {
@@ -148,11 +173,13 @@ TensorView make_view(const ViewSpec& spec, Work& work, Memory& memory, const Sca
   }
   const uint64_t bytes = span_bytes(sizes.begin(), strides.begin(), sizes.size(), spec.dtype);
   // A view without elements may begin behind its memory: it is given the memory's beginning.
+  const auto [allocation, begin] = memory.place(spec.buffer, bytes == 0 ? 0 : offset);
   const ob_ptr data = memory.pointer(work, spec.buffer, bytes == 0 ? 0 : offset, bytes);
-  return {data, spec.dtype, std::move(sizes), std::move(strides)};
+  return {data, spec.dtype, std::move(sizes), std::move(strides), allocation, begin};
 }
 
-HostArgument make_argument(const CallArgument& spec, Work& work, CallMemory& memory, const Scalar* symbols) {
+template <typename Memory>
+HostArgument make_argument(const CallArgument& spec, Work& work, Memory& memory, const Scalar* symbols) {
   HostArgument argument;
   argument.kind = spec.kind;
   switch (spec.kind) {
@@ -299,9 +326,7 @@ class Run {
         return launch(step, values);
       case Step::kCall:
         if (drivers_functions_[number] == nullptr) return call(step, functions_[number]);
-        if (!call_driver(step, *drivers_functions_[number])) {
-          call(drivers_functions_[number]->on_host(), functions_[number]);
-        }
+        if (!call_driver(step, *drivers_functions_[number])) call_without(*drivers_functions_[number]);
         return;
       case Step::kSeeds:
         return seed(step, values);
@@ -356,17 +381,29 @@ class Run {
   void call(const Step& step, const HostFunction* function) {
     if (function == nullptr) function = HostFunctions::get().find(step.name);
     if (function == nullptr) throw Error(OB_UNSUPPORTED, "no library provides '" + step.name + "' on this device");
-    HostCall call{step, context_.stream, {}, {}};
-    call.arguments.reserve(step.call_arguments.size());
     CallMemory memory(buffers_);
-    {
-      Work work(context_.stream);
-      for (const CallArgument& argument : step.call_arguments) {
-        call.arguments.push_back(make_argument(argument, work, memory, symbols_));
-      }
-      for (const ViewSpec& view : step.results) call.results.push_back(make_view(view, work, memory, symbols_));
-    }
+    HostCall call{step, context_.stream, {}, {}};
+    describe(call, memory);
     (*function)(call);
+  }
+
+  template <typename Memory>
+  void describe(HostCall& call, Memory& memory) const {
+    Work work(context_.stream);
+    call.arguments.reserve(call.step.call_arguments.size());
+    for (const CallArgument& argument : call.step.call_arguments) {
+      call.arguments.push_back(make_argument(argument, work, memory, symbols_));
+    }
+    for (const ViewSpec& view : call.step.results) call.results.push_back(make_view(view, work, memory, symbols_));
+  }
+
+  /// What the driver's library has refused.
+  void call_without(const DriversFunction& function) {
+    if (function.on_device() == nullptr) return call(function.without(), function.on_host());
+    const CallPlaces places(buffers_);
+    HostCall call{function.without(), context_.stream, {}, {}};
+    describe(call, places);
+    (*function.on_device())(call);
   }
 
   /// Hands a call to the driver's library, in stream order, as a launch is. False if that has no function for it.
@@ -507,8 +544,8 @@ Executable::Executable(std::shared_ptr<const Plan> plan, Device& device)
   }
   for (const Step& step : plan_->steps) {
     const std::string drivers = drivers_name(step);
-    const std::string& name = drivers.empty() ? step.name : drivers;
-    functions_.push_back(step.kind == Step::kCall ? HostFunctions::get().find(name) : nullptr);
+    const bool is_hosts = step.kind == Step::kCall && drivers.empty();
+    functions_.push_back(is_hosts ? HostFunctions::get().find(step.name) : nullptr);
     drivers_functions_.push_back(drivers.empty() ? nullptr : std::make_unique<DriversFunction>(step, drivers));
   }
   for (const AssertionSpec& assertion : plan_->assertions) {
@@ -520,9 +557,12 @@ Executable::Executable(std::shared_ptr<const Plan> plan, Device& device)
   }
 }
 
-DriversFunction::DriversFunction(const Step& step, std::string name) : on_host_(step) {
-  on_host_.name = std::move(name);
-  on_host_.fallback = true;
+DriversFunction::DriversFunction(const Step& step, const std::string& name)
+    : without_(step),
+      on_device_(HostFunctions::get().find("device::" + name)),
+      on_host_(HostFunctions::get().find(name)) {
+  without_.name = name;
+  without_.fallback = true;
 }
 
 bool DriversFunction::find(LibraryWork& call, const Device& device) {

@@ -72,17 +72,21 @@ bool bind_symbols(const Plan& plan, const ob_device_properties& device, const In
 class DriversFunction {
  public:
   /// Of the step that calls the operator of this name.
-  DriversFunction(const Step& step, std::string name);
+  DriversFunction(const Step& step, const std::string& name);
   /// Gives a call its function, after it has asked the driver, once for each set of sizes. False if that has none.
   bool find(LibraryWork& call, const Device& device);
-  const std::string& name() const { return on_host_.name; }
-  /// The step by the host: a fallback.
-  const Step& on_host() const { return on_host_; }
+  const std::string& name() const { return without_.name; }
+  /// The step without the library, and its function: on the device where somebody knows how, else on the host (a
+  /// fallback), or nullptr.
+  const Step& without() const { return without_; }
+  const HostFunction* on_device() const { return on_device_; }
+  const HostFunction* on_host() const { return on_host_; }
 
  private:
   static constexpr size_t kMost = 4096;
 
-  Step on_host_;
+  Step without_;
+  const HostFunction *on_device_, *on_host_;
   std::mutex mutex_;
   std::unordered_map<uint64_t, ob_function> known_;  // by the calls' keys; nullptr: there is none
 };

@@ -8,6 +8,7 @@
 
 #include "outboard/driver.h"
 #include "runtime/base/small_array.h"
+#include "runtime/memory/allocation.h"
 #include "runtime/plans/plan.h"
 #include "runtime/streams/stream.h"
 
@@ -15,9 +16,11 @@ namespace outboard {
 
 /// A tensor as a function of the host's sees it: memory of the device, ready in stream order.
 struct TensorView {
-  ob_ptr data;  ///< element 0 of the view (offset applied)
+  ob_ptr data;  ///< element 0 of the view (offset applied); 0 for who computes on the device
   DType dtype;
   Dims sizes, strides;
+  Allocation* allocation = nullptr;  ///< where it is, as long as the call lasts
+  uint64_t offset = 0;               ///< bytes from there to element 0
 };
 
 /// One argument, of a kind that a PyTorch schema can hold.
@@ -42,7 +45,8 @@ struct HostCall {
 using HostFunction = std::function<void(HostCall&)>;
 
 /// Functions of the host's that plans may call by name, per process: what a device has nothing for (its driver's own
-/// functions are LibraryWork). A name ending in '*' is a prefix ("aten::*").
+/// functions are LibraryWork). "device::aten::mm" is asked for where the driver's library has refused a call of
+/// aten::mm, and computes on the device. A name ending in '*' is a prefix ("aten::*").
 class HostFunctions {
  public:
   static HostFunctions& get();

@@ -94,6 +94,8 @@ struct RecentPlan {
 };
 
 constexpr size_t kRecentPlans = 1024;
+/// A last word that signatures of calls have which the driver's library is not for.
+constexpr uint64_t kWithoutLibrary = 0x7972617262696c2d;
 
 /// Plans of an entry as `EagerState::held` counts them.
 size_t held_by(const PlanEntry& entry) {
@@ -310,10 +312,11 @@ Arguments arguments_on(torch::jit::Stack& stack, const Operator& op) {
 /// One eager call from arguments to results.
 class EagerCall {
  public:
-  EagerCall(const Operator& op, Arguments& arguments, Batch* batch = nullptr)
+  EagerCall(const Operator& op, Arguments& arguments, Batch* batch = nullptr, bool library = true)
       : op_(op),
         arguments_(arguments),
         batch_(batch),
+        library_(library),
         mine_(per_thread),
         reading_(mine_.reader),
         symbols_(mine_.symbols),
@@ -411,6 +414,7 @@ class EagerCall {
     bake_ = bake;
     signature_.clear();
     if (!make_signature(op_, arguments_, bake, signature_)) return false;
+    if (!library_) signature_.bytes.push_raw(kWithoutLibrary);
     entry_ = &entry_of(mine_, op_, device_, signature_.bytes);
     return true;
   }
@@ -454,7 +458,7 @@ class EagerCall {
   /// shape functions are stricter than its kernels, and the call belongs there.
   Compiled ask_compiler() {
     try {
-      return state().compiler->compile(op_, signed_arguments(arguments_, signature_), bake_);
+      return state().compiler->compile(op_, signed_arguments(arguments_, signature_), bake_, library_);
     } catch (const python_error& error) {
       if (!rehearse_on_cpu(op_, arguments_) || !is_complaint(error.type)) throw;
     }
@@ -661,6 +665,7 @@ class EagerCall {
   const Operator& op_;
   Arguments& arguments_;
   Batch* batch_;
+  const bool library_;  // whether plans may call the driver's
   PerThread& mine_;
   const Reclaimer::Section reading_;
   c10::DeviceIndex device_ = -1;
@@ -739,19 +744,31 @@ HitCosts hit_costs(const at::Tensor& left, const at::Tensor& right, int64_t burs
   return costs;
 }
 
-void eager_kernel(const c10::OperatorHandle& handle, c10::DispatchKeySet /*keys*/, torch::jit::Stack* stack) {
-  require_parent_process();
-  const Operator& op = operator_of(handle);
-  if (contents_wait() && make_on_host(op, stack)) return;
+namespace {
+
+void call_on_stack(const Operator& op, torch::jit::Stack* stack, bool library) {
   c10::SmallVector<c10::IValue, 4> results;
   {
     Arguments arguments = arguments_on(*stack, op);
-    EagerCall call(op, arguments);
+    EagerCall call(op, arguments, nullptr, library);
     if (!call.run()) return run_on_cpu(op, call.device(), stack, call.cause());
     results = call.values();
   }
   torch::jit::drop(*stack, op.roles.size());
   for (c10::IValue& value : results) stack->push_back(std::move(value));
+}
+
+}  // namespace
+
+void eager_kernel(const c10::OperatorHandle& handle, c10::DispatchKeySet /*keys*/, torch::jit::Stack* stack) {
+  require_parent_process();
+  const Operator& op = operator_of(handle);
+  if (contents_wait() && make_on_host(op, stack)) return;
+  call_on_stack(op, stack, /*library=*/true);
+}
+
+void eager_without_library(const Operator& op, torch::jit::Stack* stack) {
+  call_on_stack(op, stack, /*library=*/false);
 }
 
 at::Tensor eager_tensor(const Operator& op, Arguments& arguments) {

@@ -37,7 +37,8 @@ class Compiler {
   virtual bool has_ended() const = 0;
   /// Plans that the disk cache holds for a signature, and whether scalar values belong to it.
   virtual std::pair<bool, std::vector<std::string>> load(const std::string& signature) = 0;
-  virtual Compiled compile(const Operator& op, c10::ArrayRef<c10::IValue> arguments, bool bake) = 0;
+  /// `library`: whether the plan may call the driver's.
+  virtual Compiled compile(const Operator& op, c10::ArrayRef<c10::IValue> arguments, bool bake, bool library) = 0;
   /// Puts a plan into the disk cache, or, with an empty one, the word that scalar values belong to the signature (then
   /// `bake` is true). For a plan `bake` is as it was given to `compile`.
   virtual void keep(const std::string& signature, bool bake, const std::string& plan) = 0;
@@ -76,6 +77,9 @@ HitCosts hit_costs(const at::Tensor& left, const at::Tensor& right, int64_t burs
 
 /// The boxed kernel of every operator on the device: signature -> plan -> results, with the CPU as last resort.
 void eager_kernel(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+
+/// The same by kernels of our own, for who was refused by the driver's library.
+void eager_without_library(const Operator& op, torch::jit::Stack* stack);
 
 /// The same for typed kernels (typed_kernels.h), without a stack: the result of an operator that returns one new
 /// tensor.

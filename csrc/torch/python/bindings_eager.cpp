@@ -27,6 +27,7 @@
 #include "torch/eager/fallback.h"
 #include "torch/eager/foreach.h"
 #include "torch/eager/op_list.h"
+#include "torch/eager/refused_calls.h"
 #include "torch/python/binding_helpers.h"
 
 namespace outboard::aten {
@@ -120,7 +121,7 @@ class PythonCompiler : public Compiler {
     }
   }
 
-  Compiled compile(const Operator& op, c10::ArrayRef<c10::IValue> arguments, bool bake) override {
+  Compiled compile(const Operator& op, c10::ArrayRef<c10::IValue> arguments, bool bake, bool library) override {
     py::gil_scoped_acquire gil;
     const OutsideKernels outside;
     try {
@@ -135,7 +136,7 @@ class PythonCompiler : public Compiler {
           positional.append(value);
         }
       }
-      const py::tuple made = compile_(op.name, py::tuple(positional), keywords, bake);
+      const py::tuple made = compile_(op.name, py::tuple(positional), keywords, bake, library);
       return {verdict(made[0].cast<std::string>()), made[1].cast<std::string>()};
     } catch (py::error_already_set& error) {
       rethrow_python(error);
@@ -331,6 +332,7 @@ FallbackPolicy policy(const std::string& text) {
 
 void bind_eager(py::module_& m) {
   register_cpu_operators();
+  register_refused_calls();
   register_operators();
   chains::register_kernels();
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from . import progress, statistics
 from .choice.calls import base_name, find_overload, may_use_library
 from .plans import plan as p
-from .target import target_of
+from .target import Target, target_of
 from .undisturbed import undisturbed
 
 _log = logging.getLogger(__name__)
@@ -26,26 +27,29 @@ class CompilerFault(RuntimeError):
 
 
 @undisturbed
-def compile_operator(op: str, args: tuple[Any, ...], kwargs: dict[str, Any], bake: bool) -> tuple[str, bytes]:
+def compile_operator(
+    op: str, args: tuple[Any, ...], kwargs: dict[str, Any], bake: bool, library: bool = True
+) -> tuple[str, bytes]:
     """Compiles one operator call.
 
-    ``op`` is the schema's name ("aten::add.Tensor"); ``args`` and ``kwargs`` are the call's real arguments. Returns
-    ("plan", serialised plan), ("bake", b"") if the values of scalar arguments decide the graph, ("host", b"") if the
-    device has no such operator, or ("refused", b"") if it has and the compiler failed. Raises what the operator raises
-    for wrong arguments.
+    ``op`` is the schema's name ("aten::add.Tensor"); ``args`` and ``kwargs`` are the call's real arguments; ``library``
+    says whether functions of the driver's may serve. Returns ("plan", serialised plan), ("bake", b"") if the values of
+    scalar arguments decide the graph, ("host", b"") if the device has no such operator, or ("refused", b"") if it has
+    and the compiler failed. Raises what the operator raises for wrong arguments.
     """
     with _lock, progress.task(op), statistics.timed():
-        verdict, plan = _compile(op, args, kwargs, bake)
+        target = target_of(device_of(args, kwargs))
+        target = target if library else dataclasses.replace(target, library="")
+        verdict, plan = _compile(op, args, kwargs, bake, target)
     if verdict in ("host", "refused"):
         statistics.add("host")
     return verdict, plan
 
 
-def _compile(op: str, args: tuple[Any, ...], kwargs: dict[str, Any], bake: bool) -> tuple[str, bytes]:
+def _compile(op: str, args: tuple[Any, ...], kwargs: dict[str, Any], bake: bool, target: Target) -> tuple[str, bytes]:
     from .adapter.lowering import ScalarSteersGraph, lower_operator
 
     overload = find_overload(op)
-    target = target_of(device_of(args, kwargs))
     if not target.has_dialect and not may_use_library(target, op):
         return "host", b""
     try:
