@@ -90,6 +90,11 @@ def test_peers_lost_before_the_communicator_is_there(fault: str, killed: int) ->
     run("driver_faults", fault, killed)
 
 
+@pytest.mark.parametrize("fault", ["exits_in_first_call", "exits_in_later_call"])
+def test_a_peer_that_exits_in_a_call(fault: str) -> None:
+    run("driver_faults", fault)
+
+
 def test_groups_come_and_go() -> None:
     run("driver_faults", "many_groups", OUTBOARD_TEST_GROUPS="500" if os.environ.get("OUTBOARD_TEST_FULL") else "20")
 

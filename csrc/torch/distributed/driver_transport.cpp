@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <random>
+#include <set>
 #include <stdexcept>
 #include <utility>
 
@@ -24,6 +25,21 @@ constexpr std::chrono::microseconds kFirstPause{20}, kLongestPause{500};
 constexpr std::chrono::milliseconds kLongestJoiningPause{5};
 /// Between looks whether one of them gave up.
 constexpr std::chrono::milliseconds kNewsInterval{100};
+
+/// How long what is under way may take when the process exits.
+constexpr std::chrono::seconds kPatienceAtExit{1};
+
+/// The process's transports.
+struct Transports {
+  std::mutex mutex;
+  std::set<DriverTransport*> all;  ///< guarded by mutex
+};
+
+/// Never destroyed: groups may end after this library's variables.
+Transports& transports() {
+  static auto* const made = new Transports;
+  return *made;
+}
 
 /// What makes the devices of two processes members of one group: the same text, which is "" without collectives. Any
 /// of a process's devices may become the group's, so all of them are alike or none of them counts.
@@ -85,10 +101,17 @@ std::unique_ptr<DriverTransport> DriverTransport::make(c10::intrusive_ptr<c10d::
 
 DriverTransport::DriverTransport(c10::intrusive_ptr<c10d::Store> store, std::string key, bool agreed, int rank,
                                  int size, std::chrono::milliseconds timeout)
-    : store_(std::move(store)), key_(std::move(key)), agreed_(agreed), rank_(rank), size_(size), timeout_(timeout) {}
+    : store_(std::move(store)), key_(std::move(key)), agreed_(agreed), rank_(rank), size_(size), timeout_(timeout) {
+  const std::lock_guard lock(transports().mutex);
+  transports().all.insert(this);
+}
 
 DriverTransport::~DriverTransport() {
   const WithoutPython released;
+  {
+    const std::lock_guard lock(transports().mutex);
+    transports().all.erase(this);
+  }
   {
     const std::lock_guard lock(mutex_);
     if (pending_.empty() || was_interrupted()) abort();
@@ -175,6 +198,26 @@ void DriverTransport::drain() {
 
 void DriverTransport::abort() { aborted_ = true; }
 
+void DriverTransport::leave_all() {
+  if (in_forked_child) return;  // which has none of the threads
+  const Clock::time_point end = Clock::now() + kPatienceAtExit;
+  const std::lock_guard lock(transports().mutex);
+  for (DriverTransport* const transport : transports().all) transport->leave(end);
+}
+
+void DriverTransport::leave(Clock::time_point end) {
+  while (Clock::now() < end && !was_interrupted()) {
+    {
+      // Another thread may hold it as long as it waits for the stream.
+      const std::unique_lock lock(mutex_, std::try_to_lock);
+      if (lock.owns_lock() && pending_.empty()) return;
+    }
+    std::this_thread::sleep_for(kLongestPause);
+  }
+  left_ = true;
+  abort();
+}
+
 /// Collectives that were called meanwhile wait for the communicator on the stream.
 void DriverTransport::join(std::chrono::milliseconds timeout) {
   try {
@@ -217,7 +260,7 @@ void DriverTransport::wait_for_others(c10d::Store& store, const Patience& patien
   std::chrono::microseconds pause = kFirstPause;
   Clock::time_point next_look = Clock::now() + kNewsInterval;
   for (; !is_reached(); pause = std::min<std::chrono::microseconds>(pause * 2, kLongestJoiningPause)) {
-    if (aborted_) throw std::runtime_error("aborted");
+    if (aborted_) throw std::runtime_error(left_ ? "its process exits" : "aborted");
     const std::chrono::duration<double> limit = patience.timeout;
     if (Clock::now() > patience.end) {
       throw std::runtime_error(c10::str("Timed out after ", limit.count(), " s: ", missing_ranks(store)));

@@ -53,6 +53,9 @@ class DriverTransport {
   void drain();
   /// Fails what is under way and what comes, joining too. Does not wait.
   void abort();
+  /// For a process that exits without having destroyed its groups: what all of them have under way is given a second,
+  /// and aborted then.
+  static void leave_all();
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -74,6 +77,7 @@ class DriverTransport {
     Clock::time_point deadline;
   };
 
+  void leave(Clock::time_point end);
   std::string key_of_rank(int rank) const { return key_ + "rank " + std::to_string(rank); }
   std::string key_of_news() const { return key_ + "gave up"; }
   Submitted submit(const DriverRequest& request);
@@ -93,6 +97,7 @@ class DriverTransport {
   const int rank_, size_;
   std::atomic<std::chrono::milliseconds> timeout_;
   std::atomic<bool> aborted_{false};
+  std::atomic<bool> left_{false};  ///< the process exits
   std::promise<std::shared_ptr<Communicator>> joining_;
   const ComingCommunicator communicator_{joining_.get_future()};
   std::mutex mutex_;  ///< guards what follows, and the order of collectives
