@@ -25,6 +25,9 @@ constexpr std::chrono::microseconds kFirstPause{20}, kLongestPause{500};
 constexpr std::chrono::milliseconds kLongestJoiningPause{5};
 /// Between looks whether one of them gave up.
 constexpr std::chrono::milliseconds kNewsInterval{100};
+/// How many looks at ranks' processes must find one ended. Nobody leaves while others join, but from a collective one
+/// may, when it has done its part, while those that pass that on to this rank are slow.
+constexpr int kAbsencesInJoining = 5, kAbsencesInCollective = 50;
 
 /// How long what is under way may take when the process exits.
 constexpr std::chrono::seconds kPatienceAtExit{1};
@@ -58,13 +61,20 @@ std::string described_devices() {
 
 /// What each rank tells the others when the group is made.
 struct Introduction {
-  uint64_t number;        ///< made up
+  uint64_t number;  ///< made up
+  ProcessIdentity process;
   char description[512];  ///< of its devices, as far as it fits
 };
 
 std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
 
 std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+
+/// Whether it ends on a rank only when all have come to it: then what one that has left did for the others arrives
+/// soon.
+bool ends_with_all(const DriverRequest& request) {
+  return request.kind == OB_ALL_REDUCE || request.kind == OB_ALL_GATHER || request.kind == OB_REDUCE_SCATTER;
+}
 
 /// Device pointer of a tensor's first byte; 0 where there is nothing.
 ob_ptr pointer(const at::Tensor& tensor, Work& work, Access access) {
@@ -83,6 +93,7 @@ std::unique_ptr<DriverTransport> DriverTransport::make(c10::intrusive_ptr<c10d::
   const WithoutPython released;
   std::random_device random;
   own.number = uint64_t{random()} << 32 | random();
+  own.process = own_identity();
   at::Tensor given = at::empty({sizeof(own)}, at::kByte);
   at::Tensor taken = at::empty({static_cast<int64_t>(sizeof(own)) * host.getSize()}, at::kByte);
   std::memcpy(given.data_ptr(), &own, sizeof(own));
@@ -96,12 +107,22 @@ std::unique_ptr<DriverTransport> DriverTransport::make(c10::intrusive_ptr<c10d::
   });
   // A store may outlive the processes that used it: the ranks of now find each other by what rank 0 made up.
   const std::string key = "driver " + std::to_string(all[0].number) + " ";
-  return std::make_unique<DriverTransport>(std::move(store), key, agreed, host.getRank(), host.getSize(), timeout);
+  std::vector<ProcessIdentity> ranks;
+  for (const Introduction& other : all) {
+    ranks.push_back(are_near(own.process, other.process) ? other.process : ProcessIdentity{});
+  }
+  return std::make_unique<DriverTransport>(std::move(store), key, agreed, host.getRank(), std::move(ranks), timeout);
 }
 
 DriverTransport::DriverTransport(c10::intrusive_ptr<c10d::Store> store, std::string key, bool agreed, int rank,
-                                 int size, std::chrono::milliseconds timeout)
-    : store_(std::move(store)), key_(std::move(key)), agreed_(agreed), rank_(rank), size_(size), timeout_(timeout) {
+                                 std::vector<ProcessIdentity> ranks, std::chrono::milliseconds timeout)
+    : store_(std::move(store)),
+      key_(std::move(key)),
+      agreed_(agreed),
+      rank_(rank),
+      size_(static_cast<int>(ranks.size())),
+      ranks_(std::move(ranks)),
+      timeout_(timeout) {
   const std::lock_guard lock(transports().mutex);
   transports().all.insert(this);
 }
@@ -259,6 +280,7 @@ void DriverTransport::wait_for_others(c10d::Store& store, const Patience& patien
                                       const std::function<bool()>& is_reached) const {
   std::chrono::microseconds pause = kFirstPause;
   Clock::time_point next_look = Clock::now() + kNewsInterval;
+  RollCall roll(ranks_, kAbsencesInJoining);
   for (; !is_reached(); pause = std::min<std::chrono::microseconds>(pause * 2, kLongestJoiningPause)) {
     if (aborted_) throw std::runtime_error(left_ ? "its process exits" : "aborted");
     const std::chrono::duration<double> limit = patience.timeout;
@@ -269,6 +291,7 @@ void DriverTransport::wait_for_others(c10d::Store& store, const Patience& patien
       if (store.check({key_of_news()})) throw std::runtime_error(text_of(store.get(key_of_news())));
       next_look = Clock::now() + kNewsInterval;
     }
+    if (const auto lost = roll.lost_rank()) throw std::runtime_error(c10::str("rank ", *lost, " has ended"));
     std::this_thread::sleep_for(pause);
   }
 }
@@ -291,18 +314,7 @@ void DriverTransport::tell_others(c10d::Store& store, const std::string& why) co
 std::exception_ptr DriverTransport::outcome(const Pending& pending) {
   try {
     const std::shared_ptr<Communicator> communicator = communicator_.get();  // or why there is none
-    std::chrono::microseconds pause = kFirstPause;
-    while (!pending.end->query()) {
-      const bool late = Clock::now() > pending.deadline;
-      if (late) aborted_ = true;
-      if (aborted_) communicator->abort();
-      if (late) {
-        const std::chrono::duration<double> limit = pending.timeout;
-        throw std::runtime_error(c10::str("Timed out after ", limit.count(), " s"));
-      }
-      std::this_thread::sleep_for(pause);
-      pause = std::min(pause * 2, kLongestPause);
-    }
+    wait_for_end(pending, *communicator);
     for (const Submitted& submitted : pending.submitted) {
       if (submitted->failure() == nullptr) continue;
       aborted_ = true;  // other ranks wait for what will not come
@@ -312,6 +324,28 @@ std::exception_ptr DriverTransport::outcome(const Pending& pending) {
     return nullptr;
   } catch (...) {
     return std::current_exception();
+  }
+}
+
+/// Throws std::runtime_error, with the communicator aborted, for what will not end.
+void DriverTransport::wait_for_end(const Pending& pending, Communicator& communicator) {
+  const bool needs_all = std::all_of(pending.requests.begin(), pending.requests.end(), ends_with_all);
+  const auto give_up = [&](const std::string& why) {
+    aborted_ = true;
+    communicator.abort();
+    throw std::runtime_error(why);
+  };
+  RollCall roll(ranks_, kAbsencesInCollective);
+  std::chrono::microseconds pause = kFirstPause;
+  while (!pending.end->query()) {
+    if (Clock::now() > pending.deadline) {
+      const std::chrono::duration<double> limit = pending.timeout;
+      give_up(c10::str("Timed out after ", limit.count(), " s"));
+    }
+    if (const auto lost = needs_all ? roll.lost_rank() : std::nullopt) give_up(c10::str("rank ", *lost, " has ended"));
+    if (aborted_) communicator.abort();
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, kLongestPause);
   }
 }
 

@@ -18,6 +18,7 @@
 
 #include "runtime/streams/collectives.h"
 #include "torch/distributed/driver_requests.h"
+#include "torch/distributed/roll_call.h"
 #include "torch/distributed/work.h"
 
 namespace outboard::distributed {
@@ -32,9 +33,9 @@ class DriverTransport {
   /// one.
   static std::unique_ptr<DriverTransport> make(c10::intrusive_ptr<c10d::Store> store, c10d::Backend& host,
                                                std::chrono::milliseconds timeout);
-  /// `key`: of the ranks' own in the store.
-  DriverTransport(c10::intrusive_ptr<c10d::Store> store, std::string key, bool agreed, int rank, int size,
-                  std::chrono::milliseconds timeout);
+  /// `key`: of the ranks' own in the store. `ranks`: their processes, those without a number where it is not known.
+  DriverTransport(c10::intrusive_ptr<c10d::Store> store, std::string key, bool agreed, int rank,
+                  std::vector<ProcessIdentity> ranks, std::chrono::milliseconds timeout);
   /// Waits for what was begun.
   ~DriverTransport();
   DriverTransport(const DriverTransport&) = delete;
@@ -89,12 +90,14 @@ class DriverTransport {
   std::string missing_ranks(c10d::Store& store) const;
   void tell_others(c10d::Store& store, const std::string& why) const;
   std::exception_ptr outcome(const Pending& pending);
+  void wait_for_end(const Pending& pending, Communicator& communicator);
   void forget_failure();
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const std::string key_;
   const bool agreed_;
   const int rank_, size_;
+  const std::vector<ProcessIdentity> ranks_;
   std::atomic<std::chrono::milliseconds> timeout_;
   std::atomic<bool> aborted_{false};
   std::atomic<bool> left_{false};  ///< the process exits

@@ -163,6 +163,26 @@ def exit_in_a_call(*words: str) -> None:
     ended(lambda: dist.all_reduce(ones(3)), GRACE, dist.DistBackendError, "all_reduce", *words)
 
 
+def killed_before_first_call() -> None:
+    """A rank that does not have the store ends: the other one is told long before the timeout."""
+    join(600)
+    dist.barrier()
+    lose_rank_1()
+
+
+def killed_before_later_call() -> None:
+    join(600)
+    dist.all_reduce(ones(3))
+    lose_rank_1()
+
+
+def lose_rank_1() -> None:
+    if dist.get_rank() == 1:
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+    ended(lambda: dist.all_reduce(ones(3)), GRACE, dist.DistBackendError, "all_reduce", "rank 1 has ended")
+
+
 def stopped_in_a_call() -> None:
     """A rank that stops while the communicator is made."""
     join()
