@@ -14,7 +14,6 @@
 #include <climits>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <thread>
 #include <type_traits>
 
@@ -57,32 +56,6 @@ void futex_wake(std::atomic<uint32_t>& word) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-/// When a process began, in clock ticks since the machine did; 0 if it has ended (also if nobody has noticed).
-uint64_t begin_of(int32_t process) {
-  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
-  std::string line;
-  if (!std::getline(file, line)) return 0;
-  const size_t name_end = line.rfind(')');  // the name may have spaces and brackets
-  if (name_end == std::string::npos || name_end + 2 >= line.size()) return 0;
-  const char state = line[name_end + 2];
-  if (state == 'Z' || state == 'X') return 0;
-  size_t position = name_end + 1;
-  for (int field = 2; field < 21; ++field) position = line.find(' ', position + 1);
-  return std::strtoull(line.c_str() + position, nullptr, 10);
-}
-
-uint64_t pid_namespace() {
-  struct stat status{};
-  return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
-}
-
-std::string boot() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  std::getline(file, id);
-  return id;
-}
-
 size_t bytes_of(const SharedMemoryPlace& place, size_t control) {
   const size_t half = rounded(kTextBytes + place.capacity, kPage);
   return kPage + rounded(control * place.ranks, kPage) + 2 * half * place.ranks;
@@ -118,8 +91,7 @@ struct alignas(kLine) SharedMemory::Control {
   std::atomic<uint32_t> steps;    ///< how many it has written
   std::atomic<uint32_t> waiters;  ///< who sleep until that changes
   std::atomic<uint32_t> state;
-  int32_t process;
-  uint64_t begin;  ///< of the process
+  ProcessIdentity process;
 };
 
 struct SharedMemory::Half {
@@ -129,13 +101,11 @@ struct SharedMemory::Half {
 
 std::unique_ptr<SharedMemory> SharedMemory::create(int ranks, size_t capacity) {
   SharedMemoryPlace place{};
-  place.pid_namespace = pid_namespace();
-  boot().copy(place.boot, sizeof(place.boot) - 1);
-  place.process = getpid();
+  place.owner = own_identity();
   place.ranks = ranks;
   place.capacity = rounded(capacity, kLine);
   const size_t bytes = bytes_of(place, sizeof(Control));
-  const bool known = place.pid_namespace != 0 && place.boot[0] != 0 && begin_of(place.process) != 0;
+  const bool known = are_near(place.owner, place.owner);
   if (ranks < 2 || !known || getrandom(&place.nonce, sizeof(place.nonce), 0) != sizeof(place.nonce)) return nullptr;
   place.nonce |= 1;
   place.file = memfd_create("outboard-group", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -154,8 +124,8 @@ std::unique_ptr<SharedMemory> SharedMemory::create(int ranks, size_t capacity) {
 }
 
 std::unique_ptr<SharedMemory> SharedMemory::attach(const SharedMemoryPlace& place, int rank) {
-  if (place.nonce == 0 || place.pid_namespace != pid_namespace() || boot() != place.boot) return nullptr;
-  const std::string path = "/proc/" + std::to_string(place.process) + "/fd/" + std::to_string(place.file);
+  if (place.nonce == 0 || !are_near(own_identity(), place.owner)) return nullptr;
+  const std::string path = "/proc/" + std::to_string(place.owner.process) + "/fd/" + std::to_string(place.file);
   const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (file < 0) return nullptr;
   const size_t bytes = bytes_of(place, sizeof(Control));
@@ -179,9 +149,7 @@ SharedMemory::SharedMemory(const SharedMemoryPlace& place, void* memory, int ran
       ranks_(place.ranks),
       spins_(static_cast<int>(std::thread::hardware_concurrency()) >= place.ranks),
       file_(file) {
-  Control& own = control(rank_);
-  own.process = getpid();
-  own.begin = begin_of(own.process);
+  control(rank_).process = own_identity();
 }
 
 SharedMemory::~SharedMemory() {
@@ -314,7 +282,7 @@ void SharedMemory::require_alive(int rank) const {
     default:
       break;
   }
-  if (begin_of(other.process) != other.begin) return fail("has ended: connection closed");
+  if (has_ended(other.process)) return fail("has ended: connection closed");
   if (Clock::now() < deadline_) return;
   fail(("did not come. Timed out after " + std::to_string(terms_->timeout.count()) + " ms").c_str());
 }

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "distributed/process.h"
+
 /// Collectives between processes of one machine.
 namespace outboard::distributed {
 
@@ -33,11 +35,9 @@ std::string unlike_bytes(const std::vector<std::vector<uint64_t>>& sent,
 
 /// Where a group's memory is: plain bytes, for its ranks.
 struct SharedMemoryPlace {
-  uint64_t nonce;          ///< 0: there is none
-  uint64_t pid_namespace;  ///< in which `process` is a number
-  char boot[40];           ///< which start of which machine
-  int32_t process;
-  int32_t file;  ///< a file descriptor of the process
+  uint64_t nonce;  ///< 0: there is none
+  ProcessIdentity owner;
+  int32_t file;  ///< a file descriptor of the owner
   int32_t ranks;
   uint64_t capacity;
 };

@@ -208,7 +208,7 @@ TEST(nobody_else_attaches) {
   place.nonce += 2;
   CHECK(SharedMemory::attach(place, 1) == nullptr);
   place = memory->place();
-  place.boot[0] ^= 1;
+  place.owner.boot[0] ^= 1;
   CHECK(SharedMemory::attach(place, 1) == nullptr);
   place = memory->place();
   place.capacity *= 8;

@@ -85,9 +85,17 @@ def test_a_part_that_the_driver_refuses() -> None:
     run("driver_faults", "refused_call", OUTBOARD_DRIVER=str(faults), OUTBOARD_FAULTS_DRIVER=drivers.sim())
 
 
-@pytest.mark.parametrize(("fault", "killed"), [("lost_store", 0), ("stopped_in_a_call", 1)])
-def test_peers_lost_before_the_communicator_is_there(fault: str, killed: int) -> None:
+@pytest.mark.parametrize(
+    ("fault", "killed"),
+    [("lost_store", 0), ("stopped_in_a_call", 1), ("killed_before_first_call", 1), ("killed_before_later_call", 1)],
+)
+def test_peers_lost_without_a_word(fault: str, killed: int) -> None:
     run("driver_faults", fault, killed)
+
+
+@pytest.mark.parametrize("fault", ["exits_in_first_call", "exits_in_later_call"])
+def test_a_peer_that_exits_in_a_call(fault: str) -> None:
+    run("driver_faults", fault)
 
 
 def test_groups_come_and_go() -> None:

@@ -52,6 +52,11 @@ void bind(pybind11::module_& m) {
       "for CPU tensors under it: store, rank, size, timeout, and the ranks of the world it has. The last "
       "argument: whether collectives of the device's driver are used where it has some.",
       &make_backend);
+  aten::bindings::define_for_all(
+      m, "leave_process_groups",
+      "For a process that exits: collectives of a driver's that are under way are given a second, "
+      "and aborted then.",
+      [] { DriverTransport::leave_all(); });
   aten::bindings::define(
       m, "transport_backend", "A backend for CPU tensors that an object of Python's carries out, under a name.",
       [](std::string name, py::object transport, int rank, int size, std::chrono::milliseconds timeout) {

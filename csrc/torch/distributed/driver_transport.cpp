@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "torch/distributed/driver_transport.h"
 
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/StreamGuard.h>
 
 #include <algorithm>
 #include <cstring>
 #include <random>
+#include <set>
 #include <stdexcept>
 #include <utility>
 
@@ -25,6 +25,24 @@ constexpr std::chrono::microseconds kFirstPause{20}, kLongestPause{500};
 constexpr std::chrono::milliseconds kLongestJoiningPause{5};
 /// Between looks whether one of them gave up.
 constexpr std::chrono::milliseconds kNewsInterval{100};
+/// How many looks at ranks' processes must find one ended. Nobody leaves while others join, but from a collective one
+/// may, when it has done its part, while those that pass that on to this rank are slow.
+constexpr int kAbsencesInJoining = 5, kAbsencesInCollective = 50;
+
+/// How long what is under way may take when the process exits.
+constexpr std::chrono::seconds kPatienceAtExit{1};
+
+/// The process's transports.
+struct Transports {
+  std::mutex mutex;
+  std::set<DriverTransport*> all;  ///< guarded by mutex
+};
+
+/// Never destroyed: groups may end after this library's variables.
+Transports& transports() {
+  static auto* const made = new Transports;
+  return *made;
+}
 
 /// What makes the devices of two processes members of one group: the same text, which is "" without collectives. Any
 /// of a process's devices may become the group's, so all of them are alike or none of them counts.
@@ -43,13 +61,20 @@ std::string described_devices() {
 
 /// What each rank tells the others when the group is made.
 struct Introduction {
-  uint64_t number;        ///< made up
+  uint64_t number;  ///< made up
+  ProcessIdentity process;
   char description[512];  ///< of its devices, as far as it fits
 };
 
 std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
 
 std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+
+/// Whether it ends on a rank only when all have come to it: then what one that has left did for the others arrives
+/// soon.
+bool ends_with_all(const DriverRequest& request) {
+  return request.kind == OB_ALL_REDUCE || request.kind == OB_ALL_GATHER || request.kind == OB_REDUCE_SCATTER;
+}
 
 /// Device pointer of a tensor's first byte; 0 where there is nothing.
 ob_ptr pointer(const at::Tensor& tensor, Work& work, Access access) {
@@ -68,6 +93,7 @@ std::unique_ptr<DriverTransport> DriverTransport::make(c10::intrusive_ptr<c10d::
   const WithoutPython released;
   std::random_device random;
   own.number = uint64_t{random()} << 32 | random();
+  own.process = own_identity();
   at::Tensor given = at::empty({sizeof(own)}, at::kByte);
   at::Tensor taken = at::empty({static_cast<int64_t>(sizeof(own)) * host.getSize()}, at::kByte);
   std::memcpy(given.data_ptr(), &own, sizeof(own));
@@ -81,15 +107,32 @@ std::unique_ptr<DriverTransport> DriverTransport::make(c10::intrusive_ptr<c10d::
   });
   // A store may outlive the processes that used it: the ranks of now find each other by what rank 0 made up.
   const std::string key = "driver " + std::to_string(all[0].number) + " ";
-  return std::make_unique<DriverTransport>(std::move(store), key, agreed, host.getRank(), host.getSize(), timeout);
+  std::vector<ProcessIdentity> ranks;
+  for (const Introduction& other : all) {
+    ranks.push_back(are_near(own.process, other.process) ? other.process : ProcessIdentity{});
+  }
+  return std::make_unique<DriverTransport>(std::move(store), key, agreed, host.getRank(), std::move(ranks), timeout);
 }
 
 DriverTransport::DriverTransport(c10::intrusive_ptr<c10d::Store> store, std::string key, bool agreed, int rank,
-                                 int size, std::chrono::milliseconds timeout)
-    : store_(std::move(store)), key_(std::move(key)), agreed_(agreed), rank_(rank), size_(size), timeout_(timeout) {}
+                                 std::vector<ProcessIdentity> ranks, std::chrono::milliseconds timeout)
+    : store_(std::move(store)),
+      key_(std::move(key)),
+      agreed_(agreed),
+      rank_(rank),
+      size_(static_cast<int>(ranks.size())),
+      ranks_(std::move(ranks)),
+      timeout_(timeout) {
+  const std::lock_guard lock(transports().mutex);
+  transports().all.insert(this);
+}
 
 DriverTransport::~DriverTransport() {
   const WithoutPython released;
+  {
+    const std::lock_guard lock(transports().mutex);
+    transports().all.erase(this);
+  }
   {
     const std::lock_guard lock(mutex_);
     if (pending_.empty() || was_interrupted()) abort();
@@ -176,6 +219,26 @@ void DriverTransport::drain() {
 
 void DriverTransport::abort() { aborted_ = true; }
 
+void DriverTransport::leave_all() {
+  if (in_forked_child) return;  // which has none of the threads
+  const Clock::time_point end = Clock::now() + kPatienceAtExit;
+  const std::lock_guard lock(transports().mutex);
+  for (DriverTransport* const transport : transports().all) transport->leave(end);
+}
+
+void DriverTransport::leave(Clock::time_point end) {
+  while (Clock::now() < end && !was_interrupted()) {
+    {
+      // Another thread may hold it as long as it waits for the stream.
+      const std::unique_lock lock(mutex_, std::try_to_lock);
+      if (lock.owns_lock() && pending_.empty()) return;
+    }
+    std::this_thread::sleep_for(kLongestPause);
+  }
+  left_ = true;
+  abort();
+}
+
 /// Collectives that were called meanwhile wait for the communicator on the stream.
 void DriverTransport::join(std::chrono::milliseconds timeout) {
   try {
@@ -217,8 +280,9 @@ void DriverTransport::wait_for_others(c10d::Store& store, const Patience& patien
                                       const std::function<bool()>& is_reached) const {
   std::chrono::microseconds pause = kFirstPause;
   Clock::time_point next_look = Clock::now() + kNewsInterval;
+  RollCall roll(ranks_, kAbsencesInJoining);
   for (; !is_reached(); pause = std::min<std::chrono::microseconds>(pause * 2, kLongestJoiningPause)) {
-    if (aborted_) throw std::runtime_error("aborted");
+    if (aborted_) throw std::runtime_error(left_ ? "its process exits" : "aborted");
     const std::chrono::duration<double> limit = patience.timeout;
     if (Clock::now() > patience.end) {
       throw std::runtime_error(c10::str("Timed out after ", limit.count(), " s: ", missing_ranks(store)));
@@ -227,6 +291,7 @@ void DriverTransport::wait_for_others(c10d::Store& store, const Patience& patien
       if (store.check({key_of_news()})) throw std::runtime_error(text_of(store.get(key_of_news())));
       next_look = Clock::now() + kNewsInterval;
     }
+    if (const auto lost = roll.lost_rank()) throw std::runtime_error(c10::str("rank ", *lost, " has ended"));
     std::this_thread::sleep_for(pause);
   }
 }
@@ -249,18 +314,7 @@ void DriverTransport::tell_others(c10d::Store& store, const std::string& why) co
 std::exception_ptr DriverTransport::outcome(const Pending& pending) {
   try {
     const std::shared_ptr<Communicator> communicator = communicator_.get();  // or why there is none
-    std::chrono::microseconds pause = kFirstPause;
-    while (!pending.end->query()) {
-      const bool late = Clock::now() > pending.deadline;
-      if (late) aborted_ = true;
-      if (aborted_) communicator->abort();
-      if (late) {
-        const std::chrono::duration<double> limit = pending.timeout;
-        throw std::runtime_error(c10::str("Timed out after ", limit.count(), " s"));
-      }
-      std::this_thread::sleep_for(pause);
-      pause = std::min(pause * 2, kLongestPause);
-    }
+    wait_for_end(pending, *communicator);
     for (const Submitted& submitted : pending.submitted) {
       if (submitted->failure() == nullptr) continue;
       aborted_ = true;  // other ranks wait for what will not come
@@ -270,6 +324,28 @@ std::exception_ptr DriverTransport::outcome(const Pending& pending) {
     return nullptr;
   } catch (...) {
     return std::current_exception();
+  }
+}
+
+/// Throws std::runtime_error, with the communicator aborted, for what will not end.
+void DriverTransport::wait_for_end(const Pending& pending, Communicator& communicator) {
+  const bool needs_all = std::all_of(pending.requests.begin(), pending.requests.end(), ends_with_all);
+  const auto give_up = [&](const std::string& why) {
+    aborted_ = true;
+    communicator.abort();
+    throw std::runtime_error(why);
+  };
+  RollCall roll(ranks_, kAbsencesInCollective);
+  std::chrono::microseconds pause = kFirstPause;
+  while (!pending.end->query()) {
+    if (Clock::now() > pending.deadline) {
+      const std::chrono::duration<double> limit = pending.timeout;
+      give_up(c10::str("Timed out after ", limit.count(), " s"));
+    }
+    if (const auto lost = needs_all ? roll.lost_rank() : std::nullopt) give_up(c10::str("rank ", *lost, " has ended"));
+    if (aborted_) communicator.abort();
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, kLongestPause);
   }
 }
 
@@ -300,198 +376,5 @@ void DriverTransport::run() {
     changed_.notify_all();
   }
 }
-
-namespace requests {
-namespace {
-
-using Tensors = std::vector<at::Tensor>;
-
-/// What a driver may take as bytes.
-const at::Tensor& usable(const at::Tensor& tensor) {
-  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, "Tensors must be dense");
-  TORCH_CHECK_VALUE(tensor.is_non_overlapping_and_dense(), "Tensors must be contiguous");
-  TORCH_CHECK_VALUE(!tensor.is_conj() && !tensor.is_neg(), "Tensors must not be views that conjugate or negate");
-  return tensor;
-}
-
-std::optional<ob_reduction> reduction_of(const c10d::ReduceOp& reduction, at::ScalarType dtype) {
-  const bool truth = dtype == at::kBool;
-  switch (reduction.op_) {
-    case c10d::ReduceOp::SUM:
-      return truth ? OB_MAX : OB_SUM;
-    case c10d::ReduceOp::PRODUCT:
-      return truth ? OB_MIN : OB_PRODUCT;
-    case c10d::ReduceOp::MIN:
-      return OB_MIN;
-    case c10d::ReduceOp::MAX:
-      return OB_MAX;
-    case c10d::ReduceOp::BAND:
-      return OB_BIT_AND;
-    case c10d::ReduceOp::BOR:
-      return OB_BIT_OR;
-    case c10d::ReduceOp::BXOR:
-      return OB_BIT_XOR;
-    case c10d::ReduceOp::AVG:
-      return OB_MEAN;
-    default:
-      return std::nullopt;
-  }
-}
-
-/// A request that reduces, without tensors, if the driver does so.
-std::optional<DriverRequest> reducing(const DriverTransport& driver, ob_collective_kind kind, at::ScalarType dtype,
-                                      const c10d::ReduceOp& asked) {
-  const std::optional<ob_reduction> reduction = reduction_of(asked, dtype);
-  DriverRequest request(kind);
-  request.dtype = dtype == at::kBool ? at::kByte : dtype;
-  if (!reduction.has_value() || !driver.reduces(kind, request.dtype, *reduction)) return std::nullopt;
-  request.reduction = *reduction;
-  return request;
-}
-
-void add(DriverRequests& requests, DriverRequest request) {
-  if (request.count != 0) requests.push_back(std::move(request));
-}
-
-/// New memory for the elements of `list`, one after the other.
-at::Tensor joined(const Tensors& list) {
-  int64_t count = 0;
-  for (const at::Tensor& tensor : list) count += usable(tensor).numel();
-  return at::empty({count}, list[0].options());
-}
-
-/// Copies between the parts of `whole`, which have the order of rows, and the tensors.
-std::function<void()> moving(at::Tensor whole, Tensors list, bool into_whole) {
-  return [whole, list, into_whole] {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    int64_t begin = 0;
-    for (const at::Tensor& tensor : list) {
-      const at::Tensor part = whole.slice(0, begin, begin + tensor.numel()).view(tensor.sizes());
-      begin += tensor.numel();
-      into_whole ? part.copy_(tensor, /*non_blocking=*/true) : tensor.copy_(part, /*non_blocking=*/true);
-    }
-  };
-}
-
-/// Sends elements in the order of rows.
-void send_rows(DriverRequest& request) {
-  if (request.source.is_contiguous()) return;
-  const Tensors own{request.source};
-  request.source = joined(own);
-  request.before = moving(request.source, own, /*into_whole=*/true);
-}
-
-std::vector<uint64_t> bytes_of_each(const Tensors& list) {
-  std::vector<uint64_t> bytes;
-  for (const at::Tensor& tensor : list) bytes.push_back(tensor.nbytes());
-  return bytes;
-}
-
-}  // namespace
-
-DriverRequests broadcast(const Tensors& tensors, int root, int rank) {
-  DriverRequests made;
-  for (const at::Tensor& tensor : tensors) {
-    DriverRequest request(OB_BROADCAST);
-    request.root = root;
-    request.target = usable(tensor);
-    if (rank == root) request.source = tensor;
-    request.count = tensor.nbytes();
-    add(made, std::move(request));
-  }
-  return made;
-}
-
-std::optional<DriverRequests> all_reduce(const DriverTransport& driver, const Tensors& tensors,
-                                         const c10d::ReduceOp& reduction) {
-  DriverRequests made;
-  for (const at::Tensor& tensor : tensors) {
-    auto request = reducing(driver, OB_ALL_REDUCE, tensor.scalar_type(), reduction);
-    if (!request.has_value()) return std::nullopt;
-    request->source = request->target = usable(tensor);
-    request->count = tensor.numel();
-    add(made, std::move(*request));
-  }
-  return made;
-}
-
-std::optional<DriverRequests> reduce(const DriverTransport& driver, const at::Tensor& tensor,
-                                     const c10d::ReduceOp& reduction, int root, int rank) {
-  auto request = reducing(driver, OB_REDUCE, tensor.scalar_type(), reduction);
-  if (!request.has_value()) return std::nullopt;
-  request->source = usable(tensor);
-  if (rank == root) request->target = tensor;
-  request->root = root;
-  request->count = tensor.numel();
-  DriverRequests made;
-  add(made, std::move(*request));
-  return made;
-}
-
-DriverRequests all_gather(const Tensors& outputs, const Tensors& inputs) {
-  DriverRequests made;
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    DriverRequest request(OB_ALL_GATHER);
-    request.source = usable(inputs[i]);
-    request.target = usable(outputs[i]);
-    request.count = inputs[i].nbytes();
-    add(made, std::move(request));
-  }
-  return made;
-}
-
-DriverRequests all_gather_list(const Tensors& outputs, const at::Tensor& input) {
-  DriverRequests made = all_gather({joined(outputs)}, {input});
-  if (made.empty()) return made;
-  send_rows(made[0]);
-  made[0].after = moving(made[0].target, outputs, /*into_whole=*/false);
-  return made;
-}
-
-std::optional<DriverRequests> reduce_scatter(const DriverTransport& driver, const Tensors& outputs,
-                                             const Tensors& inputs, const c10d::ReduceOp& reduction) {
-  DriverRequests made;
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    auto request = reducing(driver, OB_REDUCE_SCATTER, outputs[i].scalar_type(), reduction);
-    if (!request.has_value()) return std::nullopt;
-    request->source = usable(inputs[i]);
-    request->target = usable(outputs[i]);
-    request->count = outputs[i].numel();
-    add(made, std::move(*request));
-  }
-  return made;
-}
-
-std::optional<DriverRequests> reduce_scatter_list(const DriverTransport& driver, const at::Tensor& output,
-                                                  const Tensors& inputs, const c10d::ReduceOp& reduction) {
-  const at::Tensor whole = joined(inputs);
-  auto made = reduce_scatter(driver, {output}, {whole}, reduction);
-  if (made.has_value() && !made->empty()) made->front().before = moving(whole, inputs, /*into_whole=*/true);
-  return made;
-}
-
-DriverRequests all_to_all(const at::Tensor& output, const at::Tensor& input, std::vector<uint64_t> sent,
-                          std::vector<uint64_t> received) {
-  DriverRequest request(OB_ALL_TO_ALL);
-  request.source = usable(input);
-  request.target = usable(output);
-  request.sent = std::move(sent);
-  request.received = std::move(received);
-  send_rows(request);
-  if (!output.is_contiguous()) {
-    request.target = joined({output});
-    request.after = moving(request.target, {output}, /*into_whole=*/false);
-  }
-  return {std::move(request)};
-}
-
-DriverRequests all_to_all_list(const Tensors& outputs, const Tensors& inputs) {
-  DriverRequests made = all_to_all(joined(outputs), joined(inputs), bytes_of_each(inputs), bytes_of_each(outputs));
-  made[0].before = moving(made[0].source, inputs, /*into_whole=*/true);
-  made[0].after = moving(made[0].target, outputs, /*into_whole=*/false);
-  return made;
-}
-
-}  // namespace requests
 
 }  // namespace outboard::distributed

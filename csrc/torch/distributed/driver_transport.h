@@ -17,25 +17,11 @@
 #include <vector>
 
 #include "runtime/streams/collectives.h"
+#include "torch/distributed/driver_requests.h"
+#include "torch/distributed/roll_call.h"
 #include "torch/distributed/work.h"
 
 namespace outboard::distributed {
-
-/// What a rank gives to a collective of the driver's and takes from it: dense elements in the order of memory.
-struct DriverRequest {
-  explicit DriverRequest(ob_collective_kind kind_) : kind(kind_) {}
-
-  ob_collective_kind kind;
-  at::ScalarType dtype = at::kByte;  ///< of what only moves: bytes
-  ob_reduction reduction = OB_SUM;
-  int root = 0;
-  at::Tensor source, target;  ///< undefined: none
-  uint64_t count = 0;         ///< elements of each rank
-  std::vector<uint64_t> sent, received;
-  /// Work of the same stream before and behind it.
-  std::function<void()> before, after;
-};
-using DriverRequests = std::vector<DriverRequest>;
 
 /// Collectives of a group by the driver of its ranks' devices, in stream order, where all of these have the same driver
 /// and it has collectives. They run on a stream beside those that compute, one after the other. A thread joins the
@@ -47,9 +33,9 @@ class DriverTransport {
   /// one.
   static std::unique_ptr<DriverTransport> make(c10::intrusive_ptr<c10d::Store> store, c10d::Backend& host,
                                                std::chrono::milliseconds timeout);
-  /// `key`: of the ranks' own in the store.
-  DriverTransport(c10::intrusive_ptr<c10d::Store> store, std::string key, bool agreed, int rank, int size,
-                  std::chrono::milliseconds timeout);
+  /// `key`: of the ranks' own in the store. `ranks`: their processes, those without a number where it is not known.
+  DriverTransport(c10::intrusive_ptr<c10d::Store> store, std::string key, bool agreed, int rank,
+                  std::vector<ProcessIdentity> ranks, std::chrono::milliseconds timeout);
   /// Waits for what was begun.
   ~DriverTransport();
   DriverTransport(const DriverTransport&) = delete;
@@ -68,6 +54,9 @@ class DriverTransport {
   void drain();
   /// Fails what is under way and what comes, joining too. Does not wait.
   void abort();
+  /// For a process that exits without having destroyed its groups: what all of them have under way is given a second,
+  /// and aborted then.
+  static void leave_all();
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -89,6 +78,7 @@ class DriverTransport {
     Clock::time_point deadline;
   };
 
+  void leave(Clock::time_point end);
   std::string key_of_rank(int rank) const { return key_ + "rank " + std::to_string(rank); }
   std::string key_of_news() const { return key_ + "gave up"; }
   Submitted submit(const DriverRequest& request);
@@ -100,14 +90,17 @@ class DriverTransport {
   std::string missing_ranks(c10d::Store& store) const;
   void tell_others(c10d::Store& store, const std::string& why) const;
   std::exception_ptr outcome(const Pending& pending);
+  void wait_for_end(const Pending& pending, Communicator& communicator);
   void forget_failure();
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const std::string key_;
   const bool agreed_;
   const int rank_, size_;
+  const std::vector<ProcessIdentity> ranks_;
   std::atomic<std::chrono::milliseconds> timeout_;
   std::atomic<bool> aborted_{false};
+  std::atomic<bool> left_{false};  ///< the process exits
   std::promise<std::shared_ptr<Communicator>> joining_;
   const ComingCommunicator communicator_{joining_.get_future()};
   std::mutex mutex_;  ///< guards what follows, and the order of collectives
@@ -119,29 +112,5 @@ class DriverTransport {
   bool stop_ = false;
   std::thread watcher_;
 };
-
-/// Requests for collectives of PyTorch; none where the driver does not reduce so, on any rank.
-namespace requests {
-
-DriverRequests broadcast(const std::vector<at::Tensor>& tensors, int root, int rank);
-std::optional<DriverRequests> all_reduce(const DriverTransport& driver, const std::vector<at::Tensor>& tensors,
-                                         const c10d::ReduceOp& reduction);
-std::optional<DriverRequests> reduce(const DriverTransport& driver, const at::Tensor& tensor,
-                                     const c10d::ReduceOp& reduction, int root, int rank);
-/// Each output has the place of each rank one after the other.
-DriverRequests all_gather(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& inputs);
-/// The same to a tensor of the same shape for each rank.
-DriverRequests all_gather_list(const std::vector<at::Tensor>& outputs, const at::Tensor& input);
-std::optional<DriverRequests> reduce_scatter(const DriverTransport& driver, const std::vector<at::Tensor>& outputs,
-                                             const std::vector<at::Tensor>& inputs, const c10d::ReduceOp& reduction);
-std::optional<DriverRequests> reduce_scatter_list(const DriverTransport& driver, const at::Tensor& output,
-                                                  const std::vector<at::Tensor>& inputs,
-                                                  const c10d::ReduceOp& reduction);
-/// Bytes to and from each rank.
-DriverRequests all_to_all(const at::Tensor& output, const at::Tensor& input, std::vector<uint64_t> sent,
-                          std::vector<uint64_t> received);
-DriverRequests all_to_all_list(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& inputs);
-
-}  // namespace requests
 
 }  // namespace outboard::distributed

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -171,5 +172,15 @@ class PeerWork : public InterruptibleWork {
 
 /// The same error with what failed; errors in arguments as they are.
 std::exception_ptr explained(const std::exception_ptr& error, const Label& label);
+
+/// Calls a function, whose errors say what failed.
+template <typename Function>
+void with_label(const Label& label, Function&& function) {
+  try {
+    function();
+  } catch (...) {
+    std::rethrow_exception(explained(std::current_exception(), label));
+  }
+}
 
 }  // namespace outboard::distributed

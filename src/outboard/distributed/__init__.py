@@ -7,6 +7,7 @@ backend for CPU tensors, or MPI, on the device's memory (``csrc/torch/distribute
 
 from __future__ import annotations
 
+import atexit
 import datetime
 import functools
 import os
@@ -19,8 +20,11 @@ def install(device: str, backend: str) -> None:
     """Registers the backend for the device called ``device``, if this PyTorch has torch.distributed and gloo."""
     if not distributed.is_available() or not distributed.is_gloo_available():
         return
+    from outboard import _C
     from outboard.distributed import context, mpi, patches, remote
 
+    # Before the device's own end, which waits for what its streams have.
+    atexit.register(_C.leave_process_groups)
     mpi.take_place()
     create = functools.partial(_create, backend)
     distributed.Backend.register_backend(backend, create, extended_api=True, devices=[device])

@@ -7,6 +7,7 @@ from __future__ import annotations
 import ctypes
 import datetime
 import os
+import select
 import signal
 import threading
 import time
@@ -133,6 +134,53 @@ def refused_call() -> None:
     ended(lambda: dist.all_reduce(tensor), GRACE, dist.DistBackendError, "all_reduce", *words)
     refused(dist.DistBackendError, ["aborted"], lambda: dist.all_reduce(tensor))
     assert ones(3).tolist() == [1.0] * 3
+
+
+def exits_in_first_call() -> None:
+    """A program need not destroy its groups: it does not wait for ranks that have not come, and they are told."""
+    join(600)
+    dist.barrier()
+    exit_in_a_call("rank 1 gave up", "exits")
+
+
+def exits_in_later_call() -> None:
+    join(600)
+    dist.all_reduce(ones(3))
+    exit_in_a_call("aborted")
+
+
+def exit_in_a_call(*words: str) -> None:
+    """Rank 1 ends while its collective is under way, which raises an error with these words on the other one."""
+    store = dist.distributed_c10d._get_default_store()
+    if dist.get_rank() == 1:
+        dist.all_reduce(ones(3), async_op=True)
+        store.set("process", str(os.getpid()))
+        return
+    process = os.pidfd_open(int(store.get("process")))
+    begin = time.perf_counter()
+    assert select.select([process], [], [], GRACE)[0], "it waits for this rank"
+    print(f"ended within {time.perf_counter() - begin:.2f} s", flush=True)
+    ended(lambda: dist.all_reduce(ones(3)), GRACE, dist.DistBackendError, "all_reduce", *words)
+
+
+def killed_before_first_call() -> None:
+    """A rank that does not have the store ends: the other one is told long before the timeout."""
+    join(600)
+    dist.barrier()
+    lose_rank_1()
+
+
+def killed_before_later_call() -> None:
+    join(600)
+    dist.all_reduce(ones(3))
+    lose_rank_1()
+
+
+def lose_rank_1() -> None:
+    if dist.get_rank() == 1:
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+    ended(lambda: dist.all_reduce(ones(3)), GRACE, dist.DistBackendError, "all_reduce", "rank 1 has ended")
 
 
 def stopped_in_a_call() -> None:

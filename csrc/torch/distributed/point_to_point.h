@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "torch/distributed/collective_order.h"
+#include "torch/distributed/host_library.h"
+#include "torch/distributed/issuer.h"
+#include "torch/distributed/message.h"
+
+namespace outboard::distributed {
+
+/// A group's messages between two ranks, by its host library, with an order of their own beside that of collectives.
+class PointToPoint {
+ public:
+  /// `library` and `order`: outlive this.
+  PointToPoint(HostLibrary& library, CollectiveOrder& order, int rank)
+      : library_(library), order_(order), rank_(rank) {}
+
+  /// Throws c10::ValueError for a message to or from this rank itself, and for tags that are not there.
+  void require(std::optional<int> peer, int tag) const;
+  WorkPointer send(Call call, int target, int tag);
+  /// `source`: nothing for any.
+  WorkPointer recv(Call call, std::optional<int> source, int tag);
+  /// Waits until everything is issued.
+  void drain() { issuer_.drain(); }
+
+ private:
+  /// `make`: of the message's contents.
+  WorkPointer start(Call call, Use use, const std::function<std::unique_ptr<Message>(Content content)>& make);
+
+  HostLibrary& library_;
+  CollectiveOrder& order_;
+  const int rank_;
+  std::atomic<uint32_t> sent_{0};
+  Issuer issuer_;
+};
+
+}  // namespace outboard::distributed
