@@ -13,6 +13,7 @@ namespace outboard::cuda {
 namespace {
 
 constexpr size_t kMajor = 9;
+constexpr size_t kAttention = 92100;  // the version that has it
 
 }  // namespace
 
@@ -46,6 +47,8 @@ Cudnn::Cudnn(std::unique_ptr<CudnnApi> api) : api_(std::move(api)) {
   name_ = "cuDNN " + std::to_string(version / 10000) + "." + std::to_string(version % 10000 / 100) + "." +
           std::to_string(version % 100);
 }
+
+bool Cudnn::has_attention() const { return api_->cudnnGetVersion() >= kAttention; }
 
 std::unique_ptr<CudnnHandle> CudnnHandle::create(const Cudnn& library, std::string* why) {
   void* handle = nullptr;
