@@ -592,14 +592,13 @@ TEST(what_attention_cudnn_is_not_asked_for) {
     return call(stream, kAttend, operands) == OB_UNSUPPORTED;
   };
   const Attention plain;
-  const Heads good(stream, {1, 2, 32, 8}, 2, 32), few(stream, {1, 2, 31, 8}, 2, 32);
+  const Heads good(stream, {1, 2, 32, 8}, 2, 32);
   std::vector<ob_operand> dropped = good.operands(plain), masked = dropped, short_of_one = dropped;
   dropped[3].number = 0.5;
   const Tensor mask(stream, {32, 32}, {32, 1}, kHalf);
   masked[5] = mask.operand();
   short_of_one.pop_back();
   CHECK(refused(dropped) && refused(masked) && refused(short_of_one));
-  CHECK(refused(few.operands(plain)));                                          // a step of a generation
   CHECK(refused(Heads(stream, {1, 2, 32, 12}, 2, 32).operands(plain)));         // no whole vectors
   CHECK(refused(Heads(stream, {1, 2, 32, 8}, 2, 32, kFloat).operands(plain)));  // nor of this dtype
   CHECK(refused(Heads(stream, {1, 3, 32, 8}, 2, 32).operands(plain)));          // heads without a share
@@ -610,23 +609,6 @@ TEST(what_attention_cudnn_is_not_asked_for) {
   CHECK(refused(plain.operands(good.query, odd, good.value, good.out, good.logarithms)));
   succeed(call(stream, kAttend, good.operands(plain)));
   stream.wait();
-}
-
-/// Nobody waits for cuDNN's compiler for ever: what comes after so many sets of sizes is refused. Another scale is
-/// another function, which is found for sizes of its own.
-TEST(attention_of_too_many_sizes) {
-  const Stream stream;
-  const Attention how{false, 0.125};
-  for (int64_t keys = 1; keys <= 64; ++keys) {
-    const Heads heads(stream, {1, 1, 32, 8}, 1, keys);
-    succeed(call(stream, kAttend, heads.operands(how)));
-    stream.wait();
-  }
-  Heads known(stream, {1, 1, 32, 8}, 1, 64);
-  const Heads one_more(stream, {1, 1, 32, 8}, 1, 65);
-  CHECK_EQ(call(stream, kAttend, one_more.operands(how)), OB_UNSUPPORTED);
-  succeed(call(stream, kAttend, known.operands(how)));
-  CHECK(known.is_right(stream, how));
 }
 
 TEST(threads_take_turns_at_a_handle) {

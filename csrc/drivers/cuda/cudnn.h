@@ -81,13 +81,10 @@ class Convolution : public Function {
 /// Attention, forward, in float16 and bfloat16 with sums in float32: with groups of heads, causal or not. Without
 /// masks, since nobody says what cuDNN makes of a query that may look at nothing, and without dropout.
 ///
-/// cuDNN compiles a kernel for each set of sizes, in about a second. So single steps of a generation, which have
-/// another number of keys each time, are left to others, and so is what comes when there are many sets.
+/// cuDNN compiles a kernel for each set of sizes, in about a second.
 class Attention : public Function {
  public:
   static constexpr const char* kName = "aten::_scaled_dot_product_flash_attention_for_cpu";
-  static constexpr int64_t kLeastQueries = 32;
-  static constexpr int kMostPlans = 64;
 
   explicit Attention(CudnnHandle& handle);
   ~Attention() override;
@@ -104,7 +101,6 @@ class Attention : public Function {
 
   CudnnHandle& handle_;
   Plans<Plan> plans_;  // guarded by the handle's mutex
-  int made_ = 0;       // likewise
 };
 
 }  // namespace outboard::cuda

@@ -81,7 +81,6 @@ std::optional<Problem> problem_of(const std::vector<ob_operand>& operands) {
   const std::optional<int> type = type_of(operands[kOut].dtype);
   if (type != kHalf && type != kBfloat16) return std::nullopt;
   const int64_t* const query = operands[kQuery].sizes;
-  if (query[2] < Attention::kLeastQueries) return std::nullopt;
   const ob_operand& scale = operands[kScale];
   const double factor = scale.kind == OB_OPERAND_NUMBER ? scale.number : 1 / std::sqrt(static_cast<double>(query[3]));
   Problem made{*type, operands[kCausal].integer != 0, static_cast<float>(factor), {}, {}};
@@ -163,13 +162,10 @@ Attention::~Attention() = default;
 
 Attention::Plan* Attention::plan_for(const std::vector<ob_operand>& operands) {
   return plans_.of(key_of(operands, kVector), [&]() -> std::unique_ptr<Plan> {
-    if (made_ == kMostPlans) return nullptr;
     std::optional<Problem> problem = problem_of(operands);
     if (!problem) return nullptr;
     auto made = std::make_unique<Plan>(handle_, std::move(*problem));
-    if (!made->make()) return nullptr;
-    ++made_;
-    return made;
+    return made->make() ? std::move(made) : nullptr;
   });
 }
 

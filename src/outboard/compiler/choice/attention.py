@@ -16,16 +16,22 @@ from .calls import library_choice, may_use_library
 #: The operator that such a call becomes, and that the library is asked for.
 OPERATOR = "aten::_scaled_dot_product_flash_attention_for_cpu"
 
+#: Sets of sizes that go to the library, in the life of a process. It may compile a kernel for each, for about a second
+#: (cuDNN), and what comes in so many sizes will go on so.
+MOST_SIZES = 64
+
 #: Sizes and strides.
 _Layout = tuple[tuple[int, ...], tuple[int, ...]]
+#: What went to the library.
+_taken: set[tuple[object, ...]] = set()
 
 
 def goes_to_library(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool, scale: float | None
 ) -> bool:
     """Whether the library has a function for a call without mask, dropout and gradient, and was measured to be faster
-    than our kernel. The tensors are of a device of ours, or fake ones with sizes that may be symbols; of a symbol
-    without a value to go by nothing is known, and the answer is False."""
+    than our kernel; not for few queries or ever other sizes. The tensors are of a device of ours, or fake ones with
+    sizes that may be symbols; of a symbol without a value to go by nothing is known, and the answer is False."""
     target = target_of(query.device.index or 0)
     if not may_use_library(target, OPERATOR):
         return False
@@ -59,8 +65,13 @@ def _decide(
     tensors = [(number, *layout, False) for layout in (query, key, value)]
     out = torch.empty_like(torch.empty_strided(*query, dtype=dtype, device="meta")).stride()
     batches, heads, queries, _ = query[0]
+    if queries < libraries.LEAST_QUERIES or len(_taken) >= MOST_SIZES:
+        return False
     logarithms = ((batches, heads, queries), (queries * heads, 1, heads))
     results = [(number, query[0], out, True), (dtype_number(torch.float32), *logarithms, True)]
     if not functions.has(target, OPERATOR, (*tensors, 0.0, causal, None, scale, *results)):
         return False
-    return choice == "driver" or libraries.attention_is_faster(target, dtype, query[0], key[0], causal)
+    if choice != "driver" and not libraries.attention_is_faster(target, dtype, query[0], key[0], causal):
+        return False
+    _taken.add((target, dtype, layouts, causal, scale))
+    return True

@@ -48,6 +48,9 @@ PATIENCE, ROUNDS = 0.03, 8
 MARGIN = 0.97
 #: The operator of attention, and a length that its sequences keep in a typical case.
 _ATTENTION, _SHORT = "_scaled_dot_product_flash_attention_for_cpu", 64
+#: Attention of fewer queries is our own: a step of a generation has one more key each time, and libraries may compile a
+#: kernel for each number of them, for about a second (cuDNN).
+LEAST_QUERIES = 32
 #: Calls in one run: work follows work.
 CALLS = 2
 
@@ -88,7 +91,10 @@ def attention_is_faster(
     target: Target, dtype: torch.dtype, query: Sequence[int], key: Sequence[int], causal: bool
 ) -> bool:
     """The same of attention without a plan: for sizes of queries and keys, (batches, heads, number, width)."""
-    shapes = _attention_class(dtype, query, key, causal, _KnownSizes())
+    try:
+        shapes = _attention_class(dtype, query, key, causal, _KnownSizes())
+    except _Unknown:
+        return False
     return operations(shapes) >= TINY and _decide(target, shapes)
 
 
@@ -213,6 +219,8 @@ def _convolution_class(name: str, values: dict[str, Any], sizes: _Sizes) -> Shap
 def _attention_class(
     dtype: torch.dtype, query: Sequence[Size], key: Sequence[Size], causal: bool, sizes: _Sizes | _KnownSizes
 ) -> ShapeClass:
+    if sizes.value(query[2]) < LEAST_QUERIES:
+        raise _Unknown
     exact = (sizes.exact(query[1]), sizes.exact(key[1]), sizes.exact(query[3]), int(causal))
     return ShapeClass("attention", dtype, exact, tuple(sizes.digits(size) for size in (query[0], query[2], key[2])))
 
@@ -227,8 +235,10 @@ def _product_of(sizes: Sequence[Size]) -> Size:
 class _KnownSizes:
     """The same for sizes that are known, where there is no plan."""
 
-    def exact(self, size: Size) -> int:
+    def value(self, size: Size) -> int:
         return int(size)
+
+    exact = value
 
     def digits(self, size: Size) -> int:
         return int(size).bit_length()
