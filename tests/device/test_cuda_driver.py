@@ -180,6 +180,29 @@ assert module.fallbacks() == {}, module.fallbacks()
 
 
 @needs_clang
+def test_exported_attention_needs_no_library(run_python: RunPython, simulator: dict[str, str]) -> None:
+    """Where an exported model runs there may be none: it is taken apart, as on devices without a library."""
+    run_python(
+        PREAMBLE
+        + """
+from outboard.compiler.adapter.exported import decompose
+class Attention(torch.nn.Module):
+    def forward(self, x):
+        return F.scaled_dot_product_attention(x, x, x)
+x = torch.randn(1, 4, 64, 32, device=name).half()
+with torch.no_grad():
+    program = torch.export.export(Attention(), (x,))
+found = {str(node.target) for node in decompose(program).graph.nodes}
+assert "aten.bmm.default" in found and not any("attention" in each for each in found), found
+""",
+        OUTBOARD_DRIVER="cuda",
+        OUTBOARD_LIBRARY="driver",
+        OUTBOARD_CUDA_CUDNN=simulator["OUTBOARD_CUDA_LIBRARY"],
+        **simulator,
+    )
+
+
+@needs_clang
 def test_attention_is_measured(run_python: RunPython, simulator: dict[str, str], tmp_path: Path) -> None:
     """Once for a class of sizes, and the faster one is taken: cuDNN or products and a softmax apart."""
     run_python(

@@ -4,7 +4,10 @@ kernel for it is no faster than products and a softmax apart (``csrc/torch/opera
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import functools
+from collections.abc import Iterator
 
 import torch
 
@@ -26,6 +29,19 @@ _Layout = tuple[tuple[int, ...], tuple[int, ...]]
 _taken: set[tuple[object, ...]] = set()
 
 
+_left_out: contextvars.ContextVar[bool] = contextvars.ContextVar("outboard_attention_without_library", default=False)
+
+
+@contextlib.contextmanager
+def without_library() -> Iterator[None]:
+    """Inside, no attention goes to the library: what is traced runs where there may be none."""
+    token = _left_out.set(True)
+    try:
+        yield
+    finally:
+        _left_out.reset(token)
+
+
 def goes_to_library(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool, scale: float | None
 ) -> bool:
@@ -33,7 +49,7 @@ def goes_to_library(
     than our kernel; not for few queries or ever other sizes. The tensors are of a device of ours, or fake ones with
     sizes that may be symbols; of a symbol without a value to go by nothing is known, and the answer is False."""
     target = target_of(query.device.index or 0)
-    if not may_use_library(target, OPERATOR):
+    if _left_out.get() or not may_use_library(target, OPERATOR):
         return False
     layouts = [_layout(tensor) for tensor in (query, key, value)]
     if any(layout is None for layout in layouts):
