@@ -185,7 +185,12 @@ def _connect_compiler() -> None:
 
         return dialects.is_known(dialect)
 
-    _C.set_compiler(load, compile_operator, keep, writes)
+    def attends(query: Any, key: Any, value: Any, causal: bool, scale: float | None) -> bool:
+        from outboard.compiler.choice import attention
+
+        return attention.goes_to_library(query, key, value, causal, scale)
+
+    _C.set_compiler(load, compile_operator, keep, writes, attends)
     hook.install()
     _C.set_fallback_policy(_fallback_policy())
 

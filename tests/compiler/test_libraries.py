@@ -12,7 +12,7 @@ import torch
 
 from outboard import settings
 from outboard.compiler.adapter.lowering import lower_operator
-from outboard.compiler.choice import functions, libraries
+from outboard.compiler.choice import attention, functions, libraries
 from outboard.compiler.choice.libraries import Case, ShapeClass
 from outboard.compiler.plans import plan as p
 from outboard.compiler.target import Target, target_of
@@ -147,3 +147,52 @@ def test_typical_products_are_small(digits: tuple[int, ...]) -> None:
     a, b, _ = libraries.typical(ShapeClass("bmm", torch.float32, (1, 1), digits)).tensors
     batches, m, k = map(int, a.sizes)
     assert 2 * batches * m * k * int(b.sizes[2]) <= libraries.MOST
+
+
+@pytest.fixture
+def goes_to_library(device: str, judge: Judge, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., bool]]:
+    """Whether attention goes to the library of a device whose driver is said to have it; of (queries, keys)."""
+    monkeypatch.setattr(functions, "_finds", lambda target, operator, operands: True)
+    target = dataclasses.replace(target_of(0), library="made up")
+    monkeypatch.setattr(attention, "target_of", lambda index: target)
+    monkeypatch.setattr(attention, "_taken", set())
+    attention._decide.cache_clear()
+
+    def asked(queries: int, keys: int = 512, heads: int = 4) -> bool:
+        query, key = (torch.empty(1, length, heads, 64, device=device).transpose(1, 2) for length in (queries, keys))
+        return attention.goes_to_library(query, key, key, False, None)
+
+    yield asked
+    attention._decide.cache_clear()
+
+
+@pytest.mark.parametrize("winner", ["driver", "dialect"])
+def test_attention_goes_to_the_faster_one(judge: Judge, goes_to_library: Callable[..., bool], winner: str) -> None:
+    judge.winner = winner
+    assert goes_to_library(300) == goes_to_library(400) == (winner == "driver")
+    assert judge.asked == 1
+    goes_to_library(300, heads=8)
+    assert judge.asked == 2
+
+
+def test_few_queries_are_our_own(judge: Judge, goes_to_library: Callable[..., bool]) -> None:
+    """Whatever the library could do, and without a measurement."""
+    assert not goes_to_library(31, 4096)
+    assert not goes_to_library(32, 32, heads=1)  # tiny
+    assert judge.asked == 0
+    assert goes_to_library(32, 4096)
+
+
+def test_ever_other_sizes_are_our_own(judge: Judge, goes_to_library: Callable[..., bool]) -> None:
+    assert all(goes_to_library(300, keys) for keys in range(512, 512 + attention.MOST_SIZES))
+    assert not goes_to_library(300, 1000)
+    assert goes_to_library(300, 512)
+
+
+def test_typical_attention_is_small() -> None:
+    shapes = ShapeClass("attention", torch.float16, (16, 4, 128, 1), (6, 14, 12))
+    query, key, value, out, logarithms = libraries.typical(shapes).tensors
+    batches, heads, queries, width = map(int, query.sizes)
+    assert (heads, width, list(map(int, key.sizes))[1], key.sizes) == (16, 128, 4, value.sizes)
+    assert (out.sizes, logarithms.sizes) == (query.sizes, query.sizes[:3])
+    assert 4 * batches * heads * queries * int(key.sizes[2]) * width <= libraries.MOST

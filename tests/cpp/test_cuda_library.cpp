@@ -436,6 +436,181 @@ TEST(what_cudnn_is_not_asked_for) {
   CHECK(refused(deep.operands(cube, tap, nullptr, cube)));  // no engine, of this simulator's
 }
 
+/// Attention: what PyTorch's operator takes, and what comes of it.
+struct Attention {
+  bool causal = false;
+  double scale = 0;  // 0: the usual one
+
+  std::vector<ob_operand> operands(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& out,
+                                   const Tensor& logarithms, bool found = false) const {
+    ob_operand truth{}, factor = number(scale);
+    truth.kind = OB_OPERAND_INTEGER;
+    truth.integer = causal ? 1 : 0;
+    return {query.operand(false, found),
+            key.operand(false, found),
+            value.operand(false, found),
+            number(0),  // of dropout
+            truth,
+            {},  // a mask
+            scale == 0 ? ob_operand{} : factor,
+            out.operand(true, found),
+            logarithms.operand(true, found)};
+  }
+
+  /// Weights of one query, by the definition, and the logarithm of their sum.
+  float weigh(const Tensor& query, const Tensor& key, const std::vector<int64_t>& row,
+              std::vector<float>* weights) const {
+    const int64_t head = row[1] / (query.sizes[1] / key.sizes[1]), width = query.sizes[3];
+    const int64_t end = causal ? std::min(row[2] + 1, key.sizes[2]) : key.sizes[2];
+    const float factor = scale == 0 ? 1 / std::sqrt(static_cast<float>(width)) : static_cast<float>(scale);
+    float total = 0;
+    for (int64_t j = 0; j < end; ++j) {
+      float sum = 0;
+      for (int64_t e = 0; e < width; ++e) sum += query.at({row[0], row[1], row[2], e}) * key.at({row[0], head, j, e});
+      weights->push_back(std::exp(sum * factor));
+      total += weights->back();
+    }
+    for (float& each : *weights) each /= total;
+    return std::log(total);
+  }
+
+  bool is_right(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& value, Tensor& out,
+                Tensor& logarithms) const {
+    out.download(stream);
+    logarithms.download(stream);
+    const float tolerance = out.dtype == kBfloat16 ? 0.04F : 0.006F;
+    const int64_t share = query.sizes[1] / key.sizes[1];
+    const auto row_is_right = [&](const std::vector<int64_t>& row) {
+      std::vector<float> weights;
+      const float logarithm = weigh(query, key, row, &weights);
+      if (!(std::fabs(logarithms.at(row) - logarithm) < 1e-3F)) return false;
+      for (int64_t e = 0; e < value.sizes[3]; ++e) {
+        float wanted = 0;
+        for (size_t j = 0; j < weights.size(); ++j)
+          wanted += weights[j] * value.at({row[0], row[1] / share, static_cast<int64_t>(j), e});
+        if (!(std::fabs(out.at({row[0], row[1], row[2], e}) - wanted) < tolerance)) return false;
+      }
+      return true;
+    };
+    for (int64_t b = 0; b < query.sizes[0]; ++b) {
+      for (int64_t h = 0; h < query.sizes[1]; ++h) {
+        for (int64_t i = 0; i < query.sizes[2]; ++i) {
+          if (!row_is_right({b, h, i})) return false;
+        }
+      }
+    }
+    return true;
+  }
+};
+
+/// Tensors of one attention; of PyTorch's two orders, heads outside or inside.
+struct Heads {
+  Heads(const Stream& stream, std::vector<int64_t> size, int64_t key_heads, int64_t keys, uint32_t dtype = kHalf,
+        bool inside = true)
+      : query(stream, size, strides_of(size, inside), dtype),
+        key(stream, {size[0], key_heads, keys, size[3]}, strides_of({size[0], key_heads, keys, size[3]}, inside),
+            dtype),
+        value(stream, key.sizes, key.strides, dtype),
+        out(stream, size, query.strides, dtype),
+        logarithms(stream, {size[0], size[1], size[2]}, {size[1] * size[2], 1, size[1]}) {}
+
+  static std::vector<int64_t> strides_of(const std::vector<int64_t>& size, bool inside) {
+    if (inside) return {size[2] * size[1] * size[3], size[3], size[1] * size[3], 1};
+    return {size[1] * size[2] * size[3], size[2] * size[3], size[3], 1};
+  }
+  std::vector<ob_operand> operands(const Attention& how, bool found = false) const {
+    return how.operands(query, key, value, out, logarithms, found);
+  }
+  bool is_right(const Stream& stream, const Attention& how) {
+    return how.is_right(stream, query, key, value, out, logarithms);
+  }
+
+  Tensor query, key, value, out, logarithms;
+};
+
+constexpr const char* kAttend = "aten::_scaled_dot_product_flash_attention_for_cpu";
+
+TEST(attention_by_cudnn) {
+  const Stream stream;
+  const int before = calls("cudnn: attention");
+  for (const uint32_t dtype : {kHalf, kBfloat16}) {
+    for (const bool inside : {false, true}) {
+      for (const Attention& how : {Attention{}, Attention{true}, Attention{true, 0.5}, Attention{false, -0.25}}) {
+        for (const int64_t keys : {1, 20, 33, 40}) {
+          Heads heads(stream, {2, 4, 33, 8}, 2, keys, dtype, inside);
+          succeed(call(stream, kAttend, heads.operands(how)));
+          CHECK(heads.is_right(stream, how));
+        }
+      }
+    }
+  }
+  CHECK_EQ(calls("cudnn: attention"), before + 64);
+}
+
+TEST(attention_with_dimensions_of_one_and_rows_apart) {
+  const Stream stream;
+  const Attention how{true};
+  Heads one(stream, {1, 1, 32, 16}, 1, 9);
+  for (Tensor* each : {&one.query, &one.key, &one.value, &one.out}) each->strides[0] = each->strides[1] = 3;
+  one.logarithms.strides[0] = 7;
+  succeed(call(stream, kAttend, one.operands(how)));
+  CHECK(one.is_right(stream, how));
+  // Queries, keys and values of one projection, side by side.
+  const std::vector<int64_t> apart{40 * 3 * 2 * 8, 8, 3 * 2 * 8, 1};
+  Tensor query(stream, {2, 2, 40, 8}, apart, kHalf), key(stream, query.sizes, apart, kHalf);
+  Tensor value(stream, query.sizes, apart, kHalf);
+  Heads results(stream, {2, 2, 40, 8}, 2, 40);
+  succeed(call(stream, kAttend, how.operands(query, key, value, results.out, results.logarithms)));
+  CHECK(how.is_right(stream, query, key, value, results.out, results.logarithms));
+}
+
+TEST(attention_for_other_sizes) {
+  const Stream stream;
+  const Attention how{true};
+  const Heads small(stream, {1, 2, 32, 8}, 1, 32);
+  const std::vector<ob_operand> found = small.operands(how, true);
+  ob_function function = nullptr;
+  succeed(driver().library_find(device(), kAttend, found.data(), 9, &function));
+  Heads larger(stream, {3, 4, 50, 16}, 2, 70);
+  const std::vector<ob_operand> operands = larger.operands(how);
+  succeed(driver().library_call(stream.handle, function, operands.data(), 9));
+  CHECK(larger.is_right(stream, how));
+  const int made = calls("cudnnBackendFinalize");
+  succeed(driver().library_call(stream.handle, function, operands.data(), 9));
+  stream.wait();
+  CHECK_EQ(calls("cudnnBackendFinalize") - made, 1);  // of the addresses
+  // Values at an address where no vector may be read.
+  std::vector<ob_operand> shifted = operands;
+  shifted[2].data += 2;
+  CHECK_EQ(driver().library_call(stream.handle, function, shifted.data(), 9), OB_UNSUPPORTED);
+  CHECK(says("cuDNN cannot compute this attention"));
+}
+
+TEST(what_attention_cudnn_is_not_asked_for) {
+  const Stream stream;
+  const auto refused = [&](const std::vector<ob_operand>& operands) {
+    return call(stream, kAttend, operands) == OB_UNSUPPORTED;
+  };
+  const Attention plain;
+  const Heads good(stream, {1, 2, 32, 8}, 2, 32);
+  std::vector<ob_operand> dropped = good.operands(plain), masked = dropped, short_of_one = dropped;
+  dropped[3].number = 0.5;
+  const Tensor mask(stream, {32, 32}, {32, 1}, kHalf);
+  masked[5] = mask.operand();
+  short_of_one.pop_back();
+  CHECK(refused(dropped) && refused(masked) && refused(short_of_one));
+  CHECK(refused(Heads(stream, {1, 2, 32, 12}, 2, 32).operands(plain)));         // no whole vectors
+  CHECK(refused(Heads(stream, {1, 2, 32, 8}, 2, 32, kFloat).operands(plain)));  // nor of this dtype
+  CHECK(refused(Heads(stream, {1, 3, 32, 8}, 2, 32).operands(plain)));          // heads without a share
+  CHECK(refused(Heads(stream, {1, 1, 32, 256}, 1, 32).operands(plain)));        // no engine, of this simulator's
+  Tensor sparse(stream, {1, 2, 32, 8}, {1024, 512, 16, 2}, kHalf);
+  CHECK(refused(plain.operands(sparse, good.key, good.value, good.out, good.logarithms)));
+  Tensor odd(stream, {1, 2, 32, 8}, {32 * 17, 8, 17, 1}, kHalf);
+  CHECK(refused(plain.operands(good.query, odd, good.value, good.out, good.logarithms)));
+  succeed(call(stream, kAttend, good.operands(plain)));
+  stream.wait();
+}
+
 TEST(threads_take_turns_at_a_handle) {
   std::vector<std::thread> threads;
   std::vector<std::string> problems(3);
@@ -476,6 +651,17 @@ TEST(on_another_device) {
   CHECK(stream.download<float>(y) == std::vector<float>(9, 10));
 }
 
+/// A cuDNN from before it had attention as one operation, in a process of its own.
+int no_attention() {
+  setenv("CUDA_SIMULATOR_CUDNN", "92000", 1);
+  const Stream stream;
+  const Heads heads(stream, {1, 1, 32, 8}, 1, 32);
+  const bool refused = call(stream, kAttend, heads.operands({})) == OB_UNSUPPORTED &&
+                       says("cuDNN 9.20.0 is too old for attention: version 9.21 has it");
+  Convolution{{1, 1}, {0, 0}, {1, 1}, 1, false}.check_on(stream, {1, 1, 3, 3}, {1, 1, 2, 2});
+  return refused ? 0 : 1;
+}
+
 /// A cuDNN that is none, in a process of its own: products go on, and who asks for convolutions learns why there are
 /// none.
 int no_convolutions(const char* variable, const char* value, const char* problem) {
@@ -502,5 +688,6 @@ int main(int count, char** words) {
   if (scenario == "no_cudnn") return no_convolutions("OUTBOARD_CUDA_CUDNN", "/no/such/libcudnn.so.9", "was not found");
   if (scenario == "other_cudnn") return no_convolutions("OUTBOARD_CUDA_CUDNN", "libm.so.6", "is not cuDNN 9");
   if (scenario == "old_cudnn") return no_convolutions("CUDA_SIMULATOR_CUDNN", "8907", "is not cuDNN 9");
+  if (scenario == "cudnn_without_attention") return no_attention();
   return check::run_all();
 }

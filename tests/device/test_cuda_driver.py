@@ -120,6 +120,126 @@ assert module.fallbacks() == {}, module.fallbacks()
 
 
 @needs_clang
+def test_attention_by_the_library(run_python: RunPython, simulator: dict[str, str], tmp_path: Path) -> None:
+    """cuDNN's simulator carries out attention in halves, eager and compiled, with symbolic sizes, too; products and a
+    softmax what needs a gradient, a mask, float32, dropout or only a few queries."""
+    run_python(
+        PREAMBLE
+        + """
+import ctypes, os
+count = ctypes.CDLL(os.environ["OUTBOARD_CUDA_LIBRARY"]).cuda_simulator_calls
+count.argtypes = [ctypes.c_char_p]
+attended = lambda: count(b"cudnn: attention")
+attend = F.scaled_dot_product_attention
+heads = lambda batches, many, length, width: torch.randn(batches, length, many, width).half().transpose(1, 2)
+
+def compare(function, tensors, by_library, **options):
+    before = attended()
+    with torch.no_grad():
+        found = function(*(each.to(name) for each in tensors), **options).cpu()
+        expected = attend(*(each.float() for each in tensors), **options)
+    assert (attended() > before) == by_library, (by_library, options)
+    torch.testing.assert_close(found.float(), expected, rtol=4e-3, atol=4e-3)
+
+q, k, v = heads(2, 4, 40, 16), heads(2, 2, 50, 16), heads(2, 2, 50, 16)
+grouped = dict(enable_gqa=True)
+compare(attend, (q, k, v), True, **grouped)
+compare(attend, (q, k, v), True, is_causal=True, scale=0.3, **grouped)
+compare(attend, (q.contiguous(), k, v), True, scale=0.1, dropout_p=0.0, **grouped)
+compare(torch.compile(attend), (q, k, v), True, is_causal=True, **grouped)
+whole = torch.compile(attend, dynamic=True)
+for length in (33, 47, 64):
+    compare(whole, (heads(1, 2, length, 8),) * 3, True)
+packed = torch.randn(2, 40, 3, 4, 16).half()
+with torch.no_grad():
+    parts = packed.to(name).permute(2, 0, 3, 1, 4)
+    before = attended()
+    found = attend(*parts)
+    assert attended() == before + 1
+    expected = attend(*packed.float().permute(2, 0, 3, 1, 4))
+    torch.testing.assert_close(found.cpu().float(), expected, rtol=4e-3, atol=4e-3)
+compare(attend, (heads(1, 2, 1, 16), heads(1, 2, 90, 16), heads(1, 2, 90, 16)), False)
+compare(attend, (q.float(), k.float(), v.float()), False, **grouped)
+mask = torch.ones(40, 50, dtype=torch.bool).tril(5)
+found = attend(*(each.to(name) for each in (q, k, v)), mask.to(name), **grouped)
+torch.testing.assert_close(found.cpu(), attend(q, k, v, mask, **grouped), rtol=4e-3, atol=4e-3)
+before = attended()
+there = [each.to(name).requires_grad_() for each in (q, q, q)]
+attend(*there).square().sum().backward()
+assert attended() == before and all(each.grad is not None for each in there)
+os.environ["OUTBOARD_LIBRARY"] = "dialect"
+compare(attend, (q, k, v), False, is_causal=True, scale=0.7, **grouped)
+assert module.fallbacks() == {}, module.fallbacks()
+""",
+        OUTBOARD_DRIVER="cuda",
+        OUTBOARD_LIBRARY="driver",
+        OUTBOARD_CUDA_CUDNN=simulator["OUTBOARD_CUDA_LIBRARY"],
+        OUTBOARD_CACHE_DIR=str(tmp_path),
+        **simulator,
+    )
+
+
+@needs_clang
+def test_exported_attention_needs_no_library(run_python: RunPython, simulator: dict[str, str]) -> None:
+    """Where an exported model runs there may be none: it is taken apart, as on devices without a library."""
+    run_python(
+        PREAMBLE
+        + """
+from outboard.compiler.adapter.exported import decompose
+class Attention(torch.nn.Module):
+    def forward(self, x):
+        return F.scaled_dot_product_attention(x, x, x)
+x = torch.randn(1, 4, 64, 32, device=name).half()
+with torch.no_grad():
+    program = torch.export.export(Attention(), (x,))
+found = {str(node.target) for node in decompose(program).graph.nodes}
+assert "aten.bmm.default" in found and not any("attention" in each for each in found), found
+""",
+        OUTBOARD_DRIVER="cuda",
+        OUTBOARD_LIBRARY="driver",
+        OUTBOARD_CUDA_CUDNN=simulator["OUTBOARD_CUDA_LIBRARY"],
+        **simulator,
+    )
+
+
+@needs_clang
+def test_attention_is_measured(run_python: RunPython, simulator: dict[str, str], tmp_path: Path) -> None:
+    """Once for a class of sizes, and the faster one is taken: cuDNN or products and a softmax apart."""
+    run_python(
+        PREAMBLE
+        + """
+import ctypes, os
+from outboard.compiler.choice import attention, libraries
+count = ctypes.CDLL(os.environ["OUTBOARD_CUDA_LIBRARY"]).cuda_simulator_calls
+count.argtypes = [ctypes.c_char_p]
+attend = F.scaled_dot_product_attention
+raced = []
+def race(runs, clock=None):
+    for run in runs.values():
+        run()
+    raced.append(sorted(runs))
+    return {"dialect": 2.0, "driver": 1.0 if len(raced) == 1 else 3.0}
+libraries.race = race
+heads = lambda length: torch.randn(1, length, 4, 32).half().to(name).transpose(1, 2)
+with torch.no_grad():
+    for length, fused in ((70, True), (100, True), (140, False), (90, True), (40, False)):
+        tensors = [heads(length) for _ in range(3)]
+        before = count(b"cudnn: attention")
+        found = attend(*tensors)
+        module.synchronize()
+        assert (count(b"cudnn: attention") > before) == (fused or length == 140), length
+        torch.testing.assert_close(found.cpu(), attend(*(each.cpu() for each in tensors)), rtol=4e-3, atol=4e-3)
+assert raced == [["dialect", "driver"]] * 2, raced  # 40 are too little work to be measured
+""",
+        OUTBOARD_DRIVER="cuda",
+        OUTBOARD_LIBRARY="auto",
+        OUTBOARD_CUDA_CUDNN=simulator["OUTBOARD_CUDA_LIBRARY"],
+        OUTBOARD_CACHE_DIR=str(tmp_path),
+        **simulator,
+    )
+
+
+@needs_clang
 def test_more_rows_than_a_launch_may_have(run_python: RunPython, simulator: dict[str, str]) -> None:
     """The driver refuses more than 65,535 work-groups in the second dimension, as CUDA does."""
     run_python(

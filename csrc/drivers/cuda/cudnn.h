@@ -12,8 +12,8 @@ namespace outboard::cuda {
 
 struct CudnnApi;
 
-/// Convolutions by cuDNN (NVIDIA, "cuDNN", version 9, its graph API), which is opened when the driver starts. Who does
-/// not have it has none.
+/// Convolutions and attention by cuDNN (NVIDIA, "cuDNN", version 9, its graph API), which is opened when the driver
+/// starts. Who does not have it has none.
 class Cudnn {
  public:
   /// The library that OUTBOARD_CUDA_CUDNN names, else libcudnn.so.9 where the dynamic linker finds it; nullptr, and
@@ -23,6 +23,8 @@ class Cudnn {
   /// Name and version.
   const std::string& name() const { return name_; }
   const CudnnApi& api() const { return *api_; }
+  /// Whether this version has attention as one operation, with a graph of what becomes of scores: 9.21 and later.
+  bool has_attention() const;
 
  private:
   explicit Cudnn(std::unique_ptr<CudnnApi> api);
@@ -63,6 +65,31 @@ class Convolution : public Function {
   ~Convolution() override;
   Convolution(const Convolution&) = delete;
   Convolution& operator=(const Convolution&) = delete;
+
+  bool prepare(const std::vector<ob_operand>& operands) override;
+  Outcome run(const std::vector<ob_operand>& operands, CUdeviceptr workspace, CUstream stream) override;
+
+ private:
+  struct Plan;
+
+  Plan* plan_for(const std::vector<ob_operand>& operands);
+
+  CudnnHandle& handle_;
+  Plans<Plan> plans_;  // guarded by the handle's mutex
+};
+
+/// Attention, forward, in float16 and bfloat16 with sums in float32: with groups of heads, causal or not. Without
+/// masks, since nobody says what cuDNN makes of a query that may look at nothing, and without dropout.
+///
+/// cuDNN compiles a kernel for each set of sizes, in about a second.
+class Attention : public Function {
+ public:
+  static constexpr const char* kName = "aten::_scaled_dot_product_flash_attention_for_cpu";
+
+  explicit Attention(CudnnHandle& handle);
+  ~Attention() override;
+  Attention(const Attention&) = delete;
+  Attention& operator=(const Attention&) = delete;
 
   bool prepare(const std::vector<ob_operand>& operands) override;
   Outcome run(const std::vector<ob_operand>& operands, CUdeviceptr workspace, CUstream stream) override;

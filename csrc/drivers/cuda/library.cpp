@@ -25,26 +25,33 @@ std::string key_of(const std::vector<ob_operand>& operands, uint32_t most) {
 Libraries Libraries::load() {
   Libraries found;
   found.products = Cublas::load();
-  found.convolutions = Cudnn::load(&found.without_convolutions);
+  found.cudnn = Cudnn::load(&found.without_cudnn);
   return found;
 }
 
 std::string Libraries::name() const {
   std::string names = products != nullptr ? products->name() : "";
-  if (convolutions != nullptr) names += (names.empty() ? "" : ", ") + convolutions->name();
+  if (cudnn != nullptr) names += (names.empty() ? "" : ", ") + cudnn->name();
   return names;
 }
 
 FunctionTable::FunctionTable(const Libraries& libraries) : libraries_(libraries) {}
 FunctionTable::~FunctionTable() = default;
 
+std::unique_ptr<Function> FunctionTable::make_by_cudnn(const std::string& name, std::string* why) {
+  *why = libraries_.without_cudnn;
+  if (libraries_.cudnn == nullptr) return nullptr;
+  const bool attends = name == Attention::kName;
+  *why = libraries_.cudnn->name() + " is too old for attention: version 9.21 has it";
+  if (attends && !libraries_.cudnn->has_attention()) return nullptr;
+  if (cudnn_ == nullptr) cudnn_ = CudnnHandle::create(*libraries_.cudnn, why);
+  if (cudnn_ == nullptr) return nullptr;
+  if (attends) return std::make_unique<Attention>(*cudnn_);
+  return std::make_unique<Convolution>(*cudnn_);
+}
+
 std::unique_ptr<Function> FunctionTable::make(const std::string& name, std::string* why) {
-  if (name == Convolution::kName) {
-    *why = libraries_.without_convolutions;
-    if (libraries_.convolutions == nullptr) return nullptr;
-    if (convolutions_ == nullptr) convolutions_ = CudnnHandle::create(*libraries_.convolutions, why);
-    return convolutions_ != nullptr ? std::make_unique<Convolution>(*convolutions_) : nullptr;
-  }
+  if (name == Convolution::kName || name == Attention::kName) return make_by_cudnn(name, why);
   *why = "cuBLASLt was not found";
   if (libraries_.products == nullptr) return nullptr;
   *why = "cuBLASLt does not work with this GPU";

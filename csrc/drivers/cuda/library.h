@@ -66,11 +66,11 @@ uint32_t alignment_of(ob_ptr address, uint32_t most);
 /// Sizes, strides and alignments, up to `most` bytes, as a key for what is prepared for them.
 std::string key_of(const std::vector<ob_operand>& operands, uint32_t most);
 
-/// The libraries that were found when the driver started: cuBLASLt for products, cuDNN for convolutions.
+/// The libraries that were found when the driver started: cuBLASLt for products, cuDNN for the rest.
 struct Libraries {
   const Cublas* products = nullptr;
-  const Cudnn* convolutions = nullptr;
-  std::string without_convolutions;  // why there are none
+  const Cudnn* cudnn = nullptr;
+  std::string without_cudnn;  // why there is none
 
   static Libraries load();
   /// Names and versions; empty if there is none.
@@ -91,12 +91,13 @@ class FunctionTable {
 
  private:
   std::unique_ptr<Function> make(const std::string& name, std::string* why);
+  std::unique_ptr<Function> make_by_cudnn(const std::string& name, std::string* why);
   Function* known(const std::string& name, const std::vector<ob_operand>& operands, std::string* why);
 
   const Libraries& libraries_;
   std::mutex mutex_;  // guards what follows
   void* products_ = nullptr;
-  std::unique_ptr<CudnnHandle> convolutions_;
+  std::unique_ptr<CudnnHandle> cudnn_;
   std::unordered_map<std::string, std::unique_ptr<Function>> functions_;
 };
 

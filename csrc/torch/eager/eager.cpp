@@ -693,6 +693,14 @@ bool runs_programs(c10::DeviceIndex index) {
   return known > 0;
 }
 
+bool library_attends(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, bool causal,
+                     std::optional<double> scale) {
+  if (*device(query.device().index()).properties().library == '\0') return false;
+  Compiler* const compiler = state().compiler.get();
+  return compiler != nullptr && !compiler->has_ended() &&
+         compiler->attends_by_library(query, key, value, causal, scale);
+}
+
 EagerStatistics eager_statistics() {
   EagerState& all = state();
   std::shared_lock lock(all.mutex);

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,9 @@ class Compiler {
   virtual void keep(const std::string& signature, bool bake, const std::string& plan) = 0;
   /// Whether somebody writes programs in this dialect.
   virtual bool writes(const std::string& dialect) = 0;
+  /// Whether attention without mask and gradient goes to the driver's library, as one operator. Tensors may be fake.
+  virtual bool attends_by_library(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, bool causal,
+                                  std::optional<double> scale) = 0;
 };
 
 /// Takes over the compiler of the process; leaked at exit, since operators may still run then.
@@ -51,6 +55,10 @@ void set_compiler(std::unique_ptr<Compiler> compiler);
 
 /// Whether programs can be made for the device: it has a dialect, and the compiler writes it.
 bool runs_programs(c10::DeviceIndex index);
+
+/// Whether the driver's library computes this attention, without mask and gradient, and is to be taken.
+bool library_attends(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, bool causal,
+                     std::optional<double> scale);
 
 struct EagerStatistics {
   int64_t hits = 0;    ///< calls that ran a plan found in C++

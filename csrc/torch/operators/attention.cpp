@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
 
@@ -7,6 +8,7 @@
 #include <optional>
 
 #include "torch/bridge/devices.h"
+#include "torch/eager/eager.h"
 
 /// How `scaled_dot_product_attention` is computed: by one operator, as on the CPU, or taken apart into products and a
 /// softmax. It is decided while a call is eager or traced, so that compiled graphs hold the same operators.
@@ -41,14 +43,24 @@ bool fits(const sdp::sdp_params& call) {
   return neighbours_adjoin(call.query) && neighbours_adjoin(call.key) && neighbours_adjoin(call.value);
 }
 
+/// The driver's library has attention without masks, forward only. Gradients of products and a softmax are theirs.
+bool goes_to_library(const sdp::sdp_params& call, std::optional<double> scale) {
+  if (call.attn_mask.has_value() || !fits(call)) return false;
+  for (const at::Tensor* each : {&call.query, &call.key, &call.value}) {
+    if (at::GradMode::is_enabled() && each->requires_grad()) return false;
+  }
+  return library_attends(call.query, call.key, call.value, call.is_causal, scale);
+}
+
 int64_t choose(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-               const std::optional<at::Tensor>& mask, double dropout, bool causal, std::optional<double>,
+               const std::optional<at::Tensor>& mask, double dropout, bool causal, std::optional<double> scale,
                bool grouped) {
   const at::Context& context = at::globalContext();
   const bool wanted = context.userEnabledFlashSDP() || context.userEnabledOverrideableSDP();
   const bool can_be_apart = context.userEnabledMathSDP();
   const sdp::sdp_params call{query, key, value, mask, dropout, causal, grouped};
-  if (wanted && (has_fast_kernel(query.device()) || !can_be_apart) && fits(call)) {
+  const bool fast = has_fast_kernel(query.device()) || !can_be_apart;
+  if (wanted && (fast ? fits(call) : goes_to_library(call, scale))) {
     return static_cast<int64_t>(at::SDPBackend::flash_attention);
   }
   TORCH_CHECK(can_be_apart, "No viable backend for scaled_dot_product_attention was found.");

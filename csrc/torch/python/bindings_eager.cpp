@@ -105,8 +105,12 @@ py::object to_python(const c10::Argument& declared, const c10::IValue& value) {
 
 class PythonCompiler : public Compiler {
  public:
-  PythonCompiler(py::object load, py::object compile, py::object keep, py::object writes)
-      : load_(std::move(load)), compile_(std::move(compile)), keep_(std::move(keep)), writes_(std::move(writes)) {}
+  PythonCompiler(py::object load, py::object compile, py::object keep, py::object writes, py::object attends)
+      : load_(std::move(load)),
+        compile_(std::move(compile)),
+        keep_(std::move(keep)),
+        writes_(std::move(writes)),
+        attends_(std::move(attends)) {}
 
   bool has_ended() const override { return python_ends(); }
 
@@ -163,6 +167,17 @@ class PythonCompiler : public Compiler {
     }
   }
 
+  bool attends_by_library(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, bool causal,
+                          std::optional<double> scale) override {
+    py::gil_scoped_acquire gil;
+    const OutsideKernels outside;
+    try {
+      return attends_(query, key, value, causal, scale).cast<bool>();
+    } catch (py::error_already_set& error) {
+      rethrow_python(error);
+    }
+  }
+
  private:
   static Compiled::Verdict verdict(const std::string& text) {
     if (text == "plan") return Compiled::kPlan;
@@ -172,7 +187,7 @@ class PythonCompiler : public Compiler {
     return Compiled::kHost;
   }
 
-  py::object load_, compile_, keep_, writes_;
+  py::object load_, compile_, keep_, writes_, attends_;
 };
 
 /// A plan of the compiler's own (torch.compile), ready to run on one device.
@@ -336,10 +351,11 @@ void bind_eager(py::module_& m) {
   register_operators();
   chains::register_kernels();
 
-  m.def("set_compiler", [](py::object load, py::object compile, py::object keep, py::object writes) {
-    set_compiler(
-        std::make_unique<PythonCompiler>(std::move(load), std::move(compile), std::move(keep), std::move(writes)));
-  });
+  m.def("set_compiler",
+        [](py::object load, py::object compile, py::object keep, py::object writes, py::object attends) {
+          set_compiler(std::make_unique<PythonCompiler>(std::move(load), std::move(compile), std::move(keep),
+                                                        std::move(writes), std::move(attends)));
+        });
   bindings::define(m, "fallbacks", "How often each operator ran on the CPU.", &fallback_counts);
   bindings::define(m, "reset_fallbacks", "Forgets these counts.", &reset_fallback_counts);
   m.def("set_fallback_policy", [](const std::string& text) { set_fallback_policy(policy(text)); });

@@ -13,22 +13,20 @@
 #include <thread>
 #include <vector>
 
+#include "cudnn_attention.h"
+#include "cudnn_objects.h"
 #include "simulator.h"
 #include "stream.h"
 
-/// A simulator of the part of cuDNN's graph API that the CUDA driver uses: convolutions, sums, and both at once, on the
-/// simulator's streams. It is as strict as NVIDIA's header about attributes, their types and counts, what must be
-/// finalized when, and who uses a handle. Engines that nobody who wants right results may take give wrong ones.
+/// A simulator of the part of cuDNN's graph API that the CUDA driver uses: convolutions, sums, and both at once, and
+/// attention, on the simulator's streams. It is as strict as NVIDIA's header about attributes, their types and counts,
+/// what must be finalized when, and who uses a handle. Engines that nobody who wants right results may take give wrong
+/// ones.
 namespace {
 
-constexpr int kSuccess = 0, kNotInitialized = 1001, kBadParam = 2000, kMisaligned = 2003, kNotFinalized = 2004;
-constexpr int kShapeMismatch = 2008, kAttributeType = 2010, kNotSupported = 3000, kNoSuchPattern = 3001;
-constexpr int kExecutionFailed = 5000;
-constexpr int kFloat = 0, kDouble = 1, kHalf = 2, kBfloat16 = 9;
-constexpr int64_t kMostWorkspace = int64_t{32} << 20;
+using namespace simulator::cudnn;
 
-enum Kind { kPointwise, kConvolution, kEngine, kConfig, kHeuristics, kPlan, kForward = 10, kPointwiseOperation = 13 };
-enum MoreKinds { kGraph = 15, kPack, kTensor };
+constexpr int64_t kMostWorkspace = int64_t{32} << 20;
 
 struct Rule {
   int type;
@@ -63,7 +61,7 @@ const std::map<std::pair<int, int>, Rule>& rules() {
       {{kPointwiseOperation, 751}, {15, 8, 1, true}},
       {{kPointwiseOperation, 752}, {15, 8, 1, true}},
       {{kPointwiseOperation, 753}, {15, 8, 1, true}},
-      {{kGraph, 800}, {0, 8, 1, true}},
+      {{kGraph, 800}, {0, 8, 1, false}},  // an operation's own graph has none
       {{kGraph, 801}, {15, 8, 8, true}},
       {{kTensor, 900}, {3, 8, 1, true}},
       {{kTensor, 901}, {1, 4, 1, true}},
@@ -71,37 +69,28 @@ const std::map<std::pair<int, int>, Rule>& rules() {
       {{kTensor, 903}, {3, 8, 8, true}},
       {{kTensor, 906}, {3, 8, 1, true}},
       {{kTensor, 907}, {2, 1, 1, false}},
+      {{kTensor, 908}, {2, 1, 1, false}},
+      {{kAttention, 2800}, {15, 8, 1, true}},
+      {{kAttention, 2801}, {15, 8, 1, true}},
+      {{kAttention, 2802}, {15, 8, 1, true}},
+      {{kAttention, 2803}, {15, 8, 1, true}},
+      {{kAttention, 2805}, {15, 8, 1, false}},
+      {{kAttention, 2811}, {15, 8, 1, false}},
+      {{kAttention, 2812}, {3, 8, 1, false}},
+      {{kAttention, 2813}, {3, 8, 1, false}},
+      {{kAttention, 2814}, {15, 8, 1, false}},
+      {{kBand, 3000}, {15, 8, 1, true}},
+      {{kBand, 3005}, {15, 8, 1, true}},
+      {{kBand, 3006}, {15, 8, 1, true}},
+      {{kBand, 3007}, {14, 4, 1, true}},
+      {{kSoftmax, 3100}, {15, 8, 1, true}},
+      {{kSoftmax, 3101}, {15, 8, 1, true}},
+      {{kSoftmax, 3102}, {15, 8, 1, false}},
       {{kPack, 1000}, {3, 8, 8, true}},
       {{kPack, 1001}, {6, 8, 8, true}},
       {{kPack, 1003}, {6, 8, 1, true}}};
   return all;
 }
-
-struct Object {
-  explicit Object(int kind_) : kind(kind_) {}
-
-  const int kind;
-  bool final = false;
-  std::map<int, std::vector<char>> values;
-  // Of what heuristics find:
-  int engine = -1;
-  const Object* graph = nullptr;
-
-  template <typename T>
-  std::vector<T> all(int attribute) const {
-    const auto found = values.find(attribute);
-    if (found == values.end()) return {};
-    std::vector<T> made(found->second.size() / sizeof(T));
-    std::memcpy(made.data(), found->second.data(), found->second.size());
-    return made;
-  }
-  template <typename T>
-  T one(int attribute) const {
-    const std::vector<T> found = all<T>(attribute);
-    return found.empty() ? T{} : found[0];
-  }
-  const Object& part(int attribute) const { return *one<const Object*>(attribute); }
-};
 
 struct Handle {
   simulator::Context* context;
@@ -120,101 +109,6 @@ struct Turn {
   Handle& handle;
   const bool alone;
 };
-
-int64_t size_of(int type) { return type == kDouble ? 8 : type == kFloat ? 4 : 2; }
-
-/// A tensor, as it was described.
-struct Tensor {
-  explicit Tensor(const Object& object)
-      : id(object.one<int64_t>(906)),
-        type(object.one<int>(901)),
-        alignment(object.one<int64_t>(900)),
-        is_virtual(object.one<char>(907) != 0),
-        dims(object.all<int64_t>(902)),
-        strides(object.all<int64_t>(903)) {}
-
-  int64_t last() const {
-    int64_t place = 0;
-    for (size_t i = 0; i < dims.size(); ++i) place += (dims[i] - 1) * strides[i];
-    return place;
-  }
-  int64_t count() const {
-    int64_t product = 1;
-    for (const int64_t each : dims) product *= each;
-    return product;
-  }
-  bool packed() const { return last() + 1 == count(); }
-  bool channels_last() const { return packed() && dims[1] > 1 && strides[1] == 1; }
-
-  int64_t id;
-  int type;
-  int64_t alignment;
-  bool is_virtual;
-  std::vector<int64_t> dims, strides;
-};
-
-double from_half(uint16_t bits) {
-  const double sign = (bits >> 15) != 0 ? -1 : 1;
-  const int exponent = bits >> 10 & 31, fraction = bits & 1023;
-  return sign * (exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25));
-}
-
-/// Of what is neither too large nor too small for it.
-uint16_t to_half(double value) {
-  if (value == 0) return 0;
-  int exponent = 0;
-  const double fraction = std::frexp(std::fabs(value), &exponent);
-  auto scaled = static_cast<int>(std::nearbyint(std::ldexp(fraction, 11)));  // 1024 to 2048
-  if (scaled == 2048) {
-    scaled = 1024;
-    ++exponent;
-  }
-  return static_cast<uint16_t>((value < 0 ? 32768 : 0) + ((exponent + 14) << 10) + (scaled - 1024));
-}
-
-double load(int type, const void* data, int64_t place) {
-  if (type == kDouble) return static_cast<const double*>(data)[place];
-  if (type == kFloat) return double{static_cast<const float*>(data)[place]};
-  const uint16_t bits = static_cast<const uint16_t*>(data)[place];
-  if (type == kHalf) return from_half(bits);
-  const uint32_t wide = uint32_t{bits} << 16;
-  float value;
-  std::memcpy(&value, &wide, sizeof(value));
-  return double{value};
-}
-
-void store(int type, void* data, int64_t place, double value) {
-  if (type == kDouble) {
-    static_cast<double*>(data)[place] = value;
-  } else if (type == kFloat) {
-    static_cast<float*>(data)[place] = static_cast<float>(value);
-  } else if (type == kHalf) {
-    static_cast<uint16_t*>(data)[place] = to_half(value);
-  } else {
-    const auto narrow = static_cast<float>(value);
-    uint32_t bits;
-    std::memcpy(&bits, &narrow, sizeof(bits));
-    static_cast<uint16_t*>(data)[place] = static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-  }
-}
-
-/// Calls a function for each index of a box.
-template <typename Function>
-void each_index(const std::vector<int64_t>& dims, const Function& function) {
-  std::vector<int64_t> index(dims.size(), 0);
-  for (;;) {
-    function(index);
-    size_t i = dims.size();
-    while (i > 0 && ++index[i - 1] == dims[i - 1]) index[--i] = 0;
-    if (i == 0) return;
-  }
-}
-
-int64_t place_of(const Tensor& tensor, const std::vector<int64_t>& index) {
-  int64_t place = 0;
-  for (size_t i = 0; i < index.size(); ++i) place += (tensor.dims[i] == 1 ? 0 : index[i]) * tensor.strides[i];
-  return place;
-}
 
 /// An operation of a graph by value, so that nothing that is destroyed is needed when it runs.
 struct Operation {
@@ -273,6 +167,12 @@ struct Operation {
   std::vector<int64_t> dilations, strides, paddings;
 };
 
+/// The attention that a graph is; nullptr if it is none.
+const Object* attention_of(const Object& graph) {
+  const Object* const first = graph.one<const Object*>(801);
+  return first->kind == kAttention ? first : nullptr;
+}
+
 std::vector<Operation> operations_of(const Object& graph) {
   std::vector<Operation> made;
   for (const Object* each : graph.all<const Object*>(801)) made.emplace_back(*each);
@@ -314,6 +214,11 @@ const std::vector<Engine>& engines() {
 /// Engines by the simulator's heuristics. Both operations at once only where channels are last, no doubles in three
 /// dimensions, and other strides than packed ones only by what always works.
 std::vector<int> found_by(int mode, const Object& graph) {
+  if (graph.values.count(800) == 0) return {};
+  if (const Object* const attention = attention_of(graph); attention != nullptr) {
+    if (mode == 2 || !Attention(*attention).has_engine()) return {};
+    return {2, 3, kUnbuildable, kGreedy, kTensorCores};
+  }
   const std::vector<Operation> operations = operations_of(graph);
   for (const Operation& each : operations) {
     if (each.compute == kDouble && each.x.dims.size() > 4) return {};
@@ -347,6 +252,11 @@ int finalize_convolution(const Object& object) {
 
 /// Virtual tensors lie between two operations; in graphs of several, nothing is written in place.
 int finalize_graph(const Object& object) {
+  const std::vector<const Object*> whole = object.all<const Object*>(801);
+  if (whole[0]->kind == kAttention || whole[0]->kind == kBand) {
+    const bool alone = whole[0]->kind == kAttention;
+    return whole.size() == 1 && alone == (object.values.count(800) != 0) ? kSuccess : kNoSuchPattern;
+  }
   const std::vector<Operation> operations = operations_of(object);
   std::set<int64_t> read, written;
   for (const Operation& each : operations) {
@@ -373,6 +283,12 @@ int finalize_one(const Object& object) {
       return Operation(object).fits() ? kSuccess : kShapeMismatch;
     case kGraph:
       return finalize_graph(object);
+    case kAttention:
+      return Attention(object).problem();
+    case kBand:
+      return Band(object).problem();
+    case kSoftmax:
+      return Softmax(object).problem();
     case kPlan:
       return object.part(401).engine == kUnbuildable ? kNotSupported : kSuccess;
     case kPack:
@@ -381,8 +297,6 @@ int finalize_one(const Object& object) {
       return kSuccess;
   }
 }
-
-using Pointers = std::map<int64_t, void*>;
 
 /// Carries out a graph: a convolution, a sum, or one behind the other.
 void compute(const std::vector<Operation>& operations, const Pointers& data, bool wrong) {
@@ -396,12 +310,30 @@ void compute(const std::vector<Operation>& operations, const Pointers& data, boo
   });
 }
 
+/// Carries out a graph on a stream.
+void put(Handle& handle, const Object& graph, const Pointers& data, int engine) {
+  const bool wrong = engines()[static_cast<size_t>(engine)].wrong;
+  simulator::entered(("cudnn: engine " + std::to_string(engine)).c_str());
+  if (const Object* const whole = attention_of(graph); whole != nullptr) {
+    simulator::entered("cudnn: attention");
+    Attention attention(*whole);
+    attention.read_numbers(data);
+    handle.stream->put([attention, data, wrong] { attention.compute(data, wrong); });
+    return;
+  }
+  const std::vector<Operation> operations = operations_of(graph);
+  simulator::entered(operations.size() > 1 ? "cudnn: two operations" : "cudnn: one operation");
+  const bool rounds = engine == kTensorCores && operations[0].x.type == kFloat;
+  handle.stream->put([operations, data, wrong = wrong || rounds] { compute(operations, data, wrong); });
+}
+
 /// Whether each tensor of the graph has an address, aligned as it was said, in memory of the context.
 int check_memory(const std::map<int64_t, Tensor>& tensors, const Pointers& data, simulator::Context& context) {
   if (tensors.size() != data.size()) return kBadParam;
   for (const auto& [id, tensor] : tensors) {
     const auto found = data.find(id);
     if (found == data.end()) return kBadParam;
+    if (tensor.is_by_value) continue;
     const auto address = reinterpret_cast<uint64_t>(found->second);
     if (address % static_cast<uint64_t>(tensor.alignment) != 0) return kMisaligned;
     const auto bytes = static_cast<size_t>((tensor.last() + 1) * size_of(tensor.type));
@@ -532,16 +464,15 @@ OUTBOARD_EXPORT int cudnnBackendExecute(void* given, void* plan_handle, void* pa
   if (engine.workspace > kMostWorkspace) return kExecutionFailed;
   const auto workspace = reinterpret_cast<uint64_t>(pack.one<void*>(1003));
   if (!simulator::lies_in_block(*handle.context, workspace, static_cast<size_t>(engine.workspace))) return kBadParam;
-  const std::vector<Operation> operations = operations_of(*config.graph);
   const std::vector<int64_t> ids = pack.all<int64_t>(1000);
   const std::vector<void*> pointers = pack.all<void*>(1001);
   Pointers data;
   for (size_t i = 0; i < ids.size(); ++i) data[ids[i]] = pointers[i];
-  const int result = check_memory(memory_of(operations), data, *handle.context);
+  const Object* const attention = attention_of(*config.graph);
+  const std::map<int64_t, Tensor> tensors =
+      attention != nullptr ? Attention(*attention).memory() : memory_of(operations_of(*config.graph));
+  const int result = check_memory(tensors, data, *handle.context);
   if (result != kSuccess) return result;
-  simulator::entered(operations.size() > 1 ? "cudnn: two operations" : "cudnn: one operation");
-  simulator::entered(("cudnn: engine " + std::to_string(config.engine)).c_str());
-  const bool rounds = config.engine == kTensorCores && operations[0].x.type == kFloat;
-  handle.stream->put([operations, data, wrong = engine.wrong || rounds] { compute(operations, data, wrong); });
+  put(handle, *config.graph, data, config.engine);
   return kSuccess;
 }

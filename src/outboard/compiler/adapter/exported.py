@@ -18,6 +18,7 @@ from torch.export import ExportedProgram
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.utils._sympy.numbers import int_oo
 
+from ..choice import attention
 from ..plans import plan as p
 from ..target import target_of
 from .graphs import Capture, capturing
@@ -41,7 +42,7 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
     """The program in the operators that Inductor lowers, without side effects inside: writes to buffers and inputs
     are results of its signature."""
     register()
-    with torch.no_grad():
+    with torch.no_grad(), attention.without_library():
         return program.run_decompositions(select_decomp_table())
 
 

@@ -33,6 +33,12 @@ def offers(builder: PlanBuilder, call: ExternCall) -> bool:
     return operands is not None and _finds(builder.target, _operator(call), operands)
 
 
+def has(target: Target, operator: str, operands: tuple[Any, ...]) -> bool:
+    """Whether it has one for operands that are described as ``_C.library_has`` takes them."""
+    laid_out = all(_is_laid_out(each[1], each[2]) for each in operands if isinstance(each, tuple))
+    return laid_out and _finds(target, operator, operands)
+
+
 def append(builder: PlanBuilder, call: ExternCall) -> None:
     """Appends the call to a plan, which is then for operands of the same layouts."""
     arguments, results = _values(call)

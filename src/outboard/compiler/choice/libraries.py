@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What carries out a product or a convolution, kernels of our own or the driver's library: whichever was faster.
+"""What carries out a product, a convolution or attention, kernels of our own or the driver's library: the faster.
 
 The two are compared once per device and *shape class* (operator, dtype, how the operands lie, sizes by powers of two),
 on made-up operands of typical sizes of the class, each followed by a small kernel: a library whose threads do not rest
@@ -46,6 +46,11 @@ MOST = 1 << 30
 PATIENCE, ROUNDS = 0.03, 8
 #: The driver's library must be this much faster.
 MARGIN = 0.97
+#: The operator of attention, and a length that its sequences keep in a typical case.
+_ATTENTION, _SHORT = "_scaled_dot_product_flash_attention_for_cpu", 64
+#: Attention of fewer queries is our own: a step of a generation has one more key each time, and libraries may compile a
+#: kernel for each number of them, for about a second (cuDNN).
+LEAST_QUERIES = 32
 #: Calls in one run: work follows work.
 CALLS = 2
 
@@ -60,7 +65,7 @@ OB_KERNEL void follow(OB_GLOBAL Y_T* y, const long count) {
 class ShapeClass:
     """What is decided alike. ``exact`` numbers count as they are, ``sizes`` by their number of binary digits."""
 
-    operator: str  #: "mm", "bmm", "convolution" or "convolution_backward"
+    operator: str  #: "mm", "bmm", "convolution", "convolution_backward" or "attention"
     dtype: torch.dtype
     exact: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -80,6 +85,17 @@ def driver_is_faster(builder: PlanBuilder, call: ExternCall) -> bool:
     some 50 ms."""
     found = _classify(builder, call)
     return found is not None and _decide(builder.target, found)
+
+
+def attention_is_faster(
+    target: Target, dtype: torch.dtype, query: Sequence[int], key: Sequence[int], causal: bool
+) -> bool:
+    """The same of attention without a plan: for sizes of queries and keys, (batches, heads, number, width)."""
+    try:
+        shapes = _attention_class(dtype, query, key, causal, _KnownSizes())
+    except _Unknown:
+        return False
+    return operations(shapes) >= TINY and _decide(target, shapes)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -147,6 +163,9 @@ def _classify(builder: PlanBuilder, call: ExternCall) -> ShapeClass | None:
         values = common.bind(call)
         if name in ("convolution", "convolution_backward"):
             shapes = _convolution_class(name, values, sizes)
+        elif name == _ATTENTION:
+            query, key = values["query"], values["key"]
+            shapes = _attention_class(query.dtype, query.sizes, key.sizes, bool(values["is_causal"]), sizes)
         else:
             shapes = _product_class(name, values, sizes)
     except _Unknown:
@@ -197,11 +216,32 @@ def _convolution_class(name: str, values: dict[str, Any], sizes: _Sizes) -> Shap
     return ShapeClass(name, x.dtype, tuple(exact), tuple(counts))
 
 
+def _attention_class(
+    dtype: torch.dtype, query: Sequence[Size], key: Sequence[Size], causal: bool, sizes: _Sizes | _KnownSizes
+) -> ShapeClass:
+    if sizes.value(query[2]) < LEAST_QUERIES:
+        raise _Unknown
+    exact = (sizes.exact(query[1]), sizes.exact(key[1]), sizes.exact(query[3]), int(causal))
+    return ShapeClass("attention", dtype, exact, tuple(sizes.digits(size) for size in (query[0], query[2], key[2])))
+
+
 def _product_of(sizes: Sequence[Size]) -> Size:
     total: Size = sympy.Integer(1)
     for size in sizes:
         total = total * size
     return total
+
+
+class _KnownSizes:
+    """The same for sizes that are known, where there is no plan."""
+
+    def value(self, size: Size) -> int:
+        return int(size)
+
+    exact = value
+
+    def digits(self, size: Size) -> int:
+        return int(size).bit_length()
 
 
 # ---- typical cases ----
@@ -218,6 +258,8 @@ def operations(shapes: ShapeClass) -> int:
     if shapes.operator.startswith("convolution"):
         rank = shapes.exact[0]
         counts += shapes.exact[1 : 1 + rank]
+    if shapes.operator == "attention":
+        counts += [2, shapes.exact[0], shapes.exact[2]]
     total = 2
     for count in counts:
         total *= count
@@ -226,6 +268,8 @@ def operations(shapes: ShapeClass) -> int:
 
 def typical(shapes: ShapeClass) -> Case:
     """A call in the middle of a class, of fewer batches, rows, columns or places if it would take too long."""
+    if shapes.operator == "attention":
+        return _typical_attention(shapes)
     return _typical_convolution(shapes) if shapes.operator.startswith("convolution") else _typical_product(shapes)
 
 
@@ -283,6 +327,35 @@ def _typical_convolution(shapes: ShapeClass) -> Case:
     results = [result for result, flag in zip((grad_x, grad_weight), wanted, strict=True) if flag]
     call = ExternCall("aten::convolution_backward", [y, x, weight, None, *shared, [*wanted, False]], {}, results)
     return Case(call, [x, weight, y, grad_x, grad_weight])
+
+
+def _typical_attention(shapes: ShapeClass) -> Case:
+    """Heads lie as a model's projections leave them, inside of the sequence. A sequence is not made shorter than what
+    libraries are for."""
+    heads, key_heads, width, causal = shapes.exact
+    batches, queries, keys = (_middle(digits) for digits in shapes.sizes)
+    while 4 * batches * heads * queries * keys * width > MOST and max(batches - 1, queries - _SHORT, keys - _SHORT) > 0:
+        if batches > 1:
+            batches = (batches + 1) // 2
+        elif queries >= keys:
+            queries = max((queries + 1) // 2, _SHORT)
+        else:
+            keys = max((keys + 1) // 2, _SHORT)
+
+    def tensor(number: int, count: int, length: int) -> TensorArg:
+        strides = (length * count * width, width, count * width, 1)
+        return TensorArg(number, shapes.dtype, _sizes((batches, count, length, width)), _sizes(strides))
+
+    query, key, value, out = (
+        tensor(number, count, length)
+        for number, (count, length) in enumerate(
+            [(heads, queries), (key_heads, keys), (key_heads, keys), (heads, queries)]
+        )
+    )
+    strides = _sizes((queries * heads, 1, heads))
+    logarithms = TensorArg(4, torch.float32, _sizes((batches, heads, queries)), strides)
+    call = ExternCall(f"aten::{_ATTENTION}", [query, key, value, 0.0, bool(causal)], {}, [out, logarithms])
+    return Case(call, [query, key, value, out, logarithms])
 
 
 def _sizes(values: Sequence[int]) -> tuple[Size, ...]:
