@@ -67,7 +67,7 @@ def _is_passive(line: Any) -> bool:
     """Whether a line computes nothing: operands of a product before it are the same after it."""
     if isinstance(line, wrapper.UnbackedSymbolDefsLine):
         return not line.unbacked_bindings
-    return isinstance(line, _PASSIVE) or (isinstance(line, str) and line.strip().startswith("#"))
+    return isinstance(line, _PASSIVE)
 
 
 def _only_read_by(name: str, launch: Any, lines: Sequence[Any], launch_type: type[Any]) -> bool:

@@ -31,7 +31,7 @@ from ..plans import plan as p
 from ..plans.builder import NotExpressible, PlanBuilder, TensorArg
 from ..target import Target, target_of
 from . import packed
-from .wrapper import LaunchLine, PlanConverter, PlanWrapper, size_hint
+from .wrapper import LaunchLine, PlanConverter, PlanWrapper, computing, size_hint
 
 _log = logging.getLogger(__name__)
 
@@ -214,8 +214,9 @@ def _plan_function(wrapper: GraphWrapper, name: str) -> str:
     names = list(inputs)
     converter = PlanConverter(builder, names, constants)
     matrices = [] if capture is not None else _add_packed(converter, wrapper.lines, constants)
-    converter.share_program(wrapper.lines)
-    converter.convert(wrapper.lines, wrapper.get_graph_outputs())
+    lines = computing(wrapper.lines)
+    converter.share_program(lines)
+    converter.convert(lines, wrapper.get_graph_outputs())
     if capture is not None:
         _add_guards(builder)
     read = converter.read()

@@ -32,7 +32,7 @@ from ..dialects import c as cl
 from ..kernels import PREFERRED
 from ..plans import cache
 from ..target import target_of
-from . import additions, rounding, shapes
+from . import additions, releases, rounding, shapes
 from .corrections import CORRECTIONS
 from .decompositions import embedding_gradient, random_order
 from .interface import device_name, register_interface
@@ -149,6 +149,7 @@ def register() -> None:
     _prefer_two_pass_variance(name)
     _allow_all_atomic_additions(name)
     _count_places_in_order(name)
+    releases.refuse_negative_places(name)
     _compute_on_the_device(name)
     _keep_layouts(name)
     _concatenate_by_parts(name)
@@ -372,6 +373,7 @@ def _change_decompositions(name: str) -> None:
         **CELLS,
         **rounding.DECOMPOSITIONS,
         **CORRECTIONS,
+        **releases.decompositions(),
         torch.ops.aten.embedding_dense_backward.default: embedding_gradient,
         torch.ops.aten.randperm.default: random_order,
     }

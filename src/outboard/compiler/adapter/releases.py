@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +25,63 @@ def prefetch_hash_of_sources() -> None:
     key: Any = codecache.torch_key
     key.prefetch()
     os.register_at_fork(after_in_child=key.clear)
+
+
+def refuse_negative_places(name: str) -> None:
+    """Has ``gather`` and ``embedding`` on the device called ``name`` fail for negative indices, as on the CPU and from
+    PyTorch 2.13 on; 2.12's lowerings count them from the end."""
+    if not _IS_2_12:
+        return
+    from torch._inductor import lowering
+
+    lowerings: Any = lowering.lowerings
+    aten = torch.ops.aten
+    selected: dict[Any, Callable[..., Any]] = {
+        aten.gather: lambda x, dim: x.get_size()[dim] if x.get_size() else 1,
+        aten.embedding: lambda weight: weight.get_size()[0],
+    }
+    for packet, size_of in selected.items():
+        for key in (packet, packet.default):
+            lowerings[key] = _with_places_checked(lowerings[key], name, size_of)
+
+
+def _with_places_checked(original: Callable[..., Any], name: str, size_of: Callable[..., Any]) -> Callable[..., Any]:
+    """A lowering whose last positional argument that ``size_of`` does not take are indices below that size."""
+    leading = size_of.__code__.co_argcount
+
+    @functools.wraps(original)
+    def lower(*args: Any, **kwargs: Any) -> Any:
+        index = args[leading]
+        if index.get_device().type == name:
+            args = (*args[:leading], _outside_if_negative(index, size_of(*args[:leading])), *args[leading + 1 :])
+        return original(*args, **kwargs)
+
+    return lower
+
+
+def _outside_if_negative(index: Any, size: Any) -> Any:
+    """The same indices, but for negative ones the size itself."""
+    from torch._inductor import ir
+    from torch._inductor.virtualized import ops
+
+    load, dtype = index.make_loader(), index.get_dtype()
+
+    def inner(place: Any) -> Any:
+        value = load(place)
+        return ops.where(ops.lt(value, ops.constant(0, dtype)), ops.index_expr(size, dtype), value)
+
+    return ir.Pointwise.create(device=index.get_device(), dtype=dtype, inner_fn=inner, ranges=list(index.get_size()))
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """Of operators that PyTorch 2.12 cannot trace with symbolic sizes."""
+    return {torch.ops.aten.addbmm.default: _addbmm} if _IS_2_12 else {}
+
+
+def _addbmm(x: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """One product over batches and what is summed in each."""
+    left = batch1.transpose(0, 1).reshape(batch1.shape[1], -1)
+    return torch.addmm(x, left, batch2.reshape(-1, batch2.shape[2]), beta=beta, alpha=alpha)
 
 
 def settings_of(config: Any, without: Sequence[str], without_prefixes: Sequence[str]) -> dict[str, Any]:

@@ -107,9 +107,14 @@ def size_hint(size: Size) -> int | None:
     return int(hint) if hint >= 0 else None
 
 
+def computing(lines: Sequence[Any]) -> list[Any]:
+    """Lines without those of Python that do nothing: comments, and checks of an alignment, on which no kernel of ours
+    relies, and of how a call's results lie, which plans decide."""
+    return [line for line in lines if not isinstance(line, str) or not _says_nothing(line.strip())]
+
+
 def _says_nothing(text: str) -> bool:
-    """Whether a line of Python does nothing: comments, and checks of an alignment that no kernel of ours relies on."""
-    return not text or text.startswith(("#", "assert_alignment("))
+    return not text or text.startswith(("#", "assert_alignment(", "assert_size_stride("))
 
 
 class PlanConverter:
@@ -130,12 +135,12 @@ class PlanConverter:
 
     def convert(self, lines: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Converts all lines and the results. Raises NotExpressible."""
-        for line in lines:
+        for line in computing(lines):
             if id(line) in self._finished:
                 self._results(line.node)  # computed by the launch that finishes it
             elif isinstance(line, WrapperLine):
                 self._convert_line(line)
-            elif not isinstance(line, LineContext) and not _says_nothing(str(line).strip()):
+            elif not isinstance(line, LineContext):
                 raise NotExpressible(f"wrapper line {str(line)[:80]!r}")
         for node in outputs:
             self._output(node)
