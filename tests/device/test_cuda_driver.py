@@ -25,6 +25,12 @@ needs_clang = pytest.mark.skipif(
 )
 #: A machine without NVIDIA's driver, whatever this one is.
 NO_LIBRARY = {"OUTBOARD_CUDA_LIBRARY": "/no/such/libcuda.so.1"}
+#: Has a program count calls of the simulator's functions.
+COUNTING = """
+import ctypes, os
+count = ctypes.CDLL(os.environ["OUTBOARD_CUDA_LIBRARY"]).cuda_simulator_calls
+count.argtypes = [ctypes.c_char_p]
+"""
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +49,12 @@ def simulator(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "OUTBOARD_CUDA_NVRTC": str(library),
         "CUDA_SIMULATOR_HOST": drivers.host(),
     }
+
+
+@pytest.fixture(scope="module")
+def with_cudnn(simulator: dict[str, str]) -> dict[str, str]:
+    """The same, and the CUDA driver itself, which finds cuDNN there, too."""
+    return simulator | {"OUTBOARD_DRIVER": "cuda", "OUTBOARD_CUDA_CUDNN": simulator["OUTBOARD_CUDA_LIBRARY"]}
 
 
 @needs_clang
@@ -77,15 +89,13 @@ assert (properties.driver, properties.dialect, properties.sub_group_size) == ("c
 
 
 @needs_clang
-def test_convolutions_by_the_library(run_python: RunPython, simulator: dict[str, str], tmp_path: Path) -> None:
+def test_convolutions_by_the_library(run_python: RunPython, with_cudnn: dict[str, str], tmp_path: Path) -> None:
     """cuDNN's simulator carries out what PyTorch's layers ask for, eagerly and compiled, and kernels of ours the rest:
     a transposed convolution, and gradients."""
     run_python(
         PREAMBLE
+        + COUNTING
         + """
-import ctypes, os
-count = ctypes.CDLL(os.environ["OUTBOARD_CUDA_LIBRARY"]).cuda_simulator_calls
-count.argtypes = [ctypes.c_char_p]
 executed = lambda: count(b"cudnnBackendExecute")
 from outboard import _C
 x, w, bias = torch.randn(2, 4, 9, 8), torch.randn(6, 2, 3, 3), torch.randn(6)
@@ -111,24 +121,20 @@ for a, b in zip(there, here):
     torch.testing.assert_close(a.grad.cpu(), b.grad, rtol=1e-3, atol=1e-3)
 assert module.fallbacks() == {}, module.fallbacks()
 """,
-        OUTBOARD_DRIVER="cuda",
         OUTBOARD_LIBRARY="driver",
-        OUTBOARD_CUDA_CUDNN=simulator["OUTBOARD_CUDA_LIBRARY"],
         OUTBOARD_CACHE_DIR=str(tmp_path),
-        **simulator,
+        **with_cudnn,
     )
 
 
 @needs_clang
-def test_attention_by_the_library(run_python: RunPython, simulator: dict[str, str], tmp_path: Path) -> None:
+def test_attention_by_the_library(run_python: RunPython, with_cudnn: dict[str, str], tmp_path: Path) -> None:
     """cuDNN's simulator carries out attention in halves, eager and compiled, with symbolic sizes, too; products and a
     softmax what needs a gradient, a mask, float32, dropout or only a few queries."""
     run_python(
         PREAMBLE
+        + COUNTING
         + """
-import ctypes, os
-count = ctypes.CDLL(os.environ["OUTBOARD_CUDA_LIBRARY"]).cuda_simulator_calls
-count.argtypes = [ctypes.c_char_p]
 attended = lambda: count(b"cudnn: attention")
 attend = F.scaled_dot_product_attention
 heads = lambda batches, many, length, width: torch.randn(batches, length, many, width).half().transpose(1, 2)
@@ -179,16 +185,14 @@ os.environ["OUTBOARD_LIBRARY"] = "dialect"
 compare(attend, (q, k, v), False, is_causal=True, scale=0.7, **grouped)
 assert module.fallbacks() == {}, module.fallbacks()
 """,
-        OUTBOARD_DRIVER="cuda",
         OUTBOARD_LIBRARY="driver",
-        OUTBOARD_CUDA_CUDNN=simulator["OUTBOARD_CUDA_LIBRARY"],
         OUTBOARD_CACHE_DIR=str(tmp_path),
-        **simulator,
+        **with_cudnn,
     )
 
 
 @needs_clang
-def test_exported_attention_needs_no_library(run_python: RunPython, simulator: dict[str, str]) -> None:
+def test_exported_attention_needs_no_library(run_python: RunPython, with_cudnn: dict[str, str]) -> None:
     """Where an exported model runs there may be none: it is taken apart, as on devices without a library."""
     run_python(
         PREAMBLE
@@ -203,23 +207,19 @@ with torch.no_grad():
 found = {str(node.target) for node in decompose(program).graph.nodes}
 assert "aten.bmm.default" in found and not any("attention" in each for each in found), found
 """,
-        OUTBOARD_DRIVER="cuda",
         OUTBOARD_LIBRARY="driver",
-        OUTBOARD_CUDA_CUDNN=simulator["OUTBOARD_CUDA_LIBRARY"],
-        **simulator,
+        **with_cudnn,
     )
 
 
 @needs_clang
-def test_attention_is_measured(run_python: RunPython, simulator: dict[str, str], tmp_path: Path) -> None:
+def test_attention_is_measured(run_python: RunPython, with_cudnn: dict[str, str], tmp_path: Path) -> None:
     """Once for a class of sizes, and the faster one is taken: cuDNN or products and a softmax apart."""
     run_python(
         PREAMBLE
+        + COUNTING
         + """
-import ctypes, os
 from outboard.compiler.choice import attention, libraries
-count = ctypes.CDLL(os.environ["OUTBOARD_CUDA_LIBRARY"]).cuda_simulator_calls
-count.argtypes = [ctypes.c_char_p]
 attend = F.scaled_dot_product_attention
 raced = []
 def race(runs, clock=None):
@@ -239,11 +239,9 @@ with torch.no_grad():
         torch.testing.assert_close(found.cpu(), attend(*(each.cpu() for each in tensors)), rtol=4e-3, atol=4e-3)
 assert raced == [["dialect", "driver"]] * 2, raced  # 40 are too little work to be measured
 """,
-        OUTBOARD_DRIVER="cuda",
         OUTBOARD_LIBRARY="auto",
-        OUTBOARD_CUDA_CUDNN=simulator["OUTBOARD_CUDA_LIBRARY"],
         OUTBOARD_CACHE_DIR=str(tmp_path),
-        **simulator,
+        **with_cudnn,
     )
 
 

@@ -20,8 +20,8 @@ inline std::vector<uint32_t> order_of(const ob_operand& tensor) {
   return order;
 }
 
-/// What must be the same of operands for which one library function serves (`library_call` in driver.h): kinds, dtypes,
-/// dimensions, all that is no tensor, the order of strides and which of them are 1. As a key.
+/// What is the same of operands for which our drivers have one function: kinds, dtypes, dimensions, all that is no
+/// tensor, the order of strides and which of them are 1. As a key.
 std::string pattern_of(const std::vector<ob_operand>& operands);
 
 /// Sizes and strides of all tensors, as a key for what a function prepares for them.

@@ -55,52 +55,59 @@ class CudnnHandle {
   std::mutex mutex_;
 };
 
-/// Forward convolutions in one, two and three dimensions, with groups and a bias. cuDNN's heuristics choose the engine,
-/// among those that are deterministic and round no operand and no sum to fewer bits: TF32 is none of them.
-class Convolution : public Function {
- public:
-  static constexpr const char* kName = "aten::convolution";
+namespace cudnn {
+class Plan;
+}
 
-  explicit Convolution(CudnnHandle& handle);
-  ~Convolution() override;
-  Convolution(const Convolution&) = delete;
-  Convolution& operator=(const Convolution&) = delete;
+/// An operator by cuDNN, whichever it is. What it prepared belongs to the handle, whose mutex it holds meanwhile.
+class CudnnFunction : public Function {
+ public:
+  /// `what`: for messages.
+  CudnnFunction(CudnnHandle& handle, const char* what);
+  ~CudnnFunction() override;
+  CudnnFunction(const CudnnFunction&) = delete;
+  CudnnFunction& operator=(const CudnnFunction&) = delete;
 
   bool prepare(const std::vector<ob_operand>& operands) override;
   Outcome run(const std::vector<ob_operand>& operands, CUdeviceptr workspace, CUstream stream) override;
 
- private:
-  struct Plan;
+ protected:
+  CudnnHandle& handle() { return handle_; }
 
-  Plan* plan_for(const std::vector<ob_operand>& operands);
+ private:
+  /// nullptr if cuDNN cannot do it.
+  virtual std::unique_ptr<cudnn::Plan> make(const std::vector<ob_operand>& operands) = 0;
+  cudnn::Plan* plan_for(const std::vector<ob_operand>& operands);
 
   CudnnHandle& handle_;
-  Plans<Plan> plans_;  // guarded by the handle's mutex
+  const char* const what_;
+  Plans<cudnn::Plan> plans_;  // guarded by the handle's mutex
+};
+
+/// Forward convolutions in one, two and three dimensions, with groups and a bias. cuDNN's heuristics choose the engine,
+/// among those that are deterministic and round no operand and no sum to fewer bits: TF32 is none of them.
+class Convolution : public CudnnFunction {
+ public:
+  static constexpr const char* kName = "aten::convolution";
+
+  explicit Convolution(CudnnHandle& handle) : CudnnFunction(handle, "convolution") {}
+
+ private:
+  std::unique_ptr<cudnn::Plan> make(const std::vector<ob_operand>& operands) override;
 };
 
 /// Attention, forward, in float16 and bfloat16 with sums in float32: with groups of heads, causal or not. Without
 /// masks, since nobody says what cuDNN makes of a query that may look at nothing, and without dropout.
 ///
 /// cuDNN compiles a kernel for each set of sizes, in about a second.
-class Attention : public Function {
+class Attention : public CudnnFunction {
  public:
   static constexpr const char* kName = "aten::_scaled_dot_product_flash_attention_for_cpu";
 
-  explicit Attention(CudnnHandle& handle);
-  ~Attention() override;
-  Attention(const Attention&) = delete;
-  Attention& operator=(const Attention&) = delete;
-
-  bool prepare(const std::vector<ob_operand>& operands) override;
-  Outcome run(const std::vector<ob_operand>& operands, CUdeviceptr workspace, CUstream stream) override;
+  explicit Attention(CudnnHandle& handle) : CudnnFunction(handle, "attention") {}
 
  private:
-  struct Plan;
-
-  Plan* plan_for(const std::vector<ob_operand>& operands);
-
-  CudnnHandle& handle_;
-  Plans<Plan> plans_;  // guarded by the handle's mutex
+  std::unique_ptr<cudnn::Plan> make(const std::vector<ob_operand>& operands) override;
 };
 
 }  // namespace outboard::cuda

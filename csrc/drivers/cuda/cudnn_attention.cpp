@@ -19,8 +19,6 @@ enum Operand : size_t { kQuery, kKey, kValue, kDropout, kCausal, kMask, kScale, 
 enum Id : int64_t { kFactor = 100, kNothing, kScoresBefore, kScoresAfter, kSoftmaxBefore, kSoftmaxAfter };
 constexpr uint32_t kFloatDtype = 6;         // PyTorch's number
 constexpr int kRowIsNotBeforeColumn = 303;  // CUDNN_POINTWISE_CMP_GE: which places stay
-/// cuDNN's kernels read and write vectors of so many bytes, and do not look at whether they may.
-constexpr uint32_t kVector = 16;
 
 /// What is computed: softmax(query * key^T * scale) * value, and logarithms of the sums of exponentials.
 struct Problem {
@@ -48,7 +46,8 @@ TensorView view_of(const std::vector<ob_operand>& operands, size_t operand, int 
   return made;
 }
 
-/// Whether a tensor of heads may be read in vectors: rows of numbers side by side, whole vectors apart.
+/// Whether a tensor of heads may be read in vectors, at which cuDNN does not look: rows of numbers side by side, whole
+/// vectors apart.
 bool has_vectors(const TensorView& view) {
   constexpr int64_t kNumbers = kVector / 2;  // of the types that there are
   if (view.strides[3] != 1 || view.dims[3] % kNumbers != 0 || view.alignment != kVector) return false;
@@ -96,13 +95,16 @@ std::optional<Problem> problem_of(const std::vector<ob_operand>& operands) {
   return made;
 }
 
-}  // namespace
+class AttentionPlan : public cudnn::Plan {
+ public:
+  AttentionPlan(const CudnnHandle& handle, Problem problem_)
+      : Plan(handle, problem_.type), problem(std::move(problem_)) {}
 
-/// cuDNN's objects for one set of sizes.
-struct Attention::Plan {
-  Plan(const CudnnHandle& handle, Problem problem_) : graphs(handle, problem_.type), problem(std::move(problem_)) {}
-  Plan(const Plan&) = delete;
-  Plan& operator=(const Plan&) = delete;
+  void* address_of(int64_t id, const std::vector<ob_operand>& operands) override {
+    if (id == kFactor) return &problem.scale;
+    if (id == kNothing) return &nothing;
+    return Plan::address_of(id, operands);
+  }
 
   bool make() {
     std::vector<int64_t> ids{kFactor};
@@ -120,6 +122,7 @@ struct Attention::Plan {
     return graphs.add({&whole.finalize()}, std::move(ids));
   }
 
+ private:
   const Descriptor& number(int64_t id) {
     TensorView view{id, kFloat, {1, 1, 1, 1}, {1, 1, 1, 1}};
     view.is_by_value = true;
@@ -152,43 +155,17 @@ struct Attention::Plan {
         .finalize();
   }
 
-  Graphs graphs;
   Problem problem;
   float nothing = -std::numeric_limits<float>::infinity();
 };
 
-Attention::Attention(CudnnHandle& handle) : handle_(handle) {}
-Attention::~Attention() = default;
+}  // namespace
 
-Attention::Plan* Attention::plan_for(const std::vector<ob_operand>& operands) {
-  return plans_.of(key_of(operands, kVector), [&]() -> std::unique_ptr<Plan> {
-    std::optional<Problem> problem = problem_of(operands);
-    if (!problem) return nullptr;
-    auto made = std::make_unique<Plan>(handle_, std::move(*problem));
-    return made->make() ? std::move(made) : nullptr;
-  });
-}
-
-bool Attention::prepare(const std::vector<ob_operand>& operands) {
-  const std::lock_guard lock(handle_.mutex());
-  return plan_for(operands) != nullptr;
-}
-
-Outcome Attention::run(const std::vector<ob_operand>& operands, CUdeviceptr workspace, CUstream stream) {
-  const std::lock_guard lock(handle_.mutex());
-  Plan* const plan = plan_for(operands);
-  if (plan == nullptr) return {OB_UNSUPPORTED, "cuDNN cannot compute this attention"};
-  const CudnnApi& api = handle_.api();
-  int status = api.cudnnSetStream(handle_.get(), stream);
-  if (status != kSuccess) return {OB_INTERNAL, "cudnnSetStream returned " + CudnnHandle::text_of(api, status)};
-  const auto address_of = [&](int64_t id) -> void* {
-    if (id == kFactor) return &plan->problem.scale;
-    if (id == kNothing) return &plan->nothing;
-    return reinterpret_cast<void*>(operands[static_cast<size_t>(id)].data);
-  };
-  status = plan->graphs.execute(address_of, workspace);
-  if (status != kSuccess) return {OB_INTERNAL, "cudnnBackendExecute returned " + CudnnHandle::text_of(api, status)};
-  return {};
+std::unique_ptr<cudnn::Plan> Attention::make(const std::vector<ob_operand>& operands) {
+  std::optional<Problem> problem = problem_of(operands);
+  if (!problem) return nullptr;
+  auto made = std::make_unique<AttentionPlan>(handle(), std::move(*problem));
+  return made->make() ? std::move(made) : nullptr;
 }
 
 }  // namespace outboard::cuda

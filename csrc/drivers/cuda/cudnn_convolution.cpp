@@ -14,8 +14,6 @@ namespace {
 
 constexpr int kCrossCorrelation = 1;  // what PyTorch calls a convolution
 constexpr int kAdd = 0;               // of pointwise modes
-/// Addresses are looked at up to this multiple: vectors are no longer.
-constexpr uint32_t kAlignment = 16;
 /// Operands of the operator.
 enum Operand : size_t { kSource, kWeights, kBias, kStride, kPadding, kDilation, kTransposed, kOutputPadding, kGroups };
 constexpr size_t kTarget = 9, kOperands = 10;
@@ -137,16 +135,13 @@ std::optional<Problem> problem_of(const std::vector<ob_operand>& operands) {
   return made;
 }
 
-}  // namespace
-
-/// cuDNN's objects for one set of sizes: one step for a convolution with its bias, or two where no engine has both.
-struct Convolution::Plan {
-  Plan(const CudnnHandle& handle, Problem problem_, const std::vector<ob_operand>& operands)
-      : graphs(handle, problem_.type), problem(std::move(problem_)) {
-    for (const ob_operand& each : operands) alignments.push_back(alignment_of(each.data, kAlignment));
+/// One step for a convolution with its bias, or two where no engine has both.
+class ConvolutionPlan : public cudnn::Plan {
+ public:
+  ConvolutionPlan(const CudnnHandle& handle, Problem problem_, const std::vector<ob_operand>& operands)
+      : Plan(handle, problem_.type), problem(std::move(problem_)) {
+    for (const ob_operand& each : operands) alignments.push_back(alignment_of(each.data, kVector));
   }
-  Plan(const Plan&) = delete;
-  Plan& operator=(const Plan&) = delete;
 
   bool make() {
     const Descriptor& target = tensor(problem.target, kTarget);
@@ -161,6 +156,7 @@ struct Convolution::Plan {
            graphs.add({&addition(target, bias, target)}, {kBias, kTarget});
   }
 
+ private:
   const Descriptor& tensor(const View& view, int64_t id) {
     const bool between = id == kBetween;  // never in memory, so as exact as sums are
     const int type = between ? problem.compute_type : problem.type;
@@ -204,39 +200,17 @@ struct Convolution::Plan {
         .finalize();
   }
 
-  Graphs graphs;
   const Problem problem;
   std::vector<int64_t> alignments;  // of operands
 };
 
-Convolution::Convolution(CudnnHandle& handle) : handle_(handle) {}
-Convolution::~Convolution() = default;
+}  // namespace
 
-Convolution::Plan* Convolution::plan_for(const std::vector<ob_operand>& operands) {
-  return plans_.of(key_of(operands, kAlignment), [&]() -> std::unique_ptr<Plan> {
-    std::optional<Problem> problem = problem_of(operands);
-    if (!problem) return nullptr;
-    auto made = std::make_unique<Plan>(handle_, std::move(*problem), operands);
-    return made->make() ? std::move(made) : nullptr;
-  });
-}
-
-bool Convolution::prepare(const std::vector<ob_operand>& operands) {
-  const std::lock_guard lock(handle_.mutex());
-  return plan_for(operands) != nullptr;
-}
-
-Outcome Convolution::run(const std::vector<ob_operand>& operands, CUdeviceptr workspace, CUstream stream) {
-  const std::lock_guard lock(handle_.mutex());
-  const Plan* const plan = plan_for(operands);
-  if (plan == nullptr) return {OB_UNSUPPORTED, "cuDNN cannot compute this convolution"};
-  const CudnnApi& api = handle_.api();
-  int status = api.cudnnSetStream(handle_.get(), stream);
-  if (status != kSuccess) return {OB_INTERNAL, "cudnnSetStream returned " + CudnnHandle::text_of(api, status)};
-  const auto address_of = [&](int64_t id) { return reinterpret_cast<void*>(operands[static_cast<size_t>(id)].data); };
-  status = plan->graphs.execute(address_of, workspace);
-  if (status != kSuccess) return {OB_INTERNAL, "cudnnBackendExecute returned " + CudnnHandle::text_of(api, status)};
-  return {};
+std::unique_ptr<cudnn::Plan> Convolution::make(const std::vector<ob_operand>& operands) {
+  std::optional<Problem> problem = problem_of(operands);
+  if (!problem) return nullptr;
+  auto made = std::make_unique<ConvolutionPlan>(handle(), std::move(*problem), operands);
+  return made->make() ? std::move(made) : nullptr;
 }
 
 }  // namespace outboard::cuda

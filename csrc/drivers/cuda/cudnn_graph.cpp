@@ -119,3 +119,33 @@ int Graphs::execute(const std::function<void*(int64_t)>& address_of, CUdeviceptr
 }
 
 }  // namespace outboard::cuda::cudnn
+
+namespace outboard::cuda {
+
+using cudnn::kSuccess;
+
+CudnnFunction::CudnnFunction(CudnnHandle& handle, const char* what) : handle_(handle), what_(what) {}
+CudnnFunction::~CudnnFunction() = default;
+
+cudnn::Plan* CudnnFunction::plan_for(const std::vector<ob_operand>& operands) {
+  return plans_.of(key_of(operands, cudnn::kVector), [&] { return make(operands); });
+}
+
+bool CudnnFunction::prepare(const std::vector<ob_operand>& operands) {
+  const std::lock_guard lock(handle_.mutex());
+  return plan_for(operands) != nullptr;
+}
+
+Outcome CudnnFunction::run(const std::vector<ob_operand>& operands, CUdeviceptr workspace, CUstream stream) {
+  const std::lock_guard lock(handle_.mutex());
+  cudnn::Plan* const plan = plan_for(operands);
+  if (plan == nullptr) return {OB_UNSUPPORTED, std::string("cuDNN cannot compute this ") + what_};
+  const CudnnApi& api = handle_.api();
+  int status = api.cudnnSetStream(handle_.get(), stream);
+  if (status != kSuccess) return {OB_INTERNAL, "cudnnSetStream returned " + CudnnHandle::text_of(api, status)};
+  status = plan->graphs.execute([&](int64_t id) { return plan->address_of(id, operands); }, workspace);
+  if (status != kSuccess) return {OB_INTERNAL, "cudnnBackendExecute returned " + CudnnHandle::text_of(api, status)};
+  return {};
+}
+
+}  // namespace outboard::cuda

@@ -124,6 +124,8 @@ enum Attribute : int {
 /// What is said of an engine's numbers.
 enum Note : int { kTensorCores = 0, kInputsRounded = 1, kSumsRounded = 2, kNotDeterministic = 4 };
 constexpr int kFloat = 0, kDouble = 1, kHalf = 2, kBfloat16 = 9;  // types of data
+/// Bytes of the longest vectors that cuDNN's kernels read and write: addresses are looked at up to this multiple.
+constexpr uint32_t kVector = 16;
 
 /// cuDNN's number for a dtype of PyTorch's.
 std::optional<int> type_of(uint32_t dtype);
@@ -193,9 +195,9 @@ struct TensorView {
   int64_t id;
   int type;
   std::vector<int64_t> dims, strides;
-  int64_t alignment = 16;    // bytes, of its address
-  bool is_virtual = false;   // between two operations, never in memory
-  bool is_by_value = false;  // its address is the host's, read when the plan is executed
+  int64_t alignment = kVector;  // bytes, of its address
+  bool is_virtual = false;      // between two operations, never in memory
+  bool is_by_value = false;     // its address is the host's, read when the plan is executed
 };
 
 /// What cuDNN executes, and the ids of tensors whose addresses it wants.
@@ -232,6 +234,22 @@ class Graphs {
   const int type_;
   std::deque<Descriptor> parts_;
   std::vector<Step> steps_;
+};
+
+/// What an operator has prepared for one set of sizes. Ids are numbers of operands, or what derived classes know.
+class Plan {
+ public:
+  /// `type`: that of the operands.
+  Plan(const CudnnHandle& handle, int type) : graphs(handle, type) {}
+  virtual ~Plan() = default;
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+
+  virtual void* address_of(int64_t id, const std::vector<ob_operand>& operands) {
+    return reinterpret_cast<void*>(operands[static_cast<size_t>(id)].data);
+  }
+
+  Graphs graphs;
 };
 
 }  // namespace cudnn

@@ -51,6 +51,18 @@ WorkPointer scatter_long(HostRunner& runner, DueCall call, const at::Tensor& out
   return runner.start_parts(std::move(call), std::move(parts));
 }
 
+/// What a reduction does to some numbers: `collective` is the host library's.
+template <typename Options>
+HostRunner::IssueSome reducing(const Reduction& reduction, Options options,
+                               WorkPointer (Backend::*collective)(Tensors&, const Options&)) {
+  return [=](Backend& host, at::Tensor& some) mutable {
+    reduction.scale(some);
+    options.reduceOp = reduction.of(some.scalar_type());
+    Tensors values{some};
+    return (host.*collective)(values, options);
+  };
+}
+
 }  // namespace
 
 WorkPointer broadcast(HostRunner& runner, DueCall call, const c10d::BroadcastOptions& options) {
@@ -63,27 +75,15 @@ WorkPointer broadcast(HostRunner& runner, DueCall call, const c10d::BroadcastOpt
 
 WorkPointer all_reduce(HostRunner& runner, DueCall call, const c10d::AllreduceOptions& options) {
   const Reduction reduction(options.reduceOp);
-  const auto issue = [reduction, host_options = options](Backend& host, at::Tensor& some) mutable {
-    reduction.scale(some);
-    host_options.reduceOp = reduction.of(some.scalar_type());
-    Tensors values{some};
-    return host.allreduce(values, host_options);
-  };
   return runner.start_alike(
-      std::move(call), Use::kReadWrite, issue,
+      std::move(call), Use::kReadWrite, reducing(reduction, options, &Backend::allreduce),
       [reduction, ranks = runner.size()](const at::Tensor& some) { reduction.finish(some, ranks); });
 }
 
 WorkPointer reduce(HostRunner& runner, DueCall call, const c10d::ReduceOptions& options) {
   const Reduction reduction(options.reduceOp);
-  const auto issue = [reduction, host_options = options](Backend& host, at::Tensor& some) mutable {
-    reduction.scale(some);
-    host_options.reduceOp = reduction.of(some.scalar_type());
-    Tensors values{some};
-    return host.reduce(values, host_options);
-  };
   const bool is_root = options.rootRank == runner.rank();
-  return runner.start_alike(std::move(call), Use::kReadWrite, issue,
+  return runner.start_alike(std::move(call), Use::kReadWrite, reducing(reduction, options, &Backend::reduce),
                             [reduction, is_root, ranks = runner.size()](const at::Tensor& some) {
                               if (is_root) reduction.finish(some, ranks);
                             });

@@ -213,8 +213,8 @@ def _plan_function(wrapper: GraphWrapper, name: str) -> str:
         _define_sizes(builder, number, node)
     names = list(inputs)
     converter = PlanConverter(builder, names, constants)
-    matrices = [] if capture is not None else _add_packed(converter, wrapper.lines, constants)
     lines = computing(wrapper.lines)
+    matrices = [] if capture is not None else _add_packed(converter, lines, constants)
     converter.share_program(lines)
     converter.convert(lines, wrapper.get_graph_outputs())
     if capture is not None:

@@ -36,25 +36,27 @@ def refuse_negative_places(name: str) -> None:
 
     lowerings: Any = lowering.lowerings
     aten = torch.ops.aten
-    selected: dict[Any, Callable[..., Any]] = {
-        aten.gather: lambda x, dim: x.get_size()[dim] if x.get_size() else 1,
-        aten.embedding: lambda weight: weight.get_size()[0],
+    # Which argument has the indices, and the size that they are below, by the arguments before it.
+    selected: dict[Any, tuple[int, Callable[..., Any]]] = {
+        aten.gather: (2, lambda x, dim: x.get_size()[dim] if x.get_size() else 1),
+        aten.embedding: (1, lambda weight: weight.get_size()[0]),
     }
-    for packet, size_of in selected.items():
+    for packet, (place, size_of) in selected.items():
         for key in (packet, packet.default):
-            lowerings[key] = _with_places_checked(lowerings[key], name, size_of)
+            lowerings[key] = _with_places_checked(lowerings[key], name, place, size_of)
 
 
-def _with_places_checked(original: Callable[..., Any], name: str, size_of: Callable[..., Any]) -> Callable[..., Any]:
-    """A lowering whose last positional argument that ``size_of`` does not take are indices below that size."""
-    leading = size_of.__code__.co_argcount
+def _with_places_checked(
+    original: Callable[..., Any], name: str, place: int, size_of: Callable[..., Any]
+) -> Callable[..., Any]:
+    """A lowering whose argument number ``place`` are indices below the size that those before it have."""
 
     @functools.wraps(original)
     def lower(*args: Any, **kwargs: Any) -> Any:
-        index = args[leading]
+        before, index, behind = args[:place], args[place], args[place + 1 :]
         if index.get_device().type == name:
-            args = (*args[:leading], _outside_if_negative(index, size_of(*args[:leading])), *args[leading + 1 :])
-        return original(*args, **kwargs)
+            index = _outside_if_negative(index, size_of(*before))
+        return original(*before, index, *behind, **kwargs)
 
     return lower
 

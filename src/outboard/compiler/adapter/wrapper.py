@@ -85,7 +85,7 @@ class EagerWrapper(PlanWrapper):
         self.run_wrapper_ir_passes(is_inference)
         self.builder.hint, self.builder.assume = size_hint, lambda condition: self._guard([condition])
         converter = PlanConverter(self.builder, list(self.get_graph_inputs()))
-        converter.convert(self.lines, self.get_graph_outputs())
+        converter.convert(computing(self.lines), self.get_graph_outputs())
         self.fallbacks, self.native = converter.fallbacks, converter.native
         for line in self.lines:
             if isinstance(line, LaunchLine):
@@ -134,8 +134,8 @@ class PlanConverter:
         self._finished: set[int] = set()
 
     def convert(self, lines: Sequence[Any], outputs: Sequence[Any]) -> None:
-        """Converts all lines and the results. Raises NotExpressible."""
-        for line in computing(lines):
+        """Converts all lines (see :func:`computing`) and the results. Raises NotExpressible."""
+        for line in lines:
             if id(line) in self._finished:
                 self._results(line.node)  # computed by the launch that finishes it
             elif isinstance(line, WrapperLine):
