@@ -90,8 +90,8 @@ void bench_plan(Device& device) {
   });
 
   const std::string source = "__kernel void nothing(__global float* x) { (void)x; }";
-  Kernel& kernel = device.programs().kernel(source, "", "nothing");
-  Launch launch{&kernel, {16, 1, 1}, {16, 1, 1}, 0, Arguments(1)};
+  const KernelUse kernel = device.programs().kernel(source, "", "nothing");
+  Launch launch{&*kernel, {16, 1, 1}, {16, 1, 1}, 0, Arguments(1)};
   launch.arguments.set_pointer(0, Pin(*x, stream).pointer());
   measure("launch of an empty kernel, submitted", 500, [&] { stream.launch(launch); }, [&] { stream.synchronize(); });
   x->release();

@@ -320,14 +320,17 @@ Stream* Device::transfer_stream() {
   return stream.get();
 }
 
-void Device::synchronize() {
+std::vector<Stream*> Device::queues() {
   std::vector<Stream*> all;
-  {
-    std::lock_guard lock(impl_->mutex);
-    for (const auto& stream : impl_->streams) {
-      if (stream != nullptr) all.push_back(stream.get());
-    }
+  std::lock_guard lock(impl_->mutex);
+  for (const auto& stream : impl_->streams) {
+    if (stream != nullptr) all.push_back(stream.get());
   }
+  return all;
+}
+
+void Device::synchronize() {
+  const std::vector<Stream*> all = queues();
   for (Stream* stream : all) stream->synchronize();
 }
 

@@ -49,6 +49,9 @@ class Device {
   /// The stream with this id. Throws Error(OB_INVALID_ARGUMENT) if there is none.
   Stream& stream(int64_t id);
 
+  /// The streams that there are with a queue of their own: all but those that capture graphs.
+  std::vector<Stream*> queues();
+
   /// A stream for capturing a graph, for as long as the pointer lives: the one with this id, or for 0 one that no graph
   /// uses. Throws Error(OB_INVALID_ARGUMENT) if no graph uses a stream of this id.
   std::shared_ptr<Stream> graph_stream(int64_t id);

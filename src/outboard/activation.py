@@ -105,6 +105,7 @@ def _set_up() -> None:
     module.sharing.install(profile.name)
     module.modules.keep_parameters()
     module.printing.print_on_cpu()
+    module.random.fork_where_named()
     profiling.install(profile.name)
     _connect_compiler()
     if profile.distributed_backend is not None:

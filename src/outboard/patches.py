@@ -73,6 +73,9 @@ _DDP_INIT = (
 #: By feature, which is said as what works.
 TABLE: Mapping[str, tuple[Place, ...]] = {
     "modules keep their parameters when they move": (Place("torch.nn:Module._apply", "self fn recurse"),),
+    "random states are forked on the devices that are named": (
+        Place("torch.random.fork_rng", "devices enabled _caller _devices_kw device_type"),
+    ),
     "tensors are printed without compiling anything": (Place("torch._tensor_str._tensor_str", "self indent"),),
     "tensors are exchanged by DLPack": (
         Place("torch:Tensor.__dlpack__", "self stream max_version dl_device copy"),

@@ -54,8 +54,7 @@ void nothing_is_left() {
     Device& each = Runtime::get().device(i);
     each.synchronize();
     each.empty_cache();
-    const ProgramCache::Statistics made = each.programs().statistics();
-    programs += made.built + made.loaded_from_disk;
+    programs += each.programs().statistics().held;
     streams += streams_of(each);
     words += each.assertions().has_word() ? 1 : 0;
   }
@@ -136,11 +135,12 @@ std::vector<float> download(Allocation& allocation, size_t count) {
 }
 
 Kernel& slow_kernel() {
-  return device().programs().kernel(
+  static const KernelUse slow = device().programs().kernel(
       "__kernel void slow(__global volatile float* x, long n) {"
       "  float s = x[0]; for (long i = 0; i < n; ++i) s = s * 0.5f + 1.0f;"  // a chain no compiler can shorten
       "  x[0] = s > 1e30f ? s : x[0] + 1.0f; }",
       "", "slow");
+  return *slow;
 }
 
 void keep_busy(Stream& stream, ob_ptr x) {

@@ -25,12 +25,15 @@ namespace {
 constexpr int64_t kItems = 4096;
 
 Kernel& kernel(const char* name) {
-  Kernel& found = device().programs().kernel(
+  static std::map<std::string, KernelUse> known;
+  const auto at = known.find(name);
+  if (at != known.end()) return *at->second;
+  KernelUse found = device().programs().kernel(
       "__kernel void twice(__global float* y) { y[get_global_id(0)] *= 2.0f; }"
       "__kernel void next(__global float* y) { y[get_global_id(0)] += 1.0f; }",
       "", name);
-  found.get();
-  return found;
+  found->get();
+  return *known.emplace(name, std::move(found)).first->second;
 }
 
 /// Vectors of so many ones.
@@ -213,11 +216,11 @@ TEST(a_kernel_that_is_not_built_leaves_the_others_of_its_batch) {
   const std::vector<Holder> all = vectors(3);
   ProgramCache cache(device());
   fixture::fail("program_build", 1, OB_BUILD_FAILED);
-  Kernel& broken = cache.kernel("__kernel void k(__global float* x) { x[0] += 9.0f; }", "", "k");
+  const KernelUse broken = cache.kernel("__kernel void k(__global float* x) { x[0] += 9.0f; }", "", "k");
   Held queue;
   Batch batch;
   queue.launch(kernel("next"), *all[0], batch.number(0));
-  queue.launch(broken, *all[1], batch.number(0));
+  queue.launch(*broken, *all[1], batch.number(0));
   queue.launch(kernel("next"), *all[2], batch.number(0));
   try {
     queue.finish();

@@ -30,9 +30,9 @@ std::string source(int number) {
 /// Asks a new cache for programs at once, waits for them, and returns its statistics.
 ProgramCache::Statistics build_many(int first, int count) {
   ProgramCache cache(device());
-  std::vector<Kernel*> kernels;
-  for (int i = 0; i < count; ++i) kernels.push_back(&cache.kernel(source(first + i), "", "k"));
-  for (Kernel* kernel : kernels) CHECK(kernel->get() != nullptr);
+  std::vector<KernelUse> kernels;
+  for (int i = 0; i < count; ++i) kernels.push_back(cache.kernel(source(first + i), "", "k"));
+  for (const KernelUse& kernel : kernels) CHECK(kernel->get() != nullptr);
   return cache.statistics();
 }
 

@@ -18,6 +18,7 @@
 #include "runtime/device.h"
 #include "runtime/memory/allocation.h"
 #include "runtime/plans/executor.h"
+#include "runtime/streams/graph.h"
 
 /// The runtime on real OpenCL devices, with failures injected between it and the driver.
 /// Arguments come from CMake: OUTBOARD_TEST_DRIVER is the fault-injecting driver's path.
@@ -195,23 +196,23 @@ TEST(programs_come_back_from_disk) {
   const fs::path directory = fs::temp_directory_path() / ("outboard-test-" + std::to_string(getpid()));
   ProgramCache::set_directory(directory.string());
   const std::string source = "__kernel void k(__global float* x) { x[get_global_id(0)] = 2.0f; }";
-  ProgramCache(device()).kernel(source, "", "k").get();
+  ProgramCache(device()).kernel(source, "", "k")->get();
   ProgramCache second(device());
-  second.kernel(source, "", "k").get();
+  second.kernel(source, "", "k")->get();
   CHECK_EQ(second.statistics().loaded_from_disk, 1);
   for (const auto& entry : fs::recursive_directory_iterator(directory)) {
     if (entry.is_regular_file()) std::ofstream(entry.path(), std::ios::app) << "damage";
   }
   ProgramCache third(device());
-  third.kernel(source, "", "k").get();
+  third.kernel(source, "", "k")->get();
   CHECK_EQ(third.statistics().built, 1);
   ProgramCache fourth(device());
-  fourth.kernel(source, "", "k").get();
+  fourth.kernel(source, "", "k")->get();
   CHECK_EQ(fourth.statistics().loaded_from_disk, 1);
   fs::remove_all(directory);
   ProgramCache::set_directory("/proc/no/such/place");
   ProgramCache unwritable(device());
-  CHECK(unwritable.kernel(source, "", "k").get() != nullptr);
+  CHECK(unwritable.kernel(source, "", "k")->get() != nullptr);
   ProgramCache::set_directory("");
 }
 
@@ -221,7 +222,7 @@ TEST(a_program_under_the_name_of_another_is_not_taken_for_it) {
   ProgramCache::set_directory(directory.string());
   const std::string sources[2] = {"__kernel void k(__global float* x) { x[0] = 5.0f; }",
                                   "__kernel void k(__global float* x) { x[0] = 6.0f; }"};
-  for (const std::string& source : sources) ProgramCache(device()).kernel(source, "", "k").get();
+  for (const std::string& source : sources) ProgramCache(device()).kernel(source, "", "k")->get();
   std::vector<fs::path> files;
   for (const auto& entry : fs::recursive_directory_iterator(directory)) {
     if (entry.is_regular_file()) files.push_back(entry.path());
@@ -231,14 +232,14 @@ TEST(a_program_under_the_name_of_another_is_not_taken_for_it) {
   fs::rename(files[1], files[0]);
   fs::rename(directory / "aside", files[1]);
   ProgramCache swapped(device());
-  for (const std::string& source : sources) swapped.kernel(source, "", "k").get();
+  for (const std::string& source : sources) swapped.kernel(source, "", "k")->get();
   CHECK_EQ(swapped.statistics().built, 2);
   ProgramCache replaced(device());
-  for (const std::string& source : sources) replaced.kernel(source, "", "k").get();
+  for (const std::string& source : sources) replaced.kernel(source, "", "k")->get();
   CHECK_EQ(replaced.statistics().loaded_from_disk, 2);
   for (const fs::path& file : files) fs::permissions(file, fs::perms::others_write, fs::perm_options::add);
   ProgramCache open(device());
-  for (const std::string& source : sources) open.kernel(source, "", "k").get();
+  for (const std::string& source : sources) open.kernel(source, "", "k")->get();
   CHECK_EQ(open.statistics().built, 2);
   fs::remove_all(directory);
   ProgramCache::set_directory("");
@@ -250,30 +251,30 @@ TEST(a_binary_that_lacks_a_kernel_is_built_again) {
       "}";
   ProgramCache other(device());
   const std::string part = "__kernel void first(__global float* x) { x[0] = 1.5f; }";
-  other.kernel(part, "", "first").get();
+  other.kernel(part, "", "first")->get();
   const std::string sealed = other.binary(part, "");
   if (sealed.empty()) return;  // the driver gives no binaries
   ProgramCache ignored(device());
   ignored.offer(whole, "", sealed);  // that of another program
-  ignored.kernel(whole, "", "first").get();
+  ignored.kernel(whole, "", "first")->get();
   CHECK_EQ(ignored.statistics().built, 1);
   // The same under the right name, as a driver's bug would leave it.
   const std::string body = sha256_hex(whole + '\0' + '\0' + device().properties().cache_key) + sealed.substr(129);
   ProgramCache cache(device());
   cache.offer(whole, "", sha256_hex(body) + '\n' + body);
-  Kernel& first = cache.kernel(whole, "", "first");
-  CHECK(first.get() != nullptr);
+  const KernelUse first = cache.kernel(whole, "", "first");
+  CHECK(first->get() != nullptr);
   CHECK_EQ(cache.statistics().built, 0);
-  CHECK(cache.kernel(whole, "", "second").get() != nullptr);
-  CHECK(first.get() != nullptr);
+  CHECK(cache.kernel(whole, "", "second")->get() != nullptr);
+  CHECK(first->get() != nullptr);
   CHECK_EQ(cache.statistics().built, 1);
-  CHECK_THROWS(cache.kernel(whole, "", "third").get(), Error);
+  CHECK_THROWS(cache.kernel(whole, "", "third")->get(), Error);
   CHECK_EQ(cache.statistics().built, 1);
 }
 
 TEST(a_wrong_program_reports_its_log) {
   try {
-    device().programs().kernel("__kernel void k() { nonsense; }", "", "k").get();
+    device().programs().kernel("__kernel void k() { nonsense; }", "", "k")->get();
   } catch (const Error& error) {
     CHECK_EQ(error.status(), OB_BUILD_FAILED);
     CHECK(std::string(error.what()).size() > 40);
@@ -306,29 +307,111 @@ std::string standard_error_of(Function&& function) {
 
 TEST(a_program_with_warnings_is_built_in_silence) {
   const std::string source = "#warning nobody wants to know\n__kernel void k(__global float* x) { x[0] = 1; }";
-  CHECK_EQ(standard_error_of([&] { ProgramCache(device()).kernel(source, "", "k").get(); }), std::string());
+  CHECK_EQ(standard_error_of([&] { ProgramCache(device()).kernel(source, "", "k")->get(); }), std::string());
 }
 
 TEST(names_made_by_the_preprocessor_are_found) {  // by drivers that look for the functions a program uses
   const std::string source =
       "#define JOIN(a, b) a##b\n__kernel void k(__global float* x) { x[0] = JOIN(ex, p)(JOIN(si, n)(x[0])); }";
-  CHECK(ProgramCache(device()).kernel(source, "", "k").get() != nullptr);
+  CHECK(ProgramCache(device()).kernel(source, "", "k")->get() != nullptr);
 }
 
 TEST(programs_are_built_beside_the_caller) {
   ProgramCache cache(device());
-  std::vector<Kernel*> kernels;
+  std::vector<KernelUse> kernels;
   for (int i = 0; i < 6; ++i) {
     const std::string source = "__kernel void k(__global float* x) { x[0] += " + std::to_string(i) + ".25f; }";
-    kernels.push_back(&cache.kernel(source, "", "k"));
-    CHECK(&cache.kernel(source, "", "k") == kernels.back());
+    kernels.push_back(cache.kernel(source, "", "k"));
+    CHECK(&*cache.kernel(source, "", "k") == &*kernels.back());
   }
   CHECK(cache.statistics().waiting > 0);
-  for (Kernel* kernel : kernels) {
+  for (const KernelUse& kernel : kernels) {
     CHECK(kernel->get() != nullptr);
     CHECK(kernel->get() == kernel->get());
   }
   CHECK_EQ(cache.statistics().built, 6);
+}
+
+namespace {
+
+/// For as long as it lives, so many programs that nobody uses are kept.
+struct KeepUnused {
+  explicit KeepUnused(size_t count) { ProgramCache::keep_unused(count); }
+  ~KeepUnused() { ProgramCache::keep_unused(1024); }
+};
+
+/// Adds a number of its own to x[0].
+std::string adding(int number) {
+  return "__kernel void k(__global float* x) { x[0] += " + std::to_string(number) + ".0f; }";
+}
+
+/// Asks for programs that nobody goes on using.
+void pass_by(ProgramCache& cache, int first, int count) {
+  for (int i = first; i < first + count; ++i) cache.kernel(adding(i), "", "k")->get();
+}
+
+}  // namespace
+
+TEST(programs_that_nobody_uses_go_and_come_back) {
+  const KeepUnused few(4);
+  ProgramCache cache(device());
+  const uint64_t before = fixture::calls("program_release");
+  const KernelUse kept = cache.kernel(adding(100), "", "k");
+  pass_by(cache, 101, 20);
+  CHECK(cache.statistics().held <= 8);
+  CHECK(fixture::calls("program_release") >= before + 13);
+  const fixture::Holder x = fixture::upload({1.0f});
+  Stream& stream = device().default_stream();
+  const Pin pin(*x, stream);
+  stream.launch(fixture::launch_of(*kept, pin.pointer()));
+  stream.launch(fixture::launch_of(*cache.kernel(adding(101), "", "k"), pin.pointer()));
+  CHECK_EQ(fixture::download(*x, 1)[0], 202.0f);
+}
+
+TEST(programs_stay_while_launches_of_them_wait) {
+  const KeepUnused many(100);
+  ProgramCache cache(device());
+  const fixture::Holder x = fixture::upload({0.0f}), y = fixture::upload({0.0f});
+  Stream& stream = device().pool_stream();
+  const ob_ptr pointer = Pin(*x, stream).pointer(), other = Pin(*y, stream).pointer();
+  pass_by(cache, 1, 8);
+  for (int i = 0; i < 20; ++i) fixture::keep_busy(stream, other);
+  for (int i = 1; i <= 8; ++i) {
+    const KernelUse kernel = cache.kernel(adding(i), "", "k");
+    stream.launch(fixture::launch_of(*kernel, pointer));
+  }
+  const uint64_t before = fixture::calls("program_release");
+  const KeepUnused few(1);
+  pass_by(cache, 9, 1);  // none of them is used any more: all begin to leave
+  const uint64_t released = fixture::calls("program_release") - before;
+  const bool was_busy = !stream.query();
+  stream.synchronize();
+  CHECK_EQ(fixture::download(*x, 1)[0], 36.0f);
+  CHECK(was_busy);
+  CHECK_EQ(released, 0u);
+  pass_by(cache, 10, 1);
+  CHECK(fixture::calls("program_release") - before >= 8);
+}
+
+TEST(a_graph_uses_its_programs) {
+  const KeepUnused few(2);
+  ProgramCache cache(device());
+  const fixture::Holder x = fixture::upload({0.0f});
+  Graph graph(device());
+  {
+    Stream& stream = graph.begin(device().default_stream(), 0);
+    const Pin pin(*x, stream);
+    stream.launch(fixture::launch_of(*cache.kernel(adding(7), "", "k"), pin.pointer()));
+    graph.end();
+  }
+  pass_by(cache, 400, 10);
+  const int64_t with_graph = cache.statistics().held;
+  for (int i = 0; i < 3; ++i) graph.replay(device().default_stream());
+  CHECK_EQ(fixture::download(*x, 1)[0], 21.0f);
+  graph.reset();
+  pass_by(cache, 500, 10);
+  CHECK(cache.statistics().held <= with_graph);
+  cache.kernel(adding(7), "", "k")->get();
 }
 
 TEST(events_measure_time) {

@@ -172,7 +172,7 @@ int simulated_device() {
     if (error.status() != OB_INVALID_ARGUMENT) return 4;
   }
   try {
-    device.programs().kernel("", "", "k").get();
+    device.programs().kernel("", "", "k")->get();
     return 5;
   } catch (const Error& error) {
     if (error.status() != OB_UNSUPPORTED) return 6;

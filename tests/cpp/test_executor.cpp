@@ -494,9 +494,9 @@ TEST(a_launch_reports_that_its_program_was_not_built_and_the_next_tries_again) {
   const ob_ptr pointer = Pin(*x, stream).pointer();
   ProgramCache cache(device());
   fixture::fail("program_build", 1, OB_BUILD_FAILED);
-  Kernel& kernel = cache.kernel("__kernel void k(__global float* x) { x[0] += 3.0f; }", "", "k");
+  const KernelUse kernel = cache.kernel("__kernel void k(__global float* x) { x[0] += 3.0f; }", "", "k");
   const auto launch = [&] {
-    stream.launch(fixture::launch_of(kernel, pointer));
+    stream.launch(fixture::launch_of(*kernel, pointer));
     stream.synchronize();
   };
   try {

@@ -227,15 +227,16 @@ TEST(a_failed_wait_is_reported_once) {
 TEST(what_is_cheap_is_launched_at_once) {
   const auto launch_cost = device().driver().launch_cost;
   if (launch_cost == nullptr) return;
-  Kernel& kernel = device().programs().kernel("__kernel void next(__global float* x) { x[0] += 1.0f; }", "", "next");
+  const KernelUse kernel =
+      device().programs().kernel("__kernel void next(__global float* x) { x[0] += 1.0f; }", "", "next");
   Stream& stream = device().pool_stream();
   const fixture::Holder x = fixture::upload({0}), y = fixture::upload({0});
-  const Launch launch = fixture::launch_of(kernel, Pin(*x, stream).pointer());
+  const Launch launch = fixture::launch_of(*kernel, Pin(*x, stream).pointer());
   for (int i = 0; i < 100; ++i) {
     stream.launch(launch);
     stream.synchronize();
   }
-  if (launch_cost(kernel.get(), launch.global, launch.local) == UINT64_MAX)
+  if (launch_cost(kernel->get(), launch.global, launch.local) == UINT64_MAX)
     return;  // this device's kernels go through a queue
   uint64_t at_once = 0;
   for (int i = 0; i < 100; ++i) {
@@ -259,13 +260,13 @@ TEST(launches_with_many_arguments_wait_in_the_queue_too) {
     head += ", float a" + std::to_string(i);
     sum += " + a" + std::to_string(i);
   }
-  Kernel& kernel = device().programs().kernel(head + ") { x[0] = x[0]" + sum + "; }", "", "many");
-  kernel.get();
+  const KernelUse kernel = device().programs().kernel(head + ") { x[0] = x[0]" + sum + "; }", "", "many");
+  kernel->get();
   Stream& stream = device().pool_stream();
   const fixture::Holder x = fixture::upload({0});
   const ob_ptr pointer = Pin(*x, stream).pointer();
   const auto launch = [&] {
-    Launch many = fixture::launch_of(kernel, pointer);
+    Launch many = fixture::launch_of(*kernel, pointer);
     many.arguments = Arguments(kNumbers + 1);
     many.arguments.set_pointer(0, pointer);
     for (uint32_t i = 0; i < kNumbers; ++i) many.arguments.set(i + 1, static_cast<float>(i));

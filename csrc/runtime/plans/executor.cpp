@@ -275,7 +275,7 @@ void add_operand(LibraryWork& call, const CallArgument& spec, const Buffers& buf
 
 class Run {
  public:
-  Run(const Plan& plan, const std::vector<Kernel*>& kernels, const std::vector<const HostFunction*>& functions,
+  Run(const Plan& plan, const std::vector<KernelUse>& kernels, const std::vector<const HostFunction*>& functions,
       const std::vector<std::unique_ptr<DriversFunction>>& drivers_functions, ob_ptr assertions, const Input* inputs,
       const Scalar* symbols, const Evaluation& evaluation, Buffers& buffers, ExecutionContext& context)
       : plan_(plan),
@@ -353,7 +353,7 @@ class Run {
     if (values[0] == 0) return;
     const size_t count = step.arguments.size();
     Launch launch{
-        kernels_[step.kernel],
+        &*kernels_[step.kernel],
         {static_cast<uint64_t>(values[0]), static_cast<uint64_t>(values[1]), static_cast<uint64_t>(values[2])},
         {step.local[0], step.local[1], step.local[2]},
         0,
@@ -462,7 +462,7 @@ class Run {
   }
 
   const Plan& plan_;
-  const std::vector<Kernel*>& kernels_;
+  const std::vector<KernelUse>& kernels_;
   const std::vector<const HostFunction*>& functions_;
   const std::vector<std::unique_ptr<DriversFunction>>& drivers_functions_;
   ob_ptr assertions_;
@@ -540,7 +540,7 @@ Executable::Executable(std::shared_ptr<const Plan> plan, Device& device)
       draws_(asks_for_seeds(*plan_)) {
   for (const KernelSpec& kernel : plan_->kernels) {
     const ProgramSpec& program = plan_->programs[kernel.program];
-    kernels_.push_back(&device.programs().kernel(program.source, program.options, kernel.entry));
+    kernels_.push_back(device.programs().kernel(program.source, program.options, kernel.entry));
   }
   for (const Step& step : plan_->steps) {
     const std::string drivers = drivers_name(step);
@@ -580,7 +580,7 @@ bool DriversFunction::find(LibraryWork& call, const Device& device) {
 }
 
 void Executable::wait_until_built() const {
-  for (Kernel* kernel : kernels_) kernel->get();
+  for (const KernelUse& kernel : kernels_) kernel->get();
 }
 
 /// The evaluation for these symbols. The caller holds the device's memory lock.

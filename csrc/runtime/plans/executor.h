@@ -15,6 +15,7 @@
 #include "runtime/plans/evaluation.h"
 #include "runtime/plans/host_functions.h"
 #include "runtime/plans/plan.h"
+#include "runtime/programs/program_cache.h"
 #include "runtime/streams/batch.h"
 #include "runtime/streams/graph.h"
 #include "runtime/streams/library_work.h"
@@ -116,7 +117,7 @@ class Executable {
   std::shared_ptr<const Plan> plan_;
   Device& device_;
   mutable std::shared_ptr<Evaluation> evaluation_;  // the last one; under the device's memory lock
-  std::vector<Kernel*> kernels_;
+  std::vector<KernelUse> kernels_;
   std::vector<const HostFunction*> functions_;                       // by step; null where none was registered in time
   std::vector<std::unique_ptr<DriversFunction>> drivers_functions_;  // by step; null where it calls none
   ob_ptr assertions_ = 0;        // where kernels tell of failed assertions; 0 if none asserts

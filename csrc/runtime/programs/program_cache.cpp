@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/programs/program_cache.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <future>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -69,8 +72,11 @@ void write_binary(const std::string& path, const std::string& key, const std::st
 constexpr int64_t kWorthAProcess = 6;
 
 struct Counters {
-  std::atomic<int64_t> built{0}, elsewhere{0}, loaded{0}, waiting{0};
+  std::atomic<int64_t> built{0}, elsewhere{0}, loaded{0}, waiting{0}, held{0};
 };
+
+/// As `ProgramCache::keep_unused` says.
+std::atomic<size_t> most_unused{1024};
 
 /// The right to build in this process, for those whose builds would only wait for each other: one thread has it. The
 /// others ask other processes.
@@ -105,26 +111,41 @@ struct Kernel::Program {
 
   ~Program() {
     if (in_forked_child.load(std::memory_order_relaxed)) return;
-    for (ob_program program : replaced) device.driver().program_release(program);
+    for (ob_program program : replaced) end(program);
     if (!current.valid()) return;
     try {
-      device.driver().program_release(current.get());
+      end(current.get());
     } catch (const Error&) {  // there is no program: who asked for it was told
     }
   }
 
   /// The attempt under way; begins one if there is none. `name` is a kernel that the program must have.
   std::shared_future<ob_program> attempt(const std::string& name) {
-    std::lock_guard lock(mutex);
-    if (current.valid()) return current;
-    auto task = std::make_shared<std::packaged_task<ob_program()>>([this, name] { return make(name); });
-    current = task->get_future().share();
+    std::shared_ptr<std::packaged_task<ob_program()>> task;
+    std::shared_future<ob_program> begun;
+    {
+      std::lock_guard lock(mutex);
+      if (current.valid()) return current;
+      task = std::make_shared<std::packaged_task<ob_program()>>([this, name] { return make_and_release(name); });
+      begun = current = task->get_future().share();
+    }
     ++counters->waiting;
-    Builders::get().run([task, counters = counters] {
+    retain();
+    Builders::get().run([task, counters = counters] {  // here and now, once there are no such threads any more
       (*task)();
       --counters->waiting;
     });
-    return current;
+    return begun;
+  }
+
+  void retain() noexcept { uses.fetch_add(1, std::memory_order_relaxed); }
+  void release() noexcept { uses.fetch_sub(1, std::memory_order_release); }
+  /// Whether somebody uses it, builds it, or has offered what it is to be made of. Under the cache's lock, without
+  /// which nobody begins to.
+  bool in_use() {
+    if (uses.load(std::memory_order_acquire) != 0) return true;
+    std::lock_guard lock(mutex);
+    return !offered.empty();
   }
 
   /// A sealed binary to try first, unless an attempt has begun.
@@ -214,6 +235,22 @@ struct Kernel::Program {
     return attempt.valid() && attempt.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
   }
 
+  /// The use that the attempt has ends before others see what became of it: they may be who ends the program.
+  ob_program make_and_release(const std::string& name) {
+    struct Use {
+      Program& program;
+      ~Use() { program.release(); }
+    } use{*this};
+    const ob_program made = make(name);
+    ++counters->held;
+    return made;
+  }
+
+  void end(ob_program program) {
+    device.driver().program_release(program);
+    --counters->held;
+  }
+
   ob_program make(const std::string& name) {
     const std::string base = directory().get();
     const std::string path = base.empty() ? "" : base + "/programs/" + key.substr(0, 2) + "/" + key + ".bin";
@@ -300,6 +337,7 @@ struct Kernel::Program {
   Device& device;
   const std::string source, options, key;
   const std::shared_ptr<Counters> counters;
+  std::atomic<int64_t> uses{0};
   std::mutex mutex;
   std::shared_future<ob_program> current;
   ob_program built_here = nullptr;   // `current`, unless it was loaded
@@ -308,6 +346,9 @@ struct Kernel::Program {
   std::string offered;
   std::map<std::string, std::unique_ptr<Kernel>> kernels;
 };
+
+void Kernel::retain() const noexcept { program_.retain(); }
+void Kernel::release() const noexcept { program_.release(); }
 
 ob_kernel Kernel::wait() {
   const ob_kernel handle = program_.handle(name_);
@@ -324,55 +365,123 @@ void Kernel::refuse_group(const uint32_t local[3]) const {
                                        std::to_string(max_group_.load(std::memory_order_relaxed)));
 }
 
+namespace {
+
+/// A use of a program, for a while.
+class ProgramUse {
+ public:
+  explicit ProgramUse(Kernel::Program& program) : program_(&program) { program.retain(); }
+  ProgramUse(ProgramUse&& other) noexcept : program_(std::exchange(other.program_, nullptr)) {}
+  ProgramUse& operator=(ProgramUse&&) = delete;
+  ~ProgramUse() {
+    if (program_ != nullptr) program_->release();
+  }
+  Kernel::Program* operator->() const { return program_; }
+
+ private:
+  Kernel::Program* program_;
+};
+
+using Programs = std::vector<std::unique_ptr<Kernel::Program>>;
+
+/// Programs that nobody will launch any more, and the streams that may have launches of them.
+struct Leaving {
+  Programs programs;
+  std::vector<Stream*> busy;
+
+  /// Whether all those launches are over. Waits for none of them: they may wait for other processes.
+  bool is_over() {
+    busy.erase(std::remove_if(busy.begin(), busy.end(), [](Stream* each) { return each->surely_finished(); }),
+               busy.end());
+    return busy.empty();
+  }
+};
+
+}  // namespace
+
 struct ProgramCache::Impl {
   explicit Impl(Device& device_) : device(device_) {}
 
-  Kernel::Program& program(const std::string& source, const std::string& options) {
+  ProgramUse program(const std::string& source, const std::string& options) {
     const std::string key = sha256_hex(source + '\0' + options + '\0' + device.properties().cache_key);
+    Programs gone;  // behind the lock: drivers may take long
     std::lock_guard lock(mutex);
     std::unique_ptr<Kernel::Program>& found = programs[key];
-    if (found == nullptr) found = std::make_unique<Kernel::Program>(device, source, options, key, counters);
-    return *found;
+    if (found != nullptr) return ProgramUse(*found);
+    found = std::make_unique<Kernel::Program>(device, source, options, key, counters);
+    ProgramUse use(*found);
+    gone = make_room();
+    return use;
+  }
+
+  /// Parts with programs that nobody uses, if there may be more of them than are kept. Returns those that may end.
+  /// Under the lock.
+  Programs make_room() {
+    const size_t most = most_unused.load(std::memory_order_relaxed);
+    if (programs.size() >= used + std::max<size_t>(most, 1)) {
+      Leaving next;
+      for (auto at = programs.begin(); at != programs.end();) {
+        if (at->second->in_use()) {
+          ++at;
+          continue;
+        }
+        next.programs.push_back(std::move(at->second));
+        at = programs.erase(at);
+      }
+      used = programs.size();
+      next.busy = device.queues();
+      if (!next.programs.empty()) leaving.push_back(std::move(next));
+    }
+    Programs gone;
+    while (!leaving.empty() && leaving.front().is_over()) {
+      std::move(leaving.front().programs.begin(), leaving.front().programs.end(), std::back_inserter(gone));
+      leaving.pop_front();
+    }
+    return gone;
   }
 
   Device& device;
   std::mutex mutex;
   std::map<std::string, std::unique_ptr<Kernel::Program>> programs;
+  size_t used = 0;  // programs, when it was looked last
+  std::deque<Leaving> leaving;
   const std::shared_ptr<Counters> counters = std::make_shared<Counters>();
 };
 
 ProgramCache::ProgramCache(Device& device) : impl_(std::make_shared<Impl>(device)) {}
 
-Kernel& ProgramCache::kernel(const std::string& source, const std::string& options, const std::string& entry) {
+KernelUse ProgramCache::kernel(const std::string& source, const std::string& options, const std::string& entry) {
   refuse_if_unusable(impl_->device.driver());
-  Kernel::Program& program = impl_->program(source, options);
-  program.attempt(entry);
-  return program.kernel(entry);
+  const ProgramUse program = impl_->program(source, options);
+  program->attempt(entry);
+  return KernelUse(program->kernel(entry));
 }
 
 void ProgramCache::offer(const std::string& source, const std::string& options, const std::string& binary) {
   refuse_in_forked_child();
-  impl_->program(source, options).offer(binary);
+  impl_->program(source, options)->offer(binary);
 }
 
 std::string ProgramCache::binary(const std::string& source, const std::string& options) {
   refuse_in_forked_child();
-  return impl_->program(source, options).binary();
+  return impl_->program(source, options)->binary();
 }
 
 std::map<std::string, std::string> ProgramCache::binaries() {
   refuse_in_forked_child();
-  std::vector<Kernel::Program*> programs;
+  std::vector<ProgramUse> programs;
   {
     const std::lock_guard lock(impl_->mutex);
-    for (const auto& [key, program] : impl_->programs) programs.push_back(program.get());
+    for (const auto& [key, program] : impl_->programs) programs.emplace_back(*program);
   }
   std::map<std::string, std::string> made;
-  for (Kernel::Program* program : programs) {
+  for (const ProgramUse& program : programs) {
     if (std::string binary = program->raw_binary(); !binary.empty()) made[program->digest()] = std::move(binary);
   }
   return made;
 }
+
+void ProgramCache::keep_unused(size_t count) { most_unused.store(count, std::memory_order_relaxed); }
 
 void ProgramCache::stop() noexcept { Builders::get().stop(); }
 
@@ -382,7 +491,7 @@ void ProgramCache::set_directory(const std::string& path) { directory().set(path
 
 ProgramCache::Statistics ProgramCache::statistics() const {
   const Counters& counters = *impl_->counters;
-  return {counters.built, counters.elsewhere, counters.loaded, counters.waiting};
+  return {counters.built, counters.elsewhere, counters.loaded, counters.waiting, counters.held};
 }
 
 }  // namespace outboard

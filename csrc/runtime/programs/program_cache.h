@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "outboard/driver.h"
 
@@ -13,7 +14,8 @@ namespace outboard {
 
 class Device;
 
-/// A kernel that is being made ready by another thread. Lives as long as the cache it came from. Thread-safe.
+/// A kernel that is being made ready by another thread. Lives as long as somebody has a use of it, and then until
+/// the launches that the device's streams were given before are over. Thread-safe.
 class Kernel {
  public:
   struct Program;
@@ -36,13 +38,39 @@ class Kernel {
   }
 
  private:
+  friend class KernelUse;
+
   ob_kernel wait();
+  void retain() const noexcept;
+  void release() const noexcept;
   [[noreturn]] void refuse_group(const uint32_t local[3]) const;
 
   Program& program_;
   const std::string name_;
   std::atomic<uint32_t> max_group_{UINT32_MAX};  // work-items; known before the handle
   std::atomic<ob_kernel> handle_{nullptr};
+};
+
+/// The right to launch a kernel: while somebody has it, the kernel's program stays loaded.
+class KernelUse {
+ public:
+  /// Of a kernel of which there is a use already.
+  explicit KernelUse(Kernel& kernel) : kernel_(&kernel) { kernel.retain(); }
+  KernelUse(const KernelUse& other) : KernelUse(*other.kernel_) {}
+  KernelUse(KernelUse&& other) noexcept : kernel_(std::exchange(other.kernel_, nullptr)) {}
+  KernelUse& operator=(KernelUse other) noexcept {
+    std::swap(kernel_, other.kernel_);
+    return *this;
+  }
+  ~KernelUse() {
+    if (kernel_ != nullptr) kernel_->release();
+  }
+
+  Kernel* operator->() const { return kernel_; }
+  Kernel& operator*() const { return *kernel_; }
+
+ private:
+  Kernel* kernel_;
 };
 
 /// Programs of a device by (source, options): in memory, then as binaries under `<cache dir>/programs`, then those that
@@ -53,12 +81,13 @@ class Kernel {
 /// given up, and the program built from source. Thread-safe. Programs are loaded and built by threads of their own,
 /// while the callers go on; where builds in one process wait for each other (`serial_builds`), all but one at a time
 /// are left to other processes
-/// (`BuildProcess`).
+/// (`BuildProcess`). Programs that nobody uses any more are kept for who may ask again, up to a number; then all of
+/// them go, once the device's streams have done what they were given before.
 class ProgramCache {
  public:
   explicit ProgramCache(Device& device);
   /// A kernel by source, options and name. Returns at once: see `Kernel::get`.
-  Kernel& kernel(const std::string& source, const std::string& options, const std::string& entry);
+  KernelUse kernel(const std::string& source, const std::string& options, const std::string& entry);
   /// What `binary` gave, for a device of equal `cache_key`, to be tried before the program is looked for elsewhere.
   /// That of another program, or anything else, is ignored.
   void offer(const std::string& source, const std::string& options, const std::string& binary);
@@ -68,6 +97,8 @@ class ProgramCache {
   /// The binaries of all programs that were asked for, as the driver gives them, by `program_digest`; waits for them.
   /// Those of which it gives none are left out. Throws what building one threw.
   std::map<std::string, std::string> binaries();
+  /// How many programs that nobody uses are kept. Process-wide.
+  static void keep_unused(size_t count);
   /// Empty string: no disk cache. Process-wide.
   static void set_directory(const std::string& directory);
   /// Waits until no thread builds any more, in the whole process; programs asked for later are built by the caller. At
@@ -81,6 +112,7 @@ class ProgramCache {
     int64_t elsewhere = 0;  ///< of those built, by other processes
     int64_t loaded_from_disk = 0;
     int64_t waiting = 0;  ///< asked for, and neither there nor failed yet
+    int64_t held = 0;     ///< by the driver, used or not
   };
   Statistics statistics() const;
 

@@ -73,6 +73,7 @@ Recording::~Recording() {
 
 void Recording::launch(const Launch& launch) {
   std::lock_guard lock(mutex_);
+  kernels_.emplace_back(*launch.kernel);
   commands_.emplace_back(launch);
 }
 

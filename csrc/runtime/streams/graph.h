@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "outboard/driver.h"
+#include "runtime/programs/program_cache.h"
 #include "runtime/streams/launch.h"
 
 namespace outboard {
@@ -86,6 +87,7 @@ class Recording {
   const bool results_apart_;
   mutable std::mutex mutex_;
   std::vector<Command> commands_;
+  std::vector<KernelUse> kernels_;  // of the launches
   std::set<Allocation*> kept_;
   bool asserts_ = false;
   const ob_driver* driver_ = nullptr;  // of `baked_`; null before `bake`

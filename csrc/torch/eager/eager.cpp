@@ -24,6 +24,8 @@
 
 #include "runtime/base/driver_call.h"
 #include "runtime/base/reclamation.h"
+#include "runtime/device.h"
+#include "runtime/programs/program_cache.h"
 #include "torch/bridge/device_type.h"
 #include "torch/bridge/devices.h"
 #include "torch/bridge/generator.h"
@@ -55,23 +57,47 @@ struct PlanEntry {
 
 namespace {
 
-/// How many plans are kept at most, as OUTBOARD_MAX_PLANS says, but no fewer than compiling one may need at a time.
-size_t most_plans() {
-  constexpr size_t kUsual = 16384, kFewest = 64;
-  const char* const text = std::getenv("OUTBOARD_MAX_PLANS");
-  if (text == nullptr || *text == '\0') return kUsual;
+/// What a variable of the environment says how many `things` there may be at most, but no fewer than compiling one may
+/// need at a time.
+size_t most_of(const char* variable, const char* things, size_t usual) {
+  constexpr size_t kFewest = 64;
+  const char* const text = std::getenv(variable);
+  if (text == nullptr || *text == '\0') return usual;
   char* end = nullptr;
   const unsigned long long number = std::strtoull(text, &end, 10);
-  TORCH_CHECK_VALUE(*end == '\0' && *text != '-' && number > 0, "OUTBOARD_MAX_PLANS='", text,
-                    "' is not a positive number of plans");
+  TORCH_CHECK_VALUE(*end == '\0' && *text != '-' && number > 0, variable, "='", text, "' is not a positive number of ",
+                    things);
   return std::max<size_t>(kFewest, number);
+}
+
+size_t most_plans() {
+  static const size_t most = most_of("OUTBOARD_MAX_PLANS", "plans", 16384);
+  return most;
+}
+
+/// Drivers load each program as a library of its own, of which a process can have some thousands.
+size_t most_programs() {
+  static const size_t most = [] {
+    const size_t number = most_of("OUTBOARD_MAX_PROGRAMS", "programs", 4096);
+    ProgramCache::keep_unused(number / 4);
+    return number;
+  }();
+  return most;
+}
+
+size_t programs_held() {
+  int64_t held = 0;
+  Runtime& runtime = opened_runtime();
+  for (int i = 0; i < runtime.device_count(); ++i) held += runtime.device(i).programs().statistics().held;
+  return static_cast<size_t>(held);
 }
 
 struct EagerState {
   std::shared_mutex mutex;
   /// Taken away by `make_room` only. Who reads one without the lock is in a section of `reclaimer`.
   std::unordered_map<std::string, std::shared_ptr<PlanEntry>> entries;
-  size_t held = 0;  ///< plans, and entries that have none
+  size_t held = 0;             ///< plans, and entries that have none
+  size_t enough_programs = 0;  ///< for looking again whether plans go because of them
   Reclaimer reclaimer;
   std::atomic<uint64_t> generation{0};  ///< how often entries were taken away: what threads remember holds for one
   std::unique_ptr<Compiler> compiler;
@@ -103,15 +129,26 @@ size_t held_by(const PlanEntry& entry) {
   return variants == nullptr ? 1 : variants->size();
 }
 
-/// Takes entries away if there are more plans than may be, until a quarter of the room is free: first those that were
-/// not used since the last time (second chance, Corbato, 1968), then any but `wanted`. Under the state's lock.
-void make_room(const PlanEntry& wanted) {
-  static const size_t most = most_plans();
+/// Whether there are more programs than may be, and more than when this said so last: those of plans that went then may
+/// still be on their way out. Under the state's lock.
+bool has_too_many_programs() {
   EagerState& all = state();
-  if (all.held <= most) return;
+  const size_t most = most_programs(), held = programs_held();
+  const bool too_many = held > std::max(most, all.enough_programs);
+  if (too_many || held <= most) all.enough_programs = too_many ? held + most / 16 : 0;
+  return too_many;
+}
+
+/// Takes entries away if there are more plans than may be, or more programs, until a quarter of the room is free: first
+/// those that were not used since the last time (second chance, Corbato, 1968), then any but `wanted`. Under the
+/// state's lock.
+void make_room(const PlanEntry& wanted) {
+  EagerState& all = state();
+  if (!has_too_many_programs() && all.held <= most_plans()) return;
+  const size_t room = std::min(all.held, most_plans());
   Reclaimer::Garbage gone;
   const auto sweep = [&](bool spare_used) {
-    for (auto at = all.entries.begin(); at != all.entries.end() && all.held > most - most / 4;) {
+    for (auto at = all.entries.begin(); at != all.entries.end() && all.held > room - room / 4;) {
       const bool stays = at->second.get() == &wanted || (at->second->used.exchange(false) && spare_used);
       if (stays) {
         ++at;

@@ -7,6 +7,7 @@
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/is_set_to_native.h>
+#include <ATen/ops/new_empty_strided_native.h>
 #include <ATen/ops/randint_native.h>
 #include <ATen/ops/randperm_native.h>
 #include <ATen/ops/set_native.h>
@@ -171,6 +172,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("randint.low_generator", TORCH_FN(randint_between));
   m.impl("empty.memory_format", TORCH_FN(empty));
   m.impl("empty_strided", TORCH_FN(empty_with_strides));
+  // Composite, but for PyTorch none that it would take before a backend's fallback.
+  m.impl("new_empty_strided", TORCH_FN(at::native::new_empty_strided_symint));
   m.impl("resize_", TORCH_FN(resize_));
   m.impl("set_", TORCH_FN(set_empty));
   m.impl("set_.source_Storage", TORCH_FN(set_source_storage));

@@ -73,7 +73,8 @@ std::map<std::string, int64_t> program_statistics(DeviceIndex index) {
   return {{"built", from.built},
           {"elsewhere", from.elsewhere},
           {"loaded_from_disk", from.loaded_from_disk},
-          {"waiting", from.waiting}};
+          {"waiting", from.waiting},
+          {"held", from.held}};
 }
 
 py::object default_generator_object(DeviceIndex index) {

@@ -75,6 +75,33 @@ def _outside_if_negative(index: Any, size: Any) -> Any:
     return ir.Pointwise.create(device=index.get_device(), dtype=dtype, inner_fn=inner, ranges=list(index.get_size()))
 
 
+def shape_functions() -> dict[Any, Callable[..., Any]]:
+    """Of operators whose results PyTorch 2.12 does not know, or takes for others than 2.13 does."""
+    if not _IS_2_12:
+        return {}
+    aten = torch.ops.aten
+    return {
+        aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
+        aten._transformer_encoder_layer_fwd.default: _encoder_layer,
+    }
+
+
+def _attention(mode: Any, overload: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """The output like the query, and the logarithms of sums in the dtype that is computed in, which 2.12 takes for
+    float32 whatever the query is."""
+    query = args[0] if args else kwargs["query"]
+    batch, heads, places = query.shape[:3]
+    dtype = torch._prims_common.get_computation_dtype(query.dtype)
+    with mode:
+        out = torch.empty_like(query)
+        return out, query.new_empty((batch, places, heads), dtype=dtype).transpose(1, 2)
+
+
+def _encoder_layer(mode: Any, overload: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
+    with mode:
+        return torch.empty_like(args[0] if args else kwargs["src"])
+
+
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Of operators that PyTorch 2.12 cannot trace with symbolic sizes."""
     return {torch.ops.aten.addbmm.default: _addbmm} if _IS_2_12 else {}

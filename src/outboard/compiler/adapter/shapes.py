@@ -11,7 +11,7 @@ import torch
 from torch._subclasses import fake_impls
 from torch.utils import _pytree as pytree
 
-from . import results
+from . import releases, results
 
 aten = torch.ops.aten
 
@@ -21,6 +21,13 @@ def register(name: str) -> None:
     table = fake_impls.op_implementations_dict
     for overload in (aten.convolution.default, aten.convolution_backward.default):
         table[overload] = _on(name, table[overload], _laid_out(table[overload]))
+    for overload, function in releases.shape_functions().items():
+        table[overload] = _on(name, table.get(overload, _none), function)
+
+
+def _none(mode: Any, overload: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """Leaves a call to what PyTorch does without a shape function."""
+    return NotImplemented
 
 
 def _on(name: str, elsewhere: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
