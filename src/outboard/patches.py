@@ -70,12 +70,20 @@ _DDP_INIT = (
     "skip_all_reduce_unused_params bucket_cap_mb_list batched_grad_copy"
 )
 
-#: By feature, which is said as what works.
-TABLE: Mapping[str, tuple[Place, ...]] = {
-    "modules keep their parameters when they move": (Place("torch.nn:Module._apply", "self fn recurse"),),
+#: What PyTorch 2.13 does by itself, by feature.
+SINCE_2_13: Mapping[str, tuple[Place, ...]] = {
     "random states are forked on the devices that are named": (
         Place("torch.random.fork_rng", "devices enabled _caller _devices_kw device_type"),
     ),
+    "sizes of pools may be any": (Place("torch._meta_registrations.div_rtn", "x y"),),
+    "graphs are kept by what autocast was to do": (
+        Place(f"{_AUTOGRAD_CACHE}.autograd_cache_key", "mod example_inputs config compiler_config_extra"),
+    ),
+}
+
+#: By feature, which is said as what works.
+TABLE: Mapping[str, tuple[Place, ...]] = {
+    "modules keep their parameters when they move": (Place("torch.nn:Module._apply", "self fn recurse"),),
     "tensors are printed without compiling anything": (Place("torch._tensor_str._tensor_str", "self indent"),),
     "tensors are exchanged by DLPack": (
         Place("torch:Tensor.__dlpack__", "self stream max_version dl_device copy"),
@@ -183,6 +191,7 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
         Place("torch.nn.attention.flex_attention._validate_device", "query key value"),
         Place("torch.nn.attention.flex_attention._vmap_for_bhqkv", "fn prefix suffix out_dims group_dim"),
     ),
+    **(SINCE_2_13 if torch_release.release(torch.__version__) == "2.12" else {}),
 }
 
 #: Places that this process has replaced, and why features are off.

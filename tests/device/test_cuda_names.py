@@ -8,19 +8,25 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
 import cuda_names  # noqa: E402
+import torch_requirement  # noqa: E402
+
+#: The page is about the newest release; names that came with it are not there in others.
+IS_NEWEST = torch_requirement.release(torch.__version__) == torch_requirement.RELEASES[-1]
 
 
 def test_each_name_is_there_or_explained(device_module: ModuleType) -> None:
     missing = {name for name in cuda_names.names() if not hasattr(device_module, name)}
-    assert missing == set(cuda_names.WHY)
+    assert missing == set(cuda_names.WHY) if IS_NEWEST else missing <= set(cuda_names.WHY)
 
 
+@pytest.mark.skipif(not IS_NEWEST, reason="the page has the names of the newest release")
 def test_the_page_is_what_the_tool_writes() -> None:
     assert (ROOT / "docs" / "cuda-names.md").read_text() == cuda_names.page()
 

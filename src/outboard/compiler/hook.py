@@ -41,8 +41,11 @@ def _join_updates() -> None:
 
 
 def _prepare_tracing() -> None:
+    from .adapter import shapes
+    from .adapter.interface import device_name
     from .adapter.patience import trace_undisturbed
 
+    shapes.register(device_name())
     if os.environ.get("OUTBOARD_PRECOMPILE") != "0":
         from .adapter.precompile import enable
 

@@ -17,7 +17,9 @@ from outboard.device.devices import DeviceLike, index_of, name
 def fork_where_named() -> None:
     """Has ``torch.random.fork_rng`` fork the states of the devices in ``devices``, if these name ours and no
     ``device_type`` is given. PyTorch 2.12 would ask CUDA, as ``torch.distributed.pipelining`` has it do."""
-    patches.apply("random states are forked on the devices that are named", {"torch.random.fork_rng": _by_name})
+    feature = "random states are forked on the devices that are named"
+    if feature in patches.TABLE:
+        patches.apply(feature, {"torch.random.fork_rng": _by_name})
 
 
 def _by_name(original: Callable[..., AbstractContextManager[None]]) -> Callable[..., AbstractContextManager[None]]:

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from outboard import torch_release
+from outboard import patches, torch_release
 
 _IS_2_12 = torch_release.release(torch.__version__) == "2.12"
 
@@ -25,6 +26,42 @@ def prefetch_hash_of_sources() -> None:
     key: Any = codecache.torch_key
     key.prefetch()
     os.register_at_fork(after_in_child=key.clear)
+
+
+def replace_functions() -> None:
+    """Replaces functions of PyTorch 2.12 by what 2.13 has.
+
+    Sizes of pools would be guarded by the remainders of their divisions: one compilation for even ones, another for odd
+    ones. A graph that was compiled under autocast in one dtype would be taken under autocast in another one.
+    """
+    if not _IS_2_12:
+        return
+    patches.apply("sizes of pools may be any", {"torch._meta_registrations.div_rtn": _rounded_down})
+    place = "torch._functorch._aot_autograd.autograd_cache.autograd_cache_key"
+    patches.apply("graphs are kept by what autocast was to do", {place: _with_autocast})
+
+
+def _rounded_down(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def div_rtn(x: Any, y: Any) -> Any:
+        return x // y
+
+    return div_rtn
+
+
+def _with_autocast(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The key of a graph, with the dtypes of autocast where that is on."""
+
+    @functools.wraps(original)
+    def key(mod: Any, example_inputs: Any, config: Any, *others: Any, **more: Any) -> Any:
+        found, lines = original(mod, example_inputs, config, *others, **more)
+        types = [name for name in torch._C._autocast_supported_devices() if torch.is_autocast_enabled(name)]
+        state = [f"{name}: {torch.get_autocast_dtype(name)}" for name in types]
+        if not state:
+            return found, lines
+        return f"a{hashlib.sha256(repr((found, state)).encode()).hexdigest()}", [*lines, f"autocast: {state}"]
+
+    return key
 
 
 def refuse_negative_places(name: str) -> None:
@@ -44,6 +81,30 @@ def refuse_negative_places(name: str) -> None:
     for packet, (place, size_of) in selected.items():
         for key in (packet, packet.default):
             lowerings[key] = _with_places_checked(lowerings[key], name, place, size_of)
+
+
+def leave_out_empty_parts(name: str) -> None:
+    """Has concatenations on the device called ``name`` take vectors without elements for nothing, whatever dimensions
+    the other parts have, as on the CPU and from PyTorch 2.13 on."""
+    if not _IS_2_12:
+        return
+    from torch._inductor import lowering
+
+    module: Any = lowering
+    aten = torch.ops.aten
+
+    def without(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def cat(inputs: Any, dim: int = 0) -> Any:
+            parts = [part for part in inputs if list(part.get_size()) != [0]]
+            if inputs[0].get_device().type != name or not parts or len(parts) == len(inputs):
+                return original(inputs, dim)
+            return module.clone(parts[0]) if len(parts) == 1 else original(parts, dim)
+
+        return cat
+
+    for key in (aten.cat, aten.cat.default):
+        module.lowerings[key] = without(module.lowerings[key])
 
 
 def _with_places_checked(
@@ -84,6 +145,14 @@ def shape_functions() -> dict[Any, Callable[..., Any]]:
         aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
         aten._transformer_encoder_layer_fwd.default: _encoder_layer,
     }
+
+
+def mistaken_for() -> dict[Any, Callable[..., bool]]:
+    """Calls about whose results PyTorch 2.12's shape functions are wrong: whether arguments are of such a call."""
+    if not _IS_2_12:
+        return {}
+    attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+    return {attention: lambda query, *_, **__: query.dtype == torch.float64}
 
 
 def _attention(mode: Any, overload: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:

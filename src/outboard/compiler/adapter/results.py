@@ -14,6 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..plans.builder import NotExpressible
+from . import releases
 from .strides import dense_strides, iterated_order, memory_order
 
 aten = torch.ops.aten
@@ -36,6 +37,7 @@ _MISTAKEN_FOR: dict[Any, Callable[..., bool]] = {
     aten.roll.default: lambda x, *_: x.numel() == 0,
     aten._weight_norm_interface.default: lambda v, *_: v.dtype == torch.float16,
     aten.where.self: lambda condition, *_: condition.dtype == torch.uint8,
+    **releases.mistaken_for(),
 }
 #: Operators whose new results are contiguous whatever their arguments are, where the shape function says otherwise.
 _CONTIGUOUS = frozenset(

@@ -16,8 +16,9 @@ from . import releases, results
 aten = torch.ops.aten
 
 
+@functools.cache
 def register(name: str) -> None:
-    """Has fake tensors of the device ``name`` lie as its results do."""
+    """Has fake tensors of the device ``name`` lie as its results do, once: before anything is traced."""
     table = fake_impls.op_implementations_dict
     for overload in (aten.convolution.default, aten.convolution_backward.default):
         table[overload] = _on(name, table[overload], _laid_out(table[overload]))
