@@ -9,7 +9,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tools.fuzz_collectives import launch, transports
@@ -100,18 +100,15 @@ def _found(
     """Makes a program that failed small, and tells of it."""
     print(f"\n{outcome.kind} with {conditions.transport}, {conditions.ranks} ranks, program {program.seed}", flush=True)
     finding = Finding(program, conditions, outcome, repeats=False)
-    quicker = Conditions(conditions.transport, conditions.ranks, min(conditions.patience, 8.0), conditions.fault)
-    last = [outcome]
+    quicker = replace(conditions, patience=min(conditions.patience, 8.0), grace=0.0)
 
     def fails(candidate: Program) -> bool:
-        ended = launch.run([candidate] * arguments.times, quicker)
-        if ended.kind == outcome.kind:
-            last[0] = ended
-        return ended.kind == outcome.kind
+        return launch.run([candidate] * arguments.times, quicker).kind == outcome.kind
 
     if fails(program):
         small = shrink(program, fails, arguments.trials)
-        finding = Finding(small, conditions, last[0], repeats=True)
+        again = launch.run([small] * arguments.times, replace(conditions, patience=quicker.patience))
+        finding = Finding(small, conditions, again if again.kind else outcome, repeats=bool(again.kind))
     if defect := defect_of(finding.program, conditions.transport, finding.outcome.kind):
         totals.known[defect] += 1
         return
@@ -156,7 +153,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--length", type=int, default=40, help="steps of a program")
     parser.add_argument("--batch", type=int, default=10, help="programs for one group of processes")
     parser.add_argument("--long", type=float, default=0.01, help="share of steps whose tensors go in parts")
-    parser.add_argument("--patience", type=float, default=30, help="seconds that a rank waits for others")
+    parser.add_argument("--patience", type=float, default=60, help="seconds that a rank waits for others")
     parser.add_argument("--trials", type=int, default=120, help="runs at most to make a program small")
     parser.add_argument("--times", type=int, default=3, help="how often each of these, and a given program, is run")
     parser.add_argument("--most", type=int, default=20, help="findings after which it ends")

@@ -31,7 +31,7 @@ class Generator:
         names = [name for name in KINDS if not match or match in name or KINDS[name].is_local]
         self._kinds = names, [KINDS[name].weight for name in names]
         world = tuple(range(ranks))
-        parts = [p for n in range(1, ranks) for p in itertools.permutations(world, n)]
+        parts = [p for n in range(2 if __import__('os').environ.get('NO1') else 1, ranks) for p in itertools.permutations(world, n)]
         self._groups = [world] * 4 + [world[::-1]] + self._random.sample(parts, min(3, len(parts)))
         self._favourites = self._random.choices(dtypes.REDUCED, k=2) + [self._random.choice(dtypes.MOVED)]
         self._eager = self._random.random() < 0.3

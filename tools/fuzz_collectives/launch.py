@@ -21,20 +21,20 @@ from tools.fuzz_collectives import transports
 from tools.fuzz_collectives.program import Program
 
 ROOT = Path(__file__).parents[2]
-#: Seconds that other ranks have to say what they found when one has.
-_GRACE = 1.5
 #: Seconds from the end of the ranks' own patience to when they are taken for hanging.
 _MORE = 5.0
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """How programs are run. ``patience``: seconds that a rank waits for others."""
+    """How programs are run. ``patience``: seconds that a rank waits for others. ``grace``: seconds that others have to
+    say what they found when one has; their stacks are told if there are any."""
 
     transport: str
     ranks: int
     patience: float = 20.0
     fault: str = ""
+    grace: float = 1.5
 
 
 @dataclass
@@ -106,7 +106,11 @@ class _Launched(_Child):
 
 
 def _forked(folder: Path, programs: Sequence[Program], conditions: Conditions) -> list[_Child]:
-    """Forks: importing PyTorch costs more than most runs."""
+    """Forks: importing PyTorch and its compiler costs more than most runs."""
+    import torch._dynamo.repro.after_dynamo
+    import torch._functorch._aot_autograd.subclass_codegen
+    import torch._inductor.compile_fx  # noqa: F401
+
     from tools.fuzz_collectives import rank as running
 
     group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(conditions.ranks)}
@@ -166,15 +170,20 @@ def _watch(folder: Path, ranks: Sequence[_Child], conditions: Conditions) -> boo
             heard, size = now, written
         if any(rank.poll() not in (None, 0) for rank in ranks):
             found_at = found_at or now
-            if now - found_at > _GRACE:
+            if now - found_at >= conditions.grace:
+                _ask_for_stacks(ranks if conditions.grace else ())
                 return False
         if now - heard > conditions.patience + _MORE:
-            for rank in ranks:
-                if rank.poll() is None:
-                    rank.tell(signal.SIGUSR1)
-            time.sleep(0.5)
+            _ask_for_stacks(ranks)
             return True
     return False
+
+
+def _ask_for_stacks(ranks: Sequence[_Child]) -> None:
+    left = [rank for rank in ranks if rank.poll() is None]
+    for rank in left:
+        rank.tell(signal.SIGUSR1)
+    time.sleep(0.5 if left else 0.0)
 
 
 def _messages(path: Path) -> Iterator[dict[str, Any]]:
@@ -194,8 +203,22 @@ def _outcome(folder: Path, codes: Sequence[int], ranks: int, programs: int, hung
     )
     if findings:
         first = findings[0]
-        texts = [f"rank {m['rank']}: {m['finding']}: {m['text']}" for m in findings]
-        return Outcome(first["finding"], first["program"], first["program"], [*texts, first["trace"]])
-    texts = [f"rank {r}: exit status {codes[min(r, len(codes) - 1)]}, at {m[-1] if m else 'the start'}" for r, m in enumerate(told)]
-    logs = [path.read_text(errors="replace")[-3000:] for path in sorted(folder.glob("*.log"))]
-    return Outcome("hang" if hung else "crash", min(reached), min(reached), texts + logs)
+        texts = [f"rank {m['rank']}: {m['finding']}: {m['text']}" for m in findings] + [first["trace"]]
+        texts += _silent_ranks(folder, told) if first["finding"] != "difference" else []
+        guilty = first["program"] if first["finding"] == "difference" else min(reached)
+        return Outcome(first["finding"], guilty, guilty, texts)
+    texts = [f"rank {rank}: exit status {codes[min(rank, len(codes) - 1)]}" for rank in range(ranks)]
+    texts += _silent_ranks(folder, told)
+    return Outcome("hang" if hung else "crash", min(reached), min(reached), texts)
+
+
+def _silent_ranks(folder: Path, told: Sequence[Sequence[dict[str, Any]]]) -> list[str]:
+    """Where ranks were that found nothing, and what they wrote, which ends with their stacks."""
+    texts = []
+    for rank, messages in enumerate(told):
+        if messages and "finding" in messages[-1]:
+            continue
+        log = folder / f"rank{rank}.log"
+        written = log.read_text(errors="replace")[-2500:] if log.exists() else ""
+        texts.append(f"rank {rank} was at {messages[-1] if messages else 'the start'}\n{written}")
+    return texts

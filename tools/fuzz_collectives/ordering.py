@@ -78,10 +78,12 @@ class _Order:
             self.bounds[buffer] = max(bound, self.bounds.get(buffer, dtypes.MOST))
         if call.step.later:
             self.under_way[call.step.number] = call
-        if not kind.is_exact(call):
-            self.soft.append((call, call.outputs, "close"))
-        if undefined := kind.undefined(call):
+        undefined = kind.undefined(call)
+        if undefined:
             self.soft.append((call, undefined, "none"))
+        if not kind.is_exact(call):
+            rounded = {rank: pieces for rank, pieces in call.outputs.items() if rank not in undefined}
+            self.soft.append((call, rounded, "close"))
 
     def bound(self, call: Call) -> int:
         """How great the numbers are that a call reads."""

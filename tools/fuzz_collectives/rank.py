@@ -195,7 +195,9 @@ def run(programs: Sequence[Program], say: Any, patience: float, fault: str = "")
 
 
 def _text(action: Action) -> str:
-    return action.step.text() if isinstance(action, Call) else str(action)[:200]
+    if isinstance(action, Call):
+        return action.step.text()
+    return f"wait for {action.number}" if isinstance(action, Wait) else f"look at what is there ({type(action).__name__})"
 
 
 class Speaker:

@@ -410,6 +410,18 @@ def check_one_tensor_in_several_collectives() -> None:
         same(gathered, expected.repeat(size) * size)
 
 
+def check_asking_whether_it_has_ended() -> None:
+    """Python asks without giving other threads a turn, while one of these lets go of the tensors, which needs one."""
+    for _ in range(400):
+        whole = own(torch.float32, 64)
+        works = [dist.broadcast(whole[turn : turn + 1], 0, async_op=True) for turn in range(4)]
+        works.append(dist.gather(whole[:5], [whole[:5] for _ in ranks()] if dist.get_rank() == 0 else None, async_op=True))
+        del whole
+        for work in works:
+            while not work.is_completed():
+                pass
+
+
 def check_callbacks_that_wait() -> None:
     """A future's callback may wait for a collective that it starts itself, as PowerSGD's do."""
     expected = folded(torch.add, torch.float32, 8)
