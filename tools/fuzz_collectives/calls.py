@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tools.fuzz_collectives.kinds import KINDS
-from tools.fuzz_collectives.placing import Placer, is_dense
+from tools.fuzz_collectives.placing import REFUSED, Placer, is_dense
 from tools.fuzz_collectives.program import Buffer, Call, Pieces, Program
 
 
@@ -29,7 +29,8 @@ def _with_gaps(placer: Placer, call: Call) -> Call:
     which = "inputs" if all(call.inputs.get(rank) for rank in call.step.group) else "outputs"
     pieces: Pieces = getattr(call, which)
     shapes = {rank: pieces[rank][0].shape for rank in call.step.group if pieces.get(rank)}
-    new = placer.new(call.step, call.dtype, shapes)
+    spoiling = replace(call.step, layouts=(REFUSED[call.step.root % 2],))
+    new = placer.new(spoiling, call.dtype, shapes)
     if len(new) < len(call.step.group) or any(is_dense(piece) for piece in new.values()):
         return replace(call, step=replace(call.step, refused=False))
     spoilt = {rank: [new[rank], *pieces[rank][1:]] for rank in call.step.group}

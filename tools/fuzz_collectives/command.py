@@ -100,7 +100,7 @@ def _found(
     """Makes a program that failed small, and tells of it."""
     print(f"\n{outcome.kind} with {conditions.transport}, {conditions.ranks} ranks, program {program.seed}", flush=True)
     finding = Finding(program, conditions, outcome, repeats=False)
-    quicker = replace(conditions, patience=min(conditions.patience, 8.0), grace=0.0)
+    quicker = replace(conditions, patience=min(conditions.patience, 4.0), grace=0.0)
 
     def fails(candidate: Program) -> bool:
         return launch.run([candidate] * arguments.times, quicker).kind == outcome.kind

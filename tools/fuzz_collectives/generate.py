@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from tools.fuzz_collectives import dtypes
 from tools.fuzz_collectives.kinds import KINDS
-from tools.fuzz_collectives.placing import DENSE, REFUSED
+from tools.fuzz_collectives.placing import DENSE
 from tools.fuzz_collectives.program import Program, Step
 
 _ROWS = (0, 1, 1, 2, 2, 3, 3, 4, 5, 6, 7, 8, 9, 16, 17, 33, 64, 129)
@@ -19,7 +19,7 @@ _TAILS: tuple[tuple[int, ...], ...] = ((), (), (3,), (4,), (2, 3), (5, 2), (2, 3
 _PART = 4 << 20
 #: Kinds that may get a tensor with gaps on all ranks, and have to refuse it.
 _REFUSING = ("all_reduce", "broadcast", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all",
-             "all_to_all_single", "gather", "scatter", "batch_isend_irecv", "reduce", "reduce_scatter")  # fmt: skip
+             "all_to_all_single", "gather", "scatter", "reduce", "reduce_scatter")  # fmt: skip
 
 
 class Generator:
@@ -31,7 +31,7 @@ class Generator:
         names = [name for name in KINDS if not match or match in name or KINDS[name].is_local]
         self._kinds = names, [KINDS[name].weight for name in names]
         world = tuple(range(ranks))
-        parts = [p for n in range(2 if __import__('os').environ.get('NO1') else 1, ranks) for p in itertools.permutations(world, n)]
+        parts = [p for n in range(1, ranks) for p in itertools.permutations(world, n)]
         self._groups = [world] * 4 + [world[::-1]] + self._random.sample(parts, min(3, len(parts)))
         self._favourites = self._random.choices(dtypes.REDUCED, k=2) + [self._random.choice(dtypes.MOVED)]
         self._eager = self._random.random() < 0.3
@@ -54,7 +54,7 @@ class Generator:
             dtype=self._dtype(kind),
             rows=tuple(draw.choice(_ROWS) for _ in range(draw.choice((1, 1, 2, 3, 5)))),
             tail=draw.choice(_TAILS),
-            layouts=(draw.choice(REFUSED),) if refused else tuple(draw.choice(DENSE) for _ in range(draw.choice((1, 3, 5, 7)))),
+            layouts=tuple(draw.choice(DENSE) for _ in range(draw.choice((1, 3, 5, 7)))),
             reduction=draw.choice(dtypes.REDUCTIONS),
             root=draw.randrange(8),
             source=self._source(number),

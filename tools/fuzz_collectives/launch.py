@@ -22,7 +22,7 @@ from tools.fuzz_collectives.program import Program
 
 ROOT = Path(__file__).parents[2]
 #: Seconds from the end of the ranks' own patience to when they are taken for hanging.
-_MORE = 5.0
+_MORE = 3.0
 
 
 @dataclass(frozen=True)

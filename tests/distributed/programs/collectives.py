@@ -241,6 +241,12 @@ def check_reduce_scatter() -> None:
     part = torch.zeros(me + 1, device=DEVICE)
     dist.reduce_scatter(part, uneven, op=dist.ReduceOp.MAX)
     same(part, folded(torch.maximum, torch.float32, me + 1))
+    alone = [dist.new_group([rank]) for rank in ranks()][me]
+    for tensor in (own(torch.float32, 4, 3), own(torch.float32, 4, 3).t()):
+        part = torch.zeros_like(tensor)
+        dist.reduce_scatter(part, [tensor], group=alone)
+        same(part, tensor.cpu())
+    dist.destroy_process_group(alone)
     for op in (dist.ReduceOp.AVG, dist._make_nccl_premul_sum(1 / size)):
         whole, part = own(torch.float32, size, 3), torch.zeros(3, device=DEVICE)
         dist.reduce_scatter_tensor(part, whole, op=op)
