@@ -24,7 +24,7 @@ def test_random_programs() -> None:
     """``OUTBOARD_FUZZ_SEED`` draws others. With OUTBOARD_TEST_FULL they change each day, and are more."""
     whole = os.environ.get("OUTBOARD_TEST_FULL") == "1"
     seed = os.environ.get("OUTBOARD_FUZZ_SEED", str(datetime.date.today().toordinal()) if whole else "12")
-    size = ["--operations", "20000"] if whole else ["--seconds", "3", "--batch", "4", "--ranks", "2,3"]
+    size = ["--operations", "20000"] if whole else ["--operations", "200", "--batch", "2"]
     run = judge("--seed", seed, *size, "--transport", "shared,sockets,staged,driver", "--trials", "60")
     print(run.stdout)
     assert run.returncode == 0, f"OUTBOARD_FUZZ_SEED={seed}\n{run.stdout}\n{run.stderr}"
@@ -36,14 +36,14 @@ def test_random_programs() -> None:
         ("memory-order", "all_gather", "difference", 2),
         ("no-order", "all_reduce", "difference", 3),
         ("past-the-end", "broadcast", "difference", 2),
-        ("absent", "scatter", "did not come", 40),
+        ("absent", "scatter", "DistBackendError", 40),
     ],
 )
 def test_faults_are_found_and_made_small(fault: str, kind: str, told: str, most: int) -> None:
-    hangs = ["--patience", "3", "--trials", "0"] if fault == "absent" else ["--trials", "40"]
+    trials = ["--patience", "3", "--trials", "0"] if fault == "absent" else ["--trials", "25", "--length", "12"]
     run = judge("--fault", fault, "--transport", "shared", "--ranks", "2", "--times", "1", "--most", "1",
-                "--batch", "3", "--match", kind, "--seed", "1", *hangs)  # fmt: skip
-    steps = [line for line in run.stdout.splitlines() if line[:4] == "    " and line.strip()[0].isdigit()]
+                "--batch", "3", "--match", kind, "--seed", "1", *trials)  # fmt: skip
+    steps = [line for line in run.stdout.splitlines() if line[:4] == "    " and ": " in line]
     assert run.returncode == 1, run.stdout + run.stderr
     assert told in run.stdout and f"--fault {fault}" in run.stdout, run.stdout
     assert any(f": {kind}(" in step for step in steps) and len(steps) <= most, run.stdout
@@ -87,7 +87,7 @@ def test_numbers_are_new_before_they_are_inexact() -> None:
 
 def test_what_does_not_matter_is_left_out() -> None:
     program = draw(3, 2, 30)
-    wanted = next(step for step in program.steps if step.kind == "all_to_all")
-    small = shrink(program, lambda candidate: any(step.kind == "all_to_all" for step in candidate.steps), 1000)
-    assert len(small.steps) == 1 and small.steps[0].number == wanted.number or len(small.steps) == 1
+    wanted = program.steps[10].kind
+    small = shrink(program, lambda candidate: any(step.kind == wanted for step in candidate.steps), 1000)
+    assert [step.kind for step in small.steps] == [wanted]
     assert small.steps[0].layouts == ("rows",) and not small.steps[0].later

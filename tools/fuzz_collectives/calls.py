@@ -31,8 +31,9 @@ def _with_gaps(placer: Placer, call: Call) -> Call:
     shapes = {rank: pieces[rank][0].shape for rank in call.step.group if pieces.get(rank)}
     spoiling = replace(call.step, layouts=(REFUSED[call.step.root % 2],))
     new = placer.new(spoiling, call.dtype, shapes)
-    if len(new) < len(call.step.group) or any(is_dense(piece) for piece in new.values()):
+    if len(call.step.group) < 2 or len(new) < len(call.step.group) or any(is_dense(piece) for piece in new.values()):
         return replace(call, step=replace(call.step, refused=False))
     spoilt = {rank: [new[rank], *pieces[rank][1:]] for rank in call.step.group}
-    both = call.inputs is call.outputs
-    return replace(call, inputs=spoilt, outputs=spoilt) if both else replace(call, **{which: spoilt})
+    if call.inputs is call.outputs:
+        return replace(call, inputs=spoilt, outputs=spoilt)
+    return replace(call, inputs=spoilt) if which == "inputs" else replace(call, outputs=spoilt)

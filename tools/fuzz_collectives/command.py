@@ -59,9 +59,10 @@ def _batches(arguments: argparse.Namespace) -> Iterator[tuple[Conditions, list[P
             for transport in arguments.transport:
                 conditions = Conditions(transport, ranks, arguments.patience, arguments.fault)
                 seeds = range(seed, seed + arguments.batch)
-                yield conditions, [
-                    draw(each, ranks, arguments.length, arguments.match, arguments.long) for each in seeds
-                ]
+                yield (
+                    conditions,
+                    [draw(each, ranks, arguments.length, arguments.match, arguments.long) for each in seeds],
+                )
                 seed += arguments.batch
 
 
@@ -79,7 +80,7 @@ def run(arguments: argparse.Namespace) -> Totals:
     """Runs programs until there were enough operations, the time is over, or the given ones are done."""
     totals, begin = Totals(), time.monotonic()
     for conditions, programs in _kept(arguments) if arguments.replay else _batches(arguments):
-        while programs:
+        while programs and len(totals.findings) < arguments.most:
             outcome = launch.run(programs, conditions)
             totals.count(programs[: outcome.finished], conditions)
             if not outcome.kind:
@@ -87,7 +88,9 @@ def run(arguments: argparse.Namespace) -> Totals:
             _found(totals, programs[outcome.program], conditions, outcome, arguments)
             programs = [] if arguments.replay else programs[outcome.program + 1 :]
         spent = time.monotonic() - begin
-        if not arguments.replay and (sum(totals.operations.values()) >= arguments.operations or spent > arguments.seconds):
+        if not arguments.replay and (
+            sum(totals.operations.values()) >= arguments.operations or spent > arguments.seconds
+        ):
             break
         if len(totals.findings) >= arguments.most:
             break
@@ -122,7 +125,9 @@ def show(finding: Finding, arguments: argparse.Namespace) -> None:
         print(f"    {step.text()}")
     print("\n".join(f"  {text}" for text in finding.outcome.texts if text))
     text = finding.program.to_json()
-    command = f"python -m tools.fuzz_collectives --transport {finding.conditions.transport} --replay {shlex.quote(text)}"
+    command = (
+        f"python -m tools.fuzz_collectives --transport {finding.conditions.transport} --replay {shlex.quote(text)}"
+    )
     command += f" --fault {finding.conditions.fault}" if finding.conditions.fault else ""
     print(f"  repeat it with{'' if finding.repeats else ' (it did not repeat at once)'}: {command}", flush=True)
     if arguments.save:
@@ -145,10 +150,14 @@ def summary(totals: Totals, seconds: float, arguments: argparse.Namespace) -> No
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tools.fuzz_collectives", description=__doc__)
     parser.add_argument("--operations", type=int, default=2000, help="collectives and messages, after which it ends")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="time after which no other ranks are started")
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="time after which no other ranks are started"
+    )
     parser.add_argument("--seed", type=int, default=int(os.environ.get("OUTBOARD_FUZZ_SEED", "0")))
     parser.add_argument("--ranks", type=_numbers, default=[2, 3, 4], help="numbers of ranks, as 2,3,4")
-    parser.add_argument("--transport", type=_transports, default=transports.USUAL, help=", ".join(transports.TRANSPORTS))
+    parser.add_argument(
+        "--transport", type=_transports, default=transports.USUAL, help=", ".join(transports.TRANSPORTS)
+    )
     parser.add_argument("--match", default="", help="only collectives whose names contain this")
     parser.add_argument("--length", type=int, default=40, help="steps of a program")
     parser.add_argument("--batch", type=int, default=10, help="programs for one group of processes")
@@ -158,7 +167,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--times", type=int, default=3, help="how often each of these, and a given program, is run")
     parser.add_argument("--most", type=int, default=20, help="findings after which it ends")
     parser.add_argument("--fault", default="", choices=["", *FAULTS], help="a fault to seed, which has to be found")
-    parser.add_argument("--replay", default="", help="programs to run instead: one as it was printed, or a file of them")
+    parser.add_argument(
+        "--replay", default="", help="programs to run instead: one as it was printed, or a file of them"
+    )
     parser.add_argument("--save", type=Path, help="append findings to this file")
     return parser
 

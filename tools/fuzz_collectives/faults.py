@@ -37,7 +37,7 @@ def _without_order(original: Callable[..., Any]) -> Callable[..., Any]:
     """A collective does not wait for an earlier one of the same tensor: it begins with what was there before."""
     earlier: dict[int, Tensor] = {}
 
-    def all_reduce(tensor: Tensor, op: Any, group: Any, async_op: bool) -> Any:
+    def all_reduce(tensor: Tensor, op: Any, group: Any, async_op: bool = False) -> Any:
         before = earlier.pop(tensor.data_ptr(), None)
         if async_op:
             earlier[tensor.data_ptr()] = tensor.clone()

@@ -198,7 +198,12 @@ def _outcome(folder: Path, codes: Sequence[int], ranks: int, programs: int, hung
     if not any(codes) and not hung:
         return Outcome(finished=programs)
     findings = sorted(
-        (message | {"rank": rank} for rank, messages in enumerate(told) for message in messages if "finding" in message),
+        (
+            message | {"rank": rank}
+            for rank, messages in enumerate(told)
+            for message in messages
+            if "finding" in message
+        ),
         key=lambda message: (message["finding"] != "difference", message["time"]),
     )
     if findings:

@@ -49,8 +49,7 @@ def _bits(tensor: Tensor) -> Tensor:
 
 def _unequal(actual: Tensor, expected: Tensor, close: bool) -> Tensor:
     if expected.is_complex():
-        both = [torch.view_as_real(tensor) for tensor in (actual, expected)]
-        return _unequal(*both, close).any(-1)
+        return _unequal(torch.view_as_real(actual), torch.view_as_real(expected), close).any(-1)
     if actual.dtype.itemsize == 1 and actual.is_floating_point():
         actual, expected = actual.float(), expected.float()
     if not close or not expected.is_floating_point():

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tools.fuzz_collectives import dtypes
-from tools.fuzz_collectives.kinds import KINDS
 from tools.fuzz_collectives.calls import place
+from tools.fuzz_collectives.kinds import KINDS
 from tools.fuzz_collectives.program import Buffer, Call, Piece, Pieces, Program
 
 

@@ -47,7 +47,9 @@ class Step:
     def text(self) -> str:
         """The line as people read it: what differs from the defaults."""
         default = Step(self.number, self.kind)
-        told = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != getattr(default, f.name)}
+        told = {
+            f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != getattr(default, f.name)
+        }
         return f"{self.number}: {self.kind}({', '.join(f'{name}={value}' for name, value in told.items())})"
 
 
@@ -80,7 +82,8 @@ def from_json(text: str) -> Program:
 
 
 def _step(values: dict[str, Any]) -> Step:
-    return Step(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+    given: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+    return Step(**given)
 
 
 @dataclass(frozen=True)

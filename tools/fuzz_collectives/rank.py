@@ -197,7 +197,9 @@ def run(programs: Sequence[Program], say: Any, patience: float, fault: str = "")
 def _text(action: Action) -> str:
     if isinstance(action, Call):
         return action.step.text()
-    return f"wait for {action.number}" if isinstance(action, Wait) else f"look at what is there ({type(action).__name__})"
+    return (
+        f"wait for {action.number}" if isinstance(action, Wait) else f"look at what is there ({type(action).__name__})"
+    )
 
 
 class Speaker:

@@ -421,7 +421,9 @@ def check_asking_whether_it_has_ended() -> None:
     for _ in range(400):
         whole = own(torch.float32, 64)
         works = [dist.broadcast(whole[turn : turn + 1], 0, async_op=True) for turn in range(4)]
-        works.append(dist.gather(whole[:5], [whole[:5] for _ in ranks()] if dist.get_rank() == 0 else None, async_op=True))
+        works.append(
+            dist.gather(whole[:5], [whole[:5] for _ in ranks()] if dist.get_rank() == 0 else None, async_op=True)
+        )
         del whole
         for work in works:
             while not work.is_completed():

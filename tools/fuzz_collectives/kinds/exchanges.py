@@ -63,9 +63,7 @@ class AllToAllSingle(Kind):
                 output[sender * size : (sender + 1) * size] = sent[me * size : (me + 1) * size]
 
     def run(self, place: Place, call: Call, inputs: list[Tensor], outputs: list[Tensor]) -> list[Any]:
-        return started(
-            dist.all_to_all_single(outputs[0], inputs[0], group=place.group, async_op=call.step.later)
-        )
+        return started(dist.all_to_all_single(outputs[0], inputs[0], group=place.group, async_op=call.step.later))
 
 
 class AllToAllSplits(Kind):

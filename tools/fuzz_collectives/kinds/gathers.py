@@ -149,7 +149,9 @@ class AllGatherSeveral(Kind):
         turns = range(step.several)
         own = [placer.new(step, step.dtype, dict.fromkeys(step.group, step.shape(turn))) for turn in turns]
         outputs = [
-            placer.new(step, step.dtype, dict.fromkeys(step.group, step.shape(turn))) for _ in step.group for turn in turns
+            placer.new(step, step.dtype, dict.fromkeys(step.group, step.shape(turn)))
+            for _ in step.group
+            for turn in turns
         ]
         return Call(step, step.dtype, by_rank(step.group, own), by_rank(step.group, outputs))
 
@@ -186,9 +188,7 @@ class Gather(Kind):
 
     def run(self, place: Place, call: Call, inputs: list[Tensor], outputs: list[Tensor]) -> list[Any]:
         root = call.step.root % place.size
-        work = dist.gather(
-            inputs[0], outputs or None, group=place.group, async_op=call.step.later, group_dst=root
-        )
+        work = dist.gather(inputs[0], outputs or None, group=place.group, async_op=call.step.later, group_dst=root)
         return started(work)
 
 

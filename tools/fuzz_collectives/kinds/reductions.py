@@ -133,8 +133,7 @@ class ReduceScatter(Reducing):
 
     def place(self, placer: Placer, step: Step) -> Call:
         lists = [
-            placer.new(step, step.dtype, dict.fromkeys(step.group, step.shape(turn)))
-            for turn in range(len(step.group))
+            placer.new(step, step.dtype, dict.fromkeys(step.group, step.shape(turn))) for turn in range(len(step.group))
         ]
         inputs = by_rank(step.group, lists)
         if step.alias:
