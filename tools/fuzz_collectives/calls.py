@@ -18,7 +18,8 @@ def place(program: Program) -> tuple[list[Call], list[Buffer]]:
         call = KINDS[step.kind].place(placer, step)
         if step.refused:
             call = _with_gaps(placer, call)
-        placer.keep(call)
+        if not call.step.refused:
+            placer.keep(call)
         calls.append(call)
     return calls, placer.buffers
 

@@ -59,10 +59,9 @@ def _batches(arguments: argparse.Namespace) -> Iterator[tuple[Conditions, list[P
             for transport in arguments.transport:
                 conditions = Conditions(transport, ranks, arguments.patience, arguments.fault)
                 seeds = range(seed, seed + arguments.batch)
-                yield (
-                    conditions,
-                    [draw(each, ranks, arguments.length, arguments.match, arguments.long) for each in seeds],
-                )
+                nones = transport not in transports.WITHOUT_NONES
+                options = (ranks, arguments.length, arguments.match, arguments.long, nones)
+                yield conditions, [draw(each, *options) for each in seeds]
                 seed += arguments.batch
 
 

@@ -90,7 +90,8 @@ class Generator:
         return replace(step, rows=chosen, tail=tail, several=min(step.several, 2))
 
 
-def draw(seed: int, ranks: int, length: int, match: str = "", long: float = 0.01) -> Program:
+def draw(seed: int, ranks: int, length: int, match: str = "", long: float = 0.01, nones: bool = True) -> Program:
     """The program of a seed, the same wherever it is drawn. ``match``: only collectives whose names contain it.
-    ``long``: the share of steps with tensors that go in parts."""
-    return Generator(seed, ranks, match, long).program(length)
+    ``long``: the share of steps with tensors that go in parts. ``nones``: every third program has numbers that are
+    none."""
+    return replace(Generator(seed, ranks, match, long).program(length), nones=nones and seed % 3 == 0)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Defects that are known and open: programs that meet one are counted, and found no more.
 
-What the definition leaves open is no defect. It stands with the kinds: in :meth:`Kind.undefined`, such as the tensor of a
-rank that is not the root of ``reduce``, and in :meth:`Kind.is_exact`.
+What the definition leaves open is no defect. It stands with the kinds: in :meth:`Kind.undefined`, such as the tensor of
+a rank that is not the root of ``reduce``, and in :meth:`Kind.is_exact`.
 """
 
 from __future__ import annotations

@@ -11,10 +11,13 @@ from tools.fuzz_collectives import dtypes
 #: How many units in the last place a result may be off that was rounded: once for each of up to four terms, and once
 #: more where the mean is taken.
 _ROUNDINGS = 5
+#: The share of numbers that are none, where there are any.
+_NONE = 0.03
 
 
-def new(count: int, dtype: str, *seed: int) -> Tensor:
-    """Small whole numbers, on the CPU, as many as asked for."""
+def new(count: int, dtype: str, *seed: int, nones: bool = False) -> Tensor:
+    """Small whole numbers, on the CPU, as many as asked for. ``nones``: some are none (NaN), where the dtype is
+    one of real floating-point numbers."""
     mixed = 0
     for part in seed:
         mixed = (mixed * 1_000_003 + part + 1) % (1 << 62)
@@ -23,8 +26,13 @@ def new(count: int, dtype: str, *seed: int) -> Tensor:
     least = 0 if dtype in ("uint8", "uint16", "bool") else dtypes.LEAST
     most = 1 if dtype == "bool" else dtypes.MOST
     whole = torch.randint(least, most + 1, (count,), generator=generator, dtype=torch.int64)
+    if not dtypes.is_complex(dtype) and dtypes.is_whole(dtype):
+        return whole.to(kind)
     if not dtypes.is_complex(dtype):
-        return whole.float().to(kind) if dtype.startswith("float8") else whole.to(kind)
+        real = whole.float()
+        if nones:
+            real[torch.rand(count, generator=generator) < _NONE] = torch.nan
+        return real.to(kind)
     imaginary = torch.randint(least, most + 1, (count,), generator=generator, dtype=torch.int64)
     return torch.complex(whole.double(), imaginary.double()).to(kind)
 
@@ -53,6 +61,6 @@ def _unequal(actual: Tensor, expected: Tensor, close: bool) -> Tensor:
     if actual.dtype.itemsize == 1 and actual.is_floating_point():
         actual, expected = actual.float(), expected.float()
     if not close or not expected.is_floating_point():
-        return actual != expected
+        return (actual != expected) & ~(actual.isnan() & expected.isnan())
     room = torch.finfo(expected.dtype).eps * _ROUNDINGS * dtypes.MOST
-    return ~torch.isclose(actual.double(), expected.double(), rtol=room, atol=room)
+    return ~torch.isclose(actual.double(), expected.double(), rtol=room, atol=room, equal_nan=True)

@@ -55,11 +55,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
-    """Steps of so many ranks. ``seed`` decides the numbers in the tensors."""
+    """Steps of so many ranks. ``seed`` decides the numbers in the tensors; ``nones``: some are none (NaN)."""
 
     seed: int
     ranks: int
     steps: tuple[Step, ...]
+    nones: bool = False
 
     def to_json(self) -> str:
         """One line that :func:`from_json` reads."""
@@ -68,7 +69,8 @@ class Program:
             default = asdict(Step(step.number, step.kind))
             required = ("number", "kind")
             steps.append({k: v for k, v in asdict(step).items() if k in required or v != default[k]})
-        return json.dumps({"seed": self.seed, "ranks": self.ranks, "steps": steps}, separators=(",", ":"))
+        whole = {"seed": self.seed, "ranks": self.ranks, "nones": self.nones, "steps": steps}
+        return json.dumps(whole, separators=(",", ":"))
 
     def with_steps(self, steps: Sequence[Step]) -> Program:
         """The same with other steps."""
@@ -78,7 +80,7 @@ class Program:
 def from_json(text: str) -> Program:
     """The program that ``to_json`` wrote."""
     read = json.loads(text)
-    return Program(read["seed"], read["ranks"], tuple(_step(step) for step in read["steps"]))
+    return Program(read["seed"], read["ranks"], tuple(_step(step) for step in read["steps"]), read.get("nones", False))
 
 
 def _step(values: dict[str, Any]) -> Step:

@@ -68,10 +68,13 @@ class Running:
         self._calls: dict[int, Call] = {}
         self._last_writers: dict[int, list[Call]] = {}
         self._right = [
-            {rank: numbers.new(count, each.dtype, program.seed, index, rank) for rank, count in each.lengths.items()}
+            {rank: self._new(count, each.dtype, index, rank) for rank, count in each.lengths.items()}
             for index, each in enumerate(buffers)
         ]
         self._mine = {i: by[self._me].to(device) for i, by in enumerate(self._right) if self._me in by}
+
+    def _new(self, count: int, dtype: str, *place: int) -> Tensor:
+        return numbers.new(count, dtype, self._program.seed, *place, nones=self._program.nones)
 
     def do(self, action: Action) -> None:
         """One thing after the other."""
@@ -144,7 +147,7 @@ class Running:
         for rank, some in pieces.items():
             for index, piece in enumerate(some):
                 dtype = self._buffers[piece.buffer].dtype
-                new = numbers.new(piece.numel, dtype, self._program.seed, 1_000 + turn, index, rank)
+                new = self._new(piece.numel, dtype, 1_000 + turn, index, rank)
                 self._view_of(rank, piece).copy_(new.view(piece.shape))
 
     def _check(self, action: Check) -> None:

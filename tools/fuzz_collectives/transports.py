@@ -18,6 +18,9 @@ TRANSPORTS: dict[str, dict[str, str]] = {
     "strict-driver": {"OUTBOARD_DRIVER": "strict", "OUTBOARD_TRANSPORT": "driver"},
     "mpi": _PLAIN | {"OUTBOARD_TRANSPORT": "mpi"},
 }
+#: Where gloo itself reduces, MIN and MAX may lose numbers that are none (NaN), as on CPU tensors: programs have none of
+#: these there. Everywhere else they are kept.
+WITHOUT_NONES = ("sockets", "compared", "staged-sockets")
 #: What a long run goes through.
 USUAL = [name for name in TRANSPORTS if name != "mpi"]
 
