@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tools.fuzz_collectives.kinds.base import Kind, Place, fill, memory, rows, single, started
-from tools.fuzz_collectives.placing import Placer, by_rank, chunk
+from tools.fuzz_collectives.placing import Placer, by_rank, chunk, strides
 from tools.fuzz_collectives.program import Call, Piece, Step
 
 
@@ -80,17 +80,9 @@ def _rows(whole: Piece, turn: int, form: Piece) -> Piece:
     """The rows of a tensor that belong to a rank, if they have no gaps; else as many elements somewhere in it."""
     if not form.shape or (whole.shape[1:] and whole.stride[0] < whole.stride[1]):
         part = whole.flat(turn * form.numel, (turn + 1) * form.numel)
-        return Piece(part.buffer, part.offset, form.shape, _contiguous(form.shape))
+        return Piece(part.buffer, part.offset, form.shape, strides(form.shape, "rows"))
     begin = whole.offset + turn * form.shape[0] * whole.stride[0]
     return Piece(whole.buffer, begin, form.shape, whole.stride)
-
-
-def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    stride, step = [], 1
-    for size in reversed(shape):
-        stride.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(stride))
 
 
 class AllGatherTensor(Kind):
