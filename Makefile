@@ -34,10 +34,10 @@ FUZZ_ARGUMENTS ?=
 JUDGE_ARGUMENTS ?=
 RELEASES_ARGUMENTS ?=
 
-.PHONY: help setup demo demo-short accuracy test test-full test-cpp test-cuda-text test-distributed-judge test-sanitize test-ecosystem test-hip test-limits test-mpi test-nvrtc test-oclgrind test-python test-strict lint format bench opinfo releases fuzz fuzz-files wheel docs docs-serve clean distclean
+.PHONY: help setup demo demo-short accuracy test test-full test-cpp test-cuda-text test-distributed-judge test-sanitize test-ecosystem test-hip test-limits test-mpi test-nvrtc test-oclgrind test-python test-strict lint format bench opinfo releases fuzz fuzz-collectives fuzz-files wheel docs docs-serve clean distclean
 
 help:  ## Show this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:  ## Environment, PyTorch, Clang, Outboard: made once, then reused; needs no root
 	@$(SETUP) --groups demo cpu
@@ -203,6 +203,10 @@ opinfo:  ## Every float32 OpInfo on the device against the CPU, one process each
 fuzz:  ## Random programs on the device against the CPU; FUZZ_ARGUMENTS="--mode compiled --operators 5000"
 	@$(SETUP) --opencl --groups demo test
 	@$(PY) -m tools.fuzz --operators 200000 --invalid 0.08 --jobs $(JOBS) $(FUZZ_ARGUMENTS)
+
+fuzz-collectives:  ## Random programs of collectives between processes, against their definition; FUZZ_ARGUMENTS="--transport sockets"
+	@$(SETUP) --groups demo test
+	@OMP_WAIT_POLICY=passive $(PY) -m tools.fuzz_collectives --operations 20000 $(FUZZ_ARGUMENTS)
 
 releases:  ## docs/releases.md: tests with each PyTorch and Python; RELEASES_ARGUMENTS="2.12.0:3.11 --suite full"
 	@$(PYTHON) tools/releases.py $(RELEASES_ARGUMENTS)

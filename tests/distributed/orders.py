@@ -49,9 +49,10 @@ def exchange_lists_in_any_order(device: str, rows: int, dtype: torch.dtype) -> N
         received = places(*lengths)
         dist.all_gather(received, placed(sent(me, 0, lengths[me]), me))
         same(received, [sent(sender, 0, length) for sender, length in zip(ranks, lengths, strict=True)])
-        result = places(*lengths)[me]
-        dist.reduce_scatter(result, [placed(sent(me, target, lengths[target]), me + target) for target in ranks])
-        same([result], [summed(lengths[me])])
+        for turn in (me, me + 1):
+            result = placed(torch.zeros(lengths[me], COLUMNS, dtype=dtype), turn)
+            dist.reduce_scatter(result, [placed(sent(me, target, lengths[target]), turn + target) for target in ranks])
+            same([result], [summed(lengths[me])])
     lists = [places(rows, rows) for _ in ranks]
     dist.all_gather_coalesced(lists, [own, placed(sent(me, 1), me + 1)])
     for sender, received in zip(ranks, lists, strict=True):

@@ -172,8 +172,11 @@ std::optional<DriverRequests> reduce_scatter(const DriverTransport& driver, cons
 std::optional<DriverRequests> reduce_scatter_list(const DriverTransport& driver, const at::Tensor& output,
                                                   const Tensors& inputs, const c10d::ReduceOp& reduction) {
   const at::Tensor whole = memory_for(inputs);
-  auto made = reduce_scatter(driver, {output}, {whole}, reduction);
-  if (made.has_value() && !made->empty()) made->front().before = moving(whole, inputs, /*into_whole=*/true);
+  const at::Tensor part = output.is_contiguous() ? output : memory_for({output});
+  auto made = reduce_scatter(driver, {part}, {whole}, reduction);
+  if (!made.has_value() || made->empty()) return made;
+  made->front().before = moving(whole, inputs, /*into_whole=*/true);
+  if (!part.is_same(output)) made->front().after = moving(part, {output}, /*into_whole=*/false);
   return made;
 }
 

@@ -371,6 +371,7 @@ void DriverTransport::run() {
     Pending ended = std::move(pending_.front());
     lock.unlock();
     error == nullptr ? ended.work->follow({}, {}) : ended.work->fail(error);
+    ended = {};  // without the lock: the end of its tensors may wait for Python
     lock.lock();
     pending_.pop_front();
     changed_.notify_all();

@@ -30,7 +30,7 @@ Part reduced_part(int ranks, Tensors own, TensorLists pieces, const c10d::Reduce
     for (size_t i = 0; i < own.size(); ++i) {
       c10d::AllToAllOptions host_options;
       host_options.timeout = timeout;
-      at::Tensor leaving = pieces[i].size() == 1 ? pieces[i][0] : in_a_row(pieces[i]);
+      at::Tensor leaving = in_a_row(pieces[i]);
       at::Tensor arriving = flat(arrived[i]);
       std::vector<int64_t> received(ranks, own[i].numel());
       std::vector<int64_t> sent = pieces[i].size() == 1 ? received : counts_of(pieces[i]);

@@ -74,7 +74,7 @@ void Issuer::run() {
   while (true) {
     changed_.wait(lock, [&] { return !busy_ && (stop_ || !tasks_.empty()); });
     if (tasks_.empty()) return;
-    const Task task = std::move(tasks_.front());
+    Task task = std::move(tasks_.front());
     tasks_.pop_front();
     std::exception_ptr error;
     {
@@ -94,6 +94,7 @@ void Issuer::run() {
     } else if (task.after) {
       task.after();
     }
+    task = {};  // without the lock: the end of its tensors may wait for Python
     lock.lock();
     ++servers_;
   }

@@ -68,7 +68,7 @@ uint64_t bytes_of_all(const Tensors& tensors) {
 at::Tensor in_a_row(const Tensors& tensors) {
   Tensors rows;
   for (const at::Tensor& tensor : tensors) rows.push_back(tensor.reshape({-1}));
-  return at::cat(rows);
+  return rows.size() == 1 ? rows[0] : at::cat(rows);
 }
 
 at::Tensor some_of(const at::Tensor& tensor, int64_t begin, int64_t end) {

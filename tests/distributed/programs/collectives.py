@@ -241,6 +241,12 @@ def check_reduce_scatter() -> None:
     part = torch.zeros(me + 1, device=DEVICE)
     dist.reduce_scatter(part, uneven, op=dist.ReduceOp.MAX)
     same(part, folded(torch.maximum, torch.float32, me + 1))
+    alone = [dist.new_group([rank]) for rank in ranks()][me]
+    for tensor in (own(torch.float32, 4, 3), own(torch.float32, 4, 3).t()):
+        part = torch.zeros_like(tensor)
+        dist.reduce_scatter(part, [tensor], group=alone)
+        same(part, tensor.cpu())
+    dist.destroy_process_group(alone)
     for op in (dist.ReduceOp.AVG, dist._make_nccl_premul_sum(1 / size)):
         whole, part = own(torch.float32, size, 3), torch.zeros(3, device=DEVICE)
         dist.reduce_scatter_tensor(part, whole, op=op)
@@ -408,6 +414,20 @@ def check_one_tensor_in_several_collectives() -> None:
         expected[: count // 2] *= size
         same(tensor, expected)
         same(gathered, expected.repeat(size) * size)
+
+
+def check_asking_whether_it_has_ended() -> None:
+    """Python asks without giving other threads a turn, while one of these lets go of the tensors, which needs one."""
+    for _ in range(400):
+        whole = own(torch.float32, 64)
+        works = [dist.broadcast(whole[turn : turn + 1], 0, async_op=True) for turn in range(4)]
+        works.append(
+            dist.gather(whole[:5], [whole[:5] for _ in ranks()] if dist.get_rank() == 0 else None, async_op=True)
+        )
+        del whole
+        for work in works:
+            while not work.is_completed():
+                pass
 
 
 def check_callbacks_that_wait() -> None:
