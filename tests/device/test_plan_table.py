@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Callable
 
 import pytest
-from conftest import RunPython
 
 #: 90 signatures, whose results are checked against the CPU; the table holds 64.
 SIGNATURES = """
@@ -25,7 +25,7 @@ def check(cases):
 """
 
 
-def test_plans_that_are_not_used_go_and_come_back(run_python: RunPython) -> None:
+def test_plans_that_are_not_used_go_and_come_back(run_python: Callable[..., str]) -> None:
     source = """
     for _ in range(2):
         check(CASES)
@@ -42,7 +42,7 @@ def test_plans_that_are_not_used_go_and_come_back(run_python: RunPython) -> None
     assert "bounded" in run_python(SIGNATURES + textwrap.dedent(source), OUTBOARD_MAX_PLANS="64")
 
 
-def test_plans_in_use_stay_while_others_come(run_python: RunPython) -> None:
+def test_plans_in_use_stay_while_others_come(run_python: Callable[..., str]) -> None:
     """A few signatures are called between all others: they are never asked for again."""
     source = """
     wanted = CASES[:6]
@@ -59,7 +59,7 @@ def test_plans_in_use_stay_while_others_come(run_python: RunPython) -> None:
     assert "kept" in run_python(SIGNATURES + textwrap.dedent(source), OUTBOARD_MAX_PLANS="64")
 
 
-def test_threads_compute_while_plans_go(run_python: RunPython) -> None:
+def test_threads_compute_while_plans_go(run_python: Callable[..., str]) -> None:
     source = """
     import concurrent.futures, random
     def work(seed):
@@ -85,7 +85,7 @@ def test_threads_compute_while_plans_go(run_python: RunPython) -> None:
     assert "right" in run_python(SIGNATURES + textwrap.dedent(source), OUTBOARD_MAX_PLANS="64")
 
 
-def test_programs_that_no_plan_uses_go_and_come_back(run_python: RunPython) -> None:
+def test_programs_that_no_plan_uses_go_and_come_back(run_python: Callable[..., str]) -> None:
     """A process can have some thousands of programs in memory: plans go because of their programs, too."""
     source = """
     from outboard import _C
@@ -112,7 +112,7 @@ def test_programs_that_no_plan_uses_go_and_come_back(run_python: RunPython) -> N
 
 
 @pytest.mark.parametrize("value", ["0", "-5", "many", "1e9"])
-def test_a_number_of_plans_that_is_none(run_python: RunPython, value: str) -> None:
+def test_a_number_of_plans_that_is_none(run_python: Callable[..., str], value: str) -> None:
     source = """
     try:
         check(CASES[:1])
