@@ -86,12 +86,9 @@ def run(arguments: argparse.Namespace) -> Totals:
                 break
             _found(totals, programs[outcome.program], conditions, outcome, arguments)
             programs = [] if arguments.replay else programs[outcome.program + 1 :]
-        spent = time.monotonic() - begin
-        if not arguments.replay and (
-            sum(totals.operations.values()) >= arguments.operations or spent > arguments.seconds
-        ):
-            break
-        if len(totals.findings) >= arguments.most:
+        done = sum(totals.operations.values())
+        is_enough = done >= arguments.operations or time.monotonic() - begin > arguments.seconds
+        if len(totals.findings) >= arguments.most or (is_enough and not arguments.replay):
             break
     return totals
 

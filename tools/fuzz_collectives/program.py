@@ -36,6 +36,11 @@ class Step:
     late_rank: int = -1
     ends: str = "wait"
 
+    @property
+    def root_rank(self) -> int:
+        """The root, by its number in the world."""
+        return self.group[self.root % len(self.group)]
+
     def rows_of(self, turn: int) -> int:
         """Rows of the tensor of this number."""
         return self.rows[turn % len(self.rows)]

@@ -367,21 +367,7 @@ void Kernel::refuse_group(const uint32_t local[3]) const {
 
 namespace {
 
-/// A use of a program, for a while.
-class ProgramUse {
- public:
-  explicit ProgramUse(Kernel::Program& program) : program_(&program) { program.retain(); }
-  ProgramUse(ProgramUse&& other) noexcept : program_(std::exchange(other.program_, nullptr)) {}
-  ProgramUse& operator=(ProgramUse&&) = delete;
-  ~ProgramUse() {
-    if (program_ != nullptr) program_->release();
-  }
-  Kernel::Program* operator->() const { return program_; }
-
- private:
-  Kernel::Program* program_;
-};
-
+using ProgramUse = Use<Kernel::Program>;
 using Programs = std::vector<std::unique_ptr<Kernel::Program>>;
 
 /// Programs that nobody will launch any more, and the streams that may have launches of them.

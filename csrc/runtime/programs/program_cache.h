@@ -14,6 +14,29 @@ namespace outboard {
 
 class Device;
 
+/// A use of something that stays as long as it has any (`retain`, `release`).
+template <typename T>
+class Use {
+ public:
+  /// Of what nobody can end meanwhile: there is a use already, or a lock.
+  explicit Use(T& used) : used_(&used) { used.retain(); }
+  Use(const Use& other) : Use(*other.used_) {}
+  Use(Use&& other) noexcept : used_(std::exchange(other.used_, nullptr)) {}
+  Use& operator=(Use other) noexcept {
+    std::swap(used_, other.used_);
+    return *this;
+  }
+  ~Use() {
+    if (used_ != nullptr) used_->release();
+  }
+
+  T* operator->() const { return used_; }
+  T& operator*() const { return *used_; }
+
+ private:
+  T* used_;
+};
+
 /// A kernel that is being made ready by another thread. Lives as long as somebody has a use of it, and then until
 /// the launches that the device's streams were given before are over. Thread-safe.
 class Kernel {
@@ -38,7 +61,7 @@ class Kernel {
   }
 
  private:
-  friend class KernelUse;
+  friend class Use<Kernel>;
 
   ob_kernel wait();
   void retain() const noexcept;
@@ -52,26 +75,7 @@ class Kernel {
 };
 
 /// The right to launch a kernel: while somebody has it, the kernel's program stays loaded.
-class KernelUse {
- public:
-  /// Of a kernel of which there is a use already.
-  explicit KernelUse(Kernel& kernel) : kernel_(&kernel) { kernel.retain(); }
-  KernelUse(const KernelUse& other) : KernelUse(*other.kernel_) {}
-  KernelUse(KernelUse&& other) noexcept : kernel_(std::exchange(other.kernel_, nullptr)) {}
-  KernelUse& operator=(KernelUse other) noexcept {
-    std::swap(kernel_, other.kernel_);
-    return *this;
-  }
-  ~KernelUse() {
-    if (kernel_ != nullptr) kernel_->release();
-  }
-
-  Kernel* operator->() const { return kernel_; }
-  Kernel& operator*() const { return *kernel_; }
-
- private:
-  Kernel* kernel_;
-};
+using KernelUse = Use<Kernel>;
 
 /// Programs of a device by (source, options): in memory, then as binaries under `<cache dir>/programs`, then those that
 /// came with Outboard (`ShippedPrograms`), then the driver's compiler. Disk entries are written atomically (temporary

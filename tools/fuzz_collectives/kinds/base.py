@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,3 +85,11 @@ def single(group: Sequence[int], tensor: Mapping[int, Piece]) -> Pieces:
 def started(work: Any) -> list[Any]:
     """What a call returned, if that is something to wait for."""
     return [] if work is None else [work]
+
+
+def managed(place: Place, call: Call, function: Callable[..., Any], *lists: Sequence[Tensor]) -> list[Any]:
+    """Calls a function with one tensor of each list after the other, joined to one call; what is to be waited for."""
+    with dist._coalescing_manager(place.group, async_ops=call.step.later) as manager:
+        for tensors in zip(*lists, strict=True):
+            function(*tensors)
+    return [manager] if call.step.later else []

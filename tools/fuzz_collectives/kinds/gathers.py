@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tools.fuzz_collectives.kinds.base import Kind, Place, fill, memory, rows, single, started
+from tools.fuzz_collectives.kinds.base import Kind, Place, fill, managed, memory, rows, single, started
 from tools.fuzz_collectives.placing import Placer, by_rank, chunk, strides
 from tools.fuzz_collectives.program import Call, Piece, Step
 
@@ -20,7 +20,7 @@ class Broadcast(Kind):
     def place(self, placer: Placer, step: Step) -> Call:
         dtype, tensor = placer.take(step, self.dtypes, step.shape())
         both = single(step.group, tensor)
-        root = step.group[step.root % len(step.group)]
+        root = step.root_rank
         return Call(step, dtype, {rank: both[rank] if rank == root else [] for rank in step.group}, both)
 
     def define(self, call: Call, inputs: list[list[Tensor]], outputs: list[list[Tensor]]) -> None:
@@ -126,10 +126,10 @@ class AllGatherManaged(AllGatherTensor):
         return Call(step, step.dtype, by_rank(step.group, own), by_rank(step.group, wholes))
 
     def run(self, place: Place, call: Call, inputs: list[Tensor], outputs: list[Tensor]) -> list[Any]:
-        with dist._coalescing_manager(place.group, async_ops=call.step.later) as manager:
-            for output, tensor in zip(outputs, inputs, strict=True):
-                dist.all_gather_into_tensor(output, tensor, place.group)
-        return [manager] if call.step.later else []
+        def gather(output: Tensor, tensor: Tensor) -> None:
+            dist.all_gather_into_tensor(output, tensor, place.group)
+
+        return managed(place, call, gather, outputs, inputs)
 
 
 class AllGatherSeveral(Kind):
@@ -162,7 +162,7 @@ class Gather(Kind):
     weight = 3
 
     def place(self, placer: Placer, step: Step) -> Call:
-        root = step.group[step.root % len(step.group)]
+        root = step.root_rank
         dtype, own = placer.take(step, self.dtypes, step.shape())
         shape = own[root].shape
         if step.source not in placer.tensors and not step.refused:
@@ -188,7 +188,7 @@ class Scatter(Kind):
     weight = 3
 
     def place(self, placer: Placer, step: Step) -> Call:
-        root = step.group[step.root % len(step.group)]
+        root = step.root_rank
         lists = [placer.new(step, step.dtype, {root: step.shape()}) for _ in step.group]
         own = placer.new(step, step.dtype, dict.fromkeys(step.group, step.shape()))
         if step.alias:

@@ -60,7 +60,7 @@ class LaterMessage(Message):
 
 def _pair(step: Step) -> tuple[int, int]:
     root = step.root % len(step.group)
-    return step.group[root], step.group[(root + 1) % len(step.group)]
+    return step.root_rank, step.group[(root + 1) % len(step.group)]
 
 
 class Ring(Kind):

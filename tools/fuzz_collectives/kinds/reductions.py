@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tools.fuzz_collectives import dtypes
-from tools.fuzz_collectives.kinds.base import Kind, Place, fill, memory, rows, single, started
+from tools.fuzz_collectives.kinds.base import Kind, Place, fill, managed, memory, rows, single, started
 from tools.fuzz_collectives.placing import Placer, by_rank, chunk
 from tools.fuzz_collectives.program import Call, Pieces, Step
 
@@ -103,10 +103,7 @@ class AllReduceManaged(AllReduceSeveral):
     """The same by the context that joins calls."""
 
     def run(self, place: Place, call: Call, inputs: list[Tensor], outputs: list[Tensor]) -> list[Any]:
-        with dist._coalescing_manager(place.group, async_ops=call.step.later) as manager:
-            for tensor in inputs:
-                dist.all_reduce(tensor, operator(call), place.group)
-        return [manager] if call.step.later else []
+        return managed(place, call, lambda tensor: dist.all_reduce(tensor, operator(call), place.group), inputs)
 
 
 class Reduce(AllReduce):
@@ -122,8 +119,7 @@ class Reduce(AllReduce):
         return started(work)
 
     def undefined(self, call: Call) -> Pieces:
-        root = call.step.group[call.step.root % len(call.step.group)]
-        return {rank: pieces for rank, pieces in call.outputs.items() if rank != root}
+        return {rank: pieces for rank, pieces in call.outputs.items() if rank != call.step.root_rank}
 
 
 class ReduceScatter(Reducing):
@@ -189,7 +185,7 @@ class ReduceScatterManaged(ReduceScatterTensor):
         return Call(step, step.dtype, by_rank(step.group, wholes), by_rank(step.group, parts))
 
     def run(self, place: Place, call: Call, inputs: list[Tensor], outputs: list[Tensor]) -> list[Any]:
-        with dist._coalescing_manager(place.group, async_ops=call.step.later) as manager:
-            for output, tensor in zip(outputs, inputs, strict=True):
-                dist.reduce_scatter_tensor(output, tensor, operator(call), place.group)
-        return [manager] if call.step.later else []
+        def scatter(output: Tensor, tensor: Tensor) -> None:
+            dist.reduce_scatter_tensor(output, tensor, operator(call), place.group)
+
+        return managed(place, call, scatter, outputs, inputs)
