@@ -32,7 +32,7 @@ from ..dialects import c as cl
 from ..kernels import PREFERRED
 from ..plans import cache
 from ..target import target_of
-from . import additions, releases, rounding, shapes
+from . import additions, overlaps, releases, rounding, shapes
 from .corrections import CORRECTIONS
 from .decompositions import embedding_gradient, random_order
 from .interface import device_name, register_interface
@@ -158,6 +158,7 @@ def register() -> None:
     _leave_to_kernels(name)
     _allow_calls_of_kernels()
     _change_decompositions(name)
+    overlaps.register(name)
     rounding.register(name)
     shapes.register(name)
     register_replays(name)
