@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes into a tensor of what is read from that same tensor.
 
-Graphs are rewritten so that they write in place, and clones that seemed useless are dropped on the way. What is left of
-``x[1:] = x[:-1].clone()`` is a copy between two places of ``x`` that overlap. Inductor makes one loop of it, which reads
-what it has written.
+Graphs are rewritten so that they write in place, and clones that seemed useless are dropped on the way. What is left
+of ``x[1:] = x[:-1].clone()`` is a copy between two places of ``x`` that overlap. Inductor makes one loop of it, which
+reads what it has written.
 """
 
 from __future__ import annotations
