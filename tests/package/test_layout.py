@@ -16,12 +16,28 @@ HEADERS = {
     "runtime/streams": {"runtime/base", "runtime/programs"},
     "runtime/plans": {"runtime/base", "runtime/memory", "runtime/programs", "runtime/streams"},
 }
+
+
+def _floors(*floors: tuple[str, ...]) -> dict[str, set[str]]:
+    """Rooms of the backend of torch.distributed: each file of a floor may include those of the floors before it."""
+    below = {"runtime", "torch/bridge"}
+    allowed: dict[str, set[str]] = {}
+    for floor in floors:
+        allowed |= {room: set(below) for room in floor}
+        below |= {f"torch/distributed/{room}" for room in floor}
+    return allowed
+
+
+DISTRIBUTED = _floors(("staging",), ("terms",), ("works",), ("by_driver", "by_host", "host_backends"))
+
 #: The same for all files of a room. ``runtime`` is the runtime as a whole.
 FILES = {
     "torch/bridge": {"runtime"},
     "torch/eager": {"runtime", "torch/bridge"},
     "torch/operators": {"runtime", "torch/bridge", "torch/eager"},
-    "torch/distributed": {"runtime", "torch/bridge", "torch/python"},  # bindings of its own
+    **{f"torch/distributed/{room}": below for room, below in DISTRIBUTED.items()},
+    "torch/distributed": {"runtime", "torch/bridge", "torch/python"}  # bindings of its own
+    | {f"torch/distributed/{room}" for room in DISTRIBUTED},
 }
 INCLUDE = re.compile(r'^#include "((?:runtime|torch)/[^"]+)"', re.MULTILINE)
 

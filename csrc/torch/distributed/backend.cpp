@@ -7,10 +7,10 @@
 
 #include "torch/bridge/devices.h"
 #include "torch/bridge/tensor.h"
-#include "torch/distributed/host_collectives.h"
-#include "torch/distributed/reduction.h"
-#include "torch/distributed/terms.h"
-#include "torch/distributed/without_python.h"
+#include "torch/distributed/by_host/host_collectives.h"
+#include "torch/distributed/terms/reduction.h"
+#include "torch/distributed/terms/terms.h"
+#include "torch/distributed/terms/without_python.h"
 
 namespace outboard::distributed {
 namespace {

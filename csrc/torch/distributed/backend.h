@@ -10,11 +10,11 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
-#include "torch/distributed/collective_order.h"
-#include "torch/distributed/driver_transport.h"
-#include "torch/distributed/host_library.h"
-#include "torch/distributed/host_runner.h"
+#include "torch/distributed/by_driver/driver_transport.h"
+#include "torch/distributed/by_host/host_runner.h"
 #include "torch/distributed/point_to_point.h"
+#include "torch/distributed/staging/host_library.h"
+#include "torch/distributed/works/collective_order.h"
 
 namespace outboard::distributed {
 

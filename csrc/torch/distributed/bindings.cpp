@@ -8,10 +8,10 @@
 
 #include <utility>
 
-#include "torch/distributed/agreeing_backend.h"
 #include "torch/distributed/backend.h"
-#include "torch/distributed/shared_memory_backend.h"
-#include "torch/distributed/transport_backend.h"
+#include "torch/distributed/host_backends/agreeing_backend.h"
+#include "torch/distributed/host_backends/shared_memory_backend.h"
+#include "torch/distributed/host_backends/transport_backend.h"
 #include "torch/python/binding_helpers.h"
 
 namespace outboard::distributed {

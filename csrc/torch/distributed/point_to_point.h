@@ -6,10 +6,10 @@
 #include <memory>
 #include <optional>
 
-#include "torch/distributed/collective_order.h"
-#include "torch/distributed/host_library.h"
-#include "torch/distributed/issuer.h"
-#include "torch/distributed/message.h"
+#include "torch/distributed/staging/host_library.h"
+#include "torch/distributed/staging/issuer.h"
+#include "torch/distributed/staging/message.h"
+#include "torch/distributed/works/collective_order.h"
 
 namespace outboard::distributed {
 

@@ -234,7 +234,7 @@ def _nothing(status: Any) -> None:
 
 
 class Transport:
-    """A group's collectives on contiguous or dense CPU tensors: see ``csrc/torch/distributed/transport_backend.h``.
+    """A group's collectives on contiguous or dense CPU tensors: see ``csrc/torch/distributed/host_backends/transport_backend.h``.
 
     Each method begins its collective and returns; ``seconds`` is the most that it may take.
     """
