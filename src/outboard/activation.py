@@ -103,7 +103,6 @@ def _set_up() -> None:
     module.dlpack.install()
     interruptions.install()
     module.sharing.install(profile.name)
-    module.modules.keep_parameters()
     module.printing.print_on_cpu()
     module.random.fork_where_named()
     profiling.install(profile.name)

@@ -83,7 +83,6 @@ SINCE_2_13: Mapping[str, tuple[Place, ...]] = {
 
 #: By feature, which is said as what works.
 TABLE: Mapping[str, tuple[Place, ...]] = {
-    "modules keep their parameters when they move": (Place("torch.nn:Module._apply", "self fn recurse"),),
     "tensors are printed without compiling anything": (Place("torch._tensor_str._tensor_str", "self indent"),),
     "tensors are exchanged by DLPack": (
         Place("torch:Tensor.__dlpack__", "self stream max_version dl_device copy"),
@@ -183,9 +182,6 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
     "rpc calls operators with tensors of the device": (
         Place(f"{_RPC}.api._invoke_rpc", "to func rpc_type args kwargs rpc_timeout"),
         Place(f"{_RPC}.api.remote", "to func args kwargs timeout"),
-    ),
-    "FSDP moves parameters to the device": (
-        Place("torch.distributed.fsdp._fully_shard._fsdp_init._move_states_to_device", "params buffers device"),
     ),
     "flex_attention takes tensors of the device": (
         Place("torch.nn.attention.flex_attention._validate_device", "query key value"),

@@ -86,27 +86,67 @@ def test_the_usual_case_is_left_alone(device: str) -> None:
     weight = model.weight
     model.double()
     model.share_memory()
-    assert model.weight is weight and not torch.__future__.get_swap_module_params_on_conversion()
+    assert model.weight is weight
     meta = nn.Linear(3, 3, device="meta")
     assert meta.to_empty(device=device).weight.device.type == device
 
 
-def test_parameters_that_something_holds_are_replaced_with_a_warning(device: str) -> None:
+@pytest.mark.filterwarnings("error")
+def test_parameters_that_something_holds_stay_what_they_are(device: str) -> None:
+    """Weak references, views, and graphs of calls before: as on CUDA, nothing keeps a parameter from moving."""
     model = nn.Linear(3, 3)
-    held = weakref.ref(model.weight)
-    with pytest.warns(UserWarning, match="something else holds"):
-        model.to(device)
-    assert model.weight.device.type == device and model.bias.device.type == device
-    assert model(torch.ones(1, 3, device=device)).device.type == device
-    assert held() is not model.weight
-
-
-def test_a_graph_from_before_the_move_does_not_go_on_in_silence(device: str) -> None:
-    model = nn.Linear(3, 3)
+    weight, held, view = model.weight, weakref.ref(model.weight), model.weight.view(9)
     loss = model(torch.ones(1, 3)).sum()
-    model.to(device)
-    assert model.weight.device.type == device
-    with pytest.raises(RuntimeError, match="swap"):
-        loss.backward()
+    for target in (device, "cpu", device):
+        model.to(target)
+        assert model.weight is weight is held() and weight.device.type == target
+    assert view.device.type == "cpu"
+    loss.backward()  # of the call on the CPU: its gradients are there
+    assert weight.grad.device.type == "cpu"
+    model.zero_grad()
     model(torch.ones(1, 3, device=device)).sum().backward()
-    assert model.weight.grad.device.type == device
+    assert weight.grad.device.type == device
+
+
+def test_data_is_assigned_across_devices(device: str) -> None:
+    """What libraries do that move parameters by themselves."""
+    parameter = nn.Parameter(torch.zeros(3))
+    parameter.data = torch.arange(4.0, device=device)
+    assert parameter.device.type == device and parameter.tolist() == [0, 1, 2, 3] and parameter.is_leaf
+    (parameter * 2).sum().backward()
+    parameter.data, parameter.grad.data = parameter.data.cpu(), parameter.grad.data.cpu()
+    assert parameter.tolist() == [0, 1, 2, 3] and parameter.grad.tolist() == [2, 2, 2, 2]
+    with pytest.raises(RuntimeError, match="incompatible tensor type"):
+        parameter.data = torch.eye(4, device=device).to_sparse()
+
+
+LAZY = {
+    "linear": (lambda: nn.LazyLinear(3), (2, 4)),
+    "in a container": (lambda: nn.Sequential(nn.LazyLinear(3, bias=False), nn.ReLU()), (2, 4)),
+    "conv": (lambda: nn.LazyConv1d(4, 3), (2, 3, 8)),
+    "conv_transpose": (lambda: nn.LazyConvTranspose2d(4, 3), (2, 3, 5, 5)),
+    "batch_norm": (lambda: nn.LazyBatchNorm2d(), (2, 3, 5, 5)),
+    "instance_norm": (lambda: nn.LazyInstanceNorm1d(affine=True, track_running_stats=True), (2, 3, 5)),
+}
+
+
+@pytest.mark.parametrize("kind", LAZY)
+def test_lazy_modules_stay_lazy_until_their_first_call(device: str, kind: str) -> None:
+    make, shape = LAZY[kind]
+    model = make().to(device)
+    waiting = [*model.parameters(), *model.buffers()]
+    lazy = [each for each in waiting if nn.parameter.is_lazy(each)]
+    assert lazy and all(each.device.type == device for each in waiting)
+    x = torch.randn(shape)
+    y = model(x.to(device))
+    now = [*model.parameters(), *model.buffers()]
+    assert all(a is b for a, b in zip(waiting, now, strict=True)) and not any(map(nn.parameter.is_lazy, now))
+    torch.testing.assert_close(y.cpu(), model.cpu()(x), rtol=1e-4, atol=1e-4)
+
+
+def test_lazy_modules_take_weights_of_the_device(device: str) -> None:
+    model, loaded = nn.LazyLinear(3).to(device), nn.Linear(4, 3, device=device)
+    model.load_state_dict(loaded.state_dict())
+    assert torch.equal(model.weight, loaded.weight) and model.in_features == 0
+    x = torch.randn(2, 4, device=device)
+    assert torch.equal(model(x), loaded(x)) and model.in_features == 4

@@ -114,6 +114,15 @@ at::Tensor& set_empty(at::Tensor& self) {
   return set_source_geometry(self, std::move(storage), 0, {0}, {});
 }
 
+/// Whether `self` can become what `from` is (`self.data = from`, by which modules move) and stay the object it is.
+/// PyTorch's answer for the dense backends of its own tree, with this one among them.
+bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
+  constexpr c10::DispatchKeySet kDense{c10::DispatchKey::Dense};
+  constexpr c10::DispatchKeySet kBackends{c10::BackendComponent::CPUBit, c10::BackendComponent::PrivateUse1Bit};
+  const auto is_dense = [&](c10::DispatchKeySet keys) { return keys.has_any(kDense) && keys.has_any(kBackends); };
+  return self.key_set() == from.key_set() || (is_dense(self.key_set()) && is_dense(from.key_set()));
+}
+
 void record_stream(at::Tensor& self, c10::Stream stream) {
   TORCH_CHECK(stream.device_type() == c10::DeviceType::PrivateUse1, "Expected a stream on a ", torch_device(-1),
               " device, but got one on ", stream.device());
@@ -180,6 +189,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Storage_storage_offset", TORCH_FN(set_source_geometry));
   m.impl("set_.source_Tensor", TORCH_FN(at::native::set_tensor_));
   m.impl("is_set_to", TORCH_FN(at::native::is_set_to));
+  m.impl("_has_compatible_shallow_copy_type", TORCH_FN(has_compatible_shallow_copy_type));
   m.impl("record_stream", TORCH_FN(record_stream));
 
   m.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));

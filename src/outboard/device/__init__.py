@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import AcceleratorError, OutOfMemoryError
 
-from outboard.device import amp, dlpack, memory, modules, printing, sharing, typed_tensors
+from outboard.device import amp, dlpack, memory, printing, sharing, typed_tensors
 from outboard.device import ranges as nvtx
 from outboard.device.amp import get_amp_supported_dtype, is_autocast_available, is_bf16_supported
 from outboard.device.counters import (
@@ -155,7 +155,6 @@ __all__ = [
     "memory_stats",
     "memory_stats_as_nested_dict",
     "memory_summary",
-    "modules",
     "nvtx",
     "printing",
     "reset_accumulated_host_memory_stats",

@@ -17,10 +17,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
 from outboard import _C, patches
-from outboard.compiler.hook import call_after
-
-#: The part of FSDP that moves parameters to the device.
-_FSDP = "torch.distributed.fsdp._fully_shard._fsdp_init"
 
 #: Hooks of DDP that PyTorch has for NCCL and XCCL.
 _HOOKS_BY_BACKEND = ("bf16_compress_hook", "bf16_compress_wrapper_hook")
@@ -47,7 +43,6 @@ def install(device: str, backend: str) -> None:
         "meshes share devices among ranks",
         {"torch.distributed.device_mesh:DeviceMesh._setup_world_group_and_device": partial(_sharing, device)},
     )
-    call_after(_FSDP, partial(_move_by_exchange, device))
 
 
 def _by_default(device: str, backend: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -151,28 +146,3 @@ def _sharing_in_ddp(device: str, original: Callable[..., None]) -> Callable[...,
         original(self, **arguments)
 
     return __init__
-
-
-def _move_by_exchange(device_type: str) -> None:
-    """Has ``fully_shard`` move parameters to the device as :mod:`outboard.device.modules` does, for its reason:
-    PyTorch gives a tensor's data to another one among backends of its own tree only."""
-
-    def exchanging(original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
-        def move(params: list[torch.Tensor], buffers: list[torch.Tensor], device: torch.device) -> None:
-            for tensor in [*params, *buffers] if device.type == device_type else ():
-                if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type in (
-                    device_type,
-                    "meta",
-                ):
-                    continue
-                with torch.no_grad():
-                    moved: torch.Tensor = tensor.to(device)
-                if isinstance(tensor, torch.nn.Parameter):
-                    moved = torch.nn.Parameter(moved, tensor.requires_grad)
-                torch.utils.swap_tensors(tensor, moved)  # type: ignore[no-untyped-call]
-            original(params, buffers, device)
-
-        return move
-
-    patches.apply("FSDP moves parameters to the device", {f"{_FSDP}._move_states_to_device": exchanging})
