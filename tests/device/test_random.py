@@ -196,3 +196,80 @@ def test_the_end_of_a_range_is_never_drawn(device: str, dtype: torch.dtype, comp
         for low, high in ((100.0, 101.0), (-3.0, 5.0), (-1.0, 0.0), (-1.5, -0.75)):
             x = start.uniform_(low, high)
             assert x.min() >= low and x.max() < high
+
+
+def in_both_ways(draw: Callable[[], tuple[torch.Tensor, ...]], compiled: bool) -> list[torch.Tensor]:
+    """What is drawn by single calls, or by one graph, on the CPU in float64."""
+    made = torch.compile(draw)() if compiled else draw()
+    return [x.cpu().double() for x in made]
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_doubles_have_their_digits(device: str, compiled: bool) -> None:
+    def draw() -> tuple[torch.Tensor, ...]:
+        x = torch.empty(1000, dtype=torch.float64, device=device)
+        return (
+            torch.rand_like(x),
+            torch.randn_like(x),
+            x.clone().exponential_(),
+            x.clone().uniform_(0, 1e39),
+            x.clone().normal_(1e300, 1e299),
+            x.clone().cauchy_(0, 1e300),
+            x.clone().log_normal_(300, 1),
+        )
+
+    torch.manual_seed(3)
+    uniform, *others = in_both_ways(draw, compiled)
+    assert ((uniform * 2**53) % 2**24).unique().numel() == 1000
+    normal, exponential, wide, far, cauchy, log_normal = others
+    for x in others:
+        assert x.isfinite().all() and (x != x.float()).sum() > 990
+    assert abs(normal.mean()) < 0.15 and abs(exponential.mean() - 1) < 0.15
+    assert abs(wide.mean() / 1e39 - 0.5) < 0.05 and abs(far.mean() / 1e300 - 1) < 0.02
+    assert 0.5e300 < cauchy.abs().median() < 1.6e300 and 250 < log_normal.log().mean() < 350
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_rare_numbers_are_as_rare(device: str, dtype: torch.dtype, compiled: bool) -> None:
+    """Numbers next to 0, by how often they must be: exponential ones are never 0, small chances small."""
+    n = 1 << 20
+
+    def draw() -> tuple[torch.Tensor, ...]:
+        x = torch.empty(n, dtype=dtype, device=device)
+        rates = x.clone().exponential_(1000.0), x.clone().exponential_()
+        happens = x.clone().bernoulli_(1e-9), x.clone().bernoulli_(1.0), torch.full_like(x, 0.0).bernoulli()
+        return *rates, *happens, torch.nn.functional.dropout(torch.ones_like(x), 0.5)
+
+    torch.manual_seed(4)
+    short, whole, never, always, none, half = in_both_ways(draw, compiled)
+    assert short.min() > 0 and whole.min() > 0 and abs(whole.mean() - 1) < 0.01
+    assert whole.lt(1e-3).sum().item() == pytest.approx(n * 1e-3, rel=0.15)
+    assert never.sum() == 0 and always.sum() == n and none.sum() == 0
+    assert half.eq(0).double().mean().item() == pytest.approx(0.5, abs=0.003)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.bool, torch.float16, torch.bfloat16], ids=str)
+def test_the_greatest_integer_is_drawn(device: str, dtype: torch.dtype) -> None:
+    found = torch.empty(200_000, dtype=dtype, device=device).random_().cpu()
+    expected = torch.empty(200_000, dtype=dtype).random_()
+    assert found.min() == expected.min() and found.max() == expected.max()
+    if dtype in (torch.uint8, torch.int8):
+        found = torch.empty(200_000, dtype=dtype, device=device).random_(100, None).cpu()
+        assert found.min() == 100 and found.max() == torch.iinfo(dtype).max
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
+def test_complex_numbers_have_two_random_parts(device: str, device_module: ModuleType, dtype: torch.dtype) -> None:
+    device_module.reset_fallbacks()
+    for draw, deviation in (
+        (lambda: torch.rand(10_000, dtype=dtype, device=device), 12**-0.5),
+        (lambda: torch.randn(10_000, dtype=dtype, device=device), 2**-0.5),
+        (lambda: torch.normal(1.0, 3.0, (10_000,), dtype=dtype, device=device), 3 * 2**-0.5),
+    ):
+        parts = torch.view_as_real(draw()).cpu()
+        assert parts.std(0).tolist() == pytest.approx([deviation] * 2, rel=0.05)
+        assert abs(torch.corrcoef(parts.T)[0, 1]) < 0.05
+    assert not device_module.fallbacks()
+    with pytest.raises(RuntimeError, match="continuous"):
+        torch.empty(3, dtype=dtype, device=device).exponential_()

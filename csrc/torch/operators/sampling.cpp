@@ -8,10 +8,12 @@
 #include <ATen/ops/nextafter.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/searchsorted.h>
+#include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
+#include <cmath>
 #include <optional>
 
 #include "torch/eager/copy.h"
@@ -140,14 +142,32 @@ void random_fill(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   eager_kernel(op, keys, stack);
 }
 
+/// The same for ``uniform_`` and ``normal_``, which fill complex tensors, too: real and imaginary parts alike. A normal
+/// number's variance is the sum of theirs.
+void random_fill_of_complex(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  c10::IValue& self = *(stack->end() - static_cast<ptrdiff_t>(op.schema().arguments().size()));
+  const at::Tensor whole = self.toTensor();
+  if (!whole.is_complex()) return random_fill(op, keys, stack);
+  self = at::view_as_real(whole);
+  if (op.schema().name() == "aten::normal_") {
+    c10::IValue& std = *(stack->end() - 2);
+    std = std.toDouble() / std::sqrt(2.0);
+  }
+  random_fill(op, keys, stack);
+  stack->back() = whole;
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(outboard, m) { m.def("problem_of_weights(Tensor weights) -> Tensor"); }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  for (const char* fill : {"bernoulli_.float", "cauchy_", "exponential_", "geometric_", "log_normal_", "normal_",
-                           "random_.from", "random_.to", "uniform_"}) {
+  for (const char* fill :
+       {"bernoulli_.float", "cauchy_", "exponential_", "geometric_", "log_normal_", "random_.from", "random_.to"}) {
     m.impl(fill, torch::CppFunction::makeFromBoxedFunction<&random_fill>());
+  }
+  for (const char* fill : {"normal_", "uniform_"}) {
+    m.impl(fill, torch::CppFunction::makeFromBoxedFunction<&random_fill_of_complex>());
   }
   m.impl("multinomial", TORCH_FN(drawn));
   m.impl("multinomial.out", TORCH_FN(multinomial_out));

@@ -20,9 +20,6 @@ from .chains import wide
 
 aten = torch.ops.aten
 
-#: Binary digits of halves, which are computed with as floats.
-DIGITS = {torch.float16: 11, torch.bfloat16: 8}
-
 
 def _assert(condition: Tensor, message: str) -> None:
     """Raises in stream order, with the words of PyTorch's CPU kernel, unless all of ``condition`` holds."""
@@ -117,19 +114,6 @@ def _promoted(clamp: Callable[..., Tensor]) -> Callable[..., Any]:
 def _where(condition: Tensor, yes: Any, no: Any) -> Any:
     """A condition may be of bytes, as PyTorch once had no bool."""
     return torch.where(condition != 0, yes, no) if condition.dtype == torch.uint8 else NotImplemented
-
-
-def with_digits_of(dtype: torch.dtype, x: Tensor) -> Tensor:
-    """Numbers of [0, 1) with no more digits than a dtype holds, so that it does not round them up to 1."""
-    return x if dtype not in DIGITS else torch.floor(x * 2.0 ** DIGITS[dtype]) * 2.0 ** -DIGITS[dtype]
-
-
-def _rand(size: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Any:
-    """Halves below 1: PyTorch's own rounds floats, of which some become 1."""
-    dtype = dtype or torch.get_default_dtype()
-    if dtype not in DIGITS:
-        return NotImplemented
-    return with_digits_of(dtype, torch.rand(size, dtype=torch.float32, **options)).to(dtype)
 
 
 def _roll(x: Tensor, shifts: Any, dims: Any = ()) -> Any:
@@ -321,7 +305,6 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.hardswish_backward.default: _hardswish_backward,
     aten.hardshrink_backward.default: _shrink_backward,
     aten.softshrink_backward.default: _shrink_backward,
-    aten.rand.default: _rand,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
     aten.native_layer_norm.default: _native_layer_norm,
     aten.native_group_norm.default: _native_group_norm,

@@ -13,6 +13,7 @@ from typing import Any
 import sympy
 import torch
 from torch._C import DispatchKey
+from torch._decomp.decompositions_for_rng import extra_random_decomps
 from torch._inductor import decomposition as inductor_decompositions
 from torch._inductor import ir, lowering
 from torch._inductor.codegen.common import (
@@ -32,9 +33,9 @@ from ..dialects import c as cl
 from ..kernels import PREFERRED
 from ..plans import cache
 from ..target import target_of
-from . import additions, overlaps, releases, rounding, shapes
+from . import additions, overlaps, random, releases, rounding, shapes
 from .corrections import CORRECTIONS
-from .decompositions import embedding_gradient, random_order
+from .decompositions import embedding_gradient
 from .interface import device_name, register_interface
 from .recurrent import CELLS
 from .replays import register_replays
@@ -354,8 +355,8 @@ def _allow_calls_of_kernels() -> None:
 
 def _change_decompositions(name: str) -> None:
     """Has whole graphs on our device decompose recurrent cells, which Inductor knows on no device, and random orders,
-    which it leaves to PyTorch, decompose and round rightly what it does not, and leave the gradient of an embedding to
-    its kernel."""
+    which it leaves to PyTorch, decompose and round rightly what it does not, draw random numbers as single calls do,
+    and leave the gradient of an embedding to its kernel."""
     table = inductor_decompositions.decompositions
 
     def on_ours(function: Callable[..., Any], elsewhere: Callable[..., Any] | None) -> Callable[..., Any]:
@@ -376,11 +377,14 @@ def _change_decompositions(name: str) -> None:
         **CELLS,
         **rounding.DECOMPOSITIONS,
         **CORRECTIONS,
+        **random.DECOMPOSITIONS,
         **releases.decompositions(),
         torch.ops.aten.embedding_dense_backward.default: embedding_gradient,
-        torch.ops.aten.randperm.default: random_order,
+        torch.ops.aten.randperm.default: random.random_order,
     }
-    table.update({overload: on_ours(function, table.get(overload)) for overload, function in ours.items()})
+    for overload, function in ours.items():
+        chosen = extra_random_decomps if overload in extra_random_decomps else table
+        chosen[overload] = on_ours(function, chosen.get(overload))
     for overload, function in ours.items():
         for key in {DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd} & overload.py_kernels.keys():
             # Tracing takes these apart before it looks at any table.

@@ -44,16 +44,17 @@ def _helper_rand(prelude: Prelude, full: str, dtype: torch.dtype, width: int) ->
 
 @helper("randn")
 def _helper_randn(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
-    philox = prelude.use("philox", torch.uint64, width)
+    philox, cosine = prelude.use("philox", torch.uint64, width), prelude.use("cos", torch.float32, width)
     f, ul, u = type_name(torch.float32, width), type_name(torch.uint64, width), type_name(torch.uint32, width)
     to_u = f"convert_{u}" if width > 1 else f"({u})"
     to_f = f"convert_{f}" if width > 1 else f"({f})"
-    # Box-Muller; the radius takes a uniform number in (0, 1], so that its logarithm is finite.
+    # Box-Muller; the radius takes a uniform number in (0, 1], so that its logarithm is finite, of 31 bits: it makes the
+    # tail.
     return (
         f"{f} {full}({ul} seed, {ul} offset) {{ {ul} bits = {philox}(seed, offset); "
-        f"{f} u1 = {to_f}(({to_u}(bits) >> ({u})(8)) + ({u})(1)) * 5.9604644775390625e-8f; "
+        f"{f} u1 = ({to_f}({to_u}(bits) >> ({u})(1)) + 0.5f) * 4.656612873077392578125e-10f; "
         f"{f} u2 = {to_f}({to_u}(bits >> ({ul})(32)) >> ({u})(8)) * 5.9604644775390625e-8f; "
-        f"return sqrt(-2.0f * log(u1)) * cos(6.283185307179586f * u2); }}"
+        f"return sqrt(-2.0f * log(u1)) * {cosine}(6.283185307179586f * u2); }}"
     )
 
 
