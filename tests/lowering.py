@@ -14,7 +14,7 @@ import torch
 from outboard.compiler import eager, kernels, target
 from outboard.compiler.adapter import exported, graphs, interface, interpreted, kernel, registration
 from outboard.compiler.adapter.lowering import lower_operator
-from outboard.compiler.choice.calls import ExternCall
+from outboard.compiler.kernels.call import ExternCall
 from outboard.compiler.plans import plan as p
 from outboard.compiler.plans.builder import PlanBuilder, TensorArg
 

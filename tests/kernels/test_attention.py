@@ -12,7 +12,7 @@ import torch
 
 from outboard import _C
 from outboard.compiler import kernels
-from outboard.compiler.choice.calls import ExternCall
+from outboard.compiler.kernels.call import ExternCall
 from outboard.compiler.plans import plan
 from outboard.compiler.plans.builder import PlanBuilder, TensorArg
 from outboard.compiler.target import target_of

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rooms of the house: what a file may include is decided by where it lies, so that includes point one way."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -66,3 +67,45 @@ def test_files_of_the_extension_include_what_lies_below(room: str) -> None:
 
 def _is_allowed(room: str, allowed: set[str]) -> bool:
     return room in allowed or ("runtime" in allowed and room.partition("/")[0] == "runtime")
+
+
+#: Modules and packages of the compiler, floor by floor: each imports only from floors before it, also lazily and
+#: for types.
+COMPILER = (
+    {"units", "tuning", "dialects", "statistics", "progress", "undisturbed"},
+    {"target", "runtime"},
+    {"loops", "plans"},
+    {"printing"},
+    {"kernels"},
+    {"choice"},
+    {"adapter"},
+    {"eager", "hook"},
+)
+
+
+def test_the_compiler_imports_what_lies_below() -> None:
+    folder = Path(__file__).parents[2] / "src/outboard/compiler"
+    floor_of = {room: floor for floor, rooms in enumerate(COMPILER) for room in rooms}
+    rooms = {path.stem for path in folder.iterdir() if path.stem not in ("__init__", "__pycache__")}
+    assert rooms == set(floor_of), "each module and package of the compiler has its floor here"
+    up = []
+    for path in sorted(folder.rglob("*.py")):
+        room = path.relative_to(folder).parts[0].removesuffix(".py")
+        others = _imported(path, folder) - {room}
+        up += [f"{path.relative_to(folder)}: {other}" for other in others if floor_of[other] >= floor_of.get(room, 0)]
+    assert up == []
+
+
+def _imported(path: Path, folder: Path) -> set[str]:
+    """The rooms of the compiler that a module of it imports from, anywhere in its text."""
+    package = path.parent.relative_to(folder).parts
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        module = (node.module or "").split(".") if node.module else []
+        if node.level == 0:
+            found |= {module[2]} if module[:2] == ["outboard", "compiler"] and len(module) > 2 else set()
+        elif node.level == len(package) + 1:  # from the compiler itself
+            found |= {module[0]} if module else {alias.name for alias in node.names}
+    return found

@@ -62,7 +62,7 @@ def _compile(op: str, args: tuple[Any, ...], kwargs: dict[str, Any], bake: bool,
     else:
         if compiled.fallbacks and (not compiled.native or _calls(compiled.plan, op)):
             return "host", b""
-        progress.show_kernels(op, compiled.plan)
+        progress.show_kernels(op, compiled.plan.programs)
         return "plan", compiled.plan.serialize()
     # Not in the handler: what is raised here is about the call, and not about what happened while it was compiled.
     return _without_plan(overload, args, kwargs, bake, failure)

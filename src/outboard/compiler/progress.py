@@ -7,11 +7,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-
-from .loops.schedule import Schedule
-from .plans.plan import Plan
 
 #: Seconds of work before anything is shown.
 PATIENCE = 2.0
@@ -119,15 +116,15 @@ def wants(what: str) -> bool:
     return what in os.environ.get("OUTBOARD_LOG", "").split(",")
 
 
-def show_schedule(schedule: Schedule) -> None:
+def show_schedule(schedule: object) -> None:
     """Prints what was decided about a kernel if asked to."""
     if wants("schedules"):
         sys.stderr.write(f"// ---- {schedule}\n")
 
 
-def show_kernels(name: str, plan: Plan) -> None:
-    """Prints the programs of a plan if asked to."""
+def show_kernels(name: str, programs: Iterable[tuple[str, str]]) -> None:
+    """Prints the programs of a plan, each its source and its options, if asked to."""
     if not wants("kernels"):
         return
-    for source, options in plan.programs:
+    for source, options in programs:
         sys.stderr.write(f"// ---- {name}{'  ' + options if options else ''}\n{source}\n")

@@ -45,7 +45,13 @@ class Target:
     @functools.cached_property
     def tuning(self) -> Tuning:
         """How the device likes its code."""
-        return Tuning.of(self)
+        return Tuning.of(
+            execution=self.execution,
+            vector_width=self.vector_width,
+            near_cache=self.near_cache,
+            last_cache=self.last_cache,
+            has_fp64=self.has_fp64,
+        )
 
     @property
     def plan_key(self) -> str:

@@ -4,10 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .target import Target
 
 #: What is taken for a processor's caches where its driver does not tell.
 _NEAR_CACHE, _LAST_CACHE = 32 << 10, 32 << 20
@@ -47,19 +43,19 @@ class Tuning:
     group: int
 
     @staticmethod
-    def of(target: Target) -> Tuning:
-        """The tuning for a device."""
-        vectors = target.execution == "vector" if target.execution else target.vector_width > 1
-        register, registers = (64, 32) if target.vector_width >= 16 else (32, 16)
-        near = _power_of_two(target.near_cache or _NEAR_CACHE)
+    def of(*, execution: str, vector_width: int, near_cache: int, last_cache: int, has_fp64: bool) -> Tuning:
+        """The tuning for a device, from properties of these names in driver.h (caches in bytes)."""
+        vectors = execution == "vector" if execution else vector_width > 1
+        register, registers = (64, 32) if vector_width >= 16 else (32, 16)
+        near = _power_of_two(near_cache or _NEAR_CACHE)
         return Tuning(
             vectors=vectors,
-            lanes=_lanes(target.vector_width),
+            lanes=_lanes(vector_width),
             register=register,
             registers=registers,
-            sums_in_doubles=vectors and target.has_fp64,
+            sums_in_doubles=vectors and has_fp64,
             k_block=max(64, min(near // _BLOCK_ROW, 512)),
-            far=target.last_cache or _LAST_CACHE,
+            far=last_cache or _LAST_CACHE,
             ahead=near // 4,
             share=1 << 14 if vectors else 8,
             busy=8 if vectors else 1 << 9,

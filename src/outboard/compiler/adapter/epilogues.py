@@ -14,8 +14,8 @@ from torch._inductor.utils import LineContext
 from torch._inductor.virtualized import V
 from torch.utils import _pytree as pytree
 
-from ..epilogue import Epilogue
 from ..kernels import FINISHING
+from ..kernels.epilogue import Epilogue
 
 _PASSIVE = (
     wrapper.MemoryPlanningLine,

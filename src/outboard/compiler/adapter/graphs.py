@@ -235,7 +235,7 @@ def _plan_function(wrapper: GraphWrapper, name: str) -> str:
     plan = builder.finish()
     if capture is not None:
         capture.plan = plan
-    progress.show_kernels("graph", plan)
+    progress.show_kernels("graph", plan.programs)
     unpack = f"{', '.join(names)}, = args" if names else "pass"
     forget = f"del {', '.join(names)}" if names else "pass"  # the plan is the last to hold its inputs
     listed = ", ".join(values)
@@ -265,7 +265,7 @@ def _add_packed(converter: PlanConverter, lines: Sequence[Any], constants: dict[
 def _packing(name: str, views: list[TensorArg], constants: list[str], forgotten: list[str], target: Target) -> str:
     """The text that defines what packs views of these constants."""
     plan = packed.plan_of(views, target)
-    progress.show_kernels("constants", plan)
+    progress.show_kernels("constants", plan.programs)
     return _PACKING.format(name=name, plan=pack(plan), device=_device(), constants=constants, forgotten=forgotten)
 
 

@@ -31,10 +31,10 @@ from torch.utils import _pytree as pytree
 
 from outboard import _C
 
-from ..choice.calls import LIBRARY_OPERATORS
 from ..loops.nest import GATHER_ERROR, INDEX_ERROR
 from ..plans import plan as p
 from ..plans.builder import NotExpressible, PlanBuilder
+from ..plans.libraries import LIBRARY_OPERATORS
 from ..target import Target
 from . import ctc, results
 from .corrections import concerns

@@ -20,8 +20,9 @@ from torch._inductor.virtualized import V
 from torch.utils import _pytree as pytree
 
 from .. import kernels
-from ..choice.calls import ExternCall, lower_call, uses_library
-from ..epilogue import Epilogue
+from ..choice.calls import lower_call, uses_library
+from ..kernels.call import ExternCall
+from ..kernels.epilogue import Epilogue
 from ..loops.nest import LoopKernel, structure
 from ..plans import plan as p
 from ..plans.builder import NotExpressible, PlanBuilder, Size, TensorArg

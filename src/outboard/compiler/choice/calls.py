@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operators that Inductor does not generate: who implements each of them.
 
-An :class:`ExternCall` names an operator and its arguments, all in terms of a plan's buffers and symbols.
+A call (:class:`~outboard.compiler.kernels.call.ExternCall`) names an operator and its arguments, all in terms of a
+plan's buffers and symbols.
 :func:`lower_call` appends the steps that carry it out, trying in order
 
 1. a function of the driver's library (``functions``), where it has one that was measured to be faster (``libraries``);
@@ -18,71 +19,16 @@ function, ``dialect`` for kernels of our own.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 
 import torch
 
-from ..epilogue import Epilogue
-from ..plans.builder import CallValue, NotExpressible, PlanBuilder, TensorArg
+from .. import kernels
+from ..kernels.call import ExternCall
+from ..plans.builder import NotExpressible, PlanBuilder
+from ..plans.libraries import LIBRARY_OPERATORS
 from ..target import Target
 from . import functions
-
-
-@dataclasses.dataclass
-class ExternCall:
-    """One operator call.
-
-    ``name`` is the schema's: ``"aten::mm.out"``, ``"aten::topk"`` (no suffix for the default overload).
-    ``args`` are positional, ``kwargs`` by name, defaults left out where the graph left them out; a tensor is a
-    :class:`TensorArg`, a run-time integer a sympy expression, a run-time float a sympy symbol for which
-    ``builder.is_float_symbol`` holds.
-    A functional operator (no ``out=``) writes its returned tensors, in order, into ``results``, which are allocated
-    already and may have any strides. An ``out=`` variant has ``out`` in ``kwargs`` and no ``results``; an in-place one
-    writes its first argument and has no ``results``.
-    ``epilogue`` is what its kernel's store makes of the only result, whose memory is that of one of the epilogue's.
-    """
-
-    name: str
-    args: list[CallValue]
-    kwargs: dict[str, CallValue]
-    results: list[TensorArg]
-    epilogue: Epilogue | None = None
-
-    def tensor(self, position: int) -> TensorArg:
-        """The tensor at a position of ``args``. Raises TypeError if it is none."""
-        value = self.args[position]
-        if not isinstance(value, TensorArg):
-            raise TypeError(f"{self.name}: argument {position} is no tensor")
-        return value
-
-    def outputs(self) -> list[TensorArg]:
-        """The tensors that the call writes, in order: ``results``, or the ``out`` keywords."""
-        if self.results:
-            return self.results
-        return [value for key, value in self.kwargs.items() if isinstance(value, TensorArg) and key.startswith("out")]
-
-
-#: Operators that libraries are made for.
-LIBRARY_OPERATORS = frozenset(
-    {
-        "aten::mm",
-        "aten::addmm",
-        "aten::bmm",
-        "aten::baddbmm",
-        "aten::dot",
-        "aten::mv",
-        "aten::addmv",
-        "aten::linear",
-        "aten::convolution",
-        "aten::convolution_backward",
-        "aten::_scaled_dot_product_flash_attention_for_cpu",
-        "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
-        "aten::_scaled_dot_product_attention_math",
-        "aten::scaled_dot_product_attention",
-    }
-)
-
 
 #: Namespaces of the operators that the CPU implements, whatever else a program has loaded.
 HOST_NAMESPACES = frozenset({"aten", "mkldnn", "prims"})
@@ -136,8 +82,6 @@ def lower_call(builder: PlanBuilder, call: ExternCall) -> bool:
     if uses_library(builder, call):
         functions.append(builder, call)
         return True
-    from .. import kernels
-
     if kernels.lower(builder, call):
         return True
     if call.name.partition("::")[0] not in HOST_NAMESPACES:

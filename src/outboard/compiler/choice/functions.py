@@ -17,8 +17,8 @@ from ..plans.builder import CallValue, PlanBuilder, TensorArg
 from ..plans.dtypes import dtype_number
 
 if TYPE_CHECKING:
+    from ..kernels.call import ExternCall
     from ..target import Target
-    from .calls import ExternCall
 
 #: What a plan's step has in front of the operator's name.
 PREFIX = "driver::"
@@ -53,11 +53,9 @@ def _operator(call: ExternCall) -> str:
 
 def _values(call: ExternCall) -> tuple[list[CallValue], list[TensorArg]]:
     """The arguments of the operator's schema in order, defaults filled in, and the results."""
-    from ..kernels import common
-
-    results = common.outputs(call)
+    results = call.outputs()
     written = {id(result) for result in results}
-    values = [value for name, value in common.bind(call).items() if id(value) not in written]
+    values = [value for name, value in call.bind().items() if id(value) not in written]
     return values, results
 
 

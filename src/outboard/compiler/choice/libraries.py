@@ -27,11 +27,12 @@ import torch
 from outboard import settings, trusted
 
 from .. import progress, statistics
+from ..kernels import common
+from ..kernels.call import ExternCall
 from ..plans import cache
 from ..plans import plan as p
 from ..plans.builder import PlanBuilder, Size, TensorArg
 from . import functions
-from .calls import ExternCall
 
 if TYPE_CHECKING:
     from ..target import Target
@@ -155,12 +156,11 @@ class _Sizes:
 
 def _classify(builder: PlanBuilder, call: ExternCall) -> ShapeClass | None:
     """The class of a call; None if there is a rule: tiny work, and what is not listed here, is our own kernels'."""
-    from ..kernels import common
 
     name = call.name.removeprefix("aten::").partition(".")[0]
     sizes = _Sizes(builder)
     try:
-        values = common.bind(call)
+        values = call.bind()
         if name in ("convolution", "convolution_backward"):
             shapes = _convolution_class(name, values, sizes)
         elif name == _ATTENTION:
@@ -196,8 +196,6 @@ def _product_class(name: str, values: dict[str, Any], sizes: _Sizes) -> ShapeCla
 
 
 def _convolution_class(name: str, values: dict[str, Any], sizes: _Sizes) -> ShapeClass:
-    from ..kernels import common
-
     x, weight = values["input"], values["weight"]
     rank = len(weight.sizes) - 2
     if bool(values["transposed"]) or not 1 <= rank <= 3 or not x.dtype.is_floating_point:
@@ -431,7 +429,6 @@ def race(runs: dict[str, Callable[[], None]], clock: Callable[[], float] = time.
 
 def _plan(target: Target, case: Case, name: str) -> p.Plan:
     from .. import kernels
-    from ..kernels import common
 
     builder = PlanBuilder(target)
     for _ in case.tensors:

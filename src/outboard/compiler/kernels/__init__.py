@@ -31,8 +31,8 @@ from . import (
 )
 
 if TYPE_CHECKING:
-    from ..choice.calls import ExternCall
     from ..plans.builder import PlanBuilder
+    from .call import ExternCall
 
 Lowering = Callable[["PlanBuilder", "ExternCall"], bool]
 

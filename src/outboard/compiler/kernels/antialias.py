@@ -14,7 +14,7 @@ from ..plans.builder import PlanBuilder, Size, TensorArg
 from . import common
 
 if TYPE_CHECKING:
-    from ..choice.calls import ExternCall
+    from .call import ExternCall
 
 _BODY = r"""
 #define PI ((ACC)3.14159265358979323846)
@@ -169,7 +169,7 @@ class _Problem:
 
 def lower(builder: PlanBuilder, call: ExternCall) -> bool:
     """``_upsample_{bilinear,bicubic,lanczos}2d_aa`` and their ``_backward``: columns first, as on the CPU."""
-    values, out = common.bind(call), common.outputs(call)[0]
+    values, out = call.bind(), call.outputs()[0]
     is_backward = "grad_output" in values
     source = values["grad_output"] if is_backward else values["self"]
     scales = [values.get(name) for name in _SCALES.values()]

@@ -13,7 +13,7 @@ from ..printing.emitted import assertion
 from . import common
 
 if TYPE_CHECKING:
-    from ..choice.calls import ExternCall
+    from .call import ExternCall
 
 _BODY = r"""
 /* Where a bag begins, or the one after the last ends. */
@@ -92,7 +92,7 @@ def lower(builder: PlanBuilder, call: ExternCall) -> bool:
     """``_embedding_bag`` and ``_embedding_bag_forward_only``: the bags, for each index the bag that it is in (-1 if
     none), how many indices each bag has without padding, and for maxima the rows that they come from (0 if none). The
     second may be empty, and the third longer."""
-    values, (out, bag_of, sizes, places) = common.bind(call), common.outputs(call)
+    values, (out, bag_of, sizes, places) = call.bind(), call.outputs()
     table, indices, offsets, factors = (values[name] for name in ("weight", "indices", "offsets", "per_sample_weights"))
     mode = common.static_int(values["mode"])
     if mode not in (0, 1, 2) or not common.supported(builder, table.dtype) or not table.dtype.is_floating_point:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import struct
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sympy
 import torch
@@ -22,7 +22,7 @@ from ..plans.builder import PlanBuilder, Size, TensorArg
 from ..units import COMPUTE_UNITS
 
 if TYPE_CHECKING:
-    from ..choice.calls import ExternCall
+    pass
 
 _SHARED_PRELUDE = r"""
 /* Reports a failed assertion, unless a kernel before has: what went wrong first is what a user has to know. */
@@ -137,33 +137,6 @@ def group_functions(builder: PlanBuilder, group: int, sum_of: str = "") -> str:
             macros += f"#define NEAR_SUM(value) {meeting.near(part)}(&(value))\n"
             macros += f"#define NEAR_TERMS {groups.STEPS * meeting.sub_group_size}\n"
     return "\n".join([*prelude.snippets.values(), macros])
-
-
-def bind(call: ExternCall) -> dict[str, Any]:
-    """The call's arguments by the name that its schema gives them, defaults filled in. Raises RuntimeError for an
-    operator that PyTorch does not know."""
-    name, _, overload = call.name.partition(".")
-    schema = torch._C._get_schema(name, overload)
-    values: dict[str, Any] = {}
-    for position, argument in enumerate(schema.arguments):
-        if argument.name in call.kwargs:
-            values[argument.name] = call.kwargs[argument.name]
-        elif position < len(call.args) and not argument.kwarg_only:
-            values[argument.name] = call.args[position]
-        else:
-            values[argument.name] = argument.default_value
-    return values
-
-
-def outputs(call: ExternCall) -> list[TensorArg]:
-    """The tensors that the call writes, in the order of its returns: ``results``, or the arguments that alias them."""
-    if call.results:
-        return list(call.results)
-    name, _, overload = call.name.partition(".")
-    schema = torch._C._get_schema(name, overload)
-    values = bind(call)
-    written = [argument.name for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write]
-    return [values[name] for name in written if isinstance(values[name], TensorArg)]
 
 
 def static_int(value: object) -> int | None:

@@ -13,7 +13,7 @@ from ..plans.builder import PlanBuilder
 from . import common, scan
 
 if TYPE_CHECKING:
-    from ..choice.calls import ExternCall
+    from .call import ExternCall
 
 #: Elements that one work-item counts, and later looks through again.
 BLOCK = 1024
@@ -50,7 +50,7 @@ def _source(builder: PlanBuilder) -> str:
 
 def lower_running_counts(builder: PlanBuilder, call: ExternCall) -> bool:
     """``running_counts``: for each block of a flat mask, how many elements are true up to its end."""
-    mask, out = call.tensor(0), common.outputs(call)[0]
+    mask, out = call.tensor(0), call.outputs()[0]
     blocks = out.numel()
     counts = builder.allocate_like(out.sizes, out.strides, out.dtype)
     arguments = [builder.pointer(mask), builder.pointer(counts), builder.int64(mask.numel()), builder.int64(blocks)]
@@ -62,7 +62,7 @@ def lower_running_counts(builder: PlanBuilder, call: ExternCall) -> bool:
 
 def lower_compact(builder: PlanBuilder, call: ExternCall) -> bool:
     """``compact``: the places of the true elements of a flat mask whose running counts are known."""
-    mask, counts, out = call.tensor(0), call.tensor(1), common.outputs(call)[0]
+    mask, counts, out = call.tensor(0), call.tensor(1), call.outputs()[0]
     arguments = [builder.pointer(item) for item in (mask, counts, out)] + [builder.int64(counts.numel())]
     kernel = builder.kernel(_source(builder), "compact")
     common.launch_items(builder, kernel, counts.numel(), arguments, grain=16)

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
-from ..epilogue import Axis, Epilogue, Finish
 from ..plans.builder import PlanBuilder, Size, TensorArg
 from ..units import COMPUTE_UNITS
 from . import blocked, common, engine, windows
+from .epilogue import Axis, Epilogue, Finish
 
 if TYPE_CHECKING:
-    from ..choice.calls import ExternCall
+    from .call import ExternCall
 
 _ZERO, _ONE = sympy.Integer(0), sympy.Integer(1)
 
@@ -467,8 +467,8 @@ def _dtype_covered(builder: PlanBuilder, *tensors: TensorArg | None) -> bool:
 
 def lower_convolution(builder: PlanBuilder, call: ExternCall) -> bool:
     """``convolution``, transposed or not."""
-    values = common.bind(call)
-    source, weight, bias, out = values["input"], values["weight"], values["bias"], common.outputs(call)[0]
+    values = call.bind()
+    source, weight, bias, out = values["input"], values["weight"], values["bias"], call.outputs()[0]
     if not _dtype_covered(builder, source, weight, bias, out):
         return False
     transposed = bool(values["transposed"])
@@ -490,10 +490,10 @@ def lower_convolution(builder: PlanBuilder, call: ExternCall) -> bool:
 
 def lower_backward(builder: PlanBuilder, call: ExternCall) -> bool:
     """``convolution_backward``, transposed or not, for any output mask."""
-    values = common.bind(call)
+    values = call.bind()
     grad, source, weight = values["grad_output"], values["input"], values["weight"]
     mask = [bool(flag) for flag in values["output_mask"]]
-    results = _masked(common.outputs(call), mask)
+    results = _masked(call.outputs(), mask)
     if results is None or not _dtype_covered(builder, grad, source, weight, *results):
         return False
     grad_source, grad_weight, grad_bias = results

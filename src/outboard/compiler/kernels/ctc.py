@@ -18,7 +18,7 @@ from ..printing.emitted import assertion
 from . import common
 
 if TYPE_CHECKING:
-    from ..choice.calls import ExternCall
+    from .call import ExternCall
 
 _BODY = r"""
 #if GROUP > 1
@@ -147,7 +147,7 @@ def _text(builder: PlanBuilder, log_probs: TensorArg, targets: TensorArg, wrong_
 def lower_loss(builder: PlanBuilder, call: ExternCall) -> bool:
     """``ctc_loss``: the losses (batch), and ``log_alpha`` (batch, times, states)."""
     log_probs, targets, lengths = (call.tensor(i) for i in range(3))
-    losses, log_alpha = common.outputs(call)
+    losses, log_alpha = call.outputs()
     if not _covered(builder, log_probs, targets, lengths) or not log_alpha.is_contiguous():
         return False
     wrong_label = assertion(_WRONG_LABEL)
@@ -163,7 +163,7 @@ def lower_sums(builder: PlanBuilder, call: ExternCall) -> bool:
     """``ctc_sums``: for each step, sequence and label (the shape of ``log_probs``) the logarithm of the probability of
     all paths through states of this label, which counts the label itself twice."""
     log_probs, targets, lengths, log_alpha = (call.tensor(i) for i in range(4))
-    sums = common.outputs(call)[0]
+    sums = call.outputs()[0]
     if not _covered(builder, log_probs, targets, lengths) or not log_alpha.is_contiguous() or not sums.is_contiguous():
         return False
     wrong_label = assertion(_WRONG_LABEL)

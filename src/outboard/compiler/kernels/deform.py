@@ -18,7 +18,7 @@ from ..plans.builder import NotExpressible, PlanBuilder, Size, TensorArg
 from . import common, gemm, index
 
 if TYPE_CHECKING:
-    from ..choice.calls import ExternCall
+    from .call import ExternCall
 
 _BODY = r"""
 #define ACC IN_C
@@ -163,7 +163,7 @@ class _Problem:
 
     def __init__(self, builder: PlanBuilder, call: ExternCall, outer: TensorArg) -> None:
         self.builder, self.outer = builder, outer
-        self.values: dict[str, Any] = common.bind(call)
+        self.values: dict[str, Any] = call.bind()
         self.input: TensorArg = self.values["input"]
         self.weight: TensorArg = self.values["weight"]
         self.offset: TensorArg = self.values["offset"]
@@ -266,7 +266,7 @@ class _Problem:
 
 def lower_forward(builder: PlanBuilder, call: ExternCall) -> bool:
     """``deform_conv2d``."""
-    out = common.outputs(call)[0]
+    out = call.outputs()[0]
     problem = _Problem(builder, call, out)
     if not problem.covered():
         return False
@@ -282,7 +282,7 @@ def lower_forward(builder: PlanBuilder, call: ExternCall) -> bool:
 
 def lower_backward(builder: PlanBuilder, call: ExternCall) -> bool:
     """``_deform_conv2d_backward``: the gradients of input, weight, offsets, factors and bias."""
-    to_input, to_weight, to_offset, to_mask, to_bias = common.outputs(call)
+    to_input, to_weight, to_offset, to_mask, to_bias = call.outputs()
     problem = _Problem(builder, call, call.tensor(0))
     dense = all(tensor.is_contiguous() for tensor in (to_weight, to_offset, to_mask, to_bias))
     if not problem.covered() or not dense:

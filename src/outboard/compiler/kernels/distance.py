@@ -11,7 +11,7 @@ from ..plans.builder import PlanBuilder, Size, TensorArg
 from . import common
 
 if TYPE_CHECKING:
-    from ..choice.calls import ExternCall
+    from .call import ExternCall
 
 _DISTANCE = r"""
 #define KIND_ZERO (exponent == 0)
@@ -110,7 +110,7 @@ def _covered(builder: PlanBuilder, tensors: list[TensorArg]) -> bool:
 
 def lower_cdist(builder: PlanBuilder, call: ExternCall) -> bool:
     """``_cdist_forward`` and ``_cdist_backward``."""
-    values, out = common.bind(call), common.outputs(call)[0]
+    values, out = call.bind(), call.outputs()[0]
     a, b, exponent, backward = values["x1"], values["x2"], _exponent(values["p"]), "grad" in values
     tensors = {"a": a, "b": b, "out": out}
     if backward:
@@ -137,7 +137,7 @@ def lower_cdist(builder: PlanBuilder, call: ExternCall) -> bool:
 
 def lower_pdist(builder: PlanBuilder, call: ExternCall) -> bool:
     """``_pdist_forward``."""
-    values, out = common.bind(call), common.outputs(call)[0]
+    values, out = call.bind(), call.outputs()[0]
     a, exponent = values["self"], _exponent(values["p"])
     if exponent is None or not _covered(builder, [a, out]):
         return False

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import sympy
 import torch
 
-from ..epilogue import Axis, Epilogue
 from ..plans import plan as p
 from ..plans.builder import PlanBuilder, Size, TensorArg
 from . import blocked, common, engine, formats, packing, row
+from .epilogue import Axis, Epilogue
 
 if TYPE_CHECKING:
-    from ..choice.calls import ExternCall
+    from .call import ExternCall
 
 _ZERO, _ONE = sympy.Integer(0), sympy.Integer(1)
 
@@ -259,8 +259,8 @@ def _unsqueeze(tensor: TensorArg, *dims: int) -> TensorArg:
 
 def lower_mm(builder: PlanBuilder, call: ExternCall) -> bool:
     """``mm`` and ``bmm``."""
-    values = common.bind(call)
-    a, b, out = values["self"], values["mat2"], common.outputs(call)[0]
+    values = call.bind()
+    a, b, out = values["self"], values["mat2"], call.outputs()[0]
     if len(a.sizes) == 2:
         a, b, out = (_unsqueeze(tensor, 0) for tensor in (a, b, out))
     return emit(builder, a, b, out, epilogue=call.epilogue)
@@ -268,9 +268,9 @@ def lower_mm(builder: PlanBuilder, call: ExternCall) -> bool:
 
 def lower_addmm(builder: PlanBuilder, call: ExternCall) -> bool:
     """``addmm`` and ``baddbmm``."""
-    values = common.bind(call)
+    values = call.bind()
     a, b = (values["mat1"], values["mat2"]) if "mat1" in values else (values["batch1"], values["batch2"])
-    out = common.outputs(call)[0]
+    out = call.outputs()[0]
     if len(a.sizes) == 2:
         a, b, out = (_unsqueeze(tensor, 0) for tensor in (a, b, out))
     return emit(builder, a, b, out, values["self"], values["beta"], values["alpha"], epilogue=call.epilogue)
@@ -278,17 +278,17 @@ def lower_addmm(builder: PlanBuilder, call: ExternCall) -> bool:
 
 def lower_addbmm(builder: PlanBuilder, call: ExternCall) -> bool:
     """``addbmm``, as one product over batches and k."""
-    values = common.bind(call)
-    a, b, out = values["batch1"], values["batch2"], _unsqueeze(common.outputs(call)[0], 0)
+    values = call.bind()
+    a, b, out = values["batch1"], values["batch2"], _unsqueeze(call.outputs()[0], 0)
     return emit(builder, a, b, out, values["self"], values["beta"], values["alpha"], sum_batches=True)
 
 
 def lower_mv(builder: PlanBuilder, call: ExternCall) -> bool:
     """``mv`` and ``addmv``."""
-    values = common.bind(call)
+    values = call.bind()
     matrix = values["self"] if "mat" not in values else values["mat"]
     add = values["self"] if "mat" in values else None
-    out = _unsqueeze(common.outputs(call)[0], 0, 2)
+    out = _unsqueeze(call.outputs()[0], 0, 2)
     if add is not None and len(add.sizes) == 1:
         add = _unsqueeze(add, 1)
     return emit(
@@ -304,16 +304,16 @@ def lower_mv(builder: PlanBuilder, call: ExternCall) -> bool:
 
 def lower_dot(builder: PlanBuilder, call: ExternCall) -> bool:
     """``dot`` and ``vdot`` of real vectors."""
-    values = common.bind(call)
+    values = call.bind()
     a, b = values["self"], values["tensor"] if "tensor" in values else values["other"]
-    out = _unsqueeze(common.outputs(call)[0], 0, 0, 0)
+    out = _unsqueeze(call.outputs()[0], 0, 0, 0)
     return emit(builder, _unsqueeze(a, 0, 0), _unsqueeze(b, 0, 2), out)
 
 
 def lower_linear(builder: PlanBuilder, call: ExternCall) -> bool:
     """``linear`` whose leading dimensions step evenly through input and output."""
-    values = common.bind(call)
-    source, weight, bias, out = values["input"], values["weight"], values["bias"], common.outputs(call)[0]
+    values = call.bind()
+    source, weight, bias, out = values["input"], values["weight"], values["bias"], call.outputs()[0]
     if len(weight.sizes) != 2:
         return False
     rows = common.Rows(out.sizes[:-1], {"in": source.strides[:-1], "out": out.strides[:-1]})

@@ -9,7 +9,7 @@ from ..plans.builder import PlanBuilder, TensorArg
 from . import common, planes
 
 if TYPE_CHECKING:
-    from ..choice.calls import ExternCall
+    from .call import ExternCall
 
 # Places are read from the grid in the order x, y, z. `slope` is d place / d grid value.
 _PLACES = r"""
@@ -130,7 +130,7 @@ def _macros(values: dict[str, Any], spatial: int) -> str | None:
 
 def lower_forward(builder: PlanBuilder, call: ExternCall) -> bool:
     """``grid_sampler_2d`` and ``3d``, bilinear or nearest."""
-    values, out = common.bind(call), common.outputs(call)[0]
+    values, out = call.bind(), call.outputs()[0]
     spatial = len(out.sizes) - 2
     macros = _macros(values, spatial)
     if macros is None or values["grid"].dtype != out.dtype:
@@ -141,7 +141,7 @@ def lower_forward(builder: PlanBuilder, call: ExternCall) -> bool:
 
 def lower_backward(builder: PlanBuilder, call: ExternCall) -> bool:
     """``grid_sampler_2d_backward`` and ``3d_backward``, bilinear or nearest, for both gradients."""
-    values, results = common.bind(call), common.outputs(call)
+    values, results = call.bind(), call.outputs()
     grad, source, grid = values["grad_output"], values["input"], values["grid"]
     spatial = len(grad.sizes) - 2
     macros = _macros(values, spatial)

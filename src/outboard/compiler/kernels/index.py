@@ -16,7 +16,7 @@ from ..units import COMPUTE_UNITS
 from . import common, scan
 
 if TYPE_CHECKING:
-    from ..choice.calls import ExternCall
+    from .call import ExternCall
 
 _MASKED_SCATTER = r"""
 OB_KERNEL void masked_scatter(OB_GLOBAL const OUT_BITS* in, OB_GLOBAL const uchar* mask, OB_GLOBAL const long* ranks,
@@ -172,7 +172,7 @@ def _flat(tensor: TensorArg) -> TensorArg:
 def lower_masked_scatter(builder: PlanBuilder, call: ExternCall) -> bool:
     """``masked_scatter``; the mask may broadcast to the tensor, or the tensor to the mask. A source with too few
     elements is reported."""
-    values, out = common.bind(call), common.outputs(call)[0]
+    values, out = call.bind(), call.outputs()[0]
     tensor, mask, source = values["self"], values["mask"], values["source"]
     if tensor.dtype != source.dtype or mask.dtype != torch.bool or not common.supported(builder, tensor.dtype):
         return False
@@ -197,7 +197,7 @@ def lower_masked_scatter(builder: PlanBuilder, call: ExternCall) -> bool:
 
 def lower_embedding_gradient(builder: PlanBuilder, call: ExternCall) -> bool:
     """``embedding_dense_backward`` without scaling by frequency."""
-    values, out = common.bind(call), common.outputs(call)[0]
+    values, out = call.bind(), call.outputs()[0]
     grad, index = values["grad_output"], values["indices"]
     if values["scale_grad_by_freq"] is not False or grad.dtype != out.dtype or not out.is_contiguous():
         return False
@@ -236,7 +236,7 @@ def _dense(builder: PlanBuilder, tensor: TensorArg) -> TensorArg:
 
 def lower_index_reduce(builder: PlanBuilder, call: ExternCall) -> bool:
     """``index_reduce``."""
-    values, out = common.bind(call), common.outputs(call)[0]
+    values, out = call.bind(), call.outputs()[0]
     tensor, index, source = values["self"], values["index"], values["source"]
     dim = common.wrap_dim(values["dim"], len(tensor.sizes))
     reduction = _REDUCTIONS.get(values["reduce"])
@@ -275,7 +275,7 @@ def lower_scatter_reduce(builder: PlanBuilder, call: ExternCall) -> bool:
     """``scatter_reduce`` and its in-place form. Places out of range are left out, and reported."""
     if ".two" not in call.name:
         return False
-    values, out = common.bind(call), common.outputs(call)[0]
+    values, out = call.bind(), call.outputs()[0]
     tensor, index, source = values["self"], values["index"], values["src"]
     dim = common.wrap_dim(values["dim"], len(out.sizes))
     reduction = _REDUCTIONS.get(values["reduce"])
@@ -323,7 +323,7 @@ def lower_isin(builder: PlanBuilder, call: ExternCall) -> bool:
     """``isin`` of two tensors, the second dense: every element against the whole set."""
     if not call.name.startswith("aten::isin.Tensor_Tensor"):
         return False
-    values, out = common.bind(call), common.outputs(call)[0]
+    values, out = call.bind(), call.outputs()[0]
     elements, members = values["elements"], values["test_elements"]
     if not members.is_contiguous() or not common.supported(builder, elements.dtype, members.dtype):
         return False

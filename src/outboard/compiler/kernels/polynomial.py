@@ -11,7 +11,7 @@ from ..plans.builder import PlanBuilder, TensorArg
 from . import common
 
 if TYPE_CHECKING:
-    from ..choice.calls import ExternCall
+    from .call import ExternCall
 
 _BODY = r"""
 ACC polynomial(ACC given, long degree) {
@@ -56,7 +56,7 @@ NAMES = tuple(f"special_{name}" for name in _KINDS) + tuple(
 
 def lower(builder: PlanBuilder, call: ExternCall) -> bool:
     """Any of ``NAMES`` of two tensors."""
-    values, out = common.bind(call), common.outputs(call)[0]
+    values, out = call.bind(), call.outputs()[0]
     x, degree = values["x"], values["n"]
     if not isinstance(x, TensorArg) or not isinstance(degree, TensorArg):
         return False

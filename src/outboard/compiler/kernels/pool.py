@@ -13,7 +13,7 @@ from ..plans.builder import PlanBuilder, Size, TensorArg
 from . import blocked, common, planes
 
 if TYPE_CHECKING:
-    from ..choice.calls import ExternCall
+    from .call import ExternCall
 
 # Windows [<axis>0, <axis>1) in the input, by a kernel or by even division; steps of <axis>t (dilation).
 _FIXED = "".join(
@@ -143,7 +143,7 @@ def _window(values: dict[str, Any], spatial: int) -> dict[str, Size] | None:
 
 def lower_average(builder: PlanBuilder, call: ExternCall) -> bool:
     """``avg_pool1d`` to ``3d`` and their ``_backward``."""
-    values, out, spatial = common.bind(call), common.outputs(call)[0], spatial_rank(call.name)
+    values, out, spatial = call.bind(), call.outputs()[0], spatial_rank(call.name)
     numbers = _window(values, spatial)
     if numbers is None:
         return False
@@ -157,7 +157,7 @@ def lower_average(builder: PlanBuilder, call: ExternCall) -> bool:
 
 def lower_adaptive_average(builder: PlanBuilder, call: ExternCall) -> bool:
     """``_adaptive_avg_pool2d`` and ``3d`` and their ``_backward``."""
-    values, out, spatial = common.bind(call), common.outputs(call)[0], spatial_rank(call.name)
+    values, out, spatial = call.bind(), call.outputs()[0], spatial_rank(call.name)
     if "grad_output" in values:
         body = _EVEN + _EVEN_DIVISOR + _MEAN_BACKWARD
         return planes.Planes(out, values["grad_output"], spatial, body).backward(builder)
@@ -166,7 +166,7 @@ def lower_adaptive_average(builder: PlanBuilder, call: ExternCall) -> bool:
 
 def lower_maximum(builder: PlanBuilder, call: ExternCall) -> bool:
     """``max_pool2d_with_indices`` and ``3d``, ``adaptive_max_pool2d`` and ``3d``."""
-    values, results, spatial = common.bind(call), common.outputs(call), spatial_rank(call.name)
+    values, results, spatial = call.bind(), call.outputs(), spatial_rank(call.name)
     if len(results) != 2:
         return False
     numbers: dict[str, Size] | None = {}
@@ -200,7 +200,7 @@ def _maximum_rows(builder: PlanBuilder, problem: planes.Planes, accumulate: str)
 
 def lower_maximum_backward(builder: PlanBuilder, call: ExternCall) -> bool:
     """The gradient of any pooling that tells the place of each maximum."""
-    values, out, spatial = common.bind(call), common.outputs(call)[0], spatial_rank(call.name)
+    values, out, spatial = call.bind(), call.outputs()[0], spatial_rank(call.name)
     indices: TensorArg = values["indices"]
     extra = [("indices", "INDEX", indices)]
     return planes.Planes(out, values["grad_output"], spatial, _CHOSEN, extra=extra).backward(builder)
@@ -208,7 +208,7 @@ def lower_maximum_backward(builder: PlanBuilder, call: ExternCall) -> bool:
 
 def lower_replication_backward(builder: PlanBuilder, call: ExternCall) -> bool:
     """``replication_pad1d_backward`` to ``3d``."""
-    values, out, spatial = common.bind(call), common.outputs(call)[0], spatial_rank(call.name)
+    values, out, spatial = call.bind(), call.outputs()[0], spatial_rank(call.name)
     # Pairs (before, after), last dimension first.
     before = list(reversed(values["padding"][::2]))
     numbers = {f"p{axis}": value for axis, value in planes.triple(before, 0).items()}

@@ -18,7 +18,7 @@ from ..printing.emitted import assertion
 from . import common
 
 if TYPE_CHECKING:
-    from ..choice.calls import ExternCall
+    from .call import ExternCall
 
 # `in` is the input (or its gradient), `out` the output (or its gradient), [boxes, channels, bins, bins].
 _COMMON = r"""
@@ -227,7 +227,7 @@ class _Problem:
     ``outer`` the output or its gradient, ``places`` what comes with the output."""
 
     def __init__(self, call: ExternCall, inner: TensorArg, outer: TensorArg, places: TensorArg | None) -> None:
-        self.values = common.bind(call)
+        self.values = call.bind()
         self.inner, self.outer, self.places = inner, outer, places
         self.rois: TensorArg = self.values["rois"]
         self.name = call.name.partition("::")[2].removeprefix("_").removesuffix("_backward")
@@ -278,7 +278,7 @@ class _Problem:
 def lower_forward(builder: PlanBuilder, call: ExternCall) -> bool:
     """``roi_align`` (the output), ``roi_pool``, ``ps_roi_align`` and ``ps_roi_pool`` (the output, and for each of its
     elements the pixel or the channel that it is of)."""
-    out, *places = common.outputs(call)
+    out, *places = call.outputs()
     problem = _Problem(call, call.tensor(0), out, places[0] if places else None)
     if not problem.covered(builder):
         return False
@@ -292,8 +292,8 @@ def lower_forward(builder: PlanBuilder, call: ExternCall) -> bool:
 
 def lower_backward(builder: PlanBuilder, call: ExternCall) -> bool:
     """The gradients of the four with respect to their inputs."""
-    gradient = common.outputs(call)[0]
-    values = common.bind(call)
+    gradient = call.outputs()[0]
+    values = call.bind()
     places = values.get("argmax", values.get("channel_mapping"))
     problem = _Problem(call, gradient, call.tensor(0), places)
     if not problem.covered(builder):

@@ -16,7 +16,7 @@ from ..plans.builder import PlanBuilder, TensorArg
 from . import common
 
 if TYPE_CHECKING:
-    from ..choice.calls import ExternCall
+    from .call import ExternCall
 
 _OPERATIONS = {
     "cumsum": "#define COMBINE(a, b) (a).v += (b).v;\n",
@@ -191,8 +191,8 @@ _STATE_BYTES = 16  # of local memory, for each work-item
 def lower(builder: PlanBuilder, call: ExternCall) -> bool:
     """Appends the kernel for any of the family's operators; False for a dtype or dimension it does not cover."""
     operation = call.name.removeprefix("aten::").partition(".")[0].removeprefix("_").removesuffix("_helper")
-    values = common.bind(call)
-    source, targets = values["self"], common.outputs(call)
+    values = call.bind()
+    source, targets = values["self"], call.outputs()
     dim = common.wrap_dim(values["dim"], len(source.sizes))
     if dim is None or not targets or not common.supported(builder, source.dtype, *(t.dtype for t in targets)):
         return False

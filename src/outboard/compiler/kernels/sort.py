@@ -21,7 +21,7 @@ from ..plans.builder import PlanBuilder, Size, TensorArg
 from . import common
 
 if TYPE_CHECKING:
-    from ..choice.calls import ExternCall
+    from .call import ExternCall
 
 _ITEMS = r"""
 #if WIDE
@@ -437,7 +437,7 @@ def _source(builder: PlanBuilder, call: ExternCall, values: dict[str, object]) -
     if not isinstance(tensor, TensorArg) or not common.supported(builder, tensor.dtype):
         return None
     dim = common.wrap_dim(values.get("dim", -1), len(tensor.sizes))
-    outputs = common.outputs(call)
+    outputs = call.outputs()
     if dim is None or not outputs or outputs[0].dtype != tensor.dtype:
         return None
     return tensor, dim
@@ -445,13 +445,13 @@ def _source(builder: PlanBuilder, call: ExternCall, values: dict[str, object]) -
 
 def lower_sort(builder: PlanBuilder, call: ExternCall) -> bool:
     """``sort``, ``sort.stable`` (always stable), ``msort``."""
-    values = common.bind(call)
+    values = call.bind()
     if "msort" in call.name:
         values["dim"] = 0
     found = _source(builder, call, values)
     if found is None:
         return False
-    outputs = common.outputs(call)
+    outputs = call.outputs()
     data = _sort_rows(builder, *found, bool(values.get("descending", False)))
     _emit(builder, "emit_first", data, outputs[0], outputs[1] if len(outputs) > 1 else None, (data.n, sympy.Integer(0)))
     return True
@@ -459,10 +459,10 @@ def lower_sort(builder: PlanBuilder, call: ExternCall) -> bool:
 
 def lower_argsort(builder: PlanBuilder, call: ExternCall) -> bool:
     """``argsort``: a sort whose values go to scratch memory."""
-    values = common.bind(call)
+    values = call.bind()
     tensor = values["self"]
     dim = common.wrap_dim(values["dim"], len(tensor.sizes))
-    outputs = common.outputs(call)
+    outputs = call.outputs()
     if dim is None or not outputs or not common.supported(builder, tensor.dtype):
         return False
     data = _sort_rows(builder, tensor, dim, bool(values["descending"]))
@@ -474,11 +474,11 @@ def lower_argsort(builder: PlanBuilder, call: ExternCall) -> bool:
 
 def lower_topk(builder: PlanBuilder, call: ExternCall) -> bool:
     """``topk``; the result is sorted whether or not that was asked for."""
-    values = common.bind(call)
+    values = call.bind()
     found = _source(builder, call, values)
     if found is None:
         return False
-    outputs = common.outputs(call)
+    outputs = call.outputs()
     data = _sort_rows(builder, *found, bool(values["largest"]))
     _emit(builder, "emit_first", data, outputs[0], outputs[1], (sympy.sympify(values["k"]), sympy.Integer(0)))
     return True
@@ -486,11 +486,11 @@ def lower_topk(builder: PlanBuilder, call: ExternCall) -> bool:
 
 def lower_kthvalue(builder: PlanBuilder, call: ExternCall) -> bool:
     """``kthvalue``."""
-    values = common.bind(call)
+    values = call.bind()
     found = _source(builder, call, values)
     if found is None:
         return False
-    outputs = common.outputs(call)
+    outputs = call.outputs()
     data = _sort_rows(builder, *found, False)
     _emit(builder, "emit_first", data, outputs[0], outputs[1], (sympy.Integer(1), sympy.sympify(values["k"]) - 1))
     return True
@@ -498,7 +498,7 @@ def lower_kthvalue(builder: PlanBuilder, call: ExternCall) -> bool:
 
 def lower_median(builder: PlanBuilder, call: ExternCall) -> bool:
     """``median`` and ``nanmedian``, over everything (of a contiguous tensor) or along a dimension."""
-    values = common.bind(call)
+    values = call.bind()
     if "dim" not in values:
         tensor = values["self"]
         if not tensor.is_contiguous():
@@ -509,7 +509,7 @@ def lower_median(builder: PlanBuilder, call: ExternCall) -> bool:
     found = _source(builder, call, values)
     if found is None:
         return False
-    outputs = common.outputs(call)
+    outputs = call.outputs()
     indices = outputs[1] if len(outputs) > 1 else None
     data = _sort_rows(builder, *found, False)
     _emit(builder, "emit_median", data, outputs[0], indices, None, ignore_nan="nanmedian" in call.name)
@@ -518,10 +518,10 @@ def lower_median(builder: PlanBuilder, call: ExternCall) -> bool:
 
 def lower_mode(builder: PlanBuilder, call: ExternCall) -> bool:
     """``mode``."""
-    found = _source(builder, call, common.bind(call))
+    found = _source(builder, call, call.bind())
     if found is None:
         return False
-    outputs = common.outputs(call)
+    outputs = call.outputs()
     data = _sort_rows(builder, *found, False)
     _emit(builder, "emit_mode", data, outputs[0], outputs[1], None)
     return True
@@ -541,11 +541,11 @@ def _compared_in(edges: TensorArg, wanted: object, builder: PlanBuilder) -> str:
 
 def lower_search(builder: PlanBuilder, call: ExternCall) -> bool:
     """``searchsorted`` and ``bucketize``, of tensors or a scalar."""
-    values = common.bind(call)
+    values = call.bind()
     bucketize = "bucketize" in call.name
     edges = values["boundaries" if bucketize else "sorted_sequence"]
     wanted = values["self"]
-    out, sorter, side = common.outputs(call)[0], values.get("sorter"), values.get("side")
+    out, sorter, side = call.outputs()[0], values.get("sorter"), values.get("side")
     right = bool(values.get("right")) or side == "right"
     scalar = not isinstance(wanted, TensorArg)
     dtypes = [edges.dtype, out.dtype] + ([] if scalar else [wanted.dtype])

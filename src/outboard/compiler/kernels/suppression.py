@@ -15,7 +15,7 @@ from ..plans.builder import PlanBuilder
 from . import common
 
 if TYPE_CHECKING:
-    from ..choice.calls import ExternCall
+    from .call import ExternCall
 
 _BODY = r"""
 #if GROUP > 1
@@ -86,7 +86,7 @@ def _rounded_down(value: float, compute: str) -> float:
 def lower(builder: PlanBuilder, call: ExternCall) -> bool:
     """``nms_keep``: for each box (n, 4), in the order given (n), whether it stays."""
     boxes, order = call.tensor(0), call.tensor(1)
-    keep, threshold = common.outputs(call)[0], call.args[2]
+    keep, threshold = call.outputs()[0], call.args[2]
     if not isinstance(threshold, (int, float)) or boxes.dtype not in common.FLOAT_DTYPES:
         return False
     if not common.supported(builder, boxes.dtype) or not order.is_contiguous() or order.dtype != torch.int64:

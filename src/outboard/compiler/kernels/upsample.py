@@ -6,11 +6,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..plans.builder import PlanBuilder
-from . import common, planes
+from . import planes
 from .pool import spatial_rank
 
 if TYPE_CHECKING:
-    from ..choice.calls import ExternCall
+    from .call import ExternCall
 
 _TAPS = r"""
 /* The places of an axis of `from` elements that make up place `i` of `to`, and their weights. `given` is the scale
@@ -80,7 +80,7 @@ def _given_scales(values: dict[str, Any], spatial: int) -> list[float] | None:
 
 def lower(builder: PlanBuilder, call: ExternCall) -> bool:
     """``upsample_<kind><n>d``, its ``.vec`` overload, and its ``_backward``."""
-    values, out, spatial = common.bind(call), common.outputs(call)[0], spatial_rank(call.name)
+    values, out, spatial = call.bind(), call.outputs()[0], spatial_rank(call.name)
     scales = _given_scales(values, spatial)
     if scales is None:
         return False

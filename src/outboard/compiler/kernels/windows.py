@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 
 import sympy
 
-from ..epilogue import Finish
 from ..plans import plan as p
 from ..plans.builder import PlanBuilder, Size, TensorArg
 from . import blocked, common, engine, formats
+from .epilogue import Finish
 
 if TYPE_CHECKING:
     from .conv import Convolution

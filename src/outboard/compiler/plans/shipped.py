@@ -29,6 +29,7 @@ from outboard import trusted
 
 from ..target import Target, target_of
 from . import cache
+from .libraries import LIBRARY_OPERATORS
 
 _log = logging.getLogger(__name__)
 _MAGIC = b"OBSHIP01"
@@ -169,8 +170,6 @@ def _file(path: Path) -> _Shipped | None:
 
 def _is_the_librarys(call: bytes) -> bool:
     """Whether a call is of an operator that the library of a device's driver may have a function for."""
-    from ..choice.calls import LIBRARY_OPERATORS
-
     return any(call.startswith(name.encode()) for name in LIBRARY_OPERATORS)
 
 

@@ -23,13 +23,13 @@ from . import backward, decode, forward, simt, tiles
 from .problem import MAX_WIDTH, Problem
 
 if TYPE_CHECKING:
-    from ...choice.calls import ExternCall
+    from ..call import ExternCall
 
 
 def lower_forward(builder: PlanBuilder, call: ExternCall) -> bool:
     """``_scaled_dot_product_fused_attention_overrideable`` and ``_scaled_dot_product_flash_attention_for_cpu``, without
     dropout. Results beyond the output and the logarithms of the sums are left as they are."""
-    values, results = common.bind(call), common.outputs(call)
+    values, results = call.bind(), call.outputs()
     problem = Problem(builder, values)
     if len(results) < 2 or not problem.covered() or results[0].dtype != problem.query.dtype:
         return False
@@ -113,7 +113,7 @@ def _tiled(problem: Problem, shape: Blocking, body: str, numbers: int, *rows: Te
 
 def lower_backward(builder: PlanBuilder, call: ExternCall) -> bool:
     """The gradients of query, key and value for both forward operators; not that of a mask."""
-    values, results = common.bind(call), common.outputs(call)
+    values, results = call.bind(), call.outputs()
     problem = Problem(builder, values)
     grad, out, lse = values["grad_out"], values["out"], values["logsumexp"]
     wanted = [bool(flag) for flag in values.get("grad_input_mask", [True, True, True, False])]

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 
 import sympy
 
-from .dialects import c as cl
-from .loops.accesses import Accesses
-from .loops.nest import Entry, LoopKernel, Region, Root, Store, Value, compute_dtype
-from .printing import EmittedKernel, emit
-from .printing.statements import StatementPrinter
+from ..dialects import c as cl
+from ..loops.accesses import Accesses
+from ..loops.nest import Entry, LoopKernel, Region, Root, Store, Value, compute_dtype
+from ..printing import EmittedKernel, emit
+from ..printing.statements import StatementPrinter
 
 if TYPE_CHECKING:
-    from .plans import plan as p
-    from .plans.builder import PlanBuilder, Size, TensorArg
-    from .target import Target
+    from ..plans import plan as p
+    from ..plans.builder import PlanBuilder, Size, TensorArg
+    from ..target import Target
 
 
 @dataclasses.dataclass(frozen=True)
