@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import shutil
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,22 @@ def test_the_compilers_version_is_part_of_the_key(monkeypatch: pytest.MonkeyPatc
     cache.store(b"add", False, b"one")
     monkeypatch.setattr(cache, "compiler_fingerprint", lambda: b"another compiler")
     assert cache.load(b"add") == (False, [])
+
+
+def test_plans_are_lost_by_a_change_of_what_decides_them_alone(tmp_path: Path) -> None:
+    """Each file of the compiler is changed in turn."""
+    package = tmp_path / "compiler"
+    shutil.copytree(Path(cache.__file__).parents[1], package, ignore=shutil.ignore_patterns("__pycache__"))
+    decides = cache._sources.__wrapped__
+    before = decides(package)
+    spared = set()
+    for path in package.rglob("*.py"):
+        text = path.read_bytes()
+        path.write_bytes(text + b"# changed")
+        if decides(package) == before:
+            spared.add(path.relative_to(package).as_posix())
+        path.write_bytes(text)
+    assert spared == cache.NO_PART_OF_PLANS
 
 
 def test_plans_for_another_library_are_not_found(cache_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

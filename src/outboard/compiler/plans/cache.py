@@ -45,17 +45,22 @@ def fingerprint_under(version: str) -> bytes:
     """The same under a version of PyTorch."""
     # The environment is asked each time: a program may change it, and its plans must not be taken for others.
     library = os.environ.get("OUTBOARD_LIBRARY", "")
-    return hashlib.sha256(_sources() + f"{version}\0{library}".encode()).digest()
+    return hashlib.sha256(_sources(Path(__file__).parents[1]) + f"{version}\0{library}".encode()).digest()
+
+
+#: Files of the compiler on which no plan depends: what they show, count, delete, or when they are imported.
+NO_PART_OF_PLANS = frozenset({"progress.py", "statistics.py", "hook.py", "plans/eviction.py"})
 
 
 @functools.cache
-def _sources() -> bytes:
-    """A hash of the compiler's sources."""
+def _sources(package: Path) -> bytes:
+    """A hash of the sources in the compiler's folder that decide what plans are."""
     digest = hashlib.sha256()
-    package = Path(__file__).parents[1]
     for path in sorted(package.rglob("*.py")):
-        digest.update(str(path.relative_to(package)).encode())
-        digest.update(path.read_bytes())
+        name = path.relative_to(package).as_posix()
+        if name not in NO_PART_OF_PLANS:
+            digest.update(name.encode())
+            digest.update(path.read_bytes())
     return digest.digest()
 
 
