@@ -118,7 +118,7 @@ def test_only_what_was_looked_at_must_be_alike() -> None:
 
 
 def test_another_compilers_plans_are_not_used(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "_sources", lambda: b"another compiler")
+    monkeypatch.setattr(cache, "_sources", lambda package: b"another compiler")
     assert shipped.find(_signature()) is None
 
 
