@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "torch/eager/eager_signature.h"
 
+#include <ATen/Context.h>
+#include <c10/core/DefaultDtype.h>
 #include <c10/util/overflows.h>
 
 #include <algorithm>
@@ -43,6 +45,14 @@ bool overflows(at::ScalarType dtype, Value value) {
   }
 }
 
+/// State of PyTorch's beside the arguments that decides what a call computes: 0 if all is as a process begins with. The
+/// compiler compiles under it; docs/state.md has what else there is, and why it is not here.
+uint16_t unusual_state() {
+  const at::ScalarType dtype = c10::get_default_dtype_as_scalartype();
+  const auto deterministic = static_cast<uint16_t>(at::globalContext().deterministicAlgorithms());
+  return static_cast<uint16_t>(deterministic << 8 | (dtype == at::kFloat ? 0 : 1 + static_cast<uint8_t>(dtype)));
+}
+
 class Writer {
  public:
   Writer(const Operator& op, bool bake, CallSignature& out) : op_(op), bake_(bake), out_(out) {}
@@ -54,6 +64,7 @@ class Writer {
     for (size_t i = 0; i < arguments.size(); ++i) {
       if (!argument(op_.roles[i], arguments[i])) return false;
     }
+    if (const uint16_t state = unusual_state(); state != 0) tag('X'), raw(state);
     out_.bytes.complete();
     return true;
   }

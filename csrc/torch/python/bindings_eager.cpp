@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "torch/python/bindings_eager.h"
 
+#include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/grad_mode.h>
@@ -11,6 +13,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
+#include <cfenv>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -55,6 +58,43 @@ class UntracedFrames {
   py::object callback_;
 };
 
+/// The state of a thread without modes: the program's would see, and change, each operator that the compiler calls, and
+/// that of `torch.set_default_device` would place its tensors.
+class WithoutModes {
+ public:
+  WithoutModes()
+      : functions_(at::impl::PythonTorchFunctionTLS::get_state()),
+        operators_(c10::impl::TorchDispatchModeTLS::get_state()) {
+    at::impl::PythonTorchFunctionTLS::set_state({});
+    c10::impl::TorchDispatchModeTLS::set_state({});
+  }
+  ~WithoutModes() {
+    c10::impl::TorchDispatchModeTLS::set_state(operators_);
+    at::impl::PythonTorchFunctionTLS::set_state(functions_);
+  }
+  WithoutModes(const WithoutModes&) = delete;
+  WithoutModes& operator=(const WithoutModes&) = delete;
+
+ private:
+  at::impl::PythonTorchFunctionTLS functions_;
+  c10::impl::TorchDispatchModeTLS operators_;
+};
+
+/// Denormal numbers as they are, whatever `torch.set_flush_denormal` says: constants of programs are computed here.
+class ExactNumbers {
+ public:
+  ExactNumbers() {
+    std::fegetenv(&before_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~ExactNumbers() { std::fesetenv(&before_); }
+  ExactNumbers(const ExactNumbers&) = delete;
+  ExactNumbers& operator=(const ExactNumbers&) = delete;
+
+ private:
+  std::fenv_t before_{};
+};
+
 /// The thread's state as it is outside any kernel, so that Python can trace and run operators freely.
 class OutsideKernels {
  public:
@@ -64,6 +104,8 @@ class OutsideKernels {
 
  private:
   UntracedFrames frames_;
+  WithoutModes modes_;
+  ExactNumbers numbers_;
   c10::impl::ForceDispatchKeyGuard keys_;
   c10::InferenceMode inference_;
   at::AutoGradMode no_grad_{false};

@@ -21,7 +21,7 @@ import torch
 from torch._dynamo import compiled_autograd, eval_frame
 from torch.nn.modules import module as nn_module
 
-from . import releases
+from . import ambient, releases
 
 #: Containers within containers are looked into to this depth.
 _DEPTH = 4
@@ -150,9 +150,7 @@ def _way(backend: Any, one_graph: bool) -> tuple[object, ...]:
         inner.dynamic,
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
-        torch.get_default_dtype(),
-        torch.get_float32_matmul_precision(),
-        _autocast(),
+        ambient.state(),
         *(_settings(each) for each in (torch._dynamo.config, torch._functorch.config, torch._inductor.config)),
     )
 
@@ -175,11 +173,6 @@ def _is_special() -> bool:
         or inductor.force_disable_caches
         or inductor.freezing
     )
-
-
-def _autocast() -> tuple[object, ...]:
-    name = torch._C._get_privateuse1_backend_name()
-    return tuple((torch.is_autocast_enabled(each), torch.get_autocast_dtype(each)) for each in (name, "cpu"))
 
 
 def _settings(config: Any) -> object:

@@ -33,7 +33,7 @@ from ..dialects import c as cl
 from ..kernels import PREFERRED
 from ..plans import cache
 from ..target import target_of
-from . import additions, overlaps, random, releases, rounding, shapes
+from . import additions, ambient, overlaps, random, releases, rounding, shapes
 from .corrections import CORRECTIONS
 from .decompositions import embedding_gradient
 from .interface import device_name, register_interface
@@ -130,14 +130,15 @@ def fingerprint() -> bytes:
 
 
 class _Fingerprint(CustomGraphModulePass):
-    """A pass that changes nothing; its identity makes Inductor's cache tell our versions and devices apart."""
+    """A pass that changes nothing; its identity makes PyTorch's caches of graphs tell our versions and devices apart,
+    and the state of PyTorch's that graphs were traced and compiled under."""
 
     def __call__(self, gm: torch.fx.GraphModule) -> None:
         """Leaves the graph as it is."""
 
     def uuid(self) -> bytes:
-        """Changes with the compiler's source and with the devices present."""
-        return fingerprint()
+        """Changes with the compiler's source, with the devices present, and with the state."""
+        return hashlib.sha256(fingerprint() + repr(ambient.state()).encode()).digest()
 
 
 @functools.cache
