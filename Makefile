@@ -31,10 +31,11 @@ CPP_FILES = $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'csrc/*.c' 'include/*.h
 PYTEST_ARGUMENTS ?=
 BENCH_ARGUMENTS ?=
 FUZZ_ARGUMENTS ?=
+DISTRIBUTIONS_ARGUMENTS ?=
 JUDGE_ARGUMENTS ?=
 RELEASES_ARGUMENTS ?=
 
-.PHONY: help setup demo demo-short accuracy test test-full test-cpp test-cuda-text test-distributed-judge test-sanitize test-ecosystem test-hip test-limits test-mpi test-nvrtc test-oclgrind test-python test-strict lint format bench opinfo releases fuzz fuzz-collectives fuzz-files wheel docs docs-serve clean distclean
+.PHONY: help setup demo demo-short accuracy test test-full test-cpp test-cuda-text test-distributed-judge test-sanitize test-ecosystem test-hip test-limits test-mpi test-nvrtc test-oclgrind test-python test-strict lint format bench opinfo distributions releases fuzz fuzz-collectives fuzz-files wheel docs docs-serve clean distclean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -199,6 +200,10 @@ accuracy:  ## docs/accuracy.md: every function and reduction against float64, be
 opinfo:  ## Every float32 OpInfo on the device against the CPU, one process each
 	@$(SETUP) --opencl --groups demo test
 	@$(PY) tools/opinfo.py
+
+distributions:  ## Random numbers against their laws, ten million of each; DISTRIBUTIONS_ARGUMENTS="--match exponential"
+	@$(SETUP) --opencl --groups demo test
+	@$(PY) tools/distributions.py --drivers host opencl simt cuda $(DISTRIBUTIONS_ARGUMENTS)
 
 fuzz:  ## Random programs on the device against the CPU; FUZZ_ARGUMENTS="--mode compiled --operators 5000"
 	@$(SETUP) --opencl --groups demo test
