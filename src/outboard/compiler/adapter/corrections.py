@@ -16,6 +16,7 @@ from torch import Tensor
 from torch._decomp import decomposition_table
 
 from ..target import target_of
+from . import interpolation
 from .chains import wide
 
 aten = torch.ops.aten
@@ -69,6 +70,72 @@ def _searchsorted(sequence: Tensor, values: Tensor, *, sorter: Tensor | None = N
     if sorter is None:
         return NotImplemented
     return aten.searchsorted.Tensor(sequence.gather(-1, sorter), values, **options)
+
+
+def _binary_cross_entropy(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1) -> Tensor:
+    """PyTorch's own makes a number of what no probability is."""
+    _assert((x >= 0) & (x <= 1), "all elements of input should be between 0 and 1")
+    _assert((target >= 0) & (target <= 1), "all elements of target should be between 0 and 1")
+    loss: Tensor = decomposition_table[aten.binary_cross_entropy.default](x, target, weight, reduction)
+    return loss
+
+
+def _lerp(start: Tensor, end: Tensor, weight: Tensor) -> Any:
+    """Between integers, in the weight's dtype: PyTorch's own subtracts bytes, of which none is negative."""
+    if start.dtype.is_floating_point or start.dtype.is_complex:
+        return NotImplemented
+    dtype = torch.result_type(start, weight)
+    return aten.lerp.Tensor(start.to(dtype), end.to(dtype), weight)
+
+
+def _averaging_backward(overload: Any) -> Callable[..., Any]:
+    """The gradient of an average over windows. PyTorch's own divides by the whole window also where ``ceil_mode`` lets
+    it reach beyond the padding."""
+
+    def decompose(
+        grad: Tensor,
+        x: Tensor,
+        kernel: list[int],
+        stride: list[int],
+        padding: list[int],
+        ceil_mode: bool,
+        count_include_pad: bool,
+        divisor_override: int | None = None,
+    ) -> Any:
+        if not ceil_mode or not count_include_pad or divisor_override is not None:
+            return NotImplemented
+        dims = len(kernel)
+        count = torch.ones([], dtype=torch.int64, device=x.device)
+        for axis, (k, s, p) in enumerate(zip(kernel, stride or kernel, padding, strict=True)):
+            begin = torch.arange(grad.shape[axis - dims], device=x.device) * s - p
+            inside = torch.clamp(begin + k, max=x.shape[axis - dims] + p) - begin
+            count = count * inside.view(-1, *[1] * (dims - 1 - axis))
+        result: Tensor = overload(wide(grad) / count, wide(x), kernel, stride, padding, True, True, 1)
+        return result.to(x.dtype)
+
+    return decompose
+
+
+def _deviation(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    """The standard deviation, whose square need not be a number of the dtype: in float64 where the device has it."""
+    result = _deviation_and_mean(x, dim, correction=correction, keepdim=keepdim)
+    return result if result is NotImplemented else result[0]
+
+
+def _deviation_and_mean(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    """As :func:`_deviation`, and the mean. Without float64, of numbers that are divided by the largest."""
+    if x.dtype not in (torch.float16, torch.bfloat16, torch.float32) or x.numel() == 0:
+        return NotImplemented
+    options = {"correction": correction, "keepdim": keepdim}
+    if target_of(x.device.index or 0).has_fp64:
+        variance, mean = aten.var_mean.correction(x.double(), dim, **options)
+        return variance.sqrt().to(x.dtype), mean.to(x.dtype)
+    dims = list(range(x.dim())) if dim is None or dim == [] else dim
+    largest = wide(x).abs().amax(dims, keepdim=True)
+    unit = torch.where((largest > 0) & (largest < math.inf), largest, 1)
+    variance, mean = aten.var_mean.correction(wide(x) / unit, dim, **options)
+    unit = unit if keepdim else unit.squeeze(dims)
+    return (variance.sqrt() * unit).to(x.dtype), (mean * unit).to(x.dtype)
 
 
 def _search_number(sequence: Tensor, number: Any, **options: Any) -> Tensor:
@@ -287,6 +354,13 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.searchsorted.Tensor: _searchsorted,
     aten.searchsorted.Scalar: _search_number,
     aten.bucketize.Scalar: _bucketize_number,
+    aten.binary_cross_entropy.default: _binary_cross_entropy,
+    aten.lerp.Tensor: _lerp,
+    aten.avg_pool2d_backward.default: _averaging_backward(aten.avg_pool2d_backward.default),
+    aten.avg_pool3d_backward.default: _averaging_backward(aten.avg_pool3d_backward.default),
+    aten.std.correction: _deviation,
+    aten.std_mean.correction: _deviation_and_mean,
+    **interpolation.CORRECTIONS,
     aten.pixel_unshuffle.default: _pixel_unshuffle,
     aten.any.default: _any(aten.any.default),
     aten.any.dim: _any(aten.any.dim),

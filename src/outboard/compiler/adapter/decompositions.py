@@ -18,17 +18,6 @@ from .corrections import corrected
 aten = torch.ops.aten
 
 
-def _checked_binary_cross_entropy(
-    x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, reduction: int = 1
-) -> torch.Tensor:
-    """The loss; raises in stream order, as other devices do, unless all of ``x`` are probabilities."""
-    aten._assert_async.msg(((x >= 0) & (x <= 1)).all(), "all elements of input should be between 0 and 1")
-    loss: torch.Tensor = torch._decomp.decomposition_table[aten.binary_cross_entropy.default](
-        x, target, weight, reduction
-    )
-    return loss
-
-
 def _index_put_impl_(
     x: torch.Tensor, indices: Any, values: torch.Tensor, accumulate: bool = False, unsafe: bool = False
 ) -> torch.Tensor:
@@ -144,7 +133,6 @@ def eager_decompositions() -> dict[Any, Callable[..., Any]]:
     table[aten._native_batch_norm_legit_no_training.default] = _batch_norm_without_training
     table[aten._batch_norm_no_update.default] = _batch_norm_no_update
     table[aten._native_batch_norm_legit_functional.default] = _batch_norm_functional
-    table[aten.binary_cross_entropy.default] = _checked_binary_cross_entropy
     table[aten.floor_divide.default] = _floor_divide
     table[aten._index_put_impl_.default] = _index_put_impl_
     table[aten._index_put_impl.default] = _index_put_impl

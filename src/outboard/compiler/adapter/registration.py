@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import functools
 import hashlib
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,7 +26,7 @@ from torch._inductor.codegen.common import (
 )
 from torch._inductor.custom_graph_pass import CustomGraphModulePass
 from torch._inductor.utils import sympy_product
-from torch._inductor.virtualized import V
+from torch._inductor.virtualized import V, ops
 
 from outboard import patches
 
@@ -33,7 +34,7 @@ from ..dialects import c as cl
 from ..kernels import PREFERRED
 from ..plans import cache
 from ..target import target_of
-from . import additions, ambient, overlaps, random, releases, rounding, shapes
+from . import additions, ambient, interpolation, overlaps, random, releases, rounding, shapes
 from .corrections import CORRECTIONS
 from .decompositions import embedding_gradient
 from .interface import device_name, register_interface
@@ -162,6 +163,7 @@ def register() -> None:
     _change_decompositions(name)
     overlaps.register(name)
     rounding.register(name)
+    interpolation.register(name)
     shapes.register(name)
     register_replays(name)
 
@@ -195,7 +197,8 @@ def _prefer_two_pass_variance(name: str) -> None:
 
 def _variance(x: Any, axis: Any, correction: Any, keepdim: bool, return_mean: bool) -> tuple[Any, ...]:
     """The variance by deviations from the mean, corrected for what the mean has lost in rounding (T. Chan, G. Golub and
-    R. LeVeque, "Algorithms for computing the sample variance", 1983). Of numbers far from 0 that is not little."""
+    R. LeVeque, "Algorithms for computing the sample variance", 1983). Of numbers far from 0 that is not little, unless
+    they are summed in a wider dtype, in which squares of deviations do not overflow, either."""
     module: Any = lowering
     axis = module._validate_reduction_axis(x, axis)
     dtype, size = _summed_in(x), x.get_size()
@@ -206,25 +209,32 @@ def _variance(x: Any, axis: Any, correction: Any, keepdim: bool, return_mean: bo
         constant = ir.IndexingConstant(index=value, dtype=dtype, device=x.get_device())
         return ir.ExpandView.create(constant, list(like.get_size()))
 
-    total = module.sum_(x, axis, True, dtype=dtype)
+    numbers = module.to_dtype(x, dtype)
+    total = module.sum_(numbers, axis, True)
     exact = module.div(total, number(count, total))
     exact.realize()
     mean = module.to_dtype(exact, x.get_dtype())
-    deviations = module.sub(x, mean)
-    squares = module.sum_(module.square(deviations), axis, keepdim, dtype=dtype)
+    deviations = module.sub(numbers, exact)
+    squares = module.sum_(module.square(deviations), axis, keepdim)
     if dtype == x.get_dtype():
         rest = module.sum_(deviations, axis, keepdim)
-        lost = module.div(module.square(rest), number(count, rest))
-    else:
-        rest = module.sub(exact, mean)
-        rest = rest if keepdim else module.squeeze(rest, axis)
-        lost = module.mul(module.square(rest), number(count, rest))
-    # Rounding must not leave less than nothing, nor turn NaN into nothing.
-    corrected = module.relu(module.sub(squares, lost))
-    variance = module.to_dtype(module.div(corrected, number(freedom, squares)), x.get_dtype())
+        squares = _without(squares, module.div(module.square(rest), number(count, rest)))
+    variance = module.to_dtype(module.div(squares, number(freedom, squares)), x.get_dtype())
     if not return_mean:
         return (variance,)
     return variance, mean if keepdim else module.squeeze(mean, axis)
+
+
+def _without(squares: Any, lost: Any) -> Any:
+    """What the mean has lost in rounding, taken from a sum of squares: that must not leave less than nothing, nor turn
+    NaN into nothing, nor infinity into NaN."""
+
+    def inner(whole: Any, part: Any) -> Any:
+        infinite = ops.eq(whole, ops.constant(math.inf, squares.get_dtype()))
+        return ops.where(infinite, whole, ops.relu(ops.sub(whole, part)))
+
+    made: Any = lowering.make_pointwise(inner)
+    return made(squares, lost)
 
 
 def _summed_in(x: Any) -> torch.dtype:

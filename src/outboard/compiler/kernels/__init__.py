@@ -141,8 +141,15 @@ _FAMILIES: dict[Lowering, tuple[str, ...]] = {
 LOWERINGS: dict[str, Lowering] = {name: lowering for lowering, names in _FAMILIES.items() for name in names}
 
 #: Operators that Inductor would lower itself, less well or to functions that the dialect has not. (It calls kernels for
-#: convolutions too, but with a plan for each number of channels.)
-PREFERRED = ("convolution", "max_pool2d_with_indices", "max_pool2d_with_indices_backward", *polynomial.NAMES)
+#: convolutions too, but with a plan for each number of channels; of averages in three dimensions it unrolls whole
+#: windows, which compiles for minutes.)
+PREFERRED = (
+    "convolution",
+    "avg_pool3d_backward",
+    "max_pool2d_with_indices",
+    "max_pool2d_with_indices_backward",
+    *polynomial.NAMES,
+)
 
 
 #: Operators whose kernels compute an epilogue (``ExternCall.epilogue``) in their stores.

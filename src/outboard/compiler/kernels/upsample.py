@@ -13,15 +13,16 @@ if TYPE_CHECKING:
     from .call import ExternCall
 
 _TAPS = r"""
-/* The places of an axis of `from` elements that make up place `i` of `to`, and their weights. `given` is the scale
-   factor the user named, or 0. */
+/* The places of an axis of `from` elements that make up place `i` of `to`, and their weights. `given` is 1 over the
+   scale factor the user named, or 0. */
 ACC source_scale(long from, long to, ACC given) {
   if (ALIGN) return to > 1 ? (ACC)(from - 1) / (ACC)(to - 1) : (ACC)0;
-  return given > 0 ? (ACC)1 / given : (ACC)from / (ACC)to;
+  return given > 0 ? given : (ACC)from / (ACC)to;
 }
+/* Rounded as PyTorch does it, in float whatever the elements are. */
 void nearest(long i, long from, long to, ACC given, long* at, ACC* weight) {
-  const ACC scale = given > 0 ? (ACC)1 / given : (ACC)from / (ACC)to;
-  const long place = (long)floor(((ACC)i + (EXACT ? (ACC)0.5 : (ACC)0)) * scale);
+  const float scale = given > 0 ? (float)given : (float)from / (float)to;
+  const long place = (long)floor(((float)i + (EXACT ? 0.5f : 0.0f)) * scale);
   at[0] = place < from ? place : from - 1;
   weight[0] = 1;
 }
@@ -67,7 +68,7 @@ _KINDS = {"nearest": 1, "linear": 2, "cubic": 4}
 
 
 def _given_scales(values: dict[str, Any], spatial: int) -> list[float] | None:
-    """The scale factors that the user named, 0 for none; None if they are unknown at compile time."""
+    """1 over the scale factors that the user named, 0 for none; None if they are unknown at compile time."""
     if "scale_factors" in values:
         given = list(values["scale_factors"] or [None] * spatial)
     else:
@@ -75,7 +76,7 @@ def _given_scales(values: dict[str, Any], spatial: int) -> list[float] | None:
         given = [values.get(name) for name in names]
     if any(value is not None and not isinstance(value, (int, float)) for value in given):
         return None
-    return [0.0] * (3 - spatial) + [float(value or 0.0) for value in given]
+    return [0.0] * (3 - spatial) + [1.0 / value if value and value > 0 else 0.0 for value in given]
 
 
 def lower(builder: PlanBuilder, call: ExternCall) -> bool:

@@ -21,6 +21,8 @@ from .emitted import failing
 LINE = 64
 #: Functions that are there for integers alone.
 _OF_INTEGERS = frozenset({"FloorDiv", "CleanDiv", "CeilDiv", "Mod", "PythonMod"})
+#: Functions of floats, by what they are called in every dialect.
+_OF_FLOATS = {"OpaqueUnaryFn_sqrt": "sqrt", "TruncToInt": "trunc", "FloorToInt": "floor", "CeilToInt": "ceil"}
 
 
 class StatementPrinter:
@@ -251,8 +253,8 @@ class StatementPrinter:
             return f"pow(({real}){args[0]}, ({real}){args[1]})"
         if kind in ("ToFloat", "Identity"):
             return args[0]
-        if kind == "OpaqueUnaryFn_sqrt":
-            return f"sqrt(({real}){args[0]})"
+        if kind in _OF_FLOATS:
+            return f"{_OF_FLOATS[kind]}(({real}){args[0]})"
         if kind in ("Max", "Min"):
             function = f"f{kind.lower()}"
             return functools.reduce(lambda a, b: f"{function}(({real}){a}, ({real}){b})", args)

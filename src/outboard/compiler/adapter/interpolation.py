@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Interpolation by factors, as PyTorch's CPU kernels do it.
+
+A factor that the user names is not quite the ratio of the sizes, and places in the source are computed from it. Where
+a side keeps its size, though, the CPU copies it in linear modes, and ``nearest`` in two dimensions copies or repeats a
+side that keeps its size or doubles; so does CUDA, in linear modes if all sides keep their sizes. ``nearest`` in one and
+three dimensions goes by the factor. PyTorch's decompositions always do. A side of which the factor does not count is
+here given none. Gradients are those of the results: the CPU's of ``nearest`` in one and three dimensions are those of
+copies, CUDA's are not.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch import Tensor
+from torch._decomp.decompositions import upsample_compute_output_size
+from torch._inductor import lowering
+from torch._inductor.virtualized import V
+
+aten = torch.ops.aten
+
+#: Operator -> how often as long as before sides may be for the factor not to count.
+_REPEATED = {
+    "upsample_nearest2d": (1, 2),
+    "upsample_linear1d": (1,),
+    "upsample_bilinear2d": (1,),
+    "upsample_trilinear3d": (1,),
+}
+
+
+def _counting(
+    repeated: Sequence[int], sizes: Sequence[Any], result: Sequence[Any], factors: Sequence[Any]
+) -> list[Any]:
+    """The factors, None for those that do not count."""
+    return [
+        None if factor is None or any(after == times * before for times in repeated) else factor
+        for before, after, factor in zip(sizes, result, factors, strict=True)
+    ]
+
+
+def _corrected(overload: Any, repeated: Sequence[int], place: int) -> Callable[..., Any]:
+    """Without the factors that do not count. ``place`` is where the sizes of the source are among the arguments: those
+    of a tensor, or given."""
+
+    def decompose(*args: Any, **kwargs: Any) -> Any:
+        values = _in_order(overload, args, kwargs)
+        source, size = values[place], values[1]
+        sides = source.shape[2:] if isinstance(source, Tensor) else source[2:]
+        given = values[-len(size) :]
+        counting = _counting(repeated, sides, size, given)
+        return NotImplemented if counting == given else overload(*values[: -len(size)], *counting)
+
+    return decompose
+
+
+def _in_order(overload: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """All arguments, in the order of the schema; those not given are None."""
+    arguments = overload._schema.arguments
+    return [*args, *(kwargs.get(argument.name) for argument in arguments[len(args) :])]
+
+
+def _by_factors(overload: Any, vec: Any) -> Callable[..., Tensor]:
+    """``vec``, which computes the result's size itself, by the overload that is told it."""
+
+    def decompose(*args: Any, **kwargs: Any) -> Tensor:
+        x, size, *options, factors = _in_order(vec, args, kwargs)
+        size = upsample_compute_output_size(x.shape, size, factors)
+        result: Tensor = overload(x, size, *options, *(factors or []))
+        return result
+
+    return decompose
+
+
+def _corrections() -> dict[Any, Callable[..., Any]]:
+    table: dict[Any, Callable[..., Any]] = {}
+    for name, repeated in _REPEATED.items():
+        forward, backward = getattr(aten, name), getattr(aten, f"{name}_backward").default
+        table[forward.default] = _corrected(forward.default, repeated, 0)
+        table[forward.vec] = _by_factors(forward.default, forward.vec)
+        table[backward] = _corrected(backward, repeated, 2)
+    return table
+
+
+#: Overload -> its decomposition, which returns NotImplemented where every factor counts.
+CORRECTIONS = _corrections()
+
+
+def register(name: str) -> None:
+    """Has the gradient of ``upsample_nearest2d`` on the device called ``name`` go by the factors: by its kernel, unless
+    sides grow to a power of 2 times their size. Inductor's lowering goes by sizes, whose ratio it takes for exact."""
+    overload = aten.upsample_nearest2d_backward.default
+    original = lowering.lowerings[overload]
+    call = lowering.fallback_handler(overload, add_to_fallback_set=False)
+
+    @functools.wraps(original)
+    def lower(grad: Any, output_size: Any, input_size: Any, *factors: Any) -> Any:
+        ours = grad.get_device() is not None and grad.get_device().type == name
+        sides = [*zip(output_size, input_size[2:], [*factors, None, None][:2], strict=True)]
+        by_sizes = not ours or all(_doubles(*side) for side in sides)
+        return (original if by_sizes else call)(grad, output_size, input_size, *factors)
+
+    lowering.lowerings[overload] = lower
+
+
+def _doubles(after: Any, before: Any, factor: float | None) -> bool:
+    """Whether a side grows to a power of 2 times its size, and by such a factor."""
+    known = [V.graph.sizevars.optimization_hint(size) for size in (after, before)]
+    times = known[0] // known[1]
+    if times < 1 or times & (times - 1) or factor not in (None, times):
+        return False
+    return bool(V.graph.sizevars.evaluate_expr(sympy.Eq(after, times * before)))

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What decompositions and lowerings of PyTorch's have wrong, eagerly and compiled, against the CPU's own kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Case = tuple[Callable[..., Any], Tensor]
+
+
+def _image(*shape: int) -> Tensor:
+    return torch.arange(float(torch.Size(shape).numel())).view(shape).cos()
+
+
+def _averages() -> list[Case]:
+    """Windows that ``ceil_mode`` lets reach beyond the padding."""
+    pools: list[Any] = [F.avg_pool1d, F.avg_pool2d, F.avg_pool3d]
+    shapes = [(1, 2, 5), (1, 2, 5, 7), (1, 2, 5, 4, 7)]
+    options = [(3, 3, 0, True, True), (3, 2, 1, True, True), (2, 2, 0, True, False)]
+    cases: list[Case] = [
+        (lambda x, pool=pool, option=option: pool(x, *option), _image(*shape))
+        for pool, shape in zip(pools, shapes, strict=True)
+        for option in options
+    ]
+    return [*cases, (lambda x: F.lp_pool2d(x, 2.0, 3, 3, ceil_mode=True), _image(1, 2, 5, 7))]
+
+
+def _interpolated(mode: str, factor: Any, *shape: int) -> Case:
+    return lambda x: F.interpolate(x, scale_factor=factor, mode=mode), _image(*shape)
+
+
+def _interpolations() -> list[Case]:
+    """Sides that grow by a factor that is not the ratio of sizes, that keep their sizes, and that double."""
+    factors = [(1.3, 1.7), (1.0, 1.7), (2.4, 0.6), (2, 4)]
+    cases = [
+        _interpolated(mode, factor, 1, 2, 2 + (mode == "bilinear"), 4)
+        for mode in ("nearest", "nearest-exact", "bilinear", "bicubic")
+        for factor in factors
+    ]
+    cases += [_interpolated("linear", 1.2, 1, 2, 4), _interpolated("trilinear", (1.2, 1.7, 2.4), 1, 2, 3, 4, 2)]
+    factors = [1.7, 0.6]
+    return cases + [
+        _interpolated(mode, factor, 1, 2, *[5] * dims)
+        for mode in ("nearest", "nearest-exact")
+        for dims in (1, 3)
+        for factor in factors
+    ]
+
+
+def _deviations() -> list[Case]:
+    """Numbers whose squares are not numbers of the dtype."""
+    numbers = torch.tensor([1.0, -1.0, 0.0, 2.0])
+    cases: list[Case] = [
+        (lambda x: x.std(), (numbers * unit).to(dtype))
+        for unit in (1.0, 1e20, 1e-25, 1e38)
+        for dtype in (torch.float32, torch.bfloat16)
+    ]
+    far = torch.stack([numbers * 1e20, numbers, numbers * 1e-25])
+    cases += [(lambda x: x.std(1, correction=0), far), (lambda x: torch.std_mean(x, 1, keepdim=True)[0], far)]
+    return [*cases, (lambda x: x.var(), torch.tensor([1e19, *[0.0] * 1000]))]
+
+
+def _differentiated(function: Callable[..., Any], x: Tensor) -> list[Tensor]:
+    leaf = x.detach().requires_grad_()
+    result = function(leaf)
+    result.backward(torch.arange(1.0, 1 + result.numel(), device=x.device).view(result.shape).to(result.dtype))
+    assert leaf.grad is not None
+    return [result.detach(), leaf.grad]
+
+
+@pytest.mark.parametrize("made", [_averages, _interpolations, _deviations])
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_as_on_the_cpu(device: str, made: Callable[[], list[Case]], is_compiled: bool) -> None:
+    functions, sources = zip(*made(), strict=True)
+
+    def run(sources: list[Tensor]) -> list[Tensor]:
+        return [function(source) for function, source in zip(functions, sources, strict=True)]
+
+    leaves = [source.to(device).requires_grad_() for source in sources]
+    results = (torch.compile(run, dynamic=False) if is_compiled else run)(leaves)
+    grads = [torch.arange(1.0, 1 + r.numel(), device=device).view(r.shape).to(r.dtype) for r in results]
+    torch.autograd.backward(results, grads)
+    for function, source, leaf, result in zip(functions, sources, leaves, results, strict=True):
+        expected = _differentiated(function, source)
+        torch.testing.assert_close([result.detach().cpu(), leaf.grad.cpu()], expected, equal_nan=True)
+
+
+def test_variance_that_no_number_is(device: str, device_module: ModuleType) -> None:
+    """Infinity, not NaN; of infinity, NaN."""
+    if not device_module.get_device_properties(0).has_fp64:
+        pytest.skip("the device has no double precision")
+    for numbers in ([1.7e308, 1.7e308, 0.0], [torch.inf, 1.0], [torch.nan, 1.0]):
+        x = torch.tensor(numbers, dtype=torch.float64)
+        torch.testing.assert_close(x.to(device).var().cpu(), x.var(), equal_nan=True)
+
+
+def test_interpolation_of_bytes_and_bools(device: str) -> None:
+    """Differences are taken in the weight's dtype."""
+    weight = torch.tensor(0.25)
+    for dtype in (torch.uint8, torch.bool, torch.int64):
+        start, end = torch.tensor([1, 3, 1]).to(dtype), torch.tensor([1, 1, 0]).to(dtype)
+        result = torch.lerp(start.to(device), end.to(device), weight.to(device))
+        torch.testing.assert_close(result.cpu(), torch.lerp(start, end, weight))
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_targets_that_are_no_probabilities(device: str, device_module: ModuleType, is_compiled: bool) -> None:
+    loss: Any = torch.compile(F.binary_cross_entropy) if is_compiled else F.binary_cross_entropy
+    right = torch.tensor([0.25, 1.0], device=device)
+    for wrong in (2.0, -0.5, float("nan")):
+        numbers = torch.tensor([0.5, wrong], device=device)
+        for name, arguments in (("target", (right, numbers)), ("input", (numbers, right))):
+            with pytest.raises(RuntimeError, match=f"all elements of {name} should be between 0 and 1"):
+                loss(*arguments).item()
+    device_module.synchronize()
+    assert loss(right, right).item() > 0
