@@ -7,6 +7,8 @@ if any result is wrong, any process crashes, or the native share is below ``--mi
 
 With ``--check metadata`` what is compared is not values but dtype, shape, strides, shared memory and exceptions, of
 arguments in several layouts: contiguous, permuted, with gaps, expanded, empty, without dimensions (``metadata_case``).
+With ``--way`` operators are run through TorchScript or a transformation of ``torch.func`` (``opinfo_ways``), on the CPU
+as on the device.
 
 native   right on the device, without a single CPU fallback
 host     right, with CPU fallbacks
@@ -39,6 +41,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import metadata_case  # noqa: E402
 import opinfo_case  # noqa: E402
+import opinfo_ways  # noqa: E402
 import torch  # noqa: E402
 
 #: What the compiler needs, imported once before the fork.
@@ -111,8 +114,10 @@ def _outcome(op: Any, options: argparse.Namespace) -> opinfo_case.Outcome:
 
         torch.set_num_threads(1)
         device = options.device or torch.accelerator.current_accelerator().type
-        case = metadata_case if options.check == "metadata" else opinfo_case
-        return case.run(op, getattr(torch, options.dtype), device, options.samples)
+        dtype = getattr(torch, options.dtype)
+        if options.check == "metadata":
+            return metadata_case.run(op, dtype, device, options.samples)
+        return opinfo_case.run(op, dtype, device, options.samples, options.way)
     except BaseException as error:  # noqa: BLE001 - reported as this row's result
         return opinfo_case.Outcome("error", f"outside the operator: {type(error).__name__}: {error}", {})
 
@@ -176,7 +181,7 @@ def report(rows: list[Row], seconds: float, options: argparse.Namespace) -> floa
     for kind in ("wrong", "crash", "error", "host"):
         for row in sorted((row for row in rows if row.kind == kind), key=lambda row: row.name):
             print(f"{kind:<6} {row.name}: {' '.join(row.detail.split())[: options.width]}")
-    print(f"\n{len(rows)} {options.dtype} OpInfos, forward, first {options.samples} samples, {seconds:.0f} s")
+    print(f"\n{len(rows)} {options.dtype} OpInfos, {options.way}, first {options.samples} samples, {seconds:.0f} s")
     print("  ".join(f"{kind} {counts[kind]}" for kind in KINDS) + f"  native share {share:.1f} %")
     options.output.parent.mkdir(parents=True, exist_ok=True)
     summary = {"torch": torch.__version__, "dtype": options.dtype, "counts": counts, "native_percent": share}
@@ -188,6 +193,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--match", default="", help="regular expression over names such as add or nn.functional.relu")
     parser.add_argument("--check", choices=("values", "metadata"), default="values")
+    parser.add_argument("--way", choices=opinfo_ways.WAYS, default="called", help="how values are computed")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", help="default: Outboard's device")
     parser.add_argument("--samples", type=int, default=3, help="sample inputs per operator")

@@ -8,10 +8,12 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 from unittest import mock
 
+import opinfo_ways
 import torch
 from torch import Tensor
 from torch.testing._internal.common_device_type import precisionOverride, toleranceOverride
@@ -26,6 +28,10 @@ CPU_ARGUMENTS = ("tensor_split",)
 COMPILER_LOG = "outboard.compiler.eager"
 #: Two samples of one distribution exceed this multiple of the usual Kolmogorov-Smirnov scale once in 10^5 times.
 SMIRNOV_LIMIT = 2.5
+
+
+#: Runs a sample.
+Call = Callable[[SampleInput], Any]
 
 
 @dataclass
@@ -100,38 +106,38 @@ def _active_decorators(op: OpInfo) -> Iterator[Any]:
             yield from entry.decorators
 
 
-def run(op: OpInfo, dtype: torch.dtype, device: str, samples: int) -> Outcome:
-    """Runs the first ``samples`` sample inputs and classifies the operator."""
+def run(op: OpInfo, dtype: torch.dtype, device: str, samples: int, way: str = "called") -> Outcome:
+    """Runs the first ``samples`` sample inputs, in one of the ways of ``opinfo_ways``, and classifies the operator."""
     with reasons() as why:
-        outcome = _classified(op, dtype, device, samples)
+        outcome = _classified(op, dtype, device, samples, partial(_call, opinfo_ways.WAYS[way], op))
     if outcome.kind == "host":
         outcome.detail = why.detail(outcome.fallbacks)
     return outcome
 
 
-def _classified(op: OpInfo, dtype: torch.dtype, device: str, samples: int) -> Outcome:
+def _classified(op: OpInfo, dtype: torch.dtype, device: str, samples: int, call: Call) -> Outcome:
     module = getattr(torch, torch.device(device).type)
     fallbacks: dict[str, int] = {}
     compared = 0
     limits = tolerances(op, dtype)
     for sample in islice(op.sample_inputs("cpu", dtype, requires_grad=False), samples):
         try:
-            expected = _call(op, sample)
+            expected = call(sample)
         except Exception:  # noqa: BLE001 - what the CPU refuses is not a question to the device
             continue
         moved = _to_device(op, sample, device)
         before = dict(module.fallbacks())
         try:
-            actual = _call(op, moved)
+            actual = call(moved)
             torch.accelerator.synchronize()
         except Exception as error:  # noqa: BLE001 - any failure is a row of the table
             return Outcome("error", f"{type(error).__name__}: {error}", fallbacks)
         for name, count in new_fallbacks(device, before).items():
             fallbacks[name] = fallbacks.get(name, 0) + count
         try:
-            _compare(op, sample, actual, expected, limits)
+            _compare(op, sample, actual, expected, limits, call)
         except (AssertionError, WrongResult) as error:
-            if not _as_exact(op, sample, actual, expected):
+            if not _as_exact(sample, actual, expected, call):
                 return Outcome("wrong", f"sample {compared}: {error}", fallbacks)
         compared += 1
     if compared == 0:
@@ -139,19 +145,18 @@ def _classified(op: OpInfo, dtype: torch.dtype, device: str, samples: int) -> Ou
     return Outcome("host" if fallbacks else "native", "", fallbacks)
 
 
-def _call(op: OpInfo, sample: SampleInput) -> Any:
+def _call(way: Callable[[OpInfo, SampleInput], Any], op: OpInfo, sample: SampleInput) -> Any:
     torch.manual_seed(0)
     # In-place operators among the OpInfos must not change the sample, which is used again.
     own = sample.transform(lambda value: value.clone() if isinstance(value, Tensor) and not value.is_sparse else value)
-    result = op(own.input, *own.args, **own.kwargs)
-    return sample.output_process_fn_grad(result)
+    return way(op, own)
 
 
-def _call_with_other_numbers(op: OpInfo, sample: SampleInput) -> Any:
+def _call_with_other_numbers(sample: SampleInput, call: Call) -> Any:
     """The result with other random numbers, even for OpInfos that set a seed of their own."""
     seed = torch.manual_seed
     with mock.patch.object(torch, "manual_seed", lambda number: seed(number + 1)):
-        return _call(op, sample)
+        return call(sample)
 
 
 def _to_device(op: OpInfo, sample: SampleInput, device: str) -> SampleInput:
@@ -168,22 +173,22 @@ def _to_device(op: OpInfo, sample: SampleInput, device: str) -> SampleInput:
     return moved
 
 
-def _compare(op: OpInfo, sample: SampleInput, actual: Any, expected: Any, limits: dict[str, float]) -> None:
+def _compare(op: OpInfo, sample: SampleInput, actual: Any, expected: Any, limits: dict[str, float], call: Call) -> None:
     actual = tree_map(lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf, actual)
     if op.name in UNINITIALISED:
         return _for_each_pair(actual, expected, _compare_kind)
-    again = _call_with_other_numbers(op, sample)
+    again = _call_with_other_numbers(sample, call)
     if _same(expected, again):
         torch.testing.assert_close(actual, expected, equal_nan=True, check_stride=False, **limits)
         return None
     return _for_each_pair(actual, expected, _compare_distribution)
 
 
-def _as_exact(op: OpInfo, sample: SampleInput, actual: Any, expected: Any) -> bool:
+def _as_exact(sample: SampleInput, actual: Any, expected: Any, call: Call) -> bool:
     """Whether the device's floats are no further from a float64 computation than twice the CPU's own: sums may be taken
     in any order, and where terms cancel the CPU's order is no better than another."""
     try:
-        exact = _call(op, sample.transform(lambda v: v.double() if _is_float(v) else v))
+        exact = call(sample.transform(lambda v: v.double() if _is_float(v) else v))
     except Exception:  # noqa: BLE001 - no float64 variant: no second opinion
         return False
     ours, theirs, truths = (tree_leaves(value) for value in (actual, expected, exact))

@@ -44,6 +44,22 @@ def test_long_compilations_show_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
     assert text.count("\n") == 1
 
 
+def test_an_exception_has_lines_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while programs are still built: no line is left on the screen, and none comes before the traceback."""
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    until = time.monotonic() + 0.3
+    monkeypatch.setattr(progress, "_programs", lambda: (0, 1 if time.monotonic() < until else 0))
+    with pytest.raises(KeyboardInterrupt), progress.task("aten::add"):
+        time.sleep(0.1)
+        monkeypatch.setattr(progress, "PATIENCE", 1.0)
+        raise KeyboardInterrupt
+    assert terminal.getvalue().endswith("\n")
+    terminal.write("Traceback")
+    wait_until_done()
+    assert terminal.getvalue().endswith("\nTraceback")
+
+
 def test_building_programs_shows_too(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)

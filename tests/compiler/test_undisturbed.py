@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import resource
 from collections.abc import Callable
 from pathlib import Path
@@ -134,3 +135,14 @@ assert torch.get_device_module(device).compile_stats()["compiled"] > 3
 def test_dynamo_does_not_look_at_our_compiler(run_python: RunPython, tmp_path: Path) -> None:
     """Operators that are new are compiled while Dynamo looks at each frame that begins."""
     run_python(FRAMES, OUTBOARD_CACHE_DIR=str(tmp_path))
+
+
+def test_a_working_directory_that_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """PyTorch's compiler asks where it is when it is imported."""
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    assert undisturbed(os.path.abspath)("x") == "/x"
+    with pytest.raises(FileNotFoundError):
+        os.getcwd()

@@ -385,17 +385,7 @@ class DeviceUnifier {
       return;
     }
     if (op_.roles[i] != ArgumentRole::kTensorList) return;
-    if (value.isOptionalTensorList()) {
-      c10::List<std::optional<at::Tensor>> list = value.toOptionalTensorList().copy();
-      for (size_t k = 0; k < list.size(); ++k) {
-        const std::optional<at::Tensor> item = list.get(k);
-        if (item.has_value()) list.set(k, moved(i, *item));
-      }
-      return arguments_.replace(i, list);
-    }
-    c10::List<at::Tensor> list = value.toTensorList().copy();
-    for (size_t k = 0; k < list.size(); ++k) list.set(k, moved(i, list.get(k)));
-    arguments_.replace(i, list);
+    arguments_.replace(i, map_tensors(value, [&](const at::Tensor& tensor) { return moved(i, tensor); }));
   }
 
   [[noreturn]] void mismatch(const c10::Device& a, const c10::Device& b) const {

@@ -296,10 +296,7 @@ namespace {
 at::Tensor sole_new_tensor(const Operator& op, const c10::IValue* arguments) {
   at::Tensor found;
   for (size_t i = 0; i < op.roles.size(); ++i) {
-    if (arguments[i].isList()) {
-      if (arguments[i].isTensorList() || arguments[i].isOptionalTensorList()) return {};
-      continue;
-    }
+    if (has_tensors(arguments[i])) return {};
     if (!arguments[i].isTensor() || !arguments[i].toTensor().defined()) continue;
     const at::Tensor& tensor = arguments[i].toTensor();
     if (!op.written[i] || tensor.device().type() != kOurs || found.defined()) return {};

@@ -61,6 +61,16 @@ at::Tensor empty_with_strides(at::IntArrayRef sizes, at::IntArrayRef strides, st
       at::detail::empty_strided_generic(sizes, strides, storage_allocator(), kKeys, c10::dtype_or_default(dtype)));
 }
 
+/// Zeros without memory, as forward derivatives have them: PyTorch knows them by their key.
+at::Tensor zeros_without_memory(at::IntArrayRef sizes, std::optional<at::ScalarType> dtype,
+                                std::optional<at::Layout> layout, std::optional<at::Device> on,
+                                std::optional<bool> pin_memory) {
+  const c10::DeviceIndex index = check_factory(layout, on, pin_memory);
+  at::native::ZeroTensorAllocator allocator(torch_device(static_cast<c10::DeviceIndex>(device(index).index())));
+  const c10::DispatchKeySet keys = kKeys | c10::DispatchKeySet(c10::DispatchKey::ZeroTensor);
+  return at::detail::empty_generic(sizes, &allocator, keys, c10::dtype_or_default(dtype), std::nullopt);
+}
+
 /// Grows the tensor's storage to hold its geometry; never shrinks it.
 void ensure_storage(at::TensorImpl& impl) {
   if (impl.numel() == 0) return;
@@ -181,6 +191,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("randint.low_generator", TORCH_FN(randint_between));
   m.impl("empty.memory_format", TORCH_FN(empty));
   m.impl("empty_strided", TORCH_FN(empty_with_strides));
+  m.impl("_efficientzerotensor", TORCH_FN(zeros_without_memory));
   // Composite, but for PyTorch none that it would take before a backend's fallback.
   m.impl("new_empty_strided", TORCH_FN(at::native::new_empty_strided_symint));
   m.impl("resize_", TORCH_FN(resize_));

@@ -23,6 +23,7 @@
 #include "torch/bridge/devices.h"
 #include "torch/eager/copy.h"
 #include "torch/eager/eager.h"
+#include "torch/eager/map_tensors.h"
 #include "torch/eager/own_operator.h"
 
 /// Operators whose results are as large as their data say: nonzero, masked_select, masks as indices, unique,
@@ -204,7 +205,7 @@ void with_places(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, to
   const c10::FunctionSchema& schema = handle.schema();
   const size_t first = stack->size() - schema.arguments().size();
   const at::Tensor self = (*stack)[first].toTensor();
-  Indices indices = (*stack)[first + 1].toOptionalTensorList();
+  Indices indices = optional_tensors((*stack)[first + 1]);
   TORCH_CHECK_INDEX(indices.size() <= static_cast<size_t>(self.dim()), "too many indices for tensor of dimension ",
                     self.dim(), " (got ", indices.size(), ")");
   const bool puts = schema.arguments().size() > 2 && schema.arguments()[2].name() == "values";

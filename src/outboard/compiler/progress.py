@@ -35,6 +35,7 @@ class _Line:
         self.name = ""
         self.watched = False
         self.shown = False
+        self.patient_since = 0.0  #: when the work began for which people have waited so far
 
     def begin(self, name: str) -> None:
         self.active += 1
@@ -50,11 +51,12 @@ class _Line:
         if self.watched or not sys.stderr.isatty():
             return
         self.watched = True
-        threading.Thread(target=self._watch, name="outboard-progress", daemon=True).start()
+        self.patient_since = time.perf_counter()
+        threading.Thread(target=self._watch, args=(self.graphs,), name="outboard-progress", daemon=True).start()
 
-    def _watch(self) -> None:
+    def _watch(self, graphs: int) -> None:
         built, _ = _programs()
-        graphs, started = self.graphs, time.perf_counter()
+        started = time.perf_counter()
         last_work = started
         while True:
             time.sleep(INTERVAL)
@@ -66,7 +68,7 @@ class _Line:
                     self.finish()
                     self.watched = False
                     return
-                if now - started > PATIENCE:
+                if now - self.patient_since > PATIENCE:
                     self.show(self.graphs - graphs, programs - built, waiting, now - started)
 
     def show(self, graphs: int, programs: int, waiting: int, seconds: float) -> None:
@@ -76,6 +78,11 @@ class _Line:
         sys.stderr.write("\r\x1b[2K" + text[:100])
         sys.stderr.flush()
         self.shown = True
+
+    def give_way(self) -> None:
+        """Ends the line for what will be printed of an exception. What goes on may show a new one, but not soon."""
+        self.finish()
+        self.patient_since = time.perf_counter()
 
     def finish(self) -> None:
         if self.shown:
@@ -94,6 +101,10 @@ def task(name: str, graphs: int = 1) -> Iterator[None]:
         _line.begin(name)
     try:
         yield
+    except BaseException:
+        with _line.lock:
+            _line.give_way()
+        raise
     finally:
         with _line.lock:
             _line.end(graphs)

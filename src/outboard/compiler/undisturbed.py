@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compilers at work, spared two costs of CPython that grow with them, and what watches the program they work for."""
+"""Compilers at work, spared two costs of CPython that grow with them, what watches the program they work for, and what
+has become of its working directory."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import gc
+import os
 from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
@@ -31,6 +33,22 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
+@contextlib.contextmanager
+def placed() -> Iterator[None]:
+    """A context in which Python knows of a working directory, in all threads. That of the process may be deleted, and
+    PyTorch's compiler asks for it when it is imported, though it does not use it."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        original, os.getcwd = os.getcwd, lambda: os.sep
+        try:
+            yield
+        finally:
+            os.getcwd = original
+    else:
+        yield
+
+
 def undisturbed(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """The function, run without these:
 
@@ -41,10 +59,11 @@ def undisturbed(function: Callable[_P, _R]) -> Callable[_P, _R]:
     * Where a program looks for waits for the device (``set_sync_debug_mode``), the compiler's own are none of its.
     * The cyclic garbage collector looks through all that there is again and again, while a compiler makes more and
       more that it keeps until it is done. It is off until then, in all threads; what is garbage is found afterwards.
+    * A working directory that was deleted (:func:`placed`).
     """
 
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with uncollected(), _C.WaitsUnnoticed():
+        with uncollected(), placed(), _C.WaitsUnnoticed():
             return function(*args, **kwargs)
 
     call.__code__ = call.__code__.replace(co_stacksize=_SLOTS)
