@@ -17,6 +17,7 @@ from outboard.compiler import dialects, eager, target
 from outboard.compiler.adapter import kernel
 from outboard.compiler.adapter.lowering import lower_operator
 from outboard.compiler.dialects.c import groups
+from outboard.compiler.operators import facts
 
 Tensor = torch.Tensor
 
@@ -64,7 +65,7 @@ class Runner:
 def _inputs(overload: torch._ops.OpOverload, values: list[Any]) -> Iterator[Any]:
     """What a plan takes of a call: tensors, and the numbers that are not baked into it."""
     schema = overload._schema
-    run_time = _C.run_time_numbers(schema.name + (f".{schema.overload_name}" if schema.overload_name else ""))
+    run_time = facts.run_time_numbers(schema)
     for argument, value in zip(schema.arguments, values, strict=False):
         kind = str(argument.type)
         if "Tensor" in kind or "number" in kind:

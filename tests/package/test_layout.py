@@ -72,7 +72,7 @@ def _is_allowed(room: str, allowed: set[str]) -> bool:
 #: Modules and packages of the compiler, floor by floor: each imports only from floors before it, also lazily and
 #: for types.
 COMPILER = (
-    {"units", "tuning", "dialects", "statistics", "progress", "undisturbed"},
+    {"operators", "units", "tuning", "dialects", "statistics", "progress", "undisturbed"},
     {"target", "runtime"},
     {"loops", "plans"},
     {"printing"},

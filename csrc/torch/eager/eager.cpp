@@ -472,7 +472,7 @@ class EagerCall {
     if (loaded == Loaded::kBake) return select();
     const Compiled compiled = ask_compiler();
     if (compiled.verdict == Compiled::kPlan) {
-      if (!op_.wide_statistics) rehearse_on_cpu(op_, arguments_);
+      if (!op_.facts.float_statistics) rehearse_on_cpu(op_, arguments_);
       adopt(compiled.plan);
       // Last: the next process takes a plan that is kept as it is.
       state().compiler->keep(disk_key(), bake_, compiled.plan);
@@ -485,7 +485,7 @@ class EagerCall {
       entry_->host.store(refused ? FallbackCause::kCompiler : FallbackCause::kUnsupported, std::memory_order_release);
       return !runs_on_host();
     }
-    if (!op_.wide_statistics) rehearse_on_cpu(op_, arguments_);  // a wrong value says nothing about others
+    if (!op_.facts.float_statistics) rehearse_on_cpu(op_, arguments_);  // a wrong value says nothing about others
     entry_->bake.store(true, std::memory_order_release);
     state().compiler->keep(disk_key(), true, {});
     return select();
@@ -556,7 +556,7 @@ class EagerCall {
     bool is_clear = true, repeats = false, is_listed = false;
     each_tensor(true, [&](size_t, const at::Tensor& target) {
       each_listed([&](const at::Tensor& source) { is_listed = is_listed || overlaps(target, source); });
-      repeats = repeats || (!op_.idempotent && at::has_internal_overlap(target) == at::MemOverlap::Yes);
+      repeats = repeats || (!op_.facts.idempotent && at::has_internal_overlap(target) == at::MemOverlap::Yes);
       each_tensor(false, [&](size_t, const at::Tensor& source) { is_clear = is_clear && !overlaps(target, source); });
     });
     if (is_clear && !is_listed && !repeats) return true;

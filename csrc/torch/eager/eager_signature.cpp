@@ -131,7 +131,7 @@ class Writer {
       if (tensor.sizes() != pattern->sizes() || tensor.strides() != pattern->strides()) return;
     }
     if (pattern == nullptr || pattern->numel() == 0) return;
-    if (op_.contiguous && !pattern->is_contiguous()) return;
+    if (op_.facts.contiguous && !pattern->is_contiguous()) return;
     out_.pattern = pattern;
     out_.count = pattern->numel();
   }
@@ -364,7 +364,7 @@ class DeviceUnifier {
 
   bool may_move(size_t i, const at::Tensor& tensor) const {
     if (!tensor.is_cpu() || op_.written[i]) return false;
-    return tensor.dim() == 0 || (op_.accepts_cpu_indices && op_.roles[i] == ArgumentRole::kTensorList);
+    return tensor.dim() == 0 || (op_.facts.cpu_indices && op_.roles[i] == ArgumentRole::kTensorList);
   }
 
   static bool may_stay(const at::Tensor& tensor) {

@@ -190,14 +190,6 @@ bool lacks_float(const Operator& op, torch::jit::Stack stack) {
   return false;
 }
 
-/// Whether the CPU's kernel judges the values of tensors, of which a rehearsal has none.
-bool judges_values(const Operator& op) {
-  for (const char* name : {"aten::repeat_interleave", "aten::_assert_async", "aten::multinomial", "aten::_ctc_loss"}) {
-    if (op.name.rfind(name, 0) == 0) return true;
-  }
-  return false;
-}
-
 /// Whether the CPU knows the operator: those that PyTorch calls on other devices only it does not.
 bool runs_on_cpu(const Operator& op) { return op.handle.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU); }
 
@@ -205,7 +197,7 @@ bool runs_on_cpu(const Operator& op) { return op.handle.hasComputedKernelForDisp
 /// the CPU's kernel accepts them.
 template <typename StandIn>
 bool try_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments, StandIn&& stand_in) {
-  if (!runs_on_cpu(op) || judges_values(op)) return false;
+  if (!runs_on_cpu(op) || op.facts.judges_values) return false;
   torch::jit::Stack stack;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const bool generator = op.random && op.roles[i] == ArgumentRole::kGenerator;

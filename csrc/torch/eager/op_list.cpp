@@ -8,9 +8,9 @@
 #include <ATen/ops/eq.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
-#include <unordered_set>
 
 #include "torch/bridge/tensor.h"
 #include "torch/eager/copy.h"
@@ -79,113 +79,6 @@ void assert_async(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, t
   eager_kernel(handle, keys, stack);
 }
 
-/// Composite-explicit operators that are one kernel for the compiler and many for PyTorch.
-const std::unordered_set<std::string>& compiled_whole() {
-  static const auto* const names = new std::unordered_set<std::string>{"convolution",
-                                                                       "convolution_backward",
-                                                                       "native_layer_norm",
-                                                                       "native_group_norm",
-                                                                       "sum",
-                                                                       "mean",
-                                                                       "logsumexp",
-                                                                       "_safe_softmax",
-                                                                       "nan_to_num",
-                                                                       "constant_pad_nd",
-                                                                       "repeat",
-                                                                       "binary_cross_entropy_with_logits",
-                                                                       "soft_margin_loss",
-                                                                       "soft_margin_loss_backward",
-                                                                       "huber_loss_backward",
-                                                                       "smooth_l1_loss_backward",
-                                                                       "celu",
-                                                                       "celu_",
-                                                                       "addr",
-                                                                       "mv",
-                                                                       "_native_batch_norm_legit_no_training",
-                                                                       "_batch_norm_no_update",
-                                                                       "count_nonzero",
-                                                                       "norm.Scalar",
-                                                                       "norm.ScalarOpt_dtype",
-                                                                       "abs",
-                                                                       "abs_",
-                                                                       "logical_and",
-                                                                       "logical_or",
-                                                                       "logical_xor",
-                                                                       "logical_not",
-                                                                       "logical_and_",
-                                                                       "logical_or_",
-                                                                       "logical_xor_",
-                                                                       "logical_not_",
-                                                                       "isinf",
-                                                                       "rsub.Scalar",
-                                                                       "cummax",
-                                                                       "cummin",
-                                                                       "logcumsumexp",
-                                                                       "sort",
-                                                                       "kthvalue",
-                                                                       "median.dim",
-                                                                       "nanmedian.dim",
-                                                                       "mode",
-                                                                       "mode.values",
-                                                                       "rot90",
-                                                                       "dist",
-                                                                       "embedding",
-                                                                       "stack",
-                                                                       "_stack",
-                                                                       "add.Scalar",
-                                                                       "add_.Scalar",
-                                                                       "sub.Scalar",
-                                                                       "sub_.Scalar",
-                                                                       "mul.Scalar",
-                                                                       "mul_.Scalar",
-                                                                       "div.Scalar",
-                                                                       "div_.Scalar",
-                                                                       "div.Scalar_mode",
-                                                                       "div_.Scalar_mode",
-                                                                       "floor_divide.Scalar",
-                                                                       "floor_divide_.Scalar",
-                                                                       "remainder.Scalar",
-                                                                       "remainder_.Scalar",
-                                                                       "fmod.Scalar",
-                                                                       "fmod_.Scalar",
-                                                                       "bitwise_and.Scalar",
-                                                                       "bitwise_or.Scalar",
-                                                                       "bitwise_xor.Scalar",
-                                                                       "masked_fill.Scalar",
-                                                                       "masked_fill.Tensor",
-                                                                       "index_fill.int_Scalar",
-                                                                       "index_fill.int_Tensor",
-                                                                       "masked_scatter",
-                                                                       "put",
-                                                                       "deg2rad",
-                                                                       "rad2deg",
-                                                                       "all.dims",
-                                                                       "any.dims",
-                                                                       "complex",
-                                                                       "polar",
-                                                                       "ldexp.Tensor",
-                                                                       "frexp.Tensor",
-                                                                       "mvlgamma",
-                                                                       "affine_grid_generator",
-                                                                       "_fused_adam",
-                                                                       "_fused_adamw",
-                                                                       "_fused_sgd",
-                                                                       "slice_backward",
-                                                                       "diagonal_backward",
-                                                                       "_euclidean_dist",
-                                                                       "copysign_.Scalar",
-                                                                       "rrelu_with_noise_functional",
-                                                                       "_unsafe_masked_index",
-                                                                       "_unsafe_masked_index_put_accumulate",
-                                                                       "block_diag",
-                                                                       "kaiser_window",
-                                                                       "kaiser_window.periodic",
-                                                                       "kaiser_window.beta",
-                                                                       "conv_tbc",
-                                                                       "mish_backward"};
-  return *names;
-}
-
 bool returns_view(const c10::FunctionSchema& schema) {
   for (const c10::Argument& result : schema.returns()) {
     if (result.alias_info() != nullptr && !result.alias_info()->isWrite()) return true;
@@ -193,15 +86,12 @@ bool returns_view(const c10::FunctionSchema& schema) {
   return false;
 }
 
-/// Operators that see all of a storage, of which a plan has but what its tensors see: as PyTorch takes them apart.
-bool sees_storage(const std::string& name) { return name == "as_strided_copy" || name == "as_strided_scatter"; }
-
 bool wanted(const c10::OperatorHandle& op) {
   if (op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) return false;
-  if (returns_view(op.schema()) || sees_storage(op.schema().name().substr(6))) return false;
+  const OperatorFacts& facts = facts_of(op.schema());
+  if (returns_view(op.schema()) || facts.sees_storage) return false;
   if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional)) return true;
-  const std::string name = c10::toString(op.operator_name()).substr(6);
-  return compiled_whole().count(name) != 0;
+  return std::find(facts.whole.begin(), facts.whole.end(), op.schema().overload_name()) != facts.whole.end();
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(boxed()); }

@@ -425,9 +425,6 @@ void bind_eager(py::module_& m) {
       },
       py::arg("left"), py::arg("right"), py::arg("bursts") = 200);
   m.def("plan_interface", &plan_interface);
-  bindings::define(m, "run_time_numbers",
-                   "Arguments of an operator that are run-time values of its plans, besides Scalars.",
-                   &run_time_numbers);
   py::class_<PythonPlan, std::shared_ptr<PythonPlan>>(m, "Plan")
       .def(py::init([](const py::bytes& data, int device, const std::vector<std::string>& binaries) {
              return std::make_shared<PythonPlan>(std::string(data), device, binaries);

@@ -12,6 +12,7 @@ from torch._decomp import core_aten_decompositions
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.lowering import fallbacks, lowerings
 
+from ..operators import facts
 from . import additions, random, recurrent, rounding
 from .corrections import corrected
 
@@ -98,21 +99,11 @@ def _floor_divide(a: Any, b: Any) -> Any:
     return torch.div(a, b, rounding_mode="floor")
 
 
-#: Inductor rewrites these for the sake of whole graphs, or of complex numbers; one call is best left as it is.
-_WHOLE = frozenset(
-    {
-        "aten::add", "aten::sub", "aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::cat",
-        "aten::convolution_backward", "aten::fill_", "aten::max_pool2d_with_indices",
-        "aten::max_pool2d_with_indices_backward", "aten::_scaled_dot_product_flash_attention_for_cpu",
-    }
-)  # fmt: skip
-
-
 def _left_whole(overload: Any) -> bool:
     """Whether Inductor lowers an operator well itself, so that its decomposition is not wanted."""
     if overload not in lowerings or overload in fallbacks:
         return False
-    return overload._schema.name in _WHOLE or overload not in select_decomp_table()
+    return not facts.of(overload._schema.name).decomposed or overload not in select_decomp_table()
 
 
 @functools.cache
@@ -125,7 +116,7 @@ def eager_decompositions() -> dict[Any, Callable[..., Any]]:
         for overload, function in table.items()
         if isinstance(overload, torch._ops.OpOverload)
         and not _left_whole(overload)
-        and overload._schema.name not in _WHOLE
+        and facts.of(overload._schema.name).decomposed
     }
     table.update(random.DECOMPOSITIONS)
     table[aten.native_batch_norm.default] = _batch_norm

@@ -14,8 +14,8 @@ from torch._inductor.utils import LineContext
 from torch._inductor.virtualized import V
 from torch.utils import _pytree as pytree
 
-from ..kernels import FINISHING
 from ..kernels.epilogue import Epilogue
+from ..operators import facts
 
 _PASSIVE = (
     wrapper.MemoryPlanningLine,
@@ -57,7 +57,7 @@ def _product(line: Any) -> str | None:
     overload = line.node.op_overload
     if not isinstance(overload, torch._ops.OpOverload) or overload.namespace != "aten":
         return None
-    if overload.overloadpacket.__name__ not in FINISHING or getattr(line.node, "output_view", None) is not None:
+    if not facts.of(overload._schema.name).finishes or getattr(line.node, "output_view", None) is not None:
         return None
     result = result_of(line.node)
     return None if result is None else result.get_name()

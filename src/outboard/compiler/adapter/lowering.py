@@ -29,12 +29,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils import _pytree as pytree
 
-from outboard import _C
-
 from ..loops.nest import GATHER_ERROR, INDEX_ERROR
+from ..operators import facts
 from ..plans import plan as p
 from ..plans.builder import NotExpressible, PlanBuilder
-from ..plans.libraries import LIBRARY_OPERATORS
 from ..target import Target
 from . import ctc, results
 from .corrections import concerns
@@ -207,7 +205,7 @@ def _bind(schema: Any, args: Sequence[Any], kwargs: dict[str, Any], inputs: Inpu
     """Stand-ins for all arguments, in schema order, which is the order of the plan's inputs."""
     fake_args: list[Any] = []
     fake_kwargs: dict[str, Any] = {}
-    numbers = _C.run_time_numbers(schema.name + (f".{schema.overload_name}" if schema.overload_name else ""))
+    numbers = facts.run_time_numbers(schema)
     for position, argument in enumerate(schema.arguments):
         type_ = "number" if argument.name in numbers else str(argument.real_type)
         if position < len(args):
@@ -274,7 +272,7 @@ def _unnamed_graph(
     decompositions = eager_decompositions()
     if overload in _OWN or _numbers_for_tensors(overload, args):
         return _traced(overload, args, kwargs, inputs, decompositions)
-    if overload in lowerings and overload._schema.name in _IN_PLACE:
+    if overload in lowerings and facts.of(overload._schema.name).in_place:
         return _one_node(Functional(overload, (), ()), args, kwargs, inputs)
     functional = None if _is_decomposed(overload, args) else functional_variant(overload)
     if functional is not None and not _is_decomposed(functional.overload, args) and _is_primitive(functional.overload):
@@ -301,13 +299,9 @@ def _numbers_for_tensors(overload: torch._ops.OpOverload, args: list[Any]) -> li
     ]
 
 
-#: Operators that Inductor lowers to a kernel that writes only the elements touched.
-_IN_PLACE = frozenset({"aten::index_put_", "aten::scatter_", "aten::scatter_add_", "aten::scatter_reduce_"})
-
-
 def _is_primitive(overload: torch._ops.OpOverload) -> bool:
     """Whether Inductor lowers (or calls) the operator as it is."""
-    return not overload._can_decompose() or f"aten::{overload._schema.name[6:]}" in LIBRARY_OPERATORS
+    return not overload._can_decompose() or facts.of(overload._schema.name).library
 
 
 @dataclasses.dataclass(frozen=True)
@@ -374,14 +368,11 @@ _WITH_ALPHA = {
 }
 
 
-#: Reductions that, where they are told no dtype, compute in that of what they write to.
-_IN_DTYPE_OF_RESULT = {aten.sum, aten.nansum, aten.prod, aten.cumsum, aten.cumprod}
-
-
 def _written_dtype(functional: Functional, args: list[Any], kwargs: dict[str, Any]) -> torch.dtype | None:
     """The dtype that the call is to compute in because it writes to such a tensor, if it is."""
     overload = functional.overload
-    if overload.overloadpacket not in _IN_DTYPE_OF_RESULT or not functional.written or kwargs.get("dtype") is not None:
+    computes_so = facts.of(overload._schema.name).in_dtype_of_result
+    if not computes_so or not functional.written or kwargs.get("dtype") is not None:
         return None
     (target,) = functional.written
     dtype: torch.dtype = (args[target] if isinstance(target, int) else kwargs[target]).dtype
@@ -579,13 +570,6 @@ def _return_written(
 # ---- lowering ----
 
 _counter = itertools.count()
-#: Operators that report a wrong index as RuntimeError.
-_GATHERS = frozenset(
-    {
-        "gather", "scatter", "scatter_add", "scatter_reduce", "searchsorted", "max_unpool2d", "max_unpool3d",
-        "multi_margin_loss",
-    }
-)  # fmt: skip
 
 
 def _index_error(overload: torch._ops.OpOverload, inputs: Inputs, arguments: dict[str, Any]) -> str:
@@ -596,7 +580,7 @@ def _index_error(overload: torch._ops.OpOverload, inputs: Inputs, arguments: dic
     dim = arguments.get("dim")
     place = dim % rank if isinstance(dim, int) and rank else 0
     gathers = (
-        name in _GATHERS
+        facts.of(overload._schema.name).gathers
         or (name == "index_select" and place == 1)
         or (name == "index_add" and rank > 1 and place in (0, rank - 1) and _is_scatter_add(arguments))
     )

@@ -31,7 +31,7 @@ from torch._inductor.virtualized import V, ops
 from outboard import patches
 
 from ..dialects import c as cl
-from ..kernels import PREFERRED
+from ..operators import facts
 from ..plans import cache
 from ..target import target_of
 from . import additions, ambient, interpolation, overlaps, random, releases, rounding, shapes
@@ -338,9 +338,9 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _leave_to_kernels(name: str) -> None:
-    """Makes operators with a good kernel of their own calls of it instead of loops. Gradients of convolutions become
-    such calls in Inductor as well, but by way of guards that fix the sizes of images."""
-    for operator in (*PREFERRED, "convolution_backward", *_not_in_loops()):
+    """Makes operators with a good kernel of their own calls of it instead of loops."""
+    preferred = (operator.removeprefix("aten::") for operator in facts.with_fact(lambda fact: fact.preferred))
+    for operator in (*preferred, *_not_in_loops()):
         packet = getattr(torch.ops.aten, operator)
         for overload in (getattr(packet, overload_name) for overload_name in packet.overloads()):
             if overload in lowering.lowerings:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from ..operators import facts
 from ..plans.builder import NotExpressible
 from . import releases
 from .strides import dense_strides, iterated_order, memory_order
@@ -38,37 +39,6 @@ _MISTAKEN_FOR: dict[Any, Callable[..., bool]] = {
     aten._weight_norm_interface.default: lambda v, *_: v.dtype == torch.float16,
     aten.where.self: lambda condition, *_: condition.dtype == torch.uint8,
     **releases.mistaken_for(),
-}
-#: Operators whose new results are contiguous whatever their arguments are, where the shape function says otherwise.
-_CONTIGUOUS = frozenset(
-    {
-        aten.glu_backward.default,
-        aten.huber_loss_backward.default,
-        aten.log_sigmoid_forward.default,
-        aten.masked_fill.Scalar,
-        aten.masked_fill.Tensor,
-        aten.mse_loss_backward.default,
-        aten.mvlgamma.default,
-        aten.smooth_l1_loss_backward.default,
-    }
-)
-#: Pointwise operators that lie as their first operand does, where the shape function lets the second decide.
-_ITERATED = frozenset({aten.special_xlog1py.default, aten.xlogy.Tensor})
-#: Operators whose images have the memory format of an argument, where the shape function says otherwise: its position.
-_FORMAT_OF = {
-    aten.max_unpool2d.default: 0,
-    aten.native_group_norm_backward.default: 1,
-    aten.pixel_shuffle.default: 0,
-    aten.pixel_unshuffle.default: 0,
-    aten.reflection_pad2d.default: 0,
-    aten.reflection_pad2d_backward.default: 1,
-    aten.reflection_pad3d.default: 0,
-    aten.reflection_pad3d_backward.default: 1,
-    aten.replication_pad2d.default: 0,
-    aten.replication_pad2d_backward.default: 1,
-    aten.replication_pad3d.default: 0,
-    aten.replication_pad3d_backward.default: 1,
-    aten.roll.default: 0,
 }
 #: Operators that only devices have, and those that say what they make.
 _STAND_FOR = {aten.convolution_overrideable.default: aten.convolution.default}
@@ -115,11 +85,22 @@ def of_shape_function(overload: torch._ops.OpOverload, args: Sequence[Any], kwar
         return [*(like_channels(result, *call_args[1:3]) for result in results[:2]), results[2]]
     if overload is aten.index.Tensor:
         return [_picked(results[0], *call_args[:2])]
-    if overload in _ITERATED:
-        return [_iterated(results[0], call_args)]
-    if overload in _FORMAT_OF:
-        return [_of_format(result, call_args[_FORMAT_OF[overload]]) for result in results]
-    return [result.contiguous() for result in results] if overload in _CONTIGUOUS else results
+    return results if _writes(overload) else _with_layout(facts.of(overload._schema.name), results, call_args)
+
+
+def _writes(overload: torch._ops.OpOverload) -> bool:
+    return any(a.alias_info is not None and a.alias_info.is_write for a in overload._schema.arguments)
+
+
+def _with_layout(fact: facts.Facts, results: list[Any], args: list[Any]) -> list[Any]:
+    """New results as the operator's row says that they lie."""
+    if fact.layout is facts.Layout.OF_FIRST_OPERAND:
+        return [_iterated(results[0], args)]
+    if fact.layout is facts.Layout.CONTIGUOUS:
+        return [result.contiguous() for result in results]
+    if fact.format_of is not None:
+        return [_of_format(result, args[fact.format_of]) for result in results]
+    return results
 
 
 def _is_expanded_half(value: Any) -> bool:

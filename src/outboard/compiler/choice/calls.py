@@ -25,8 +25,8 @@ import torch
 
 from .. import kernels
 from ..kernels.call import ExternCall
+from ..operators import facts
 from ..plans.builder import NotExpressible, PlanBuilder
-from ..plans.libraries import LIBRARY_OPERATORS
 from ..target import Target
 from . import functions
 
@@ -72,7 +72,7 @@ def uses_library(builder: PlanBuilder, call: ExternCall) -> bool:
 
 def may_use_library(target: Target, name: str) -> bool:
     """Whether the driver may be asked for a function for the operator of this name."""
-    return bool(target.library) and base_name(name) in LIBRARY_OPERATORS and library_choice() != "dialect"
+    return bool(target.library) and facts.of(name).library and library_choice() != "dialect"
 
 
 def lower_call(builder: PlanBuilder, call: ExternCall) -> bool:

@@ -27,9 +27,9 @@ import torch
 
 from outboard import trusted
 
+from ..operators import facts
 from ..target import Target, target_of
 from . import cache
-from .libraries import LIBRARY_OPERATORS
 
 _log = logging.getLogger(__name__)
 _MAGIC = b"OBSHIP01"
@@ -170,7 +170,7 @@ def _file(path: Path) -> _Shipped | None:
 
 def _is_the_librarys(call: bytes) -> bool:
     """Whether a call is of an operator that the library of a device's driver may have a function for."""
-    return any(call.startswith(name.encode()) for name in LIBRARY_OPERATORS)
+    return any(call.startswith(name.encode()) for name in facts.with_fact(lambda fact: fact.library))
 
 
 def _target(plan_key: str) -> Target | None:

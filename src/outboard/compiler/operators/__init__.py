@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is special about operators, one row each (``facts``)."""

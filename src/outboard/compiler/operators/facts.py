@@ -1,0 +1,377 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One row for each operator about which something is special, eager or compiled, in Python or C++.
+
+A row is for all overloads of an operator, unless its field says otherwise. What is in no row holds for most operators.
+The functions that a row speaks of stay where they are. ``tools/operator_facts.py`` writes what C++ needs of the rows
+to ``csrc/torch/eager/operator_facts.h``; a test fails where that is not up to date.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable
+from typing import Any
+
+
+class Layout(enum.Enum):
+    """How results lie in memory where PyTorch's shape function does not say so."""
+
+    OF_SHAPE_FUNCTION = enum.auto()
+    CONTIGUOUS = enum.auto()
+    OF_FIRST_OPERAND = enum.auto()  #: where the shape function has the second decide, too
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What is special about one operator."""
+
+    #: Overloads that eager takes as one kernel, though PyTorch's composite kernel would take them apart.
+    whole: tuple[str, ...] = ()
+    #: A decomposition that there is is used for single calls, too; Inductor's serve whole graphs, or complex numbers.
+    decomposed: bool = True
+    #: The function of ``compiler/kernels`` that writes its kernel: "sort.lower_topk".
+    kernel: str = ""
+    #: That kernel is taken where Inductor would generate one less well, or of functions that no dialect has, or would
+    #: call one for the sizes of this call only, or unrolls windows, which compiles for minutes.
+    preferred: bool = False
+    #: Its kernel computes an epilogue in its stores.
+    finishes: bool = False
+    #: Drivers may have a function for it in their library.
+    library: bool = False
+    #: Arguments that are integers or floats (not those of ``out`` variants) on whose values no code depends. A plan
+    #: holds for any of them, as for any size of a tensor.
+    run_time: tuple[str, ...] = ()
+    #: The tensors of its list, indices, may lie on the CPU, as on CUDA.
+    cpu_indices: bool = False
+    layout: Layout = Layout.OF_SHAPE_FUNCTION
+    #: Position of the argument whose memory format images have that it makes, where the shape function says otherwise.
+    format_of: int | None = None
+    #: It is lowered to a kernel that writes only the elements touched.
+    in_place: bool = False
+    #: Told no dtype, it computes in that of what it writes to.
+    in_dtype_of_result: bool = False
+    #: A wrong index is a RuntimeError.
+    gathers: bool = False
+    #: It may write to elements that share memory: each gets the same value.
+    idempotent: bool = False
+    #: It takes statistics that are saved in float32, where the CPU has halves.
+    float_statistics: bool = False
+    #: The CPU's kernel judges the values of tensors, which a rehearsal with zeros has not.
+    judges_values: bool = False
+    #: It sees all of a storage, of which a plan has only what its tensors see: PyTorch takes it apart.
+    sees_storage: bool = False
+
+
+_USUAL = Facts()
+
+
+def of(name: str) -> Facts:
+    """The facts of the operator with this qualified name, whatever overload it names: "aten::topk", "aten::mm.out"."""
+    return FACTS.get(name.partition(".")[0], _USUAL)
+
+
+def with_fact(holds: Callable[[Facts], bool]) -> frozenset[str]:
+    """The names of operators whose row fulfils a condition."""
+    return frozenset(name for name, facts in FACTS.items() if holds(facts))
+
+
+def run_time_numbers(schema: Any) -> frozenset[str]:
+    """The arguments of one overload, a ``torch.FunctionSchema``, that are numbers of :attr:`Facts.run_time`."""
+    arguments = schema.arguments
+    if any(a.kwarg_only and a.alias_info is not None and a.alias_info.is_write for a in arguments):
+        return frozenset()
+    named = of(schema.name).run_time
+    return frozenset(a.name for a in arguments if a.name in named and "Tensor" not in str(a.type))
+
+
+FACTS: dict[str, Facts] = {
+    "aten::abs": Facts(whole=("default",)),
+    "aten::abs_": Facts(whole=("default",)),
+    "aten::_adaptive_avg_pool2d": Facts(kernel="pool.lower_adaptive_average"),
+    "aten::_adaptive_avg_pool2d_backward": Facts(kernel="pool.lower_adaptive_average"),
+    "aten::_adaptive_avg_pool3d": Facts(kernel="pool.lower_adaptive_average"),
+    "aten::_adaptive_avg_pool3d_backward": Facts(kernel="pool.lower_adaptive_average"),
+    "aten::adaptive_max_pool2d": Facts(kernel="pool.lower_maximum"),
+    "aten::adaptive_max_pool2d_backward": Facts(kernel="pool.lower_maximum_backward"),
+    "aten::adaptive_max_pool3d": Facts(kernel="pool.lower_maximum"),
+    "aten::adaptive_max_pool3d_backward": Facts(kernel="pool.lower_maximum_backward"),
+    "aten::add": Facts(whole=("Scalar",), decomposed=False),
+    "aten::add_": Facts(whole=("Scalar",)),
+    "aten::addbmm": Facts(kernel="gemm.lower_addbmm"),
+    "aten::addmm": Facts(decomposed=False, kernel="gemm.lower_addmm", finishes=True, library=True),
+    "aten::addmv": Facts(kernel="gemm.lower_mv", library=True),
+    "aten::addr": Facts(whole=("default",)),
+    "aten::affine_grid_generator": Facts(whole=("default",)),
+    "aten::all": Facts(whole=("dims",)),
+    "aten::any": Facts(whole=("dims",)),
+    "aten::argsort": Facts(kernel="sort.lower_argsort"),
+    "aten::as_strided_copy": Facts(sees_storage=True),
+    "aten::as_strided_scatter": Facts(sees_storage=True),
+    "aten::_assert_async": Facts(judges_values=True),
+    "aten::avg_pool1d": Facts(kernel="pool.lower_average"),
+    "aten::avg_pool2d": Facts(kernel="pool.lower_average"),
+    "aten::avg_pool2d_backward": Facts(kernel="pool.lower_average"),
+    "aten::avg_pool3d": Facts(kernel="pool.lower_average"),
+    "aten::avg_pool3d_backward": Facts(kernel="pool.lower_average", preferred=True),
+    "aten::baddbmm": Facts(decomposed=False, kernel="gemm.lower_addmm", finishes=True, library=True),
+    "aten::_batch_norm_no_update": Facts(whole=("default",)),
+    "aten::bernoulli_": Facts(run_time=("p",)),
+    "aten::binary_cross_entropy_with_logits": Facts(whole=("default",)),
+    "aten::bitwise_and": Facts(whole=("Scalar",)),
+    "aten::bitwise_or": Facts(whole=("Scalar",)),
+    "aten::bitwise_xor": Facts(whole=("Scalar",)),
+    "aten::block_diag": Facts(whole=("default",)),
+    "aten::bmm": Facts(decomposed=False, kernel="gemm.lower_mm", finishes=True, library=True),
+    "aten::bucketize": Facts(kernel="sort.lower_search"),
+    "aten::cat": Facts(decomposed=False),
+    "aten::cauchy_": Facts(run_time=("median", "sigma")),
+    "aten::_cdist_backward": Facts(kernel="distance.lower_cdist"),
+    "aten::_cdist_forward": Facts(kernel="distance.lower_cdist"),
+    "aten::celu": Facts(whole=("default",)),
+    "aten::celu_": Facts(whole=("default",)),
+    "aten::complex": Facts(whole=("default",)),
+    "aten::constant_pad_nd": Facts(whole=("default",), run_time=("pad",)),
+    "aten::conv_tbc": Facts(whole=("default",)),
+    "aten::convolution": Facts(
+        whole=("default",), kernel="conv.lower_convolution", preferred=True, finishes=True, library=True
+    ),
+    "aten::convolution_backward": Facts(
+        whole=("default",), decomposed=False, kernel="conv.lower_backward", preferred=True, library=True
+    ),
+    "aten::convolution_backward_overrideable": Facts(kernel="conv.lower_backward"),
+    "aten::convolution_overrideable": Facts(kernel="conv.lower_convolution"),
+    "aten::copysign_": Facts(whole=("Scalar",)),
+    "aten::count_nonzero": Facts(whole=("default",)),
+    "aten::_ctc_loss": Facts(judges_values=True),
+    "aten::_ctc_loss_backward": Facts(judges_values=True),
+    "aten::cummax": Facts(whole=("default",), kernel="scan.lower"),
+    "aten::_cummax_helper": Facts(kernel="scan.lower"),
+    "aten::cummin": Facts(whole=("default",), kernel="scan.lower"),
+    "aten::_cummin_helper": Facts(kernel="scan.lower"),
+    "aten::cumprod": Facts(kernel="scan.lower", in_dtype_of_result=True),
+    "aten::cumsum": Facts(kernel="scan.lower", in_dtype_of_result=True),
+    "aten::deg2rad": Facts(whole=("default",)),
+    "aten::diagonal_backward": Facts(whole=("default",)),
+    "aten::dist": Facts(whole=("default",)),
+    "aten::div": Facts(whole=("Scalar", "Scalar_mode")),
+    "aten::div_": Facts(whole=("Scalar", "Scalar_mode")),
+    "aten::dot": Facts(kernel="gemm.lower_dot", library=True),
+    "aten::embedding": Facts(whole=("default",)),
+    "aten::_embedding_bag": Facts(kernel="bags.lower"),
+    "aten::_embedding_bag_forward_only": Facts(kernel="bags.lower"),
+    "aten::embedding_dense_backward": Facts(kernel="index.lower_embedding_gradient", run_time=("num_weights",)),
+    "aten::_euclidean_dist": Facts(whole=("default",)),
+    "aten::exponential_": Facts(run_time=("lambd",)),
+    "aten::fill_": Facts(decomposed=False),
+    "aten::floor_divide": Facts(whole=("Scalar",)),
+    "aten::floor_divide_": Facts(whole=("Scalar",)),
+    "aten::fmod": Facts(whole=("Scalar",)),
+    "aten::fmod_": Facts(whole=("Scalar",)),
+    "aten::fractional_max_pool2d_backward": Facts(kernel="pool.lower_maximum_backward"),
+    "aten::fractional_max_pool3d_backward": Facts(kernel="pool.lower_maximum_backward"),
+    "aten::frexp": Facts(whole=("Tensor",)),
+    "aten::_fused_adam": Facts(whole=("default",)),
+    "aten::_fused_adamw": Facts(whole=("default",)),
+    "aten::_fused_sgd": Facts(whole=("default",)),
+    "aten::gather": Facts(gathers=True),
+    "aten::geometric_": Facts(run_time=("p",)),
+    "aten::glu_backward": Facts(layout=Layout.CONTIGUOUS),
+    "aten::grid_sampler_2d": Facts(kernel="grid.lower_forward"),
+    "aten::grid_sampler_2d_backward": Facts(kernel="grid.lower_backward"),
+    "aten::grid_sampler_3d": Facts(kernel="grid.lower_forward"),
+    "aten::grid_sampler_3d_backward": Facts(kernel="grid.lower_backward"),
+    "aten::huber_loss_backward": Facts(whole=("default",), layout=Layout.CONTIGUOUS),
+    "aten::index": Facts(cpu_indices=True),
+    "aten::index_fill": Facts(whole=("int_Scalar", "int_Tensor")),
+    "aten::index_put": Facts(cpu_indices=True),
+    "aten::index_put_": Facts(cpu_indices=True, in_place=True),
+    "aten::_index_put_impl": Facts(cpu_indices=True),
+    "aten::_index_put_impl_": Facts(cpu_indices=True),
+    "aten::index_reduce": Facts(kernel="index.lower_index_reduce"),
+    "aten::isin": Facts(kernel="index.lower_isin"),
+    "aten::isinf": Facts(whole=("default",)),
+    "aten::kaiser_window": Facts(whole=("default", "periodic", "beta")),
+    "aten::kthvalue": Facts(whole=("default",), kernel="sort.lower_kthvalue"),
+    "aten::ldexp": Facts(whole=("Tensor",)),
+    "aten::linear": Facts(kernel="gemm.lower_linear", library=True),
+    "aten::log_normal_": Facts(run_time=("mean", "std")),
+    "aten::log_sigmoid_forward": Facts(layout=Layout.CONTIGUOUS),
+    "aten::logcumsumexp": Facts(whole=("default",), kernel="scan.lower"),
+    "aten::logical_and": Facts(whole=("default",)),
+    "aten::logical_and_": Facts(whole=("default",)),
+    "aten::logical_not": Facts(whole=("default",)),
+    "aten::logical_not_": Facts(whole=("default",)),
+    "aten::logical_or": Facts(whole=("default",)),
+    "aten::logical_or_": Facts(whole=("default",)),
+    "aten::logical_xor": Facts(whole=("default",)),
+    "aten::logical_xor_": Facts(whole=("default",)),
+    "aten::logsumexp": Facts(whole=("default",)),
+    "aten::masked_fill": Facts(whole=("Scalar", "Tensor"), layout=Layout.CONTIGUOUS),
+    "aten::masked_scatter": Facts(whole=("default",), kernel="index.lower_masked_scatter"),
+    "aten::max_pool2d_with_indices": Facts(decomposed=False, kernel="pool.lower_maximum", preferred=True),
+    "aten::max_pool2d_with_indices_backward": Facts(
+        decomposed=False, kernel="pool.lower_maximum_backward", preferred=True
+    ),
+    "aten::max_pool3d_with_indices": Facts(kernel="pool.lower_maximum"),
+    "aten::max_pool3d_with_indices_backward": Facts(kernel="pool.lower_maximum_backward"),
+    "aten::max_unpool2d": Facts(format_of=0, gathers=True),
+    "aten::max_unpool3d": Facts(gathers=True),
+    "aten::mean": Facts(whole=("default",)),
+    "aten::median": Facts(whole=("dim",), kernel="sort.lower_median"),
+    "aten::mish_backward": Facts(whole=("default",)),
+    "aten::mm": Facts(decomposed=False, kernel="gemm.lower_mm", finishes=True, library=True),
+    "aten::mode": Facts(whole=("default", "values"), kernel="sort.lower_mode"),
+    "aten::mse_loss_backward": Facts(layout=Layout.CONTIGUOUS),
+    "aten::msort": Facts(kernel="sort.lower_sort"),
+    "aten::mul": Facts(whole=("Scalar",)),
+    "aten::mul_": Facts(whole=("Scalar",)),
+    "aten::multi_margin_loss": Facts(gathers=True),
+    "aten::multinomial": Facts(judges_values=True),
+    "aten::mv": Facts(whole=("default",), kernel="gemm.lower_mv", library=True),
+    "aten::mvlgamma": Facts(whole=("default",), layout=Layout.CONTIGUOUS),
+    "aten::nan_to_num": Facts(whole=("default",)),
+    "aten::nanmedian": Facts(whole=("dim",), kernel="sort.lower_median"),
+    "aten::nansum": Facts(in_dtype_of_result=True),
+    "aten::native_batch_norm_backward": Facts(float_statistics=True),
+    "aten::_native_batch_norm_legit_no_training": Facts(whole=("default",)),
+    "aten::native_dropout": Facts(run_time=("p",)),
+    "aten::native_dropout_backward": Facts(run_time=("scale",)),
+    "aten::native_group_norm": Facts(whole=("default",), run_time=("N", "C", "HxW")),
+    "aten::native_group_norm_backward": Facts(run_time=("N", "C", "HxW"), format_of=1),
+    "aten::native_layer_norm": Facts(whole=("default",), run_time=("normalized_shape",)),
+    "aten::native_layer_norm_backward": Facts(run_time=("normalized_shape",), float_statistics=True),
+    "aten::norm": Facts(whole=("Scalar", "ScalarOpt_dtype")),
+    "aten::normal_": Facts(run_time=("mean", "std")),
+    "aten::_pdist_forward": Facts(kernel="distance.lower_pdist"),
+    "aten::pixel_shuffle": Facts(format_of=0),
+    "aten::pixel_unshuffle": Facts(format_of=0),
+    "aten::polar": Facts(whole=("default",)),
+    "aten::prod": Facts(in_dtype_of_result=True),
+    "aten::put": Facts(whole=("default",)),
+    "aten::rad2deg": Facts(whole=("default",)),
+    "aten::random_": Facts(run_time=("from", "to")),
+    "aten::reflection_pad1d": Facts(run_time=("padding",)),
+    "aten::reflection_pad2d": Facts(run_time=("padding",), format_of=0),
+    "aten::reflection_pad2d_backward": Facts(format_of=1),
+    "aten::reflection_pad3d": Facts(format_of=0),
+    "aten::reflection_pad3d_backward": Facts(format_of=1),
+    "aten::remainder": Facts(whole=("Scalar",)),
+    "aten::remainder_": Facts(whole=("Scalar",)),
+    "aten::repeat": Facts(whole=("default",), run_time=("repeats",)),
+    "aten::repeat_interleave": Facts(judges_values=True),
+    "aten::replication_pad1d": Facts(run_time=("padding",)),
+    "aten::replication_pad1d_backward": Facts(kernel="pool.lower_replication_backward"),
+    "aten::replication_pad2d": Facts(run_time=("padding",), format_of=0),
+    "aten::replication_pad2d_backward": Facts(kernel="pool.lower_replication_backward", format_of=1),
+    "aten::replication_pad3d": Facts(format_of=0),
+    "aten::replication_pad3d_backward": Facts(kernel="pool.lower_replication_backward", format_of=1),
+    "aten::roll": Facts(run_time=("shifts",), format_of=0),
+    "aten::rot90": Facts(whole=("default",)),
+    "aten::rrelu_with_noise_functional": Facts(whole=("default",)),
+    "aten::rsub": Facts(whole=("Scalar",)),
+    "aten::_safe_softmax": Facts(whole=("default",)),
+    "aten::scaled_dot_product_attention": Facts(library=True),
+    "aten::_scaled_dot_product_attention_math": Facts(library=True),
+    "aten::_scaled_dot_product_flash_attention_for_cpu": Facts(
+        decomposed=False, kernel="attention.lower_forward", library=True
+    ),
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": Facts(
+        kernel="attention.lower_backward", library=True
+    ),
+    "aten::_scaled_dot_product_fused_attention_overrideable": Facts(kernel="attention.lower_forward"),
+    "aten::_scaled_dot_product_fused_attention_overrideable_backward": Facts(kernel="attention.lower_backward"),
+    "aten::scatter": Facts(gathers=True),
+    "aten::scatter_": Facts(in_place=True, gathers=True),
+    "aten::scatter_add": Facts(gathers=True),
+    "aten::scatter_add_": Facts(in_place=True, gathers=True),
+    "aten::scatter_reduce": Facts(kernel="index.lower_scatter_reduce", gathers=True),
+    "aten::scatter_reduce_": Facts(kernel="index.lower_scatter_reduce", in_place=True, gathers=True),
+    "aten::searchsorted": Facts(kernel="sort.lower_search", gathers=True),
+    "aten::select_backward": Facts(run_time=("input_sizes", "index")),
+    "aten::slice_backward": Facts(whole=("default",), run_time=("input_sizes", "start", "end")),
+    "aten::smooth_l1_loss_backward": Facts(whole=("default",), layout=Layout.CONTIGUOUS),
+    "aten::soft_margin_loss": Facts(whole=("default",)),
+    "aten::soft_margin_loss_backward": Facts(whole=("default",)),
+    "aten::sort": Facts(whole=("default",), kernel="sort.lower_sort"),
+    "aten::special_chebyshev_polynomial_t": Facts(kernel="polynomial.lower", preferred=True),
+    "aten::special_chebyshev_polynomial_u": Facts(kernel="polynomial.lower", preferred=True),
+    "aten::special_chebyshev_polynomial_v": Facts(kernel="polynomial.lower", preferred=True),
+    "aten::special_chebyshev_polynomial_w": Facts(kernel="polynomial.lower", preferred=True),
+    "aten::special_hermite_polynomial_h": Facts(kernel="polynomial.lower", preferred=True),
+    "aten::special_hermite_polynomial_he": Facts(kernel="polynomial.lower", preferred=True),
+    "aten::special_laguerre_polynomial_l": Facts(kernel="polynomial.lower", preferred=True),
+    "aten::special_legendre_polynomial_p": Facts(kernel="polynomial.lower", preferred=True),
+    "aten::special_shifted_chebyshev_polynomial_t": Facts(kernel="polynomial.lower", preferred=True),
+    "aten::special_shifted_chebyshev_polynomial_u": Facts(kernel="polynomial.lower", preferred=True),
+    "aten::special_shifted_chebyshev_polynomial_v": Facts(kernel="polynomial.lower", preferred=True),
+    "aten::special_shifted_chebyshev_polynomial_w": Facts(kernel="polynomial.lower", preferred=True),
+    "aten::special_xlog1py": Facts(layout=Layout.OF_FIRST_OPERAND),
+    "aten::_stack": Facts(whole=("default",)),
+    "aten::stack": Facts(whole=("default",)),
+    "aten::sub": Facts(whole=("Scalar",), decomposed=False),
+    "aten::sub_": Facts(whole=("Scalar",)),
+    "aten::sum": Facts(whole=("default",), in_dtype_of_result=True),
+    "aten::threshold": Facts(idempotent=True),
+    "aten::threshold_": Facts(idempotent=True),
+    "aten::threshold_backward": Facts(idempotent=True),
+    "aten::topk": Facts(kernel="sort.lower_topk"),
+    "aten::tril": Facts(run_time=("diagonal",)),
+    "aten::triu": Facts(run_time=("diagonal",)),
+    "aten::uniform_": Facts(run_time=("from", "to")),
+    "aten::_unsafe_index": Facts(cpu_indices=True),
+    "aten::_unsafe_index_put": Facts(cpu_indices=True),
+    "aten::_unsafe_masked_index": Facts(whole=("default",), cpu_indices=True),
+    "aten::_unsafe_masked_index_put_accumulate": Facts(whole=("default",), cpu_indices=True),
+    "aten::upsample_bicubic2d": Facts(kernel="upsample.lower"),
+    "aten::_upsample_bicubic2d_aa": Facts(kernel="antialias.lower"),
+    "aten::_upsample_bicubic2d_aa_backward": Facts(kernel="antialias.lower"),
+    "aten::upsample_bicubic2d_backward": Facts(kernel="upsample.lower"),
+    "aten::upsample_bilinear2d": Facts(kernel="upsample.lower", run_time=("output_size",)),
+    "aten::_upsample_bilinear2d_aa": Facts(kernel="antialias.lower"),
+    "aten::_upsample_bilinear2d_aa_backward": Facts(kernel="antialias.lower"),
+    "aten::upsample_bilinear2d_backward": Facts(kernel="upsample.lower"),
+    "aten::_upsample_lanczos2d_aa": Facts(kernel="antialias.lower"),
+    "aten::_upsample_lanczos2d_aa_backward": Facts(kernel="antialias.lower"),
+    "aten::upsample_linear1d": Facts(kernel="upsample.lower"),
+    "aten::upsample_linear1d_backward": Facts(kernel="upsample.lower"),
+    "aten::upsample_nearest1d": Facts(kernel="upsample.lower"),
+    "aten::upsample_nearest1d_backward": Facts(kernel="upsample.lower"),
+    "aten::upsample_nearest2d": Facts(kernel="upsample.lower", run_time=("output_size",)),
+    "aten::upsample_nearest2d_backward": Facts(kernel="upsample.lower"),
+    "aten::upsample_nearest3d": Facts(kernel="upsample.lower"),
+    "aten::upsample_nearest3d_backward": Facts(kernel="upsample.lower"),
+    "aten::_upsample_nearest_exact1d": Facts(kernel="upsample.lower"),
+    "aten::_upsample_nearest_exact1d_backward": Facts(kernel="upsample.lower"),
+    "aten::_upsample_nearest_exact2d": Facts(kernel="upsample.lower"),
+    "aten::_upsample_nearest_exact2d_backward": Facts(kernel="upsample.lower"),
+    "aten::_upsample_nearest_exact3d": Facts(kernel="upsample.lower"),
+    "aten::_upsample_nearest_exact3d_backward": Facts(kernel="upsample.lower"),
+    "aten::upsample_trilinear3d": Facts(kernel="upsample.lower"),
+    "aten::upsample_trilinear3d_backward": Facts(kernel="upsample.lower"),
+    "aten::vdot": Facts(kernel="gemm.lower_dot"),
+    "aten::xlogy": Facts(layout=Layout.OF_FIRST_OPERAND),
+    "outboard::compact": Facts(kernel="compaction.lower_compact"),
+    "outboard::ctc_loss": Facts(kernel="ctc.lower_loss"),
+    "outboard::ctc_sums": Facts(kernel="ctc.lower_sums"),
+    "outboard::nms_keep": Facts(kernel="suppression.lower"),
+    "outboard::running_counts": Facts(kernel="compaction.lower_running_counts"),
+    "torchvision::deform_conv2d": Facts(kernel="deform.lower_forward"),
+    "torchvision::_deform_conv2d_backward": Facts(kernel="deform.lower_backward"),
+    "torchvision::ps_roi_align": Facts(kernel="regions.lower_forward"),
+    "torchvision::_ps_roi_align_backward": Facts(
+        kernel="regions.lower_backward", run_time=("batch_size", "height", "width")
+    ),
+    "torchvision::ps_roi_pool": Facts(kernel="regions.lower_forward"),
+    "torchvision::_ps_roi_pool_backward": Facts(
+        kernel="regions.lower_backward", run_time=("batch_size", "height", "width")
+    ),
+    "torchvision::roi_align": Facts(kernel="regions.lower_forward"),
+    "torchvision::_roi_align_backward": Facts(
+        kernel="regions.lower_backward", run_time=("batch_size", "height", "width")
+    ),
+    "torchvision::roi_pool": Facts(kernel="regions.lower_forward"),
+    "torchvision::_roi_pool_backward": Facts(
+        kernel="regions.lower_backward", run_time=("batch_size", "height", "width")
+    ),
+}

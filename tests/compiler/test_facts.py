@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of operators: that they are of operators, and that C++ has what Python has."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from outboard.compiler.operators import facts
+from outboard.compiler.operators.facts import FACTS
+from tools import operator_facts
+
+#: Operators of a library that need not be there, and what is made for it.
+OPTIONAL = ("torchvision::", "outboard::nms_keep")
+
+
+def overloads(name: str) -> set[str]:
+    return {o or "default" for n, o in map(_parts, torch._C._dispatch_get_all_op_names()) if n == name}
+
+
+def _parts(name: str) -> tuple[str, str]:
+    base, _, overload = name.partition(".")
+    return base, overload
+
+
+def test_the_header_is_what_the_rows_say() -> None:
+    assert operator_facts.TARGET.read_text() == operator_facts.formatted(), "run: python tools/operator_facts.py"
+
+
+def test_rows_are_of_operators() -> None:
+    known = {_parts(name)[0] for name in torch._C._dispatch_get_all_op_names()}
+    assert sorted(name for name in FACTS if name not in known and not name.startswith(OPTIONAL)) == []
+
+
+def test_rows_name_overloads_and_arguments_that_there_are() -> None:
+    wrong = []
+    for name, row in FACTS.items():
+        if name.startswith(OPTIONAL):
+            continue
+        schemas = torch._C._jit_get_schemas_for_operator(name)
+        arguments = {argument.name for schema in schemas for argument in schema.arguments}
+        wrong += [f"{name}.{overload}" for overload in row.whole if overload not in overloads(name)]
+        wrong += [f"{name}({argument})" for argument in row.run_time if argument not in arguments]
+    assert wrong == []
+
+
+def test_no_row_says_nothing() -> None:
+    assert [name for name, row in FACTS.items() if row == facts.Facts()] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("roll", {"default": {"shifts"}, "out": set()}),
+        ("bernoulli_", {"float": {"p"}, "Tensor": set()}),
+        ("random_", {"from": {"from", "to"}, "to": {"to"}, "default": set()}),
+        ("add", {"Tensor": set()}),
+    ],
+)
+def test_numbers_that_no_code_depends_on(name: str, numbers: dict[str, set[str]]) -> None:
+    packet = getattr(torch.ops.aten, name)
+    assert {o: facts.run_time_numbers(getattr(packet, o)._schema) for o in numbers} == numbers
