@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import textwrap
@@ -114,6 +115,8 @@ def test_the_page_tells_what_the_program_did(made: tuple[Path, subprocess.Comple
     assert fallback[1:3] == ["1", "unsupported"]
     assert f"program.py:{place + 1}" in fallback[3] and "return torch.linalg.eigvalsh" in fallback[3]
     assert "memory" in page.ids and "At most 8." in text  # the big tensors and little more
+    wall = re.search("wall time</dt><dd>([^<]+)<", text)
+    assert wall and f'text-anchor="end">{wall[1]}</text></svg>' in text  # the chart of memory ends with the program
     assert [
         event
         for event in json.loads((folder / "trace.json").read_text())["traceEvents"]

@@ -144,12 +144,12 @@ def _compiling(report: Report) -> str:
 
 def _memory(report: Report) -> str:
     """A chart of the memory in use: of several changes that share a point, the highest."""
-    last = max(report.wall, max((moment for moment, _ in report.memory), default=0.0)) or 1.0
+    last = report.wall or 1.0
     highest = report.peak or 1
     points: dict[int, int] = {}
     level = 0
     for moment, size in report.memory:
-        place = int(max(0.0, moment) / last * _POINTS)
+        place = int(min(max(0.0, moment) / last, 1.0) * _POINTS)
         points[place] = max(points.get(place, size), size)
         level = size
     steps, before = [], 0

@@ -103,13 +103,14 @@ def record(program: Callable[[], int], command: str, trace: Path | None = None) 
     report.memory_limit = module.mem_get_info(device)[1]
     report.roof = roofline.measure(device)
     compiled = module.compile_stats()
-    with _fallbacks() as fallbacks, _memory(module, report):
-        threads = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
-        with profile(record_shapes=True, profile_memory=True, experimental_config=threads) as profiled:
-            begin = time.perf_counter()
-            report.exit_code = program()
-            module.synchronize()
-            report.wall = time.perf_counter() - begin
+    threads = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+    profiler = profile(record_shapes=True, profile_memory=True, experimental_config=threads)
+    # Profilers take a while to begin and to end, which is no time of the program's.
+    with _fallbacks() as fallbacks, profiler as profiled, _memory(module, report):
+        begin = time.perf_counter()
+        report.exit_code = program()
+        module.synchronize()
+        report.wall = time.perf_counter() - begin
     report.compile_stats = {key: value - compiled.get(key, 0) for key, value in module.compile_stats().items()}
     report.fallbacks = [(*key, count) for key, count in fallbacks.most_common()]
     _count(report, list(profiled.events()), device)
@@ -215,9 +216,9 @@ def _place(frame: FrameType | None) -> Place:
 @contextlib.contextmanager
 def _memory(module: Any, report: Report) -> Iterator[None]:
     """Fills in the memory in use after each change."""
-    start = time.time()
     in_use = module.memory_stats(0).get("active.current", 0)
     module.memory._record_memory_history(context=None, max_entries=_MOST_EVENTS, device=0, clear_history=True)
+    start = time.time()
     yield
     entries = module.memory._snapshot(device=0)["device_traces"][0]
     module.memory._record_memory_history(None, device=0)
