@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import sympy
@@ -197,3 +198,24 @@ def test_powers_of_what_is_special(device: str) -> None:
     among_others[:, 5] = x
     result = (among_others.to(device) ** y[:, None].to(device)).cpu()
     torch.testing.assert_close(result, among_others ** y[:, None], equal_nan=True)
+
+
+#: Views of halves as integers and back, and one index without dimensions.
+REINTERPRETED: dict[str, tuple[Callable[..., torch.Tensor], list[torch.Tensor]]] = {
+    "float16 as int16": (lambda x: x.view(torch.int16) + 1, [torch.randn(37).half()]),
+    "what is computed as int16": (lambda x: (x * 2).view(torch.int16), [torch.randn(37).half()]),
+    "bfloat16 as int16": (lambda x: x.view(torch.int16) & -2, [torch.randn(37).bfloat16()]),
+    "int16 as float16": (lambda x: x.view(torch.float16) + 1, [torch.randn(37).half().view(torch.int16)]),
+    "int16 as bfloat16": (lambda x: (x & -2).view(torch.bfloat16), [torch.randn(37).bfloat16().view(torch.int16)]),
+    "float16 as bfloat16": (lambda x: (x + 1).view(torch.bfloat16) * 2, [torch.randn(37).half()]),
+    "every second": (lambda x: x[::2].view(torch.int16) + 1, [torch.randn(37).half()]),
+    "index_add": (lambda x, y, i: x.index_add(0, i, y[:1]), [torch.randn(3), torch.randn(3), torch.tensor(2)]),
+}
+
+
+@pytest.mark.parametrize("name", REINTERPRETED)
+def test_bits_of_halves(device: str, name: str) -> None:
+    function, arguments = REINTERPRETED[name]
+    found = torch.compile(function)(*(x.to(device) for x in arguments)).cpu()
+    expected = function(*arguments)
+    assert found.dtype == expected.dtype and torch.equal(found, expected)

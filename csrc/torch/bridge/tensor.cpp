@@ -112,6 +112,14 @@ TensorBinding binding_of(const at::Tensor& tensor) {
   return binding;
 }
 
+at::Tensor without_repeats(const at::Tensor& tensor) {
+  at::Tensor once = tensor;
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    if (tensor.stride(dim) == 0 && tensor.size(dim) > 1) once = once.narrow(dim, 0, 1);
+  }
+  return once;
+}
+
 bool covers_storage(const at::Tensor& tensor) {
   const TensorBinding binding = binding_of(tensor);
   return binding.storage_offset == 0 && tensor.nbytes() == binding.allocation->size() &&

@@ -35,6 +35,9 @@ TensorBinding binding_of(const at::Tensor& tensor);
 /// count a tensor without dimensions.
 TensorBinding binding_of(const c10::Storage& storage, at::ScalarType dtype, int64_t offset, const int64_t* count);
 
+/// One of each set of indices that expansion has made one element; `tensor` if there are none.
+at::Tensor without_repeats(const at::Tensor& tensor);
+
 /// Whether the tensor's elements are exactly the bytes of its storage: writing all of them replaces its contents.
 bool covers_storage(const at::Tensor& tensor);
 

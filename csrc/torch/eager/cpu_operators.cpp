@@ -62,11 +62,11 @@ class CpuOperatorCall : public OperatorCall {
 
   void store(const TensorView& view, const at::Tensor& made) override {
     if (in_place_) {
-      in_place(view).copy_(made);
+      copy(made, in_place(view));
       return;
     }
     at::Tensor laid_out = at::empty_strided(view.sizes, view.strides, options_of(view));
-    laid_out.copy_(made);
+    copy(made, laid_out);
     copy_to_device(view, laid_out);
   }
 

@@ -108,10 +108,7 @@ class CpuCall {
   /// A copy whose elements lie as the tensor's, expanded dimensions included: they decide how the kernel lays out what
   /// it makes.
   static at::Tensor copy_laid_out(const at::Tensor& tensor) {
-    at::Tensor once = tensor;
-    for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
-      if (tensor.stride(dim) == 0 && tensor.size(dim) > 1) once = once.narrow(dim, 0, 1);
-    }
+    const at::Tensor once = without_repeats(tensor);
     return once.is_same(tensor) ? tensor.cpu() : once.cpu().expand(tensor.sizes());
   }
 

@@ -27,15 +27,6 @@ using Kernel = torch::CppFunction;
 
 Kernel boxed() { return Kernel::makeFromBoxedFunction<&eager_kernel>(); }
 
-/// One of each set of indices that expansion has made one element; `self` if there are none.
-at::Tensor without_repeats(const at::Tensor& self) {
-  at::Tensor once = self;
-  for (int64_t dim = 0; dim < self.dim(); ++dim) {
-    if (self.stride(dim) == 0 && self.size(dim) > 1) once = once.narrow(dim, 0, 1);
-  }
-  return once;
-}
-
 at::Tensor& fill(at::Tensor& self, const at::Scalar& value) {
   if (try_fill(self, value)) return self;
   if (at::Tensor once = without_repeats(self); !once.is_same(self)) {

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "torch/eager/operator_call.h"
 
+#include <ATen/ScalarOps.h>
+
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "torch/bridge/tensor.h"
 
 namespace outboard::aten {
 namespace {
@@ -32,6 +36,11 @@ void OperatorCall::run() {
   store_results(stack);
 }
 
+void OperatorCall::copy(const at::Tensor& made, const at::Tensor& target) {
+  const at::Tensor once = without_repeats(target);
+  once.copy_(made.as_strided(once.sizes(), made.strides()));
+}
+
 c10::OperatorHandle OperatorCall::find() const {
   const std::string& full = call_.step.name;
   const size_t scope = full.find("::");
@@ -50,6 +59,12 @@ size_t OperatorCall::position_of(const c10::FunctionSchema& schema, size_t i) co
 }
 
 c10::IValue OperatorCall::value(const HostArgument& argument, const c10::TypePtr& declared, bool written) {
+  const c10::IValue given = value_of_kind(argument, declared, written);
+  const bool is_number = given.isScalar() && declared->kind() == c10::TypeKind::TensorType;
+  return is_number ? c10::IValue(at::native::wrapped_scalar_tensor(given.toScalar())) : given;
+}
+
+c10::IValue OperatorCall::value_of_kind(const HostArgument& argument, const c10::TypePtr& declared, bool written) {
   c10::TypePtr type = declared;
   if (const auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
   switch (argument.kind) {

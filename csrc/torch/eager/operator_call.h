@@ -28,12 +28,16 @@ class OperatorCall {
   virtual c10::Device device() const = 0;
 
   void run();
+  /// Elements of a result to a tensor of its sizes, which may have been expanded.
+  static void copy(const at::Tensor& made, const at::Tensor& target);
   HostCall& call() const { return call_; }
 
  private:
   c10::OperatorHandle find() const;
   size_t position_of(const c10::FunctionSchema& schema, size_t i) const;
+  /// An argument as the schema declares it; a number that is given for a tensor as PyTorch makes a tensor of one.
   c10::IValue value(const HostArgument& argument, const c10::TypePtr& declared, bool written);
+  c10::IValue value_of_kind(const HostArgument& argument, const c10::TypePtr& declared, bool written);
   c10::IValue list(const HostArgument& argument, const c10::TypePtr& type, bool written);
   void store_results(const torch::jit::Stack& stack);
 

@@ -36,7 +36,7 @@ class DeviceOperatorCall : public OperatorCall {
 
   at::Tensor tensor(const TensorView& view, bool /*written*/) override { return over(view); }
 
-  void store(const TensorView& view, const at::Tensor& made) override { over(view).copy_(made); }
+  void store(const TensorView& view, const at::Tensor& made) override { copy(made, over(view)); }
 
   at::Tensor over(const TensorView& view) {
     const auto dtype = static_cast<at::ScalarType>(view.dtype);

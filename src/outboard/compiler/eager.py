@@ -13,6 +13,7 @@ import torch
 from . import progress, statistics
 from .choice.calls import base_name, find_overload, may_use_library
 from .plans import plan as p
+from .plans.dtypes import dtype_of
 from .target import Target, target_of
 from .undisturbed import undisturbed
 
@@ -60,7 +61,7 @@ def _compile(op: str, args: tuple[Any, ...], kwargs: dict[str, Any], bake: bool,
     except Exception as error:
         failure = error
     else:
-        if compiled.fallbacks and (not compiled.native or _calls(compiled.plan, op)):
+        if compiled.fallbacks and (not compiled.native or _is_better_whole(compiled.plan, op)):
             return "host", b""
         progress.show_kernels(op, compiled.plan.programs)
         return "plan", compiled.plan.serialize()
@@ -68,11 +69,17 @@ def _compile(op: str, args: tuple[Any, ...], kwargs: dict[str, Any], bake: bool,
     return _without_plan(overload, args, kwargs, bake, failure)
 
 
-def _calls(plan: p.Plan, op: str) -> bool:
-    """Whether a plan leaves its operator to the CPU, and but prepares it. The CPU does better without: its kernel then
-    gets the arguments, and decides on the results, as they are."""
+def _is_better_whole(plan: p.Plan, op: str) -> bool:
+    """Whether a plan leaves its operator to the CPU, and but prepares it, or leaves parts of it that are complex, for
+    which PyTorch's compiler has no loops. The CPU does better without: its kernel then gets the arguments, and decides
+    on the results, as they are."""
     calls = [step for step in plan.steps if isinstance(step, p.Call) and step.fallback]
-    return any(base_name(call.name) == base_name(op) for call in calls)
+    return any(base_name(call.name) == base_name(op) or _is_complex(call) for call in calls)
+
+
+def _is_complex(call: p.Call) -> bool:
+    views = [*call.results, *(argument.tensor for argument in call.arguments if argument.tensor is not None)]
+    return any(dtype_of(view.dtype).is_complex for view in views)
 
 
 def _without_plan(

@@ -307,6 +307,7 @@ def _counting_up(overload: Any) -> Callable[..., Tensor]:
 
     def decompose(x: Tensor, dim: int, index: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         size = x.shape[dim] if x.dim() else 1
+        index = torch.atleast_1d(index) if x.dim() else index
         result: Tensor = whole(x, dim, _outside_if_negative(index, size), *args, **kwargs)
         return result
 

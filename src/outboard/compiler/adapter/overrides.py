@@ -22,6 +22,7 @@ from ..printing.statements import promote
 #: What wrong indices of the graph in hand are reported as.
 index_message: ContextVar[str] = ContextVar("index_message", default=INDEX_ERROR)
 
+_HALVES = (torch.float16, torch.bfloat16)
 #: Operators whose result is a bool.
 _PREDICATES = frozenset(
     {
@@ -85,7 +86,7 @@ class LoopOps(DefaultHandler):
         one is asked for by name (``use_compute_types`` false): then it is rounded."""
         value = as_value(x)
         target = compute_dtype(dtype)
-        if not use_compute_types and dtype in (torch.float16, torch.bfloat16) and value.dtype == target:
+        if not use_compute_types and dtype in _HALVES and value.dtype == target:
             return V.kernel.record(Value("", "narrowed", target, (value,), src_dtype=dtype))
         if value.dtype == target:
             return V.kernel.variable(value)
@@ -95,8 +96,17 @@ class LoopOps(DefaultHandler):
     def to_dtype_bitcast(x: Any, dtype: torch.dtype, src_dtype: torch.dtype) -> Variable:
         """The bits of a value read as another dtype."""
         value = as_value(x)
-        cl.bitcast("", src_dtype, dtype, 1)
-        return V.kernel.record(Value("", "to_dtype_bitcast", compute_dtype(dtype), (value,), src_dtype=src_dtype))
+        for each in (dtype, src_dtype):
+            if each == torch.bool or (each not in _HALVES and compute_dtype(each) != each):
+                raise NotImplementedError(f"the bits of {src_dtype} as {dtype}")
+        bits, target = src_dtype, torch.uint16 if dtype in _HALVES else dtype
+        if src_dtype in _HALVES:
+            bits = torch.uint16
+            value = V.kernel.record(Value("", "bits_of_half", bits, (value,), src_dtype=src_dtype)).value
+        result = V.kernel.record(Value("", "to_dtype_bitcast", target, (value,), src_dtype=bits))
+        if dtype not in _HALVES:
+            return result
+        return V.kernel.record(Value("", "half_of_bits", compute_dtype(dtype), (result.value,), src_dtype=dtype))
 
     @staticmethod
     def identity(x: Any) -> Variable:

@@ -61,6 +61,7 @@ class Value:
 
     * ``load``: element ``index`` of ``buffer`` where ``mask`` (a bool Value) holds, else 0;
     * ``constant``: ``constant``;
+    * ``bits_of_half``, ``half_of_bits``: a float as the bits of ``src_dtype``, float16 or bfloat16, and back;
     * ``index_expr``: ``index`` as a number;
     * ``checked_index``: ``args[0]``, an index into ``size`` elements; where ``mask`` holds and the index is out of
       range, ``message`` is reported and the result is some index in range;

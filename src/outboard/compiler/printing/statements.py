@@ -152,7 +152,13 @@ class StatementPrinter:
         if op == "to_dtype_bitcast":
             assert value.src_dtype is not None
             text = self.operand(value.args[0], compute_dtype(value.src_dtype), vector)
-            self.define(value, cl.bitcast(text, value.src_dtype, value.dtype, width), vector)
+            self.define(value, cl.bitcast(text, value.dtype, width), vector)
+            return
+        if op in ("bits_of_half", "half_of_bits"):
+            assert value.src_dtype is not None
+            text = self.operand(value.args[0], value.args[0].dtype, vector)
+            convert = cl.half_bits if op == "bits_of_half" else cl.half_values
+            self.define(value, convert(self.prelude, text, value.src_dtype, width), vector)
             return
         dtypes = self._operand_dtypes(value)
         args = [self.operand(a, d, vector) for a, d in zip(value.args, dtypes, strict=True)]

@@ -75,20 +75,10 @@ def _helper_fetch(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -
     )
 
 
-@helper("as_half")
-def _helper_as_half(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
-    """Floats rounded to float16."""
-    if width == 1:
-        return (
-            f"float {full}(float a) {{ ushort bits; OB_STORE_HALF((ob_half*)&bits, 0, a); "
-            "return OB_LOAD_HALF((const ob_half*)&bits, 0); }"
-        )
-    values, bits = (prelude.use(name, torch.float32, width) for name in ("half_values", "half_bits"))
-    return f"float{width} {full}(float{width} a) {{ return {values}({bits}(a)); }}"
-
-
 @helper("half_bits")
 def _helper_half_bits(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    if width == 1:
+        return f"ushort {full}(float value) {{ ushort bits; OB_STORE_HALF((ob_half*)&bits, 0, value); return bits; }}"
     return f"{HAS_BUILTIN}ushort{width} {full}(float{width} value) {{\n" + _with_native_halves(
         full, width, f"return __builtin_astype(__builtin_convertvector(value, {full}_t), ushort{width});",
         f"ushort{width} bits;\n  vstore_half{width}_rte(value, 0, (half*)&bits);\n  return bits;",
@@ -118,16 +108,14 @@ def half_values(prelude: Prelude, bits: str, dtype: torch.dtype, width: int) -> 
 
 
 def half_bits(prelude: Prelude, value: str, dtype: torch.dtype, width: int) -> str:
-    """The bits of floats rounded to float16 (vectors only) or bfloat16, to the nearest, ties to even."""
+    """The bits of floats rounded to float16 or bfloat16, to the nearest, ties to even."""
     helper = "bf16" if dtype == torch.bfloat16 else "half_bits"
     return f"{prelude.use(helper, torch.float32, width)}({value})"
 
 
 def narrowed(prelude: Prelude, value: str, dtype: torch.dtype, width: int) -> str:
     """Floats rounded to float16 or bfloat16."""
-    if dtype == torch.bfloat16:
-        return half_values(prelude, half_bits(prelude, value, dtype, width), dtype, width)
-    return f"{prelude.use('as_half', torch.float32, width)}({value})"
+    return half_values(prelude, half_bits(prelude, value, dtype, width), dtype, width)
 
 
 def load_pointer(pointer: str, dtype: torch.dtype) -> str:
