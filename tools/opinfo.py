@@ -9,6 +9,8 @@ With ``--check metadata`` what is compared is not values but dtype, shape, strid
 arguments in several layouts: contiguous, permuted, with gaps, expanded, empty, without dimensions (``metadata_case``).
 With ``--way`` operators are run through TorchScript or a transformation of ``torch.func`` (``opinfo_ways``), on the CPU
 as on the device.
+With ``--check state``, whether the first call of each operator leaves all the program's state as it was
+(``state_case``): generators, defaults, modes, settings, environment.
 
 native   right on the device, without a single CPU fallback
 host     right, with CPU fallbacks
@@ -42,10 +44,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import metadata_case  # noqa: E402
 import opinfo_case  # noqa: E402
 import opinfo_ways  # noqa: E402
+import state_case  # noqa: E402
 import torch  # noqa: E402
 
 #: What the compiler needs, imported once before the fork.
 PRELOAD = ("torch._inductor.graph", "torch._inductor.lowering", "torch._inductor.codegen.simd", "torch._refs")
+#: What else than values is checked of each operator, by the name of the check.
+CHECKS = {"metadata": metadata_case, "state": state_case}
 KINDS = ("native", "host", "wrong", "error", "crash", "skipped")
 
 
@@ -115,8 +120,8 @@ def _outcome(op: Any, options: argparse.Namespace) -> opinfo_case.Outcome:
         torch.set_num_threads(1)
         device = options.device or torch.accelerator.current_accelerator().type
         dtype = getattr(torch, options.dtype)
-        if options.check == "metadata":
-            return metadata_case.run(op, dtype, device, options.samples)
+        if options.check != "values":
+            return CHECKS[options.check].run(op, dtype, device, options.samples)
         return opinfo_case.run(op, dtype, device, options.samples, options.way)
     except BaseException as error:  # noqa: BLE001 - reported as this row's result
         return opinfo_case.Outcome("error", f"outside the operator: {type(error).__name__}: {error}", {})
@@ -192,7 +197,7 @@ def report(rows: list[Row], seconds: float, options: argparse.Namespace) -> floa
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--match", default="", help="regular expression over names such as add or nn.functional.relu")
-    parser.add_argument("--check", choices=("values", "metadata"), default="values")
+    parser.add_argument("--check", choices=("values", *CHECKS), default="values")
     parser.add_argument("--way", choices=opinfo_ways.WAYS, default="called", help="how values are computed")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", help="default: Outboard's device")

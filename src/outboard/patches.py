@@ -83,6 +83,9 @@ SINCE_2_13: Mapping[str, tuple[Place, ...]] = {
 
 #: By feature, which is said as what works.
 TABLE: Mapping[str, tuple[Place, ...]] = {
+    "memory of the device is not shared silently": (
+        Place("torch.storage:UntypedStorage.share_memory_", "self *args **kwargs"),
+    ),
     "tensors are printed without compiling anything": (Place("torch._tensor_str._tensor_str", "self indent"),),
     "tensors are exchanged by DLPack": (
         Place("torch:Tensor.__dlpack__", "self stream max_version dl_device copy"),

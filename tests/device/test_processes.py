@@ -416,6 +416,17 @@ def test_what_is_sent_to_another_process_is_a_copy(device: str) -> None:
         assert torch.equal(copy.detach().cpu(), x.cpu()) and copy.data_ptr() != x.data_ptr()
 
 
+def test_shared_memory_is_refused(device: str) -> None:
+    """PyTorch would do nothing, and processes train copies. On the CPU it is shared as ever."""
+    model = torch.nn.Linear(2, 2)
+    model.share_memory()
+    assert model.weight.is_shared()
+    model.to(device)
+    for share in (model.share_memory, model.weight.share_memory_, model.weight.untyped_storage().share_memory_):
+        with pytest.raises(RuntimeError, match="on the CPU, as by model.cpu"):
+            share()
+
+
 def _double(sent: Any, received: Any, argument: torch.Tensor) -> None:
     """What the other process does: waits until it is told that its result has arrived."""
     tensor = received.get(timeout=100)

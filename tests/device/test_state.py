@@ -3,14 +3,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.attention
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
+from outboard.compiler.plans import cache
 from tests.conftest import RunPython
+from tools import snapshot
+
+ROOT = Path(__file__).resolve().parents[2]
 
 DTYPES = (torch.float64, torch.bfloat16, torch.float16, torch.float32)
 
@@ -114,3 +123,174 @@ def test_deterministic_algorithms_are_no_others(device: str, deterministic: Call
     assert all(torch.equal(operation(*given).cpu(), first) for _ in range(8))
     if "last" in name:  # the last one wins, as it does on the CPU
         assert torch.equal(first, operation(torch.zeros(5), index, values))
+
+
+# ---- state of no effect on what is compiled
+
+
+class Watching(TorchFunctionMode):
+    """Notes what is called while it is active."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(getattr(function, "__name__", str(function)))
+        return function(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def switched(switch: Callable[[Any], object], on: object, off: object) -> Iterator[None]:
+    """Inside, a switch of PyTorch's is as said."""
+    switch(on)
+    try:
+        yield
+    finally:
+        switch(off)
+
+
+def _flag(owner: Any, name: str, value: object) -> Callable[[str], contextlib.AbstractContextManager[None]]:
+    return lambda device: switched(lambda to: setattr(owner, name, to), value, getattr(owner, name))
+
+
+STATES: dict[str, Callable[[str], contextlib.AbstractContextManager[Any]]] = {
+    "autocast": lambda device: torch.autocast(device, dtype=torch.bfloat16),
+    "inference": lambda device: torch.inference_mode(),
+    "gradients": lambda device: torch.enable_grad(),
+    "products": lambda device: switched(torch.set_float32_matmul_precision, "medium", "highest"),
+    "precision": _flag(torch.backends.mkldnn.matmul, "fp32_precision", "bf16"),
+    "denormals": lambda device: switched(torch.set_flush_denormal, True, False),
+    "threads": lambda device: switched(torch.set_num_threads, 1, torch.get_num_threads()),
+    "attention": lambda device: torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
+    "function_mode": lambda device: Watching(),
+    "default_device": lambda device: torch.device("meta"),
+    "anomalies": lambda device: torch.autograd.set_detect_anomaly(True),
+    "benchmark": _flag(torch.backends.cudnn, "benchmark", True),
+    "mkldnn": _flag(torch.backends.mkldnn, "enabled", False),
+    "reduced_sums": _flag(torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False),
+    "warnings": lambda device: switched(torch.set_warn_always, True, False),
+}
+
+
+@torch.jit.script
+def _operators(x: Tensor) -> list[Tensor]:
+    """In TorchScript operators are called while modes of Python are active."""
+    return [torch.sigmoid(x), x.var(1), torch.log1p(x.abs()), torch.logaddexp(x, x * 2)]
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_nothing_else_decides_what_is_compiled(device: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each state has a layout to itself, so that the operators are compiled under it."""
+    monkeypatch.setattr(cache, "load", lambda signature: (False, []))
+    monkeypatch.setattr(cache, "store", lambda signature, bake, plan: None)
+    order = list(itertools.permutations(range(4)))[list(STATES).index(name) + 1]
+    x = torch.linspace(-3, 3, 2 * 3 * 4 * 10).view(2, 3, 4, 10)[..., ::2].permute(order)
+    given = _like(x, device)
+    expected = _operators(x)
+    compiled = torch.get_device_module(device).compile_stats()["compiled"]
+    with STATES[name](device) as active:
+        before = snapshot.snapshot()
+        watched = active.seen if isinstance(active, Watching) else []
+        watched.clear()
+        results = _operators(given)
+        assert watched == []
+        after = snapshot.snapshot()
+    assert snapshot.differences(before, after) == {}
+    assert torch.get_device_module(device).compile_stats()["compiled"] > compiled
+    for result, wanted in zip(results, expected, strict=True):
+        assert result.dtype == wanted.dtype
+        torch.testing.assert_close(result.cpu(), wanted)
+
+
+def _like(x: Tensor, device: str) -> Tensor:
+    """The tensor on the device, with gaps and order of dimensions."""
+    memory = torch.zeros(x.untyped_storage().nbytes() // x.element_size(), device=device)
+    return memory.as_strided(x.shape, x.stride()).copy_(x)
+
+
+def test_uninitialised_memory_is_filled_where_that_is_asked_for(
+    device: str, deterministic: Callable[[bool], None]
+) -> None:
+    torch.empty(5, device=device)
+    deterministic(True)
+    assert torch.empty(5, device=device).isnan().all()
+    assert torch.empty_like(torch.ones(5, device=device)).isnan().all()
+
+
+def test_lazy_bits_are_resolved_before_the_kernel(device: str) -> None:
+    x = torch.tensor([1 + 2j, 3 - 4j])
+    given = x.to(device)
+    for function in (lambda x: x.conj() * x, lambda x: x.conj().imag.exp(), lambda x: x.imag.neg()):
+        torch.testing.assert_close(function(given).cpu(), function(x))
+
+
+SWITCHES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
+    "deterministic": lambda: switched(torch.use_deterministic_algorithms, True, False),
+    "fill": lambda: switched(
+        lambda value: setattr(torch.utils.deterministic, "fill_uninitialized_memory", value), False, True
+    ),
+    "attention": lambda: torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
+    "dtype": lambda: switched(torch.set_default_dtype, torch.float64, torch.float32),
+    "products": lambda: switched(torch.set_float32_matmul_precision, "high", "highest"),
+    "autocast": lambda: torch.autocast("cpu"),
+}
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_graphs_on_disk_are_told_apart(device: str, name: str) -> None:
+    """Both PyTorch's caches of graphs and kept traces are looked up by this."""
+    from outboard.compiler.adapter import ambient, registration
+
+    state, key = ambient.state(), registration._Fingerprint().uuid()
+    with SWITCHES[name]():
+        assert ambient.state() != state
+        assert registration._Fingerprint().uuid() != key
+    assert (ambient.state(), registration._Fingerprint().uuid()) == (state, key)
+
+
+# ---- state that is the program's
+
+DISTURBANCES = """
+import sys
+sys.path.insert(0, ROOT)
+import numpy
+import torch
+import torch.nn.functional as F
+import outboard
+from tools.snapshot import disturbances
+
+device = torch._C._get_privateuse1_backend_name()
+x = torch.linspace(-1, 1, 48, device=device).view(2, 2, 3, 4)
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5), torch.nn.GELU()).to(device)
+compiled = torch.compile(lambda x: model(x).softmax(-1).sum())
+graphed = outboard.graphed(torch.nn.Linear(4, 4).to(device))
+lstm = torch.nn.LSTM(4, 4, 2, dropout=0.5).to(device)
+
+def replayed():
+    with torch.no_grad():
+        for _ in range(3):
+            graphed(x)
+
+CALLS = {
+    "dropout": lambda: F.dropout(x, 0.5),
+    "attention": lambda: F.scaled_dot_product_attention(x, x, x, dropout_p=0.5),
+    "recurrent": lambda: lstm(x[0]),
+    "like": lambda: torch.randn_like(x),
+    "order": lambda: torch.randperm(9, device=device),
+    "product": lambda: x @ x.mT,
+    "graph": lambda: compiled(x).backward(),
+    "captured": replayed,
+    "exported": lambda: outboard.export(torch.nn.Linear(4, 4).to(device).eval(), x, path=PATH),
+}
+for name, call in CALLS.items():
+    for what, change in disturbances(call).items():
+        print(name, what, change)
+"""
+
+
+def test_first_calls_disturb_nothing(run_python: RunPython, tmp_path: Path) -> None:
+    """Operators, graphs, captures and exports, compiled in a process with an empty cache."""
+    program = DISTURBANCES.replace("ROOT", repr(str(ROOT))).replace("PATH", repr(str(tmp_path / "model")))
+    folders = {"OUTBOARD_CACHE_DIR": str(tmp_path / "ours"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
+    assert run_python(program, **folders) == ""

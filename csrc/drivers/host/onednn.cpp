@@ -52,7 +52,8 @@ struct OneDnnApi {
   int (*dnnl_primitive_desc_destroy)(void* description);
   int (*dnnl_primitive_execute)(const void* primitive, void* stream, int count, const Argument* arguments);
   int (*dnnl_primitive_destroy)(void* primitive);
-  void (*omp_set_num_threads)(int count);  // of its OpenMP, if it has one
+  void (*omp_set_num_threads)(int count);  // these two of its OpenMP, if it has one
+  int (*omp_get_max_threads)();
 
   void* engine = nullptr;
   void* stream = nullptr;
@@ -315,12 +316,39 @@ OneDnn* OneDnn::load() {
 #undef OUTBOARD_FIND
   if (!whole || api->dnnl_version()->major != 3) return nullptr;
   common::find_symbol(library, "omp_set_num_threads", api->omp_set_num_threads);
+  common::find_symbol(library, "omp_get_max_threads", api->omp_get_max_threads);
   if (api->dnnl_engine_create(&api->engine, kCpu, 0) != kSuccess) return nullptr;
   if (api->dnnl_stream_create(&api->stream, api->engine, kInOrder) != kSuccess) return nullptr;
   if (api->dnnl_primitive_attr_create(&api->attributes) != kSuccess) return nullptr;
   if (api->dnnl_primitive_attr_set_scratchpad_mode(api->attributes, kScratchOfUser) != kSuccess) return nullptr;
   return new OneDnn(std::move(api));
 }
+
+namespace {
+
+/// How many threads oneDNN makes primitives for, and runs them with, when this thread calls it. It may be the program's
+/// thread, and the OpenMP PyTorch's.
+class Threads {
+ public:
+  Threads(const OneDnnApi& api, unsigned count) : api_(api) {
+    if (!exists()) return;
+    before_ = api_.omp_get_max_threads();
+    api_.omp_set_num_threads(static_cast<int>(count));
+  }
+  ~Threads() {
+    if (exists()) api_.omp_set_num_threads(before_);
+  }
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
+
+ private:
+  bool exists() const { return api_.omp_set_num_threads != nullptr && api_.omp_get_max_threads != nullptr; }
+
+  const OneDnnApi& api_;
+  int before_ = 0;
+};
+
+}  // namespace
 
 OneDnn::OneDnn(std::unique_ptr<OneDnnApi> api) : api_(std::move(api)) {
   const OneDnnApi::Version& version = *api_->dnnl_version();
@@ -347,8 +375,7 @@ OneDnn::Function::Primitive* OneDnn::Function::primitive_for(const std::vector<o
   if (known != primitives_.end()) return known->second.get();
   const std::optional<Problem> problem = problem_of(name_, operands);
   if (!problem) return nullptr;
-  // A primitive is made for as many threads as there are then.
-  if (api_.omp_set_num_threads != nullptr) api_.omp_set_num_threads(static_cast<int>(threads_));
+  const Threads made_for(api_, threads_);
   auto made = std::make_unique<Primitive>(api_);
   if (!made->make(*problem, operands)) return nullptr;
   if (primitives_.size() == kMostPrimitives) primitives_.clear();
@@ -364,7 +391,7 @@ void OneDnn::Function::run(const std::vector<ob_operand>& operands) {
   const std::lock_guard lock(mutex_);
   Primitive* const primitive = primitive_for(operands);
   if (primitive == nullptr) throw std::runtime_error("oneDNN cannot compute " + name_ + " for these sizes");
-  if (api_.omp_set_num_threads != nullptr) api_.omp_set_num_threads(static_cast<int>(threads_));
+  const Threads running(api_, threads_);
   std::array<OneDnnApi::Argument, 5> arguments;
   int count = 0, status = kSuccess;
   for (const Primitive::Part& part : primitive->parts) {

@@ -190,6 +190,28 @@ bool lacks_float(const Operator& op, torch::jit::Stack stack) {
 /// Whether the CPU knows the operator: those that PyTorch calls on other devices only it does not.
 bool runs_on_cpu(const Operator& op) { return op.handle.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU); }
 
+/// Leaves the program's generator on the CPU as it was. Operators that draw and take no generator draw from that one.
+class CpuGeneratorKept {
+ public:
+  explicit CpuGeneratorKept(const Operator& op) {
+    if (!op.random) return;
+    const std::lock_guard lock(generator().mutex());
+    before_ = generator().get_state();
+  }
+  ~CpuGeneratorKept() {
+    if (!before_.defined()) return;
+    const std::lock_guard lock(generator().mutex());
+    generator().set_state(before_);
+  }
+  CpuGeneratorKept(const CpuGeneratorKept&) = delete;
+  CpuGeneratorKept& operator=(const CpuGeneratorKept&) = delete;
+
+ private:
+  static at::Generator generator() { return at::detail::getDefaultCPUGenerator(); }
+
+  at::Tensor before_;
+};
+
 /// Runs an operator on what `stand_in` makes of its arguments, and raises what PyTorch finds wrong with them. True if
 /// the CPU's kernel accepts them.
 template <typename StandIn>
@@ -201,6 +223,7 @@ bool try_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments, StandI
     stack.push_back(generator ? c10::IValue(at::detail::createCPUGenerator(0)) : c10::IValue(stand_in(arguments[i])));
   }
   const torch::jit::Stack given = stack;
+  const CpuGeneratorKept kept(op);
   try {
     op.handle.callBoxed(&stack);
   } catch (const c10::Error& error) {

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compilers at work, spared two costs of CPython that grow with them, what watches the program they work for, and what
-has become of its working directory."""
+has become of its working directory; and the program spared what they set for themselves."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import contextlib
 import functools
 import gc
 import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
@@ -49,6 +50,16 @@ def placed() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def _recursing_as_before() -> Iterator[None]:
+    """A context after which Python's limit of recursion is what it was: Inductor raises it, and leaves it so."""
+    limit = sys.getrecursionlimit()
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
+
+
 def undisturbed(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """The function, run without these:
 
@@ -60,10 +71,11 @@ def undisturbed(function: Callable[_P, _R]) -> Callable[_P, _R]:
     * The cyclic garbage collector looks through all that there is again and again, while a compiler makes more and
       more that it keeps until it is done. It is off until then, in all threads; what is garbage is found afterwards.
     * A working directory that was deleted (:func:`placed`).
+    * Python's limit of recursion, which compilers raise for themselves, would stay so for the program.
     """
 
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with uncollected(), placed(), _C.WaitsUnnoticed():
+        with uncollected(), placed(), _recursing_as_before(), _C.WaitsUnnoticed():
             return function(*args, **kwargs)
 
     call.__code__ = call.__code__.replace(co_stacksize=_SLOTS)

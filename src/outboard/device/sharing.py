@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from multiprocessing.context import get_spawning_popen
 from multiprocessing.reduction import ForkingPickler
@@ -11,15 +12,17 @@ from typing import Any, NoReturn
 import torch
 from torch.multiprocessing import reductions
 
-from outboard import _C
+from outboard import _C, patches
 
 Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 def install(name: str) -> None:
-    """Has tensors and parameters of the device called ``name`` sent; all others are PyTorch's to send."""
+    """Has tensors and parameters of the device called ``name`` sent, and not shared; all others are PyTorch's to send
+    and to share."""
     for kind in (torch.Tensor, torch.nn.Parameter):
         ForkingPickler.register(kind, _for_device(name))
+    _refuse_shared_memory(name)
 
 
 def _for_device(name: str) -> Callable[[torch.Tensor], Any]:
@@ -68,3 +71,25 @@ def _keep_for_new_process(on_host: torch.Tensor) -> None:
 def _rebuild_tensor(on_host: torch.Tensor, device: str, requires_grad: bool, is_parameter: bool) -> torch.Tensor:
     tensor = on_host.to(device)
     return torch.nn.Parameter(tensor, requires_grad) if is_parameter else tensor.requires_grad_(requires_grad)
+
+
+def _refuse_shared_memory(name: str) -> None:
+    """Has ``share_memory_`` of tensors and modules on the device called ``name`` raise. PyTorch does nothing there, for
+    other devices than the CPU: on CUDA processes get the same memory, here each would get, and train, a copy."""
+    place = "torch.storage:UntypedStorage.share_memory_"
+    patches.apply("memory of the device is not shared silently", {place: functools.partial(_refusing, name)})
+
+
+def _refusing(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def share_memory_(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> torch.UntypedStorage:
+        if self.device.type != name:
+            shared: torch.UntypedStorage = original(self, *args, **kwargs)
+            return shared
+        raise RuntimeError(
+            f"memory of {name!r} is not shared between processes: each would have a copy. Share the module or tensor "
+            "on the CPU, as by model.cpu().share_memory(), and have each process move its values to the device and "
+            "its results back; or train with torch.distributed"
+        )
+
+    return share_memory_

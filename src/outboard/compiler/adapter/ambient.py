@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
+
+#: Where PyTorch keeps how exact products of float32 are. (The older way to ask raises where a program has used both.)
+_PRECISIONS = (("generic", "all"), *itertools.product(("cuda", "mkldnn"), ("all", "matmul", "conv", "rnn")))
 
 
 def state() -> tuple[object, ...]:
@@ -12,7 +17,7 @@ def state() -> tuple[object, ...]:
     cuda = torch.backends.cuda
     return (
         torch.get_default_dtype(),
-        torch.get_float32_matmul_precision(),
+        [torch._C._get_fp32_precision_getter(*each) for each in _PRECISIONS],
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
         torch._C._get_deterministic_fill_uninitialized_memory(),
