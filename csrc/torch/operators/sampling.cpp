@@ -48,10 +48,14 @@ void check_weights(const at::Tensor& weights, int64_t draws, bool replacement) {
   TORCH_CHECK(problem != 2, "invalid multinomial distribution (sum of probabilities <= 0)");
 }
 
+/// Weights in the dtype to draw in: that of halves has so few numbers that equal ones would decide.
+at::Tensor widened(const at::Tensor& weights) {
+  return at::isReducedFloatingType(weights.scalar_type()) ? weights.to(at::kFloat) : weights;
+}
+
 /// By where uniform numbers fall among the running sums; never on a category without weight.
 at::Tensor drawn_with_replacement(const at::Tensor& weights, int64_t draws, const Generator& generator) {
-  const bool half = weights.scalar_type() == at::kHalf || weights.scalar_type() == at::kBFloat16;
-  const at::Tensor sums = (half ? weights.to(at::kFloat) : weights).cumsum(-1);
+  const at::Tensor sums = widened(weights).cumsum(-1);
   const at::Tensor total = sums.narrow(-1, sums.size(-1) - 1, 1);
   at::DimVector sizes(weights.sizes());
   sizes.back() = draws;
@@ -60,9 +64,9 @@ at::Tensor drawn_with_replacement(const at::Tensor& weights, int64_t draws, cons
   return at::searchsorted(sums, at::minimum(uniform * total, below).contiguous(), /*out_int32=*/false, /*right=*/true);
 }
 
-/// The first to happen of events that happen at these rates (the exponential race; as PyTorch draws on every device).
+/// The first to happen of events that happen at these rates (the exponential race, by which PyTorch draws, too).
 at::Tensor drawn_without_replacement(const at::Tensor& weights, int64_t draws, const Generator& generator) {
-  const at::Tensor race = weights / at::empty_like(weights).exponential_(1, generator);
+  const at::Tensor wide = widened(weights), race = wide / at::empty_like(wide).exponential_(1, generator);
   return draws == 1 ? race.argmax(-1, /*keepdim=*/true) : std::get<1>(race.topk(draws));
 }
 
