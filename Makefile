@@ -31,11 +31,12 @@ CPP_FILES = $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'csrc/*.c' 'include/*.h
 PYTEST_ARGUMENTS ?=
 BENCH_ARGUMENTS ?=
 FUZZ_ARGUMENTS ?=
+SWEEP_ARGUMENTS ?=
 DISTRIBUTIONS_ARGUMENTS ?=
 JUDGE_ARGUMENTS ?=
 RELEASES_ARGUMENTS ?=
 
-.PHONY: help setup demo demo-short accuracy test test-full test-cpp test-cuda-text test-distributed-judge test-sanitize test-ecosystem test-hip test-limits test-mpi test-nvrtc test-oclgrind test-python test-strict lint format bench opinfo distributions releases fuzz fuzz-collectives fuzz-files wheel docs docs-serve clean distclean
+.PHONY: help setup demo demo-short accuracy decompositions test test-full test-cpp test-cuda-text test-distributed-judge test-sanitize test-ecosystem test-hip test-limits test-mpi test-nvrtc test-oclgrind test-python test-strict lint format bench opinfo distributions releases fuzz fuzz-collectives fuzz-files wheel docs docs-serve clean distclean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -204,6 +205,10 @@ opinfo:  ## Every float32 OpInfo on the device against the CPU, one process each
 distributions:  ## Random numbers against their laws, ten million of each; DISTRIBUTIONS_ARGUMENTS="--match exponential"
 	@$(SETUP) --opencl --groups demo test
 	@$(PY) tools/distributions.py --drivers host opencl simt cuda $(DISTRIBUTIONS_ARGUMENTS)
+
+decompositions:  ## Decompositions and lowerings against the CPU's kernels, over grids of arguments; SWEEP_ARGUMENTS="--family norms"
+	@$(SETUP) --opencl --groups demo test
+	@$(PY) -m tools.decompositions --state build/decompositions.json $(SWEEP_ARGUMENTS)
 
 fuzz:  ## Random programs on the device against the CPU; FUZZ_ARGUMENTS="--mode compiled --operators 5000"
 	@$(SETUP) --opencl --groups demo test

@@ -121,3 +121,21 @@ def test_targets_that_are_no_probabilities(device: str, device_module: ModuleTyp
                 loss(*arguments).item()
     device_module.synchronize()
     assert loss(right, right).item() > 0
+
+
+def test_the_last_nan_is_the_greatest(device: str) -> None:
+    x = torch.tensor([float("nan"), 1.0, 2.0, float("nan"), 3.0]).view(1, 1, 1, 1, 5)
+    pools: list[Any] = [
+        lambda x: F.max_pool3d(x, (1, 1, 5), return_indices=True)[1],
+        lambda x: F.adaptive_max_pool3d(x, 1, return_indices=True)[1],
+        lambda x: F.adaptive_max_pool2d(x[0], 1, return_indices=True)[1],
+    ]
+    for pool in pools:
+        assert pool(x.to(device)).item() == pool(x).item() == 3
+
+
+def test_logical_operators_promote(device: str) -> None:
+    """A number without dimensions weighs less than a tensor, and becomes one of its dtype first."""
+    x, number = torch.tensor([1, 0], dtype=torch.int8), torch.tensor(256)
+    for function in (torch.logical_and, torch.logical_or, torch.logical_xor):
+        assert torch.equal(function(x.to(device), number.to(device)).cpu(), function(x, number))

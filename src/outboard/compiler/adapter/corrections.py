@@ -138,6 +138,16 @@ def _deviation_and_mean(x: Tensor, dim: Any = None, *, correction: Any = None, k
     return (variance.sqrt() * unit).to(x.dtype), (mean * unit).to(x.dtype)
 
 
+def _logical(overload: Any) -> Callable[..., Any]:
+    """Of operands in the dtype that they make, in which a large number without dimensions may be 0."""
+
+    def decompose(x: Tensor, other: Tensor) -> Any:
+        dtype = torch.result_type(x, other)
+        return NotImplemented if x.dtype == other.dtype else overload(x.to(dtype), other.to(dtype))
+
+    return decompose
+
+
 def _search_number(sequence: Tensor, number: Any, **options: Any) -> Tensor:
     """A number is compared in the dtype that it and the sequence make, where PyTorch's own takes it for a float."""
     dtype = torch.result_type(sequence, number)
@@ -359,6 +369,10 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.lerp.Tensor: _lerp,
     aten.avg_pool2d_backward.default: _averaging_backward(aten.avg_pool2d_backward.default),
     aten.avg_pool3d_backward.default: _averaging_backward(aten.avg_pool3d_backward.default),
+    **{
+        overload: _logical(overload)
+        for overload in (aten.logical_and.default, aten.logical_or.default, aten.logical_xor.default)
+    },
     aten.std.correction: _deviation,
     aten.std_mean.correction: _deviation_and_mean,
     **interpolation.CORRECTIONS,

@@ -92,9 +92,9 @@ FACTS: dict[str, Facts] = {
     "aten::_adaptive_avg_pool2d_backward": Facts(kernel="pool.lower_adaptive_average"),
     "aten::_adaptive_avg_pool3d": Facts(kernel="pool.lower_adaptive_average"),
     "aten::_adaptive_avg_pool3d_backward": Facts(kernel="pool.lower_adaptive_average"),
-    "aten::adaptive_max_pool2d": Facts(kernel="pool.lower_maximum"),
+    "aten::adaptive_max_pool2d": Facts(decomposed=False, kernel="pool.lower_maximum", preferred=True),
     "aten::adaptive_max_pool2d_backward": Facts(kernel="pool.lower_maximum_backward"),
-    "aten::adaptive_max_pool3d": Facts(kernel="pool.lower_maximum"),
+    "aten::adaptive_max_pool3d": Facts(decomposed=False, kernel="pool.lower_maximum", preferred=True),
     "aten::adaptive_max_pool3d_backward": Facts(kernel="pool.lower_maximum_backward"),
     "aten::add": Facts(whole=("Scalar",), decomposed=False),
     "aten::add_": Facts(whole=("Scalar",)),
@@ -213,7 +213,7 @@ FACTS: dict[str, Facts] = {
     "aten::max_pool2d_with_indices_backward": Facts(
         decomposed=False, kernel="pool.lower_maximum_backward", preferred=True
     ),
-    "aten::max_pool3d_with_indices": Facts(kernel="pool.lower_maximum"),
+    "aten::max_pool3d_with_indices": Facts(decomposed=False, kernel="pool.lower_maximum", preferred=True),
     "aten::max_pool3d_with_indices_backward": Facts(kernel="pool.lower_maximum_backward"),
     "aten::max_unpool2d": Facts(format_of=0, gathers=True),
     "aten::max_unpool3d": Facts(gathers=True),

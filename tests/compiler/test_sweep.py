@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A part of the sweep over operators and grids of their arguments, against the CPU's own kernels."""
+
+from __future__ import annotations
+
+import datetime
+import os
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tools import decompositions
+from tools.decomposition_grid import FAMILIES, Group, numbers
+
+#: With OUTBOARD_TEST_FULL it is another part each day, whose plans have to be compiled first.
+FULL = os.environ.get("OUTBOARD_TEST_FULL") == "1"
+SEED = datetime.date.today().toordinal() if FULL else 5
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_a_part_of_the_sweep(device: str, is_compiled: bool) -> None:
+    sweep = decompositions.Sweep(device, is_compiled, count=12 if is_compiled else 1500)
+    sweep.run(decompositions.groups(list(FAMILIES), SEED))
+    print(decompositions.table(sweep.rows))
+    assert not [example for row in sweep.rows.values() for example in row.examples]
+
+
+def test_differences_are_found(device: str) -> None:
+    """Of numbers, of dtypes, of exceptions, and of gradients alone."""
+
+    def differs(x: torch.Tensor) -> bool:
+        return x.device.type == device
+
+    wrong = {
+        "numbers": lambda x: x.exp() * (1.0001 if differs(x) else 1),
+        "dtypes": lambda x: x.double() if differs(x) else x,
+        "exceptions": lambda x: x[9] if differs(x) else x,
+        "gradients": lambda x: x * 2 if not differs(x) else x * 2 + 3 * (x.detach() - x),
+    }
+    for label, function in wrong.items():
+        group = Group(label, function, lambda: [(numbers((5,)),)])
+        ((_, found),) = decompositions.check(group, device, compiled=False)
+        assert found, label
+    right = Group("right", F.gelu, lambda: [(numbers((5,)),)], orders=2)
+    assert [found for _, found in decompositions.check(right, device, compiled=False)] == [""]
