@@ -15,6 +15,7 @@ import torch.nn.attention
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+import outboard
 from outboard.compiler.plans import cache
 from tests.conftest import RunPython
 from tools import snapshot
@@ -123,6 +124,43 @@ def test_deterministic_algorithms_are_no_others(device: str, deterministic: Call
     assert all(torch.equal(operation(*given).cpu(), first) for _ in range(8))
     if "last" in name:  # the last one wins, as it does on the CPU
         assert torch.equal(first, operation(torch.zeros(5), index, values))
+
+
+class Sums(torch.nn.Module):
+    """Adds values at places, many of them at the same."""
+
+    def forward(self, index: Tensor, values: Tensor) -> Tensor:
+        return torch.zeros(5, device=values.device).index_add(0, index, values)
+
+
+def test_captured_calls_are_told_apart(device: str, deterministic: Callable[[bool], None]) -> None:
+    """What was captured before deterministic algorithms were asked for is not replayed then."""
+    generator = torch.Generator().manual_seed(0)
+    index = torch.randint(0, 5, (100_000,), generator=generator).to(device)
+    values = (torch.randn(100_000, generator=generator) * torch.logspace(-3, 3, 100_000)).to(device)
+    graphed = outboard.graphed(Sums())
+    with torch.no_grad():
+        for _ in range(3):
+            graphed(index, values)
+        deterministic(True)
+        first = graphed(index, values).cpu()
+        assert all(torch.equal(graphed(index, values).cpu(), first) for _ in range(8))
+
+
+FLUSHING = """
+import torch
+
+torch.set_flush_denormal(True)  # before the device's threads begin
+device = torch._C._get_privateuse1_backend_name()
+x = torch.full((64, 64), 2.0**-70, device=device)
+results = (x @ x, x * x)
+torch.set_flush_denormal(False)
+print(*(bool((result.cpu() != 0).all()) for result in results))
+"""
+
+
+def test_denormal_numbers_are_the_device_s(run_python: RunPython) -> None:
+    assert run_python(FLUSHING).split() == ["True"] * 2
 
 
 # ---- state of no effect on what is compiled

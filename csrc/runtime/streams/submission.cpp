@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <cfenv>
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -121,6 +122,7 @@ void SubmissionQueue::start() {
 
 void SubmissionQueue::work() {
   pthread_setname_np(pthread_self(), "ob submission");
+  std::fesetenv(FE_DFL_ENV);  // and not what is set in the thread that happened to begin this one
   for (uint64_t done = 0; wait_for_work(done);) {
     const uint64_t together = count_together(done);
     if (abandoned_.load(std::memory_order_acquire)) {

@@ -66,8 +66,9 @@ def graphed(model: ModuleT) -> ModuleT:
 
     Globals, variables of closures, attributes of classes and defaults that the module's functions read are compared as
     well. What can change unseen (an array of numpy, say) keeps calls that can reach it from being captured. Settings of
-    PyTorch beside hooks, default dtype, default device, autocast and inference mode are taken as they were; so are
-    those that the standard library keeps for itself. :func:`graphed_refusals` tells what was not captured, and why.
+    PyTorch beside hooks, default dtype, default device, deterministic algorithms, autocast and inference mode are taken
+    as they were; so are those that the standard library keeps for itself. :func:`graphed_refusals` tells what was not
+    captured, and why.
 
     Args:
         model: the module, in evaluation mode if that is what should be replayed.
@@ -306,6 +307,7 @@ def _key(leaves: Sequence[Any], spec: pytree.TreeSpec) -> Key:
         torch.is_autocast_enabled(name) and torch.get_autocast_dtype(name),
         torch.get_default_dtype(),
         torch.get_default_device(),
+        torch.are_deterministic_algorithms_enabled(),
     )
     return (spec, *modes, *map(_kind_of, leaves))
 
