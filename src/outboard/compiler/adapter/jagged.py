@@ -26,6 +26,7 @@ _DTYPES = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16
 def install() -> None:
     """Has ``scaled_dot_product_attention`` take jagged tensors of the device."""
     name = torch._C._get_privateuse1_backend_name()
+    sdpa: Any = importlib.import_module("torch.nested._internal.sdpa")
 
     def attending(original: Callable[..., Any]) -> Callable[..., Any]:
         def attend(
@@ -40,7 +41,6 @@ def install() -> None:
         ) -> Any:
             if query.device.type != name or not _is_ragged_in_places(query, key, value):
                 return original(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-            sdpa: Any = importlib.import_module("torch.nested._internal.sdpa")
             query, key, value, attn_mask = sdpa._autocast(query, key, value, attn_mask)
             sdpa._validate_sdpa_input(query, key, value, attn_mask, dropout_p, is_causal, scale)
             fused = torch.backends.cuda.flash_sdp_enabled() or torch.backends.cuda.mem_efficient_sdp_enabled()

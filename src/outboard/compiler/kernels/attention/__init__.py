@@ -52,7 +52,7 @@ def lower_forward(builder: PlanBuilder, call: ExternCall) -> bool:
 
 def lower_packed_forward(builder: PlanBuilder, call: ExternCall) -> bool:
     """``attend_packed``: (queries of all sequences, heads, width), and the logarithms of the sums (heads, queries)."""
-    values, (out, lse) = common.bind(call), common.outputs(call)
+    values, (out, lse) = call.bind(), call.outputs()
     problem = _packed_problem(builder, values)
     if not problem.covered() or out.dtype != problem.query.dtype:
         return False
@@ -172,7 +172,7 @@ def lower_backward(builder: PlanBuilder, call: ExternCall) -> bool:
 
 def lower_packed_backward(builder: PlanBuilder, call: ExternCall) -> bool:
     """``attend_packed_backward``: the gradients of query, key and value."""
-    values, results = common.bind(call), common.outputs(call)
+    values, results = call.bind(), call.outputs()
     problem = _packed_problem(builder, values)
     if not problem.covered():
         return False
