@@ -81,7 +81,7 @@ OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "select": lambda s, d: s[2],
     "sin": lambda s, d: s.sin(),
     "sparse times dense": lambda s, d: s @ d.t(),
-    "sparse times sparse": lambda s, d: s @ s.to_dense().t().to_sparse_csr(),
+    "sparse times sparse": lambda s, d: (s @ s.to_dense().t().to_sparse_csr()).to_dense(),
     "sum": lambda s, d: s.sum(),
 }
 
