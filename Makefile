@@ -36,7 +36,7 @@ DISTRIBUTIONS_ARGUMENTS ?=
 JUDGE_ARGUMENTS ?=
 RELEASES_ARGUMENTS ?=
 
-.PHONY: help setup demo demo-short accuracy decompositions test test-full test-cpp test-cuda-text test-distributed-judge test-sanitize test-ecosystem test-hip test-limits test-mpi test-nvrtc test-oclgrind test-python test-strict lint format bench opinfo distributions releases fuzz fuzz-collectives fuzz-files wheel docs docs-serve clean distclean
+.PHONY: help setup demo demo-short accuracy decompositions test test-full test-cpp test-cuda-text test-distributed-judge test-sanitize test-ecosystem test-hip test-limits test-mpi test-nvrtc test-oclgrind test-python test-strict lint format bench opinfo distributions releases fuzz fuzz-aliases fuzz-collectives fuzz-files wheel docs docs-serve clean distclean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -213,6 +213,10 @@ decompositions:  ## Decompositions and lowerings against the CPU's kernels, over
 fuzz:  ## Random programs on the device against the CPU; FUZZ_ARGUMENTS="--mode compiled --operators 5000"
 	@$(SETUP) --opencl --groups demo test
 	@$(PY) -m tools.fuzz --operators 200000 --invalid 0.08 --jobs $(JOBS) $(FUZZ_ARGUMENTS)
+
+fuzz-aliases:  ## Random programs of views and writes that overlap, compiled against eager; FUZZ_ARGUMENTS="--seed 7"
+	@$(SETUP)
+	@$(PY) -m tools.fuzz_aliases --programs 20000 $(FUZZ_ARGUMENTS)
 
 fuzz-collectives:  ## Random programs of collectives between processes, against their definition; FUZZ_ARGUMENTS="--transport sockets"
 	@$(SETUP) --groups demo test

@@ -146,6 +146,15 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
     "convolutions keep the layout that they come in": (
         Place("torch._inductor.graph:GraphLowering.decide_layout_opt", "gm is_inference"),
     ),
+    "results that are views of overlapping inputs lie where they should": (
+        Place(
+            "torch._functorch._aot_autograd.runtime_wrappers.create_synthetic_base_metadata",
+            "m synthetic_base_info outer_args inner_args inner_args_desc",
+        ),
+    ),
+    "indices that become floats are rounded": (
+        Place("torch._inductor.index_propagation:SymPyOps.to_dtype", "value dtype src_dtype use_compute_types"),
+    ),
     "parts of concatenations are computed apart": (Place("torch._inductor.lowering.pointwise_cat", "inputs dim"),),
     "graphs call operators that have decompositions": (
         Place("torch._inductor.graph.make_fallback", "op layout_constraint warn override_decomp get_decomp_fn"),
@@ -189,12 +198,6 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
     "flex_attention takes tensors of the device": (
         Place("torch.nn.attention.flex_attention._validate_device", "query key value"),
         Place("torch.nn.attention.flex_attention._vmap_for_bhqkv", "fn prefix suffix out_dims group_dim"),
-    ),
-    "attention takes jagged tensors of the device": (
-        Place(
-            "torch.nested._internal.ops.jagged_scaled_dot_product_attention",
-            "query key value attn_mask dropout_p is_causal scale enable_gqa",
-        ),
     ),
     **(SINCE_2_13 if torch_release.release(torch.__version__) == "2.12" else {}),
 }

@@ -3,8 +3,13 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
+
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 #: Binary operators that have no overload for numbers, or none with `out=`.
 _OPERATORS = [
@@ -64,3 +69,67 @@ def test_a_number_among_edges(device: str, dtype: torch.dtype, compiled: bool) -
             found = (torch.compile(search) if compiled else search)(there)
             for one, other in zip(found, search(edges), strict=True):
                 assert one.dtype == other.dtype and torch.equal(one.cpu(), other), (number, right)
+
+
+#: Operators of a tensor and a number, and what PyTorch makes of such.
+_WITH_A_NUMBER: dict[str, Callable[[Tensor, float], Tensor]] = {
+    **{name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge", "add", "sub", "mul", "truediv")},
+    "rsub": lambda x, number: number - x,
+    "remainder": torch.remainder,
+    "remainder of the number": lambda x, number: torch.remainder(number, x),
+    "fmod": torch.fmod,
+    "floor": lambda x, number: torch.div(x, number, rounding_mode="floor"),
+    "clamp": lambda x, number: x.clamp(-0.3, number),
+    "where": lambda x, number: torch.where(x <= number, x, -x),
+    "isin": torch.isin,
+    "hardshrink": functional.hardshrink,
+    "threshold": lambda x, number: functional.threshold(x, number, 20.1),
+    "softshrink": functional.softshrink,
+    "lerp": lambda x, number: torch.lerp(x, x.flip(0), number),
+    "addcmul": lambda x, number: torch.addcmul(x, x, x, value=number),
+    "addcdiv": lambda x, number: torch.addcdiv(x, x, x.flip(0), value=number),
+    "full": lambda x, number: torch.full_like(x, number) == number,
+    "no dimensions": lambda x, number: x == torch.tensor(number, device=x.device),
+    "on the CPU": lambda x, number: x < torch.tensor(number, dtype=torch.float64),
+}
+
+
+def _halves(dtype: torch.dtype) -> Tensor:
+    return torch.tensor([0.1, 1.7, 0.3, -0.3, 2048, 256, 1e-3, 1.0, 1 / 3, 5.5, -2.5]).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", _WITH_A_NUMBER)
+def test_numbers_are_rounded_as_on_the_cpu(device: str, name: str, dtype: torch.dtype) -> None:
+    x, operation = _halves(dtype), _WITH_A_NUMBER[name]
+    for number in (0.1, 1.7, 0.3, 1e-3, 2049, 257):
+        assert torch.equal(operation(x.to(device), number).cpu(), operation(x, number)), number
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_numbers_are_rounded_in_graphs(device: str, dtype: torch.dtype) -> None:
+    def every(x: Tensor) -> list[Tensor]:
+        results = [operation(x, number) for operation in _WITH_A_NUMBER.values() for number in (0.1, 2049)]
+        return [*results, torch.arange(2047, 2052, device=x.device).to(dtype).long()]
+
+    torch._dynamo.reset()
+    x = _halves(dtype)
+    for result, expected in zip(torch.compile(every)(x.to(device)), every(x), strict=True):
+        assert torch.equal(result.cpu(), expected)
+
+
+def test_indices_are_rounded_to_floats(device: str) -> None:
+    torch._dynamo.reset()
+    places = torch.compile(lambda x: torch.arange(2**24, 2**24 + 5, device=x.device).float().long())
+    assert torch.equal(places(torch.ones(2, device=device)).cpu(), torch.arange(2**24, 2**24 + 5).float().long())
+
+
+def test_sums_of_equal_numbers_have_their_dtype(device: str) -> None:
+    def sums(x: Tensor) -> list[Tensor]:
+        whole = torch.full((5,), 3, dtype=torch.int32, device=x.device)
+        return [whole.cumsum(0, dtype=d) for d in (torch.float16, torch.int32, torch.float64, torch.uint8)]
+
+    torch._dynamo.reset()
+    x = torch.ones(2)
+    for result, expected in zip(torch.compile(sums)(x.to(device)), sums(x), strict=True):
+        torch.testing.assert_close(result.cpu(), expected, rtol=0, atol=0)

@@ -18,6 +18,7 @@ from torch._decomp import decomposition_table
 from ..target import target_of
 from . import interpolation
 from .chains import wide
+from .overrides import HALVES
 
 aten = torch.ops.aten
 
@@ -306,6 +307,18 @@ def _huber_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int
     return x - target if reduction == 1 and (x.numel() == 0 or target.numel() == 0) else NotImplemented
 
 
+def _in_float(overload: Any) -> Callable[..., Any]:
+    """An operator whose number the CPU does not round, though halves are what it is computed from."""
+
+    def decompose(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if x.dtype not in HALVES:
+            return NotImplemented
+        others = [each.float() if isinstance(each, Tensor) else each for each in args]
+        return overload(x.float(), *others, **kwargs).to(x.dtype)
+
+    return decompose
+
+
 def _outside_if_negative(index: Tensor, size: Any) -> Tensor:
     """Indices into ``size`` elements, of which negative ones do not count from the end but are wrong."""
     return torch.where(index < 0, size, index)
@@ -367,6 +380,8 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.bucketize.Scalar: _bucketize_number,
     aten.binary_cross_entropy.default: _binary_cross_entropy,
     aten.lerp.Tensor: _lerp,
+    aten.lerp.Scalar: _in_float(aten.lerp.Scalar),
+    aten.addcdiv.default: _in_float(aten.addcdiv.default),
     aten.avg_pool2d_backward.default: _averaging_backward(aten.avg_pool2d_backward.default),
     aten.avg_pool3d_backward.default: _averaging_backward(aten.avg_pool3d_backward.default),
     **{
@@ -428,6 +443,7 @@ _CONCERNED: dict[Any, Callable[[torch.dtype], bool]] = {
     **dict.fromkeys(
         (aten.any.default, aten.any.dim, aten.any.dims, aten.where.self), lambda dtype: dtype == torch.uint8
     ),
+    **dict.fromkeys((aten.lerp.Scalar, aten.addcdiv.default), lambda dtype: dtype in HALVES),
     **dict.fromkeys(
         (aten.clamp.default, aten.clamp_min.default, aten.clamp_max.default), lambda dtype: not dtype.is_floating_point
     ),

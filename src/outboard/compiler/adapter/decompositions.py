@@ -85,6 +85,15 @@ def _linear_backward(
     )
 
 
+def cumulative_sum(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
+    """``cumsum`` in ``dtype`` as one of what is converted first. Inductor knows what sums of equal numbers are, but not
+    that they may have a dtype of their own."""
+    if dtype is None:
+        return NotImplemented
+    wide = dtype if dtype.is_floating_point or dtype.is_complex else torch.int64
+    return torch.ops.aten.cumsum.default(x.to(wide), dim).to(dtype)
+
+
 def embedding_gradient(
     grad: torch.Tensor, indices: torch.Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
 ) -> Any:

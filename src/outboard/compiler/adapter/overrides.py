@@ -22,7 +22,6 @@ from ..printing.statements import promote
 #: What wrong indices of the graph in hand are reported as.
 index_message: ContextVar[str] = ContextVar("index_message", default=INDEX_ERROR)
 
-_HALVES = (torch.float16, torch.bfloat16)
 #: Operators whose result is a bool.
 _PREDICATES = frozenset(
     {
@@ -39,6 +38,8 @@ _FLOATING = frozenset(
         "fma",
     }
 )  # fmt: skip
+#: Dtypes whose values are computed with as floats.
+HALVES = (torch.float16, torch.bfloat16)
 #: Operators that integers by which nothing can be divided make fail.
 _DIVISIONS = frozenset({"remainder", "mod", "fmod", "floordiv", "truncdiv"})
 
@@ -73,8 +74,9 @@ class LoopOps(DefaultHandler):
 
     @staticmethod
     def index_expr(expr: sympy.Expr, dtype: torch.dtype) -> Variable:
-        """An index, size or scalar argument as a number."""
-        return V.kernel.record(Value("", "index_expr", compute_dtype(dtype), index=V.kernel.resolve(expr)))
+        """An index, size or scalar argument as a number, rounded to ``dtype``."""
+        number = V.kernel.record(Value("", "index_expr", compute_dtype(dtype), index=V.kernel.resolve(expr)))
+        return _rounded(number, dtype)
 
     value_expr = index_expr
 
@@ -83,28 +85,27 @@ class LoopOps(DefaultHandler):
         x: Any, dtype: torch.dtype, src_dtype: torch.dtype | None = None, use_compute_types: bool = True
     ) -> Variable:
         """A conversion. Between narrow floats and float nothing happens, as they are computed in float, unless a narrow
-        one is asked for by name (``use_compute_types`` false): then it is rounded."""
+        one is asked for by name (``use_compute_types`` false): then it is rounded, as what comes from other dtypes
+        is."""
         value = as_value(x)
         target = compute_dtype(dtype)
-        if not use_compute_types and dtype in _HALVES and value.dtype == target:
-            return V.kernel.record(Value("", "narrowed", target, (value,), src_dtype=dtype))
-        if value.dtype == target:
-            return V.kernel.variable(value)
-        return V.kernel.record(Value("", "to_dtype", target, (value,)))
+        if value.dtype != target:
+            return _rounded(V.kernel.record(Value("", "to_dtype", target, (value,))), dtype)
+        return V.kernel.variable(value) if use_compute_types else _rounded(V.kernel.variable(value), dtype)
 
     @staticmethod
     def to_dtype_bitcast(x: Any, dtype: torch.dtype, src_dtype: torch.dtype) -> Variable:
         """The bits of a value read as another dtype."""
         value = as_value(x)
         for each in (dtype, src_dtype):
-            if each == torch.bool or (each not in _HALVES and compute_dtype(each) != each):
+            if each == torch.bool or (each not in HALVES and compute_dtype(each) != each):
                 raise NotImplementedError(f"the bits of {src_dtype} as {dtype}")
-        bits, target = src_dtype, torch.uint16 if dtype in _HALVES else dtype
-        if src_dtype in _HALVES:
+        bits, target = src_dtype, torch.uint16 if dtype in HALVES else dtype
+        if src_dtype in HALVES:
             bits = torch.uint16
             value = V.kernel.record(Value("", "bits_of_half", bits, (value,), src_dtype=src_dtype)).value
         result = V.kernel.record(Value("", "to_dtype_bitcast", target, (value,), src_dtype=bits))
-        if dtype not in _HALVES:
+        if dtype not in HALVES:
             return result
         return V.kernel.record(Value("", "half_of_bits", compute_dtype(dtype), (result.value,), src_dtype=dtype))
 
@@ -225,10 +226,19 @@ def _arithmetic(name: str, bool_name: str, a: Any, b: Any) -> Variable:
     return V.kernel.record(Value("", name, dtype, values))
 
 
+def _rounded(number: Variable, dtype: torch.dtype) -> Variable:
+    """A value computed in float as ``dtype`` holds it."""
+    if dtype not in HALVES:
+        return number
+    return V.kernel.record(Value("", "narrowed", number.value.dtype, (number.value,), src_dtype=dtype))
+
+
 def constant(value: bool | int | float, dtype: torch.dtype) -> Variable:
-    """A constant in the compute dtype of ``dtype``."""
+    """A constant, rounded to ``dtype``, in the dtype that this is computed in."""
     if isinstance(value, sympy.Basic):
         value = float(value) if not value.is_Integer else int(value)
+    if dtype in HALVES:
+        value = torch.tensor(value, dtype=torch.float64).to(dtype).item()
     return V.kernel.record(Value("", "constant", compute_dtype(dtype), constant=value))
 
 

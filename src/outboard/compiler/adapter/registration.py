@@ -36,7 +36,7 @@ from ..plans import cache
 from ..target import target_of
 from . import additions, ambient, interpolation, overlaps, random, releases, rounding, shapes
 from .corrections import CORRECTIONS
-from .decompositions import embedding_gradient
+from .decompositions import cumulative_sum, embedding_gradient
 from .interface import device_name, register_interface
 from .recurrent import CELLS
 from .replays import register_replays
@@ -390,6 +390,7 @@ def _change_decompositions(name: str) -> None:
         **CORRECTIONS,
         **random.DECOMPOSITIONS,
         **releases.decompositions(),
+        torch.ops.aten.cumsum.default: cumulative_sum,
         torch.ops.aten.embedding_dense_backward.default: embedding_gradient,
         torch.ops.aten.randperm.default: random.random_order,
     }

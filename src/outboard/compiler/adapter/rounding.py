@@ -13,9 +13,11 @@ from torch._inductor import ir, lowering
 from torch._inductor.virtualized import V, ops
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND
 
-aten = torch.ops.aten
+from outboard import patches
 
-HALVES = (torch.float16, torch.bfloat16)
+from .overrides import HALVES
+
+aten = torch.ops.aten
 
 
 # ---- decompositions ----
@@ -31,6 +33,8 @@ def _ldexp(x: Any, exponent: Any) -> Any:
 
 def _soft_shrink(x: torch.Tensor, lambd: Any = 0.5) -> torch.Tensor:
     """``softshrink`` whose zeros are positive."""
+    if x.dtype in HALVES:
+        return _soft_shrink(x.float(), lambd).to(x.dtype)
     moved = torch.where(x > 0, x - lambd, x + lambd)
     return torch.where((x >= -lambd) & (x <= lambd), torch.zeros_like(x), moved)
 
@@ -75,12 +79,14 @@ def _narrowed(value: Any, dtype: torch.dtype) -> Any:
 
 def register(name: str) -> None:
     """Replaces Inductor's lowerings for tensors on the device of that name."""
+    _register_single_elements(name)
     _register_division(name)
-    _register_remainders(name)
+    _register_factors(name)
     _register_next(name)
     _register_product(name)
     _register_limits(name)
     _register_powers(name)
+    _register_conversions(name)
 
 
 def _register_division(name: str) -> None:
@@ -164,17 +170,55 @@ def _next_half(dtype: torch.dtype, x: Any, goal: Any) -> Any:
     return either(missing, ops.add(x, goal), found)
 
 
-def _register_remainders(name: str) -> None:
-    """Remainders of halves by a number: the number is rounded first, as on the CPU."""
-    module: Any = lowering
-    for overload in (aten.remainder.Scalar, aten.remainder.Tensor, aten.fmod.Scalar, aten.fmod.Tensor):
-        original = module.lowerings[overload]
+def _register_factors(name: str) -> None:
+    """Numbers that halves are multiplied with, or divided by, are not rounded first, as on the CPU. All others are, as
+    they become constants of the tensor's dtype."""
+    table: Any = lowering.lowerings
+    for packet in (aten.mul, aten.div, aten.true_divide, aten.floor_divide):
+        for overload in (getattr(packet, each) for each in packet.overloads()):
+            if overload in table:
+                table[overload] = _with_factor(name, table[overload])
 
-        def divide(a: Any, b: Any, original: Any = original) -> Any:
-            narrow = _is_on(name, a) and a.get_dtype() in HALVES
-            return original(a, _narrowed(b, a.get_dtype()) if narrow else b)
 
-        module.register_lowering([overload], broadcast=True)(divide)
+def _with_factor(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def lower(a: Any, b: Any, **kwargs: Any) -> Any:
+        is_number = isinstance(b, (int, float, sympy.Basic))
+        if not is_number or not _is_on(name, a) or a.get_dtype() not in HALVES:
+            return original(a, b, **kwargs)
+        return lowering.to_dtype(original(lowering.to_dtype(a, torch.float32), b, **kwargs), a.get_dtype())
+
+    return lower
+
+
+#: Operators in which the CPU takes tensors of no dimensions for numbers, and rounds these first.
+_ROUNDING_NUMBERS = (aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge, aten.add, aten.sub, aten.pow, aten.xlogy)
+
+
+def _register_single_elements(name: str) -> None:
+    """Operands without dimensions are rounded to the dtype of the halves that they meet."""
+    table: Any = lowering.lowerings
+    for packet in _ROUNDING_NUMBERS:
+        for overload in (getattr(packet, each) for each in packet.overloads()):
+            if overload in table:
+                table[overload] = _rounding_numbers(name, table[overload])
+
+
+def _rounding_numbers(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def lower(*args: Any, **kwargs: Any) -> Any:
+        halves = [x for x in args if isinstance(x, ir.TensorBox) and x.get_size() and x.get_dtype() in HALVES]
+        if not halves or not _is_on(name, *halves):
+            return original(*args, **kwargs)
+        dtype = halves[0].get_dtype()
+
+        def rounded(value: Any) -> Any:
+            is_wide = isinstance(value, ir.TensorBox) and not value.get_size() and value.get_dtype() != dtype
+            return _narrowed(value, dtype) if is_wide and not value.get_dtype().is_complex else value
+
+        return original(*map(rounded, args), **kwargs)
+
+    return lower
 
 
 def _register_product(name: str) -> None:
@@ -189,7 +233,8 @@ def _register_product(name: str) -> None:
         dtype = x.get_dtype()
 
         def factor() -> Any:
-            return ops.index_expr(value, dtype) if isinstance(value, sympy.Basic) else ops.constant(value, dtype)
+            computed = torch.float32 if dtype in HALVES else dtype
+            return ops.index_expr(value, computed) if isinstance(value, sympy.Basic) else ops.constant(value, computed)
 
         def add_scaled(x: Any, a: Any, b: Any) -> Any:
             scaled = a if plain else ops.mul(factor(), a)
@@ -243,6 +288,23 @@ def _register_powers(name: str) -> None:
             return module.make_pointwise(ops.pow)(base, b)
 
         module.register_lowering([overload], broadcast=True)(power)
+
+
+def _register_conversions(name: str) -> None:
+    """Indices that become floats are rounded, where Inductor goes on with the integers."""
+
+    def exact(original: Callable[..., Any]) -> Callable[..., Any]:
+        def to_dtype(value: Any, dtype: torch.dtype, src_dtype: Any = None, use_compute_types: bool = False) -> Any:
+            is_small = value.is_constant() and abs(value.expr) <= 2**8
+            narrows = dtype in (*HALVES, torch.float32) and not value.dtype.is_floating_point
+            if name in V.graph.device_types and narrows and not is_small:
+                return NotImplemented
+            return original(value, dtype, src_dtype, use_compute_types)
+
+        return to_dtype
+
+    place = "torch._inductor.index_propagation:SymPyOps.to_dtype"
+    patches.apply("indices that become floats are rounded", {place: exact})
 
 
 def _is_integer(dtype: torch.dtype) -> bool:

@@ -10,6 +10,7 @@ import sympy
 import torch
 from torch._inductor.codegen.common import BackendFeature
 from torch._inductor.codegen.simd import SIMDScheduling
+from torch._inductor.dependencies import MemoryDep
 from torch._inductor.utils import get_fused_kernel_name
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
@@ -52,15 +53,36 @@ class LoopScheduling(SIMDScheduling):
 
     def can_fuse_vertical(self, node1: Any, node2: Any) -> bool:
         """Whether two nodes, the second of which reads what the first writes, may become one kernel."""
-        return self._arguments_fit(node1, node2) and bool(super().can_fuse_vertical(node1, node2))
+        return self._may_join(node1, node2) and bool(super().can_fuse_vertical(node1, node2))
 
     def can_fuse_horizontal(self, node1: Any, node2: Any) -> bool:
         """Whether two nodes that do not read each other's results may become one kernel."""
-        return self._arguments_fit(node1, node2) and bool(super().can_fuse_horizontal(node1, node2))
+        return self._may_join(node1, node2) and bool(super().can_fuse_horizontal(node1, node2))
 
-    def _arguments_fit(self, node1: Any, node2: Any) -> bool:
+    def _may_join(self, node1: Any, node2: Any) -> bool:
         assert self.scheduler is not None
-        return not self.scheduler.fusion_prevent_too_many_reads_and_writes(node1, node2, _MOST_BUFFERS)
+        if self.scheduler.fusion_prevent_too_many_reads_and_writes(node1, node2, _MOST_BUFFERS):
+            return False
+        return self._writes_in_place(node1, node2)
+
+    def _writes_in_place(self, node1: Any, node2: Any) -> bool:
+        """Whether each point of a kernel of both nodes overwrites only elements that no other point reads or writes.
+        Inductor asks so as long as the second node only waits for the first to have read, but no more when it also
+        takes that one's result."""
+        assert self.scheduler is not None
+        overwritten = self.scheduler.mutation_real_name
+        if not overwritten:
+            return True
+        accesses: dict[str, set[tuple[Any, ...]]] = {}
+        written: set[str] = set()
+        for node in (*node1.get_nodes(), *node2.get_nodes()):
+            for access in node.read_writes.reads_and_writes():
+                if isinstance(access, MemoryDep):
+                    plain = access.normalize()
+                    place = (plain.index, plain.size)
+                    accesses.setdefault(overwritten.get(access.name, access.name), set()).add(place)
+            written.update(overwritten[access.name] for access in node.read_writes.writes if access.name in overwritten)
+        return all(len(accesses.get(name, ())) <= 1 for name in written)
 
     def codegen_node(self, node: Any) -> Any:
         """Generates the kernel of fused nodes. (Inductor's own first analyses how they access memory, for tilings.)"""

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A child of the command: judges groups of programs, one line of JSON for each group on standard output."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import sys
+import warnings
+from dataclasses import replace
+
+import torch
+
+from tools.fuzz_aliases.generate import draw
+from tools.fuzz_aliases.judge import TRACING, Finding, is_tracing, judge, shrink
+from tools.fuzz_aliases.program import Program
+
+#: Every fourth group is judged with gradients.
+WITH_GRADIENT = 4
+
+
+def group_of(seed: int, count: int) -> list[Program]:
+    """The programs of a group, which become one graph."""
+    return [draw(seed * 1000 + i, gradient=seed % WITH_GRADIENT == 0) for i in range(count)]
+
+
+def sizes_of(seed: int) -> list[int]:
+    """Sizes of inputs, all even; the last is large enough for several threads."""
+    chance = random.Random(seed)
+    return [10, *(2 * chance.randint(3, 40) for _ in range(2)), 2 * chance.randint(150, 300)]
+
+
+def judge_group(seed: int, count: int, device: str) -> list[Finding]:
+    """The findings of one group, made small."""
+    findings = []
+    for finding in judge(group_of(seed, count), sizes_of(seed), device):
+        alone = judge([finding.program], (finding.n,), device, is_alone=True)
+        if alone and alone[0].kind != "eager" and is_tracing(alone[0]):
+            findings.append(replace(alone[0], kind=TRACING))
+            continue
+        among = replace(finding, kind=f"{finding.kind}, among others")
+        findings.append(shrink(alone[0], device) if alone else among)
+    return findings
+
+
+def main() -> None:
+    """Judges the groups whose seeds are arguments, after the number of programs in each."""
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    torch._dynamo.config.recompile_limit = 64  # noqa: SLF001 - its public name is this
+    device = torch._C._get_privateuse1_backend_name()  # noqa: SLF001 - the name has no other door
+    count, *seeds = map(int, sys.argv[1:])
+    for seed in seeds:
+        print(json.dumps({"begin": seed}), flush=True)
+        found = judge_group(seed, count, device)
+        findings = [{"program": f.program.json(), "n": f.n, "kind": f.kind, "text": f.text} for f in found]
+        print(json.dumps({"end": seed, "findings": findings}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
