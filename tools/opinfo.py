@@ -44,13 +44,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import metadata_case  # noqa: E402
 import opinfo_case  # noqa: E402
 import opinfo_ways  # noqa: E402
+import out_case  # noqa: E402
 import state_case  # noqa: E402
 import torch  # noqa: E402
+import unwritten_case  # noqa: E402
 
 #: What the compiler needs, imported once before the fork.
 PRELOAD = ("torch._inductor.graph", "torch._inductor.lowering", "torch._inductor.codegen.simd", "torch._refs")
 #: What else than values is checked of each operator, by the name of the check.
-CHECKS = {"metadata": metadata_case, "state": state_case}
+CHECKS = {"metadata": metadata_case, "out": out_case, "state": state_case, "unwritten": unwritten_case}
 KINDS = ("native", "host", "wrong", "error", "crash", "skipped")
 
 
@@ -218,6 +220,8 @@ def main() -> int:
     for row in run_all(ops, options):
         rows.append(row)
         print(f"[{len(rows):>3}/{len(ops)}] {row.kind:<7} {row.seconds:5.1f} s  {row.name}", flush=True)
+        if row.kind == "wrong":
+            print(row.detail, flush=True)
     share = report(rows, time.monotonic() - begin, options)
     bad = any(row.kind in ("wrong", "crash") for row in rows)
     return 1 if bad or share < options.min_native else 0

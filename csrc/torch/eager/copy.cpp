@@ -469,6 +469,12 @@ bool try_fill(const at::Tensor& self, const at::Scalar& value) {
   return true;
 }
 
+void check_same_device(const at::Tensor& a, const at::Tensor& b) {
+  TORCH_CHECK(a.device() == b.device(),
+              "Expected all tensors to be on the same device, but found at least two devices, ", a.device(), " and ",
+              b.device(), "!");
+}
+
 at::Tensor& copy_to_out(at::Tensor& out, const at::Tensor& result) {
   at::native::resize_output(out, result.sizes());
   return out.copy_(result);

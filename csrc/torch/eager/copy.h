@@ -15,6 +15,9 @@ at::Tensor over_host_copy(const HostBuffer& copy, const at::Tensor& like);
 /// the CPU for a value that the dtype cannot hold.
 bool try_fill(const at::Tensor& self, const at::Scalar& value);
 
+/// Raises as PyTorch does for tensors of two devices.
+void check_same_device(const at::Tensor& a, const at::Tensor& b);
+
 /// Gives a result to the `out` of an operator, which may have had another shape. Returns `out`.
 at::Tensor& copy_to_out(at::Tensor& out, const at::Tensor& result);
 

@@ -2,9 +2,9 @@
 #include "torch/eager/eager.h"
 
 #include <ATen/MemoryOverlap.h>
-#include <ATen/TensorIterator.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/add.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/record_function.h>
 #include <pybind11/pybind11.h>
@@ -17,6 +17,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <shared_mutex>
 #include <unordered_map>
 #include <unordered_set>
@@ -35,6 +36,7 @@
 #include "torch/eager/fallback.h"
 #include "torch/eager/map_tensors.h"
 #include "torch/eager/stand_ins.h"
+#include "torch/eager/unheard.h"
 
 namespace outboard::aten {
 
@@ -346,6 +348,31 @@ Arguments arguments_on(torch::jit::Stack& stack, const Operator& op) {
   return Arguments(stack.data() + (stack.size() - count), count, Arguments::kOwned);
 }
 
+/// Whether a schema has an operator's arguments but for those of `out=`, and writes to none.
+bool has_other_arguments(const c10::FunctionSchema& schema, const Operator& op) {
+  if (schema.is_mutable()) return false;
+  const auto& all = op.handle.schema().arguments();
+  size_t next = 0;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (op.is_out[i]) continue;
+    if (next == schema.arguments().size()) return false;
+    const c10::Argument& other = schema.arguments()[next++];
+    if (other.name() != all[i].name() || *other.type() != *all[i].type()) return false;
+  }
+  return next == schema.arguments().size();
+}
+
+/// The overload of an operator that returns what it writes to `out=`. Looks through all operators.
+std::optional<c10::OperatorHandle> functional_of(const Operator& op) {
+  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    if (name.name != op.handle.operator_name().name) continue;
+    const std::optional<c10::OperatorHandle> found = dispatcher.findSchema(name);
+    if (found && has_other_arguments(found->schema(), op)) return found;
+  }
+  return std::nullopt;
+}
+
 /// One eager call from arguments to results.
 class EagerCall {
  public:
@@ -623,48 +650,80 @@ class EagerCall {
 
   // ---- out= ----
 
-  /// Gives `out=` tensors the shape of the result, as PyTorch does (with its warning if they were not empty).
-  /// True if one changed. Also where wrong arguments are found: the meta kernel raises PyTorch's own errors.
+  /// Gives `out=` tensors the form of the result. True if one changed. Also where wrong arguments are found: the meta
+  /// kernel raises PyTorch's own errors.
   bool resize_outputs() {
-    torch::jit::Stack meta;
-    StandIns stand_ins(c10::kMeta, arguments_);
-    for (const c10::IValue& value : arguments_) meta.push_back(stand_ins.of(value));
-    const torch::jit::Stack before = meta;
-    if (!op_.handle.hasComputedKernelForDispatchKey(at::DispatchKey::Meta)) return false;
-    try {
-      op_.handle.callBoxed(&meta);
-    } catch (const c10::NotImplementedError&) {
-      return false;  // no shape function: the compiler's tracing decides
-    } catch (const pybind11::error_already_set& error) {
-      if (!rehearse_on_cpu(op_, arguments_) || !is_complaint(error.type().ptr())) throw;
-      return false;  // one in Python, stricter than the operator
-    }
-    bool changed = false;
+    torch::jit::Stack results;
+    if (!form_results(results)) return false;
+    c10::SmallVector<size_t, 2> changed;
     for (size_t i = 0; i < op_.roles.size(); ++i) {
-      if (!op_.written[i] || !before[i].isTensor()) continue;
-      const at::Tensor& out = arguments_[i].toTensor();
-      const at::IntArrayRef sizes = before[i].toTensor().sizes();
-      if (out.sizes() != sizes && out.numel() != 0 && is_read(out)) {
-        rehearse_on_cpu(op_, arguments_);
-        TORCH_CHECK(false, "output with shape ", out.sizes(), " doesn't match the broadcast shape ", sizes);
-      }
-      if (!at::native::resize_output(out, sizes)) continue;
-      if (op_.pointwise) out.as_strided_(sizes, iterated_strides(before, sizes));
-      changed = true;
+      const bool is_formed = op_.is_out[i] && results[i].isTensor();
+      if (is_formed && arguments_[i].toTensor().sizes() != results[i].toTensor().sizes()) changed.push_back(i);
     }
-    return changed;
+    if (changed.empty()) return false;
+    const bool is_announced = announce_resizing(changed);
+    take_form_of_returned(results);
+    for (const size_t i : changed) {
+      const at::Tensor& out = arguments_[i].toTensor();
+      const at::Tensor& form = results[i].toTensor();
+      TORCH_CHECK(out.numel() == 0 || !is_read(out), "output with shape ", out.sizes(),
+                  " doesn't match the broadcast shape ", form.sizes());
+      is_announced ? void(out.resize_(form.sizes())) : void(at::native::resize_output(out, form.sizes()));
+      out.as_strided_(form.sizes(), form.strides());
+    }
+    return true;
   }
 
-  /// How PyTorch lays out the result of a pointwise operator for stand-ins of its arguments.
-  at::DimVector iterated_strides(const torch::jit::Stack& arguments, at::IntArrayRef sizes) const {
-    at::TensorIteratorConfig config;
-    config.check_all_same_dtype(false).set_check_mem_overlap(false);
-    config.declare_static_dtype_and_device(at::kFloat, at::kMeta).add_owned_output(at::Tensor());
+  /// Before `out=` tensors that are not empty are resized: the CPU's kernel warns, where it does, or refuses. False:
+  /// the call is too large to be tried there, or the CPU has no say.
+  bool announce_resizing(c10::ArrayRef<size_t> changed) {
+    const bool are_empty =
+        std::all_of(changed.begin(), changed.end(), [&](size_t i) { return arguments_[i].toTensor().numel() == 0; });
+    return are_empty || rehearse_on_cpu(op_, arguments_, Heard::kResizing);
+  }
+
+  /// The arguments on `meta`, where `out=` tensors were empty and have got the form of the results; on the CPU, and
+  /// zero, if PyTorch has no shape function. False: there is one that is stricter than the operator, or the call is too
+  /// large to be tried on the CPU; then the compiler's tracing decides.
+  bool form_results(torch::jit::Stack& stack) {
+    const bool has_shapes = op_.handle.hasComputedKernelForDispatchKey(at::DispatchKey::Meta);
+    const c10::Device device = has_shapes ? c10::kMeta : c10::kCPU;
+    if (!has_shapes && !rehearse_on_cpu(op_, arguments_)) return false;
+    StandIns stand_ins(device, arguments_);
     for (size_t i = 0; i < op_.roles.size(); ++i) {
-      if (op_.written[i] || !arguments[i].isTensor() || !arguments[i].toTensor().defined()) continue;
-      if (arguments[i].toTensor().dim() != 0) config.add_owned_const_input(arguments[i].toTensor().expand(sizes));
+      const c10::IValue& value = arguments_[i];
+      const bool is_out = op_.is_out[i] && value.isTensor() && value.toTensor().defined();
+      stack.push_back(is_out ? c10::IValue(at::empty({0}, value.toTensor().options().device(device)))
+                             : stand_ins.of(value));
     }
-    return at::DimVector(config.build().output().strides());
+    torch::jit::Stack called = stack;
+    try {
+      const Unheard unheard;
+      op_.handle.callBoxed(&called);
+    } catch (const c10::NotImplementedError&) {
+      return false;
+    } catch (const pybind11::error_already_set& error) {
+      if (!rehearse_on_cpu(op_, arguments_) || !is_complaint(error.type().ptr())) throw;
+      return false;
+    }
+    return true;
+  }
+
+  /// The forms of what the overload without `out=` returns for these stand-ins, in place of `out=` tensors: shape
+  /// functions that are written in Python lay the latter out contiguously.
+  void take_form_of_returned(torch::jit::Stack& stand_ins) {
+    const std::optional<c10::OperatorHandle> functional = functional_of(op_);
+    if (!functional || !functional->hasComputedKernelForDispatchKey(at::DispatchKey::Meta)) return;
+    torch::jit::Stack returned;
+    for (size_t i = 0; i < op_.roles.size(); ++i) {
+      if (!op_.is_out[i]) returned.push_back(stand_ins[i]);
+    }
+    const Unheard unheard;
+    functional->callBoxed(&returned);
+    size_t next = 0;
+    for (size_t i = 0; i < op_.roles.size() && next < returned.size(); ++i) {
+      if (op_.is_out[i] && returned[next].isTensor()) stand_ins[i] = returned[next++];
+    }
   }
 
   // ---- execution ----

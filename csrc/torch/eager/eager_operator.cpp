@@ -59,13 +59,14 @@ bool coalesces(const Operator& op) {
 
 std::unique_ptr<Operator> describe(const c10::OperatorHandle& handle) {
   const c10::FunctionSchema& schema = handle.schema();
-  auto record =
-      std::make_unique<Operator>(Operator{handle, facts_of(schema), c10::toString(schema.operator_name()), {}, {}, {}});
+  auto record = std::make_unique<Operator>(
+      Operator{handle, facts_of(schema), c10::toString(schema.operator_name()), {}, {}, {}, {}});
   for (const c10::Argument& argument : schema.arguments()) {
     const bool written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
     record->written.push_back(written);
     record->writes = record->writes || written;
-    record->out_variant = record->out_variant || (written && argument.kwarg_only());
+    record->is_out.push_back(written && argument.kwarg_only());
+    record->out_variant = record->out_variant || record->is_out.back();
   }
   for (const c10::Argument& argument : schema.arguments()) {
     record->roles.push_back(record->out_variant ? role_of(argument.real_type()) : role_of(argument, record->facts));

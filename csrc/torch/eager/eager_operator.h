@@ -43,6 +43,7 @@ struct Operator {
   std::string name;  ///< "aten::add.Tensor"
   std::vector<ArgumentRole> roles;
   std::vector<bool> written;          ///< per argument: the operator writes to it
+  std::vector<bool> is_out;           ///< per argument: written, and given by name (`out=`)
   std::vector<int> aliased_argument;  ///< per return: the argument it is, or -1 for a new tensor
   bool writes = false;
   bool out_variant = false;  ///< results go to keyword arguments (`out=`)

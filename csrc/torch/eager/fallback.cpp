@@ -21,6 +21,7 @@
 #include "torch/eager/copy.h"
 #include "torch/eager/map_tensors.h"
 #include "torch/eager/stand_ins.h"
+#include "torch/eager/unheard.h"
 
 namespace outboard::aten {
 namespace {
@@ -86,15 +87,15 @@ class CpuCall {
 
   c10::IValue to_cpu(size_t i, const c10::IValue& value) {
     if (value.isDevice() && value.toDevice().type() == kOurs) return c10::Device(c10::kCPU);
-    return map_tensors(value, [&](const at::Tensor& tensor) { return stand_in(tensor, op_.written[i]); });
+    return map_tensors(value,
+                       [&](const at::Tensor& tensor) { return stand_in(tensor, op_.written[i], op_.is_out[i]); });
   }
 
-  at::Tensor stand_in(const at::Tensor& tensor, bool written) {
+  at::Tensor stand_in(const at::Tensor& tensor, bool written, bool fresh) {
     if (!tensor.defined() || tensor.device().type() != kOurs) return tensor;
     for (const Pair& pair : pairs_) {
       if (pair.device.is_same(tensor)) return pair.cpu;
     }
-    const bool fresh = written && op_.out_variant;
     at::Tensor cpu;
     if (fresh) {
       cpu = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kCPU));
@@ -115,9 +116,15 @@ class CpuCall {
   void write_back() {
     for (const Pair& pair : pairs_) {
       if (!pair.written || (in_place_ && !pair.fresh)) continue;
-      if (pair.fresh) at::native::resize_output(pair.device, pair.cpu.sizes());
+      if (pair.device.sizes() != pair.cpu.sizes()) lay_out(pair.device, pair.cpu);
       pair.device.copy_(pair.cpu);
     }
+  }
+
+  /// Gives an `out=` tensor, whose stand-in the CPU's kernel has resized, its form.
+  static void lay_out(const at::Tensor& out, const at::Tensor& cpu) {
+    out.resize_(cpu.sizes());
+    out.as_strided_(cpu.sizes(), cpu.strides());
   }
 
   /// The result on the device: a view of an argument where the CPU kernel returned one, else a copy.
@@ -215,7 +222,8 @@ class CpuGeneratorKept {
 /// Runs an operator on what `stand_in` makes of its arguments, and raises what PyTorch finds wrong with them. True if
 /// the CPU's kernel accepts them.
 template <typename StandIn>
-bool try_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments, StandIn&& stand_in) {
+bool try_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments, StandIn&& stand_in,
+                Heard heard = Heard::kNone) {
   if (!runs_on_cpu(op) || op.facts.judges_values) return false;
   torch::jit::Stack stack;
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -224,8 +232,11 @@ bool try_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments, StandI
   }
   const torch::jit::Stack given = stack;
   const CpuGeneratorKept kept(op);
+  const Unheard unheard(heard);
   try {
     op.handle.callBoxed(&stack);
+  } catch (const c10::LinAlgError&) {
+    return false;  // a matrix of zeros has no inverse
   } catch (const c10::Error& error) {
     if (!is_cpu_limitation(error.what_without_backtrace()) || lacks_float(op, given)) throw;
     return false;
@@ -347,15 +358,15 @@ bool make_on_host(const Operator& op, torch::jit::Stack* stack) {
   return true;
 }
 
-bool rehearse_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments) {
+bool rehearse_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments, Heard heard) {
   int64_t total = 0;
   for (const c10::IValue& value : arguments) total += elements(value);
-  return total <= kRehearsalElements && rehearse_large_on_cpu(op, arguments);
+  return total <= kRehearsalElements && rehearse_large_on_cpu(op, arguments, heard);
 }
 
-bool rehearse_large_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments) {
+bool rehearse_large_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments, Heard heard) {
   StandIns stand_ins(c10::kCPU, arguments);
-  return try_on_cpu(op, arguments, [&](const c10::IValue& value) { return stand_ins.of(value); });
+  return try_on_cpu(op, arguments, [&](const c10::IValue& value) { return stand_ins.of(value); }, heard);
 }
 
 void rehearse_numbers_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments) {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "torch/eager/eager_operator.h"
+#include "torch/eager/unheard.h"
 
 namespace outboard::aten {
 
@@ -56,10 +57,10 @@ bool make_on_host(const Operator& op, torch::jit::Stack* stack);
 /// Runs `op` on CPU tensors of zeros shaped like the arguments, for its checks alone: whatever PyTorch finds wrong with
 /// the call on the CPU is raised. Does nothing for large arguments, and accepts element types that only the CPU lacks.
 /// True if the CPU's kernel ran.
-bool rehearse_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments);
+bool rehearse_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments, Heard heard = Heard::kNone);
 
 /// As `rehearse_on_cpu`, for large arguments also.
-bool rehearse_large_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments);
+bool rehearse_large_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments, Heard heard = Heard::kNone);
 
 /// As `rehearse_on_cpu`, for what PyTorch says of the numbers among the arguments, however large the tensors are: of
 /// a pointwise operator one element tells.

@@ -3,8 +3,8 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/RangeUtils.h>
-#include <ATen/native/Resize.h>
 #include <ATen/ops/all.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/eq.h>
 #include <torch/library.h>
 
@@ -39,23 +39,48 @@ at::Tensor& fill(at::Tensor& self, const at::Scalar& value) {
   return self;
 }
 
-/// PyTorch's own factories give this an empty `out`; its shape function is Python.
+/// Makes the elements of a range in `out`, in order, whatever its shape and strides: it needs to have as many.
+at::Tensor& number(const char* name, const char* overload, torch::jit::Stack arguments, int64_t size, at::Tensor& out) {
+  const at::Tensor flat = out.is_contiguous() ? out.view(size) : at::empty(size, out.options());
+  arguments.emplace_back(flat);
+  eager_kernel(c10::Dispatcher::singleton().findSchemaOrThrow(name, overload), c10::DispatchKeySet(), &arguments);
+  if (!flat.is_alias_of(out)) out.copy_(flat.view(out.sizes()));
+  return out;
+}
+
+/// The size may be off by one where the step is rounded, so a wrong one is worth a warning.
 at::Tensor& arange(const at::Scalar& start, const at::Scalar& end, const at::Scalar& step, at::Tensor& out) {
   const int64_t size = out.scalar_type() == at::kLong ? at::native::compute_arange_size<int64_t>(start, end, step)
                                                       : at::native::compute_arange_size<double>(start, end, step);
-  if (out.numel() != size) at::native::resize_output(out, {size});
-  static const c10::OperatorHandle handle = c10::Dispatcher::singleton().findSchemaOrThrow("aten::arange", "start_out");
-  torch::jit::Stack stack{start, end, step, out};
-  eager_kernel(handle, c10::DispatchKeySet(), &stack);
-  return out;
+  if (out.numel() != size) {
+    if (out.numel() > 0) {
+      TORCH_WARN("The number of elements in the out tensor of shape ", out.sizes(), " is ", out.numel(),
+                 " which does not match the computed number of elements ", size,
+                 ". Note that this may occur as a result of rounding error. The out tensor will be resized to a tensor "
+                 "of shape (",
+                 size, ",).");
+    }
+    out.resize_(size);
+  }
+  return number("aten::arange", "start_out", {start, end, step}, size, out);
+}
+
+at::Tensor& linspace(const at::Scalar& start, const at::Scalar& end, int64_t steps, at::Tensor& out) {
+  TORCH_CHECK(steps >= 0, "number of steps must be non-negative");
+  if (out.numel() != steps) out.resize_(steps);
+  return number("aten::linspace", "out", {start, end, steps}, steps, out);
+}
+
+at::Tensor& logspace(const at::Scalar& start, const at::Scalar& end, int64_t steps, double base, at::Tensor& out) {
+  TORCH_CHECK(steps >= 0, "number of steps must be non-negative");
+  if (out.numel() != steps) out.resize_(steps);
+  return number("aten::logspace", "out", {start, end, steps, base}, steps, out);
 }
 
 at::Tensor& zero(at::Tensor& self) { return fill(self, 0); }
 
 bool equal(const at::Tensor& self, const at::Tensor& other) {
-  TORCH_CHECK(self.device() == other.device(),
-              "Expected all tensors to be on the same device, but found at least two devices, ", self.device(), " and ",
-              other.device(), "!");
+  check_same_device(self, other);
   TORCH_CHECK(self.scalar_type() == other.scalar_type(), "Expected all tensors to have the same dtype, but found ",
               self.scalar_type(), " and ", other.scalar_type());
   if (self.sizes() != other.sizes()) return false;
@@ -92,6 +117,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("zero_", TORCH_FN(zero));
   m.impl("equal", TORCH_FN(equal));
   m.impl("arange.start_out", TORCH_FN(arange));
+  m.impl("linspace.out", TORCH_FN(linspace));
+  m.impl("logspace.out", TORCH_FN(logspace));
   m.impl("_assert_async", Kernel::makeFromBoxedFunction<&assert_async>());
   m.impl("_assert_async.msg", Kernel::makeFromBoxedFunction<&assert_async>());
 }

@@ -86,8 +86,10 @@ at::Tensor histogram(const at::Tensor& self, int64_t bins, const at::Scalar& min
 
 at::Tensor& histc_out(const at::Tensor& self, int64_t bins, const at::Scalar& min, const at::Scalar& max,
                       at::Tensor& out) {
-  TORCH_CHECK(out.scalar_type() == self.scalar_type(),
-              "torch.histogram: input tensor and hist tensor should have the same dtype");
+  check_same_device(self, out);
+  TORCH_CHECK(out.dtype() == self.dtype(),
+              "torch.histogram: input tensor and hist tensor should have the same dtype, but got input ", self.dtype(),
+              " and hist ", out.dtype());
   const at::Tensor result = histogram(self, bins, min, max);
   return copy_to_out(out, result);
 }

@@ -151,7 +151,7 @@ using OptionalDevice = std::optional<at::Device>;
 at::Tensor& randperm_with(int64_t n, Generator generator, at::Tensor& out) {
   TORCH_CHECK(n >= 0, "n must be non-negative, got ", n);
   at::native::check_supported_max_int_with_precision(n, out);
-  at::native::resize_output(out, {n});
+  out.resize_({n});
   const at::Tensor keys = at::empty({n}, out.options().dtype(at::kLong)).random_(std::move(generator));
   return out.copy_(std::get<1>(keys.sort()));
 }

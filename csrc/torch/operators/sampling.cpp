@@ -88,7 +88,7 @@ at::Tensor& multinomial_out(const at::Tensor& self, int64_t draws, bool replacem
   TORCH_CHECK(out.scalar_type() == at::kLong, "multinomial expects Long tensor out, got: ", out.scalar_type());
   TORCH_CHECK(out.device() == self.device(), "multinomial arguments must have the same device");
   const at::Tensor result = drawn(self, draws, replacement, std::move(generator));
-  return copy_to_out(out, result);
+  return out.resize_(result.sizes()).copy_(result);
 }
 
 // ---- normal ----
@@ -123,16 +123,24 @@ at::Tensor normal_of_both(const at::Tensor& mean, const at::Tensor& std, Generat
   return standard_normal(at::infer_size(mean.sizes(), std.sizes()), mean, generator).mul_(std).add_(mean);
 }
 
+/// Gives normal numbers to `out`. Throws NotImplementedError for integers, as PyTorch's kernels do.
+at::Tensor& normal_into(at::Tensor& out, const at::Tensor& drawn) {
+  check_same_device(out, drawn);
+  TORCH_CHECK_NOT_IMPLEMENTED(!at::isIntegralType(out.scalar_type(), /*includeBool=*/true),
+                              "\"normal_kernel_cpu\" not implemented for '", out.scalar_type(), "'");
+  return copy_to_out(out, drawn);
+}
+
 at::Tensor& normal_of_means_out(const at::Tensor& mean, double std, Generator generator, at::Tensor& out) {
-  return copy_to_out(out, normal_of_means(mean, std, std::move(generator)));
+  return normal_into(out, normal_of_means(mean, std, std::move(generator)));
 }
 
 at::Tensor& normal_of_deviations_out(double mean, const at::Tensor& std, Generator generator, at::Tensor& out) {
-  return copy_to_out(out, normal_of_deviations(mean, std, std::move(generator)));
+  return normal_into(out, normal_of_deviations(mean, std, std::move(generator)));
 }
 
 at::Tensor& normal_of_both_out(const at::Tensor& mean, const at::Tensor& std, Generator generator, at::Tensor& out) {
-  return copy_to_out(out, normal_of_both(mean, std, std::move(generator)));
+  return normal_into(out, normal_of_both(mean, std, std::move(generator)));
 }
 
 /// Fills a tensor with random numbers of a distribution whose parameters are run-time values of the plan: PyTorch's

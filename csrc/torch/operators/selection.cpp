@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ExpandUtils.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorAdvancedIndexingUtils.h>
@@ -75,17 +76,16 @@ at::Tensor nonzero_of(const at::Tensor& self) {
 
 /// Gives a result to `out`, which may have another shape. Throws as PyTorch does for another dtype or device.
 at::Tensor& into(at::Tensor& out, const at::Tensor& result, const char* name) {
-  TORCH_CHECK(out.device() == result.device(),
-              "Expected all tensors to be on the same device, but found at least two "
-              "devices, ",
-              out.device(), " and ", result.device(), "!");
-  TORCH_CHECK(out.scalar_type() == result.scalar_type(), name, ": expected out to have dtype ", result.scalar_type(),
-              ", but it has ", out.scalar_type());
+  check_same_device(out, result);
+  TORCH_CHECK(out.scalar_type() == result.scalar_type(), name, ": Expected out tensor to have scalar type ",
+              result.scalar_type(), " but got scalar type", out.scalar_type());  // so spelt by PyTorch
   return copy_to_out(out, result);
 }
 
 /// Column by column where it is made, as on the CPU.
 at::Tensor& nonzero_out(const at::Tensor& self, at::Tensor& out) {
+  at::assert_no_internal_overlap(out);
+  at::assert_no_overlap(out, self);
   const at::Tensor result = nonzero_of(self);
   if (out.sizes() != result.sizes() && out.scalar_type() == result.scalar_type()) {
     at::native::resize_output(out, result.sizes());
@@ -98,10 +98,7 @@ at::Tensor selected_by(const at::Tensor& self, const at::Tensor& mask) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::DeviceGuard guard(self.device());
   TORCH_CHECK(mask.scalar_type() == at::kBool, "masked_select: expected BoolTensor for mask");
-  TORCH_CHECK(self.device() == mask.device(),
-              "Expected all tensors to be on the same device, but found at least two "
-              "devices, ",
-              self.device(), " and ", mask.device(), "!");
+  check_same_device(self, mask);
   const auto [wide_mask, wide_self] = at::expand_outplace(mask, self);
   return wide_self->reshape(-1).index_select(0, places_of(*wide_mask));
 }
@@ -109,6 +106,9 @@ at::Tensor selected_by(const at::Tensor& self, const at::Tensor& mask) {
 at::Tensor& masked_select_out(const at::Tensor& self, const at::Tensor& mask, at::Tensor& out) {
   TORCH_CHECK(self.scalar_type() == out.scalar_type(),
               "masked_select(): self and result must have the same scalar type");
+  at::assert_no_internal_overlap(out);
+  at::assert_no_overlap(out, self);
+  at::assert_no_overlap(out, mask);
   return into(out, selected_by(self, mask), "masked_select");
 }
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
+import warnings
 from typing import Any
 
 import torch
@@ -41,7 +42,9 @@ def compile_operator(
     with _lock, progress.task(op), statistics.timed():
         target = target_of(device_of(args, kwargs))
         target = target if library else dataclasses.replace(target, library="")
-        verdict, plan = _compile(op, args, kwargs, bake, target)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they are about operators of the graph, which the user has not called
+            verdict, plan = _compile(op, args, kwargs, bake, target)
     if verdict in ("host", "refused"):
         statistics.add("host")
     return verdict, plan

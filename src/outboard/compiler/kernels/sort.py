@@ -480,7 +480,9 @@ def lower_topk(builder: PlanBuilder, call: ExternCall) -> bool:
         return False
     outputs = call.outputs()
     data = _sort_rows(builder, *found, bool(values["largest"]))
-    _emit(builder, "emit_first", data, outputs[0], outputs[1], (sympy.sympify(values["k"]), sympy.Integer(0)))
+    # PyTorch gives the only element of a tensor without dimensions also where none is asked for.
+    wanted = sympy.sympify(values["k"] if values["self"].sizes else 1)
+    _emit(builder, "emit_first", data, outputs[0], outputs[1], (wanted, sympy.Integer(0)))
     return True
 
 
