@@ -686,9 +686,24 @@ class EagerCall {
   /// zero, if PyTorch has no shape function. False: there is one that is stricter than the operator, or the call is too
   /// large to be tried on the CPU; then the compiler's tracing decides.
   bool form_results(torch::jit::Stack& stack) {
-    const bool has_shapes = op_.handle.hasComputedKernelForDispatchKey(at::DispatchKey::Meta);
-    const c10::Device device = has_shapes ? c10::kMeta : c10::kCPU;
-    if (!has_shapes && !rehearse_on_cpu(op_, arguments_)) return false;
+    try {
+      const bool has_shapes = op_.handle.hasComputedKernelForDispatchKey(at::DispatchKey::Meta);
+      if (has_shapes) {
+        form_results_on(c10::kMeta, stack);
+        return true;
+      }
+    } catch (const c10::NotImplementedError&) {
+      stack.clear();
+    } catch (const pybind11::error_already_set& error) {
+      if (!rehearse_on_cpu(op_, arguments_) || !is_complaint(error.type().ptr())) throw;
+      return false;
+    }
+    if (!rehearse_on_cpu(op_, arguments_)) return false;
+    form_results_on(c10::kCPU, stack);
+    return true;
+  }
+
+  void form_results_on(c10::Device device, torch::jit::Stack& stack) {
     StandIns stand_ins(device, arguments_);
     for (size_t i = 0; i < op_.roles.size(); ++i) {
       const c10::IValue& value = arguments_[i];
@@ -697,16 +712,8 @@ class EagerCall {
                              : stand_ins.of(value));
     }
     torch::jit::Stack called = stack;
-    try {
-      const Unheard unheard;
-      op_.handle.callBoxed(&called);
-    } catch (const c10::NotImplementedError&) {
-      return false;
-    } catch (const pybind11::error_already_set& error) {
-      if (!rehearse_on_cpu(op_, arguments_) || !is_complaint(error.type().ptr())) throw;
-      return false;
-    }
-    return true;
+    const Unheard unheard;
+    op_.handle.callBoxed(&called);
   }
 
   /// The forms of what the overload without `out=` returns for these stand-ins, in place of `out=` tensors: shape
