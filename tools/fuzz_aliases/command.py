@@ -22,8 +22,10 @@ ROOT = Path(__file__).parents[2]
 BATCH = 40
 
 
-def judged(seeds: Sequence[int], count: int, driver: str | None, patience: float) -> Iterator[tuple[int, list[Any]]]:
-    """Seeds of groups with their findings, in order, as children tell them. One that does not end well is a finding."""
+def judged(
+    seeds: Sequence[int], count: int, driver: str | None, patience: float
+) -> Iterator[tuple[int, int, list[Any]]]:
+    """Seeds of groups, how many programs ran, and their findings. A child that does not end well is a finding."""
     environment = os.environ | ({"OUTBOARD_DRIVER": driver} if driver else {})
     remaining = list(seeds)
     while remaining:
@@ -38,7 +40,7 @@ def judged(seeds: Sequence[int], count: int, driver: str | None, patience: float
                 at = message.get("begin", at)
                 if "end" in message:
                     remaining.remove(message["end"])
-                    yield message["end"], message["findings"]
+                    yield message["end"], message["programs"], message["findings"]
             try:
                 code = child.wait(patience)
             except subprocess.TimeoutExpired:
@@ -48,7 +50,7 @@ def judged(seeds: Sequence[int], count: int, driver: str | None, patience: float
                 log.seek(0)
                 text = f"exit code {code}: {log.read().decode(errors='replace')[-1500:]}"
                 remaining.remove(at)
-                yield at, [{"kind": "crash", "text": text, "n": 0, "program": None}]
+                yield at, 0, [{"kind": "crash", "text": text, "n": 0, "program": None}]
 
 
 def show(seed: int, finding: dict[str, Any]) -> None:
@@ -78,8 +80,8 @@ def main(given: list[str] | None = None) -> int:
     first = arguments.seed * 100_000
     begin, programs, findings, traced = time.monotonic(), 0, 0, 0
     seeds = range(first, first + groups)
-    for seed, found in judged(seeds, arguments.together, arguments.driver, arguments.patience):
-        programs += arguments.together
+    for seed, count, found in judged(seeds, arguments.together, arguments.driver, arguments.patience):
+        programs += count
         for finding in found:
             is_traced = finding["kind"] == TRACING
             traced, findings = traced + is_traced, findings + (not is_traced)

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import torch
 
-from tools.fuzz_aliases.generate import draw
+from tools.fuzz_aliases.generate import Scope, draw
 from tools.fuzz_aliases.judge import TRACING, Finding, is_tracing, judge, shrink
 from tools.fuzz_aliases.program import Program
 
@@ -21,8 +21,9 @@ WITH_GRADIENT = 4
 
 
 def group_of(seed: int, count: int) -> list[Program]:
-    """The programs of a group, which become one graph."""
-    return [draw(seed * 1000 + i, gradient=seed % WITH_GRADIENT == 0) for i in range(count)]
+    """The programs of a group, which become one graph: those drawn that are defined and exact for all its sizes."""
+    drawn = [draw(seed * 1000 + i, gradient=seed % WITH_GRADIENT == 0) for i in range(count)]
+    return [program for program in drawn if all(Scope(program, n).run(program.lines) for n in sizes_of(seed))]
 
 
 def sizes_of(seed: int) -> list[int]:
@@ -31,10 +32,10 @@ def sizes_of(seed: int) -> list[int]:
     return [10, *(2 * chance.randint(3, 40) for _ in range(2)), 2 * chance.randint(150, 300)]
 
 
-def judge_group(seed: int, count: int, device: str) -> list[Finding]:
+def judge_group(programs: list[Program], seed: int, device: str) -> list[Finding]:
     """The findings of one group, made small."""
     findings = []
-    for finding in judge(group_of(seed, count), sizes_of(seed), device):
+    for finding in judge(programs, sizes_of(seed), device) if programs else []:
         alone = judge([finding.program], (finding.n,), device, is_alone=True)
         if alone and alone[0].kind != "eager" and is_tracing(alone[0]):
             findings.append(replace(alone[0], kind=TRACING))
@@ -53,9 +54,10 @@ def main() -> None:
     count, *seeds = map(int, sys.argv[1:])
     for seed in seeds:
         print(json.dumps({"begin": seed}), flush=True)
-        found = judge_group(seed, count, device)
+        programs = group_of(seed, count)
+        found = judge_group(programs, seed, device)
         findings = [{"program": f.program.json(), "n": f.n, "kind": f.kind, "text": f.text} for f in found]
-        print(json.dumps({"end": seed, "findings": findings}), flush=True)
+        print(json.dumps({"end": seed, "programs": len(programs), "findings": findings}), flush=True)
 
 
 if __name__ == "__main__":
