@@ -6,6 +6,8 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import threading
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from outboard.compiler.undisturbed import undisturbed
+from outboard.compiler.undisturbed import undisturbed, unheard
 from tests.conftest import RunPython
 
 CALLS = 200
@@ -146,3 +148,23 @@ def test_a_working_directory_that_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert undisturbed(os.path.abspath)("x") == "/x"
     with pytest.raises(FileNotFoundError):
         os.getcwd()
+
+
+def test_warnings_of_a_compiler_are_dropped_and_others_stay_given_once() -> None:
+    def warn(text: str) -> None:
+        warnings.warn(text, UserWarning, stacklevel=1)
+
+    def elsewhere() -> None:
+        thread = threading.Thread(target=warn, args=("another thread's",))
+        thread.start()
+        thread.join()
+
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("default")
+        warn("once")
+        with unheard():
+            warn("a compiler's")
+            elsewhere()
+        warn("once")
+        warn("afterwards")
+    assert [str(each.message) for each in given] == ["once", "another thread's", "afterwards"]

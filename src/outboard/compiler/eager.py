@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-import warnings
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from .choice.calls import base_name, find_overload, may_use_library
 from .plans import plan as p
 from .plans.dtypes import dtype_of
 from .target import Target, target_of
-from .undisturbed import undisturbed
+from .undisturbed import undisturbed, unheard
 
 _log = logging.getLogger(__name__)
 _lock = threading.RLock()
@@ -42,8 +41,7 @@ def compile_operator(
     with _lock, progress.task(op), statistics.timed():
         target = target_of(device_of(args, kwargs))
         target = target if library else dataclasses.replace(target, library="")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # they are about operators of the graph, which the user has not called
+        with unheard():  # warnings are about operators of the graph, which the user has not called
             verdict, plan = _compile(op, args, kwargs, bake, target)
     if verdict in ("host", "refused"):
         statistics.add("host")

@@ -9,8 +9,10 @@ import functools
 import gc
 import os
 import sys
+import threading
+import warnings
 from collections.abc import Callable, Iterator
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from outboard import _C
 
@@ -58,6 +60,36 @@ def _recursing_as_before() -> Iterator[None]:
         yield
     finally:
         sys.setrecursionlimit(limit)
+
+
+class _OfCompilers(type):
+    """The class of all warnings of threads that are inside :func:`unheard`."""
+
+    def __subclasscheck__(cls, category: type) -> bool:
+        return getattr(_thread, "is_unheard", False)
+
+
+class _Unheard(metaclass=_OfCompilers):
+    """What a filter of warnings names."""
+
+
+_thread = threading.local()
+_FILTER: Any = ("ignore", None, _Unheard, None, 0)
+
+
+@contextlib.contextmanager
+def unheard() -> Iterator[None]:
+    """A context in which this thread's warnings are dropped, and no other's. ``warnings.catch_warnings`` would have
+    Python forget which warnings it has given once."""
+    before = getattr(_thread, "is_unheard", False)
+    _thread.is_unheard = True
+    filters: Any = warnings.filters
+    filters.insert(0, _FILTER)
+    try:
+        yield
+    finally:
+        filters.remove(_FILTER)
+        _thread.is_unheard = before
 
 
 def undisturbed(function: Callable[_P, _R]) -> Callable[_P, _R]:
