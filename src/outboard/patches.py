@@ -199,6 +199,12 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
         Place("torch.nn.attention.flex_attention._validate_device", "query key value"),
         Place("torch.nn.attention.flex_attention._vmap_for_bhqkv", "fn prefix suffix out_dims group_dim"),
     ),
+    "attention takes jagged tensors of the device": (
+        Place(
+            "torch.nested._internal.ops.jagged_scaled_dot_product_attention",
+            "query key value attn_mask dropout_p is_causal scale enable_gqa",
+        ),
+    ),
     **(SINCE_2_13 if torch_release.release(torch.__version__) == "2.12" else {}),
 }
 

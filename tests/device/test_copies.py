@@ -245,3 +245,14 @@ def test_item_and_tolist(device: str) -> None:
         torch.ones(2).to(device).item()
     with pytest.raises(TypeError):
         torch.ones(2).to(device).numpy()
+
+
+@pytest.mark.parametrize("part", [slice(None), slice(1, 3)], ids=["whole", "view"])
+def test_lazy_clones_share_nothing(device: str, part: slice) -> None:
+    expected, whole = torch.arange(8.0).view(4, 2)[part], torch.arange(8.0, device=device).view(4, 2)
+    copy = torch._lazy_clone(whole[part])
+    copy.add_(1)
+    torch.testing.assert_close(copy.cpu(), expected + 1)
+    torch.testing.assert_close(whole[part].cpu(), expected)
+    lazy = torch._lazy_clone(expected)
+    assert (copy.stride(), copy.storage_offset()) == (lazy.stride(), lazy.storage_offset())

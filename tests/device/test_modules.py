@@ -150,3 +150,16 @@ def test_lazy_modules_take_weights_of_the_device(device: str) -> None:
     assert torch.equal(model.weight, loaded.weight) and model.in_features == 0
     x = torch.randn(2, 4, device=device)
     assert torch.equal(model(x), loaded(x)) and model.in_features == 4
+
+
+def test_statistics_of_equal_batches() -> None:
+    x, means = torch.randn(4, 3, 5), torch.tensor([[0.5, -1.0, 2.0], [1.0, 0.0, 3.0]])
+    deviations = torch.tensor([[1.0, 2.0, 0.5], [3.0, 1.0, 1.5]])
+    running = torch.zeros(3, device="ocl"), torch.ones(3, device="ocl")
+    arguments = [each.to("ocl") for each in (x, means, (deviations**2 + 1e-5).rsqrt())]
+    mean, inverse = torch.batch_norm_gather_stats(*arguments, *running, 0.1, 1e-5, 20)
+    variance = (deviations**2 + means**2).mean(0) - means.mean(0) ** 2
+    torch.testing.assert_close(mean.cpu(), means.mean(0))
+    torch.testing.assert_close(inverse.cpu(), (variance + 1e-5).rsqrt())
+    torch.testing.assert_close(running[0].cpu(), 0.1 * means.mean(0))
+    torch.testing.assert_close(running[1].cpu(), 0.9 + 0.1 * variance * 40 / 39)

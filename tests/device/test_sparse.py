@@ -175,7 +175,74 @@ def test_devices_do_not_mix() -> None:
 
 def test_what_has_no_kernel_says_so() -> None:
     with pytest.raises(NotImplementedError):
-        torch.sparse.mm(example().to("ocl"), example().t().to("ocl"))
+        torch.hspmm(example().to("ocl"), torch.ones(7, 2, device="ocl"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64], ids=str)
+def test_product_of_two_sparse_matrices(dtype: torch.dtype) -> None:
+    cpu = example(dtype), example(dtype).t()
+    same(torch.sparse.mm(*(each.to("ocl") for each in cpu)), torch.sparse.mm(*cpu))
+    empty = torch.zeros(7, 3, dtype=dtype).to_sparse()
+    same(torch.sparse.mm(cpu[0].to("ocl"), empty.to("ocl")), torch.sparse.mm(cpu[0], empty))
+
+
+def test_gradient_of_a_product_of_sparse_matrices() -> None:
+    def gradients(device: str) -> list[torch.Tensor]:
+        factors = [each.coalesce().to(device).requires_grad_() for each in (example(), example().t())]
+        torch.sparse.mm(*factors).to_dense().square().sum().backward()
+        return [each.grad for each in factors]
+
+    for actual, expected in zip(gradients("ocl"), gradients("cpu"), strict=True):
+        same(actual, expected)
+
+
+def test_products_of_batches() -> None:
+    cpu = torch.stack([example().to_dense(), example().to_dense() * 2, torch.zeros(5, 7)]).to_sparse()
+    dense = torch.arange(42.0).view(3, 7, 2)
+    same(torch.bmm(cpu.to("ocl"), dense.to("ocl")), torch.bmm(cpu, dense))
+
+
+@pytest.mark.parametrize("merged", [False, True], ids=["repeated", "coalesced"])
+@pytest.mark.parametrize("dense", [(), (3,)], ids=["scalars", "rows"])
+def test_masks_of_sparse_tensors(dense: tuple[int, ...], merged: bool) -> None:
+    cpu = example(dense=dense)
+    mask = torch.sparse_coo_tensor(cpu._indices().flip(1)[:, 3:], cpu._values()[3:], cpu.shape)
+    if merged:
+        cpu, mask = cpu.coalesce(), mask.coalesce()
+    moved = cpu.to("ocl"), mask.to("ocl")
+    same(moved[0].sparse_mask(moved[1]), cpu.sparse_mask(mask))
+    for repeated in (False, True):
+        project = torch.ops.aten._sparse_mask_projection
+        same(project(*moved, repeated), project(cpu, mask, repeated))
+
+
+def test_gradient_of_a_mask_and_of_construction() -> None:
+    def gradients(device: str) -> list[torch.Tensor]:
+        indices, values = (each.to(device) for each in (example().coalesce().indices(), example().coalesce().values()))
+        values.requires_grad_()
+        made = torch.sparse_coo_tensor(indices, values, (5, 7))
+        made.to_dense().square().sum().backward()
+        source = example().coalesce().to(device).requires_grad_()
+        source.sparse_mask(example().coalesce().to(device)).to_dense().square().sum().backward()
+        return [values.grad, source.grad]
+
+    for actual, expected in zip(gradients("ocl"), gradients("cpu"), strict=True):
+        same(actual, expected)
+
+
+def test_product_with_a_sparse_number() -> None:
+    number = torch.tensor(3.0).to_sparse()
+    moved = example().to("ocl")
+    same(moved * number.to("ocl"), example() * number)
+    same(number.to("ocl") * moved, number * example())
+
+
+def test_sums_of_complex_entries_stay_on_the_device(device_module: ModuleType) -> None:
+    moved = example(torch.complex64).to("ocl")
+    device_module.reset_fallbacks()
+    moved.coalesce()
+    torch.zeros(5, 7, dtype=torch.complex64, device="ocl") + moved
+    assert "aten::index_add" not in str(device_module.fallbacks())
 
 
 FUNCTIONS = [
@@ -325,11 +392,3 @@ def test_training_with_scaled_and_clipped_gradients(device: str) -> None:
             optimizer.zero_grad()
         results.append(module.weight.detach().cpu())
     torch.testing.assert_close(results[1], results[0])
-
-
-@pytest.mark.parametrize("name", ["csr", "csc", "bsr", "bsc"])
-def test_compressed_layouts_are_refused(device: str, name: str) -> None:
-    arguments = ((2, 2),) if name.startswith("bs") else ()
-    for tensor in (torch.eye(4, device=device), torch.eye(4, device=device).to_sparse()):
-        with pytest.raises(NotImplementedError, match="of sparse layouts it has COO"):
-            getattr(tensor, f"to_sparse_{name}")(*arguments)

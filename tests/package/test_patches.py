@@ -32,6 +32,7 @@ def test_a_compiled_program_replaces_all_of_it(run_python: Callable[..., str], t
         import types
 
         import torch
+        import torch.nested._internal.ops
         from torch.distributed import fsdp, rpc
         from torch.nn.attention.flex_attention import flex_attention
         from outboard import patches

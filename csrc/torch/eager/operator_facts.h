@@ -113,6 +113,7 @@ inline const std::unordered_map<std::string, OperatorFacts>& operator_facts() {
       {"aten::native_layer_norm_backward", {.run_time = {"normalized_shape"}, .float_statistics = true}},
       {"aten::norm", {.whole = {"Scalar", "ScalarOpt_dtype"}}},
       {"aten::normal_", {.run_time = {"mean", "std"}}},
+      {"aten::_padded_dense_to_jagged_forward", {.judges_values = true}},
       {"aten::polar", {.whole = {""}}},
       {"aten::put", {.whole = {""}}},
       {"aten::rad2deg", {.whole = {""}}},

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
+#include <torch/library.h>
 
 #include <array>
 #include <optional>
@@ -68,6 +69,20 @@ int64_t choose(const at::Tensor& query, const at::Tensor& key, const at::Tensor&
 }
 
 }  // namespace
+
+/// Attention over sequences that lie one behind the other (`adapter/jagged.py`): `query` (queries of all sequences,
+/// heads, width), `key` and `value` alike, and where each sequence begins and the last ends. The second result is the
+/// logarithm of each query's sum, (heads, queries).
+TORCH_LIBRARY_FRAGMENT(outboard, m) {
+  m.def(
+      "attend_packed(Tensor query, Tensor key, Tensor value, Tensor query_starts, Tensor key_starts, SymInt "
+      "most_queries, SymInt most_keys, bool is_causal, float? scale) -> (Tensor, Tensor)");
+  m.def(
+      "attend_packed_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor logsumexp, "
+      "Tensor query_starts, Tensor key_starts, SymInt most_queries, SymInt most_keys, bool is_causal, float? scale) "
+      "-> (Tensor, Tensor, Tensor)");
+}
+
 }  // namespace outboard::aten
 
 namespace at::native {

@@ -39,6 +39,10 @@ at::DimVector sizes_of_rows(const at::Tensor& sparse) {
 
 /// Adds `values` to the rows of `rows` at `places`, in place. Truth values are joined with "or".
 void add_to_rows(const at::Tensor& rows, const at::Tensor& places, const at::Tensor& values) {
+  if (rows.is_complex()) {
+    at::view_as_real(rows).index_add_(0, places, at::view_as_real(values.resolve_conj()));
+    return;
+  }
   if (rows.scalar_type() != at::kBool) {
     rows.index_add_(0, places, values);
     return;
@@ -163,6 +167,10 @@ at::Tensor& mul_out(const at::Tensor& self, const at::Tensor& other, at::Tensor&
   const bool both = self.is_sparse() && other.is_sparse();
   const at::Tensor& sparse = self.is_sparse() ? self : other;
   const at::Tensor& factor = self.is_sparse() ? other : self;
+  if (both && self.dim() != other.dim() && (self.dim() == 0 || other.dim() == 0)) {
+    const at::Tensor& entries = self.dim() == 0 ? other : self;
+    return mul_out(entries, (self.dim() == 0 ? self : other).to_dense(), result);
+  }
   if (!both && factor.dim() == 0) {
     return assign(result, sparse, sparse._indices(), sparse._values().mul(factor), sparse.is_coalesced());
   }
@@ -195,9 +203,8 @@ at::Tensor& addmm_out(const at::Tensor& self, const at::Tensor& mat1, const at::
   // A factor of zero hides what is not a number.
   const at::Tensor sum = beta.equal(0) ? at::zeros(start.sizes(), start.options()) : start.mul(beta);
   if (mat1._nnz() > 0 && sum.numel() > 0) {
-    const at::Tensor values = mat1._values().unsqueeze(1);
-    sum.index_add_(0, mat1._indices().select(0, 0), mat2.index_select(0, mat1._indices().select(0, 1)).mul(values),
-                   alpha);
+    const at::Tensor products = mat2.index_select(0, mat1._indices().select(0, 1)).mul(mat1._values().unsqueeze(1));
+    add_to_rows(sum, mat1._indices().select(0, 0), alpha.equal(1) ? products : products.mul(alpha));
   }
   at::native::resize_output(result, sum.sizes());
   return result.copy_(sum);
@@ -209,17 +216,9 @@ at::Tensor addmm(const at::Tensor& self, const at::Tensor& mat1, const at::Tenso
   return addmm_out(self, mat1, mat2, beta, alpha, result);
 }
 
-at::Tensor sparse_mask(const at::Tensor& self, const at::Tensor& mask) {
-  TORCH_CHECK_NOT_IMPLEMENTED(self.layout() == at::kStrided && mask.is_sparse(),
-                              "sparse_mask is implemented for a dense tensor and a sparse mask, but got ",
-                              self.layout(), " and ", mask.layout());
-  require_same_device(self, mask);
-  TORCH_CHECK(self.sizes().equals(mask.sizes()), "sparse_mask(): operands have incompatible sizes; self has size ",
-              self.sizes(), " but mask has size ", mask.sizes());
-  const at::Tensor kept = mask.coalesce();
-  return at::_sparse_coo_tensor_unsafe(kept._indices().clone(), gathered(self, kept), self.sizes(),
-                                       self.options().layout(at::kSparse))
-      ._coalesced_(true);
+at::Tensor& addmm_(at::Tensor& self, const at::Tensor& mat1, const at::Tensor& mat2, const at::Scalar& beta,
+                   const at::Scalar& alpha) {
+  return addmm_out(self, mat1, mat2, beta, alpha, self);
 }
 
 // ---- along dimensions ----
@@ -234,6 +233,112 @@ at::Tensor values_at(const at::Tensor& sparse, const at::Tensor& places) {
   at::DimVector column(sizes.size(), 1);
   column[0] = places.size(0);
   return values.index_select(0, found).masked_fill(is_there.logical_not().view(column), 0);
+}
+
+// ---- masks ----
+
+/// Where `mask` has entries, the elements of `self`, which is dense or sparse.
+at::Tensor sparse_mask(const at::Tensor& self, const at::Tensor& mask) {
+  TORCH_CHECK(mask.is_sparse() && (self.layout() == at::kStrided || self.is_sparse()),
+              "sparse_mask(): expected a dense or sparse tensor and a sparse mask, but got ", self.layout(), " and ",
+              mask.layout());
+  require_same_device(self, mask);
+  TORCH_CHECK(self.sizes().equals(mask.sizes()), "sparse_mask(): operands have incompatible sizes; self has size ",
+              self.sizes(), " but mask has size ", mask.sizes());
+  if (self.is_same(mask)) return self;
+  if (self.is_sparse()) {
+    TORCH_CHECK(self.sparse_dim() == mask.sparse_dim(),
+                "sparse_mask(): operands have incompatible sparse dimensions: ", self.sparse_dim(), " and ",
+                mask.sparse_dim());
+  }
+  const at::Tensor kept = self.is_sparse() ? mask : mask.coalesce();
+  const at::Tensor values = self.is_sparse() ? values_at(self, places_of_entries(kept)) : gathered(self, kept);
+  return at::_sparse_coo_tensor_unsafe(kept._indices().clone(), values, self.sizes(),
+                                       self.options().layout(at::kSparse))
+      ._coalesced_(kept.is_coalesced());
+}
+
+/// The entries of `self`, with 0 for those where `mask` has none; times how many it has there, if matches accumulate.
+at::Tensor mask_projection(const at::Tensor& self, const at::Tensor& mask, bool accumulate_matches) {
+  TORCH_CHECK(self.is_sparse() && mask.is_sparse() && self.sizes().equals(mask.sizes()) &&
+                  self.sparse_dim() == mask.sparse_dim(),
+              "_sparse_mask_projection: expected two sparse tensors of one size and as many sparse dimensions");
+  require_same_device(self, mask);
+  const at::Tensor ones = at::ones({mask._nnz()}, mask._indices().options());
+  const at::DimVector sizes(mask.sizes().slice(0, static_cast<size_t>(mask.sparse_dim())));
+  const at::Tensor matches =
+      at::_sparse_coo_tensor_unsafe(mask._indices(), ones, sizes, ones.options().layout(at::kSparse));
+  const at::Tensor counts = values_at(matches, places_of_entries(self));
+  const at::Tensor factors = accumulate_matches ? counts : counts.clamp_max(1);
+  at::DimVector column(static_cast<size_t>(self._values().dim()), 1);
+  column[0] = self._nnz();
+  const at::Tensor weights = factors.view(column).to(self.scalar_type());
+  return at::_sparse_coo_tensor_unsafe(self._indices().clone(), self._values().mul(weights), self.sizes(),
+                                       self.options())
+      ._coalesced_(self.is_coalesced());
+}
+
+// ---- products of two sparse matrices, and of batches ----
+
+/// For each row of `wanted`, an int64 vector, all entries of the sorted int64 vector `rows`, of `count` rows, that are
+/// in it: which element of `wanted`, and which entry.
+std::pair<at::Tensor, at::Tensor> entries_of_rows(const at::Tensor& wanted, const at::Tensor& rows, int64_t count) {
+  const at::Tensor ends = at::searchsorted(rows.contiguous(), at::arange(count + 1, rows.options()));
+  const at::Tensor begins = ends.index_select(0, wanted), lengths = ends.index_select(0, wanted.add(1)).sub(begins);
+  const at::Tensor element = at::arange(wanted.size(0), wanted.options()).repeat_interleave(lengths);
+  const at::Tensor before = lengths.cumsum(0).sub(lengths);
+  const at::Tensor number = at::arange(element.size(0), wanted.options()).sub(before.index_select(0, element));
+  return {element, begins.index_select(0, element).add(number)};
+}
+
+at::Tensor sparse_sparse_matmul(const at::Tensor& mat1, const at::Tensor& mat2) {
+  TORCH_CHECK(mat1.is_sparse() && mat2.is_sparse(), "sparse_matmul: expected two sparse tensors");
+  TORCH_CHECK(mat1.dim() == 2 && mat2.dim() == 2 && mat1.dense_dim() == 0 && mat2.dense_dim() == 0,
+              "sparse_matmul: scalar values expected, and matrices, got ", mat1.dim(), "D and ", mat2.dim(), "D");
+  TORCH_CHECK(mat1.size(1) == mat2.size(0), "mat1 and mat2 shapes cannot be multiplied (", mat1.size(0), "x",
+              mat1.size(1), " and ", mat2.size(0), "x", mat2.size(1), ")");
+  TORCH_CHECK(mat1.scalar_type() == mat2.scalar_type(), "mat1 dtype ", mat1.scalar_type(),
+              " does not match mat2 dtype ", mat2.scalar_type());
+  TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(mat1.scalar_type()) || mat1.is_complex(),
+                              "\"sparse_matmul\" not implemented for '", mat1.scalar_type(), "'");
+  require_same_device(mat1, mat2);
+  const at::Tensor left = mat1.coalesce(), right = mat2.coalesce();
+  const auto options = left.options();
+  if (left._nnz() == 0 || right._nnz() == 0) return at::zeros({mat1.size(0), mat2.size(1)}, options)._coalesced_(true);
+  const auto [of_left, of_right] =
+      entries_of_rows(left._indices().select(0, 1), right._indices().select(0, 0), right.size(0));
+  const at::Tensor values = left._values().index_select(0, of_left).mul(right._values().index_select(0, of_right));
+  const at::Tensor indices = at::stack(
+      {left._indices().select(0, 0).index_select(0, of_left), right._indices().select(0, 1).index_select(0, of_right)});
+  return at::_sparse_coo_tensor_unsafe(indices, values, {mat1.size(0), mat2.size(1)}, options).coalesce();
+}
+
+/// The products of a batch of sparse matrices with a batch of dense ones: one product, of matrices below each other.
+at::Tensor& bmm_out(const at::Tensor& self, const at::Tensor& mat2, at::Tensor& result) {
+  TORCH_CHECK_NOT_IMPLEMENTED(self.is_sparse() && mat2.layout() == at::kStrided,
+                              "bmm is implemented for a sparse and a dense tensor, but got ", self.layout(), " and ",
+                              mat2.layout());
+  TORCH_CHECK(self.dense_dim() == 0 && self.dim() == 3 && mat2.dim() == 3, "bmm_sparse: Tensors must be 3-D");
+  TORCH_CHECK(self.size(0) == mat2.size(0) && self.size(2) == mat2.size(1), "bmm_sparse: sizes ", self.sizes(), " and ",
+              mat2.sizes(), " do not match");
+  TORCH_CHECK(self.scalar_type() == mat2.scalar_type(), "expected tensors of one dtype, but got ", self.scalar_type(),
+              " and ", mat2.scalar_type());
+  require_same_device(self, mat2);
+  const at::Tensor sums = at::zeros({self.size(0) * self.size(1), mat2.size(2)}, mat2.options());
+  if (self._nnz() > 0 && sums.numel() > 0) {
+    const at::Tensor batch = self._indices().select(0, 0);
+    const at::Tensor rows = batch.mul(self.size(1)).add(self._indices().select(0, 1));
+    const at::Tensor columns = batch.mul(self.size(2)).add(self._indices().select(0, 2));
+    const at::Tensor factors = mat2.reshape({-1, mat2.size(2)}).index_select(0, columns);
+    add_to_rows(sums, rows, factors.mul(self._values().unsqueeze(1)));
+  }
+  at::native::resize_output(result, {self.size(0), self.size(1), mat2.size(2)});
+  return result.copy_(sums.view(result.sizes()));
+}
+
+at::Tensor bmm(const at::Tensor& self, const at::Tensor& mat2) {
+  at::Tensor result = at::empty({0}, mat2.options());
+  return bmm_out(self, mat2, result);
 }
 
 /// Which entries are alike but for the sparse dimension `dim`: the number of each one's group (nnz), and how many
@@ -357,37 +462,13 @@ at::Tensor index_select(const at::Tensor& self, int64_t dim, const at::Tensor& i
   const at::Tensor wanted = index.to(at::kLong);
   TORCH_CHECK_INDEX(wanted.numel() == 0 || !wanted.lt(-rows).logical_or(wanted.ge(rows)).any().item<bool>(),
                     "index_select(): index contains an element that is out of range for a dimension of size ", rows);
-  // Entries by row: those of row r are at begin[r] .. begin[r] + count[r] in `order`.
   const at::Tensor place = wanted.remainder(std::max<int64_t>(rows, 1));
   const at::Tensor own = self._indices().select(0, dim), order = own.argsort(/*stable=*/true, 0, false);
-  const at::Tensor counts = own.bincount({}, rows), begins = counts.cumsum(0).sub(counts);
-  const at::Tensor lengths = counts.index_select(0, place), ends = lengths.cumsum(0);
-  const at::Tensor target = at::arange(index.size(0), wanted.options()).repeat_interleave(lengths);
-  const at::Tensor offset = at::arange(target.size(0), wanted.options()).sub(ends.sub(lengths).index_select(0, target));
-  const at::Tensor entries = order.index_select(0, begins.index_select(0, place).index_select(0, target).add(offset));
+  const auto [target, numbers] = entries_of_rows(place, own.index_select(0, order), rows);
+  const at::Tensor entries = order.index_select(0, numbers);
   const at::Tensor indices = self._indices().index_select(1, entries);
   indices.select(0, dim).copy_(target);
   return at::_sparse_coo_tensor_unsafe(indices, self._values().index_select(0, entries), sizes, options);
-}
-
-// ---- compressed layouts, which are not there ----
-
-[[noreturn]] void refuse_compressed(const char* name) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, name,
-                              " is not implemented for this device: of sparse layouts it has COO "
-                              "(torch.sparse_coo). Use to_sparse(), or convert on the CPU.");
-}
-
-at::Tensor to_csr(const at::Tensor&, std::optional<int64_t>) { refuse_compressed("to_sparse_csr()"); }
-at::Tensor to_csc(const at::Tensor&, std::optional<int64_t>) { refuse_compressed("to_sparse_csc()"); }
-at::Tensor to_bsr(const at::Tensor&, at::IntArrayRef, std::optional<int64_t>) { refuse_compressed("to_sparse_bsr()"); }
-at::Tensor to_bsc(const at::Tensor&, at::IntArrayRef, std::optional<int64_t>) { refuse_compressed("to_sparse_bsc()"); }
-
-void refuse_compressed_layouts(torch::Library& m) {
-  m.impl("_to_sparse_csr", TORCH_FN(to_csr));
-  m.impl("_to_sparse_csc", TORCH_FN(to_csc));
-  m.impl("_to_sparse_bsr", TORCH_FN(to_bsr));
-  m.impl("_to_sparse_bsc", TORCH_FN(to_bsc));
 }
 
 // ---- functions of each entry, which keep zeros zeros ----
@@ -440,7 +521,6 @@ void implement_functions(torch::Library& m) {
 #undef OUTBOARD_SPARSE_FUNCTION
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  refuse_compressed_layouts(m);
   m.impl("_embedding_bag_backward", TORCH_FN(at::native::_embedding_bag_backward_symint));
   using Sizes = c10::OptionalArrayRef<int64_t>;
   m.impl("_to_sparse",
@@ -451,7 +531,6 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 }
 
 TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
-  refuse_compressed_layouts(m);
   m.impl("empty.memory_format", TORCH_FN(at::native::empty_sparse));
   m.impl("empty_like", TORCH_FN(at::native::empty_like_sparse_coo));
   m.impl("zeros.out", TORCH_FN(at::native::zeros_sparse_out));
@@ -478,6 +557,7 @@ TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
   m.impl("resize_as_sparse_", TORCH_FN(at::native::resize_as_sparse_));
   m.impl("_to_dense", TORCH_FN(at::native::sparse_to_dense));
   m.impl("sparse_mask", TORCH_FN(sparse_mask));
+  m.impl("_sparse_mask_projection", TORCH_FN(mask_projection));
   m.impl("unsqueeze", TORCH_FN(at::native::unsqueeze_sparse));
 
   m.impl("add.Tensor", TORCH_FN(at::native::add_sparse));
@@ -506,7 +586,6 @@ TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
   m.impl("permute", TORCH_FN(at::native::permute_sparse_coo));
   m.impl("narrow_copy", TORCH_FN(at::native::narrow_copy_sparse));
   m.impl("_sparse_broadcast_to", TORCH_FN(at::native::sparse_broadcast_to));
-  m.impl("_sparse_mask_projection", TORCH_FN(at::native::sparse_mask_projection));
   m.impl("mv", TORCH_FN(at::native::mv_sparse));
   m.impl("mm.out", TORCH_FN(at::native::_sparse_mm_out));
   using Rounding = std::optional<std::string_view>;
@@ -533,6 +612,10 @@ TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
   m.impl("mm", static_cast<at::Tensor (*)(const at::Tensor&, const at::Tensor&)>(&at::native::_sparse_mm));
   m.impl("addmm", TORCH_FN(addmm));
   m.impl("addmm.out", TORCH_FN(addmm_out));
+  m.impl("addmm_", TORCH_FN(addmm_));
+  m.impl("_sparse_sparse_matmul", TORCH_FN(sparse_sparse_matmul));
+  m.impl("bmm", TORCH_FN(bmm));
+  m.impl("bmm.out", TORCH_FN(bmm_out));
 }
 
 }  // namespace

@@ -59,11 +59,18 @@ def _allow_flex_attention() -> None:
     install()
 
 
+def _allow_jagged_attention() -> None:
+    from .adapter.jagged import install
+
+    install()
+
+
 _CALLBACKS: dict[str, Callable[[], None]] = {
     "torch._dynamo.device_interface": _register_interface,
     "torch._inductor.compile_fx": _register_backend,
     "torch._dynamo.convert_frame": _prepare_tracing,
     "torch.nn.attention.flex_attention": _allow_flex_attention,
+    "torch.nested._internal.ops": _allow_jagged_attention,
     "torch.optim": _join_updates,
 }
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import fake_quantized, padding
 from .chains import wide
 from .optimizers import update_scale
 from .synchronized_norm import DECOMPOSITIONS as SYNCHRONIZED_NORM
@@ -138,6 +139,8 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._embedding_bag_per_sample_weights_backward.default: _bag_factors_backward,
     aten._weight_norm_interface.default: _weight_norm,
     aten._weight_norm_interface_backward.default: _weight_norm_backward,
+    **fake_quantized.DECOMPOSITIONS,
+    **padding.DECOMPOSITIONS,
     **LAYERS,
     **SYNCHRONIZED_NORM,
 }

@@ -53,6 +53,20 @@ def _gather_stats(
     return mean, torch.rsqrt(variance + eps)
 
 
+def _gather_stats_of_equal_batches(
+    x: Tensor,
+    means: Tensor,
+    inverses: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    momentum: float,
+    eps: float,
+    count: int,
+) -> tuple[Tensor, Tensor]:
+    counts = torch.full((means.shape[0],), count, dtype=wide(means).dtype, device=means.device)
+    return _gather_stats(x, means, inverses, running_mean, running_var, momentum, eps, counts)
+
+
 def _apply(x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, inverse: Tensor, eps: float) -> Tensor:
     result = (wide(x) - _along_channels(x, mean)) * _along_channels(x, inverse)
     if weight is not None:
@@ -109,6 +123,7 @@ def _backward_apply(
 #: Operator -> what it computes.
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.batch_norm_stats.default: _stats,
+    aten.batch_norm_gather_stats.default: _gather_stats_of_equal_batches,
     aten.batch_norm_gather_stats_with_counts.default: _gather_stats,
     aten.batch_norm_elemt.default: _apply,
     aten.batch_norm_backward_reduce.default: _backward_reduce,

@@ -29,7 +29,10 @@ _DTYPES = {number: dtype for dtype, number in _NUMBERS.items()}
 
 
 def dtype_number(dtype: torch.dtype) -> int:
-    """The ``c10::ScalarType`` number of a dtype. Raises KeyError for one that plans do not know."""
+    """The ``c10::ScalarType`` number of a dtype. Raises NotImplementedError for one that plans do not know, such as
+    those of quantized tensors."""
+    if dtype not in _NUMBERS:
+        raise NotImplementedError(f"no plan has tensors of {dtype}")
     return _NUMBERS[dtype]
 
 

@@ -9,18 +9,18 @@ work-item (``simt``).
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import sympy
 import torch
 
 from ...plans import plan as p
-from ...plans.builder import PlanBuilder, TensorArg
+from ...plans.builder import PlanBuilder, Size, TensorArg
 from ...units import COMPUTE_UNITS
 from .. import common
 from ..blocked import Blocking
 from . import backward, decode, forward, simt, tiles
-from .problem import MAX_WIDTH, Problem
+from .problem import MAX_WIDTH, Packed, Problem
 
 if TYPE_CHECKING:
     from ..call import ExternCall
@@ -40,22 +40,63 @@ def lower_forward(builder: PlanBuilder, call: ExternCall) -> bool:
     problem.lse_dtype = lse.dtype
     problem.strides = {"out": list(out.strides), "lse": list(lse.strides)}
     arguments = [*problem.pointers(), builder.pointer(out), builder.pointer(lse)]
-    batches, heads, queries, _ = problem.query.sizes
+    queries = problem.query.sizes[2]
     if not builder.target.tuning.vectors:
-        kernel = builder.kernel(problem.text(simt.FORWARD), "attend")
-        common.launch_items(builder, kernel, batches * heads * queries, [*arguments, *problem.numbers()])
+        _attend_by_items(builder, problem, arguments)
     elif _holds(builder, sympy.Le(queries, decode.MOST_QUERIES)):
         _attend_with_few(builder, problem, arguments)
     else:
-        shape = Blocking.for_target(builder.target, problem.accumulate)
-        if _holds(builder, sympy.Le(queries, shape.lanes)):
-            shape = dataclasses.replace(shape, rows=2 * shape.rows, vectors=1)
-        numbers = forward.numbers(MAX_WIDTH, shape)
-        text = _tiled(problem, shape, forward.text(shape), numbers, problem.key, problem.value)
-        pieces = batches * heads * common.ceil_div(queries, shape.columns)
-        arguments += problem.numbers()
-        common.launch_items(builder, builder.kernel(text, "attend"), pieces, arguments, grain=1)
+        _attend_by_tiles(builder, problem, arguments)
     return True
+
+
+def lower_packed_forward(builder: PlanBuilder, call: ExternCall) -> bool:
+    """``attend_packed``: (queries of all sequences, heads, width), and the logarithms of the sums (heads, queries)."""
+    values, (out, lse) = call.bind(), call.outputs()
+    problem = _packed_problem(builder, values)
+    if not problem.covered() or out.dtype != problem.query.dtype:
+        return False
+    problem.guard()
+    problem.lse_dtype = lse.dtype
+    problem.strides = {"out": list(_sequences(out, 0, 0).strides), "lse": [0, *lse.strides]}
+    emit = _attend_by_tiles if builder.target.tuning.vectors else _attend_by_items
+    emit(builder, problem, [*problem.pointers(), builder.pointer(out), builder.pointer(lse)])
+    return True
+
+
+def _packed_problem(builder: PlanBuilder, values: dict[str, Any]) -> Problem:
+    """The problem of a call whose ``query``, ``key`` and ``value`` are (places of all sequences, heads, width)."""
+    query, key, starts = values["query"], values["key"], values["query_starts"]
+    packed = Packed(starts, values["key_starts"], query.sizes[0], key.sizes[0])
+    most = {"query": values["most_queries"], "key": values["most_keys"], "value": values["most_keys"]}
+    sequences = {name: _sequences(values[name], starts.sizes[0] - 1, places) for name, places in most.items()}
+    return Problem(builder, values | sequences, packed)
+
+
+def _sequences(packed: TensorArg, batches: Size, places: Size) -> TensorArg:
+    """A tensor (places of all sequences, heads, width) as (batches, heads, places of one, width): kernels know where
+    each begins."""
+    _, heads, width = packed.sizes
+    strides = (sympy.Integer(0), packed.strides[1], packed.strides[0], packed.strides[2])
+    return dataclasses.replace(packed, sizes=(batches, heads, places, width), strides=strides)
+
+
+def _attend_by_items(builder: PlanBuilder, problem: Problem, arguments: list[p.Argument]) -> None:
+    batches, heads, queries, _ = problem.query.sizes
+    kernel = builder.kernel(problem.text(simt.FORWARD), "attend")
+    common.launch_items(builder, kernel, batches * heads * queries, [*arguments, *problem.numbers()])
+
+
+def _attend_by_tiles(builder: PlanBuilder, problem: Problem, arguments: list[p.Argument]) -> None:
+    batches, heads, queries, _ = problem.query.sizes
+    shape = Blocking.for_target(builder.target, problem.accumulate)
+    if _holds(builder, sympy.Le(queries, shape.lanes)):
+        shape = dataclasses.replace(shape, rows=2 * shape.rows, vectors=1)
+    numbers = forward.numbers(MAX_WIDTH, shape)
+    text = _tiled(problem, shape, forward.text(shape), numbers, problem.key, problem.value)
+    pieces = batches * heads * common.ceil_div(queries, shape.columns)
+    arguments = [*arguments, *problem.numbers()]
+    common.launch_items(builder, builder.kernel(text, "attend"), pieces, arguments, grain=1)
 
 
 def _holds(builder: PlanBuilder, condition: sympy.Basic) -> bool:
@@ -125,26 +166,46 @@ def lower_backward(builder: PlanBuilder, call: ExternCall) -> bool:
     problem.lse_dtype = lse.dtype
     tensors = {"grad": grad, "out": out, "result": results[0], "of_key": results[1], "of_value": results[2]}
     problem.strides = {name: list(tensor.strides) for name, tensor in tensors.items()} | {"lse": list(lse.strides)}
-    batches, heads, queries, _ = problem.query.sizes
+    _emit_gradients(builder, problem, tensors, lse)
+    return True
+
+
+def lower_packed_backward(builder: PlanBuilder, call: ExternCall) -> bool:
+    """``attend_packed_backward``: the gradients of query, key and value."""
+    values, results = call.bind(), call.outputs()
+    problem = _packed_problem(builder, values)
+    if not problem.covered():
+        return False
+    problem.guard()
+    lse = values["logsumexp"]
+    problem.lse_dtype = lse.dtype
+    given = [values["grad_out"], values["out"], *results]
+    names = ("grad", "out", "result", "of_key", "of_value")
+    tensors = {name: _sequences(tensor, 0, 0) for name, tensor in zip(names, given, strict=True)}
+    problem.strides = {name: list(tensor.strides) for name, tensor in tensors.items()} | {"lse": [0, *lse.strides]}
+    _emit_gradients(builder, problem, tensors, lse)
+    return True
+
+
+def _emit_gradients(builder: PlanBuilder, problem: Problem, tensors: dict[str, TensorArg], lse: TensorArg) -> None:
     size = common.compute_size(problem.accumulate)
-    products = builder.allocate(common.larger(size, batches * heads * queries * size))
+    products = builder.allocate(common.larger(size, problem.query_rows * size))
     emit = _gradients_by_tiles if builder.target.tuning.vectors else _gradients_by_items
     emit(builder, problem, tensors, lse, products)
     builder.free(products)
-    return True
 
 
 def _gradients_by_tiles(
     builder: PlanBuilder, problem: Problem, tensors: dict[str, TensorArg], lse: TensorArg, products: int
 ) -> None:
     shape = Blocking.for_target(builder.target, problem.accumulate)
-    batches, heads, queries, width = problem.query.sizes
+    batches, _, _, width = problem.query.sizes
     text = _tiled(
         problem, shape, backward.text(shape), backward.numbers(MAX_WIDTH, shape), problem.query, tensors["grad"]
     )
     pointers = {name: builder.pointer(tensor) for name, tensor in tensors.items()}
     numbers = problem.numbers()
-    rows = batches * heads * queries
+    rows = problem.query_rows
     kernel = builder.kernel(text, "sum_products")
     arguments = [pointers["grad"], pointers["out"], builder.pointer(products), *numbers]
     common.launch_items(builder, kernel, rows, arguments, grain=64)
@@ -169,7 +230,7 @@ def _gradients_by_items(
     pointers = {name: builder.pointer(tensor) for name, tensor in tensors.items()}
     kernel = builder.kernel(text, "sum_products")
     arguments = [pointers["grad"], pointers["out"], builder.pointer(products), *numbers]
-    common.launch_items(builder, kernel, batches * heads * queries, arguments)
+    common.launch_items(builder, kernel, problem.query_rows, arguments)
     shared = [*problem.pointers(), pointers["grad"], builder.pointer(lse), builder.pointer(products)]
     kernel = builder.kernel(text, "query_gradient")
     common.launch_items(builder, kernel, batches * heads * queries, [*shared, pointers["result"], *numbers])

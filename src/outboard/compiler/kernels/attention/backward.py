@@ -15,7 +15,8 @@ QUERIES = 64
 _SUM_PRODUCTS = r"""
 /* The product of gradient and result of each query, summed. */
 OB_KERNEL void sum_products(OB_GLOBAL const IN_T* grad, OB_GLOBAL const IN_T* out, OB_GLOBAL ACC* products PARAMETERS) {
-  OB_FOR(row, batches * heads * queries) {
+  ALL_SEQUENCES
+  OB_FOR(row, QUERY_ROWS) {
     const long i = row % queries, h = row / queries % heads, b = row / queries / heads;
     OB_GLOBAL const IN_T* left = grad + GRAD_ROW(i);
     OB_GLOBAL const IN_T* right = out + OUT_ROW(i);
@@ -68,10 +69,17 @@ OB_KERNEL void gradients(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* key,
   NEAR ACC grad_rows[QUERIES * MAX_WIDTH] OB_ALIGNED(sizeof(VECTOR));
 #endif
   const LANE_MASK numbers = (LANE_MASK)(LANE_NUMBERS);
-  const long key_heads = heads / share, tiles = (keys + NR - 1) / NR;
+  const long key_heads = heads / share;
   OB_FOR(piece, batches * key_heads * parts) {
     const long part = piece % parts, key_head = piece / parts % key_heads, b = piece / parts / key_heads;
+    SEQUENCE(b)
+    const long tiles = (keys + NR - 1) / NR;
     const long tile_from = tiles * part / parts, tile_to = tiles * (part + 1) / parts;
+    if (tile_from == tile_to)
+      for (long h = key_head * share; h < (key_head + 1) * share; ++h) {
+        OB_GLOBAL ACC* sums = query_sums + (part * QUERY_ROWS + QUERY_ROW(0)) * PADDED;
+        for (long e = 0; e < queries * PADDED; e += LANES) VSTORE(sums + e, (VECTOR)(0));
+      }
     for (long tile = tile_from; tile < tile_to; ++tile) {
       const long first = tile * NR;
       const int lanes = (int)LEAST(keys - first, (long)NR);
@@ -87,7 +95,7 @@ OB_KERNEL void gradients(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* key,
         for (int v = 0; v < NR; v += LANES) NEAR_VECTOR(value_sums + e * NR + v) = (VECTOR)(0);
       for (long h = key_head * share; h < (key_head + 1) * share; ++h) {
         const long begin = causal ? LEAST(first, queries) : 0;
-        OB_GLOBAL ACC* sums = query_sums + (((part * batches + b) * heads + h) * queries) * PADDED;
+        OB_GLOBAL ACC* sums = query_sums + (part * QUERY_ROWS + QUERY_ROW(0)) * PADDED;
         if (tile == tile_from)
           for (long e = 0; e < begin * PADDED; e += LANES) VSTORE(sums + e, (VECTOR)(0));
         for (long start = begin; start < queries; start += QUERIES) {
@@ -131,11 +139,13 @@ OB_KERNEL void gradients(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* key,
       store_columns(key_sums, of_key + OF_KEY_ROW(first), of_key_l, of_key_e, lanes, width, factors);
     }
   }
+  CLEAR_OUTSIDE_KEYS
 }
 
 /* Adds the parts of the queries' gradient. */
 OB_KERNEL void query_gradient(OB_GLOBAL const ACC* query_sums, OB_GLOBAL IN_T* result, const long parts PARAMETERS) {
-  const long rows = batches * heads * queries;
+  const long rows = QUERY_ROWS;
+  ALL_SEQUENCES
   OB_FOR(row, rows) {
     const long i = row % queries, h = row / queries % heads, b = row / queries / heads;
     OB_GLOBAL const ACC* sums = query_sums + row * PADDED;
@@ -155,6 +165,7 @@ OB_KERNEL void query_gradient(OB_GLOBAL const ACC* query_sums, OB_GLOBAL IN_T* r
       IN_STORE(to, e * result_e, value * scale);
     }
   }
+  CLEAR_OUTSIDE_RESULT
 }
 """
 
@@ -186,7 +197,7 @@ def text(shape: Blocking) -> str:
         return lines
 
     def slopes(r: int) -> list[str]:
-        lines = [f"const VECTOR mean{r} = (VECTOR)(products[(b * heads + h) * queries + start + {row_of.format(r)}]);"]
+        lines = [f"const VECTOR mean{r} = (VECTOR)(products[QUERY_ROW(start + {row_of.format(r)})]);"]
         for v in vectors:
             weight = at.format("weights", "i", r, v)
             lines.append(f"{at.format('slopes', 'i', r, v)} = {weight} * (c{r}_{v} - mean{r});")

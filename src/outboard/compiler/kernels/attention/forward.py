@@ -29,9 +29,11 @@ OB_KERNEL void attend(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* key, OB
   NEAR ACC value_rows[KEYS * MAX_WIDTH] OB_ALIGNED(sizeof(VECTOR));
 #endif
   const LANE_MASK numbers = (LANE_MASK)(LANE_NUMBERS);
-  const long tiles = (queries + NR - 1) / NR;
+  const long tiles = (most_queries + NR - 1) / NR;
   OB_FOR(piece, batches * heads * tiles) {
     const long first = piece % tiles * NR, h = piece / tiles % heads, b = piece / tiles / heads;
+    SEQUENCE(b)
+    if (first >= queries) continue;
     const int lanes = (int)LEAST(queries - first, (long)NR);
     load_columns(asked, query + Q_ROW(first), q_l, q_e, lanes, width, scale);
 @EMPTY@
@@ -67,9 +69,10 @@ OB_KERNEL void attend(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* key, OB
     if (end <= 0)
       for (long e = 0; e < value_width * NR; ++e) mixed[e] = 0;
 @FINISH@
-    store_columns(mixed, out + b * out_b + h * out_h + first * out_l, out_l, out_e, lanes, value_width, totals);
-    for (int l = 0; l < lanes; ++l) lse[b * lse_b + h * lse_h + (first + l) * lse_l] = (LSE_T)totals[NR + l];
+    store_columns(mixed, out + OUT_ROW(first), out_l, out_e, lanes, value_width, totals);
+    for (int l = 0; l < lanes; ++l) lse[LSE_PLACE(first + l)] = (LSE_T)totals[NR + l];
   }
+  CLEAR_OUTSIDE_QUERIES
 }
 """
 

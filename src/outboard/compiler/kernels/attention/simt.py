@@ -9,8 +9,10 @@ FORWARD = r"""
 #define BLOCK 4
 OB_KERNEL void attend(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* key, OB_GLOBAL const IN_T* value,
                       OB_GLOBAL const MASK_T* mask, OB_GLOBAL IN_T* out, OB_GLOBAL LSE_T* lse PARAMETERS) {
-  OB_FOR(piece, batches * heads * queries) {
-    const long i = piece % queries, h = piece / queries % heads, b = piece / queries / heads;
+  OB_FOR(piece, batches * heads * most_queries) {
+    const long i = piece % most_queries, h = piece / most_queries % heads, b = piece / most_queries / heads;
+    SEQUENCE(b)
+    if (i >= queries) continue;
     ACC q[MAX_WIDTH], sum[MAX_WIDTH];
     for (long e = 0; e < width; ++e) q[e] = (ACC)IN_LOAD(query, Q_ROW(i) + e * q_e) * scale;
     for (long e = 0; e < value_width; ++e) sum[e] = 0;
@@ -45,17 +47,18 @@ OB_KERNEL void attend(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* key, OB
       }
     }
     const ACC inverse = total == 0 ? (ACC)0 : 1 / total;
-    for (long e = 0; e < value_width; ++e)
-      IN_STORE(out, b * out_b + h * out_h + i * out_l + e * out_e, sum[e] * inverse);
-    lse[b * lse_b + h * lse_h + i * lse_l] = (LSE_T)(most + log(total));
+    for (long e = 0; e < value_width; ++e) IN_STORE(out, OUT_ROW(i) + e * out_e, sum[e] * inverse);
+    lse[LSE_PLACE(i)] = (LSE_T)(most + log(total));
   }
+  CLEAR_OUTSIDE_QUERIES
 }
 """
 
 BACKWARD = r"""
 /* The product of gradient and result of each query, summed. */
 OB_KERNEL void sum_products(OB_GLOBAL const IN_T* grad, OB_GLOBAL const IN_T* out, OB_GLOBAL ACC* products PARAMETERS) {
-  OB_FOR(row, batches * heads * queries) {
+  ALL_SEQUENCES
+  OB_FOR(row, QUERY_ROWS) {
     const long i = row % queries, h = row / queries % heads, b = row / queries / heads;
     ACC total = 0;
     for (long e = 0; e < value_width; ++e)
@@ -64,15 +67,17 @@ OB_KERNEL void sum_products(OB_GLOBAL const IN_T* grad, OB_GLOBAL const IN_T* ou
   }
 }
 
-#define PRODUCT_AT(i) products[(b * heads + h) * queries + (i)]
+#define PRODUCT_AT(i) products[QUERY_ROW(i)]
 /* A masked pair has no part in anything, even where a query may look at nothing. */
 #define PROBABILITY(score, i) ((score) == (ACC)-INFINITY ? (ACC)0 : exp((score) - LSE_AT(i)))
 
 OB_KERNEL void query_gradient(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* key, OB_GLOBAL const IN_T* value,
                               OB_GLOBAL const MASK_T* mask, OB_GLOBAL const IN_T* grad, OB_GLOBAL const LSE_T* lse,
                               OB_GLOBAL const ACC* products, OB_GLOBAL IN_T* result PARAMETERS) {
-  OB_FOR(piece, batches * heads * queries) {
-    const long i = piece % queries, h = piece / queries % heads, b = piece / queries / heads;
+  OB_FOR(piece, batches * heads * most_queries) {
+    const long i = piece % most_queries, h = piece / most_queries % heads, b = piece / most_queries / heads;
+    SEQUENCE(b)
+    if (i >= queries) continue;
     ACC q[MAX_WIDTH], g[MAX_WIDTH], sum[MAX_WIDTH];
     for (long e = 0; e < width; ++e) {
       q[e] = (ACC)IN_LOAD(query, Q_ROW(i) + e * q_e) * scale;
@@ -90,6 +95,7 @@ OB_KERNEL void query_gradient(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T*
     }
     for (long e = 0; e < width; ++e) IN_STORE(result, RESULT_ROW(i) + e * result_e, sum[e]);
   }
+  CLEAR_OUTSIDE_RESULT
 }
 
 OB_KERNEL void key_gradients(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* key, OB_GLOBAL const IN_T* value,
@@ -97,8 +103,10 @@ OB_KERNEL void key_gradients(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* 
                              OB_GLOBAL const ACC* products, OB_GLOBAL IN_T* of_key, OB_GLOBAL IN_T* of_value
                              PARAMETERS) {
   const long key_heads = heads / share;
-  OB_FOR(piece, batches * key_heads * keys) {
-    const long j = piece % keys, key_head = piece / keys % key_heads, b = piece / keys / key_heads;
+  OB_FOR(piece, batches * key_heads * most_keys) {
+    const long j = piece % most_keys, key_head = piece / most_keys % key_heads, b = piece / most_keys / key_heads;
+    SEQUENCE(b)
+    if (j >= keys) continue;
     ACC k[MAX_WIDTH], v[MAX_WIDTH], k_sum[MAX_WIDTH], v_sum[MAX_WIDTH];
     {
       const long h = key_head * share;
@@ -126,5 +134,6 @@ OB_KERNEL void key_gradients(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* 
     for (long e = 0; e < width; ++e) IN_STORE(of_key, OF_KEY_ROW(j) + e * of_key_e, k_sum[e]);
     for (long e = 0; e < value_width; ++e) IN_STORE(of_value, OF_VALUE_ROW(j) + e * of_value_e, v_sum[e]);
   }
+  CLEAR_OUTSIDE_KEYS
 }
 """

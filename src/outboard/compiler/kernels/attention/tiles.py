@@ -93,7 +93,6 @@ _NEAR = r"""
 #define NEAR_VECTOR(p) (*(NEAR VECTOR*)(p))
 #define TILE(name, rows) NEAR ACC name[(rows) * NR] OB_ALIGNED(sizeof(VECTOR))
 typedef ROW_SPACE const ACC* row_pointer_t;
-#define LEAST(a, b) ((a) < (b) ? (a) : (b))
 """
 
 # By powers of two and a minimax polynomial for the rest. What would be less than an ordinary number is 0; NaN remains.

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// Nested tensors of the strided layout: a buffer on the device, and the shapes of the parts on the host. PyTorch's
+// kernels for its own devices are made of dense operators on buffers and parts, so they serve this device, too. Those
+// that read memory themselves (sums over a dimension, attention in inference) are left out: they raise
+// NotImplementedError. Jagged tensors need nothing here, they are a class in Python (`adapter/jagged.py`).
+#include <ATen/NestedTensorImpl.h>
+#include <ATen/native/nested/NestedTensorUtils.h>
+#include <ATen/ops/native_layer_norm.h>
+#include <ATen/ops/native_layer_norm_backward.h>
+
+#include <array>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "torch/operators/shared_kernels.h"
+
+namespace outboard::aten {
+namespace {
+
+using Three = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
+/// The elements of all parts as (rows, dimensions that are normalized...).
+at::Tensor rows_to_normalize(const at::Tensor& nested, at::IntArrayRef shape) {
+  const auto* const impl = at::native::get_nested_tensor_impl(nested);
+  TORCH_CHECK(impl->is_contiguous(), "layer_norm: expected a nested tensor that is contiguous");
+  for (size_t i = 0; i < shape.size(); ++i) {
+    const int64_t dim = nested.dim() - static_cast<int64_t>(shape.size() - i);
+    TORCH_CHECK(dim > 0 && impl->opt_size(dim) == shape[i],
+                "layer_norm: the last dimensions of a nested tensor must be regular and those of normalized_shape ",
+                shape);
+  }
+  std::vector<int64_t> sizes{-1};
+  sizes.insert(sizes.end(), shape.begin(), shape.end());
+  return impl->get_unsafe_storage_as_tensor().view(sizes);
+}
+
+/// A nested tensor of these elements whose parts have the shapes of those of `like`.
+at::Tensor nested_like(const at::Tensor& like, const at::Tensor& elements) {
+  return at::native::wrap_buffer(elements.reshape(-1), at::native::get_nested_tensor_impl(like)->get_nested_sizes());
+}
+
+Three layer_norm(const at::Tensor& input, at::IntArrayRef shape, const std::optional<at::Tensor>& weight,
+                 const std::optional<at::Tensor>& bias, double eps) {
+  const auto [out, mean, rstd] = at::native_layer_norm(rows_to_normalize(input, shape), shape, weight, bias, eps);
+  return {nested_like(input, out), mean, rstd};
+}
+
+Three layer_norm_backward(const at::Tensor& grad, const at::Tensor& input, at::IntArrayRef shape,
+                          const at::Tensor& mean, const at::Tensor& rstd, const std::optional<at::Tensor>& weight,
+                          const std::optional<at::Tensor>& bias, std::array<bool, 3> wanted) {
+  const auto [of_input, of_weight, of_bias] = at::native_layer_norm_backward(
+      rows_to_normalize(grad, shape), rows_to_normalize(input, shape), shape, mean, rstd, weight, bias, wanted);
+  return {wanted[0] ? nested_like(input, of_input) : at::Tensor(), of_weight, of_bias};
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  share_kernels<c10::DispatchKey::CPU>(m, {"_nested_from_padded", "_nested_tensor_from_mask"});
+}
+
+TORCH_LIBRARY_IMPL(aten, NestedTensorPrivateUse1, m) {
+  m.impl("native_layer_norm", TORCH_FN(layer_norm));
+  m.impl("native_layer_norm_backward", TORCH_FN(layer_norm_backward));
+  share_kernels<c10::DispatchKey::NestedTensorCPU>(m, {"_nested_from_padded_and_nested_example",
+                                                       "_nested_select_backward",
+                                                       "_nested_tensor_size",
+                                                       "_nested_tensor_softmax_with_shape",
+                                                       "_nested_tensor_storage_offsets",
+                                                       "_nested_tensor_strides",
+                                                       "_safe_softmax",
+                                                       "_softmax",
+                                                       "_softmax_backward_data",
+                                                       "_to_copy",
+                                                       "abs",
+                                                       "abs_",
+                                                       "add.Tensor",
+                                                       "add_.Tensor",
+                                                       "alias",
+                                                       "all.dim",
+                                                       "bmm",
+                                                       "cat",
+                                                       "chunk",
+                                                       "clone",
+                                                       "copy_",
+                                                       "cos",
+                                                       "detach",
+                                                       "div.Scalar",
+                                                       "div.Tensor",
+                                                       "embedding",
+                                                       "empty_like",
+                                                       "eq.Scalar",
+                                                       "eq.Tensor",
+                                                       "fill_.Scalar",
+                                                       "fill_.Tensor",
+                                                       "ge.Scalar",
+                                                       "gelu",
+                                                       "gelu_",
+                                                       "gelu_backward",
+                                                       "gt.Scalar",
+                                                       "is_same_size",
+                                                       "isinf",
+                                                       "isnan",
+                                                       "isneginf",
+                                                       "isposinf",
+                                                       "linear",
+                                                       "linear_backward",
+                                                       "logical_not",
+                                                       "logical_not_",
+                                                       "masked_fill.Scalar",
+                                                       "matmul",
+                                                       "matmul.out",
+                                                       "matmul_backward",
+                                                       "mul.Scalar",
+                                                       "mul.Tensor",
+                                                       "mul_.Scalar",
+                                                       "mul_.Tensor",
+                                                       "narrow",
+                                                       "native_dropout",
+                                                       "native_dropout_backward",
+                                                       "neg",
+                                                       "neg_",
+                                                       "normal_",
+                                                       "ones_like",
+                                                       "relu",
+                                                       "relu_",
+                                                       "select.int",
+                                                       "sgn",
+                                                       "sgn_",
+                                                       "silu",
+                                                       "silu_",
+                                                       "silu_backward",
+                                                       "sin",
+                                                       "split_with_sizes",
+                                                       "sqrt",
+                                                       "squeeze",
+                                                       "squeeze.dim",
+                                                       "squeeze.dims",
+                                                       "sub.Tensor",
+                                                       "tanh",
+                                                       "tanh_",
+                                                       "threshold_backward",
+                                                       "to_padded_tensor",
+                                                       "transpose.int",
+                                                       "unbind.int",
+                                                       "unsqueeze",
+                                                       "value_selecting_reduction_backward",
+                                                       "values",
+                                                       "view",
+                                                       "where.self",
+                                                       "where.self_out",
+                                                       "zero_"});
+}
+
+}  // namespace outboard::aten
