@@ -23,14 +23,14 @@ enum class ArgumentRole : uint8_t {
 
 /// What is special about an operator, all its overloads alike: the fields of its row in compiler/operators/facts.py.
 struct OperatorFacts {
-  std::vector<std::string> whole;     ///< overloads ("" for the default one) that are one kernel, not PyTorch's many
-  std::vector<std::string> run_time;  ///< numbers on whose values no code depends
-  bool cpu_indices = false;           ///< the tensors of its list, indices, may lie on the CPU, as on CUDA
-  bool contiguous = false;            ///< results are contiguous, however the arguments lie
-  bool idempotent = false;            ///< may write to elements that share memory: each gets the same value
-  bool float_statistics = false;      ///< takes statistics that are saved in float32, where the CPU has halves
-  bool judges_values = false;         ///< the CPU's kernel judges the values of tensors, of which a rehearsal has none
-  bool sees_storage = false;          ///< sees all of a storage, of which a plan has only what its tensors see
+  std::vector<std::string> whole{};     ///< overloads ("" for the default one) that are one kernel, not PyTorch's many
+  std::vector<std::string> run_time{};  ///< numbers on whose values no code depends
+  bool cpu_indices = false;             ///< the tensors of its list, indices, may lie on the CPU, as on CUDA
+  bool contiguous = false;              ///< results are contiguous, however the arguments lie
+  bool idempotent = false;              ///< may write to elements that share memory: each gets the same value
+  bool float_statistics = false;        ///< takes statistics that are saved in float32, where the CPU has halves
+  bool judges_values = false;  ///< the CPU's kernel judges the values of tensors, of which a rehearsal has none
+  bool sees_storage = false;   ///< sees all of a storage, of which a plan has only what its tensors see
 };
 
 /// The facts of the operator of a schema.
