@@ -57,6 +57,8 @@ def fields(facts: Facts) -> Iterator[str]:
         "sees_storage": facts.sees_storage,
     }
     yield from (f".{name} = true" for name, holds in flags.items() if holds)
+    if facts.warning:
+        yield f".warning = &{facts.warning}"
 
 
 def formatted() -> str:

@@ -144,7 +144,10 @@ void copy_on_device(const at::Tensor& dst, const at::Tensor& src) {
   const bool conjugate = dst.is_conj() != src.is_conj() && dst.is_complex() && src.is_complex();
   const at::Tensor target = raw(dst);
   at::Tensor values = raw(src);
-  if (values.is_complex() && !dst.is_complex()) values = at::view_as_real(values).select(-1, 0);
+  if (values.is_complex() && !dst.is_complex()) {
+    TORCH_WARN_ONCE("Casting complex values to real discards the imaginary part");
+    values = at::view_as_real(values).select(-1, 0);
+  }
   if (negate && !values.is_complex()) values = at::neg(values);
   copy_elements(target, values);
   if (negate && values.is_complex()) at::view_as_real(target).neg_();

@@ -392,6 +392,7 @@ class EagerCall {
     device_ = unify_devices(op_, arguments_);
     if (op_.writes && !resolve_overlap()) return false;
     if (!select()) return false;
+    if (op_.facts.warning != nullptr) op_.facts.warning(op_, arguments_);
     run_plan();
     if (signature_.pattern != nullptr) lay_out(*results_);
     return true;

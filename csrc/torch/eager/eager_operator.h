@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "torch/eager/warnings.h"
+
 namespace outboard::aten {
 
 /// How eager dispatch treats one argument of a schema.
@@ -31,6 +33,7 @@ struct OperatorFacts {
   bool float_statistics = false;        ///< takes statistics that are saved in float32, where the CPU has halves
   bool judges_values = false;  ///< the CPU's kernel judges the values of tensors, of which a rehearsal has none
   bool sees_storage = false;   ///< sees all of a storage, of which a plan has only what its tensors see
+  Warning warning = nullptr;   ///< of what the CPU's kernel warns
 };
 
 /// The facts of the operator of a schema.

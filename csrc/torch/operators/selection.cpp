@@ -137,6 +137,9 @@ Indices places_for_masks(const at::Tensor& self, const Indices& indices) {
       places.push_back(index);
       continue;
     }
+    if (index->scalar_type() == at::kByte) {
+      TORCH_WARN("indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead.");
+    }
     const auto dim = static_cast<int64_t>(places.size());
     check_mask(self, *index, dim);
     const at::Tensor found = nonzero_of(index->to(self.device()));
@@ -193,7 +196,7 @@ bool try_masked_fill(at::Tensor self, const Indices& indices, const at::Tensor& 
   check_mask(self, mask, dim);
   at::DimVector sizes(mask.sizes());
   sizes.resize(static_cast<size_t>(self.dim() - dim), 1);
-  const at::Tensor here = mask.to(self.device(), at::kBool).view(sizes);
+  const at::Tensor here = mask.to(self.device()).view(sizes);
   if (values.is_cpu()) self.masked_fill_(here, values.item());
   if (!values.is_cpu()) self.masked_fill_(here, values.reshape({}).to(self.scalar_type()));
   return true;

@@ -59,6 +59,8 @@ class Facts:
     float_statistics: bool = False
     #: The CPU's kernel judges the values of tensors, which a rehearsal with zeros has not.
     judges_values: bool = False
+    #: The function of ``csrc/torch/eager/warnings.h`` that warns of some arguments as the CPU's kernel does.
+    warning: str = ""
     #: It sees all of a storage, of which a plan has only what its tensors see: PyTorch takes it apart.
     sees_storage: bool = False
 
@@ -188,7 +190,8 @@ FACTS: dict[str, Facts] = {
     "aten::index_put_": Facts(cpu_indices=True, in_place=True),
     "aten::_index_put_impl": Facts(cpu_indices=True),
     "aten::_index_put_impl_": Facts(cpu_indices=True),
-    "aten::index_reduce": Facts(kernel="index.lower_index_reduce"),
+    "aten::index_reduce": Facts(warning="beta", kernel="index.lower_index_reduce"),
+    "aten::index_reduce_": Facts(warning="beta"),
     "aten::isin": Facts(kernel="index.lower_isin"),
     "aten::isinf": Facts(whole=("default",)),
     "aten::kaiser_window": Facts(whole=("default", "periodic", "beta")),
@@ -313,6 +316,8 @@ FACTS: dict[str, Facts] = {
     "aten::special_xlog1py": Facts(layout=Layout.OF_FIRST_OPERAND),
     "aten::_stack": Facts(whole=("default",)),
     "aten::stack": Facts(whole=("default",)),
+    "aten::std": Facts(warning="degrees_of_freedom"),
+    "aten::std_mean": Facts(warning="degrees_of_freedom"),
     "aten::sub": Facts(whole=("Scalar",), decomposed=False),
     "aten::sub_": Facts(whole=("Scalar",)),
     "aten::sum": Facts(whole=("default",), in_dtype_of_result=True),
@@ -353,7 +358,10 @@ FACTS: dict[str, Facts] = {
     "aten::_upsample_nearest_exact3d_backward": Facts(kernel="upsample.lower"),
     "aten::upsample_trilinear3d": Facts(kernel="upsample.lower"),
     "aten::upsample_trilinear3d_backward": Facts(kernel="upsample.lower"),
+    "aten::var": Facts(warning="degrees_of_freedom"),
+    "aten::var_mean": Facts(warning="degrees_of_freedom"),
     "aten::vdot": Facts(kernel="gemm.lower_dot"),
+    "aten::where": Facts(warning="byte_condition"),
     "aten::xlogy": Facts(layout=Layout.OF_FIRST_OPERAND),
     "outboard::attend_packed": Facts(kernel="attention.lower_packed_forward"),
     "outboard::attend_packed_backward": Facts(kernel="attention.lower_packed_backward"),

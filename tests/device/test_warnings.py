@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What PyTorch's CPU kernels warn of the device's calls warn of, as often, and of nothing else."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+CALLS: dict[str, Callable[[str], Any]] = {
+    "bytes_index": lambda d: torch.arange(3.0, device=d)[torch.tensor([1, 0, 1], dtype=torch.uint8, device=d)],
+    "bytes_place": lambda d: torch.arange(3.0, device=d).index_put_(
+        (torch.tensor([1, 0, 1], dtype=torch.uint8, device=d),), torch.ones(2, device=d)
+    ),
+    "bytes_choose": lambda d: torch.where(
+        torch.tensor([1, 0], dtype=torch.uint8, device=d), torch.ones(2, device=d), torch.zeros(2, device=d)
+    ),
+    "bytes_fill": lambda d: torch.arange(3.0, device=d).__setitem__(
+        torch.tensor([1, 0, 1], dtype=torch.uint8, device=d), 7.0
+    ),
+    "real_of_complex": lambda d: torch.ones(3, dtype=torch.complex64, device=d).to(torch.float32),
+    "deviation_of_one": lambda d: torch.ones(1, device=d).std(),
+    "variance_along_one": lambda d: torch.ones(3, 1, device=d).var(1),
+    "variance_of_a_number": lambda d: torch.ones((), device=d).var(0),
+    "variance_of_nothing": lambda d: torch.ones(2, 0, device=d).var(1),
+    "variance_without_results": lambda d: torch.ones(0, 2, device=d).var(1),
+    "corrected_too_far": lambda d: torch.var_mean(torch.ones(3, device=d), correction=5),
+    "enough": lambda d: torch.ones(3, device=d).std(),
+    "reduced_by_index": lambda d: torch.zeros(3, device=d).index_reduce(
+        0, torch.tensor([0, 1], device=d), torch.ones(2, device=d), "prod"
+    ),
+    "absolute_of_complex": lambda d: torch.ones(3, dtype=torch.complex64, device=d).abs(),
+    "resized": lambda d: torch.add(torch.ones(3, device=d), 1, out=torch.ones(5, device=d)),
+}
+
+
+@pytest.fixture(autouse=True)
+def _each_time() -> Iterator[None]:
+    """Also what PyTorch says once in a process."""
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    yield
+    torch.set_warn_always(before)
+
+
+def heard(call: Callable[[str], Any], device: str) -> tuple[list[str], str]:
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        try:
+            call(device)
+        except RuntimeError as error:
+            complaint = str(error)
+        else:
+            complaint = ""
+    texts = (str(warning.message).partition(" (Triggered")[0] for warning in given)
+    return [text for text in texts if "runs on the CPU" not in text], complaint
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_warnings_are_the_cpus(device: str, name: str) -> None:
+    """At the first call, which compiles, and at the next."""
+    expected = heard(CALLS[name], "cpu")
+    assert [heard(CALLS[name], device) for _ in range(2)] == [expected] * 2
