@@ -227,3 +227,9 @@ def test_wrong_parameters_of_random_numbers(device: str, call: str) -> None:
     with pytest.raises(RuntimeError) as found:
         eval("x." + call)
     assert str(found.value).splitlines()[0] == str(expected.value).splitlines()[0]
+
+
+def test_sizes_of_nothing_among_numbers(device: str) -> None:
+    """Such as circular padding's gradient asks for: a dimension of 0 in front of others."""
+    gradient = torch.zeros(0, 0, 3, 2).as_strided((0, 0, 3, 2), (6, 6, 2, 1))
+    assert _new_plans(device, aten.slice_backward, gradient, [0, 0, 3, 6], 3, 1, 3, 1) == 1

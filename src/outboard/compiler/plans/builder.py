@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 import sympy
 import torch
+from torch.utils._sympy.functions import Max
 
 from .. import dialects
 from ..target import Target
@@ -192,6 +193,8 @@ class PlanBuilder:
         for size in sizes:
             if size == 0:
                 span = sympy.Integer(0)
+        if not all(sympy.sympify(size).is_positive for size in sizes):
+            span = Max(span, sympy.Integer(0))  # type: ignore[no-untyped-call]  # a size may be 0 in some calls
         buffer = self.allocate(span * dtype.itemsize)
         return TensorArg(buffer, dtype, tuple(sizes), tuple(strides), 0)
 
