@@ -392,3 +392,14 @@ def test_training_with_scaled_and_clipped_gradients(device: str) -> None:
             optimizer.zero_grad()
         results.append(module.weight.detach().cpu())
     torch.testing.assert_close(results[1], results[0])
+
+
+def test_conjugates_and_gradients_of_complex_entries(device: str) -> None:
+    def results(device: str) -> list[torch.Tensor]:
+        places, values = torch.tensor([[0, 1, 1], [1, 0, 2]]), torch.tensor([1 + 2j, 3 - 1j, 2j])
+        x = torch.sparse_coo_tensor(places, values, (2, 3)).to(device).requires_grad_()
+        (x * x).to_dense().abs().sum().backward()
+        assert x.grad is not None
+        return [x.grad.to_dense().cpu(), x.detach().conj().to_dense().cpu()]
+
+    torch.testing.assert_close(results(device), results("cpu"))

@@ -171,8 +171,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 }
 
 TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
-  share_kernels<c10::DispatchKey::SparseCPU>(m, {"_to_sparse_csr", "_to_sparse_csc", "_to_sparse_bsr", "_to_sparse_bsc",
-                                                 "_to_sparse", "_to_sparse.sparse_dim"});
+  share_kernels<c10::DispatchKey::SparseCPU>(
+      m, {"conj_physical.out", "_to_sparse_csr", "_to_sparse_csc", "_to_sparse_bsr", "_to_sparse_bsc", "_to_sparse",
+          "_to_sparse.sparse_dim"});
 }
 
 TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
