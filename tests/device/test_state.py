@@ -280,6 +280,7 @@ def test_graphs_on_disk_are_told_apart(device: str, name: str) -> None:
     """Both PyTorch's caches of graphs and kept traces are looked up by this."""
     from outboard.compiler.adapter import ambient, registration
 
+    torch.set_float32_matmul_precision("highest")  # the default, which is not said before
     state, key = ambient.state(), registration._Fingerprint().uuid()
     with SWITCHES[name]():
         assert ambient.state() != state
