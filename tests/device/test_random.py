@@ -220,7 +220,7 @@ def test_doubles_have_their_digits(device: str, compiled: bool) -> None:
 
     torch.manual_seed(3)
     uniform, *others = in_both_ways(draw, compiled)
-    assert ((uniform * 2**53) % 2**24).unique().numel() == 1000
+    assert ((uniform * 2**53) % 2**24).unique().numel() > 990  # two may well be equal
     normal, exponential, wide, far, cauchy, log_normal = others
     for x in others:
         assert x.isfinite().all() and (x != x.float()).sum() > 990

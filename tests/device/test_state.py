@@ -204,8 +204,8 @@ STATES: dict[str, Callable[[str], contextlib.AbstractContextManager[Any]]] = {
     "function_mode": lambda device: Watching(),
     "default_device": lambda device: torch.device("meta"),
     "anomalies": lambda device: torch.autograd.set_detect_anomaly(True),
-    "benchmark": _flag(torch.backends.cudnn, "benchmark", True),
-    "mkldnn": _flag(torch.backends.mkldnn, "enabled", False),
+    "benchmark": lambda device: torch.backends.cudnn.flags(enabled=True, benchmark=True),
+    "mkldnn": lambda device: torch.backends.mkldnn.flags(enabled=False),
     "reduced_sums": _flag(torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False),
     "warnings": lambda device: switched(torch.set_warn_always, True, False),
 }
