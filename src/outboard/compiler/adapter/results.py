@@ -85,11 +85,9 @@ def of_shape_function(overload: torch._ops.OpOverload, args: Sequence[Any], kwar
         return [*(like_channels(result, *call_args[1:3]) for result in results[:2]), results[2]]
     if overload is aten.index.Tensor:
         return [_picked(results[0], *call_args[:2])]
-    return results if _writes(overload) else _with_layout(facts.of(overload._schema.name), results, call_args)
-
-
-def _writes(overload: torch._ops.OpOverload) -> bool:
-    return any(a.alias_info is not None and a.alias_info.is_write for a in overload._schema.arguments)
+    if overload._schema.is_mutable:
+        return results
+    return _with_layout(facts.of(overload._schema.name), results, call_args)
 
 
 def _with_layout(fact: facts.Facts, results: list[Any], args: list[Any]) -> list[Any]:
