@@ -97,7 +97,7 @@ def test_limits_of_the_compiler_go_to_the_host(
 ) -> None:
     device_module.reset_fallbacks()
     monkeypatch.setattr(lowering, "lower_operator", broken(NotImplementedError))
-    x = torch.rand(6, 4)
+    x = torch.rand(3, 2, 3, 2, 3, 2).permute(3, 5, 1, 4, 0, 2)  # a layout whose plan nothing else has made
     device_module.set_fallback_policy("warn")  # each time, whatever ran on the CPU before
     try:
         with pytest.warns(UserWarning, match="runs on the CPU"):
