@@ -12,7 +12,8 @@ from unittest import mock
 import torch
 
 from outboard.compiler import eager, kernels, target
-from outboard.compiler.adapter import exported, graphs, interface, interpreted, kernel, registration
+from outboard.compiler.adapter import exported, interface, kernel, registration
+from outboard.compiler.adapter.graphs import compiled, interpreted
 from outboard.compiler.adapter.lowering import lower_operator
 from outboard.compiler.kernels.call import ExternCall
 from outboard.compiler.plans import plan as p
@@ -41,7 +42,7 @@ AMD_RDNA = dataclasses.replace(AMD_CDNA, sub_group_size=32, cache_key="amd-rdna"
 def compiling_for(device: target.Target) -> Iterator[None]:
     """Has the compiler take every device for this one."""
     with contextlib.ExitStack() as stack:
-        for module in (target, eager, exported, graphs, interface, interpreted, kernel, registration):
+        for module in (target, eager, exported, compiled, interface, interpreted, kernel, registration):
             stack.enter_context(mock.patch.object(module, "target_of", lambda index: device))
         yield
 

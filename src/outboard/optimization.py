@@ -32,7 +32,7 @@ def optimize(model: ModuleT, *example_inputs: Any, **example_keywords: Any) -> M
         raise TypeError(f"optimize() expects a torch.nn.Module, not {type(model).__name__}")
     if example_inputs or example_keywords:
         inspect.signature(model.forward).bind(*example_inputs, **example_keywords)
-    from .compiler.adapter.entry import traced_call  # here: it imports PyTorch's compiler
+    from .compiler.adapter.traces.entry import traced_call  # here: it imports PyTorch's compiler
 
     optimized = copy.copy(model)
     optimized._compiled_call_impl = torch.compile(traced_call(optimized))

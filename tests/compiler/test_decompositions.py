@@ -23,8 +23,8 @@ from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from outboard.compiler.adapter.corrections import corrected
-from outboard.compiler.adapter.decompositions import eager_decompositions
+from outboard.compiler.adapter.operators.corrections import corrected
+from outboard.compiler.adapter.operators.decompositions import eager_decompositions
 
 Overload = torch._ops.OpOverload
 Recorded = tuple[Overload, tuple[Any, ...], dict[str, Any]]

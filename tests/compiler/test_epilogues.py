@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from outboard.compiler.adapter import graphs
+from outboard.compiler.adapter.graphs import compiled
 from outboard.compiler.plans import plan as p
 
 
@@ -19,7 +19,7 @@ def run(function: Callable[..., Tensor], *inputs: Tensor, dynamic: bool | None =
     """The compiled function's result, and its plan."""
     torch._dynamo.reset()
     uncached = torch._inductor.config.patch(force_disable_caches=True)
-    with torch.no_grad(), uncached, graphs.capturing() as capture:
+    with torch.no_grad(), uncached, compiled.capturing() as capture:
         result = torch.compile(function, fullgraph=True, dynamic=dynamic)(*inputs)
     assert capture.plan is not None
     return result, capture.plan

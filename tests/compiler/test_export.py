@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 
 import outboard
 from outboard import _C
-from outboard.compiler.adapter import graphs, trees
+from outboard.compiler.adapter.graphs import compiled, trees
 from outboard.compiler.choice import functions
 from outboard.compiler.target import Target, target_of
 from outboard.exporting import format as f
@@ -336,7 +336,7 @@ def test_the_drivers_library_is_not_used(device: str, tmp_path: Path, monkeypatc
     """Whatever OUTBOARD_LIBRARY says: where the model runs there may be none."""
     monkeypatch.setattr(functions, "_finds", lambda target, operator, operands: True)
     monkeypatch.setenv("OUTBOARD_LIBRARY", "driver")
-    monkeypatch.setattr(graphs, "target_of", lambda index: dataclasses.replace(target_of(index), library="made up"))
+    monkeypatch.setattr(compiled, "target_of", lambda index: dataclasses.replace(target_of(index), library="made up"))
     module = torch.nn.Linear(4, 3)
     model = exported(module, torch.ones(2, 4), path=tmp_path / "m", device=device)
     torch.testing.assert_close(model(torch.ones(2, 4, device=device)).cpu(), module.cpu()(torch.ones(2, 4)))

@@ -12,7 +12,7 @@ import torch
 from torch._inductor.exc import LoweringException
 
 from outboard.compiler.adapter import lowering
-from outboard.compiler.adapter.refusals import is_refusal
+from outboard.compiler.adapter.operators.refusals import is_refusal
 from outboard.compiler.plans import builder, cache
 from tests.conftest import RunPython
 

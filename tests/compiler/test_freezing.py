@@ -14,7 +14,7 @@ from torch import nn
 from torch._inductor.codecache import PyCodeCache
 
 from outboard.compiler import runtime
-from outboard.compiler.adapter import graphs
+from outboard.compiler.adapter.graphs import compiled
 from outboard.compiler.plans import plan as p
 from outboard.compiler.target import target_of
 
@@ -54,7 +54,7 @@ def test_frozen_weights_are_folded(model: nn.Module, device: str) -> None:
     torch._dynamo.reset()
     x = torch.randn(2, 3, 7, 7)
     ours = copy.deepcopy(model).to(device)
-    with torch._inductor.config.patch(freezing=True, force_disable_caches=True), graphs.capturing() as capture:
+    with torch._inductor.config.patch(freezing=True, force_disable_caches=True), compiled.capturing() as capture:
         found = torch.compile(ours)(x.to(device))
     torch.testing.assert_close(found.cpu(), model(x), rtol=1e-4, atol=1e-4)
     plan = capture.plan

@@ -255,7 +255,7 @@ def test_a_trace_that_cannot_be_used_is_made_again(folder: Path, part: str) -> N
     spoil = f"""
 import pathlib, pickle
 import torch
-import outboard.compiler.adapter.precompile as precompile
+import outboard.compiler.adapter.traces.precompile as precompile
 path = pathlib.Path({str(entry)!r})
 trace = precompile._load(path)
 trace.{part} = None
@@ -337,7 +337,7 @@ def test_processes_that_write_at_once(folder: Path) -> None:
 def test_what_could_not_be_kept_is_remembered(folder: Path) -> None:
     """Later processes trace it, and do not try to write it down again."""
     source = """
-import outboard.compiler.adapter.precompile as precompile
+import outboard.compiler.adapter.traces.precompile as precompile
 
 def broken(x):
     y = x * 2

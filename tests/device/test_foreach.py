@@ -295,7 +295,7 @@ def test_a_chain_that_is_refused_runs_on_the_cpu(
     device_module.reset_fallbacks()
 
     def refuse(*_: object) -> tuple[str, bytes]:
-        importlib.import_module("outboard.compiler.adapter.chains")  # as the compiler does
+        importlib.import_module("outboard.compiler.adapter.optimizers.chains")  # as the compiler does
         return "host", b""
 
     monkeypatch.setattr(eager, "compile_operator", refuse)

@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from outboard.compiler.adapter.exported import decompose, lower_program  # noqa: E402
 from outboard.compiler.adapter.lowering import lower_operator  # noqa: E402
-from outboard.compiler.adapter.refusals import is_refusal  # noqa: E402
+from outboard.compiler.adapter.operators.refusals import is_refusal  # noqa: E402
 from outboard.compiler.plans import plan as p  # noqa: E402
 from outboard.compiler.target import Target  # noqa: E402
 from tests.lowering import AMD_CDNA, AMD_RDNA, NVIDIA, compiling_for, on_device, plan_of_call, plan_of_operator  # noqa: E402

@@ -3,6 +3,7 @@
 
 import ast
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -82,12 +83,23 @@ COMPILER = (
     {"eager", "hook"},
 )
 
+#: The same for the compiler's ``adapter``.
+ADAPTER = (
+    {"ambient", "releases", "overrides", "interface", "epilogues", "optimizers"},
+    {"operators", "kernel"},
+    {"scheduling", "wrapper"},
+    {"graphs"},
+    {"registration"},
+    {"lowering", "exported", "traces"},
+)
 
-def test_the_compiler_imports_what_lies_below() -> None:
-    folder = Path(__file__).parents[2] / "src/outboard/compiler"
-    floor_of = {room: floor for floor, rooms in enumerate(COMPILER) for room in rooms}
+
+@pytest.mark.parametrize(("package", "floors"), [("compiler", COMPILER), ("compiler/adapter", ADAPTER)])
+def test_packages_import_what_lies_below(package: str, floors: Sequence[set[str]]) -> None:
+    folder = Path(__file__).parents[2] / "src/outboard" / package
+    floor_of = {room: floor for floor, rooms in enumerate(floors) for room in rooms}
     rooms = {path.stem for path in folder.iterdir() if path.stem not in ("__init__", "__pycache__")}
-    assert rooms == set(floor_of), "each module and package of the compiler has its floor here"
+    assert rooms == set(floor_of), "each module and package has its floor here"
     up = []
     for path in sorted(folder.rglob("*.py")):
         room = path.relative_to(folder).parts[0].removesuffix(".py")
@@ -97,15 +109,15 @@ def test_the_compiler_imports_what_lies_below() -> None:
 
 
 def _imported(path: Path, folder: Path) -> set[str]:
-    """The rooms of the compiler that a module of it imports from, anywhere in its text."""
-    package = path.parent.relative_to(folder).parts
+    """The rooms of a package that a module of it imports from, anywhere in its text."""
+    root = folder.parts[folder.parts.index("outboard") :]
+    package = root + path.parent.relative_to(folder).parts
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if not isinstance(node, ast.ImportFrom):
             continue
-        module = (node.module or "").split(".") if node.module else []
-        if node.level == 0:
-            found |= {module[2]} if module[:2] == ["outboard", "compiler"] and len(module) > 2 else set()
-        elif node.level == len(package) + 1:  # from the compiler itself
-            found |= {module[0]} if module else {alias.name for alias in node.names}
+        base = package[: len(package) + 1 - node.level] if node.level else ()
+        module = (*base, *(node.module or "").split(".")) if node.module else base
+        names = [(*module, alias.name) for alias in node.names]
+        found |= {name[len(root)] for name in names if name[: len(root)] == root and len(name) > len(root)}
     return found

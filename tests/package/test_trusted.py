@@ -226,7 +226,7 @@ class Exploit:
 
 def test_a_trace_that_somebody_else_wrote_is_not_unpickled(folder: Path, tmp_path: Path) -> None:
     importlib.import_module("torch._dynamo")  # which has what follows imported
-    from outboard.compiler.adapter import precompile
+    from outboard.compiler.adapter.traces import precompile
 
     body = pickle.dumps(Exploit(tmp_path / "mark"))
     path = folder / "traces" / "fingerprint" / "key" / "trace"
@@ -259,7 +259,7 @@ def test_pytorchs_cache_is_not_where_others_write(
 ) -> None:
     from torch._inductor.runtime import cache_dir_utils
 
-    from outboard.compiler.adapter import inductor_cache
+    from outboard.compiler.adapter.graphs import inductor_cache
 
     usual = tmp_path / "torchinductor_user"
     usual.mkdir()

@@ -33,7 +33,7 @@ constexpr size_t kMostSlots = 16;
 constexpr size_t kMostSteps = 64;
 
 /// What elements of lists are made of: the operators that are written down, named as they are for single tensors. What
-/// each does is in compiler/adapter/chains.py.
+/// each does is in compiler/adapter/optimizers/chains.py.
 const std::unordered_set<std::string>& pointwise_names() {
   static const auto* const names = new std::unordered_set<std::string>{
       "abs",   "add",     "addcdiv", "addcmul", "clamp_max", "clamp_min", "copy",  "div",        "exp",

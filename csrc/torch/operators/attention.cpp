@@ -70,9 +70,9 @@ int64_t choose(const at::Tensor& query, const at::Tensor& key, const at::Tensor&
 
 }  // namespace
 
-/// Attention over sequences that lie one behind the other (`adapter/jagged.py`): `query` (queries of all sequences,
-/// heads, width), `key` and `value` alike, and where each sequence begins and the last ends. The second result is the
-/// logarithm of each query's sum, (heads, queries).
+/// Attention over sequences that lie one behind the other (`adapter/graphs/jagged.py`): `query` (queries of all
+/// sequences, heads, width), `key` and `value` alike, and where each sequence begins and the last ends. The second
+/// result is the logarithm of each query's sum, (heads, queries).
 TORCH_LIBRARY_FRAGMENT(outboard, m) {
   m.def(
       "attend_packed(Tensor query, Tensor key, Tensor value, Tensor query_starts, Tensor key_starts, SymInt "

@@ -2,7 +2,7 @@
 // Nested tensors of the strided layout: a buffer on the device, and the shapes of the parts on the host. PyTorch's
 // kernels for its own devices are made of dense operators on buffers and parts, so they serve this device, too. Those
 // that read memory themselves (sums over a dimension, attention in inference) are left out: they raise
-// NotImplementedError. Jagged tensors need nothing here, they are a class in Python (`adapter/jagged.py`).
+// NotImplementedError. Jagged tensors need nothing here, they are a class in Python (`adapter/graphs/jagged.py`).
 #include <ATen/NestedTensorImpl.h>
 #include <ATen/native/nested/NestedTensorUtils.h>
 #include <ATen/ops/native_layer_norm.h>

@@ -15,8 +15,8 @@
 #include "torch/eager/eager.h"
 
 /// PyTorch's fused optimizers, and what GradScaler does to gradients: one launch for each parameter. The operator that
-/// works on one parameter is compiled like any other, from its decomposition in compiler/adapter/optimizers.py, and one
-/// plan serves all parameters of a rank.
+/// works on one parameter is compiled like any other, from its decomposition in compiler/adapter/optimizers/fused.py,
+/// and one plan serves all parameters of a rank.
 namespace outboard::aten {
 namespace {
 

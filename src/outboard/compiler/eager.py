@@ -89,7 +89,7 @@ def _without_plan(
     """What becomes of a call that was not compiled: "bake", "host" or "refused". Raises what the operator says of its
     arguments, or, if that is nothing, CompilerFault for a fault of the compiler; RuntimeError if it may be PyTorch's
     complaint, of which the CPU's kernel, asked next, has the last word."""
-    from .adapter.refusals import is_refusal, is_unsupported
+    from .adapter.operators.refusals import is_refusal, is_unsupported
 
     op = overload._schema.name
     if not is_refusal(failure):
@@ -105,7 +105,7 @@ def _without_plan(
 
 def _fault(op: str, failure: Exception) -> RuntimeError:
     """The error that users see of a fault of ours."""
-    from .adapter.refusals import is_complaint, place_of
+    from .adapter.operators.refusals import is_complaint, place_of
 
     _log.debug("the compiler failed on %s:", op, exc_info=failure)
     kind = RuntimeError if is_complaint(failure) else CompilerFault
@@ -121,7 +121,7 @@ def _raise_users_error(overload: torch._ops.OpOverload, args: tuple[Any, ...], k
     """Raises what the operator's shape function says of these arguments; returns if it has no complaint, and the
     compiler's error was its own."""
 
-    from .adapter.results import of_shape_function
+    from .adapter.operators.results import of_shape_function
 
     of_shape_function(overload, args, kwargs)
 

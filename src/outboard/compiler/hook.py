@@ -20,11 +20,11 @@ def _register_interface() -> None:
 
 
 def _register_backend() -> None:
-    from .adapter.ahead_of_time import refuse_ahead_of_time
-    from .adapter.inductor_cache import place_cache
-    from .adapter.interpreted import interpret_without_dialect
-    from .adapter.patience import compile_undisturbed, hash_sources_ahead
+    from .adapter.graphs.ahead_of_time import refuse_ahead_of_time
+    from .adapter.graphs.inductor_cache import place_cache
+    from .adapter.graphs.interpreted import interpret_without_dialect
     from .adapter.registration import register
+    from .adapter.traces.deadlines import compile_undisturbed, hash_sources_ahead
 
     place_cache()
     register()
@@ -35,32 +35,32 @@ def _register_backend() -> None:
 
 
 def _join_updates() -> None:
-    from .adapter.foreach import install
+    from .adapter.optimizers.foreach import install
 
     install()
 
 
 def _prepare_tracing() -> None:
-    from .adapter import shapes
     from .adapter.interface import device_name
-    from .adapter.patience import trace_undisturbed
+    from .adapter.operators import shapes
+    from .adapter.traces.deadlines import trace_undisturbed
 
     shapes.register(device_name())
     if os.environ.get("OUTBOARD_PRECOMPILE") != "0":
-        from .adapter.precompile import enable
+        from .adapter.traces.precompile import enable
 
         enable()
     trace_undisturbed()
 
 
 def _allow_flex_attention() -> None:
-    from .adapter.flex_attention import install
+    from .adapter.graphs.flex_attention import install
 
     install()
 
 
 def _allow_jagged_attention() -> None:
-    from .adapter.jagged import install
+    from .adapter.graphs.jagged import install
 
     install()
 

@@ -17,7 +17,7 @@ _lock = threading.Lock()
 
 
 def load(text: str, device_index: int) -> Plan:
-    """The plan that ``adapter.graphs.pack`` made text of, ready to run on a device. Its
+    """The plan that ``adapter.graphs.compiled.pack`` made text of, ready to run on a device. Its
     programs are built meanwhile: the first run waits for them, and raises RuntimeError if the device's compiler refuses
     one."""
     from outboard import _C

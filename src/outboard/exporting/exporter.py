@@ -58,7 +58,7 @@ def export(
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"export() expects a torch.nn.Module, not {type(model).__name__}")
-    from outboard.compiler.adapter import trees
+    from outboard.compiler.adapter.graphs import trees
 
     def dense(value: Any) -> Any:
         return value.detach().contiguous() if isinstance(value, torch.Tensor) else value
@@ -195,7 +195,7 @@ class _Signature:
         return f.Dimension(f.Dimension.Kind.ANY) if number is None else f.Dimension(f.Dimension.Kind.SYMBOL, number)
 
     def _inputs(self) -> dict[str, Any]:
-        from outboard.compiler.adapter import trees
+        from outboard.compiler.adapter.graphs import trees
 
         specs = [s for s in self._program.graph_signature.input_specs if s.kind == InputKind.USER_INPUT]
         leaves = [
@@ -207,7 +207,7 @@ class _Signature:
         return {"tree": trees.text_of(self._program.call_spec.in_spec), "leaves": leaves}
 
     def _outputs(self) -> dict[str, Any]:
-        from outboard.compiler.adapter import trees
+        from outboard.compiler.adapter.graphs import trees
 
         structure = self._program.call_spec.out_spec
         specs = self._program.graph_signature.output_specs

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from outboard import trusted
-from outboard.compiler.adapter import trees
+from outboard.compiler.adapter.graphs import trees
 from outboard.compiler.plans.dtypes import dtype_of
 from outboard.compiler.target import target_of
 

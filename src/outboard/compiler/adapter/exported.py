@@ -21,7 +21,7 @@ from torch.utils._sympy.numbers import int_oo
 from ..choice import attention
 from ..plans import plan as p
 from ..target import target_of
-from .graphs import Capture, capturing
+from .graphs.compiled import Capture, capturing
 from .interface import device_name
 from .registration import register
 

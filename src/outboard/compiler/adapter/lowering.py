@@ -34,14 +34,14 @@ from ..operators import facts
 from ..plans import plan as p
 from ..plans.builder import NotExpressible, PlanBuilder
 from ..target import Target
-from . import ctc, results
-from .corrections import concerns
-from .decompositions import eager_decompositions
-from .optimizers import STEPS
+from .operators import ctc, results
+from .operators.corrections import concerns
+from .operators.decompositions import eager_decompositions
+from .operators.selection import FUNCTIONS
+from .operators.strides import dense_strides, memory_order
+from .optimizers.fused import STEPS
 from .overrides import index_message
 from .registration import EAGER_CONFIG, building, register
-from .selection import FUNCTIONS
-from .strides import dense_strides, memory_order
 
 aten = torch.ops.aten
 

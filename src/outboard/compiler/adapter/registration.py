@@ -34,12 +34,14 @@ from ..dialects import c as cl
 from ..operators import facts
 from ..plans import cache
 from ..target import target_of
-from . import additions, ambient, interpolation, overlaps, random, releases, rounding, shapes
-from .corrections import CORRECTIONS
-from .decompositions import cumulative_sum, embedding_gradient
+from . import ambient, releases
+from .graphs import overlaps
+from .graphs.replays import register_replays
 from .interface import device_name, register_interface
-from .recurrent import CELLS
-from .replays import register_replays
+from .operators import additions, interpolation, random, rounding, shapes
+from .operators.corrections import CORRECTIONS
+from .operators.decompositions import cumulative_sum, embedding_gradient
+from .operators.recurrent import CELLS
 from .scheduling import LoopScheduling
 from .wrapper import EagerWrapper, PlanWrapper
 
@@ -101,7 +103,7 @@ class _ChosenWrapper(PlanWrapper):
     def create(
         cls, is_subgraph: bool, subgraph_name: Any, parent_wrapper: Any, partition_signatures: Any = None
     ) -> Any:
-        from .graphs import GraphWrapper
+        from .graphs.compiled import GraphWrapper
 
         builder = _builder.get()
         if builder is None or is_subgraph:

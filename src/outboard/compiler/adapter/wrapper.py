@@ -29,7 +29,7 @@ from ..plans.builder import NotExpressible, PlanBuilder, Size, TensorArg
 from ..printing import EmittedKernel, emit, program
 from ..target import Target
 from . import epilogues
-from .strides import dense_strides
+from .operators.strides import dense_strides
 
 
 @dataclasses.dataclass

@@ -15,7 +15,7 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND
 
 from outboard import patches
 
-from .overrides import HALVES
+from ..overrides import HALVES
 
 aten = torch.ops.aten
 

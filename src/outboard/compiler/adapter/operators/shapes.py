@@ -11,7 +11,8 @@ import torch
 from torch._subclasses import fake_impls
 from torch.utils import _pytree as pytree
 
-from . import releases, results
+from .. import releases
+from . import results
 
 aten = torch.ops.aten
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch._decomp import decomposition_table
 
-from ..target import target_of
+from ...target import target_of
+from ..optimizers.chains import wide
+from ..overrides import HALVES
 from . import interpolation
-from .chains import wide
-from .overrides import HALVES
 
 aten = torch.ops.aten
 

@@ -12,7 +12,7 @@ from torch._decomp import core_aten_decompositions
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.lowering import fallbacks, lowerings
 
-from ..operators import facts
+from ...operators import facts
 from . import additions, random, recurrent, rounding
 from .corrections import corrected
 

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from outboard import patches
 
-from .interface import device_name
+from ..interface import device_name
 
 
 def refuse_ahead_of_time() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .chains import wide
+from ..optimizers.chains import wide
 
 aten = torch.ops.aten
 

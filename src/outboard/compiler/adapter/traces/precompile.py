@@ -408,7 +408,7 @@ def _keeping_guards(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _folder(key: str) -> Path | None:
-    from .registration import fingerprint
+    from ..registration import fingerprint
 
     base = settings.cache_directory()
     if base is None or not signing.available():

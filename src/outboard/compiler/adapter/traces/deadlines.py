@@ -8,8 +8,8 @@ import threading
 
 from outboard import patches
 
-from ..undisturbed import undisturbed
-from . import releases
+from ...undisturbed import undisturbed
+from .. import releases
 
 
 def trace_undisturbed() -> None:

@@ -21,7 +21,7 @@ import torch
 from torch._dynamo import compiled_autograd, eval_frame
 from torch.nn.modules import module as nn_module
 
-from . import ambient, releases
+from .. import ambient, releases
 
 #: Containers within containers are looked into to this depth.
 _DEPTH = 4

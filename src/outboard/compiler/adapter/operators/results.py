@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..operators import facts
-from ..plans.builder import NotExpressible
-from . import releases
+from ...operators import facts
+from ...plans.builder import NotExpressible
+from .. import releases
 from .strides import dense_strides, iterated_order, memory_order
 
 aten = torch.ops.aten

@@ -18,8 +18,8 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from ..dialects import Unsupported
-from ..plans.builder import NotExpressible
+from ...dialects import Unsupported
+from ...plans.builder import NotExpressible
 
 #: What says of itself that something cannot be compiled.
 _REFUSALS = (

@@ -26,12 +26,12 @@ from torch._inductor.utils import ValueWithLineMap
 from torch._inductor.virtualized import V
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
-from .. import progress
-from ..plans import plan as p
-from ..plans.builder import NotExpressible, PlanBuilder, TensorArg
-from ..target import Target, target_of
+from ... import progress
+from ...plans import plan as p
+from ...plans.builder import NotExpressible, PlanBuilder, TensorArg
+from ...target import Target, target_of
+from ..wrapper import LaunchLine, PlanConverter, PlanWrapper, computing, size_hint
 from . import packed
-from .wrapper import LaunchLine, PlanConverter, PlanWrapper, computing, size_hint
 
 _log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..target import target_of
+from ...target import target_of
 
 aten = torch.ops.aten
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..kernels.compaction import BLOCK
+from ...kernels.compaction import BLOCK
 
 _LIBRARY = torch.library.Library("outboard", "IMPL")
 

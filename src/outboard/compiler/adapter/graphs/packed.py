@@ -10,10 +10,10 @@ import torch
 from torch._inductor import ir
 from torch._inductor.codegen import wrapper
 
-from ..kernels import packing
-from ..plans import plan as p
-from ..plans.builder import PlanBuilder, TensorArg
-from ..target import Target
+from ...kernels import packing
+from ...plans import plan as p
+from ...plans.builder import PlanBuilder, TensorArg
+from ...target import Target
 
 _PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm)
 

@@ -13,8 +13,8 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 
 from outboard import patches
 
-from ..target import target_of
-from .interface import device_name
+from ...target import target_of
+from ..interface import device_name
 
 _DOUBLES = frozenset({torch.float64, torch.complex128})
 

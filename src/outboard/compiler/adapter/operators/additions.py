@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..optimizers.chains import wide
+from ..optimizers.fused import update_scale
 from . import fake_quantized, padding
-from .chains import wide
-from .optimizers import update_scale
 from .synchronized_norm import DECOMPOSITIONS as SYNCHRONIZED_NORM
 from .transformers import LAYERS
 

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators as graphs: decompositions of ours and corrected ones of PyTorch's, their shapes, strides and rounding."""

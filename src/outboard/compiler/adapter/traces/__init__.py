@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traces of Dynamo's: where they begin, and those of earlier processes."""
