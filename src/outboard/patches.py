@@ -146,11 +146,19 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
     "convolutions keep the layout that they come in": (
         Place("torch._inductor.graph:GraphLowering.decide_layout_opt", "gm is_inference"),
     ),
-    "results that are views of overlapping inputs lie where they should": (
+    "results that are views of inputs lie where they should": (
         Place(
             "torch._functorch._aot_autograd.runtime_wrappers.create_synthetic_base_metadata",
             "m synthetic_base_info outer_args inner_args inner_args_desc",
         ),
+        Place(
+            "torch._functorch._aot_autograd.graph_capture.create_functionalized_fn",
+            "fn args args_descs meta aot_config trace_joint joint_fn_handle",
+        ),
+    ),
+    "results share the memory that they share in eager mode, and no more": (
+        Place("torch._inductor.graph:GraphLowering.run", "self *args"),
+        Place("torch._inductor.graph:GraphLowering.output", "self target args kwargs"),
     ),
     "indices that become floats are rounded": (
         Place("torch._inductor.index_propagation:SymPyOps.to_dtype", "value dtype src_dtype use_compute_types"),

@@ -123,15 +123,32 @@ def test_targets_that_are_no_probabilities(device: str, device_module: ModuleTyp
     assert loss(right, right).item() > 0
 
 
-def test_the_last_nan_is_the_greatest(device: str) -> None:
-    x = torch.tensor([float("nan"), 1.0, 2.0, float("nan"), 3.0]).view(1, 1, 1, 1, 5)
-    pools: list[Any] = [
-        lambda x: F.max_pool3d(x, (1, 1, 5), return_indices=True)[1],
-        lambda x: F.adaptive_max_pool3d(x, 1, return_indices=True)[1],
-        lambda x: F.adaptive_max_pool2d(x[0], 1, return_indices=True)[1],
-    ]
-    for pool in pools:
-        assert pool(x.to(device)).item() == pool(x).item() == 3
+#: Windows that are a whole row of 5 elements.
+MAXIMA: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
+    "max_pool1d": lambda x: F.max_pool1d(x[0, 0], 5, return_indices=True),
+    "max_pool2d": lambda x: F.max_pool2d(x[0], (1, 5), return_indices=True),
+    "max_pool3d": lambda x: F.max_pool3d(x, (1, 1, 5), padding=(0, 0, 1), return_indices=True),
+    "adaptive_max_pool2d": lambda x: F.adaptive_max_pool2d(x[0], 1, return_indices=True),
+    "adaptive_max_pool3d": lambda x: F.adaptive_max_pool3d(x, 1, return_indices=True),
+    "fractional_max_pool2d": lambda x: F.fractional_max_pool2d(x[0], (1, 5), output_size=1, return_indices=True),
+}
+NAN, INFINITY = torch.nan, torch.inf
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("pool", MAXIMA)
+def test_where_the_maximum_of_a_window_is(pool: str, compiled: bool, device: str) -> None:
+    """At the last NaN, at the first of equal elements, and never in the padding. So says the gradient, too."""
+    torch._dynamo.reset()
+    function = torch.compile(MAXIMA[pool]) if compiled else MAXIMA[pool]
+    for numbers in ([NAN, 1.0, 2.0, NAN, 3.0], [0.0, 3.0, 3.0, 1.0, 2.0], [-INFINITY] * 5):
+        x = torch.tensor(numbers).view(1, 1, 1, 1, 5).requires_grad_()
+        moved = x.detach().to(device).requires_grad_()
+        expected, result = MAXIMA[pool](x), function(moved)
+        torch.testing.assert_close([each.cpu() for each in result], [*expected], equal_nan=True)
+        expected[0].sum().backward()
+        result[0].sum().backward()
+        assert x.grad is not None and moved.grad is not None and torch.equal(moved.grad.cpu(), x.grad)
 
 
 def test_logical_operators_promote(device: str) -> None:

@@ -35,10 +35,10 @@ from ..operators import facts
 from ..plans import cache
 from ..target import target_of
 from . import ambient, releases
-from .graphs import overlaps
+from .graphs import aliases, overlaps
 from .graphs.replays import register_replays
 from .interface import device_name, register_interface
-from .operators import additions, interpolation, random, rounding, shapes
+from .operators import additions, interpolation, pooling, random, rounding, shapes
 from .operators.corrections import CORRECTIONS
 from .operators.decompositions import cumulative_sum, embedding_gradient
 from .operators.recurrent import CELLS
@@ -163,7 +163,9 @@ def register() -> None:
     _leave_to_kernels(name)
     _allow_calls_of_kernels()
     _change_decompositions(name)
+    aliases.register(name)
     overlaps.register(name)
+    pooling.register(name)
     rounding.register(name)
     interpolation.register(name)
     shapes.register(name)
@@ -390,6 +392,7 @@ def _change_decompositions(name: str) -> None:
         **CELLS,
         **rounding.DECOMPOSITIONS,
         **CORRECTIONS,
+        **pooling.DECOMPOSITIONS,
         **random.DECOMPOSITIONS,
         **releases.decompositions(),
         torch.ops.aten.cumsum.default: cumulative_sum,

@@ -8,7 +8,6 @@ reads what it has written.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -16,8 +15,6 @@ from typing import Any
 import torch
 from torch._inductor import inductor_prims, ir, lowering
 from torch.utils import _pytree as pytree
-
-from outboard import patches
 
 aten = torch.ops.aten
 
@@ -40,24 +37,6 @@ def register(name: str) -> None:
         for key in (operator, *overloads):
             if key in table:
                 table[key] = _reading_first(name, table[key])
-    place = "torch._functorch._aot_autograd.runtime_wrappers.create_synthetic_base_metadata"
-    patches.apply("results that are views of overlapping inputs lie where they should", {place: _with_own_places})
-
-
-def _with_own_places(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Overlapping inputs become views of one tensor. Results that are views of such an input must not be made from that
-    tensor by the same steps, but by their strides and their place in it."""
-
-    @functools.wraps(original)
-    def create(m: Any, synthetic_base_info: Any, *others: Any, **named: Any) -> Any:
-        metadata, indices = original(m, synthetic_base_info, *others, **named)
-        for number, info in enumerate(m.output_info):
-            if info.base_idx is not None and not isinstance(synthetic_base_info[info.base_idx], int):
-                found = metadata.output_info[number]
-                metadata.output_info[number] = dataclasses.replace(found, view_meta_sequence=None)
-        return metadata, indices
-
-    return create
 
 
 def _reading_first(name: str, original: Callable[..., Any]) -> Callable[..., Any]:

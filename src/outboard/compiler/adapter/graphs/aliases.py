@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results of graphs that share memory with inputs or with each other.
+
+Eager PyTorch returns views. A traced graph is functional: it returns values, and PyTorch makes views again of what it
+returns. For sizes that are symbols it does so by the strides and the place in memory that a result has when the graph
+has run. So these have to be those of the eager program, and what shares memory there has to share it here, and no more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+from torch._functorch._aot_autograd.functional_utils import to_fun
+from torch._functorch._aot_autograd.schemas import OutputType
+from torch._inductor import ir
+from torch._inductor.fx_utils import get_node_storage
+from torch._inductor.virtualized import V
+from torch._subclasses.functional_tensor import FunctionalTensor, disable_functional_mode
+
+from outboard import patches
+
+
+def register(name: str) -> None:
+    """Has compiled graphs return what shares memory as eager PyTorch does; what Inductor makes, on the device of that
+    name."""
+    aot = "torch._functorch._aot_autograd"
+    patches.apply(
+        "results that are views of inputs lie where they should",
+        {
+            f"{aot}.runtime_wrappers.create_synthetic_base_metadata": _with_own_places,
+            f"{aot}.graph_capture.create_functionalized_fn": _with_views_of_inputs,
+        },
+    )
+    graph = "torch._inductor.graph:GraphLowering"
+    patches.apply(
+        "results share the memory that they share in eager mode, and no more",
+        {f"{graph}.run": _keeping_roots, f"{graph}.output": functools.partial(_with_shared_memory, name)},
+    )
+
+
+def _with_own_places(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Overlapping inputs become views of one tensor. Results that are views of such an input must not be made from that
+    tensor by the same steps, but by their strides and their place in it."""
+
+    @functools.wraps(original)
+    def create(m: Any, synthetic_base_info: Any, *others: Any, **named: Any) -> Any:
+        metadata, indices = original(m, synthetic_base_info, *others, **named)
+        for number, info in enumerate(m.output_info):
+            if info.base_idx is not None and not isinstance(synthetic_base_info[info.base_idx], int):
+                found = metadata.output_info[number]
+                metadata.output_info[number] = dataclasses.replace(found, view_meta_sequence=None)
+        return metadata, indices
+
+    return create
+
+
+def _with_views_of_inputs(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Results that are views of an input become views of that input itself, in the graph, too. PyTorch makes them of
+    what the graph has written into the input, which has other strides where the input has gaps."""
+
+    @functools.wraps(original)
+    def create(fn: Any, args: Any, args_descs: Any, *, meta: Any, aot_config: Any, **named: Any) -> Any:
+        # An exported graph is run by others, who read its results.
+        if not aot_config.is_export:
+            fn = _returning_views(fn, meta, named["trace_joint"])
+        return original(fn, args, args_descs, meta=meta, aot_config=aot_config, **named)
+
+    return create
+
+
+def _returning_views(fn: Callable[..., Any], meta: Any, is_joint: bool) -> Callable[..., Any]:
+    """A function of functional tensors; ``meta`` tells what its results are, ``is_joint`` whether it has a backward
+    pass, too."""
+
+    @functools.wraps(fn)
+    def traced(*given: Any) -> Any:
+        inputs = [_value(each) for each in (given[0] if is_joint else given)]
+        outputs, descriptions = fn(*given)
+        forward = outputs[0] if is_joint else outputs
+        results = [*forward]
+        for place, info in enumerate(meta.output_info, meta.num_mutated_inp_runtime_indices):
+            if info.output_type is OutputType.alias_of_input and inputs[info.base_idx] is not None:
+                results[place] = _view_of(inputs[info.base_idx], results[place])
+        forward = type(forward)(results)
+        return ((forward, *outputs[1:]) if is_joint else forward), descriptions
+
+    return traced
+
+
+def _value(given: Any) -> torch.Tensor | None:
+    """What an input of a function that is made functional holds before anything is written; None of subclasses."""
+    return torch._from_functional_tensor(given.elem) if isinstance(given, FunctionalTensor) else None
+
+
+def _view_of(base: torch.Tensor, result: FunctionalTensor) -> Any:
+    """The view of ``base`` that ``result`` is of what ``base`` has become."""
+    steps = torch._C._functionalization.get_view_meta_sequence(result.elem)
+    with disable_functional_mode():
+        view = torch._C._functionalization.apply_view_meta_sequence(base, steps)
+    return to_fun(view)
+
+
+def _keeping_roots(original: Callable[..., Any]) -> Callable[..., Any]:
+    """What a graph's values become is forgotten after their last use, but for those whose memory results share."""
+
+    @functools.wraps(original)
+    def run(self: Any, *args: Any) -> Any:
+        kept = {*_roots(self.graph).values()}
+        for user, values in self.user_to_last_uses.items():
+            self.user_to_last_uses[user] = [value for value in values if value not in kept]
+        return original(self, *args)
+
+    return run
+
+
+def _with_shared_memory(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Results that share memory in the graph are made views of it, by their strides and places, where Inductor would
+    copy what it cannot index so; results that share none are copied where it has dropped a copy."""
+
+    @functools.wraps(original)
+    def output(self: Any, target: Any, args: Any, kwargs: Any) -> Any:
+        nodes, (given, *others) = V.graph.current_node.args[0], args
+        if not isinstance(nodes, (list, tuple)):
+            return original(self, target, args, kwargs)
+        shared, given = _Shared(self, name), [*given]
+        for place, node in enumerate(nodes):
+            if isinstance(node, fx.Node) and isinstance(given[place], ir.TensorBox):
+                given[place] = shared.result(node, given[place])
+        return original(self, target, (given, *others), kwargs)
+
+    return output
+
+
+class _Shared:
+    """The memory of a graph's results."""
+
+    def __init__(self, lowering: Any, name: str) -> None:
+        self.name, self.env = name, lowering.env
+        self.roots = _roots(lowering.graph)
+        self.bases: dict[fx.Node, Any] = {}
+        #: Which storage of the graph each buffer is for.
+        self.storages = {node.target: get_node_storage(node) for node in lowering.graph.find_nodes(op="placeholder")}
+
+    def result(self, node: fx.Node, value: Any) -> Any:
+        """What to return for a result that has been lowered to ``value``."""
+        device = value.get_device()
+        if device is None or device.type != self.name:
+            return value
+        storage = get_node_storage(node)
+        value = self._view(node, self.roots[storage], value) if storage in self.roots else value
+        value = ir.TensorBox(ir.ExternKernel.realize_input(value))
+        if storage is None or self.storages.setdefault(value.get_name(), storage) == storage:
+            return value
+        return ir.TensorBox(ir.ExternKernel.copy_input(value))
+
+    def _view(self, node: fx.Node, root: fx.Node, value: Any) -> Any:
+        found, base = node.meta["val"], root.meta["val"]
+        if found.dtype != base.dtype:
+            return value
+        if root not in self.bases:
+            self.bases[root] = ir.ExternKernel.require_exact_strides(self.env[root], base.stride())
+        storage, layout = ir.as_storage_and_layout(self.bases[root])
+        offset = layout.offset + _symbol(found.storage_offset()) - _symbol(base.storage_offset())
+        sizes, strides = [*map(_symbol, found.size())], [*map(_symbol, found.stride())]
+        place = ir.FixedLayout(layout.device, layout.dtype, sizes, strides, offset)
+        return ir.TensorBox(ir.ReinterpretView(data=storage, layout=place))
+
+
+def _symbol(number: Any) -> Any:
+    return number.node.expr if isinstance(number, torch.SymInt) else sympy.Integer(number)
+
+
+def _roots(graph: fx.Graph) -> dict[Any, fx.Node]:
+    """By storage that results share with each other or with an input, the node that the storage comes from."""
+    results = Counter(map(get_node_storage, _results(graph)))
+    found: dict[Any, fx.Node] = {}
+    for node in graph.nodes:
+        storage = get_node_storage(node)
+        if results[storage] > (node.op != "placeholder") and storage is not None:
+            found.setdefault(storage, node)
+    return found
+
+
+def _results(graph: fx.Graph) -> Iterable[fx.Node]:
+    given = graph.output_node().args[0]
+    return [each for each in (given if isinstance(given, (list, tuple)) else [given]) if isinstance(each, fx.Node)]

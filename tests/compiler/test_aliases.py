@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results of compiled graphs share memory with inputs and each other where eager PyTorch's do, and only there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+
+def written_with_gaps(x: Tensor) -> list[Tensor]:
+    x.add_(1)
+    return [x.flatten(0, 1), x.unflatten(1, (-1, 2)), x[:, : x.shape[1] // 2]]
+
+
+def view_of_a_part(x: Tensor) -> list[Tensor]:
+    y = x * 1
+    flat = y.reshape(-1)
+    y.unsqueeze_(0)
+    return [flat.narrow(0, 1, flat.shape[0] - 2), y]
+
+
+PROGRAMS = [written_with_gaps, view_of_a_part]
+
+
+def with_gaps(device: str) -> Tensor:
+    return torch.arange(96.0, device=device).view(6, 16)[1:5, 1:13:2]
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_results_share_what_they_share_in_eager_mode(
+    program: Callable[[Tensor], list[Tensor]], gradient: bool, device: str
+) -> None:
+    torch._dynamo.reset()
+    x, there = (with_gaps(each).requires_grad_(gradient) for each in ("cpu", device))
+    if gradient:
+        x, there = x * 1, there * 1
+    expected, results = program(x), torch.compile(program, dynamic=True)(there)
+    for _ in range(2):  # as they are returned, and when they have been written to
+        assert torch.equal(there.cpu(), x)
+        for result, wanted in zip(results, expected, strict=True):
+            assert torch.equal(result.cpu(), wanted)
+            assert result.storage_offset() == wanted.storage_offset()
+        for each in (*results, *expected):
+            each.detach().add_(1)
+
+
+def overlapping(device: str) -> tuple[Tensor, Tensor]:
+    whole = torch.arange(48.0).view(8, 6).to(device)
+    return whole[:6], whole[2:]
+
+
+def test_results_that_are_views_of_overlapping_inputs(device: str) -> None:
+    def write(x: Tensor, y: Tensor) -> list[Tensor]:
+        y.add_(x[:, :1] + 1)
+        return [x.view(-1), y[1:], y.t()]
+
+    torch._dynamo.reset()
+    results = torch.compile(write)(*overlapping(device))
+    for result, expected in zip(results, write(*overlapping("cpu")), strict=True):
+        assert torch.equal(result.cpu(), expected)
+        assert result.stride() == expected.stride()
+        assert result.storage_offset() == expected.storage_offset()
+
+
+def test_a_copy_of_an_overlapping_input_is_no_view_of_it(device: str) -> None:
+    def write(x: Tensor, y: Tensor) -> Tensor:
+        x.mul_(-1)
+        copied = y.clone()
+        return copied.narrow(1, 1, copied.shape[1] - 2)
+
+    torch._dynamo.reset()
+    x, y = overlapping(device)
+    result = torch.compile(write, dynamic=True)(x, y)
+    y.zero_()
+    assert torch.equal(result.cpu(), write(*overlapping("cpu")))
