@@ -77,3 +77,14 @@ def test_a_copy_of_an_overlapping_input_is_no_view_of_it(device: str) -> None:
     result = torch.compile(write, dynamic=True)(x, y)
     y.zero_()
     assert torch.equal(result.cpu(), write(*overlapping("cpu")))
+
+
+def test_a_number_that_is_returned_twice_is_one(device: str) -> None:
+    def total(x: Tensor) -> list[Tensor]:
+        found = x.sum()
+        return [found, found.view(1)]
+
+    torch._dynamo.reset()
+    number, same = torch.compile(total)(with_gaps(device))
+    number.zero_()
+    assert same.item() == 0

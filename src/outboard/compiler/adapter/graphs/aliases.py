@@ -165,7 +165,8 @@ class _Shared:
         if found.dtype != base.dtype:
             return value
         if root not in self.bases:
-            self.bases[root] = ir.ExternKernel.require_exact_strides(self.env[root], base.stride())
+            stored = ir.TensorBox(ir.ExternKernel.realize_input(self.env[root]))
+            self.bases[root] = ir.ExternKernel.require_exact_strides(stored, base.stride())
         storage, layout = ir.as_storage_and_layout(self.bases[root])
         offset = layout.offset + _symbol(found.storage_offset()) - _symbol(base.storage_offset())
         sizes, strides = [*map(_symbol, found.size())], [*map(_symbol, found.stride())]
