@@ -23,6 +23,7 @@
 #include "torch/bridge/host_allocator.h"
 #include "torch/bridge/sync_debug.h"
 #include "torch/bridge/tensor.h"
+#include "torch/eager/compiler.h"
 #include "torch/eager/eager.h"
 
 /// Copies between CPU and device, between devices, and on one device.

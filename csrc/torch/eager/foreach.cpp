@@ -19,6 +19,7 @@
 #include "torch/bridge/devices.h"
 #include "torch/bridge/memory_ranges.h"
 #include "torch/bridge/tensor.h"
+#include "torch/eager/compiler.h"
 #include "torch/eager/eager.h"
 
 namespace outboard::aten {

@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "torch/bridge/devices.h"
-#include "torch/eager/eager.h"
+#include "torch/eager/compiler.h"
 
 /// How `scaled_dot_product_attention` is computed: by one operator, as on the CPU, or taken apart into products and a
 /// softmax. It is decided while a call is eager or traced, so that compiled graphs hold the same operators.

@@ -12,6 +12,7 @@
 
 #include "torch/bridge/devices.h"
 #include "torch/bridge/memory_ranges.h"
+#include "torch/eager/compiler.h"
 #include "torch/eager/eager.h"
 
 /// PyTorch's fused optimizers, and what GradScaler does to gradients: one launch for each parameter. The operator that

@@ -25,12 +25,16 @@
 #include "torch/bridge/generator.h"
 #include "torch/bridge/sync_debug.h"
 #include "torch/bridge/tensor.h"
+#include "torch/eager/compiler.h"
 #include "torch/eager/cpu_operators.h"
 #include "torch/eager/eager.h"
+#include "torch/eager/eager_statistics.h"
 #include "torch/eager/fallback.h"
 #include "torch/eager/foreach.h"
+#include "torch/eager/hit_costs.h"
 #include "torch/eager/op_list.h"
 #include "torch/eager/refused_calls.h"
+#include "torch/eager/results.h"
 #include "torch/python/binding_helpers.h"
 
 namespace outboard::aten {

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "torch/eager/eager_call.h"
+
+#include <ATen/record_function.h>
+#include <torch/csrc/Exceptions.h>
+
+#include <cstddef>
+
+#include "torch/bridge/devices.h"
+#include "torch/bridge/generator.h"
+#include "torch/bridge/tensor.h"
+#include "torch/eager/out_arguments.h"
+#include "torch/eager/overlap.h"
+#include "torch/eager/results.h"
+
+namespace outboard::aten {
+namespace {
+
+/// A last word that signatures of calls have which the driver's library is not for.
+constexpr uint64_t kWithoutLibrary = 0x7972617262696c2d;
+
+}  // namespace
+
+PerThread& per_thread() {
+  thread_local PerThread instance;
+  return instance;
+}
+
+EagerCall::EagerCall(const Operator& op, Arguments& arguments, Batch* batch, bool library)
+    : op_(op),
+      arguments_(arguments),
+      batch_(batch),
+      library_(library),
+      mine_(per_thread()),
+      reading_(mine_.plans.reader),
+      symbols_(mine_.symbols),
+      results_(mine_.results) {}
+
+bool EagerCall::run() {
+  require_parent_process();
+  device_ = unify_devices(op_, arguments_);
+  if (op_.writes && !resolve_overlap(op_, arguments_)) return false;
+  if (!select()) return false;
+  if (op_.facts.warning != nullptr) op_.facts.warning(op_, arguments_);
+  run_plan();
+  if (signature_.pattern != nullptr) lay_out(*results_);
+  return true;
+}
+
+at::Tensor EagerCall::tensor() {
+  const Result& result = (*results_).front();
+  const bool is_new = result.kind == Output::kTensor && result.new_allocation;
+  return is_new ? new_tensor(result) : fresh(result).toTensor();
+}
+
+c10::SmallVector<c10::IValue, 4> EagerCall::values() {
+  const std::vector<Result>& results = *results_;
+  c10::SmallVector<c10::IValue, 4> returned;
+  const size_t returns = op_.aliased_argument.size();
+  size_t next = 0;
+  for (size_t k = 0; k < returns; ++k) {
+    const bool is_list = op_.handle.schema().returns()[k].real_type()->kind() == c10::TypeKind::ListType;
+    if (op_.aliased_argument[k] >= 0) {
+      returned.push_back(arguments_[static_cast<size_t>(op_.aliased_argument[k])]);
+      if (!is_list) ++next;
+      continue;
+    }
+    if (!is_list) {
+      returned.push_back(fresh(results.at(next++)));
+      continue;
+    }
+    c10::List<at::Tensor> list;
+    while (results.size() - next > returns - 1 - k) list.push_back(fresh(results[next++]).toTensor());
+    returned.push_back(list);
+  }
+  return returned;
+}
+
+/// Finds or makes the plan. False: the call has none and belongs on the CPU.
+bool EagerCall::select() {
+  if (!sign(false)) return false;
+  if (entry_->bake.load(std::memory_order_acquire) && !sign(true)) return false;
+  if (runs_on_host()) return false;
+  executable_ = find_plan(*entry_, signature_.inputs.data(), *symbols_);
+  if (executable_ == nullptr) return compile();
+  mine_.hits.add();
+  return true;
+}
+
+bool EagerCall::runs_on_host() {
+  const FallbackCause cause = entry_->host.load(std::memory_order_acquire);
+  if (cause == FallbackCause::kNone) return false;
+  cause_ = cause;
+  return true;
+}
+
+bool EagerCall::sign(bool bake) {
+  bake_ = bake;
+  signature_.clear();
+  if (!make_signature(op_, arguments_, bake, signature_)) return false;
+  if (!library_) signature_.bytes.push_raw(kWithoutLibrary);
+  entry_ = &mine_.plans.entry_of(op_, device_, signature_.bytes);
+  return true;
+}
+
+/// The slow path: the disk, then the compiler.
+bool EagerCall::compile() {
+  Compiler& compiler = the_compiler();
+  RECORD_FUNCTION("outboard::compile", c10::ArrayRef<const c10::IValue>{});
+  const at::DisableRecordFunctionGuard whole;  // profilers show one piece, not what the compiler calls
+  if (compiler.has_ended()) return false;
+  if (signature_.overflows) rehearse_numbers_on_cpu(op_, arguments_);
+  const bool is_new = entry_->variants.load(std::memory_order_acquire) == nullptr;
+  const Loaded loaded = is_new ? load() : Loaded::kNothing;
+  // Shapes are asked for only now: that may import half of PyTorch's compiler.
+  if (loaded == Loaded::kNothing && op_.out_variant && resize_outputs(op_, arguments_)) return select();
+  count_miss();
+  if (loaded == Loaded::kPlan) return true;
+  if (loaded == Loaded::kBake) return select();
+  const Compiled compiled = ask_compiler();
+  if (compiled.verdict == Compiled::kPlan) {
+    if (!op_.facts.float_statistics) rehearse_on_cpu(op_, arguments_);
+    adopt(compiled.plan);
+    // Last: the next process takes a plan that is kept as it is.
+    compiler.keep(disk_key(), bake_, compiled.plan);
+    return true;
+  }
+  const bool bake = compiled.verdict == Compiled::kBake;
+  TORCH_INTERNAL_ASSERT(!(bake_ && bake), "the compiler asked twice for the scalar values of ", op_.name);
+  if (!bake) {
+    const bool refused = compiled.verdict == Compiled::kRefused;
+    entry_->host.store(refused ? FallbackCause::kCompiler : FallbackCause::kUnsupported, std::memory_order_release);
+    return !runs_on_host();
+  }
+  if (!op_.facts.float_statistics) rehearse_on_cpu(op_, arguments_);  // a wrong value says nothing about others
+  entry_->bake.store(true, std::memory_order_release);
+  compiler.keep(disk_key(), true, {});
+  return select();
+}
+
+/// What tracing refuses, the CPU's kernel refuses in PyTorch's own words, if it does. If it does not, PyTorch's
+/// shape functions are stricter than its kernels, and the call belongs there.
+Compiled EagerCall::ask_compiler() {
+  try {
+    return the_compiler().compile(op_, signed_arguments(arguments_, signature_), bake_, library_);
+  } catch (const python_error& error) {
+    if (!rehearse_on_cpu(op_, arguments_) || !is_complaint(error.type)) throw;
+  }
+  return {Compiled::kRefused, {}};
+}
+
+/// Takes what the disk cache holds: a plan that applies, or the word that scalar values belong to the signature.
+EagerCall::Loaded EagerCall::load() {
+  const auto [bake, plans] = the_compiler().load(disk_key());
+  if (bake && !bake_) {
+    entry_->bake.store(true, std::memory_order_release);
+    return Loaded::kBake;
+  }
+  bool found = false;
+  for (const std::string& bytes : plans) {
+    const Executable& executable =
+        translate_errors([&]() -> const Executable& { return PlanTable::instance().add(*entry_, bytes, device_); });
+    if (found || !executable.bind(signature_.inputs.data(), *symbols_)) continue;
+    executable_ = &executable;
+    found = true;
+  }
+  return found ? Loaded::kPlan : Loaded::kNothing;
+}
+
+/// Takes a new plan for this call and those like it. Raises if the plan is damaged or does not accept the call.
+void EagerCall::adopt(const std::string& bytes) {
+  executable_ = translate_errors([&] { return &PlanTable::instance().add(*entry_, bytes, device_); });
+  TORCH_INTERNAL_ASSERT(executable_->bind(signature_.inputs.data(), *symbols_), "the plan made for this call of ",
+                        op_.name, " does not accept it");
+}
+
+/// The signature as other processes know it: the device by what invalidates its programs and plans (`plan_key` in
+/// compiler/target.py), not by its number.
+std::string EagerCall::disk_key() const {
+  const ob_device_properties& properties = opened_runtime().device(device_).properties();
+  std::string key = properties.cache_key;
+  if (properties.library[0] != '\0') key.append(1, '\1').append(properties.library);
+  return key.append(1, '\0').append(op_.name).append(signature_.bytes.view());
+}
+
+void EagerCall::run_plan() {
+  ExecutionContext context{current_stream(device_)};
+  context.batch = batch_;
+  if (executable_->draws()) {
+    context.seeds = [this](int64_t* seeds, int64_t count) { next_seeds(signature_.generator, device_, seeds, count); };
+    context.later_seeds = [this] { return seeds_of(signature_.generator, device_); };
+  }
+  translate_errors([&] { executable_->run(signature_.inputs.data(), *symbols_, context, *results_); });
+}
+
+/// Results of a call signed as one on vectors lie as its tensors do.
+void EagerCall::lay_out(std::vector<Result>& results) const {
+  const at::Tensor& pattern = *signature_.pattern;
+  for (Result& result : results) {
+    if (result.kind != Output::kTensor) continue;
+    result.sizes = Dims(pattern.sizes().data(), pattern.sizes().size());
+    result.strides = Dims(pattern.strides().data(), pattern.strides().size());
+  }
+}
+
+/// A functional operator's result is never an argument or a view of one.
+c10::IValue EagerCall::fresh(const Result& result) const {
+  if (result.kind == Output::kNone) return at::Tensor();
+  const c10::IValue value = to_ivalue(result, signature_.tensors);
+  const bool aliases = result.kind == Output::kInput || (result.kind == Output::kTensor && !result.new_allocation);
+  return aliases ? c10::IValue(value.toTensor().clone()) : value;
+}
+
+}  // namespace outboard::aten

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "torch/eager/eager_arguments.h"
+#include "torch/eager/eager_operator.h"
+
+namespace outboard::aten {
+
+/// Gives `out=` tensors the form of the result. True if one changed. Also where wrong arguments are found: the meta
+/// kernel raises PyTorch's own errors.
+bool resize_outputs(const Operator& op, Arguments& arguments);
+
+}  // namespace outboard::aten
