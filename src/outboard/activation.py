@@ -66,7 +66,7 @@ def _set_up() -> None:
     import torch
     from torch.utils import backend_registration
 
-    from outboard import _C, distributed, drivers, foresight, integrations, opening, profiles, settings
+    from outboard import _C, distributed, drivers, expected_memory, integrations, on_open, profiles, settings
     from outboard import device as module
     from outboard.device import interruptions, profiling
 
@@ -88,10 +88,10 @@ def _set_up() -> None:
     # Runs after what is registered next: programs may still be on their way to disk.
     atexit.register(_trim_cache, os.getpid(), _cache_limit())
     atexit.register(_shut_down)
-    expected = foresight.install(cache_directory) if cache_directory is not None else foresight.nothing
+    expected = expected_memory.install(cache_directory) if cache_directory is not None else expected_memory.nothing
 
     def opened(count: int) -> list[int]:
-        opening.opened(count)
+        on_open.opened(count)
         return expected(count)
 
     processor = ([], []) if wanted else drivers.processor()
@@ -161,7 +161,7 @@ def _trim_cache(process: int, limit: int) -> None:
 def _connect_compiler() -> None:
     """Hands C++ the compiler as functions that import it when they are first called."""
     from outboard import _C
-    from outboard.compiler import hook
+    from outboard.compiler import on_import
 
     def load(signature: bytes) -> tuple[bool, list[bytes]]:
         from outboard.compiler.plans import cache
@@ -191,7 +191,7 @@ def _connect_compiler() -> None:
         return attention.goes_to_library(query, key, value, causal, scale)
 
     _C.set_compiler(load, compile_operator, keep, writes, attends)
-    hook.install()
+    on_import.install()
     _C.set_fallback_policy(_fallback_policy())
 
 

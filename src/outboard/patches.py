@@ -99,8 +99,8 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
     "export_stacks of the profiler knows the device's time": (
         Place("torch.autograd.profiler_util:EventList.supported_export_stacks_metrics", "self"),
     ),
-    "frames are compiled undisturbed": (_COMPILE_FRAME,),
-    "graphs are compiled undisturbed": (_COMPILE_GRAPH,),
+    "frames are compiled in isolation": (_COMPILE_FRAME,),
+    "graphs are compiled in isolation": (_COMPILE_GRAPH,),
     "graphs that no program can be made for run operator by operator": (_COMPILE_GRAPH,),
     "AOTInductor refuses the device": (
         Place("torch._inductor.compile_fx.compile_fx_aot", "model_ example_inputs_ inner_compile config_patches"),

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch._inductor.codecache import PyCodeCache
 
-from outboard.compiler import runtime
+from outboard.compiler import generated_modules
 from outboard.compiler.adapter.graphs import compiled
 from outboard.compiler.plans import plan as p
 from outboard.compiler.target import target_of
@@ -113,9 +113,11 @@ def test_weights_are_packed_once(
 ) -> None:
     """And their products, of many rows, have the bits of those that pack at each call."""
     packed = []
-    original = runtime.Packed._pack
+    original = generated_modules.Packed._pack
     monkeypatch.setattr(
-        runtime.Packed, "_pack", lambda self, constants: packed.append(len(constants)) or original(self, constants)
+        generated_modules.Packed,
+        "_pack",
+        lambda self, constants: packed.append(len(constants)) or original(self, constants),
     )
     layers = _products().to(dtype)
     ours, inputs = copy.deepcopy(layers).to(device), [torch.randn(rows, 77, dtype=dtype) for rows in (400, 400, 400)]
@@ -141,7 +143,7 @@ def test_what_the_library_multiplies_is_not_packed(device: str, monkeypatch: pyt
     ours, x = _products().to(device), torch.randn(40, 77).to(device)
     expected = ours(x)  # while products are ours: the process keeps the plans of single operators
     monkeypatch.setenv("OUTBOARD_LIBRARY", "driver")
-    monkeypatch.setattr(runtime.Packed, "_pack", lambda self, constants: pytest.fail("packed"))
+    monkeypatch.setattr(generated_modules.Packed, "_pack", lambda self, constants: pytest.fail("packed"))
     with torch._inductor.config.patch(freezing=True, force_disable_caches=True):
         found = torch.compile(ours)(x)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)

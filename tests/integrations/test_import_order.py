@@ -50,7 +50,7 @@ def test_an_adapter_comes_when_the_import_has_ended(run_python: RunPython, tmp_p
     (tmp_path / "hasty.py").write_text(f"import wait_for_hasty\n{ending}\n")
     (tmp_path / "wait_for_hasty.py").write_text(
         "import sys\n"
-        "from outboard.compiler.hook import call_after\n"
+        "from outboard.compiler.on_import import call_after\n"
         "call_after('hasty', lambda: print('called', sys.modules['hasty'].complete))\n"
     )
     program = f"""

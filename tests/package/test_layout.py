@@ -73,14 +73,14 @@ def _is_allowed(room: str, allowed: set[str]) -> bool:
 #: Modules and packages of the compiler, floor by floor: each imports only from floors before it, also lazily and
 #: for types.
 COMPILER = (
-    {"operators", "units", "tuning", "dialects", "statistics", "progress", "undisturbed"},
-    {"target", "runtime"},
+    {"operators", "units", "tuning", "dialects", "statistics", "progress", "isolation"},
+    {"target", "generated_modules"},
     {"loops", "plans"},
     {"printing"},
     {"kernels"},
     {"choice"},
     {"adapter"},
-    {"eager", "hook"},
+    {"eager", "on_import"},
 )
 
 #: The same for the compiler's ``adapter``.

@@ -85,7 +85,7 @@ def test_nothing_else_is_replaced() -> None:
     assert found == {
         "flex_attention.py: module._vmap_for_bhqkv",
         "graphs.py: module.forward",
-        "hook.py: module.__spec__.loader",
+        "on_import.py: module.__spec__.loader",
     }
 
 

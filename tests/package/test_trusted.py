@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from outboard import foresight, settings, signing, trusted
+from outboard import expected_memory, settings, signing, trusted
 from outboard.compiler.choice import libraries
 from outboard.compiler.plans import cache, eviction
 
@@ -157,8 +157,8 @@ def test_entries_under_each_others_names_are_refused_and_replaced(folder: Path) 
     assert libraries.read(folder / "libraries" / "other") is None
 
     trusted.write(folder / "needs" / "one", b'{"program": ["a"], "reserved": [5]}')
-    assert foresight.needs(folder / "needs" / "one", ["a"]) == [5]
-    assert foresight.needs(folder / "needs" / "one", ["b"]) == []
+    assert expected_memory.needs(folder / "needs" / "one", ["a"]) == [5]
+    assert expected_memory.needs(folder / "needs" / "one", ["b"]) == []
 
 
 def test_eviction_deletes_nothing_that_others_chose(folder: Path, tmp_path: Path) -> None:

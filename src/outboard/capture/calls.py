@@ -27,7 +27,7 @@ from torch.utils import _pytree as pytree
 from outboard.capture.replay import Replayed
 from outboard.compiler import statistics
 from outboard.compiler.adapter.graphs.modes import is_observed
-from outboard.compiler.undisturbed import uncollected
+from outboard.compiler.isolation import uncollected
 
 from .observation import Observation, is_observed_here
 from .state import State

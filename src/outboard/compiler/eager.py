@@ -12,10 +12,10 @@ import torch
 
 from . import progress, statistics
 from .choice.calls import base_name, find_overload, may_use_library
+from .isolation import isolated, unheard
 from .plans import plan as p
 from .plans.dtypes import dtype_of
 from .target import Target, target_of
-from .undisturbed import undisturbed, unheard
 
 _log = logging.getLogger(__name__)
 _lock = threading.RLock()
@@ -27,7 +27,7 @@ class CompilerFault(RuntimeError):
     is_fault_of_compiler = True
 
 
-@undisturbed
+@isolated
 def compile_operator(
     op: str, args: tuple[Any, ...], kwargs: dict[str, Any], bake: bool, library: bool = True
 ) -> tuple[str, bytes]:

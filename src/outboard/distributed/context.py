@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from outboard import patches
-from outboard.compiler.hook import call_after
+from outboard.compiler.on_import import call_after
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor

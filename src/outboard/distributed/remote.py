@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from outboard import _C, patches
-from outboard.compiler.hook import call_after
+from outboard.compiler.on_import import call_after
 
 
 def install(device: str) -> None:

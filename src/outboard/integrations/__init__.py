@@ -40,10 +40,10 @@ def install(name: str) -> None:
     """Has the adapters for the device called ``name`` applied."""
     if os.environ.get("OUTBOARD_INTEGRATIONS") == "0":
         return
-    from outboard.compiler import hook
+    from outboard.compiler import on_import
 
     for module in _ADAPTERS:
-        hook.call_after(module, functools.partial(_adapt, module, name))
+        on_import.call_after(module, functools.partial(_adapt, module, name))
 
 
 def _adapt(module: str, name: str) -> None:

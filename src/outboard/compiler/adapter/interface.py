@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
 
-from outboard.opening import call_when_opened
+from outboard.on_open import call_when_opened
 
 from ..target import target_of
 

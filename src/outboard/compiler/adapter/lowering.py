@@ -35,9 +35,9 @@ from ..plans import plan as p
 from ..plans.builder import NotExpressible, PlanBuilder
 from ..target import Target
 from .operators import ctc, results
+from .operators.compaction import FUNCTIONS
 from .operators.corrections import concerns
 from .operators.decompositions import eager_decompositions
-from .operators.selection import FUNCTIONS
 from .operators.strides import dense_strides, memory_order
 from .optimizers.fused import STEPS
 from .overrides import index_message

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Places of the true elements of a mask: counted block by block, then written where the counts before them end.
 
-The operators are our own (``csrc/torch/operators/selection.cpp`` declares and calls them), because what PyTorch calls
-nonzero has a result whose size only the device knows.
+The operators are our own (``csrc/torch/operators/data_dependent_shapes.cpp`` declares and calls them), because what
+PyTorch calls nonzero has a result whose size only the device knows.
 """
 
 from __future__ import annotations

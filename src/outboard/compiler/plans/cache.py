@@ -49,7 +49,7 @@ def fingerprint_under(version: str) -> bytes:
 
 
 #: Files of the compiler on which no plan depends: what they show, count, delete, or when they are imported.
-NO_PART_OF_PLANS = frozenset({"progress.py", "statistics.py", "hook.py", "plans/eviction.py"})
+NO_PART_OF_PLANS = frozenset({"progress.py", "statistics.py", "on_import.py", "plans/eviction.py"})
 
 
 @functools.cache

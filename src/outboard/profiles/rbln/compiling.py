@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from outboard.compiler import hook
+from outboard.compiler import on_import
 
 _NAME = "rbln"
 
@@ -19,7 +19,7 @@ _named: set[str] = set()
 
 def install() -> None:
     """Registers the backend when, and only when, the program imports Dynamo."""
-    hook.call_after("torch._dynamo.backends.registry", _register)
+    on_import.call_after("torch._dynamo.backends.registry", _register)
 
 
 def _register() -> None:

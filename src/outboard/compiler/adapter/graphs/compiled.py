@@ -31,18 +31,18 @@ from ...plans import plan as p
 from ...plans.builder import NotExpressible, PlanBuilder, TensorArg
 from ...target import Target, target_of
 from ..wrapper import LaunchLine, PlanConverter, PlanWrapper, computing, size_hint
-from . import packed
+from . import packed_constants
 
 _log = logging.getLogger(__name__)
 
 _HEADER = """\
 import torch
-from outboard.compiler import runtime
+from outboard.compiler import generated_modules
 """
 
 _FUNCTION = """\
 
-_plan_{name} = runtime.load({plan!r}, {device})
+_plan_{name} = generated_modules.load({plan!r}, {device})
 {packing}
 
 def {name}(args):
@@ -56,12 +56,12 @@ def {name}(args):
 
 
 _PACKING = """\
-_packed_{name} = runtime.Packed({plan!r}, {device}, {constants}, {forgotten})
+_packed_{name} = generated_modules.Packed({plan!r}, {device}, {constants}, {forgotten})
 """
 
 
 def pack(plan: p.Plan) -> str:
-    """A plan as text for a Python module (see ``outboard.compiler.runtime.load``)."""
+    """A plan as text for a Python module (see ``outboard.compiler.generated_modules.load``)."""
     return base64.b85encode(zlib.compress(plan.serialize(), 6)).decode()
 
 
@@ -149,7 +149,7 @@ class GraphWrapper(PlanWrapper):
         """Has a module that is written line by line import what loads plans; repeated calls do nothing."""
         if not self._imported:
             self._imported = True
-            self.header.writeline("from outboard.compiler import runtime")
+            self.header.writeline("from outboard.compiler import generated_modules")
 
     def launcher(self, line: LaunchLine) -> str:
         """The name, in the module, of a plan of one launch."""
@@ -162,7 +162,7 @@ class GraphWrapper(PlanWrapper):
             device = _device()
             plan = _launch_plan(line, dtypes, target_of(device))
             self.import_runtime()
-            self.header.writeline(f"{name} = runtime.load({pack(plan)!r}, {device})")
+            self.header.writeline(f"{name} = generated_modules.load({pack(plan)!r}, {device})")
         return self._launchers[key]
 
 
@@ -254,7 +254,7 @@ def _plan_function(wrapper: GraphWrapper, name: str) -> str:
 def _add_packed(converter: PlanConverter, lines: Sequence[Any], constants: dict[str, int]) -> list[str]:
     """Adds inputs for constant matrices that products should find packed; returns the constants' names."""
     builder, names = converter.builder, []
-    for name, node in packed.matrices(lines, constants, builder.target):
+    for name, node in packed_constants.matrices(lines, constants, builder.target):
         view = converter.tensor(node)
         if view not in builder.packed:
             builder.packed[view] = builder.add_input(p.InputKind.TENSOR)
@@ -264,7 +264,7 @@ def _add_packed(converter: PlanConverter, lines: Sequence[Any], constants: dict[
 
 def _packing(name: str, views: list[TensorArg], constants: list[str], forgotten: list[str], target: Target) -> str:
     """The text that defines what packs views of these constants."""
-    plan = packed.plan_of(views, target)
+    plan = packed_constants.plan_of(views, target)
     progress.show_kernels("constants", plan.programs)
     return _PACKING.format(name=name, plan=pack(plan), device=_device(), constants=constants, forgotten=forgotten)
 

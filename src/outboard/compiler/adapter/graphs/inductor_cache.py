@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where PyTorch keeps what it compiled: not where another user can write."""
+"""Where PyTorch keeps what it compiled: not where another user can write. And a part of its keys, ahead of time."""
 
 from __future__ import annotations
 
 import os
 import tempfile
+import threading
 from pathlib import Path
 
 from torch._inductor.runtime import cache_dir_utils
 
 from outboard import settings, trusted
+
+from .. import releases
 
 
 def place_cache() -> None:
@@ -28,3 +31,11 @@ def place_cache() -> None:
     own = settings.writable_cache_directory()
     other = str(own / "inductor") if own is not None else tempfile.mkdtemp(prefix="outboard-inductor-")
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = other
+
+
+def hash_sources_ahead() -> None:
+    """Has a thread read and hash PyTorch's sources, a part of the keys of Inductor's cache, while Dynamo traces. A
+    forked process, which has no such thread, hashes them itself."""
+    if not threading.main_thread().is_alive():
+        return  # Python is about to end, and starts no more work in threads
+    releases.prefetch_hash_of_sources()

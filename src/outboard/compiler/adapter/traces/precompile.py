@@ -10,7 +10,7 @@ Guards and graphs are serialised by PyTorch's own means (``torch._dynamo.package
 cache of traces (``caching_precompile``) is not used: it is one setting for all devices, looks a trace up when
 ``torch.compile`` is called and not when it is known what for, and drops guards. These things are ours:
 
-* Only frames with tensors on our device, compiled in the ordinary way, are looked at (``frames``). What
+* Only frames with tensors on our device, compiled in the ordinary way, are looked at (``trace_keys``). What
   ``torch.compile`` does for other devices is left alone.
 * A trace is looked up by all that it depends on and guards may leave out: methods of classes, settings, hooks.
 * Each function that was traced must be found again under its name, with the same code.
@@ -57,7 +57,7 @@ from torch._dynamo.utils import CleanupHook, CleanupManager, counters
 
 from outboard import patches, settings, signing, trusted
 
-from . import frames
+from . import trace_keys
 
 _log = logging.getLogger(__name__)
 _MAGIC = b"OBTRACE2"
@@ -160,7 +160,7 @@ def _trying_traces(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _key_of(code: types.CodeType, *frame: Any) -> str | None:
-    key_of: Callable[..., str | None] = frames.key_of
+    key_of: Callable[..., str | None] = trace_keys.key_of
     try:
         return key_of(code, *frame, torch._C._get_privateuse1_backend_name())
     except Exception as error:  # noqa: BLE001 - what belongs to the user may raise anything when it is looked at
@@ -306,7 +306,7 @@ class _Recorder:
             self._identities = []
             for entry, stays in zip(entries, kept, strict=True):
                 if stays and entry.has_value:
-                    value = frames.guarded_value(entry.value, entry.guard_type, entry.is_global)
+                    value = trace_keys.guarded_value(entry.value, entry.guard_type, entry.is_global)
                     self._values[entry.orig_guard.name, entry.guard_type] = value
                 if not stays and not self._keep_identity(entry):
                     lost.append(entry.name)
@@ -320,7 +320,7 @@ class _Recorder:
             self._refuse(f"other processes cannot check {', '.join(sorted(set(lost)))}")
 
     def _keep_identity(self, entry: Any) -> bool:
-        value = frames.identity_of(entry.value) if entry.has_value else None
+        value = trace_keys.identity_of(entry.value) if entry.has_value else None
         if value is None or entry.guard_type not in _MADE_AGAIN:
             return False
         self._identities.append(_Identity(entry.orig_guard.originating_source, entry.guard_type, value))
@@ -361,8 +361,8 @@ class _Recorder:
                 raise _Refused(f"{code.co_name} reads the environment")
             if code is self._code:  # a part of the key
                 continue
-            name, digest = frames.qualname_of(code, module), frames.code_digest(code)
-            if name is None or frames.find_code(module, name, digest) is None:
+            name, digest = trace_keys.qualname_of(code, module), trace_keys.code_digest(code)
+            if name is None or trace_keys.find_code(module, name, digest) is None:
                 raise _Refused(f"{code.co_name} in {code.co_filename} is not found by its name")
             found.append((module, name, digest))
         return found
@@ -544,7 +544,7 @@ def _in_place(
 ) -> GuardedCode:
     """Raises _Refused, or whatever PyTorch raises, if the trace does not serve."""
     for source in trace.sources:
-        if frames.find_code(*source) is None:
+        if trace_keys.find_code(*source) is None:
             raise _Refused(f"{source[1]} has changed")
     for alias, module in trace.imports.items():
         if scope.setdefault(alias, importlib.import_module(module)) is not sys.modules[module]:
@@ -582,7 +582,7 @@ def _guard(trace: _Trace, code: types.CodeType, scope: dict[str, Any], values: d
             continue
         found = guard.originating_source.get_value({"G": scope, "L": values}, guards._get_closure_vars(), known_values)
         is_global = get_global_source_name(guard.originating_source) is not None
-        if frames.guarded_value(found, guard.create_fn_name(), is_global) != wanted:
+        if trace_keys.guarded_value(found, guard.create_fn_name(), is_global) != wanted:
             raise _Refused(f"{guard.name} is something else")
     for identity in trace.identities:
         _check_identity(identity, graph, scope, values)
@@ -594,7 +594,7 @@ def _check_identity(identity: _Identity, graph: Any, scope: dict[str, Any], valu
     """Raises _Refused if the object is another one here, or if no guard can be made that it stays this one."""
     source = identity.source
     found = source.get_value({"G": scope, "L": values}, guards._get_closure_vars(), {})
-    if frames.identity_of(found) != identity.value:
+    if trace_keys.identity_of(found) != identity.value:
         raise _Refused(f"{source.name} is something else")
     root = get_global_source_name(source)
     if root is not None:

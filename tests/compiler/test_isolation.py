@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from outboard.compiler.undisturbed import undisturbed, unheard
+from outboard.compiler.isolation import isolated, unheard
 from tests.conftest import RunPython
 
 CALLS = 200
@@ -36,22 +36,22 @@ def faults(depth: int) -> int:
 
 def test_calls_at_the_edge_of_the_stack_cost_nothing() -> None:
     """16 KiB hold some hundred frames: one of 500 is at the edge."""
-    assert undisturbed(faults)(500) < CALLS / 2
+    assert isolated(faults)(500) < CALLS / 2
 
 
 def test_the_collector_rests_and_comes_back() -> None:
     assert gc.isenabled()
-    assert undisturbed(gc.isenabled)() is False
+    assert isolated(gc.isenabled)() is False
     assert gc.isenabled()
     with pytest.raises(ZeroDivisionError):
-        undisturbed(lambda: 1 // 0)()
+        isolated(lambda: 1 // 0)()
     assert gc.isenabled()
 
 
 def test_a_collector_that_is_off_stays_off() -> None:
     gc.disable()
     try:
-        undisturbed(leaf)()
+        isolated(leaf)()
         assert not gc.isenabled()
     finally:
         gc.enable()
@@ -62,7 +62,7 @@ def test_the_function_is_the_same() -> None:
         """Adds."""
         return a + b
 
-    wrapped: Callable[..., int] = undisturbed(add)
+    wrapped: Callable[..., int] = isolated(add)
     assert wrapped(1, b=3) == 4
     assert (wrapped.__name__, wrapped.__doc__) == ("add", "Adds.")
 
@@ -145,7 +145,7 @@ def test_a_working_directory_that_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_p
     folder.mkdir()
     monkeypatch.chdir(folder)
     folder.rmdir()
-    assert undisturbed(os.path.abspath)("x") == "/x"
+    assert isolated(os.path.abspath)("x") == "/x"
     with pytest.raises(FileNotFoundError):
         os.getcwd()
 

@@ -92,7 +92,7 @@ def unheard() -> Iterator[None]:
         _thread.is_unheard = before
 
 
-def undisturbed(function: Callable[_P, _R]) -> Callable[_P, _R]:
+def isolated(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """The function, run without these:
 
     * Python's frames lie in pieces of memory of 16 KiB, which the system is asked for and given back as calls come and

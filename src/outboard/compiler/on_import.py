@@ -21,16 +21,16 @@ def _register_interface() -> None:
 
 def _register_backend() -> None:
     from .adapter.graphs.ahead_of_time import refuse_ahead_of_time
-    from .adapter.graphs.inductor_cache import place_cache
+    from .adapter.graphs.inductor_cache import hash_sources_ahead, place_cache
     from .adapter.graphs.interpreted import interpret_without_dialect
     from .adapter.registration import register
-    from .adapter.traces.deadlines import compile_undisturbed, hash_sources_ahead
+    from .adapter.traces.isolation import compile_isolated
 
     place_cache()
     register()
     interpret_without_dialect()
     refuse_ahead_of_time()
-    compile_undisturbed()
+    compile_isolated()
     hash_sources_ahead()
 
 
@@ -43,14 +43,14 @@ def _join_updates() -> None:
 def _prepare_tracing() -> None:
     from .adapter.interface import device_name
     from .adapter.operators import shapes
-    from .adapter.traces.deadlines import trace_undisturbed
+    from .adapter.traces.isolation import trace_isolated
 
     shapes.register(device_name())
     if os.environ.get("OUTBOARD_PRECOMPILE") != "0":
         from .adapter.traces.precompile import enable
 
         enable()
-    trace_undisturbed()
+    trace_isolated()
 
 
 def _allow_flex_attention() -> None:

@@ -5,7 +5,7 @@ A program is what stands on the command line, run in the same directory. When it
 reserved at most is written down, per device, in ``needs`` of the cache directory. When it starts again, drivers are
 told to expect that much (``memory_expect`` in ``driver.h``): threads of theirs make the memory ready meanwhile. An
 interactive session is no program, nor is a process of ``multiprocessing``; a program that is called differently each
-time has no foresight and loses nothing.
+time is not recognised and loses nothing.
 """
 
 from __future__ import annotations

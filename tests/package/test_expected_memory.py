@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from outboard import foresight
+from outboard import expected_memory
 
 MIB = 1 << 20
 
@@ -100,12 +100,12 @@ def test_what_makes_no_sense_is_ignored(folder: Path, content: str) -> None:
     path = folder / "needs"
     for text in (content, f'{{"program": ["a"], "reserved": {content or "null"}}}'):
         path.write_text(text)
-        assert foresight.needs(path, ["a"]) == []
+        assert expected_memory.needs(path, ["a"]) == []
 
 
 def test_what_is_written_is_read(folder: Path) -> None:
     path = folder / "needs"
     path.write_text(json.dumps({"program": ["a"], "reserved": [5, 0]}))
-    assert foresight.needs(path, ["a"]) == [5, 0]
-    assert foresight.needs(path, ["b"]) == []
-    assert foresight.needs(folder / "absent", ["a"]) == []
+    assert expected_memory.needs(path, ["a"]) == [5, 0]
+    assert expected_memory.needs(path, ["b"]) == []
+    assert expected_memory.needs(folder / "absent", ["a"]) == []

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators of our own behind nonzero and multinomial (``csrc/torch/operators/selection.cpp``, ``sampling.cpp``):
-shapes, and what they do where the device has no compiler."""
+"""Operators of our own behind nonzero and multinomial (``data_dependent_shapes.cpp`` and ``sampling.cpp`` in
+``csrc/torch/operators``): shapes, and what they do where the device has no compiler."""
 
 from __future__ import annotations
 
