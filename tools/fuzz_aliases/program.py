@@ -127,6 +127,10 @@ def _weights(x: Tensor) -> Tensor:
 
 
 def _count_up(x: Tensor) -> None:
-    """Adds 1, where no element has the memory of another."""
-    if all(stride for stride, size in zip(x.stride(), x.shape, strict=True) if size > 1):
-        x.add_(1)
+    """Adds 1, where no element has the memory of another: each dimension steps over all that lies in smaller ones."""
+    end = 0
+    for stride, size in sorted((stride, size) for stride, size in zip(x.stride(), x.shape, strict=True) if size > 1):
+        if stride <= end:
+            return
+        end += stride * (size - 1)
+    x.add_(1)
