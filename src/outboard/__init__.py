@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from outboard.version import __version__
+
 if TYPE_CHECKING:
     from outboard.capture.calls import graphed, graphed_refusals
     from outboard.exporting.exporter import export
@@ -18,9 +20,6 @@ if TYPE_CHECKING:
     from outboard.optimization import optimize
 
 __all__ = ["__version__", "cmake_prefix", "export", "graphed", "graphed_refusals", "load", "optimize"]
-
-__version__ = "0.1.0"
-
 
 _ON_DEMAND = {
     "cmake_prefix": "exporting.installed",

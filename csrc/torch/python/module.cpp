@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "torch/distributed/bindings.h"
+#include "torch/python/bindings_distributed.h"
 #include "torch/python/bindings_device.h"
 #include "torch/python/bindings_eager.h"
 #include "torch/python/bindings_watch.h"

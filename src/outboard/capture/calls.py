@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from outboard.capture.replay import Replayed
 from outboard.compiler import statistics
 from outboard.compiler.adapter.graphs.modes import is_observed
 from outboard.compiler.isolation import uncollected
+from outboard.compiler.replay import Replayed
 
 from .observation import Observation, is_observed_here
 from .state import State

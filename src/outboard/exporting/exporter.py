@@ -16,6 +16,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
 from outboard.compiler.plans.dtypes import dtype_number
 from outboard.compiler.target import target_of
+from outboard.version import __version__
 
 from . import format as f
 from . import weights as w
@@ -97,7 +98,7 @@ def _write(program: ExportedProgram, device: int, path: Path, weights: str) -> N
     target = target_of(device)
     plan = lowered.plan.serialize()
     model = f.Model(
-        producer=f"outboard {_version()}, torch {torch.__version__}",
+        producer=f"outboard {__version__}, torch {torch.__version__}",
         dialect=target.dialect,
         needs=f.needs_of(target),
         symbols=signature.symbols,
@@ -118,12 +119,6 @@ def _binaries(plan: bytes, device: int) -> list[bytes]:
     from outboard import _C
 
     return _C.Plan(plan, device).binaries()
-
-
-def _version() -> str:
-    from outboard import __version__
-
-    return __version__
 
 
 def _refuse_effects(program: ExportedProgram) -> None:

@@ -14,7 +14,7 @@ from torch._inductor.utils import BoxedBool
 
 from outboard import patches
 
-from ....capture.replay import Replayed
+from ...replay import Replayed
 
 
 def register_replays(name: str) -> None:

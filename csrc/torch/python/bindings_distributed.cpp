@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "torch/distributed/bindings.h"
+#include "torch/python/bindings_distributed.h"
 
 #include <pybind11/chrono.h>
 #include <pybind11/functional.h>

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..compiler import statistics
+from . import statistics
 
 #: What runs a compiled graph: it takes its arguments in a list, which it empties.
 Call = Callable[[list[Any]], Sequence[Any]]
