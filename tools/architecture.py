@@ -126,7 +126,7 @@ FLOORS: tuple[dict[str, str], ...] = (
         "src/outboard/capture": "outboard.graphed: calls that repeat, captured",
         "src/outboard/exporting": "models as files: outboard.export, outboard.load",
         "src/outboard/optimization.py": "outboard.optimize",
-        "src/outboard/distributed": "the process group's backend; what collectives and steps cost on a cluster",
+        "src/outboard/distributed": "the process group's backend for torch.distributed",
         "src/outboard/integrations": "what libraries keep in a hard-coded list of devices",
         "src/outboard/profiles": "a device's public face: name, autocast dtypes, extra functions, hooks",
     },

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a training step of a transformer takes on a cluster: DDP, FSDP2, tensor parallelism, and the last two together.
 
-Products run at a part of the device's peak, collectives cost what :mod:`outboard.distributed.costs` says, and what
+Products run at a part of the device's peak, collectives cost what :mod:`costs` says, and what
 PyTorch overlaps is overlapped: DDP's sums with the backward pass, FSDP2's parts with the layer before. Tensor
 parallelism's sums are waited for. Norms, activations and the optimizer move bytes at the memory's bandwidth.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from outboard.distributed.costs import Cluster
+from .costs import Cluster
 
 #: Bytes of a parameter and of its gradient where they are computed with and sent, and of what an optimizer keeps
 #: (float32 parameter and two moments).

@@ -3,7 +3,7 @@
 
 ``python -m examples.size_a_cluster --device h100 --layers 32 --width 4096`` predicts the steps of DDP, FSDP2, tensor
 parallelism, and FSDP2 with tensor parallelism inside each machine, from data sheets and the costs of collectives
-(``outboard.distributed.costs``). It prints a table, draws it into ``out/``, and says what the same model of collectives
+(``costs.py``). It prints a table, draws it into ``out/``, and says what the same model of collectives
 makes of the measurements of ``python -m benchmarks.network``: for each number of ranks, predicted from the others.
 """
 
@@ -15,12 +15,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from outboard.distributed import costs, step_times
-from outboard.distributed.costs import Cluster, Sample
-from outboard.distributed.step_times import Step, Transformer
+from . import costs, step_times
+from .costs import Cluster, Sample
+from .step_times import Step, Transformer
 
 COUNTS = tuple(8 << i for i in range(8))  #: devices, 8 to 1,024
-MEASURED = Path(__file__).with_name("size_a_cluster.json")
+MEASURED = Path(__file__).with_name("measured.json")
 #: Bytes of DDP's first bucket, which is small so that sums begin early.
 _FIRST_BUCKET = 1 << 20
 #: Bytes from which the link takes longer than the processes' turns at the processor.

@@ -10,10 +10,10 @@ import random
 import pytest
 from processes import run_program
 
-from examples import size_a_cluster
-from outboard.distributed import costs, step_times
-from outboard.distributed.costs import ALGORITHMS, DEVICES, Cluster, Link, Sample
-from outboard.distributed.step_times import Transformer
+from examples.size_a_cluster import __main__ as size_a_cluster
+from examples.size_a_cluster import costs, step_times
+from examples.size_a_cluster.costs import ALGORITHMS, DEVICES, Cluster, Link, Sample
+from examples.size_a_cluster.step_times import Transformer
 
 MODEL = Transformer(layers=32, width=4096, hidden=14336, vocabulary=128256, sequence=8192)
 
