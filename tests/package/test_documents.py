@@ -9,9 +9,11 @@ import subprocess
 import sys
 import unicodedata
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+import outboard.device
 from tests.conftest import RunPython
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -106,3 +108,12 @@ def test_site_builds(tmp_path: Path) -> None:
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stdout + result.stderr
     assert (tmp_path / "index.html").exists()
+    described = set(re.findall(r'id="outboard\.[\w.]*?(\w+)"', (tmp_path / "api.html").read_text()))
+    others = {"AcceleratorError", "OutOfMemoryError", "__version__"}  # PyTorch's own classes, and no function
+    functions = {
+        name
+        for module in (outboard, outboard.device)
+        for name in module.__all__
+        if not name.startswith("_") and not isinstance(getattr(module, name), ModuleType)
+    }
+    assert functions - described - others == set()
