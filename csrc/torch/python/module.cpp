@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "torch/python/bindings_distributed.h"
 #include "torch/python/bindings_device.h"
+#include "torch/python/bindings_distributed.h"
 #include "torch/python/bindings_eager.h"
 #include "torch/python/bindings_watch.h"
 
