@@ -120,7 +120,7 @@ FLOORS: tuple[dict[str, str], ...] = (
     },
     {
         "src/outboard/compiler/eager.py": "what C++ asks: a plan for a call",
-        "src/outboard/compiler/on_import.py": "registers the device when, and only when, a program imports the compiler",
+        "src/outboard/compiler/on_import.py": "registers the device when a program imports the compiler",
     },
     {
         "src/outboard/capture": "outboard.graphed: calls that repeat, captured",
