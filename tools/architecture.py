@@ -228,11 +228,12 @@ def _short(room: str) -> str:
 
 def picture(found: Mapping[tuple[str, str], int]) -> str:
     """The rooms as boxes, a row for each floor, with the arrows that :func:`reduced` leaves, as SVG."""
-    width, height, gap = 1180, 26, 26
+    height, gap = 26, 26
+    sizes_of = [[9 + 6.8 * len(_short(room)) for room in rooms] for rooms in FLOORS]
+    width = round(max(sum(sizes) + 12 * (len(sizes) + 1) for sizes in sizes_of))
     at: dict[str, tuple[float, float, float]] = {}
     top = len(FLOORS) * (height + gap)
-    for floor, rooms in enumerate(FLOORS):
-        sizes = [9 + 6.4 * len(_short(room)) for room in rooms]
+    for floor, (rooms, sizes) in enumerate(zip(FLOORS, sizes_of, strict=True)):
         space = (width - sum(sizes)) / (len(sizes) + 1)
         x = space
         for room, size in zip(rooms, sizes, strict=True):
