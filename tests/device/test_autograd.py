@@ -68,6 +68,22 @@ def test_functional_transforms(device: str) -> None:
     assert value.tolist() == [1, 4] and tangent.tolist() == [2, 4]
 
 
+@pytest.mark.parametrize("dtype", (torch.float32, torch.complex64), ids=str)
+@pytest.mark.parametrize("name", ("dot", "vdot"))
+def test_second_derivatives_of_products_of_vectors(device: str, name: str, dtype: torch.dtype) -> None:
+    """Forward over reverse multiplies by zeros without memory."""
+    product, zeros = getattr(torch, name), torch._efficientzerotensor((3,), device=device, dtype=dtype)
+    x = torch.arange(3.0, device=device).to(dtype)
+    for left, right in ((x, zeros), (zeros, x), (zeros, zeros)):
+        assert product(left, right).item() == 0
+    with pytest.raises(RuntimeError, match="inconsistent tensor size"):
+        product(zeros, x[:2])
+    if dtype.is_complex:
+        return
+    found = torch.func.hessian(product)(x, x + 1)
+    assert torch.equal(found.cpu(), torch.func.hessian(product)(x.cpu(), x.cpu() + 1))
+
+
 def test_backward_in_several_threads(device: str) -> None:
     results: list[list[float]] = []
 

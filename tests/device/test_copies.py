@@ -186,6 +186,14 @@ def test_complex_to_real_on_the_device(device: str) -> None:
     assert same(target.cpu(), x.real.contiguous())
 
 
+def test_complex_to_bool_on_the_device(device: str) -> None:
+    """Whether either part is not zero; without a warning, as nothing is discarded."""
+    x = torch.tensor([0, 2j, 1, complex(0, float("nan"))])
+    given = x.to(device)
+    for view in (lambda x: x, torch.conj, torch._neg_view, lambda x: x.expand(2, 4)):
+        assert torch.equal(view(given).bool().cpu(), view(x).bool())
+
+
 def test_special_values_survive(device: str) -> None:
     x = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0, 1e-45, 3.4e38])
     assert same(x.to(device).cpu(), x)

@@ -8,16 +8,21 @@ import json
 import os
 import subprocess
 import sys
+import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._pytree import tree_map
 
-from tools.fuzz import allowed, command, compiled, known, sides, worker
+from tools.fuzz import allowed, command, compiled, known, operators, sides, state, ways, worker
 from tools.fuzz.operators import OPERATORS
 
 ROOT = Path(__file__).parents[2]
+DEVICE = torch.accelerator.current_accelerator().type
 PROGRAMS = [json.loads(line) for line in (Path(__file__).parent / "fuzz_regressions.jsonl").read_text().splitlines()]
 
 
@@ -107,6 +112,138 @@ def test_known_defects_are_narrow_and_told(capsys: pytest.CaptureFixture[str], m
     assert len(totals.findings) == len(others)
     command.summary(totals, 1.0, command.parse([]))
     assert "1 quantile value, a known open defect: of equal values" in capsys.readouterr().out
+
+
+# ---- faults that are seeded, one for each dimension of the programs
+
+OPTIONS = {"epoch": 0, "variants": 8, "invalid": 0, "states": 0.0, "ways": 0.0, "salt": 0}
+#: Conditions under which the device is made to be wrong, each of a piece of state.
+WRONG_UNDER: dict[str, Callable[[], bool]] = {
+    "dtype": lambda: torch.get_default_dtype() != torch.float32,
+    "autocast": lambda: torch.is_autocast_enabled(DEVICE),
+    "gradients": lambda: not torch.is_grad_enabled(),
+    "deterministic": torch.are_deterministic_algorithms_enabled,
+    "precision": lambda: torch.get_float32_matmul_precision() != "highest",
+    "flush": lambda: bool(torch.tensor(1e-40) * 0.5 == 0),
+    "default_device": lambda: torch.get_default_device().type == DEVICE,
+    "function_mode": lambda: any(isinstance(mode, state.Through) for mode in _get_current_function_mode_stack()),
+    "threads": lambda: torch.get_num_threads() == 3,
+}
+#: What a way of running a line calls, whether that makes a function, and the name of the way.
+MADE_BY: dict[str, tuple[Any, str, bool]] = {
+    "second": (torch.autograd, "grad", False),
+    "jvp": (torch.func, "jvp", False),
+    "jacrev": (torch.func, "jacrev", True),
+    "hessian": (torch.func, "hessian", True),
+    "batched": (torch.func, "vmap", True),
+    "traced": (torch.jit, "trace", True),
+    "scripted": (torch.jit, "CompilationUnit", True),
+    "compiled": (torch, "compile", True),
+}
+
+
+def _finding(match: str, programs: int = 60, **options: Any) -> dict[str, Any] | None:
+    """The first finding in programs of the operators that match."""
+    memory = worker.Memory()
+    for seed in range(programs):
+        given = OPTIONS | {"match": match} | options
+        program = worker.Program(seed, given, DEVICE, lambda line: None, memory)
+        if found := program.run().findings:
+            return found[0]
+    return None
+
+
+def _spoilt(result: Any) -> Any:
+    """Other numbers, where they are the device's."""
+    return tree_map(lambda x: 3 * x + 1 if isinstance(x, torch.Tensor) and x.device.type == DEVICE else x, result)
+
+
+def test_programs_of_one_operator_show_nothing() -> None:
+    assert _finding("sgn", programs=4, states=0.5, ways=0.5) is None
+    assert _finding("hypot", programs=4) is None
+
+
+@pytest.mark.parametrize("name", WRONG_UNDER)
+def test_what_is_wrong_under_a_state_is_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    exact = torch.sgn
+    monkeypatch.setattr(torch, "sgn", lambda x: _spoilt(exact(x)) if WRONG_UNDER[name]() else exact(x))
+    finding = _finding("sgn", states=0.5)
+    assert finding is not None and any(f"state({name}=" in line for line in finding["lines"])
+
+
+@pytest.mark.parametrize("way", MADE_BY)
+def test_what_is_wrong_in_a_way_is_found(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    owner, name, makes = MADE_BY[way]
+    exact = getattr(owner, name)
+
+    def wrong(*args: Any, **kwargs: Any) -> Any:
+        made = exact(*args, **kwargs)
+        if way == "scripted":
+            return types.SimpleNamespace(call=lambda *given: _spoilt(made.call(*given)))
+        if makes:
+            return lambda *given: _spoilt(made(*given))
+        return _spoilt(made) if way != "second" or kwargs.get("create_graph") else made
+
+    monkeypatch.setattr(owner, name, wrong)
+    monkeypatch.setattr(ways, "_WAYS", (way,))
+    finding = _finding("sinh", ways=1.0)
+    assert finding is not None and way in finding["line"]
+
+
+def test_what_is_written_beside_a_result_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operators, "_STYLES", ("out",))
+    monkeypatch.setattr(operators, "_OUTS", ("gaps",))
+    exact = torch.hypot
+
+    def wrong(*args: Any, out: torch.Tensor | None = None) -> Any:
+        result = exact(*args, out=out)
+        if out is not None and out.device.type == DEVICE and out.dim() and out.stride(-1) == 2:
+            out.as_strided((1,), (1,), 1).fill_(9)
+        return result
+
+    monkeypatch.setattr(torch, "hypot", wrong)
+    finding = _finding("hypot")
+    assert finding is not None and "writes beside" in finding["text"]
+
+
+@pytest.mark.parametrize("form", ("empty", "wrong size", "expanded", "another dtype"))
+def test_what_an_out_must_not_be_is_found(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    """The device is made to take anything."""
+    monkeypatch.setattr(operators, "_STYLES", ("out",))
+    monkeypatch.setattr(operators, "_OUTS", (form,))
+    exact = torch.hypot
+
+    def wrong(*args: Any, out: torch.Tensor | None = None) -> Any:
+        if out is None or out.device.type != DEVICE:
+            return exact(*args, out=out)
+        result = exact(*args)
+        is_it = {
+            "empty": out.numel() == 0,
+            "wrong size": out.numel() > 0 and out.shape != result.shape,
+            "expanded": 0 in out.stride(),
+            "another dtype": out.dtype != result.dtype,
+        }[form]
+        return out if is_it else exact(*args, out=out)
+
+    monkeypatch.setattr(torch, "hypot", wrong)
+    assert _finding("hypot") is not None
+
+
+def test_what_is_wrong_of_complex_numbers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = torch.sgn
+    monkeypatch.setattr(torch, "sgn", lambda x: _spoilt(exact(x)) if x.is_complex() else exact(x))
+    finding = _finding("sgn", variants=32)
+    assert finding is not None and "complex" in finding["text"]
+
+
+def test_every_batch_is_run_by_processes_in_other_states() -> None:
+    """So what one of them leaves on disk is used under another's state."""
+    batches = command._batches(seed=1, size=3, salts=2)
+    assert [next(batches) for _ in range(3)] == [
+        ([100_000, 100_001, 100_002], 0),
+        ([100_000, 100_001, 100_002], 1),
+        ([100_003, 100_004, 100_005], 0),
+    ]
 
 
 def test_the_catalogue_is_wide() -> None:

@@ -256,6 +256,14 @@ def test_uninitialised_memory_is_filled_where_that_is_asked_for(
     assert torch.empty_like(torch.ones(5, device=device)).isnan().all()
 
 
+def test_products_within_a_pseudoinverse_are_cast(device: str) -> None:
+    """PyTorch takes it apart below autocast."""
+    x = torch.eye(3, device=device)
+    with torch.autocast(device, torch.bfloat16):
+        assert torch.linalg.pinv(x).dtype == torch.bfloat16
+    torch.testing.assert_close(torch.linalg.pinv(x + 1).cpu(), torch.linalg.pinv(x.cpu() + 1))
+
+
 def test_lazy_bits_are_resolved_before_the_kernel(device: str) -> None:
     x = torch.tensor([1 + 2j, 3 - 4j])
     given = x.to(device)

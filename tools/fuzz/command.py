@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -36,6 +37,7 @@ class Worker:
     pipe: int
     log: IO[bytes]
     seeds: list[int]
+    salt: int
     at: dict[str, Any] = field(default_factory=dict)
     program: list[str] = field(default_factory=list)
     heard: float = 0.0
@@ -82,8 +84,9 @@ class Totals:
         show(finding)
 
 
-def start(options: dict[str, Any], seeds: list[int], driver: str | None) -> Worker:
-    """Starts a child that runs the programs of ``seeds``, or replays ``options["programs"]``."""
+def start(options: dict[str, Any], seeds: list[int], salt: int, driver: str | None) -> Worker:
+    """Starts a child that runs the programs of ``seeds``, or replays ``options["programs"]``. With another ``salt``
+    they change other state."""
     reader, writer = os.pipe()
     log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `finish`
     environment = dict(os.environ)
@@ -97,8 +100,8 @@ def start(options: dict[str, Any], seeds: list[int], driver: str | None) -> Work
     os.close(writer)
     assert process.stdin
     with contextlib.suppress(BrokenPipeError), process.stdin as given:
-        given.write(json.dumps(options | {"seeds": seeds}).encode())
-    return Worker(process, reader, log, seeds[:], heard=time.monotonic())
+        given.write(json.dumps(options | {"seeds": seeds, "salt": salt}).encode())
+    return Worker(process, reader, log, seeds[:], salt, heard=time.monotonic())
 
 
 def listen(worker: Worker, data: bytes) -> Iterator[dict[str, Any]]:
@@ -140,16 +143,23 @@ def finish(worker: Worker, totals: Totals, hung: bool) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
+def _batches(seed: int, size: int, salts: int) -> Iterator[tuple[list[int], int]]:
+    """Seeds for a process, and a salt. Each batch is run with every salt, by processes of their own, so that what one
+    leaves on disk is used by another under other state."""
+    for begin in itertools.count(seed * 100_000, size):
+        for salt in range(salts):
+            yield list(range(begin, begin + size)), salt
+
+
 def run(options: dict[str, Any], arguments: argparse.Namespace) -> Totals:
     """Runs programs until the number of operators is reached, or the given programs are done."""
     totals = Totals()
-    following = iter(range(arguments.seed * 100_000, arguments.seed * 100_000 + 100_000))
     selector = selectors.DefaultSelector()
     running: dict[int, Worker] = {}
     begin = shown = time.monotonic()
 
-    def launch(seeds: list[int]) -> None:
-        worker = start(options, seeds, arguments.driver)
+    def launch(seeds: list[int], salt: int) -> None:
+        worker = start(options, seeds, salt, arguments.driver)
         running[worker.pipe] = worker
         selector.register(worker.pipe, selectors.EVENT_READ)
 
@@ -160,16 +170,18 @@ def run(options: dict[str, Any], arguments: argparse.Namespace) -> Totals:
         if finding:
             totals.find(finding)
         if worker.seeds and finding and totals.operators < arguments.operators:
-            launch(worker.seeds)
+            launch(worker.seeds, worker.salt)
         elif totals.operators < arguments.operators and not options["programs"]:
-            launch([next(following) for _ in range(BATCH)])
+            launch(*next(following))
 
+    salts = 2 if arguments.states else 1
+    share = max(1, min(BATCH, arguments.operators // 40 // arguments.jobs // salts))
+    following = _batches(arguments.seed, share, salts)
     if options["programs"]:
-        launch(list(range(len(options["programs"]))))
+        launch(list(range(len(options["programs"]))), 0)
     else:
-        share = max(1, min(BATCH, arguments.operators // 40 // arguments.jobs))
         for _ in range(arguments.jobs):
-            launch([next(following) for _ in range(share)])
+            launch(*next(following))
     while running:
         for key, _ in selector.select(1.0):
             worker = running[key.fd]
@@ -236,6 +248,8 @@ def parse(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--variants", type=int, default=4, help="kinds of calls per operator and epoch")
     parser.add_argument("--match", default="", help="only operators whose name contains this")
     parser.add_argument("--invalid", type=float, default=0.0, help="share of calls that are drawn to be refused")
+    parser.add_argument("--states", type=float, default=0.08, help="share of lines that change state of PyTorch's")
+    parser.add_argument("--ways", type=float, default=0.1, help="share of kinds of calls that are not called as usual")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--timeout", type=float, default=180, help="seconds of silence after which a worker is killed")
     parser.add_argument("--replay", type=Path, help="run the programs in this file instead: one JSON object a line")
@@ -247,9 +261,8 @@ def main(given: list[str] | None = None) -> int:
     """Returns 0 if nothing differs but what is a known open defect."""
     arguments = parse(given)
     programs = [json.loads(line) for line in arguments.replay.read_text().splitlines()] if arguments.replay else []
-    options = {name: getattr(arguments, name) for name in ("epoch", "variants", "match", "mode", "invalid")} | {
-        "programs": programs
-    }
+    names = ("epoch", "variants", "match", "mode", "invalid", "states", "ways")
+    options = {name: getattr(arguments, name) for name in names} | {"programs": programs}
     begin = time.monotonic()
     totals = run(options, arguments)
     summary(totals, time.monotonic() - begin, arguments)

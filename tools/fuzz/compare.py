@@ -7,7 +7,7 @@ device may be as far from it as twice the CPU is, because where terms cancel nei
 
 from __future__ import annotations
 
-import math
+import cmath
 from typing import Any
 
 import torch
@@ -40,7 +40,7 @@ def _leaf_difference(one: Any, other: Any, device: str) -> str:
     if not isinstance(other, Tensor):
         if type(one) is not type(other):
             return f"{type(one).__name__} instead of {type(other).__name__}"
-        return "" if isinstance(other, float) or one == other else f"{one} instead of {other}"
+        return "" if isinstance(other, (float, complex)) or one == other else f"{one} instead of {other}"
     if not isinstance(one, Tensor):
         return f"{type(one).__name__} instead of a tensor"
     if one.device.type not in (device, "cpu"):
@@ -49,6 +49,10 @@ def _leaf_difference(one: Any, other: Any, device: str) -> str:
         return f"dtype {one.dtype} instead of {other.dtype}"
     if one.shape != other.shape:
         return f"shape {tuple(one.shape)} instead of {tuple(other.shape)}"
+    if one.requires_grad != other.requires_grad:
+        return f"requires a gradient: {one.requires_grad}"
+    if one.is_inference() != other.is_inference():
+        return f"is of inference mode: {one.is_inference()}"
     return ""
 
 
@@ -69,13 +73,11 @@ def _strides(value: Tensor) -> list[int]:
 
 def is_close(ours: Tensor, theirs: Tensor) -> bool:
     """Equal integers; floats within a few units in the last place, NaN and infinities in the same places."""
-    if theirs.is_complex():
-        return is_close(torch.view_as_real(ours.resolve_conj()), torch.view_as_real(theirs.resolve_conj()))
-    if not theirs.is_floating_point():
+    if not theirs.is_floating_point() and not theirs.is_complex():
         return torch.equal(ours, theirs)
-    scale = CLOSE[theirs.dtype] * torch.finfo(theirs.dtype).eps
-    tiny = torch.finfo(theirs.dtype).tiny * scale
-    return torch.allclose(ours.double(), theirs.double(), rtol=scale, atol=tiny, equal_nan=True)
+    limits, wide = torch.finfo(theirs.dtype), torch.complex128 if theirs.is_complex() else torch.float64
+    scale = CLOSE[theirs.real.dtype] * limits.eps
+    return torch.allclose(ours.to(wide), theirs.to(wide), rtol=scale, atol=limits.tiny * scale, equal_nan=True)
 
 
 def within_rounding(
@@ -84,6 +86,9 @@ def within_rounding(
     """Whether the device is about as near to ``exact`` (float64) as the CPU is, in the largest error of the tensor; or
     no further from the CPU than ``shaken``, the CPU's result for operands that differ in their last bit. ``terms``: how
     many numbers may have been added for one."""
+    if theirs.is_complex():
+        parts = (x if x is None else torch.view_as_real(x.resolve_conj()) for x in (ours, theirs, exact, shaken))
+        return within_rounding(*parts, terms=2 * terms)  # type: ignore[arg-type]
     if shaken is not None and _within(ours, theirs, shaken):
         return True
     if theirs.dtype not in FLOATS:
@@ -139,12 +144,12 @@ def scalar_difference(ours: Any, theirs: Any, operands: list[Tensor]) -> str:
     """Differences of Python numbers in a result, such as those of ``sum().item()``, beyond the rounding of a sum of the
     floating-point ``operands``."""
     eps = torch.finfo(operands[0].dtype if operands else torch.float64).eps
-    terms = sum(float(x.double().abs().nan_to_num(0, 0, 0).sum()) for x in operands)
+    terms = sum(float(x.abs().double().nan_to_num(0, 0, 0).sum()) for x in operands)
     mine, others = tree_flatten(ours)[0], tree_flatten(theirs)[0]
     for one, other in zip(mine, others, strict=True):
-        if not isinstance(other, float) or (math.isnan(one) and math.isnan(other)):
+        if not isinstance(other, (float, complex)) or (cmath.isnan(one) and cmath.isnan(other)):
             continue
-        if not math.isclose(one, other, rel_tol=64 * eps, abs_tol=OWN_ERROR * eps * terms):
+        if not cmath.isclose(one, other, rel_tol=64 * eps, abs_tol=OWN_ERROR * eps * terms):
             return f"{one} instead of {other}"
     return ""
 

@@ -19,8 +19,9 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 
 from tools.fuzz import allowed, compare
 from tools.fuzz.generate import Generator
-from tools.fuzz.program import is_leaf, leaf_line, namespace, references, tensors, widened
-from tools.fuzz.sides import CANCELS, Finding, in_double, shake
+from tools.fuzz.program import is_leaf, is_state, leaf_line, namespace, references, tensors, widened
+from tools.fuzz.sides import CANCELS, IN_DOUBLE, Finding, is_inexact, shake, widest
+from tools.fuzz.state import evaluate, under
 
 #: Functions that carry rounding errors on without enlarging them at a jump.
 _SMOOTH = re.compile(
@@ -54,7 +55,7 @@ def stable(line: str, rounded: set[str], values: dict[str, Any]) -> list[str] | 
 
 def is_rounded(line: str, rounded: set[str], value: Any) -> bool:
     """Whether the value of a line may have been rounded, here or before."""
-    if is_leaf(line) or not any(x.is_floating_point() for x in tensors(value)):
+    if is_leaf(line) or not any(map(is_inexact, tensors(value))):
         return False
     return not _EXACT.match(line) or any(name in rounded for name in references(line))
 
@@ -62,7 +63,7 @@ def is_rounded(line: str, rounded: set[str], value: Any) -> bool:
 def function(lines: list[str]) -> Callable[..., Any]:
     """The program as a function of its leaves, which returns them and the values of all lines."""
     leaves = [f"v{i}" for i, line in enumerate(lines) if is_leaf(line)]
-    body = [f"    v{i} = {line}" for i, line in enumerate(lines) if not is_leaf(line)]
+    body = [f"    v{i} = {None if is_state(line) else line}" for i, line in enumerate(lines) if not is_leaf(line)]
     every = ", ".join(f"v{i}" for i in range(len(lines)))
     text = "\n".join([f"def program({', '.join(leaves)}):", *body, f"    return [{every}]"])
     return _define(text)
@@ -78,18 +79,29 @@ def _define(text: str) -> Callable[..., Any]:
 
 def _leaves(lines: list[str], device: str) -> list[Any]:
     names = namespace(device)
-    return [eval(line, names) for line in lines if is_leaf(line)]  # noqa: S307 - our own text
+    return [evaluate(line, names) for line in lines if is_leaf(line)]
+
+
+def _under(lines: list[str], device: str) -> contextlib.AbstractContextManager[None]:
+    """The state that a program's lines make of the usual one: a graph has one state."""
+    names = namespace(device)
+    for line in lines:
+        if is_state(line):
+            evaluate(line, names)
+    return under(names)
 
 
 def run(lines: list[str], device: str) -> Finding | None:
     """Compiles and runs the program on the device and compares all values; the first difference, in program order."""
-    calls = [line for line in lines if not is_leaf(line)]
-    expected = function(lines)(*_leaves(lines, "cpu"))
+    calls = [line for line in lines if not is_leaf(line) and not is_state(line)]
+    with _under(lines, "cpu"):
+        expected = function(lines)(*_leaves(lines, "cpu"))
     torch._dynamo.reset()  # noqa: SLF001 - each program is a graph of its own
     made = function([line.replace("DEVICE", repr(device)) for line in lines])
     inputs = _leaves(lines, device)
     try:
-        actual = torch.compile(made)(*inputs)
+        with _under(lines, device):
+            actual = torch.compile(made)(*inputs)
         torch.accelerator.synchronize()
     except Exception as error:  # noqa: BLE001 - reported
         if _pytorch_refuses(lines):
@@ -126,7 +138,8 @@ def _traced(lines: list[str]) -> Iterator[list[Any]]:
     for backend in ("aot_eager", "inductor"):
         torch._dynamo.reset()  # noqa: SLF001 - as above
         try:
-            values = torch.compile(program, backend=backend)(*_leaves(lines, "cpu"))
+            with _under(lines, "cpu"):
+                values = torch.compile(program, backend=backend)(*_leaves(lines, "cpu"))
         except Exception:  # noqa: BLE001, S112 - PyTorch's own compiler refuses what ours takes: no second opinion then
             continue
         yield values
@@ -164,7 +177,8 @@ def _pytorch_refuses(lines: list[str]) -> bool:
     for backend in ("aot_eager", "inductor"):
         torch._dynamo.reset()  # noqa: SLF001 - as above
         try:
-            torch.compile(program, backend=backend)(*_leaves(lines, "cpu"))
+            with _under(lines, "cpu"):
+                torch.compile(program, backend=backend)(*_leaves(lines, "cpu"))
         except Exception:  # noqa: BLE001 - that it fails is the answer
             return True
     return False
@@ -172,9 +186,9 @@ def _pytorch_refuses(lines: list[str]) -> bool:
 
 def _exact(lines: list[str]) -> list[Any] | None:
     """The values of the program in float64, or None if it has no such form."""
-    wide = [x.double() if x.is_floating_point() else x for x in _leaves(lines, "cpu")]
+    wide = [widest(x) if is_inexact(x) else x for x in _leaves(lines, "cpu")]
     try:
-        with in_double():
+        with under(namespace("cpu") | {"STATE": IN_DOUBLE}):
             return list(function([line if is_leaf(line) else widened(line) for line in lines])(*wide))
     except Exception:  # noqa: BLE001 - no second opinion then
         return None
@@ -184,9 +198,10 @@ def _shaken(lines: list[str]) -> list[Any] | None:
     """The CPU's values for leaves that differ in their last bit, of a program with terms that may cancel."""
     if not any(CANCELS.search(line) for line in lines):
         return None
-    inputs = [shake(x) if x.is_floating_point() else x for x in _leaves(lines, "cpu")]
+    inputs = [shake(x) if is_inexact(x) else x for x in _leaves(lines, "cpu")]
     try:
-        return list(function(lines)(*inputs))
+        with _under(lines, "cpu"):
+            return list(function(lines)(*inputs))
     except Exception:  # noqa: BLE001 - as above
         return None
 
@@ -222,7 +237,7 @@ def shrink(lines: list[str], finding: Finding, device: str, trials: int = 25) ->
     while index >= 0 and trials:
         used = any(f"v{index}" in references(line) for line in lines[index + 1 :])
         candidate = without(lines, index)
-        if not used and any(not is_leaf(line) for line in candidate):
+        if not used and any(not is_leaf(line) and not is_state(line) for line in candidate):
             if is_leaf(lines[index]):
                 lines = candidate
             else:

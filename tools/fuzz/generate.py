@@ -17,9 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tools.fuzz.program import Namespace, tensors
+from tools.fuzz.program import Namespace
+from tools.fuzz.state import evaluate
 
-FLOAT = ("float32", "float32", "float64", "float16", "bfloat16")
+FLOAT = ("float32", "float32", "float64", "float16", "bfloat16", "complex64", "complex64")
 INT = ("int64", "int32", "int16", "int8", "uint8")
 ANY = (*FLOAT, *INT, "bool")
 NUMBER = (*FLOAT, *INT)
@@ -99,6 +100,10 @@ class Generator:
         found = self._values[base][int(index[:-1])] if index else self._values[base]
         assert isinstance(found, Tensor)
         return found
+
+    def evaluate(self, line: str) -> Any:
+        """The CPU's value of a line that is not one of the program's."""
+        return evaluate(line, self._values)
 
     def add(self, name: str, result: Any) -> None:
         """Makes the tensors of a line's result operands of later lines."""
@@ -207,6 +212,9 @@ class Generator:
             return [self.free.random() < 0.5 for _ in range(count)]
         if dtype in INT:
             return self._integers(dtype, count, tame, limits)
+        if dtype.startswith("complex"):
+            parts = (self._numbers("float32", True, limits) for _ in range(2))
+            return [complex(*pair) for pair in zip(*parts, strict=False)]
         low, high = limits or (-3.0, 3.0)
         numbers = [round(self.free.uniform(low, high), 3) for _ in range(count)]
         if limits is None:
@@ -229,8 +237,3 @@ class Generator:
 def is_tame(value: Tensor) -> bool:
     """Whether all numbers are finite and small enough to be converted to any dtype."""
     return value.dtype == torch.bool or bool((value.abs() <= 100).all())
-
-
-def count_elements(values: Any) -> int:
-    """The number of elements in all tensors of a value."""
-    return sum(x.numel() for x in tensors(values))

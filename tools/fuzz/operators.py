@@ -17,6 +17,7 @@ from tools.fuzz.program import tensors
 Build = Callable[[Generator], str]
 OPERATORS: dict[str, Build] = {}
 
+_OUTS = ("right", "permuted", "gaps", "empty", "wrong size", "expanded", "another dtype")
 _STYLES = ("plain",) * 6 + ("in-place",) * 3 + ("out",) * 2 + ("gradient",) * 3
 
 
@@ -61,28 +62,36 @@ def gradient(function: str, operands: Sequence[str], rest: str = "") -> str:
 
 
 def with_out(g: Generator, line: str) -> str:
-    """The call with fitting ``out=`` tensors of various layouts."""
+    """The call with ``out=`` tensors that already are something, fitting or not."""
     try:
-        result = eval(line, g._values)  # noqa: S307, SLF001 - our own text
+        result = g.evaluate(line)
     except Exception as error:
         raise Refused from error
-    outs = [
-        g.leaf(str(x.dtype).removeprefix("torch."), list(x.shape), g.pick(("dense", "dense", "permuted", "gaps")), True)
-        for x in tensors(result)
-    ]
+    form = g.pick(_OUTS)
+    layout = form if form in ("permuted", "gaps", "expanded") else "dense"
+    outs = []
+    for x in tensors(result):
+        dtype = g.pick(ANY) if form == "another dtype" else str(x.dtype).removeprefix("torch.")
+        shape = list(x.shape)
+        if form == "wrong size":
+            shape = [*shape[:-1], 2 + (shape or [1])[-1]]
+        shape = [0] if form == "empty" else shape
+        outs.append(g.leaf(dtype, shape, layout, True))
     target = outs[0] if isinstance(result, torch.Tensor) else f"({', '.join(outs)})"
     return f"{line[:-1]}, out={target})"
 
 
 def _differentiable(g: Generator, name: str) -> bool:
-    return g.value(name).is_floating_point()
+    return g.value(name).is_floating_point() or g.value(name).is_complex()
 
 
 def number(g: Generator) -> str:
     """A Python number of some kind."""
-    kind = g.pick(("int", "int", "float", "float", "bool"))
+    kind = g.pick(("int", "int", "int", "float", "float", "float", "bool", "complex"))
     if kind == "bool":
         return str(g.chance(0.5))
+    if kind == "complex":
+        return str(complex(g.free.randint(-3, 5), g.free.randint(-3, 5)))
     return str(g.free.randint(-3, 5)) if kind == "int" else str(round(g.free.uniform(-3, 3), 3))
 
 
@@ -594,7 +603,7 @@ def _enter_view(name: str, template: str) -> None:
             s=g.value(x).stride(d) if rank else 1,
         )  # fmt: skip
         line = text if "{x}" in template and not template.startswith(".") else f"{x}{text}"
-        if g.chance(0.15) and g.value(x).is_floating_point() and not template.endswith("_()") and "_(" not in template:
+        if g.chance(0.15) and _differentiable(g, x) and not template.endswith("_()") and "_(" not in template:
             inner = line.replace(x, "a0")
             return f"gradient(lambda a0: {inner}, {x})" if name not in ("item", "tolist", "data", "detach") else line
         return line

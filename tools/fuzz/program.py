@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _NAME = re.compile(r"\bv(\d+)\b")
 
-#: What lines may call beside torch. Printed at the head of each script.
+#: What lines may call beside torch.
 HELPERS = '''\
 def leaf(dtype, size, stride, offset, pattern):
     """A tensor whose storage repeats ``pattern``."""
@@ -33,20 +33,98 @@ def leaves(value):
     return [item for item in torch.utils._pytree.tree_leaves(value) if isinstance(item, torch.Tensor)]
 
 
-def gradient(function, *inputs):
-    """Gradients of a weighted sum of the function's results with respect to the inputs of floating point."""
-    inputs = [x.detach().requires_grad_(x.is_floating_point()) for x in inputs]
+def has_derivatives(x):
+    """Whether one can differentiate by, or of, this tensor."""
+    return x.is_floating_point() or x.is_complex()
+
+
+def derivatives(function, inputs, **options):
+    """Gradients of a weighted sum of the function's results with respect to those inputs that ask for one."""
     results = [y for y in leaves(function(*inputs)) if y.requires_grad]
     weights = [leaf(y.dtype, y.shape, torch.empty(y.shape, device="meta").stride(), 0, [1, -0.5, 2]) for y in results]
     wanted = [x for x in inputs if x.requires_grad]
-    found = [x for x in torch.autograd.grad(results, wanted, weights, allow_unused=True) if x is not None]
-    return [torch.zeros_like(x) if x._is_zerotensor() else x for x in found]  # which have no memory to copy
+    found = torch.autograd.grad(results, wanted, weights, allow_unused=True, **options)
+    return [torch.zeros_like(x) if x._is_zerotensor() else x for x in found if x is not None]  # which have no memory
+
+
+def gradient(function, *inputs):
+    """Gradients with respect to the inputs that have some."""
+    return derivatives(function, [x.detach().requires_grad_(has_derivatives(x)) for x in inputs])
+
+
+def second(function, *inputs):
+    """Second derivatives: gradients of the gradients."""
+    inputs = [x.detach().requires_grad_(has_derivatives(x)) for x in inputs]
+    first = derivatives(function, inputs, create_graph=True)
+    return derivatives(lambda *_: first, inputs) if any(x.requires_grad for x in first) else first
+
+
+def smooth(function, inputs):
+    """The function of those inputs alone that have derivatives, which returns the results that have; and these."""
+    places = [i for i, x in enumerate(inputs) if has_derivatives(x)]
+
+    def of_them(*given):
+        own = list(inputs)
+        for place, x in zip(places, given):
+            own[place] = x
+        return tuple(y for y in leaves(function(*own)) if has_derivatives(y))
+
+    return of_them, tuple(inputs[i] for i in places)
+
+
+def jvp(function, *inputs):
+    """Results and directional derivatives."""
+    function, inputs = smooth(function, inputs)
+    return torch.func.jvp(function, inputs, tuple(torch.ones_like(x) for x in inputs))
+
+
+def jacrev(function, *inputs):
+    """The derivatives of each result by each input, in one batch of backward passes."""
+    function, inputs = smooth(function, inputs)
+    return torch.func.jacrev(function, tuple(range(len(inputs))))(*inputs)
+
+
+def hessian(function, *inputs):
+    """The second derivatives of a sum of the results, forward over reverse."""
+    function, inputs = smooth(function, inputs)
+    return torch.func.hessian(lambda *given: sum(y.sum().real for y in function(*given)))(*inputs)
+
+
+def batched(dims, function, *inputs):
+    """By vmap, for two of each input that has a dimension, the second turned round."""
+    pairs = [
+        x if dim is None else torch.stack((x, x.flip(0) if x.dim() else x), dim) for x, dim in zip(inputs, dims)
+    ]
+    return torch.func.vmap(function, tuple(dims), randomness="different")(*pairs)
+
+
+def traced(function, *inputs):
+    """By TorchScript's interpreter, after it was optimised."""
+    graph = torch.jit.trace(function, inputs, check_trace=False)
+    return [graph(*inputs) for _ in range(2)][-1]
+
+
+def scripted(text, *inputs):
+    """The same of a text, in which the inputs are ``a0``, ``a1`` and so on."""
+    names = ", ".join(f"a{i}" for i in range(len(inputs)))
+    graph = torch.jit.CompilationUnit(f"def call({names}): return {text}\\n").call
+    return [graph(*inputs) for _ in range(2)][-1]
+
+
+def compiled(function, *inputs):
+    """By ``torch.compile``, which on the CPU is not asked."""
+    return function(*inputs) if DEVICE == "cpu" else torch.compile(function)(*inputs)
 
 
 def assign(target, index, value):
     """``target[index] = value``."""
     target[index] = value
     return target
+
+
+def state(**changes):
+    """From now on lines run under another state of PyTorch's (``tools/fuzz/state.py``)."""
+    STATE.update(changes)
 
 
 def mixed(function, one, other):
@@ -60,14 +138,17 @@ Namespace = dict[str, Any]
 
 
 def namespace(device: str) -> Namespace:
-    """What lines can name: torch, ``F``, the helpers, ``nan`` and ``inf``, and ``DEVICE``."""
+    """What lines can name: torch, ``F``, the helpers, numbers that are not finite, ``DEVICE`` and ``STATE``."""
     names: Namespace = {
         "__name__": __name__,
         "torch": torch,
         "F": torch.nn.functional,
         "nan": float("nan"),
         "inf": float("inf"),
+        "nanj": complex(0, float("nan")),
+        "infj": complex(0, float("inf")),
         "DEVICE": device,
+        "STATE": {},
     }
     exec(HELPERS, names)  # noqa: S102 - our own text
     return names
@@ -81,6 +162,11 @@ def references(line: str) -> list[str]:
 def is_leaf(line: str) -> bool:
     """Whether a line makes a value out of nothing."""
     return line.startswith("leaf(")
+
+
+def is_state(line: str) -> bool:
+    """Whether a line changes the state of those after it, and has no value."""
+    return line.startswith("state(")
 
 
 def tensors(value: Any) -> list[Tensor]:
@@ -120,32 +206,6 @@ def without(lines: list[str], index: int) -> list[str]:
 
 
 def widened(line: str) -> str:
-    """The line with float64 wherever it names another dtype of floating point."""
+    """The line with float64 wherever it names another dtype of floating point, and with complex128."""
+    line = re.sub(r"torch\.complex64\b", "torch.complex128", line)
     return re.sub(r"torch\.(float16|bfloat16|float32|half|float)\b", "torch.float64", line)
-
-
-def script(lines: list[str], device: str, note: str) -> str:
-    """A self-contained script that runs the program on the CPU and on ``device`` and prints the last value of each."""
-    body = "\n".join(f"    v{index} = {line}" for index, line in enumerate(lines))
-    last = len(lines) - 1
-    return f'''\
-"""{note}"""
-import torch
-import torch.nn.functional as F
-
-nan, inf = float("nan"), float("inf")
-
-{HELPERS}
-
-def program():
-{body}
-    return v{last}
-
-
-for DEVICE in ("cpu", "{device}"):
-    try:
-        result = program()
-        print(DEVICE, result, [(x.dtype, tuple(x.shape), x.stride()) for x in leaves(result)])
-    except Exception as error:
-        print(DEVICE, type(error).__name__, error)
-'''

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor
 
-from tools.fuzz.program import is_leaf, leaf_line, references, rename, tensors, without
+from tools.fuzz.program import is_leaf, leaf_line, namespace, references, tensors, without
 
 #: Whether a program still fails in the same way.
 Fails = Callable[[list[str]], bool]
@@ -18,9 +18,9 @@ _LEAF = re.compile(
 _MOST_TRIALS = 80
 
 
-def alone(line: str, operands: dict[str, list[Tensor] | Tensor]) -> list[str] | None:
-    """The program of ``line`` with leaves for operands, or None if an operand is not a tensor."""
-    lines: list[str] = []
+def alone(line: str, operands: dict[str, list[Tensor] | Tensor], states: list[str]) -> list[str]:
+    """The program of ``line`` with leaves for operands, under the state that the lines ``states`` make."""
+    lines = states[:]
     names: dict[str, str] = {}
     for name in references(line):
         values = operands[name]
@@ -97,8 +97,7 @@ def _plainer(lines: list[str]) -> Iterator[list[str]]:
 def _parts(line: str) -> tuple[str, list[int], list[int], int, list[object]]:
     match = _LEAF.match(line)
     assert match, line
-    names = {"nan": float("nan"), "inf": float("inf")}
-    size, stride, pattern = (eval(match[key], names) for key in ("size", "stride", "pattern"))  # noqa: S307
+    size, stride, pattern = (eval(match[key], namespace("cpu")) for key in ("size", "stride", "pattern"))  # noqa: S307
     return match["dtype"], list(size), list(stride), int(match["offset"]), pattern
 
 
@@ -122,8 +121,3 @@ def _resized(line: str, size: int, less: int) -> str:
     if stride == _dense(shape):
         stride = _dense(smaller)
     return _leaf(dtype, smaller, stride, offset, pattern)
-
-
-def numbered(lines: list[str]) -> list[str]:
-    """The lines as assignments, for reading."""
-    return [f"v{index} = {line}" for index, line in enumerate(rename(lines, lambda number: f"v{number}"))]

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +17,7 @@ from torch.utils._pytree import tree_map
 
 from tools.fuzz import allowed, compare
 from tools.fuzz.program import Namespace, is_leaf, namespace, references, tensors, widened
+from tools.fuzz.state import evaluate
 
 #: Lines that may write into what they are given.
 _WRITES = re.compile(r"[a-z0-9]_\(|\bout=|\bassign\(")
@@ -137,14 +137,15 @@ class Sides:
         text = compare.stride_difference(line, self.ours[name], self.cpu[name])
         layout = Finding("strides", line, text) if text else None
         self._take_over_strides(name)
-        if allowed.values(line) or (before is not None and allowed.overlap(line, list(before.values()))):
+        filled = bool(self.cpu["STATE"].get("deterministic"))
+        if allowed.values(line, filled=filled) or (before is not None and allowed.overlap(line, list(before.values()))):
             self._take_over([name, *known])
             return layout
         return self._compare_values(name, line, known, before) or layout
 
     def _compare_values(self, name: str, line: str, known: list[str], before: Namespace | None) -> Finding | None:
         values = before if before is not None else {key: self.cpu[key] for key in known}
-        floats = [x for x in tensors(list(values.values())) if x.is_floating_point()]
+        floats = [x for x in tensors(list(values.values())) if is_inexact(x)]
         text = compare.scalar_difference(self.ours[name], self.cpu[name], floats)
         if text:
             return Finding("value", line, text)
@@ -165,6 +166,8 @@ class Sides:
                     if not compare.within_rounding(host, right, truth, shaken, terms):
                         finding = finding or Finding("value", line, _describe(key, host, theirs, truth))
                 _replace(ours, theirs)
+            if key != name and is_leaf(self.lines[int(key[1:])]) and not _same_memory(self.ours[key], self.cpu[key]):
+                finding = finding or Finding("value", line, f"writes beside {key}")
         return finding
 
     def _shaken(self, key: str, part: int, name: str, line: str, values: Namespace) -> Tensor | None:
@@ -175,7 +178,8 @@ class Sides:
         theirs = tensors(self.cpu[key])[part]
         furthest: Tensor | None = None
         for salt in range(_SHAKES):
-            found = tensors(_evaluate(name, line, values, functools.partial(shake, salt=salt)).get(key))
+            shaken = _evaluate(name, line, values, functools.partial(shake, salt=salt), self.cpu["STATE"])
+            found = tensors(shaken.get(key))
             if part >= len(found) or found[part].shape != theirs.shape:
                 continue
             if furthest is None or _distance(found[part], theirs) > _distance(furthest, theirs):
@@ -217,7 +221,8 @@ class Sides:
         for key in self._reached(names):
             for ours, theirs in zip(tensors(self.ours[key]), tensors(self.cpu[key]), strict=True):
                 if ours.shape != theirs.shape:
-                    ours.resize_(theirs.shape)
+                    with torch.inference_mode(ours.is_inference()):
+                        ours.resize_(theirs.shape)
                 _replace(ours, theirs)
         name = f"v{len(self.lines) - 1}"
         for ours, theirs in zip(tensors(self.ours[name]), tensors(self.cpu[name]), strict=True):
@@ -226,7 +231,7 @@ class Sides:
 
 def _run(line: str, values: Namespace) -> tuple[Any, Exception | None]:
     try:
-        return eval(line, values), None  # noqa: S307 - our own text
+        return evaluate(line, values), None
     except Exception as error:  # noqa: BLE001 - compared with the other side's
         return None, error
 
@@ -243,25 +248,24 @@ def _late_exception() -> Exception | None:
 def exact_values(name: str, line: str, values: Namespace) -> Namespace:
     """The line in float64 with ``values`` as its operands: the operands afterwards, and the result as ``name``.
     Empty if the line has no float64 form."""
-    with in_double():
-        return _evaluate(name, widened(line), values, torch.Tensor.double)
+    return _evaluate(name, widened(line), values, widest, IN_DOUBLE)
 
 
-@contextlib.contextmanager
-def in_double() -> Iterator[None]:
-    """Inside, functions of integers are computed in float64."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
+#: A state in which functions of integers are computed in float64.
+IN_DOUBLE = {"dtype": torch.float64}
 
 
-def _evaluate(name: str, line: str, values: Namespace, change: Callable[[Tensor], Tensor]) -> Namespace:
-    names = namespace("cpu")
+def widest(x: Tensor) -> Tensor:
+    """The numbers in float64, or complex128."""
+    return x.to(torch.complex128 if x.is_complex() else torch.float64)
+
+
+def _evaluate(
+    name: str, line: str, values: Namespace, change: Callable[[Tensor], Tensor], state: dict[str, Any]
+) -> Namespace:
+    names = namespace("cpu") | {"STATE": state}
     for key, value in copy.deepcopy(values).items():
-        names[key] = tree_map(lambda x: change(x) if isinstance(x, Tensor) and x.is_floating_point() else x, value)
+        names[key] = tree_map(lambda x: change(x) if is_inexact(x) else x, value)
     names[name], error = _run(line, names)
     return {} if error else {key: names[key] for key in (name, *values)}
 
@@ -284,6 +288,11 @@ def _distance(one: Tensor, other: Tensor) -> float:
     return float((one - other)[finite].abs().max()) if finite.any() else 0.0
 
 
+def is_inexact(value: Any) -> bool:
+    """Whether something is a tensor of numbers that are rounded."""
+    return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
+
+
 def _storage(value: Tensor) -> int:
     return int(value.untyped_storage()._cdata)
 
@@ -295,11 +304,23 @@ def _laid_out_as(ours: Tensor, theirs: Tensor) -> Tensor:
     if (ours.stride(), ours.storage_offset()) == (theirs.stride(), offset) or ours.numel() == 0:
         return ours
     length = offset + 1 + sum((n - 1) * s for n, s in zip(theirs.shape, theirs.stride(), strict=True))
-    storage = torch.empty(length, dtype=ours.dtype, device=ours.device)
-    return storage.as_strided(theirs.shape, theirs.stride(), offset).copy_(ours)
+    with torch.inference_mode(ours.is_inference()):
+        storage = torch.empty(length, dtype=ours.dtype, device=ours.device)
+        return storage.as_strided(theirs.shape, theirs.stride(), offset).copy_(ours)
+
+
+def _same_memory(ours: Tensor, theirs: Tensor) -> bool:
+    """Whether what lies around two tensors is the same, too, if they lie in the same way."""
+    count, other = (x.untyped_storage().nbytes() // x.itemsize for x in (ours, theirs))
+    if count != other or ours.stride() != theirs.stride():
+        return True
+    mine, its = (x.as_strided((count,), (1,), 0).cpu() for x in (ours, theirs))
+    return torch.equal(mine.nan_to_num(), its.nan_to_num()) if is_inexact(its) else torch.equal(mine, its)
 
 
 def _same_bits(ours: Tensor, theirs: Tensor) -> bool:
+    if theirs.is_complex():  # of the halves among them the CPU cannot compare even two
+        ours, theirs = (torch.view_as_real(x.resolve_conj()) for x in (ours, theirs))
     if not torch.equal(ours, theirs):
         return False
     return not theirs.is_floating_point() or torch.equal(ours.signbit(), theirs.signbit())
@@ -307,7 +328,7 @@ def _same_bits(ours: Tensor, theirs: Tensor) -> bool:
 
 def _replace(ours: Tensor, theirs: Tensor) -> None:
     """Writes the CPU's contents into the device's tensor, whose elements may share memory."""
-    with torch.no_grad():
+    with torch.inference_mode():
         if ours.device.type == "cpu" or theirs.numel() == 0:
             return
         for dim, step in enumerate(ours.stride()):
@@ -320,7 +341,7 @@ def _replace(ours: Tensor, theirs: Tensor) -> None:
 
 
 def _describe(key: str, ours: Tensor, theirs: Tensor, truth: Tensor | None) -> str:
-    wide = [x.double() for x in (ours, theirs)]
+    wide = [widest(x) for x in (ours, theirs)]
     wrong = (wide[0] != wide[1]) & ~(wide[0].isnan() & wide[1].isnan())
     error = torch.where(wrong, (wide[0] - wide[1]).abs().nan_to_num(torch.inf, torch.inf, torch.inf), 0.0)
     place = int(error.argmax()) if error.numel() else 0

@@ -9,7 +9,7 @@ from tools.fuzz.generate import ANY, FLOAT, INT, NUMBER, Generator, Refused
 from tools.fuzz.operators import broadcast_shape, call, dim_of, number, operator, part_of
 
 _INDEX = ("int64", "int64", "int32")
-_REAL = ("float32", "float32", "float64", "float16", "bfloat16")
+_REAL = ("float32", "float32", "float64", "float16", "bfloat16", "complex64")
 
 
 def dtype_of(g: Generator, name: str) -> tuple[str]:
@@ -267,8 +267,11 @@ def _matrix(g: Generator, dtypes: Sequence[str], *shape: int) -> str:
     return g.tensor(dtypes, shape=shape, tame=True)
 
 
+_OF_PRODUCTS = (*_REAL, "float32", "complex64", "int64", "int32", "uint8")
+
+
 def _products(g: Generator) -> tuple[Sequence[str], int, int, int, int]:
-    dtype = (g.pick(("float32", "float32", "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8")),)
+    dtype = (g.pick(_OF_PRODUCTS),)
     return dtype, g.size(), g.size(), g.size(), g.pick((1, 2, 3))
 
 
@@ -377,7 +380,7 @@ for _name in ("det", "inv", "cholesky", "slogdet", "matrix_power", "solve", "inv
 
     @operator(f"linalg.{_name}")
     def _linalg(g: Generator, name: str = _name) -> str:
-        d, n = (g.pick(("float32", "float64")),), g.kind.randint(1, 6)
+        d, n = (g.pick(("float32", "float64", "complex64")),), g.kind.randint(1, 6)
         x = _matrix(g, d, n, n)
         well = g.line(f"{x} @ {x}.mT + 9 * torch.eye({n}, dtype={x}.dtype, device=DEVICE)")
         more = {"matrix_power": [g.pick(("2", "3", "0", "-1"))], "solve": [_matrix(g, d, n, 2)]}.get(name, [])
@@ -385,7 +388,7 @@ for _name in ("det", "inv", "cholesky", "slogdet", "matrix_power", "solve", "inv
 
 
 # Neural networks.
-_PLANE = ("float32", "float32", "float32", "float64", "float16", "bfloat16")
+_PLANE = ("float32", "float32", "float32", "float64", "float16", "bfloat16", "complex64")
 
 
 def _images(g: Generator, rank: int, channels: int, low: int = 3) -> str:

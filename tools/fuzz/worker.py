@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import re
 import sys
 import time
@@ -17,12 +18,13 @@ from typing import Any
 
 import torch
 
-from tools.fuzz import compiled, sides
+from tools.fuzz import autocast, compiled, sides, state
 from tools.fuzz.generate import Generator, Refused
 from tools.fuzz.invalid import INVALID
 from tools.fuzz.operators import OPERATORS
-from tools.fuzz.program import is_leaf, namespace, references, tensors
+from tools.fuzz.program import is_leaf, is_state, namespace, references, tensors
 from tools.fuzz.shrink import alone, shrink
+from tools.fuzz.ways import wrapped
 
 Announce = Callable[[str], None]
 #: As often one process has a kind of call refused that always is. The compiler looks at each again.
@@ -70,6 +72,8 @@ class Program:
         self._device, self._announce, self._memory = device, announce, memory
         self._operator = self._kind = ""
         self._dtypes: set[str] = set()
+        self._changes = random.Random(f"state {seed} {options['salt']}")
+        self._states, self._ways = options["states"], options["ways"]
         self.generator = Generator(seed, options["epoch"], self._emit, self.sides.cpu, options["variants"])
         self._share = options["invalid"]
         self._names, self._invalid = (
@@ -80,6 +84,8 @@ class Program:
         """Runs the whole program."""
         start = time.monotonic()
         for _ in range(self.generator.free.randint(20, 60)):
+            if self._changes.random() < self._states:
+                self._emit(state.draw(self._changes))
             try:
                 self._draw()
             except Refused:
@@ -93,10 +99,11 @@ class Program:
     def _draw(self) -> None:
         refused = not self._names or (self._share > 0 and self.generator.free.random() < self._share)
         self._operator = self.generator.free.choice(self._invalid if refused else self._names)
-        self._kind = self.generator.begin(self._operator)
+        self._kind = f"{self.generator.begin(self._operator)} {self.sides.cpu['STATE']}"
         if self._memory.is_refused(self._kind):
             raise Refused
-        name, value = self._emit((INVALID if refused else OPERATORS)[self._operator](self.generator))
+        line = (INVALID if refused else OPERATORS)[self._operator](self.generator)
+        name, value = self._emit(line if refused else wrapped(self.generator, line, self._ways))
         self._memory.ran.add(self._kind)
         self.result.names.append(self._operator)
         self.generator.add(name, value)
@@ -104,8 +111,7 @@ class Program:
     def _emit(self, line: str) -> tuple[str, Any]:
         name = f"v{len(self.sides.lines)}"
         value, finding, error = self.sides.step(line)
-        if not is_leaf(line):
-            self.result.operators += 1
+        self.result.operators += not is_leaf(line) and not is_state(line)
         self._dtypes |= {str(x.dtype).removeprefix("torch.") for x in tensors(value)}
         self.result.raised += error is not None
         if finding:
@@ -125,7 +131,7 @@ class Program:
         self.result.findings.append(entry)
 
 
-def shortest(state: sides.Sides, finding: sides.Finding, device: str, announce: Announce) -> list[str]:
+def shortest(found: sides.Sides, finding: sides.Finding, device: str, announce: Announce) -> list[str]:
     """The finding's program, shrunk."""
 
     def fails(lines: list[str]) -> bool:
@@ -135,11 +141,11 @@ def shortest(state: sides.Sides, finding: sides.Finding, device: str, announce: 
             return False
         return again is not None and again.kind == finding.kind and again.line == lines[-1]
 
-    single = alone(finding.line, state.operands)
-    for lines in (single, state.lines[:]):
-        if lines and fails(lines):
+    single = alone(finding.line, found.operands, [line for line in found.lines if is_state(line)])
+    for lines in (single, found.lines[:]):
+        if fails(lines):
             return shrink(lines, fails)
-    return state.lines[:]
+    return found.lines[:]
 
 
 class Graph:
@@ -151,12 +157,14 @@ class Graph:
         self._values: dict[str, Any] = namespace("cpu")
         self._rounded: set[str] = set()
         self._names = sorted(name for name in OPERATORS if not options["match"] or options["match"] in name)
-        self._device, self._announce = device, announce
+        self._device, self._announce, self._states = device, announce, 3 * options["states"]
         self.generator = Generator(seed, options["epoch"], self._emit, self._values, 1 << 30)
 
     def run(self) -> Result:
         """Draws, runs and compares the program."""
         start = time.monotonic()
+        if self.generator.free.random() < self._states:
+            self._emit(state.draw(self.generator.free, state.OF_GRAPHS))
         for _ in range(compiled.length(self.generator)):
             with contextlib.suppress(Refused):
                 self._draw()
@@ -186,7 +194,7 @@ class Graph:
 
     def _emit(self, line: str) -> tuple[str, Any]:
         try:
-            value = eval(line, self._values)  # noqa: S307 - our own text
+            value = state.evaluate(line, self._values)
         except Exception as error:
             raise Refused from error
         name = f"v{len(self._lines)}"
@@ -202,7 +210,8 @@ class Graph:
 
 def replay(index: int, program: dict[str, Any], device: str, announce: Announce) -> Result:
     """Runs a kept program, whose lines and operator are in ``program``."""
-    result = Result(index, operators=sum(not is_leaf(line) for line in program["lines"]), names=[program["operator"]])
+    calls = [line for line in program["lines"] if not is_leaf(line) and not is_state(line)]
+    result = Result(index, operators=len(calls), names=[program["operator"]])
     if program.get("mode") == "compiled":
         announce("; ".join(program["lines"]))
         finding = compiled.run(program["lines"], device)
@@ -220,6 +229,7 @@ def main(options: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    lists = autocast.as_cuda()  # noqa: F841 - they hold as long as this does
     device = torch.accelerator.current_accelerator()
     assert device is not None, "there is no device; run `outboard doctor`"
     memory = Memory()

@@ -5,10 +5,12 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_local_scalar_dense.h>
+#include <ATen/ops/any.h>
 #include <ATen/ops/copy_native.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/ne.h>
 #include <ATen/ops/neg.h>
 #include <ATen/ops/view_as_real.h>
 #include <c10/core/DeviceGuard.h>
@@ -145,6 +147,9 @@ void copy_on_device(const at::Tensor& dst, const at::Tensor& src) {
   const bool conjugate = dst.is_conj() != src.is_conj() && dst.is_complex() && src.is_complex();
   const at::Tensor target = raw(dst);
   at::Tensor values = raw(src);
+  if (values.is_complex() && target.scalar_type() == at::kBool) {
+    return copy_elements(target, at::view_as_real(values).ne(0).any(-1));
+  }
   if (values.is_complex() && !dst.is_complex()) {
     TORCH_WARN_ONCE("Casting complex values to real discards the imaginary part");
     values = at::view_as_real(values).select(-1, 0);

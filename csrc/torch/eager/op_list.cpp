@@ -6,6 +6,7 @@
 #include <ATen/ops/all.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/eq.h>
+#include <ATen/ops/linalg_pinv_native.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -95,6 +96,22 @@ void assert_async(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, t
   eager_kernel(handle, keys, stack);
 }
 
+/// Taken apart, as PyTorch has it: under autocast its products are cast.
+at::Tensor pinv(const at::Tensor& self, const std::optional<at::Tensor>& atol, const std::optional<at::Tensor>& rtol,
+                bool hermitian) {
+  return at::native::linalg_pinv(self, atol, rtol, hermitian);
+}
+
+/// Of products of vectors alone PyTorch leaves to the kernel what zeros without memory are, which forward derivatives
+/// have.
+void product_of_vectors(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  for (size_t i = 0; i < 2; ++i) {
+    c10::IValue& vector = torch::jit::peek(*stack, i, 2);
+    if (vector.toTensor()._is_zerotensor()) vector = vector.toTensor().clone();
+  }
+  eager_kernel(handle, keys, stack);
+}
+
 bool returns_view(const c10::FunctionSchema& schema) {
   for (const c10::Argument& result : schema.returns()) {
     if (result.alias_info() != nullptr && !result.alias_info()->isWrite()) return true;
@@ -121,6 +138,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("logspace.out", TORCH_FN(logspace));
   m.impl("_assert_async", Kernel::makeFromBoxedFunction<&assert_async>());
   m.impl("_assert_async.msg", Kernel::makeFromBoxedFunction<&assert_async>());
+  m.impl("linalg_pinv.atol_rtol_tensor", TORCH_FN(pinv));
+  m.impl("dot", Kernel::makeFromBoxedFunction<&product_of_vectors>());
+  m.impl("vdot", Kernel::makeFromBoxedFunction<&product_of_vectors>());
 }
 
 }  // namespace
