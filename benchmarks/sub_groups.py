@@ -20,7 +20,6 @@ import torch
 
 from examples.measure import table
 from outboard import _C
-from outboard.compiler import eager
 from outboard.compiler.adapter import kernel
 from outboard.compiler.adapter.lowering import lower_operator
 from outboard.compiler.target import Target, target_of
@@ -42,7 +41,7 @@ def prepare(target: Target, name: str) -> Callable[[], float]:
     op, shape, arguments = CASES[name]
     x = torch.randn(shape, device=torch._C._get_privateuse1_backend_name())
     with mock.patch.object(kernel, "target_of", lambda index: target):
-        plan = lower_operator(eager.find_overload(op), [x, *arguments], {}, False, target).plan
+        plan = lower_operator(_C.signed_call(op, (x, *arguments), {}, False), target).plan
     loaded = _C.Plan(plan.serialize(), 0)
 
     def run() -> float:

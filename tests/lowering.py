@@ -11,6 +11,7 @@ from unittest import mock
 
 import torch
 
+from outboard import _C
 from outboard.compiler import eager, kernels, target
 from outboard.compiler.adapter import exported, interface, kernel, registration
 from outboard.compiler.adapter.graphs import compiled, interpreted
@@ -66,7 +67,7 @@ def on_device(value: Any) -> Any:
 
 def plan_of_operator(op: str, arguments: tuple[Any, ...], device: target.Target) -> p.Plan:
     """The plan of an operator by itself, numbers as constants."""
-    return lower_operator(eager.find_overload(op), on_device(arguments), {}, True, device).plan
+    return lower_operator(_C.signed_call(op, on_device(arguments), {}, True), device).plan
 
 
 def plan_of_call(op: str, arguments: tuple[Any, ...], device: target.Target) -> p.Plan:

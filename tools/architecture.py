@@ -119,10 +119,11 @@ FLOORS: tuple[dict[str, str], ...] = (
         "src/outboard/compiler/adapter/traces": "Dynamo's traces, and those of earlier processes",
     },
     {
-        "src/outboard/compiler/eager.py": "what C++ asks: a plan for a call",
+        "src/outboard/compiler/eager.py": "one operator, compiled: a plan, or why there is none",
         "src/outboard/compiler/on_import.py": "registers the device when a program imports the compiler",
     },
     {
+        "src/outboard/compiler/requests.py": "what C++ asks: a plan for a call, from disk or compiled",
         "src/outboard/capture": "outboard.graphed: calls that repeat, captured",
         "src/outboard/exporting": "models as files: outboard.export, outboard.load",
         "src/outboard/optimization.py": "outboard.optimize",

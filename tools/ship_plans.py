@@ -52,7 +52,7 @@ def collected(entries: Entries) -> Iterator[None]:
 
     looked_at: set[str] = set()
     speed: dict[bytes, set[str]] = defaultdict(set)  # of all plans of a call
-    compile_operator, store = eager.compile_operator, cache.store
+    compile_operator, store, store_bake = eager.compile_operator, cache.store, cache.store_bake
 
     def watch(self: Target | Tuning, name: str) -> Any:
         looked_at.add(name)
@@ -71,16 +71,23 @@ def collected(entries: Entries) -> Iterator[None]:
 
     def store_too(signature: bytes, bake: bool, plan: bytes) -> None:
         store(signature, bake, plan)
+        collect_stored(signature)
+
+    def store_bake_too(signature: bytes) -> None:
+        store_bake(signature)
+        collect_stored(signature)
+
+    def collect_stored(signature: bytes) -> None:
         bakes, plans = cache.load(signature)
         call = signature.partition(b"\0")[2]
         speed[call] |= looked_at
         entries[call] = [shipped.Entry(shipped.needs_of(target_of(0), speed[call]), bakes, plans)]
 
-    eager.compile_operator, cache.store = compile_watched, store_too
+    eager.compile_operator, cache.store, cache.store_bake = compile_watched, store_too, store_bake_too
     try:
         yield
     finally:
-        eager.compile_operator, cache.store = compile_operator, store
+        eager.compile_operator, cache.store, cache.store_bake = compile_operator, store, store_bake
 
 
 def collect(run: Callable[[], None]) -> Entries:

@@ -78,10 +78,35 @@ def set_shipped_programs(path: str) -> None: ...
 def program_binaries(index: int) -> dict[str, bytes]: ...
 def set_build_executable(path: str) -> None: ...
 def program_statistics(index: int) -> dict[str, int]: ...
+
+class SignedLeaf:
+    """One input of a call's plan, by what the call's signature says of it."""
+
+    argument: str  # in the schema
+    item: int  # in the argument's list; -1: the argument is no list
+    kind: str  # "tensor", "int" or "float"
+    sizes: list[int | None]  # of a tensor: those that are part of the signature
+    strides: list[int | None]  # the same; empty for a dense tensor
+    order: list[int]  # of a dense tensor: dimensions from the outermost to the innermost in memory
+
+class SignedCall:
+    """A call that needs a plan."""
+
+    op: str  # "aten::add.Tensor"
+    device: int
+    bake: bool  # whether scalar values are part of the signature
+    signature: bytes  # the operator included; empty of a call that is not made
+    leaves: list[SignedLeaf]  # in the order of the plan's inputs
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+def signed_call(op: str, args: tuple[Any, ...], kwargs: dict[str, Any], bake: bool) -> SignedCall:
+    """A call that is not made, to compile it."""
+
 def set_compiler(
-    load: Callable[[bytes], tuple[bool, list[bytes]]],
-    compile: Callable[[str, tuple[Any, ...], dict[str, Any], bool, bool], tuple[str, bytes]],
-    keep: Callable[[bytes, bool, bytes], None],
+    plan_for: Callable[[SignedCall, bool, bool, bool], tuple[str, list[bytes], bool]],
+    keep_plan: Callable[[int, bytes, bool, bytes], None],
+    keep_bake: Callable[[int, bytes], None],
     writes: Callable[[str], bool],
     attends: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool, float | None], bool],
 ) -> None: ...

@@ -163,22 +163,22 @@ def _connect_compiler() -> None:
     from outboard import _C
     from outboard.compiler import on_import
 
-    def load(signature: bytes) -> tuple[bool, list[bytes]]:
-        from outboard.compiler.plans import cache
+    def plan_for(
+        call: _C.SignedCall, from_cache: bool, may_compile: bool, library: bool
+    ) -> tuple[str, list[bytes], bool]:
+        from outboard.compiler import requests
 
-        return cache.load(signature)
+        return requests.plan_for(call, from_cache, may_compile, library)
 
-    def compile_operator(
-        op: str, args: tuple[Any, ...], kwargs: dict[str, Any], bake: bool, library: bool
-    ) -> tuple[str, bytes]:
-        from outboard.compiler import eager
+    def keep_plan(device: int, signature: bytes, bake: bool, plan: bytes) -> None:
+        from outboard.compiler import requests
 
-        return eager.compile_operator(op, args, kwargs, bake, library)
+        requests.keep_plan(device, signature, bake, plan)
 
-    def keep(signature: bytes, bake: bool, plan: bytes) -> None:
-        from outboard.compiler.plans import cache
+    def keep_bake(device: int, signature: bytes) -> None:
+        from outboard.compiler import requests
 
-        cache.store(signature, bake, plan)
+        requests.keep_bake(device, signature)
 
     def writes(dialect: str) -> bool:
         from outboard.compiler import dialects
@@ -190,7 +190,7 @@ def _connect_compiler() -> None:
 
         return attention.goes_to_library(query, key, value, causal, scale)
 
-    _C.set_compiler(load, compile_operator, keep, writes, attends)
+    _C.set_compiler(plan_for, keep_plan, keep_bake, writes, attends)
     on_import.install()
     _C.set_fallback_policy(_fallback_policy())
 

@@ -34,7 +34,7 @@ def test_plans_of_a_signature_come_back_in_order() -> None:
 
 
 def test_baking_is_remembered() -> None:
-    cache.store(b"pow", True, b"")
+    cache.store_bake(b"pow")
     assert cache.load(b"pow") == (True, [])
 
 

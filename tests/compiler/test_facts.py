@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
+from outboard import _C
 from outboard.compiler.operators import facts
 from outboard.compiler.operators.facts import FACTS
 from tools import operator_facts
@@ -49,14 +52,27 @@ def test_no_row_says_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "numbers"),
+    ("op", "arguments", "numbers"),
     [
-        ("roll", {"default": {"shifts"}, "out": set()}),
-        ("bernoulli_", {"float": {"p"}, "Tensor": set()}),
-        ("random_", {"from": {"from", "to"}, "to": {"to"}, "default": set()}),
-        ("add", {"Tensor": set()}),
+        ("roll", ([1], [0]), {("shifts", 0)}),
+        ("bernoulli_.float", (0.5,), {("p", -1)}),
+        ("random_.from", (1, 5), {("from", -1), ("to", -1)}),
+        ("random_.to", (5,), {("to", -1)}),
+        ("random_", (), set()),
+        ("sum.dim_IntList", ([0], True), set()),
+        ("add.Scalar", (2.0, 1), {("other", -1), ("alpha", -1)}),
     ],
 )
-def test_numbers_that_no_code_depends_on(name: str, numbers: dict[str, set[str]]) -> None:
-    packet = getattr(torch.ops.aten, name)
-    assert {o: facts.run_time_numbers(getattr(packet, o)._schema) for o in numbers} == numbers
+def test_numbers_that_no_code_depends_on(
+    device: str, op: str, arguments: tuple[Any, ...], numbers: set[tuple[str, int]]
+) -> None:
+    call = _C.signed_call(f"aten::{op}", (torch.ones(3, device=device), *arguments), {}, False)
+    assert {(leaf.argument, leaf.item) for leaf in call.leaves if leaf.kind != "tensor"} == numbers
+    baked = _C.signed_call(f"aten::{op}", call.args, {}, True)
+    assert [leaf.kind for leaf in baked.leaves] == ["tensor"]
+
+
+def test_results_that_are_given_leave_nothing_open(device: str) -> None:
+    x, out = torch.ones(3, device=device), torch.empty(3, device=device)
+    call = _C.signed_call("aten::roll.out", (x, [1], [0]), {"out": out}, False)
+    assert [leaf.kind for leaf in call.leaves] == ["tensor", "tensor"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from outboard import settings
+from outboard import _C, settings
 from outboard.compiler.adapter.lowering import lower_operator
 from outboard.compiler.choice import attention, functions, libraries
 from outboard.compiler.choice.libraries import Case, ShapeClass
@@ -55,7 +55,7 @@ def on_library(device: str, monkeypatch: pytest.MonkeyPatch) -> OnLibrary:
 
     def compiled(m: int, k: int, n: int) -> bool:
         operands = (torch.empty(m, k, device=device), torch.empty(k, n, device=device))
-        plan = lower_operator(torch.ops.aten.mm.default, operands, {}, False, target).plan
+        plan = lower_operator(_C.signed_call("aten::mm", tuple(operands), {}, False), target).plan
         calls = [step.name for step in plan.steps if isinstance(step, p.Call)]
         assert set(calls) <= {"driver::aten::mm"}
         return bool(calls)

@@ -9,7 +9,8 @@ from types import ModuleType
 import pytest
 import torch
 
-from outboard.compiler import eager, target
+from outboard import _C
+from outboard.compiler import target
 from outboard.compiler.adapter.lowering import lower_operator
 
 Tensor = torch.Tensor
@@ -23,7 +24,7 @@ def sources(device: str) -> Iterator[Callable[..., set[str]]]:
         found: set[str] = set()
         for op, arguments in calls:
             moved = [v.to(device) if isinstance(v, Tensor) else v for v in arguments]
-            plan = lower_operator(eager.find_overload(op), moved, {}, False, target.target_of(0)).plan
+            plan = lower_operator(_C.signed_call(op, tuple(moved), {}, False), target.target_of(0)).plan
             found |= {source for source, _ in plan.programs}
         return found
 
@@ -107,7 +108,7 @@ def test_the_first_length_does_not_decide_how_others_run(first: int, device: str
 
     def plan(length: int) -> str:
         x = torch.rand(64, length).to(device)
-        lowered = lower_operator(eager.find_overload("aten::_softmax"), [x, 1, False], {}, False, target.target_of(0))
+        lowered = lower_operator(_C.signed_call("aten::_softmax", (x, 1, False), {}, False), target.target_of(0))
         assert lowered.plan.guards
         return "".join(source for source, _ in lowered.plan.programs)
 

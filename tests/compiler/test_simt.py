@@ -17,7 +17,6 @@ from outboard.compiler import dialects, eager, target
 from outboard.compiler.adapter import kernel
 from outboard.compiler.adapter.lowering import lower_operator
 from outboard.compiler.dialects.c import groups
-from outboard.compiler.operators import facts
 
 Tensor = torch.Tensor
 
@@ -48,13 +47,13 @@ class Runner:
 
     def lower(self, op: str, *arguments: Any) -> tuple[Any, list[Any]]:
         """The operator's plan, and its inputs."""
-        overload = eager.find_overload(op)
-        moved = [v.to(self.device) if isinstance(v, Tensor) else v for v in arguments]
-        plan = lower_operator(overload, moved, {}, False, self.gpu).plan
+        moved = tuple(v.to(self.device) if isinstance(v, Tensor) else v for v in arguments)
+        call = _C.signed_call(op, moved, {}, False)
+        plan = lower_operator(call, self.gpu).plan
         if not self.asks:
             plan.programs = [(_without_size(source), options) for source, options in plan.programs]
         self.text = "".join(source for source, _ in plan.programs)
-        return plan, list(_inputs(overload, moved))
+        return plan, list(_inputs(call))
 
     def __call__(self, op: str, *arguments: Any) -> Any:
         plan, inputs = self.lower(op, *arguments)
@@ -62,16 +61,12 @@ class Runner:
         return results[0].cpu() if len(results) == 1 else tuple(result.cpu() for result in results)
 
 
-def _inputs(overload: torch._ops.OpOverload, values: list[Any]) -> Iterator[Any]:
+def _inputs(call: _C.SignedCall) -> Iterator[Any]:
     """What a plan takes of a call: tensors, and the numbers that are not baked into it."""
-    schema = overload._schema
-    run_time = facts.run_time_numbers(schema)
-    for argument, value in zip(schema.arguments, values, strict=False):
-        kind = str(argument.type)
-        if "Tensor" in kind or "number" in kind:
-            yield value
-        elif argument.name in run_time:
-            yield from value if isinstance(value, list) else [value]
+    names = [argument.name for argument in eager.find_overload(call.op)._schema.arguments]
+    for leaf in call.leaves:
+        value = call.args[names.index(leaf.argument)]
+        yield value if leaf.item < 0 else value[leaf.item]
 
 
 def kernels_of(text: str) -> str:

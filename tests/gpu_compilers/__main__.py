@@ -24,6 +24,7 @@ import torch  # noqa: E402
 from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
+from outboard import _C
 from outboard.compiler.adapter.exported import decompose, lower_program  # noqa: E402
 from outboard.compiler.adapter.lowering import lower_operator  # noqa: E402
 from outboard.compiler.adapter.operators.refusals import is_refusal  # noqa: E402
@@ -110,7 +111,7 @@ def _plan(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gpu: Target)
         kwargs["device"] = torch.device(torch._C._get_privateuse1_backend_name())
     moved = {name: on_device(value) for name, value in kwargs.items()}
     try:
-        return lower_operator(func, on_device(args), moved, True, gpu).plan
+        return lower_operator(_C.signed_call(func.name(), on_device(args), moved, True), gpu).plan
     except Exception as error:
         if is_refusal(error) or isinstance(error, (RuntimeError, IndexError, TypeError, ValueError)):
             return None  # the CPU's, or none of this device

@@ -9,23 +9,40 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
+#include <string_view>
 #include <vector>
 
 #include "torch/eager/eager_operator.h"
 
 namespace outboard::aten {
 
-/// What the compiler made of one call.
-struct Compiled {
+/// What the plans of a call are kept under.
+struct PlanKey {
+  const Operator& op;
+  c10::DeviceIndex device;
+  std::string_view signature;
+  bool bake;  ///< whether scalar values are part of the signature
+};
+
+/// Where a plan may come from.
+struct PlanSources {
+  bool cache;     ///< the disk cache
+  bool compiler;  ///< where the cache has nothing
+  bool library;   ///< whether the compiler may use the driver's library
+};
+
+/// What answers a call.
+struct PlanAnswer {
   enum Verdict {
-    kPlan,
-    kBake,
-    kHost,    ///< the device has no such operator
-    kRefused  ///< it has, but the compiler failed on it
+    kPlan,     ///< plans; which of them accepts the call their guards say
+    kBake,     ///< scalar values must be part of the signature
+    kCpu,      ///< the device has no such operator
+    kRefused,  ///< it has, but the compiler failed on it
+    kNothing   ///< these sources have no answer
   };
-  Verdict verdict;
-  std::string plan;  ///< serialised, for kPlan
+  Verdict verdict = kNothing;
+  std::vector<std::string> plans{};  ///< serialised
+  bool kept = false;                 ///< the answer is from the disk cache
 };
 
 /// The compiler, asked when C++ has no plan. Implemented over Python in bindings_eager.cpp.
@@ -35,13 +52,12 @@ class Compiler {
   /// Whether nothing can be compiled any more, because Python takes its modules down. Calls without a plan then run on
   /// the CPU.
   virtual bool has_ended() const = 0;
-  /// Plans that the disk cache holds for a signature, and whether scalar values belong to it.
-  virtual std::pair<bool, std::vector<std::string>> load(const std::string& signature) = 0;
-  /// `library`: whether the plan may call the driver's.
-  virtual Compiled compile(const Operator& op, c10::ArrayRef<c10::IValue> arguments, bool bake, bool library) = 0;
-  /// Puts a plan into the disk cache, or, with an empty one, the word that scalar values belong to the signature (then
-  /// `bake` is true). For a plan `bake` is as it was given to `compile`.
-  virtual void keep(const std::string& signature, bool bake, const std::string& plan) = 0;
+  /// A plan for a call with these arguments, as they are signed. Throws what the operator raises for wrong ones.
+  virtual PlanAnswer plan_for(const PlanKey& key, c10::ArrayRef<c10::IValue> arguments, const PlanSources& sources) = 0;
+  /// Puts a plan that was adopted into the disk cache.
+  virtual void keep_plan(const PlanKey& key, const std::string& plan) = 0;
+  /// Puts into the disk cache that scalar values must be part of the signature.
+  virtual void keep_bake(const PlanKey& key) = 0;
   /// Whether somebody writes programs in this dialect.
   virtual bool writes(const std::string& dialect) = 0;
   /// Whether attention without mask and gradient goes to the driver's library, as one operator. Tensors may be fake.

@@ -69,7 +69,7 @@ KnownPlans::KnownPlans(const Operator& op, Arguments& arguments) : device_(unify
   if (!make_signature(op, arguments, /*bake=*/false, signature)) return;
   const PlanEntry& entry = mine.plans.entry_of(op, device_, signature.bytes);
   const bool bakes = entry.bake.load(std::memory_order_acquire);  // its plans are elsewhere, by the values of scalars
-  const bool has_plans = entry.host.load(std::memory_order_acquire) == FallbackCause::kNone;
+  const bool has_plans = entry.on_cpu.load(std::memory_order_acquire) == FallbackCause::kNone;
   if (!bakes && has_plans) entry_ = &entry;
   generation_ = mine.plans.generation();
 }

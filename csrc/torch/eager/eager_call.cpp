@@ -80,15 +80,15 @@ c10::SmallVector<c10::IValue, 4> EagerCall::values() {
 bool EagerCall::select() {
   if (!sign(false)) return false;
   if (entry_->bake.load(std::memory_order_acquire) && !sign(true)) return false;
-  if (runs_on_host()) return false;
+  if (runs_on_cpu()) return false;
   executable_ = find_plan(*entry_, signature_.inputs.data(), *symbols_);
   if (executable_ == nullptr) return compile();
   mine_.hits.add();
   return true;
 }
 
-bool EagerCall::runs_on_host() {
-  const FallbackCause cause = entry_->host.load(std::memory_order_acquire);
+bool EagerCall::runs_on_cpu() {
+  const FallbackCause cause = entry_->on_cpu.load(std::memory_order_acquire);
   if (cause == FallbackCause::kNone) return false;
   cause_ = cause;
   return true;
@@ -103,84 +103,81 @@ bool EagerCall::sign(bool bake) {
   return true;
 }
 
-/// The slow path: the disk, then the compiler.
+/// The slow path: asks for a plan, from the disk cache or the compiler.
 bool EagerCall::compile() {
-  Compiler& compiler = the_compiler();
   RECORD_FUNCTION("outboard::compile", c10::ArrayRef<const c10::IValue>{});
   const at::DisableRecordFunctionGuard whole;  // profilers show one piece, not what the compiler calls
-  if (compiler.has_ended()) return false;
+  if (the_compiler().has_ended()) return false;
   if (signature_.overflows) rehearse_numbers_on_cpu(op_, arguments_);
-  const bool is_new = entry_->variants.load(std::memory_order_acquire) == nullptr;
-  const Loaded loaded = is_new ? load() : Loaded::kNothing;
-  // Shapes are asked for only now: that may import half of PyTorch's compiler.
-  if (loaded == Loaded::kNothing && op_.out_variant && resize_outputs(op_, arguments_)) return select();
+  bool cache = entry_->variants.load(std::memory_order_acquire) == nullptr;
+  if (op_.out_variant) {
+    if (cache && take_kept(ask(/*cache=*/true, /*compiler=*/false))) {
+      count_miss();
+      return executable_ != nullptr || select();
+    }
+    cache = false;
+    // Shapes are asked for only now: that may import half of PyTorch's compiler.
+    if (resize_outputs(op_, arguments_)) return select();
+  }
   count_miss();
-  if (loaded == Loaded::kPlan) return true;
-  if (loaded == Loaded::kBake) return select();
-  const Compiled compiled = ask_compiler();
-  if (compiled.verdict == Compiled::kPlan) {
-    if (!op_.facts.float_statistics) rehearse_on_cpu(op_, arguments_);
-    adopt(compiled.plan);
-    // Last: the next process takes a plan that is kept as it is.
-    compiler.keep(disk_key(), bake_, compiled.plan);
-    return true;
-  }
-  const bool bake = compiled.verdict == Compiled::kBake;
-  TORCH_INTERNAL_ASSERT(!(bake_ && bake), "the compiler asked twice for the scalar values of ", op_.name);
-  if (!bake) {
-    const bool refused = compiled.verdict == Compiled::kRefused;
-    entry_->host.store(refused ? FallbackCause::kCompiler : FallbackCause::kUnsupported, std::memory_order_release);
-    return !runs_on_host();
-  }
-  if (!op_.facts.float_statistics) rehearse_on_cpu(op_, arguments_);  // a wrong value says nothing about others
-  entry_->bake.store(true, std::memory_order_release);
-  compiler.keep(disk_key(), true, {});
-  return select();
+  PlanAnswer answer = ask(cache, /*compiler=*/true);
+  if (take_kept(answer)) return executable_ != nullptr || select();
+  if (answer.kept) answer = ask(/*cache=*/false, /*compiler=*/true);
+  return take_made(answer);
 }
 
 /// What tracing refuses, the CPU's kernel refuses in PyTorch's own words, if it does. If it does not, PyTorch's
 /// shape functions are stricter than its kernels, and the call belongs there.
-Compiled EagerCall::ask_compiler() {
+PlanAnswer EagerCall::ask(bool cache, bool compiler) {
   try {
-    return the_compiler().compile(op_, signed_arguments(arguments_, signature_), bake_, library_);
+    return the_compiler().plan_for(key(), signed_arguments(arguments_, signature_), {cache, compiler, library_});
   } catch (const python_error& error) {
     if (!rehearse_on_cpu(op_, arguments_) || !is_complaint(error.type)) throw;
   }
-  return {Compiled::kRefused, {}};
+  return {PlanAnswer::kRefused};
 }
 
-/// Takes what the disk cache holds: a plan that applies, or the word that scalar values belong to the signature.
-EagerCall::Loaded EagerCall::load() {
-  const auto [bake, plans] = the_compiler().load(disk_key());
-  if (bake && !bake_) {
+/// Takes an answer of the disk cache: plans, or that scalar values must be part of the signature. False: it is none, or
+/// no plan accepts the call.
+bool EagerCall::take_kept(const PlanAnswer& answer) {
+  if (!answer.kept) return false;
+  if (answer.verdict == PlanAnswer::kBake) {
     entry_->bake.store(true, std::memory_order_release);
-    return Loaded::kBake;
+    return true;
   }
-  bool found = false;
-  for (const std::string& bytes : plans) {
+  for (const std::string& plan : answer.plans) {
     const Executable& executable =
-        translate_errors([&]() -> const Executable& { return PlanTable::instance().add(*entry_, bytes, device_); });
-    if (found || !executable.bind(signature_.inputs.data(), *symbols_)) continue;
-    executable_ = &executable;
-    found = true;
+        translate_errors([&]() -> const Executable& { return PlanTable::instance().add(*entry_, plan, device_); });
+    const bool serves = executable_ == nullptr && executable.bind(signature_.inputs.data(), *symbols_);
+    if (serves) executable_ = &executable;
   }
-  return found ? Loaded::kPlan : Loaded::kNothing;
+  return executable_ != nullptr;
+}
+
+/// Takes what the compiler made. False: the call belongs on the CPU.
+bool EagerCall::take_made(const PlanAnswer& answer) {
+  if (answer.verdict == PlanAnswer::kCpu || answer.verdict == PlanAnswer::kRefused) {
+    const bool refused = answer.verdict == PlanAnswer::kRefused;
+    entry_->on_cpu.store(refused ? FallbackCause::kCompiler : FallbackCause::kUnsupported, std::memory_order_release);
+    return !runs_on_cpu();
+  }
+  if (!op_.facts.float_statistics) rehearse_on_cpu(op_, arguments_);  // a wrong value says nothing about others
+  if (answer.verdict == PlanAnswer::kPlan) {
+    adopt(answer.plans.at(0));
+    the_compiler().keep_plan(key(), answer.plans[0]);  // last: the next process takes a plan that is kept as it is
+    return true;
+  }
+  TORCH_INTERNAL_ASSERT(answer.verdict == PlanAnswer::kBake && !bake_, "the compiler has no answer for ", op_.name);
+  entry_->bake.store(true, std::memory_order_release);
+  the_compiler().keep_bake(key());
+  return select();
 }
 
 /// Takes a new plan for this call and those like it. Raises if the plan is damaged or does not accept the call.
-void EagerCall::adopt(const std::string& bytes) {
-  executable_ = translate_errors([&] { return &PlanTable::instance().add(*entry_, bytes, device_); });
+void EagerCall::adopt(const std::string& plan) {
+  executable_ = translate_errors([&] { return &PlanTable::instance().add(*entry_, plan, device_); });
   TORCH_INTERNAL_ASSERT(executable_->bind(signature_.inputs.data(), *symbols_), "the plan made for this call of ",
                         op_.name, " does not accept it");
-}
-
-/// The signature as other processes know it: the device by what invalidates its programs and plans (`plan_key` in
-/// compiler/target.py), not by its number.
-std::string EagerCall::disk_key() const {
-  const ob_device_properties& properties = opened_runtime().device(device_).properties();
-  std::string key = properties.cache_key;
-  if (properties.library[0] != '\0') key.append(1, '\1').append(properties.library);
-  return key.append(1, '\0').append(op_.name).append(signature_.bytes.view());
 }
 
 void EagerCall::run_plan() {

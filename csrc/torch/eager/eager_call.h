@@ -71,16 +71,15 @@ class EagerCall {
   HitCosts costs(int64_t bursts);
 
  private:
-  enum class Loaded { kNothing, kPlan, kBake };
-
   bool select();
-  bool runs_on_host();
+  bool runs_on_cpu();
   bool sign(bool bake);
   bool compile();
-  Compiled ask_compiler();
-  Loaded load();
-  void adopt(const std::string& bytes);
-  std::string disk_key() const;
+  PlanAnswer ask(bool cache, bool compiler);
+  bool take_kept(const PlanAnswer& answer);
+  bool take_made(const PlanAnswer& answer);
+  void adopt(const std::string& plan);
+  PlanKey key() const { return {op_, device_, signature_.bytes.view(), bake_}; }
   void run_plan();
   void lay_out(std::vector<Result>& results) const;
   c10::IValue fresh(const Result& result) const;

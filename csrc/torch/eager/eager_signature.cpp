@@ -53,16 +53,31 @@ uint16_t unusual_state() {
   return static_cast<uint16_t>(deterministic << 8 | (dtype == at::kFloat ? 0 : 1 + static_cast<uint8_t>(dtype)));
 }
 
+/// Dimensions of a tensor from the outermost to the innermost in memory.
+c10::SmallVector<uint8_t, 8> memory_order(const at::Tensor& tensor) {
+  c10::SmallVector<uint8_t, 8> order(tensor.dim());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<uint8_t>(i);
+  std::stable_sort(order.begin(), order.end(), [&](uint8_t a, uint8_t b) {
+    return tensor.stride(a) != tensor.stride(b) ? tensor.stride(a) > tensor.stride(b) : tensor.size(a) > tensor.size(b);
+  });
+  return order;
+}
+
+/// Whether a size or stride is signed by its value, which code may then take for granted.
+bool is_signed_by_value(int64_t size) { return size == 0 || size == 1; }
+
 class Writer {
  public:
-  Writer(const Operator& op, bool bake, CallSignature& out) : op_(op), bake_(bake), out_(out) {}
+  Writer(const Operator& op, bool bake, CallSignature& out, std::vector<SignedLeaf>* leaves = nullptr)
+      : op_(op), bake_(bake), out_(out), leaves_(leaves) {}
 
-  bool write(c10::ArrayRef<c10::IValue> arguments) {
-    if (op_.coalesces) coalesce(arguments);
+  /// `as_vectors`: whether the call may be signed as one on vectors.
+  bool write(c10::ArrayRef<c10::IValue> arguments, bool as_vectors) {
+    if (as_vectors && op_.coalesces) coalesce(arguments);
     arguments_ = arguments;
     tag(bake_ ? 'B' : 'R');
-    for (size_t i = 0; i < arguments.size(); ++i) {
-      if (!argument(op_.roles[i], arguments[i])) return false;
+    for (argument_ = 0; argument_ < arguments.size(); ++argument_) {
+      if (!argument(op_.roles[argument_], arguments[argument_])) return false;
     }
     if (const uint16_t state = unusual_state(); state != 0) tag('X'), raw(state);
     out_.bytes.complete();
@@ -106,15 +121,18 @@ class Writer {
   }
 
   bool tensors(c10::ArrayRef<c10::IValue> list) {
+    return each(list, [&](const c10::IValue& item) { return item.isNone() ? none() : tensor(item.toTensor()); });
+  }
+
+  /// Signs a list: its length, and each item by a function that says whether it could.
+  template <typename Sign>
+  bool each(c10::ArrayRef<c10::IValue> list, Sign&& sign) {
     tag('l');
     raw(static_cast<uint32_t>(list.size()));
-    for (const c10::IValue& item : list) {
-      if (item.isNone()) {
-        none();
-      } else if (!tensor(item.toTensor())) {
-        return false;
-      }
+    for (item_ = 0; item_ < static_cast<int64_t>(list.size()); ++item_) {
+      if (!sign(list[static_cast<size_t>(item_)])) return false;
     }
+    item_ = -1;
     return true;
   }
 
@@ -148,7 +166,28 @@ class Writer {
       geometry(tensor);
     }
     out_.tensors.push_back(&tensor);
+    if (leaves_ != nullptr) describe(tensor);
     return true;
+  }
+
+  SignedLeaf& leaf(SignedLeaf::Kind kind) {
+    const std::string& name = op_.handle.schema().arguments()[argument_].name();
+    return leaves_->emplace_back(SignedLeaf{name, item_, kind});
+  }
+
+  /// Says of a tensor what `geometry` writes.
+  void describe(const at::Tensor& tensor) {
+    SignedLeaf& leaf = this->leaf(SignedLeaf::kTensor);
+    const auto known = [](int64_t size) { return is_signed_by_value(size) ? std::optional(size) : std::nullopt; };
+    for (const int64_t size : tensor.sizes()) leaf.sizes.push_back(known(size));
+    if (tensor.is_contiguous()) {
+      for (int64_t dim = 0; dim < tensor.dim(); ++dim) leaf.order.push_back(static_cast<uint8_t>(dim));
+    } else if (tensor.is_non_overlapping_and_dense()) {
+      const auto order = memory_order(tensor);
+      leaf.order.assign(order.begin(), order.end());
+    } else {
+      for (const int64_t stride : tensor.strides()) leaf.strides.push_back(known(stride));
+    }
   }
 
   /// What `geometry` writes for a vector of as many elements, and its binding.
@@ -161,7 +200,7 @@ class Writer {
     tag('c');
   }
 
-  static char size(int64_t size) { return size > 1 ? 's' : static_cast<char>('0' + size); }
+  static char size(int64_t size) { return is_signed_by_value(size) ? static_cast<char>('0' + size) : 's'; }
 
   void sizes(at::ScalarType dtype, at::IntArrayRef sizes) {
     char* place = out_.bytes.extend(3 + sizes.size());
@@ -184,13 +223,7 @@ class Writer {
   /// Dimensions from the outermost to the innermost in memory.
   void permutation(char layout, const at::Tensor& tensor) {
     tag(layout);
-    c10::SmallVector<uint8_t, 8> order(tensor.dim());
-    for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<uint8_t>(i);
-    std::stable_sort(order.begin(), order.end(), [&](uint8_t a, uint8_t b) {
-      return tensor.stride(a) != tensor.stride(b) ? tensor.stride(a) > tensor.stride(b)
-                                                  : tensor.size(a) > tensor.size(b);
-    });
-    for (const uint8_t dim : order) raw(dim);
+    for (const uint8_t dim : memory_order(tensor)) raw(dim);
   }
 
   bool wrapped_number(const at::Tensor& tensor) {
@@ -210,9 +243,7 @@ class Writer {
   }
 
   bool scalars(c10::ArrayRef<c10::IValue> list) {
-    tag('l');
-    raw(static_cast<uint32_t>(list.size()));
-    return std::all_of(list.begin(), list.end(), [&](const c10::IValue& item) { return scalar(item); });
+    return each(list, [&](const c10::IValue& item) { return scalar(item); });
   }
 
   bool run_time_number(const c10::IValue& value) {
@@ -222,9 +253,7 @@ class Writer {
   }
 
   bool run_time_numbers(c10::ArrayRef<c10::IValue> list) {
-    tag('l');
-    raw(static_cast<uint32_t>(list.size()));
-    return std::all_of(list.begin(), list.end(), [&](const c10::IValue& item) { return run_time_number(item); });
+    return each(list, [&](const c10::IValue& item) { return run_time_number(item); });
   }
 
   /// Signs which element types a number does not fit: PyTorch raises there, where the operator converts the number.
@@ -262,17 +291,18 @@ class Writer {
   void write(int64_t value) {
     tag('i');
     if (bake_) return raw(value);
-    scalar_input().scalar.i = value;
+    scalar_input(SignedLeaf::kInt).scalar.i = value;
   }
 
   void write(double value) {
     tag('f');
     if (bake_) return raw(value);
-    scalar_input().scalar.d = value;
+    scalar_input(SignedLeaf::kFloat).scalar.d = value;
   }
 
-  Input& scalar_input() {
+  Input& scalar_input(SignedLeaf::Kind kind) {
     out_.tensors.push_back(nullptr);
+    if (leaves_ != nullptr) leaf(kind);
     return out_.inputs.emplace_back();
   }
 
@@ -305,7 +335,10 @@ class Writer {
   const Operator& op_;
   const bool bake_;
   CallSignature& out_;
+  std::vector<SignedLeaf>* leaves_;
   c10::ArrayRef<c10::IValue> arguments_;
+  size_t argument_ = 0;  // which is being signed
+  int64_t item_ = -1;    // of which list
 };
 
 /// Finds the device of the call and collects what has to move there.
@@ -424,7 +457,15 @@ std::vector<at::IValue> signed_arguments(c10::ArrayRef<at::IValue> arguments, co
 }
 
 bool make_signature(const Operator& op, c10::ArrayRef<c10::IValue> arguments, bool bake, CallSignature& signature) {
-  return Writer(op, bake, signature).write(arguments);
+  return Writer(op, bake, signature).write(arguments, /*as_vectors=*/true);
+}
+
+std::vector<SignedLeaf> signed_leaves(const Operator& op, c10::ArrayRef<c10::IValue> arguments, bool bake) {
+  std::vector<SignedLeaf> leaves;
+  CallSignature signature;
+  const bool is_signed = Writer(op, bake, signature, &leaves).write(arguments, /*as_vectors=*/false);
+  TORCH_CHECK_NOT_IMPLEMENTED(is_signed, op.name, " has an argument that no plan can take");
+  return leaves;
 }
 
 }  // namespace outboard::aten

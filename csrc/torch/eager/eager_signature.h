@@ -5,6 +5,7 @@
 #include <ATen/core/stack.h>
 #include <c10/util/SmallVector.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,6 +33,26 @@ struct CallSignature {
 
   void clear();
 };
+
+/// One input of the plan of a call, as the signature has it: what else a plan for it may depend on is no part of its
+/// key.
+struct SignedLeaf {
+  enum Kind { kTensor, kInt, kFloat };
+
+  std::string argument;  ///< name in the schema
+  int64_t item = -1;     ///< number in the argument's list; -1 if the argument is no list
+  Kind kind = kTensor;
+  /// Of a tensor, per dimension: a size that code may take for granted, 0 or 1, or nothing.
+  std::vector<std::optional<int64_t>> sizes{};
+  /// The same of strides, of a tensor that is not dense.
+  std::vector<std::optional<int64_t>> strides{};
+  /// Of a dense tensor: dimensions from the outermost to the innermost in memory.
+  std::vector<uint8_t> order{};
+};
+
+/// The inputs of a call's plan, in their order, of arguments as they are signed (`signed_arguments`) that have a
+/// signature.
+std::vector<SignedLeaf> signed_leaves(const Operator& op, c10::ArrayRef<c10::IValue> arguments, bool bake);
 
 /// The arguments of a call as its signature has them: vectors where it is signed as one on vectors.
 std::vector<at::IValue> signed_arguments(c10::ArrayRef<at::IValue> arguments, const CallSignature& signature);

@@ -31,8 +31,8 @@ struct PlanEntry {
   PlanEntry(const PlanEntry&) = delete;
   PlanEntry& operator=(const PlanEntry&) = delete;
 
-  std::atomic<bool> bake = false;                          ///< look again with scalar values in the signature
-  std::atomic<FallbackCause> host = FallbackCause::kNone;  ///< why no plan exists, if so: CPU fallback
+  std::atomic<bool> bake = false;                            ///< look again with scalar values in the signature
+  std::atomic<FallbackCause> on_cpu = FallbackCause::kNone;  ///< why the call has no plan and runs on the CPU, if so
   /// Plans, told apart by their guards. Each change makes a new list; the old one is kept while somebody reads it.
   std::atomic<const Variants*> variants = nullptr;
   mutable std::atomic<bool> used = true;  ///< since the last time that room was made

@@ -27,7 +27,7 @@
 #include "torch/bridge/tensor.h"
 #include "torch/eager/compiler.h"
 #include "torch/eager/cpu_operators.h"
-#include "torch/eager/eager.h"
+#include "torch/eager/eager_signature.h"
 #include "torch/eager/eager_statistics.h"
 #include "torch/eager/fallback.h"
 #include "torch/eager/foreach.h"
@@ -149,91 +149,111 @@ py::object to_python(const c10::Argument& declared, const c10::IValue& value) {
   }
 }
 
+/// A call among those of all operators: what plans are kept under, but for the device.
+std::string whole_signature(const PlanKey& key) { return key.op.name + std::string(key.signature); }
+
+/// A call as the compiler in Python sees it.
+struct PythonCall {
+  PythonCall(const PlanKey& key, c10::ArrayRef<c10::IValue> arguments)
+      : op(key.op.name),
+        device(key.device),
+        bake(key.bake),
+        signature(whole_signature(key)),
+        leaves(signed_leaves(key.op, arguments, key.bake)) {
+    py::list positional;
+    const auto& declared = key.op.handle.schema().arguments();
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      const py::object value = to_python(declared[i], arguments[i]);
+      if (declared[i].kwarg_only()) {
+        kwargs[py::str(declared[i].name())] = value;
+      } else {
+        positional.append(value);
+      }
+    }
+    args = py::tuple(positional);
+  }
+
+  std::string op;
+  int device;
+  bool bake;
+  py::bytes signature;
+  std::vector<SignedLeaf> leaves;
+  py::tuple args;
+  py::dict kwargs;
+};
+
+/// A call that is not made, of an operator ("aten::add.Tensor") with these arguments.
+PythonCall signed_call(const std::string& op, const py::tuple& args, const py::dict& kwargs, bool bake) {
+  const size_t dot = op.find('.');
+  const Operator& found =
+      find_operator(op.substr(0, dot).c_str(), dot == std::string::npos ? "" : op.substr(dot + 1).c_str());
+  torch::jit::Stack stack = torch::jit::createStackForSchema(found.handle.schema(), torch::jit::tuple_slice(args),
+                                                             py::reinterpret_borrow<py::kwargs>(kwargs), std::nullopt);
+  Arguments arguments(stack.data(), stack.size(), Arguments::kOwned);
+  const c10::DeviceIndex device = unify_devices(found, arguments);
+  return {{found, device, {}, bake}, arguments};
+}
+
 class PythonCompiler : public Compiler {
  public:
-  PythonCompiler(py::object load, py::object compile, py::object keep, py::object writes, py::object attends)
-      : load_(std::move(load)),
-        compile_(std::move(compile)),
-        keep_(std::move(keep)),
+  PythonCompiler(py::object plan_for, py::object keep_plan, py::object keep_bake, py::object writes, py::object attends)
+      : plan_for_(std::move(plan_for)),
+        keep_plan_(std::move(keep_plan)),
+        keep_bake_(std::move(keep_bake)),
         writes_(std::move(writes)),
         attends_(std::move(attends)) {}
 
   bool has_ended() const override { return python_ends(); }
 
-  std::pair<bool, std::vector<std::string>> load(const std::string& signature) override {
-    py::gil_scoped_acquire gil;
-    const OutsideKernels outside;
-    try {
-      const py::tuple loaded = load_(py::bytes(signature));
-      return {loaded[0].cast<bool>(), loaded[1].cast<std::vector<std::string>>()};
-    } catch (py::error_already_set& error) {
-      rethrow_python(error);
-    }
+  PlanAnswer plan_for(const PlanKey& key, c10::ArrayRef<c10::IValue> arguments, const PlanSources& sources) override {
+    return in_python([&]() -> PlanAnswer {
+      const py::tuple answer = plan_for_(PythonCall(key, arguments), sources.cache, sources.compiler, sources.library);
+      return {verdict(answer[0].cast<std::string>()), answer[1].cast<std::vector<std::string>>(),
+              answer[2].cast<bool>()};
+    });
   }
 
-  Compiled compile(const Operator& op, c10::ArrayRef<c10::IValue> arguments, bool bake, bool library) override {
-    py::gil_scoped_acquire gil;
-    const OutsideKernels outside;
-    try {
-      py::list positional;
-      py::dict keywords;
-      const auto& declared = op.handle.schema().arguments();
-      for (size_t i = 0; i < arguments.size(); ++i) {
-        const py::object value = to_python(declared[i], arguments[i]);
-        if (declared[i].kwarg_only()) {
-          keywords[py::str(declared[i].name())] = value;
-        } else {
-          positional.append(value);
-        }
-      }
-      const py::tuple made = compile_(op.name, py::tuple(positional), keywords, bake, library);
-      return {verdict(made[0].cast<std::string>()), made[1].cast<std::string>()};
-    } catch (py::error_already_set& error) {
-      rethrow_python(error);
-    }
+  void keep_plan(const PlanKey& key, const std::string& plan) override {
+    in_python([&] { keep_plan_(key.device, py::bytes(whole_signature(key)), key.bake, py::bytes(plan)); });
   }
 
-  void keep(const std::string& signature, bool bake, const std::string& plan) override {
-    py::gil_scoped_acquire gil;
-    const OutsideKernels outside;
-    try {
-      keep_(py::bytes(signature), bake, py::bytes(plan));
-    } catch (py::error_already_set& error) {
-      rethrow_python(error);
-    }
+  void keep_bake(const PlanKey& key) override {
+    in_python([&] { keep_bake_(key.device, py::bytes(whole_signature(key))); });
   }
 
   bool writes(const std::string& dialect) override {
-    py::gil_scoped_acquire gil;
-    const OutsideKernels outside;
-    try {
-      return writes_(dialect).cast<bool>();
-    } catch (py::error_already_set& error) {
-      rethrow_python(error);
-    }
+    return in_python([&] { return writes_(dialect).cast<bool>(); });
   }
 
   bool attends_by_library(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, bool causal,
                           std::optional<double> scale) override {
+    return in_python([&] { return attends_(query, key, value, causal, scale).cast<bool>(); });
+  }
+
+ private:
+  /// Calls a function of the compiler's, in the state that a thread has outside of any kernel.
+  template <typename Function>
+  static auto in_python(Function&& function) -> decltype(function()) {
     py::gil_scoped_acquire gil;
     const OutsideKernels outside;
     try {
-      return attends_(query, key, value, causal, scale).cast<bool>();
+      return function();
     } catch (py::error_already_set& error) {
       rethrow_python(error);
     }
   }
 
- private:
-  static Compiled::Verdict verdict(const std::string& text) {
-    if (text == "plan") return Compiled::kPlan;
-    if (text == "bake") return Compiled::kBake;
-    if (text == "refused") return Compiled::kRefused;
-    TORCH_CHECK(text == "host", "the compiler's verdict is '", text, "', not 'plan', 'bake', 'host' or 'refused'");
-    return Compiled::kHost;
+  static PlanAnswer::Verdict verdict(const std::string& text) {
+    if (text == "plan") return PlanAnswer::kPlan;
+    if (text == "bake") return PlanAnswer::kBake;
+    if (text == "cpu") return PlanAnswer::kCpu;
+    if (text == "refused") return PlanAnswer::kRefused;
+    TORCH_CHECK(text == "nothing", "the compiler's verdict is '", text,
+                "', not 'plan', 'bake', 'cpu', 'refused' or 'nothing'");
+    return PlanAnswer::kNothing;
   }
 
-  py::object load_, compile_, keep_, writes_, attends_;
+  py::object plan_for_, keep_plan_, keep_bake_, writes_, attends_;
 };
 
 /// A plan of the compiler's own (torch.compile), ready to run on one device.
@@ -397,9 +417,26 @@ void bind_eager(py::module_& m) {
   register_operators();
   chains::register_kernels();
 
+  static constexpr const char* kLeaves[] = {"tensor", "int", "float"};
+  py::class_<SignedLeaf>(m, "SignedLeaf")
+      .def_readonly("argument", &SignedLeaf::argument)
+      .def_readonly("item", &SignedLeaf::item)
+      .def_property_readonly("kind", [](const SignedLeaf& leaf) { return kLeaves[leaf.kind]; })
+      .def_readonly("sizes", &SignedLeaf::sizes)
+      .def_readonly("strides", &SignedLeaf::strides)
+      .def_readonly("order", &SignedLeaf::order);
+  py::class_<PythonCall>(m, "SignedCall")
+      .def_readonly("op", &PythonCall::op)
+      .def_readonly("device", &PythonCall::device)
+      .def_readonly("bake", &PythonCall::bake)
+      .def_readonly("signature", &PythonCall::signature)
+      .def_readonly("leaves", &PythonCall::leaves)
+      .def_readonly("args", &PythonCall::args)
+      .def_readonly("kwargs", &PythonCall::kwargs);
+  m.def("signed_call", &signed_call, py::arg("op"), py::arg("args"), py::arg("kwargs"), py::arg("bake"));
   m.def("set_compiler",
-        [](py::object load, py::object compile, py::object keep, py::object writes, py::object attends) {
-          set_compiler(std::make_unique<PythonCompiler>(std::move(load), std::move(compile), std::move(keep),
+        [](py::object plan_for, py::object keep_plan, py::object keep_bake, py::object writes, py::object attends) {
+          set_compiler(std::make_unique<PythonCompiler>(std::move(plan_for), std::move(keep_plan), std::move(keep_bake),
                                                         std::move(writes), std::move(attends)));
         });
   bindings::define(m, "fallbacks", "How often each operator ran on the CPU.", &fallback_counts);

@@ -13,7 +13,7 @@ _counters: dict[str, float] = {}
 
 
 def _zero() -> dict[str, float]:
-    names = ("compiled", "disk_hits", "host", "measurements", "captures", "replays", "capture_refusals")
+    names = ("compiled", "disk_hits", "on_cpu", "measurements", "captures", "replays", "capture_refusals")
     return {**dict.fromkeys(names, 0), "compile_seconds": 0.0}
 
 
@@ -28,7 +28,7 @@ def add(name: str, amount: float = 1) -> None:
 
 def snapshot() -> dict[str, float]:
     """All counters: ``compiled`` (graphs compiled, or found not to be compilable), ``disk_hits`` (plans found on
-    disk), ``host`` (operators that have no plan), ``measurements`` (of a driver's library against our kernels),
+    disk), ``on_cpu`` (operators that have no plan), ``measurements`` (of a driver's library against our kernels),
     ``compile_seconds``; of graphs compiled with ``reduce-overhead``, ``captures``, ``replays``, and
     ``capture_refusals`` (graphs that cannot be captured)."""
     with _lock:

@@ -26,7 +26,7 @@ from outboard.reporting import roofline
 _MOST_EVENTS = 1 << 20
 _LIBRARIES = tuple({str(Path(sysconfig.get_path(name))) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _OWN = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent))
-#: How PyTorch's profiler calls what compiling an operator is (csrc/torch/eager/eager.cpp).
+#: How PyTorch's profiler calls what compiling an operator is (csrc/torch/eager/eager_call.cpp).
 _COMPILING = "outboard::compile"
 
 

@@ -29,6 +29,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils import _pytree as pytree
 
+from outboard._C import SignedCall, SignedLeaf
+
+from ..choice.calls import find_overload
 from ..loops.nest import GATHER_ERROR, INDEX_ERROR
 from ..operators import facts
 from ..plans import plan as p
@@ -38,7 +41,7 @@ from .operators import ctc, results
 from .operators.compaction import FUNCTIONS
 from .operators.corrections import concerns
 from .operators.decompositions import eager_decompositions
-from .operators.strides import dense_strides, memory_order
+from .operators.strides import dense_strides
 from .optimizers.fused import STEPS
 from .overrides import index_message
 from .registration import EAGER_CONFIG, building, register
@@ -62,39 +65,40 @@ class Leaf:
 
 
 class Inputs:
-    """Symbolic stand-ins for the arguments of one call, by the rules that the C++ signature uses too."""
+    """Symbolic stand-ins for the inputs of one call's plan, as C++ signed them."""
 
-    def __init__(self, bake: bool) -> None:
-        self.bake = bake
+    def __init__(self, call: SignedCall) -> None:
+        self.bake = call.bake
         self.shape_env = ShapeEnv(duck_shape=False)
         self.mode = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=True)
         self.leaves: list[Leaf] = []
         self.sources: list[tuple[sympy.Symbol, p.SymbolSource, int, int]] = []
         self.scalar_symbols: set[sympy.Symbol] = set()
+        self._signed = {(leaf.argument, leaf.item): leaf for leaf in call.leaves}
 
-    def argument(self, value: Any, type_: str) -> Any:
-        """The stand-in for an argument of schema type ``type_`` ("Optional[number]"), or for an item of such a list."""
-        if isinstance(value, torch.Tensor):
-            return self.tensor(value)
+    def argument(self, value: Any, name: str) -> Any:
+        """The stand-in for an argument, or for each item of a list. What is no input of the plan stands for itself."""
         if isinstance(value, (list, tuple)):
-            return [self.argument(item, type_) for item in value]
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if is_number and _innermost(type_) in ("number", "Tensor"):
-            return self.scalar(value)
-        return value
+            return [self._item(item, name, number) for number, item in enumerate(value)]
+        return self._item(value, name, -1)
 
-    def scalar(self, value: int | float) -> Any:
-        """A symbolic number, or the number itself when scalars are baked."""
-        number = len(self.leaves)
-        if self.bake:
+    def _item(self, value: Any, name: str, number: int) -> Any:
+        if isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.dim() == 0:
+            value = value.item()  # a number that PyTorch wrapped
+        leaf = self._signed.get((name, number))
+        if leaf is None:
             return value
+        return self.tensor(value, leaf) if leaf.kind == "tensor" else self.scalar(value, leaf)
+
+    def scalar(self, value: int | float, leaf: SignedLeaf) -> Any:
+        """A symbolic number."""
+        number = len(self.leaves)
         source = ConstantSource(f"scalar{number}")
-        if isinstance(value, int):
-            symbol = self._symbol(value, source, positive=None, specialize=False)
+        symbol = self._symbol(value, source, positive=None, specialize=False)
+        if leaf.kind == "int":
             symbolic: Any = self.shape_env.create_symintnode(symbol, hint=value, source=source)
             kind, origin = p.InputKind.INT, p.SymbolSource.INT
         else:
-            symbol = self._symbol(value, source, positive=None, specialize=False)
             symbolic = self.shape_env.create_symfloatnode(symbol, hint=value, source=source)
             kind, origin = p.InputKind.FLOAT, p.SymbolSource.FLOAT
         self.leaves.append(Leaf(symbolic, kind))
@@ -112,40 +116,34 @@ class Inputs:
             do_not_specialize_zero_one=not specialize,
         )
 
-    def tensor(self, tensor: torch.Tensor) -> Any:
-        """A fake tensor with symbolic sizes; a wrapped number (0-dim CPU tensor) is a scalar."""
-        if tensor.device.type == "cpu" and tensor.dim() == 0:
-            return self.scalar(tensor.item())
+    def tensor(self, tensor: torch.Tensor, leaf: SignedLeaf) -> Any:
+        """A fake tensor with symbolic sizes."""
         number = len(self.leaves)
         self.leaves.append(Leaf(None, p.InputKind.TENSOR))
-        sizes = [self._dimension(size, p.SymbolSource.SIZE, number, dim) for dim, size in enumerate(tensor.shape)]
-        strides = self._strides(tensor, sizes, number)
+        sizes = self._dimensions(tensor.shape, leaf.sizes, p.SymbolSource.SIZE, number)
+        if leaf.strides:
+            strides = self._dimensions(tensor.stride(), leaf.strides, p.SymbolSource.STRIDE, number)
+        else:
+            strides = dense_strides(sizes, reversed(leaf.order))
         with self.mode:
             fake = torch.empty_strided(sizes, strides, dtype=tensor.dtype, device=tensor.device)
         self.leaves[number].fake = fake
         return fake
 
+    def _dimensions(
+        self, values: Sequence[int], signed: Sequence[int | None], origin: p.SymbolSource, number: int
+    ) -> list[Any]:
+        """Sizes or strides of an input: what the signature holds, and symbols for the rest."""
+        return [
+            self._dimension(value, origin, number, dim) if known is None else known
+            for dim, (value, known) in enumerate(zip(values, signed, strict=True))
+        ]
+
     def _dimension(self, value: int, origin: p.SymbolSource, number: int, dim: int) -> Any:
-        if value in (0, 1):
-            return value
         source = ConstantSource(f"{origin.name.lower()}{number}_{dim}")
         symbol = self._symbol(value, source, positive=True)
         self.sources.append((symbol, origin, number, dim))
         return self.shape_env.create_symintnode(symbol, hint=value, source=source)
-
-    def _strides(self, tensor: torch.Tensor, sizes: list[Any], number: int) -> list[Any]:
-        if tensor.is_contiguous():
-            return dense_strides(sizes, range(tensor.dim() - 1, -1, -1))
-        if torch._prims_common.is_non_overlapping_and_dense_or_false(tensor):
-            return dense_strides(sizes, memory_order(tensor))
-        return [
-            self._dimension(stride, p.SymbolSource.STRIDE, number, dim) for dim, stride in enumerate(tensor.stride())
-        ]
-
-
-def _innermost(type_: str) -> str:
-    """What a schema type is an option or list of."""
-    return type_.rstrip("]").rpartition("[")[2]
 
 
 @dataclasses.dataclass
@@ -157,22 +155,20 @@ class Compiled:
     fallbacks: int
 
 
-def lower_operator(
-    overload: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any], bake: bool, target: Target
-) -> Compiled:
+def lower_operator(call: SignedCall, target: Target) -> Compiled:
     """Compiles one call of an operator for ``target``.
 
-    Raises ScalarSteersGraph (only if not ``bake``), what the operator itself raises for bad arguments, or
+    Raises ScalarSteersGraph (only if scalars are not baked), what the operator itself raises for bad arguments, or
     NotImplementedError / Unsupported / NotExpressible for what cannot be compiled.
     """
     register()
-    inputs = Inputs(bake)
-    overload = _without_generator(overload)
+    inputs = Inputs(call)
+    overload = _without_generator(find_overload(call.op))
     schema = overload._schema
-    fake_args, fake_kwargs = _bind(schema, args, kwargs, inputs)
+    fake_args, fake_kwargs = _bind(schema, call, inputs)
     with _compiling(inputs):
         graph = _graph(overload, fake_args, fake_kwargs, inputs)
-        expected = results.of_shape_function(overload, args, kwargs)
+        expected = results.of_shape_function(overload, call.args, call.kwargs)
         if expected is not None:
             results.match(graph, overload, expected, inputs.mode)
         guards = [guard.expr for guard in inputs.shape_env.guards]
@@ -201,19 +197,15 @@ def _without_generator(overload: torch._ops.OpOverload) -> torch._ops.OpOverload
     raise NotExpressible(f"{overload} needs a generator")
 
 
-def _bind(schema: Any, args: Sequence[Any], kwargs: dict[str, Any], inputs: Inputs) -> tuple[list[Any], dict[str, Any]]:
+def _bind(schema: Any, call: SignedCall, inputs: Inputs) -> tuple[list[Any], dict[str, Any]]:
     """Stand-ins for all arguments, in schema order, which is the order of the plan's inputs."""
     fake_args: list[Any] = []
     fake_kwargs: dict[str, Any] = {}
-    numbers = facts.run_time_numbers(schema)
     for position, argument in enumerate(schema.arguments):
-        type_ = "number" if argument.name in numbers else str(argument.real_type)
-        if position < len(args):
-            fake_args.append(inputs.argument(args[position], type_))
-        elif argument.name in kwargs:
-            if type_.startswith("Generator") or "Generator" in type_:
-                continue
-            fake_kwargs[argument.name] = inputs.argument(kwargs[argument.name], type_)
+        if position < len(call.args):
+            fake_args.append(inputs.argument(call.args[position], argument.name))
+        elif argument.name in call.kwargs and "Generator" not in str(argument.real_type):
+            fake_kwargs[argument.name] = inputs.argument(call.kwargs[argument.name], argument.name)
     return fake_args, fake_kwargs
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Callable
-from typing import Any
 
 
 class Layout(enum.Enum):
@@ -76,15 +75,6 @@ def of(name: str) -> Facts:
 def with_fact(holds: Callable[[Facts], bool]) -> frozenset[str]:
     """The names of operators whose row fulfils a condition."""
     return frozenset(name for name, facts in FACTS.items() if holds(facts))
-
-
-def run_time_numbers(schema: Any) -> frozenset[str]:
-    """The arguments of one overload, a ``torch.FunctionSchema``, that are numbers of :attr:`Facts.run_time`."""
-    arguments = schema.arguments
-    if any(a.kwarg_only and a.alias_info is not None and a.alias_info.is_write for a in arguments):
-        return frozenset()
-    named = of(schema.name).run_time
-    return frozenset(a.name for a in arguments if a.name in named and "Tensor" not in str(a.type))
 
 
 FACTS: dict[str, Facts] = {

@@ -78,9 +78,18 @@ def load(signature: bytes) -> tuple[bool, list[bytes]]:
 
 
 def store(signature: bytes, bake: bool, plan: bytes) -> None:
-    """Adds a plan (or, with an empty one, the knowledge that scalars must be baked) to what is known.
+    """Adds a plan to what is known.
 
     A cache that is only read stays as it is; one that cannot be written, though it should, is reported once."""
+    _add(signature, bake, [plan])
+
+
+def store_bake(signature: bytes) -> None:
+    """Adds the knowledge that scalars must be baked; otherwise as :func:`store`."""
+    _add(signature, True, [])
+
+
+def _add(signature: bytes, bake: bool, added: list[bytes]) -> None:
     path = _path(signature)
     if path is None or settings.writable_cache_directory() is None:
         return
@@ -88,9 +97,8 @@ def store(signature: bytes, bake: bool, plan: bytes) -> None:
         with _locked(path):
             known = _read(path, signature) or _shipped(signature)
             plans = known[1] if known is not None else []
-            if plan and plan not in plans:
-                plans = [*plans, plan][-MAX_VARIANTS:]
-            _write(path, signature, bake, plans)
+            new = [plan for plan in added if plan not in plans]
+            _write(path, signature, bake, [*plans, *new][-MAX_VARIANTS:])
     except OSError as error:
         trusted.say_once("compiled plans are not kept", error)
 

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers C++ when it has no plan for a call: from disk, or from the compiler, which is imported only then."""
+
+from __future__ import annotations
+
+from outboard._C import SignedCall
+
+from .plans import cache
+from .target import target_of
+
+
+def plan_for(call: SignedCall, from_cache: bool, may_compile: bool, library: bool) -> tuple[str, list[bytes], bool]:
+    """What answers a call: a verdict, plans, and whether the answer was kept on disk.
+
+    The verdict is that of ``eager.compile_operator``, or "nothing" if nothing was kept and the compiler is not to be
+    asked (``may_compile``). There are several plans only if they were kept. ``library`` says whether functions of the
+    driver's may serve. Raises what the operator raises for wrong arguments.
+    """
+    if from_cache:
+        bake, plans = cache.load(_key(call.device, call.signature))
+        if bake and not call.bake:
+            return "bake", [], True
+        if plans:
+            return "plan", plans, True
+    if not may_compile:
+        return "nothing", [], False
+    from . import eager
+
+    verdict, plan = eager.compile_operator(call, library)
+    return verdict, [plan] if plan else [], False
+
+
+def keep_plan(device: int, signature: bytes, bake: bool, plan: bytes) -> None:
+    """Puts a plan, which C++ has adopted, into the disk cache."""
+    cache.store(_key(device, signature), bake, plan)
+
+
+def keep_bake(device: int, signature: bytes) -> None:
+    """Puts into the disk cache that scalar values must be part of a signature."""
+    cache.store_bake(_key(device, signature))
+
+
+def _key(device: int, signature: bytes) -> bytes:
+    return target_of(device).plan_key.encode() + b"\0" + signature
