@@ -18,7 +18,7 @@ from torch.utils._ordered_set import OrderedSet
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from ..dialects import c as cl
+from ..dialects import c
 from ..loops.nest import Entry, LoopKernel, Region, Root, Store, Value, compute_dtype
 from ..loops.passes import run_passes
 from ..printing import EmittedKernel
@@ -53,7 +53,7 @@ class LoopRecorder(SIMDKernel[Any]):
         self._indexed_by_values = any(node._body.indirect_vars for node in self.features.scheduler_nodes())
 
     def dtype_to_str(self, dtype: torch.dtype) -> str:
-        return cl.type_name(compute_dtype(dtype))
+        return c.type_name(compute_dtype(dtype))
 
     @contextmanager
     def set_current_node(self, node: Any) -> Iterator[None]:

@@ -15,7 +15,7 @@ from torch._inductor.ops_handler import DefaultHandler
 from torch._inductor.utils import sympy_index_symbol
 from torch._inductor.virtualized import OpsValue, V
 
-from ..dialects import c as cl
+from ..dialects import c
 from ..loops.nest import INDEX_ERROR, Value, compute_dtype
 from ..printing.statements import promote
 
@@ -56,7 +56,7 @@ class LoopOps(DefaultHandler):
     """Records operators into the kernel being generated (``V.kernel``)."""
 
     def _default(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if name not in cl.SUPPORTED:
+        if name not in c.SUPPORTED:
             decomposition = getattr(OpDecompositions, name, None)
             if decomposition is None or name in ("fma",):
                 raise NotImplementedError(f"ops.{name}")
@@ -278,4 +278,4 @@ def result_dtype(name: str, values: tuple[Value, ...]) -> torch.dtype:
 @functools.cache
 def supported_ops() -> frozenset[str]:
     """The operators that kernels can hold."""
-    return cl.SUPPORTED
+    return c.SUPPORTED

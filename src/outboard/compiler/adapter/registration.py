@@ -30,7 +30,7 @@ from torch._inductor.virtualized import V, ops
 
 from outboard import patches
 
-from ..dialects import c as cl
+from ..dialects import c
 from ..operators import facts
 from ..plans import cache
 from ..target import target_of
@@ -353,7 +353,7 @@ def _leave_to_kernels(name: str) -> None:
 
 def _not_in_loops() -> list[str]:
     """Functions, such as Bessel's, that Inductor takes for granted in loops and that ours do not have."""
-    known = cl.SUPPORTED | set(dir(OpDecompositions))
+    known = c.SUPPORTED | set(dir(OpDecompositions))
     names = [data.name for name, data in pointwise_overrides_data.items() if name not in known]
     return [name for name in names if hasattr(torch.ops.aten, name)]
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import sympy
 
-from ..dialects import c as cl
+from ..dialects import c
 from ..loops.accesses import Accesses
 from ..loops.nest import Entry, LoopKernel, Region, Root, Store, Value, compute_dtype
 from ..printing import EmittedKernel, emit
@@ -90,8 +90,8 @@ class Epilogue:
         rows = self._prepare_rows(builder, row, places, hoisted)
         helpers: dict[str, str] = {}
         signature = ", ".join(
-            [f"OB_GLOBAL {cl.memory_type(self.loops.buffers[name])}* {names[name]}" for name in buffers]
-            + [f"OB_GLOBAL const {cl.type_name(value.dtype)}* h{n}" for n, value in enumerate(hoisted)]
+            [f"OB_GLOBAL {c.memory_type(self.loops.buffers[name])}* {names[name]}" for name in buffers]
+            + [f"OB_GLOBAL const {c.type_name(value.dtype)}* h{n}" for n, value in enumerate(hoisted)]
         )
         functions, widest = "", lanes if builder.target.tuning.vectors else 1
         for width in sorted({1, widest}):
@@ -256,7 +256,7 @@ class _Printer(StatementPrinter):
                 self.store(statement)
             elif id(statement) in self.needed:
                 self.value(statement)
-        head = f"long at, long row, long column, {cl.type_name(dtype, self.width)} value"
+        head = f"long at, long row, long column, {c.type_name(dtype, self.width)} value"
         body = "\n".join(self.lines)
         return f"void finish_{self.width}({head}, {signature}) {{\n{body}\n}}\n"
 
@@ -274,10 +274,10 @@ class _Printer(StatementPrinter):
         place = self.places[value.index]
         vector = place in ("at", "column") and self.width > 1
         pointer, dtype = self.buffers[value.buffer], self.kernel.buffers[value.buffer]
-        self.define(value, cl.load(self.prelude, pointer, dtype, place, self.width if vector else 1), vector)
+        self.define(value, c.load(self.prelude, pointer, dtype, place, self.width if vector else 1), vector)
 
     def store(self, store: Store) -> None:
         """Prints a store."""
         dtype = self.kernel.buffers[store.buffer]
         value = self.operand(store.value, compute_dtype(dtype), self.width > 1)
-        self.write(cl.store(self.prelude, self.buffers[store.buffer], dtype, "at", value, self.width))
+        self.write(c.store(self.prelude, self.buffers[store.buffer], dtype, "at", value, self.width))

@@ -27,7 +27,7 @@ from collections.abc import Mapping
 
 import torch
 
-from ..dialects import c as cl
+from ..dialects import c
 from . import common
 
 _HALVES = frozenset({torch.bfloat16, torch.float16})
@@ -137,21 +137,21 @@ def packed_together(dtype: torch.dtype | None) -> int:
 def text(dtype: torch.dtype | None, accumulate: str, lanes: int, helpers: Mapping[str, str]) -> str:
     """The macros for items of a half ``dtype``, or of the accumulators' type if it is None; and the text of ``helpers``
     (``Prelude.snippets``), which the rest of the program needs and the macros may."""
-    prelude = cl.Prelude()
+    prelude = c.Prelude()
     prelude.snippets.update(helpers)
     macros = _macros(prelude, dtype, accumulate, lanes)
     return "".join(f"{snippet}\n" for snippet in prelude.snippets.values()) + macros
 
 
-def _macros(prelude: cl.Prelude, dtype: torch.dtype | None, accumulate: str, lanes: int) -> str:
+def _macros(prelude: c.Prelude, dtype: torch.dtype | None, accumulate: str, lanes: int) -> str:
     if dtype is None:
         return _PLAIN + _WITHIN + (_WRAPPING if accumulate == "long" else _FUSED)
     macros = _ITEMS.format(
         items=f"ushort{lanes}",
         lanes=lanes,
-        vector=cl.half_values(prelude, "items", dtype, lanes),
-        scalar=cl.half_values(prelude, "item", dtype, 1),
-        stored=cl.half_bits(prelude, "numbers", dtype, lanes),
+        vector=c.half_values(prelude, "items", dtype, lanes),
+        scalar=c.half_values(prelude, "item", dtype, 1),
+        stored=c.half_bits(prelude, "numbers", dtype, lanes),
     )
     cells = _NO_PAIRS + _FUSED
     if dtype == torch.bfloat16:

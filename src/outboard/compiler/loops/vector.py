@@ -17,7 +17,7 @@ from typing import Any
 
 import sympy
 
-from ..dialects import c as cl
+from ..dialects import c
 from ..tuning import Tuning
 from ..units import COMPUTE_UNITS
 from .accesses import Accesses
@@ -44,7 +44,7 @@ LONG = 1 << 19
 #: Cheap terms that take as long as one with an expensive operation, or with an element apart from its neighbours'.
 EXPENSIVE_COST = 8
 #: Vectors of one reduction step taken together: additions that do not wait for one another, whole cache lines.
-UNROLL = cl.TOGETHER
+UNROLL = c.TOGETHER
 #: A loop body of more statements than this is not unrolled: it would run out of registers.
 UNROLL_LIMIT = 12
 #: Rows that go through the loops of a kernel side by side, at most, and the elements that they may have together.
@@ -235,7 +235,7 @@ class _Decision:
             all=each * together,
             block=each * together if in_parts else BLOCK * self.lanes,
             vectors=vectors,
-            together=tuple(v.name for v in values if vectors > 1 and cl.pays_together(v.op, v.dtype, self.lanes)),
+            together=tuple(v.name for v in values if vectors > 1 and c.pays_together(v.op, v.dtype, self.lanes)),
             apart=tuple(v.name for v in region.reductions() if v.kind in ("min", "max") and v.dtype.is_floating_point),
             far=self._far([s for s in region.body if isinstance(s, Store)], self.x.numel * self.r.numel),
         )

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import torch
 
-from ..dialects import c as cl
+from ..dialects import c
 from ..loops.nest import LoopKernel, Region, Value
 from ..loops.schedule import Schedule, Terms
 from ..loops.splits import Split
@@ -72,7 +72,7 @@ class ReductionPrinter(StatementPrinter):
         parameters = []
         for name, inner in self.buffers.items():
             constness = "" if name in self.kernel.written else "const "
-            parameters.append(f"OB_GLOBAL {constness}{cl.memory_type(self.kernel.buffers[name])}* {inner}")
+            parameters.append(f"OB_GLOBAL {constness}{c.memory_type(self.kernel.buffers[name])}* {inner}")
         parameters += [f"long extra{number}" for number in range(len(self.schedule.launch.extra))]
         parameters += [f"long {name}" for name in self.longs.values()]
         parameters += [
@@ -124,16 +124,16 @@ class ReductionPrinter(StatementPrinter):
             self._accumulate_arg(value, total, term)
             return
         if not vector:
-            self.write(f"{total} = {cl.combine(self.prelude, value.kind, total, term, value.dtype, 1)};")
+            self.write(f"{total} = {c.combine(self.prelude, value.kind, total, term, value.dtype, 1)};")
             return
         self.write(f"{total} = {self._combine(value, total, term, self.width)};")
         if value.name in self.apart:
             seen = f"{value.name}_n"
-            self.write(f"{seen} = {cl.nan_bits(self.prelude, seen, term, value.dtype, self.width)};")
+            self.write(f"{seen} = {c.nan_bits(self.prelude, seen, term, value.dtype, self.width)};")
 
     def _combine(self, value: Value, one: str, other: str, width: int) -> str:
         """Two accumulators that have, or once had, lanes as one."""
-        combine = cl.quick_combine if value.name in self.apart else cl.combine
+        combine = c.quick_combine if value.name in self.apart else c.combine
         return combine(self.prelude, value.kind, one, other, value.dtype, width)
 
     def _accumulate_arg(self, value: Value, total: str, term: str) -> None:
@@ -143,7 +143,7 @@ class ReductionPrinter(StatementPrinter):
         lanes = range(self.width) if self.width > 1 else [None]
         self.counter += 1
         name = f"w{self.counter}"
-        self.write(f"const {cl.type_name(dtype, self.width)} {name} = {term};")
+        self.write(f"const {c.type_name(dtype, self.width)} {name} = {term};")
         for lane in lanes:
             suffix = "" if lane is None else f".s{'0123456789abcdef'[lane]}"
             element, best, where = f"{name}{suffix}", f"{total}_best{suffix}", f"{total}{suffix}"
@@ -153,7 +153,7 @@ class ReductionPrinter(StatementPrinter):
                 best_text = f"(-{best})"
             else:
                 best_text = best
-            condition = cl.better(value.kind, element, best_text, position, where, compare_dtype)
+            condition = c.better(value.kind, element, best_text, position, where, compare_dtype)
             self.write(f"if ({condition} || {where} < 0) {{ {best} = {name}{suffix}; {where} = {position}; }}")
 
     def _linear(self, split: Split) -> str:
@@ -165,12 +165,12 @@ class ReductionPrinter(StatementPrinter):
         """Declares an accumulator with its neutral element."""
         if value.finds_place:
             dtype = value.term_dtype
-            start = cl.broadcast(cl.identity_of(value.kind, dtype), dtype, width)
-            self.write(f"{cl.type_name(dtype, width)} {name}_best = {start};")
-            self.write(f"{cl.type_name(torch.int64, width)} {name} = ({cl.type_name(torch.int64, width)})(-1);")
+            start = c.broadcast(c.identity_of(value.kind, dtype), dtype, width)
+            self.write(f"{c.type_name(dtype, width)} {name}_best = {start};")
+            self.write(f"{c.type_name(torch.int64, width)} {name} = ({c.type_name(torch.int64, width)})(-1);")
             return
-        start = cl.broadcast(constant or cl.identity_of(value.kind, value.dtype), value.dtype, width)
-        self.write(f"{cl.type_name(value.dtype, width)} {name} = {start};")
+        start = c.broadcast(constant or c.identity_of(value.kind, value.dtype), value.dtype, width)
+        self.write(f"{c.type_name(value.dtype, width)} {name} = {start};")
 
     def _declare_totals(self, sums: list[Value], width: int) -> None:
         """Declares, for accumulators ``_a`` of sums, what partial sums ``_b`` they get and what they lose (``_l``)."""
@@ -186,7 +186,7 @@ class ReductionPrinter(StatementPrinter):
 
     def _nothing(self, value: Value, width: int) -> str:
         """The neutral element in all lanes."""
-        return cl.broadcast(cl.identity_of(value.kind, value.dtype), value.dtype, width)
+        return c.broadcast(c.identity_of(value.kind, value.dtype), value.dtype, width)
 
     def _total(self, value: Value, width: int, place: str = "") -> str:
         """The sum that ``_a`` and ``_l`` are together."""
@@ -240,7 +240,7 @@ class ReductionPrinter(StatementPrinter):
             self._result(value, total, self.width)
 
     def _result(self, value: Value, text: str, width: int) -> None:
-        self.write(f"const {cl.type_name(value.dtype, width)} {value.name} = {text};")
+        self.write(f"const {c.type_name(value.dtype, width)} {value.name} = {text};")
 
     @contextmanager
     def _rows(self, split: Split) -> Iterator[None]:
@@ -287,7 +287,7 @@ class ReductionPrinter(StatementPrinter):
         reduces = self.kernel.regions[0].reductions()
         self.write(f"OB_GLOBAL long* slots = partial + (x * extra1 + (long){piece}) * {len(reduces)};")
         for slot, value in enumerate(reduces):
-            self.write(f"*(OB_GLOBAL {cl.type_name(value.dtype)}*)(slots + {slot}) = {value.name};")
+            self.write(f"*(OB_GLOBAL {c.type_name(value.dtype)}*)(slots + {slot}) = {value.name};")
 
     def _conclude(self) -> None:
         """What follows from the results of a reduction in pieces."""
@@ -310,12 +310,12 @@ class ReductionPrinter(StatementPrinter):
             self._declare(value, f"{value.name}_l", 1)
         with self.block(f"for (long piece = {self.number}; piece < extra1; piece += {items})"):
             for slot, value in enumerate(reduces):
-                term = f"*(const OB_GLOBAL {cl.type_name(value.dtype)}*)(slots + piece * {len(reduces)} + {slot})"
+                term = f"*(const OB_GLOBAL {c.type_name(value.dtype)}*)(slots + piece * {len(reduces)} + {slot})"
                 total = f"{value.name}_a"
                 if value in sums:
                     self.write(f"{self.prelude.use('add_to', value.dtype, 1)}(&{total}, &{value.name}_l, {term});")
                 else:
-                    self.write(f"{total} = {cl.combine(self.prelude, value.kind, total, term, value.dtype, 1)};")
+                    self.write(f"{total} = {c.combine(self.prelude, value.kind, total, term, value.dtype, 1)};")
         for value in sums:
             self.write(f"{value.name}_a = {self._total(value, 1)};")
         self._results(reduces)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import torch
 
-from ..dialects import c as cl
+from ..dialects import c
 from ..loops.nest import LoopKernel, Region, Store, Value
 from ..loops.schedule import Far, Terms, VectorSchedule
 from ..loops.splits import Split
@@ -53,9 +53,9 @@ class RowPrinter(ReductionPrinter):
             self._declare(value, f"{value.name}_a", wide)
             self._declare(value, f"{value.name}_s", 1)
             if value.name in self.apart:
-                bits = cl.bits_dtype(value.dtype)
-                start = cl.broadcast(cl.literal(0, bits), bits, wide)
-                self.write(f"{cl.type_name(bits, wide)} {value.name}_n = {start};")
+                bits = c.bits_dtype(value.dtype)
+                start = c.broadcast(c.literal(0, bits), bits, wide)
+                self.write(f"{c.type_name(bits, wide)} {value.name}_n = {start};")
         sums, tails = named(terms.in_parts, reduces), named(terms.tails, reduces)
         self._declare_totals(sums, wide)
         for value in tails:
@@ -111,7 +111,7 @@ class RowPrinter(ReductionPrinter):
         for value in tails:
             function = self.prelude.use("add_to", value.dtype, 1)
             self.write(f"{function}(&{value.name}_s, &{value.name}_tl, {value.name}_t);")
-            self.write(f"{value.name}_t = {cl.identity_of(value.kind, value.dtype)};")
+            self.write(f"{value.name}_t = {c.identity_of(value.kind, value.dtype)};")
 
     def _unrolled_row(self, region: Region, terms: Terms, sums: list[Value]) -> None:
         """Steps of several vectors along a row, each with its own accumulator. They lie side by side or, where a
@@ -165,7 +165,7 @@ class RowPrinter(ReductionPrinter):
         parts = self._parts(region.body, terms.together)
         waiting = self._waiting(parts)
         for value in waiting:
-            self.write(f"{cl.type_name(value.dtype, self.width)} {value.name}_w[{terms.vectors}];")
+            self.write(f"{c.type_name(value.dtype, self.width)} {value.name}_w[{terms.vectors}];")
         for number, part in enumerate(parts):
             following = parts[number + 1] if part is not parts[-1] else None
             head = following.head if following else None
@@ -197,7 +197,7 @@ class RowPrinter(ReductionPrinter):
         parts = [_Part(None, "", [])]
         for statement in body:
             if isinstance(statement, Value) and statement.name in together:
-                function = cl.operator_together(self.prelude, statement.op, statement.dtype, self.lanes)
+                function = c.operator_together(self.prelude, statement.op, statement.dtype, self.lanes)
                 parts.append(_Part(statement, function, []))
             else:
                 parts[-1].body.append(statement)
@@ -232,9 +232,9 @@ class RowPrinter(ReductionPrinter):
     def _declare_arrays(self, reduces: list[Value], suffix: str, count: int) -> None:
         """Accumulators of an unrolled step, with their neutral elements."""
         for value in reduces:
-            start = cl.broadcast(cl.identity_of(value.kind, value.dtype), value.dtype, self.width)
+            start = c.broadcast(c.identity_of(value.kind, value.dtype), value.dtype, self.width)
             starts = ", ".join([start] * count)
-            self.write(f"{cl.type_name(value.dtype, self.width)} {value.name}_{suffix}[{count}] = {{{starts}}};")
+            self.write(f"{c.type_name(value.dtype, self.width)} {value.name}_{suffix}[{count}] = {{{starts}}};")
 
     def _declare_far(self, buffers: tuple[Far, ...]) -> None:
         """Asks of each of some buffers whether its vectors, from here on, go past the caches: only aligned ones may."""
@@ -255,14 +255,14 @@ class RowPrinter(ReductionPrinter):
             halves = f"{name}.lo", f"{name}.hi"
             self.counter += 1
             folded = f"f{self.counter}"
-            self.write(f"const {cl.type_name(value.dtype, half)} {folded} = {self._combine(value, *halves, half)};")
+            self.write(f"const {c.type_name(value.dtype, half)} {folded} = {self._combine(value, *halves, half)};")
             name, width = folded, half
         if value.name in self.apart:
-            name = cl.with_nan(self.prelude, name, f"{value.name}_n", value.dtype, self.lanes)
+            name = c.with_nan(self.prelude, name, f"{value.name}_n", value.dtype, self.lanes)
         if value.dtype == torch.bool:
             name = f"({name} & 1)"
         self.vectors.discard(value.name)
-        self._result(value, cl.combine(self.prelude, value.kind, name, f"{value.name}_s", value.dtype, 1), 1)
+        self._result(value, c.combine(self.prelude, value.kind, name, f"{value.name}_s", value.dtype, 1), 1)
 
     def _side_by_side(self) -> None:
         """Takes some rows through each stage before the next one. What a stage knows of a row is the end of a long
@@ -272,7 +272,7 @@ class RowPrinter(ReductionPrinter):
         with self.block("for (long some = from; some < to; some += extra1)"):
             self.write("const long some_to = min(some + extra1, to);")
             for value in kept:
-                self.write(f"{cl.type_name(value.dtype)} {value.name}_rows[{self.schedule.beside}];")
+                self.write(f"{c.type_name(value.dtype)} {value.name}_rows[{self.schedule.beside}];")
             for stage in self.schedule.stages:
                 with self.block("for (long x = some; x < some_to; ++x)"):
                     self._place()

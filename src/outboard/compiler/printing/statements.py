@@ -10,8 +10,7 @@ from contextlib import contextmanager
 import sympy
 import torch
 
-from ..dialects import Unsupported
-from ..dialects import c as cl
+from ..dialects import Unsupported, c
 from ..loops.accesses import Accesses
 from ..loops.nest import Store, Value, compute_dtype
 from ..target import Target
@@ -36,7 +35,7 @@ class StatementPrinter:
         self.kernel = kernel = accesses.kernel
         self.x, self.r = accesses.x, accesses.r
         self.target = target
-        self.prelude = cl.Prelude()
+        self.prelude = c.Prelude()
         self.atomics: dict[str, str] = {}
         self.lines: list[str] = []
         self.indent = 1
@@ -74,7 +73,7 @@ class StatementPrinter:
         """The argument that holds an expression over size symbols."""
         return self.longs.setdefault(expr, f"n{len(self.longs)}")
 
-    def _index_printer(self, scalar: bool = False) -> cl.IndexPrinter:
+    def _index_printer(self, scalar: bool = False) -> c.IndexPrinter:
         names: dict[sympy.Symbol, str] = {}
         vectors: set[sympy.Symbol] = set()
         for split in (self.x, self.r):
@@ -90,7 +89,7 @@ class StatementPrinter:
                 vectors.add(symbol)
             else:
                 names[symbol] = f"((long){value.name})"
-        return cl.IndexPrinter(self.prelude, names, vectors, self.width, self._argument)
+        return c.IndexPrinter(self.prelude, names, vectors, self.width, self._argument)
 
     def index(self, expr: sympy.Expr) -> tuple[str, bool]:
         """(text, whether it has lanes) of an index expression."""
@@ -102,12 +101,12 @@ class StatementPrinter:
         """A value converted to a compute dtype, with lanes if wanted."""
         is_vector = value.name in self.vectors
         if value.op == "constant":
-            text = cl.literal(value.constant, dtype)
-            return cl.broadcast(text, dtype, self.width) if vector and self.width > 1 else text
+            text = c.literal(value.constant, dtype)
+            return c.broadcast(text, dtype, self.width) if vector and self.width > 1 else text
         width = self.width if is_vector else 1
-        text = cl.convert(value.name, value.dtype, dtype, width)
+        text = c.convert(value.name, value.dtype, dtype, width)
         if vector and not is_vector and self.width > 1:
-            return cl.broadcast(text, dtype, self.width)
+            return c.broadcast(text, dtype, self.width)
         return text
 
     def define(self, value: Value, text: str, vector: bool) -> None:
@@ -117,7 +116,7 @@ class StatementPrinter:
         else:
             self.vectors.discard(value.name)
         width = self.width if value.name in self.vectors else 1
-        self.write(f"const {cl.type_name(value.dtype, width)} {value.name} = {text};")
+        self.write(f"const {c.type_name(value.dtype, width)} {value.name} = {text};")
 
     def value(self, value: Value) -> None:
         """Prints the computation of a value."""
@@ -147,17 +146,17 @@ class StatementPrinter:
         if op == "narrowed":
             assert value.src_dtype is not None
             text = self.operand(value.args[0], value.dtype, vector)
-            self.define(value, cl.narrowed(self.prelude, text, value.src_dtype, width), vector)
+            self.define(value, c.narrowed(self.prelude, text, value.src_dtype, width), vector)
             return
         if op == "to_dtype_bitcast":
             assert value.src_dtype is not None
             text = self.operand(value.args[0], compute_dtype(value.src_dtype), vector)
-            self.define(value, cl.bitcast(text, value.dtype, width), vector)
+            self.define(value, c.bitcast(text, value.dtype, width), vector)
             return
         if op in ("bits_of_half", "half_of_bits"):
             assert value.src_dtype is not None
             text = self.operand(value.args[0], value.args[0].dtype, vector)
-            convert = cl.half_bits if op == "bits_of_half" else cl.half_values
+            convert = c.half_bits if op == "bits_of_half" else c.half_values
             self.define(value, convert(self.prelude, text, value.src_dtype, width), vector)
             return
         dtypes = self._operand_dtypes(value)
@@ -176,7 +175,7 @@ class StatementPrinter:
             exponent = self.operand(value.args[1], value.dtype, False)
             self.define(value, f"{function}({args[0]}, {exponent})", vector)
             return
-        self.define(value, cl.operator(self.prelude, op, args, dtypes, value.dtype, width), vector)
+        self.define(value, c.operator(self.prelude, op, args, dtypes, value.dtype, width), vector)
 
     def _is_argument(self, value: Value) -> bool:
         """Whether a value is a number that the kernel was called with, whatever its type is in the end."""
@@ -216,9 +215,9 @@ class StatementPrinter:
         text, vector = self.index(expr)
         if expr.is_Boolean or expr.is_Relational:
             source = torch.int64 if vector else torch.bool
-            text = cl.convert(text, source, value.dtype, self.width if vector else 1)
+            text = c.convert(text, source, value.dtype, self.width if vector else 1)
         else:
-            text = cl.convert(f"({text})", torch.int64, value.dtype, self.width if vector else 1)
+            text = c.convert(f"({text})", torch.int64, value.dtype, self.width if vector else 1)
         self.define(value, text, vector)
 
     def _is_float(self, expr: sympy.Expr) -> bool:
@@ -237,15 +236,15 @@ class StatementPrinter:
             if dtype == torch.float64:
                 self.doubles.add(symbol)
         text = self._float_text(expr)
-        return f"(({cl.type_name(dtype)})({text}))" if dtype != torch.bool else f"(({text}) != 0)"
+        return f"(({c.type_name(dtype)})({text}))" if dtype != torch.bool else f"(({text}) != 0)"
 
     def _float_text(self, expr: sympy.Expr) -> str:
         kind, exact = type(expr).__name__, torch.float64 if self.target.has_fp64 else torch.float32
-        real = cl.type_name(exact)
+        real = c.type_name(exact)
         if isinstance(expr, sympy.Symbol):
             return self.floats[expr] if expr in self.floats else f"(({real}){self.size(expr)})"
         if expr.is_number:
-            return cl.literal(float(expr), exact)
+            return c.literal(float(expr), exact)
         if kind in _OF_INTEGERS and not self._is_float(expr):
             return f"(({real}){self.size(expr)})"
         args = [self._float_text(a) for a in expr.args]
@@ -274,18 +273,18 @@ class StatementPrinter:
         width = self.width if vector else 1
         self.counter += 1
         raw, bad = f"i{self.counter}", f"e{self.counter}"
-        long = cl.type_name(torch.int64, width)
+        long = c.type_name(torch.int64, width)
         self.write(f"const {long} {raw} = {index};")
         outside = f"(({raw} < 0L) | ({raw} >= {size}))"
         if value.mask is not None:
             mask = self.operand(value.mask, torch.bool, vector)
             wide = f"convert_long{width}({mask})"
-            outside = f"({outside} & {cl.convert(mask, torch.bool, torch.bool, width) if width == 1 else wide})"
+            outside = f"({outside} & {c.convert(mask, torch.bool, torch.bool, width) if width == 1 else wide})"
         self.write(f"const {long} {bad} = {outside};")
         self.write(f"if ({self._any(bad, torch.int64, width)}) {failing(value.message)}")
         limit = f"max({size} - 1L, 0L)"
         text = f"clamp({raw}, ({long})(0), ({long})({limit}))"
-        self.define(value, cl.convert(text, torch.int64, value.dtype, width), vector)
+        self.define(value, c.convert(text, torch.int64, value.dtype, width), vector)
 
     def _any(self, mask: str, dtype: torch.dtype, width: int) -> str:
         """Whether a mask, whose lanes are as wide as those of ``dtype``, holds anywhere."""
@@ -304,7 +303,7 @@ class StatementPrinter:
     def _load(self, value: Value) -> None:
         pointer = self.buffers[value.buffer]
         dtype = self.kernel.buffers[value.buffer]
-        cl.memory_type(dtype)
+        c.memory_type(dtype)
         text, vector = self.index(value.index)
         mask = None
         if value.mask is not None:
@@ -312,9 +311,9 @@ class StatementPrinter:
             vector = vector or (vector_mask and self.width > 1)
             mask = self.operand(value.mask, torch.bool, vector)
         if not vector or self.width == 1:
-            loaded = cl.load(self.prelude, pointer, dtype, text, 1)
+            loaded = c.load(self.prelude, pointer, dtype, text, 1)
             if mask is not None:
-                loaded = f"({mask} ? {loaded} : {cl.literal(0, value.dtype)})"
+                loaded = f"({mask} ? {loaded} : {c.literal(0, value.dtype)})"
             self.define(value, loaded, False)
             return
         self._vector_load(value, pointer, dtype, mask)
@@ -327,16 +326,16 @@ class StatementPrinter:
         step = self.accesses.step(value.index, self.lane)
         contiguous = step == 1
         name = value.name
-        kind = cl.type_name(value.dtype, self.width)
+        kind = c.type_name(value.dtype, self.width)
         if contiguous and mask is None:
             if name in self.streams:
                 for begin in range(0, self.width * dtype.itemsize, LINE):
                     later = f"{self.streams[name]} + {begin // dtype.itemsize}"
                     place = f"{pointer} + ({self._base(value.index)} + {later})"
                     self.write(f"{self.prelude.use('fetch', torch.uint64, 1)}((ulong)({place}));")
-            self.define(value, cl.load(self.prelude, pointer, dtype, self._base(value.index), self.width), True)
+            self.define(value, c.load(self.prelude, pointer, dtype, self._base(value.index), self.width), True)
             return
-        zero = cl.broadcast(cl.literal(0, value.dtype), value.dtype, self.width)
+        zero = c.broadcast(c.literal(0, value.dtype), value.dtype, self.width)
         if mask is None:
             lanes = self._gather(pointer, dtype, value.index, step, None)
             self.define(value, lanes, True)
@@ -349,7 +348,7 @@ class StatementPrinter:
         any_held = self._any(held, torch.bool, self.width)
         if contiguous:
             with self.block(f"if (!{self._any(f'~{held}', torch.bool, self.width)})"):
-                self.write(f"{name} = {cl.load(self.prelude, pointer, dtype, self._base(value.index), self.width)};")
+                self.write(f"{name} = {c.load(self.prelude, pointer, dtype, self._base(value.index), self.width)};")
             with self.block(f"else if ({any_held})"):
                 self.write(f"{name} = {self._gather(pointer, dtype, value.index, step, held)};")
             return
@@ -376,15 +375,15 @@ class StatementPrinter:
             if not vector:
                 text = f"(long{self.width})({text})"
             self.write(f"const long{self.width} {name} = {text};")
-            addresses = [f"({pointer} + {cl.lane(name, lane)})" for lane in range(self.width)]
-        loads = [cl.load_pointer(address, dtype) for address in addresses]
+            addresses = [f"({pointer} + {c.lane(name, lane)})" for lane in range(self.width)]
+        loads = [c.load_pointer(address, dtype) for address in addresses]
         compute = compute_dtype(dtype)
         if dtype == torch.bool:
             loads = [f"-{load}" for load in loads]
         if mask is not None:
-            zero = cl.literal(0, compute)
-            loads = [f"({cl.lane(mask, lane)} ? {load} : {zero})" for lane, load in enumerate(loads)]
-        return f"({cl.type_name(compute, self.width)})({', '.join(loads)})"
+            zero = c.literal(0, compute)
+            loads = [f"({c.lane(mask, lane)} ? {load} : {zero})" for lane, load in enumerate(loads)]
+        return f"({c.type_name(compute, self.width)})({', '.join(loads)})"
 
     def store(self, store: Store) -> None:
         """Prints a store."""
@@ -398,35 +397,35 @@ class StatementPrinter:
             self._atomic(pointer, dtype, text, vector_index, value, vector)
             return
         if not vector:
-            self.write(cl.store(self.prelude, pointer, dtype, text, value, 1))
+            self.write(c.store(self.prelude, pointer, dtype, text, value, 1))
             return
         assert self.lane is not None
         step = self.accesses.step(store.index, self.lane)
         if step == 1:
             far = self.far.get(store.buffer)
-            self.write(cl.store(self.prelude, pointer, dtype, self._base(store.index), value, self.width, far))
+            self.write(c.store(self.prelude, pointer, dtype, self._base(store.index), value, self.width, far))
             return
         self.counter += 1
         name, place = f"w{self.counter}", f"a{self.counter}"
-        self.write(f"const {cl.type_name(compute, self.width)} {name} = {value};")
+        self.write(f"const {c.type_name(compute, self.width)} {name} = {value};")
         addresses = self._lane_addresses(place, text, vector_index)
         for lane, address in enumerate(addresses):
-            element = cl.lane(name, lane)
+            element = c.lane(name, lane)
             if dtype == torch.bool:
                 element = f"({element} & 1)"
-            self.write(cl.store(self.prelude, pointer, dtype, address, element, 1))
+            self.write(c.store(self.prelude, pointer, dtype, address, element, 1))
 
     def _lane_addresses(self, name: str, text: str, vector: bool) -> list[str]:
         if not vector:
             self.write(f"const long {name} = {text};")
             return [name] * self.width
         self.write(f"const long{self.width} {name} = {text};")
-        return [cl.lane(name, lane) for lane in range(self.width)]
+        return [c.lane(name, lane) for lane in range(self.width)]
 
     def _atomic(
         self, pointer: str, dtype: torch.dtype, text: str, vector_index: bool, value: str, vector: bool
     ) -> None:
-        function, source = cl.atomic_add_helper(dtype, self.target.has_int64_atomics)
+        function, source = c.atomic_add_helper(dtype, self.target.has_int64_atomics)
         if dtype == torch.bfloat16:
             self.prelude.use("bf16", torch.float32, 1)
         self.atomics[function] = source
@@ -435,9 +434,9 @@ class StatementPrinter:
             return
         self.counter += 1
         name, place = f"w{self.counter}", f"a{self.counter}"
-        self.write(f"const {cl.type_name(compute_dtype(dtype), self.width)} {name} = {value};")
+        self.write(f"const {c.type_name(compute_dtype(dtype), self.width)} {name} = {value};")
         for lane, address in enumerate(self._lane_addresses(place, text, vector_index)):
-            element = cl.lane(name, lane)
+            element = c.lane(name, lane)
             if dtype == torch.bool:
                 element = f"({element} & 1)"
             self.write(f"{function}({pointer} + {address}, {element});")
@@ -446,7 +445,7 @@ class StatementPrinter:
         """This row's vector of a tile."""
         (array, rows), row = self.tiles[value.name], f"{self.x.outer} - {self.x.outer}_from"
         lanes = ", ".join(f"{array}[{k * rows} + {row}]" for k in range(self.width))
-        return f"({cl.type_name(value.dtype, self.width)})({lanes})"
+        return f"({c.type_name(value.dtype, self.width)})({lanes})"
 
     def body(self, statements: list[Value | Store]) -> None:
         for statement in statements:

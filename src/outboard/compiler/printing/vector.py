@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from ..dialects import c as cl
+from ..dialects import c
 from ..loops.nest import Value
 from ..loops.schedule import Order
 from .reductions import named
@@ -168,13 +168,13 @@ class VectorPrinter(RowPrinter):
         self.write(f"const long {i}_base = {i};")
         for value in loads:
             name = f"{value.name}_tile"
-            vector = cl.type_name(value.dtype, width)
+            vector = c.type_name(value.dtype, width)
             self.write(f"{vector} {name}_rows[{self.schedule.tile}];")
-            self.write(f"const {cl.type_name(value.dtype)}* {name} = (const {cl.type_name(value.dtype)}*){name}_rows;")
+            self.write(f"const {c.type_name(value.dtype)}* {name} = (const {c.type_name(value.dtype)}*){name}_rows;")
             with self.block(f"for (int k = 0; k < {width}; ++k)"):
                 self.write(f"const long {i} = {i}_base + k, {o} = {o}_from;")
                 dtype = self.kernel.buffers[value.buffer]
-                text = cl.load(self.prelude, self.buffers[value.buffer], dtype, self._base(value.index), width)
+                text = c.load(self.prelude, self.buffers[value.buffer], dtype, self._base(value.index), width)
                 self.write(f"{name}_rows[k] = {text};")
             self.tiles[value.name] = name, self.schedule.tile
 
@@ -184,7 +184,7 @@ class VectorPrinter(RowPrinter):
         moved, loads = self.x.outer, named(self.schedule.looked_up, list(self.kernel.values()))
         for load in loads:
             assert self.x.rows is not None
-            kind = cl.memory_type(self.kernel.buffers[load.buffer])
+            kind = c.memory_type(self.kernel.buffers[load.buffer])
             self.write(f"const OB_GLOBAL {kind}* {load.name}_ahead;")
             with self.block(""):
                 last = f"{self.size(self.x.rows)} - 1"

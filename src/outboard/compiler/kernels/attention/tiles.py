@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from ...dialects import c as cl
+from ...dialects import c
 from ...target import Target
 from .. import blocked, common
 from ..blocked import Blocking
@@ -27,10 +27,10 @@ def tile_space(target: Target, numbers: int, accumulate: str) -> str:
 def head(shape: Blocking, element: torch.dtype, mask: torch.dtype | None, in_place: bool) -> str:
     """Functions and macros that the kernels share; ``element`` is the dtype of queries, keys and values, ``in_place``
     tells whether their rows are multiplied where they lie."""
-    prelude = cl.Prelude()
+    prelude = c.Prelude()
     lanes, plain = shape.lanes, common.stored_as(element, shape.accumulate)
-    loaded = "VLOAD(p)" if plain else cl.load(prelude, "p", element, "0", lanes)
-    stored = "VSTORE(p, value);" if plain else cl.store(prelude, "p", element, "0", "value", lanes)
+    loaded = "VLOAD(p)" if plain else c.load(prelude, "p", element, "0", lanes)
+    stored = "VSTORE(p, value);" if plain else c.store(prelude, "p", element, "0", "value", lanes)
     macros = f"#define LOAD_VECTOR(p) {loaded}\n#define STORE_VECTOR(p, value) {stored}\n"
     if mask is not None:
         macros += f"#define HIDDEN_VECTOR(p) {_hidden_vector(prelude, shape, mask)}\n"
@@ -45,14 +45,14 @@ def head(shape: Blocking, element: torch.dtype, mask: torch.dtype | None, in_pla
     return text + (_POWER_OF_E if shape.accumulate == "float" else _EXACT) + _COLUMNS + (_HIDDEN if mask else "")
 
 
-def _hidden_vector(prelude: cl.Prelude, shape: Blocking, mask: torch.dtype) -> str:
+def _hidden_vector(prelude: c.Prelude, shape: Blocking, mask: torch.dtype) -> str:
     if mask == torch.bool:
         integer = "long" if shape.accumulate == "double" else "int"
         seen = f"convert_{integer}{shape.lanes}(vload{shape.lanes}(0, p)) != 0"
         return f"(({seen}) ? (VECTOR)(0) : (VECTOR)(-INFINITY))"
     if common.stored_as(mask, shape.accumulate):
         return "VLOAD(p)"
-    return cl.load(prelude, "p", mask, "0", shape.lanes)
+    return c.load(prelude, "p", mask, "0", shape.lanes)
 
 
 def each(shape: Blocking, line: str) -> str:
