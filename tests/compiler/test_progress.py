@@ -19,7 +19,7 @@ class Terminal(io.StringIO):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_line", progress._Line())
-    monkeypatch.setattr(progress, "PATIENCE", 0.05)
+    monkeypatch.setattr(progress, "QUIET_SECONDS", 0.05)
     monkeypatch.setattr(progress, "INTERVAL", 0.01)
     monkeypatch.setattr(progress, "PAUSE", 0.05)
 
@@ -52,7 +52,7 @@ def test_an_exception_has_lines_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(progress, "_programs", lambda: (0, 1 if time.monotonic() < until else 0))
     with pytest.raises(KeyboardInterrupt), progress.task("aten::add"):
         time.sleep(0.1)
-        monkeypatch.setattr(progress, "PATIENCE", 1.0)
+        monkeypatch.setattr(progress, "QUIET_SECONDS", 1.0)
         raise KeyboardInterrupt
     assert terminal.getvalue().endswith("\n")
     terminal.write("Traceback")
@@ -74,7 +74,7 @@ def test_building_programs_shows_too(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_short_ones_show_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
-    monkeypatch.setattr(progress, "PATIENCE", 5.0)
+    monkeypatch.setattr(progress, "QUIET_SECONDS", 5.0)
     with progress.task("aten::add"):
         pass
     wait_until_done()

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 #: What a rank waits for another one at most, in seconds.
-PATIENCE = 60
+JOIN_SECONDS = 60
 
 
 def device_type() -> str:
@@ -27,7 +27,7 @@ def run_checks(checks: Mapping[str, object]) -> None:
     """The main function of a program: joins the group and calls each ``check_...`` of a module, in order."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    dist.init_process_group(timeout=datetime.timedelta(seconds=PATIENCE))
+    dist.init_process_group(timeout=datetime.timedelta(seconds=JOIN_SECONDS))
     chosen = os.environ.get("VARIANT", "")
     for name, check in list(checks.items()):
         if not name.startswith("check_") or not callable(check) or chosen not in name:

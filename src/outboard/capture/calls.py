@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 #: Kinds of calls that a module remembers; the one used longest ago is forgotten, with its captures.
 KINDS = 8
 #: Calls in a row of no known kind, after which most of them are not looked at any more.
-PATIENCE = 4
+UNKNOWN_CALLS = 4
 #: Of the others, every so many-th is.
 RARELY = 256
 
@@ -122,7 +122,7 @@ class _Calls:
         if kind is not None:
             return kind.replay(leaves)
         self._unknown += 1
-        if self._unknown > PATIENCE and self._unknown % RARELY:
+        if self._unknown > UNKNOWN_CALLS and self._unknown % RARELY:
             return self._call(*args, **kwargs)
         return self._run_first(key, leaves, spec)
 
@@ -199,7 +199,7 @@ class _Calls:
     def _count(self, reason: str) -> None:
         """Counts a call that cannot be captured, and tells why if that was not for once."""
         self.refusals[reason] += 1
-        if self._unknown >= PATIENCE:
+        if self._unknown >= UNKNOWN_CALLS:
             statistics.add("capture_refusals", reason not in self._told)
             self._tell(reason)
 

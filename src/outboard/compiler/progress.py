@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 #: Seconds of work before anything is shown.
-PATIENCE = 2.0
+QUIET_SECONDS = 2.0
 #: Seconds between two looks at the work, and without work until the line ends.
 INTERVAL = 0.25
 PAUSE = 1.0
@@ -68,7 +68,7 @@ class _Line:
                     self.finish()
                     self.watched = False
                     return
-                if now - self.patient_since > PATIENCE:
+                if now - self.patient_since > QUIET_SECONDS:
                     self.show(self.graphs - graphs, programs - built, waiting, now - started)
 
     def show(self, graphs: int, programs: int, waiting: int, seconds: float) -> None:

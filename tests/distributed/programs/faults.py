@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tests.distributed.ranks import PATIENCE, device_type
+from tests.distributed.ranks import JOIN_SECONDS, device_type
 
 DEVICE = device_type()
 TIMEOUT = 3.0  # seconds
@@ -43,7 +43,11 @@ def join(timeout: float = TIMEOUT) -> None:
     ones(3)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = dist.TCPStore(
-        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), size, rank == 0, datetime.timedelta(seconds=PATIENCE)
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        size,
+        rank == 0,
+        datetime.timedelta(seconds=JOIN_SECONDS),
     )
     store.set(f"ready {rank}", "")
     store.wait([f"ready {other}" for other in range(size)])

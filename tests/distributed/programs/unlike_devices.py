@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from tests.distributed.programs.driver_collectives import submitted
 from tests.distributed.programs.faults import refused
-from tests.distributed.ranks import PATIENCE, device_type
+from tests.distributed.ranks import JOIN_SECONDS, device_type
 
 
 def ones(index: int) -> torch.Tensor:
@@ -20,7 +20,7 @@ def ones(index: int) -> torch.Tensor:
 
 
 def main(rank: int) -> None:
-    dist.init_process_group(timeout=datetime.timedelta(seconds=PATIENCE))
+    dist.init_process_group(timeout=datetime.timedelta(seconds=JOIN_SECONDS))
     for ranks, by_driver in (((0, 1, 2, 3), 0), ((0, 1), 1), ((0, 2), 0), ((1, 3), 0)):
         group, before = dist.new_group(list(ranks)), submitted()
         if rank in ranks:

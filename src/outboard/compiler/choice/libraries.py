@@ -44,7 +44,7 @@ TINY = 1 << 21
 #: Most operations of a typical case: a few milliseconds.
 MOST = 1 << 30
 #: Seconds after which no further round is measured, and most rounds.
-PATIENCE, ROUNDS = 0.03, 8
+RACE_SECONDS, ROUNDS = 0.03, 8
 #: The driver's library must be this much faster.
 MARGIN = 0.97
 #: The operator of attention, and a length that its sequences keep in a typical case.
@@ -422,7 +422,7 @@ def race(runs: dict[str, Callable[[], None]], clock: Callable[[], float] = time.
             start = clock()
             run()
             times[name].append(clock() - start)
-        if clock() - begun > PATIENCE:
+        if clock() - begun > RACE_SECONDS:
             break
     return {name: median(seconds) for name, seconds in times.items()}
 
