@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdio>
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
+#include "common/error.h"
 #include "outboard/driver.h"
 
 /// What the tables of drivers written in C++ have in common.
@@ -23,12 +26,19 @@ void put_text(char (&target)[size], const std::string& text) {
   std::snprintf(target, size, "%s", text.c_str());
 }
 
-/// A function of the table: no exception leaves it. `fail` keeps the text for `last_error` and returns the status.
-template <auto fail, auto function>
+/// The optional functions that a driver does not have: a name that it does not declare is found here.
+namespace absent {
+#define OB_REQUIRED(name)
+#define OB_OPTIONAL(name) inline constexpr std::nullptr_t name = nullptr;
+#include "outboard/functions.def"
+}  // namespace absent
+
+/// A function that returns a status: no exception leaves it, and its text is kept for `last_error`.
+template <auto function>
 struct Guarded;
 
-template <auto fail, typename... Arguments, ob_status (*function)(Arguments...)>
-struct Guarded<fail, function> {
+template <typename... Arguments, ob_status (*function)(Arguments...)>
+struct Guarded<function> {
   static ob_status call(Arguments... arguments) noexcept {
     try {
       return function(arguments...);
@@ -43,5 +53,30 @@ struct Guarded<fail, function> {
     }
   }
 };
+
+/// Puts a function into its place in the table, unless it is absent.
+template <auto function, typename Result, typename... Arguments>
+constexpr void offer(Result (*&slot)(Arguments...)) {
+  if constexpr (function == nullptr)
+    return;
+  else if constexpr (std::is_same_v<Result, ob_status>)
+    slot = Guarded<function>::call;
+  else
+    slot = function;
+}
+
+/// A table without functions. A driver fills it with what it declares under the contract's names:
+///
+///     using namespace outboard::common::absent;
+///     #define OB_FUNCTION(name) outboard::common::offer<name>(driver.name);
+///     #include "outboard/functions.def"
+constexpr ob_driver new_table(const char* name) {
+  ob_driver driver{};
+  driver.struct_size = sizeof(ob_driver);
+  driver.abi_major = OB_ABI_MAJOR;
+  driver.abi_minor = OB_ABI_MINOR;
+  driver.name = name;
+  return driver;
+}
 
 }  // namespace outboard::common

@@ -7,7 +7,6 @@ namespace outboard::cuda {
 namespace {
 
 const Api* api = nullptr;
-thread_local std::string error_text;
 
 int value_of(CUdevice id, int attribute) {
   int value = 0;
@@ -45,13 +44,6 @@ ob_status kind_of(CUresult result) {
 }
 
 }  // namespace
-
-const char* last_error() { return error_text.c_str(); }
-
-ob_status fail(ob_status status, const std::string& text) {
-  error_text = text;
-  return status;
-}
 
 bool is_final(CUresult result) {
   switch (result) {

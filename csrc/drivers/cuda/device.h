@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 
+#include "common/error.h"
 #include "cuda/api.h"
 #include "cuda/library.h"
 #include "cuda/nvrtc.h"
@@ -48,9 +49,8 @@ struct ob_stream_t {
 
 namespace outboard::cuda {
 
-const char* last_error();
-/// Keeps the text for `last_error`; returns the status.
-ob_status fail(ob_status status, const std::string& text);
+using common::fail;
+using common::last_error;
 
 /// Whether nothing in the device's context works after this error (the API's description of it says so).
 bool is_final(CUresult result);

@@ -418,50 +418,11 @@ ob_status library_call(ob_stream stream, ob_function function, const ob_operand*
   return fail(outcome.status, outcome.text);
 }
 
-/// A function of the table.
-template <auto function>
-using Guarded = outboard::common::Guarded<fail, function>;
-
 constexpr ob_driver make_driver() {
-  ob_driver driver{};
-  driver.struct_size = sizeof(ob_driver);
-  driver.abi_major = OB_ABI_MAJOR;
-  driver.abi_minor = OB_ABI_MINOR;
-  driver.name = "cuda";
-  driver.last_error = last_error;
-  driver.device_count = Guarded<device_count>::call;
-  driver.device_open = Guarded<device_open>::call;
-  driver.device_properties = Guarded<device_properties>::call;
-  driver.memory_alloc = Guarded<memory_alloc>::call;
-  driver.memory_free = Guarded<memory_free>::call;
-  driver.stream_create = Guarded<stream_create>::call;
-  driver.stream_destroy = Guarded<stream_destroy>::call;
-  driver.stream_wait = Guarded<stream_wait>::call;
-  driver.stream_wait_event = Guarded<stream_wait_event>::call;
-  driver.event_create = Guarded<event_create>::call;
-  driver.event_destroy = Guarded<event_destroy>::call;
-  driver.event_record = Guarded<event_record>::call;
-  driver.event_wait = Guarded<event_wait>::call;
-  driver.event_elapsed = Guarded<event_elapsed>::call;
-  driver.copy = Guarded<copy>::call;
-  driver.fill = Guarded<fill>::call;
-  driver.program_build = Guarded<program_build>::call;
-  driver.program_load = Guarded<program_load>::call;
-  driver.program_binary = Guarded<program_binary>::call;
-  driver.program_release = Guarded<program_release>::call;
-  driver.kernel_get = Guarded<kernel_get>::call;
-  driver.launch = Guarded<launch>::call;
-  driver.memory_info = Guarded<memory_info>::call;
-  driver.host_alloc = Guarded<host_alloc>::call;
-  driver.host_free = Guarded<host_free>::call;
-  driver.copy_peer = Guarded<copy_peer>::call;
-  driver.capture_begin = Guarded<capture_begin>::call;
-  driver.capture_end = Guarded<capture_end>::call;
-  driver.graph_launch = Guarded<graph_launch>::call;
-  driver.library_find = Guarded<library_find>::call;
-  driver.library_call = Guarded<library_call>::call;
-  driver.graph_destroy = Guarded<graph_destroy>::call;
-  driver.kernel_properties = Guarded<kernel_properties>::call;
+  using namespace outboard::common::absent;
+  ob_driver driver = outboard::common::new_table("cuda");
+#define OB_FUNCTION(name) outboard::common::offer<name>(driver.name);
+#include "outboard/functions.def"
   return driver;
 }
 

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "outboard/driver.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -12,7 +9,10 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
+
+#include "common/inner.h"
 
 /// A driver that forwards to the one named by OUTBOARD_FAULTS_DRIVER (a library path) and fails on request, so that
 /// tests can make real hardware fail at any call. It also counts what was made and not yet destroyed.
@@ -104,9 +104,12 @@ ob_status forward(Arguments... arguments) {
   return status;
 }
 
-template <auto member, const char* name, typename... Arguments>
-constexpr void wrap(ob_status (*&slot)(Arguments...)) {
-  if (slot != nullptr) slot = forward<member, name, Arguments...>;
+/// What returns no status, such as `launch_cost`, is passed through.
+template <auto member, const char* name, typename Result, typename... Arguments>
+constexpr void wrap(Result (*&slot)(Arguments...)) {
+  if constexpr (std::is_same_v<Result, ob_status>) {
+    if (slot != nullptr) slot = forward<member, name, Arguments...>;
+  }
 }
 
 /// A batch as its launches one by one, of which some may be made to fail; they are left out. "launch_batch" fails
@@ -129,65 +132,17 @@ ob_status launch_batch(ob_stream stream, const ob_launch* launches, uint32_t cou
 ob_driver make_driver() {
   ob_driver driver{};
   const size_t size = std::min(inner->struct_size, sizeof(ob_driver));
-  std::memcpy(static_cast<void*>(&driver), inner, size);  // other optional functions are passed through
+  std::memcpy(static_cast<void*>(&driver), inner, size);
   driver.struct_size = size;
   driver.last_error = last_error;
-#define OUTBOARD_WRAP(function)                        \
+#define OB_FUNCTION(function)                          \
   {                                                    \
     static constexpr char name[] = #function;          \
     wrap<&ob_driver::function, name>(driver.function); \
   }
-  OUTBOARD_WRAP(device_count)
-  OUTBOARD_WRAP(device_open)
-  OUTBOARD_WRAP(device_properties)
-  OUTBOARD_WRAP(memory_alloc)
-  OUTBOARD_WRAP(memory_free)
-  OUTBOARD_WRAP(stream_create)
-  OUTBOARD_WRAP(stream_destroy)
-  OUTBOARD_WRAP(stream_wait)
-  OUTBOARD_WRAP(stream_wait_event)
-  OUTBOARD_WRAP(event_create)
-  OUTBOARD_WRAP(event_destroy)
-  OUTBOARD_WRAP(event_record)
-  OUTBOARD_WRAP(event_wait)
-  OUTBOARD_WRAP(event_elapsed)
-  OUTBOARD_WRAP(copy)
-  OUTBOARD_WRAP(fill)
-  OUTBOARD_WRAP(program_build)
-  OUTBOARD_WRAP(program_load)
-  OUTBOARD_WRAP(program_binary)
-  OUTBOARD_WRAP(program_release)
-  OUTBOARD_WRAP(kernel_get)
-  OUTBOARD_WRAP(launch)
-  OUTBOARD_WRAP(host_alloc)
-  OUTBOARD_WRAP(host_free)
-  OUTBOARD_WRAP(capture_begin)
-  OUTBOARD_WRAP(capture_end)
-  OUTBOARD_WRAP(graph_launch)
-  OUTBOARD_WRAP(graph_destroy)
-  OUTBOARD_WRAP(library_find)
-  OUTBOARD_WRAP(library_call)
-  OUTBOARD_WRAP(collective_supported)
-  OUTBOARD_WRAP(communicator_id)
-  OUTBOARD_WRAP(communicator_create)
-  OUTBOARD_WRAP(communicator_destroy)
-  OUTBOARD_WRAP(communicator_abort)
-  OUTBOARD_WRAP(collective)
-  OUTBOARD_WRAP(communicator_joined)
-#undef OUTBOARD_WRAP
+#include "outboard/functions.def"
   if (driver.launch_batch != nullptr) driver.launch_batch = launch_batch;
   return driver;
-}
-
-const ob_driver* load_inner() {
-  const char* path = std::getenv("OUTBOARD_FAULTS_DRIVER");
-  void* library = path == nullptr ? nullptr : dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return nullptr;
-  const auto entry = reinterpret_cast<ob_driver_entry>(dlsym(library, OB_DRIVER_ENTRY_NAME));
-  const ob_driver* driver = entry == nullptr ? nullptr : entry();
-  const bool fits =
-      driver != nullptr && driver->abi_major == OB_ABI_MAJOR && driver->struct_size >= offsetof(ob_driver, memory_info);
-  return fits ? driver : nullptr;
 }
 
 }  // namespace
@@ -196,7 +151,7 @@ extern "C" {
 
 __attribute__((visibility("default"))) const ob_driver* outboard_driver(void) {
   static const ob_driver* const driver = [] {
-    inner = load_inner();
+    inner = outboard::common::load_inner(std::getenv("OUTBOARD_FAULTS_DRIVER"));
     return inner == nullptr ? nullptr : new ob_driver(make_driver());
   }();
   return driver;

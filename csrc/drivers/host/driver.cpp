@@ -67,15 +67,6 @@ constexpr uint32_t kMostSubGroup = 64;
 constexpr uint32_t kWarp = 32, kCudaArgumentBytes = 4096;
 constexpr uint64_t kCudaLocalBytes = 48 << 10;
 
-thread_local std::string error_text;
-
-const char* last_error() { return error_text.c_str(); }
-
-ob_status fail(ob_status status, const std::string& text) {
-  error_text = text;
-  return status;
-}
-
 /// Processors that this process may use.
 unsigned processors() {
   cpu_set_t allowed;
@@ -383,47 +374,11 @@ ob_status library_call(ob_stream, ob_function function, const ob_operand* operan
   return OB_OK;
 }
 
-/// A function of the table.
-template <auto function>
-using Guarded = outboard::common::Guarded<fail, function>;
-
 constexpr ob_driver make_driver() {
-  ob_driver driver{};
-  driver.struct_size = sizeof(ob_driver);
-  driver.abi_major = OB_ABI_MAJOR;
-  driver.abi_minor = OB_ABI_MINOR;
-  driver.name = "host";
-  driver.last_error = last_error;
-  driver.device_count = Guarded<device_count>::call;
-  driver.device_open = Guarded<device_open>::call;
-  driver.device_properties = Guarded<device_properties>::call;
-  driver.memory_alloc = Guarded<memory_alloc>::call;
-  driver.memory_free = Guarded<memory_free>::call;
-  driver.stream_create = Guarded<stream_create>::call;
-  driver.stream_destroy = Guarded<stream_destroy>::call;
-  driver.stream_wait = stream_wait;
-  driver.stream_wait_event = stream_wait_event;
-  driver.event_create = Guarded<event_create>::call;
-  driver.event_destroy = Guarded<event_destroy>::call;
-  driver.event_record = Guarded<event_record>::call;
-  driver.event_wait = event_wait;
-  driver.event_elapsed = Guarded<event_elapsed>::call;
-  driver.copy = Guarded<copy>::call;
-  driver.fill = Guarded<fill>::call;
-  driver.program_build = Guarded<program_build>::call;
-  driver.program_load = Guarded<program_load>::call;
-  driver.program_binary = Guarded<program_binary>::call;
-  driver.program_release = Guarded<program_release>::call;
-  driver.kernel_get = Guarded<kernel_get>::call;
-  driver.launch = Guarded<launch>::call;
-  driver.memory_info = Guarded<memory_info>::call;
-  driver.copy_peer = Guarded<copy_peer>::call;
-  driver.launch_cost = launch_cost;
-  driver.memory_expect = Guarded<memory_expect>::call;
-  driver.launch_batch = Guarded<launch_batch>::call;
-  driver.library_find = Guarded<library_find>::call;
-  driver.library_call = Guarded<library_call>::call;
-  driver.kernel_properties = Guarded<kernel_properties>::call;
+  using namespace outboard::common::absent;
+  ob_driver driver = outboard::common::new_table("host");
+#define OB_FUNCTION(name) outboard::common::offer<name>(driver.name);
+#include "outboard/functions.def"
   return driver;
 }
 

@@ -21,7 +21,10 @@
 #include <thread>
 #include <utility>
 
+#include "common/table.h"
 #include "sim/collectives.h"
+
+using namespace outboard::common;
 
 /// A simulated discrete device: memory the host is told it cannot address, a thread for each stream in use, and no
 /// compiler. It exercises everything above a driver that has only memory and copies, on any machine. Tests can stop a
@@ -169,17 +172,8 @@ void take_time(std::chrono::steady_clock::time_point begin, uint64_t bytes, uint
 
 std::atomic<uint64_t> collectives_begun{0};
 
-thread_local std::string error_text;
-
-ob_status fail(ob_status status, const std::string& text) {
-  error_text = text;
-  return status;
-}
-
 /// The status of a wait that found this.
 ob_status told(const std::string& failure) { return failure.empty() ? OB_OK : fail(OB_INTERNAL, failure); }
-
-const char* last_error() { return error_text.c_str(); }
 
 ob_status device_count(uint32_t* count) {
   const char* text = std::getenv("OUTBOARD_NUM_DEVICES");
@@ -491,44 +485,10 @@ ob_status memory_info(ob_device device, uint64_t* free_bytes, uint64_t* total_by
 }
 
 ob_driver make_driver() {
-  ob_driver driver{};
-  driver.struct_size = sizeof(ob_driver);
-  driver.abi_major = OB_ABI_MAJOR;
-  driver.abi_minor = OB_ABI_MINOR;
-  driver.name = "sim";
-  driver.last_error = last_error;
-  driver.device_count = device_count;
-  driver.device_open = device_open;
-  driver.device_properties = device_properties;
-  driver.memory_alloc = memory_alloc;
-  driver.memory_free = memory_free;
-  driver.stream_create = stream_create;
-  driver.stream_destroy = stream_destroy;
-  driver.stream_wait = stream_wait;
-  driver.stream_wait_event = stream_wait_event;
-  driver.event_create = event_create;
-  driver.event_destroy = event_destroy;
-  driver.event_record = event_record;
-  driver.event_wait = event_wait;
-  driver.event_elapsed = event_elapsed;
-  driver.copy = copy;
-  driver.fill = fill;
-  driver.program_build = program_build;
-  driver.program_load = program_load;
-  driver.program_binary = program_binary;
-  driver.program_release = program_release;
-  driver.kernel_get = kernel_get;
-  driver.launch = launch;
-  driver.memory_info = memory_info;
-  driver.library_find = library_find;
-  driver.library_call = library_call;
-  driver.collective_supported = collective_supported;
-  driver.communicator_id = communicator_id;
-  driver.communicator_create = communicator_create;
-  driver.communicator_destroy = communicator_destroy;
-  driver.communicator_abort = communicator_abort;
-  driver.collective = collective;
-  driver.communicator_joined = communicator_joined;
+  using namespace outboard::common::absent;
+  ob_driver driver = outboard::common::new_table("sim");
+#define OB_FUNCTION(name) outboard::common::offer<name>(driver.name);
+#include "outboard/functions.def"
   return driver;
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "outboard/driver.h"
 
-#include <dlfcn.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -19,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/inner.h"
 #include "common/table.h"
 #include "strict/collectives.h"
 #include "strict/host_memory.h"
@@ -189,7 +189,7 @@ ob_status device_count(uint32_t* count) {
 }
 
 const char* last_error() {
-  const char* own = last_failure();
+  const char* own = outboard::common::last_error();
   return own[0] != '\0' ? own : inner->last_error();
 }
 
@@ -924,71 +924,13 @@ ob_status collective(ob_stream stream, ob_communicator communicator, const ob_co
 
 // ---- the table ----
 
-/// A function of the table.
-template <auto function>
-using Guarded = outboard::common::Guarded<fail, function>;
-
 ob_driver make_driver() {
-  ob_driver driver{};
-  driver.struct_size = sizeof(ob_driver);
-  driver.abi_major = OB_ABI_MAJOR;
-  driver.abi_minor = OB_ABI_MINOR;
-  driver.name = "strict";
-  driver.last_error = last_error;
-#define OUTBOARD_OFFER(function) driver.function = Guarded<function>::call;
-  OUTBOARD_OFFER(device_count)
-  OUTBOARD_OFFER(device_open)
-  OUTBOARD_OFFER(device_properties)
-  OUTBOARD_OFFER(memory_alloc)
-  OUTBOARD_OFFER(memory_free)
-  OUTBOARD_OFFER(stream_create)
-  OUTBOARD_OFFER(stream_destroy)
-  OUTBOARD_OFFER(stream_wait)
-  OUTBOARD_OFFER(stream_wait_event)
-  OUTBOARD_OFFER(event_create)
-  OUTBOARD_OFFER(event_destroy)
-  OUTBOARD_OFFER(event_record)
-  OUTBOARD_OFFER(event_wait)
-  OUTBOARD_OFFER(event_elapsed)
-  OUTBOARD_OFFER(copy)
-  OUTBOARD_OFFER(fill)
-  OUTBOARD_OFFER(program_build)
-  OUTBOARD_OFFER(program_load)
-  OUTBOARD_OFFER(program_binary)
-  OUTBOARD_OFFER(program_release)
-  OUTBOARD_OFFER(kernel_get)
-  OUTBOARD_OFFER(launch)
-  OUTBOARD_OFFER(memory_info)
-  OUTBOARD_OFFER(host_alloc)
-  OUTBOARD_OFFER(host_free)
-  OUTBOARD_OFFER(copy_peer)
-  OUTBOARD_OFFER(capture_begin)
-  OUTBOARD_OFFER(capture_end)
-  OUTBOARD_OFFER(graph_launch)
-  OUTBOARD_OFFER(graph_destroy)
-  OUTBOARD_OFFER(launch_batch)
-  OUTBOARD_OFFER(kernel_properties)
-  OUTBOARD_OFFER(library_find)
-  OUTBOARD_OFFER(library_call)
-  OUTBOARD_OFFER(collective_supported)
-  OUTBOARD_OFFER(communicator_id)
-  OUTBOARD_OFFER(communicator_create)
-  OUTBOARD_OFFER(communicator_destroy)
-  OUTBOARD_OFFER(communicator_abort)
-  OUTBOARD_OFFER(collective)
-  if (joins_without_waiting()) OUTBOARD_OFFER(communicator_joined)
-#undef OUTBOARD_OFFER
+  using namespace outboard::common::absent;
+  ob_driver driver = outboard::common::new_table("strict");
+#define OB_FUNCTION(name) outboard::common::offer<name>(driver.name);
+#include "outboard/functions.def"
+  if (!joins_without_waiting()) driver.communicator_joined = nullptr;
   return driver;
-}
-
-const ob_driver* load_inner() {
-  void* library = dlopen(Options::get().driver.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return nullptr;
-  const auto entry = reinterpret_cast<ob_driver_entry>(dlsym(library, OB_DRIVER_ENTRY_NAME));
-  const ob_driver* driver = entry == nullptr ? nullptr : entry();
-  const bool fits =
-      driver != nullptr && driver->abi_major == OB_ABI_MAJOR && driver->struct_size >= offsetof(ob_driver, memory_info);
-  return fits ? driver : nullptr;
 }
 
 }  // namespace
@@ -1001,7 +943,7 @@ extern "C" {
 
 __attribute__((visibility("default"))) const ob_driver* outboard_driver(void) {
   static const ob_driver* const driver = [] {
-    inner = load_inner();
+    inner = outboard::common::load_inner(Options::get().driver.c_str());
     return inner == nullptr ? nullptr : new ob_driver(make_driver());
   }();
   return driver;

@@ -127,7 +127,7 @@ void Queue::work() {
     late_.pass();
     const ob_status status =
         injected == OB_OK ? entry.command() : fail(injected, "injected failure of a queued command");
-    const std::string text = status == OB_OK ? "" : last_failure();
+    const std::string text = status == OB_OK ? "" : common::last_error();
     entry.command = nullptr;  // what it held is free before anybody hears that it is done
     lock.lock();
     if (status != OB_OK && failure_ == OB_OK) {

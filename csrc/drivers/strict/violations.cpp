@@ -10,17 +10,9 @@
 namespace outboard::strict {
 namespace {
 
-thread_local std::string error_text;
 std::atomic<uint64_t> count{0};
 
 }  // namespace
-
-ob_status fail(ob_status status, const std::string& text) {
-  error_text = text;
-  return status;
-}
-
-const char* last_failure() { return error_text.c_str(); }
 
 ob_status violation(const std::string& text) {
   count.fetch_add(1);

@@ -11,43 +11,26 @@ constexpr const char* kLostAdvice =
     "the last checkpoint in a new one, and look into the system's log for what happened to the device. Other devices "
     "are not concerned.";
 
-/// Names of the functions that every driver must have, in the order of the table.
-constexpr const char* kRequired[] = {"last_error",
-                                     "device_count",
-                                     "device_open",
-                                     "device_properties",
-                                     "memory_alloc",
-                                     "memory_free",
-                                     "stream_create",
-                                     "stream_destroy",
-                                     "stream_wait",
-                                     "stream_wait_event",
-                                     "event_create",
-                                     "event_destroy",
-                                     "event_record",
-                                     "event_wait",
-                                     "event_elapsed",
-                                     "copy",
-                                     "fill",
-                                     "program_build",
-                                     "program_load",
-                                     "program_binary",
-                                     "program_release",
-                                     "kernel_get",
-                                     "launch"};
-static_assert(offsetof(ob_driver, memory_info) - offsetof(ob_driver, last_error) ==
-              std::size(kRequired) * sizeof(void*));
+constexpr size_t kPlaces[] = {
+#define OB_FUNCTION(name) offsetof(ob_driver, name),
+#include "outboard/functions.def"
+};
+
+constexpr bool in_order() {
+  for (size_t i = 0; i < std::size(kPlaces); ++i) {
+    if (kPlaces[i] != offsetof(ob_driver, last_error) + i * sizeof(void*)) return false;
+  }
+  return true;
+}
+static_assert(in_order() && kPlaces[0] + sizeof(kPlaces) == sizeof(ob_driver), "functions.def has all of driver.h's");
 
 /// What every driver must have and this one lacks, separated by commas.
 std::string missing(const ob_driver& driver) {
   std::string names = driver.name == nullptr ? "name" : "";
-  const char* next = reinterpret_cast<const char*>(&driver) + offsetof(ob_driver, last_error);
-  for (const char* name : kRequired) {
-    void* function;
-    std::memcpy(&function, next, sizeof(function));
-    next += sizeof(function);
-    if (function == nullptr) names += (names.empty() ? "" : ", ") + std::string(name);
-  }
+#define OB_REQUIRED(function) \
+  if (driver.function == nullptr) names += (names.empty() ? "" : ", ") + std::string(#function);
+#define OB_OPTIONAL(function)
+#include "outboard/functions.def"
   return names;
 }
 

@@ -3,8 +3,6 @@
 // pointers lie in memory of the device. So plans run to their end without a compiler, under any sanitizer.
 #include "outboard/driver.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +11,8 @@
 #include <memory>
 #include <mutex>
 #include <string>
+
+#include "common/inner.h"
 
 struct ob_kernel_t {
   std::string name;
@@ -123,9 +123,7 @@ ob_status launch(ob_stream, ob_kernel kernel, const uint64_t* global, const uint
 }
 
 ob_driver make_driver() {
-  void* library = dlopen(OUTBOARD_SIM, RTLD_NOW | RTLD_LOCAL);
-  const auto entry = reinterpret_cast<ob_driver_entry>(dlsym(library, OB_DRIVER_ENTRY_NAME));
-  sim = entry();
+  sim = outboard::common::load_inner(OUTBOARD_SIM);
   ob_driver driver = *sim;
   driver.name = "fuzz";
   driver.device_properties = properties;
