@@ -211,6 +211,7 @@ struct Device::Impl {
   Origin origin;
   ob_device_properties properties{};
   std::unique_ptr<ProgramCache> programs;
+  std::unique_ptr<LoadedFunctions> functions;
   std::unique_ptr<Assertions> assertions;
   std::mutex mutex;
   std::array<std::unique_ptr<Stream>, kTransferStream + 1> streams;  // 0 is the default stream
@@ -254,6 +255,7 @@ Device::Device(const ob_driver* driver, ob_device handle, int index, Origin orig
   allocator_ = std::make_unique<CachingAllocator>(*this);
   residency_ = std::make_unique<Residency>(*this);
   impl_->programs = std::make_unique<ProgramCache>(*this);
+  impl_->functions = std::make_unique<LoadedFunctions>(*this);
   impl_->assertions = std::make_unique<Assertions>(*this);
   if (limit != 0) allocator_->set_limit(limit);
 }
@@ -264,6 +266,8 @@ bool Device::lost() const { return impl_->driver.lost.load(std::memory_order_rel
 ob_device Device::handle() const { return impl_->handle; }
 const ob_device_properties& Device::properties() const { return impl_->properties; }
 ProgramCache& Device::programs() { return *impl_->programs; }
+
+LoadedFunctions& Device::functions() { return *impl_->functions; }
 Assertions& Device::assertions() { return *impl_->assertions; }
 
 Stream& Device::pool_stream() {

@@ -12,6 +12,7 @@
 #include "runtime/memory/caching_allocator.h"
 #include "runtime/memory/residency.h"
 #include "runtime/memory/work_order.h"
+#include "runtime/programs/loaded_functions.h"
 #include "runtime/programs/program_cache.h"
 #include "runtime/streams/assertions.h"
 #include "runtime/streams/stream.h"
@@ -40,6 +41,7 @@ class Device {
   CachingAllocator& allocator() { return *allocator_; }
   Residency& residency() { return *residency_; }
   ProgramCache& programs();
+  LoadedFunctions& functions();
   Assertions& assertions();
 
   /// Stream 0, the one used unless the caller selects another.

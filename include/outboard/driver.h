@@ -49,7 +49,7 @@ extern "C" {
 #endif
 
 #define OB_ABI_MAJOR 1
-#define OB_ABI_MINOR 9
+#define OB_ABI_MINOR 10
 
 typedef enum ob_status {
   OB_OK = 0,
@@ -112,6 +112,10 @@ typedef struct ob_device_properties {
   /* out, since minor version 7: name and version of what `library_find` finds functions in, "" if that is nothing.
    * Changes whenever a function found before may be there no more. */
   char library[128];
+  /* out, since minor version 10: name and version of what makes the bytes that `function_load` takes, as "mycc 1.2", ""
+   * without such a compiler. Changes whenever bytes made before are no longer valid. */
+  char compiler[128];
+  uint8_t static_sizes; /* out, since minor version 10: 1 if such bytes are made for one set of sizes and strides */
 } ob_device_properties;
 
 typedef enum ob_copy_kind { OB_HOST_TO_DEVICE = 0, OB_DEVICE_TO_HOST = 1, OB_DEVICE_TO_DEVICE = 2 } ob_copy_kind;
@@ -340,6 +344,15 @@ typedef struct ob_driver {
    * blocks leaves this NULL, and obeys the milliseconds: the runtime then calls communicator_create on a thread of its
    * own, which stays in it until they are over. */
   ob_status (*communicator_joined)(ob_communicator communicator);
+  /* ---- optional, both or neither, since minor version 10: functions that the vendor's compiler makes of graphs ----
+   */
+  /* A function from the bytes of an executable, read during the call only. `library_call` runs it with the graph's
+   * inputs as operands, then its results, which share no memory with the inputs. If its maker asked for scratch memory,
+   * one more result comes last: so many bytes (dtype 0). OB_BUILD_FAILED: the bytes are damaged, or another version's;
+   * a driver tells that from the bytes alone. */
+  ob_status (*function_load)(ob_device device, const void* bytes, size_t size, ob_function* function /* out */);
+  /* Only of what `function_load` gave. Queued work may still use it: the driver defers it, as of programs. */
+  ob_status (*function_release)(ob_function function);
 } ob_driver;
 
 /* The one exported symbol of a driver library. */

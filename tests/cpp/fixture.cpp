@@ -63,6 +63,7 @@ void nothing_is_left() {
   CHECK_EQ(live("host_memory"), 0);
   CHECK_EQ(live("event"), 0);
   CHECK_EQ(live("graph"), 0);
+  CHECK_EQ(live("function"), 0);
   CHECK_EQ(live("program"), programs);
   CHECK_EQ(live("stream"), streams);
 }

@@ -22,7 +22,8 @@ void fail(const char* function, uint64_t nth, ob_status status);
 /// Calls of a driver function so far.
 uint64_t calls(const char* function);
 
-/// Objects of a kind (memory, host_memory, stream, event, program, graph) that the runtime got and has not destroyed.
+/// Objects of a kind (memory, host_memory, stream, event, program, function, graph) that the runtime got and has not
+/// destroyed.
 int64_t live(const char* kind);
 
 /// Runs all tests, and then one that finds what they leaked. The exit code for main().

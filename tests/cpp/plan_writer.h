@@ -44,6 +44,7 @@ class PlanWriter {
   void i32(int32_t value) { raw(value); }
   void i64(int64_t value) { raw(value); }
   void f64(double value) { raw(value); }
+  void blob(const std::string& value) { text(value); }
   void boolean(bool value) { u8(value ? 1 : 0); }
   void dtype(outboard::DType value) { u8(static_cast<uint8_t>(value)); }
   void buffer(uint32_t value) { u32(value); }
@@ -195,6 +196,13 @@ inline PlanWriter call(const std::string& name, const std::vector<PlanWriter>& a
                        const std::vector<PlanWriter>& results = {}) {
   PlanWriter w;
   w.u8(outboard::Step::kCall).text(name).each(arguments).u32(0).each(results).u8(0);
+  return w;
+}
+/// The same of an executable.
+inline PlanWriter execute(const std::string& code, const std::vector<PlanWriter>& arguments,
+                          const std::vector<PlanWriter>& results) {
+  PlanWriter w;
+  w.u8(outboard::Step::kExecute).text("graph").text(code).each(arguments).each(results);
   return w;
 }
 inline PlanWriter seeds(uint32_t buffer, int64_t bytes) {

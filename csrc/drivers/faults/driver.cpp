@@ -77,6 +77,8 @@ constexpr Effect kEffects[] = {{"memory_alloc", "memory", 1},
                                {"program_release", "program", -1},
                                {"capture_end", "graph", 1},
                                {"graph_destroy", "graph", -1},
+                               {"function_load", "function", 1},
+                               {"function_release", "function", -1},
                                {"communicator_create", "communicator", 1},
                                {"communicator_destroy", "communicator", -1}};
 
@@ -170,8 +172,8 @@ __attribute__((visibility("default"))) uint64_t outboard_faults_calls(const char
   return plan().calls[function];
 }
 
-/// Objects of a kind (memory, host_memory, stream, event, program, graph, communicator) that were made and not
-/// destroyed.
+/// Objects of a kind (memory, host_memory, stream, event, program, function, graph, communicator) that were made and
+/// not destroyed.
 __attribute__((visibility("default"))) int64_t outboard_faults_live(const char* kind) {
   std::lock_guard<std::mutex> lock(plan().mutex);
   return plan().live[kind];

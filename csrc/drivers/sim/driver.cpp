@@ -21,13 +21,16 @@
 #include <thread>
 #include <utility>
 
+#include "common/operands.h"
 #include "common/table.h"
 #include "sim/collectives.h"
+#include "sim/graph.h"
 
 using namespace outboard::common;
 
 /// A simulated discrete device: memory the host is told it cannot address, a thread for each stream in use, and no
-/// compiler. It exercises everything above a driver that has only memory and copies, on any machine. Tests can stop a
+/// compiler for programs. It exercises everything above a driver that has only memory and copies, on any machine. With
+/// OUTBOARD_SIM_COMPILER=1 it is hardware with a compiler for graphs (sim/graph.h). Tests can stop a
 /// stream (outboard_sim_pause) and make moving and filling take the time it would on a device (outboard_sim_pace).
 struct ob_device_t {
   uint32_t index;
@@ -197,6 +200,11 @@ ob_status device_properties(ob_device, ob_device_properties* properties) {
   std::snprintf(p.driver_version, sizeof(p.driver_version), "1");
   std::snprintf(p.cache_key, sizeof(p.cache_key), "sim-1");
   std::snprintf(p.library, sizeof(p.library), "simulated library");
+  const char* compiler = std::getenv("OUTBOARD_SIM_COMPILER");
+  if (compiler != nullptr && std::string(compiler) == "1") {
+    put_text(p.compiler, "outboard-sim 1");
+    p.static_sizes = 1;
+  }
   p.type = OB_DEVICE_ACCELERATOR;
   p.compute_units = 1;
   p.max_work_group_size = 1;
@@ -362,15 +370,20 @@ bool is_product(const char* name, const ob_operand* operands, uint32_t count) {
   });
 }
 
+/// What a function of the library or one from bytes is behind its handle.
+struct Function {
+  std::shared_ptr<const outboard::sim::Program> program;  // nullptr: the product
+};
+
 ob_status library_find(ob_device, const char* name, const ob_operand* operands, uint32_t count, ob_function* function) {
-  static char product;
+  static Function product;
   if (!is_product(name, operands, count))
     return fail(OB_UNSUPPORTED, "the simulated device multiplies small matrices of floats only");
   *function = reinterpret_cast<ob_function>(&product);
   return OB_OK;
 }
 
-ob_status library_call(ob_stream stream, ob_function, const ob_operand* operands, uint32_t) {
+ob_status multiply(ob_stream stream, const ob_operand* operands) {
   const Product a(operands[0]), b(operands[1]), c(operands[2]);
   for (const Product& each : {a, b, c}) {
     const uint64_t last =
@@ -388,6 +401,43 @@ ob_status library_call(ob_stream stream, ob_function, const ob_operand* operands
       }
     }
   });
+  return OB_OK;
+}
+
+ob_status execute(ob_stream stream, const std::shared_ptr<const outboard::sim::Program>& program,
+                  const ob_operand* operands, uint32_t count) {
+  const auto kept = std::make_shared<KeptOperands>(operands, count);
+  if (const std::string problem = program->problem(kept->list()); !problem.empty()) {
+    return fail(OB_INVALID_ARGUMENT, problem);
+  }
+  for (const ob_operand& operand : kept->list()) {
+    if (operand.kind != OB_OPERAND_TENSOR) continue;
+    const ob_status status = check_range(stream->device, operand.data, outboard::sim::bytes_of(operand));
+    if (status != OB_OK) return status;
+  }
+  stream->put([stream, program, kept] {
+    try {
+      program->run(kept->list());
+    } catch (const std::exception& error) {
+      stream->fail(error.what());
+    }
+  });
+  return OB_OK;
+}
+
+ob_status library_call(ob_stream stream, ob_function function, const ob_operand* operands, uint32_t count) {
+  const auto* called = reinterpret_cast<const Function*>(function);
+  return called->program == nullptr ? multiply(stream, operands) : execute(stream, called->program, operands, count);
+}
+
+ob_status function_load(ob_device, const void* bytes, size_t size, ob_function* function) {
+  const std::string text(static_cast<const char*>(bytes), size);
+  *function = reinterpret_cast<ob_function>(new Function{std::make_shared<outboard::sim::Program>(text)});
+  return OB_OK;
+}
+
+ob_status function_release(ob_function function) {
+  delete reinterpret_cast<Function*>(function);  // what is queued has the program
   return OB_OK;
 }
 

@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -73,12 +74,19 @@ struct Launch {
   std::vector<std::vector<char>> values;  // pointers as the caller knows them
 };
 
-/// A function of the wrapped driver's library, and the operands that it was found for.
+/// A function of the wrapped driver's. Queued calls keep it.
+struct InnerFunction {
+  ~InnerFunction();
+  ob_function function = nullptr;
+  bool loaded = false;
+};
+
+/// A function of a library, and the operands that it was found for; or one from bytes.
 struct ob_function_t {
   ob_device device;
-  ob_function inner;
+  std::shared_ptr<InnerFunction> inner;
   std::string name;
-  Operands like;
+  std::optional<Operands> like;
 };
 
 struct ob_communicator_t {
@@ -765,11 +773,12 @@ ob_status library_find(ob_device device, const char* name, const ob_operand* ope
                        ob_function* function) {
   if (const ob_status status = check_device(device); status != OB_OK) return status;
   if (!has_library()) return fail(OB_UNSUPPORTED, "the wrapped driver has no library");
-  auto found = std::make_unique<ob_function_t>(ob_function_t{device, nullptr, name, Operands(operands, count)});
-  if (const std::string problem = found->like.problem(); !problem.empty()) {
+  auto found = std::make_unique<ob_function_t>(
+      ob_function_t{device, std::make_shared<InnerFunction>(), name, Operands(operands, count)});
+  if (const std::string problem = found->like->problem(); !problem.empty()) {
     return violation("library_find of " + found->name + ": " + problem);
   }
-  const ob_status status = pass(inner->library_find(device->inner, name, operands, count, &found->inner));
+  const ob_status status = pass(inner->library_find(device->inner, name, operands, count, &found->inner->function));
   if (status != OB_OK) return status;
   handles<ob_function_t>().add(found.get());
   *function = found.release();  // lives as long as the device
@@ -778,7 +787,7 @@ ob_status library_find(ob_device device, const char* name, const ob_operand* ope
 
 /// What a call needs when its turn comes.
 struct LibraryCall {
-  ob_function function;
+  std::shared_ptr<InnerFunction> function;
   Operands operands;
   std::vector<Use> uses;
 };
@@ -788,9 +797,10 @@ ob_status library_call(ob_stream stream, ob_function function, const ob_operand*
   if (status == OB_OK) status = check_handle(function, "library function");
   if (status != OB_OK) return status;
   if (function->device != stream->device) return violation("library_call of another device's function");
-  const auto call = std::make_shared<LibraryCall>(LibraryCall{function, Operands(operands, count), {}});
+  const auto call = std::make_shared<LibraryCall>(LibraryCall{function->inner, Operands(operands, count), {}});
   std::string problem = call->operands.problem();
-  if (problem.empty()) problem = call->operands.difference(function->like);
+  if (problem.empty() && function->like) problem = call->operands.difference(*function->like);
+  if (problem.empty() && function->inner->loaded) problem = call->operands.overlap();
   if (!problem.empty()) return violation("library_call of " + function->name + ": " + problem);
   for (ob_operand& operand : call->operands.list()) {
     const uint64_t bytes = Operands::bytes(operand);
@@ -802,9 +812,40 @@ ob_status library_call(ob_stream stream, ob_function function, const ob_operand*
   }
   stream->queue->put([stream, call] {
     const std::vector<ob_operand>& given = call->operands.list();
-    return finish(stream, inner->library_call(stream->inner, call->function->inner, given.data(),
+    return finish(stream, inner->library_call(stream->inner, call->function->function, given.data(),
                                               static_cast<uint32_t>(given.size())));
   });
+  return OB_OK;
+}
+
+// ---- executables ----
+
+bool loads_functions() {
+  return inner->struct_size >= offsetof(ob_driver, function_release) + sizeof(inner->function_release) &&
+         inner->function_load != nullptr;
+}
+
+/// The bytes are another's when the call is over.
+ob_status function_load(ob_device device, const void* bytes, size_t size, ob_function* function) {
+  if (const ob_status status = check_device(device); status != OB_OK) return status;
+  if (size == 0) return violation("function_load of no bytes");
+  std::string copied(static_cast<const char*>(bytes), size);
+  auto made = std::make_unique<ob_function_t>(
+      ob_function_t{device, std::make_shared<InnerFunction>(), "an executable", std::nullopt});
+  const ob_status status = pass(inner->function_load(device->inner, copied.data(), size, &made->inner->function));
+  std::fill(copied.begin(), copied.end(), '\xff');
+  if (status != OB_OK) return status;
+  made->inner->loaded = true;
+  handles<ob_function_t>().add(made.get());
+  *function = made.release();
+  return OB_OK;
+}
+
+ob_status function_release(ob_function function) {
+  if (!handles<ob_function_t>().has(function)) return violation("function_release of a function that does not exist");
+  if (!function->inner->loaded) return violation("function_release of a function that was not loaded");
+  handles<ob_function_t>().remove(function);
+  delete function;
   return OB_OK;
 }
 
@@ -930,6 +971,7 @@ ob_driver make_driver() {
 #define OB_FUNCTION(name) outboard::common::offer<name>(driver.name);
 #include "outboard/functions.def"
   if (!joins_without_waiting()) driver.communicator_joined = nullptr;
+  if (!loads_functions()) driver.function_load = nullptr, driver.function_release = nullptr;
   return driver;
 }
 
@@ -937,6 +979,10 @@ ob_driver make_driver() {
 
 InnerProgram::~InnerProgram() {
   if (program != nullptr) inner->program_release(program);
+}
+
+InnerFunction::~InnerFunction() {
+  if (loaded) inner->function_release(function);
 }
 
 extern "C" {

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "common/operands.h"
-
 namespace outboard::strict {
 
 uint64_t element_bytes(uint32_t dtype) {
@@ -49,30 +47,32 @@ std::string difference_of(const ob_operand& given, const ob_operand& found) {
 
 }  // namespace
 
-Operands::Operands(const ob_operand* operands, uint32_t count) : list_(operands, operands + count) {
-  const auto keep = [this](const int64_t* values, uint32_t number) {
-    return numbers_.emplace_back(values, values + number).data();
-  };
-  for (ob_operand& operand : list_) {
-    const bool tensor = operand.kind == OB_OPERAND_TENSOR;
-    if (tensor || operand.kind == OB_OPERAND_INTEGERS) operand.sizes = keep(operand.sizes, operand.count);
-    if (tensor) operand.strides = keep(operand.strides, operand.count);
-  }
-}
-
 std::string Operands::problem() const {
-  for (size_t i = 0; i < list_.size(); ++i) {
-    const std::string found = list_[i].kind == OB_OPERAND_TENSOR ? problem_of(list_[i]) : "";
+  for (size_t i = 0; i < list().size(); ++i) {
+    const std::string found = list()[i].kind == OB_OPERAND_TENSOR ? problem_of(list()[i]) : "";
     if (!found.empty()) return "operand " + std::to_string(i) + " " + found;
   }
   return "";
 }
 
 std::string Operands::difference(const Operands& found) const {
-  if (list_.size() != found.list_.size()) return "another number of operands than it was found for";
-  for (size_t i = 0; i < list_.size(); ++i) {
-    const std::string other = difference_of(list_[i], found.list_[i]);
+  if (list().size() != found.list().size()) return "another number of operands than it was found for";
+  for (size_t i = 0; i < list().size(); ++i) {
+    const std::string other = difference_of(list()[i], found.list()[i]);
     if (!other.empty()) return "operand " + std::to_string(i) + " " + other;
+  }
+  return "";
+}
+
+std::string Operands::overlap() const {
+  const auto end = [](const ob_operand& operand) { return operand.data + bytes(operand); };
+  for (size_t i = 0; i < list().size(); ++i) {
+    const ob_operand& result = list()[i];
+    for (size_t j = 0; result.is_result != 0 && j < i; ++j) {
+      const ob_operand& other = list()[j];
+      const bool apart = other.kind != OB_OPERAND_TENSOR || result.data >= end(other) || other.data >= end(result);
+      if (!apart) return "result " + std::to_string(i) + " shares memory with operand " + std::to_string(j);
+    }
   }
   return "";
 }

@@ -19,6 +19,7 @@ uint32_t value_count(const Step& step) {
       return 3 + static_cast<uint32_t>(step.arguments.size());
     case Step::kFree:
     case Step::kCall:
+    case Step::kExecute:
       break;
   }
   return 0;
@@ -64,7 +65,7 @@ void evaluate_launch(const Step& step, const Scalar* symbols, int64_t* values) {
 
 void evaluate_step(const Step& step, const Scalar* symbols, int64_t* values) {
   if (step.kind == Step::kLaunch) return evaluate_launch(step, symbols, values);
-  if (step.kind == Step::kFree || step.kind == Step::kCall) return;
+  if (value_count(step) == 0) return;
   values[0] = evaluate(step.bytes, symbols);
   if (step.kind != Step::kCopy) return;
   values[1] = evaluate(step.source_offset, symbols);

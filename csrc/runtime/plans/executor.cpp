@@ -276,12 +276,15 @@ void add_operand(LibraryWork& call, const CallArgument& spec, const Buffers& buf
 class Run {
  public:
   Run(const Plan& plan, const std::vector<KernelUse>& kernels, const std::vector<const HostFunction*>& functions,
-      const std::vector<std::unique_ptr<DriversFunction>>& drivers_functions, ob_ptr assertions, const Input* inputs,
-      const Scalar* symbols, const Evaluation& evaluation, Buffers& buffers, ExecutionContext& context)
+      const std::vector<std::unique_ptr<DriversFunction>>& drivers_functions,
+      const std::vector<std::shared_ptr<const LoadedFunction>>& loaded_functions, ob_ptr assertions,
+      const Input* inputs, const Scalar* symbols, const Evaluation& evaluation, Buffers& buffers,
+      ExecutionContext& context)
       : plan_(plan),
         kernels_(kernels),
         functions_(functions),
         drivers_functions_(drivers_functions),
+        loaded_functions_(loaded_functions),
         assertions_(assertions),
         inputs_(inputs),
         symbols_(symbols),
@@ -332,6 +335,8 @@ class Run {
         return seed(step, values);
       case Step::kCopy:
         return copy(step, values);
+      case Step::kExecute:
+        return run_loaded(step, loaded_functions_[number]);
     }
   }
 
@@ -410,11 +415,24 @@ class Run {
   bool call_driver(const Step& step, DriversFunction& function) {
     const auto call = std::make_shared<LibraryWork>(function.name());
     Work work(context_.stream);
-    for (const CallArgument& argument : step.call_arguments) add_operand(*call, argument, buffers_, work, symbols_);
-    for (const ViewSpec& view : step.results) add_view(*call, view, buffers_, work, symbols_, true);
+    add_operands(*call, step, work);
     if (!function.find(*call, context_.stream.device())) return false;
     context_.stream.call(call);
     return true;
+  }
+
+  /// The same of a function that was loaded.
+  void run_loaded(const Step& step, const std::shared_ptr<const LoadedFunction>& function) {
+    const auto call = std::make_shared<LibraryWork>(step.name);
+    Work work(context_.stream);
+    add_operands(*call, step, work);
+    call->set_function(function);
+    context_.stream.call(call);
+  }
+
+  void add_operands(LibraryWork& call, const Step& step, Work& work) const {
+    for (const CallArgument& argument : step.call_arguments) add_operand(call, argument, buffers_, work, symbols_);
+    for (const ViewSpec& view : step.results) add_view(call, view, buffers_, work, symbols_, true);
   }
 
   void seed(const Step& step, const int64_t* values) {
@@ -465,6 +483,7 @@ class Run {
   const std::vector<KernelUse>& kernels_;
   const std::vector<const HostFunction*>& functions_;
   const std::vector<std::unique_ptr<DriversFunction>>& drivers_functions_;
+  const std::vector<std::shared_ptr<const LoadedFunction>>& loaded_functions_;
   ob_ptr assertions_;
   const Input* inputs_;
   const Scalar* symbols_;
@@ -547,6 +566,7 @@ Executable::Executable(std::shared_ptr<const Plan> plan, Device& device)
     const bool is_hosts = step.kind == Step::kCall && drivers.empty();
     functions_.push_back(is_hosts ? HostFunctions::get().find(step.name) : nullptr);
     drivers_functions_.push_back(drivers.empty() ? nullptr : std::make_unique<DriversFunction>(step, drivers));
+    loaded_functions_.push_back(step.kind == Step::kExecute ? device.functions().load(step.code) : nullptr);
   }
   for (const AssertionSpec& assertion : plan_->assertions) {
     device.assertions().add(assertion.code, static_cast<Assertions::Kind>(assertion.kind), assertion.text);
@@ -596,8 +616,8 @@ void Executable::run(const Input* inputs, const std::vector<Scalar>& symbols, Ex
                      std::vector<Result>& results) const {
   Buffers buffers(*plan_, leaves_, inputs, device_);
   const auto run_by = [&](const Evaluation& evaluation) {
-    return Run(*plan_, kernels_, functions_, drivers_functions_, assertions_, inputs, symbols.data(), evaluation,
-               buffers, context);
+    return Run(*plan_, kernels_, functions_, drivers_functions_, loaded_functions_, assertions_, inputs, symbols.data(),
+               evaluation, buffers, context);
   };
   if (!launches_once_) {
     std::unique_lock lock(device_.order().lock());

@@ -96,7 +96,7 @@ class DriversFunction {
 class Executable {
  public:
   /// Has the plan's programs loaded or built, and does not wait: who launches a kernel of them does, and learns of
-  /// failures.
+  /// failures. Executables are loaded at once. Throws Error(OB_BUILD_FAILED) for one that the driver refuses.
   Executable(std::shared_ptr<const Plan> plan, Device& device);
   /// Waits for the programs. Throws Error(OB_BUILD_FAILED) with the build log.
   void wait_until_built() const;
@@ -120,6 +120,7 @@ class Executable {
   std::vector<KernelUse> kernels_;
   std::vector<const HostFunction*> functions_;                       // by step; null where none was registered in time
   std::vector<std::unique_ptr<DriversFunction>> drivers_functions_;  // by step; null where it calls none
+  std::vector<std::shared_ptr<const LoadedFunction>> loaded_functions_;  // by step; null where it executes nothing
   ob_ptr assertions_ = 0;        // where kernels tell of failed assertions; 0 if none asserts
   std::vector<uint8_t> leaves_;  // by buffer: 1 if an output views it
   bool launches_once_, draws_;

@@ -135,6 +135,7 @@ class Reader : private WireReader {
   void i64(int64_t& value) { value = fixed<int64_t>(); }
   void f64(double& value) { value = fixed<double>(); }
   void text(std::string& value) { value = WireReader::text(); }
+  void blob(std::string& value) { value = WireReader::text(); }
   void boolean(bool& value) { value = u8() != 0; }
   void buffer(uint32_t& value) { value = bounded(WireReader::u32(), plan_.buffer_count, "buffer number"); }
   void kernel(uint32_t& value) { value = bounded(WireReader::u32(), plan_.kernels.size(), "kernel number"); }
@@ -263,6 +264,7 @@ class Lifetimes {
         }
         return;
       case Step::kCall:
+      case Step::kExecute:
         for (const CallArgument& argument : step.call_arguments) need(argument);
         for (const ViewSpec& view : step.results) need(view.buffer);
         return;

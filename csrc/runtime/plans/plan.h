@@ -155,7 +155,7 @@ struct CallArgument {
 };
 
 struct Step {
-  enum Kind : uint8_t { kAllocate = 0, kFree = 1, kLaunch = 2, kCall = 3, kSeeds = 4, kCopy = 5 };
+  enum Kind : uint8_t { kAllocate = 0, kFree = 1, kLaunch = 2, kCall = 3, kSeeds = 4, kCopy = 5, kExecute = 6 };
   Kind kind;
   // kAllocate, kFree: `buffer`; kAllocate: `bytes`. kSeeds: fills `buffer` with `bytes`/8 int64 seeds from the
   // generator in force.
@@ -174,6 +174,9 @@ struct Step {
   std::vector<std::string> argument_names;  ///< "" for positional, else the schema's keyword
   std::vector<ViewSpec> results;
   bool fallback = false;
+  // kExecute: the driver's function that is loaded from `code`, on `call_arguments` and `results`. `name` is what users
+  // see of it.
+  std::string code;
   // kCopy: contiguous bytes from `buffer` + `source_offset` to `target` + `target_offset`
   uint32_t target = 0;
   Expr source_offset, target_offset;

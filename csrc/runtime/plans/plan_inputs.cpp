@@ -22,6 +22,7 @@ std::vector<uint32_t> buffers_of(const Step& step) {
       }
       break;
     case Step::kCall:
+    case Step::kExecute:
       for (const CallArgument& argument : step.call_arguments) add(argument, buffers);
       for (const ViewSpec& view : step.results) buffers.push_back(view.buffer);
       break;

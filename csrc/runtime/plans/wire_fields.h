@@ -9,7 +9,7 @@
 /// encoding, which takes the field.
 namespace outboard::plan_wire {
 
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 
 static_assert(Expr::kConst == 0);
 static_assert(Expr::kSymbol == 1);
@@ -75,6 +75,7 @@ static_assert(Step::kLaunch == 2);
 static_assert(Step::kCall == 3);
 static_assert(Step::kSeeds == 4);
 static_assert(Step::kCopy == 5);
+static_assert(Step::kExecute == 6);
 
 template <typename Wire>
 void fields(Wire& wire, Symbol& x) {
@@ -134,7 +135,7 @@ void fields(Wire& wire, CallArgument& x) {
 
 template <typename Wire>
 void fields(Wire& wire, Step& x) {
-  wire.choice(x.kind, Step::kCopy);
+  wire.choice(x.kind, Step::kExecute);
   switch (x.kind) {
     case Step::kAllocate:
       wire.buffer(x.buffer);
@@ -166,6 +167,12 @@ void fields(Wire& wire, Step& x) {
       wire.buffer(x.target);
       wire.expr(x.target_offset);
       wire.expr(x.bytes);
+      return;
+    case Step::kExecute:
+      wire.text(x.name);
+      wire.blob(x.code);
+      wire.each(x.call_arguments, [&](auto& item) { wire.record(item); });
+      wire.each(x.results, [&](auto& item) { wire.record(item); });
       return;
   }
 }

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "runtime/base/driver_call.h"
+#include "runtime/programs/loaded_functions.h"
 
 namespace outboard {
 namespace {
@@ -62,6 +63,11 @@ bool LibraryWork::find(const ob_driver& driver, ob_device device) {
       driver.library_find(device, name_.c_str(), described.data(), static_cast<uint32_t>(described.size()), &function_);
   if (status != OB_UNSUPPORTED) check(driver, status, "looking for a library function");
   return status == OB_OK;
+}
+
+void LibraryWork::set_function(std::shared_ptr<const LoadedFunction> loaded) {
+  function_ = loaded->handle();
+  loaded_ = std::move(loaded);
 }
 
 }  // namespace outboard

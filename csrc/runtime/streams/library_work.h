@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,8 +12,11 @@
 
 namespace outboard {
 
-/// A call of a function of the driver's library, with everything that it is given: what plans make, queues and graphs
-/// keep, and drivers are handed. Operands point into it: it is made once, and stays where it is.
+class LoadedFunction;
+
+/// A call of a function of the driver's library, or of one that was loaded from bytes, with everything that it is
+/// given: what plans make, queues and graphs keep, and drivers are handed. Operands point into it: it is made once, and
+/// stays where it is.
 class LibraryWork {
  public:
   explicit LibraryWork(std::string name) : name_(std::move(name)) {}
@@ -59,12 +63,15 @@ class LibraryWork {
   bool find(const ob_driver& driver, ob_device device);
   /// For who has asked before.
   void set_function(ob_function function) { function_ = function; }
+  /// The same of one that was loaded, and stays so while there is a call of it.
+  void set_function(std::shared_ptr<const LoadedFunction> loaded);
 
  private:
   const int64_t* keep(std::vector<int64_t> numbers) { return numbers_.emplace_back(std::move(numbers)).data(); }
 
   const std::string name_;
   ob_function function_ = nullptr;
+  std::shared_ptr<const LoadedFunction> loaded_;
   std::vector<ob_operand> operands_;
   std::deque<std::vector<int64_t>> numbers_;  // which stay where they are
 };

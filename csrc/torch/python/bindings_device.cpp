@@ -57,6 +57,8 @@ py::dict properties_of(DeviceIndex index) {
   to["near_cache"] = from.near_cache;
   to["last_cache"] = from.last_cache;
   to["library"] = from.library;
+  to["compiler"] = from.compiler;
+  to["static_sizes"] = from.static_sizes != 0;
   to["total_memory"] = from.total_memory;
   to["max_allocation"] = from.max_allocation;
   to["local_memory"] = from.local_memory;

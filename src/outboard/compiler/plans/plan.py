@@ -178,6 +178,17 @@ class Call:
 
 
 @dataclass
+class Execute:
+    """Runs what a graph compiler made of a graph: the driver's function that is loaded from ``code``. ``name`` is what
+    users see of it in profiles and errors; ``arguments`` are tensors and numbers, in the order of the graph's inputs."""
+
+    name: str
+    code: bytes
+    arguments: list[CallArgument]
+    results: list[ViewSpec]
+
+
+@dataclass
 class Seeds:
     """Fills ``buffer`` with ``nbytes``/8 int64 seeds from the generator in force."""
 
@@ -196,7 +207,7 @@ class Copy:
     nbytes: Expr
 
 
-Step = Allocate | Free | Launch | Call | Seeds | Copy
+Step = Allocate | Free | Launch | Call | Seeds | Copy | Execute
 
 
 class OutputKind(enum.IntEnum):

@@ -17,7 +17,7 @@ from . import plan as p
 from .wire import WireWriter
 
 #: Raised whenever what a reader finds would no longer mean the same.
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -151,6 +151,15 @@ STEP = Variants(
                 Field("target", "buffer"),
                 Field("target_offset", "expr"),
                 Field("nbytes", "expr", "bytes"),
+            ),
+        ),
+        p.Execute: Record(
+            "kExecute",
+            (
+                Field("name", "text"),
+                Field("code", "blob"),
+                Field("arguments", Many(CALL_ARGUMENT), "call_arguments"),
+                Field("results", Many(VIEW)),
             ),
         ),
     },

@@ -1,0 +1,625 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/graph.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <sstream>
+#include <stdexcept>
+
+#include "common/table.h"
+
+namespace outboard::sim {
+namespace {
+
+constexpr const char* kVersion = "outboard-sim 1";
+enum : uint32_t {  // as PyTorch counts
+  kUInt8 = 0,
+  kInt8 = 1,
+  kInt16 = 2,
+  kInt32 = 3,
+  kInt64 = 4,
+  kFloat32 = 6,
+  kFloat64 = 7,
+  kBool = 11,
+  kBFloat16 = 15
+};
+
+using Sizes = std::vector<int64_t>;
+
+[[noreturn]] void damaged(const std::string& what) { throw common::BuildError("not an executable of sim: " + what); }
+
+/// FNV-1a of 64 bits.
+uint64_t checksum(const char* text, size_t size) {
+  uint64_t value = 0xcbf29ce484222325;
+  for (size_t i = 0; i < size; ++i) value = (value ^ static_cast<unsigned char>(text[i])) * 0x100000001b3;
+  return value;
+}
+
+int64_t count(const Sizes& sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<int64_t>());
+}
+
+Sizes dense_strides(const Sizes& sizes) {
+  Sizes strides(sizes.size(), 1);
+  for (size_t d = sizes.size(); d-- > 1;) strides[d - 1] = strides[d] * std::max<int64_t>(sizes[d], 1);
+  return strides;
+}
+
+/// Calls `use(place)` for each element in order: where it is by these strides.
+template <typename Use>
+void walk(const Sizes& sizes, const Sizes& strides, Use use) {
+  Sizes index(sizes.size(), 0);
+  int64_t place = 0;
+  for (int64_t left = count(sizes); left > 0; --left) {
+    use(place);
+    for (size_t d = sizes.size(); d-- > 0;) {
+      place += strides[d];
+      if (++index[d] < sizes[d]) break;
+      place -= strides[d] * sizes[d];
+      index[d] = 0;
+    }
+  }
+}
+
+// ---- elements: computed as doubles, kept as their dtype has them ----
+
+template <typename T>
+double load(const char* at) {
+  T value;
+  std::memcpy(&value, at, sizeof(T));
+  return static_cast<double>(value);
+}
+template <typename T>
+void store(char* at, double number) {
+  const T value = static_cast<T>(number);
+  std::memcpy(at, &value, sizeof(T));
+}
+
+float from_bfloat16(uint16_t bits) {
+  const uint32_t wide = uint32_t{bits} << 16;
+  float value;
+  std::memcpy(&value, &wide, sizeof(value));
+  return value;
+}
+uint16_t to_bfloat16(double number) {
+  const auto value = static_cast<float>(number);
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  if (std::isnan(value)) return 0x7fc0;
+  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+struct Type {
+  uint32_t bytes;
+  double (*load)(const char*);
+  void (*store)(char*, double);
+};
+
+template <typename T>
+constexpr Type kType{sizeof(T), load<T>, store<T>};
+
+const Type& type_of(uint32_t dtype) {
+  static const Type kBooleans{1, load<uint8_t>, [](char* at, double number) { *at = number != 0 ? 1 : 0; }};
+  static const Type kBFloats{2,
+                             [](const char* at) {
+                               uint16_t bits;
+                               std::memcpy(&bits, at, sizeof(bits));
+                               return double{from_bfloat16(bits)};
+                             },
+                             [](char* at, double number) {
+                               const uint16_t bits = to_bfloat16(number);
+                               std::memcpy(at, &bits, sizeof(bits));
+                             }};
+  static const std::map<uint32_t, const Type*> kTypes = {
+      {kUInt8, &kType<uint8_t>},  {kInt8, &kType<int8_t>},   {kInt16, &kType<int16_t>},
+      {kInt32, &kType<int32_t>},  {kInt64, &kType<int64_t>}, {kFloat32, &kType<float>},
+      {kFloat64, &kType<double>}, {kBool, &kBooleans},       {kBFloat16, &kBFloats},
+  };
+  const auto found = kTypes.find(dtype);
+  if (found == kTypes.end()) damaged("dtype " + std::to_string(dtype));
+  return *found->second;
+}
+
+/// A tensor without gaps, in order.
+struct Value {
+  Sizes sizes;
+  std::vector<double> data;
+};
+
+/// What an operation is given: its line, and the values that it reads.
+struct Call {
+  const Instruction& line;
+  std::vector<const Value*> values;
+
+  const Value& value(size_t number) const { return *values.at(number); }
+  int64_t integer(size_t number) const { return line.integers.at(number); }
+};
+
+using Data = std::vector<double>;
+using Operation = std::function<Data(const Call&)>;
+
+int64_t checked(int64_t index, int64_t size) {
+  if (index < 0 || index >= size) throw std::out_of_range("index out of range in an executable");
+  return index;
+}
+
+/// Elements before, along and behind a dimension.
+struct Split {
+  Split(const Sizes& sizes, int64_t dim) {
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      (static_cast<int64_t>(d) < dim ? before : static_cast<int64_t>(d) == dim ? along : behind) *= sizes[d];
+    }
+  }
+  int64_t at(int64_t i, int64_t j, int64_t k) const { return (i * along + j) * behind + k; }
+  int64_t before = 1, along = 1, behind = 1;
+};
+
+Operation unary(double (*function)(double)) {
+  return [function](const Call& call) {
+    Data made(call.value(0).data.size());
+    std::transform(call.value(0).data.begin(), call.value(0).data.end(), made.begin(), function);
+    return made;
+  };
+}
+
+Operation binary(double (*function)(double, double)) {
+  return [function](const Call& call) {
+    const Data &a = call.value(0).data, &b = call.value(1).data;
+    if (a.size() != b.size()) throw std::length_error("operands of other sizes in an executable");
+    Data made(a.size());
+    std::transform(a.begin(), a.end(), b.begin(), made.begin(), function);
+    return made;
+  };
+}
+
+/// Folds dimensions, those that the line names by integers.
+Operation reduction(double first, double (*function)(double, double)) {
+  return [first, function](const Call& call) {
+    const Value& from = call.value(0);
+    Sizes kept = from.sizes;
+    for (const int64_t dim : call.line.integers) kept.at(static_cast<size_t>(dim)) = 1;
+    Sizes strides = dense_strides(kept);
+    for (const int64_t dim : call.line.integers) strides[static_cast<size_t>(dim)] = 0;
+    Data made(static_cast<size_t>(count(kept)), first);
+    size_t i = 0;
+    walk(from.sizes, strides, [&](int64_t place) {
+      double& folded = made[static_cast<size_t>(place)];
+      folded = function(folded, from.data[i++]);
+    });
+    return made;
+  };
+}
+
+double larger(double a, double b) { return std::isnan(a) || a > b ? a : b; }
+double smaller(double a, double b) { return std::isnan(a) || a < b ? a : b; }
+
+Data full(const Call& call) { return Data(static_cast<size_t>(count(call.line.sizes)), call.line.numbers.at(0)); }
+
+Data iota(const Call& call) {
+  Data made(static_cast<size_t>(count(call.line.sizes)));
+  for (size_t i = 0; i < made.size(); ++i) {
+    made[i] = static_cast<double>(call.integer(0) + static_cast<int64_t>(i) * call.integer(1));
+  }
+  return made;
+}
+
+Data same(const Call& call) { return call.value(0).data; }
+
+Data where(const Call& call) {
+  Data made = call.value(2).data;
+  for (size_t i = 0; i < made.size(); ++i) {
+    if (call.value(0).data.at(i) != 0) made[i] = call.value(1).data.at(i);
+  }
+  return made;
+}
+
+/// The elements of the first value that these strides lead to.
+Data picked(const Call& call, const Sizes& strides, int64_t begin = 0) {
+  Data made;
+  walk(call.line.sizes, strides,
+       [&](int64_t place) { made.push_back(call.value(0).data.at(static_cast<size_t>(begin + place))); });
+  return made;
+}
+
+Data permute(const Call& call) {
+  const Sizes given = dense_strides(call.value(0).sizes);
+  Sizes strides;
+  for (const int64_t dim : call.line.integers) strides.push_back(given.at(static_cast<size_t>(dim)));
+  return picked(call, strides);
+}
+
+Data broadcast(const Call& call) {
+  const Sizes &from = call.value(0).sizes, given = dense_strides(from);
+  Sizes strides(call.line.sizes.size(), 0);
+  for (size_t d = from.size(), to = strides.size(); d-- > 0;) strides.at(--to) = from[d] == 1 ? 0 : given[d];
+  return picked(call, strides);
+}
+
+/// Every `step`th along `dim` from `start` on, so many as the result has.
+Data slice(const Call& call) {
+  Sizes strides = dense_strides(call.value(0).sizes);
+  int64_t& along = strides.at(static_cast<size_t>(call.integer(0)));
+  const int64_t begin = along * call.integer(1);
+  along *= call.integer(2);
+  return picked(call, strides, begin);
+}
+
+/// The first value with the second in such a place.
+Data update(const Call& call) {
+  Data made = call.value(0).data;
+  Sizes strides = dense_strides(call.value(0).sizes);
+  int64_t& along = strides.at(static_cast<size_t>(call.integer(0)));
+  const int64_t begin = along * call.integer(1);
+  along *= call.integer(2);
+  size_t i = 0;
+  walk(call.value(1).sizes, strides,
+       [&](int64_t place) { made.at(static_cast<size_t>(begin + place)) = call.value(1).data[i++]; });
+  return made;
+}
+
+Data concatenate(const Call& call) {
+  const Split to(call.line.sizes, call.integer(0));
+  Data made(static_cast<size_t>(count(call.line.sizes)));
+  int64_t begin = 0;
+  for (const Value* part : call.values) {
+    const Split from(part->sizes, call.integer(0));
+    for (int64_t i = 0; i < from.before; ++i) {
+      const auto source = part->data.begin() + i * from.along * from.behind;
+      std::copy(source, source + from.along * from.behind, made.begin() + to.at(i, begin, 0));
+    }
+    begin += from.along;
+  }
+  return made;
+}
+
+/// Along a dimension, the elements of the first value that the second numbers: `index_select` of an index of any rank.
+Data take(const Call& call) {
+  const Value& index = call.value(1);
+  const Split from(call.value(0).sizes, call.integer(0));
+  Data made;
+  for (int64_t i = 0; i < from.before; ++i) {
+    for (const double number : index.data) {
+      const int64_t row = checked(static_cast<int64_t>(number), from.along);
+      const auto source = call.value(0).data.begin() + from.at(i, row, 0);
+      made.insert(made.end(), source, source + from.behind);
+    }
+  }
+  return made;
+}
+
+/// The first value, to which the third is added where `take` would have read it.
+Data put_add(const Call& call) {
+  const Value& index = call.value(1);
+  const Split to(call.value(0).sizes, call.integer(0));
+  Data made = call.value(0).data;
+  auto source = call.value(2).data.begin();
+  for (int64_t i = 0; i < to.before; ++i) {
+    for (const double number : index.data) {
+      const int64_t row = checked(static_cast<int64_t>(number), to.along);
+      for (int64_t k = 0; k < to.behind; ++k) made[static_cast<size_t>(to.at(i, row, k))] += *source++;
+    }
+  }
+  return made;
+}
+
+/// Calls `use(place in the first value, place in the index)` as `torch.gather` reads.
+template <typename Use>
+void each_gathered(const Call& call, Use use) {
+  const Value &target = call.value(0), &index = call.value(1);
+  const auto dim = static_cast<size_t>(call.integer(0));
+  Sizes strides = dense_strides(target.sizes);
+  const int64_t along = strides.at(dim);
+  strides[dim] = 0;
+  size_t i = 0;
+  walk(index.sizes, strides, [&](int64_t place) {
+    const int64_t row = checked(static_cast<int64_t>(index.data[i]), target.sizes[dim]);
+    use(static_cast<size_t>(place + row * along), i++);
+  });
+}
+
+Data gather(const Call& call) {
+  Data made(call.value(1).data.size());
+  each_gathered(call, [&](size_t from, size_t to) { made[to] = call.value(0).data.at(from); });
+  return made;
+}
+
+Data scatter_add(const Call& call) {
+  Data made = call.value(0).data;
+  each_gathered(call, [&](size_t to, size_t from) { made.at(to) += call.value(2).data.at(from); });
+  return made;
+}
+
+/// Products of batches of matrices.
+Data matmul(const Call& call) {
+  const Value &a = call.value(0), &b = call.value(1);
+  const int64_t batches = a.sizes.at(0), rows = a.sizes.at(1), inner = a.sizes.at(2), columns = b.sizes.at(2);
+  Data made(static_cast<size_t>(batches * rows * columns), 0);
+  for (int64_t row = 0; row < batches * rows; ++row) {
+    const double* left = a.data.data() + row * inner;
+    const double* right = b.data.data() + row / rows * inner * columns;
+    double* to = made.data() + row * columns;
+    for (int64_t k = 0; k < inner; ++k) {
+      for (int64_t j = 0; j < columns; ++j) to[j] += left[k] * right[k * columns + j];
+    }
+  }
+  return made;
+}
+
+/// Calls `use(place in x, place in w, place in y)` for each product of a convolution in two dimensions of `x` with `w`
+/// to `y`. The line's integers: strides, padding and dilation of two dimensions, and groups.
+template <typename Use>
+void each_product(const Call& call, const Sizes& x, const Sizes& w, const Sizes& y, Use use) {
+  const int64_t groups = call.integer(6), outputs = y.at(1) / groups;
+  const auto inside = [&](int d, int64_t out, int64_t k, int64_t& in) {
+    in = out * call.integer(d) - call.integer(2 + d) + k * call.integer(4 + d);
+    return in >= 0 && in < x[static_cast<size_t>(2 + d)];
+  };
+  int64_t row, column;
+  for (int64_t n = 0; n < y[0]; ++n)
+    for (int64_t o = 0; o < y[1]; ++o)
+      for (int64_t c = 0; c < w[1]; ++c)
+        for (int64_t i = 0; i < y[2]; ++i)
+          for (int64_t ki = 0; ki < w[2]; ++ki) {
+            if (!inside(0, i, ki, row)) continue;
+            for (int64_t j = 0; j < y[3]; ++j)
+              for (int64_t kj = 0; kj < w[3]; ++kj) {
+                if (!inside(1, j, kj, column)) continue;
+                const int64_t channel = o / outputs * w[1] + c;
+                use(static_cast<size_t>(((n * x[1] + channel) * x[2] + row) * x[3] + column),
+                    static_cast<size_t>(((o * w[1] + c) * w[2] + ki) * w[3] + kj),
+                    static_cast<size_t>(((n * y[1] + o) * y[2] + i) * y[3] + j));
+              }
+          }
+}
+
+Data convolve(const Call& call) {
+  const Value &x = call.value(0), &w = call.value(1);
+  Data made(static_cast<size_t>(count(call.line.sizes)), 0);
+  each_product(call, x.sizes, w.sizes, call.line.sizes,
+               [&](size_t i, size_t k, size_t o) { made[o] += x.data[i] * w.data[k]; });
+  return made;
+}
+
+/// The gradient of the input, of the result's gradient and the filters.
+Data convolve_input(const Call& call) {
+  const Value &y = call.value(0), &w = call.value(1);
+  Data made(static_cast<size_t>(count(call.line.sizes)), 0);
+  each_product(call, call.line.sizes, w.sizes, y.sizes,
+               [&](size_t i, size_t k, size_t o) { made[i] += y.data[o] * w.data[k]; });
+  return made;
+}
+
+/// The gradient of the filters, of the result's gradient and the input.
+Data convolve_weight(const Call& call) {
+  const Value &y = call.value(0), &x = call.value(1);
+  Data made(static_cast<size_t>(count(call.line.sizes)), 0);
+  each_product(call, x.sizes, call.line.sizes, y.sizes,
+               [&](size_t i, size_t k, size_t o) { made[k] += y.data[o] * x.data[i]; });
+  return made;
+}
+
+/// Where along a dimension the largest element is.
+Data argmax(const Call& call) {
+  const Value& from = call.value(0);
+  const Split split(from.sizes, call.integer(0));
+  Data made;
+  for (int64_t i = 0; i < split.before; ++i) {
+    for (int64_t k = 0; k < split.behind; ++k) {
+      int64_t best = 0;
+      const auto at = [&](int64_t j) { return from.data[static_cast<size_t>(split.at(i, j, k))]; };
+      for (int64_t j = 1; j < split.along; ++j) {
+        if (at(j) > at(best) || (std::isnan(at(j)) && !std::isnan(at(best)))) best = j;
+      }
+      made.push_back(static_cast<double>(best));
+    }
+  }
+  return made;
+}
+
+Data cumulate(const Call& call) {
+  Data made = call.value(0).data;
+  const Split split(call.value(0).sizes, call.integer(0));
+  for (int64_t i = 0; i < split.before; ++i) {
+    for (int64_t j = 1; j < split.along; ++j) {
+      for (int64_t k = 0; k < split.behind; ++k) {
+        made[static_cast<size_t>(split.at(i, j, k))] += made[static_cast<size_t>(split.at(i, j - 1, k))];
+      }
+    }
+  }
+  return made;
+}
+
+const std::map<std::string, Operation>& operations() {
+  static const std::map<std::string, Operation> kOperations = {
+      {"full", full},
+      {"iota", iota},
+      {"cast", same},
+      {"reshape", same},
+      {"result", same},
+      {"where", where},
+      {"permute", permute},
+      {"broadcast", broadcast},
+      {"slice", slice},
+      {"update", update},
+      {"concatenate", concatenate},
+      {"take", take},
+      {"put_add", put_add},
+      {"gather", gather},
+      {"scatter_add", scatter_add},
+      {"matmul", matmul},
+      {"convolve", convolve},
+      {"convolve_input", convolve_input},
+      {"convolve_weight", convolve_weight},
+      {"argmax", argmax},
+      {"cumulate", cumulate},
+      {"sum", reduction(0, [](double a, double b) { return a + b; })},
+      {"product", reduction(1, [](double a, double b) { return a * b; })},
+      {"largest", reduction(-INFINITY, larger)},
+      {"smallest", reduction(INFINITY, smaller)},
+      {"abs", unary(std::fabs)},
+      {"ceil", unary(std::ceil)},
+      {"cos", unary(std::cos)},
+      {"erf", unary(std::erf)},
+      {"exp", unary(std::exp)},
+      {"expm1", unary(std::expm1)},
+      {"floor", unary(std::floor)},
+      {"log", unary(std::log)},
+      {"log1p", unary(std::log1p)},
+      {"negate", unary([](double a) { return -a; })},
+      {"not", unary([](double a) { return a == 0 ? 1.0 : 0.0; })},
+      {"round", unary(std::nearbyint)},
+      {"rsqrt", unary([](double a) { return 1 / std::sqrt(a); })},
+      {"sigmoid", unary([](double a) { return 1 / (1 + std::exp(-a)); })},
+      {"sign", unary([](double a) { return std::isnan(a) ? a : (a > 0) - (a < 0) + 0.0; })},
+      {"sin", unary(std::sin)},
+      {"sqrt", unary(std::sqrt)},
+      {"tanh", unary(std::tanh)},
+      {"trunc", unary(std::trunc)},
+      {"add", binary([](double a, double b) { return a + b; })},
+      {"subtract", binary([](double a, double b) { return a - b; })},
+      {"multiply", binary([](double a, double b) { return a * b; })},
+      {"divide", binary([](double a, double b) { return a / b; })},
+      {"floor_divide", binary([](double a, double b) { return std::floor(a / b); })},
+      {"power", binary(std::pow)},
+      {"maximum", binary(larger)},
+      {"minimum", binary(smaller)},
+      {"equal", binary([](double a, double b) { return a == b ? 1.0 : 0.0; })},
+      {"not_equal", binary([](double a, double b) { return a != b ? 1.0 : 0.0; })},
+      {"less", binary([](double a, double b) { return a < b ? 1.0 : 0.0; })},
+      {"less_equal", binary([](double a, double b) { return a <= b ? 1.0 : 0.0; })},
+      {"greater", binary([](double a, double b) { return a > b ? 1.0 : 0.0; })},
+      {"greater_equal", binary([](double a, double b) { return a >= b ? 1.0 : 0.0; })},
+      {"and", binary([](double a, double b) { return a != 0 && b != 0 ? 1.0 : 0.0; })},
+      {"or", binary([](double a, double b) { return a != 0 || b != 0 ? 1.0 : 0.0; })},
+  };
+  return kOperations;
+}
+
+Sizes sizes_of(const std::string& word) {
+  Sizes sizes;
+  std::stringstream parts(word == "-" ? "" : word);
+  for (std::string part; std::getline(parts, part, 'x');) sizes.push_back(std::strtoll(part.c_str(), nullptr, 10));
+  return sizes;
+}
+
+Value load(const ob_operand& operand) {
+  if (operand.kind == OB_OPERAND_NUMBER) return {{}, {operand.number}};
+  if (operand.kind == OB_OPERAND_INTEGER) return {{}, {static_cast<double>(operand.integer)}};
+  const Type& type = type_of(operand.dtype);
+  Value value{{operand.sizes, operand.sizes + operand.count}, {}};
+  const auto* const data = reinterpret_cast<const char*>(operand.data);
+  walk(value.sizes, {operand.strides, operand.strides + operand.count},
+       [&](int64_t place) { value.data.push_back(type.load(data + place * type.bytes)); });
+  return value;
+}
+
+void store(const Value& value, const ob_operand& operand) {
+  const Type& type = type_of(operand.dtype);
+  auto* const data = reinterpret_cast<char*>(operand.data);
+  size_t i = 0;
+  walk(value.sizes, {operand.strides, operand.strides + operand.count},
+       [&](int64_t place) { type.store(data + place * type.bytes, value.data[i++]); });
+}
+
+/// What memory of a dtype would make of the elements.
+void round_to(uint32_t dtype, Data& data) {
+  if (dtype == kFloat64 || dtype == kInt64) return;
+  const Type& type = type_of(dtype);
+  char memory[sizeof(double)];
+  for (double& element : data) {
+    type.store(memory, element);
+    element = type.load(memory);
+  }
+}
+
+}  // namespace
+
+uint64_t bytes_of(const ob_operand& tensor) {
+  int64_t last = 0;
+  for (uint32_t d = 0; d < tensor.count; ++d) last += (tensor.sizes[d] - 1) * tensor.strides[d];
+  return static_cast<uint64_t>(last + 1) * type_of(tensor.dtype).bytes;
+}
+
+Program::Program(const std::string& text) {
+  const size_t begin = text.find('\n') + 1;
+  char expected[64];
+  std::snprintf(expected, sizeof(expected), "%s %016llx\n", kVersion,
+                static_cast<unsigned long long>(checksum(text.data() + begin, text.size() - begin)));
+  if (text.compare(0, begin, expected) != 0) damaged("its first line is no " + std::string(kVersion) + " of the rest");
+  std::stringstream lines(text.substr(begin));
+  for (std::string line; std::getline(lines, line);) read(line);
+}
+
+void Program::read(const std::string& line) {
+  std::stringstream words(line);
+  Instruction made;
+  std::string sizes;
+  words >> made.operation >> made.dtype >> sizes;
+  made.sizes = sizes_of(sizes);
+  type_of(made.dtype);
+  const size_t place = instructions_.size();
+  for (std::string word; words >> word;) {
+    if (word[0] == '%') {
+      made.values.push_back(std::strtoull(word.c_str() + 1, nullptr, 10));
+      if (made.values.back() >= place) damaged("a value is read before it is made");
+      last_use_[made.values.back()] = place;
+    } else if (word[0] == '#') {
+      made.numbers.push_back(std::strtod(word.c_str() + 1, nullptr));
+    } else {
+      made.integers.push_back(std::strtoll(word.c_str(), nullptr, 10));
+    }
+  }
+  if (made.operation == "input") {
+    inputs_.push_back(place);
+  } else if (operations().count(made.operation) == 0) {
+    damaged("no operation " + made.operation);
+  }
+  if (made.operation == "result") results_.push_back(place);
+  instructions_.push_back(std::move(made));
+  last_use_.push_back(place);
+}
+
+std::string Program::problem(const std::vector<ob_operand>& operands) const {
+  if (operands.size() != inputs_.size() + results_.size()) return "another number of operands than it was compiled for";
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const bool is_result = i >= inputs_.size();
+    const Instruction& line = instructions_[is_result ? results_[i - inputs_.size()] : inputs_[i]];
+    const ob_operand& operand = operands[i];
+    if (operand.kind != OB_OPERAND_TENSOR && !is_result && line.sizes.empty()) continue;
+    const bool fits = operand.kind == OB_OPERAND_TENSOR && operand.dtype == line.dtype &&
+                      line.sizes == Sizes(operand.sizes, operand.sizes + operand.count);
+    if (!fits) return "operand " + std::to_string(i) + " is not as it was when the graph was compiled";
+  }
+  return "";
+}
+
+void Program::run(const std::vector<ob_operand>& operands) const {
+  std::vector<Value> values(instructions_.size());
+  size_t input = 0;
+  for (size_t i = 0; i < instructions_.size(); ++i) {
+    const Instruction& line = instructions_[i];
+    if (line.operation == "input") {
+      values[i] = load(operands[input++]);
+      continue;
+    }
+    Call call{line, {}};
+    for (const size_t number : line.values) call.values.push_back(&values[number]);
+    values[i] = {line.sizes, operations().at(line.operation)(call)};
+    if (static_cast<int64_t>(values[i].data.size()) != count(line.sizes)) {
+      throw std::length_error("a result of other sizes than the executable says, of " + line.operation);
+    }
+    round_to(line.dtype, values[i].data);
+    for (const size_t number : line.values) {
+      if (last_use_[number] == i) values[number] = {};
+    }
+  }
+  for (size_t i = 0; i < results_.size(); ++i) store(values[results_[i]], operands[inputs_.size() + i]);
+}
+
+}  // namespace outboard::sim

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "outboard/driver.h"
+
+/// The simulator's graph tier: executables that `outboard.compilers.sim` makes, and what runs them.
+namespace outboard::sim {
+
+/// One line of an executable: `multiply 6 2x3 %0 %1`. Its result has a number, the line's.
+struct Instruction {
+  std::string operation;
+  uint32_t dtype = 0;  // as PyTorch counts
+  std::vector<int64_t> sizes;
+  std::vector<size_t> values;     // `%0`: results of earlier lines
+  std::vector<int64_t> integers;  // `3`
+  std::vector<double> numbers;    // `#0x1p-1`
+};
+
+/// A program: a first line with the version and a checksum of all others, then an instruction a line.
+class Program {
+ public:
+  /// Throws BuildError for bytes that are damaged, another version's or no program.
+  explicit Program(const std::string& text);
+  /// Whether the operands are what the program reads and writes; else what is wrong with them.
+  std::string problem(const std::vector<ob_operand>& operands) const;
+  /// Computes the results. Throws std::exception where an index is out of range.
+  void run(const std::vector<ob_operand>& operands) const;
+
+ private:
+  void read(const std::string& line);
+
+  std::vector<Instruction> instructions_;
+  std::vector<size_t> inputs_, results_;  // places among the instructions, of `input` and `result`
+  std::vector<size_t> last_use_;          // by instruction
+};
+
+/// From a tensor's element 0 to the end of its last, in bytes.
+uint64_t bytes_of(const ob_operand& tensor);
+
+}  // namespace outboard::sim
