@@ -33,10 +33,10 @@ FLOORS: tuple[dict[str, str], ...] = (
         "csrc/distributed": "collectives between processes of one machine, through shared memory; no PyTorch",
         "csrc/drivers/common": "what drivers for processors share",
         "csrc/drivers/null": "the shortest driver, to copy",
-        "csrc/drivers/sim": "a device in host memory, for tests",
-        "csrc/drivers/faults": "around another driver: fails on request",
     },
     {
+        "csrc/drivers/sim": "a device in host memory, with or without a compiler of graphs, for tests",
+        "csrc/drivers/faults": "around another driver: fails on request",
         "csrc/drivers/host": "the processor, by Clang",
         "csrc/drivers/opencl": "OpenCL devices",
         "csrc/drivers/cuda": "NVIDIA's GPUs",
