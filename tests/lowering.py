@@ -13,8 +13,6 @@ import torch
 
 from outboard import _C
 from outboard.compiler import eager, kernels, target
-from outboard.compiler.adapter import exported, interface, kernel, registration
-from outboard.compiler.adapter.graphs import compiled, interpreted
 from outboard.compiler.adapter.lowering import lower_operator
 from outboard.compiler.kernels.call import ExternCall
 from outboard.compiler.plans import plan as p
@@ -42,10 +40,13 @@ AMD_RDNA = dataclasses.replace(AMD_CDNA, sub_group_size=32, cache_key="amd-rdna"
 @contextlib.contextmanager
 def compiling_for(device: target.Target) -> Iterator[None]:
     """Has the compiler take every device for this one."""
-    with contextlib.ExitStack() as stack:
-        for module in (target, eager, exported, compiled, interface, interpreted, kernel, registration):
-            stack.enter_context(mock.patch.object(module, "target_of", lambda index: device))
-        yield
+    properties = dataclasses.asdict(device)
+    target.target_of.cache_clear()
+    try:
+        with mock.patch.object(_C, "device_properties", lambda index: properties):
+            yield
+    finally:
+        target.target_of.cache_clear()
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
