@@ -127,6 +127,23 @@ def _bag_factors_backward(
     return torch.where((bag_of >= 0) & (indices != padding_idx), products, 0).to(grad.dtype)
 
 
+def _unfold_backward(grad: Tensor, input_size: list[int], dimension: int, size: int, step: int) -> Tensor:
+    """The gradient of an input of ``input_size`` from that of its windows, whose places are ``grad``'s last dimension.
+    An element sums what the windows that it lies in have for it: one reduction, where PyTorch's decomposition writes
+    down an addition for each place of a window."""
+    if not input_size:
+        return grad.squeeze(0)
+    dim = dimension % len(input_size)
+    windows = grad.movedim(dim, -2)  # (..., window, place)
+    place = torch.arange(input_size[dim], device=grad.device)[:, None]
+    most = (size + step - 1) // step  # windows that an element can lie in
+    window = place // step + torch.arange(1 - most, 1, device=grad.device)
+    offset = place - window * step
+    inside = (window >= 0) & (window < grad.shape[dim]) & (offset < size)
+    parts = windows[..., window.clamp(0, grad.shape[dim] - 1), offset.clamp(0, size - 1)]
+    return torch.where(inside, parts, 0).sum(-1, dtype=grad.dtype).movedim(-1, dim)
+
+
 #: Operator -> its decomposition.
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._amp_update_scale.default: update_scale,
@@ -139,6 +156,7 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._embedding_bag_per_sample_weights_backward.default: _bag_factors_backward,
     aten._weight_norm_interface.default: _weight_norm,
     aten._weight_norm_interface_backward.default: _weight_norm_backward,
+    aten.unfold_backward.default: _unfold_backward,
     **fake_quantized.DECOMPOSITIONS,
     **padding.DECOMPOSITIONS,
     **LAYERS,
