@@ -10,7 +10,9 @@ arguments in several layouts: contiguous, permuted, with gaps, expanded, empty, 
 With ``--way`` operators are run through TorchScript or a transformation of ``torch.func`` (``opinfo_ways``), on the CPU
 as on the device.
 With ``--check state``, whether the first call of each operator leaves all the program's state as it was
-(``state_case``): generators, defaults, modes, settings, environment.
+(``state_case``): generators, defaults, modes, settings, environment. With ``--check out``, ``out=`` tensors that are
+something already (``out_case``); with ``--check unwritten``, results that nobody writes (``unwritten_case``); with
+``--check warnings``, what calls warn of (``warnings_case``).
 
 native   right on the device, without a single CPU fallback
 host     right, with CPU fallbacks
@@ -48,11 +50,18 @@ import out_case  # noqa: E402
 import state_case  # noqa: E402
 import torch  # noqa: E402
 import unwritten_case  # noqa: E402
+import warnings_case  # noqa: E402
 
 #: What the compiler needs, imported once before the fork.
 PRELOAD = ("torch._inductor.graph", "torch._inductor.lowering", "torch._inductor.codegen.simd", "torch._refs")
 #: What else than values is checked of each operator, by the name of the check.
-CHECKS = {"metadata": metadata_case, "out": out_case, "state": state_case, "unwritten": unwritten_case}
+CHECKS = {
+    "metadata": metadata_case,
+    "out": out_case,
+    "state": state_case,
+    "unwritten": unwritten_case,
+    "warnings": warnings_case,
+}
 KINDS = ("native", "host", "wrong", "error", "crash", "skipped")
 
 

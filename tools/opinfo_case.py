@@ -162,7 +162,7 @@ def _call_with_other_numbers(sample: SampleInput, call: Call) -> Any:
 def _to_device(op: OpInfo, sample: SampleInput, device: str) -> SampleInput:
     def move(value: Any) -> Any:
         if isinstance(value, Tensor):
-            return value.to(device)
+            return value.to(device).requires_grad_(value.requires_grad)  # `transform` has no gradients
         return torch.device(device) if isinstance(value, torch.device) else value
 
     moved = sample.transform(move)

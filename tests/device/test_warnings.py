@@ -3,12 +3,18 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.testing._internal.common_methods_invocations import op_db
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+import warnings_case
 
 CALLS: dict[str, Callable[[str], Any]] = {
     "bytes_index": lambda d: torch.arange(3.0, device=d)[torch.tensor([1, 0, 1], dtype=torch.uint8, device=d)],
@@ -20,6 +26,9 @@ CALLS: dict[str, Callable[[str], Any]] = {
     ),
     "bytes_fill": lambda d: torch.arange(3.0, device=d).__setitem__(
         torch.tensor([1, 0, 1], dtype=torch.uint8, device=d), 7.0
+    ),
+    "place_in_expanded": lambda d: (
+        torch.zeros(1, device=d).expand(3).index_put_((torch.tensor([0], device=d),), torch.ones(1, device=d))
     ),
     "real_of_complex": lambda d: torch.ones(3, dtype=torch.complex64, device=d).to(torch.float32),
     "deviation_of_one": lambda d: torch.ones(1, device=d).std(),
@@ -64,3 +73,11 @@ def test_warnings_are_the_cpus(device: str, name: str) -> None:
     """At the first call, which compiles, and at the next."""
     expected = heard(CALLS[name], "cpu")
     assert [heard(CALLS[name], device) for _ in range(2)] == [expected] * 2
+
+
+#: A few operators that PyTorch warns of, or might; ``tools/opinfo.py --check warnings`` has all.
+@pytest.mark.parametrize("name", ["var_mean", "index_reduce.prod", "sgn", "to_sparse", "where"])
+def test_warnings_of_operators(device: str, name: str) -> None:
+    op = next(op for op in op_db if name == ".".join(filter(None, (op.name, op.variant_test_name))))
+    outcome = warnings_case.run(op, torch.float32, device, 2)
+    assert outcome.kind == "native", outcome.detail
