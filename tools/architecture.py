@@ -92,7 +92,10 @@ FLOORS: tuple[dict[str, str], ...] = (
         "src/outboard/compiler/loops": "a kernel as a nest of loops, its rewrites and its schedule",
         "src/outboard/compiler/plans": "the plan: its parts, how it is written, built, and kept on disk",
     },
-    {"src/outboard/compiler/printing": "a nest and its schedule as text, for vectors and for SIMT"},
+    {
+        "src/outboard/compiler/printing": "a nest and its schedule as text, for vectors and for SIMT",
+        "src/outboard/compilers": "compilers of graphs: what they are asked, who offers one, the simulator's",
+    },
     {"src/outboard/compiler/kernels": "products, convolutions, attention, sorting, ...: kernels written by hand"},
     {"src/outboard/compiler/choice": "which kernel or library carries out an operator"},
     {
@@ -101,11 +104,13 @@ FLOORS: tuple[dict[str, str], ...] = (
         "src/outboard/compiler/adapter/overrides.py": "Inductor's vocabulary, recorded",
         "src/outboard/compiler/adapter/interface.py": "what Dynamo and Inductor ask a device",
         "src/outboard/compiler/adapter/epilogues.py": "products that the launch after them finishes",
+        "src/outboard/compiler/adapter/trial.py": "a new executable against the CPU",
         "src/outboard/compiler/adapter/optimizers": "steps of optimizers as graphs",
     },
     {
         "src/outboard/compiler/adapter/operators": "operators as graphs; shapes, strides and rounding of results",
         "src/outboard/compiler/adapter/kernel.py": "Inductor's kernel, recorded as a nest",
+        "src/outboard/compiler/adapter/executables.py": "a graph for a compiler of graphs, as a step of a plan",
     },
     {
         "src/outboard/compiler/adapter/scheduling.py": "how Inductor fuses for our devices",

@@ -20,6 +20,9 @@ std::unique_ptr<Compiler>& known_compiler() {
   return *instance;
 }
 
+/// What is known of each device: 1, -1, 0 not known.
+using Answers = std::array<std::atomic<int8_t>, size_t{std::numeric_limits<c10::DeviceIndex>::max()} + 1>;
+
 /// The compiler while there is one.
 Compiler* present_compiler() {
   Compiler* const compiler = known_compiler().get();
@@ -36,8 +39,7 @@ Compiler& the_compiler() {
 }
 
 bool runs_programs(c10::DeviceIndex index) {
-  static std::array<std::atomic<int8_t>, size_t{std::numeric_limits<c10::DeviceIndex>::max()} + 1>
-      answers{};  // of devices: 1, -1, 0 not known
+  static Answers answers{};
   std::atomic<int8_t>& known = answers.at(static_cast<size_t>(index));
   if (known == 0) {
     const char* dialect = device(index).properties().dialect;
@@ -45,6 +47,13 @@ bool runs_programs(c10::DeviceIndex index) {
     if (compiler == nullptr) return false;
     known = *dialect != '\0' && compiler->writes(dialect) ? 1 : -1;
   }
+  return known > 0;
+}
+
+bool has_static_sizes(c10::DeviceIndex index) {
+  static Answers answers{};
+  std::atomic<int8_t>& known = answers.at(static_cast<size_t>(index));
+  if (known == 0) known = device(index).properties().static_sizes != 0 ? 1 : -1;
   return known > 0;
 }
 

@@ -74,6 +74,9 @@ Compiler& the_compiler();
 /// Whether programs can be made for the device: it has a dialect, and the compiler writes it.
 bool runs_programs(c10::DeviceIndex index);
 
+/// Whether executables of the device's graph compiler are made for one set of sizes and strides.
+bool has_static_sizes(c10::DeviceIndex index);
+
 /// Whether the driver's library computes this attention, without mask and gradient, and is to be taken.
 bool library_attends(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, bool causal,
                      std::optional<double> scale);

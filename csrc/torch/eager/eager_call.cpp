@@ -99,8 +99,19 @@ bool EagerCall::sign(bool bake) {
   signature_.clear();
   if (!make_signature(op_, arguments_, bake, signature_)) return false;
   if (!library_) signature_.bytes.push_raw(kWithoutLibrary);
+  if (has_static_sizes(device_)) sign_sizes();
   entry_ = &mine_.plans.entry_of(op_, device_, signature_.bytes);
   return true;
+}
+
+/// Adds all sizes and strides: executables of the device are for one set of them.
+void EagerCall::sign_sizes() {
+  for (const Input& input : signature_.inputs) {
+    for (int32_t d = 0; d < input.tensor.dim; ++d) {
+      signature_.bytes.push_raw(input.tensor.sizes[d]);
+      signature_.bytes.push_raw(input.tensor.strides[d]);
+    }
+  }
 }
 
 /// The slow path: asks for a plan, from the disk cache or the compiler.

@@ -74,6 +74,7 @@ class EagerCall {
   bool select();
   bool runs_on_cpu();
   bool sign(bool bake);
+  void sign_sizes();
   bool compile();
   PlanAnswer ask(bool cache, bool compiler);
   bool take_kept(const PlanAnswer& answer);

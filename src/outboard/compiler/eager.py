@@ -7,6 +7,7 @@ import dataclasses
 import logging
 import threading
 
+from outboard import compilers
 from outboard._C import SignedCall
 
 from . import progress, statistics
@@ -48,7 +49,9 @@ def _compile(call: SignedCall, target: Target) -> tuple[str, bytes]:
     from .adapter.lowering import ScalarSteersGraph, lower_operator
 
     op = call.op
-    if not target.has_dialect and not may_use_library(target, op):
+    compilers.find(target)  # who has the device and not its compiler is told so
+    if not target.has_dialect and not target.compiler and not may_use_library(target, op):
+        statistics.note_reason(base_name(op), f"nobody here writes programs in the dialect {target.dialect!r}")
         return "cpu", b""
     try:
         compiled = lower_operator(call, target)
@@ -92,6 +95,7 @@ def _without_plan(call: SignedCall, failure: Exception) -> tuple[str, bytes]:
         _log.debug("%s: scalars become constants (%s)", call.op, failure)
         return "bake", b""
     _log.info("%s runs on the CPU: %s", call.op, failure)
+    statistics.note_reason(base_name(call.op), str(failure))
     _log.debug("%s was not compiled:", call.op, exc_info=failure)
     return "cpu" if is_unsupported(failure) else "refused", b""
 

@@ -23,12 +23,14 @@ def _register_backend() -> None:
     from .adapter.graphs.ahead_of_time import refuse_ahead_of_time
     from .adapter.graphs.inductor_cache import hash_sources_ahead, place_cache
     from .adapter.graphs.interpreted import interpret_without_dialect
+    from .adapter.graphs.partitions import keep_whole_operators
     from .adapter.registration import register
     from .adapter.traces.isolation import compile_isolated
 
     place_cache()
     register()
     interpret_without_dialect()
+    keep_whole_operators()
     refuse_ahead_of_time()
     compile_isolated()
     hash_sources_ahead()

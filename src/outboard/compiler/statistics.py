@@ -5,8 +5,12 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+import torch
 
 _lock = threading.Lock()
 _counters: dict[str, float] = {}
@@ -40,6 +44,32 @@ def reset() -> None:
     with _lock:
         _counters.clear()
         _counters.update(_zero())
+
+
+#: How many reasons are remembered for one operator.
+MOST_REASONS = 16
+_reasons: dict[str, list[str]] = {}
+
+
+def note_reason(op: str, reason: str) -> None:
+    """Remembers why calls of an operator run on the CPU, and which line of the program made the first of them."""
+    with _lock:
+        known = _reasons.setdefault(op, [])
+        if len(known) < MOST_REASONS and not any(each.startswith(reason) for each in known):
+            known.append(f"{reason}{_users_line()}")
+
+
+def reasons() -> dict[str, list[str]]:
+    """What :func:`note_reason` was told, by operator."""
+    with _lock:
+        return {op: list(known) for op, known in _reasons.items()}
+
+
+def _users_line() -> str:
+    """The innermost line on the stack that is neither ours nor PyTorch's, in brackets; a backward pass has none."""
+    libraries = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent), "<")
+    frames = reversed(traceback.extract_stack())
+    return next((f" ({each.filename}:{each.lineno})" for each in frames if not each.filename.startswith(libraries)), "")
 
 
 @contextmanager

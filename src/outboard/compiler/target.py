@@ -41,6 +41,8 @@ class Target:
     has_int64_atomics: bool = True
     cache_key: str = ""
     library: str = ""  #: name and version of what the driver has ready functions in; "" for nothing
+    compiler: str = ""  #: name and version of what makes executables of graphs for the device; "" for nothing
+    static_sizes: bool = False  #: whether an executable is for one set of sizes and strides
 
     @functools.cached_property
     def tuning(self) -> Tuning:
@@ -55,8 +57,11 @@ class Target:
 
     @property
     def plan_key(self) -> str:
-        """What plans for the device are kept under: what changes its programs, and what its library may change."""
-        return f"{self.cache_key}\1{self.library}" if self.library else self.cache_key
+        """What plans for the device are kept under: what changes its programs, and what its library and its compiler of
+        graphs may change."""
+        library = f"\1{self.library}" if self.library else ""
+        compiler = f"\2{self.compiler}" if self.compiler else ""
+        return f"{self.cache_key}{library}{compiler}"
 
     @property
     def limits(self) -> Limits:

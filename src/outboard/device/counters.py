@@ -4,14 +4,29 @@
 from __future__ import annotations
 
 import sys
+from typing import Any, Literal, overload
 
 from outboard import _C
 
 
-def fallbacks() -> dict[str, int]:
-    """How often each operator ran on the CPU for want of a device implementation, by name (``aten::...``)."""
+@overload
+def fallbacks() -> dict[str, int]: ...
+@overload
+def fallbacks(*, reasons: Literal[True]) -> dict[str, tuple[int, list[str]]]: ...
+
+
+def fallbacks(*, reasons: bool = False) -> Any:
+    """How often each operator ran on the CPU for want of a device implementation, by name (``aten::...``).
+
+    With ``reasons=True`` as (number, reasons): what the compiler said when it first met such calls, each with the line
+    of the program that made one.
+    """
     counts: dict[str, int] = _C.fallbacks()
-    return counts
+    if not reasons:
+        return counts
+    compiler = sys.modules.get("outboard.compiler.statistics")
+    known = {} if compiler is None else compiler.reasons()
+    return {name: (count, known.get(name.partition(".")[0], [])) for name, count in counts.items()}
 
 
 def reset_fallbacks() -> None:

@@ -145,6 +145,8 @@ class DeviceProperties:
         type: ``"cpu"``, ``"gpu"`` or ``"accelerator"``.
         dialect: language of its programs; empty without a compiler.
         library: what the driver has ready functions in, with its version; empty without one.
+        compiler: what makes executables of graphs for the device, with its version; empty without one.
+        static_sizes: whether an executable is for one set of sizes.
         vector_width: preferred float lanes per work-item; 1 on SIMT devices.
         host_accessible: whether the host can address its memory.
     """
@@ -164,6 +166,8 @@ class DeviceProperties:
     near_cache: int
     last_cache: int
     library: str
+    compiler: str
+    static_sizes: bool
     total_memory: int
     max_allocation: int
     local_memory: int

@@ -29,14 +29,17 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils import _pytree as pytree
 
+from outboard import compilers
 from outboard._C import SignedCall, SignedLeaf
 
 from ..choice.calls import find_overload
 from ..loops.nest import GATHER_ERROR, INDEX_ERROR
 from ..operators import facts
 from ..plans import plan as p
-from ..plans.builder import NotExpressible, PlanBuilder
+from ..plans.builder import NotExpressible, PlanBuilder, TensorArg
 from ..target import Target
+from . import executables
+from .executables import expression, without
 from .operators import ctc, results
 from .operators.compaction import FUNCTIONS
 from .operators.corrections import concerns
@@ -65,10 +68,12 @@ class Leaf:
 
 
 class Inputs:
-    """Symbolic stand-ins for the inputs of one call's plan, as C++ signed them."""
+    """Symbolic stand-ins for the inputs of one call's plan, as C++ signed them. ``static``: sizes and strides are
+    numbers."""
 
-    def __init__(self, call: SignedCall) -> None:
+    def __init__(self, call: SignedCall, static: bool = False) -> None:
         self.bake = call.bake
+        self.static = static
         self.shape_env = ShapeEnv(duck_shape=False)
         self.mode = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=True)
         self.leaves: list[Leaf] = []
@@ -140,6 +145,8 @@ class Inputs:
         ]
 
     def _dimension(self, value: int, origin: p.SymbolSource, number: int, dim: int) -> Any:
+        if self.static:
+            return value
         source = ConstantSource(f"{origin.name.lower()}{number}_{dim}")
         symbol = self._symbol(value, source, positive=True)
         self.sources.append((symbol, origin, number, dim))
@@ -162,17 +169,20 @@ def lower_operator(call: SignedCall, target: Target) -> Compiled:
     NotImplementedError / Unsupported / NotExpressible for what cannot be compiled.
     """
     register()
-    inputs = Inputs(call)
+    compiler = compilers.find(target)
+    inputs = Inputs(call, target.static_sizes)
     overload = _without_generator(find_overload(call.op))
     schema = overload._schema
     fake_args, fake_kwargs = _bind(schema, call, inputs)
     with _compiling(inputs):
-        graph = _graph(overload, fake_args, fake_kwargs, inputs)
+        graph = _graph(overload, fake_args, fake_kwargs, inputs, frozenset() if compiler is None else compiler.whole)
         expected = results.of_shape_function(overload, call.args, call.kwargs)
         if expected is not None:
             results.match(graph, overload, expected, inputs.mode)
         guards = [guard.expr for guard in inputs.shape_env.guards]
         _check_guards(guards, inputs)
+        if compiler is not None:
+            return _execute(graph, inputs, compiler, torch.Tag.pointwise in overload.tags, target)
         names = (argument.name for argument in schema.arguments)
         arguments = dict(zip(names, fake_args, strict=False)) | fake_kwargs
         with _wording(_index_error(overload, inputs, arguments)):
@@ -248,25 +258,29 @@ def _check_guards(guards: Sequence[Any], inputs: Inputs) -> None:
 
 
 def _graph(
-    overload: torch._ops.OpOverload, args: list[Any], kwargs: dict[str, Any], inputs: Inputs
+    overload: torch._ops.OpOverload, args: list[Any], kwargs: dict[str, Any], inputs: Inputs, whole: frozenset[str]
 ) -> torch.fx.GraphModule:
     """A functional graph of the call; writes to arguments are ``copy_`` nodes at its end. Kernels that come of it are
-    named after the call's operator."""
-    module = _unnamed_graph(overload, args, kwargs, inputs)
+    named after the call's operator. Operators in ``whole`` are not decomposed."""
+    module = _unnamed_graph(overload, args, kwargs, inputs, whole)
     for node in module.graph.nodes:
         node.meta["original_aten"] = overload
     return module
 
 
 def _unnamed_graph(
-    overload: torch._ops.OpOverload, args: list[Any], kwargs: dict[str, Any], inputs: Inputs
+    overload: torch._ops.OpOverload, args: list[Any], kwargs: dict[str, Any], inputs: Inputs, whole: frozenset[str]
 ) -> torch.fx.GraphModule:
-    decompositions = eager_decompositions()
+    decompositions = without(whole, eager_decompositions())
+    functional = functional_variant(overload)
+    if functional is not None and functional.overload._schema.name in whole:
+        return _one_node(functional, args, kwargs, inputs)
     if overload in _OWN or _numbers_for_tensors(overload, args):
         return _traced(overload, args, kwargs, inputs, decompositions)
     if overload in lowerings and facts.of(overload._schema.name).in_place:
         return _one_node(Functional(overload, (), ()), args, kwargs, inputs)
-    functional = None if _is_decomposed(overload, args) else functional_variant(overload)
+    if _is_decomposed(overload, args):
+        functional = None
     if functional is not None and not _is_decomposed(functional.overload, args) and _is_primitive(functional.overload):
         return _one_node(functional, args, kwargs, inputs)
     return _traced(overload, args, kwargs, inputs, decompositions)
@@ -603,16 +617,22 @@ def _does_something(graph: torch.fx.GraphModule) -> bool:
     return any(r is not None for r in results) or any(node.target in acts for node in graph.graph.nodes)
 
 
-def _lower(graph: torch.fx.GraphModule, inputs: Inputs, target: Target) -> Compiled:
-    """Runs Inductor on a graph and makes the plan."""
+def _builder(inputs: Inputs, target: Target) -> PlanBuilder:
+    """A plan with the call's inputs and the symbols of their sizes."""
     builder = PlanBuilder(target)
     for leaf in inputs.leaves:
         builder.add_input(leaf.kind)
-    if not _does_something(graph):
-        return _without_steps(graph, builder)
     for symbol, source, number, dim in inputs.sources:
         if isinstance(symbol, sympy.Symbol):
             builder.define_symbol(symbol, source, number, dim)
+    return builder
+
+
+def _lower(graph: torch.fx.GraphModule, inputs: Inputs, target: Target) -> Compiled:
+    """Runs Inductor on a graph and makes the plan."""
+    builder = _builder(inputs, target)
+    if not _does_something(graph):
+        return _without_steps(graph, builder)
     lowering = GraphLowering(
         graph,
         example_inputs=[leaf.fake for leaf in inputs.leaves],
@@ -667,6 +687,32 @@ def _add_guard(builder: PlanBuilder, guard: Any, inputs: Inputs) -> None:
             raise ScalarSteersGraph(str(guard)) from None
         for symbol in sorted(guard.free_symbols, key=str):
             builder.guard(sympy.Eq(symbol, inputs.shape_env.backed_var_to_val[symbol]))
+
+
+def _execute(
+    graph: torch.fx.GraphModule,
+    inputs: Inputs,
+    compiler: compilers.GraphCompiler,
+    pointwise: bool,
+    target: Target,
+) -> Compiled:
+    """The plan of a call that the device's graph compiler takes. Raises executables.Refused."""
+    builder = _builder(inputs, target)
+    if not _does_something(graph):
+        return _without_steps(graph, builder)
+    given = [_given(number, leaf.fake) for number, leaf in enumerate(inputs.leaves)]
+    executables.add_graph(builder, graph, given, compiler, aliased=pointwise)
+    for guard in (guard.expr for guard in inputs.shape_env.guards):
+        _add_guard(builder, guard, inputs)
+    return Compiled(builder.finish(), native=1, fallbacks=0)
+
+
+def _given(number: int, fake: Any) -> executables.Given:
+    """An input of a plan as its steps name it."""
+    if not isinstance(fake, torch.Tensor):
+        return fake.node.expr
+    sizes, strides = (tuple(map(expression, each)) for each in (fake.shape, fake.stride()))
+    return TensorArg(number, fake.dtype, sizes, strides)
 
 
 class _NoDebug:

@@ -282,6 +282,11 @@ class PlanBuilder:
             values.append(self.call_argument(value))
         self.steps.append(p.Call(name, values, names, [self.view(result) for result in results], fallback))
 
+    def execute(self, name: str, code: bytes, args: Sequence[CallValue], results: Sequence[TensorArg]) -> None:
+        """Runs an executable of the device's graph compiler. Raises NotExpressible for an argument no plan can hold."""
+        values = [self.call_argument(value) for value in args]
+        self.steps.append(p.Execute(name, code, values, [self.view(result) for result in results]))
+
     def seeds(self, buffer: int, nbytes: Size) -> None:
         """Fills a buffer with random int64 seeds."""
         self.steps.append(p.Seeds(buffer, self.expr(nbytes)))

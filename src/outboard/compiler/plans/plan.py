@@ -180,7 +180,7 @@ class Call:
 @dataclass
 class Execute:
     """Runs what a graph compiler made of a graph: the driver's function that is loaded from ``code``. ``name`` is what
-    users see of it in profiles and errors; ``arguments`` are tensors and numbers, in the order of the graph's inputs."""
+    users see of it; ``arguments`` are tensors and numbers, in the order of the graph's inputs."""
 
     name: str
     code: bytes

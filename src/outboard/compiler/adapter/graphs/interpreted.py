@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Graphs for devices whose dialect nobody writes, and graphs of doubles for devices without: they run operator by
-operator, each on the CPU and counted if it has to."""
+operator, each on the CPU and counted if it has to, but for what a graph compiler of the device takes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from outboard import patches
 
 from ...target import target_of
 from ..interface import device_name
+from .partitions import partition, target_among
 
 _DOUBLES = frozenset({torch.float64, torch.complex128})
 
@@ -28,7 +29,11 @@ def interpret_without_dialect() -> None:
 def _unless_compiled(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def compile_graph(gm: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
-        return original(gm, *args, **kwargs) if _is_compiled(gm) else make_boxed_func(gm.forward)
+        if _is_compiled(gm):
+            return original(gm, *args, **kwargs)
+        target = target_among(_values(gm))
+        taken = partition(gm, target) if target is not None and target.compiler else gm
+        return make_boxed_func(taken.forward)
 
     return compile_graph
 
@@ -36,10 +41,14 @@ def _unless_compiled(original: Callable[..., Any]) -> Callable[..., Any]:
 def _is_compiled(gm: torch.fx.GraphModule) -> bool:
     """Whether programs can be made for all that a graph computes on devices of ours."""
     name = device_name()
-    values = (value for node in gm.graph.nodes for value in _tensors(node.meta.get("val")))
-    needed = {(value.device.index or 0, value.dtype in _DOUBLES) for value in values if value.device.type == name}
+    ours = (value for value in _values(gm) if value.device.type == name)
+    needed = {(value.device.index or 0, value.dtype in _DOUBLES) for value in ours}
     targets = ((target_of(index), doubles) for index, doubles in needed)
     return all(target.has_dialect and (target.has_fp64 or not doubles) for target, doubles in targets)
+
+
+def _values(gm: torch.fx.GraphModule) -> list[torch.Tensor]:
+    return [value for node in gm.graph.nodes for value in _tensors(node.meta.get("val"))]
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

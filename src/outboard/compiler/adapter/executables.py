@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a functional graph to an executable of the device's graph compiler, as a step of a plan."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import operator
+import os
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import sympy
+import torch
+from torch.utils import _pytree as pytree
+
+from outboard import compilers
+
+from ..plans.builder import PlanBuilder, TensorArg
+from ..target import Target
+from . import trial
+
+aten = torch.ops.aten
+_log = logging.getLogger(__name__)
+
+#: What stands for an input of a graph in a plan: a buffer, a number's symbol, or a number.
+Given: TypeAlias = "TensorArg | sympy.Basic | int | float | None"
+
+
+class Refused(NotImplementedError):
+    """A graph does not become an executable; the text says which operator of it is to blame, and why."""
+
+
+def refusal(node: torch.fx.Node, compiler: compilers.GraphCompiler, target: Target) -> str | None:
+    """Why a node cannot be part of an executable; None if it can."""
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return f"{node.target}: no operator"
+    name = node.target._schema.name
+    for value in _tensors([node.meta.get("val"), *(each.meta.get("val") for each in node.all_input_nodes)]):
+        if any(size == 0 for size in value.shape):
+            return f"{name}: a tensor without elements"
+        if value.device.type == "cpu":
+            return f"{name}: a tensor on the CPU"
+    try:
+        answer = compiler.supports(node, target)
+    except Exception as error:
+        _log.warning("the compiler %s failed on %s: %s", target.compiler, name, error, exc_info=error)
+        answer = _failure(compiler, error)
+    return None if answer is True else f"{name}: {answer}"
+
+
+def add_graph(
+    builder: PlanBuilder,
+    module: torch.fx.GraphModule,
+    given: Sequence[Given],
+    compiler: compilers.GraphCompiler,
+    aliased: bool = False,
+) -> None:
+    """Appends what a functional graph computes to a plan, its results included. ``given`` are its placeholders; writes
+    to them are ``copy_`` nodes. ``aliased``: what is written may be what is read, as another input. Raises Refused."""
+    _Lowering(builder, module, given, compiler, aliased).run()
+
+
+def _failure(compiler: compilers.GraphCompiler, error: Exception) -> str:
+    return f"{compiler.name} failed: {type(error).__name__}: {error}"
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [each for each in pytree.tree_leaves(value) if isinstance(each, torch.Tensor)]
+
+
+def _is_copy(node: Any) -> bool:
+    return isinstance(node, torch.fx.Node) and node.target is aten.copy_.default
+
+
+@dataclasses.dataclass
+class _Write:
+    """A tensor that is computed and then put into an input."""
+
+    target: torch.fx.Node
+    source: torch.fx.Node
+
+
+class _Lowering:
+    def __init__(
+        self,
+        builder: PlanBuilder,
+        module: torch.fx.GraphModule,
+        given: Sequence[Given],
+        compiler: compilers.GraphCompiler,
+        aliased: bool,
+    ) -> None:
+        self.builder, self.target, self.compiler, self.aliased = builder, builder.target, compiler, aliased
+        self.graph = torch.fx.Graph()
+        copies: dict[torch.fx.Node, torch.fx.Node] = {}
+        self.outputs = pytree.tree_leaves(self.graph.graph_copy(module.graph, copies))
+        self.outputs = [] if self.outputs == [None] and not module.graph.output_node().args[0] else self.outputs
+        placeholders = self.graph.find_nodes(op="placeholder")
+        self.given = dict(zip(placeholders, given, strict=True))
+        self.numbers = {node: number for number, node in enumerate(placeholders)}
+        self.writes = [self._write(node) for node in list(self.graph.nodes) if _is_copy(node)]
+
+    def run(self) -> None:
+        """Makes the steps and the plan's outputs."""
+        written = [write.source for write in self.writes]
+        made = [node for node in self.outputs if self._is_made(node)]
+        results = list(dict.fromkeys([*written, *made]))
+        inputs = self._narrow(results)
+        self._check()
+        views = {node: self._place(node, inputs) for node in results}
+        if results:
+            self._execute(self.graph, [self.given[node] for node in inputs], [views[node] for node in results])
+        for write in self.writes:
+            self._write_back(write, views[write.source], self._view(write.target))
+        for output in self.outputs:
+            self._output(output, views)
+
+    def _check(self) -> None:
+        for node in self.graph.nodes:
+            if node.op in ("placeholder", "output") or node.target is operator.getitem:
+                continue
+            reason = refusal(node, self.compiler, self.target)
+            if reason is not None:
+                raise Refused(reason)
+
+    def _write(self, copy: torch.fx.Node) -> _Write:
+        """A ``copy_`` node as what is copied, which gets the target's dtype and sizes; whoever reads the node reads
+        that."""
+        target, source = copy.args[:2]
+        assert isinstance(target, torch.fx.Node) and isinstance(source, torch.fx.Node)
+        wanted, value = target.meta["val"], source.meta["val"]
+        with self.graph.inserting_before(copy):
+            if value.dtype != wanted.dtype:
+                source = self._call(aten._to_copy.default, source, dtype=wanted.dtype)
+            if value.shape != wanted.shape:
+                source = self._call(aten.expand.default, source, [*wanted.shape])
+            if source.op == "placeholder":
+                source = self._call(aten.clone.default, source)
+        self.outputs = [target if output is copy else output for output in self.outputs]
+        copy.replace_all_uses_with(source)
+        self.graph.erase_node(copy)
+        return _Write(target, source)
+
+    def _call(self, overload: torch._ops.OpOverload, value: torch.fx.Node, *args: Any, **kwargs: Any) -> torch.fx.Node:
+        node = self.graph.call_function(overload, (value, *args), kwargs)
+        node.meta["val"] = overload(value.meta["val"], *args, **kwargs)
+        return node
+
+    def _is_made(self, node: Any) -> bool:
+        """Whether a result of the graph is a tensor that the executable computes."""
+        return (
+            isinstance(node, torch.fx.Node)
+            and node.op != "placeholder"
+            and isinstance(node.meta.get("val"), torch.Tensor)
+        )
+
+    def _narrow(self, results: list[torch.fx.Node]) -> list[torch.fx.Node]:
+        """Leaves what the results need, and returns the inputs that are read. An input that is broadcast in memory
+        becomes one that is broadcast by the graph."""
+        self.graph.output(tuple(results))
+        self.graph.eliminate_dead_code()
+        for node in self.graph.find_nodes(op="placeholder"):
+            if not node.users:
+                self.graph.erase_node(node)
+            elif isinstance(node.meta["val"], torch.Tensor):
+                self._broadcast(node)
+        return list(self.graph.find_nodes(op="placeholder"))
+
+    def _broadcast(self, node: torch.fx.Node) -> None:
+        value, view = node.meta["val"], self.given[node]
+        assert isinstance(view, TensorArg)
+        repeated = [d for d, stride in enumerate(value.stride()) if stride == 0 and value.shape[d] != 1]
+        if not repeated:
+            return
+        sizes = tuple(1 if d in repeated else size for d, size in enumerate(view.sizes))
+        self.given[node] = dataclasses.replace(view, sizes=sizes)
+        once = value
+        for dim in repeated:
+            once = once.narrow(dim, 0, 1)
+        with self.graph.inserting_after(node):
+            whole = self.graph.call_function(aten.expand.default, (node, [*value.shape]))
+        whole.meta["val"] = value
+        node.replace_all_uses_with(whole, delete_user_cb=lambda user: user is not whole)
+        node.meta["val"] = once
+
+    def _view(self, node: torch.fx.Node) -> TensorArg:
+        view = self.given[node]
+        assert isinstance(view, TensorArg)
+        return view
+
+    def _place(self, node: torch.fx.Node, inputs: Sequence[torch.fx.Node]) -> TensorArg:
+        """Where a result goes: into the input that it is written to, if the executable does not read that, or else new
+        memory."""
+        targets = [write.target for write in self.writes if write.source is node]
+        if len(targets) == 1 and not self.aliased and targets[0] not in inputs:
+            return self._view(targets[0])
+        value = node.meta["val"]
+        dense = torch._prims_common.is_non_overlapping_and_dense_or_false(value)
+        strides = value.stride() if dense else torch._prims_common.make_contiguous_strides_for(value.shape)
+        return self.builder.allocate_like(_sizes(value.shape), _sizes(strides), value.dtype)
+
+    def _execute(self, graph: torch.fx.Graph, given: Sequence[Given], results: Sequence[TensorArg]) -> None:
+        operands = [*map(_operand_of, given), *map(_operand_of, results)]
+        name = "+".join(dict.fromkeys(_short(node) for node in graph.nodes if node.op == "call_function"))
+        try:
+            made = self.compiler.compile(graph, operands, self.target)
+        except compilers.Unsupported as reason:
+            raise Refused(f"{name}: {reason}") from reason
+        except Exception as error:
+            _log.warning("the compiler %s failed on %s: %s", self.target.compiler, name, error, exc_info=error)
+            raise Refused(f"{name}: {_failure(self.compiler, error)}") from error
+        if os.environ.get("OUTBOARD_CHECK_EXECUTABLES") == "1":
+            problem = trial.problem_of(made, graph, operands, self.target)
+            if problem is not None:
+                _log.warning("%s: %s computes wrongly: %s", name, self.target.compiler, problem)
+                raise Refused(f"{name}: {self.target.compiler} computes wrongly: {problem}")
+        memory = [self.builder.allocate_like((made.scratch,), (1,), torch.uint8)] if made.scratch else []
+        self.builder.execute(name, made.code, given, [*results, *memory])
+        for scratch in memory:
+            self.builder.free(scratch.buffer)
+
+    def _write_back(self, write: _Write, source: TensorArg, target: TensorArg) -> None:
+        """Copies a result into the input that it is for: bytes, or, where the two lie in other ways, elements."""
+        if source.buffer == target.buffer:
+            return
+        if source.strides == target.strides:
+            nbytes: Any = source.itemsize
+            for size in source.sizes:
+                nbytes = nbytes * size
+            self.builder.copy(source.buffer, target.buffer, nbytes, target_offset=target.offset * target.itemsize)
+        else:
+            graph = torch.fx.Graph()
+            placeholder = graph.placeholder("value")
+            placeholder.meta["val"] = write.source.meta["val"]
+            copied = graph.call_function(aten.clone.default, (placeholder,))
+            copied.meta["val"] = write.target.meta["val"]
+            graph.output((copied,))
+            self._execute(graph, [source], [target])
+        if write.source not in self.outputs:
+            self.builder.free(source.buffer)
+
+    def _output(self, output: Any, views: dict[torch.fx.Node, TensorArg]) -> None:
+        if output is None or (isinstance(output, torch.fx.Node) and output.meta.get("val") is None):
+            self.builder.output_none()
+        elif isinstance(output, torch.fx.Node) and output in self.numbers:
+            self.builder.output_input(self.numbers[output])
+        elif isinstance(output, torch.fx.Node) and output in views:
+            self.builder.output_tensor(views[output])
+        elif isinstance(output, int):
+            self.builder.output_int(output)
+        else:
+            raise Refused(f"a result that is no tensor: {output}")
+
+
+def expression(size: int | torch.SymInt) -> Any:
+    """A size as plans have it."""
+    return size.node.expr if isinstance(size, torch.SymInt) else int(size)
+
+
+def _sizes(sizes: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(map(expression, sizes))
+
+
+def without(whole: frozenset[str], decompositions: dict[Any, Any]) -> dict[Any, Any]:
+    """Decompositions of all but the operators that a compiler takes whole."""
+    if not whole:
+        return decompositions
+    return {key: made for key, made in decompositions.items() if not _is_among(key, whole)}
+
+
+def _is_among(key: Any, whole: frozenset[str]) -> bool:
+    return isinstance(key, torch._ops.OpOverload) and key._schema.name in whole
+
+
+def _operand_of(given: Given) -> compilers.Operand:
+    if isinstance(given, TensorArg):
+        return compilers.Operand(given.dtype, tuple(given.sizes), tuple(given.strides))
+    is_integer = isinstance(given, int) or (isinstance(given, sympy.Basic) and given.is_integer)
+    return compilers.Operand(torch.int64 if is_integer else torch.float64, (), (), is_number=True)
+
+
+def _short(node: torch.fx.Node) -> str:
+    return getattr(node.target, "_opname", None) or str(node.target)

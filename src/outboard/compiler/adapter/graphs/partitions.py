@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graphs of ``torch.compile`` for devices with a graph compiler: what the compiler takes of neighbours becomes one
+executable, and the rest runs operator by operator, as calls without ``torch.compile`` do."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+from torch.fx.passes.operator_support import OperatorSupportBase
+
+from outboard import compilers, patches
+
+from ... import progress, statistics
+from ...isolation import isolated
+from ...plans import cache
+from ...plans import plan as p
+from ...plans.builder import PlanBuilder, TensorArg
+from ...target import Target, target_of
+from .. import executables
+from ..interface import device_name
+
+_log = logging.getLogger(__name__)
+#: Sets of sizes of which a part of a graph keeps the plans.
+MOST_SIZES = 256
+
+
+def keep_whole_operators() -> None:
+    """Has AOTAutograd leave operators as they are that the device's graph compiler takes whole."""
+    feature = "graph compilers get operators whole"
+    patches.apply(feature, {"torch._inductor.compile_fx.compile_fx": _with_whole_operators})
+
+
+def _with_whole_operators(original: Callable[..., Any]) -> Callable[..., Any]:
+    from torch._inductor.decomposition import select_decomp_table
+
+    @functools.wraps(original)
+    def compile_fx(model_: Any, example_inputs_: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        target = target_among(example_inputs_)
+        compiler = None if target is None else compilers.find(target)
+        if compiler is not None and len(args) < 3 and kwargs.get("decompositions") is None:
+            kwargs["decompositions"] = executables.without(compiler.whole, select_decomp_table())
+        return original(model_, example_inputs_, *args, **kwargs)
+
+    return compile_fx
+
+
+def target_among(values: Sequence[Any]) -> Target | None:
+    """The target of the device of ours that some tensor is on; None if no tensor is on one."""
+    name = device_name()
+    indices = (value.device.index or 0 for value in values if isinstance(value, torch.Tensor) and _is_on(value, name))
+    return next((target_of(index) for index in indices), None)
+
+
+def _is_on(value: torch.Tensor, name: str) -> bool:
+    return value.device.type == name
+
+
+def partition(module: torch.fx.GraphModule, target: Target) -> torch.fx.GraphModule:
+    """The module of a functional graph with executables for the parts that the target's compiler takes."""
+    compiler = compilers.find(target)
+    assert compiler is not None
+    support = _Support(compiler, target)
+    fused = CapabilityBasedPartitioner(module, support, allows_single_node_partition=True).partition_and_fuse()
+    for node in list(fused.graph.find_nodes(op="call_module")):
+        name = str(node.target)
+        part = getattr(fused, name)
+        delattr(fused, name)
+        with fused.graph.inserting_before(node):
+            call = fused.graph.call_function(_Part(part, compiler), node.args)
+        call.meta = node.meta
+        node.replace_all_uses_with(call)
+        fused.graph.erase_node(node)
+    fused.recompile()
+    return fused
+
+
+class _Support(OperatorSupportBase):
+    """Which nodes a compiler takes."""
+
+    def __init__(self, compiler: compilers.GraphCompiler, target: Target) -> None:
+        self._compiler = compiler
+        self._target = target
+
+    def is_node_supported(self, submodules: Any, node: torch.fx.Node) -> bool:
+        """Whether a node may be part of an executable."""
+        if node.op != "call_function":
+            return False
+        if node.target is operator.getitem:
+            return self.is_node_supported(submodules, node.args[0])  # type: ignore[arg-type]
+        if not isinstance(node.meta.get("val"), (torch.Tensor, list, tuple)):
+            return False
+        reason = executables.refusal(_as_numbers(node), self._compiler, self._target)
+        if reason is not None:
+            _log.info("not part of an executable: %s", reason)
+        return reason is None
+
+
+def _as_numbers(node: torch.fx.Node) -> torch.fx.Node:
+    """A call with numbers for the symbols that its sizes have: compilers of one set of sizes know no others."""
+    values = [node, *node.all_input_nodes]
+    if not any(_is_symbolic(each.meta.get("val")) for each in values):
+        return node
+    graph = torch.fx.Graph()
+    copies: dict[torch.fx.Node, Any] = {}
+    for each in node.all_input_nodes:
+        value = each.meta["val"]
+        if isinstance(value, (torch.SymInt, torch.SymFloat)):
+            copies[each] = value.node.hint
+            continue
+        copies[each] = graph.placeholder(each.name)
+        copies[each].meta["val"] = _with_numbers(value)
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda each: copies[each])
+    made = graph.call_function(node.target, args, kwargs)  # type: ignore[arg-type]
+    made.meta["val"] = _with_numbers(node.meta["val"])
+    return made
+
+
+def _is_symbolic(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_is_symbolic, value))
+    if isinstance(value, torch.Tensor):
+        return any(isinstance(size, torch.SymInt) for size in (*value.shape, *value.stride()))
+    return isinstance(value, (torch.SymInt, torch.SymFloat))
+
+
+def _with_numbers(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_with_numbers(each) for each in value]
+    if not isinstance(value, torch.Tensor):
+        return value
+    sizes, strides = ([int(getattr(each, "node", each).hint) if isinstance(each, torch.SymInt) else each for each in of]
+                      for of in (value.shape, value.stride()))  # fmt: skip
+    with FakeTensorMode():
+        return torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
+
+
+class _Part:
+    """A part of a graph that runs as one executable, which is made, or found on disk, for each set of sizes when they
+    first come."""
+
+    def __init__(self, module: torch.fx.GraphModule, compiler: compilers.GraphCompiler) -> None:
+        self._module = module
+        self._compiler = compiler
+        self._plans: dict[tuple[Any, ...], Any] = {}
+        self.__name__ = "executable"
+
+    def __call__(self, *args: Any) -> Any:
+        key = tuple(_layout(arg) for arg in args)
+        if key not in self._plans:
+            if len(self._plans) == MOST_SIZES:
+                self._plans.pop(next(iter(self._plans)))
+            self._plans[key] = self._plan(args, key)
+        plan = self._plans[key]
+        if plan is None:
+            return self._module(*args)
+        results = plan.run([arg if isinstance(arg, torch.Tensor) else None for arg in args])
+        returned = self._module.graph.output_node().args[0]
+        return results if isinstance(returned, (list, tuple)) else results[0]
+
+    @isolated
+    def _plan(self, args: Sequence[Any], key: tuple[Any, ...]) -> Any:
+        """The plan for arguments such as these; None if the compiler takes them not."""
+        from outboard import _C
+
+        device = next(arg.device for arg in args if isinstance(arg, torch.Tensor) and _is_on(arg, device_name()))
+        target = target_of(device.index)
+        signature = f"{target.plan_key}\0graph {self._module.code}\0{key}".encode()
+        _, plans = cache.load(signature)
+        if not plans:
+            try:
+                with statistics.timed():
+                    plans = [self._compile(args, target).serialize()]
+            except executables.Refused as reason:
+                statistics.note_reason("graph", str(reason))
+                return None
+            cache.store(signature, False, plans[0])
+        progress.programs()
+        return _C.Plan(plans[0], device.index)
+
+    def _compile(self, args: Sequence[Any], target: Target) -> p.Plan:
+        module = torch.fx.GraphModule(self._module, torch.fx.Graph())
+        module.graph.output(module.graph.graph_copy(self._module.graph, {}))
+        builder = PlanBuilder(target)
+        fakes, given = [], []
+        mode = FakeTensorMode()
+        for node, arg in zip(module.graph.find_nodes(op="placeholder"), args, strict=True):
+            is_tensor = isinstance(arg, torch.Tensor)
+            number = builder.add_input(p.InputKind.TENSOR if is_tensor else p.InputKind.NONE)
+            given.append(TensorArg(number, arg.dtype, tuple(arg.shape), arg.stride()) if is_tensor else None)
+            with mode:
+                fakes.append(_like(arg) if is_tensor else arg)
+            if not is_tensor:
+                _replace(node, arg)
+        with torch.no_grad():
+            FakeTensorProp(module, mode).propagate_dont_convert_inputs(*fakes)
+            executables.add_graph(builder, module, given, self._compiler)
+        return builder.finish()
+
+
+def _layout(arg: Any) -> Any:
+    if not isinstance(arg, torch.Tensor):
+        return arg
+    return (arg.dtype, arg.device.type, tuple(arg.shape), arg.stride())
+
+
+def _like(arg: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(arg.shape, arg.stride(), dtype=arg.dtype, device=arg.device)
+
+
+def _replace(node: torch.fx.Node, value: Any) -> None:
+    """Puts a number in the place of an input."""
+    for user in list(node.users):
+        user.args, user.kwargs = torch.fx.node.map_arg(
+            (user.args, user.kwargs), lambda each: value if each is node else each
+        )

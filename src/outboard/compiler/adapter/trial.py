@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A new executable, run once on random numbers and compared with PyTorch on the CPU (OUTBOARD_CHECK_EXECUTABLES=1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from outboard import compilers
+
+from ..plans import plan as p
+from ..plans.builder import PlanBuilder, TensorArg
+from ..target import Target, index_of
+
+#: How far results may be apart, beside the largest of them: sums are taken in another order.
+TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-3}
+_OTHER_TOLERANCE = 5e-2
+_SEED = 0
+
+
+def problem_of(
+    made: compilers.Executable, graph: torch.fx.Graph, operands: Sequence[compilers.Operand], target: Target
+) -> str | None:
+    """In what an executable's results differ from those of the graph on the CPU; None if in nothing, or if sizes are
+    not known."""
+    if any(not isinstance(size, int) for operand in operands for size in (*operand.sizes, *operand.strides)):
+        return None
+    generator = torch.Generator().manual_seed(_SEED)
+    count = len(graph.find_nodes(op="placeholder"))
+    least = min((size for operand in operands for size in operand.sizes), default=1)
+    given = [_random(operand, min(int(least), 2), generator) for operand in operands[:count]]
+    expected = _OnCPU(torch.fx.GraphModule({}, graph)).run(*given)
+    results = _run(made, operands, given, target)
+    for number, (result, wanted) in enumerate(zip(results, expected, strict=True)):
+        problem = _difference(result, wanted)
+        if problem is not None:
+            return f"result {number} {problem}"
+    return None
+
+
+def _random(operand: compilers.Operand, most: int, generator: torch.Generator) -> Any:
+    """A tensor or number. Integers may be indices: they are below ``most``."""
+    if operand.is_number:
+        return 2 if operand.dtype is torch.int64 else 0.5
+    memory = torch.zeros(_span(operand), dtype=operand.dtype)
+    if operand.dtype.is_floating_point:
+        memory = torch.randn(memory.shape, generator=generator).to(operand.dtype)
+    elif operand.dtype is torch.bool or most > 1:
+        memory = torch.randint(0, 2, memory.shape, generator=generator).to(operand.dtype)
+    return memory.as_strided(operand.sizes, operand.strides)
+
+
+def _span(operand: compilers.Operand) -> int:
+    """Elements from the first to the last."""
+    return 1 + sum((int(size) - 1) * int(stride) for size, stride in zip(operand.sizes, operand.strides, strict=True))
+
+
+class _OnCPU(torch.fx.Interpreter):
+    """Runs a graph of the device's on tensors of the CPU."""
+
+    def call_function(self, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Calls an operator, on the CPU if it makes a tensor of nothing."""
+        moved = {key: torch.device("cpu") if key == "device" and value else value for key, value in kwargs.items()}
+        return super().call_function(target, args, moved)
+
+
+def _run(
+    made: compilers.Executable, operands: Sequence[compilers.Operand], given: Sequence[Any], target: Target
+) -> list[torch.Tensor]:
+    from outboard import _C
+
+    index = index_of(target)
+    builder = PlanBuilder(target)
+    inputs: list[TensorArg | int | float] = []
+    values: list[torch.Tensor | int | float | None] = []
+    for operand, value in zip(operands, given, strict=False):
+        number = builder.add_input(p.InputKind.NONE if operand.is_number else p.InputKind.TENSOR)
+        inputs.append(value if operand.is_number else _view(number, operand))
+        values.append(None if operand.is_number else _moved(value, index))
+    results = [builder.allocate_like(each.sizes, each.strides, each.dtype) for each in operands[len(given) :]]
+    memory = [builder.allocate_like((made.scratch,), (1,), torch.uint8)] if made.scratch else []
+    builder.execute("trial", made.code, inputs, [*results, *memory])
+    for result in results:
+        builder.output_tensor(result)
+    ran: list[torch.Tensor] = _C.Plan(builder.finish().serialize(), index).run(values)
+    return [result.cpu() for result in ran]
+
+
+def _view(number: int, operand: compilers.Operand) -> TensorArg:
+    return TensorArg(number, operand.dtype, tuple(operand.sizes), tuple(operand.strides))
+
+
+def _moved(value: torch.Tensor, index: int) -> torch.Tensor:
+    """A tensor on the device, where it lies as it did: only whole memory is copied without a kernel."""
+    memory = value.as_strided((_span_of(value),), (1,))
+    device = torch.device(torch._C._get_privateuse1_backend_name(), index)
+    return memory.to(device).as_strided(value.shape, value.stride())
+
+
+def _span_of(value: torch.Tensor) -> int:
+    return 1 + sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
+
+
+def _difference(result: torch.Tensor, wanted: torch.Tensor) -> str | None:
+    if result.dtype != wanted.dtype or result.shape != wanted.shape:
+        return f"is {result.dtype} {[*result.shape]}, not {wanted.dtype} {[*wanted.shape]}"
+    a, b = result.double(), wanted.double()
+    finite = b.isfinite()
+    scale = max(b[finite].abs().max().item() if bool(finite.any()) else 0.0, 1.0)
+    tolerance = TOLERANCES.get(result.dtype, _OTHER_TOLERANCE) * scale
+    if torch.allclose(a, b, rtol=0, atol=tolerance, equal_nan=True):
+        return None
+    return f"is up to {(a - b).abs().max().item():.3g} beside the CPU's"

@@ -1,0 +1,685 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compiler of the simulator's graph tier: an example from which others start.
+
+An executable is text. Each line is an operation, the dtype and the sizes of its result, and what it reads: ``%3`` is
+the result of line 3, other words are integers, and numbers begin with ``#``. ``csrc/drivers/sim/graph.cpp`` runs it. So
+a compiler is a table of rules, each of which writes the lines of one operator.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import torch
+from torch.utils import _pytree as pytree
+
+from outboard.compiler.plans.dtypes import dtype_number
+from outboard.compiler.target import Target
+
+from . import Executable, Operand, Unsupported
+
+aten, prims = torch.ops.aten, torch.ops.prims
+
+DTYPES = frozenset(
+    {
+        torch.float32, torch.float64, torch.bfloat16, torch.bool,
+        torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
+    }
+)  # fmt: skip
+
+
+class Program:
+    """The lines of an executable, and the values that they make, by number."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.shapes: list[tuple[int, ...]] = []
+        self.dtypes: list[torch.dtype] = []
+
+    def emit(self, operation: str, dtype: torch.dtype, sizes: Sequence[int], *reads: str | int | float) -> int:
+        """Adds a line; returns the number of its value."""
+        shape = "x".join(str(int(size)) for size in sizes) or "-"
+        words = [f"#{read.hex()}" if isinstance(read, float) else str(read) for read in reads]
+        self.lines.append(" ".join([operation, str(dtype_number(dtype)), shape, *words]))
+        self.shapes.append(tuple(int(size) for size in sizes))
+        self.dtypes.append(dtype)
+        return len(self.lines) - 1
+
+    def code(self) -> bytes:
+        """The executable, under its first line: the version, and a checksum (FNV-1a) of the rest."""
+        text = "".join(f"{line}\n" for line in self.lines).encode()
+        checksum = 0xCBF29CE484222325
+        for byte in text:
+            checksum = (checksum ^ byte) * 0x100000001B3 % 2**64
+        return f"outboard-sim 1 {checksum:016x}\n".encode() + text
+
+    # ---- what rules are written in ----
+
+    def full(self, number: float, sizes: Sequence[int], dtype: torch.dtype) -> int:
+        """A tensor of one number."""
+        return self.emit("full", dtype, sizes, float(number))
+
+    def cast(self, value: int, dtype: torch.dtype) -> int:
+        """A value in another dtype."""
+        if self.dtypes[value] == dtype:
+            return value
+        if not dtype.is_floating_point and dtype is not torch.bool and self.dtypes[value].is_floating_point:
+            value = self.emit("trunc", self.dtypes[value], self.shapes[value], f"%{value}")
+        return self.emit("cast", dtype, self.shapes[value], f"%{value}")
+
+    def reshape(self, value: int, sizes: Sequence[int]) -> int:
+        """The elements in other sizes, in order."""
+        if self.shapes[value] == tuple(sizes):
+            return value
+        return self.emit("reshape", self.dtypes[value], sizes, f"%{value}")
+
+    def broadcast(self, value: int, sizes: Sequence[int]) -> int:
+        """A value in the sizes that others have."""
+        if self.shapes[value] == tuple(sizes):
+            return value
+        return self.emit("broadcast", self.dtypes[value], sizes, f"%{value}")
+
+    def pointwise(self, operation: str, dtype: torch.dtype, *values: int) -> int:
+        """An operation on each element of values that are broadcast."""
+        sizes = torch.broadcast_shapes(  # type: ignore[no-untyped-call]
+            *(self.shapes[value] for value in values)
+        )
+        return self.emit(operation, dtype, sizes, *(f"%{self.broadcast(value, sizes)}" for value in values))
+
+    def permute(self, value: int, dims: Sequence[int]) -> int:
+        """Dimensions in another order."""
+        sizes = [self.shapes[value][dim] for dim in dims]
+        return self.emit("permute", self.dtypes[value], sizes, f"%{value}", *dims)
+
+    def reduce(self, operation: str, value: int, dims: Sequence[int], keep: bool, dtype: torch.dtype) -> int:
+        """Folds dimensions (all of them if none is named)."""
+        shape = self.shapes[value]
+        folded = sorted({dim % len(shape) for dim in dims}) if dims else list(range(len(shape)))
+        kept = [1 if d in folded else size for d, size in enumerate(shape)]
+        made = self.emit(operation, dtype, kept, f"%{value}", *folded)
+        return made if keep else self.reshape(made, [size for d, size in enumerate(shape) if d not in folded])
+
+    def slice(self, value: int, dim: int, start: int, count: int, step: int = 1) -> int:
+        """``count`` rows along a dimension."""
+        sizes = [*self.shapes[value]]
+        sizes[dim] = count
+        return self.emit("slice", self.dtypes[value], sizes, f"%{value}", dim, start, step)
+
+    def matmul(self, a: int, b: int, dtype: torch.dtype) -> int:
+        """A product of two matrices, or of two batches of them."""
+        sizes = (*self.shapes[a][:-1], self.shapes[b][-1])
+        a, b = (self.reshape(each, (1, *self.shapes[each])[-3:]) for each in (a, b))
+        made = self.emit("matmul", dtype, (*self.shapes[a][:-1], sizes[-1]), f"%{a}", f"%{b}")
+        return self.reshape(made, sizes)
+
+
+class Call:
+    """A node whose operands have values: what a rule gets."""
+
+    def __init__(self, program: Program, node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> None:
+        assert isinstance(node.target, torch._ops.OpOverload)
+        self.program = program
+        self.name: str = node.target._schema.name
+        self.args: dict[str, Any] = {}
+        schema = node.target._schema.arguments
+        for position, argument in enumerate(schema):
+            given = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
+            missing = position >= len(node.args) and argument.name not in node.kwargs
+            self.args[argument.name] = argument.default_value if missing else self._value(given, values)
+        self.names = [argument.name for argument in schema]
+        self.result = node.meta["val"]
+
+    def _value(self, given: Any, values: dict[torch.fx.Node, Any]) -> Any:
+
+        def with_values(item: Any) -> Any:
+            return Value(values[item]) if isinstance(item, torch.fx.Node) else item
+
+        return pytree.tree_map(with_values, given)
+
+    def __getitem__(self, key: str | int) -> Any:
+        return self.args[self.names[key] if isinstance(key, int) else key]
+
+    def value(self, key: str | int, dtype: torch.dtype | None = None) -> int:
+        """An argument as a value: a tensor, or a number that becomes one of ``dtype``."""
+        given = self[key]
+        if isinstance(given, Value):
+            return given.number if dtype is None else self.program.cast(given.number, dtype)
+        return self.program.full(float(given), (), dtype or torch.float64)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The result's dtype."""
+        return self.result.dtype  # type: ignore[no-any-return]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The result's sizes."""
+        return tuple(self.result.shape)
+
+
+class Value:
+    """A value among a call's arguments."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+Rule = Callable[[Call], Any]
+RULES: dict[Any, Rule] = {}
+
+
+def rule(*overloads: Any) -> Callable[[Rule], Rule]:
+    """Says which operators a function writes the lines of: overloads, or names."""
+
+    def register(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(overloads, function))
+        return function
+
+    return register
+
+
+def rule_of(target: Any) -> Rule | None:
+    """The rule for an overload; None if there is none."""
+    return RULES.get(target) or RULES.get(target._schema.name)
+
+
+# ---- element by element ----
+
+
+def _unary(operation: str) -> Rule:
+    return lambda call: call.program.pointwise(operation, call.dtype, call.value(0, call.dtype))
+
+
+def _binary(operation: str) -> Rule:
+    return lambda call: call.program.pointwise(
+        operation, call.dtype, call.value(0, call.dtype), call.value(1, call.dtype)
+    )
+
+
+def _comparison(operation: str) -> Rule:
+    def compare(call: Call) -> int:
+        dtype = _common(call)
+        return call.program.pointwise(operation, torch.bool, call.value(0, dtype), call.value(1, dtype))
+
+    return compare
+
+
+def _common(call: Call) -> torch.dtype:
+    """The dtype in which two operands meet; 64 bits of either kind are exact for what comes of numbers."""
+    dtypes = [call.program.dtypes[given.number] if isinstance(given, Value) else None for given in (call[0], call[1])]
+    known = [dtype for dtype in dtypes if dtype is not None]
+    if any(dtype.is_floating_point for dtype in known) or isinstance(call[1], float):
+        return torch.float64
+    return torch.int64
+
+
+_UNARY = {
+    "abs": aten.abs, "ceil": aten.ceil, "cos": aten.cos, "erf": aten.erf, "exp": aten.exp, "expm1": aten.expm1,
+    "floor": aten.floor, "log": aten.log, "log1p": aten.log1p, "negate": aten.neg, "round": aten.round,
+    "rsqrt": aten.rsqrt, "sigmoid": aten.sigmoid, "sign": aten.sign, "sin": aten.sin, "sqrt": aten.sqrt,
+    "tanh": aten.tanh, "trunc": aten.trunc,
+}  # fmt: skip
+RULES |= {packet.default: _unary(operation) for operation, packet in _UNARY.items()}
+_BINARY = {
+    "maximum": [aten.maximum.default], "minimum": [aten.minimum.default],
+    "multiply": [aten.mul.Tensor, aten.mul.Scalar], "divide": [aten.div.Tensor, aten.div.Scalar],
+    "power": [aten.pow.Tensor_Tensor, aten.pow.Tensor_Scalar, aten.pow.Scalar],
+}  # fmt: skip
+RULES |= {overload: _binary(operation) for operation, overloads in _BINARY.items() for overload in overloads}
+_COMPARISONS = {
+    "equal": aten.eq, "not_equal": aten.ne, "less": aten.lt, "less_equal": aten.le,
+    "greater": aten.gt, "greater_equal": aten.ge,
+}  # fmt: skip
+for _operation, _packet in _COMPARISONS.items():
+    RULES |= {_packet.Tensor: _comparison(_operation), _packet.Scalar: _comparison(_operation)}
+RULES |= {aten.logical_and.default: _comparison("and"), aten.logical_or.default: _comparison("or")}
+
+
+@rule(aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar)
+def _sum(call: Call) -> int:
+    other = call.value(1, call.dtype)
+    if isinstance(call["alpha"], Value) or call["alpha"] != 1:
+        other = call.program.pointwise("multiply", call.dtype, other, call.value("alpha", call.dtype))
+    operation = "add" if call.name == "aten::add" else "subtract"
+    return call.program.pointwise(operation, call.dtype, call.value(0, call.dtype), other)
+
+
+@rule(aten.logical_not.default, aten.bitwise_not.default)
+def _not(call: Call) -> int:
+    if call.name == "aten::bitwise_not" and call.dtype is not torch.bool:
+        raise Unsupported("bits of integers")
+    return call.program.pointwise("not", torch.bool, call.value(0))
+
+
+@rule(aten.relu.default)
+def _relu(call: Call) -> int:
+    return call.program.pointwise("maximum", call.dtype, call.value(0), call.program.full(0, (), call.dtype))
+
+
+@rule(aten.threshold_backward.default)
+def _threshold_backward(call: Call) -> int:
+    passes = call.program.pointwise("greater", torch.bool, call.value(1), call.value(2, torch.float64))
+    return call.program.pointwise("where", call.dtype, passes, call.value(0), call.program.full(0, (), call.dtype))
+
+
+@rule(aten.copy.default)
+def _copy_into(call: Call) -> int:
+    return call.program.broadcast(call.value("src", call.dtype), call.sizes)
+
+
+@rule("prims::fma")  # which is there once PyTorch's own compiler is
+def _fma(call: Call) -> int:
+    product = call.program.pointwise("multiply", torch.float64, call.value(0), call.value(1))
+    return call.program.pointwise("add", call.dtype, product, call.value(2))
+
+
+@rule(aten.reciprocal.default)
+def _reciprocal(call: Call) -> int:
+    return call.program.pointwise("divide", call.dtype, call.program.full(1, (), call.dtype), call.value(0, call.dtype))
+
+
+@rule(aten.silu.default)
+def _silu(call: Call) -> int:
+    gate = call.program.pointwise("sigmoid", torch.float64, call.value(0))
+    return call.program.pointwise("multiply", call.dtype, call.value(0), gate)
+
+
+@rule(aten.gelu.default)
+def _gelu(call: Call) -> int:
+    if call["approximate"] != "none":
+        raise Unsupported("gelu by tanh")
+    program, x = call.program, call.value(0, torch.float64)
+    scaled = program.pointwise("multiply", torch.float64, x, program.full(math.sqrt(0.5), (), torch.float64))
+    error = program.pointwise("erf", torch.float64, scaled)
+    one, half = (program.full(number, (), torch.float64) for number in (1, 0.5))
+    weight = program.pointwise("multiply", torch.float64, program.pointwise("add", torch.float64, error, one), half)
+    return program.pointwise("multiply", call.dtype, x, weight)
+
+
+@rule(aten.where.self)
+def _where(call: Call) -> int:
+    return call.program.pointwise(
+        "where", call.dtype, call.value(0), call.value(1, call.dtype), call.value(2, call.dtype)
+    )
+
+
+@rule(aten.clamp.default, aten.clamp.Tensor, aten.clamp_min.default, aten.clamp_max.default)
+def _clamp(call: Call) -> int:
+    value = call.value(0, call.dtype)
+    for bound, operation in (("min", "maximum"), ("max", "minimum")):
+        if call.args.get(bound) is not None:
+            value = call.program.pointwise(operation, call.dtype, value, call.value(bound, call.dtype))
+    return value
+
+
+@rule(
+    prims.convert_element_type.default,
+    aten._to_copy.default,
+    aten.clone.default,
+    aten.alias.default,
+    aten.detach.default,
+)
+def _copy(call: Call) -> int:
+    return call.program.cast(call.value(0), call.dtype)
+
+
+@rule(aten.full.default, aten.full_like.default, aten.scalar_tensor.default)
+def _full(call: Call) -> int:
+    number = call["s" if call.name == "aten::scalar_tensor" else "fill_value"]
+    if isinstance(number, Value):
+        return call.program.broadcast(call.program.cast(number.number, call.dtype), call.sizes)
+    return call.program.full(number, call.sizes, call.dtype)
+
+
+@rule(prims.iota.default)
+def _iota(call: Call) -> int:
+    return call.program.emit("iota", call.dtype, call.sizes, call["start"], call["step"])
+
+
+@rule(aten.arange.start_step)
+def _arange(call: Call) -> int:
+    if not all(isinstance(call[key], int) for key in ("start", "step")):
+        raise Unsupported("arange of numbers with fractions")
+    return call.program.emit("iota", call.dtype, call.sizes, call["start"], call["step"])
+
+
+# ---- shapes ----
+
+
+@rule(aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default)
+@rule(aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default)
+def _reshape(call: Call) -> int:
+    return call.program.reshape(call.value(0), call.sizes)
+
+
+@rule(aten.expand.default)
+def _expand(call: Call) -> int:
+    return call.program.broadcast(call.value(0), call.sizes)
+
+
+@rule(aten.permute.default)
+def _permute(call: Call) -> int:
+    return call.program.permute(call.value(0), [dim % len(call.sizes) for dim in call["dims"]])
+
+
+@rule(aten.t.default)
+def _t(call: Call) -> int:
+    return call.program.permute(call.value(0), [*reversed(range(len(call.sizes)))])
+
+
+@rule(aten.transpose.int)
+def _transpose(call: Call) -> int:
+    dims = [*range(len(call.sizes))]
+    a, b = call["dim0"], call["dim1"]
+    dims[a], dims[b] = dims[b], dims[a]
+    return call.program.permute(call.value(0), dims)
+
+
+@rule(aten.slice.Tensor)
+def _slice(call: Call) -> int:
+    value = call.value(0)
+    dim = call["dim"] % len(call.sizes)
+    return call.program.slice(
+        value, dim, _start(call["start"], call.program.shapes[value][dim]), call.sizes[dim], call["step"]
+    )
+
+
+def _start(start: int | None, size: int) -> int:
+    """Where a slice begins, as Python counts."""
+    start = start or 0
+    return min(max(start + size if start < 0 else start, 0), size)
+
+
+@rule(aten.select.int)
+def _select(call: Call) -> int:
+    value = call.value(0)
+    dim = call["dim"] % len(call.program.shapes[value])
+    row = call["index"] % call.program.shapes[value][dim]
+    return call.program.reshape(call.program.slice(value, dim, row, 1), call.sizes)
+
+
+@rule(aten.split_with_sizes.default, aten.split.Tensor)
+def _split(call: Call) -> list[int]:
+    value, dim, begin, parts = call.value(0), call["dim"], 0, []
+    for part in call.result:
+        parts.append(call.program.slice(value, dim % part.dim(), begin, part.shape[dim]))
+        begin += part.shape[dim]
+    return parts
+
+
+@rule(aten.cat.default)
+def _cat(call: Call) -> int:
+    parts = [call.program.cast(each.number, call.dtype) for each in call["tensors"]]
+    return call.program.emit(
+        "concatenate", call.dtype, call.sizes, *(f"%{part}" for part in parts), call["dim"] % len(call.sizes)
+    )
+
+
+@rule(aten.slice_scatter.default)
+def _slice_scatter(call: Call) -> int:
+    dim = call["dim"] % len(call.sizes)
+    place = (dim, _start(call["start"], call.sizes[dim]), call["step"])
+    return call.program.emit(
+        "update", call.dtype, call.sizes, f"%{call.value(0)}", f"%{call.value(1, call.dtype)}", *place
+    )
+
+
+@rule(aten.select_scatter.default)
+def _select_scatter(call: Call) -> int:
+    dim = call["dim"] % len(call.sizes)
+    sizes = [1 if d == dim else size for d, size in enumerate(call.sizes)]
+    row = call.program.reshape(call.value(1, call.dtype), sizes)
+    place = (dim, call["index"] % call.sizes[dim], 1)
+    return call.program.emit("update", call.dtype, call.sizes, f"%{call.value(0)}", f"%{row}", *place)
+
+
+# ---- many elements to one ----
+
+
+@rule(aten.sum.default, aten.sum.dim_IntList)
+def _sum_of(call: Call) -> int:
+    value = call.value(0, call.dtype)
+    return call.program.reduce("sum", value, call.args.get("dim") or [], call.args.get("keepdim", False), call.dtype)
+
+
+@rule(aten.mean.default, aten.mean.dim)
+def _mean(call: Call) -> int:
+    total = call.program.reduce(
+        "sum", call.value(0), call.args.get("dim") or [], call.args.get("keepdim", False), torch.float64
+    )
+    count = math.prod(call.program.shapes[call.value(0)]) / max(math.prod(call.sizes), 1)
+    return call.program.pointwise("divide", call.dtype, total, call.program.full(count, (), torch.float64))
+
+
+@rule(aten.amax.default, aten.amin.default)
+def _extreme(call: Call) -> int:
+    operation = "largest" if call.name == "aten::amax" else "smallest"
+    return call.program.reduce(operation, call.value(0), call["dim"], call["keepdim"], call.dtype)
+
+
+@rule(aten.any.default, aten.any.dim, aten.any.dims)
+def _any(call: Call) -> int:
+    dims = call.args.get("dim")
+    named = [] if dims is None else [dims] if isinstance(dims, int) else dims
+    value = call.value(0)
+    true = call.program.pointwise("not_equal", torch.bool, value, call.program.full(0, (), call.program.dtypes[value]))
+    return call.program.reduce("largest", true, named, call.args.get("keepdim", False), torch.bool)
+
+
+@rule(aten.argmax.default)
+def _argmax(call: Call) -> int:
+    value = call.value(0)
+    if call["dim"] is None:
+        value = call.program.reshape(value, [math.prod(call.program.shapes[value])])
+    shape = call.program.shapes[value]
+    dim = (call["dim"] or 0) % len(shape)
+    sizes = [size for d, size in enumerate(shape) if d != dim]
+    return call.program.reshape(call.program.emit("argmax", torch.int64, sizes, f"%{value}", dim), call.sizes)
+
+
+@rule(aten.cumsum.default)
+def _cumsum(call: Call) -> int:
+    return call.program.emit(
+        "cumulate", call.dtype, call.sizes, f"%{call.value(0, call.dtype)}", call["dim"] % max(len(call.sizes), 1)
+    )
+
+
+@rule(aten.var.correction)
+def _var(call: Call) -> int:
+    return _variance(call, call["dim"] or [], 1 if call["correction"] is None else call["correction"], call["keepdim"])[
+        0
+    ]
+
+
+@rule(aten.var_mean.correction)
+def _var_mean(call: Call) -> list[int]:
+    correction = 1 if call["correction"] is None else call["correction"]
+    return _variance(call, call["dim"] or [], correction, call["keepdim"])
+
+
+def _variance(call: Call, dims: Sequence[int], correction: float, keep: bool) -> list[int]:
+    program, x, dtype = call.program, call.value(0, torch.float64), torch.float64
+    result = call.result if isinstance(call.result, torch.Tensor) else call.result[0]
+    count = math.prod(program.shapes[x]) / max(math.prod(result.shape), 1)
+    mean = program.pointwise(
+        "divide", dtype, program.reduce("sum", x, dims, True, dtype), program.full(count, (), dtype)
+    )
+    apart = program.pointwise("subtract", dtype, x, mean)
+    total = program.reduce("sum", program.pointwise("multiply", dtype, apart, apart), dims, True, dtype)
+    variance = program.pointwise("divide", dtype, total, program.full(count - correction, (), dtype))
+    return [program.cast(program.reshape(each, result.shape), result.dtype) for each in (variance, mean)]
+
+
+@rule(aten._softmax.default, aten._log_softmax.default)
+def _softmax(call: Call) -> int:
+    program, x, dtype, dim = call.program, call.value(0, torch.float64), torch.float64, [call["dim"]]
+    if not call.sizes:
+        raise Unsupported("softmax of a number")
+    apart = program.pointwise("subtract", dtype, x, program.reduce("largest", x, dim, True, dtype))
+    powers = program.pointwise("exp", dtype, apart)
+    total = program.reduce("sum", powers, dim, True, dtype)
+    if call.name == "aten::_softmax":
+        return program.pointwise("divide", call.dtype, powers, total)
+    return program.pointwise("subtract", call.dtype, apart, program.pointwise("log", dtype, total))
+
+
+# ---- products ----
+
+
+@rule(aten.mm.default, aten.bmm.default)
+def _matmul(call: Call) -> int:
+    return call.program.matmul(call.value(0), call.value(1), call.dtype)
+
+
+@rule(aten.addmm.default, aten.baddbmm.default)
+def _addmm(call: Call) -> int:
+    program, dtype = call.program, call.dtype
+    product, given = program.matmul(call.value(1), call.value(2), torch.float64), call.value(0)
+    if call["alpha"] != 1:
+        product = program.pointwise("multiply", torch.float64, product, call.value("alpha", torch.float64))
+    if call["beta"] == 0:
+        return program.cast(product, dtype)
+    if call["beta"] != 1:
+        given = program.pointwise("multiply", torch.float64, given, call.value("beta", torch.float64))
+    return program.pointwise("add", dtype, product, given)
+
+
+def _window(call: Call) -> tuple[int, ...]:
+    """Strides, padding and dilation in two dimensions, and groups."""
+    if call["transposed"]:
+        raise Unsupported("transposed convolutions")
+    if len(call["stride"]) != 2 or len(call["padding"]) != 2:
+        raise Unsupported("convolutions in other than two dimensions")
+    return (*call["stride"], *call["padding"], *call["dilation"], call["groups"])
+
+
+@rule(aten.convolution.default)
+def _convolution(call: Call) -> int:
+    program, dtype = call.program, call.dtype
+    made = program.emit("convolve", dtype, call.sizes, f"%{call.value(0)}", f"%{call.value(1)}", *_window(call))
+    if call["bias"] is None:
+        return made
+    return program.pointwise("add", dtype, made, program.reshape(call.value("bias"), (call.sizes[1], 1, 1)))
+
+
+@rule(aten.convolution_backward.default)
+def _convolution_backward(call: Call) -> list[int | None]:
+    program, grad, window = call.program, call.value(0), _window(call)
+    made: list[int | None] = [None, None, None]
+    for place, operation, other in ((0, "convolve_input", 2), (1, "convolve_weight", 1)):
+        if call["output_mask"][place]:
+            result = call.result[place]
+            made[place] = program.emit(
+                operation, result.dtype, result.shape, f"%{grad}", f"%{call.value(other)}", *window
+            )
+    if call["output_mask"][2]:
+        made[2] = program.reduce("sum", grad, [0, 2, 3], False, call.result[2].dtype)
+    return made
+
+
+# ---- indices ----
+
+
+@rule(aten.embedding.default)
+def _embedding(call: Call) -> int:
+    return call.program.emit("take", call.dtype, call.sizes, f"%{call.value(0)}", f"%{call.value(1)}", 0)
+
+
+@rule(aten.embedding_dense_backward.default)
+def _embedding_backward(call: Call) -> int:
+    program, grad, index = call.program, call.value(0), call.value(1)
+    zeros = program.full(0, call.sizes, call.dtype)
+    if call["scale_grad_by_freq"]:
+        raise Unsupported("gradients scaled by frequency")
+    if call["padding_idx"] >= 0:
+        skips = program.pointwise("equal", torch.bool, index, program.full(call["padding_idx"], (), torch.int64))
+        skips = program.reshape(skips, (*program.shapes[index], 1))
+        grad = program.pointwise("where", call.dtype, skips, program.full(0, (), call.dtype), grad)
+    return program.emit("put_add", call.dtype, call.sizes, f"%{zeros}", f"%{index}", f"%{grad}", 0)
+
+
+@rule(aten.index_select.default)
+def _index_select(call: Call) -> int:
+    dim = call["dim"] % max(len(call.sizes), 1)
+    return call.program.emit("take", call.dtype, call.sizes, f"%{call.value(0)}", f"%{call.value(2)}", dim)
+
+
+@rule(aten.gather.default)
+def _gather(call: Call) -> int:
+    dim = call["dim"] % max(len(call.sizes), 1)
+    return call.program.emit("gather", call.dtype, call.sizes, f"%{call.value(0)}", f"%{call.value(2)}", dim)
+
+
+@rule(aten.scatter_add.default)
+def _scatter_add(call: Call) -> int:
+    reads = [f"%{call.value(key)}" for key in ("self", "index", "src")]
+    if call.program.shapes[call.value("index")] != call.program.shapes[call.value("src")]:
+        raise Unsupported("an index of other sizes than what is added")
+    return call.program.emit("scatter_add", call.dtype, call.sizes, *reads, call["dim"] % max(len(call.sizes), 1))
+
+
+# ---- the compiler ----
+
+
+def _stand_in(program: Program, node: torch.fx.Node) -> Any:
+    """A value, or several, in the place of a node's."""
+    value = node.meta["val"]
+    if isinstance(value, (list, tuple)):
+        return [program.emit("input", each.dtype, each.shape) for each in value]
+    if isinstance(value, torch.Tensor):
+        return program.emit("input", value.dtype, value.shape)
+    return program.emit("input", torch.float64 if isinstance(value, (float, torch.SymFloat)) else torch.int64, ())
+
+
+class SimCompiler:
+    """Writes executables for the simulated device."""
+
+    name = "outboard-sim"
+    version = "1"
+    whole = frozenset(
+        {
+            "aten::_log_softmax", "aten::_softmax", "aten::addmm", "aten::baddbmm", "aten::embedding_dense_backward",
+            "aten::gelu", "aten::silu", "aten::threshold_backward",
+        }
+    )  # fmt: skip
+
+    def supports(self, node: torch.fx.Node, target: Target) -> Literal[True] | str:
+        """Whether there is a rule for the operator, and the device has the dtypes."""
+        write = rule_of(node.target)
+        if write is None:
+            return "no rule for this operator"
+        values = [node.meta["val"], *(each.meta.get("val") for each in node.all_input_nodes)]
+        for value in pytree.tree_leaves(values):
+            if isinstance(value, torch.Tensor) and value.dtype not in DTYPES:
+                return f"no {value.dtype}"
+        program = Program()
+        inputs = {each: _stand_in(program, each) for each in node.all_input_nodes}
+        try:  # rules know what they cannot write
+            write(Call(program, node, inputs))
+        except Unsupported as reason:
+            return str(reason)
+        return True
+
+    def compile(self, graph: torch.fx.Graph, operands: Sequence[Operand], target: Target) -> Executable:
+        """Writes the lines of each operator in turn."""
+        program = Program()
+        values: dict[torch.fx.Node, Any] = {}
+        given = iter(operands)
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                operand = next(given)
+                values[node] = program.emit("input", operand.dtype, [int(size) for size in operand.sizes])
+            elif node.op == "output":
+                for result in node.args[0]:
+                    dtype, sizes = program.dtypes[values[result]], program.shapes[values[result]]
+                    program.emit("result", dtype, sizes, f"%{values[result]}")
+            elif node.target is operator.getitem:
+                values[node] = values[node.args[0]][node.args[1]]
+            else:
+                write = rule_of(node.target)
+                assert write is not None  # or `supports` would have said so
+                values[node] = write(Call(program, node, values))
+        return Executable(program.code())

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices that take graphs: the simulator, whose driver has no kernel language, with a compiler written in Python."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+from processes import run_program
+
+PRELUDE = """
+import sys, torch
+from torch import nn
+device = torch._C._get_privateuse1_backend_name()
+ours = getattr(torch, device)
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inward, self.outward = nn.Linear(16, 48), nn.Linear(16, 16)
+    def forward(self, x):
+        heads = (part.unflatten(-1, (2, 8)).transpose(1, 2) for part in self.inward(x).split(16, -1))
+        attended = nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
+        return self.outward(attended.transpose(1, 2).flatten(2))
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.attention = nn.LayerNorm(16), Attention()
+        self.rest = nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 32), nn.SiLU(), nn.Linear(32, 16))
+    def forward(self, x):
+        x = x + self.attention(self.first(x))
+        return x + self.rest(x)
+
+def language_model():
+    return nn.Sequential(nn.Embedding(11, 16), Block(), nn.Linear(16, 11))
+
+def perceptron():
+    return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4), nn.Softmax(-1))
+
+def convolutional():
+    return nn.Sequential(nn.Conv2d(3, 4, 3, stride=2, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 6, 3),
+                         nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3))
+
+torch.manual_seed(0)
+models = {perceptron: torch.randn(5, 8), convolutional: torch.randn(2, 3, 8, 8),
+          language_model: torch.randint(0, 11, (2, 6))}
+
+def close(a, b):
+    torch.testing.assert_close(a.cpu(), b.cpu(), rtol=1e-5, atol=1e-6)
+
+def reasons(name):
+    count, known = ours.fallbacks(reasons=True)[name]
+    return count, " ".join(known)
+"""
+
+#: A step of training of each model, eager and compiled.
+TRAINING = """
+for make, x in models.items():
+    expected = make()
+    state = {key: value.clone() for key, value in expected.state_dict().items()}
+    expected(x).square().mean().backward()
+    wanted = expected(x).detach() if make is not convolutional else None  # whose statistics have moved on
+    for compiled in (False, True):
+        model = make()
+        model.load_state_dict(state)
+        model.to(device)
+        result = (torch.compile(model) if compiled else model)(x.to(device))
+        result.square().mean().backward()
+        if wanted is not None:
+            close(result, wanted)
+        for ours_, theirs in zip(model.parameters(), expected.parameters()):
+            close(ours_.grad, theirs.grad)
+        for ours_, theirs in zip(model.buffers(), make().buffers()):
+            assert ours_.device.type == device
+stats = ours.compile_stats()
+assert ours.fallbacks() == {}, ours.fallbacks(reasons=True)
+print("compiled", stats["compiled"] - stats["host"])
+calls = stats["hits"] + stats["misses"]
+print(f"on the device: {calls - sum(ours.fallbacks().values())} of {calls} calls")
+"""
+
+#: Calls whose operands lie in all ways.
+LAYOUTS = """
+x, y = torch.randn(4, 6), torch.randn(6)
+a, b = x.to(device), y.to(device)
+close(a.t() + 1, x.t() + 1)
+close(a[:, 1:3] * b[1:3], x[:, 1:3] * y[1:3])
+close(b.expand(4, 6).sum(0), y.expand(4, 6).sum(0))
+a[:, 1:3].mul_(2), x[:, 1:3].mul_(2)
+close(a, x)
+a[::2] = b
+x[::2] = y
+close(a, x)
+torch.add(a, 1, out=a), torch.add(x, 1, out=x)
+close(a, x)
+close(torch.cat([a, a[:1]]), torch.cat([x, x[:1]]))
+for step in (1, 2, 3):
+    close(a.mul(step / 7), x.mul(step / 7))  # a number is no part of the executable
+assert ours.compile_stats()["hits"] >= 2
+close(a[:0] + 1, x[:0] + 1)
+function = torch.compile(lambda x: torch.nn.functional.silu(x).sum(-1) + x.shape[0], dynamic=True)
+for rows in (2, 3, 4):
+    close(function(a[:rows]), torch.nn.functional.silu(x[:rows]).sum(-1) + rows)
+assert set(ours.fallbacks()) <= {"aten::add.Tensor"}, ours.fallbacks(reasons=True)  # of no elements
+close(torch.sort(a).values, torch.sort(x).values)
+count, why = reasons("aten::sort")
+assert count == 1 and "no rule for this operator" in why and "<string>" not in why, why
+close(a.half() + 1, x.half() + 1)
+assert "no torch.float16" in " ".join(reason for _, each in ours.fallbacks(reasons=True).values() for reason in each)
+"""
+
+#: Compilers that do not what they should.
+FAULTS = """
+from importlib.metadata import EntryPoint
+from outboard import compilers
+from outboard.compilers import Executable, sim
+
+class Changed(sim.SimCompiler):
+    def compile(self, graph, operands, target):
+        return change(super().compile(graph, operands, target))
+
+compilers._OWN = (EntryPoint("outboard-sim", "__main__:Changed", compilers.GROUP),)
+x = torch.randn(3, 5)
+a = x.to(device)
+
+def change(made):
+    raise ArithmeticError("no more registers")
+close(a + 1, x + 1)
+assert "outboard-sim failed: ArithmeticError: no more registers" in reasons("aten::add.Tensor")[1]
+
+def change(made):
+    program = made.code.partition(b"\\n")[2].replace(b"multiply", b"add")
+    checked = sim.Program()
+    checked.lines = program.decode().splitlines()
+    return Executable(checked.code())
+close(a * 3, x * 3)
+assert "computes wrongly: result 0 is up to" in reasons("aten::mul.Tensor")[1]
+
+def change(made):
+    lines = made.code.decode().splitlines()[1:]
+    lines += ["full 0 64 #0x0p+0", f"result 0 64 %{len(lines)}"]
+    checked = sim.Program()
+    checked.lines = lines
+    return Executable(checked.code(), scratch=64)
+ours.reset_fallbacks()
+close(a - 3, x - 3)
+assert ours.fallbacks() == {}
+
+def change(made):
+    return Executable(made.code[:-9])
+for call in (lambda: a.exp(), lambda: torch.compile(torch.tanh)(a)):
+    try:
+        call()
+        torch.accelerator.synchronize()
+        raise SystemExit("damaged bytes were run")
+    except RuntimeError as error:
+        assert "not an executable of sim" in str(error), error
+
+compilers.load.cache_clear()
+Changed.version = "2"
+try:
+    a.cos()
+    raise SystemExit("a compiler of another version was taken")
+except LookupError as error:
+    assert "'outboard-sim 1'" in str(error) and "installed is outboard-sim 2" in str(error)
+"""
+
+
+def run(code: str, cache: Path, **environment: str) -> str:
+    """Runs code on the simulator with its compiler of graphs; returns what it printed."""
+    settings = {"OUTBOARD_SIM_COMPILER": "1", "OUTBOARD_CACHE_DIR": str(cache), "OUTBOARD_DRIVER": "sim"} | environment
+    result = run_program(["-c", PRELUDE + textwrap.dedent(code)], environment=settings)
+    assert result.returncode == 0, f"{result.stdout}\n{result.stderr}"
+    assert "contract of driver.h is broken" not in result.stderr
+    return result.stdout
+
+
+def test_models_train_on_executables_and_a_second_process_compiles_none(tmp_path: Path) -> None:
+    assert "compiled 0" not in run(TRAINING, tmp_path)
+    assert "compiled 0" in run(TRAINING, tmp_path)
+
+
+def test_operands_lie_in_any_way_and_refusals_have_reasons(tmp_path: Path) -> None:
+    run(LAYOUTS, tmp_path, OUTBOARD_DRIVER="strict", OUTBOARD_STRICT_DRIVER="sim")
+
+
+def test_compilers_that_fail_or_lie_cost_a_counted_fallback_or_an_error(tmp_path: Path) -> None:
+    run(FAULTS, tmp_path, OUTBOARD_CHECK_EXECUTABLES="1")
