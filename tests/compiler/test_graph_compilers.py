@@ -75,7 +75,7 @@ for make, x in models.items():
             assert ours_.device.type == device
 stats = ours.compile_stats()
 assert ours.fallbacks() == {}, ours.fallbacks(reasons=True)
-print("compiled", stats["compiled"] - stats["host"])
+print("compiled", stats["compiled"] - stats["on_cpu"])
 calls = stats["hits"] + stats["misses"]
 print(f"on the device: {calls - sum(ours.fallbacks().values())} of {calls} calls")
 """
