@@ -133,3 +133,21 @@ def test_sums_of_equal_numbers_have_their_dtype(device: str) -> None:
     x = torch.ones(2)
     for result, expected in zip(torch.compile(sums)(x.to(device)), sums(x), strict=True):
         torch.testing.assert_close(result.cpu(), expected, rtol=0, atol=0)
+
+
+MULTIPLES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "add": lambda x, y: torch.add(x, y, alpha=0.3),
+    "sub": lambda x, y: torch.sub(x, y, alpha=0.7),
+    "number": lambda x, y: torch.add(x, 3.3, alpha=0.7),
+}
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("operator", MULTIPLES)
+def test_multiples_are_added_before_they_are_rounded(operator: str, compiled: bool, device: str) -> None:
+    torch._dynamo.reset()
+    function = torch.compile(MULTIPLES[operator]) if compiled else MULTIPLES[operator]
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        x, y = ((torch.arange(512.0) * factor).sin().to(dtype) * 3 for factor in (1, 0.7))
+        expected = MULTIPLES[operator](x, y)
+        assert torch.equal(function(x.to(device), y.to(device)).cpu(), expected), dtype

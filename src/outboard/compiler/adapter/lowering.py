@@ -405,12 +405,6 @@ def _one_node(functional: Functional, args: list[Any], kwargs: dict[str, Any], i
         nodes[id(value)] = made
         return made
 
-    def promoted(value: Any, other: Any) -> Any:
-        dtype = torch.result_type(other, value)
-        if dtype == value.dtype:
-            return value
-        return call(torch.ops.prims.convert_element_type.default, [value, dtype], {}).meta["val"]
-
     overload = functional.overload
     call_kwargs = {k: v for k, v in kwargs.items() if k not in functional.drop}
     call_args = list(args)
@@ -419,10 +413,8 @@ def _one_node(functional: Functional, args: list[Any], kwargs: dict[str, Any], i
     if overload in _WITH_ALPHA:
         overload = _WITH_ALPHA[overload]
         alpha = call_args.pop(2) if len(call_args) > 2 else call_kwargs.pop("alpha", 1)
-        if isinstance(alpha, torch.SymFloat) and isinstance(call_args[1], torch.Tensor):
-            # Asking whether alpha is 1, as the lowering does, would make a constant of it.
-            call_args[1] = call(aten.mul.Tensor, [promoted(call_args[1], call_args[0]), alpha], {}).meta["val"]
-        elif isinstance(alpha, torch.SymInt) or alpha != 1:
+        # Asking whether a symbol is 1 would make a constant of it.
+        if isinstance(alpha, (torch.SymInt, torch.SymFloat)) or alpha != 1:
             call_kwargs["alpha"] = alpha
     node = call(overload, call_args, call_kwargs)
     result = node.meta["val"]

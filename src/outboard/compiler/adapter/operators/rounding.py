@@ -79,6 +79,7 @@ def _narrowed(value: Any, dtype: torch.dtype) -> Any:
 
 def register(name: str) -> None:
     """Replaces Inductor's lowerings for tensors on the device of that name."""
+    _register_multiples(name)
     _register_single_elements(name)
     _register_division(name)
     _register_factors(name)
@@ -232,18 +233,52 @@ def _register_product(name: str) -> None:
             return original(x, a, b, value=value)
         dtype = x.get_dtype()
 
-        def factor() -> Any:
-            computed = torch.float32 if dtype in HALVES else dtype
-            return ops.index_expr(value, computed) if isinstance(value, sympy.Basic) else ops.constant(value, computed)
-
         def add_scaled(x: Any, a: Any, b: Any) -> Any:
-            scaled = a if plain else ops.mul(factor(), a)
+            scaled = a if plain else ops.mul(_number(value, dtype), a)
             return ops.fma(scaled, b, x) if dtype.is_floating_point else ops.add(x, ops.mul(scaled, b))
 
         plain = not isinstance(value, sympy.Basic) and value == 1
         return lowering.make_pointwise(add_scaled, override_return_dtype=dtype)(x, a, b)
 
     module.register_lowering([aten.addcmul.default], broadcast=True)(add_product)
+
+
+def _register_multiples(name: str) -> None:
+    """A multiple of a tensor or a number is added before it is rounded, as on the CPU and on CUDA. Numbers are rounded
+    to the dtype of halves, as on the CPU."""
+    module: Any = lowering
+    for overload, sign in ((aten.add.Tensor, 1), (aten.sub.Tensor, -1)):
+        module.register_lowering([overload], broadcast=True)(_adding_multiples(name, module.lowerings[overload], sign))
+
+
+def _adding_multiples(name: str, original: Callable[..., Any], sign: int) -> Callable[..., Any]:
+    module: Any = lowering
+
+    def add_multiple(a: Any, b: Any, *, alpha: Any = 1) -> Any:
+        alpha = alpha.node.expr if isinstance(alpha, (torch.SymInt, torch.SymFloat)) else alpha
+        plain = not isinstance(alpha, sympy.Basic) and alpha == 1
+        if plain or not isinstance(a, ir.TensorBox) or not _is_on(name, a) or not a.get_dtype().is_floating_point:
+            return original(a, b, alpha=alpha)
+        dtype = a.get_dtype()
+
+        def number(value: Any) -> Any:
+            found = _number(value, dtype)
+            return ops.to_dtype(found, dtype, use_compute_types=False) if dtype in HALVES else found
+
+        def add(a: Any, *others: Any) -> Any:
+            (multiplied,) = others or (number(b),)
+            return ops.fma(multiplied, number(sign * alpha), a)
+
+        operands = (a, b) if isinstance(b, ir.TensorBox) else (a,)
+        return module.make_pointwise(add, override_return_dtype=dtype)(*operands)
+
+    return add_multiple
+
+
+def _number(value: Any, dtype: torch.dtype) -> Any:
+    """A number or a symbol, in the dtype that tensors of ``dtype`` are computed in."""
+    computed = torch.float32 if dtype in HALVES else dtype
+    return ops.index_expr(value, computed) if isinstance(value, sympy.Basic) else ops.constant(value, computed)
 
 
 def _register_limits(name: str) -> None:

@@ -28,8 +28,8 @@ def _power(base: Any, exponent: Any) -> Tensor:
 #: Name -> the operator on tensors and, where ``_foreach_*`` takes them, numbers. What is not here is the function of
 #: that name in ``torch``, which takes tensors only.
 _OPERATORS: dict[str, Callable[..., Tensor]] = {
-    "add": lambda x, y, factor=None: x + y if factor is None else x + y * factor,
-    "sub": lambda x, y, factor=None: x - y if factor is None else x - y * factor,
+    "add": lambda x, y, factor=1: torch.add(x, y, alpha=factor),
+    "sub": lambda x, y, factor=1: torch.sub(x, y, alpha=factor),
     "mul": lambda x, y: x * y,
     "div": lambda x, y: x / y,
     "addcmul": lambda x, y, z, factor=None: x + (y * z if factor is None else y * factor * z),
