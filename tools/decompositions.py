@@ -44,8 +44,6 @@ EXPLAINED: list[tuple[re.Pattern[str], str]] = [
         r"^(std|var)(_mean)? .*: result [1-3]: [^a]*e-(0[6-9]|[1-3])": "deviations of equal numbers are what the mean "
         "has lost in rounding",
         r"^hardsigmoid float64 .*: result [12]": "the CPU multiplies by a sixth that is rounded to float32",
-        r"^compiled max_pool3d .*: result [1-9]": "PyTorch's graphs give the place of the first of several NaN; it is "
-        "mended for single calls only",
     }.items()
 ]
 #: How many sources a compiled graph takes.

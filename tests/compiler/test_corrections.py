@@ -156,3 +156,16 @@ def test_logical_operators_promote(device: str) -> None:
     x, number = torch.tensor([1, 0], dtype=torch.int8), torch.tensor(256)
     for function in (torch.logical_and, torch.logical_or, torch.logical_xor):
         assert torch.equal(function(x.to(device), number.to(device)).cpu(), function(x, number))
+
+
+@pytest.mark.parametrize("shape", [(), (2, 1)])
+def test_index_add_does_not_broadcast(shape: tuple[int, ...], device: str) -> None:
+    def add(x: Tensor, source: Tensor) -> Tensor:
+        return x.index_add(0, torch.arange(2, device=x.device)[: source.numel()], source)
+
+    torch._dynamo.reset()
+    x, source = torch.zeros(3, 2) if shape else torch.zeros(3), torch.ones(shape)
+    with pytest.raises(RuntimeError, match="source tensor shape must match"):
+        add(x, source)
+    with pytest.raises(RuntimeError, match="source tensor shape must match"):
+        torch.compile(add)(x.to(device), source.to(device))

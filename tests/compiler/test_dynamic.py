@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
@@ -98,3 +99,14 @@ def test_training(device: str, name: str) -> None:
     # AOTAutograd may have kept both directions of an earlier process, and then Inductor is not asked.
     asked = counters["inductor"]["fxgraph_cache_miss"] + counters["inductor"]["fxgraph_cache_hit"]
     assert asked == 2 * compilations() or counters["aot_autograd"]["autograd_cache_hit"] == compilations() == 1
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bicubic"])
+def test_sides_grow_by_a_fraction(mode: str, device: str) -> None:
+    def grow(x: Tensor) -> Tensor:
+        return F.interpolate(x, scale_factor=(1.7, 0.6), mode=mode) * 2
+
+    compiled = torch.compile(grow, dynamic=True)
+    for sides in ((10, 8), (7, 11), (20, 20)):
+        x = torch.arange(2.0 * sides[0] * sides[1]).view(1, 2, *sides).sin()
+        torch.testing.assert_close(compiled(x.to(device)).cpu(), grow(x))

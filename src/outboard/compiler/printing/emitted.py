@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import zlib
+from collections.abc import Iterable, Mapping
 
 import sympy
 
@@ -63,6 +64,24 @@ class EmittedKernel:
             expressions += [*self.combination.grid, self.combination.scratch]
         symbols = {symbol for expr in expressions for symbol in expr.free_symbols}
         return sorted(symbols - {COMPUTE_UNITS}, key=str)  # which the plan asks the device for
+
+    def with_symbols(self, named: Mapping[sympy.Basic, sympy.Symbol]) -> EmittedKernel:
+        """The same kernel with symbols in the place of expressions, however it is launched."""
+
+        def replaced(expressions: Iterable[sympy.Expr]) -> list[sympy.Expr]:
+            return [expr.xreplace(named) for expr in expressions]
+
+        combination, grid = self.combination, replaced(self.grid)
+        if combination is not None:
+            first, second, scratch = replaced([*combination.grid, combination.scratch])
+            combination = dataclasses.replace(combination, grid=(first, second), scratch=scratch)
+        return dataclasses.replace(
+            self,
+            longs=replaced(self.longs),
+            grid=(grid[0], grid[1]),
+            assumptions=[condition.xreplace(named) for condition in self.assumptions],
+            combination=combination,
+        )
 
     @property
     def combining_entry(self) -> str:

@@ -21,14 +21,16 @@ from typing import Any
 import sympy
 import torch
 from torch._inductor import ir
-from torch._inductor.codegen.wrapper import SubgraphPythonWrapperCodegen
+from torch._inductor.codegen.wrapper import SubgraphPythonWrapperCodegen, pexpr
 from torch._inductor.utils import ValueWithLineMap
 from torch._inductor.virtualized import V
+from torch.utils._sympy.functions import CeilToInt, FloorToInt, ToFloat, TruncToInt
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from ... import progress
 from ...plans import plan as p
 from ...plans.builder import NotExpressible, PlanBuilder, TensorArg
+from ...printing.emitted import EmittedKernel
 from ...target import Target, target_of
 from ..wrapper import LaunchLine, PlanConverter, PlanWrapper, computing, size_hint
 from . import packed_constants
@@ -140,10 +142,12 @@ class GraphWrapper(PlanWrapper):
 
     def write_python_launch(self, code: Any, line: LaunchLine) -> None:
         """Writes ``launcher.run([...])``, and defines the launcher before the module's ``call``."""
-        kernel = line.kernel
+        rounded = _rounded(line.kernel)
+        line = dataclasses.replace(line, kernel=line.kernel.with_symbols(rounded))
+        kernel, texts = line.kernel, {symbol: pexpr(expr) for expr, symbol in rounded.items()}
         buffers = [_on_device(name) for name in kernel.buffers]
-        names = [*buffers, *map(str, kernel.sizes), *map(str, kernel.floats)]
-        code.writeline(f"{self.launcher(line)}.run([{', '.join(names)}])")
+        sizes = [texts.get(symbol, str(symbol)) for symbol in kernel.sizes]
+        code.writeline(f"{self.launcher(line)}.run([{', '.join([*buffers, *sizes, *map(str, kernel.floats)])}])")
 
     def import_runtime(self) -> None:
         """Has a module that is written line by line import what loads plans; repeated calls do nothing."""
@@ -164,6 +168,19 @@ class GraphWrapper(PlanWrapper):
             self.import_runtime()
             self.header.writeline(f"{name} = generated_modules.load({pack(plan)!r}, {device})")
         return self._launchers[key]
+
+
+def _rounded(kernel: EmittedKernel) -> dict[sympy.Basic, sympy.Symbol]:
+    """Integers that multiples of sizes by fractions are rounded to, which Python computes and plans do not: the symbols
+    that stand for them."""
+    found: dict[sympy.Basic, sympy.Symbol] = {}
+    combination = kernel.combination
+    launched = [] if combination is None else [*combination.grid, combination.scratch]
+    for expr in (*kernel.longs, *kernel.grid, *kernel.assumptions, *launched):
+        for node in sympy.preorder_traversal(expr):
+            if isinstance(node, (TruncToInt, FloorToInt, CeilToInt)) and node.has(sympy.Float, ToFloat):
+                found.setdefault(node, sympy.Symbol(f"rounded{len(found)}", integer=True, nonnegative=True))
+    return found
 
 
 def _device() -> int:

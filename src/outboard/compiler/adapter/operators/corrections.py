@@ -337,6 +337,24 @@ def _counting_up(overload: Any) -> Callable[..., Tensor]:
     return decompose
 
 
+def _adding_rows(overload: Any) -> Callable[..., Tensor]:
+    """``index_add``, which PyTorch's decomposition lets broadcast what it adds."""
+    whole = _counting_up(overload)
+
+    def decompose(x: Tensor, dim: int, index: Tensor, source: Tensor, **kwargs: Any) -> Tensor:
+        sizes = [[*each.shape] for each in (x, source)]
+        if x.dim() and source.dim() > dim % x.dim():
+            sizes = [[*size[: dim % x.dim()], *size[dim % x.dim() + 1 :]] for size in sizes]
+        if sizes[0] != sizes[1]:
+            raise RuntimeError(
+                "source tensor shape must match self tensor shape, excluding the specified dimension. "
+                f"Got self.shape = {[*x.shape]} source.shape = {[*source.shape]}"
+            )
+        return whole(x, dim, index, source, **kwargs)
+
+    return decompose
+
+
 def _unpooling(overload: Any, dims: int) -> Callable[..., Tensor]:
     """PyTorch's decomposition of an unpooling writes an index past its image into the next."""
     whole = decomposition_table[overload]
@@ -379,6 +397,7 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.searchsorted.Scalar: _search_number,
     aten.bucketize.Scalar: _bucketize_number,
     aten.binary_cross_entropy.default: _binary_cross_entropy,
+    **{overload: _adding_rows(overload) for overload in (aten.index_add.default, aten.index_add_.default)},
     aten.lerp.Tensor: _lerp,
     aten.lerp.Scalar: _in_float(aten.lerp.Scalar),
     aten.addcdiv.default: _in_float(aten.addcdiv.default),
@@ -429,8 +448,6 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
         overload: _counting_up(overload)
         for overload in (
             aten.index_select.default,
-            aten.index_add.default,
-            aten.index_add_.default,
             aten.index_copy.default,
             aten.index_copy_.default,
         )
