@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from pathlib import Path
 
@@ -167,6 +168,14 @@ except LookupError as error:
 """
 
 
+#: The guide's programs, its compiler in the place of the simulator's.
+GUIDE = """
+from importlib.metadata import EntryPoint
+from outboard import compilers
+compilers._OWN = (EntryPoint("outboard-sim", "__main__:Compiler", compilers.GROUP),)
+"""
+
+
 def run(code: str, cache: Path, **environment: str) -> str:
     """Runs code on the simulator with its compiler of graphs; returns what it printed."""
     settings = {"OUTBOARD_SIM_COMPILER": "1", "OUTBOARD_CACHE_DIR": str(cache), "OUTBOARD_DRIVER": "sim"} | environment
@@ -187,3 +196,11 @@ def test_operands_lie_in_any_way_and_refusals_have_reasons(tmp_path: Path) -> No
 
 def test_compilers_that_fail_or_lie_cost_a_counted_fallback_or_an_error(tmp_path: Path) -> None:
     run(FAULTS, tmp_path, OUTBOARD_CHECK_EXECUTABLES="1")
+
+
+def test_the_guides_programs_run(tmp_path: Path) -> None:
+    guide = (Path(__file__).parents[2] / "docs/write-a-graph-compiler.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", guide, flags=re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    printed = run(GUIDE + "".join(blocks), tmp_path)
+    assert "{'aten::sub.Tensor': (1, ['aten::sub: no such operation" in printed

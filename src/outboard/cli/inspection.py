@@ -172,10 +172,12 @@ def smoke_test(device: str) -> str | None:
 
 
 def _why_on_cpu(device: str) -> str:
-    from outboard.compiler import dialects
+    from outboard.compiler import dialects, statistics
     from outboard.compiler.target import target_of
 
     target = target_of(torch.device(device).index or 0)
+    if target.compiler:
+        return "; ".join(statistics.reasons().get("aten::add", ["its compiler of graphs was not asked"]))
     if not target.dialect:
         return "the device runs no programs"
     if not target.has_dialect:
