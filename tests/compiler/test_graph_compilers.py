@@ -176,6 +176,21 @@ compilers._OWN = (EntryPoint("outboard-sim", "__main__:Compiler", compilers.GROU
 """
 
 
+#: A model as a file: one executable, which another process loads.
+EXPORTED = """
+import os, outboard, pathlib
+path = pathlib.Path(os.environ["OUTBOARD_CACHE_DIR"], "model.obm")
+x = models[language_model]
+torch.manual_seed(3)
+model = language_model().eval()
+expected = model(x).detach()
+if not path.exists():
+    outboard.export(model.to(device), x.to(device), path=path)
+close(outboard.load(path)(x.to(device)), expected)
+assert ours.fallbacks() == {}
+"""
+
+
 def run(code: str, cache: Path, **environment: str) -> str:
     """Runs code on the simulator with its compiler of graphs; returns what it printed."""
     settings = {"OUTBOARD_SIM_COMPILER": "1", "OUTBOARD_CACHE_DIR": str(cache), "OUTBOARD_DRIVER": "sim"} | environment
@@ -204,3 +219,8 @@ def test_the_guides_programs_run(tmp_path: Path) -> None:
     assert len(blocks) == 2
     printed = run(GUIDE + "".join(blocks), tmp_path)
     assert "{'aten::sub.Tensor': (1, ['aten::sub: no such operation" in printed
+
+
+def test_a_model_as_a_file_is_one_executable(tmp_path: Path) -> None:
+    run(EXPORTED, tmp_path)
+    run(EXPORTED, tmp_path)

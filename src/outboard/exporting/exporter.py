@@ -87,7 +87,7 @@ def _device_of(model: torch.nn.Module, examples: list[torch.Tensor]) -> int:
 def _write(program: ExportedProgram, device: int, path: Path, weights: str) -> None:
     from outboard.compiler.adapter.exported import decompose, lower_program
 
-    decomposed = decompose(program)
+    decomposed = decompose(program, device)
     _refuse_effects(decomposed)
     signature = _Signature(decomposed)
     lowered = lower_program(decomposed, device)

@@ -18,9 +18,13 @@ from torch.export import ExportedProgram
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.utils._sympy.numbers import int_oo
 
+from outboard import compilers
+
 from ..choice import attention
 from ..plans import plan as p
-from ..target import target_of
+from ..plans.builder import PlanBuilder, TensorArg
+from ..target import Target, target_of
+from .executables import add_graph, without
 from .graphs.compiled import Capture, capturing
 from .interface import device_name
 from .registration import register
@@ -38,12 +42,14 @@ class Lowered:
     constants: list[torch.Tensor]
 
 
-def decompose(program: ExportedProgram) -> ExportedProgram:
-    """The program in the operators that Inductor lowers, without side effects inside: writes to buffers and inputs
-    are results of its signature."""
+def decompose(program: ExportedProgram, device: int) -> ExportedProgram:
+    """The program in the operators that Inductor lowers, or the device's compiler of graphs takes, without side effects
+    inside: writes to buffers and inputs are results of its signature."""
     register()
+    compiler = compilers.find(target_of(device))
+    table = select_decomp_table()
     with torch.no_grad(), attention.without_library():
-        return program.run_decompositions(select_decomp_table())
+        return program.run_decompositions(table if compiler is None else without(compiler.whole, table))
 
 
 def lower_program(program: ExportedProgram, device: int) -> Lowered:
@@ -56,6 +62,9 @@ def lower_program(program: ExportedProgram, device: int) -> Lowered:
     if nested:
         raise NotImplementedError(f"export: graphs inside of graphs ({', '.join(sorted(nested))})")
     target = target_of(device)
+    compiler = compilers.find(target)
+    if compiler is not None:
+        return Lowered(_executable(_computation(program, device), compiler, target), [])
     if not target.has_dialect:
         raise NotImplementedError(f"export: nothing here writes programs in the device's dialect, {target.dialect!r}")
     capture = _compile(_computation(program, device))
@@ -63,6 +72,18 @@ def lower_program(program: ExportedProgram, device: int) -> Lowered:
         raise NotImplementedError("export: the model computes nothing")
     _refuse_host_work(capture.plan)
     return Lowered(capture.plan, capture.constants)
+
+
+def _executable(module: torch.fx.GraphModule, compiler: compilers.GraphCompiler, target: Target) -> p.Plan:
+    """A plan of one executable. Raises NotImplementedError, naming the operator that does not become part of one."""
+    fakes = _inputs(module)
+    if any(isinstance(size, torch.SymInt) for fake in fakes for size in fake.shape):
+        raise NotImplementedError("export: the device's compiler of graphs takes one set of sizes")
+    builder = PlanBuilder(target)
+    given = [TensorArg(builder.add_input(p.InputKind.TENSOR), x.dtype, tuple(x.shape), x.stride()) for x in fakes]
+    with torch.no_grad():
+        add_graph(builder, module, given, compiler)
+    return builder.finish()
 
 
 def _compile(module: torch.fx.GraphModule) -> Capture:
