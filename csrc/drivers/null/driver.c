@@ -102,32 +102,14 @@ static ob_status launch(ob_stream s, ob_kernel k, const uint64_t g[3], const uin
 }
 
 const ob_driver* outboard_driver(void) {
-  static const ob_driver table = {sizeof(ob_driver),
-                                  OB_ABI_MAJOR,
-                                  OB_ABI_MINOR,
-                                  "null",
-                                  last_error,
-                                  device_count,
-                                  device_open,
-                                  device_properties,
-                                  memory_alloc,
-                                  memory_free,
-                                  stream_create,
-                                  stream_destroy,
-                                  stream_wait,
-                                  stream_wait_event,
-                                  event_create,
-                                  event_destroy,
-                                  event_record,
-                                  event_wait,
-                                  event_elapsed,
-                                  copy,
-                                  fill,
-                                  program_build,
-                                  program_load,
-                                  program_binary,
-                                  program_release,
-                                  kernel_get,
-                                  launch};
+  static const ob_driver table = {
+      .struct_size = sizeof(ob_driver),
+      .abi_major = OB_ABI_MAJOR,
+      .abi_minor = OB_ABI_MINOR,
+      .name = "null",
+#define OB_REQUIRED(name) .name = name,
+#define OB_OPTIONAL(name) /* NULL: Outboard does without */
+#include "outboard/functions.def"
+  };
   return &table;
 }
