@@ -48,6 +48,8 @@ def fields(facts: Facts) -> Iterator[str]:
         yield f".whole = {texts('' if name == 'default' else name for name in facts.whole)}"
     if facts.run_time:
         yield f".run_time = {texts(iter(facts.run_time))}"
+    if facts.moves:
+        yield f".moves = {texts(iter(facts.moves))}"
     flags = {
         "cpu_indices": facts.cpu_indices,
         "contiguous": facts.layout is Layout.CONTIGUOUS,

@@ -36,6 +36,7 @@ class Device {
   ob_device handle() const;
   const ob_device_properties& properties() const;
   bool host_accessible() const { return properties().host_accessible != 0; }
+  bool takes_host_memory() const { return host_accessible() && properties().takes_host_memory != 0; }
 
   WorkOrder& order() { return *order_; }
   CachingAllocator& allocator() { return *allocator_; }

@@ -116,6 +116,9 @@ typedef struct ob_device_properties {
    * without such a compiler. Changes whenever bytes made before are no longer valid. */
   char compiler[128];
   uint8_t static_sizes; /* out, since minor version 10: 1 if such bytes are made for one set of sizes and strides */
+  /* out, since minor version 10: 1 if any address of the process is an ob_ptr, too: of pages that the driver did not
+   * give, and that are never given to `memory_free` */
+  uint8_t takes_host_memory;
 } ob_device_properties;
 
 typedef enum ob_copy_kind { OB_HOST_TO_DEVICE = 0, OB_DEVICE_TO_HOST = 1, OB_DEVICE_TO_DEVICE = 2 } ob_copy_kind;

@@ -85,6 +85,7 @@ SINCE_2_13: Mapping[str, tuple[Place, ...]] = {
 TABLE: Mapping[str, tuple[Place, ...]] = {
     "memory of the device is not shared silently": (
         Place("torch.storage:UntypedStorage.share_memory_", "self *args **kwargs"),
+        Place("torch.storage:UntypedStorage.is_shared", None),
     ),
     "tensors are printed without compiling anything": (Place("torch._tensor_str._tensor_str", "self indent"),),
     "tensors are exchanged by DLPack": (

@@ -4,6 +4,7 @@ what PyTorch's kernels for nested tensors make of dense operators, against the C
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from types import ModuleType
 
@@ -168,6 +169,7 @@ STRIDED: dict[str, Callable[[Tensor], Tensor]] = {
     "matmul": lambda x: torch.matmul(x, x.transpose(1, 2)),
     "mul": lambda x: x * x,
     "softmax": lambda x: F.softmax(x, -1),
+    "sum": lambda x: x.sum(-1, keepdim=True),
     "to_padded_tensor": lambda x: x.to_padded_tensor(0.5),
 }
 
@@ -187,5 +189,10 @@ def test_strided_layout(name: str) -> None:
 def test_strided_layout_refuses_what_it_has_no_kernel_for() -> None:
     nested = torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)], device="ocl")
     assert "nested" in repr(nested)
-    with pytest.raises(NotImplementedError, match="sum"):
-        nested.sum(-1)
+    with pytest.raises(NotImplementedError, match="cumsum"):
+        nested.cumsum(-1)
+    for dims, keepdim in ((-1, False), (1, True), ((1, 2), True), (3, True)):
+        with pytest.raises(Exception) as expected:
+            nested.cpu().sum(dims, keepdim)
+        with pytest.raises(expected.type, match=re.escape(str(expected.value))):
+            nested.sum(dims, keepdim)

@@ -36,6 +36,9 @@ OPERATORS: dict[str, Callable[[str, Tensor], Any]] = {
     ),
     "masked_select": lambda device, out: torch.masked_select(_numbers(device), _numbers(device) >= 0, out=out),
     "cholesky": lambda device, out: torch.linalg.cholesky(torch.eye(2, device=device) * 4, out=out),
+    "lu_solve": lambda device, out: torch.linalg.lu_solve(
+        *torch.linalg.lu_factor(torch.eye(2, device=device) * 4), _numbers(device).view(2, 3), out=out
+    ),
     "histc": lambda device, out: torch.histc(_numbers(device), 6, out=out),
     "channels": lambda device, out: torch.cat([_channels_last(device), _channels_last(device)], 1, out=out),
     "sorted channels": lambda device, out: torch.sort(
@@ -97,7 +100,7 @@ def test_out_is_what_it_is_on_the_cpu(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", (torch.float64, torch.int64, torch.complex64), ids=str)
-@pytest.mark.parametrize("name", ("add", "cat", "masked_select", "histc", "cumsum", "mm"))
+@pytest.mark.parametrize("name", ("add", "cat", "masked_select", "histc", "cumsum", "mm", "lu_solve", "cholesky"))
 def test_out_of_another_dtype(name: str, dtype: torch.dtype) -> None:
     for place in ("right", "larger"):
         assert _seen(name, place, DEVICE, dtype) == _seen(name, place, "cpu", dtype), place

@@ -6,12 +6,10 @@ from __future__ import annotations
 import pickle
 import textwrap
 from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
 
-from outboard.device import sharing
 from tests.conftest import RunPython
 
 PRELUDE = """
@@ -293,8 +291,12 @@ def test_interrupted_waits(python: RunPython) -> None:
         torch.accelerator.synchronize()  # later use works
         torch.testing.assert_close((last + 1)[:3].cpu(), last[:3].cpu() + 1)
         last = queue_work(20)
+        from outboard.compiler import progress
+        ended, end = [], progress.give_way
+        progress.give_way = lambda: ended.append(end())  # before what will be printed of the exception
         try: interrupted(torch.accelerator.synchronize)
         finally: print(time.monotonic())
+        assert len(ended) == 1, ended
         raise KeyboardInterrupt
         """),
         check=False,
@@ -405,46 +407,6 @@ def test_pickle_and_queues(device: str) -> None:
     again = pickle.loads(pickle.dumps(x))
     assert again.device == x.device and again.stride() == x.stride()
     assert torch.equal(again.cpu(), x.cpu())
-
-
-def test_what_is_sent_to_another_process_is_a_copy(device: str) -> None:
-    x = torch.arange(3.0, device=device)
-    for sent in (x, torch.nn.Parameter(x)):
-        rebuild, arguments = sharing._reduce_tensor(sent)
-        copy = rebuild(*arguments)
-        assert type(copy) is type(sent) and copy.requires_grad == sent.requires_grad and copy.device == x.device
-        assert torch.equal(copy.detach().cpu(), x.cpu()) and copy.data_ptr() != x.data_ptr()
-
-
-def test_shared_memory_is_refused(device: str) -> None:
-    """PyTorch would do nothing, and processes train copies. On the CPU it is shared as ever."""
-    model = torch.nn.Linear(2, 2)
-    model.share_memory()
-    assert model.weight.is_shared()
-    model.to(device)
-    for share in (model.share_memory, model.weight.share_memory_, model.weight.untyped_storage().share_memory_):
-        with pytest.raises(RuntimeError, match="on the CPU, as by model.cpu"):
-            share()
-
-
-def _double(sent: Any, received: Any, argument: torch.Tensor) -> None:
-    """What the other process does: waits until it is told that its result has arrived."""
-    tensor = received.get(timeout=100)
-    sent.put((str(argument.device), argument.sum().item(), tensor * 2))
-    received.get(timeout=100)
-
-
-def test_tensors_reach_a_spawned_process_and_come_back(device: str) -> None:
-    context = torch.multiprocessing.get_context("spawn")
-    there, back = context.Queue(), context.Queue()
-    process = context.Process(target=_double, args=(back, there, torch.ones(2, device=device)))
-    process.start()
-    there.put(torch.arange(5.0, device=device))
-    where, total, doubled = back.get(timeout=100)
-    there.put(None)
-    process.join(timeout=100)
-    assert (where, total, process.exitcode) == (f"{device}:0", 2.0, 0)
-    assert doubled.device.type == device and doubled.tolist() == [0.0, 2.0, 4.0, 6.0, 8.0]
 
 
 def test_out_of_memory_names_the_limit(python: RunPython) -> None:

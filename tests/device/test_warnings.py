@@ -27,6 +27,9 @@ CALLS: dict[str, Callable[[str], Any]] = {
     "bytes_fill": lambda d: torch.arange(3.0, device=d).__setitem__(
         torch.tensor([1, 0, 1], dtype=torch.uint8, device=d), 7.0
     ),
+    "bytes_scatter": lambda d: torch.arange(3.0, device=d).masked_scatter_(
+        torch.tensor([1, 0, 1], dtype=torch.uint8, device=d), torch.ones(3, device=d)
+    ),
     "place_in_expanded": lambda d: (
         torch.zeros(1, device=d).expand(3).index_put_((torch.tensor([0], device=d),), torch.ones(1, device=d))
     ),

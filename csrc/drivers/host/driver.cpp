@@ -179,6 +179,7 @@ ob_status device_properties(ob_device device, ob_device_properties* properties) 
   p.local_memory = cuda ? kCudaLocalBytes : kMostLocalBytes;
   p.alignment = kAlignment;
   p.host_accessible = 1;
+  p.takes_host_memory = 1;
   p.has_fp16 = compiler.has_fp16() ? 1 : 0;
   p.has_fp64 = 1;
   p.has_int64_atomics = 1;

@@ -339,6 +339,7 @@ ob_status device_properties(ob_device device, ob_device_properties* properties) 
   p.local_memory = device_value<cl_ulong>(id, CL_DEVICE_LOCAL_MEM_SIZE, 0);
   p.alignment = device_value<cl_uint>(id, CL_DEVICE_MEM_BASE_ADDR_ALIGN, 1024) / 8;
   p.host_accessible = device->is_cpu ? 1 : 0;
+  p.takes_host_memory = takes_host_memory(*device) ? 1 : 0;
   p.has_fp16 = has_extension(id, "cl_khr_fp16") ? 1 : 0;
   p.has_fp64 = has_extension(id, "cl_khr_fp64") ? 1 : 0;
   p.has_int64_atomics = has_extension(id, "cl_khr_int64_base_atomics") ? 1 : 0;

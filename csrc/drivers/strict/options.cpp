@@ -116,7 +116,7 @@ void Options::restrict(ob_device_properties& p) const {
     p.type = type_ == "cpu" ? OB_DEVICE_CPU : type_ == "gpu" ? OB_DEVICE_GPU : OB_DEVICE_ACCELERATOR;
   }
   if (!dialect_.empty()) std::snprintf(p.dialect, sizeof(p.dialect), "%s", dialect_.c_str());
-  p.host_accessible = 0;
+  p.host_accessible = p.takes_host_memory = 0;
   using Number = unsigned long long;
   char key[192];
   std::snprintf(key, sizeof(key), "|strict %s,%d,%u,%u,%u,%u,%llu,%llu,%llu,%llu,%llu,%d%d%d", p.dialect,

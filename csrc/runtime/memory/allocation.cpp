@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/memory/allocation.h"
 
+#include <utility>
+
 #include "runtime/base/driver_call.h"
 #include "runtime/device.h"
 #include "runtime/memory/address_space.h"
 
 namespace outboard {
 
-Allocation::Allocation(Device& device, uint64_t bytes)
-    : device_(device), size_(bytes), pool_(current_memory_pool(device.index())) {}
+Allocation::Allocation(Device& device, uint64_t bytes, std::shared_ptr<const void> foreign)
+    : device_(device), size_(bytes), pool_(current_memory_pool(device.index())), foreign_(std::move(foreign)) {}
 
 Allocation* Allocation::create(Device& device, uint64_t bytes) {
   refuse_in_forked_child();
@@ -31,6 +33,22 @@ Allocation* Allocation::create_internal(Device& device, uint64_t bytes) {
   return new Allocation(device, bytes);
 }
 
+Allocation* Allocation::create_over(Device& device, void* address, uint64_t bytes, std::shared_ptr<const void> memory) {
+  refuse_in_forked_child();
+  auto* allocation = new Allocation(device, bytes, std::move(memory));
+  try {
+    const std::lock_guard guard(device.order().lock());
+    allocation->address_ = AddressSpace::get().take(allocation);
+    allocation->pointer_ = reinterpret_cast<ob_ptr>(address);
+    allocation->home_ = &device.default_stream();
+    allocation->state_.store(State::kDevice, std::memory_order_release);
+  } catch (...) {
+    delete allocation;
+    throw;
+  }
+  return allocation;
+}
+
 Allocation* Allocation::find(const void* address) {
   refuse_in_forked_child();
   return AddressSpace::get().find(address);
@@ -39,6 +57,9 @@ Allocation* Allocation::find(const void* address) {
 void Allocation::release() noexcept {
   if (references_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   if (in_forked_child.load(std::memory_order_relaxed)) return;  // another thread of the parent may hold the locks
+  if (foreign_ != nullptr) {
+    for (Stream* stream : device_.queues()) stream->keep_until_finished(foreign_);
+  }
   if (address_ != nullptr || state() != State::kUnbacked) {
     const MemoryScope scope(device_.order().lock(), Contexts::kAll);
     const std::lock_guard guard(device_.order().lock());

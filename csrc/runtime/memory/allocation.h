@@ -38,6 +38,9 @@ class Allocation {
   static Allocation* create(Device& device, uint64_t bytes);
   /// A record without an address, for memory that never becomes a tensor.
   static Allocation* create_internal(Device& device, uint64_t bytes);
+  /// One on memory of the host that somebody else gave, for as long as `memory` lives, and that never moves. The device
+  /// takes host memory; its allocator has no part in this.
+  static Allocation* create_over(Device& device, void* address, uint64_t bytes, std::shared_ptr<const void> memory);
   /// The allocation that contains a reserved address, or nullptr.
   static Allocation* find(const void* address);
 
@@ -47,6 +50,8 @@ class Allocation {
   Device& device() const { return device_; }
   uint64_t size() const { return size_; }
   void* address() const { return address_; }
+  /// What an allocation of `create_over` is on; nullptr for any other.
+  const std::shared_ptr<const void>& foreign_memory() const { return foreign_; }
   State state() const { return state_.load(std::memory_order_acquire); }
 
   /// Makes every byte zero without work for the device, whose memory is given up. False, and nothing is done, if the
@@ -68,18 +73,19 @@ class Allocation {
   void hold();
   void let_go() noexcept { holds_.fetch_sub(1, std::memory_order_release); }
   int32_t holds() const { return holds_.load(std::memory_order_acquire); }
-  bool pinned() const { return pins_.load(std::memory_order_acquire) != 0 || holds() != 0; }
+  bool pinned() const { return pins_.load(std::memory_order_acquire) != 0 || holds() != 0 || foreign_ != nullptr; }
 
  private:
   friend class Residency;
   friend class Work;
 
-  Allocation(Device& device, uint64_t bytes);
+  Allocation(Device& device, uint64_t bytes, std::shared_ptr<const void> foreign = nullptr);
   ~Allocation() = default;
 
   Device& device_;
   const uint64_t size_;
   const MemoryPoolPointer pool_;  // whose memory it takes, also when it comes back from the host; nullptr: anybody's
+  const std::shared_ptr<const void> foreign_;
   void* address_ = nullptr;
   std::atomic<int64_t> references_{1};
   std::atomic<int32_t> pins_{0}, holds_{0};  // raised under the device's memory lock
@@ -89,8 +95,8 @@ class Allocation {
   bool was_pinned_ = false;  // since it is on the device: work that used it may be newer than `last_use_` says
   bool unordered_ = false;   // queued work of `home_` still fills the memory; other streams have to wait for it
   Stream* home_ = nullptr;   // whose pool `block_` is from
-  Block* block_ = nullptr;   // kDevice
-  ob_ptr pointer_ = 0;       // of `block_`
+  Block* block_ = nullptr;   // kDevice, unless the memory is foreign
+  ob_ptr pointer_ = 0;       // of `block_`, or foreign
   uint64_t last_use_ = 0;    // number of a Work
   std::shared_ptr<HostBuffer> host_;  // kHost, kSpilled
   Allocation* older_ = nullptr;       // neighbours in the list of what is on the device, in no order

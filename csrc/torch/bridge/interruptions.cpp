@@ -37,7 +37,16 @@ bool concerns_this_thread() { return is_main_thread() || works_for_main_thread()
 
 bool is_certain() { return signalled.load(std::memory_order_relaxed) && !is_main_thread() && works_for_main_thread(); }
 
+/// What was raised may soon be printed: the line that shows how far compilations are ends before it.
+void end_progress_line() {
+  const py::error_scope raised;
+  const py::str name("outboard.compiler.progress");
+  const auto progress = py::reinterpret_steal<py::object>(PyImport_GetModule(name.ptr()));
+  if (progress) progress.attr("give_way")();
+}
+
 [[noreturn]] void throw_raised() {
+  end_progress_line();
   python_error raised;
   raised.persist();
   throw raised;

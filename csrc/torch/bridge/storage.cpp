@@ -152,6 +152,39 @@ void resize_storage(c10::StorageImpl& storage, size_t bytes) {
 
 namespace {
 
+c10::DataPtr data_on_host_memory(Device& device, const c10::Storage& on_host) {
+  TORCH_CHECK(device.takes_host_memory(), "This device does not take memory of the host");
+  return translate_errors([&] {
+    return data_ptr_of(Allocation::create_over(device, on_host.mutable_data(), on_host.nbytes(),
+                                               std::make_shared<const c10::Storage>(on_host)));
+  });
+}
+
+}  // namespace
+
+void put_on_host_memory(c10::StorageImpl& storage, const c10::Storage& on_host) {
+  settle();
+  const Allocation* old = allocation_in(storage.data_ptr());
+  TORCH_CHECK(old != nullptr && storage.nbytes() == on_host.nbytes(), "Expected a storage of the device, of ",
+              on_host.nbytes(), " bytes");
+  storage.set_data_ptr_noswap(data_on_host_memory(old->device(), on_host));
+  storage.set_resizable(false);
+}
+
+c10::Storage storage_on_host_memory(const c10::Storage& on_host, c10::DeviceIndex index) {
+  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), on_host.nbytes(),
+                                                            data_on_host_memory(device(index), on_host),
+                                                            storage_allocator(), /*resizable=*/false));
+}
+
+std::optional<c10::Storage> host_memory_of(const c10::Storage& storage) {
+  const Allocation* allocation = allocation_in(storage.data_ptr());
+  if (allocation == nullptr || allocation->foreign_memory() == nullptr) return std::nullopt;
+  return *static_cast<const c10::Storage*>(allocation->foreign_memory().get());
+}
+
+namespace {
+
 REGISTER_ALLOCATOR(c10::DeviceType::PrivateUse1, storage_allocator());
 
 }  // namespace

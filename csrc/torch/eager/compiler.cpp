@@ -11,6 +11,7 @@
 
 #include "runtime/device.h"
 #include "torch/bridge/devices.h"
+#include "torch/eager/fallback.h"
 
 namespace outboard::aten {
 namespace {
@@ -27,6 +28,16 @@ using Answers = std::array<std::atomic<int8_t>, size_t{std::numeric_limits<c10::
 Compiler* present_compiler() {
   Compiler* const compiler = known_compiler().get();
   return compiler == nullptr || compiler->has_ended() ? nullptr : compiler;
+}
+
+/// Whether an error of Python's is of a type that PyTorch raises for wrong arguments, and not what the compiler says of
+/// a fault of its own.
+bool is_complaint(PyObject* type) {
+  const pybind11::gil_scoped_acquire gil;
+  if (PyObject_HasAttrString(type, "is_fault_of_compiler") != 0) return false;
+  PyObject* const types[] = {PyExc_RuntimeError, PyExc_IndexError, PyExc_ValueError, PyExc_TypeError};
+  return std::any_of(std::begin(types), std::end(types),
+                     [&](PyObject* one) { return PyErr_GivenExceptionMatches(type, one) != 0; });
 }
 
 }  // namespace
@@ -64,12 +75,8 @@ bool library_attends(const at::Tensor& query, const at::Tensor& key, const at::T
   return compiler != nullptr && compiler->attends_by_library(query, key, value, causal, scale);
 }
 
-bool is_complaint(PyObject* type) {
-  const pybind11::gil_scoped_acquire gil;
-  if (PyObject_HasAttrString(type, "is_fault_of_compiler") != 0) return false;
-  PyObject* const types[] = {PyExc_RuntimeError, PyExc_IndexError, PyExc_ValueError, PyExc_TypeError};
-  return std::any_of(std::begin(types), std::end(types),
-                     [&](PyObject* one) { return PyErr_GivenExceptionMatches(type, one) != 0; });
+bool is_left_to_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments, PyObject* type) {
+  return (op.facts.judges_values || rehearse_on_cpu(op, arguments)) && is_complaint(type);
 }
 
 }  // namespace outboard::aten

@@ -81,8 +81,9 @@ bool has_static_sizes(c10::DeviceIndex index);
 bool library_attends(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, bool causal,
                      std::optional<double> scale);
 
-/// Whether an error of Python's is of a type that PyTorch raises for wrong arguments, and not what the compiler says of
-/// a fault of its own.
-bool is_complaint(PyObject* type);
+/// Whether the CPU's kernel has the last word on a call that tracing refuses with a type of error: one that PyTorch
+/// raises for wrong arguments, and not what the compiler says of a fault of its own, where the kernel accepts a
+/// rehearsal or judges values, which only the call itself has. Raises what it says of the rehearsal.
+bool is_left_to_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments, PyObject* type);
 
 }  // namespace outboard::aten

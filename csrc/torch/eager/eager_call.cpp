@@ -143,7 +143,7 @@ PlanAnswer EagerCall::ask(bool cache, bool compiler) {
   try {
     return the_compiler().plan_for(key(), signed_arguments(arguments_, signature_), {cache, compiler, library_});
   } catch (const python_error& error) {
-    if (!rehearse_on_cpu(op_, arguments_) || !is_complaint(error.type)) throw;
+    if (!is_left_to_cpu(op_, arguments_, error.type)) throw;
   }
   return {PlanAnswer::kRefused};
 }

@@ -18,6 +18,7 @@
 #include "torch/bridge/generator.h"
 #include "torch/bridge/sync_debug.h"
 #include "torch/bridge/tensor.h"
+#include "torch/eager/complex_moves.h"
 #include "torch/eager/copy.h"
 #include "torch/eager/map_tensors.h"
 #include "torch/eager/stand_ins.h"
@@ -232,14 +233,15 @@ bool try_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments, StandI
   }
   const torch::jit::Stack given = stack;
   const CpuGeneratorKept kept(op);
-  const Unheard unheard(heard);
+  Unheard unheard(heard);
   try {
     op.handle.callBoxed(&stack);
   } catch (const c10::LinAlgError&) {
     return false;  // a matrix of zeros has no inverse
   } catch (const c10::Error& error) {
-    if (!is_cpu_limitation(error.what_without_backtrace()) || lacks_float(op, given)) throw;
-    return false;
+    if (is_cpu_limitation(error.what_without_backtrace()) && !lacks_float(op, given)) return false;
+    unheard.give_out();
+    throw;
   }
   return true;
 }
@@ -305,6 +307,7 @@ void reset_fallback_counts() {
 
 void run_on_cpu(const Operator& op, c10::DeviceIndex device, torch::jit::Stack* stack, FallbackCause cause) {
   require_parent_process();
+  if (move_complex(op, stack)) return;
   TORCH_CHECK_NOT_IMPLEMENTED(runs_on_cpu(op), "'", op.name, "' has no kernel for ", torch_device(device),
                               " that takes these arguments, and the CPU has none to fall back to");
   const bool copies = op.name == "aten::copy_" || op.name == "aten::_copy_from";

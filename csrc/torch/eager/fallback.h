@@ -43,9 +43,10 @@ void note_fallback(const std::string& name, FallbackCause cause = FallbackCause:
 std::map<std::string, int64_t> fallback_counts();
 void reset_fallback_counts();
 
-/// Runs `op` with PyTorch's CPU kernel on the arguments on top of the stack and leaves its results there, on
-/// `device`. Where the host can address device memory the tensors are used in place, else they are copied to the CPU
-/// and what was written is copied back. Counted as a fallback.
+/// Runs `op`, which the compiler has no plan for, with PyTorch's CPU kernel on the arguments on top of the stack and
+/// leaves its results there, on `device`. Where the host can address device memory the tensors are used in place, else
+/// they are copied to the CPU and what was written is copied back. Counted as a fallback. What only moves complex
+/// numbers stays on the device (`move_complex`).
 void run_on_cpu(const Operator& op, c10::DeviceIndex device, torch::jit::Stack* stack,
                 FallbackCause cause = FallbackCause::kUnsupported);
 

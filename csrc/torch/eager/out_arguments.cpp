@@ -7,7 +7,9 @@
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
+#include <mutex>
 #include <optional>
+#include <unordered_map>
 
 #include "torch/eager/compiler.h"
 #include "torch/eager/fallback.h"
@@ -32,8 +34,7 @@ bool has_other_arguments(const c10::FunctionSchema& schema, const Operator& op) 
   return next == schema.arguments().size();
 }
 
-/// The overload of an operator that returns what it writes to `out=`. Looks through all operators.
-std::optional<c10::OperatorHandle> functional_of(const Operator& op) {
+std::optional<c10::OperatorHandle> find_functional(const Operator& op) {
   c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     if (name.name != op.handle.operator_name().name) continue;
@@ -41,6 +42,16 @@ std::optional<c10::OperatorHandle> functional_of(const Operator& op) {
     if (found && has_other_arguments(found->schema(), op)) return found;
   }
   return std::nullopt;
+}
+
+/// The overload of an operator that returns what it writes to `out=`. Looks through all operators once for each.
+std::optional<c10::OperatorHandle> functional_of(const Operator& op) {
+  static std::mutex mutex;
+  static auto* const known = new std::unordered_map<const Operator*, std::optional<c10::OperatorHandle>>;
+  const std::lock_guard lock(mutex);
+  const auto [entry, is_new] = known->try_emplace(&op);
+  if (is_new) entry->second = find_functional(op);
+  return entry->second;
 }
 
 /// The `out=` tensors of one call.
@@ -93,7 +104,7 @@ class OutArguments {
     } catch (const c10::NotImplementedError&) {
       stack.clear();
     } catch (const pybind11::error_already_set& error) {
-      if (!rehearse_on_cpu(op_, arguments_) || !is_complaint(error.type().ptr())) throw;
+      if (!is_left_to_cpu(op_, arguments_, error.type().ptr())) throw;
       return false;
     }
     if (!rehearse_on_cpu(op_, arguments_)) return false;

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Nested tensors of the strided layout: a buffer on the device, and the shapes of the parts on the host. PyTorch's
 // kernels for its own devices are made of dense operators on buffers and parts, so they serve this device, too. Those
-// that read memory themselves (sums over a dimension, attention in inference) are left out: they raise
-// NotImplementedError. Jagged tensors need nothing here, they are a class in Python (`adapter/graphs/jagged.py`).
+// that read memory themselves are written anew (sums over the last dimension) or left out (attention in inference):
+// they raise NotImplementedError. Jagged tensors need nothing here, they are a class in Python
+// (`adapter/graphs/jagged.py`).
 #include <ATen/NestedTensorImpl.h>
+#include <ATen/WrapDimUtils.h>
 #include <ATen/native/nested/NestedTensorUtils.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/native_layer_norm_backward.h>
 
 #include <array>
 #include <optional>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "torch/operators/shared_kernels.h"
@@ -54,6 +58,41 @@ Three layer_norm_backward(const at::Tensor& grad, const at::Tensor& input, at::I
   return {wanted[0] ? nested_like(input, of_input) : at::Tensor(), of_weight, of_bias};
 }
 
+/// The elements of parts, one part after the other.
+at::Tensor joined(std::vector<at::Tensor> parts) {
+  for (at::Tensor& part : parts) part = part.reshape(-1);
+  return at::cat(parts);
+}
+
+at::Tensor sum_last_dim(const at::Tensor& self, at::OptionalIntArrayRef dims, bool keepdim,
+                        std::optional<at::ScalarType> dtype) {
+  TORCH_CHECK(dims.has_value() && dims->size() == 1,
+              "NestedTensor only allows reduction of a single dimension for now.");
+  const auto* const impl = at::native::get_nested_tensor_impl(self);
+  const int64_t dim = at::maybe_wrap_dim(dims->front(), self.dim());
+  TORCH_CHECK(dim == self.dim() - 1,
+              "NestedTensor can only be reduced across the last dimension for now got dimension ", dim, " instead.");
+  TORCH_CHECK(keepdim, "NestedTensor always requires keepdim=True for now.");
+  TORCH_CHECK(!dtype.has_value(), "NestedTensor does not support dtype argument for now.");
+  TORCH_CHECK(impl->is_contiguous(),
+              "NestedTensor does not support reductions when the input is noncontiguous for now.");
+  std::vector<at::Tensor> sums;
+  for (const at::Tensor& part : self.unbind()) sums.push_back(part.sum(-1, /*keepdim=*/true, self.scalar_type()));
+  if (sums.empty()) return self.clone();
+  at::Tensor sizes = impl->get_nested_sizes().clone();
+  sizes.select(1, -1).fill_(1);
+  return at::native::wrap_buffer(joined(std::move(sums)), sizes);
+}
+
+at::Tensor sum_backward(const at::Tensor& grad, const at::Tensor& self, at::OptionalIntArrayRef /*dims*/,
+                        bool /*keepdim*/) {
+  std::vector<at::Tensor> parts = grad.unbind();
+  const std::vector<at::Tensor> inputs = self.unbind();
+  if (parts.empty()) return self.clone();
+  for (size_t i = 0; i < parts.size(); ++i) parts[i] = parts[i].expand(inputs[i].sizes());
+  return nested_like(self, joined(std::move(parts)));
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
@@ -63,6 +102,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 TORCH_LIBRARY_IMPL(aten, NestedTensorPrivateUse1, m) {
   m.impl("native_layer_norm", TORCH_FN(layer_norm));
   m.impl("native_layer_norm_backward", TORCH_FN(layer_norm_backward));
+  m.impl("sum.dim_IntList", TORCH_FN(sum_last_dim));
+  m.impl("_nested_sum_backward", TORCH_FN(sum_backward));
   share_kernels<c10::DispatchKey::NestedTensorCPU>(m, {"_nested_from_padded_and_nested_example",
                                                        "_nested_select_backward",
                                                        "_nested_tensor_size",

@@ -64,6 +64,7 @@ py::dict properties_of(DeviceIndex index) {
   to["local_memory"] = from.local_memory;
   to["alignment"] = from.alignment;
   to["host_accessible"] = from.host_accessible != 0;
+  to["takes_host_memory"] = target.takes_host_memory();
   to["has_fp16"] = from.has_fp16 != 0;
   to["has_fp64"] = from.has_fp64 != 0;
   to["has_int64_atomics"] = from.has_int64_atomics != 0;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "torch/bridge/host_allocator.h"
+#include "torch/bridge/storage.h"
 #include "torch/bridge/tensor.h"
 #include "torch/python/binding_helpers.h"
 
@@ -387,6 +388,14 @@ void bind_memory(py::module_& m) {
   define_blocking(m, "host_view",
                   "A CPU tensor over the same memory, which stays where it is while that tensor or one over it lives.",
                   [](const at::Tensor& tensor) { return host_view(tensor); });
+  define(m, "put_on_host_memory",
+         "Puts a storage on the memory of a CPU storage, which has its contents already and as many bytes.",
+         [](const c10::Storage& storage, const c10::Storage& on_host) {
+           put_on_host_memory(*storage.unsafeGetStorageImpl(), on_host);
+         });
+  define(m, "storage_on_host_memory", "A storage of a device on the memory of a CPU storage.",
+         [](const c10::Storage& on_host, int64_t index) { return storage_on_host_memory(on_host, checked(index)); });
+  define_for_all(m, "host_memory_of", "The CPU storage on whose memory a storage is, or None.", &host_memory_of);
   define_for_all(m, "set_eager_variable",
                  "Names an environment variable: while it is 1, tensors take device memory when they are made.",
                  &set_eager_variable);

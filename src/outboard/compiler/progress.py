@@ -116,6 +116,12 @@ def programs() -> None:
         _line.watch()
 
 
+def give_way() -> None:
+    """Ends the line for an exception that comes from C++, out of a wait for programs or the device."""
+    with _line.lock:
+        _line.give_way()
+
+
 def finish() -> None:
     """Ends the line, if one is on the screen."""
     with _line.lock:

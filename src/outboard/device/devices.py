@@ -149,6 +149,7 @@ class DeviceProperties:
         static_sizes: whether an executable is for one set of sizes.
         vector_width: preferred float lanes per work-item; 1 on SIMT devices.
         host_accessible: whether the host can address its memory.
+        takes_host_memory: whether it can address the host's: then it can share memory with other processes.
     """
 
     name: str
@@ -173,6 +174,7 @@ class DeviceProperties:
     local_memory: int
     alignment: int
     host_accessible: bool
+    takes_host_memory: bool
     has_fp16: bool
     has_fp64: bool
     has_int64_atomics: bool
