@@ -84,6 +84,13 @@ def test_second_derivatives_of_products_of_vectors(device: str, name: str, dtype
     assert torch.equal(found.cpu(), torch.func.hessian(product)(x.cpu(), x.cpu() + 1))
 
 
+@pytest.mark.parametrize("name", ("mul", "add", "sub", "div"))
+def test_zeros_without_memory_and_a_number(device: str, name: str) -> None:
+    operation = getattr(torch.ops.aten, name).Scalar
+    zeros = torch._efficientzerotensor((3,), device=device)
+    assert torch.equal(operation(zeros, 3).cpu(), operation(torch.zeros(3), 3))
+
+
 def test_backward_in_several_threads(device: str) -> None:
     results: list[list[float]] = []
 

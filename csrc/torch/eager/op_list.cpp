@@ -102,12 +102,12 @@ at::Tensor pinv(const at::Tensor& self, const std::optional<at::Tensor>& atol, c
   return at::native::linalg_pinv(self, atol, rtol, hermitian);
 }
 
-/// Of products of vectors alone PyTorch leaves to the kernel what zeros without memory are, which forward derivatives
-/// have.
-void product_of_vectors(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  for (size_t i = 0; i < 2; ++i) {
-    c10::IValue& vector = torch::jit::peek(*stack, i, 2);
-    if (vector.toTensor()._is_zerotensor()) vector = vector.toTensor().clone();
+/// For operators of which PyTorch leaves to the kernel what zeros without memory are, which forward derivatives have.
+void with_memory(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const size_t count = handle.schema().arguments().size();
+  for (size_t i = 0; i < count; ++i) {
+    c10::IValue& value = torch::jit::peek(*stack, i, count);
+    if (value.isTensor() && value.toTensor()._is_zerotensor()) value = value.toTensor().clone();
   }
   eager_kernel(handle, keys, stack);
 }
@@ -139,8 +139,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_assert_async", Kernel::makeFromBoxedFunction<&assert_async>());
   m.impl("_assert_async.msg", Kernel::makeFromBoxedFunction<&assert_async>());
   m.impl("linalg_pinv.atol_rtol_tensor", TORCH_FN(pinv));
-  m.impl("dot", Kernel::makeFromBoxedFunction<&product_of_vectors>());
-  m.impl("vdot", Kernel::makeFromBoxedFunction<&product_of_vectors>());
+  for (const char* name : {"add.Scalar", "mul.Scalar", "dot", "vdot"}) {
+    m.impl(name, Kernel::makeFromBoxedFunction<&with_memory>());
+  }
 }
 
 }  // namespace
