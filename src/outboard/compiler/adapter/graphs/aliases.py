@@ -162,7 +162,7 @@ class _Shared:
 
     def _view(self, node: fx.Node, root: fx.Node, value: Any) -> Any:
         found, base = node.meta["val"], root.meta["val"]
-        if found.dtype != base.dtype:
+        if (found.dtype, found.is_conj(), found.is_neg()) != (base.dtype, base.is_conj(), base.is_neg()):
             return value
         if root not in self.bases:
             stored = ir.TensorBox(ir.ExternKernel.realize_input(self.env[root]))
