@@ -153,7 +153,7 @@ def model_plans(_gpu: Target) -> Iterator[tuple[str, p.Plan]]:
             torch.manual_seed(0)
             model = make().eval().to(dtype).to(device)
             program = torch.export.export(model, tuple(value.to(dtype).to(device) for value in inputs))
-            yield f"{name} in {dtype}", lower_program(decompose(program), 0).plan
+            yield f"{name} in {dtype}", lower_program(decompose(program, 0), 0).plan
 
 
 PARTS: dict[str, Callable[..., Iterator[tuple[str, p.Plan]]]] = {
