@@ -73,7 +73,7 @@ FLOORS: tuple[dict[str, str], ...] = (
         "src/outboard/drivers": "where drivers are found",
         "src/outboard/reporting": "what a program did, as a page: roofs, recording, HTML",
         "src/outboard/compiler/operators": "what is special about an operator, one row each",
-        "src/outboard/compiler/units.py": "sizes of dtypes",
+        "src/outboard/compiler/units.py": "the number of compute units, which plans ask for",
         "src/outboard/compiler/tuning.py": "what follows from a device's properties",
         "src/outboard/compiler/dialects": "what kernel languages have in common, and what each calls differently",
         "src/outboard/compiler/statistics.py": "counters",
@@ -100,6 +100,7 @@ FLOORS: tuple[dict[str, str], ...] = (
     {"src/outboard/compiler/choice": "which kernel or library carries out an operator"},
     {
         "src/outboard/compiler/adapter/ambient.py": "state of PyTorch's that decides what a graph computes",
+        "src/outboard/compiler/adapter/symbols.py": "numbers that a trace does not know",
         "src/outboard/compiler/adapter/releases.py": "private calls that differ between releases",
         "src/outboard/compiler/adapter/overrides.py": "Inductor's vocabulary, recorded",
         "src/outboard/compiler/adapter/interface.py": "what Dynamo and Inductor ask a device",
@@ -161,9 +162,7 @@ def room_of(path: str) -> str | None:
 def arrows() -> Counter[tuple[str, str]]:
     """How many imports and includes go from a room to another. Raises ValueError for a file outside of all rooms."""
     found: Counter[tuple[str, str]] = Counter()
-    for path in sorted(
-        [*ROOT.glob("src/outboard/**/*.py"), *ROOT.glob("csrc/**/*.[ch]*"), *ROOT.glob("include/**/*.h")]
-    ):
+    for path in sorted(path for pattern in _SOURCES for path in ROOT.glob(pattern)):
         name = path.relative_to(ROOT).as_posix()
         room = room_of(name)
         if room is None:
@@ -193,18 +192,14 @@ def _imports(path: Path) -> Iterator[str]:
         if module[:1] != ("outboard",):
             continue
         for alias in node.names:
-            full = (*module, alias.name)
-            if full[:2] == ("outboard", "_C"):
-                yield "csrc/torch/python"
-                continue
-            at = ROOT / "src" / Path(*full)
-            yield (at if at.is_dir() else at.with_suffix(".py") if at.with_suffix(".py").exists() else _file(module)
-                   ).relative_to(ROOT).as_posix()  # fmt: skip
+            yield "csrc/torch/python" if "_C" in (*module, alias.name) else _file(module, alias.name)
 
 
-def _file(module: tuple[str, ...]) -> Path:
-    at = ROOT / "src" / Path(*module)
-    return at / "__init__.py" if at.is_dir() else at.with_suffix(".py")
+def _file(module: tuple[str, ...], name: str) -> str:
+    """The file or folder of what is imported: ``name`` is a module of the package ``module``, or in that module."""
+    at = Path("src", *module)
+    places = (at / name, at / f"{name}.py", at.with_suffix(".py"), at / "__init__.py")
+    return next(place for place in places if (ROOT / place).exists()).as_posix()
 
 
 def up(found: Mapping[tuple[str, str], int]) -> list[str]:
@@ -255,8 +250,7 @@ def picture(found: Mapping[tuple[str, str], int]) -> str:
         f'<rect x="{x:.0f}" y="{y:.0f}" width="{size:.0f}" height="{height}" rx="4"/>'
         f'<text x="{x + size / 2:.0f}" y="{y + 17:.0f}">{escape(_short(room))}</text></g>'
         for says in FLOORS
-        for room, (x, y, size) in at.items()
-        if room in says
+        for room, (x, y, size) in ((room, at[room]) for room in says)
     ]
     style = (
         "text{font:11px monospace;text-anchor:middle;fill:#222}line{stroke:#90a4ae;stroke-width:1;opacity:.6}"

@@ -135,6 +135,19 @@ std::vector<float> download(Allocation& allocation, size_t count) {
   return values;
 }
 
+void run(const Executable& executable, Stream& stream, std::initializer_list<const Holder*> vectors, int64_t count) {
+  static constexpr int64_t kStep = 1;
+  std::vector<Input> inputs;
+  for (const Holder* vector : vectors) {
+    inputs.emplace_back().tensor = {vector->get(), DType::kFloat32, 1, &count, &kStep, 0};
+  }
+  std::vector<Scalar> symbols;
+  CHECK(executable.bind(inputs.data(), symbols));
+  ExecutionContext context{stream};
+  std::vector<Result> results;
+  executable.run(inputs.data(), symbols, context, results);
+}
+
 Kernel& slow_kernel() {
   static const KernelUse slow = device().programs().kernel(
       "__kernel void slow(__global volatile float* x, long n) {"

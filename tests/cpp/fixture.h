@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "outboard/driver.h"
 #include "runtime/device.h"
 #include "runtime/memory/allocation.h"
+#include "runtime/plans/executor.h"
 #include "runtime/streams/launch.h"
 
 /// The device under test: the first one of the driver that CMake names in OUTBOARD_TEST_DRIVER, which is the
@@ -71,6 +73,10 @@ class Holder {
 
 Holder upload(const std::vector<float>& values);
 std::vector<float> download(outboard::Allocation& allocation, size_t count);
+
+/// Runs a plan whose inputs are vectors of `count` floats.
+void run(const outboard::Executable& executable, outboard::Stream& stream, std::initializer_list<const Holder*> vectors,
+         int64_t count);
 
 /// A launch of so many work-items, in groups of one, of a kernel whose argument is a pointer.
 outboard::Launch launch_of(outboard::Kernel& kernel, ob_ptr x, uint64_t items = 1, uint64_t batch = 0);

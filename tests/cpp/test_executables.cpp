@@ -70,17 +70,7 @@ std::unique_ptr<Executable> compile(const PlanParts& parts) {
 class Operands {
  public:
   void run(const Executable& executable, Stream& stream) {
-    std::vector<Input> inputs;
-    for (const Holder* each : {&a, &b, &c, &total}) {
-      Input input;
-      input.tensor = {each->get(), DType::kFloat32, 1, &count, &one, 0};
-      inputs.push_back(input);
-    }
-    std::vector<Scalar> symbols;
-    CHECK(executable.bind(inputs.data(), symbols));
-    ExecutionContext context{stream};
-    std::vector<Result> results;
-    executable.run(inputs.data(), symbols, context, results);
+    fixture::run(executable, stream, {&a, &b, &c, &total}, count);
   }
   bool are_right() const {
     return fixture::download(*c, 3) == std::vector<float>{4.5, 10.5, 18.5} &&
@@ -91,7 +81,7 @@ class Operands {
   Holder c = fixture::upload({-1, -1, -1}), total = fixture::upload({-1});
 
  private:
-  const int64_t count = 3, one = 1;
+  static constexpr int64_t count = 3;
 };
 
 /// Whether a plan of this code is refused, and by what status.

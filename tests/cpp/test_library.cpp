@@ -48,19 +48,7 @@ Executable compile(const PlanParts& parts) {
 /// The operands in the device's memory, and the plan run on them.
 class Product {
  public:
-  void run(const Executable& executable, Stream& stream) {
-    std::vector<Input> inputs;
-    for (const Holder* each : {&a, &b, &c}) {
-      Input input;
-      input.tensor = {each->get(), DType::kFloat32, 1, &count, &one, 0};
-      inputs.push_back(input);
-    }
-    std::vector<Scalar> symbols;
-    CHECK(executable.bind(inputs.data(), symbols));
-    ExecutionContext context{stream};
-    std::vector<Result> results;
-    executable.run(inputs.data(), symbols, context, results);
-  }
+  void run(const Executable& executable, Stream& stream) { fixture::run(executable, stream, {&a, &b, &c}, count); }
   bool is_right() const {
     return fixture::download(*c, kRows * kColumns) == std::vector<float>{5, 8, 11, 14, 14, 23, 32, 41};
   }
@@ -70,7 +58,7 @@ class Product {
   Holder c = fixture::upload(std::vector<float>(kRows * kColumns, -1));
 
  private:
-  const int64_t count = 1, one = 1;
+  static constexpr int64_t count = 1;
 };
 
 }  // namespace

@@ -14,7 +14,6 @@ inline const std::unordered_map<std::string, OperatorFacts>& operator_facts() {
   static const auto* const all = new std::unordered_map<std::string, OperatorFacts>{
       {"aten::abs", {.whole = {""}}},
       {"aten::abs_", {.whole = {""}}},
-      {"aten::add", {.whole = {"Scalar"}}},
       {"aten::add_", {.whole = {"Scalar"}}},
       {"aten::addr", {.whole = {"", "out"}}},
       {"aten::affine_grid_generator", {.whole = {""}}},
@@ -116,7 +115,6 @@ inline const std::unordered_map<std::string, OperatorFacts>& operator_facts() {
       {"aten::mish_backward", {.whole = {""}}},
       {"aten::mode", {.whole = {"", "values"}}},
       {"aten::mse_loss_backward", {.contiguous = true}},
-      {"aten::mul", {.whole = {"Scalar"}}},
       {"aten::mul_", {.whole = {"Scalar"}}},
       {"aten::multinomial", {.judges_values = true}},
       {"aten::mv", {.whole = {""}}},

@@ -41,4 +41,4 @@ def keep_bake(device: int, signature: bytes) -> None:
 
 
 def _key(device: int, signature: bytes) -> bytes:
-    return target_of(device).plan_key.encode() + b"\0" + signature
+    return target_of(device).key_of(signature)

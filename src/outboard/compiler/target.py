@@ -63,6 +63,10 @@ class Target:
         compiler = f"\2{self.compiler}" if self.compiler else ""
         return f"{self.cache_key}{library}{compiler}"
 
+    def key_of(self, signature: bytes) -> bytes:
+        """What a plan for the device is kept under; ``signature`` says what it computes."""
+        return self.plan_key.encode() + b"\0" + signature
+
     @property
     def limits(self) -> Limits:
         """What the device has room for."""

@@ -15,6 +15,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 
 from outboard.compiler.plans.dtypes import dtype_number
+from outboard.compiler.plans.strided import span
 from outboard.compiler.target import target_of
 from outboard.version import __version__
 
@@ -250,7 +251,7 @@ class _Weights:
         self._known[key] = len(self.tensors)
         self.tensors.append(tensor)
         sizes, strides = list(tensor.shape), list(tensor.stride())
-        nbytes = w.span(sizes, strides) * tensor.itemsize
+        nbytes = span(sizes, strides) * tensor.itemsize
         self.records.append(f.Weight(name, dtype_number(tensor.dtype), sizes, strides, False, 0, nbytes, bytes(32)))
         return len(self.tensors) - 1
 

@@ -20,10 +20,9 @@ from typing import TypeVar
 import torch
 
 from outboard.compiler.plans.dtypes import dtype_of
+from outboard.compiler.plans.strided import span
 from outboard.compiler.plans.wire import WireWriter
 from outboard.compiler.target import Target
-
-from .weights import span
 
 MAGIC = b"OBMODEL\0"
 VERSION = 1

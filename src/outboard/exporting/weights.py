@@ -7,12 +7,14 @@ import dataclasses
 import json
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 import torch
+
+from outboard.compiler.plans.strided import span
 
 #: dtypes by their names in safetensors files
 _SAFETENSORS = {
@@ -23,13 +25,6 @@ _SAFETENSORS = {
 }  # fmt: skip
 #: More than this and a file is not a safetensors file (the limit that the format sets).
 _LONGEST_HEADER = 100_000_000
-
-
-def span(sizes: Sequence[int], strides: Sequence[int]) -> int:
-    """Elements from the first to the last of a strided tensor; 0 for an empty one."""
-    if 0 in sizes:
-        return 0
-    return 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
 
 
 def memory_of(tensor: torch.Tensor) -> memoryview:

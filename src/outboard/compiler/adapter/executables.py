@@ -19,6 +19,7 @@ from outboard import compilers
 from ..plans.builder import PlanBuilder, TensorArg
 from ..target import Target
 from . import trial
+from .symbols import expression
 
 aten = torch.ops.aten
 _log = logging.getLogger(__name__)
@@ -224,9 +225,7 @@ class _Lowering:
         if source.buffer == target.buffer:
             return
         if source.strides == target.strides:
-            nbytes: Any = source.itemsize
-            for size in source.sizes:
-                nbytes = nbytes * size
+            nbytes = source.numel() * source.itemsize
             self.builder.copy(source.buffer, target.buffer, nbytes, target_offset=target.offset * target.itemsize)
         else:
             graph = torch.fx.Graph()
@@ -250,11 +249,6 @@ class _Lowering:
             self.builder.output_int(output)
         else:
             raise Refused(f"a result that is no tensor: {output}")
-
-
-def expression(size: int | torch.SymInt) -> Any:
-    """A size as plans have it."""
-    return size.node.expr if isinstance(size, torch.SymInt) else int(size)
 
 
 def _sizes(sizes: Sequence[Any]) -> tuple[Any, ...]:

@@ -39,7 +39,7 @@ from ..plans import plan as p
 from ..plans.builder import NotExpressible, PlanBuilder, TensorArg
 from ..target import Target
 from . import executables
-from .executables import expression, without
+from .executables import without
 from .operators import ctc, results
 from .operators.compaction import FUNCTIONS
 from .operators.corrections import concerns
@@ -48,6 +48,7 @@ from .operators.strides import dense_strides
 from .optimizers.fused import STEPS
 from .overrides import index_message
 from .registration import EAGER_CONFIG, building, register
+from .symbols import expression, hints
 
 aten = torch.ops.aten
 
@@ -448,7 +449,7 @@ def _write(graph: torch.fx.Graph, target: torch.fx.Node, source: torch.fx.Node, 
         _differs(a, b) for a, b in zip(reversed(fake.shape), reversed(value.shape), strict=False)
     ):
         raise RuntimeError(
-            f"output with shape {_hints(value.shape)} doesn't match the broadcast shape {_hints(fake.shape)}"
+            f"output with shape {hints(value.shape)} doesn't match the broadcast shape {hints(fake.shape)}"
         )
     node = graph.call_function(aten.copy_.default, (target, source))
     node.meta["val"] = value
@@ -457,10 +458,6 @@ def _write(graph: torch.fx.Graph, target: torch.fx.Node, source: torch.fx.Node, 
 
 def _differs(a: Any, b: Any) -> bool:
     return bool(a != b)
-
-
-def _hints(shape: Sequence[Any]) -> list[int]:
-    return [s.node.hint if isinstance(s, torch.SymInt) else int(s) for s in shape]
 
 
 def _type_title(dtype: torch.dtype) -> str:
@@ -588,8 +585,7 @@ def _index_error(overload: torch._ops.OpOverload, inputs: Inputs, arguments: dic
 def _is_scatter_add(arguments: dict[str, Any]) -> bool:
     """Whether the CPU takes ``scatter_add`` for an ``index_add`` along the first or last dimension."""
     alpha = arguments.get("alpha", 1)
-    value = alpha.node.expr if isinstance(alpha, (torch.SymInt, torch.SymFloat)) else alpha
-    return arguments["index"].dtype == torch.int64 and bool(value == 1)
+    return arguments["index"].dtype == torch.int64 and bool(expression(alpha) == 1)
 
 
 @contextlib.contextmanager
@@ -702,7 +698,7 @@ def _execute(
 def _given(number: int, fake: Any) -> executables.Given:
     """An input of a plan as its steps name it."""
     if not isinstance(fake, torch.Tensor):
-        return fake.node.expr
+        return expression(fake)
     sizes, strides = (tuple(map(expression, each)) for each in (fake.shape, fake.stride()))
     return TensorArg(number, fake.dtype, sizes, strides)
 

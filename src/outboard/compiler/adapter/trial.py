@@ -12,6 +12,7 @@ from outboard import compilers
 
 from ..plans import plan as p
 from ..plans.builder import PlanBuilder, TensorArg
+from ..plans.strided import span
 from ..target import Target, index_of
 
 #: How far results may be apart, beside the largest of them: sums are taken in another order.
@@ -44,17 +45,12 @@ def _random(operand: compilers.Operand, most: int, generator: torch.Generator) -
     """A tensor or number. Integers may be indices: they are below ``most``."""
     if operand.is_number:
         return 2 if operand.dtype is torch.int64 else 0.5
-    memory = torch.zeros(_span(operand), dtype=operand.dtype)
+    memory = torch.zeros(span(operand.sizes, operand.strides), dtype=operand.dtype)
     if operand.dtype.is_floating_point:
         memory = torch.randn(memory.shape, generator=generator).to(operand.dtype)
     elif operand.dtype is torch.bool or most > 1:
         memory = torch.randint(0, 2, memory.shape, generator=generator).to(operand.dtype)
     return memory.as_strided(operand.sizes, operand.strides)
-
-
-def _span(operand: compilers.Operand) -> int:
-    """Elements from the first to the last."""
-    return 1 + sum((int(size) - 1) * int(stride) for size, stride in zip(operand.sizes, operand.strides, strict=True))
 
 
 class _OnCPU(torch.fx.Interpreter):
@@ -94,13 +90,9 @@ def _view(number: int, operand: compilers.Operand) -> TensorArg:
 
 def _moved(value: torch.Tensor, index: int) -> torch.Tensor:
     """A tensor on the device, where it lies as it did: only whole memory is copied without a kernel."""
-    memory = value.as_strided((_span_of(value),), (1,))
+    memory = value.as_strided((span(value.shape, value.stride()),), (1,))
     device = torch.device(torch._C._get_privateuse1_backend_name(), index)
     return memory.to(device).as_strided(value.shape, value.stride())
-
-
-def _span_of(value: torch.Tensor) -> int:
-    return 1 + sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
 
 
 def _difference(result: torch.Tensor, wanted: torch.Tensor) -> str | None:

@@ -30,6 +30,7 @@ from ..printing import EmittedKernel, emit, program
 from ..target import Target
 from . import epilogues
 from .operators.strides import dense_strides
+from .symbols import expression
 
 
 @dataclasses.dataclass
@@ -467,11 +468,7 @@ def _exprs(values: Sequence[Any]) -> tuple[sympy.Expr, ...]:
 
 def _value(value: Any) -> Any:
     """A constant argument: symbolic numbers become sympy."""
-    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        return value.node.expr
-    if isinstance(value, (list, tuple)):
-        return [_value(v) for v in value]
-    return value
+    return [_value(v) for v in value] if isinstance(value, (list, tuple)) else expression(value)
 
 
 def _ordered_kwargs(node: Any, schema: Any, given: int, kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from ..kernels.call import ExternCall
 from ..plans import cache
 from ..plans import plan as p
 from ..plans.builder import PlanBuilder, Size, TensorArg
+from ..plans.strided import span
 from . import functions
 
 if TYPE_CHECKING:
@@ -400,7 +401,9 @@ def _measure(target: Target, case: Case) -> dict[str, float]:
 
     index = index_of(target)
     device = torch.device(torch._C._get_privateuse1_backend_name(), index)
-    operands = [torch.ones(_extent(tensor), dtype=tensor.dtype).to(device) for tensor in case.tensors]
+    operands = [
+        torch.ones(span(tensor.sizes, tensor.strides), dtype=tensor.dtype).to(device) for tensor in case.tensors
+    ]
     runs = {name: _C.Plan(_plan(target, case, name).serialize(), index) for name in ("dialect", "driver")}
     return race({name: functools.partial(_run, plan, operands, device) for name, plan in runs.items()})
 
@@ -443,10 +446,6 @@ def _plan(target: Target, case: Case, name: str) -> p.Plan:
         count = written.numel()
         common.launch_items(builder, follow, count, [builder.pointer(written), builder.int64(count)])
     return builder.finish()
-
-
-def _extent(tensor: TensorArg) -> int:
-    return 1 + sum((int(size) - 1) * int(stride) for size, stride in zip(tensor.sizes, tensor.strides, strict=True))
 
 
 # ---- what is known ----

@@ -26,6 +26,8 @@ from torch._subclasses.functional_tensor import FunctionalTensor, disable_functi
 
 from outboard import patches
 
+from ..symbols import expression
+
 
 def register(name: str) -> None:
     """Has compiled graphs return what shares memory as eager PyTorch does; what Inductor makes, on the device of that
@@ -174,8 +176,8 @@ class _Shared:
         return ir.TensorBox(ir.ReinterpretView(data=storage, layout=place))
 
 
-def _symbol(number: Any) -> Any:
-    return number.node.expr if isinstance(number, torch.SymInt) else sympy.Integer(number)
+def _symbol(number: Any) -> sympy.Expr:
+    return sympy.sympify(expression(number))
 
 
 def _roots(graph: fx.Graph) -> dict[Any, fx.Node]:

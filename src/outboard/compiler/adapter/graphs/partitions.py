@@ -26,6 +26,7 @@ from ...plans.builder import PlanBuilder, TensorArg
 from ...target import Target, target_of
 from .. import executables
 from ..interface import device_name
+from ..symbols import hints
 
 _log = logging.getLogger(__name__)
 #: Sets of sizes of which a part of a graph keeps the plans.
@@ -136,10 +137,8 @@ def _with_numbers(value: Any) -> Any:
         return [_with_numbers(each) for each in value]
     if not isinstance(value, torch.Tensor):
         return value
-    sizes, strides = ([int(getattr(each, "node", each).hint) if isinstance(each, torch.SymInt) else each for each in of]
-                      for of in (value.shape, value.stride()))  # fmt: skip
     with FakeTensorMode():
-        return torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
+        return torch.empty_strided(hints(value.shape), hints(value.stride()), dtype=value.dtype, device=value.device)
 
 
 class _Part:
@@ -172,7 +171,7 @@ class _Part:
 
         device = next(arg.device for arg in args if isinstance(arg, torch.Tensor) and _is_on(arg, device_name()))
         target = target_of(device.index)
-        signature = f"{target.plan_key}\0graph {self._module.code}\0{key}".encode()
+        signature = target.key_of(f"graph {self._module.code}\0{key}".encode())
         _, plans = cache.load(signature)
         if not plans:
             try:

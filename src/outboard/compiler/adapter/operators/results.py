@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from ...operators import facts
 from ...plans.builder import NotExpressible
 from .. import releases
+from ..symbols import hints
 from .strides import dense_strides, iterated_order, memory_order
 
 aten = torch.ops.aten
@@ -209,11 +210,11 @@ def match(graph: torch.fx.GraphModule, overload: torch._ops.OpOverload, expected
 
 def _match(node: torch.fx.Node, expected: torch.Tensor, mode: Any) -> None:
     value = node.meta["val"]
-    if value.dtype != expected.dtype or _hints(value.shape) != [*expected.shape]:
+    if value.dtype != expected.dtype or hints(value.shape) != [*expected.shape]:
         raise NotExpressible(
-            f"a result of {value.dtype} {_hints(value.shape)} where PyTorch's is {expected.dtype} {[*expected.shape]}"
+            f"a result of {value.dtype} {hints(value.shape)} where PyTorch's is {expected.dtype} {[*expected.shape]}"
         )
-    if node.op == "placeholder" or _lies_alike(_hints(value.stride()), expected):
+    if node.op == "placeholder" or _lies_alike(hints(value.stride()), expected):
         return
     if not torch._prims_common.is_non_overlapping_and_dense_or_false(expected):
         return
@@ -228,7 +229,3 @@ def _lies_alike(strides: Sequence[int], expected: torch.Tensor) -> bool:
         return False
     moving = [dim for dim, size in enumerate(expected.shape) if size > 1]
     return all(strides[dim] == expected.stride(dim) for dim in moving)
-
-
-def _hints(sizes: Sequence[Any]) -> list[int]:
-    return [size.node.hint if isinstance(size, torch.SymInt) else int(size) for size in sizes]

@@ -16,6 +16,7 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND
 from outboard import patches
 
 from ..overrides import HALVES
+from ..symbols import expression
 
 aten = torch.ops.aten
 
@@ -255,7 +256,7 @@ def _adding_multiples(name: str, original: Callable[..., Any], sign: int) -> Cal
     module: Any = lowering
 
     def add_multiple(a: Any, b: Any, *, alpha: Any = 1) -> Any:
-        alpha = alpha.node.expr if isinstance(alpha, (torch.SymInt, torch.SymFloat)) else alpha
+        alpha = expression(alpha)
         plain = not isinstance(alpha, sympy.Basic) and alpha == 1
         if plain or not isinstance(a, ir.TensorBox) or not _is_on(name, a) or not a.get_dtype().is_floating_point:
             return original(a, b, alpha=alpha)
