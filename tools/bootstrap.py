@@ -244,9 +244,9 @@ def main() -> int:
         if options.opencl:
             opencl_runtime.ensure(environment.python, say)
         if not options.no_build:
-            settings = WARNINGS_AS_ERRORS if options.warnings_as_errors else []
-            # A launcher keeps what it has compiled, file by file.
-            settings = settings if "CMAKE_CXX_COMPILER_LAUNCHER" in os.environ else [*settings, *UNITY]
+            # A launcher keeps what it has compiled, file by file; the strict build is the same with one and without.
+            by_file = "CMAKE_CXX_COMPILER_LAUNCHER" in os.environ and not options.warnings_as_errors
+            settings = [*(WARNINGS_AS_ERRORS if options.warnings_as_errors else []), *([] if by_file else UNITY)]
             stages += outboard(environment, settings)
         install(environment, stages)
     except SetupError as error:

@@ -84,8 +84,8 @@ at::Tensor sum_last_dim(const at::Tensor& self, at::OptionalIntArrayRef dims, bo
   return at::native::wrap_buffer(joined(std::move(sums)), sizes);
 }
 
-at::Tensor sum_backward(const at::Tensor& grad, const at::Tensor& self, at::OptionalIntArrayRef /*dims*/,
-                        bool /*keepdim*/) {
+at::Tensor nested_sum_backward(const at::Tensor& grad, const at::Tensor& self, at::OptionalIntArrayRef /*dims*/,
+                               bool /*keepdim*/) {
   std::vector<at::Tensor> parts = grad.unbind();
   const std::vector<at::Tensor> inputs = self.unbind();
   if (parts.empty()) return self.clone();
@@ -103,7 +103,7 @@ TORCH_LIBRARY_IMPL(aten, NestedTensorPrivateUse1, m) {
   m.impl("native_layer_norm", TORCH_FN(layer_norm));
   m.impl("native_layer_norm_backward", TORCH_FN(layer_norm_backward));
   m.impl("sum.dim_IntList", TORCH_FN(sum_last_dim));
-  m.impl("_nested_sum_backward", TORCH_FN(sum_backward));
+  m.impl("_nested_sum_backward", TORCH_FN(nested_sum_backward));
   share_kernels<c10::DispatchKey::NestedTensorCPU>(m, {"_nested_from_padded_and_nested_example",
                                                        "_nested_select_backward",
                                                        "_nested_tensor_size",
