@@ -96,7 +96,7 @@ def unopened(device: str, count: int) -> Iterator[None]:
 
 
 def _execute(name: str, names: Names, prepare: Callable[[types.ModuleType], None]) -> types.ModuleType:
-    """The module of this name, executed with the device's names, and taken for PyTorch's by whoever imports it."""
+    """The module of this name, executed with the device's names, and taken for PyTorch's by its importers."""
     spec = importlib.util.find_spec(name)
     assert spec is not None and spec.origin is not None
     with open(spec.origin, encoding="utf-8") as file:

@@ -14,7 +14,7 @@ namespace outboard {
 /// The file of an exported model without its tensors; the format and its fields are those of
 /// src/outboard/exporting/format.py.
 ///
-/// Whoever writes a file can compute its checksums, so these only tell of damage. What `parse` lets through can be
+/// The writer of a file can compute its checksums, so these only tell of damage. What `parse` lets through can be
 /// worked with: every number is in range, and running the plan stays within its buffers, up to what the kernels do:
 /// those are programs and do what they say.
 struct ModelFile {

@@ -121,7 +121,7 @@ def _choice(choose: Callable[[int], list[int]] | None) -> Callable[[int], list[i
     def chosen(count: int) -> list[int]:
         try:
             return choose(count)
-        except Exception as error:  # noqa: BLE001 - who asks how many devices there are does not expect one
+        except Exception as error:  # noqa: BLE001 - a question for the number of devices raises nothing in PyTorch
             _report(f"No device is used: {error}.")
             return []
 

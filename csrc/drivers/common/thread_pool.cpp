@@ -102,7 +102,7 @@ void ThreadPool::open(const Job* jobs, size_t number) {
   wake_.notify_all();
 }
 
-/// Whoever joins from here on finds nothing; whoever joined before is waited for.
+/// Threads that join from here on find nothing. Those that joined before are waited for.
 void ThreadPool::close() {
   open_.store(0, std::memory_order_seq_cst);
   for (int look = 0; joined_.load(std::memory_order_seq_cst) != 0; ++look) {

@@ -28,8 +28,8 @@ class Scratch {
   size_t bytes_ = 0;
 };
 
-/// Threads that share the pieces of jobs with whoever brings them. They look for work for a while before they sleep,
-/// because waking a thread costs more than most jobs.
+/// Threads that share the pieces of jobs with the thread that brings them. They look for work for a while before they
+/// sleep, because waking a thread costs more than most jobs.
 class ThreadPool {
  public:
   /// Does the parts [begin, end) of a job, with memory of the thread's own. Must not throw.
@@ -85,7 +85,7 @@ class ThreadPool {
 
   const unsigned others_;
   std::vector<std::unique_ptr<Worker>> workers_;
-  std::mutex busy_;  // held by whoever shares a job
+  std::mutex busy_;  // held by the thread that shares a job
 
   // The jobs: written while `open_` is 0.
   const Job* jobs_ = nullptr;

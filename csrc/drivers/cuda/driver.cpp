@@ -412,7 +412,7 @@ ob_status library_call(ob_stream stream, ob_function function, const ob_operand*
   const Outcome outcome =
       reinterpret_cast<Function*>(function)->run({operands, operands + count}, stream->workspace, stream->stream);
   if (outcome.status == OB_OK) return OB_OK;
-  // What a kernel did wrong before is reported by whoever asks next.
+  // What a kernel did wrong before is reported by the next call that asks.
   const CUresult earlier = cu().cuStreamQuery(stream->stream);
   if (is_final(earlier)) return status_of(stream->device, earlier, "a library function's stream");
   return fail(outcome.status, outcome.text);

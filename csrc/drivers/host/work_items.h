@@ -46,7 +46,7 @@ class WorkItems {
   std::vector<Turn> turns_;
   std::vector<uint64_t> exchange_;
   uint32_t current_ = 0;
-  void* scheduler_ = nullptr;  // the stack pointer of whoever gives turns
+  void* scheduler_ = nullptr;  // the stack pointer of the scheduler
 
   // What the group runs.
   RunGroups kernel_ = nullptr;

@@ -180,14 +180,14 @@ Members::Members(const std::string& name, uint32_t rank, uint32_t size) : name_(
 }
 
 Members::~Members() {
-  shm_unlink(name_.c_str());  // also if not all came; else whoever was first has done so
+  shm_unlink(name_.c_str());  // also if not all came; else the first rank has done so
   munmap(memory_, bytes(size_));
 }
 
 bool Members::are_all_here() {
   const uint32_t seen = shared().arrived;
   if (seen > size_) throw std::runtime_error("a member of the communicator gave up before all had joined");
-  if (seen == size_) shm_unlink(name_.c_str());  // by whoever is first
+  if (seen == size_) shm_unlink(name_.c_str());  // the first rank does it
   return seen == size_;
 }
 

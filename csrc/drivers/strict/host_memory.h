@@ -18,7 +18,7 @@ class HostMemory {
   HostMemory(const HostMemory&) = delete;
   HostMemory& operator=(const HostMemory&) = delete;
 
-  /// The bytes, which whoever gave them still has to hold. OB_INVALID_ARGUMENT and a violation if not.
+  /// The bytes, which the caller must still hold. OB_INVALID_ARGUMENT and a violation if not.
   ob_status read(std::vector<char>& to) const;
   /// Writes some of the bytes.
   ob_status write(uint64_t offset, const char* from, uint64_t bytes) const;

@@ -103,7 +103,7 @@ void Options::restrict(ob_device_properties& p) const {
   lower(p.max_argument_bytes, argument_bytes_);
   if (alignment_ != kAsItIs) lower(p.alignment, alignment_);
   if (sub_group_ != kAsItIs) lower(p.sub_group_size, sub_group_);
-  // Preferences, no limits. Whoever gives a width leaves it to that how programs look.
+  // Preferences, no limits. If a width is given, it decides how programs look.
   if (vector_width_ != kAsItIs)
     p.vector_width = static_cast<uint32_t>(vector_width_), p.execution = OB_EXECUTION_UNKNOWN;
   if (!execution_.empty()) p.execution = execution_ == "vector" ? OB_EXECUTION_VECTOR : OB_EXECUTION_SIMT;

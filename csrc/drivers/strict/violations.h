@@ -11,7 +11,7 @@ namespace outboard::strict {
 
 using common::fail;
 
-/// Whoever uses the driver broke a rule of driver.h: prints it, counts it (aborts with OUTBOARD_STRICT_ABORT=1), and
+/// The driver's caller broke a rule of driver.h: prints it, counts it (aborts with OUTBOARD_STRICT_ABORT=1), and
 /// returns OB_INVALID_ARGUMENT with `text` for `last_error`.
 ob_status violation(const std::string& text);
 /// How many there were so far.

@@ -31,7 +31,7 @@ class LightMutex {
 
   void wait() {
     std::unique_lock guard(sleep_);
-    // Whoever gives up a wanted mutex takes `sleep_` first, and so finds a waiter asleep.
+    // A thread that gives up a wanted mutex takes `sleep_` first, and so finds a waiter asleep.
     while (state_.exchange(kWanted, std::memory_order_acquire) != kFree) wake_.wait(guard);
   }
 
@@ -43,7 +43,7 @@ class LightMutex {
 /// The lock of one device's memory: taken while a piece of work is prepared, and for every allocation and free. The
 /// same thread may take it again. Cheaper than std::recursive_mutex, and it can be given up whole while waiting.
 ///
-/// Rule: whoever holds it may call the driver and streams, but must not call Python or take another device's lock; a
+/// Rule: its holder may call the driver and streams, but must not call Python or take another device's lock; a
 /// thread that executes queued work (a submission thread) must not take it, because the holder may wait for that work.
 class MemoryLock {
  public:

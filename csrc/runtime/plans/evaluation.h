@@ -36,7 +36,7 @@ class Evaluation {
   /// Whether somebody reads it. If not, all that readers did happened before: `acquire` meets their `release`.
   bool is_read() const { return readers_.load(std::memory_order_acquire) != 0; }
 
-  /// Evaluates everything anew. Throws what `evaluate` throws, and Error(OB_INVALID_ARGUMENT) for what no memory holds
+  /// Evaluates everything again. Throws what `evaluate` throws, and Error(OB_INVALID_ARGUMENT) for what no memory holds
   /// and no device counts to; the evaluation is then of no symbols.
   void update(const Plan& plan, const Scalar* symbols);
 

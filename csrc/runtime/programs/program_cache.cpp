@@ -212,7 +212,7 @@ struct Kernel::Program {
   }
 
  private:
-  /// After a failure: the next one who asks tries again.
+  /// After a failure: the next caller tries again.
   void forget_attempt() {
     std::lock_guard lock(mutex);
     if (is_done(current)) current = {};

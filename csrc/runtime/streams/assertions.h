@@ -16,7 +16,7 @@ class Device;
 /// What kernels found wrong with the values that they read: an index out of range, a probability above 1.
 ///
 /// A kernel that fails an assertion writes the assertion's code into one word of the device and goes on with some value
-/// in range. Whoever waits for the device next reads the word and throws (as with device-side assertions of CUDA, but
+/// in range. The next wait for the device reads the word and throws (as with device-side assertions of CUDA, but
 /// the device stays usable). So checking costs a launch nothing, and no result is seen before its check.
 class Assertions {
  public:

@@ -69,7 +69,7 @@ ob_status patiently(Device& device, Wait&& wait) {
   return status;
 }
 
-/// If the driver cannot mark the place, whoever waits for the event must still find the work before it finished. A
+/// If the driver cannot mark the place, a wait for the event must still find the work before it finished. A
 /// device that can do neither is taken for lost.
 void record_or_finish(const DeviceDriver& driver, ob_event event, ob_stream stream) {
   try {
@@ -387,7 +387,7 @@ bool Stream::query() {
   if (idle()) return true;
   // Taken first: what another thread puts from here on the driver may not have yet when it is asked.
   const uint64_t count = submitted_.load(std::memory_order_acquire);
-  if (!queue_.empty()) return false;  // a failed launch is kept for whoever submits or waits
+  if (!queue_.empty()) return false;  // a failed launch is kept for the next call that submits or waits
   const ob_status status = device_.driver().stream_wait(handle_, 0);
   if (status == OB_NOT_READY) return false;
   check(device_.driver(), status, "querying a stream");
@@ -472,7 +472,7 @@ bool Event::surely_reached() noexcept {
   }
   try {
     record(*point().stream);
-  } catch (const Error&) {  // the next who asks tries again
+  } catch (const Error&) {  // the next caller tries again
   }
   return false;
 }

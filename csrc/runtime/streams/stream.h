@@ -54,7 +54,7 @@ class Stream {
   /// `copy_peer`.
   void copy_peer(Device& target, ob_ptr dst, ob_ptr src, uint64_t bytes);
   void fill(ob_ptr dst, const void* pattern, uint32_t pattern_size, uint64_t bytes);
-  /// Later work waits for the work before the event, and whoever waits for it is told what failed there.
+  /// Later work waits for the work before the event, and a wait for it reports what failed there.
   void wait(const Event& event);
   /// The same for all work of another stream so far.
   void follow(Stream& earlier);
@@ -79,7 +79,7 @@ class Stream {
     if (recording_ == nullptr) actual().queue_.wait_for_room();
     return *this;
   }
-  /// Waits until the driver has everything submitted so far. For whoever talks to the driver about this stream.
+  /// Waits until the driver has everything submitted so far. For code that talks to the driver about this stream.
   void flush();
   /// Hands over what is left and submits on the calling threads from now on; at the end of the process.
   void stop() noexcept { queue_.stop(); }

@@ -17,7 +17,7 @@ std::atomic<Runtime*> runtime{nullptr};
 std::function<Runtime&()>* open_devices = nullptr;  // leaked: threads may still ask while the process ends
 thread_local bool opening = false;
 
-/// Whoever chooses devices asks about them, perhaps: there are none yet.
+/// Code that chooses between devices may ask for them: there are none yet.
 Runtime* open_here() {
   if (open_devices == nullptr || opening) return nullptr;
   opening = true;
@@ -71,7 +71,7 @@ c10::DeviceIndex device_count() noexcept {
   try {
     Runtime* opened = find_runtime();
     return opened == nullptr ? 0 : static_cast<c10::DeviceIndex>(opened->device_count());
-  } catch (const std::exception&) {  // whoever needs a device, and not only their number, gets it thrown
+  } catch (const std::exception&) {  // thrown at the first use of a device; the number of devices throws nothing
     return 0;
   }
 }

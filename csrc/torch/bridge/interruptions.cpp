@@ -66,7 +66,7 @@ void check() {
 
 void on_signal(int number) {
   pythons.sa_handler(number);
-  signalled.store(true);  // last: whoever sees it may have the main thread look for what Python has noted
+  signalled.store(true);  // last: a thread that sees it may have the main thread look for what Python has noted
 }
 
 void begin_backward() {

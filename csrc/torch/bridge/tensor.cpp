@@ -40,7 +40,7 @@ Allocation& allocation_of(const c10::Storage& storage) {
   require_parent_process();
   settle();
   Allocation* allocation = allocation_in(storage.data_ptr());
-  // PyTorch wraps addresses of ours anew in places (at::from_blob when it pickles a storage).
+  // PyTorch wraps addresses of ours again in places (at::from_blob when it pickles a storage).
   if (allocation == nullptr) allocation = translate_errors([&] { return Allocation::find(storage.data()); });
   TORCH_CHECK(allocation != nullptr, "Expected a storage that was allocated on ",
               torch_device(storage.device().index()), ", but got one over foreign memory");

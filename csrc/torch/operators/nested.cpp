@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Nested tensors of the strided layout: a buffer on the device, and the shapes of the parts on the host. PyTorch's
 // kernels for its own devices are made of dense operators on buffers and parts, so they serve this device, too. Those
-// that read memory themselves are written anew (sums over the last dimension) or left out (attention in inference):
+// that read memory themselves are written again (sums over the last dimension) or left out (attention in inference):
 // they raise NotImplementedError. Jagged tensors need nothing here, they are a class in Python
 // (`adapter/graphs/jagged.py`).
 #include <ATen/NestedTensorImpl.h>

@@ -204,7 +204,7 @@ class State:
         if "_torchdynamo_orig_callable" in vars(function):
             return [_Found(vars(function)["_torchdynamo_orig_callable"], name)]
         self._functions.add(id(code))
-        # Whoever has a function can read its attributes, though it does not run.
+        # A function's attributes can be read though it does not run.
         held = [] if is_trusted(function.__module__) else [*self._items(vars(function), name)]
         if id(code) not in self._observation.codes:
             return held

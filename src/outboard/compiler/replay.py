@@ -26,7 +26,7 @@ Call = Callable[[list[Any]], Sequence[Any]]
 INSTANCES = 3
 #: Sets of sizes of one graph that are remembered; the one used longest ago is forgotten.
 FAMILIES = 32
-#: Most bytes of inputs to copy per replay: beyond, copying costs more than submitting work anew.
+#: Most bytes of inputs to copy per replay: beyond, copying costs more than submitting work again.
 WORTH_COPYING = 4 << 20
 
 # Captures of a device share the memory of their intermediate results, so that only one may be submitted at a time.

@@ -38,7 +38,7 @@ def _for_device(name: str) -> Callable[[torch.Tensor], Any]:
     def reduce(tensor: torch.Tensor) -> Any:
         if tensor.device.type != name:
             return reductions.reduce_tensor(tensor)  # type: ignore[no-untyped-call]
-        # Whoever puts something into a queue has a thread pickle it: only the receiver can be told.
+        # A queue pickles in a thread of its own: only the receiver can be told.
         return (_refuse, (_refusal(),)) if _C.forked() else _reduce_tensor(tensor)
 
     return reduce

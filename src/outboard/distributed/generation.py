@@ -2,7 +2,7 @@
 """Ranks that find each other, and not what an earlier start of the same job left in the store.
 
 torchrun starts workers again when one has failed. With a fixed port (PyTorch's "static" rendezvous) the store is the
-agent's and lives on, and so do the addresses of processes that are gone: whoever is first would connect to them.
+agent's and lives on, and so do the addresses of processes that are gone: the first process would connect to them.
 """
 
 from __future__ import annotations

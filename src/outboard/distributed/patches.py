@@ -46,7 +46,7 @@ def install(device: str, backend: str) -> None:
 
 
 def _by_default(device: str, backend: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Lets a group of no particular backend have ours, and whoever has ours have it as default.
+    """Gives a group of no particular backend ours, and makes ours the default of a group that has it.
 
     PyTorch finds it by the device, but takes gloo for the default of such a group, which the group does not have; where
     there are several backends, it looks for ours by a name in capitals. Its name and hooks cannot be asked for then.

@@ -148,7 +148,7 @@ void AgreeingBackend::proceed(const std::shared_ptr<Call>& call, std::exception_
     const std::lock_guard lock(mutex_);
     calls_.pop_front();
     is_there_more = !calls_.empty();
-    if (!is_there_more) changed_.notify_all();  // whoever destroys this waits for that
+    if (!is_there_more) changed_.notify_all();  // the destructor waits for that
   }
   if (is_there_more) compare_next();
   if (begun == nullptr) return call->work->end(error);

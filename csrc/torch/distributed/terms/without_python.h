@@ -7,7 +7,7 @@
 
 namespace outboard::distributed {
 
-/// Callbacks of futures need Python, so whoever waits for threads that run them must not hold its lock.
+/// Callbacks of futures need Python, so a thread that waits for threads that run them must not hold its lock.
 class WithoutPython {
  public:
   WithoutPython() {

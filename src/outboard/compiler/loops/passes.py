@@ -56,7 +56,7 @@ def prune(kernel: LoopKernel) -> None:
 
 
 def keep_terms(kernel: LoopKernel) -> None:
-    """Makes a loop leave terms of its reduction where the next loop stores its result, if that computes them anew.
+    """Makes a loop leave terms of its reduction where the next loop stores its result, if that computes them again.
 
     A softmax then takes each ``exp`` once: for the sum, into the output, from where the division takes it back."""
     loops = [region for region in kernel.regions if region.in_reduction]

@@ -260,7 +260,7 @@ class PlanBuilder:
         local_size: tuple[int, int, int] = (1, 1, 1),
     ) -> None:
         """Launches a kernel; ``global_size`` (1 to 3 dimensions) counts work-items and must be a multiple of
-        ``local_size``. Fix the local size per kernel: some runtimes compile anew for each."""
+        ``local_size``. Fix the local size per kernel: some runtimes compile again for each."""
         sizes = [self.expr(size) for size in global_size] + [p.const(1)] * (3 - len(global_size))
         self.steps.append(p.Launch(kernel, (sizes[0], sizes[1], sizes[2]), local_size, list(arguments)))
 

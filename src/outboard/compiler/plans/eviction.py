@@ -3,7 +3,7 @@
 
 A file's time of modification is the time of its last use: loading an entry sets it. Entries may vanish under other
 processes at any time. That costs them nothing but speed: who has opened a file reads it to its end, and who finds none
-makes it anew.
+makes it again.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ def _helper_divide_by(prelude: Prelude, full: str, dtype: torch.dtype, width: in
     """Division of many numbers by one: a product with its reciprocal, corrected by what is left over. That is the
     rounded quotient (P. Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor", 1990)
     where nothing overflows or vanishes on the way. Infinities and NaN are right without correction. What is left over
-    has the sign that leaves a zero as it is; hence ``-f``, and no negative divisors."""
+    has the sign that leaves a zero as it is: that is why there is ``-f``, and no negative divisors."""
     one, many = type_name(dtype), type_name(dtype, width)
     return (
         f"{many} {full}({many} a, {one} d) {{ "
