@@ -36,7 +36,7 @@ DISTRIBUTIONS_ARGUMENTS ?=
 JUDGE_ARGUMENTS ?=
 RELEASES_ARGUMENTS ?=
 
-.PHONY: help setup demo demo-short accuracy decompositions test test-full test-cpp test-cuda-text test-distributed-judge test-sanitize test-ecosystem test-hip test-limits test-mpi test-nvrtc test-oclgrind test-python test-strict lint format bench opinfo distributions releases fuzz fuzz-aliases fuzz-collectives fuzz-files wheel docs docs-serve clean distclean
+.PHONY: help setup demo demo-short accuracy decompositions test test-full test-cpp test-cuda-text test-distributed-judge test-sanitize test-ecosystem test-hip test-limits test-mpi test-nvrtc test-oclgrind test-python test-strict lint format bench bench-sweep opinfo distributions releases fuzz fuzz-aliases fuzz-collectives fuzz-files wheel docs docs-serve clean distclean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -193,6 +193,10 @@ format:  ## Rewrite the sources in the project's style
 bench:  ## Models, operators, start-up against CPU eager and CPU Inductor: table, JSON, chart; BENCH_ARGUMENTS=--quick
 	@$(SETUP) --opencl --groups demo cpu
 	@$(PY) -m benchmarks.bench $(BENCH_ARGUMENTS)
+
+bench-sweep:  ## Operators beside the benchmarked ones against CPU eager; BENCH_ARGUMENTS="--match conv"
+	@$(SETUP) --opencl --groups demo cpu
+	@$(PY) -m benchmarks.sweep $(BENCH_ARGUMENTS)
 
 accuracy:  ## docs/accuracy.md: every function and reduction against float64, beside PyTorch's CPU
 	@$(SETUP) --opencl --groups demo test

@@ -44,6 +44,91 @@ def test_forward_and_gradients(
     agree(run, *tensors, rtol=1e-3, atol=5e-3)
 
 
+# One input channel a group: function, input, output channels a group, kernel, options.
+DEPTHWISE: list[tuple[Any, tuple[int, ...], int, tuple[int, ...], dict[str, Any]]] = [
+    (F.conv2d, (3, 21, 14, 14), 1, (3, 3), {"padding": 1}),
+    (F.conv2d, (2, 18, 41, 35), 1, (7, 5), {"padding": (3, 2)}),
+    (F.conv2d, (2, 5, 17, 40), 3, (3, 4), {"stride": (2, 3), "padding": (1, 2), "dilation": (2, 1)}),
+    (F.conv2d, (1, 33, 9, 7), 1, (9, 9), {"padding": 6}),
+    (F.conv2d, (2, 6, 9, 9), 2, (2, 1), {"stride": 3, "padding": (2, 0)}),
+    (F.conv1d, (2, 17, 50), 1, (3,), {"padding": 2, "dilation": 2}),
+    (F.conv3d, (2, 4, 5, 8, 9), 2, (2, 3, 2), {"stride": (1, 2, 3), "padding": (1, 1, 0), "dilation": (2, 1, 1)}),
+    (F.conv_transpose2d, (2, 18, 9, 11), 1, (3, 4), {"stride": (2, 1), "padding": 1, "output_padding": (1, 0)}),
+]
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels last"])
+@pytest.mark.parametrize(("function", "size", "multiple", "kernel", "options"), DEPTHWISE)
+def test_depthwise(
+    agree: Agree,
+    function: Any,
+    size: tuple[int, ...],
+    multiple: int,
+    kernel: tuple[int, ...],
+    options: dict[str, Any],
+    last: bool,
+) -> None:
+    layouts = {2: torch.channels_last, 3: torch.channels_last_3d}
+    layout = layouts.get(len(kernel), torch.contiguous_format) if last else torch.contiguous_format
+
+    def run(source: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> list[torch.Tensor]:
+        leaves = [source.clone().requires_grad_(), weight.clone().requires_grad_(), bias.clone().requires_grad_()]
+        result = function(*leaves, groups=size[1], **options)
+        ramp = torch.linspace(-1, 1, result.numel(), device=result.device).reshape(result.shape)
+        result.backward(ramp.to(memory_format=layout))
+        return [result.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
+
+    channels = size[1] * multiple
+    weight = torch.randn(size[1], multiple, *kernel) if "transpose" in function.__name__ else None
+    weight = torch.randn(channels, 1, *kernel) if weight is None else weight
+    source = torch.randn(size).to(memory_format=layout)
+    agree(run, source, weight, torch.randn(channels), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels last"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_depthwise_dtypes(agree: Agree, dtype: torch.dtype, last: bool) -> None:
+    layout = torch.channels_last if last else torch.contiguous_format
+    source, weight = torch.randn(2, 19, 12, 13, dtype=torch.float64), torch.randn(19, 1, 3, 3, dtype=torch.float64)
+
+    def run(x: torch.Tensor, w: torch.Tensor) -> list[torch.Tensor]:
+        x, w = (t.to(dtype).requires_grad_() for t in (x, w))
+        result = F.conv2d(x.to(memory_format=layout), w, padding=1, groups=19)
+        return [t.double() for t in (result.detach(), *torch.autograd.grad(result.sum(), (x, w)))]
+
+    tolerance = {torch.float64: 1e-10, torch.float16: 2e-2, torch.bfloat16: 1e-1}[dtype]
+    agree(run, source, weight, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels last"])
+def test_depthwise_meets_what_is_not_finite_only_where_its_window_is(agree: Agree, last: bool) -> None:
+    """Rows are laid side by side: an infinite end of one must not reach the gradients of what begins another."""
+    layout = torch.channels_last if last else torch.contiguous_format
+    source = torch.randn(2, 18, 11, 11)
+    source[:, :, :, 0] = torch.inf
+    source[:, 1, :, 10] = torch.nan
+    gradient = torch.randn(2, 18, 11, 9)
+    gradient[..., 0] = 0  # an infinite factor and zero: NaN at the tap in the middle of the kernel's first column
+    arguments = (None, [1, 1], [1, 0], [1, 1], False, [0, 0], 18, [False, True, False])
+
+    def run(grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        weight: torch.Tensor = torch.ops.aten.convolution_backward(grad, x, w, *arguments)[1]
+        return weight.isfinite()
+
+    tensors = [t.to(memory_format=layout) for t in (gradient, source)]
+    agree(run, *tensors, torch.randn(18, 1, 3, 3))
+
+
+@pytest.mark.parametrize("size", [(2, 20, 9, 7), (1, 24, 1, 1)], ids=str)
+def test_what_follows_a_depthwise_convolution_is_its_store(device: str, size: tuple[int, ...]) -> None:
+    def block(x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return F.relu(F.conv2d(x, w, None, 1, 1, groups=size[1]) * scale[:, None, None] + other)
+
+    tensors = [torch.randn(size), torch.randn(size[1], 1, 3, 3), torch.randn(size[1]), torch.randn(size)]
+    result = torch.compile(block)(*(t.to(device) for t in tensors))
+    torch.testing.assert_close(result.cpu(), block(*tensors), rtol=1e-5, atol=1e-5)
+
+
 def test_channels_last(agree: Agree) -> None:
     source = torch.randn(2, 8, 9, 10).to(memory_format=torch.channels_last)
     weight = torch.randn(16, 8, 3, 3).to(memory_format=torch.channels_last)

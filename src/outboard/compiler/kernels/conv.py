@@ -9,7 +9,7 @@ side of the windows' results:
 * *weight*: the weight's gradient from x and y.
 
 Fewer than three spatial dimensions are padded with ones. Groups and images form the batch. Depthwise convolutions,
-whose products have one row, are computed element by element.
+whose products have one row, are computed element by element, on CPUs by ``depthwise``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 import sympy
 
 from ..plans.builder import PlanBuilder, Size, TensorArg
-from ..units import COMPUTE_UNITS
-from . import blocked, common, engine, windows
+from . import blocked, common, depthwise, engine, windows
 from .epilogue import Axis, Epilogue, Finish
 
 if TYPE_CHECKING:
@@ -294,14 +293,10 @@ class Convolution:
     def thin(self) -> bool:
         return bool(self.groups != 1 and self.x_channels == 1)
 
-    def _slides(self, builder: PlanBuilder) -> bool:
-        """Whether the programs of vectors apply."""
-        return builder.target.tuning.vectors and not self.thin
-
     def gather(self, builder: PlanBuilder, finish: Finish | None = None) -> None:
         """Appends: y from x and the weight. With ``finish``, that is what becomes of y."""
-        if self._slides(builder):
-            windows.places(builder, self, finish)
+        if builder.target.tuning.vectors:
+            (depthwise if self.thin else windows).places(builder, self, finish)
             return
         places = common.product(self.y.sizes[2:])
         batches, k = self.images * self.groups, self.x_channels * self.taps
@@ -320,8 +315,8 @@ class Convolution:
 
     def spread(self, builder: PlanBuilder) -> None:
         """Appends: x from y and the weight."""
-        if self._slides(builder) and windows.can_spread(self):
-            windows.spread(builder, self)
+        if builder.target.tuning.vectors and (self.thin or windows.can_spread(self)):
+            (depthwise if self.thin else windows).spread(builder, self)
             return
         places = common.product(self.x.sizes[2:])
         batches, k = self.images * self.groups, self.y_channels * self.taps
@@ -329,27 +324,37 @@ class Convolution:
 
     def weight_gradient(self, builder: PlanBuilder) -> None:
         """Appends: the weight from x and y."""
-        if self._slides(builder):
+        vectors = builder.target.tuning.vectors
+        if vectors and not self.thin:
             windows.taps(builder, self)
             return
-        k = self.images * common.product(self.y.sizes[2:])
-        most = COMPUTE_UNITS if builder.target.tuning.vectors else 16
-        part_count = common.larger(1, common.smaller(common.ceil_div(k, 1024), most))
-        part = common.ceil_div(k, part_count)
-        count = self.weight.numel()
+        part_count = depthwise.parts_of(builder, self) if vectors else self._parts_of_sum()
         accumulate = engine.accumulator(self.weight.dtype)
-        width = common.compute_size(accumulate)
-        nbytes = common.larger(1, part_count * count * width)
-        parts = builder.allocate(nbytes)
-        n = self.x_channels * self.taps
-        self._product(
-            builder, _INSIDE_X + _WEIGHT, part_count * self.groups, self.y_channels, n, part, parts=parts, written=""
-        )
+        count, width = self.weight.numel(), common.compute_size(accumulate)
+        parts = builder.allocate(common.larger(1, part_count * count * width))
+        if vectors:
+            depthwise.taps(builder, self, parts, part_count)
+        else:
+            self._weight_parts(builder, parts, part_count)
         text = common.source(builder, _ADD_PARTS, {"ACC": accumulate}, {"W": self.weight.dtype})
         values = [count, part_count, self.x_channels, *self.weight.sizes[2:], *self.weight.strides]
         arguments = [builder.pointer(parts), builder.pointer(self.weight), *(builder.int64(v) for v in values)]
         common.launch_items(builder, builder.kernel(text, "add_parts"), count, arguments)
         builder.free(parts)
+
+    @property
+    def _terms(self) -> Size:
+        """How many numbers each element of the weight's gradient is the sum of."""
+        return self.images * common.product(self.y.sizes[2:])
+
+    def _parts_of_sum(self) -> Size:
+        return common.larger(1, common.smaller(common.ceil_div(self._terms, 1024), 16))
+
+    def _weight_parts(self, builder: PlanBuilder, parts: int, part_count: Size) -> None:
+        """Appends: parts of the weight's gradient, as products."""
+        part, n = common.ceil_div(self._terms, part_count), self.x_channels * self.taps
+        batches = part_count * self.groups
+        self._product(builder, _INSIDE_X + _WEIGHT, batches, self.y_channels, n, part, parts=parts, written="")
 
     def bias_gradient(self, builder: PlanBuilder, bias: TensorArg) -> None:
         """Appends: the sum of y over images and places, into ``bias``."""
