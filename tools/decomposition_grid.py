@@ -2,12 +2,14 @@
 """Calls of operators over grids of arguments, for ``tools/decompositions.py``.
 
 A :class:`Group` is one function with fixed options, and the tensors that it is called with: sizes and numbers that
-change no plan of the device, so that a group compiles once and its combinations cost a call each.
+change no plan of the device, so that a group compiles once and its combinations cost a call each. They come in turns,
+each with other sizes and other numbers than the turns before it.
 """
 
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,18 +29,35 @@ Source = tuple[Any, ...]
 
 @dataclass
 class Group:
-    """One function, with all that it is called with, made when it is asked for. ``orders``: how often results are
-    differentiated at most."""
+    """One function, with all that it is called with in a turn, made when it is asked for. ``orders``: how often results
+    are differentiated at most."""
 
     label: str
     function: Callable[..., Any]
-    make_sources: Callable[[], list[Source]]
+    make_sources: Callable[[int], list[Source]]
     orders: int = 1
 
 
-def numbers(shape: Sequence[int], kind: str = "normal", dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+def redrawn(
+    shapes: Sequence[Sequence[int]], turn: int, free: slice = slice(None), low: int = 2, high: int = 14
+) -> list[tuple[int, ...]]:
+    """The shapes themselves in turn 0; else with other sizes from ``low`` to ``high`` in the dimensions ``free``, equal
+    ones for equal ones. Sizes of 0 and 1 stay: plans tell them from others."""
+    if not turn:
+        return [tuple(shape) for shape in shapes]
+    chance, found = random.Random(turn), []
+    for shape in shapes:
+        sizes = {size: chance.randint(low, high) for size in shape if size > 1}
+        places = range(len(shape))[free]
+        found.append(tuple(sizes.get(size, size) if place in places else size for place, size in enumerate(shape)))
+    return found
+
+
+def numbers(
+    shape: Sequence[int], kind: str = "normal", dtype: torch.dtype = torch.float32, seed: int = 0, turn: int = 0
+) -> Tensor:
     """A tensor of these sizes with elements of a kind."""
-    generator = torch.Generator().manual_seed(seed * 1009 + sum(shape))
+    generator = torch.Generator().manual_seed(turn * 100_003 + seed * 1009 + sum(shape))
     if not dtype.is_floating_point:
         info = torch.iinfo(dtype) if dtype != torch.bool else None
         low, high = (0, 2) if info is None else (max(info.min, -9), 10)
@@ -49,12 +68,12 @@ def numbers(shape: Sequence[int], kind: str = "normal", dtype: torch.dtype = tor
         return drawn
     drawn = torch.randn(tuple(shape), generator=generator, dtype=torch.float64)
     if kind == "ties":
-        drawn = drawn.round()
+        drawn = (drawn * (1, 0.5, 2, 4)[turn % 4]).round()
     elif kind in ("tiny", "huge"):
-        power = 4 if dtype == torch.float16 else 25
+        power = 4 if dtype == torch.float16 else (25, 15, 30, 20)[turn % 4]
         drawn = drawn * 10.0 ** (power if kind == "huge" else -power)
     elif kind == "constant":
-        drawn = torch.full_like(drawn, 0.7)
+        drawn = torch.full_like(drawn, (0.7, 1 / 3, -2.5, 100.1)[turn % 4])
     elif kind == "special" and drawn.numel():
         places = torch.randint(0, len(SPECIAL), drawn.shape, generator=generator)
         drawn = torch.where(torch.rand(drawn.shape, generator=generator) < 0.3, torch.tensor(SPECIAL)[places], drawn)
@@ -62,9 +81,20 @@ def numbers(shape: Sequence[int], kind: str = "normal", dtype: torch.dtype = tor
 
 
 def _sources(
-    shapes: Sequence[Sequence[int]], dtype: torch.dtype, kinds: Sequence[str] = KINDS
-) -> Callable[[], list[Source]]:
-    return lambda: [(numbers(shape, kind, dtype),) for shape in shapes for kind in kinds]
+    shapes: Sequence[Sequence[int]], dtype: torch.dtype, kinds: Sequence[str] = KINDS, **sizes: Any
+) -> Callable[[int], list[Source]]:
+    """One tensor of each shape and kind; ``sizes``: how :func:`redrawn` draws shapes again."""
+    return lambda turn: [
+        (numbers(shape, kind, dtype, turn=turn),) for shape in redrawn(shapes, turn, **sizes) for kind in kinds
+    ]
+
+
+def _of_images(
+    dims: int, dtype: torch.dtype, kinds: Sequence[str] = KINDS, batched: bool = False
+) -> Callable[[int], list[Source]]:
+    """Batches of images and, unless ``batched``, single ones; their sides are drawn again."""
+    shapes = _images(dims)[:-3] if batched else _images(dims)
+    return _sources(shapes, dtype, kinds, free=slice(-dims, None), low=4)
 
 
 def _label(name: str, dtype: torch.dtype, options: Any) -> str:
@@ -74,7 +104,9 @@ def _label(name: str, dtype: torch.dtype, options: Any) -> str:
 def _images(dims: int) -> list[tuple[int, ...]]:
     """Batches of images, of sides that do and do not divide."""
     sides = [(5, 7, 4), (6, 6, 6), (7, 4, 5), (9, 8, 7), (4, 5, 6), (8, 9, 4), (11, 4, 9), (4, 12, 8)]
-    return [(batch, 3, *side[:dims]) for side in sides for batch in (2, 3)] + [(3, *side[:dims]) for side in sides[:3]]
+    odd = [(0, 3, *sides[0][:dims]), (2, 3, *(1, 5, 4)[:dims])]
+    batches = [(batch, 3, *side[:dims]) for side in sides for batch in (2, 3)]
+    return [*odd, *batches, *((3, *side[:dims]) for side in sides[:3])]
 
 
 # ---- pools ----
@@ -98,7 +130,7 @@ def averages() -> Iterator[Group]:
             yield Group(
                 _label(f"avg_pool{dims}d", dtype, options),
                 lambda x, pool=pool, options=options: pool(x, *options),
-                _sources(_images(dims), dtype),
+                _of_images(dims, dtype),
                 orders=2 if dims < 3 else 1,
             )
 
@@ -117,7 +149,10 @@ def maxima() -> Iterator[Group]:
                 continue
             options = (kernel, stride, padding, dilation, ceil)
             function = _maximum(dims, *options)
-            yield Group(_label(f"max_pool{dims}d", dtype, options), function, _sources(_images(dims), dtype))
+            # Where a window lies in the padding alone, the CPU's gradient is written beyond the image.
+            shapes = [shape for shape in _images(dims) if dilation == 1 or min(shape[-dims:]) > 1]
+            sources = _sources(shapes, dtype, free=slice(-dims, None), low=4)
+            yield Group(_label(f"max_pool{dims}d", dtype, options), function, sources)
 
 
 def other_pools() -> Iterator[Group]:
@@ -128,7 +163,7 @@ def other_pools() -> Iterator[Group]:
             yield Group(
                 _label(f"lp_pool{dims}d", torch.float32, options),
                 lambda x, pool=pool, options=options: pool(x, *options),
-                _sources(_images(dims), torch.float32, ("normal", "ties", "constant")),
+                _of_images(dims, torch.float32, ("normal", "ties", "constant")),
             )
     adaptive: list[tuple[int, Any, Any]] = [
         (1, F.adaptive_avg_pool1d, F.adaptive_max_pool1d),
@@ -140,7 +175,7 @@ def other_pools() -> Iterator[Group]:
             yield Group(
                 _label(pool.__name__, dtype, size),
                 lambda x, pool=pool, size=size: pool(x, size),
-                _sources(_images(dims), dtype),
+                _of_images(dims, dtype),
                 orders=2 if pool is average else 1,
             )
     for dims, kernel in itertools.product((1, 2, 3), (2, 3)):
@@ -148,7 +183,7 @@ def other_pools() -> Iterator[Group]:
         yield Group(
             _label(f"max_unpool{dims}d", torch.float32, kernel),
             lambda x, pool=pool, back=back, kernel=kernel: back(*pool(x, kernel, return_indices=True), kernel),
-            _sources(_images(dims), torch.float32, ("normal", "ties")),
+            _of_images(dims, torch.float32, ("normal", "ties")),
         )
 
 
@@ -185,7 +220,7 @@ def _interpolation(mode: str, shapes: Any, dtype: torch.dtype = torch.float32, *
     return Group(
         _label(f"interpolate {mode} {len(shapes[0]) - 2}d", dtype, options),
         lambda x: F.interpolate(x, mode=mode, **options),
-        _sources(shapes, dtype, ("normal", "ties", "huge")),
+        _sources(shapes, dtype, ("normal", "ties", "huge"), free=slice(2, None)),
     )
 
 
@@ -203,7 +238,7 @@ def paddings() -> Iterator[Group]:
                 yield Group(
                     _label(f"pad {mode} {dims}d", dtype, (pad, value)),
                     lambda x, pad=pad, mode=mode, value=value: F.pad(x, pad, mode, value),
-                    _sources(_images(dims), dtype, ("normal", "special")),
+                    _of_images(dims, dtype, ("normal", "special")),
                     orders=2,
                 )
     for kernel, dilation, padding, stride in itertools.product((1, 2, 3), (1, 2), (0, 1), (1, 2)):
@@ -211,13 +246,13 @@ def paddings() -> Iterator[Group]:
         yield Group(
             _label("unfold", torch.float32, options),
             lambda x, options=options: F.unfold(x, *options),
-            _sources(_images(2), torch.float32, ("normal", "special")),
+            _of_images(2, torch.float32, ("normal", "special")),
             orders=2,
         )
         yield Group(
             _label("fold", torch.float32, options),
             lambda x, options=options: F.fold(F.unfold(x, *options), x.shape[-2:], *options),
-            _sources(_images(2), torch.float32, ("normal",)),
+            _of_images(2, torch.float32, ("normal",)),
         )
     moves: dict[str, Callable[..., Any]] = {
         **{f"pixel_shuffle {r}": lambda x, r=r: F.pixel_shuffle(x.repeat_interleave(r * r, 1), r) for r in (1, 2, 3)},
@@ -234,16 +269,16 @@ def paddings() -> Iterator[Group]:
     }
     for (name, move), dtype in itertools.product(moves.items(), (*FLOATS, torch.int64, torch.uint8, torch.bool)):
         kinds = ("normal", "special") if dtype.is_floating_point else ("normal", "huge")
-        yield Group(_label(name, dtype, ""), move, _sources(_images(2)[:-3], dtype, kinds), orders=2)
+        yield Group(_label(name, dtype, ""), move, _of_images(2, dtype, kinds, batched=True), orders=2)
     for mode, fill, align in itertools.product(
         ("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection"), (0, 1)
     ):
         yield Group(
             _label("grid_sample", torch.float32, (mode, fill, align)),
             lambda x, at, mode=mode, fill=fill, align=align: F.grid_sample(x, at, mode, fill, bool(align)),
-            lambda: [
-                (numbers(s, k), numbers((s[0], 4, 3, 2), k, seed=1))
-                for s in _images(2)[:-3]
+            lambda turn: [
+                (numbers(s, k, turn=turn), numbers((s[0], 4, 3, 2), k, seed=1, turn=turn))
+                for s in redrawn(_images(2)[2:-3], turn, slice(-2, None))
                 for k in ("normal", "ties", "constant")
             ],
         )
@@ -255,7 +290,7 @@ def paddings() -> Iterator[Group]:
 def norms() -> Iterator[Group]:
     """Normalizations, variances, norms and softmax of all kinds of data."""
     shapes = [(a, 6, b) for a in (2, 3, 4, 5, 7) for b in (3, 5, 9, 17, 33, 130)] + [(3, 6, 1), (1, 6, 17)]
-    kinds = ("normal", "ties", "constant", "special")
+    kinds, sizes = ("normal", "ties", "constant", "special"), {"free": slice(None, None, 2), "high": 40}
     functions: dict[str, Callable[..., Any]] = {
         "layer_norm": lambda x: F.layer_norm(x, x.shape[1:]),
         "layer_norm last": lambda x: F.layer_norm(x, x.shape[-1:], eps=1e-3),
@@ -280,7 +315,7 @@ def norms() -> Iterator[Group]:
         **{f"renorm {p}": lambda x, p=p: x.renorm(p, 1, 0.5) for p in (1, 2, float("inf"))},
     }
     for (name, function), dtype in itertools.product(functions.items(), FLOATS):
-        yield Group(_label(name, dtype, ""), function, _sources(shapes, dtype, kinds), orders=2)
+        yield Group(_label(name, dtype, ""), function, _sources(shapes, dtype, kinds, **sizes), orders=2)
     spreads = {"var": torch.var, "std": torch.std, "var_mean": torch.var_mean, "std_mean": torch.std_mean}
     grid = itertools.product(spreads, (None, 0, 1, (0, 2), -1), (0, 1, 2), (False, True), FLOATS)
     for name, dim, correction, keep, dtype in grid:
@@ -288,7 +323,7 @@ def norms() -> Iterator[Group]:
         yield Group(
             _label(name, dtype, options),
             lambda x, name=name, options=options: spreads[name](x, **options),
-            _sources(shapes, dtype, KINDS),
+            _sources(shapes, dtype, KINDS, **sizes),
         )
 
 
@@ -298,14 +333,32 @@ def norms() -> Iterator[Group]:
 def losses() -> Iterator[Group]:
     """Every loss with every reduction, weights, targets that are right and wrong."""
     shapes = [*((n, 5) for n in range(1, 10)), (3, 5, 2), (4, 5, 3), (2, 5, 7)]
-    pairs = [(numbers(s, k), numbers(s, k, seed=1)) for s in shapes for k in ("normal", "ties", "huge", "special")]
-    chances = [
-        (numbers(s, seed=1).sigmoid(), numbers(s, seed=2).sigmoid().mul(times).round() / 8)
-        for s in shapes
-        for times in (8, 12)
-    ]
-    chances += [(torch.tensor([0.0, 1.0, 0.5]), torch.tensor([1.0, 0.0, wrong])) for wrong in (2.0, -1.0, float("nan"))]
-    signs = [(x, y, numbers(s).sign()) for s in shapes for x, y in [(numbers(s, seed=2), numbers(s, seed=3))]]
+
+    def drawn(turn: int) -> list[tuple[int, ...]]:
+        return redrawn(shapes, turn, slice(0, None, 2), high=40)
+
+    def pairs(turn: int) -> list[Source]:
+        kinds = ("normal", "ties", "huge", "special")
+        return [tuple(numbers(s, k, seed=n, turn=turn) for n in (0, 1)) for s in drawn(turn) for k in kinds]
+
+    def narrow(turn: int) -> list[Source]:
+        return [tuple(x.bfloat16() for x in pair) for pair in pairs(turn)[:16]]
+
+    def chances(turn: int) -> list[Source]:
+        found: list[Source] = [
+            (numbers(s, seed=1, turn=turn).sigmoid(), numbers(s, seed=2, turn=turn).sigmoid().mul(times).round() / 8)
+            for s in drawn(turn)
+            for times in (8, 12)
+        ]
+        wrong = [2.0, -1.0, float("nan")]
+        return found + [(torch.tensor([0.0, 1.0, 0.5]), torch.tensor([1.0, 0.0, one])) for one in wrong]
+
+    def signs(turn: int) -> list[Source]:
+        return [
+            (numbers(s, seed=2, turn=turn), numbers(s, seed=3, turn=turn), numbers(s, turn=turn).sign())
+            for s in drawn(turn)
+        ]
+
     for reduction in ("none", "mean", "sum"):
         of_pairs: dict[str, Callable[..., Any]] = {
             "l1": lambda x, y, r=reduction: F.l1_loss(x, y, reduction=r),
@@ -334,38 +387,41 @@ def losses() -> Iterator[Group]:
             "pairwise": lambda x, y: F.pairwise_distance(x, y, 2.0),
         }
         for name, loss in of_pairs.items():
-            yield Group(_label(name, torch.float32, reduction), loss, lambda: pairs, orders=2)
-            narrow = [tuple(x.bfloat16() for x in pair) for pair in pairs[:8]]
-            yield Group(_label(name, torch.bfloat16, reduction), loss, lambda narrow=narrow: narrow)
+            yield Group(_label(name, torch.float32, reduction), loss, pairs, orders=2)
+            yield Group(_label(name, torch.bfloat16, reduction), loss, narrow)
         for name, loss in (
             ("bce", lambda x, y, r=reduction: F.binary_cross_entropy(x, y, reduction=r)),
             ("bce weighted", lambda x, y, r=reduction: F.binary_cross_entropy(x, y, x.detach(), reduction=r)),
         ):
-            yield Group(_label(name, torch.float32, reduction), loss, lambda: chances)
+            yield Group(_label(name, torch.float32, reduction), loss, chances)
         for name, loss in (
             ("margin_ranking", lambda x, y, s, r=reduction: F.margin_ranking_loss(x, y, s, 0.5, reduction=r)),
             ("triplet", lambda x, y, s, r=reduction: F.triplet_margin_loss(x, y, s, reduction=r)),
         ):
-            yield Group(_label(name, torch.float32, reduction), loss, lambda: signs)
+            yield Group(_label(name, torch.float32, reduction), loss, signs)
         yield from _class_losses(reduction)
 
 
 def _class_losses(reduction: str) -> Iterator[Group]:
     shapes = [(4, 5), (1, 5), (7, 5), (3, 5), (3, 5, 2), (2, 5, 3), (2, 5, 3, 2), (3, 5, 2, 4)]
 
-    def targets(shape: tuple[int, ...], wrong: int | None) -> Tensor:
-        found = torch.randint(0, 5, (shape[0], *shape[2:]), generator=torch.Generator().manual_seed(len(shape)))
+    def targets(shape: tuple[int, ...], wrong: int | None, turn: int) -> Tensor:
+        generator = torch.Generator().manual_seed(turn * 100_003 + len(shape))
+        found = torch.randint(0, 5, (shape[0], *shape[2:]), generator=generator)
         if wrong is not None:
             found.view(-1)[0] = wrong
         return found
 
     for ignore, smoothing, weighted in itertools.product((-100, 1), (0.0, 0.1), (False, True)):
-        sources: list[Source] = [
-            (numbers(s, k), targets(s, wrong), numbers((5,), seed=4).abs())
-            for s in shapes
-            for k in ("normal", "ties", "huge")
-            for wrong in (None, ignore, 5, -1)
-        ]
+
+        def sources(turn: int, ignore: int = ignore) -> list[Source]:
+            return [
+                (numbers(s, k, turn=turn), targets(s, wrong, turn), numbers((5,), seed=4, turn=turn).abs())
+                for s in redrawn(shapes, turn, slice(0, None, 2))
+                for k in ("normal", "ties", "huge")
+                for wrong in (None, ignore, 5, -1)
+            ]
+
         yield Group(
             _label("cross_entropy", torch.float32, (reduction, ignore, smoothing, weighted)),
             lambda x, y, w, weighted=weighted, ignore=ignore, smoothing=smoothing: F.cross_entropy(
@@ -376,7 +432,7 @@ def _class_losses(reduction: str) -> Iterator[Group]:
                 reduction=reduction,
                 label_smoothing=smoothing,
             ),
-            lambda sources=sources: sources,
+            sources,
         )
         if not smoothing:
             yield Group(
@@ -384,15 +440,15 @@ def _class_losses(reduction: str) -> Iterator[Group]:
                 lambda x, y, w, weighted=weighted, ignore=ignore: F.nll_loss(
                     x, y, w.detach() if weighted else None, ignore_index=ignore, reduction=reduction
                 ),
-                lambda sources=sources: sources,
+                sources,
             )
     for margin, p in itertools.product((0.5, 1.0), (1, 2)):
         yield Group(
             _label("multi_margin", torch.float32, (reduction, margin, p)),
             lambda x, y, margin=margin, p=p: F.multi_margin_loss(x, y, p, margin, reduction=reduction),
-            lambda: [
-                (numbers(s, k), targets(s, w))
-                for s in shapes[:4]
+            lambda turn: [
+                (numbers(s, k, turn=turn), targets(s, w, turn))
+                for s in redrawn(shapes[:4], turn, slice(0, 1))
                 for k in ("normal", "ties", "constant")
                 for w in (None, 5, -1)
             ],
@@ -400,7 +456,10 @@ def _class_losses(reduction: str) -> Iterator[Group]:
     yield Group(
         _label("multilabel_margin", torch.float32, reduction),
         lambda x, y: F.multilabel_margin_loss(x, y, reduction=reduction),
-        lambda: [(numbers(s), torch.tensor([[0, 3, -1, 1, 2]]).expand(s)) for s in shapes[:3]],
+        lambda turn: [
+            (numbers(s, turn=turn), torch.tensor([[0, 3, -1, 1, 2]]).expand(s))
+            for s in redrawn(shapes[:4], turn, slice(0, 1))
+        ],
     )
 
 
@@ -455,8 +514,11 @@ def arithmetic() -> Iterator[Group]:
             yield Group(
                 _label(name, dtype, "float" if is_float else "int"),
                 function,
-                lambda found=found, kinds=kinds, dtype=dtype: [
-                    (numbers((size,), kind, dtype), n) for n in found for kind in kinds for size in (2, 3, 5, 9, 18, 37)
+                lambda turn, found=found, kinds=kinds, dtype=dtype: [
+                    (numbers(shape, kind, dtype, turn=turn), n)
+                    for n in found
+                    for kind in kinds
+                    for shape in redrawn([(2,), (3,), (5,), (9,), (18,), (37,)], turn, high=70)
                 ],
             )
 
@@ -490,8 +552,10 @@ def pairs() -> Iterator[Group]:
         yield Group(
             _label(name, one, other),
             function,
-            lambda shapes=shapes, kinds=kinds, one=one, other=other: [
-                (numbers(a, k, one), numbers(b, k, other, 1)) for a, b in shapes for k in kinds
+            lambda turn, shapes=shapes, kinds=kinds, one=one, other=other: [
+                (numbers(both[: len(a)], k, one, turn=turn), numbers(both[len(a) :], k, other, 1, turn))
+                for (a, _), both in zip(shapes, redrawn([(*a, *b) for a, b in shapes], turn, high=70), strict=True)
+                for k in kinds
             ],
         )
 
@@ -535,7 +599,7 @@ def unary() -> Iterator[Group]:
         kinds = KINDS if dtype.is_floating_point else ("normal", "huge")
         if name.startswith("to ") and dtype.is_floating_point:
             kinds = ("normal", "ties", "constant")  # what a number out of range becomes is not said
-        yield Group(_label(name, dtype, ""), function, _sources(shapes, dtype, kinds), orders=2)
+        yield Group(_label(name, dtype, ""), function, _sources(shapes, dtype, kinds, high=70), orders=2)
 
 
 # ---- reductions ----
@@ -646,8 +710,11 @@ def indexing() -> Iterator[Group]:
         yield Group(
             _label(name, dtype, dim),
             lambda x, i, function=function, dim=dim: function(x, i, dim),
-            lambda dtype=dtype, dim=dim, kinds=kinds: [
-                (numbers(s, k, dtype), i) for s in shapes for k in kinds for i in _indices(s[dim])
+            lambda turn, dtype=dtype, dim=dim, kinds=kinds: [
+                (numbers(s, k, dtype, turn=turn), i)
+                for s in redrawn(shapes, turn)
+                for k in kinds
+                for i in _indices(s[dim])
             ],
         )
 

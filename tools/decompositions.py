@@ -6,8 +6,11 @@ device, forward and backward, twice where it says so, and compared: dtypes, size
 within rounding, for which float64 decides where they differ. What PyTorch's CPU itself has wrong stands in
 ``EXPLAINED`` with the reason. Exit code 1 if anything differs beside it.
 
-``--compiled`` gives the tensors of a group to ``torch.compile`` together. ``--state FILE`` keeps what was done, so that
-a later run goes on; ``--seed`` decides which groups come first, ``--count`` how many combinations are taken.
+What costs is to compile, so each group is given tensors of many sizes and numbers, in turns, until it has had
+``--per-group`` of them; every other group also tensors that are not dense. ``--way static`` gives some tensors of a
+group to one graph of ``torch.compile``, ``--way dynamic`` all of them to graphs whose sizes are symbols. With
+``--state FILE`` what was done is kept, so that a later run goes on; ``--seed`` decides which groups come first,
+``--count`` how many combinations are taken.
 """
 
 from __future__ import annotations
@@ -15,11 +18,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import logging
 import random
 import re
 import sys
 import time
 import warnings
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +36,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tools.decomposition_grid import FAMILIES, Group, Source
-from tools.fuzz.compare import is_close, within_rounding
+from tools.fuzz.compare import CLOSE, is_close, within_rounding
 
 #: What of a group's label and of the two outcomes is known to differ, and why.
 EXPLAINED: list[tuple[re.Pattern[str], str]] = [
@@ -43,17 +48,31 @@ EXPLAINED: list[tuple[re.Pattern[str], str]] = [
         "vectors take another piece of the function than its single elements",
         r"^(std|var)(_mean)? .*: result [1-3]: [^a]*e-(0[6-9]|[1-3])": "deviations of equal numbers are what the mean "
         "has lost in rounding",
+        r"^max_pool3d .*: channels last: result [12]": "for NaN, the CPU's kernel gives a place in its plane",
         r"^hardsigmoid float64 .*: result [12]": "the CPU multiplies by a sixth that is rounded to float32",
     }.items()
 ]
-#: How many sources a compiled graph takes.
+#: How many sources a static graph takes.
 TOGETHER = 6
+#: How many graphs a group may become when sizes are symbols: those of 0 and 1 are numbers.
+GRAPHS = 4
+#: How many calls of a group that the CPU refuses are made: each is looked at anew on the device.
+REFUSALS = 24
+#: How often sizes and numbers are drawn again at most.
+TURNS = 12
+WAYS = ("eager", "static", "dynamic")
 #: How many differences of a group are shown.
 SHOWN = 2
 #: Seconds after which what was found is kept.
 SAVED = 20.0
 #: The dtypes of floats that float64 can judge.
 _WIDE = (torch.float32, torch.bfloat16, torch.float16)
+#: How tensors lie in memory: what makes one lie so of one that is dense.
+_LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "dense": lambda x: x,
+    "gaps": lambda x: x.new_empty((*x.shape, 2))[..., 0].copy_(x),
+    "channels last": lambda x: x.movedim(1, -1).contiguous().movedim(-1, 1) if x.dim() > 1 else x,
+}
 
 
 @dataclass
@@ -76,18 +95,18 @@ class Refused:
         return f"{self.kind}: {self.text}"
 
 
-def outcome(group: Group, source: Source, device: str) -> list[Tensor] | Refused:
+def outcome(group: Group, source: Source, device: str, layout: str = "dense") -> list[Tensor] | Refused:
     """Results, gradients and their gradients, as tensors on the device; or what was raised."""
     try:
-        return _differentiated(group.function, [_placed(value, device) for value in source], group.orders)
+        return _differentiated(group.function, [_placed(value, device, layout) for value in source], group.orders)
     except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError, ZeroDivisionError) as error:
         return Refused(error)
 
 
-def _placed(value: Any, device: str) -> Any:
+def _placed(value: Any, device: str, layout: str = "dense") -> Any:
     if not isinstance(value, Tensor):
         return value
-    return value.to(device).detach().requires_grad_(value.is_floating_point())
+    return _LAYOUTS[layout](value.to(device)).detach().requires_grad_(value.is_floating_point())
 
 
 def _differentiated(function: Callable[..., Any], arguments: list[Any], orders: int) -> list[Tensor]:
@@ -152,34 +171,87 @@ def difference(ours: Any, theirs: Any, exact: Callable[[], Any], terms: int) -> 
             known = truth[place] if not isinstance(truth, Refused) and len(truth) == len(theirs) else None
             if within_rounding(one, other, known, terms=terms):
                 continue
-        return f"result {place}: {_shown(one)} instead of {_shown(other)}"
+        apart = _apart(one, other)
+        return f"result {place}: {_shown(one[apart])} instead of {_shown(other[apart])}"
     return ""
+
+
+def _apart(one: Tensor, other: Tensor) -> Tensor:
+    """Where two tensors differ by more than a few units in the last place."""
+    wide = torch.complex128 if other.is_complex() else torch.float64
+    scale = CLOSE.get(other.real.dtype, 0) * (torch.finfo(other.dtype).eps if other.dtype in CLOSE else 0)
+    return ~torch.isclose(one.to(wide), other.to(wide), rtol=scale, atol=0, equal_nan=True)
 
 
 def _shown(value: Any) -> str:
     return str(value.tolist() if isinstance(value, Tensor) else value)[:160]
 
 
-def _exactly(group: Group, source: Source) -> Callable[[], Any]:
+def _exactly(group: Group, source: Source, layout: str) -> Callable[[], Any]:
     def compute() -> Any:
         wide = tuple(v.double() if isinstance(v, Tensor) and v.dtype in _WIDE else v for v in source)
-        return outcome(group, wide, "cpu")
+        return outcome(group, wide, "cpu", layout)
 
     return compute
 
 
-def check(group: Group, device: str, compiled: bool) -> Iterator[tuple[Source, str]]:
+def turns(group: Group, least: int) -> Iterator[tuple[list[Source], str]]:
+    """Tensors for a group and their layout, until there are ``least``; then a turn of another layout for every other
+    group."""
+    count = turn = 0
+    while count < least and turn < TURNS:
+        sources = group.make_sources(turn)
+        yield sources, "dense"
+        count, turn = count + len(sources), turn + 1
+    chosen = zlib.crc32(group.label.encode()) % (2 * len(_LAYOUTS) - 2)
+    if least > 1 and chosen in range(1, len(_LAYOUTS)):
+        yield group.make_sources(turn), list(_LAYOUTS)[chosen]
+
+
+def check(group: Group, device: str, way: str = "eager", least: int = 1) -> Iterator[tuple[Source, str]]:
     """What differs for each source of a group, '' where nothing does."""
-    sources = group.make_sources()
-    if not compiled:
-        ours = [fetched(outcome(group, source, device)) for source in sources]
-    else:
+    if way == "static":
+        yield from _check_static(group, device)
+        return
+    call = outcome
+    if way == "dynamic":
         group = dataclasses.replace(group, orders=1)
-        sources = [s for s in sources if not isinstance(outcome(group, s, "cpu"), Refused)][:TOGETHER]
-        ours = _compiled(group, sources, device)
-    for source, mine in zip(sources, ours, strict=True):
-        terms = max(64, *(value.numel() for value in source if isinstance(value, Tensor)))
-        yield source, difference(mine, outcome(group, source, "cpu"), _exactly(group, source), terms)
+        call = _in_graphs_of_symbols(group)
+    refusals = 0 if way == "eager" else REFUSALS
+    for sources, layout in turns(group, least):
+        for source in sources:
+            theirs = outcome(group, source, "cpu", layout)
+            refusals += isinstance(theirs, Refused)
+            if isinstance(theirs, Refused) and refusals > REFUSALS:
+                continue
+            try:
+                mine = fetched(call(group, source, device, layout))
+            except torch._dynamo.exc.FailOnRecompileLimitHit:
+                return
+            yield source, _judged(mine, theirs, group, source, layout)
+
+
+def _in_graphs_of_symbols(group: Group) -> Callable[..., list[Tensor] | Refused]:
+    """An :func:`outcome` that calls the group's function compiled, by at most as many graphs as ``GRAPHS``."""
+    torch._dynamo.reset()
+    compiled = dataclasses.replace(group, function=torch.compile(group.function, dynamic=True))
+    limits = torch._dynamo.config.patch(recompile_limit=GRAPHS, fail_on_recompile_limit_hit=True)
+    # Sizes that happen to be equal in the first call may differ later.
+    apart = torch.fx.experimental._config.patch(use_duck_shape=False)
+    return apart(limits(lambda _, *given: outcome(compiled, *given)))  # type: ignore[no-any-return]
+
+
+def _judged(mine: Any, theirs: Any, group: Group, source: Source, layout: str = "dense") -> str:
+    terms = max(64, *(value.numel() for value in source if isinstance(value, Tensor)))
+    found = difference(mine, theirs, _exactly(group, source, layout), terms)
+    return f"{layout}: {found}" if found and layout != "dense" else found
+
+
+def _check_static(group: Group, device: str) -> Iterator[tuple[Source, str]]:
+    group = dataclasses.replace(group, orders=1)
+    sources = [s for s in group.make_sources(0) if not isinstance(outcome(group, s, "cpu"), Refused)][:TOGETHER]
+    for source, mine in zip(sources, _compiled(group, sources, device), strict=True):
+        yield source, _judged(mine, outcome(group, source, "cpu"), group, source)
 
 
 def _compiled(group: Group, sources: Sequence[Source], device: str) -> list[list[Tensor] | Refused]:
@@ -204,9 +276,9 @@ def _compiled(group: Group, sources: Sequence[Source], device: str) -> list[list
     ]  # fmt: skip
 
 
-def explanation(label: str, text: str, compiled: bool) -> str:
+def explanation(label: str, text: str, way: str) -> str:
     """Why a difference is known, or ''; patterns that begin with "compiled" are for graphs alone."""
-    lines = [f"{label}: {text}", *([f"compiled {label}: {text}"] if compiled else [])]
+    lines = [f"{label}: {text}", *([f"compiled {label}: {text}"] if way != "eager" else [])]
     return next((reason for pattern, reason in EXPLAINED if any(map(pattern.search, lines))), "")
 
 
@@ -222,7 +294,8 @@ class Sweep:
     """A run: how much of it, and what was found. ``path`` is where that is kept, every ``SAVED`` seconds."""
 
     device: str
-    compiled: bool = False
+    way: str = "eager"
+    per_group: int = 1
     count: int = sys.maxsize
     seconds: float = float("inf")
     path: Path | None = None
@@ -246,12 +319,12 @@ class Sweep:
 
     def _take(self, row: Row, group: Group) -> None:
         shown = 0
-        for source, text in check(group, self.device, self.compiled):
+        for source, text in check(group, self.device, self.way, self.per_group):
             self.total += 1
             row.combinations += 1
             if not text:
                 continue
-            is_explained = bool(explanation(group.label, text, self.compiled))
+            is_explained = bool(explanation(group.label, text, self.way))
             row.explained += is_explained
             row.different += not is_explained
             if not is_explained and shown < SHOWN:
@@ -282,12 +355,14 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=sys.maxsize, help="combinations at most")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="how long groups are begun")
     parser.add_argument("--seed", type=int, default=0, help="decides which groups come first")
-    parser.add_argument("--compiled", action="store_true", help="by torch.compile")
+    parser.add_argument("--way", choices=WAYS, default="eager", help="how functions are called")
+    parser.add_argument("--per-group", type=int, default=500, help="combinations that a group is given at least")
     parser.add_argument("--state", type=Path, help="a file of what was done, to go on from")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
     device = torch._C._get_privateuse1_backend_name()
-    sweep = Sweep(device, options.compiled, options.count, options.seconds, options.state)
+    sweep = Sweep(device, options.way, options.per_group, options.count, options.seconds, options.state)
     sweep.load()
     found = groups(options.family or list(FAMILIES), options.seed)
     sweep.run([(name, group) for name, group in found if re.search(options.match, group.label)])

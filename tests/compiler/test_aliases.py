@@ -9,6 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from outboard.compiler.adapter.graphs import aliases
+from outboard.compiler.target import target_of
+from tests.lowering import plan_of_operator
+
 
 def written_with_gaps(x: Tensor) -> list[Tensor]:
     x.add_(1)
@@ -88,3 +92,10 @@ def test_a_number_that_is_returned_twice_is_one(device: str) -> None:
     number, same = torch.compile(total)(with_gaps(device))
     number.zero_()
     assert same.item() == 0
+
+
+def test_plans_of_single_operators_are_as_inductor_makes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an operator returns is placed by its caller."""
+    expected = plan_of_operator("aten::cummax", (torch.ones(3, 4), 0), target_of(0)).serialize()
+    monkeypatch.setattr(aliases, "_Shared", None)
+    assert plan_of_operator("aten::cummax", (torch.ones(3, 4), 0), target_of(0)).serialize() == expected

@@ -19,9 +19,9 @@ SEED = datetime.date.today().toordinal() if FULL else 5
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("is_compiled", [False, True])
-def test_a_part_of_the_sweep(device: str, is_compiled: bool) -> None:
-    sweep = decompositions.Sweep(device, is_compiled, count=12 if is_compiled else 1500)
+@pytest.mark.parametrize(("way", "count"), [("eager", 1500), ("static", 12), ("dynamic", 150)])
+def test_a_part_of_the_sweep(device: str, way: str, count: int) -> None:
+    sweep = decompositions.Sweep(device, way, count=count)
     sweep.run(decompositions.groups(list(FAMILIES), SEED))
     print(decompositions.table(sweep.rows))
     assert not [example for row in sweep.rows.values() for example in row.examples]
@@ -40,8 +40,8 @@ def test_differences_are_found(device: str) -> None:
         "gradients": lambda x: x * 2 if not differs(x) else x * 2 + 3 * (x.detach() - x),
     }
     for label, function in wrong.items():
-        group = Group(label, function, lambda: [(numbers((5,)),)])
-        ((_, found),) = decompositions.check(group, device, compiled=False)
+        group = Group(label, function, lambda turn: [(numbers((5,), turn=turn),)])
+        ((_, found),) = decompositions.check(group, device)
         assert found, label
-    right = Group("right", F.gelu, lambda: [(numbers((5,)),)], orders=2)
-    assert [found for _, found in decompositions.check(right, device, compiled=False)] == [""]
+    right = Group("right", F.gelu, lambda turn: [(numbers((5,), turn=turn),)], orders=2)
+    assert [found for _, found in decompositions.check(right, device)] == [""]

@@ -47,8 +47,9 @@ from .operators.decompositions import eager_decompositions
 from .operators.strides import dense_strides
 from .optimizers.fused import STEPS
 from .overrides import index_message
-from .registration import EAGER_CONFIG, building, register
+from .registration import EAGER_CONFIG, register
 from .symbols import expression, hints
+from .wrapper import building
 
 aten = torch.ops.aten
 

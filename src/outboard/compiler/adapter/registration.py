@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import functools
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import sympy
@@ -43,7 +41,7 @@ from .operators.corrections import CORRECTIONS
 from .operators.decompositions import cumulative_sum, embedding_gradient
 from .operators.recurrent import CELLS
 from .scheduling import LoopScheduling
-from .wrapper import EagerWrapper, PlanWrapper
+from .wrapper import EagerWrapper, PlanWrapper, operator_builder
 
 #: Inductor's settings for one operator. No fusion across reductions is at stake, so everything optional is off.
 EAGER_CONFIG: dict[str, Any] = {
@@ -93,9 +91,6 @@ class OutboardDeviceOps(DeviceOpOverrides):
         return "torch.accelerator.current_stream()"
 
 
-_builder: contextvars.ContextVar[Any] = contextvars.ContextVar("outboard_builder", default=None)
-
-
 class _ChosenWrapper(PlanWrapper):
     """Makes the wrapper of the compilation under way: an operator's own, else the one for whole graphs."""
 
@@ -105,22 +100,12 @@ class _ChosenWrapper(PlanWrapper):
     ) -> Any:
         from .graphs.compiled import GraphWrapper
 
-        builder = _builder.get()
+        builder = operator_builder.get()
         if builder is None or is_subgraph:
             return GraphWrapper.create(is_subgraph, subgraph_name, parent_wrapper, partition_signatures)
         wrapper = EagerWrapper()
         wrapper.builder = builder
         return wrapper
-
-
-@contextlib.contextmanager
-def building(builder: Any) -> Iterator[None]:
-    """Inside, graphs for our device are appended to ``builder`` instead of becoming a Python module."""
-    token = _builder.set(builder)
-    try:
-        yield
-    finally:
-        _builder.reset(token)
 
 
 def _devices() -> str:

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import sympy
@@ -74,6 +75,20 @@ class PlanWrapper(PythonWrapperCodegen):
     def write_python_launch(self, code: Any, line: LaunchLine) -> None:
         """See :class:`LaunchLine`."""
         raise NotExpressible("a launch outside a plan")
+
+
+#: What the one operator that is being lowered is appended to; None while a graph of ``torch.compile`` is lowered.
+operator_builder: contextvars.ContextVar[PlanBuilder | None] = contextvars.ContextVar("outboard_builder", default=None)
+
+
+@contextlib.contextmanager
+def building(builder: PlanBuilder) -> Iterator[None]:
+    """Inside, graphs for our device are appended to ``builder`` instead of becoming a Python module."""
+    token = operator_builder.set(builder)
+    try:
+        yield
+    finally:
+        operator_builder.reset(token)
 
 
 class EagerWrapper(PlanWrapper):

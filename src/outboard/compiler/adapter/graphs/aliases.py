@@ -27,6 +27,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor, disable_functi
 from outboard import patches
 
 from ..symbols import expression
+from ..wrapper import operator_builder
 
 
 def register(name: str) -> None:
@@ -114,6 +115,8 @@ def _keeping_roots(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def run(self: Any, *args: Any) -> Any:
+        if operator_builder.get() is not None:
+            return original(self, *args)
         kept = {*_roots(self.graph).values()}
         for user, values in self.user_to_last_uses.items():
             self.user_to_last_uses[user] = [value for value in values if value not in kept]
@@ -124,12 +127,13 @@ def _keeping_roots(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _with_shared_memory(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     """Results that share memory in the graph are made views of it, by their strides and places, where Inductor would
-    copy what it cannot index so; results that share none are copied where it has dropped a copy."""
+    copy what it cannot index so; results that share none are copied where it has dropped a copy. What single operators
+    return is placed by whoever calls them."""
 
     @functools.wraps(original)
     def output(self: Any, target: Any, args: Any, kwargs: Any) -> Any:
         nodes, (given, *others) = V.graph.current_node.args[0], args
-        if not isinstance(nodes, (list, tuple)):
+        if operator_builder.get() is not None or not isinstance(nodes, (list, tuple)):
             return original(self, target, args, kwargs)
         shared, given = _Shared(self, name), [*given]
         for place, node in enumerate(nodes):
