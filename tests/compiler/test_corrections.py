@@ -169,3 +169,17 @@ def test_index_add_does_not_broadcast(shape: tuple[int, ...], device: str) -> No
         add(x, source)
     with pytest.raises(RuntimeError, match="source tensor shape must match"):
         torch.compile(add)(x.to(device), source.to(device))
+
+
+def test_index_add_of_bools_stays_bool(device: str) -> None:
+    """Also where PyTorch's lowering leaves ``index_put`` to the CPU's kernel, which takes no numbers for bools."""
+    index = torch.tensor([0, 2, 2])
+    torch.use_deterministic_algorithms(True)
+    try:
+        for alpha in (0, 2, 0.5):
+            x, source = torch.zeros(4, dtype=torch.bool), torch.ones(3, dtype=torch.bool)
+            expected = x.index_add(0, index, source, alpha=alpha)
+            result = x.to(device).index_add(0, index.to(device), source.to(device), alpha=alpha)
+            assert torch.equal(result.cpu(), expected)
+    finally:
+        torch.use_deterministic_algorithms(False)

@@ -338,7 +338,7 @@ def _counting_up(overload: Any) -> Callable[..., Tensor]:
 
 
 def _adding_rows(overload: Any) -> Callable[..., Tensor]:
-    """``index_add``, which PyTorch's decomposition lets broadcast what it adds."""
+    """``index_add``, which PyTorch's decomposition lets broadcast what it adds, or makes numbers of bools."""
     whole = _counting_up(overload)
 
     def decompose(x: Tensor, dim: int, index: Tensor, source: Tensor, **kwargs: Any) -> Tensor:
@@ -350,6 +350,8 @@ def _adding_rows(overload: Any) -> Callable[..., Tensor]:
                 "source tensor shape must match self tensor shape, excluding the specified dimension. "
                 f"Got self.shape = {[*x.shape]} source.shape = {[*source.shape]}"
             )
+        if source.dtype == torch.bool:
+            return whole(x, dim, index, (source * kwargs.get("alpha", 1)).to(torch.bool))
         return whole(x, dim, index, source, **kwargs)
 
     return decompose
