@@ -62,7 +62,72 @@ def _convolutions() -> Iterator[tuple[str, Case]]:
         yield from _convolution((4, 128, 56, 56), 3, 32, last=last)
 
 
-FAMILIES: dict[str, Callable[[], Iterator[tuple[str, Case]]]] = {"convolutions": _convolutions}
+def _selection() -> Iterator[tuple[str, Case]]:
+    for shape, k in (((1000, 1000), 5), ((16, 128256), 50), ((1, 128256), 50), ((64, 4096), 1024)):
+        rows = "x".join(map(str, shape))
+        yield f"topk({k}) of {rows}", (lambda x, k=k: torch.topk(x, k), [torch.randn(shape)])
+    yield "topk(50) of 16x128256, bfloat16", (lambda x: torch.topk(x, 50), [torch.randn(16, 128256).bfloat16()])
+    yield "kthvalue(10) of 1000x1000", (lambda x: torch.kthvalue(x, 10), [torch.randn(1000, 1000)])
+    yield "median of 1000x1000, along rows", (lambda x: torch.median(x, 1), [torch.randn(1000, 1000)])
+    yield "median of 1 M", (torch.median, [torch.randn(1 << 20)])
+
+
+def _scattering() -> Iterator[tuple[str, Case]]:
+    index, source = torch.randint(1000, (20000,)), torch.randn(20000, 64)
+    for reduce in ("prod", "mean", "amax", "amin"):
+
+        def run(x: Tensor, index: Tensor, source: Tensor, reduce: str = reduce) -> Tensor:
+            return torch.index_reduce(x, 0, index, source, reduce)
+
+        yield f"index_reduce {reduce}, 20000x64 onto 1000 rows", (run, [torch.randn(1000, 64), index, source])
+    few, many = torch.randint(10, (100000,)), torch.randn(100000, 64)
+    added = [torch.randn(10, 64), few, many]
+    yield "index_add of 100000x64 onto 10 rows", (lambda x, i, s: torch.index_add(x, 0, i, s), added)
+    yield (
+        "index_add of 100000 onto 10",
+        (
+            lambda x, i, s: torch.index_add(x, 0, i, s),
+            [torch.randn(10), few, many[:, 0].contiguous()],
+        ),
+    )
+    wide = [torch.randn(10, 64), few[:, None].expand(-1, 64).contiguous(), many]
+    yield "scatter_add of 100000x64 onto 10 rows", (lambda x, i, s: torch.scatter_add(x, 0, i, s), wide)
+    spread = [torch.randn(1000, 64), index[:, None].expand(-1, 64), source]
+    yield "scatter_add of 20000x64 onto 1000 rows", (lambda x, i, s: torch.scatter_add(x, 0, i, s), spread)
+
+
+def _elements() -> Iterator[tuple[str, Case]]:
+    million, small = 1 << 20, (128, 784)
+    pair = [torch.randn(million) * 10, torch.randn(million)]
+    yield "floor_divide, 1 M", (torch.floor_divide, pair)
+    yield "remainder, 1 M", (torch.remainder, pair)
+    yield "fmod, 1 M", (torch.fmod, pair)
+    image = torch.randn(4, 64, 64, 64)
+    for factor in (2, 1.5):
+        yield (
+            f"bilinear x{factor}, 4x64x64x64",
+            (
+                lambda x, factor=factor: functional.interpolate(x, scale_factor=factor, mode="bilinear"),
+                [image],
+            ),
+        )
+    for name, function in {
+        "log1p": torch.log1p,
+        "tanh": torch.tanh,
+        "softplus": functional.softplus,
+        "roll": lambda x: torch.roll(x, 3, 1),
+        "roll of all": lambda x: torch.roll(x, 3),
+        "roll of rows": lambda x: torch.roll(x, 3, 0),
+    }.items():
+        yield f"{name}, 128x784", (function, [torch.rand(small)])
+
+
+FAMILIES: dict[str, Callable[[], Iterator[tuple[str, Case]]]] = {
+    "convolutions": _convolutions,
+    "selection": _selection,
+    "scattering": _scattering,
+    "elements": _elements,
+}
 
 
 def measure(case: Case, device: torch.device, seconds: float) -> tuple[float, float]:

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
@@ -45,6 +48,43 @@ def test_topk_places_hold_the_values(device: str) -> None:
     values = torch.randn(6, 300).to(device)
     found, places = values.topk(9)
     torch.testing.assert_close(values.cpu().gather(1, places.cpu()), found.cpu())
+
+
+def _rows(dtype: torch.dtype) -> list[torch.Tensor]:
+    """Rows that a selection may find hard: random, sorted both ways, of few values, of one, of NaN alone."""
+    values = _values((3, 1500), dtype)
+    ascending = values.sort(dim=1, stable=True)[0]
+    few = torch.randint(0, 3, (2, 333)).to(dtype)
+    rows = [values, ascending, ascending.flip(1), few, torch.ones((2, 200), dtype=dtype), values[:, :65].t()]
+    return [*rows, torch.full((2, 90), torch.nan, dtype=dtype)] if dtype.is_floating_point else rows
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_selection_is_what_a_stable_sort_begins_with(device: str, dtype: torch.dtype) -> None:
+    for row in _rows(dtype):
+        n = row.shape[1]
+        for descending in (False, True):
+            values, places = torch.sort(row, dim=1, descending=descending, stable=True)
+            for k in sorted({0, 1, 7, n // 2, n} & set(range(n + 1))):
+                found = torch.topk(row.to(device), k, largest=descending)
+                torch.testing.assert_close(found.values.cpu(), values[:, :k], rtol=0, atol=0, equal_nan=True)
+                assert torch.equal(found.indices.cpu(), places[:, :k])
+        values, places = torch.sort(row, dim=1, stable=True)
+        for k in {1, n // 3 + 1, n}:
+            value, place = torch.kthvalue(row.to(device), k)
+            torch.testing.assert_close(value.cpu(), values[:, k - 1], rtol=0, atol=0, equal_nan=True)
+            assert torch.equal(place.cpu(), places[:, k - 1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("operation", [torch.median, torch.nanmedian])
+def test_medians_of_rows(device: str, dtype: torch.dtype, operation: Callable[..., Any]) -> None:
+    for row in _rows(dtype):
+        values, places = operation(row.to(device), 1)
+        expected = operation(row, 1).values
+        torch.testing.assert_close(values.cpu(), expected, rtol=0, atol=0, equal_nan=True)
+        chosen = row.gather(1, places.cpu()[:, None])[:, 0]
+        torch.testing.assert_close(chosen, expected, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("operation", [torch.median, torch.nanmedian])

@@ -7,6 +7,9 @@ share one 64-bit word with the position. Blocks of a row are sorted first (by on
 network in local memory on SIMT devices); then merge passes double the sorted length, every work-item merging an equal
 share found by binary search along the diagonal. A plan cannot loop, so it holds every pass that the longest row could
 need; one that a row does not need has an empty range. A last kernel reads what the operator returns.
+
+Where only some items are wanted (topk, kthvalue, medians), a CPU does not sort the others: it keeps those that come
+before all that were wanted so far, and selects among them whenever their room is full.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ item_t make_item(ulong key, ulong position) { item_t r; r.key = key; r.position 
 long position_of(item_t a) { return (long)a.position; }
 ulong key_of(item_t a) { return a.key; }
 #define KEY_MAX (~(ulong)0)
+#define NARROW_KEY ulong
 #else
 typedef ulong item_t;
 int before(item_t a, item_t b) { return a < b; }
@@ -38,6 +42,7 @@ item_t make_item(ulong key, ulong position) { return (key << 32) | position; }
 long position_of(item_t a) { return (long)(a & 0xffffffffu); }
 ulong key_of(item_t a) { return a >> 32; }
 #define KEY_MAX ((ulong)0xffffffffu)
+#define NARROW_KEY uint
 #endif
 
 ulong make_key(IN_C x) {
@@ -62,6 +67,42 @@ _SORT = r"""
 item_t load_item(OB_GLOBAL const IN_T* in, long row, long j, long stride, int descending) {
   const ulong key = make_key(IN_LOAD(in, row + j * stride));
   return make_item(descending ? KEY_MAX - key : key, (ulong)j);
+}
+
+/* Sorts items where they are; `spare` has as many. */
+void sort_items(OB_GLOBAL item_t* items, OB_GLOBAL item_t* spare, const long count) {
+  for (long run = 0; run < count; run += RUN) {
+    const long end = run + RUN < count ? run + RUN : count;
+    for (long j = run + 1; j < end; ++j) {
+      const item_t x = items[j];
+      long at = j;
+      for (; at > run && before(x, items[at - 1]); --at) items[at] = items[at - 1];
+      items[at] = x;
+    }
+  }
+  OB_GLOBAL item_t* from = items;
+  OB_GLOBAL item_t* to = spare;
+  for (long width = RUN; width < count; width *= 2) {
+    for (long left = 0; left < count; left += 2 * width) {
+      const long middle = left + width < count ? left + width : count;
+      const long end = left + 2 * width < count ? left + 2 * width : count;
+      long x = left, y = middle, k = left;
+      while (x < middle && y < end) {
+        const item_t a = from[x], c = from[y];
+        const int right = before(c, a);
+        to[k++] = right ? c : a;
+        y += right;
+        x += 1 - right;
+      }
+      while (x < middle) to[k++] = from[x++];
+      while (y < end) to[k++] = from[y++];
+    }
+    OB_GLOBAL item_t* other = from;
+    from = to;
+    to = other;
+  }
+  if (from != items)
+    for (long j = 0; j < count; ++j) items[j] = from[j];
 }
 
 /* Sorts blocks of BLOCK items of each row of n into `items`. `spare` has as many items. */
@@ -100,38 +141,8 @@ OB_KERNEL void sort_blocks(OB_GLOBAL const IN_T* in, OB_GLOBAL item_t* items, OB
     const long count = n - start < BLOCK ? n - start : BLOCK;
     ROW_OFFSETS(row);
     OB_GLOBAL item_t* result = items + row * n + start;
-    OB_GLOBAL item_t* from = result;
-    OB_GLOBAL item_t* to = spare + row * n + start;
-    for (long run = 0; run < count; run += RUN) {
-      const long end = run + RUN < count ? run + RUN : count;
-      for (long j = run; j < end; ++j) {
-        const item_t x = load_item(in, in_row, start + j, stride, descending);
-        long at = j;
-        for (; at > run && before(x, from[at - 1]); --at) from[at] = from[at - 1];
-        from[at] = x;
-      }
-    }
-    for (long width = RUN; width < count; width *= 2) {
-      for (long left = 0; left < count; left += 2 * width) {
-        const long middle = left + width < count ? left + width : count;
-        const long end = left + 2 * width < count ? left + 2 * width : count;
-        long x = left, y = middle, k = left;
-        while (x < middle && y < end) {
-          const item_t a = from[x], c = from[y];
-          const int right = before(c, a);
-          to[k++] = right ? c : a;
-          y += right;
-          x += 1 - right;
-        }
-        while (x < middle) to[k++] = from[x++];
-        while (y < end) to[k++] = from[y++];
-      }
-      OB_GLOBAL item_t* other = from;
-      from = to;
-      to = other;
-    }
-    if (from != result)
-      for (long j = 0; j < count; ++j) result[j] = from[j];
+    for (long j = 0; j < count; ++j) result[j] = load_item(in, in_row, start + j, stride, descending);
+    sort_items(result, spare + row * n + start, count);
   }
 #endif
 }
@@ -170,17 +181,105 @@ OB_KERNEL void merge_runs(OB_GLOBAL const item_t* from, OB_GLOBAL item_t* to, co
 }
 """
 
+_SELECT = r"""
+/* Moves the item of a rank to its place, and those before it in front of it (C. A. R. Hoare's selection). */
+void place_item(OB_GLOBAL item_t* items, const long count, const long rank) {
+  long low = 0, high = count;
+  ulong random = (ulong)count;
+  while (high - low > 1) {
+    random = random * 6364136223846793005ul + 1442695040888963407ul;
+    const long chosen = low + (long)((random >> 33) % (ulong)(high - low));
+    const item_t pivot = items[chosen];
+    items[chosen] = items[high - 1];
+    items[high - 1] = pivot;
+    long next = low;
+    for (long j = low; j < high - 1; ++j) {
+      const item_t x = items[j];
+      items[j] = items[next];
+      items[next] = x;
+      next += before(x, pivot);
+    }
+    items[high - 1] = items[next];
+    items[next] = pivot;
+    if (next == rank) return;
+    if (rank < next) high = next; else low = next + 1;
+  }
+}
+
+#define CHUNK 64
+/* Whether a chunk has a key below a limit: without a branch for each, so that compilers make vectors of it. */
+int has_below(OB_GLOBAL const IN_T* in, const long row, const long stride, const ulong limit, const int descending) {
+  int found = 0;
+  const NARROW_KEY last = (NARROW_KEY)(descending ? KEY_MAX - limit : limit);
+  if (stride == 1 && descending)
+    for (int j = 0; j < CHUNK; ++j) found |= (NARROW_KEY)make_key(IN_LOAD(in, row + j)) > last;
+  else if (stride == 1)
+    for (int j = 0; j < CHUNK; ++j) found |= (NARROW_KEY)make_key(IN_LOAD(in, row + j)) < last;
+  else
+    for (int j = 0; j < CHUNK; ++j) found |= key_of(load_item(in, row, j, stride, descending)) < limit;
+  return found;
+}
+
+long count_nans(OB_GLOBAL const IN_T* in, const long row, const long n, const long stride) {
+  long count = 0;
+  for (long j = 0; j < n; ++j) count += IS_NAN_KEY(make_key(IN_LOAD(in, row + j * stride)));
+  return count;
+}
+
+/* The first `wanted` items of each row of n, in order, or the item of one rank, at the begin of each `length` items:
+   those of a row that were before all others so far, until there are so many that the rest of them can go. */
+OB_KERNEL void select_items(OB_GLOBAL const IN_T* in, OB_GLOBAL item_t* items, OB_GLOBAL item_t* spare, const long n,
+                            const long rows, const long stride, const int descending, const long wanted,
+                            const long length ROW_PARAMETERS) {
+  OB_FOR(row, rows) {
+    ROW_OFFSETS(row);
+    OB_GLOBAL item_t* first = items + row * length;
+    long k = wanted;
+#if MEDIAN
+    const long nans = count_nans(in, in_row, n, stride), numbers = n - nans;
+    k = IGNORE_NAN ? (numbers ? (numbers - 1) / 2 : 0) + 1 : nans ? numbers + 1 : (n - 1) / 2 + 1;
+#endif
+    if (k == 0) continue;
+    long count = 0;
+    ulong limit = KEY_MAX;
+    int limited = 0;
+    for (long start = 0; start < n; start += CHUNK) {
+      const long end = start + CHUNK < n ? start + CHUNK : n;
+      const int whole = end - start == CHUNK;
+      if (limited && whole && !has_below(in, in_row + start * stride, stride, limit, descending)) continue;
+      for (long j = start; j < end; ++j) {
+        const item_t item = load_item(in, in_row, j, stride, descending);
+        /* Of equal keys the first positions count. */
+        if (limited && key_of(item) >= limit) continue;
+        first[count++] = item;
+        if (count < length || j + 1 == n) continue;
+        place_item(first, count, k - 1);
+        count = k;
+        limit = key_of(first[k - 1]);
+        limited = 1;
+      }
+    }
+    place_item(first, count, k - 1);
+#if RANK
+    first[0] = first[k - 1];
+#else
+    sort_items(first, spare + row * k, k);
+#endif
+  }
+}
+"""
+
 _EMIT = r"""
-/* Values and positions of the first k of each row, or of the element of rank `skip` (k = 1). */
+/* Values and positions of the first k of each row, or of that of rank `skip` (k = 1); rows are `length` items apart. */
 OB_KERNEL void emit_first(OB_GLOBAL const IN_BITS* in, OB_GLOBAL const item_t* even, OB_GLOBAL const item_t* odd,
-                          const int is_odd, OB_GLOBAL IN_BITS* values, OB_GLOBAL long* indices, const long n,
+                          const int is_odd, OB_GLOBAL IN_BITS* values, OB_GLOBAL long* indices, const long length,
                           const long rows, const long k, const long skip, const long stride,
                           const long values_stride, const long indices_stride ROW_PARAMETERS) {
   OB_GLOBAL const item_t* items = is_odd ? odd : even;
   OB_FOR(i, rows * k) {
     const long row = i / k, j = i % k;
     ROW_OFFSETS(row);
-    const long position = position_of(items[row * n + skip + j]);
+    const long position = position_of(items[row * length + skip + j]);
     values[values_row + j * values_stride] = in[in_row + position * stride];
 #if WITH_INDEX
     indices[indices_row + j * indices_stride] = position;
@@ -275,23 +374,23 @@ OB_KERNEL void search(OB_GLOBAL const EDGE_T* edges, OB_GLOBAL const IN_T* in, O
 _BLOCK, _RUN = 16384, 16
 #: Items of a block that a work-group sorts in local memory, at most, and its work-items.
 _GROUP_BLOCK, _GROUP = 1024, 256
+#: Items beside twice the wanted ones that a row has room for while they are selected.
+_SPACE = 64
 #: Longest row, in items, that the merge passes of a plan reach.
 _LONGEST = 2**31
 
 
 @dataclasses.dataclass
 class _Sorted:
-    """Sorted items of each row of ``tensor`` along ``dim``: in buffer ``even``, or ``odd`` where ``is_odd``."""
+    """Sorted items of each row of ``tensor`` along ``dim``, or the wanted ones, rows ``length`` items apart, in buffer
+    ``even``, or ``odd`` where ``is_odd``."""
 
     tensor: TensorArg
     dim: int
     even: int
-    odd: int
+    odd: int | None
     is_odd: Size
-
-    @property
-    def n(self) -> Size:
-        return common.size_at(self.tensor, self.dim)
+    length: Size
 
 
 def _sort_rows(builder: PlanBuilder, tensor: TensorArg, dim: int, descending: bool) -> _Sorted:
@@ -320,7 +419,40 @@ def _sort_rows(builder: PlanBuilder, tensor: TensorArg, dim: int, descending: bo
     else:
         common.launch_groups(builder, kernel, blocks, arguments, group)
     is_odd = _merge(builder, builder.kernel(text, "merge_runs"), even, odd, n, rows.count, block)
-    return _Sorted(tensor, dim, even, odd, is_odd)
+    return _Sorted(tensor, dim, even, odd, is_odd, n)
+
+
+def _select(
+    builder: PlanBuilder, tensor: TensorArg, dim: int, descending: bool, wanted: Size | None, nth: str = ""
+) -> _Sorted:
+    """Appends the selection of the first ``wanted`` items of each row, in order, or, with ``nth``, of the item of one
+    rank: "rank" for the last of those, "median" and "nanmedian"."""
+    rows = common.Rows(common.without(tensor.sizes, dim), {"in": common.without(tensor.strides, dim)})
+    n = common.size_at(tensor, dim)
+    length = n if wanted is None else common.smaller(n, 2 * wanted + _SPACE)
+    item_bytes = _item_bytes(tensor.dtype)
+    items = builder.allocate(common.larger(1, rows.count * length * item_bytes))
+    spare = items if nth else builder.allocate(common.larger(1, rows.count * (wanted or 1) * item_bytes))
+    median = int("median" in nth)
+    text = _program(
+        builder, tensor, rows, _SORT + _SELECT, RANK=int(bool(nth)), MEDIAN=median, IGNORE_NAN=int(nth == "nanmedian")
+    )
+    arguments = [
+        builder.pointer(tensor),
+        builder.pointer(items),
+        builder.pointer(spare),
+        builder.int64(n),
+        builder.int64(rows.count),
+        builder.int64(common.stride_at(tensor, dim)),
+        builder.int32(int(descending)),
+        builder.int64(0 if wanted is None else wanted),
+        builder.int64(length),
+        *rows.arguments(builder),
+    ]
+    common.launch_items(builder, builder.kernel(text, "select_items"), rows.count, arguments, grain=1)
+    if not nth:
+        builder.free(spare)
+    return _Sorted(tensor, dim, items, None, sympy.Integer(0), length)
 
 
 def _merge(builder: PlanBuilder, kernel: int, even: int, odd: int, n: Size, rows: Size, width: int) -> Size:
@@ -401,11 +533,11 @@ def _emit(
     arguments = [
         builder.pointer(tensor),
         builder.pointer(data.even),
-        builder.pointer(data.odd),
+        builder.pointer(data.even if data.odd is None else data.odd),
         builder.int32(data.is_odd),
         builder.pointer(values),
         builder.pointer(indices if indices is not None else values),
-        builder.int64(data.n),
+        builder.int64(data.length),
         builder.int64(rows.count),
     ]
     count = rows.count
@@ -420,7 +552,8 @@ def _emit(
     arguments += rows.arguments(builder)
     common.launch_items(builder, builder.kernel(text, entry), count, arguments, grain=256 if first else 1)
     builder.free(data.even)
-    builder.free(data.odd)
+    if data.odd is not None:
+        builder.free(data.odd)
 
 
 def _outer_strides(result: TensorArg, dim: int, rank: int) -> list[Size]:
@@ -453,7 +586,14 @@ def lower_sort(builder: PlanBuilder, call: ExternCall) -> bool:
         return False
     outputs = call.outputs()
     data = _sort_rows(builder, *found, bool(values.get("descending", False)))
-    _emit(builder, "emit_first", data, outputs[0], outputs[1] if len(outputs) > 1 else None, (data.n, sympy.Integer(0)))
+    _emit(
+        builder,
+        "emit_first",
+        data,
+        outputs[0],
+        outputs[1] if len(outputs) > 1 else None,
+        (data.length, sympy.Integer(0)),
+    )
     return True
 
 
@@ -467,7 +607,7 @@ def lower_argsort(builder: PlanBuilder, call: ExternCall) -> bool:
         return False
     data = _sort_rows(builder, tensor, dim, bool(values["descending"]))
     scratch = builder.allocate_like(outputs[0].sizes, outputs[0].strides, tensor.dtype)
-    _emit(builder, "emit_first", data, scratch, outputs[0], (data.n, sympy.Integer(0)))
+    _emit(builder, "emit_first", data, scratch, outputs[0], (data.length, sympy.Integer(0)))
     builder.free(scratch.buffer)
     return True
 
@@ -479,9 +619,11 @@ def lower_topk(builder: PlanBuilder, call: ExternCall) -> bool:
     if found is None:
         return False
     outputs = call.outputs()
-    data = _sort_rows(builder, *found, bool(values["largest"]))
     # PyTorch gives the only element of a tensor without dimensions also where none is asked for.
     wanted = sympy.sympify(values["k"] if values["self"].sizes else 1)
+    largest = bool(values["largest"])
+    selects = builder.target.tuning.vectors
+    data = _select(builder, *found, largest, wanted) if selects else _sort_rows(builder, *found, largest)
     _emit(builder, "emit_first", data, outputs[0], outputs[1], (wanted, sympy.Integer(0)))
     return True
 
@@ -493,8 +635,12 @@ def lower_kthvalue(builder: PlanBuilder, call: ExternCall) -> bool:
     if found is None:
         return False
     outputs = call.outputs()
-    data = _sort_rows(builder, *found, False)
-    _emit(builder, "emit_first", data, outputs[0], outputs[1], (sympy.Integer(1), sympy.sympify(values["k"]) - 1))
+    rank = sympy.sympify(values["k"])
+    if builder.target.tuning.vectors:
+        data, rank = _select(builder, *found, False, rank, "rank"), sympy.Integer(1)
+    else:
+        data = _sort_rows(builder, *found, False)
+    _emit(builder, "emit_first", data, outputs[0], outputs[1], (sympy.Integer(1), rank - 1))
     return True
 
 
@@ -513,8 +659,13 @@ def lower_median(builder: PlanBuilder, call: ExternCall) -> bool:
         return False
     outputs = call.outputs()
     indices = outputs[1] if len(outputs) > 1 else None
+    ignore_nan = "nanmedian" in call.name
+    if builder.target.tuning.vectors:
+        data = _select(builder, *found, False, None, "nanmedian" if ignore_nan else "median")
+        _emit(builder, "emit_first", data, outputs[0], indices, (sympy.Integer(1), sympy.Integer(0)))
+        return True
     data = _sort_rows(builder, *found, False)
-    _emit(builder, "emit_median", data, outputs[0], indices, None, ignore_nan="nanmedian" in call.name)
+    _emit(builder, "emit_median", data, outputs[0], indices, None, ignore_nan=ignore_nan)
     return True
 
 
