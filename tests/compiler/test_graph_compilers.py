@@ -111,6 +111,51 @@ close(a.half() + 1, x.half() + 1)
 assert "no torch.float16" in " ".join(reason for _, each in ours.fallbacks(reasons=True).values() for reason in each)
 """
 
+#: What models need besides the usual: pools, masks, targets of losses, caches of nothing yet, random numbers.
+OPERATORS = """
+x, y, mask = torch.randn(4, 6, dtype=torch.float64), torch.randn(4, 6, dtype=torch.float64), torch.rand(4, 6) > 0.5
+whole = torch.randint(-9, 9, (4, 6))
+index = torch.randint(6, (4, 2))
+image = torch.randn(2, 3, 7, 6)
+image[0, 0, 2, 2] = torch.nan
+calls = [
+    lambda on: torch.addcmul(on(x), on(y), on(y), value=0.3),
+    lambda on: torch.addcdiv(on(x), on(y), on(y) + 9, value=-2),
+    lambda on: on(whole) & on(mask), lambda on: on(mask) | on(mask).t().reshape(4, 6), lambda on: on(whole) ^ 5,
+    lambda on: torch.div(on(x), on(y), rounding_mode="floor"),
+    lambda on: torch.div(on(whole), 4, rounding_mode="trunc"),
+    lambda on: on(x).max() - on(y).min(),
+    lambda on: nn.functional.pad(on(x), (2, -1, 0, 3), value=1.5),
+    lambda on: on(x).scatter(1, on(index), 7), lambda on: on(x).scatter(1, on(index), on(y)[:, :2].contiguous()),
+    lambda on: nn.functional.max_pool2d(on(image), 3, stride=2, padding=1),
+    lambda on: nn.functional.max_pool2d(on(image), (2, 3), dilation=(2, 1), ceil_mode=True, return_indices=True)[1],
+    lambda on: torch.cat([on(x)[:0, 0], on(x)]), lambda on: torch.cat([on(x)[:0], on(y)[:0]]),
+    lambda on: on(torch.tensor([])), lambda on: on(x)[on(torch.tensor([], dtype=torch.int64))],
+    lambda on: on(torch.arange(12.0).reshape(3, 4)).select_scatter(on(torch.ones(4)), 0, 2),
+]
+for call in calls:
+    wanted = call(lambda each: each)
+    torch.testing.assert_close(call(lambda each: each.to(device)).cpu(), wanted, equal_nan=True)
+a, b = image[1:].clone().requires_grad_(), image[1:].to(device).requires_grad_()
+for each in (a, b):
+    nn.functional.max_pool2d(each, 3, stride=2).square().sum().backward()
+close(b.grad, a.grad)
+
+drop = torch.compile(lambda x: nn.functional.dropout(x, 0.25))
+ones = torch.ones(4000, device=device)
+for call in (lambda: nn.functional.dropout(ones, 0.25), lambda: drop(ones)):
+    torch.manual_seed(1)
+    first, second = call().cpu(), call().cpu()
+    torch.manual_seed(1)
+    assert torch.equal(call().cpu(), first) and not torch.equal(first, second)
+    assert set(first.tolist()) == {0.0, torch.tensor(1 / 0.75).item()} and 0.7 < first.bool().float().mean() < 0.8
+drawn = torch.randn(4000, device=device).cpu()
+assert abs(drawn.mean()) < 0.1 and 0.9 < drawn.std() < 1.1
+drawn = torch.randint(-3, 4, (4000,), device=device).cpu()
+assert drawn.unique().tolist() == [*range(-3, 4)]
+assert set(ours.fallbacks()) <= {"aten::index.Tensor"}, ours.fallbacks(reasons=True)
+"""
+
 #: Compilers that do not what they should.
 FAULTS = """
 from importlib.metadata import EntryPoint
@@ -207,6 +252,10 @@ def test_models_train_on_executables_and_a_second_process_compiles_none(tmp_path
 
 def test_operands_lie_in_any_way_and_refusals_have_reasons(tmp_path: Path) -> None:
     run(LAYOUTS, tmp_path, OUTBOARD_DRIVER="strict", OUTBOARD_STRICT_DRIVER="sim")
+
+
+def test_operators_of_models_are_the_cpus(tmp_path: Path) -> None:
+    run(OPERATORS, tmp_path)
 
 
 def test_compilers_that_fail_or_lie_cost_a_counted_fallback_or_an_error(tmp_path: Path) -> None:

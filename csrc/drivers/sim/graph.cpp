@@ -168,7 +168,8 @@ Operation unary(double (*function)(double)) {
   };
 }
 
-Operation binary(double (*function)(double, double)) {
+template <typename Function>
+Operation elementwise(Function function) {
   return [function](const Call& call) {
     const Data &a = call.value(0).data, &b = call.value(1).data;
     if (a.size() != b.size()) throw std::length_error("operands of other sizes in an executable");
@@ -176,6 +177,15 @@ Operation binary(double (*function)(double, double)) {
     std::transform(a.begin(), a.end(), b.begin(), made.begin(), function);
     return made;
   };
+}
+
+Operation binary(double (*function)(double, double)) { return elementwise(function); }
+
+/// Of integers and booleans, which doubles hold exactly.
+Operation bits(int64_t (*function)(int64_t, int64_t)) {
+  return elementwise([function](double a, double b) {
+    return static_cast<double>(function(static_cast<int64_t>(a), static_cast<int64_t>(b)));
+  });
 }
 
 /// Folds dimensions, those that the line names by integers.
@@ -335,6 +345,12 @@ Data scatter_add(const Call& call) {
   return made;
 }
 
+Data scatter(const Call& call) {
+  Data made = call.value(0).data;
+  each_gathered(call, [&](size_t to, size_t from) { made.at(to) = call.value(2).data.at(from); });
+  return made;
+}
+
 /// Products of batches of matrices.
 Data matmul(const Call& call) {
   const Value &a = call.value(0), &b = call.value(1);
@@ -404,6 +420,33 @@ Data convolve_weight(const Call& call) {
   return made;
 }
 
+/// Where in its plane the largest element of each window is. The line's integers: size, strides, padding and dilation
+/// of windows in two dimensions.
+Data largest_in_window(const Call& call) {
+  const Value& from = call.value(0);
+  const Sizes &x = from.sizes, &y = call.line.sizes;
+  const size_t row = x.size() - 2, column = x.size() - 1;
+  const auto at = [&](int d, int64_t out, int64_t k) {
+    return out * call.integer(2 + d) - call.integer(4 + d) + k * call.integer(6 + d);
+  };
+  const int64_t pixels = x.at(row) * x.at(column);
+  Data made;
+  for (auto plane = from.data.begin(); plane != from.data.end(); plane += pixels)
+    for (int64_t i = 0; i < y.at(row); ++i)
+      for (int64_t j = 0; j < y.at(column); ++j) {
+        int64_t best = -1;
+        for (int64_t ki = 0; ki < call.integer(0); ++ki)
+          for (int64_t kj = 0; kj < call.integer(1); ++kj) {
+            const int64_t r = at(0, i, ki), c = at(1, j, kj);
+            if (r < 0 || r >= x[row] || c < 0 || c >= x[column]) continue;
+            const double element = plane[r * x[column] + c];
+            if (best < 0 || element > plane[best] || std::isnan(element)) best = r * x[column] + c;
+          }
+        made.push_back(static_cast<double>(best));
+      }
+  return made;
+}
+
 /// Where along a dimension the largest element is.
 Data argmax(const Call& call) {
   const Value& from = call.value(0);
@@ -435,6 +478,49 @@ Data cumulate(const Call& call) {
   return made;
 }
 
+/// 64 random bits for each number (SplitMix64), of the seed that the line reads.
+class Bits {
+ public:
+  explicit Bits(const Call& call) : seed_(std::hash<double>()(call.value(0).data.at(0))) {}
+  uint64_t operator()(uint64_t number) const {
+    uint64_t bits = seed_ + (number + 1) * 0x9e3779b97f4a7c15;
+    bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9;
+    bits = (bits ^ (bits >> 27)) * 0x94d049bb133111eb;
+    return bits ^ (bits >> 31);
+  }
+  /// In [0, 1), as many digits as a float has.
+  double uniform(uint64_t number) const { return static_cast<double>((*this)(number) >> 40) * 0x1p-24; }
+
+ private:
+  uint64_t seed_;
+};
+
+template <typename Draw>
+Data drawn(const Call& call, Draw draw) {
+  Data made(static_cast<size_t>(count(call.line.sizes)));
+  for (size_t i = 0; i < made.size(); ++i) made[i] = draw(i);
+  return made;
+}
+
+Data uniform(const Call& call) {
+  return drawn(call, [bits = Bits(call)](size_t i) { return bits.uniform(i); });
+}
+
+Data normal(const Call& call) {
+  return drawn(call, [bits = Bits(call)](size_t i) {
+    const double radius = std::sqrt(-2 * std::log(1 - bits.uniform(2 * i)));
+    return radius * std::cos(6.283185307179586 * bits.uniform(2 * i + 1));
+  });
+}
+
+/// From the first integer on, as many as the second says.
+Data random_integer(const Call& call) {
+  const auto range = static_cast<uint64_t>(std::max<int64_t>(call.integer(1), 1));
+  return drawn(call, [&call, range, bits = Bits(call)](size_t i) {
+    return static_cast<double>(call.integer(0) + static_cast<int64_t>(bits(i) % range));
+  });
+}
+
 const std::map<std::string, Operation>& operations() {
   static const std::map<std::string, Operation> kOperations = {
       {"full", full},
@@ -451,13 +537,18 @@ const std::map<std::string, Operation>& operations() {
       {"take", take},
       {"put_add", put_add},
       {"gather", gather},
+      {"scatter", scatter},
       {"scatter_add", scatter_add},
       {"matmul", matmul},
       {"convolve", convolve},
       {"convolve_input", convolve_input},
       {"convolve_weight", convolve_weight},
       {"argmax", argmax},
+      {"largest_in_window", largest_in_window},
       {"cumulate", cumulate},
+      {"uniform", uniform},
+      {"normal", normal},
+      {"random_integer", random_integer},
       {"sum", reduction(0, [](double a, double b) { return a + b; })},
       {"product", reduction(1, [](double a, double b) { return a * b; })},
       {"largest", reduction(-INFINITY, larger)},
@@ -496,6 +587,9 @@ const std::map<std::string, Operation>& operations() {
       {"greater", binary([](double a, double b) { return a > b ? 1.0 : 0.0; })},
       {"greater_equal", binary([](double a, double b) { return a >= b ? 1.0 : 0.0; })},
       {"and", binary([](double a, double b) { return a != 0 && b != 0 ? 1.0 : 0.0; })},
+      {"bits_and", bits([](int64_t a, int64_t b) { return a & b; })},
+      {"bits_or", bits([](int64_t a, int64_t b) { return a | b; })},
+      {"bits_xor", bits([](int64_t a, int64_t b) { return a ^ b; })},
       {"or", binary([](double a, double b) { return a != 0 || b != 0 ? 1.0 : 0.0; })},
   };
   return kOperations;

@@ -17,8 +17,8 @@ _counters: dict[str, float] = {}
 
 
 def _zero() -> dict[str, float]:
-    names = ("compiled", "disk_hits", "on_cpu", "measurements", "captures", "replays", "capture_refusals")
-    return {**dict.fromkeys(names, 0), "compile_seconds": 0.0}
+    calls = ("executables", "captures", "replays", "capture_refusals")
+    return {**dict.fromkeys(("compiled", "disk_hits", "on_cpu", "measurements", *calls), 0), "compile_seconds": 0.0}
 
 
 _counters.update(_zero())
@@ -32,7 +32,8 @@ def add(name: str, amount: float = 1) -> None:
 
 def snapshot() -> dict[str, float]:
     """All counters: ``compiled`` (graphs compiled, or found not to be compilable), ``disk_hits`` (plans found on
-    disk), ``on_cpu`` (operators that have no plan), ``measurements`` (of a driver's library against our kernels),
+    disk), ``on_cpu`` (operators that have no plan), ``executables`` (runs of what a graph compiler made of parts of
+    graphs of ``torch.compile``), ``measurements`` (of a driver's library against our kernels),
     ``compile_seconds``; of graphs compiled with ``reduce-overhead``, ``captures``, ``replays``, and
     ``capture_refusals`` (graphs that cannot be captured)."""
     with _lock:

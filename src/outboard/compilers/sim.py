@@ -8,6 +8,7 @@ a compiler is a table of rules, each of which writes the lines of one operator.
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -116,6 +117,10 @@ class Program:
         return self.reshape(made, sizes)
 
 
+#: Types of arguments that an executable has as constants.
+_INTEGERS = frozenset({"int", "Optional[int]", "List[int]", "Optional[List[int]]"})
+
+
 class Call:
     """A node whose operands have values: what a rule gets."""
 
@@ -128,12 +133,13 @@ class Call:
         for position, argument in enumerate(schema):
             given = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
             missing = position >= len(node.args) and argument.name not in node.kwargs
+            if str(argument.real_type) in _INTEGERS and any(map(_is_node, pytree.tree_leaves(given))):
+                raise Unsupported(f"{argument.name} is known only when it is called")
             self.args[argument.name] = argument.default_value if missing else self._value(given, values)
         self.names = [argument.name for argument in schema]
         self.result = node.meta["val"]
 
     def _value(self, given: Any, values: dict[torch.fx.Node, Any]) -> Any:
-
         def with_values(item: Any) -> Any:
             return Value(values[item]) if isinstance(item, torch.fx.Node) else item
 
@@ -158,6 +164,10 @@ class Call:
     def sizes(self) -> tuple[int, ...]:
         """The result's sizes."""
         return tuple(self.result.shape)
+
+
+def _is_node(item: Any) -> bool:
+    return isinstance(item, torch.fx.Node)
 
 
 class Value:
@@ -236,6 +246,9 @@ _COMPARISONS = {
 for _operation, _packet in _COMPARISONS.items():
     RULES |= {_packet.Tensor: _comparison(_operation), _packet.Scalar: _comparison(_operation)}
 RULES |= {aten.logical_and.default: _comparison("and"), aten.logical_or.default: _comparison("or")}
+_BITS = {"bits_and": aten.bitwise_and, "bits_or": aten.bitwise_or, "bits_xor": aten.bitwise_xor}
+for _operation, _packet in _BITS.items():
+    RULES |= {_packet.Tensor: _binary(_operation), _packet.Scalar: _binary(_operation)}
 
 
 @rule(aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar)
@@ -245,6 +258,24 @@ def _sum(call: Call) -> int:
         other = call.program.pointwise("multiply", call.dtype, other, call.value("alpha", call.dtype))
     operation = "add" if call.name == "aten::add" else "subtract"
     return call.program.pointwise(operation, call.dtype, call.value(0, call.dtype), other)
+
+
+@rule(aten.addcmul.default, aten.addcdiv.default)
+def _sum_of_product(call: Call) -> int:
+    wide, operation = torch.float64, "multiply" if call.name == "aten::addcmul" else "divide"
+    scaled = call.program.pointwise("multiply", wide, call.value("tensor1"), call.value("value", wide))
+    term = call.program.pointwise(operation, wide, scaled, call.value("tensor2"))
+    return call.program.pointwise("add", call.dtype, call.value(0), term)
+
+
+@rule(aten.div.Tensor_mode, aten.div.Scalar_mode)
+def _divide(call: Call) -> int:
+    wide = torch.float64
+    quotient = call.program.pointwise("divide", wide, call.value(0, wide), call.value(1, wide))
+    rounding = {"floor": "floor", "trunc": "trunc"}.get(call["rounding_mode"])
+    if rounding is not None:
+        quotient = call.program.pointwise(rounding, wide, quotient)
+    return call.program.cast(quotient, call.dtype)
 
 
 @rule(aten.logical_not.default, aten.bitwise_not.default)
@@ -418,6 +449,21 @@ def _cat(call: Call) -> int:
     )
 
 
+@rule(aten.constant_pad_nd.default)
+def _pad(call: Call) -> int:
+    program, value = call.program, call.value(0)
+    behind = [*zip(call["pad"][::2], call["pad"][1::2], strict=True)]
+    for dim, (before, after) in zip(reversed(range(len(call.sizes))), behind, strict=False):
+        size = program.shapes[value][dim]
+        first = max(-before, 0)
+        value = program.slice(value, dim, first, size - first - max(-after, 0))
+        sizes = [*program.shapes[value]]
+        sizes[dim] += max(before, 0) + max(after, 0)
+        around = program.full(float(call["value"]), sizes, call.dtype)
+        value = program.emit("update", call.dtype, sizes, f"%{around}", f"%{value}", dim, max(before, 0), 1)
+    return value
+
+
 @rule(aten.slice_scatter.default)
 def _slice_scatter(call: Call) -> int:
     dim = call["dim"] % len(call.sizes)
@@ -454,10 +500,12 @@ def _mean(call: Call) -> int:
     return call.program.pointwise("divide", call.dtype, total, call.program.full(count, (), torch.float64))
 
 
-@rule(aten.amax.default, aten.amin.default)
+@rule(aten.amax.default, aten.amin.default, aten.max.default, aten.min.default)
 def _extreme(call: Call) -> int:
-    operation = "largest" if call.name == "aten::amax" else "smallest"
-    return call.program.reduce(operation, call.value(0), call["dim"], call["keepdim"], call.dtype)
+    operation = "largest" if call.name in ("aten::amax", "aten::max") else "smallest"
+    return call.program.reduce(
+        operation, call.value(0), call.args.get("dim") or [], call.args.get("keepdim", False), call.dtype
+    )
 
 
 @rule(aten.any.default, aten.any.dim, aten.any.dims)
@@ -580,6 +628,34 @@ def _convolution_backward(call: Call) -> list[int | None]:
     return made
 
 
+# ---- windows ----
+
+
+def _in_planes(program: Program, value: int) -> int:
+    """A value of images, one row of pixels for each plane."""
+    *planes, height, width = program.shapes[value]
+    return program.reshape(value, (math.prod(planes), height * width))
+
+
+@rule(aten.max_pool2d_with_indices.default)
+def _max_pool(call: Call) -> list[int]:
+    program, x, sizes = call.program, call.value(0), call.result[0].shape
+    stride = call["stride"] or call["kernel_size"]
+    window = [(pair[0], pair[-1]) for pair in (call["kernel_size"], stride, call["padding"], call["dilation"])]
+    places = program.emit("largest_in_window", torch.int64, sizes, f"%{x}", *itertools.chain(*window))
+    pixels, rows = _in_planes(program, x), _in_planes(program, places)
+    values = program.emit("gather", call.result[0].dtype, program.shapes[rows], f"%{pixels}", f"%{rows}", 1)
+    return [program.reshape(values, sizes), places]
+
+
+@rule(aten.max_pool2d_with_indices_backward.default)
+def _max_pool_backward(call: Call) -> int:
+    program, grad, places = call.program, call.value("grad_output"), call.value("indices")
+    zeros = _in_planes(program, program.full(0, call.sizes, call.dtype))
+    reads = [f"%{each}" for each in (zeros, _in_planes(program, places), _in_planes(program, grad))]
+    return program.reshape(program.emit("scatter_add", call.dtype, program.shapes[zeros], *reads, 1), call.sizes)
+
+
 # ---- indices ----
 
 
@@ -613,12 +689,37 @@ def _gather(call: Call) -> int:
     return call.program.emit("gather", call.dtype, call.sizes, f"%{call.value(0)}", f"%{call.value(2)}", dim)
 
 
-@rule(aten.scatter_add.default)
-def _scatter_add(call: Call) -> int:
-    reads = [f"%{call.value(key)}" for key in ("self", "index", "src")]
-    if call.program.shapes[call.value("index")] != call.program.shapes[call.value("src")]:
-        raise Unsupported("an index of other sizes than what is added")
-    return call.program.emit("scatter_add", call.dtype, call.sizes, *reads, call["dim"] % max(len(call.sizes), 1))
+@rule(aten.scatter_add.default, aten.scatter.src, aten.scatter.value)
+def _scatter(call: Call) -> int:
+    program, index = call.program, call.value("index")
+    source = call.value("src" if "src" in call.names else "value", call.dtype)
+    if "src" in call.names and program.shapes[index] != program.shapes[source]:
+        raise Unsupported("an index of other sizes than what is put there")
+    reads = [f"%{each}" for each in (call.value("self"), index, program.broadcast(source, program.shapes[index]))]
+    operation = call.name.removeprefix("aten::")
+    return program.emit(operation, call.dtype, call.sizes, *reads, call["dim"] % max(len(call.sizes), 1))
+
+
+# ---- random numbers: PyTorch's compiler says how they come of seeds ----
+
+
+@rule("prims::inductor_lookup_seed")
+def _seed(call: Call) -> int:
+    return call.program.reshape(call.program.slice(call.value(0), 0, call["index"], 1), ())
+
+
+@rule("prims::inductor_random")
+def _random(call: Call) -> int:
+    operation = {"rand": "uniform", "randn": "normal"}[call["mode"]]
+    return call.program.emit(operation, call.dtype, call.sizes, f"%{call.value('seed')}")
+
+
+@rule("prims::inductor_randint")
+def _random_integers(call: Call) -> int:
+    low, high = call["low"], call["high"]
+    if high - low > 2**53:
+        raise Unsupported("random integers of more bits than a double has")
+    return call.program.emit("random_integer", call.dtype, call.sizes, f"%{call.value('seed')}", low, high - low)
 
 
 # ---- the compiler ----

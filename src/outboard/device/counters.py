@@ -44,11 +44,12 @@ def compile_stats() -> dict[str, float]:
 
     Keys: ``hits`` (calls that ran a plan found in memory), ``misses`` (calls that had to ask for one), ``disk_hits``
     (plans found on disk), ``compiled`` (plans made), ``compile_seconds``, ``programs_built`` and ``programs_loaded``
-    (device programs built from source, and loaded from disk), ``measurements`` (of a driver's
-    library against our kernels); of graphs of ``torch.compile(mode="reduce-overhead")``,
+    (device programs built from source, and loaded from disk), ``executables`` (runs of what a graph compiler made of
+    parts of graphs of ``torch.compile``), ``measurements`` (of a driver's library against our kernels); of graphs of
+    ``torch.compile(mode="reduce-overhead")``,
     ``captures``, ``replays`` (calls that ran a capture) and ``capture_refusals`` (graphs that cannot be captured).
     """
-    stats: dict[str, float] = {"disk_hits": 0, "compiled": 0, "compile_seconds": 0.0}
+    stats: dict[str, float] = {"disk_hits": 0, "compiled": 0, "compile_seconds": 0.0, "executables": 0}
     stats.update(_C.eager_stats())
     # The compiler is imported on the first miss only; until then it has nothing to report.
     if (compiler := sys.modules.get("outboard.compiler.statistics")) is not None:

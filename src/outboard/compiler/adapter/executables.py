@@ -23,6 +23,7 @@ from .symbols import expression
 
 aten = torch.ops.aten
 _log = logging.getLogger(__name__)
+_SEEDS = "prims::inductor_seeds"  # known to PyTorch once its compiler is
 
 #: What stands for an input of a graph in a plan: a buffer, a number's symbol, or a number.
 Given: TypeAlias = "TensorArg | sympy.Basic | int | float | None"
@@ -37,8 +38,10 @@ def refusal(node: torch.fx.Node, compiler: compilers.GraphCompiler, target: Targ
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return f"{node.target}: no operator"
     name = node.target._schema.name
+    if _is_draw(node):
+        return None  # a step of the plan
     for value in _tensors([node.meta.get("val"), *(each.meta.get("val") for each in node.all_input_nodes)]):
-        if any(size == 0 for size in value.shape):
+        if _is_empty(value):
             return f"{name}: a tensor without elements"
         if value.device.type == "cpu":
             return f"{name}: a tensor on the CPU"
@@ -70,6 +73,14 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return [each for each in pytree.tree_leaves(value) if isinstance(each, torch.Tensor)]
 
 
+def _is_empty(value: torch.Tensor) -> bool:
+    return any(size == 0 for size in value.shape)
+
+
+def _is_draw(node: torch.fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.name == _SEEDS
+
+
 def _is_copy(node: Any) -> bool:
     return isinstance(node, torch.fx.Node) and node.target is aten.copy_.default
 
@@ -99,20 +110,26 @@ class _Lowering:
         placeholders = self.graph.find_nodes(op="placeholder")
         self.given = dict(zip(placeholders, given, strict=True))
         self.numbers = {node: number for number, node in enumerate(placeholders)}
-        self.writes = [self._write(node) for node in list(self.graph.nodes) if _is_copy(node)]
+        self.seeds = [self._draw(node) for node in list(self.graph.nodes) if _is_draw(node)]
+        self._leave_out_empty_parts()
+        writes = [self._write(node) for node in list(self.graph.nodes) if _is_copy(node)]
+        self.writes = [write for write in writes if not _is_empty(write.target.meta["val"])]
 
     def run(self) -> None:
         """Makes the steps and the plan's outputs."""
         written = [write.source for write in self.writes]
         made = [node for node in self.outputs if self._is_made(node)]
         results = list(dict.fromkeys([*written, *made]))
-        inputs = self._narrow(results)
+        computed = [node for node in results if not _is_empty(node.meta["val"])]
+        inputs = self._narrow(computed)
         self._check()
         views = {node: self._place(node, inputs) for node in results}
-        if results:
-            self._execute(self.graph, [self.given[node] for node in inputs], [views[node] for node in results])
+        if computed:
+            self._execute(self.graph, [self.given[node] for node in inputs], [views[node] for node in computed])
         for write in self.writes:
             self._write_back(write, views[write.source], self._view(write.target))
+        for seeds in self.seeds:
+            self.builder.free(seeds.buffer)
         for output in self.outputs:
             self._output(output, views)
 
@@ -123,6 +140,28 @@ class _Lowering:
             reason = refusal(node, self.compiler, self.target)
             if reason is not None:
                 raise Refused(reason)
+
+    def _draw(self, node: torch.fx.Node) -> TensorArg:
+        """Has the plan draw seeds of random numbers, which the graph gets as one more input."""
+        value = node.meta["val"]
+        seeds = self.builder.allocate_like(_sizes(value.shape), (1,), value.dtype)
+        self.builder.seeds(seeds.buffer, seeds.numel() * seeds.itemsize)
+        with self.graph.inserting_before(next(iter(self.graph.nodes))):
+            drawn = self.graph.placeholder(node.name)
+        drawn.meta["val"] = value
+        self.given[drawn] = seeds
+        with self.graph.inserting_before(node):
+            node.replace_all_uses_with(copied := self._call(aten.clone.default, drawn))
+        self.outputs = [copied if output is node else output for output in self.outputs]
+        self.graph.erase_node(node)
+        return seeds
+
+    def _leave_out_empty_parts(self) -> None:
+        """Concatenations read no tensors without elements, such as a cache of no keys yet."""
+        for node in self.graph.find_nodes(op="call_function", target=aten.cat.default):
+            parts = [part for part in node.args[0] if not _is_empty(part.meta["val"])]
+            if parts:
+                node.args = (parts, *node.args[1:])
 
     def _write(self, copy: torch.fx.Node) -> _Write:
         """A ``copy_`` node as what is copied, which gets the target's dtype and sizes; whoever reads the node reads

@@ -160,6 +160,7 @@ class _Part:
         plan = self._plans[key]
         if plan is None:
             return self._module(*args)
+        statistics.add("executables")
         results = plan.run([arg if isinstance(arg, torch.Tensor) else None for arg in args])
         returned = self._module.graph.output_node().args[0]
         return results if isinstance(returned, (list, tuple)) else results[0]
