@@ -12,7 +12,8 @@ as on the device.
 With ``--check state``, whether the first call of each operator leaves all the program's state as it was
 (``state_case``): generators, defaults, modes, settings, environment. With ``--check out``, ``out=`` tensors that are
 something already (``out_case``); with ``--check unwritten``, results that nobody writes (``unwritten_case``); with
-``--check warnings``, what calls warn of (``warnings_case``).
+``--check warnings``, what calls warn of (``warnings_case``); with ``--check sparse``, tensors of sparse layouts
+(``layouts_case``); with ``--check nested``, jagged tensors (``nested_case``).
 
 native   right on the device, without a single CPU fallback
 host     right, with CPU fallbacks
@@ -43,7 +44,9 @@ from typing import IO, Any
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # the device is opened after the fork
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import layouts_case  # noqa: E402
 import metadata_case  # noqa: E402
+import nested_case  # noqa: E402
 import opinfo_case  # noqa: E402
 import opinfo_ways  # noqa: E402
 import out_case  # noqa: E402
@@ -57,7 +60,9 @@ PRELOAD = ("torch._inductor.graph", "torch._inductor.lowering", "torch._inductor
 #: What else than values is checked of each operator, by the name of the check.
 CHECKS = {
     "metadata": metadata_case,
+    "nested": nested_case,
     "out": out_case,
+    "sparse": layouts_case,
     "state": state_case,
     "unwritten": unwritten_case,
     "warnings": warnings_case,
