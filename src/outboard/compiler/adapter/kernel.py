@@ -266,4 +266,4 @@ class LoopRecorder(SIMDKernel[Any]):
     def call_kernel(self, name: str, node: Any = None, deallocate_ws: bool = True) -> None:
         assert self.emitted is not None and self.loops is not None
         wrapper: Any = V.graph.wrapper_code  # a PlanWrapper
-        wrapper.launch(name, self.emitted, self.loops)
+        wrapper.launch(name, self.emitted, self.loops, V.graph.get_current_device_or_throw().index or 0)

@@ -36,12 +36,13 @@ from .symbols import expression
 
 @dataclasses.dataclass
 class LaunchLine(WrapperLine):
-    """The launch of a generated kernel; ``loops`` is what the kernel was printed from."""
+    """The launch of a generated kernel on the device numbered ``device``; ``loops`` is what it was printed from."""
 
     wrapper: PlanWrapper
     name: str
     kernel: EmittedKernel
     loops: LoopKernel
+    device: int
 
     def codegen(self, code: Any) -> None:
         """Writes the launch as a line of Python (for graphs that are no single plan)."""
@@ -68,9 +69,14 @@ class PlanWrapper(PythonWrapperCodegen):
         names = dict(zip(known, buffers, strict=True))
         return dataclasses.replace(kernel, buffers=[names[name] for name in kernel.buffers])
 
-    def launch(self, name: str, kernel: EmittedKernel, loops: LoopKernel) -> None:
+    def launch(self, name: str, kernel: EmittedKernel, loops: LoopKernel, device: int) -> None:
         """Called by a kernel when it is to be launched."""
-        self.writeline(LaunchLine(self, name, kernel, loops))
+        self.writeline(LaunchLine(self, name, kernel, loops, device))
+
+    def make_allocation(self, name: str, device: torch.device, *args: Any, **kwargs: Any) -> str:
+        """A line that makes a buffer on its device; PyTorch's names the type, which is whatever device is current."""
+        line: str = super().make_allocation(name, device, *args, **kwargs)
+        return line.replace(f"device='{device.type}'", f"device='{device}'")
 
     def write_python_launch(self, code: Any, line: LaunchLine) -> None:
         """See :class:`LaunchLine`."""

@@ -145,7 +145,7 @@ class GraphWrapper(PlanWrapper):
         rounded = _rounded(line.kernel)
         line = dataclasses.replace(line, kernel=line.kernel.with_symbols(rounded))
         kernel, texts = line.kernel, {symbol: pexpr(expr) for expr, symbol in rounded.items()}
-        buffers = [_on_device(name) for name in kernel.buffers]
+        buffers = [_on_device(name, line.device) for name in kernel.buffers]
         sizes = [texts.get(symbol, str(symbol)) for symbol in kernel.sizes]
         code.writeline(f"{self.launcher(line)}.run([{', '.join([*buffers, *sizes, *map(str, kernel.floats)])}])")
 
@@ -159,14 +159,13 @@ class GraphWrapper(PlanWrapper):
         """The name, in the module, of a plan of one launch."""
         kernel = line.kernel
         dtypes = tuple(V.graph.get_dtype(name) for name in kernel.buffers)
-        key = (kernel.source, kernel.grid, tuple(kernel.longs), dtypes)
+        key = (kernel.source, kernel.grid, tuple(kernel.longs), dtypes, line.device)
         if key not in self._launchers:
             name = f"launcher_{len(self._launchers)}"
             self._launchers[key] = name
-            device = _device()
-            plan = _launch_plan(line, dtypes, target_of(device))
+            plan = _launch_plan(line, dtypes, target_of(line.device))
             self.import_runtime()
-            self.header.writeline(f"{name} = generated_modules.load({pack(plan)!r}, {device})")
+            self.header.writeline(f"{name} = generated_modules.load({pack(plan)!r}, {line.device})")
         return self._launchers[key]
 
 
@@ -184,17 +183,20 @@ def _rounded(kernel: EmittedKernel) -> dict[sympy.Basic, sympy.Symbol]:
 
 
 def _device() -> int:
-    """The index of the device that the graph being compiled runs on."""
+    """The index of the device that the graph being compiled runs on, of one that is a plan."""
     return int(min(V.graph.device_idxs, default=0))
 
 
-def _on_device(name: str) -> str:
+def _moved(name: str, device: int) -> str:
+    """A number on the CPU, in Python, on its way to a device."""
+    return f"{name}.to('{torch._C._get_privateuse1_backend_name()}:{device}', non_blocking=True)"
+
+
+def _on_device(name: str, device: int) -> str:
     """A kernel's buffer in Python: a number on the CPU (an optimizer's step count) goes to the device."""
     buffer = V.graph.try_get_buffer(name)
     where = None if buffer is None else buffer.get_device()
-    if where is None or where.type != "cpu":
-        return name
-    return f"{name}.to({torch._C._get_privateuse1_backend_name()!r}, non_blocking=True)"
+    return _moved(name, device) if where is not None and where.type == "cpu" else name
 
 
 def _launch_plan(line: LaunchLine, dtypes: tuple[torch.dtype, ...], target: Target) -> p.Plan:
@@ -213,6 +215,8 @@ def _launch_plan(line: LaunchLine, dtypes: tuple[torch.dtype, ...], target: Targ
 
 def _plan_function(wrapper: GraphWrapper, name: str) -> str:
     """The text of a function that runs a whole graph as one plan. Raises NotExpressible."""
+    if len(V.graph.device_idxs) > 1:
+        raise NotExpressible("more devices than one")
     capture, device = _capture.get(), _device()
     target = target_of(device)
     builder = PlanBuilder(target if capture is None else dataclasses.replace(target, library=""))
@@ -313,7 +317,7 @@ def _add_input(builder: PlanBuilder, name: str, node: Any) -> str:
     if where is not None and where.type == "cpu":
         if name in V.graph.mutated_inputs or node.get_size():
             raise NotExpressible("a CPU tensor among the inputs")
-        return f"{name}.to({torch._C._get_privateuse1_backend_name()!r}, non_blocking=True)"
+        return _moved(name, _device())
     return name
 
 

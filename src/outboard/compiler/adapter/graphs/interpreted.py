@@ -15,7 +15,7 @@ from outboard import patches
 
 from ...target import target_of
 from ..interface import device_name
-from .partitions import partition, target_among
+from .partitions import indices_among, partition
 
 _DOUBLES = frozenset({torch.float64, torch.complex128})
 
@@ -31,9 +31,9 @@ def _unless_compiled(original: Callable[..., Any]) -> Callable[..., Any]:
     def compile_graph(gm: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
         if _is_compiled(gm):
             return original(gm, *args, **kwargs)
-        target = target_among(_values(gm))
-        taken = partition(gm, target) if target is not None and target.compiler else gm
-        return make_boxed_func(taken.forward)
+        for index in indices_among(_values(gm)):
+            gm = partition(gm, index) if target_of(index).compiler else gm
+        return make_boxed_func(gm.forward)
 
     return compile_graph
 

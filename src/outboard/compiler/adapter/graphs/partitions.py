@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
+from torch.utils import _pytree as pytree
 
 from outboard import compilers, patches
 
@@ -44,8 +45,8 @@ def _with_whole_operators(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def compile_fx(model_: Any, example_inputs_: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-        target = target_among(example_inputs_)
-        compiler = None if target is None else compilers.find(target)
+        targets = map(target_of, indices_among(example_inputs_))
+        compiler = next(filter(None, map(compilers.find, targets)), None)
         if compiler is not None and len(args) < 3 and kwargs.get("decompositions") is None:
             kwargs["decompositions"] = executables.without(compiler.whole, select_decomp_table())
         return original(model_, example_inputs_, *args, **kwargs)
@@ -53,29 +54,30 @@ def _with_whole_operators(original: Callable[..., Any]) -> Callable[..., Any]:
     return compile_fx
 
 
-def target_among(values: Sequence[Any]) -> Target | None:
-    """The target of the device of ours that some tensor is on; None if no tensor is on one."""
-    name = device_name()
-    indices = (value.device.index or 0 for value in values if isinstance(value, torch.Tensor) and _is_on(value, name))
-    return next((target_of(index) for index in indices), None)
+def indices_among(values: Sequence[Any]) -> list[int]:
+    """The indices of the devices of ours that tensors are on."""
+    return sorted({index for value in values if (index := _index_of(value)) is not None})
 
 
-def _is_on(value: torch.Tensor, name: str) -> bool:
-    return value.device.type == name
+def _index_of(value: Any) -> int | None:
+    """The index of a tensor's device of ours; None if it is on no such device, or no tensor."""
+    if not isinstance(value, torch.Tensor) or value.device.type != device_name():
+        return None
+    return value.device.index or 0
 
 
-def partition(module: torch.fx.GraphModule, target: Target) -> torch.fx.GraphModule:
-    """The module of a functional graph with executables for the parts that the target's compiler takes."""
-    compiler = compilers.find(target)
+def partition(module: torch.fx.GraphModule, index: int) -> torch.fx.GraphModule:
+    """The module of a functional graph with executables for the parts that the compiler of device ``index`` takes."""
+    compiler = compilers.find(target_of(index))
     assert compiler is not None
-    support = _Support(compiler, target)
+    support = _Support(compiler, index)
     fused = CapabilityBasedPartitioner(module, support, allows_single_node_partition=True).partition_and_fuse()
     for node in list(fused.graph.find_nodes(op="call_module")):
         name = str(node.target)
         part = getattr(fused, name)
         delattr(fused, name)
         with fused.graph.inserting_before(node):
-            call = fused.graph.call_function(_Part(part, compiler), node.args)
+            call = fused.graph.call_function(_Part(part, compiler, index), node.args)
         call.meta = node.meta
         node.replace_all_uses_with(call)
         fused.graph.erase_node(node)
@@ -86,9 +88,9 @@ def partition(module: torch.fx.GraphModule, target: Target) -> torch.fx.GraphMod
 class _Support(OperatorSupportBase):
     """Which nodes a compiler takes."""
 
-    def __init__(self, compiler: compilers.GraphCompiler, target: Target) -> None:
+    def __init__(self, compiler: compilers.GraphCompiler, index: int) -> None:
         self._compiler = compiler
-        self._target = target
+        self._index = index
 
     def is_node_supported(self, submodules: Any, node: torch.fx.Node) -> bool:
         """Whether a node may be part of an executable."""
@@ -98,7 +100,10 @@ class _Support(OperatorSupportBase):
             return self.is_node_supported(submodules, node.args[0])  # type: ignore[arg-type]
         if not isinstance(node.meta.get("val"), (torch.Tensor, list, tuple)):
             return False
-        reason = executables.refusal(_as_numbers(node), self._compiler, self._target)
+        values = pytree.tree_leaves([each.meta.get("val") for each in (node, *node.all_input_nodes)])
+        if any(isinstance(value, torch.Tensor) and _index_of(value) != self._index for value in values):
+            return False
+        reason = executables.refusal(_as_numbers(node), self._compiler, target_of(self._index))
         if reason is not None:
             _log.info("not part of an executable: %s", reason)
         return reason is None
@@ -145,9 +150,10 @@ class _Part:
     """A part of a graph that runs as one executable, which is made, or found on disk, for each set of sizes when they
     first come."""
 
-    def __init__(self, module: torch.fx.GraphModule, compiler: compilers.GraphCompiler) -> None:
+    def __init__(self, module: torch.fx.GraphModule, compiler: compilers.GraphCompiler, index: int) -> None:
         self._module = module
         self._compiler = compiler
+        self._index = index
         self._plans: dict[tuple[Any, ...], Any] = {}
         self.__name__ = "executable"
 
@@ -170,8 +176,7 @@ class _Part:
         """The plan for arguments such as these; None if the compiler takes them not."""
         from outboard import _C
 
-        device = next(arg.device for arg in args if isinstance(arg, torch.Tensor) and _is_on(arg, device_name()))
-        target = target_of(device.index)
+        target = target_of(self._index)
         signature = target.key_of(f"graph {self._module.code}\0{key}".encode())
         _, plans = cache.load(signature)
         if not plans:
@@ -183,7 +188,7 @@ class _Part:
                 return None
             cache.store(signature, False, plans[0])
         progress.programs()
-        return _C.Plan(plans[0], device.index)
+        return _C.Plan(plans[0], self._index)
 
     def _compile(self, args: Sequence[Any], target: Target) -> p.Plan:
         module = torch.fx.GraphModule(self._module, torch.fx.Graph())
