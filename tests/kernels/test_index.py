@@ -53,6 +53,26 @@ def test_index_reduce(agree: Agree, reduction: str, include_self: bool) -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8], ids=str)
+@pytest.mark.parametrize("reduction", ["prod", "mean", "amax", "amin"])
+def test_index_reduce_of_rows_and_columns(agree: Agree, reduction: str, dtype: torch.dtype) -> None:
+    """More places than one work-item's, more lines than one's vectors, places that nothing or much meets, NaN."""
+    index = torch.cat([torch.randint(0, 90, (300,)), torch.full((40,), 7)])
+    for dim, shape, added in [(0, (90, 3, 70), (340, 3, 70)), (1, (2, 90, 5), (2, 340, 5)), (1, (9, 90), (9, 340))]:
+        tensor, source = ((torch.randn(size) * 3 + 3).to(dtype) for size in (shape, added))
+        if dtype.is_floating_point:
+            source.flatten()[::77] = torch.nan
+        for include_self in (True, False):
+            agree(
+                lambda x, places, y, at=dim, both=include_self: x.index_reduce(
+                    at, places, y, reduction, include_self=both
+                ),
+                tensor,
+                index,
+                source,
+            )
+
+
 @pytest.mark.parametrize("include_self", [True, False])
 @pytest.mark.parametrize("reduction", ["sum", "prod", "mean", "amax", "amin"])
 def test_scatter_reduce(agree: Agree, reduction: str, include_self: bool) -> None:

@@ -4,6 +4,7 @@ gradient of an embedding."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import sympy
@@ -35,36 +36,60 @@ OB_KERNEL void masked_scatter(OB_GLOBAL const OUT_BITS* in, OB_GLOBAL const ucha
 """
 
 _INDEX_REDUCE = r"""
-/* One item owns a line of the result along the dimension, so it takes the sources in order. The first looks at indices
-   also where there are no lines. */
+/* One item owns a part of the dimension, of some lines side by side: it takes the sources in order, and nothing needs
+   atomics. The first looks at indices also where there are no lines. */
 OB_KERNEL void index_reduce(OB_GLOBAL const OUT_T* in, OB_GLOBAL const INDEX_T* index, OB_GLOBAL const OUT_T* from,
-                            OB_GLOBAL OUT_T* out, const long n, const long count, const long lines, const long in_step,
-                            const long from_step, const long out_step, const long index_step,
-                            OB_GLOBAL int* failed ROW_PARAMETERS) {
-  OB_FOR(line, lines > 0 ? lines : 1) {
-    for (long k = 0; k < count && line == 0; ++k) {
+                            OB_GLOBAL OUT_T* out, OB_GLOBAL long* all_hits, const long n, const long count,
+                            const long rows, const long across, const long parts, const long in_step,
+                            const long from_step, const long out_step, const long index_step, const long in_next,
+                            const long from_next, const long out_next, OB_GLOBAL int* failed ROW_PARAMETERS) {
+  const long chunks = (across + COLUMNS - 1) / COLUMNS, items = rows * chunks * parts;
+  OB_FOR(item, items > 0 ? items : 1) {
+    for (long k = 0; k < count && item == 0; ++k) {
       const long at = (long)index[k * index_step];
       if (at < 0 || at >= n) OB_FAIL(failed, OUT_OF_RANGE);
     }
-    if (line >= lines) continue;
-    ROW_OFFSETS(line);
-    for (long j = 0; j < n; ++j) {
-      long hits = 0;
-      OUT_C value = OUT_LOAD(in, in_row + j * in_step);
-#if INCLUDE_SELF
-      hits = 1;
+    if (item >= items) continue;
+    const long line = item / parts, start = line % chunks * COLUMNS;
+    const long first = n * (item % parts) / parts, end = n * (item % parts + 1) / parts;
+    const long width = across - start < COLUMNS ? across - start : COLUMNS;
+    ROW_OFFSETS(line / chunks);
+    OB_GLOBAL const OUT_T* from_line = from + from_row + start * from_next;
+    OB_GLOBAL OUT_T* out_line = out + out_row + start * out_next;
+    for (long j = first; j < end; ++j)
+      for (long c = 0; c < width; ++c)
+        OUT_STORE(out_line, j * out_step + c * out_next, OUT_LOAD(in, in_row + j * in_step + (start + c) * in_next));
+#if COUNTS
+    OB_GLOBAL long* hits = all_hits + line * n;
+    for (long j = first; j < end; ++j) hits[j] = 0;
 #endif
-      const long before = hits;
-      for (long k = 0; k < count; ++k) {
-        if ((long)index[k * index_step] != j) continue;
-        const OUT_C x = OUT_LOAD(from, from_row + k * from_step);
-        if (hits == 0) value = x;
-        else { REDUCE(value, x); }
-        ++hits;
+    for (long k = 0; k < count; ++k) {
+      const long j = (long)index[k * index_step];
+      if (j < first || j >= end) continue;
+      OB_GLOBAL const OUT_T* source = from_line + k * from_step;
+      OB_GLOBAL OUT_T* to = out_line + j * out_step;
+#if COUNTS
+      if (hits[j]++ == 0 && !INCLUDE_SELF) {
+        for (long c = 0; c < width; ++c) OUT_STORE(to, c * out_next, OUT_LOAD(source, c * from_next));
+        continue;
       }
-      if (MEAN && hits > before) value = DIVIDE(value, hits);
-      OUT_STORE(out, out_row + j * out_step, value);
+#endif
+      for (long c = 0; c < width; ++c) {
+        const OUT_C x = OUT_LOAD(source, c * from_next);
+        OUT_C value = OUT_LOAD(to, c * out_next);
+        REDUCE(value, x);
+        OUT_STORE(to, c * out_next, value);
+      }
     }
+#if MEAN
+    for (long j = first; j < end; ++j) {
+      if (hits[j] == 0) continue;
+      for (long c = 0; c < width; ++c) {
+        const OUT_C value = OUT_LOAD(out_line, j * out_step + c * out_next);
+        OUT_STORE(out_line, j * out_step + c * out_next, DIVIDE(value, hits[j] + INCLUDE_SELF));
+      }
+    }
+#endif
   }
 }
 """
@@ -72,8 +97,8 @@ _REDUCTIONS = {
     "sum": "value += x",
     "prod": "value *= x",
     "mean": "value += x",
-    "amax": "if (x > value || x != x) value = x",
-    "amin": "if (x < value || x != x) value = x",
+    "amax": "value = x > value || x != x ? x : value",
+    "amin": "value = x < value || x != x ? x : value",
 }
 
 _SCATTER_REDUCE = r"""
@@ -245,30 +270,57 @@ def lower_index_reduce(builder: PlanBuilder, call: ExternCall) -> bool:
     if {tensor.dtype, source.dtype, out.dtype} != {out.dtype} or not common.supported(builder, out.dtype, index.dtype):
         return False
     tensors = {"in": tensor, "from": source, "out": out}
-    outer: list[Size] = common.without(out.sizes, dim)
-    rows = common.Rows(outer, {name: common.without(item.strides, dim) for name, item in tensors.items()})
+    lines = _Lines(builder, dim, tensors)
     wrong_index = assertion(INDEX_ERROR)
-    divide = _DIVIDE_FLOATS if out.dtype.is_floating_point else _DIVIDE_INTEGERS
+    include_self, mean = bool(values["include_self"]), values["reduce"] == "mean"
+    n, counts = common.size_at(out, dim), mean or not include_self
+    hits = builder.allocate(common.larger(8, lines.chunks * n * 8)) if counts else out.buffer
     text = common.source(
         builder,
-        rows.macros() + _INDEX_REDUCE,
+        lines.rows.macros() + _INDEX_REDUCE,
         {
-            "INCLUDE_SELF": int(bool(values["include_self"])),
+            "COLUMNS": lines.columns,
+            "INCLUDE_SELF": int(include_self),
             "REDUCE(value, x)": reduction,
-            "MEAN": int(values["reduce"] == "mean"),
-            "DIVIDE(v, n)": divide,
+            "COUNTS": int(counts),
+            "MEAN": int(mean),
+            "DIVIDE(v, n)": _DIVIDE_FLOATS if out.dtype.is_floating_point else _DIVIDE_INTEGERS,
             "OUT_OF_RANGE": wrong_index.code,
         },
         {"OUT": out.dtype, "INDEX": index.dtype},
     )
     steps = [common.stride_at(item, dim) for item in tensors.values()]
-    numbers = [common.size_at(out, dim), common.size_at(source, dim), rows.count, *steps, common.stride_at(index, 0)]
-    arguments = [builder.pointer(item) for item in (tensor, index, source, out)]
+    numbers = [n, common.size_at(source, dim), lines.outer, lines.across, lines.parts]
+    numbers += [*steps, common.stride_at(index, 0), *lines.next]
+    arguments = [builder.pointer(item) for item in (tensor, index, source, out, hits)]
     arguments += [builder.int64(number) for number in numbers]
-    arguments += [builder.assertions([wrong_index]), *rows.arguments(builder)]
-    items = common.larger(1, rows.count)
+    arguments += [builder.assertions([wrong_index]), *lines.rows.arguments(builder)]
+    items = common.larger(1, lines.chunks * lines.parts)
     common.launch_items(builder, builder.kernel(text, "index_reduce"), items, arguments, grain=1)
+    if counts:
+        builder.free(hits)
     return True
+
+
+class _Lines:
+    """The lines of tensors along a dimension, ``outer`` times ``across`` of them. ``across`` are side by side, steps of
+    ``next`` apart, in chunks of ``columns``; ``rows`` is about the others. ``parts`` of the dimension give all compute
+    units something to do."""
+
+    def __init__(self, builder: PlanBuilder, dim: int, tensors: Mapping[str, TensorArg]) -> None:
+        first = next(iter(tensors.values()))
+        strides = {name: common.without(tensor.strides, dim) for name, tensor in tensors.items()}
+        self.rows = common.Rows(common.without(first.sizes, dim), strides)
+        self.across: Size = sympy.Integer(1)
+        self.next: list[Size] = [sympy.Integer(0)] * len(tensors)
+        if self.rows.dims:
+            self.across, self.next = self.rows.dims.pop()
+        self.outer = common.product([size for size, _ in self.rows.dims])
+        neighbours = all(step == 1 for step in self.next)
+        self.columns = builder.target.tuning.beside(_COLUMNS) if neighbours else 1
+        self.chunks = self.outer * common.ceil_div(self.across, self.columns)
+        least = builder.target.tuning.busy * COMPUTE_UNITS
+        self.parts = common.ceil_div(least, common.larger(1, self.chunks))
 
 
 def lower_scatter_reduce(builder: PlanBuilder, call: ExternCall) -> bool:

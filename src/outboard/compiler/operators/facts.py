@@ -195,7 +195,7 @@ FACTS: dict[str, Facts] = {
     "aten::index_put_": Facts(moves=("self", "values"), cpu_indices=True, in_place=True),
     "aten::_index_put_impl": Facts(moves=("self", "values"), cpu_indices=True),
     "aten::_index_put_impl_": Facts(moves=("self", "values"), cpu_indices=True),
-    "aten::index_reduce": Facts(warning="beta", kernel="index.lower_index_reduce"),
+    "aten::index_reduce": Facts(decomposed=False, warning="beta", kernel="index.lower_index_reduce", preferred=True),
     "aten::index_reduce_": Facts(warning="beta"),
     "aten::index_select": Facts(moves=("self",)),
     "aten::isin": Facts(kernel="index.lower_isin"),
