@@ -68,6 +68,40 @@ def test_integer_division(dtype: torch.dtype, device: str) -> None:
         check(lambda a, b, name=name: getattr(torch, name)(a, b), a, b, device=device)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_remainders_are_exact(dtype: torch.dtype, device: str) -> None:
+    """Quotients of all sizes, those next to an integer, and what is not finite, one behind the other, so that each
+    vector has some that are unusual; and without these."""
+    generator = torch.Generator().manual_seed(5)
+    a, b = (torch.randn(3000, dtype=torch.float64, generator=generator) for _ in range(2))
+    many = torch.randint(1, 1 << 22, (3000,), generator=generator)
+    near = (b.to(dtype) * many).to(dtype)
+    finite = torch.cat([a.to(dtype), (a * 1e9).to(dtype), near, near.nextafter(torch.zeros_like(near))])
+    special = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 1.0, -3.0, 2.5], dtype=dtype)
+    unusual = torch.cartesian_prod(special, special)
+    pairs = [(finite, b.to(dtype).repeat(4)), (unusual[:, 0].contiguous(), unusual[:, 1].contiguous())]
+    for left, right in pairs:
+        for name in ("fmod", "remainder"):
+            function = getattr(torch, name)
+            found, expected = function(left.to(device), right.to(device)).cpu(), function(left, right)
+            torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+            zero = expected == 0
+            assert torch.equal(found.signbit()[zero], expected.signbit()[zero])
+
+
+@pytest.mark.parametrize("function", [torch.tanh, torch.log1p], ids=lambda function: function.__name__)
+def test_functions_where_their_ways_meet(function: Callable[[torch.Tensor], torch.Tensor], device: str) -> None:
+    """Around the limits between ways to compute them, at the ends, and at numbers that are not finite."""
+    limits = torch.tensor([0.0, 1.0, 9.01091385, -0.2928932, 0.4142135, -1.0, 1e-45, 1e-30, 3e38])
+    around = torch.linspace(-1e-3, 1e-3, 101)
+    a = torch.cat(
+        [(limits[:, None] * (1 + around)).flatten(), -limits, torch.tensor([torch.inf, -torch.inf, torch.nan])]
+    )
+    found, expected = function(a.to(device)).cpu(), function(a.double()).float()
+    torch.testing.assert_close(found, expected, rtol=1.5e-7, atol=1e-45, equal_nan=True)
+    assert torch.equal(found.signbit()[expected == 0], expected.signbit()[expected == 0])
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -33,11 +33,21 @@ def _helper_floordiv(prelude: Prelude, full: str, dtype: torch.dtype, width: int
 
 @helper("fmod")
 def _helper_fmod(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
-    """fmod; of vectors of double lane by lane, as runtimes have been seen to round there."""
-    if dtype == torch.float32:
-        t = type_name(dtype, width)
-        return f"{t} {full}({t} a, {t} b) {{ return fmod(a, b); }}"
-    return builtin_per_lane("fmod", 2)(prelude, full, dtype, width)
+    """fmod. A quotient below half of the integers that the dtype counts is at most one too high when it is rounded, and
+    what fma leaves is exact: as is adding the divisor where that is negative. Other quotients, zeros as divisors and
+    what is not finite go to the runtime's function, lane by lane, which is slow (and rounds vectors of double in some).
+    """
+    t, mask = type_name(dtype, width), torch.int64 if dtype == torch.float64 else torch.int32
+    far = f"{full}_far"
+    limit = f"({t})({float(1 << (52 if dtype == torch.float64 else 23))!r})"
+    outside = f"{prelude.use('any', mask, width)}(~(q < {limit}))" if width > 1 else f"!(q < {limit})"
+    return (
+        f"{builtin_per_lane('fmod', 2)(prelude, far, dtype, width)}\n"
+        f"{t} {full}({t} a, {t} b) {{ const {t} x = fabs(a), y = fabs(b); {t} q = x / y; "
+        f"if ({outside}) return {far}(a, b); "
+        f"q = trunc(q); {t} r = fma(-q, y, x); r = {choose(dtype, width, f'r < ({t})(0)', 'r + y', 'r')}; "
+        f"return copysign({choose(dtype, width, f'q == ({t})(0)', 'x', 'r')}, a); }}"
+    )
 
 
 def _floor_division(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:

@@ -133,21 +133,66 @@ def _helper_exp_together(prelude: Prelude, full: str, dtype: torch.dtype, width:
     return f"void {full}({t}* a) {{\n{_AVX512}  {t} {variables};\n{steps}#else\n{alone}#endif\n}}"
 
 
+#: tanh(a) is a + a^3 p(a^2) up to one: p, the highest power first, the interpolation at Chebyshev's points.
+_TANH_SERIES = [
+    0.0001448666153009981, -0.000933837378397584, 0.0032260208390653133, -0.008715045638382435, 0.021837320178747177,
+    -0.05396507680416107, 0.1333332359790802, -0.3333333432674408,
+]  # fmt: skip
+
+
 @helper("tanh")
 def _helper_tanh(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
-    """tanh, which is 1 where it differs from 1 by less than half a unit: what is left there shows in gradients."""
+    """tanh, which is 1 where it differs from 1 by less than half a unit: what is left there shows in gradients. In
+    float, up to one a polynomial, then by way of ``exp``, both for all lanes: runtimes look at lanes one by one."""
     t = type_name(dtype, width)
-    limit = f"({t})(9.01091385f)" if dtype == torch.float32 else f"({t})(19.06154746539849)"
-    chosen = choose(dtype, width, f"fabs(a) > {limit}", f"copysign(({t})(1), a)", "tanh(a)")
-    return f"{t} {full}({t} a) {{ return {chosen}; }}"
+    one = f"({t})(1)"
+    if dtype != torch.float32:
+        chosen = choose(dtype, width, f"fabs(a) > ({t})(19.06154746539849)", f"copysign({one}, a)", "tanh(a)")
+        return f"{t} {full}({t} a) {{ return {chosen}; }}"
+    beyond = choose(dtype, width, f"x > ({t})(9.01091385f)", one, "y")
+    return (
+        f"{t} {full}({t} a) {{ const {t} x = fabs(a), z = a * a; "
+        f"{t} y = {one} - ({t})(2) / ({prelude.use('exp', dtype, width)}(x + x) + {one}); y = {beyond}; "
+        f"const {t} near = fma(x * z, {horner(_TANH_SERIES, 'z', t)}, x); "
+        f"return copysign({choose(dtype, width, f'x < {one}', 'near', 'y')}, a); }}"
+    )
+
+
+#: log((1 + s) / (1 - s)) is 2 s + s z p(z), z being s squared, for numbers between the roots of one half and of two: p,
+#: the highest power first, of Sun's library of 1993.
+_LOG_SERIES = [0.24279078841209412, 0.2849878668785095, 0.40000972151756287, 0.6666666269302368]
 
 
 @helper("log1p")
 def _helper_log1p(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
-    """log1p, which is its argument where that is tiny: some runtimes lose the denormal ones."""
-    t = type_name(dtype, width)
-    limit = f"({t})({2.0**-26!r}f)" if dtype == torch.float32 else f"({t})({2.0**-55!r})"
-    return f"{t} {full}({t} a) {{ return {choose(dtype, width, f'fabs(a) < {limit}', 'a', 'log1p(a)')}; }}"
+    """log1p, which is its argument where that is tiny: some runtimes lose the denormal ones. In float, the logarithm of
+    1 + a, a power of two times a number next to one, with what that addition rounds off (Sun's library of 1993);
+    without a branch, as runtimes look at lanes one by one."""
+    t, i = type_name(dtype, width), type_name(torch.int32, width)
+    if dtype != torch.float32:
+        tiny = choose(dtype, width, f"fabs(a) < ({t})({2.0**-55!r})", "a", "log1p(a)")
+        return f"{t} {full}({t} a) {{ return {tiny}; }}"
+    one = f"({t})(1)"
+    as_float = f"convert_{t}(k)" if width > 1 else "(float)k"
+    near = f"(a > ({t})(-0.2928932f)) {'&&' if width == 1 else '&'} (a < ({t})(0.4142135f))"
+    rest = choose(dtype, width, f"a > {one}", f"{one} - (u - a)", f"a - (u - {one})")
+    ordinary = f"(a > -{one}) {'&&' if width == 1 else '&'} (a < ({t})(INFINITY))"
+    odd = choose(
+        dtype, width, f"a == -{one}", f"({t})(-INFINITY)", choose(dtype, width, f"a < -{one}", f"({t})(NAN)", "a")
+    )
+    return (
+        f"{t} {full}({t} a) {{ const {t} u = {one} + a; "
+        f"const {i} bits = as_{i}(u) + ({i})(0x3f800000 - 0x3f3504f3), k = (bits >> 23) - 127; "
+        f"{t} f = as_{t}((bits & ({i})(0x007fffff)) + ({i})(0x3f3504f3)) - {one}, power = {as_float}; "
+        f"{t} c = ({rest}) / u; "
+        f"f = {choose(dtype, width, near, 'a', 'f')}; power = {choose(dtype, width, near, f'({t})(0)', 'power')}; "
+        f"c = {choose(dtype, width, near, f'({t})(0)', 'c')}; "
+        f"const {t} s = f / (({t})(2) + f), z = s * s, half_square = ({t})(0.5f) * f * f; "
+        f"const {t} r = fma(s, fma(z, {horner(_LOG_SERIES, 'z', t)}, half_square), "
+        f"fma(power, ({t})(9.0580006145e-06f), c)); "
+        f"const {t} y = fma(power, ({t})(0.69313812256f), f - (half_square - r)); "
+        f"return {choose(dtype, width, ordinary, choose(dtype, width, f'a == ({t})(0)', 'a', 'y'), odd)}; }}"
+    )
 
 
 @helper("pow_by")
