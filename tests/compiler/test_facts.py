@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from outboard import _C
+from outboard.compiler.adapter.operators import mistaken_shapes
 from outboard.compiler.operators import facts
 from outboard.compiler.operators.facts import FACTS
 from tools import operator_facts
@@ -45,6 +46,14 @@ def test_rows_name_overloads_and_arguments_that_there_are() -> None:
         wrong += [f"{name}.{overload}" for overload in row.whole if overload not in overloads(name)]
         wrong += [f"{name}({argument})" for argument in row.run_time if argument not in arguments]
     assert wrong == []
+
+
+def test_rows_name_functions_and_operators_that_there_are() -> None:
+    known = {_parts(name)[0] for name in torch._C._dispatch_get_all_op_names()}
+    functions = {row.mistaken for row in FACTS.values()} - {""}
+    others = {row.shaped_as for row in FACTS.values()} - {""}
+    assert [name for name in functions if not hasattr(mistaken_shapes, name)] == []
+    assert others <= known
 
 
 def test_no_row_says_nothing() -> None:

@@ -147,12 +147,9 @@ def shape_functions() -> dict[Any, Callable[..., Any]]:
     }
 
 
-def mistaken_for() -> dict[Any, Callable[..., bool]]:
-    """Calls about whose results PyTorch 2.12's shape functions are wrong: whether arguments are of such a call."""
-    if not _IS_2_12:
-        return {}
-    attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
-    return {attention: lambda query, *_, **__: query.dtype == torch.float64}
+def mistakes_attention_in_double() -> bool:
+    """Whether the shape function of attention is wrong about float64."""
+    return _IS_2_12
 
 
 def _attention(mode: Any, overload: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:

@@ -48,6 +48,10 @@ class Facts:
     layout: Layout = Layout.OF_SHAPE_FUNCTION
     #: Position of the argument whose memory format images have that it makes, where the shape function says otherwise.
     format_of: int | None = None
+    #: The function of ``adapter/operators/mistaken_shapes`` that says about which calls the shape function is wrong.
+    mistaken: str = ""
+    #: The operator whose shape function holds for it.
+    shaped_as: str = ""
     #: It is lowered to a kernel that writes only the elements touched.
     in_place: bool = False
     #: Told no dtype, it computes in that of what it writes to.
@@ -109,7 +113,7 @@ FACTS: dict[str, Facts] = {
     "aten::avg_pool3d": Facts(kernel="pool.lower_average"),
     "aten::avg_pool3d_backward": Facts(kernel="pool.lower_average", preferred=True),
     "aten::baddbmm": Facts(decomposed=False, kernel="gemm.lower_addmm", finishes=True, library=True),
-    "aten::_batch_norm_no_update": Facts(whole=("default",)),
+    "aten::_batch_norm_no_update": Facts(whole=("default",), mistaken="always"),
     "aten::bernoulli_": Facts(run_time=("p",)),
     "aten::binary_cross_entropy_with_logits": Facts(whole=("default",)),
     "aten::bitwise_and": Facts(whole=("Scalar",)),
@@ -135,7 +139,7 @@ FACTS: dict[str, Facts] = {
         whole=("default",), decomposed=False, kernel="conv.lower_backward", preferred=True, library=True
     ),
     "aten::convolution_backward_overrideable": Facts(kernel="conv.lower_backward"),
-    "aten::convolution_overrideable": Facts(kernel="conv.lower_convolution"),
+    "aten::convolution_overrideable": Facts(kernel="conv.lower_convolution", shaped_as="aten::convolution"),
     "aten::copy_": Facts(moves=("self", "src")),
     "aten::_copy_from": Facts(moves=("self", "dst")),
     "aten::copysign": Facts(layout=Layout.OF_FIRST_OPERAND),
@@ -247,11 +251,13 @@ FACTS: dict[str, Facts] = {
     "aten::nan_to_num": Facts(whole=("default",)),
     "aten::nanmedian": Facts(whole=("dim",), kernel="sort.lower_median"),
     "aten::nansum": Facts(in_dtype_of_result=True),
+    "aten::native_batch_norm": Facts(mistaken="always"),
     "aten::native_batch_norm_backward": Facts(float_statistics=True),
-    "aten::_native_batch_norm_legit_no_training": Facts(whole=("default",)),
+    "aten::_native_batch_norm_legit": Facts(mistaken="always"),
+    "aten::_native_batch_norm_legit_no_training": Facts(whole=("default",), mistaken="always"),
     "aten::native_dropout": Facts(run_time=("p",)),
     "aten::native_dropout_backward": Facts(run_time=("scale",)),
-    "aten::native_group_norm": Facts(whole=("default",), run_time=("N", "C", "HxW")),
+    "aten::native_group_norm": Facts(whole=("default",), run_time=("N", "C", "HxW"), mistaken="weight_of_other_dtype"),
     "aten::native_group_norm_backward": Facts(run_time=("N", "C", "HxW"), format_of=1),
     "aten::native_layer_norm": Facts(whole=("default",), run_time=("normalized_shape",)),
     "aten::native_layer_norm_backward": Facts(run_time=("normalized_shape",), float_statistics=True),
@@ -261,7 +267,7 @@ FACTS: dict[str, Facts] = {
     "aten::_pdist_forward": Facts(kernel="distance.lower_pdist"),
     "aten::permute_copy": Facts(moves=("self",)),
     "aten::pixel_shuffle": Facts(moves=("self",), format_of=0),
-    "aten::pixel_unshuffle": Facts(moves=("self",), format_of=0),
+    "aten::pixel_unshuffle": Facts(moves=("self",), format_of=0, mistaken="nothing"),
     "aten::polar": Facts(whole=("default",)),
     "aten::prod": Facts(in_dtype_of_result=True),
     "aten::put": Facts(moves=("self", "source"), whole=("default",)),
@@ -283,7 +289,7 @@ FACTS: dict[str, Facts] = {
     "aten::replication_pad2d_backward": Facts(kernel="pool.lower_replication_backward", format_of=1),
     "aten::replication_pad3d": Facts(moves=("self",), format_of=0),
     "aten::replication_pad3d_backward": Facts(kernel="pool.lower_replication_backward", format_of=1),
-    "aten::roll": Facts(moves=("self",), run_time=("shifts",), format_of=0),
+    "aten::roll": Facts(moves=("self",), run_time=("shifts",), format_of=0, mistaken="nothing"),
     "aten::rot90": Facts(moves=("self",), whole=("default",)),
     "aten::rrelu_with_noise_functional": Facts(whole=("default",)),
     "aten::rsub": Facts(whole=("Scalar",)),
@@ -291,7 +297,7 @@ FACTS: dict[str, Facts] = {
     "aten::scaled_dot_product_attention": Facts(library=True),
     "aten::_scaled_dot_product_attention_math": Facts(library=True),
     "aten::_scaled_dot_product_flash_attention_for_cpu": Facts(
-        decomposed=False, kernel="attention.lower_forward", library=True
+        decomposed=False, kernel="attention.lower_forward", library=True, mistaken="attention_in_double"
     ),
     "aten::_scaled_dot_product_flash_attention_for_cpu_backward": Facts(
         kernel="attention.lower_backward", library=True
@@ -338,6 +344,7 @@ FACTS: dict[str, Facts] = {
     "aten::sum": Facts(whole=("default",), in_dtype_of_result=True),
     "aten::t_copy": Facts(moves=("self",)),
     "aten::take": Facts(moves=("self",)),
+    "aten::_thnn_fused_lstm_cell": Facts(mistaken="always"),
     "aten::threshold": Facts(idempotent=True),
     "aten::threshold_": Facts(idempotent=True),
     "aten::threshold_backward": Facts(idempotent=True),
@@ -383,7 +390,8 @@ FACTS: dict[str, Facts] = {
     "aten::var": Facts(warning="degrees_of_freedom"),
     "aten::var_mean": Facts(warning="degrees_of_freedom"),
     "aten::vdot": Facts(kernel="gemm.lower_dot"),
-    "aten::where": Facts(moves=("self", "other"), warning="byte_condition"),
+    "aten::_weight_norm_interface": Facts(mistaken="half"),
+    "aten::where": Facts(moves=("self", "other"), warning="byte_condition", mistaken="condition_of_bytes"),
     "aten::xlogy": Facts(layout=Layout.OF_FIRST_OPERAND),
     "outboard::attend_packed": Facts(kernel="attention.lower_packed_forward"),
     "outboard::attend_packed_backward": Facts(kernel="attention.lower_packed_backward"),

@@ -7,7 +7,7 @@ lowerings compute the right elements, and now and then put them elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,34 +15,11 @@ from torch.utils import _pytree as pytree
 
 from ...operators import facts
 from ...plans.builder import NotExpressible
-from .. import releases
 from ..symbols import hints
+from . import mistaken_shapes
 from .strides import dense_strides, iterated_order, memory_order
 
 aten = torch.ops.aten
-
-#: Operators whose shape function does not say what their CPU kernel makes, or fails where there are no biases.
-_MISTAKEN = frozenset(
-    {
-        aten._batch_norm_no_update.default,
-        aten._native_batch_norm_legit_no_training.default,
-        aten._native_batch_norm_legit.default,
-        aten._native_batch_norm_legit.no_stats,
-        aten.native_batch_norm.default,
-        aten._thnn_fused_lstm_cell.default,
-    }
-)
-#: Calls that the shape function refuses, or is wrong about: whether arguments are of such a call.
-_MISTAKEN_FOR: dict[Any, Callable[..., bool]] = {
-    aten.native_group_norm.default: lambda x, weight, *_: weight is not None and weight.dtype != x.dtype,
-    aten.pixel_unshuffle.default: lambda x, *_: x.numel() == 0,
-    aten.roll.default: lambda x, *_: x.numel() == 0,
-    aten._weight_norm_interface.default: lambda v, *_: v.dtype == torch.float16,
-    aten.where.self: lambda condition, *_: condition.dtype == torch.uint8,
-    **releases.mistaken_for(),
-}
-#: Operators that only devices have, and those that say what they make.
-_STAND_FOR = {aten.convolution_overrideable.default: aten.convolution.default}
 
 
 def to_meta(value: Any) -> Any:
@@ -63,12 +40,11 @@ def of_shape_function(overload: torch._ops.OpOverload, args: Sequence[Any], kwar
 
     Raises what the shape function finds wrong with the arguments.
     """
-    if overload in _MISTAKEN or _depends_on_data(overload, args):
+    fact = facts.of(overload._schema.name)
+    if _depends_on_data(overload, args) or (fact.mistaken and getattr(mistaken_shapes, fact.mistaken)(*args, **kwargs)):
         return None
-    is_mistaken = _MISTAKEN_FOR.get(overload)
-    if is_mistaken is not None and is_mistaken(*args, **kwargs):
-        return None
-    overload = _STAND_FOR.get(overload, overload)
+    if fact.shaped_as:
+        overload = _same_overload(overload, fact.shaped_as)
     call_args = _with_tensors(overload, [to_meta(value) for value in args])
     call_kwargs = {key: to_meta(value) for key, value in kwargs.items() if not isinstance(value, torch.Generator)}
     if call_args is None:
@@ -88,7 +64,14 @@ def of_shape_function(overload: torch._ops.OpOverload, args: Sequence[Any], kwar
         return [_picked(results[0], *call_args[:2])]
     if overload._schema.is_mutable:
         return results
-    return _with_layout(facts.of(overload._schema.name), results, call_args)
+    return _with_layout(fact, results, call_args)
+
+
+def _same_overload(overload: torch._ops.OpOverload, name: str) -> torch._ops.OpOverload:
+    """That of another operator: "aten::convolution"."""
+    namespace, _, operator = name.partition("::")
+    found: torch._ops.OpOverload = getattr(getattr(getattr(torch.ops, namespace), operator), overload._overloadname)
+    return found
 
 
 def _with_layout(fact: facts.Facts, results: list[Any], args: list[Any]) -> list[Any]:

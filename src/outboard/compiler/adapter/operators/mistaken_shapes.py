@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""About which calls PyTorch's shape functions are wrong: they refuse what the CPU's kernels compute, or say that
+results have other dtypes or lie otherwise. Rows of ``operators/facts.py`` name these functions, which take the
+arguments of a call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .. import releases
+
+
+def always(*_: Any, **__: Any) -> bool:
+    """Those of operators whose results no shape function describes."""
+    return True
+
+
+def nothing(x: torch.Tensor, *_: Any, **__: Any) -> bool:
+    """Those on tensors without elements."""
+    return x.numel() == 0
+
+
+def half(x: torch.Tensor, *_: Any, **__: Any) -> bool:
+    """Those in float16."""
+    return x.dtype == torch.float16
+
+
+def weight_of_other_dtype(x: torch.Tensor, weight: torch.Tensor | None, *_: Any, **__: Any) -> bool:
+    """Those whose weights are of another dtype than what they weigh."""
+    return weight is not None and weight.dtype != x.dtype
+
+
+def condition_of_bytes(condition: torch.Tensor, *_: Any, **__: Any) -> bool:
+    """Those of ``where`` by bytes, not truth values."""
+    return condition.dtype == torch.uint8
+
+
+def attention_in_double(query: torch.Tensor, *_: Any, **__: Any) -> bool:
+    """Those of attention in float64, in PyTorch 2.12."""
+    return releases.mistakes_attention_in_double() and query.dtype == torch.float64
