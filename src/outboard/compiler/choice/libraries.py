@@ -32,7 +32,7 @@ from ..kernels.call import ExternCall
 from ..plans import cache
 from ..plans import plan as p
 from ..plans.builder import PlanBuilder, Size, TensorArg
-from ..plans.strided import span
+from ..plans.strided import product, span
 from . import functions
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def _product_class(name: str, values: dict[str, Any], sizes: _Sizes) -> ShapeCla
         if len(weight.sizes) != 2 or not a.sizes:
             raise _Unknown
         b_along_k = weight.strides[1] == 1
-        counts = [1, _product_of(a.sizes[:-1]), weight.sizes[0], weight.sizes[1]]
+        counts = [1, product(a.sizes[:-1]), weight.sizes[0], weight.sizes[1]]
     elif name in ("mm", "bmm", "addmm", "baddbmm"):
         pairs = (("self", "mat2"), ("mat1", "mat2"), ("batch1", "batch2"))
         a, b = next((values[i], values[j]) for i, j in reversed(pairs) if i in values and j in values)
@@ -222,13 +222,6 @@ def _attention_class(
         raise _Unknown
     exact = (sizes.exact(query[1]), sizes.exact(key[1]), sizes.exact(query[3]), int(causal))
     return ShapeClass("attention", dtype, exact, tuple(sizes.digits(size) for size in (query[0], query[2], key[2])))
-
-
-def _product_of(sizes: Sequence[Size]) -> Size:
-    total: Size = sympy.Integer(1)
-    for size in sizes:
-        total = total * size
-    return total
 
 
 class _KnownSizes:
@@ -300,8 +293,8 @@ def _typical_convolution(shapes: ShapeClass) -> Case:
     reach = [(size - 1) * step + 1 for size, step in zip(kernel, dilation, strict=True)]
     out_channels, channels, *places = (_middle(digits) for digits in shapes.sizes)
     places = [max(size, least) for size, least in zip(places, reach, strict=True)]
-    taps = int(_product_of(kernel))
-    while 2 * out_channels * channels * taps * int(_product_of(places)) > MOST and places != reach:
+    taps = int(product(kernel))
+    while 2 * out_channels * channels * taps * int(product(places)) > MOST and places != reach:
         places = [max((size + 1) // 2, least) for size, least in zip(places, reach, strict=True)]
     made = [
         (size + 2 * pad - least) // step + 1

@@ -10,19 +10,18 @@ from __future__ import annotations
 import dataclasses
 import struct
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import sympy
 import torch
 from torch.utils._sympy import functions
 
 from ..dialects.c import Prelude, groups
+from ..dialects.c.types import memory_type, type_name
+from ..loops.nest import compute_dtype
 from ..plans import plan as p
+from ..plans import strided
 from ..plans.builder import PlanBuilder, Size, TensorArg
 from ..units import COMPUTE_UNITS
-
-if TYPE_CHECKING:
-    pass
 
 _SHARED_PRELUDE = r"""
 /* Reports a failed assertion, unless a kernel before has: what went wrong first is what a user has to know. */
@@ -67,20 +66,27 @@ class ElementType:
         )
 
 
-ELEMENT_TYPES: dict[torch.dtype, ElementType] = {
-    torch.float32: ElementType("float", "float"),
-    torch.float64: ElementType("double", "double"),
-    torch.float16: ElementType("ob_half", "float", "OB_LOAD_HALF(p, i)", "OB_STORE_HALF(p, i, v)"),
-    torch.bfloat16: ElementType("ushort", "float", "ob_load_bfloat16(p, i)", "ob_store_bfloat16(p, i, v)"),
-    torch.int64: ElementType("long", "long"),
-    torch.int32: ElementType("int", "int"),
-    torch.int16: ElementType("short", "int"),
-    torch.int8: ElementType("char", "int"),
-    torch.uint8: ElementType("uchar", "int"),
-    torch.bool: ElementType("uchar", "int", store="((p)[i] = (uchar)((v) != 0))"),
-}
 FLOAT_DTYPES = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16})
 INTEGER_DTYPES = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
+#: How elements are loaded and stored where that is no assignment.
+_ACCESS = {
+    torch.float16: ("OB_LOAD_HALF(p, i)", "OB_STORE_HALF(p, i, v)"),
+    torch.bfloat16: ("ob_load_bfloat16(p, i)", "ob_store_bfloat16(p, i, v)"),
+    torch.bool: ("((p)[i])", "((p)[i] = (uchar)((v) != 0))"),
+}
+
+
+def _compute_type(dtype: torch.dtype) -> str:
+    """Halves are widened, and integers promoted as C does it."""
+    if not dtype.is_floating_point and dtype.itemsize < torch.int32.itemsize:
+        return type_name(torch.int32)
+    return type_name(compute_dtype(dtype))
+
+
+ELEMENT_TYPES = {
+    dtype: ElementType(memory_type(dtype), _compute_type(dtype), *_ACCESS.get(dtype, ()))
+    for dtype in (*FLOAT_DTYPES, *INTEGER_DTYPES, torch.bool)
+}
 
 
 def compute_size(compute: str) -> int:
@@ -190,28 +196,10 @@ def ceil_div(numerator: Size, denominator: Size) -> Size:
     return floor_div(sympy.sympify(numerator) + denominator - 1, denominator)
 
 
-def is_dense(sizes: Sequence[Size], strides: Sequence[Size]) -> bool:
-    """Whether the dimensions lie in memory without gaps, in order."""
-    step: Size = sympy.Integer(1)
-    for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
-        if size != 1 and sympy.expand(stride - step) != 0:
-            return False
-        step = step * size
-    return True
-
-
 def parity(count: Size) -> Size:
     """``count % 2`` of a non-negative integer."""
     count = sympy.sympify(count)
     return count - 2 * floor_div(count, 2)
-
-
-def product(sizes: Sequence[Size]) -> Size:
-    """The product of sizes, 1 for none."""
-    total: Size = sympy.Integer(1)
-    for size in sizes:
-        total = total * size
-    return total
 
 
 def scalar_arguments(builder: PlanBuilder, value: object, double: bool) -> list[p.Argument] | None:
@@ -250,7 +238,7 @@ class Rows:
 
     def __init__(self, sizes: Sequence[Size], strides: Mapping[str, Sequence[Size]]) -> None:
         self.names = list(strides)
-        self.count = product(sizes)
+        self.count = strided.product(sizes)
         self.dims: list[tuple[Size, list[Size]]] = []
         for position, size in enumerate(sizes):
             if size == 1:

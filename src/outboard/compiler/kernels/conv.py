@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
+from ..plans import strided
 from ..plans.builder import PlanBuilder, Size, TensorArg
 from . import blocked, common, depthwise, engine, windows
 from .epilogue import Axis, Epilogue, Finish
@@ -287,7 +288,7 @@ class Convolution:
 
     @property
     def taps(self) -> Size:
-        return common.product(self.weight.sizes[2:])
+        return strided.product(self.weight.sizes[2:])
 
     @property
     def thin(self) -> bool:
@@ -298,7 +299,7 @@ class Convolution:
         if builder.target.tuning.vectors:
             (depthwise if self.thin else windows).places(builder, self, finish)
             return
-        places = common.product(self.y.sizes[2:])
+        places = strided.product(self.y.sizes[2:])
         batches, k = self.images * self.groups, self.x_channels * self.taps
         store = windows.FINISH_Y if finish is None else finish.text
         macros = store + _INSIDE_X + _GATHER
@@ -308,17 +309,17 @@ class Convolution:
         """What an epilogue makes of y's elements; None, and nothing appended, where it does not apply."""
         y = self.y
         accumulate = engine.accumulator(y.dtype)
-        if not common.is_dense(list(y.sizes), list(y.strides)):
+        if not strided.is_dense(list(y.sizes), list(y.strides)):
             return None
         lanes = blocked.Blocking.for_target(builder.target, accumulate).lanes
-        return epilogue.finish(builder, y.numel(), lanes, Axis(common.product(y.sizes[2:]), y.sizes[1]))
+        return epilogue.finish(builder, y.numel(), lanes, Axis(strided.product(y.sizes[2:]), y.sizes[1]))
 
     def spread(self, builder: PlanBuilder) -> None:
         """Appends: x from y and the weight."""
         if builder.target.tuning.vectors and (self.thin or windows.can_spread(self)):
             (depthwise if self.thin else windows).spread(builder, self)
             return
-        places = common.product(self.x.sizes[2:])
+        places = strided.product(self.x.sizes[2:])
         batches, k = self.images * self.groups, self.y_channels * self.taps
         self._product(builder, _SPREAD, batches, self.x_channels, places, k, short=self.thin, written="X")
 
@@ -345,7 +346,7 @@ class Convolution:
     @property
     def _terms(self) -> Size:
         """How many numbers each element of the weight's gradient is the sum of."""
-        return self.images * common.product(self.y.sizes[2:])
+        return self.images * strided.product(self.y.sizes[2:])
 
     def _parts_of_sum(self) -> Size:
         return common.larger(1, common.smaller(common.ceil_div(self._terms, 1024), 16))

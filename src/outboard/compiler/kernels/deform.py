@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import sympy
 
 from ..plans import plan as p
+from ..plans import strided
 from ..plans.builder import NotExpressible, PlanBuilder, Size, TensorArg
 from . import common, gemm, index
 
@@ -193,8 +194,8 @@ class _Problem:
         groups = sympy.Integer(common.static_int(self.values["groups"]) or 1)
         images, filters, *pixels = self.outer.sizes
         self.groups, self.filters = groups, filters
-        self.terms = common.product(self.weight.sizes[1:])
-        self.pixels = common.product(pixels)
+        self.terms = strided.product(self.weight.sizes[1:])
+        self.pixels = strided.product(pixels)
         self.positions = images * self.pixels
 
     def dense(self, tensor: TensorArg) -> TensorArg:
@@ -230,7 +231,7 @@ class _Problem:
         """What the filters see."""
         groups = common.static_int(self.values["offset_groups"]) or 1
         chunks = common.ceil_div(common.floor_div(self.input.sizes[1], groups), self.channels)
-        items = groups * chunks * common.product(self.weight.sizes[2:]) * self.positions
+        items = groups * chunks * strided.product(self.weight.sizes[2:]) * self.positions
         self.launch("gather", items, [self.input, columns], grain=16)
 
     def launch_flat(self, entry: str, tensors: list[TensorArg]) -> None:
@@ -309,7 +310,7 @@ def _spread(
     width = common.compute_size(compute)
     sums = builder.allocate(common.larger(width, to_input.numel() * width))
     view = TensorArg(sums, to_input.dtype, to_input.sizes, to_input.strides)
-    planes = common.product(to_input.sizes[:2])
+    planes = strided.product(to_input.sizes[:2])
     problem.launch("scatter", planes, [columns, view, to_input], grain=1)
     builder.free(sums)
     taps = to_offset.numel() / 2

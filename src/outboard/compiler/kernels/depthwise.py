@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 import sympy
 
 from ..plans import plan as p
+from ..plans import strided
 from ..plans.builder import PlanBuilder, Size, TensorArg
 from ..units import COMPUTE_UNITS
 from . import blocked, common, engine, formats
@@ -389,11 +390,11 @@ class _Side:
 
     def slab(self, rows: Size) -> Size:
         """Numbers in the slab for a band of so many rows of places."""
-        return common.product([*self.v[1:], rows + self.reach[1], self.columns, self.beside])
+        return strided.product([*self.v[1:], rows + self.reach[1], self.columns, self.beside])
 
     def sums(self, rows: Size) -> Size:
         """Numbers in the sums of such a band."""
-        return common.product([*self.u[1:], rows, self.columns, self.beside])
+        return strided.product([*self.u[1:], rows, self.columns, self.beside])
 
     def rows(self, builder: PlanBuilder) -> Size:
         """Rows of a band: as many as a near cache holds, but no fewer bands than all compute units need."""
@@ -401,7 +402,7 @@ class _Side:
             builder.target.tuning.share, common.larger(1, self.slab(1 - self.reach[1]) + self.sums(1))
         )
         down = common.ceil_div(self.target.sizes[3], self.u[1])
-        planes = common.product([self.blocks, self.target.sizes[0], self.target.sizes[2]])
+        planes = strided.product([self.blocks, self.target.sizes[0], self.target.sizes[2]])
         bands = common.ceil_div(4 * COMPUTE_UNITS, common.larger(1, planes))
         most = common.larger(fitting, self.reach[1] + 1)
         return common.larger(1, common.smaller(most, common.ceil_div(down, bands)))
@@ -440,7 +441,7 @@ def taps(builder: PlanBuilder, problem: Convolution, parts: int, part_count: Siz
         ("OB_GLOBAL ACC* parts", builder.pointer(parts)),
     ]
     numbers = {"rows": rows, "shared": problem.y_channels, "part_count": part_count}
-    program = _Program(text, "taps", pointers, numbers, common.product([side.blocks, part_count]), room)
+    program = _Program(text, "taps", pointers, numbers, strided.product([side.blocks, part_count]), room)
     program.launch(builder, problem, side)
 
 
@@ -456,8 +457,8 @@ def _slide(
     """Channel c of the target is made of ``sources`` channels of the source, from ``c // shared * sources`` on."""
     shape, rows = _shape(builder, problem), side.rows(builder)
     store, helpers = (_FINISH, None) if finish is None else (finish.text, finish.helpers)
-    lines = common.product([rows, side.u[1], side.target.sizes[4]])
-    phases = common.product(side.u[1:])
+    lines = strided.product([rows, side.u[1], side.target.sizes[4]])
+    phases = strided.product(side.u[1:])
     room = side.slab(rows) + side.sums(rows) + lines + _slack(shape, phases + 2)
     text = shape.formats(helpers) + store + _COMMON + _SLIDE
     laid = _lay_weight(builder, problem, shape, sources) if side.beside > 1 else None
@@ -467,7 +468,7 @@ def _slide(
         ("OB_GLOBAL const FILTER_T* weight", builder.pointer(problem.weight if laid is None else laid)),
     ]
     bands = common.ceil_div(common.ceil_div(side.target.sizes[3], side.u[1]), rows)
-    pieces = common.product([side.blocks, problem.images, side.target.sizes[2], bands])
+    pieces = strided.product([side.blocks, problem.images, side.target.sizes[2], bands])
     numbers = {"rows": rows, "shared": shared, "sources": sources}
     _Program(text, "slide", pointers, numbers, pieces, room).launch(builder, problem, side, finish)
     if laid is not None:

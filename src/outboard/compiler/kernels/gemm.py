@@ -10,6 +10,7 @@ import sympy
 import torch
 
 from ..plans import plan as p
+from ..plans import strided
 from ..plans.builder import PlanBuilder, Size, TensorArg
 from . import blocked, common, engine, formats, packing, row
 from .epilogue import Axis, Epilogue
@@ -67,17 +68,6 @@ class _Strides:
         self.arguments.append(self._builder.int64(stride))
 
 
-def _strides(tensor: TensorArg, sizes: tuple[Size, ...]) -> list[Size] | None:
-    """The tensor's strides when broadcast to ``sizes``; None if it cannot be."""
-    missing = len(sizes) - len(tensor.sizes)
-    if missing < 0:
-        return None
-    result: list[Size] = [_ZERO] * missing
-    for size, stride, target in zip(tensor.sizes, tensor.strides, sizes[missing:], strict=True):
-        result.append(_ZERO if size == 1 and target != 1 else stride)
-    return result
-
-
 def emit(
     builder: PlanBuilder,
     a: TensorArg,
@@ -105,7 +95,7 @@ def emit(
         accumulate = "double"  # one long sum where ATen adds up short ones
     as_it_lies = formats.in_vectors(a.dtype, accumulate) and not sum_batches
     half = formats.item_dtype(a.dtype, accumulate) if as_it_lies else None
-    if epilogue is not None and not (as_it_lies and common.is_dense(list(out.sizes), list(out.strides))):
+    if epilogue is not None and not (as_it_lies and strided.is_dense(list(out.sizes), list(out.strides))):
         return False
     by_blocks = builder.target.tuning.vectors and out.sizes[1] != 1 and out.sizes[2] != 1
     packed = packing.find(builder, b) if builder.target.tuning.vectors and as_it_lies and out.sizes[2] != 1 else None
@@ -130,9 +120,9 @@ def emit(
     helpers: Mapping[str, str] = {}
     if add is not None:
         scalars = [common.scalar_arguments(builder, value, accumulate == "double") for value in (alpha, beta)]
-        add_strides = _strides(add, out.sizes)
-        if scalars[0] is None or scalars[1] is None or add_strides is None:
+        if scalars[0] is None or scalars[1] is None or len(add.sizes) > len(out.sizes):
             return False
+        add_strides = common.broadcast_strides(add, out.sizes)
         for name, stride in zip(("ADD_S_B", "ADD_S_M", "ADD_S_N"), add_strides, strict=True):
             strides.add(name, stride)
         number = "double" if accumulate == "double" else "float"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..plans import strided
 from ..plans.builder import PlanBuilder, TensorArg
 from . import common, planes
 
@@ -156,5 +157,5 @@ def lower_backward(builder: PlanBuilder, call: ExternCall) -> bool:
         return False
     if mask[0]:
         of_source.backward(builder)
-    of_grid.custom(builder, _GRID_GRADIENT, "grid_gradient", common.product([grad.sizes[0], *grad.sizes[2:]]))
+    of_grid.custom(builder, _GRID_GRADIENT, "grid_gradient", strided.product([grad.sizes[0], *grad.sizes[2:]]))
     return True

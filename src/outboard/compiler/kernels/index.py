@@ -11,6 +11,7 @@ import sympy
 import torch
 
 from ..loops.nest import GATHER_ERROR, INDEX_ERROR
+from ..plans import strided
 from ..plans.builder import PlanBuilder, Size, TensorArg
 from ..printing.emitted import assertion
 from ..units import COMPUTE_UNITS
@@ -315,7 +316,7 @@ class _Lines:
         self.next: list[Size] = [sympy.Integer(0)] * len(tensors)
         if self.rows.dims:
             self.across, self.next = self.rows.dims.pop()
-        self.outer = common.product([size for size, _ in self.rows.dims])
+        self.outer = strided.product([size for size, _ in self.rows.dims])
         neighbours = all(step == 1 for step in self.next)
         self.columns = builder.target.tuning.beside(_COLUMNS) if neighbours else 1
         self.chunks = self.outer * common.ceil_div(self.across, self.columns)

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 import sympy
 
 from ..plans import plan as p
+from ..plans import strided
 from ..plans.builder import PlanBuilder, Size, TensorArg
 from . import common
 
@@ -105,8 +106,8 @@ class Planes:
         if not self.covered(builder):
             return False
         text = self._source(builder, _BACKWARD)
-        planes = common.product(five(self.inner, self.spatial).sizes[:2])
-        in_place = common.is_dense(self.inner.sizes, self.inner.strides)
+        planes = strided.product(five(self.inner, self.spatial).sizes[:2])
+        in_place = strided.is_dense(self.inner.sizes, self.inner.strides)
         if in_place and common.stored_as(self.inner.dtype, self._accumulate):
             arguments = [builder.pointer(self.outer), builder.pointer(self.inner), *self._arguments(builder)]
             common.launch_items(builder, builder.kernel(text, "backward"), planes, arguments, grain=1)

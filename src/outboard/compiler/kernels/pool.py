@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
+from ..plans import strided
 from ..plans.builder import PlanBuilder, Size, TensorArg
 from . import blocked, common, planes
 
@@ -193,7 +194,7 @@ def _maximum_rows(builder: PlanBuilder, problem: planes.Planes, accumulate: str)
     }
     macros = "".join(f"#define {name} {value}\n" for name, value in defines.items())
     problem = dataclasses.replace(problem, helpers=macros + blocked.VECTORS)
-    rows = common.product(planes.five(problem.outer, problem.spatial).sizes[:4])
+    rows = strided.product(planes.five(problem.outer, problem.spatial).sizes[:4])
     problem.custom(builder, _MAXIMUM_ROWS, "maximum_rows", rows, grain=8)
     return True
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..plans import plan as p
+from ..plans import strided
 from ..plans.builder import PlanBuilder, Size, TensorArg
 from ..printing.emitted import assertion
 from . import common
@@ -284,7 +285,7 @@ def lower_forward(builder: PlanBuilder, call: ExternCall) -> bool:
         return False
     kernel = builder.kernel(problem.text(builder, _FORWARD), "forward")
     pointers = [builder.pointer(item) for item in (problem.inner, out, places[0] if places else out)]
-    bins = common.product([out.sizes[0], *out.sizes[2:]])
+    bins = strided.product([out.sizes[0], *out.sizes[2:]])
     items = bins * common.ceil_div(out.sizes[1], builder.target.tuning.beside(_CHANNELS))
     common.launch_items(builder, kernel, items, pointers + problem.arguments(builder), grain=4)
     return True
@@ -303,7 +304,7 @@ def lower_backward(builder: PlanBuilder, call: ExternCall) -> bool:
     width = common.compute_size(problem.accumulate)
     sums = gradient if is_sum else builder.allocate(common.larger(width, gradient.numel() * width))
     pointers = [builder.pointer(item) for item in (problem.outer, places or problem.outer, sums)]
-    planes = common.product(gradient.sizes[:2])
+    planes = strided.product(gradient.sizes[:2])
     common.launch_items(builder, builder.kernel(text, "backward"), planes, pointers + arguments, grain=1)
     if isinstance(sums, TensorArg):
         return True

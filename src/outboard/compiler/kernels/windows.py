@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import sympy
 
 from ..plans import plan as p
+from ..plans import strided
 from ..plans.builder import PlanBuilder, Size, TensorArg
 from . import blocked, common, engine, formats
 from .epilogue import Finish
@@ -291,7 +292,7 @@ def can_spread(problem: Convolution) -> bool:
     """Whether ``spread`` covers the problem: strides must be known, few, and not mixed with dilation."""
     strides = [common.static_int(stride) for stride in problem.stride]
     dilations = [common.static_int(dilation) for dilation in problem.dilation]
-    if any(stride is None or stride < 1 for stride in strides) or common.product(problem.stride) > 8:
+    if any(stride is None or stride < 1 for stride in strides) or strided.product(problem.stride) > 8:
         return False
     return all(stride == 1 or dilation == 1 for stride, dilation in zip(strides, dilations, strict=True))
 
@@ -301,7 +302,7 @@ def taps(builder: PlanBuilder, problem: Convolution) -> None:
     windows = _arranged_windows(builder, problem)
     grad = _arranged_channels(builder, problem.y)
     accumulate = engine.accumulator(problem.weight.dtype)
-    dense = common.is_dense(list(problem.weight.sizes[1:]), list(problem.weight.strides[1:]))
+    dense = strided.is_dense(list(problem.weight.sizes[1:]), list(problem.weight.strides[1:]))
     pointers = [
         ("OB_GLOBAL const ITEM* planes", windows.pointer),
         ("OB_GLOBAL const ITEM* grad", builder.pointer(grad)),
@@ -312,7 +313,7 @@ def taps(builder: PlanBuilder, problem: Convolution) -> None:
         batches=problem.groups,
         m=problem.y_channels,
         n=problem.x_channels * problem.taps,
-        k=problem.images * common.product(problem.y.sizes[2:]),
+        k=problem.images * strided.product(problem.y.sizes[2:]),
         accumulate=accumulate,
         macros=_WALK + _TAPS + (_TAPS_VECTOR if dense else ""),
         parameters=parameters,
@@ -354,7 +355,7 @@ def _places(builder: PlanBuilder, problem: Convolution, group_stride: Size, fini
     product = engine.Product(
         batches=problem.groups,
         m=problem.y_channels,
-        n=problem.images * common.product(problem.y.sizes[2:]),
+        n=problem.images * strided.product(problem.y.sizes[2:]),
         k=problem.x_channels * problem.taps,
         accumulate=accumulate,
         macros="".join((f"#define ADD_BIAS(channel) ((ACC){add_bias})\n", store, _WALK, _PLACES, _PLACES_VECTOR)),
@@ -403,7 +404,7 @@ def _weight_in_place(problem: Convolution, halves: bool) -> str:
     """Macros that read the weight as it lies; empty if k does not step evenly through it, in halves one by one."""
     weight = problem.weight
     one_tap = all(size == 1 for size in weight.sizes[2:])
-    if not one_tap and not common.is_dense(list(weight.sizes[1:]), list(weight.strides[1:])):
+    if not one_tap and not strided.is_dense(list(weight.sizes[1:]), list(weight.strides[1:])):
         return ""
     step = "w_c" if one_tap and weight.strides[1] != 1 else "1"
     if halves and step != "1":
@@ -424,14 +425,14 @@ def _arranged_windows(builder: PlanBuilder, problem: Convolution) -> _Planes:
     unit = all(stride == 1 for stride in problem.stride) and all(padding == 0 for padding in problem.padding)
     # A phase of a gradient may look beyond the end of its input, though it begins with the input's first element.
     inside = all(sympy.expand(extent - size) == 0 for extent, size in zip(extents, x.sizes[2:], strict=True))
-    if unit and inside and common.is_dense(list(x.sizes), list(x.strides)):
+    if unit and inside and strided.is_dense(list(x.sizes), list(x.strides)):
         n, c, d, h, _ = x.strides
         return _Planes(builder.pointer(x), [n, c, _ZERO, d, h], None)
-    plane, met = common.product(extents), _phases_met(problem)
-    channel = common.product(met) * plane
+    plane, met = strided.product(extents), _phases_met(problem)
+    channel = strided.product(met) * plane
     image = x.sizes[1] * channel
     geometry = [*problem.stride, *problem.padding, *met, *extents, image, channel]
-    pieces = x.sizes[0] * x.sizes[1] * common.product(met) * extents[0]
+    pieces = x.sizes[0] * x.sizes[1] * strided.product(met) * extents[0]
     buffer = _arrange(builder, x, geometry, image * x.sizes[0], pieces)
     strides = [image, channel, plane, extents[1] * extents[2], extents[2]]
     return _Planes(builder.pointer(buffer), strides, buffer)
@@ -440,7 +441,7 @@ def _arranged_windows(builder: PlanBuilder, problem: Convolution) -> _Planes:
 def _arranged_channels(builder: PlanBuilder, tensor: TensorArg) -> int:
     """A copy of (images, channels, d, h, w) as (channels, images, d, h, w)."""
     extents, ones, zeros = list(tensor.sizes[2:]), [_ONE] * 3, [_ZERO] * 3
-    plane = common.product(extents)
+    plane = strided.product(extents)
     geometry = [*ones, *zeros, *ones, *extents, plane, tensor.sizes[0] * plane]
     planes = tensor.sizes[0] * tensor.sizes[1]
     return _arrange(builder, tensor, geometry, planes * plane, planes * extents[0])

@@ -25,6 +25,7 @@ from ..target import Target
 from ..units import COMPUTE_UNITS
 from . import plan as p
 from .dtypes import dtype_number
+from .strided import is_dense, product
 
 Size: TypeAlias = int | sympy.Expr
 
@@ -64,19 +65,11 @@ class TensorArg:
 
     def numel(self) -> Size:
         """Number of elements, an expression."""
-        total: Size = sympy.Integer(1)
-        for size in self.sizes:
-            total = total * size
-        return total
+        return product(self.sizes)
 
     def is_contiguous(self) -> bool:
         """Whether the strides are provably those of a dense row-major tensor."""
-        expected: Size = sympy.Integer(1)
-        for size, stride in zip(reversed(self.sizes), reversed(self.strides), strict=True):
-            if size != 1 and sympy.simplify(stride - expected) != 0:
-                return False
-            expected = expected * size
-        return True
+        return is_dense(self.sizes, self.strides)
 
 
 #: What an argument of a library call can be. A float symbol is a sympy.Symbol that is a float input of the plan.
