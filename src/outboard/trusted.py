@@ -5,7 +5,8 @@ What lies there is run: plans, device programs, traces. So a file is read only i
 down belong to the user or to root and nobody else can write them, as ``sshd`` demands of the files that let somebody
 in. A directory that anybody may write but in which nobody can touch what is another's (sticky, as ``/tmp`` is) may be
 on the way, because what follows is looked at, too. Each step is taken from the directory before it (``openat``), so
-nothing can be exchanged between looking and reading. ``csrc/runtime/base/trusted_file`` is the same in C++.
+nothing can be exchanged between looking and reading. ``csrc/runtime/base/trusted_file`` is the same in C++, and
+is not loaded yet where settings are read. ``tests/package/trusted_files.txt`` holds both to the same.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ def read(path: Path) -> bytes:
 def is_trusted_file(path: Path) -> bool:
     """Whether nobody but the user and root can write a file, or exchange it. Links are followed."""
     try:
-        os.close(open_file(path.resolve(), os.O_RDONLY))
-    except OSError:
+        os.close(open_file(path.resolve(), os.O_RDONLY, shared=True))
+    except (OSError, RuntimeError):  # of links that lead to themselves
         return False
     return True
 
@@ -88,10 +89,11 @@ def mark_used(path: Path) -> None:
         _log.debug("%s: its last use is not known to other processes", path)  # deleted meanwhile, or read-only
 
 
-def open_file(path: Path, flags: int) -> int:
+def open_file(path: Path, flags: int, shared: bool = False) -> int:
     """A descriptor of a regular file; with ``os.O_CREAT`` in ``flags`` of a new one, if there is none, that only the
-    user can read and write. The caller closes it. Raises as :func:`read` does."""
-    with opened(path.parent, make=bool(flags & os.O_CREAT)) as folder:
+    user can read and write. ``shared``: others may have files of theirs beside it. The caller closes it. Raises as
+    :func:`read` does."""
+    with opened(path.parent, make=bool(flags & os.O_CREAT), shared=shared) as folder:
         try:
             # Without blocking: a pipe of this name would wait for a writer.
             flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -160,10 +160,11 @@ class Way {
   bool follow(int link, const std::string& path) {
     char target[PATH_MAX];
     const ssize_t length = readlinkat(link, "", target, sizeof(target));
-    if (length <= 0 || ++links_ > kMostLinks) return false;
+    if (++links_ > kMostLinks) refuse(path, "is a link that leads to itself");
+    if (length <= 0) return false;
     if (target[0] == '/') back(1);
     push(parts_of(std::string(target, static_cast<size_t>(length))));
-    return !path.empty();
+    return true;
   }
 
   bool back(size_t length) {
