@@ -32,6 +32,8 @@ class Device {
 
   int index() const { return index_; }
   const Origin& origin() const;
+  /// Whether the other's driver is this one's, which then knows its streams and events.
+  bool shares_driver_with(const Device& other) const { return origin().library == other.origin().library; }
   const DeviceDriver& driver() const;
   ob_device handle() const;
   const ob_device_properties& properties() const;

@@ -236,7 +236,8 @@ typedef struct ob_driver {
   ob_status (*stream_destroy)(ob_stream stream);
   /* blocking = 0: OB_OK if all work so far is finished, else OB_NOT_READY. See "Waits" above. */
   ob_status (*stream_wait)(ob_stream stream, int blocking);
-  /* Work submitted to `stream` after this call starts only after `event` is reached. */
+  /* Work submitted to `stream` after this call starts only after `event` is reached, which may be of another device of
+   * the driver's. */
   ob_status (*stream_wait_event)(ob_stream stream, ob_event event);
 
   /* ---- required: events ---- */

@@ -283,13 +283,17 @@ void Stream::wait(const Event& event) {
   if (origin_ != nullptr) return origin_->wait(event);
   refuse_if_unusable(device_.driver());
   const Event::Point point = event.point();
-  const SubmissionQueue::Command command = [&driver = device_.driver(), &queue = queue_, stream = handle_, point] {
+  const bool ours = device_.shares_driver_with(event.device());
+  const SubmissionQueue::Command command = [&driver = device_.driver(), &queue = queue_, stream = handle_, point,
+                                            other = ours ? nullptr : &event.device().driver()] {
     point.wait_until_handed_over();
     queue.keep(point.handle->failure());
-    check(driver, driver.stream_wait_event(stream, point.handle->get()), "waiting for an event");
+    const ob_event reached = point.handle->get();
+    if (other == nullptr) return check(driver, driver.stream_wait_event(stream, reached), "waiting for an event");
+    check(*other, other->event_wait(reached, 1), "waiting for an event of another driver");
   };
   const CountedAtEnd counted(submitted_);
-  hand_over(command, point.handed_over());
+  hand_over(command, ours && point.handed_over());
   if (event.asserts_.load(std::memory_order_acquire)) expect_assertions();
 }
 
@@ -501,6 +505,9 @@ double Event::elapsed_ms(const Event& end) const {
   refuse_if_unusable(device_.driver());
   if (!recorded_ || !end.recorded_) {
     throw Error(OB_INVALID_ARGUMENT, "both events must be recorded before the time between them can be taken");
+  }
+  if (!device_.shares_driver_with(end.device_)) {
+    throw Error(OB_INVALID_ARGUMENT, "the events belong to devices of different drivers: no clock measures both");
   }
   const Point from = point(), to = end.point();
   if (!from.handed_over() || !to.handed_over()) {

@@ -353,8 +353,7 @@ void copy_between_devices(const at::Tensor& dst, const at::Tensor& src) {
   Stream& stream = stream_of(src);
   Device& to = device(dst.device().index());
   Device& from = stream.device();
-  const bool same_driver = from.origin().library == to.origin().library;
-  if (from.driver().copy_peer != nullptr && same_driver && same_memory_layout(dst, src)) {
+  if (from.driver().copy_peer != nullptr && from.shares_driver_with(to) && same_memory_layout(dst, src)) {
     const TensorBinding source = binding_of(src), target = binding_of(dst);
     const auto pins =
         std::make_shared<Pins>(*source.allocation, stream, *target.allocation, stream_of(dst), written_whole(dst));
