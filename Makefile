@@ -60,7 +60,7 @@ test:  ## Lint, C++ tests, the short demo (the second time from caches alone), t
 	@$(MAKE) --no-print-directory test-python
 
 test-full: test opinfo accuracy test-sanitize test-oclgrind test-cuda-text test-mpi  ## Everything in test, every OpInfo, functions against float64, sanitizers, Oclgrind, kernels for GPUs, MPI, the wheel in a clean environment
-	@OUTBOARD_TEST_FULL=1 $(PY) -m pytest -q tests/package tests/kernels/test_variants.py tests/device/test_memory.py \
+	@OUTBOARD_TEST_FULL=1 $(PY) -m pytest -q tests/package tests/conformance tests/kernels/test_variants.py tests/device/test_memory.py \
 	  tests/device/test_memory_proof.py
 	@$(MAKE) --no-print-directory test-strict STRICT_TESTS="tests/device tests/compiler tests/kernels"
 	@$(MAKE) --no-print-directory test-limits LIMITS="small single narrow wide" LIMITS_TESTS="$(LIMITS_TESTS_FULL)" LIMITS_MATCH=

@@ -137,9 +137,12 @@ FLOORS: tuple[dict[str, str], ...] = (
         "src/outboard/integrations": "what libraries keep in a hard-coded list of devices",
         "src/outboard/profiles": "a device's public face: name, autocast dtypes, extra functions, hooks",
     },
-    {"src/outboard/activation.py": "what `import torch` runs: the device is there"},
     {
-        "src/outboard/cli": "outboard devices, doctor, warmup, report, bench",
+        "src/outboard/activation.py": "what `import torch` runs: the device is there",
+        "src/outboard_conformance": "what driver.h says, tried on a driver clause by clause",
+    },
+    {
+        "src/outboard/cli": "outboard devices, doctor, conform, warmup, report, bench",
         "src/outboard/__init__.py": "the package's functions",
     },
 )
@@ -148,7 +151,7 @@ FLOORS: tuple[dict[str, str], ...] = (
 DOORS = {"csrc/drivers": "csrc/drivers"}
 
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
-_SOURCES = ("src/outboard/**/*.py", "csrc/**/*.[ch]*", "include/**/*.h")
+_SOURCES = ("src/outboard/**/*.py", "src/outboard_conformance/**/*.py", "csrc/**/*.[ch]*", "include/**/*.h")
 _INCLUDE = re.compile(r'^#include "([\w./]+)"', re.MULTILINE)
 _BEGIN, _END = "<!-- rooms: written by python -m tools.architecture -->\n", "<!-- end of rooms -->"
 
@@ -189,7 +192,7 @@ def _imports(path: Path) -> Iterator[str]:
             continue
         base = package[: len(package) + 1 - node.level] if node.level else ()
         module = (*base, *(node.module.split(".") if node.module else ()))
-        if module[:1] != ("outboard",):
+        if module[:1] not in (("outboard",), ("outboard_conformance",)):
             continue
         for alias in node.names:
             yield "csrc/torch/python" if "_C" in (*module, alias.name) else _file(module, alias.name)
@@ -224,7 +227,7 @@ def reduced(found: Mapping[tuple[str, str], int]) -> list[tuple[str, str]]:
 
 
 def _short(room: str) -> str:
-    return room.removeprefix("src/outboard/").removeprefix("csrc/").removesuffix(".py")
+    return room.removeprefix("src/outboard/").removeprefix("src/").removeprefix("csrc/").removesuffix(".py")
 
 
 def picture(found: Mapping[tuple[str, str], int]) -> str:

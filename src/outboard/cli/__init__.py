@@ -6,11 +6,18 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from outboard.cli import bench, devices, doctor, report, warmup
+from outboard.cli import bench, conform, devices, doctor, report, warmup
 
 __all__ = ["main"]
 
-_COMMANDS = {"bench": bench, "devices": devices, "doctor": doctor, "report": report, "warmup": warmup}
+_COMMANDS = {
+    "bench": bench,
+    "conform": conform,
+    "devices": devices,
+    "doctor": doctor,
+    "report": report,
+    "warmup": warmup,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tries a driver against driver.h, clause by clause; exit code 1 if it breaks one, 2 for wrong usage."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from outboard_conformance import report, runner
+from outboard_conformance.clause import CLAUSES, LEVELS
+from outboard_conformance.language import Offer, offer_for
+
+HELP = "try a driver against driver.h, clause by clause"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
+    parser.add_argument("--driver", metavar="LIB", help="path of the driver's library")
+    parser.add_argument("--level", choices=LEVELS, default="kernels", help="how far to go (default: %(default)s)")
+    parser.add_argument("--only", action="append", default=[], metavar="CLAUSE", help="this clause; may be repeated")
+    parser.add_argument("--times", type=int, default=1, metavar="N", help="how often (default: once)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where results are kept")
+    parser.add_argument("--resume", action="store_true", help="leave out what the file of --json says was kept")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="where a page is written")
+    parser.add_argument("--patience", type=float, default=runner.PATIENCE, metavar="SECONDS", help="for one clause")
+    parser.add_argument("--list", action="store_true", help="print the clauses and end")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the command and returns its exit code."""
+    try:
+        names = runner.chosen(options.level, options.only)
+    except LookupError as error:
+        return _usage(str(error.args[0]))
+    if options.list:
+        print("\n".join(f"{CLAUSES[name].level:<9} {name}: {CLAUSES[name].says}" for name in names))
+        return 0
+    if not options.driver:
+        return _usage("--driver LIB is missing")
+    if not Path(options.driver).is_file():
+        return _usage(f"{options.driver} is not a file")
+    if options.resume and not options.json:
+        return _usage("--resume needs the file of --json")
+    device, problem = runner.probe(options.driver)
+    if problem:
+        print(f"{options.driver}: {problem}", file=sys.stderr)
+        return 1
+    print(f"{device['name']} ({options.driver})")
+    codes = [_once(options, names, device, offer) for offer in [_offer(options.level, device)] * options.times]
+    return max(codes)
+
+
+def _offer(level: str, device: dict[str, object]) -> Offer:
+    if LEVELS.index(level) < LEVELS.index("kernels"):
+        return Offer()
+    offer = offer_for(device)
+    for reason in offer.reasons:
+        print(f"  {reason}")
+    return offer
+
+
+def _once(options: argparse.Namespace, names: list[str], device: dict[str, object], offer: Offer) -> int:
+    earlier: list[runner.Result] = []
+    if options.resume and options.json.exists():
+        try:
+            earlier = [each for each in report.read_json(options.json, options.driver, device) if each.is_good]
+        except (ValueError, KeyError, TypeError) as error:
+            return _usage(f"--resume: {error}")
+    results = [each for each in earlier if each.name in names]
+    kept = {each.name for each in results}
+
+    def said(result: runner.Result) -> None:
+        print(report.line(result), flush=True)
+        results.append(result)
+        if options.json:
+            report.write_json(options.json, options.driver, device, results)
+
+    runner.run(
+        options.driver, [each for each in names if each not in kept], offer, patience=options.patience, said=said
+    )
+    print(report.summary(results))
+    if options.json:
+        report.write_json(options.json, options.driver, device, results)
+    if options.html:
+        report.write_html(options.html, options.driver, device, results)
+    return 0 if all(each.is_good for each in results) else 1
+
+
+def _usage(text: str) -> int:
+    print(f"outboard conform: {text}", file=sys.stderr)
+    return 2

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs clauses in workers, a new one after each clause that ends badly."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from outboard_conformance.clause import CLAUSES, LEVELS
+from outboard_conformance.language import Offer
+
+#: Seconds that a clause may take before it counts as hung.
+PATIENCE = 60.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What became of a clause: "kept", "broken", "crashed", "hung" or "not applicable"."""
+
+    name: str
+    level: str
+    says: str
+    outcome: str
+    text: str = ""
+    seconds: float = 0.0
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the driver keeps the clause or has nothing that it is about."""
+        return self.outcome in ("kept", "not applicable")
+
+
+def chosen(level: str, only: Sequence[str] = ()) -> list[str]:
+    """The names of the driver's clauses up to a level, or of those among ``only``. Raises LookupError."""
+    from outboard_conformance import clauses  # noqa: F401, PLC0415 - registers them
+
+    unknown = [name for name in only if name not in CLAUSES]
+    if unknown:
+        raise LookupError(f"no clause {unknown[0]!r}; `--list` prints their names")
+    upto = LEVELS[: LEVELS.index(level) + 1]
+    found = sorted(CLAUSES.values(), key=lambda each: LEVELS.index(each.level))
+    return [each.name for each in found if each.level in upto and (not only or each.name in only)]
+
+
+def probe(driver: str) -> tuple[dict[str, Any], str]:
+    """The first device's properties, as a worker sees them; or none, and what is wrong."""
+    with _Worker(driver, [], Offer()) as worker:
+        line = worker.line(PATIENCE)
+        if line is None:
+            return {}, worker.last_words() if worker.process.poll() is not None else "opening the device hangs"
+    return line.get("device", {}), line.get("broken", "")
+
+
+def run(
+    driver: str,
+    names: Sequence[str],
+    offer: Offer,
+    *,
+    patience: float = PATIENCE,
+    said: Callable[[Result], None] = lambda result: None,
+) -> tuple[dict[str, Any], list[Result]]:
+    """The device's properties and what became of each clause. ``said`` hears of each as soon as it is known."""
+    results: list[Result] = []
+    device: dict[str, Any] = {}
+    left = list(names)
+    while left:
+        with _Worker(driver, left, offer) as worker:
+            ended = _listen(worker, left, patience)
+        device = ended.device or device
+        for result in ended.results:
+            results.append(result)
+            said(result)
+        left = left[len(ended.results) :]
+    return device, results
+
+
+@dataclasses.dataclass
+class _Ended:
+    device: dict[str, Any]
+    results: list[Result]
+
+
+def _listen(worker: _Worker, names: Sequence[str], patience: float) -> _Ended:
+    ended, running = _Ended({}, []), ""
+    while True:
+        line = worker.line(patience)
+        if line is None:
+            hung = worker.process.poll() is None
+            name = running or names[len(ended.results)]
+            text = f"no answer within {patience:g} s" if hung else worker.last_words()
+            ended.results.append(_result(name, "hung" if hung else "crashed", text, patience if hung else 0.0))
+            return ended
+        if "device" in line:
+            ended.device = line["device"]
+        elif "broken" in line:
+            ended.results += [_result(name, "broken", line["broken"]) for name in names]
+            return ended
+        elif "begins" in line:
+            running = line["begins"]
+        else:
+            ended.results.append(_result(line["ends"], line["outcome"], line["text"], line["seconds"]))
+            running = ""
+            if line["outcome"] == "broken" or len(ended.results) == len(names):
+                return ended
+
+
+def _result(name: str, outcome: str, text: str, seconds: float = 0.0) -> Result:
+    clause = CLAUSES[name]
+    return Result(name, clause.level, clause.says, outcome, text, seconds)
+
+
+class _Worker:
+    """A process that tries clauses."""
+
+    def __init__(self, driver: str, names: Sequence[str], offer: Offer) -> None:
+        root = str(Path(__file__).parent.parent)
+        # Neither PyTorch nor the environment's start-up files are the worker's business.
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "outboard_conformance.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._errors: list[str] = []
+        self._readers = [threading.Thread(target=self._read), threading.Thread(target=self._collect)]
+        for reader in self._readers:
+            reader.start()
+        asked = {
+            "driver": driver,
+            "clauses": list(names),
+            "dialect": offer.dialect,
+            "words": offer.words,
+            "executables": [each | {"code": base64.b64encode(each["code"]).decode()} for each in offer.executables],
+        }
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(asked) + "\n")
+            self.process.stdin.close()
+        except BrokenPipeError:
+            pass  # it has ended: its last words say why
+
+    def __enter__(self) -> _Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            try:
+                self.process.wait(5)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        self.process.wait()
+        for reader in self._readers:
+            reader.join()
+
+    def line(self, seconds: float) -> dict[str, Any] | None:
+        """The worker's next line; None if it has ended, or says nothing for so long."""
+        try:
+            text = self._lines.get(timeout=seconds)
+        except queue.Empty:
+            return None
+        if text is None:
+            self.process.wait()
+            return None
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    def last_words(self) -> str:
+        """How a worker ended that did not come to its end, with the last lines that it printed."""
+        code, deadline = self.process.returncode, time.monotonic() + 1.0
+        while self._readers[1].is_alive() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        return "\n".join([f"the process ended: {how}", *(line.rstrip() for line in self._errors[-8:])])
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def _collect(self) -> None:
+        assert self.process.stderr is not None
+        self._errors.extend(self.process.stderr)

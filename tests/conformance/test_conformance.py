@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The conformance kit: good drivers pass, each of many faults is found by the clause that it breaks, and what clauses
+say stands in driver.h.
+
+With OUTBOARD_TEST_FULL=1 all faults are tried, else some of them, other ones each day.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from outboard import drivers
+from outboard_conformance import clauses  # noqa: F401 - registers them
+from outboard_conformance.clause import CLAUSES
+from outboard_conformance.clauses.tables import GROUPS
+from outboard_conformance.driver import FUNCTIONS, REQUIRED
+
+REPOSITORY = Path(__file__).parents[2]
+HEADER = REPOSITORY / "include/outboard/driver.h"
+
+#: Each fault of ``wrong_driver.c``: the driver that has it, and the clause that must name it, with the outcome.
+FAULTS: dict[str, tuple[str, str, str]] = {
+    "another_version": ("sim", "the_version_is_ours", "broken"),
+    "half_a_group": ("strict", "optional_groups_are_whole", "broken"),
+    "no_fill": ("sim", "required_functions_are_there", "broken"),
+    "no_error_text": ("sim", "errors_have_a_text", "broken"),
+    "shared_error_text": ("sim", "errors_belong_to_their_thread", "broken"),
+    "any_device_opens": ("sim", "devices_that_do_not_exist_are_refused", "broken"),
+    "wrong_status_of_open": ("sim", "devices_that_do_not_exist_are_refused", "broken"),
+    "another_handle": ("sim", "a_device_has_one_handle", "broken"),
+    "devices_grow": ("sim", "the_number_of_devices_stays", "broken"),
+    "writes_beyond_struct_size": ("sim", "properties_stay_within_their_size", "broken"),
+    "alignment_of_8": ("sim", "the_alignment_is_a_multiple_of_16", "broken"),
+    "alignment_not_kept": ("sim", "allocations_are_aligned", "broken"),
+    "no_cache_key": ("sim", "properties_have_names", "broken"),
+    "type_out_of_range": ("sim", "properties_are_possible", "broken"),
+    "flag_of_255": ("sim", "properties_are_possible", "broken"),
+    "allocation_above_total": ("sim", "properties_are_possible", "broken"),
+    "compiler_in_name_only": ("host", "a_compiler_comes_with_its_functions", "broken"),
+    "accessible_in_name_only": ("sim", "accessible_memory_can_be_read_in_place", "crashed"),
+    "groups_too_large": ("host", "the_largest_group_works", "broken"),
+    "properties_change": ("sim", "properties_stay_the_same", "broken"),
+    "allocations_overlap": ("sim", "allocations_do_not_overlap", "broken"),
+    "more_free_memory_than_there_is": ("sim", "memory_info_is_possible", "broken"),
+    "wait_does_not_wait": ("sim", "a_wait_waits", "broken"),
+    "ready_too_early": ("sim", "asking_a_stream_tells_the_truth", "broken"),
+    "never_becomes_ready": ("sim", "an_idle_stream_is_ready", "broken"),
+    "streams_ignore_events": ("sim", "streams_wait_for_events", "broken"),
+    "hangs": ("sim", "streams_wait_for_events", "hung"),
+    "event_does_not_wait": ("sim", "a_wait_for_an_event_waits", "broken"),
+    "event_ready_too_early": ("sim", "a_wait_for_an_event_waits", "broken"),
+    "event_recorded_once": ("sim", "an_event_stands_for_its_last_record", "broken"),
+    "unrecorded_is_not_reached": ("sim", "events_without_a_record_are_reached", "broken"),
+    "time_in_microseconds": ("sim", "events_tell_nanoseconds", "broken"),
+    "time_goes_backwards": ("sim", "time_goes_forward", "broken"),
+    "overlap_is_torn": ("sim", "copies_may_overlap", "broken"),
+    "odd_addresses_rounded": ("sim", "copies_begin_anywhere", "broken"),
+    "odd_sizes_rounded": ("sim", "copies_bring_back_what_they_took", "broken"),
+    "copies_a_byte_more": ("sim", "copies_touch_their_bytes_alone", "broken"),
+    "crashes": ("sim", "copies_bring_back_what_they_took", "crashed"),
+    "long_patterns_cut": ("sim", "fills_repeat_their_pattern", "broken"),
+    "fills_whole_blocks": ("sim", "fills_repeat_their_pattern", "broken"),
+    "pattern_read_late": ("sim", "fills_read_their_pattern_at_once", "broken"),
+    "build_failure_is_internal": ("host", "programs_with_errors_are_refused", "broken"),
+    "build_without_log": ("host", "programs_with_errors_are_refused", "broken"),
+    "options_ignored": ("host", "options_reach_the_compiler", "broken"),
+    "loads_anything": ("host", "bytes_that_are_no_program_are_refused", "broken"),
+    "binary_longer_than_said": ("host", "binaries_are_programs", "broken"),
+    "any_kernel_name": ("host", "kernels_are_found_by_name", "broken"),
+    "release_fails": ("host", "programs_are_independent", "broken"),
+    "a_group_too_few": ("host", "work_items_know_their_places", "broken"),
+    "two_dimensions": ("host", "work_items_know_their_places", "broken"),
+    "no_choice_of_group": ("host", "the_driver_chooses_a_group", "broken"),
+    "launch_out_of_order": ("strict", "launches_are_in_order", "broken"),
+    "shared_argument_slots": ("host", "threads_launch_one_kernel", "broken"),
+    "batch_loses_one": ("host", "batches_are_whole", "broken"),
+    "kernel_needs_the_impossible": ("host", "kernels_say_what_they_need", "broken"),
+    "capture_runs": ("strict", "captured_launches_do_not_run", "broken"),
+    "graph_runs_once": ("strict", "graphs_are_submitted_again", "broken"),
+    "unsupported_is_internal": ("sim", "libraries_refuse_what_they_do_not_have", "broken"),
+    "executable_unchecked": ("sim", "damaged_executables_are_refused", "broken"),
+    "executable_failure_is_internal": ("sim", "damaged_executables_are_refused", "broken"),
+    "executable_operands_rounded": ("sim", "executables_take_interior_addresses", "broken"),
+}
+#: The levels that are about driver.h.
+DRIVER = ("contract", "memory", "kernels", "graph")
+IS_FULL = os.environ.get("OUTBOARD_TEST_FULL") == "1"
+#: Those of today: every seventh.
+TODAY = datetime.date.today().toordinal()
+TRIED = [fault for number, fault in enumerate(FAULTS) if IS_FULL or number % 7 == TODAY % 7]
+
+
+@pytest.fixture(scope="module")
+def wrong(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The driver with faults, built with every warning an error."""
+    built = tmp_path_factory.mktemp("wrong") / "libwrong.so"
+    source = str(Path(__file__).parent / "wrong_driver.c")
+    options = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-I", str(REPOSITORY / "include")]
+    subprocess.run(["cc", *options, source, "-o", str(built), "-ldl", "-lpthread"], check=True)
+    return built
+
+
+def conform(library: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs the kit on a driver."""
+    from outboard.drivers import host_compiler
+
+    host_compiler.expose()
+    strict = {"OUTBOARD_STRICT_DRIVER": "host", "OUTBOARD_SIM_COMPILER": "1"}
+    command = [sys.executable, "-m", "outboard_conformance", "--driver", library, *arguments]
+    environment = os.environ | strict | environment
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=500)
+
+
+@pytest.mark.parametrize("driver", ["sim", "host"])
+def test_our_drivers_keep_every_clause(driver: str, tmp_path: Path) -> None:
+    library, kept = getattr(drivers, driver)(), tmp_path / "results.json"
+    page = tmp_path / "results.html"
+    result = conform(library, "--level", "graph", "--json", str(kept), "--html", str(page))
+    assert result.returncode == 0, result.stdout + result.stderr
+    outcomes = {each["name"]: each["outcome"] for each in json.loads(kept.read_text())["results"]}
+    of_driver = {name for name, clause in CLAUSES.items() if clause.level in DRIVER}
+    assert set(outcomes.values()) <= {"kept", "not applicable"} and set(outcomes) == of_driver
+    tier = {"host": "kernels", "sim": "graph"}[driver]
+    assert sum(outcomes[name] == "kept" for name in of_driver if CLAUSES[name].level == tier) >= 5, result.stdout
+    assert all(name in page.read_text() for name in of_driver)
+
+
+@pytest.mark.skipif(not IS_FULL, reason="make test-full: ten runs of a minute")
+@pytest.mark.parametrize("driver", ["sim", "host", "strict"])
+def test_our_drivers_keep_every_clause_ten_times(driver: str) -> None:
+    result = conform(getattr(drivers, driver)(), "--level", "graph", "--times", "10")
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("fault", TRIED)
+def test_a_fault_is_found_by_its_clause(wrong: Path, fault: str) -> None:
+    driver, clause, outcome = FAULTS[fault]
+    arguments = ("--level", "graph", "--only", clause, "--patience", "15" if outcome != "hung" else "3")
+    environment = {"OUTBOARD_WRONG_DRIVER": getattr(drivers, driver)()}
+    assert conform(str(wrong), *arguments, **environment).returncode == 0, "without the fault"
+    result = conform(str(wrong), *arguments, **environment, OUTBOARD_WRONG=fault)
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert re.search(rf"^ *{outcome} .*{clause}", result.stdout, re.MULTILINE), result.stdout
+
+
+def test_all_faults_are_tried() -> None:
+    source = (Path(__file__).parent / "wrong_driver.c").read_text()
+    assert set(re.findall(r"\bFAULT\((\w+), ?wrong", source)) == set(FAULTS)
+
+
+def test_what_clauses_say_stands_in_the_header() -> None:
+    text = plain(HEADER.read_text())
+    assert {
+        name: clause.says
+        for name, clause in CLAUSES.items()
+        if clause.level in DRIVER and plain(clause.says) not in text
+    } == {}
+
+
+def test_functions_are_those_of_the_header() -> None:
+    table = (HEADER.parent / "functions.def").read_text()
+    listed = re.findall(r"^OB_(REQUIRED|OPTIONAL)\((\w+)\)", table, re.MULTILINE)
+    assert [name for _, name in listed] == list(FUNCTIONS)
+    assert [name for kind, name in listed if kind == "REQUIRED"] == REQUIRED
+    assert {name for group in GROUPS for name in group} <= set(FUNCTIONS)
+
+
+def test_results_are_kept_and_taken_up_again(tmp_path: Path) -> None:
+    kept, library = tmp_path / "results.json", drivers.sim()
+    first = conform(library, "--level", "contract", "--only", "the_table_is_one", "--json", str(kept))
+    assert first.returncode == 0 and "1 kept" in first.stdout
+    arguments = ("--level", "contract", "--only", "the_table_is_one", "--only", "errors_have_a_text")
+    second = conform(library, *arguments, "--json", str(kept), "--resume")
+    assert second.returncode == 0 and "2 kept" in second.stdout and "the_table_is_one" not in second.stdout
+    other = conform(drivers.host(), *arguments, "--json", str(kept), "--resume")
+    assert other.returncode == 2 and "another driver" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--driver", "/nowhere/lib.so"], "is not a file"),
+        ([], "--driver LIB is missing"),
+        (["--driver", __file__, "--only", "no_such_clause"], "no clause 'no_such_clause'"),
+        (["--driver", __file__, "--resume"], "--resume needs the file of --json"),
+    ],
+)
+def test_wrong_usage_says_what_to_do(arguments: list[str], says: str) -> None:
+    command = [sys.executable, "-m", "outboard_conformance", *arguments]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 2 and says in result.stderr and "Traceback" not in result.stderr
+
+
+def test_what_is_no_driver_is_said_to_be_none(tmp_path: Path) -> None:
+    text, empty = tmp_path / "notes.txt", tmp_path / "libempty.so"
+    text.write_text("not a library")
+    (tmp_path / "empty.c").write_text("int nothing;")
+    subprocess.run(["cc", "-shared", "-o", str(empty), str(tmp_path / "empty.c")], check=True)
+    for library, says in ((text, "OSError"), (empty, "outboard_driver")):
+        result = conform(str(library), "--level", "memory")
+        assert result.returncode == 1 and says in result.stderr and "Traceback" not in result.stderr
+
+
+def plain(text: str) -> str:
+    """Text without the marks of comments, in one line."""
+    return " ".join(re.sub(r"/\*|\*/|^ \*", " ", text, flags=re.MULTILINE).split())
