@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from outboard_conformance import report, runner
@@ -47,14 +48,13 @@ def run(options: argparse.Namespace) -> int:
         print(f"{options.driver}: {problem}", file=sys.stderr)
         return 1
     print(f"{device['name']} ({options.driver})")
-    codes = [_once(options, names, device, offer) for offer in [_offer(options.level, device)] * options.times]
+    codes = [_once(options, names, device, offer) for offer in [_offer(names, device)] * options.times]
     return max(codes)
 
 
-def _offer(level: str, device: dict[str, object]) -> Offer:
-    if LEVELS.index(level) < LEVELS.index("kernels"):
-        return Offer()
-    offer = offer_for(device)
+def _offer(names: Sequence[str], device: dict[str, object]) -> Offer:
+    levels = {CLAUSES[name].level for name in names}
+    offer = offer_for(device, words="kernels" in levels, executables="graph" in levels)
     for reason in offer.reasons:
         print(f"  {reason}")
     return offer

@@ -18,23 +18,24 @@ class Offer:
     reasons: tuple[str, ...] = ()
 
 
-def offer_for(device: dict[str, Any]) -> Offer:
-    """What installed packages have for a device of these properties."""
-    dialect, compiler = device["dialect"], device["compiler"]
+def offer_for(device: dict[str, Any], *, words: bool = True, executables: bool = True) -> Offer:
+    """What installed packages have for a device of these properties: words, executables, or both."""
+    dialect = device["dialect"] if words else ""
+    compiler = device["compiler"] if executables else ""
     reasons = []
-    words = ""
+    text = ""
     if dialect:
         try:
-            words = _words(dialect)
+            text = _words(dialect)
         except Exception as error:  # noqa: BLE001 - a package of somebody's; the report says it
             reasons.append(f"dialect {dialect!r}: {type(error).__name__}: {error}")
-    executables: tuple[dict[str, Any], ...] = ()
+    made: tuple[dict[str, Any], ...] = ()
     if compiler:
         try:
-            executables = _executables(compiler)
+            made = _executables(compiler)
         except Exception as error:  # noqa: BLE001 - as above
             reasons.append(f"compiler {compiler!r}: {type(error).__name__}: {error}")
-    return Offer(dialect if words else "", words, executables, tuple(reasons))
+    return Offer(dialect if text else "", text, made, tuple(reasons))
 
 
 def _words(dialect: str) -> str:

@@ -21,6 +21,8 @@ from outboard_conformance.language import Offer
 
 #: Seconds that a clause may take before it counts as hung.
 PATIENCE = 60.0
+#: How many times that a clause may take in which PyTorch compiles for an empty cache.
+_COMPILING = {"operators": 20.0, "models": 20.0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,12 +95,13 @@ class _Ended:
 def _listen(worker: _Worker, names: Sequence[str], patience: float) -> _Ended:
     ended, running = _Ended({}, []), ""
     while True:
-        line = worker.line(patience)
+        limit = patience * _COMPILING.get(CLAUSES[running].level, 1.0) if running else patience
+        line = worker.line(limit)
         if line is None:
             hung = worker.process.poll() is None
             name = running or names[len(ended.results)]
-            text = f"no answer within {patience:g} s" if hung else worker.last_words()
-            ended.results.append(_result(name, "hung" if hung else "crashed", text, patience if hung else 0.0))
+            text = f"no answer within {limit:g} s" if hung else worker.last_words()
+            ended.results.append(_result(name, "hung" if hung else "crashed", text, limit if hung else 0.0))
             return ended
         if "device" in line:
             ended.device = line["device"]

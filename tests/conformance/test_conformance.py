@@ -45,7 +45,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     "flag_of_255": ("sim", "properties_are_possible", "broken"),
     "allocation_above_total": ("sim", "properties_are_possible", "broken"),
     "compiler_in_name_only": ("host", "a_compiler_comes_with_its_functions", "broken"),
-    "accessible_in_name_only": ("sim", "accessible_memory_can_be_read_in_place", "crashed"),
+    "accessible_in_name_only": ("strict", "accessible_memory_can_be_read_in_place", "crashed"),
     "groups_too_large": ("host", "the_largest_group_works", "broken"),
     "properties_change": ("sim", "properties_stay_the_same", "broken"),
     "allocations_overlap": ("sim", "allocations_do_not_overlap", "broken"),
@@ -116,7 +116,7 @@ def conform(library: str, *arguments: str, **environment: str) -> subprocess.Com
     strict = {"OUTBOARD_STRICT_DRIVER": "host", "OUTBOARD_SIM_COMPILER": "1"}
     command = [sys.executable, "-m", "outboard_conformance", "--driver", library, *arguments]
     environment = os.environ | strict | environment
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=500)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1500)
 
 
 @pytest.mark.parametrize("driver", ["sim", "host"])
@@ -138,6 +138,14 @@ def test_our_drivers_keep_every_clause(driver: str, tmp_path: Path) -> None:
 def test_our_drivers_keep_every_clause_ten_times(driver: str) -> None:
     result = conform(getattr(drivers, driver)(), "--level", "graph", "--times", "10")
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("driver", ["host"] if not IS_FULL else ["host", "sim"])
+def test_levels_of_pytorch_are_kept(driver: str) -> None:
+    only = () if IS_FULL else ("--only", "a_perceptron_trains")
+    result = conform(getattr(drivers, driver)(), "--level", "models", *only)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert re.search(r"kept +models +a_perceptron_trains .*3 calls", result.stdout), result.stdout
 
 
 @pytest.mark.parametrize("fault", TRIED)

@@ -17,10 +17,16 @@ static const ob_driver* right;
 static ob_driver wrong;
 static ob_device device;
 
-static char shared_text[512];
-static const char* shared_error(void) {
-  snprintf(shared_text, sizeof shared_text, "%s", right->last_error());
-  return shared_text;
+static char shared_text[512]; /* of all threads, and gone after the next call that succeeds */
+static const char* shared_error(void) { return shared_text; }
+static ob_status open_with_shared_text(uint32_t index, ob_device* out) {
+  ob_status status = right->device_open(index, out);
+  snprintf(shared_text, sizeof shared_text, "%s", status == OB_OK ? "" : right->last_error());
+  return status;
+}
+static ob_status create_with_shared_text(ob_device d, ob_stream* s) {
+  shared_text[0] = 0;
+  return right->stream_create(d, s);
 }
 static const char* no_error(void) { return ""; }
 
@@ -191,11 +197,13 @@ static ob_status build_internal(ob_device d, const char* source, const char* opt
 static ob_status build_without_options(ob_device d, const char* source, const char* options, ob_program* p) {
   return right->program_build(d, source, options ? "" : options, p);
 }
+static _Thread_local int hides_log;
 static ob_status build_without_log(ob_device d, const char* source, const char* options, ob_program* p) {
   ob_status status = right->program_build(d, source, options, p);
-  wrong.last_error = status == OB_BUILD_FAILED ? no_error : right->last_error;
+  hides_log = status == OB_BUILD_FAILED;
   return status;
 }
+static const char* hidden_log(void) { return hides_log ? "it did not work" : right->last_error(); }
 static ob_program any_program;
 static ob_status note_build(ob_device d, const char* source, const char* options, ob_program* p) {
   ob_status status = right->program_build(d, source, options, p);
@@ -318,7 +326,8 @@ static ob_status call_aligned(ob_stream s, ob_function f, const ob_operand* o, u
   FAULT(half_a_group, wrong.capture_end = NULL; wrong.capture_begin = begin_and_run)                        \
   FAULT(no_fill, wrong.fill = NULL)                                                                         \
   FAULT(no_error_text, wrong.last_error = no_error)                                                         \
-  FAULT(shared_error_text, wrong.last_error = shared_error)                                                 \
+  FAULT(shared_error_text, wrong.last_error = shared_error; wrong.device_open = open_with_shared_text;      \
+        wrong.stream_create = create_with_shared_text)                                                      \
   FAULT(any_device_opens, wrong.device_open = open_any)                                                     \
   FAULT(wrong_status_of_open, wrong.device_open = open_late)                                                \
   FAULT(another_handle, wrong.device_open = other_handle)                                                   \
@@ -356,7 +365,7 @@ static ob_status call_aligned(ob_stream s, ob_function f, const ob_operand* o, u
   FAULT(fills_whole_blocks, wrong.fill = fill_whole_blocks)                                                 \
   FAULT(pattern_read_late, wrong.fill = late_fill; wrong.stream_wait = late_wait)                           \
   FAULT(build_failure_is_internal, wrong.program_build = build_internal)                                    \
-  FAULT(build_without_log, wrong.program_build = build_without_log)                                         \
+  FAULT(build_without_log, wrong.program_build = build_without_log; wrong.last_error = hidden_log)          \
   FAULT(options_ignored, wrong.program_build = build_without_options)                                       \
   FAULT(loads_anything, wrong.program_build = note_build; wrong.program_load = load_anything)               \
   FAULT(binary_longer_than_said, wrong.program_binary = long_binary)                                        \

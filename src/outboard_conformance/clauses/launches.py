@@ -174,12 +174,13 @@ def launches_are_in_order(bench: Bench) -> None:
     text = "OB_KERNEL void next(OB_GLOBAL int* x, int n) { for (int i = 0; i < n; i++) x[i] = x[i] * 3 + 1; }"
     kernel, memory = bench.kernel(bench.build(text), "next"), bench.alloc(400)
     first, second = bench.stream(), bench.stream()
-    value = 5
-    bench.fill(first, memory, (5).to_bytes(4, "little"), 400)
+    value = 0
     for turn in range(12):
         mine, other = (first, second) if turn % 2 == 0 else (second, first)
         if turn % 4 == 0:
+            value = turn + 5
             bench.occupy(mine)
+            bench.fill(mine, memory, value.to_bytes(4, "little"), 400)
         bench.launch(mine, kernel, [1], [1], memory, c_int32(100))
         value = value * 3 + 1
         event = bench.event()

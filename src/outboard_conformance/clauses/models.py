@@ -21,7 +21,8 @@ def _perceptron(torch: Any) -> tuple[Any, Any]:
 def _convolutions(torch: Any) -> tuple[Any, Any]:
     nn = torch.nn
     layers = [
-        nn.Conv2d(3, 8, 3, padding=1),
+        # No bias before a normalisation: its gradient is 0 but for rounding, of which AdamW makes whole steps.
+        nn.Conv2d(3, 8, 3, padding=1, bias=False),
         nn.BatchNorm2d(8),
         nn.ReLU(),
         nn.MaxPool2d(2),
@@ -56,8 +57,9 @@ def trains(bench: Bench, make: Callable[[Any], tuple[Any, Any]], *, compiled: bo
     half = len(losses) // 2
     off = max(abs(a - b) / max(abs(a), 1e-6) for a, b in zip(losses[:half], losses[half:], strict=True))
     expect(off < 1e-3, f"losses {losses[half:]} for {losses[:half]}")
-    for one, other in zip(*weights, strict=True):
-        torch.testing.assert_close(other, one, rtol=2e-2, atol=2e-3)
+    pairs = zip(*weights, strict=True)
+    worst = max((one - other).abs().max().item() for one, other in pairs)
+    expect(worst < 5e-3, f"weights are off by {worst:g} after three steps")
     return counted(torch, device, 3)
 
 
