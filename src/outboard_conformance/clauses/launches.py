@@ -168,7 +168,7 @@ def pointers_may_be_nothing(bench: Bench) -> None:
         expect(small(bench.read(memory, 4)) == [17], f"an unused pointer {unused:#x}")
 
 
-@clause("kernels", "Work submitted to `stream` after this call starts only after `event` is reached.")
+@clause("kernels", "Work submitted to `stream` after this call starts only after `event` is reached")
 def launches_are_in_order(bench: Bench) -> None:
     need_language(bench)
     text = "OB_KERNEL void next(OB_GLOBAL int* x, int n) { for (int i = 0; i < n; i++) x[i] = x[i] * 3 + 1; }"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 
 from outboard_conformance.bench import Bench
-from outboard_conformance.clause import clause, expect, expect_bytes
+from outboard_conformance.clause import clause, expect, expect_bytes, need
 from outboard_conformance.clauses.copies import noise
 from outboard_conformance.driver import Status
 
@@ -71,7 +71,7 @@ def an_idle_stream_is_ready(bench: Bench) -> None:
     bench.poll("stream_wait", stream, seconds=2.0)
 
 
-@clause("contract", "Work submitted to `stream` after this call starts only after `event` is reached.")
+@clause("contract", "Work submitted to `stream` after this call starts only after `event` is reached")
 def streams_wait_for_events(bench: Bench) -> None:
     memory, first, second = bench.alloc(4096), bench.stream(), bench.stream()
     for value in range(1, 6):
@@ -86,7 +86,7 @@ def streams_wait_for_events(bench: Bench) -> None:
         bench.wait(first)
 
 
-@clause("contract", "Work submitted to `stream` after this call starts only after `event` is reached.")
+@clause("contract", "Work submitted to `stream` after this call starts only after `event` is reached")
 def streams_take_turns(bench: Bench) -> None:
     """A value goes to and fro between two streams, each of which waits for the other."""
     memory, streams = bench.alloc(1 << 16), (bench.stream(), bench.stream())
@@ -105,6 +105,24 @@ def streams_take_turns(bench: Bench) -> None:
     bench.wait(streams[1])
     wanted = bytes(range(20)) + noise(1 << 16)[20:half]
     expect_bytes(bench.read(memory, half), wanted, "what two streams wrote in turn")
+
+
+@clause("contract", "which may be of another device of the driver's.")
+def streams_wait_for_events_of_other_devices(bench: Bench) -> None:
+    need(bench.count() > 1, "there is one device")
+    other = bench.open(1)
+    memory, theirs = bench.alloc(4096), bench.alloc(4096, device=other)
+    first, second = bench.stream(), bench.stream(device=other)
+    for value in range(1, 4):
+        event = bench.event()
+        bench.occupy(first)
+        read = bench.to_host(first, memory, 4096)
+        bench.driver.call("event_record", event, first)
+        bench.driver.call("stream_wait_event", second, event)
+        bench.fill(second, theirs, bytes([value]), 4096)
+        bench.wait(second)
+        expect_bytes(read(), b"\xee" * 4096, "what device 0 copied before an event that device 1 waited for")
+        bench.wait(first)
 
 
 @clause("contract", "An event never recorded counts as reached.")
