@@ -219,4 +219,4 @@ def test_what_is_no_driver_is_said_to_be_none(tmp_path: Path) -> None:
 
 def plain(text: str) -> str:
     """Text without the marks of comments, in one line."""
-    return " ".join(re.sub(r"/\*|\*/|^ \*", " ", text, flags=re.MULTILINE).split())
+    return " ".join(re.sub(r"/\*|\*/|^ *\*", " ", text, flags=re.MULTILINE).split())
