@@ -89,6 +89,15 @@ assert (properties.driver, properties.dialect, properties.sub_group_size) == ("c
 
 
 @needs_clang
+def test_the_driver_conforms(simulator: dict[str, str], tmp_path: Path) -> None:
+    environment = os.environ | simulator | {"OUTBOARD_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-m", "outboard_conformance", "--driver", drivers.cuda(), "--level", "kernels"]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "kept  kernels   work_items_know_their_places" in result.stdout
+
+
+@needs_clang
 def test_convolutions_by_the_library(run_python: RunPython, with_cudnn: dict[str, str], tmp_path: Path) -> None:
     """cuDNN's simulator carries out what PyTorch's layers ask for, eagerly and compiled, and kernels of ours the rest:
     a transposed convolution, and gradients."""

@@ -63,6 +63,12 @@ def test_a_model_trains_on_it_by_counted_fallbacks(library: Path) -> None:
     assert run(library, TRAINING).strip() == "null"
 
 
+def test_it_conforms(library: Path) -> None:
+    result = run_program(["-m", "outboard_conformance", "--driver", str(library), "--level", "memory"], timeout=300)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "kept  memory    copies_may_overlap" in result.stdout
+
+
 def run(library: Path, source: str) -> str:
     """What a program prints whose only device is the driver's."""
     environment = {"OUTBOARD_DRIVER": str(library)}

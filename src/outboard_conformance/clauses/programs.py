@@ -19,7 +19,7 @@ OB_KERNEL void other(OB_GLOBAL int* out, int n) {
   for (long i = OB_ITEM_ID(0); i < n; i += OB_ITEM_COUNT(0)) out[i] = 7;
 }
 """
-#: Dialects whose compilers take ``-D NAME=VALUE``.
+#: Dialects whose compilers take ``-DNAME=VALUE``.
 _WITH_MACROS = ("opencl-c", "cuda", "hip")
 
 
@@ -64,7 +64,7 @@ def options_reach_the_compiler(bench: Bench) -> None:
     need_language(bench)
     need(bench.language.name in _WITH_MACROS, f"nobody here knows options of {bench.language.name}")
     text = "OB_KERNEL void f(OB_GLOBAL int* out) { out[0] = FIRST; out[1] = SECOND; }"
-    kernel = bench.kernel(bench.build(text, "-D FIRST=11 -DSECOND=22"), "f")
+    kernel = bench.kernel(bench.build(text, "-DFIRST=11 -DSECOND=22"), "f")
     memory, stream = bench.alloc(8), bench.stream()
     bench.launch(stream, kernel, [1], [1], memory)
     bench.wait(stream)
