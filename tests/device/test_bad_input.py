@@ -107,6 +107,8 @@ WRONG_CALLS: dict[str, Call] = {
     "scatter_dtype": lambda d: _ones(d, 3).scatter_(0, _index(d, 0), _ones(d, 1, dtype=torch.float64)),
     "index_put_dtype": lambda d: _ones(d, 3).index_put_((_index(d, 0),), _ones(d, 1, dtype=torch.float64)),
     "cross_entropy_int": lambda d: F.cross_entropy(_ones(d, 2, 3, dtype=torch.int64), _index(d, 0, 1)),
+    "gelu_of_integers": lambda d: F.gelu(_ones(d, 3, dtype=torch.int32)),
+    "gelu_of_unsigned_integers": lambda d: F.gelu(_ones(d, 3, dtype=torch.uint16)),
     "masked_fill_mask": lambda d: _ones(d, 3).masked_fill(_ones(d, 3), 0.0),
     # values out of range
     "bernoulli_above": lambda d: torch.bernoulli(torch.tensor([0.5, 1.5], device=d)),
@@ -239,3 +241,32 @@ def test_right_values_are_not_refused(device: str) -> None:
     weights = torch.tensor([[0.0, 3.0, 1.0], [1.0, 0.0, 2.0]], device=device)
     drawn = weights.multinomial(2)
     assert (weights.gather(1, drawn) > 0).all()
+
+
+#: Calls of which the CPU has no kernel but for other types, with these arguments, and the same in those.
+LACKING: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], torch.dtype, torch.dtype]] = {
+    "distances": (lambda x: torch.cdist(x, x + x), torch.float16, torch.float32),
+    "maximum": (lambda x: torch.maximum(x, x + x), torch.uint32, torch.int64),
+    "sums": (lambda x: x.cumsum(0, dtype=x.dtype), torch.uint16, torch.int64),
+}
+
+
+@pytest.mark.parametrize("name", LACKING)
+def test_element_types_that_only_the_cpu_lacks_are_taken(name: str, device: str) -> None:
+    call, dtype, common = LACKING[name]
+    x = torch.arange(1, 7).reshape(3, 2)
+    with pytest.raises(NotImplementedError, match="not implemented for"):
+        call(x.to(dtype))
+    result = call(x.to(dtype).to(device))
+    assert result.dtype == dtype
+    torch.testing.assert_close(result.cpu().to(common), call(x.to(common)), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("call", [torch.floor_divide, torch.remainder, torch.fmod])
+def test_divisors_are_no_zeros_though_those_of_a_rehearsal_are(
+    call: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], device: str
+) -> None:
+    numbers, divisors = torch.tensor([7, -7, 5], dtype=torch.int16), torch.tensor([2, 3, -2], dtype=torch.int16)
+    with pytest.raises(RuntimeError, match="^ZeroDivisionError$"):  # in these words, which are looked for
+        call(numbers, torch.zeros_like(divisors))
+    assert torch.equal(call(numbers.to(device), divisors.to(device)).cpu(), call(numbers, divisors))

@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -169,30 +170,52 @@ int64_t elements(const c10::IValue& value) {
   return total;
 }
 
-/// Whether an error only says that the CPU has no kernel for an element type that devices compute with, or that the
-/// zeros of the rehearsal are no divisors of integers.
-bool is_cpu_limitation(const std::string& message) {
-  if (message.find("ZeroDivisionError") != std::string::npos) return true;
-  for (const char* dtype : {"'Half'", "'BFloat16'", "'ComplexHalf'", "'Float8", "'UInt16'", "'UInt32'", "'UInt64'"}) {
-    if (message.find(std::string("not implemented for ") + dtype) != std::string::npos) return true;
+/// Whether the CPU's kernel says only that the zeros of a rehearsal are no divisors of integers. This text is all that
+/// tells.
+bool is_division_by_zero(const c10::Error& error) {
+  return std::string_view(error.what_without_backtrace()) == "ZeroDivisionError";
+}
+
+/// The type for which the CPU has a kernel where it has none for a shorter or an unsigned one.
+at::ScalarType common_type(at::ScalarType type) {
+  if (at::isReducedFloatingType(type)) return at::kFloat;
+  if (at::isBarebonesUnsignedType(type)) return at::kLong;
+  return type == at::kComplexHalf ? at::kComplexFloat : type;
+}
+
+bool is_dtype(const c10::Argument& argument) {
+  c10::TypePtr type = argument.real_type();
+  if (const auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+  return type->kind() == c10::TypeKind::ScalarTypeType;
+}
+
+/// Gives a call's tensors and dtypes common types. False: they have such.
+bool take_common_types(const Operator& op, torch::jit::Stack& stack) {
+  bool changed = false;
+  for (size_t i = 0; i < stack.size(); ++i) {
+    stack[i] = map_tensors(stack[i], [&](const at::Tensor& tensor) {
+      if (!tensor.defined() || common_type(tensor.scalar_type()) == tensor.scalar_type()) return tensor;
+      changed = true;
+      return tensor.to(common_type(tensor.scalar_type()));
+    });
+    if (!stack[i].isInt() || !is_dtype(op.handle.schema().arguments()[i])) continue;
+    const at::ScalarType type = stack[i].toScalarType();
+    changed = changed || common_type(type) != type;
+    stack[i] = common_type(type);
   }
-  return false;
+  return changed;
 }
 
-at::Tensor with_float(const at::Tensor& tensor) {
-  const bool is_short = tensor.defined() && at::isReducedFloatingType(tensor.scalar_type());
-  return is_short ? tensor.to(at::kFloat) : tensor;
-}
-
-/// Whether an operator has no kernel for float either, so that it lacks none for shorter types.
-bool lacks_float(const Operator& op, torch::jit::Stack stack) {
-  for (c10::IValue& value : stack) value = map_tensors(value, with_float);
+/// Whether an operator that the CPU has no kernel for lacks it for these types only: devices compute with more.
+bool lacks_types_only(const Operator& op, torch::jit::Stack stack) {
+  if (!take_common_types(op, stack)) return false;
   try {
     op.handle.callBoxed(&stack);
-  } catch (const c10::Error& error) {
-    return std::string(error.what_without_backtrace()).find("not implemented for 'Float'") != std::string::npos;
+  } catch (const c10::NotImplementedError&) {
+    return false;
+  } catch (const c10::Error&) {  // of something else
   }
-  return false;
+  return true;
 }
 
 /// Whether the CPU knows the operator: those that PyTorch calls on other devices only it does not.
@@ -238,8 +261,12 @@ bool try_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments, StandI
     op.handle.callBoxed(&stack);
   } catch (const c10::LinAlgError&) {
     return false;  // a matrix of zeros has no inverse
+  } catch (const c10::NotImplementedError&) {
+    if (lacks_types_only(op, given)) return false;
+    unheard.give_out();
+    throw;
   } catch (const c10::Error& error) {
-    if (is_cpu_limitation(error.what_without_backtrace()) && !lacks_float(op, given)) return false;
+    if (is_division_by_zero(error)) return false;
     unheard.give_out();
     throw;
   }
