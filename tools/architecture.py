@@ -57,7 +57,7 @@ FLOORS: tuple[dict[str, str], ...] = (
     {
         "csrc/torch/distributed/by_driver": "collectives that the driver carries out",
         "csrc/torch/distributed/by_host": "collectives on the host, on copies or in place",
-        "csrc/torch/distributed/host_backends": "what the host calls: shared memory, MPI, a comparison of all ranks",
+        "csrc/torch/distributed/cpu_backends": "what the host calls: shared memory, MPI, a comparison of all ranks",
     },
     {"csrc/torch/distributed": "torch.distributed's backend: backend.h decides who carries a collective out"},
     {

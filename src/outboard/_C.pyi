@@ -144,7 +144,7 @@ def process_group_backend(
     size: int,
     timeout: datetime.timedelta,
     global_ranks: list[int],
-    make_host: Callable[[Any, int, int, datetime.timedelta, list[int]], Any],
+    make_cpu_backend: Callable[[Any, int, int, datetime.timedelta, list[int]], Any],
     by_driver: bool,
 ) -> Any: ...
 def leave_process_groups() -> None: ...

@@ -32,24 +32,24 @@ DeviceOptions::DeviceOptions(const Group& group) : Options(group.backend, group.
   global_ranks_in_group = group.global_ranks;
 }
 
-DeviceBackend::DeviceBackend(Group group, c10::intrusive_ptr<c10d::Backend> host, MakeHost make_host,
-                             std::unique_ptr<DriverTransport> driver)
+DeviceBackend::DeviceBackend(Group group, c10::intrusive_ptr<c10d::Backend> cpu_backend,
+                             MakeCpuBackend make_cpu_backend, std::unique_ptr<DriverTransport> driver)
     : Backend(group.rank, group.size),
       group_(std::move(group)),
       options_(c10::make_intrusive<DeviceOptions>(group_)),
-      make_host_(std::move(make_host)),
-      library_(c10::str(group_.backend, ": group '", group_.name, "'"), std::move(host)),
+      make_cpu_backend_(std::move(make_cpu_backend)),
+      cpu_backend_(c10::str(group_.backend, ": group '", group_.name, "'"), std::move(cpu_backend)),
       driver_(std::move(driver)),
       order_(rank_),
-      runner_(library_, order_, rank_, size_),
-      messages_(library_, order_, rank_) {}
+      runner_(cpu_backend_, order_, rank_, size_),
+      messages_(cpu_backend_, order_, rank_) {}
 
 DeviceBackend::~DeviceBackend() { shutdown(); }
 
 void DeviceBackend::shutdown() {
   const WithoutPython released;
   drain();
-  library_.take_at_shutdown();
+  cpu_backend_.take_at_shutdown();
 }
 
 void DeviceBackend::drain() {
@@ -61,19 +61,19 @@ void DeviceBackend::drain() {
 void DeviceBackend::abort() {
   const WithoutPython released;
   error_ = c10d::ErrorType::COMM_ERROR;
-  c10::intrusive_ptr<c10d::Backend> host = library_.take_at_abort();
+  c10::intrusive_ptr<c10d::Backend> cpu_backend = cpu_backend_.take_at_abort();
   order_.abort();
   if (driver_ != nullptr) driver_->abort();
-  if (host != nullptr) host->abort();
-  // Leaked: the host library would wait for its own operations, up to their timeout, and cannot close connections that
+  if (cpu_backend != nullptr) cpu_backend->abort();
+  // Leaked: the CPU backend would wait for its own operations, up to their timeout, and cannot close connections that
   // break meanwhile without ending the process.
-  host.release();
+  cpu_backend.release();
 }
 
 void DeviceBackend::setTimeout(std::chrono::milliseconds timeout) {
   options_->timeout = timeout;
   if (driver_ != nullptr) driver_->set_timeout(timeout);
-  library_.get()->setTimeout(timeout);
+  cpu_backend_.get()->setTimeout(timeout);
 }
 
 c10::intrusive_ptr<c10d::Backend> DeviceBackend::split(const c10::intrusive_ptr<c10d::Store>& store,
@@ -94,10 +94,10 @@ c10::intrusive_ptr<c10d::Backend> DeviceBackend::split(const c10::intrusive_ptr<
 }
 
 c10::intrusive_ptr<c10d::Backend> DeviceBackend::remade(const c10::intrusive_ptr<c10d::Store>& store, Group group) {
-  auto made = make_host_(store, group.rank, group.size, group.timeout, group.global_ranks);
+  auto made = make_cpu_backend_(store, group.rank, group.size, group.timeout, group.global_ranks);
   std::unique_ptr<DriverTransport> driver;
   if (driver_ != nullptr) driver = DriverTransport::make(store, *made, group.timeout);
-  return c10::make_intrusive<DeviceBackend>(std::move(group), std::move(made), make_host_, std::move(driver));
+  return c10::make_intrusive<DeviceBackend>(std::move(group), std::move(made), make_cpu_backend_, std::move(driver));
 }
 
 c10::intrusive_ptr<c10d::Backend> DeviceBackend::merge(const c10::intrusive_ptr<c10d::Store>& store,
@@ -138,7 +138,7 @@ Call DeviceBackend::begin(OpType kind, const char* name, Tensors inputs, TensorL
 
 bool DeviceBackend::may_be_the_drivers(const Call& call) {
   if (driver_ == nullptr) return false;
-  library_.get();  // throws once the group is destroyed
+  cpu_backend_.get();  // throws once the group is destroyed
   bool is_there = false;
   with_label(call.label, [&] { is_there = driver_->is_there(call.exchange->transfers()); });
   return is_there;
@@ -388,11 +388,11 @@ WorkPointer DeviceBackend::barrier(const c10d::BarrierOptions& options) {
 
 void DeviceBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
   drain();
-  library_.get()->monitoredBarrier(options, wait_all_ranks);
+  cpu_backend_.get()->monitoredBarrier(options, wait_all_ranks);
 }
 
-void DeviceBackend::setSequenceNumberForGroup() { library_.get()->setSequenceNumberForGroup(); }
+void DeviceBackend::setSequenceNumberForGroup() { cpu_backend_.get()->setSequenceNumberForGroup(); }
 
-uint64_t DeviceBackend::getSequenceNumberForGroup() { return library_.get()->getSequenceNumberForGroup(); }
+uint64_t DeviceBackend::getSequenceNumberForGroup() { return cpu_backend_.get()->getSequenceNumberForGroup(); }
 
 }  // namespace outboard::distributed

@@ -13,13 +13,13 @@
 #include "torch/distributed/by_driver/driver_transport.h"
 #include "torch/distributed/by_host/host_runner.h"
 #include "torch/distributed/point_to_point.h"
-#include "torch/distributed/staging/host_library.h"
+#include "torch/distributed/staging/cpu_backend.h"
 #include "torch/distributed/works/collective_order.h"
 
 namespace outboard::distributed {
 
-/// Makes the host library's backend for a group: store, rank, size, timeout, and which ranks of the world it has.
-using MakeHost = std::function<c10::intrusive_ptr<c10d::Backend>(
+/// Makes the CPU backend's backend for a group: store, rank, size, timeout, and which ranks of the world it has.
+using MakeCpuBackend = std::function<c10::intrusive_ptr<c10d::Backend>(
     const c10::intrusive_ptr<c10d::Store>&, int, int, std::chrono::milliseconds, const std::vector<uint64_t>&)>;
 
 /// What a group is made of.
@@ -44,7 +44,7 @@ struct DeviceOptions : c10d::Backend::Options {
 class DeviceBackend : public c10d::Backend {
  public:
   /// `driver`: null where collectives are not to be the driver's.
-  DeviceBackend(Group group, c10::intrusive_ptr<c10d::Backend> host, MakeHost make_host,
+  DeviceBackend(Group group, c10::intrusive_ptr<c10d::Backend> cpu_backend, MakeCpuBackend make_cpu_backend,
                 std::unique_ptr<DriverTransport> driver);
   ~DeviceBackend() override;
 
@@ -95,7 +95,7 @@ class DeviceBackend : public c10d::Backend {
   uint64_t getSequenceNumberForGroup() override;
 
  private:
-  /// What the driver is to do, or nothing where the host library has to.
+  /// What the driver is to do, or nothing where the CPU backend has to.
   using ByDriver = std::function<std::optional<DriverRequests>(const DriverTransport& driver)>;
   using ByHost = std::function<WorkPointer(DueCall call)>;
   /// Streams beside those that compute: for copies at the call of a collective, and for those of parts, which wait for
@@ -113,7 +113,7 @@ class DeviceBackend : public c10d::Backend {
   Streams streams(c10::DeviceIndex index);
 
   Call begin(c10d::OpType kind, const char* name, Tensors inputs, TensorLists results);
-  /// Has the driver carry a collective out, or else the host library, behind the earlier ones that it must come behind.
+  /// Has the driver carry a collective out, or else the CPU backend, behind the earlier ones that it must come behind.
   WorkPointer carry_out(Call call, std::chrono::milliseconds timeout, const ByDriver& by_driver, const ByHost& by_host);
   /// The same for what no driver does.
   WorkPointer carry_out(Call call, const ByHost& by_host);
@@ -128,8 +128,8 @@ class DeviceBackend : public c10d::Backend {
 
   const Group group_;
   const c10::intrusive_ptr<DeviceOptions> options_;
-  const MakeHost make_host_;
-  HostLibrary library_;
+  const MakeCpuBackend make_cpu_backend_;
+  CpuBackend cpu_backend_;
   const std::unique_ptr<DriverTransport> driver_;  ///< null: none is to be used
   std::mutex mutex_;
   std::vector<Streams> streams_;  ///< by device; guarded by mutex_

@@ -20,7 +20,7 @@ Content in_parts(const at::Tensor& tensor, Use use, Stream& copies) {
 }  // namespace
 
 void PointToPoint::require(std::optional<int> peer, int tag) const {
-  // The host library has no connection of a rank to itself.
+  // The CPU backend has no connection of a rank to itself.
   TORCH_CHECK_VALUE(peer != rank_, "rank ", rank_, " cannot send to itself, or receive from itself: copy the tensor");
   // Greater tags are those of long messages' contents.
   TORCH_CHECK_VALUE(tag >= 0 && tag < kTags, "a message's tag must be from 0 to ", kTags - 1, ", but is ", tag);
@@ -55,7 +55,7 @@ WorkPointer PointToPoint::start(Call call, Use use,
   order_.remember(work);
   // A long message's header does not wait for the device.
   issuer_.put({copies == nullptr ? call.exchange : nullptr,
-               [this, work, copies] { with_label(work->label(), [&] { work->begin(library_.get(), copies); }); },
+               [this, work, copies] { with_label(work->label(), [&] { work->begin(cpu_backend_.get(), copies); }); },
                {},
                [work](const std::exception_ptr& error) { work->fail(error); }});
   return work;

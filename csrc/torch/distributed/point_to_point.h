@@ -6,19 +6,19 @@
 #include <memory>
 #include <optional>
 
-#include "torch/distributed/staging/host_library.h"
+#include "torch/distributed/staging/cpu_backend.h"
 #include "torch/distributed/staging/issuer.h"
 #include "torch/distributed/staging/message.h"
 #include "torch/distributed/works/collective_order.h"
 
 namespace outboard::distributed {
 
-/// A group's messages between two ranks, by its host library, with an order of their own beside that of collectives.
+/// A group's messages between two ranks, by its CPU backend, with an order of their own beside that of collectives.
 class PointToPoint {
  public:
-  /// `library` and `order`: outlive this.
-  PointToPoint(HostLibrary& library, CollectiveOrder& order, int rank)
-      : library_(library), order_(order), rank_(rank) {}
+  /// `cpu_backend` and `order`: outlive this.
+  PointToPoint(CpuBackend& cpu_backend, CollectiveOrder& order, int rank)
+      : cpu_backend_(cpu_backend), order_(order), rank_(rank) {}
 
   /// Throws c10::ValueError for a message to or from this rank itself, and for tags that are not there.
   void require(std::optional<int> peer, int tag) const;
@@ -32,7 +32,7 @@ class PointToPoint {
   /// `make`: of the message's contents.
   WorkPointer start(Call call, Use use, const std::function<std::unique_ptr<Message>(Content content)>& make);
 
-  HostLibrary& library_;
+  CpuBackend& cpu_backend_;
   CollectiveOrder& order_;
   const int rank_;
   std::atomic<uint32_t> sent_{0};

@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "torch/distributed/backend.h"
-#include "torch/distributed/host_backends/agreeing_backend.h"
-#include "torch/distributed/host_backends/shared_memory_backend.h"
-#include "torch/distributed/host_backends/transport_backend.h"
+#include "torch/distributed/cpu_backends/agreeing_backend.h"
+#include "torch/distributed/cpu_backends/shared_memory_backend.h"
+#include "torch/distributed/cpu_backends/transport_backend.h"
 #include "torch/python/binding_helpers.h"
 
 namespace outboard::distributed {
@@ -20,17 +20,18 @@ namespace {
 c10::intrusive_ptr<c10d::Backend> make_backend(const std::string& backend, const std::string& name,
                                                const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                std::chrono::milliseconds timeout, std::vector<uint64_t> global_ranks,
-                                               const MakeHost& make_host, bool by_driver) {
-  const MakeHost make = [make_host](const auto& for_store, int own, int ranks, auto longest, const auto& in_world) {
-    const auto plain = make_host(for_store, own, ranks, longest, in_world);
+                                               const MakeCpuBackend& make_cpu_backend, bool by_driver) {
+  const MakeCpuBackend make = [make_cpu_backend](const auto& for_store, int own, int ranks, auto longest,
+                                                 const auto& in_world) {
+    const auto plain = make_cpu_backend(for_store, own, ranks, longest, in_world);
     // Through shared memory ranks compare what they ask for anyway.
     const auto shared = SharedMemoryBackend::over(plain, longest);
     return shared == plain ? AgreeingBackend::over(plain) : shared;
   };
-  auto host = make(store, rank, size, timeout, global_ranks);
-  auto driver = by_driver ? DriverTransport::make(store, *host, timeout) : nullptr;
+  auto cpu_backend = make(store, rank, size, timeout, global_ranks);
+  auto driver = by_driver ? DriverTransport::make(store, *cpu_backend, timeout) : nullptr;
   return c10::make_intrusive<DeviceBackend>(Group{backend, name, rank, size, timeout, std::move(global_ranks)},
-                                            std::move(host), make, std::move(driver));
+                                            std::move(cpu_backend), make, std::move(driver));
 }
 
 }  // namespace

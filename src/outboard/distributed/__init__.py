@@ -58,18 +58,18 @@ def _create(backend: str, group: Any, options: Any) -> Any:
         group.group_size,
         group.timeout,
         group.global_ranks_in_group,
-        _create_host,
+        _create_cpu_backend,
         _transport() == "driver",
     )
 
 
-def _create_host(store: Any, rank: int, size: int, timeout: datetime.timedelta, global_ranks: list[int]) -> Any:
+def _create_cpu_backend(store: Any, rank: int, size: int, timeout: datetime.timedelta, global_ranks: list[int]) -> Any:
     """The backend for CPU tensors, which runs the collectives."""
     from outboard.distributed import mpi
     from outboard.distributed.generation import of_this_start
 
     if _transport() == "mpi":
         return mpi.create(store, rank, size, timeout)
-    host = distributed.ProcessGroupGloo(of_this_start(store, rank, size, timeout), rank, size, timeout)
-    host.options.global_ranks_in_group = global_ranks
-    return host
+    cpu_backend = distributed.ProcessGroupGloo(of_this_start(store, rank, size, timeout), rank, size, timeout)
+    cpu_backend.options.global_ranks_in_group = global_ranks
+    return cpu_backend

@@ -235,7 +235,7 @@ def _nothing(status: Any) -> None:
 
 class Transport:
     """A group's collectives on contiguous or dense CPU tensors
-    (``csrc/torch/distributed/host_backends/transport_backend.h``).
+    (``csrc/torch/distributed/cpu_backends/transport_backend.h``).
 
     Each method begins its collective and returns; ``seconds`` is the most that it may take.
     """

@@ -11,12 +11,12 @@ using Part = HostRunner::Part;
 using Parts = HostRunner::Parts;
 using Works = HostRunner::Works;
 
-WorkPointer broadcast_from(Backend& host, int root, std::chrono::milliseconds timeout, const at::Tensor& value) {
+WorkPointer broadcast_from(Backend& cpu, int root, std::chrono::milliseconds timeout, const at::Tensor& value) {
   c10d::BroadcastOptions options;
   options.rootRank = root;
   options.timeout = timeout;
   Tensors one{value};
-  return host.broadcast(one, options);
+  return cpu.broadcast(one, options);
 }
 
 WorkPointer all_gather_uneven_long(HostRunner& runner, DueCall call, const Tensors& outputs,
@@ -30,7 +30,7 @@ WorkPointer all_gather_uneven_long(HostRunner& runner, DueCall call, const Tenso
     for (int64_t k = 0; k < count; ++k) {
       parts.push_back([use, root, timeout, some = part_of(places[root], k, count)](Exchange& exchange) -> Part {
         const at::Tensor value = flat(exchange.elements(some, use));
-        return {[=](Backend& host) -> Works { return {broadcast_from(host, root, timeout, value)}; }, {}};
+        return {[=](Backend& cpu) -> Works { return {broadcast_from(cpu, root, timeout, value)}; }, {}};
       });
     }
   }
@@ -52,8 +52,8 @@ WorkPointer all_gather_long(HostRunner& runner, DueCall call, const TensorLists&
                        arriving = part_of_each(places[i], k, count)](Exchange& exchange) -> Part {
         Tensors leaving{flat(exchange.elements(own, Use::kRead))};
         TensorLists values{flattened(exchange.elements(arriving, Use::kWrite))};
-        return {[leaving, values, options](Backend& host) mutable -> Works {
-                  return {host.allgather(values, leaving, options)};
+        return {[leaving, values, options](Backend& cpu) mutable -> Works {
+                  return {cpu.allgather(values, leaving, options)};
                 },
                 {}};
       });
@@ -74,15 +74,15 @@ WorkPointer all_gather(HostRunner& runner, DueCall call, const Tensors& outputs,
   const Tensors own{call->exchange->elements(input, Use::kRead)};
   const Tensors values = call->exchange->elements(outputs, Use::kWrite);
   const Tensors places = contiguous_places(values);
-  const auto issue = [own, places, options](Backend& host) -> Works {
+  const auto issue = [own, places, options](Backend& cpu) -> Works {
     Tensors leaving = contiguous(own);
     TensorLists arriving{places};
-    return {host.allgather(arriving, leaving, options)};
+    return {cpu.allgather(arriving, leaving, options)};
   };
   return runner.start(std::move(call), issue, [places, values] { copy_back(places, values); });
 }
 
-/// Each rank sends its tensor to all: the host library gathers tensors of one shape alone.
+/// Each rank sends its tensor to all: the CPU backend gathers tensors of one shape alone.
 WorkPointer all_gather_uneven(HostRunner& runner, DueCall call, const Tensors& outputs,
                               const c10d::AllgatherOptions& options) {
   if (are_dense(call->inputs) && are_dense(outputs) && any_is_long(outputs)) {
@@ -91,11 +91,11 @@ WorkPointer all_gather_uneven(HostRunner& runner, DueCall call, const Tensors& o
   const at::Tensor own = call->exchange->elements(call->inputs[0], Use::kRead);
   const Tensors values = call->exchange->elements(outputs, Use::kWrite);
   const Tensors places = contiguous_places(values);
-  const auto issue = [own, places, rank = runner.rank(), timeout = options.timeout](Backend& host) {
+  const auto issue = [own, places, rank = runner.rank(), timeout = options.timeout](Backend& cpu) {
     places[rank].copy_(own);
     Works works;
     for (int root = 0; root < static_cast<int>(places.size()); ++root) {
-      works.push_back(broadcast_from(host, root, timeout, flat(places[root])));
+      works.push_back(broadcast_from(cpu, root, timeout, flat(places[root])));
     }
     return works;
   };
@@ -113,9 +113,9 @@ WorkPointer all_gather_bases(HostRunner& runner, DueCall call, const Tensors& ou
   }
   Tensors own = flattened(call->exchange->elements(call->inputs, Use::kRead));
   Tensors values = flattened(call->exchange->elements(outputs, Use::kWrite));
-  return runner.start(std::move(call), [own, values, options](Backend& host) mutable {
+  return runner.start(std::move(call), [own, values, options](Backend& cpu) mutable {
     Works works;
-    for (size_t i = 0; i < own.size(); ++i) works.push_back(host._allgather_base(values[i], own[i], options));
+    for (size_t i = 0; i < own.size(); ++i) works.push_back(cpu._allgather_base(values[i], own[i], options));
     return works;
   });
 }
@@ -131,12 +131,12 @@ WorkPointer all_gather_coalesced(HostRunner& runner, DueCall call, const TensorL
     values.push_back(call->exchange->elements(list, Use::kWrite));
     places.push_back(contiguous_places(values.back()));
   }
-  const auto issue = [own, places, options](Backend& host) {
+  const auto issue = [own, places, options](Backend& cpu) {
     Works works;
     for (size_t i = 0; i < own.size(); ++i) {
       Tensors leaving = contiguous({own[i]});
       TensorLists arriving{places[i]};
-      works.push_back(host.allgather(arriving, leaving, options));
+      works.push_back(cpu.allgather(arriving, leaving, options));
     }
     return works;
   };

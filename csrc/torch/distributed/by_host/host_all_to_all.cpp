@@ -36,7 +36,7 @@ Tensors rows_of(const at::Tensor& tensor, const std::vector<uint64_t>& bytes) {
   return rows;
 }
 
-/// One tensor of all: the host library takes lists of tensors of one shape alone.
+/// One tensor of all: the CPU backend takes lists of tensors of one shape alone.
 MakePart part_of_lists(const Lists& lists, const c10d::AllToAllOptions& options) {
   return [lists, options](Exchange& exchange) -> Part {
     const Tensors own = exchange.elements(lists.inputs, Use::kRead);
@@ -44,9 +44,9 @@ MakePart part_of_lists(const Lists& lists, const c10d::AllToAllOptions& options)
     auto sent = counts_of(own), received = counts_of(values);
     const at::Tensor arrived =
         at::empty({std::accumulate(received.begin(), received.end(), int64_t{0})}, own[0].options());
-    const auto issue = [own, arrived, sent, received, options](Backend& host) mutable -> Works {
+    const auto issue = [own, arrived, sent, received, options](Backend& cpu) mutable -> Works {
       at::Tensor all = in_a_row(own), place = arrived;
-      return {host.alltoall_base(place, all, received, sent, options)};
+      return {cpu.alltoall_base(place, all, received, sent, options)};
     };
     const auto after = [values, arrived, received] {
       int64_t begin = 0;
@@ -89,9 +89,9 @@ WorkPointer start(HostRunner& runner, DueCall call, const MakePart& whole, const
   const Part at_once = whole(*call->exchange);
   const auto is_whole = std::make_shared<bool>(false);
   const auto issue = [&runner, at_once, is_whole, plan, exchange = call->exchange, copies = call->parts](
-                         Backend& host, CollectiveWork& work) -> Works {
+                         Backend& cpu, CollectiveWork& work) -> Works {
     *is_whole = !runner.someone_stages(false, work);
-    if (*is_whole) return at_once.issue(host);
+    if (*is_whole) return at_once.issue(cpu);
     runner.run_parts(work, plan(work), *copies);
     exchange->give_back_behind(*copies);
     return {};
@@ -112,9 +112,9 @@ WorkPointer all_to_all_single(HostRunner& runner, DueCall call, const at::Tensor
     const at::Tensor own = exchange.elements(input, Use::kRead), values = exchange.elements(output, Use::kWrite);
     const at::Tensor arriving = contiguous_places({values})[0];
     const auto issue = [own, arriving, received = output_splits, sent = input_splits,
-                        options](Backend& host) mutable -> Works {
+                        options](Backend& cpu) mutable -> Works {
       at::Tensor leaving = own.contiguous(), place = arriving;
-      return {host.alltoall_base(place, leaving, received, sent, options)};
+      return {cpu.alltoall_base(place, leaving, received, sent, options)};
     };
     return {issue, [values, arriving] { copy_back({arriving}, {values}); }};
   };

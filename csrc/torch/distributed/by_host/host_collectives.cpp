@@ -25,7 +25,7 @@ WorkPointer gather_long(HostRunner& runner, DueCall call, const TensorLists& out
       Tensors leaving{flat(exchange.elements(some, Use::kRead))};
       TensorLists values;
       if (is_root) values.push_back(flattened(exchange.elements(arriving, Use::kWrite)));
-      return {[=](Backend& host) mutable -> Works { return {host.gather(values, leaving, options)}; }, {}};
+      return {[=](Backend& cpu) mutable -> Works { return {cpu.gather(values, leaving, options)}; }, {}};
     });
   }
   add_copies(parts, places, joined(outputs), *call->parts);
@@ -44,22 +44,22 @@ WorkPointer scatter_long(HostRunner& runner, DueCall call, const at::Tensor& out
       Tensors arriving{flat(exchange.elements(place, Use::kWrite))};
       TensorLists leaving;
       if (is_root) leaving.push_back(flattened(exchange.elements(some, Use::kRead)));
-      return {[=](Backend& host) mutable -> Works { return {host.scatter(arriving, leaving, options)}; }, {}};
+      return {[=](Backend& cpu) mutable -> Works { return {cpu.scatter(arriving, leaving, options)}; }, {}};
     });
   }
   add_copies(parts, places, {output}, *call->parts);
   return runner.start_parts(std::move(call), std::move(parts));
 }
 
-/// What a reduction does to some numbers: `collective` is the host library's.
+/// What a reduction does to some numbers: `collective` is the CPU backend's.
 template <typename Options>
 HostRunner::IssueSome reducing(const Reduction& reduction, Options options,
                                WorkPointer (Backend::*collective)(Tensors&, const Options&)) {
-  return [=](Backend& host, at::Tensor& some) mutable {
+  return [=](Backend& cpu, at::Tensor& some) mutable {
     reduction.scale(some);
     options.reduceOp = reduction.of(some.scalar_type());
     Tensors values{some};
-    return (host.*collective)(values, options);
+    return (cpu.*collective)(values, options);
   };
 }
 
@@ -67,9 +67,9 @@ HostRunner::IssueSome reducing(const Reduction& reduction, Options options,
 
 WorkPointer broadcast(HostRunner& runner, DueCall call, const c10d::BroadcastOptions& options) {
   const Use use = options.rootRank == runner.rank() ? Use::kRead : Use::kWrite;
-  return runner.start_alike(std::move(call), use, [options](Backend& host, at::Tensor& some) {
+  return runner.start_alike(std::move(call), use, [options](Backend& cpu, at::Tensor& some) {
     Tensors values{some};
-    return host.broadcast(values, options);
+    return cpu.broadcast(values, options);
   });
 }
 
@@ -90,7 +90,7 @@ WorkPointer reduce(HostRunner& runner, DueCall call, const c10d::ReduceOptions& 
 }
 
 WorkPointer barrier(HostRunner& runner, DueCall call, const c10d::BarrierOptions& options) {
-  return runner.start(std::move(call), [options](Backend& host) -> Works { return {host.barrier(options)}; });
+  return runner.start(std::move(call), [options](Backend& cpu) -> Works { return {cpu.barrier(options)}; });
 }
 
 WorkPointer gather(HostRunner& runner, DueCall call, const TensorLists& outputs, const c10d::GatherOptions& options) {
@@ -102,10 +102,10 @@ WorkPointer gather(HostRunner& runner, DueCall call, const TensorLists& outputs,
     values.push_back(call->exchange->elements(list, Use::kWrite));
     places.push_back(contiguous_places(values.back()));
   }
-  const auto issue = [own, places, options](Backend& host) -> Works {
+  const auto issue = [own, places, options](Backend& cpu) -> Works {
     Tensors leaving = contiguous(own);
     TensorLists arriving = places;
-    return {host.gather(arriving, leaving, options)};
+    return {cpu.gather(arriving, leaving, options)};
   };
   return runner.start(std::move(call), issue, [places, values] { copy_back(joined(places), joined(values)); });
 }
@@ -119,11 +119,11 @@ WorkPointer scatter(HostRunner& runner, DueCall call, const at::Tensor& output, 
   const Tensors places = contiguous_places(own);
   TensorLists values;
   for (const Tensors& list : inputs) values.push_back(call->exchange->elements(list, Use::kRead));
-  const auto issue = [places, values, options](Backend& host) -> Works {
+  const auto issue = [places, values, options](Backend& cpu) -> Works {
     Tensors arriving = places;
     TensorLists leaving;
     for (const Tensors& list : values) leaving.push_back(contiguous(list));
-    return {host.scatter(arriving, leaving, options)};
+    return {cpu.scatter(arriving, leaving, options)};
   };
   return runner.start(std::move(call), issue, [places, own] { copy_back(places, own); });
 }

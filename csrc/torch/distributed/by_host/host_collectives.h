@@ -3,7 +3,7 @@
 
 #include "torch/distributed/by_host/host_runner.h"
 
-/// Collectives on tensors of the device by a host library, which takes CPU tensors. Arguments are checked before.
+/// Collectives on tensors of the device by a CPU backend, which takes CPU tensors. Arguments are checked before.
 namespace outboard::distributed::on_host {
 
 WorkPointer broadcast(HostRunner& runner, DueCall call, const c10d::BroadcastOptions& options);

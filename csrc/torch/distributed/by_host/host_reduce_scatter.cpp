@@ -16,7 +16,7 @@ using Parts = HostRunner::Parts;
 using Works = HostRunner::Works;
 
 /// Of each rank's `pieces` in turn, what belongs to this rank, reduced into `own`: each rank gets from all what belongs
-/// to it, and reduces that in the order of the ranks. The host library would have everybody get and reduce everything.
+/// to it, and reduces that in the order of the ranks. The CPU backend would have everybody get and reduce everything.
 Part reduced_part(int ranks, Tensors own, TensorLists pieces, const c10d::ReduceScatterOptions& options) {
   const Reduction reduction(options.reduceOp);
   Tensors arrived;
@@ -25,7 +25,7 @@ Part reduced_part(int ranks, Tensors own, TensorLists pieces, const c10d::Reduce
     shape.insert(shape.end(), output.sizes().begin(), output.sizes().end());
     arrived.push_back(at::empty(shape, output.options()));
   }
-  const auto issue = [ranks, own, pieces, arrived, timeout = options.timeout](Backend& host) {
+  const auto issue = [ranks, own, pieces, arrived, timeout = options.timeout](Backend& cpu) {
     Works works;
     for (size_t i = 0; i < own.size(); ++i) {
       c10d::AllToAllOptions host_options;
@@ -34,7 +34,7 @@ Part reduced_part(int ranks, Tensors own, TensorLists pieces, const c10d::Reduce
       at::Tensor arriving = flat(arrived[i]);
       std::vector<int64_t> received(ranks, own[i].numel());
       std::vector<int64_t> sent = pieces[i].size() == 1 ? received : counts_of(pieces[i]);
-      works.push_back(host.alltoall_base(arriving, leaving, received, sent, host_options));
+      works.push_back(cpu.alltoall_base(arriving, leaving, received, sent, host_options));
     }
     return works;
   };

@@ -15,7 +15,7 @@
 namespace outboard::distributed {
 namespace {
 
-/// Waits for works of the host library. Throws what failed, or if the whole collective was aborted.
+/// Waits for works of the CPU backend. Throws what failed, or if the whole collective was aborted.
 void wait_for(const std::vector<WorkPointer>& works, c10d::Work& whole) {
   wait_interruptibly([&] {
     return whole.isCompleted() ||
@@ -40,7 +40,7 @@ HostRunner::Parts parts_of_each(const Tensors& tensors, Use use, const HostRunne
       parts.push_back([use, issue, after, some = count == 1 ? tensor : part_of(tensor, i, count)](Exchange& own) {
         at::Tensor value = host_of(own, some, use);
         HostRunner::Part part;
-        part.issue = [value, issue](c10d::Backend& host) mutable -> HostRunner::Works { return {issue(host, value)}; };
+        part.issue = [value, issue](c10d::Backend& cpu) mutable -> HostRunner::Works { return {issue(cpu, value)}; };
         if (after) part.after = [value, after] { after(value); };
         return part;
       });
@@ -53,7 +53,7 @@ HostRunner::Parts parts_of_each(const Tensors& tensors, Use use, const HostRunne
 
 WorkPointer HostRunner::start(DueCall call, Issue issue, std::function<void()> after) {
   return start_agreed(
-      std::move(call), [issue = std::move(issue)](c10d::Backend& host, CollectiveWork&) { return issue(host); },
+      std::move(call), [issue = std::move(issue)](c10d::Backend& cpu, CollectiveWork&) { return issue(cpu); },
       std::move(after));
 }
 
@@ -66,7 +66,7 @@ WorkPointer HostRunner::start_agreed(DueCall call, IssueAgreed issue, std::funct
   issuer_.put({exchange,
                [this, work, begun, issue = std::move(issue)] {
                  work->begin();
-                 with_label(work->label(), [&] { *begun = issue(*library_.get(), *work); });
+                 with_label(work->label(), [&] { *begun = issue(*cpu_backend_.get(), *work); });
                },
                [work, begun, after = std::move(after)] { work->follow(*begun, after); },
                [work](const std::exception_ptr& error) { work->fail(error); }});
@@ -112,7 +112,7 @@ void HostRunner::run_parts(CollectiveWork& work, const Parts& parts, Stream& cop
     ahead.pop_front();
     now.exchange->wait();
     if (i != 0) work.begin();
-    wait_for(now.part.issue(*library_.get()), work);
+    wait_for(now.part.issue(*cpu_backend_.get()), work);
     if (now.part.after) now.part.after();
     if (i + 1 != parts.size()) work.end_part();
     if (leaving != nullptr) leaving->wait_until_given_back();
@@ -129,9 +129,9 @@ WorkPointer HostRunner::start_alike(DueCall call, Use use, const IssueSome& issu
   }
   Tensors values;
   for (const at::Tensor& tensor : call->inputs) values.push_back(host_of(*call->exchange, tensor, use));
-  const auto issue_all = [values, issue](c10d::Backend& host) mutable {
+  const auto issue_all = [values, issue](c10d::Backend& cpu) mutable {
     Works works;
-    for (at::Tensor& value : values) works.push_back(issue(host, value));
+    for (at::Tensor& value : values) works.push_back(issue(cpu, value));
     return works;
   };
   if (!after) return start(std::move(call), issue_all);
@@ -143,7 +143,7 @@ int64_t HostRunner::greatest(int64_t number, CollectiveWork& work) {
   c10d::AllreduceOptions options;
   options.reduceOp = c10d::ReduceOp::MAX;
   options.asyncOp = false;
-  wait_for({library_.get()->allreduce(one, options)}, work);
+  wait_for({cpu_backend_.get()->allreduce(one, options)}, work);
   return one[0].item<int64_t>();
 }
 

@@ -7,7 +7,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
-#include "torch/distributed/staging/host_library.h"
+#include "torch/distributed/staging/cpu_backend.h"
 #include "torch/distributed/staging/issuer.h"
 #include "torch/distributed/terms/tensors.h"
 #include "torch/distributed/works/collective_order.h"
@@ -15,17 +15,17 @@
 
 namespace outboard::distributed {
 
-/// Has a group's host library carry out collectives on tensors of the device: each begins when the device has done what
-/// comes before it, in the order of the calls, with all contents at once or in parts. Which calls those are of the host
-/// library's, and with what, is told by who starts one (host_collectives.h).
+/// Has a group's CPU backend carry out collectives on tensors of the device: each begins when the device has done what
+/// comes before it, in the order of the calls, with all contents at once or in parts. Which calls those are of the
+/// backend's, and with what, is told by who starts one (host_collectives.h).
 class HostRunner {
  public:
   using Works = std::vector<WorkPointer>;
-  /// A collective of the host library's on CPU tensors.
-  using Issue = std::function<Works(c10d::Backend& host)>;
+  /// A collective of the CPU backend's on CPU tensors.
+  using Issue = std::function<Works(c10d::Backend& cpu)>;
   /// The same where it depends on what ranks agree on then.
-  using IssueAgreed = std::function<Works(c10d::Backend& host, CollectiveWork& work)>;
-  /// What the host library does, and what is done to its results on the host.
+  using IssueAgreed = std::function<Works(c10d::Backend& cpu, CollectiveWork& work)>;
+  /// What the CPU backend does, and what is done to its results on the host.
   struct Part {
     Issue issue;
     std::function<void()> after;
@@ -36,19 +36,19 @@ class HostRunner {
   /// Is called when the device is done with what comes before the parts.
   using Plan = std::function<Parts(CollectiveWork& work)>;
   /// What a collective that treats all elements alike does to some of them.
-  using IssueSome = std::function<WorkPointer(c10d::Backend& host, at::Tensor& some)>;
+  using IssueSome = std::function<WorkPointer(c10d::Backend& cpu, at::Tensor& some)>;
 
-  /// `library` and `order`: outlive this.
-  HostRunner(HostLibrary& library, CollectiveOrder& order, int rank, int size)
-      : library_(library), order_(order), rank_(rank), size_(size) {}
+  /// `cpu_backend` and `order`: outlive this.
+  HostRunner(CpuBackend& cpu_backend, CollectiveOrder& order, int rank, int size)
+      : cpu_backend_(cpu_backend), order_(order), rank_(rank), size_(size) {}
 
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  /// Of tensors of the call's own exchange. `after` runs on the host when the host library is done.
+  /// Of tensors of the call's own exchange. `after` runs on the host when the CPU backend is done.
   WorkPointer start(DueCall call, Issue issue, std::function<void()> after = {});
   WorkPointer start_agreed(DueCall call, IssueAgreed issue, std::function<void()> after);
-  /// In parts: while the host library has one of them, the next one is on its way to the host and the last one on its
+  /// In parts: while the CPU backend has one of them, the next one is on its way to the host and the last one on its
   /// way back, and no others are.
   WorkPointer start_parts(DueCall call, Parts parts);
   WorkPointer start_planned(DueCall call, Plan plan);
@@ -67,7 +67,7 @@ class HostRunner {
   void drain() { issuer_.drain(); }
 
  private:
-  HostLibrary& library_;
+  CpuBackend& cpu_backend_;
   CollectiveOrder& order_;
   const int rank_, size_;
   std::optional<bool> someone_stages_;  ///< once that is known; for who issues collectives

@@ -9,7 +9,7 @@
 
 #include "runtime/streams/stream.h"
 
-/// Collectives of torch.distributed on tensors of the device, by a host library that takes CPU tensors.
+/// Collectives of torch.distributed on tensors of the device, by a CPU backend that takes CPU tensors.
 namespace outboard::distributed {
 
 /// The stream as PyTorch knows it.
@@ -18,7 +18,7 @@ c10::Stream torch_stream(const Stream& stream);
 /// What a collective does with a tensor.
 enum class Use { kRead, kWrite, kReadWrite };
 
-/// The tensors of one collective as the host library takes them. Where the host can address the device's memory they
+/// The tensors of one collective as the CPU backend takes them. Where the host can address the device's memory they
 /// are that memory, which stays in place; elsewhere they are page-locked copies, which a stream beside the current one
 /// fetches and brings back.
 class Exchange {

@@ -186,7 +186,7 @@ void Message::wait_for(const WorkPointer& work) {
     if (aborted_) throw std::runtime_error("aborted");
     under_way_ = work;
   }
-  // The host library says so where a transfer was given up.
+  // The CPU backend says so where a transfer was given up.
   if (!work->wait()) throw std::runtime_error("aborted");
   const std::lock_guard lock(mutex_);
   under_way_ = nullptr;

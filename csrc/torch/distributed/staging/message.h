@@ -58,7 +58,7 @@ class Message {
   void abort();
 
  protected:
-  /// Waits for a work of the host library's, unless the message is given up.
+  /// Waits for a work of the CPU backend's, unless the message is given up.
   void wait_for(const WorkPointer& work);
 
  private:

@@ -8,13 +8,13 @@
 
 namespace outboard::distributed {
 
-/// A reduction as the host library knows it, and what is done to numbers before and behind that.
+/// A reduction as the CPU backend knows it, and what is done to numbers before and behind that.
 class Reduction {
  public:
   /// Throws c10::ValueError for a PREMUL_SUM without a factor.
   explicit Reduction(const c10d::ReduceOp& asked);
 
-  /// The same for numbers of this dtype: a sum of truth values is their "or", and must not be two. The host library has
+  /// The same for numbers of this dtype: a sum of truth values is their "or", and must not be two. The CPU backend has
   /// no mean of integers.
   c10d::ReduceOp of(at::ScalarType dtype) const;
   /// Throws c10::ValueError for what is not defined, c10::TypeError for what cannot be computed.
@@ -22,7 +22,7 @@ class Reduction {
 
   /// What is done to a rank's numbers before the reduction.
   void scale(const at::Tensor& tensor) const;
-  /// What is done to the numbers that the host library has reduced over so many ranks: a mean of integers is their sum,
+  /// What is done to the numbers that the CPU backend has reduced over so many ranks: a mean of integers is their sum,
   /// divided without a remainder, as with NCCL.
   void finish(const at::Tensor& tensor, int ranks) const;
   /// Reduces the rows of `all`, which serve as scratch memory, into `result`.

@@ -41,7 +41,7 @@ class CollectiveOrder {
  public:
   explicit CollectiveOrder(int rank) : rank_(rank) {}
 
-  /// Waits for earlier collectives that write what this one uses, or use what it writes: the host library works on
+  /// Waits for earlier collectives that write what this one uses, or use what it writes: the CPU backend works on
   /// several at a time, while programs for CUDA know that one stream has them all. `on_driver`: this one is the
   /// driver's.
   DueCall behind_others(Call call, bool on_driver);

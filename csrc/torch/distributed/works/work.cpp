@@ -37,7 +37,7 @@ std::exception_ptr error_of(const Label& label, const std::string& text) {
       c10::DistBackendError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, label.text + ": " + text));
 }
 
-/// Calls a function on one of as many threads as there are functions that wait: the host library's own are few, and a
+/// Calls a function on one of as many threads as there are functions that wait: the CPU backend's own are few, and a
 /// callback of a future that waits for a collective may wait for what only they do.
 void on_a_thread(std::function<void()> function) {
   static auto* const issuer = new Issuer;  // never destroyed, since works outlive their groups

@@ -24,8 +24,8 @@ struct Label {
   uint64_t number;       ///< of the group's collectives so far
 };
 
-/// When the collectives of a group ran, for the profiler: on a row of their own, one after the other. Where the host
-/// library has several under way, one is shown from when those that ended before it are done.
+/// When the collectives of a group ran, for the profiler: on a row of their own, one after the other. Where the CPU
+/// backend has several under way, one is shown from when those that ended before it are done.
 class Row {
  public:
   /// A collective was asked for on the calling thread; its times are still missing.
@@ -75,7 +75,7 @@ class InterruptibleWork : public c10d::Work {
   virtual void interrupted() {}
 };
 
-/// A collective on tensors of the device, which is done when the host library is, and, for who waits on a stream, when
+/// A collective on tensors of the device, which is done when the CPU backend is, and, for who waits on a stream, when
 /// its results are there in that stream's order.
 class CollectiveWork : public InterruptibleWork {
  public:
@@ -89,7 +89,7 @@ class CollectiveWork : public InterruptibleWork {
   const Label& label() const { return label_; }
   /// Has the current stream wait for results that are still on their way to the device.
   void synchronize() override;
-  /// Ends the wait for it with an error. The host library goes on with the tensors, which stay where they are.
+  /// Ends the wait for it with an error. The CPU backend goes on with the tensors, which stay where they are.
   void abort() override;
 
   /// Whether it has not ended yet and must before another one reads and writes these tensors: one of the two writes
@@ -98,11 +98,11 @@ class CollectiveWork : public InterruptibleWork {
   /// It is the driver's, which has all of its own in stream order.
   void set_on_driver() { on_driver_ = true; }
   bool on_driver() const { return on_driver_; }
-  /// The host library is asked for it now.
+  /// The CPU backend is asked for it now.
   void begin() { traced_.begin = traced_.submit_begin == 0 ? 0 : traced_clock(); }
   /// A part of it has ended.
   void end_part() { row_->add(traced_); }
-  /// Follows the host library's works: when the last one is done, `after` is called, and this is done, too.
+  /// Follows the CPU backend's works: when the last one is done, `after` is called, and this is done, too.
   void follow(const std::vector<WorkPointer>& works, const std::function<void()>& after);
   /// Ends with an error. No-op once it has ended.
   void fail(const std::exception_ptr& error);
@@ -126,7 +126,7 @@ class CollectiveWork : public InterruptibleWork {
   std::atomic<bool> on_driver_{false};
 };
 
-/// A tensor on its way to or from one other rank. The host library ends such a transfer where somebody waits for it, so
+/// A tensor on its way to or from one other rank. The CPU backend ends such a transfer where somebody waits for it, so
 /// that is where this one ends: in `wait`, or on another thread if the first who asks may be interrupted, or does not
 /// wait, or if the other rank waits for what this one does next.
 class PeerWork : public InterruptibleWork {

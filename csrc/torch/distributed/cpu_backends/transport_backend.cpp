@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "torch/distributed/host_backends/transport_backend.h"
+#include "torch/distributed/cpu_backends/transport_backend.h"
 
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
@@ -61,75 +61,70 @@ double TransportBackend::seconds(std::chrono::milliseconds timeout) const {
   return std::chrono::duration<double>(timeout == c10d::kUnsetTimeout ? timeout_ : timeout).count();
 }
 
-TransportBackend::WorkPointer TransportBackend::run(OpType kind, const char* method, std::chrono::milliseconds timeout,
-                                                    const std::function<py::tuple()>& arguments) {
+WorkPointer TransportBackend::run(OpType kind, const char* method, std::chrono::milliseconds timeout,
+                                  const std::function<py::tuple()>& arguments) {
   ++number_;
   auto work = c10::make_intrusive<SimpleWork>(rank_, kind);
   with_python([&] { transport_.attr(method)(*arguments(), seconds(timeout), end_of(work)); });
   return work;
 }
 
-TransportBackend::WorkPointer TransportBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
+WorkPointer TransportBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
   return run(OpType::BROADCAST, "broadcast", options.timeout,
              [&] { return py::make_tuple(tensors[0], options.rootRank); });
 }
 
-TransportBackend::WorkPointer TransportBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
+WorkPointer TransportBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
   combination(options.reduceOp, tensors[0].scalar_type());  // throws where there is none
   return run(OpType::ALLREDUCE, "all_reduce", options.timeout,
              [&] { return py::make_tuple(tensors[0], name_of(options.reduceOp)); });
 }
 
-TransportBackend::WorkPointer TransportBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
+WorkPointer TransportBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   combination(options.reduceOp, tensors[0].scalar_type());
   return run(OpType::REDUCE, "reduce", options.timeout,
              [&] { return py::make_tuple(tensors[0], name_of(options.reduceOp), options.rootRank); });
 }
 
-TransportBackend::WorkPointer TransportBackend::allgather(TensorLists& outputs, Tensors& inputs,
-                                                          const c10d::AllgatherOptions& options) {
+WorkPointer TransportBackend::allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
   return run(OpType::ALLGATHER, "all_gather", options.timeout, [&] { return py::make_tuple(outputs[0], inputs[0]); });
 }
 
-TransportBackend::WorkPointer TransportBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
-                                                                const c10d::AllgatherOptions& options) {
+WorkPointer TransportBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                              const c10d::AllgatherOptions& options) {
   return run(OpType::_ALLGATHER_BASE, "all_gather", options.timeout,
              [&] { return py::make_tuple(output.view({size_, input.numel()}).unbind(), input); });
 }
 
-TransportBackend::WorkPointer TransportBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
-                                                              std::vector<int64_t>& output_splits,
-                                                              std::vector<int64_t>& input_splits,
-                                                              const c10d::AllToAllOptions& options) {
+WorkPointer TransportBackend::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                                            std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) {
   return run(OpType::ALLTOALL_BASE, "all_to_all", options.timeout,
              [&] { return py::make_tuple(output, input, output_splits, input_splits); });
 }
 
-TransportBackend::WorkPointer TransportBackend::gather(TensorLists& outputs, Tensors& inputs,
-                                                       const c10d::GatherOptions& options) {
+WorkPointer TransportBackend::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
   return run(OpType::GATHER, "gather", options.timeout,
              [&] { return py::make_tuple(outputs.empty() ? Tensors() : outputs[0], inputs[0], options.rootRank); });
 }
 
-TransportBackend::WorkPointer TransportBackend::scatter(Tensors& outputs, TensorLists& inputs,
-                                                        const c10d::ScatterOptions& options) {
+WorkPointer TransportBackend::scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) {
   return run(OpType::SCATTER, "scatter", options.timeout,
              [&] { return py::make_tuple(outputs[0], inputs.empty() ? Tensors() : inputs[0], options.rootRank); });
 }
 
-TransportBackend::WorkPointer TransportBackend::send(Tensors& tensors, int target, int tag) {
+WorkPointer TransportBackend::send(Tensors& tensors, int target, int tag) {
   return run(OpType::SEND, "send", timeout_, [&] { return py::make_tuple(tensors[0], target, tag); });
 }
 
-TransportBackend::WorkPointer TransportBackend::recv(Tensors& tensors, int source, int tag) {
+WorkPointer TransportBackend::recv(Tensors& tensors, int source, int tag) {
   return run(OpType::RECV, "receive", timeout_, [&] { return py::make_tuple(tensors[0], source, tag); });
 }
 
-TransportBackend::WorkPointer TransportBackend::recvAnysource(Tensors& tensors, int tag) {
+WorkPointer TransportBackend::recvAnysource(Tensors& tensors, int tag) {
   return run(OpType::RECVANYSOURCE, "receive", timeout_, [&] { return py::make_tuple(tensors[0], py::none(), tag); });
 }
 
-TransportBackend::WorkPointer TransportBackend::barrier(const c10d::BarrierOptions& options) {
+WorkPointer TransportBackend::barrier(const c10d::BarrierOptions& options) {
   return run(OpType::BARRIER, "barrier", options.timeout, [] { return py::tuple(); });
 }
 

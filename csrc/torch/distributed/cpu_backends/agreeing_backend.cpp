@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "torch/distributed/host_backends/agreeing_backend.h"
+#include "torch/distributed/cpu_backends/agreeing_backend.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -17,9 +17,8 @@
 namespace outboard::distributed {
 namespace {
 
-using c10d::OpType;
-using Tensors = AgreeingBackend::Tensors;
 using c10::ivalue::Future;
+using c10d::OpType;
 
 /// Bytes of the text of what a rank asks for.
 constexpr int64_t kText = 128;
@@ -52,18 +51,14 @@ c10::intrusive_ptr<c10d::Backend> AgreeingBackend::over(c10::intrusive_ptr<c10d:
   return c10::make_intrusive<AgreeingBackend>(std::move(under));
 }
 
-AgreeingBackend::AgreeingBackend(c10::intrusive_ptr<c10d::Backend> under)
-    : Backend(under->getRank(), under->getSize()), under_(std::move(under)) {}
-
 AgreeingBackend::~AgreeingBackend() {
   const WithoutPython released;
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return calls_.empty(); });
 }
 
-AgreeingBackend::WorkPointer AgreeingBackend::run(OpType kind, const std::string& terms,
-                                                  std::chrono::milliseconds timeout, Issue issue,
-                                                  const std::vector<uint64_t>& bytes) {
+WorkPointer AgreeingBackend::run(OpType kind, const std::string& terms, std::chrono::milliseconds timeout, Issue issue,
+                                 const std::vector<uint64_t>& bytes) {
   auto call = std::make_shared<Call>();
   call->work = c10::make_intrusive<SimpleWork>(rank_, kind);
   call->timeout = timeout;
@@ -102,7 +97,7 @@ void AgreeingBackend::gather_from_all(const std::shared_ptr<Call>& call, at::Ten
   try {
     c10d::AllgatherOptions options;
     options.timeout = call->timeout;
-    gathered = under_->_allgather_base(all, own, options);
+    gathered = below()._allgather_base(all, own, options);
   } catch (...) {
     return proceed(call, std::current_exception());
   }
@@ -139,7 +134,7 @@ void AgreeingBackend::bytes_compared(const std::shared_ptr<Call>& call, const st
 void AgreeingBackend::proceed(const std::shared_ptr<Call>& call, std::exception_ptr error) {
   WorkPointer begun;
   try {
-    if (error == nullptr) begun = call->issue(*under_);
+    if (error == nullptr) begun = call->issue(below());
   } catch (...) {
     error = std::current_exception();
   }
@@ -156,41 +151,38 @@ void AgreeingBackend::proceed(const std::shared_ptr<Call>& call, std::exception_
                                   /*uses_future=*/false);
 }
 
-AgreeingBackend::WorkPointer AgreeingBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
+WorkPointer AgreeingBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
   return run(OpType::BROADCAST, terms_of::broadcast(tensors[0], static_cast<int>(options.rootRank)), options.timeout,
              [values = tensors, options](Backend& under) mutable { return under.broadcast(values, options); });
 }
 
-AgreeingBackend::WorkPointer AgreeingBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
+WorkPointer AgreeingBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
   return run(OpType::ALLREDUCE, terms_of::all_reduce(tensors[0], options.reduceOp), options.timeout,
              [values = tensors, options](Backend& under) mutable { return under.allreduce(values, options); });
 }
 
-AgreeingBackend::WorkPointer AgreeingBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
+WorkPointer AgreeingBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   const int root = static_cast<int>(options.rootRank);
   return run(OpType::REDUCE, terms_of::reduce(tensors[0], options.reduceOp, root), options.timeout,
              [values = tensors, options](Backend& under) mutable { return under.reduce(values, options); });
 }
 
-AgreeingBackend::WorkPointer AgreeingBackend::allgather(TensorLists& outputs, Tensors& inputs,
-                                                        const c10d::AllgatherOptions& options) {
+WorkPointer AgreeingBackend::allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
   return run(OpType::ALLGATHER, terms_of::all_gather(inputs[0], outputs[0]), options.timeout,
              [values = outputs, own = inputs, options](Backend& under) mutable {
                return under.allgather(values, own, options);
              });
 }
 
-AgreeingBackend::WorkPointer AgreeingBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
-                                                              const c10d::AllgatherOptions& options) {
+WorkPointer AgreeingBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                             const c10d::AllgatherOptions& options) {
   return run(
       OpType::_ALLGATHER_BASE, terms_of::all_gather_into_tensor(input), options.timeout,
       [output, input, options](Backend& under) mutable { return under._allgather_base(output, input, options); });
 }
 
-AgreeingBackend::WorkPointer AgreeingBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
-                                                            std::vector<int64_t>& output_splits,
-                                                            std::vector<int64_t>& input_splits,
-                                                            const c10d::AllToAllOptions& options) {
+WorkPointer AgreeingBackend::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                                           std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) {
   std::vector<uint64_t> bytes = bytes_of_parts(input, input_splits, size_);
   const std::vector<uint64_t> received = bytes_of_parts(output, output_splits, size_);
   bytes.insert(bytes.end(), received.begin(), received.end());
@@ -202,8 +194,7 @@ AgreeingBackend::WorkPointer AgreeingBackend::alltoall_base(at::Tensor& output, 
       bytes);
 }
 
-AgreeingBackend::WorkPointer AgreeingBackend::gather(TensorLists& outputs, Tensors& inputs,
-                                                     const c10d::GatherOptions& options) {
+WorkPointer AgreeingBackend::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
   const int root = static_cast<int>(options.rootRank);
   return run(OpType::GATHER, terms_of::gather(inputs[0], outputs.empty() ? Tensors() : outputs[0], root, rank_, size_),
              options.timeout, [values = outputs, own = inputs, options](Backend& under) mutable {
@@ -211,8 +202,7 @@ AgreeingBackend::WorkPointer AgreeingBackend::gather(TensorLists& outputs, Tenso
              });
 }
 
-AgreeingBackend::WorkPointer AgreeingBackend::scatter(Tensors& outputs, TensorLists& inputs,
-                                                      const c10d::ScatterOptions& options) {
+WorkPointer AgreeingBackend::scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) {
   const int root = static_cast<int>(options.rootRank);
   return run(OpType::SCATTER, terms_of::scatter(outputs[0], inputs.empty() ? Tensors() : inputs[0], root, rank_, size_),
              options.timeout, [own = outputs, values = inputs, options](Backend& under) mutable {
@@ -221,7 +211,7 @@ AgreeingBackend::WorkPointer AgreeingBackend::scatter(Tensors& outputs, TensorLi
 }
 
 /// The comparison waits for all ranks, which is all that is asked for.
-AgreeingBackend::WorkPointer AgreeingBackend::barrier(const c10d::BarrierOptions& options) {
+WorkPointer AgreeingBackend::barrier(const c10d::BarrierOptions& options) {
   return run(OpType::BARRIER, terms_of::barrier(), options.timeout, [](Backend&) -> WorkPointer { return nullptr; });
 }
 

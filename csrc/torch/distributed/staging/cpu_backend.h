@@ -8,10 +8,10 @@
 namespace outboard::distributed {
 
 /// A group's backend for CPU tensors, which is there until the group is shut down.
-class HostLibrary {
+class CpuBackend {
  public:
   /// `group`: what errors call the group.
-  HostLibrary(std::string group, c10::intrusive_ptr<c10d::Backend> backend);
+  CpuBackend(std::string group, c10::intrusive_ptr<c10d::Backend> backend);
 
   /// Throws c10::DistBackendError once the group is shut down.
   c10::intrusive_ptr<c10d::Backend> get();

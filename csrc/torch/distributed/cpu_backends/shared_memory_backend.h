@@ -4,10 +4,10 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
 #include "distributed/shared_memory.h"
+#include "torch/distributed/cpu_backends/forwarding_backend.h"
 #include "torch/distributed/staging/issuer.h"
 
 namespace outboard::distributed {
@@ -15,7 +15,7 @@ namespace outboard::distributed {
 /// A backend for CPU tensors that runs collectives through memory which the ranks of a group share, and leaves the
 /// rest to the backend under it. What need not be asynchronous runs on the calling thread, the rest on one of its own,
 /// all in the order of the calls. Tensors have the order of rows.
-class SharedMemoryBackend : public c10d::Backend {
+class SharedMemoryBackend : public ForwardingBackend {
  public:
   /// `under` with shared memory, if all ranks of the group can reach the same; else `under`. All ranks of the group
   /// call this. OUTBOARD_SHARED_MEMORY=0 on any of them says no, and who asked for another transport than gloo gets it.
@@ -30,10 +30,6 @@ class SharedMemoryBackend : public c10d::Backend {
   void setTimeout(std::chrono::milliseconds timeout) override;
   void abort() override;
 
-  using Tensors = std::vector<at::Tensor>;
-  using TensorLists = std::vector<std::vector<at::Tensor>>;
-  using WorkPointer = c10::intrusive_ptr<c10d::Work>;
-
   WorkPointer broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   WorkPointer allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
   WorkPointer reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
@@ -45,19 +41,12 @@ class SharedMemoryBackend : public c10d::Backend {
 
   WorkPointer gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) override;
   WorkPointer scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) override;
-  WorkPointer send(Tensors& tensors, int target, int tag) override;
-  WorkPointer recv(Tensors& tensors, int source, int tag) override;
-  WorkPointer recvAnysource(Tensors& tensors, int tag) override;
-  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
-  void setSequenceNumberForGroup() override;
-  uint64_t getSequenceNumberForGroup() override;
 
  private:
   /// Runs now or later.
   WorkPointer run(c10d::OpType kind, bool asynchronous, std::function<void()> body);
   Terms terms(std::string text, std::chrono::milliseconds timeout) const;
 
-  const c10::intrusive_ptr<c10d::Backend> under_;
   const std::unique_ptr<SharedMemory> memory_;
   std::chrono::milliseconds timeout_;
   Issuer issuer_;

@@ -7,8 +7,9 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
+
+#include "torch/distributed/cpu_backends/forwarding_backend.h"
 
 namespace outboard::distributed {
 
@@ -16,22 +17,14 @@ namespace outboard::distributed {
 /// anything: gloo ends the process of a rank that gets more than it expects. A small all-gather precedes each
 /// collective. Where ranks differ, all are told, nothing is moved, and the group goes on. Messages are left to the
 /// backend under it.
-class AgreeingBackend : public c10d::Backend {
+class AgreeingBackend : public ForwardingBackend {
  public:
   /// `under` with comparisons if it is gloo's, of several ranks, and OUTBOARD_COMPARE_COLLECTIVES=1; else `under`. It
   /// is the same on all ranks.
   static c10::intrusive_ptr<c10d::Backend> over(c10::intrusive_ptr<c10d::Backend> under);
 
-  explicit AgreeingBackend(c10::intrusive_ptr<c10d::Backend> under);
+  using ForwardingBackend::ForwardingBackend;
   ~AgreeingBackend() override;
-
-  const std::string getBackendName() const override { return under_->getBackendName(); }
-  void setTimeout(std::chrono::milliseconds timeout) override { under_->setTimeout(timeout); }
-  void abort() override { under_->abort(); }
-
-  using Tensors = std::vector<at::Tensor>;
-  using TensorLists = std::vector<std::vector<at::Tensor>>;
-  using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 
   WorkPointer broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   WorkPointer allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
@@ -43,15 +36,6 @@ class AgreeingBackend : public c10d::Backend {
   WorkPointer gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) override;
   WorkPointer scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) override;
   WorkPointer barrier(const c10d::BarrierOptions& options) override;
-
-  WorkPointer send(Tensors& tensors, int target, int tag) override { return under_->send(tensors, target, tag); }
-  WorkPointer recv(Tensors& tensors, int source, int tag) override { return under_->recv(tensors, source, tag); }
-  WorkPointer recvAnysource(Tensors& tensors, int tag) override { return under_->recvAnysource(tensors, tag); }
-  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override {
-    under_->monitoredBarrier(options, wait_all_ranks);
-  }
-  void setSequenceNumberForGroup() override { under_->setSequenceNumberForGroup(); }
-  uint64_t getSequenceNumberForGroup() override { return under_->getSequenceNumberForGroup(); }
 
  private:
   /// Has the backend under this one begin the collective; may return nothing, where there is no more to do.
@@ -71,7 +55,6 @@ class AgreeingBackend : public c10d::Backend {
   void gather_from_all(const std::shared_ptr<Call>& call, at::Tensor& all, at::Tensor& own,
                        void (AgreeingBackend::*then)(const std::shared_ptr<Call>&, const std::exception_ptr&));
 
-  const c10::intrusive_ptr<c10d::Backend> under_;
   std::mutex mutex_;
   std::condition_variable changed_;
   /// Guarded by mutex_. One after the other, so that all ranks begin everything in one order.

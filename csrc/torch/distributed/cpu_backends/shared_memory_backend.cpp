@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "torch/distributed/host_backends/shared_memory_backend.h"
+#include "torch/distributed/cpu_backends/shared_memory_backend.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -57,10 +57,7 @@ c10::intrusive_ptr<c10d::Backend> SharedMemoryBackend::over(c10::intrusive_ptr<c
 
 SharedMemoryBackend::SharedMemoryBackend(c10::intrusive_ptr<c10d::Backend> under, std::unique_ptr<SharedMemory> memory,
                                          std::chrono::milliseconds timeout)
-    : Backend(under->getRank(), under->getSize()),
-      under_(std::move(under)),
-      memory_(std::move(memory)),
-      timeout_(timeout) {}
+    : ForwardingBackend(std::move(under)), memory_(std::move(memory)), timeout_(timeout) {}
 
 SharedMemoryBackend::~SharedMemoryBackend() {
   const WithoutPython released;
@@ -71,7 +68,7 @@ SharedMemoryBackend::~SharedMemoryBackend() {
 
 void SharedMemoryBackend::setTimeout(std::chrono::milliseconds timeout) {
   timeout_ = timeout;
-  under_->setTimeout(timeout);
+  ForwardingBackend::setTimeout(timeout);
 }
 
 void SharedMemoryBackend::abort() { memory_->abort(); }
@@ -80,15 +77,14 @@ Terms SharedMemoryBackend::terms(std::string text, std::chrono::milliseconds tim
   return {std::move(text), timeout == c10d::kUnsetTimeout ? timeout_ : timeout};
 }
 
-SharedMemoryBackend::WorkPointer SharedMemoryBackend::run(OpType kind, bool asynchronous, std::function<void()> body) {
+WorkPointer SharedMemoryBackend::run(OpType kind, bool asynchronous, std::function<void()> body) {
   const auto work = c10::make_intrusive<SimpleWork>(rank_, kind);
   issuer_.put({nullptr, std::move(body), [work] { work->end(nullptr); },
                [work](const std::exception_ptr& error) { work->end(error); }, !asynchronous});
   return work;
 }
 
-SharedMemoryBackend::WorkPointer SharedMemoryBackend::broadcast(Tensors& tensors,
-                                                                const c10d::BroadcastOptions& options) {
+WorkPointer SharedMemoryBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
   const at::Tensor tensor = tensors[0];
   const int root = static_cast<int>(options.rootRank);
   const Terms agreed = terms(terms_of::broadcast(tensor, root), options.timeout);
@@ -96,8 +92,7 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::broadcast(Tensors& tensors
              [this, tensor, agreed, root] { memory_->broadcast(agreed, tensor.data_ptr(), tensor.nbytes(), root); });
 }
 
-SharedMemoryBackend::WorkPointer SharedMemoryBackend::allreduce(Tensors& tensors,
-                                                                const c10d::AllreduceOptions& options) {
+WorkPointer SharedMemoryBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
   const at::Tensor tensor = tensors[0];
   const Combination combined = combination(options.reduceOp, tensor.scalar_type());
   const bool mean = options.reduceOp == c10d::ReduceOp::AVG;
@@ -108,7 +103,7 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::allreduce(Tensors& tensors
   });
 }
 
-SharedMemoryBackend::WorkPointer SharedMemoryBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
+WorkPointer SharedMemoryBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   const at::Tensor tensor = tensors[0];
   const int root = static_cast<int>(options.rootRank);
   const Combination combined = combination(options.reduceOp, tensor.scalar_type());
@@ -120,8 +115,8 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::reduce(Tensors& tensors, c
   });
 }
 
-SharedMemoryBackend::WorkPointer SharedMemoryBackend::allgather(TensorLists& outputs, Tensors& inputs,
-                                                                const c10d::AllgatherOptions& options) {
+WorkPointer SharedMemoryBackend::allgather(TensorLists& outputs, Tensors& inputs,
+                                           const c10d::AllgatherOptions& options) {
   const at::Tensor input = inputs[0];
   const Tensors lists = outputs[0];
   const Terms agreed = terms(terms_of::all_gather(input, lists), options.timeout);
@@ -132,8 +127,8 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::allgather(TensorLists& out
   });
 }
 
-SharedMemoryBackend::WorkPointer SharedMemoryBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
-                                                                      const c10d::AllgatherOptions& options) {
+WorkPointer SharedMemoryBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                                 const c10d::AllgatherOptions& options) {
   const Terms agreed = terms(terms_of::all_gather_into_tensor(input), options.timeout);
   return run(OpType::_ALLGATHER_BASE, options.asyncOp, [this, output, input, agreed] {
     std::vector<void*> addresses;
@@ -144,10 +139,9 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::_allgather_base(at::Tensor
   });
 }
 
-SharedMemoryBackend::WorkPointer SharedMemoryBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
-                                                                    std::vector<int64_t>& output_splits,
-                                                                    std::vector<int64_t>& input_splits,
-                                                                    const c10d::AllToAllOptions& options) {
+WorkPointer SharedMemoryBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                               std::vector<int64_t>& output_splits, std::vector<int64_t>& input_splits,
+                                               const c10d::AllToAllOptions& options) {
   const auto sent = bytes_of_parts(input, input_splits, size_);
   const auto received = bytes_of_parts(output, output_splits, size_);
   const Terms agreed = terms(terms_of::all_to_all(input), options.timeout);
@@ -156,13 +150,12 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::alltoall_base(at::Tensor& 
   });
 }
 
-SharedMemoryBackend::WorkPointer SharedMemoryBackend::barrier(const c10d::BarrierOptions& options) {
+WorkPointer SharedMemoryBackend::barrier(const c10d::BarrierOptions& options) {
   const Terms agreed = terms(terms_of::barrier(), options.timeout);
   return run(OpType::BARRIER, options.asyncOp, [this, agreed] { memory_->barrier(agreed); });
 }
 
-SharedMemoryBackend::WorkPointer SharedMemoryBackend::gather(TensorLists& outputs, Tensors& inputs,
-                                                             const c10d::GatherOptions& options) {
+WorkPointer SharedMemoryBackend::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
   const at::Tensor input = inputs[0];
   const int root = static_cast<int>(options.rootRank);
   const Tensors lists = outputs.empty() ? Tensors() : outputs[0];
@@ -176,8 +169,7 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::gather(TensorLists& output
   });
 }
 
-SharedMemoryBackend::WorkPointer SharedMemoryBackend::scatter(Tensors& outputs, TensorLists& inputs,
-                                                              const c10d::ScatterOptions& options) {
+WorkPointer SharedMemoryBackend::scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) {
   const at::Tensor output = outputs[0];
   const int root = static_cast<int>(options.rootRank);
   const Tensors lists = inputs.empty() ? Tensors() : inputs[0];
@@ -192,25 +184,5 @@ SharedMemoryBackend::WorkPointer SharedMemoryBackend::scatter(Tensors& outputs, 
     at::Tensor(output).copy_(arrived);
   });
 }
-
-SharedMemoryBackend::WorkPointer SharedMemoryBackend::send(Tensors& tensors, int target, int tag) {
-  return under_->send(tensors, target, tag);
-}
-
-SharedMemoryBackend::WorkPointer SharedMemoryBackend::recv(Tensors& tensors, int source, int tag) {
-  return under_->recv(tensors, source, tag);
-}
-
-SharedMemoryBackend::WorkPointer SharedMemoryBackend::recvAnysource(Tensors& tensors, int tag) {
-  return under_->recvAnysource(tensors, tag);
-}
-
-void SharedMemoryBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
-  under_->monitoredBarrier(options, wait_all_ranks);
-}
-
-void SharedMemoryBackend::setSequenceNumberForGroup() { under_->setSequenceNumberForGroup(); }
-
-uint64_t SharedMemoryBackend::getSequenceNumberForGroup() { return under_->getSequenceNumberForGroup(); }
 
 }  // namespace outboard::distributed

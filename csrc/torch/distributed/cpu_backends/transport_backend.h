@@ -9,6 +9,9 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
+#include "torch/distributed/staging/message.h"
+#include "torch/distributed/terms/tensors.h"
+
 namespace outboard::distributed {
 
 /// A backend for CPU tensors by an object of Python's, a transport (`outboard.distributed.mpi` has one). It has a
@@ -23,10 +26,6 @@ class TransportBackend : public c10d::Backend {
   const std::string getBackendName() const override { return name_; }
   void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
   void abort() override;
-
-  using Tensors = std::vector<at::Tensor>;
-  using TensorLists = std::vector<std::vector<at::Tensor>>;
-  using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 
   WorkPointer broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   WorkPointer allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
