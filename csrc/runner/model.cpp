@@ -151,7 +151,7 @@ Model::Model(const std::string& path, const std::string& weights, Device& device
       if (w.external && !external) refuse(w.name + " is in another file, which is not named");
       const MappedFile& holder = w.external ? *external : data;
       const uint8_t* bytes = contents(w, holder.data(), holder.bytes());
-      weights_.push_back(upload(bytes, w.bytes, w.dtype, w.sizes, w.strides));
+      weights_.push_back(upload(bytes, w.nbytes, w.dtype, w.sizes, w.strides));
     }
     device.default_stream().synchronize();
   } catch (const Error& error) {

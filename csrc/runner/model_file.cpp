@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "runner/model_fields.h"
 #include "runtime/base/error.h"
 #include "runtime/base/sha256.h"
 #include "runtime/base/wire_reader.h"
@@ -11,7 +12,6 @@ namespace outboard {
 namespace {
 
 constexpr char kMagic[8] = {'O', 'B', 'M', 'O', 'D', 'E', 'L', '\0'};
-constexpr uint32_t kVersion = 1;
 constexpr uint64_t kBlock = 64;
 
 [[noreturn]] void invalid(const std::string& what) { throw Error(OB_INVALID_ARGUMENT, what); }
@@ -26,110 +26,80 @@ struct Prelude {
 };
 static_assert(sizeof(Prelude) == kBlock);
 
+/// Reads the header (model_fields.h), checking every length and number.
 class Reader : private WireReader {
  public:
-  Reader(const uint8_t* data, size_t bytes) : WireReader(data, bytes, invalid_header) {}
+  Reader(const uint8_t* data, size_t bytes, ModelFile& model)
+      : WireReader(data, bytes, invalid_header), model_(model) {}
 
-  void model(ModelFile& model) {
-    model.producer = text();
-    model.dialect = text();
-    model.needs = u8();
-    each(model.symbols, [&] { return symbol(); });
-    symbols_ = model.symbols.size();
-    each(model.inputs, [&] { return argument(); });
-    each(model.outputs, [&] { return argument(); });
-    text();  // how Python nests arguments and results
-    model.weights_file = text();
-    each(model.weights, [&] { return weight(); });
-    each(model.plan_inputs, [&] { return plan_input(model); });
-    const std::string plan = text();
-    model.device_key = text();
-    each(model.binaries, [&] { return text(); });
+  void read() {
+    model_wire::fields(*this, model_);
     while (left() != 0) {
-      if (u8() != 0) invalid_header("it has fields that this version does not know");
+      if (WireReader::u8() != 0) invalid_header("it has fields that this version does not know");
     }
-    model.plan = Plan::parse(plan.data(), plan.size());
+  }
+
+  // ---- encodings ----
+
+  using WireReader::choice;
+  using WireReader::each;
+  template <typename T>
+  void record(T& value) {
+    model_wire::fields(*this, value);
+    check(value);
+  }
+  void u8(uint8_t& value) { value = WireReader::u8(); }
+  void u32(uint32_t& value) { value = WireReader::u32(); }
+  void boolean(bool& value) { value = WireReader::u8() != 0; }
+  void text(std::string& value) { value = WireReader::text(); }
+  void blob(std::string& value) { value = WireReader::text(); }
+  void digest(std::array<uint8_t, 32>& value) { value = fixed<std::array<uint8_t, 32>>(); }
+  template <typename T>
+  void size(T& value) {
+    const auto given = fixed<int64_t>();
+    if (given < 0) invalid_header("negative size or offset");
+    value = static_cast<T>(given);
+  }
+  void dtype(DType& value) {
+    value = static_cast<DType>(WireReader::u8());
+    element_size(value);
+  }
+  /// Names of arguments become names of files.
+  void name(std::string& value) {
+    value = WireReader::text();
+    const bool plain = value.find('/') == std::string::npos && value.find('\0') == std::string::npos;
+    if (value.empty() || value == "." || value == ".." || !plain) invalid_header("a name that no file can have");
+  }
+  void plan(std::shared_ptr<const Plan>& value) {
+    const std::string bytes = WireReader::text();
+    value = Plan::parse(bytes.data(), bytes.size());
   }
 
  private:
-  int64_t size() {
-    const auto value = fixed<int64_t>();
-    if (value < 0) invalid_header("negative size or offset");
-    return value;
-  }
+  // ---- what a record must be as a whole ----
 
-  DType dtype() {
-    const auto value = static_cast<DType>(u8());
-    element_size(value);
-    return value;
+  static void check(const ModelFile::Symbol& symbol) {
+    if (symbol.least > symbol.most) invalid_header("a size that can have no value");
   }
-
-  ModelFile::Symbol symbol() {
-    ModelFile::Symbol s;
-    s.name = text();
-    s.least = size();
-    s.most = size();
-    if (s.least > s.most) invalid_header("a size that can have no value");
-    return s;
+  void check(const ModelFile::Dimension& dimension) const {
+    if (dimension.kind == ModelFile::Dimension::kSymbol) {
+      bounded(dimension.value, model_.symbols.size(), "number of a size");
+    }
   }
-
-  /// Names of arguments become names of files.
-  std::string name() {
-    std::string value = text();
-    const bool plain = value.find('/') == std::string::npos && value.find('\0') == std::string::npos;
-    if (value.empty() || value == "." || value == ".." || !plain) invalid_header("a name that no file can have");
-    return value;
-  }
-
-  template <typename Item, typename Read>
-  void dimensions(std::vector<Item>& items, Read&& read) {
-    each(items, read);
-    bounded(items.size(), kMaximumRank + 1, "rank");
-  }
-
-  ModelFile::Dimension dimension() {
-    ModelFile::Dimension d;
-    d.kind = static_cast<ModelFile::Dimension::Kind>(bounded(u8(), ModelFile::Dimension::kAny + 1u, "kind of size"));
-    d.value = size();
-    if (d.kind == ModelFile::Dimension::kSymbol) bounded(d.value, symbols_, "number of a size");
-    return d;
-  }
-
-  ModelFile::Argument argument() {
-    ModelFile::Argument a;
-    a.name = name();
-    a.kind = static_cast<ModelFile::Argument::Kind>(bounded(u8(), ModelFile::Argument::kInt + 1u, "kind of argument"));
-    a.dtype = dtype();
-    dimensions(a.sizes, [&] { return dimension(); });
-    return a;
-  }
-
-  ModelFile::Weight weight() {
-    ModelFile::Weight w;
-    w.name = text();
-    w.dtype = dtype();
-    dimensions(w.sizes, [&] { return size(); });
-    dimensions(w.strides, [&] { return size(); });
-    w.external = u8() != 0;
-    w.offset = static_cast<uint64_t>(size());
-    w.bytes = static_cast<uint64_t>(size());
-    w.digest = fixed<std::array<uint8_t, 32>>();
-    if (w.sizes.size() != w.strides.size()) invalid_header("weight with unequal ranks");
-    if (span_bytes(w.sizes.data(), w.strides.data(), w.sizes.size(), w.dtype) != w.bytes) {
+  void check(const ModelFile::Argument& argument) const { bounded(argument.sizes.size(), kMaximumRank + 1, "rank"); }
+  void check(const ModelFile::Weight& weight) const {
+    const size_t rank = bounded(weight.sizes.size(), kMaximumRank + 1, "rank");
+    if (rank != weight.strides.size()) invalid_header("weight with unequal ranks");
+    if (span_bytes(weight.sizes.data(), weight.strides.data(), rank, weight.dtype) != weight.nbytes) {
       invalid_header("weight of another length than its shape needs");
     }
-    return w;
+  }
+  void check(const ModelFile::PlanInput& input) const {
+    const bool is_weight = input.source == ModelFile::PlanInput::kWeight;
+    bounded(input.number, is_weight ? model_.weights.size() : model_.inputs.size(), "number of a plan's input");
   }
 
-  ModelFile::PlanInput plan_input(const ModelFile& model) {
-    ModelFile::PlanInput p;
-    p.source = static_cast<ModelFile::PlanInput::Source>(bounded(u8(), ModelFile::PlanInput::kWeight + 1u, "source"));
-    const size_t limit = p.source == ModelFile::PlanInput::kInput ? model.inputs.size() : model.weights.size();
-    p.number = bounded(u32(), limit, "number of a plan's input");
-    return p;
-  }
-
-  size_t symbols_ = 0;
+  ModelFile& model_;  // so far
 };
 
 /// Whether the plan takes and returns what the header says: nothing but tensors, as many as there are.
@@ -170,9 +140,9 @@ ModelFile ModelFile::parse(const uint8_t* data, size_t bytes) {
     invalid("it is not a model written by outboard.export");
   }
   std::memcpy(&prelude, data, sizeof(prelude));
-  if (prelude.version != kVersion || prelude.reserved != 0) {
+  if (prelude.version != model_wire::kVersion || prelude.reserved != 0) {
     invalid("it has version " + std::to_string(prelude.version) + " of the format, this is version " +
-            std::to_string(kVersion));
+            std::to_string(model_wire::kVersion));
   }
   if (prelude.file_bytes != bytes) {
     invalid("it should have " + std::to_string(prelude.file_bytes) + " bytes, and has " + std::to_string(bytes));
@@ -184,13 +154,13 @@ ModelFile ModelFile::parse(const uint8_t* data, size_t bytes) {
     invalid("its header is damaged (the checksum differs)");
   }
   ModelFile model;
-  Reader(header, prelude.header_bytes).model(model);
+  Reader(header, prelude.header_bytes, model).read();
   check_plan(model);
   return model;
 }
 
 const uint8_t* contents(const ModelFile::Weight& weight, const uint8_t* data, size_t bytes) {
-  const uint64_t stored = weight.external ? weight.bytes : padded(weight.bytes);
+  const uint64_t stored = weight.external ? weight.nbytes : padded(weight.nbytes);
   const bool inside = stored <= bytes && weight.offset <= bytes - stored;
   if (inside && sha256(data + weight.offset, stored) == weight.digest) return data + weight.offset;
   invalid(weight.name + ": " +

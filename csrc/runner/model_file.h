@@ -40,7 +40,7 @@ struct ModelFile {
     DType dtype;
     std::vector<int64_t> sizes, strides;
     bool external;
-    uint64_t offset, bytes;
+    uint64_t offset, nbytes;
     std::array<uint8_t, 32> digest;
   };
   struct PlanInput {
@@ -54,6 +54,7 @@ struct ModelFile {
   uint8_t needs = 0;
   std::vector<Symbol> symbols;
   std::vector<Argument> inputs, outputs;
+  std::string call;  ///< for Python: how arguments and results are nested
   std::string weights_file;
   std::vector<Weight> weights;
   std::vector<PlanInput> plan_inputs;

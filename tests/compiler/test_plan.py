@@ -17,7 +17,8 @@ from outboard.compiler.plans import plan as p
 from outboard.compiler.plans import schema
 from outboard.compiler.plans.builder import NotExpressible, PlanBuilder, TensorArg
 from outboard.compiler.target import Target
-from tools import plan_schema
+from outboard.exporting import format as model_format
+from tools import wire_schema
 
 A, B = sympy.symbols("a b", integer=True, positive=True)
 
@@ -129,9 +130,17 @@ def test_contiguity_is_proved_from_symbols() -> None:
     assert not TensorArg(0, torch.float32, (A, B), (sympy.Integer(1), A)).is_contiguous()
 
 
-def test_cpp_has_the_same_schema() -> None:
-    """Run ``python tools/plan_schema.py`` if it does not. The layout of the text is clang-format's."""
-    assert "".join(plan_schema.text().split()) == "".join(plan_schema.TARGET.read_text().split())
+@pytest.mark.parametrize("header", wire_schema.HEADERS, ids=lambda header: header.target.name)
+def test_cpp_has_the_same_schema(header: wire_schema.Header) -> None:
+    """Run ``python -m tools.wire_schema`` if it does not. The layout of the text is clang-format's."""
+    assert "".join(wire_schema.text(header).split()) == "".join(header.target.read_text().split())
+
+
+def test_each_field_of_a_model_is_in_its_schema() -> None:
+    for record in model_format.RECORDS:
+        if isinstance(record.make, type):
+            fields = [field.name for field in dataclasses.fields(record.make)]
+            assert [field.name for field in record.fields] == fields, record.name
 
 
 def test_each_part_of_a_plan_is_in_the_schema() -> None:

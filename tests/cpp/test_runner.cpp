@@ -117,7 +117,7 @@ TEST(a_whole_model_parses) {
   const ModelFile model = parse(scale_columns().bytes());
   CHECK_EQ(model.inputs.at(0).name, "x");
   CHECK_EQ(model.symbols.at(0).most, 8);
-  CHECK_EQ(model.weights.at(0).bytes, 12u);
+  CHECK_EQ(model.weights.at(0).nbytes, 12u);
   CHECK_EQ(model.plan->steps.size(), 2u);
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace outboard {
@@ -44,13 +45,23 @@ class WireReader {
     return value;
   }
 
+  /// One of an enumeration's values, of which `last` is the greatest.
+  template <typename T>
+  void choice(T& value, int last) {
+    value = static_cast<T>(bounded(u8(), static_cast<size_t>(last) + 1, "kind"));
+  }
+
   /// A length and as many items.
   template <typename T, typename Read>
   void each(std::vector<T>& items, Read&& read) {
     const uint32_t count = u32();
     if (left() < count) invalid_("truncated list");
     items.reserve(std::min(count, 1024u));  // a damaged count must not take much memory
-    for (uint32_t i = 0; i < count; ++i) items.push_back(read());
+    for (uint32_t i = 0; i < count; ++i) {
+      T item{};
+      read(item);
+      items.push_back(std::move(item));
+    }
   }
 
   size_t left() const { return static_cast<size_t>(end_ - data_); }

@@ -113,22 +113,12 @@ class Reader : private WireReader {
 
   // ---- encodings ----
 
-  template <typename T>
-  void choice(T& value, int last) {
-    value = static_cast<T>(bounded(u8(), static_cast<size_t>(last) + 1, "kind"));
-  }
+  using WireReader::choice;
+  using WireReader::each;
   template <typename T>
   void record(T& value) {
     plan_wire::fields(*this, value);
     check(value);
-  }
-  template <typename T, typename Read>
-  void each(std::vector<T>& items, Read&& read) {
-    WireReader::each(items, [&] {
-      T item{};
-      read(item);
-      return item;
-    });
   }
   void u32(uint32_t& value) { value = WireReader::u32(); }
   void i32(int32_t& value) { value = fixed<int32_t>(); }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Made by tools/plan_schema.py of src/outboard/compiler/plans/schema.py: change that, and run it.
+// Made by tools/wire_schema.py of src/outboard/compiler/plans/schema.py: change that, and run it.
 #pragma once
 
 #include "runtime/plans/plan.h"

@@ -78,7 +78,7 @@ def _is_better_whole(plan: p.Plan, op: str) -> bool:
 
 
 def _is_complex(call: p.Call) -> bool:
-    views = [*call.results, *(argument.tensor for argument in call.arguments if argument.tensor is not None)]
+    views = [*call.results, *(argument.tensor for argument in call.call_arguments if argument.tensor is not None)]
     return any(dtype_of(view.dtype).is_complex for view in views)
 
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file of an exported model (mirror of ``csrc/runner/model_file.h``).
+"""The file of an exported model. ``tools/wire_schema.py`` makes ``csrc/runner/model_fields.h`` of it, by which C++
+reads one.
 
 Little-endian, in blocks of 64 bytes. The first block is ``MAGIC``, ``u32 version``, ``u32 0``, ``u64`` bytes of the
 header, ``u64`` bytes of the file, and the header's SHA-256. The header follows, filled up with zeros: the fields of
-:class:`Model` in order, written as plans are (``outboard.compiler.plans.wire``). Then come the tensors that the file
+``MODEL`` in order, written as plans are (``outboard.compiler.plans.records``). Then come the tensors that the file
 holds, each filled up with zeros and covered, those included, by the SHA-256 that the header has of it. So no byte of a
 file can change unnoticed.
 """
@@ -14,12 +15,13 @@ import dataclasses
 import enum
 import hashlib
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import torch
 
 from outboard.compiler.plans.dtypes import dtype_of
+from outboard.compiler.plans.records import Choice, Field, Many, Record, read, write
 from outboard.compiler.plans.strided import span
 from outboard.compiler.plans.wire import WireWriter
 from outboard.compiler.target import Target
@@ -99,13 +101,22 @@ class Source(enum.IntEnum):
     WEIGHT = 1
 
 
+class Need(enum.IntFlag):
+    """What a model's kernels need of a device."""
+
+    HALF = 1
+    DOUBLE = 2
+    INT64_ATOMICS = 4
+    SUB_GROUPS = 8  #: that can shuffle
+
+
 @dataclasses.dataclass
 class Model:
     """All but the tensors."""
 
     producer: str  #: names and versions
     dialect: str  #: of the device that it is for
-    needs: int  #: bits: 1 half precision, 2 double precision, 4 atomics on 64 bits, 8 sub-groups that can shuffle
+    needs: int  #: of :class:`Need`
     symbols: list[Symbol]
     inputs: list[Argument]
     outputs: list[Argument]
@@ -120,14 +131,19 @@ class Model:
 
 def offers_of(target: Target) -> int:
     """What a device has, in the bits of ``Model.needs``."""
-    sub_groups = target.sub_group_size > 1
-    return target.has_fp16 | target.has_fp64 << 1 | target.has_int64_atomics << 2 | sub_groups << 3
+    has = {
+        Need.HALF: target.has_fp16,
+        Need.DOUBLE: target.has_fp64,
+        Need.INT64_ATOMICS: target.has_int64_atomics,
+        Need.SUB_GROUPS: target.sub_group_size > 1,
+    }
+    return sum(need for need, there in has.items() if there)
 
 
 def needs_of(target: Target) -> int:
     """What kernels generated for a device may use of it (``Model.needs``): none computes in half precision, and those
     made of vectors use no sub-groups."""
-    return offers_of(target) & ~(1 | target.tuning.vectors << 3)
+    return offers_of(target) & ~(Need.HALF | (Need.SUB_GROUPS if target.tuning.vectors else 0))
 
 
 def padded(nbytes: int) -> int:
@@ -138,7 +154,7 @@ def padded(nbytes: int) -> int:
 def header(model: Model, file_bytes: int) -> bytes:
     """The first block and the header, whole blocks. Their length does not depend on offsets and digests."""
     writer = _Writer()
-    writer.model(model)
+    write(writer, MODEL, model)
     body = bytes(writer.data).ljust(padded(len(writer.data)), b"\0")
     return _PRELUDE.pack(MAGIC, VERSION, 0, len(body), file_bytes, hashlib.sha256(body).digest()) + body
 
@@ -175,7 +191,7 @@ def _check(model: Model, begin: int, end: int) -> None:
         if argument.kind != Argument.Kind.TENSOR or any(d.kind == Dimension.Kind.ANY for d in argument.sizes):
             raise DamagedFile(f"{argument.name} is an input without a shape")
     for argument in (*model.inputs, *model.outputs):
-        _dtype(argument.dtype)
+        _check_rank(argument.sizes)
         for size in argument.sizes:
             if size.kind == Dimension.Kind.SYMBOL and size.value >= len(model.symbols):
                 raise DamagedFile(f"a size of {argument.name} is not there")
@@ -185,10 +201,16 @@ def _check_weight(weight: Weight, begin: int, end: int) -> None:
     stop = weight.offset + padded(weight.nbytes)
     if not weight.external and not begin <= weight.offset <= stop <= end:
         raise DamagedFile(f"{weight.name} lies outside the file")
+    _check_rank(weight.sizes)
     if len(weight.sizes) != len(weight.strides):
         raise DamagedFile(f"{weight.name} has {len(weight.sizes)} sizes and {len(weight.strides)} strides")
     if span(weight.sizes, weight.strides) * _dtype(weight.dtype).itemsize != weight.nbytes:
         raise DamagedFile(f"{weight.name} has another length than its shape needs")
+
+
+def _check_rank(sizes: Sequence[object]) -> None:
+    if len(sizes) > MAXIMUM_RANK:
+        raise DamagedFile(f"a tensor has {len(sizes)} dimensions")
 
 
 def _dtype(number: int) -> torch.dtype:
@@ -198,52 +220,77 @@ def _dtype(number: int) -> torch.dtype:
         raise DamagedFile(f"element type {number} is unknown") from None
 
 
+SYMBOL = Record("ModelFile::Symbol", (Field("name", "text"), Field("least", "size"), Field("most", "size")), Symbol)
+DIMENSION = Record(
+    "ModelFile::Dimension",
+    (Field("kind", Choice(Dimension.Kind, "ModelFile::Dimension")), Field("value", "size")),
+    Dimension,
+)
+ARGUMENT = Record(
+    "ModelFile::Argument",
+    (
+        Field("name", "name"),
+        Field("kind", Choice(Argument.Kind, "ModelFile::Argument")),
+        Field("dtype", "dtype"),
+        Field("sizes", Many(DIMENSION)),
+    ),
+    Argument,
+)
+WEIGHT = Record(
+    "ModelFile::Weight",
+    (
+        Field("name", "text"),
+        Field("dtype", "dtype"),
+        Field("sizes", Many("size")),
+        Field("strides", Many("size")),
+        Field("external", "boolean"),
+        Field("offset", "size"),
+        Field("nbytes", "size"),
+        Field("digest", "digest"),
+    ),
+    Weight,
+)
+PLAN_INPUT = Record(
+    "ModelFile::PlanInput",
+    (Field("source", Choice(Source, "ModelFile::PlanInput")), Field("number", "u32")),
+    lambda source, number: (source, number),
+)
+MODEL = Record(
+    "ModelFile",
+    (
+        Field("producer", "text"),
+        Field("dialect", "text"),
+        Field("needs", "u8"),
+        Field("symbols", Many(SYMBOL)),
+        Field("inputs", Many(ARGUMENT)),
+        Field("outputs", Many(ARGUMENT)),
+        Field("call", "text"),
+        Field("weights_file", "text"),
+        Field("weights", Many(WEIGHT)),
+        Field("plan_inputs", Many(PLAN_INPUT)),
+        Field("plan", "plan"),
+        Field("device_key", "text"),
+        Field("binaries", Many("blob")),
+    ),
+    Model,
+)
+#: Records in an order in which each comes behind those that it is made of.
+RECORDS = (SYMBOL, DIMENSION, ARGUMENT, WEIGHT, PLAN_INPUT, MODEL)
+#: The bits of ``Model.needs``.
+NEEDS = Choice(Need, "ModelFile")
+
+
 class _Writer(WireWriter):
-    """Writes a header, part by part."""
+    """Writes what the encodings of the records' names are."""
 
-    def symbol(self, symbol: Symbol) -> None:
-        self.text(symbol.name)
-        self.i64(symbol.least)
-        self.i64(symbol.most)
+    dtype = boolean = WireWriter.u8
+    size = WireWriter.i64
+    name = WireWriter.text
+    plan = WireWriter.blob
 
-    def dimension(self, dimension: Dimension) -> None:
-        self.u8(dimension.kind)
-        self.i64(dimension.value)
-
-    def argument(self, argument: Argument) -> None:
-        self.text(argument.name)
-        self.u8(argument.kind)
-        self.u8(argument.dtype)
-        self.each(argument.sizes, self.dimension)
-
-    def weight(self, weight: Weight) -> None:
-        self.text(weight.name)
-        self.u8(weight.dtype)
-        self.each(weight.sizes, self.i64)
-        self.each(weight.strides, self.i64)
-        self.u8(weight.external)
-        self.i64(weight.offset)
-        self.i64(weight.nbytes)
-        self.data += weight.digest
-
-    def plan_input(self, item: tuple[Source, int]) -> None:
-        self.u8(item[0])
-        self.u32(item[1])
-
-    def model(self, model: Model) -> None:
-        self.text(model.producer)
-        self.text(model.dialect)
-        self.u8(model.needs)
-        self.each(model.symbols, self.symbol)
-        self.each(model.inputs, self.argument)
-        self.each(model.outputs, self.argument)
-        self.text(model.call)
-        self.text(model.weights_file)
-        self.each(model.weights, self.weight)
-        self.each(model.plan_inputs, self.plan_input)
-        self.blob(model.plan)
-        self.text(model.device_key)
-        self.each(model.binaries, self.blob)
+    def digest(self, value: bytes) -> None:
+        """A SHA-256."""
+        self.data += value
 
 
 class _Reader:
@@ -265,11 +312,16 @@ class _Reader:
     def u32(self) -> int:
         return int.from_bytes(self.take(4), "little")
 
-    def i64(self) -> int:
-        return int.from_bytes(self.take(8), "little", signed=True)
+    def boolean(self) -> bool:
+        return self.u8() != 0
+
+    def dtype(self) -> int:
+        number = self.u8()
+        _dtype(number)
+        return number
 
     def size(self) -> int:
-        value = self.i64()
+        value = int.from_bytes(self.take(8), "little", signed=True)
         if value < 0:
             raise DamagedFile("a size or an offset is negative")
         return value
@@ -277,68 +329,31 @@ class _Reader:
     def blob(self) -> bytes:
         return bytes(self.take(self.u32()))
 
+    plan = blob
+
+    def digest(self) -> bytes:
+        return bytes(self.take(32))
+
     def text(self) -> str:
         try:
             return self.blob().decode()
         except UnicodeDecodeError as error:
             raise DamagedFile("a text in its header is no text") from error
 
-    def each(self, read: Callable[[], T]) -> list[T]:
-        return [read() for _ in range(self.u32())]
+    name = text
 
-    def kind(self, kinds: Callable[[int], T]) -> T:
+    def each(self, read_one: Callable[[], T]) -> list[T]:
+        return [read_one() for _ in range(self.u32())]
+
+    def choice(self, values: Callable[[int], T]) -> T:
         value = self.u8()
         try:
-            return kinds(value)
+            return values(value)
         except ValueError as error:
             raise DamagedFile(str(error)) from error
 
-    def sizes(self, read: Callable[[], T]) -> list[T]:
-        found = self.each(read)
-        if len(found) > MAXIMUM_RANK:
-            raise DamagedFile(f"a tensor has {len(found)} dimensions")
-        return found
-
-    def symbol(self) -> Symbol:
-        return Symbol(self.text(), self.size(), self.size())
-
-    def argument(self) -> Argument:
-        return Argument(self.text(), self.kind(Argument.Kind), self.u8(), self.sizes(self.dimension))
-
-    def dimension(self) -> Dimension:
-        return Dimension(self.kind(Dimension.Kind), self.size())
-
-    def weight(self) -> Weight:
-        return Weight(
-            name=self.text(),
-            dtype=self.u8(),
-            sizes=self.sizes(self.size),
-            strides=self.sizes(self.size),
-            external=self.u8() != 0,
-            offset=self.size(),
-            nbytes=self.size(),
-            digest=bytes(self.take(32)),
-        )
-
-    def plan_input(self) -> tuple[Source, int]:
-        return self.kind(Source), self.u32()
-
     def model(self) -> Model:
-        model = Model(
-            producer=self.text(),
-            dialect=self.text(),
-            needs=self.u8(),
-            symbols=self.each(self.symbol),
-            inputs=self.each(self.argument),
-            outputs=self.each(self.argument),
-            call=self.text(),
-            weights_file=self.text(),
-            weights=self.each(self.weight),
-            plan_inputs=self.each(self.plan_input),
-            plan=self.blob(),
-            device_key=self.text(),
-            binaries=self.each(self.blob),
-        )
+        model: Model = read(self, MODEL)
         if any(self.data[self.at :]):
             raise DamagedFile("its header has fields that this version does not know")
         return model

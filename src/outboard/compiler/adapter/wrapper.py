@@ -464,7 +464,7 @@ def _touched(step: p.Step) -> list[int]:
         return [step.source, step.target]
     if isinstance(step, p.Call):
         buffers = [view.buffer for view in step.results]
-        work = list(step.arguments)
+        work = list(step.call_arguments)
         while work:
             argument = work.pop()
             work.extend(argument.items)

@@ -16,6 +16,8 @@ import hashlib
 import struct
 from dataclasses import dataclass, field
 
+from .records import write
+
 MAGIC = b"OBPLAN\0\0"
 
 
@@ -171,7 +173,7 @@ class Call:
     an ``out=`` variant takes its outputs as arguments. ``argument_names[i]`` is "" for a positional argument."""
 
     name: str
-    arguments: list[CallArgument]
+    call_arguments: list[CallArgument]
     argument_names: list[str]
     results: list[ViewSpec] = field(default_factory=list)
     fallback: bool = False
@@ -180,11 +182,11 @@ class Call:
 @dataclass
 class Execute:
     """Runs what a graph compiler made of a graph: the driver's function that is loaded from ``code``. ``name`` is what
-    users see of it; ``arguments`` are tensors and numbers, in the order of the graph's inputs."""
+    users see of it; ``call_arguments`` are tensors and numbers, in the order of the graph's inputs."""
 
     name: str
     code: bytes
-    arguments: list[CallArgument]
+    call_arguments: list[CallArgument]
     results: list[ViewSpec]
 
 
@@ -259,10 +261,10 @@ class Plan:
 
     def serialize(self) -> bytes:
         """The plan as bytes that ``outboard::Plan::parse`` reads."""
-        from . import schema
+        from . import schema  # which is made of what is here
 
         writer = schema.PlanWriter()
-        schema.write(writer, schema.PLAN, self)
+        write(writer, schema.PLAN, self)
         payload = bytes(writer.data)
         digest = hashlib.sha256(payload).digest()[:16]
         return MAGIC + struct.pack("<IQ", schema.VERSION, len(payload)) + digest + payload

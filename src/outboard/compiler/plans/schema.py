@@ -1,79 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one description of how plans are written: the fields of each part, in order, and how each is encoded.
 
-:func:`write` follows it. ``tools/plan_schema.py`` makes ``csrc/runtime/plans/wire_fields.h`` of it, by which C++ reads
-plans, and its tests write them.
+``records.write`` follows it. ``tools/wire_schema.py`` makes ``csrc/runtime/plans/wire_fields.h`` of it, by which C++
+reads plans, and its tests write them.
 """
 
 from __future__ import annotations
 
-import enum
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 from . import plan as p
+from .records import Choice, Field, Many, Record, Times, Variants, write
 from .wire import WireWriter
 
 #: Raised whenever what a reader finds would no longer mean the same.
 VERSION = 3
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A byte that is one of an enumeration's values. ``owner`` has the enumerators in C++, named by ``pattern``."""
-
-    values: type[enum.IntEnum]
-    owner: str
-    pattern: str = "k{}"
-
-
-@dataclass(frozen=True)
-class Many:
-    """A number of items, and the items."""
-
-    item: Encoding
-
-
-@dataclass(frozen=True)
-class Times:
-    """So many items, without their number."""
-
-    count: int
-    item: Encoding
-
-
-@dataclass(frozen=True)
-class Record:
-    """A part with fields of its own. ``name`` is that of its structure in C++."""
-
-    name: str
-    fields: tuple[Field, ...]
-
-
-@dataclass(frozen=True)
-class Variants:
-    """One of several records, behind a byte that says which: ``kind`` of the structure in C++ that is all of them."""
-
-    name: str
-    kinds: dict[type, Record]
-
-
-#: A method of :class:`PlanWriter` and of those in C++, or what is made of such.
-Encoding: TypeAlias = "str | Choice | Many | Times | Record | Variants"
-
-
-@dataclass(frozen=True)
-class Field:
-    """``member`` is the field's name in C++, if that is another one. ``only``: values of ``kind`` with which it is
-    written."""
-
-    name: str
-    encoding: Encoding
-    member: str = ""
-    only: tuple[enum.IntEnum, ...] = ()
-
 
 _KIND = p.CallArgumentKind
 _NUMBERS = (_KIND.FLOAT_SYMBOL, _KIND.BOOL, _KIND.DTYPE, _KIND.LAYOUT, _KIND.MEMORY_FORMAT)
@@ -136,7 +78,7 @@ STEP = Variants(
             "kCall",
             (
                 Field("name", "text"),
-                Field("arguments", Many(CALL_ARGUMENT), "call_arguments"),
+                Field("call_arguments", Many(CALL_ARGUMENT)),
                 Field("argument_names", Many("text")),
                 Field("results", Many(VIEW)),
                 Field("fallback", "boolean"),
@@ -158,7 +100,7 @@ STEP = Variants(
             (
                 Field("name", "text"),
                 Field("code", "blob"),
-                Field("arguments", Many(CALL_ARGUMENT), "call_arguments"),
+                Field("call_arguments", Many(CALL_ARGUMENT)),
                 Field("results", Many(VIEW)),
             ),
         ),
@@ -220,29 +162,3 @@ class PlanWriter(WireWriter):
     def call_arguments(self, value: Sequence[p.CallArgument]) -> None:
         """A list of arguments, which may hold lists of arguments."""
         write(self, Many(CALL_ARGUMENT), value)
-
-
-def write(writer: PlanWriter, encoding: Encoding, value: Any) -> None:
-    """Writes a value."""
-    if isinstance(encoding, str):
-        getattr(writer, encoding)(value)
-    elif isinstance(encoding, Choice):
-        writer.u8(value)
-    elif isinstance(encoding, Many):
-        writer.each(value, lambda item: write(writer, encoding.item, item))
-    elif isinstance(encoding, Times):
-        for item in value:
-            write(writer, encoding.item, item)
-    elif isinstance(encoding, Variants):
-        writer.u8(list(encoding.kinds).index(type(value)))
-        write(writer, encoding.kinds[type(value)], value)
-    else:
-        _write_record(writer, encoding, value)
-
-
-def _write_record(writer: PlanWriter, record: Record, value: Any) -> None:
-    for number, field in enumerate(record.fields):
-        if field.only and value.kind not in field.only:
-            continue
-        held = value[number] if isinstance(value, tuple) else getattr(value, field.name)
-        write(writer, field.encoding, held)

@@ -1,30 +1,70 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes ``csrc/runtime/plans/wire_fields.h``, by which C++ reads plans, after ``compiler/plans/schema.py``.
+"""Writes the C++ headers by which files are read that Python describes: plans and exported models.
 
-``python tools/plan_schema.py`` writes the file; a test fails where it is not what this would write.
+``python -m tools.wire_schema`` writes them; a test fails where one is not what this would write.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from outboard.compiler.plans import schema
-from outboard.compiler.plans.schema import Choice, Encoding, Field, Many, Record, Times, Variants
+from outboard.compiler.plans.records import Choice, Encoding, Field, Many, Record, Times, Variants
+from outboard.exporting import format as model
 
-TARGET = Path(__file__).resolve().parents[1] / "csrc" / "runtime" / "plans" / "wire_fields.h"
+_CODE = Path(__file__).resolve().parents[1] / "csrc"
+
+
+@dataclasses.dataclass(frozen=True)
+class Header:
+    """A header: where it lies, what it is made of, and what is in it. ``choices`` beside those of records' fields."""
+
+    target: Path
+    source: str
+    includes: Sequence[str]
+    what: str
+    namespace: str
+    version: int
+    records: Sequence[Record | Variants]
+    choices: Sequence[Choice]
+
+
+HEADERS = (
+    Header(
+        _CODE / "runtime" / "plans" / "wire_fields.h",
+        "src/outboard/compiler/plans/schema.py",
+        ("runtime/plans/plan.h", "runtime/streams/assertions.h"),
+        "a plan",
+        "plan_wire",
+        schema.VERSION,
+        schema.RECORDS,
+        (schema.INSTRUCTION,),
+    ),
+    Header(
+        _CODE / "runner" / "model_fields.h",
+        "src/outboard/exporting/format.py",
+        ("runner/model_file.h",),
+        "a model",
+        "model_wire",
+        model.VERSION,
+        model.RECORDS,
+        (model.NEEDS,),
+    ),
+)
 
 _HEAD = """// SPDX-License-Identifier: Apache-2.0
-// Made by tools/plan_schema.py of src/outboard/compiler/plans/schema.py: change that, and run it.
+// Made by tools/wire_schema.py of {source}: change that, and run it.
 #pragma once
 
-#include "runtime/plans/plan.h"
-#include "runtime/streams/assertions.h"
+{includes}
 
-/// The fields of a plan in the order in which they are written. `Wire` reads or writes: it has a method for each
+/// The fields of {what} in the order in which they are written. `Wire` reads or writes: it has a method for each
 /// encoding, which takes the field.
-namespace outboard::plan_wire {
+namespace outboard::{namespace} {{
 
 constexpr uint32_t kVersion = {version};
 
@@ -110,27 +150,29 @@ def _choices(record: Record | Variants) -> Iterator[Choice]:
             yield encoding
 
 
-def text() -> str:
+def text(header: Header) -> str:
     """The whole file, but for its layout, which is clang-format's."""
-    lines = [_HEAD.replace("{version}", str(schema.VERSION))]
-    for choice in (schema.INSTRUCTION, *(each for record in schema.RECORDS for each in _choices(record))):
+    includes = "\n".join(f'#include "{name}"' for name in header.includes)
+    lines = [_HEAD.format(**vars(header) | {"includes": includes})]
+    for choice in (*header.choices, *(each for record in header.records for each in _choices(record))):
         lines += numbers(choice)
-    for number, kind in enumerate(schema.STEP.kinds.values()):
-        lines.append(f"static_assert({schema.STEP.name}::{kind.name} == {number});")
-    for record in schema.RECORDS:
+    for record in header.records:
+        if isinstance(record, Variants):
+            kinds = enumerate(record.kinds.values())
+            lines += [f"static_assert({record.name}::{kind.name} == {number});" for number, kind in kinds]
+    for record in header.records:
         lines += ["", *function(record)]
-    return "\n".join([*lines, "", "}  // namespace outboard::plan_wire", ""])
+    return "\n".join([*lines, "", f"}}  // namespace outboard::{header.namespace}", ""])
 
 
-def formatted() -> str:
+def formatted(header: Header) -> str:
     """The file as it lies in the repository. Raises OSError without clang-format."""
-    import subprocess  # only who writes the file needs it
-
     tool = Path(sys.executable).parent / "clang-format"
     return subprocess.run(
-        [tool, f"--assume-filename={TARGET}"], input=text(), capture_output=True, text=True, check=True
+        [tool, f"--assume-filename={header.target}"], input=text(header), capture_output=True, text=True, check=True
     ).stdout
 
 
 if __name__ == "__main__":
-    TARGET.write_text(formatted())
+    for each in HEADERS:
+        each.target.write_text(formatted(each))
