@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <string>
@@ -63,7 +64,11 @@ EXPORTED int nvrtcCompileProgram(void* program, int count, const char* const* op
     const std::string option = options[i];
     has_architecture = has_architecture || option == "--gpu-architecture=sm_80";
     for_devices = for_devices || option == "--device-as-default-execution-space";
-    if (option.rfind("--", 0) != 0) {
+    if (option.rfind("-D", 0) == 0) {
+      std::string macro = option.substr(2);
+      std::replace(macro.begin(), macro.end(), '=', ' ');
+      text.source.insert(0, "#define " + macro + "\n");
+    } else if (option.rfind("--", 0) != 0) {
       text.log = "nvrtc: error: unrecognized option " + option;
       return kInvalidOption;
     }
