@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from types import ModuleType
 
@@ -63,6 +64,45 @@ def test_gradients(device: str) -> None:
     torch.testing.assert_close(gradients(device), gradients("cpu"))
 
 
+@pytest.mark.parametrize("join", [torch.cat, torch.stack], ids=["cat", "stack"])
+def test_results_that_are_given(device: str, join: Callable[..., Tensor]) -> None:
+    """As large as they have to be, with gaps, of another dtype, empty, and of another size, with a warning."""
+    tensors = [torch.randn(2, 3) for _ in range(MANY)]
+    size = join(tensors).shape
+    given = {
+        "fits": lambda on: torch.zeros(size, device=on),
+        "gaps": lambda on: torch.zeros((*size, 2), device=on)[..., 0],
+        "dtype": lambda on: torch.zeros(size, device=on, dtype=torch.bfloat16),
+        "empty": lambda on: torch.empty(0, device=on),
+        "larger": lambda on: torch.zeros(200, 200, device=on),
+    }
+    for name, make in given.items():
+        results = []
+        for on in ("cpu", device):
+            with warnings.catch_warnings(record=True) as heard:
+                warnings.simplefilter("always")
+                out = make(on)
+                assert join([each.to(on) for each in tensors], out=out) is out
+            results.append((out.cpu(), out.stride(), out.dtype, any("resize" in str(each.message) for each in heard)))
+        assert torch.equal(results[0][0], results[1][0]), name
+        assert results[0][1:] == results[1][1:], name
+
+
+def test_results_that_cannot_be_given(device: str) -> None:
+    """A dtype that nothing casts to, and memory that is read: as the CPU."""
+
+    def attempt(on: str, case: str) -> tuple[type[BaseException], str]:
+        memory = torch.zeros(MANY * 2, 3, device=on)
+        tensors = [torch.randn(2, 3, device=on) for _ in range(MANY)]
+        out = memory if case == "overlap" else torch.zeros_like(memory, dtype=torch.int64)
+        with pytest.raises((RuntimeError, TypeError)) as raised:
+            torch.cat([memory[:2], *tensors[1:]], out=out)
+        return type(raised.value), str(raised.value)
+
+    for case in ("overlap", "dtype"):
+        assert attempt(device, case) == attempt("cpu", case)
+
+
 @pytest.mark.parametrize("function", [torch.cat, torch.stack])
 def test_what_does_not_fit_is_refused(device: str, function: Callable[[list[Tensor]], Tensor]) -> None:
     tensors = [torch.randn(2, 3) for _ in range(MANY)] + [torch.randn(2, 4)]
@@ -77,8 +117,16 @@ def test_what_does_not_fit_is_refused(device: str, function: Callable[[list[Tens
 
 @pytest.mark.parametrize(
     "function",
-    [torch.cat, torch.hstack, torch.stack, torch.dstack, lambda each: torch.block_diag(*each)],
-    ids=["cat", "hstack", "stack", "dstack", "block_diag"],
+    [
+        torch.cat,
+        torch.hstack,
+        torch.stack,
+        torch.dstack,
+        lambda each: torch.block_diag(*each),
+        lambda each: torch.cat(each, out=each[0].new_empty(2 * len(each), 3)),
+        lambda each: torch.stack(each, 1, out=each[0].new_empty(2, len(each), 3)),
+    ],
+    ids=["cat", "hstack", "stack", "dstack", "block_diag", "cat, out=", "stack, out="],
 )
 def test_no_plan_for_each_length(device: str, device_module: ModuleType, function: Callable[..., Tensor]) -> None:
     def joined(count: int) -> None:
