@@ -16,6 +16,8 @@ from tools.fuzz_aliases.program import Outcome, Program, define, run
 
 #: The kind of what PyTorch's tracing does wrong on the CPU, too.
 TRACING = "tracing"
+#: The kind of a program that by itself cannot be compiled.
+EXCEPTION = "exception"
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ def judge(programs: Sequence[Program], sizes: Sequence[int], device: str, is_alo
             torch.accelerator.synchronize()
         except Exception as error:  # noqa: BLE001 - reported
             text = f"{type(error).__name__}: {str(error)[:500]}"
-            return [*findings, *_narrowed(programs, sizes, device, n, text, is_alone)]
+            return [*findings, *_narrowed(programs, device, n, text, is_alone)]
         for place, program in enumerate(programs):
             if not _is_exact(expected.results[place]):
                 continue
@@ -54,13 +56,11 @@ def judge(programs: Sequence[Program], sizes: Sequence[int], device: str, is_alo
     return findings
 
 
-def _narrowed(
-    programs: Sequence[Program], sizes: Sequence[int], device: str, n: int, text: str, is_alone: bool
-) -> list[Finding]:
+def _narrowed(programs: Sequence[Program], device: str, n: int, text: str, is_alone: bool) -> list[Finding]:
     """Which of several programs cannot be compiled: one, or all of them together."""
     if is_alone:
-        return [Finding(programs[0], n, "exception", text)]
-    alone = [finding for program in programs for finding in judge([program], sizes, device, is_alone=True)]
+        return [Finding(programs[0], n, EXCEPTION, text)]
+    alone = [finding for program in programs for finding in judge([program], (n,), device, is_alone=True)]
     return alone or [Finding(programs[0], n, "exception together", text)]
 
 

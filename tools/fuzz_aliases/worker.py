@@ -13,11 +13,13 @@ from dataclasses import replace
 import torch
 
 from tools.fuzz_aliases.generate import Scope, draw
-from tools.fuzz_aliases.judge import TRACING, Finding, is_tracing, judge, shrink
+from tools.fuzz_aliases.judge import EXCEPTION, TRACING, Finding, is_tracing, judge, shrink
 from tools.fuzz_aliases.program import Program
 
 #: Every fourth group is judged with gradients.
 WITH_GRADIENT = 4
+#: Every fourth group has sizes that divide by different numbers.
+OF_ANY_SIZE = 4
 
 
 def group_of(seed: int, count: int) -> list[Program]:
@@ -27,16 +29,19 @@ def group_of(seed: int, count: int) -> list[Program]:
 
 
 def sizes_of(seed: int) -> list[int]:
-    """Sizes of inputs, all even; the last is large enough for several threads."""
-    chance = random.Random(seed)
-    return [10, *(2 * chance.randint(3, 40) for _ in range(2)), 2 * chance.randint(150, 300)]
+    """Sizes of inputs, all even; the last is large enough for several threads. In most groups they leave the same
+    remainders, so that one graph serves them all."""
+    chance, step = random.Random(seed), 2 if seed % OF_ANY_SIZE == 1 else 12
+    small = (10 + step * chance.randint(1, 72 // step) for _ in range(2))
+    return [10, *small, 10 + step * chance.randint(288 // step, 588 // step)]
 
 
 def judge_group(programs: list[Program], seed: int, device: str) -> list[Finding]:
     """The findings of one group, made small."""
     findings = []
     for finding in judge(programs, sizes_of(seed), device) if programs else []:
-        alone = judge([finding.program], (finding.n,), device, is_alone=True)
+        is_alone = finding.kind == EXCEPTION
+        alone = [finding] if is_alone else judge([finding.program], (finding.n,), device, is_alone=True)
         if alone and alone[0].kind != "eager" and is_tracing(alone[0]):
             findings.append(replace(alone[0], kind=TRACING))
             continue
