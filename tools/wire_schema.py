@@ -106,7 +106,7 @@ def field_lines(record: Record, owner: str, indent: str) -> Iterator[str]:
     conditional = [field for field in record.fields if field.only]
     for field in record.fields:
         if not field.only:
-            yield indent + statement(field.encoding, f"x.{field.member or field.name}")
+            yield indent + statement(field.encoding, f"x.{field.name}")
     if not conditional:
         return
     yield f"{indent}switch (x.kind) {{"
@@ -120,7 +120,7 @@ def field_lines(record: Record, owner: str, indent: str) -> Iterator[str]:
 def _case(field: Field, owner: str, indent: str) -> Iterator[str]:
     for kind in field.only:
         yield f"{indent}case {enumerator(Choice(type(kind), owner), kind.name)}:"
-    yield f"{indent}  {statement(field.encoding, f'x.{field.member or field.name}')}"
+    yield f"{indent}  {statement(field.encoding, f'x.{field.name}')}"
     yield f"{indent}  return;"
 
 

@@ -154,7 +154,7 @@ inline outboard::Step step(outboard::Step::Kind kind, uint32_t buffer, const Cod
   outboard::Step made;
   made.kind = kind;
   made.buffer = buffer;
-  made.bytes = expression(bytes);
+  made.nbytes = expression(bytes);
   return made;
 }
 inline PlanWriter allocate(uint32_t buffer, const Code& bytes) {
@@ -177,9 +177,9 @@ inline PlanWriter int64(const Code& value) { return PlanWriter(argument(outboard
 inline PlanWriter launch(uint32_t kernel, const Code& items, const std::vector<PlanWriter>& arguments) {
   outboard::Step made = step(outboard::Step::kLaunch, 0);
   made.kernel = kernel;
-  made.global[0] = expression(items);
-  made.global[1] = made.global[2] = expression(number(1));
-  std::fill_n(made.local, 3, 1u);
+  made.global_size[0] = expression(items);
+  made.global_size[1] = made.global_size[2] = expression(number(1));
+  std::fill_n(made.local_size, 3, 1u);
   return PlanWriter(made).in_place_of_empty_list(arguments);
 }
 /// A one-dimensional view of floats.
@@ -209,7 +209,8 @@ inline PlanWriter seeds(uint32_t buffer, int64_t bytes) {
   return PlanWriter(step(outboard::Step::kSeeds, buffer, number(bytes)));
 }
 inline PlanWriter copy(uint32_t source, int64_t from, uint32_t target, int64_t to, int64_t bytes) {
-  outboard::Step made = step(outboard::Step::kCopy, source, number(bytes));
+  outboard::Step made = step(outboard::Step::kCopy, 0, number(bytes));
+  made.source = source;
   made.source_offset = expression(number(from));
   made.target = target;
   made.target_offset = expression(number(to));
@@ -234,10 +235,10 @@ inline std::string scale_plan() {
        ""}};
   plan.kernels = {{0, "scale"}};
   Step launch = wire::step(Step::kLaunch, 0);
-  launch.global[0] = wire::expression(n);
-  launch.global[1] = launch.global[2] = wire::expression(wire::number(1));
-  launch.local[0] = 16;
-  launch.local[1] = launch.local[2] = 1;
+  launch.global_size[0] = wire::expression(n);
+  launch.global_size[1] = launch.global_size[2] = wire::expression(wire::number(1));
+  launch.local_size[0] = 16;
+  launch.local_size[1] = launch.local_size[2] = 1;
   launch.arguments = {wire::argument(Argument::kPointer, 0, wire::number(0)),
                       wire::argument(Argument::kPointer, 2, wire::number(0)), wire::argument(Argument::kInt64, 0, n),
                       wire::argument(Argument::kFloat32, 0, {}, 1)};

@@ -105,7 +105,7 @@ TEST(inputs_end_with_their_last_step_unless_they_are_results) {
   const auto copy = [](uint32_t from, uint32_t to) {
     Step step{};
     step.kind = Step::kCopy;
-    step.buffer = from;
+    step.source = from;
     step.target = to;
     return step;
   };

@@ -47,12 +47,12 @@ constexpr int64_t kFarthest = int64_t{1} << 56;
 void evaluate_launch(const Step& step, const Scalar* symbols, int64_t* values) {
   int64_t items = 1;
   for (int i = 0; i < 3; ++i) {
-    const int64_t size = step.global[i].code.empty() ? 1 : evaluate(step.global[i], symbols);
+    const int64_t size = step.global_size[i].code.empty() ? 1 : evaluate(step.global_size[i], symbols);
     if (size <= 0) {
       values[0] = 0;
       return;
     }
-    const auto local = static_cast<int64_t>(step.local[0] == 0 ? 1 : std::max<uint32_t>(step.local[i], 1));
+    const auto local = static_cast<int64_t>(step.local_size[0] == 0 ? 1 : std::max<uint32_t>(step.local_size[i], 1));
     if (size > kMostItems) throw Error(OB_INVALID_ARGUMENT, "a plan launches more work-items than there can be");
     values[i] = (size + local - 1) / local * local;
     if (__builtin_mul_overflow(items, values[i], &items) || items > kMostItems) {
@@ -66,7 +66,7 @@ void evaluate_launch(const Step& step, const Scalar* symbols, int64_t* values) {
 void evaluate_step(const Step& step, const Scalar* symbols, int64_t* values) {
   if (step.kind == Step::kLaunch) return evaluate_launch(step, symbols, values);
   if (value_count(step) == 0) return;
-  values[0] = evaluate(step.bytes, symbols);
+  values[0] = evaluate(step.nbytes, symbols);
   if (step.kind != Step::kCopy) return;
   values[1] = evaluate(step.source_offset, symbols);
   values[2] = evaluate(step.target_offset, symbols);

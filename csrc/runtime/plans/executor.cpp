@@ -199,7 +199,7 @@ HostArgument make_argument(const CallArgument& spec, Work& work, Memory& memory,
       argument.text = spec.text;
       break;
     case CallArgument::kList:
-      for (const CallArgument& item : spec.list) argument.list.push_back(make_argument(item, work, memory, symbols));
+      for (const CallArgument& item : spec.items) argument.list.push_back(make_argument(item, work, memory, symbols));
       break;
     default:
       argument.integer = spec.value;
@@ -260,11 +260,11 @@ void add_operand(LibraryWork& call, const CallArgument& spec, const Buffers& buf
       return call.add_number(symbols[spec.value].d);
     case CallArgument::kList: {
       std::vector<int64_t> values;
-      for (const CallArgument& item : spec.list) {
+      for (const CallArgument& item : spec.items) {
         if (item.kind != CallArgument::kInt && item.kind != CallArgument::kBool) break;
         values.push_back(item.kind == CallArgument::kInt ? evaluate(item.expr, symbols) : item.value);
       }
-      if (values.size() == spec.list.size()) return call.add_integers(std::move(values));
+      if (values.size() == spec.items.size()) return call.add_integers(std::move(values));
       break;
     }
     default:
@@ -349,7 +349,7 @@ class Run {
     Work work(context_.stream);
     const uint64_t bytes = byte_count(values[0]);
     if (bytes == 0) return;  // no bytes are in any memory, wherever they would begin
-    const ob_ptr from = buffers_.pointer(work, step.buffer, values[1], bytes);
+    const ob_ptr from = buffers_.pointer(work, step.source, values[1], bytes);
     const ob_ptr to = buffers_.pointer(work, step.target, values[2], bytes);
     context_.stream.copy(OB_DEVICE_TO_DEVICE, to, from, bytes);
   }
@@ -360,7 +360,7 @@ class Run {
     Launch launch{
         &*kernels_[step.kernel],
         {static_cast<uint64_t>(values[0]), static_cast<uint64_t>(values[1]), static_cast<uint64_t>(values[2])},
-        {step.local[0], step.local[1], step.local[2]},
+        {step.local_size[0], step.local_size[1], step.local_size[2]},
         0,
         Arguments(count)};
     bool asserts = false;

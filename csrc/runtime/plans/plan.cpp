@@ -191,7 +191,7 @@ class Reader : private WireReader {
   /// How many work-items a group may have depends on the device; here their number must be one.
   void check(const Step& step) const {
     uint64_t items = 1;
-    for (const uint32_t local : step.local) {
+    for (const uint32_t local : step.local_size) {
       items *= std::max<uint32_t>(local, 1);
       if (items > (1u << 31)) invalid("work-groups too large");
     }
@@ -261,7 +261,7 @@ class Lifetimes {
       case Step::kSeeds:
         return need(step.buffer);
       case Step::kCopy:
-        need(step.buffer);
+        need(step.source);
         need(step.target);
         return;
     }
@@ -272,7 +272,7 @@ class Lifetimes {
   }
   void need(const CallArgument& argument) const {
     if (argument.kind == CallArgument::kTensor) need(argument.tensor.buffer);
-    for (const CallArgument& item : argument.list) need(item);
+    for (const CallArgument& item : argument.items) need(item);
   }
   void need_intermediate(uint32_t buffer) const {
     if (buffer < plan_.inputs.size()) invalid("an input is allocated or freed");

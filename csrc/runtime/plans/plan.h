@@ -146,25 +146,25 @@ struct CallArgument {
     kMemoryFormat = 11
   };
   Kind kind;
-  ViewSpec tensor;                 // kTensor
-  Expr expr;                       // kInt
-  double number = 0;               // kFloat
-  int64_t value = 0;               // kBool, kFloatSymbol (symbol number), kDtype, kLayout, kMemoryFormat
-  std::string text;                // kString
-  std::vector<CallArgument> list;  // kList
+  ViewSpec tensor;                  // kTensor
+  Expr expr;                        // kInt
+  double number = 0;                // kFloat
+  int64_t value = 0;                // kBool, kFloatSymbol (symbol number), kDtype, kLayout, kMemoryFormat
+  std::string text;                 // kString
+  std::vector<CallArgument> items;  // kList
 };
 
 struct Step {
   enum Kind : uint8_t { kAllocate = 0, kFree = 1, kLaunch = 2, kCall = 3, kSeeds = 4, kCopy = 5, kExecute = 6 };
   Kind kind;
-  // kAllocate, kFree: `buffer`; kAllocate: `bytes`. kSeeds: fills `buffer` with `bytes`/8 int64 seeds from the
+  // kAllocate, kFree: `buffer`; kAllocate: `nbytes`. kSeeds: fills `buffer` with `nbytes`/8 int64 seeds from the
   // generator in force.
   uint32_t buffer = 0;
-  Expr bytes;
+  Expr nbytes;
   // kLaunch
   uint32_t kernel = 0;
-  Expr global[3];
-  uint32_t local[3] = {0, 0, 0};
+  Expr global_size[3];
+  uint32_t local_size[3] = {0, 0, 0};
   std::vector<Argument> arguments;
   // kCall: `name` is "aten::mm.out" or another function of the host's, or `driver::aten::mm` of the driver's library.
   // Results of functional calls are written into `results`; out-variants take their outputs as ordinary arguments and
@@ -177,8 +177,8 @@ struct Step {
   // kExecute: the driver's function that is loaded from `code`, on `call_arguments` and `results`. `name` is what users
   // see of it.
   std::string code;
-  // kCopy: contiguous bytes from `buffer` + `source_offset` to `target` + `target_offset`
-  uint32_t target = 0;
+  // kCopy: `nbytes` contiguous bytes from `source` + `source_offset` to `target` + `target_offset`
+  uint32_t source = 0, target = 0;
   Expr source_offset, target_offset;
 };
 
@@ -207,7 +207,7 @@ struct AssertionSpec {
 };
 
 /// What the compiler emits and the runtime executes. Buffers 0 .. inputs-1 are the inputs (slots of scalar inputs
-/// stay empty); then `constants` captured at compile time; then intermediates made by kAllocate.
+/// stay empty); then come intermediates made by kAllocate.
 /// A buffer that an Output views and that is not an input must not be freed by a step.
 struct Plan {
   enum InputKind : uint8_t { kTensorInput = 0, kIntInput = 1, kFloatInput = 2, kNoneInput = 3 };

@@ -10,7 +10,7 @@ constexpr size_t kNever = std::numeric_limits<size_t>::max();
 
 void add(const CallArgument& argument, std::vector<uint32_t>& buffers) {
   if (argument.kind == CallArgument::kTensor) buffers.push_back(argument.tensor.buffer);
-  for (const CallArgument& item : argument.list) add(item, buffers);
+  for (const CallArgument& item : argument.items) add(item, buffers);
 }
 
 std::vector<uint32_t> buffers_of(const Step& step) {
@@ -27,7 +27,7 @@ std::vector<uint32_t> buffers_of(const Step& step) {
       for (const ViewSpec& view : step.results) buffers.push_back(view.buffer);
       break;
     case Step::kCopy:
-      buffers = {step.buffer, step.target};
+      buffers = {step.source, step.target};
       break;
     default:
       buffers = {step.buffer};

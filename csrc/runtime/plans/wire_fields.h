@@ -119,7 +119,7 @@ void fields(Wire& wire, CallArgument& x) {
       wire.text(x.text);
       return;
     case CallArgument::kList:
-      wire.call_arguments(x.list);
+      wire.call_arguments(x.items);
       return;
     case CallArgument::kFloatSymbol:
     case CallArgument::kBool:
@@ -139,15 +139,15 @@ void fields(Wire& wire, Step& x) {
   switch (x.kind) {
     case Step::kAllocate:
       wire.buffer(x.buffer);
-      wire.expr(x.bytes);
+      wire.expr(x.nbytes);
       return;
     case Step::kFree:
       wire.buffer(x.buffer);
       return;
     case Step::kLaunch:
       wire.kernel(x.kernel);
-      for (auto& item : x.global) wire.expr(item);
-      for (auto& item : x.local) wire.u32(item);
+      for (auto& item : x.global_size) wire.expr(item);
+      for (auto& item : x.local_size) wire.u32(item);
       wire.each(x.arguments, [&](auto& item) { wire.record(item); });
       return;
     case Step::kCall:
@@ -159,14 +159,14 @@ void fields(Wire& wire, Step& x) {
       return;
     case Step::kSeeds:
       wire.buffer(x.buffer);
-      wire.expr(x.bytes);
+      wire.expr(x.nbytes);
       return;
     case Step::kCopy:
-      wire.buffer(x.buffer);
+      wire.buffer(x.source);
       wire.expr(x.source_offset);
       wire.buffer(x.target);
       wire.expr(x.target_offset);
-      wire.expr(x.bytes);
+      wire.expr(x.nbytes);
       return;
     case Step::kExecute:
       wire.text(x.name);

@@ -62,12 +62,10 @@ Encoding: TypeAlias = "str | Choice | Many | Times | Record | Variants"
 
 @dataclass(frozen=True)
 class Field:
-    """``member`` is the field's name in C++, if that is another one. ``only``: values of ``kind`` with which it is
-    written."""
+    """A field by its name, in Python and C++. ``only``: values of ``kind`` with which it is written."""
 
     name: str
     encoding: Encoding
-    member: str = ""
     only: tuple[enum.IntEnum, ...] = ()
 
 

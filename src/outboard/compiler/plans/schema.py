@@ -56,21 +56,21 @@ CALL_ARGUMENT = Record(
         Field("expr", "expr", only=(_KIND.INT,)),
         Field("number", "f64", only=(_KIND.FLOAT,)),
         Field("text", "text", only=(_KIND.STRING,)),
-        Field("items", "call_arguments", member="list", only=(_KIND.LIST,)),
+        Field("items", "call_arguments", only=(_KIND.LIST,)),
         Field("value", "i64", only=_NUMBERS),
     ),
 )
 STEP = Variants(
     "Step",
     {
-        p.Allocate: Record("kAllocate", (Field("buffer", "buffer"), Field("nbytes", "expr", "bytes"))),
+        p.Allocate: Record("kAllocate", (Field("buffer", "buffer"), Field("nbytes", "expr"))),
         p.Free: Record("kFree", (Field("buffer", "buffer"),)),
         p.Launch: Record(
             "kLaunch",
             (
                 Field("kernel", "kernel"),
-                Field("global_size", Times(3, "expr"), "global"),
-                Field("local_size", Times(3, "u32"), "local"),
+                Field("global_size", Times(3, "expr")),
+                Field("local_size", Times(3, "u32")),
                 Field("arguments", Many(ARGUMENT)),
             ),
         ),
@@ -84,15 +84,15 @@ STEP = Variants(
                 Field("fallback", "boolean"),
             ),
         ),
-        p.Seeds: Record("kSeeds", (Field("buffer", "buffer"), Field("nbytes", "expr", "bytes"))),
+        p.Seeds: Record("kSeeds", (Field("buffer", "buffer"), Field("nbytes", "expr"))),
         p.Copy: Record(
             "kCopy",
             (
-                Field("source", "buffer", "buffer"),
+                Field("source", "buffer"),
                 Field("source_offset", "expr"),
                 Field("target", "buffer"),
                 Field("target_offset", "expr"),
-                Field("nbytes", "expr", "bytes"),
+                Field("nbytes", "expr"),
             ),
         ),
         p.Execute: Record(
