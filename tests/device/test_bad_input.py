@@ -129,6 +129,8 @@ WRONG_CALLS: dict[str, Call] = {
     "take_index": lambda d: torch.take(_ones(d, 3), _index(d, 3)),
     # values
     "dropout_p": lambda d: F.dropout(_ones(d, 3), 1.5),
+    "celu_alpha": lambda d: (F.celu(_ones(d, 3), 1.5), F.celu(_ones(d, 3), 0.0)),
+    "celu_alpha_inplace": lambda d: (F.celu_(_ones(d, 3), 1.5), F.celu_(_ones(d, 3), 0.0)),
     "normal_std": lambda d: torch.normal(0.0, -1.0, (3,), device=d),
     "uniform_range": lambda d: _ones(d, 3).uniform_(2.0, 1.0),
     "random_range": lambda d: torch.randint(3, 3, (2,), device=d),

@@ -207,6 +207,13 @@ def _constant_pad_nd(x: Tensor, pad: Any, value: Any = 0) -> Tensor:
     return torch.where(inside, aten.constant_pad_nd(x, pad, 0), aten.full([], value, dtype=x.dtype, device=x.device))
 
 
+def _celu(x: Tensor, alpha: Any = 1) -> Any:
+    """Refuses to divide by 0, as the CPU's kernel does. So a plan is for one ``alpha``."""
+    if alpha == 0:
+        raise RuntimeError("ZeroDivisionError: alpha cannot be 0 for CELU")
+    return NotImplemented
+
+
 def _elu(x: Tensor, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Tensor:
     """Where ``x`` is 0 nothing is multiplied by ``alpha``, which may be infinite."""
     value = wide(x)
@@ -422,6 +429,8 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.where.self: _where,
     aten.roll.default: _roll,
     aten.constant_pad_nd.default: _constant_pad_nd,
+    aten.celu.default: _celu,
+    aten.celu_.default: _celu,
     aten.elu.default: _elu,
     aten.gelu.default: _gelu,
     aten.gelu_backward.default: _gelu_backward,
