@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes ``csrc/torch/eager/operator_facts.h``, what C++ knows of ``compiler/operators/facts.py``.
+"""Writes what C++ knows of ``compiler/operators/facts.py``: ``csrc/torch/eager/operator_facts.h``, and
+``result_layouts.h`` beside it, which only ``out=`` needs.
 
-``python tools/operator_facts.py`` writes the file; a test fails where it is not what this would write.
+``python tools/operator_facts.py`` writes the files; a test fails where they are not what this would write.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from outboard.compiler.operators.facts import FACTS, Facts, Layout
 
-TARGET = Path(__file__).resolve().parents[1] / "csrc" / "torch" / "eager" / "operator_facts.h"
+FOLDER = Path(__file__).resolve().parents[1] / "csrc" / "torch" / "eager"
 
 _HEAD = """// SPDX-License-Identifier: Apache-2.0
 // Made by tools/operator_facts.py of src/outboard/compiler/operators/facts.py: change that, and run it.
@@ -22,13 +23,13 @@ _HEAD = """// SPDX-License-Identifier: Apache-2.0
 #include <string>
 #include <unordered_map>
 
-#include "torch/eager/eager_operator.h"
+#include "torch/eager/@INCLUDED@.h"
 
 namespace outboard::aten {
 
 /// By qualified name: "aten::index_put_". Leaked, as operators run until the process ends.
-inline const std::unordered_map<std::string, OperatorFacts>& operator_facts() {
-  static const auto* const all = new std::unordered_map<std::string, OperatorFacts>{
+inline const std::unordered_map<std::string, @TYPE@>& @NAME@() {
+  static const auto* const all = new std::unordered_map<std::string, @TYPE@>{
 """
 _TAIL = """  };
   return *all;
@@ -52,7 +53,7 @@ def fields(facts: Facts) -> Iterator[str]:
         yield f".moves = {texts(iter(facts.moves))}"
     flags = {
         "cpu_indices": facts.cpu_indices,
-        "contiguous": facts.layout is Layout.CONTIGUOUS,
+        "contiguous": facts.layout in (Layout.CONTIGUOUS, Layout.CONTIGUOUS_IF_NEW),
         "idempotent": facts.idempotent,
         "float_statistics": facts.float_statistics,
         "judges_values": facts.judges_values,
@@ -63,14 +64,38 @@ def fields(facts: Facts) -> Iterator[str]:
         yield f".warning = &{facts.warning}"
 
 
-def formatted() -> str:
-    """The file as it lies in the repository. Raises OSError without clang-format."""
-    rows = {name: ", ".join(fields(facts)) for name, facts in FACTS.items()}
+def layout(facts: Facts) -> str:
+    """The initialiser of one row of ``ResultLayout``; "" where the shape function says how results lie."""
+    if facts.format_of is not None:
+        return f"ResultLayout::kOfFormat, {facts.format_of}"
+    names = {Layout.CONTIGUOUS: "kContiguous", Layout.OF_FIRST_OPERAND: "kOfFirstOperand"}
+    return f"ResultLayout::{names[facts.layout]}" if facts.layout in names else ""
+
+
+def files() -> dict[Path, str]:
+    """The files as they lie in the repository. Raises OSError without clang-format."""
+    return {
+        FOLDER / "operator_facts.h": formatted(
+            {"INCLUDED": "eager_operator", "TYPE": "OperatorFacts", "NAME": "operator_facts"},
+            lambda facts: ", ".join(fields(facts)),
+        ),
+        FOLDER / "result_layouts.h": formatted(
+            {"INCLUDED": "result_layout", "TYPE": "ResultLayout", "NAME": "result_layouts"}, layout
+        ),
+    }
+
+
+def formatted(words: dict[str, str], row_of: Callable[[Facts], str]) -> str:
+    """A table of the rows that are not empty. Raises OSError without clang-format."""
+    head = _HEAD
+    for name, word in words.items():
+        head = head.replace(f"@{name}@", word)
+    rows = {name: row_of(facts) for name, facts in FACTS.items()}
     lines = [f'{{"{name}", {{{row}}}}},' for name, row in rows.items() if row]
     tool = Path(sys.executable).parent / "clang-format"
     return subprocess.run(
-        [tool, f"--assume-filename={TARGET}"],
-        input=_HEAD + "\n".join(lines) + "\n" + _TAIL,
+        [tool, f"--assume-filename={FOLDER / 'table.h'}"],
+        input=head + "\n".join(lines) + "\n" + _TAIL,
         capture_output=True,
         text=True,
         check=True,
@@ -78,4 +103,5 @@ def formatted() -> str:
 
 
 if __name__ == "__main__":
-    TARGET.write_text(formatted())
+    for path, text in files().items():
+        path.write_text(text)

@@ -5,6 +5,7 @@ A few operators of each kind; ``tools/opinfo.py --check out`` has all."""
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -138,6 +139,79 @@ def test_out_that_is_read_is_refused(function: Callable[..., Any]) -> None:
         x = torch.ones(3, 1, dtype=torch.int64, device=device)
         with pytest.raises(RuntimeError, match="some elements of the input tensor and the written-to tensor"):
             function(x, out=x)
+
+
+def _reversed(x: Tensor) -> Tensor:
+    """The same numbers, in memory in the opposite order of dimensions."""
+    return x.permute(*reversed(range(x.dim()))).contiguous().permute(*reversed(range(x.dim())))
+
+
+aten = torch.ops.aten
+#: What makes a result of two tensors of one shape, the first of which decides how it lies.
+PAIRS: dict[str, Callable[..., Any]] = {
+    "copysign": torch.copysign,
+    "floor_divide": torch.floor_divide,
+    "xlogy": torch.xlogy,
+    "xlog1py": torch.special.xlog1py,
+    "masked_fill": lambda x, y, out: aten.masked_fill.Scalar_out(y, x > 3, 1.0, out=out),
+    "mvlgamma": lambda x, y, out: torch.mvlgamma(y + 1, 1, out=out),
+    "mse_loss_backward": lambda x, y, out: aten.mse_loss_backward.grad_input(x, y, x, 0, grad_input=out),
+    "huber_loss_backward": lambda x, y, out: aten.huber_loss_backward.out(x, y, x, 0, 1.0, grad_input=out),
+    "smooth_l1_loss_backward": lambda x, y, out: aten.smooth_l1_loss_backward.grad_input(
+        x, y, x, 0, 1.0, grad_input=out
+    ),
+    "glu_backward": lambda x, y, out: aten.glu_backward.grad_input(y[..., :3], y.repeat(1, 1, 2), 2, grad_input=out),
+    "log_sigmoid_forward": lambda x, y, out: aten.log_sigmoid_forward.output(
+        y, output=out, buffer=torch.empty(0, device=y.device)
+    )[0],
+}
+#: What makes an image in the memory format of a first one.
+IMAGES: dict[str, Callable[..., Any]] = {
+    **{
+        f"{name}{dims}d": lambda x, y, out, name=name, dims=dims: getattr(aten, f"{name}{dims}d").out(
+            x, [1] * 2 * dims, out=out
+        )
+        for name in ("reflection_pad", "replication_pad")
+        for dims in (2, 3)
+    },
+    **{
+        f"{name}{dims}d_backward": lambda x, y, out, name=name, dims=dims: getattr(
+            aten, f"{name}{dims}d_backward"
+        ).grad_input(y, x, [1] * 2 * dims, grad_input=out)
+        for name in ("reflection_pad", "replication_pad")
+        for dims in (2, 3)
+    },
+    "max_unpool2d": lambda x, y, out: aten.max_unpool2d.out(
+        x, torch.arange(12, device=x.device).view(x.shape), [4, 5], out=out
+    ),
+    "roll": lambda x, y, out: aten.roll.out(x, [1], [1], out=out),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_an_empty_out_lies_as_on_the_cpu(name: str) -> None:
+    for first, second in itertools.product((Tensor.contiguous, _reversed), repeat=2):
+        results = []
+        for device in ("cpu", DEVICE):
+            x, y = (change(torch.arange(1.0, 25, device=device).view(2, 4, 3)) for change in (first, second))
+            result = PAIRS[name](x, y, out=torch.empty(0, device=device))
+            results.append(result)
+        torch.testing.assert_close(results[1].cpu(), results[0], check_stride=True)
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_an_empty_out_has_the_format_of_the_image(name: str) -> None:
+    is_volume = "3d" in name
+    shape = (1, 2, 2, 3, 2) if is_volume else (1, 2, 3, 2)
+    kept = torch.channels_last_3d if is_volume else torch.channels_last
+    for change in (Tensor.contiguous, lambda x: x.contiguous(memory_format=kept)):
+        results = []
+        for device in ("cpu", DEVICE):
+            x = change(torch.arange(float(torch.Size(shape).numel()), device=device).view(shape))
+            padded = torch.ones((*shape[:2], *(side + 2 for side in shape[2:])), device=device)
+            result = IMAGES[name](x, padded, out=torch.empty(0, device=device))
+            results.append(result)
+        torch.testing.assert_close(results[1].cpu(), results[0], check_stride=True)
 
 
 def test_topk_of_one_element_writes_it() -> None:

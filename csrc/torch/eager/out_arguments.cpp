@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "torch/eager/out_arguments.h"
 
+#include <ATen/TensorIterator.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
@@ -14,6 +15,7 @@
 #include "torch/eager/compiler.h"
 #include "torch/eager/fallback.h"
 #include "torch/eager/overlap.h"
+#include "torch/eager/result_layouts.h"
 #include "torch/eager/stand_ins.h"
 #include "torch/eager/unheard.h"
 
@@ -73,7 +75,7 @@ class OutArguments {
     take_form_of_returned(results);
     for (const size_t i : changed) {
       const at::Tensor& out = arguments_[i].toTensor();
-      const at::Tensor& form = results[i].toTensor();
+      const at::Tensor form = as_facts_say(results[i].toTensor(), results);
       TORCH_CHECK(out.numel() == 0 || !is_read(op_, arguments_, out), "output with shape ", out.sizes(),
                   " doesn't match the broadcast shape ", form.sizes());
       is_announced ? void(out.resize_(form.sizes())) : void(at::native::resize_output(out, form.sizes()));
@@ -140,6 +142,28 @@ class OutArguments {
     for (size_t i = 0; i < op_.roles.size() && next < returned.size(); ++i) {
       if (op_.is_out[i] && returned[next].isTensor()) stand_ins[i] = returned[next++];
     }
+  }
+
+  /// A result as the operator's row of facts says that it lies, made from these stand-ins.
+  at::Tensor as_facts_say(const at::Tensor& result, const torch::jit::Stack& stand_ins) const {
+    const auto found = result_layouts().find(op_.handle.schema().name());
+    if (found == result_layouts().end()) return result;
+    const ResultLayout& layout = found->second;
+    if (layout.kind == ResultLayout::kContiguous) return result.contiguous();
+    if (layout.kind == ResultLayout::kOfFirstOperand) return iterated(result, stand_ins);
+    const at::Tensor& pattern = stand_ins[layout.argument].toTensor();
+    return result.dim() == pattern.dim() ? result.contiguous(pattern.suggest_memory_format()) : result;
+  }
+
+  /// The result of a `TensorIterator` over the operands, the first of which decides.
+  at::Tensor iterated(const at::Tensor& result, const torch::jit::Stack& stand_ins) const {
+    at::TensorIteratorConfig config;
+    config.check_all_same_dtype(false).declare_static_dtype_and_device(result.scalar_type(), result.device());
+    config.add_owned_output(at::Tensor());
+    for (size_t i = 0; i < stand_ins.size(); ++i) {
+      if (!op_.is_out[i] && stand_ins[i].isTensor()) config.add_owned_const_input(stand_ins[i].toTensor());
+    }
+    return config.build().output();
   }
 
   const Operator& op_;

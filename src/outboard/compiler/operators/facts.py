@@ -3,7 +3,7 @@
 
 A row is for all overloads of an operator, unless its field says otherwise. What is in no row holds for most operators.
 The functions that a row speaks of stay where they are. ``tools/operator_facts.py`` writes what C++ needs of the rows
-to ``csrc/torch/eager/operator_facts.h``; a test fails where that is not up to date.
+to ``csrc/torch/eager/operator_facts.h`` and ``result_layouts.h``; a test fails where they are not up to date.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ class Layout(enum.Enum):
 
     OF_SHAPE_FUNCTION = enum.auto()
     CONTIGUOUS = enum.auto()
+    CONTIGUOUS_IF_NEW = enum.auto()  #: into ``out=`` as the shape function says
     OF_FIRST_OPERAND = enum.auto()  #: where the shape function has the second decide, too
 
 
@@ -188,7 +189,7 @@ FACTS: dict[str, Facts] = {
     "aten::grid_sampler_2d_backward": Facts(kernel="grid.lower_backward"),
     "aten::grid_sampler_3d": Facts(kernel="grid.lower_forward"),
     "aten::grid_sampler_3d_backward": Facts(kernel="grid.lower_backward"),
-    "aten::huber_loss_backward": Facts(whole=("default",), layout=Layout.CONTIGUOUS),
+    "aten::huber_loss_backward": Facts(whole=("default",), layout=Layout.CONTIGUOUS_IF_NEW),
     "aten::im2col": Facts(moves=("self",)),
     "aten::index": Facts(moves=("self",), cpu_indices=True),
     "aten::index_copy": Facts(moves=("self", "source")),
@@ -241,7 +242,7 @@ FACTS: dict[str, Facts] = {
     "aten::mish_backward": Facts(whole=("default",)),
     "aten::mm": Facts(decomposed=False, kernel="gemm.lower_mm", finishes=True, library=True),
     "aten::mode": Facts(whole=("default", "values"), kernel="sort.lower_mode"),
-    "aten::mse_loss_backward": Facts(layout=Layout.CONTIGUOUS),
+    "aten::mse_loss_backward": Facts(layout=Layout.CONTIGUOUS_IF_NEW),
     "aten::msort": Facts(kernel="sort.lower_sort"),
     "aten::mul_": Facts(whole=("Scalar",)),
     "aten::multi_margin_loss": Facts(gathers=True),
@@ -317,7 +318,7 @@ FACTS: dict[str, Facts] = {
     "aten::slice_backward": Facts(moves=("grad_output",), whole=("default",), run_time=("input_sizes", "start", "end")),
     "aten::slice_copy": Facts(moves=("self",)),
     "aten::slice_scatter": Facts(moves=("self", "src")),
-    "aten::smooth_l1_loss_backward": Facts(whole=("default",), layout=Layout.CONTIGUOUS),
+    "aten::smooth_l1_loss_backward": Facts(whole=("default",), layout=Layout.CONTIGUOUS_IF_NEW),
     "aten::soft_margin_loss": Facts(whole=("default",)),
     "aten::soft_margin_loss_backward": Facts(whole=("default",)),
     "aten::sort": Facts(whole=("default",), kernel="sort.lower_sort"),

@@ -78,7 +78,7 @@ def _with_layout(fact: facts.Facts, results: list[Any], args: list[Any]) -> list
     """New results as the operator's row says that they lie."""
     if fact.layout is facts.Layout.OF_FIRST_OPERAND:
         return [_iterated(results[0], args)]
-    if fact.layout is facts.Layout.CONTIGUOUS:
+    if fact.layout in (facts.Layout.CONTIGUOUS, facts.Layout.CONTIGUOUS_IF_NEW):
         return [result.contiguous() for result in results]
     if fact.format_of is not None:
         return [_of_format(result, args[fact.format_of]) for result in results]

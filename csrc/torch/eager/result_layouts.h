@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Made by tools/operator_facts.py of src/outboard/compiler/operators/facts.py: change that, and run it.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+
+#include "torch/eager/result_layout.h"
+
+namespace outboard::aten {
+
+/// By qualified name: "aten::index_put_". Leaked, as operators run until the process ends.
+inline const std::unordered_map<std::string, ResultLayout>& result_layouts() {
+  static const auto* const all = new std::unordered_map<std::string, ResultLayout>{
+      {"aten::copysign", {ResultLayout::kOfFirstOperand}},
+      {"aten::floor_divide", {ResultLayout::kOfFirstOperand}},
+      {"aten::glu_backward", {ResultLayout::kContiguous}},
+      {"aten::log_sigmoid_forward", {ResultLayout::kContiguous}},
+      {"aten::masked_fill", {ResultLayout::kContiguous}},
+      {"aten::max_unpool2d", {ResultLayout::kOfFormat, 0}},
+      {"aten::mvlgamma", {ResultLayout::kContiguous}},
+      {"aten::native_group_norm_backward", {ResultLayout::kOfFormat, 1}},
+      {"aten::pixel_shuffle", {ResultLayout::kOfFormat, 0}},
+      {"aten::pixel_unshuffle", {ResultLayout::kOfFormat, 0}},
+      {"aten::reflection_pad2d", {ResultLayout::kOfFormat, 0}},
+      {"aten::reflection_pad2d_backward", {ResultLayout::kOfFormat, 1}},
+      {"aten::reflection_pad3d", {ResultLayout::kOfFormat, 0}},
+      {"aten::reflection_pad3d_backward", {ResultLayout::kOfFormat, 1}},
+      {"aten::replication_pad2d", {ResultLayout::kOfFormat, 0}},
+      {"aten::replication_pad2d_backward", {ResultLayout::kOfFormat, 1}},
+      {"aten::replication_pad3d", {ResultLayout::kOfFormat, 0}},
+      {"aten::replication_pad3d_backward", {ResultLayout::kOfFormat, 1}},
+      {"aten::roll", {ResultLayout::kOfFormat, 0}},
+      {"aten::special_xlog1py", {ResultLayout::kOfFirstOperand}},
+      {"aten::xlogy", {ResultLayout::kOfFirstOperand}},
+  };
+  return *all;
+}
+
+}  // namespace outboard::aten
