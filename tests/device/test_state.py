@@ -264,6 +264,25 @@ def test_products_within_a_pseudoinverse_are_cast(device: str) -> None:
     torch.testing.assert_close(torch.linalg.pinv(x + 1).cpu(), torch.linalg.pinv(x.cpu() + 1))
 
 
+LISTS: dict[str, Callable[[list[Tensor]], Any]] = {
+    "pow": lambda xs: torch._foreach_pow(xs, 2.5),
+    "pow of a number": lambda xs: torch._foreach_pow(1.5, xs),
+    "exp": torch._foreach_exp,
+    "norm": torch._foreach_norm,
+    "addcdiv": lambda xs: torch._foreach_addcdiv(xs, xs, xs),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_are_not_cast(device: str, name: str) -> None:
+    """Kernels for lists compute in the lists' dtype, on the CPU and on CUDA, whatever autocast casts of single ones."""
+    xs = [torch.tensor([1.5, 2.25, 3.125], dtype=torch.float16)]
+    expected = LISTS[name](xs)
+    with torch.autocast(device, torch.bfloat16):
+        results = LISTS[name]([x.to(device) for x in xs])
+    torch.testing.assert_close([x.cpu() for x in results], [*expected])
+
+
 def test_lazy_bits_are_resolved_before_the_kernel(device: str) -> None:
     x = torch.tensor([1 + 2j, 3 - 4j])
     given = x.to(device)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/Operators.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
 #include "torch/bridge/releases.h"
@@ -22,6 +23,13 @@ at::Tensor binary_cross_entropy_banned(const at::Tensor&, const at::Tensor&, con
               "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast: their input may "
               "overflow in lower precision. Use torch.nn.functional.binary_cross_entropy_with_logits or "
               "torch.nn.BCEWithLogitsLoss instead.");
+}
+
+/// Runs an operator on lists, which computes in their dtypes, as CUDA's kernels do: nothing is cast of what it is taken
+/// apart into.
+void run_uncast(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
+  op.callBoxed(stack);
 }
 
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
@@ -46,6 +54,10 @@ TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
 #undef OUTBOARD_PROMOTE
 
   m.impl("binary_cross_entropy", TORCH_FN(binary_cross_entropy_banned));
+  for (const c10::OperatorName& op : c10::Dispatcher::singleton().getAllOpNames()) {
+    if (op.name.rfind("aten::_foreach_", 0) != 0) continue;
+    m.impl(toString(op).c_str(), torch::CppFunction::makeFromBoxedFunction<&run_uncast>());
+  }
 }
 
 }  // namespace
