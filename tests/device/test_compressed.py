@@ -83,6 +83,12 @@ OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sparse times dense": lambda s, d: s @ d.t(),
     "sparse times sparse": lambda s, d: (s @ s.to_dense().t().to_sparse_csr()).to_dense(),
     "sum": lambda s, d: s.sum(),
+    "sum of columns": lambda s, d: s.sum(0, keepdim=True),
+    "sum of rows": lambda s, d: s.sum(1, keepdim=True, dtype=torch.float64),
+    "product of columns": lambda s, d: torch._sparse_csr_prod(s, 0, True),
+    "product of rows": lambda s, d: torch._sparse_csr_prod(s, -1, True),
+    "add of dense": lambda s, d: torch.add(s, d),
+    "sum of both": lambda s, d: s.sum((0, 1), keepdim=True),
 }
 
 

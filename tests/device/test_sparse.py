@@ -88,6 +88,12 @@ OPERATIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "mask": lambda a, d: d.sparse_mask(a.coalesce()),
     "mm": lambda a, d: torch.sparse.mm(a, d.t()),
     "addmm": lambda a, d: torch.sparse.addmm(d[:, :5], a, d.t(), beta=0.5, alpha=2),
+    "hspmm": lambda a, d: torch.hspmm(a, d.t()),
+    "hspmm of rows in order": lambda a, d: torch.hspmm(a.coalesce(), d.t()),
+    "hspmm of nothing": lambda a, d: torch.hspmm(a.clone().zero_(), d.t()),
+    "mul by a row": lambda a, d: a * d[0],
+    "mul that broadcasts the sparse one": lambda a, d: a.coalesce().sum(1, keepdim=True) * d,
+    "mul that broadcasts both": lambda a, d: a.coalesce().sum(1, keepdim=True) * d[0],
 }
 
 
@@ -175,7 +181,7 @@ def test_devices_do_not_mix() -> None:
 
 def test_what_has_no_kernel_says_so() -> None:
     with pytest.raises(NotImplementedError):
-        torch.hspmm(example().to("ocl"), torch.ones(7, 2, device="ocl"))
+        torch.sspaddmm(*[example().to("ocl")] * 2, torch.ones(7, 7, device="ocl"))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64], ids=str)

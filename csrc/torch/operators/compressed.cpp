@@ -5,6 +5,7 @@
 #include <ATen/Functions.h>
 #include <ATen/NativeFunctions.h>
 #include <ATen/SparseCsrTensorUtils.h>
+#include <ATen/WrapDimUtils.h>
 #include <ATen/native/Resize.h>
 
 #include <optional>
@@ -104,9 +105,38 @@ at::Tensor to_bsc(const at::Tensor& self, at::IntArrayRef blocks, std::optional<
 // ---- sums and products ----
 
 at::Tensor& add_out(const at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha, at::Tensor& result) {
+  if (other.layout() == at::kStrided) {
+    TORCH_CHECK(!is_compressed(result), "add: expected a dense result for a dense 'other'");
+    return assign(result, at::add(other.mul(alpha), without_compression(self)));
+  }
   TORCH_CHECK(self.layout() == at::kStrided || is_compressed(other),
               "add(sparse, dense) is not supported. Use add(dense, sparse) instead.");
   return assign(result, at::add(without_compression(self), without_compression(other), alpha));
+}
+
+/// A matrix in CSR layout, reduced along dimensions: an entry where there was any.
+template <bool kMultiplies>
+at::Tensor reduced_csr(const at::Tensor& self, at::IntArrayRef dims, bool keepdim,
+                       std::optional<at::ScalarType> dtype) {
+  TORCH_CHECK(self.layout() == at::kSparseCsr && self.dim() == 2 && keepdim,
+              "reduction operations on CSR tensors with keepdim=False is unsupported");
+  const at::Tensor places = csr_to_coo(self.crow_indices(), self.col_indices(), false, false);
+  at::DimVector sizes(self.sizes());
+  for (const int64_t dim : dims) {
+    const int64_t wrapped = at::maybe_wrap_dim(dim, 2);
+    places.select(0, wrapped).zero_();
+    sizes[static_cast<size_t>(wrapped)] = 1;
+  }
+  const auto [distinct, groups, counts] =
+      at::_unique2(places[0].mul(sizes[1]).add(places[1]), /*sorted=*/true, /*return_inverse=*/true);
+  const at::Tensor terms = self.values().to(dtype.value_or(self.scalar_type()));
+  const at::Tensor values = kMultiplies
+                                ? at::ones(distinct.sizes(), terms.options()).scatter_reduce(0, groups, terms, "prod")
+                                : at::zeros(distinct.sizes(), terms.options()).index_add(0, groups, terms);
+  const at::Tensor indices = at::stack({distinct.div(sizes[1], "floor"), distinct.remainder(sizes[1])});
+  return at::_sparse_coo_tensor_unsafe(indices, values, sizes, terms.options().layout(at::kSparse))
+      ._coalesced_(true)
+      .to_sparse_csr();
 }
 
 /// The product of matrices, of which one is sparse: dense, or in COO layout if both are.
@@ -184,6 +214,8 @@ TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
   m.impl("add.out", TORCH_FN(add_out));
   m.impl("addmm.out", TORCH_FN(addmm_out));
   m.impl("addmv.out", TORCH_FN(addmv_out));
+  m.impl("_sparse_csr_sum.dim_dtype", TORCH_FN(reduced_csr<false>));
+  m.impl("_sparse_csr_prod.dim_dtype", TORCH_FN(reduced_csr<true>));
   m.impl("sparse_sampled_addmm", TORCH_FN(sampled_addmm));
   m.impl("sparse_sampled_addmm.out", TORCH_FN(sampled_addmm_out));
   share_kernels<c10::DispatchKey::SparseCsrCPU>(m, {"abs",

@@ -2,6 +2,7 @@
 // Sparse tensors in COO layout: indices (sparse dimensions, nnz) and values (nnz, dense dimensions...) are dense
 // tensors of the device, and every kernel here is made of dense operators on the two. What only moves the pair around
 // is PyTorch's own code.
+#include <ATen/ExpandUtils.h>
 #include <ATen/Functions.h>
 #include <ATen/NativeFunctions.h>
 #include <ATen/WrapDimUtilsMulti.h>
@@ -177,9 +178,10 @@ at::Tensor& mul_out(const at::Tensor& self, const at::Tensor& other, at::Tensor&
   require_same_device(self, other);
   if (both) return mul_sparse_by_sparse(self, other, result);
   TORCH_CHECK(factor.layout() == at::kStrided, "mul: unexpected layout ", factor.layout());
-  const at::Tensor dense = factor.expand(sparse.sizes());
-  return assign(result, sparse, sparse._indices(), sparse._values().mul(gathered(dense, sparse)),
-                sparse.is_coalesced());
+  const at::DimVector sizes = at::infer_size_dimvector(sparse.sizes(), factor.sizes());
+  const at::Tensor entries = sparse.sizes().equals(sizes) ? sparse : at::_sparse_broadcast_to(sparse, sizes);
+  return assign(result, entries, entries._indices(), entries._values().mul(gathered(factor.expand(sizes), entries)),
+                entries.is_coalesced());
 }
 
 at::Tensor& addmm_out(const at::Tensor& self, const at::Tensor& mat1, const at::Tensor& mat2, const at::Scalar& beta,
@@ -219,6 +221,30 @@ at::Tensor addmm(const at::Tensor& self, const at::Tensor& mat1, const at::Tenso
 at::Tensor& addmm_(at::Tensor& self, const at::Tensor& mat1, const at::Tensor& mat2, const at::Scalar& beta,
                    const at::Scalar& alpha) {
   return addmm_out(self, mat1, mat2, beta, alpha, self);
+}
+
+/// The product of a sparse and a dense matrix with one sparse dimension: the rows that have entries.
+at::Tensor& hspmm_out(const at::Tensor& mat1, const at::Tensor& mat2, at::Tensor& result) {
+  TORCH_CHECK(mat1.sparse_dim() == 2 && mat1.dense_dim() == 0, "hspmm: Argument #2: matrices expected, ",
+              mat1.sparse_dim(), "D tensor given");
+  TORCH_CHECK(mat2.dim() == 2, "hspmm: Argument #3: matrices expected, ", mat2.dim(), "D tensor given");
+  TORCH_CHECK(mat1.size(1) == mat2.size(0), "hspmm: Argument #3: Expected dim 0 size ", mat1.size(1), ", got ",
+              mat2.size(0));
+  require_same_device(mat1, mat2);
+  const at::Tensor merged = mat1.coalesce(), indices = merged._indices();
+  const auto [rows, runs, counts] = at::unique_consecutive(indices.select(0, 0), /*return_inverse=*/true);
+  const at::Tensor values = at::zeros({rows.size(0), mat2.size(1)}, mat2.options());
+  if (merged._nnz() > 0) {
+    add_to_rows(values, runs, mat2.index_select(0, indices.select(0, 1)).mul(merged._values().unsqueeze(1)));
+  }
+  at::sparse::get_sparse_impl(result)->raw_resize_(1, 1, {mat1.size(0), mat2.size(1)});
+  at::sparse::get_sparse_impl(result)->set_indices_and_values_unsafe(rows.unsqueeze(0), values);
+  return result;
+}
+
+at::Tensor hspmm(const at::Tensor& mat1, const at::Tensor& mat2) {
+  at::Tensor result = at::empty({0, 0}, mat1.options());
+  return hspmm_out(mat1, mat2, result);
 }
 
 // ---- along dimensions ----
@@ -616,6 +642,8 @@ TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
   m.impl("_sparse_sparse_matmul", TORCH_FN(sparse_sparse_matmul));
   m.impl("bmm", TORCH_FN(bmm));
   m.impl("bmm.out", TORCH_FN(bmm_out));
+  m.impl("hspmm", TORCH_FN(hspmm));
+  m.impl("hspmm.out", TORCH_FN(hspmm_out));
 }
 
 }  // namespace
