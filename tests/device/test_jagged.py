@@ -196,3 +196,12 @@ def test_strided_layout_refuses_what_it_has_no_kernel_for() -> None:
             nested.cpu().sum(dims, keepdim)
         with pytest.raises(expected.type, match=re.escape(str(expected.value))):
             nested.sum(dims, keepdim)
+
+
+def test_padded_truth_values_stay_so(device: str) -> None:
+    """As in the gradient of ``xlogy`` of jagged and dense tensors."""
+    dense = torch.tensor([[[True], [False]], [[False], [True]]])
+    offsets = torch.tensor([0, 1, 3])
+    expected = torch.ops.aten._padded_dense_to_jagged_forward(dense, [offsets], 3)
+    result = torch.ops.aten._padded_dense_to_jagged_forward(dense.to(device), [offsets.to(device)], 3)
+    torch.testing.assert_close(result.cpu(), expected)

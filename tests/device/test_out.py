@@ -151,6 +151,7 @@ aten = torch.ops.aten
 PAIRS: dict[str, Callable[..., Any]] = {
     "copysign": torch.copysign,
     "floor_divide": torch.floor_divide,
+    "floor_divide by a number": lambda x, y, out: torch.floor_divide(y, torch.tensor(2.0), out=out),
     "xlogy": torch.xlogy,
     "xlog1py": torch.special.xlog1py,
     "masked_fill": lambda x, y, out: aten.masked_fill.Scalar_out(y, x > 3, 1.0, out=out),

@@ -158,7 +158,8 @@ class OutArguments {
   /// The result of a `TensorIterator` over the operands, the first of which decides.
   at::Tensor iterated(const at::Tensor& result, const torch::jit::Stack& stand_ins) const {
     at::TensorIteratorConfig config;
-    config.check_all_same_dtype(false).declare_static_dtype_and_device(result.scalar_type(), result.device());
+    config.check_all_same_dtype(false).allow_cpu_scalars(true);
+    config.declare_static_dtype_and_device(result.scalar_type(), result.device());
     config.add_owned_output(at::Tensor());
     for (size_t i = 0; i < stand_ins.size(); ++i) {
       if (!op_.is_out[i] && stand_ins[i].isTensor()) config.add_owned_const_input(stand_ins[i].toTensor());

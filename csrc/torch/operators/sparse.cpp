@@ -179,7 +179,7 @@ at::Tensor& mul_out(const at::Tensor& self, const at::Tensor& other, at::Tensor&
   if (both) return mul_sparse_by_sparse(self, other, result);
   TORCH_CHECK(factor.layout() == at::kStrided, "mul: unexpected layout ", factor.layout());
   const at::DimVector sizes = at::infer_size_dimvector(sparse.sizes(), factor.sizes());
-  const at::Tensor entries = sparse.sizes().equals(sizes) ? sparse : at::_sparse_broadcast_to(sparse, sizes);
+  const at::Tensor entries = sparse.sizes().equals(sizes) ? sparse : at::_sparse_broadcast_to(sparse, sizes).coalesce();
   return assign(result, entries, entries._indices(), entries._values().mul(gathered(factor.expand(sizes), entries)),
                 entries.is_coalesced());
 }

@@ -44,7 +44,7 @@ def _packed(dense: Tensor, offsets: list[Tensor], total: int | None = None) -> T
     place = rows - starts[sequence]
     is_there = (place >= 0) & (place < dense.shape[1]) & (rows < starts[-1])
     picked = dense[sequence, torch.where(is_there, place, 0)]
-    return torch.where(_along(is_there, picked), picked, 0)
+    return torch.where(_along(is_there, picked), picked, 0).to(dense.dtype)
 
 
 #: Operator -> what it computes.
