@@ -394,3 +394,16 @@ def test_products_of_integers_are_added_as_integers(dtype: torch.dtype, device: 
     torch._dynamo.reset()
     ours = torch.compile(lambda x, a, b: torch.addcmul(x, a, b, value=2))(x.to(device), a.to(device), b.to(device))
     torch.testing.assert_close(ours.cpu(), torch.addcmul(x, a, b, value=2), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(7,), (3, 5), (1, 3), (4, 2, 5)], ids=str)
+def test_roll(device: str, shape: tuple[int, ...]) -> None:
+    """By any number, along any dimension or all of it."""
+    x = torch.randn(shape)
+    for shift in (0, 1, -2, 100, -77):
+        for dim in (None, *range(-len(shape), len(shape))):
+            expected, found = torch.roll(x, shift, dim), torch.roll(x.to(device), shift, dim)
+            assert torch.equal(found.cpu(), expected)
+            assert found.stride() == expected.stride()
+    dims = tuple(range(len(shape)))
+    assert torch.equal(torch.roll(x.to(device), dims, dims).cpu(), torch.roll(x, dims, dims))

@@ -195,8 +195,16 @@ def _where(condition: Tensor, yes: Any, no: Any) -> Any:
 
 
 def _roll(x: Tensor, shifts: Any, dims: Any = ()) -> Any:
-    """Of nothing, no dimension is wrong."""
-    return x.clone(memory_format=torch.contiguous_format) if x.numel() == 0 else NotImplemented
+    """Of nothing, no dimension is wrong. Along one, PyTorch's own has a remainder for each element, where a comparison
+    will do."""
+    if x.numel() == 0:
+        return x.clone(memory_format=torch.contiguous_format)
+    if len(shifts) != 1 or len(dims) != 1 or not x.dim():
+        return NotImplemented
+    dim = dims[0] % x.dim() if -x.dim() <= dims[0] < x.dim() else dims[0]
+    size = x.shape[dim]
+    places = (size - shifts[0]) % size + torch.arange(size, device=x.device)
+    return x.index_select(dim, torch.where(places < size, places, places - size))
 
 
 def _constant_pad_nd(x: Tensor, pad: Any, value: Any = 0) -> Tensor:
