@@ -167,6 +167,9 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
         Place("torch._inductor.graph:GraphLowering.run", "self *args"),
         Place("torch._inductor.graph:GraphLowering.output", "self target args kwargs"),
     ),
+    "a copy that is returned stays one where its source will be written in place": (
+        Place("torch._inductor.fx_passes.post_grad.remove_noop_ops", "graph"),
+    ),
     "indices that become floats are rounded": (
         Place("torch._inductor.index_propagation:SymPyOps.to_dtype", "value dtype src_dtype use_compute_types"),
     ),

@@ -83,6 +83,19 @@ def test_a_copy_of_an_overlapping_input_is_no_view_of_it(device: str) -> None:
     assert torch.equal(result.cpu(), write(*overlapping("cpu")))
 
 
+def test_a_copy_of_what_an_input_is_on_its_way_stays_one(device: str) -> None:
+    def write(x: Tensor, y: Tensor) -> Tensor:
+        following = (torch.arange(y.shape[0], device=y.device) + 1) % y.shape[0]
+        torch.add(y[following], 1, out=x)
+        copied = y.clone()
+        y.index_add_(0, following, copied.clone())
+        return copied
+
+    torch._dynamo.reset()
+    result = torch.compile(write, dynamic=True)(*overlapping(device))
+    assert torch.equal(result.cpu(), write(*overlapping("cpu")))
+
+
 def test_a_number_that_is_returned_twice_is_one(device: str) -> None:
     def total(x: Tensor) -> list[Tensor]:
         found = x.sum()

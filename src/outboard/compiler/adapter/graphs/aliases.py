@@ -46,6 +46,10 @@ def register(name: str) -> None:
         "results share the memory that they share in eager mode, and no more",
         {f"{graph}.run": _keeping_roots, f"{graph}.output": functools.partial(_with_shared_memory, name)},
     )
+    patches.apply(
+        "a copy that is returned stays one where its source will be written in place",
+        {"torch._inductor.fx_passes.post_grad.remove_noop_ops": _with_copies_kept},
+    )
 
 
 def _with_own_places(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -108,6 +112,44 @@ def _view_of(base: torch.Tensor, result: FunctionalTensor) -> Any:
     with disable_functional_mode():
         view = torch._C._functionalization.apply_view_meta_sequence(base, steps)
     return to_fun(view)
+
+
+def _with_copies_kept(original: Callable[..., Any]) -> Callable[..., Any]:
+    """What inputs become is computed step by step, and later passes make each step write into the input. A copy of a
+    step that is returned is not useless then."""
+
+    @functools.wraps(original)
+    def remove(graph: fx.Graph) -> Any:
+        written, returned = _written(graph), {*map(get_node_storage, _results(graph))}
+        kept = [
+            node
+            for node in graph.find_nodes(op="call_function", target=torch.ops.aten.clone.default)
+            if get_node_storage(node) in returned and get_node_storage(node.args[0]) in written
+        ]
+        for node in kept:
+            node.target = _kept_clone
+        try:
+            return original(graph)
+        finally:
+            for node in kept:
+                node.target = torch.ops.aten.clone.default
+
+    return remove
+
+
+def _kept_clone(value: torch.Tensor, **named: Any) -> torch.Tensor:
+    return torch.ops.aten.clone.default(value, **named)
+
+
+def _written(graph: fx.Graph) -> set[Any]:
+    """The storages of the steps by which inputs become what is written to them."""
+    found = set()
+    for copy in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
+        step = copy.args[1]
+        while isinstance(step, fx.Node) and step.op == "call_function" and step.args:
+            found.add(get_node_storage(step))
+            step = step.args[0]
+    return found - {None}
 
 
 def _keeping_roots(original: Callable[..., Any]) -> Callable[..., Any]:
