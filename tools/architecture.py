@@ -99,7 +99,7 @@ FLOORS: tuple[dict[str, str], ...] = (
     {"src/outboard/compiler/kernels": "products, convolutions, attention, sorting, ...: kernels written by hand"},
     {"src/outboard/compiler/choice": "which kernel or library carries out an operator"},
     {
-        "src/outboard/compiler/adapter/ambient.py": "state of PyTorch's that decides what a graph computes",
+        "src/outboard/compiler/adapter/implemented.py": "operators that the program implements for the device",
         "src/outboard/compiler/adapter/symbols.py": "numbers that a trace does not know",
         "src/outboard/compiler/adapter/releases.py": "private calls that differ between releases",
         "src/outboard/compiler/adapter/overrides.py": "Inductor's vocabulary, recorded",
@@ -110,6 +110,7 @@ FLOORS: tuple[dict[str, str], ...] = (
     },
     {
         "src/outboard/compiler/adapter/operators": "operators as graphs; shapes, strides and rounding of results",
+        "src/outboard/compiler/adapter/ambient.py": "state of PyTorch's that decides what a graph computes",
         "src/outboard/compiler/adapter/kernel.py": "Inductor's kernel, recorded as a nest",
         "src/outboard/compiler/adapter/executables.py": "a graph for a compiler of graphs, as a step of a plan",
     },

@@ -103,7 +103,7 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
     "frames are compiled in isolation": (_COMPILE_FRAME,),
     "graphs are compiled in isolation": (_COMPILE_GRAPH,),
     "graphs that no program can be made for run operator by operator": (_COMPILE_GRAPH,),
-    "graph compilers get operators whole": (
+    "graphs keep operators that the device's compiler or the program wants whole": (
         Place(
             "torch._inductor.compile_fx.compile_fx",
             "model_ example_inputs_ inner_compile config_patches decompositions ignore_shape_env compile_region_name",

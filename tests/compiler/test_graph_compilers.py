@@ -154,6 +154,10 @@ assert abs(drawn.mean()) < 0.1 and 0.9 < drawn.std() < 1.1
 drawn = torch.randint(-3, 4, (4000,), device=device).cpu()
 assert drawn.unique().tolist() == [*range(-3, 4)]
 assert set(ours.fallbacks()) <= {"aten::index.Tensor"}, ours.fallbacks(reasons=True)
+
+library = torch.library.Library("aten", "IMPL")
+library.impl("silu", lambda x: x * 0 + 7, "PrivateUse1")  # the program's own, also in graphs
+close(torch.compile(lambda x: nn.functional.silu(x + 1) * 2)(ones[:3]), torch.full((3,), 14.0))
 """
 
 #: Compilers that do not what they should.

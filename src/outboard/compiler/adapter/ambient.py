@@ -7,6 +7,8 @@ import itertools
 
 import torch
 
+from . import implemented
+
 #: Where PyTorch keeps how exact products of float32 are. (The older way to ask raises where a program has used both.)
 _PRECISIONS = (("generic", "all"), *itertools.product(("cuda", "mkldnn"), ("all", "matmul", "conv", "rnn")))
 
@@ -27,6 +29,7 @@ def state() -> tuple[object, ...]:
         torch._C._get_math_sdp_enabled(),
         cuda.fp16_bf16_reduction_math_sdp_allowed(),
         _autocast(),
+        [str(overload) for overload in implemented.overloads()],
     )
 
 

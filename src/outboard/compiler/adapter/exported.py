@@ -24,6 +24,7 @@ from ..choice import attention
 from ..plans import plan as p
 from ..plans.builder import PlanBuilder, TensorArg
 from ..target import Target, target_of
+from . import implemented
 from .executables import add_graph, without
 from .graphs.compiled import Capture, capturing
 from .interface import device_name
@@ -49,7 +50,8 @@ def decompose(program: ExportedProgram, device: int) -> ExportedProgram:
     compiler = compilers.find(target_of(device))
     table = select_decomp_table()
     with torch.no_grad(), attention.without_library():
-        return program.run_decompositions(table if compiler is None else without(compiler.whole, table))
+        table = table if compiler is None else without(compiler.whole, table)
+        return program.run_decompositions(implemented.decompositions(table))
 
 
 def lower_program(program: ExportedProgram, device: int) -> Lowered:
@@ -83,7 +85,9 @@ def _executable(module: torch.fx.GraphModule, compiler: compilers.GraphCompiler,
     given = [TensorArg(builder.add_input(p.InputKind.TENSOR), x.dtype, tuple(x.shape), x.stride()) for x in fakes]
     with torch.no_grad():
         add_graph(builder, module, given, compiler)
-    return builder.finish()
+    plan = builder.finish()
+    _refuse_host_work(plan)
+    return plan
 
 
 def _compile(module: torch.fx.GraphModule) -> Capture:

@@ -25,7 +25,7 @@ from ...plans import cache
 from ...plans import plan as p
 from ...plans.builder import PlanBuilder, TensorArg
 from ...target import Target, target_of
-from .. import executables
+from .. import executables, implemented
 from ..interface import device_name
 from ..symbols import hints
 
@@ -35,8 +35,9 @@ MOST_SIZES = 256
 
 
 def keep_whole_operators() -> None:
-    """Has AOTAutograd leave operators as they are that the device's graph compiler takes whole."""
-    feature = "graph compilers get operators whole"
+    """Has AOTAutograd leave operators as they are that the device's graph compiler takes whole, or the program itself
+    implements."""
+    feature = "graphs keep operators that the device's compiler or the program wants whole"
     patches.apply(feature, {"torch._inductor.compile_fx.compile_fx": _with_whole_operators})
 
 
@@ -47,8 +48,11 @@ def _with_whole_operators(original: Callable[..., Any]) -> Callable[..., Any]:
     def compile_fx(model_: Any, example_inputs_: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         targets = map(target_of, indices_among(example_inputs_))
         compiler = next(filter(None, map(compilers.find, targets)), None)
-        if compiler is not None and len(args) < 3 and kwargs.get("decompositions") is None:
-            kwargs["decompositions"] = executables.without(compiler.whole, select_decomp_table())
+        whole = frozenset() if compiler is None else compiler.whole
+        if (whole or implemented.overloads()) and len(args) < 3 and kwargs.get("decompositions") is None:
+            implemented.define()
+            table = executables.without(whole, select_decomp_table())
+            kwargs["decompositions"] = implemented.decompositions(table)
         return original(model_, example_inputs_, *args, **kwargs)
 
     return compile_fx

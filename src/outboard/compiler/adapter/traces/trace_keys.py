@@ -21,7 +21,7 @@ import torch
 from torch._dynamo import compiled_autograd, eval_frame
 from torch.nn.modules import module as nn_module
 
-from .. import ambient, releases
+from .. import ambient, implemented, releases
 
 #: Containers within containers are looked into to this depth.
 _DEPTH = 4
@@ -167,6 +167,7 @@ def _is_special() -> bool:
         or bool(compiled_autograd.compiled_autograd_enabled)
         or (torch.distributed.is_available() and torch.distributed.is_initialized())
         or nn_module._has_any_global_hook()
+        or bool(implemented.overloads())
         or torch.compiler.is_exporting()
         or not functorch.enable_autograd_cache
         or not inductor.fx_graph_cache
