@@ -38,6 +38,8 @@ MOVES: dict[str, Call] = {
     "scatter a number": lambda x, put: x.scatter(1, put([[1, 0], [2, 3]]), 3j),
     "pad": lambda x, put: F.pad(x, (1, 2, 0, 1), value=7.0),
     "reflect": lambda x, put: F.pad(x[None], (1, 2), mode="reflect"),
+    # PyTorch has it for floats alone: the numbers' parts move.
+    "unfold": lambda x, put: F.unfold(x[None, None], (2, 3), padding=1, stride=(1, 2)),
     "triu": lambda x, put: x.triu(1),
     "take": lambda x, put: x.take(put([5, 0, 11])),
     "embedding": lambda x, put: F.embedding(put([2, 0]), x),

@@ -54,8 +54,9 @@ class Move {
   }
 
   void run() {
-    const bool has_integer = *dtype_ != at::kComplexDouble;
-    const torch::jit::Stack first = call(has_integer ? Part::kAllBits : Part::kReal);
+    std::optional<torch::jit::Stack> whole = call_of_integers();
+    const bool has_integer = whole.has_value();
+    const torch::jit::Stack first = has_integer ? *std::move(whole) : call(Part::kReal);
     const torch::jit::Stack second = has_integer ? torch::jit::Stack() : call(Part::kImaginary);
     torch::jit::Stack results;
     for (size_t k = 0; k < op_.aliased_argument.size(); ++k) {
@@ -101,6 +102,17 @@ class Move {
     if (!tensor.is_privateuseone() || !tensor.is_complex()) return false;
     if (!dtype_) dtype_ = tensor.scalar_type();
     return dtype_ == tensor.scalar_type();
+  }
+
+  /// Results of the operator on integers of the same bits. None where there are no such integers, or where PyTorch has
+  /// the operator for floats alone.
+  std::optional<torch::jit::Stack> call_of_integers() const {
+    if (*dtype_ == at::kComplexDouble) return std::nullopt;
+    try {
+      return call(Part::kAllBits);
+    } catch (const c10::NotImplementedError&) {
+      return std::nullopt;
+    }
   }
 
   torch::jit::Stack call(Part part) const {
