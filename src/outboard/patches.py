@@ -170,6 +170,9 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
     "a copy that is returned stays one where its source will be written in place": (
         Place("torch._inductor.fx_passes.post_grad.remove_noop_ops", "graph"),
     ),
+    "what is written into a buffer that has been written goes into that buffer": (
+        Place("torch._inductor.lowering.mutate_to", "changed val unsafe_alias"),
+    ),
     "indices that become floats are rounded": (
         Place("torch._inductor.index_propagation:SymPyOps.to_dtype", "value dtype src_dtype use_compute_types"),
     ),

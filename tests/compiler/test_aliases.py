@@ -96,6 +96,28 @@ def test_a_copy_of_what_an_input_is_on_its_way_stays_one(device: str) -> None:
     assert torch.equal(result.cpu(), write(*overlapping("cpu")))
 
 
+@pytest.mark.parametrize("last", ["mask", "fill", "copy"])
+def test_a_scatter_comes_before_what_is_written_next(last: str, device: str) -> None:
+    def write(x: Tensor) -> tuple[Tensor, Tensor]:
+        rows = torch.arange(x.shape[0], device=x.device).flip(0)
+        x.index_put_((rows,), torch.select_scatter(x.view(x.shape), x.diagonal(), 0, 1))
+        view = x[:, 1:]
+        if last == "mask":
+            x[x > 0] = 1
+        elif last == "fill":
+            x.clamp_(-2, 2)
+        else:
+            x.copy_(x.t() + x)
+        return x, view
+
+    torch._dynamo.reset()
+    x = torch.arange(16).view(4, 4).t() - 8
+    expected = write(x.clone(memory_format=torch.preserve_format))
+    results = torch.compile(write)(x.to(device))
+    for result, wanted in zip(results, expected, strict=True):
+        assert torch.equal(result.cpu(), wanted)
+
+
 def test_a_number_that_is_returned_twice_is_one(device: str) -> None:
     def total(x: Tensor) -> list[Tensor]:
         found = x.sum()

@@ -50,6 +50,10 @@ def register(name: str) -> None:
         "a copy that is returned stays one where its source will be written in place",
         {"torch._inductor.fx_passes.post_grad.remove_noop_ops": _with_copies_kept},
     )
+    patches.apply(
+        "what is written into a buffer that has been written goes into that buffer",
+        {"torch._inductor.lowering.mutate_to": _into_written_buffers},
+    )
 
 
 def _with_own_places(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -150,6 +154,25 @@ def _written(graph: fx.Graph) -> set[Any]:
             found.add(get_node_storage(step))
             step = step.args[0]
     return found - {None}
+
+
+def _into_written_buffers(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Inductor has the new value take the buffer's place. A scatter that has written to the buffer finds it by that
+    place, and would be carried out on the new value, after it."""
+
+    @functools.wraps(original)
+    def mutate_to(changed: Any, val: Any, unsafe_alias: bool = False) -> Any:
+        box = changed.data if isinstance(changed, ir.TensorBox) else changed
+        if not (isinstance(box, ir.StorageBox) and _is_written(box.data)):
+            return original(changed, val, unsafe_alias)
+        ir.MutationLayoutSHOULDREMOVE.realize_into(val, box, unsafe_alias=unsafe_alias)
+        return changed
+
+    return mutate_to
+
+
+def _is_written(data: Any) -> bool:
+    return isinstance(data, ir.Buffer) and data.get_name() in V.graph.mutated_buffers
 
 
 def _keeping_roots(original: Callable[..., Any]) -> Callable[..., Any]:
