@@ -26,7 +26,14 @@ def view_of_a_part(x: Tensor) -> list[Tensor]:
     return [flat.narrow(0, 1, flat.shape[0] - 2), y]
 
 
-PROGRAMS = [written_with_gaps, view_of_a_part]
+def view_of_a_written_part(x: Tensor) -> list[Tensor]:
+    y = x * 1
+    part = y[2:]
+    part.index_put_((torch.arange(2, device=x.device).flip(0),), y[:2], accumulate=True)
+    return [y, part.unsqueeze(1)[..., 1:]]
+
+
+PROGRAMS = [written_with_gaps, view_of_a_part, view_of_a_written_part]
 
 
 def with_gaps(device: str) -> Tensor:

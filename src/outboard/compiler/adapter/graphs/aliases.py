@@ -20,7 +20,7 @@ from torch import fx
 from torch._functorch._aot_autograd.functional_utils import to_fun
 from torch._functorch._aot_autograd.schemas import OutputType
 from torch._inductor import ir
-from torch._inductor.fx_utils import get_node_storage
+from torch._inductor.fx_utils import get_node_storage, get_storage
 from torch._inductor.virtualized import V
 from torch._subclasses.functional_tensor import FunctionalTensor, disable_functional_mode
 
@@ -182,12 +182,29 @@ def _keeping_roots(original: Callable[..., Any]) -> Callable[..., Any]:
     def run(self: Any, *args: Any) -> Any:
         if operator_builder.get() is not None:
             return original(self, *args)
+        _follow_sources(self.graph)
         kept = {*_roots(self.graph).values()}
         for user, values in self.user_to_last_uses.items():
             self.user_to_last_uses[user] = [value for value in values if value not in kept]
         return original(self, *args)
 
     return run
+
+
+def _follow_sources(graph: fx.Graph) -> None:
+    """Late passes replace what is viewed, and leave the views' values as they were: these get the new storage."""
+    for node in graph.nodes:
+        if not (isinstance(node.target, torch._ops.OpOverload) and node.target.is_view):
+            continue
+        source = node.args[0]
+        if not isinstance(source, fx.Node) or get_node_storage(source) in (None, get_node_storage(node)):
+            continue
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda each: each.meta["val"])
+        with V.fake_mode:
+            value = node.target(*args, **kwargs)
+        # What may copy, as reshape does, has a storage of its own then.
+        if isinstance(value, torch.Tensor) and get_storage(value) == get_node_storage(source):
+            node.meta["val"] = value
 
 
 def _with_shared_memory(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
