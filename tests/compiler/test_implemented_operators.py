@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import outboard
 
@@ -31,10 +33,12 @@ def mm(a: Tensor, b: Tensor) -> Tensor:
 
 
 @contextlib.contextmanager
-def implemented() -> Iterator[None]:
+def implemented(
+    functions: Mapping[str, Callable[..., Any]] = MappingProxyType({"silu": silu, "mm": mm}),
+) -> Iterator[None]:
     torch._dynamo.reset()
     library = torch.library.Library("aten", "IMPL")
-    for name, function in (("silu", silu), ("mm", mm)):
+    for name, function in functions.items():
         library.impl(name, function, "PrivateUse1")
     yield
     library._destroy()
@@ -96,3 +100,58 @@ def test_operators_made_of_others_stay_whole(device: str) -> None:
 def test_export_refuses_and_names_them(device: str, tmp_path: Path) -> None:
     with pytest.raises(NotImplementedError, match="outboard_program::silu"):
         outboard.export(torch.nn.SiLU().to(device), torch.randn(3, device=device), path=tmp_path / "model")
+
+
+def native_dropout(x: Tensor, p: float, train: bool) -> tuple[Tensor, Tensor]:
+    mask = torch.rand(x.shape, device=x.device) > p
+    return x * mask / (1 - p), mask
+
+
+def test_each_call_draws_anew_and_checkpoints_draw_the_same(device: str) -> None:
+    x = torch.full((32, 32), 0.5, device=device, requires_grad=True)
+
+    def both(x: Tensor) -> Tensor:
+        return (2 * F.dropout(x) + 3 * F.dropout(x)).exp()
+
+    with implemented({"native_dropout": native_dropout}):
+        y = torch.compile(lambda x: checkpoint(both, x, use_reentrant=False))(x)
+        y.sum().backward()
+    factors = y.detach().log() / 0.5
+    assert factors.round().unique().tolist() == [0, 4, 6, 10]
+    torch.testing.assert_close(x.grad, factors * y.detach(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
+def test_numbers_are_operands_of_sums(dtype: torch.dtype, device: str) -> None:
+    x = torch.arange(6).to(device, dtype)
+    functions: list[Callable[[Tensor], Tensor]] = [
+        lambda x: x + 2,
+        lambda x: 2.5 + x,
+        lambda x: torch.add(2, x, alpha=3),
+        lambda x: x + x.shape[0],
+        lambda x: x + x,
+    ]
+    with implemented({"add.Tensor": lambda a, b, alpha=1: torch.sub(a, b, alpha=alpha)}):
+        for function in functions:
+            torch.testing.assert_close(torch.compile(function, dynamic=True)(x), function(x))
+
+
+def test_results_may_lie_in_any_way(device: str) -> None:
+    x = torch.randn(4, 5)
+    with implemented({"silu": lambda x: (x + 1).t().contiguous().t()}):
+        found = torch.compile(lambda x: F.silu(x) * 2)(x.to(device))
+    torch.testing.assert_close(found.cpu(), (x + 1) * 2)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "says"),
+    [
+        (lambda x: x.half(), AssertionError, "aten.silu.default gave torch.float16, but in graphs it is torch.float32"),
+        (lambda x: x[:3], AssertionError, "(?s)expected size 3==4.*aten.silu"),
+        (lambda x: None, TypeError, "aten.silu"),
+    ],
+    ids=["dtype", "sizes", "nothing"],
+)
+def test_results_of_another_kind_are_refused(wrong: Any, error: type[Exception], says: str, device: str) -> None:
+    with implemented({"silu": wrong}), pytest.raises(error, match=says):
+        torch.compile(lambda x: F.silu(x) + 1)(torch.randn(4, 5, device=device))

@@ -28,6 +28,23 @@ def load(text: str, device_index: int) -> Plan:
     return _C.Plan(zlib.decompress(base64.b85decode(text)), device_index)
 
 
+def check(
+    value: torch.Tensor, sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, operator: str
+) -> None:
+    """Raises AssertionError (TypeError for no tensor) if an operator gave what the graph was not planned for."""
+    torch._C._dynamo.guards.assert_size_stride(value, sizes, strides, operator)
+    if value.dtype != dtype:
+        raise AssertionError(f"{operator} gave {value.dtype}, but in graphs it is {dtype}, as its fake kernel says")
+
+
+def arranged(value: torch.Tensor, sizes: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
+    """What a program's implementation of an operator of PyTorch's gave, laid out as PyTorch's would be: in single calls
+    it may lie in any way. What has other sizes is left to :func:`check`."""
+    if not isinstance(value, torch.Tensor) or value.size() != torch.Size(sizes) or value.stride() == strides:
+        return value
+    return torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device).copy_(value)
+
+
 class Packed:
     """Constants of a frozen graph in the layout that its products read, made by a plan when they are first needed.
 

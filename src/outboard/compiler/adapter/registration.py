@@ -36,7 +36,7 @@ from . import ambient, releases
 from .graphs import aliases, overlaps
 from .graphs.replays import register_replays
 from .interface import device_name, register_interface
-from .operators import additions, interpolation, pooling, random, rounding, shapes
+from .operators import additions, drawn_again, interpolation, pooling, random, rounding, shapes
 from .operators.corrections import CORRECTIONS
 from .operators.decompositions import cumulative_sum, embedding_gradient
 from .operators.recurrent import CELLS
@@ -148,6 +148,7 @@ def register() -> None:
     _leave_to_kernels(name)
     _allow_calls_of_kernels()
     _change_decompositions(name)
+    drawn_again.keep_states(name)
     aliases.register(name)
     overlaps.register(name)
     pooling.register(name)

@@ -32,6 +32,7 @@ from ...plans import plan as p
 from ...plans.builder import NotExpressible, PlanBuilder, TensorArg
 from ...printing.emitted import EmittedKernel
 from ...target import Target, target_of
+from .. import implemented
 from ..wrapper import LaunchLine, PlanConverter, PlanWrapper, computing, size_hint
 from . import packed_constants
 
@@ -148,6 +149,18 @@ class GraphWrapper(PlanWrapper):
         buffers = [_on_device(name, line.device) for name in kernel.buffers]
         sizes = [texts.get(symbol, str(symbol)) for symbol in kernel.sizes]
         code.writeline(f"{self.launcher(line)}.run([{', '.join([*buffers, *sizes, *map(str, kernel.floats)])}])")
+
+    def _codegen_assert_size_stride(self, code: Any, name: str, size: str, stride: str, op_name: str) -> None:
+        """Writes a check of an operator's result, of its dtype, too: kernels read memory as the graph was planned."""
+        if op_name == "input":
+            super()._codegen_assert_size_stride(code, name, size, stride, op_name)
+            return
+        self.import_runtime()
+        if op_name.startswith(implemented.PREFIX):
+            op_name = op_name.replace(implemented.PREFIX, "torch.ops.aten.")
+            code.writeline(f"{name} = generated_modules.arranged({name}, {size}, {stride})")
+        dtype = V.graph.get_dtype(name)
+        code.writeline(f"generated_modules.check({name}, {size}, {stride}, {dtype}, {op_name!r})")
 
     def import_runtime(self) -> None:
         """Has a module that is written line by line import what loads plans; repeated calls do nothing."""
