@@ -23,6 +23,8 @@ CASES: list[tuple[Any, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     (F.conv3d, (2, 3, 5, 6, 7), (4, 3, 2, 3, 1), {"stride": (1, 2, 1), "padding": (1, 1, 0)}),
     (F.conv_transpose1d, (3, 4, 15), (4, 7, 3), {"stride": 2, "padding": 2, "dilation": 2}),
     (F.conv_transpose2d, (2, 4, 9, 11), (4, 3, 3, 2), {"stride": (2, 3), "output_padding": 1, "groups": 2}),
+    # A stride beyond the result: some of its phases have no places.
+    (F.conv_transpose2d, (5, 2, 1, 1), (2, 3, 5, 5), {"stride": (1, 4), "padding": 2, "dilation": (3, 1), "groups": 2}),
 ]
 
 

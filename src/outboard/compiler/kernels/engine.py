@@ -271,7 +271,7 @@ class Product:
         text = self._source(builder, in_place + self.b_fill + shape.text(), defines, shape)
         n_panels = common.ceil_div(self.n, shape.columns)
         # Enough pieces for all compute units, but rows enough in each to be worth the filling of B's blocks.
-        wanted = common.ceil_div(4 * COMPUTE_UNITS, self.batches * n_panels)
+        wanted = common.ceil_div(4 * COMPUTE_UNITS, common.larger(1, self.batches * n_panels))
         most = common.ceil_div(self.m, 4 * shape.rows)
         m_groups = common.larger(common.ceil_div(self.m, shape.group_rows), common.smaller(wanted, most))
         pieces = self.batches * m_groups * n_panels
