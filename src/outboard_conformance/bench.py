@@ -32,6 +32,8 @@ class Bench:
 
     def __init__(self, driver: Driver, language: Language = Language(), executables: Sequence[dict[str, Any]] = ()):
         self.driver, self.language, self.executables = driver, language, executables
+        if not self.count():
+            raise OSError(f"the driver finds no device: {driver.error() or 'last_error is empty'}")
         self.device = self.open(0)
         self.properties = self.ask(self.device)
         self._ends: list[tuple[str, tuple[Any, ...]]] = []

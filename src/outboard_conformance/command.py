@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import argparse
+import math
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from outboard_conformance import report, runner
@@ -20,16 +22,37 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--driver", metavar="LIB", help="path of the driver's library")
     parser.add_argument("--level", choices=LEVELS, default="kernels", help="how far to go (default: %(default)s)")
     parser.add_argument("--only", action="append", default=[], metavar="CLAUSE", help="this clause; may be repeated")
-    parser.add_argument("--times", type=int, default=1, metavar="N", help="how often (default: once)")
+    parser.add_argument("--times", type=_positive(int), default=1, metavar="N", help="how often (default: once)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where results are kept")
     parser.add_argument("--resume", action="store_true", help="leave out what the file of --json says was kept")
     parser.add_argument("--html", type=Path, metavar="FILE", help="where a page is written")
-    parser.add_argument("--patience", type=float, default=runner.PATIENCE, metavar="SECONDS", help="for one clause")
+    parser.add_argument(
+        "--patience", type=_positive(float), default=runner.PATIENCE, metavar="SECONDS", help="for one clause"
+    )
     parser.add_argument("--list", action="store_true", help="print the clauses and end")
+
+
+def _positive(kind: Callable[[str], float]) -> Callable[[str], float]:
+    def number(text: str) -> float:
+        value = kind(text)
+        if not 0 < value < math.inf:
+            raise ValueError
+        return value
+
+    number.__name__ = "positive number"  # argparse's message names it
+    return number
 
 
 def run(options: argparse.Namespace) -> int:
     """Runs the command and returns its exit code."""
+    try:
+        return _run(options)
+    except KeyboardInterrupt:
+        print("outboard conform: interrupted", file=sys.stderr)
+        return 130
+
+
+def _run(options: argparse.Namespace) -> int:
     try:
         names = runner.chosen(options.level, options.only)
     except LookupError as error:
@@ -41,8 +64,12 @@ def run(options: argparse.Namespace) -> int:
         return _usage("--driver LIB is missing")
     if not Path(options.driver).is_file():
         return _usage(f"{options.driver} is not a file")
+    options.driver = os.path.abspath(options.driver)  # the dynamic linker looks elsewhere for a bare name
     if options.resume and not options.json:
         return _usage("--resume needs the file of --json")
+    for file in filter(None, (options.json, options.html)):
+        if file.is_dir() or not file.parent.is_dir():
+            return _usage(f"{file} is a folder" if file.is_dir() else f"{file.parent} is not a folder")
     device, problem = runner.probe(options.driver)
     if problem:
         print(f"{options.driver}: {problem}", file=sys.stderr)
@@ -65,7 +92,7 @@ def _once(options: argparse.Namespace, names: list[str], device: dict[str, objec
     if options.resume and options.json.exists():
         try:
             earlier = [each for each in report.read_json(options.json, options.driver, device) if each.is_good]
-        except (ValueError, KeyError, TypeError) as error:
+        except ValueError as error:
             return _usage(f"--resume: {error}")
     results = [each for each in earlier if each.name in names]
     kept = {each.name for each in results}

@@ -226,8 +226,11 @@ class Driver:
         return all(self._functions[name] is not None for name in names)
 
     def value(self, name: str, *arguments: Any) -> Any:
-        """What a function returns, whatever that is."""
-        return self._functions[name](*arguments)
+        """What a function returns, whatever that is. Raises AttributeError if the table does not have it."""
+        function = self._functions[name]
+        if function is None:
+            raise AttributeError(f"the driver's table has no {name}")
+        return function(*arguments)
 
     def error(self) -> str:
         """The calling thread's ``last_error``."""

@@ -43,17 +43,23 @@ def summary(results: Sequence[Result]) -> str:
 
 
 def write_json(path: Path, driver: str, device: dict[str, Any], results: Sequence[Result]) -> None:
-    """Writes a run so that a later one can go on from it."""
+    """Writes a run so that a later one can go on from it, though this one be killed while it writes."""
     found = {"driver": driver, "device": device, "results": [dataclasses.asdict(each) for each in results]}
-    path.write_text(json.dumps(found, indent=1) + "\n")
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    unfinished.write_text(json.dumps(found, indent=1) + "\n")
+    unfinished.replace(path)
 
 
 def read_json(path: Path, driver: str, device: dict[str, Any]) -> list[Result]:
-    """The results of an earlier run. Raises ValueError if it was of another driver or device."""
-    found = json.loads(path.read_text())
-    if (found["driver"], found["device"]) != (driver, device):
-        raise ValueError(f"{path} is of another driver or device: {found['driver']}")
-    return [Result(**each) for each in found["results"]]
+    """The results of an earlier run. Raises ValueError if it was of another driver or device, or is no such file."""
+    try:
+        found = json.loads(path.read_text())
+        of, results = (found["driver"], found["device"]), [Result(**each) for each in found["results"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} holds no results of this command; remove it, or name another one") from error
+    if of != (driver, device):
+        raise ValueError(f"{path} is of another driver or device: {of[0]}")
+    return results
 
 
 def write_html(path: Path, driver: str, device: dict[str, Any], results: Sequence[Result]) -> None:

@@ -43,13 +43,16 @@ class Result:
 
 
 def chosen(level: str, only: Sequence[str] = ()) -> list[str]:
-    """The names of the driver's clauses up to a level, or of those among ``only``. Raises LookupError."""
+    """The names of the driver's clauses up to a level, or of those of ``only``. Raises LookupError."""
     from outboard_conformance import clauses  # noqa: F401, PLC0415 - registers them
 
     unknown = [name for name in only if name not in CLAUSES]
     if unknown:
         raise LookupError(f"no clause {unknown[0]!r}; `--list` prints their names")
     upto = LEVELS[: LEVELS.index(level) + 1]
+    beyond = [name for name in only if CLAUSES[name].level not in upto]
+    if beyond:
+        raise LookupError(f"{beyond[0]} needs --level {CLAUSES[beyond[0]].level}")
     found = sorted(CLAUSES.values(), key=lambda each: LEVELS.index(each.level))
     return [each.name for each in found if each.level in upto and (not only or each.name in only)]
 
@@ -134,12 +137,13 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
+            errors="replace",  # of what drivers print
             env=environment,
         )
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._errors: list[str] = []
-        self._readers = [threading.Thread(target=self._read), threading.Thread(target=self._collect)]
+        self._readers = [threading.Thread(target=each, daemon=True) for each in (self._read, self._collect)]
         for reader in self._readers:
             reader.start()
         asked = {
@@ -159,25 +163,30 @@ class _Worker:
     def __enter__(self) -> _Worker:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            try:
-                self.process.wait(5)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self.process.wait(5 if kind is None else 0)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
         self.process.wait()
         for reader in self._readers:
-            reader.join()
+            reader.join(1.0)  # a child that the driver left behind may keep them reading
 
     def line(self, seconds: float) -> dict[str, Any] | None:
         """The worker's next line; None if it has ended, or says nothing for so long."""
-        try:
-            text = self._lines.get(timeout=seconds)
-        except queue.Empty:
-            return None
-        if text is None:
-            self.process.wait()
-            return None
+        text, deadline = None, time.monotonic() + seconds
+        while text is None:
+            # A child that the driver left behind may keep the lines open: then they end a while after the process.
+            has_ended, left = self.process.poll() is not None, deadline - time.monotonic()
+            try:
+                text = self._lines.get(timeout=max(0.0, min(left, 0.5)))
+            except queue.Empty:
+                if has_ended or left <= 0:
+                    return None
+            else:
+                if text is None:
+                    self.process.wait()
+                    return None
         found: dict[str, Any] = json.loads(text)
         return found
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import os
 import re
 import subprocess
@@ -20,6 +21,7 @@ import pytest
 from outboard import drivers
 from outboard_conformance import clauses  # noqa: F401 - registers them
 from outboard_conformance.clause import CLAUSES
+from outboard_conformance.clauses.models import are_below
 from outboard_conformance.clauses.tables import GROUPS
 from outboard_conformance.driver import FUNCTIONS, REQUIRED
 
@@ -199,6 +201,11 @@ def test_results_are_kept_and_taken_up_again(tmp_path: Path) -> None:
         ([], "--driver LIB is missing"),
         (["--driver", __file__, "--only", "no_such_clause"], "no clause 'no_such_clause'"),
         (["--driver", __file__, "--resume"], "--resume needs the file of --json"),
+        (["--driver", __file__, "--level", "contract", "--only", "copies_may_overlap"], "needs --level memory"),
+        (["--driver", __file__, "--json", "/nowhere/results.json"], "/nowhere is not a folder"),
+        (["--driver", __file__, "--html", "/"], "/ is a folder"),
+        (["--driver", __file__, "--times", "0"], "invalid positive number value: '0'"),
+        (["--driver", __file__, "--patience", "nan"], "invalid positive number value: 'nan'"),
     ],
 )
 def test_wrong_usage_says_what_to_do(arguments: list[str], says: str) -> None:
@@ -207,14 +214,54 @@ def test_wrong_usage_says_what_to_do(arguments: list[str], says: str) -> None:
     assert result.returncode == 2 and says in result.stderr and "Traceback" not in result.stderr
 
 
-def test_what_is_no_driver_is_said_to_be_none(tmp_path: Path) -> None:
-    text, empty = tmp_path / "notes.txt", tmp_path / "libempty.so"
-    text.write_text("not a library")
-    (tmp_path / "empty.c").write_text("int nothing;")
-    subprocess.run(["cc", "-shared", "-o", str(empty), str(tmp_path / "empty.c")], check=True)
-    for library, says in ((text, "OSError"), (empty, "outboard_driver")):
-        result = conform(str(library), "--level", "memory")
-        assert result.returncode == 1 and says in result.stderr and "Traceback" not in result.stderr
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        (None, "OSError"),
+        ("int nothing;", "outboard_driver"),
+        (
+            "static struct { long size; int version; char *name; } t = {24, 1}; void *outboard_driver() { return &t; }",
+            "the driver's table has no device_count",
+        ),
+        (
+            "#include <unistd.h>\n#include <stdlib.h>\n"
+            '__attribute__((constructor)) void f() { write(2, "\\xff!", 2); if (!fork()) sleep(7); abort(); }',
+            "signal 6",
+        ),
+    ],
+    ids=["text", "empty", "no functions", "ends the process"],
+)
+def test_what_is_no_driver_is_said_to_be_none(source: str | None, says: str, tmp_path: Path) -> None:
+    library = tmp_path / "a driver.so"
+    library.write_text("not a library")
+    if source is not None:
+        (tmp_path / "driver.c").write_text(source)
+        subprocess.run(["cc", "-w", "-shared", "-fPIC", "-o", str(library), str(tmp_path / "driver.c")], check=True)
+    result = conform(str(library), "--level", "memory")
+    assert result.returncode == 1 and says in result.stderr and "Traceback" not in result.stderr
+
+
+def test_losses_that_are_no_number_are_wrong() -> None:
+    assert are_below(1.0, [0.0, 0.5]) and not are_below(1.0, [0.0, math.nan]) and not are_below(1.0, [2.0])
+
+
+def test_a_driver_without_devices_is_named(tmp_path: Path) -> None:
+    result = conform(drivers.host(), OUTBOARD_HOST_COMPILER=str(tmp_path / "none"))
+    assert result.returncode == 1 and "OSError: the driver finds no device" in result.stderr
+
+
+def test_a_driver_in_the_current_folder_needs_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my driver.so").write_bytes(Path(drivers.sim()).read_bytes())
+    monkeypatch.chdir(tmp_path)
+    result = conform("my driver.so", "--level", "contract", "--only", "the_table_is_one")
+    assert result.returncode == 0, result.stderr
+
+
+def test_results_of_something_else_are_not_taken_up(tmp_path: Path) -> None:
+    kept = tmp_path / "results.json"
+    kept.write_text("[]")
+    result = conform(drivers.sim(), "--only", "the_table_is_one", "--json", str(kept), "--resume")
+    assert result.returncode == 2 and "holds no results of this command" in result.stderr
 
 
 def plain(text: str) -> str:
