@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sizes and strides say of memory."""
+"""What sizes and strides say of memory.
+
+A process that loads a model needs ``span`` and no expressions, so sympy is imported where there are some.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-
-import sympy
 
 
 def span(sizes: Sequence[Any], strides: Sequence[Any]) -> int:
@@ -18,6 +19,8 @@ def span(sizes: Sequence[Any], strides: Sequence[Any]) -> int:
 
 def product(sizes: Sequence[Any]) -> Any:
     """The product of sizes, 1 for none, as an expression."""
+    import sympy
+
     total: Any = sympy.Integer(1)
     for size in sizes:
         total = total * size
@@ -26,6 +29,8 @@ def product(sizes: Sequence[Any]) -> Any:
 
 def is_dense(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
     """Whether the dimensions provably lie in memory without gaps, in order."""
+    import sympy
+
     step: Any = sympy.Integer(1)
     for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
         if size != 1 and _differ(stride, step):
@@ -35,5 +40,7 @@ def is_dense(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
 
 
 def _differ(stride: Any, step: Any) -> bool:
+    import sympy
+
     difference = sympy.expand(stride - step)
     return bool(difference != 0 and sympy.simplify(difference) != 0)
