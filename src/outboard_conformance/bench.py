@@ -163,6 +163,16 @@ class Bench:
         for _ in range(self._times):
             self.move(stream, self._busy + self._half, self._busy, self._half)
 
+    def fill_late(self, stream: c_void_p, target: int, value: int) -> None:
+        """Submits a fill of 4096 bytes, behind what keeps the stream busy."""
+        self.occupy(stream)
+        self.fill(stream, target, bytes([value]), 4096)
+
+    def read_late(self, stream: c_void_p, memory: int, value: int) -> Callable[[], bytes]:
+        """Submits such a fill, and a copy of it to the host: what ``to_host`` returns."""
+        self.fill_late(stream, memory, value)
+        return self.to_host(stream, memory, 4096)
+
     def poll(self, function: str, made: c_void_p, seconds: float = 20.0) -> None:
         """Asks a stream or an event without waiting until it says OK. Raises Failed for NOT_READY after so long."""
         end = time.monotonic() + seconds

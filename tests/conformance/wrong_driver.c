@@ -31,7 +31,10 @@ static ob_status create_with_shared_text(ob_device d, ob_stream* s) {
 static const char* no_error(void) { return ""; }
 
 /* Devices. */
-static ob_status open_any(uint32_t index, ob_device* out) { return right->device_open(index ? 0 : index, out); }
+static ob_status open_any(uint32_t index, ob_device* out) {
+  (void)index;
+  return right->device_open(0, out);
+}
 static ob_status open_late(uint32_t index, ob_device* out) {
   ob_status status = right->device_open(index, out);
   return status == OB_INVALID_ARGUMENT ? OB_INTERNAL : status;
@@ -145,12 +148,11 @@ static ob_status hang(ob_stream s, ob_event e) {
 /* Data. */
 static ob_status forwards(ob_stream s, ob_copy_kind kind, uint64_t dst, uint64_t src, uint64_t bytes) {
   if (kind != OB_DEVICE_TO_DEVICE) return right->copy(s, kind, dst, src, bytes);
+  const uint64_t most = bytes > 1 << 20 ? bytes : 64;
   ob_status status = OB_OK; /* in pieces, the first one first */
-  for (uint64_t done = 0; done < bytes && status == OB_OK;) {
-    uint64_t piece = bytes - done < 4096 && bytes > 1 << 20 ? bytes - done : 64 < bytes - done ? 64 : bytes - done;
-    if (bytes > 1 << 20) piece = bytes;
-    status = right->copy(s, kind, dst + done, src + done, piece);
-    done += piece;
+  for (uint64_t done = 0; done < bytes && status == OB_OK; done += most) {
+    const uint64_t rest = bytes - done;
+    status = right->copy(s, kind, dst + done, src + done, rest < most ? rest : most);
   }
   return status;
 }

@@ -24,9 +24,7 @@ def a_wait_for_an_event_waits(bench: Bench) -> None:
         memory, stream = bench.alloc(4096), bench.stream()
         for value in (1, 2, 3):
             event = bench.event()
-            bench.occupy(stream)
-            bench.fill(stream, memory, bytes([value]), 4096)
-            read = bench.to_host(stream, memory, 4096)
+            read = bench.read_late(stream, memory, value)
             bench.driver.call("event_record", event, stream)
             if blocking:
                 bench.driver.call("event_wait", event, 1)
@@ -41,9 +39,7 @@ def an_event_stands_for_its_last_record(bench: Bench) -> None:
     bench.driver.call("event_record", event, stream)
     bench.driver.call("event_wait", event, 1)
     for value in (1, 2, 3):
-        bench.occupy(stream)
-        bench.fill(stream, memory, bytes([value]), 4096)
-        read = bench.to_host(stream, memory, 4096)
+        read = bench.read_late(stream, memory, value)
         bench.driver.call("event_record", event, stream)
         bench.driver.call("event_wait", event, 1)
         expect_bytes(read(), bytes([value]) * 4096, "at the second and later records of an event")

@@ -30,13 +30,17 @@ def need_language(bench: Bench) -> None:
     need(bench.language.name == dialect, f"no package here knows the dialect {dialect!r}")
 
 
+def multiples(factor: int, count: int) -> bytes:
+    """What ``scale`` writes."""
+    return b"".join((i * factor).to_bytes(4, "little", signed=True) for i in range(count))
+
+
 def scaled(bench: Bench, kernel: c_void_p, factor: int = 3, count: int = 100) -> None:
     """Runs ``scale`` and raises Broken unless it is right."""
     memory, stream = bench.alloc(4 * count), bench.stream()
     bench.launch(stream, kernel, [bench.group_of(8)], [bench.group_of(8)], memory, c_int32(count), c_int32(factor))
     bench.wait(stream)
-    wanted = b"".join((i * factor).to_bytes(4, "little", signed=True) for i in range(count))
-    expect_bytes(bench.read(memory, 4 * count), wanted, f"{factor} times the numbers below {count}")
+    expect_bytes(bench.read(memory, 4 * count), multiples(factor, count), f"{factor} times the numbers below {count}")
 
 
 @clause("kernels", "---- required: programs ----")
@@ -118,8 +122,9 @@ def a_program_may_end_before_its_work(bench: Bench) -> None:
         bench.forget(program)
         bench.driver.call("program_release", program)
         bench.wait(stream)
-        wanted = b"".join((i * factor).to_bytes(4, "little", signed=True) for i in range(100))
-        expect_bytes(bench.read(memory, 400), wanted, "a launch whose program was released before it ran")
+        expect_bytes(
+            bench.read(memory, 400), multiples(factor, 100), "a launch whose program was released before it ran"
+        )
 
 
 @clause("kernels", "a kernel lives as long as its program.")

@@ -46,9 +46,7 @@ def work_of_a_stream_is_in_order(bench: Bench) -> None:
 def a_wait_waits(bench: Bench) -> None:
     memory, stream = bench.alloc(4096), bench.stream()
     for value in (1, 2, 3):
-        bench.occupy(stream)
-        bench.fill(stream, memory, bytes([value]), 4096)
-        read = bench.to_host(stream, memory, 4096)
+        read = bench.read_late(stream, memory, value)
         bench.wait(stream)
         expect_bytes(read(), bytes([value]) * 4096, "when stream_wait returned")
 
@@ -57,9 +55,7 @@ def a_wait_waits(bench: Bench) -> None:
 def asking_a_stream_tells_the_truth(bench: Bench) -> None:
     memory, stream = bench.alloc(4096), bench.stream()
     for value in (1, 2, 3):
-        bench.occupy(stream)
-        bench.fill(stream, memory, bytes([value]), 4096)
-        read = bench.to_host(stream, memory, 4096)
+        read = bench.read_late(stream, memory, value)
         bench.poll("stream_wait", stream)
         expect_bytes(read(), bytes([value]) * 4096, "when stream_wait said OB_OK")
 
@@ -76,8 +72,7 @@ def streams_wait_for_events(bench: Bench) -> None:
     memory, first, second = bench.alloc(4096), bench.stream(), bench.stream()
     for value in range(1, 6):
         event = bench.event()
-        bench.occupy(first)
-        bench.fill(first, memory, bytes([value]), 4096)
+        bench.fill_late(first, memory, value)
         bench.driver.call("event_record", event, first)
         bench.driver.call("stream_wait_event", second, event)
         read = bench.to_host(second, memory, 4096)
@@ -139,8 +134,7 @@ def a_stream_may_end_before_its_work(bench: Bench) -> None:
     memory = bench.alloc(4096)
     for value in (1, 2, 3):
         stream, event = bench.stream(), bench.event()
-        bench.occupy(stream)
-        bench.fill(stream, memory, bytes([value]), 4096)
+        bench.fill_late(stream, memory, value)
         bench.driver.call("event_record", event, stream)
         bench.forget(stream)
         bench.driver.call("stream_destroy", stream)
@@ -153,8 +147,7 @@ def an_event_may_end_before_it_is_reached(bench: Bench) -> None:
     memory, first, second = bench.alloc(4096), bench.stream(), bench.stream()
     for value in (1, 2, 3):
         event = bench.event()
-        bench.occupy(first)
-        bench.fill(first, memory, bytes([value]), 4096)
+        bench.fill_late(first, memory, value)
         bench.driver.call("event_record", event, first)
         bench.driver.call("stream_wait_event", second, event)
         bench.forget(event)

@@ -393,9 +393,14 @@ class _Sorted:
     length: Size
 
 
+def _rows_of(tensor: TensorArg, dim: int) -> common.Rows:
+    """The rows of ``tensor`` along ``dim``."""
+    return common.Rows(common.without(tensor.sizes, dim), {"in": common.without(tensor.strides, dim)})
+
+
 def _sort_rows(builder: PlanBuilder, tensor: TensorArg, dim: int, descending: bool) -> _Sorted:
     """Appends the sort of every row of ``tensor`` along ``dim``."""
-    rows = common.Rows(common.without(tensor.sizes, dim), {"in": common.without(tensor.strides, dim)})
+    rows = _rows_of(tensor, dim)
     n = common.size_at(tensor, dim)
     item_bytes = _item_bytes(tensor.dtype)
     nbytes = common.larger(1, rows.count * n * item_bytes)
@@ -427,7 +432,7 @@ def _select(
 ) -> _Sorted:
     """Appends the selection of the first ``wanted`` items of each row, in order, or, with ``nth``, of the item of one
     rank: "rank" for the last of those, "median" and "nanmedian"."""
-    rows = common.Rows(common.without(tensor.sizes, dim), {"in": common.without(tensor.strides, dim)})
+    rows = _rows_of(tensor, dim)
     n = common.size_at(tensor, dim)
     length = n if wanted is None else common.smaller(n, 2 * wanted + _SPACE)
     item_bytes = _item_bytes(tensor.dtype)
