@@ -24,11 +24,22 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 from processes import run_program  # noqa: E402
 
+#: Whether ``make test-full`` runs: more sizes, other random programs each day, and the tests that are marked ``full``.
+FULL = os.environ.get("OUTBOARD_TEST_FULL") == "1"
+
 #: Runs Python source in its own process with extra environment variables; returns what it printed.
 RunPython = Callable[..., str]
 
 #: Copies a CPU tensor to the device in such a way that its contents wait on the host until they are needed.
 WaitOnHost = Callable[[torch.Tensor], torch.Tensor]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips what is marked ``full``, with its reason, unless everything is run."""
+    for item in items:
+        marker = item.get_closest_marker("full")
+        if marker is not None and not FULL:
+            item.add_marker(pytest.mark.skip(reason=f"{marker.args[0]}: make test-full"))
 
 
 @pytest.fixture(scope="session", autouse=True)

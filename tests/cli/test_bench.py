@@ -219,6 +219,7 @@ def test_outside_a_source_tree_the_command_says_where_to_go(tmp_path: Path) -> N
     assert "Clone Outboard's source repository" in result.stderr
 
 
+@pytest.mark.full("compiles two hundred kernels' graph three times")
 def test_costs_of_launching_are_written(device: str, tmp_path: Path) -> None:
     arguments = ["--only", "200 small kernels", "--repeats", "1", "--output", str(tmp_path)]
     command = [sys.executable, "-m", "benchmarks.bench", *arguments]

@@ -8,11 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from benchmarks.scaling import Depth, Memory, Plans, Scaling
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.full("runs the whole benchmark in small")
 def test_small_run_writes_json_and_chart(tmp_path: Path) -> None:
     arguments = ["--plans", "10", "--layers", "1", "2", "3", "--models", "--output", str(tmp_path)]
     command = [sys.executable, "-m", "benchmarks.scaling", *arguments]

@@ -8,7 +8,6 @@ empty. Nothing is compiled: decompositions are run eagerly, on the CPU, beside t
 from __future__ import annotations
 
 import itertools
-import os
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -25,12 +24,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from outboard.compiler.adapter.operators.corrections import corrected
 from outboard.compiler.adapter.operators.decompositions import eager_decompositions
+from tests.conftest import FULL
 
 Overload = torch._ops.OpOverload
 Recorded = tuple[Overload, tuple[Any, ...], dict[str, Any]]
 aten = torch.ops.aten
 
-FULL = bool(os.environ.get("OUTBOARD_TEST_FULL"))
 FULL_DTYPES = (torch.float32, torch.int64, torch.bool, torch.uint8, torch.float16, torch.float64)
 DTYPES = FULL_DTYPES if FULL else (torch.float32,)
 #: Every so many operators are looked at.

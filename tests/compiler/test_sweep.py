@@ -4,17 +4,16 @@
 from __future__ import annotations
 
 import datetime
-import os
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.conftest import FULL
 from tools import decompositions
 from tools.decomposition_grid import FAMILIES, Group, numbers
 
-#: With OUTBOARD_TEST_FULL it is another part each day, whose plans have to be compiled first.
-FULL = os.environ.get("OUTBOARD_TEST_FULL") == "1"
+#: With all tests it is another part each day, whose plans have to be compiled first.
 SEED = datetime.date.today().toordinal() if FULL else 5
 
 

@@ -24,6 +24,7 @@ from outboard_conformance.clause import CLAUSES
 from outboard_conformance.clauses.models import are_below
 from outboard_conformance.clauses.tables import GROUPS
 from outboard_conformance.driver import FUNCTIONS, REQUIRED
+from tests.conftest import FULL
 
 REPOSITORY = Path(__file__).parents[2]
 HEADER = REPOSITORY / "include/outboard/driver.h"
@@ -94,10 +95,9 @@ FAULTS: dict[str, tuple[str, str, str]] = {
 }
 #: The levels that are about driver.h.
 DRIVER = ("contract", "memory", "kernels", "graph")
-IS_FULL = os.environ.get("OUTBOARD_TEST_FULL") == "1"
 #: Those of today: every seventh.
 TODAY = datetime.date.today().toordinal()
-TRIED = [fault for number, fault in enumerate(FAULTS) if IS_FULL or number % 7 == TODAY % 7]
+TRIED = [fault for number, fault in enumerate(FAULTS) if FULL or number % 7 == TODAY % 7]
 
 
 @pytest.fixture(scope="module")
@@ -135,16 +135,16 @@ def test_our_drivers_keep_every_clause(driver: str, tmp_path: Path) -> None:
     assert all(name in page.read_text() for name in of_driver)
 
 
-@pytest.mark.skipif(not IS_FULL, reason="make test-full: ten runs of a minute")
+@pytest.mark.full("ten runs of a minute")
 @pytest.mark.parametrize("driver", ["sim", "host", "strict"])
 def test_our_drivers_keep_every_clause_ten_times(driver: str) -> None:
     result = conform(getattr(drivers, driver)(), "--level", "graph", "--times", "10")
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-@pytest.mark.parametrize("driver", ["host"] if not IS_FULL else ["host", "sim"])
+@pytest.mark.parametrize("driver", ["host"] if not FULL else ["host", "sim"])
 def test_levels_of_pytorch_are_kept(driver: str) -> None:
-    only = () if IS_FULL else ("--only", "a_perceptron_trains")
+    only = () if FULL else ("--only", "a_perceptron_trains")
     result = conform(getattr(drivers, driver)(), "--level", "models", *only)
     assert result.returncode == 0, result.stdout + result.stderr
     assert re.search(r"kept +models +a_perceptron_trains .*3 calls", result.stdout), result.stdout

@@ -44,7 +44,7 @@ def replays(device_module: ModuleType) -> int:
     return int(device_module.compile_stats().get("replays", 0))
 
 
-@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.full("three rows have one, too")), 3])
 def test_the_same_tokens(model: Any, graphed: Any, device: str, device_module: ModuleType, rows: int) -> None:
     for _ in range(3):
         prompt, before = prompts(rows, device), replays(device_module)

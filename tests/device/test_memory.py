@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import pickle
 import textwrap
 import threading
@@ -17,7 +16,7 @@ import pytest
 import torch
 
 from outboard import _C
-from tests.conftest import RunPython, WaitOnHost
+from tests.conftest import FULL, RunPython, WaitOnHost
 
 MIB = 1 << 20
 
@@ -519,7 +518,7 @@ def test_options_without_effect_are_named(run_python: RunPython, key: str) -> No
 def test_reserved_memory_stays_flat(device: str, device_module: ModuleType) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(20, 64), torch.nn.ReLU(), torch.nn.Linear(64, 5)).to(device)
     optimizer = torch.optim.AdamW(model.parameters())
-    iterations = 2000 if "OUTBOARD_TEST_FULL" in os.environ else 200
+    iterations = 2000 if FULL else 200
     reserved = 0
     for i in range(iterations):
         x = torch.randn(16, 20).to(device)
@@ -531,7 +530,7 @@ def test_reserved_memory_stays_flat(device: str, device_module: ModuleType) -> N
     assert device_module.memory_reserved() == reserved
 
 
-@pytest.mark.skipif("OUTBOARD_TEST_FULL" not in os.environ, reason="trains for half a minute: make test-full")
+@pytest.mark.full("trains for half a minute")
 @pytest.mark.parametrize("model", ["resnet18", "gpt2"])
 def test_fragmentation_with_varying_sizes(model: str, tmp_path: Path) -> None:
     from benchmarks import fragmentation
@@ -541,7 +540,9 @@ def test_fragmentation_with_varying_sizes(model: str, tmp_path: Path) -> None:
     assert peaks["active"] <= peaks["reserved"] <= fragmentation.TARGET * peaks["active"], peaks
 
 
-@pytest.mark.parametrize("model", ["resnet50", "gpt2"])
+@pytest.mark.parametrize(
+    "model", ["gpt2", pytest.param("resnet50", marks=pytest.mark.full("one model shows it, this one trains longer"))]
+)
 def test_training_in_a_part_of_the_memory(model: str) -> None:
     from examples.bigger_than_memory import compare
 

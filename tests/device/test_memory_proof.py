@@ -16,9 +16,8 @@ from hypothesis import strategies
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from outboard import _C
-from tests.conftest import RunPython
+from tests.conftest import FULL, RunPython
 
-FULL = "OUTBOARD_TEST_FULL" in os.environ
 MIB = 1 << 20
 ROOT = Path(__file__).parents[2]
 PATHS = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])

@@ -38,7 +38,9 @@ except RuntimeError as error:
 """
 
 
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize(
+    "order", [(0, 1), pytest.param((1, 0), marks=pytest.mark.full("the same the other way round"))]
+)
 def test_a_stream_waits_for_an_event_of_another_driver(order: tuple[int, int]) -> None:
     program = PROGRAM.replace("ORDER", str(order))
     settings = {"OUTBOARD_DRIVER": "host,sim", "OUTBOARD_SIM_COMPILER": "1"}

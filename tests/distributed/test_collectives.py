@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from tests.distributed.launch import run_ranks, start
@@ -18,7 +16,7 @@ def test_collectives_without_shared_memory() -> None:
     run_ranks("collectives", OUTBOARD_SHARED_MEMORY="0")
 
 
-@pytest.mark.skipif(not os.environ.get("OUTBOARD_TEST_FULL"), reason="as with two ranks, but slower")
+@pytest.mark.full("as with two ranks, but slower")
 def test_collectives_of_four_ranks() -> None:
     run_ranks("collectives", ranks=4)
 
@@ -27,7 +25,14 @@ def test_collectives_on_a_discrete_device() -> None:
     run_ranks("collectives", OUTBOARD_DRIVER="strict")
 
 
-@pytest.mark.parametrize(("driver", "shared_memory"), [("host", "1"), ("strict", "1"), ("strict", "0")])
+@pytest.mark.parametrize(
+    ("driver", "shared_memory"),
+    [
+        ("host", "1"),
+        ("strict", "1"),
+        pytest.param("strict", "0", marks=pytest.mark.full("as through shared memory, but slower")),
+    ],
+)
 def test_long_tensors_go_in_parts(driver: str, shared_memory: str) -> None:
     run_ranks("staged", OUTBOARD_DRIVER=driver, OUTBOARD_SHARED_MEMORY=shared_memory)
 

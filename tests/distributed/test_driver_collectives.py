@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ import pytest
 from processes import run_program
 
 from outboard import drivers
+from tests.conftest import FULL
 from tests.distributed.launch import free_port, run_ranks, start
 
 
@@ -99,7 +99,7 @@ def test_a_peer_that_exits_in_a_call(fault: str) -> None:
 
 
 def test_groups_come_and_go() -> None:
-    run("driver_faults", "many_groups", OUTBOARD_TEST_GROUPS="500" if os.environ.get("OUTBOARD_TEST_FULL") else "20")
+    run("driver_faults", "many_groups", OUTBOARD_TEST_GROUPS="500" if FULL else "20")
 
 
 def test_groups_of_unlike_devices() -> None:

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 
 import pytest
 
+from tests.conftest import FULL
 from tests.distributed.launch import start
 
 PROGRAM = ["-m", "tests.distributed.programs.faults"]
@@ -66,4 +66,4 @@ def test_port_in_use() -> None:
 
 
 def test_groups_come_and_go() -> None:
-    run("many_groups", OUTBOARD_TEST_GROUPS="500" if os.environ.get("OUTBOARD_TEST_FULL") else "40")
+    run("many_groups", OUTBOARD_TEST_GROUPS="500" if FULL else "40")

@@ -10,6 +10,7 @@ from subprocess import CompletedProcess
 import pytest
 from processes import run_program
 
+from tests.conftest import FULL
 from tools.fuzz_collectives.generate import draw
 from tools.fuzz_collectives.ordering import Renew, Wait, ordered
 from tools.fuzz_collectives.program import Call, Program, Step, from_json
@@ -22,9 +23,8 @@ def judge(*arguments: str) -> CompletedProcess[str]:
 
 def test_random_programs() -> None:
     """``OUTBOARD_FUZZ_SEED`` draws others. With OUTBOARD_TEST_FULL they change each day, and are more."""
-    whole = os.environ.get("OUTBOARD_TEST_FULL") == "1"
-    seed = os.environ.get("OUTBOARD_FUZZ_SEED", str(datetime.date.today().toordinal()) if whole else "12")
-    size = ["--operations", "20000"] if whole else ["--operations", "200", "--batch", "2"]
+    seed = os.environ.get("OUTBOARD_FUZZ_SEED", str(datetime.date.today().toordinal()) if FULL else "12")
+    size = ["--operations", "20000"] if FULL else ["--operations", "200", "--batch", "2"]
     run = judge("--seed", seed, *size, "--transport", "shared,sockets,staged,driver", "--trials", "60")
     print(run.stdout)
     assert run.returncode == 0, f"OUTBOARD_FUZZ_SEED={seed}\n{run.stdout}\n{run.stderr}"

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from tests.distributed.launch import run_ranks, start
 
-FULL = pytest.mark.skipif(not os.environ.get("OUTBOARD_TEST_FULL"), reason="four ranks are slow")
+full = pytest.mark.full("four ranks are slow")
 
 
 def _run(kind: str, folder: Path, ranks: int) -> None:
@@ -19,7 +18,7 @@ def _run(kind: str, folder: Path, ranks: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("saved", "loaded"), [(2, (1,)), pytest.param(2, (4, 1), marks=FULL), pytest.param(4, (2,), marks=FULL)]
+    ("saved", "loaded"), [(2, (1,)), pytest.param(2, (4, 1), marks=full), pytest.param(4, (2,), marks=full)]
 )
 def test_checkpoints_of_other_numbers_of_ranks(tmp_path: Path, saved: int, loaded: tuple[int, ...]) -> None:
     _run("save", tmp_path, saved)
@@ -27,7 +26,7 @@ def test_checkpoints_of_other_numbers_of_ranks(tmp_path: Path, saved: int, loade
         _run("load", tmp_path, ranks)
 
 
-@FULL
+@full
 def test_a_mesh_of_two_dimensions() -> None:
     """FSDP2 over two groups of ranks, each of which shares its layers between two."""
     run_ranks("sharded", ranks=4, VARIANT="two_dimensions")

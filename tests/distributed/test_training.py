@@ -8,7 +8,9 @@ import pytest
 from tests.distributed.launch import run_ranks
 
 
-@pytest.mark.parametrize("driver", ["opencl", "strict"])
+@pytest.mark.parametrize(
+    "driver", [pytest.param("opencl", marks=pytest.mark.full("as with the strict driver, but slower")), "strict"]
+)
 @pytest.mark.parametrize("program", ["data_parallel", "sharded"])
 def test_training_equals_one_process(program: str, driver: str) -> None:
     run_ranks(program, OUTBOARD_DRIVER=driver)

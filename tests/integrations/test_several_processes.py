@@ -15,6 +15,7 @@ from tests.distributed.launch import free_port
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = "tests.integrations.programs"
+FULL = pytest.mark.full("one start of each library guards what all have in common")
 
 pytest.importorskip("accelerate", reason="the extra `test` installs it")
 
@@ -52,8 +53,10 @@ def _accelerate(program: str, *options: str, launcher: tuple[str, ...] = ("accel
 
 @pytest.mark.parametrize(
     ("launcher", "precisions"),
-    [(("accelerate_cli", "launch"), "no bf16 fp16"), (("launch",), "no")],
-    ids=["cli", "module"],
+    [
+        pytest.param(("accelerate_cli", "launch"), "no bf16 fp16", id="cli", marks=FULL),
+        pytest.param(("launch",), "no bf16", id="module"),
+    ],
 )
 def test_accelerate(device: str, tmp_path: Path, launcher: tuple[str, ...], precisions: str) -> None:
     """As a command, and as a module that Python runs."""
@@ -61,11 +64,13 @@ def test_accelerate(device: str, tmp_path: Path, launcher: tuple[str, ...], prec
     assert _devices(output) == {f"process {rank} on {device}:0: MULTI_GPU" for rank in range(2)}
 
 
+@FULL
 def test_accelerate_with_fsdp2(device: str, tmp_path: Path) -> None:
     output = _accelerate(f"{PROGRAMS}.accelerated {tmp_path} no bf16", "--use_fsdp", "--fsdp_version", "2")
     assert _devices(output) == {f"process {rank} on {device}:0: FSDP" for rank in range(2)}
 
 
+@FULL
 def test_trainer_of_transformers(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="the extra `demo` installs it")
     folders = [tmp_path / name for name in ("one", "two", "resumed")]
@@ -81,7 +86,12 @@ def test_trainer_of_transformers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "strategy", "devices"), [("trainer", "ddp", "2"), ("trainer", "auto", "auto"), ("fabric", "ddp", "2")]
+    ("kind", "strategy", "devices"),
+    [
+        pytest.param("trainer", "ddp", "2", marks=FULL),
+        pytest.param("trainer", "auto", "auto", marks=FULL),
+        ("fabric", "ddp", "2"),
+    ],
 )
 def test_lightning(device: str, kind: str, strategy: str, devices: str) -> None:
     """With a number of devices, processes share one; ``auto`` takes as many processes as there are devices."""

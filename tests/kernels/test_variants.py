@@ -12,9 +12,7 @@ import pytest
 
 from outboard.compiler.target import target_of
 
-pytestmark = pytest.mark.skipif(
-    "OUTBOARD_TEST_FULL" not in os.environ, reason="every kernel test again, for other devices: make test-full"
-)
+pytestmark = pytest.mark.full("every kernel test again, for other devices")
 
 HERE = Path(__file__).parent
 FAMILIES = sorted(path.name for path in HERE.glob("test_*.py") if path != Path(__file__))

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from tests.conftest import RunPython
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.skipif("OUTBOARD_TEST_FULL" not in os.environ, reason="builds a wheel and an environment: make test-full")
+@pytest.mark.full("builds a wheel and an environment")
 def test_wheel_works_in_a_clean_environment() -> None:
     command = ["bash", str(ROOT / "tools" / "check_wheel.sh"), sys.executable]
     result = subprocess.run(command, capture_output=True, text=True, timeout=1800)
