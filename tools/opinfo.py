@@ -14,6 +14,8 @@ With ``--check state``, whether the first call of each operator leaves all the p
 something already (``out_case``); with ``--check unwritten``, results that nobody writes (``unwritten_case``); with
 ``--check warnings``, what calls warn of (``warnings_case``); with ``--check sparse``, tensors of sparse layouts
 (``layouts_case``); with ``--check nested``, jagged tensors (``nested_case``).
+With ``--resume FILE`` each row is kept in a file as soon as it is known, and a later run takes the operators that have
+none there. Rows of other options are refused; to run an operator again, take its line out.
 
 native   right on the device, without a single CPU fallback
 host     right, with CPU fallbacks
@@ -67,6 +69,8 @@ CHECKS = {
     "unwritten": unwritten_case,
     "warnings": warnings_case,
 }
+#: Options that decide results: a run goes on from rows with the same ones.
+SETTINGS = ("check", "way", "dtype", "device", "samples")
 KINDS = ("native", "host", "wrong", "error", "crash", "skipped")
 
 
@@ -194,6 +198,23 @@ def run_all(ops: list[Any], options: argparse.Namespace) -> Iterator[Row]:
                 waiting.insert(0, worker.ops)
 
 
+def kept_rows(path: Path, options: argparse.Namespace) -> list[Row]:
+    """The rows of an earlier run, whose file is begun if there is none. Its first line has what decides results; exits
+    if that differs from ``options``. A last line that is not whole is cut off."""
+    settings = json.dumps({name: getattr(options, name) for name in SETTINGS})
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(settings + "\n")
+    text = path.read_text()
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        path.write_text(whole)
+    first, *lines = whole.splitlines()
+    if first != settings:
+        sys.exit(f"{path} is of a run with {first}, this one has {settings}")
+    return [Row(**json.loads(line)) for line in lines]
+
+
 def report(rows: list[Row], seconds: float, options: argparse.Namespace) -> float:
     """Prints the summary, writes the JSON file and returns the native share in percent."""
     counts = Counter(row.kind for row in rows)
@@ -223,6 +244,7 @@ def main() -> int:
     parser.add_argument("--width", type=int, default=200, help="characters of what is wrong")
     parser.add_argument("--timeout", type=float, default=180, help="seconds per operator")
     parser.add_argument("--min-native", type=float, default=70, help="least native share, in percent")
+    parser.add_argument("--resume", type=Path, help="a file of rows, to go on from and to add to")
     parser.add_argument("--output", type=Path, default=Path("out/opinfo.json"))
     options = parser.parse_args()
     for module in PRELOAD:
@@ -230,12 +252,17 @@ def main() -> int:
             __import__(module)
     ops = selected(options.match, getattr(torch, options.dtype))
     begin = time.monotonic()
-    rows: list[Row] = []
-    for row in run_all(ops, options):
-        rows.append(row)
-        print(f"[{len(rows):>3}/{len(ops)}] {row.kind:<7} {row.seconds:5.1f} s  {row.name}", flush=True)
-        if row.kind == "wrong":
-            print(row.detail, flush=True)
+    names = set(map(full_name, ops))
+    rows = [row for row in kept_rows(options.resume, options) if row.name in names] if options.resume else []
+    done = {row.name for row in rows}
+    with options.resume.open("a") if options.resume else contextlib.nullcontext() as kept:
+        for row in run_all([op for op in ops if full_name(op) not in done], options):
+            rows.append(row)
+            if kept is not None:
+                print(json.dumps(asdict(row)), file=kept, flush=True)
+            print(f"[{len(rows):>3}/{len(ops)}] {row.kind:<7} {row.seconds:5.1f} s  {row.name}", flush=True)
+            if row.kind == "wrong":
+                print(row.detail, flush=True)
     share = report(rows, time.monotonic() - begin, options)
     bad = any(row.kind in ("wrong", "crash") for row in rows)
     return 1 if bad or share < options.min_native else 0

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -110,3 +111,19 @@ def test_sides_grow_by_a_fraction(mode: str, device: str) -> None:
     for sides in ((10, 8), (7, 11), (20, 20)):
         x = torch.arange(2.0 * sides[0] * sides[1]).view(1, 2, *sides).sin()
         torch.testing.assert_close(compiled(x.to(device)).cpu(), grow(x))
+
+
+@pytest.mark.parametrize("mode", ["linear", "bilinear", "trilinear"])
+def test_gradient_of_sides_that_grow_by_a_fraction(mode: str, device: str) -> None:
+    factors = (1.7, 0.6, 1.3)[: ["linear", "bilinear", "trilinear"].index(mode) + 1]
+
+    def grow(x: Tensor) -> Tensor:
+        return F.interpolate(x, scale_factor=factors, mode=mode)
+
+    compiled = torch.compile(grow, dynamic=True)
+    for sides in ((3, 4, 5), (4, 3, 6)):
+        x = torch.arange(2.0 * math.prod(sides[: len(factors)])).view(1, 2, *sides[: len(factors)]).sin()
+        ours, theirs = x.to(device).requires_grad_(), x.clone().requires_grad_()
+        for each, function in ((ours, compiled), (theirs, grow)):
+            function(each).square().sum().backward()
+        torch.testing.assert_close(ours.grad.cpu(), theirs.grad)

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A part of the sweep over operators and grids of their arguments, against the CPU's own kernels."""
+"""A part of the sweep over operators and grids of their arguments, against the CPU's own kernels; runs that go on."""
 
 from __future__ import annotations
 
+import argparse
 import datetime
+import importlib
+import json
+from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 import torch
@@ -44,3 +49,23 @@ def test_differences_are_found(device: str) -> None:
         assert found, label
     right = Group("right", F.gelu, lambda turn: [(numbers((5,), turn=turn),)], orders=2)
     assert [found for _, found in decompositions.check(right, device)] == [""]
+
+
+def test_runs_of_operators_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a file with rows, what is whole is kept; rows of other options are refused."""
+    monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")  # importing the tool sets it
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "tools")
+    opinfo = importlib.import_module("opinfo")
+    options = argparse.Namespace(check="out", way="called", dtype="int64", device=None, samples=3)
+    kept = tmp_path / "rows"
+    assert opinfo.kept_rows(kept, options) == []
+    row = opinfo.Row("add", "native", "", 0.1, {})
+    with kept.open("a") as file:
+        file.write(json.dumps(asdict(row)) + '\n{"name": "mu')
+    assert opinfo.kept_rows(kept, options) == [row]
+    with kept.open("a") as file:
+        file.write(json.dumps(asdict(row)) + "\n")
+    assert opinfo.kept_rows(kept, options) == [row, row]
+    options.check = "state"
+    with pytest.raises(SystemExit):
+        opinfo.kept_rows(kept, options)

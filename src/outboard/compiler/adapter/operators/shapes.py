@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 from torch._subclasses import fake_impls
 from torch.utils import _pytree as pytree
 
@@ -16,6 +17,19 @@ from . import results
 
 aten = torch.ops.aten
 
+#: Gradients of interpolation whose shape functions take sizes that are known only.
+_OF_KNOWN_SIZES = (
+    aten.upsample_linear1d_backward.default,
+    aten.upsample_bilinear2d_backward.default,
+    aten.upsample_bicubic2d_backward.default,
+    aten.upsample_trilinear3d_backward.default,
+    aten.upsample_nearest1d_backward.default,
+    aten.upsample_nearest3d_backward.default,
+    aten._upsample_nearest_exact1d_backward.default,
+    aten._upsample_nearest_exact3d_backward.default,
+    aten._upsample_bicubic2d_aa_backward.default,
+)
+
 
 @functools.cache
 def register(name: str) -> None:
@@ -23,6 +37,8 @@ def register(name: str) -> None:
     table = fake_impls.op_implementations_dict
     for overload in (aten.convolution.default, aten.convolution_backward.default):
         table[overload] = _on(name, table[overload], _laid_out(table[overload]))
+    for overload in _OF_KNOWN_SIZES:
+        table[overload] = _on(name, table.get(overload, _none), _of_any_sizes)
     for overload, function in releases.shape_functions().items():
         table[overload] = _on(name, table.get(overload, _none), function)
 
@@ -30,6 +46,16 @@ def register(name: str) -> None:
 def _none(mode: Any, overload: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
     """Leaves a call to what PyTorch does without a shape function."""
     return NotImplemented
+
+
+def _of_any_sizes(
+    mode: Any, overload: torch._ops.OpOverload, grad: torch.Tensor, output_size: Any, input_size: Any, *_: Any
+) -> Any:
+    """The gradient of a source of ``input_size``, where a size is a symbol; else PyTorch's own knows, and checks."""
+    if not any(isinstance(size, torch.SymInt) for size in (*output_size, *input_size, *grad.shape)):
+        return NotImplemented
+    with mode:
+        return grad.new_empty(input_size).to(memory_format=suggest_memory_format(grad))
 
 
 def _on(name: str, elsewhere: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
