@@ -2,7 +2,7 @@
 # `make help` lists the targets. Nothing needs to be there but Python >= 3.10, g++ and make.
 
 # A Python or a PyTorch that is asked for has an environment of its own, beside the default one: PYTHON=python3.12 is
-# in .venv-3.12, TORCH=2.12.0 in .venv-torch2.12.0, and both together in .venv-3.12-torch2.12.0.
+# in .venv-3.12, TORCH=2.15.0 in .venv-torch2.15.0, and both together in .venv-3.12-torch2.15.0.
 TORCH ?=
 ifeq ($(origin PYTHON),undefined)
 PYTHON := $(shell command -v python3.11 || command -v python3)
@@ -177,8 +177,8 @@ fuzz-files:  ## Damaged plans and models under right checksums, loaded and run w
 	@ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 	  build/address/tests/cpp/fuzz_files $(FUZZ_COUNT) $(FUZZ_SEED)
 
-# Each release of PyTorch has other types; the sources' are checked with those of the newest.
-lint:  ## ruff, mypy --strict (not with TORCH=2.12.0), clang-format
+# Each release of PyTorch has other types; the sources' are checked with those of the one that `make` installs.
+lint:  ## ruff, mypy --strict (not with TORCH=2.15.0), clang-format
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(if $(filter-out 2.13%,$(TORCH)),echo "no mypy: types are checked with PyTorch 2.13",$(VENV)/bin/mypy)
@@ -226,7 +226,7 @@ fuzz-collectives:  ## Random programs of collectives between processes, against 
 	@$(SETUP) --groups demo test
 	@OMP_WAIT_POLICY=passive $(PY) -m tools.fuzz_collectives --operations 20000 $(FUZZ_ARGUMENTS)
 
-releases:  ## docs/releases.md: tests with each PyTorch and Python; RELEASES_ARGUMENTS="2.12.0:3.11 --suite full"
+releases:  ## docs/releases.md: tests with each PyTorch and Python; RELEASES_ARGUMENTS="2.15.0:3.11 --suite full"
 	@$(PYTHON) tools/releases.py $(RELEASES_ARGUMENTS)
 
 wheel:  ## dist/outboard-*.whl, for this Python and PyTorch, on the systems that its tag names

@@ -101,7 +101,6 @@ FLOORS: tuple[dict[str, str], ...] = (
     {
         "src/outboard/compiler/adapter/implemented.py": "operators that the program implements for the device",
         "src/outboard/compiler/adapter/symbols.py": "numbers that a trace does not know",
-        "src/outboard/compiler/adapter/releases.py": "private calls that differ between releases",
         "src/outboard/compiler/adapter/overrides.py": "Inductor's vocabulary, recorded",
         "src/outboard/compiler/adapter/interface.py": "what Dynamo and Inductor ask a device",
         "src/outboard/compiler/adapter/epilogues.py": "products that the launch after them finishes",

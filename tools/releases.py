@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which releases of PyTorch and which Pythons passed which tests, as docs/releases.md.
 
-    make releases RELEASES_ARGUMENTS="2.12.0:3.11 2.13.0:3.13 --suite quick"
+    make releases RELEASES_ARGUMENTS="2.15.0:3.11 2.13.0:3.13 --suite quick"
 
-For each pair of a PyTorch and a Python the environment is made (``.venv-3.11-torch2.12.0``, that of ``make
-PYTHON=python3.11 TORCH=2.12.0``), Outboard is built in it, and the tests of the suite run. Rows of pairs that were
+For each pair of a PyTorch and a Python the environment is made (``.venv-3.11-torch2.15.0``, that of ``make
+PYTHON=python3.11 TORCH=2.15.0``), Outboard is built in it, and the tests of the suite run. Rows of pairs that were
 measured replace those of the same pair and suite in the table; the others stay. Where an environment of the same Python
 with another release is there, tests/package/test_wheel.py runs under this PyTorch what was built for that one.
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 #: Minor releases, the oldest first. ``build-system.requires`` of pyproject.toml and docs/releases.md say the same.
-RELEASES = ("2.12", "2.13")
+RELEASES = ("2.13", "2.14", "2.15")
 #: What ``make`` installs unless it is told otherwise.
 DEFAULT = "2.13.0"
 
@@ -28,7 +28,7 @@ def unsupported(version: str) -> str | None:
     if release(version) in RELEASES:
         return None
     return (
-        f"Outboard's sources are for PyTorch {' and '.join(RELEASES)}, not for {version}: "
+        f"Outboard's sources are for PyTorch {', '.join(RELEASES[:-1])} and {RELEASES[-1]}, not for {version}: "
         f'`pip install "torch=={RELEASES[-1]}.*"`'
     )
 

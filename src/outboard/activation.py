@@ -104,7 +104,6 @@ def _set_up() -> None:
     interruptions.install()
     module.sharing.install(profile.name)
     module.printing.print_on_cpu()
-    module.random.fork_where_named()
     profiling.install(profile.name)
     _connect_compiler()
     if profile.distributed_backend is not None:

@@ -30,12 +30,14 @@ class Place(NamedTuple):
 
     where: str
     parameters: str | None
-    #: What other releases than the newest have instead, by release ("2.12").
-    earlier: Mapping[str, str] = types.MappingProxyType({})
+    #: What older releases have instead, by the last release that has it ("2.13"), the oldest first.
+    until: Mapping[str, str] = types.MappingProxyType({})
 
     def expected(self, version: str) -> str | None:
         """The parameters in a version of PyTorch ("2.13.0+cpu")."""
-        return self.earlier.get(torch_release.release(version), self.parameters)
+        running = torch_release.number(version)
+        known = (parameters for last, parameters in self.until.items() if running <= torch_release.number(last))
+        return next(known, self.parameters)
 
 
 _POST_COMPILE = "example_inputs compiled_graph cudagraphs constants boxed_forward_device_index"
@@ -43,10 +45,6 @@ _COMPILE_FRAME = Place(
     "torch._dynamo.convert_frame._compile",
     "code globals locals builtins closure compiler_fn one_graph export export_constraints hooks cache_entry "
     "cache_entries cache_entries_for_reasons cache_size frame frame_state compile_id skip package convert_frame_box",
-    {
-        "2.12": "code globals locals builtins closure compiler_fn one_graph export export_constraints hooks "
-        "cache_entry cache_size frame frame_state compile_id skip package convert_frame_box"
-    },
 )
 _COMPILE_GRAPH = Place(
     "torch._inductor.compile_fx._compile_fx_inner", "gm example_inputs compile_region_name **graph_kwargs"
@@ -57,29 +55,26 @@ C10D = "torch.distributed.distributed_c10d"
 DDP = "torch.nn.parallel:DistributedDataParallel"
 _AUTOGRAD_CACHE = "torch._functorch._aot_autograd.autograd_cache"
 
+_GUARDS = (
+    "self f_code output_graph cache_entries guard_fail_fn guard_filter_fn shape_code_parts runtime_global_scope "
+    "save_guards strict_error"
+)
 _ENTRY = (
     "compiled_fw_func compiled_bw_func aot_joint_graph_str aot_forward_graph_str aot_backward_graph_str "
     "runtime_metadata dispatch_wrappers maybe_subclass_meta num_fw_outs_saved_for_bw "
     "indices_of_inps_to_detach forward_time_taken_ns backward_time_taken_ns sanitized_aot_config guards_expr "
-    "backward_state_indices num_symints_saved_for_bw serialized_bw_module"
+    "backward_state_indices num_symints_saved_for_bw serialized_bw_module min_cut_info_str"
+)
+_NEW_GROUP = (
+    "group_size group_rank global_ranks_in_group backend store group_name backend_options timeout pg_tag device_id "
+    "group_desc"
 )
 _DDP_INIT = (
     "self module device_ids output_device dim broadcast_buffers init_sync process_group bucket_cap_mb "
     "find_unused_parameters check_reduction gradient_as_bucket_view static_graph "
     "delay_all_reduce_named_params param_to_hook_all_reduce mixed_precision device_mesh "
-    "skip_all_reduce_unused_params bucket_cap_mb_list batched_grad_copy"
+    "skip_all_reduce_unused_params bucket_cap_mb_list batched_grad_copy forward_sync_buffers"
 )
-
-#: What PyTorch 2.13 does by itself, by feature.
-SINCE_2_13: Mapping[str, tuple[Place, ...]] = {
-    "random states are forked on the devices that are named": (
-        Place("torch.random.fork_rng", "devices enabled _caller _devices_kw device_type"),
-    ),
-    "sizes of pools may be any": (Place("torch._meta_registrations.div_rtn", "x y"),),
-    "graphs are kept by what autocast was to do": (
-        Place(f"{_AUTOGRAD_CACHE}.autograd_cache_key", "mod example_inputs config compiler_config_extra"),
-    ),
-}
 
 #: By feature, which is said as what works.
 TABLE: Mapping[str, tuple[Place, ...]] = {
@@ -89,7 +84,11 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
     ),
     "tensors are printed without compiling anything": (Place("torch._tensor_str._tensor_str", "self indent"),),
     "tensors are exchanged by DLPack": (
-        Place("torch:Tensor.__dlpack__", "self stream max_version dl_device copy"),
+        Place(
+            "torch:Tensor.__dlpack__",
+            "self stream max_version dl_device copy read_only",
+            {"2.13": "self stream max_version dl_device copy"},
+        ),
         Place("torch:Tensor.__dlpack_device__", "self"),
         Place("torch.utils.dlpack.to_dlpack", None),
         Place("torch.to_dlpack", None),
@@ -117,20 +116,16 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
         Place("torch._dynamo.bytecode_transformation._unique_id_counter", None),
         Place(
             "torch._dynamo.guards:CheckFunctionManager.__init__",
-            "self f_code output_graph cache_entries guard_fail_fn guard_filter_fn shape_code_parts "
-            "runtime_global_scope save_guards strict_error",
-            {
-                "2.12": "self f_code output_graph cache_entry guard_fail_fn guard_filter_fn shape_code_parts "
-                "runtime_global_scope save_guards strict_error"
-            },
+            f"{_GUARDS} guard_build_local_state",
+            {"2.13": _GUARDS},
         ),
         Place(f"{_AUTOGRAD_CACHE}.should_bundle_autograd_cache", ""),
-        Place(f"{_AUTOGRAD_CACHE}.autograd_cache_key", "mod example_inputs config compiler_config_extra"),
         Place(
-            f"{_AUTOGRAD_CACHE}:AOTAutogradCache.make_entry",
-            f"{_ENTRY} min_cut_info_str",
-            {"2.12": _ENTRY},
+            f"{_AUTOGRAD_CACHE}.autograd_cache_key",
+            "mod example_inputs config compiler_config_extra act_input_paths",
+            {"2.13": "mod example_inputs config compiler_config_extra"},
         ),
+        Place(f"{_AUTOGRAD_CACHE}:AOTAutogradCache.make_entry", _ENTRY),
         Place(f"{_AUTOGRAD_CACHE}:AOTAutogradCache.save", "key entry remote"),
     ),
     "mode='reduce-overhead' replays graphs": (
@@ -139,11 +134,7 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
         Place("torch._inductor.output_code.cudagraph_partition_post_compile", _POST_COMPILE),
     ),
     "variances are computed in two passes": (
-        Place(
-            "torch._inductor.lowering.use_two_step_variance",
-            "x axis keepdim input_dtype",
-            {"2.12": "x axis keepdim"},
-        ),
+        Place("torch._inductor.lowering.use_two_step_variance", "x axis keepdim input_dtype"),
         Place("torch._inductor.lowering.var_mean_sum_", "x axis correction keepdim return_mean"),
     ),
     "every dtype is added to atomically": (
@@ -171,7 +162,11 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
         Place("torch._inductor.fx_passes.post_grad.remove_noop_ops", "graph"),
     ),
     "what is written into a buffer that has been written goes into that buffer": (
-        Place("torch._inductor.lowering.mutate_to", "changed val unsafe_alias"),
+        Place(
+            "torch._inductor.lowering.mutate_to",
+            "changed val unsafe_alias share_value",
+            {"2.14": "changed val unsafe_alias"},
+        ),
     ),
     "indices that become floats are rounded": (
         Place("torch._inductor.index_propagation:SymPyOps.to_dtype", "value dtype src_dtype use_compute_types"),
@@ -183,8 +178,8 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
     "groups of no particular backend have the device's": (
         Place(
             f"{C10D}._new_process_group_helper",
-            "group_size group_rank global_ranks_in_group backend store group_name backend_options timeout pg_tag "
-            "device_id group_desc",
+            f"{_NEW_GROUP} enable_reconfigure",
+            {"2.13": _NEW_GROUP},
         ),
     ),
     "groups have monitored_barrier": (
@@ -199,8 +194,8 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
     "DDP takes any number of a device": (
         Place(
             f"{DDP}.__init__",
-            f"{_DDP_INIT} forward_sync_buffers",
-            {"2.12": _DDP_INIT},
+            f"{_DDP_INIT} lazy_bucket_allocation",
+            {"2.14": _DDP_INIT},
         ),
     ),
     "meshes share devices among ranks": (
@@ -226,7 +221,6 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
             "query key value attn_mask dropout_p is_causal scale enable_gqa",
         ),
     ),
-    **(SINCE_2_13 if torch_release.release(torch.__version__) == "2.12" else {}),
 }
 
 #: Places that this process has replaced, and why features are off.

@@ -29,3 +29,8 @@ def mismatch(running: str) -> str | None:
 def release(version: str) -> str:
     """The minor release of a version: "2.13" of "2.13.0+cpu"."""
     return ".".join(version.split("+")[0].split(".")[:2])
+
+
+def number(version: str) -> tuple[int, ...]:
+    """The minor release of a version as numbers, to compare: (2, 13) of "2.13.0+cpu"."""
+    return tuple(int(part) for part in release(version).split("."))

@@ -3,35 +3,12 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 
-from outboard import _C, patches
-from outboard.device.devices import DeviceLike, index_of, name
-
-
-def fork_where_named() -> None:
-    """Has ``torch.random.fork_rng`` fork the states of the devices in ``devices``, if these name ours and no
-    ``device_type`` is given. PyTorch 2.12 would ask CUDA, as ``torch.distributed.pipelining`` has it do."""
-    feature = "random states are forked on the devices that are named"
-    if feature in patches.TABLE:
-        patches.apply(feature, {"torch.random.fork_rng": _by_name})
-
-
-def _by_name(original: Callable[..., AbstractContextManager[None]]) -> Callable[..., AbstractContextManager[None]]:
-    @functools.wraps(original)
-    def fork_rng(devices: Iterable[Any] | None = None, *args: Any, **kwargs: Any) -> AbstractContextManager[None]:
-        devices = None if devices is None else list(devices)
-        has_type = len(args) > 3 or "device_type" in kwargs
-        if devices and not has_type and all(isinstance(d, torch.device) and d.type == name() for d in devices):
-            kwargs["device_type"] = name()
-        return original(devices, *args, **kwargs)
-
-    return fork_rng
+from outboard import _C
+from outboard.device.devices import DeviceLike, index_of
 
 
 def default_generators() -> tuple[torch.Generator, ...]:

@@ -32,7 +32,7 @@ from ..dialects import c
 from ..operators import facts
 from ..plans import cache
 from ..target import target_of
-from . import ambient, releases
+from . import ambient
 from .graphs import aliases, overlaps
 from .graphs.replays import register_replays
 from .interface import device_name, register_interface
@@ -139,9 +139,6 @@ def register() -> None:
     _prefer_two_pass_variance(name)
     _allow_all_atomic_additions(name)
     _count_places_in_order(name)
-    releases.replace_functions()
-    releases.refuse_negative_places(name)
-    releases.leave_out_empty_parts(name)
     _compute_on_the_device(name)
     _keep_layouts(name)
     _concatenate_by_parts(name)
@@ -380,7 +377,6 @@ def _change_decompositions(name: str) -> None:
         **CORRECTIONS,
         **pooling.DECOMPOSITIONS,
         **random.DECOMPOSITIONS,
-        **releases.decompositions(),
         torch.ops.aten.cumsum.default: cumulative_sum,
         torch.ops.aten.embedding_dense_backward.default: embedding_gradient,
         torch.ops.aten.randperm.default: random.random_order,

@@ -298,7 +298,7 @@ FACTS: dict[str, Facts] = {
     "aten::scaled_dot_product_attention": Facts(library=True),
     "aten::_scaled_dot_product_attention_math": Facts(library=True),
     "aten::_scaled_dot_product_flash_attention_for_cpu": Facts(
-        decomposed=False, kernel="attention.lower_forward", library=True, mistaken="attention_in_double"
+        decomposed=False, kernel="attention.lower_forward", library=True
     ),
     "aten::_scaled_dot_product_flash_attention_for_cpu_backward": Facts(
         kernel="attention.lower_backward", library=True

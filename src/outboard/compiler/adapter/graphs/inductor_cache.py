@@ -7,12 +7,11 @@ import os
 import tempfile
 import threading
 from pathlib import Path
+from typing import Any
 
 from torch._inductor.runtime import cache_dir_utils
 
 from outboard import settings, trusted
-
-from .. import releases
 
 
 def place_cache() -> None:
@@ -38,4 +37,8 @@ def hash_sources_ahead() -> None:
     forked process, which has no such thread, hashes them itself."""
     if not threading.main_thread().is_alive():
         return  # Python is about to end, and starts no more work in threads
-    releases.prefetch_hash_of_sources()
+    from torch._inductor import codecache
+
+    key: Any = codecache.torch_key
+    key.prefetch()
+    os.register_at_fork(after_in_child=key.clear)

@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 
-from .. import releases
-
 
 def always(*_: Any, **__: Any) -> bool:
     """Those of operators whose results no shape function describes."""
@@ -36,8 +34,3 @@ def weight_of_other_dtype(x: torch.Tensor, weight: torch.Tensor | None, *_: Any,
 def condition_of_bytes(condition: torch.Tensor, *_: Any, **__: Any) -> bool:
     """Those of ``where`` by bytes, not truth values."""
     return condition.dtype == torch.uint8
-
-
-def attention_in_double(query: torch.Tensor, *_: Any, **__: Any) -> bool:
-    """Those of attention in float64, in PyTorch 2.12."""
-    return releases.mistakes_attention_in_double() and query.dtype == torch.float64

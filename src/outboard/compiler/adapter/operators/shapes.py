@@ -12,7 +12,6 @@ from torch._prims_common import suggest_memory_format
 from torch._subclasses import fake_impls
 from torch.utils import _pytree as pytree
 
-from .. import releases
 from . import results
 
 aten = torch.ops.aten
@@ -39,8 +38,6 @@ def register(name: str) -> None:
         table[overload] = _on(name, table[overload], _laid_out(table[overload]))
     for overload in _OF_KNOWN_SIZES:
         table[overload] = _on(name, table.get(overload, _none), _of_any_sizes)
-    for overload, function in releases.shape_functions().items():
-        table[overload] = _on(name, table.get(overload, _none), function)
 
 
 def _none(mode: Any, overload: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:

@@ -21,7 +21,7 @@ import torch
 from torch._dynamo import compiled_autograd, eval_frame
 from torch.nn.modules import module as nn_module
 
-from .. import ambient, implemented, releases
+from .. import ambient, implemented
 
 #: Containers within containers are looked into to this depth.
 _DEPTH = 4
@@ -178,7 +178,9 @@ def _is_special() -> bool:
 
 def _settings(config: Any) -> object:
     """PyTorch's settings that matter for what is compiled. Raises Unknown if one is a function: somebody's pass."""
-    found = releases.settings_of(config, config._compile_ignored_keys, _OF_OTHERS)
+    found = config._get_dict(
+        ignored_keys=list(config._compile_ignored_keys), ignored_prefixes=list(_OF_OTHERS), readonly_values=True
+    )
     if any(isinstance(value, _FUNCTIONS) for value in found.values()):
         raise Unknown
     return [(name, sorted(value) if isinstance(value, set) else value) for name, value in sorted(found.items())]
