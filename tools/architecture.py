@@ -100,6 +100,7 @@ FLOORS: tuple[dict[str, str], ...] = (
     {"src/outboard/compiler/choice": "which kernel or library carries out an operator"},
     {
         "src/outboard/compiler/adapter/implemented.py": "operators that the program implements for the device",
+        "src/outboard/compiler/adapter/schemas.py": "operators by name, and implementations of them",
         "src/outboard/compiler/adapter/symbols.py": "numbers that a trace does not know",
         "src/outboard/compiler/adapter/overrides.py": "Inductor's vocabulary, recorded",
         "src/outboard/compiler/adapter/interface.py": "what Dynamo and Inductor ask a device",
@@ -133,6 +134,7 @@ FLOORS: tuple[dict[str, str], ...] = (
         "src/outboard/capture": "outboard.graphed: calls that repeat, captured",
         "src/outboard/exporting": "models as files: outboard.export, outboard.load",
         "src/outboard/optimization.py": "outboard.optimize",
+        "src/outboard/own_code": "outboard.borrow, kernel, library: code of users' and vendors' own",
         "src/outboard/distributed": "the process group's backend for torch.distributed",
         "src/outboard/integrations": "what libraries keep in a hard-coded list of devices",
         "src/outboard/profiles": "a device's public face: name, autocast dtypes, extra functions, hooks",

@@ -15,17 +15,38 @@ from outboard.version import __version__
 if TYPE_CHECKING:
     from outboard.capture.calls import graphed, graphed_refusals
     from outboard.exporting.exporter import export
-    from outboard.exporting.installed import cmake_prefix
+    from outboard.exporting.installed import cmake_prefix, get_include
     from outboard.exporting.loader import load
     from outboard.optimization import optimize
+    from outboard.own_code.borrowing import borrow
+    from outboard.own_code.kernels import RawKernel
+    from outboard.own_code.operators import kernel, library
 
-__all__ = ["__version__", "cmake_prefix", "export", "graphed", "graphed_refusals", "load", "optimize"]
+__all__ = [
+    "RawKernel",
+    "__version__",
+    "borrow",
+    "cmake_prefix",
+    "export",
+    "get_include",
+    "graphed",
+    "graphed_refusals",
+    "kernel",
+    "library",
+    "load",
+    "optimize",
+]
 
 _ON_DEMAND = {
+    "RawKernel": "own_code.kernels",
+    "borrow": "own_code.borrowing",
     "cmake_prefix": "exporting.installed",
     "export": "exporting.exporter",
+    "get_include": "exporting.installed",
     "graphed": "capture.calls",
     "graphed_refusals": "capture.calls",
+    "kernel": "own_code.operators",
+    "library": "own_code.operators",
     "load": "exporting.loader",
     "optimize": "optimization",
 }

@@ -196,18 +196,13 @@ class Failed(Exception):
         self.function, self.status, self.text = function, status, text
 
 
-class Driver:
-    """A loaded driver library."""
+class Table:
+    """A driver's table of functions."""
 
-    def __init__(self, path: str) -> None:
-        """Raises OSError if the library cannot be loaded, AttributeError if it exports no ``outboard_driver``."""
-        self.path = path
-        self._entry = ctypes.CDLL(path).outboard_driver
-        self._entry.restype = handle
-        self.table = int(self._entry() or 0)
-        if not self.table:
-            raise OSError(f"outboard_driver of {path} returned NULL")
-        self.head = Head.from_address(self.table)
+    def __init__(self, table: int) -> None:
+        """The one at this address."""
+        self.table = table
+        self.head = Head.from_address(table)
         self._functions = {name: self._function(i, name) for i, name in enumerate(FUNCTIONS)}
 
     def _function(self, index: int, name: str) -> Any:
@@ -216,10 +211,6 @@ class Driver:
             return None
         address = c_uint64.from_address(self.table + offset).value
         return ctypes.CFUNCTYPE(_RESULTS.get(name, c_int), *FUNCTIONS[name])(address) if address else None
-
-    def again(self) -> int:
-        """The table's address, asked for once more."""
-        return int(self._entry() or 0)
 
     def has(self, *names: str) -> bool:
         """Whether the table has all of these functions."""
@@ -242,3 +233,21 @@ class Driver:
         if status not in allow:
             raise Failed(name, status, self.error())
         return Status(status)
+
+
+class Driver(Table):
+    """A loaded driver library."""
+
+    def __init__(self, path: str) -> None:
+        """Raises OSError if the library cannot be loaded, AttributeError if it exports no ``outboard_driver``."""
+        self.path = path
+        self._entry = ctypes.CDLL(path).outboard_driver
+        self._entry.restype = handle
+        table = self.again()
+        if not table:
+            raise OSError(f"outboard_driver of {path} returned NULL")
+        super().__init__(table)
+
+    def again(self) -> int:
+        """The table's address, asked for once more."""
+        return int(self._entry() or 0)

@@ -97,11 +97,19 @@ class Turn {
 
 }  // namespace
 
-/// A program by source and options, and the attempt to get it that is under way or has succeeded.
+namespace {
+
+/// What a program's text is.
+enum class Form : char { kSource = 's', kBinary = 'b' };
+
+}  // namespace
+
+/// A program by source and options, or by its binary, and the attempt to get it that is under way or has succeeded.
 struct Kernel::Program {
-  Program(Device& device_, std::string source_, std::string options_, std::string key_,
+  Program(Device& device_, Form form_, std::string source_, std::string options_, std::string key_,
           std::shared_ptr<Counters> counters_)
       : device(device_),
+        form(form_),
         source(std::move(source_)),
         options(std::move(options_)),
         key(std::move(key_)),
@@ -252,6 +260,7 @@ struct Kernel::Program {
   }
 
   ob_program make(const std::string& name) {
+    if (form == Form::kBinary) return load_given();
     const std::string base = directory().get();
     const std::string path = base.empty() ? "" : base + "/programs/" + key.substr(0, 2) + "/" + key + ".bin";
     const bool loads = may_load();
@@ -324,6 +333,15 @@ struct Kernel::Program {
     return nullptr;
   }
 
+  /// The program that was brought as a binary.
+  ob_program load_given() {
+    const DeviceDriver& driver = device.driver();
+    ob_program program = nullptr;
+    check(driver, driver.program_load(device.handle(), source.data(), source.size(), &program), "loading a program");
+    std::lock_guard lock(mutex);
+    return built_here = program;
+  }
+
   ob_program build() {
     const DeviceDriver& driver = device.driver();
     ob_program program = nullptr;
@@ -335,12 +353,13 @@ struct Kernel::Program {
   }
 
   Device& device;
-  const std::string source, options, key;
+  const Form form;
+  const std::string source, options, key;  // `source`: the binary, of that form
   const std::shared_ptr<Counters> counters;
   std::atomic<int64_t> uses{0};
   std::mutex mutex;
   std::shared_future<ob_program> current;
-  ob_program built_here = nullptr;   // `current`, unless it was loaded
+  ob_program built_here = nullptr;   // `current`, unless it was loaded in place of one that is built
   bool from_source = false;          // what could be loaded is not the program
   std::vector<ob_program> replaced;  // what was loaded all the same
   std::string offered;
@@ -349,6 +368,11 @@ struct Kernel::Program {
 
 void Kernel::retain() const noexcept { program_.retain(); }
 void Kernel::release() const noexcept { program_.release(); }
+
+std::string Kernel::binary() {
+  get();
+  return program_.raw_binary();
+}
 
 ob_kernel Kernel::wait() {
   const ob_kernel handle = program_.handle(name_);
@@ -388,13 +412,15 @@ struct Leaving {
 struct ProgramCache::Impl {
   explicit Impl(Device& device_) : device(device_) {}
 
-  ProgramUse program(const std::string& source, const std::string& options) {
-    const std::string key = sha256_hex(source + '\0' + options + '\0' + device.properties().cache_key);
+  ProgramUse program(const std::string& source, const std::string& options, Form form = Form::kSource) {
+    std::string text = source + '\0' + options + '\0' + device.properties().cache_key;
+    if (form == Form::kBinary) text += static_cast<char>(form);
+    const std::string key = sha256_hex(text);
     Programs gone;  // behind the lock: drivers may take long
     std::lock_guard lock(mutex);
     std::unique_ptr<Kernel::Program>& found = programs[key];
     if (found != nullptr) return ProgramUse(*found);
-    found = std::make_unique<Kernel::Program>(device, source, options, key, counters);
+    found = std::make_unique<Kernel::Program>(device, form, source, options, key, counters);
     ProgramUse use(*found);
     gone = make_room();
     return use;
@@ -441,6 +467,11 @@ KernelUse ProgramCache::kernel(const std::string& source, const std::string& opt
   const ProgramUse program = impl_->program(source, options);
   program->attempt(entry);
   return KernelUse(program->kernel(entry));
+}
+
+KernelUse ProgramCache::kernel_of(const std::string& binary, const std::string& entry) {
+  refuse_if_unusable(impl_->device.driver());
+  return KernelUse(impl_->program(binary, {}, Form::kBinary)->kernel(entry));
 }
 
 void ProgramCache::offer(const std::string& source, const std::string& options, const std::string& binary) {

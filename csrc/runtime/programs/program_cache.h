@@ -55,6 +55,9 @@ class Kernel {
   /// The same without waiting; nullptr if nobody has waited for it yet.
   ob_kernel ready() const { return handle_.load(std::memory_order_acquire); }
   const std::string& name() const { return name_; }
+  /// The binary of its program, as the driver gives it; waits for it. Empty if it gives none. Throws what building it
+  /// threw.
+  std::string binary();
   /// Throws Error(OB_INVALID_ARGUMENT) if the kernel, which is there, cannot run in work-groups of this size.
   void check_group(const uint32_t local[3]) const {
     if (uint64_t{local[0]} * local[1] * local[2] > max_group_.load(std::memory_order_relaxed)) refuse_group(local);
@@ -92,6 +95,9 @@ class ProgramCache {
   explicit ProgramCache(Device& device);
   /// A kernel by source, options and name. Returns at once: see `Kernel::get`.
   KernelUse kernel(const std::string& source, const std::string& options, const std::string& entry);
+  /// The same of a program that is there as a binary, of the form that the driver loads. What the driver refuses is
+  /// thrown by `Kernel::get`, and nothing is built in its place.
+  KernelUse kernel_of(const std::string& binary, const std::string& entry);
   /// What `binary` gave, for a device of equal `cache_key`, to be tried before the program is looked for elsewhere.
   /// That of another program, or anything else, is ignored.
   void offer(const std::string& source, const std::string& options, const std::string& binary);

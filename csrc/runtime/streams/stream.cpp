@@ -154,6 +154,7 @@ void Stream::submit(TracedWork work, Command command, bool may_run_at_once) {
 }
 
 bool Stream::idle() const {
+  if (lent_.load(std::memory_order_acquire) != 0) return false;
   return finished_.load(std::memory_order_acquire) >= submitted_.load(std::memory_order_acquire);
 }
 
@@ -326,7 +327,7 @@ void Stream::finish() {
   refuse_if_unusable(device_.driver());
   if (origin_ != nullptr) return origin_->finish();
   const uint64_t count = submitted_.load(std::memory_order_acquire);
-  if (finished_.load(std::memory_order_acquire) >= count) return queue_.report();  // who found that out asked nothing
+  if (idle()) return queue_.report();  // who found that out asked nothing
   flush();
   // After an error nobody knows whether the work is finished: the next one asks again.
   check(device_.driver(), wait_for_driver(), "synchronizing a stream");

@@ -103,6 +103,12 @@ class Stream {
   /// As `query`, except that a failure is kept for the next who submits or waits: for who asks in the middle of
   /// something else.
   bool surely_finished() noexcept;
+  /// From here to `take_back`, somebody submits to the driver's stream without this one: it may have work at any time.
+  void lend() { lent_.fetch_add(1, std::memory_order_release); }
+  void take_back() {
+    submitted_.fetch_add(1, std::memory_order_release);
+    lent_.fetch_sub(1, std::memory_order_release);
+  }
   /// Tells that what was submitted last may fail assertions.
   void expect_assertions();
   /// True if nothing is outstanding.
@@ -133,6 +139,7 @@ class Stream {
   // driver has it: a wait that begins at count n covers at least the first n.
   std::atomic<uint64_t> submitted_{0};
   std::atomic<uint64_t> finished_{0};
+  std::atomic<uint32_t> lent_{0};  // to how many
   mutable std::mutex kept_mutex_;
   std::vector<std::shared_ptr<const void>> kept_;
   std::atomic<bool> asserts_{false};  // work submitted since the last report may have failed assertions

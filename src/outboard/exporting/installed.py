@@ -12,3 +12,8 @@ def cmake_prefix() -> str:
     """The directory for ``CMAKE_PREFIX_PATH`` with which ``find_package(outboard)`` finds the runner of exported
     models: library, header, and the program ``bin/outboard-run``."""
     return str(Path(outboard.__file__).parent)
+
+
+def get_include() -> str:
+    """The directory of ``outboard/driver.h``, ``outboard/extension.h`` and ``outboard/runner.h``, for compilers."""
+    return str(Path(outboard.__file__).parent / "include")

@@ -1,0 +1,403 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels that a program brings: launched by themselves (``RawKernel``), and as operators (``outboard.kernel``)."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import outboard
+from outboard import _C
+from outboard.compiler import dialects
+from tests.conftest import RunPython
+
+#: y = factor * x for n numbers, in the words that all dialects share.
+SCALE = """
+OB_KERNEL void scale(OB_GLOBAL const float *x, OB_GLOBAL float *y, float factor, long n) {
+  const long i = OB_ITEM_ID(0);
+  if (i < n) y[i] = factor * x[i];
+}
+"""
+#: Twice what PyTorch has, so that nobody takes one for the other.
+SILU = """
+OB_KERNEL void silu(OB_GLOBAL const float *x, OB_GLOBAL float *y, long n) {
+  const long i = OB_ITEM_ID(0);
+  if (i < n) y[i] = 2 * x[i] / (1 + exp(-x[i]));
+}
+"""
+Implement = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def _has_a_dialect(device: str) -> None:
+    if not dialects.is_known(_C.device_properties(0)["dialect"]):
+        pytest.skip("the device takes no programs")
+
+
+@pytest.fixture
+def implement() -> Iterator[Implement]:
+    """``outboard.kernel``, whose implementations end with the test."""
+    made: list[Any] = []
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        made.append(outboard.kernel(*args, **kwargs))
+        return made[-1]
+
+    torch._dynamo.reset()
+    yield kernel
+    for each in made:
+        each.remove()
+    torch._dynamo.reset()
+
+
+def groups(numbers: int) -> int:
+    return -(-numbers // 16)
+
+
+def scale(implement: Implement, operator: str, **more: Any) -> Any:
+    """SCALE as an operator ``(Tensor x, float factor) -> Tensor``."""
+    return implement(
+        operator,
+        SCALE,
+        "scale",
+        **{
+            "grid": lambda x, factor, y: groups(x.numel()),
+            "group": 16,
+            "arguments": lambda x, factor, y: (x, y, factor, x.numel()),
+        }
+        | more,
+    )
+
+
+def silu(implement: Implement, **more: Any) -> Any:
+    arguments = {"grid": lambda x, y: groups(x.numel()), "group": 16, "arguments": lambda x, y: (x, y, x.numel())}
+    return implement("aten::silu", SILU, "silu", **arguments | more)
+
+
+def test_a_raw_kernel_is_in_order(device: str) -> None:
+    kernel = outboard.RawKernel(SCALE, "scale")
+    x = torch.zeros(1000, device=device)
+    y = torch.empty_like(x)
+    for step in range(20):
+        x += 1
+        kernel(groups(1000), 16, (x, y, 2.0, 1000))
+        x -= y / 2 - step - 1
+    x.zero_()
+    assert y.cpu().eq(40).all()
+
+
+def test_a_raw_kernel_takes_typed_numbers_and_views(device: str) -> None:
+    source = """
+OB_KERNEL void store(OB_GLOBAL long *out, OB_GLOBAL const long *absent, uchar a, short b, int c, long d, int e,
+                     OB_GLOBAL const float *f) {
+  out[0] = a; out[1] = b; out[2] = c; out[3] = d; out[4] = e; out[5] = (long)f[0]; out[6] = absent == 0;
+}
+"""
+    kernel = outboard.RawKernel(source, "store")
+    out = torch.empty(7, dtype=torch.int64, device=device)
+    values = torch.arange(6.0, device=device)
+    small = [ctypes.c_uint8(200), numpy.int16(-300), ctypes.c_int32(-(2**31))]
+    kernel(1, 1, [out, None, small, -(2**40), True, values[4:]])
+    assert out.tolist() == [200, -300, -(2**31), -(2**40), 1, 4, 1]
+
+
+def test_grids_have_three_dimensions(device: str) -> None:
+    source = """
+OB_KERNEL void where(OB_GLOBAL int *out) {
+  const long at = (OB_ITEM_ID(2) * OB_ITEM_COUNT(1) + OB_ITEM_ID(1)) * OB_ITEM_COUNT(0) + OB_ITEM_ID(0);
+  out[at] = (int)(OB_GROUP_ID(0) + 10 * OB_GROUP_ID(1) + 100 * OB_GROUP_ID(2));
+}
+"""
+    out = torch.full((3, 2, 4), -1, dtype=torch.int32, device=device)
+    kernel = outboard.RawKernel(source, "where")
+    kernel((0, 2, 3), 1, [out])
+    assert out.eq(-1).all()
+    kernel((2, 1, 3), (2, 2), [out])
+    assert out[:, 0].tolist() == [[0, 0, 1, 1], [100, 100, 101, 101], [200, 200, 201, 201]]
+
+
+def test_it_is_recorded(device: str) -> None:
+    kernel = outboard.RawKernel(SCALE, "scale")
+    x, y = torch.ones(100, device=device), torch.empty(100, device=device)
+    kernel(groups(100), 16, (x, y, 3.0, 100))
+    graph = torch.accelerator.Graph()
+    with graph:
+        kernel(groups(100), 16, (x, y, 5.0, 100))
+    del kernel
+    x.fill_(2)
+    assert y.eq(3).all()
+    graph.replay()
+    assert y.eq(10).all()
+
+
+def test_a_binary_runs_again(device: str) -> None:
+    x, y = torch.ones(100, device=device), torch.empty(100, device=device)
+    binary = outboard.RawKernel(SCALE, "scale").binary()
+    if not binary:
+        pytest.skip("the driver gives no binaries")
+    outboard.RawKernel(binary=binary, entry="scale")(groups(100), 16, (x, y, 7.0, 100))
+    assert y.eq(7).all()
+    with pytest.raises(RuntimeError, match="finding a kernel failed"):
+        outboard.RawKernel(binary=binary, entry="other")(1, 1, ())
+    with pytest.raises(RuntimeError, match="loading a program failed"):
+        outboard.RawKernel(binary=b"no program", entry="scale")(1, 1, ())
+
+
+Call = Callable[[Any, Tensor], Any]
+WRONG: dict[str, tuple[Call, type[Exception], str]] = {
+    "a text": (lambda k, x: k(1, 16, (x, x, "2", 8)), TypeError, "argument 2 is a str"),
+    "a number too large": (lambda k, x: k(1, 16, (x, x, 2.0, 2**70)), OverflowError, "argument 3"),
+    "a tensor of the CPU": (lambda k, x: k(1, 16, (x, torch.ones(8), 2.0, 8)), RuntimeError, "on cpu"),
+    "a group of nothing": (lambda k, x: k(1, 0, (x, x, 2.0, 8)), ValueError, "an item in each dimension"),
+    "a group too large": (lambda k, x: k(1, 2**30, (x, x, 2.0, 8)), RuntimeError, "work-groups of"),
+    "four dimensions": (lambda k, x: k((1, 1, 1, 1), 1, (x, x, 2.0, 8)), ValueError, "`grid` is one to three"),
+    "a conjugate": (lambda k, x: k(1, 16, (x.to(torch.complex64).conj(), x, 2.0, 8)), RuntimeError, "resolve_conj"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_calls_are_refused(case: str, device: str) -> None:
+    call, error, says = WRONG[case]
+    x = torch.ones(8, device=device)
+    with pytest.raises(error, match=says):
+        call(outboard.RawKernel(SCALE, "scale"), x)
+    assert x.eq(1).all()
+
+
+def test_what_the_compiler_says_is_told(device: str) -> None:
+    x = torch.ones(8, device=device)
+    with pytest.raises(RuntimeError, match="no_such_variable"):
+        outboard.RawKernel("OB_KERNEL void wrong(OB_GLOBAL float *x) { x[0] = no_such_variable; }", "wrong")(1, 1, (x,))
+    with pytest.raises(RuntimeError, match="finding a kernel failed"):
+        outboard.RawKernel(SCALE, "other")(1, 1, (x,))
+    with pytest.raises(RuntimeError, match="written in fortran, and the device takes programs in"):
+        outboard.RawKernel(SCALE, "scale", dialect="fortran")(1, 1, (x,))
+    for given in ({}, {"source": SCALE, "binary": b"1"}):
+        with pytest.raises(ValueError, match="one of them"):
+            outboard.RawKernel(entry="scale", **given)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="needs a name"):
+        outboard.RawKernel(SCALE)
+    assert x.eq(1).all()
+
+
+def test_the_devices_own_language_is_taken(device: str) -> None:
+    if _C.device_properties(0)["dialect"] != "opencl-c":
+        pytest.skip("of another language")
+    source = "kernel void fill(global float *x, float value) { x[get_global_id(0)] = value; }"
+    x = torch.ones(8, device=device)
+    outboard.RawKernel(source, "fill", dialect="opencl-c")(8, 1, (x, 4.0))
+    assert x.eq(4).all()
+
+
+def test_an_operator_of_ones_own(implement: Implement, device: str, device_module: ModuleType) -> None:
+    scale(implement, "outboard_test_own::scale(Tensor x, float factor=3.0) -> Tensor")
+    op = torch.ops.outboard_test_own.scale
+    torch.library.register_autograd(
+        "outboard_test_own::scale",
+        lambda ctx, gradient: (op(gradient, ctx.factor), None),
+        setup_context=lambda ctx, inputs, output: setattr(ctx, "factor", inputs[1]),
+    )
+    device_module.reset_fallbacks()
+    for function in (lambda x: op(x * 2, 5.0) + 1, torch.compile(lambda x: op(x * 2, 5.0) + 1, fullgraph=True)):
+        x = torch.randn(10, 7)
+        moved = x.to(device).requires_grad_()
+        y = function(moved)
+        torch.testing.assert_close(y.cpu(), x * 10 + 1)
+        y.sum().backward()
+        assert moved.grad is not None and moved.grad.eq(10).all()
+    assert op(torch.ones(3, device=device)).eq(3).all() and op(torch.ones(3, 0, device=device)).shape == (3, 0)
+    strided = torch.randn(6, 8)
+    torch.testing.assert_close(op(strided.to(device).t()[1::2], 2.0).cpu(), strided.t()[1::2] * 2)
+    assert not device_module.fallbacks()
+
+
+def test_an_operator_of_pytorchs(implement: Implement, device: str, device_module: ModuleType) -> None:
+    silu(implement)
+    x = torch.randn(33, requires_grad=True)
+    moved = x.detach().to(device).requires_grad_()
+    device_module.reset_fallbacks()
+    torch.testing.assert_close(F.silu(moved).cpu(), 2 * F.silu(x))
+    torch.testing.assert_close(torch.compile(lambda x: F.silu(x * 1) + 1)(moved).cpu(), 2 * F.silu(x) + 1)
+    F.silu(x).sum().backward()
+    F.silu(moved).sum().backward()
+    torch.testing.assert_close(moved.grad, x.grad, check_device=False)  # PyTorch's formula
+    assert not device_module.fallbacks()
+
+
+def test_it_ends(implement: Implement, device: str) -> None:
+    x = torch.randn(33, device=device)
+    expected = F.silu(x)
+    made = silu(implement)
+    assert torch.equal(F.silu(x), F.silu(x)) and not torch.allclose(F.silu(x), expected)
+    made.remove()
+    torch.testing.assert_close(F.silu(x), expected)
+
+
+def test_calls_that_it_does_not_take(implement: Implement, device: str, device_module: ModuleType) -> None:
+    x = torch.randn(33, device=device)
+    expected = F.silu(x)
+    silu(implement, when=lambda x: x.dim() == 2 and x.dtype == torch.float32)
+    torch.testing.assert_close(F.silu(x), expected)
+    torch.testing.assert_close(F.silu(x.view(3, 11)), 2 * expected.view(3, 11))
+    assert F.silu(x.view(3, 11).half()).dtype == torch.float16
+    scale(
+        implement,
+        "outboard_test_own::maybe(Tensor x, float factor) -> Tensor",
+        when=lambda x, factor: factor > 0,
+        dialect=None,
+    )
+    torch.library.impl("outboard_test_own::maybe", "CPU", lambda x, factor: x * factor)
+    device_module.reset_fallbacks()
+    assert torch.ops.outboard_test_own.maybe(x, 2.0).allclose(x * 2) and not device_module.fallbacks()
+    assert torch.ops.outboard_test_own.maybe(x, -2.0).allclose(x * -2)
+    assert device_module.fallbacks() == {"outboard_test_own::maybe": 1}
+
+
+def test_a_kernel_of_another_dialect_is_left_aside(implement: Implement, device: str) -> None:
+    x = torch.randn(33, device=device)
+    expected = F.silu(x)
+    silu(implement, dialect="fortran")
+    torch.testing.assert_close(F.silu(x), expected)
+
+
+def test_operators_that_write(implement: Implement, device: str) -> None:
+    source = "OB_KERNEL void add(OB_GLOBAL float *x, float value) { x[OB_ITEM_ID(0)] += value; }"
+    implement(
+        "outboard_test_own::add_(Tensor(a!) x, float value) -> ()",
+        source,
+        "add",
+        grid=lambda x, value: x.numel(),
+    )
+    op = torch.ops.outboard_test_own.add_
+    x = torch.zeros(4, 6, device=device)
+    assert op(x, 1.0) is None
+    op(x.t()[1:3], 2.0)
+    expected = torch.ones(4, 6)
+    expected[:, 1:3] += 2
+    assert torch.equal(x.cpu(), expected)
+
+    def step(x: Tensor) -> Tensor:
+        y = x * 2
+        op(y, 1.0)
+        return y
+
+    assert torch.equal(torch.compile(step, fullgraph=True)(x).cpu(), expected * 2 + 1)
+    w = torch.ones(6, device=device, requires_grad=True)
+    loss = (w * x[0]).sum()
+    op(x[0], 1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_operators_with_several_results(implement: Implement, device: str) -> None:
+    source = """
+OB_KERNEL void ends(OB_GLOBAL const float *x, OB_GLOBAL float *low, OB_GLOBAL float *high, long n) {
+  low[0] = high[0] = x[0];
+  for (long i = 1; i < n; ++i) { low[0] = min(low[0], x[i]); high[0] = max(high[0], x[i]); }
+}
+"""
+    schema = "outboard_test_own::ends(Tensor x) -> (Tensor, Tensor)"
+    with pytest.raises(ValueError, match="give `results`"):
+        implement(schema, source, "ends", grid=1)
+    implement(
+        schema,
+        source,
+        "ends",
+        grid=1,
+        results=lambda x: (x.new_empty(()), x.new_empty(())),
+        arguments=lambda x, low, high: (x, low, high, x.numel()),
+    )
+    op = torch.ops.outboard_test_own.ends
+    x = torch.tensor([3.0, -1, 7], device=device)
+    for function in (op, torch.compile(lambda x: op(x + 0), fullgraph=True)):
+        low, high = function(x)
+        assert (low.item(), high.item()) == (-1, 7)
+
+
+def test_operators_that_are_not_there(implement: Implement) -> None:
+    for operator, says in (
+        ("scale", "has a namespace"),
+        ("outboard_test_own::none", "no operator outboard_test_own::none"),
+        ("aten::silu(Tensor x) -> Tensor", "aten::silu"),
+        ("outboard_test_own::bad(Tensor", "bad"),
+        ("outboard_test_own::both(Tensor(a!) x) -> (Tensor(a!), Tensor)", "both new tensors and what it writes to"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            implement(operator, SCALE, "scale", grid=1)
+
+
+LIBRARY = r"""
+#include <outboard/driver.h>
+
+int copy_numbers(const ob_driver* driver, ob_stream stream, ob_ptr from, ob_ptr to, int64_t count) {
+  if (count < 2) return 42;
+  return driver->copy(stream, OB_DEVICE_TO_DEVICE, to, from, 4 * (uint64_t)count);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def copy_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A vendor's library, in C."""
+    import subprocess
+
+    folder = tmp_path_factory.mktemp("library")
+    (folder / "copy.c").write_text(LIBRARY)
+    command = ["cc", "-shared", "-fPIC", f"-I{outboard.get_include()}", str(folder / "copy.c")]
+    subprocess.run([*command, "-o", str(folder / "libcopy.so")], check=True)
+    return folder / "libcopy.so"
+
+
+def test_a_function_of_a_library(copy_library: Path, device: str, device_module: ModuleType) -> None:
+    made = outboard.library(
+        "outboard_test_own::copied(Tensor x) -> Tensor",
+        str(copy_library),
+        "copy_numbers",
+        arguments=lambda x, y: (x, y, x.numel()),
+    )
+    op = torch.ops.outboard_test_own.copied
+    device_module.reset_fallbacks()
+    x = torch.randn(6, 8)
+    for function in (lambda x: op(x * 2) + 1, torch.compile(lambda x: op(x * 2) + 1, fullgraph=True)):
+        torch.testing.assert_close(function(x.to(device)).cpu(), x * 2 + 1)
+    torch.testing.assert_close(op(x.to(device).t()).cpu(), x.t())
+    with pytest.raises(RuntimeError, match="copy_numbers of .* failed with status 42"):
+        op(x[0, :1].to(device))
+    assert not device_module.fallbacks()
+    made.remove()
+    missing = outboard.library("outboard_test_own::missing(Tensor x) -> Tensor", "/no/such.so", "f")
+    with pytest.raises(OSError, match="no/such"):
+        torch.ops.outboard_test_own.missing(x.to(device))
+    missing.remove()
+
+
+@pytest.mark.parametrize("driver", ["strict", "opencl"])
+def test_on_other_drivers(driver: str, run_python: RunPython) -> None:
+    """A discrete device that checks its caller, and OpenCL's own compiler."""
+    printed = run_python(
+        f"""
+        import torch, outboard
+        source = {SCALE!r}
+        device = torch._C._get_privateuse1_backend_name()
+        outboard.kernel(
+            "outboard_test_own::scale(Tensor x, float factor) -> Tensor", source, "scale", group=16,
+            grid=lambda x, factor, y: -(-x.numel() // 16), arguments=lambda x, factor, y: (x, y, factor, x.numel()),
+        )
+        op = torch.ops.outboard_test_own.scale
+        x = torch.arange(100.0, device=device)
+        with outboard.borrow(x) as borrowed:
+            assert borrowed.address(x) and borrowed.stream
+        print((op(x[3:] + 1, 2.0) - 1)[-1].item(), torch.get_device_module(device).fallbacks())
+        """,
+        OUTBOARD_DRIVER=driver,
+    )
+    assert printed == "199.0 {}\n"
