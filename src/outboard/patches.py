@@ -161,12 +161,11 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
     "a copy that is returned stays one where its source will be written in place": (
         Place("torch._inductor.fx_passes.post_grad.remove_noop_ops", "graph"),
     ),
+    "a sum with zero or a product with one that is returned is a tensor of its own": (
+        Place("torch._inductor.fx_passes.joint_graph.remove_no_ops", "gm zeros ones"),
+    ),
     "what is written into a buffer that has been written goes into that buffer": (
-        Place(
-            "torch._inductor.lowering.mutate_to",
-            "changed val unsafe_alias share_value",
-            {"2.14": "changed val unsafe_alias"},
-        ),
+        Place("torch._inductor.lowering.mutate_to", "changed val unsafe_alias"),
     ),
     "indices that become floats are rounded": (
         Place("torch._inductor.index_propagation:SymPyOps.to_dtype", "value dtype src_dtype use_compute_types"),
@@ -223,6 +222,11 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
     ),
 }
 
+#: What PyTorch does by itself, from a release on: there these features are not asked for, and nothing is replaced.
+BUILT_IN_SINCE: Mapping[str, str] = {
+    "what is written into a buffer that has been written goes into that buffer": "2.15",
+}
+
 #: Places that this process has replaced, and why features are off.
 replaced: set[str] = set()
 refused: dict[str, str] = {}
@@ -230,7 +234,8 @@ refused: dict[str, str] = {}
 
 def apply(feature: str, made: Mapping[str, Callable[[Any], Any]]) -> bool:
     """Replaces places of a feature in ``TABLE``, by name, each by what a function makes of what is there; a feature may
-    do so in parts. Returns False, and changes nothing, if this PyTorch has not what the table says.
+    do so in parts. Returns False, and changes nothing, if this PyTorch does that by itself, or has not what the table
+    says.
 
     Raises:
         KeyError: if the table has no such feature.
@@ -239,7 +244,7 @@ def apply(feature: str, made: Mapping[str, Callable[[Any], Any]]) -> bool:
     places = TABLE[feature]
     if unknown := made.keys() - {place.where for place in places}:
         raise ValueError(f"no places of the feature: {', '.join(sorted(unknown))}")
-    if feature in refused:
+    if feature in refused or feature not in needed(torch.__version__):
         return False
     if reasons := list(filter(None, map(mismatch, places))):
         refused[feature] = "; ".join(reasons)
@@ -252,6 +257,13 @@ def apply(feature: str, made: Mapping[str, Callable[[Any], Any]]) -> bool:
         setattr(owner, name, staticmethod(value) if is_static else value)
         replaced.add(where)
     return True
+
+
+def needed(version: str) -> dict[str, tuple[Place, ...]]:
+    """The features of ``TABLE`` that a version of PyTorch ("2.13.0+cpu") does not have by itself."""
+    running = torch_release.number(version)
+    built_in = {feature for feature, first in BUILT_IN_SINCE.items() if torch_release.number(first) <= running}
+    return {feature: places for feature, places in TABLE.items() if feature not in built_in}
 
 
 def mismatch(place: Place) -> str:

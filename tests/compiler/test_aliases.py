@@ -59,6 +59,20 @@ def test_results_share_what_they_share_in_eager_mode(
             each.detach().add_(1)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_arithmetic_that_changes_no_number_makes_a_tensor(dynamic: bool, device: str) -> None:
+    def program(x: Tensor) -> list[Tensor]:
+        y = x.sin()
+        return [x + torch.zeros_like(x), x * 1, (x / 1).view(-1), y, (y - 0).unsqueeze(0)]
+
+    torch._dynamo.reset()
+    x = torch.arange(24.0, device=device).view(3, 8)[:, ::2]
+    results = torch.compile(program, dynamic=dynamic)(x)
+    assert len({each.untyped_storage().data_ptr() for each in (x, *results)}) == 6
+    for result, expected in zip(results, program(x), strict=True):
+        assert torch.equal(result, expected) and result.stride() == expected.stride()
+
+
 def overlapping(device: str) -> tuple[Tensor, Tensor]:
     whole = torch.arange(48.0).view(8, 6).to(device)
     return whole[:6], whole[2:]

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import outboard
 from outboard import patches
 
-PLACES = [place for places in patches.TABLE.values() for place in places]
+PLACES = [place for places in patches.needed(torch.__version__).values() for place in places]
 #: An attention is taken apart with another function in this place for the time of the call.
 FOR_A_CALL = "torch.nn.attention.flex_attention._vmap_for_bhqkv"
 
@@ -40,8 +41,8 @@ def test_a_compiled_program_replaces_all_of_it(run_python: Callable[..., str], t
         name = torch._C._get_privateuse1_backend_name()
         model = torch.nn.Linear(4, 4).to(name)
         torch.compile(model)(torch.ones(2, 4, device=name)).sum().backward()
-        places = {place.where: place for places in patches.TABLE.values() for place in places}
-        print(*sorted(places.keys() - patches.replaced), patches.refused)
+        places = {place.where for places in patches.needed(torch.__version__).values() for place in places}
+        print(*sorted(places - patches.replaced), patches.refused)
 
         # Whoever calls what was there may name every argument that has a name, or none.
         kinds = inspect.Parameter
@@ -137,6 +138,17 @@ def test_what_does_not_fit_stays_and_is_said_once(library: Any, caplog: pytest.L
     assert "not so that it is off" in record.message
     assert "a_library.function takes first *others **options" in record.message
     assert "there is no a_library.absent" in record.message
+
+
+def test_what_pytorch_does_by_itself_is_left_to_it(
+    library: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patches, "BUILT_IN_SINCE", {"it works": torch.__version__, "it is off": "99.0"})
+    before = library.function
+    assert not patches.apply("it works", {"a_library.function": _double})
+    assert library.function is before and not patches.refused and not caplog.records
+    assert list(patches.needed(torch.__version__)) == ["it is off"]
+    assert list(patches.needed("2.0.0")) == ["it works", "it is off"]
 
 
 def test_places_outside_of_the_table_are_refused(library: Any) -> None:

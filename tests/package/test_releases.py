@@ -54,6 +54,8 @@ def test_another_release_is_refused_when_building(monkeypatch: pytest.MonkeyPatc
 def test_the_table_of_patches_knows_no_release_that_is_not_built_for() -> None:
     until = {release for places in patches.TABLE.values() for place in places for release in place.until}
     assert until <= set(torch_requirement.RELEASES[:-1])
+    assert set(patches.BUILT_IN_SINCE.values()) <= set(torch_requirement.RELEASES[1:])
+    assert patches.BUILT_IN_SINCE.keys() <= patches.TABLE.keys()
 
 
 def test_a_place_is_what_its_release_has() -> None:

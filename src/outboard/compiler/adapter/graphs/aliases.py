@@ -8,10 +8,11 @@ has run. So these have to be those of the eager program, and what shares memory 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import sympy
@@ -23,6 +24,7 @@ from torch._inductor import ir
 from torch._inductor.fx_utils import get_node_storage, get_storage
 from torch._inductor.virtualized import V
 from torch._subclasses.functional_tensor import FunctionalTensor, disable_functional_mode
+from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
 
 from outboard import patches
 
@@ -49,6 +51,10 @@ def register(name: str) -> None:
     patches.apply(
         "a copy that is returned stays one where its source will be written in place",
         {"torch._inductor.fx_passes.post_grad.remove_noop_ops": _with_copies_kept},
+    )
+    patches.apply(
+        "a sum with zero or a product with one that is returned is a tensor of its own",
+        {"torch._inductor.fx_passes.joint_graph.remove_no_ops": _with_results_computed},
     )
     patches.apply(
         "what is written into a buffer that has been written goes into that buffer",
@@ -130,19 +136,55 @@ def _with_copies_kept(original: Callable[..., Any]) -> Callable[..., Any]:
             for node in graph.find_nodes(op="call_function", target=torch.ops.aten.clone.default)
             if get_node_storage(node) in returned and get_node_storage(node.args[0]) in written
         ]
-        for node in kept:
-            node.target = _kept_clone
-        try:
+        with _unknown_to_passes(kept):
             return original(graph)
-        finally:
-            for node in kept:
-                node.target = torch.ops.aten.clone.default
 
     return remove
 
 
-def _kept_clone(value: torch.Tensor, **named: Any) -> torch.Tensor:
-    return torch.ops.aten.clone.default(value, **named)
+def _with_results_computed(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Arithmetic that changes no number is dropped, and what it is done to is returned: an input, or the same memory
+    twice. Where a result is a view of what arithmetic gives, or that lies otherwise than what it is made of, it is
+    computed."""
+
+    @functools.wraps(original)
+    def remove(gm: fx.GraphModule, *others: Any, **named: Any) -> Any:
+        returned = {*map(get_node_storage, _results(gm.graph))}
+        calls = (gm.graph.find_nodes(op="call_function", target=target) for target in _ARITHMETIC)
+        kept = [n for found in calls for n in found if get_node_storage(n) in returned or _lies_otherwise(n)]
+        with _unknown_to_passes(kept):
+            return original(gm, *others, **named)
+
+    return remove
+
+
+def _lies_otherwise(node: fx.Node) -> bool:
+    """Whether an operand of the same shape may have other strides than the result."""
+    result = node.meta["val"]
+    operands = [x.meta["val"] for x in node.args if isinstance(x, fx.Node) and isinstance(x.meta["val"], torch.Tensor)]
+    same = [x for x in operands if statically_known_true(sym_eq(x.shape, result.shape))]
+    return not all(statically_known_true(sym_eq(x.stride(), result.stride())) for x in same)
+
+
+#: What Inductor drops if it changes no number.
+_ARITHMETIC = [getattr(torch.ops.aten, name).Tensor for name in ("add", "sub", "mul", "div")]
+
+
+@contextlib.contextmanager
+def _unknown_to_passes(nodes: list[fx.Node]) -> Iterator[None]:
+    """Meanwhile these nodes are calls of something that no pass knows."""
+    targets = [node.target for node in nodes]
+    for node in nodes:
+        node.target = _unknown
+    try:
+        yield
+    finally:
+        for node, target in zip(nodes, targets, strict=True):
+            node.target = target
+
+
+def _unknown(*args: Any, **kwargs: Any) -> Any:
+    raise NotImplementedError
 
 
 def _written(graph: fx.Graph) -> set[Any]:
