@@ -155,11 +155,6 @@ ob_status Queue::wait(bool blocking, const std::atomic<bool>& lost) {
   return failed == OB_OK ? OB_OK : fail(failed, failure_text_);
 }
 
-void Queue::notify() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  changed_.notify_all();
-}
-
 void Queue::hold(bool held) {
   std::lock_guard<std::mutex> lock(control().mutex);
   control().held = held;

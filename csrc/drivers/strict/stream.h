@@ -72,8 +72,6 @@ class Queue {
   /// OB_OK once all that was put is finished, OB_NOT_READY before if not blocking; or, once, what a command failed
   /// with. `lost` ends the wait.
   ob_status wait(bool blocking, const std::atomic<bool>& lost);
-  /// Wakes who waits, to look at `lost`.
-  void notify();
 
   /// While held, no queue begins another command.
   static void hold(bool held);

@@ -273,9 +273,3 @@ def result_dtype(name: str, values: tuple[Value, ...]) -> torch.dtype:
     if name in _FLOATING and not dtype.is_floating_point:
         return torch.float32
     return dtype
-
-
-@functools.cache
-def supported_ops() -> frozenset[str]:
-    """The operators that kernels can hold."""
-    return c.SUPPORTED

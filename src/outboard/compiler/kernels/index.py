@@ -5,7 +5,7 @@ gradient of an embedding."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import sympy
 import torch
@@ -36,60 +36,79 @@ OB_KERNEL void masked_scatter(OB_GLOBAL const OUT_BITS* in, OB_GLOBAL const ucha
 }
 """
 
-_INDEX_REDUCE = r"""
-/* One item owns a part of the dimension, of some lines side by side: it takes the sources in order, and nothing needs
-   atomics. The first looks at indices also where there are no lines. */
-OB_KERNEL void index_reduce(OB_GLOBAL const OUT_T* in, OB_GLOBAL const INDEX_T* index, OB_GLOBAL const OUT_T* from,
-                            OB_GLOBAL OUT_T* out, OB_GLOBAL long* all_hits, const long n, const long count,
-                            const long rows, const long across, const long parts, const long in_step,
-                            const long from_step, const long out_step, const long index_step, const long in_next,
-                            const long from_next, const long out_next, OB_GLOBAL int* failed ROW_PARAMETERS) {
+_REDUCE_LINES = r"""
+/* One item owns a part of the dimension, of some lines side by side: it takes the sources in order, so that nothing
+   needs atomics and sums have one order. */
+OB_KERNEL void reduce_lines(OB_GLOBAL const INDEX_T* index, OB_GLOBAL const OUT_T* from, OB_GLOBAL OUT_T* out,
+                            OB_GLOBAL long* all_hits, const long n, const long count, const long rows,
+                            const long across, const long parts, const long index_step, const long from_step,
+                            const long out_step, const long index_next, const long from_next, const long out_next,
+                            OB_GLOBAL int* failed ROW_PARAMETERS) {
   const long chunks = (across + COLUMNS - 1) / COLUMNS, items = rows * chunks * parts;
   OB_FOR(item, items > 0 ? items : 1) {
-    for (long k = 0; k < count && item == 0; ++k) {
-      const long at = (long)index[k * index_step];
-      if (at < 0 || at >= n) OB_FAIL(failed, OUT_OF_RANGE);
+    if (items == 0) {
+      /* Without lines, too, indices have to be right; only those that are the same for all lines are there. */
+      for (long k = 0; k < count && SHARED; ++k)
+        if (index[k * index_step] < 0 || index[k * index_step] >= n) OB_FAIL(failed, OUT_OF_RANGE);
+      continue;
     }
-    if (item >= items) continue;
     const long line = item / parts, start = line % chunks * COLUMNS;
     const long first = n * (item % parts) / parts, end = n * (item % parts + 1) / parts;
     const long width = across - start < COLUMNS ? across - start : COLUMNS;
     ROW_OFFSETS(line / chunks);
+    OB_GLOBAL const INDEX_T* index_line = index + index_row + start * index_next;
     OB_GLOBAL const OUT_T* from_line = from + from_row + start * from_next;
     OB_GLOBAL OUT_T* out_line = out + out_row + start * out_next;
-    for (long j = first; j < end; ++j)
-      for (long c = 0; c < width; ++c)
-        OUT_STORE(out_line, j * out_step + c * out_next, OUT_LOAD(in, in_row + j * in_step + (start + c) * in_next));
 #if COUNTS
+#if SHARED
     OB_GLOBAL long* hits = all_hits + line * n;
+#define HITS(c, j) hits[j]
     for (long j = first; j < end; ++j) hits[j] = 0;
+#else
+    OB_GLOBAL long* hits = all_hits + (line / chunks * across + start) * n;
+#define HITS(c, j) hits[(c) * n + (j)]
+    for (long c = 0; c < width; ++c)
+      for (long j = first; j < end; ++j) HITS(c, j) = 0;
 #endif
+#endif
+/* The place of the source k in column c, unless it belongs to another item. */
+#define FIND_PLACE(k, c) \
+  const long j = (long)index_line[(k) * index_step + (c) * index_next]; \
+  if (j < first || j >= end) { \
+    if (j < 0 || j >= n) OB_FAIL(failed, OUT_OF_RANGE); \
+    continue; \
+  }
     for (long k = 0; k < count; ++k) {
-      const long j = (long)index[k * index_step];
-      if (j < first || j >= end) continue;
-      OB_GLOBAL const OUT_T* source = from_line + k * from_step;
-      OB_GLOBAL OUT_T* to = out_line + j * out_step;
+#if SHARED
+      FIND_PLACE(k, 0)
 #if COUNTS
-      if (hits[j]++ == 0 && !INCLUDE_SELF) {
-        for (long c = 0; c < width; ++c) OUT_STORE(to, c * out_next, OUT_LOAD(source, c * from_next));
-        continue;
-      }
+      const int is_first = hits[j]++ == 0;
+#endif
 #endif
       for (long c = 0; c < width; ++c) {
-        const OUT_C x = OUT_LOAD(source, c * from_next);
-        OUT_C value = OUT_LOAD(to, c * out_next);
+#if !SHARED
+        FIND_PLACE(k, c)
+#if COUNTS
+        const int is_first = HITS(c, j)++ == 0;
+#endif
+#endif
+        const OUT_C x = OUT_LOAD(from_line, k * from_step + c * from_next);
+        OUT_C value = OUT_LOAD(out_line, j * out_step + c * out_next);
+#if COUNTS && !INCLUDE_SELF
+        if (is_first) value = x;
+        else
+#endif
         REDUCE(value, x);
-        OUT_STORE(to, c * out_next, value);
+        OUT_STORE(out_line, j * out_step + c * out_next, value);
       }
     }
 #if MEAN
-    for (long j = first; j < end; ++j) {
-      if (hits[j] == 0) continue;
+    for (long j = first; j < end; ++j)
       for (long c = 0; c < width; ++c) {
+        if (HITS(c, j) == 0) continue;
         const OUT_C value = OUT_LOAD(out_line, j * out_step + c * out_next);
-        OUT_STORE(out_line, j * out_step + c * out_next, DIVIDE(value, hits[j] + INCLUDE_SELF));
+        OUT_STORE(out_line, j * out_step + c * out_next, DIVIDE(value, HITS(c, j) + INCLUDE_SELF));
       }
-    }
 #endif
   }
 }
@@ -102,41 +121,6 @@ _REDUCTIONS = {
     "amin": "value = x < value || x != x ? x : value",
 }
 
-_SCATTER_REDUCE = r"""
-/* One item owns a line of the index along the dimension, so nothing needs atomics and sums have one order. */
-OB_KERNEL void scatter_reduce(OB_GLOBAL const INDEX_T* index, OB_GLOBAL const OUT_T* from, OB_GLOBAL OUT_T* out,
-                              OB_GLOBAL long* all_hits, const long n, const long count, const long lines,
-                              const long index_step, const long from_step, const long out_step,
-                              OB_GLOBAL int* failed ROW_PARAMETERS) {
-  OB_FOR(line, lines) {
-    ROW_OFFSETS(line);
-    OB_GLOBAL long* hits = all_hits + line * n;
-    for (long j = 0; j < n; ++j) hits[j] = INCLUDE_SELF;
-    for (long k = 0; k < count; ++k) {
-      const long at = (long)index[index_row + k * index_step];
-      if (at < 0 || at >= n) {
-        OB_FAIL(failed, OUT_OF_RANGE);
-        continue;
-      }
-      const OUT_C x = OUT_LOAD(from, from_row + k * from_step);
-      OUT_C value = x;
-      if (hits[at]) {
-        value = OUT_LOAD(out, out_row + at * out_step);
-        REDUCE(value, x);
-      }
-      ++hits[at];
-      OUT_STORE(out, out_row + at * out_step, value);
-    }
-#if MEAN
-    for (long j = 0; j < n; ++j)
-      if (hits[j] > 1) {
-        const OUT_C value = OUT_LOAD(out, out_row + j * out_step);
-        OUT_STORE(out, out_row + j * out_step, DIVIDE(value, hits[j]));
-      }
-#endif
-  }
-}
-"""
 _COPY = r"""
 OB_KERNEL void copy_elements(OB_GLOBAL const OUT_BITS* in, OB_GLOBAL OUT_BITS* out, const long count ROW_PARAMETERS) {
   OB_FOR(i, count) {
@@ -263,24 +247,59 @@ def _dense(builder: PlanBuilder, tensor: TensorArg) -> TensorArg:
 def lower_index_reduce(builder: PlanBuilder, call: ExternCall) -> bool:
     """``index_reduce``."""
     values, out = call.bind(), call.outputs()[0]
-    tensor, index, source = values["self"], values["index"], values["source"]
-    dim = common.wrap_dim(values["dim"], len(tensor.sizes))
-    reduction = _REDUCTIONS.get(values["reduce"])
-    if dim is None or reduction is None or len(source.sizes) != len(tensor.sizes):
+    index, source = values["index"], values["source"]
+    dim = common.wrap_dim(values["dim"], len(out.sizes))
+    if dim is None or len(source.sizes) != len(out.sizes):
         return False
-    if {tensor.dtype, source.dtype, out.dtype} != {out.dtype} or not common.supported(builder, out.dtype, index.dtype):
+    sizes, strides = list(source.sizes), [sympy.Integer(0)] * len(source.sizes)
+    strides[dim] = common.stride_at(index, 0)
+    places = TensorArg(index.buffer, index.dtype, tuple(sizes), tuple(strides), index.offset)
+    return _reduce_lines(builder, values, dim, places, source, out, INDEX_ERROR)
+
+
+def lower_scatter_reduce(builder: PlanBuilder, call: ExternCall) -> bool:
+    """``scatter_reduce`` and its in-place form. Places out of range are left out, and reported."""
+    if ".two" not in call.name:
         return False
-    tensors = {"in": tensor, "from": source, "out": out}
+    values, out = call.bind(), call.outputs()[0]
+    index, source = values["index"], values["src"]
+    dim = common.wrap_dim(values["dim"], len(out.sizes))
+    if dim is None or not len(out.sizes) == len(index.sizes) == len(source.sizes):
+        return False
+    return _reduce_lines(builder, values, dim, index, source, out, GATHER_ERROR)
+
+
+def _reduce_lines(
+    builder: PlanBuilder,
+    values: Mapping[str, Any],
+    dim: int,
+    index: TensorArg,
+    source: TensorArg,
+    out: TensorArg,
+    message: str,
+) -> bool:
+    """Takes each element of ``source`` that ``index`` has a place for into that place of the line of ``out``."""
+    tensor, reduction = values["self"], _REDUCTIONS.get(values["reduce"])
+    if reduction is None or {tensor.dtype, source.dtype} != {out.dtype}:
+        return False
+    if not common.supported(builder, out.dtype, index.dtype):
+        return False
+    if tensor.buffer != out.buffer:
+        _copy(builder, tensor, out)
+    tensors = {"index": index, "from": source, "out": out}
     lines = _Lines(builder, dim, tensors)
-    wrong_index = assertion(INDEX_ERROR)
     include_self, mean = bool(values["include_self"]), values["reduce"] == "mean"
+    is_shared = all(stride == 0 for stride in common.without(index.strides, dim))
     n, counts = common.size_at(out, dim), mean or not include_self
-    hits = builder.allocate(common.larger(8, lines.chunks * n * 8)) if counts else out.buffer
+    counted = lines.chunks if is_shared else lines.outer * lines.across
+    hits = builder.allocate(common.larger(8, counted * n * 8)) if counts else out.buffer
+    wrong_index = assertion(message)
     text = common.source(
         builder,
-        lines.rows.macros() + _INDEX_REDUCE,
+        lines.rows.macros() + _REDUCE_LINES,
         {
             "COLUMNS": lines.columns,
+            "SHARED": int(is_shared),
             "INCLUDE_SELF": int(include_self),
             "REDUCE(value, x)": reduction,
             "COUNTS": int(counts),
@@ -290,14 +309,13 @@ def lower_index_reduce(builder: PlanBuilder, call: ExternCall) -> bool:
         },
         {"OUT": out.dtype, "INDEX": index.dtype},
     )
-    steps = [common.stride_at(item, dim) for item in tensors.values()]
-    numbers = [n, common.size_at(source, dim), lines.outer, lines.across, lines.parts]
-    numbers += [*steps, common.stride_at(index, 0), *lines.next]
-    arguments = [builder.pointer(item) for item in (tensor, index, source, out, hits)]
+    numbers = [n, common.size_at(index, dim), lines.outer, lines.across, lines.parts]
+    numbers += [*(common.stride_at(item, dim) for item in tensors.values()), *lines.next]
+    arguments = [*(builder.pointer(item) for item in tensors.values()), builder.pointer(hits)]
     arguments += [builder.int64(number) for number in numbers]
     arguments += [builder.assertions([wrong_index]), *lines.rows.arguments(builder)]
     items = common.larger(1, lines.chunks * lines.parts)
-    common.launch_items(builder, builder.kernel(text, "index_reduce"), items, arguments, grain=1)
+    common.launch_items(builder, builder.kernel(text, "reduce_lines"), items, arguments, grain=1)
     if counts:
         builder.free(hits)
     return True
@@ -317,52 +335,11 @@ class _Lines:
         if self.rows.dims:
             self.across, self.next = self.rows.dims.pop()
         self.outer = strided.product([size for size, _ in self.rows.dims])
-        neighbours = all(step == 1 for step in self.next)
+        neighbours = all(step == 1 for step in self.next[1:])
         self.columns = builder.target.tuning.beside(_COLUMNS) if neighbours else 1
         self.chunks = self.outer * common.ceil_div(self.across, self.columns)
         least = builder.target.tuning.busy * COMPUTE_UNITS
         self.parts = common.ceil_div(least, common.larger(1, self.chunks))
-
-
-def lower_scatter_reduce(builder: PlanBuilder, call: ExternCall) -> bool:
-    """``scatter_reduce`` and its in-place form. Places out of range are left out, and reported."""
-    if ".two" not in call.name:
-        return False
-    values, out = call.bind(), call.outputs()[0]
-    tensor, index, source = values["self"], values["index"], values["src"]
-    dim = common.wrap_dim(values["dim"], len(out.sizes))
-    reduction = _REDUCTIONS.get(values["reduce"])
-    if dim is None or reduction is None or not len(out.sizes) == len(index.sizes) == len(source.sizes):
-        return False
-    if {tensor.dtype, source.dtype} != {out.dtype} or not common.supported(builder, out.dtype, index.dtype):
-        return False
-    if tensor.buffer != out.buffer:
-        _copy(builder, tensor, out)
-    tensors = {"index": index, "from": source, "out": out}
-    outer = common.without(index.sizes, dim)
-    rows = common.Rows(outer, {name: common.without(item.strides, dim) for name, item in tensors.items()})
-    n = common.size_at(out, dim)
-    wrong_index = assertion(GATHER_ERROR)
-    hits = builder.allocate(common.larger(8, rows.count * n * 8))
-    text = common.source(
-        builder,
-        rows.macros() + _SCATTER_REDUCE,
-        {
-            "INCLUDE_SELF": int(bool(values["include_self"])),
-            "REDUCE(value, x)": reduction,
-            "MEAN": int(values["reduce"] == "mean"),
-            "DIVIDE(v, n)": _DIVIDE_FLOATS if out.dtype.is_floating_point else _DIVIDE_INTEGERS,
-            "OUT_OF_RANGE": wrong_index.code,
-        },
-        {"OUT": out.dtype, "INDEX": index.dtype},
-    )
-    numbers = [n, common.size_at(index, dim), rows.count, *(common.stride_at(item, dim) for item in tensors.values())]
-    arguments = [*(builder.pointer(item) for item in tensors.values()), builder.pointer(hits)]
-    arguments += [builder.int64(number) for number in numbers]
-    arguments += [builder.assertions([wrong_index]), *rows.arguments(builder)]
-    common.launch_items(builder, builder.kernel(text, "scatter_reduce"), rows.count, arguments, grain=1)
-    builder.free(hits)
-    return True
 
 
 def _copy(builder: PlanBuilder, source: TensorArg, target: TensorArg) -> None:

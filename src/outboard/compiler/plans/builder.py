@@ -140,10 +140,6 @@ class PlanBuilder:
             self._float_symbols.add(symbol)
         return len(self.symbols) - 1
 
-    def is_defined(self, symbol: sympy.Symbol) -> bool:
-        """Whether the symbol was bound."""
-        return symbol in self._symbol_numbers
-
     def is_float_symbol(self, value: object) -> bool:
         """Whether ``value`` is a symbol bound to a float input."""
         return isinstance(value, sympy.Symbol) and value in self._float_symbols

@@ -112,8 +112,3 @@ def program(kernels: list[EmittedKernel]) -> str:
     for kernel in kernels:
         helpers.update(kernel.helpers)
     return "\n".join([*helpers.values(), *(kernel.definition for kernel in kernels)]) + "\n"
-
-
-def clean_name(text: str) -> str:
-    """A C identifier like ``text``."""
-    return re.sub(r"\W+", "_", text)[:60]
