@@ -140,6 +140,10 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
     "every dtype is added to atomically": (
         Place("torch._inductor.lowering.needs_fallback_due_to_atomic_add_limitations", "dtype"),
     ),
+    "scatters add in order": (
+        Place("torch._inductor.lowering.scatter_fallback", "op_overload self dim index src reduce include_self"),
+        Place("torch._inductor.lowering.index_put_impl_", "self indices values accumulate check may_realize"),
+    ),
     "numbers on the CPU meet tensors on the device": (Place("torch._inductor.lowering.is_gpu", "device"),),
     "convolutions keep the layout that they come in": (
         Place("torch._inductor.graph:GraphLowering.decide_layout_opt", "gm is_inference"),

@@ -33,7 +33,7 @@ from outboard import compilers
 from outboard._C import SignedCall, SignedLeaf
 
 from ..choice.calls import find_overload
-from ..loops.nest import GATHER_ERROR, INDEX_ERROR
+from ..loops.nest import GATHER_ERROR, INDEX_ERROR, index_message
 from ..operators import facts
 from ..plans import plan as p
 from ..plans.builder import NotExpressible, PlanBuilder, TensorArg
@@ -46,7 +46,6 @@ from .operators.corrections import concerns
 from .operators.decompositions import eager_decompositions
 from .operators.strides import dense_strides
 from .optimizers.fused import STEPS
-from .overrides import index_message
 from .registration import EAGER_CONFIG, register
 from .symbols import expression, hints
 from .wrapper import building

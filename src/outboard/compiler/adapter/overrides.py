@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from contextvars import ContextVar
 from typing import Any
 
 import sympy
@@ -16,11 +14,8 @@ from torch._inductor.utils import sympy_index_symbol
 from torch._inductor.virtualized import OpsValue, V
 
 from ..dialects import c
-from ..loops.nest import INDEX_ERROR, Value, compute_dtype
+from ..loops.nest import Value, compute_dtype, index_message
 from ..printing.statements import promote
-
-#: What wrong indices of the graph in hand are reported as.
-index_message: ContextVar[str] = ContextVar("index_message", default=INDEX_ERROR)
 
 #: Operators whose result is a bool.
 _PREDICATES = frozenset(

@@ -36,7 +36,7 @@ from . import ambient
 from .graphs import aliases, overlaps
 from .graphs.replays import register_replays
 from .interface import device_name, register_interface
-from .operators import additions, drawn_again, interpolation, pooling, random, rounding, shapes
+from .operators import additions, drawn_again, interpolation, pooling, random, rounding, scatters, shapes
 from .operators.corrections import CORRECTIONS
 from .operators.decompositions import cumulative_sum, embedding_gradient
 from .operators.recurrent import CELLS
@@ -138,6 +138,7 @@ def register() -> None:
     register_interface()
     _prefer_two_pass_variance(name)
     _allow_all_atomic_additions(name)
+    scatters.add_in_order(name)
     _count_places_in_order(name)
     _compute_on_the_device(name)
     _keep_layouts(name)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import sympy
 import torch
 
-from ..loops.nest import GATHER_ERROR, INDEX_ERROR
+from ..loops.nest import GATHER_ERROR, INDEX_ERROR, index_message
 from ..plans import strided
 from ..plans.builder import PlanBuilder, Size, TensorArg
 from ..printing.emitted import assertion
@@ -49,7 +49,7 @@ OB_KERNEL void reduce_lines(OB_GLOBAL const INDEX_T* index, OB_GLOBAL const OUT_
     if (items == 0) {
       /* Without lines, too, indices have to be right; only those that are the same for all lines are there. */
       for (long k = 0; k < count && SHARED; ++k)
-        if (index[k * index_step] < 0 || index[k * index_step] >= n) OB_FAIL(failed, OUT_OF_RANGE);
+        if ((ulong)index[k * index_step] >= (ulong)n) OB_FAIL(failed, OUT_OF_RANGE);
       continue;
     }
     const long line = item / parts, start = line % chunks * COLUMNS;
@@ -70,38 +70,41 @@ OB_KERNEL void reduce_lines(OB_GLOBAL const INDEX_T* index, OB_GLOBAL const OUT_
     for (long c = 0; c < width; ++c)
       for (long j = first; j < end; ++j) HITS(c, j) = 0;
 #endif
+#else
+    OB_GLOBAL long* hits = all_hits;
+#define HITS(c, j) hits[0]
 #endif
-/* The place of the source k in column c, unless it belongs to another item. */
+/* Finds the place of source k in column c, and goes on with the next one if it belongs to another item. */
 #define FIND_PLACE(k, c) \
   const long j = (long)index_line[(k) * index_step + (c) * index_next]; \
-  if (j < first || j >= end) { \
-    if (j < 0 || j >= n) OB_FAIL(failed, OUT_OF_RANGE); \
+  if ((ulong)(j - first) >= (ulong)(end - first)) { \
+    is_wrong |= (ulong)j >= (ulong)n; \
     continue; \
   }
+#define REDUCE_AT(k, c) \
+  const OUT_C x = OUT_LOAD(from_line, (k) * from_step + (c) * FROM_NEXT); \
+  OUT_C value = OUT_LOAD(out_line, j * out_step + (c) * OUT_NEXT); \
+  if (COUNTS && !INCLUDE_SELF && is_first) value = x; \
+  else REDUCE(value, x); \
+  OUT_STORE(out_line, j * out_step + (c) * OUT_NEXT, value);
+    int is_wrong = 0;
     for (long k = 0; k < count; ++k) {
 #if SHARED
       FIND_PLACE(k, 0)
-#if COUNTS
-      const int is_first = hits[j]++ == 0;
-#endif
-#endif
+      const int is_first = COUNTS && HITS(0, j)++ == 0;
+      if (width == COLUMNS)
+        for (int c = 0; c < COLUMNS; ++c) { REDUCE_AT(k, c) }
+      else
+        for (long c = 0; c < width; ++c) { REDUCE_AT(k, c) }
+#else
       for (long c = 0; c < width; ++c) {
-#if !SHARED
         FIND_PLACE(k, c)
-#if COUNTS
-        const int is_first = HITS(c, j)++ == 0;
-#endif
-#endif
-        const OUT_C x = OUT_LOAD(from_line, k * from_step + c * from_next);
-        OUT_C value = OUT_LOAD(out_line, j * out_step + c * out_next);
-#if COUNTS && !INCLUDE_SELF
-        if (is_first) value = x;
-        else
-#endif
-        REDUCE(value, x);
-        OUT_STORE(out_line, j * out_step + c * out_next, value);
+        const int is_first = COUNTS && HITS(c, j)++ == 0;
+        REDUCE_AT(k, c)
       }
+#endif
     }
+    if (is_wrong) OB_FAIL(failed, OUT_OF_RANGE);
 #if MEAN
     for (long j = first; j < end; ++j)
       for (long c = 0; c < width; ++c) {
@@ -158,8 +161,9 @@ OB_KERNEL void add_rows(OB_GLOBAL const OUT_T* grad, OB_GLOBAL const INDEX_T* in
   }
 }
 """
-#: Vectors of columns of a work-item.
+#: Vectors of columns of a work-item, and of lines.
 _COLUMNS = 4
+_LINES = 2
 
 _ISIN = r"""
 OB_KERNEL void isin(OB_GLOBAL const A_T* in, OB_GLOBAL const B_T* set, OB_GLOBAL uchar* out, const long count,
@@ -293,12 +297,14 @@ def _reduce_lines(
     n, counts = common.size_at(out, dim), mean or not include_self
     counted = lines.chunks if is_shared else lines.outer * lines.across
     hits = builder.allocate(common.larger(8, counted * n * 8)) if counts else out.buffer
-    wrong_index = assertion(message)
+    wrong_index = assertion(index_message.get(message))
     text = common.source(
         builder,
         lines.rows.macros() + _REDUCE_LINES,
         {
             "COLUMNS": lines.columns,
+            "FROM_NEXT": "from_next" if lines.columns == 1 else 1,
+            "OUT_NEXT": "out_next" if lines.columns == 1 else 1,
             "SHARED": int(is_shared),
             "INCLUDE_SELF": int(include_self),
             "REDUCE(value, x)": reduction,
@@ -336,10 +342,13 @@ class _Lines:
             self.across, self.next = self.rows.dims.pop()
         self.outer = strided.product([size for size, _ in self.rows.dims])
         neighbours = all(step == 1 for step in self.next[1:])
-        self.columns = builder.target.tuning.beside(_COLUMNS) if neighbours else 1
+        tuning = builder.target.tuning
+        self.columns = tuning.beside(_LINES) if neighbours else 1
         self.chunks = self.outer * common.ceil_div(self.across, self.columns)
-        least = builder.target.tuning.busy * COMPUTE_UNITS
-        self.parts = common.ceil_div(least, common.larger(1, self.chunks))
+        # Every part looks at all sources. With explicit vectors that takes as long as to add one number.
+        least = COMPUTE_UNITS * (1 if tuning.vectors else tuning.busy)
+        is_short = tuning.vectors and self.columns == 1
+        self.parts: Size = sympy.Integer(1) if is_short else common.ceil_div(least, common.larger(1, self.chunks))
 
 
 def _copy(builder: PlanBuilder, source: TensorArg, target: TensorArg) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Iterator
+from contextvars import ContextVar
 
 import sympy
 import torch
@@ -106,6 +107,8 @@ class Value:
 #: has it for gather and scatter.
 INDEX_ERROR = "index out of range in self: an index is not inside the size of the dimension it selects from"
 GATHER_ERROR = "index out of bounds: an index is not inside the size of its dimension"
+#: What wrong indices of the call in hand are reported as.
+index_message: ContextVar[str] = ContextVar("index_message", default=INDEX_ERROR)
 
 #: Operations with an effect of their own, besides stores.
 CHECKS = ("checked_index", "assertion")

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import zlib
 from collections.abc import Iterable, Mapping
 
