@@ -150,3 +150,51 @@ def test_embedding_gradient_of_an_expanded_result_and_in_a_graph(device: str) ->
     expected = gradient("cpu", lambda function: function)
     torch.testing.assert_close(gradient(device, lambda function: function), expected)
     torch.testing.assert_close(gradient(device, torch.compile), expected)
+
+
+def _added(x: torch.Tensor, kind: str, index: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """``source`` added to rows of dimension 1."""
+    if kind == "index_add":
+        return x.index_add(1, index, source)
+    if kind == "scatter_add":
+        return x.scatter_add(1, index[None, :, None].expand(source.shape), source)
+    return x.index_put((torch.arange(x.shape[0], device=x.device)[:, None], index[None, :]), source, accumulate=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8], ids=str)
+@pytest.mark.parametrize("kind", ["index_add", "scatter_add", "index_put"])
+def test_sums_have_one_order(agree: Agree, device: str, kind: str, dtype: torch.dtype) -> None:
+    """Where many sources meet in few places, and in places that are further apart than a work-item's. Halves are
+    rounded after each addition, where the CPU's ``scatter_add`` sums in float32: few meet."""
+    many = 20 if dtype == torch.bfloat16 else 700
+    for rows, count, width in [(3, many, 70), (90, 40, 5), (7, many // 2, 1)]:
+        tensor, source = ((torch.randn(2, n, width) * 9).to(dtype) for n in (rows, count))
+        index = torch.randint(0, rows, (count,))
+        agree(_added, tensor, kind, index, source, rtol=5e-2 if dtype == torch.bfloat16 else 1e-5, atol=0.5)
+        ours = [value.to(device) for value in (tensor, index, source)]
+        first, second = (_added(ours[0], kind, *ours[1:]) for _ in range(2))
+        assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_indices_of_what_is_added_to(device: str, compiled: bool) -> None:
+    """Negative, broadcast, of int32, behind other dimensions, apart from each other, of no elements."""
+    x, i, j = torch.randn(4, 5, 6, 3), torch.tensor([[0, -1, 2]]), torch.tensor([[3], [-2]], dtype=torch.int32)
+    places: list[Any] = [(i,), (i, j), (None, i), (None, j, i), (i, None, j), (None, None, None, i[0] % 3)]
+    places += [(torch.zeros(0, dtype=torch.int64),), (i, j, i, i % 3)]
+
+    def put(x: torch.Tensor, indices: Any, values: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = torch.ops.aten.index_put(x, indices, values, True)
+        return result
+
+    ours = torch.compile(put) if compiled else put
+    for each in places:
+        rows = x[tuple(slice(None) if index is None else index for index in each)]
+        for values in (torch.randn(rows.shape), torch.randn(())):
+            expected = put(x, each, values)
+            moved = [None if index is None else index.to(device) for index in each]
+            torch.testing.assert_close(ours(x.to(device), moved, values.to(device)).cpu(), expected)
+            strided = x.to(device).transpose(0, 3).contiguous().transpose(0, 3)
+            torch.testing.assert_close(
+                torch.ops.aten.index_put_(strided, moved, values.to(device), True).cpu(), expected
+            )

@@ -47,8 +47,7 @@ OB_KERNEL void reduce_lines(OB_GLOBAL const INDEX_T* index, OB_GLOBAL const OUT_
   const long chunks = (across + COLUMNS - 1) / COLUMNS, items = rows * chunks * parts;
   OB_FOR(item, items > 0 ? items : 1) {
     if (items == 0) {
-      /* Without lines, too, indices have to be right; only those that are the same for all lines are there. */
-      for (long k = 0; k < count && SHARED; ++k)
+      for (long k = 0; k < count && CHECKED_ALONE; ++k)
         if ((ulong)index[k * index_step] >= (ulong)n) OB_FAIL(failed, OUT_OF_RANGE);
       continue;
     }
@@ -258,7 +257,7 @@ def lower_index_reduce(builder: PlanBuilder, call: ExternCall) -> bool:
     sizes, strides = list(source.sizes), [sympy.Integer(0)] * len(source.sizes)
     strides[dim] = common.stride_at(index, 0)
     places = TensorArg(index.buffer, index.dtype, tuple(sizes), tuple(strides), index.offset)
-    return _reduce_lines(builder, values, dim, places, source, out, INDEX_ERROR)
+    return _reduce_lines(builder, values, dim, places, source, out, INDEX_ERROR, checked_alone=True)
 
 
 def lower_scatter_reduce(builder: PlanBuilder, call: ExternCall) -> bool:
@@ -281,8 +280,10 @@ def _reduce_lines(
     source: TensorArg,
     out: TensorArg,
     message: str,
+    checked_alone: bool = False,
 ) -> bool:
-    """Takes each element of ``source`` that ``index`` has a place for into that place of the line of ``out``."""
+    """Takes each element of ``source`` that ``index`` has a place for into that place of the line of ``out``. With
+    ``checked_alone``, indices that are the same for all lines have to be right also where there are no lines."""
     tensor, reduction = values["self"], _REDUCTIONS.get(values["reduce"])
     if reduction is None or {tensor.dtype, source.dtype} != {out.dtype}:
         return False
@@ -306,6 +307,7 @@ def _reduce_lines(
             "FROM_NEXT": "from_next" if lines.columns == 1 else 1,
             "OUT_NEXT": "out_next" if lines.columns == 1 else 1,
             "SHARED": int(is_shared),
+            "CHECKED_ALONE": int(checked_alone),
             "INCLUDE_SELF": int(include_self),
             "REDUCE(value, x)": reduction,
             "COUNTS": int(counts),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``scatter_add`` and ``index_put(accumulate=True)``, which ``index_add`` and the gradients of indexing end in, as calls
+"""``scatter_add`` and ``index_put(accumulate=True)``, where ``index_add`` and the gradients of indexing end, as calls
 of the kernel whose work-items own what they add to. Where vectors are explicit, an atomic addition takes as long as
 many others, and longer where several meet. The kernel's sums have one order, too: that of the sources.
 """
