@@ -6,7 +6,6 @@ many others, and longer where several meet. The kernel's sums have one order, to
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -32,20 +31,29 @@ def add_in_order(name: str) -> None:
         return ours and target_of(device.index or 0).tuning.vectors
 
     def scattering(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def choose(op: Any, x: Any, dim: int, index: Any, src: Any, *, reduce: Any = None, **kwargs: Any) -> Any:
-            if reduce != "sum" or not isinstance(src, ir.TensorBox) or not is_ours(x):
-                return original(op, x, dim, index, src, reduce=reduce, **kwargs)
-            ir.ScatterFallback(op, x, dim, index, src, reduce=reduce, **kwargs)
-            return x
+        def choose(
+            op_overload: Any,
+            self: Any,
+            dim: int,
+            index: Any,
+            src: Any,
+            *,
+            reduce: Any = None,
+            include_self: bool = True,
+        ) -> Any:
+            if reduce != "sum" or not isinstance(src, ir.TensorBox) or not is_ours(self):
+                return original(op_overload, self, dim, index, src, reduce=reduce, include_self=include_self)
+            ir.ScatterFallback(op_overload, self, dim, index, src, reduce=reduce, include_self=include_self)
+            return self
 
         return choose
 
     def putting(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def choose(x: Any, indices: Any, values: Any, accumulate: bool, check: bool, may_realize: bool = False) -> Any:
-            whole = accumulate and is_ours(x) and _add_rows(x, indices, values)
-            return x if whole else original(x, indices, values, accumulate, check, may_realize)
+        def choose(
+            self: Any, indices: Any, values: Any, accumulate: bool, check: bool, may_realize: bool = False
+        ) -> Any:
+            whole = accumulate and is_ours(self) and _add_rows(self, indices, values)
+            return self if whole else original(self, indices, values, accumulate, check, may_realize)
 
         return choose
 
