@@ -37,7 +37,7 @@ DISTRIBUTIONS_ARGUMENTS ?=
 JUDGE_ARGUMENTS ?=
 RELEASES_ARGUMENTS ?=
 
-.PHONY: help setup demo demo-short accuracy decompositions test test-full test-cpp test-cuda-text test-distributed-judge test-sanitize test-ecosystem test-hip test-limits test-mpi test-nvrtc test-oclgrind test-python test-strict lint format bench bench-sweep opinfo distributions releases fuzz fuzz-aliases fuzz-collectives fuzz-files wheel docs docs-serve clean distclean
+.PHONY: help setup demo demo-short accuracy decompositions test test-full test-cpp test-cuda-text test-distributed-judge test-sanitize test-ecosystem test-hip test-limits test-mpi test-newest test-nvrtc test-oclgrind test-python test-smoke test-strict test-wheel test-wheels lint format bench bench-sweep opinfo distributions releases fuzz fuzz-aliases fuzz-collectives fuzz-files wheel wheels docs docs-serve clean distclean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,7 +61,7 @@ test:  ## Lint, C++ tests, the short demo (the second time from caches alone), t
 	@$(MAKE) --no-print-directory test-python
 
 test-full: export OUTBOARD_TEST_FULL := 1
-test-full: test opinfo accuracy test-sanitize test-oclgrind test-cuda-text test-mpi  ## Everything in test, every OpInfo, functions against float64, sanitizers, Oclgrind, kernels for GPUs, MPI, the wheel in a clean environment
+test-full: test opinfo accuracy test-sanitize test-oclgrind test-cuda-text test-mpi test-newest test-wheels  ## Everything in test, every OpInfo, functions against float64, sanitizers, Oclgrind, kernels for GPUs, MPI, the newest PyTorch, wheels in clean environments
 	@$(MAKE) --no-print-directory test-strict STRICT_TESTS="tests/device tests/compiler tests/kernels"
 	@$(MAKE) --no-print-directory test-limits LIMITS="small single narrow wide" LIMITS_TESTS="$(LIMITS_TESTS_FULL)" LIMITS_MATCH=
 
@@ -232,6 +232,27 @@ releases:  ## docs/releases.md: tests with each PyTorch and Python; RELEASES_ARG
 wheel:  ## dist/outboard-*.whl, for this Python and PyTorch, on the systems that its tag names
 	@$(SETUP) --groups demo cpu --no-build
 	@$(PY) tools/make_wheel.py
+
+wheels:  ## The same for each PyTorch that the sources are for
+	@for torch in $$($(PYTHON) tools/torch_requirement.py); do \
+	  $(MAKE) --no-print-directory wheel TORCH=$$torch || exit 1; \
+	done
+
+test-wheel:  ## The wheel, installed into an empty environment, where it trains
+	@$(SETUP) --groups demo cpu --no-build
+	@tools/check_wheel.sh $(PY)
+
+test-wheels:  ## The same for each PyTorch that the sources are for
+	@for torch in $$($(PYTHON) tools/torch_requirement.py); do \
+	  $(MAKE) --no-print-directory test-wheel TORCH=$$torch || exit 1; \
+	done
+
+test-smoke:  ## Few minutes of tests that tell whether a PyTorch fits, as in `make test-smoke TORCH=2.15.0`
+	@$(SETUP) --groups demo test
+	@$(PY) -m pytest -q -n $(TEST_JOBS) --dist loadfile $(addprefix tests/package/test_,patches.py releases.py wheel.py package.py)
+
+test-newest:  ## The same with the newest PyTorch that the sources are for
+	@$(MAKE) --no-print-directory test-smoke TORCH=$(lastword $(shell $(PYTHON) tools/torch_requirement.py))
 
 docs:  ## The documents as a site, in build/site
 	@$(SETUP) --groups docs --no-build

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds the wheel, installs it into a new virtual environment, and uses the device there without a compiler in sight:
+# Builds the wheel, installs it into a new virtual environment, and trains on the device there without a compiler in sight:
 # on this machine's devices, and as on a machine without OpenCL. Needs no root.
 # usage: tools/check_wheel.sh [PYTHON]    PYTHON has the build requirements and torch (default: .venv/bin/python)
 set -euo pipefail
@@ -13,7 +13,7 @@ trap 'PATH=$everything rm -rf "$work"' EXIT
 echo "== building the wheel"
 "$python" tools/make_wheel.py --out "$work"
 wheel=$(echo "$work"/outboard-*.whl)
-[[ $wheel == *-manylinux_2_*.whl ]] || { echo "$wheel is tagged for this very system"; exit 1; }
+[[ $wheel == *+torch2.*-manylinux_2_*.whl ]] || { echo "$wheel is tagged for this very system"; exit 1; }
 "$python" -m zipfile -l "$wheel" | awk '{print $1}' >"$work/contents"
 for needed in 'outboard/_C\..*\.so' 'outboard/drivers/liboutboard_opencl\.so' 'outboard/drivers/liboutboard_host\.so' \
   'outboard/drivers/liboutboard_cuda\.so' \
@@ -57,6 +57,15 @@ assert module.compile_stats()["compiled"] == 0, module.compile_stats()
 print(x, x * 2 + 1)
 assert (x * 2 + 1).tolist() == [3, 3, 3]
 assert module.fallbacks() == {}, module.fallbacks()
+
+optimizer, data, losses = torch.optim.SGD(model.parameters(), lr=0.1), torch.randn(8, 4, device=name), []
+for _ in range(3):
+    optimizer.zero_grad()
+    loss = model(data).square().mean()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+assert losses[0] > losses[1] > losses[2], losses
 
 outboard.export(torch.nn.Linear(4, 2).to(name), torch.ones(3, 4, device=name), path="model.obm")
 if driver == "opencl":

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the wheel, and names the systems that it runs on. See ``make wheel``.
+"""Builds the wheel, and names the systems and the PyTorch that it is for. See ``make wheel``.
 
-Run by a Python that has the build requirements and PyTorch; the wheel is for this Python and this PyTorch.
+Run by a Python that has the build requirements and PyTorch; the wheel is for this Python and this PyTorch. Its version
+names the release (``0.1.0+torch2.15``): wheels for several lie in one folder, and pip finds the one that goes with the
+PyTorch that it is asked for.
 """
 
 from __future__ import annotations
@@ -50,8 +52,9 @@ def retag(wheel: Path, platform_tag: str) -> Path:
     return wheel.with_name(name)
 
 
-def bring_plans(wheel: Path) -> None:
-    """Adds plans and programs of common operators to a wheel, made by what is in it (see ``ship_plans``)."""
+def finish(wheel: Path) -> Path:
+    """Adds plans and programs of common operators to a wheel, made by what is in it (see ``ship_plans``), and the
+    release of PyTorch to its version; returns its new path."""
     with tempfile.TemporaryDirectory() as folder:
         run = [sys.executable, "-m", "wheel"]
         subprocess.run([*run, "unpack", "--dest", folder, str(wheel)], check=True, capture_output=True)
@@ -59,7 +62,20 @@ def bring_plans(wheel: Path) -> None:
         environment = os.environ | {"PYTHONPATH": str(content)}
         command = [sys.executable, str(ROOT / "tools" / "ship_plans.py"), str(content / "outboard" / "plans")]
         subprocess.run(command, env=environment, cwd=folder, check=True)
+        name_release(content)
+        wheel.unlink()
         subprocess.run([*run, "pack", "--dest-dir", str(wheel.parent), str(content)], check=True, capture_output=True)
+    return next(wheel.parent.glob("outboard-*.whl"))
+
+
+def name_release(content: Path) -> None:
+    """Has the version of an unpacked wheel name the release of PyTorch that it was built with."""
+    (described,) = content.glob("outboard-*.dist-info")
+    _, version = described.stem.split("-")
+    named = f"{version}+torch{torch_requirement.release(importlib.metadata.version('torch'))}"
+    metadata = described / "METADATA"
+    metadata.write_text(metadata.read_text().replace(f"\nVersion: {version}\n", f"\nVersion: {named}\n", 1))
+    described.rename(content / f"outboard-{named}.dist-info")
 
 
 def main() -> int:
@@ -71,7 +87,7 @@ def main() -> int:
         wheel = build(Path(folder))
         needs = requirements(wheel)
         wheel = retag(wheel, manylinux.tag(needs, platform.machine()))
-        bring_plans(wheel)
+        wheel = finish(wheel)
         target = options.out.resolve() / wheel.name
         target.write_bytes(wheel.read_bytes())
     print(f"{target}: {target.stat().st_size / 1e6:.1f} MB; needs {manylinux.described(needs)}")

@@ -9,11 +9,15 @@ C++ interface it needs. Only the standard library is used.
 from __future__ import annotations
 
 import importlib.metadata
+import os
+import sysconfig
 from collections.abc import Mapping
 from typing import Any
 
-#: Minor releases, the oldest first. ``build-system.requires`` of pyproject.toml and docs/releases.md say the same.
-RELEASES = ("2.13", "2.14", "2.15")
+#: Minor releases, the oldest first, each with its newest version. ``build-system.requires`` of pyproject.toml and
+#: docs/releases.md say the same.
+VERSIONS = {"2.13": "2.13.0", "2.14": "2.14.1", "2.15": "2.15.0"}
+RELEASES = tuple(VERSIONS)
 #: What ``make`` installs unless it is told otherwise.
 DEFAULT = "2.13.0"
 
@@ -24,12 +28,16 @@ def release(version: str) -> str:
 
 
 def unsupported(version: str) -> str | None:
-    """What to do if these sources are for other releases than that of ``version``; else None."""
-    if release(version) in RELEASES:
+    """What to do if these sources are for other releases than that of ``version``, or other Pythons than this one; else
+    None. Who sets ``OUTBOARD_ANY_TORCH=1`` builds all the same: what of PyTorch is not as ``src/outboard/patches.py``
+    knows it is left as it is, and ``outboard doctor`` names what is off for that."""
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return "Outboard needs a Python with its global lock, which this free-threaded build does without: `python3.14`"
+    if release(version) in RELEASES or os.environ.get("OUTBOARD_ANY_TORCH") == "1":
         return None
     return (
         f"Outboard's sources are for PyTorch {', '.join(RELEASES[:-1])} and {RELEASES[-1]}, not for {version}: "
-        f'`pip install "torch=={RELEASES[-1]}.*"`'
+        f'`pip install "torch=={RELEASES[-1]}.*"`, or try it with OUTBOARD_ANY_TORCH=1'
     )
 
 
@@ -51,3 +59,7 @@ def dynamic_metadata(settings: Mapping[str, Any], project: Mapping[str, Any]) ->
 def dynamic_wheel(settings: Mapping[str, Any]) -> dict[str, bool]:
     """For the build backend: wheels from the same sources may require different things."""
     return {"dependencies": True}
+
+
+if __name__ == "__main__":
+    print(*VERSIONS.values())  # for the Makefile

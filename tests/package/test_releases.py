@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import sysconfig
 from importlib import metadata
 from pathlib import Path
 
@@ -51,11 +52,32 @@ def test_another_release_is_refused_when_building(monkeypatch: pytest.MonkeyPatc
     assert not (tmp_path / "venv").exists()
 
 
+def test_free_threaded_builds_of_python_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sysconfig, "get_config_var", lambda name: 1 if name == "Py_GIL_DISABLED" else None)
+    with pytest.raises(RuntimeError, match="needs a Python with its global lock"):
+        torch_requirement.dynamic_metadata({}, {})
+
+
+def test_another_release_is_built_for_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "version", lambda name: "2.99.0+cpu")
+    monkeypatch.setenv("OUTBOARD_ANY_TORCH", "1")
+    assert torch_requirement.dynamic_metadata({}, {}) == {"dependencies": ["torch==2.99.*", "numpy"]}
+
+
 def test_the_table_of_patches_knows_no_release_that_is_not_built_for() -> None:
     until = {release for places in patches.TABLE.values() for place in places for release in place.until}
     assert until <= set(torch_requirement.RELEASES[:-1])
     assert set(patches.BUILT_IN_SINCE.values()) <= set(torch_requirement.RELEASES[1:])
     assert patches.BUILT_IN_SINCE.keys() <= patches.TABLE.keys()
+
+
+def test_the_page_says_what_is_replaced_with_each_release() -> None:
+    text = (ROOT / "docs" / "releases.md").read_text()
+    for release, version in torch_requirement.VERSIONS.items():
+        needed = patches.needed(version)
+        functions = {place.where for places in needed.values() for place in places}
+        own = "; ".join(feature for feature, first in patches.BUILT_IN_SINCE.items() if first == release)
+        assert f"| {release} | {len(needed)} | {len(functions)} |{f' {own} ' if own else ' '}|\n" in text
 
 
 def test_a_place_is_what_its_release_has() -> None:

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "torch/bridge/host_allocator.h"
 
+#include <c10/core/AllocatorConfig.h>
+
 #include <cstdlib>
 #include <limits>
 #include <map>
@@ -12,11 +14,12 @@
 
 #include "runtime/base/driver_call.h"
 #include "torch/bridge/devices.h"
-#include "torch/bridge/releases.h"
 #include "torch/bridge/tensor.h"
 
 namespace outboard::aten {
 namespace {
+
+using Limits = c10::CachingAllocator::AcceleratorAllocatorConfig;
 
 constexpr size_t kPageBytes = 4096;
 
@@ -39,7 +42,7 @@ struct PinnedBlock {
 
 /// Powers of two, so that blocks fit one another's requests; whole pages beyond what PYTORCH_ALLOC_CONF allows.
 size_t rounded(size_t bytes) {
-  if (bytes > releases::pinned_max_round_threshold()) return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  if (bytes > Limits::pinned_max_round_threshold()) return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   size_t size = kPageBytes;
   while (size < bytes) size *= 2;
   return size;
@@ -54,8 +57,8 @@ class PinnedAllocator final : public at::HostAllocator {
     require_parent_process();
     const size_t size = rounded(bytes);
     std::lock_guard<std::mutex> lock(mutex_);
-    if (releases::pinned_max_cached_size() != std::numeric_limits<size_t>::max()) {
-      release_idle(releases::pinned_max_cached_size() + 1);
+    if (Limits::pinned_max_cached_size() != std::numeric_limits<size_t>::max()) {
+      release_idle(Limits::pinned_max_cached_size() + 1);
     }
     PinnedBlock* block = translate_errors([&] { return take_cached(size); });
     if (block == nullptr) block = allocate_block(size);

@@ -4,8 +4,6 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
-#include "torch/bridge/releases.h"
-
 /// torch.autocast for the device: PyTorch's own lists of what runs in lower precision, what in float32, and what in
 /// the widest type of its arguments (ATen/autocast_mode.h), as on CUDA.
 namespace {
@@ -15,7 +13,6 @@ using at::IntArrayRef;
 using at::Scalar;
 using at::ScalarType;
 using at::Tensor;
-using namespace outboard::releases;
 
 at::Tensor binary_cross_entropy_banned(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
                                        int64_t) {

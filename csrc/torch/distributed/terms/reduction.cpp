@@ -4,13 +4,11 @@
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
 
-#include "torch/bridge/releases.h"
-
 namespace outboard::distributed {
 
 Reduction::Reduction(const c10d::ReduceOp& asked) : op_(asked) {
   if (asked != c10d::ReduceOp::PREMUL_SUM) return;
-  const auto* scale = dynamic_cast<releases::PreMulSumSupplement*>(asked.supplement_.get());
+  const auto* scale = dynamic_cast<c10d::PreMulSumSupplement*>(asked.supplement_.get());
   TORCH_CHECK_VALUE(scale != nullptr, "ReduceOp.PREMUL_SUM needs a factor");
   op_ = c10d::ReduceOp(c10d::ReduceOp::SUM);
   factor_ = scale->tensor_factor.defined() ? scale->tensor_factor.item<double>() : scale->double_factor;
