@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ from torch.utils import cpp_extension
 
 import outboard
 
-pytestmark = pytest.mark.skipif("OUTBOARD_TEST_FULL" not in os.environ, reason="compiles for 10 s: make test-full")
+pytestmark = pytest.mark.full("compiles for 10 s")
 
 
 @pytest.fixture(scope="module")

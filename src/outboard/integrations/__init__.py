@@ -22,6 +22,7 @@ _ADAPTERS = {
     "ultralytics.utils.torch_utils": ("ultralytics_devices", "install_selection"),
     "ultralytics.engine.trainer": ("ultralytics_devices", "install_scaler"),
     "bitsandbytes.nn.modules": ("bitsandbytes_refusal", "install"),
+    "triton.runtime.jit": ("triton_refusal", "install"),
     "ray.air._internal.device_manager": ("ray_devices", "install_manager"),
     "ray.train.torch.config": ("ray_devices", "install_group"),
     "torchvision": ("torchvision_operators", "install"),
