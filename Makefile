@@ -28,7 +28,7 @@ CMAKE_TESTS = PATH="$(abspath $(VENV))/bin:$$PATH" cmake -S . -G Ninja -DCMAKE_B
 # Clang for the host driver, from the package ziglang.
 HOST_COMPILER = $(shell $(PY) -c 'import os, ziglang; print(os.path.join(os.path.dirname(ziglang.__file__), "zig"))')
 CTEST = OUTBOARD_HOST_COMPILER="$(HOST_COMPILER)" "$(abspath $(VENV))/bin/ctest" --output-on-failure
-CPP_FILES = $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'csrc/*.c' 'include/*.h' 'tests/cpp/*.cpp' 'tests/cpp/*.h' 'tests/sanitize/*.cpp' 'examples/*.cpp')
+CPP_FILES = $(shell git ls-files 'csrc/*.cpp' 'csrc/*.h' 'csrc/*.c' 'include/*.h' 'tests/cpp/*.cpp' 'tests/cpp/*.h' 'tests/sanitize/*.cpp' 'examples/*.cpp' 'src/outboard/templates/*.c' 'src/outboard/templates/*.h' 'tests/device/*.cpp')
 PYTEST_ARGUMENTS ?=
 BENCH_ARGUMENTS ?=
 FUZZ_ARGUMENTS ?=

@@ -8,6 +8,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from outboard_conformance import report, runner
@@ -19,7 +20,7 @@ HELP = "try a driver against driver.h, clause by clause"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
-    parser.add_argument("--driver", metavar="LIB", help="path of the driver's library")
+    parser.add_argument("--driver", metavar="LIB", help="path of the driver's library, or a name that a package offers")
     parser.add_argument("--level", choices=LEVELS, default="kernels", help="how far to go (default: %(default)s)")
     parser.add_argument("--only", action="append", default=[], metavar="CLAUSE", help="this clause; may be repeated")
     parser.add_argument("--times", type=_positive(int), default=1, metavar="N", help="how often (default: once)")
@@ -52,6 +53,14 @@ def run(options: argparse.Namespace) -> int:
         return 130
 
 
+def _library(driver: str) -> str:
+    """The path of a driver's library, given that or the name under which a package offers it."""
+    if Path(driver).is_file():
+        return driver
+    offered = next((entry for entry in entry_points(group="outboard.drivers") if entry.name == driver), None)
+    return driver if offered is None else str(offered.load()())
+
+
 def _run(options: argparse.Namespace) -> int:
     try:
         names = runner.chosen(options.level, options.only)
@@ -62,9 +71,10 @@ def _run(options: argparse.Namespace) -> int:
         return 0
     if not options.driver:
         return _usage("--driver LIB is missing")
-    if not Path(options.driver).is_file():
-        return _usage(f"{options.driver} is not a file")
-    options.driver = os.path.abspath(options.driver)  # the dynamic linker looks elsewhere for a bare name
+    library = _library(options.driver)
+    if not Path(library).is_file():
+        return _usage(f"{options.driver} is neither a file nor a driver that an installed package offers")
+    options.driver = os.path.abspath(library)  # the dynamic linker looks elsewhere for a bare name
     if options.resume and not options.json:
         return _usage("--resume needs the file of --json")
     for file in filter(None, (options.json, options.html)):

@@ -197,7 +197,7 @@ def test_results_are_kept_and_taken_up_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--driver", "/nowhere/lib.so"], "is not a file"),
+        (["--driver", "/nowhere/lib.so"], "is neither a file"),
         ([], "--driver LIB is missing"),
         (["--driver", __file__, "--only", "no_such_clause"], "no clause 'no_such_clause'"),
         (["--driver", __file__, "--resume"], "--resume needs the file of --json"),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from outboard.cli import bench, conform, devices, doctor, report, warmup
+from outboard.cli import bench, conform, devices, doctor, new, report, warmup
 
 __all__ = ["main"]
 
@@ -15,6 +15,7 @@ _COMMANDS = {
     "conform": conform,
     "devices": devices,
     "doctor": doctor,
+    "new": new,
     "report": report,
     "warmup": warmup,
 }

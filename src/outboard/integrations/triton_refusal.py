@@ -28,8 +28,9 @@ def _refusing(original: Callable[..., Any], name: str) -> Callable[..., Any]:
         given = (*args, *kwargs.values())
         if any(isinstance(value, torch.Tensor) and value.device.type == name for value in given):
             raise NotImplementedError(
-                f"Triton has no compiler for devices called {name!r}: write the operator in PyTorch, which torch.compile "
-                "fuses, or bring the kernel in the device's own language (outboard.kernel, outboard.RawKernel)."
+                f"Triton has no compiler for devices called {name!r}: write the operator in PyTorch, which "
+                "torch.compile fuses, or bring the kernel in the device's own language (outboard.kernel, "
+                "outboard.RawKernel)."
             )
         return original(self, *args, **kwargs)
 

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``outboard new``: what it writes installs, is the default device, conforms and passes its own tests, as printed in
+docs/write-a-driver.md."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from processes import run_program
+
+import outboard
+from outboard.cli import main
+from outboard.cli.new import package
+
+PAGE = Path(__file__).parents[2] / "docs/write-a-driver.md"
+KINDS = [("kernels", "c"), ("graph", "c++")]
+OTHERS = [("kernels", "c++"), ("graph", "c")]
+FULL = pytest.mark.full("builds and installs packages, and compiles many kernels with the system's compiler")
+
+
+def write(folder: Path, name: str, kind: str, language: str) -> Path:
+    assert main(["new", name, "--kind", kind, "--language", language, "--directory", str(folder / name)]) == 0
+    return folder / name
+
+
+def install(source: Path, target: Path) -> None:
+    """As the README says, but beside the environment instead of into it."""
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps"]
+    result = subprocess.run([*command, "--target", str(target), "."], cwd=source, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def run(arguments: list[str], installed: Path) -> str:
+    """What a program prints in an environment that has the package, too, and names no driver."""
+    path = os.pathsep.join([str(installed), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {"PYTHONPATH": path, "OUTBOARD_DRIVER": "", "OUTBOARD_PROFILE": ""}
+    result = run_program(arguments, environment=environment, timeout=300, cold=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize(
+    ("kind", "language"), [*KINDS, *(pytest.param(*each, marks=pytest.mark.full("as the others")) for each in OTHERS)]
+)
+def test_drivers_compile_without_a_warning(kind: str, language: str, tmp_path: Path) -> None:
+    folder = write(tmp_path, "acme", kind, language)
+    compiler, ending = (["cc", "-std=c11"], "c") if language == "c" else (["c++", "-std=c++20"], "cpp")
+    sources = [str(path) for path in (folder / "src/acme").glob(f"*.{ending}")]
+    assert len(sources) == 2
+    command = [*compiler, "-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Werror", "-shared", "-fPIC"]
+    library = str(tmp_path / "libacme.so")
+    subprocess.run([*command, f"-I{outboard.get_include()}", *sources, "-o", library], check=True)
+    result = run_program(["-m", "outboard_conformance", "--driver", library, "--level", "memory"], timeout=300)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert not [path for path in folder.rglob("*") if "mychip" in str(path)]
+    assert not [path for path, text in package("acme", kind, language) if re.search("mychip|OF_KIND", text)]
+
+
+@FULL
+@pytest.mark.parametrize(("kind", "language"), [*KINDS, *OTHERS])
+def test_a_package_works_as_written(kind: str, language: str, tmp_path: Path) -> None:
+    folder = write(tmp_path, "acme", kind, language)
+    install(folder, tmp_path / "installed")
+    run(["-m", "outboard.cli", "conform", "--driver", "acme", "--level", kind], tmp_path / "installed")
+    run(["-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder / "tests")], tmp_path / "installed")
+
+
+@FULL
+def test_the_guide_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = re.findall(r"^```(sh|python|text)\n(.*?)^```", PAGE.read_text(), flags=re.MULTILINE | re.DOTALL)
+    commands = [line for kind, text in blocks if kind == "sh" for line in text.splitlines()]
+    monkeypatch.chdir(tmp_path)
+    for command in commands:
+        words = command.split()
+        if words[:2] == ["outboard", "new"]:
+            assert main(words[1:]) == 0
+        elif words[0] == "cd":
+            monkeypatch.chdir(words[1])
+        elif words[:2] == ["pip", "install"]:
+            install(Path.cwd(), tmp_path / "installed")
+        else:
+            assert words[0] == "outboard"
+            run(["-m", "outboard.cli", *words[1:]], tmp_path / "installed")
+    programs = [(text, blocks[i + 1][1]) for i, (kind, text) in enumerate(blocks) if kind == "python"]
+    assert programs
+    for program, printed in programs:
+        assert run(["-c", program], tmp_path / "installed") == printed
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("chip3", "letters alone"),
+        ("Chip", "letters alone"),
+        ("json", "Python has it already"),
+        ("lambda", "Python has it already"),
+        ("cuda", "there is a torch.cuda"),
+    ],
+)
+def test_names_that_cannot_be(name: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new", name, "--directory", str(tmp_path / "chip")]) == 2
+    assert says in capsys.readouterr().out and not (tmp_path / "chip").exists()
+
+
+def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "setup.py").write_text("mine")
+    assert main(["new", "acme", "--directory", str(tmp_path)]) == 2
+    assert "is not empty" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["setup.py"]
