@@ -16,6 +16,7 @@ group to one graph of ``torch.compile``, ``--way dynamic`` all of them to graphs
 from __future__ import annotations
 
 import argparse
+import ast
 import dataclasses
 import json
 import logging
@@ -31,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -40,19 +42,127 @@ from tools.fuzz.compare import CLOSE, is_close, within_rounding
 
 Change = Callable[[Tensor], Tensor]
 
-#: What of a group's label and of the two outcomes is known to differ, and why.
-EXPLAINED: list[tuple[re.Pattern[str], str]] = [
-    (re.compile(pattern), reason)
-    for pattern, reason in {
-        r"^interpolate nearest [13]d .*scale_factor.*: result 1": "the CPU's gradient is of copies, its result is not",
-        r"^(std|var)_mean .*: result 1:.*(inf|nan)": "the CPU moves the mean on, so that an infinity makes NaN of it",
-        r"^(hardshrink|softshrink|relu6|hardtanh|elu|celu|selu|hardswish|logit) .*: result [12]": "of NaN, the CPU's "
-        "vectors take another piece of the function than its single elements",
-        r"^(std|var)(_mean)? .*: result [1-3]: [^a]*e-(0[6-9]|[1-3])": "deviations of equal numbers are what the mean "
-        "has lost in rounding",
-        r"^max_pool3d .*: channels last: result [12]": "for NaN, the CPU's kernel gives a place in its plane",
-        r"^hardsigmoid float64 .*: result [12]": "the CPU multiplies by a sixth that is rounded to float32",
-    }.items()
+
+@dataclass
+class Difference:
+    """What of a call of a group differs, in words; ``ours`` and ``theirs`` are the results in that ``place``, or None
+    where the outcomes differ otherwise."""
+
+    text: str
+    place: int = -1
+    ours: Any = None
+    theirs: Any = None
+    source: Source = ()
+    layout: str = "dense"
+
+    def apart(self) -> Tensor:
+        """Where the results differ."""
+        return _apart(self.ours, self.theirs)
+
+
+def _gradient_of_copies(label: str, found: Difference) -> bool:
+    """The gradient of ``nearest`` in one and three dimensions, or of ``bicubic`` that keeps all sizes, where ours is of
+    what the CPU computes."""
+    if found.place != 1 or not re.match(r"interpolate (nearest\S* [13]d|bicubic) .*scale_factor", label):
+        return False
+    group = next(group for group in FAMILIES["interpolation"]() if group.label == label)
+    (x,) = found.source
+    direction = torch.cos(torch.arange(x.numel(), dtype=torch.float64)).view(x.shape)
+    result = group.function(direction.to(x.dtype)).double()
+    ours = (found.ours.double() * direction).sum()
+    return bool(torch.isclose(ours, (_weights(result) * result).sum(), rtol=1e-4, atol=1e-4))
+
+
+def _antialiased(label: str, found: Difference) -> bool:
+    """A result with ``antialias`` of which the CPU's own gradient is the gradient."""
+    if found.place != 0 or "'antialias': True" not in label:
+        return False
+    group = next(group for group in FAMILIES["interpolation"]() if group.label == label)
+    x = found.source[0].double()
+    _, gradient = outcome(group, (x,), "cpu", found.layout)
+    ours = found.ours.double()
+    return bool(torch.isclose((_weights(ours) * ours).sum(), (gradient * x).sum(), rtol=1e-4, atol=1e-4))
+
+
+def _nearest_of_two_dimensions(label: str, found: Difference) -> bool:
+    """``nearest`` of one or three dimensions, where ours is what the CPU's kernel for two, or channels last, gives."""
+    matched = re.match(r"interpolate (nearest\S*) ([13])d \S+ (\{.*)", label)
+    if matched is None or found.place != 0:
+        return False
+    mode, dims, options = matched[1], int(matched[2]), ast.literal_eval(matched[3])
+    (x,) = found.source
+    if dims == 3:
+        x = x.to(memory_format=torch.channels_last_3d)
+    elif "size" in options:
+        x, options["size"] = x.unsqueeze(2), (1, *options["size"])
+    else:
+        x, options["scale_factor"] = x.unsqueeze(2), (1.0, options["scale_factor"])
+    return torch.equal(F.interpolate(x, mode=mode, **options).view(found.ours.shape), found.ours)
+
+
+def _overflowing_factor(label: str, found: Difference) -> bool:
+    """A difference of integers and a multiple of others, by a factor whose negative overflows: what wraps, as sums do
+    on the CPU."""
+    refused = isinstance(found.theirs, Refused) and "without overflow" in found.theirs.text
+    if not label.startswith("sub alpha ") or not refused or isinstance(found.ours, Refused):
+        return False
+    x, factor = found.source
+    exact = [(value - factor * (value + 3)) for value in x.tolist()]
+    bits = torch.iinfo(x.dtype).bits
+    return all((one - other) % 2**bits == 0 for one, other in zip(found.ours[0].tolist(), exact, strict=True))
+
+
+def _power_beyond_exponents(label: str, found: Difference) -> bool:
+    """``ldexp`` by integers beyond all exponents, where ours is zero or infinite as it must be."""
+    if not label.startswith("ldexp ") or found.place != 0:
+        return False
+    x, exponent = torch.broadcast_tensors(*found.source)
+    apart = found.apart()
+    exact = x[apart].double() * torch.where(exponent[apart] > 0, torch.inf, 0.0)
+    return bool((exponent[apart].double().abs() > 2**31).all()) and torch.equal(found.ours[apart].double(), exact)
+
+
+def _mean_of_infinities(label: str, found: Difference) -> bool:
+    """A mean, of numbers that are not all finite, that the CPU has as NaN."""
+    if found.place != 1 or not re.match("(std|var)_mean ", label):
+        return False
+    return not found.source[0].isfinite().all() and bool(found.theirs[found.apart()].isnan().all())
+
+
+def _piece_for_nan(label: str, found: Difference) -> bool:
+    """A gradient of a function in pieces, which differs only where the number is NaN."""
+    if found.place < 1 or not re.match("(hardshrink|softshrink|relu6|hardtanh|elu|celu|selu|hardswish|logit) ", label):
+        return False
+    return bool(found.source[0][found.apart()].isnan().all())
+
+
+def _nan_in_channels_last(label: str, found: Difference) -> bool:
+    """Places of maxima, and gradients that go there, in a volume that has NaN and lies as channels last."""
+    is_such = label.startswith("max_pool3d ") and found.layout == "channels last" and found.place > 0
+    return is_such and bool(found.source[0].isnan().any())
+
+
+def _rounded_sixth(label: str, found: Difference) -> bool:
+    """Gradients of ``hardsigmoid`` in float64 that differ by no more than a sixth that is rounded to float32 does."""
+    if not label.startswith("hardsigmoid float64 ") or found.place < 1:
+        return False
+    return torch.allclose(found.ours, found.theirs, rtol=2**-24, atol=0, equal_nan=True)
+
+
+#: Of which differences it is known why, and why. Each is judged by its numbers.
+EXPLAINED: list[tuple[Callable[[str, Difference], bool], str]] = [
+    (_gradient_of_copies, "the CPU's gradient is of copies, its result is not"),
+    (
+        _antialiased,
+        "the CPU copies sides that keep their sizes, and mistakes strides beside a side of 1; CUDA does not",
+    ),
+    (_nearest_of_two_dimensions, "the CPU's kernels round places in two ways; CUDA's as ours, and gradients on both"),
+    (_overflowing_factor, "the CPU checks the factor of differences in some dtypes, and of sums in none"),
+    (_power_beyond_exponents, "the CPU's vectors take the lowest bits of such exponents"),
+    (_mean_of_infinities, "the CPU moves the mean on, so that an infinity makes NaN of it"),
+    (_piece_for_nan, "of NaN, the CPU's vectors take another piece of the function than its single elements"),
+    (_nan_in_channels_last, "for NaN, the CPU's kernel gives a place in its plane"),
+    (_rounded_sixth, "the CPU multiplies by a sixth that is rounded to float32"),
 ]
 #: How many sources a static graph takes.
 TOGETHER = 6
@@ -91,16 +201,24 @@ class Refused:
     """An exception in the place of results."""
 
     def __init__(self, error: Exception) -> None:
-        self.kind, self.text = type(error).__name__, str(error).split("\n")[0][:150]
+        self.kind, self.text = type(error), str(error).split("\n")[0][:150]
 
     def __repr__(self) -> str:
-        return f"{self.kind}: {self.text}"
+        return f"{self.kind.__name__}: {self.text}"
 
 
-def outcome(group: Group, source: Source, device: str, layout: str = "dense") -> list[Tensor] | Refused:
-    """Results, gradients and their gradients, as tensors on the device; or what was raised."""
+def _as_it_is(value: Tensor) -> Tensor:
+    return value
+
+
+def outcome(
+    group: Group, source: Source, device: str, layout: str = "dense", change: Change = _as_it_is
+) -> list[Tensor] | Refused:
+    """Results, gradients and their gradients, as tensors on the device; or what was raised. ``change`` is made of the
+    tensors and of what gradients are weighted with."""
+    values = [_placed(change(value) if isinstance(value, Tensor) else value, device, layout) for value in source]
     try:
-        return _differentiated(group.function, [_placed(value, device, layout) for value in source], group.orders)
+        return _differentiated(group.function, values, group.orders, change)
     except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError, ZeroDivisionError) as error:
         return Refused(error)
 
@@ -111,7 +229,9 @@ def _placed(value: Any, device: str, layout: str = "dense") -> Any:
     return _LAYOUTS[layout](value.to(device)).detach().requires_grad_(value.is_floating_point())
 
 
-def _differentiated(function: Callable[..., Any], arguments: list[Any], orders: int) -> list[Tensor]:
+def _differentiated(
+    function: Callable[..., Any], arguments: list[Any], orders: int, change: Change = _as_it_is
+) -> list[Tensor]:
     found = [result for result in _flat(function(*arguments))]
     leaves = [value for value in arguments if isinstance(value, Tensor) and value.requires_grad]
     results = list(found)
@@ -120,7 +240,7 @@ def _differentiated(function: Callable[..., Any], arguments: list[Any], orders: 
         outputs = [result for result in found if result.requires_grad]
         if not outputs or not leaves:
             break
-        weights = [_weights(output) for output in outputs]
+        weights = [change(_weights(output)).to(output.dtype) for output in outputs]
         found = [
             gradient
             for gradient in torch.autograd.grad(outputs, leaves, weights, create_graph=not last, allow_unused=True)
@@ -154,30 +274,35 @@ def fetched(results: list[Tensor] | Refused) -> list[Tensor] | Refused:
         return Refused(error)
 
 
-def difference(ours: Any, theirs: Any, again: Callable[[Change], Any], terms: int) -> str:
-    """What of the device's outcome is not as the CPU's, or ''. ``again`` computes that for tensors that are changed; as
-    many numbers as ``terms`` may have been added for one."""
+def difference(ours: Any, theirs: Any, again: Callable[[Change], Any], source: Source = ()) -> Difference | None:
+    """What of the device's outcome for ``source`` is not as the CPU's, or None. ``again`` computes that for tensors
+    that are changed."""
     if isinstance(theirs, Refused) or isinstance(ours, Refused):
-        same = isinstance(theirs, Refused) and isinstance(ours, Refused) and ours.kind == theirs.kind
-        return "" if same else f"{_shown(ours)} instead of {_shown(theirs)}"
+        same = isinstance(theirs, Refused) and isinstance(ours, Refused) and issubclass(ours.kind, theirs.kind)
+        return None if same else Difference(f"{_shown(ours)} instead of {_shown(theirs)}", ours=ours, theirs=theirs)
     if len(ours) != len(theirs):
-        return f"{len(ours)} results instead of {len(theirs)}"
-    truth: Any = None
+        return Difference(f"{len(ours)} results instead of {len(theirs)}")
+    sizes = {value.numel() for value in (*source, *theirs) if isinstance(value, Tensor)}
+    truth = shaken = None
     for place, (one, other) in enumerate(zip(ours, theirs, strict=True)):
         if one.dtype != other.dtype or one.shape != other.shape:
-            return f"{one.dtype} {tuple(one.shape)} instead of {other.dtype} {tuple(other.shape)}"
+            form = f"{one.dtype} {tuple(one.shape)} instead of {other.dtype} {tuple(other.shape)}"
+            return Difference(form, place)
         one, other = _as_computed(one, theirs[0].dtype), _as_computed(other, theirs[0].dtype)
         if is_close(one, other):
             continue
         if other.dtype in _WIDE or other.dtype == torch.float64:
             truth = again(_widened) if truth is None else truth
-            shaken = again(_shaken) if place and other.numel() < theirs[0].numel() else None  # a sum of gradients
-            known, moved = (_at(place, each, theirs) for each in (truth, shaken))
-            if within_rounding(one, other, known, moved, terms):
+            # Where elements are added, what cancels is as exact as the elements are.
+            shaken = [again(shake) for shake in _SHAKES if len(sizes) > 1] if shaken is None else shaken
+            known, *moved = (_at(place, each, theirs) for each in (truth, *shaken))
+            if any(within_rounding(one, other, known, each, max(64, *sizes)) for each in (None, *moved)):
                 continue
-        apart = _apart(one, other)
-        return f"result {place}: {_shown(one[apart])} instead of {_shown(other[apart])}"
-    return ""
+        found = Difference("", place, one, other)
+        apart = found.apart()
+        found.text = f"result {place}: {_shown(one[apart])} instead of {_shown(other[apart])}"
+        return found
+    return None
 
 
 def _as_computed(gradient: Tensor, dtype: torch.dtype) -> Tensor:
@@ -199,11 +324,12 @@ def _shown(value: Any) -> str:
 
 
 def _again(group: Group, source: Source, layout: str) -> Callable[[Change], Any]:
-    def compute(change: Change) -> Any:
-        changed = tuple(change(value) if isinstance(value, Tensor) else value for value in source)
-        return outcome(group, changed, "cpu", layout)
-
-    return compute
+    has_floats = any(isinstance(value, Tensor) and value.is_floating_point() for value in source)
+    if has_floats:
+        return lambda change: outcome(group, source, "cpu", layout, change)
+    plain = dataclasses.replace(group, orders=0)
+    wide = tuple(value.double() if isinstance(value, Tensor) else value for value in source)
+    return lambda change: outcome(plain, wide, "cpu", layout, change)
 
 
 def _widened(value: Tensor) -> Tensor:
@@ -212,10 +338,16 @@ def _widened(value: Tensor) -> Tensor:
 
 def _shaken(value: Tensor) -> Tensor:
     """Elements that differ in their last bit, now up, now down."""
-    if not value.is_floating_point():
-        return value
     signs = 1 - 2 * (torch.arange(value.numel()).view(value.shape) % 2)
-    return value * (1 + signs * torch.finfo(value.dtype).eps).to(value.dtype)
+    return value * (1 + signs * torch.finfo(value.dtype).eps).to(value.dtype) if value.is_floating_point() else value
+
+
+def _raised(value: Tensor) -> Tensor:
+    """Elements that are greater in their last bit."""
+    return value + value.abs() * torch.finfo(value.dtype).eps if value.is_floating_point() else value
+
+
+_SHAKES = (_shaken, _raised)
 
 
 def _at(place: int, found: Any, theirs: list[Tensor]) -> Tensor | None:
@@ -236,8 +368,8 @@ def turns(group: Group, least: int) -> Iterator[tuple[list[Source], str]]:
         yield group.make_sources(turn), list(_LAYOUTS)[chosen]
 
 
-def check(group: Group, device: str, way: str = "eager", least: int = 1) -> Iterator[tuple[Source, str]]:
-    """What differs for each source of a group, '' where nothing does."""
+def check(group: Group, device: str, way: str = "eager", least: int = 1) -> Iterator[tuple[Source, Difference | None]]:
+    """What differs for each source of a group, None where nothing does."""
     if way == "static":
         yield from _check_static(group, device)
         return
@@ -269,13 +401,14 @@ def _in_graphs_of_symbols(group: Group) -> Callable[..., list[Tensor] | Refused]
     return apart(limits(lambda _, *given: outcome(compiled, *given)))  # type: ignore[no-any-return]
 
 
-def _judged(mine: Any, theirs: Any, group: Group, source: Source, layout: str = "dense") -> str:
-    terms = max(64, *(value.numel() for value in source if isinstance(value, Tensor)))
-    found = difference(mine, theirs, _again(group, source, layout), terms)
-    return f"{layout}: {found}" if found and layout != "dense" else found
+def _judged(mine: Any, theirs: Any, group: Group, source: Source, layout: str = "dense") -> Difference | None:
+    found = difference(mine, theirs, _again(group, source, layout), source)
+    if found is not None:
+        found.source, found.layout = source, layout
+    return found
 
 
-def _check_static(group: Group, device: str) -> Iterator[tuple[Source, str]]:
+def _check_static(group: Group, device: str) -> Iterator[tuple[Source, Difference | None]]:
     group = dataclasses.replace(group, orders=1)
     sources = [s for s in group.make_sources(0) if not isinstance(outcome(group, s, "cpu"), Refused)][:TOGETHER]
     for source, mine in zip(sources, _compiled(group, sources, device), strict=True):
@@ -304,10 +437,11 @@ def _compiled(group: Group, sources: Sequence[Source], device: str) -> list[list
     ]  # fmt: skip
 
 
-def explanation(label: str, text: str, way: str) -> str:
-    """Why a difference is known, or ''; patterns that begin with "compiled" are for graphs alone."""
-    lines = [f"{label}: {text}", *([f"compiled {label}: {text}"] if way != "eager" else [])]
-    return next((reason for pattern, reason in EXPLAINED if any(map(pattern.search, lines))), "")
+def explanation(label: str, found: Difference) -> str:
+    """Why a difference of a group is known, or ''."""
+    if found.ours is None:
+        return ""
+    return next((reason for is_known, reason in EXPLAINED if is_known(label, found)), "")
 
 
 def groups(families: Sequence[str], seed: int) -> list[tuple[str, Group]]:
@@ -347,17 +481,17 @@ class Sweep:
 
     def _take(self, row: Row, group: Group) -> None:
         shown = 0
-        for source, text in check(group, self.device, self.way, self.per_group):
+        for source, found in check(group, self.device, self.way, self.per_group):
             self.total += 1
             row.combinations += 1
-            if not text:
+            if found is None:
                 continue
-            is_explained = bool(explanation(group.label, text, self.way))
+            is_explained = bool(explanation(group.label, found))
             row.explained += is_explained
             row.different += not is_explained
             if not is_explained and shown < SHOWN:
                 shown += 1
-                row.examples.append(f"{group.label} {_described(source)}: {text}")
+                row.examples.append(f"{group.label} {_described(source)}: {found.layout}: {found.text}")
                 print(row.examples[-1], flush=True)
 
     def load(self) -> None:

@@ -54,6 +54,15 @@ def _interpolations() -> list[Case]:
     ]
 
 
+def _linear_interpolations() -> list[Case]:
+    """Places between numbers, of which few are exact, and between infinities."""
+    infinite = torch.tensor([1.0, float("inf"), float("inf"), -1.0, 2.0]).view(1, 1, 5)
+    modes = {"linear": (7,), "bilinear": (5, 7), "trilinear": (3, 5, 4)}
+    cases = [_interpolated(mode, 3.0, 1, 2, *sides) for mode, sides in modes.items()]
+    cases.append((lambda x: F.interpolate(x, scale_factor=1.7, mode="linear"), infinite))
+    return cases
+
+
 def _deviations() -> list[Case]:
     """Numbers whose squares are not numbers of the dtype."""
     numbers = torch.tensor([1.0, -1.0, 0.0, 2.0])
@@ -75,7 +84,7 @@ def _differentiated(function: Callable[..., Any], x: Tensor) -> list[Tensor]:
     return [result.detach(), leaf.grad]
 
 
-@pytest.mark.parametrize("made", [_averages, _interpolations, _deviations])
+@pytest.mark.parametrize("made", [_averages, _interpolations, _linear_interpolations, _deviations])
 @pytest.mark.parametrize("is_compiled", [False, True])
 def test_as_on_the_cpu(device: str, made: Callable[[], list[Case]], is_compiled: bool) -> None:
     functions, sources = zip(*made(), strict=True)
@@ -183,3 +192,35 @@ def test_index_add_of_bools_stays_bool(device: str) -> None:
             assert torch.equal(result.cpu(), expected)
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+@pytest.mark.parametrize("alpha", [1, 2])
+def test_index_add_reports_wrong_indices_as_the_cpu_does(dtype: torch.dtype, alpha: int, device: str) -> None:
+    """The CPU takes another kernel along the first or last dimension, with an exception of its own."""
+
+    def raised(where: str, dim: int) -> type[Exception] | None:
+        x = torch.ones((2, 3, 2), device=where).to(dtype)
+        index = torch.tensor([-1], device=where)
+        try:
+            x.index_add(dim, index, x.narrow(dim, 0, 1), alpha=alpha).cpu()
+        except Exception as error:  # noqa: BLE001 - its type is compared
+            return type(error)
+        return None
+
+    assert [raised(device, dim) for dim in range(3)] == [raised("cpu", dim) for dim in range(3)]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_powers_that_are_roots(dtype: torch.dtype, device: str) -> None:
+    """ATen takes the root, which knows -0.0 and -inf otherwise than powers do."""
+    x = torch.tensor([-float("inf"), -0.0, 0.0, float("inf"), 4.0] * 4).to(dtype)
+    for exponent in (0.5, -0.5):
+        ours, theirs = x.to(device).requires_grad_(), x.clone().requires_grad_()
+        results = [each.pow(exponent) for each in (ours, theirs)]
+        for result in results:
+            result.sum().backward()
+        expected = [results[1], theirs.grad]
+        for one, other in zip([results[0], ours.grad], expected, strict=True):
+            assert one is not None and other is not None
+            torch.testing.assert_close(1 / one.cpu(), 1 / other, equal_nan=True)

@@ -19,6 +19,12 @@ ACC source_scale(long from, long to, ACC given) {
   if (ALIGN) return to > 1 ? (ACC)(from - 1) / (ACC)(to - 1) : (ACC)0;
   return given > 0 ? given : (ACC)from / (ACC)to;
 }
+/* Where place `i` lies in the source, rounded as PyTorch does it: forward once, backward twice. */
+ACC source_place(long i, ACC scale) {
+  if (ALIGN) return scale * (ACC)i;
+  const ACC middle = (ACC)i + (ACC)0.5;
+  return BACKWARD ? scale * middle - (ACC)0.5 : fma(scale, middle, -(ACC)0.5);
+}
 /* Rounded as PyTorch does it, in float whatever the elements are. */
 void nearest(long i, long from, long to, ACC given, long* at, ACC* weight) {
   const float scale = given > 0 ? (float)given : (float)from / (float)to;
@@ -27,8 +33,7 @@ void nearest(long i, long from, long to, ACC given, long* at, ACC* weight) {
   weight[0] = 1;
 }
 void linear(long i, long from, long to, ACC given, long* at, ACC* weight) {
-  const ACC scale = source_scale(from, to, given);
-  ACC place = ALIGN ? scale * (ACC)i : scale * ((ACC)i + (ACC)0.5) - (ACC)0.5;
+  ACC place = source_place(i, source_scale(from, to, given));
   if (place < 0) place = 0;
   long low = (long)place;
   if (low > from - 1) low = from - 1;
@@ -42,8 +47,7 @@ void linear(long i, long from, long to, ACC given, long* at, ACC* weight) {
 ACC near_weight(ACC x) { return (((ACC)1.25 * x - (ACC)2.25) * x) * x + 1; }
 ACC far_weight(ACC x) { return (((ACC)-0.75 * x + (ACC)3.75) * x - 6) * x + 3; }
 void cubic(long i, long from, long to, ACC given, long* at, ACC* weight) {
-  const ACC scale = source_scale(from, to, given);
-  const ACC place = ALIGN ? scale * (ACC)i : scale * ((ACC)i + (ACC)0.5) - (ACC)0.5;
+  const ACC place = source_place(i, source_scale(from, to, given));
   const ACC low = floor(place), rest = place - low;
   for (int k = 0; k < 4; ++k) {
     const long x = (long)low - 1 + k;
@@ -59,10 +63,19 @@ void cubic(long i, long from, long to, ACC given, long* at, ACC* weight) {
   KIND_D(d, id, od, scale_d, zs, zw); KIND_H(h, ih, oh, scale_h, ys, yw); KIND_W(w, iw, ow, scale_w, xs, xw);
 #define EACH_TAP for (int a = 0; a < TAPS_D; ++a) for (int b = 0; b < TAPS_H; ++b) for (int e = 0; e < TAPS_W; ++e)
 """
-_FORWARD = (
-    "SET_TAPS ACC sum = 0; EACH_TAP sum += zw[a] * yw[b] * xw[e] * (ACC)PLANE_AT(zs[a], ys[b], xs[e]); "
-    "OUT_STORE(out, to, sum);"
-)
+#: Rows are summed first, then planes, as on the CPU.
+_FORWARD = """SET_TAPS
+ACC sum = 0;
+for (int a = 0; a < TAPS_D; ++a) {
+  ACC plane = 0;
+  for (int b = 0; b < TAPS_H; ++b) {
+    ACC row = 0;
+    for (int e = 0; e < TAPS_W; ++e) row = fma(xw[e], (ACC)PLANE_AT(zs[a], ys[b], xs[e]), row);
+    plane = fma(yw[b], row, plane);
+  }
+  sum = fma(zw[a], plane, sum);
+}
+OUT_STORE(out, to, sum);"""
 _BACKWARD = "SET_TAPS EACH_TAP PLANE_ADD(zs[a], ys[b], xs[e], zw[a] * yw[b] * xw[e] * gradient);"
 _KINDS = {"nearest": 1, "linear": 2, "cubic": 4}
 
@@ -87,11 +100,13 @@ def lower(builder: PlanBuilder, call: ExternCall) -> bool:
         return False
     kind = next(kind for kind in _KINDS if kind in call.name)
     kinds = ["nearest"] * (3 - spatial) + [kind] * spatial
+    is_backward = "grad_output" in values
     macros = f"#define ALIGN {int(bool(values.get('align_corners')))}\n#define EXACT {int('exact' in call.name)}\n"
+    macros += f"#define BACKWARD {int(is_backward)}\n"
     for axis, of_axis in zip("DHW", kinds, strict=True):
         macros += f"#define KIND_{axis} {of_axis}\n#define TAPS_{axis} {_KINDS[of_axis]}\n"
     named = dict(zip(("scale_d", "scale_h", "scale_w"), scales, strict=True))
-    if "grad_output" in values:
+    if is_backward:
         problem = planes.Planes(out, values["grad_output"], spatial, _BACKWARD, scales=named, helpers=macros + _TAPS)
         return problem.backward(builder)
     source = values["self"] if "self" in values else values["input"]

@@ -179,7 +179,8 @@ class StatementPrinter:
 
     def _is_argument(self, value: Value) -> bool:
         """Whether a value is a number that the kernel was called with, whatever its type is in the end."""
-        if value.op == "to_dtype":
+        # On the CPU, powers of float16 are none of those that ATen takes otherwise.
+        if value.op == "to_dtype" or (value.op == "narrowed" and value.src_dtype == torch.bfloat16):
             return self._is_argument(value.args[0])
         return value.op == "index_expr" and not value.index.free_symbols & self.kernel.entries.keys()
 

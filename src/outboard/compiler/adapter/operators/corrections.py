@@ -365,8 +365,9 @@ def _adding_rows(overload: Any) -> Callable[..., Tensor]:
                 "source tensor shape must match self tensor shape, excluding the specified dimension. "
                 f"Got self.shape = {[*x.shape]} source.shape = {[*source.shape]}"
             )
-        if source.dtype == torch.bool:
-            return whole(x, dim, index, (source * kwargs.get("alpha", 1)).to(torch.bool))
+        alpha = kwargs.get("alpha", 1)
+        if source.dtype == torch.bool and alpha != 1:  # 1 makes a plan of its own: it reports wrong indices otherwise
+            return whole(x, dim, index, (source * alpha).to(torch.bool))
         return whole(x, dim, index, source, **kwargs)
 
     return decompose

@@ -7,11 +7,15 @@ side that keeps its size or doubles; so does CUDA, in linear modes if all sides 
 three dimensions goes by the factor. PyTorch's decompositions always do. A side of which the factor does not count is
 here given none. Gradients are those of the results: the CPU's of ``nearest`` in one and three dimensions are those of
 copies, CUDA's are not.
+
+Linear modes weigh both neighbours, rounded as the CPU's kernels round. PyTorch's decomposition computes places in the
+dtype of the images, of halves too, and adds a part of the neighbours' difference to one, which is NaN of infinities.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +25,7 @@ from torch import Tensor
 from torch._decomp.decompositions import upsample_compute_output_size
 from torch._inductor import lowering
 from torch._inductor.virtualized import V
+from torch._prims_common import suggest_memory_format
 
 aten = torch.ops.aten
 
@@ -43,7 +48,7 @@ def _counting(
     ]
 
 
-def _corrected(overload: Any, repeated: Sequence[int], place: int) -> Callable[..., Any]:
+def _corrected(overload: Any, repeated: Sequence[int], place: int = 0) -> Callable[..., Any]:
     """Without the factors that do not count. ``place`` is where the sizes of the source are among the arguments: those
     of a tensor, or given."""
 
@@ -56,6 +61,43 @@ def _corrected(overload: Any, repeated: Sequence[int], place: int) -> Callable[.
         return NotImplemented if counting == given else overload(*values[: -len(size)], *counting)
 
     return decompose
+
+
+def _linear(overload: Any, repeated: Sequence[int]) -> Callable[..., Any]:
+    """A linear mode of floats: the weighted sum of both neighbours in each dimension, the last one first."""
+
+    def decompose(*args: Any, **kwargs: Any) -> Any:
+        x, size, align_corners, *factors = _in_order(overload, args, kwargs)
+        if not x.is_floating_point():
+            return NotImplemented
+        counting = _counting(repeated, x.shape[2:], size, factors)
+        sides = zip(x.shape[2:], size, counting, strict=True)
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        found = [_neighbours(*side, align_corners, dtype, x.device) for side in sides]
+        tails = [[1] * (len(size) - 1 - axis) for axis in range(len(size))]
+        places = [[place.view(-1, *tail) for place in pair] for (*pair, _), tail in zip(found, tails, strict=True)]
+        values = [aten._unsafe_index(x, [None, None, *each]).to(dtype) for each in itertools.product(*places)]
+        for (*_, weight), tail in zip(reversed(found), reversed(tails), strict=True):
+            high = weight.view(-1, *tail)
+            low = 1 - high
+            values = [torch.addcmul(a * low, b, high) for a, b in zip(values[::2], values[1::2], strict=True)]
+        return values[0].to(x.dtype).contiguous(memory_format=suggest_memory_format(x))
+
+    return decompose
+
+
+def _neighbours(
+    before: Any, after: Any, factor: float | None, align_corners: bool, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """For each place of a side: the two places of the source around it, and the weight of the second."""
+    index = torch.arange(after, device=device).to(dtype)
+    if align_corners:
+        place = index * ((before - 1) / (after - 1) if after > 1 else 0.0)
+    else:
+        scale = 1.0 / factor if factor is not None and factor > 0 else before / after
+        place = torch.add(torch.full((), -0.5, dtype=dtype, device=device), index + 0.5, alpha=scale).clamp(min=0)
+    low = place.to(torch.int64).clamp(max=before - 1)
+    return low, (low + 1).clamp(max=before - 1), (place - low).clamp(0, 1)
 
 
 def _in_order(overload: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
@@ -80,9 +122,10 @@ def _corrections() -> dict[Any, Callable[..., Any]]:
     table: dict[Any, Callable[..., Any]] = {}
     for name, repeated in _REPEATED.items():
         forward, backward = getattr(aten, name), getattr(aten, f"{name}_backward").default
-        table[forward.default] = _corrected(forward.default, repeated, 0)
+        makes = _corrected if name == "upsample_nearest2d" else _linear
+        table[forward.default] = makes(forward.default, repeated)
         table[forward.vec] = _by_factors(forward.default, forward.vec)
-        table[backward] = _corrected(backward, repeated, 2)
+        table[backward] = _corrected(backward, repeated, place=2)
     return table
 
 
