@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from outboard.device.devices import name
+
 _LONG = range(-(2**63), 2**64)
 
 
@@ -58,8 +60,6 @@ def flat(values: Any) -> list[Any]:
 def device_index(values: list[Any]) -> int:
     """The index of the first tensor's device; -1, the current device, without tensors. Raises RuntimeError if that is
     no device of ours."""
-    from outboard.device.devices import name
-
     tensor = next((value for value in values if isinstance(value, torch.Tensor)), None)
     if tensor is None:
         return -1

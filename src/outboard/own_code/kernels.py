@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,11 @@ from outboard import _C
 from outboard.compiler import dialects
 
 from .arguments import device_index, flat, number_of
+
+
+@functools.cache
+def _dialect_of(index: int) -> str:
+    return str(_C.device_properties(index)["dialect"])
 
 
 class RawKernel:
@@ -88,7 +94,7 @@ class RawKernel:
 
     def runs_on(self, index: int) -> bool:
         """Whether the kernel is written for the device with this index."""
-        dialect = _C.device_properties(index)["dialect"]
+        dialect = _dialect_of(index)
         if self._binary is not None:
             return self.dialect in (None, dialect)
         return dialects.is_known(dialect) if self.dialect is None else dialect == self.dialect
@@ -100,7 +106,7 @@ class RawKernel:
         return self._made[index]
 
     def _make(self, index: int) -> _C.OwnKernel:
-        dialect = _C.device_properties(index)["dialect"]
+        dialect = _dialect_of(index)
         if not self.runs_on(index):
             written_in = self.dialect or "the words of dialects"
             taken = f"programs in {dialect}" if dialect else "no programs"
