@@ -15,8 +15,11 @@ import torch
 from torch import Tensor
 
 import outboard
-from outboard import _C
+from outboard import _C, drivers
 from outboard_conformance.driver import CopyKind, Table
+from tests.conftest import RunPython
+
+FAULTS = drivers.opencl().replace("opencl", "faults")
 
 
 def copy_by_driver(borrowed: Any, source: Tensor, target: Tensor) -> None:
@@ -273,3 +276,75 @@ def test_threads_borrow_the_same(device: str) -> None:
     for thread in threads:
         thread.join()
     assert all(bool(y.eq(2).all()) for y in results) and len(results) == 3
+
+
+FAULTY = """
+import ctypes, gc, torch, outboard
+from outboard import _C, drivers
+from outboard_conformance.driver import CopyKind, Failed, Table
+
+device = torch._C._get_privateuse1_backend_name()
+module = torch.get_device_module(device)
+faults = ctypes.CDLL(drivers.opencl().replace("opencl", "faults"))
+violations = ctypes.CDLL(drivers.strict()).outboard_strict_violations
+violations.restype = ctypes.c_uint64
+numbers = torch.arange(300_000.0)
+
+def copied():
+    x = numbers.to(device) + 1
+    y = torch.empty_like(x)
+    with outboard.borrow(x, writes=[y]) as borrowed:
+        places = borrowed.address(y), borrowed.address(x)
+        Table(borrowed.driver).call("copy", borrowed.stream, CopyKind.DEVICE_TO_DEVICE, *places, x.nbytes)
+    return y.cpu()
+
+assert torch.equal(copied(), numbers + 1)
+module.synchronize()
+gc.collect()
+before, failed = module.memory_allocated(), 0
+for function in ("memory_alloc", "copy", "fill", "launch", "event_record", "stream_wait", "event_create"):
+    for nth in (1, 2):
+        module.empty_cache()
+        faults.outboard_faults_fail(function.encode(), ctypes.c_uint64(nth), 7)
+        try:
+            copied()
+        except Exception as error:
+            failed += 1
+            assert isinstance(error, (RuntimeError, Failed)), error
+        faults.outboard_faults_fail(function.encode(), ctypes.c_uint64(0), 0)
+        try:
+            module.synchronize()
+        except RuntimeError:
+            pass
+        gc.collect()
+        assert module.memory_allocated() == before, (function, nth)
+        assert torch.equal(copied(), numbers + 1)
+print(failed > 5, violations())
+"""
+
+
+@pytest.mark.full("10 s: failures of each of the driver's calls")
+def test_failures_lose_nothing(device: str, run_python: RunPython) -> None:
+    """Calls of the driver fail in turn, on a discrete device that checks its caller."""
+    environment = {"OUTBOARD_DRIVER": FAULTS, "OUTBOARD_FAULTS_DRIVER": drivers.strict(), "OUTBOARD_STRICT_DELAY": "50"}
+    assert run_python(FAULTY, **environment) == "True 0\n"
+
+
+def test_two_devices(device: str, run_python: RunPython) -> None:
+    printed = run_python(
+        """
+        import torch, outboard
+
+        device = torch._C._get_privateuse1_backend_name()
+        first, second = (torch.ones(4, device=f"{device}:{i}") for i in (0, 1))
+        try:
+            with outboard.borrow(first, second):
+                pass
+        except RuntimeError as error:
+            print("Borrow those of each by themselves" in str(error))
+        with outboard.borrow(first) as one, outboard.borrow(second) as other:
+            print(one.stream != other.stream, other.device.index)
+        """,
+        OUTBOARD_NUM_DEVICES="2",
+    )
+    assert printed == "True\nTrue 1\n"
