@@ -41,13 +41,13 @@ OwnArgument argument_of(py::handle value) {
 }
 
 template <typename Word>
-void set_number(Arguments& arguments, size_t number, const std::string& bytes) {
+void set_number(outboard::Arguments& arguments, size_t number, const std::string& bytes) {
   Word word = 0;
   std::memcpy(&word, bytes.data(), sizeof(word));
   arguments.set(number, word);
 }
 
-void set_number(Arguments& arguments, size_t number, const std::string& bytes) {
+void set_number(outboard::Arguments& arguments, size_t number, const std::string& bytes) {
   switch (bytes.size()) {
     case 1:
       return set_number<uint8_t>(arguments, number, bytes);
@@ -83,7 +83,7 @@ void launch_own(OwnKernel& own, const std::vector<OwnArgument>& given, const std
     launch.local[d] = group[d];
     launch.global[d] = groups[d] * group[d];
   }
-  launch.arguments = Arguments(given.size());
+  launch.arguments = outboard::Arguments(given.size());
   translate_errors([&] {
     own.kernel->check_group(launch.local);
     Work work(current_stream(static_cast<c10::DeviceIndex>(own.target.index())));

@@ -78,13 +78,13 @@ class OutboardDeviceOps(DeviceOpOverrides):
     def import_get_raw_stream_as(self, name: str) -> str:
         return f"{name} = lambda index: 0"
 
-    def set_device(self, device_idx: int) -> str:
+    def set_device(self, device_idx: int | str) -> str:
         return f"torch.accelerator.set_device_index({device_idx})"
 
     def synchronize(self) -> str:
         return "torch.accelerator.synchronize()"
 
-    def device_guard(self, device_idx: int) -> str:
+    def device_guard(self, device_idx: int | str) -> str:
         return f"torch.accelerator.device_index({device_idx})"
 
     def current_stream(self) -> str:

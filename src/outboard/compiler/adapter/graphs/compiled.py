@@ -150,10 +150,12 @@ class GraphWrapper(PlanWrapper):
         sizes = [texts.get(symbol, str(symbol)) for symbol in kernel.sizes]
         code.writeline(f"{self.launcher(line)}.run([{', '.join([*buffers, *sizes, *map(str, kernel.floats)])}])")
 
-    def _codegen_assert_size_stride(self, code: Any, name: str, size: str, stride: str, op_name: str) -> None:
+    def _codegen_assert_size_stride(
+        self, code: Any, name: str, size: str, stride: str, op_name: str, *more: Any
+    ) -> None:
         """Writes a check of an operator's result, of its dtype, too: kernels read memory as the graph was planned."""
         if op_name == "input":
-            super()._codegen_assert_size_stride(code, name, size, stride, op_name)
+            super()._codegen_assert_size_stride(code, name, size, stride, op_name, *more)
             return
         self.import_runtime()
         if op_name.startswith(implemented.PREFIX):

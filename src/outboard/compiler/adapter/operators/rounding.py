@@ -13,7 +13,7 @@ from torch._inductor import ir, lowering
 from torch._inductor.virtualized import V, ops
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND
 
-from outboard import patches
+from outboard import patches, torch_release
 
 from ..overrides import HALVES
 from ..symbols import expression
@@ -33,7 +33,7 @@ def _ldexp(x: Any, exponent: Any) -> Any:
 
 
 def _soft_shrink(x: torch.Tensor, lambd: Any = 0.5) -> torch.Tensor:
-    """``softshrink`` whose zeros are positive."""
+    """``softshrink`` whose zeros are positive, and whose bound is not rounded, as on the CPU up to PyTorch 2.14."""
     if x.dtype in HALVES:
         return _soft_shrink(x.float(), lambd).to(x.dtype)
     moved = torch.where(x > 0, x - lambd, x + lambd)
@@ -53,7 +53,7 @@ def _least(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 #: Decompositions that replace, on our device, those of PyTorch and Inductor.
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.ldexp.Tensor: _ldexp,
-    aten.softshrink.default: _soft_shrink,
+    **({aten.softshrink.default: _soft_shrink} if torch_release.number(torch.__version__) < (2, 15) else {}),
     aten.fmax.default: _greatest,
     aten.fmin.default: _least,
 }
