@@ -300,6 +300,29 @@ def test_operators_that_write(implement: Implement, device: str) -> None:
         loss.backward()
 
 
+def test_operators_that_write_to_lists(implement: Implement, device: str) -> None:
+    source = """
+OB_KERNEL void add(OB_GLOBAL float *a, OB_GLOBAL float *b, OB_GLOBAL float *c, OB_GLOBAL const float *x) {
+  const long i = OB_ITEM_ID(0);
+  a[i] += x[i];
+  b[i] += x[i];
+  if (c != 0) c[i] += x[i];
+}
+"""
+    implement(
+        "outboard_test_own::add_to_(Tensor(a!)[] lists, Tensor(b!)? more, Tensor x) -> ()",
+        source,
+        "add",
+        grid=lambda lists, more, x: x.numel(),
+    )
+    op = torch.ops.outboard_test_own.add_to_
+    x = torch.arange(6.0, device=device)
+    lists = [torch.zeros(6, device=device), torch.zeros(6, 2, device=device)[:, 1], torch.zeros(6, device=device)]
+    op(lists[:2], None, x)
+    op(lists[:2], lists[2], x)
+    assert [each.tolist() for each in lists] == [(2 * x).tolist(), (2 * x).tolist(), x.tolist()]
+
+
 def test_operators_with_several_results(implement: Implement, device: str) -> None:
     source = """
 OB_KERNEL void ends(OB_GLOBAL const float *x, OB_GLOBAL float *low, OB_GLOBAL float *high, long n) {

@@ -168,12 +168,17 @@ class Implementation:
             return elsewhere()
         made = self._results(*values)
         given = [_contiguous(value) for value in values] if self._contiguous else values
-        written = [given[place] for place in self._operator.written]
-        self._run(given, made if isinstance(made, tuple) else (made,), written)
-        for place in self._operator.written:
-            if given[place] is not values[place]:
-                values[place].copy_(given[place])
-            torch.autograd.graph.increment_version(values[place])
+        pairs = [
+            pair
+            for place in self._operator.written
+            for pair in zip(flat(values[place]), flat(given[place]), strict=True)
+            if pair[0] is not None
+        ]
+        self._run(given, made if isinstance(made, tuple) else (made,), [passed for _, passed in pairs])
+        for target, passed in pairs:
+            if passed is not target:
+                target.copy_(passed)
+            torch.autograd.graph.increment_version(target)
         if self._operator.results != 0:
             return made
         returned = [values[place] for place in self._operator.written[: len(self._operator.overload._schema.returns)]]
