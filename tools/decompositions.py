@@ -112,6 +112,12 @@ def _overflowing_factor(label: str, found: Difference) -> bool:
     return all((one - other) % 2**bits == 0 for one, other in zip(found.ours[0].tolist(), exact, strict=True))
 
 
+def _refused_by_dtype(label: str, found: Difference) -> bool:
+    """A wrong index in a dtype for which there is no kernel, on the CPU neither: whichever is found first."""
+    both = isinstance(found.ours, Refused) and isinstance(found.theirs, Refused)
+    return both and "not implemented for" in found.ours.text
+
+
 def _power_beyond_exponents(label: str, found: Difference) -> bool:
     """``ldexp`` by integers beyond all exponents, where ours is zero or infinite as it must be."""
     if not label.startswith("ldexp ") or found.place != 0:
@@ -158,6 +164,7 @@ EXPLAINED: list[tuple[Callable[[str, Difference], bool], str]] = [
     ),
     (_nearest_of_two_dimensions, "the CPU's kernels round places in two ways; CUDA's as ours, and gradients on both"),
     (_overflowing_factor, "the CPU checks the factor of differences in some dtypes, and of sums in none"),
+    (_refused_by_dtype, "the CPU looks at indices before it finds that there is no kernel"),
     (_power_beyond_exponents, "the CPU's vectors take the lowest bits of such exponents"),
     (_mean_of_infinities, "the CPU moves the mean on, so that an infinity makes NaN of it"),
     (_piece_for_nan, "of NaN, the CPU's vectors take another piece of the function than its single elements"),
@@ -338,8 +345,10 @@ def _widened(value: Tensor) -> Tensor:
 
 def _shaken(value: Tensor) -> Tensor:
     """Elements that differ in their last bit, now up, now down."""
-    signs = 1 - 2 * (torch.arange(value.numel()).view(value.shape) % 2)
-    return value * (1 + signs * torch.finfo(value.dtype).eps).to(value.dtype) if value.is_floating_point() else value
+    if not value.is_floating_point():
+        return value
+    signs = 1 - 2 * (torch.arange(value.numel(), dtype=value.dtype).view(value.shape) % 2)
+    return value * (1 + signs * torch.finfo(value.dtype).eps)
 
 
 def _raised(value: Tensor) -> Tensor:
