@@ -21,8 +21,8 @@ def mismatch(running: str) -> str | None:
     wanted = release(built)
     return (
         f"This Outboard was built for PyTorch {wanted}, and this is PyTorch {running}: there is no device. Install "
-        f'that PyTorch (`pip install "torch=={wanted}.*"`) or an Outboard for yours (`pip install --upgrade outboard`; '
-        "from its sources: `pip install --no-build-isolation --force-reinstall --no-deps .`)."
+        f'that PyTorch (`pip install "torch=={wanted}.*"`) or an Outboard that was built for yours (from its sources: '
+        "`pip install --no-build-isolation --force-reinstall --no-deps .`)."
     )
 
 
