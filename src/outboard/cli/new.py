@@ -12,6 +12,8 @@ from pathlib import Path
 
 import torch
 
+from outboard import __version__
+
 HELP = "write a package for a chip of your own"
 
 #: The packages as files, in which a chip is called "mychip": what all kinds have, and what each has of its own.
@@ -76,6 +78,7 @@ def package(name: str, kind: str, language: str) -> Iterator[tuple[str, str]]:
             if path == _FILES:
                 continue
             text = file.read_text().replace("LEVEL_OF_KIND", _LEVELS[kind])
+            text = text.replace("VERSION_OF_OUTBOARD", __version__)
             if "FILES_OF_KIND" in text:
                 text = text.replace("FILES_OF_KIND", (TEMPLATES / kind / _FILES).read_text().rstrip())
             text = text.replace('"-std=c11"', standard)
