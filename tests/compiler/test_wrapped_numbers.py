@@ -44,6 +44,21 @@ def test_numbers_promote_as_on_the_cpu(
     torch.testing.assert_close(out.cpu(), expected)
 
 
+@pytest.mark.parametrize("name", _OPERATORS)
+@pytest.mark.parametrize("number", [200, -200, 70_000])
+def test_numbers_that_the_dtype_cannot_hold(device: str, name: str, number: int) -> None:
+    """A function that computes floats takes them as they are."""
+    for dtype in (torch.int8, torch.uint8, torch.int16):
+        x = torch.tensor([1, 2, 3], dtype=dtype)
+        try:
+            expected = _operator(name)(x, number)
+        except RuntimeError as refusal:
+            with pytest.raises(type(refusal)):
+                _operator(name)(x.to(device), number)
+            continue
+        torch.testing.assert_close(_operator(name)(x.to(device), number).cpu(), expected, equal_nan=True)
+
+
 def test_another_number_needs_no_other_plan(device: str, device_module) -> None:  # type: ignore[no-untyped-def]
     x = torch.arange(1.0, 9.0, device=device)
     torch.xlogy(x, 2.5)

@@ -522,13 +522,20 @@ def _traced(
 
 def _as_tensor(number: Any, inputs: Inputs) -> torch.Tensor:
     """A number as a tensor without dimensions, which takes part in type promotion as the number does: less than any
-    tensor of its kind. Among others without dimensions it has the dtype that comes of them and the number."""
+    tensor of its kind. Beside integers with dimensions it keeps its value, which a function may take as a float; among
+    others without dimensions it has the dtype that comes of them and the number."""
     tensors = [leaf.fake for leaf in inputs.leaves if isinstance(leaf.fake, torch.Tensor)]
     kind = next((kind for kind in (bool, int, float) if isinstance(number, kind)), None)
     kind = kind or (float if isinstance(number, torch.SymFloat) else int)
     given = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
     dtype = torch.result_type(torch.empty(1, dtype=given), kind(1))
+    if kind is int and any(tensor.dim() and not _is_real_or_bool(tensor.dtype) for tensor in tensors):
+        dtype = torch.promote_types(dtype, torch.int64)
     return torch.scalar_tensor(number, dtype=dtype, device=tensors[0].device)
+
+
+def _is_real_or_bool(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex or dtype == torch.bool
 
 
 def _return_written(
