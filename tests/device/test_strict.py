@@ -228,6 +228,7 @@ assert violations() == 0
 
 
 def test_a_device_without_atomics_of_64_bits(device: str, run_python: RunPython) -> None:
+    """Where additions are atomic: not where vectors are explicit."""
     run_python(
         PRELUDE
         + """
@@ -244,6 +245,8 @@ assert module.fallbacks() == {"aten::index_add_": 1}, module.fallbacks()
 assert violations() == 0
 """,
         OUTBOARD_DRIVER="strict",
+        OUTBOARD_STRICT_TYPE="gpu",
+        OUTBOARD_STRICT_VECTOR_WIDTH="1",
         OUTBOARD_STRICT_INT64_ATOMICS="0",
         OUTBOARD_STRICT_DELAY="0",
     )
