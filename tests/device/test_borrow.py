@@ -106,6 +106,7 @@ def test_addresses_are_of_elements(device: str) -> None:
 def test_nothing_is_left(device: str, device_module: ModuleType) -> None:
     x, y = torch.ones(100_000, device=device), torch.empty(100_000, device=device)
     copied(x, y)
+    gc.collect()
     before = device_module.memory_allocated()
     for _ in range(10):
         copied(x, y)

@@ -54,6 +54,13 @@ def test_index_reduce(agree: Agree, reduction: str, include_self: bool) -> None:
     )
 
 
+@pytest.mark.parametrize("reduction", ["prod", "mean", "amax", "amin"])
+def test_index_reduce_without_dimensions(agree: Agree, reduction: str) -> None:
+    for include_self in (True, False):
+        numbers = (torch.tensor(2.0), 0, torch.tensor([0]), torch.tensor(3.0), reduction)
+        agree(torch.index_reduce, *numbers, include_self=include_self)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8], ids=str)
 @pytest.mark.parametrize("reduction", ["prod", "mean", "amax", "amin"])
 def test_index_reduce_of_rows_and_columns(agree: Agree, reduction: str, dtype: torch.dtype) -> None:

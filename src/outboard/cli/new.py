@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from outboard import __version__
+from outboard.version import __version__
 
 HELP = "write a package for a chip of your own"
 

@@ -254,9 +254,9 @@ def lower_index_reduce(builder: PlanBuilder, call: ExternCall) -> bool:
     dim = common.wrap_dim(values["dim"], len(out.sizes))
     if dim is None or len(source.sizes) != len(out.sizes):
         return False
-    sizes, strides = list(source.sizes), [sympy.Integer(0)] * len(source.sizes)
-    strides[dim] = common.stride_at(index, 0)
-    places = TensorArg(index.buffer, index.dtype, tuple(sizes), tuple(strides), index.offset)
+    step = common.stride_at(index, 0)
+    strides = tuple(step if i == dim else sympy.Integer(0) for i in range(len(source.sizes)))
+    places = TensorArg(index.buffer, index.dtype, source.sizes, strides, index.offset)
     return _reduce_lines(builder, values, dim, places, source, out, INDEX_ERROR, checked_alone=True)
 
 
