@@ -19,8 +19,8 @@ HELP = "write a package for a chip of your own"
 #: The packages as files, in which a chip is called "mychip": what all kinds have, and what each has of its own.
 TEMPLATES = Path(__file__).parents[1] / "templates"
 _COMMON = "common"
-#: The level of `outboard conform` that says most about a kind.
-_LEVELS = {"kernels": "kernels", "graph": "graph"}
+#: Each has the name of the level of `outboard conform` that says most about it.
+_KINDS = ("graph", "kernels")
 _ENDINGS = {"c": ("c", '"-std=c11"'), "c++": ("cpp", '"-std=c++20"')}
 #: A part of a table, which goes into the README.
 _FILES = "files.md"
@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="the chip's name: of the device, the driver and the Python package")
     parser.add_argument(
         "--kind",
-        choices=sorted(_LEVELS),
+        choices=_KINDS,
         default="kernels",
         help="kernels: the chip runs programs of a language like C (the default); graph: its compiler takes graphs",
     )
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
         target.write_text(text)
     print(f"{folder} is written; {folder / 'README.md'} says what is where. To try it:")
     print(f"  cd {folder} && pip install --no-build-isolation .")
-    print(f"  outboard conform --driver {name} --level {_LEVELS[options.kind]}")
+    print(f"  outboard conform --driver {name} --level {options.kind}")
     return 0
 
 
@@ -77,7 +77,7 @@ def package(name: str, kind: str, language: str) -> Iterator[tuple[str, str]]:
             path = str(file.relative_to(root))
             if path == _FILES:
                 continue
-            text = file.read_text().replace("LEVEL_OF_KIND", _LEVELS[kind])
+            text = file.read_text().replace("LEVEL_OF_KIND", kind)
             text = text.replace("VERSION_OF_OUTBOARD", __version__)
             if "FILES_OF_KIND" in text:
                 text = text.replace("FILES_OF_KIND", (TEMPLATES / kind / _FILES).read_text().rstrip())

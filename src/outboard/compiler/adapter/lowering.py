@@ -33,6 +33,7 @@ from outboard import compilers
 from outboard._C import SignedCall, SignedLeaf
 
 from ..choice.calls import find_overload
+from ..kernels.common import INTEGER_DTYPES
 from ..loops.nest import GATHER_ERROR, INDEX_ERROR, index_message
 from ..operators import facts
 from ..plans import plan as p
@@ -529,13 +530,10 @@ def _as_tensor(number: Any, inputs: Inputs) -> torch.Tensor:
     kind = kind or (float if isinstance(number, torch.SymFloat) else int)
     given = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
     dtype = torch.result_type(torch.empty(1, dtype=given), kind(1))
-    if kind is int and any(tensor.dim() and not _is_real_or_bool(tensor.dtype) for tensor in tensors):
-        dtype = torch.promote_types(dtype, torch.int64)
+    beside = [tensor for tensor in tensors if tensor.dim() and tensor.dtype in INTEGER_DTYPES]
+    if kind is int and dtype in INTEGER_DTYPES and beside:
+        dtype = torch.int64
     return torch.scalar_tensor(number, dtype=dtype, device=tensors[0].device)
-
-
-def _is_real_or_bool(dtype: torch.dtype) -> bool:
-    return dtype.is_floating_point or dtype.is_complex or dtype == torch.bool
 
 
 def _return_written(
