@@ -68,6 +68,33 @@ def test_import_and_seeds_open_no_device_and_children_open_their_own(python: Run
     """)
 
 
+def test_a_process_may_end_before_the_threads_of_its_last_backward_pass(python: RunPython) -> None:
+    """They get no time on the one processor until the main thread is done, which ends Python meanwhile."""
+    python(
+        """
+        def step():
+            x = torch.randn(6, 8, requires_grad=True)
+            loss = (x.to(name) * 2).sum()
+            loss.backward()
+            return loss
+        def train():
+            os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+            step()
+            for thread in os.listdir("/proc/self/task"):
+                with open(f"/proc/self/task/{thread}/comm") as file:
+                    if file.read().startswith("pt_autograd"):
+                        os.sched_setscheduler(int(thread), os.SCHED_IDLE, os.sched_param(0))
+            global kept
+            kept = step()
+        for _ in range(6):
+            ended = in_child(train)
+            assert ended == "returned None", ended
+    """,
+        OUTBOARD_DRIVER="sim",
+        OUTBOARD_SIM_COMPILER="1",
+    )
+
+
 def test_threads_open_devices_at_once(python: RunPython) -> None:
     python("""
         ready = threading.Barrier(8)

@@ -94,6 +94,14 @@ void end_backward() {
   throw_raised();
 }
 
+/// What marks the threads of a backward pass. Never freed: the last of them to let it go may do so while Python ends,
+/// where nobody may ask for its lock.
+const std::shared_ptr<c10::SafePyObject>& backward_mark() {
+  static const auto* const mark = new std::shared_ptr<c10::SafePyObject>(
+      std::make_shared<c10::SafePyObject>(py::bool_(true).release().ptr(), getPyInterpreter()));
+  return *mark;
+}
+
 }  // namespace
 
 void install_interruptions() {
@@ -105,7 +113,7 @@ void install_interruptions() {
 py::object run_backward(const py::object& run, const py::tuple& args, const py::dict& kwargs) {
   using Locals = at::impl::ThreadLocalPythonObjects;
   const Locals before = Locals::get_state();
-  Locals::set(kBackward, std::make_shared<c10::SafePyObject>(py::bool_(true).release().ptr(), getPyInterpreter()));
+  Locals::set(kBackward, backward_mark());
   begin_backward();
   PyObject* const result = PyObject_Call(run.ptr(), args.ptr(), kwargs.ptr());
   python_error raised;
