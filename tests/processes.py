@@ -246,8 +246,10 @@ def _run(arguments: Sequence[str]) -> None:
 def _main() -> int:
     import torch._dynamo.repro.after_dynamo
     import torch._functorch._aot_autograd.subclass_codegen
-    import torch._inductor.compile_fx  # noqa: F401
+    import torch._inductor.compile_fx
+    from torch._inductor.codecache import torch_key
 
+    torch_key()  # a hash of PyTorch's sources, which is kept
     try:
         _serve(sys.argv[1])
     except _Program as program:
