@@ -246,7 +246,7 @@ def _run(arguments: Sequence[str]) -> None:
 def _main() -> int:
     import torch._dynamo.repro.after_dynamo
     import torch._functorch._aot_autograd.subclass_codegen
-    import torch._inductor.compile_fx
+    import torch._inductor.compile_fx  # noqa: F401
     from torch._inductor.codecache import torch_key
 
     torch_key()  # a hash of PyTorch's sources, which is kept
