@@ -21,6 +21,7 @@
 
 #include "runtime/base/driver_call.h"
 #include "runtime/base/interruption.h"
+#include "runtime/streams/watchdog.h"
 
 namespace outboard {
 namespace {
@@ -242,6 +243,7 @@ void check_alignment(const ob_device_properties& properties) {
 Device::Device(const ob_driver* driver, ob_device handle, int index, Origin origin)
     : index_(index), impl_(std::make_shared<Impl>(*driver)) {
   const uint64_t limit = memory_limit();  // throws if it makes no sense: before there is a stream to lose
+  start_watchdog();                       // the same
   impl_->handle = handle;
   impl_->origin = std::move(origin);
   impl_->properties.struct_size = sizeof(ob_device_properties);
@@ -447,6 +449,7 @@ void Runtime::shutdown(bool hurry) noexcept {
     if (hurry || was_interrupted()) device->abandon();
     if (!hurry && !was_interrupted()) device->stop();
   }
+  stop_watchdog();
   ProgramCache::stop();
 }
 

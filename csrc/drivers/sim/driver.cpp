@@ -175,6 +175,14 @@ void take_time(std::chrono::steady_clock::time_point begin, uint64_t bytes, uint
 
 std::atomic<uint64_t> collectives_begun{0};
 
+/// What executables that begin from now on do not come back from.
+enum Hang : int { kNothing = 0, kOnDevice = 1, kInCall = 2 };
+std::atomic<int> hang{kNothing};
+
+void hang_while(Hang chosen) {
+  while (hang == chosen) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
 /// The status of a wait that found this.
 ob_status told(const std::string& failure) { return failure.empty() ? OB_OK : fail(OB_INTERNAL, failure); }
 
@@ -415,7 +423,9 @@ ob_status execute(ob_stream stream, const std::shared_ptr<const outboard::sim::P
     const ob_status status = check_range(stream->device, operand.data, outboard::sim::bytes_of(operand));
     if (status != OB_OK) return status;
   }
+  hang_while(kInCall);
   stream->put([stream, program, kept] {
+    hang_while(kOnDevice);
     try {
       program->run(kept->list());
     } catch (const std::exception& error) {
@@ -559,6 +569,9 @@ __attribute__((visibility("default"))) void outboard_sim_pause(ob_stream stream)
 }
 
 __attribute__((visibility("default"))) void outboard_sim_resume(ob_stream stream) { stream->pause->reach(); }
+
+/// From now on, executables hang: with 1 on the device, with 2 in the call that is to submit them, until 0.
+__attribute__((visibility("default"))) void outboard_sim_hang(int where) { hang = where; }
 
 /// Collectives that were submitted in this process so far.
 __attribute__((visibility("default"))) uint64_t outboard_sim_collectives(void) { return collectives_begun; }

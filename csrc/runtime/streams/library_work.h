@@ -26,6 +26,8 @@ class LibraryWork {
   /// The operator that it carries out.
   const std::string& name() const { return name_; }
   ob_function function() const { return function_; }
+  /// Whether the function was loaded from bytes.
+  bool is_loaded() const { return loaded_ != nullptr; }
   const std::vector<ob_operand>& operands() const { return operands_; }
 
   void add_nothing() { operands_.push_back({}); }

@@ -143,10 +143,10 @@ void Stream::hand_over(const SubmissionQueue::Command& command, bool may_run_at_
 template <typename Command>
 void Stream::submit(TracedWork work, Command command, bool may_run_at_once) {
   const CountedAtEnd counted(submitted_);
-  if (!is_tracing()) return hand_over(std::move(command), may_run_at_once);
+  if (!is_observed()) return hand_over(std::move(command), may_run_at_once);
   const std::shared_ptr<Traced> traced = trace(*this, std::move(work));
   const auto timed_command = [this, traced, command = std::move(command)]() mutable {
-    const TimedOnDevice timed(traced.get(), device_.driver(), handle_);
+    const TimedOnDevice timed(traced, device_.driver(), handle_);
     command();
   };
   hand_over(timed_command, may_run_at_once);
@@ -169,7 +169,7 @@ void Stream::launch(const Launch& launch) {
   check_launch(device_.properties(), launch);
   if (recording_ != nullptr) return recording_->launch(launch);
   if (origin_ != nullptr) return origin_->launch(launch);
-  if (is_tracing()) {
+  if (is_observed()) {
     launch_traced(launch);
   } else {
     queue_.put(launch);
@@ -184,12 +184,16 @@ void Stream::call(std::shared_ptr<const LibraryWork> work) {
   refuse_if_unusable(device_.driver());
   TracedWork traced;
   traced.name = work->name();
-  submit(traced, [&driver = device_.driver(), stream = handle_, work = std::move(work)] {
+  // A library's functions take as long as they take, an executable may be a whole model: where the driver runs it in
+  // its call, that is for the thread that hands work over, so that the user can stop waiting for it.
+  const bool may_run_at_once = !work->is_loaded();
+  const auto call = [&driver = device_.driver(), stream = handle_, work = std::move(work)] {
     check(driver,
           driver.library_call(stream, work->function(), work->operands().data(),
                               static_cast<uint32_t>(work->operands().size())),
           "calling a library function");
-  });
+  };
+  submit(traced, call, may_run_at_once);
   if (launches_block()) synchronize();
 }
 

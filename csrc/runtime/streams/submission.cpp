@@ -38,9 +38,9 @@ void SubmissionQueue::put(const Launch& launch, std::shared_ptr<Traced> traced) 
   std::lock_guard producer(producers_);
   if (stopped_.load(std::memory_order_acquire)) {
     wait_until(put_.load(std::memory_order_relaxed));
-    return hand_over(launch, traced.get());
+    return hand_over(launch, traced);
   }
-  if (is_cheap(launch)) return hand_over(launch, traced.get());
+  if (is_cheap(launch)) return hand_over(launch, traced);
   Slot& slot = next_slot();
   slot.launch.kernel = launch.kernel;
   std::copy_n(launch.global, 3, slot.launch.global);
@@ -160,7 +160,7 @@ bool SubmissionQueue::wait_for_work(uint64_t done) {
   return put_.load(std::memory_order_acquire) != done;
 }
 
-void SubmissionQueue::hand_over(const Launch& launch, Traced* traced) {
+void SubmissionQueue::hand_over(const Launch& launch, const std::shared_ptr<Traced>& traced) {
   const ob_kernel handle = launch.kernel->get();
   launch.kernel->check_group(launch.local);
   const Arguments::Readable arguments = launch.arguments.read();
@@ -175,7 +175,7 @@ void SubmissionQueue::carry_out(Slot& slot) noexcept {
   try {
     if (slot.command == nullptr) {
       const std::shared_ptr<Traced> traced = std::move(slot.traced);
-      return hand_over(slot.launch, traced.get());
+      return hand_over(slot.launch, traced);
     }
     const Command command = std::exchange(slot.command, nullptr);
     command();

@@ -118,7 +118,7 @@ class SubmissionQueue {
   void leave_out(uint64_t first, uint64_t count) noexcept;
   void carry_out_batch(uint64_t first, uint64_t count) noexcept;
   bool make_ready(const Launch& launch, ob_argument* arguments, ob_launch& readable) noexcept;
-  void hand_over(const Launch& launch, Traced* traced);
+  void hand_over(const Launch& launch, const std::shared_ptr<Traced>& traced);
   void throw_failure();
 
   // What both sides write has a cache line of its own, and what they only read another: a line that two cores write

@@ -13,10 +13,11 @@
 #include "runtime/base/driver_call.h"
 #include "runtime/device.h"
 #include "runtime/streams/stream.h"
+#include "runtime/streams/watchdog.h"
 
 namespace outboard {
 
-std::atomic<bool> tracing_is_on{false};
+std::atomic<unsigned> observers{0};
 
 namespace {
 
@@ -43,6 +44,30 @@ struct Reference {
 };
 
 }  // namespace
+
+void observe(Observer observer, bool on) {
+  if (on) {
+    observers.fetch_or(observer, std::memory_order_relaxed);
+  } else {
+    observers.fetch_and(~unsigned{observer}, std::memory_order_relaxed);
+  }
+}
+
+std::string TracedWork::description() const {
+  switch (kind) {
+    case Kind::kKernel:
+      return (global[0] == 0 ? "the function '" : "the kernel '") + name + "'";
+    case Kind::kCopy:
+      return "a copy of " + std::to_string(bytes) + " bytes";
+    case Kind::kFill:
+      return "a fill of " + std::to_string(bytes) + " bytes";
+    case Kind::kGraph:
+      return "a graph of launches";
+    case Kind::kCollective:
+      return "the collective '" + name + "'";
+  }
+  return name;
+}
 
 int64_t traced_clock() {
   const auto time = std::chrono::system_clock::now().time_since_epoch();
@@ -73,6 +98,15 @@ Traced::~Traced() = default;
 
 void Traced::submitted() { work_.submit_end = traced_clock(); }
 
+Traced::Progress Traced::progress() const {
+  if (in_call()) return Progress::kRunning;
+  const ob_driver& driver = stream_.device().driver();
+  // What failed before it is for others to hear: whatever else a wait says, this is not what hangs.
+  const auto is_reached = [&](const EventHandle& event) { return driver.event_wait(event.get(), 0) != OB_NOT_READY; };
+  if (!timed_.load(std::memory_order_acquire) || is_reached(*end_)) return Progress::kFinished;
+  return is_reached(*begin_) ? Progress::kRunning : Progress::kWaiting;
+}
+
 void Traced::read_times(const DeviceDriver& driver, const EventHandle& reference, int64_t reference_time) {
   if (!timed_.load(std::memory_order_acquire)) return;
   int64_t since_begin = 0, since_end = 0;
@@ -82,19 +116,29 @@ void Traced::read_times(const DeviceDriver& driver, const EventHandle& reference
   work_.end = reference_time - since_end;
 }
 
-TimedOnDevice::TimedOnDevice(Traced* traced, const DeviceDriver& driver, ob_stream stream)
-    : traced_(traced), driver_(driver), stream_(stream) {
-  begun_ = traced_ != nullptr && driver_.event_record(traced_->begin_->get(), stream_) == OB_OK;
+TimedOnDevice::TimedOnDevice(const std::shared_ptr<Traced>& traced, const DeviceDriver& driver, ob_stream stream)
+    : traced_(traced.get()), driver_(driver), stream_(stream) {
+  if (traced_ == nullptr) return;
+  begun_ = driver_.event_record(traced_->begin_->get(), stream_) == OB_OK;
+  traced_->in_call_.store(true, std::memory_order_release);
+  watch(traced);
 }
 
 TimedOnDevice::~TimedOnDevice() {
+  if (traced_ == nullptr) return;
+  hand_over_end();
+  traced_->in_call_.store(false, std::memory_order_release);
+}
+
+void TimedOnDevice::hand_over_end() {
   if (!begun_ || driver_.event_record(traced_->end_->get(), stream_) != OB_OK) return;
   traced_->timed_.store(true, std::memory_order_release);
 }
 
 std::shared_ptr<Traced> trace(Stream& stream, TracedWork work) {
-  if (!is_tracing()) return nullptr;
+  if (!is_observed()) return nullptr;
   auto traced = std::make_shared<Traced>(stream, std::move(work));
+  if (!is_tracing()) return traced;
   const std::lock_guard lock(traces_mutex);
   traces.push_back(traced);
   return traced;
@@ -110,11 +154,11 @@ void start_tracing() {
   const std::lock_guard lock(traces_mutex);
   traces.clear();  // what was under way when tracing stopped
   ended_works.clear();
-  tracing_is_on.store(true, std::memory_order_relaxed);
+  observe(kTraced, true);
 }
 
 std::vector<TracedWork> stop_tracing() {
-  tracing_is_on.store(false, std::memory_order_relaxed);
+  observe(kTraced, false);
   std::vector<std::shared_ptr<Traced>> ended;
   std::vector<TracedWork> by_host;
   {
