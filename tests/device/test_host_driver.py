@@ -133,7 +133,7 @@ assert module.get_device_properties(0).name.startswith("strict") and module.fall
 
 
 def test_the_processor_is_the_device_where_nothing_else_is(run_python: RunPython, tmp_path: Path) -> None:
-    """As after ``pip install outboard[cpu]`` on a machine without OpenCL."""
+    """As after ``pip install ziglang`` on a machine without OpenCL."""
     vendors = tmp_path / "vendors"
     vendors.mkdir()
     out = run_python(

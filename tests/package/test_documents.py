@@ -103,6 +103,19 @@ def test_quoted_messages_are_the_sources_own() -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="the site needs the extra `docs`")
+def test_nobody_is_told_to_fetch_another_project() -> None:
+    """PyPI's ``outboard`` is one: a command names the wheel's file, its version, or the packages of an extra."""
+    sources = [
+        path
+        for part in ("src", "csrc")
+        for kind in ("py", "cpp", "h", "md")
+        for path in (ROOT / part).rglob(f"*.{kind}")
+    ]
+    told = re.compile(r"pip\s+install[^\n;&]*?\s['\"]?outboard(?!-|==|\.)\b")
+    assert told.search("pip install 'outboard[cpu]'") and told.search("pip install -U outboard")
+    assert [str(page) for page in [*PAGES, *sources] if told.search(page.read_text())] == []
+
+
 def test_site_builds(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)

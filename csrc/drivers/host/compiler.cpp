@@ -23,8 +23,8 @@ namespace {
 
 constexpr int kOldestClang = 16, kNewestClang = 26;
 constexpr const char* kMissing =
-    "the host driver compiles with Clang and LLD, which were not found. 'pip install ziglang' brings both; so does "
-    "'pip install outboard[cpu]', or on Debian and Ubuntu 'apt install clang lld' (version 16 or newer). "
+    "the host driver compiles with Clang and LLD, which were not found. 'pip install ziglang' brings both, and so "
+    "does 'apt install clang lld' (version 16 or newer) on Debian and Ubuntu. "
     "OUTBOARD_HOST_COMPILER names one elsewhere: the path of clang, or of zig.";
 
 /// A change of how programs are compiled or called, by which binaries made before are not taken for new ones.

@@ -17,7 +17,7 @@ HELP = "say what is installed, whether it works, and what to do if it does not"
 
 NO_DEVICE_ADVICE = (
     "No device was found. Install your hardware vendor's driver; or, for the processor, a compiler, without root "
-    "(`pip install 'outboard[cpu]'`), or an OpenCL runtime (`apt-get install pocl-opencl-icd ocl-icd-libopencl1` on "
+    "(`pip install ziglang`), or an OpenCL runtime (`apt-get install pocl-opencl-icd ocl-icd-libopencl1` on "
     "Debian or Ubuntu)."
 )
 
@@ -92,8 +92,8 @@ def _drivers(report: Report) -> None:
     chosen, _ = drivers.select(os.environ.get("OUTBOARD_DRIVER"))
     for library in sorted(set(chosen) - {path_of() for path_of in available.values()}):
         report.line("OUTBOARD_DRIVER", library)
-    report.line("NVRTC of cuda", inspection.cuda_compiler() or "of the system, or from 'outboard[cuda]'")
-    report.line("compiler of host", inspection.host_compiler() or "on PATH, or from 'outboard[cpu]'")
+    report.line("NVRTC of cuda", inspection.cuda_compiler() or "of the system, or from `pip install nvidia-cuda-nvrtc`")
+    report.line("compiler of host", inspection.host_compiler() or "on PATH, or from `pip install ziglang`")
     report.section("OpenCL")
     report.line("loader", inspection.opencl_loader() or "not loaded")
     files = inspection.icd_files()
