@@ -111,7 +111,7 @@ def test_nobody_is_told_to_fetch_another_project() -> None:
         for kind in ("py", "cpp", "h", "md")
         for path in (ROOT / part).rglob(f"*.{kind}")
     ]
-    told = re.compile(r"pip\s+install[^\n;&]*?\s['\"]?outboard(?!-|==|\.)\b")
+    told = re.compile(r"pip\s+install[^\n;&]*?[ \t]['\"]?outboard(?!-|==|\.)\b")
     assert told.search("pip install 'outboard[cpu]'") and told.search("pip install -U outboard")
     assert [str(page) for page in [*PAGES, *sources] if told.search(page.read_text())] == []
 
