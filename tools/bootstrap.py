@@ -30,9 +30,8 @@ TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 BUILD_REQUIREMENTS = ["cmake>=3.25", "ninja", "scikit-build-core>=1.1", "wheel>=0.40", "numpy"]
 #: What the installed package is made from; a change here means a rebuild.
 SOURCES = ["csrc", "include", "src", "CMakeLists.txt", "pyproject.toml"]
-#: For pip: options of the CMakeLists.txt. The first one users' builds leave off.
-WARNINGS_AS_ERRORS = ["--config-settings=cmake.define.OUTBOARD_WARNINGS_AS_ERRORS=ON"]
-UNITY = ["--config-settings=cmake.define.OUTBOARD_UNITY=ON"]
+#: For pip: an option of the CMakeLists.txt that users' builds leave off.
+WARNINGS_AS_ERRORS = "--config-settings=cmake.define.OUTBOARD_WARNINGS_AS_ERRORS=ON"
 
 
 class SetupError(RuntimeError):
@@ -244,10 +243,9 @@ def main() -> int:
         if options.opencl:
             opencl_runtime.ensure(environment.python, say)
         if not options.no_build:
-            # A launcher keeps what it has compiled, file by file; the strict build is the same with one and without.
-            by_file = "CMAKE_CXX_COMPILER_LAUNCHER" in os.environ and not options.warnings_as_errors
-            settings = [*(WARNINGS_AS_ERRORS if options.warnings_as_errors else []), *([] if by_file else UNITY)]
-            stages += outboard(environment, settings)
+            # The strict build is the same with a launcher and without.
+            strict = [WARNINGS_AS_ERRORS, torch_requirement.UNITY]
+            stages += outboard(environment, strict if options.warnings_as_errors else torch_requirement.joined_files())
         install(environment, stages)
     except SetupError as error:
         print(f"[setup] {error}", file=sys.stderr)

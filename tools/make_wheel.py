@@ -31,8 +31,8 @@ def build(folder: Path) -> Path:
     """Builds a wheel into a folder; returns its path."""
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "-v", "--no-deps"]
-    folder_option = torch_requirement.build_folder(importlib.metadata.version("torch"))
-    command = [*pip, "--no-build-isolation", folder_option, "-w", str(folder), str(ROOT)]
+    options = [torch_requirement.build_folder(importlib.metadata.version("torch")), *torch_requirement.joined_files()]
+    command = [*pip, "--no-build-isolation", *options, "-w", str(folder), str(ROOT)]
     progress.run_all([(command, "building the wheel")], ROOT, "[wheel]")
     return next(folder.glob("outboard-*.whl"))
 

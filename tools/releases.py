@@ -47,6 +47,9 @@ SUITES = {
 }
 _HEAD = "| PyTorch | Python | Suite | passed | failed | skipped | Sources | Day |\n|---|---|---|---|---|---|---|---|\n"
 _ROW = re.compile(r"^\| (\d\S*) \| (\d\S*) \| (\w+) \| (\d+) \| (\d+) \| (\d+) \| (\S+) \| (\S+) \|$", re.MULTILINE)
+_FAILURES = "\nWhat failed:\n\n"
+#: What stands below the head of the table and is written anew.
+_WRITTEN = re.compile(rf"\A(\|.*\n)*({_FAILURES}(- PyTorch .*\n)+)?")
 _FAILED = re.compile(r"^- PyTorch (\S+), Python (\S+), (\w+): `(.*)`$", re.MULTILINE)
 
 
@@ -155,17 +158,17 @@ def read_page(text: str) -> list[Row]:
 
 
 def page(text: str, rows: list[Row]) -> str:
-    """The page with these rows instead of those that it has; prose before and after the table stays."""
+    """The page with these rows, and what failed in them, instead of those that it has; all else stays."""
     before, _, rest = text.partition(_HEAD)
-    _, mark, after = rest.partition("\n## ")
+    after = _WRITTEN.sub("", rest, count=1)
     table = "".join(f"| {' | '.join(map(str, row[:-1]))} |\n" for row in sorted(rows, key=Row.order))
     lines = [
         f"- PyTorch {row.torch}, Python {row.python}, {row.suite}: `{name}`\n"
         for row in sorted(rows, key=Row.order)
         for name in row.failures
     ]
-    failures = f"\nWhat failed:\n\n{''.join(lines)}" if lines else ""
-    return f"{before}{_HEAD}{table}{failures}{mark}{after}"
+    failures = f"{_FAILURES}{''.join(lines)}" if lines else ""
+    return f"{before}{_HEAD}{table}{failures}{after}"
 
 
 def replace(rows: list[Row], measured: Row) -> list[Row]:

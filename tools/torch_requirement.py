@@ -20,6 +20,8 @@ VERSIONS = {"2.13": "2.13.0", "2.14": "2.14.1", "2.15": "2.15.0"}
 RELEASES = tuple(VERSIONS)
 #: What ``make`` installs unless it is told otherwise.
 DEFAULT = "2.13.0"
+#: For pip: compiles several files of the extension together.
+UNITY = "--config-settings=cmake.define.OUTBOARD_UNITY=ON"
 
 
 def release(version: str) -> str:
@@ -45,6 +47,12 @@ def build_folder(version: str) -> str:
     """The option of pip that gives builds with PyTorch ``version`` a folder of their own: objects of one release are of
     no use to another."""
     return f"--config-settings=build-dir=build/{{wheel_tag}}-torch{release(version)}"
+
+
+def joined_files() -> list[str]:
+    """The options of pip for a build from nothing: several files of the extension are compiled together, but where a
+    launcher such as ccache keeps what it has compiled, file by file."""
+    return [] if "CMAKE_CXX_COMPILER_LAUNCHER" in os.environ else [UNITY]
 
 
 def dynamic_metadata(settings: Mapping[str, Any], project: Mapping[str, Any]) -> dict[str, list[str]]:

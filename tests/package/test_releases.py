@@ -105,15 +105,16 @@ def test_tests_are_counted_once(tmp_path: Path) -> None:
 
 
 def test_a_measurement_replaces_its_row_and_nothing_else() -> None:
-    text = "before\n\n" + releases._HEAD + "\n## after\n"
+    text = "before\n\n" + releases._HEAD + "\nwords below\n\n- a point\n\n## after\n"
     old = releases.Row("2.13.0+cpu", "3.11", "quick", 5, 1, 0, "abc1234", "2026-01-01", ("tests.a[x `y`]",))
     other = releases.Row("2.12.0+cu130", "3.11", "full", 9, 0, 2, "abc1234", "2026-01-01")
     written = releases.page(text, [other, old])
     assert releases.read_page(written) == [old, other]
-    assert written.startswith("before") and written.endswith("\n## after\n")
+    assert written.startswith("before") and written.endswith("`\n\nwords below\n\n- a point\n\n## after\n")
     new = releases.Row("2.13.1", "3.11", "quick", 6, 0, 0, "abc1235", "2026-01-02")
     again = releases.page(written, releases.replace(releases.read_page(written), new))
     assert releases.read_page(again) == [new, other] and "What failed" not in again
+    assert again.endswith("|\n\nwords below\n\n- a point\n\n## after\n")
 
 
 def test_rows_are_of_pairs_that_exist() -> None:

@@ -54,5 +54,6 @@ def _fake(operator: Any, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, Any]:
 
 def _generators(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, torch.device]:
     """The module that has the states of generators, and the device that an operator with these arguments draws on."""
-    device = kwargs.get("device") or next(value.device for value in args if isinstance(value, torch.Tensor))
+    values = (value.device if isinstance(value, torch.Tensor) else value for value in args)
+    device = kwargs.get("device") or next(value for value in values if isinstance(value, torch.device))
     return getattr(torch, torch.device(device).type), torch.device(device)
