@@ -71,7 +71,7 @@ FLOORS: tuple[dict[str, str], ...] = (
         "src/outboard/settings.py": "environment variables",
         "src/outboard/patches.py": "every function of PyTorch's that is replaced",
         "src/outboard/drivers": "where drivers are found",
-        "src/outboard/reporting": "what a program did, as a page: roofs, recording, HTML",
+        "src/outboard/reporting": "what a program did, and what hurt: as a page, and in ten lines",
         "src/outboard/compiler/operators": "what is special about an operator, one row each",
         "src/outboard/compiler/units.py": "the number of compute units, which plans ask for",
         "src/outboard/compiler/tuning.py": "what follows from a device's properties",

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <ATen/record_function.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include "torch/bridge/deferred.h"
@@ -87,6 +88,7 @@ class GuardImpl final : public c10::impl::DeviceGuardImplInterface {
     return translate_errors([&] { return unwrap(stream).query(); });
   }
   void synchronizeStream(const c10::Stream& stream) const override {
+    RECORD_FUNCTION("Stream.synchronize()", c10::ArrayRef<const c10::IValue>{});
     note_wait("Stream.synchronize()");
     translate_errors([&] { unwrap(stream).synchronize(); });
   }

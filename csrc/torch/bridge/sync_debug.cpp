@@ -7,8 +7,10 @@ namespace outboard::aten {
 
 std::atomic<SyncDebugMode> sync_debug::mode{SyncDebugMode::kDefault};
 
-void sync_debug::note(const std::string& operation) {
+void sync_debug::note(const std::string& operation, std::optional<HiddenCost> kind) {
   if (WaitsUnnoticed::any()) return;
+  if (kind) note_cost(*kind, operation);
+  if (mode.load() == SyncDebugMode::kDefault) return;
   const std::string text = "called a synchronizing operation: " + operation + " makes the host wait for the device";
   TORCH_CHECK(mode.load() != SyncDebugMode::kError, text, " (set_sync_debug_mode(\"error\") forbids it)");
   TORCH_WARN(text);

@@ -22,6 +22,7 @@
 
 #include "runtime/base/interruption.h"
 #include "torch/bridge/devices.h"
+#include "torch/bridge/hidden_costs.h"
 #include "torch/bridge/host_allocator.h"
 #include "torch/bridge/sync_debug.h"
 #include "torch/bridge/tensor.h"
@@ -389,7 +390,13 @@ void check_overlap(const at::Tensor& dst, const at::Tensor& src) {
 void note_copy(const at::Tensor& dst, const at::Tensor& src, bool non_blocking) {
   if (!waits_are_noticed() || dst.device() == src.device()) return;
   if ((src.is_cpu() || dst.is_cpu()) && can_be_queued(dst, src, non_blocking)) return;
-  note_wait("a copy from " + src.device().str() + " to " + dst.device().str());
+  note_wait("a copy from " + src.device().str() + " to " + dst.device().str(), HiddenCost::kCopy);
+}
+
+void note_conversion(const at::Tensor& dst, const at::Tensor& src) {
+  if (!costs_are_observed() || dst.scalar_type() == src.scalar_type()) return;
+  note_cost(HiddenCost::kConversion,
+            std::string(c10::toString(src.scalar_type())) + " to " + c10::toString(dst.scalar_type()));
 }
 
 at::Tensor copy_from(const at::Tensor& source, const at::Tensor& dst, bool non_blocking) {
@@ -409,6 +416,7 @@ at::Tensor copy_from(const at::Tensor& source, const at::Tensor& dst, bool non_b
     TORCH_CHECK(src.is_privateuseone() && dst.is_privateuseone(), "Cannot copy from ", src.device(), " to ",
                 dst.device(), ": go through the CPU");
     if (src.device() != dst.device()) return copy_between_devices(dst, src);
+    note_conversion(dst, src);
     copy_on_device(dst, src);
   });
   return dst;

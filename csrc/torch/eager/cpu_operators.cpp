@@ -3,6 +3,7 @@
 
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/record_function.h>
 
 #include <utility>
 #include <vector>
@@ -75,6 +76,7 @@ class CpuOperatorCall : public OperatorCall {
 };
 
 void run_operator(HostCall& call) {
+  RECORD_FUNCTION(call.step.name, c10::ArrayRef<const c10::IValue>{});
   if (call.step.fallback) note_fallback(call.step.name);
   CpuOperatorCall(call).run();
 }

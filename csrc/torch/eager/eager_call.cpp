@@ -8,6 +8,7 @@
 
 #include "torch/bridge/devices.h"
 #include "torch/bridge/generator.h"
+#include "torch/bridge/hidden_costs.h"
 #include "torch/bridge/tensor.h"
 #include "torch/eager/out_arguments.h"
 #include "torch/eager/overlap.h"
@@ -117,6 +118,7 @@ void EagerCall::sign_sizes() {
 /// The slow path: asks for a plan, from the disk cache or the compiler.
 bool EagerCall::compile() {
   RECORD_FUNCTION("outboard::compile", c10::ArrayRef<const c10::IValue>{});
+  note_cost(HiddenCost::kCompilation, op_.name);
   const at::DisableRecordFunctionGuard whole;  // profilers show one piece, not what the compiler calls
   if (the_compiler().has_ended()) return false;
   if (signature_.overflows) rehearse_numbers_on_cpu(op_, arguments_);

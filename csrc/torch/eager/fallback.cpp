@@ -17,6 +17,7 @@
 #include "torch/bridge/device_type.h"
 #include "torch/bridge/devices.h"
 #include "torch/bridge/generator.h"
+#include "torch/bridge/hidden_costs.h"
 #include "torch/bridge/sync_debug.h"
 #include "torch/bridge/tensor.h"
 #include "torch/eager/complex_moves.h"
@@ -61,7 +62,7 @@ class CpuCall {
       : op_(op), device_(device), stack_(stack), in_place_(Runtime::get().device(device).host_accessible()) {}
 
   void run() {
-    note_wait("'" + op_.name + "' on the CPU");
+    note_wait("'" + op_.name + "' on the CPU", std::nullopt);
     const WaitsUnnoticed noted;
     if (in_place_) translate_errors([&] { current_stream(device_).synchronize(); });
     const size_t first = stack_->size() - op_.roles.size();
@@ -302,8 +303,13 @@ void ask_checks(const std::string& name, FallbackCause cause) {
 
 }  // namespace
 
+const char* word_for(FallbackCause cause) {
+  return cause == FallbackCause::kCompiler ? "compiler" : cause == FallbackCause::kCopy ? "copy" : "unsupported";
+}
+
 void note_fallback(const std::string& name, FallbackCause cause) {
   ask_checks(name, cause);
+  note_cost(HiddenCost::kFallback, name, word_for(cause));
   Counters& all = counters();
   FallbackPolicy policy;
   bool first;

@@ -30,13 +30,16 @@ enum class FallbackCause : uint8_t {
   kCopy          ///< it moves elements of one tensor to places in another
 };
 
+/// The word for a cause: "unsupported", "compiler" or "copy".
+const char* word_for(FallbackCause cause);
+
 /// Told of each fallback before it runs, beside the checks that were added before. Returns why it must not; an empty
 /// text lets it.
 using FallbackCheck = std::function<std::string(const std::string& name, FallbackCause cause)>;
 void add_fallback_check(FallbackCheck check);
 
-/// Counts one fallback of `name` and applies the policy. Throws c10::NotImplementedError under kError, and if a check
-/// forbids it.
+/// Counts one fallback of `name`, tells who looks for costs, and applies the policy. Throws c10::NotImplementedError
+/// under kError, and if a check forbids it.
 void note_fallback(const std::string& name, FallbackCause cause = FallbackCause::kUnsupported);
 
 /// Fallbacks so far, by operator.

@@ -23,6 +23,7 @@
 #include "runtime/plans/plan_binaries.h"
 #include "runtime/plans/plan_inputs.h"
 #include "torch/bridge/generator.h"
+#include "torch/bridge/hidden_costs.h"
 #include "torch/bridge/sync_debug.h"
 #include "torch/bridge/tensor.h"
 #include "torch/eager/compiler.h"
@@ -386,12 +387,9 @@ class PythonCheck {
 
   std::string operator()(const std::string& name, FallbackCause cause) const {
     if (python_ends()) return "";
-    const char* cause_text = cause == FallbackCause::kCompiler ? "compiler"
-                             : cause == FallbackCause::kCopy   ? "copy"
-                                                               : "unsupported";
     py::gil_scoped_acquire gil;
     try {
-      const py::object refusal = py::handle(check_)(name, cause_text);
+      const py::object refusal = py::handle(check_)(name, word_for(cause));
       return refusal.is_none() ? "" : refusal.cast<std::string>();
     } catch (py::error_already_set& error) {
       rethrow_python(error);
@@ -401,6 +399,24 @@ class PythonCheck {
  private:
   PyObject* check_;
 };
+
+/// A function of Python's as an observer of costs, which may be let go of in any thread.
+CostObserver python_observer(py::object function) {
+  const std::shared_ptr<py::object> kept(new py::object(std::move(function)), [](py::object* object) {
+    if (python_ends()) return;
+    py::gil_scoped_acquire gil;
+    delete object;
+  });
+  return [kept](HiddenCost kind, const std::string& what, const std::string& cause) {
+    if (python_ends()) return;
+    py::gil_scoped_acquire gil;
+    try {
+      (*kept)(word_for(kind), what, cause);
+    } catch (py::error_already_set& error) {
+      rethrow_python(error);
+    }
+  };
+}
 
 FallbackPolicy policy(const std::string& text) {
   if (text == "allow") return FallbackPolicy::kAllow;
@@ -447,6 +463,11 @@ void bind_eager(py::module_& m) {
       "Has one more function asked before each fallback, with the operator's name and why it runs on the CPU: "
       "'unsupported', "
       "'compiler' or 'copy'. It returns None, or why the fallback must not be.");
+  m.def(
+      "observe_costs",
+      [](py::object function) { observe_costs(function.is_none() ? CostObserver() : python_observer(function)); },
+      "Has one function told, or with None no more, of what costs time without a word of it in the program: its kind, "
+      "what it is of, and of a fallback its cause.");
   bindings::define(m, "eager_stats", "Counts of calls by whether their plan was known, and of plans.", [] {
     const EagerStatistics statistics = eager_statistics();
     return py::dict(py::arg("hits") = statistics.hits, py::arg("misses") = statistics.misses,

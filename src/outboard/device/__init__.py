@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import AcceleratorError, OutOfMemoryError
 
@@ -117,6 +120,8 @@ __all__ = [
     "device_of",
     "dlpack",
     "empty_cache",
+    "explain",
+    "explain_steady",
     "fallbacks",
     "get_allocator_backend",
     "get_amp_supported_dtype",
@@ -192,13 +197,23 @@ default_generators: tuple[torch.Generator, ...]
 _initialized: bool
 
 
-def __getattr__(name: str) -> tuple[torch.Generator, ...] | bool | type:
+#: Functions of outboard.reporting, which few programs need.
+explain: Callable[..., Any]
+explain_steady: Callable[..., Any]
+
+
+def __getattr__(name: str) -> tuple[torch.Generator, ...] | bool | type | Callable[..., Any]:
     if name == "default_generators":
         from outboard.device.random import default_generators
 
         return default_generators()
     if name == "_initialized":
         return is_initialized()
+    if name in ("explain", "explain_steady"):
+        from outboard import reporting
+
+        function: Callable[..., Any] = getattr(reporting, name)
+        return function
     if name in typed_tensors.NAMES:
         return typed_tensors.typed_tensor(name)
     raise AttributeError(f"module 'torch.{torch._C._get_privateuse1_backend_name()}' has no attribute {name!r}")

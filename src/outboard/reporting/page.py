@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from outboard.reporting import quantities
+from outboard.reporting.findings import ADVICE, Finding
 from outboard.reporting.recording import KernelTime, OperatorTime, Report
 
 #: Rows of a table; the rest is summed up in a last one.
@@ -33,8 +35,8 @@ svg { width: 100%; height: auto; } svg text { font-size: 12px; fill: currentColo
 
 def render(report: Report) -> str:
     """The page's text."""
-    sections = [_summary(report), _operators(report), _kernels(report), _fallbacks(report), _compiling(report)]
-    sections.append(_memory(report))
+    sections = [_summary(report), _findings(report), _operators(report), _kernels(report), _fallbacks(report)]
+    sections += [_compiling(report), _memory(report)]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -49,11 +51,11 @@ def _summary(report: Report) -> str:
     stats = report.compile_stats
     compiled = f"{stats.get('compiled', 0):.0f} plans, {stats.get('programs_built', 0):.0f} programs"
     entries = {
-        "wall time": _seconds(report.wall),
-        "device busy": f"{_seconds(report.busy)} ({_percent(report.busy, report.wall)})",
-        "compiled": f"{compiled}, {_seconds(sum(seconds for _, _, seconds in report.compiling))}",
-        "on the CPU": f"{sum(count for *_, count in report.fallbacks)} calls",
-        "memory, at most": _bytes(report.peak),
+        "wall time": quantities.seconds(report.wall),
+        "device busy": f"{quantities.seconds(report.busy)} ({quantities.percent(report.busy, report.wall)})",
+        "compiled": f"{compiled}, {quantities.seconds(sum(seconds for _, _, seconds in report.compiling))}",
+        "on the CPU": f"{sum(one.count for one in _on_cpu(report))} calls",
+        "memory, at most": quantities.size(report.peak),
         "exit code": str(report.exit_code),
     }
     cells = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in entries.items())
@@ -75,18 +77,18 @@ def _operators(report: Report) -> str:
         [
             f'<td class="name">{escape(one.name)}</td>',
             _cell(f"{one.calls}"),
-            _cell(_seconds(one.on_device)),
-            _cell(_percent(one.on_device, total)),
+            _cell(quantities.seconds(one.on_device)),
+            _cell(quantities.percent(one.on_device, total)),
             _bar(one, longest),
-            _cell("?" if one.floor is None else _seconds(one.floor)),
+            _cell("?" if one.floor is None else quantities.seconds(one.floor)),
             _cell(_times(one)),
-            _cell(_seconds(one.on_host)),
+            _cell(quantities.seconds(one.on_host)),
         ]
         for one in report.operators[:_ROWS]
     ]
     head = ["operator", "calls", "device", "share", "", "floor", "device / floor", "host"]
     rest = report.operators[_ROWS:]
-    note = f"<p>and {len(rest)} more, {_seconds(sum(one.on_device for one in rest))}.</p>" if rest else ""
+    note = f"<p>and {len(rest)} more, {quantities.seconds(sum(one.on_device for one in rest))}.</p>" if rest else ""
     return f"<h2>Operators</h2>\n{_table('operators', head, rows)}{note}"
 
 
@@ -103,40 +105,70 @@ def _kernel_table(name: str, kernels: Sequence[KernelTime]) -> str:
         [
             f'<td class="name">{escape(one.name)}</td>',
             _cell(f"{one.launches}"),
-            _cell(_seconds(one.on_device)),
-            _cell(_percent(one.on_device, total)),
-            _cell(_seconds(one.on_device / max(1, one.launches))),
+            _cell(quantities.seconds(one.on_device)),
+            _cell(quantities.percent(one.on_device, total)),
+            _cell(quantities.seconds(one.on_device / max(1, one.launches))),
             f'<td class="text name">{escape(", ".join(sorted(one.operators)[:4]))}</td>',
         ]
         for one in kernels[:_ROWS]
     ]
     rest = kernels[_ROWS:]
-    note = f"<p>and {len(rest)} more, {_seconds(sum(one.on_device for one in rest))}.</p>" if rest else ""
+    note = f"<p>and {len(rest)} more, {quantities.seconds(sum(one.on_device for one in rest))}.</p>" if rest else ""
     return _table(name, ["kernel", "launches", "device", "share", "each", "operators"], rows) + note
 
 
+def _findings(report: Report) -> str:
+    if not report.findings:
+        return '<h2>What hurt</h2>\n<p id="findings">Nothing.</p>'
+    rows = [
+        [
+            f'<td class="text">{escape(one.kind)}</td>',
+            f'<td class="name">{escape(one.what)}</td>',
+            _cell(f"{one.count}"),
+            _cell(quantities.seconds(one.seconds)),
+            _where(one),
+        ]
+        for one in report.findings[:_ROWS]
+    ]
+    rest = report.findings[_ROWS:]
+    note = f"<p>and {len(rest)} more, {quantities.seconds(sum(one.seconds for one in rest))}.</p>" if rest else ""
+    kinds = dict.fromkeys(one.kind for one in report.findings)
+    advice = "".join(f"<li>{escape(kind)}: {escape(ADVICE[kind])}</li>" for kind in kinds)
+    table = _table("findings", ["kind", "what", "times", "time", "where"], rows)
+    return f"<h2>What hurt</h2>\n{table}{note}<ul>{advice}</ul>"
+
+
+def _where(finding: Finding) -> str:
+    if finding.place is None:
+        return '<td class="text"></td>'
+    return f'<td class="text"><code>{escape(str(finding.place))}<br>{escape(finding.place.text)}</code></td>'
+
+
 def _fallbacks(report: Report) -> str:
-    if not report.fallbacks:
+    fallbacks = _on_cpu(report)
+    if not fallbacks:
         return '<h2>On the CPU</h2>\n<p id="fallbacks">Nothing: every operator ran on the device.</p>'
-    rows = []
-    for name, cause, place, count in report.fallbacks[:_ROWS]:
-        where = f"{place.file}:{place.line}" if place.line else place.function
-        rows.append(
-            [
-                f'<td class="name">{escape(name)}</td>',
-                _cell(f"{count}"),
-                f'<td class="text">{escape(cause)}</td>',
-                f'<td class="text"><code>{escape(where)}<br>{escape(place.text)}</code></td>',
-            ]
-        )
+    rows = [
+        [
+            f'<td class="name">{escape(one.what)}</td>',
+            _cell(f"{one.count}"),
+            f'<td class="text">{escape(one.cause)}</td>',
+            _where(one),
+        ]
+        for one in fallbacks[:_ROWS]
+    ]
     return "<h2>On the CPU</h2>\n" + _table("fallbacks", ["operator", "calls", "why", "where"], rows)
+
+
+def _on_cpu(report: Report) -> list[Finding]:
+    return [finding for finding in report.findings if finding.kind == "fallback"]
 
 
 def _compiling(report: Report) -> str:
     if not report.compiling:
         return '<h2>Compiling</h2>\n<p id="compiling">Nothing: all was in memory or in the cache.</p>'
     rows = [
-        [f'<td class="name">{escape(name)}</td>', _cell(f"{count}"), _cell(_seconds(seconds))]
+        [f'<td class="name">{escape(name)}</td>', _cell(f"{count}"), _cell(quantities.seconds(seconds))]
         for name, count, seconds in report.compiling[:_ROWS]
     ]
     return "<h2>Compiling</h2>\n" + _table("compiling", ["operator", "plans", "time"], rows)
@@ -163,14 +195,14 @@ def _memory(report: Report) -> str:
         f'aria-label="memory in use over time">'
         f'<polyline points="{line} {_WIDTH},{_HEIGHT}" fill="var(--bar)" fill-opacity=".35" stroke="var(--bar)"/>'
         f'<line x1="0" y1="{_HEIGHT}" x2="{_WIDTH}" y2="{_HEIGHT}" stroke="currentColor"/>'
-        f'<text x="-8" y="10" text-anchor="end">{escape(_bytes(highest))}</text>'
+        f'<text x="-8" y="10" text-anchor="end">{escape(quantities.size(highest))}</text>'
         f'<text x="-8" y="{_HEIGHT}" text-anchor="end">0</text>'
         f'<text x="0" y="{_HEIGHT + 20}">0</text>'
-        f'<text x="{_WIDTH}" y="{_HEIGHT + 20}" text-anchor="end">{escape(_seconds(last))}</text></svg>'
+        f'<text x="{_WIDTH}" y="{_HEIGHT + 20}" text-anchor="end">{escape(quantities.seconds(last))}</text></svg>'
     )
     return (
-        f"<h2>Memory</h2>\n{chart}<p>At most {escape(_bytes(report.peak))} in use; the device has "
-        f"{escape(_bytes(report.memory_limit))}.</p>"
+        f"<h2>Memory</h2>\n{chart}<p>At most {escape(quantities.size(report.peak))} in use; the device has "
+        f"{escape(quantities.size(report.memory_limit))}.</p>"
     )
 
 
@@ -180,7 +212,7 @@ def _memory(report: Report) -> str:
 def _table(name: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     titles = "".join(
         f'<th class="text">{escape(title)}</th>'
-        if title in ("operators", "why", "where")
+        if title in ("operators", "what", "why", "where")
         else f"<th>{escape(title)}</th>"
         for title in head
     )
@@ -202,27 +234,3 @@ def _bar(one: OperatorTime, longest: float) -> str:
 
 def _times(one: OperatorTime) -> str:
     return "" if not one.floor else f"{one.on_device / one.floor:.1f}"
-
-
-def _percent(part: float, whole: float) -> str:
-    return "" if not whole else f"{100 * part / whole:.1f} %"
-
-
-def _seconds(value: float) -> str:
-    for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
-        if value * factor >= 1 or unit == "µs":
-            return _digits(value * factor) + f" {unit}"
-    return ""
-
-
-def _digits(value: float) -> str:
-    """Three of them, and none behind the second decimal."""
-    return "0" if not value else "<0.01" if value < 0.01 else f"{value:.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _bytes(value: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(value) < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"

@@ -5,27 +5,22 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import linecache
-import sys
-import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
 from torch._C._autograd import DeviceType
 from torch.profiler import profile
 
-from outboard import _C
 from outboard.reporting import roofline
+from outboard.reporting.findings import Finding, find
+from outboard.reporting.watch import Watch
 
 #: Events of memory that are kept.
 _MOST_EVENTS = 1 << 20
-_LIBRARIES = tuple({str(Path(sysconfig.get_path(name))) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-_OWN = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent))
 #: How PyTorch's profiler calls what compiling an operator is (csrc/torch/eager/eager_call.cpp).
 _COMPILING = "outboard::compile"
 
@@ -51,20 +46,6 @@ class KernelTime:
     operators: set[str] = field(default_factory=set)
 
 
-@dataclass(frozen=True)
-class Place:
-    """A line of the user's program; ``line`` 0 where no Python was running, as in a backward pass."""
-
-    file: str
-    line: int
-    function: str
-
-    @property
-    def text(self) -> str:
-        """The line itself."""
-        return linecache.getline(self.file, self.line).strip()
-
-
 @dataclass
 class Report:
     """All that the page shows. Times are seconds, sizes bytes."""
@@ -79,7 +60,7 @@ class Report:
     moves: list[KernelTime] = field(default_factory=list)
     compiling: list[tuple[str, int, float]] = field(default_factory=list)
     compile_stats: dict[str, float] = field(default_factory=dict)
-    fallbacks: list[tuple[str, str, Place, int]] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
     memory: list[tuple[float, int]] = field(default_factory=list)  # since the start; in use
     memory_limit: int = 0
 
@@ -106,14 +87,15 @@ def record(program: Callable[[], int], command: str, trace: Path | None = None) 
     threads = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
     profiler = profile(record_shapes=True, profile_memory=True, experimental_config=threads)
     # Profilers take a while to begin and to end, which is no time of the program's.
-    with _fallbacks() as fallbacks, profiler as profiled, _memory(module, report):
+    with Watch() as watch, profiler as profiled, _memory(module, report):
         begin = time.perf_counter()
         report.exit_code = program()
         module.synchronize()
         report.wall = time.perf_counter() - begin
     report.compile_stats = {key: value - compiled.get(key, 0) for key, value in module.compile_stats().items()}
-    report.fallbacks = [(*key, count) for key, count in fallbacks.most_common()]
-    _count(report, list(profiled.events()), device)
+    events = list(profiled.events())
+    report.findings = find(events, watch.notes, report.wall)
+    _count(report, events, device)
     if trace is not None:
         profiled.export_chrome_trace(str(trace))
     return report
@@ -178,36 +160,6 @@ def _compiling(events: list[Any]) -> list[tuple[str, int, float]]:
 def _short(name: str) -> str:
     """Graphs of ``torch.compile`` have names of a hundred characters."""
     return "torch.compile: " + name.split()[2][:12] if name.startswith("## Call CompiledFxGraph") else name
-
-
-# ---- fallbacks ----
-
-
-@contextlib.contextmanager
-def _fallbacks() -> Iterator[collections.Counter[tuple[str, str, Place]]]:
-    """Counts fallbacks by operator, cause and the line of the program that is running. For the rest of the process."""
-    seen: collections.Counter[tuple[str, str, Place]] = collections.Counter()
-
-    def note(name: str, cause: str) -> None:
-        seen[(name, cause, _place(sys._getframe(1)))] += 1
-
-    _C.add_fallback_check(note)
-    yield seen
-
-
-def _place(frame: FrameType | None) -> Place:
-    """The innermost line that is the user's: neither PyTorch's, nor ours, nor of an installed library if there is
-    another."""
-    library: Place | None = None
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith((*_OWN, "<")):
-            place = Place(file, frame.f_lineno, frame.f_code.co_name)
-            if not file.startswith(_LIBRARIES):
-                return place
-            library = library or place
-        frame = frame.f_back
-    return library or Place("", 0, "a backward pass, or another thread")
 
 
 # ---- memory ----

@@ -19,7 +19,7 @@ _COPIED = 1 << 24
 _MULTIPLIED = 1024
 _RUNS = 5
 
-_BYTES = {
+BYTES = {
     "double": 8, "float": 4, "c10::Half": 2, "c10::BFloat16": 2, "long int": 8, "long": 8, "int": 4, "short int": 2,
     "short": 2, "signed char": 1, "unsigned char": 1, "bool": 1, "c10::complex<float>": 8, "c10::complex<double>": 16,
 }  # fmt: skip
@@ -80,9 +80,9 @@ def bytes_moved(event: Any) -> int:
     """Bytes that an operator, an event of the profiler's, reads and writes at least: its tensors, and what it made."""
     moved = max(0, int(event.self_device_memory_usage))
     tensors = [
-        math.prod(shape) * _BYTES[dtype]
+        math.prod(shape) * BYTES[dtype]
         for shape, dtype in zip(event.input_shapes or (), event.input_dtypes or (), strict=False)
-        if dtype in _BYTES
+        if dtype in BYTES
     ]
     if event.name.endswith("_") and tensors:
         moved += tensors[0]  # it is written, too
