@@ -68,6 +68,86 @@ def test_every_documented_name_has_its_signature(run_python: RunPython) -> None:
     assert out.splitlines() == [line for line in listed if not line.startswith("#")]
 
 
+def test_a_region_is_explained_in_its_words(run_python: RunPython) -> None:
+    _run(
+        run_python,
+        """
+        import torch
+        x = torch.eye(4, device="rbln")
+
+        def step():
+            x.sum().item()
+            x.copy_(torch.ones(4, 4))
+
+        cold, steady = torch.rbln.explain_steady(step, return_cold=True)
+        with torch.rbln.profile(with_stack=True, trace=False) as report:
+            step()
+        verdict = report.verdict()
+        assert verdict["hidden_host_bounces"] == 1 and verdict["hidden_host_bounce_bytes"] == 64
+        assert verdict["runtime_hidden_d2h"] == 1 and verdict["cpu_fallbacks"] == verdict["recompiles"] == 0
+        assert {"copy", "wait"} <= {note["signal"] for note in verdict["notes"]}
+        assert steady.verdict().keys() == verdict.keys()
+        difference = cold.diff(report)
+        assert type(difference) is torch.rbln.RBLNDiff and difference.persists and "persists" in difference.report()
+        assert type(torch.rbln.explain_steady(step, as_diff=True)) is torch.rbln.RBLNDiff
+        assert type(report) is torch.rbln.RBLNProfile is torch.rbln.RBLNExplain
+        """,
+    )
+
+
+def test_programs_are_captured(run_python: RunPython) -> None:
+    _run(
+        run_python,
+        """
+        import torch
+        x = torch.rand(4, 8, device="rbln")
+        with torch.rbln.capture_programs() as programs:
+            model = torch.compile(torch.nn.Linear(8, 2).to("rbln"), backend="rbln")
+            y = model(x)
+            with torch.rbln.capture_programs() as inner:
+                torch.compile(lambda a: a.sin(), backend="rbln", dynamic=False)(x)
+        torch.compile(lambda a: a.cos(), backend="rbln")(x)
+        first, second = programs
+        assert inner == [second] and first.name == "0/0" and first.device == x.device
+        assert len(first.input_specs) == 3 and all(spec.dtype == torch.float32 for spec in first.input_specs)
+        assert {spec.shape for spec in first.input_specs} == {(2, 8), (2,), (4, 8)}
+        assert [spec.shape for spec in first.output_specs] == [(4, 2)]
+        assert first.output_specs[0].physical_placement is None and "sin" not in first.input_specs[0].name
+        assert torch.equal(second.runtime(x)[0], x.sin())
+        """,
+    )
+
+
+def test_memory_has_the_functions_for_parts_and_files(run_python: RunPython) -> None:
+    out = _run(
+        run_python,
+        """
+        import torch
+        x = torch.ones(1 << 20).to("rbln")
+        assert torch.rbln.memory_allocated() == 0
+        torch.rbln.bind_device_memory(x)
+        assert torch.rbln.memory_allocated() >= 4 << 20
+        part = torch.rbln.mem_get_info_per_chiplet()
+        assert part["npu.0.chiplet.0.free"] + part["npu.0.used"] == part["npu.0.total"]
+        stats = torch.rbln.memory_stats_per_chiplet("rbln:0")
+        assert stats["npu.0.chiplet.0.allocated.current"] == torch.rbln.memory_stats()["allocated.current"]
+        host = torch.rbln.huge_host_empty(100)
+        assert host.is_pinned() and host.shape == (100,) and host.dtype == torch.uint8
+        torch.rbln.set_device_layout_like(x, x)
+        for _ in range(2):
+            with torch.rbln.offload():
+                assert torch.zeros(4, device="rbln").tolist() == [0] * 4
+        assert torch.rbln.release_offload_temp_storage() == 0 and not torch.rbln.is_dummy_device()
+        try:
+            torch.rbln.bind_device_memory(torch.ones(2))
+        except TypeError as error:
+            print(error)
+        """,
+        check=False,
+    )
+    assert "takes a tensor of rbln, not of cpu" in out and _warnings(out, "moves nothing to files here") == 1
+
+
 def test_the_documented_statistics_are_there(run_python: RunPython) -> None:
     _run(
         run_python,

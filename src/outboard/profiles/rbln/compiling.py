@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from outboard.compiler import on_import
+from outboard.profiles.rbln import programs
 
 _NAME = "rbln"
 
@@ -43,6 +44,7 @@ def compile_graph(
     """
     make: Callable[..., Any] = torch._TorchCompileInductorWrapper
     compiled: Callable[..., Any] = make(mode, _inductor_options(options or {}), None)(graph, example_inputs)
+    programs.note(graph, compiled)
     return compiled
 
 
