@@ -113,6 +113,8 @@ def test_the_page_tells_what_the_program_did(made: tuple[Path, subprocess.Comple
     place = (folder / "program.py").read_text().splitlines().index("    return torch.linalg.eigvalsh(value @ value.T)")
     fallback = next(row for row in page.tables["fallbacks"][1:] if row[0] == "aten::_linalg_eigh")
     assert fallback[1:3] == ["1", "unsupported"]
+    hurt = next(row for row in page.tables["findings"][1:] if row[0] == "fallback")
+    assert hurt[1:3] == ["aten::_linalg_eigh", "1"] and f"program.py:{place + 1}" in hurt[4]
     assert f"program.py:{place + 1}" in fallback[3] and "return torch.linalg.eigvalsh" in fallback[3]
     assert "memory" in page.ids and "At most 8." in text  # the big tensors and little more
     wall = re.search("wall time</dt><dd>([^<]+)<", text)

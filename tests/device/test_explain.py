@@ -7,11 +7,15 @@ import json
 import random
 import threading
 from collections.abc import Callable
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from torch.autograd import DeviceType
 from torch.profiler import profile
+
+from outboard.reporting.findings import find
 
 
 def _at(place: object, function: Callable[..., object]) -> bool:
@@ -94,14 +98,30 @@ def test_torch_compile_is_a_compilation(device_module: ModuleType) -> None:
     assert steady.verdict()["compilation"] == 0
 
 
-def test_small_launches_are_counted_where_the_device_idles(device_module: ModuleType) -> None:
-    x = torch.rand(16, device="ocl")
-    x + 1
-    with device_module.explain() as report:
-        for _ in range(50):
-            x = x + 1
-    (found,) = [one for one in report.findings if one.kind == "launch"]
-    assert 25 < found.count <= 50 and (found.what, found.cause) == ("launches shorter than 10 µs", "of 50")
+def _launches(count: int, device_us: float) -> list[Any]:
+    """The profiler's events of calls that the host takes 30 microseconds for."""
+    kernel = SimpleNamespace(
+        name="add_0",
+        device_type=DeviceType.PrivateUse1,
+        activity_type="kernel",
+        time_range=SimpleNamespace(elapsed_us=lambda: device_us),
+    )
+    call = SimpleNamespace(
+        name="aten::add",
+        device_type=DeviceType.CPU,
+        kernels=[SimpleNamespace(duration=device_us)],
+        self_cpu_time_total=30.0,
+    )
+    return [kernel, call] * count
+
+
+def test_small_launches_are_counted_where_the_device_idles() -> None:
+    (found,) = find([*_launches(40, 2.0), *_launches(5, 20.0)], {}, wall=1.0)
+    assert (found.kind, found.what, found.cause) == ("launch", "launches shorter than 10 µs", "of 45")
+    assert found.count == 40 and found.seconds == pytest.approx(40 * 28e-6 + 5 * 10e-6)
+    assert find(_launches(40, 20.0), {}, wall=1.0) == []  # they fill it
+    assert find(_launches(40, 2.0), {}, wall=100e-6) == []  # it is busy
+    assert find(_launches(9, 2.0), {}, wall=1.0) == []  # no loop
 
 
 def test_backward_passes_and_other_threads_are_looked_at(device_module: ModuleType) -> None:
