@@ -134,6 +134,24 @@ def test_embedding_gradient(device: str, width: int, options: dict[str, Any]) ->
     torch.testing.assert_close(gradient(device), gradient("cpu"), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("count", "rows", "width"), [(0, 3, 4), (1, 3, 4), (3000, 1, 70), (3000, 7, 130), (5000, 400, 1), (64, 900, 33)]
+)
+@pytest.mark.parametrize("index", [torch.int64, torch.int32])
+def test_sums_of_halves_are_rounded_once(
+    device: str, dtype: torch.dtype, count: int, rows: int, width: int, index: torch.dtype
+) -> None:
+    """Eager and compiled. Rounded after each addition, a sum of equal numbers ends at 256 times one of them."""
+    places, upstream = torch.randint(0, rows, (count,), dtype=index), torch.rand(count, width).to(dtype)
+    expected = torch.zeros(rows, width).index_add(0, places, upstream.float())
+    expected[rows // 2] = 0
+    backward = torch.ops.aten.embedding_dense_backward
+    for function in (backward, torch.compile(backward)):
+        found = function(upstream.to(device), places.to(device), rows, rows // 2, False)
+        assert torch.equal(found.cpu(), expected.to(dtype))
+
+
 def test_embedding_gradient_has_one_result(device: str) -> None:
     """Rows that are looked up many times are added in one order."""
     places, weight = torch.randint(0, 50, (3000,), device=device), torch.randn(50, 64, device=device)

@@ -15,7 +15,7 @@ from ..plans import strided
 from ..plans.builder import PlanBuilder, Size, TensorArg
 from ..printing.emitted import assertion
 from ..units import COMPUTE_UNITS
-from . import common, scan
+from . import common, scan, sort
 
 if TYPE_CHECKING:
     from .call import ExternCall
@@ -159,6 +159,34 @@ OB_KERNEL void add_rows(OB_GLOBAL const OUT_T* grad, OB_GLOBAL const INDEX_T* in
     }
   }
 }
+
+/* The sources in the order of their rows: one item owns COLUMNS columns of the rows whose first source is in its part,
+   and rounds each sum once. */
+OB_KERNEL void add_sorted_rows(OB_GLOBAL const OUT_T* grad, OB_GLOBAL const INDEX_T* index, OB_GLOBAL OUT_T* out,
+                               OB_GLOBAL const long* order, const long count, const long rows, const long columns,
+                               const long parts, const long padding) {
+  const long chunks = (columns + COLUMNS - 1) / COLUMNS;
+  OB_FOR(item, chunks * parts) {
+    const long part = item / chunks, from = item % chunks * COLUMNS, end = count * (part + 1) / parts;
+    const long width = columns - from < COLUMNS ? columns - from : COLUMNS;
+    long i = count * part / parts;
+    while (i > 0 && i < end && index[i] == index[i - 1]) ++i;
+    while (i < end) {
+      const long row = (long)index[i];
+      OUT_C sum[COLUMNS];
+      for (int c = 0; c < COLUMNS; ++c) sum[c] = (OUT_C)0;
+      for (; i < count && (long)index[i] == row; ++i) {
+        const long at = order[i] * columns + from;
+        if (width == COLUMNS)
+          for (int c = 0; c < COLUMNS; ++c) sum[c] += OUT_LOAD(grad, at + c);
+        else
+          for (long c = 0; c < width; ++c) sum[c] += OUT_LOAD(grad, at + c);
+      }
+      if ((ulong)row >= (ulong)rows || row == padding) continue;
+      for (long c = 0; c < width; ++c) OUT_STORE(out, row * columns + from + c, sum[c]);
+    }
+  }
+}
 """
 #: Vectors of columns of a work-item, and of lines.
 _COLUMNS = 4
@@ -209,7 +237,8 @@ def lower_masked_scatter(builder: PlanBuilder, call: ExternCall) -> bool:
 
 
 def lower_embedding_gradient(builder: PlanBuilder, call: ExternCall) -> bool:
-    """``embedding_dense_backward`` without scaling by frequency."""
+    """``embedding_dense_backward`` without scaling by frequency. Sums of halves are rounded once, as on CUDA and in
+    PyTorch's decomposition."""
     values, out = call.bind(), call.outputs()[0]
     grad, index = values["grad_output"], values["indices"]
     if values["scale_grad_by_freq"] is not False or grad.dtype != out.dtype or not out.is_contiguous():
@@ -224,9 +253,17 @@ def lower_embedding_gradient(builder: PlanBuilder, call: ExternCall) -> bool:
     dense_grad, dense_index = _dense(builder, grad), _dense(builder, index)
     cleared = [builder.pointer(out), builder.int64(out.numel())]
     common.launch_items(builder, builder.kernel(text, "clear"), out.numel(), cleared, grain=8192)
-    arguments = [builder.pointer(item) for item in (dense_grad, dense_index, out)]
+    places, scratch = _flat(dense_index), []
+    if out.dtype.itemsize < 4:
+        scratch = [builder.allocate_like(places.sizes, places.strides, dtype) for dtype in (index.dtype, torch.int64)]
+        sort.emit(builder, places, 0, False, *scratch)
+        places = scratch[0]
+    arguments = [builder.pointer(item) for item in (dense_grad, places, out, *scratch[1:])]
     arguments += [builder.int64(n) for n in (index.numel(), rows, width, parts, values["padding_idx"])]
-    common.launch_items(builder, builder.kernel(text, "add_rows"), chunks * parts, arguments, grain=1)
+    entry = "add_sorted_rows" if scratch else "add_rows"
+    common.launch_items(builder, builder.kernel(text, entry), chunks * parts, arguments, grain=1)
+    for sorted_ in scratch:
+        builder.free(sorted_.buffer)
     for copied, original in ((dense_grad, grad), (dense_index, index)):
         if copied is not original:
             builder.free(copied.buffer)

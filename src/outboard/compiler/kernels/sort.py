@@ -581,6 +581,14 @@ def _source(builder: PlanBuilder, call: ExternCall, values: dict[str, object]) -
     return tensor, dim
 
 
+def emit(
+    builder: PlanBuilder, tensor: TensorArg, dim: int, descending: bool, values: TensorArg, indices: TensorArg | None
+) -> None:
+    """Appends the stable sort of ``tensor`` along ``dim`` into ``values``; ``indices`` (int64) gets where each was."""
+    data = _sort_rows(builder, tensor, dim, descending)
+    _emit(builder, "emit_first", data, values, indices, (data.length, sympy.Integer(0)))
+
+
 def lower_sort(builder: PlanBuilder, call: ExternCall) -> bool:
     """``sort``, ``sort.stable`` (always stable), ``msort``."""
     values = call.bind()
@@ -590,15 +598,7 @@ def lower_sort(builder: PlanBuilder, call: ExternCall) -> bool:
     if found is None:
         return False
     outputs = call.outputs()
-    data = _sort_rows(builder, *found, bool(values.get("descending", False)))
-    _emit(
-        builder,
-        "emit_first",
-        data,
-        outputs[0],
-        outputs[1] if len(outputs) > 1 else None,
-        (data.length, sympy.Integer(0)),
-    )
+    emit(builder, *found, bool(values.get("descending", False)), outputs[0], outputs[1] if len(outputs) > 1 else None)
     return True
 
 
@@ -610,9 +610,8 @@ def lower_argsort(builder: PlanBuilder, call: ExternCall) -> bool:
     outputs = call.outputs()
     if dim is None or not outputs or not common.supported(builder, tensor.dtype):
         return False
-    data = _sort_rows(builder, tensor, dim, bool(values["descending"]))
     scratch = builder.allocate_like(outputs[0].sizes, outputs[0].strides, tensor.dtype)
-    _emit(builder, "emit_first", data, scratch, outputs[0], (data.length, sympy.Integer(0)))
+    emit(builder, tensor, dim, bool(values["descending"]), scratch, outputs[0])
     builder.free(scratch.buffer)
     return True
 
