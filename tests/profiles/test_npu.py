@@ -92,6 +92,13 @@ def test_what_has_no_effect_is_said_once(run_python: RunPython) -> None:
             "conv.allow_hf32": lambda: setattr(torch_npu.npu.conv, "allow_hf32", True),
             "enable_deterministic_with_backward": lambda: torch.npu.enable_deterministic_with_backward(x),
             "SyncLaunchStream": torch.npu.SyncLaunchStream,
+            "set_task_queue_enable": lambda: torch.npu.set_task_queue_enable(2),
+            "use_compatible_impl": lambda: torch.npu.use_compatible_impl(True),
+            "set_op_timeout_ms": lambda: torch.npu.set_op_timeout_ms(1000),
+            "set_device_limit": lambda: torch.npu.set_device_limit(0, cube_num=1, vector_num=1),
+            "set_stream_limit": lambda: torch.npu.set_stream_limit(torch.npu.current_stream(), 1, 1),
+            "super_kernel_scope_begin": torch.npu.super_kernel_scope_begin,
+            "register_npu_graph_handler": lambda: torch.npu.register_npu_graph_handler("a")(type(x)),
         }
         for name, call in calls.items():
             for expected in (1, 0):
@@ -106,6 +113,13 @@ def test_what_has_no_effect_is_said_once(run_python: RunPython) -> None:
             torch.npu.conv.allow_hf32 = False
             torch.npu.set_mm_bmm_format_nd(True)
         assert torch.npu.get_mm_bmm_format_nd() and torch.npu.is_jit_compile_false()
+        assert torch.npu.get_task_queue_enable() == 2 and torch.npu.are_compatible_impl_enabled()
+        units = torch.npu.get_device_properties().multi_processor_count
+        limits = {"cube_core_num": units, "vector_core_num": units}
+        assert torch.npu.get_device_limit(0) == torch.npu.get_stream_limit(torch.npu.current_stream()) == limits
+        torch.npu.reset_stream_limit(torch.npu.current_stream())
+        torch.npu.super_kernel_scope_end()
+        torch.npu.empty_virt_addr_cache()
         assert torch.npu.matmul.allow_hf32 is False and torch.npu.get_npu_overflow_flag() is False
         try:
             torch.npu.set_option([])
