@@ -17,7 +17,7 @@ _counters: dict[str, float] = {}
 
 
 def _zero() -> dict[str, float]:
-    calls = ("executables", "captures", "replays", "capture_refusals")
+    calls = ("executables", "executables_made", "captures", "replays", "capture_refusals")
     return {**dict.fromkeys(("compiled", "disk_hits", "on_cpu", "measurements", *calls), 0), "compile_seconds": 0.0}
 
 
@@ -33,9 +33,9 @@ def add(name: str, amount: float = 1) -> None:
 def snapshot() -> dict[str, float]:
     """All counters: ``compiled`` (graphs compiled, or found not to be compilable), ``disk_hits`` (plans found on
     disk), ``on_cpu`` (operators that have no plan), ``executables`` (runs of what a graph compiler made of parts of
-    graphs of ``torch.compile``), ``measurements`` (of a driver's library against our kernels),
-    ``compile_seconds``; of graphs compiled with ``reduce-overhead``, ``captures``, ``replays``, and
-    ``capture_refusals`` (graphs that cannot be captured)."""
+    graphs of ``torch.compile``), ``executables_made`` (of such parts, and of single operators), ``measurements`` (of a
+    driver's library against our kernels), ``compile_seconds``; of graphs compiled with ``reduce-overhead``,
+    ``captures``, ``replays``, and ``capture_refusals`` (graphs that cannot be captured)."""
     with _lock:
         return dict(_counters)
 

@@ -14,7 +14,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import torch
 
@@ -73,6 +73,15 @@ class GraphCompiler(Protocol):
         ``operands`` are the graph's placeholders and then its results, as they lie in memory. Sizes are numbers where
         the driver says ``static_sizes``. Raises :class:`Unsupported`.
         """
+        ...
+
+
+@runtime_checkable
+class Bucketing(Protocol):
+    """What a compiler of fixed sizes may have besides: sizes to which dimensions that vary are padded."""
+
+    def bucket(self, size: int) -> int | None:
+        """The size, no smaller, to pad a dimension of this one to; None if it is to stay as it is."""
         ...
 
 

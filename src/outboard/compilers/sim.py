@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -746,6 +747,13 @@ class SimCompiler:
             "aten::gelu", "aten::silu", "aten::threshold_backward",
         }
     )  # fmt: skip
+
+    def __init__(self) -> None:
+        self._buckets = [int(size) for size in filter(None, os.environ.get("OUTBOARD_SIM_BUCKETS", "").split(","))]
+
+    def bucket(self, size: int) -> int | None:
+        """The least of the sizes in ``OUTBOARD_SIM_BUCKETS`` that is not below ``size``."""
+        return min((each for each in self._buckets if each >= size), default=None)
 
     def supports(self, node: torch.fx.Node, target: Target) -> Literal[True] | str:
         """Whether there is a rule for the operator, and the device has the dtypes."""

@@ -45,9 +45,10 @@ def compile_stats() -> dict[str, float]:
     Keys: ``hits`` (calls that ran a plan found in memory), ``misses`` (calls that had to ask for one), ``disk_hits``
     (plans found on disk), ``compiled`` (plans made), ``compile_seconds``, ``programs_built`` and ``programs_loaded``
     (device programs built from source, and loaded from disk), ``executables`` (runs of what a graph compiler made of
-    parts of graphs of ``torch.compile``), ``measurements`` (of a driver's library against our kernels); of graphs of
-    ``torch.compile(mode="reduce-overhead")``,
-    ``captures``, ``replays`` (calls that ran a capture) and ``capture_refusals`` (graphs that cannot be captured).
+    parts of graphs of ``torch.compile``), ``executables_made`` (of such parts, and of single operators),
+    ``measurements`` (of a driver's library against our kernels); of graphs of
+    ``torch.compile(mode="reduce-overhead")``, ``captures``, ``replays`` (calls that ran a capture) and
+    ``capture_refusals`` (graphs that cannot be captured).
     """
     stats: dict[str, float] = {"disk_hits": 0, "compiled": 0, "compile_seconds": 0.0, "executables": 0}
     stats.update(_C.eager_stats())

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from outboard import compilers
 
+from .. import statistics
 from ..plans.builder import PlanBuilder, TensorArg
 from ..target import Target
 from . import trial
@@ -254,6 +255,7 @@ class _Lowering:
             if problem is not None:
                 _log.warning("%s: %s computes wrongly: %s", name, self.target.compiler, problem)
                 raise Refused(f"{name}: {self.target.compiler} computes wrongly: {problem}")
+        statistics.add("executables_made")
         memory = [self.builder.allocate_like((made.scratch,), (1,), torch.uint8)] if made.scratch else []
         self.builder.execute(name, made.code, given, [*results, *memory])
         for scratch in memory:

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parts of graphs that run as one executable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+
+from outboard import compilers
+
+from ... import progress, statistics
+from ...isolation import isolated
+from ...plans import cache
+from ...plans import plan as p
+from ...plans.builder import PlanBuilder, TensorArg
+from ...target import Target, target_of
+from .. import executables
+
+#: Sets of sizes of which a part of a graph keeps the plans.
+MOST_SIZES = 256
+
+
+class Part:
+    """A part of a graph that runs as one executable, which is made, or found on disk, for each set of sizes when they
+    first come."""
+
+    def __init__(self, module: torch.fx.GraphModule, compiler: compilers.GraphCompiler, index: int) -> None:
+        self._module = module
+        self._compiler = compiler
+        self._index = index
+        self._plans: dict[tuple[Any, ...], Any] = {}
+        self.__name__ = "executable"
+
+    def __call__(self, *args: Any) -> Any:
+        plan = self.plan_of(args)
+        if plan is None:
+            return self._module(*args)
+        statistics.add("executables")
+        results = plan.run([arg if isinstance(arg, torch.Tensor) else None for arg in args])
+        return results if self.gives_several else results[0]
+
+    @property
+    def gives_several(self) -> bool:
+        """Whether the part has a list of results."""
+        return isinstance(self._module.graph.output_node().args[0], (list, tuple))
+
+    def plan_of(self, args: Sequence[Any]) -> Any:
+        """The plan for arguments such as these; None if the compiler takes them not."""
+        key = layout_of(args)
+        if key not in self._plans:
+            if len(self._plans) == MOST_SIZES:
+                self._plans.pop(next(iter(self._plans)))
+            self._plans[key] = self._plan(args, key)
+        return self._plans[key]
+
+    @isolated
+    def _plan(self, args: Sequence[Any], key: tuple[Any, ...]) -> Any:
+        from outboard import _C
+
+        target = target_of(self._index)
+        signature = target.key_of(f"graph {self._module.code}\0{key}".encode())
+        _, plans = cache.load(signature)
+        if not plans:
+            try:
+                with statistics.timed():
+                    plans = [self._compile(args, target).serialize()]
+            except executables.Refused as reason:
+                statistics.note_reason("graph", str(reason))
+                return None
+            cache.store(signature, False, plans[0])
+        progress.programs()
+        return _C.Plan(plans[0], self._index)
+
+    def _compile(self, args: Sequence[Any], target: Target) -> p.Plan:
+        module = torch.fx.GraphModule(self._module, torch.fx.Graph())
+        module.graph.output(module.graph.graph_copy(self._module.graph, {}))
+        builder = PlanBuilder(target)
+        fakes, given = [], []
+        mode = FakeTensorMode()
+        for node, arg in zip(module.graph.find_nodes(op="placeholder"), args, strict=True):
+            is_tensor = isinstance(arg, torch.Tensor)
+            number = builder.add_input(p.InputKind.TENSOR if is_tensor else p.InputKind.NONE)
+            given.append(TensorArg(number, arg.dtype, tuple(arg.shape), arg.stride()) if is_tensor else None)
+            with mode:
+                fakes.append(_like(arg) if is_tensor else arg)
+            if not is_tensor:
+                _replace(node, arg)
+        with torch.no_grad():
+            FakeTensorProp(module, mode).propagate_dont_convert_inputs(*fakes)
+            executables.add_graph(builder, module, given, self._compiler)
+        return builder.finish()
+
+
+def layout_of(args: Sequence[Any]) -> tuple[Any, ...]:
+    """What plans for arguments depend on."""
+    return tuple(map(_layout, args))
+
+
+def _layout(arg: Any) -> Any:
+    if not isinstance(arg, torch.Tensor):
+        return arg
+    return (arg.dtype, arg.device.type, tuple(arg.shape), arg.stride())
+
+
+def _like(arg: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(arg.shape, arg.stride(), dtype=arg.dtype, device=arg.device)
+
+
+def _replace(node: torch.fx.Node, value: Any) -> None:
+    """Puts a number in the place of an input."""
+    for user in list(node.users):
+        user.args, user.kwargs = torch.fx.node.map_arg(
+            (user.args, user.kwargs), lambda each: value if each is node else each
+        )
