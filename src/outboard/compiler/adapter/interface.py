@@ -115,7 +115,7 @@ class OutboardInterface(DeviceInterface):
 
     @staticmethod
     def is_dtype_supported(dtype: torch.dtype, including_emulation: bool = False) -> bool:
-        return dtype not in (torch.float8_e4m3fn, torch.float8_e5m2)
+        return True
 
     @staticmethod
     def memory_allocated(device: Any = None) -> int:

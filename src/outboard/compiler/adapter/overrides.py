@@ -14,7 +14,7 @@ from torch._inductor.utils import sympy_index_symbol
 from torch._inductor.virtualized import OpsValue, V
 
 from ..dialects import c
-from ..loops.nest import Value, compute_dtype, index_message
+from ..loops.nest import COMPUTE_DTYPES, Value, bits_dtype, compute_dtype, index_message
 from ..printing.statements import promote
 
 #: Operators whose result is a bool.
@@ -35,6 +35,8 @@ _FLOATING = frozenset(
 )  # fmt: skip
 #: Dtypes whose values are computed with as floats.
 HALVES = (torch.float16, torch.bfloat16)
+#: Dtypes that exist for their rounding: a conversion to one of them rounds wherever it is.
+_EIGHTHS = (torch.float8_e4m3fn, torch.float8_e5m2)
 #: Operators that integers by which nothing can be divided make fail.
 _DIVISIONS = frozenset({"remainder", "mod", "fmod", "floordiv", "truncdiv"})
 
@@ -86,23 +88,23 @@ class LoopOps(DefaultHandler):
         target = compute_dtype(dtype)
         if value.dtype != target:
             return _rounded(V.kernel.record(Value("", "to_dtype", target, (value,))), dtype)
-        return V.kernel.variable(value) if use_compute_types else _rounded(V.kernel.variable(value), dtype)
+        number = V.kernel.variable(value)
+        return number if use_compute_types and dtype not in _EIGHTHS else _rounded(number, dtype)
 
     @staticmethod
     def to_dtype_bitcast(x: Any, dtype: torch.dtype, src_dtype: torch.dtype) -> Variable:
         """The bits of a value read as another dtype."""
         value = as_value(x)
         for each in (dtype, src_dtype):
-            if each == torch.bool or (each not in HALVES and compute_dtype(each) != each):
+            if each == torch.bool or (each not in COMPUTE_DTYPES and compute_dtype(each) != each):
                 raise NotImplementedError(f"the bits of {src_dtype} as {dtype}")
-        bits, target = src_dtype, torch.uint16 if dtype in HALVES else dtype
-        if src_dtype in HALVES:
-            bits = torch.uint16
-            value = V.kernel.record(Value("", "bits_of_half", bits, (value,), src_dtype=src_dtype)).value
+        bits, target = bits_dtype(src_dtype), bits_dtype(dtype)
+        if src_dtype in COMPUTE_DTYPES:
+            value = V.kernel.record(Value("", "bits_of_narrow", bits, (value,), src_dtype=src_dtype)).value
         result = V.kernel.record(Value("", "to_dtype_bitcast", target, (value,), src_dtype=bits))
-        if dtype not in HALVES:
+        if dtype not in COMPUTE_DTYPES:
             return result
-        return V.kernel.record(Value("", "half_of_bits", compute_dtype(dtype), (result.value,), src_dtype=dtype))
+        return V.kernel.record(Value("", "narrow_of_bits", compute_dtype(dtype), (result.value,), src_dtype=dtype))
 
     @staticmethod
     def identity(x: Any) -> Variable:
@@ -223,7 +225,7 @@ def _arithmetic(name: str, bool_name: str, a: Any, b: Any) -> Variable:
 
 def _rounded(number: Variable, dtype: torch.dtype) -> Variable:
     """A value computed in float as ``dtype`` holds it."""
-    if dtype not in HALVES:
+    if dtype not in COMPUTE_DTYPES:
         return number
     return V.kernel.record(Value("", "narrowed", number.value.dtype, (number.value,), src_dtype=dtype))
 
@@ -232,7 +234,7 @@ def constant(value: bool | int | float, dtype: torch.dtype) -> Variable:
     """A constant, rounded to ``dtype``, in the dtype that this is computed in."""
     if isinstance(value, sympy.Basic):
         value = float(value) if not value.is_Integer else int(value)
-    if dtype in HALVES:
+    if dtype in COMPUTE_DTYPES:
         value = torch.tensor(value, dtype=torch.float64).to(dtype).item()
     return V.kernel.record(Value("", "constant", compute_dtype(dtype), constant=value))
 

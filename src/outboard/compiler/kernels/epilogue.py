@@ -250,7 +250,8 @@ class _Printer(StatementPrinter):
 
     def function(self, signature: str) -> str:
         """The function's definition, under the name ``finish_<width>``."""
-        dtype = compute_dtype(self.kernel.buffers[self.source])
+        loads = (s for s in self.kernel.values() if s.op == "load" and s.buffer == self.source)
+        dtype = compute_dtype(next(loads).src_dtype or self.kernel.buffers[self.source])
         for statement in self.kernel.statements():
             if isinstance(statement, Store):
                 self.store(statement)
@@ -269,7 +270,8 @@ class _Printer(StatementPrinter):
 
     def _load(self, value: Value) -> None:
         if value.buffer == self.source:
-            self.define(value, "value", True)
+            dtype = value.src_dtype  # of what is moved only
+            self.define(value, c.narrow_bits(self.prelude, "value", dtype, self.width) if dtype else "value", True)
             return
         place = self.places[value.index]
         vector = place in ("at", "column") and self.width > 1

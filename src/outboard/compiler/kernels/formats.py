@@ -149,9 +149,9 @@ def _macros(prelude: c.Prelude, dtype: torch.dtype | None, accumulate: str, lane
     macros = _ITEMS.format(
         items=f"ushort{lanes}",
         lanes=lanes,
-        vector=c.half_values(prelude, "items", dtype, lanes),
-        scalar=c.half_values(prelude, "item", dtype, 1),
-        stored=c.half_bits(prelude, "numbers", dtype, lanes),
+        vector=c.narrow_values(prelude, "items", dtype, lanes),
+        scalar=c.narrow_values(prelude, "item", dtype, 1),
+        stored=c.narrow_bits(prelude, "numbers", dtype, lanes),
     )
     cells = _NO_PAIRS + _FUSED
     if dtype == torch.bfloat16:

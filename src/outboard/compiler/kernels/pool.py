@@ -173,7 +173,7 @@ def lower_maximum(builder: PlanBuilder, call: ExternCall) -> bool:
     numbers: dict[str, Size] | None = {}
     if "kernel_size" in values:
         numbers = _window(values, spatial)
-    if numbers is None:
+    if numbers is None or not common.supported(builder, results[0].dtype):
         return False
     window = _DILATED if numbers else _EVEN
     extra = [("indices", "INDEX", results[1])]

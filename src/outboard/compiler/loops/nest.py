@@ -30,6 +30,13 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return COMPUTE_DTYPES.get(dtype, dtype)
 
 
+def bits_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The integer that holds the bits of a float narrower than float32; any other dtype itself."""
+    if dtype not in COMPUTE_DTYPES:
+        return dtype
+    return torch.uint8 if dtype.itemsize == 1 else torch.uint16
+
+
 @dataclasses.dataclass(eq=False)
 class Root:
     """A flat iteration range of ``numel`` points. ``hint`` is a typical value of ``numel``."""
@@ -62,7 +69,7 @@ class Value:
 
     * ``load``: element ``index`` of ``buffer`` where ``mask`` (a bool Value) holds, else 0;
     * ``constant``: ``constant``;
-    * ``bits_of_half``, ``half_of_bits``: a float as the bits of ``src_dtype``, float16 or bfloat16, and back;
+    * ``bits_of_narrow``, ``narrow_of_bits``: a float as the bits of ``src_dtype``, a narrower one, and back;
     * ``index_expr``: ``index`` as a number;
     * ``checked_index``: ``args[0]``, an index into ``size`` elements; where ``mask`` holds and the index is out of
       range, ``message`` is reported and the result is some index in range;

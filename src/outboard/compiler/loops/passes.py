@@ -10,6 +10,7 @@ import sympy
 import torch
 
 from ..tuning import Tuning
+from .moves import keep_bits
 from .nest import CHECKS, EXPENSIVE, LoopKernel, Region, Store, Value
 
 
@@ -17,11 +18,13 @@ def run_passes(kernel: LoopKernel, tuning: Tuning) -> None:
     """Rewrites a nest as it was recorded into the one that is scheduled and printed, in place.
 
     What is not needed goes. For devices with explicit vectors, the sum in gelu becomes one operation (also in nests
-    that are not printed, because a product computes them), and loops leave terms to the next one."""
+    that are not printed, because a product computes them), and loops leave terms to the next one. Narrow floats that
+    are moved only become integers."""
     prune(kernel)
     if tuning.vectors:
         find_normal_cdf(kernel)
         keep_terms(kernel)
+    keep_bits(kernel)
 
 
 def prune(kernel: LoopKernel) -> None:

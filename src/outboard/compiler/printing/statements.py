@@ -153,10 +153,10 @@ class StatementPrinter:
             text = self.operand(value.args[0], compute_dtype(value.src_dtype), vector)
             self.define(value, c.bitcast(text, value.dtype, width), vector)
             return
-        if op in ("bits_of_half", "half_of_bits"):
+        if op in ("bits_of_narrow", "narrow_of_bits"):
             assert value.src_dtype is not None
             text = self.operand(value.args[0], value.args[0].dtype, vector)
-            convert = c.half_bits if op == "bits_of_half" else c.half_values
+            convert = c.narrow_bits if op == "bits_of_narrow" else c.narrow_values
             self.define(value, convert(self.prelude, text, value.src_dtype, width), vector)
             return
         dtypes = self._operand_dtypes(value)
@@ -377,7 +377,7 @@ class StatementPrinter:
                 text = f"(long{self.width})({text})"
             self.write(f"const long{self.width} {name} = {text};")
             addresses = [f"({pointer} + {c.lane(name, lane)})" for lane in range(self.width)]
-        loads = [c.load_pointer(address, dtype) for address in addresses]
+        loads = [c.load_pointer(self.prelude, address, dtype) for address in addresses]
         compute = compute_dtype(dtype)
         if dtype == torch.bool:
             loads = [f"-{load}" for load in loads]

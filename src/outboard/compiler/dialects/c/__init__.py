@@ -6,7 +6,7 @@ Everything is printed either for one lane (width 1) or for several in one explic
 of OpenCL C do not turn scalar loops into vectors well. Conventions:
 
 * a bool is an ``int``: 0 or 1 in one lane, 0 or -1 in a lane of a vector (what comparisons yield);
-* half and bfloat16 exist in memory only; they are computed in ``float``;
+* half, bfloat16 and floats of 8 bits exist in memory only; they are computed in ``float``;
 * signed integers wrap: arithmetic goes through the unsigned type, whose overflow is defined.
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 from . import accumulation, random, special, waves
 from .atomics import atomic_add_helper
 from .indices import IndexPrinter
-from .memory import half_bits, half_values, load, load_pointer, narrowed, store
+from .memory import load, load_pointer, narrow_bits, narrow_values, narrowed, store
 from .operators import SUPPORTED, bitcast, broadcast, convert, operator, operator_together, pays_together
 from .prelude import Prelude, lane
 from .reductions import better, combine, identity_of, nan_bits, quick_combine, with_nan
@@ -26,7 +26,7 @@ HELPER_FAMILIES = (accumulation, random, special, waves)
 
 __all__ = [
     "SUPPORTED", "TOGETHER", "IndexPrinter", "Prelude", "atomic_add_helper", "better", "bitcast", "bits_dtype",
-    "broadcast", "combine", "convert", "half_bits", "half_values", "identity_of", "lane", "literal", "load",
-    "load_pointer", "memory_type", "nan_bits", "narrowed", "operator", "operator_together", "pays_together",
+    "broadcast", "combine", "convert", "identity_of", "lane", "literal", "load", "load_pointer", "memory_type",
+    "nan_bits", "narrow_bits", "narrow_values", "narrowed", "operator", "operator_together", "pays_together",
     "quick_combine", "store", "type_name", "with_nan",
 ]  # fmt: skip
