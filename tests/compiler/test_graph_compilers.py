@@ -225,6 +225,30 @@ compilers._OWN = (EntryPoint("outboard-sim", "__main__:Compiler", compilers.GROU
 """
 
 
+#: Calls and a graph; prints how many executables were made.
+SEVERAL = """
+x = torch.randn(3, 4)
+a = x.to(device)
+close(a * a, x * x)
+close(torch.compile(lambda a: (a + 1).sum(0))(a), (x + 1).sum(0))
+assert ours.fallbacks() == {}
+print("made", int(ours.compile_stats()["executables_made"]))
+"""
+
+#: The executables that the cache holds become another version's.
+AGEING = """
+import hashlib, os, pathlib
+from outboard.compiler.plans import cache, plan
+files = [path for path in pathlib.Path(os.environ["OUTBOARD_CACHE_DIR"], "plans").rglob("*") if path.is_file()]
+kept = [path for path in files if path.read_bytes().startswith(cache._MAGIC)]
+assert len(kept) == 2
+for path in kept:
+    data = cache.unsealed(cache._MAGIC, path.read_bytes())
+    begin = data.index(plan.MAGIC) + len(plan.MAGIC) + 12  # where the plan's own checksum is
+    aged = data[begin + 16 :].replace(b"outboard-sim 1 ", b"outboard-sim 0 ")
+    path.write_bytes(cache.sealed(cache._MAGIC, data[:begin] + hashlib.sha256(aged).digest()[:16] + aged))
+"""
+
 #: A model as a file: one executable, which another process loads.
 EXPORTED = """
 import os, outboard, pathlib
@@ -252,6 +276,13 @@ def run(code: str, cache: Path, **environment: str) -> str:
 def test_models_train_on_executables_and_a_second_process_compiles_none(tmp_path: Path) -> None:
     assert "compiled 0" not in run(TRAINING, tmp_path)
     assert "compiled 0" in run(TRAINING, tmp_path)
+
+
+def test_executables_that_the_driver_refuses_are_made_again_once(tmp_path: Path) -> None:
+    assert "made 2" in run(SEVERAL, tmp_path)
+    run(AGEING, tmp_path)
+    assert "made 2" in run(SEVERAL, tmp_path)
+    assert "made 0" in run(SEVERAL, tmp_path)
 
 
 def test_operands_lie_in_any_way_and_refusals_have_reasons(tmp_path: Path) -> None:

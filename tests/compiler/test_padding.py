@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -79,7 +80,7 @@ def check(module: torch.fx.GraphModule, args: Sequence[Any]) -> int:
     padded = padding.padded(module)
     if padded is None:
         return 0
-    true = {symbol: args[number].shape[dim] for symbol, (number, dim) in padded.symbols.items()}
+    true = padded.sizes_of(args)
     wide = {symbol: size + 3 if symbol in padded.varying else size for symbol, size in true.items()}
     inputs = [
         fitted(arg, dims, true, wide) if isinstance(arg, torch.Tensor) else int(dims.subs(wide))  # type: ignore[union-attr, arg-type]
@@ -163,6 +164,41 @@ def test_padding_never_shows(name: str) -> None:
     torch.manual_seed(0)
     (graph,) = traced(function, torch.randn(3, 4, 8))
     assert check(graph, inputs_of(graph)) == count
+
+
+#: What chains are made of: functions of a tensor and of a source of choices.
+LINKS: list[Callable[[torch.Tensor, random.Random], torch.Tensor]] = [
+    lambda x, chance: x.sin() * 2 + 1,
+    lambda x, chance: x.softmax(chance.randrange(x.dim())),
+    lambda x, chance: x - x.mean(chance.randrange(x.dim()), keepdim=True),
+    lambda x, chance: x - x.amax(chance.randrange(x.dim()), keepdim=True),
+    lambda x, chance: x / (1 + x.abs().sum(chance.randrange(x.dim()))).mean(),
+    lambda x, chance: x + x.var(chance.randrange(x.dim()), correction=0, keepdim=True),
+    lambda x, chance: x.transpose(chance.randrange(x.dim()), 0),
+    lambda x, chance: x.transpose(chance.randrange(x.dim()), 0).contiguous(),
+    lambda x, chance: x.flatten(0, 1) if x.dim() > 2 else x.unsqueeze(0),
+    lambda x, chance: x.flatten(-2) if x.dim() > 2 else x.unsqueeze(1),
+    lambda x, chance: x.cumsum(chance.randrange(x.dim())),
+    lambda x, chance: x.sum(chance.randrange(x.dim())) if x.dim() > 1 else x,
+    lambda x, chance: x @ x.transpose(-1, -2) if x.dim() > 1 else x,
+    lambda x, chance: torch.where(x > 0, x, -1.0) / x.shape[0],
+    lambda x, chance: x + torch.arange(x.shape[-1]),
+    lambda x, chance: x[-1] if x.dim() > 1 else x,
+    lambda x, chance: torch.cat([x, x * 2], chance.randrange(x.dim())),
+]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_padding_never_shows_in_chains(seed: int) -> None:
+    def chain(x: torch.Tensor) -> torch.Tensor:
+        chance = random.Random(seed)
+        for _ in range(5):
+            x = chance.choice(LINKS)(x, chance)
+        return x
+
+    torch.manual_seed(0)
+    for graph in traced(chain, torch.randn(3, 4, 8, requires_grad=seed % 2 == 0)):
+        check(graph, inputs_of(graph))
 
 
 def perceptron() -> nn.Module:

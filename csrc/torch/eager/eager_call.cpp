@@ -159,12 +159,22 @@ bool EagerCall::take_kept(const PlanAnswer& answer) {
     return true;
   }
   for (const std::string& plan : answer.plans) {
-    const Executable& executable =
-        translate_errors([&]() -> const Executable& { return PlanTable::instance().add(*entry_, plan, device_); });
-    const bool serves = executable_ == nullptr && executable.bind(signature_.inputs.data(), *symbols_);
-    if (serves) executable_ = &executable;
+    const Executable* const executable = translate_errors([&] { return load_kept(plan); });
+    if (executable == nullptr || executable_ != nullptr) continue;
+    if (executable->bind(signature_.inputs.data(), *symbols_)) executable_ = executable;
   }
   return executable_ != nullptr;
+}
+
+/// A plan of the disk cache, or nullptr if the driver refuses an executable in it, such as one that was made for
+/// another version: then there is none, and it is made again.
+const Executable* EagerCall::load_kept(const std::string& plan) {
+  try {
+    return &PlanTable::instance().add(*entry_, plan, device_);
+  } catch (const Error& error) {
+    if (error.status() != OB_BUILD_FAILED) throw;
+    return nullptr;
+  }
 }
 
 /// Takes what the compiler made. False: the call belongs on the CPU.

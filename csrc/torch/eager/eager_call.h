@@ -78,6 +78,7 @@ class EagerCall {
   bool compile();
   PlanAnswer ask(bool cache, bool compiler);
   bool take_kept(const PlanAnswer& answer);
+  const Executable* load_kept(const std::string& plan);
   bool take_made(const PlanAnswer& answer);
   void adopt(const std::string& plan);
   PlanKey key() const { return {op_, device_, signature_.bytes.view(), bake_}; }

@@ -49,7 +49,7 @@ class BucketedPart:
         return fit.cut(results) if self._part.gives_several else fit.cut([results])[0]
 
     def _fit(self, args: Sequence[Any]) -> _Fit | None:
-        sizes = {symbol: args[number].shape[dim] for symbol, (number, dim) in self._padded.symbols.items()}
+        sizes = self._padded.sizes_of(args)
         buckets = {symbol: self._bucket(sizes[symbol]) for symbol in self._padded.varying}
         if 0 in sizes.values() or not any(buckets.values()):
             return None

@@ -44,29 +44,49 @@ class Mixed(Exception):
 Number: TypeAlias = tuple[sympy.Basic, torch.dtype]
 
 
+#: An input, and which of its dimensions has a size; None if the input is the size.
+Place: TypeAlias = tuple[int, int | None]
+
+
 @dataclasses.dataclass(frozen=True)
 class Padded:
     """A graph that is exact for padded sizes. It has more placeholders than the one that it was made of: masks, which
     are bool, with one dimension, true in the rows that are no padding; and numbers that come of true sizes."""
 
     module: torch.fx.GraphModule
-    symbols: dict[sympy.Symbol, tuple[int, int]]  #: sizes that vary, and the input and its dimension that tell each
+    symbols: dict[sympy.Symbol, Place]  #: sizes that vary, and where they are told
     varying: frozenset[sympy.Symbol]  #: those that may be padded
     inputs: tuple[Dims | sympy.Expr, ...]  #: dimensions of tensors; of sizes what they are
     extra: tuple[Dim | Number, ...]  #: what masks are of, and numbers
     results: tuple[Dims, ...]
 
+    def sizes_of(self, args: Sequence[Any]) -> dict[sympy.Symbol, int]:
+        """What the symbols are for arguments of the graph that this was made of."""
+        return {
+            symbol: int(args[number] if dim is None else args[number].shape[dim])
+            for symbol, (number, dim) in self.symbols.items()
+        }
+
 
 def padded(module: torch.fx.GraphModule) -> Padded | None:
     """A functional graph, whose sizes that vary are symbols, made exact for padded ones; None if none can be padded."""
-    placeholders = module.graph.find_nodes(op="placeholder")
-    symbols = {
+    values = [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
+    numbers = {number: sympy.sympify(expression(value)) for number, value in enumerate(values) if _is_size(value)}
+    alone = {size: (number, None) for number, size in numbers.items() if isinstance(size, sympy.Symbol)}
+    in_shapes = {
         size: (number, place)
-        for number, node in enumerate(placeholders)
-        for place, size in enumerate(_shape(node.meta.get("val")))
+        for number, value in enumerate(values)
+        for place, size in enumerate(_shape(value))
         if isinstance(size, sympy.Symbol)
     }
-    varying = frozenset(symbols)
+    symbols: dict[sympy.Symbol, Place] = {
+        **in_shapes,
+        **{size: alone[size] for size in alone.keys() - in_shapes.keys()},
+    }
+    used = [*numbers.values(), *(size for value in values for size in _shape(value))]
+    if not set().union(*(size.free_symbols for size in used)) <= symbols.keys():
+        return None
+    varying = frozenset(in_shapes)
     while varying:
         for numbers_first in (False, True):
             copy = torch.fx.GraphModule(module, torch.fx.Graph())
@@ -77,6 +97,10 @@ def padded(module: torch.fx.GraphModule) -> Padded | None:
                 blamed = mixed.symbols
         varying = varying - blamed if varying & blamed else frozenset()
     return None
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, (torch.SymInt, torch.SymFloat))
 
 
 def _shape(value: Any) -> tuple[sympy.Expr, ...]:
@@ -100,12 +124,13 @@ class _Proof:
     def __init__(
         self,
         module: torch.fx.GraphModule,
-        symbols: dict[sympy.Symbol, tuple[int, int]],
+        symbols: dict[sympy.Symbol, Place],
         varying: frozenset[sympy.Symbol],
         numbers_first: bool,
     ) -> None:
         self.module, self.graph, self.symbols, self.all_varying = module, module.graph, symbols, varying
         self.numbers_first = numbers_first
+        self.order = {symbol: place for place, symbol in enumerate(symbols)}
         self.dims: dict[torch.fx.Node, Any] = {}
         self.masks: dict[Dim, torch.fx.Node] = {}
         self.numbers: dict[tuple[sympy.Basic, torch.dtype], torch.fx.Node] = {}
@@ -164,13 +189,13 @@ class _Proof:
         if not self.varying(size):
             return _canonical([size])
         number, rest = size.as_coeff_Mul()
-        factors = sorted(sympy.Mul.make_args(rest), key=lambda each: self.symbols.get(each, (0, 0)))
+        factors = sorted(sympy.Mul.make_args(rest), key=lambda each: self.order.get(each, 0))
         self.refuse(*(each for each in factors if not isinstance(each, sympy.Symbol)))
         return _canonical([number, *factors] if self.numbers_first else [*factors, number])
 
     def _result(self, node: torch.fx.Node) -> Any:
         value = node.meta.get("val")
-        if isinstance(value, (torch.SymInt, torch.SymFloat)):
+        if _is_size(value):
             return sympy.sympify(expression(value))
         if node.op == "placeholder":
             return tuple(map(self.factors, _shape(value)))
@@ -190,8 +215,8 @@ class _Proof:
             raise Mixed(varying)
         if rule is None:
             call.give_numbers()
-        elif rule not in _TAKE_SIZES:
-            self.refuse(*(self.dims[each] for each in node.all_input_nodes if isinstance(self.dims[each], sympy.Basic)))
+        elif rule not in _TAKE_SIZES and any(isinstance(self.dims[each], sympy.Basic) for each in node.all_input_nodes):
+            raise Mixed(varying)
         return (rule or _pointwise)(call)
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from ...plans.builder import PlanBuilder, TensorArg
 from ...target import Target, target_of
 from .. import executables
 
+_log = logging.getLogger(__name__)
 #: Sets of sizes of which a part of a graph keeps the plans.
 MOST_SIZES = 256
 
@@ -63,17 +65,21 @@ class Part:
 
         target = target_of(self._index)
         signature = target.key_of(f"graph {self._module.code}\0{key}".encode())
-        _, plans = cache.load(signature)
-        if not plans:
-            try:
-                with statistics.timed():
-                    plans = [self._compile(args, target).serialize()]
-            except executables.Refused as reason:
-                statistics.note_reason("graph", str(reason))
-                return None
-            cache.store(signature, False, plans[0])
         progress.programs()
-        return _C.Plan(plans[0], self._index)
+        for kept in reversed(cache.load(signature)[1]):
+            try:
+                return _C.Plan(kept, self._index)
+            except RuntimeError as error:  # the driver's, of an executable for another version: it is made again
+                _log.warning("an executable in the cache is not used: %s", error)
+        try:
+            with statistics.timed():
+                made = self._compile(args, target).serialize()
+        except executables.Refused as reason:
+            statistics.note_reason("graph", str(reason))
+            return None
+        plan = _C.Plan(made, self._index)
+        cache.store(signature, False, made)
+        return plan
 
     def _compile(self, args: Sequence[Any], target: Target) -> p.Plan:
         module = torch.fx.GraphModule(self._module, torch.fx.Graph())
