@@ -157,6 +157,27 @@ def _rounded_sixth(label: str, found: Difference) -> bool:
     return torch.allclose(found.ours, found.theirs, rtol=2**-24, atol=0, equal_nan=True)
 
 
+def _in_halves(label: str, found: Difference) -> bool:
+    """A sum or a product of halves, where ours is the exact one, rounded."""
+    matched = re.match(r"(prod|nansum) \S+ \((\d), torch\.float16\)", label)
+    if matched is None or found.place != 0:
+        return False
+    function: Any = getattr(torch, matched[1])
+    return is_close(found.ours, function(found.source[0].half().double(), int(matched[2])).half())
+
+
+def _power_that_the_dtype_rounds(label: str, found: Difference) -> bool:
+    """A power by a number, or its gradient, where ours is that by the number as the dtype rounds it."""
+    if not re.match("pow .* float$", label) or found.place > 1:
+        return False
+    (x, number), apart = found.source, found.apart()
+    exponent = torch.tensor(number - found.place, dtype=x.dtype).double()
+    exact = x.double().pow(exponent)
+    if found.place == 1:
+        exact *= number * _weights(exact)
+    return is_close(found.ours[apart], exact[apart].to(x.dtype))
+
+
 #: Of which differences it is known why, and why. Each is judged by its numbers.
 EXPLAINED: list[tuple[Callable[[str, Difference], bool], str]] = [
     (_gradient_of_copies, "the CPU's gradient is of copies, its result is not"),
@@ -172,6 +193,11 @@ EXPLAINED: list[tuple[Callable[[str, Difference], bool], str]] = [
     (_piece_for_nan, "of NaN, the CPU's vectors take another piece of the function than its single elements"),
     (_nan_in_channels_last, "for NaN, the CPU's kernel gives a place in its plane"),
     (_rounded_sixth, "the CPU multiplies by a sixth that is rounded to float32"),
+    (_in_halves, "the CPU adds and multiplies in halves; CUDA in float32, as ours"),
+    (
+        _power_that_the_dtype_rounds,
+        "the CPU takes exponents of single elements in float64, of vectors not; nor does CUDA",
+    ),
 ]
 #: How many sources a static graph takes.
 TOGETHER = 6
@@ -303,7 +329,7 @@ def difference(ours: Any, theirs: Any, again: Callable[[Change], Any], source: S
         if other.dtype in _WIDE or other.dtype == torch.float64:
             truth = again(_widened) if truth is None else truth
             # Where elements are added, what cancels is as exact as the elements are.
-            shaken = [again(shake) for shake in _SHAKES if len(sizes) > 1] if shaken is None else shaken
+            shaken = [again(shake) for shake in _SHAKES if _mixes(again)] if shaken is None else shaken
             known, *moved = (_at(place, each, theirs) for each in (truth, *shaken))
             if any(within_rounding(one, other, known, each, max(64, *sizes)) for each in (None, *moved)):
                 continue
@@ -346,11 +372,11 @@ def _widened(value: Tensor) -> Tensor:
 
 
 def _shaken(value: Tensor) -> Tensor:
-    """Elements that differ in their last bit, now up, now down."""
+    """Elements that differ in their last bit, some up, some down, along every dimension."""
     if not value.is_floating_point():
         return value
-    signs = 1 - 2 * (torch.arange(value.numel(), dtype=value.dtype).view(value.shape) % 2)
-    return value * (1 + signs * torch.finfo(value.dtype).eps)
+    up = torch.randint(0, 2, value.shape, generator=torch.Generator().manual_seed(0)).to(value.dtype)
+    return value * (1 + (2 * up - 1) * torch.finfo(value.dtype).eps)
 
 
 def _raised(value: Tensor) -> Tensor:
@@ -359,6 +385,25 @@ def _raised(value: Tensor) -> Tensor:
 
 
 _SHAKES = (_shaken, _raised)
+
+
+def _first_changed(value: Tensor) -> Tensor:
+    if not value.is_floating_point() or not value.numel():
+        return value
+    changed = value.clone()
+    changed.view(-1)[0] += 1
+    return changed
+
+
+def _mixes(again: Callable[[Change], Any]) -> bool:
+    """Whether elements of results are made of more than those in their places."""
+    before, after = again(_as_it_is), again(_first_changed)
+    if isinstance(before, Refused) or isinstance(after, Refused):
+        return False
+    return any(
+        one.shape != other.shape or not torch.equal(one.flatten()[1:].nan_to_num(), other.flatten()[1:].nan_to_num())
+        for one, other in zip(before, after, strict=True)
+    )
 
 
 def _at(place: int, found: Any, theirs: list[Tensor]) -> Tensor | None:

@@ -68,7 +68,12 @@ def layout(facts: Facts) -> str:
     """The initialiser of one row of ``ResultLayout``; "" where the shape function says how results lie."""
     if facts.format_of is not None:
         return f"ResultLayout::kOfFormat, {facts.format_of}"
-    names = {Layout.CONTIGUOUS: "kContiguous", Layout.OF_FIRST_OPERAND: "kOfFirstOperand"}
+    names = {
+        Layout.CONTIGUOUS: "kContiguous",
+        Layout.CONTIGUOUS_OUT: "kContiguous",
+        Layout.CONTIGUOUS_OUT_OF_COMPLEX: "kContiguousOfComplex",
+        Layout.OF_FIRST_OPERAND: "kOfFirstOperand",
+    }
     return f"ResultLayout::{names[facts.layout]}" if facts.layout in names else ""
 
 

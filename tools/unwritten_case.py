@@ -31,6 +31,8 @@ FATAL = frozenset(
         "native_batch_norm",
     }
 )
+#: What they append to a tensor is left as it was.
+_APPENDING = ("resize_", "resize_as_")
 #: Bytes that new memory holds, in turn.
 PATTERNS = (0x15, 0x6B)
 #: What memory of each kind is handed out from: as many blocks of so many bytes.
@@ -109,7 +111,7 @@ def _bytes(op: OpInfo, sample: SampleInput, byte: int, device: str) -> list[Tens
 
 def run(op: OpInfo, dtype: torch.dtype, device: str, samples: int) -> Outcome:
     """Runs the first ``samples`` sample inputs, and what is made of them, with each pattern."""
-    if op.name in UNINITIALISED or "empty" in op.name:
+    if op.name in (*UNINITIALISED, *_APPENDING) or "empty" in op.name:
         return Outcome("skipped", "its results are not written", {})
     wrong: list[str] = []
     module, count = getattr(torch, device), 0

@@ -224,3 +224,18 @@ def test_powers_that_are_roots(dtype: torch.dtype, device: str) -> None:
         for one, other in zip([results[0], ours.grad], expected, strict=True):
             assert one is not None and other is not None
             torch.testing.assert_close(1 / one.cpu(), 1 / other, equal_nan=True)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_elements_are_rounded_to_the_dtype_of_the_sum(dtype: torch.dtype, compiled: bool, device: str) -> None:
+    def every(x: Tensor) -> list[Tensor]:
+        return [
+            *(function(x, 0, dtype=dtype) for function in (torch.sum, torch.nansum, torch.mean)),
+            *(function(x.abs(), 0, dtype=dtype) for function in (torch.prod, torch.cumprod, torch.cumsum)),
+        ]
+
+    x = torch.tensor([1 + 0.4 * torch.finfo(dtype).eps] * 3 + [-1.0])
+    torch._dynamo.reset()
+    for one, other in zip((torch.compile(every) if compiled else every)(x.to(device)), every(x), strict=True):
+        assert torch.equal(one.cpu(), other)

@@ -51,6 +51,11 @@ MOVES: dict[str, Call] = {
 }
 
 
+def test_conjugates_in_place(device: str) -> None:
+    x = torch.tensor([1 + 2j, -3j])
+    assert torch.equal(x.to(device).conj_physical_().cpu(), x.conj())
+
+
 def _numbers(dtype: torch.dtype) -> Tensor:
     numbers = torch.complex(torch.arange(12.0).double(), torch.arange(12.0).double().neg()).to(dtype)
     numbers[3] = complex("nan")

@@ -189,6 +189,51 @@ IMAGES: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.parametrize(
+    "function",
+    (
+        torch.abs,
+        torch.angle,
+        lambda x, out: torch.fft.fft(x, dim=0, out=out.to(torch.complex64)),
+        lambda x, out: torch.fft.rfft(x.real, dim=1, out=out.to(torch.complex64)),
+        lambda x, out: torch.fft.irfft(x, dim=1, out=out),
+    ),
+    ids=("abs", "angle", "fft", "rfft", "irfft"),
+)
+def test_out_of_complex_numbers_is_contiguous(function: Callable[..., Tensor]) -> None:
+    x = torch.arange(24.0).view(2, 4, 3).to(torch.complex64).mul(1 + 2j)
+    for values in (x, _reversed(x)):
+        results = [function(values.to(device), out=torch.empty(0, device=device)) for device in ("cpu", DEVICE)]
+        torch.testing.assert_close(results[1].cpu(), results[0], check_stride=True)
+
+
+def test_out_that_the_shape_function_leaves_as_it_is() -> None:
+    """In another dtype: it is computed on a copy of ``out``, as PyTorch's decomposition is written."""
+    results = []
+    for device in ("cpu", DEVICE):
+        x = torch.arange(6.0, device=device).view(2, 3)
+        out = torch.empty(2, 3, dtype=torch.float16, device=device)
+        results.append(aten.smooth_l1_loss_backward.grad_input(x, x, x * 2, 0, 1.0, grad_input=out))
+    torch.testing.assert_close(results[1].cpu(), results[0])
+
+
+def test_an_expanded_out_is_refused_where_the_kernel_writes_beside_it() -> None:
+    with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
+        torch.softmax(torch.ones(64, 64, device=DEVICE), 0, out=torch.empty(1, device=DEVICE).expand(64, 64))
+
+
+@pytest.mark.parametrize("sizes", ((2, 3), (0,), (7,), (3, 2), (4, 2, 3)), ids=str)
+def test_normal_numbers_broadcast_with_what_out_was(sizes: tuple[int, ...]) -> None:
+    said = []
+    for device in ("cpu", DEVICE):
+        out = torch.empty(sizes, device=device)
+        try:
+            said.append(tuple(torch.normal(torch.zeros(2, 3, device=device), 1.0, out=out).shape))
+        except RuntimeError as error:
+            said.append(str(error))
+    assert said[0] == said[1]
+
+
 @pytest.mark.parametrize("name", PAIRS)
 def test_an_empty_out_lies_as_on_the_cpu(name: str) -> None:
     for first, second in itertools.product((Tensor.contiguous, _reversed), repeat=2):

@@ -407,3 +407,19 @@ def test_roll(device: str, shape: tuple[int, ...]) -> None:
             assert found.stride() == expected.stride()
     dims = tuple(range(len(shape)))
     assert torch.equal(torch.roll(x.to(device), dims, dims).cpu(), torch.roll(x, dims, dims))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+def test_a_convolution_without_channels(dtype: torch.dtype, device: str) -> None:
+    """Its result has none either, whatever the weight says; the gradient of the bias is zero."""
+    for rank, function in enumerate((F.conv1d, F.conv2d, F.conv3d), 1):
+        results = []
+        for where in ("cpu", device):
+            x = torch.ones(1, 0, *[4] * rank, dtype=dtype, device=where, requires_grad=True)
+            weight = torch.ones(3, 0, *[3] * rank, dtype=dtype, device=where, requires_grad=True)
+            bias = torch.ones(3, dtype=dtype, device=where, requires_grad=True)
+            result = function(x, weight, bias, stride=2, padding=2)
+            gradients = torch.autograd.grad(result, (x, weight, bias), torch.ones_like(result))
+            results.append([value.detach().cpu() for value in (result, *gradients)])
+        for one, other in zip(*results, strict=True):
+            assert one.shape == other.shape and torch.equal(one, other)

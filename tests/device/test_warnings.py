@@ -44,6 +44,16 @@ CALLS: dict[str, Callable[[str], Any]] = {
     "reduced_by_index": lambda d: torch.zeros(3, device=d).index_reduce(
         0, torch.tensor([0, 1], device=d), torch.ones(2, device=d), "prod"
     ),
+    **{
+        f"scattered_{name}": lambda d, function=function: function(
+            torch.zeros(2, 3, device=d), torch.tensor([[1, 0, 1]], device=d), torch.ones(2, 3, device=d)
+        )
+        for name, function in {
+            "sum": lambda x, i, y: torch.scatter(x, 0, i, y, reduce="add"),
+            "in_place": lambda x, i, y: x.scatter_(0, i, y, reduce="multiply"),
+            "number": lambda x, i, y: torch.scatter(x, 0, i, 2.0, reduce="add"),
+        }.items()
+    },
     "absolute_of_complex": lambda d: torch.ones(3, dtype=torch.complex64, device=d).abs(),
     "resized": lambda d: torch.add(torch.ones(3, device=d), 1, out=torch.ones(5, device=d)),
 }

@@ -101,7 +101,7 @@ class CpuCall {
     }
     at::Tensor cpu;
     if (fresh) {
-      cpu = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kCPU));
+      cpu = empty_with_room(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kCPU));
     } else {
       cpu = in_place_ ? host_view(tensor) : written ? tensor.cpu() : copy_laid_out(tensor);
     }

@@ -65,14 +65,11 @@ class OutArguments {
   bool resize() {
     torch::jit::Stack results;
     if (!form_results(results)) return false;
-    c10::SmallVector<size_t, 2> changed;
-    for (size_t i = 0; i < op_.roles.size(); ++i) {
-      const bool is_formed = op_.is_out[i] && results[i].isTensor();
-      if (is_formed && arguments_[i].toTensor().sizes() != results[i].toTensor().sizes()) changed.push_back(i);
-    }
+    if (changed_by(results).empty()) return false;
+    take_form_of_returned(results);
+    const c10::SmallVector<size_t, 2> changed = changed_by(results);
     if (changed.empty()) return false;
     const bool is_announced = announce_resizing(changed);
-    take_form_of_returned(results);
     for (const size_t i : changed) {
       const at::Tensor& out = arguments_[i].toTensor();
       const at::Tensor form = as_facts_say(results[i].toTensor(), results);
@@ -85,6 +82,16 @@ class OutArguments {
   }
 
  private:
+  /// The `out=` tensors that have other sizes than these results.
+  c10::SmallVector<size_t, 2> changed_by(const torch::jit::Stack& results) const {
+    c10::SmallVector<size_t, 2> changed;
+    for (size_t i = 0; i < op_.roles.size(); ++i) {
+      const bool is_formed = op_.is_out[i] && results[i].isTensor();
+      if (is_formed && arguments_[i].toTensor().sizes() != results[i].toTensor().sizes()) changed.push_back(i);
+    }
+    return changed;
+  }
+
   /// Before `out=` tensors that are not empty are resized: the CPU's kernel warns, where it does, or refuses. False:
   /// the call is too large to be tried there, or the CPU has no say.
   bool announce_resizing(c10::ArrayRef<size_t> changed) {
@@ -128,7 +135,7 @@ class OutArguments {
   }
 
   /// The forms of what the overload without `out=` returns for these stand-ins, in place of `out=` tensors: shape
-  /// functions that are written in Python lay the latter out contiguously.
+  /// functions that are written in Python lay the latter out contiguously, or leave them as they are.
   void take_form_of_returned(torch::jit::Stack& stand_ins) {
     const std::optional<c10::OperatorHandle> functional = functional_of(op_);
     if (!functional || !functional->hasComputedKernelForDispatchKey(at::DispatchKey::Meta)) return;
@@ -150,6 +157,9 @@ class OutArguments {
     if (found == result_layouts().end()) return result;
     const ResultLayout& layout = found->second;
     if (layout.kind == ResultLayout::kContiguous) return result.contiguous();
+    if (layout.kind == ResultLayout::kContiguousOfComplex) {
+      return stand_ins[0].toTensor().is_complex() ? result.contiguous() : result;
+    }
     if (layout.kind == ResultLayout::kOfFirstOperand) return iterated(result, stand_ins);
     const at::Tensor& pattern = stand_ins[layout.argument].toTensor();
     return result.dim() == pattern.dim() ? result.contiguous(pattern.suggest_memory_format()) : result;

@@ -10,8 +10,9 @@ namespace outboard::aten {
 struct ResultLayout {
   enum Kind : uint8_t {
     kContiguous,
-    kOfFirstOperand,  ///< where the shape function has the second decide, too
-    kOfFormat         ///< images in the memory format of an argument
+    kContiguousOfComplex,  ///< contiguous if the first argument is complex
+    kOfFirstOperand,       ///< where the shape function has the second decide, too
+    kOfFormat              ///< images in the memory format of an argument
   };
   Kind kind;
   size_t argument = 0;  ///< of `kOfFormat`

@@ -12,7 +12,12 @@ namespace outboard::aten {
 /// By qualified name: "aten::index_put_". Leaked, as operators run until the process ends.
 inline const std::unordered_map<std::string, ResultLayout>& result_layouts() {
   static const auto* const all = new std::unordered_map<std::string, ResultLayout>{
+      {"aten::abs", {ResultLayout::kContiguousOfComplex}},
+      {"aten::angle", {ResultLayout::kContiguousOfComplex}},
       {"aten::copysign", {ResultLayout::kOfFirstOperand}},
+      {"aten::_fft_c2c", {ResultLayout::kContiguous}},
+      {"aten::_fft_c2r", {ResultLayout::kContiguous}},
+      {"aten::_fft_r2c", {ResultLayout::kContiguous}},
       {"aten::floor_divide", {ResultLayout::kOfFirstOperand}},
       {"aten::glu_backward", {ResultLayout::kContiguous}},
       {"aten::log_sigmoid_forward", {ResultLayout::kContiguous}},

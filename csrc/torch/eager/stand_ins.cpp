@@ -2,8 +2,8 @@
 #include "torch/eager/stand_ins.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -18,7 +18,19 @@ constexpr int64_t kAlignment = 16;
 
 bool is_ours(const at::Tensor& tensor) { return tensor.defined() && tensor.is_privateuseone(); }
 
+/// Bytes up to the end of a tensor of this geometry, with room for its elements one after the other.
+int64_t bytes_with_room(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t item, int64_t offset) {
+  const auto own = static_cast<int64_t>(
+      at::detail::computeStorageNbytes(sizes, strides, static_cast<size_t>(item), static_cast<size_t>(offset)));
+  return std::max(own, (offset + c10::multiply_integers(sizes)) * item);
+}
+
 }  // namespace
+
+at::Tensor empty_with_room(at::IntArrayRef sizes, at::IntArrayRef strides, const at::TensorOptions& options) {
+  const auto item = static_cast<int64_t>(options.dtype().itemsize());
+  return at::empty({bytes_with_room(sizes, strides, item, 0) / item}, options).as_strided(sizes, strides);
+}
 
 StandIns::StandIns(c10::Device device, c10::ArrayRef<c10::IValue> arguments) : device_(device) {
   for (const c10::IValue& value : arguments) {
@@ -37,8 +49,8 @@ c10::IValue StandIns::of(const c10::IValue& value) {
 void StandIns::look(const at::Tensor& tensor) {
   if (!is_ours(tensor) || !tensor.has_storage()) return;
   const auto begin = static_cast<int64_t>(tensor.storage_offset() * tensor.itemsize()) / kAlignment * kAlignment;
-  const auto end = static_cast<int64_t>(
-      at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize(), tensor.storage_offset()));
+  const int64_t end = bytes_with_room(tensor.sizes(), tensor.strides(), static_cast<int64_t>(tensor.itemsize()),
+                                      tensor.storage_offset());
   Span& span = spans_[tensor.storage().unsafeGetStorageImpl()];
   span.begin = span.tensors == 0 ? begin : std::min(span.begin, begin);
   span.end = std::max(span.end, end);
@@ -55,7 +67,7 @@ at::Tensor StandIns::made(const at::Tensor& tensor) {
   const at::TensorOptions options = tensor.options().device(device_);
   if (!tensor.has_storage()) return at::zeros(tensor.sizes(), options);
   Span& span = spans_.at(tensor.storage().unsafeGetStorageImpl());
-  if (span.tensors == 1) return at::empty_strided(tensor.sizes(), tensor.strides(), options).zero_();
+  if (span.tensors == 1) return empty_with_room(tensor.sizes(), tensor.strides(), options).zero_();
   if (!span.memory.defined()) {
     span.memory = at::zeros({std::max<int64_t>(span.end - span.begin, 0)}, options.dtype(at::kByte));
   }

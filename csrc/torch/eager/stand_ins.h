@@ -8,6 +8,10 @@
 
 namespace outboard::aten {
 
+/// A tensor of these sizes and strides in memory for all of its elements also where they share some: PyTorch has
+/// kernels that take any strides for contiguous ones.
+at::Tensor empty_with_room(at::IntArrayRef sizes, at::IntArrayRef strides, const at::TensorOptions& options);
+
 /// Tensors of zeros on another device (the CPU, or `meta`, where they have no memory) that lie as the tensors of a call
 /// do. What is one tensor in the call, or shares memory, does so here: PyTorch's own checks of aliasing work on them.
 class StandIns {

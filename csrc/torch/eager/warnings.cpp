@@ -46,6 +46,14 @@ void byte_condition(const Operator& /*op*/, c10::ArrayRef<c10::IValue> arguments
       "PyTorch. Use a boolean condition instead.");
 }
 
+void scatter_reduction(const Operator& op, c10::ArrayRef<c10::IValue> /*arguments*/) {
+  const std::string& overload = op.handle.schema().overload_name();
+  if (overload != "reduce" && overload != "reduce_out") return;
+  TORCH_WARN_ONCE(
+      "The reduce argument of torch.scatter with Tensor src is deprecated and will be removed in a future PyTorch "
+      "release. Use torch.scatter_reduce instead for more reduction options.");
+}
+
 void beta(const Operator& op, c10::ArrayRef<c10::IValue> /*arguments*/) {
   TORCH_WARN_ONCE(short_name(op), "() is in beta and the API may change at any time.");
 }

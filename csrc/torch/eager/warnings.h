@@ -17,6 +17,9 @@ void degrees_of_freedom(const Operator& op, c10::ArrayRef<c10::IValue> arguments
 /// Of bytes as the condition of `where`.
 void byte_condition(const Operator& op, c10::ArrayRef<c10::IValue> arguments);
 
+/// Of `scatter` with a tensor that is reduced.
+void scatter_reduction(const Operator& op, c10::ArrayRef<c10::IValue> arguments);
+
 /// Of `index_reduce`, which may change.
 void beta(const Operator& op, c10::ArrayRef<c10::IValue> arguments);
 

@@ -132,7 +132,8 @@ at::Tensor& normal_into(at::Tensor& out, const at::Tensor& drawn) {
 }
 
 at::Tensor& normal_of_means_out(const at::Tensor& mean, double std, Generator generator, at::Tensor& out) {
-  return normal_into(out, normal_of_means(mean, std, std::move(generator)));
+  const at::Tensor broadcast = mean.expand(at::infer_size(mean.sizes(), out.sizes()));  // as PyTorch's kernels
+  return normal_into(out, normal_of_means(broadcast, std, std::move(generator)));
 }
 
 at::Tensor& normal_of_deviations_out(double mean, const at::Tensor& std, Generator generator, at::Tensor& out) {

@@ -457,6 +457,8 @@ def _convolution(values: dict[str, Any], x: TensorArg, y: TensorArg, weight: Ten
     rank = len(weight.sizes) - 2
     if not 1 <= rank <= 3 or len(x.sizes) != rank + 2 or len(y.sizes) != rank + 2:
         return None
+    if any(channels == 0 for channels in (*x.sizes[1:2], *y.sizes[1:2], *weight.sizes[:2])):
+        return None  # PyTorch then gives a result without channels, whatever the weight says
     lists = [common.int_list(values[name], rank) for name in ("stride", "padding", "dilation")]
     if any(items is None for items in lists) or values["groups"] == 0:
         return None

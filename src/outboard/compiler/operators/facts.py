@@ -19,6 +19,8 @@ class Layout(enum.Enum):
     OF_SHAPE_FUNCTION = enum.auto()
     CONTIGUOUS = enum.auto()
     CONTIGUOUS_IF_NEW = enum.auto()  #: into ``out=`` as the shape function says
+    CONTIGUOUS_OUT = enum.auto()  #: into ``out=``; new ones as the shape function says
+    CONTIGUOUS_OUT_OF_COMPLEX = enum.auto()  #: so, where the first argument is complex
     OF_FIRST_OPERAND = enum.auto()  #: where the shape function has the second decide, too
 
 
@@ -85,7 +87,7 @@ def with_fact(holds: Callable[[Facts], bool]) -> frozenset[str]:
 
 
 FACTS: dict[str, Facts] = {
-    "aten::abs": Facts(whole=("default",)),
+    "aten::abs": Facts(whole=("default",), layout=Layout.CONTIGUOUS_OUT_OF_COMPLEX),
     "aten::abs_": Facts(whole=("default",)),
     "aten::_adaptive_avg_pool2d": Facts(kernel="pool.lower_adaptive_average"),
     "aten::_adaptive_avg_pool2d_backward": Facts(kernel="pool.lower_adaptive_average"),
@@ -103,6 +105,7 @@ FACTS: dict[str, Facts] = {
     "aten::addr": Facts(whole=("default", "out")),
     "aten::affine_grid_generator": Facts(whole=("default",)),
     "aten::all": Facts(whole=("dims",)),
+    "aten::angle": Facts(layout=Layout.CONTIGUOUS_OUT_OF_COMPLEX),
     "aten::any": Facts(whole=("dims",)),
     "aten::argsort": Facts(kernel="sort.lower_argsort"),
     "aten::as_strided_copy": Facts(sees_storage=True),
@@ -131,6 +134,7 @@ FACTS: dict[str, Facts] = {
     "aten::channel_shuffle": Facts(moves=("self",)),
     "aten::clone": Facts(moves=("self",)),
     "aten::complex": Facts(whole=("default",)),
+    "aten::conj_physical_": Facts(whole=("default",)),
     "aten::constant_pad_nd": Facts(moves=("self", "value"), whole=("default",), run_time=("pad",)),
     "aten::conv_tbc": Facts(whole=("default",)),
     "aten::convolution": Facts(
@@ -170,6 +174,9 @@ FACTS: dict[str, Facts] = {
     "aten::_euclidean_dist": Facts(whole=("default",)),
     "aten::expand_copy": Facts(moves=("self",)),
     "aten::exponential_": Facts(run_time=("lambd",)),
+    "aten::_fft_c2c": Facts(layout=Layout.CONTIGUOUS_OUT),
+    "aten::_fft_c2r": Facts(layout=Layout.CONTIGUOUS_OUT),
+    "aten::_fft_r2c": Facts(layout=Layout.CONTIGUOUS_OUT),
     "aten::fill_": Facts(decomposed=False),
     "aten::flip": Facts(moves=("self",)),
     "aten::floor_divide": Facts(whole=("Scalar",), layout=Layout.OF_FIRST_OPERAND),
@@ -305,8 +312,8 @@ FACTS: dict[str, Facts] = {
     ),
     "aten::_scaled_dot_product_fused_attention_overrideable": Facts(kernel="attention.lower_forward"),
     "aten::_scaled_dot_product_fused_attention_overrideable_backward": Facts(kernel="attention.lower_backward"),
-    "aten::scatter": Facts(moves=("self", "src", "value"), gathers=True),
-    "aten::scatter_": Facts(moves=("self", "src", "value"), in_place=True, gathers=True),
+    "aten::scatter": Facts(moves=("self", "src", "value"), gathers=True, warning="scatter_reduction"),
+    "aten::scatter_": Facts(moves=("self", "src", "value"), in_place=True, gathers=True, warning="scatter_reduction"),
     "aten::scatter_add": Facts(gathers=True),
     "aten::scatter_add_": Facts(in_place=True, gathers=True),
     "aten::scatter_reduce": Facts(kernel="index.lower_scatter_reduce", gathers=True),

@@ -89,6 +89,7 @@ def register(name: str) -> None:
     _register_limits(name)
     _register_powers(name)
     _register_conversions(name)
+    _register_elements(name)
 
 
 def _register_division(name: str) -> None:
@@ -341,6 +342,25 @@ def _register_conversions(name: str) -> None:
 
     place = "torch._inductor.index_propagation:SymPyOps.to_dtype"
     patches.apply("indices that become floats are rounded", {place: exact})
+
+
+def _register_elements(name: str) -> None:
+    """What is added or multiplied in halves is rounded to them first, but for means, as on the CPU."""
+    table: Any = lowering.lowerings
+    for packet in (aten.sum, aten.prod, aten.cumsum, aten.cumprod):
+        for overload in (getattr(packet, each) for each in packet.overloads()):
+            if overload in table:
+                table[overload] = _rounding_elements(name, table[overload])
+
+
+def _rounding_elements(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def lower(x: Any, *args: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> Any:
+        if dtype is not None and dtype in HALVES and _is_on(name, x) and x.get_dtype() != dtype:
+            x = _narrowed(x, dtype)
+        return original(x, *args, dtype=dtype, **kwargs)
+
+    return lower
 
 
 def _is_integer(dtype: torch.dtype) -> bool:
