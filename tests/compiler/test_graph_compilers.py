@@ -285,6 +285,23 @@ def test_executables_that_the_driver_refuses_are_made_again_once(tmp_path: Path)
     assert "made 0" in run(SEVERAL, tmp_path)
 
 
+def test_who_has_another_version_of_the_compiler_is_told(tmp_path: Path) -> None:
+    code = """
+    try:
+        torch.ones(3, device=device) + 1
+    except LookupError as error:
+        assert "takes what 'outboard-sim 2' makes, and installed is outboard-sim 1" in str(error), error
+    else:
+        raise SystemExit("bytes of one version would go to another")
+    """
+    strict = {
+        "OUTBOARD_DRIVER": "strict",
+        "OUTBOARD_STRICT_DRIVER": "sim",
+        "OUTBOARD_STRICT_COMPILER": "outboard-sim 2",
+    }
+    run(textwrap.dedent(code), tmp_path, **strict)
+
+
 def test_operands_lie_in_any_way_and_refusals_have_reasons(tmp_path: Path) -> None:
     run(LAYOUTS, tmp_path, OUTBOARD_DRIVER="strict", OUTBOARD_STRICT_DRIVER="sim")
 

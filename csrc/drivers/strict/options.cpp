@@ -64,6 +64,7 @@ Options::Options() {
     problem = "OUTBOARD_STRICT_TYPE is '" + type_ + "': use cpu, gpu or accelerator";
   }
   dialect_ = text("DIALECT", "");
+  compiler_ = text("COMPILER", "");
   execution_ = text("EXECUTION", "");
   if (!execution_.empty() && execution_ != "vector" && execution_ != "simt") {
     problem = "OUTBOARD_STRICT_EXECUTION is '" + execution_ + "': use vector or simt";
@@ -116,6 +117,7 @@ void Options::restrict(ob_device_properties& p) const {
     p.type = type_ == "cpu" ? OB_DEVICE_CPU : type_ == "gpu" ? OB_DEVICE_GPU : OB_DEVICE_ACCELERATOR;
   }
   if (!dialect_.empty()) std::snprintf(p.dialect, sizeof(p.dialect), "%s", dialect_.c_str());
+  if (!compiler_.empty()) std::snprintf(p.compiler, sizeof(p.compiler), "%s", compiler_.c_str());
   p.host_accessible = p.takes_host_memory = 0;
   using Number = unsigned long long;
   char key[192];

@@ -29,7 +29,7 @@ struct Options {
   static constexpr uint64_t kAsItIs = UINT64_MAX;
   uint64_t work_group_, local_memory_, argument_bytes_, max_allocation_, memory_, alignment_;
   uint64_t fp16_, fp64_, int64_atomics_, sub_group_, vector_width_, near_cache_, last_cache_;
-  std::string type_, dialect_, execution_;
+  std::string type_, dialect_, compiler_, execution_;
 };
 
 }  // namespace outboard::strict

@@ -50,7 +50,8 @@ def compile_stats() -> dict[str, float]:
     ``torch.compile(mode="reduce-overhead")``, ``captures``, ``replays`` (calls that ran a capture) and
     ``capture_refusals`` (graphs that cannot be captured).
     """
-    stats: dict[str, float] = {"disk_hits": 0, "compiled": 0, "compile_seconds": 0.0, "executables": 0}
+    stats: dict[str, float] = dict.fromkeys(("disk_hits", "compiled", "executables", "executables_made"), 0)
+    stats["compile_seconds"] = 0.0
     stats.update(_C.eager_stats())
     # The compiler is imported on the first miss only; until then it has nothing to report.
     if (compiler := sys.modules.get("outboard.compiler.statistics")) is not None:
