@@ -154,7 +154,7 @@ def test_regions_begin_and_end_once(device_module: ModuleType) -> None:
     report.start()
     with pytest.raises(RuntimeError, match="one region at a time"):
         device_module.explain().start()
-    report.stop()
+    assert report.stop() is report.stop()
     with pytest.raises(RuntimeError, match="make another one"):
         report.start()
     with profile(), pytest.raises(RuntimeError, match="inside one of torch.profiler"):

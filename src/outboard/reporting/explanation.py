@@ -45,6 +45,7 @@ class Explanation:
         self._watch = Watch()
         self._profiler: profile | None = None
         self._begin = 0.0
+        self._ended = False
         self._spills = (0, 0)
 
     def start(self: Self) -> Self:
@@ -66,13 +67,19 @@ class Explanation:
         return self
 
     def stop(self: Self) -> Self:
-        """Ends it, when the device has done what it was asked. Raises RuntimeError if it has not begun."""
+        """Ends it, when the device has done what it was asked; no-op if it has ended. Raises RuntimeError if it has not
+        begun, and what the device failed with."""
         if self._profiler is None:
             raise RuntimeError("the region has not begun")
-        torch.accelerator.synchronize()
-        self.wall = time.perf_counter() - self._begin
-        self._watch.__exit__()
-        self._profiler.stop()
+        if self._ended:
+            return self
+        self._ended = True
+        try:
+            torch.accelerator.synchronize()
+        finally:
+            self.wall = time.perf_counter() - self._begin
+            self._watch.__exit__()
+            self._profiler.stop()
         events = list(self._profiler.events())  # type: ignore[no-untyped-call]
         on_device = (one for one in events if one.device_type == DeviceType.PrivateUse1)
         self.busy = sum(one.time_range.elapsed_us() for one in on_device if one.activity_type == "kernel") / 1e6
