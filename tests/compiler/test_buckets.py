@@ -68,3 +68,20 @@ def test_steps_of_training_share_executables(tmp_path: Path, model: str) -> None
     driver = {"OUTBOARD_DRIVER": "strict", "OUTBOARD_STRICT_DRIVER": "sim"} if model == "language_model" else {}
     again = ast.literal_eval(run(code, tmp_path, **driver))
     assert driver or not any(again), again
+
+
+#: Integers that no double is, as padded rows of integers would be.
+INTEGERS = """
+x = torch.randint(-5, 5, (5, 3))
+greatest = 2**63 - 1
+def extremes(x):
+    return x.amin(0), x.amax(0), x.int().amin(0), torch.full((3,), greatest, dtype=torch.int64, device=x.device)
+y = x.to(device)
+torch._dynamo.maybe_mark_dynamic(y, 0)
+for found, wanted in zip(torch.compile(extremes)(y), extremes(x), strict=True):
+    assert torch.equal(found.cpu(), wanted), (found, wanted)
+"""
+
+
+def test_long_integers_are_exact(tmp_path: Path) -> None:
+    run(INTEGERS, tmp_path)

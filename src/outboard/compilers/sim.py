@@ -61,7 +61,9 @@ class Program:
     # ---- what rules are written in ----
 
     def full(self, number: float, sizes: Sequence[int], dtype: torch.dtype) -> int:
-        """A tensor of one number."""
+        """A tensor of one number. Raises Unsupported for an integer that no double is."""
+        if not dtype.is_floating_point and abs(number) > 2**53:
+            raise Unsupported(f"the integer {number}")
         return self.emit("full", dtype, sizes, float(number))
 
     def cast(self, value: int, dtype: torch.dtype) -> int:
