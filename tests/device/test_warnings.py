@@ -51,10 +51,14 @@ CALLS: dict[str, Callable[[str], Any]] = {
         for name, function in {
             "sum": lambda x, i, y: torch.scatter(x, 0, i, y, reduce="add"),
             "in_place": lambda x, i, y: x.scatter_(0, i, y, reduce="multiply"),
+            "into": lambda x, i, y: torch.scatter(x, 0, i, y, reduce="add", out=torch.empty(0, device=x.device)),
             "number": lambda x, i, y: torch.scatter(x, 0, i, 2.0, reduce="add"),
         }.items()
     },
     "absolute_of_complex": lambda d: torch.ones(3, dtype=torch.complex64, device=d).abs(),
+    "resized quotient": lambda d: torch.fmod(
+        torch.ones(3, dtype=torch.int64, device=d), 2, out=torch.ones(5, dtype=torch.int64, device=d)
+    ),
     "resized": lambda d: torch.add(torch.ones(3, device=d), 1, out=torch.ones(5, device=d)),
 }
 

@@ -13,6 +13,7 @@
 #include "torch/eager/out_arguments.h"
 #include "torch/eager/overlap.h"
 #include "torch/eager/results.h"
+#include "torch/eager/unheard.h"
 
 namespace outboard::aten {
 namespace {
@@ -143,6 +144,7 @@ bool EagerCall::compile() {
 /// shape functions are stricter than its kernels, and the call belongs there.
 PlanAnswer EagerCall::ask(bool cache, bool compiler) {
   try {
+    const Unheard unheard;
     return the_compiler().plan_for(key(), signed_arguments(arguments_, signature_), {cache, compiler, library_});
   } catch (const python_error& error) {
     if (!is_left_to_cpu(op_, arguments_, error.type)) throw;

@@ -258,16 +258,17 @@ bool try_on_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments, StandI
   const torch::jit::Stack given = stack;
   const CpuGeneratorKept kept(op);
   Unheard unheard(heard);
+  const bool is_resized = heard == Heard::kResizing;  // before the kernel looks at values
   try {
     op.handle.callBoxed(&stack);
   } catch (const c10::LinAlgError&) {
-    return false;  // a matrix of zeros has no inverse
+    return is_resized;  // a matrix of zeros has no inverse
   } catch (const c10::NotImplementedError&) {
     if (lacks_types_only(op, given)) return false;
     unheard.give_out();
     throw;
   } catch (const c10::Error& error) {
-    if (is_division_by_zero(error)) return false;
+    if (is_division_by_zero(error)) return is_resized;
     unheard.give_out();
     throw;
   }
