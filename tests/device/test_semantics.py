@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -170,6 +171,9 @@ CALLS: dict[str, Call] = {
     ),
     "multilabel_none": lambda d: F.multilabel_margin_loss(
         torch.tensor([0.1, 0.2, 0.4, 0.8], device=d), torch.tensor([3, -1, 0, 1], device=d), reduction="none"
+    ),
+    "multi_margin_none": lambda d: F.multi_margin_loss(
+        torch.tensor([0.1, 0.2, 0.4, 0.8], device=d), torch.tensor(3, device=d), reduction="none"
     ),
     "softshrink_gradient": lambda d: _gradient(d, F.softshrink),
     "hardshrink_gradient": lambda d: _gradient(d, F.hardshrink),
@@ -423,3 +427,40 @@ def test_a_convolution_without_channels(dtype: torch.dtype, device: str) -> None
             results.append([value.detach().cpu() for value in (result, *gradients)])
         for one, other in zip(*results, strict=True):
             assert one.shape == other.shape and torch.equal(one, other)
+
+
+def _with_gradients(function: Callable[..., Tensor], *operands: Tensor) -> list[Tensor]:
+    leaves = [operand.detach().requires_grad_() for operand in operands]
+    result = function(*leaves)
+    return [
+        result,
+        *torch.autograd.grad(result, leaves, torch.arange(1.0, 1 + result.numel()).to(result).view_as(result)),
+    ]
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("p", [1, 2])
+def test_multi_margin_loss(device: str, device_module: ModuleType, reduction: str, p: int) -> None:
+    x, target, weight = torch.randn(3, 4), torch.tensor([0, 3, 1]), torch.rand(4)
+
+    def loss(x: Tensor) -> Tensor:
+        options: dict[str, Any] = {"p": p, "margin": 0.3, "reduction": reduction}
+        losses = F.multi_margin_loss(x, target.to(x.device), weight=weight.to(x.device), **options)
+        return torch.stack([*losses.reshape(-1), F.multi_margin_loss(x[0], target[0].to(x.device), **options)])
+
+    device_module.set_fallback_policy("error")
+    try:
+        found = _with_gradients(loss, x.to(device))
+    finally:
+        device_module.set_fallback_policy("allow")
+    torch.testing.assert_close([each.cpu() for each in found], _with_gradients(loss, x))
+
+
+def test_bilinear(device: str, device_module: ModuleType) -> None:
+    operands = torch.randn(3, 4), torch.randn(3, 5), torch.randn(2, 4, 5), torch.randn(2)
+    device_module.set_fallback_policy("error")
+    try:
+        found = _with_gradients(F.bilinear, *(operand.to(device) for operand in operands))
+    finally:
+        device_module.set_fallback_policy("allow")
+    torch.testing.assert_close([each.cpu() for each in found], _with_gradients(F.bilinear, *operands))

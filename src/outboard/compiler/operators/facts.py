@@ -252,7 +252,7 @@ FACTS: dict[str, Facts] = {
     "aten::mse_loss_backward": Facts(layout=Layout.CONTIGUOUS_IF_NEW),
     "aten::msort": Facts(kernel="sort.lower_sort"),
     "aten::mul_": Facts(whole=("Scalar",)),
-    "aten::multi_margin_loss": Facts(gathers=True),
+    "aten::multi_margin_loss": Facts(gathers=True, mistaken="target_of_one"),
     "aten::multinomial": Facts(judges_values=True),
     "aten::mv": Facts(whole=("default",), kernel="gemm.lower_mv", library=True),
     "aten::mvlgamma": Facts(whole=("default",), layout=Layout.CONTIGUOUS),

@@ -52,6 +52,48 @@ def _multilabel_margin_loss(x: Tensor, target: Tensor, reduction: int) -> tuple[
     return loss, is_target.to(x.dtype).reshape(shape)
 
 
+def _multi_margin_loss(x: Tensor, target: Tensor, *args: Any) -> Tensor:
+    """PyTorch's own gives the loss of a single sample a dimension, where losses are not reduced."""
+    reduction = args[3] if len(args) > 3 else 1
+    loss: Tensor = decomposition_table[aten.multi_margin_loss.default](x, target, *args)
+    return loss.reshape(target.shape) if reduction == 0 else loss
+
+
+def _multi_margin_loss_backward(
+    grad: Tensor, x: Tensor, target: Tensor, p: Any, margin: Any, weight: Tensor | None = None, reduction: int = 1
+) -> Tensor:
+    """PyTorch has a decomposition of the loss only."""
+    shape = x.shape
+    x, label = torch.atleast_2d(x), torch.atleast_1d(target).unsqueeze(1)
+    rows, classes = x.shape
+    above = margin - x.gather(1, label) + x
+    slope = torch.where(above > 0, 2 * above if p == 2 else 1.0, 0.0) / classes
+    if weight is not None:
+        slope = slope * weight[label]
+    if reduction == 1:
+        slope = slope / rows
+    is_label = torch.arange(classes, device=x.device) == label
+    others = torch.where(is_label, 0, slope)
+    change = torch.where(is_label, -others.sum(1, keepdim=True), others).to(x.dtype)
+    return (change * (grad.reshape(-1, 1) if reduction == 0 else grad)).reshape(shape)
+
+
+def _trilinear(
+    one: Tensor,
+    two: Tensor,
+    three: Tensor,
+    expand1: list[int],
+    expand2: list[int],
+    expand3: list[int],
+    sumdim: list[int],
+    unroll_dim: int = 1,
+) -> Tensor:
+    """Of all dimensions of the product, each factor lacks those that it is expanded by. PyTorch has none."""
+    dims = range(one.dim() + len(expand1))
+    kept = [[dim for dim in dims if dim not in without] for without in (expand1, expand2, expand3, sumdim)]
+    return torch.einsum(one, kept[0], two, kept[1], three, kept[2], kept[3])
+
+
 def _repeat_interleave(repeats: Tensor, output_size: int | None = None) -> Any:
     """PyTorch's own believes ``output_size``, and counts down where there is nothing to repeat."""
     if not isinstance(output_size, int) or repeats.dtype not in (torch.int32, torch.int64):
@@ -410,6 +452,9 @@ def _batch_norm_backward(*args: Any) -> Any:
 #: Overload -> its decomposition, which may return NotImplemented.
 CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.multilabel_margin_loss_forward.default: _multilabel_margin_loss,
+    aten.multi_margin_loss.default: _multi_margin_loss,
+    aten.multi_margin_loss_backward.default: _multi_margin_loss_backward,
+    aten._trilinear.default: _trilinear,
     aten.repeat_interleave.Tensor: _repeat_interleave,
     aten.searchsorted.Tensor: _searchsorted,
     aten.searchsorted.Scalar: _search_number,

@@ -34,3 +34,8 @@ def weight_of_other_dtype(x: torch.Tensor, weight: torch.Tensor | None, *_: Any,
 def condition_of_bytes(condition: torch.Tensor, *_: Any, **__: Any) -> bool:
     """Those of ``where`` by bytes, not truth values."""
     return condition.dtype == torch.uint8
+
+
+def target_of_one(x: torch.Tensor, target: torch.Tensor, *_: Any, **__: Any) -> bool:
+    """Those about one sample, whose target has no dimension."""
+    return target.dim() == 0
