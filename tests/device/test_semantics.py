@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -172,6 +173,20 @@ CALLS: dict[str, Call] = {
     "multilabel_none": lambda d: F.multilabel_margin_loss(
         torch.tensor([0.1, 0.2, 0.4, 0.8], device=d), torch.tensor([3, -1, 0, 1], device=d), reduction="none"
     ),
+    **{
+        f"grid_sample_nowhere_{mode}_{padding}_{aligned}": lambda d, mode=mode, padding=padding, aligned=aligned: (
+            F.grid_sample(
+                torch.arange(1.0, 10, device=d).view(1, 1, 3, 3),
+                torch.tensor([[[[math.nan, 0], [INF, 0], [-INF, 1], [0.5, math.nan]]]], device=d),
+                mode,
+                padding,
+                aligned,
+            )
+        )
+        for mode in ("bilinear", "nearest")
+        for padding in ("border", "reflection")
+        for aligned in (False, True)
+    },
     "multi_margin_none": lambda d: F.multi_margin_loss(
         torch.tensor([0.1, 0.2, 0.4, 0.8], device=d), torch.tensor(3, device=d), reduction="none"
     ),

@@ -52,6 +52,16 @@ def _multilabel_margin_loss(x: Tensor, target: Tensor, reduction: int) -> tuple[
     return loss, is_target.to(x.dtype).reshape(shape)
 
 
+def _grid_sampler_2d(x: Tensor, grid: Tensor, interpolation: int, padding: int, align_corners: bool) -> Any:
+    """ATen takes the first place for a NaN, where padding brings all others inside; what is reflected without end is
+    NaN, too."""
+    whole = decomposition_table[aten.grid_sampler_2d.default]
+    if padding == 0 or interpolation == 2:
+        return whole(x, grid, interpolation, padding, align_corners)
+    is_nowhere = ~grid.isfinite() if padding == 2 else grid.isnan()
+    return whole(x, torch.where(is_nowhere, -1.0, grid), interpolation, padding, align_corners)
+
+
 def _multi_margin_loss(x: Tensor, target: Tensor, *args: Any) -> Tensor:
     """PyTorch's own gives the loss of a single sample a dimension, where losses are not reduced."""
     reduction = args[3] if len(args) > 3 else 1
@@ -452,6 +462,7 @@ def _batch_norm_backward(*args: Any) -> Any:
 #: Overload -> its decomposition, which may return NotImplemented.
 CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.multilabel_margin_loss_forward.default: _multilabel_margin_loss,
+    aten.grid_sampler_2d.default: _grid_sampler_2d,
     aten.multi_margin_loss.default: _multi_margin_loss,
     aten.multi_margin_loss_backward.default: _multi_margin_loss_backward,
     aten._trilinear.default: _trilinear,
