@@ -87,6 +87,22 @@ def test_a_second_process_traces_nothing(folder: Path) -> None:
     assert hits(second) and second[-1] == "0"
 
 
+def test_a_model_of_transformers_is_traced_once(folder: Path) -> None:
+    """Its functions are decorated, its results are dataclasses, and it compares members of enumerations."""
+    pytest.importorskip("transformers")
+    source = """
+from transformers import BertConfig, BertModel
+torch.manual_seed(0)
+settings = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, vocab_size=20)
+bert = BertModel(BertConfig(**settings)).to(device).eval()
+words = torch.arange(6, device=device)[None]
+with torch.no_grad(): show(torch.compile(bert)(words).last_hidden_state - bert(words).last_hidden_state > 1e-4)
+"""
+    first, second = run(folder, source), run(folder, source)
+    assert first[0] == second[0] == "0.0"
+    assert not hits(first) and hits(second) and second[-1] == "0"
+
+
 def test_use_is_marked_for_eviction(folder: Path) -> None:
     source = "show(torch.compile(double)(x))"
     run(folder, source)

@@ -143,6 +143,25 @@ def a_method_of_an_object():
     return model(helpers.WithConfig, config=helpers.ThirdConfig(2.0)), x
 
 @case
+def a_method_that_a_decorator_wrapped():
+    if VARIANT == 1:
+        helpers.Decorated.after = helpers.decorate(helpers.after_times_five)
+    return model(helpers.Decorated), x
+
+@case
+def a_wrapper_with_another_number():
+    helpers.Decorated.after = helpers.decorate(helpers.after_times_five, VARIANT)
+    return model(helpers.Decorated), x
+
+@case
+def a_method_that_dataclasses_wrote():
+    return model(helpers.WithWritten), x
+
+@case
+def a_member_of_an_enumeration():
+    return model(helpers.WithLevel, level=helpers.Level.LOW), x
+
+@case
 def a_default_of_another_module():
     helpers.with_default.__defaults__ = (FACTOR,)
     return lambda x: helpers.with_default(x), x
@@ -541,6 +560,37 @@ config = Config(0.0)
 class WithGlobalConfig(Base):
     def after(self, x):
         return x * config.factor
+
+def decorate(function, number=0):
+    def wrapped(self, x):
+        return function(self, x) + number
+    return wrapped
+
+def after_times_five(self, x):
+    return x * 5
+
+class Decorated(Base):
+    @decorate
+    def after(self, x):
+        return x * 3
+
+@dataclasses.dataclass
+class Written:
+    x: torch.Tensor
+    scale: float = 2.0 + int(os.environ["VARIANT"])
+
+class WithWritten(Base):
+    def after(self, x):
+        written = Written(x)
+        return written.x * written.scale
+
+class Level(enum.Enum):
+    LOW = 2 + int(os.environ["VARIANT"])
+    HIGH = 7
+
+class WithLevel(Base):
+    def after(self, x):
+        return x * self.level.value if self.level is Level.LOW else x
 
 class ThirdConfig(Config):
     def scale(self):

@@ -40,6 +40,7 @@ import itertools
 import logging
 import os
 import pickle
+import re
 import sys
 import types
 import uuid
@@ -51,7 +52,7 @@ from typing import Any
 import torch
 from torch._dynamo import convert_frame, guards, package
 from torch._dynamo.package import SerializedCode
-from torch._dynamo.source import get_global_source_name
+from torch._dynamo.source import get_global_source_name, get_local_source_name
 from torch._dynamo.types import GuardedCode, wrap_guarded_code
 from torch._dynamo.utils import CleanupHook, CleanupManager, counters
 
@@ -67,9 +68,10 @@ _MOST = 4
 #: Stands among traces with a key if one could not be kept.
 _REFUSED = "refused"
 #: Guards that cannot be taken to another process as they are, by type.
-_ON_IDENTITY = frozenset({"ID_MATCH", "CLOSURE_MATCH", "WEAKREF_ALIVE", "DICT_VERSION"})
-#: Those of them that can be made again there.
+_ON_IDENTITY = frozenset({"ID_MATCH", "CLOSURE_MATCH", "CLASS_MATCH", "WEAKREF_ALIVE", "DICT_VERSION"})
+#: Those of them that can be made again there. A code object is matched as a constant.
 _MADE_AGAIN = frozenset({"ID_MATCH", "CLOSURE_MATCH", "FUNCTION_MATCH", "CLASS_MATCH", "MODULE_MATCH", "BUILTIN_MATCH"})
+_MADE_AGAIN |= {"CONSTANT_MATCH"}
 #: Names in a function's code that stand for the environment, on which nothing is guarded.
 _ENVIRONMENT = frozenset({"environ", "environb", "getenv", "getenvb"})
 #: Names made up here have numbers from this many on, at random.
@@ -300,13 +302,14 @@ class _Recorder:
     def keep_guards(self, serialize: Callable[[Callable[..., Any]], bytes | None]) -> None:
         """Writes the guards down: what ``serialize`` gives for those that it is told to, and the rest by name."""
         lost: list[str] = []
+        digests: dict[type, str] = {}
 
         def choose(entries: Sequence[Any]) -> Sequence[bool]:
             kept = [not _is_on_identity(entry) for entry in entries]
             self._identities = []
             for entry, stays in zip(entries, kept, strict=True):
                 if stays and entry.has_value:
-                    value = trace_keys.guarded_value(entry.value, entry.guard_type, entry.is_global)
+                    value = trace_keys.guarded_value(entry.value, entry.guard_type, entry.is_global, digests)
                     self._values[entry.orig_guard.name, entry.guard_type] = value
                 if not stays and not self._keep_identity(entry):
                     lost.append(entry.name)
@@ -346,6 +349,10 @@ class _Recorder:
             raise _Refused(f"it has {len(self._graphs)} graphs")
         (graph,) = self._graphs
         made_up = _globals(self._made) - self._known - set(self._imports) - {graph} - set(vars(builtins))
+        for name in set(self._scope) - self._known:  # Dynamo has made up names for Python modules, in code and guards
+            if (identity := trace_keys.identity_of(self._scope[name])) and identity[0] == "module":
+                self._imports[name] = identity[1]
+        made_up -= set(self._imports)
         if made_up:
             raise _Refused(f"it needs {', '.join(sorted(made_up))}")
         code = SerializedCode.from_code_object(self._made)
@@ -356,12 +363,15 @@ class _Recorder:
         names: dict[str, str] = {}
         found = []
         for code in dict.fromkeys((self._code, *self._sources)):
-            module = names.setdefault(code.co_filename, modules.get(code.co_filename, ""))
+            frozen = re.fullmatch(r"<frozen (.*)>", code.co_filename)
+            module = frozen[1] if frozen else names.setdefault(code.co_filename, modules.get(code.co_filename, ""))
             if _ENVIRONMENT.intersection(code.co_names):
                 raise _Refused(f"{code.co_name} reads the environment")
             if code is self._code:  # a part of the key
                 continue
             name, digest = trace_keys.qualname_of(code, module), trace_keys.code_digest(code)
+            if code.co_filename == "<string>":
+                module, name = trace_keys.method_written_for(code) or ("", None)
             if name is None or trace_keys.find_code(module, name, digest) is None:
                 raise _Refused(f"{code.co_name} in {code.co_filename} is not found by its name")
             found.append((module, name, digest))
@@ -576,13 +586,14 @@ def _guard(trace: _Trace, code: types.CodeType, scope: dict[str, Any], values: d
         if scope.setdefault(name, known) is not known:
             raise _Refused(f"{name} is something else")
     known_values: dict[str, Any] = {}
+    digests: dict[type, str] = {}
     for guard in graph.guards:
         wanted = trace.values.get((guard.name, guard.create_fn_name()))
         if wanted is None:  # there was no such value, which guards look after
             continue
         found = guard.originating_source.get_value({"G": scope, "L": values}, guards._get_closure_vars(), known_values)
         is_global = get_global_source_name(guard.originating_source) is not None
-        if trace_keys.guarded_value(found, guard.create_fn_name(), is_global) != wanted:
+        if trace_keys.guarded_value(found, guard.create_fn_name(), is_global, digests) != wanted:
             raise _Refused(f"{guard.name} is something else")
     for identity in trace.identities:
         _check_identity(identity, graph, scope, values)
@@ -596,9 +607,12 @@ def _check_identity(identity: _Identity, graph: Any, scope: dict[str, Any], valu
     found = source.get_value({"G": scope, "L": values}, guards._get_closure_vars(), {})
     if trace_keys.identity_of(found) != identity.value:
         raise _Refused(f"{source.name} is something else")
-    root = get_global_source_name(source)
-    if root is not None:
+    if (root := get_global_source_name(source)) is not None:
         graph.global_scope[root] = scope[root]
+        return
+    root = get_local_source_name(source)
+    if root is not None and isinstance(values.get(root), types.FunctionType):
+        graph.local_scope[root] = values[root]
         return
     stored = {"G": graph.global_scope, "L": graph.local_scope}
     if source.get_value(stored, guards._get_closure_vars(), {}) is not found:  # guards are made for what was stored

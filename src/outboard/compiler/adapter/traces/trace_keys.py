@@ -7,6 +7,8 @@ methods of a class, they leave out. Another process may run changed files, or pa
 
 from __future__ import annotations
 
+import contextlib
+import enum
 import functools
 import hashlib
 import inspect
@@ -92,6 +94,17 @@ def qualname_of(code: types.CodeType, module: str) -> str | None:
     return next((name for name, each in _named_codes(owner, module) if each is code), None) if owner else None
 
 
+def method_written_for(code: types.CodeType) -> tuple[str, str] | None:
+    """The module and the qualified name of a method that ``dataclasses`` or ``namedtuple`` wrote for a class."""
+    for name, module in list(sys.modules.items()):
+        for owner in list(vars(module).values()):
+            if isinstance(owner, type) and owner.__module__ == name:
+                method = owner.__dict__.get(code.co_name)
+                if any(each is code for each in (*_codes(method), *_enclosed(method))):
+                    return name, f"{owner.__qualname__}.{code.co_name}"
+    return None
+
+
 def find_code(module: str, qualname: str, digest: str) -> types.CodeType | None:
     """The function's code that goes by that name in this process, if it is the one of that digest."""
     owner: Any = sys.modules.get(module)
@@ -101,7 +114,7 @@ def find_code(module: str, qualname: str, digest: str) -> types.CodeType | None:
     outer = owner
     for part in path[0].split("."):
         outer = inspect.getattr_static(outer, part, None)
-    for code in _codes(outer):
+    for code in (*_codes(outer), *_enclosed(outer)):
         for inner in _within(code, path[1:]):
             if code_digest(inner) == digest:
                 return inner
@@ -109,9 +122,15 @@ def find_code(module: str, qualname: str, digest: str) -> types.CodeType | None:
 
 
 def identity_of(value: object) -> tuple[str, ...] | None:
-    """What tells a function, class or Python module from others, in all processes. None for other objects."""
+    """What tells a function, its code, a class, a member of an enumeration or a Python module from others, in all
+    processes. None for other objects."""
     if isinstance(value, types.ModuleType):
         return ("module", value.__name__) if sys.modules.get(value.__name__) is value else None
+    if isinstance(value, types.CodeType):
+        return ("code", value.co_filename, str(value.co_firstlineno), code_digest(value))
+    if isinstance(value, enum.Enum):
+        kind = type(value)
+        return ("member", kind.__module__, kind.__qualname__, _class_digest(kind), value.name, repr(value.value))
     names = (str(getattr(value, "__module__", None)), str(getattr(value, "__qualname__", None)))
     if isinstance(value, type):
         return ("class", *names, _class_digest(value))
@@ -121,16 +140,17 @@ def identity_of(value: object) -> tuple[str, ...] | None:
     return ("builtin", *names) if isinstance(value, types.BuiltinFunctionType) else None
 
 
-def guarded_value(value: object, guard: str, is_global: bool) -> str:
-    """What a guard of that type holds the value to, as text.
+def guarded_value(value: object, guard: str, is_global: bool, digests: dict[type, str]) -> str:
+    """What a guard of that type holds the value to, as text; ``digests`` keeps those of classes for further calls.
 
     Where guards are made again, what is reached by way of a Python module or class is held to what is found there then:
-    whether that is what it was must be asked separately."""
+    whether that is what it was must be asked separately. So must what the methods of a class are."""
     if isinstance(value, torch.Tensor):
         whole = (tuple(value.shape), value.stride()) if is_global else ()
         return repr((_kind(value), value.dtype, str(value.device), value.dim(), value.requires_grad, whole))
     if guard == "TYPE_MATCH":
-        return repr(_kind(value))
+        kind = type(value)
+        return repr((_kind(value), digests.get(kind) or digests.setdefault(kind, _class_digest(kind))))
     if guard not in _ON_CONSTANTS and isinstance(value, (list, tuple, dict)):
         return repr((_kind(value), len(value), [_plain(key) for key in value] if isinstance(value, dict) else None))
     return repr(_plain(value))
@@ -293,16 +313,17 @@ def tuple_of(value: Any) -> tuple[int, ...] | int:
 
 
 def _class_digest(owner: type) -> str:
-    """Of the methods of a class and of its bases. Guards look after other attributes."""
+    """Of the methods of a class and of its bases, with their defaults. Guards look after other attributes."""
     digest = hashlib.sha256()
     for each in owner.__mro__:
         digest.update(f"{each.__module__}.{each.__qualname__}\0".encode())
         if each.__module__ == "builtins":
             continue
         for name, value in vars(each).items():
-            for code in _codes(value):
-                digest.update(name.encode())
-                _add_code(digest, code)
+            for function in _functions(value):
+                defaults = repr(_plain((function.__defaults__, function.__kwdefaults__)))
+                digest.update(f"{name}\0{defaults}\0".encode())
+                _add_code(digest, function.__code__)
     return digest.hexdigest()
 
 
@@ -324,18 +345,30 @@ def _kind(value: object) -> tuple[str, ...]:
 
 
 def _codes(value: Any) -> Iterator[types.CodeType]:
-    """The codes behind a function, a method, a property, and what decorators have wrapped."""
+    """The codes of these functions."""
+    return (function.__code__ for function in _functions(value))
+
+
+def _functions(value: Any) -> Iterator[types.FunctionType]:
+    """The functions behind a function, a method, a property, and what decorators have wrapped."""
     for _ in range(16):
         if isinstance(value, property):
             for part in (value.fget, value.fset):
-                yield from _codes(part)
+                yield from _functions(part)
             return
         value = getattr(value, "__func__", value)
         if isinstance(value, types.FunctionType):
-            yield value.__code__
+            yield value
         if (wrapped := getattr(value, "__wrapped__", None)) is None or isinstance(value, type):
             return
         value = wrapped
+
+
+def _enclosed(value: Any) -> Iterator[types.CodeType]:
+    """The codes of functions that a function stands for, and calls. Dynamo's of ``Module.__init__`` does."""
+    for cell in getattr(value, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # it is empty
+            yield from _codes(cell.cell_contents)
 
 
 def _named_codes(owner: Any, module: str, prefix: str = "") -> Iterator[tuple[str, types.CodeType]]:
