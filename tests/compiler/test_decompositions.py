@@ -103,7 +103,7 @@ def _empty(sample: SampleInput) -> SampleInput:
     def emptied(value: Any) -> Any:
         if not isinstance(value, Tensor) or not value.dim():
             return value
-        if value.dim() != first.dim() and value.shape[0] != first.shape[0]:
+        if value.dim() != first.dim() and value.shape[:1] != first.shape[:1]:
             return value
         return value[:0].detach().requires_grad_(value.requires_grad)
 

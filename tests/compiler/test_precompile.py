@@ -103,6 +103,18 @@ with torch.no_grad(): show(torch.compile(bert)(words).last_hidden_state - bert(w
     assert not hits(first) and hits(second) and second[-1] == "0"
 
 
+def test_what_reads_the_environment_is_kept_for_the_same_one(folder: Path) -> None:
+    source = """
+import os
+def scaled_by_variable(x): return x * int(os.environ.get("SCALE", "2"))
+show(torch.compile(scaled_by_variable)(torch.ones(3, device=device)))
+"""
+    assert not hits(run(folder, source, SCALE="3"))
+    again, other = run(folder, source, SCALE="3", SHLVL="7"), run(folder, source, SCALE="4")
+    assert hits(again) and again[0] == "9.0"
+    assert not hits(other) and other[0] == "12.0"
+
+
 def test_use_is_marked_for_eviction(folder: Path) -> None:
     source = "show(torch.compile(double)(x))"
     run(folder, source)

@@ -26,7 +26,7 @@ Self = TypeVar("Self", bound="Explanation")
 
 
 class Explanation:
-    """A region of a program, and what it lost time with: ``with torch.ocl.explain() as report: ...``, then
+    """A region of a program, and what it lost time with: ``with torch.<device>.explain() as report: ...``, then
     ``print(report)``.
 
     The region runs under PyTorch's profiler, which makes the host slower: times are for comparing with each other.
@@ -186,7 +186,7 @@ def described(finding: Finding) -> str:
 
 
 def explain() -> Explanation:
-    """A region of the program that is explained: ``with torch.ocl.explain() as report: step()``, then
+    """A region of the program that is explained: ``with torch.<device>.explain() as report: step()``, then
     ``print(report)`` says in ten lines what hurt, ``report.verdict()`` tells a test, and ``report.diff(other)``
     compares. One region can be open at a time, and none inside one of ``torch.profiler``."""
     return Explanation()

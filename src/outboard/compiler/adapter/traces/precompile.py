@@ -40,7 +40,6 @@ import itertools
 import logging
 import os
 import pickle
-import re
 import sys
 import types
 import uuid
@@ -61,7 +60,7 @@ from outboard import patches, settings, signing, trusted
 from . import trace_keys
 
 _log = logging.getLogger(__name__)
-_MAGIC = b"OBTRACE2"
+_MAGIC = b"OBTRACE3"
 #: Of more traces with one key (all with different guards) only those used last are kept. To look at one in vain costs a
 #: fifth of a second for a large model.
 _MOST = 4
@@ -74,6 +73,7 @@ _MADE_AGAIN = frozenset({"ID_MATCH", "CLOSURE_MATCH", "FUNCTION_MATCH", "CLASS_M
 _MADE_AGAIN |= {"CONSTANT_MATCH"}
 #: Names in a function's code that stand for the environment, on which nothing is guarded.
 _ENVIRONMENT = frozenset({"environ", "environb", "getenv", "getenvb"})
+_OF_THE_SHELL = frozenset({"PWD", "OLDPWD", "SHLVL", "_", "LINES", "COLUMNS"})
 #: Names made up here have numbers from this many on, at random.
 _NAMES = 1 << 62
 
@@ -100,6 +100,8 @@ class _Trace:
     #: Functions that were traced: module, name, digest.
     sources: list[tuple[str, str, str]]
     graph_name: str
+    #: A digest of the variables of the environment, if a function that was traced reads any.
+    environment: str
     #: The graph, compiled; serialised, because not every trace that is looked at serves.
     graph: bytes = b""
 
@@ -355,19 +357,18 @@ class _Recorder:
         made_up -= set(self._imports)
         if made_up:
             raise _Refused(f"it needs {', '.join(sorted(made_up))}")
-        code = SerializedCode.from_code_object(self._made)
-        return _Trace(self._guards, self._identities, self._values, code, self._imports, self._named_sources(), graph)
+        reads = any(_ENVIRONMENT.intersection(code.co_names) for code in (self._code, *self._sources))
+        code, environment = SerializedCode.from_code_object(self._made), _environment() if reads else ""
+        sources = self._named_sources()
+        return _Trace(self._guards, self._identities, self._values, code, self._imports, sources, graph, environment)
 
     def _named_sources(self) -> list[tuple[str, str, str]]:
         modules = {getattr(module, "__file__", None): name for name, module in list(sys.modules.items())}
         names: dict[str, str] = {}
         found = []
         for code in dict.fromkeys((self._code, *self._sources)):
-            frozen = re.fullmatch(r"<frozen (.*)>", code.co_filename)
-            module = frozen[1] if frozen else names.setdefault(code.co_filename, modules.get(code.co_filename, ""))
-            if _ENVIRONMENT.intersection(code.co_names):
-                raise _Refused(f"{code.co_name} reads the environment")
-            if code is self._code:  # a part of the key
+            module = names.setdefault(code.co_filename, modules.get(code.co_filename, ""))
+            if code is self._code or code.co_filename.startswith("<frozen "):  # a part of the key, or of Python
                 continue
             name, digest = trace_keys.qualname_of(code, module), trace_keys.code_digest(code)
             if code.co_filename == "<string>":
@@ -376,6 +377,12 @@ class _Recorder:
                 raise _Refused(f"{code.co_name} in {code.co_filename} is not found by its name")
             found.append((module, name, digest))
         return found
+
+
+def _environment() -> str:
+    """A digest of the process's variables, without those that a shell changes from command to command."""
+    variables = sorted((name, value) for name, value in os.environ.items() if name not in _OF_THE_SHELL)
+    return hashlib.sha256(repr(variables).encode()).hexdigest()
 
 
 def _is_on_identity(entry: Any) -> bool:
@@ -553,6 +560,8 @@ def _in_place(
     trace: _Trace, code: types.CodeType, scope: dict[str, Any], values: dict[str, Any], compile_id: Any
 ) -> GuardedCode:
     """Raises _Refused, or whatever PyTorch raises, if the trace does not serve."""
+    if trace.environment and trace.environment != _environment():
+        raise _Refused("a variable of the environment is another")
     for source in trace.sources:
         if trace_keys.find_code(*source) is None:
             raise _Refused(f"{source[1]} has changed")
