@@ -115,6 +115,18 @@ show(torch.compile(scaled_by_variable)(torch.ones(3, device=device)))
     assert not hits(other) and other[0] == "12.0"
 
 
+def test_classes_that_are_defaults_of_each_other(folder: Path) -> None:
+    source = """
+class First(torch.nn.Module):
+    def forward(self, x, kind=None): return x * 2
+class Second(First):
+    def after(self, kind=First): pass
+First.forward.__defaults__ = (Second,)
+show(torch.compile(Second().to(device))(torch.ones(3, device=device)))
+"""
+    assert [run(folder, source)[0] for _ in range(2)] == ["6.0", "6.0"]
+
+
 def test_use_is_marked_for_eviction(folder: Path) -> None:
     source = "show(torch.compile(double)(x))"
     run(folder, source)

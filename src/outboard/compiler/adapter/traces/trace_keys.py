@@ -16,7 +16,7 @@ import itertools
 import os
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -321,23 +321,30 @@ def _class_digest(owner: type) -> str:
             continue
         for name, value in vars(each).items():
             for function in _functions(value):
-                defaults = repr(_plain((function.__defaults__, function.__kwdefaults__)))
+                defaults = repr(_plain((function.__defaults__, function.__kwdefaults__), describe=_name))
                 digest.update(f"{name}\0{defaults}\0".encode())
                 _add_code(digest, function.__code__)
     return digest.hexdigest()
 
 
-def _plain(value: Any, depth: int = 0) -> object:
-    """A constant, or a container of constants; of other objects their types."""
+def _plain(value: Any, depth: int = 0, describe: Callable[[object], object] | None = None) -> object:
+    """A constant, or a container of constants; of other objects what ``describe`` says, or else their types."""
     if isinstance(value, (bool, int, float, complex, str, bytes, torch.dtype, torch.device)) or value is None:
         return (type(value).__qualname__, repr(value))
     if depth < _DEPTH and isinstance(value, (set, frozenset)):
-        return sorted(repr(_plain(each, depth + 1)) for each in value)
+        return sorted(repr(_plain(each, depth + 1, describe)) for each in value)
     if depth < _DEPTH and isinstance(value, (list, tuple)):
-        return (type(value).__qualname__, [_plain(each, depth + 1) for each in value])
+        return (type(value).__qualname__, [_plain(each, depth + 1, describe) for each in value])
     if depth < _DEPTH and isinstance(value, dict):
-        return (type(value).__qualname__, [(_plain(k, depth + 1), _plain(v, depth + 1)) for k, v in value.items()])
-    return _kind(value)
+        pairs = [(_plain(k, depth + 1, describe), _plain(v, depth + 1, describe)) for k, v in value.items()]
+        return (type(value).__qualname__, pairs)
+    return (describe or _kind)(value)
+
+
+def _name(value: object) -> object:
+    """What an object is called. What a class or function holds is not looked at: it may hold this very object."""
+    names = (str(getattr(value, "__module__", None)), str(getattr(value, "__qualname__", type(value).__qualname__)))
+    return (*names, value.name, repr(value.value)) if isinstance(value, enum.Enum) else names
 
 
 def _kind(value: object) -> tuple[str, ...]:
