@@ -46,6 +46,25 @@ _LATE_PREFIXES = ("OUTBOARD_", "RBLN_", "TORCH_RBLN_")
 #: What a program is sent that does not end. It writes where its threads are at the second one: LLVM takes the first.
 _LAST_SIGNALS = (signal.SIGABRT, signal.SIGABRT, signal.SIGKILL)
 
+#: A function for programs that import os, signal, threading and time.
+INTERRUPTED = """
+def interrupted(wait, after=0.2):
+    '''Seconds from Ctrl-C until it arrived.'''
+    sent = []
+    def interrupt():
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+    timer = threading.Timer(after, interrupt)
+    timer.start()
+    try:
+        wait()
+    except KeyboardInterrupt:
+        return time.monotonic() - sent[0]
+    finally:
+        timer.join()
+    raise SystemExit("was not interrupted")
+"""
+
 _server_lock = threading.Lock()
 _server: _Server | None = None
 

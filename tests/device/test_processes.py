@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from processes import INTERRUPTED
 
 from tests.conftest import RunPython
 
@@ -286,22 +287,8 @@ def queue_work(seconds):
         products += 1
     for _ in range(int(products * 2 * seconds)): last = x @ x
     return last
-def interrupted(wait, after=0.2):
-    '''Seconds from Ctrl-C until it arrived.'''
-    sent = []
-    def interrupt():
-        sent.append(time.monotonic())
-        os.kill(os.getpid(), signal.SIGINT)
-    timer = threading.Timer(after, interrupt)
-    timer.start()
-    try:
-        wait()
-    except KeyboardInterrupt:
-        return time.monotonic() - sent[0]
-    finally:
-        timer.join()
-    raise SystemExit("was not interrupted")
 """
+LONG += INTERRUPTED
 
 
 def test_interrupted_waits(python: RunPython) -> None:

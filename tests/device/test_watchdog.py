@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from processes import run_program
+from processes import INTERRUPTED, run_program
 
 PROGRAM = """
 import ctypes, os, signal, sys, threading, time
@@ -15,23 +15,8 @@ name = torch._C._get_privateuse1_backend_name()
 hang = ctypes.CDLL(outboard.drivers.sim()).outboard_sim_hang
 x = torch.randn(3, 4, device=name)
 torch.relu(x).cpu()  # compiled
-
-def interrupted(wait):
-    '''Seconds from Ctrl-C until it arrived.'''
-    sent = []
-    def interrupt():
-        sent.append(time.monotonic())
-        os.kill(os.getpid(), signal.SIGINT)
-    timer = threading.Timer(0.2, interrupt)
-    timer.start()
-    try:
-        wait()
-    except KeyboardInterrupt:
-        return time.monotonic() - sent[0]
-    finally:
-        timer.join()
-    raise SystemExit("was not interrupted")
 """
+PROGRAM += INTERRUPTED
 
 
 def run(code: str, **environment: str) -> str:

@@ -160,17 +160,19 @@ def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
     Args:
         abbreviated: leave out the counts and what is not on the device.
     """
+    from outboard.reporting import quantities
+
     stats = memory_stats(device)
     lines = [f"{'memory':<12}{'current':>12}{'peak':>12}{'allocated':>14}{'freed':>14}"]
     for gauge in ("allocated", "active", "cached", "reserved"):
-        columns = [_size(stats.get(f"{gauge}.{column}", 0)) for column in ("current", "peak")]
-        totals = [_size(stats.get(f"{gauge}.{column}", 0)) for column in ("total_allocated", "total_freed")]
+        columns = [quantities.size(stats.get(f"{gauge}.{column}", 0)) for column in ("current", "peak")]
+        totals = [quantities.size(stats.get(f"{gauge}.{column}", 0)) for column in ("total_allocated", "total_freed")]
         lines.append(f"{gauge:<12}" + "".join(f"{c:>12}" for c in columns) + "".join(f"{t:>14}" for t in totals))
     if not abbreviated:
         lines += ["", f"{'not on the device':<24}{'size':>12}{'count':>12}"]
         for gauge in ("unbacked", "zero", "host", "spilled", "materialized", "spills", "restores"):
             size, count = stats.get(f"lazy.{gauge}.bytes", 0), stats.get(f"lazy.{gauge}.count", 0)
-            lines.append(f"{gauge:<24}{_size(size):>12}{count:>12}")
+            lines.append(f"{gauge:<24}{quantities.size(size):>12}{count:>12}")
         counts = ("num_device_alloc", "num_device_free", "num_alloc_retries", "num_ooms")
         lines += ["", *(f"{count:<24}{stats.get(count, 0):>12}" for count in counts)]
     return "\n".join(lines)
@@ -380,14 +382,6 @@ def _warn_of_old_name(old: str, new: str) -> None:
 
 def _indices(device: DeviceLike) -> list[int]:
     return list(range(_C.device_count())) if device is None else [index_of(device)]
-
-
-def _size(value: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(value) < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"
 
 
 def get_allocator_backend() -> str:

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import sympy
@@ -176,11 +177,16 @@ def _next_half(dtype: torch.dtype, x: Any, goal: Any) -> Any:
 def _register_factors(name: str) -> None:
     """Numbers that halves are multiplied with, or divided by, are not rounded first, as on the CPU. All others are, as
     they become constants of the tensor's dtype."""
+    _change_lowerings((aten.mul, aten.div, aten.true_divide, aten.floor_divide), partial(_with_factor, name))
+
+
+def _change_lowerings(packets: Iterable[Any], change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Replaces the lowerings that the operators' overloads have by what ``change`` makes of them."""
     table: Any = lowering.lowerings
-    for packet in (aten.mul, aten.div, aten.true_divide, aten.floor_divide):
+    for packet in packets:
         for overload in (getattr(packet, each) for each in packet.overloads()):
             if overload in table:
-                table[overload] = _with_factor(name, table[overload])
+                table[overload] = change(table[overload])
 
 
 def _with_factor(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -200,11 +206,7 @@ _ROUNDING_NUMBERS = (aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge, aten.
 
 def _register_single_elements(name: str) -> None:
     """Operands without dimensions are rounded to the dtype of the halves that they meet."""
-    table: Any = lowering.lowerings
-    for packet in _ROUNDING_NUMBERS:
-        for overload in (getattr(packet, each) for each in packet.overloads()):
-            if overload in table:
-                table[overload] = _rounding_numbers(name, table[overload])
+    _change_lowerings(_ROUNDING_NUMBERS, partial(_rounding_numbers, name))
 
 
 def _rounding_numbers(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -346,11 +348,7 @@ def _register_conversions(name: str) -> None:
 
 def _register_elements(name: str) -> None:
     """What is added or multiplied in halves is rounded to them first, but for means, as on the CPU."""
-    table: Any = lowering.lowerings
-    for packet in (aten.sum, aten.prod, aten.cumsum, aten.cumprod):
-        for overload in (getattr(packet, each) for each in packet.overloads()):
-            if overload in table:
-                table[overload] = _rounding_elements(name, table[overload])
+    _change_lowerings((aten.sum, aten.prod, aten.cumsum, aten.cumprod), partial(_rounding_elements, name))
 
 
 def _rounding_elements(name: str, original: Callable[..., Any]) -> Callable[..., Any]:

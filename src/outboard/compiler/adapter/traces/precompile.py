@@ -69,8 +69,9 @@ _REFUSED = "refused"
 #: Guards that cannot be taken to another process as they are, by type.
 _ON_IDENTITY = frozenset({"ID_MATCH", "CLOSURE_MATCH", "CLASS_MATCH", "WEAKREF_ALIVE", "DICT_VERSION"})
 #: Those of them that can be made again there. A code object is matched as a constant.
-_MADE_AGAIN = frozenset({"ID_MATCH", "CLOSURE_MATCH", "FUNCTION_MATCH", "CLASS_MATCH", "MODULE_MATCH", "BUILTIN_MATCH"})
-_MADE_AGAIN |= {"CONSTANT_MATCH"}
+_MADE_AGAIN = frozenset(
+    f"{each}_MATCH" for each in ("ID", "CLOSURE", "FUNCTION", "CLASS", "MODULE", "BUILTIN", "CONSTANT")
+)
 #: Names in a function's code that stand for the environment, on which nothing is guarded.
 _ENVIRONMENT = frozenset({"environ", "environb", "getenv", "getenvb"})
 _OF_THE_SHELL = frozenset({"PWD", "OLDPWD", "SHLVL", "_", "LINES", "COLUMNS"})
