@@ -87,6 +87,7 @@ FLOORS: tuple[dict[str, str], ...] = (
         "src/outboard/compiler/target.py": "the device that is compiled for",
         "src/outboard/compiler/generated_modules.py": "what generated modules call",
         "src/outboard/compiler/replay.py": "calls captured once and replayed",
+        "src/outboard/simulation": "how long programs take on chips that are not there",
     },
     {
         "src/outboard/compiler/loops": "a kernel as a nest of loops, its rewrites and its schedule",

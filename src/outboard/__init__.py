@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from outboard.own_code.borrowing import borrow
     from outboard.own_code.kernels import RawKernel
     from outboard.own_code.operators import kernel, library
+    from outboard.simulation import Chip, Simulation, simulate
 
 __all__ = [
+    "Chip",
     "RawKernel",
+    "Simulation",
     "__version__",
     "borrow",
     "cmake_prefix",
@@ -35,10 +38,13 @@ __all__ = [
     "library",
     "load",
     "optimize",
+    "simulate",
 ]
 
 _ON_DEMAND = {
+    "Chip": "simulation",
     "RawKernel": "own_code.kernels",
+    "Simulation": "simulation",
     "borrow": "own_code.borrowing",
     "cmake_prefix": "exporting.installed",
     "export": "exporting.exporter",
@@ -49,6 +55,7 @@ _ON_DEMAND = {
     "library": "own_code.operators",
     "load": "exporting.loader",
     "optimize": "optimization",
+    "simulate": "simulation",
 }
 
 

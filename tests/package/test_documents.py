@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
 #: Pages whose Python is one program from top to bottom; other tests run those of the others.
-PROGRAMS = ["index.md", "use.md", "custom-operators.md", "own-code.md"]
+PROGRAMS = ["index.md", "use.md", "custom-operators.md", "own-code.md", "simulate.md"]
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 _MARK = "-- end of block --"
 

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hardware as a few numbers."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+#: Chips that come with Outboard, a file each, with the source of each number.
+_CHIPS = Path(__file__).parent / "chips"
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A device as its specification has it. What is left out costs no time.
+
+    Attributes:
+        name: what reports call it.
+        flops: operations per second in products of matrices, by the dtype of their operands ("float32", ...). A dtype
+            that is not there is computed as float32.
+        bandwidth: bytes per second between its memory and its arithmetic.
+        memory: bytes.
+        latency: seconds that every step takes besides.
+        host_bandwidth: bytes per second between host and device, in each direction.
+        host_latency: seconds that each such copy takes besides.
+        link_bandwidth: bytes per second to other devices, in each direction.
+        link_latency: seconds that each message takes besides.
+        devices: how many take part in a collective.
+        operators: those that it has ("aten::mm", ...), all if None. Others are computed by the host, to which their
+            operands are copied.
+        source: where the numbers come from.
+
+    Raises:
+        ValueError: for what is no number, is 0 where only latencies may be, or negative; no float32 among ``flops``; or
+            a dtype that PyTorch does not have.
+    """
+
+    name: str
+    flops: Mapping[str, float]
+    bandwidth: float
+    memory: float = float("inf")
+    latency: float = 0.0
+    host_bandwidth: float = float("inf")
+    host_latency: float = 0.0
+    link_bandwidth: float = float("inf")
+    link_latency: float = 0.0
+    devices: int = 1
+    operators: frozenset[str] | None = None
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        for dtype in self.flops:
+            if not isinstance(getattr(torch, dtype, None), torch.dtype):
+                raise ValueError(f"chip {self.name}: flops are by dtype, such as float32, and {dtype!r} is none")
+        if "float32" not in self.flops:
+            raise ValueError(f"chip {self.name}: flops has to have float32, which other dtypes are computed as")
+        for name in _POSITIVE:
+            self._require(name, getattr(self, name), positive=True)
+        for name in _NOT_NEGATIVE:
+            self._require(name, getattr(self, name), positive=False)
+        for dtype, peak in self.flops.items():
+            self._require(f"flops.{dtype}", peak, positive=True)
+
+    def _require(self, name: str, value: object, positive: bool) -> None:
+        if not isinstance(value, (int, float)):
+            raise ValueError(f"chip {self.name}: {name} has to be a number, not {value!r}")
+        if not (value > 0 if positive else value >= 0):
+            least = "more than 0" if positive else "0 or more"
+            raise ValueError(f"chip {self.name}: {name} has to be {least}, not {value}")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Chip:
+        """A chip from a TOML file whose keys are the attributes, ``flops`` a table.
+
+        Raises ValueError for a file that is no TOML, a key that is none of them, and one that is missing; OSError for a
+        file that cannot be read; and ImportError on Python 3.10 without the package ``tomli``.
+        """
+        try:
+            given = _toml(Path(path).read_text(encoding="utf-8"))
+        except ValueError as error:  # of which TOML's errors are
+            raise ValueError(f"{path}: {error}") from None
+        known = {field.name for field in fields(cls)}
+        if unknown := sorted(set(given) - known):
+            raise ValueError(
+                f"{path}: {', '.join(unknown)} says nothing of a chip; there is {', '.join(sorted(known))}"
+            )
+        if missing := sorted({"name", "flops", "bandwidth"} - set(given)):
+            raise ValueError(f"{path}: {', '.join(missing)} is missing")
+        if "operators" in given:
+            given["operators"] = frozenset(given["operators"])
+        return cls(**given)
+
+    @classmethod
+    def known(cls, name: str) -> Chip:
+        """One of the chips that come with Outboard, as their specifications have them: "a100", "h100", "mi250x" (one of
+        its two dies), "tpu-v5e" and "v100". Raises ValueError for another name."""
+        files = {file.stem: file for file in sorted(_CHIPS.glob("*.toml"))}
+        if name not in files:
+            raise ValueError(f"there is no chip {name!r}, only {', '.join(files)}")
+        return cls.load(files[name])
+
+    def has(self, operator: str) -> bool:
+        """Whether it computes this operator ("aten::mm") itself."""
+        return self.operators is None or operator in self.operators
+
+    def peak(self, dtype: torch.dtype) -> float:
+        """Operations per second in products of such matrices."""
+        return self.flops.get(str(dtype).removeprefix("torch."), self.flops["float32"])
+
+
+_POSITIVE = ("bandwidth", "memory", "host_bandwidth", "link_bandwidth", "devices")
+_NOT_NEGATIVE = ("latency", "host_latency", "link_latency")
+
+
+def _toml(text: str) -> dict[str, Any]:
+    try:
+        reader = importlib.import_module("tomllib")
+    except ModuleNotFoundError:  # Python 3.10
+        reader = importlib.import_module("tomli")
+    found: dict[str, Any] = reader.loads(text)
+    return found

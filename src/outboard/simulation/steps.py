@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is left of a function's operators after fusion: steps, and the bytes that each moves.
+
+An operator joins the step that made its last operand if both go over the same elements, and nothing between the two
+stands in the way: what works element by element joins any other, as epilogues of products do; sums, norms and the like
+join what is no product. A tensor that only its own step touches never comes to memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+
+from outboard.simulation.recording import Operation, Record
+
+Engine = Literal["compute", "upload", "link", "host"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Operators that run as one.
+
+    Attributes:
+        operators: their names, in order.
+        engine: "compute"; "upload", a copy from the host; "link", a collective; "host", an operator that the device
+            lacks.
+        dtype: of the product in it, else of the first operand.
+        flops: operations of products.
+        read, written: bytes.
+        needs: places of the steps that have to be done before.
+        makes, frees: bytes of memory that is there from its beginning on, and no longer after its end.
+    """
+
+    operators: tuple[str, ...]
+    engine: Engine
+    dtype: torch.dtype
+    flops: int
+    read: int
+    written: int
+    needs: frozenset[int]
+    makes: int
+    frees: int
+
+    @property
+    def moved(self) -> int:
+        """Bytes that it reads and writes."""
+        return self.read + self.written
+
+    @property
+    def name(self) -> str:
+        """Its operators in a line."""
+        return " + ".join(name.partition("::")[2] for name in self.operators)
+
+
+def fuse(record: Record, has: Callable[[str], bool], fused: bool = True) -> tuple[Step, ...]:
+    """The steps of a function on a device that ``has`` some operators; one for each operator without ``fused``."""
+    groups = _groups(record, has, fused)
+    places = {group: place for place, group in enumerate(groups)}
+    users: dict[int, list[int]] = {}  # of each memory, the groups that touch it, in order
+    for group, place in places.items():
+        for number in group.touched():
+            users.setdefault(number, []).append(place)
+    passing = {number for number, those in users.items() if len(those) > 1} | record.given | record.kept
+    makes, frees = [0] * len(groups), [0] * len(groups)
+    for number in (passing - record.given) & users.keys():
+        makes[users[number][0]] += record.sizes[number]
+        if number not in record.kept:
+            frees[users[number][-1]] += record.sizes[number]
+    return tuple(
+        group.step(passing, frozenset(places[one.now()] for one in group.needs), makes[place], frees[place])
+        for group, place in places.items()
+    )
+
+
+@dataclass(eq=False)
+class _Group:
+    engine: Engine
+    size: int
+    operations: list[Operation] = field(default_factory=list)
+    needs: set[_Group] = field(default_factory=set)
+    into: _Group | None = None  # the group that has its operations now
+
+    def now(self) -> _Group:
+        return self if self.into is None else self.into.now()
+
+    def multiplies(self) -> bool:
+        return any(one.kind == "product" for one in self.operations)
+
+    def takes(self, operation: Operation) -> bool:
+        """Whether an operator of the device's can join."""
+        if self.engine != "compute" or operation.size != self.size:
+            return False
+        return operation.kind == "pointwise" or (operation.kind == "other" and not self.multiplies())
+
+    def touched(self) -> set[int]:
+        return {number for one in self.operations for number in (*one.reads, *one.writes)}
+
+    def absorb(self, other: _Group) -> None:
+        self.operations[:0] = other.operations
+        self.needs |= other.needs
+        self.needs -= {self, other}
+        other.into = self
+
+    def step(self, passing: Set[int], needs: frozenset[int], makes: int, frees: int) -> Step:
+        read: dict[int, int] = {}
+        written: dict[int, int] = {}
+        for one in self.operations:
+            _widen(read, {number: size for number, size in one.reads.items() if number not in written})
+            _widen(written, one.writes)
+        first = next((one for one in self.operations if one.kind == "product"), self.operations[0])
+        return Step(
+            operators=tuple(one.name for one in self.operations),
+            engine=self.engine,
+            dtype=first.dtype,
+            flops=sum(one.flops for one in self.operations),
+            read=sum(read.values()),
+            written=sum(size for number, size in written.items() if number in passing),
+            needs=needs,
+            makes=makes,
+            frees=frees,
+        )
+
+
+def _groups(record: Record, has: Callable[[str], bool], fused: bool) -> list[_Group]:
+    groups: dict[_Group, int] = {}  # with the place of the operation that each began with
+    made: dict[int, _Group] = {}  # of each memory, the group that wrote it last
+    used: dict[int, list[_Group]] = {}  # and those that touched it since
+    for place, operation in enumerate(record.operations):
+        before = {made[number].now() for number in operation.reads if number in made}
+        before |= {group.now() for number in operation.writes for group in used.get(number, ())}
+        home = max(before, key=groups.__getitem__, default=None)
+        engine = _engine(operation, has)
+        if not fused or home is None or engine != "compute" or not home.takes(operation):
+            home = _Group(engine, operation.size)
+            groups[home] = place
+        home.operations.append(operation)
+        home.needs |= before - {home}
+        for number in operation.reads:
+            used.setdefault(number, []).append(home)
+        for number in operation.writes:
+            made[number] = home
+            used[number] = [home]
+        for other in sorted(before - {home}, key=groups.__getitem__, reverse=True):
+            if fused and _can_wait(other, home, groups):
+                home.absorb(other)
+                del groups[other]
+    return list(groups)
+
+
+def _can_wait(group: _Group, other: _Group, groups: Mapping[_Group, int]) -> bool:
+    """Whether a group may run with a later one, which needs it: no other group needs it, and it is of the same kind."""
+    if group.engine != "compute" or other.engine != "compute" or group.size != other.size or group.multiplies():
+        return False
+    if other.multiplies() and any(one.kind != "pointwise" for one in group.operations):
+        return False
+    multiplied = {number for one in other.operations if one.kind == "product" for number in one.reads}
+    if any(number in multiplied for one in group.operations for number in one.writes):
+        return False
+    begin, end = groups[group], groups[other]
+    return not any(group in (need.now() for need in one.needs) for one, place in groups.items() if begin < place < end)
+
+
+def _engine(operation: Operation, has: Callable[[str], bool]) -> Engine:
+    if operation.kind == "upload":
+        return "upload"
+    if operation.kind == "collective":
+        return "link"
+    return "compute" if has(operation.name) else "host"
+
+
+def _widen(total: dict[int, int], more: Mapping[int, int]) -> None:
+    """Of two views of one memory, the larger counts."""
+    for number, size in more.items():
+        total[number] = max(total.get(number, 0), size)
