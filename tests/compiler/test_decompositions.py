@@ -95,6 +95,10 @@ def _special(value: Any) -> Any:
     return filled.copy_(numbers.reshape(value.shape)).requires_grad_(value.requires_grad)
 
 
+def _with_special_values(sample: SampleInput) -> SampleInput:
+    return sample.transform(_special)
+
+
 def _empty(sample: SampleInput) -> SampleInput:
     """The same without a batch. Parameters stay as long as they are: some of the CPU's kernels read past the end of
     those that are too short."""
@@ -110,12 +114,24 @@ def _empty(sample: SampleInput) -> SampleInput:
     return sample.transform(emptied)
 
 
+#: Samples that end the process in the CPU's own kernel. Gradients of norms divide by the number of samples, and those
+#: of grid_sample go where coordinates say that are not finite.
+CRASHES = {
+    "native_batch_norm": _empty,
+    "_native_batch_norm_legit": _empty,
+    "nn.functional.pdist": _empty,
+    "nn.functional.grid_sample": _with_special_values,
+    "grid_sampler_2d": _with_special_values,
+}
+
+
 def _samples(op: OpInfo, dtype: torch.dtype) -> Iterator[SampleInput]:
     differentiable = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
     for sample in itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=differentiable), SAMPLES):
         yield sample
-        yield sample.transform(_special)
-        yield _empty(sample)
+        for change in (_with_special_values, _empty):
+            if CRASHES.get(op.name) is not change:
+                yield change(sample)
 
 
 def _differentiate(results: Any) -> None:

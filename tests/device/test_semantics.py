@@ -56,6 +56,11 @@ def _image_gradient(device: str, function: Callable[[Tensor], Tensor]) -> Tensor
     return torch.autograd.grad(result, x, result.detach() ** 2)[0]
 
 
+def _gradient_of_nothing(device: str, loss: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    x = torch.ones(0, 3, device=device, requires_grad=True)
+    return torch.autograd.grad(loss(x, x.detach()), x)[0]
+
+
 def _where_out(device: str, condition: Tensor, size: int) -> Tensor:
     x = torch.arange(3.0, device=device)
     return torch.where(condition, x, -x, out=torch.empty(size, device=device))
@@ -232,6 +237,9 @@ CALLS: dict[str, Call] = {
     "loss_gradients": lambda d: [
         _image_gradient(d, lambda x, f=f: f(x, x.detach() * 2, reduction="none"))
         for f in (F.mse_loss, F.huber_loss, F.smooth_l1_loss)
+    ],
+    "loss_gradients_of_nothing": lambda d: [
+        _gradient_of_nothing(d, loss) for loss in (F.mse_loss, F.huber_loss, F.smooth_l1_loss)
     ],
     "max_unpool2d": lambda d: F.max_unpool2d(_channels_last(d), _channels_last(d).long() % 6, 2),
     "embedding_bag": lambda d: F.embedding_bag(

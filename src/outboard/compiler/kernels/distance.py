@@ -111,10 +111,11 @@ def _covered(builder: PlanBuilder, tensors: list[TensorArg]) -> bool:
 def lower_cdist(builder: PlanBuilder, call: ExternCall) -> bool:
     """``_cdist_forward`` and ``_cdist_backward``."""
     values, out = call.bind(), call.outputs()[0]
-    a, b, exponent, backward = values["x1"], values["x2"], _exponent(values["p"]), "grad" in values
+    a, b, exponent, backward = values["x1"], values["x2"], _exponent(values["p"]), "cdist" in values
     tensors = {"a": a, "b": b, "out": out}
     if backward:
-        tensors = {"grad": values["grad"], "a": a, "b": b, "distances": values["cdist"], "out": out}
+        grad = next(iter(values.values()))  # the first one, whose name is another from PyTorch 2.14 on
+        tensors = {"grad": grad, "a": a, "b": b, "distances": values["cdist"], "out": out}
     lead = list(out.sizes[:-2])
     strides = {name: _lead(tensor, lead) for name, tensor in tensors.items()}
     known = {name: items for name, items in strides.items() if items is not None}

@@ -196,7 +196,7 @@ FACTS: dict[str, Facts] = {
     "aten::grid_sampler_2d_backward": Facts(kernel="grid.lower_backward"),
     "aten::grid_sampler_3d": Facts(kernel="grid.lower_forward"),
     "aten::grid_sampler_3d_backward": Facts(kernel="grid.lower_backward"),
-    "aten::huber_loss_backward": Facts(whole=("default",), layout=Layout.CONTIGUOUS_IF_NEW),
+    "aten::huber_loss_backward": Facts(whole=("default",), layout=Layout.CONTIGUOUS_IF_NEW, mistaken="mean_of_nothing"),
     "aten::im2col": Facts(moves=("self",)),
     "aten::index": Facts(moves=("self",), cpu_indices=True),
     "aten::index_copy": Facts(moves=("self", "source")),
@@ -249,7 +249,7 @@ FACTS: dict[str, Facts] = {
     "aten::mish_backward": Facts(whole=("default",)),
     "aten::mm": Facts(decomposed=False, kernel="gemm.lower_mm", finishes=True, library=True),
     "aten::mode": Facts(whole=("default", "values"), kernel="sort.lower_mode"),
-    "aten::mse_loss_backward": Facts(layout=Layout.CONTIGUOUS_IF_NEW),
+    "aten::mse_loss_backward": Facts(layout=Layout.CONTIGUOUS_IF_NEW, mistaken="mean_of_nothing"),
     "aten::msort": Facts(kernel="sort.lower_sort"),
     "aten::mul_": Facts(whole=("Scalar",)),
     "aten::multi_margin_loss": Facts(gathers=True, mistaken="target_of_one"),
@@ -325,7 +325,9 @@ FACTS: dict[str, Facts] = {
     "aten::slice_backward": Facts(moves=("grad_output",), whole=("default",), run_time=("input_sizes", "start", "end")),
     "aten::slice_copy": Facts(moves=("self",)),
     "aten::slice_scatter": Facts(moves=("self", "src")),
-    "aten::smooth_l1_loss_backward": Facts(whole=("default",), layout=Layout.CONTIGUOUS_IF_NEW),
+    "aten::smooth_l1_loss_backward": Facts(
+        whole=("default",), layout=Layout.CONTIGUOUS_IF_NEW, mistaken="mean_of_nothing"
+    ),
     "aten::soft_margin_loss": Facts(whole=("default",)),
     "aten::soft_margin_loss_backward": Facts(whole=("default",)),
     "aten::sort": Facts(whole=("default",), kernel="sort.lower_sort"),

@@ -18,7 +18,7 @@ from torch._decomp import decomposition_table
 from ...target import target_of
 from ..optimizers.chains import wide
 from ..overrides import HALVES
-from . import interpolation
+from . import interpolation, mistaken_shapes
 
 aten = torch.ops.aten
 
@@ -369,9 +369,9 @@ def _smooth_l1_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction:
     return grad * torch.where(difference.isnan(), difference, inside)
 
 
-def _huber_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, delta: float) -> Any:
+def _loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, *_: Any) -> Any:
     """PyTorch's own divides by the number of elements even if there are none."""
-    return x - target if reduction == 1 and (x.numel() == 0 or target.numel() == 0) else NotImplemented
+    return x - target if mistaken_shapes.mean_of_nothing(grad, x, target, reduction) else NotImplemented
 
 
 def _in_float(overload: Any) -> Callable[..., Any]:
@@ -508,7 +508,8 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.native_layer_norm.default: _native_layer_norm,
     aten.native_group_norm.default: _native_group_norm,
     aten.smooth_l1_loss_backward.default: _smooth_l1_loss_backward,
-    aten.huber_loss_backward.default: _huber_loss_backward,
+    aten.huber_loss_backward.default: _loss_backward,
+    aten.mse_loss_backward.default: _loss_backward,
     aten.max_unpool2d.default: _unpooling(aten.max_unpool2d.default, 2),
     aten.max_unpool3d.default: _unpooling(aten.max_unpool3d.default, 3),
     **{

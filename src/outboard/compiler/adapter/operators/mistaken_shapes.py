@@ -21,6 +21,13 @@ def nothing(x: torch.Tensor, *_: Any, **__: Any) -> bool:
     return x.numel() == 0
 
 
+def mean_of_nothing(
+    grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int, *_: Any, **__: Any
+) -> bool:
+    """Those of gradients of losses that are a mean over no elements, by whose number they divide."""
+    return reduction == 1 and (x.numel() == 0 or target.numel() == 0)
+
+
 def half(x: torch.Tensor, *_: Any, **__: Any) -> bool:
     """Those in float16."""
     return x.dtype == torch.float16
