@@ -314,7 +314,7 @@ def test_the_profiler_is_pytorchs(run_python: RunPython, tmp_path: Path) -> None
     assert "write npu where the program says cuda" in out
 
 
-def test_operators_compute_what_their_documents_say(run_python: RunPython) -> None:
+def test_attention_in_every_layout(run_python: RunPython) -> None:
     _run(
         run_python,
         """
@@ -322,24 +322,6 @@ def test_operators_compute_what_their_documents_say(run_python: RunPython) -> No
         import torch.nn.functional as F
         torch.manual_seed(0)
         close = lambda a, b: torch.testing.assert_close(a.cpu(), b, rtol=1e-4, atol=1e-5)
-
-        x, weight = torch.randn(2, 5, 16), torch.randn(16)
-        result, scale = torch_npu.npu_rms_norm(x.npu(), weight.npu(), 1e-5)
-        close(result, F.rms_norm(x, (16,), weight, 1e-5))
-        close(scale, x.square().mean(-1, keepdim=True).add(1e-5).rsqrt())
-        close(torch_npu.npu_swiglu(x.npu()), F.silu(x[..., :8]) * x[..., 8:])
-        close(torch_npu.fast_gelu(x.npu()), x * torch.sigmoid(1.702 * x))
-
-        angles = torch.randn(5, 8)
-        pairs = torch.view_as_complex(torch.stack((x[..., :8], x[..., 8:]), -1)) * torch.polar(torch.ones(5, 8), angles)
-        cos, sin = angles.cos().repeat(1, 2), angles.sin().repeat(1, 2)
-        close(torch_npu.npu_rotary_mul(x.npu(), cos.npu(), sin.npu()), torch.cat((pairs.real, pairs.imag), -1))
-        pairs = torch.view_as_complex(x.unflatten(-1, (8, 2))) * torch.polar(torch.ones(5, 8), angles)
-        cos, sin = angles.cos().repeat_interleave(2, -1), angles.sin().repeat_interleave(2, -1)
-        rotated = torch_npu.npu_rotary_mul(x.npu(), cos.npu(), sin.npu(), rotary_mode="interleave")
-        close(rotated, torch.view_as_real(pairs).flatten(-2))
-        assert torch_npu.npu_dtype_cast(x.npu(), torch.float16).dtype == torch.float16
-        assert torch_npu.get_npu_format(torch_npu.npu_format_cast(x.npu(), 29)) == 2
 
         q, k, v = torch.randn(2, 4, 6, 8), torch.randn(2, 2, 9, 8), torch.randn(2, 2, 9, 8)
         left_out = torch.rand(6, 9) < 0.3
@@ -358,17 +340,13 @@ def test_operators_compute_what_their_documents_say(run_python: RunPython) -> No
             corner = torch.ones(6, 9, dtype=torch.bool)
             close(ours(atten_mask=left_out.npu(), sparse_mode=2), reference(attn_mask=corner.tril()))
             close(ours(atten_mask=left_out.npu(), sparse_mode=3), reference(attn_mask=corner.tril(3)))
-        for unknown in ({"prefix": [1]}, {"sparse_mode": 4}, {"pre_tockens": 10}):
+        for unknown in ({"prefix": [1]}, {"sparse_mode": 5}, {"sink": q.npu()}):
             try:
                 torch_npu.npu_fusion_attention(q.npu(), k.npu(), v.npu(), 4, "BNSD", **unknown)
             except NotImplementedError:
                 pass
             else:
                 raise AssertionError(unknown)
-        try:
-            torch_npu.npu_moe_init_routing
-        except AttributeError as error:
-            assert "docs/profile-npu.md" in str(error)
         """,
     )
 

@@ -23,34 +23,11 @@ if TYPE_CHECKING or _is_in_force:
     from outboard import device as npu
     from outboard.profiles import aliases
     from torch_npu import optim, profiler
-    from torch_npu.operators import (
-        fast_gelu,
-        get_npu_format,
-        npu_dtype_cast,
-        npu_fast_gelu,
-        npu_format_cast,
-        npu_fusion_attention,
-        npu_rms_norm,
-        npu_rotary_mul,
-        npu_swiglu,
-    )
+    from torch_npu.operators import FUNCTIONS
 
     aliases.name_modules(f"{__name__}.npu")
-    __all__ = [
-        "__version__",
-        "fast_gelu",
-        "get_npu_format",
-        "npu",
-        "npu_dtype_cast",
-        "npu_fast_gelu",
-        "npu_format_cast",
-        "npu_fusion_attention",
-        "npu_rms_norm",
-        "npu_rotary_mul",
-        "npu_swiglu",
-        "optim",
-        "profiler",
-    ]
+    globals().update(FUNCTIONS)
+    __all__ = ["__version__", "npu", "optim", "profiler", *FUNCTIONS]
 else:
     import torch
 
@@ -65,4 +42,4 @@ def __getattr__(name: str) -> NoReturn | Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if not _is_in_force:
         profiles.require("npu", package=__name__, distribution="outboard-npu")
-    raise AttributeError(f"Outboard's torch_npu has no {name!r}: it has the operators in docs/profile-npu.md")
+    raise AttributeError(f"Outboard's torch_npu has no {name!r}: docs/npu-operators.md says why")
