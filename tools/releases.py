@@ -8,7 +8,8 @@ PYTHON=python3.11 TORCH=2.15.0``), Outboard is built in it, and the tests of the
 measured replace those of the same pair and suite in the table; the others stay. Where an environment of the same Python
 with another release is there, tests/package/test_wheel.py runs under this PyTorch what was built for that one.
 
-Exit code 1 if a test failed, or an environment could not be made.
+Each result stands in ``build/releases`` as soon as it is known. Exit code 1 if a test failed, or an environment could
+not be made.
 """
 
 from __future__ import annotations
@@ -20,8 +21,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
-import xml.etree.ElementTree
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +30,10 @@ import torch_requirement  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "releases.md"
+#: Where results are written while the tests run.
+LOGS = ROOT / "build" / "releases"
+#: Seconds that a test may take.
+TEST_LIMIT = 900.0
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 #: What pytest runs, by suite.
 SUITES = {
@@ -106,19 +109,27 @@ def other_package(torch: str, python: str) -> Path | None:
     return None
 
 
+def pytest_options(log: Path, jobs: int, limit: float = TEST_LIMIT) -> list[str]:
+    """How pytest runs tests: each result is written into ``log`` as it comes. A process whose test takes longer than
+    ``limit`` seconds says where it is and ends; another takes its place."""
+    endings = ["-o", f"faulthandler_timeout={limit}", "-o", "faulthandler_exit_on_timeout=true"]
+    processes = ["-n", str(jobs), "--max-worker-restart", "1000"]
+    return ["-q", *processes, *endings, "-p", "tools.result_log", "--result-log", str(log)]
+
+
 def measure(torch: str, python: str, suite: str, jobs: int) -> Row:
     """Runs the tests of a suite in a pair's environment."""
     program = environment_of(torch, python) / "bin" / "python"
     variables = os.environ | {"OMP_WAIT_POLICY": "passive"}
     if (package := other_package(torch, python)) is not None:
         variables["OUTBOARD_TEST_OTHER_PACKAGE"] = str(package)
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.xml"
-        options = ["-q", "-n", str(jobs), "--dist", "loadfile", f"--junitxml={report}"]
-        subprocess.run([program, "-m", "pytest", *options, *SUITES[suite]], cwd=ROOT, env=variables)
-        if not report.exists():
-            raise SystemExit(f"pytest of PyTorch {torch} and Python {python} ended without a report")
-        counts, failures = read_report(report)
+    log = LOGS / f"{torch}-{python}-{suite}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.unlink(missing_ok=True)
+    subprocess.run([program, "-m", "pytest", *pytest_options(log, jobs), *SUITES[suite]], cwd=ROOT, env=variables)
+    if not log.exists():
+        raise SystemExit(f"pytest of PyTorch {torch} and Python {python} did not start")
+    counts, failures = read_log(log.read_text())
     version = said(program, "import torch; print(torch.__version__)")
     day = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     return Row(version, python, suite, *counts, said("git", "rev-parse", "--short", "HEAD"), day, failures)
@@ -130,19 +141,16 @@ def said(program: str | Path, *arguments: str) -> str:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def read_report(report: Path) -> tuple[tuple[int, int, int], tuple[str, ...]]:
-    """Of pytest's report in XML how many tests passed, failed and were skipped, and the names of those that failed.
-    A test that cannot be set up or torn down has failed; one that fails in two phases has failed once."""
-    failed: set[str] = set()
-    skipped, names = 0, set()
-    for case in xml.etree.ElementTree.parse(report).iter("testcase"):
-        name = f"{case.get('classname')}.{case.get('name')}"
-        names.add(name)
-        if case.find("failure") is not None or case.find("error") is not None:
-            failed.add(name)
-        elif case.find("skipped") is not None:
-            skipped += 1
-    return (len(names) - len(failed) - skipped, len(failed), skipped), tuple(sorted(failed))
+def read_log(log: str) -> tuple[tuple[int, int, int], tuple[str, ...]]:
+    """How many tests passed, failed and were skipped by what ``tools/result_log.py`` wrote, and the names of those that
+    failed. One that cannot be set up or torn down has failed, as has one without a result: pytest ended before it."""
+    outcomes: dict[str, set[str]] = {}
+    for line in log.splitlines():
+        outcome, name = line.split(" ", 1)
+        outcomes.setdefault(name, set()).add(outcome)
+    failed = {name for name, found in outcomes.items() if "failed" in found or found == {"collected"}}
+    skipped = {name for name, found in outcomes.items() if "skipped" in found} - failed
+    return (len(outcomes) - len(failed) - len(skipped), len(failed), len(skipped)), tuple(sorted(failed))
 
 
 def read_page(text: str) -> list[Row]:

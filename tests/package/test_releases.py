@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -87,21 +88,39 @@ def test_a_place_is_what_its_release_has() -> None:
     assert place.expected("2.14.0") == place.expected("2.15.0") == "a b c"
 
 
-REPORT = """<testsuites><testsuite>
-<testcase classname="tests.a" name="good"/>
-<testcase classname="tests.a" name="bad"><failure/></testcase>
-<testcase classname="tests.a" name="bad"><error/></testcase>
-<testcase classname="tests.a" name="good_but_not_torn_down"/>
-<testcase classname="tests.a" name="good_but_not_torn_down"><error/></testcase>
-<testcase classname="tests.a" name="not_here"><skipped/></testcase>
-</testsuite></testsuites>"""
+TESTS = """
+import os, time, pytest
+
+@pytest.fixture
+def not_torn_down():
+    yield
+    raise RuntimeError
+
+def test_good(): pass
+def test_bad(): raise RuntimeError
+def test_good_but_not_torn_down(not_torn_down): pass
+@pytest.mark.skip
+def test_not_here(): pass
+def test_dies(): os._exit(3)
+def test_hangs(): time.sleep(100)
+def test_after(): pass
+"""
 
 
-def test_tests_are_counted_once(tmp_path: Path) -> None:
-    (tmp_path / "report.xml").write_text(REPORT)
-    counts, failures = releases.read_report(tmp_path / "report.xml")
-    assert counts == (1, 2, 1)
-    assert failures == ("tests.a.bad", "tests.a.good_but_not_torn_down")
+def test_every_test_is_counted_once(tmp_path: Path) -> None:
+    """Also one whose process dies, or does not end."""
+    (tmp_path / "test_some.py").write_text(TESTS)
+    log = tmp_path / "results.log"
+    command = [sys.executable, "-m", "pytest", *releases.pytest_options(log, jobs=1, limit=0.5)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, timeout=100)
+    counts, failures = releases.read_log(log.read_text())
+    assert counts == (2, 4, 1)
+    assert failures == tuple(f"test_some.py::test_{n}" for n in ("bad", "dies", "good_but_not_torn_down", "hangs"))
+
+
+def test_a_test_without_a_result_has_failed() -> None:
+    assert releases.read_log("collected a\ncollected b\npassed a\n") == ((1, 1, 0), ("b",))
 
 
 def test_a_measurement_replaces_its_row_and_nothing_else() -> None:
