@@ -252,7 +252,7 @@ test-wheels:  ## The same for each PyTorch that the sources are for
 
 test-smoke:  ## Few minutes of tests that tell whether a PyTorch fits, as in `make test-smoke TORCH=2.15.0`
 	@$(SETUP) --groups demo test
-	@$(PY) -m pytest -q -n $(TEST_JOBS) --dist loadfile $(addprefix tests/package/test_,patches.py releases.py wheel.py package.py)
+	@OMP_WAIT_POLICY=passive $(PY) -m pytest -q -n $(TEST_JOBS) --dist loadfile $(shell $(PYTHON) tools/releases.py --list smoke)
 
 test-newest:  ## The same with the newest PyTorch that the sources are for
 	@$(MAKE) --no-print-directory test-smoke TORCH=$(lastword $(shell $(PYTHON) tools/torch_requirement.py))

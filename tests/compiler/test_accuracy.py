@@ -168,6 +168,14 @@ def test_signs_of_zeros_and_products_that_overflow(device: str) -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_bounds_of_halves_are_rounded_as_on_the_cpu(dtype: torch.dtype, device: str) -> None:
+    for bound in (0.1, 0.3, 0.7):
+        x = torch.tensor(bound).to(dtype) * torch.tensor([-1.1, -1.0, 0.0, 1.0, 1.1], dtype=dtype)
+        shrunk, expected = torch.nn.functional.softshrink(x.to(device), bound), torch.nn.functional.softshrink(x, bound)
+        torch.testing.assert_close(shrunk.cpu(), expected, rtol=0, atol=0)
+
+
 def test_text_for_simt_devices(tmp_path: Path) -> None:
     """In a process of its own, whose compiler sees such a device."""
     command = [sys.executable, str(TOOLS / "accuracy.py"), "--forms", "simt", "--count", "20000", "--dtypes", "float32"]

@@ -34,8 +34,10 @@ def _ldexp(x: Any, exponent: Any) -> Any:
 
 
 def _soft_shrink(x: torch.Tensor, lambd: Any = 0.5) -> torch.Tensor:
-    """``softshrink`` whose zeros are positive, and whose bound is not rounded, as on the CPU up to PyTorch 2.14."""
+    """``softshrink`` whose zeros are positive, as on the CPU, which rounds bounds of halves from PyTorch 2.14 on."""
     if x.dtype in HALVES:
+        if torch_release.number(torch.__version__) >= (2, 14):
+            lambd = torch.scalar_tensor(lambd, dtype=x.dtype, device=x.device).float()
         return _soft_shrink(x.float(), lambd).to(x.dtype)
     moved = torch.where(x > 0, x - lambd, x + lambd)
     return torch.where((x >= -lambd) & (x <= lambd), torch.zeros_like(x), moved)
@@ -54,7 +56,7 @@ def _least(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 #: Decompositions that replace, on our device, those of PyTorch and Inductor.
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.ldexp.Tensor: _ldexp,
-    **({aten.softshrink.default: _soft_shrink} if torch_release.number(torch.__version__) < (2, 15) else {}),
+    aten.softshrink.default: _soft_shrink,
     aten.fmax.default: _greatest,
     aten.fmin.default: _least,
 }
