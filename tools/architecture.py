@@ -80,6 +80,7 @@ FLOORS: tuple[dict[str, str], ...] = (
         "src/outboard/compiler/progress.py": "a line on the terminal while programs are built",
         "src/outboard/compiler/isolation.py": "compilers at work, spared what slows them",
     },
+    {"src/outboard/simulation": "how long programs take on chips that are not there"},
     {
         "src/outboard/signing.py": "files with a key of the user's",
         "src/outboard/expected_memory.py": "what the last run needed, made ready early",
@@ -87,7 +88,6 @@ FLOORS: tuple[dict[str, str], ...] = (
         "src/outboard/compiler/target.py": "the device that is compiled for",
         "src/outboard/compiler/generated_modules.py": "what generated modules call",
         "src/outboard/compiler/replay.py": "calls captured once and replayed",
-        "src/outboard/simulation": "how long programs take on chips that are not there",
     },
     {
         "src/outboard/compiler/loops": "a kernel as a nest of loops, its rewrites and its schedule",

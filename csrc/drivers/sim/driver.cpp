@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
@@ -20,9 +21,11 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "common/operands.h"
 #include "common/table.h"
+#include "sim/clock.h"
 #include "sim/collectives.h"
 #include "sim/graph.h"
 
@@ -30,8 +33,9 @@ using namespace outboard::common;
 
 /// A simulated discrete device: memory the host is told it cannot address, a thread for each stream in use, and no
 /// compiler for programs. It exercises everything above a driver that has only memory and copies, on any machine. With
-/// OUTBOARD_SIM_COMPILER=1 it is hardware with a compiler for graphs (sim/graph.h). Tests can stop a
-/// stream (outboard_sim_pause) and make moving and filling take the time it would on a device (outboard_sim_pace).
+/// OUTBOARD_SIM_COMPILER=1 it is hardware with a compiler for graphs (sim/graph.h), and with OUTBOARD_SIM_CHIP that
+/// hardware has a clock of its own (sim/clock.h). Tests can stop a stream (outboard_sim_pause) and make moving and
+/// filling take the time it would on a device (outboard_sim_pace).
 struct ob_device_t {
   uint32_t index;
   std::mutex mutex;
@@ -41,6 +45,8 @@ struct ob_device_t {
 
 /// One recording of an event: streams that wait for it keep it, whatever happens to the event.
 struct Point {
+  explicit Point(int64_t modelled_ = 0) : modelled(modelled_) {}
+
   /// `failed`: what went wrong before it that nobody has been told of, or "".
   void reach(const std::string& failed = "") {
     std::lock_guard<std::mutex> lock(mutex);
@@ -62,6 +68,7 @@ struct Point {
 
   std::mutex mutex;
   std::condition_variable reached;
+  const int64_t modelled;    // when the chip is there
   int64_t nanoseconds = -1;  // not reached
   std::string failure;       // constant once it is reached
 };
@@ -132,6 +139,7 @@ struct ob_stream_t {
   }
 
   ob_device device;
+  std::atomic<int64_t> modelled{0};  // when the chip has done what was submitted
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::function<void()>> commands;
@@ -173,6 +181,56 @@ void take_time(std::chrono::steady_clock::time_point begin, uint64_t bytes, uint
   std::this_thread::sleep_until(begin + std::chrono::duration_cast<std::chrono::steady_clock::duration>(time));
 }
 
+using outboard::sim::Step;
+
+/// The time of work that is submitted now.
+void model(ob_stream stream, outboard::sim::Engine engine, double seconds, const Step& what) {
+  stream->modelled = outboard::sim::model_clock().put(stream->device->index, engine, stream->modelled, seconds, what);
+}
+
+void model_copy(ob_stream stream, ob_copy_kind kind, uint64_t bytes) {
+  const auto* const chip = outboard::sim::chosen_chip();
+  if (chip == nullptr) return;
+  if (kind == OB_DEVICE_TO_DEVICE) {
+    const Step step{"copy", "uint8", 0, bytes, bytes};
+    return model(stream, outboard::sim::kCompute, chip->seconds(step), step);
+  }
+  const bool up = kind == OB_HOST_TO_DEVICE;
+  const double moved = static_cast<double>(bytes) / chip->number("host_bandwidth", INFINITY);
+  model(stream, up ? outboard::sim::kUpload : outboard::sim::kDownload, chip->number("host_latency", 0) + moved,
+        {up ? "upload" : "download", "uint8", 0, up ? 0 : bytes, up ? bytes : 0});
+}
+
+void model_steps(ob_stream stream, const std::vector<Step>& steps) {
+  const auto* const chip = outboard::sim::chosen_chip();
+  if (chip == nullptr) return;
+  for (const Step& step : steps) model(stream, outboard::sim::kCompute, chip->seconds(step), step);
+}
+
+/// On a ring each member sends all of the whole but its own part, twice where it reduces and hands out.
+void model_collective(ob_stream stream, uint32_t kind, uint64_t read, uint64_t written, uint32_t members) {
+  const auto* const chip = outboard::sim::chosen_chip();
+  if (chip == nullptr) return;
+  const double messages = (kind == OB_ALL_REDUCE ? 2.0 : 1.0) * (members - 1);
+  const double part = static_cast<double>(std::max(read, written)) / members;
+  const double seconds = messages * (chip->number("link_latency", 0) + part / chip->number("link_bandwidth", INFINITY));
+  model(stream, outboard::sim::kLink, seconds, {"collective", "uint8", 0, read, written});
+}
+
+/// The host knows now that a stream's work is done until then.
+void model_wait(int64_t time) {
+  if (outboard::sim::chosen_chip() != nullptr) outboard::sim::model_clock().wait_until(time);
+}
+
+void model_memory(ob_device device) {
+  if (outboard::sim::chosen_chip() != nullptr) outboard::sim::model_clock().use(device->index, device->used);
+}
+
+uint64_t memory_of_device() {
+  const auto* const chip = outboard::sim::chosen_chip();
+  return chip == nullptr ? kMemory : static_cast<uint64_t>(chip->number("memory", double{kMemory}));
+}
+
 std::atomic<uint64_t> collectives_begun{0};
 
 /// What executables that begin from now on do not come back from.
@@ -187,8 +245,10 @@ void hang_while(Hang chosen) {
 ob_status told(const std::string& failure) { return failure.empty() ? OB_OK : fail(OB_INTERNAL, failure); }
 
 ob_status device_count(uint32_t* count) {
+  const auto* const chip = outboard::sim::chosen_chip();
   const char* text = std::getenv("OUTBOARD_NUM_DEVICES");
-  const long wanted = text == nullptr ? 1 : std::strtol(text, nullptr, 10);
+  const auto made = chip == nullptr ? 1 : static_cast<long>(chip->number("devices", 1));
+  const long wanted = text == nullptr ? made : std::strtol(text, nullptr, 10);
   *count = wanted < 1 ? 1 : wanted > kMaximumDevices ? kMaximumDevices : static_cast<uint32_t>(wanted);
   return OB_OK;
 }
@@ -203,13 +263,14 @@ ob_status device_open(uint32_t index, ob_device* device) {
 
 ob_status device_properties(ob_device, ob_device_properties* properties) {
   ob_device_properties p{};
-  std::snprintf(p.name, sizeof(p.name), "simulated device");
+  const auto* const chip = outboard::sim::chosen_chip();
+  put_text(p.name, chip == nullptr ? "simulated device" : chip->name);
   std::snprintf(p.vendor, sizeof(p.vendor), "Outboard");
   std::snprintf(p.driver_version, sizeof(p.driver_version), "1");
   std::snprintf(p.cache_key, sizeof(p.cache_key), "sim-1");
   std::snprintf(p.library, sizeof(p.library), "simulated library");
   const char* compiler = std::getenv("OUTBOARD_SIM_COMPILER");
-  if (compiler != nullptr && std::string(compiler) == "1") {
+  if (chip != nullptr || (compiler != nullptr && std::string(compiler) == "1")) {
     put_text(p.compiler, "outboard-sim 1");
     p.static_sizes = 1;
   }
@@ -218,8 +279,8 @@ ob_status device_properties(ob_device, ob_device_properties* properties) {
   p.max_work_group_size = 1;
   p.sub_group_size = 1;
   p.vector_width = 1;
-  p.total_memory = kMemory;
-  p.max_allocation = kMemory;
+  p.total_memory = memory_of_device();
+  p.max_allocation = p.total_memory;
   p.alignment = kAlignment;
   p.has_fp64 = 1;
   const size_t size = properties->struct_size;
@@ -230,13 +291,15 @@ ob_status device_properties(ob_device, ob_device_properties* properties) {
 
 ob_status memory_alloc(ob_device device, uint64_t bytes, ob_ptr* ptr) {
   std::lock_guard<std::mutex> lock(device->mutex);
-  if (bytes > kMemory - device->used) return fail(OB_OUT_OF_MEMORY, "the simulated device's memory is used up");
+  if (bytes > memory_of_device() - device->used)
+    return fail(OB_OUT_OF_MEMORY, "the simulated device's memory is used up");
   const uint64_t rounded = std::max(bytes, uint64_t{1}) + kAlignment - 1;
   void* memory = std::aligned_alloc(kAlignment, rounded / kAlignment * kAlignment);
   if (memory == nullptr) return fail(OB_OUT_OF_MEMORY, "the host has no memory left to simulate a device");
   *ptr = reinterpret_cast<ob_ptr>(memory);
   device->blocks[*ptr] = bytes;
   device->used += bytes;
+  model_memory(device);
   return OB_OK;
 }
 
@@ -246,6 +309,7 @@ ob_status memory_free(ob_device device, ob_ptr ptr) {
   if (found == device->blocks.end()) return fail(OB_INVALID_ARGUMENT, "not the address of an allocation");
   device->used -= found->second;
   device->blocks.erase(found);
+  model_memory(device);
   std::free(reinterpret_cast<void*>(ptr));
   return OB_OK;
 }
@@ -264,11 +328,13 @@ ob_status stream_destroy(ob_stream stream) {
 ob_status stream_wait(ob_stream stream, int blocking) {
   if (blocking == 0 && !stream->idle()) return OB_NOT_READY;
   if (blocking != 0) stream->synchronize();
+  model_wait(stream->modelled);
   return told(stream->tell());
 }
 
 ob_status stream_wait_event(ob_stream stream, ob_event event) {
   if (const std::shared_ptr<Point> point = event->recorded()) {
+    stream->modelled = std::max<int64_t>(stream->modelled, point->modelled);
     stream->put([stream, point] {
       point->wait();
       if (!point->failure.empty()) stream->fail(point->failure);
@@ -288,7 +354,7 @@ ob_status event_destroy(ob_event event) {
 }
 
 ob_status event_record(ob_event event, ob_stream stream) {
-  const auto point = std::make_shared<Point>();
+  const auto point = std::make_shared<Point>(stream->modelled);
   {
     std::lock_guard<std::mutex> lock(event->mutex);
     event->point = point;
@@ -302,6 +368,7 @@ ob_status event_wait(ob_event event, int blocking) {
   if (point == nullptr) return OB_OK;
   if (blocking == 0 && point->time() < 0) return OB_NOT_READY;
   point->wait();
+  model_wait(point->modelled);
   return told(point->failure);
 }
 
@@ -309,7 +376,8 @@ ob_status event_elapsed(ob_event start, ob_event end, int64_t* nanoseconds) {
   const std::shared_ptr<Point> from = start->recorded(), to = end->recorded();
   if (from == nullptr || to == nullptr) return fail(OB_INVALID_ARGUMENT, "an event was not recorded");
   if (from->time() < 0 || to->time() < 0) return fail(OB_INVALID_ARGUMENT, "an event was not reached");
-  *nanoseconds = to->time() - from->time();
+  const bool modelled = outboard::sim::chosen_chip() != nullptr;
+  *nanoseconds = modelled ? to->modelled - from->modelled : to->time() - from->time();
   return OB_OK;
 }
 
@@ -330,6 +398,7 @@ ob_status copy(ob_stream stream, ob_copy_kind kind, uint64_t dst, uint64_t src, 
   ob_status status = kind == OB_DEVICE_TO_HOST ? OB_OK : check_range(stream->device, dst, bytes);
   if (status == OB_OK && kind != OB_HOST_TO_DEVICE) status = check_range(stream->device, src, bytes);
   if (status != OB_OK) return status;
+  model_copy(stream, kind, bytes);
   stream->put([=] {
     const auto begin = std::chrono::steady_clock::now();
     std::memmove(reinterpret_cast<void*>(dst), reinterpret_cast<const void*>(src), bytes);
@@ -342,6 +411,7 @@ ob_status fill(ob_stream stream, ob_ptr dst, const void* pattern, uint32_t patte
   const ob_status status = check_range(stream->device, dst, bytes);
   if (status != OB_OK || bytes == 0) return status;
   const std::string copied(static_cast<const char*>(pattern), pattern_size);
+  model_steps(stream, {{"fill", "float32", 0, 0, bytes}});
   stream->put([=] {
     const auto begin = std::chrono::steady_clock::now();
     auto* const target = reinterpret_cast<char*>(dst);
@@ -400,6 +470,11 @@ ob_status multiply(ob_stream stream, const ob_operand* operands) {
         check_range(stream->device, reinterpret_cast<ob_ptr>(each.data), (last + 1) * sizeof(float));
     if (status != OB_OK) return status;
   }
+  const auto matrix = [](const Product& each) {
+    return static_cast<uint64_t>(each.sizes[0] * each.sizes[1]) * sizeof(float);
+  };
+  const double flops = 2.0 * static_cast<double>(a.sizes[0]) * static_cast<double>(a.sizes[1] * b.sizes[1]);
+  model_steps(stream, {{"mm", "float32", flops, matrix(a) + matrix(b), matrix(c)}});
   stream->put([a, b, c] {
     for (int64_t i = 0; i < c.sizes[0]; ++i) {
       for (int64_t j = 0; j < c.sizes[1]; ++j) {
@@ -424,6 +499,7 @@ ob_status execute(ob_stream stream, const std::shared_ptr<const outboard::sim::P
     if (status != OB_OK) return status;
   }
   hang_while(kInCall);
+  model_steps(stream, program->steps());
   stream->put([stream, program, kept] {
     hang_while(kOnDevice);
     try {
@@ -520,6 +596,7 @@ ob_status collective(ob_stream stream, ob_communicator communicator, const ob_co
   if (status == OB_OK && written != 0) status = check_range(stream->device, what->target, written);
   if (status != OB_OK) return status;
   ++collectives_begun;
+  model_collective(stream, what->kind, read, written, members->size());
   stream->put([stream, members, part] {
     const std::string failure = members->run(part);
     if (!failure.empty()) stream->fail(failure);
@@ -539,8 +616,8 @@ ob_status launch(ob_stream, ob_kernel, const uint64_t*, const uint32_t*, const o
 
 ob_status memory_info(ob_device device, uint64_t* free_bytes, uint64_t* total_bytes) {
   std::lock_guard<std::mutex> lock(device->mutex);
-  *free_bytes = kMemory - device->used;
-  *total_bytes = kMemory;
+  *total_bytes = memory_of_device();
+  *free_bytes = *total_bytes - device->used;
   return OB_OK;
 }
 
@@ -572,6 +649,16 @@ __attribute__((visibility("default"))) void outboard_sim_resume(ob_stream stream
 
 /// From now on, executables hang: with 1 on the device, with 2 in the call that is to submit them, until 0.
 __attribute__((visibility("default"))) void outboard_sim_hang(int where) { hang = where; }
+
+/// What the devices did so far in modelled time (Clock::log), until the next call.
+__attribute__((visibility("default"))) const char* outboard_sim_timeline() {
+  thread_local std::string text;
+  text = outboard::sim::model_clock().log();
+  return text.c_str();
+}
+
+/// What was done before is no part of the timeline any more.
+__attribute__((visibility("default"))) void outboard_sim_forget() { outboard::sim::model_clock().forget(); }
 
 /// Collectives that were submitted in this process so far.
 __attribute__((visibility("default"))) uint64_t outboard_sim_collectives(void) { return collectives_begun; }

@@ -648,13 +648,32 @@ Program::Program(const std::string& text) {
   if (text.compare(0, begin, expected) != 0) damaged("its first line is no " + std::string(kVersion) + " of the rest");
   std::stringstream lines(text.substr(begin));
   for (std::string line; std::getline(lines, line);) read(line);
+  if (steps_.empty()) move_operands();
+}
+
+void Program::move_operands() {
+  Step step{"executable", "float32", 0, 0, 0};
+  const auto bytes = [this](size_t place) {
+    const Instruction& line = instructions_[place];
+    return static_cast<uint64_t>(count(line.sizes)) * type_of(line.dtype).bytes;
+  };
+  for (const size_t place : inputs_) step.read += bytes(place);
+  for (const size_t place : results_) step.written += bytes(place);
+  steps_.push_back(step);
 }
 
 void Program::read(const std::string& line) {
   std::stringstream words(line);
   Instruction made;
   std::string sizes;
-  words >> made.operation >> made.dtype >> sizes;
+  words >> made.operation;
+  if (made.operation == "step") {
+    Step step;
+    if (!(words >> step.dtype >> step.flops >> step.read >> step.written)) damaged("a step without numbers");
+    std::getline(words >> std::ws, step.name);
+    return steps_.push_back(step);
+  }
+  words >> made.dtype >> sizes;
   made.sizes = sizes_of(sizes);
   type_of(made.dtype);
   const size_t place = instructions_.size();

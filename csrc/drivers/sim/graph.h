@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "outboard/driver.h"
+#include "sim/clock.h"
 
 /// The simulator's graph tier: executables that `outboard.compilers.sim` makes, and what runs them.
 namespace outboard::sim {
@@ -20,7 +21,8 @@ struct Instruction {
   std::vector<double> numbers;    // `#0x1p-1`
 };
 
-/// A program: a first line with the version and a checksum of all others, then an instruction a line.
+/// A program: a first line with the version and a checksum of all others, then an instruction a line, and a line for
+/// each step that hardware would make of them: `step float32 FLOPS READ WRITTEN NAME`.
 class Program {
  public:
   /// Throws BuildError for bytes that are damaged, another version's or no program.
@@ -29,13 +31,17 @@ class Program {
   std::string problem(const std::vector<ob_operand>& operands) const;
   /// Computes the results. Throws std::exception where an index is out of range.
   void run(const std::vector<ob_operand>& operands) const;
+  /// What hardware would do. One that its compiler says nothing of only reads its inputs and writes its results.
+  const std::vector<Step>& steps() const { return steps_; }
 
  private:
   void read(const std::string& line);
+  void move_operands();
 
   std::vector<Instruction> instructions_;
   std::vector<size_t> inputs_, results_;  // places among the instructions, of `input` and `result`
   std::vector<size_t> last_use_;          // by instruction
+  std::vector<Step> steps_;
 };
 
 /// From a tensor's element 0 to the end of its last, in bytes.

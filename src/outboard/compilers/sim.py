@@ -3,7 +3,9 @@
 
 An executable is text. Each line is an operation, the dtype and the sizes of its result, and what it reads: ``%3`` is
 the result of line 3, other words are integers, and numbers begin with ``#``. ``csrc/drivers/sim/graph.cpp`` runs it. So
-a compiler is a table of rules, each of which writes the lines of one operator.
+a compiler is a table of rules, each of which writes the lines of one operator. Lines ``step`` at the end say what
+hardware would make of them, as :mod:`outboard.simulation` counts: the dtype, operations, bytes read and written, and
+operators of each step.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ from torch.utils import _pytree as pytree
 
 from outboard.compiler.plans.dtypes import dtype_number
 from outboard.compiler.target import Target
+from outboard.simulation.chip import Chip
+from outboard.simulation.recording import record
+from outboard.simulation.steps import Step, fuse
 
 from . import Executable, Operand, Unsupported
 
@@ -40,6 +45,12 @@ class Program:
         self.lines: list[str] = []
         self.shapes: list[tuple[int, ...]] = []
         self.dtypes: list[torch.dtype] = []
+
+    def add_steps(self, steps: Sequence[Step]) -> None:
+        """Adds what hardware would do, after all other lines."""
+        for step in steps:
+            dtype = str(step.dtype).removeprefix("torch.")
+            self.lines.append(f"step {dtype} {step.flops} {step.read} {step.written} {step.name}")
 
     def emit(self, operation: str, dtype: torch.dtype, sizes: Sequence[int], *reads: str | int | float) -> int:
         """Adds a line; returns the number of its value."""
@@ -738,8 +749,29 @@ def _stand_in(program: Program, node: torch.fx.Node) -> Any:
     return program.emit("input", torch.float64 if isinstance(value, (float, torch.SymFloat)) else torch.int64, ())
 
 
+class _WithoutData(torch.fx.Interpreter):
+    """Runs a graph on PyTorch's device ``meta``."""
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        on_meta = {"device": torch.device("meta")} if "device" in kwargs else {}
+        return super().call_function(target, args, {**kwargs, **on_meta})
+
+
+def _steps(graph: torch.fx.Graph, operands: Sequence[Operand]) -> Sequence[Step]:
+    """A graph as steps of hardware, which fuses."""
+    inputs = [_example(operand) for operand in operands[: sum(node.op == "placeholder" for node in graph.nodes)]]
+    recorded = record(_WithoutData(torch.nn.Module(), graph=graph).run, inputs)
+    return fuse(recorded, lambda name: True)
+
+
+def _example(operand: Operand) -> Any:
+    if operand.is_number:
+        return 1.0 if operand.dtype.is_floating_point else 1
+    return torch.empty_strided(operand.sizes, operand.strides, dtype=operand.dtype, device="meta")
+
+
 class SimCompiler:
-    """Writes executables for the simulated device."""
+    """Writes executables for the simulated device, which has the operators of the chip in ``OUTBOARD_SIM_CHIP``."""
 
     name = "outboard-sim"
     version = "1"
@@ -752,6 +784,8 @@ class SimCompiler:
 
     def __init__(self) -> None:
         self._buckets = [int(size) for size in filter(None, os.environ.get("OUTBOARD_SIM_BUCKETS", "").split(","))]
+        chip = os.environ.get("OUTBOARD_SIM_CHIP")
+        self._chip = None if not chip else Chip.load(chip)
 
     def bucket(self, size: int) -> int | None:
         """The least of the sizes in ``OUTBOARD_SIM_BUCKETS`` that is not below ``size``."""
@@ -762,6 +796,8 @@ class SimCompiler:
         write = rule_of(node.target)
         if write is None:
             return "no rule for this operator"
+        if self._chip is not None and not self._chip.has(node.target._schema.name):  # type: ignore[union-attr]
+            return f"no such operator on {self._chip.name}"
         values = [node.meta["val"], *(each.meta.get("val") for each in node.all_input_nodes)]
         for value in pytree.tree_leaves(values):
             if isinstance(value, torch.Tensor) and value.dtype not in DTYPES:
@@ -793,4 +829,5 @@ class SimCompiler:
                 write = rule_of(node.target)
                 assert write is not None  # or `supports` would have said so
                 values[node] = write(Call(program, node, values))
+        program.add_steps(_steps(graph, operands))
         return Executable(program.code())

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import AcceleratorError, OutOfMemoryError
 
-from outboard.device import amp, dlpack, memory, printing, sharing, typed_tensors
+from outboard.device import amp, dlpack, memory, printing, sharing, sim, typed_tensors
 from outboard.device import ranges as nvtx
 from outboard.device.amp import get_amp_supported_dtype, is_autocast_available, is_bf16_supported
 from outboard.device.counters import (
@@ -180,6 +180,7 @@ __all__ = [
     "set_stream",
     "set_sync_debug_mode",
     "sharing",
+    "sim",
     "stream",
     "synchronize",
     "typed_tensors",

@@ -7,6 +7,6 @@ steps that are left after fusion (:mod:`outboard.simulation.steps`), and a :clas
 """
 
 from outboard.simulation.chip import Chip
-from outboard.simulation.timeline import Simulation, simulate
+from outboard.simulation.timeline import Simulation, Timeline, simulate
 
-__all__ = ["Chip", "Simulation", "simulate"]
+__all__ = ["Chip", "Simulation", "Timeline", "simulate"]

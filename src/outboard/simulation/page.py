@@ -11,7 +11,7 @@ from outboard.reporting import quantities
 from outboard.reporting.html import WIDTH, cell, document, memory_chart, summary, table
 
 if TYPE_CHECKING:
-    from outboard.simulation.timeline import Simulation, Timed
+    from outboard.simulation.timeline import Timed, Timeline
 
 #: Rows of the table of steps.
 _ROWS = 40
@@ -21,41 +21,41 @@ _ROW = 26
 _PLACES = 960
 
 
-def render(simulation: Simulation) -> str:
+def render(timeline: Timeline) -> str:
     """The page's text."""
-    sections = [_summary(simulation), _timeline(simulation), _steps(simulation), _memory(simulation)]
-    return document("Simulation", simulation.chip.name, sections)
+    sections = [_summary(timeline), _timeline(timeline), _steps(timeline), _memory(timeline)]
+    return document("Simulation", timeline.chip.name, sections)
 
 
-def _summary(simulation: Simulation) -> str:
-    whole = simulation.seconds
-    bound = {kind: sum(one.seconds for one in simulation.steps if one.bound == kind) for kind in _bounds(simulation)}
+def _summary(timeline: Timeline) -> str:
+    whole = timeline.seconds
+    bound = {kind: sum(one.seconds for one in timeline.steps if one.bound == kind) for kind in _bounds(timeline)}
     entries = {
         "time": quantities.seconds(whole),
-        "steps": f"{len(simulation.steps)}",
-        "operations": f"{simulation.flops / 1e9:.4g} G",
-        "moved": quantities.size(simulation.moved),
-        "memory, at most": quantities.size(simulation.peak_memory),
+        "steps": f"{len(timeline.steps)}",
+        "operations": f"{timeline.flops / 1e9:.4g} G",
+        "moved": quantities.size(timeline.moved),
+        "memory, at most": quantities.size(timeline.peak_memory),
     }
-    entries |= {f"{name} busy": quantities.percent(simulation.busy(name), whole) for name in _engines(simulation)}
+    entries |= {f"{name} busy": quantities.percent(timeline.busy(name), whole) for name in _engines(timeline)}
     entries |= {f"bound by {name}": quantities.percent(seconds, whole) for name, seconds in bound.items()}
     return summary(entries)
 
 
-def _engines(simulation: Simulation) -> list[str]:
-    return list(dict.fromkeys(one.step.engine for one in simulation.steps))
+def _engines(timeline: Timeline) -> list[str]:
+    return list(dict.fromkeys(one.step.engine for one in timeline.steps))
 
 
-def _bounds(simulation: Simulation) -> list[str]:
-    return list(dict.fromkeys(one.bound for one in simulation.steps))
+def _bounds(timeline: Timeline) -> list[str]:
+    return list(dict.fromkeys(one.bound for one in timeline.steps))
 
 
-def _timeline(simulation: Simulation) -> str:
-    whole = simulation.seconds or 1.0
-    names = _engines(simulation)
+def _timeline(timeline: Timeline) -> str:
+    whole = timeline.seconds or 1.0
+    names = _engines(timeline)
     rows = []
     for place, name in enumerate(names):
-        own = [one for one in simulation.steps if one.step.engine == name]
+        own = [one for one in timeline.steps if one.step.engine == name]
         rows.append(f'<text x="-8" y="{place * _ROW + 15}" text-anchor="end">{escape(name)}</text>')
         rows += [_mark(marked, begin, end, whole, place) for marked, begin, end in _visible(own, whole)]
     height = len(names) * _ROW
@@ -88,14 +88,14 @@ def _mark(name: str, begin: float, end: float, whole: float, place: int) -> str:
     )
 
 
-def _steps(simulation: Simulation) -> str:
-    found = simulation.by_operators()
+def _steps(timeline: Timeline) -> str:
+    found = timeline.by_operators()
     rows = [
         [
             f'<td class="name">{escape(name)}</td>',
             cell(f"{count}"),
             cell(quantities.seconds(seconds)),
-            cell(quantities.percent(seconds, simulation.seconds)),
+            cell(quantities.percent(seconds, timeline.seconds)),
             cell(quantities.seconds(seconds / count)),
         ]
         for name, count, seconds in found[:_ROWS]
@@ -105,8 +105,8 @@ def _steps(simulation: Simulation) -> str:
     return "<h2>Steps</h2>\n" + table("steps", ["step", "times", "time", "share", "each"], rows) + note
 
 
-def _memory(simulation: Simulation) -> str:
-    chart = memory_chart(simulation.memory, simulation.seconds or 1.0, simulation.peak_memory or 1)
-    limit = simulation.chip.memory
+def _memory(timeline: Timeline) -> str:
+    chart = memory_chart(timeline.memory, timeline.seconds or 1.0, timeline.peak_memory or 1)
+    limit = timeline.chip.memory
     has = "" if limit == float("inf") else f"; the chip has {escape(quantities.size(limit))}"
-    return f"<h2>Memory</h2>\n{chart}<p>At most {escape(quantities.size(simulation.peak_memory))} in use{has}.</p>"
+    return f"<h2>Memory</h2>\n{chart}<p>At most {escape(quantities.size(timeline.peak_memory))} in use{has}.</p>"

@@ -16,7 +16,7 @@ import torch
 
 from outboard.simulation.recording import Operation, Record
 
-Engine = Literal["compute", "upload", "link", "host"]
+Engine = Literal["compute", "upload", "download", "link", "host"]
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class Step:
 
     Attributes:
         operators: their names, in order.
-        engine: "compute"; "upload", a copy from the host; "link", a collective; "host", an operator that the device
-            lacks.
+        engine: "compute"; "upload" and "download", copies from and to the host; "link", a collective; "host", an
+            operator that the device lacks.
         dtype: of the product in it, else of the first operand.
         flops: operations of products.
         read, written: bytes.
@@ -52,7 +52,7 @@ class Step:
     @property
     def name(self) -> str:
         """Its operators in a line."""
-        return " + ".join(name.partition("::")[2] for name in self.operators)
+        return " + ".join(name.rpartition("::")[2] for name in self.operators)
 
 
 def fuse(record: Record, has: Callable[[str], bool], fused: bool = True) -> tuple[Step, ...]:

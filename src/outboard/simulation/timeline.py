@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,27 +40,19 @@ class Timed:
         return self.end - self.begin
 
 
-class Simulation:
-    """A function on a chip.
-
-    A step takes what the slower of arithmetic and memory takes, and the chip's latency (Williams, Waterman, Patterson:
-    Roofline, 2009). Products count as arithmetic, everything else as memory. Copies from the host, collectives and
-    what the host computes run beside the other steps, and a step begins when its operands are there. Caches are not
-    modelled, so that memory that is used twice counts twice; nor is the host's own time.
+class Timeline:
+    """What a chip did, and when.
 
     Attributes:
-        chip: what it ran on.
-        steps: :class:`Timed`, in the order of the calls.
+        chip: whose numbers it went by.
+        steps: :class:`Timed`, in the order in which they were asked for.
+        memory: seconds, and bytes in use from then on.
     """
 
-    def __init__(self, recorded: Record, chip: Chip, fused: bool) -> None:
-        self._recorded, self._fused = recorded, fused
+    def __init__(self, chip: Chip, steps: Sequence[Timed], memory: Sequence[tuple[float, int]]) -> None:
         self.chip = chip
-        self.steps = _schedule(fuse(recorded, chip.has, fused), chip)
-
-    def on(self, chip: Chip) -> Simulation:
-        """The same function on another chip, which does not call it again."""
-        return Simulation(self._recorded, chip, self._fused)
+        self.steps = tuple(steps)
+        self.memory = tuple(memory)
 
     @property
     def seconds(self) -> float:
@@ -77,41 +70,17 @@ class Simulation:
         return sum(one.step.moved for one in self.steps if one.step.engine == "compute")
 
     @property
-    def resident(self) -> int:
-        """Bytes that are there before: parameters, inputs and the like."""
-        return sum(self._recorded.sizes[number] for number in self._recorded.given)
-
-    @property
-    def memory(self) -> list[tuple[float, int]]:
-        """Bytes in use from each moment on."""
-        changes = [(0.0, self.resident)]
-        changes += [(one.begin, one.step.makes) for one in self.steps]
-        changes += [(one.end, -one.step.frees) for one in self.steps]
-        level, found = 0, []
-        for moment, change in sorted(changes, key=lambda one: (one[0], one[1] < 0)):
-            level += change
-            found.append((moment, level))
-        return found
-
-    @property
     def peak_memory(self) -> int:
         """Bytes in use at most."""
-        return max(level for _, level in self.memory)
+        return max((level for _, level in self.memory), default=0)
 
     @property
     def fits(self) -> bool:
         """Whether the chip's memory is enough."""
         return self.peak_memory <= self.chip.memory
 
-    @property
-    def on_host(self) -> dict[str, int]:
-        """How often the host computed each operator that the chip lacks."""
-        return dict(
-            collections.Counter(name for one in self.steps if one.step.engine == "host" for name in one.step.operators)
-        )
-
     def busy(self, engine: str = "compute") -> float:
-        """Seconds in which an engine worked: "compute", "upload", "link" or "host"."""
+        """Seconds in which an engine worked: "compute", "upload", "download", "link" or "host"."""
         return sum(one.seconds for one in self.steps if one.step.engine == engine)
 
     def by_operators(self) -> list[tuple[str, int, float]]:
@@ -142,11 +111,45 @@ class Simulation:
             lines.append(
                 f"{count:>6} x {quantities.seconds(seconds):>9} {quantities.percent(seconds, self.seconds):>7}  {name}"
             )
-        if self.on_host:
-            lines.append(
-                "  on the host: " + ", ".join(f"{name} ({count})" for name, count in sorted(self.on_host.items()))
-            )
         return "\n".join(lines)
+
+
+class Simulation(Timeline):
+    """A function on a chip.
+
+    A step takes what the slower of arithmetic and memory takes, and the chip's latency (Williams, Waterman, Patterson:
+    Roofline, 2009). Products count as arithmetic, everything else as memory. Copies from the host, collectives and
+    what the host computes run beside the other steps, and a step begins when its operands are there. Caches are not
+    modelled, so that memory that is used twice counts twice; nor is the host's own time.
+    """
+
+    def __init__(self, recorded: Record, chip: Chip, fused: bool) -> None:
+        self._recorded, self._fused = recorded, fused
+        steps = _schedule(fuse(recorded, chip.has, fused), chip)
+        super().__init__(chip, steps, _levels(self.resident, steps))
+
+    def on(self, chip: Chip) -> Simulation:
+        """The same function on another chip, which does not call it again."""
+        return Simulation(self._recorded, chip, self._fused)
+
+    @property
+    def resident(self) -> int:
+        """Bytes that are there before: parameters, inputs and the like."""
+        return sum(self._recorded.sizes[number] for number in self._recorded.given)
+
+    @property
+    def on_host(self) -> dict[str, int]:
+        """How often the host computed each operator that the chip lacks."""
+        return dict(
+            collections.Counter(name for one in self.steps if one.step.engine == "host" for name in one.step.operators)
+        )
+
+    def report(self) -> str:
+        """As of a :class:`Timeline`, and what the host computed."""
+        if not self.on_host:
+            return super().report()
+        lacking = ", ".join(f"{name} ({count})" for name, count in sorted(self.on_host.items()))
+        return f"{super().report()}\n  on the host: {lacking}"
 
 
 def simulate(function: Callable[..., Any], inputs: Sequence[Any], *, chip: Chip, fused: bool = True) -> Simulation:
@@ -189,25 +192,41 @@ def _schedule(steps: Sequence[Step], chip: Chip) -> tuple[Timed, ...]:
     free: collections.defaultdict[str, float] = collections.defaultdict(float)
     timed: list[Timed] = []
     for step in steps:
-        seconds, bound = _duration(step, chip)
+        seconds = _duration(step, chip)
         begin = max([free[step.engine], *(timed[place].end for place in step.needs)])
         free[step.engine] = begin + seconds
-        timed.append(Timed(step, begin, begin + seconds, bound))
+        timed.append(Timed(step, begin, begin + seconds, bound_of(step, chip)))
     return tuple(timed)
 
 
-def _duration(step: Step, chip: Chip) -> tuple[float, str]:
-    """Seconds of a step, and what bounds it."""
+def _levels(before: int, steps: Sequence[Timed]) -> list[tuple[float, int]]:
+    """The memory in use after each change; what is made at a moment is there before what is freed then goes."""
+    changes = [(0.0, before)]
+    changes += [(one.begin, one.step.makes) for one in steps]
+    changes += [(one.end, -one.step.frees) for one in steps]
+    changes.sort(key=lambda one: (one[0], one[1] < 0))
+    return list(zip((moment for moment, _ in changes), itertools.accumulate(size for _, size in changes), strict=True))
+
+
+def _duration(step: Step, chip: Chip) -> float:
+    """Seconds of a step."""
     if step.engine == "upload":
-        return chip.host_latency + step.written / chip.host_bandwidth, "transfer"
+        return chip.host_latency + step.written / chip.host_bandwidth
     if step.engine == "host":  # operands go there, results come back
-        return 2 * chip.host_latency + step.moved / chip.host_bandwidth, "transfer"
+        return 2 * chip.host_latency + step.moved / chip.host_bandwidth
     if step.engine == "link":
-        return _collective(step, chip), "transfer"
+        return _collective(step, chip)
+    return chip.latency + max(step.flops / chip.peak(step.dtype), step.moved / chip.bandwidth)
+
+
+def bound_of(step: Step, chip: Chip) -> str:
+    """What most of a step's time is: "arithmetic", "memory", "latency", or a copy's "transfer"."""
+    if step.engine != "compute":
+        return "transfer"
     arithmetic, memory = step.flops / chip.peak(step.dtype), step.moved / chip.bandwidth
-    slower = max(arithmetic, memory)
-    bound = "latency" if chip.latency > slower else "arithmetic" if arithmetic > memory else "memory"
-    return chip.latency + slower, bound
+    if chip.latency > max(arithmetic, memory):
+        return "latency"
+    return "arithmetic" if arithmetic > memory else "memory"
 
 
 def _collective(step: Step, chip: Chip) -> float:

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The simulator with a clock: results are computed, and events, profiler and reports show a chip's time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from processes import run_program
+
+CHIP = """\
+name = "a toy"  # as get_device_name says
+bandwidth = 1e11
+memory = 8e9
+host_bandwidth = 1e10
+latency = 1e-6
+operators = [
+    "aten::addmm", "aten::mm", "aten::relu", "aten::t", "aten::permute",
+]
+[flops]
+float32 = 1e12
+"""
+
+PROGRAM = """
+import torch
+from pathlib import Path
+from torch import nn
+import outboard
+from torch._C._autograd import DeviceType
+
+name = torch._C._get_privateuse1_backend_name()
+device = torch.get_device_module(name)
+chip = outboard.Chip.load({chip!r})
+assert device.get_device_name() == "a toy" and device.mem_get_info()[1] == 8_000_000_000
+torch.manual_seed(0)
+torch.set_grad_enabled(False)
+model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 16))
+x = torch.randn(32, 64)
+expected = model(x)
+predicted = outboard.simulate(model, [x], chip=chip)
+model.to(name)
+there = x.to(name)
+compiled = torch.compile(model)
+compiled(there)
+
+# The compiler counts as outboard.simulate does.
+times = []
+for _ in range(2):
+    device.sim.forget()
+    begin, end = (torch.Event(name, enable_timing=True) for _ in range(2))
+    begin.record()
+    y = compiled(there)
+    end.record()
+    torch.testing.assert_close(y.cpu(), expected)
+    report = device.sim.report()
+    steps = [one for one in report.steps if one.step.engine == "compute"]
+    assert [one.step.flops for one in steps] == [one.step.flops for one in predicted.steps]
+    assert [one.step.moved for one in steps] == [one.step.moved for one in predicted.steps], (steps, predicted.steps)
+    assert abs(report.busy() - predicted.seconds) < 2e-9 * len(steps)  # whole nanoseconds
+    assert abs(begin.elapsed_time(end) / 1e3 - predicted.seconds) < 2e-9 * len(steps)
+    assert abs(report.busy("download") - y.nbytes / 1e10) < 2e-9
+    times.append(report.seconds)
+assert times[0] == times[1]
+report.save({page!r})
+page = Path({page!r}).read_text()
+assert "download" in page and "addmm + relu" in page
+
+# So does the profiler.
+with torch.profiler.profile() as profile:
+    compiled(there)
+    device.synchronize()
+kernels = [one for one in profile.events() if one.device_type == DeviceType.PrivateUse1]
+assert abs(sum(one.time_range.elapsed_us() for one in kernels) / 1e6 - predicted.seconds) < 1e-8
+
+# Copies have engines of their own, and a stream that waits for an event has its time.
+device.sim.forget()
+large = torch.randn(1 << 20).pin_memory()
+other = torch.Stream(name)
+with other:
+    moved = large.to(name, non_blocking=True)
+y = compiled(there)
+device.synchronize()
+report = device.sim.report()
+upload, *computed = report.steps
+assert upload.step.engine == "upload" and computed[0].begin < upload.end, report
+torch.accelerator.current_stream().wait_stream(other)
+torch.relu(moved)
+device.synchronize()
+after = device.sim.report().steps[-1]
+assert after.step.name == "relu" and after.begin >= upload.end
+
+# What the chip lacks is the host's.
+torch.testing.assert_close(torch.sin(there).cpu(), torch.sin(x))
+assert "no such operator on a toy" in device.fallbacks(reasons=True)["aten::sin"][1][0], device.fallbacks(reasons=True)
+"""
+
+SIMULATOR = {"OUTBOARD_DRIVER": "sim"}
+
+
+def run(code: str, **environment: str) -> str:
+    result = run_program(["-c", code], environment=SIMULATOR | environment, timeout=120)
+    assert result.returncode == 0, f"{result.stdout}\n{result.stderr}"
+    return result.stdout + result.stderr
+
+
+def test_events_profiler_and_reports_show_the_time_of_the_chip(tmp_path: Path) -> None:
+    chip = tmp_path / "chip.toml"
+    chip.write_text(CHIP)
+    program = PROGRAM.format(chip=str(chip), page=str(tmp_path / "page.html"))
+    run(program, OUTBOARD_SIM_CHIP=str(chip), OUTBOARD_CACHE_DIR=str(tmp_path / "cache"))
+
+
+def test_without_a_chip_there_is_no_report() -> None:
+    run(
+        """
+import torch
+device = torch.get_device_module(torch._C._get_privateuse1_backend_name())
+for call in (device.sim.report, device.sim.forget):
+    try: call()
+    except RuntimeError as error: assert "OUTBOARD_SIM_CHIP" in str(error)
+    else: raise AssertionError
+"""
+    )
+
+
+def test_a_file_that_is_no_chip_is_no_device(tmp_path: Path) -> None:
+    (tmp_path / "chip.toml").write_text('name = "x"\n')
+    for file in ("chip.toml", "missing.toml"):
+        path = str(tmp_path / file)
+        found = run(
+            """
+import torch
+assert not torch.accelerator.is_available()
+try: torch.empty(3, device=torch._C._get_privateuse1_backend_name())
+except RuntimeError as error: print(error)
+""",
+            OUTBOARD_SIM_CHIP=path,
+        )
+        assert path in found, found
