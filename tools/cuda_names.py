@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """docs/cuda-names.md: each public name of ``torch.cuda`` in PyTorch, and whether ``torch.<device>`` has it.
 
-``python tools/cuda_names.py --write docs/cuda-names.md`` makes the page; tests/device/test_cuda_names.py checks it.
+``python tools/cuda_names.py --write docs/cuda-names.md``, with the newest PyTorch, makes the page;
+tests/device/test_cuda_names.py checks it.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ REASONS = {
         "CudaError DeferredCudaCallError check_error cudaStatus cudart current_blas_handle current_solver_handle "
         "get_arch_list get_gencode_flags has_half has_magma jiterator gds profiler"
     ),
-    "streams, contexts and graphs that other libraries made are CUDA's to share": (
-        "ExternalStream get_stream_from_external GreenContext green_contexts"
+    "streams, contexts and graphs are CUDA's to share or to read; `outboard.borrow()` gives others a device's stream": (
+        "ExternalStream get_stream_from_external GreenContext green_contexts export_dot export_graph_data "
+        "graph_annotations"
     ),
     "named as all accelerators name it: `Graph`": "CUDAGraph",
     "storages with a dtype of their own are deprecated in PyTorch: `torch.UntypedStorage`": (
         "BFloat16Storage BoolStorage ByteStorage CharStorage ComplexDoubleStorage ComplexFloatStorage DoubleStorage "
         "FloatStorage HalfStorage IntStorage LongStorage ShortStorage"
     ),
-    "no driver reports sensors or other processes": (
-        "clock_rate device_memory_used list_gpu_processes memory_usage power_draw temperature utilization"
+    "driver.h has no sensors; `torch.profiler` and `torch.<device>.explain()` say how busy a device is": (
+        "clock_rate list_gpu_processes memory_usage power_draw temperature utilization"
     ),
     "one allocator, which lazy and spillable memory need": (
         "CUDAPluggableAllocator caching_allocator_disabled caching_allocator_enable change_current_allocator"

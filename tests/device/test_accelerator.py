@@ -73,6 +73,7 @@ def test_summary_and_info(device_module: ModuleType) -> None:
     assert "num_ooms" not in device_module.memory_summary(abbreviated=True)
     free, total = device_module.mem_get_info()
     assert 0 <= free <= total
+    assert 0 <= device_module.device_memory_used() <= total
     with pytest.raises(ValueError):
         device_module.set_per_process_memory_fraction(2.0)
 

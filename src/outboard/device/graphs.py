@@ -270,6 +270,8 @@ def make_graphed_callables(
     num_warmup_iters: int = 3,
     allow_unused_input: bool = False,
     pool: Pool | None = None,
+    capture_error_mode: str = "global",
+    enable_annotations: bool = False,
 ) -> Any:
     """Functions or modules whose forward and backward passes are replayed graphs, as
     ``torch.cuda.make_graphed_callables``.
@@ -282,6 +284,8 @@ def make_graphed_callables(
         num_warmup_iters: how often each is run before it is captured.
         allow_unused_input: whether inputs may have no part in the results.
         pool: memory to share with other graphs.
+        capture_error_mode: accepted and makes no difference, as in :class:`graph`.
+        enable_annotations: accepted and makes no difference: kernels have their names in ``torch.profiler``.
 
     Raises:
         RuntimeError: of modules with hooks or buffers that need gradients, with autocast's cache on, and of what a
