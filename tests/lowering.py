@@ -12,9 +12,10 @@ from unittest import mock
 import torch
 
 from outboard import _C
-from outboard.compiler import eager, kernels, target
+from outboard.compiler import kernels, target
 from outboard.compiler.adapter.lowering import lower_operator
 from outboard.compiler.kernels.call import ExternCall
+from outboard.compiler.operators.overloads import find_overload
 from outboard.compiler.plans import plan as p
 from outboard.compiler.plans.builder import PlanBuilder, TensorArg
 
@@ -82,7 +83,7 @@ def plan_of_call(op: str, arguments: tuple[Any, ...], device: target.Target) -> 
             return value
         return TensorArg(numbers[id(value)], value.dtype, tuple(value.shape), tuple(value.stride()))
 
-    like = tensors_in(eager.find_overload(op)(*arguments))
+    like = tensors_in(find_overload(op)(*arguments))
     results = [builder.allocate_like(tensor.shape, tensor.stride(), tensor.dtype) for tensor in like]
     if not kernels.lower(builder, ExternCall(op, [lower(value) for value in arguments], {}, results)):
         raise ValueError(f"no kernel takes this call of {op}")

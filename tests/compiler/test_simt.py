@@ -13,10 +13,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 from outboard import _C
-from outboard.compiler import dialects, eager, target
+from outboard.compiler import dialects, target
 from outboard.compiler.adapter import kernel
 from outboard.compiler.adapter.lowering import lower_operator
 from outboard.compiler.dialects.c import groups
+from outboard.compiler.operators.overloads import find_overload
 
 Tensor = torch.Tensor
 
@@ -63,7 +64,7 @@ class Runner:
 
 def _inputs(call: _C.SignedCall) -> Iterator[Any]:
     """What a plan takes of a call: tensors, and the numbers that are not baked into it."""
-    names = [argument.name for argument in eager.find_overload(call.op)._schema.arguments]
+    names = [argument.name for argument in find_overload(call.op)._schema.arguments]
     for leaf in call.leaves:
         value = call.args[names.index(leaf.argument)]
         yield value if leaf.item < 0 else value[leaf.item]

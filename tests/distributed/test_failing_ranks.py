@@ -50,7 +50,7 @@ def test_mismatches_are_found_in_debug_mode(fault: str) -> None:
 @pytest.mark.parametrize("driver", ["host", "strict"])
 def test_unlike_sizes_over_sockets(driver: str) -> None:
     """gloo would end the process of a rank that gets too much, and leave in place what another one lacks."""
-    run("unlike_sizes", OUTBOARD_SHARED_MEMORY="0", OUTBOARD_COMPARE_COLLECTIVES="1", OUTBOARD_DRIVER=driver)
+    run("unlike_sizes", OUTBOARD_SHARED_MEMORY="0", TORCH_DISTRIBUTED_DEBUG="DETAIL", OUTBOARD_DRIVER=driver)
 
 
 @pytest.mark.parametrize("driver", ["host", "strict"])

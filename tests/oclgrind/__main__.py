@@ -18,8 +18,9 @@ os.environ["OUTBOARD_DRIVER"] = "sim"
 
 import torch  # noqa: E402
 
-from outboard.compiler import eager, kernels  # noqa: E402
+from outboard.compiler import kernels  # noqa: E402
 from outboard.compiler.dialects.c import groups  # noqa: E402
+from outboard.compiler.operators.overloads import find_overload  # noqa: E402
 from outboard.compiler.plans import plan as p  # noqa: E402
 from tests.lowering import compiling_for, plan_of_call, plan_of_operator, tensors_in  # noqa: E402
 from tools.opencl_runtime import install_debian  # noqa: E402
@@ -71,7 +72,7 @@ class Checker:
 def wrong_results(op: str, arguments: tuple[Any, ...], results: list[torch.Tensor]) -> str:
     """How the results differ from the CPU's, or nothing."""
     try:
-        expected = list(tensors_in(eager.find_overload(op)(*arguments)))[: families.COMPARED.get(op)]
+        expected = list(tensors_in(find_overload(op)(*arguments)))[: families.COMPARED.get(op)]
         for ours, theirs in zip(results, expected, strict=False):
             tolerance = TOLERANCE.get(theirs.dtype, 1e-3)
             torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance, equal_nan=True, check_stride=False)

@@ -10,7 +10,6 @@ _STRICT = _PLAIN | {"OUTBOARD_DRIVER": "strict"}
 TRANSPORTS: dict[str, dict[str, str]] = {
     "shared": _PLAIN,
     "sockets": _PLAIN | {"OUTBOARD_SHARED_MEMORY": "0"},
-    "compared": _PLAIN | {"OUTBOARD_SHARED_MEMORY": "0", "OUTBOARD_COMPARE_COLLECTIVES": "1"},
     "staged": _STRICT,
     "staged-sockets": _STRICT | {"OUTBOARD_SHARED_MEMORY": "0"},
     "mixed": _PLAIN,
@@ -20,7 +19,7 @@ TRANSPORTS: dict[str, dict[str, str]] = {
 }
 #: Where gloo itself reduces, MIN and MAX may lose numbers that are none (NaN), as on CPU tensors: programs have none of
 #: these there. Everywhere else they are kept.
-WITHOUT_NONES = ("sockets", "compared", "staged-sockets")
+WITHOUT_NONES = ("sockets", "staged-sockets")
 #: What a long run goes through.
 USUAL = [name for name in TRANSPORTS if name != "mpi"]
 

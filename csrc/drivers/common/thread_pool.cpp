@@ -69,7 +69,7 @@ size_t scratch_of(const ThreadPool::Job* jobs, size_t number) {
 void ThreadPool::run_alone(const Job* jobs, size_t number) {
   thread_local Scratch scratch;
   void* const own = scratch.reserve(scratch_of(jobs, number));
-  for (size_t i = 0; i < number; ++i) jobs[i].work(jobs[i].job, own, 0, jobs[i].count);
+  for (size_t i = 0; i < number; ++i) jobs[i].function(jobs[i].job, own, 0, jobs[i].count);
 }
 
 void ThreadPool::run(const Job* jobs, size_t number) {
@@ -134,7 +134,7 @@ void ThreadPool::do_piece(unsigned owner, uint64_t piece, void* scratch) const {
   const uint64_t place = piece % pieces_;
   const uint64_t first = job.count * owner / threads(), parts = job.count * (owner + 1) / threads() - first;
   const uint64_t begin = parts * place / pieces_, end = parts * (place + 1) / pieces_;
-  if (begin < end) job.work(job.job, scratch, first + begin, first + end);
+  if (begin < end) job.function(job.job, scratch, first + begin, first + end);
 }
 
 void ThreadPool::start() {

@@ -33,12 +33,12 @@ class Scratch {
 class ThreadPool {
  public:
   /// Does the parts [begin, end) of a job, with memory of the thread's own. Must not throw.
-  using Work = void (*)(const void* job, void* scratch, uint64_t begin, uint64_t end);
+  using Function = void (*)(const void* job, void* scratch, uint64_t begin, uint64_t end);
 
   /// Parts 0 to `count` of something, in any order.
   struct Job {
     uint64_t count;
-    Work work;
+    Function function;
     const void* job;
     size_t scratch_bytes;  // for each thread
   };

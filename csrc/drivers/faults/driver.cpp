@@ -23,15 +23,15 @@ struct Failure {
   ob_status status;
 };
 
-struct Plan {
+struct Faults {
   std::mutex mutex;
   std::map<std::string, uint64_t, std::less<>> calls;
   std::map<std::string, Failure, std::less<>> failures;
   std::map<std::string, int64_t, std::less<>> live;
 };
 
-Plan& plan() {
-  static Plan* const instance = new Plan;
+Faults& faults() {
+  static Faults* const instance = new Faults;
   return *instance;
 }
 
@@ -41,15 +41,15 @@ thread_local bool is_injected = false;
 
 /// Counts a call; the status to fail it with, or OB_OK to let it through.
 ob_status enter(std::string_view function) {
-  std::lock_guard<std::mutex> lock(plan().mutex);
+  std::lock_guard<std::mutex> lock(faults().mutex);
   is_injected = false;
-  const auto count = plan().calls.find(function);
-  if (count != plan().calls.end()) ++count->second;
-  if (count == plan().calls.end()) plan().calls.emplace(function, 1);
-  const auto found = plan().failures.find(function);
-  if (found == plan().failures.end() || --found->second.calls_to_come != 0) return OB_OK;
+  const auto count = faults().calls.find(function);
+  if (count != faults().calls.end()) ++count->second;
+  if (count == faults().calls.end()) faults().calls.emplace(function, 1);
+  const auto found = faults().failures.find(function);
+  if (found == faults().failures.end() || --found->second.calls_to_come != 0) return OB_OK;
   const ob_status status = found->second.status;
-  plan().failures.erase(found);
+  faults().failures.erase(found);
   injected = "injected failure of " + std::string(function);
   is_injected = true;
   return status;
@@ -90,8 +90,8 @@ constexpr Effect effect_of(std::string_view function) {
 }
 
 void count(const Effect& effect) {
-  std::lock_guard<std::mutex> lock(plan().mutex);
-  plan().live[effect.kind] += effect.change;
+  std::lock_guard<std::mutex> lock(faults().mutex);
+  faults().live[effect.kind] += effect.change;
 }
 
 template <auto member, const char* name, typename... Arguments>
@@ -161,21 +161,21 @@ __attribute__((visibility("default"))) const ob_driver* outboard_driver(void) {
 
 /// Makes the nth next call (1: the very next) of a driver function fail with an ob_status. nth = 0 cancels.
 __attribute__((visibility("default"))) void outboard_faults_fail(const char* function, uint64_t nth, int status) {
-  std::lock_guard<std::mutex> lock(plan().mutex);
-  plan().failures.erase(function);
-  if (nth != 0) plan().failures[function] = {nth, static_cast<ob_status>(status)};
+  std::lock_guard<std::mutex> lock(faults().mutex);
+  faults().failures.erase(function);
+  if (nth != 0) faults().failures[function] = {nth, static_cast<ob_status>(status)};
 }
 
 /// Calls of a driver function so far, failed ones included.
 __attribute__((visibility("default"))) uint64_t outboard_faults_calls(const char* function) {
-  std::lock_guard<std::mutex> lock(plan().mutex);
-  return plan().calls[function];
+  std::lock_guard<std::mutex> lock(faults().mutex);
+  return faults().calls[function];
 }
 
 /// Objects of a kind (memory, host_memory, stream, event, program, function, graph, communicator) that were made and
 /// not destroyed.
 __attribute__((visibility("default"))) int64_t outboard_faults_live(const char* kind) {
-  std::lock_guard<std::mutex> lock(plan().mutex);
-  return plan().live[kind];
+  std::lock_guard<std::mutex> lock(faults().mutex);
+  return faults().live[kind];
 }
 }

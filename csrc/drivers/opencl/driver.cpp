@@ -21,7 +21,6 @@
 #include "common/table.h"
 #include "common/transfers.h"
 #include "opencl/cl_api.h"
-#include "opencl/declarations.h"
 #include "opencl/llvm_options.h"
 #include "opencl/sub_groups.h"
 
@@ -655,25 +654,15 @@ ob_status build(ob_device device, cl_program program, const char* options, ob_pr
 /// PoCL prints the number of a program's warnings, but not the warnings. Errors are in the log of a build that fails.
 constexpr const char* kQuiet = " -w";
 
-ob_status build_source(ob_device device, const char* source, const char* options, ob_program* program) {
-  cl_int code = CL_SUCCESS;
-  cl_program made = cl->clCreateProgramWithSource(device->context, 1, &source, nullptr, &code);
-  if (made == nullptr) return status_of(code, "clCreateProgramWithSource");
-  return build(device, made, options, program);
-}
-
 /// Has kernels know which of their arguments are pointers; binaries keep it.
 constexpr char kKernelsTell[] = " -cl-kernel-arg-info";
 
-/// Builds with the declarations that the program uses. What this cannot build, for whatever reason, is built with all.
 ob_status program_build(ob_device device, const char* source, const char* options, ob_program* program) {
   const std::string all_options = std::string(options) + kQuiet + kKernelsTell + own_options(*device);
-  if (is_pocl(*device) && !Declarations::of_pocl().empty()) {
-    const std::string lean = Declarations::of_pocl().prepend(source);
-    const std::string lean_options = all_options + Declarations::kOption;
-    if (build_source(device, lean.c_str(), lean_options.c_str(), program) == OB_OK) return OB_OK;
-  }
-  return build_source(device, source, all_options.c_str(), program);
+  cl_int code = CL_SUCCESS;
+  cl_program made = cl->clCreateProgramWithSource(device->context, 1, &source, nullptr, &code);
+  if (made == nullptr) return status_of(code, "clCreateProgramWithSource");
+  return build(device, made, all_options.c_str(), program);
 }
 
 ob_status program_load(ob_device device, const void* binary, size_t bytes, ob_program* program) {

@@ -393,7 +393,7 @@ ob_status outside(const char* what, uint64_t address, uint64_t bytes) {
 }
 
 ob_status copy_in(ob_stream stream, uint64_t dst, uint64_t src, uint64_t bytes) {
-  auto target = std::make_shared<Use>(stream->device->memory->use(dst, bytes));
+  auto target = std::make_shared<BlockUse>(stream->device->memory->use(dst, bytes));
   if (!*target) return outside("a copy to", dst, bytes);
   const auto source = std::make_shared<HostMemory>(src, bytes, /*written=*/false);
   stream->queue->put([=] {
@@ -408,7 +408,7 @@ ob_status copy_in(ob_stream stream, uint64_t dst, uint64_t src, uint64_t bytes) 
 
 /// Arrives in two parts: who looks too early may see half of it.
 ob_status copy_out(ob_stream stream, uint64_t dst, uint64_t src, uint64_t bytes) {
-  auto source = std::make_shared<Use>(stream->device->memory->use(src, bytes));
+  auto source = std::make_shared<BlockUse>(stream->device->memory->use(src, bytes));
   if (!*source) return outside("a copy from", src, bytes);
   const auto target = std::make_shared<HostMemory>(dst, bytes, /*written=*/true);
   stream->queue->put([=] {
@@ -428,9 +428,9 @@ ob_status copy_out(ob_stream stream, uint64_t dst, uint64_t src, uint64_t bytes)
 }
 
 ob_status copy_within(ob_stream stream, uint64_t dst, uint64_t src, uint64_t bytes) {
-  auto source = std::make_shared<Use>(stream->device->memory->use(src, bytes));
+  auto source = std::make_shared<BlockUse>(stream->device->memory->use(src, bytes));
   if (!*source) return outside("a copy from", src, bytes);
-  auto target = std::make_shared<Use>(stream->device->memory->use(dst, bytes));
+  auto target = std::make_shared<BlockUse>(stream->device->memory->use(dst, bytes));
   if (!*target) return outside("a copy to", dst, bytes);
   stream->queue->put([=] {
     return finish(stream, inner->copy(stream->inner, OB_DEVICE_TO_DEVICE, target->inner(), source->inner(), bytes));
@@ -452,7 +452,7 @@ ob_status fill(ob_stream stream, ob_ptr dst, const void* pattern, uint32_t patte
     return violation("a fill with a pattern of " + std::to_string(pattern_size) + " bytes");
   }
   if (dst % pattern_size != 0 || bytes % pattern_size != 0) return violation("a fill that is not of whole patterns");
-  auto target = std::make_shared<Use>(stream->device->memory->use(dst, bytes));
+  auto target = std::make_shared<BlockUse>(stream->device->memory->use(dst, bytes));
   if (!*target) return outside("a fill of", dst, bytes);
   const std::string copied(static_cast<const char*>(pattern), pattern_size);
   stream->queue->put(
@@ -466,9 +466,9 @@ ob_status copy_peer(ob_stream stream, ob_device dst_device, ob_ptr dst, ob_devic
   if (status == OB_OK) status = check_device(dst_device);
   if (status != OB_OK || bytes == 0) return status;
   if (stream->device != src_device) return violation("copy_peer on a stream that is not of the source's device");
-  auto source = std::make_shared<Use>(src_device->memory->use(src, bytes));
+  auto source = std::make_shared<BlockUse>(src_device->memory->use(src, bytes));
   if (!*source) return outside("a copy from", src, bytes);
-  auto target = std::make_shared<Use>(dst_device->memory->use(dst, bytes));
+  auto target = std::make_shared<BlockUse>(dst_device->memory->use(dst, bytes));
   if (!*target) return outside("a copy to", dst, bytes);
   stream->queue->put([=] {
     std::vector<char> between(bytes);
@@ -624,7 +624,7 @@ ob_status read_launch(const ob_launch& given, std::shared_ptr<Launch>& launch) {
 struct Resolved {
   std::shared_ptr<Launch> launch;
   std::vector<std::vector<char>> values;
-  std::vector<Use> uses;
+  std::vector<BlockUse> uses;
 };
 
 ob_status resolve(ob_device device, const std::shared_ptr<Launch>& launch, Resolved& resolved) {
@@ -635,7 +635,7 @@ ob_status resolve(ob_device device, const std::shared_ptr<Launch>& launch, Resol
     if (!launch->is_pointer[i]) continue;
     std::memcpy(&address, resolved.values[i].data(), sizeof(address));
     if (address == 0) continue;
-    Use use = device->memory->use(address, 0);
+    BlockUse use = device->memory->use(address, 0);
     if (!use) return outside(("argument " + std::to_string(i) + " of a launch:").c_str(), address, 0);
     address = use.inner();
     std::memcpy(resolved.values[i].data(), &address, sizeof(address));
@@ -789,7 +789,7 @@ ob_status library_find(ob_device device, const char* name, const ob_operand* ope
 struct LibraryCall {
   std::shared_ptr<InnerFunction> function;
   Operands operands;
-  std::vector<Use> uses;
+  std::vector<BlockUse> uses;
 };
 
 ob_status library_call(ob_stream stream, ob_function function, const ob_operand* operands, uint32_t count) {
@@ -805,7 +805,7 @@ ob_status library_call(ob_stream stream, ob_function function, const ob_operand*
   for (ob_operand& operand : call->operands.list()) {
     const uint64_t bytes = Operands::bytes(operand);
     if (operand.kind != OB_OPERAND_TENSOR || operand.data == 0) continue;
-    Use use = stream->device->memory->use(operand.data, bytes);
+    BlockUse use = stream->device->memory->use(operand.data, bytes);
     if (!use) return outside(("an operand of " + function->name + ":").c_str(), operand.data, bytes);
     operand.data = use.inner();
     call->uses.push_back(std::move(use));
@@ -952,9 +952,11 @@ ob_status collective(ob_stream stream, ob_communicator communicator, const ob_co
   status = collective_supported(stream->device, given->kind, given->dtype, given->reduction);
   if (status != OB_OK) return status == OB_UNSUPPORTED ? violation("a collective that is not supported") : status;
   const uint64_t read = queued->what.source_bytes(), written = queued->what.target_bytes();
-  const auto source = std::make_shared<Use>(read == 0 ? Use() : stream->device->memory->use(given->source, read));
+  const auto source =
+      std::make_shared<BlockUse>(read == 0 ? BlockUse() : stream->device->memory->use(given->source, read));
   if (read != 0 && !*source) return outside("a collective that reads", given->source, read);
-  const auto target = std::make_shared<Use>(written == 0 ? Use() : stream->device->memory->use(given->target, written));
+  const auto target =
+      std::make_shared<BlockUse>(written == 0 ? BlockUse() : stream->device->memory->use(given->target, written));
   if (written != 0 && !*target) return outside("a collective that writes", given->target, written);
   stream->queue->put([stream, queued, source, target] {
     const ob_collective placed = queued->what.at(*source ? source->inner() : 0, *target ? target->inner() : 0);

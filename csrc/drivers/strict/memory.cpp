@@ -123,7 +123,7 @@ ob_status Memory::free(ob_ptr address) {
   return status == OB_OK ? OB_OK : fail(status, inner_.last_error());
 }
 
-Use Memory::use(ob_ptr address, uint64_t bytes) {
+BlockUse Memory::use(ob_ptr address, uint64_t bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   auto next = blocks_.upper_bound(address);
   if (next == blocks_.begin()) return {};

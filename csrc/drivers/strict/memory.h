@@ -21,15 +21,17 @@ struct Block {
 };
 
 /// Part of a block that a command uses, for as long as the object lives.
-class Use {
+class BlockUse {
  public:
-  Use() = default;
-  Use(std::shared_ptr<Block> block, uint64_t offset) : block_(std::move(block)), offset_(offset) { ++block_->uses; }
-  ~Use() {
+  BlockUse() = default;
+  BlockUse(std::shared_ptr<Block> block, uint64_t offset) : block_(std::move(block)), offset_(offset) {
+    ++block_->uses;
+  }
+  ~BlockUse() {
     if (block_ != nullptr) --block_->uses;
   }
-  Use(Use&& other) noexcept : block_(std::move(other.block_)), offset_(other.offset_) {}
-  Use& operator=(Use&&) = delete;
+  BlockUse(BlockUse&& other) noexcept : block_(std::move(other.block_)), offset_(other.offset_) {}
+  BlockUse& operator=(BlockUse&&) = delete;
 
   explicit operator bool() const { return block_ != nullptr; }
   /// The address for the wrapped driver.
@@ -66,7 +68,7 @@ class Memory {
   ob_status alloc(uint64_t bytes, ob_ptr* address);
   ob_status free(ob_ptr address);
   /// `bytes` at `address`; false if they are not inside one allocation.
-  Use use(ob_ptr address, uint64_t bytes);
+  BlockUse use(ob_ptr address, uint64_t bytes);
   uint64_t used();
   Service& service() { return service_; }
 

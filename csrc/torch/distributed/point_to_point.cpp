@@ -7,11 +7,11 @@ namespace outboard::distributed {
 namespace {
 
 /// The contents in parts, each by an exchange of its own on the stream `copies`.
-Content in_parts(const at::Tensor& tensor, Use use, Stream& copies) {
-  return {tensor.nbytes(), [tensor, use, &copies](uint64_t begin, uint64_t end) -> Content::Part {
+Content in_parts(const at::Tensor& tensor, Intent intent, Stream& copies) {
+  return {tensor.nbytes(), [tensor, intent, &copies](uint64_t begin, uint64_t end) -> Content::Part {
             const auto item = static_cast<uint64_t>(tensor.itemsize());
             auto exchange = std::make_shared<Exchange>(copies, Exchange::Role::kPart);
-            const at::Tensor host = flat(exchange->elements(some_of(tensor, begin / item, end / item), use));
+            const at::Tensor host = flat(exchange->elements(some_of(tensor, begin / item, end / item), intent));
             exchange->seal();
             return {std::move(exchange), host};
           }};
@@ -28,25 +28,25 @@ void PointToPoint::require(std::optional<int> peer, int tag) const {
 
 WorkPointer PointToPoint::send(Call call, int target, int tag) {
   const int content_tag = kTags + static_cast<int>(sent_++ % kTags);
-  return start(std::move(call), Use::kRead,
+  return start(std::move(call), Intent::kRead,
                [=](Content content) { return outgoing_message(std::move(content), target, tag, content_tag); });
 }
 
 WorkPointer PointToPoint::recv(Call call, std::optional<int> source, int tag) {
-  return start(std::move(call), Use::kWrite,
+  return start(std::move(call), Intent::kWrite,
                [=](Content content) { return incoming_message(std::move(content), source, tag); });
 }
 
-WorkPointer PointToPoint::start(Call call, Use use,
+WorkPointer PointToPoint::start(Call call, Intent intent,
                                 const std::function<std::unique_ptr<Message>(Content content)>& make) {
   const at::Tensor& tensor = only(call.inputs);
   Stream* const copies = is_long(tensor) ? call.parts : nullptr;
   Content content;
   if (copies != nullptr) {
     call.exchange = std::make_shared<Exchange>(call.exchange->transfers(), Exchange::Role::kNone);
-    content = in_parts(tensor, use, *copies);
+    content = in_parts(tensor, intent, *copies);
   } else {
-    const at::Tensor host = flat(call.exchange->elements(tensor, use));
+    const at::Tensor host = flat(call.exchange->elements(tensor, intent));
     content = {tensor.nbytes(), [host](uint64_t, uint64_t) -> Content::Part { return {nullptr, host}; }};
   }
   call.exchange->seal();

@@ -30,7 +30,7 @@ class PointToPoint {
 
  private:
   /// `make`: of the message's contents.
-  WorkPointer start(Call call, Use use, const std::function<std::unique_ptr<Message>(Content content)>& make);
+  WorkPointer start(Call call, Intent intent, const std::function<std::unique_ptr<Message>(Content content)>& make);
 
   CpuBackend& cpu_backend_;
   CollectiveOrder& order_;

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "torch/distributed/backend.h"
-#include "torch/distributed/cpu_backends/agreeing_backend.h"
 #include "torch/distributed/cpu_backends/shared_memory_backend.h"
 #include "torch/distributed/cpu_backends/transport_backend.h"
 #include "torch/python/binding_helpers.h"
@@ -23,10 +22,7 @@ c10::intrusive_ptr<c10d::Backend> make_backend(const std::string& backend, const
                                                const MakeCpuBackend& make_cpu_backend, bool by_driver) {
   const MakeCpuBackend make = [make_cpu_backend](const auto& for_store, int own, int ranks, auto longest,
                                                  const auto& in_world) {
-    const auto plain = make_cpu_backend(for_store, own, ranks, longest, in_world);
-    // Through shared memory ranks compare what they ask for anyway.
-    const auto shared = SharedMemoryBackend::over(plain, longest);
-    return shared == plain ? AgreeingBackend::over(plain) : shared;
+    return SharedMemoryBackend::over(make_cpu_backend(for_store, own, ranks, longest, in_world), longest);
   };
   auto cpu_backend = make(store, rank, size, timeout, global_ranks);
   auto driver = by_driver ? DriverTransport::make(store, *cpu_backend, timeout) : nullptr;

@@ -11,8 +11,9 @@ from outboard import compilers
 from outboard._C import SignedCall
 
 from . import progress, statistics
-from .choice.calls import base_name, find_overload, may_use_library
+from .choice.calls import base_name, may_use_library
 from .isolation import isolated, unheard
+from .operators.overloads import find_overload
 from .plans import plan as p
 from .plans.dtypes import dtype_of
 from .target import Target, target_of

@@ -26,10 +26,10 @@ WorkPointer all_gather_uneven_long(HostRunner& runner, DueCall call, const Tenso
   Parts parts;
   for (int root = 0; root < runner.size(); ++root) {
     const int64_t count = count_of_parts(outputs[root].nbytes());
-    const Use use = root == runner.rank() ? Use::kRead : Use::kWrite;
+    const Intent intent = root == runner.rank() ? Intent::kRead : Intent::kWrite;
     for (int64_t k = 0; k < count; ++k) {
-      parts.push_back([use, root, timeout, some = part_of(places[root], k, count)](Exchange& exchange) -> Part {
-        const at::Tensor value = flat(exchange.elements(some, use));
+      parts.push_back([intent, root, timeout, some = part_of(places[root], k, count)](Exchange& exchange) -> Part {
+        const at::Tensor value = flat(exchange.elements(some, intent));
         return {[=](Backend& cpu) -> Works { return {broadcast_from(cpu, root, timeout, value)}; }, {}};
       });
     }
@@ -50,8 +50,8 @@ WorkPointer all_gather_long(HostRunner& runner, DueCall call, const TensorLists&
     for (int64_t k = 0; k < count; ++k) {
       parts.push_back([options, own = part_of(inputs[i], k, count),
                        arriving = part_of_each(places[i], k, count)](Exchange& exchange) -> Part {
-        Tensors leaving{flat(exchange.elements(own, Use::kRead))};
-        TensorLists values{flattened(exchange.elements(arriving, Use::kWrite))};
+        Tensors leaving{flat(exchange.elements(own, Intent::kRead))};
+        TensorLists values{flattened(exchange.elements(arriving, Intent::kWrite))};
         return {[leaving, values, options](Backend& cpu) mutable -> Works {
                   return {cpu.allgather(values, leaving, options)};
                 },
@@ -71,8 +71,8 @@ WorkPointer all_gather(HostRunner& runner, DueCall call, const Tensors& outputs,
   if (of_one_size(outputs[0], input) && is_long(input) && are_dense(outputs)) {
     return all_gather_long(runner, std::move(call), {outputs}, options);
   }
-  const Tensors own{call->exchange->elements(input, Use::kRead)};
-  const Tensors values = call->exchange->elements(outputs, Use::kWrite);
+  const Tensors own{call->exchange->elements(input, Intent::kRead)};
+  const Tensors values = call->exchange->elements(outputs, Intent::kWrite);
   const Tensors places = contiguous_places(values);
   const auto issue = [own, places, options](Backend& cpu) -> Works {
     Tensors leaving = contiguous(own);
@@ -88,8 +88,8 @@ WorkPointer all_gather_uneven(HostRunner& runner, DueCall call, const Tensors& o
   if (are_dense(call->inputs) && are_dense(outputs) && any_is_long(outputs)) {
     return all_gather_uneven_long(runner, std::move(call), outputs, options.timeout);
   }
-  const at::Tensor own = call->exchange->elements(call->inputs[0], Use::kRead);
-  const Tensors values = call->exchange->elements(outputs, Use::kWrite);
+  const at::Tensor own = call->exchange->elements(call->inputs[0], Intent::kRead);
+  const Tensors values = call->exchange->elements(outputs, Intent::kWrite);
   const Tensors places = contiguous_places(values);
   const auto issue = [own, places, rank = runner.rank(), timeout = options.timeout](Backend& cpu) {
     places[rank].copy_(own);
@@ -111,8 +111,8 @@ WorkPointer all_gather_bases(HostRunner& runner, DueCall call, const Tensors& ou
     for (at::Tensor& input : call->inputs) input = part_of(input, 0, 1);
     return all_gather_long(runner, std::move(call), places, options);
   }
-  Tensors own = flattened(call->exchange->elements(call->inputs, Use::kRead));
-  Tensors values = flattened(call->exchange->elements(outputs, Use::kWrite));
+  Tensors own = flattened(call->exchange->elements(call->inputs, Intent::kRead));
+  Tensors values = flattened(call->exchange->elements(outputs, Intent::kWrite));
   return runner.start(std::move(call), [own, values, options](Backend& cpu) mutable {
     Works works;
     for (size_t i = 0; i < own.size(); ++i) works.push_back(cpu._allgather_base(values[i], own[i], options));
@@ -125,10 +125,10 @@ WorkPointer all_gather_coalesced(HostRunner& runner, DueCall call, const TensorL
   if (any_is_long(call->inputs) && are_dense(call->inputs) && are_dense(joined(outputs))) {
     return all_gather_long(runner, std::move(call), outputs, options);
   }
-  const Tensors own = call->exchange->elements(call->inputs, Use::kRead);
+  const Tensors own = call->exchange->elements(call->inputs, Intent::kRead);
   TensorLists values, places;
   for (const Tensors& list : outputs) {
-    values.push_back(call->exchange->elements(list, Use::kWrite));
+    values.push_back(call->exchange->elements(list, Intent::kWrite));
     places.push_back(contiguous_places(values.back()));
   }
   const auto issue = [own, places, options](Backend& cpu) {

@@ -39,8 +39,8 @@ Tensors rows_of(const at::Tensor& tensor, const std::vector<uint64_t>& bytes) {
 /// One tensor of all: the CPU backend takes lists of tensors of one shape alone.
 MakePart part_of_lists(const Lists& lists, const c10d::AllToAllOptions& options) {
   return [lists, options](Exchange& exchange) -> Part {
-    const Tensors own = exchange.elements(lists.inputs, Use::kRead);
-    const Tensors values = exchange.elements(lists.outputs, Use::kWrite);
+    const Tensors own = exchange.elements(lists.inputs, Intent::kRead);
+    const Tensors values = exchange.elements(lists.outputs, Intent::kWrite);
     auto sent = counts_of(own), received = counts_of(values);
     const at::Tensor arrived =
         at::empty({std::accumulate(received.begin(), received.end(), int64_t{0})}, own[0].options());
@@ -60,8 +60,8 @@ MakePart part_of_lists(const Lists& lists, const c10d::AllToAllOptions& options)
 
 /// Makes the parts of which ranks agree on the number: no rank knows how much the others have for each other. `last`:
 /// what comes behind them.
-HostRunner::Plan agreed_parts(HostRunner& runner, const Lists& lists, bool stages, const c10d::AllToAllOptions& options,
-                              const Parts& last) {
+HostRunner::MakeParts agreed_parts(HostRunner& runner, const Lists& lists, bool stages,
+                                   const c10d::AllToAllOptions& options, const Parts& last) {
   const uint64_t longest = std::max(bytes_of_all(lists.inputs), bytes_of_all(lists.outputs));
   return [&runner, lists, longest, stages, options, last](CollectiveWork& work) {
     const int64_t count = runner.greatest(stages ? count_of_parts(longest) : 1, work);
@@ -79,20 +79,20 @@ HostRunner::Plan agreed_parts(HostRunner& runner, const Lists& lists, bool stage
 WorkPointer start(HostRunner& runner, DueCall call, const MakePart& whole, const Lists& lists,
                   const c10d::AllToAllOptions& options, const Parts& last) {
   const bool stages = !call->exchange->transfers().device().host_accessible();
-  const HostRunner::Plan plan = agreed_parts(runner, lists, stages, options, last);
+  const HostRunner::MakeParts make = agreed_parts(runner, lists, stages, options, last);
   if (stages) {
-    return runner.start_planned(std::move(call), [&runner, plan](CollectiveWork& work) {
+    return runner.start_parts(std::move(call), [&runner, make](CollectiveWork& work) {
       runner.someone_stages(true, work);
-      return plan(work);
+      return make(work);
     });
   }
   const Part at_once = whole(*call->exchange);
   const auto is_whole = std::make_shared<bool>(false);
-  const auto issue = [&runner, at_once, is_whole, plan, exchange = call->exchange, copies = call->parts](
+  const auto issue = [&runner, at_once, is_whole, make, exchange = call->exchange, copies = call->parts](
                          Backend& cpu, CollectiveWork& work) -> Works {
     *is_whole = !runner.someone_stages(false, work);
     if (*is_whole) return at_once.issue(cpu);
-    runner.run_parts(work, plan(work), *copies);
+    runner.run_parts(work, make(work), *copies);
     exchange->give_back_behind(*copies);
     return {};
   };
@@ -109,7 +109,7 @@ WorkPointer all_to_all_single(HostRunner& runner, DueCall call, const at::Tensor
   const auto sent = bytes_of_parts(input, input_splits, runner.size());
   const auto received = bytes_of_parts(output, output_splits, runner.size());
   const MakePart whole = [input, output, input_splits, output_splits, options](Exchange& exchange) -> Part {
-    const at::Tensor own = exchange.elements(input, Use::kRead), values = exchange.elements(output, Use::kWrite);
+    const at::Tensor own = exchange.elements(input, Intent::kRead), values = exchange.elements(output, Intent::kWrite);
     const at::Tensor arriving = contiguous_places({values})[0];
     const auto issue = [own, arriving, received = output_splits, sent = input_splits,
                         options](Backend& cpu) mutable -> Works {

@@ -22,9 +22,9 @@ WorkPointer gather_long(HostRunner& runner, DueCall call, const TensorLists& out
   for (int64_t k = 0; k < count; ++k) {
     parts.push_back([options, is_root = !outputs.empty(), some = part_of(own, k, count),
                      arriving = part_of_each(places, k, count)](Exchange& exchange) -> Part {
-      Tensors leaving{flat(exchange.elements(some, Use::kRead))};
+      Tensors leaving{flat(exchange.elements(some, Intent::kRead))};
       TensorLists values;
-      if (is_root) values.push_back(flattened(exchange.elements(arriving, Use::kWrite)));
+      if (is_root) values.push_back(flattened(exchange.elements(arriving, Intent::kWrite)));
       return {[=](Backend& cpu) mutable -> Works { return {cpu.gather(values, leaving, options)}; }, {}};
     });
   }
@@ -41,9 +41,9 @@ WorkPointer scatter_long(HostRunner& runner, DueCall call, const at::Tensor& out
   for (int64_t k = 0; k < count; ++k) {
     parts.push_back([options, is_root = !inputs.empty(), place = part_of(places[0], k, count),
                      some = part_of_each(own, k, count)](Exchange& exchange) -> Part {
-      Tensors arriving{flat(exchange.elements(place, Use::kWrite))};
+      Tensors arriving{flat(exchange.elements(place, Intent::kWrite))};
       TensorLists leaving;
-      if (is_root) leaving.push_back(flattened(exchange.elements(some, Use::kRead)));
+      if (is_root) leaving.push_back(flattened(exchange.elements(some, Intent::kRead)));
       return {[=](Backend& cpu) mutable -> Works { return {cpu.scatter(arriving, leaving, options)}; }, {}};
     });
   }
@@ -66,8 +66,8 @@ HostRunner::IssueSome reducing(const Reduction& reduction, Options options,
 }  // namespace
 
 WorkPointer broadcast(HostRunner& runner, DueCall call, const c10d::BroadcastOptions& options) {
-  const Use use = options.rootRank == runner.rank() ? Use::kRead : Use::kWrite;
-  return runner.start_alike(std::move(call), use, [options](Backend& cpu, at::Tensor& some) {
+  const Intent intent = options.rootRank == runner.rank() ? Intent::kRead : Intent::kWrite;
+  return runner.start_alike(std::move(call), intent, [options](Backend& cpu, at::Tensor& some) {
     Tensors values{some};
     return cpu.broadcast(values, options);
   });
@@ -76,14 +76,14 @@ WorkPointer broadcast(HostRunner& runner, DueCall call, const c10d::BroadcastOpt
 WorkPointer all_reduce(HostRunner& runner, DueCall call, const c10d::AllreduceOptions& options) {
   const Reduction reduction(options.reduceOp);
   return runner.start_alike(
-      std::move(call), Use::kReadWrite, reducing(reduction, options, &Backend::allreduce),
+      std::move(call), Intent::kReadWrite, reducing(reduction, options, &Backend::allreduce),
       [reduction, ranks = runner.size()](const at::Tensor& some) { reduction.finish(some, ranks); });
 }
 
 WorkPointer reduce(HostRunner& runner, DueCall call, const c10d::ReduceOptions& options) {
   const Reduction reduction(options.reduceOp);
   const bool is_root = options.rootRank == runner.rank();
-  return runner.start_alike(std::move(call), Use::kReadWrite, reducing(reduction, options, &Backend::reduce),
+  return runner.start_alike(std::move(call), Intent::kReadWrite, reducing(reduction, options, &Backend::reduce),
                             [reduction, is_root, ranks = runner.size()](const at::Tensor& some) {
                               if (is_root) reduction.finish(some, ranks);
                             });
@@ -96,10 +96,10 @@ WorkPointer barrier(HostRunner& runner, DueCall call, const c10d::BarrierOptions
 WorkPointer gather(HostRunner& runner, DueCall call, const TensorLists& outputs, const c10d::GatherOptions& options) {
   const at::Tensor& input = call->inputs[0];
   if (is_long(input) && are_dense(joined(outputs))) return gather_long(runner, std::move(call), outputs, options);
-  const Tensors own{call->exchange->elements(input, Use::kRead)};
+  const Tensors own{call->exchange->elements(input, Intent::kRead)};
   TensorLists values, places;
   for (const Tensors& list : outputs) {
-    values.push_back(call->exchange->elements(list, Use::kWrite));
+    values.push_back(call->exchange->elements(list, Intent::kWrite));
     places.push_back(contiguous_places(values.back()));
   }
   const auto issue = [own, places, options](Backend& cpu) -> Works {
@@ -115,10 +115,10 @@ WorkPointer scatter(HostRunner& runner, DueCall call, const at::Tensor& output, 
   if (is_long(output) && are_dense(joined(inputs))) {
     return scatter_long(runner, std::move(call), output, inputs, options);
   }
-  const Tensors own{call->exchange->elements(output, Use::kWrite)};
+  const Tensors own{call->exchange->elements(output, Intent::kWrite)};
   const Tensors places = contiguous_places(own);
   TensorLists values;
-  for (const Tensors& list : inputs) values.push_back(call->exchange->elements(list, Use::kRead));
+  for (const Tensors& list : inputs) values.push_back(call->exchange->elements(list, Intent::kRead));
   const auto issue = [places, values, options](Backend& cpu) -> Works {
     Tensors arriving = places;
     TensorLists leaving;

@@ -55,8 +55,8 @@ Parts long_parts(int ranks, const Tensors& outputs, const TensorLists& inputs,
     for (int64_t k = 0; k < count; ++k) {
       parts.push_back([ranks, options, some = part_of_each(inputs[i], k, count),
                        place = part_of(outputs[i], k, count)](Exchange& exchange) {
-        Tensors pieces = flattened(exchange.numbers(some, Use::kRead));
-        return reduced_part(ranks, {flat(exchange.numbers(place, Use::kWrite))}, {std::move(pieces)}, options);
+        Tensors pieces = flattened(exchange.numbers(some, Intent::kRead));
+        return reduced_part(ranks, {flat(exchange.numbers(place, Intent::kWrite))}, {std::move(pieces)}, options);
       });
     }
   }
@@ -73,8 +73,8 @@ WorkPointer reduce_scatter(HostRunner& runner, DueCall call, const at::Tensor& o
     add_copies(parts, places, {output}, *call->parts);
     return runner.start_parts(std::move(call), std::move(parts));
   }
-  Tensors own{call->exchange->numbers(output, Use::kWrite)};
-  Tensors pieces = call->exchange->numbers(inputs, Use::kRead);
+  Tensors own{call->exchange->numbers(output, Intent::kWrite)};
+  Tensors pieces = call->exchange->numbers(inputs, Intent::kRead);
   Part whole = reduced_part(runner.size(), std::move(own), {std::move(pieces)}, options);
   return runner.start(std::move(call), std::move(whole.issue), std::move(whole.after));
 }
@@ -87,8 +87,8 @@ WorkPointer reduce_scatter_bases(HostRunner& runner, DueCall call, const Tensors
     return runner.start_parts(std::move(call), long_parts(runner.size(), outputs, lists, options));
   }
   TensorLists pieces;
-  for (const at::Tensor& input : call->inputs) pieces.push_back({flat(call->exchange->numbers(input, Use::kRead))});
-  Tensors own = flattened(call->exchange->numbers(outputs, Use::kWrite));
+  for (const at::Tensor& input : call->inputs) pieces.push_back({flat(call->exchange->numbers(input, Intent::kRead))});
+  Tensors own = flattened(call->exchange->numbers(outputs, Intent::kWrite));
   Part whole = reduced_part(runner.size(), std::move(own), std::move(pieces), options);
   return runner.start(std::move(call), std::move(whole.issue), std::move(whole.after));
 }

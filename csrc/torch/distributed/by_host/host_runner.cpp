@@ -26,19 +26,19 @@ void wait_for(const std::vector<WorkPointer>& works, c10d::Work& whole) {
 }
 
 /// Some of a tensor's contents for a collective that treats its elements alike.
-at::Tensor host_of(Exchange& exchange, const at::Tensor& tensor, Use use) {
-  return flat(use == Use::kReadWrite ? exchange.numbers(tensor, use) : exchange.elements(tensor, use));
+at::Tensor host_of(Exchange& exchange, const at::Tensor& tensor, Intent intent) {
+  return flat(intent == Intent::kReadWrite ? exchange.numbers(tensor, intent) : exchange.elements(tensor, intent));
 }
 
 /// Parts of a collective that treats its elements alike.
-HostRunner::Parts parts_of_each(const Tensors& tensors, Use use, const HostRunner::IssueSome& issue,
+HostRunner::Parts parts_of_each(const Tensors& tensors, Intent intent, const HostRunner::IssueSome& issue,
                                 const std::function<void(const at::Tensor& some)>& after) {
   HostRunner::Parts parts;
   for (const at::Tensor& tensor : tensors) {
     const int64_t count = count_of_parts(tensor.nbytes());
     for (int64_t i = 0; i < count; ++i) {
-      parts.push_back([use, issue, after, some = count == 1 ? tensor : part_of(tensor, i, count)](Exchange& own) {
-        at::Tensor value = host_of(own, some, use);
+      parts.push_back([intent, issue, after, some = count == 1 ? tensor : part_of(tensor, i, count)](Exchange& own) {
+        at::Tensor value = host_of(own, some, intent);
         HostRunner::Part part;
         part.issue = [value, issue](c10d::Backend& cpu) mutable -> HostRunner::Works { return {issue(cpu, value)}; };
         if (after) part.after = [value, after] { after(value); };
@@ -74,18 +74,18 @@ WorkPointer HostRunner::start_agreed(DueCall call, IssueAgreed issue, std::funct
 }
 
 WorkPointer HostRunner::start_parts(DueCall call, Parts parts) {
-  return start_planned(std::move(call), [parts = std::move(parts)](CollectiveWork&) { return parts; });
+  return start_parts(std::move(call), [parts = std::move(parts)](CollectiveWork&) { return parts; });
 }
 
-WorkPointer HostRunner::start_planned(DueCall call, Plan plan) {
+WorkPointer HostRunner::start_parts(DueCall call, MakeParts make) {
   const auto exchange = std::make_shared<Exchange>(call->exchange->transfers(), Exchange::Role::kNone);
   Stream& copies = *call->parts;
   call->exchange = exchange;
   exchange->seal();
   auto work = order_.work_of(std::move(call));
-  const auto issue = [this, work, plan = std::move(plan), exchange, &copies] {
+  const auto issue = [this, work, make = std::move(make), exchange, &copies] {
     work->begin();
-    with_label(work->label(), [&] { run_parts(*work, plan(*work), copies); });
+    with_label(work->label(), [&] { run_parts(*work, make(*work), copies); });
     exchange->give_back_behind(copies);
   };
   issuer_.put({exchange, issue, [work] { work->follow({}, {}); },
@@ -121,14 +121,14 @@ void HostRunner::run_parts(CollectiveWork& work, const Parts& parts, Stream& cop
   }
 }
 
-WorkPointer HostRunner::start_alike(DueCall call, Use use, const IssueSome& issue,
+WorkPointer HostRunner::start_alike(DueCall call, Intent intent, const IssueSome& issue,
                                     const std::function<void(const at::Tensor& some)>& after) {
   if (any_is_long(call->inputs)) {
-    Parts parts = parts_of_each(call->inputs, use, issue, after);
+    Parts parts = parts_of_each(call->inputs, intent, issue, after);
     return start_parts(std::move(call), std::move(parts));
   }
   Tensors values;
-  for (const at::Tensor& tensor : call->inputs) values.push_back(host_of(*call->exchange, tensor, use));
+  for (const at::Tensor& tensor : call->inputs) values.push_back(host_of(*call->exchange, tensor, intent));
   const auto issue_all = [values, issue](c10d::Backend& cpu) mutable {
     Works works;
     for (at::Tensor& value : values) works.push_back(issue(cpu, value));

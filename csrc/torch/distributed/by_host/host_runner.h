@@ -34,7 +34,7 @@ class HostRunner {
   using MakePart = std::function<Part(Exchange& exchange)>;
   using Parts = std::vector<MakePart>;
   /// Is called when the device is done with what comes before the parts.
-  using Plan = std::function<Parts(CollectiveWork& work)>;
+  using MakeParts = std::function<Parts(CollectiveWork& work)>;
   /// What a collective that treats all elements alike does to some of them.
   using IssueSome = std::function<WorkPointer(c10d::Backend& cpu, at::Tensor& some)>;
 
@@ -51,9 +51,9 @@ class HostRunner {
   /// In parts: while the CPU backend has one of them, the next one is on its way to the host and the last one on its
   /// way back, and no others are.
   WorkPointer start_parts(DueCall call, Parts parts);
-  WorkPointer start_planned(DueCall call, Plan plan);
+  WorkPointer start_parts(DueCall call, MakeParts make);
   /// What treats the elements of the call's tensors alike, long tensors in parts.
-  WorkPointer start_alike(DueCall call, Use use, const IssueSome& issue,
+  WorkPointer start_alike(DueCall call, Intent intent, const IssueSome& issue,
                           const std::function<void(const at::Tensor& some)>& after = {});
 
   /// These are for who issues a collective.

@@ -51,49 +51,49 @@ Exchange::Exchange(Stream& transfers, Role role)
   TORCH_CHECK(current_.recording() == nullptr, "A collective is not possible while a graph is captured");
 }
 
-at::Tensor Exchange::numbers(const at::Tensor& tensor, Use use) {
+at::Tensor Exchange::numbers(const at::Tensor& tensor, Intent intent) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   require_usable(tensor, transfers_);
   const bool in_place = transfers_.device().host_accessible();
   // What brings contents in, as zeros that are not written yet, is among what `wait` waits for.
   c10::OptionalStreamGuard guard;
   if (role_ == Role::kPart) guard.reset_stream(torch_stream(transfers_));
-  const at::Tensor host = in_place ? aten::host_alias(tensor) : fetched(tensor, use);
+  const at::Tensor host = in_place ? aten::host_alias(tensor) : fetched(tensor, intent);
   return host.is_complex() ? at::view_as_real(host) : host;
 }
 
-at::Tensor Exchange::elements(const at::Tensor& tensor, Use use) {
+at::Tensor Exchange::elements(const at::Tensor& tensor, Intent intent) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const at::Tensor host = numbers(tensor, use);
+  const at::Tensor host = numbers(tensor, intent);
   // Halves of complex numbers stay numbers: only these have a dimension more.
   if (tensor.is_complex()) return host;
   return host.view(carrier(host.itemsize()));
 }
 
-std::vector<at::Tensor> Exchange::numbers(const std::vector<at::Tensor>& tensors, Use use) {
+std::vector<at::Tensor> Exchange::numbers(const std::vector<at::Tensor>& tensors, Intent intent) {
   std::vector<at::Tensor> host;
-  for (const at::Tensor& tensor : tensors) host.push_back(numbers(tensor, use));
+  for (const at::Tensor& tensor : tensors) host.push_back(numbers(tensor, intent));
   return host;
 }
 
-std::vector<at::Tensor> Exchange::elements(const std::vector<at::Tensor>& tensors, Use use) {
+std::vector<at::Tensor> Exchange::elements(const std::vector<at::Tensor>& tensors, Intent intent) {
   std::vector<at::Tensor> host;
-  for (const at::Tensor& tensor : tensors) host.push_back(elements(tensor, use));
+  for (const at::Tensor& tensor : tensors) host.push_back(elements(tensor, intent));
   return host;
 }
 
-at::Tensor Exchange::fetched(const at::Tensor& tensor, Use use) {
+at::Tensor Exchange::fetched(const at::Tensor& tensor, Intent intent) {
   const at::TensorOptions options =
       at::TensorOptions().dtype(tensor.scalar_type()).device(at::kCPU).pinned_memory(true);
   const at::Tensor host = at::empty_strided(tensor.sizes(), tensor.strides(), options);
   if (tensor.is_conj()) host._set_conj(true);
   if (tensor.is_neg()) host._set_neg(true);
-  if (use != Use::kWrite) {
+  if (intent != Intent::kWrite) {
     if (role_ == Role::kAll) aten::translate_errors([&] { transfers_.follow(current_); });
     const c10::StreamGuard guard(torch_stream(transfers_));
     host.copy_(tensor, /*non_blocking=*/true);
   }
-  if (use != Use::kRead) copied_.push_back({tensor, host});
+  if (intent != Intent::kRead) copied_.push_back({tensor, host});
   return host;
 }
 

@@ -16,7 +16,7 @@ namespace outboard::distributed {
 c10::Stream torch_stream(const Stream& stream);
 
 /// What a collective does with a tensor.
-enum class Use { kRead, kWrite, kReadWrite };
+enum class Intent { kRead, kWrite, kReadWrite };
 
 /// The tensors of one collective as the CPU backend takes them. Where the host can address the device's memory they
 /// are that memory, which stays in place; elsewhere they are page-locked copies, which a stream beside the current one
@@ -35,12 +35,12 @@ class Exchange {
 
   /// A CPU tensor for the contents of `tensor`, which may be used once `wait` has returned. Throws c10::ValueError if
   /// the tensor is on another device or has gaps.
-  at::Tensor numbers(const at::Tensor& tensor, Use use);
+  at::Tensor numbers(const at::Tensor& tensor, Intent intent);
   /// The same for who only moves elements, with elements of a dtype that every library knows: dtypes of one size look
   /// alike, and a complex double is a last dimension of two. Dimension 0 is the tensor's own.
-  at::Tensor elements(const at::Tensor& tensor, Use use);
-  std::vector<at::Tensor> numbers(const std::vector<at::Tensor>& tensors, Use use);
-  std::vector<at::Tensor> elements(const std::vector<at::Tensor>& tensors, Use use);
+  at::Tensor elements(const at::Tensor& tensor, Intent intent);
+  std::vector<at::Tensor> numbers(const std::vector<at::Tensor>& tensors, Intent intent);
+  std::vector<at::Tensor> elements(const std::vector<at::Tensor>& tensors, Intent intent);
 
   /// Ends the list of tensors: what is queued for the device so far comes before the collective.
   void seal();
@@ -66,7 +66,7 @@ class Exchange {
     at::Tensor host;
   };
 
-  at::Tensor fetched(const at::Tensor& tensor, Use use);
+  at::Tensor fetched(const at::Tensor& tensor, Intent intent);
   void record_return();
 
   Stream& transfers_;

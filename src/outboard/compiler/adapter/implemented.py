@@ -15,6 +15,8 @@ import torch
 from torch._functorch.compile_utils import rand_ops
 from torch.utils import _pytree as pytree
 
+from ..operators.overloads import find_overload, names_memory
+
 _library: Any = torch.library
 #: What the names of operators that stand for others begin with in modules.
 PREFIX = "torch.ops.outboard_program."
@@ -29,9 +31,8 @@ def overloads() -> list[torch._ops.OpOverload]:
         name, _, dispatch_key = rest.rpartition("/")
         if namespace != "aten" or dispatch_key != "PrivateUse1":
             continue
-        packet, _, overload = name.partition(".")
-        made = getattr(getattr(torch.ops.aten, packet), overload or "default")
-        if not any(argument.alias_info for argument in (*made._schema.arguments, *made._schema.returns)):
+        made = find_overload(f"aten::{name}")
+        if not names_memory(made):
             found.append(made)
     return found
 

@@ -32,10 +32,10 @@ from torch.utils import _pytree as pytree
 from outboard import compilers
 from outboard._C import SignedCall, SignedLeaf
 
-from ..choice.calls import find_overload
 from ..kernels.common import INTEGER_DTYPES
 from ..loops.nest import GATHER_ERROR, INDEX_ERROR, index_message
 from ..operators import facts
+from ..operators.overloads import find_overload, names_memory, overloads_taking
 from ..plans import plan as p
 from ..plans.builder import NotExpressible, PlanBuilder, TensorArg
 from ..target import Target
@@ -201,11 +201,9 @@ def _without_generator(overload: torch._ops.OpOverload) -> torch._ops.OpOverload
     }
     if not required:
         return overload
-    wanted = [(a.name, str(a.type)) for a in overload._schema.arguments if a.name not in required]
-    packet = overload._overloadpacket
-    for candidate in (getattr(packet, name) for name in packet.overloads()):
-        if [(a.name, str(a.type)) for a in candidate._schema.arguments] == wanted:
-            return candidate
+    others = [argument for argument in overload._schema.arguments if argument.name not in required]
+    for candidate in overloads_taking(overload._overloadpacket, others):
+        return candidate
     raise NotExpressible(f"{overload} needs a generator")
 
 
@@ -356,15 +354,8 @@ def _matching(name: str, schema: Any, without: set[str]) -> torch._ops.OpOverloa
     packet = getattr(getattr(torch.ops, namespace), base, None)
     if packet is None:
         return None
-    wanted = [(a.name, str(a.type)) for a in schema.arguments if a.name not in without]
-    for overload_name in packet.overloads():
-        candidate = getattr(packet, overload_name)
-        arguments = candidate._schema.arguments
-        if any(a.alias_info is not None for a in (*arguments, *candidate._schema.returns)):
-            continue
-        if [(a.name, str(a.type)) for a in arguments] == wanted:
-            return candidate
-    return None
+    others = [argument for argument in schema.arguments if argument.name not in without]
+    return next((each for each in overloads_taking(packet, others) if not names_memory(each)), None)
 
 
 #: Operators that take a factor of their second operand, and the overload that Inductor lowers.

@@ -30,6 +30,7 @@ from outboard import patches
 
 from ..dialects import c
 from ..operators import facts
+from ..operators.overloads import overloads_of
 from ..plans import cache
 from ..target import target_of
 from . import ambient
@@ -263,7 +264,7 @@ def _count_places_in_order(name: str) -> None:
         return lower
 
     for packet in (torch.ops.aten.argmax, torch.ops.aten.argmin):
-        for key in (packet, *(getattr(packet, overload) for overload in packet.overloads())):
+        for key in (packet, *overloads_of(packet)):
             if key in module.lowerings:
                 module.lowerings[key] = in_a_row(module.lowerings[key])
 
@@ -330,7 +331,7 @@ def _leave_to_kernels(name: str) -> None:
     preferred = (operator.removeprefix("aten::") for operator in facts.with_fact(lambda fact: fact.preferred))
     for operator in (*preferred, *_not_in_loops()):
         packet = getattr(torch.ops.aten, operator)
-        for overload in (getattr(packet, overload_name) for overload_name in packet.overloads()):
+        for overload in overloads_of(packet):
             if overload in lowering.lowerings:
                 lowering.lowerings[overload] = _called_on(name, overload, lowering.lowerings[overload])
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from ..operators.overloads import find_overload
+
 
 class Operator:
     """An overload that a program implements for the device.
@@ -31,9 +33,8 @@ class Operator:
         self.name = full
         if defines:
             self._define(namespace, text)
-        packet, _, overload = name.partition(".")
         try:
-            self.overload = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
+            self.overload = find_overload(full)
         except AttributeError:
             raise ValueError(f"there is no operator {full}: give its schema, as '{full}(Tensor x) -> Tensor'") from None
         schema = self.overload._schema

@@ -26,6 +26,7 @@ import torch
 from .. import kernels
 from ..kernels.call import ExternCall
 from ..operators import facts
+from ..operators.overloads import find_overload
 from ..plans.builder import NotExpressible, PlanBuilder
 from ..target import Target
 from . import functions
@@ -43,15 +44,6 @@ def library_choice() -> str:
     if choice not in ("auto", "dialect", "driver"):
         raise ValueError(f"OUTBOARD_LIBRARY={choice}: expected 'auto', 'dialect' or 'driver'")
     return choice
-
-
-def find_overload(op: str) -> torch._ops.OpOverload:
-    """The overload with a schema name like "aten::add.Tensor" or "aten::topk"."""
-    qualified, _, overload = op.partition(".")
-    namespace, _, name = qualified.partition("::")
-    packet = getattr(getattr(torch.ops, namespace), name)
-    found: torch._ops.OpOverload = getattr(packet, overload or "default")
-    return found
 
 
 def base_name(name: str) -> str:

@@ -16,6 +16,8 @@ import torch
 from torch._inductor import inductor_prims, ir, lowering
 from torch.utils import _pytree as pytree
 
+from ...operators.overloads import overloads_of
+
 aten = torch.ops.aten
 
 #: Operators that write into their first argument what their lowering reads from others, element by element.
@@ -33,7 +35,7 @@ def register(name: str) -> None:
     """Has operators that write on the device of that name read first what they would overwrite."""
     table: Any = lowering.lowerings
     for operator in _WRITING:
-        overloads = [getattr(operator, each) for each in operator.overloads()] if hasattr(operator, "overloads") else []
+        overloads = overloads_of(operator) if hasattr(operator, "overloads") else ()
         for key in (operator, *overloads):
             if key in table:
                 table[key] = _reading_first(name, table[key])

@@ -16,6 +16,7 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND
 
 from outboard import patches, torch_release
 
+from ...operators.overloads import overloads_of
 from ..overrides import HALVES
 from ..symbols import expression
 
@@ -186,7 +187,7 @@ def _change_lowerings(packets: Iterable[Any], change: Callable[[Callable[..., An
     """Replaces the lowerings that the operators' overloads have by what ``change`` makes of them."""
     table: Any = lowering.lowerings
     for packet in packets:
-        for overload in (getattr(packet, each) for each in packet.overloads()):
+        for overload in overloads_of(packet):
             if overload in table:
                 table[overload] = change(table[overload])
 
