@@ -137,8 +137,11 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
         Place("torch._inductor.lowering.use_two_step_variance", "x axis keepdim input_dtype"),
         Place("torch._inductor.lowering.var_mean_sum_", "x axis correction keepdim return_mean"),
     ),
-    "every dtype is added to atomically": (
+    "integers and bools are added to atomically": (
         Place("torch._inductor.lowering.needs_fallback_due_to_atomic_add_limitations", "dtype"),
+    ),
+    "operators on dtypes without kernels run on the CPU": (
+        Place("torch._inductor.lowering.unsupported_input_tensor", "t node"),
     ),
     "scatters add in order": (
         Place("torch._inductor.lowering.scatter_fallback", "op_overload self dim index src reduce include_self"),

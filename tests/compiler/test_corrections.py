@@ -76,6 +76,19 @@ def _deviations() -> list[Case]:
     return [*cases, (lambda x: x.var(), torch.tensor([1e19, *[0.0] * 1000]))]
 
 
+def _grids() -> list[Case]:
+    """Sides of one place, for which ATen makes a number on the spot."""
+    sizes = [(2, 3, 4, 1), (2, 3, 1, 1), (2, 3, 1, 4, 1)]
+    return [
+        (
+            lambda x, size=size, aligned=aligned: F.affine_grid(x, list(size), aligned),
+            _image(2, len(size) - 2, len(size) - 1),
+        )
+        for size in sizes
+        for aligned in (False, True)
+    ]
+
+
 def _differentiated(function: Callable[..., Any], x: Tensor) -> list[Tensor]:
     leaf = x.detach().requires_grad_()
     result = function(leaf)
@@ -84,7 +97,7 @@ def _differentiated(function: Callable[..., Any], x: Tensor) -> list[Tensor]:
     return [result.detach(), leaf.grad]
 
 
-@pytest.mark.parametrize("made", [_averages, _interpolations, _linear_interpolations, _deviations])
+@pytest.mark.parametrize("made", [_averages, _interpolations, _linear_interpolations, _deviations, _grids])
 @pytest.mark.parametrize("is_compiled", [False, True])
 def test_as_on_the_cpu(device: str, made: Callable[[], list[Case]], is_compiled: bool) -> None:
     functions, sources = zip(*made(), strict=True)

@@ -140,6 +140,9 @@ WRONG_CALLS: dict[str, Call] = {
     "arange_step": lambda d: torch.arange(0, 3, -1, device=d),
     "linspace_steps": lambda d: torch.linspace(0, 1, -1, device=d),
     "eye_negative": lambda d: torch.eye(-1, device=d),
+    "interpolate_float8": lambda d: F.interpolate(
+        _ones(d, 1, 1, 2, 2).to(torch.float8_e5m2), scale_factor=2, mode="bilinear"
+    ),
     "one_hot_range": lambda d: F.one_hot(_index(d, 3), 2),
     # storage and aliasing
     "set_beyond": lambda d: torch.empty(0, device=d).set_(_ones(d, 2).untyped_storage()[:0], 0, (4,)),

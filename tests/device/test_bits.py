@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.nn import functional
 
 EIGHTHS = [torch.float8_e4m3fn, torch.float8_e5m2]
+#: Those that no kernel reads: the CPU does.
+LEFT_OUT = [torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu]
 INTEGERS = {1: torch.uint8, 2: torch.int16}
 MOVES: dict[str, Callable[[Tensor, Tensor], object]] = {
     "cat": lambda x, i: torch.cat([x, x[:3]]),
@@ -99,3 +101,38 @@ def test_eighths(device: str, device_module: ModuleType, dtype: torch.dtype, com
         device_module.set_fallback_policy("allow")
     for one, other in zip(found, converted(x, y), strict=True):
         torch.testing.assert_close(one.cpu(), other, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("dtype", LEFT_OUT, ids=str)
+def test_dtypes_without_kernels(device: str, device_module: ModuleType, dtype: torch.dtype, compiled: bool) -> None:
+    def computed(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        narrow = (x * 2).to(dtype)
+        moved = (
+            torch.cat([y, narrow]),
+            y.view(4, 64).t()[1:].clone(),
+            torch.full((3,), 2.0, dtype=dtype, device=x.device),
+        )
+        return y == narrow, y.float() + 1, *(each.view(torch.uint8) for each in moved), y
+
+    x, y = torch.arange(256) / 8 + 0.25, torch.arange(256, dtype=torch.uint8).view(dtype)
+    device_module.reset_fallbacks()
+    found = (torch.compile(computed) if compiled else computed)(x.to(device), y.to(device))
+    assert device_module.fallbacks()
+    for one, other in zip(found, computed(x, y), strict=True):
+        assert torch.equal(one.cpu().float().nan_to_num(), other.float().nan_to_num())
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("dtype", EIGHTHS, ids=str)
+def test_eighths_are_added_to_on_the_cpu(
+    device: str, device_module: ModuleType, dtype: torch.dtype, compiled: bool
+) -> None:
+    def added(x: Tensor, i: Tensor) -> Tensor:
+        return x.clone().index_put_((i,), x[:2], accumulate=True).view(torch.uint8)
+
+    x, i = torch.tensor([0.5, 1, 2, 4]).to(dtype), torch.tensor([0, 2])
+    device_module.reset_fallbacks()
+    found = (torch.compile(added) if compiled else added)(x.to(device), i.to(device))
+    assert torch.equal(found.cpu(), added(x, i))
+    assert any("index_put" in name for name in device_module.fallbacks())

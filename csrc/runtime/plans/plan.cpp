@@ -291,6 +291,9 @@ uint32_t element_size(DType dtype) {
     case DType::kBool:
     case DType::kFloat8_e5m2:
     case DType::kFloat8_e4m3fn:
+    case DType::kFloat8_e5m2fnuz:
+    case DType::kFloat8_e4m3fnuz:
+    case DType::kFloat8_e8m0fnu:
       return 1;
     case DType::kInt16:
     case DType::kUInt16:

@@ -25,9 +25,12 @@ enum class DType : int8_t {
   kBFloat16 = 15,
   kFloat8_e5m2 = 23,
   kFloat8_e4m3fn = 24,
+  kFloat8_e5m2fnuz = 25,
+  kFloat8_e4m3fnuz = 26,
   kUInt16 = 27,
   kUInt32 = 28,
-  kUInt64 = 29
+  kUInt64 = 29,
+  kFloat8_e8m0fnu = 44
 };
 /// Bytes of one element. Throws Error(OB_INVALID_ARGUMENT) for an unknown type.
 uint32_t element_size(DType dtype);

@@ -112,6 +112,9 @@ at::Tensor as_known_dtype(const at::Tensor& tensor) {
   switch (tensor.scalar_type()) {
     case at::kFloat8_e5m2:
     case at::kFloat8_e4m3fn:
+    case at::kFloat8_e5m2fnuz:
+    case at::kFloat8_e4m3fnuz:
+    case at::kFloat8_e8m0fnu:
       return tensor.view(at::kByte);
     case at::kUInt16:
       return tensor.view(at::kShort);

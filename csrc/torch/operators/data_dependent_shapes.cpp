@@ -197,8 +197,7 @@ bool try_masked_fill(at::Tensor self, const Indices& indices, const at::Tensor& 
   at::DimVector sizes(mask.sizes());
   sizes.resize(static_cast<size_t>(self.dim() - dim), 1);
   const at::Tensor here = mask.to(self.device()).view(sizes);
-  if (values.is_cpu()) self.masked_fill_(here, values.item());
-  if (!values.is_cpu()) self.masked_fill_(here, values.reshape({}).to(self.scalar_type()));
+  self.masked_fill_(here, values.reshape({}));
   return true;
 }
 

@@ -36,7 +36,7 @@ _FLOATING = frozenset(
 #: Dtypes whose values are computed with as floats.
 HALVES = (torch.float16, torch.bfloat16)
 #: Dtypes that exist for their rounding: a conversion to one of them rounds wherever it is.
-_EIGHTHS = (torch.float8_e4m3fn, torch.float8_e5m2)
+EIGHTHS = (torch.float8_e4m3fn, torch.float8_e5m2)
 #: Operators that integers by which nothing can be divided make fail.
 _DIVISIONS = frozenset({"remainder", "mod", "fmod", "floordiv", "truncdiv"})
 
@@ -89,7 +89,7 @@ class LoopOps(DefaultHandler):
         if value.dtype != target:
             return _rounded(V.kernel.record(Value("", "to_dtype", target, (value,))), dtype)
         number = V.kernel.variable(value)
-        return number if use_compute_types and dtype not in _EIGHTHS else _rounded(number, dtype)
+        return number if use_compute_types and dtype not in EIGHTHS else _rounded(number, dtype)
 
     @staticmethod
     def to_dtype_bitcast(x: Any, dtype: torch.dtype, src_dtype: torch.dtype) -> Variable:

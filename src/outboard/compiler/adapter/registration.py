@@ -23,7 +23,7 @@ from torch._inductor.codegen.common import (
     register_device_op_overrides,
 )
 from torch._inductor.custom_graph_pass import CustomGraphModulePass
-from torch._inductor.utils import sympy_product
+from torch._inductor.utils import is_view, sympy_product
 from torch._inductor.virtualized import V, ops
 
 from outboard import patches
@@ -37,10 +37,11 @@ from . import ambient
 from .graphs import aliases, overlaps
 from .graphs.replays import register_replays
 from .interface import device_name, register_interface
-from .operators import additions, drawn_again, interpolation, pooling, random, rounding, scatters, shapes
+from .operators import additions, affine_grids, drawn_again, interpolation, pooling, random, rounding, scatters, shapes
 from .operators.corrections import CORRECTIONS
 from .operators.decompositions import cumulative_sum, embedding_gradient
 from .operators.recurrent import CELLS
+from .overrides import EIGHTHS
 from .scheduling import LoopScheduling
 from .wrapper import EagerWrapper, PlanWrapper, operator_builder
 
@@ -139,6 +140,7 @@ def register() -> None:
     register_interface()
     _prefer_two_pass_variance(name)
     _allow_all_atomic_additions(name)
+    _leave_dtypes_to_the_host(name)
     scatters.add_in_order(name)
     _count_places_in_order(name)
     _compute_on_the_device(name)
@@ -154,6 +156,7 @@ def register() -> None:
     rounding.register(name)
     interpolation.register(name)
     shapes.register(name)
+    affine_grids.register(name)
     register_replays(name)
 
 
@@ -234,16 +237,36 @@ def _summed_in(x: Any) -> torch.dtype:
 
 
 def _allow_all_atomic_additions(name: str) -> None:
-    """Kernels here add atomically to every dtype; Inductor calls the host for those that Triton cannot add to."""
+    """Kernels here add atomically to all dtypes but floats of 8 bits; Inductor calls the host for those that Triton
+    cannot add to."""
 
     def allowing(original: Callable[..., Any]) -> Callable[..., bool]:
         def choose(dtype: torch.dtype) -> bool:
-            return (name not in V.graph.device_types or dtype.is_complex) and bool(original(dtype))
+            return dtype in EIGHTHS if name in V.graph.device_types else bool(original(dtype))
 
         return choose
 
     place = "torch._inductor.lowering.needs_fallback_due_to_atomic_add_limitations"
-    patches.apply("every dtype is added to atomically", {place: allowing})
+    patches.apply("integers and bools are added to atomically", {place: allowing})
+
+
+def _leave_dtypes_to_the_host(name: str) -> None:
+    """Inductor calls operators on tensors that it has no loops for as they are. Here that are also those of dtypes that
+    no kernel reads, of which views can be made nevertheless."""
+
+    def judging(original: Callable[..., Any]) -> Callable[..., bool]:
+        def judge(t: torch.Tensor, node: Any = None) -> bool:
+            if t.device.type != name or c.is_in_memory(t.dtype) or t.is_complex():
+                return bool(original(t, node))
+            target = None if node is None else node.target
+            if not isinstance(target, torch._ops.OpOverload) or target is torch.ops.aten.view.dtype:
+                return True
+            return not is_view(target)
+
+        return judge
+
+    place = "torch._inductor.lowering.unsupported_input_tensor"
+    patches.apply("operators on dtypes without kernels run on the CPU", {place: judging})
 
 
 def _count_places_in_order(name: str) -> None:

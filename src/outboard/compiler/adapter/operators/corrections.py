@@ -18,7 +18,7 @@ from torch._decomp import decomposition_table
 from ...target import target_of
 from ..optimizers.chains import wide
 from ..overrides import HALVES
-from . import interpolation, mistaken_shapes
+from . import fills, interpolation, mistaken_shapes
 
 aten = torch.ops.aten
 
@@ -236,6 +236,8 @@ def _promoted(clamp: Callable[..., Tensor]) -> Callable[..., Any]:
         for limit in (*limits, *named.values()):
             if limit is not None:
                 dtype = torch.promote_types(dtype, torch.result_type(x, limit))
+        for limit in (*limits, *named.values()):
+            fills.check_number(limit, dtype)
         return NotImplemented if dtype == x.dtype else clamp(x.to(dtype), *limits, **named)
 
     return decompose
@@ -262,6 +264,7 @@ def _roll(x: Tensor, shifts: Any, dims: Any = ()) -> Any:
 def _constant_pad_nd(x: Tensor, pad: Any, value: Any = 0) -> Tensor:
     """PyTorch's own takes a value that is known only."""
     if isinstance(value, (bool, int, float)):
+        fills.check_number(value, x.dtype)
         return NotImplemented
     inside = aten.constant_pad_nd(torch.ones([], dtype=torch.bool, device=x.device).expand(x.shape), pad, False)
     return torch.where(inside, aten.constant_pad_nd(x, pad, 0), aten.full([], value, dtype=x.dtype, device=x.device))
@@ -439,18 +442,6 @@ def _unpooling(overload: Any, dims: int) -> Callable[..., Tensor]:
     return decompose
 
 
-def _index_fill(overload: Any) -> Callable[..., Tensor]:
-    """PyTorch's is by way of ``index_copy``; here negative indices do count from the end."""
-    whole = decomposition_table[overload]
-
-    def decompose(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
-        size = x.shape[dim] if x.dim() else 1
-        result: Tensor = whole(x, dim, torch.where(index < 0, index + size, index), value)
-        return result
-
-    return decompose
-
-
 def _batch_norm_backward(*args: Any) -> Any:
     """PyTorch's own computes the gradient of the source also where none is asked for."""
     *_, mask = args
@@ -512,15 +503,7 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.mse_loss_backward.default: _loss_backward,
     aten.max_unpool2d.default: _unpooling(aten.max_unpool2d.default, 2),
     aten.max_unpool3d.default: _unpooling(aten.max_unpool3d.default, 3),
-    **{
-        overload: _index_fill(overload)
-        for overload in (
-            aten.index_fill.int_Scalar,
-            aten.index_fill.int_Tensor,
-            aten.index_fill_.int_Scalar,
-            aten.index_fill_.int_Tensor,
-        )
-    },
+    **fills.CORRECTIONS,
     **{
         overload: _counting_up(overload)
         for overload in (

@@ -50,6 +50,8 @@ _UNSUPPORTED = (
 _WRAPPERS = (InductorError, LoweringException)
 #: How PyTorch's compiler fails where it meets what it was not made for.
 _LIMITS = (AssertionError, AttributeError, KeyError)
+#: What PyTorch says where a decomposition computes with floats of 8 bits.
+_NO_PROMOTION = "Promotion for Float8 Types is not supported"
 #: What PyTorch raises for wrong arguments.
 _COMPLAINTS = (RuntimeError, IndexError, ValueError, TypeError)
 _OURS = str(Path(__file__).parents[2]) + os.sep
@@ -60,14 +62,15 @@ def is_refusal(error: BaseException) -> bool:
     so, or PyTorch's compiler at its limits. What our own code raises beside such exceptions is a fault of ours, and any
     other error of PyTorch's the operator's own complaint about its arguments."""
     cause = _cause(error)
-    if isinstance(cause, _REFUSALS):
+    if isinstance(cause, _REFUSALS) or str(cause).startswith(_NO_PROMOTION):
         return True
     return not _is_ours(cause) and (cause is not error or isinstance(cause, _LIMITS))
 
 
 def is_unsupported(error: BaseException) -> bool:
     """Whether a refusal is about the operator itself, for which there is no kernel, and not about how one came out."""
-    return isinstance(_cause(error), _UNSUPPORTED)
+    cause = _cause(error)
+    return isinstance(cause, _UNSUPPORTED) or str(cause).startswith(_NO_PROMOTION)
 
 
 def is_complaint(error: BaseException) -> bool:

@@ -18,6 +18,7 @@ from outboard import patches
 
 from ...kernels.common import ELEMENT_TYPES
 from ...target import target_of
+from ..overrides import EIGHTHS
 
 _INDICES = (torch.int64, torch.int32)
 
@@ -41,7 +42,8 @@ def add_in_order(name: str) -> None:
             reduce: Any = None,
             include_self: bool = True,
         ) -> Any:
-            if reduce != "sum" or not isinstance(src, ir.TensorBox) or not is_ours(self):
+            adds = reduce == "sum" and isinstance(src, ir.TensorBox)
+            if not adds or not (is_ours(self) or self.get_dtype() in EIGHTHS):
                 return original(op_overload, self, dim, index, src, reduce=reduce, include_self=include_self)
             ir.ScatterFallback(op_overload, self, dim, index, src, reduce=reduce, include_self=include_self)
             return self

@@ -19,14 +19,14 @@ from .memory import load, load_pointer, narrow_bits, narrow_values, narrowed, st
 from .operators import SUPPORTED, bitcast, broadcast, convert, operator, operator_together, pays_together
 from .prelude import Prelude, lane
 from .reductions import better, combine, identity_of, nan_bits, quick_combine, with_nan
-from .types import TOGETHER, bits_dtype, literal, memory_type, type_name
+from .types import TOGETHER, bits_dtype, is_in_memory, literal, memory_type, type_name
 
 #: Their helpers are found by name.
 HELPER_FAMILIES = (accumulation, random, special, waves)
 
 __all__ = [
     "SUPPORTED", "TOGETHER", "IndexPrinter", "Prelude", "atomic_add_helper", "better", "bitcast", "bits_dtype",
-    "broadcast", "combine", "convert", "identity_of", "lane", "literal", "load", "load_pointer", "memory_type",
-    "nan_bits", "narrow_bits", "narrow_values", "narrowed", "operator", "operator_together", "pays_together",
-    "quick_combine", "store", "type_name", "with_nan",
+    "broadcast", "combine", "convert", "identity_of", "is_in_memory", "lane", "literal", "load", "load_pointer",
+    "memory_type", "nan_bits", "narrow_bits", "narrow_values", "narrowed", "operator", "operator_together",
+    "pays_together", "quick_combine", "store", "type_name", "with_nan",
 ]  # fmt: skip

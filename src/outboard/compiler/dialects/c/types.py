@@ -64,6 +64,11 @@ def memory_type(dtype: torch.dtype) -> str:
     return name
 
 
+def is_in_memory(dtype: torch.dtype) -> bool:
+    """Whether kernels read and write elements of ``dtype``."""
+    return dtype in _MEMORY_TYPES
+
+
 def literal(value: bool | int | float, dtype: torch.dtype) -> str:
     """A constant of a compute dtype, in one lane."""
     if dtype == torch.bool:

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers that are written into tensors: ATen refuses those that the dtype does not hold, where PyTorch's
+decompositions let them wrap."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._decomp import decomposition_table
+
+from ..overrides import HALVES
+
+aten = torch.ops.aten
+#: What ATen calls dtypes.
+_NAMES = {
+    torch.uint8: "uint8_t", torch.int8: "int8_t", torch.int16: "int16_t", torch.int32: "int", torch.int64: "int64_t",
+    torch.float16: "c10::Half", torch.bfloat16: "c10::BFloat16", torch.float32: "float", torch.float64: "double",
+}  # fmt: skip
+
+
+def _message(dtype: torch.dtype) -> str:
+    return f"value cannot be converted to type {_NAMES.get(dtype, str(dtype))} without overflow"
+
+
+def check_number(value: Any, dtype: torch.dtype) -> None:
+    """Raises RuntimeError if elements of ``dtype`` cannot be made of a number, one that is known. Source: ATen's
+    ``c10::overflows``."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or dtype == torch.bool or dtype.is_complex:
+        return
+    if dtype.is_floating_point:
+        fits = not math.isfinite(value) or abs(value) <= torch.finfo(dtype).max
+    else:
+        low, high = _range(dtype, isinstance(value, int))
+        fits = low <= value <= (high if isinstance(value, int) else float(high))
+    if not fits:
+        raise RuntimeError(_message(dtype))
+
+
+def check_numbers(values: Tensor, dtype: torch.dtype) -> None:
+    """Reports RuntimeError, in stream order, if elements of ``dtype`` cannot be made of ``values``."""
+    condition = _holds(values, dtype)
+    if condition is not None:
+        aten._assert_async.msg(condition.all(), _message(dtype))
+
+
+def _holds(values: Tensor, dtype: torch.dtype) -> Tensor | None:
+    """Which of ``values`` elements of ``dtype`` can be made of; None if they can of all that their dtype has."""
+    source = values.dtype
+    if source in (dtype, torch.bool) or torch.bool == dtype or source.is_complex or dtype.is_complex:
+        return None
+    if source.is_floating_point:
+        values = values.float() if source in HALVES else values
+        if dtype.is_floating_point:
+            high = torch.finfo(dtype).max
+            return None if torch.finfo(source).max <= high else ~(values.abs() > high) | values.isinf()
+        low, high = _range(dtype, False)
+        # Floats that do not hold the greatest integer have no fractions at its size. ATen rounds that of 64 bits.
+        is_exact = high < 2 / torch.finfo(values.dtype).eps or dtype == torch.int64
+        return (values >= float(low)) & (values <= float(high) if is_exact else values < float(high + 1))
+    low, high = _range(dtype, True)
+    info = torch.iinfo(source)
+    return None if low <= info.min and info.max <= high else (values >= low) & (values <= high)
+
+
+def _range(dtype: torch.dtype, of_integers: bool) -> tuple[int, int]:
+    """The least and the greatest integer that elements of ``dtype`` can be made of: negative integers wrap where the
+    dtype has no sign."""
+    if dtype.is_floating_point:
+        high = int(torch.finfo(dtype).max)
+        return -high, high
+    info = torch.iinfo(dtype)
+    return -info.max if of_integers and info.min == 0 else info.min, info.max
+
+
+def _masked_fill(x: Tensor, mask: Tensor, value: Tensor) -> Any:
+    check_numbers(value.to(x.device), x.dtype)
+    return NotImplemented
+
+
+def _scatter_value(x: Tensor, dim: int, index: Tensor, value: Any) -> Any:
+    check_number(value, x.dtype)
+    return NotImplemented
+
+
+def _index_put(overload: Any) -> Callable[..., Any]:
+    """One number that a mask places is a fill, as in ATen, and does not change the dtype."""
+
+    def decompose(x: Tensor, indices: list[Tensor | None], values: Tensor, accumulate: bool = False) -> Any:
+        given = [index for index in indices if index is not None]
+        is_fill = len(given) == 1 and given[0].dtype == torch.bool and not accumulate and values.numel() == 1
+        if x.dtype == values.dtype or not is_fill:
+            return NotImplemented
+        check_numbers(values.to(x.device), x.dtype)
+        return overload(x, indices, values.to(x.dtype))
+
+    return decompose
+
+
+def _index_fill(overload: Any) -> Callable[..., Tensor]:
+    """PyTorch's is by way of ``index_copy``; here negative indices do count from the end."""
+    whole = decomposition_table[overload]
+
+    def decompose(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+        size = x.shape[dim] if x.dim() else 1
+        if isinstance(value, Tensor):
+            check_numbers(value, x.dtype)
+            value = value.to(x.dtype)
+        result: Tensor = whole(x, dim, torch.where(index < 0, index + size, index), value)
+        return result
+
+    return decompose
+
+
+#: Overload -> its decomposition, which may return NotImplemented.
+CORRECTIONS: dict[Any, Callable[..., Any]] = {
+    aten.masked_fill.Tensor: _masked_fill,
+    **dict.fromkeys((aten.scatter.value, aten.scatter_.value), _scatter_value),
+    **{overload: _index_put(overload) for overload in (aten.index_put.default, aten.index_put_.default)},
+    **{
+        overload: _index_fill(overload)
+        for overload in (
+            aten.index_fill.int_Scalar,
+            aten.index_fill.int_Tensor,
+            aten.index_fill_.int_Scalar,
+            aten.index_fill_.int_Tensor,
+        )
+    },
+}
