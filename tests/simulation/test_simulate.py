@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from processes import run_program
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -177,6 +178,32 @@ def test_copies_from_the_host_run_beside_other_steps() -> None:
     assert simulation.busy("upload") == pytest.approx(batch.nbytes / 1e9)
     first, second = (one for one in simulation.steps if one.step.name == "mm")
     assert (first.begin, second.begin) == (0, simulation.busy("upload"))
+
+
+COLLECTIVES = """
+import torch, outboard
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch.testing._internal.distributed.fake_pg import FakeStore
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=8)
+chip = outboard.Chip("linked", {"float32": 1e12}, 1e11, link_bandwidth=1e10, link_latency=1e-6, devices=8)
+x = torch.empty(1000, 1000, device="meta")
+
+def function(x):
+    reduced = functional.all_reduce(x @ x, "sum", list(range(8)))
+    return x @ x + reduced
+
+simulation = outboard.simulate(function, [x], chip=chip)
+first, link, second, last = simulation.steps
+assert [one.step.name for one in simulation.steps] == ["mm", "all_reduce", "mm", "add"], simulation
+assert abs(link.seconds - 14 * (1e-6 + x.nbytes / 8 / 1e10)) < 1e-12  # there and back around a ring of 8
+assert link.begin == second.begin == first.end and last.begin == max(link.end, second.end)
+"""
+
+
+def test_collectives_run_beside_other_steps() -> None:
+    result = run_program(["-c", COLLECTIVES])
+    assert result.returncode == 0, f"{result.stdout}\n{result.stderr}"
 
 
 def test_a_module_on_another_device_stays_as_it_is() -> None:

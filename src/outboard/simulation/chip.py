@@ -78,7 +78,7 @@ class Chip:
         """A chip from a TOML file whose keys are the attributes, ``flops`` a table.
 
         Raises ValueError for a file that is no TOML, a key that is none of them, and one that is missing; OSError for a
-        file that cannot be read; and ImportError on Python 3.10 without the package ``tomli``.
+        file that cannot be read; and ImportError on Python 3.10 with neither ``tomli`` nor pip.
         """
         try:
             given = _toml(Path(path).read_text(encoding="utf-8"))
@@ -118,9 +118,11 @@ _NOT_NEGATIVE = ("latency", "host_latency", "link_latency")
 
 
 def _toml(text: str) -> dict[str, Any]:
-    try:
-        reader = importlib.import_module("tomllib")
-    except ModuleNotFoundError:  # Python 3.10
-        reader = importlib.import_module("tomli")
-    found: dict[str, Any] = reader.loads(text)
-    return found
+    for name in ("tomllib", "tomli", "pip._vendor.tomli"):  # the first is there since Python 3.11
+        try:
+            reader = importlib.import_module(name)
+        except ModuleNotFoundError:
+            continue
+        found: dict[str, Any] = reader.loads(text)
+        return found
+    raise ImportError("chips are read from TOML, for which Python 3.10 needs a package: pip install tomli")

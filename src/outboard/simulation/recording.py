@@ -33,6 +33,8 @@ _POINTWISE = frozenset(
      "native_dropout_backward", "new_full", "new_ones", "new_zeros", "ones", "ones_like", "scalar_tensor", "stack",
      "tril", "triu", "zero_", "zeros", "zeros_like"}
 )  # fmt: skip
+#: Collectives, in torch.distributed's namespace of operators. What else is there has no work to do.
+_COLLECTIVES = ("all_gather", "all_reduce", "all_to_all", "broadcast", "reduce_scatter")
 #: Place of the argument of batch norm without which it is an affine function of each element.
 _BATCH_NORM_TRAINS = 5
 #: The gradients of attention are five products, and attention is two.
@@ -148,6 +150,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         name = func._schema.name.partition("::")[2]
         if not any(tensor.is_meta for tensor in [*given, *results]):
+            return
+        if func.namespace == "_c10d_functional" and not name.startswith(_COLLECTIVES):
+            self._numbers.update(dict.fromkeys(map(_memory_of, results), self._number(given[0], made=False)))
             return
         inputs = {_memory_of(tensor) for tensor in given}
         fresh = [tensor for tensor in results if _memory_of(tensor) not in inputs]

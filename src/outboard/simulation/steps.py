@@ -3,7 +3,8 @@
 
 An operator joins the step that made its last operand if both go over the same elements, and nothing between the two
 stands in the way: what works element by element joins any other, as epilogues of products do; sums, norms and the like
-join what is no product. A tensor that only its own step touches never comes to memory.
+join what is no product. None joins a step that would have to wait for a copy or a collective then. A tensor that only
+its own step touches never comes to memory.
 """
 
 from __future__ import annotations
@@ -133,7 +134,8 @@ def _groups(record: Record, has: Callable[[str], bool], fused: bool) -> list[_Gr
         before |= {group.now() for number in operation.writes for group in used.get(number, ())}
         home = max(before, key=groups.__getitem__, default=None)
         engine = _engine(operation, has)
-        if not fused or home is None or engine != "compute" or not home.takes(operation):
+        others = {group for group in before if group.engine != "compute"}
+        if not fused or home is None or engine != "compute" or not home.takes(operation) or others - home.needs:
             home = _Group(engine, operation.size)
             groups[home] = place
         home.operations.append(operation)
