@@ -101,7 +101,7 @@ def interpreter(python: str, folders: list[Path]) -> str:
 def make_environment(torch: str, python: str, program: str) -> bool:
     """Makes the environment and builds Outboard in it. Returns whether that worked; what did not is printed."""
     command = [program, "tools/bootstrap.py", "--venv", environment_of(torch, python).name, "--torch", torch]
-    return subprocess.run([*command, "--groups", "demo", "test"], cwd=ROOT).returncode == 0
+    return subprocess.run([*command, "--opencl", "--groups", "demo", "test", "lint", "docs"], cwd=ROOT).returncode == 0
 
 
 def other_package(torch: str, python: str) -> Path | None:

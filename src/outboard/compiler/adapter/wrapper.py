@@ -294,6 +294,7 @@ class PlanConverter:
     _generate_null = _generate_free
     _generate_comment = _generate_free
     _generate_assert_size_stride = _generate_free
+    _generate_assert_alignment = _generate_free
     _generate_enter_device_context_manager = _generate_free
     _generate_exit_device_context_manager = _generate_free
 
