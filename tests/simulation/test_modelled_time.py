@@ -13,6 +13,7 @@ bandwidth = 1e11
 memory = 8e9
 host_bandwidth = 1e10
 latency = 1e-6
+devices = 2
 operators = [
     "aten::addmm", "aten::mm", "aten::relu", "aten::t", "aten::permute",
 ]
@@ -88,6 +89,13 @@ device.synchronize()
 after = device.sim.report().steps[-1]
 assert after.step.name == "relu" and after.begin >= upload.end
 
+# Devices have engines of their own.
+device.sim.forget()
+with torch.get_device_module().device(1):
+    torch.relu(x.to(name))
+assert device.sim.report(0).steps == ()
+assert [one.step.name for one in device.sim.report(1).steps] == ["upload", "relu"]
+
 # What the chip lacks is the host's.
 torch.testing.assert_close(torch.sin(there).cpu(), torch.sin(x))
 assert "no such operator on a toy" in device.fallbacks(reasons=True)["aten::sin"][1][0], device.fallbacks(reasons=True)
@@ -120,6 +128,19 @@ for call in (device.sim.report, device.sim.forget):
     else: raise AssertionError
 """
     )
+
+
+def test_other_devices_have_no_modelled_time(tmp_path: Path) -> None:
+    (tmp_path / "chip.toml").write_text(CHIP)
+    program = """
+import torch
+device = torch.get_device_module(torch._C._get_privateuse1_backend_name())
+assert device.sim.report(2).steps == () == device.sim.report(1).steps
+try: device.sim.report(0)
+except RuntimeError as error: assert "is not the simulator's" in str(error)
+else: raise AssertionError
+"""
+    run(program, OUTBOARD_DRIVER="host,sim", OUTBOARD_SIM_CHIP=str(tmp_path / "chip.toml"))
 
 
 def test_a_file_that_is_no_chip_is_no_device(tmp_path: Path) -> None:

@@ -24,25 +24,26 @@ def report(device: int | None = None) -> Timeline:
     time but what it waits for. ``print`` it, or ``save`` it as a page.
 
     Args:
-        device: its index among the simulator's devices; the current device's index if None.
+        device: its index; the current one's if None.
 
     Raises:
-        RuntimeError: without a chip.
+        RuntimeError: without a chip, or for a device that is not the simulator's.
     """
     from outboard.simulation.log import read
 
     chip = _chip()
-    torch.accelerator.synchronize()
-    index = torch.accelerator.current_device_index() if device is None else device
+    place = _place(chip, torch.accelerator.current_device_index() if device is None else device)
+    torch.accelerator.synchronize(device)
     timeline = ctypes.CDLL(drivers.sim()).outboard_sim_timeline
     timeline.restype = ctypes.c_char_p
-    return read(timeline().decode(), index, chip)
+    return read(timeline().decode(), place, chip)
 
 
 def forget() -> None:
     """What was done before is no part of reports any more. Raises RuntimeError without a chip."""
     _chip()
-    torch.accelerator.synchronize()
+    for index in range(torch.accelerator.device_count()):
+        torch.accelerator.synchronize(index)
     ctypes.CDLL(drivers.sim()).outboard_sim_forget()
 
 
@@ -53,3 +54,11 @@ def _chip() -> Chip:
     from outboard.simulation import Chip
 
     return Chip.load(path)
+
+
+def _place(chip: Chip, index: int) -> int:
+    """The number that the simulator has for a device, all of whose devices have the chip's name."""
+    name_of = torch.get_device_module().get_device_name
+    if name_of(index) != chip.name:
+        raise RuntimeError(f"device {index}, {name_of(index)}, is not the simulator's: its time is not modelled")
+    return sum(name_of(other) == chip.name for other in range(index))
