@@ -409,16 +409,55 @@ def test_an_unknown_category_is_named_once(run_python: RunPython) -> None:
     assert _warnings(out, "no fallbacks of the kind non_blocking_copy") == 1
 
 
-def test_variables_without_use_are_named_once(run_python: RunPython) -> None:
+#: What torch-rbln 0.12 reads, and its runtime: found in the files of its package.
+_VARIABLES = [
+    "RBLN_DEVICES",
+    "RBLN_DEVICE_MAP",
+    "RBLN_DISABLE_AUTO_RDMA_IP",
+    "RBLN_DUMMY_DEVICE",
+    "RBLN_FORCE_LOOPBACK_CONTROL_PLANE",
+    "RBLN_LOCAL_IP",
+    "RBLN_NPUS_PER_DEVICE",
+    "RBLN_OFFLOAD_DIR",
+    "RBLN_PROFILER",
+    "RBLN_RDMA_HCA",
+    "RBLN_RDMA_IP",
+    "RBLN_ROOT_IP",
+    "RBLN_VISIBLE_DEVICES",
+    "TORCH_RBLN_C10D_ASYNC",
+    "TORCH_RBLN_DEPLOY",
+    "TORCH_RBLN_DEV_DISABLE_OP_CPU_FALLBACK",
+    "TORCH_RBLN_DIAGNOSE",
+    "TORCH_RBLN_DISABLE_FALLBACK",
+    "TORCH_RBLN_EAGER_MALLOC",
+    "TORCH_RBLN_LOG",
+    "TORCH_RBLN_LOG_LEVEL",
+    "TORCH_RBLN_SKIP_ABI_CHECK",
+    "TORCH_RBLN_USE_DEVICE_TP",
+    "TORCH_RBLN_USE_TP_FAILOVER",
+]
+
+
+def test_each_variable_is_honoured_or_explained_once(run_python: RunPython) -> None:
     out = _run(
         run_python,
-        "import torch",
+        f"""
+        import torch
+        from outboard.profiles.rbln import variables
+        assert set({_VARIABLES}) <= variables._KNOWN | variables._WITHOUT_EFFECT.keys()
+        page = open({str(ROOT / "docs" / "profile-rbln.md")!r}).read()
+        assert not [name for name in {_VARIABLES} if f"`{{name}}`" not in page]
+        """,
         check=False,
         TORCH_RBLN_USE_DEVICE_TP="ON",
         RBLN_PROFILER="1",
+        RBLN_SOMETHING="1",
         TORCH_RBLN_DEPLOY="ON",
     )
-    assert _warnings(out, "no use for the environment variables RBLN_PROFILER, TORCH_RBLN_USE_DEVICE_TP.") == 1
+    assert _warnings(out, "RBLN_PROFILER has no effect with Outboard: torch.profiler and") == 1, out
+    assert _warnings(out, "TORCH_RBLN_USE_DEVICE_TP has no effect with Outboard: a graph is not split") == 1
+    assert _warnings(out, "no use for the environment variables RBLN_SOMETHING.") == 1
+    assert "Error" not in out and "DEPLOY" not in out
 
 
 def test_fallbacks_are_logged(run_python: RunPython, tmp_path: Path) -> None:
