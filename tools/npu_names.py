@@ -83,9 +83,7 @@ REASONS = {
         "npu_fused_cross_entropy_loss_with_max_sum npu_fused_linear_online_max_sum npu_gather_pa_kv_cache "
         "npu_gather_pa_kv_cache_functional npu_moe_re_routing npu_moe_token_permute_with_routing_map "
         "npu_moe_token_unpermute_with_routing_map npu_scatter_list npu_scatter_list_ npu_scatter_pa_cache "
-        "npu_top_k_top_p_sample npu_scatter_pa_kv_cache npu_scatter_pa_kv_cache_functional npu_batch_nms "
-        "npu_fused_infer_attention_score npu_fused_infer_attention_score_v2 npu_prefetch npu_sim_exponential_ "
-        "empty_with_format unsafe_empty_with_format"
+        "npu_top_k_top_p_sample npu_scatter_pa_kv_cache npu_scatter_pa_kv_cache_functional unsafe_empty_with_format"
     ),
 }
 WHY = {name: reason for reason, names in REASONS.items() for name in names.split()}

@@ -326,6 +326,57 @@ def cases() -> Iterator[Case]:
         },
     )
     yield Case(
+        "npu_fused_infer_attention_score",
+        [r(2, 1, 64), *blocks],
+        paged,
+        {
+            "num_heads": 4,
+            "num_key_value_heads": 2,
+            "scale": 0.25,
+            "block_table": table,
+            "actual_seq_lengths_kv": [5, 3],
+        },
+    )
+
+    def joined_rows(q: Tensor, k: Tensor, v: Tensor, **_: Any) -> Tensor:
+        results = []
+        for i, (begin, end, length) in enumerate(((0, 3, 5), (3, 5, 3))):
+            keys, values = (_heads(t[table[i]].flatten(0, 1)[None, :length], 2) for t in (k, v))
+            left_out = torch.ones(end - begin, length, dtype=torch.bool).triu(length - (end - begin) + 1)
+            results.append(
+                _attention(q[begin:end].transpose(0, 1)[None], keys, values, 0.25, left_out)[0].transpose(0, 1)
+            )
+        return torch.cat(results)
+
+    yield Case(
+        "npu_fused_infer_attention_score",
+        [r(5, 4, 16), *blocks],
+        joined_rows,
+        {
+            "num_heads": 4,
+            "num_key_value_heads": 2,
+            "scale": 0.25,
+            "block_table": table,
+            "actual_seq_lengths": [3, 5],
+            "actual_seq_lengths_kv": [5, 3],
+            "input_layout": "TND",
+            "sparse_mode": 3,
+        },
+    )
+    yield Case(
+        "npu_fused_infer_attention_score_v2",
+        bnsd,
+        shortened,
+        {
+            "num_query_heads": 4,
+            "num_key_value_heads": 2,
+            "softmax_scale": 0.25,
+            "input_layout": "BNSD",
+            "actual_seq_qlen": [6, 2],
+            "actual_seq_kvlen": [3, 6],
+        },
+    )
+    yield Case(
         "npu_scaled_masked_softmax",
         [r(2, 3, 6, 6), causal, 0.5],
         lambda x, m, s: (x * s).masked_fill(m, -10000).softmax(-1),
@@ -502,6 +553,20 @@ def cases() -> Iterator[Case]:
         "npu_nms_v4",
         [crowd, scores, 4, torch.tensor(0.5), torch.tensor(0.1), True],
         lambda *_: (torch.tensor([1, 4, 0, 0], dtype=torch.int32), torch.tensor(2, dtype=torch.int32)),
+        gradients=False,
+        whole=False,
+    )
+    images, shares = torch.stack((crowd, crowd.flip(0)))[:, :, None], torch.stack((scores, scores.flip(0)))[..., None]
+    best = torch.stack((crowd[[1, 4]], crowd[[1, 4]]))
+    yield Case(
+        "npu_batch_nms",
+        [images, shares, 0.4, 0.5, 3, 3],
+        lambda *_: (
+            F.pad(best, [0, 0, 0, 1]).double(),
+            torch.tensor([[0.9, 0.6, 0], [0.9, 0.6, 0]]).double(),
+            torch.zeros(2, 3).double(),
+            torch.tensor([2, 2], dtype=torch.int32),
+        ),
         gradients=False,
         whole=False,
     )
@@ -801,6 +866,12 @@ def check_in_place() -> None:
     torch.testing.assert_close(torch_npu.npu_grouped_matmul_add_(sums, x, values, ends), wanted)
     torch.testing.assert_close(sums, wanted)
     assert torch_npu.npu_format_cast_(x, values) is x and torch.equal(x, values)
+    made = torch_npu.empty_with_format([2, 3], dtype=torch.float16)
+    assert made.shape == (2, 3) and made.is_npu and made.dtype == torch.float16
+    torch.manual_seed(0)
+    drawn = torch_npu.npu_sim_exponential_(x.clone(), 2.0)
+    torch.manual_seed(0)
+    assert torch.equal(drawn, x.clone().exponential_(2.0)) and torch_npu.npu_prefetch(x, None, 8) is None
     assert torch_npu.get_npu_format(x) == 2 and torch_npu.get_storage_size(x) == 24
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -215,6 +215,140 @@ def npu_incre_flash_attention(
     return _in_layout(attend, query, key, value, num_heads, num_key_value_heads, input_layout)
 
 
+def npu_fused_infer_attention_score(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    pse_shift: torch.Tensor | None = None,
+    atten_mask: torch.Tensor | None = None,
+    actual_seq_lengths: Sequence[int] | None = None,
+    actual_seq_lengths_kv: Sequence[int] | None = None,
+    dequant_scale1: torch.Tensor | None = None,
+    quant_scale1: torch.Tensor | None = None,
+    dequant_scale2: torch.Tensor | None = None,
+    quant_scale2: torch.Tensor | None = None,
+    quant_offset2: torch.Tensor | None = None,
+    antiquant_scale: torch.Tensor | None = None,
+    antiquant_offset: torch.Tensor | None = None,
+    key_antiquant_scale: torch.Tensor | None = None,
+    key_antiquant_offset: torch.Tensor | None = None,
+    value_antiquant_scale: torch.Tensor | None = None,
+    value_antiquant_offset: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
+    query_padding_size: torch.Tensor | None = None,
+    kv_padding_size: torch.Tensor | None = None,
+    key_shared_prefix: torch.Tensor | None = None,
+    value_shared_prefix: torch.Tensor | None = None,
+    actual_shared_prefix_len: Sequence[int] | None = None,
+    query_rope: torch.Tensor | None = None,
+    key_rope: torch.Tensor | None = None,
+    key_rope_antiquant_scale: torch.Tensor | None = None,
+    num_heads: int = 1,
+    scale: float = 1.0,
+    pre_tokens: int = 2147483647,
+    next_tokens: int = 2147483647,
+    input_layout: str = "BSH",
+    num_key_value_heads: int = 0,
+    sparse_mode: int = 0,
+    inner_precise: int = 0,
+    block_size: int = 0,
+    antiquant_mode: int = 0,
+    key_antiquant_mode: int = 0,
+    value_antiquant_mode: int = 0,
+    softmax_lse_flag: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention of whole sequences or of new positions, to keys and values in a row or in blocks, as the first result.
+
+    The second one is a zero. Arguments are those of :func:`npu_prompt_flash_attention`, and ``block_table`` that of
+    :func:`npu_incre_flash_attention`. With the layout TND ``actual_seq_lengths`` says where each sequence ends, and
+    ``actual_seq_lengths_kv`` the same of keys, or how many of each sequence's blocks count.
+
+    Raises:
+        NotImplementedError: for what is quantised, padding, prefixes, rotary parts, ``softmax_lse_flag``, a
+            ``sparse_mode`` above 4, and other layouts.
+    """
+    name = "npu_fused_infer_attention_score"
+    _refuse(name, dequant_scale1=dequant_scale1, quant_scale1=quant_scale1, dequant_scale2=dequant_scale2)
+    _refuse(name, quant_scale2=quant_scale2, quant_offset2=quant_offset2, antiquant_scale=antiquant_scale)
+    _refuse(name, antiquant_offset=antiquant_offset, key_antiquant_scale=key_antiquant_scale)
+    _refuse(name, key_antiquant_offset=key_antiquant_offset, value_antiquant_scale=value_antiquant_scale)
+    _refuse(name, value_antiquant_offset=value_antiquant_offset, query_padding_size=query_padding_size)
+    _refuse(name, kv_padding_size=kv_padding_size, key_shared_prefix=key_shared_prefix, query_rope=query_rope)
+    _refuse(name, key_rope=key_rope, softmax_lse_flag=softmax_lse_flag or None)
+    masking = _masking(name, pse_shift, atten_mask, sparse_mode, pre_tokens, next_tokens)
+    lengths = actual_seq_lengths, actual_seq_lengths_kv
+    result = _infer(
+        masking, query, key, value, block_table, lengths, num_heads, num_key_value_heads, input_layout, scale
+    )
+    return result, query.new_zeros(1, dtype=torch.float32)
+
+
+def npu_fused_infer_attention_score_v2(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    query_rope: torch.Tensor | None = None,
+    key_rope: torch.Tensor | None = None,
+    pse_shift: torch.Tensor | None = None,
+    atten_mask: torch.Tensor | None = None,
+    actual_seq_qlen: Sequence[int] | None = None,
+    actual_seq_kvlen: Sequence[int] | None = None,
+    block_table: torch.Tensor | None = None,
+    dequant_scale_query: torch.Tensor | None = None,
+    dequant_scale_key: torch.Tensor | None = None,
+    dequant_offset_key: torch.Tensor | None = None,
+    dequant_scale_value: torch.Tensor | None = None,
+    dequant_offset_value: torch.Tensor | None = None,
+    dequant_scale_key_rope: torch.Tensor | None = None,
+    quant_scale_out: torch.Tensor | None = None,
+    quant_offset_out: torch.Tensor | None = None,
+    quant_scale_p: torch.Tensor | None = None,
+    learnable_sink: torch.Tensor | None = None,
+    num_query_heads: int = 1,
+    num_key_value_heads: int = 0,
+    softmax_scale: float = 1.0,
+    pre_tokens: int = 2147483647,
+    next_tokens: int = 2147483647,
+    input_layout: str = "BSH",
+    sparse_mode: int = 0,
+    block_size: int = 0,
+    query_quant_mode: int = 0,
+    key_quant_mode: int = 0,
+    value_quant_mode: int = 0,
+    inner_precise: int = 0,
+    return_softmax_lse: bool = False,
+    query_dtype: int | None = None,
+    key_dtype: int | None = None,
+    value_dtype: int | None = None,
+    query_rope_dtype: int | None = None,
+    key_rope_dtype: int | None = None,
+    key_shared_prefix_dtype: int | None = None,
+    value_shared_prefix_dtype: int | None = None,
+    dequant_scale_query_dtype: int | None = None,
+    dequant_scale_key_dtype: int | None = None,
+    dequant_scale_value_dtype: int | None = None,
+    dequant_scale_key_rope_dtype: int | None = None,
+    out_dtype: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """:func:`npu_fused_infer_attention_score`, with other names of arguments.
+
+    Raises:
+        NotImplementedError: for what is quantised, rotary parts, ``learnable_sink``, ``return_softmax_lse``, a
+            ``sparse_mode`` above 4, and other layouts.
+    """
+    name = "npu_fused_infer_attention_score_v2"
+    _refuse(name, query_rope=query_rope, key_rope=key_rope, dequant_scale_query=dequant_scale_query)
+    _refuse(name, dequant_scale_key=dequant_scale_key, dequant_scale_value=dequant_scale_value)
+    _refuse(name, quant_scale_out=quant_scale_out, quant_scale_p=quant_scale_p, learnable_sink=learnable_sink)
+    _refuse(name, return_softmax_lse=return_softmax_lse or None, out_dtype=out_dtype, query_dtype=query_dtype)
+    masking = _masking(name, pse_shift, atten_mask, sparse_mode, pre_tokens, next_tokens)
+    lengths, heads = (actual_seq_qlen, actual_seq_kvlen), (num_query_heads, num_key_value_heads)
+    result = _infer(masking, query, key, value, block_table, lengths, *heads, input_layout, softmax_scale)
+    return result, query.new_zeros(1, dtype=torch.float32)
+
+
 def npu_scaled_masked_softmax(
     x: torch.Tensor, mask: torch.Tensor, scale: float = 1, fixed_triu_mask: bool = False
 ) -> torch.Tensor:
@@ -355,6 +489,43 @@ def _in_layout(
     value_size = value.shape[-1] // key_heads if key_heads else value.shape[-1] // (key.shape[-1] // size)
     joined = attend(split(query, size), split(key, size), split(value, value_size)).transpose(1, 2).flatten(2)
     return joined.transpose(0, 1) if layout == "SBH" else joined
+
+
+def _infer(
+    masking: _Masking,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    block_table: torch.Tensor | None,
+    lengths: tuple[Sequence[int] | None, Sequence[int] | None],
+    heads: int,
+    key_heads: int,
+    layout: str,
+    scale: float,
+) -> torch.Tensor:
+    """Attention in a layout, to keys and values in a row or in blocks; ``lengths`` are those of queries and of keys."""
+    rows, columns = lengths
+    if layout == "TND":
+        columns = rows if columns is None else columns
+        if block_table is not None and columns is not None:
+            key, value = (_rows_of_blocks(cache, block_table, columns, query) for cache in (key, value))
+            columns = list(itertools.accumulate(columns))
+        return _in_layout(_attention(masking, scale), query, key, value, heads, key_heads, layout, rows, columns)
+    if block_table is not None:
+        key, value = (_from_blocks(cache, block_table, layout) for cache in (key, value))
+    attend = _attention(replace(masking, key_lengths=columns), scale)
+    return _in_layout(_shortened(attend, rows), query, key, value, heads, key_heads, layout)
+
+
+def _rows_of_blocks(
+    cache: torch.Tensor, table: torch.Tensor, lengths: Sequence[int], query: torch.Tensor
+) -> torch.Tensor:
+    """Keys or values of the sequences one after the other, (all positions, heads, size), from the blocks of a cache."""
+    if cache.dim() == 4:
+        cache = cache.transpose(1, 2).flatten(2)
+    sequences = cache[table.long()].flatten(1, 2)  # (batch, positions, heads * size)
+    parts = [sequence[:length] for sequence, length in zip(sequences, lengths, strict=True)]
+    return torch.cat(parts).unflatten(-1, (-1, query.shape[-1]))
 
 
 def _from_blocks(cache: torch.Tensor, table: torch.Tensor, layout: str) -> torch.Tensor:

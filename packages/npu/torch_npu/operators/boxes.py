@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 
 _Corners = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -125,6 +126,48 @@ def npu_nms_v4(
     if pad_to_max_output_size:
         kept = torch.cat((kept, kept.new_zeros(int(max_output_size) - len(kept))))
     return kept.int(), count
+
+
+def npu_batch_nms(
+    input: torch.Tensor,
+    scores: torch.Tensor,
+    score_threshold: float,
+    iou_threshold: float,
+    max_size_per_class: int,
+    max_total_size: int,
+    change_coordinate_frame: bool = False,
+    transpose_box: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The best boxes of each image, once those that overlap a better one of their class too far are left out.
+
+    Args:
+        input: (images, boxes, 1 or classes, 4).
+        scores: (images, boxes, classes).
+
+    Returns:
+        Boxes (images, max_total_size, 4), scores and classes (images, max_total_size), with zeros behind them; and how
+        many there are (images,), in int32.
+
+    Raises:
+        NotImplementedError: for ``change_coordinate_frame`` and ``transpose_box``.
+    """
+    if change_coordinate_frame or transpose_box:
+        raise NotImplementedError("npu_batch_nms: change_coordinate_frame and transpose_box are not there")
+    results = []
+    for boxes, shares in zip(input.expand(-1, -1, scores.shape[-1], -1), scores, strict=True):
+        found = []
+        for number in range(scores.shape[-1]):
+            ours, worth = boxes[:, number], shares[:, number]
+            order = worth.argsort(dim=0, descending=True, stable=True)
+            kept = order[_kept(ours[order], iou_threshold) & (worth[order] > score_threshold)][:max_size_per_class]
+            classes = torch.full_like(worth[kept], number)
+            found.append(torch.cat((ours[kept], worth[kept][:, None], classes[:, None]), 1))
+        joined = torch.cat(found)
+        joined = joined[joined[:, 4].argsort(dim=0, descending=True, stable=True)][:max_total_size]
+        results.append((F.pad(joined, [0, 0, 0, max_total_size - len(joined)]), len(joined)))
+    rows = torch.stack([row for row, _ in results])
+    counts = torch.tensor([count for _, count in results], dtype=torch.int32, device=input.device)
+    return rows[..., :4], rows[..., 4], rows[..., 5], counts
 
 
 def npu_nms_with_mask(input: torch.Tensor, iou_threshold: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -67,6 +67,32 @@ def one_(input: torch.Tensor) -> torch.Tensor:
     return input.fill_(1)
 
 
+def empty_with_format(
+    size: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | str | None = None,
+    pin_memory: bool | None = None,
+    acl_format: int = _ND,
+    base_addr_aligned_kb: int | None = None,
+) -> torch.Tensor:
+    """``torch.empty`` on the device: formats are Ascend's ways to lay out memory, and addresses are the allocator's."""
+    where = device if device is not None else torch.accelerator.current_accelerator()
+    return torch.empty(list(size), dtype=dtype, layout=layout, device=where, pin_memory=bool(pin_memory))
+
+
+def npu_sim_exponential_(
+    input: torch.Tensor, lambd: float = 1, *, generator: torch.Generator | None = None
+) -> torch.Tensor:
+    """``input.exponential_(lambd)``."""
+    return input.exponential_(lambd, generator=generator)
+
+
+def npu_prefetch(input: torch.Tensor, dependency: torch.Tensor | None, max_size: int, offset: int = 0) -> None:
+    """Nothing: where contents are before they are used is the device's choice."""
+
+
 def npu_transpose(input: torch.Tensor, perm: Sequence[int], require_contiguous: bool = True) -> torch.Tensor:
     """The dimensions in another order, in memory of its own."""
     return input.permute(list(perm)).contiguous()
