@@ -94,16 +94,12 @@ at::Tensor& histc_out(const at::Tensor& self, int64_t bins, const at::Scalar& mi
   return copy_to_out(out, result);
 }
 
-/// What follows would make a nested tensor of the sequences, which no kernel here takes: they stay padded.
-bool sequences_become_nested(const at::Tensor&, const at::Tensor&) { return false; }
-
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("bincount", TORCH_FN(bincount));
   m.impl("histc", TORCH_FN(histogram));
   m.impl("histc.out", TORCH_FN(histc_out));
-  m.impl("_nested_tensor_from_mask_left_aligned", TORCH_FN(sequences_become_nested));
 }
 
 }  // namespace outboard::aten

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Nested tensors of the strided layout: a buffer on the device, and the shapes of the parts on the host. PyTorch's
 // kernels for its own devices are made of dense operators on buffers and parts, so they serve this device, too. Those
-// that read memory themselves are written again (sums over the last dimension) or left out (attention in inference):
-// they raise NotImplementedError. Jagged tensors need nothing here, they are a class in Python
-// (`adapter/graphs/jagged.py`).
+// that read memory themselves are written again (sums over the last dimension, layers of encoders) or left out
+// (`nn.MultiheadAttention` in inference): they raise NotImplementedError. Jagged tensors need nothing here, they are a
+// class in Python (`adapter/graphs/jagged.py`).
 #include <ATen/NestedTensorImpl.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/native/nested/NestedTensorUtils.h>
+#include <ATen/ops/_nested_from_padded_and_nested_example.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/native_layer_norm_backward.h>
@@ -93,15 +95,36 @@ at::Tensor nested_sum_backward(const at::Tensor& grad, const at::Tensor& self, a
   return nested_like(self, joined(std::move(parts)));
 }
 
+/// A layer of `nn.TransformerEncoder` in inference, for which no kernel takes nested tensors: on padded sequences, with
+/// a mask of what is padding.
+void padded_encoder_layer(const c10::OperatorHandle& handle, c10::DispatchKeySet /*keys*/, torch::jit::Stack* stack) {
+  constexpr int64_t of_keys = 1;
+  const size_t count = handle.schema().arguments().size();
+  const size_t first = stack->size() - count;
+  const at::Tensor nested = (*stack)[first].toTensor();
+  c10::IValue& mask = (*stack)[first + count - 2];
+  TORCH_CHECK(mask.isNone(), "_transformer_encoder_layer_fwd: a nested tensor has no mask");
+  const at::Tensor padded = nested.to_padded_tensor(0.0);
+  const at::Tensor lengths = at::native::get_nested_tensor_impl(nested)->get_nested_sizes().select(1, 0).unsqueeze(1);
+  const at::Tensor places = at::arange(padded.size(1), lengths.options());
+  mask = places.ge(lengths).to(nested.device());
+  (*stack)[first + count - 1] = of_keys;
+  (*stack)[first] = padded;
+  handle.callBoxed(*stack);
+  stack->back() = at::_nested_from_padded_and_nested_example(stack->back().toTensor(), nested);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  share_kernels<c10::DispatchKey::CPU>(m, {"_nested_from_padded", "_nested_tensor_from_mask"});
+  share_kernels<c10::DispatchKey::CPU>(
+      m, {"_nested_from_padded", "_nested_tensor_from_mask", "_nested_tensor_from_mask_left_aligned"});
 }
 
 TORCH_LIBRARY_IMPL(aten, NestedTensorPrivateUse1, m) {
   m.impl("native_layer_norm", TORCH_FN(layer_norm));
   m.impl("native_layer_norm_backward", TORCH_FN(layer_norm_backward));
+  m.impl("_transformer_encoder_layer_fwd", torch::CppFunction::makeFromBoxedFunction<&padded_encoder_layer>());
   m.impl("sum.dim_IntList", TORCH_FN(sum_last_dim));
   m.impl("_nested_sum_backward", TORCH_FN(nested_sum_backward));
   share_kernels<c10::DispatchKey::NestedTensorCPU>(m, {"_nested_from_padded_and_nested_example",
