@@ -174,6 +174,12 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
     "what is written into a buffer that has been written goes into that buffer": (
         Place("torch._inductor.lowering.mutate_to", "changed val unsafe_alias"),
     ),
+    "graphs that hold the value of a float serve no other": (
+        Place(f"{_AUTOGRAD_CACHE}:AOTAutogradCache.save", "key entry remote"),
+    ),
+    "multiples of floats that a graph takes are added": (
+        Place("torch.fx.passes._tensorify_python_scalars._tensorify_impl", "gm shape_env fake_mode"),
+    ),
     "indices that become floats are rounded": (
         Place("torch._inductor.index_propagation:SymPyOps.to_dtype", "value dtype src_dtype use_compute_types"),
     ),
@@ -231,6 +237,7 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
 
 #: What PyTorch does by itself, from a release on: there these features are not asked for, and nothing is replaced.
 BUILT_IN_SINCE: Mapping[str, str] = {
+    "multiples of floats that a graph takes are added": "2.14",
     "what is written into a buffer that has been written goes into that buffer": "2.15",
 }
 

@@ -34,7 +34,7 @@ from ..operators.overloads import overloads_of
 from ..plans import cache
 from ..target import target_of
 from . import ambient
-from .graphs import aliases, overlaps
+from .graphs import aliases, floats, overlaps
 from .graphs.replays import register_replays
 from .interface import device_name, register_interface
 from .operators import additions, affine_grids, drawn_again, interpolation, pooling, random, rounding, scatters, shapes
@@ -151,6 +151,7 @@ def register() -> None:
     _change_decompositions(name)
     drawn_again.keep_states(name)
     aliases.register(name)
+    floats.register()
     overlaps.register(name)
     pooling.register(name)
     rounding.register(name)
