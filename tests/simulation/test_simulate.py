@@ -35,6 +35,7 @@ def test_a_product_is_bound_by_arithmetic_or_by_memory() -> None:
     assert large.moved == 4 * (1000 * 2000 + 2000 * 3000 + 1000 * 3000)
     assert large.seconds == pytest.approx(large.flops / FLOPS)
     assert [one.bound for one in large.steps] == ["arithmetic"]
+    assert large.utilisation == pytest.approx({"arithmetic": 1.0, "memory": large.moved / BANDWIDTH / large.seconds})
     thin = outboard.simulate(torch.mm, [empty(1, 2000), empty(2000, 3000)], chip=CHIP)
     assert thin.seconds == pytest.approx(4 * (2000 + 2000 * 3000 + 3000) / BANDWIDTH)
     assert [one.bound for one in thin.steps] == ["memory"]
@@ -116,6 +117,15 @@ def test_rows_are_all_that_is_read_of_a_table_and_written_of_a_cache() -> None:
         lambda c, i, x: c.index_copy_(0, i, x), [empty(5000, 8), places, empty(3, 8)], chip=CHIP
     )
     assert written.moved == 8 * 3 + 2 * (4 * 3 * 8)
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_batch_norm_reads_a_batch_twice_to_normalise_it(trains: bool) -> None:
+    x, channel = empty(8, 4, 16, 16), empty(4)
+    norm = lambda x, w, b, m, v: F.batch_norm(x, m, v, w, b, training=trains)  # noqa: E731
+    simulation = outboard.simulate(norm, [x, *([channel] * 4)], chip=CHIP)
+    assert simulation.steps[0].step.read - 4 * 4 * 4 <= (2 if trains else 1) * x.nbytes <= simulation.steps[0].step.read
+    assert simulation.steps[0].step.written >= x.nbytes
 
 
 @pytest.mark.parametrize("heads", [8, 2])
@@ -244,6 +254,7 @@ def test_the_page_shows_every_engine(tmp_path: Path) -> None:
     assert "&lt;chip&gt;" in page
     assert all(f">{engine}<" in page for engine in ("compute", "upload", "host"))
     assert page.count("<rect") == len(simulation.steps)
+    assert "arithmetic in use" in page
 
 
 # ---- fusion ----

@@ -37,6 +37,7 @@ def _summary(timeline: Timeline) -> str:
         "moved": quantities.size(timeline.moved),
         "memory, at most": quantities.size(timeline.peak_memory),
     }
+    entries |= {f"{name} in use": quantities.percent(part, 1.0) for name, part in timeline.utilisation.items()}
     entries |= {f"{name} busy": quantities.percent(timeline.busy(name), whole) for name in _engines(timeline)}
     entries |= {f"bound by {name}": quantities.percent(seconds, whole) for name, seconds in bound.items()}
     return summary(entries)

@@ -25,6 +25,8 @@ _GATHERS = frozenset({"_embedding_bag", "embedding", "gather", "index", "index_s
 _SCATTERS = frozenset({"index_add_", "index_copy_", "index_put_", "scatter_", "scatter_add_"})
 #: Operators that do not read what they write.
 _OVERWRITES = frozenset({"copy_", "fill_", "index_copy_", "index_put_", "scatter_", "zero_"})
+#: Of how many of its first tensors an operator has to know all before it can begin with any: it reads them twice.
+_TWICE = {"native_batch_norm": 1, "native_batch_norm_backward": 2}
 #: Memory that nobody has written yet.
 _EMPTY = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"})
 #: Element by element, without PyTorch's tag for it. So are all that begin with _foreach_.
@@ -128,12 +130,14 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         writes: Sequence[Tensor],
         most_read: float = math.inf,
         most_written: float = math.inf,
+        twice: int = 0,
     ) -> None:
-        """An operation, and how many bytes of its first tensor it reads at most, and of each that it writes."""
+        """An operation, how many bytes of its first tensor it reads at most, and of each that it writes, and how many
+        of the first it reads ``twice``."""
         read: dict[int, int] = {}
         for place, tensor in enumerate(reads):
             number = self._number(tensor, made=False)
-            bytes_read = _touched(tensor) if place else min(_touched(tensor), most_read)
+            bytes_read = (2 if place < twice else 1) * (_touched(tensor) if place else min(_touched(tensor), most_read))
             read[number] = max(read.get(number, 0), int(bytes_read))
         written = {self._number(tensor, made=True): int(min(_touched(tensor), most_written)) for tensor in writes}
         counted = writes if kind == "product" else [*reads, *writes]
@@ -168,7 +172,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kind: Kind = "product" if flops else _kind(func, name, args, given)
         most_read = sum(tensor.nbytes for tensor in fresh) if name in _GATHERS else math.inf
         most_written = max(tensor.nbytes for tensor in given[1:]) if name in _SCATTERS else math.inf
-        self.add(func._schema.name, kind, flops, reads, [*fresh, *changed], most_read, most_written)
+        twice = _TWICE.get(name, 0) if kind == "other" else 0
+        self.add(func._schema.name, kind, flops, reads, [*fresh, *changed], most_read, most_written, twice)
 
     def _number(self, tensor: Tensor, made: bool) -> int:
         """The number of a tensor's memory, which is new if it was not seen before."""

@@ -82,10 +82,19 @@ class _Group:
     size: int
     operations: list[Operation] = field(default_factory=list)
     needs: set[_Group] = field(default_factory=set)
+    needed_by: set[_Group] = field(default_factory=set)
     into: _Group | None = None  # the group that has its operations now
 
     def now(self) -> _Group:
-        return self if self.into is None else self.into.now()
+        group = self
+        while group.into is not None:
+            group = group.into
+        return group
+
+    def need(self, others: Set[_Group]) -> None:
+        for other in others - {self}:
+            self.needs.add(other)
+            other.needed_by.add(self)
 
     def multiplies(self) -> bool:
         return any(one.kind == "product" for one in self.operations)
@@ -101,8 +110,9 @@ class _Group:
 
     def absorb(self, other: _Group) -> None:
         self.operations[:0] = other.operations
-        self.needs |= other.needs
-        self.needs -= {self, other}
+        self.needs.discard(other)
+        self.need(other.needs)
+        self.needed_by |= other.needed_by - {self}
         other.into = self
 
     def step(self, passing: Set[int], needs: frozenset[int], makes: int, frees: int) -> Step:
@@ -139,7 +149,7 @@ def _groups(record: Record, has: Callable[[str], bool], fused: bool) -> list[_Gr
             home = _Group(engine, operation.size)
             groups[home] = place
         home.operations.append(operation)
-        home.needs |= before - {home}
+        home.need(before)
         for number in operation.reads:
             used.setdefault(number, []).append(home)
         for number in operation.writes:
@@ -161,8 +171,7 @@ def _can_wait(group: _Group, other: _Group, groups: Mapping[_Group, int]) -> boo
     multiplied = {number for one in other.operations if one.kind == "product" for number in one.reads}
     if any(number in multiplied for one in group.operations for number in one.writes):
         return False
-    begin, end = groups[group], groups[other]
-    return not any(group in (need.now() for need in one.needs) for one, place in groups.items() if begin < place < end)
+    return all(groups[one.now()] >= groups[other] for one in group.needed_by)
 
 
 def _engine(operation: Operation, has: Callable[[str], bool]) -> Engine:

@@ -79,6 +79,14 @@ class Timeline:
         """Whether the chip's memory is enough."""
         return self.peak_memory <= self.chip.memory
 
+    @property
+    def utilisation(self) -> dict[str, float]:
+        """Parts of the time, from 0 to 1, in which the chip's "arithmetic" and its "memory" would do what was done at
+        their full rates."""
+        whole = self.seconds or 1.0
+        products = sum(one.step.flops / self.chip.peak(one.step.dtype) for one in self.steps)
+        return {"arithmetic": products / whole, "memory": self.moved / self.chip.bandwidth / whole}
+
     def busy(self, engine: str = "compute") -> float:
         """Seconds in which an engine worked: "compute", "upload", "download", "link" or "host"."""
         return sum(one.seconds for one in self.steps if one.step.engine == engine)
