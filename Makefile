@@ -40,7 +40,7 @@ RELEASES_ARGUMENTS ?=
 # Each process would compile the sources of PyTorch again, at twice the cost of its import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo demo-short accuracy decompositions test test-full test-cpp test-cuda-text test-distributed-judge test-sanitize test-ecosystem test-hip test-limits test-mpi test-newest test-nvrtc test-oclgrind test-python test-smoke test-strict test-wheel test-wheels lint format bench bench-sweep opinfo distributions releases fuzz fuzz-aliases fuzz-collectives fuzz-files wheel wheels docs docs-serve clean distclean
+.PHONY: help setup demo demo-short accuracy decompositions test test-full test-cpp test-cuda-text test-distributed-judge test-sanitize test-ecosystem test-hip test-limits test-mpi test-newest test-nvrtc test-oclgrind test-python test-smoke test-strict test-wheel test-wheels lint format bench bench-sweep modules opinfo distributions releases fuzz fuzz-aliases fuzz-collectives fuzz-files wheel wheels docs docs-serve clean distclean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -216,6 +216,10 @@ distributions:  ## Random numbers against their laws, ten million of each; DISTR
 decompositions:  ## Decompositions and lowerings against the CPU's kernels, over grids of arguments; SWEEP_ARGUMENTS="--family norms"
 	@$(SETUP) --opencl --groups demo test
 	@$(PY) -m tools.decompositions --state build/decompositions.json $(SWEEP_ARGUMENTS)
+
+modules:  ## The modules and optimizers of PyTorch's own tests against the CPU; MODULES_ARGUMENTS="--way compiled"
+	@$(SETUP) --groups demo test
+	@$(PY) -m tools.module_lists $(MODULES_ARGUMENTS)
 
 fuzz:  ## Random programs on the device against the CPU; FUZZ_ARGUMENTS="--mode compiled --operators 5000"
 	@$(SETUP) --opencl --groups demo test
