@@ -25,7 +25,6 @@ _PASSIVE = (
     wrapper.MultiOutputLine,
     wrapper.EnterDeviceContextManagerLine,
     wrapper.ExitDeviceContextManagerLine,
-    wrapper.AssertSizeStrideLine,
 )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import sympy
 import torch
 from torch._inductor import ir
+from torch._inductor.codegen import wrapper as codegen_wrapper
 from torch._inductor.codegen.wrapper import (
     PythonWrapperCodegen,
     WrapperLine,
@@ -130,14 +131,22 @@ def size_hint(size: Size) -> int | None:
     return int(hint) if hint >= 0 else None
 
 
+#: Lines of checks, of which each release of PyTorch has more.
+_CHECKS = tuple(
+    getattr(codegen_wrapper, name)
+    for name in ("AssertSizeStrideLine", "GroupedAssertSizeStrideLine", "AssertAlignmentLine")
+    if hasattr(codegen_wrapper, name)
+)
+
+
 def computing(lines: Sequence[Any]) -> list[Any]:
-    """Lines without those of Python that do nothing: comments, and checks of an alignment, on which no kernel of ours
+    """Lines without those that do nothing: comments of Python, and checks of an alignment, on which no kernel of ours
     relies, and of how a call's results lie, which plans decide."""
-    return [line for line in lines if not isinstance(line, str) or not _says_nothing(line.strip())]
+    return [line for line in lines if not isinstance(line, _CHECKS) and not _says_nothing(line)]
 
 
-def _says_nothing(text: str) -> bool:
-    return not text or text.startswith(("#", "assert_alignment(", "assert_size_stride("))
+def _says_nothing(line: Any) -> bool:
+    return isinstance(line, str) and (not (text := line.strip()) or text.startswith(("#", "assert_alignment(")))
 
 
 class PlanConverter:
@@ -293,8 +302,6 @@ class PlanConverter:
     _generate_free_if_not_reused = _generate_free
     _generate_null = _generate_free
     _generate_comment = _generate_free
-    _generate_assert_size_stride = _generate_free
-    _generate_assert_alignment = _generate_free
     _generate_enter_device_context_manager = _generate_free
     _generate_exit_device_context_manager = _generate_free
 
