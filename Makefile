@@ -40,7 +40,7 @@ RELEASES_ARGUMENTS ?=
 # Each process would compile the sources of PyTorch again, at twice the cost of its import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo demo-short accuracy decompositions test test-full test-cpp test-cuda-text test-distributed-judge test-sanitize test-ecosystem test-hip test-limits test-mpi test-newest test-nvrtc test-oclgrind test-python test-smoke test-strict test-wheel test-wheels lint format bench bench-sweep modules opinfo distributions releases fuzz fuzz-aliases fuzz-collectives fuzz-files wheel wheels docs docs-serve clean distclean
+.PHONY: help setup demo demo-short accuracy decompositions test test-full test-cpp test-cuda-text test-distributed-judge test-sanitize test-ecosystem test-hip test-limits test-mpi test-newest test-nvrtc test-oclgrind test-python test-smoke test-strict test-wheel test-wheels lint format bench bench-sweep modules opinfo opinfo-float32 distributions releases fuzz fuzz-aliases fuzz-collectives fuzz-files wheel wheels docs docs-serve clean distclean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,7 +64,7 @@ test:  ## Lint, C++ tests, the short demo (the second time from caches alone), t
 	@$(MAKE) --no-print-directory test-python
 
 test-full: export OUTBOARD_TEST_FULL := 1
-test-full: test opinfo accuracy test-sanitize test-oclgrind test-cuda-text test-mpi test-newest test-wheels  ## Everything in test, every OpInfo, functions against float64, sanitizers, Oclgrind, kernels for GPUs, MPI, the newest PyTorch, wheels in clean environments
+test-full: test opinfo-float32 accuracy test-sanitize test-oclgrind test-cuda-text test-mpi test-newest test-wheels  ## Everything in test, every OpInfo, functions against float64, sanitizers, Oclgrind, kernels for GPUs, MPI, the newest PyTorch, wheels in clean environments
 	@$(MAKE) --no-print-directory test-strict STRICT_TESTS="tests/device tests/compiler tests/kernels"
 	@$(MAKE) --no-print-directory test-limits LIMITS="small single narrow wide" LIMITS_TESTS="$(LIMITS_TESTS_FULL)" LIMITS_MATCH=
 
@@ -205,7 +205,11 @@ accuracy:  ## docs/accuracy.md: every function and reduction against float64, be
 	@$(SETUP) --opencl --groups demo test
 	@$(PY) tools/accuracy.py --write docs/accuracy.md
 
-opinfo:  ## Every float32 OpInfo on the device against the CPU, one process each
+opinfo:  ## docs/operators.md: every OpInfo and dtype, forward and backward, against the CPU; goes on where it was stopped
+	@$(SETUP) --opencl --groups demo test
+	@$(PY) tools/supported.py --write docs/operators.md $(OPINFO_ARGUMENTS)
+
+opinfo-float32:  ## Every float32 OpInfo on the device against the CPU
 	@$(SETUP) --opencl --groups demo test
 	@$(PY) tools/opinfo.py
 
