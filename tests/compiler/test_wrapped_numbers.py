@@ -166,3 +166,19 @@ def test_multiples_are_added_before_they_are_rounded(operator: str, compiled: bo
         x, y = ((torch.arange(512.0) * factor).sin().to(dtype) * 3 for factor in (1, 0.7))
         expected = MULTIPLES[operator](x, y)
         assert torch.equal(function(x.to(device), y.to(device)).cpu(), expected), dtype
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_factors_without_dimensions(dtype: torch.dtype, compiled: bool, device: str) -> None:
+    """The CPU rounds them to the dtype of the halves that they meet if they come first, not if they come second."""
+
+    def results(x: Tensor, factor: Tensor) -> list[Tensor]:
+        modes = (None, "floor", "trunc")
+        return [x * factor, factor * x, factor / x, *(torch.div(x, factor, rounding_mode=mode) for mode in modes)]
+
+    ours = torch.compile(results, dynamic=False) if compiled else results
+    x = torch.linspace(-4, 4, 999).to(dtype)
+    for factor in (torch.tensor(0.3), torch.tensor(0.3, dtype=torch.float64), torch.tensor(12345)):
+        found = ours(x.to(device), factor.to(device))
+        torch.testing.assert_close(found, results(x, factor), rtol=0, atol=0, check_device=False, equal_nan=True)

@@ -242,6 +242,7 @@ CALLS: dict[str, Call] = {
         _gradient_of_nothing(d, loss) for loss in (F.mse_loss, F.huber_loss, F.smooth_l1_loss)
     ],
     "max_unpool2d": lambda d: F.max_unpool2d(_channels_last(d), _channels_last(d).long() % 6, 2),
+    "lstsq": lambda d: torch.linalg.lstsq(_wide(d).t()[:, :2], torch.ones(3, 2, device=d)),
     "embedding_bag": lambda d: F.embedding_bag(
         torch.tensor([0, 1, 2], device=d), _wide(d), torch.tensor([0, 1], device=d)
     ),

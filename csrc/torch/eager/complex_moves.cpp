@@ -16,6 +16,7 @@
 
 #include "torch/bridge/device_type.h"
 #include "torch/eager/map_tensors.h"
+#include "torch/eager/out_arguments.h"
 
 namespace outboard::aten {
 namespace {
@@ -156,7 +157,7 @@ class Move {
 
   /// Writes to an `out=` tensor, which takes the result's form if it has to be resized.
   static void give(const at::Tensor& out, const at::Tensor& result) {
-    if (at::native::resize_output(out, result.sizes())) out.as_strided_(result.sizes(), result.strides());
+    if (at::native::resize_output(out, result.sizes())) lay_out(out, result.sizes(), result.strides());
     out.copy_(result);
   }
 

@@ -23,6 +23,7 @@
 #include "torch/eager/complex_moves.h"
 #include "torch/eager/copy.h"
 #include "torch/eager/map_tensors.h"
+#include "torch/eager/out_arguments.h"
 #include "torch/eager/stand_ins.h"
 #include "torch/eager/unheard.h"
 
@@ -119,15 +120,9 @@ class CpuCall {
   void write_back() {
     for (const Pair& pair : pairs_) {
       if (!pair.written || (in_place_ && !pair.fresh)) continue;
-      if (pair.device.sizes() != pair.cpu.sizes()) lay_out(pair.device, pair.cpu);
+      if (pair.device.sizes() != pair.cpu.sizes()) lay_out(pair.device, pair.cpu.sizes(), pair.cpu.strides());
       pair.device.copy_(pair.cpu);
     }
-  }
-
-  /// Gives an `out=` tensor, whose stand-in the CPU's kernel has resized, its form.
-  static void lay_out(const at::Tensor& out, const at::Tensor& cpu) {
-    out.resize_(cpu.sizes());
-    out.as_strided_(cpu.sizes(), cpu.strides());
   }
 
   /// The result on the device: a view of an argument where the CPU kernel returned one, else a copy.

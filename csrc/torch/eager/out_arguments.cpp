@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "torch/eager/out_arguments.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/Resize.h>
@@ -76,7 +77,7 @@ class OutArguments {
       TORCH_CHECK(out.numel() == 0 || !is_read(op_, arguments_, out), "output with shape ", out.sizes(),
                   " doesn't match the broadcast shape ", form.sizes());
       is_announced ? void(out.resize_(form.sizes())) : void(at::native::resize_output(out, form.sizes()));
-      out.as_strided_(form.sizes(), form.strides());
+      lay_out(out, form.sizes(), form.strides());
     }
     return true;
   }
@@ -184,5 +185,11 @@ class OutArguments {
 }  // namespace
 
 bool resize_outputs(const Operator& op, Arguments& arguments) { return OutArguments(op, arguments).resize(); }
+
+void lay_out(const at::Tensor& tensor, at::IntArrayRef sizes, at::IntArrayRef strides) {
+  const size_t room = at::detail::computeStorageNbytes(sizes, strides, 1);
+  tensor.resize_({static_cast<int64_t>(room)});
+  tensor.as_strided_(sizes, strides);
+}
 
 }  // namespace outboard::aten

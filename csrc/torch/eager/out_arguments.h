@@ -10,4 +10,7 @@ namespace outboard::aten {
 /// kernel raises PyTorch's own errors.
 bool resize_outputs(const Operator& op, Arguments& arguments);
 
+/// Gives a tensor that was resized these sizes and strides, which may leave gaps, and memory that holds them.
+void lay_out(const at::Tensor& tensor, at::IntArrayRef sizes, at::IntArrayRef strides);
+
 }  // namespace outboard::aten

@@ -178,8 +178,8 @@ def _next_half(dtype: torch.dtype, x: Any, goal: Any) -> Any:
 
 
 def _register_factors(name: str) -> None:
-    """Numbers that halves are multiplied with, or divided by, are not rounded first, as on the CPU. All others are, as
-    they become constants of the tensor's dtype."""
+    """Numbers, and tensors of no dimensions, that halves are multiplied with, or divided by, are not rounded first, as
+    on the CPU. All others are, as are those that come first."""
     _change_lowerings((aten.mul, aten.div, aten.true_divide, aten.floor_divide), partial(_with_factor, name))
 
 
@@ -195,12 +195,25 @@ def _change_lowerings(packets: Iterable[Any], change: Callable[[Callable[..., An
 def _with_factor(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def lower(a: Any, b: Any, **kwargs: Any) -> Any:
-        is_number = isinstance(b, (int, float, sympy.Basic))
-        if not is_number or not _is_on(name, a) or a.get_dtype() not in HALVES:
+        if not _is_on(name, a, b):
             return original(a, b, **kwargs)
-        return lowering.to_dtype(original(lowering.to_dtype(a, torch.float32), b, **kwargs), a.get_dtype())
+        if _meets_single_element(b, a):
+            a = _narrowed(a, b.get_dtype())
+        is_number = isinstance(b, (int, float, sympy.Basic)) and a.get_dtype() in HALVES
+        if not is_number and not _meets_single_element(a, b):
+            return original(a, b, **kwargs)
+        factor = b if is_number else lowering.to_dtype(b, torch.float32)
+        return lowering.to_dtype(original(lowering.to_dtype(a, torch.float32), factor, **kwargs), a.get_dtype())
 
     return lower
+
+
+def _meets_single_element(halves: Any, other: Any) -> bool:
+    """Whether a tensor of halves meets one of no dimensions and another real dtype."""
+    if not all(isinstance(each, ir.TensorBox) for each in (halves, other)):
+        return False
+    is_wide = other.get_dtype() != halves.get_dtype() and not other.get_dtype().is_complex
+    return bool(is_wide and halves.get_dtype() in HALVES and halves.get_size() and not other.get_size())
 
 
 #: Operators in which the CPU takes tensors of no dimensions for numbers, and rounds these first.
