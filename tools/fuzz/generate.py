@@ -21,6 +21,7 @@ from tools.fuzz.program import Namespace
 from tools.fuzz.state import evaluate
 
 FLOAT = ("float32", "float32", "float64", "float16", "bfloat16", "complex64", "complex64")
+HALVES = ("float16", "bfloat16")
 INT = ("int64", "int32", "int16", "int8", "uint8")
 ANY = (*FLOAT, *INT, "bool")
 NUMBER = (*FLOAT, *INT)
@@ -217,9 +218,17 @@ class Generator:
             return [complex(*pair) for pair in zip(*parts, strict=False)]
         low, high = limits or (-3.0, 3.0)
         numbers = [round(self.free.uniform(low, high), 3) for _ in range(count)]
+        if limits is None and not tame and dtype in HALVES and self.free.random() < 0.3:
+            return self._patterns(dtype, count)
         if limits is None:
             special = (0.0, -0.0, 0.5, 1.0, -1.0, 2.5) + (() if tame else _EXTREMES)
             numbers = [self.free.choice(special) if self.free.random() < 0.3 else number for number in numbers]
+        return numbers
+
+    def _patterns(self, dtype: str, count: int) -> list[float]:
+        """Elements of any bits: of all exponents, subnormal ones, NaN and infinities."""
+        bits = [self.free.randrange(-(2**15), 2**15) for _ in range(count)]
+        numbers: list[float] = torch.tensor(bits, dtype=torch.int16).view(getattr(torch, dtype)).tolist()
         return numbers
 
     def _integers(self, dtype: str, count: int, tame: bool, limits: tuple[float, float] | None) -> list[Any]:
