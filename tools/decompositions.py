@@ -197,6 +197,17 @@ def _graph_of_another_zero(label: str, found: Difference) -> bool:
     return not isinstance(other, Refused) and is_close(found.ours, other[found.place])
 
 
+def _divided_by_nothing(label: str, found: Difference) -> bool:
+    """A variance of as many elements as are taken off, whose gradient PyTorch's compiler cannot trace on the CPU,
+    either: it divides by a number that is 0 in its example."""
+    is_failure = isinstance(found.ours, Refused) and found.ours.kind is torch._dynamo.exc.BackendCompilerFailed
+    if not is_failure or not re.match("(std|var)(_mean)? ", label):
+        return False
+    group = next(group for group in FAMILIES["norms"]() if group.label == label)
+    cpus = _in_graphs_of_symbols(dataclasses.replace(group, orders=1))(group, found.source, "cpu", found.layout)
+    return isinstance(cpus, Refused) and cpus.kind is found.ours.kind
+
+
 #: Of which differences it is known why, and why. Each is judged by its numbers.
 EXPLAINED: list[tuple[Callable[[str, Difference], bool], str]] = [
     (_gradient_of_copies, "the CPU's gradient is of copies, its result is not"),
@@ -218,6 +229,7 @@ EXPLAINED: list[tuple[Callable[[str, Difference], bool], str]] = [
         "the CPU takes exponents of single elements in float64, of vectors not; nor does CUDA",
     ),
     (_bound_that_the_dtype_rounds, "the CPU rounds bounds to the dtype; CUDA compares in float32, as ours"),
+    (_divided_by_nothing, "PyTorch's compiler divides by 0 as it traces the gradient"),
     (_graph_of_another_zero, "PyTorch takes a graph that was made for 0.0 for -0.0"),
 ]
 #: How many sources a static graph takes.
