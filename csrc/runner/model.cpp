@@ -176,8 +176,8 @@ std::pair<std::vector<int64_t>, std::vector<int64_t>> Model::bounds(const ModelF
   return {least, most};
 }
 
-/// The caller's data in memory of ours, if the device may still read it when the caller has it back: whoever fails to
-/// wait cannot keep memory of somebody else's. nullptr where the host copies itself.
+/// The caller's data in memory of ours, if the device may still read it when the caller has it back: a caller whose
+/// wait failed need not keep its memory. nullptr where the host copies itself.
 std::shared_ptr<HostBuffer> Model::stage(const void* data, uint64_t bytes) const {
   if (device_.host_accessible()) return nullptr;
   std::shared_ptr<HostBuffer> buffer = device_.residency().host_buffer(bytes);

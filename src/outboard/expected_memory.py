@@ -68,7 +68,7 @@ def needs(path: Path, program: Sequence[str]) -> list[int]:
 
 
 def _program() -> tuple[str, ...] | None:
-    """What tells this program from others; None if it is none."""
+    """What tells this program from others; None for an interactive session."""
     arguments = sys.orig_argv[1:]
     named = any(not argument.startswith("-") for argument in arguments)
     if sys.flags.interactive or not named or "--multiprocessing-fork" in arguments:  # whose line does not tell its work

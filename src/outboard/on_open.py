@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who waits for devices to be opened, which happens when they are first needed."""
+"""What is called when devices are opened, which happens when they are first needed."""
 
 from __future__ import annotations
 

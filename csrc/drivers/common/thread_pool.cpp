@@ -18,7 +18,7 @@ namespace {
 constexpr auto kPatience = std::chrono::microseconds(100);
 /// Looks in a row between looks at the clock.
 constexpr int kLooks = 256;
-/// Pieces of a thread's share: enough that one who is late holds up the others little.
+/// Pieces of a thread's share: enough that a late thread hardly holds up the others.
 constexpr uint64_t kPieces = 16;
 /// One piece from the end of a share.
 constexpr uint64_t kFromEnd = uint64_t{1} << 32;

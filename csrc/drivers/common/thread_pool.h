@@ -51,9 +51,9 @@ class ThreadPool {
   unsigned threads() const { return others_ + 1; }
   /// True if the other threads would notice jobs without being woken.
   bool awake() const { return asleep_.load(std::memory_order_relaxed) == 0; }
-  /// Does jobs and returns when all are done. A thread that has done its share of one goes on with the next: who brings
-  /// several at once has them wait for each other only at the end. What another thread brings meanwhile, it does alone.
-  /// Throws std::bad_alloc and std::system_error before anything is done.
+  /// Does jobs and returns when all are done. A thread that has done its share of one goes on with the next: jobs of
+  /// one call wait for each other only at the end. A call of another thread meanwhile does its jobs alone. Throws
+  /// std::bad_alloc and std::system_error before anything is done.
   void run(const Job* jobs, size_t number);
   void run(const Job& job) { run(&job, 1); }
   /// The same on the calling thread alone.
@@ -67,7 +67,7 @@ class ThreadPool {
   };
 
   /// The parts of each job that one thread does, always the same ones if it can: what it wrote a moment ago lies in the
-  /// caches of its core. It goes forward, job after job; who has nothing left to do takes from the end.
+  /// caches of its core. It goes forward, job after job; a thread with nothing left takes from the end.
   struct alignas(64) Share {
     std::atomic<uint64_t> dealt{0};  // pieces from the front, and above 32 bits pieces from the end
   };

@@ -13,7 +13,7 @@ namespace outboard::cuda {
 struct CudnnApi;
 
 /// Convolutions and attention by cuDNN (NVIDIA, "cuDNN", version 9, its graph API), which is opened when the driver
-/// starts. Who does not have it has none.
+/// starts. Without cuDNN there are none.
 class Cudnn {
  public:
   /// The library that OUTBOARD_CUDA_CUDNN names, else libcudnn.so.9 where the dynamic linker finds it; nullptr, and

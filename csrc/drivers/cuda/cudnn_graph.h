@@ -11,7 +11,7 @@
 #include "cuda/cudnn.h"
 
 /// cuDNN's graph API (cudnn_graph.h): operations on tensors become a graph, for which engines are found, and a plan of
-/// one of them is executed. Who uses what is declared here holds the handle's mutex.
+/// one of them is executed. Callers hold the handle's mutex.
 namespace outboard::cuda {
 
 /// The part of cuDNN that is used. Handles and descriptors are pointers; statuses, types and attributes numbers.

@@ -162,7 +162,7 @@ ob_status stream_destroy(ob_stream stream) {
   const std::lock_guard lock(device->mutex);
   device->streams.erase(stream->place);
   if (entry.status() != OB_OK) return OB_OK;                      // nothing is left of a lost device's streams
-  if (stream->workspace != 0) cu().cuMemFree(stream->workspace);  // waits for who uses it
+  if (stream->workspace != 0) cu().cuMemFree(stream->workspace);  // waits for the work that uses it
   device->leaving.push_back(stream->stream);
   reap(device);
   return OB_OK;

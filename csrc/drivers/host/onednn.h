@@ -14,7 +14,7 @@ namespace outboard::host {
 struct OneDnnApi;
 
 /// Functions of oneDNN (version 3, its C interface), which is opened when the driver starts: products of matrices and
-/// convolutions. Who does not have it has no functions.
+/// convolutions. Without oneDNN there are no functions.
 class OneDnn {
  public:
   /// The library that OUTBOARD_HOST_ONEDNN names, else `libdnnl.so.3`; nullptr if it cannot be opened or is of another

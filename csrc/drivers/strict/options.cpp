@@ -28,7 +28,7 @@ std::string library_of(const std::string& driver) {
   return self.substr(0, self.rfind('/') + 1) + "liboutboard_" + driver + ".so";
 }
 
-/// A number of bytes or of anything else, with KiB, MiB or GiB behind it or nothing. False if it is none.
+/// A number of bytes or of anything else, with KiB, MiB or GiB behind it or nothing. False if it is not a number.
 bool parse(const std::string& value, uint64_t& parsed) {
   char* end = nullptr;
   parsed = std::strtoull(value.c_str(), &end, 10);

@@ -48,7 +48,7 @@ bool Reclaimer::make_barrier() {
 
 void Reclaimer::retire(Garbage garbage) {
   if (!make_barrier()) {
-    new Garbage(std::move(garbage));  // leaked: nobody can tell who reads it
+    new Garbage(std::move(garbage));  // leaked: it may still be read
     return;
   }
   const std::lock_guard guard(mutex_);

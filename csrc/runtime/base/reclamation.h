@@ -58,7 +58,7 @@ class Reclaimer {
   };
 
   /// Takes over what readers that begin from now on cannot find any more; it is let go by the first
-  /// `collect` after everybody who reads now has ended, the caller's own sections included.
+  /// `collect` after all current readers have ended, the caller's own sections included.
   void retire(Garbage garbage);
   /// Lets go what nobody reads any more, on the calling thread.
   void collect();

@@ -272,7 +272,7 @@ void mark_used(const std::string& path) noexcept {
     // Nothing follows from failure: somebody deleted it, or the file system is only read.
     (void)utimensat(place.folder.value(), place.name.c_str(), nullptr, AT_SYMLINK_NOFOLLOW);
   } catch (const std::exception&) {
-    // It was read a moment ago; who reads it next will say what is wrong.
+    // It was read a moment ago; the next reader reports what is wrong.
   }
 }
 

@@ -61,7 +61,7 @@ struct Node : Block {
   bool free = false;
   bool small = false;
   std::vector<Stream*> other_streams;
-  MemoryContext context;  // of who has the block
+  MemoryContext context;  // of the block's owner
 };
 
 /// Free blocks by size. Sizes up to 2 MiB have a list each; above, 32 lists share an octave. A bitmap of non-empty

@@ -89,7 +89,7 @@ class CachingAllocator {
   void free(Block* block, uint64_t last_use = kUnknownUse) noexcept;
   /// The block is also used by work on `stream`: it is reused only when that work is finished. True the first time.
   bool record_stream(Block* block, Stream& stream);
-  /// The streams recorded, and forgetting them: for who has made the block's own stream wait for them.
+  /// The streams recorded, and forgetting them: for a caller that has made the block's own stream wait for them.
   const std::vector<Stream*>& other_streams(const Block* block) const;
   void forget_other_streams(Block* block);
   /// Returns cached memory to the driver, of pools too if they are gone or the calling thread allocates for them.

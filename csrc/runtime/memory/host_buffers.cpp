@@ -170,7 +170,7 @@ void HostBuffers::wait_for_oldest() {
 void HostBuffers::trim(uint64_t kept, bool wait) {
   if (idle_bytes_ + busy_bytes_ <= kept) return;
   if (wait) {
-    // What failed there is for who needs the work, not for who frees.
+    // A failure there is reported to callers that need the work, not here.
     for (const auto& [stream, busy] : busy_) stream->finish_in_the_end();
   }
   collect();

@@ -108,7 +108,7 @@ void Residency::share(Allocation& allocation, Stream& stream) {
 
 void Residency::bring_in(Allocation& allocation, Stream& stream, Access access) {
   Block* block = allocate(allocation.size(), stream, allocation.pool_);
-  // Whoever waits for memory gives the lock up: another thread may have brought the allocation in meanwhile.
+  // A wait for memory gives the lock up: another thread may have brought the allocation in meanwhile.
   if (allocation.home_ != nullptr) return allocator_.free(block, block->last_use);
   bool queued = false;
   try {

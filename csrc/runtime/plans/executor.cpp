@@ -78,7 +78,7 @@ class Buffers {
   }
 
  private:
-  /// Who has a reference of the allocation.
+  /// What holds a reference of the allocation.
   enum Owner : uint8_t { kInput, kRun, kCaller };
 
   struct Buffer {
@@ -139,7 +139,7 @@ class CallMemory {
   std::vector<Allocation*> pinned_;
 };
 
-/// The same for who only wants to know where that is.
+/// The same where only the places are wanted.
 class CallPlaces {
  public:
   explicit CallPlaces(const Buffers& buffers) : buffers_(buffers) {}

@@ -23,8 +23,8 @@ class BuildProcess {
   static void set_executable(const std::string& path);
 
   /// The binary of a program, built by the calling thread's own process for the device, which is started if there is
-  /// none. Empty if it was not built: the process died, none can be started, or it could not build the program. Whoever
-  /// builds the program here then learns what is wrong with it.
+  /// none. Empty if it was not built: the process died, none can be started, or it could not build the program. A
+  /// build in this process then says what is wrong with it.
   static std::string build_on_this_thread(const Device& device, const std::string& source, const std::string& options);
 
   /// Whether the calling thread has a process.

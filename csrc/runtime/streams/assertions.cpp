@@ -34,7 +34,7 @@ void Assertions::add(int32_t code, Kind kind, const std::string& text) {
 ob_ptr Assertions::word() {
   const ob_ptr known = word_.load(std::memory_order_acquire);
   if (known != 0) return known;
-  const Uninterrupted whole;  // a handler of signals might wait for who waits for this lock
+  const Uninterrupted whole;  // a signal handler might wait for a thread that waits for this lock
   std::lock_guard lock(mutex_);
   if (word_.load(std::memory_order_relaxed) != 0) return word_.load(std::memory_order_relaxed);
   refuse_if_unusable(device_.driver());

@@ -63,7 +63,7 @@ class LibraryWork {
   uint64_t key() const;
   /// Asks the driver for the function. False if it has none for such operands. Throws Error for what it reports.
   bool find(const ob_driver& driver, ob_device device);
-  /// For who has asked before.
+  /// Where `find` was asked before.
   void set_function(ob_function function) { function_ = function; }
   /// The same of one that was loaded, and stays so while there is a call of it.
   void set_function(std::shared_ptr<const LoadedFunction> loaded);

@@ -100,10 +100,10 @@ class Stream {
   void keep_until_finished(std::shared_ptr<const void> memory) noexcept;
   /// How many pieces of memory are kept so.
   size_t kept() const;
-  /// As `query`, except that a failure is kept for the next who submits or waits: for who asks in the middle of
-  /// something else.
+  /// As `query`, except that a failure is kept for the next call that submits or waits: for callers in the
+  /// middle of something else.
   bool surely_finished() noexcept;
-  /// From here to `take_back`, somebody submits to the driver's stream without this one: it may have work at any time.
+  /// From here to `take_back`, other code submits to the driver's stream directly: it may have work at any time.
   void lend() { lent_.fetch_add(1, std::memory_order_release); }
   void take_back() {
     submitted_.fetch_add(1, std::memory_order_release);

@@ -59,8 +59,8 @@ class SubmissionQueue {
   uint64_t put(Command command);
   /// The same, except that the command runs at once, and its exceptions leave, if nothing is before it.
   uint64_t run_or_put(const Command& command);
-  /// The same for what only marks a place: it leaves an earlier failure to who needs the work, because who marks may
-  /// have nobody to tell.
+  /// The same for what only marks a place: an earlier failure is left to callers that need the work, because the one
+  /// that marks may not be able to report it.
   uint64_t mark(const Command& command);
 
   /// Waits, without the lock, until there is room for a piece of work: then putting it waits no more, or not for long.

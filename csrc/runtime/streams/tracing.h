@@ -88,7 +88,7 @@ class TimedOnDevice {
   bool begun_ = false;
 };
 
-/// Who wants to know of each piece of work.
+/// Those that are told of each piece of work.
 enum Observer : unsigned { kTraced = 1, kWatched = 2 };
 extern std::atomic<unsigned> observers;
 

@@ -23,7 +23,7 @@ const char* word_for(HiddenCost kind);
 /// Called as the cost begins, in the thread that has it: what it is of, and of a fallback its cause.
 using CostObserver = std::function<void(HiddenCost kind, const std::string& what, const std::string& cause)>;
 
-/// Sets who is told, in all threads; empty: nobody.
+/// Sets the function that is told, in all threads; empty: none.
 void observe_costs(CostObserver observer);
 
 namespace hidden_costs {

@@ -30,7 +30,7 @@ struct PinnedBlock {
   Device* owner = nullptr;
   std::vector<std::unique_ptr<Event>> uses;
 
-  /// False, too, while nobody can tell: what failed is the stream's to report, and not to who needs memory.
+  /// False, too, while it is unknown: the stream reports failures, not an allocation of memory.
   bool idle() {
     for (const auto& use : uses) {
       if (!use->surely_reached()) return false;

@@ -27,8 +27,8 @@ void eager_write(const Operator& op, Arguments& arguments, Batch* batch = nullpt
 
 struct PlanEntry;
 
-/// The plans of one signature, for who calls an operator that only writes to its arguments many times with arguments
-/// that the signature does not tell apart. Once plans were taken away, nothing is known any more.
+/// The plans of one signature, for callers that run one operator, which only writes to its arguments, many times with
+/// arguments of one signature. It forgets its plans when plans are evicted.
 class KnownPlans {
  public:
   KnownPlans(const Operator& op, Arguments& arguments);

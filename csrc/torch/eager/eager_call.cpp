@@ -152,8 +152,8 @@ PlanAnswer EagerCall::ask(bool cache, bool compiler) {
   return {PlanAnswer::kRefused};
 }
 
-/// Takes an answer of the disk cache: plans, or that scalar values must be part of the signature. False: it is none, or
-/// no plan accepts the call.
+/// Takes an answer of the disk cache: plans, or that scalar values must be part of the signature. False: there is no
+/// answer, or no plan accepts the call.
 bool EagerCall::take_kept(const PlanAnswer& answer) {
   if (!answer.kept) return false;
   if (answer.verdict == PlanAnswer::kBake) {

@@ -84,7 +84,7 @@ class PlanTable {
   void make_room(const PlanEntry& wanted);
 
   std::shared_mutex mutex_;
-  /// Taken away by `make_room` only. Who reads one without the lock is in a section of `reclaimer_`.
+  /// Removed by `make_room` only. Readers without the lock are in a section of `reclaimer_`.
   std::unordered_map<std::string, std::shared_ptr<PlanEntry>> entries_;
   size_t held_ = 0;             // plans, and entries that have none
   size_t enough_programs_ = 0;  // for looking again whether plans go because of them

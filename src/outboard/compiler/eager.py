@@ -50,7 +50,7 @@ def _compile(call: SignedCall, target: Target) -> tuple[str, bytes]:
     from .adapter.lowering import ScalarSteersGraph, lower_operator
 
     op = call.op
-    compilers.find(target)  # who has the device and not its compiler is told so
+    compilers.find(target)  # says so if the device's compiler is missing
     if not target.has_dialect and not target.compiler and not may_use_library(target, op):
         statistics.note_reason(base_name(op), f"nobody here writes programs in the dialect {target.dialect!r}")
         return "cpu", b""

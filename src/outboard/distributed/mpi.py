@@ -151,7 +151,7 @@ class _Progress:
     def _start(self, call: _Call) -> None:
         try:
             call.request = call.start()
-        except Exception as error:  # goes to who waits for the call
+        except Exception as error:  # raised where the call is waited for
             call.done(str(error), -1)
             return
         call.end = time.monotonic() + call.seconds
@@ -169,7 +169,7 @@ class _Progress:
                     call.done(None, status.Get_source())
                 elif time.monotonic() > call.end:
                     self._give_up(call, f"Timed out after {round(call.seconds * 1000)} ms")
-            except Exception as error:  # goes to who waits for the call
+            except Exception as error:  # raised where the call is waited for
                 if call in self._pending:
                     self._pending.remove(call)
                 call.done(str(error), -1)

@@ -69,7 +69,7 @@ def write_safetensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
 
 
 def places(path: Path) -> dict[str, Place]:
-    """What a safetensors file holds. Raises ValueError if it is none."""
+    """What a safetensors file holds. Raises ValueError if it is not one."""
     with path.open("rb") as file:
         start = file.read(8)
         length = int.from_bytes(start, "little")

@@ -211,7 +211,7 @@ void DriverTransport::start(c10::intrusive_ptr<CollectiveWork> work, DriverReque
 }
 
 void DriverTransport::drain() {
-  // Who has pressed Ctrl-C does not want to wait for other ranks.
+  // After Ctrl-C there is no waiting for other ranks.
   if (was_interrupted()) abort();
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return pending_.empty(); });

@@ -9,7 +9,7 @@
 
 namespace outboard::distributed {
 
-/// Who waits for all ranks of a group looks five times a second whether processes of some have ended, of those whose
+/// A wait for all ranks of a group checks five times a second whether processes of some have ended, as far as their
 /// numbers are known here.
 class RollCall {
  public:

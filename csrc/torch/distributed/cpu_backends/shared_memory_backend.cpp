@@ -61,7 +61,7 @@ SharedMemoryBackend::SharedMemoryBackend(c10::intrusive_ptr<c10d::Backend> under
 
 SharedMemoryBackend::~SharedMemoryBackend() {
   const WithoutPython released;
-  // Who has pressed Ctrl-C does not want to wait for other ranks.
+  // After Ctrl-C there is no waiting for other ranks.
   if (was_interrupted()) memory_->abort();
   issuer_.drain();
 }

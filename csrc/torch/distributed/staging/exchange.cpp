@@ -27,7 +27,7 @@ void require_usable(const at::Tensor& tensor, const Stream& stream) {
   TORCH_CHECK_VALUE(tensor.is_non_overlapping_and_dense(), "Tensors must be contiguous");
 }
 
-/// The dtype of which elements of so many bytes are for who only moves them.
+/// The dtype that stands for elements of so many bytes where they are only moved.
 at::ScalarType carrier(size_t bytes) {
   switch (bytes) {
     case 1:

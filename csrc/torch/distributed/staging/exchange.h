@@ -36,8 +36,8 @@ class Exchange {
   /// A CPU tensor for the contents of `tensor`, which may be used once `wait` has returned. Throws c10::ValueError if
   /// the tensor is on another device or has gaps.
   at::Tensor numbers(const at::Tensor& tensor, Intent intent);
-  /// The same for who only moves elements, with elements of a dtype that every library knows: dtypes of one size look
-  /// alike, and a complex double is a last dimension of two. Dimension 0 is the tensor's own.
+  /// The same for collectives that only move elements, with elements of a dtype that every library knows: dtypes of one
+  /// size look alike, and a complex double is a last dimension of two. Dimension 0 is the tensor's own.
   at::Tensor elements(const at::Tensor& tensor, Intent intent);
   std::vector<at::Tensor> numbers(const std::vector<at::Tensor>& tensors, Intent intent);
   std::vector<at::Tensor> elements(const std::vector<at::Tensor>& tensors, Intent intent);
@@ -53,7 +53,7 @@ class Exchange {
   void give_back();
   /// The same where parts were copied on another stream.
   void give_back_behind(Stream& parts);
-  /// Waits until the copies to the device are made, and their memory is somebody else's.
+  /// Waits until the copies to the device are made, and their memory may be used again.
   void wait_until_given_back();
   /// Has work that is queued from now on the current stream wait for these copies.
   void order_current_stream() const;

@@ -20,8 +20,8 @@ struct Call {
   Stream* parts;  ///< for copies of parts
 };
 
-/// A collective that comes behind the earlier ones it must come behind. Only such a one can be carried out, so none can
-/// forget that.
+/// A collective that is ordered after the earlier ones it depends on. Only a DueCall can be carried out, so no
+/// collective can skip that.
 class DueCall {
  public:
   Call* operator->() { return &call_; }

@@ -144,7 +144,7 @@ bool CollectiveWork::is_in_the_way(const std::vector<at::Tensor>& read, const st
 
 bool CollectiveWork::end() {
   if (ended_.exchange(true)) return false;
-  // Let go without the lock: a tensor's end may wait for Python, and who asks whether it has ended, for the lock.
+  // Let go without the lock: a tensor's end may wait for Python's lock, whose holder may wait for this one.
   std::vector<at::Tensor> released;
   const std::lock_guard lock(mutex_);
   released.swap(inputs_);

@@ -75,7 +75,7 @@ class InterruptibleWork : public c10d::Work {
   virtual void interrupted() {}
 };
 
-/// A collective on tensors of the device, which is done when the CPU backend is, and, for who waits on a stream, when
+/// A collective on tensors of the device, which is done when the CPU backend is, and, for a wait on a stream, when
 /// its results are there in that stream's order.
 class CollectiveWork : public InterruptibleWork {
  public:
@@ -126,8 +126,8 @@ class CollectiveWork : public InterruptibleWork {
   std::atomic<bool> on_driver_{false};
 };
 
-/// A tensor on its way to or from one other rank. The CPU backend ends such a transfer where somebody waits for it, so
-/// that is where this one ends: in `wait`, or on another thread if the first who asks may be interrupted, or does not
+/// A tensor on its way to or from one other rank. The CPU backend ends such a transfer in a wait for it, so
+/// that is where this one ends: in `wait`, or on another thread if the first caller may be interrupted or does not
 /// wait, or if the other rank waits for what this one does next.
 class PeerWork : public InterruptibleWork {
  public:
@@ -167,7 +167,7 @@ class PeerWork : public InterruptibleWork {
   Stream* parts_ = nullptr;                 ///< constant once `host_` is set
   c10::intrusive_ptr<c10d::Backend> host_;  ///< guarded by mutex_; set once, when it has begun
   bool watched_ = false;                    ///< guarded by mutex_: a thread waits
-  std::mutex transferring_;                 ///< held by who waits for the message
+  std::mutex transferring_;                 ///< held while waiting for the message
 };
 
 /// The same error with what failed; errors in arguments as they are.

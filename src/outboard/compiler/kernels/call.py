@@ -33,7 +33,7 @@ class ExternCall:
     epilogue: Epilogue | None = None
 
     def tensor(self, position: int) -> TensorArg:
-        """The tensor at a position of ``args``. Raises TypeError if it is none."""
+        """The tensor at a position of ``args``. Raises TypeError if it is not a tensor."""
         value = self.args[position]
         if not isinstance(value, TensorArg):
             raise TypeError(f"{self.name}: argument {position} is no tensor")

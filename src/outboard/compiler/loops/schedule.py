@@ -190,7 +190,7 @@ class VectorSchedule(Schedule):
 
 
 class Sharing(enum.Enum):
-    """Who takes the terms of one reduction, or of a piece of it."""
+    """What takes the terms of one reduction, or of a piece of it."""
 
     ITEM = "item"
     SUB_GROUP = "sub-group"

@@ -56,7 +56,7 @@ def _reading_first(name: str, original: Callable[..., Any]) -> Callable[..., Any
 
 
 def _apart(value: Any, buffer: str) -> Any:
-    """An argument of a lowering, in memory of its own if it is read from ``buffer`` as yet. The scheduler joins the
+    """An argument of a lowering, in memory of its own if it is still read from ``buffer``. The scheduler joins the
     copy to the write where each element goes to its own place."""
     if not isinstance(value, ir.TensorBox):
         return value
