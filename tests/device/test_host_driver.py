@@ -4,10 +4,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+import outboard
 from outboard.drivers import host_compiler
 from tests.conftest import RunPython
 
@@ -242,6 +246,22 @@ def test_nothing_of_the_compiler_is_left_or_printed(run_python: RunPython, tmp_p
     )
     assert out == "end\n"
     assert [file for file in folder.iterdir() if "outboard" in file.name] == []
+
+
+#: Debian's, whose program lies at a fixed address, and has the C library's functions at addresses of its own.
+SYSTEM_PYTHON = Path(f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}")
+
+
+@pytest.mark.skipif(not SYSTEM_PYTHON.exists(), reason="the system has no Python of this version")
+def test_programs_are_built_under_the_systems_own_python(tmp_path: Path) -> None:
+    source = PREAMBLE + "check(lambda a: a.sin() + torch.lgamma(a + 1), torch.rand(50))\n"
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(str(Path(package.__file__).parents[1]) for package in (outboard, torch)),
+        "OUTBOARD_DRIVER": "host",
+        "OUTBOARD_CACHE_DIR": str(tmp_path),
+    }
+    result = subprocess.run([SYSTEM_PYTHON, "-c", source], env=environment, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize("taken", [True, False])

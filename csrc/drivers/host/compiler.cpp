@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <climits>
-#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -78,11 +77,12 @@ std::string linker_for(const std::string& clang) {
   return {};
 }
 
-/// The file that the C library's mathematical functions come from in this process.
+/// The file that the C library's mathematical functions come from in this process. The address that a name stands for
+/// may be one in the program, as in Debian's Python, which is linked to a fixed address: so the program is passed over.
 std::string library_of_functions() {
   Dl_info info{};
-  double (*const function)(double) = std::cbrt;
-  if (dladdr(reinterpret_cast<void*>(function), &info) == 0 || info.dli_fname == nullptr) return {};
+  void* const function = dlsym(RTLD_NEXT, "cbrt");
+  if (function == nullptr || dladdr(function, &info) == 0 || info.dli_fname == nullptr) return {};
   return info.dli_fname;
 }
 
