@@ -156,11 +156,9 @@ TEST(unbalanced_expressions_are_rejected) {
 
 TEST(arithmetic_never_traps) {
   constexpr int64_t kLeast = std::numeric_limits<int64_t>::min(), kMost = std::numeric_limits<int64_t>::max();
-  CHECK_EQ(apply(Expr::kFloorDiv, kLeast, -1), kLeast);
   CHECK_EQ(apply(Expr::kMod, kLeast, -1), 0);
-  CHECK_EQ(apply(Expr::kAdd, kMost, 1), kLeast);
-  CHECK_EQ(apply(Expr::kMul, kMost, 2), -2);
   CHECK_EQ(apply(Expr::kPow, 1, kMost), 1);
+  CHECK_EQ(apply(Expr::kPow, -2, 63), kLeast);
   CHECK_EQ(apply(Expr::kShiftLeft, 3, 4), 48);
   CHECK_EQ(apply(Expr::kShiftRight, -16, 2), -4);
   for (const int64_t bits : {int64_t{-1}, int64_t{64}}) {
@@ -168,6 +166,25 @@ TEST(arithmetic_never_traps) {
     CHECK_THROWS(apply(Expr::kShiftRight, 1, bits), Error);
   }
   CHECK_THROWS(apply(Expr::kPow, 2, -1), Error);
+}
+
+TEST(values_beyond_64_bits_are_refused_where_they_are_results) {
+  constexpr int64_t kLeast = std::numeric_limits<int64_t>::min(), kMost = std::numeric_limits<int64_t>::max();
+  CHECK_THROWS(apply(Expr::kFloorDiv, kLeast, -1), Error);
+  CHECK_THROWS(apply(Expr::kAdd, kMost, 1), Error);
+  CHECK_THROWS(apply(Expr::kSub, kLeast, 1), Error);
+  CHECK_THROWS(apply(Expr::kMul, kMost, 2), Error);
+  CHECK_THROWS(apply(Expr::kPow, 2, 63), Error);
+  CHECK_THROWS(apply(Expr::kPow, kMost, kMost), Error);
+  CHECK_THROWS(apply(Expr::kShiftLeft, 1, 63), Error);
+  const std::vector<Expr::Code> sum{{Expr::kConst, kMost}, {Expr::kConst, 1}, {Expr::kAdd, 0}};
+  const auto then = [&](std::vector<Expr::Code> rest) {
+    rest.insert(rest.begin(), sum.begin(), sum.end());
+    return run(rest);
+  };
+  CHECK_EQ(then({{Expr::kConst, 7}, {Expr::kMin, 0}}), 7);
+  CHECK_EQ(then({{Expr::kConst, 2}, {Expr::kSub, 0}}), kMost - 1);
+  CHECK_EQ(then({{Expr::kConst, kMost}, {Expr::kLe, 0}}), 0);
 }
 
 TEST(comparisons_and_logic) {

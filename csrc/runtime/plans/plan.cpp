@@ -21,37 +21,53 @@ constexpr int kMaximumNesting = 8;
   throw Error(OB_INVALID_ARGUMENT, "not a valid plan: " + what + ". Delete the plan cache and run again.");
 }
 
-// Sizes come from tensors that exist, so wrapping around is never met in a plan that makes sense; in one that does not,
-// it must only not be undefined.
-int64_t wrap(uint64_t value) { return static_cast<int64_t>(value); }
-int64_t add(int64_t a, int64_t b) { return wrap(static_cast<uint64_t>(a) + static_cast<uint64_t>(b)); }
-int64_t subtract(int64_t a, int64_t b) { return wrap(static_cast<uint64_t>(a) - static_cast<uint64_t>(b)); }
-int64_t multiply(int64_t a, int64_t b) { return wrap(static_cast<uint64_t>(a) * static_cast<uint64_t>(b)); }
+/// Integers of Python's have no limit. Where a value that does not fit 64 bits is an intermediate one, or of a branch
+/// that is not taken, it is computed nevertheless.
+__extension__ using Wide = __int128;
 
-int64_t floor_div(int64_t a, int64_t b) {
+[[noreturn]] void overflow() {
+  throw Error(OB_INVALID_ARGUMENT, "an integer that the program computes does not fit 64 bits");
+}
+
+Wide add(Wide a, Wide b) {
+  Wide sum = 0;
+  if (__builtin_add_overflow(a, b, &sum)) overflow();
+  return sum;
+}
+
+Wide multiply(Wide a, Wide b) {
+  Wide product = 0;
+  if (__builtin_mul_overflow(a, b, &product)) overflow();
+  return product;
+}
+
+Wide subtract(Wide a, Wide b) { return add(a, multiply(-1, b)); }
+
+Wide floor_div(Wide a, Wide b) {
   if (b == 0) throw Error(OB_INVALID_ARGUMENT, "division by zero in a plan's size expression");
-  if (b == -1) return subtract(0, a);  // the smallest integer has no opposite: the processor would trap
-  const int64_t quotient = a / b;
+  if (b == -1) return subtract(0, a);  // the least integer has no opposite: the processor would trap
+  const Wide quotient = a / b;
   return (a % b != 0 && ((a < 0) != (b < 0))) ? quotient - 1 : quotient;
 }
 
-int64_t modulo(int64_t a, int64_t b) { return subtract(a, multiply(floor_div(a, b), b)); }
+Wide modulo(Wide a, Wide b) { return b == -1 ? 0 : subtract(a, multiply(floor_div(a, b), b)); }
 
-int64_t power(int64_t base, int64_t exponent) {
+Wide power(Wide base, Wide exponent) {
   if (exponent < 0) throw Error(OB_INVALID_ARGUMENT, "negative power in a plan's size expression");
-  int64_t result = 1;
-  for (; exponent != 0; exponent >>= 1, base = multiply(base, base)) {
+  Wide result = 1;
+  for (;; base = multiply(base, base)) {
     if ((exponent & 1) != 0) result = multiply(result, base);
+    exponent >>= 1;
+    if (exponent == 0) return result;
   }
-  return result;
 }
 
-int64_t shift_amount(int64_t bits) {
+int shift_amount(Wide bits) {
   if (bits < 0 || bits > 63) throw Error(OB_INVALID_ARGUMENT, "shift out of range in a plan's size expression");
-  return bits;
+  return static_cast<int>(bits);
 }
 
-int64_t binary(Expr::Op op, int64_t a, int64_t b) {
+Wide binary(Expr::Op op, Wide a, Wide b) {
   switch (op) {
     case Expr::kAdd:
       return add(a, b);
@@ -84,7 +100,7 @@ int64_t binary(Expr::Op op, int64_t a, int64_t b) {
     case Expr::kPow:
       return power(a, b);
     case Expr::kShiftLeft:
-      return wrap(static_cast<uint64_t>(a) << shift_amount(b));
+      return multiply(a, Wide{1} << shift_amount(b));
     case Expr::kShiftRight:
       return a >> shift_amount(b);
     case Expr::kBitAnd:
@@ -337,7 +353,7 @@ uint64_t span_bytes(const int64_t* sizes, const int64_t* strides, size_t rank, D
 }
 
 int64_t evaluate_code(const Expr& expr, const Scalar* symbols) {
-  int64_t stack[kMaximumStack];
+  Wide stack[kMaximumStack];
   int top = -1;
   for (const Expr::Code& code : expr.code) {
     switch (code.op) {
@@ -359,7 +375,10 @@ int64_t evaluate_code(const Expr& expr, const Scalar* symbols) {
         stack[top] = binary(code.op, stack[top], stack[top + 1]);
     }
   }
-  return top < 0 ? 0 : stack[top];
+  if (top < 0) return 0;
+  const auto value = static_cast<int64_t>(stack[top]);
+  if (value != stack[top]) overflow();
+  return value;
 }
 
 std::shared_ptr<const Plan> Plan::parse(const void* data, size_t bytes) {

@@ -84,8 +84,8 @@ union Scalar {
 
 int64_t evaluate_code(const Expr& expr, const Scalar* symbols);
 
-/// Value of an expression (0 if it is empty). Arithmetic wraps around. Integer symbols only. Throws
-/// Error(OB_INVALID_ARGUMENT) for a division by zero and for a power or shift out of range.
+/// Value of an expression (0 if it is empty). Integer symbols only. Throws Error(OB_INVALID_ARGUMENT) for a value that
+/// does not fit 64 bits, a division by zero, and a power or shift out of range.
 inline int64_t evaluate(const Expr& expr, const Scalar* symbols) {
   if (expr.code.size() != 1) return evaluate_code(expr, symbols);
   const Expr::Code& code = expr.code.front();
