@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import ast
 import dataclasses
+import functools
 import json
 import logging
 import math
@@ -362,7 +363,7 @@ def difference(ours: Any, theirs: Any, again: Callable[[Change], Any], source: S
         if other.dtype in _WIDE or other.dtype == torch.float64:
             truth = again(_widened) if truth is None else truth
             # Where elements are added, what cancels is as exact as the elements are.
-            shaken = [again(shake) for shake in _SHAKES if _mixes(again)] if shaken is None else shaken
+            shaken = [again(shake) for shake in _shakes(other.dtype) if _mixes(again)] if shaken is None else shaken
             known, *moved = (_at(place, each, theirs) for each in (truth, *shaken))
             if any(within_rounding(one, other, known, each, max(64, *sizes)) for each in (None, *moved)):
                 continue
@@ -404,20 +405,22 @@ def _widened(value: Tensor) -> Tensor:
     return value.double() if value.dtype in _WIDE else value
 
 
-def _shaken(value: Tensor) -> Tensor:
-    """Elements that differ in their last bit, some up, some down, along every dimension."""
+def _shakes(dtype: torch.dtype) -> list[Change]:
+    """Changes of tensors in the last bits with which a result of ``dtype`` is computed."""
+    return [functools.partial(shake, least=torch.finfo(dtype).eps) for shake in (_shaken, _raised)]
+
+
+def _shaken(value: Tensor, least: float) -> Tensor:
+    """Elements that differ in their last bit, or by ``least``, some up, some down, along every dimension."""
     if not value.is_floating_point():
         return value
     up = torch.randint(0, 2, value.shape, generator=torch.Generator().manual_seed(0)).to(value.dtype)
-    return value * (1 + (2 * up - 1) * torch.finfo(value.dtype).eps)
+    return value * (1 + (2 * up - 1) * max(torch.finfo(value.dtype).eps, least))
 
 
-def _raised(value: Tensor) -> Tensor:
-    """Elements that are greater in their last bit."""
-    return value + value.abs() * torch.finfo(value.dtype).eps if value.is_floating_point() else value
-
-
-_SHAKES = (_shaken, _raised)
+def _raised(value: Tensor, least: float) -> Tensor:
+    """Elements that are greater in their last bit, or by ``least``."""
+    return value + value.abs() * max(torch.finfo(value.dtype).eps, least) if value.is_floating_point() else value
 
 
 def _first_changed(value: Tensor) -> Tensor:
