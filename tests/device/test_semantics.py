@@ -466,6 +466,7 @@ def _with_gradients(function: Callable[..., Tensor], *operands: Tensor) -> list[
 @pytest.mark.parametrize("p", [1, 2])
 def test_multi_margin_loss(device: str, device_module: ModuleType, reduction: str, p: int) -> None:
     x, target, weight = torch.randn(3, 4), torch.tensor([0, 3, 1]), torch.rand(4)
+    x[2, 3] = torch.nan  # no margin of it counts
 
     def loss(x: Tensor) -> Tensor:
         options: dict[str, Any] = {"p": p, "margin": 0.3, "reduction": reduction}

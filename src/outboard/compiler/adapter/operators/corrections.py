@@ -8,7 +8,7 @@ Each returns NotImplemented for the calls that PyTorch's own decomposition or lo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -43,13 +43,14 @@ def _multilabel_margin_loss(x: Tensor, target: Tensor, reduction: int) -> tuple[
     margin = 1 - x.gather(1, label).unsqueeze(-1) + x.unsqueeze(1)  # (row, label, class)
     counts = (margin > 0) & is_label.unsqueeze(-1) & ~is_target.unsqueeze(1)
     loss = torch.where(counts, margin, 0).sum((1, 2)) / classes
-    if reduction == 1:
-        loss = loss.mean()
-    elif reduction == 2:
-        loss = loss.sum()
-    else:
-        loss = loss.reshape(shape[:-1])
-    return loss, is_target.to(x.dtype).reshape(shape)
+    return _reduced(loss, shape[:-1], reduction), is_target.to(x.dtype).reshape(shape)
+
+
+def _reduced(loss: Tensor, shape: Sequence[int], reduction: int) -> Tensor:
+    """The margin loss of each sample, their mean (0 of none: the CPU writes nothing then), or their sum."""
+    if reduction == 0:
+        return loss.reshape(shape)
+    return loss.sum() / torch.sym_max(loss.numel(), 1) if reduction == 1 else loss.sum()
 
 
 def _grid_sampler_2d(x: Tensor, grid: Tensor, interpolation: int, padding: int, align_corners: bool) -> Any:
@@ -62,11 +63,21 @@ def _grid_sampler_2d(x: Tensor, grid: Tensor, interpolation: int, padding: int, 
     return whole(x, torch.where(is_nowhere, -1.0, grid), interpolation, padding, align_corners)
 
 
-def _multi_margin_loss(x: Tensor, target: Tensor, *args: Any) -> Tensor:
-    """PyTorch's own gives the loss of a single sample a dimension, where losses are not reduced."""
-    reduction = args[3] if len(args) > 3 else 1
-    loss: Tensor = decomposition_table[aten.multi_margin_loss.default](x, target, *args)
-    return loss.reshape(target.shape) if reduction == 0 else loss
+def _multi_margin_loss(
+    x: Tensor, target: Tensor, p: Any = 1, margin: Any = 1, weight: Tensor | None = None, reduction: int = 1
+) -> Tensor:
+    """PyTorch's own counts terms that are NaN, and gives the loss of a single sample a dimension, where losses are not
+    reduced."""
+    rows, label = torch.atleast_2d(x), torch.atleast_1d(target).unsqueeze(1)
+    classes = rows.shape[1]
+    term = above = margin - rows.gather(1, label) + rows
+    if p == 2:
+        term = term * above
+    if weight is not None:
+        term = term * weight[label]
+    is_label = torch.arange(classes, device=x.device) == label
+    loss = torch.where((above > 0) & ~is_label, term, 0).sum(1) / classes
+    return _reduced(loss, target.shape, reduction)
 
 
 def _multi_margin_loss_backward(
