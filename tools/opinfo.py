@@ -43,7 +43,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # the device is opened after the fork
+if __name__ == "__main__":
+    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # the device is opened after the fork
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import layouts_case  # noqa: E402
