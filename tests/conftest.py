@@ -34,8 +34,20 @@ RunPython = Callable[..., str]
 WaitOnHost = Callable[[torch.Tensor], torch.Tensor]
 
 
+def _environment() -> dict[str, str]:
+    """What programs that tests start get, but for what pytest and PyTorch's modules set."""
+    others = ("PYTEST_", "PYTORCH_", "TORCHINDUCTOR_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(others)}
+
+
+_ENVIRONMENT = _environment()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips what is marked ``full``, with its reason, unless everything is run."""
+    """Skips what is marked ``full``, with its reason, unless everything is run. Raises UsageError if importing a test
+    changed the environment, of which all others would start their programs."""
+    if changed := sorted(dict(_environment().items() ^ _ENVIRONMENT.items())):
+        raise pytest.UsageError(f"importing the tests changed the environment: {', '.join(changed)}")
     for item in items:
         marker = item.get_closest_marker("full")
         if marker is not None and not FULL:
