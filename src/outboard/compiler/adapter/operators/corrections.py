@@ -239,17 +239,17 @@ def _any(reduce: Callable[..., Tensor]) -> Callable[..., Any]:
     return decompose
 
 
-def _promoted(clamp: Callable[..., Tensor]) -> Callable[..., Any]:
-    """Limits take part in type promotion."""
+def _promoted(clamp: Callable[..., Tensor], *names: str) -> Callable[..., Any]:
+    """Limits take part in type promotion, and are held to the dtype that comes of it."""
 
     def decompose(x: Tensor, *limits: Any, **named: Any) -> Any:
+        given = dict(zip(names, limits, strict=False)) | named
         dtype = x.dtype
-        for limit in (*limits, *named.values()):
-            if limit is not None:
-                dtype = torch.promote_types(dtype, torch.result_type(x, limit))
-        for limit in (*limits, *named.values()):
-            fills.check_number(limit, dtype)
-        return NotImplemented if dtype == x.dtype else clamp(x.to(dtype), *limits, **named)
+        for value in given.values():
+            if value is not None:
+                dtype = torch.promote_types(dtype, torch.result_type(x, value))
+        held = {name: fills.limit(value, dtype, name) for name, value in given.items()}
+        return NotImplemented if dtype == x.dtype and held == given else clamp(x.to(dtype), **held)
 
     return decompose
 
@@ -490,9 +490,9 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.any.default: _any(aten.any.default),
     aten.any.dim: _any(aten.any.dim),
     aten.any.dims: _any(aten.any.dims),
-    aten.clamp.default: _promoted(aten.clamp.default),
-    aten.clamp_min.default: _promoted(aten.clamp_min.default),
-    aten.clamp_max.default: _promoted(aten.clamp_max.default),
+    aten.clamp.default: _promoted(aten.clamp.default, "min", "max"),
+    aten.clamp_min.default: _promoted(aten.clamp_min.default, "min"),
+    aten.clamp_max.default: _promoted(aten.clamp_max.default, "max"),
     aten.where.self: _where,
     aten.roll.default: _roll,
     aten.constant_pad_nd.default: _constant_pad_nd,

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch._decomp import decomposition_table
 
+from outboard import torch_release
+
 from ..overrides import HALVES
 
 aten = torch.ops.aten
@@ -20,6 +22,8 @@ _NAMES = {
     torch.uint8: "uint8_t", torch.int8: "int8_t", torch.int16: "int16_t", torch.int32: "int", torch.int64: "int64_t",
     torch.float16: "c10::Half", torch.bfloat16: "c10::BFloat16", torch.float32: "float", torch.float64: "double",
 }  # fmt: skip
+#: Whether ATen takes a float whose fraction alone is beyond the greatest integer, and any limit that limits nothing.
+_IS_LENIENT = torch_release.number(torch.__version__) >= (2, 15)
 
 
 def _message(dtype: torch.dtype) -> str:
@@ -27,17 +31,34 @@ def _message(dtype: torch.dtype) -> str:
 
 
 def check_number(value: Any, dtype: torch.dtype) -> None:
-    """Raises RuntimeError if elements of ``dtype`` cannot be made of a number, one that is known. Source: ATen's
-    ``c10::overflows``."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or dtype == torch.bool or dtype.is_complex:
+    """Raises RuntimeError if elements of ``dtype`` cannot be made of a number, as ATen's ``c10::overflows`` says. An
+    integer that a graph takes gets a guard."""
+    is_integer = isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
+    if not (is_integer or isinstance(value, float)) or dtype == torch.bool or dtype.is_complex:
         return
     if dtype.is_floating_point:
-        fits = not math.isfinite(value) or abs(value) <= torch.finfo(dtype).max
+        holds_all = is_integer and torch.finfo(dtype).max > 2**64
+        fits = holds_all or not is_integer and not math.isfinite(value) or abs(value) <= torch.finfo(dtype).max
     else:
-        low, high = _range(dtype, isinstance(value, int))
-        fits = low <= value <= (high if isinstance(value, int) else float(high))
+        low, high = _range(dtype, is_integer)
+        fits = low <= value < high + 1 if _IS_LENIENT else low <= value <= (high if is_integer else float(high))
     if not fits:
         raise RuntimeError(_message(dtype))
+
+
+def limit(value: Any, dtype: torch.dtype, name: str) -> Any:
+    """A limit of ``clamp``, its ``min`` or ``max``, as a number of ``dtype``. Raises RuntimeError if there is none."""
+    is_integer = isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
+    if not _IS_LENIENT or not is_integer or dtype == torch.bool or dtype.is_floating_point or dtype.is_complex:
+        check_number(value, dtype)
+        return value
+    info = torch.iinfo(dtype)
+    if info.min <= value <= info.max:
+        return value
+    if (value < info.min) != (name == "min"):
+        kind = {torch.uint8: "Byte", torch.int8: "Char", torch.int16: "Short", torch.int32: "Int"}.get(dtype, "Long")
+        raise RuntimeError(f"Clamp {name} value {value} is outside the representable range of {kind}")
+    return info.min if name == "min" else info.max
 
 
 def check_numbers(values: Tensor, dtype: torch.dtype) -> None:
@@ -59,7 +80,7 @@ def _holds(values: Tensor, dtype: torch.dtype) -> Tensor | None:
             return None if torch.finfo(source).max <= high else ~(values.abs() > high) | values.isinf()
         low, high = _range(dtype, False)
         # Floats that do not hold the greatest integer have no fractions at its size. ATen rounds that of 64 bits.
-        is_exact = high < 2 / torch.finfo(values.dtype).eps or dtype == torch.int64
+        is_exact = not _IS_LENIENT and (high < 2 / torch.finfo(values.dtype).eps or dtype == torch.int64)
         return (values >= float(low)) & (values <= float(high) if is_exact else values < float(high + 1))
     low, high = _range(dtype, True)
     info = torch.iinfo(source)
