@@ -157,15 +157,9 @@ def npu_prompt_flash_attention(
     name = "npu_prompt_flash_attention"
     _refuse(name, deq_scale1=deq_scale1, quant_scale1=quant_scale1, deq_scale2=deq_scale2, quant_scale2=quant_scale2)
     _refuse(name, quant_offset2=quant_offset2, padding_mask=padding_mask)
-    if input_layout == "TND":
-        masking = _masking(name, pse_shift, atten_mask, sparse_mode, pre_tokens, next_tokens)
-        ends = actual_seq_lengths, actual_seq_lengths_kv if actual_seq_lengths_kv is not None else actual_seq_lengths
-        return _in_layout(_attention(masking, scale_value), query, key, value, num_heads, 0, "TND", *ends)
-    masking = _masking(
-        name, pse_shift, atten_mask, sparse_mode, pre_tokens, next_tokens, key_lengths=actual_seq_lengths_kv
-    )
-    attend = _shortened(_attention(masking, scale_value), actual_seq_lengths)
-    return _in_layout(attend, query, key, value, num_heads, num_key_value_heads, input_layout)
+    masking = _masking(name, pse_shift, atten_mask, sparse_mode, pre_tokens, next_tokens)
+    lengths, heads = (actual_seq_lengths, actual_seq_lengths_kv), (num_heads, num_key_value_heads)
+    return _infer(masking, query, key, value, None, lengths, *heads, input_layout, scale_value)
 
 
 def npu_incre_flash_attention(
@@ -208,11 +202,9 @@ def npu_incre_flash_attention(
     _refuse(name, antiquant_scale=antiquant_scale, antiquant_offset=antiquant_offset, padding_mask=padding_mask)
     _refuse(name, dequant_scale1=dequant_scale1, quant_scale1=quant_scale1, dequant_scale2=dequant_scale2)
     _refuse(name, quant_scale2=quant_scale2, quant_offset2=quant_offset2, kv_padding_size=kv_padding_size)
-    if block_table is not None:
-        key, value = (_from_blocks(cache, block_table, input_layout) for cache in (key, value))
-    masking = _Masking(pse_shift, atten_mask, key_lengths=actual_seq_lengths)
-    attend = _attention(masking, scale_value)
-    return _in_layout(attend, query, key, value, num_heads, num_key_value_heads, input_layout)
+    masking = _Masking(pse_shift, atten_mask)
+    lengths, heads = (None, actual_seq_lengths), (num_heads, num_key_value_heads)
+    return _infer(masking, query, key, value, block_table, lengths, *heads, input_layout, scale_value)
 
 
 def npu_fused_infer_attention_score(
@@ -277,10 +269,8 @@ def npu_fused_infer_attention_score(
     _refuse(name, kv_padding_size=kv_padding_size, key_shared_prefix=key_shared_prefix, query_rope=query_rope)
     _refuse(name, key_rope=key_rope, softmax_lse_flag=softmax_lse_flag or None)
     masking = _masking(name, pse_shift, atten_mask, sparse_mode, pre_tokens, next_tokens)
-    lengths = actual_seq_lengths, actual_seq_lengths_kv
-    result = _infer(
-        masking, query, key, value, block_table, lengths, num_heads, num_key_value_heads, input_layout, scale
-    )
+    lengths, heads = (actual_seq_lengths, actual_seq_lengths_kv), (num_heads, num_key_value_heads)
+    result = _infer(masking, query, key, value, block_table, lengths, *heads, input_layout, scale)
     return result, query.new_zeros(1, dtype=torch.float32)
 
 
@@ -428,11 +418,10 @@ def _masking(
     sparse_mode: int,
     before: int,
     after: int,
-    key_lengths: Sequence[int] | None = None,
 ) -> _Masking:
     if sparse_mode > _BAND:
         raise NotImplementedError(f"{operator}: a sparse_mode of {sparse_mode} is not there")
-    return _Masking(added, left_out, sparse_mode, before, after, key_lengths)
+    return _Masking(added, left_out, sparse_mode, before, after)
 
 
 def _attention(masking: _Masking, scale: float, dropout: float = 0.0) -> _Attend:

@@ -59,7 +59,7 @@ def npu_transpose_batchmatmul(
         raise NotImplementedError("npu_transpose_batchmatmul: scale and batch_split_factor are not there")
     left = input if perm_x1 is None else input.permute(list(perm_x1))
     right = weight if perm_x2 is None else weight.permute(list(perm_x2))
-    product = left @ right if bias is None else left @ right + bias
+    product = _product(left, right, bias)
     return product if perm_y is None else product.permute(list(perm_y)).contiguous()
 
 
@@ -110,10 +110,7 @@ def npu_grouped_matmul(
     lefts = _groups(x, group_list, kind, dim=1 if summed else 0)
     rights = _groups(weight, group_list, kind, dim=0) if summed else _slices(weight, 3)
     biases = [None] * len(rights) if not bias else _slices(bias, 2)
-    products = [
-        left @ right if row is None else left @ right + row
-        for left, right, row in zip(lefts, rights, biases, strict=True)
-    ]
+    products = [_product(*operands) for operands in zip(lefts, rights, biases, strict=True)]
     if (split_item or 0) < _JOINED:
         return products
     return [torch.stack(products) if summed else torch.cat(products)]
@@ -222,8 +219,7 @@ def npu_ffn(
     biases = [[None] * len(first) if b is None else list(b) if ends is not None else [b] for b in (bias1, bias2)]
     results = []
     for part, w1, w2, b1, b2 in zip(parts, first, second, *biases, strict=True):
-        hidden = _ACTIVATIONS[activation](part @ w1 if b1 is None else part @ w1 + b1)
-        results.append(hidden @ w2 if b2 is None else hidden @ w2 + b2)
+        results.append(_product(_ACTIVATIONS[activation](_product(part, w1, b1)), w2, b2))
     return torch.cat(results).view(*x.shape[:-1], -1)
 
 
@@ -259,6 +255,10 @@ def npu_convolution_transpose(
 
 
 npu_conv_transpose2d = npu_convolution_transpose
+
+
+def _product(left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    return left @ right if bias is None else left @ right + bias
 
 
 def _slices(tensors: Sequence[torch.Tensor], dims: int) -> list[torch.Tensor]:

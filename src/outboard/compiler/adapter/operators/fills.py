@@ -30,10 +30,14 @@ def _message(dtype: torch.dtype) -> str:
     return f"value cannot be converted to type {_NAMES.get(dtype, str(dtype))} without overflow"
 
 
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
+
+
 def check_number(value: Any, dtype: torch.dtype) -> None:
     """Raises RuntimeError if elements of ``dtype`` cannot be made of a number, as ATen's ``c10::overflows`` says. An
     integer that a graph takes gets a guard."""
-    is_integer = isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
+    is_integer = _is_integer(value)
     if not (is_integer or isinstance(value, float)) or dtype == torch.bool or dtype.is_complex:
         return
     if dtype.is_floating_point:
@@ -48,8 +52,7 @@ def check_number(value: Any, dtype: torch.dtype) -> None:
 
 def limit(value: Any, dtype: torch.dtype, name: str) -> Any:
     """A limit of ``clamp``, its ``min`` or ``max``, as a number of ``dtype``. Raises RuntimeError if there is none."""
-    is_integer = isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
-    if not _IS_LENIENT or not is_integer or dtype == torch.bool or dtype.is_floating_point or dtype.is_complex:
+    if not _IS_LENIENT or not _is_integer(value) or dtype == torch.bool or dtype.is_floating_point or dtype.is_complex:
         check_number(value, dtype)
         return value
     info = torch.iinfo(dtype)
