@@ -24,6 +24,44 @@ _R = TypeVar("_R")
 _SLOTS = 1 << 17
 
 
+class _Together(contextlib.AbstractContextManager[None]):
+    """A context of the whole process: set up for the first thread that enters, taken back when the last one has left.
+    ``context`` makes what is entered. In a forked process only the thread that forked is inside."""
+
+    def __init__(self, context: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
+        self._context = context
+        self._entered: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        self._inside: list[int] = []
+        self._lock = threading.Lock()
+        os.register_at_fork(after_in_child=self._leave_threads)
+
+    def __call__(self) -> _Together:
+        """The context itself, to be entered."""
+        return self
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._entered = self._context()
+                self._entered.__enter__()
+            self._inside.append(threading.get_ident())
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside.remove(threading.get_ident())
+            if not self._inside:
+                self._entered.__exit__(None, None, None)
+
+    def _leave_threads(self) -> None:
+        """Forgets the threads that a forked process lacks, one of which may have held the lock."""
+        self._lock = threading.Lock()
+        others = self._inside
+        self._inside = [thread for thread in others if thread == threading.get_ident()]
+        if others and not self._inside:
+            self._entered.__exit__(None, None, None)
+
+
+@_Together
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
     """A context in which the cyclic garbage collector does not run by itself, in all threads."""
@@ -36,6 +74,7 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
+@_Together
 @contextlib.contextmanager
 def placed() -> Iterator[None]:
     """A context in which Python knows of a working directory, in all threads. That of the process may be deleted, and
@@ -52,6 +91,7 @@ def placed() -> Iterator[None]:
         yield
 
 
+@_Together
 @contextlib.contextmanager
 def _recursing_as_before() -> Iterator[None]:
     """A context after which Python's limit of recursion is what it was: Inductor raises it, and leaves it so."""
