@@ -133,7 +133,7 @@ struct Value {
 };
 
 /// What an operation is given: its line, and the values that it reads.
-struct Call {
+struct Operands {
   const Instruction& line;
   std::vector<const Value*> values;
 
@@ -142,7 +142,7 @@ struct Call {
 };
 
 using Data = std::vector<double>;
-using Operation = std::function<Data(const Call&)>;
+using Operation = std::function<Data(const Operands&)>;
 
 int64_t checked(int64_t index, int64_t size) {
   if (index < 0 || index >= size) throw std::out_of_range("index out of range in an executable");
@@ -161,7 +161,7 @@ struct Split {
 };
 
 Operation unary(double (*function)(double)) {
-  return [function](const Call& call) {
+  return [function](const Operands& call) {
     Data made(call.value(0).data.size());
     std::transform(call.value(0).data.begin(), call.value(0).data.end(), made.begin(), function);
     return made;
@@ -170,7 +170,7 @@ Operation unary(double (*function)(double)) {
 
 template <typename Function>
 Operation elementwise(Function function) {
-  return [function](const Call& call) {
+  return [function](const Operands& call) {
     const Data &a = call.value(0).data, &b = call.value(1).data;
     if (a.size() != b.size()) throw std::length_error("operands of other sizes in an executable");
     Data made(a.size());
@@ -190,7 +190,7 @@ Operation bits(int64_t (*function)(int64_t, int64_t)) {
 
 /// Folds dimensions, those that the line names by integers.
 Operation reduction(double first, double (*function)(double, double)) {
-  return [first, function](const Call& call) {
+  return [first, function](const Operands& call) {
     const Value& from = call.value(0);
     Sizes kept = from.sizes;
     for (const int64_t dim : call.line.integers) kept.at(static_cast<size_t>(dim)) = 1;
@@ -209,9 +209,9 @@ Operation reduction(double first, double (*function)(double, double)) {
 double larger(double a, double b) { return std::isnan(a) || a > b ? a : b; }
 double smaller(double a, double b) { return std::isnan(a) || a < b ? a : b; }
 
-Data full(const Call& call) { return Data(static_cast<size_t>(count(call.line.sizes)), call.line.numbers.at(0)); }
+Data full(const Operands& call) { return Data(static_cast<size_t>(count(call.line.sizes)), call.line.numbers.at(0)); }
 
-Data iota(const Call& call) {
+Data iota(const Operands& call) {
   Data made(static_cast<size_t>(count(call.line.sizes)));
   for (size_t i = 0; i < made.size(); ++i) {
     made[i] = static_cast<double>(call.integer(0) + static_cast<int64_t>(i) * call.integer(1));
@@ -219,9 +219,9 @@ Data iota(const Call& call) {
   return made;
 }
 
-Data same(const Call& call) { return call.value(0).data; }
+Data same(const Operands& call) { return call.value(0).data; }
 
-Data where(const Call& call) {
+Data where(const Operands& call) {
   Data made = call.value(2).data;
   for (size_t i = 0; i < made.size(); ++i) {
     if (call.value(0).data.at(i) != 0) made[i] = call.value(1).data.at(i);
@@ -230,21 +230,21 @@ Data where(const Call& call) {
 }
 
 /// The elements of the first value that these strides lead to.
-Data picked(const Call& call, const Sizes& strides, int64_t begin = 0) {
+Data picked(const Operands& call, const Sizes& strides, int64_t begin = 0) {
   Data made;
   walk(call.line.sizes, strides,
        [&](int64_t place) { made.push_back(call.value(0).data.at(static_cast<size_t>(begin + place))); });
   return made;
 }
 
-Data permute(const Call& call) {
+Data permute(const Operands& call) {
   const Sizes given = dense_strides(call.value(0).sizes);
   Sizes strides;
   for (const int64_t dim : call.line.integers) strides.push_back(given.at(static_cast<size_t>(dim)));
   return picked(call, strides);
 }
 
-Data broadcast(const Call& call) {
+Data broadcast(const Operands& call) {
   const Sizes &from = call.value(0).sizes, given = dense_strides(from);
   Sizes strides(call.line.sizes.size(), 0);
   for (size_t d = from.size(), to = strides.size(); d-- > 0;) strides.at(--to) = from[d] == 1 ? 0 : given[d];
@@ -252,7 +252,7 @@ Data broadcast(const Call& call) {
 }
 
 /// Every `step`th along `dim` from `start` on, so many as the result has.
-Data slice(const Call& call) {
+Data slice(const Operands& call) {
   Sizes strides = dense_strides(call.value(0).sizes);
   int64_t& along = strides.at(static_cast<size_t>(call.integer(0)));
   const int64_t begin = along * call.integer(1);
@@ -261,7 +261,7 @@ Data slice(const Call& call) {
 }
 
 /// The first value with the second in such a place.
-Data update(const Call& call) {
+Data update(const Operands& call) {
   Data made = call.value(0).data;
   Sizes strides = dense_strides(call.value(0).sizes);
   int64_t& along = strides.at(static_cast<size_t>(call.integer(0)));
@@ -273,7 +273,7 @@ Data update(const Call& call) {
   return made;
 }
 
-Data concatenate(const Call& call) {
+Data concatenate(const Operands& call) {
   const Split to(call.line.sizes, call.integer(0));
   Data made(static_cast<size_t>(count(call.line.sizes)));
   int64_t begin = 0;
@@ -289,7 +289,7 @@ Data concatenate(const Call& call) {
 }
 
 /// Along a dimension, the elements of the first value that the second numbers: `index_select` of an index of any rank.
-Data take(const Call& call) {
+Data take(const Operands& call) {
   const Value& index = call.value(1);
   const Split from(call.value(0).sizes, call.integer(0));
   Data made;
@@ -304,7 +304,7 @@ Data take(const Call& call) {
 }
 
 /// The first value, to which the third is added where `take` would have read it.
-Data put_add(const Call& call) {
+Data put_add(const Operands& call) {
   const Value& index = call.value(1);
   const Split to(call.value(0).sizes, call.integer(0));
   Data made = call.value(0).data;
@@ -320,7 +320,7 @@ Data put_add(const Call& call) {
 
 /// Calls `use(place in the first value, place in the index)` as `torch.gather` reads.
 template <typename Use>
-void each_gathered(const Call& call, Use use) {
+void each_gathered(const Operands& call, Use use) {
   const Value &target = call.value(0), &index = call.value(1);
   const auto dim = static_cast<size_t>(call.integer(0));
   Sizes strides = dense_strides(target.sizes);
@@ -333,26 +333,26 @@ void each_gathered(const Call& call, Use use) {
   });
 }
 
-Data gather(const Call& call) {
+Data gather(const Operands& call) {
   Data made(call.value(1).data.size());
   each_gathered(call, [&](size_t from, size_t to) { made[to] = call.value(0).data.at(from); });
   return made;
 }
 
-Data scatter_add(const Call& call) {
+Data scatter_add(const Operands& call) {
   Data made = call.value(0).data;
   each_gathered(call, [&](size_t to, size_t from) { made.at(to) += call.value(2).data.at(from); });
   return made;
 }
 
-Data scatter(const Call& call) {
+Data scatter(const Operands& call) {
   Data made = call.value(0).data;
   each_gathered(call, [&](size_t to, size_t from) { made.at(to) = call.value(2).data.at(from); });
   return made;
 }
 
 /// Products of batches of matrices.
-Data matmul(const Call& call) {
+Data matmul(const Operands& call) {
   const Value &a = call.value(0), &b = call.value(1);
   const int64_t batches = a.sizes.at(0), rows = a.sizes.at(1), inner = a.sizes.at(2), columns = b.sizes.at(2);
   Data made(static_cast<size_t>(batches * rows * columns), 0);
@@ -370,7 +370,7 @@ Data matmul(const Call& call) {
 /// Calls `use(place in x, place in w, place in y)` for each product of a convolution in two dimensions of `x` with `w`
 /// to `y`. The line's integers: strides, padding and dilation of two dimensions, and groups.
 template <typename Use>
-void each_product(const Call& call, const Sizes& x, const Sizes& w, const Sizes& y, Use use) {
+void each_product(const Operands& call, const Sizes& x, const Sizes& w, const Sizes& y, Use use) {
   const int64_t groups = call.integer(6), outputs = y.at(1) / groups;
   const auto inside = [&](int d, int64_t out, int64_t k, int64_t& in) {
     in = out * call.integer(d) - call.integer(2 + d) + k * call.integer(4 + d);
@@ -394,7 +394,7 @@ void each_product(const Call& call, const Sizes& x, const Sizes& w, const Sizes&
           }
 }
 
-Data convolve(const Call& call) {
+Data convolve(const Operands& call) {
   const Value &x = call.value(0), &w = call.value(1);
   Data made(static_cast<size_t>(count(call.line.sizes)), 0);
   each_product(call, x.sizes, w.sizes, call.line.sizes,
@@ -403,7 +403,7 @@ Data convolve(const Call& call) {
 }
 
 /// The gradient of the input, of the result's gradient and the filters.
-Data convolve_input(const Call& call) {
+Data convolve_input(const Operands& call) {
   const Value &y = call.value(0), &w = call.value(1);
   Data made(static_cast<size_t>(count(call.line.sizes)), 0);
   each_product(call, call.line.sizes, w.sizes, y.sizes,
@@ -412,7 +412,7 @@ Data convolve_input(const Call& call) {
 }
 
 /// The gradient of the filters, of the result's gradient and the input.
-Data convolve_weight(const Call& call) {
+Data convolve_weight(const Operands& call) {
   const Value &y = call.value(0), &x = call.value(1);
   Data made(static_cast<size_t>(count(call.line.sizes)), 0);
   each_product(call, x.sizes, call.line.sizes, y.sizes,
@@ -422,7 +422,7 @@ Data convolve_weight(const Call& call) {
 
 /// Where in its plane the largest element of each window is. The line's integers: size, strides, padding and dilation
 /// of windows in two dimensions.
-Data largest_in_window(const Call& call) {
+Data largest_in_window(const Operands& call) {
   const Value& from = call.value(0);
   const Sizes &x = from.sizes, &y = call.line.sizes;
   const size_t row = x.size() - 2, column = x.size() - 1;
@@ -448,7 +448,7 @@ Data largest_in_window(const Call& call) {
 }
 
 /// Where along a dimension the largest element is.
-Data argmax(const Call& call) {
+Data argmax(const Operands& call) {
   const Value& from = call.value(0);
   const Split split(from.sizes, call.integer(0));
   Data made;
@@ -465,7 +465,7 @@ Data argmax(const Call& call) {
   return made;
 }
 
-Data cumulate(const Call& call) {
+Data cumulate(const Operands& call) {
   Data made = call.value(0).data;
   const Split split(call.value(0).sizes, call.integer(0));
   for (int64_t i = 0; i < split.before; ++i) {
@@ -481,7 +481,7 @@ Data cumulate(const Call& call) {
 /// 64 random bits for each number (SplitMix64), of the seed that the line reads.
 class Bits {
  public:
-  explicit Bits(const Call& call) : seed_(std::hash<double>()(call.value(0).data.at(0))) {}
+  explicit Bits(const Operands& call) : seed_(std::hash<double>()(call.value(0).data.at(0))) {}
   uint64_t operator()(uint64_t number) const {
     uint64_t bits = seed_ + (number + 1) * 0x9e3779b97f4a7c15;
     bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9;
@@ -496,17 +496,17 @@ class Bits {
 };
 
 template <typename Draw>
-Data drawn(const Call& call, Draw draw) {
+Data drawn(const Operands& call, Draw draw) {
   Data made(static_cast<size_t>(count(call.line.sizes)));
   for (size_t i = 0; i < made.size(); ++i) made[i] = draw(i);
   return made;
 }
 
-Data uniform(const Call& call) {
+Data uniform(const Operands& call) {
   return drawn(call, [bits = Bits(call)](size_t i) { return bits.uniform(i); });
 }
 
-Data normal(const Call& call) {
+Data normal(const Operands& call) {
   return drawn(call, [bits = Bits(call)](size_t i) {
     const double radius = std::sqrt(-2 * std::log(1 - bits.uniform(2 * i)));
     return radius * std::cos(6.283185307179586 * bits.uniform(2 * i + 1));
@@ -514,7 +514,7 @@ Data normal(const Call& call) {
 }
 
 /// From the first integer on, as many as the second says.
-Data random_integer(const Call& call) {
+Data random_integer(const Operands& call) {
   const auto range = static_cast<uint64_t>(std::max<int64_t>(call.integer(1), 1));
   return drawn(call, [&call, range, bits = Bits(call)](size_t i) {
     return static_cast<double>(call.integer(0) + static_cast<int64_t>(bits(i) % range));
@@ -721,7 +721,7 @@ void Program::run(const std::vector<ob_operand>& operands) const {
       values[i] = load(operands[input++]);
       continue;
     }
-    Call call{line, {}};
+    Operands call{line, {}};
     for (const size_t number : line.values) call.values.push_back(&values[number]);
     values[i] = {line.sizes, operations().at(line.operation)(call)};
     if (static_cast<int64_t>(values[i].data.size()) != count(line.sizes)) {

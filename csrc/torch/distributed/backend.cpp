@@ -121,7 +121,7 @@ DeviceBackend::Streams DeviceBackend::streams(c10::DeviceIndex index) {
   return here;
 }
 
-Call DeviceBackend::begin(OpType kind, const char* name, Tensors inputs, TensorLists results) {
+CollectiveCall DeviceBackend::begin(OpType kind, const char* name, Tensors inputs, TensorLists results) {
   const uint64_t number = ++number_;
   c10::DeviceIndex index = -1;
   for (const Tensors& tensors : {inputs, joined(results)}) {
@@ -136,7 +136,7 @@ Call DeviceBackend::begin(OpType kind, const char* name, Tensors inputs, TensorL
           own.parts};
 }
 
-bool DeviceBackend::may_be_the_drivers(const Call& call) {
+bool DeviceBackend::may_be_the_drivers(const CollectiveCall& call) {
   if (driver_ == nullptr) return false;
   cpu_backend_.get();  // throws once the group is destroyed
   bool is_there = false;
@@ -144,7 +144,7 @@ bool DeviceBackend::may_be_the_drivers(const Call& call) {
   return is_there;
 }
 
-WorkPointer DeviceBackend::carry_out(Call call, std::chrono::milliseconds timeout, const ByDriver& by_driver,
+WorkPointer DeviceBackend::carry_out(CollectiveCall call, std::chrono::milliseconds timeout, const ByDriver& by_driver,
                                      const ByHost& by_host) {
   std::optional<DriverRequests> requests;
   if (by_driver && may_be_the_drivers(call)) requests = by_driver(*driver_);
@@ -155,7 +155,7 @@ WorkPointer DeviceBackend::carry_out(Call call, std::chrono::milliseconds timeou
   return work;
 }
 
-WorkPointer DeviceBackend::carry_out(Call call, const ByHost& by_host) {
+WorkPointer DeviceBackend::carry_out(CollectiveCall call, const ByHost& by_host) {
   return carry_out(std::move(call), kNoTimeout, {}, by_host);
 }
 
@@ -167,7 +167,8 @@ WorkPointer DeviceBackend::broadcast(Tensors& tensors, const c10d::BroadcastOpti
       [&](DueCall due) { return on_host::broadcast(runner_, std::move(due), options); });
 }
 
-WorkPointer DeviceBackend::all_reduce(Call call, const Tensors& tensors, const c10d::AllreduceOptions& options) {
+WorkPointer DeviceBackend::all_reduce(CollectiveCall call, const Tensors& tensors,
+                                      const c10d::AllreduceOptions& options) {
   const Reduction reduction(options.reduceOp);
   for (const at::Tensor& tensor : tensors) reduction.require(tensor);
   return carry_out(
@@ -186,7 +187,7 @@ WorkPointer DeviceBackend::allreduce_coalesced(Tensors& tensors, const c10d::All
 }
 
 WorkPointer DeviceBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
-  Call call = begin(OpType::REDUCE, "reduce", tensors, {tensors});
+  CollectiveCall call = begin(OpType::REDUCE, "reduce", tensors, {tensors});
   Reduction(options.reduceOp).require(only(tensors));
   return carry_out(
       std::move(call), options.timeout,
@@ -197,7 +198,7 @@ WorkPointer DeviceBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& o
 }
 
 WorkPointer DeviceBackend::allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  Call call = begin(OpType::ALLGATHER, "all_gather", inputs, outputs);
+  CollectiveCall call = begin(OpType::ALLGATHER, "all_gather", inputs, outputs);
   const at::Tensor& input = only(inputs);
   TORCH_CHECK_VALUE(outputs.size() == 1 && static_cast<int>(outputs[0].size()) == size_,
                     "all_gather: the output must have a tensor for each of the ", size_, " ranks");
@@ -216,7 +217,7 @@ WorkPointer DeviceBackend::allgather(TensorLists& outputs, Tensors& inputs, cons
       [&](const DriverTransport&) { return requests::all_gather_list(places, input); }, by_host);
 }
 
-WorkPointer DeviceBackend::all_gather_bases(Call call, const Tensors& outputs, const Tensors& inputs,
+WorkPointer DeviceBackend::all_gather_bases(CollectiveCall call, const Tensors& outputs, const Tensors& inputs,
                                             const c10d::AllgatherOptions& options) {
   TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "all_gather: ", outputs.size(), " outputs for ", inputs.size(),
                     " inputs");
@@ -245,7 +246,7 @@ WorkPointer DeviceBackend::allgather_into_tensor_coalesced(Tensors& outputs, Ten
 
 WorkPointer DeviceBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
                                                const c10d::AllgatherOptions& options) {
-  Call call = begin(OpType::ALLGATHER_COALESCED, "all_gather_coalesced", inputs, outputs);
+  CollectiveCall call = begin(OpType::ALLGATHER_COALESCED, "all_gather_coalesced", inputs, outputs);
   TORCH_CHECK_VALUE(static_cast<int>(outputs.size()) == size_, "all_gather_coalesced: ", outputs.size(),
                     " lists of outputs for ", size_, " ranks");
   TensorLists by_input(inputs.size());
@@ -264,14 +265,14 @@ WorkPointer DeviceBackend::allgather_coalesced(TensorLists& outputs, Tensors& in
 }
 
 WorkPointer DeviceBackend::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
-  Call call = begin(OpType::GATHER, "gather", inputs, outputs);
+  CollectiveCall call = begin(OpType::GATHER, "gather", inputs, outputs);
   only(inputs);
   return carry_out(std::move(call),
                    [&](DueCall due) { return on_host::gather(runner_, std::move(due), outputs, options); });
 }
 
 WorkPointer DeviceBackend::scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) {
-  Call call = begin(OpType::SCATTER, "scatter", joined(inputs), {outputs});
+  CollectiveCall call = begin(OpType::SCATTER, "scatter", joined(inputs), {outputs});
   const at::Tensor& output = only(outputs);
   return carry_out(std::move(call),
                    [&](DueCall due) { return on_host::scatter(runner_, std::move(due), output, inputs, options); });
@@ -279,7 +280,7 @@ WorkPointer DeviceBackend::scatter(Tensors& outputs, TensorLists& inputs, const 
 
 WorkPointer DeviceBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
                                           const c10d::ReduceScatterOptions& options) {
-  Call call = begin(OpType::REDUCE_SCATTER, "reduce_scatter", joined(inputs), {outputs});
+  CollectiveCall call = begin(OpType::REDUCE_SCATTER, "reduce_scatter", joined(inputs), {outputs});
   TORCH_CHECK_VALUE(inputs.size() == 1 && static_cast<int>(inputs[0].size()) == size_,
                     "reduce_scatter: the input must have a tensor for each of the ", size_, " ranks");
   const at::Tensor& output = only(outputs);
@@ -302,7 +303,7 @@ WorkPointer DeviceBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
       by_host);
 }
 
-WorkPointer DeviceBackend::reduce_scatter_bases(Call call, const Tensors& outputs, const Tensors& inputs,
+WorkPointer DeviceBackend::reduce_scatter_bases(CollectiveCall call, const Tensors& outputs, const Tensors& inputs,
                                                 const c10d::ReduceScatterOptions& options) {
   TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "reduce_scatter: ", outputs.size(), " outputs for ", inputs.size(),
                     " inputs");
@@ -337,7 +338,7 @@ WorkPointer DeviceBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Ten
 
 WorkPointer DeviceBackend::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
                                          std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) {
-  Call call = begin(OpType::ALLTOALL_BASE, "all_to_all_single", {input}, {{output}});
+  CollectiveCall call = begin(OpType::ALLTOALL_BASE, "all_to_all_single", {input}, {{output}});
   TORCH_CHECK_TYPE(output.scalar_type() == input.scalar_type(), "Tensors must have identical type");
   return carry_out(
       std::move(call), options.timeout,
@@ -351,7 +352,7 @@ WorkPointer DeviceBackend::alltoall_base(at::Tensor& output, at::Tensor& input, 
 }
 
 WorkPointer DeviceBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
-  Call call = begin(OpType::ALLTOALL, "all_to_all", inputs, {outputs});
+  CollectiveCall call = begin(OpType::ALLTOALL, "all_to_all", inputs, {outputs});
   const auto ranks = static_cast<size_t>(size_);
   TORCH_CHECK_VALUE(outputs.size() == ranks && inputs.size() == ranks, "all_to_all: ", outputs.size(), " outputs and ",
                     inputs.size(), " inputs for ", size_, " ranks");

@@ -112,18 +112,19 @@ class DeviceBackend : public c10d::Backend {
   /// Of a device; -1: the current one.
   Streams streams(c10::DeviceIndex index);
 
-  Call begin(c10d::OpType kind, const char* name, Tensors inputs, TensorLists results);
+  CollectiveCall begin(c10d::OpType kind, const char* name, Tensors inputs, TensorLists results);
   /// Has the driver carry a collective out, or else the CPU backend, behind the earlier ones that it must come behind.
-  WorkPointer carry_out(Call call, std::chrono::milliseconds timeout, const ByDriver& by_driver, const ByHost& by_host);
+  WorkPointer carry_out(CollectiveCall call, std::chrono::milliseconds timeout, const ByDriver& by_driver,
+                        const ByHost& by_host);
   /// The same for what no driver does.
-  WorkPointer carry_out(Call call, const ByHost& by_host);
+  WorkPointer carry_out(CollectiveCall call, const ByHost& by_host);
   /// Whether the driver may be asked for it. Throws as DriverTransport::is_there.
-  bool may_be_the_drivers(const Call& call);
+  bool may_be_the_drivers(const CollectiveCall& call);
 
-  WorkPointer all_reduce(Call call, const Tensors& tensors, const c10d::AllreduceOptions& options);
-  WorkPointer all_gather_bases(Call call, const Tensors& outputs, const Tensors& inputs,
+  WorkPointer all_reduce(CollectiveCall call, const Tensors& tensors, const c10d::AllreduceOptions& options);
+  WorkPointer all_gather_bases(CollectiveCall call, const Tensors& outputs, const Tensors& inputs,
                                const c10d::AllgatherOptions& options);
-  WorkPointer reduce_scatter_bases(Call call, const Tensors& outputs, const Tensors& inputs,
+  WorkPointer reduce_scatter_bases(CollectiveCall call, const Tensors& outputs, const Tensors& inputs,
                                    const c10d::ReduceScatterOptions& options);
 
   const Group group_;

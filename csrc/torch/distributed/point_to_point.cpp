@@ -26,18 +26,18 @@ void PointToPoint::require(std::optional<int> peer, int tag) const {
   TORCH_CHECK_VALUE(tag >= 0 && tag < kTags, "a message's tag must be from 0 to ", kTags - 1, ", but is ", tag);
 }
 
-WorkPointer PointToPoint::send(Call call, int target, int tag) {
+WorkPointer PointToPoint::send(CollectiveCall call, int target, int tag) {
   const int content_tag = kTags + static_cast<int>(sent_++ % kTags);
   return start(std::move(call), Intent::kRead,
                [=](Content content) { return outgoing_message(std::move(content), target, tag, content_tag); });
 }
 
-WorkPointer PointToPoint::recv(Call call, std::optional<int> source, int tag) {
+WorkPointer PointToPoint::recv(CollectiveCall call, std::optional<int> source, int tag) {
   return start(std::move(call), Intent::kWrite,
                [=](Content content) { return incoming_message(std::move(content), source, tag); });
 }
 
-WorkPointer PointToPoint::start(Call call, Intent intent,
+WorkPointer PointToPoint::start(CollectiveCall call, Intent intent,
                                 const std::function<std::unique_ptr<Message>(Content content)>& make) {
   const at::Tensor& tensor = only(call.inputs);
   Stream* const copies = is_long(tensor) ? call.parts : nullptr;

@@ -22,15 +22,16 @@ class PointToPoint {
 
   /// Throws c10::ValueError for a message to or from this rank itself, and for tags that are not there.
   void require(std::optional<int> peer, int tag) const;
-  WorkPointer send(Call call, int target, int tag);
+  WorkPointer send(CollectiveCall call, int target, int tag);
   /// `source`: nothing for any.
-  WorkPointer recv(Call call, std::optional<int> source, int tag);
+  WorkPointer recv(CollectiveCall call, std::optional<int> source, int tag);
   /// Waits until everything is issued.
   void drain() { issuer_.drain(); }
 
  private:
   /// `make`: of the message's contents.
-  WorkPointer start(Call call, Intent intent, const std::function<std::unique_ptr<Message>(Content content)>& make);
+  WorkPointer start(CollectiveCall call, Intent intent,
+                    const std::function<std::unique_ptr<Message>(Content content)>& make);
 
   CpuBackend& cpu_backend_;
   CollectiveOrder& order_;

@@ -100,7 +100,7 @@ struct Operand {
 };
 
 /// An operator's arguments, taken from the stack.
-struct Call {
+struct ForeachCall {
   std::vector<Operand> lists;
   std::vector<Number> numbers;
   std::string order;  ///< 't' for a list, 'n' for a number
@@ -114,7 +114,7 @@ std::optional<double> as_number(const c10::IValue& value) {
 }
 
 /// One tensor for all elements: on the device an operand, on the CPU a number. False if it is neither.
-bool add_tensor(const c10::IValue& value, Call& call) {
+bool add_tensor(const c10::IValue& value, ForeachCall& call) {
   const at::Tensor& tensor = value.toTensor();
   if (!tensor.defined() || tensor.dim() != 0 || call.lists.empty()) return false;
   if (tensor.is_cpu() && at::isFloatingType(tensor.scalar_type())) {
@@ -129,8 +129,8 @@ bool add_tensor(const c10::IValue& value, Call& call) {
   return true;
 }
 
-std::optional<Call> parse(const Rule& rule, c10::ArrayRef<c10::IValue> arguments) {
-  Call call;
+std::optional<ForeachCall> parse(const Rule& rule, c10::ArrayRef<c10::IValue> arguments) {
+  ForeachCall call;
   for (size_t i = 0; i < arguments.size(); ++i) {
     switch (rule.op.roles[i]) {
       case ArgumentRole::kTensorList:
@@ -168,7 +168,7 @@ std::optional<Call> parse(const Rule& rule, c10::ArrayRef<c10::IValue> arguments
 }
 
 /// Whether all lists are as long as the first, which is not empty.
-bool is_even(const Call& call) {
+bool is_even(const ForeachCall& call) {
   const size_t count = call.lists.front().list.size();
   if (count == 0) return false;
   for (const Operand& operand : call.lists) {
@@ -185,7 +185,7 @@ bool is_supported(at::ScalarType dtype, c10::DeviceIndex index) {
 }
 
 /// `lerp` has two formulas, one for weights up to a half: the suffix of its name, or nothing for weights of both kinds.
-std::optional<std::string> lerp_suffix(const Call& call) {
+std::optional<std::string> lerp_suffix(const ForeachCall& call) {
   if (call.numbers.empty()) return "";
   const auto is_near = [](double weight) { return std::abs(weight) < 0.5; };
   const std::vector<double>& weights = call.numbers.front().values;
@@ -206,7 +206,7 @@ class Chain {
 
   /// Writes an operator down and returns its results, none if it is in place. Nothing: the operator does not fit, and
   /// the chain is to be run as it is.
-  std::optional<std::vector<at::Tensor>> add(const Rule& rule, const Call& call, const std::string& name);
+  std::optional<std::vector<at::Tensor>> add(const Rule& rule, const ForeachCall& call, const std::string& name);
 
   /// Launches everything. Called once.
   void run();
@@ -363,7 +363,7 @@ std::vector<at::Tensor> Chain::create(const std::vector<size_t>& operands, at::S
   return results;
 }
 
-std::optional<std::vector<at::Tensor>> Chain::add(const Rule& rule, const Call& call, const std::string& name) {
+std::optional<std::vector<at::Tensor>> Chain::add(const Rule& rule, const ForeachCall& call, const std::string& name) {
   const size_t known = slots_.size();
   std::vector<size_t> operands;
   for (const Operand& operand : call.lists) {
@@ -542,7 +542,7 @@ struct Recorder {
 };
 thread_local Recorder recorder;
 
-c10::DeviceIndex device_of(const Call& call) {
+c10::DeviceIndex device_of(const ForeachCall& call) {
   for (const c10::IValue& value : call.lists.front().list) {
     const at::Tensor& tensor = value.toTensor();
     if (tensor.defined() && tensor.is_privateuseone()) return tensor.get_device();
@@ -552,7 +552,7 @@ c10::DeviceIndex device_of(const Call& call) {
 
 /// Writes an operator down; nothing if it has to run as it is.
 std::optional<std::vector<at::Tensor>> record(const Rule& rule, c10::ArrayRef<c10::IValue> arguments) {
-  const std::optional<Call> call = parse(rule, arguments);
+  const std::optional<ForeachCall> call = parse(rule, arguments);
   if (!call || !is_even(*call)) return std::nullopt;
   const c10::DeviceIndex index = device_of(*call);
   if (index < 0) return std::nullopt;

@@ -135,7 +135,7 @@ class Program:
 _INTEGERS = frozenset({"int", "Optional[int]", "List[int]", "Optional[List[int]]"})
 
 
-class Call:
+class BoundNode:
     """A node whose operands have values: what a rule gets."""
 
     def __init__(self, program: Program, node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> None:
@@ -191,7 +191,7 @@ class Value:
         self.number = number
 
 
-Rule = Callable[[Call], Any]
+Rule = Callable[[BoundNode], Any]
 RULES: dict[Any, Rule] = {}
 
 
@@ -224,14 +224,14 @@ def _binary(operation: str) -> Rule:
 
 
 def _comparison(operation: str) -> Rule:
-    def compare(call: Call) -> int:
+    def compare(call: BoundNode) -> int:
         dtype = _common(call)
         return call.program.pointwise(operation, torch.bool, call.value(0, dtype), call.value(1, dtype))
 
     return compare
 
 
-def _common(call: Call) -> torch.dtype:
+def _common(call: BoundNode) -> torch.dtype:
     """The dtype in which two operands meet; 64 bits of either kind are exact for what comes of numbers."""
     dtypes = [call.program.dtypes[given.number] if isinstance(given, Value) else None for given in (call[0], call[1])]
     known = [dtype for dtype in dtypes if dtype is not None]
@@ -266,7 +266,7 @@ for _operation, _packet in _BITS.items():
 
 
 @rule(aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar)
-def _sum(call: Call) -> int:
+def _sum(call: BoundNode) -> int:
     other = call.value(1, call.dtype)
     if isinstance(call["alpha"], Value) or call["alpha"] != 1:
         other = call.program.pointwise("multiply", call.dtype, other, call.value("alpha", call.dtype))
@@ -275,7 +275,7 @@ def _sum(call: Call) -> int:
 
 
 @rule(aten.addcmul.default, aten.addcdiv.default)
-def _sum_of_product(call: Call) -> int:
+def _sum_of_product(call: BoundNode) -> int:
     wide, operation = torch.float64, "multiply" if call.name == "aten::addcmul" else "divide"
     scaled = call.program.pointwise("multiply", wide, call.value("tensor1"), call.value("value", wide))
     term = call.program.pointwise(operation, wide, scaled, call.value("tensor2"))
@@ -283,7 +283,7 @@ def _sum_of_product(call: Call) -> int:
 
 
 @rule(aten.div.Tensor_mode, aten.div.Scalar_mode)
-def _divide(call: Call) -> int:
+def _divide(call: BoundNode) -> int:
     wide = torch.float64
     quotient = call.program.pointwise("divide", wide, call.value(0, wide), call.value(1, wide))
     rounding = {"floor": "floor", "trunc": "trunc"}.get(call["rounding_mode"])
@@ -293,47 +293,47 @@ def _divide(call: Call) -> int:
 
 
 @rule(aten.logical_not.default, aten.bitwise_not.default)
-def _not(call: Call) -> int:
+def _not(call: BoundNode) -> int:
     if call.name == "aten::bitwise_not" and call.dtype is not torch.bool:
         raise Unsupported("bits of integers")
     return call.program.pointwise("not", torch.bool, call.value(0))
 
 
 @rule(aten.relu.default)
-def _relu(call: Call) -> int:
+def _relu(call: BoundNode) -> int:
     return call.program.pointwise("maximum", call.dtype, call.value(0), call.program.full(0, (), call.dtype))
 
 
 @rule(aten.threshold_backward.default)
-def _threshold_backward(call: Call) -> int:
+def _threshold_backward(call: BoundNode) -> int:
     passes = call.program.pointwise("greater", torch.bool, call.value(1), call.value(2, torch.float64))
     return call.program.pointwise("where", call.dtype, passes, call.value(0), call.program.full(0, (), call.dtype))
 
 
 @rule(aten.copy.default)
-def _copy_into(call: Call) -> int:
+def _copy_into(call: BoundNode) -> int:
     return call.program.broadcast(call.value("src", call.dtype), call.sizes)
 
 
 @rule("prims::fma")  # which is there once PyTorch's own compiler is
-def _fma(call: Call) -> int:
+def _fma(call: BoundNode) -> int:
     product = call.program.pointwise("multiply", torch.float64, call.value(0), call.value(1))
     return call.program.pointwise("add", call.dtype, product, call.value(2))
 
 
 @rule(aten.reciprocal.default)
-def _reciprocal(call: Call) -> int:
+def _reciprocal(call: BoundNode) -> int:
     return call.program.pointwise("divide", call.dtype, call.program.full(1, (), call.dtype), call.value(0, call.dtype))
 
 
 @rule(aten.silu.default)
-def _silu(call: Call) -> int:
+def _silu(call: BoundNode) -> int:
     gate = call.program.pointwise("sigmoid", torch.float64, call.value(0))
     return call.program.pointwise("multiply", call.dtype, call.value(0), gate)
 
 
 @rule(aten.gelu.default)
-def _gelu(call: Call) -> int:
+def _gelu(call: BoundNode) -> int:
     if call["approximate"] != "none":
         raise Unsupported("gelu by tanh")
     program, x = call.program, call.value(0, torch.float64)
@@ -345,14 +345,14 @@ def _gelu(call: Call) -> int:
 
 
 @rule(aten.where.self)
-def _where(call: Call) -> int:
+def _where(call: BoundNode) -> int:
     return call.program.pointwise(
         "where", call.dtype, call.value(0), call.value(1, call.dtype), call.value(2, call.dtype)
     )
 
 
 @rule(aten.clamp.default, aten.clamp.Tensor, aten.clamp_min.default, aten.clamp_max.default)
-def _clamp(call: Call) -> int:
+def _clamp(call: BoundNode) -> int:
     value = call.value(0, call.dtype)
     for bound, operation in (("min", "maximum"), ("max", "minimum")):
         if call.args.get(bound) is not None:
@@ -367,12 +367,12 @@ def _clamp(call: Call) -> int:
     aten.alias.default,
     aten.detach.default,
 )
-def _copy(call: Call) -> int:
+def _copy(call: BoundNode) -> int:
     return call.program.cast(call.value(0), call.dtype)
 
 
 @rule(aten.full.default, aten.full_like.default, aten.scalar_tensor.default)
-def _full(call: Call) -> int:
+def _full(call: BoundNode) -> int:
     number = call["s" if call.name == "aten::scalar_tensor" else "fill_value"]
     if isinstance(number, Value):
         return call.program.broadcast(call.program.cast(number.number, call.dtype), call.sizes)
@@ -380,12 +380,12 @@ def _full(call: Call) -> int:
 
 
 @rule(prims.iota.default)
-def _iota(call: Call) -> int:
+def _iota(call: BoundNode) -> int:
     return call.program.emit("iota", call.dtype, call.sizes, call["start"], call["step"])
 
 
 @rule(aten.arange.start_step)
-def _arange(call: Call) -> int:
+def _arange(call: BoundNode) -> int:
     if not all(isinstance(call[key], int) for key in ("start", "step")):
         raise Unsupported("arange of numbers with fractions")
     return call.program.emit("iota", call.dtype, call.sizes, call["start"], call["step"])
@@ -396,27 +396,27 @@ def _arange(call: Call) -> int:
 
 @rule(aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default)
 @rule(aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default)
-def _reshape(call: Call) -> int:
+def _reshape(call: BoundNode) -> int:
     return call.program.reshape(call.value(0), call.sizes)
 
 
 @rule(aten.expand.default)
-def _expand(call: Call) -> int:
+def _expand(call: BoundNode) -> int:
     return call.program.broadcast(call.value(0), call.sizes)
 
 
 @rule(aten.permute.default)
-def _permute(call: Call) -> int:
+def _permute(call: BoundNode) -> int:
     return call.program.permute(call.value(0), [dim % len(call.sizes) for dim in call["dims"]])
 
 
 @rule(aten.t.default)
-def _t(call: Call) -> int:
+def _t(call: BoundNode) -> int:
     return call.program.permute(call.value(0), [*reversed(range(len(call.sizes)))])
 
 
 @rule(aten.transpose.int)
-def _transpose(call: Call) -> int:
+def _transpose(call: BoundNode) -> int:
     dims = [*range(len(call.sizes))]
     a, b = call["dim0"], call["dim1"]
     dims[a], dims[b] = dims[b], dims[a]
@@ -424,7 +424,7 @@ def _transpose(call: Call) -> int:
 
 
 @rule(aten.slice.Tensor)
-def _slice(call: Call) -> int:
+def _slice(call: BoundNode) -> int:
     value = call.value(0)
     dim = call["dim"] % len(call.sizes)
     return call.program.slice(
@@ -439,7 +439,7 @@ def _start(start: int | None, size: int) -> int:
 
 
 @rule(aten.select.int)
-def _select(call: Call) -> int:
+def _select(call: BoundNode) -> int:
     value = call.value(0)
     dim = call["dim"] % len(call.program.shapes[value])
     row = call["index"] % call.program.shapes[value][dim]
@@ -447,7 +447,7 @@ def _select(call: Call) -> int:
 
 
 @rule(aten.split_with_sizes.default, aten.split.Tensor)
-def _split(call: Call) -> list[int]:
+def _split(call: BoundNode) -> list[int]:
     value, dim, begin, parts = call.value(0), call["dim"], 0, []
     for part in call.result:
         parts.append(call.program.slice(value, dim % part.dim(), begin, part.shape[dim]))
@@ -456,7 +456,7 @@ def _split(call: Call) -> list[int]:
 
 
 @rule(aten.cat.default)
-def _cat(call: Call) -> int:
+def _cat(call: BoundNode) -> int:
     parts = [call.program.cast(each.number, call.dtype) for each in call["tensors"]]
     return call.program.emit(
         "concatenate", call.dtype, call.sizes, *(f"%{part}" for part in parts), call["dim"] % len(call.sizes)
@@ -464,7 +464,7 @@ def _cat(call: Call) -> int:
 
 
 @rule(aten.constant_pad_nd.default)
-def _pad(call: Call) -> int:
+def _pad(call: BoundNode) -> int:
     program, value = call.program, call.value(0)
     behind = [*zip(call["pad"][::2], call["pad"][1::2], strict=True)]
     for dim, (before, after) in zip(reversed(range(len(call.sizes))), behind, strict=False):
@@ -479,7 +479,7 @@ def _pad(call: Call) -> int:
 
 
 @rule(aten.slice_scatter.default)
-def _slice_scatter(call: Call) -> int:
+def _slice_scatter(call: BoundNode) -> int:
     dim = call["dim"] % len(call.sizes)
     place = (dim, _start(call["start"], call.sizes[dim]), call["step"])
     return call.program.emit(
@@ -488,7 +488,7 @@ def _slice_scatter(call: Call) -> int:
 
 
 @rule(aten.select_scatter.default)
-def _select_scatter(call: Call) -> int:
+def _select_scatter(call: BoundNode) -> int:
     dim = call["dim"] % len(call.sizes)
     sizes = [1 if d == dim else size for d, size in enumerate(call.sizes)]
     row = call.program.reshape(call.value(1, call.dtype), sizes)
@@ -500,13 +500,13 @@ def _select_scatter(call: Call) -> int:
 
 
 @rule(aten.sum.default, aten.sum.dim_IntList)
-def _sum_of(call: Call) -> int:
+def _sum_of(call: BoundNode) -> int:
     value = call.value(0, call.dtype)
     return call.program.reduce("sum", value, call.args.get("dim") or [], call.args.get("keepdim", False), call.dtype)
 
 
 @rule(aten.mean.default, aten.mean.dim)
-def _mean(call: Call) -> int:
+def _mean(call: BoundNode) -> int:
     total = call.program.reduce(
         "sum", call.value(0), call.args.get("dim") or [], call.args.get("keepdim", False), torch.float64
     )
@@ -515,7 +515,7 @@ def _mean(call: Call) -> int:
 
 
 @rule(aten.amax.default, aten.amin.default, aten.max.default, aten.min.default)
-def _extreme(call: Call) -> int:
+def _extreme(call: BoundNode) -> int:
     operation = "largest" if call.name in ("aten::amax", "aten::max") else "smallest"
     return call.program.reduce(
         operation, call.value(0), call.args.get("dim") or [], call.args.get("keepdim", False), call.dtype
@@ -523,7 +523,7 @@ def _extreme(call: Call) -> int:
 
 
 @rule(aten.any.default, aten.any.dim, aten.any.dims)
-def _any(call: Call) -> int:
+def _any(call: BoundNode) -> int:
     dims = call.args.get("dim")
     named = [] if dims is None else [dims] if isinstance(dims, int) else dims
     value = call.value(0)
@@ -532,7 +532,7 @@ def _any(call: Call) -> int:
 
 
 @rule(aten.argmax.default)
-def _argmax(call: Call) -> int:
+def _argmax(call: BoundNode) -> int:
     value = call.value(0)
     if call["dim"] is None:
         value = call.program.reshape(value, [math.prod(call.program.shapes[value])])
@@ -543,26 +543,26 @@ def _argmax(call: Call) -> int:
 
 
 @rule(aten.cumsum.default)
-def _cumsum(call: Call) -> int:
+def _cumsum(call: BoundNode) -> int:
     return call.program.emit(
         "cumulate", call.dtype, call.sizes, f"%{call.value(0, call.dtype)}", call["dim"] % max(len(call.sizes), 1)
     )
 
 
 @rule(aten.var.correction)
-def _var(call: Call) -> int:
+def _var(call: BoundNode) -> int:
     return _variance(call, call["dim"] or [], 1 if call["correction"] is None else call["correction"], call["keepdim"])[
         0
     ]
 
 
 @rule(aten.var_mean.correction)
-def _var_mean(call: Call) -> list[int]:
+def _var_mean(call: BoundNode) -> list[int]:
     correction = 1 if call["correction"] is None else call["correction"]
     return _variance(call, call["dim"] or [], correction, call["keepdim"])
 
 
-def _variance(call: Call, dims: Sequence[int], correction: float, keep: bool) -> list[int]:
+def _variance(call: BoundNode, dims: Sequence[int], correction: float, keep: bool) -> list[int]:
     program, x, dtype = call.program, call.value(0, torch.float64), torch.float64
     result = call.result if isinstance(call.result, torch.Tensor) else call.result[0]
     count = math.prod(program.shapes[x]) / max(math.prod(result.shape), 1)
@@ -576,7 +576,7 @@ def _variance(call: Call, dims: Sequence[int], correction: float, keep: bool) ->
 
 
 @rule(aten._softmax.default, aten._log_softmax.default)
-def _softmax(call: Call) -> int:
+def _softmax(call: BoundNode) -> int:
     program, x, dtype, dim = call.program, call.value(0, torch.float64), torch.float64, [call["dim"]]
     if not call.sizes:
         raise Unsupported("softmax of a number")
@@ -592,12 +592,12 @@ def _softmax(call: Call) -> int:
 
 
 @rule(aten.mm.default, aten.bmm.default)
-def _matmul(call: Call) -> int:
+def _matmul(call: BoundNode) -> int:
     return call.program.matmul(call.value(0), call.value(1), call.dtype)
 
 
 @rule(aten.addmm.default, aten.baddbmm.default)
-def _addmm(call: Call) -> int:
+def _addmm(call: BoundNode) -> int:
     program, dtype = call.program, call.dtype
     product, given = program.matmul(call.value(1), call.value(2), torch.float64), call.value(0)
     if call["alpha"] != 1:
@@ -609,7 +609,7 @@ def _addmm(call: Call) -> int:
     return program.pointwise("add", dtype, product, given)
 
 
-def _window(call: Call) -> tuple[int, ...]:
+def _window(call: BoundNode) -> tuple[int, ...]:
     """Strides, padding and dilation in two dimensions, and groups."""
     if call["transposed"]:
         raise Unsupported("transposed convolutions")
@@ -619,7 +619,7 @@ def _window(call: Call) -> tuple[int, ...]:
 
 
 @rule(aten.convolution.default)
-def _convolution(call: Call) -> int:
+def _convolution(call: BoundNode) -> int:
     program, dtype = call.program, call.dtype
     made = program.emit("convolve", dtype, call.sizes, f"%{call.value(0)}", f"%{call.value(1)}", *_window(call))
     if call["bias"] is None:
@@ -628,7 +628,7 @@ def _convolution(call: Call) -> int:
 
 
 @rule(aten.convolution_backward.default)
-def _convolution_backward(call: Call) -> list[int | None]:
+def _convolution_backward(call: BoundNode) -> list[int | None]:
     program, grad, window = call.program, call.value(0), _window(call)
     made: list[int | None] = [None, None, None]
     for place, operation, other in ((0, "convolve_input", 2), (1, "convolve_weight", 1)):
@@ -652,7 +652,7 @@ def _in_planes(program: Program, value: int) -> int:
 
 
 @rule(aten.max_pool2d_with_indices.default)
-def _max_pool(call: Call) -> list[int]:
+def _max_pool(call: BoundNode) -> list[int]:
     program, x, sizes = call.program, call.value(0), call.result[0].shape
     stride = call["stride"] or call["kernel_size"]
     window = [(pair[0], pair[-1]) for pair in (call["kernel_size"], stride, call["padding"], call["dilation"])]
@@ -663,7 +663,7 @@ def _max_pool(call: Call) -> list[int]:
 
 
 @rule(aten.max_pool2d_with_indices_backward.default)
-def _max_pool_backward(call: Call) -> int:
+def _max_pool_backward(call: BoundNode) -> int:
     program, grad, places = call.program, call.value("grad_output"), call.value("indices")
     zeros = _in_planes(program, program.full(0, call.sizes, call.dtype))
     reads = [f"%{each}" for each in (zeros, _in_planes(program, places), _in_planes(program, grad))]
@@ -674,12 +674,12 @@ def _max_pool_backward(call: Call) -> int:
 
 
 @rule(aten.embedding.default)
-def _embedding(call: Call) -> int:
+def _embedding(call: BoundNode) -> int:
     return call.program.emit("take", call.dtype, call.sizes, f"%{call.value(0)}", f"%{call.value(1)}", 0)
 
 
 @rule(aten.embedding_dense_backward.default)
-def _embedding_backward(call: Call) -> int:
+def _embedding_backward(call: BoundNode) -> int:
     program, grad, index = call.program, call.value(0), call.value(1)
     zeros = program.full(0, call.sizes, call.dtype)
     if call["scale_grad_by_freq"]:
@@ -692,19 +692,19 @@ def _embedding_backward(call: Call) -> int:
 
 
 @rule(aten.index_select.default)
-def _index_select(call: Call) -> int:
+def _index_select(call: BoundNode) -> int:
     dim = call["dim"] % max(len(call.sizes), 1)
     return call.program.emit("take", call.dtype, call.sizes, f"%{call.value(0)}", f"%{call.value(2)}", dim)
 
 
 @rule(aten.gather.default)
-def _gather(call: Call) -> int:
+def _gather(call: BoundNode) -> int:
     dim = call["dim"] % max(len(call.sizes), 1)
     return call.program.emit("gather", call.dtype, call.sizes, f"%{call.value(0)}", f"%{call.value(2)}", dim)
 
 
 @rule(aten.scatter_add.default, aten.scatter.src, aten.scatter.value)
-def _scatter(call: Call) -> int:
+def _scatter(call: BoundNode) -> int:
     program, index = call.program, call.value("index")
     source = call.value("src" if "src" in call.names else "value", call.dtype)
     if "src" in call.names and program.shapes[index] != program.shapes[source]:
@@ -718,18 +718,18 @@ def _scatter(call: Call) -> int:
 
 
 @rule("prims::inductor_lookup_seed")
-def _seed(call: Call) -> int:
+def _seed(call: BoundNode) -> int:
     return call.program.reshape(call.program.slice(call.value(0), 0, call["index"], 1), ())
 
 
 @rule("prims::inductor_random")
-def _random(call: Call) -> int:
+def _random(call: BoundNode) -> int:
     operation = {"rand": "uniform", "randn": "normal"}[call["mode"]]
     return call.program.emit(operation, call.dtype, call.sizes, f"%{call.value('seed')}")
 
 
 @rule("prims::inductor_randint")
-def _random_integers(call: Call) -> int:
+def _random_integers(call: BoundNode) -> int:
     low, high = call["low"], call["high"]
     if high - low > 2**53:
         raise Unsupported("random integers of more bits than a double has")
@@ -805,7 +805,7 @@ class SimCompiler:
         program = Program()
         inputs = {each: _stand_in(program, each) for each in node.all_input_nodes}
         try:  # rules know what they cannot write
-            write(Call(program, node, inputs))
+            write(BoundNode(program, node, inputs))
         except Unsupported as reason:
             return str(reason)
         return True
@@ -828,6 +828,6 @@ class SimCompiler:
             else:
                 write = rule_of(node.target)
                 assert write is not None  # or `supports` would have said so
-                values[node] = write(Call(program, node, values))
+                values[node] = write(BoundNode(program, node, values))
         program.add_steps(_steps(graph, operands))
         return Executable(program.code())

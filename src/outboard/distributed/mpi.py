@@ -87,7 +87,7 @@ def create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Any
 
 
 @dataclasses.dataclass(eq=False)
-class _Call:
+class _Transfer:
     """What is under way: ``start`` and ``finish`` are called on the thread that looks after it, which keeps ``tensors``
     where they are until then."""
 
@@ -107,14 +107,14 @@ class _Progress:
 
     def __init__(self, library: _Library) -> None:
         self._library = library
-        self._calls: queue.SimpleQueue[_Call | Callable[[], object] | None] = queue.SimpleQueue()
-        self._pending: list[_Call] = []
-        self._abandoned: list[_Call] = []  # whose memory MPI may still use
+        self._calls: queue.SimpleQueue[_Transfer | Callable[[], object] | None] = queue.SimpleQueue()
+        self._pending: list[_Transfer] = []
+        self._abandoned: list[_Transfer] = []  # whose memory MPI may still use
         self._thread = threading.Thread(target=self._run, name="outboard-mpi", daemon=True)
         self._thread.start()
         atexit.register(self._stop)
 
-    def put(self, call: _Call | Callable[[], object]) -> None:
+    def put(self, call: _Transfer | Callable[[], object]) -> None:
         """A call to be made, or a function to be called between calls."""
         self._calls.put(call)
 
@@ -140,7 +140,7 @@ class _Progress:
                 continue
             if call is None:
                 return
-            if isinstance(call, _Call):
+            if isinstance(call, _Transfer):
                 self._start(call)
                 continue
             try:
@@ -148,7 +148,7 @@ class _Progress:
             except Exception:  # nobody waits for it, and other calls go on
                 _log.exception("a group was not given back")
 
-    def _start(self, call: _Call) -> None:
+    def _start(self, call: _Transfer) -> None:
         try:
             call.request = call.start()
         except Exception as error:  # raised where the call is waited for
@@ -175,7 +175,7 @@ class _Progress:
                 call.done(str(error), -1)
         return len(self._pending) < count
 
-    def _give_up(self, call: _Call, reason: str) -> None:
+    def _give_up(self, call: _Transfer, reason: str) -> None:
         self._pending.remove(call)
         if call.is_receive:
             call.request.Cancel()
@@ -263,7 +263,7 @@ class Transport:
         finish: Callable[[Any], None] = _nothing,
         is_receive: bool = False,
     ) -> None:
-        self._library.progress.put(_Call(self, tensors, start, finish, seconds, done, is_receive))
+        self._library.progress.put(_Transfer(self, tensors, start, finish, seconds, done, is_receive))
 
     def broadcast(self, tensor: torch.Tensor, root: int, seconds: float, done: Done) -> None:
         """The tensor of the rank ``root`` for all."""

@@ -101,7 +101,7 @@ def _tensor(record: f.Weight, data: memoryview, device: torch.device) -> torch.T
     return flat.as_strided(record.sizes, record.strides)
 
 
-class _Call:
+class _CallingConvention:
     """How a call's arguments become tensors and tensors become its results: what ``Model.call`` says in JSON.
 
     Raises DamagedFile if it says nothing that fits the model, NotImplementedError for unknown containers."""
@@ -159,7 +159,7 @@ class LoadedModel:
     ) -> None:
         from outboard import _C
 
-        call = _Call(model)
+        call = _CallingConvention(model)
         _check_plan(model)
         self.inputs = model.inputs
         self.outputs = model.outputs

@@ -8,7 +8,7 @@
 
 namespace outboard::distributed {
 
-DueCall CollectiveOrder::behind_others(Call call, bool on_driver) {
+DueCall CollectiveOrder::behind_others(CollectiveCall call, bool on_driver) {
   const Tensors written = joined(call.results);
   std::vector<WorkPointer> earlier;
   {

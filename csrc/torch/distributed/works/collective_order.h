@@ -12,7 +12,7 @@
 namespace outboard::distributed {
 
 /// A collective or a message as it was called.
-struct Call {
+struct CollectiveCall {
   Label label;
   std::shared_ptr<Exchange> exchange;
   Tensors inputs;
@@ -24,15 +24,15 @@ struct Call {
 /// collective can skip that.
 class DueCall {
  public:
-  Call* operator->() { return &call_; }
-  const Call* operator->() const { return &call_; }
-  Call& operator*() { return call_; }
+  CollectiveCall* operator->() { return &call_; }
+  const CollectiveCall* operator->() const { return &call_; }
+  CollectiveCall& operator*() { return call_; }
 
  private:
   friend class CollectiveOrder;
-  DueCall(Call call, bool on_driver) : call_(std::move(call)), on_driver_(on_driver) {}
+  DueCall(CollectiveCall call, bool on_driver) : call_(std::move(call)), on_driver_(on_driver) {}
 
-  Call call_;
+  CollectiveCall call_;
   bool on_driver_;
 };
 
@@ -44,7 +44,7 @@ class CollectiveOrder {
   /// Waits for earlier collectives that write what this one uses, or use what it writes: the CPU backend works on
   /// several at a time, while programs for CUDA know that one stream has them all. `on_driver`: this one is the
   /// driver's.
-  DueCall behind_others(Call call, bool on_driver);
+  DueCall behind_others(CollectiveCall call, bool on_driver);
   /// The work of a call, which is under way from now on.
   c10::intrusive_ptr<CollectiveWork> work_of(DueCall due);
   void remember(const WorkPointer& work);

@@ -203,7 +203,7 @@ class _Proof:
             return self.dims[node.args[0]][node.args[1]]  # type: ignore[index]
         if not isinstance(node.target, torch._ops.OpOverload) or node.target._schema.is_mutable:
             raise Mixed(self.all_varying)
-        call = Call(self, node, node.target._schema)
+        call = BoundNode(self, node, node.target._schema)
         varying = self.varying([self.dims[each] for each in node.all_input_nodes], _shapes(value))
         if not varying:
             return self.made(value)
@@ -224,8 +224,8 @@ def _shapes(value: Any) -> list[tuple[sympy.Expr, ...]]:
     return [_shape(each) for each in pytree.tree_leaves(value) if isinstance(each, torch.Tensor)]
 
 
-class Call:
-    """A call of an operator, as rules see it."""
+class BoundNode:
+    """A node whose arguments have the names of its schema: what a rule gets."""
 
     def __init__(self, proof: _Proof, node: torch.fx.Node, schema: torch._C.FunctionSchema) -> None:
         self.proof, self.node = proof, node
@@ -352,7 +352,7 @@ class Call:
             self.proof.refuse(one, other)
 
 
-Rule: TypeAlias = Callable[[Call], Any]
+Rule: TypeAlias = Callable[[BoundNode], Any]
 _RULES: dict[str, Rule] = {}
 #: Rules of operators whose arguments may be sizes: of their results, which the graph has already.
 _TAKE_SIZES: set[Rule | None] = set()
@@ -372,7 +372,7 @@ def _rule(*names: str, takes_sizes: bool = False) -> Callable[[Rule], Rule]:
 
 
 @_rule("where", "copy", "clone", "_to_copy", "alias", "detach", "full_like", "prims::convert_element_type")
-def _pointwise(call: Call) -> Dims:
+def _pointwise(call: BoundNode) -> Dims:
     tensors = call.tensors()
     dims: list[Dim] = []
     for place in range(1, max(map(len, tensors)) + 1):
@@ -384,11 +384,11 @@ def _pointwise(call: Call) -> Dims:
 
 
 @_rule("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", takes_sizes=True)
-def _view(call: Call) -> Dims:
+def _view(call: BoundNode) -> Dims:
     return _regroup(call, call.dims(0), call.result())
 
 
-def _regroup(call: Call, dims: Dims, sizes: Sequence[sympy.Expr]) -> Dims:
+def _regroup(call: BoundNode, dims: Dims, sizes: Sequence[sympy.Expr]) -> Dims:
     """The factors of dimensions, in order, as those of other sizes."""
     rest = [*reversed(_canonical(factor for dim in dims for factor in dim))]
     made = []
@@ -409,7 +409,7 @@ def _regroup(call: Call, dims: Dims, sizes: Sequence[sympy.Expr]) -> Dims:
 
 
 @_rule("expand", takes_sizes=True)
-def _expand(call: Call) -> Dims:
+def _expand(call: BoundNode) -> Dims:
     sizes = call.result()
     dims = ((),) * (len(sizes) - len(call.dims(0))) + call.dims(0)
     repeated = [size for dim, size in zip(dims, sizes, strict=True) if not dim]
@@ -418,29 +418,29 @@ def _expand(call: Call) -> Dims:
 
 
 @_rule("permute")
-def _permute(call: Call) -> Dims:
+def _permute(call: BoundNode) -> Dims:
     return tuple(call.dims(0)[place] for place in call.places("dims"))
 
 
 @_rule("t")
-def _transpose_matrix(call: Call) -> Dims:
+def _transpose_matrix(call: BoundNode) -> Dims:
     return call.dims(0)[::-1]
 
 
 @_rule("transpose")
-def _transpose(call: Call) -> Dims:
+def _transpose(call: BoundNode) -> Dims:
     dims, one, other = [*call.dims(0)], call.place("dim0"), call.place("dim1")
     dims[one], dims[other] = dims[other], dims[one]
     return tuple(dims)
 
 
 @_rule("full", "zeros", "ones", "new_zeros", "new_ones", "new_full", takes_sizes=True)
-def _create(call: Call) -> Dims:
+def _create(call: BoundNode) -> Dims:
     return tuple(map(call.proof.factors, call.result()))
 
 
 @_rule("prims::iota", "arange", takes_sizes=True)
-def _count(call: Call) -> Dims:
+def _count(call: BoundNode) -> Dims:
     """What comes first counts from a number: the length alone may be padded."""
     first = [call.args.get("start"), call.args.get("step")]
     call.proof.refuse(*(call.proof.dims[each] for each in first if isinstance(each, torch.fx.Node)))
@@ -450,27 +450,27 @@ def _count(call: Call) -> Dims:
 # ---- some dimensions are not padded, the others are treated row by row ----
 
 
-def _whole(call: Call, dims: Dims, places: Iterable[int]) -> Dims:
+def _whole(call: BoundNode, dims: Dims, places: Iterable[int]) -> Dims:
     """Refuses padding along these dimensions."""
     call.proof.refuse(*(dims[place] for place in places))
     return dims
 
 
-def _with_sizes(call: Call, dims: Dims, places: Iterable[int], number: int | None = None) -> Dims:
+def _with_sizes(call: BoundNode, dims: Dims, places: Iterable[int], number: int | None = None) -> Dims:
     """Dimensions, some of which are not padded, and have the result's sizes."""
     sizes, whole = call.result(number), set(places)
     return tuple(_canonical([sizes[d]]) if d in whole else dim for d, dim in enumerate(_whole(call, dims, whole)))
 
 
 @_rule("slice")
-def _slice(call: Call) -> Dims:
+def _slice(call: BoundNode) -> Dims:
     place, end = call.place(), call.args["end"]
     is_all = call.args["start"] in (None, 0) and (end is None or end >= _END) and call.args["step"] == 1
     return call.dims(0) if is_all else _with_sizes(call, call.dims(0), [place])
 
 
 @_rule("select")
-def _select(call: Call) -> Dims:
+def _select(call: BoundNode) -> Dims:
     dims, place = call.dims(0), call.place()
     if call.args["index"] != 0:
         _whole(call, dims, [place])
@@ -478,13 +478,13 @@ def _select(call: Call) -> Dims:
 
 
 @_rule("split", "split_with_sizes")
-def _split(call: Call) -> list[Dims]:
+def _split(call: BoundNode) -> list[Dims]:
     count = len(call.node.meta["val"])
     return [_with_sizes(call, call.dims(0), [call.place()], number) for number in range(count)]
 
 
 @_rule("cat")
-def _cat(call: Call) -> Dims:
+def _cat(call: BoundNode) -> Dims:
     parts = [call.proof.dims[node] for node in call.args["tensors"]]
     place = call.args["dim"] % len(parts[0])
     for part in parts:
@@ -496,13 +496,13 @@ def _cat(call: Call) -> Dims:
 
 
 @_rule("constant_pad_nd")
-def _constant_pad(call: Call) -> Dims:
+def _constant_pad(call: BoundNode) -> Dims:
     dims = call.dims(0)
     return _with_sizes(call, dims, range(len(dims) - len(call.args["pad"]) // 2, len(dims)))
 
 
 @_rule("native_layer_norm", "_fused_rms_norm", "rms_norm")
-def _layer_norm(call: Call) -> Any:
+def _layer_norm(call: BoundNode) -> Any:
     dims, count = call.dims(0), len(call.args["normalized_shape"])
     _whole(call, dims, range(len(dims) - count, len(dims)))
     if isinstance(call.node.meta["val"], torch.Tensor):
@@ -512,13 +512,13 @@ def _layer_norm(call: Call) -> Any:
 
 
 @_rule("max_pool2d_with_indices")
-def _max_pool(call: Call) -> list[Dims]:
+def _max_pool(call: BoundNode) -> list[Dims]:
     dims = call.dims(0)
     return [_with_sizes(call, dims, range(len(dims) - 2, len(dims)), number) for number in range(2)]
 
 
 @_rule("convolution")
-def _convolution(call: Call) -> Dims:
+def _convolution(call: BoundNode) -> Dims:
     call.proof.refuse(call.dims("weight"), call.dims("bias"))
     if len(call.dims("input")) < len(call.dims("weight")):
         call.proof.refuse(call.dims("input"))  # no batch
@@ -526,7 +526,7 @@ def _convolution(call: Call) -> Dims:
 
 
 @_rule("convolution_backward")
-def _convolution_backward(call: Call) -> list[Dims | None]:
+def _convolution_backward(call: BoundNode) -> list[Dims | None]:
     """The gradients of weight and bias are sums over the batch."""
     dims = call.dims("input")
     call.proof.refuse(call.dims("weight"))
@@ -539,7 +539,7 @@ def _convolution_backward(call: Call) -> list[Dims | None]:
 
 
 @_rule("cumsum")
-def _scan(call: Call) -> Dims:
+def _scan(call: BoundNode) -> Dims:
     """What comes before padding does not hear of it."""
     dims, place = call.dims(0), call.place()
     if len(dims[place]) > 1:
@@ -548,14 +548,14 @@ def _scan(call: Call) -> Dims:
 
 
 @_rule("flip", "sort", "prims::rev")
-def _reorder(call: Call) -> Any:
+def _reorder(call: BoundNode) -> Any:
     dims = _whole(call, call.dims(0), call.places("dims" if "dims" in call.args else "dim"))
     value = call.node.meta["val"]
     return dims if isinstance(value, torch.Tensor) else [dims] * len(value)
 
 
 @_rule("var", "argmax", "argmin", "prod")
-def _fold_whole(call: Call) -> Any:
+def _fold_whole(call: BoundNode) -> Any:
     dims, places = _whole(call, call.dims(0), call.places()), call.places()
     result, value = _folded(call, dims, places), call.node.meta["val"]
     return result if isinstance(value, torch.Tensor) else [result] * len(value)
@@ -564,21 +564,21 @@ def _fold_whole(call: Call) -> Any:
 # ---- folds with a mask ----
 
 
-def _folded(call: Call, dims: Dims, places: Iterable[int]) -> Dims:
+def _folded(call: BoundNode, dims: Dims, places: Iterable[int]) -> Dims:
     keeps = bool(call.args.get("keepdim", False)) and bool(dims)
     folded = set(places)
     return tuple(() if d in folded else dim for d, dim in enumerate(dims) if keeps or d not in folded)
 
 
 @_rule("sum", "any")
-def _sum(call: Call) -> Dims:
+def _sum(call: BoundNode) -> Dims:
     dims, places = call.dims(0), call.places()
     call.hide(0, places, 0)
     return _folded(call, dims, places)
 
 
 @_rule("amax", "amin", "max", "min")
-def _extreme(call: Call) -> Any:
+def _extreme(call: BoundNode) -> Any:
     dims, places = call.dims(0), call.places()
     if "other" in call.args:
         return _pointwise(call)
@@ -588,7 +588,7 @@ def _extreme(call: Call) -> Any:
     return _folded(call, dims, places)
 
 
-def _least(call: Call, greatest: bool = False) -> float:
+def _least(call: BoundNode, greatest: bool = False) -> float:
     dtype = call.args[call.names[0]].meta["val"].dtype
     if dtype.is_floating_point:
         return float("inf") if greatest else float("-inf")
@@ -597,7 +597,7 @@ def _least(call: Call, greatest: bool = False) -> float:
 
 
 @_rule("mean")
-def _mean(call: Call) -> Dims:
+def _mean(call: BoundNode) -> Dims:
     """A sum, divided by how many there are: as the masks say where there is padding."""
     dims, places, value = call.dims(0), call.places(), call.node.meta["val"]
     result = _folded(call, dims, places)
@@ -607,7 +607,7 @@ def _mean(call: Call) -> Dims:
     return result
 
 
-def _masked_mean(call: Call, dtype: torch.dtype, keeps: bool) -> torch.fx.Node:
+def _masked_mean(call: BoundNode, dtype: torch.dtype, keeps: bool) -> torch.fx.Node:
     dims, places, given = call.dims(0), call.places(), call.args[call.names[0]]
     wide = torch.float32 if dtype in _HALVES else dtype
     hidden = call.hidden(given, dims, places, 0, given.meta["val"])
@@ -617,7 +617,7 @@ def _masked_mean(call: Call, dtype: torch.dtype, keeps: bool) -> torch.fx.Node:
 
 
 @_rule("var_mean")
-def _variance(call: Call) -> list[Dims]:
+def _variance(call: BoundNode) -> list[Dims]:
     """The mean of squares of what is left without the mean."""
     dims, places, given = call.dims(0), call.places(), call.args[call.names[0]]
     result = _folded(call, dims, places)
@@ -639,25 +639,25 @@ def _variance(call: Call) -> list[Dims]:
 
 
 @_rule("_softmax", "_log_softmax")
-def _softmax(call: Call) -> Dims:
+def _softmax(call: BoundNode) -> Dims:
     call.hide(0, [call.place()], float("-inf"))
     return call.dims(0)
 
 
 @_rule("_softmax_backward_data", "_log_softmax_backward_data")
-def _softmax_backward(call: Call) -> Dims:
+def _softmax_backward(call: BoundNode) -> Dims:
     for name in ("grad_output", "output"):
         call.hide(name, [call.place()], 0)
     return _pointwise(call)
 
 
 @_rule("mm", "bmm")
-def _product(call: Call) -> Dims:
+def _product(call: BoundNode) -> Dims:
     return _multiply(call, *call.names[:2])
 
 
 @_rule("addmm", "baddbmm")
-def _sum_and_product(call: Call) -> Dims:
+def _sum_and_product(call: BoundNode) -> Dims:
     product = _multiply(call, *call.names[1:3])
     for own, made in zip(reversed(call.dims(0)), reversed(product), strict=False):
         if own:
@@ -665,7 +665,7 @@ def _sum_and_product(call: Call) -> Dims:
     return product
 
 
-def _multiply(call: Call, a: str, b: str) -> Dims:
+def _multiply(call: BoundNode, a: str, b: str) -> Dims:
     left, right = call.dims(a), call.dims(b)
     for one, other in zip((*left[:-2], left[-1]), right[:-1], strict=True):
         call.match(one, other)
@@ -675,7 +675,7 @@ def _multiply(call: Call, a: str, b: str) -> Dims:
 
 
 @_rule("scaled_dot_product_attention")
-def _attention(call: Call) -> Dims:
+def _attention(call: BoundNode) -> Dims:
     """Padded keys come last: causal queries that are no padding do not look at them."""
     query, key, value = (call.dims(name) for name in ("query", "key", "value"))
     if not call.args["is_causal"] or query[-2] != key[-2]:
@@ -693,14 +693,14 @@ def _attention(call: Call) -> Dims:
 
 
 @_rule("embedding")
-def _embedding(call: Call) -> Dims:
+def _embedding(call: BoundNode) -> Dims:
     _whole(call, call.dims("weight"), [0])
     call.hide("indices", range(len(call.dims("indices"))), 0)
     return (*call.dims("indices"), *call.dims("weight")[1:])
 
 
 @_rule("embedding_dense_backward")
-def _embedding_backward(call: Call) -> Dims:
+def _embedding_backward(call: BoundNode) -> Dims:
     dims = call.dims("indices")
     for name in ("indices", "grad_output"):
         call.hide(name, range(len(dims)), 0)
@@ -708,7 +708,7 @@ def _embedding_backward(call: Call) -> Dims:
 
 
 @_rule("index_select")
-def _index_select(call: Call) -> Dims:
+def _index_select(call: BoundNode) -> Dims:
     dims, place = call.dims(0), call.place()
     _whole(call, dims, [place])
     call.hide("index", range(len(call.dims("index"))), 0)
@@ -716,7 +716,7 @@ def _index_select(call: Call) -> Dims:
 
 
 @_rule("gather")
-def _gather(call: Call) -> Dims:
+def _gather(call: BoundNode) -> Dims:
     dims, index, place = call.dims(0), call.dims("index"), call.place()
     _whole(call, dims, [place])
     for d, dim in enumerate(dims):
@@ -727,7 +727,7 @@ def _gather(call: Call) -> Dims:
 
 
 @_rule("scatter", "scatter_add")
-def _scatter(call: Call) -> Dims:
+def _scatter(call: BoundNode) -> Dims:
     dims = call.dims(0)
     if "reduce" in call.args:
         call.proof.refuse(dims)
