@@ -22,8 +22,10 @@ _NAMES = {
     torch.uint8: "uint8_t", torch.int8: "int8_t", torch.int16: "int16_t", torch.int32: "int", torch.int64: "int64_t",
     torch.float16: "c10::Half", torch.bfloat16: "c10::BFloat16", torch.float32: "float", torch.float64: "double",
 }  # fmt: skip
-#: Whether ATen takes a float whose fraction alone is beyond the greatest integer, and any limit that limits nothing.
-_IS_LENIENT = torch_release.number(torch.__version__) >= (2, 15)
+#: Whether ATen takes a float whose fraction alone is beyond the greatest integer.
+_TAKES_FRACTIONS = torch_release.number(torch.__version__) >= (2, 14)
+#: Whether ATen takes any limit that limits nothing.
+_TAKES_LIMITS = torch_release.number(torch.__version__) >= (2, 15)
 
 
 def _message(dtype: torch.dtype) -> str:
@@ -45,14 +47,15 @@ def check_number(value: Any, dtype: torch.dtype) -> None:
         fits = holds_all or not is_integer and not math.isfinite(value) or abs(value) <= torch.finfo(dtype).max
     else:
         low, high = _range(dtype, is_integer)
-        fits = low <= value < high + 1 if _IS_LENIENT else low <= value <= (high if is_integer else float(high))
+        fits = low <= value < high + 1 if _TAKES_FRACTIONS else low <= value <= (high if is_integer else float(high))
     if not fits:
         raise RuntimeError(_message(dtype))
 
 
 def limit(value: Any, dtype: torch.dtype, name: str) -> Any:
     """A limit of ``clamp``, its ``min`` or ``max``, as a number of ``dtype``. Raises RuntimeError if there is none."""
-    if not _IS_LENIENT or not _is_integer(value) or dtype == torch.bool or dtype.is_floating_point or dtype.is_complex:
+    is_exact = dtype != torch.bool and not dtype.is_floating_point and not dtype.is_complex
+    if not (_TAKES_LIMITS and is_exact and _is_integer(value)):
         check_number(value, dtype)
         return value
     info = torch.iinfo(dtype)
@@ -83,7 +86,7 @@ def _holds(values: Tensor, dtype: torch.dtype) -> Tensor | None:
             return None if torch.finfo(source).max <= high else ~(values.abs() > high) | values.isinf()
         low, high = _range(dtype, False)
         # Floats that do not hold the greatest integer have no fractions at its size. ATen rounds that of 64 bits.
-        is_exact = not _IS_LENIENT and (high < 2 / torch.finfo(values.dtype).eps or dtype == torch.int64)
+        is_exact = not _TAKES_FRACTIONS and (high < 2 / torch.finfo(values.dtype).eps or dtype == torch.int64)
         return (values >= float(low)) & (values <= float(high) if is_exact else values < float(high + 1))
     low, high = _range(dtype, True)
     info = torch.iinfo(source)
