@@ -7,9 +7,7 @@ tests/device/test_cuda_names.py checks it.
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
+import pages
 import torch
 
 #: Why names are not there, by what they have in common.
@@ -62,16 +60,5 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    """Writes or prints the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", type=Path, help="file for the page")
-    options = parser.parse_args()
-    if options.write:
-        options.write.write_text(page())
-    else:
-        print(page(), end="")
-
-
 if __name__ == "__main__":
-    main()
+    pages.main(page, __doc__)

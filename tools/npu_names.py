@@ -7,8 +7,7 @@ tests/profiles/test_npu_operators.py checks it.
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
+import pages
 
 #: Why operators are not there, by what they have in common.
 REASONS = {
@@ -78,13 +77,6 @@ REASONS = {
         "empty_with_swapped_memory npu_change_data_ptr"
     ),
     "a service of Ascend's systems": "obfuscation_calculate obfuscation_finalize obfuscation_initialize",
-    "not there yet": (
-        "npu_advance_step_flashattn npu_batch_gather_matmul npu_batch_gather_matmul_ "
-        "npu_fused_cross_entropy_loss_with_max_sum npu_fused_linear_online_max_sum npu_gather_pa_kv_cache "
-        "npu_gather_pa_kv_cache_functional npu_moe_re_routing npu_moe_token_permute_with_routing_map "
-        "npu_moe_token_unpermute_with_routing_map npu_scatter_list npu_scatter_list_ npu_scatter_pa_cache "
-        "npu_top_k_top_p_sample npu_scatter_pa_kv_cache npu_scatter_pa_kv_cache_functional unsafe_empty_with_format"
-    ),
 }
 WHY = {name: reason for reason, names in REASONS.items() for name in names.split()}
 
@@ -102,7 +94,8 @@ def page() -> str:
         raise ValueError(f"neither there nor explained, or both: {', '.join(sorted(wrong))}")
     lines = [
         "# Operators of torch_npu", "",
-        "Made by `tools/npu_names.py` from the operators that torch-npu 2.14 publishes, backward passes left out.",
+        "Made by `tools/npu_names.py` from the operators that torch-npu 2.14 publishes; of backward passes there is"
+        " only the one that programs call.",
         f"Of {len(published)}, [the profile npu](profile-npu.md) has {len(operators.FUNCTIONS)}, as"
         " `torch_npu.<name>` and as `torch.ops.npu.<name>`.", "",
         "They are made of PyTorch's operators, so they have gradients, and `torch.compile` fuses them. A test compares"
@@ -124,16 +117,5 @@ def _plain(text: str) -> str:
     return text.replace(":func:", "").replace("``", "`").replace("|", "\\|")
 
 
-def main() -> None:
-    """Writes or prints the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", type=Path, help="file for the page")
-    options = parser.parse_args()
-    if options.write:
-        options.write.write_text(page())
-    else:
-        print(page(), end="")
-
-
 if __name__ == "__main__":
-    main()
+    pages.main(page, __doc__)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,22 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-
-@dataclass
-class Case:
-    """``name(*args, **keywords)``, whose first results are those of ``formula``.
-
-    Attributes:
-        gradients: whether the formula's gradients are the operator's.
-        whole: whether it compiles without a break, that is, the host reads no number from the device.
-    """
-
-    name: str
-    args: list[Any]
-    formula: Callable[..., Any]
-    keywords: dict[str, Any] = field(default_factory=dict)
-    gradients: bool = True
-    whole: bool = True
+from tests.profiles import npu_attention, npu_serving
+from tests.profiles.npu_case import Case
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, scale: float, left_out: Tensor | None = None) -> Tensor:
@@ -180,6 +165,60 @@ def _bert_adam(p: Tensor, m: Tensor, v: Tensor, g: Tensor) -> tuple[Tensor, Tens
     return p - 0.1 * (m / (torch.sqrt(v) + 1e-3) + 0.01 * p), m, v
 
 
+def _routing_maps(dtype: torch.dtype) -> Iterator[Case]:
+    """Rows to their experts and back, by maps of a dtype."""
+    r = torch.randn
+    tokens, shares = r(5, 6), r(5, 4)
+    goes = torch.zeros(5, 4, dtype=torch.bool)
+    for row, experts in enumerate(((0, 3), (1, 2), (0, 1), (2, 3), (1, 3))):
+        goes[row, list(experts)] = True
+
+    def mapped(x: Tensor, goes: Tensor, num_out_tokens: int, probs: Tensor | None = None) -> list[Tensor]:
+        pairs = [(int(row), expert) for expert in range(4) for row in goes[:, expert].nonzero()]
+        rows = torch.tensor([row for row, _ in pairs])
+        taken = x.new_empty(0) if probs is None else torch.stack([probs[pair] for pair in pairs])
+        return [x[rows], taken, torch.sort(rows, stable=True)[1].int()]
+
+    def capped(x: Tensor, goes: Tensor, num_out_tokens: int, drop_and_pad: bool, probs: Tensor) -> list[Tensor]:
+        pairs = []
+        for expert in range(4):
+            own = [row for row in range(5) if goes[row, expert]]
+            others = [row for row in range(5) if not goes[row, expert]]
+            pairs += [(row, expert) for row in (own + others)[: num_out_tokens // 4]]
+        rows = torch.tensor([row for row, _ in pairs])
+        return [x[rows], torch.stack([probs[pair] for pair in pairs]), rows.int()]
+
+    name, where = "npu_moe_token_permute_with_routing_map", goes.to(dtype)
+    yield Case(name, [tokens, where], mapped, {"num_out_tokens": 10})
+    yield Case(name, [tokens, where], mapped, {"num_out_tokens": 10, "probs": shares})
+    yield Case(name, [tokens, where], capped, {"num_out_tokens": 13, "probs": shares, "drop_and_pad": True})
+
+    results, places = r(10, 6), mapped(tokens, goes, 10)[2]
+
+    def summed(x: Tensor, places: Tensor, shape: list[int], probs: Any = None, **_: Any) -> Tensor:
+        rows = []
+        for row in range(5):
+            experts = goes[row].nonzero().flatten().tolist()
+            parts = [x[i] if i >= 0 else x[0] * 0 for i in places[row * 2 : row * 2 + 2].tolist()]
+            weights = [1.0, 1.0] if probs is None else [probs[row, expert] for expert in experts]
+            rows.append(parts[0] * weights[0] + parts[1] * weights[1])
+        return torch.stack(rows)
+
+    def added(x: Tensor, rows: Tensor, shape: list[int], probs: Any = None, **_: Any) -> Tensor:
+        total = [x[0] * 0 for _ in range(5)]
+        for i, row in enumerate(rows.tolist()):
+            total[row] = total[row] + x[i] * (1 if probs is None else probs[row, i // 3])
+        return torch.stack(total)
+
+    name, unused = "npu_moe_token_unpermute_with_routing_map", places.clone()
+    unused[3] = -1
+    yield Case(name, [results, places, [5, 6]], summed)
+    yield Case(name, [results, unused, [5, 6]], summed, {"probs": shares, "routing_map": where})
+    rows = capped(tokens, goes, 13, True, shares)[2]
+    yield Case(name, [r(12, 6), rows, [5, 6]], added, {"drop_and_pad": True})
+    yield Case(name, [r(12, 6), rows, [5, 6]], added, {"drop_and_pad": True, "probs": shares})
+
+
 def cases() -> Iterator[Case]:
     """All of them, on the CPU."""
     torch.manual_seed(0)
@@ -252,27 +291,7 @@ def cases() -> Iterator[Case]:
     bnsd = [tensor.transpose(1, 2) for tensor in (q, k, v)]
     rows = [tensor.flatten(2) for tensor in (q, k, v)]
     causal = torch.ones(6, 6, dtype=torch.bool).triu(1)
-    yield Case(
-        "npu_fusion_attention",
-        [*bnsd, 4, "BNSD"],
-        lambda q, k, v, *_, scale: _attention(q, k, v, scale),
-        {"scale": 0.25},
-    )
-    yield Case(
-        "npu_fusion_attention",
-        [*rows, 4, "BSH"],
-        lambda q, k, v, *_, **__: (
-            _attention(_heads(q, 4), _heads(k, 2), _heads(v, 2), 0.25, causal).transpose(1, 2).flatten(2)
-        ),
-        {"scale": 0.25, "sparse_mode": 3},
-    )
-    band = (i := torch.arange(6))[None] - i[:, None]
-    yield Case(
-        "npu_fusion_attention",
-        [*bnsd, 4, "BNSD"],
-        lambda q, k, v, *_, **__: _attention(q, k, v, 0.25, (band < -2) | (band > 1)),
-        {"scale": 0.25, "sparse_mode": 4, "pre_tockens": 2, "next_tockens": 1},
-    )
+    yield from npu_attention.cases(q, k, v)
 
     def shortened(q: Tensor, k: Tensor, v: Tensor, **_: Any) -> Tensor:
         result = torch.zeros_like(q)
@@ -361,6 +380,7 @@ def cases() -> Iterator[Case]:
             "actual_seq_lengths_kv": [5, 3],
             "input_layout": "TND",
             "sparse_mode": 3,
+            "atten_mask": causal,
         },
     )
     yield Case(
@@ -654,6 +674,21 @@ def cases() -> Iterator[Case]:
         [permuted, back, r(5, 2)],
         lambda t, i, p: (t[i.long()].view(5, 2, -1) * p[..., None]).sum(1),
     )
+    for dtype in (torch.bool, torch.int8):
+        yield from _routing_maps(dtype)
+    counts = torch.tensor([[2, 0, 1], [1, 3, 2]], dtype=torch.int32)
+
+    def regrouped(x: Tensor, counts: Tensor, per_token_scales: Tensor | None = None) -> list[Tensor]:
+        begins, order = [0, *counts.flatten().cumsum(0).tolist()], []
+        for expert in range(3):
+            for rank in range(2):
+                begin = begins[rank * 3 + expert]
+                order += range(begin, begin + int(counts[rank, expert]))
+        scales = torch.zeros(len(x)) if per_token_scales is None else per_token_scales[order]
+        return [x[order], scales, torch.tensor(order, dtype=torch.int32), counts.sum(0)]
+
+    yield Case("npu_moe_re_routing", [r(9, 4), counts], regrouped)
+    yield Case("npu_moe_re_routing", [r(9, 4), counts.long()], regrouped, {"per_token_scales": r(9)})
     yield Case(
         "npu_top_k_top_p",
         [scores, torch.tensor([0.5, 0.9, 0.3, 1.0, 0.7]), torch.tensor([5, 8, 2, 3, 4], dtype=torch.int32)],
@@ -744,9 +779,45 @@ def cases() -> Iterator[Case]:
         lambda x, s: -(s * x.log_softmax(-1)).sum(-1),
     )
 
+    def by_part(x: Tensor, w: Tensor, target: Tensor, first: int, last: int, logits: bool) -> list[Tensor]:
+        scores = x @ w.T
+        largest = scores.amax(-1)
+        below, elsewhere = scores - largest[:, None], (target < first) | (target > last)
+        places = torch.where(elsewhere, 0, target - first)
+        predicted = torch.where(elsewhere, 0, below[torch.arange(len(x)), places.long()])
+        bits = [*elsewhere.tolist(), *([True] * (-len(x) % 8))]
+        packed = [sum(bit << j for j, bit in enumerate(bits[i : i + 8])) for i in range(0, len(bits), 8)]
+        exact = [largest, below.exp().sum(-1), predicted, torch.tensor(packed, dtype=torch.uint8), places]
+        return [*exact, scores if logits else scores[:0, 0]]
+
+    x, w, classes = r(11, 6), r(9, 6), torch.randint(0, 30, (11,), dtype=torch.int32)
+    yield Case("npu_fused_linear_online_max_sum", [x, w, classes, 10, 18, True], by_part)
+    yield Case("npu_fused_linear_online_max_sum", [x, w, classes.long() % 9, 0, 8, False], by_part)
+    yield Case(
+        "npu_fused_linear_online_max_sum",
+        [x.half(), w.half(), classes, 10, 18, True],
+        by_part,
+        gradients=False,
+        tolerance=5e-3,
+    )
+    rows = r(5), torch.rand(5) + 1, r(5)
+    yield Case(
+        "npu_fused_cross_entropy_loss_with_max_sum", [*rows], lambda _, total, x: (torch.log(total) - x, x.new_empty(0))
+    )
+    yield Case(
+        "npu_fused_cross_entropy_loss_with_max_sum",
+        [*rows],
+        lambda m, total, x, vocab_parallel_logits: (
+            torch.log(total) - x,
+            torch.exp(vocab_parallel_logits - m[:, None]) / total[:, None],
+        ),
+        {"vocab_parallel_logits": r(5, 8)},
+    )
+
     def three() -> list[Tensor]:
         return [r(7), r(7), torch.rand(7)]
 
+    yield from npu_serving.cases()
     g = r(7)
     yield Case(
         "npu_apply_adam",
@@ -807,7 +878,7 @@ def _gradients(total: Tensor, arguments: Any) -> list[Tensor]:
     return list(torch.autograd.grad(total, leaves, allow_unused=True, materialize_grads=True)) if leaves else []
 
 
-def _compare(ours: list[Tensor], exact: list[Tensor], what: str) -> None:
+def _compare(ours: list[Tensor], exact: list[Tensor], what: str, tolerance: float = 2e-5) -> None:
     assert len(ours) >= len(exact), what
     for one, other in zip(ours, exact, strict=False):
         one = one.detach().cpu()
@@ -815,7 +886,7 @@ def _compare(ours: list[Tensor], exact: list[Tensor], what: str) -> None:
         assert one.is_floating_point() == other.is_floating_point(), (what, one.dtype, other.dtype)
         one, other = (one, other) if one.is_floating_point() else (one.long(), other.long())
         torch.testing.assert_close(
-            one.double(), other.detach().double(), rtol=2e-5, atol=2e-5, msg=lambda m: f"{what}: {m}"
+            one.double(), other.detach().double(), rtol=tolerance, atol=tolerance, msg=lambda m: f"{what}: {m}"
         )
 
 
@@ -825,7 +896,7 @@ def _check(chosen: list[Case], arguments: list[Any], results: list[Any], how: st
     wanted = [_tensors(case.formula(*args, **keywords)) for case, (args, keywords) in zip(chosen, exact, strict=True)]
     ours = [_tensors(result)[: len(one)] for result, one in zip(results, wanted, strict=True)]
     for case, result, one in zip(chosen, ours, wanted, strict=True):
-        _compare(result, one, f"{case.name} {how}")
+        _compare(result, one, f"{case.name} {how}", case.tolerance)
     places = [i for i, case in enumerate(chosen) if case.gradients]
     pairs = ([values[i] for i in places] for values in (ours, arguments, wanted, exact))
     our_results, our_arguments, exact_results, exact_arguments = pairs
@@ -866,8 +937,9 @@ def check_in_place() -> None:
     torch.testing.assert_close(torch_npu.npu_grouped_matmul_add_(sums, x, values, ends), wanted)
     torch.testing.assert_close(sums, wanted)
     assert torch_npu.npu_format_cast_(x, values) is x and torch.equal(x, values)
-    made = torch_npu.empty_with_format([2, 3], dtype=torch.float16)
-    assert made.shape == (2, 3) and made.is_npu and made.dtype == torch.float16
+    for make in (torch_npu.empty_with_format, torch_npu.unsafe_empty_with_format):
+        made = make([2, 3], dtype=torch.float16)
+        assert made.shape == (2, 3) and made.is_npu and made.dtype == torch.float16
     torch.manual_seed(0)
     drawn = torch_npu.npu_sim_exponential_(x.clone(), 2.0)
     torch.manual_seed(0)
@@ -875,8 +947,18 @@ def check_in_place() -> None:
     assert torch_npu.get_npu_format(x) == 2 and torch_npu.get_storage_size(x) == 24
 
 
-def main(how: str) -> None:
-    """Checks every case eagerly, as a function and as ``torch.ops.npu``; or compiled, all together."""
+def _ends(every: list[Case], name: str) -> list[Case]:
+    """The first and the last case of an operator."""
+    own = [case for case in every if case.name == name]
+    return [own[0], own[-1]] if len(own) > 1 else own
+
+
+def main(how: str, part: int = 0, parts: int = 1) -> None:
+    """Checks every case eagerly, as a function and as ``torch.ops.npu``; or each one's first and last, compiled.
+
+    Args:
+        part: which of so many parts of the operators are compiled.
+    """
     import torch_npu
 
     every = list(cases())
@@ -886,9 +968,13 @@ def main(how: str) -> None:
                 args, keywords = arguments = _on_device(case)
                 _check([case], [arguments], [function(*args, **keywords)], f"by {function}")
         check_in_place()
+        npu_serving.check_in_place(lambda function: function)
+        npu_serving.check_draws()
         print(*sorted({case.name for case in every}))
     else:
-        chosen = [case for case in every if case.whole]
+        whole = [case for case in every if case.whole]
+        names = list(dict.fromkeys(case.name for case in whole))[part::parts]
+        chosen = [case for name in names for case in _ends(whole, name)]
         arguments = [_on_device(case) for case in chosen]
 
         @torch.compile(fullgraph=True)
@@ -896,6 +982,8 @@ def main(how: str) -> None:
             return [getattr(torch_npu, case.name)(*a, **k) for case, (a, k) in zip(chosen, arguments, strict=True)]
 
         _check(chosen, arguments, compiled(arguments), "compiled")
+        if part == parts - 1:
+            npu_serving.check_in_place(torch.compile(fullgraph=True))
     assert not torch.npu.fallbacks(), torch.npu.fallbacks()
 
 

@@ -20,6 +20,7 @@ from torch_npu.operators import (
     activations,
     attention,
     boxes,
+    caches,
     experts,
     losses,
     normalization,
@@ -27,6 +28,7 @@ from torch_npu.operators import (
     positions,
     products,
     quantization,
+    sampling,
     shapes,
 )
 
@@ -34,6 +36,7 @@ _MODULES = (
     activations,
     attention,
     boxes,
+    caches,
     experts,
     losses,
     normalization,
@@ -41,6 +44,7 @@ _MODULES = (
     positions,
     products,
     quantization,
+    sampling,
     shapes,
 )
 

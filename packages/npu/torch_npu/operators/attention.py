@@ -4,68 +4,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 
-#: How ``sparse_mode`` reads a mask: as it is, not at all, causal from the top left, causal to the bottom right, a band
-#: along the diagonal to the bottom right.
-_AS_IS, _ALL, _TOP_LEFT, _BOTTOM_RIGHT, _BAND = range(5)
+from torch_npu.operators.masks import Mask, mask_of
+from torch_npu.operators.sequences import VARYING, Layout
 
-#: Where batch, sequence and head are, by layout, as a permutation to (batch, head, sequence, size).
-_FOUR_DIMENSIONS = {"BNSD": (0, 1, 2, 3), "BSND": (0, 2, 1, 3)}
-
-#: A function of query, key and value, each (batch, heads, sequence, size).
-_Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-@dataclass(frozen=True)
-class _Masking:
-    """What is added to the products of queries and keys, and what is left out.
-
-    Attributes:
-        added: added to the scaled products, or None.
-        left_out: true where attention is left out, or None.
-        sparse_mode: see ``_AS_IS`` and the following.
-        before: with ``_BAND``, how many keys before the diagonal take part; ``after`` the same behind it.
-        key_lengths: how many of each batch's keys count, or None for all.
-    """
-
-    added: torch.Tensor | None = None
-    left_out: torch.Tensor | None = None
-    sparse_mode: int = _AS_IS
-    before: int = 0
-    after: int = 0
-    key_lengths: Sequence[int] | None = None
-
-    def bias(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor | None:
-        """What ``scaled_dot_product_attention`` takes as its mask: None, booleans (true: takes part) or numbers."""
-        left_out = self._pattern(q, k)
-        if self.key_lengths is not None:
-            ends = torch.tensor(list(self.key_lengths), device=q.device).view(-1, 1, 1, 1)
-            beyond = torch.arange(k.shape[-2], device=q.device) >= ends
-            left_out = beyond if left_out is None else left_out | beyond
-        if left_out is None:
-            return self.added
-        if self.added is None:
-            return ~left_out
-        return self.added.masked_fill(left_out, float("-inf"))
-
-    def _pattern(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor | None:
-        rows, columns = q.shape[-2], k.shape[-2]
-        if self.sparse_mode == _ALL:
-            return None
-        if self.sparse_mode == _AS_IS:
-            mask = None if self.left_out is None else self.left_out.bool()
-            return mask if mask is None or mask.dim() != 3 else mask[:, None]
-        # How far each key is behind the diagonal, which ends at the bottom right.
-        ahead = torch.arange(columns, device=q.device) - torch.arange(rows, device=q.device)[:, None]
-        if self.sparse_mode == _TOP_LEFT:
-            return ahead > 0
-        ahead = ahead - (columns - rows)
-        return ahead > 0 if self.sparse_mode == _BOTTOM_RIGHT else (ahead > self.after) | (ahead < -self.before)
+#: How often statistics of a row are in their last dimension.
+_COPIES = 8
+#: Modes of masks that operators for inference know, and from which on a mask says no more than that there is one.
+_MODES_OF_INFERENCE, _FIRST_WITHOUT_CONTENTS = 4, 2
+#: How many scores are in memory at a time for the statistics of rows.
+_SCORES = 1 << 24
 
 
 def npu_fusion_attention(
@@ -94,31 +47,115 @@ def npu_fusion_attention(
     seed: int = 0,
     offset: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, int, int, int]:
-    """Attention, ``softmax(scale * query @ key.T + pse) @ value``, as the first of seven results.
+    """Attention, ``softmax(scale * (query @ key.T + pse)) @ value``, and the maxima and sums of its rows.
 
-    The others are for the extension's own backward pass: empty tensors and zeros.
+    Gradients come of PyTorch's operators. The maxima and sums are for :func:`npu_fusion_attention_grad` and
+    :func:`npu_ring_attention_update`, and have none.
 
     Args:
         head_num: heads of the query.
         input_layout: BNSD, BSND, BSH, SBH (batch, sequence, heads, size of a head), or TND for sequences of several
             lengths one after the other.
-        pse: added to the scaled products.
-        atten_mask: boolean, true where attention is left out. With a ``sparse_mode`` of 2, 3 or 4 it only says that
-            attention is causal, aligned to the top left or to the bottom right, or a band.
+        pse: added to the products before they are scaled.
+        atten_mask: true where attention is left out. With a ``sparse_mode`` of 2, 3, 4 or 6 it only says that attention
+            is causal, aligned to the top left or to the bottom right, or a band, or causal but for the first keys; with
+            7 and 8, that of several sequences the last one or the first one is a band and the others are causal.
+            Without it, all keys take part.
         keep_prob: one minus the probability of dropout.
-        pre_tockens: with a ``sparse_mode`` of 4, how many keys before the diagonal take part; ``next_tockens`` behind.
+        pre_tockens: of a band, how many keys before the diagonal take part; ``next_tockens`` behind.
+        prefix: with a ``sparse_mode`` of 6, how many of each batch's first keys take part.
         actual_seq_qlen: with TND, where each query sequence ends; ``actual_seq_kvlen`` the same for keys.
+        softmax_layout: with TND, ``"TND"`` for maxima and sums (positions, heads, 8); else those of each sequence lie
+            (heads, positions, 8) one after the other, in a tensor of that shape.
+
+    Returns:
+        The result; in float32 each row's largest score and the sum of ``exp(score - largest)``, eight times, (batch,
+        heads, positions, 8); an empty tensor and three zeros.
 
     Raises:
-        NotImplementedError: for ``prefix``, ``padding_mask``, ``sink``, ``dropout_mask``, a ``sparse_mode`` above 4,
-            and other layouts.
+        NotImplementedError: for ``padding_mask``, ``sink``, ``dropout_mask``, ``pse`` with TND, and other layouts.
+        ValueError: for an unknown ``sparse_mode``, or TND without the ends of sequences.
     """
-    _refuse("npu_fusion_attention", prefix=prefix, padding_mask=padding_mask, sink=sink, dropout_mask=dropout_mask)
-    masking = _masking("npu_fusion_attention", pse, atten_mask, sparse_mode, pre_tockens, next_tockens)
-    attend = _attention(masking, scale, 1 - keep_prob)
-    result = _in_layout(attend, query, key, value, head_num, 0, input_layout, actual_seq_qlen, actual_seq_kvlen)
-    largest, total, shares = (query.new_empty(0) for _ in range(3))
-    return result, largest, total, shares, 0, 0, 0
+    name = "npu_fusion_attention"
+    _refuse(name, padding_mask=padding_mask, sink=sink, dropout_mask=dropout_mask)
+    attention = _fusion(name, pse, atten_mask, scale, 1 - keep_prob, sparse_mode, pre_tockens, next_tockens, prefix)
+    layouts = Layout(input_layout, actual_seq_qlen), Layout(input_layout, actual_seq_kvlen)
+    sequences = _sequences(attention, query, key, value, head_num, 0, *layouts)
+    result = layouts[0].join([one.result() for one in sequences], len(query))
+    with torch.no_grad():
+        statistics = [one.statistics() for one in sequences]
+    maxima, sums = (_row_by_row(part, layouts[0], softmax_layout, query) for part in zip(*statistics, strict=True))
+    return result, maxima, sums, query.new_empty(0), 0, 0, 0
+
+
+def npu_fusion_attention_grad(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    dy: torch.Tensor,
+    head_num: int,
+    input_layout: str,
+    *,
+    pse: torch.Tensor | None = None,
+    padding_mask: torch.Tensor | None = None,
+    atten_mask: torch.Tensor | None = None,
+    softmax_max: torch.Tensor | None = None,
+    softmax_sum: torch.Tensor | None = None,
+    softmax_in: torch.Tensor | None = None,
+    attention_in: torch.Tensor | None = None,
+    scale_value: float = 1.0,
+    keep_prob: float = 1.0,
+    pre_tockens: int = 2147483647,
+    next_tockens: int = 2147483647,
+    inner_precise: int = 0,
+    seed: int = 0,
+    offset: int = 0,
+    numels: int = 0,
+    prefix: Sequence[int] | None = None,
+    actual_seq_qlen: Sequence[int] | None = None,
+    actual_seq_kvlen: Sequence[int] | None = None,
+    sparse_mode: int = 0,
+    gen_mask_parallel: bool = True,
+    sync: bool = False,
+    softmax_layout: str = "",
+    sink: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of :func:`npu_fusion_attention`, whose other arguments are the same, by its maxima, sums and result.
+
+    Maxima, sums and result may be those of attention to more keys than ``key`` has: then these are its share of the
+    gradients, as ring attention takes them.
+
+    Args:
+        dy: the gradient of the result.
+        softmax_max: its second result; ``softmax_sum`` its third, ``attention_in`` its first.
+
+    Returns:
+        The gradients of query, key, value and ``pse`` (empty without one), and an empty tensor.
+
+    Raises:
+        NotImplementedError: for dropout, whose numbers are gone, and what :func:`npu_fusion_attention` refuses.
+        ValueError: without ``softmax_max``, ``softmax_sum`` or ``attention_in``.
+    """
+    name = "npu_fusion_attention_grad"
+    _refuse(name, padding_mask=padding_mask, sink=sink, keep_prob=None if keep_prob == 1 else keep_prob)
+    if softmax_max is None or softmax_sum is None or attention_in is None:
+        raise ValueError(f"{name} needs softmax_max, softmax_sum and attention_in")
+    attention = _fusion(name, pse, atten_mask, scale_value, 0.0, sparse_mode, pre_tockens, next_tockens, prefix)
+    of_queries, of_keys = Layout(input_layout, actual_seq_qlen), Layout(input_layout, actual_seq_kvlen)
+    sequences = _sequences(attention, query, key, value, head_num, 0, of_queries, of_keys)
+    maxima, sums = (_by_sequence(part, of_queries, softmax_layout) for part in (softmax_max, softmax_sum))
+    size = sequences[0].v.shape[-1]
+    given = (of_queries.split(part, size) for part in (dy, attention_in))
+    gradients = [one.gradients(*parts) for one, *parts in zip(sequences, *given, maxima, sums, strict=True)]
+    queries, keys, values, scores = zip(*gradients, strict=True)
+    of_pse = query.new_empty(0) if pse is None else (scores[0] * scale_value).sum_to_size(pse.shape).to(pse.dtype)
+    return (
+        of_queries.join(queries, len(query)).to(query.dtype),
+        of_keys.join(keys, len(key)).to(key.dtype),
+        of_keys.join(values, len(value)).to(value.dtype),
+        of_pse,
+        query.new_empty(0),
+    )
 
 
 def npu_prompt_flash_attention(
@@ -157,9 +194,9 @@ def npu_prompt_flash_attention(
     name = "npu_prompt_flash_attention"
     _refuse(name, deq_scale1=deq_scale1, quant_scale1=quant_scale1, deq_scale2=deq_scale2, quant_scale2=quant_scale2)
     _refuse(name, quant_offset2=quant_offset2, padding_mask=padding_mask)
-    masking = _masking(name, pse_shift, atten_mask, sparse_mode, pre_tokens, next_tokens)
+    mask = _infer_mask(name, pse_shift, atten_mask, sparse_mode, pre_tokens, next_tokens)
     lengths, heads = (actual_seq_lengths, actual_seq_lengths_kv), (num_heads, num_key_value_heads)
-    return _infer(masking, query, key, value, None, lengths, *heads, input_layout, scale_value)
+    return _infer(mask, query, key, value, None, lengths, *heads, input_layout, scale_value)
 
 
 def npu_incre_flash_attention(
@@ -202,9 +239,9 @@ def npu_incre_flash_attention(
     _refuse(name, antiquant_scale=antiquant_scale, antiquant_offset=antiquant_offset, padding_mask=padding_mask)
     _refuse(name, dequant_scale1=dequant_scale1, quant_scale1=quant_scale1, dequant_scale2=dequant_scale2)
     _refuse(name, quant_scale2=quant_scale2, quant_offset2=quant_offset2, kv_padding_size=kv_padding_size)
-    masking = _Masking(pse_shift, atten_mask)
+    mask = Mask(pse_shift, atten_mask)
     lengths, heads = (None, actual_seq_lengths), (num_heads, num_key_value_heads)
-    return _infer(masking, query, key, value, block_table, lengths, *heads, input_layout, scale_value)
+    return _infer(mask, query, key, value, block_table, lengths, *heads, input_layout, scale_value)
 
 
 def npu_fused_infer_attention_score(
@@ -268,9 +305,9 @@ def npu_fused_infer_attention_score(
     _refuse(name, value_antiquant_offset=value_antiquant_offset, query_padding_size=query_padding_size)
     _refuse(name, kv_padding_size=kv_padding_size, key_shared_prefix=key_shared_prefix, query_rope=query_rope)
     _refuse(name, key_rope=key_rope, softmax_lse_flag=softmax_lse_flag or None)
-    masking = _masking(name, pse_shift, atten_mask, sparse_mode, pre_tokens, next_tokens)
+    mask = _infer_mask(name, pse_shift, atten_mask, sparse_mode, pre_tokens, next_tokens)
     lengths, heads = (actual_seq_lengths, actual_seq_lengths_kv), (num_heads, num_key_value_heads)
-    result = _infer(masking, query, key, value, block_table, lengths, *heads, input_layout, scale)
+    result = _infer(mask, query, key, value, block_table, lengths, *heads, input_layout, scale)
     return result, query.new_zeros(1, dtype=torch.float32)
 
 
@@ -333,9 +370,9 @@ def npu_fused_infer_attention_score_v2(
     _refuse(name, dequant_scale_key=dequant_scale_key, dequant_scale_value=dequant_scale_value)
     _refuse(name, quant_scale_out=quant_scale_out, quant_scale_p=quant_scale_p, learnable_sink=learnable_sink)
     _refuse(name, return_softmax_lse=return_softmax_lse or None, out_dtype=out_dtype, query_dtype=query_dtype)
-    masking = _masking(name, pse_shift, atten_mask, sparse_mode, pre_tokens, next_tokens)
+    mask = _infer_mask(name, pse_shift, atten_mask, sparse_mode, pre_tokens, next_tokens)
     lengths, heads = (actual_seq_qlen, actual_seq_kvlen), (num_query_heads, num_key_value_heads)
-    result = _infer(masking, query, key, value, block_table, lengths, *heads, input_layout, softmax_scale)
+    result = _infer(mask, query, key, value, block_table, lengths, *heads, input_layout, softmax_scale)
     return result, query.new_zeros(1, dtype=torch.float32)
 
 
@@ -381,28 +418,41 @@ def npu_ring_attention_update(
     """Joins attention over two parts of the keys, by the maxima and sums of their softmax.
 
     Args:
-        prev_attn_out: (sequence, batch, heads * size), as ``cur_attn_out``.
-        prev_softmax_max: (batch, heads, sequence, copies), as the other three.
+        prev_attn_out: (sequence, batch, heads * size), as ``cur_attn_out``; with TND (positions, heads, size).
+        prev_softmax_max: (batch, heads, sequence, 8), as the other three; with TND as :func:`npu_fusion_attention` has
+            them with the ``softmax_layout`` that is ``input_softmax_layout``.
+        actual_seq_qlen: with TND, where each sequence ends, with or without a zero before the first. The host reads it
+            unless ``input_softmax_layout`` is TND.
 
     Returns:
         The attention over both parts, its maxima and its sums.
 
     Raises:
-        NotImplementedError: for another layout than SBH.
+        ValueError: for another layout, and TND without ``actual_seq_qlen``.
     """
-    if input_layout != "SBH":
-        raise NotImplementedError(f"npu_ring_attention_update: the layout {input_layout!r} is not there")
+    if input_layout not in ("SBH", VARYING) or input_softmax_layout not in ("", "SBH", VARYING):
+        raise ValueError(f"layouts are SBH and TND, not {input_layout!r} with {input_softmax_layout!r}")
+    if input_layout == VARYING and actual_seq_qlen is None:
+        raise ValueError("the layout TND needs actual_seq_qlen")
     largest = torch.maximum(prev_softmax_max, cur_softmax_max)
     before = prev_softmax_sum * (prev_softmax_max - largest).exp()
     now = cur_softmax_sum * (cur_softmax_max - largest).exp()
     total = before + now
 
     def weighted(result: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        share = (weight / total)[..., :1].permute(2, 0, 1, 3)  # (sequence, batch, heads, 1)
-        return result.unflatten(-1, (share.shape[2], -1)) * share
+        share = (weight / total)[..., :1]
+        if input_layout == "SBH":
+            share = share.permute(2, 0, 1, 3)  # (sequence, batch, heads, 1)
+            return result.unflatten(-1, (share.shape[2], -1)) * share
+        if actual_seq_qlen is not None and input_softmax_layout != VARYING:
+            ends = [int(end) for end in actual_seq_qlen]
+            layout = Layout(VARYING, ends[1:] if ends[0] == 0 else ends)
+            share = layout.join(_by_sequence(share, layout, ""), len(share))
+        return result * share
 
     joined = weighted(prev_attn_out, before) + weighted(cur_attn_out, now)
-    return joined.flatten(-2).to(prev_attn_out.dtype), largest, total
+    joined = joined.flatten(-2) if input_layout == "SBH" else joined
+    return joined.to(prev_attn_out.dtype), largest, total
 
 
 def _refuse(operator: str, **arguments: object) -> None:
@@ -411,77 +461,171 @@ def _refuse(operator: str, **arguments: object) -> None:
             raise NotImplementedError(f"{operator}: {name} is not there")
 
 
-def _masking(
+@dataclass(frozen=True)
+class _Attention:
+    """How scores become shares.
+
+    Attributes:
+        mask: which keys take part.
+        scale: what products of queries and keys are multiplied by.
+        dropout: the probability that a share is dropped.
+        row_lengths: how many of each batch's rows count, or None for all; the others are zero.
+    """
+
+    mask: Mask
+    scale: float
+    dropout: float = 0.0
+    row_lengths: Sequence[int] | None = None
+
+
+@dataclass(frozen=True)
+class _Sequence:
+    """Attention of queries to keys and values, each (batch, heads, sequence, size)."""
+
+    how: _Attention
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+
+    def result(self) -> torch.Tensor:
+        bias, grouped = self.how.mask.bias(self.q, self.k), self.q.shape[1] != self.k.shape[1]
+        result = F.scaled_dot_product_attention(
+            self.q, self.k, self.v, bias, dropout_p=self.how.dropout, scale=self.how.scale, enable_gqa=grouped
+        )
+        if self.how.row_lengths is None:
+            return result
+        ends = torch.tensor(list(self.how.row_lengths), device=result.device).view(-1, 1, 1, 1)
+        return result.masked_fill(torch.arange(result.shape[-2], device=result.device)[:, None] >= ends, 0)
+
+    def statistics(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Each row's largest score and the sum of ``exp(score - largest)``, (batch, heads, sequence, 1), in float32."""
+        rows, bias = self.q.shape[-2], self.how.mask.bias(self.q, self.k)
+        at_a_time = rows  # where a compiler decides what is in memory
+        if not torch.compiler.is_compiling():
+            at_a_time = max(1, _SCORES // max(1, self.q.shape[:2].numel() * self.k.shape[-2]))
+        maxima, sums = [], []
+        for begin in range(0, max(rows, 1), at_a_time):
+            part = slice(begin, begin + at_a_time)
+            rows_bias = bias[..., part, :] if bias is not None and bias.shape[-2] != 1 else bias
+            scores = self._scores(self.q[..., part, :], rows_bias)
+            maxima.append(scores.amax(-1, keepdim=True))
+            sums.append((scores - maxima[-1]).exp().sum(-1, keepdim=True))
+        return torch.cat(maxima, -2), torch.cat(sums, -2)
+
+    def gradients(
+        self, dy: torch.Tensor, result: torch.Tensor, maxima: torch.Tensor, sums: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Gradients of queries, keys, values and scores, in float32."""
+        scores = self._scores(self.q, self.how.mask.bias(self.q, self.k))
+        shares = ((scores - maxima).exp() / sums).nan_to_num(0.0)
+        dy, q, k, v = dy.float(), self.q.float(), self._for_each_head(self.k), self._for_each_head(self.v)
+        of_scores = shares * (dy @ v.transpose(-1, -2) - (dy * result.float()).sum(-1, keepdim=True))
+        of_q = of_scores @ k * self.how.scale
+        of_k = of_scores.transpose(-1, -2) @ q * self.how.scale
+        of_v = shares.transpose(-1, -2) @ dy
+        heads = self.k.shape[1]
+        of_k, of_v = (part.unflatten(1, (heads, -1)).sum(2) for part in (of_k, of_v))
+        return of_q, of_k, of_v, of_scores
+
+    def _scores(self, q: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        scores = q.float() @ self._for_each_head(self.k).transpose(-1, -2) * self.how.scale
+        if bias is None:
+            return scores
+        return scores.masked_fill(~bias, float("-inf")) if bias.dtype == torch.bool else scores + bias
+
+    def _for_each_head(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Keys or values in float32, once for each head of the query."""
+        return tensor.float().repeat_interleave(self.q.shape[1] // tensor.shape[1], 1)
+
+
+def _fusion(
+    operator: str,
+    pse: torch.Tensor | None,
+    left_out: torch.Tensor | None,
+    scale: float,
+    dropout: float,
+    sparse_mode: int,
+    before: int,
+    after: int,
+    prefix: Sequence[int] | None,
+) -> _Attention:
+    added = None if pse is None else pse * scale
+    return _Attention(mask_of(operator, added, left_out, sparse_mode, before, after, prefix), scale, dropout)
+
+
+def _sequences(
+    attention: _Attention,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    heads: int,
+    key_heads: int,
+    of_queries: Layout,
+    of_keys: Layout,
+) -> list[_Sequence]:
+    """Attention of all sequences at once, or with TND of each by itself. ``key_heads`` may be 0 for as the key has."""
+    size = of_queries.head_size(query, heads)
+    value_size = of_keys.head_size(value, key_heads or max(1, key.shape[-1] // size))
+    parts = (of_queries.split(query, size), of_keys.split(key, size), of_keys.split(value, value_size))
+    if of_queries.name != VARYING:
+        return [_Sequence(attention, *one) for one in zip(*parts, strict=True)]
+    _refuse("attention in the layout TND", pse=attention.mask.added)
+    count = len(parts[0])
+    return [
+        _Sequence(replace(attention, mask=attention.mask.of_sequence(i, count)), *one)
+        for i, one in enumerate(zip(*parts, strict=True))
+    ]
+
+
+def _row_by_row(
+    statistics: Sequence[torch.Tensor], layout: Layout, softmax_layout: str, query: torch.Tensor
+) -> torch.Tensor:
+    """Statistics of sequences, each (batch, heads, sequence, 1), as the operators return them."""
+    if layout.name != VARYING:
+        return statistics[0].expand(-1, -1, -1, _COPIES).contiguous()
+    joined = layout.join(statistics, len(query))
+    if softmax_layout != VARYING:
+        lying = torch.cat([part.flatten() for part in statistics])
+        joined = F.pad(lying, (0, joined.numel() - len(lying))).view(joined.shape)
+    return joined.expand(-1, -1, _COPIES).contiguous()
+
+
+def _by_sequence(statistics: torch.Tensor, layout: Layout, softmax_layout: str) -> list[torch.Tensor]:
+    """The inverse of :func:`_row_by_row`."""
+    statistics = statistics[..., :1]
+    if layout.name != VARYING:
+        return [statistics]
+    parts = layout.split(statistics, 1)
+    if softmax_layout == VARYING:
+        return parts
+    sizes = [part.numel() for part in parts]
+    lying = statistics.flatten()[: sum(sizes)].split(sizes)
+    return [one.view(part.shape) for one, part in zip(lying, parts, strict=True)]
+
+
+def _infer_mask(
     operator: str,
     added: torch.Tensor | None,
     left_out: torch.Tensor | None,
     sparse_mode: int,
     before: int,
     after: int,
-) -> _Masking:
-    if sparse_mode > _BAND:
+) -> Mask:
+    """The mask of an operator that takes modes up to 4, and a mask with those from 2 on.
+
+    Raises:
+        NotImplementedError: for higher modes.
+        ValueError: without a mask.
+    """
+    if sparse_mode > _MODES_OF_INFERENCE:
         raise NotImplementedError(f"{operator}: a sparse_mode of {sparse_mode} is not there")
-    return _Masking(added, left_out, sparse_mode, before, after)
-
-
-def _attention(masking: _Masking, scale: float, dropout: float = 0.0) -> _Attend:
-    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        grouped = q.shape[1] != k.shape[1]
-        return F.scaled_dot_product_attention(
-            q, k, v, masking.bias(q, k), dropout_p=dropout, scale=scale, enable_gqa=grouped
-        )
-
-    return attend
-
-
-def _shortened(attend: _Attend, lengths: Sequence[int] | None) -> _Attend:
-    """Attention whose rows beyond the lengths are zero."""
-    if lengths is None:
-        return attend
-
-    def shortened(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        ends = torch.tensor(list(lengths), device=q.device).view(-1, 1, 1, 1)
-        beyond = torch.arange(q.shape[-2], device=q.device)[:, None] >= ends
-        return attend(q, k, v).masked_fill(beyond, 0)
-
-    return shortened
-
-
-def _in_layout(
-    attend: _Attend,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    heads: int,
-    key_heads: int,
-    layout: str,
-    query_ends: Sequence[int] | None = None,
-    key_ends: Sequence[int] | None = None,
-) -> torch.Tensor:
-    """Attention of tensors in a layout, with its result in the same."""
-    if layout == "TND":
-        if query_ends is None or key_ends is None:
-            raise ValueError("the layout TND needs where sequences of queries and of keys end")
-        return _attend_each(attend, query, key, value, query_ends, key_ends)
-    given, _, wanted = layout.partition("_")
-    if (order := _FOUR_DIMENSIONS.get(given)) is not None and (wanted or given) in _FOUR_DIMENSIONS:
-        result = attend(query.permute(order), key.permute(order), value.permute(order))
-        return result.permute(_FOUR_DIMENSIONS[wanted or given])
-    if layout not in ("BSH", "SBH"):
-        raise NotImplementedError(f"the layout {layout!r} of attention is not there")
-    size = query.shape[-1] // heads
-
-    def split(tensor: torch.Tensor, size: int) -> torch.Tensor:
-        tensor = tensor.transpose(0, 1) if layout == "SBH" else tensor
-        return tensor.unflatten(-1, (-1, size)).transpose(1, 2)
-
-    value_size = value.shape[-1] // key_heads if key_heads else value.shape[-1] // (key.shape[-1] // size)
-    joined = attend(split(query, size), split(key, size), split(value, value_size)).transpose(1, 2).flatten(2)
-    return joined.transpose(0, 1) if layout == "SBH" else joined
+    if sparse_mode >= _FIRST_WITHOUT_CONTENTS and left_out is None:
+        raise ValueError(f"{operator}: a sparse_mode of {sparse_mode} needs an atten_mask")
+    return mask_of(operator, added, left_out, sparse_mode, before, after)
 
 
 def _infer(
-    masking: _Masking,
+    mask: Mask,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -492,18 +636,26 @@ def _infer(
     layout: str,
     scale: float,
 ) -> torch.Tensor:
-    """Attention in a layout, to keys and values in a row or in blocks; ``lengths`` are those of queries and of keys."""
+    """Attention in a layout, to keys and values in a row or in blocks; ``lengths`` are those of queries and of keys.
+
+    A layout may be two, the second that of the result: BNSD_BSND.
+    """
     rows, columns = lengths
-    if layout == "TND":
+    given, _, wanted = layout.partition("_")
+    if layout == VARYING:
         columns = rows if columns is None else columns
         if block_table is not None and columns is not None:
             key, value = (_rows_of_blocks(cache, block_table, columns, query) for cache in (key, value))
             columns = list(itertools.accumulate(columns))
-        return _in_layout(_attention(masking, scale), query, key, value, heads, key_heads, layout, rows, columns)
-    if block_table is not None:
-        key, value = (_from_blocks(cache, block_table, layout) for cache in (key, value))
-    attend = _attention(replace(masking, key_lengths=columns), scale)
-    return _in_layout(_shortened(attend, rows), query, key, value, heads, key_heads, layout)
+        attention = _Attention(mask, scale)
+    else:
+        if block_table is not None:
+            key, value = (_from_blocks(cache, block_table, layout) for cache in (key, value))
+        attention = _Attention(replace(mask, key_lengths=columns), scale, row_lengths=rows)
+    of_queries, of_keys = Layout(given, rows), Layout(given, columns)
+    sequences = _sequences(attention, query, key, value, heads, key_heads, of_queries, of_keys)
+    results = [one.result() for one in sequences]
+    return Layout(wanted or given, rows).join(results, len(query))
 
 
 def _rows_of_blocks(
@@ -526,21 +678,3 @@ def _from_blocks(cache: torch.Tensor, table: torch.Tensor, layout: str) -> torch
     if layout == "BNSD":
         return in_row
     return in_row.transpose(1, 2) if layout == "BSND" else in_row.transpose(1, 2).flatten(2)
-
-
-def _attend_each(
-    attend: _Attend,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    query_ends: Sequence[int],
-    key_ends: Sequence[int],
-) -> torch.Tensor:
-    """Attention within each of several sequences that lie one after the other: (all positions, heads, size)."""
-    results = []
-    for (q0, q1), (k0, k1) in zip(
-        itertools.pairwise((0, *query_ends)), itertools.pairwise((0, *key_ends)), strict=True
-    ):
-        q, k, v = (part.transpose(0, 1)[None] for part in (query[q0:q1], key[k0:k1], value[k0:k1]))
-        results.append(attend(q, k, v)[0].transpose(0, 1))
-    return torch.cat(results)

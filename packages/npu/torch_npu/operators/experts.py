@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixtures of experts: which experts a row goes to, rows in the order of experts, and back. And choices of tokens."""
+"""Mixtures of experts: which experts a row goes to, rows in the order of experts, and back."""
 
 from __future__ import annotations
 
@@ -215,22 +215,111 @@ def npu_moe_token_unpermute(
     return (results.unflatten(0, (-1, probs.shape[1])) * probs[..., None]).sum(1).to(permuted_tokens.dtype)
 
 
-def npu_top_k_top_p(logits: torch.Tensor, p: torch.Tensor | None = None, k: torch.Tensor | None = None) -> torch.Tensor:
-    """Scores (rows, tokens) with minus infinity for all but the ``k`` best, of these the best that sum up to ``p``.
+def npu_moe_token_permute_with_routing_map(
+    tokens: torch.Tensor,
+    routing_map: torch.Tensor,
+    *,
+    probs: torch.Tensor | None = None,
+    num_out_tokens: int | None = None,
+    drop_and_pad: bool = False,
+) -> _Three:
+    """Rows (rows, size) once for each of their experts, in the order of experts, which a map (rows, experts) names.
 
     Args:
-        p: (rows,), the sum; None for all.
-        k: (rows,), how many; None for all.
+        routing_map: true or 1 where a row goes to an expert; as many for each row.
+        probs: (rows, experts), shares to be taken along.
+        num_out_tokens: how many rows there are in the result; None for as many as there are.
+        drop_and_pad: whether each expert takes equally many rows: its first ones, and then others that do not go to it.
+
+    Returns:
+        The rows, their shares (empty without ``probs``), and in int32 where each row's results are, row by row; with
+        ``drop_and_pad`` which row each is.
     """
-    values, order = logits.sort(dim=-1, stable=True)
-    if k is not None:
-        least = values.gather(-1, (values.shape[-1] - k.long())[:, None])
-        values = values.masked_fill(values < least, float("-inf"))
-    if p is not None:
-        beyond = values.softmax(-1, torch.float32).cumsum(-1) <= (1 - p.float())[:, None]
-        beyond = beyond & (torch.arange(values.shape[-1], device=values.device) < values.shape[-1] - 1)
-        values = values.masked_fill(beyond, float("-inf"))
-    return torch.empty_like(values).scatter(-1, order, values)
+    rows, experts = routing_map.shape
+    goes = routing_map.bool().T
+    wanted = rows if num_out_tokens is None else num_out_tokens
+    if drop_and_pad:
+        chosen = goes.int().argsort(dim=-1, descending=True, stable=True)[:, : wanted // experts]
+        places = (torch.arange(experts, device=tokens.device)[:, None] * rows + chosen).flatten()
+    else:
+        places = (~goes).flatten().int().argsort(stable=True)[: wanted // rows * rows]
+    row = places % rows
+    shares = tokens.new_empty(0) if probs is None else probs.T.flatten()[places]
+    return tokens[row], shares, (row if drop_and_pad else row.argsort(stable=True)).int()
+
+
+def npu_moe_token_unpermute_with_routing_map(
+    permuted_tokens: torch.Tensor,
+    sorted_indices: torch.Tensor,
+    restore_shape: Sequence[int],
+    *,
+    probs: torch.Tensor | None = None,
+    routing_map: torch.Tensor | None = None,
+    drop_and_pad: bool = False,
+) -> torch.Tensor:
+    """The sum of each row's results from its experts, weighted by ``probs`` (rows, experts).
+
+    Args:
+        permuted_tokens: results, in the order of experts.
+        sorted_indices: the third result of :func:`npu_moe_token_permute_with_routing_map`; -1 for none, behind a row's
+            others.
+        restore_shape: (rows, size).
+        routing_map: (rows, experts), needed with ``probs`` unless ``drop_and_pad``.
+
+    Raises:
+        ValueError: without a ``routing_map`` that is needed.
+    """
+    rows = restore_shape[0]
+    if drop_and_pad:
+        results = permuted_tokens.float()
+        if probs is not None:
+            expert = torch.arange(probs.shape[1], device=probs.device)
+            expert = expert.repeat_interleave(len(sorted_indices) // probs.shape[1])
+            results = results * probs[sorted_indices.long(), expert][:, None]
+        total = results.new_zeros(list(restore_shape)).index_add(0, sorted_indices.long(), results)
+        return total.to(permuted_tokens.dtype)
+    results = permuted_tokens[sorted_indices.clamp(min=0).long()].masked_fill((sorted_indices < 0)[:, None], 0)
+    results = results.unflatten(0, (rows, -1))
+    if probs is not None:
+        if routing_map is None:
+            raise ValueError("npu_moe_token_unpermute_with_routing_map: probs need a routing_map")
+        expert = (~routing_map.bool()).int().argsort(dim=-1, stable=True)[:, : results.shape[1]]
+        results = results * probs.gather(-1, expert)[..., None]
+    return results.sum(1).to(permuted_tokens.dtype)
+
+
+def npu_moe_re_routing(
+    tokens: torch.Tensor,
+    expert_token_num_per_rank: torch.Tensor,
+    *,
+    per_token_scales: torch.Tensor | None = None,
+    expert_token_num_type: int = 1,
+    idx_type: int = 0,
+    tokens_dtype: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Rows (rows, size) in the order of experts, which came in the order of ranks and then of experts.
+
+    Args:
+        expert_token_num_per_rank: (ranks, experts), how many rows of each rank are for each expert.
+        per_token_scales: (rows,), to be moved along.
+
+    Returns:
+        The rows, their scales (zeros without any), which row each was in int32, and how many each expert has.
+
+    Raises:
+        NotImplementedError: for other types of results than 1 and 0, and ``tokens_dtype``.
+    """
+    if expert_token_num_type != 1 or idx_type != 0 or tokens_dtype is not None:
+        raise NotImplementedError("npu_moe_re_routing: expert_token_num_type, idx_type and tokens_dtype are not there")
+    counts = expert_token_num_per_rank.long()
+    begins = (counts.flatten().cumsum(0) - counts.flatten()).view(counts.shape).T.flatten()
+    sizes = counts.T.flatten()
+    ends = sizes.cumsum(0)
+    rows = torch.arange(len(tokens), device=tokens.device)
+    part = torch.searchsorted(ends, rows, right=True)
+    sources = rows + (begins - ends + sizes)[part]
+    scales = torch.zeros(len(tokens), device=tokens.device) if per_token_scales is None else per_token_scales[sources]
+    return tokens[sources], scales, sources.int(), counts.sum(0).to(expert_token_num_per_rank.dtype)
 
 
 def _row_numbers(experts: torch.Tensor) -> torch.Tensor:

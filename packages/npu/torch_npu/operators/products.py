@@ -171,6 +171,56 @@ def npu_grouped_matmul_add_(
     )
 
 
+def npu_batch_gather_matmul(
+    input: torch.Tensor,
+    x: torch.Tensor,
+    weight_b: torch.Tensor,
+    indices: torch.Tensor,
+    weight_a: torch.Tensor | None = None,
+    layer_idx: int = 0,
+    scale: float = 1e-3,
+    y_offset: int = 0,
+    y_slice_size: int = -1,
+) -> torch.Tensor:
+    """``input + scale * x @ a.T @ b.T`` in some columns, where each row has weights of its own.
+
+    Args:
+        input: (rows, columns).
+        weight_b: (weights, layers, columns, size); ``weight_a`` (weights, layers, size, columns of x) if any.
+        indices: (rows,), which weights a row has; -1 for none.
+        y_offset: the first column that changes; ``y_slice_size`` how many do, -1 for all.
+
+    Raises:
+        ValueError: for tensors with other numbers of dimensions.
+    """
+    if (input.dim(), x.dim(), weight_b.dim(), indices.dim()) != (2, 2, 4, 1) or len(input) != len(indices):
+        raise ValueError("npu_batch_gather_matmul takes two matrices, weights with four dimensions, an index by row")
+    added = x[:, None]
+    for weights in (weight_b,) if weight_a is None else (weight_a, weight_b):
+        added = added @ weights[indices.clamp(min=0).long(), layer_idx].transpose(1, 2)
+    added = (added[:, 0] * scale).masked_fill((indices < 0)[:, None], 0)
+    size = input.shape[1] if y_slice_size == -1 else y_slice_size
+    behind = input[:, y_offset + size :]
+    return torch.cat((input[:, :y_offset], input[:, y_offset : y_offset + size] + added, behind), 1)
+
+
+def npu_batch_gather_matmul_(
+    input: torch.Tensor,
+    x: torch.Tensor,
+    weight_b: torch.Tensor,
+    indices: torch.Tensor,
+    weight_a: torch.Tensor | None = None,
+    layer_idx: int = 0,
+    scale: float = 1e-3,
+    y_offset: int = 0,
+    y_slice_size: int = -1,
+) -> torch.Tensor:
+    """:func:`npu_batch_gather_matmul` in place."""
+    return input.copy_(
+        npu_batch_gather_matmul(input, x, weight_b, indices, weight_a, layer_idx, scale, y_offset, y_slice_size)
+    )
+
+
 def npu_ffn(
     x: torch.Tensor,
     weight1: torch.Tensor,

@@ -82,6 +82,20 @@ def empty_with_format(
     return torch.empty(list(size), dtype=dtype, layout=layout, device=where, pin_memory=bool(pin_memory))
 
 
+def unsafe_empty_with_format(
+    size: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | str | None = None,
+    pin_memory: bool | None = None,
+    acl_format: int = _ND,
+    keep_format: bool = False,
+) -> torch.Tensor:
+    """:func:`empty_with_format`."""
+    return empty_with_format(size, dtype=dtype, layout=layout, device=device, pin_memory=pin_memory)
+
+
 def npu_sim_exponential_(
     input: torch.Tensor, lambd: float = 1, *, generator: torch.Generator | None = None
 ) -> torch.Tensor:
@@ -201,6 +215,48 @@ def scatter_update_(input: torch.Tensor, indices: torch.Tensor, updates: torch.T
     places = starts[:, None].long() + torch.arange(source.shape[1], device=indices.device)
     target.index_put_((batches[:, None].long(), places), source)
     return input
+
+
+def npu_scatter_list(
+    input: Sequence[torch.Tensor],
+    indices: torch.Tensor,
+    updates: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    reduce: str = "update",
+    axis: int = -2,
+) -> list[torch.Tensor]:
+    """Copies of tensors, in which ``i`` has ``updates[i]`` from position ``indices[i]`` of ``axis`` on.
+
+    Args:
+        indices: a number for each tensor.
+        updates: (tensors, ...), with as many dimensions behind the first as the tensors have.
+        mask: a number for each tensor: 0 leaves it as it is.
+
+    Raises:
+        NotImplementedError: for another ``reduce``, and ``indices`` with more than one dimension.
+    """
+    if reduce != "update" or indices.dim() != 1:
+        raise NotImplementedError("npu_scatter_list: only 'update' is there, with one index for each tensor")
+    results = []
+    for i, (tensor, update) in enumerate(zip(input, updates, strict=True)):
+        places = indices[i].long() + torch.arange(update.shape[axis], device=indices.device)
+        if mask is not None:
+            update = torch.where(mask[i].bool(), update, tensor.index_select(axis, places))
+        results.append(tensor.index_copy(axis, places, update))
+    return results
+
+
+def npu_scatter_list_(
+    input: Sequence[torch.Tensor],
+    indices: torch.Tensor,
+    updates: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    reduce: str = "update",
+    axis: int = -2,
+) -> None:
+    """:func:`npu_scatter_list` in place."""
+    for tensor, result in zip(input, npu_scatter_list(input, indices, updates, mask, reduce, axis), strict=True):
+        tensor.copy_(result)
 
 
 def npu_masked_fill_range(
