@@ -106,6 +106,13 @@ def _contract_is_kept(_violations: Callable[[], int]) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _no_mode_is_left() -> Iterator[None]:
+    """A default device that a test forgets would be a mode around every call of the tests after it."""
+    yield
+    assert torch._C._len_torch_function_stack() == 0, "the test left a default device, or another mode"
+
+
+@pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
 

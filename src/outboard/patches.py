@@ -174,11 +174,17 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
     "what is written into a buffer that has been written goes into that buffer": (
         Place("torch._inductor.lowering.mutate_to", "changed val unsafe_alias"),
     ),
+    "a result that is computed in an input is read before the input is written": (
+        Place("torch._inductor.fx_passes.reinplace.reinplace_inplaceable_ops_core", "graph"),
+    ),
     "graphs that hold the value of a float serve no other": (
         Place(f"{_AUTOGRAD_CACHE}:AOTAutogradCache.save", "key entry remote"),
     ),
     "multiples of floats that a graph takes are added": (
         Place("torch.fx.passes._tensorify_python_scalars._tensorify_impl", "gm shape_env fake_mode"),
+    ),
+    "floats are returned where there is a default device": (
+        Place("torch._dynamo.variables.tensor:SymNodeVariable.as_tensor", "self tx dtype"),
     ),
     "indices that become floats are rounded": (
         Place("torch._inductor.index_propagation:SymPyOps.to_dtype", "value dtype src_dtype use_compute_types"),

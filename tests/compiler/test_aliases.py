@@ -59,6 +59,58 @@ def test_results_share_what_they_share_in_eager_mode(
             each.detach().add_(1)
 
 
+def copied_ahead(x: Tensor) -> list[Tensor]:
+    y = x.clone()
+    x.add_(1)
+    y[:, 0].mul_(-1)
+    return [y]
+
+
+def scattered_ahead(x: Tensor) -> list[Tensor]:
+    y = torch.diagonal_scatter(x, torch.ones(3, device=x.device))
+    x.add_(1)
+    return [y[1:]]
+
+
+def placed_ahead(x: Tensor) -> list[Tensor]:
+    rows = torch.arange(2, device=x.device)
+    y = x.index_put((rows,), torch.ones(2, 3, device=x.device))
+    x.copy_(y.index_put((rows + 2,), torch.zeros(2, 3, device=x.device)))
+    return [y]
+
+
+def placed_twice_ahead(x: Tensor) -> list[Tensor]:
+    next_x, rows = x + 1, torch.arange(2, device=x.device)
+    y = x.index_put((rows,), torch.ones(2, 3, device=x.device))
+    y = y.index_put((rows + 1,), torch.zeros(2, 3, device=x.device))
+    x.copy_(next_x)
+    return [y]
+
+
+@torch.library.custom_op("outboard_test_aliases::double_", mutates_args={"x"})
+def double_(x: Tensor) -> None:
+    x.mul_(2)
+
+
+def changed_ahead(x: Tensor) -> list[Tensor]:
+    y, next_x = x.clone(), x + 1
+    double_(y)
+    x.copy_(next_x)
+    return [y]
+
+
+AHEAD = [copied_ahead, scattered_ahead, placed_ahead, placed_twice_ahead, changed_ahead]
+
+
+@pytest.mark.parametrize("program", AHEAD)
+def test_what_was_made_of_an_input_before_it_is_written(program: Callable[[Tensor], list[Tensor]], device: str) -> None:
+    torch._dynamo.reset()
+    x = torch.arange(12.0).view(4, 3)
+    there = x.to(device)
+    (expected,), (result,) = program(x), torch.compile(program)(there)
+    assert torch.equal(result.cpu(), expected) and torch.equal(there.cpu(), x)
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_arithmetic_that_changes_no_number_makes_a_tensor(dynamic: bool, device: str) -> None:
     def program(x: Tensor) -> list[Tensor]:

@@ -34,3 +34,16 @@ def test_floats(name: str, device: str) -> None:
     x = torch.tensor([1.5, -0.25, -2.0, 0.5, -1.0])
     for value in (0.1, 0.3, 0.6, -0.5):
         torch.testing.assert_close(compiled(x.to(device), value), function(x, value), check_device=False)
+
+
+@pytest.mark.parametrize("default", ["cpu", "meta", None])
+def test_a_default_device(default: str | None, device: str) -> None:
+    """A float that is computed from one is returned, whatever new tensors are put on."""
+    compiled = torch.compile(lambda x, a: (x * a, a * 2))
+    x = torch.ones(3, device=device)
+    torch.set_default_device(default or device)
+    try:
+        found = [compiled(x, value)[1] for value in (0.1, 0.3, 0.6)]
+    finally:
+        torch.set_default_device(None)
+    assert found == [0.2, 0.6, 1.2]

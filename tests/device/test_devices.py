@@ -58,7 +58,7 @@ def test_device_context_and_default_device(device: str) -> None:
     try:
         assert torch.empty(2).device.type == device
     finally:
-        torch.set_default_device("cpu")
+        torch.set_default_device(None)
 
 
 def test_new_threads_start_on_device_zero(device: str, device_module: ModuleType) -> None:

@@ -13,6 +13,7 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from operator import getitem
 from typing import Any
 
 import sympy
@@ -20,7 +21,9 @@ import torch
 from torch import fx
 from torch._functorch._aot_autograd.functional_utils import to_fun
 from torch._functorch._aot_autograd.schemas import OutputType
+from torch._higher_order_ops.auto_functionalize import auto_functionalized, auto_functionalized_v2
 from torch._inductor import ir
+from torch._inductor.fx_passes import reinplace
 from torch._inductor.fx_utils import get_node_storage, get_storage
 from torch._inductor.virtualized import V
 from torch._subclasses.functional_tensor import FunctionalTensor, disable_functional_mode
@@ -30,6 +33,8 @@ from outboard import patches
 
 from ..symbols import expression
 from ..wrapper import operator_builder
+
+_REINPLACE = "torch._inductor.fx_passes.reinplace"
 
 
 def register(name: str) -> None:
@@ -59,6 +64,10 @@ def register(name: str) -> None:
     patches.apply(
         "what is written into a buffer that has been written goes into that buffer",
         {"torch._inductor.lowering.mutate_to": _into_written_buffers},
+    )
+    patches.apply(
+        "a result that is computed in an input is read before the input is written",
+        {f"{_REINPLACE}.reinplace_inplaceable_ops_core": _with_results_apart},
     )
 
 
@@ -198,6 +207,53 @@ def _written(graph: fx.Graph) -> set[Any]:
     return found - {None}
 
 
+def _with_results_apart(original: Callable[..., Any]) -> Callable[..., Any]:
+    """An operator on an input that the graph writes at its end is carried out in place, and its result is that input
+    from then on. A result that is read after that write must be memory of its own, if it is not what is written."""
+
+    @functools.wraps(original)
+    def core(graph: fx.Graph) -> None:
+        with _unknown_to_passes(_overwritten(graph)):
+            original(graph)
+
+    return core
+
+
+def _overwritten(graph: fx.Graph) -> list[fx.Node]:
+    """The operators that could be carried out in an input, and whose result is read after the input is written."""
+    places = {node: place for place, node in enumerate(graph.nodes)}
+    copies: dict[Any, fx.Node] = {}
+    for copy in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
+        copies.setdefault(copy.args[0], copy)
+    return [
+        node
+        for node in graph.nodes
+        if any(each in copies and _is_read_after(copies[each], node, places) for each in _changed(node))
+    ]
+
+
+def _changed(node: fx.Node) -> list[Any]:
+    """The arguments that an operator changes if it is carried out in place; of the program's own operators, all."""
+    if node.target in (auto_functionalized, auto_functionalized_v2):
+        return node.all_input_nodes
+    found = reinplace.inplaceable_ops.get(node.target)  # type: ignore[arg-type]
+    return [node.args[place] for place in found.mutated_args] if found else []
+
+
+def _is_read_after(copy: fx.Node, node: fx.Node, places: dict[fx.Node, int]) -> bool:
+    """Whether ``node``, or what shares its memory, is read after ``copy`` has written something else there."""
+    if node is copy.args[1]:
+        return False
+    sharing = [each for each in node.users if _is_view(each) or each.target is getitem or node in _changed(each)]
+    return any(places[user] > places[copy] for user in node.users) or any(
+        _is_read_after(copy, user, places) for user in sharing
+    )
+
+
+def _is_view(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
+
+
 def _into_written_buffers(original: Callable[..., Any]) -> Callable[..., Any]:
     """Inductor has the new value take the buffer's place. A scatter that has written to the buffer finds it by that
     place, and would be carried out on the new value, after it."""
@@ -236,7 +292,7 @@ def _keeping_roots(original: Callable[..., Any]) -> Callable[..., Any]:
 def _follow_sources(graph: fx.Graph) -> None:
     """Late passes replace what is viewed, and leave the views' values as they were: these get the new storage."""
     for node in graph.nodes:
-        if not (isinstance(node.target, torch._ops.OpOverload) and node.target.is_view):
+        if not _is_view(node):
             continue
         source = node.args[0]
         if not isinstance(source, fx.Node) or get_node_storage(source) in (None, get_node_storage(node)):

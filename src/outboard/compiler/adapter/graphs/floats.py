@@ -24,12 +24,14 @@ aten = torch.ops.aten
 
 _CACHE = "torch._functorch._aot_autograd.autograd_cache:AOTAutogradCache"
 _PASS = "torch.fx.passes._tensorify_python_scalars"
+_VARIABLE = "torch._dynamo.variables.tensor:SymNodeVariable"
 
 
 def register() -> None:
     """Has graphs that take floats compute with the floats that they are given."""
     patches.apply("graphs that hold the value of a float serve no other", {f"{_CACHE}.save": _without_values})
     patches.apply("multiples of floats that a graph takes are added", {f"{_PASS}._tensorify_impl": _with_multiples})
+    patches.apply("floats are returned where there is a default device", {f"{_VARIABLE}.as_tensor": _without_modes})
 
 
 def _without_values(original: Callable[..., None]) -> Callable[..., None]:
@@ -81,3 +83,19 @@ def _multiply_ahead(node: fx.Node) -> None:
 
 def _value(argument: Any) -> Any:
     return argument.meta["val"] if isinstance(argument, fx.Node) else argument
+
+
+def _without_modes(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A float that is returned leaves the graph as a tensor, which Dynamo makes when it has traced the function. It
+    calls the default device's mode for that, too, whose code it no longer traces: the result would be None."""
+
+    @functools.wraps(original)
+    def as_tensor(self: Any, tx: Any, dtype: Any) -> Any:
+        state = tx.symbolic_torch_function_state
+        enabled, state.torch_function_mode_enabled = state.torch_function_mode_enabled, False
+        try:
+            return original(self, tx, dtype)
+        finally:
+            state.torch_function_mode_enabled = enabled
+
+    return as_tensor
