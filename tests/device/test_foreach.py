@@ -421,6 +421,28 @@ def test_whoever_looks_finds_everything_done(device: str, device_module: ModuleT
     assert xs[1].tolist() == [16, 20]
 
 
+@pytest.mark.parametrize("way", ["adam", "adamw", "sgd", "rmsprop", "adagrad", "asgd"])
+def test_a_gradient_of_what_a_step_has_overwritten_is_an_error(device: str, way: str) -> None:
+    parameter = nn.Parameter(torch.tensor([1.0, 2.0], device=device))
+    parameter.grad = torch.ones_like(parameter)
+    cls, options = WAYS[way]
+    optimizer = cls([parameter], **options)
+    loss = (parameter * parameter).sum()
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_inference_tensors_are_written_in_inference_mode_only(device: str) -> None:
+    with torch.inference_mode():
+        xs = [torch.ones(2, device=device)]
+        with together():
+            torch._foreach_add_(xs, 1.0)
+    with together(), pytest.raises(RuntimeError, match="Inplace update to inference tensor"):
+        torch._foreach_add_(xs, 1.0)
+    assert xs[0].tolist() == [2, 2]
+
+
 def test_writes_come_after_what_was_written_down(device: str) -> None:
     results = []
     for where in ("cpu", device):

@@ -379,6 +379,7 @@ std::optional<std::vector<at::Tensor>> Chain::add(const Rule& rule, const Foreac
   std::vector<at::Tensor> results;
   size_t target = operands.front();
   if (rule.in_place) {
+    for (const c10::IValue& value : call.lists.front().list) value.toTensor().unsafeGetTensorImpl()->bump_version();
     slots_[target].written = true;
   } else {
     target = slots_.size();
