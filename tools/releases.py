@@ -5,7 +5,8 @@
 
 For each pair of a PyTorch and a Python the environment is made (``.venv-3.11-torch2.15.0``, that of ``make
 PYTHON=python3.11 TORCH=2.15.0``), Outboard is built in it, and the tests of the suite run. Rows of pairs that were
-measured replace those of the same pair and suite in the table; the others stay. Where an environment of the same Python
+measured replace those of the same pair and suite in the table; the others stay. What failed runs once more, alone, when
+all else has ended; the page names what passed only then. Where an environment of the same Python
 with another release is there, tests/package/test_wheel.py runs under this PyTorch what was built for that one.
 
 Each result stands in ``build/releases`` as soon as it is known. Exit code 1 if a test failed, or an environment could
@@ -21,6 +22,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,11 +60,13 @@ _ROW = re.compile(r"^\| (\d\S*) \| (\d\S*) \| (\w+) \| (\d+) \| (\d+) \| (\d+) \
 _FAILURES = "\nWhat failed:\n\n"
 #: What stands below the head of the table and is written anew.
 _WRITTEN = re.compile(rf"\A(\|.*\n)*({_FAILURES}(- PyTorch .*\n)+)?")
-_FAILED = re.compile(r"^- PyTorch (\S+), Python (\S+), (\w+): `(.*)`$", re.MULTILINE)
+_ALONE = ", passed alone"
+_FAILED = re.compile(rf"^- PyTorch (\S+), Python (\S+), (\w+)({_ALONE})?: `(.*)`$", re.MULTILINE)
 
 
 class Row(NamedTuple):
-    """How the tests of a suite ended with one pair. ``sources`` is the commit; ``torch`` the version that was there."""
+    """How the tests of a suite ended with one pair. ``sources`` is the commit; ``torch`` the version that was there;
+    ``alone`` names what failed among the others and then passed alone."""
 
     torch: str
     python: str
@@ -73,6 +77,7 @@ class Row(NamedTuple):
     sources: str
     day: str
     failures: tuple[str, ...] = ()
+    alone: tuple[str, ...] = ()
 
     def key(self) -> tuple[str, str, str]:
         """What tells rows from each other: a later measurement of the same replaces it."""
@@ -129,15 +134,28 @@ def measure(torch: str, python: str, suite: str, jobs: int) -> Row:
     if (package := other_package(torch, python)) is not None:
         variables["OUTBOARD_TEST_OTHER_PACKAGE"] = str(package)
     log = LOGS / f"{torch}-{python}-{suite}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    log.unlink(missing_ok=True)
-    subprocess.run([program, "-m", "pytest", *pytest_options(log, jobs), *SUITES[suite]], cwd=ROOT, env=variables)
-    if not log.exists():
-        raise SystemExit(f"pytest of PyTorch {torch} and Python {python} did not start")
-    counts, failures = read_log(log.read_text())
+    counts, failures = run(program, variables, log, jobs, SUITES[suite])
+    alone: tuple[str, ...] = ()
+    if failures:
+        _, failures_alone = run(program, variables, log.with_suffix(".alone.log"), 1, failures)
+        alone = tuple(name for name in failures if name not in failures_alone)
+        failures = failures_alone
+    counts = counts[0] + len(alone), len(failures), counts[2]
     version = said(program, "import torch; print(torch.__version__)")
     day = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    return Row(version, python, suite, *counts, said("git", "rev-parse", "--short", "HEAD"), day, failures)
+    return Row(version, python, suite, *counts, said("git", "rev-parse", "--short", "HEAD"), day, failures, alone)
+
+
+def run(
+    program: Path, variables: dict[str, str], log: Path, jobs: int, tests: Sequence[str]
+) -> tuple[tuple[int, int, int], tuple[str, ...]]:
+    """Runs tests; what :func:`read_log` says of them. Raises SystemExit if pytest does not start."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.unlink(missing_ok=True)
+    subprocess.run([program, "-m", "pytest", *pytest_options(log, jobs), *tests], cwd=ROOT, env=variables)
+    if not log.exists():
+        raise SystemExit(f"pytest did not start with {program}")
+    return read_log(log.read_text())
 
 
 def said(program: str | Path, *arguments: str) -> str:
@@ -160,13 +178,14 @@ def read_log(log: str) -> tuple[tuple[int, int, int], tuple[str, ...]]:
 
 def read_page(text: str) -> list[Row]:
     """The rows of the page, with what failed."""
-    failures: dict[tuple[str, ...], list[str]] = {}
-    for torch, python, suite, name in _FAILED.findall(text):
-        failures.setdefault((torch, python, suite), []).append(name)
+    names: dict[tuple[str, ...], list[str]] = {}
+    for *pair, alone, name in _FAILED.findall(text):
+        names.setdefault((*pair, alone), []).append(name)
     rows = []
     for torch, python, suite, passed, failed, skipped, sources, day in _ROW.findall(text):
-        names = tuple(failures.get((torch, python, suite), ()))
-        rows.append(Row(torch, python, suite, int(passed), int(failed), int(skipped), sources, day, names))
+        failures, passed_alone = (tuple(names.get((torch, python, suite, kind), ())) for kind in ("", _ALONE))
+        counts = int(passed), int(failed), int(skipped)
+        rows.append(Row(torch, python, suite, *counts, sources, day, failures, passed_alone))
     return rows
 
 
@@ -174,11 +193,12 @@ def page(text: str, rows: list[Row]) -> str:
     """The page with these rows, and what failed in them, instead of those that it has; all else stays."""
     before, _, rest = text.partition(_HEAD)
     after = _WRITTEN.sub("", rest, count=1)
-    table = "".join(f"| {' | '.join(map(str, row[:-1]))} |\n" for row in sorted(rows, key=Row.order))
+    table = "".join(f"| {' | '.join(map(str, row[:-2]))} |\n" for row in sorted(rows, key=Row.order))
     lines = [
-        f"- PyTorch {row.torch}, Python {row.python}, {row.suite}: `{name}`\n"
+        f"- PyTorch {row.torch}, Python {row.python}, {row.suite}{kind}: `{name}`\n"
         for row in sorted(rows, key=Row.order)
-        for name in row.failures
+        for kind, names in (("", row.failures), (_ALONE, row.alone))
+        for name in names
     ]
     failures = f"{_FAILURES}{''.join(lines)}" if lines else ""
     return f"{before}{_HEAD}{table}{failures}{after}"

@@ -123,9 +123,35 @@ def test_a_test_without_a_result_has_failed() -> None:
     assert releases.read_log("collected a\ncollected b\npassed a\n") == ((1, 1, 0), ("b",))
 
 
+AGAIN = """
+from pathlib import Path
+
+def test_makes(): Path("folder").mkdir()
+def test_makes_it_alone(): Path("folder").mkdir()
+def test_makes_what_is_there(): Path("folder").mkdir()
+def test_bad(): assert False
+def test_removes(): Path("folder").rmdir()
+"""
+
+
+def test_what_failed_runs_again_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, and a test that passes then is told from one that did the first time."""
+    (tmp_path / "test_some.py").write_text(AGAIN)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr(releases, "ROOT", tmp_path)
+    monkeypatch.setattr(releases, "LOGS", tmp_path / "logs")
+    monkeypatch.setattr(releases, "SUITES", {"some": ["test_some.py"]})
+    monkeypatch.setattr(releases, "environment_of", lambda torch, python: Path(sys.prefix))
+    monkeypatch.setattr(releases, "said", lambda *command: "2.13.0")
+    row = releases.measure("2.13.0", "3.11", "some", jobs=1)
+    assert (row.passed, row.failed, row.skipped) == (3, 2, 0)
+    assert row.failures == ("test_some.py::test_bad", "test_some.py::test_makes_what_is_there")
+    assert row.alone == ("test_some.py::test_makes_it_alone",)
+
+
 def test_a_measurement_replaces_its_row_and_nothing_else() -> None:
     text = "before\n\n" + releases._HEAD + "\nwords below\n\n- a point\n\n## after\n"
-    old = releases.Row("2.13.0+cpu", "3.11", "quick", 5, 1, 0, "abc1234", "2026-01-01", ("tests.a[x `y`]",))
+    old = releases.Row("2.13.0+cpu", "3.11", "quick", 5, 1, 0, "abc1234", "2026-01-01", ("tests.a[x `y`]",), ("b", "c"))
     other = releases.Row("2.12.0+cu130", "3.11", "full", 9, 0, 2, "abc1234", "2026-01-01")
     written = releases.page(text, [other, old])
     assert releases.read_page(written) == [old, other]
