@@ -22,6 +22,7 @@ from examples.measure import table
 from outboard import _C
 from outboard.compiler.adapter import kernel
 from outboard.compiler.adapter.lowering import lower_operator
+from outboard.compiler.plans.schema import serialize
 from outboard.compiler.target import Target, target_of
 
 #: Operator, shape of its first argument, other arguments.
@@ -42,7 +43,7 @@ def prepare(target: Target, name: str) -> Callable[[], float]:
     x = torch.randn(shape, device=torch._C._get_privateuse1_backend_name())
     with mock.patch.object(kernel, "target_of", lambda index: target):
         plan = lower_operator(_C.signed_call(op, (x, *arguments), {}, False), target).plan
-    loaded = _C.Plan(plan.serialize(), 0)
+    loaded = _C.Plan(serialize(plan), 0)
 
     def run() -> float:
         begin = time.perf_counter()

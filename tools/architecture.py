@@ -2,13 +2,15 @@
 """Draws the picture of the whole in docs/architecture.md from the code: rooms, floors, and who uses whom.
 
 ``python -m tools.architecture`` reads every import and include, writes ``docs/images/architecture.svg`` and the table
-of rooms in ``docs/architecture.md``, and fails if an arrow goes up. ``FLOORS`` is the one place that says which rooms
-there are and on which floor each lies; ``tests/package/test_layout.py`` holds the code and both files to it.
+of rooms in ``docs/architecture.md``, and fails if an arrow goes up or imports go in a circle. ``FLOORS`` is the one
+place that says which rooms there are and on which floor each lies; ``tests/package/test_layout.py`` holds the code and
+both files to it.
 """
 
 from __future__ import annotations
 
 import ast
+import graphlib
 import re
 import sys
 from collections import Counter
@@ -189,10 +191,13 @@ def _includes(path: Path) -> Iterator[str]:
             yield at.relative_to(ROOT).as_posix()
 
 
-def _imports(path: Path) -> Iterator[str]:
+def _imports(path: Path, for_types: bool = True) -> Iterator[str]:
     package = path.relative_to(ROOT / "src").with_suffix("").parts[:-1]
-    for node in ast.walk(ast.parse(path.read_text())):
-        if not isinstance(node, ast.ImportFrom):
+    tree = ast.parse(path.read_text())
+    checks = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)]
+    spared = {id(node) for check in checks if not for_types for node in check.body}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom) or id(node) in spared:
             continue
         base = package[: len(package) + 1 - node.level] if node.level else ()
         module = (*base, *(node.module.split(".") if node.module else ()))
@@ -217,6 +222,28 @@ def up(found: Mapping[tuple[str, str], int]) -> list[str]:
         if FLOOR_OF[used] >= FLOOR_OF[user] or walled:
             wrong.append(f"{user} -> {used}")
     return wrong
+
+
+def circle() -> list[str]:
+    """Modules of Python of which each imports the next, and the last the first, be it in a function. Empty if there
+    are none. The package itself, whose ``__init__`` imports all, counts as imported by none."""
+    graph = {path: {_module(used) for used in _imports(path, for_types=False)} for path in _modules()}
+    for used in graph.values():
+        used.discard(ROOT / "src/outboard/__init__.py")
+    try:
+        graphlib.TopologicalSorter({path: used - {path} for path, used in graph.items()}).prepare()
+    except graphlib.CycleError as error:
+        return [path.relative_to(ROOT / "src").as_posix() for path in error.args[1][::-1]]
+    return []
+
+
+def _modules() -> list[Path]:
+    return sorted((ROOT / "src").rglob("*.py"))
+
+
+def _module(imported: str) -> Path:
+    at = ROOT / imported
+    return at / "__init__.py" if at.is_dir() else at
 
 
 def reduced(found: Mapping[tuple[str, str], int]) -> list[tuple[str, str]]:
@@ -292,11 +319,14 @@ def document(found: Mapping[tuple[str, str], int]) -> str:
 
 
 def main() -> int:
-    """Writes the picture and the table. Returns 1, and prints the arrows, if some go up."""
+    """Writes the picture and the table. Returns 1, and says so, if arrows go up or imports go in a circle."""
     found = arrows()
     wrong = up(found)
     if wrong:
         print("\n".join(f"up: {each}" for each in wrong))
+        return 1
+    if around := circle():
+        print(f"a circle of imports: {' -> '.join(around)}")
         return 1
     PICTURE.write_text(picture(found))
     DOCUMENT.write_text(document(found))

@@ -12,6 +12,7 @@ import pytest
 
 from outboard import settings
 from outboard.compiler.plans import cache
+from outboard.compiler.plans import files as plan_files
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +66,7 @@ def test_another_signatures_file_is_ignored(cache_directory: Path) -> None:
 
 def test_the_compilers_version_is_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     cache.store(b"add", False, b"one")
-    monkeypatch.setattr(cache, "compiler_fingerprint", lambda: b"another compiler")
+    monkeypatch.setattr(plan_files, "compiler_fingerprint", lambda: b"another compiler")
     assert cache.load(b"add") == (False, [])
 
 
@@ -73,7 +74,7 @@ def test_plans_are_lost_by_a_change_of_what_decides_them_alone(tmp_path: Path) -
     """Each file of the compiler is changed in turn."""
     package = tmp_path / "compiler"
     shutil.copytree(Path(cache.__file__).parents[1], package, ignore=shutil.ignore_patterns("__pycache__"))
-    decides = cache._sources.__wrapped__
+    decides = plan_files._sources.__wrapped__
     before = decides(package)
     spared = set()
     for path in package.rglob("*.py"):
@@ -82,7 +83,7 @@ def test_plans_are_lost_by_a_change_of_what_decides_them_alone(tmp_path: Path) -
         if decides(package) == before:
             spared.add(path.relative_to(package).as_posix())
         path.write_bytes(text)
-    assert spared == cache.NO_PART_OF_PLANS
+    assert spared == plan_files.NO_PART_OF_PLANS
 
 
 def test_plans_for_another_library_are_not_found(cache_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -238,15 +238,15 @@ print("made", int(ours.compile_stats()["executables_made"]))
 #: The executables that the cache holds become another version's.
 AGEING = """
 import hashlib, os, pathlib
-from outboard.compiler.plans import cache, plan
-files = [path for path in pathlib.Path(os.environ["OUTBOARD_CACHE_DIR"], "plans").rglob("*") if path.is_file()]
-kept = [path for path in files if path.read_bytes().startswith(cache._MAGIC)]
+from outboard.compiler.plans import cache, files, schema
+found = [path for path in pathlib.Path(os.environ["OUTBOARD_CACHE_DIR"], "plans").rglob("*") if path.is_file()]
+kept = [path for path in found if path.read_bytes().startswith(cache._MAGIC)]
 assert len(kept) == 2
 for path in kept:
-    data = cache.unsealed(cache._MAGIC, path.read_bytes())
-    begin = data.index(plan.MAGIC) + len(plan.MAGIC) + 12  # where the plan's own checksum is
+    data = files.unsealed(cache._MAGIC, path.read_bytes())
+    begin = data.index(schema.MAGIC) + len(schema.MAGIC) + 12  # where the plan's own checksum is
     aged = data[begin + 16 :].replace(b"outboard-sim 1 ", b"outboard-sim 0 ")
-    path.write_bytes(cache.sealed(cache._MAGIC, data[:begin] + hashlib.sha256(aged).digest()[:16] + aged))
+    path.write_bytes(files.sealed(cache._MAGIC, data[:begin] + hashlib.sha256(aged).digest()[:16] + aged))
 """
 
 #: A model as a file: one executable, which another process loads.

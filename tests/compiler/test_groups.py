@@ -10,6 +10,7 @@ from outboard import _C
 from outboard.compiler.dialects.c import Prelude, groups
 from outboard.compiler.plans import plan as p
 from outboard.compiler.plans.builder import PlanBuilder, TensorArg
+from outboard.compiler.plans.schema import serialize
 from outboard.compiler.target import Target, target_of
 
 KINDS = ["sum", "prod", "min", "max", "any", "xor_sum", "argmax", "argmin"]
@@ -57,7 +58,7 @@ def _run(target: Target, source: str, x: torch.Tensor, group: int) -> torch.Tens
     arguments = [builder.pointer(given), builder.pointer(out)]
     builder.launch(builder.kernel(source, "meet"), (len(x),), arguments, (group, 1, 1))
     builder.output_tensor(TensorArg(out, torch.int64, (len(x),), (1,)))
-    return _C.Plan(builder.finish().serialize(), 0).run([x])[0].cpu()
+    return _C.Plan(serialize(builder.finish()), 0).run([x])[0].cpu()
 
 
 def _expected(kind: str, rows: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from outboard.compiler.plans import cache, shipped
+from outboard.compiler.plans import cache, files, shipped
 from outboard.compiler.target import target_of
 from tests.conftest import RunPython
 
@@ -118,7 +118,7 @@ def test_only_what_was_looked_at_must_be_alike() -> None:
 
 
 def test_another_compilers_plans_are_not_used(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "_sources", lambda package: b"another compiler")
+    monkeypatch.setattr(files, "_sources", lambda package: b"another compiler")
     assert shipped.find(_signature()) is None
 
 

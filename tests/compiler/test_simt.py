@@ -18,6 +18,7 @@ from outboard.compiler.adapter import kernel
 from outboard.compiler.adapter.lowering import lower_operator
 from outboard.compiler.dialects.c import groups
 from outboard.compiler.operators.overloads import find_overload
+from outboard.compiler.plans.schema import serialize
 
 Tensor = torch.Tensor
 
@@ -58,7 +59,7 @@ class Runner:
 
     def __call__(self, op: str, *arguments: Any) -> Any:
         plan, inputs = self.lower(op, *arguments)
-        results = _C.Plan(plan.serialize(), 0).run(inputs)
+        results = _C.Plan(serialize(plan), 0).run(inputs)
         return results[0].cpu() if len(results) == 1 else tuple(result.cpu() for result in results)
 
 

@@ -13,6 +13,7 @@ import torch
 
 import outboard
 from outboard.compiler.plans import plan as p
+from outboard.compiler.plans.schema import serialize
 from outboard.compiler.target import Target
 from tests.lowering import compiling_for, plan_of_call, plan_of_operator
 
@@ -45,9 +46,9 @@ def test_the_kind_of_device_decides_nothing(kind: str) -> None:
         assert other.tuning == device.tuning
         for op, arguments in OPERATORS:
             with compiling_for(device):
-                expected = plan_of_operator(op, arguments, device).serialize()
+                expected = serialize(plan_of_operator(op, arguments, device))
             with compiling_for(other):
-                assert plan_of_operator(op, arguments, other).serialize() == expected, op
+                assert serialize(plan_of_operator(op, arguments, other)) == expected, op
 
 
 @pytest.mark.parametrize("name", [r"\bis_cpu\b", r"target\.type\b"])
@@ -97,7 +98,7 @@ def test_a_plan_serves_any_number_of_compute_units(device: Target) -> None:
             for units in (1, 2, 64):
                 target = dataclasses.replace(device, compute_units=units)
                 with compiling_for(target):
-                    plans.append(plan_of(op, arguments, target).serialize())
+                    plans.append(serialize(plan_of(op, arguments, target)))
             assert plans[0] == plans[1] == plans[2], op
 
 

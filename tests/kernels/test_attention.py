@@ -15,6 +15,7 @@ from outboard.compiler import kernels
 from outboard.compiler.kernels.call import ExternCall
 from outboard.compiler.plans import plan
 from outboard.compiler.plans.builder import PlanBuilder, TensorArg
+from outboard.compiler.plans.schema import serialize
 from outboard.compiler.target import target_of
 
 FORWARD = "aten::_scaled_dot_product_flash_attention_for_cpu"
@@ -61,7 +62,7 @@ def _run(
     assert kernels.lower(builder, call)
     for result in results:
         builder.output_tensor(result)
-    outputs = _C.Plan(builder.finish().serialize(), 0).run([tensor.to(device) for tensor in inputs])
+    outputs = _C.Plan(serialize(builder.finish()), 0).run([tensor.to(device) for tensor in inputs])
     return [tensor.cpu() for tensor in outputs]
 
 

@@ -45,6 +45,24 @@ def test_arrows_that_go_up_are_seen() -> None:
     assert len(architecture.up(up)) == 2 and len(architecture.up(through_a_wall)) == 1
 
 
+def test_no_imports_go_in_a_circle() -> None:
+    """Not in functions either."""
+    assert architecture.circle() == []
+
+
+def test_circles_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "src/outboard"
+    (package / "rooms").mkdir(parents=True)
+    (package / "__init__.py").write_text("from outboard.rooms import first\n")
+    (package / "rooms/__init__.py").write_text("")
+    (package / "rooms/first.py").write_text("def late():\n    from . import second\n")
+    (package / "rooms/second.py").write_text("if TYPE_CHECKING:\n    from .first import late\n")
+    monkeypatch.setattr(architecture, "ROOT", tmp_path)
+    assert architecture.circle() == []
+    (package / "rooms/second.py").write_text("from .first import late\n")
+    assert set(architecture.circle()) == {"outboard/rooms/first.py", "outboard/rooms/second.py"}
+
+
 def test_rooms_exist() -> None:
     assert [room for room in architecture.FLOOR_OF if not (architecture.ROOT / room).exists()] == []
 

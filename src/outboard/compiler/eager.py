@@ -16,6 +16,7 @@ from .isolation import isolated, unheard
 from .operators.overloads import find_overload
 from .plans import plan as p
 from .plans.dtypes import dtype_of
+from .plans.schema import serialize
 from .target import Target, target_of
 
 _log = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ def _compile(call: SignedCall, target: Target) -> tuple[str, bytes]:
         if compiled.fallbacks and (not compiled.native or _is_better_whole(compiled.plan, op)):
             return "cpu", b""
         progress.show_kernels(op, compiled.plan.programs)
-        return "plan", compiled.plan.serialize()
+        return "plan", serialize(compiled.plan)
     # Not in the handler: what is raised here is about the call, and not about what happened while it was compiled.
     return _without_plan(call, failure)
 

@@ -15,6 +15,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 
 from outboard.compiler.plans.dtypes import dtype_number
+from outboard.compiler.plans.schema import serialize
 from outboard.compiler.plans.strided import span
 from outboard.compiler.target import target_of
 from outboard.version import __version__
@@ -97,7 +98,7 @@ def _write(program: ExportedProgram, device: int, path: Path, weights: str) -> N
     plan_inputs += [(f.Source.WEIGHT, store.add(f"constant {i}", c)) for i, c in enumerate(lowered.constants)]
     store.place()
     target = target_of(device)
-    plan = lowered.plan.serialize()
+    plan = serialize(lowered.plan)
     model = f.Model(
         producer=f"outboard {__version__}, torch {torch.__version__}",
         dialect=target.dialect,

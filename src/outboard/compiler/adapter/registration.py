@@ -31,7 +31,7 @@ from outboard import patches
 from ..dialects import c
 from ..operators import facts
 from ..operators.overloads import overloads_of
-from ..plans import cache
+from ..plans import files
 from ..target import target_of
 from . import ambient
 from .graphs import aliases, floats, overlaps
@@ -116,7 +116,7 @@ def _devices() -> str:
 
 def fingerprint() -> bytes:
     """32 bytes that change with the compiler's source and with the devices present."""
-    return hashlib.sha256(cache.compiler_fingerprint() + _devices().encode()).digest()
+    return hashlib.sha256(files.compiler_fingerprint() + _devices().encode()).digest()
 
 
 class _Fingerprint(CustomGraphModulePass):

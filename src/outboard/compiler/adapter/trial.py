@@ -12,6 +12,7 @@ from outboard import compilers
 
 from ..plans import plan as p
 from ..plans.builder import PlanBuilder, TensorArg
+from ..plans.schema import serialize
 from ..plans.strided import span
 from ..target import Target, index_of
 
@@ -80,7 +81,7 @@ def _run(
     builder.execute("trial", made.code, inputs, [*results, *memory])
     for result in results:
         builder.output_tensor(result)
-    ran: list[torch.Tensor] = _C.Plan(builder.finish().serialize(), index).run(values)
+    ran: list[torch.Tensor] = _C.Plan(serialize(builder.finish()), index).run(values)
     return [result.cpu() for result in ran]
 
 

@@ -29,9 +29,10 @@ from outboard import settings, trusted
 from .. import progress, statistics
 from ..kernels import common
 from ..kernels.call import ExternCall
-from ..plans import cache
+from ..plans import files
 from ..plans import plan as p
 from ..plans.builder import PlanBuilder, Size, TensorArg
+from ..plans.schema import serialize
 from ..plans.strided import product, span
 from . import functions
 
@@ -397,7 +398,7 @@ def _measure(target: Target, case: Case) -> dict[str, float]:
     operands = [
         torch.ones(span(tensor.sizes, tensor.strides), dtype=tensor.dtype).to(device) for tensor in case.tensors
     ]
-    runs = {name: _C.Plan(_plan(target, case, name).serialize(), index) for name in ("dialect", "driver")}
+    runs = {name: _C.Plan(serialize(_plan(target, case, name)), index) for name in ("dialect", "driver")}
     return race({name: functools.partial(_run, plan, operands, device) for name, plan in runs.items()})
 
 
@@ -449,7 +450,7 @@ def _path(target: Target, shapes: ShapeClass) -> Path | None:
     if base is None:
         return None
     what = f"{target.plan_key} {shapes}"
-    name = hashlib.sha256(cache.compiler_fingerprint() + what.encode()).hexdigest()
+    name = hashlib.sha256(files.compiler_fingerprint() + what.encode()).hexdigest()
     return base / "libraries" / name
 
 

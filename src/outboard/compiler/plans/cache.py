@@ -10,18 +10,16 @@ written is not read (``outboard.trusted``). ``eviction`` deletes those used long
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import logging
 import os
 import struct
 from pathlib import Path
 
-import torch
-
 from outboard import settings, trusted
 
 from .. import statistics
+from . import files, shipped
 
 _MAGIC = b"OBCACHE2"
 _log = logging.getLogger(__name__)
@@ -36,34 +34,6 @@ def directory() -> Path | None:
     return None if base is None else base / "plans"
 
 
-def compiler_fingerprint() -> bytes:
-    """A hash of everything but the signature that a plan depends on."""
-    return fingerprint_under(torch.__version__)
-
-
-def fingerprint_under(version: str) -> bytes:
-    """The same under a version of PyTorch."""
-    # The environment is asked each time: a program may change it, and its plans must not be taken for others.
-    library = os.environ.get("OUTBOARD_LIBRARY", "")
-    return hashlib.sha256(_sources(Path(__file__).parents[1]) + f"{version}\0{library}".encode()).digest()
-
-
-#: Files of the compiler on which no plan depends: what they show, count, delete, or when they are imported.
-NO_PART_OF_PLANS = frozenset({"progress.py", "statistics.py", "on_import.py", "plans/eviction.py"})
-
-
-@functools.cache
-def _sources(package: Path) -> bytes:
-    """A hash of the sources in the compiler's folder that decide what plans are."""
-    digest = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        name = path.relative_to(package).as_posix()
-        if name not in NO_PART_OF_PLANS:
-            digest.update(name.encode())
-            digest.update(path.read_bytes())
-    return digest.digest()
-
-
 def load(signature: bytes) -> tuple[bool, list[bytes]]:
     """(whether scalars must be baked, the plans known) for a signature; (False, []) if nothing is known. What came
     with Outboard counts where the user's cache has nothing."""
@@ -71,7 +41,7 @@ def load(signature: bytes) -> tuple[bool, list[bytes]]:
     entry = None if path is None else _read(path, signature)
     if path is not None and entry is not None:
         trusted.mark_used(path)
-    bake, plans = entry or _shipped(signature) or (False, [])
+    bake, plans = entry or shipped.find(signature) or (False, [])
     if plans:
         statistics.add("disk_hits", len(plans))
     return bake, plans
@@ -95,18 +65,12 @@ def _add(signature: bytes, bake: bool, added: list[bytes]) -> None:
         return
     try:
         with _locked(path):
-            known = _read(path, signature) or _shipped(signature)
+            known = _read(path, signature) or shipped.find(signature)
             plans = known[1] if known is not None else []
             new = [plan for plan in added if plan not in plans]
             _write(path, signature, bake, [*plans, *new][-MAX_VARIANTS:])
     except OSError as error:
         trusted.say_once("compiled plans are not kept", error)
-
-
-def _shipped(signature: bytes) -> tuple[bool, list[bytes]] | None:
-    from . import shipped
-
-    return shipped.find(signature)
 
 
 def _path(signature: bytes) -> Path | None:
@@ -118,7 +82,7 @@ def _path(signature: bytes) -> Path | None:
 
 
 def _key(signature: bytes) -> bytes:
-    return compiler_fingerprint() + signature
+    return files.compiler_fingerprint() + signature
 
 
 def _read(path: Path, signature: bytes) -> tuple[bool, list[bytes]] | None:
@@ -132,7 +96,7 @@ def _read(path: Path, signature: bytes) -> tuple[bool, list[bytes]] | None:
         return None
     if not data.startswith(_MAGIC):
         return None
-    body = unsealed(_MAGIC, data)
+    body = files.unsealed(_MAGIC, data)
     if body is None:
         _log.warning("ignoring damaged cache file %s", path)
         return None
@@ -155,18 +119,7 @@ def _write(path: Path, signature: bytes, bake: bool, plans: list[bytes]) -> None
     key = _key(signature)
     body = struct.pack("<BII", bake, len(plans), len(key)) + key
     body += b"".join(struct.pack("<I", len(plan)) + plan for plan in plans)
-    trusted.write(path, sealed(_MAGIC, body))
-
-
-def sealed(magic: bytes, body: bytes) -> bytes:
-    """A file's content: what kind of file it is, a checksum, and the body."""
-    return magic + hashlib.sha256(body).digest() + body
-
-
-def unsealed(magic: bytes, content: bytes) -> bytes | None:
-    """The body of what ``sealed`` made; None if it is another kind of file, or damaged."""
-    body = content[len(magic) + hashlib.sha256().digest_size :]
-    return body if content == sealed(magic, body) else None
+    trusted.write(path, files.sealed(_MAGIC, body))
 
 
 class _locked:

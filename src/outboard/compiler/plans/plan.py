@@ -1,24 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Plan: what the compiler emits and the C++ runtime executes (mirror of ``csrc/runtime/plans/plan.h``).
 
-Wire format, little-endian. A plan is ``MAGIC``, ``u32 version``, ``u64 payload length``, the first 16 bytes of the
-payload's SHA-256, then the payload: the fields of :class:`Plan` as ``schema`` has them, where
-
-* ``u8``, ``u32``, ``i64`` and ``f64`` are themselves; ``str`` is ``u32`` length and UTF-8 bytes;
-* a list is ``u32`` length and its items;
-* an expression is a list of ``(u8 op, i64 immediate)``, postfix (see :class:`Op`).
+``schema`` says how it is written.
 """
 
 from __future__ import annotations
 
 import enum
-import hashlib
-import struct
 from dataclasses import dataclass, field
-
-from .records import write
-
-MAGIC = b"OBPLAN\0\0"
 
 
 class Op(enum.IntEnum):
@@ -258,13 +247,3 @@ class Plan:
     assertions: list[Assertion]
     steps: list[Step]
     outputs: list[Output]
-
-    def serialize(self) -> bytes:
-        """The plan as bytes that ``outboard::Plan::parse`` reads."""
-        from . import schema  # which is made of what is here
-
-        writer = schema.PlanWriter()
-        write(writer, schema.PLAN, self)
-        payload = bytes(writer.data)
-        digest = hashlib.sha256(payload).digest()[:16]
-        return MAGIC + struct.pack("<IQ", schema.VERSION, len(payload)) + digest + payload

@@ -3,10 +3,18 @@
 
 ``records.write`` follows it. ``tools/wire_schema.py`` makes ``csrc/runtime/plans/wire_fields.h`` of it, by which C++
 reads plans, and its tests write them.
+
+Wire format, little-endian. A plan is ``MAGIC``, ``u32 version``, ``u64 payload length``, the first 16 bytes of the
+payload's SHA-256, then the payload: the fields of ``PLAN``, where
+
+* ``u8``, ``u32``, ``i64`` and ``f64`` are themselves; ``str`` is ``u32`` length and UTF-8 bytes;
+* a list is ``u32`` length and its items;
+* an expression is a list of ``(u8 op, i64 immediate)``, postfix (see ``plan.Op``).
 """
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Sequence
 
@@ -14,6 +22,7 @@ from . import plan as p
 from .records import Choice, Field, Many, Record, Times, Variants, write
 from .wire import WireWriter
 
+MAGIC = b"OBPLAN\0\0"
 #: Raised whenever what a reader finds would no longer mean the same.
 VERSION = 3
 
@@ -162,3 +171,12 @@ class PlanWriter(WireWriter):
     def call_arguments(self, value: Sequence[p.CallArgument]) -> None:
         """A list of arguments, which may hold lists of arguments."""
         write(self, Many(CALL_ARGUMENT), value)
+
+
+def serialize(plan: p.Plan) -> bytes:
+    """A plan as bytes that ``outboard::Plan::parse`` reads."""
+    writer = PlanWriter()
+    write(writer, PLAN, plan)
+    payload = bytes(writer.data)
+    digest = hashlib.sha256(payload).digest()[:16]
+    return MAGIC + struct.pack("<IQ", VERSION, len(payload)) + digest + payload

@@ -29,7 +29,7 @@ from outboard import trusted
 
 from ..operators import facts
 from ..target import Target, target_of
-from . import cache
+from . import files
 
 _log = logging.getLogger(__name__)
 _MAGIC = b"OBSHIP01"
@@ -82,7 +82,7 @@ def find(signature: bytes) -> tuple[bool, list[bytes]] | None:
 
 def fingerprint() -> bytes:
     """What plans that are shipped belong to: as the cache's, but any build of a release of PyTorch will do."""
-    return cache.fingerprint_under(torch.__version__.split("+")[0])
+    return files.fingerprint_under(torch.__version__.split("+")[0])
 
 
 def needs_of(target: Target, looked_at: set[str]) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def write(path: Path, entries: Mapping[bytes, Sequence[Entry]]) -> None:
             index.setdefault(_name(call), []).append(item)
     head = json.dumps({"fingerprint": fingerprint().hex(), "index": index}, sort_keys=True).encode()
     body = struct.pack("<I", len(head)) + head + bytes(blob)
-    _write(path, cache.sealed(_MAGIC, zlib.compress(body, 9)))
+    _write(path, files.sealed(_MAGIC, zlib.compress(body, 9)))
 
 
 def write_programs(path: Path, programs: Mapping[str, Sequence[bytes]]) -> None:
@@ -153,7 +153,7 @@ class _Shipped:
 def _file(path: Path) -> _Shipped | None:
     """The content of a file; None if there is none, or it cannot be trusted."""
     try:
-        body = cache.unsealed(_MAGIC, trusted.read(path))
+        body = files.unsealed(_MAGIC, trusted.read(path))
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -16,6 +16,7 @@ from outboard import compilers
 
 from ...plans import plan as p
 from ...plans.builder import PlanBuilder
+from ...plans.schema import serialize
 from ...target import target_of
 from ..interface import device_name
 from .padding import Dim, Number, Padded
@@ -148,7 +149,7 @@ class _Copies:
         for at in itertools.product(*map(range, common[:last])):
             offsets = (_offset(at, sizes) * tensor.itemsize for sizes in (have, want))
             builder.copy(source, made, nbytes, *offsets)
-        self._plan = _C.Plan(builder.finish().serialize(), index)
+        self._plan = _C.Plan(serialize(builder.finish()), index)
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
         make = torch.zeros if self._grows else torch.empty

@@ -30,6 +30,7 @@ from torch.utils._sympy.symbol import SymT, symbol_is_type
 from ... import progress
 from ...plans import plan as p
 from ...plans.builder import NotExpressible, PlanBuilder, TensorArg
+from ...plans.schema import serialize
 from ...printing.emitted import EmittedKernel
 from ...target import Target, target_of
 from .. import implemented
@@ -65,7 +66,7 @@ _packed_{name} = generated_modules.Packed({plan!r}, {device}, {constants}, {forg
 
 def pack(plan: p.Plan) -> str:
     """A plan as text for a Python module (see ``outboard.compiler.generated_modules.load``)."""
-    return base64.b85encode(zlib.compress(plan.serialize(), 6)).decode()
+    return base64.b85encode(zlib.compress(serialize(plan), 6)).decode()
 
 
 def is_float_symbol(symbol: sympy.Basic) -> bool:

@@ -18,6 +18,7 @@ from ...isolation import isolated
 from ...plans import cache
 from ...plans import plan as p
 from ...plans.builder import PlanBuilder, TensorArg
+from ...plans.schema import serialize
 from ...target import Target, target_of
 from .. import executables
 
@@ -73,7 +74,7 @@ class Part:
                 _log.warning("an executable in the cache is not used: %s", error)
         try:
             with statistics.timed():
-                made = self._compile(args, target).serialize()
+                made = serialize(self._compile(args, target))
         except executables.Refused as reason:
             statistics.note_reason("graph", str(reason))
             return None
