@@ -89,3 +89,16 @@ def test_numbers_in_graphs(call: Callable[[Tensor], Tensor], device: str) -> Non
     for run, where in ((call, "cpu"), (call, device), (torch.compile(call), device)):
         with pytest.raises(RuntimeError, match="without overflow"):
             run(x.to(where)).cpu()
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("count", [1, 2])
+def test_numbers_of_another_dtype_that_indices_place(count: int, accumulate: bool, device: str) -> None:
+    def put(x: Tensor) -> Tensor:
+        values = torch.ones(count, device=x.device)
+        return x.index_put((torch.arange(count, device=x.device),), values, accumulate=accumulate)
+
+    x = torch.zeros(3, dtype=torch.int64)
+    for run, where in ((put, "cpu"), (put, device), (torch.compile(put), device)):
+        with pytest.raises(RuntimeError, match="dtypes match, got Long for the destination and Float for the source"):
+            run(x.to(where)).cpu()

@@ -248,3 +248,23 @@ def test_every_batch_is_run_by_processes_in_other_states() -> None:
 
 def test_the_catalogue_is_wide() -> None:
     assert len(OPERATORS) >= 300
+
+
+def test_numbers_that_a_graph_keeps_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["leaf(torch.float32, (3,), (1,), 0, [1.0, 2.0])", "torch.add(v0, v0, alpha=0.5)", "v1 * 3"]
+    keeps = False
+
+    def compile_(function: Callable[..., Any]) -> Callable[..., Any]:
+        first: list[Any] = []
+
+        def call(x: torch.Tensor, *numbers: Any) -> Any:
+            first[:] = first if keeps and first else numbers
+            return function(x, *first)
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", compile_)
+    assert compiled.run(lines, DEVICE) is None
+    keeps = True
+    finding = compiled.run(lines, DEVICE)
+    assert finding is not None and finding.line == lines[1]

@@ -4,10 +4,13 @@
 Inside a graph nothing can be replaced by the CPU's value, so differences would cascade. Two rules prevent it:
 lines that are not continuous (comparisons, rounding, sorting) get the CPU's values of what has been rounded, as further
 inputs; and each value is judged by a float64 run of the whole program.
+
+The numbers that lines compute with are inputs, too. Each program is called several times, with others each time.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import re
 from collections.abc import Callable, Iterator
@@ -37,6 +40,11 @@ _SMOOTH = re.compile(
 _OUTSIDE = re.compile(
     r"\.item\(|tolist|bool\(|nonzero|argwhere|unique|masked_select|bincount|gradient\(|\.data\b|resize_|allclose|equal\("
 )
+#: Floats, and integers beside an operator: those elsewhere are mostly sizes and dimensions.
+_NUMBER = re.compile(r"(?<![\w.])(\d+\.\d+(e[-+]?\d+)?|\d+e[-+]?\d+|\d+(?= [-+*/%])|(?<=[-+*/%] )\d+)(?![\w.])")
+_NUMBER_NAME = re.compile(r"\bn(\d+)\b")
+#: Factors of the numbers in the calls of one program. PyTorch holds the first call's, and makes inputs of later ones.
+_FACTORS = (0.5, 1.5, 1)
 _EXACT = re.compile(r"^v\d+(\[\d+\])?(\.\w+\([^v]*\)|\.m?T|\[.*\])$")
 
 
@@ -60,9 +68,25 @@ def is_rounded(line: str, rounded: set[str], value: Any) -> bool:
     return not _EXACT.match(line) or any(name in rounded for name in references(line))
 
 
-def function(lines: list[str]) -> Callable[..., Any]:
-    """The program as a function of its leaves, which returns them and the values of all lines."""
-    leaves = [f"v{i}" for i, line in enumerate(lines) if is_leaf(line)]
+def with_names(lines: list[str]) -> tuple[list[str], list[Any]]:
+    """The program with ``n0``, ``n1`` and so on for its numbers, and these."""
+    numbers: list[Any] = []
+
+    def name(match: re.Match[str]) -> str:
+        numbers.append(ast.literal_eval(match[0]))
+        return f"n{len(numbers) - 1}"
+
+    return [line if is_leaf(line) or is_state(line) else _NUMBER.sub(name, line) for line in lines], numbers
+
+
+def with_numbers(lines: list[str], numbers: list[Any]) -> list[str]:
+    """The program with numbers for their names."""
+    return [_NUMBER_NAME.sub(lambda match: repr(numbers[int(match[1])]), line) for line in lines]
+
+
+def function(lines: list[str], numbers: int = 0) -> Callable[..., Any]:
+    """The program as a function of its leaves and so many numbers, which returns the values of all lines."""
+    leaves = [f"v{i}" for i, line in enumerate(lines) if is_leaf(line)] + [f"n{i}" for i in range(numbers)]
     body = [f"    v{i} = {None if is_state(line) else line}" for i, line in enumerate(lines) if not is_leaf(line)]
     every = ", ".join(f"v{i}" for i in range(len(lines)))
     text = "\n".join([f"def program({', '.join(leaves)}):", *body, f"    return [{every}]"])
@@ -92,27 +116,51 @@ def _under(lines: list[str], device: str) -> contextlib.AbstractContextManager[N
 
 
 def run(lines: list[str], device: str) -> Finding | None:
-    """Compiles and runs the program on the device and compares all values; the first difference, in program order."""
-    calls = [line for line in lines if not is_leaf(line) and not is_state(line)]
-    with _under(lines, "cpu"):
-        expected = function(lines)(*_leaves(lines, "cpu"))
+    """Compiles the program for the device, calls it with its numbers and others, and compares all values; the first
+    difference, in program order."""
+    named, numbers = with_names(lines)
     torch._dynamo.reset()  # noqa: SLF001 - each program is a graph of its own
-    made = function([line.replace("DEVICE", repr(device)) for line in lines])
-    inputs = _leaves(lines, device)
+    made = torch.compile(function([line.replace("DEVICE", repr(device)) for line in named], len(numbers)))
+    for given in calls_of(numbers):
+        finding = _judge(made, with_numbers(named, given), given, lines, device)
+        if finding:
+            return finding
+    return None
+
+
+def calls_of(numbers: list[Any]) -> list[list[Any]]:
+    """The numbers of each call of a program, its own last."""
+    return [[type(each)(each * factor) for each in numbers] for factor in _FACTORS] if numbers else [[]]
+
+
+def _judge(
+    made: Callable[..., Any], lines: list[str], numbers: list[Any], original: list[str], device: str
+) -> Finding | None:
+    """What is wrong with a call with these numbers, which ``lines`` have, of the program that ``original`` is. Nothing
+    is, if the CPU refuses them."""
+    try:
+        with _under(lines, "cpu"):
+            expected = function(lines)(*_leaves(lines, "cpu"))
+    except Exception:  # noqa: BLE001 - such numbers are no call of the program
+        return None
+    if not all(map(allowed.in_graphs, lines)):
+        return None
+    inputs = [*_leaves(lines, device), *numbers]
     try:
         with _under(lines, device):
-            actual = torch.compile(made)(*inputs)
+            actual = made(*inputs)
         torch.accelerator.synchronize()
     except Exception as error:  # noqa: BLE001 - reported
-        if _pytorch_refuses(lines):
+        if _pytorch_refuses(original):
             return None
+        calls = [line for line in lines if not is_leaf(line) and not is_state(line)]
         return Finding("exception", calls[-1], f"raises {type(error).__name__}: {str(error)[:300]}")
     exact, shaken = _exact(lines), _shaken(lines)
     for index, line in enumerate(lines):
         truth = exact[index] if exact else None
         other = shaken[index] if shaken else None
         operands = tensors([expected[int(name[1:])] for name in references(line)])
-        finding = _difference(line, actual[index], expected[index], truth, other, operands, device)
+        finding = _difference(original[index], actual[index], expected[index], truth, other, operands, device)
         if finding:
             return finding
     return layout_difference(lines, actual, expected)
@@ -171,14 +219,17 @@ def _sharing(index: int, values: list[Any]) -> list[str]:
 
 
 def _pytorch_refuses(lines: list[str]) -> bool:
-    """Whether PyTorch's own tracing fails on the program, on the CPU and with no compiler behind it, or its own
-    compiler for the CPU."""
-    program = function([line.replace("DEVICE", "'cpu'") for line in lines])
+    """Whether PyTorch's own tracing fails on one of the calls of the program, on the CPU and with no compiler behind
+    it, or its own compiler for the CPU."""
+    named, numbers = with_names(lines)
+    program = function([line.replace("DEVICE", "'cpu'") for line in named], len(numbers))
     for backend in ("aot_eager", "inductor"):
         torch._dynamo.reset()  # noqa: SLF001 - as above
+        made = torch.compile(program, backend=backend)
         try:
             with _under(lines, "cpu"):
-                torch.compile(program, backend=backend)(*_leaves(lines, "cpu"))
+                for given in calls_of(numbers):
+                    made(*_leaves(lines, "cpu"), *given)
         except Exception:  # noqa: BLE001 - that it fails is the answer
             return True
     return False

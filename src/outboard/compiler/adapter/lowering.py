@@ -45,6 +45,7 @@ from .operators import ctc, results
 from .operators.compaction import FUNCTIONS
 from .operators.corrections import concerns
 from .operators.decompositions import eager_decompositions
+from .operators.fills import title_of
 from .operators.strides import dense_strides
 from .optimizers.fused import STEPS
 from .registration import EAGER_CONFIG, register
@@ -431,11 +432,8 @@ def _write(graph: torch.fx.Graph, target: torch.fx.Node, source: torch.fx.Node, 
     """A ``copy_`` into an argument; raises PyTorch's error if the result cannot be cast to the argument's dtype."""
     value = target.meta["val"]
     if not torch.can_cast(fake.dtype, value.dtype):
-        kind = {torch.bool: "Bool"}
         raise RuntimeError(
-            f"result type {_type_title(fake.dtype)} can't be cast to the desired output type {_type_title(value.dtype)}"
-            if value.dtype not in kind
-            else f"result type {_type_title(fake.dtype)} can't be cast to the desired output type Bool"
+            f"result type {title_of(fake.dtype)} can't be cast to the desired output type {title_of(value.dtype)}"
         )
     if len(fake.shape) > len(value.shape) or any(
         _differs(a, b) for a, b in zip(reversed(fake.shape), reversed(value.shape), strict=False)
@@ -450,15 +448,6 @@ def _write(graph: torch.fx.Graph, target: torch.fx.Node, source: torch.fx.Node, 
 
 def _differs(a: Any, b: Any) -> bool:
     return bool(a != b)
-
-
-def _type_title(dtype: torch.dtype) -> str:
-    names = {
-        torch.float32: "Float", torch.float64: "Double", torch.float16: "Half", torch.bfloat16: "BFloat16",
-        torch.int64: "Long", torch.int32: "Int", torch.int16: "Short", torch.int8: "Char", torch.uint8: "Byte",
-        torch.bool: "Bool", torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble",
-    }  # fmt: skip
-    return names.get(dtype, str(dtype))
 
 
 def _takes_constants(overload: torch._ops.OpOverload, args: list[Any]) -> bool:

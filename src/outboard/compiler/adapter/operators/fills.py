@@ -22,6 +22,12 @@ _NAMES = {
     torch.uint8: "uint8_t", torch.int8: "int8_t", torch.int16: "int16_t", torch.int32: "int", torch.int64: "int64_t",
     torch.float16: "c10::Half", torch.bfloat16: "c10::BFloat16", torch.float32: "float", torch.float64: "double",
 }  # fmt: skip
+#: What its messages call them.
+_TITLES = {
+    torch.float32: "Float", torch.float64: "Double", torch.float16: "Half", torch.bfloat16: "BFloat16",
+    torch.int64: "Long", torch.int32: "Int", torch.int16: "Short", torch.int8: "Char", torch.uint8: "Byte",
+    torch.bool: "Bool", torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble",
+}  # fmt: skip
 #: Whether ATen takes a float whose fraction alone is beyond the greatest integer.
 _TAKES_FRACTIONS = torch_release.number(torch.__version__) >= (2, 14)
 #: Whether ATen takes any limit that limits nothing.
@@ -30,6 +36,11 @@ _TAKES_LIMITS = torch_release.number(torch.__version__) >= (2, 15)
 
 def _message(dtype: torch.dtype) -> str:
     return f"value cannot be converted to type {_NAMES.get(dtype, str(dtype))} without overflow"
+
+
+def title_of(dtype: torch.dtype) -> str:
+    """The name of a dtype in ATen's messages."""
+    return _TITLES.get(dtype, str(dtype))
 
 
 def _is_integer(value: Any) -> bool:
@@ -62,8 +73,7 @@ def limit(value: Any, dtype: torch.dtype, name: str) -> Any:
     if info.min <= value <= info.max:
         return value
     if (value < info.min) != (name == "min"):
-        kind = {torch.uint8: "Byte", torch.int8: "Char", torch.int16: "Short", torch.int32: "Int"}.get(dtype, "Long")
-        raise RuntimeError(f"Clamp {name} value {value} is outside the representable range of {kind}")
+        raise RuntimeError(f"Clamp {name} value {value} is outside the representable range of {title_of(dtype)}")
     return info.min if name == "min" else info.max
 
 
@@ -114,13 +124,18 @@ def _scatter_value(x: Tensor, dim: int, index: Tensor, value: Any) -> Any:
 
 
 def _index_put(overload: Any) -> Callable[..., Any]:
-    """One number that a mask places is a fill, as in ATen, and does not change the dtype."""
+    """One number that a mask places is a fill, as in ATen, and does not change the dtype; all else is of one dtype."""
 
     def decompose(x: Tensor, indices: list[Tensor | None], values: Tensor, accumulate: bool = False) -> Any:
         given = [index for index in indices if index is not None]
         is_fill = len(given) == 1 and given[0].dtype == torch.bool and not accumulate and values.numel() == 1
-        if x.dtype == values.dtype or not is_fill:
+        if x.dtype == values.dtype:
             return NotImplemented
+        if not is_fill:
+            raise RuntimeError(
+                "Index put requires the source and destination dtypes match, got "
+                f"{title_of(x.dtype)} for the destination and {title_of(values.dtype)} for the source."
+            )
         check_numbers(values.to(x.device), x.dtype)
         return overload(x, indices, values.to(x.dtype))
 
