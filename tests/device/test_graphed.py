@@ -224,6 +224,35 @@ class Writing(nn.Module):
         return x.add_(1)
 
 
+class Writing(nn.Module):
+    """Writes its buffer and its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls.add_(1)
+        x.mul_(2)
+        return x + self.calls
+
+
+def test_what_a_replay_writes_counts_as_written(device: str, replays: Count) -> None:
+    model = outboard.graphed(Writing().to(device))
+    x, weight = torch.ones(3, device=device), torch.ones(3, device=device, requires_grad=True)
+    for _ in range(4):
+        before = x._version, model.calls._version
+        with torch.no_grad():
+            model(x)
+        assert x._version > before[0] and model.calls._version > before[1]
+    loss = (model.calls * weight).sum()
+    with torch.no_grad():
+        model(x)
+    assert replays() > 0
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
 def test_inputs_that_are_written_to(device: str) -> None:
     module = outboard.graphed(Writing())
     with torch.no_grad():

@@ -151,7 +151,7 @@ class _Calls:
         device = _device_of(self._module, leaves)
         kind = _Kind(self._call, leaves, spec, device or 0, self._refuse, lambda: self._forget(key))
         with self._observed() as observation:
-            result = kind.replay(leaves)  # the first time there is nothing to replay, so that it runs
+            result = kind.run(leaves)  # the first time there is nothing to replay
         obstacle = "it is not on one device" if device is None else before.obstacle() or before.change()
         if not obstacle and self._sees_all(observation):
             kind.observation = observation
@@ -238,6 +238,7 @@ class _Kind:
         self.state: State  #: what a replay stands on; set when the first call has run
         self.observation: Observation  #: of the first call
         self.uses = 0
+        self._written: list[int] | None = None  #: the tensors that a call writes, as numbers among ``_tensors``
         self._places = [i for i, value in enumerate(leaves) if isinstance(value, Tensor)]
         others = [None if isinstance(value, Tensor) else _reference(value, forget) for value in leaves]
         # Nothing that refers to this object, so that captures are gone as soon as it is.
@@ -245,9 +246,32 @@ class _Kind:
         self._replayed = Replayed(on_tensors, device, (), (), refuse)
 
     def replay(self, leaves: Sequence[Any]) -> Any:
-        """The call with other contents: a replay, if there is one that can be used now."""
+        """The call with other contents. What it writes counts as written: a gradient that needs what was there raises.
+        The first time there is no replay yet, and versions tell what that is."""
+        if self._written is None:
+            before = _versions(self._tensors(leaves))
+            result = self.run(leaves)
+            after = _versions(self._tensors(leaves))
+            self._written = [n for n, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
+            return result
+        result = self.run(leaves)
+        if self._written:
+            tensors = self._tensors(leaves)
+            torch.autograd.graph.increment_version(tensors[n] for n in self._written)
+        return result
+
+    def run(self, leaves: Sequence[Any]) -> Any:
+        """The call, or a replay, if there is one that can be used now."""
         *values, spec = self._replayed([leaves[i] for i in self._places])
         return pytree.tree_unflatten([leaves[v.place] if isinstance(v, _Argument) else v for v in values], spec)
+
+    def _tensors(self, leaves: Sequence[Any]) -> list[Tensor]:
+        return [*(leaves[i] for i in self._places), *self.state.tensors]
+
+
+def _versions(tensors: Sequence[Tensor]) -> list[int]:
+    """How often each tensor was written; those of inference mode do not know, and no gradient needs them."""
+    return [0 if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
 def _call_with_tensors(

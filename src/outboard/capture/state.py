@@ -88,7 +88,7 @@ class State:
     ) -> None:
         self._observation = observation or Observation()
         self._watched: list[_Watched] = []
-        self._tensors: list[Tensor] = []
+        self.tensors: list[Tensor] = []  #: all that were found
         self._obstacle = self._observation.obstacle
         self._seen = {id(value) for value in ignored}
         self._functions: set[int] = set()  #: ``id`` of the code of functions that were found
@@ -103,7 +103,7 @@ class State:
         self._check_functions()
         self._check_tensors()
         self._kept.clear()
-        self._watch = None if self._obstacle else _C.Watch([each[:2] for each in self._watched], self._tensors)
+        self._watch = None if self._obstacle else _C.Watch([each[:2] for each in self._watched], self.tensors)
 
     # ---- what can be reached ----
 
@@ -131,7 +131,7 @@ class State:
         """Watches an object; returns what it holds, or None if it cannot be watched."""
         value, where = found.value, found.where
         if isinstance(value, Tensor):
-            self._tensors.append(value)
+            self.tensors.append(value)
             return self._items(vars(value), f"a {type(value).__name__}")
         if isinstance(value, _INERT) or _is_compilers(value):
             return ()
@@ -253,7 +253,7 @@ class State:
                 self._obstacle = f"it calls {code.co_name}, whose variables cannot be found"
 
     def _check_tensors(self) -> None:
-        for tensor in self._tensors:
+        for tensor in self.tensors:
             if self._obstacle:
                 return
             if type(tensor) not in _TENSORS or tensor.layout != torch.strided:
