@@ -224,7 +224,7 @@ class Writing(nn.Module):
         return x.add_(1)
 
 
-class Writing(nn.Module):
+class Updating(nn.Module):
     """Writes its buffer and its input."""
 
     def __init__(self) -> None:
@@ -238,7 +238,7 @@ class Writing(nn.Module):
 
 
 def test_what_a_replay_writes_counts_as_written(device: str, replays: Count) -> None:
-    model = outboard.graphed(Writing().to(device))
+    model = outboard.graphed(Updating().to(device))
     x, weight = torch.ones(3, device=device), torch.ones(3, device=device, requires_grad=True)
     for _ in range(4):
         before = x._version, model.calls._version
