@@ -25,9 +25,7 @@ REASONS = {
         "BFloat16Storage BoolStorage ByteStorage CharStorage ComplexDoubleStorage ComplexFloatStorage DoubleStorage "
         "FloatStorage HalfStorage IntStorage LongStorage ShortStorage"
     ),
-    "driver.h has no sensors; `torch.profiler` and `torch.<device>.explain()` say how busy a device is": (
-        "clock_rate list_gpu_processes memory_usage power_draw temperature utilization"
-    ),
+    "a driver does not say which processes use its device": "list_gpu_processes",
     "one allocator, which lazy and spillable memory need": (
         "CUDAPluggableAllocator caching_allocator_disabled caching_allocator_enable change_current_allocator"
     ),

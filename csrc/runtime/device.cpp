@@ -33,7 +33,8 @@ constexpr uint32_t kSerialBuildsSince = 1;  // minor version of the driver inter
 
 struct RuntimeState {
   std::once_flag once;
-  std::vector<std::unique_ptr<Device>> devices;
+  std::deque<std::atomic<Device*>> devices;  // those of now; never freed
+  std::mutex reset_mutex;
   std::vector<std::string> problems;
   std::vector<std::string> passed_over;
   std::vector<std::string> absent;  // drivers without a device, until it is known whether that is a problem
@@ -177,8 +178,8 @@ void take_devices(const std::vector<Opened>& opened, const Runtime::Choice& choi
   for (const int number : chosen) {
     const Opened& each = opened.at(static_cast<size_t>(number));
     try {
-      runtime.devices.push_back(
-          std::make_unique<Device>(each.driver, each.handle, static_cast<int>(runtime.devices.size()), each.origin));
+      const auto index = static_cast<int>(runtime.devices.size());
+      runtime.devices.emplace_back(std::make_unique<Device>(each.driver, each.handle, index, each.origin).release());
     } catch (const Error& error) {
       runtime.problems.push_back(std::string(each.driver->name) + ": " + error.what());
     }
@@ -209,6 +210,7 @@ struct Device::Impl {
 
   DeviceDriver driver;
   ob_device handle;
+  ob_device successor = nullptr;  // what a reset has opened
   Origin origin;
   ob_device_properties properties{};
   std::unique_ptr<ProgramCache> programs;
@@ -265,6 +267,7 @@ Device::Device(const ob_driver* driver, ob_device handle, int index, Origin orig
 const Device::Origin& Device::origin() const { return impl_->origin; }
 const DeviceDriver& Device::driver() const { return impl_->driver; }
 bool Device::lost() const { return impl_->driver.lost.load(std::memory_order_relaxed); }
+bool Device::was_reset() const { return impl_->driver.was_reset.load(std::memory_order_relaxed); }
 ob_device Device::handle() const { return impl_->handle; }
 const ob_device_properties& Device::properties() const { return impl_->properties; }
 ProgramCache& Device::programs() { return *impl_->programs; }
@@ -335,6 +338,41 @@ std::vector<Stream*> Device::queues() {
   return all;
 }
 
+std::unique_ptr<Device> Device::reset() {
+  const DeviceDriver& table = driver();
+  refuse_in_forked_child();
+  if (table.device_reset == nullptr) {
+    throw Error(OB_UNSUPPORTED, std::string("the driver '") + table.name + "' cannot reset its devices");
+  }
+  if (impl_->successor == nullptr) give_up();
+  auto made = std::make_unique<Device>(&table, impl_->successor, index(), origin());
+  made->take_streams_of(*this);
+  return made;
+}
+
+void Device::give_up() {
+  const DeviceDriver& table = driver();
+  table.was_reset = true;
+  table.lost = true;
+  const ob_status status = table.device_reset(handle(), &impl_->successor);
+  if (status != OB_OK) table.was_reset = false;
+  check(static_cast<const ob_driver&>(table), status, "resetting the device");  // says nothing new of the device
+  table.work_ended = true;
+  abandon_streams();
+}
+
+/// Streams are known by their numbers, which stay valid.
+void Device::take_streams_of(Device& earlier) {
+  std::lock_guard lock(earlier.impl_->mutex);
+  impl_->next_pool_stream = earlier.impl_->next_pool_stream;
+  for (int id = 1; id <= kPoolStreams; ++id) {
+    const auto number = static_cast<size_t>(id);
+    if (earlier.impl_->streams[number] != nullptr) impl_->streams[number] = std::make_unique<Stream>(*this, id);
+  }
+}
+
+Stream& Device::successor_of(Stream& earlier) { return earlier.id() > kPoolStreams ? earlier : stream(earlier.id()); }
+
 void Device::synchronize() {
   const std::vector<Stream*> all = queues();
   for (Stream* stream : all) stream->synchronize();
@@ -348,8 +386,13 @@ void Device::stop() noexcept {
 
 void Device::abandon() noexcept {
   ProgramCache::drop_waiting();
-  for (const auto& stream : impl_->streams) {
-    if (stream != nullptr) stream->abandon();
+  abandon_streams();
+}
+
+void Device::abandon_streams() noexcept {
+  for (Stream* stream : queues()) {
+    stream->abandon();
+    stream->let_go_of_kept();
   }
 }
 
@@ -361,6 +404,14 @@ void Device::empty_cache() {
 void Device::reset_accumulated_statistics() {
   allocator().reset_accumulated();
   residency().reset_accumulated();
+}
+
+ob_sensors Device::sensors() const {
+  ob_sensors read{sizeof(read), OB_NOT_KNOWN, OB_NOT_KNOWN, OB_NOT_KNOWN, OB_NOT_KNOWN, OB_NOT_KNOWN, OB_NOT_KNOWN};
+  refuse_if_unusable(driver());
+  if (driver().device_sensors == nullptr) return read;
+  check(driver(), driver().device_sensors(handle(), &read), "reading sensors");
+  return read;
 }
 
 std::pair<uint64_t, uint64_t> Device::memory_info() {
@@ -406,7 +457,14 @@ Device& Runtime::device(int index) {
     for (const std::string& problem : problems()) message += "\n  " + problem;
     throw Error(OB_INVALID_ARGUMENT, message);
   }
-  return *state().devices[static_cast<size_t>(index)];
+  return *state().devices[static_cast<size_t>(index)].load(std::memory_order_acquire);
+}
+
+Device& Runtime::reset(int index) {
+  const std::lock_guard lock(state().reset_mutex);
+  Device* const fresh = device(index).reset().release();
+  state().devices[static_cast<size_t>(index)].store(fresh, std::memory_order_release);
+  return *fresh;
 }
 
 const std::vector<std::string>& Runtime::problems() const { return state().problems; }
@@ -424,8 +482,9 @@ Stream& Runtime::current_stream(int index) {
   const std::vector<Stream*>& chosen = chosen_streams();
   const auto position = static_cast<size_t>(index);
   Stream* stream = position < chosen.size() ? chosen[position] : nullptr;
-  refuse_in_forked_child();
-  return stream != nullptr ? *stream : device(index).default_stream();
+  Device& owner = device(index);
+  if (stream == nullptr) return owner.default_stream();
+  return &stream->device() == &owner ? *stream : owner.successor_of(*stream);
 }
 
 void Runtime::set_current_stream(Stream& stream) {
@@ -439,7 +498,7 @@ bool Runtime::forked() const { return in_forked_child.load(); }
 
 void Runtime::shutdown(bool hurry) noexcept {
   if (forked() || state().shut_down.exchange(true)) return;
-  for (const auto& device : state().devices) {
+  for (Device* const device : state().devices) {
     try {
       if (!hurry && !was_interrupted() && !device->lost()) device->synchronize();
     } catch (const Error& error) {

@@ -49,6 +49,9 @@ class Device {
 
   /// Stream 0, the one used unless the caller selects another.
   Stream& default_stream() { return *default_stream_; }
+  /// The stream of this number that stands for one of a device that was reset, whose place this one took: the other
+  /// one itself if it captures a graph, which is lost.
+  Stream& successor_of(Stream& earlier);
   /// A stream of the pool (created on first use; round robin over 32). Ids count from 1.
   Stream& pool_stream();
   /// The stream with this id. Throws Error(OB_INVALID_ARGUMENT) if there is none.
@@ -69,6 +72,11 @@ class Device {
   void synchronize();
   /// True once a call on the device said so: whatever uses it throws Error(OB_DEVICE_LOST) from then on.
   bool lost() const;
+  /// True if that is because it was reset: another object stands for the device now.
+  bool was_reset() const;
+  /// Gives the device up for a new one, which this returns: all that was on it is lost. Throws
+  /// Error(OB_UNSUPPORTED) of a driver that cannot.
+  std::unique_ptr<Device> reset();
   /// Ends the threads of the streams; at the end of the process.
   void stop() noexcept;
   /// The same, and leaves out what the driver does not have yet.
@@ -77,10 +85,16 @@ class Device {
   void empty_cache();
   /// Totals and counts of allocator and residency become zero.
   void reset_accumulated_statistics();
+  /// What the driver's sensors say; OB_NOT_KNOWN where it has none.
+  ob_sensors sensors() const;
   /// Free and total bytes, from the driver where it can tell, else limit minus reserved.
   std::pair<uint64_t, uint64_t> memory_info();
 
  private:
+  void give_up();
+  void take_streams_of(Device& earlier);
+  void abandon_streams() noexcept;
+
   struct Impl;
   const int index_;
   std::unique_ptr<WorkOrder> order_;  // streams use its lock
@@ -114,6 +128,9 @@ class Runtime {
   int device_count() const;
   /// Throws Error(OB_INVALID_ARGUMENT) for an index out of range, ForkError in a forked child.
   Device& device(int index);
+  /// Makes a device as new, lost or not. The object that stood for it stays, as a lost device, for whoever has it.
+  /// Throws Error(OB_UNSUPPORTED) if the driver cannot.
+  Device& reset(int index);
   const std::vector<std::string>& problems() const;
   /// Drivers and devices that are not used, or have no hardware, since another has some, and why.
   const std::vector<std::string>& passed_over() const;

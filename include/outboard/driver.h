@@ -24,7 +24,7 @@
  *
  * Lost devices. After a call on a device returned OB_DEVICE_LOST, every later call on the device, its streams, events,
  * programs and kernels returns it too, at once and without waiting, except that what destroys, frees or releases may
- * return OB_OK. Other devices are not concerned.
+ * return OB_OK. Other devices are not concerned. Where the driver has `device_reset`, that still works, once.
  *
  * Threads. Every function may be called from any thread. Calls on one stream are ordered by the
  * caller; the driver serialises whatever else it shares (kernel argument slots, for instance).
@@ -49,7 +49,7 @@ extern "C" {
 #endif
 
 #define OB_ABI_MAJOR 1
-#define OB_ABI_MINOR 10
+#define OB_ABI_MINOR 11
 
 typedef enum ob_status {
   OB_OK = 0,
@@ -208,6 +208,21 @@ typedef struct ob_collective {
   const uint64_t* received;
 } ob_collective;
 
+/* What a sensor says that is not there. */
+#define OB_NOT_KNOWN INT64_MIN
+
+/* What the sensors of a device say. The caller sets struct_size first, and the rest to OB_NOT_KNOWN. Since minor
+ * version 11. */
+typedef struct ob_sensors {
+  size_t struct_size;
+  int64_t memory_used;  /* out: bytes of the device's memory that any process uses */
+  int64_t compute_busy; /* out: percent of the time since a moment ago in which the device computed */
+  int64_t memory_busy;  /* out: percent of that time in which its memory was read or written */
+  int64_t temperature;  /* out: degrees Celsius */
+  int64_t power;        /* out: milliwatts */
+  int64_t clock;        /* out: MHz, of what computes */
+} ob_sensors;
+
 /* What rank 0 hands to the other members of a communicator to find it. */
 #define OB_COMMUNICATOR_ID_BYTES 128
 
@@ -357,6 +372,16 @@ typedef struct ob_driver {
   ob_status (*function_load)(ob_device device, const void* bytes, size_t size, ob_function* function /* out */);
   /* Only of what `function_load` gave. Queued work may still use it: the driver defers it, as of programs. */
   ob_status (*function_release)(ob_function function);
+  /* ---- optional, since minor version 11: a device as new ---- */
+  /* Gives up the device, lost or not, and opens it again as `fresh`, which `device_open` returns from now on. Once for
+   * each handle. When it returns OB_OK, queued work has ended or is left out, and nothing of it reads or writes memory
+   * any more; the allocations are freed, but not what `host_alloc` gave. `device` is lost then, for ever: calls of
+   * other threads that were waiting return. If it fails, the device is lost all the same, and another reset may be
+   * tried. */
+  ob_status (*device_reset)(ob_device device, ob_device* fresh /* out */);
+  /* ---- optional, since minor version 11: sensors ---- */
+  /* What they say now, without waiting for work. Fields that the device has no sensor for are left alone. */
+  ob_status (*device_sensors)(ob_device device, ob_sensors* sensors /* out */);
 } ob_driver;
 
 /* The one exported symbol of a driver library. */

@@ -101,6 +101,16 @@ class Bench:
         """``close`` calls this function of the driver's, after a wait for all streams."""
         self._ends.append((function, arguments))
 
+    def reset(self) -> c_void_p:
+        """Makes the device as new, and forgets what was made on it. Returns the handle that it had."""
+        earlier, self.device = self.device, c_void_p()
+        try:
+            self.driver.call("device_reset", earlier, ctypes.byref(self.device))
+        finally:
+            self.device = self.device if self.device else earlier
+            self._ends, self._streams, self._busy = [], [], 0
+        return earlier
+
     def close(self) -> None:
         """Waits for the streams and gives back all that was made. Raises Failed."""
         for stream in self._streams:

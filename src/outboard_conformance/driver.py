@@ -68,6 +68,24 @@ class Properties(Structure):
     ]
 
 
+#: ``OB_NOT_KNOWN``.
+NOT_KNOWN = -(2**63)
+
+
+class Sensors(Structure):
+    """``ob_sensors``."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("memory_used", c_int64),
+        ("compute_busy", c_int64),
+        ("memory_busy", c_int64),
+        ("temperature", c_int64),
+        ("power", c_int64),
+        ("clock", c_int64),
+    ]
+
+
 class KernelProperties(Structure):
     """``ob_kernel_properties``."""
 
@@ -175,6 +193,8 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "communicator_joined": (handle,),
     "function_load": (handle, c_char_p, c_size_t, POINTER(handle)),
     "function_release": (handle,),
+    "device_reset": (handle, POINTER(handle)),
+    "device_sensors": (handle, POINTER(Sensors)),
 }
 #: How many of them, from the first on, a driver must have.
 REQUIRED = list(FUNCTIONS)[: list(FUNCTIONS).index("memory_info")]

@@ -92,6 +92,11 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     "executable_unchecked": ("sim", "damaged_executables_are_refused", "broken"),
     "executable_failure_is_internal": ("sim", "damaged_executables_are_refused", "broken"),
     "executable_operands_rounded": ("sim", "executables_take_interior_addresses", "broken"),
+    "reset_does_nothing": ("sim", "a_reset_device_is_as_new", "broken"),
+    "reset_leaves_the_old_one": ("sim", "what_was_before_a_reset_is_lost", "broken"),
+    "reset_is_an_internal_error": ("sim", "what_was_before_a_reset_is_lost", "broken"),
+    "busy_of_250": ("host", "sensors_are_possible", "broken"),
+    "sensors_beyond_struct_size": ("host", "sensors_are_possible", "broken"),
 }
 #: The levels that are about driver.h.
 DRIVER = ("contract", "memory", "kernels", "graph")

@@ -322,6 +322,37 @@ static ob_status call_aligned(ob_stream s, ob_function f, const ob_operand* o, u
   return right->library_call(s, f, operands, n);
 }
 
+static ob_status no_reset(ob_device d, ob_device* fresh) {
+  *fresh = d;
+  return OB_OK;
+}
+static ob_device another; /* which the caller takes for its own, as new */
+static ob_status other_device(ob_device d, ob_device* fresh) {
+  static uint32_t index;
+  ob_status status = right->device_open(++index, &another);
+  *fresh = another;
+  return d ? status : OB_INTERNAL;
+}
+static ob_status open_another(uint32_t index, ob_device* d) {
+  if (!another || index) return right->device_open(index, d);
+  *d = another;
+  return OB_OK;
+}
+static ob_status lost_is_internal(ob_stream s, int blocking) {
+  ob_status status = right->stream_wait(s, blocking);
+  return status == OB_DEVICE_LOST ? OB_INTERNAL : status;
+}
+static ob_status too_busy(ob_device d, ob_sensors* sensors) {
+  ob_status status = right->device_sensors(d, sensors);
+  sensors->compute_busy = 250;
+  return status;
+}
+static ob_status all_sensors(ob_device d, ob_sensors* sensors) {
+  ob_status status = right->device_sensors(d, sensors);
+  sensors->power = 0; /* also for callers who have no such field */
+  return status;
+}
+
 /* Each fault: its name, and what it does to the table. */
 #define FAULTS                                                                                              \
   FAULT(another_version, wrong.abi_major = 9)                                                               \
@@ -386,7 +417,12 @@ static ob_status call_aligned(ob_stream s, ob_function f, const ob_operand* o, u
   FAULT(unsupported_is_internal, wrong.library_find = supports_nothing)                                     \
   FAULT(executable_unchecked, wrong.function_load = load_any_function)                                      \
   FAULT(executable_failure_is_internal, wrong.function_load = load_internal)                                \
-  FAULT(executable_operands_rounded, wrong.library_call = call_aligned)
+  FAULT(executable_operands_rounded, wrong.library_call = call_aligned)                                     \
+  FAULT(reset_does_nothing, wrong.device_reset = no_reset)                                                  \
+  FAULT(reset_leaves_the_old_one, wrong.device_reset = other_device; wrong.device_open = open_another)      \
+  FAULT(reset_is_an_internal_error, wrong.stream_wait = lost_is_internal)                                   \
+  FAULT(busy_of_250, wrong.device_sensors = too_busy)                                                       \
+  FAULT(sensors_beyond_struct_size, wrong.device_sensors = all_sensors)
 
 const ob_driver* outboard_driver(void) {
   static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;

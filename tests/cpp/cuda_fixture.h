@@ -39,6 +39,7 @@ inline const ob_driver& driver() {
     setenv("OUTBOARD_CUDA_NVRTC", OUTBOARD_CUDA_SIMULATOR, 0);
     setenv("OUTBOARD_CUDA_CUBLASLT", OUTBOARD_CUDA_SIMULATOR, 0);
     setenv("OUTBOARD_CUDA_CUDNN", OUTBOARD_CUDA_SIMULATOR, 0);
+    setenv("OUTBOARD_CUDA_NVML", OUTBOARD_CUDA_SIMULATOR, 0);
     void* const library = dlopen(OUTBOARD_CUDA, RTLD_NOW);
     if (library == nullptr) throw std::runtime_error(dlerror());
     return reinterpret_cast<ob_driver_entry>(dlsym(library, OB_DRIVER_ENTRY_NAME))();

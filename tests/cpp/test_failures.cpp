@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "check.h"
@@ -239,6 +242,8 @@ TEST(what_a_failed_move_to_the_host_lost_is_not_read) {
 
 TEST(a_lost_device_stays_lost_and_others_do_not_notice) { CHECK_EQ(fixture::run_again("lost"), 0); }
 
+TEST(a_device_that_was_reset_is_as_new) { CHECK_EQ(fixture::run_again("reset"), 0); }
+
 TEST(a_table_cut_in_the_middle_of_a_function_lacks_it) {
   ob_driver given = fixture::device().driver();
   given.struct_size = offsetof(ob_driver, memory_info) + sizeof(void*) / 2;
@@ -306,9 +311,77 @@ int lose() {
   return 0;
 }
 
+bool works(Device& device) { return first_byte(*full_of(5, device), device.default_stream()) == 5; }
+
+/// What is said of all that was on the device before, to who uses it with what there is now.
+bool says_reset(Stream& before, Event& event, Allocation& memory, Device& now) {
+  Stream& stream = now.default_stream();
+  const std::vector<std::function<void()>> uses{[&] { before.synchronize(); }, [&] { before.query(); },
+                                                [&] { event.query(); },        [&] { event.synchronize(); },
+                                                [&] { stream.wait(event); },   [&] { Work(stream).resolve(memory); },
+                                                [&] { event.record(stream); }, [&] { Event(before.device()); }};
+  return std::all_of(uses.begin(), uses.end(),
+                     [](const auto& use) { return lost_text(use).find("was reset") != std::string::npos; });
+}
+
+/// Submits work and waits, over and over, beside resets: each of them fails as on a lost device, or works.
+void keep_working(const std::atomic<bool>& ended, std::atomic<int>& wrong) {
+  while (!ended) {
+    try {
+      if (!works(Runtime::get().device(0))) ++wrong;
+    } catch (const Error& error) {
+      if (error.status() != OB_DEVICE_LOST) ++wrong;
+    }
+  }
+}
+
+/// Device 0 is reset while it hangs, after it was lost, after a reset that failed, and while others use it.
+int reset() {
+  Device& before = fixture::device();
+  Runtime& runtime = Runtime::get();
+  Stream& pool = before.pool_stream();
+  runtime.set_current_stream(pool);
+  const fixture::Holder x = full_of(3, before);
+  if (first_byte(*x, before.default_stream()) != 3) return 1;
+  Event event(before);
+  event.record(pool);
+  StoppedCopy copy(before);
+  const std::weak_ptr<Memory> memory = copy.target;
+  Device& now = runtime.reset(0);
+  if (&now == &before || &runtime.device(0) != &now || now.lost() || !before.was_reset() || other_device().lost()) {
+    return 2;
+  }
+  if (&runtime.current_stream(0) != &now.stream(pool.id())) return 3;
+  if (!says_reset(pool, event, *x, now) || now.lost()) return 4;
+  copy.pause->end();  // which the copy of before does not notice any more
+  if (!works(now) || !works(other_device()) || copy.arrived()) return 5;
+  copy.stream.keep_until_finished(std::exchange(copy.target, memory_of(0)));
+  if (!memory.expired()) return 6;  // nothing writes to it any more
+  fixture::fail("stream_wait", 1, OB_DEVICE_LOST);
+  if (lost_text([&] { works(now); }).find("reset()") == std::string::npos) return 7;
+  fixture::fail("device_reset", 1, OB_INTERNAL);
+  try {
+    runtime.reset(0);
+    return 8;
+  } catch (const Error& error) {
+    if (!says(error, "resetting the device failed: injected")) return 9;
+  }
+  if (!works(runtime.reset(0))) return 10;
+  std::atomic<bool> ended{false};
+  std::atomic<int> wrong{0};
+  std::thread worker([&] { keep_working(ended, wrong); });
+  for (int i = 0; i < 30; ++i) runtime.reset(0);
+  ended = true;
+  worker.join();
+  if (wrong != 0 || !works(runtime.device(0)) || !works(other_device())) return 11;
+  runtime.shutdown();
+  return 0;
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
+  if (count > 1 && std::strcmp(arguments[1], "reset") == 0) return reset();
   if (count > 1 && std::strcmp(arguments[1], "lost") == 0) return lose();
   return fixture::run_all();
 }

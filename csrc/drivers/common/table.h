@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdio>
+#include <cstring>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -24,6 +26,19 @@ class BuildError : public std::runtime_error {
 template <size_t size>
 void put_text(char (&target)[size], const std::string& text) {
   std::snprintf(target, size, "%s", text.c_str());
+}
+
+/// What sensors say of which there are none.
+inline ob_sensors unknown_sensors() {
+  return {sizeof(ob_sensors), OB_NOT_KNOWN, OB_NOT_KNOWN, OB_NOT_KNOWN, OB_NOT_KNOWN, OB_NOT_KNOWN, OB_NOT_KNOWN};
+}
+
+/// Fills what the caller's struct, which may be another version's, has of a struct like this.
+template <typename Struct>
+void give(const Struct& from, Struct& to) {
+  const size_t size = to.struct_size;
+  std::memcpy(static_cast<void*>(&to), &from, std::min(size, sizeof(from)));
+  to.struct_size = size;
 }
 
 /// The optional functions that a driver does not have: a name that it does not declare is found here.

@@ -83,6 +83,7 @@ constexpr int CU_STREAM_CAPTURE_MODE_RELAXED = 2;
   X(cuDeviceGetCount, "cuDeviceGetCount", (int* count))                                                              \
   X(cuDeviceGet, "cuDeviceGet", (CUdevice * device, int ordinal))                                                    \
   X(cuDeviceGetName, "cuDeviceGetName", (char* name, int bytes, CUdevice device))                                    \
+  X(cuDeviceGetPCIBusId, "cuDeviceGetPCIBusId", (char* text, int bytes, CUdevice device))                            \
   X(cuDeviceGetAttribute, "cuDeviceGetAttribute", (int* value, int attribute, CUdevice device))                      \
   X(cuDeviceTotalMem, "cuDeviceTotalMem_v2", (size_t* bytes, CUdevice device))                                       \
   X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (CUcontext * context, CUdevice device))                    \

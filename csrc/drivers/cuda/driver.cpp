@@ -12,6 +12,7 @@
 
 #include "common/table.h"
 #include "cuda/device.h"
+#include "cuda/nvml.h"
 #include "cuda/program.h"
 #include "cuda/transfers.h"
 
@@ -95,6 +96,16 @@ ob_status device_properties(ob_device device, ob_device_properties* properties) 
   const size_t size = properties->struct_size;
   std::memcpy(properties, &p, std::min(size, sizeof(p)));
   properties->struct_size = size;
+  return OB_OK;
+}
+
+ob_status device_sensors(ob_device device, ob_sensors* sensors) {
+  if (device->lost.load(std::memory_order_acquire)) return fail(OB_DEVICE_LOST, device->why_lost);
+  char bus_id[32] = {};
+  const CUresult result = cu().cuDeviceGetPCIBusId(bus_id, sizeof(bus_id), device->id);
+  if (result != CUDA_SUCCESS) return status_of(device, result, "cuDeviceGetPCIBusId");
+  const Nvml* const library = Nvml::get();
+  give(library == nullptr ? unknown_sensors() : library->read(bus_id), *sensors);
   return OB_OK;
 }
 

@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -30,6 +29,7 @@
 #include "host/compiler.h"
 #include "host/onednn.h"
 #include "host/program.h"
+#include "host/sensors.h"
 
 /// The host driver: the processor that the process runs on as a device, with Clang as its compiler. Kernels run on the
 /// thread that launches them and a pool, so that all work is done when the call that submits it returns.
@@ -98,6 +98,7 @@ struct Devices {
   OneDnn* library = nullptr;
   std::deque<ob_device_t> list;
   std::string problem;
+  Sensors sensors;
 
   Devices() {
     const unsigned parts = wanted_parts();
@@ -140,20 +141,15 @@ ob_status device_open(uint32_t index, ob_device* device) {
   return OB_OK;
 }
 
-/// What /proc/cpuinfo says of the first processor, or an empty text.
-std::string processor_text(const std::string& what) {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    const size_t colon = line.find(": ");
-    if (line.rfind(what, 0) == 0 && colon != std::string::npos) return line.substr(colon + 2);
-  }
-  return {};
-}
-
 ob_status memory_info(ob_device, uint64_t* free_bytes, uint64_t* total_bytes) {
   const HostMemory memory = HostMemory::now();
   *total_bytes = memory.for_devices();
   *free_bytes = std::min(*total_bytes, memory.available);
+  return OB_OK;
+}
+
+ob_status device_sensors(ob_device, ob_sensors* sensors) {
+  give(devices().sensors.read(), *sensors);
   return OB_OK;
 }
 

@@ -76,6 +76,7 @@ int64_t Clock::put(uint32_t device, Engine engine, int64_t after, double seconds
   int64_t& free = free_[device][engine];
   const int64_t begin = std::max({free, host_, after});
   free = begin + std::llround(seconds * 1e9);
+  if (engine == kCompute) computed_[device] += free - begin;
   char flops[40];
   std::snprintf(flops, sizeof(flops), "%.0f", what.flops);
   for (const std::string& word :
@@ -111,6 +112,17 @@ void Clock::forget() {
   const std::lock_guard<std::mutex> lock(mutex_);
   log_.clear();
   for (const auto& [device, bytes] : used_) note_memory(device);
+}
+
+int64_t Clock::busy(uint32_t device) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const int64_t computed = computed_[device];
+  Seen& seen = seen_[device];
+  if (host_ > seen.time) {
+    const int64_t percent = 100 * (computed - seen.computed) / (host_ - seen.time);
+    seen = {computed, host_, std::min<int64_t>(percent, 100)};
+  }
+  return seen.percent;
 }
 
 Clock& model_clock() {

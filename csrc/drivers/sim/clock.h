@@ -54,13 +54,22 @@ class Clock {
   /// device, "memory", time, bytes. Separated by tabs.
   std::string log();
   void forget();
+  /// Percent of the time since this was asked last in which a device computed.
+  int64_t busy(uint32_t device);
 
  private:
   void note_memory(uint32_t device);
 
+  /// How long a device has computed in all, until when, as `busy` saw it last, and what it said.
+  struct Seen {
+    int64_t computed = 0, time = 0, percent = 0;
+  };
+
   std::mutex mutex_;
   std::map<uint32_t, std::array<int64_t, kEngines>> free_;
   std::map<uint32_t, uint64_t> used_;
+  std::map<uint32_t, int64_t> computed_;  // how long
+  std::map<uint32_t, Seen> seen_;
   int64_t host_ = 0;
   std::string log_;
 };

@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -18,6 +19,7 @@
 #include <mutex>
 #include <new>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -37,11 +39,19 @@ using namespace outboard::common;
 /// hardware has a clock of its own (sim/clock.h). Tests can stop a stream (outboard_sim_pause) and make moving and
 /// filling take the time it would on a device (outboard_sim_pace).
 struct ob_device_t {
-  uint32_t index;
+  explicit ob_device_t(uint32_t index_) : index(index_) {}
+
+  const uint32_t index;
+  std::atomic<bool> lost{false};  // it was reset: this is what was before
   std::mutex mutex;
   std::map<ob_ptr, uint64_t> blocks;
   uint64_t used = 0;
+  std::set<ob_stream> streams;
+  std::vector<std::weak_ptr<outboard::sim::Members>> members;  // of its communicators
 };
+
+/// How often what waits looks whether its device is lost.
+constexpr std::chrono::milliseconds kLookAgain{2};
 
 /// One recording of an event: streams that wait for it keep it, whatever happens to the event.
 struct Point {
@@ -56,9 +66,10 @@ struct Point {
     reached.notify_all();
   }
 
-  void wait() {
+  /// Until it is reached, or `device`, which waits, is lost.
+  void wait(ob_device device) {
     std::unique_lock<std::mutex> lock(mutex);
-    reached.wait(lock, [&] { return nanoseconds >= 0; });
+    while (nanoseconds < 0 && !device->lost) reached.wait_for(lock, kLookAgain);
   }
 
   int64_t time() {
@@ -77,10 +88,11 @@ struct Point {
 struct ob_stream_t {
   explicit ob_stream_t(ob_device device_) : device(device_) {}
 
-  void put(std::function<void()> command) {
+  /// Of what is not `always` done, that of a lost device is left out.
+  void put(std::function<void()> command, bool always = false) {
     std::lock_guard<std::mutex> lock(mutex);
     if (!worker.joinable()) worker = std::thread([this] { work(); });
-    commands.push_back(std::move(command));
+    commands.push_back({std::move(command), always});
     ++put_count;
     changed.notify_all();
   }
@@ -128,21 +140,26 @@ struct ob_stream_t {
     for (;;) {
       changed.wait(lock, [&] { return ending || !commands.empty(); });
       if (commands.empty()) return;
-      const std::function<void()> command = std::move(commands.front());
+      const Command command = std::move(commands.front());
       commands.pop_front();
       lock.unlock();
-      command();
+      if (command.always || !device->lost) command.run();
       lock.lock();
       ++done_count;
       changed.notify_all();
     }
   }
 
+  struct Command {
+    std::function<void()> run;
+    bool always;
+  };
+
   ob_device device;
   std::atomic<int64_t> modelled{0};  // when the chip has done what was submitted
   std::mutex mutex;
   std::condition_variable changed;
-  std::deque<std::function<void()>> commands;
+  std::deque<Command> commands;
   uint64_t put_count = 0, done_count = 0;
   bool ending = false;
   std::string failure;  // of finished work, which nobody has been told of
@@ -156,11 +173,14 @@ struct ob_communicator_t {
 };
 
 struct ob_event_t {
+  explicit ob_event_t(ob_device device_) : device(device_) {}
+
   std::shared_ptr<Point> recorded() {
     std::lock_guard<std::mutex> lock(mutex);
     return point;
   }
 
+  const ob_device device;
   std::mutex mutex;
   std::shared_ptr<Point> point;  // nullptr: never recorded
 };
@@ -237,8 +257,8 @@ std::atomic<uint64_t> collectives_begun{0};
 enum Hang : int { kNothing = 0, kOnDevice = 1, kInCall = 2 };
 std::atomic<int> hang{kNothing};
 
-void hang_while(Hang chosen) {
-  while (hang == chosen) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+void hang_while(Hang chosen, ob_device device) {
+  while (hang == chosen && !device->lost) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 /// The status of a wait that found this.
@@ -253,11 +273,41 @@ ob_status device_count(uint32_t* count) {
   return OB_OK;
 }
 
+/// The devices of now; what they were before a reset is never freed.
+struct {
+  std::mutex mutex;
+  std::array<ob_device, kMaximumDevices> devices{};
+} opened;
+
 ob_status device_open(uint32_t index, ob_device* device) {
-  static ob_device_t* const devices = new ob_device_t[kMaximumDevices];
   if (index >= kMaximumDevices) return fail(OB_INVALID_ARGUMENT, "no such simulated device");
-  devices[index].index = index;
-  *device = &devices[index];
+  const std::lock_guard<std::mutex> lock(opened.mutex);
+  ob_device& known = opened.devices[index];
+  if (known == nullptr) known = new ob_device_t(index);
+  *device = known;
+  return OB_OK;
+}
+
+/// Frees all memory, once nothing runs that could use it.
+void give_up(ob_device device) {
+  device->lost = true;
+  const std::lock_guard<std::mutex> lock(device->mutex);
+  for (const auto& each : device->members) {
+    if (const auto members = each.lock()) members->abort();
+  }
+  for (ob_stream stream : device->streams) stream->synchronize();
+  for (const auto& [address, bytes] : device->blocks) std::free(reinterpret_cast<void*>(address));
+  device->blocks.clear();
+  device->used = 0;
+  model_memory(device);
+}
+
+ob_status device_reset(ob_device device, ob_device* fresh) {
+  const std::lock_guard<std::mutex> lock(opened.mutex);
+  ob_device& known = opened.devices[device->index];
+  if (known != device) return fail(OB_DEVICE_LOST, "the device was reset before");
+  give_up(device);
+  *fresh = known = new ob_device_t(device->index);
   return OB_OK;
 }
 
@@ -315,11 +365,18 @@ ob_status memory_free(ob_device device, ob_ptr ptr) {
 }
 
 ob_status stream_create(ob_device device, ob_stream* stream) {
-  *stream = new ob_stream_t(device);
+  const std::lock_guard<std::mutex> lock(device->mutex);
+  *stream = *device->streams.insert(new ob_stream_t(device)).first;
   return OB_OK;
 }
 
+/// It counts among its device's streams until nothing of it runs.
 ob_status stream_destroy(ob_stream stream) {
+  stream->synchronize();
+  {
+    const std::lock_guard<std::mutex> lock(stream->device->mutex);
+    stream->device->streams.erase(stream);
+  }
   stream->end();
   delete stream;
   return OB_OK;
@@ -336,15 +393,15 @@ ob_status stream_wait_event(ob_stream stream, ob_event event) {
   if (const std::shared_ptr<Point> point = event->recorded()) {
     stream->modelled = std::max<int64_t>(stream->modelled, point->modelled);
     stream->put([stream, point] {
-      point->wait();
+      point->wait(stream->device);
       if (!point->failure.empty()) stream->fail(point->failure);
     });
   }
   return OB_OK;
 }
 
-ob_status event_create(ob_device, ob_event* event) {
-  *event = new ob_event_t;
+ob_status event_create(ob_device device, ob_event* event) {
+  *event = new ob_event_t(device);
   return OB_OK;
 }
 
@@ -359,7 +416,7 @@ ob_status event_record(ob_event event, ob_stream stream) {
     std::lock_guard<std::mutex> lock(event->mutex);
     event->point = point;
   }
-  stream->put([stream, point] { point->reach(stream->told()); });
+  stream->put([stream, point] { point->reach(stream->told()); }, /*always=*/true);
   return OB_OK;
 }
 
@@ -367,7 +424,7 @@ ob_status event_wait(ob_event event, int blocking) {
   const std::shared_ptr<Point> point = event->recorded();
   if (point == nullptr) return OB_OK;
   if (blocking == 0 && point->time() < 0) return OB_NOT_READY;
-  point->wait();
+  point->wait(event->device);
   model_wait(point->modelled);
   return told(point->failure);
 }
@@ -498,10 +555,10 @@ ob_status execute(ob_stream stream, const std::shared_ptr<const outboard::sim::P
     const ob_status status = check_range(stream->device, operand.data, outboard::sim::bytes_of(operand));
     if (status != OB_OK) return status;
   }
-  hang_while(kInCall);
+  hang_while(kInCall, stream->device);
   model_steps(stream, program->steps());
   stream->put([stream, program, kept] {
-    hang_while(kOnDevice);
+    hang_while(kOnDevice, stream->device);
     try {
       program->run(kept->list());
     } catch (const std::exception& error) {
@@ -569,6 +626,10 @@ ob_status communicator_create(ob_device device, const void* id, uint32_t rank, u
     }
     if (status != OB_OK) return fail(OB_NOT_READY, "not all members of the communicator came in time");
   }
+  {
+    const std::lock_guard<std::mutex> lock(device->mutex);
+    device->members.push_back(made->members);
+  }
   *communicator = made.release();
   return OB_OK;
 }
@@ -621,11 +682,64 @@ ob_status memory_info(ob_device device, uint64_t* free_bytes, uint64_t* total_by
   return OB_OK;
 }
 
+bool is_lost(ob_device device) { return device->lost; }
+template <typename Handle>
+bool is_lost(Handle* handle) {
+  return handle->device->lost;
+}
+
+/// A function as it is, except that it says so if the device of its first argument is lost.
+template <auto function>
+struct UnlessLost;
+
+template <typename First, typename... Rest, ob_status (*function)(First, Rest...)>
+struct UnlessLost<function> {
+  static ob_status call(First first, Rest... rest) {
+    const ob_status status = is_lost(first) ? OB_OK : function(first, rest...);
+    return is_lost(first) ? fail(OB_DEVICE_LOST, "the simulated device was reset") : status;
+  }
+};
+
+ob_status device_sensors(ob_device device, ob_sensors* sensors) {
+  ob_sensors read = outboard::common::unknown_sensors();
+  {
+    const std::lock_guard<std::mutex> lock(device->mutex);
+    read.memory_used = static_cast<int64_t>(device->used);
+  }
+  if (outboard::sim::chosen_chip() != nullptr) read.compute_busy = outboard::sim::model_clock().busy(device->index);
+  outboard::common::give(read, *sensors);
+  return OB_OK;
+}
+
 ob_driver make_driver() {
   using namespace outboard::common::absent;
   ob_driver driver = outboard::common::new_table("sim");
 #define OB_FUNCTION(name) outboard::common::offer<name>(driver.name);
 #include "outboard/functions.def"
+#define OB_UNLESS_LOST(name) outboard::common::offer<UnlessLost<name>::call>(driver.name)
+  OB_UNLESS_LOST(device_properties);
+  OB_UNLESS_LOST(memory_alloc);
+  OB_UNLESS_LOST(memory_free);
+  OB_UNLESS_LOST(memory_info);
+  OB_UNLESS_LOST(stream_create);
+  OB_UNLESS_LOST(stream_wait);
+  OB_UNLESS_LOST(stream_wait_event);
+  OB_UNLESS_LOST(event_create);
+  OB_UNLESS_LOST(event_record);
+  OB_UNLESS_LOST(event_wait);
+  OB_UNLESS_LOST(event_elapsed);
+  OB_UNLESS_LOST(copy);
+  OB_UNLESS_LOST(fill);
+  OB_UNLESS_LOST(library_find);
+  OB_UNLESS_LOST(library_call);
+  OB_UNLESS_LOST(function_load);
+  OB_UNLESS_LOST(collective_supported);
+  OB_UNLESS_LOST(communicator_id);
+  OB_UNLESS_LOST(communicator_create);
+  OB_UNLESS_LOST(communicator_joined);
+  OB_UNLESS_LOST(collective);
+  OB_UNLESS_LOST(device_sensors);
+#undef OB_UNLESS_LOST
   return driver;
 }
 
@@ -642,7 +756,7 @@ __attribute__((visibility("default"))) const ob_driver* outboard_driver(void) {
 __attribute__((visibility("default"))) void outboard_sim_pause(ob_stream stream) {
   const auto point = std::make_shared<Point>();
   stream->pause = point;
-  stream->put([point] { point->wait(); });
+  stream->put([stream, point] { point->wait(stream->device); });
 }
 
 __attribute__((visibility("default"))) void outboard_sim_resume(ob_stream stream) { stream->pause->reach(); }

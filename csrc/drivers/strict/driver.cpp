@@ -38,8 +38,9 @@ struct ob_device_t {
   uint32_t index;
   ob_device inner;
   ob_device_properties properties;
-  std::unique_ptr<Memory> memory;
+  std::shared_ptr<Memory> memory;  // the same after a reset, which leaves nothing in it
   std::atomic<bool> lost{false};
+  std::atomic<bool> given_up{false};  // and nothing that is queued begins any more: it was reset
 };
 
 /// A program of the wrapped driver's. Queued launches keep it.
@@ -232,10 +233,47 @@ ob_status device_open(uint32_t index, ob_device* device) {
   ob_status status = pass(inner->device_open(index, &made->inner));
   if (status == OB_OK) status = read_properties(made->inner, made->properties);
   if (status != OB_OK) return status;
-  made->memory = std::make_unique<Memory>(*inner, made->inner, made->properties);
+  made->memory = std::make_shared<Memory>(*inner, made->inner, made->properties);
   *device = made.get();
   opened().push_back(std::move(made));
   return OB_OK;
+}
+
+ob_status device_reset(ob_device device, ob_device* fresh) {
+  std::lock_guard<std::mutex> lock(opened_mutex());
+  const auto known =
+      std::find_if(opened().begin(), opened().end(), [&](const auto& each) { return each.get() == device; });
+  if (known == opened().end()) return violation("device_reset of a device that was reset before");
+  auto made = std::make_unique<ob_device_t>();
+  made->index = device->index;
+  made->inner = device->inner;
+  made->properties = device->properties;
+  made->memory = device->memory;
+  device->lost = device->given_up = true;
+  Queue::look_again();
+  const ob_status status = device->memory->free_all();
+  if (status != OB_OK) return status;
+  known->release();  // for ever: its handles are known
+  *fresh = made.get();
+  *known = std::move(made);
+  return OB_OK;
+}
+
+bool has_sensors() {
+  return inner->struct_size >= offsetof(ob_driver, device_sensors) + sizeof(inner->device_sensors) &&
+         inner->device_sensors != nullptr;
+}
+
+/// What the wrapped device's say.
+ob_status device_sensors(ob_device device, ob_sensors* sensors) {
+  if (const ob_status status = check_device(device); status != OB_OK) return status;
+  const size_t size = std::min(sensors->struct_size, sizeof(*sensors));
+  for (size_t place = offsetof(ob_sensors, memory_used); place < size; place += sizeof(int64_t)) {
+    int64_t field = 0;
+    std::memcpy(&field, reinterpret_cast<const char*>(sensors) + place, sizeof(field));
+    if (field != OB_NOT_KNOWN) return violation("device_sensors with a field that is not OB_NOT_KNOWN");
+  }
+  return pass(inner->device_sensors(device->inner, sensors));
 }
 
 ob_status device_properties(ob_device device, ob_device_properties* properties) {
@@ -253,7 +291,9 @@ ob_status memory_alloc(ob_device device, uint64_t bytes, ob_ptr* ptr) {
   return status == OB_OK ? device->memory->alloc(bytes, ptr) : status;
 }
 
-ob_status memory_free(ob_device device, ob_ptr ptr) { return device->memory->free(ptr); }
+ob_status memory_free(ob_device device, ob_ptr ptr) {
+  return device->given_up ? lost_status() : device->memory->free(ptr);
+}
 
 ob_status memory_info(ob_device device, uint64_t* free_bytes, uint64_t* total_bytes) {
   *total_bytes = device->properties.total_memory;
@@ -303,7 +343,7 @@ ob_status stream_create(ob_device device, ob_stream* stream) {
   made->device = device;
   const ob_status status = pass(inner->stream_create(device->inner, &made->inner));
   if (status != OB_OK) return status;
-  made->queue = std::make_unique<Queue>(++number);
+  made->queue = std::make_unique<Queue>(++number, device->given_up);
   handles<ob_stream_t>().add(made.get());
   *stream = made.release();
   return OB_OK;
@@ -387,14 +427,16 @@ ob_status finish(ob_stream stream, ob_status submitted) {
   return pass(inner->stream_wait(stream->inner, 1));
 }
 
-ob_status outside(const char* what, uint64_t address, uint64_t bytes) {
+/// Nothing is inside an allocation of a device that was reset.
+ob_status outside(ob_device device, const char* what, uint64_t address, uint64_t bytes) {
+  if (device->given_up) return lost_status();
   return violation(std::string(what) + " " + std::to_string(bytes) + " bytes at " + std::to_string(address) +
                    ", which are not inside an allocation");
 }
 
 ob_status copy_in(ob_stream stream, uint64_t dst, uint64_t src, uint64_t bytes) {
   auto target = std::make_shared<BlockUse>(stream->device->memory->use(dst, bytes));
-  if (!*target) return outside("a copy to", dst, bytes);
+  if (!*target) return outside(stream->device, "a copy to", dst, bytes);
   const auto source = std::make_shared<HostMemory>(src, bytes, /*written=*/false);
   stream->queue->put([=] {
     std::vector<char> read;
@@ -409,7 +451,7 @@ ob_status copy_in(ob_stream stream, uint64_t dst, uint64_t src, uint64_t bytes) 
 /// Arrives in two parts: who looks too early may see half of it.
 ob_status copy_out(ob_stream stream, uint64_t dst, uint64_t src, uint64_t bytes) {
   auto source = std::make_shared<BlockUse>(stream->device->memory->use(src, bytes));
-  if (!*source) return outside("a copy from", src, bytes);
+  if (!*source) return outside(stream->device, "a copy from", src, bytes);
   const auto target = std::make_shared<HostMemory>(dst, bytes, /*written=*/true);
   stream->queue->put([=] {
     std::vector<char> old;
@@ -429,9 +471,9 @@ ob_status copy_out(ob_stream stream, uint64_t dst, uint64_t src, uint64_t bytes)
 
 ob_status copy_within(ob_stream stream, uint64_t dst, uint64_t src, uint64_t bytes) {
   auto source = std::make_shared<BlockUse>(stream->device->memory->use(src, bytes));
-  if (!*source) return outside("a copy from", src, bytes);
+  if (!*source) return outside(stream->device, "a copy from", src, bytes);
   auto target = std::make_shared<BlockUse>(stream->device->memory->use(dst, bytes));
-  if (!*target) return outside("a copy to", dst, bytes);
+  if (!*target) return outside(stream->device, "a copy to", dst, bytes);
   stream->queue->put([=] {
     return finish(stream, inner->copy(stream->inner, OB_DEVICE_TO_DEVICE, target->inner(), source->inner(), bytes));
   });
@@ -453,7 +495,7 @@ ob_status fill(ob_stream stream, ob_ptr dst, const void* pattern, uint32_t patte
   }
   if (dst % pattern_size != 0 || bytes % pattern_size != 0) return violation("a fill that is not of whole patterns");
   auto target = std::make_shared<BlockUse>(stream->device->memory->use(dst, bytes));
-  if (!*target) return outside("a fill of", dst, bytes);
+  if (!*target) return outside(stream->device, "a fill of", dst, bytes);
   const std::string copied(static_cast<const char*>(pattern), pattern_size);
   stream->queue->put(
       [=] { return finish(stream, inner->fill(stream->inner, target->inner(), copied.data(), pattern_size, bytes)); });
@@ -467,9 +509,9 @@ ob_status copy_peer(ob_stream stream, ob_device dst_device, ob_ptr dst, ob_devic
   if (status != OB_OK || bytes == 0) return status;
   if (stream->device != src_device) return violation("copy_peer on a stream that is not of the source's device");
   auto source = std::make_shared<BlockUse>(src_device->memory->use(src, bytes));
-  if (!*source) return outside("a copy from", src, bytes);
+  if (!*source) return outside(src_device, "a copy from", src, bytes);
   auto target = std::make_shared<BlockUse>(dst_device->memory->use(dst, bytes));
-  if (!*target) return outside("a copy to", dst, bytes);
+  if (!*target) return outside(dst_device, "a copy to", dst, bytes);
   stream->queue->put([=] {
     std::vector<char> between(bytes);
     const auto host = reinterpret_cast<uint64_t>(between.data());
@@ -636,7 +678,7 @@ ob_status resolve(ob_device device, const std::shared_ptr<Launch>& launch, Resol
     std::memcpy(&address, resolved.values[i].data(), sizeof(address));
     if (address == 0) continue;
     BlockUse use = device->memory->use(address, 0);
-    if (!use) return outside(("argument " + std::to_string(i) + " of a launch:").c_str(), address, 0);
+    if (!use) return outside(device, ("argument " + std::to_string(i) + " of a launch:").c_str(), address, 0);
     address = use.inner();
     std::memcpy(resolved.values[i].data(), &address, sizeof(address));
     resolved.uses.push_back(std::move(use));
@@ -806,7 +848,7 @@ ob_status library_call(ob_stream stream, ob_function function, const ob_operand*
     const uint64_t bytes = Operands::bytes(operand);
     if (operand.kind != OB_OPERAND_TENSOR || operand.data == 0) continue;
     BlockUse use = stream->device->memory->use(operand.data, bytes);
-    if (!use) return outside(("an operand of " + function->name + ":").c_str(), operand.data, bytes);
+    if (!use) return outside(stream->device, ("an operand of " + function->name + ":").c_str(), operand.data, bytes);
     operand.data = use.inner();
     call->uses.push_back(std::move(use));
   }
@@ -954,10 +996,10 @@ ob_status collective(ob_stream stream, ob_communicator communicator, const ob_co
   const uint64_t read = queued->what.source_bytes(), written = queued->what.target_bytes();
   const auto source =
       std::make_shared<BlockUse>(read == 0 ? BlockUse() : stream->device->memory->use(given->source, read));
-  if (read != 0 && !*source) return outside("a collective that reads", given->source, read);
+  if (read != 0 && !*source) return outside(stream->device, "a collective that reads", given->source, read);
   const auto target =
       std::make_shared<BlockUse>(written == 0 ? BlockUse() : stream->device->memory->use(given->target, written));
-  if (written != 0 && !*target) return outside("a collective that writes", given->target, written);
+  if (written != 0 && !*target) return outside(stream->device, "a collective that writes", given->target, written);
   stream->queue->put([stream, queued, source, target] {
     const ob_collective placed = queued->what.at(*source ? source->inner() : 0, *target ? target->inner() : 0);
     return finish(stream, inner->collective(stream->inner, queued->communicator->inner, &placed));
@@ -973,6 +1015,7 @@ ob_driver make_driver() {
 #define OB_FUNCTION(name) outboard::common::offer<name>(driver.name);
 #include "outboard/functions.def"
   if (!joins_without_waiting()) driver.communicator_joined = nullptr;
+  if (!has_sensors()) driver.device_sensors = nullptr;
   if (!loads_functions()) driver.function_load = nullptr, driver.function_release = nullptr;
   return driver;
 }

@@ -4,7 +4,9 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <chrono>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "strict/violations.h"
@@ -121,6 +123,22 @@ ob_status Memory::free(ob_ptr address) {
   }
   const ob_status status = inner_.memory_free(device_, block->inner_base);
   return status == OB_OK ? OB_OK : fail(status, inner_.last_error());
+}
+
+ob_status Memory::free_all() {
+  std::map<ob_ptr, std::shared_ptr<Block>> blocks;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    blocks.swap(blocks_);
+    used_ = 0;
+  }
+  ob_status status = OB_OK;
+  for (const auto& [address, block] : blocks) {
+    while (block->uses != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const ob_status freed = inner_.memory_free(device_, block->inner_base);
+    if (freed != OB_OK) status = fail(freed, inner_.last_error());
+  }
+  return status;
 }
 
 BlockUse Memory::use(ob_ptr address, uint64_t bytes) {

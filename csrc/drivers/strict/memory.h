@@ -67,6 +67,8 @@ class Memory {
 
   ob_status alloc(uint64_t bytes, ob_ptr* address);
   ob_status free(ob_ptr address);
+  /// All of it, once no command uses any. No command begins any more.
+  ob_status free_all();
   /// `bytes` at `address`; false if they are not inside one allocation.
   BlockUse use(ob_ptr address, uint64_t bytes);
   uint64_t used();

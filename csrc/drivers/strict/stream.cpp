@@ -23,11 +23,14 @@ Control& control() {
   return *instance;
 }
 
+/// How often what waits for another device looks whether its own is given up.
+constexpr std::chrono::milliseconds kLookAgain{2};
+
 /// Waits while queues are held; what the command that begins now shall fail with.
-ob_status begin(bool may_fail) {
+ob_status begin(bool is_work, const std::atomic<bool>& given_up) {
   std::unique_lock<std::mutex> lock(control().mutex);
-  control().released.wait(lock, [] { return !control().held; });
-  if (!may_fail || control().to_come == 0 || --control().to_come != 0) return OB_OK;
+  control().released.wait(lock, [&] { return !control().held || given_up; });
+  if (!is_work || control().to_come == 0 || --control().to_come != 0) return OB_OK;
   return control().status;
 }
 
@@ -45,6 +48,11 @@ void Point::reach(ob_status failure, const std::string& text) {
 void Point::wait() {
   std::unique_lock<std::mutex> lock(mutex_);
   reached_.wait(lock, [&] { return nanoseconds_ >= 0; });
+}
+
+void Point::wait_unless(const std::atomic<bool>& given_up) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (nanoseconds_ < 0 && !given_up) reached_.wait_for(lock, kLookAgain);
 }
 
 ob_status Point::status() {
@@ -108,8 +116,8 @@ void Queue::record(std::shared_ptr<Point> point) {
 }
 
 void Queue::wait_for(std::shared_ptr<Point> point) {
-  const Command wait = [point = std::move(point)] {
-    point->wait();
+  const Command wait = [this, point = std::move(point)] {
+    point->wait_unless(given_up_);
     return point->status();
   };
   put({wait, false});
@@ -123,10 +131,7 @@ void Queue::work() {
     Entry entry = std::move(entries_.front());
     entries_.pop_front();
     lock.unlock();
-    const ob_status injected = begin(entry.may_fail);
-    late_.pass();
-    const ob_status status =
-        injected == OB_OK ? entry.command() : fail(injected, "injected failure of a queued command");
+    const ob_status status = carry_out(entry);
     const std::string text = status == OB_OK ? "" : common::last_error();
     entry.command = nullptr;  // what it held is free before anybody hears that it is done
     lock.lock();
@@ -137,6 +142,13 @@ void Queue::work() {
     ++done_;
     changed_.notify_all();
   }
+}
+
+ob_status Queue::carry_out(const Entry& entry) {
+  const ob_status injected = begin(entry.is_work, given_up_);
+  if (entry.is_work && given_up_) return fail(OB_DEVICE_LOST, "the device was reset");
+  late_.pass();
+  return injected == OB_OK ? entry.command() : fail(injected, "injected failure of a queued command");
 }
 
 ob_status Queue::wait(bool blocking, const std::atomic<bool>& lost) {
@@ -158,6 +170,11 @@ ob_status Queue::wait(bool blocking, const std::atomic<bool>& lost) {
 void Queue::hold(bool held) {
   std::lock_guard<std::mutex> lock(control().mutex);
   control().held = held;
+  control().released.notify_all();
+}
+
+void Queue::look_again() {
+  std::lock_guard<std::mutex> lock(control().mutex);
   control().released.notify_all();
 }
 

@@ -23,6 +23,8 @@ class Point {
   /// `failure`: what the work before it failed with that nobody has been told of yet.
   void reach(ob_status failure, const std::string& text);
   void wait();
+  /// The same, until `given_up` is set.
+  void wait_unless(const std::atomic<bool>& given_up);
   /// What the work before it failed with, or, before it is reached, OB_NOT_READY.
   ob_status status();
   /// Nanoseconds of a steady clock; -1 before it is reached.
@@ -58,7 +60,8 @@ class Queue {
   /// What the wrapped driver said; its text is on the thread that runs the command.
   using Command = std::function<ob_status()>;
 
-  explicit Queue(uint64_t number) : late_(number), later_(~number) {}
+  /// Once `given_up` is set, commands are left out, and points are reached all the same.
+  Queue(uint64_t number, const std::atomic<bool>& given_up) : given_up_(given_up), late_(number), later_(~number) {}
   /// Waits for everything that was put.
   ~Queue();
   Queue(const Queue&) = delete;
@@ -75,18 +78,22 @@ class Queue {
 
   /// While held, no queue begins another command.
   static void hold(bool held);
+  /// A `given_up` was set: held queues of that device go on.
+  static void look_again();
   /// The nth next command of any queue that does work fails with `status` (0: none does).
   static void fail_command(uint64_t nth, ob_status status);
 
  private:
   struct Entry {
     Command command;
-    bool may_fail;  // by fail_command
+    bool is_work;  // it may fail by fail_command, and be left out
   };
 
   void put(Entry entry);
   void work();
+  ob_status carry_out(const Entry& entry);
 
+  const std::atomic<bool>& given_up_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Entry> entries_;

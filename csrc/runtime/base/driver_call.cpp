@@ -6,10 +6,18 @@
 namespace outboard {
 namespace {
 
-constexpr const char* kLostAdvice =
-    ". What was in its memory is gone, and nothing can run on it any more in this process: end the process, go on from "
-    "the last checkpoint in a new one, and look into the system's log for what happened to the device. Other devices "
-    "are not concerned.";
+/// What to do about a lost device, as the end of a sentence.
+std::string advice(const DeviceDriver& driver) {
+  std::string text = ". What was in its memory is gone, and nothing can run on it any more in this process: ";
+  if (driver.device_reset != nullptr) text += "reset() of the device's module makes it as new. Else, ";
+  return text +
+         "end the process, go on from the last checkpoint in a new one, and look into the system's log for what "
+         "happened to the device. Other devices are not concerned.";
+}
+
+constexpr const char* kReset =
+    "the device was reset: what was in its memory then, and its events, graphs and communicators, are lost. Make them "
+    "again, such as tensors from the last checkpoint";
 
 constexpr size_t kPlaces[] = {
 #define OB_FUNCTION(name) offsetof(ob_driver, name),
@@ -63,15 +71,16 @@ void throw_failure(const ob_driver& driver, ob_status status, const char* what) 
 void throw_failure(const DeviceDriver& driver, ob_status status, const char* what) {
   if (status != OB_DEVICE_LOST) throw_failure(static_cast<const ob_driver&>(driver), status, what);
   driver.lost = true;
+  if (driver.was_reset) throw Error(OB_DEVICE_LOST, kReset);
   const char* text = driver.last_error();
   throw Error(OB_DEVICE_LOST, std::string("the device was lost: ") + what +
-                                  " failed: " + (text != nullptr ? text : "no details") + kLostAdvice);
+                                  " failed: " + (text != nullptr ? text : "no details") + advice(driver));
 }
 
 void refuse_if_unusable(const DeviceDriver& driver) {
   refuse_in_forked_child();
   if (!driver.lost.load(std::memory_order_relaxed)) return;
-  throw Error(OB_DEVICE_LOST, std::string("the device was lost earlier") + kLostAdvice);
+  throw Error(OB_DEVICE_LOST, driver.was_reset ? kReset : "the device was lost earlier" + advice(driver));
 }
 
 }  // namespace outboard

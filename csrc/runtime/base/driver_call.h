@@ -37,7 +37,14 @@ struct DeviceDriver final : ob_driver {
   explicit DeviceDriver(const ob_driver& given) : ob_driver(given) {}
 
   mutable std::atomic<bool> lost{false};
+  mutable std::atomic<bool> was_reset{false};   ///< that is why: it has a successor
+  mutable std::atomic<bool> work_ended{false};  ///< and nothing of what was queued goes on
 };
+
+/// Which of two devices' drivers a call that concerns both was refused by: the other's, if that device is lost.
+inline const DeviceDriver& to_blame(const DeviceDriver& driver, const DeviceDriver& other) {
+  return other.lost.load(std::memory_order_relaxed) ? other : driver;
+}
 
 /// Throws what a driver call of this thread reported, OutOfMemoryError or Error: "<what> failed: " and the driver's own
 /// text.

@@ -84,6 +84,7 @@ Block* Residency::allocate(uint64_t bytes, Stream& stream, const MemoryPoolPoint
 
 ob_ptr Residency::resolve(Allocation& allocation, Stream& stream, Access access) {
   if (&allocation.device() != &device_ || &stream.device() != &device_) {
+    refuse_if_unusable(allocation.device().driver());
     throw Error(OB_INVALID_ARGUMENT, "memory of device " + std::to_string(allocation.device().index()) +
                                          " was given to work on device " + std::to_string(stream.device().index()));
   }

@@ -614,6 +614,7 @@ const std::shared_ptr<Evaluation>& Executable::evaluated(const Scalar* symbols) 
 
 void Executable::run(const Input* inputs, const std::vector<Scalar>& symbols, ExecutionContext& context,
                      std::vector<Result>& results) const {
+  refuse_if_unusable(device_.driver());  // the stream may be its successor's
   Buffers buffers(*plan_, leaves_, inputs, device_);
   const auto run_by = [&](const Evaluation& evaluation) {
     return Run(*plan_, kernels_, functions_, drivers_functions_, loaded_functions_, assertions_, inputs, symbols.data(),

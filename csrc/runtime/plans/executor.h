@@ -101,6 +101,7 @@ class Executable {
   /// Waits for the programs. Throws Error(OB_BUILD_FAILED) with the build log.
   void wait_until_built() const;
   const Plan& plan() const { return *plan_; }
+  const std::shared_ptr<const Plan>& shared_plan() const { return plan_; }
   Device& device() const { return device_; }
   /// Whether a step asks for seeds.
   bool draws() const { return draws_; }

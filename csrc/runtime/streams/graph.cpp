@@ -248,6 +248,7 @@ void Graph::end() {
 
 void Graph::replay(Stream& stream) {
   if (recording_ == nullptr || capturing_) throw Error(OB_INVALID_ARGUMENT, "nothing was captured: capture work first");
+  refuse_if_unusable(device_.driver());  // the stream may be its successor's
   if (stream.recording() != nullptr) throw Error(OB_UNSUPPORTED, "a graph cannot be replayed into another one");
   recording_->bake(device_);
   stream_->stand_for(stream);
@@ -256,7 +257,8 @@ void Graph::replay(Stream& stream) {
 
 void Graph::reset() {
   if (capturing_) end();
-  if (stream_ != nullptr) stream_->finish();  // kept memory is let go of: nothing may be using it
+  // Kept memory is let go of: nothing may be using it.
+  if (stream_ != nullptr && !device_.was_reset()) stream_->finish();
   recording_ = nullptr;
   stream_ = nullptr;
 }

@@ -154,6 +154,7 @@ void Stream::submit(TracedWork work, Command command, bool may_run_at_once) {
 }
 
 bool Stream::idle() const {
+  if (device_.driver().work_ended.load(std::memory_order_acquire)) return true;
   if (lent_.load(std::memory_order_acquire) != 0) return false;
   return finished_.load(std::memory_order_acquire) >= submitted_.load(std::memory_order_acquire);
 }
@@ -252,8 +253,8 @@ void Stream::copy_peer(Device& target, ob_ptr dst, ob_ptr src, uint64_t bytes) {
   refuse_if_unusable(target.driver());
   submit(moved(OB_DEVICE_TO_DEVICE, bytes), [this, &target, dst, src, bytes] {
     const DeviceDriver& driver = device_.driver();
-    check(driver, driver.copy_peer(handle_, target.handle(), dst, device_.handle(), src, bytes),
-          "copying memory to another device");
+    const ob_status status = driver.copy_peer(handle_, target.handle(), dst, device_.handle(), src, bytes);
+    check(to_blame(driver, target.driver()), status, "copying memory to another device");
   });
 }
 
@@ -287,15 +288,17 @@ void Stream::wait(const Event& event) {
   if (recording_ != nullptr) refuse_in_capture("waiting for an event");
   if (origin_ != nullptr) return origin_->wait(event);
   refuse_if_unusable(device_.driver());
+  refuse_if_unusable(event.device().driver());
   const Event::Point point = event.point();
   const bool ours = device_.shares_driver_with(event.device());
-  const SubmissionQueue::Command command = [&driver = device_.driver(), &queue = queue_, stream = handle_, point,
-                                            other = ours ? nullptr : &event.device().driver()] {
+  const SubmissionQueue::Command command = [&driver = device_.driver(), &other = event.device().driver(),
+                                            &queue = queue_, stream = handle_, point, ours] {
     point.wait_until_handed_over();
     queue.keep(point.handle->failure());
     const ob_event reached = point.handle->get();
-    if (other == nullptr) return check(driver, driver.stream_wait_event(stream, reached), "waiting for an event");
-    check(*other, other->event_wait(reached, 1), "waiting for an event of another driver");
+    if (!ours) return check(other, other.event_wait(reached, 1), "waiting for an event of another driver");
+    const ob_status status = driver.stream_wait_event(stream, reached);
+    check(to_blame(driver, other), status, "waiting for an event");
   };
   const CountedAtEnd counted(submitted_);
   hand_over(command, ours && point.handed_over());
@@ -368,7 +371,6 @@ size_t Stream::kept() const {
   return kept_.size();
 }
 
-/// Memory that a failed copy left behind, once a wait for the stream succeeded.
 void Stream::let_go_of_kept() {
   std::vector<std::shared_ptr<const void>> memory;  // freed without the lock
   const std::lock_guard lock(kept_mutex_);
@@ -444,6 +446,7 @@ Event::Point Event::point() const {
 void Event::record(Stream& target) {
   if (target.recording() != nullptr) refuse_in_capture("recording an event");
   refuse_if_unusable(device_.driver());
+  refuse_if_unusable(target.device().driver());
   Stream& stream = target.actual();
   asserts_.store(stream.asserts_.load(std::memory_order_acquire), std::memory_order_release);
   const std::shared_ptr<EventHandle> handle = point().handle;
@@ -475,6 +478,7 @@ void Event::finish() {
 }
 
 bool Event::surely_reached() noexcept {
+  if (device_.driver().work_ended.load(std::memory_order_acquire)) return true;
   try {
     return query();
   } catch (const Error&) {
@@ -519,8 +523,8 @@ double Event::elapsed_ms(const Event& end) const {
     throw Error(OB_INVALID_ARGUMENT, "an event is not reached yet: synchronize it before the time is taken");
   }
   int64_t nanoseconds = 0;
-  check(device_.driver(), device_.driver().event_elapsed(from.handle->get(), to.handle->get(), &nanoseconds),
-        "timing events");
+  const ob_status status = device_.driver().event_elapsed(from.handle->get(), to.handle->get(), &nanoseconds);
+  check(to_blame(device_.driver(), end.device().driver()), status, "timing events");
   return static_cast<double>(nanoseconds) * 1e-6;
 }
 

@@ -100,6 +100,8 @@ class Stream {
   void keep_until_finished(std::shared_ptr<const void> memory) noexcept;
   /// How many pieces of memory are kept so.
   size_t kept() const;
+  /// Frees them if a wait for the stream succeeded since, or its device was reset.
+  void let_go_of_kept();
   /// As `query`, except that a failure is kept for the next call that submits or waits: for callers in the
   /// middle of something else.
   bool surely_finished() noexcept;
@@ -126,7 +128,6 @@ class Stream {
   ob_status wait_for_driver() const;
   bool idle() const;
   void finished(uint64_t count);
-  void let_go_of_kept();
 
   Device& device_;
   int64_t id_;

@@ -2,6 +2,8 @@
 #include <ATen/record_function.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <utility>
+
 #include "torch/bridge/deferred.h"
 #include "torch/bridge/devices.h"
 #include "torch/bridge/storage.h"
@@ -104,6 +106,9 @@ class GuardImpl final : public c10::impl::DeviceGuardImplInterface {
                 " does not match recording stream's device index ", static_cast<int>(stream.device_index()), ".");
     translate_errors([&] {
       Stream& target = unwrap(stream);
+      if (*event != nullptr && static_cast<Event*>(*event)->device().was_reset()) {
+        delete static_cast<Event*>(std::exchange(*event, nullptr));
+      }
       if (*event == nullptr) *event = new Event(target.device());
       static_cast<Event*>(*event)->record(target);
     });

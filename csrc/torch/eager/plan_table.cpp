@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -110,6 +111,24 @@ const Executable& PlanTable::add(PlanEntry& entry, const std::string& plan, c10:
   return *executable;
 }
 
+void PlanTable::forget(c10::DeviceIndex device) {
+  std::unique_lock lock(mutex_);
+  Reclaimer::Garbage gone;
+  for (auto at = entries_.begin(); at != entries_.end();) {
+    at = at->first.front() == static_cast<char>(device) ? take_away(at, gone) : std::next(at);
+  }
+  generation_.fetch_add(1, std::memory_order_release);
+  reclaimer_.retire(std::move(gone));
+}
+
+/// Takes an entry away, under the lock. Who uses it goes on. The next entry.
+PlanTable::Entries::iterator PlanTable::take_away(Entries::iterator at, Reclaimer::Garbage& gone) {
+  held_ -= held_by(*at->second);
+  at->second->is_gone = true;
+  gone.push_back(std::move(at->second));
+  return entries_.erase(at);
+}
+
 int64_t PlanTable::plans() {
   std::shared_lock lock(mutex_);
   int64_t plans = 0;
@@ -138,14 +157,7 @@ void PlanTable::make_room(const PlanEntry& wanted) {
   const auto sweep = [&](bool spare_used) {
     for (auto at = entries_.begin(); at != entries_.end() && held_ > room - room / 4;) {
       const bool stays = at->second.get() == &wanted || (at->second->used.exchange(false) && spare_used);
-      if (stays) {
-        ++at;
-        continue;
-      }
-      held_ -= held_by(*at->second);
-      at->second->is_gone = true;
-      gone.push_back(std::move(at->second));
-      at = entries_.erase(at);
+      at = stays ? std::next(at) : take_away(at, gone);
     }
   };
   sweep(true);

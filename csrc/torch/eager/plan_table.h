@@ -71,6 +71,9 @@ class PlanTable {
   /// Adds a serialised plan to an entry. Throws Error if it is damaged.
   const Executable& add(PlanEntry& entry, const std::string& plan, c10::DeviceIndex device);
 
+  /// Takes the entries of a device away, which was reset.
+  void forget(c10::DeviceIndex device);
+
   /// How often entries were taken away: an entry may be used while this is what it was when the entry was found.
   uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
 
@@ -78,14 +81,17 @@ class PlanTable {
   int64_t plans();
 
  private:
+  using Entries = std::unordered_map<std::string, std::shared_ptr<PlanEntry>>;
+
   /// The entry under a key, made if it is new.
   PlanEntry& entry_under(const std::string& key);
   bool has_too_many_programs();
   void make_room(const PlanEntry& wanted);
+  Entries::iterator take_away(Entries::iterator at, Reclaimer::Garbage& gone);
 
   std::shared_mutex mutex_;
-  /// Removed by `make_room` only. Readers without the lock are in a section of `reclaimer_`.
-  std::unordered_map<std::string, std::shared_ptr<PlanEntry>> entries_;
+  /// Removed by `take_away` only. Readers without the lock are in a section of `reclaimer_`.
+  Entries entries_;
   size_t held_ = 0;             // plans, and entries that have none
   size_t enough_programs_ = 0;  // for looking again whether plans go because of them
   Reclaimer reclaimer_;

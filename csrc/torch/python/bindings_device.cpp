@@ -24,6 +24,7 @@
 #include "torch/bridge/interruptions.h"
 #include "torch/bridge/sync_debug.h"
 #include "torch/bridge/tensor.h"
+#include "torch/eager/plan_table.h"
 #include "torch/python/binding_helpers.h"
 #include "torch/python/bindings_memory.h"
 
@@ -128,6 +129,36 @@ bool library_has(DeviceIndex index, const std::string& name, const py::list& ope
   return translate_errors([&] { return call.find(target.driver(), target.handle()); });
 }
 
+/// Makes a device as new. What was on it is lost, work that was only written down for it, too.
+void reset_device(DeviceIndex index) {
+  try {
+    settle();
+  } catch (const c10::AcceleratorError&) {
+  }
+  translate_errors([&] {
+    Runtime& runtime = opened_runtime();
+    runtime.reset(index);
+    apply_allocator_options(runtime);
+  });
+  PlanTable::instance().forget(index);
+}
+
+/// What a device's sensors say; None where it has none.
+py::dict sensors_of(DeviceIndex index) {
+  const ob_sensors read = translate_errors([&] { return device(index).sensors(); });
+  py::dict to;
+  const auto put = [&](const char* name, int64_t value) {
+    to[name] = value == OB_NOT_KNOWN ? py::object(py::none()) : py::int_(value);
+  };
+  put("memory_used", read.memory_used);
+  put("compute_busy", read.compute_busy);
+  put("memory_busy", read.memory_busy);
+  put("temperature", read.temperature);
+  put("power", read.power);
+  put("clock", read.clock);
+  return to;
+}
+
 /// `WaitsUnnoticed` as a context manager.
 struct UnnoticedWaits {
   std::optional<WaitsUnnoticed> scope;
@@ -196,6 +227,11 @@ void bind_device(py::module_& m) {
     settle();
     translate_errors([&] { device(checked(index)).synchronize(); });
   });
+
+  define_blocking(m, "reset_device", "Makes a device as new, lost or not: what was on it is lost.",
+                  [](int64_t index) { reset_device(checked(index)); });
+  define(m, "sensors", "What a device's sensors say; None where it has none.",
+         [](int64_t index) { return sensors_of(checked(index)); });
 
   define(m, "is_capturing", "Whether a graph captures what is queued on the calling thread's current stream.",
          [] { return devices_opened() && current_stream(current_device()).recording() != nullptr; });

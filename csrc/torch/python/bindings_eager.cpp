@@ -277,7 +277,8 @@ class PythonPlan {
 
   /// Takes tensors of the device, numbers (also as 0-dim CPU tensors) and None, and empties their list: memory of a
   /// tensor that nobody else holds is used again after the last step that needs it.
-  py::list run(py::list values) const {
+  py::list run(py::list values) {
+    if (executable_->device().was_reset()) make_again();
     const std::vector<uint8_t>& kinds = executable_->plan().inputs;
     TORCH_CHECK(values.size() == kinds.size(), "the plan takes ", kinds.size(), " inputs, got ", values.size());
     std::vector<at::Tensor> held(kinds.size());
@@ -308,6 +309,14 @@ class PythonPlan {
     return std::make_shared<Executable>(plan, device);
   }
 
+  /// For what stands for the device now.
+  void make_again() {
+    executable_ = translate_errors([&] {
+      Device& fresh = opened_runtime().device(device_);
+      return std::make_shared<Executable>(executable_->shared_plan(), fresh);
+    });
+  }
+
   static Scalar number(py::handle value, uint8_t kind) {
     Scalar scalar;
     const py::object plain =
@@ -321,10 +330,11 @@ class PythonPlan {
   }
 
   std::vector<Result> execute(const std::vector<Input>& inputs, std::vector<at::Tensor>& held) const {
+    const std::shared_ptr<const Executable> executable = executable_;  // another thread may make it again
     py::gil_scoped_release no_gil;
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     std::vector<Scalar> symbols;
-    TORCH_CHECK(executable_->bind(inputs.data(), symbols), "the plan was made for other shapes than it got");
+    TORCH_CHECK(executable->bind(inputs.data(), symbols), "the plan was made for other shapes than it got");
     const auto seeds = [this](int64_t* out, int64_t count) { next_seeds(std::nullopt, device_, out, count); };
     const auto later = [this] { return seeds_of(std::nullopt, device_); };
     const auto release = [&](size_t step) {
@@ -332,7 +342,7 @@ class PythonPlan {
     };
     ExecutionContext context{current_stream(device_), seeds, later, release};
     std::vector<Result> results;
-    translate_errors([&] { executable_->run(inputs.data(), symbols, context, results); });
+    translate_errors([&] { executable->run(inputs.data(), symbols, context, results); });
     return results;
   }
 

@@ -6,11 +6,14 @@
 
 #include <array>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
+#include "runtime/base/driver_call.h"
 #include "runtime/programs/program_cache.h"
 #include "torch/bridge/borrowing.h"
 #include "torch/python/binding_helpers.h"
@@ -24,11 +27,18 @@ using bindings::checked;
 using bindings::define;
 using bindings::define_blocking;
 
-/// A kernel that the program brings, of one device.
+/// A kernel that the program brings, of one device. When that is reset, it is made again.
 struct OwnKernel {
-  Device& target;
+  std::function<KernelUse(Device&)> make;
+  Device* target;
   KernelUse kernel;
 };
+
+OwnKernel own_kernel(c10::DeviceIndex index, std::function<KernelUse(Device&)> make) {
+  Device& target = device(index);
+  KernelUse kernel = translate_errors([&] { return make(target); });
+  return {std::move(make), &target, std::move(kernel)};
+}
 
 /// An argument: a tensor, the bytes of a number, or None, a pointer to nothing.
 using OwnArgument = std::variant<std::monostate, std::string, at::Tensor>;
@@ -72,7 +82,7 @@ ob_ptr pointer_to(const at::Tensor& tensor, Work& work) {
 }
 
 /// Launches on the calling thread's current stream of the kernel's device; recorded while a graph is captured.
-void launch_own(OwnKernel& own, const std::vector<OwnArgument>& given, const std::array<uint64_t, 3>& groups,
+void launch_own(const OwnKernel& own, const std::vector<OwnArgument>& given, const std::array<uint64_t, 3>& groups,
                 const std::array<uint32_t, 3>& group) {
   translate_errors([&] { own.kernel->get(); });  // what is wrong with the program is told here, not by a later call
   if (groups[0] * groups[1] * groups[2] == 0) return;
@@ -86,7 +96,8 @@ void launch_own(OwnKernel& own, const std::vector<OwnArgument>& given, const std
   launch.arguments = outboard::Arguments(given.size());
   translate_errors([&] {
     own.kernel->check_group(launch.local);
-    Work work(current_stream(static_cast<c10::DeviceIndex>(own.target.index())));
+    Work work(current_stream(static_cast<c10::DeviceIndex>(own.target->index())));
+    refuse_if_unusable(own.target->driver());  // the stream may be its successor's
     for (size_t i = 0; i < given.size(); ++i) {
       if (const auto* bytes = std::get_if<std::string>(&given[i])) {
         set_number(launch.arguments, i, *bytes);
@@ -134,25 +145,27 @@ void bind_own_code(py::module_& m) {
   define_blocking(
       m, "own_kernel", "A kernel from source: built when it is first needed.",
       [](int64_t index, const std::string& source, const std::string& options, const std::string& entry) {
-        Device& target = device(checked(index));
-        return translate_errors([&] {
-          return std::make_unique<OwnKernel>(OwnKernel{target, target.programs().kernel(source, options, entry)});
-        });
+        return std::make_unique<OwnKernel>(own_kernel(checked(index), [source, options, entry](Device& target) {
+          return target.programs().kernel(source, options, entry);
+        }));
       });
   define(m, "own_binary_kernel", "A kernel of a program that is there as bytes, which the driver loads.",
          [](int64_t index, const py::bytes& binary, const std::string& entry) {
-           Device& target = device(checked(index));
-           return translate_errors([&] {
-             return std::make_unique<OwnKernel>(OwnKernel{target, target.programs().kernel_of(binary, entry)});
-           });
+           const std::string bytes = binary;
+           return std::make_unique<OwnKernel>(own_kernel(
+               checked(index), [bytes, entry](Device& target) { return target.programs().kernel_of(bytes, entry); }));
          });
   define(m, "launch_own", "Launches such a kernel, in stream order.",
          [](OwnKernel& own, const py::sequence& arguments, const std::array<uint64_t, 3>& groups,
             const std::array<uint32_t, 3>& group) {
            std::vector<OwnArgument> given;
            for (const py::handle value : arguments) given.push_back(argument_of(value));
+           if (own.target->was_reset()) {
+             own = own_kernel(static_cast<c10::DeviceIndex>(own.target->index()), own.make);
+           }
+           const OwnKernel used = own;
            const py::gil_scoped_release no_gil;
-           launch_own(own, given, groups, group);
+           launch_own(used, given, groups, group);
          });
 }
 

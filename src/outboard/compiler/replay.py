@@ -8,6 +8,7 @@ for as long as somebody holds them, as everywhere else in PyTorch.
 
 from __future__ import annotations
 
+import collections
 import operator
 import threading
 import weakref
@@ -16,6 +17,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from outboard.on_open import call_after_resets
 
 from . import statistics
 
@@ -32,6 +35,17 @@ WORTH_COPYING = 4 << 20
 # Captures of a device share the memory of their intermediate results, so that only one may be submitted at a time.
 _lock = threading.RLock()
 _captures: weakref.WeakSet[_Capture] = weakref.WeakSet()
+_resets: collections.Counter[int] = collections.Counter()  # by device: captures of before are lost
+
+
+def _forget(device: int) -> None:
+    with _lock:
+        _resets[device] += 1
+        for capture in [each for each in _captures if each.device == device]:
+            _captures.discard(capture)
+
+
+call_after_resets(_forget)
 
 
 def _storage(tensor: Tensor) -> int:
@@ -225,7 +239,7 @@ class Replayed:
 
     def _family(self, args: Sequence[Any]) -> _Family:
         stream = torch._C._accelerator_getStream(self._device).stream_id
-        key = (stream, *(value for value in args if not isinstance(value, Tensor)))
+        key = (stream, _resets[self._device], *(value for value in args if not isinstance(value, Tensor)))
         family = self._families.pop(key, None) or _Family()
         self._families[key] = family
         if len(self._families) > FAMILIES:

@@ -35,6 +35,7 @@ from outboard.device.devices import (
     is_available,
     is_initialized,
     is_tf32_supported,
+    reset,
     set_device,
     synchronize,
 )
@@ -49,7 +50,6 @@ from outboard.device.memory import (
     MemPool,
     caching_allocator_alloc,
     caching_allocator_delete,
-    device_memory_used,
     empty_cache,
     get_allocator_backend,
     get_per_process_memory_fraction,
@@ -87,6 +87,14 @@ from outboard.device.random import (
     set_rng_state,
     set_rng_state_all,
 )
+from outboard.device.sensors import (
+    clock_rate,
+    device_memory_used,
+    memory_usage,
+    power_draw,
+    temperature,
+    utilization,
+)
 from outboard.device.streams import (
     Event,
     Stream,
@@ -111,6 +119,7 @@ __all__ = [
     "caching_allocator_alloc",
     "caching_allocator_delete",
     "can_device_access_peer",
+    "clock_rate",
     "compile_stats",
     "current_device",
     "current_stream",
@@ -162,8 +171,11 @@ __all__ = [
     "memory_stats",
     "memory_stats_as_nested_dict",
     "memory_summary",
+    "memory_usage",
     "nvtx",
+    "power_draw",
     "printing",
+    "reset",
     "reset_accumulated_host_memory_stats",
     "reset_accumulated_memory_stats",
     "reset_compile_stats",
@@ -185,11 +197,13 @@ __all__ = [
     "sim",
     "stream",
     "synchronize",
+    "temperature",
     "typed_tensors",
     "use_mem_pool",
     "_initialized",
     "_is_in_bad_fork",
     "_lazy_init",
+    "utilization",
 ]
 
 #: The default generator of every device, by index.

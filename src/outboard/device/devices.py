@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from outboard import _C
+from outboard import _C, on_open
 
 #: How a user names a device: index, string, torch.device, or None for the current one.
 DeviceLike = int | str | torch.device | None
@@ -215,3 +215,20 @@ def can_device_access_peer(device: DeviceLike, peer_device: DeviceLike) -> bool:
 def synchronize(device: DeviceLike = None) -> None:
     """Waits until all work on all streams of a device (default: the current one) is finished."""
     _C.synchronize(index_of(device))
+
+
+def reset(device: DeviceLike = None) -> None:
+    """Makes a device (default: the current one) as new, also one that was lost or hangs.
+
+    What was on it is gone: tensors, events, captured graphs and communicators of before raise
+    ``torch.AcceleratorError`` from then on; work that was queued is left out. Streams and generators stay, with their
+    numbers and seeds, and so do compiled functions, whose programs are loaded again and whose calls are captured anew.
+    Limits of memory are those of the beginning. Other processes, and other devices, do not notice.
+
+    Raises:
+        NotImplementedError: if the device's driver cannot.
+        RuntimeError: if it could not this time; then the device is lost.
+    """
+    index = index_of(device)
+    _C.reset_device(index)
+    on_open.was_reset(index)

@@ -138,12 +138,6 @@ def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:
     return int(free), int(total)
 
 
-def device_memory_used(device: DeviceLike = None) -> int:
-    """Bytes of a device's memory that are in use, by this process or others."""
-    free, total = mem_get_info(device)
-    return total - free
-
-
 def set_per_process_memory_fraction(fraction: float, device: DeviceLike = None) -> None:
     """Limits the allocator to a fraction (0 to 1) of a device's memory.
 

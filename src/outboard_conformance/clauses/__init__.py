@@ -15,6 +15,7 @@ from outboard_conformance.clauses import (  # noqa: F401, I001 - in the order in
     submissions,
     libraries,
     executables,
+    resets,
     operators,
     models,
 )

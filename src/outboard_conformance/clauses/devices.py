@@ -7,7 +7,7 @@ import ctypes
 
 from outboard_conformance.bench import Bench
 from outboard_conformance.clause import clause, expect, need
-from outboard_conformance.driver import Properties
+from outboard_conformance.driver import NOT_KNOWN, Properties, Sensors
 
 _FLAGS = (
     "host_accessible",
@@ -97,3 +97,27 @@ def memory_info_is_possible(bench: Bench) -> None:
     bench.alloc(1 << 16)
     bench.driver.call("memory_info", bench.device, ctypes.byref(free), ctypes.byref(total))
     expect(total.value > 0 and free.value <= total.value, f"{free.value} bytes are free of {total.value}")
+
+
+def sensors(bench: Bench, size: int = ctypes.sizeof(Sensors)) -> Sensors:
+    """What the sensors say to a caller whose struct has this size."""
+    asked = Sensors(size, *[NOT_KNOWN] * (len(Sensors._fields_) - 1))
+    bench.driver.call("device_sensors", bench.device, ctypes.byref(asked))
+    return asked
+
+
+@clause("contract", "Fields that the device has no sensor for are left alone.")
+def sensors_are_possible(bench: Bench) -> None:
+    need(bench.driver.has("device_sensors"), "no device_sensors")
+    for _ in range(2):
+        read = sensors(bench)
+        for name in ("compute_busy", "memory_busy"):
+            value = getattr(read, name)
+            expect(value == NOT_KNOWN or 0 <= value <= 100, f"{name} is {value} percent")
+        for name in ("memory_used", "power", "clock"):
+            value = getattr(read, name)
+            expect(value == NOT_KNOWN or value >= 0, f"{name} is {value}")
+        kelvin = read.temperature + 273
+        expect(read.temperature == NOT_KNOWN or 0 < kelvin < 1000, f"temperature is {read.temperature} degrees")
+    old = sensors(bench, Sensors.power.offset)
+    expect(old.power == NOT_KNOWN and old.clock == NOT_KNOWN, "it wrote behind a struct_size that ends before power")

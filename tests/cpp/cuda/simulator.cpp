@@ -210,6 +210,11 @@ EXPORTED cuDeviceGetName(char* name, int bytes, CUdevice) {
   return entered("cuDeviceGetName");
 }
 
+EXPORTED cuDeviceGetPCIBusId(char* text, int bytes, CUdevice device) {
+  std::snprintf(text, static_cast<size_t>(bytes), "0000:%02x:00.0", static_cast<unsigned>(device) + 1);
+  return entered("cuDeviceGetPCIBusId");
+}
+
 EXPORTED cuDeviceGetAttribute(int* value, int attribute, CUdevice) {
   static const std::map<int, int> values{
       {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024}, {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, 1024},

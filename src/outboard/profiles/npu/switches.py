@@ -67,7 +67,6 @@ __all__ = [
     "super_kernel_scope_begin",
     "super_kernel_scope_end",
     "use_compatible_impl",
-    "utilization",
 ]
 
 _jit_compile = True
@@ -300,7 +299,6 @@ check_uce_in_memory = _refused("check_uce_in_memory", _HARDWARE)
 restart_device = _refused("restart_device", _HARDWARE)
 stop_device = _refused("stop_device", _HARDWARE)
 stress_detect = _refused("stress_detect", _HARDWARE)
-utilization = _refused("utilization", "drivers do not measure it; torch.profiler shows what runs")
 current_blas_handle = _refused("current_blas_handle", "there is no library of Ascend's behind the device")
 
 _TASKS = "a graph that was captured reads what changes from tensors: copy_ to them before replay()"
