@@ -359,6 +359,19 @@ TEST(one_call_that_fails) {
   CHECK(says("cuModuleLoadData"));
 }
 
+TEST(sensors_are_those_of_the_management_library) {
+  for (uint32_t index : {0u, 1u}) {
+    ob_sensors read{sizeof(read), OB_NOT_KNOWN, OB_NOT_KNOWN, OB_NOT_KNOWN, OB_NOT_KNOWN, OB_NOT_KNOWN, OB_NOT_KNOWN};
+    succeed(driver().device_sensors(device(index), &read));
+    CHECK_EQ(read.memory_used, 12345);
+    CHECK_EQ(read.compute_busy, 70);
+    CHECK_EQ(read.memory_busy, 30);
+    CHECK_EQ(read.temperature, 41);
+    CHECK_EQ(read.power, index == 0 ? 155000 : OB_NOT_KNOWN);
+    CHECK_EQ(read.clock, 1410);
+  }
+}
+
 /// The last: nothing brings the device back.
 TEST(zz_a_lost_device) {
   auto* const program = new Program;
@@ -393,19 +406,6 @@ TEST(zz_a_lost_device) {
   const Memory elsewhere(100, device(1));
   const Stream fine(device(1));
   fine.wait();
-}
-
-TEST(sensors_are_those_of_the_management_library) {
-  for (uint32_t index : {0u, 1u}) {
-    ob_sensors read{sizeof(read), OB_NOT_KNOWN, OB_NOT_KNOWN, OB_NOT_KNOWN, OB_NOT_KNOWN, OB_NOT_KNOWN, OB_NOT_KNOWN};
-    succeed(driver().device_sensors(device(index), &read));
-    CHECK_EQ(read.memory_used, 12345);
-    CHECK_EQ(read.compute_busy, 70);
-    CHECK_EQ(read.memory_busy, 30);
-    CHECK_EQ(read.temperature, 41);
-    CHECK_EQ(read.power, index == 0 ? 155000 : OB_NOT_KNOWN);
-    CHECK_EQ(read.clock, 1410);
-  }
 }
 
 /// Nothing to drive, in a process of its own: OB_OK with 0, and a text that says what to do.
