@@ -40,6 +40,8 @@ WRITES: dict[str, Callable[[Tensor], object]] = {
     "pairs": overwrite_pairs,
     "added": overwrite_added,
     "inside": overwrite_within,
+    "lists": lambda x: torch._foreach_add_([x], [x.flip(0)]),
+    "lists, computed": lambda x: torch._foreach_add_([x], [x.t() * 2 + 1], alpha=3),
 }
 
 

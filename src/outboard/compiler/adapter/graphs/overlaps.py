@@ -9,11 +9,12 @@ reads what it has written.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch._inductor import inductor_prims, ir, lowering
+from torch._inductor.dependencies import Dep, extract_read_writes
 from torch.utils import _pytree as pytree
 
 from ...operators.overloads import overloads_of
@@ -39,6 +40,8 @@ def register(name: str) -> None:
         for key in (operator, *overloads):
             if key in table:
                 table[key] = _reading_first(name, table[key])
+    for key in lowering.inplace_foreach_ops:
+        table[key] = _lists_reading_first(name, table[key])
 
 
 def _reading_first(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,6 +56,38 @@ def _reading_first(name: str, original: Callable[..., Any]) -> Callable[..., Any
         return original(written, *args, **kwargs)
 
     return lower
+
+
+def _lists_reading_first(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """As above, of operators on lists. Optimizers write each element where they read it: what they read stays in the
+    loop that writes."""
+
+    @functools.wraps(original)
+    def lower(written: Any, *args: Any, **kwargs: Any) -> Any:
+        device = written[0].get_device()
+        if device is None or device.type != name:
+            return original(written, *args, **kwargs)
+        apart = [
+            [_apart_if_elsewhere(*pair) for pair in zip(arg, written, strict=True)] if isinstance(arg, list) else arg
+            for arg in args
+        ]
+        return original(written, *apart, **kwargs)
+
+    return lower
+
+
+def _apart_if_elsewhere(value: Any, written: Any) -> Any:
+    """An operand of ``written``, in memory of its own if it is read from other places there than it is written to."""
+    if not isinstance(value, ir.TensorBox):
+        return value
+    written.realize()
+    buffer, own = written.get_name(), _reads(written)
+    is_elsewhere = any(read.name == buffer and read not in own for read in _reads(value))
+    return _apart(value, buffer) if is_elsewhere else value
+
+
+def _reads(value: Any) -> Iterable[Dep]:
+    return extract_read_writes(value.make_loader(), value.get_size()).reads
 
 
 def _apart(value: Any, buffer: str) -> Any:
