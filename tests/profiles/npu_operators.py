@@ -243,6 +243,16 @@ def cases() -> Iterator[Case]:
 
     yield Case("npu_clipped_swiglu", [x], clipped, {"dim": 1, "limit": 0.5})
 
+    sizes, kept = torch.tensor([2, 0, 3]), (torch.arange(8) < 5)[:, None]
+    yield Case(
+        "npu_clipped_swiglu",
+        [r(8, 10)],
+        lambda x, limit, interleaved, **_: torch.where(
+            kept, (a := x[:, :5].clamp(max=limit)) * _sigmoid(1.702 * a) * (x[:, 5:].clamp(-limit, limit) + 1), 0.0
+        ),
+        {"group_index": sizes, "limit": 0.5, "interleaved": False},
+    )
+
     yield Case("npu_rms_norm", [x, gamma, 1e-5], _rms)
     yield Case("npu_gemma_rms_norm", [x, gamma], lambda x, g: _rms(x, 1 + g))
     yield Case("npu_add_rms_norm", [x, y, gamma], lambda x, y, g: (*_rms(x + y, g), x + y))
@@ -287,6 +297,28 @@ def cases() -> Iterator[Case]:
         return tuple(_turned(t.view(4, -1, size), c, s).view(t.shape) for t in (q, k))
 
     yield Case("npu_mrope", [positions, r(4, 64), r(4, 32), cache, 16], mrope)
+    halves = [t.half() for t in (q, cos, sin)]
+    yield Case("npu_rotary_mul", halves, _turned, gradients=False, tolerance=6e-4)
+
+    def three(
+        places: Tensor, q: Tensor, k: Tensor, cache: Tensor, size: int, mrope_section: list[int], **how: Any
+    ) -> Any:
+        first, second, _ = mrope_section
+        if how["cache_mode"] == "interleave":
+            follows = [i % 3 if i < 3 * second else 0 for i in range(8)]
+        else:
+            follows = [0 if i < first else 1 if i < first + second else 2 for i in range(8)]
+        halves = [torch.stack([t[places[f], i] for i, f in enumerate(follows)], -1) for t in cache.chunk(2, -1)]
+        c, s = (torch.cat((part, part), -1)[:, None] for part in halves)
+        return tuple(_turned(t.view(4, -1, size), c, s).view(t.shape) for t in (q, k))
+
+    for mode in ("default", "interleave"):
+        yield Case(
+            "npu_mrope",
+            [torch.randint(0, 9, (3, 4)), r(4, 64), r(4, 32), cache, 16],
+            three,
+            {"mrope_section": [3, 2, 3], "cache_mode": mode},
+        )
 
     bnsd = [tensor.transpose(1, 2) for tensor in (q, k, v)]
     rows = [tensor.flatten(2) for tensor in (q, k, v)]
@@ -469,6 +501,54 @@ def cases() -> Iterator[Case]:
             [F.relu(a[s] @ u[i]) @ v[i] for i, s in enumerate((slice(2), slice(2, 2), slice(2, 6)))]
         ),
         {"expert_tokens": [2, 0, 4]},
+    )
+    whole = [torch.randint(-9, 9, shape, dtype=torch.int8) for shape in ((2, 8, 7), (2, 7, 8))]
+    by, more = (torch.rand(2, 7), torch.rand(2, 8)), (r(2, 7), r(2, 8))
+
+    def of_integers(x: Tensor, u: Tensor, v: Tensor, _: str, **k: Any) -> Tensor:
+        u = (u + k["antiquant_offset1"][:, None]) * k["antiquant_scale1"][:, None]
+        v = (v + k["antiquant_offset2"][:, None]) * k["antiquant_scale2"][:, None]
+        return torch.cat([F.relu(x[s] @ u[i]) @ v[i] for i, s in enumerate((slice(4), slice(4, 6)))])
+
+    yield Case(
+        "npu_ffn",
+        [a, *whole, "relu"],
+        of_integers,
+        {
+            "expert_tokens_index": [4, 6],
+            "antiquant_scale1": by[0],
+            "antiquant_scale2": by[1],
+            "antiquant_offset1": more[0],
+            "antiquant_offset2": more[1],
+        },
+    )
+    bytes_, scales = torch.randint(-128, 127, (6, 8), dtype=torch.int8), (torch.rand(7) / 100, torch.rand(8) / 100)
+    yield Case(
+        "npu_ffn",
+        [bytes_, whole[0][0], whole[1][0], "silu"],
+        lambda x, u, v, _, scale, offset, **__: (
+            _quantised(
+                (h := (x.double() @ u.double()) * scales[0]) * _sigmoid(h) * scale + offset, -128, 127, torch.int8
+            ).double()
+            @ v.double()
+            * scales[1]
+        ),
+        {
+            "scale": torch.tensor([9.0]),
+            "offset": torch.tensor([1.5]),
+            "deq_scale1": scales[0],
+            "deq_scale2": scales[1],
+            "output_dtype": torch.float32,
+        },
+        gradients=False,
+    )
+    half = [r(6, 8).half(), r(6, 5).half()]
+    yield Case(
+        "npu_grouped_matmul_add",
+        [r(16, 5), *half, torch.tensor([2, 6])],
+        lambda y, x, w, _: y + torch.cat([x[:2].T @ w[:2], x[2:].T @ w[2:]]),
+        gradients=False,
+        whole=False,
     )
     image, kernel = r(2, 4, 7, 7), r(6, 2, 3, 3)
     for name in ("npu_convolution", "npu_conv2d"):

@@ -79,16 +79,17 @@ def npu_clipped_swiglu(
     Args:
         interleaved: whether ``a`` and ``b`` are the even and the odd positions of ``dim`` and what follows it, taken as
             one dimension; if not, its halves.
-
-    Raises:
-        NotImplementedError: for ``group_index``, by which rows are left unwritten.
+        group_index: the sizes of groups of rows, which the dimensions before ``dim`` are. Those behind the last are
+            zero.
     """
-    if group_index is not None:
-        raise NotImplementedError("npu_clipped_swiglu: group_index is not there")
     dim = dim % x.dim()
     shape = [*x.shape]
     shape[dim] //= 2
-    flat = x.flatten(dim)
+    flat, shape_before = x.flatten(dim), x.shape[:dim]
     gate, value = (flat[..., ::2], flat[..., 1::2]) if interleaved else flat.chunk(2, -1)
     gate, value = gate.clamp(max=limit), value.clamp(-limit, limit)
-    return (gate * torch.sigmoid(alpha * gate) * (value + bias)).view(shape)
+    result = gate * torch.sigmoid(alpha * gate) * (value + bias)
+    if group_index is not None:
+        rows = torch.arange(shape_before.numel(), device=x.device).view(*shape_before, 1)
+        result = result.masked_fill(rows >= group_index.sum(), 0)
+    return result.view(shape)

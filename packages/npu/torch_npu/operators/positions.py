@@ -15,7 +15,7 @@ def npu_rotary_mul(
     rotary_mode: str = "half",
     rotate: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """``input * r1 + rotated(input) * r2``: rotary position embedding with cosines and sines.
+    """``input * r1 + rotated(input) * r2``, rounded once: rotary position embedding with cosines and sines.
 
     Args:
         rotary_mode: ``"half"`` pairs the two halves of the last dimension, ``"interleave"`` its neighbours.
@@ -24,7 +24,9 @@ def npu_rotary_mul(
     Raises:
         ValueError: for another mode.
     """
-    return input * r1 + (_rotated(input, rotary_mode) if rotate is None else input @ rotate) * r2
+    wide = torch.promote_types(input.dtype, torch.float32)
+    turned = _rotated(input, rotary_mode) if rotate is None else input @ rotate
+    return (input.to(wide) * r1.to(wide) + turned.to(wide) * r2.to(wide)).to(input.dtype)
 
 
 def npu_apply_rotary_pos_emb(
@@ -70,18 +72,23 @@ def npu_mrope(
         positions: (tokens,), or (3, tokens) for positions in time, height and width.
         cos_sin_cache: (positions, size): cosines in the first half, sines in the second.
         mrope_section: how many of the cosines follow each of the three positions.
+        cache_mode: ``"default"`` if those of a position are in a row; ``"interleave"`` if the first
+            ``3 * mrope_section[1]`` cosines follow time, height, width and time again, and the others time.
 
     Raises:
-        NotImplementedError: for a ``cache_mode`` other than ``default``.
+        RuntimeError: for another ``cache_mode``.
     """
-    if cache_mode not in (None, "default"):
-        raise NotImplementedError(f"npu_mrope: cache_mode {cache_mode!r} is not there")
+    if cache_mode not in (None, "default", "interleave"):
+        raise RuntimeError(f"npu_mrope: cache_mode is 'default' or 'interleave', not {cache_mode!r}")
     cos, sin = cos_sin_cache[positions].chunk(2, -1)
     if positions.dim() == 2:
         sections = list(mrope_section or ())
-        cos, sin = (
-            torch.cat([part[i] for i, part in enumerate(values.split(sections, -1))], -1) for values in (cos, sin)
-        )
+        column = torch.arange(cos.shape[-1], device=cos.device)
+        if cache_mode == "interleave":
+            follows = torch.where(column < 3 * sections[1], column % 3, 0)
+        else:
+            follows = (column >= sections[0]).long() + (column >= sections[0] + sections[1])
+        cos, sin = (values.gather(0, follows.expand(1, *values.shape[1:]))[0] for values in (cos, sin))
     mode = rotary_mode or "half"
     cos, sin = (
         (torch.cat((values, values), -1) if mode == "half" else values.repeat_interleave(2, -1))[:, None]

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from torch_npu.operators.activations import fast_gelu
+from torch_npu.operators.dtypes import dtype_of
+from torch_npu.operators.integers import rounded, unpacked
 
 #: How ``group_list`` says how large groups are: by where each ends, by their sizes.
 _ENDS, _SIZES = range(2)
@@ -134,9 +136,10 @@ def npu_grouped_matmul_add(
     """
     if not transpose_x or transpose_weight or group_type != _SUMMED:
         raise NotImplementedError("npu_grouped_matmul_add: only transpose_x=True, group_type=2 are there")
+    wide = torch.promote_types(input.dtype, x.dtype)
     (products,) = npu_grouped_matmul(
-        [x.transpose(0, 1)],
-        [weight],
+        [x.to(wide).transpose(0, 1)],
+        [weight.to(wide)],
         group_list=group_list,
         split_item=_JOINED,
         group_type=_SUMMED,
@@ -247,16 +250,21 @@ def npu_ffn(
     Args:
         activation: gelu, fastgelu, relu, silu, or a gate: geglu, swiglu, reglu.
         expert_tokens: how many rows each expert takes; ``expert_tokens_index`` where each ends.
+        deq_scale1: what products of integers are multiplied by, for each column and expert, in float32 or packed by
+            ``npu_trans_quant_param``; ``deq_scale2`` the same of the second layer.
+        scale: what activations are multiplied by before they are rounded to int8, ``offset`` what is added to them:
+            one, or one for each column, and for each expert.
+        antiquant_scale1: weights of integers are ``(weight1 + antiquant_offset1) * antiquant_scale1``, for each column
+            and expert; ``antiquant_scale2`` the same of the second layer.
+        output_dtype: of quantised layers, float16 unless it says otherwise.
 
     Raises:
-        NotImplementedError: for what is quantised.
-        ValueError: for another activation.
+        ValueError: for another activation, and integers without the scales that they need.
     """
-    quantised = (scale, offset, deq_scale1, deq_scale2, antiquant_scale1, antiquant_scale2)
-    if any(value is not None for value in (*quantised, antiquant_offset1, antiquant_offset2, output_dtype)):
-        raise NotImplementedError("npu_ffn: quantised layers are not there")
     if activation not in _ACTIVATIONS:
         raise ValueError(f"npu_ffn: activation is one of {', '.join(_ACTIVATIONS)}, not {activation!r}")
+    if not x.is_floating_point() and (deq_scale1 is None or deq_scale2 is None or scale is None):
+        raise ValueError("npu_ffn: rows of integers need scale, deq_scale1 and deq_scale2")
     rows = x.flatten(0, -2)
     ends = expert_tokens if expert_tokens is not None else expert_tokens_index
     if ends is None:
@@ -266,10 +274,19 @@ def npu_ffn(
         kind = _SIZES if expert_tokens is not None else _ENDS
         first, second = list(weight1), list(weight2)
         parts = _groups([rows], ends, kind, dim=0)
-    biases = [[None] * len(first) if b is None else list(b) if ends is not None else [b] for b in (bias1, bias2)]
+    dtype = dtype_of(output_dtype, x.dtype if x.is_floating_point() else torch.float16)
+
+    def each(value: torch.Tensor | None) -> list[torch.Tensor | None]:
+        return [None] * len(first) if value is None else list(value) if ends is not None else [value]
+
+    of_first = zip(first, each(bias1), each(deq_scale1), each(antiquant_scale1), each(antiquant_offset1), strict=True)
+    of_second = zip(second, each(bias2), each(deq_scale2), each(antiquant_scale2), each(antiquant_offset2), strict=True)
     results = []
-    for part, w1, w2, b1, b2 in zip(parts, first, second, *biases, strict=True):
-        results.append(_product(_ACTIVATIONS[activation](_product(part, w1, b1)), w2, b2))
+    for part, one, two, by, more in zip(parts, of_first, of_second, each(scale), each(offset), strict=True):
+        inner = _ACTIVATIONS[activation](_layer(part, *one, dtype))
+        if by is not None:
+            inner = rounded(inner * by if more is None else inner * by + more, torch.int8)
+        results.append(_layer(inner, *two, dtype))
     return torch.cat(results).view(*x.shape[:-1], -1)
 
 
@@ -305,6 +322,24 @@ def npu_convolution_transpose(
 
 
 npu_conv_transpose2d = npu_convolution_transpose
+
+
+def _layer(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    scale: torch.Tensor | None,
+    weight_scale: torch.Tensor | None,
+    weight_offset: torch.Tensor | None,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """A layer of numbers; of integers, whose products have a scale; or of numbers with weights of integers."""
+    if scale is not None:
+        return (_product(x.int(), weight.int(), bias).float() * unpacked(scale)).to(dtype)
+    if weight_scale is not None:
+        weight = weight.to(x.dtype)
+        weight = (weight if weight_offset is None else weight + weight_offset) * weight_scale
+    return _product(x, weight, bias)
 
 
 def _product(left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from torch_npu.operators.dtypes import dtype_of
+from torch_npu.operators.integers import rounded, unpacked
 
 #: The bits of a float32 that a packed scale keeps.
 _PACKED_BITS = 0xFFFFE000
@@ -31,7 +32,7 @@ def npu_quantize(
     scaled = input.float() / scale if div_mode else input.float() * scale
     if zero_points is not None:
         scaled = scaled + _along(zero_points, input, axis)
-    return _rounded(scaled, dtype_of(dtype, torch.int8))
+    return rounded(scaled, dtype_of(dtype, torch.int8))
 
 
 def npu_anti_quant(
@@ -72,7 +73,7 @@ def npu_dynamic_quant(
     values = _smoothed(input, smooth_scales, group_index)
     largest = torch.iinfo(dtype).max if not dtype.is_floating_point else torch.finfo(dtype).max
     scale = values.abs().amax(-1) / largest
-    return _rounded(values / scale[..., None], dtype), scale
+    return rounded(values / scale[..., None], dtype), scale
 
 
 def npu_dynamic_quant_asymmetric(
@@ -92,7 +93,7 @@ def npu_dynamic_quant_asymmetric(
     largest = values.amax(-1)
     scale = (largest - values.amin(-1)) / (limits.max - limits.min)
     offset = limits.max - largest / scale
-    return _rounded(values / scale[..., None] + offset[..., None], dtype), scale, offset
+    return rounded(values / scale[..., None] + offset[..., None], dtype), scale, offset
 
 
 def npu_trans_quant_param(
@@ -142,14 +143,14 @@ def npu_quant_matmul(
         product = product + bias
     if dtype == torch.int32:
         return product.int()
-    result = product.float() * _unpacked(scale)
+    result = product.float() * unpacked(scale)
     if pertoken_scale is not None:
         result = result * pertoken_scale[..., None]
     if bias is not None and bias.is_floating_point():
         result = result + bias
     if offset is not None:
         result = result + offset
-    return result.to(dtype) if dtype.is_floating_point else _rounded(result, dtype)
+    return result.to(dtype) if dtype.is_floating_point else rounded(result, dtype)
 
 
 def npu_weight_quant_batchmatmul(
@@ -185,8 +186,8 @@ def npu_weight_quant_batchmatmul(
         result = result + bias
     if quant_scale is None:
         return result.to(x.dtype)
-    scaled = result.float() * _unpacked(quant_scale)
-    return _rounded(scaled if quant_offset is None else scaled + quant_offset, torch.int8)
+    scaled = result.float() * unpacked(quant_scale)
+    return rounded(scaled if quant_offset is None else scaled + quant_offset, torch.int8)
 
 
 def _along(value: torch.Tensor, input: torch.Tensor, axis: int) -> torch.Tensor:
@@ -203,13 +204,6 @@ def _for_each_row(value: torch.Tensor, size: int, rows: int) -> torch.Tensor:
     return value.repeat_interleave(size, 0)[:rows]
 
 
-def _rounded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    if dtype.is_floating_point:
-        return values.to(dtype)
-    limits = torch.iinfo(dtype)
-    return values.round().clamp(limits.min, limits.max).to(dtype)
-
-
 def _smoothed(input: torch.Tensor, scales: torch.Tensor | None, group_ends: torch.Tensor | None) -> torch.Tensor:
     values = input.float()
     if scales is None:
@@ -224,7 +218,3 @@ def _smoothed(input: torch.Tensor, scales: torch.Tensor | None, group_ends: torc
 def _only_by_row(operator: str, quant_mode: str, dst_type_max: float) -> None:
     if quant_mode != "pertoken" or dst_type_max:
         raise NotImplementedError(f"{operator}: quant_mode and dst_type_max are not there")
-
-
-def _unpacked(scale: torch.Tensor) -> torch.Tensor:
-    return scale.int().view(torch.float32) if scale.dtype == torch.int64 else scale.float()
