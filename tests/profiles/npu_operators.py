@@ -300,7 +300,7 @@ def cases() -> Iterator[Case]:
     halves = [t.half() for t in (q, cos, sin)]
     yield Case("npu_rotary_mul", halves, _turned, gradients=False, tolerance=6e-4)
 
-    def three(
+    def of_three(
         places: Tensor, q: Tensor, k: Tensor, cache: Tensor, size: int, mrope_section: list[int], **how: Any
     ) -> Any:
         first, second, _ = mrope_section
@@ -316,7 +316,7 @@ def cases() -> Iterator[Case]:
         yield Case(
             "npu_mrope",
             [torch.randint(0, 9, (3, 4)), r(4, 64), r(4, 32), cache, 16],
-            three,
+            of_three,
             {"mrope_section": [3, 2, 3], "cache_mode": mode},
         )
 
@@ -502,7 +502,7 @@ def cases() -> Iterator[Case]:
         ),
         {"expert_tokens": [2, 0, 4]},
     )
-    whole = [torch.randint(-9, 9, shape, dtype=torch.int8) for shape in ((2, 8, 7), (2, 7, 8))]
+    bytes_of_two = [torch.randint(-9, 9, shape, dtype=torch.int8) for shape in ((2, 8, 7), (2, 7, 8))]
     by, more = (torch.rand(2, 7), torch.rand(2, 8)), (r(2, 7), r(2, 8))
 
     def of_integers(x: Tensor, u: Tensor, v: Tensor, _: str, **k: Any) -> Tensor:
@@ -512,7 +512,7 @@ def cases() -> Iterator[Case]:
 
     yield Case(
         "npu_ffn",
-        [a, *whole, "relu"],
+        [a, *bytes_of_two, "relu"],
         of_integers,
         {
             "expert_tokens_index": [4, 6],
@@ -525,7 +525,7 @@ def cases() -> Iterator[Case]:
     bytes_, scales = torch.randint(-128, 127, (6, 8), dtype=torch.int8), (torch.rand(7) / 100, torch.rand(8) / 100)
     yield Case(
         "npu_ffn",
-        [bytes_, whole[0][0], whole[1][0], "silu"],
+        [bytes_, bytes_of_two[0][0], bytes_of_two[1][0], "silu"],
         lambda x, u, v, _, scale, offset, **__: (
             _quantised(
                 (h := (x.double() @ u.double()) * scales[0]) * _sigmoid(h) * scale + offset, -128, 127, torch.int8

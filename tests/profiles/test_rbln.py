@@ -514,9 +514,48 @@ def test_diagnose(variables: dict[str, str]) -> None:
     assert f"{name}:0" in result.stdout and re.search(rf"profile: +{name} ", result.stdout)
 
 
-def test_the_page_runs_as_printed(run_python: RunPython) -> None:
-    out = _run(run_python, code_of("profile-rbln.md"), check=False)
+#: A device without a kernel language, whose only compiler is one of graphs, as an NPU's is.
+GRAPHS = {"OUTBOARD_DRIVER": "sim", "OUTBOARD_SIM_COMPILER": "1"}
+
+
+@pytest.mark.parametrize("variables", [{}, GRAPHS], ids=["kernels", "graphs"])
+def test_the_page_runs_as_printed(variables: dict[str, str], run_python: RunPython) -> None:
+    out = _run(run_python, code_of("profile-rbln.md"), check=False, **variables)
     assert "Error" not in out and _warnings(out, "the options cache_dir mean nothing") == 1, out
+
+
+def test_a_compiler_of_graphs_runs_halves(run_python: RunPython) -> None:
+    """What torch-rbln's tutorials do, in the dtype of its NPUs: operators, a model, explained, compiled and trained."""
+    _run(
+        run_python,
+        """
+import copy, torch
+every = torch.arange(-32768, 32768).to(torch.int16).view(torch.float16)
+every = every[~every.isnan()]
+assert torch.equal((every.to("rbln") * 1).cpu().view(torch.int16), every.view(torch.int16))
+wide = torch.randn(999) * 10.0 ** torch.randint(-9, 6, (999,))
+wide = torch.cat((wide, torch.tensor([65504, 65519.9, 65520, 2**-24, 2**-25, 2**-14, 0.0, -0.0])))
+assert torch.equal(wide.to("rbln").half().cpu().view(torch.int16), wide.half().view(torch.int16))
+
+torch.manual_seed(0)
+reference = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 64)).half()
+model, x = copy.deepcopy(reference).to("rbln"), torch.randn(4, 64).half()
+with torch.no_grad():
+    given = x.to("rbln")
+    for run in (model, torch.compile(model, backend="rbln")):
+        torch.testing.assert_close(run(given).cpu(), reference(x), rtol=2e-3, atol=2e-3)
+    assert torch.rbln.explain_steady(lambda: model(given)).verdict()["clean"]
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+for _ in range(3):
+    optimizer.zero_grad()
+    losses.append((model(given).float() ** 2).mean())
+    losses[-1].backward()
+    optimizer.step()
+assert losses[-1] < losses[0] and not torch.rbln.fallbacks(), torch.rbln.fallbacks()
+""",
+        **GRAPHS,
+    )
 
 
 def test_random_numbers_follow_from_the_seed(run_python: RunPython) -> None:

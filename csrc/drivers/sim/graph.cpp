@@ -24,6 +24,7 @@ enum : uint32_t {  // as PyTorch counts
   kInt16 = 2,
   kInt32 = 3,
   kInt64 = 4,
+  kFloat16 = 5,
   kFloat32 = 6,
   kFloat64 = 7,
   kBool = 11,
@@ -81,6 +82,13 @@ void store(char* at, double number) {
   std::memcpy(at, &value, sizeof(T));
 }
 
+uint16_t bits_of(const char* at) {
+  uint16_t bits;
+  std::memcpy(&bits, at, sizeof(bits));
+  return bits;
+}
+void set_bits(char* at, uint16_t bits) { std::memcpy(at, &bits, sizeof(bits)); }
+
 float from_bfloat16(uint16_t bits) {
   const uint32_t wide = uint32_t{bits} << 16;
   float value;
@@ -95,6 +103,24 @@ uint16_t to_bfloat16(double number) {
   return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
+double from_float16(uint16_t bits) {
+  const int exponent = bits >> 10 & 0x1f, steps = bits & 0x3ff;
+  const double sign = bits & 0x8000 ? -1 : 1;
+  if (exponent == 0x1f) return steps == 0 ? sign * HUGE_VAL : NAN;
+  return sign * (exponent == 0 ? std::ldexp(steps, -24) : std::ldexp(steps + 0x400, exponent - 25));
+}
+uint16_t to_float16(double number) {
+  if (std::isnan(number)) return 0x7e00;
+  const uint32_t sign = std::signbit(number) ? 0x8000 : 0;
+  const double size = std::abs(number);
+  if (size >= 65520) return static_cast<uint16_t>(sign | 0x7c00);  // half a step above the largest number
+  int exponent;
+  std::frexp(size, &exponent);
+  const int last = size < 0x1p-14 ? -24 : exponent - 11;  // the last bit counts 2 to the power of this
+  const auto steps = static_cast<uint32_t>(std::nearbyint(std::ldexp(size, -last)));
+  return static_cast<uint16_t>(sign | (static_cast<uint32_t>(last + 24) * 0x400 + steps));
+}
+
 struct Type {
   uint32_t bytes;
   double (*load)(const char*);
@@ -106,20 +132,14 @@ constexpr Type kType{sizeof(T), load<T>, store<T>};
 
 const Type& type_of(uint32_t dtype) {
   static const Type kBooleans{1, load<uint8_t>, [](char* at, double number) { *at = number != 0 ? 1 : 0; }};
-  static const Type kBFloats{2,
-                             [](const char* at) {
-                               uint16_t bits;
-                               std::memcpy(&bits, at, sizeof(bits));
-                               return double{from_bfloat16(bits)};
-                             },
-                             [](char* at, double number) {
-                               const uint16_t bits = to_bfloat16(number);
-                               std::memcpy(at, &bits, sizeof(bits));
-                             }};
+  static const Type kHalves{2, [](const char* at) { return from_float16(bits_of(at)); },
+                            [](char* at, double number) { set_bits(at, to_float16(number)); }};
+  static const Type kBFloats{2, [](const char* at) { return double{from_bfloat16(bits_of(at))}; },
+                             [](char* at, double number) { set_bits(at, to_bfloat16(number)); }};
   static const std::map<uint32_t, const Type*> kTypes = {
-      {kUInt8, &kType<uint8_t>},  {kInt8, &kType<int8_t>},   {kInt16, &kType<int16_t>},
-      {kInt32, &kType<int32_t>},  {kInt64, &kType<int64_t>}, {kFloat32, &kType<float>},
-      {kFloat64, &kType<double>}, {kBool, &kBooleans},       {kBFloat16, &kBFloats},
+      {kUInt8, &kType<uint8_t>}, {kInt8, &kType<int8_t>},   {kInt16, &kType<int16_t>},  {kInt32, &kType<int32_t>},
+      {kInt64, &kType<int64_t>}, {kFloat32, &kType<float>}, {kFloat64, &kType<double>}, {kBool, &kBooleans},
+      {kFloat16, &kHalves},      {kBFloat16, &kBFloats},
   };
   const auto found = kTypes.find(dtype);
   if (found == kTypes.end()) damaged("dtype " + std::to_string(dtype));

@@ -32,7 +32,7 @@ aten, prims = torch.ops.aten, torch.ops.prims
 
 DTYPES = frozenset(
     {
-        torch.float32, torch.float64, torch.bfloat16, torch.bool,
+        torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool,
         torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
     }
 )  # fmt: skip
