@@ -112,6 +112,24 @@ def test_what_was_made_of_an_input_before_it_is_written(program: Callable[[Tenso
     assert torch.equal(result.cpu(), expected) and torch.equal(there.cpu(), x)
 
 
+def row(x: Tensor) -> Tensor:
+    x[0] = torch.arange(4, device=x.device)
+    return x
+
+
+def rows(x: Tensor) -> Tensor:
+    x[1:].copy_(x[0].real)
+    return x.mul(1j)
+
+
+@pytest.mark.parametrize("program", [row, rows])
+def test_views_of_complex_tensors_are_written(program: Callable[[Tensor], Tensor], device: str) -> None:
+    torch._dynamo.reset()
+    x = torch.arange(12.0).view(3, 4) * 1j
+    there = x.to(device)
+    assert torch.equal(torch.compile(program)(there).cpu(), program(x)) and torch.equal(there.cpu(), x)
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_arithmetic_that_changes_no_number_makes_a_tensor(dynamic: bool, device: str) -> None:
     def program(x: Tensor) -> list[Tensor]:

@@ -135,3 +135,23 @@ def test_an_encoder_on_a_device_of_short_work_items(run_python: Callable[..., st
         OUTBOARD_STRICT_DELAY="0",
     )
     assert printed.split()[-1] == "right"
+
+
+@pytest.mark.parametrize("average", [False, True])
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_attention_of_nested_tensors(need_weights: bool, average: bool, device: str) -> None:
+    """In inference, of sequences of different lengths: none of the weights is of padding."""
+    torch.manual_seed(0)
+    attention = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    nested = torch.nested.nested_tensor([torch.randn(3, 8), torch.randn(5, 8)])
+    options = {"need_weights": need_weights, "average_attn_weights": average}
+    with torch.inference_mode():
+        expected, weights = attention(nested, nested, nested, **options)
+        there = nested.to(device)
+        found, found_weights = attention.to(device)(there, there, there, **options)
+    for part, other in zip(found.unbind(), expected.unbind(), strict=True):
+        torch.testing.assert_close(part.cpu(), other, atol=1e-5, rtol=1e-4)
+    if weights is None:
+        assert found_weights is None
+    else:
+        torch.testing.assert_close(found_weights.cpu(), weights, atol=1e-5, rtol=1e-4)

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Nested tensors of the strided layout: a buffer on the device, and the shapes of the parts on the host. PyTorch's
 // kernels for its own devices are made of dense operators on buffers and parts, so they serve this device, too. Those
-// that read memory themselves are written again (sums over the last dimension, layers of encoders) or left out
-// (`nn.MultiheadAttention` in inference): they raise NotImplementedError. Jagged tensors need nothing here, they are a
-// class in Python (`adapter/graphs/jagged.py`).
+// that read memory themselves are written again: sums over the last dimension, attention and layers of encoders in
+// inference. Jagged tensors need nothing here, they are a class in Python (`adapter/graphs/jagged.py`).
 #include <ATen/NestedTensorImpl.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/native/nested/NestedTensorUtils.h>
+#include <ATen/ops/_native_multi_head_attention.h>
 #include <ATen/ops/_nested_from_padded_and_nested_example.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -95,23 +95,61 @@ at::Tensor nested_sum_backward(const at::Tensor& grad, const at::Tensor& self, a
   return nested_like(self, joined(std::move(parts)));
 }
 
+/// What stands beyond the parts when they are padded to `places` rows, as (parts, places), true there.
+at::Tensor padding_of(const at::Tensor& nested, int64_t places) {
+  const at::Tensor lengths = at::native::get_nested_tensor_impl(nested)->get_nested_sizes().select(1, 0).unsqueeze(1);
+  return at::arange(places, lengths.options()).ge(lengths).to(nested.device());
+}
+
+/// Kind of a mask that says which keys of each sequence count.
+constexpr int64_t of_keys = 1;
+
 /// A layer of `nn.TransformerEncoder` in inference, for which no kernel takes nested tensors: on padded sequences, with
 /// a mask of what is padding.
 void padded_encoder_layer(const c10::OperatorHandle& handle, c10::DispatchKeySet /*keys*/, torch::jit::Stack* stack) {
-  constexpr int64_t of_keys = 1;
   const size_t count = handle.schema().arguments().size();
   const size_t first = stack->size() - count;
   const at::Tensor nested = (*stack)[first].toTensor();
   c10::IValue& mask = (*stack)[first + count - 2];
   TORCH_CHECK(mask.isNone(), "_transformer_encoder_layer_fwd: a nested tensor has no mask");
   const at::Tensor padded = nested.to_padded_tensor(0.0);
-  const at::Tensor lengths = at::native::get_nested_tensor_impl(nested)->get_nested_sizes().select(1, 0).unsqueeze(1);
-  const at::Tensor places = at::arange(padded.size(1), lengths.options());
-  mask = places.ge(lengths).to(nested.device());
+  mask = padding_of(nested, padded.size(1));
   (*stack)[first + count - 1] = of_keys;
   (*stack)[first] = padded;
   handle.callBoxed(*stack);
   stack->back() = at::_nested_from_padded_and_nested_example(stack->back().toTensor(), nested);
+}
+
+void check_like(const at::Tensor& query, const at::Tensor& other) {
+  if (other.is_same(query)) return;
+  TORCH_CHECK(query.is_nested() && other.is_nested(), "cat(): expected each tensor in given list to be nested");
+  TORCH_CHECK(at::native::get_nested_tensor_impl(query)->get_nested_sizes().equal(
+                  at::native::get_nested_tensor_impl(other)->get_nested_sizes()),
+              "cat(): expected all nested tensors to have matching ragged structures outside of the concatenated dim");
+}
+
+/// `nn.MultiheadAttention` in inference, alike. Of padding there are no weights.
+std::tuple<at::Tensor, at::Tensor> padded_attention(const at::Tensor& query, const at::Tensor& key,
+                                                    const at::Tensor& value, int64_t embed_dim, int64_t num_head,
+                                                    const at::Tensor& qkv_weight, const at::Tensor& qkv_bias,
+                                                    const at::Tensor& proj_weight, const at::Tensor& proj_bias,
+                                                    const std::optional<at::Tensor>& mask, bool need_weights,
+                                                    bool average_attn_weights, std::optional<int64_t> /*mask_type*/) {
+  TORCH_CHECK(!mask.has_value(), "NestedTensor with mask is not supported yet");
+  TORCH_CHECK(query.dim() == 3, "expected 3-D `query`, got ", query.dim(), "-D tensor");
+  check_like(query, key);
+  check_like(query, value);
+  const at::Tensor padded = query.to_padded_tensor(0.0);
+  const auto padded_like = [&](const at::Tensor& x) { return x.is_same(query) ? padded : x.to_padded_tensor(0.0); };
+  const at::Tensor padding = padding_of(query, padded.size(1));
+  auto [out, weights] = at::_native_multi_head_attention(padded, padded_like(key), padded_like(value), embed_dim,
+                                                         num_head, qkv_weight, qkv_bias, proj_weight, proj_bias,
+                                                         padding, need_weights, average_attn_weights, of_keys);
+  if (weights.defined()) {
+    const at::Tensor rows = padding.unsqueeze(-1);
+    weights.masked_fill_(weights.dim() == 4 ? rows.unsqueeze(1) : rows, 0.0);
+  }
+  return {at::_nested_from_padded_and_nested_example(out, query), weights};
 }
 
 }  // namespace
@@ -124,6 +162,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 TORCH_LIBRARY_IMPL(aten, NestedTensorPrivateUse1, m) {
   m.impl("native_layer_norm", TORCH_FN(layer_norm));
   m.impl("native_layer_norm_backward", TORCH_FN(layer_norm_backward));
+  m.impl("_native_multi_head_attention", TORCH_FN(padded_attention));
   m.impl("_transformer_encoder_layer_fwd", torch::CppFunction::makeFromBoxedFunction<&padded_encoder_layer>());
   m.impl("sum.dim_IntList", TORCH_FN(sum_last_dim));
   m.impl("_nested_sum_backward", TORCH_FN(nested_sum_backward));

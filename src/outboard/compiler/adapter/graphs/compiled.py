@@ -251,6 +251,8 @@ def _plan_function(wrapper: GraphWrapper, name: str) -> str:
     names = list(inputs)
     converter = PlanConverter(builder, names, constants)
     lines = computing(wrapper.lines)
+    if _writes_beside_views(lines):
+        raise NotExpressible("views that operators of the host make, beside writes")
     matrices = [] if capture is not None else _add_packed(converter, lines, constants)
     converter.share_program(lines)
     converter.convert(lines, wrapper.get_graph_outputs())
@@ -286,6 +288,15 @@ def _plan_function(wrapper: GraphWrapper, name: str) -> str:
         values=listed,
         forget=forget,
     )
+
+
+def _writes_beside_views(lines: Sequence[Any]) -> bool:
+    """Whether the host calls an operator for a view, as of complex tensors, in a graph that writes: what such a call
+    gives a plan is memory of its own, which shares no writes."""
+    called = [getattr(getattr(line, "node", None), "op_overload", None) for line in lines]
+    overloads = [each for each in called if isinstance(each, torch._ops.OpOverload)]
+    writes = bool(V.graph.mutated_buffers) or any(each._schema.is_mutable for each in overloads)
+    return writes and any(each.is_view for each in overloads)
 
 
 def _add_packed(converter: PlanConverter, lines: Sequence[Any], constants: dict[str, int]) -> list[str]:
