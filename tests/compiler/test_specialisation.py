@@ -46,6 +46,19 @@ def test_scalars_are_run_time_arguments(device: str) -> None:
     assert compiled(device) == known
 
 
+def test_momentum_is_a_run_time_argument(device: str) -> None:
+    """``momentum=None``, as where statistics are made anew for averaged weights, has another one at each step."""
+    norms = {where: torch.nn.BatchNorm1d(5, momentum=None).to(where) for where in ("cpu", device)}
+    for step in range(6):
+        known = compiled(device)
+        x = torch.randn(7, 5)
+        for where, norm in norms.items():
+            norm(x.to(where))
+        assert step < 2 or compiled(device) == known
+    for name, expected in norms["cpu"].state_dict().items():
+        torch.testing.assert_close(norms[device].state_dict()[name].cpu(), expected)
+
+
 def test_adam_compiles_nothing_after_its_second_step(device: str) -> None:
     parameter = torch.randn(20, device=device, requires_grad=True)
     optimizer = torch.optim.Adam([parameter], lr=1e-2)
