@@ -59,6 +59,17 @@ def test_momentum_is_a_run_time_argument(device: str) -> None:
         torch.testing.assert_close(norms[device].state_dict()[name].cpu(), expected)
 
 
+def test_padding_is_a_run_time_argument(device: str) -> None:
+    """Of the sides that are padded."""
+    x = torch.randn(2, 3, 4, 5)
+    known = compiled(device)
+    for number, pad in enumerate([(0, 1, 0, 0, 0, 3), (0, 2, 0, 0, 0, 1), (0, 9, 0, 0, 0, 2), (0, 0, 0, 0, 1, 0)]):
+        result = torch.nn.functional.pad(x.to(device), pad, value=0.5)
+        assert torch.equal(result.cpu(), torch.nn.functional.pad(x, pad, value=0.5))
+        known, before = compiled(device), known
+        assert number in (0, 3) or known == before
+
+
 def test_adam_compiles_nothing_after_its_second_step(device: str) -> None:
     parameter = torch.randn(20, device=device, requires_grad=True)
     optimizer = torch.optim.Adam([parameter], lr=1e-2)

@@ -273,10 +273,12 @@ def _roll(x: Tensor, shifts: Any, dims: Any = ()) -> Any:
 
 
 def _constant_pad_nd(x: Tensor, pad: Any, value: Any = 0) -> Tensor:
-    """PyTorch's own takes a value that is known only."""
+    """PyTorch's own takes a value that is known only. Sides that are not padded have guards for that: else sizes are
+    products of sums, which sympy expands for seconds."""
+    known = [0 if side == 0 else side for side in pad]
     if isinstance(value, (bool, int, float)):
         fills.check_number(value, x.dtype)
-        return NotImplemented
+        return NotImplemented if known == list(pad) else aten.constant_pad_nd(x, known, value)
     inside = aten.constant_pad_nd(torch.ones([], dtype=torch.bool, device=x.device).expand(x.shape), pad, False)
     return torch.where(inside, aten.constant_pad_nd(x, pad, 0), aten.full([], value, dtype=x.dtype, device=x.device))
 
