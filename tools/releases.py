@@ -60,6 +60,7 @@ _ROW = re.compile(r"^\| (\d\S*) \| (\d\S*) \| (\w+) \| (\d+) \| (\d+) \| (\d+) \
 _FAILURES = "\nWhat failed:\n\n"
 #: What stands below the head of the table and is written anew.
 _WRITTEN = re.compile(rf"\A(\|.*\n)*({_FAILURES}(- PyTorch .*\n)+)?")
+#: What marks a test there that failed among the others only.
 _ALONE = ", passed alone"
 _FAILED = re.compile(rf"^- PyTorch (\S+), Python (\S+), (\w+)({_ALONE})?: `(.*)`$", re.MULTILINE)
 

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from outboard.compiler.plans import plan as p
 from outboard.compiler.plans import schema
 from outboard.compiler.plans.builder import NotExpressible, PlanBuilder, TensorArg
-from outboard.compiler.plans.schema import serialize
 from outboard.compiler.target import Target
 from outboard.exporting import format as model_format
 from tools import wire_schema
@@ -158,7 +157,7 @@ def test_each_part_of_a_plan_is_in_the_schema() -> None:
 def test_runtime_refuses_damaged_plans(device: str) -> None:
     from outboard import _C
 
-    data = serialize(builder().finish())
+    data = schema.serialize(builder().finish())
     for damaged in (b"", data[:-1], data[:40] + bytes([data[40] ^ 1]) + data[41:], b"X" + data[1:]):
         with pytest.raises(RuntimeError):
             _C.Plan(damaged, 0)

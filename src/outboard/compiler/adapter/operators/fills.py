@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._decomp import decomposition_table
+from torch._prims_common import is_integer_dtype
 
 from outboard import torch_release
 
@@ -65,8 +66,7 @@ def check_number(value: Any, dtype: torch.dtype) -> None:
 
 def limit(value: Any, dtype: torch.dtype, name: str) -> Any:
     """A limit of ``clamp``, its ``min`` or ``max``, as a number of ``dtype``. Raises RuntimeError if there is none."""
-    is_exact = dtype != torch.bool and not dtype.is_floating_point and not dtype.is_complex
-    if not (_TAKES_LIMITS and is_exact and _is_integer(value)):
+    if not (_TAKES_LIMITS and is_integer_dtype(dtype) and _is_integer(value)):
         check_number(value, dtype)
         return value
     info = torch.iinfo(dtype)
