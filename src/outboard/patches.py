@@ -108,6 +108,12 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
             "model_ example_inputs_ inner_compile config_patches decompositions ignore_shape_env compile_region_name",
         ),
     ),
+    "graphs see conjugates and negatives that are pending": (
+        Place(
+            "torch._inductor.output_code:CompiledFxGraph.post_compile",
+            "self example_inputs constants graph_kwargs",
+        ),
+    ),
     "AOTInductor refuses the device": (
         Place("torch._inductor.compile_fx.compile_fx_aot", "model_ example_inputs_ inner_compile config_patches"),
     ),

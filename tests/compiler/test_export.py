@@ -228,6 +228,7 @@ def test_inputs_of_other_strides_are_taken(device: str, tmp_path: Path) -> None:
     model = exported(Call(lambda self, x: x.exp()), torch.ones(3, 4), path=tmp_path / "m", device=device)
     x = torch.randn(4, 3)
     torch.testing.assert_close(model(x.to(device).T).cpu(), x.T.exp())
+    torch.testing.assert_close(model(torch._neg_view(x.view(3, 4).to(device))).cpu(), x.view(3, 4).neg().exp())
 
 
 def test_results_may_be_inputs_weights_and_views_of_them(device: str, tmp_path: Path) -> None:

@@ -211,7 +211,7 @@ class LoadedModel:
         sizes: dict[int, int] = {}
         for argument, dtype, tensor in zip(self.inputs, self._dtypes, tensors, strict=True):
             self._check(argument, dtype, tensor, sizes)
-        return [tensor.detach().contiguous() for tensor in tensors]
+        return [tensor.detach().contiguous().resolve_conj().resolve_neg() for tensor in tensors]
 
     def _check(self, argument: f.Argument, dtype: torch.dtype, tensor: Any, sizes: dict[int, int]) -> None:
         if not isinstance(tensor, torch.Tensor):

@@ -34,7 +34,7 @@ from ..operators.overloads import overloads_of
 from ..plans import files
 from ..target import target_of
 from . import ambient
-from .graphs import aliases, floats, overlaps
+from .graphs import aliases, floats, overlaps, pending
 from .graphs.replays import register_replays
 from .interface import device_name, register_interface
 from .operators import additions, affine_grids, drawn_again, interpolation, pooling, random, rounding, scatters, shapes
@@ -153,6 +153,7 @@ def register() -> None:
     aliases.register(name)
     floats.register()
     overlaps.register(name)
+    pending.register(name)
     pooling.register(name)
     rounding.register(name)
     interpolation.register(name)
