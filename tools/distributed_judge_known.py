@@ -29,6 +29,11 @@ EXPLANATIONS: tuple[tuple[str, str, str], ...] = (
         "PyTorch's own naming: it makes a ProcessGroupNCCL itself, over a rendezvous that only its launcher prepares.",
     ),
     (
+        r"test_sparse_all_reduce_sum$",
+        r"specified values in sparse COO tensors does not match",
+        "An artefact of this run: the sums to compare with are made on the device, which, as CUDA, keeps all entries.",
+    ),
+    (
         r"^dtensor\.sparse_",
         r"crow_indices|in _moved",
         "By design: tensors in compressed sparse layouts are not on the device, and DTensor takes none either.",

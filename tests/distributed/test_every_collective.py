@@ -10,9 +10,9 @@ import torch
 
 ROOT = Path(__file__).parents[2]
 
-#: Of sparse tensors; a gather into one tensor, since PyTorch 2.14; the end of a group of calls, which backends without
+#: A gather into one tensor, since PyTorch 2.14; the end of a group of calls, which backends without
 #: `supportsCoalescing` are not asked for; and other ranks for a group, likewise.
-NOT_THERE = {"allreduce_sparse", "gather_single", "gather_into_tensor", "endCoalescing", "reconfigure"}
+NOT_THERE = {"gather_single", "gather_into_tensor", "endCoalescing", "reconfigure"}
 
 #: Names since PyTorch 2.14 of what the backend has by its older name: PyTorch's own calls that.
 OLDER_NAMES = {

@@ -178,8 +178,20 @@ WorkPointer DeviceBackend::all_reduce(CollectiveCall call, const Tensors& tensor
 }
 
 WorkPointer DeviceBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
-  only(tensors);
+  if (only(tensors).is_sparse()) return allreduce_sparse(tensors, options);
   return all_reduce(begin(OpType::ALLREDUCE, "all_reduce", tensors, {tensors}), tensors, options);
+}
+
+WorkPointer DeviceBackend::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  const at::Tensor& tensor = only(tensors);
+  TORCH_CHECK_VALUE(tensor.is_sparse(), "all_reduce: expected a sparse tensor, but got one of layout ",
+                    tensor.layout());
+  TORCH_CHECK_VALUE(options.reduceOp == c10d::ReduceOp::SUM, "all_reduce of sparse tensors knows only ReduceOp.SUM");
+  const at::Tensor own = tensor.coalesce();
+  CollectiveCall call =
+      begin(OpType::_ALLREDUCE_SPARSE, "all_reduce_sparse", contiguous({own._indices(), own._values()}), {tensors});
+  return carry_out(std::move(call),
+                   [&](DueCall due) { return on_host::all_reduce_sparse(runner_, std::move(due), tensor, options); });
 }
 
 WorkPointer DeviceBackend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {

@@ -68,6 +68,7 @@ class DeviceBackend : public c10d::Backend {
 
   WorkPointer broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   WorkPointer allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPointer allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override;
   WorkPointer allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override;
   WorkPointer reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
   WorkPointer allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;

@@ -136,6 +136,39 @@ def check_means_of_integers() -> None:
     assert [tensor.tolist() for tensor in several] == [[size - 1 + step] * 2 for step in range(2)]
 
 
+def sparse(rank: int, dtype: torch.dtype) -> torch.Tensor:
+    """What a rank gives as a sparse tensor: entries that others have, too, one twice, none on rank 1."""
+    entries = 0 if rank == 1 else rank + 3
+    indices = torch.stack([torch.arange(entries) % 3, (torch.arange(entries) * 2 + rank) % 4])
+    return torch.sparse_coo_tensor(indices, value(rank, dtype, entries, 2), (3, 4, 2), check_invariants=True)
+
+
+def check_sparse_all_reduce() -> None:
+    for dtype in REDUCED:
+        if dtype.is_complex:
+            continue  # PyTorch reduces a copy, on the CPU as well
+        tensors = [sparse(rank, dtype) for rank in ranks()]
+        wanted = torch.stack([tensor.to_dense() for tensor in tensors]).sum(0).to(dtype)
+        for later in (False, True):
+            tensor = tensors[dist.get_rank()].to(DEVICE)
+            work = dist.all_reduce(tensor, async_op=later)
+            if later:
+                work.wait()
+            assert tensor.is_coalesced() and tensor.device.type == DEVICE
+            same(tensor.to_dense(), wanted)
+    [result] = dist.all_reduce(sparse(dist.get_rank(), torch.float32).to(DEVICE), async_op=True).get_future().wait()
+    assert result.is_sparse and result.shape == (3, 4, 2)
+    numbers = torch.sparse_coo_tensor(torch.zeros(0, 1, dtype=torch.int64), torch.ones(1), (), check_invariants=True)
+    numbers = numbers.to(DEVICE)
+    dist.all_reduce(numbers)
+    assert numbers.to_dense().item() == len(ranks())
+    shape = (3, 4) if dist.get_rank() else (3, 5)
+    unlike = torch.eye(*shape).to_sparse().to(DEVICE)
+    raises(ValueError, "different shapes", lambda: dist.all_reduce(unlike))
+    raises(ValueError, "ReduceOp.SUM", lambda: dist.all_reduce(numbers, op=dist.ReduceOp.MAX))
+    assert numbers.to_dense().item() == len(ranks())
+
+
 def check_layouts_and_sizes() -> None:
     for size in (0, 1, 1 << 18):
         tensor = own(torch.float32, size)

@@ -115,6 +115,29 @@ def check_times_of_steps() -> None:
         assert 0 < data[f"avg_{part}"] < 60e9, (part, data)  # nanoseconds
 
 
+def check_sparse_gradients() -> None:
+    """Rows of an embedding that ranks look up, each other ones, by an optimizer of sparse gradients and a dense one."""
+
+    def train_words(module: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> None:
+        table, linear = module.parameters()
+        optimizers = [torch.optim.SparseAdam([table], lr=0.1), torch.optim.SGD([linear], lr=0.1)]
+        for _ in range(3):
+            nn.functional.mse_loss(module(inputs), targets).backward()
+            assert table.grad is not None and table.grad.is_sparse
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    torch.manual_seed(0)
+    alone = nn.Sequential(nn.Embedding(20, 6, sparse=True), nn.Linear(6, 4, bias=False))
+    module = parallel(copy.deepcopy(alone))
+    words, targets = torch.arange(BATCH) * 5 % 12, batches(1)[0][1]
+    train_words(alone, words, targets)
+    train_words(module, share(words), share(targets))
+    equal_to(module.module, alone.state_dict())
+    equal_everywhere(module)
+
+
 def check_no_sync() -> None:
     """Gradients of two halves of a batch, of which the first is not sent."""
     wrapped = parallel(model())

@@ -84,6 +84,31 @@ class AllReduce(Reducing):
         return started(dist.all_reduce(inputs[0], operator(call), place.group, async_op=call.step.later))
 
 
+class AllReduceSparse(AllReduce):
+    """The same of a sparse tensor, whose entries are the numbers that are not zero."""
+
+    dtypes = tuple(dtype for dtype in dtypes.REDUCED if not dtypes.is_complex(dtype))
+    weight = 2
+    may_be_later = False
+
+    def growth(self, call: Call, bound: int) -> int:
+        return dtypes.growth("SUM", bound, len(call.step.group))
+
+    def is_exact(self, call: Call) -> bool:
+        return True
+
+    def define(self, call: Call, inputs: list[list[Tensor]], outputs: list[list[Tensor]]) -> None:
+        whole = functools.reduce(torch.add, [rows(tensors[0]) for tensors in inputs])
+        for tensors in outputs:
+            fill(tensors[0], whole)
+
+    def run(self, place: Place, call: Call, inputs: list[Tensor], outputs: list[Tensor]) -> list[Any]:
+        sparse = inputs[0].to_sparse()
+        dist.all_reduce(sparse, group=place.group)
+        outputs[0].copy_(sparse.to_dense())
+        return []
+
+
 class AllReduceSeveral(AllReduce):
     """Several tensors in one call."""
 

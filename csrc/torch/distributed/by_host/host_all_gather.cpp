@@ -11,14 +11,6 @@ using Part = HostRunner::Part;
 using Parts = HostRunner::Parts;
 using Works = HostRunner::Works;
 
-WorkPointer broadcast_from(Backend& cpu, int root, std::chrono::milliseconds timeout, const at::Tensor& value) {
-  c10d::BroadcastOptions options;
-  options.rootRank = root;
-  options.timeout = timeout;
-  Tensors one{value};
-  return cpu.broadcast(one, options);
-}
-
 WorkPointer all_gather_uneven_long(HostRunner& runner, DueCall call, const Tensors& outputs,
                                    std::chrono::milliseconds timeout) {
   Tensors places = contiguous_places(outputs);
@@ -64,6 +56,14 @@ WorkPointer all_gather_long(HostRunner& runner, DueCall call, const TensorLists&
 }
 
 }  // namespace
+
+WorkPointer broadcast_from(Backend& cpu, int root, std::chrono::milliseconds timeout, const at::Tensor& value) {
+  c10d::BroadcastOptions options;
+  options.rootRank = root;
+  options.timeout = timeout;
+  Tensors one{value};
+  return cpu.broadcast(one, options);
+}
 
 WorkPointer all_gather(HostRunner& runner, DueCall call, const Tensors& outputs,
                        const c10d::AllgatherOptions& options) {

@@ -9,6 +9,9 @@ namespace outboard::distributed::on_host {
 WorkPointer broadcast(HostRunner& runner, DueCall call, const c10d::BroadcastOptions& options);
 /// One tensor, or several at once.
 WorkPointer all_reduce(HostRunner& runner, DueCall call, const c10d::AllreduceOptions& options);
+/// The sum of the ranks' sparse tensors. `tensor`: takes it; the call's inputs: its indices and values, coalesced.
+WorkPointer all_reduce_sparse(HostRunner& runner, DueCall call, const at::Tensor& tensor,
+                              const c10d::AllreduceOptions& options);
 WorkPointer reduce(HostRunner& runner, DueCall call, const c10d::ReduceOptions& options);
 WorkPointer barrier(HostRunner& runner, DueCall call, const c10d::BarrierOptions& options);
 
@@ -44,5 +47,8 @@ WorkPointer all_to_all(HostRunner& runner, DueCall call, const Tensors& outputs,
 WorkPointer all_to_all_single(HostRunner& runner, DueCall call, const at::Tensor& output, const at::Tensor& input,
                               const std::vector<int64_t>& output_splits, const std::vector<int64_t>& input_splits,
                               const c10d::AllToAllOptions& options);
+
+/// A step of a collective in which each rank sends to all what only it has.
+WorkPointer broadcast_from(c10d::Backend& cpu, int root, std::chrono::milliseconds timeout, const at::Tensor& value);
 
 }  // namespace outboard::distributed::on_host

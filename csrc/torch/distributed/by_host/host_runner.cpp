@@ -15,16 +15,6 @@
 namespace outboard::distributed {
 namespace {
 
-/// Waits for works of the CPU backend. Throws what failed, or if the whole collective was aborted.
-void wait_for(const std::vector<WorkPointer>& works, c10d::Work& whole) {
-  wait_interruptibly([&] {
-    return whole.isCompleted() ||
-           std::all_of(works.begin(), works.end(), [](const WorkPointer& work) { return work->isCompleted(); });
-  });
-  if (whole.isCompleted()) throw std::runtime_error("aborted");
-  for (const WorkPointer& work : works) work->wait();
-}
-
 /// Some of a tensor's contents for a collective that treats its elements alike.
 at::Tensor host_of(Exchange& exchange, const at::Tensor& tensor, Intent intent) {
   return flat(intent == Intent::kReadWrite ? exchange.numbers(tensor, intent) : exchange.elements(tensor, intent));
@@ -51,13 +41,23 @@ HostRunner::Parts parts_of_each(const Tensors& tensors, Intent intent, const Hos
 
 }  // namespace
 
+void wait_for(const HostRunner::Works& works, c10d::Work& whole) {
+  wait_interruptibly([&] {
+    return whole.isCompleted() ||
+           std::all_of(works.begin(), works.end(), [](const WorkPointer& work) { return work->isCompleted(); });
+  });
+  if (whole.isCompleted()) throw std::runtime_error("aborted");
+  for (const WorkPointer& work : works) work->wait();
+}
+
 WorkPointer HostRunner::start(DueCall call, Issue issue, std::function<void()> after) {
   return start_agreed(
       std::move(call), [issue = std::move(issue)](c10d::Backend& cpu, CollectiveWork&) { return issue(cpu); },
       std::move(after));
 }
 
-WorkPointer HostRunner::start_agreed(DueCall call, IssueAgreed issue, std::function<void()> after) {
+WorkPointer HostRunner::start_agreed(DueCall call, IssueAgreed issue, std::function<void()> after,
+                                     bool may_be_at_once) {
   const std::shared_ptr<Exchange> exchange = call->exchange;
   exchange->seal();
   auto work = order_.work_of(std::move(call));
@@ -69,7 +69,7 @@ WorkPointer HostRunner::start_agreed(DueCall call, IssueAgreed issue, std::funct
                  with_label(work->label(), [&] { *begun = issue(*cpu_backend_.get(), *work); });
                },
                [work, begun, after = std::move(after)] { work->follow(*begun, after); },
-               [work](const std::exception_ptr& error) { work->fail(error); }});
+               [work](const std::exception_ptr& error) { work->fail(error); }, may_be_at_once});
   return work;
 }
 

@@ -47,7 +47,8 @@ class HostRunner {
 
   /// Of tensors of the call's own exchange. `after` runs on the host when the CPU backend is done.
   WorkPointer start(DueCall call, Issue issue, std::function<void()> after = {});
-  WorkPointer start_agreed(DueCall call, IssueAgreed issue, std::function<void()> after);
+  /// `may_be_at_once`: on the calling thread, which then waits for what ranks agree on.
+  WorkPointer start_agreed(DueCall call, IssueAgreed issue, std::function<void()> after, bool may_be_at_once = true);
   /// In parts: while the CPU backend has one of them, the next one is on its way to the host and the last one on its
   /// way back, and no others are.
   WorkPointer start_parts(DueCall call, Parts parts);
@@ -73,6 +74,9 @@ class HostRunner {
   std::optional<bool> someone_stages_;  ///< once that is known; for who issues collectives
   Issuer issuer_;
 };
+
+/// Waits for works of the CPU backend. Throws what failed, or if the whole collective was aborted.
+void wait_for(const HostRunner::Works& works, c10d::Work& whole);
 
 /// Adds parts that move nothing: what has arrived elsewhere is copied to where it belongs, behind the parts before.
 void add_copies(HostRunner::Parts& parts, const Tensors& from, const Tensors& to, Stream& copies);

@@ -59,6 +59,8 @@ class Exchange {
   void order_current_stream() const;
 
   Stream& transfers() const { return transfers_; }
+  /// The caller's.
+  Stream& current() const { return current_; }
 
  private:
   struct Copied {
