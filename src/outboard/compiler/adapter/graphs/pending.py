@@ -28,32 +28,39 @@ def _seeing(name: str, original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def post_compile(self: Any, example_inputs: Sequence[Any], constants: Any, graph_kwargs: Any) -> None:
         original(self, example_inputs, constants, graph_kwargs)
-        # What the graph was traced with has no bits.
-        tensors = {n: v for n, v in enumerate(example_inputs) if isinstance(v, Tensor) and v.device.type == name}
-        floats = [n for n, value in tensors.items() if value.is_floating_point()]
-        numbers = [n for n, value in tensors.items() if value.is_complex()]
-        if (floats or numbers) and self.current_callable is not None:
-            self.current_callable = _Plain(self.current_callable, floats, numbers, self.mutated_input_idxs)
+        if name in self.device_types and self.current_callable is not None:
+            self.current_callable = _Plain(self.current_callable, name, self.mutated_input_idxs)
 
     return post_compile
 
 
 class _Plain:
-    """Runs a graph, which empties the list of its inputs, on tensors without such bits. Of ``floats`` and ``numbers``,
-    which are complex, it asks each time: in one call of C for all, as there may be hundreds."""
+    """Runs a graph, which empties the list of its inputs, on tensors without such bits. Which inputs are tensors its
+    first call says: the examples that it was compiled with have no bits, and those of a graph from PyTorch's cache may
+    be of another graph."""
 
-    def __init__(
-        self, call: Callable[[list[Any]], Any], floats: Sequence[int], numbers: Sequence[int], written: Sequence[int]
-    ) -> None:
-        self._call, self._floats, self._numbers, self._written = call, floats, numbers, frozenset(written)
-        self._some_floats = operator.itemgetter(*floats, *floats[:1]) if floats else None
+    def __init__(self, call: Callable[[list[Any]], Any], name: str, written: Sequence[int]) -> None:
+        self._call, self._name, self._written = call, name, frozenset(written)
+        self._floats: list[int] = []
+        self._numbers: list[int] | None = None  #: the complex ones
+        self._some_floats: Callable[[list[Any]], Any] = lambda _: ()
 
     def __call__(self, inputs: list[Any]) -> Any:
-        pending = [n for n in self._numbers if inputs[n].is_conj() or inputs[n].is_neg()]
-        if self._some_floats is not None and any(map(Tensor.is_neg, self._some_floats(inputs))):
+        if self._numbers is None:
+            self._look(inputs)
+        pending = [n for n in self._numbers or () if inputs[n].is_conj() or inputs[n].is_neg()]
+        if any(map(Tensor.is_neg, self._some_floats(inputs))):  # in C, as there may be hundreds
             pending += [n for n in self._floats if inputs[n].is_neg()]
-        if not pending:
-            return self._call(inputs)
+        return self._run(inputs, pending) if pending else self._call(inputs)
+
+    def _look(self, inputs: list[Any]) -> None:
+        tensors = {n: v for n, v in enumerate(inputs) if isinstance(v, Tensor) and v.device.type == self._name}
+        self._floats = [n for n, value in tensors.items() if value.is_floating_point()]
+        if self._floats:
+            self._some_floats = operator.itemgetter(*self._floats, self._floats[0])
+        self._numbers = [n for n, value in tensors.items() if value.is_complex()]
+
+    def _run(self, inputs: list[Any], pending: list[int]) -> Any:
         given = {n: inputs[n] for n in pending if n in self._written}
         for n in pending:
             inputs[n] = plain(inputs[n])
