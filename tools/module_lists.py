@@ -2,7 +2,7 @@
 """The modules and optimizers of PyTorch's own tests (``module_db``, ``optim_db``) on the device against the CPU.
 
 A case is a module with arguments, whose results, gradients and buffers are compared, or four steps of an optimizer with
-options, whose parameters and state are. Exit code 1 if any differ.
+options, whose parameters and state are; and which of these count as written. Exit code 1 if any differ.
 """
 
 from __future__ import annotations
@@ -55,12 +55,15 @@ def _module(made: Callable[..., Any], given: Any, training: bool, device: str, c
     constructor, forward = given.constructor_input, given.forward_input
     module = made(*constructor.args, **constructor.kwargs).train(training).to(device)
     args, kwargs = _moved((forward.args, forward.kwargs), device)
+    # The CPU's batch norm does not count statistics as written; compiled, PyTorch does.
+    counters = [each for each in module.buffers() if not each.is_floating_point()]
+    versions = [each._version for each in counters]
     results = [*_tensors((torch.compile(module) if compiled else module)(*args, **kwargs))]
     leaves = [*module.parameters(), *(each for each in _tensors((args, kwargs)) if each.requires_grad)]
     outputs = [result for result in results if result.requires_grad]
     if outputs:
         torch.autograd.backward(outputs, [_weights(output) for output in outputs])
-    return [*results, *(leaf.grad for leaf in leaves), *module.buffers()]
+    return [*results, *(leaf.grad for leaf in leaves), *module.buffers(), *_were_written(versions, counters)]
 
 
 def optimizer_cases(info: Any) -> Iterator[Case]:
@@ -91,13 +94,22 @@ def _steps(info: Any, options: dict[str, Any], device: str, compiled: bool) -> l
             parameter.grad = (parameter.detach() * (turn + 1)).cos()
         return (parameters[0].detach() ** 2).sum()
 
+    written = []
     for turn in range(4):
+        kept = [*parameters, *_tensors(optimizer.state_dict()["state"])]
+        versions = [each._version for each in kept]
         if info.step_requires_closure:
             step(lambda turn=turn: closure(turn))
         else:
             closure(turn)
             step()
-    return [*parameters, *_tensors(optimizer.state_dict()["state"])]
+        written += _were_written(versions, kept)
+    return [*parameters, *_tensors(optimizer.state_dict()["state"]), *written]
+
+
+def _were_written(versions: list[int], tensors: list[Tensor]) -> list[Tensor]:
+    """Which of the tensors count as written since they had these versions."""
+    return [torch.tensor(tensor._version > old) for old, tensor in zip(versions, tensors, strict=True)]
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:

@@ -13,7 +13,8 @@ With ``--check state``, whether the first call of each operator leaves all the p
 (``state_case``): generators, defaults, modes, settings, environment. With ``--check out``, ``out=`` tensors that are
 something already (``out_case``); with ``--check unwritten``, results that nobody writes (``unwritten_case``); with
 ``--check warnings``, what calls warn of (``warnings_case``); with ``--check sparse``, tensors of sparse layouts
-(``layouts_case``); with ``--check nested``, jagged tensors (``nested_case``).
+(``layouts_case``); with ``--check nested``, jagged tensors (``nested_case``); with ``--check versions``, which tensors
+count as written (``versions_case``), of lists of tensors too.
 With ``--resume FILE`` each row is kept in a file as soon as it is known, and a later run takes the operators that have
 none there. Rows of other options are refused; to run an operator again, take its line out.
 
@@ -56,6 +57,7 @@ import out_case  # noqa: E402
 import state_case  # noqa: E402
 import torch  # noqa: E402
 import unwritten_case  # noqa: E402
+import versions_case  # noqa: E402
 import warnings_case  # noqa: E402
 
 #: What the compiler needs, imported once before the fork.
@@ -68,10 +70,13 @@ CHECKS = {
     "sparse": layouts_case,
     "state": state_case,
     "unwritten": unwritten_case,
+    "versions": versions_case,
     "warnings": warnings_case,
 }
 #: Options that decide results: a run goes on from rows with the same ones.
 SETTINGS = ("check", "way", "dtype", "device", "samples")
+#: PyTorch's OpInfos of functions of lists of tensors.
+LISTS = ("unary", "binary", "pointwise", "reduce", "other")
 KINDS = ("native", "host", "wrong", "error", "crash", "skipped")
 
 
@@ -104,11 +109,13 @@ def full_name(op: Any) -> str:
     return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else str(op.name)
 
 
-def selected(pattern: str, dtype: torch.dtype) -> list[Any]:
-    """OpInfos that support ``dtype`` on the CPU and whose name matches."""
-    from torch.testing._internal.common_methods_invocations import op_db
+def selected(pattern: str, dtype: torch.dtype, with_lists: bool = False) -> list[Any]:
+    """OpInfos that support ``dtype`` on the CPU and whose name matches; ``with_lists``, those of ``torch._foreach_...``
+    among them."""
+    from torch.testing._internal import common_methods_invocations as known
 
-    supported = [op for op in op_db if op.supports_dtype(dtype, "cpu")]
+    lists = [op for name in LISTS for op in getattr(known, f"foreach_{name}_op_db")] if with_lists else []
+    supported = [op for op in [*known.op_db, *lists] if op.supports_dtype(dtype, "cpu")]
     return [op for op in supported if re.search(pattern, full_name(op))]
 
 
@@ -251,7 +258,7 @@ def main() -> int:
     for module in PRELOAD:
         with contextlib.suppress(ImportError):
             __import__(module)
-    ops = selected(options.match, getattr(torch, options.dtype))
+    ops = selected(options.match, getattr(torch, options.dtype), options.check == "versions")
     begin = time.monotonic()
     names = set(map(full_name, ops))
     rows = [row for row in kept_rows(options.resume, options) if row.name in names] if options.resume else []

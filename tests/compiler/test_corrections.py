@@ -252,3 +252,18 @@ def test_elements_are_rounded_to_the_dtype_of_the_sum(dtype: torch.dtype, compil
     torch._dynamo.reset()
     for one, other in zip((torch.compile(every) if compiled else every)(x.to(device)), every(x), strict=True):
         assert torch.equal(one.cpu(), other)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_frexp(dtype: torch.dtype, compiled: bool, device: str, device_module: ModuleType) -> None:
+    info = torch.finfo(dtype)
+    special = [0.0, -0.0, 1, -1, 3.7, float("inf"), -float("inf"), float("nan"), info.max, info.tiny, -info.tiny / 4]
+    x = torch.cat([torch.tensor(special, dtype=dtype), torch.linspace(-9, 9, 37, dtype=dtype)])
+    torch._dynamo.reset()
+    before = dict(device_module.fallbacks())
+    found = (torch.compile(torch.frexp) if compiled else torch.frexp)(x.to(device))
+    for ours, theirs in zip(found, torch.frexp(x), strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=0, atol=0, equal_nan=True)
+        assert torch.equal(ours.cpu().signbit(), theirs.signbit())
+    assert dict(device_module.fallbacks()) == before

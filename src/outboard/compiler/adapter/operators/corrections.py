@@ -152,6 +152,23 @@ def _lerp(start: Tensor, end: Tensor, weight: Tensor) -> Any:
     return aten.lerp.Tensor(start.to(dtype), end.to(dtype), weight)
 
 
+def _frexp(x: Tensor) -> Any:
+    """From the bits. Inductor has an operation for it that gives two values, which no dialect knows."""
+    if x.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        return NotImplemented
+    is_double = x.dtype == torch.float64
+    wide = x if is_double else x.float()
+    integer, digits, bias = (torch.int64, 52, 1022) if is_double else (torch.int32, 23, 126)
+    is_small = wide.abs() < torch.finfo(wide.dtype).tiny
+    bits = torch.where(is_small, wide * 2.0**digits, wide).view(integer)
+    ones = 2 * bias + 3  # all bits of the exponent
+    exponent = ((bits >> digits) & ones) - bias - torch.where(is_small, digits, 0)
+    mantissa = ((bits & ~(ones << digits)) | (bias << digits)).view(wide.dtype)
+    is_special = (wide == 0) | ~wide.isfinite()
+    exponent = torch.where(is_special, 0, exponent).to(torch.int32)
+    return torch.where(is_special, wide, mantissa).to(x.dtype), exponent
+
+
 def _averaging_backward(overload: Any) -> Callable[..., Any]:
     """The gradient of an average over windows. PyTorch's own divides by the whole window also where ``ceil_mode`` lets
     it reach beyond the padding."""
@@ -477,6 +494,7 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.binary_cross_entropy.default: _binary_cross_entropy,
     **{overload: _adding_rows(overload) for overload in (aten.index_add.default, aten.index_add_.default)},
     aten.lerp.Tensor: _lerp,
+    aten.frexp.Tensor: _frexp,
     aten.lerp.Scalar: _in_float(aten.lerp.Scalar),
     aten.addcdiv.default: _in_float(aten.addcdiv.default),
     aten.avg_pool2d_backward.default: _averaging_backward(aten.avg_pool2d_backward.default),
