@@ -13,6 +13,9 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from outboard import _C
+from outboard.compiler.adapter.lowering import lower_operator
+from outboard.compiler.plans.plan import Launch
+from outboard.compiler.target import target_of
 
 aten = torch.ops.aten
 
@@ -170,6 +173,16 @@ def test_constant_pads(device: str, dtype: torch.dtype) -> None:
     assert made[6:9] == [0] * 3  # rows of fewer than the processor's lanes have plans of their own
     for value in (2.5, float("inf"), float("nan")) if dtype.is_floating_point else ():
         _new_plans(device, lambda x, v=value: F.pad(x, (1, 3), value=v).nan_to_num(7.0), x)
+
+
+def test_padding_of_many_sides_compiles_soon(device: str) -> None:
+    """Products of the padded sizes, which are sums, took sympy 7 s of eight sides."""
+    call = _C.signed_call(
+        "aten::constant_pad_nd", (torch.randn(2, 3, 8, 9, device=device), [*range(1, 9)], 0.0), {}, False
+    )
+    plan = lower_operator(call, target_of(0)).plan
+    launches = [step for step in plan.steps if isinstance(step, Launch)]
+    assert max(len(argument.expr) for step in launches for argument in step.arguments) < 30
 
 
 @pytest.mark.parametrize("mode", ["reflect", "replicate"])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import math
@@ -43,6 +44,7 @@ from .operators.decompositions import cumulative_sum, embedding_gradient
 from .operators.recurrent import CELLS
 from .overrides import EIGHTHS
 from .scheduling import LoopScheduling
+from .symbols import derived_size
 from .wrapper import EagerWrapper, PlanWrapper, operator_builder
 
 #: Inductor's settings for one operator. No fusion across reductions is at stake, so everything optional is off.
@@ -143,6 +145,7 @@ def register() -> None:
     _leave_dtypes_to_the_host(name)
     scatters.add_in_order(name)
     _count_places_in_order(name)
+    _name_sizes_of_padded()
     _compute_on_the_device(name)
     _keep_layouts(name)
     _concatenate_by_parts(name)
@@ -292,6 +295,27 @@ def _count_places_in_order(name: str) -> None:
         for key in (packet, *overloads_of(packet)):
             if key in module.lowerings:
                 module.lowerings[key] = in_a_row(module.lowerings[key])
+
+
+def _name_sizes_of_padded() -> None:
+    """Gives the sizes of what one call pads names of their own: products of the sums that they are, sympy would expand
+    for seconds."""
+    module: Any = lowering
+
+    def naming(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def lower(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            builder, loops = operator_builder.get(), getattr(result.data, "data", None)
+            if builder is None or not isinstance(loops, ir.Pointwise):
+                return result
+            sizes = [derived_size(builder, V.graph.sizevars.shape_env, size) for size in loops.ranges]
+            return ir.TensorBox.create(dataclasses.replace(loops, ranges=sizes))
+
+        return lower
+
+    for key in (torch.ops.aten.constant_pad_nd, torch.ops.aten.constant_pad_nd.default):
+        module.lowerings[key] = naming(module.lowerings[key])
 
 
 def _compute_on_the_device(name: str) -> None:
