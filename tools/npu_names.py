@@ -58,7 +58,7 @@ REASONS = {
     ),
     "its other versions are there": (
         "npu_add_rms_norm_v2 npu_add_rms_norm_v2_functional npu_fused_attention_score npu_fused_attention_score_fwd "
-        "npu_fusion_attention_v2 npu_fusion_attention_v3 npu_moe_init_routing_v2"
+        "npu_moe_init_routing_v2"
     ),
     "PyTorch's own does it: `torch.nn.LSTM`, `torch.nn.GRU`, `torch.dropout`, `torch.nn.functional.batch_norm`": (
         "batch_norm_gather_stats_update batch_norm_reduce dropout_with_byte_mask npu_attn_softmax_ "

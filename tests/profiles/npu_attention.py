@@ -48,6 +48,7 @@ def fused_each(
 def cases(q: Tensor, k: Tensor, v: Tensor) -> Iterator[Case]:
     """All of them, with queries (2, 6, 4, 16), and keys and values (2, 6, 2, 16)."""
     yield from _masked(*(tensor.transpose(1, 2) for tensor in (q, k, v)))
+    yield from _versions(*(tensor.transpose(1, 2) for tensor in (q, k, v)))
     yield from _in_rows(*(tensor.flatten(2) for tensor in (q, k, v)))
     yield from _varying(*(tensor.flatten(0, 1) for tensor in (q, k, v)))
     yield from _gradients(*(tensor.transpose(1, 2) for tensor in (q, k, v)))
@@ -56,6 +57,39 @@ def cases(q: Tensor, k: Tensor, v: Tensor) -> Iterator[Case]:
 #: What says of a mask that it is causal or a band, whatever the sequences' lengths.
 _COMPRESSED = torch.ones(8, 8, dtype=torch.bool).triu(1)
 _CAUSAL = torch.ones(6, 6, dtype=torch.bool).triu(1)
+
+
+def _versions(q: Tensor, k: Tensor, v: Tensor) -> Iterator[Case]:
+    """The second version and the third, in BNSD and, of two sequences, TND."""
+    pse = torch.randn(2, 4, 6, 6)
+    for kind, factor in ((1, 1), (0, 4)):
+        yield Case(
+            "npu_fusion_attention_v2",
+            [q, k, v, 4, "BNSD"],
+            lambda q, k, v, *_, pse, factor=factor, **__: fused(q, k, v, 0.25, _CAUSAL, pse * factor),
+            {"scale": 0.25, "pse": pse, "pse_type": kind, "atten_mask": _CAUSAL},
+        )
+
+    def roped(q: Tensor, k: Tensor, v: Tensor, *_: Any, query_rope: Tensor, key_rope: Tensor, **__: Any) -> Any:
+        return fused(torch.cat((q, query_rope), -1), torch.cat((k, key_rope), -1), v, 0.25)
+
+    yield Case(
+        "npu_fusion_attention_v2",
+        [q, k, v, 4, "BNSD"],
+        roped,
+        {"scale": 0.25, "query_rope": torch.randn(2, 4, 6, 8), "key_rope": torch.randn(2, 2, 6, 8)},
+    )
+    zeros = [torch.zeros(1, dtype=torch.int64) for _ in range(2)]
+    rows = [part.transpose(1, 2).flatten(0, 1) for part in (q, k, v)]
+    spans = [(slice(0, 6), slice(0, 6)), (slice(6, 12), slice(6, 12))]
+    ends = torch.tensor([6, 12])
+    yield Case(
+        "npu_fusion_attention_v3",
+        [*rows, 4, "TND"],
+        lambda q, k, v, *_, **__: [*fused_each(q, k, v, spans, [None, None], True), torch.empty(0), *zeros],
+        {"scale": 0.25, "actual_seq_qlen": ends, "actual_seq_kvlen": ends, "softmax_layout": "TND"},
+        whole=False,
+    )
 
 
 def _masked(q: Tensor, k: Tensor, v: Tensor) -> Iterator[Case]:

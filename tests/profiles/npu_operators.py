@@ -535,7 +535,7 @@ def cases() -> Iterator[Case]:
         ),
         {
             "scale": torch.tensor([9.0]),
-            "offset": torch.tensor([1.5]),
+            "offset": torch.tensor([1.25]),  # where silu is nearly zero, no tie of the rounding
             "deq_scale1": scales[0],
             "deq_scale2": scales[1],
             "output_dtype": torch.float32,

@@ -80,6 +80,8 @@ wrong = [
     (ValueError, attend, (rows, rows, rows, 2, "TND"), {}),
     (NotImplementedError, attend, (x, x, x, 2, "SBND"), {}),
     (NotImplementedError, attend, (x, x, x, 2, "BNSD"), {"sink": one}),
+    (NotImplementedError, torch_npu.npu_fusion_attention_v2, (x, x, x, 2, "BNSD"), {"pse_type": 2}),
+    (ValueError, torch_npu.npu_fusion_attention_v2, (x, x, x, 2, "BNSD"), {"key_rope": x}),
     (ValueError, torch_npu.npu_fusion_attention_grad, (x, x, x, x, 2, "BNSD"), {}),
     (NotImplementedError, torch_npu.npu_fusion_attention_grad, (x, x, x, x, 2, "BNSD"), {"keep_prob": 0.9}),
     (ValueError, infer, (x, x, x), {"num_heads": 2, "input_layout": "BNSD", "sparse_mode": 2}),

@@ -17,6 +17,8 @@ from torch_npu.operators.sequences import VARYING, Layout
 _COPIES = 8
 #: Modes of masks that operators for inference know, and from which on a mask says no more than that there is one.
 _MODES_OF_INFERENCE, _FIRST_WITHOUT_CONTENTS = 4, 2
+#: Whether ``pse`` is added to the products of queries and keys after they are scaled or before.
+_AFTER_SCALE, _BEFORE_SCALE = 0, 1
 #: How many scores are in memory at a time for the statistics of rows.
 _SCORES = 1 << 24
 
@@ -80,12 +82,107 @@ def npu_fusion_attention(
     _refuse(name, padding_mask=padding_mask, sink=sink, dropout_mask=dropout_mask)
     attention = _fusion(name, pse, atten_mask, scale, 1 - keep_prob, sparse_mode, pre_tockens, next_tockens, prefix)
     layouts = Layout(input_layout, actual_seq_qlen), Layout(input_layout, actual_seq_kvlen)
-    sequences = _sequences(attention, query, key, value, head_num, 0, *layouts)
-    result = layouts[0].join([one.result() for one in sequences], len(query))
-    with torch.no_grad():
-        statistics = [one.statistics() for one in sequences]
-    maxima, sums = (_row_by_row(part, layouts[0], softmax_layout, query) for part in zip(*statistics, strict=True))
-    return result, maxima, sums, query.new_empty(0), 0, 0, 0
+    parts = _with_statistics(attention, query, key, value, head_num, layouts, softmax_layout)
+    return *parts, query.new_empty(0), 0, 0, 0
+
+
+def npu_fusion_attention_v2(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    head_num: int,
+    input_layout: str,
+    *,
+    pse: torch.Tensor | None = None,
+    padding_mask: torch.Tensor | None = None,
+    atten_mask: torch.Tensor | None = None,
+    query_rope: torch.Tensor | None = None,
+    key_rope: torch.Tensor | None = None,
+    scale: float = 1.0,
+    keep_prob: float = 1.0,
+    pre_tokens: int = 2147483647,
+    next_tokens: int = 2147483647,
+    inner_precise: int = 0,
+    prefix: Sequence[int] | None = None,
+    actual_seq_qlen: Sequence[int] | None = None,
+    actual_seq_kvlen: Sequence[int] | None = None,
+    sparse_mode: int = 0,
+    gen_mask_parallel: bool = True,
+    sync: bool = False,
+    pse_type: int = _BEFORE_SCALE,
+    q_start_idx: Sequence[int] | None = None,
+    kv_start_idx: Sequence[int] | None = None,
+    softmax_layout: str = "",
+    sink: torch.Tensor | None = None,
+    dropout_mask: torch.Tensor | None = None,
+    seed: int = 0,
+    offset: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, int, int, int]:
+    """:func:`npu_fusion_attention` with more to say.
+
+    Args:
+        query_rope: with ``key_rope``, further elements of each query and key, of the layout of the others (BNSD, BSND
+            or TND), whose products are added.
+        pse_type: 1: ``pse`` is added before the products are scaled, 0: after that.
+
+    Raises:
+        NotImplementedError: also for another ``pse_type``, and with it ``q_start_idx`` and ``kv_start_idx``.
+        ValueError: also for one of ``query_rope`` and ``key_rope`` without the other, or in a layout without heads.
+    """
+    name = "npu_fusion_attention_v2"
+    _refuse(name, padding_mask=padding_mask, sink=sink, dropout_mask=dropout_mask)
+    _refuse(name, q_start_idx=q_start_idx, kv_start_idx=kv_start_idx)
+    if pse_type not in (_AFTER_SCALE, _BEFORE_SCALE):
+        raise NotImplementedError(f"{name}: a pse_type of {pse_type} is not there")
+    if query_rope is not None and key_rope is not None and "H" not in input_layout:
+        query, key = torch.cat((query, query_rope), -1), torch.cat((key, key_rope), -1)
+    elif query_rope is not None or key_rope is not None:
+        raise ValueError(f"{name} takes query_rope and key_rope together, in the layouts BNSD, BSND and TND")
+    after_scale = pse_type == _AFTER_SCALE
+    attention = _fusion(
+        name, pse, atten_mask, scale, 1 - keep_prob, sparse_mode, pre_tokens, next_tokens, prefix, after_scale
+    )
+    layouts = Layout(input_layout, actual_seq_qlen), Layout(input_layout, actual_seq_kvlen)
+    parts = _with_statistics(attention, query, key, value, head_num, layouts, softmax_layout)
+    return *parts, query.new_empty(0), 0, 0, 0
+
+
+def npu_fusion_attention_v3(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    head_num: int,
+    input_layout: str,
+    pse: torch.Tensor | None = None,
+    padding_mask: torch.Tensor | None = None,
+    atten_mask: torch.Tensor | None = None,
+    scale: float = 1.0,
+    keep_prob: float = 1.0,
+    pre_tockens: int = 2147483647,
+    next_tockens: int = 2147483647,
+    inner_precise: int = 0,
+    prefix: Sequence[int] | None = None,
+    actual_seq_qlen: torch.Tensor | None = None,
+    actual_seq_kvlen: torch.Tensor | None = None,
+    sparse_mode: int = 0,
+    gen_mask_parallel: bool = True,
+    sync: bool = False,
+    softmax_layout: str = "",
+    sink: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """:func:`npu_fusion_attention`, whose ends of sequences are tensors, which the host reads.
+
+    Returns:
+        The first four of its results, and two zeros, int64.
+    """
+    name = "npu_fusion_attention_v3"
+    _refuse(name, padding_mask=padding_mask, sink=sink)
+    attention = _fusion(name, pse, atten_mask, scale, 1 - keep_prob, sparse_mode, pre_tockens, next_tockens, prefix)
+    ends = [None if each is None else each.tolist() for each in (actual_seq_qlen, actual_seq_kvlen)]
+    layouts = Layout(input_layout, ends[0]), Layout(input_layout, ends[1])
+    parts = _with_statistics(attention, query, key, value, head_num, layouts, softmax_layout)
+    seed, offset = (torch.zeros(1, dtype=torch.int64) for _ in range(2))
+    return *parts, query.new_empty(0), seed, offset
 
 
 def npu_fusion_attention_grad(
@@ -548,8 +645,9 @@ def _fusion(
     before: int,
     after: int,
     prefix: Sequence[int] | None,
+    after_scale: bool = False,
 ) -> _Attention:
-    added = None if pse is None else pse * scale
+    added = pse if pse is None or after_scale else pse * scale
     return _Attention(mask_of(operator, added, left_out, sparse_mode, before, after, prefix), scale, dropout)
 
 
@@ -575,6 +673,24 @@ def _sequences(
         _Sequence(replace(attention, mask=attention.mask.of_sequence(i, count)), *one)
         for i, one in enumerate(zip(*parts, strict=True))
     ]
+
+
+def _with_statistics(
+    attention: _Attention,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    heads: int,
+    layouts: tuple[Layout, Layout],
+    softmax_layout: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The result, and the maxima and sums of its rows, in the layouts of queries and keys."""
+    sequences = _sequences(attention, query, key, value, heads, 0, *layouts)
+    result = layouts[0].join([one.result() for one in sequences], len(query))
+    with torch.no_grad():
+        statistics = [one.statistics() for one in sequences]
+    maxima, sums = (_row_by_row(part, layouts[0], softmax_layout, query) for part in zip(*statistics, strict=True))
+    return result, maxima, sums
 
 
 def _row_by_row(
