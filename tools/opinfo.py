@@ -11,7 +11,8 @@ With ``--way`` operators are run through TorchScript or a transformation of ``to
 as on the device.
 With ``--check state``, whether the first call of each operator leaves all the program's state as it was
 (``state_case``): generators, defaults, modes, settings, environment. With ``--check out``, ``out=`` tensors that are
-something already (``out_case``); with ``--check unwritten``, results that nobody writes (``unwritten_case``); with
+something already (``out_case``); with ``--check reference``, PyTorch's reference inputs (``reference_case``); with
+``--check unwritten``, results that nobody writes (``unwritten_case``); with
 ``--check warnings``, what calls warn of (``warnings_case``); with ``--check sparse``, tensors of sparse layouts
 (``layouts_case``); with ``--check nested``, jagged tensors (``nested_case``); with ``--check versions``, which tensors
 count as written (``versions_case``), of lists of tensors too.
@@ -54,6 +55,7 @@ import nested_case  # noqa: E402
 import opinfo_case  # noqa: E402
 import opinfo_ways  # noqa: E402
 import out_case  # noqa: E402
+import reference_case  # noqa: E402
 import state_case  # noqa: E402
 import torch  # noqa: E402
 import unwritten_case  # noqa: E402
@@ -67,6 +69,7 @@ CHECKS = {
     "metadata": metadata_case,
     "nested": nested_case,
     "out": out_case,
+    "reference": reference_case,
     "sparse": layouts_case,
     "state": state_case,
     "unwritten": unwritten_case,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -110,21 +110,30 @@ def _active_decorators(op: OpInfo) -> Iterator[Any]:
             yield from entry.decorators
 
 
-def run(op: OpInfo, dtype: torch.dtype, device: str, samples: int, way: str = "called") -> Outcome:
-    """Runs the first ``samples`` sample inputs, in one of the ways of ``opinfo_ways``, and classifies the operator."""
+def run(
+    op: OpInfo,
+    dtype: torch.dtype,
+    device: str,
+    samples: int,
+    way: str = "called",
+    inputs: Iterable[SampleInput] | None = None,
+) -> Outcome:
+    """Runs the first ``samples`` of ``inputs`` (the operator's sample inputs, unless others are given) in one of the
+    ways of ``opinfo_ways``, and classifies the operator."""
+    inputs = op.sample_inputs("cpu", dtype, requires_grad=False) if inputs is None else inputs
     with reasons() as why:
-        outcome = _classified(op, dtype, device, samples, partial(_call, opinfo_ways.WAYS[way], op))
+        outcome = _classified(op, device, islice(inputs, samples), tolerances(op, dtype), way)
     if outcome.kind == "host":
         outcome.detail = why.detail(outcome.fallbacks)
     return outcome
 
 
-def _classified(op: OpInfo, dtype: torch.dtype, device: str, samples: int, call: Call) -> Outcome:
+def _classified(op: OpInfo, device: str, samples: Iterable[SampleInput], limits: dict[str, float], way: str) -> Outcome:
+    call = partial(_call, opinfo_ways.WAYS[way], op)
     module = getattr(torch, torch.device(device).type)
     fallbacks: dict[str, int] = {}
     compared = 0
-    limits = tolerances(op, dtype)
-    for sample in islice(op.sample_inputs("cpu", dtype, requires_grad=False), samples):
+    for sample in samples:
         try:
             expected = call(sample)
         except Exception:  # noqa: BLE001 - what the CPU refuses is not a question to the device

@@ -63,3 +63,14 @@ def test_halves(device: str, mode: str, dtype: torch.dtype) -> None:
     for here, there in zip(found, expected, strict=True):
         assert here.dtype == dtype
         torch.testing.assert_close(here.cpu().float(), there, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_aligned_corners_take_no_factors(device: str, mode: str) -> None:
+    """They may contradict the sizes, which decide."""
+    name, x, gradient = f"_upsample_{mode}2d_aa", torch.randn(1, 2, 10, 20), torch.randn(1, 2, 3, 3)
+    forward, backward = (getattr(torch.ops.aten, f"{name}{way}").default for way in ("", "_backward"))
+    found = forward(x.to(device), [3, 3], True, 1.7, 0.9).cpu()
+    torch.testing.assert_close(found, forward(x, [3, 3], True, 1.7, 0.9))
+    found = backward(gradient.to(device), [3, 3], x.shape, True, 1.7, 0.9).cpu()
+    torch.testing.assert_close(found, backward(gradient, [3, 3], x.shape, True, 1.7, 0.9))

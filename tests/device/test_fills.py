@@ -102,3 +102,18 @@ def test_numbers_of_another_dtype_that_indices_place(count: int, accumulate: boo
     for run, where in ((put, "cpu"), (put, device), (torch.compile(put), device)):
         with pytest.raises(RuntimeError, match="dtypes match, got Long for the destination and Float for the source"):
             run(x.to(where)).cpu()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8], ids=str)
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("reduce", ["add", "multiply"])
+def test_a_number_that_indices_add_or_multiply(reduce: str, dtype: torch.dtype, device: str, compiled: bool) -> None:
+    """In place or not, with more indices than there are elements, and numbers that a plan does not know."""
+    for size, count in ((2, 5), (3, 1)):
+        x, index = torch.arange(2, 2 + size).to(dtype), torch.arange(count) % size
+        for number in (2.5, 3.5, -1):
+            expected = x.scatter(0, index, number, reduce=reduce)
+            for scatter in (Tensor.scatter, lambda x, *rest, **options: x.clone().scatter_(*rest, **options)):
+                run = torch.compile(scatter) if compiled else scatter
+                found = run(x.to(device), 0, index.to(device), number, reduce=reduce)
+                assert found.tolist() == expected.tolist()

@@ -424,6 +424,16 @@ def test_products_of_integers_are_added_as_integers(dtype: torch.dtype, device: 
     torch.testing.assert_close(ours.cpu(), torch.addcmul(x, a, b, value=2), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64], ids=str)
+def test_results_without_elements(device: str, dtype: torch.dtype) -> None:
+    """The plan is made for a size of 0, by which places of elements are divided, and serves others, too."""
+    x = torch.arange(15).reshape(5, 3).to(dtype)
+    for pad in ((-1, -2, 1, 1), (-1, -1, 1, 2), (1, 2, -2, -3)):
+        assert torch.equal(F.pad(x.to(device), pad, value=2).cpu(), F.pad(x, pad, value=2))
+    for times in ((2, 0), (0, 3), (2, 3)):
+        assert torch.equal(x.to(device).repeat(times).cpu(), x.repeat(times))
+
+
 @pytest.mark.parametrize("shape", [(7,), (3, 5), (1, 3), (4, 2, 5)], ids=str)
 def test_roll(device: str, shape: tuple[int, ...]) -> None:
     """By any number, along any dimension or all of it."""

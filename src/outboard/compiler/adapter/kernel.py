@@ -240,7 +240,10 @@ class LoopRecorder(SIMDKernel[Any]):
 
     @staticmethod
     def _hint(expr: Any) -> int:
-        return int(V.graph.sizevars.optimization_hint(expr, fallback=64))
+        try:
+            return int(V.graph.sizevars.optimization_hint(expr, fallback=64))
+        except ZeroDivisionError:  # by the size of a result that has no elements, so far
+            return 64
 
     def _float_symbols(self) -> set[sympy.Symbol]:
         symbols: set[sympy.Symbol] = set()

@@ -45,7 +45,7 @@ from .operators import ctc, results
 from .operators.compaction import FUNCTIONS
 from .operators.corrections import concerns
 from .operators.decompositions import eager_decompositions
-from .operators.fills import title_of
+from .operators.fills import COMPOSED, title_of
 from .operators.strides import dense_strides
 from .optimizers.fused import STEPS
 from .registration import EAGER_CONFIG, register
@@ -278,7 +278,7 @@ def _unnamed_graph(
         return _one_node(functional, args, kwargs, inputs)
     if overload in _OWN or _numbers_for_tensors(overload, args):
         return _traced(overload, args, kwargs, inputs, decompositions)
-    if overload in lowerings and facts.of(overload._schema.name).in_place:
+    if overload in lowerings and facts.of(overload._schema.name).in_place and overload not in COMPOSED:
         return _one_node(Functional(overload, (), ()), args, kwargs, inputs)
     if _is_decomposed(overload, args):
         functional = None

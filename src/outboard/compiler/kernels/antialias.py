@@ -192,7 +192,8 @@ def lower(builder: PlanBuilder, call: ExternCall) -> bool:
     sizes = [*out.sizes[:2], source.sizes[2], out.sizes[3]]
     strides = [sizes[1] * sizes[2] * sizes[3], sizes[2] * sizes[3], sizes[3], sympy.Integer(1)]
     between = builder.allocate_like(sizes, strides, out.dtype)
-    given_h, given_w = (float(scale or 0.0) for scale in scales)
+    # Aligned corners make the scale of the sizes alone.
+    given_h, given_w = (0.0 if values["align_corners"] else float(scale or 0.0) for scale in scales)
     problem.along(source, between, 3, given_w)
     problem.along(between, out, 2, given_h)
     builder.free(between.buffer)

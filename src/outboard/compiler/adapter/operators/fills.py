@@ -123,6 +123,15 @@ def _scatter_value(x: Tensor, dim: int, index: Tensor, value: Any) -> Any:
     return NotImplemented
 
 
+def _scatter_value_reduce(x: Tensor, dim: int, index: Tensor, value: Any, *, reduce: str) -> Tensor:
+    """PyTorch's lowering makes a tensor like ``x`` of a value that it knows, though there may be more indices, and
+    passes one that it does not know on as if it were a tensor."""
+    check_number(value, x.dtype)
+    source = aten.full([], value, dtype=x.dtype, device=x.device).expand(index.shape)
+    result: Tensor = aten.scatter_reduce(x, dim, index, source, {"add": "sum", "multiply": "prod"}[reduce])
+    return result
+
+
 def _index_put(overload: Any) -> Callable[..., Any]:
     """One number that a mask places is a fill, as in ATen, and does not change the dtype; all else is of one dtype."""
 
@@ -157,10 +166,13 @@ def _index_fill(overload: Any) -> Callable[..., Tensor]:
     return decompose
 
 
+#: Those that write in place, but are not lowered so.
+COMPOSED = frozenset({aten.scatter_.value_reduce})
 #: Overload -> its decomposition, which may return NotImplemented.
 CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.masked_fill.Tensor: _masked_fill,
     **dict.fromkeys((aten.scatter.value, aten.scatter_.value), _scatter_value),
+    aten.scatter.value_reduce: _scatter_value_reduce,
     **{overload: _index_put(overload) for overload in (aten.index_put.default, aten.index_put_.default)},
     **{
         overload: _index_fill(overload)
