@@ -266,8 +266,8 @@ Device::Device(const ob_driver* driver, ob_device handle, int index, Origin orig
 
 const Device::Origin& Device::origin() const { return impl_->origin; }
 const DeviceDriver& Device::driver() const { return impl_->driver; }
-bool Device::lost() const { return impl_->driver.lost.load(std::memory_order_relaxed); }
-bool Device::was_reset() const { return impl_->driver.was_reset.load(std::memory_order_relaxed); }
+bool Device::lost() const { return impl_->driver.lost(); }
+bool Device::was_reset() const { return impl_->driver.was_reset(); }
 ob_device Device::handle() const { return impl_->handle; }
 const ob_device_properties& Device::properties() const { return impl_->properties; }
 ProgramCache& Device::programs() { return *impl_->programs; }
@@ -352,12 +352,11 @@ std::unique_ptr<Device> Device::reset() {
 
 void Device::give_up() {
   const DeviceDriver& table = driver();
-  table.was_reset = true;
-  table.lost = true;
+  table.state = DeviceState::kReset;
   const ob_status status = table.device_reset(handle(), &impl_->successor);
-  if (status != OB_OK) table.was_reset = false;
+  if (status != OB_OK) table.state = DeviceState::kLost;
   check(static_cast<const ob_driver&>(table), status, "resetting the device");  // says nothing new of the device
-  table.work_ended = true;
+  table.state = DeviceState::kEnded;
   abandon_streams();
 }
 

@@ -70,8 +70,8 @@ void throw_failure(const ob_driver& driver, ob_status status, const char* what) 
 
 void throw_failure(const DeviceDriver& driver, ob_status status, const char* what) {
   if (status != OB_DEVICE_LOST) throw_failure(static_cast<const ob_driver&>(driver), status, what);
-  driver.lost = true;
-  if (driver.was_reset) throw Error(OB_DEVICE_LOST, kReset);
+  driver.lose();
+  if (driver.was_reset()) throw Error(OB_DEVICE_LOST, kReset);
   const char* text = driver.last_error();
   throw Error(OB_DEVICE_LOST, std::string("the device was lost: ") + what +
                                   " failed: " + (text != nullptr ? text : "no details") + advice(driver));
@@ -79,8 +79,8 @@ void throw_failure(const DeviceDriver& driver, ob_status status, const char* wha
 
 void refuse_if_unusable(const DeviceDriver& driver) {
   refuse_in_forked_child();
-  if (!driver.lost.load(std::memory_order_relaxed)) return;
-  throw Error(OB_DEVICE_LOST, driver.was_reset ? kReset : "the device was lost earlier" + advice(driver));
+  if (!driver.lost()) return;
+  throw Error(OB_DEVICE_LOST, driver.was_reset() ? kReset : "the device was lost earlier" + advice(driver));
 }
 
 }  // namespace outboard

@@ -32,18 +32,33 @@ inline ob_driver whole_table(const ob_driver& given) {
 /// Why the runtime cannot use a driver's table, as the end of a sentence, or "".
 std::string misfit(const ob_driver& given);
 
-/// The driver's table as one device uses it. It remembers when the device is lost: then nothing waits for it any more.
+/// What has become of a device; each implies those before it but the first.
+enum class DeviceState : uint8_t {
+  kUsable,
+  kLost,   ///< a call said so: nothing waits for it any more
+  kReset,  ///< that is because it is given up for a successor
+  kEnded,  ///< and nothing of what was queued goes on
+};
+
+/// The driver's table as one device uses it. It remembers when the device is lost.
 struct DeviceDriver final : ob_driver {
   explicit DeviceDriver(const ob_driver& given) : ob_driver(given) {}
 
-  mutable std::atomic<bool> lost{false};
-  mutable std::atomic<bool> was_reset{false};   ///< that is why: it has a successor
-  mutable std::atomic<bool> work_ended{false};  ///< and nothing of what was queued goes on
+  bool lost() const { return state.load(std::memory_order_relaxed) != DeviceState::kUsable; }
+  bool was_reset() const { return state.load(std::memory_order_relaxed) >= DeviceState::kReset; }
+  bool work_ended() const { return state.load(std::memory_order_acquire) == DeviceState::kEnded; }
+  /// The device is lost, if it is not already, and maybe more.
+  void lose() const {
+    DeviceState usable = DeviceState::kUsable;
+    state.compare_exchange_strong(usable, DeviceState::kLost);
+  }
+
+  mutable std::atomic<DeviceState> state{DeviceState::kUsable};
 };
 
 /// Which of two devices' drivers a call that concerns both was refused by: the other's, if that device is lost.
 inline const DeviceDriver& to_blame(const DeviceDriver& driver, const DeviceDriver& other) {
-  return other.lost.load(std::memory_order_relaxed) ? other : driver;
+  return other.lost() ? other : driver;
 }
 
 /// Throws what a driver call of this thread reported, OutOfMemoryError or Error: "<what> failed: " and the driver's own

@@ -78,7 +78,7 @@ void record_or_finish(const DeviceDriver& driver, ob_event event, ob_stream stre
     for (int i = 0; i < kWaits; ++i) {
       if (driver.stream_wait(stream, 1) == OB_OK) throw;
     }
-    driver.lost = true;
+    driver.lose();
     throw;
   }
 }
@@ -154,7 +154,7 @@ void Stream::submit(TracedWork work, Command command, bool may_run_at_once) {
 }
 
 bool Stream::idle() const {
-  if (device_.driver().work_ended.load(std::memory_order_acquire)) return true;
+  if (device_.driver().work_ended()) return true;
   if (lent_.load(std::memory_order_acquire) != 0) return false;
   return finished_.load(std::memory_order_acquire) >= submitted_.load(std::memory_order_acquire);
 }
@@ -478,7 +478,7 @@ void Event::finish() {
 }
 
 bool Event::surely_reached() noexcept {
-  if (device_.driver().work_ended.load(std::memory_order_acquire)) return true;
+  if (device_.driver().work_ended()) return true;
   try {
     return query();
   } catch (const Error&) {
