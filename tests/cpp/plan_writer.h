@@ -216,6 +216,13 @@ inline PlanWriter copy(uint32_t source, int64_t from, uint32_t target, int64_t t
   made.target_offset = expression(number(to));
   return PlanWriter(made);
 }
+inline PlanWriter fill(uint32_t target, int64_t offset, int64_t bytes, const std::string& pattern) {
+  outboard::Step made = step(outboard::Step::kFill, 0, number(bytes));
+  made.target = target;
+  made.target_offset = expression(number(offset));
+  made.pattern = pattern;
+  return PlanWriter(made);
+}
 inline PlanWriter output(const PlanWriter& view) { return PlanWriter().u8(outboard::Output::kTensor).append(view); }
 
 }  // namespace wire

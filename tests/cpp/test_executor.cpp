@@ -278,6 +278,29 @@ TEST(copies_and_seeds_reach_their_buffers) {
   CHECK_EQ(seeds[2], (int64_t{1} << 40) + 2);
 }
 
+TEST(fills_reach_their_bytes) {
+  const Holder x = fixture::upload({1, 2, 3, 4});
+  const Tensor tensor(x, 4);
+  const auto filled = [&](const PlanWriter& step) {
+    PlanParts parts = one_input(2);
+    parts.steps = {wire::allocate(1, wire::number(16)), wire::copy(0, 0, 1, 0, 16), step};
+    parts.outputs = {wire::output(wire::view(1, wire::number(4)))};
+    std::vector<Result> results = run(compile(parts), {input(tensor)});
+    const Holder y(results[0].allocation);
+    return fixture::download(*y, 4);
+  };
+  const float seven = 7;
+  const std::string pattern(reinterpret_cast<const char*>(&seven), sizeof(seven));
+  CHECK(filled(wire::fill(1, 4, 8, pattern)) == (std::vector<float>{1, 7, 7, 4}));
+  CHECK(filled(wire::fill(1, 12, 4, std::string(1, '\0'))) == (std::vector<float>{1, 2, 3, 0}));
+  CHECK(filled(wire::fill(1, 4, 0, pattern)) == (std::vector<float>{1, 2, 3, 4}));
+  CHECK_THROWS(filled(wire::fill(1, 4, 6, pattern)), Error);   // half an element
+  CHECK_THROWS(filled(wire::fill(1, 12, 8, pattern)), Error);  // behind the end
+  for (const size_t size : {0, 3, 32}) {
+    CHECK_THROWS(filled(wire::fill(1, 0, 0, std::string(size, '\0'))), Error);
+  }
+}
+
 TEST(library_functions_get_their_arguments) {
   const Holder x = fixture::upload({1, 2, 3, 4});
   HostCall* seen = nullptr;

@@ -15,6 +15,8 @@ uint32_t value_count(const Step& step) {
       return 1;
     case Step::kCopy:
       return 3;
+    case Step::kFill:
+      return 2;
     case Step::kLaunch:
       return 3 + static_cast<uint32_t>(step.arguments.size());
     case Step::kFree:
@@ -67,6 +69,7 @@ void evaluate_step(const Step& step, const Scalar* symbols, int64_t* values) {
   if (step.kind == Step::kLaunch) return evaluate_launch(step, symbols, values);
   if (value_count(step) == 0) return;
   values[0] = evaluate(step.nbytes, symbols);
+  if (step.kind == Step::kFill) values[1] = evaluate(step.target_offset, symbols);
   if (step.kind != Step::kCopy) return;
   values[1] = evaluate(step.source_offset, symbols);
   values[2] = evaluate(step.target_offset, symbols);

@@ -335,6 +335,8 @@ class Run {
         return seed(step, values);
       case Step::kCopy:
         return copy(step, values);
+      case Step::kFill:
+        return fill(step, values);
       case Step::kExecute:
         return run_loaded(step, loaded_functions_[number]);
     }
@@ -352,6 +354,17 @@ class Run {
     const ob_ptr from = buffers_.pointer(work, step.source, values[1], bytes);
     const ob_ptr to = buffers_.pointer(work, step.target, values[2], bytes);
     context_.stream.copy(OB_DEVICE_TO_DEVICE, to, from, bytes);
+  }
+
+  void fill(const Step& step, const int64_t* values) {
+    Work work(context_.stream);
+    const uint64_t bytes = byte_count(values[0]), size = step.pattern.size();
+    if (bytes == 0) return;
+    const ob_ptr to = buffers_.pointer(work, step.target, values[1], bytes);
+    if (to % size != 0 || bytes % size != 0) {
+      throw Error(OB_INVALID_ARGUMENT, "a plan fills memory with a part of a pattern");
+    }
+    context_.stream.fill(to, step.pattern.data(), static_cast<uint32_t>(size), bytes);
   }
 
   void launch(const Step& step, const int64_t* values) {

@@ -214,6 +214,10 @@ class Reader : private WireReader {
     if (!step.argument_names.empty() && step.argument_names.size() != step.call_arguments.size()) {
       invalid("argument names");
     }
+    const size_t pattern = step.pattern.size();
+    if (step.kind == Step::kFill && (pattern == 0 || pattern > 16 || (pattern & (pattern - 1)) != 0)) {
+      invalid("a pattern of a size that no fill takes");
+    }
   }
   template <typename T>
   void check(const T&) const {}
@@ -280,6 +284,8 @@ class Lifetimes {
         need(step.source);
         need(step.target);
         return;
+      case Step::kFill:
+        return need(step.target);
     }
   }
 

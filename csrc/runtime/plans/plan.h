@@ -158,7 +158,16 @@ struct CallArgument {
 };
 
 struct Step {
-  enum Kind : uint8_t { kAllocate = 0, kFree = 1, kLaunch = 2, kCall = 3, kSeeds = 4, kCopy = 5, kExecute = 6 };
+  enum Kind : uint8_t {
+    kAllocate = 0,
+    kFree = 1,
+    kLaunch = 2,
+    kCall = 3,
+    kSeeds = 4,
+    kCopy = 5,
+    kExecute = 6,
+    kFill = 7
+  };
   Kind kind;
   // kAllocate, kFree: `buffer`; kAllocate: `nbytes`. kSeeds: fills `buffer` with `nbytes`/8 int64 seeds from the
   // generator in force.
@@ -183,6 +192,8 @@ struct Step {
   // kCopy: `nbytes` contiguous bytes from `source` + `source_offset` to `target` + `target_offset`
   uint32_t source = 0, target = 0;
   Expr source_offset, target_offset;
+  // kFill: `nbytes` bytes of `target` from `target_offset` on, with a pattern of 1, 2, 4, 8 or 16 bytes
+  std::string pattern;
 };
 
 struct Output {

@@ -29,6 +29,9 @@ std::vector<uint32_t> buffers_of(const Step& step) {
     case Step::kCopy:
       buffers = {step.source, step.target};
       break;
+    case Step::kFill:
+      buffers = {step.target};
+      break;
     default:
       buffers = {step.buffer};
   }

@@ -76,6 +76,7 @@ static_assert(Step::kCall == 3);
 static_assert(Step::kSeeds == 4);
 static_assert(Step::kCopy == 5);
 static_assert(Step::kExecute == 6);
+static_assert(Step::kFill == 7);
 
 template <typename Wire>
 void fields(Wire& wire, Symbol& x) {
@@ -135,7 +136,7 @@ void fields(Wire& wire, CallArgument& x) {
 
 template <typename Wire>
 void fields(Wire& wire, Step& x) {
-  wire.choice(x.kind, Step::kExecute);
+  wire.choice(x.kind, Step::kFill);
   switch (x.kind) {
     case Step::kAllocate:
       wire.buffer(x.buffer);
@@ -173,6 +174,12 @@ void fields(Wire& wire, Step& x) {
       wire.blob(x.code);
       wire.each(x.call_arguments, [&](auto& item) { wire.record(item); });
       wire.each(x.results, [&](auto& item) { wire.record(item); });
+      return;
+    case Step::kFill:
+      wire.buffer(x.target);
+      wire.expr(x.target_offset);
+      wire.expr(x.nbytes);
+      wire.blob(x.pattern);
       return;
   }
 }

@@ -284,6 +284,10 @@ class PlanBuilder:
         """Copies contiguous bytes between buffers."""
         self.steps.append(p.Copy(source, self.expr(source_offset), target, self.expr(target_offset), self.expr(nbytes)))
 
+    def fill(self, target: int, nbytes: Size, pattern: bytes, offset: Size = 0) -> None:
+        """Fills bytes of a buffer with a pattern of 1, 2, 4, 8 or 16 bytes."""
+        self.steps.append(p.Fill(target, self.expr(offset), self.expr(nbytes), pattern))
+
     def view(self, tensor: TensorArg) -> p.ViewSpec:
         """The tensor as the plan writes it."""
         return p.ViewSpec(

@@ -198,7 +198,17 @@ class Copy:
     nbytes: Expr
 
 
-Step = Allocate | Free | Launch | Call | Seeds | Copy | Execute
+@dataclass
+class Fill:
+    """Fills ``nbytes`` bytes of a buffer with a pattern of 1, 2, 4, 8 or 16 bytes."""
+
+    target: int
+    target_offset: Expr
+    nbytes: Expr
+    pattern: bytes
+
+
+Step = Allocate | Free | Launch | Call | Seeds | Copy | Execute | Fill
 
 
 class OutputKind(enum.IntEnum):

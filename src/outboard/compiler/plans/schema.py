@@ -113,6 +113,15 @@ STEP = Variants(
                 Field("results", Many(VIEW)),
             ),
         ),
+        p.Fill: Record(
+            "kFill",
+            (
+                Field("target", "buffer"),
+                Field("target_offset", "expr"),
+                Field("nbytes", "expr"),
+                Field("pattern", "blob"),
+            ),
+        ),
     },
 )
 OUTPUT = Record(
