@@ -285,7 +285,7 @@ def test_fusion_keeps_the_order_of_what_touches_the_same_memory(seed: int) -> No
         recorded.given,
         recorded.kept,
     )
-    steps = fuse(tagged, lambda _: True)
+    steps = fuse(tagged, lambda name, dtype: True)
     order = [int(name.partition("::")[2]) for step in steps for name in step.operators]
     assert sorted(order) == list(range(len(tagged.operations)))
     at = {operation: place for place, operation in enumerate(order)}
@@ -330,6 +330,8 @@ def test_chips_from_files(tmp_path: Path) -> None:
         ('name = "x"\nbandwidth = 0\n[flops]\nfloat32 = 1', "bandwidth has to be more than 0, not 0"),
         ('name = "x"\nbandwidth = 1\nlatency = -1\n[flops]\nfloat32 = 1', "latency has to be 0 or more, not -1"),
         ('name = "x"\nbandwidth = "fast"\n[flops]\nfloat32 = 1', "bandwidth has to be a number, not 'fast'"),
+        ('name = "x"\nbandwidth = 1\n[flops]\nfloat32 = 1\n[dtypes]\n"aten::mm" = ["float33"]', "'float33' is none"),
+        ('name = "x"\nbandwidth = 1\nbuckets = [0, 8]\n[flops]\nfloat32 = 1', "buckets are sizes such as 64"),
         ("name = ", "chip.toml"),
     ],
 )
@@ -349,3 +351,14 @@ def test_recording_leaves_nothing_open() -> None:
     with pytest.raises(ZeroDivisionError):
         record(lambda: 1 // 0, [])
     assert record(lambda x: x + 1, [empty(2)]).operations[0].name == "aten::add"
+
+
+def test_dtypes_and_buckets_of_a_chip(tmp_path: Path) -> None:
+    file = tmp_path / "chip.toml"
+    numbers = 'name = "mine"\nbandwidth = 1e11\nbuckets = [64, 16]\n[flops]\nfloat32 = 1e12\n'
+    file.write_text(f'{numbers}[dtypes]\n"aten::mm" = ["bfloat16"]\n')
+    chip = outboard.Chip.load(file)
+    assert [chip.bucket(size) for size in (3, 16, 17, 65)] == [16, 16, 64, None]
+    assert chip.has("aten::mm", torch.bfloat16) and chip.has("aten::add", torch.float32)
+    simulation = outboard.simulate(lambda x: x @ x, [empty(8, 8)], chip=chip)
+    assert simulation.on_host == {"aten::mm": 1}

@@ -761,7 +761,7 @@ def _steps(graph: torch.fx.Graph, operands: Sequence[Operand]) -> Sequence[Step]
     """A graph as steps of hardware, which fuses."""
     inputs = [_example(operand) for operand in operands[: sum(node.op == "placeholder" for node in graph.nodes)]]
     recorded = record(_WithoutData(torch.nn.Module(), graph=graph).run, inputs)
-    return fuse(recorded, lambda name: True)
+    return fuse(recorded, lambda name, dtype: True)
 
 
 def _example(operand: Operand) -> Any:
@@ -783,25 +783,26 @@ class SimCompiler:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self._buckets = [int(size) for size in filter(None, os.environ.get("OUTBOARD_SIM_BUCKETS", "").split(","))]
+        buckets = tuple(int(size) for size in filter(None, os.environ.get("OUTBOARD_SIM_BUCKETS", "").split(",")))
         chip = os.environ.get("OUTBOARD_SIM_CHIP")
-        self._chip = None if not chip else Chip.load(chip)
+        self._chip = Chip.load(chip) if chip else Chip("all operators", {"float32": 1.0}, 1.0, buckets=buckets)
 
     def bucket(self, size: int) -> int | None:
-        """The least of the sizes in ``OUTBOARD_SIM_BUCKETS`` that is not below ``size``."""
-        return min((each for each in self._buckets if each >= size), default=None)
+        """The least bucket of the chip's, or in ``OUTBOARD_SIM_BUCKETS``, that is not below ``size``."""
+        return self._chip.bucket(size)
 
     def supports(self, node: torch.fx.Node, target: Target) -> Literal[True] | str:
         """Whether there is a rule for the operator, and the device has the dtypes."""
         write = rule_of(node.target)
         if write is None:
             return "no rule for this operator"
-        if self._chip is not None and not self._chip.has(node.target._schema.name):  # type: ignore[union-attr]
-            return f"no such operator on {self._chip.name}"
-        values = [node.meta["val"], *(each.meta.get("val") for each in node.all_input_nodes)]
-        for value in pytree.tree_leaves(values):
-            if isinstance(value, torch.Tensor) and value.dtype not in DTYPES:
-                return f"no {value.dtype}"
+        values = [*(each.meta.get("val") for each in node.all_input_nodes), node.meta["val"]]
+        dtypes = [value.dtype for value in pytree.tree_leaves(values) if isinstance(value, torch.Tensor)]
+        if not self._chip.has(node.target._schema.name, dtypes[0]):  # type: ignore[union-attr]
+            return f"no such operator on {self._chip.name}, or not for {dtypes[0]}"
+        for dtype in dtypes:
+            if dtype not in DTYPES:
+                return f"no {dtype}"
         program = Program()
         inputs = {each: _stand_in(program, each) for each in node.all_input_nodes}
         try:  # rules know what they cannot write

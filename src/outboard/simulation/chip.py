@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,13 @@ class Chip:
         devices: how many take part in a collective.
         operators: those that it has ("aten::mm", ...), all if None. Others are computed by the host, to which their
             operands are copied.
+        dtypes: of an operator, those that it has it for ("float32", ...), by its first tensor's; of others, all.
+        buckets: the sizes that its compiler pads dimensions to that vary; none if it is of one set of sizes.
         source: where the numbers come from.
 
     Raises:
         ValueError: for what is no number, is 0 where only latencies may be, or negative; no float32 among ``flops``; or
-            a dtype that PyTorch does not have.
+            a dtype that PyTorch does not have; or buckets that are no sizes.
     """
 
     name: str
@@ -51,12 +54,16 @@ class Chip:
     link_latency: float = 0.0
     devices: int = 1
     operators: frozenset[str] | None = None
+    dtypes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    buckets: tuple[int, ...] = ()
     source: str = ""
 
     def __post_init__(self) -> None:
-        for dtype in self.flops:
+        for dtype in {*self.flops, *itertools.chain(*self.dtypes.values())}:
             if not isinstance(getattr(torch, dtype, None), torch.dtype):
-                raise ValueError(f"chip {self.name}: flops are by dtype, such as float32, and {dtype!r} is none")
+                raise ValueError(f"chip {self.name}: dtypes are such as float32, and {dtype!r} is none")
+        if not all(isinstance(size, int) and size > 0 for size in self.buckets):
+            raise ValueError(f"chip {self.name}: buckets are sizes such as 64, not {[*self.buckets]}")
         if "float32" not in self.flops:
             raise ValueError(f"chip {self.name}: flops has to have float32, which other dtypes are computed as")
         for name in _POSITIVE:
@@ -75,7 +82,7 @@ class Chip:
 
     @classmethod
     def load(cls, path: str | Path) -> Chip:
-        """A chip from a TOML file whose keys are the attributes, ``flops`` a table.
+        """A chip from a TOML file whose keys are the attributes, ``flops`` and ``dtypes`` tables.
 
         Raises ValueError for a file that is no TOML, a key that is none of them, and one that is missing; OSError for a
         file that cannot be read; and ImportError on Python 3.10 with neither ``tomli`` nor pip.
@@ -84,7 +91,7 @@ class Chip:
             given = _toml(Path(path).read_text(encoding="utf-8"))
         except ValueError as error:  # of which TOML's errors are
             raise ValueError(f"{path}: {error}") from None
-        known = {field.name for field in fields(cls)}
+        known = {each.name for each in fields(cls)}
         if unknown := sorted(set(given) - known):
             raise ValueError(
                 f"{path}: {', '.join(unknown)} says nothing of a chip; there is {', '.join(sorted(known))}"
@@ -93,6 +100,8 @@ class Chip:
             raise ValueError(f"{path}: {', '.join(missing)} is missing")
         if "operators" in given:
             given["operators"] = frozenset(given["operators"])
+        given["dtypes"] = {name: frozenset(dtypes) for name, dtypes in given.get("dtypes", {}).items()}
+        given["buckets"] = tuple(sorted(given.get("buckets", ())))
         return cls(**given)
 
     @classmethod
@@ -104,17 +113,26 @@ class Chip:
             raise ValueError(f"there is no chip {name!r}, only {', '.join(files)}")
         return cls.load(files[name])
 
-    def has(self, operator: str) -> bool:
-        """Whether it computes this operator ("aten::mm") itself."""
-        return self.operators is None or operator in self.operators
+    def has(self, operator: str, dtype: torch.dtype) -> bool:
+        """Whether it computes this operator ("aten::mm"), of a first tensor of this dtype, itself."""
+        known = self.operators is None or operator in self.operators
+        return known and (operator not in self.dtypes or _name(dtype) in self.dtypes[operator])
+
+    def bucket(self, size: int) -> int | None:
+        """The least of its buckets that is not below a size; None if there is none."""
+        return min((each for each in self.buckets if each >= size), default=None)
 
     def peak(self, dtype: torch.dtype) -> float:
         """Operations per second in products of such matrices."""
-        return self.flops.get(str(dtype).removeprefix("torch."), self.flops["float32"])
+        return self.flops.get(_name(dtype), self.flops["float32"])
 
 
 _POSITIVE = ("bandwidth", "memory", "host_bandwidth", "link_bandwidth", "devices")
 _NOT_NEGATIVE = ("latency", "host_latency", "link_latency")
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _toml(text: str) -> dict[str, Any]:

@@ -56,7 +56,7 @@ class Step:
         return " + ".join(name.rpartition("::")[2] for name in self.operators)
 
 
-def fuse(record: Record, has: Callable[[str], bool], fused: bool = True) -> tuple[Step, ...]:
+def fuse(record: Record, has: Callable[[str, torch.dtype], bool], fused: bool = True) -> tuple[Step, ...]:
     """The steps of a function on a device that ``has`` some operators; one for each operator without ``fused``."""
     groups = _groups(record, has, fused)
     places = {group: place for place, group in enumerate(groups)}
@@ -135,7 +135,7 @@ class _Group:
         )
 
 
-def _groups(record: Record, has: Callable[[str], bool], fused: bool) -> list[_Group]:
+def _groups(record: Record, has: Callable[[str, torch.dtype], bool], fused: bool) -> list[_Group]:
     groups: dict[_Group, int] = {}  # with the place of the operation that each began with
     made: dict[int, _Group] = {}  # of each memory, the group that wrote it last
     used: dict[int, list[_Group]] = {}  # and those that touched it since
@@ -174,12 +174,12 @@ def _can_wait(group: _Group, other: _Group, groups: Mapping[_Group, int]) -> boo
     return all(groups[one.now()] >= groups[other] for one in group.needed_by)
 
 
-def _engine(operation: Operation, has: Callable[[str], bool]) -> Engine:
+def _engine(operation: Operation, has: Callable[[str, torch.dtype], bool]) -> Engine:
     if operation.kind == "upload":
         return "upload"
     if operation.kind == "collective":
         return "link"
-    return "compute" if has(operation.name) else "host"
+    return "compute" if has(operation.name, operation.dtype) else "host"
 
 
 def _widen(total: dict[int, int], more: Mapping[int, int]) -> None:
