@@ -120,6 +120,7 @@ FLOORS: tuple[dict[str, str], ...] = (
     {
         "src/outboard/compiler/adapter/scheduling.py": "how Inductor fuses for our devices",
         "src/outboard/compiler/adapter/wrapper.py": "Inductor's wrapper lines as a plan",
+        "src/outboard/compiler/adapter/padding": "sizes that vary, padded to those of buckets, exactly",
     },
     {"src/outboard/compiler/adapter/graphs": "whole graphs of torch.compile"},
     {"src/outboard/compiler/adapter/registration.py": "makes Inductor know our device"},

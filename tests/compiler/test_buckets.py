@@ -49,6 +49,10 @@ print(made)
 """
 
 
+#: Buckets for what has several sizes in one, such as the number of elements.
+SIZES = "8,16,32,64,128,256,512,1024,2048,4096"
+
+
 def run(code: str, cache: Path, **environment: str) -> str:
     """Runs code on the simulator, whose compiler has two buckets; returns what it printed."""
     settings = {"OUTBOARD_DRIVER": "sim", "OUTBOARD_SIM_COMPILER": "1", "OUTBOARD_SIM_BUCKETS": "8,16"}
@@ -85,3 +89,100 @@ for found, wanted in zip(torch.compile(extremes)(y), extremes(x), strict=True):
 
 def test_long_integers_are_exact(tmp_path: Path) -> None:
     run(INTEGERS, tmp_path)
+
+
+#: Calls without ``torch.compile`` of tensors of n rows; prints how many executables each had after every size.
+EAGER = """
+import torch.nn.functional as F
+
+def in_place(x):
+    return x.clone().add_(x, alpha=0.3).mul_(2)
+
+def out(x):
+    result = torch.empty(x.shape[0], 3, device=x.device)
+    torch.mul(x, 2.5, out=result)
+    return result
+
+def square(x):
+    return F.scaled_dot_product_attention(x[None, None], x[None, None], x[None, None])
+
+functions = {
+    "softmax": lambda x: x.softmax(0), "transposed": lambda x: x.t().softmax(1), "sum": lambda x: x.sum(),
+    "mean": lambda x: x.mean(0), "largest": lambda x: x.amax(0), "gram": lambda x: x @ x.t(),
+    "product": lambda x: x.t() @ x, "in place": in_place, "out": out, "norm": lambda x: F.layer_norm(x, (3,)),
+    "slice": lambda x: x[::2].sin(), "copy": lambda x: x.t().contiguous(), "expanded": lambda x: x + x[:1].expand_as(x),
+    "cat": lambda x: torch.cat([x, x[:2]]), "cat of columns": lambda x: torch.cat([x.t(), x.t()[:, :2]], 1),
+    "attention": square, "half": lambda x: x.half() * 3, "integers": lambda x: (x * 10).int().amin(0),
+    "where": lambda x: torch.where(x > 0, x, -x), "last": lambda x: x[-1:] * 2,
+    "variance": lambda x: x.var(0), "scan": lambda x: x.cumsum(0),
+    "infinite": lambda x: x.masked_fill(x > 0, -torch.inf).softmax(0),
+    "count": lambda x: x.argmax(0), "logarithm": lambda x: x.logsumexp(0), "empty": lambda x: x[:0].sum(0),
+}
+for name, function in functions.items():
+    before, made = int(ours.compile_stats()["executables_made"]), []
+    for n in (5, 6, 7, 8, 4, 13, 14, 16, 15, 7):
+        torch.manual_seed(n)
+        x = torch.randn(n, 3)
+        wanted, found = function(x), function(x.to(device))
+        assert (found.dtype, found.stride()) == (wanted.dtype, wanted.stride()), (name, n, found.stride())
+        torch.testing.assert_close(found.cpu(), wanted, rtol=2e-5, atol=2e-6, msg=lambda text: f"{name} of {n}: {text}")
+        made.append(int(ours.compile_stats()["executables_made"]) - before)
+    print(name, made)
+assert ours.fallbacks() == {}, ours.fallbacks(reasons=True)
+"""
+
+
+#: Calls whose sizes are not padded.
+EXACT = {"count", "variance"}
+
+
+def test_calls_of_varying_sizes_share_executables(tmp_path: Path) -> None:
+    """One for the first size, which nobody knows to vary, and then one for each bucket."""
+    made = {}
+    for line in run(EAGER, tmp_path, OUTBOARD_SIM_BUCKETS=SIZES).splitlines():
+        name, _, counts = line.partition(" [")
+        made[name] = ast.literal_eval(f"[{counts}")
+    for name, counts in made.items():
+        growths = sum(before != after for before, after in zip(counts, counts[1:], strict=False))
+        assert growths <= 4 if name not in EXACT else growths == 8, (name, counts)
+    again = run(EAGER, tmp_path, OUTBOARD_DRIVER="strict", OUTBOARD_STRICT_DRIVER="sim")
+    assert len(again.splitlines()) == len(made)
+
+
+#: A Llama that writes 16 tokens behind 4; prints how many executables there were after each.
+GENERATION = """
+from examples import generation
+expected, model = generation.llama(101, 32, 48, 2, 2), generation.llama(101, 32, 48, 2, 2)
+model.load_state_dict(expected.state_dict())
+model.to(device)
+prompt = torch.randint(101, (2, 4))
+made = []
+
+def count(*unused):
+    made.append(int(ours.compile_stats()["executables_made"]))
+    return False
+
+def written(model, prompt, **options):
+    mask = torch.ones_like(prompt)
+    return model.generate(prompt, attention_mask=mask, max_new_tokens=16, do_sample=False, pad_token_id=0, **options)
+
+wanted = written(expected, prompt)
+if compiled:
+    model.compile()
+found = written(model, prompt.to(device), stopping_criteria=[count])
+assert torch.equal(found.cpu(), wanted)
+assert ours.fallbacks() == {}, ours.fallbacks(reasons=True)
+print(made)
+"""
+
+
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.full("as without"))])
+def test_a_growing_cache_compiles_for_buckets_alone(tmp_path: Path, compiled: bool) -> None:
+    """Not for each of the lengths from 5 to 19."""
+    pytest.importorskip("transformers")
+    code = f"compiled = {compiled}\n" + GENERATION
+    made = ast.literal_eval(run(code, tmp_path, OUTBOARD_SIM_BUCKETS=SIZES))
+    grows = [token for token in range(1, len(made)) if made[token] != made[token - 1]]
+    assert len(grows) <= 6, (grows, made)  # lengths 5 to 7, which tell what varies, 9, 10 and 17
+    again = ast.literal_eval(run(code, tmp_path, OUTBOARD_SIM_BUCKETS=SIZES))
+    assert not any(again), again

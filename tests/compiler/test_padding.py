@@ -17,10 +17,11 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from outboard.compiler.adapter import executables
-from outboard.compiler.adapter.graphs import padding
+from outboard.compiler.adapter.padding import proof as padding
 from outboard.compilers.sim import SimCompiler
 
 Function = Callable[..., Any]
+SIZES = padding.Terms([])
 
 
 def traced(function: Function, *args: torch.Tensor) -> list[torch.fx.GraphModule]:
@@ -99,14 +100,14 @@ def inputs_of(module: torch.fx.GraphModule) -> list[Any]:
     for node in module.graph.find_nodes(op="placeholder"):
         for symbol in getattr(padding.expression(node.meta["val"]), "free_symbols", ()):
             sizes.setdefault(symbol, 5 + len(sizes))
-        for size in padding._shape(node.meta["val"]):
+        for size in SIZES.shape(node.meta["val"]):
             for symbol in size.free_symbols:
                 sizes.setdefault(symbol, 5 + len(sizes))
 
     def made(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return int(padding.expression(value).subs(sizes))
-        shape = [int(size.subs(sizes)) for size in padding._shape(value)]
+        shape = [int(size.subs(sizes)) for size in SIZES.shape(value)]
         if value.dtype.is_floating_point:
             return torch.randn(shape, dtype=value.dtype)
         return torch.randint(0, 2, shape).to(value.dtype)

@@ -63,7 +63,7 @@ def add_graph(
 ) -> None:
     """Appends what a functional graph computes to a plan, its results included. ``given`` are its placeholders; writes
     to them are ``copy_`` nodes. ``aliased``: what is written may be what is read, as another input. Raises Refused."""
-    _Lowering(builder, module, given, compiler, aliased).run()
+    Lowering(builder, module, given, compiler, aliased).run()
 
 
 def _failure(compiler: compilers.GraphCompiler, error: Exception) -> str:
@@ -87,14 +87,16 @@ def _is_copy(node: Any) -> bool:
 
 
 @dataclasses.dataclass
-class _Write:
+class Write:
     """A tensor that is computed and then put into an input."""
 
     target: torch.fx.Node
     source: torch.fx.Node
 
 
-class _Lowering:
+class Lowering:
+    """The steps of a functional graph."""
+
     def __init__(
         self,
         builder: PlanBuilder,
@@ -126,13 +128,13 @@ class _Lowering:
         self._check()
         views = {node: self._place(node, inputs) for node in results}
         if computed:
-            self._execute(self.graph, [self.given[node] for node in inputs], [views[node] for node in computed])
+            self._execute(self.graph, [self._read(node) for node in inputs], [views[node] for node in computed])
         for write in self.writes:
             self._write_back(write, views[write.source], self._view(write.target))
         for seeds in self.seeds:
             self.builder.free(seeds.buffer)
-        for output in self.outputs:
-            self._output(output, views)
+        for number, output in enumerate(self.outputs):
+            self._output(number, output, views)
 
     def _check(self) -> None:
         for node in self.graph.nodes:
@@ -164,7 +166,7 @@ class _Lowering:
             if parts:
                 node.args = (parts, *node.args[1:])
 
-    def _write(self, copy: torch.fx.Node) -> _Write:
+    def _write(self, copy: torch.fx.Node) -> Write:
         """A ``copy_`` node as what is copied, which gets the target's dtype and sizes; whoever reads the node reads
         that."""
         target, source = copy.args[:2]
@@ -180,7 +182,7 @@ class _Lowering:
         self.outputs = [target if output is copy else output for output in self.outputs]
         copy.replace_all_uses_with(source)
         self.graph.erase_node(copy)
-        return _Write(target, source)
+        return Write(target, source)
 
     def _call(self, overload: torch._ops.OpOverload, value: torch.fx.Node, *args: Any, **kwargs: Any) -> torch.fx.Node:
         node = self.graph.call_function(overload, (value, *args), kwargs)
@@ -208,11 +210,11 @@ class _Lowering:
         return list(self.graph.find_nodes(op="placeholder"))
 
     def _broadcast(self, node: torch.fx.Node) -> None:
-        value, view = node.meta["val"], self.given[node]
-        assert isinstance(view, TensorArg)
+        value = node.meta["val"]
         repeated = [d for d, stride in enumerate(value.stride()) if stride == 0 and value.shape[d] != 1]
         if not repeated:
             return
+        view = self._view(node)
         sizes = tuple(1 if d in repeated else size for d, size in enumerate(view.sizes))
         self.given[node] = dataclasses.replace(view, sizes=sizes)
         once = value
@@ -235,14 +237,29 @@ class _Lowering:
         targets = [write.target for write in self.writes if write.source is node]
         if len(targets) == 1 and not self.aliased and targets[0] not in inputs:
             return self._view(targets[0])
-        value = node.meta["val"]
+        return self._allocate(node.meta["val"])
+
+    def _allocate(self, value: torch.Tensor) -> TensorArg:
+        """Memory for a tensor, as it lies where that leaves no gaps, else contiguous."""
         dense = torch._prims_common.is_non_overlapping_and_dense_or_false(value)
         strides = value.stride() if dense else torch._prims_common.make_contiguous_strides_for(value.shape)
         return self.builder.allocate_like(_sizes(value.shape), _sizes(strides), value.dtype)
 
+    def _read(self, node: torch.fx.Node) -> Given:
+        """What the executable is given for an input."""
+        return self.given[node]
+
     def _execute(self, graph: torch.fx.Graph, given: Sequence[Given], results: Sequence[TensorArg]) -> None:
         operands = [*map(_operand_of, given), *map(_operand_of, results)]
         name = "+".join(dict.fromkeys(_short(node) for node in graph.nodes if node.op == "call_function"))
+        made = self._made(name, graph, operands)
+        memory = [self.builder.allocate_like((made.scratch,), (1,), torch.uint8)] if made.scratch else []
+        self.builder.execute(name, made.code, given, [*results, *memory])
+        for scratch in memory:
+            self.builder.free(scratch.buffer)
+
+    def _made(self, name: str, graph: torch.fx.Graph, operands: Sequence[compilers.Operand]) -> compilers.Executable:
+        """What the compiler makes of a graph. Raises Refused."""
         try:
             made = self.compiler.compile(graph, operands, self.target)
         except compilers.Unsupported as reason:
@@ -256,12 +273,9 @@ class _Lowering:
                 _log.warning("%s: %s computes wrongly: %s", name, self.target.compiler, problem)
                 raise Refused(f"{name}: {self.target.compiler} computes wrongly: {problem}")
         statistics.add("executables_made")
-        memory = [self.builder.allocate_like((made.scratch,), (1,), torch.uint8)] if made.scratch else []
-        self.builder.execute(name, made.code, given, [*results, *memory])
-        for scratch in memory:
-            self.builder.free(scratch.buffer)
+        return made
 
-    def _write_back(self, write: _Write, source: TensorArg, target: TensorArg) -> None:
+    def _write_back(self, write: Write, source: TensorArg, target: TensorArg) -> None:
         """Copies a result into the input that it is for: bytes, or, where the two lie in other ways, elements."""
         if source.buffer == target.buffer:
             return
@@ -279,7 +293,7 @@ class _Lowering:
         if write.source not in self.outputs:
             self.builder.free(source.buffer)
 
-    def _output(self, output: Any, views: dict[torch.fx.Node, TensorArg]) -> None:
+    def _output(self, number: int, output: Any, views: dict[torch.fx.Node, TensorArg]) -> None:
         if output is None or (isinstance(output, torch.fx.Node) and output.meta.get("val") is None):
             self.builder.output_none()
         elif isinstance(output, torch.fx.Node) and output in self.numbers:

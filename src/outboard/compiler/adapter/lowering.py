@@ -46,13 +46,15 @@ from .operators.compaction import FUNCTIONS
 from .operators.corrections import concerns
 from .operators.decompositions import eager_decompositions
 from .operators.fills import COMPOSED, title_of
-from .operators.strides import dense_strides
+from .operators.strides import dense_strides, memory_order
 from .optimizers.fused import STEPS
+from .padding import history, padded, proof
 from .registration import EAGER_CONFIG, register
 from .symbols import expression, hints
 from .wrapper import building
 
 aten = torch.ops.aten
+_log = logging.getLogger(__name__)
 
 #: What operators of our own do, in terms of PyTorch's.
 _OWN: dict[Any, Callable[..., Any]] = {**STEPS, **FUNCTIONS, **ctc.FUNCTIONS}
@@ -71,12 +73,12 @@ class Leaf:
 
 
 class Inputs:
-    """Symbolic stand-ins for the inputs of one call's plan, as C++ signed them. ``static``: sizes and strides are
-    numbers."""
+    """Symbolic stand-ins for the inputs of one call's plan, as C++ signed them. ``varying``: the dimensions of leaves
+    whose sizes are symbols, those of tensors that then are taken for dense; None: all are, and strides, too."""
 
-    def __init__(self, call: SignedCall, static: bool = False) -> None:
+    def __init__(self, call: SignedCall, varying: frozenset[history.Place] | None = None) -> None:
         self.bake = call.bake
-        self.static = static
+        self.varying = varying
         self.shape_env = ShapeEnv(duck_shape=False)
         self.mode = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=True)
         self.leaves: list[Leaf] = []
@@ -129,7 +131,9 @@ class Inputs:
         number = len(self.leaves)
         self.leaves.append(Leaf(None, p.InputKind.TENSOR))
         sizes = self._dimensions(tensor.shape, leaf.sizes, p.SymbolSource.SIZE, number)
-        if leaf.strides:
+        if self.varying and any(place == number for place, _ in self.varying):
+            strides = dense_strides(sizes, memory_order(tensor))
+        elif leaf.strides:
             strides = self._dimensions(tensor.stride(), leaf.strides, p.SymbolSource.STRIDE, number)
         else:
             strides = dense_strides(sizes, reversed(leaf.order))
@@ -148,7 +152,7 @@ class Inputs:
         ]
 
     def _dimension(self, value: int, origin: p.SymbolSource, number: int, dim: int) -> Any:
-        if self.static:
+        if self.varying is not None and (number, dim) not in self.varying:
             return value
         source = ConstantSource(f"{origin.name.lower()}{number}_{dim}")
         symbol = self._symbol(value, source, positive=True)
@@ -173,7 +177,7 @@ def lower_operator(call: SignedCall, target: Target) -> Compiled:
     """
     register()
     compiler = compilers.find(target)
-    inputs = Inputs(call, target.static_sizes)
+    inputs = Inputs(call, frozenset() if target.static_sizes else None)
     overload = _without_generator(find_overload(call.op))
     schema = overload._schema
     fake_args, fake_kwargs = _bind(schema, call, inputs)
@@ -185,7 +189,8 @@ def lower_operator(call: SignedCall, target: Target) -> Compiled:
         guards = [guard.expr for guard in inputs.shape_env.guards]
         _check_guards(guards, inputs)
         if compiler is not None:
-            return _execute(graph, inputs, compiler, torch.Tag.pointwise in overload.tags, target)
+            shared = _padded(call, overload, graph, inputs, compiler, target)
+            return shared or _execute(graph, inputs, compiler, torch.Tag.pointwise in overload.tags, target)
         names = (argument.name for argument in schema.arguments)
         arguments = dict(zip(names, fake_args, strict=False)) | fake_kwargs
         with _wording(_index_error(overload, inputs, arguments)):
@@ -678,6 +683,52 @@ def _execute(
     for guard in (guard.expr for guard in inputs.shape_env.guards):
         _add_guard(builder, guard, inputs)
     return Compiled(builder.finish(), native=1, fallbacks=0)
+
+
+def _padded(
+    call: SignedCall,
+    overload: torch._ops.OpOverload,
+    graph: torch.fx.GraphModule,
+    inputs: Inputs,
+    compiler: compilers.GraphCompiler,
+    target: Target,
+) -> Compiled | None:
+    """The plan of a call some sizes or strides of which vary, by an executable for all of a bucket, or by none; None if
+    they are not padded. ``graph`` and ``inputs`` are of its own sizes."""
+    if not target.static_sizes or not isinstance(compiler, compilers.Bucketing) or not _does_something(graph):
+        return None
+    varying, strides_vary = history.varying(call)
+    if not varying and not strides_vary:
+        return None
+    builder = _builder(inputs, target)
+    values = [leaf.fake for leaf in inputs.leaves]
+    given = [_given(number, value) for number, value in enumerate(values)]
+    expected = [node.meta["val"] for node in pytree.tree_leaves(graph.graph.output_node().args[0])]
+    try:
+        if overload is aten.cat.default:
+            dim = (dict(zip(("tensors", "dim"), call.args, strict=False)) | call.kwargs).get("dim", 0)
+            parts = [each for each in given if isinstance(each, TensorArg)]
+            padded.add_concatenation(builder, parts, expected[0], dim % expected[0].dim())
+        else:
+            proven = proof.padded(_varying_graph(call, overload, varying, compiler.whole)) if varying else None
+            if proven is None and not strides_vary:
+                return None
+            proven = proven or proof.as_it_is(graph)
+            padded.add_padded(builder, proven, values, given, expected, compiler, inputs.mode)
+    except (padded.Unfit, executables.Refused) as reason:
+        _log.info("%s is compiled for its own sizes: %s", call.op, reason)
+        return None
+    return Compiled(builder.finish(), native=1, fallbacks=0)
+
+
+def _varying_graph(
+    call: SignedCall, overload: torch._ops.OpOverload, varying: frozenset[history.Place], whole: frozenset[str]
+) -> torch.fx.GraphModule:
+    """The graph of a call with symbols for sizes that vary."""
+    inputs = Inputs(call, varying)
+    args, kwargs = _bind(overload._schema, call, inputs)
+    with _compiling(inputs):
+        return _graph(overload, args, kwargs, inputs, whole)
 
 
 def _given(number: int, fake: Any) -> executables.Given:

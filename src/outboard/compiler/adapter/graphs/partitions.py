@@ -21,9 +21,8 @@ from outboard import compilers, patches
 from ...target import target_of
 from .. import executables, implemented
 from ..interface import device_name
+from ..padding import proof
 from ..symbols import hints
-from . import padding
-from .buckets import BucketedPart
 from .parts import Part
 
 _log = logging.getLogger(__name__)
@@ -76,20 +75,12 @@ def partition(module: torch.fx.GraphModule, index: int) -> torch.fx.GraphModule:
         part = getattr(fused, name)
         delattr(fused, name)
         with fused.graph.inserting_before(node):
-            call = fused.graph.call_function(_callable(part, compiler, index), node.args)
+            call = fused.graph.call_function(Part(part, compiler, index), node.args)
         call.meta = node.meta
         node.replace_all_uses_with(call)
         fused.graph.erase_node(node)
     fused.recompile()
     return fused
-
-
-def _callable(module: torch.fx.GraphModule, compiler: compilers.GraphCompiler, index: int) -> Part | BucketedPart:
-    """What runs a part of a graph, with executables for many sizes if the compiler has buckets for them."""
-    part = Part(module, compiler, index)
-    if not isinstance(compiler, compilers.Bucketing) or (padded := padding.padded(module)) is None:
-        return part
-    return BucketedPart(part, Part(padded.module, compiler, index), padded, compiler, index)
 
 
 class _Support(OperatorSupportBase):
@@ -109,6 +100,8 @@ class _Support(OperatorSupportBase):
             return False
         values = pytree.tree_leaves([each.meta.get("val") for each in (node, *node.all_input_nodes)])
         if any(isinstance(value, torch.Tensor) and _index_of(value) != self._index for value in values):
+            return False
+        if isinstance(self._compiler, compilers.Bucketing) and proof.grows(node):
             return False
         reason = executables.refusal(_as_numbers(node), self._compiler, target_of(self._index))
         if reason is not None:

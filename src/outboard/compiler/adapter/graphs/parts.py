@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+from torch.utils import _pytree as pytree
 
 from outboard import compilers
 
@@ -21,6 +22,8 @@ from ...plans.builder import PlanBuilder, TensorArg
 from ...plans.schema import serialize
 from ...target import Target, target_of
 from .. import executables
+from ..padding import proof
+from ..padding.padded import Unfit, add_padded, put_number
 
 _log = logging.getLogger(__name__)
 #: Sets of sizes of which a part of a graph keeps the plans.
@@ -28,13 +31,14 @@ MOST_SIZES = 256
 
 
 class Part:
-    """A part of a graph that runs as one executable, which is made, or found on disk, for each set of sizes when they
-    first come."""
+    """A part of a graph that runs as one executable. Its plan is made, or found on disk, for each set of sizes when
+    they first come; sizes of one bucket share the executable."""
 
     def __init__(self, module: torch.fx.GraphModule, compiler: compilers.GraphCompiler, index: int) -> None:
         self._module = module
         self._compiler = compiler
         self._index = index
+        self._padded = proof.padded(module) if isinstance(compiler, compilers.Bucketing) else None
         self._plans: dict[tuple[Any, ...], Any] = {}
         self.__name__ = "executable"
 
@@ -85,21 +89,35 @@ class Part:
     def _compile(self, args: Sequence[Any], target: Target) -> p.Plan:
         module = torch.fx.GraphModule(self._module, torch.fx.Graph())
         module.graph.output(module.graph.graph_copy(self._module.graph, {}))
-        builder = PlanBuilder(target)
-        fakes, given = [], []
         mode = FakeTensorMode()
+        with mode:
+            fakes = [_like(arg) if isinstance(arg, torch.Tensor) else arg for arg in args]
         for node, arg in zip(module.graph.find_nodes(op="placeholder"), args, strict=True):
-            is_tensor = isinstance(arg, torch.Tensor)
-            number = builder.add_input(p.InputKind.TENSOR if is_tensor else p.InputKind.NONE)
-            given.append(TensorArg(number, arg.dtype, tuple(arg.shape), arg.stride()) if is_tensor else None)
-            with mode:
-                fakes.append(_like(arg) if is_tensor else arg)
-            if not is_tensor:
-                _replace(node, arg)
+            put_number(node, arg)
         with torch.no_grad():
             FakeTensorProp(module, mode).propagate_dont_convert_inputs(*fakes)
+            results = [node.meta["val"] for node in pytree.tree_leaves(module.graph.output_node().args[0])]
+            if self._padded is not None:
+                try:
+                    builder, given = _begun(args, target)
+                    add_padded(builder, self._padded, fakes, given, results, self._compiler, mode)
+                    return builder.finish()
+                except (Unfit, executables.Refused) as reason:
+                    _log.info("a graph is compiled for its own sizes: %s", reason)
+            builder, given = _begun(args, target)
             executables.add_graph(builder, module, given, self._compiler)
         return builder.finish()
+
+
+def _begun(args: Sequence[Any], target: Target) -> tuple[PlanBuilder, list[TensorArg | None]]:
+    """A plan that has its inputs, and the tensors among them."""
+    builder = PlanBuilder(target)
+    given: list[TensorArg | None] = []
+    for arg in args:
+        is_tensor = isinstance(arg, torch.Tensor)
+        number = builder.add_input(p.InputKind.TENSOR if is_tensor else p.InputKind.NONE)
+        given.append(TensorArg(number, arg.dtype, tuple(arg.shape), arg.stride()) if is_tensor else None)
+    return builder, given
 
 
 def layout_of(args: Sequence[Any]) -> tuple[Any, ...]:
@@ -115,11 +133,3 @@ def _layout(arg: Any) -> Any:
 
 def _like(arg: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(arg.shape, arg.stride(), dtype=arg.dtype, device=arg.device)
-
-
-def _replace(node: torch.fx.Node, value: Any) -> None:
-    """Puts a number in the place of an input."""
-    for user in list(node.users):
-        user.args, user.kwargs = torch.fx.node.map_arg(
-            (user.args, user.kwargs), lambda each: value if each is node else each
-        )

@@ -61,29 +61,32 @@ class Padded:
     results: tuple[Dims, ...]
 
     def sizes_of(self, args: Sequence[Any]) -> dict[sympy.Symbol, int]:
-        """What the symbols are for arguments of the graph that this was made of."""
-        return {
-            symbol: int(args[number] if dim is None else args[number].shape[dim])
+        """What the symbols are for arguments of the graph that this was made of; those of numbers that are no integers,
+        or not known, are left out."""
+        found = {
+            symbol: args[number] if dim is None else args[number].shape[dim]
             for symbol, (number, dim) in self.symbols.items()
         }
+        return {symbol: size for symbol, size in found.items() if isinstance(size, int)}
 
 
 def padded(module: torch.fx.GraphModule) -> Padded | None:
     """A functional graph, whose sizes that vary are symbols, made exact for padded ones; None if none can be padded."""
     values = [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
-    numbers = {number: sympy.sympify(expression(value)) for number, value in enumerate(values) if _is_size(value)}
+    terms = Terms(values)
+    numbers = {number: terms.of(value) for number, value in enumerate(values) if _is_size(value)}
     alone = {size: (number, None) for number, size in numbers.items() if isinstance(size, sympy.Symbol)}
     in_shapes = {
         size: (number, place)
         for number, value in enumerate(values)
-        for place, size in enumerate(_shape(value))
+        for place, size in enumerate(terms.shape(value))
         if isinstance(size, sympy.Symbol)
     }
     symbols: dict[sympy.Symbol, Place] = {
         **in_shapes,
         **{size: alone[size] for size in alone.keys() - in_shapes.keys()},
     }
-    used = [*numbers.values(), *(size for value in values for size in _shape(value))]
+    used = [*numbers.values(), *(size for value in values for size in terms.shape(value))]
     if not set().union(*(size.free_symbols for size in used)) <= symbols.keys():
         return None
     varying = frozenset(in_shapes)
@@ -92,19 +95,60 @@ def padded(module: torch.fx.GraphModule) -> Padded | None:
             copy = torch.fx.GraphModule(module, torch.fx.Graph())
             copy.graph.output(copy.graph.graph_copy(module.graph, {}))
             try:
-                return _Proof(copy, symbols, varying, numbers_first).run()
+                return _Proof(copy, terms, symbols, varying, numbers_first).run()
             except Mixed as mixed:
                 blamed = mixed.symbols
         varying = varying - blamed if varying & blamed else frozenset()
     return None
 
 
+def as_it_is(module: torch.fx.GraphModule) -> Padded:
+    """A graph of fixed sizes, none of which is padded."""
+    nodes = module.graph.find_nodes(op="placeholder"), pytree.tree_leaves(module.graph.output_node().args[0])
+    terms = Terms([])
+    inputs, results = (
+        tuple(tuple((size,) for size in terms.shape(node and node.meta.get("val"))) for node in each) for each in nodes
+    )
+    return Padded(module, {}, frozenset(), inputs, (), results)
+
+
+def grows(node: torch.fx.Node) -> bool:
+    """Whether a node concatenates along a dimension that varies. Padding would lie between the parts: copies of bytes
+    serve better."""
+    if node.target is not aten.cat.default:
+        return False
+    call = dict(zip(("tensors", "dim"), node.args, strict=False)) | node.kwargs
+    sizes = [part.meta["val"].shape for part in call["tensors"]]  # type: ignore[union-attr]
+    return any(isinstance(each[call.get("dim", 0)], torch.SymInt) for each in sizes)
+
+
 def _is_size(value: Any) -> bool:
     return isinstance(value, (torch.SymInt, torch.SymFloat))
 
 
-def _shape(value: Any) -> tuple[sympy.Expr, ...]:
-    return tuple(sympy.sympify(expression(size)) for size in value.shape) if isinstance(value, torch.Tensor) else ()
+class Terms:
+    """Sizes in terms of what inputs have. Where that is a symbol and a constant, as of a cache that has grown by a row,
+    and never the symbol alone, the sum becomes a symbol of its own."""
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self._sums: dict[sympy.Symbol, sympy.Expr] = {}
+        sizes = {size for value in values for size in self.shape(value)}
+        for size in sorted(sizes, key=str):
+            alone = min(size.free_symbols, key=str, default=None)
+            if alone in sizes or alone in self._sums or alone is None:
+                continue
+            added = size - alone
+            if added.is_Integer and added > 0:
+                self._sums[alone] = sympy.Symbol(f"{alone}_and_{added}", integer=True, positive=True) - added
+
+    def of(self, number: Any) -> sympy.Expr:
+        """A size."""
+        size = sympy.sympify(expression(number))
+        return sympy.expand(size.subs(self._sums)) if size.free_symbols & self._sums.keys() else size
+
+    def shape(self, value: Any) -> tuple[sympy.Expr, ...]:
+        """The sizes of a tensor; none of anything else."""
+        return tuple(map(self.of, value.shape)) if isinstance(value, torch.Tensor) else ()
 
 
 def _canonical(factors: Iterable[sympy.Expr]) -> Dim:
@@ -124,12 +168,13 @@ class _Proof:
     def __init__(
         self,
         module: torch.fx.GraphModule,
+        terms: Terms,
         symbols: dict[sympy.Symbol, Place],
         varying: frozenset[sympy.Symbol],
         numbers_first: bool,
     ) -> None:
         self.module, self.graph, self.symbols, self.all_varying = module, module.graph, symbols, varying
-        self.numbers_first = numbers_first
+        self.terms, self.numbers_first = terms, numbers_first
         self.order = {symbol: place for place, symbol in enumerate(symbols)}
         self.dims: dict[torch.fx.Node, Any] = {}
         self.masks: dict[Dim, torch.fx.Node] = {}
@@ -179,7 +224,7 @@ class _Proof:
         """The dimensions of a value that does not come of other tensors'."""
         if isinstance(value, (list, tuple)):
             return [self.made(each) for each in value]
-        shape = _shape(value)
+        shape = self.terms.shape(value)
         self.refuse(*(size for size in shape if not isinstance(size, sympy.Symbol)))
         return tuple(_canonical([size]) for size in shape)
 
@@ -196,15 +241,17 @@ class _Proof:
     def _result(self, node: torch.fx.Node) -> Any:
         value = node.meta.get("val")
         if _is_size(value):
-            return sympy.sympify(expression(value))
+            return self.terms.of(value)
         if node.op == "placeholder":
-            return tuple(map(self.factors, _shape(value)))
+            return tuple(map(self.factors, self.terms.shape(value)))
         if node.target is operator.getitem:
             return self.dims[node.args[0]][node.args[1]]  # type: ignore[index]
-        if not isinstance(node.target, torch._ops.OpOverload) or node.target._schema.is_mutable:
+        is_write = node.target is aten.copy_.default
+        if not isinstance(node.target, torch._ops.OpOverload) or (node.target._schema.is_mutable and not is_write):
             raise Mixed(self.all_varying)
         call = BoundNode(self, node, node.target._schema)
-        varying = self.varying([self.dims[each] for each in node.all_input_nodes], _shapes(value))
+        made = [self.terms.shape(each) for each in pytree.tree_leaves(value)]
+        varying = self.varying([self.dims[each] for each in node.all_input_nodes], made)
         if not varying:
             return self.made(value)
         rule = _RULES.get(node.target._schema.name)
@@ -218,10 +265,6 @@ class _Proof:
         elif rule not in _TAKE_SIZES and any(isinstance(self.dims[each], sympy.Basic) for each in node.all_input_nodes):
             raise Mixed(varying)
         return (rule or _pointwise)(call)
-
-
-def _shapes(value: Any) -> list[tuple[sympy.Expr, ...]]:
-    return [_shape(each) for each in pytree.tree_leaves(value) if isinstance(each, torch.Tensor)]
 
 
 class BoundNode:
@@ -344,7 +387,7 @@ class BoundNode:
     def result(self, number: int | None = None) -> tuple[sympy.Expr, ...]:
         """The sizes of the result, or of one of several."""
         value = self.node.meta["val"]
-        return _shape(value if number is None else value[number])
+        return self.proof.terms.shape(value if number is None else value[number])
 
     def match(self, one: Dim, other: Dim) -> None:
         """Refuses dimensions that are not padded alike."""
@@ -381,6 +424,16 @@ def _pointwise(call: BoundNode) -> Dims:
             call.match(here[0], one)
         dims.insert(0, here[0] if here else ())
     return tuple(dims)
+
+
+@_rule("copy_")
+def _write(call: BoundNode) -> Dims:
+    """Into an input; padding is not written."""
+    dims = call.dims(0)
+    for own, source in zip(reversed(dims), reversed(call.dims("src")), strict=False):
+        if source:
+            call.match(own, source)
+    return dims
 
 
 @_rule("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", takes_sizes=True)
