@@ -317,9 +317,12 @@ def test_compilers_that_fail_or_lie_cost_a_counted_fallback_or_an_error(tmp_path
 def test_the_guides_programs_run(tmp_path: Path) -> None:
     guide = (Path(__file__).parents[2] / "docs/write-a-graph-compiler.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", guide, flags=re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 2
-    printed = run(GUIDE + "".join(blocks), tmp_path)
+    first, program, bert, its_program = blocks
+    printed = run(GUIDE + first + program, tmp_path)
     assert "{'aten::sub.Tensor': (1, ['aten::sub: no such operation" in printed
+    assert sum(len(block.splitlines()) for block in blocks) <= 300
+    entry = GUIDE.replace(":Compiler", ":BertCompiler")
+    run(entry + first + bert + its_program, tmp_path / "bert", OUTBOARD_CHECK_EXECUTABLES="1")
 
 
 def test_a_model_as_a_file_is_one_executable(tmp_path: Path) -> None:
