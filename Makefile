@@ -40,7 +40,7 @@ RELEASES_ARGUMENTS ?=
 # Each process would compile the sources of PyTorch again, at twice the cost of its import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo demo-short accuracy decompositions test test-full test-cpp test-cuda-text test-distributed-judge test-sanitize test-ecosystem test-hip test-limits test-mpi test-newest test-nvrtc test-oclgrind test-python test-smoke test-strict test-wheel test-wheels lint format bench bench-sweep modules opinfo opinfo-float32 distributions releases fuzz fuzz-aliases fuzz-collectives fuzz-files wheel wheels docs docs-serve clean distclean
+.PHONY: help setup demo demo-short accuracy baked-numbers decompositions test test-full test-cpp test-cuda-text test-distributed-judge test-sanitize test-ecosystem test-hip test-limits test-mpi test-newest test-nvrtc test-oclgrind test-python test-smoke test-strict test-wheel test-wheels lint format bench bench-sweep modules opinfo opinfo-float32 distributions releases fuzz fuzz-aliases fuzz-collectives fuzz-files wheel wheels docs docs-serve clean distclean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -212,6 +212,10 @@ opinfo:  ## docs/operators.md: every OpInfo and dtype, forward and backward, aga
 opinfo-float32:  ## Every float32 OpInfo on the device against the CPU
 	@$(SETUP) --opencl --groups demo test
 	@$(PY) tools/opinfo.py
+
+baked-numbers:  ## Number arguments of every operator: which compile anew for each value; BAKED_ARGUMENTS="--match topk"
+	@$(SETUP) --opencl --groups demo test
+	@$(PY) -m tools.baked_numbers $(BAKED_ARGUMENTS)
 
 distributions:  ## Random numbers against their laws, ten million of each; DISTRIBUTIONS_ARGUMENTS="--match exponential"
 	@$(SETUP) --opencl --groups demo test

@@ -66,12 +66,12 @@ def _grid_sampler_2d(x: Tensor, grid: Tensor, interpolation: int, padding: int, 
 def _multi_margin_loss(
     x: Tensor, target: Tensor, p: Any = 1, margin: Any = 1, weight: Tensor | None = None, reduction: int = 1
 ) -> Tensor:
-    """PyTorch's own counts terms that are NaN, and gives the loss of a single sample a dimension, where losses are not
-    reduced."""
+    """PyTorch's own counts terms that are NaN, gives the loss of a single sample a dimension, where losses are not
+    reduced, and takes an order of 2.5 as it is, of which ATen drops the fraction."""
     rows, label = torch.atleast_2d(x), torch.atleast_1d(target).unsqueeze(1)
     classes = rows.shape[1]
     term = above = margin - rows.gather(1, label) + rows
-    if p == 2:
+    if p >= 2:
         term = term * above
     if weight is not None:
         term = term * weight[label]
@@ -88,7 +88,7 @@ def _multi_margin_loss_backward(
     x, label = torch.atleast_2d(x), torch.atleast_1d(target).unsqueeze(1)
     rows, classes = x.shape
     above = margin - x.gather(1, label) + x
-    slope = torch.where(above > 0, 2 * above if p == 2 else 1.0, 0.0) / classes
+    slope = torch.where(above > 0, 2 * above if p >= 2 else 1.0, 0.0) / classes
     if weight is not None:
         slope = slope * weight[label]
     if reduction == 1:
