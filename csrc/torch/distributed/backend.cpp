@@ -283,6 +283,21 @@ WorkPointer DeviceBackend::gather(TensorLists& outputs, Tensors& inputs, const c
                    [&](DueCall due) { return on_host::gather(runner_, std::move(due), outputs, options); });
 }
 
+WorkPointer DeviceBackend::gather_single(at::Tensor& output, at::Tensor& input, const c10d::GatherOptions& options) {
+  TensorLists outputs;
+  if (options.rootRank == rank_) {
+    TORCH_CHECK_TYPE(output.scalar_type() == input.scalar_type(), "Tensors must have identical type");
+    TORCH_CHECK_VALUE(output.numel() == input.numel() * size_,
+                      "output tensor size must be equal to world_size times input tensor size");
+    TORCH_CHECK_VALUE(output.is_non_overlapping_and_dense(), "Tensors must be contiguous");
+    outputs.push_back(places_of(output, size_));
+  }
+  TORCH_CHECK_VALUE(input.is_non_overlapping_and_dense(), "Tensors must be contiguous");
+  CollectiveCall call = begin(OpType::GATHER, "gather_single", {flat(input)}, outputs);
+  return carry_out(std::move(call),
+                   [&](DueCall due) { return on_host::gather(runner_, std::move(due), outputs, options); });
+}
+
 WorkPointer DeviceBackend::scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) {
   CollectiveCall call = begin(OpType::SCATTER, "scatter", joined(inputs), {outputs});
   const at::Tensor& output = only(outputs);

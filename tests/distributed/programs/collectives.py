@@ -258,6 +258,22 @@ def check_gather_and_scatter() -> None:
         same(tensor, value(dist.get_rank(), dtype, 3))
 
 
+def check_gather_single() -> None:
+    """PyTorch has it from 2.14 on."""
+    gather_single = getattr(dist, "gather_single", None)
+    if gather_single is None:
+        return
+    for dtype in MOVED:
+        joined = torch.cat([bits(value(rank, dtype, 4, 3)) for rank in ranks()]).view(dtype)
+        for tensor, shape in ((own(dtype, 4, 3), (-1, 3)), (own(dtype, 4, 3).view(2, 6), (-1,))):
+            whole = torch.zeros(joined.view(shape).shape, dtype=dtype, device=DEVICE)
+            gather_single(tensor, whole if dist.get_rank() == 1 else None, dst=1)
+            if dist.get_rank() == 1:
+                same(whole, joined.view(shape))
+    short = torch.zeros(3, device=DEVICE)
+    raises(ValueError, "world_size times", lambda: gather_single(short, short, dst=dist.get_rank()))
+
+
 def check_reduce_scatter() -> None:
     me, size = dist.get_rank(), len(ranks())
     for dtype in REDUCED:
