@@ -221,16 +221,25 @@ def _random_from_values(x: Tensor, low: int, high: int | None, generator: Any = 
     if _is_known(low, high) and low >= high:
         raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
     values = _integers(low, high, x.shape, x.device)
-    return _shortened(values, high, x.dtype) if x.dtype in DIGITS else values
+    return _shortened(values, low, high, x.dtype) if x.dtype in DIGITS else values
 
 
-def _shortened(values: Tensor, high: int, dtype: torch.dtype) -> Tensor:
-    """Integers as a dtype of few digits has them, those that would be rounded up to ``high`` or more rounded down."""
-    end = _number(high, torch.float32, values.device)
-    _, exponent = torch.frexp(end - 1)
-    last = torch.ldexp(torch.ones_like(end), exponent - DIGITS[dtype])  # how far the dtype's numbers there lie apart
-    rounded = values.to(dtype).to(torch.float32)
-    return torch.where(rounded >= end, torch.floor((end - 1) / last) * last, rounded)
+def _shortened(values: Tensor, low: int, high: int, dtype: torch.dtype) -> Tensor:
+    """Integers as a dtype of few digits has them. Those that it would round beyond a bound become the last ones that
+    PyTorch's CPU kernel draws (``update_from`` and ``update_to`` of ATen/native/DistributionTemplates.h)."""
+    least, end = (_number(bound, torch.float32, values.device) for bound in (low, high))
+
+    def spacing(number: Tensor) -> Tensor:
+        _, exponent = torch.frexp(number)
+        return torch.ldexp(torch.ones_like(number), exponent - DIGITS[dtype])
+
+    def rounded(number: Tensor) -> Tensor:
+        return torch.round(number / spacing(number)) * spacing(number)
+
+    first, last = rounded(least + 1), rounded(end - 1)
+    least = torch.where(first < least, first + spacing(least + 1), least)
+    end = torch.where(last >= end, last - spacing(end - 1), end)
+    return torch.clamp(rounded(values.to(torch.float32)), rounded(least), rounded(end - 1))
 
 
 def _random_to_values(x: Tensor, high: int, generator: Any = None) -> Tensor:
