@@ -8,7 +8,7 @@ from tools.fuzz_collectives.kinds.base import Kind
 
 KINDS: dict[str, Kind] = {
     "all_reduce": reductions.AllReduce(),
-    "all_reduce_sparse": reductions.AllReduceSparse(),
+    "sum_of_sparse": reductions.AllReduceSparse(),
     "all_reduce_coalesced": reductions.AllReduceSeveral(),
     "managed_all_reduce": reductions.AllReduceManaged(),
     "reduce": reductions.Reduce(),
