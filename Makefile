@@ -36,11 +36,12 @@ SWEEP_ARGUMENTS ?=
 DISTRIBUTIONS_ARGUMENTS ?=
 JUDGE_ARGUMENTS ?=
 RELEASES_ARGUMENTS ?=
+BAKED_ARGUMENTS ?=
 
 # Each process would compile the sources of PyTorch again, at twice the cost of its import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-newest demo demo-short accuracy baked-numbers decompositions test test-full test-cpp test-cuda-text test-distributed-judge test-sanitize test-ecosystem test-hip test-limits test-mpi test-newest test-nvrtc test-oclgrind test-python test-smoke test-strict test-wheel test-wheels lint format bench bench-sweep modules newest opinfo opinfo-float32 distributions releases fuzz fuzz-aliases fuzz-collectives fuzz-files wheel wheels docs docs-serve clean distclean
+.PHONY: help setup demo demo-short accuracy baked-numbers decompositions test test-full test-cpp test-cuda-text test-distributed-judge test-sanitize test-ecosystem test-hip test-limits test-mpi test-newest test-nvrtc test-oclgrind test-python test-smoke test-strict test-wheel test-wheels lint format bench bench-sweep modules opinfo opinfo-float32 distributions releases fuzz fuzz-aliases fuzz-collectives fuzz-files wheel wheels docs docs-serve clean distclean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -266,16 +267,8 @@ test-smoke:  ## Few minutes of tests that tell whether a PyTorch fits, as in `ma
 	@$(SETUP) --groups demo test
 	@OMP_WAIT_POLICY=passive $(PY) -m pytest -q -n $(TEST_JOBS) --dist loadfile $(shell $(PYTHON) tools/releases.py --list smoke)
 
-NEWEST = $(lastword $(shell $(PYTHON) tools/torch_requirement.py))
-
-newest:  ## The newest PyTorch that the sources are for
-	@echo $(NEWEST)
-
-setup-newest:  ## An environment with it, without Outboard
-	@$(PYTHON) tools/bootstrap.py --venv $(VENV)-torch$(NEWEST) --torch $(NEWEST) --groups demo test --no-build
-
 test-newest:  ## The same with the newest PyTorch that the sources are for
-	@$(MAKE) --no-print-directory test-smoke TORCH=$(NEWEST)
+	@$(MAKE) --no-print-directory test-smoke TORCH=$(lastword $(shell $(PYTHON) tools/torch_requirement.py))
 
 docs:  ## The documents as a site, in build/site
 	@$(SETUP) --groups docs --no-build

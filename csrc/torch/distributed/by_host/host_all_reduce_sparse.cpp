@@ -94,8 +94,7 @@ WorkPointer all_reduce_sparse(HostRunner& runner, DueCall call, const at::Tensor
   const auto bring_back = [tensor, ranks, exchange] {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const c10::StreamGuard guard(torch_stream(exchange->current()));
-    const at::Tensor target = tensor;
-    target.copy_(sum_of(*ranks, tensor));
+    tensor.copy_(sum_of(*ranks, tensor));
     exchange->give_back_behind(exchange->current());
   };
   return runner.start_agreed(std::move(call), issue, bring_back, /*may_be_at_once=*/false);

@@ -81,9 +81,8 @@ def npu_fusion_attention(
     name = "npu_fusion_attention"
     _refuse(name, padding_mask=padding_mask, sink=sink, dropout_mask=dropout_mask)
     attention = _fusion(name, pse, atten_mask, scale, 1 - keep_prob, sparse_mode, pre_tockens, next_tockens, prefix)
-    layouts = Layout(input_layout, actual_seq_qlen), Layout(input_layout, actual_seq_kvlen)
-    parts = _with_statistics(attention, query, key, value, head_num, layouts, softmax_layout)
-    return *parts, query.new_empty(0), 0, 0, 0
+    ends = actual_seq_qlen, actual_seq_kvlen
+    return *_with_statistics(attention, query, key, value, head_num, input_layout, ends, softmax_layout), 0, 0, 0
 
 
 def npu_fusion_attention_v2(
@@ -142,9 +141,8 @@ def npu_fusion_attention_v2(
     attention = _fusion(
         name, pse, atten_mask, scale, 1 - keep_prob, sparse_mode, pre_tokens, next_tokens, prefix, after_scale
     )
-    layouts = Layout(input_layout, actual_seq_qlen), Layout(input_layout, actual_seq_kvlen)
-    parts = _with_statistics(attention, query, key, value, head_num, layouts, softmax_layout)
-    return *parts, query.new_empty(0), 0, 0, 0
+    ends = actual_seq_qlen, actual_seq_kvlen
+    return *_with_statistics(attention, query, key, value, head_num, input_layout, ends, softmax_layout), 0, 0, 0
 
 
 def npu_fusion_attention_v3(
@@ -178,11 +176,9 @@ def npu_fusion_attention_v3(
     name = "npu_fusion_attention_v3"
     _refuse(name, padding_mask=padding_mask, sink=sink)
     attention = _fusion(name, pse, atten_mask, scale, 1 - keep_prob, sparse_mode, pre_tockens, next_tockens, prefix)
-    ends = [None if each is None else each.tolist() for each in (actual_seq_qlen, actual_seq_kvlen)]
-    layouts = Layout(input_layout, ends[0]), Layout(input_layout, ends[1])
-    parts = _with_statistics(attention, query, key, value, head_num, layouts, softmax_layout)
-    seed, offset = (torch.zeros(1, dtype=torch.int64) for _ in range(2))
-    return *parts, query.new_empty(0), seed, offset
+    ends = tuple(None if each is None else each.tolist() for each in (actual_seq_qlen, actual_seq_kvlen))
+    parts = _with_statistics(attention, query, key, value, head_num, input_layout, ends, softmax_layout)
+    return *parts, torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
 
 
 def npu_fusion_attention_grad(
@@ -681,16 +677,19 @@ def _with_statistics(
     key: torch.Tensor,
     value: torch.Tensor,
     heads: int,
-    layouts: tuple[Layout, Layout],
+    input_layout: str,
+    ends: tuple[Sequence[int] | None, ...],
     softmax_layout: str,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The result, and the maxima and sums of its rows, in the layouts of queries and keys."""
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The result, the maxima and sums of its rows, and an empty tensor. ``ends``: of the sequences of queries and of
+    keys."""
+    layouts = Layout(input_layout, ends[0]), Layout(input_layout, ends[1])
     sequences = _sequences(attention, query, key, value, heads, 0, *layouts)
     result = layouts[0].join([one.result() for one in sequences], len(query))
     with torch.no_grad():
         statistics = [one.statistics() for one in sequences]
     maxima, sums = (_row_by_row(part, layouts[0], softmax_layout, query) for part in zip(*statistics, strict=True))
-    return result, maxima, sums
+    return result, maxima, sums, query.new_empty(0)
 
 
 def _row_by_row(

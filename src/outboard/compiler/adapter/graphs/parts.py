@@ -87,8 +87,7 @@ class Part:
         return plan
 
     def _compile(self, args: Sequence[Any], target: Target) -> p.Plan:
-        module = torch.fx.GraphModule(self._module, torch.fx.Graph())
-        module.graph.output(module.graph.graph_copy(self._module.graph, {}))
+        module = proof.copy_of(self._module)
         mode = FakeTensorMode()
         with mode:
             fakes = [_like(arg) if isinstance(arg, torch.Tensor) else arg for arg in args]

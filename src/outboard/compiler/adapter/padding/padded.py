@@ -22,7 +22,7 @@ from ...plans.builder import PlanBuilder, TensorArg
 from .. import executables
 from ..operators.strides import dense_strides, memory_order
 from . import kept
-from .proof import Dim, Dims, Number, Padded
+from .proof import Dim, Dims, Number, Padded, copy_of
 
 #: Copies that padding or cutting one tensor may take; what is in more pieces gets an executable of its own size.
 MOST_COPIES = 256
@@ -87,8 +87,7 @@ def _wide(padded: Padded, true: _Sizes, compiler: compilers.GraphCompiler) -> _S
 
 def _widened(padded: Padded, values: Sequence[Any], wide: _Sizes, mode: FakeTensorMode) -> torch.fx.GraphModule:
     """The graph with numbers for sizes."""
-    module = torch.fx.GraphModule(padded.module, torch.fx.Graph())
-    module.graph.output(module.graph.graph_copy(padded.module.graph, {}))
+    module = copy_of(padded.module)
     fakes: list[Any] = []
     device = next(value.device for value in values if isinstance(value, torch.Tensor))
     inputs = zip(module.graph.find_nodes(op="placeholder"), values, padded.inputs, strict=False)

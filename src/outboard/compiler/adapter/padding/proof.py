@@ -92,14 +92,19 @@ def padded(module: torch.fx.GraphModule) -> Padded | None:
     varying = frozenset(in_shapes)
     while varying:
         for numbers_first in (False, True):
-            copy = torch.fx.GraphModule(module, torch.fx.Graph())
-            copy.graph.output(copy.graph.graph_copy(module.graph, {}))
             try:
-                return _Proof(copy, terms, symbols, varying, numbers_first).run()
+                return _Proof(copy_of(module), terms, symbols, varying, numbers_first).run()
             except Mixed as mixed:
                 blamed = mixed.symbols
         varying = varying - blamed if varying & blamed else frozenset()
     return None
+
+
+def copy_of(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """The same graph with nodes of its own, of the same values."""
+    copy = torch.fx.GraphModule(module, torch.fx.Graph())
+    copy.graph.output(copy.graph.graph_copy(module.graph, {}))
+    return copy
 
 
 def as_it_is(module: torch.fx.GraphModule) -> Padded:
