@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A library that is imported first, and imports PyTorch itself, finds the device as it does elsewhere."""
+"""A library that is imported first, and imports PyTorch itself, finds the device as it does elsewhere; and so does any
+module of our own.
+
+With OUTBOARD_TEST_FULL=1 each module is imported alone, else some of them, other ones each day.
+"""
 
 from __future__ import annotations
 
+import datetime
 import os
+import pkgutil
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import RunPython
+import outboard
+from tests.conftest import FULL, RunPython
 
 ACCELERATE = """
     from accelerate import Accelerator
@@ -64,3 +71,26 @@ def test_an_adapter_comes_when_the_import_has_ended(run_python: RunPython, tmp_p
         print(type(hasty.__spec__).__name__)
     """
     assert run_python(program).split() == (["half-way"] if fails else ["called", "True", "ModuleSpec"])
+
+
+def modules_of_the_day() -> list[str]:
+    """What a program could import of the package: all of it, or every thirtieth."""
+    found = sorted(each.name for each in pkgutil.walk_packages(outboard.__path__, "outboard."))
+    found = [name for name in found if not name.endswith(".__main__") and not name.startswith("outboard.drivers.lib")]
+    return found if FULL else found[datetime.date.today().toordinal() % 30 :: 30]
+
+
+def test_any_module_can_be_the_first_to_import_the_compiler(run_python: RunPython) -> None:
+    """PyTorch's compiler has the device by then, however deep in our own imports its import stood."""
+    program = f"""
+    import importlib, os
+    import torch, outboard
+    for name in {[*modules_of_the_day(), "outboard.compiler.adapter.symbols"]}:
+        if (child := os.fork()) == 0:
+            importlib.import_module(name)
+            from torch._dynamo.device_interface import get_interface_for_device
+            get_interface_for_device(torch._C._get_privateuse1_backend_name())
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0, name
+    """
+    run_python(program, cold=True)

@@ -102,12 +102,42 @@ def _call_if_imported(name: str, callback: Callable[[], None]) -> None:
     module = sys.modules.get(name)
     if module is None:
         return
-    spec = getattr(module, "__spec__", None)
-    if not getattr(spec, "_initializing", False):
+    if not _is_unfinished(module):
         callback()
         return
+
+    def unless_it_failed() -> None:
+        if name in sys.modules:  # an import that failed has taken the module away by now
+            callback()
+
+    _call_when_finished(module, unless_it_failed)
+
+
+def _call_unless_ours_wait(callback: Callable[[], None]) -> None:
+    """Calls back at once, but where a module of the adapter's imports what was waited for, when that module is there,
+    or has failed: what is called back imports others, which may be in need of it."""
+    ours = (module for name, module in [*sys.modules.items()] if name.startswith(_ADAPTER))
+    outermost = next(filter(_is_unfinished, ours), None)
+    if outermost is None:
+        callback()
+    else:
+        _call_when_finished(outermost, callback)
+
+
+_ADAPTER = "outboard.compiler.adapter."
+
+
+def _is_unfinished(module: types.ModuleType) -> bool:
+    """Whether its import has begun and not ended."""
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+
+
+def _call_when_finished(module: types.ModuleType, callback: Callable[[], None]) -> None:
+    """Calls back when the import of a module ends that has begun, after what else is called then."""
+    spec = module.__spec__
+    assert spec is not None
     spec.__class__ = _Unfinished
-    spec.__dict__["_when_finished"] = callback
+    spec.__dict__.setdefault("_when_finished", []).append(callback)
 
 
 class _Unfinished(importlib.machinery.ModuleSpec):
@@ -118,9 +148,9 @@ class _Unfinished(importlib.machinery.ModuleSpec):
         super().__setattr__(name, value)
         if name != "_initializing" or value:
             return
-        callback: Callable[[], None] = self.__dict__.pop("_when_finished")
+        callbacks: list[Callable[[], None]] = self.__dict__.pop("_when_finished")
         self.__class__ = importlib.machinery.ModuleSpec  # type: ignore[assignment]
-        if self.name in sys.modules:  # an import that failed has taken the module away by now
+        for callback in callbacks:
             callback()
 
 
@@ -156,4 +186,4 @@ class _Loader(importlib.abc.Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        self._callback()
+        _call_unless_ours_wait(self._callback)
