@@ -17,7 +17,8 @@ import outboard
 from outboard.cli import main
 from outboard.cli.new import package
 
-PAGE = Path(__file__).parents[2] / "docs/write-a-driver.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/write-a-driver.md"
 KINDS = [("kernels", "c"), ("graph", "c++")]
 OTHERS = [("kernels", "c++"), ("graph", "c")]
 FULL = pytest.mark.full("builds and installs packages, and compiles many kernels with the system's compiler")
@@ -37,7 +38,7 @@ def install(source: Path, target: Path) -> None:
 
 def run(arguments: list[str], installed: Path) -> str:
     """What a program prints in an environment that has the package, too, and names no driver."""
-    path = os.pathsep.join([str(installed), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join([str(installed), *filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT)])
     environment = {"PYTHONPATH": path, "OUTBOARD_DRIVER": "", "OUTBOARD_PROFILE": ""}
     result = run_program(arguments, environment=environment, timeout=300, cold=True)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -88,8 +89,15 @@ def test_the_guide_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyP
             run(["-m", "outboard.cli", *words[1:]], tmp_path / "installed")
     programs = [(text, blocks[i + 1][1]) for i, (kind, text) in enumerate(blocks) if kind == "python"]
     assert programs
+    lines = {kind: line_count(tmp_path / "acme/src/acme", kind) for kind in ("*.[ch]", "dialect.py")}
+    assert f"{lines['*.[ch]']} lines of C so far, and {lines['dialect.py']} of a dialect" in PAGE.read_text()
     for program, printed in programs:
         assert run(["-c", program], tmp_path / "installed") == printed
+
+
+def line_count(folder: Path, files: str) -> int:
+    """Of all of them together."""
+    return sum(len(path.read_text().splitlines()) for path in folder.glob(files))
 
 
 @pytest.mark.parametrize(
