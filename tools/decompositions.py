@@ -3,8 +3,9 @@
 
 Each combination of a function, its options and tensors is computed by PyTorch's eager kernels on the CPU and on the
 device, forward and backward, twice where it says so, and compared: dtypes, sizes, exceptions, integers exactly, floats
-within rounding, for which float64 decides where they differ. What PyTorch's CPU itself has wrong stands in
-``EXPLAINED`` with the reason. Exit code 1 if anything differs beside it.
+within rounding, for which float64 decides where they differ; and nothing may run on the CPU but what ``on_cpu`` has a
+reason for. What PyTorch's CPU itself has wrong stands in ``EXPLAINED`` with the reason. Exit code 1 if anything differs
+beside it.
 
 What costs is to compile, so each group is given tensors of many sizes and numbers, in turns, until it has had
 ``--per-group`` of them; every other group also tensors that are not dense. ``--way static`` gives some tensors of a
@@ -39,6 +40,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from tools import on_cpu
 from tools.decomposition_grid import FAMILIES, Group, Source
 from tools.fuzz.compare import CLOSE, is_close, within_rounding
 
@@ -477,11 +479,21 @@ def check(group: Group, device: str, way: str = "eager", least: int = 1) -> Iter
             refusals += isinstance(theirs, Refused)
             if isinstance(theirs, Refused) and refusals > REFUSALS:
                 continue
+            fallbacks = torch.get_device_module(device).fallbacks()
             try:
                 mine = fetched(call(group, source, device, layout))
             except torch._dynamo.exc.FailOnRecompileLimitHit:
                 continue
-            yield source, _judged(mine, theirs, group, source, layout)
+            yield source, _judged(mine, theirs, group, source, layout) or _on_host(device, fallbacks, source, theirs)
+
+
+def _on_host(device: str, before: dict[str, int], source: Source, theirs: list[Tensor] | Refused) -> Difference | None:
+    """What ran on the CPU since ``before`` for no known reason."""
+    if isinstance(theirs, Refused):
+        return None
+    dtypes = {value.dtype for value in (*source, *theirs) if isinstance(value, Tensor)}
+    found = on_cpu.unexplained(on_cpu.new_fallbacks(device, before), dtypes)
+    return Difference(f"{', '.join(found)} on the CPU") if found else None
 
 
 def _in_graphs_of_symbols(group: Group) -> Callable[..., list[Tensor] | Refused]:

@@ -3,7 +3,8 @@
 
 Operators run in batches of ``--batch``, each batch in a process forked from one that has imported PyTorch and its
 OpInfos but not yet opened the device. A crash costs one row: another process takes the rest of the batch. Exit code 1
-if any result is wrong, any process crashes, or the native share is below ``--min-native``.
+if any result is wrong, anything runs on the CPU for no known reason, any process crashes, or the native share is below
+``--min-native``.
 
 With ``--check metadata`` what is compared is not values but dtype, shape, strides, shared memory and exceptions, of
 arguments in several layouts: contiguous, permuted, with gaps, expanded, empty, without dimensions (``metadata_case``).
@@ -21,6 +22,7 @@ none there. Rows of other options are refused; to run an operator again, take it
 
 native   right on the device, without a single CPU fallback
 host     right, with CPU fallbacks
+unseen   right, with CPU fallbacks for which ``on_cpu`` has no reason
 wrong    a result that differs from the CPU's
 error    an exception that the CPU does not raise
 crash    the process died or did not finish in time
@@ -52,6 +54,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import layouts_case  # noqa: E402
 import metadata_case  # noqa: E402
 import nested_case  # noqa: E402
+import on_cpu  # noqa: E402
 import opinfo_case  # noqa: E402
 import opinfo_ways  # noqa: E402
 import out_case  # noqa: E402
@@ -80,7 +83,7 @@ CHECKS = {
 SETTINGS = ("check", "way", "dtype", "device", "samples")
 #: PyTorch's OpInfos of functions of lists of tensors.
 LISTS = ("unary", "binary", "pointwise", "reduce", "other")
-KINDS = ("native", "host", "wrong", "error", "crash", "skipped")
+KINDS = ("native", "host", "unseen", "wrong", "error", "crash", "skipped")
 
 
 @dataclass
@@ -152,10 +155,20 @@ def _outcome(op: Any, options: argparse.Namespace) -> opinfo_case.Outcome:
         device = options.device or torch.accelerator.current_accelerator().type
         dtype = getattr(torch, options.dtype)
         if options.check != "values":
-            return CHECKS[options.check].run(op, dtype, device, options.samples)
-        return opinfo_case.run(op, dtype, device, options.samples, options.way)
+            outcome = CHECKS[options.check].run(op, dtype, device, options.samples)
+        else:
+            outcome = opinfo_case.run(op, dtype, device, options.samples, options.way)
+        return _explained(outcome, dtype)
     except BaseException as error:  # noqa: BLE001 - reported as this row's result
         return opinfo_case.Outcome("error", f"outside the operator: {type(error).__name__}: {error}", {})
+
+
+def _explained(outcome: opinfo_case.Outcome, dtype: torch.dtype) -> opinfo_case.Outcome:
+    """The outcome, which is no good one if something ran on the CPU for no known reason."""
+    unseen = on_cpu.unexplained(outcome.fallbacks, [dtype])
+    if unseen and outcome.kind in ("native", "host"):
+        outcome.kind, outcome.detail = "unseen", f"{', '.join(unseen)}: {outcome.detail}"
+    return outcome
 
 
 def take(worker: Worker) -> Iterator[Row]:
@@ -231,7 +244,7 @@ def report(rows: list[Row], seconds: float, options: argparse.Namespace) -> floa
     counts = Counter(row.kind for row in rows)
     counted = len(rows) - counts["skipped"]
     share = 100 * counts["native"] / counted if counted else 0.0
-    for kind in ("wrong", "crash", "error", "host"):
+    for kind in ("wrong", "crash", "error", "unseen", "host"):
         for row in sorted((row for row in rows if row.kind == kind), key=lambda row: row.name):
             print(f"{kind:<6} {row.name}: {' '.join(row.detail.split())[: options.width]}")
     print(f"\n{len(rows)} {options.dtype} OpInfos, {options.way}, first {options.samples} samples, {seconds:.0f} s")
@@ -275,7 +288,7 @@ def main() -> int:
             if row.kind == "wrong":
                 print(row.detail, flush=True)
     share = report(rows, time.monotonic() - begin, options)
-    bad = any(row.kind in ("wrong", "crash") for row in rows)
+    bad = any(row.kind in ("wrong", "crash", "unseen") for row in rows)
     return 1 if bad or share < options.min_native else 0
 
 

@@ -15,6 +15,7 @@ from unittest import mock
 
 import opinfo_ways
 import torch
+from on_cpu import new_fallbacks
 from torch import Tensor
 from torch.testing._internal.common_device_type import precisionOverride, toleranceOverride
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
@@ -83,12 +84,6 @@ def reasons() -> Iterator[Reasons]:
         logger.removeHandler(handler)
         logger.setLevel(level)
         logger.propagate = propagate
-
-
-def new_fallbacks(device: str, before: dict[str, int]) -> dict[str, int]:
-    """CPU fallbacks since ``before``, by operator."""
-    now = getattr(torch, torch.device(device).type).fallbacks()
-    return {name: count - before.get(name, 0) for name, count in now.items() if count > before.get(name, 0)}
 
 
 def tolerances(op: OpInfo, dtype: torch.dtype) -> dict[str, float]:

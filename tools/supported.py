@@ -48,6 +48,7 @@ LONG = {short: name for name, short in SHORT.items()}
 WORDS = {
     "native": "device",
     "host": "CPU",
+    "unseen": "CPU",
     "error": "refused",
     "wrong": "differs",
     "crash": "crashes",
@@ -155,7 +156,7 @@ def section(name: str) -> str:
 def _cell(states: States) -> str:
     """Where an operator runs, as ``**device** floats; **CPU** c64``."""
     parts = []
-    for word in WORDS.values():
+    for word in dict.fromkeys(WORDS.values()):
         shorts = [SHORT[dtype] for dtype in SHORT if states.get(dtype) == word]
         if shorts:
             parts.append(f"**{word}** {' '.join(_grouped(shorts))}")

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from tools import on_cpu
 from tools.fuzz import allowed, compare
 from tools.fuzz.program import Namespace, is_leaf, namespace, references, tensors, widened
-from tools.fuzz.state import evaluate
+from tools.fuzz.state import evaluate, under
 
 #: Lines that may write into what they are given.
 _WRITES = re.compile(r"[a-z0-9]_\(|\bout=|\bassign\(")
@@ -34,7 +35,7 @@ CANCELS = re.compile(
 @dataclass(frozen=True)
 class Finding:
     """The first wrong line of a program: its kind (``value``, ``strides``, ``form``,
-    ``alias``, ``exception``) and what is wrong."""
+    ``alias``, ``exception``, ``refusal``, ``host``) and what is wrong."""
 
     kind: str
     line: str
@@ -78,6 +79,8 @@ class Sides:
         self.operands: Namespace = {}
         self._memory = {"cpu": _Memory(), "ours": _Memory()}
         self._announce = announce
+        module = torch.get_device_module(device) if device != "cpu" else None
+        self._module = module if module and module.get_device_properties(0).has_fp64 else None
 
     def step(self, line: str) -> tuple[Any, Finding | None, Exception | None]:
         """Runs one line on both sides. Returns the CPU's value, what is wrong, and the CPU's exception."""
@@ -88,6 +91,7 @@ class Sides:
         before = copy.deepcopy({key: self.cpu[key] for key in known}) if _WRITES.search(line) else None
         self.operands = before or {key: self.cpu[key] for key in known}
         theirs, their_error = _run(line, self.cpu)
+        fallbacks = self._module.fallbacks() if self._module else {}
         ours, our_error = _run(line, self.ours)
         late = _late_exception()
         text = compare.exceptions_differ(line, our_error or late, their_error)
@@ -102,7 +106,18 @@ class Sides:
                 return theirs, Finding("refusal", line, text), their_error
             self._take_over(known)
             return theirs, None, their_error or our_error
-        return theirs, self._compare(name, line, known, before), None
+        host = self._on_host(line, [*self.operands.values(), theirs], fallbacks)
+        return theirs, self._compare(name, line, known, before) or host, None
+
+    def _on_host(self, line: str, values: list[Any], before: dict[str, int]) -> Finding | None:
+        """What the line ran on the CPU for no known reason. A device without float64 has one for much, and the CPU
+        decides what is written last to elements that share memory."""
+        if not self._module or ((_WRITES.search(line) or "inplace" in line) and any(map(_repeats, tensors(values)))):
+            return None
+        dtypes = {tensor.dtype for tensor in tensors(values)} | ({torch.complex64} if "complex" in line else set())
+        with under(self.cpu):
+            found = on_cpu.unexplained(on_cpu.new_fallbacks(self.device, before), dtypes)
+        return Finding("host", line, f"{', '.join(found)} on the CPU") if found else None
 
     def _set(self, name: str, ours: Any, theirs: Any) -> None:
         self.ours[name], self.cpu[name] = ours, theirs
@@ -291,6 +306,10 @@ def _distance(one: Tensor, other: Tensor) -> float:
 def is_inexact(value: Any) -> bool:
     """Whether something is a tensor of numbers that are rounded."""
     return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+def _repeats(value: Tensor) -> bool:
+    return any(size > 1 and step == 0 for size, step in zip(value.shape, value.stride(), strict=True))
 
 
 def _storage(value: Tensor) -> int:

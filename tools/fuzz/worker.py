@@ -116,7 +116,7 @@ class Program:
         self.result.raised += error is not None
         if finding:
             self._report(finding)
-            if finding.kind not in ("value", "strides"):
+            if finding.kind not in ("value", "strides", "host"):
                 raise _Stop
         if error is not None:
             self._memory.refused[self._kind] += 1

@@ -56,8 +56,25 @@ from .wrapper import building
 aten = torch.ops.aten
 _log = logging.getLogger(__name__)
 
-#: What operators of our own do, in terms of PyTorch's.
-_OWN: dict[Any, Callable[..., Any]] = {**STEPS, **FUNCTIONS, **ctc.FUNCTIONS}
+
+def _running_extreme(operator: Any) -> Callable[..., None]:
+    """``cummax`` or ``cummin`` into tensors, which PyTorch has as an operator that returns nothing."""
+
+    def function(x: torch.Tensor, values: torch.Tensor, indices: torch.Tensor, dim: int) -> None:
+        for written, result in zip((values, indices), operator(x, dim), strict=True):
+            written.copy_(result)
+
+    return function
+
+
+#: What operators of our own do, and those that functionalisation refuses, in terms of PyTorch's others.
+_OWN: dict[Any, Callable[..., Any]] = {
+    **STEPS,
+    **FUNCTIONS,
+    **ctc.FUNCTIONS,
+    aten._cummax_helper.default: _running_extreme(aten.cummax.default),
+    aten._cummin_helper.default: _running_extreme(aten.cummin.default),
+}
 
 
 class ScalarSteersGraph(Exception):

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from ..optimizers.chains import wide
 from ..optimizers.fused import update_scale
@@ -40,11 +41,11 @@ def _weight_norm_backward(grad: Tensor, v: Tensor, g: Tensor, norms: Tensor, dim
     return grad_v.to(v.dtype), (along * inverse).to(g.dtype)
 
 
-def _copied(view: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """What a view shows, as a tensor of its own: what views become where decompositions are traced."""
+def _copied(view: Callable[..., Any]) -> Callable[..., Any]:
+    """What a view shows, or several, as tensors of their own: what views become where decompositions are traced."""
 
-    def copy(*args: Any, **kwargs: Any) -> Tensor:
-        return view(*args, **kwargs).clone(memory_format=torch.contiguous_format)
+    def copy(*args: Any, **kwargs: Any) -> Any:
+        return tree_map(lambda shown: shown.clone(memory_format=torch.contiguous_format), view(*args, **kwargs))
 
     return copy
 
@@ -150,6 +151,9 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._assert_async.default: _assert_async,
     aten.select_copy.int: _copied(aten.select.int),
     aten.slice_copy.Tensor: _copied(aten.slice.Tensor),
+    aten.split_copy.Tensor: _copied(aten.split.Tensor),
+    aten.detach_copy.default: _copied(aten.alias.default),
+    aten.view_copy.default: _copied(aten.reshape.default),
     aten.embedding.default: _embedding,
     aten._embedding_bag_backward.default: _any_bag_backward,
     aten._embedding_bag_dense_backward.default: _bag_backward,

@@ -289,6 +289,20 @@ def _roll(x: Tensor, shifts: Any, dims: Any = ()) -> Any:
     return x.index_select(dim, torch.where(places < size, places, places - size))
 
 
+def _take(x: Tensor, index: Tensor) -> Any:
+    """With an index without dimensions, which PyTorch's own makes a number of."""
+    return NotImplemented if index.dim() else aten.take.default(x, index.reshape(1)).reshape([])
+
+
+def _median(along: Any) -> Callable[..., Any]:
+    """Over all elements the kernel takes a contiguous tensor, along a dimension any."""
+
+    def decompose(x: Tensor) -> Any:
+        return NotImplemented if x.is_contiguous() else along(x.reshape(-1), 0)[0]
+
+    return decompose
+
+
 def _constant_pad_nd(x: Tensor, pad: Any, value: Any = 0) -> Tensor:
     """PyTorch's own takes a value that is known only. Sides that are not padded have guards for that: else sizes are
     products of sums, which sympy expands for seconds."""
@@ -515,6 +529,9 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.clamp_max.default: _promoted(aten.clamp_max.default, "max"),
     aten.where.self: _where,
     aten.roll.default: _roll,
+    aten.take.default: _take,
+    aten.median.default: _median(aten.median.dim),
+    aten.nanmedian.default: _median(aten.nanmedian.dim),
     aten.constant_pad_nd.default: _constant_pad_nd,
     aten.celu.default: _celu,
     aten.celu_.default: _celu,
