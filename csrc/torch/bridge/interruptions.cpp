@@ -2,15 +2,12 @@
 #include "torch/bridge/interruptions.h"
 
 #include <ATen/ThreadLocalPythonObjects.h>
-#include <c10/core/SafePyObject.h>
 #include <c10/util/Exception.h>
 #include <pybind11/pybind11.h>
 #include <signal.h>
 #include <torch/csrc/Exceptions.h>
-#include <torch/csrc/PyInterpreter.h>
 
 #include <atomic>
-#include <memory>
 
 #include "runtime/base/interruption.h"
 
@@ -94,14 +91,6 @@ void end_backward() {
   throw_raised();
 }
 
-/// What marks the threads of a backward pass. Never freed: the last of them to let it go may do so while Python ends,
-/// where nobody may ask for its lock.
-const std::shared_ptr<c10::SafePyObject>& backward_mark() {
-  static const auto* const mark = new std::shared_ptr<c10::SafePyObject>(
-      std::make_shared<c10::SafePyObject>(py::bool_(true).release().ptr(), getPyInterpreter()));
-  return *mark;
-}
-
 }  // namespace
 
 void install_interruptions() {
@@ -110,15 +99,11 @@ void install_interruptions() {
   set_interruptions(&kSignals);
 }
 
-py::object run_backward(const py::object& run, const py::tuple& args, const py::dict& kwargs) {
-  using Locals = at::impl::ThreadLocalPythonObjects;
-  const Locals before = Locals::get_state();
-  Locals::set(kBackward, backward_mark());
+py::object run_interruptibly(const py::object& run, const py::tuple& args, const py::dict& kwargs) {
   begin_backward();
   PyObject* const result = PyObject_Call(run.ptr(), args.ptr(), kwargs.ptr());
   python_error raised;
   if (result == nullptr) raised.persist();
-  Locals::set_state(before);
   const py::object made = py::reinterpret_steal<py::object>(result);
   end_backward();
   if (result == nullptr) throw raised;

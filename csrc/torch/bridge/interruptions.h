@@ -11,11 +11,12 @@ void install_interruptions();
 
 /// Calls `run`, which runs a backward pass, with the arguments of a tuple and a dictionary. Meanwhile Ctrl-C also ends
 /// the waits of other threads that work for it: those whose thread-local Python objects, which PyTorch hands on to
-/// them, have `kBackward`. The main thread, which calls this with the GIL, runs no handler until the pass has ended,
-/// and then the one that is due. Python's own handler must be in force, so that it is known what it would do. Throws
-/// what `run` or the handler raises. All of it happens outside of Python code, where a signal could come between any
-/// two lines.
+/// them, have `kBackward`; the caller sets it. The main thread, which calls this with the GIL, runs no handler until
+/// the pass has ended, and then the one that is due. Python's own handler must be in force, so that it is known what it
+/// would do. Throws what `run` or the handler raises. All of it happens outside of Python code, where a signal could
+/// come between any two lines.
 constexpr const char* kBackward = "outboard.backward";
-pybind11::object run_backward(const pybind11::object& run, const pybind11::tuple& args, const pybind11::dict& kwargs);
+pybind11::object run_interruptibly(const pybind11::object& run, const pybind11::tuple& args,
+                                   const pybind11::dict& kwargs);
 
 }  // namespace outboard::aten

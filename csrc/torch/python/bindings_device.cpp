@@ -16,6 +16,8 @@
 #include "runtime/programs/shipped_programs.h"
 #include "runtime/streams/library_work.h"
 #include "torch/bridge/absent_devices.h"
+#include "torch/bridge/backward_pass.h"
+#include "torch/bridge/backward_pass.h"
 #include "torch/bridge/deferred.h"
 #include "torch/bridge/devices.h"
 #include "torch/bridge/generator.h"
@@ -187,8 +189,9 @@ void bind_device(py::module_& m) {
         register_hooks();
       });
   m.def("run_backward", torch::wrap_pybind_function(run_backward),
-        "Calls a function that runs a backward pass, with a tuple of arguments and a dictionary. Ctrl-C ends the waits "
-        "of the threads that run it for the main thread, which calls this. Raises KeyboardInterrupt if it came.");
+        "Calls a function that runs a backward pass, with a tuple of arguments and a dictionary. If it may be "
+        "interrupted, Ctrl-C ends the waits of the threads that run it for the main thread, which calls this. Raises "
+        "KeyboardInterrupt if it came.");
   define_for_all(m, "shutdown",
                  "Waits for queued work and stops the runtime's threads; at interpreter exit. In a hurry, what did not "
                  "begin is left out.",

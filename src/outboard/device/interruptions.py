@@ -20,10 +20,9 @@ class _Engine(torch._C._ImperativeEngine):
     """PyTorch's engine of backward passes."""
 
     def run_backward(self, *args: Any, **kwargs: Any) -> Any:
-        """As PyTorch's. Raises KeyboardInterrupt soon after Ctrl-C, with work of the device queued."""
-        if not _may_be_interrupted():
-            return super().run_backward(*args, **kwargs)
-        return _C.run_backward(super().run_backward, args, kwargs)
+        """As PyTorch's. Raises KeyboardInterrupt soon after Ctrl-C, with work of the device queued. The process may end
+        before the threads of the pass do."""
+        return _C.run_backward(super().run_backward, args, kwargs, _may_be_interrupted())
 
 
 def _may_be_interrupted() -> bool:
