@@ -61,3 +61,22 @@ def test_parameters_are_chosen_from_values_of_the_device() -> None:
     arguments = 4, 200, 0.16, 8
     expected = torch.choose_qparams_optimized(torch.arange(4.0), *arguments)
     assert torch.choose_qparams_optimized(torch.arange(4.0, device="ocl"), *arguments) == expected
+
+
+@pytest.mark.parametrize("empty", [True, False], ids=["first call", "with statistics"])
+def test_statistics_of_channels_are_made_by_the_first_call(empty: bool) -> None:
+    """Training with quantization in mind: the observer's buffers have no elements until it has seen something."""
+
+    def run(device: str) -> list[Tensor]:
+        fake = torch.ao.quantization.default_fused_per_channel_wt_fake_quant().to(device)
+        x = torch.linspace(-3, 2, 15, device=device).view(3, 5)
+        if not empty:
+            fake(x * 2)
+        x.requires_grad_()
+        out = fake(x)
+        out.sum().backward()
+        buffers = fake.state_dict()
+        assert fake.activation_post_process.min_val.shape == (3,)
+        return [value.cpu() for value in (out.detach(), x.grad, *(buffers[name] for name in sorted(buffers)))]
+
+    torch.testing.assert_close(run("ocl"), run("cpu"))

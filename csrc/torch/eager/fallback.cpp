@@ -86,7 +86,7 @@ class CpuCall {
   struct Pair {
     at::Tensor device, cpu;
     bool written;
-    bool fresh;  ///< an `out=` tensor: the kernel may resize its CPU stand-in
+    bool fresh;  ///< an `out=` tensor: what it holds is of no use
   };
 
   c10::IValue to_cpu(size_t i, const c10::IValue& value) {
@@ -105,6 +105,8 @@ class CpuCall {
       cpu = empty_with_room(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kCPU));
     } else {
       cpu = in_place_ ? host_view(tensor) : written ? tensor.cpu() : copy_laid_out(tensor);
+      // A kernel may resize what it writes, such as an observer's statistics, which are empty before the first call.
+      if (written) cpu.storage().unsafeGetStorageImpl()->set_resizable(true);
     }
     pairs_.push_back({tensor, cpu, written, fresh});
     return cpu;
@@ -119,8 +121,9 @@ class CpuCall {
 
   void write_back() {
     for (const Pair& pair : pairs_) {
-      if (!pair.written || (in_place_ && !pair.fresh)) continue;
-      if (pair.device.sizes() != pair.cpu.sizes()) lay_out(pair.device, pair.cpu.sizes(), pair.cpu.strides());
+      const bool resized = pair.device.sizes() != pair.cpu.sizes();
+      if (!pair.written || (in_place_ && !pair.fresh && !resized)) continue;
+      if (resized) lay_out(pair.device, pair.cpu.sizes(), pair.cpu.strides());
       pair.device.copy_(pair.cpu);
     }
   }

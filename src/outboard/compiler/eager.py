@@ -72,11 +72,12 @@ def _compile(call: SignedCall, target: Target) -> tuple[str, bytes]:
 
 
 def _is_better_whole(plan: p.Plan, op: str) -> bool:
-    """Whether a plan leaves its operator to the CPU, and but prepares it, or leaves parts of it that are complex, for
-    which PyTorch's compiler has no loops. The CPU does better without: its kernel then gets the arguments, and decides
-    on the results, as they are."""
+    """Whether a plan leaves its operator, or the form of it that writes to nothing, to the CPU, and but prepares it, or
+    leaves parts of it that are complex, for which PyTorch's compiler has no loops. The CPU does better without: its
+    kernel then gets the arguments, and decides on the results, as they are."""
     calls = [step for step in plan.steps if isinstance(step, p.Call) and step.fallback]
-    return any(base_name(call.name) == base_name(op) or _is_complex(call) for call in calls)
+    own = {base_name(op), f"{base_name(op)}_functional"}
+    return any(base_name(call.name) in own or _is_complex(call) for call in calls)
 
 
 def _is_complex(call: p.Call) -> bool:
