@@ -17,7 +17,6 @@
 #include "runtime/streams/library_work.h"
 #include "torch/bridge/absent_devices.h"
 #include "torch/bridge/backward_pass.h"
-#include "torch/bridge/backward_pass.h"
 #include "torch/bridge/deferred.h"
 #include "torch/bridge/devices.h"
 #include "torch/bridge/generator.h"
