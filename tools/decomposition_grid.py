@@ -229,7 +229,8 @@ def _interpolation(mode: str, shapes: Any, dtype: torch.dtype = torch.float32, *
 
 def paddings() -> Iterator[Group]:
     """``pad`` in every mode, ``unfold``, ``fold``, ``pixel_shuffle`` and its kin, rolls, flips, triangles and more."""
-    pads = {1: [(1, 2), (0, 3), (2, 0), (-1, 2), (-1, -1)], 2: [(1, 2, 0, 3), (3, 1, 2, 2), (-1, 1, 2, -1)]}
+    pads = {2: [(1, 2, 0, 3), (3, 1, 2, 2), (-1, 1, 2, -1)]}
+    pads[1] = [(1, 2), (0, 3), (2, 0), (-1, 2), (-1, -1), (-9, 4), (4, -9)]
     pads[3] = [(1, 2, 0, 3, 2, 1), (1, 1, -1, 2, 0, 0)]
     for dims, mode in itertools.product((1, 2, 3), ("constant", "reflect", "replicate", "circular")):
         for pad, dtype in itertools.product(pads[dims], FLOATS):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -267,3 +268,42 @@ def test_frexp(dtype: torch.dtype, compiled: bool, device: str, device_module: M
         torch.testing.assert_close(ours.cpu(), theirs, rtol=0, atol=0, equal_nan=True)
         assert torch.equal(ours.cpu().signbit(), theirs.signbit())
     assert dict(device_module.fallbacks()) == before
+
+
+@pytest.mark.parametrize(
+    ("function", "x"),
+    [
+        (lambda x: F.pad(x, (-5, 3)), _image(2, 3)),
+        (lambda x: F.pad(x, (3, -5)), _image(3)),
+        (lambda x: x.argmax(-1), torch.tensor([[False, True]])),
+        (lambda x: x.argmin(), torch.tensor([[False, True]])),
+    ],
+    ids=["pad left", "pad right", "argmax", "argmin"],
+)
+def test_what_the_cpu_refuses(device: str, function: Callable[[Tensor], Tensor], x: Tensor) -> None:
+    with pytest.raises(RuntimeError) as refused:
+        function(x)
+    torch._dynamo.reset()
+    for call in (function, torch.compile(function)):
+        with pytest.raises(RuntimeError, match=re.escape(str(refused.value))):
+            call(x.to(device))
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.int64])
+@pytest.mark.parametrize("operator", [torch.cumsum, torch.cumprod])
+@pytest.mark.parametrize("wanted", [None, torch.int64])
+def test_running_sums_need_no_wide_copy(
+    device: str, device_module: ModuleType, operator: Any, dtype: torch.dtype, wanted: torch.dtype | None
+) -> None:
+    x = (torch.arange(100_000).view(100, 1000) % 3 != 0).to(dtype)
+    ours = x.to(device)
+    for _ in range(2):
+        device_module.synchronize()
+        device_module.reset_peak_memory_stats()
+        before = device_module.memory_allocated()
+        result = operator(ours, 1, dtype=wanted)
+        device_module.synchronize()
+        peak = device_module.max_memory_allocated() - before
+        torch.testing.assert_close(result.cpu(), operator(x, 1, dtype=wanted))
+        del result
+    assert peak <= 9.1 * x.numel()

@@ -306,12 +306,41 @@ def _median(along: Any) -> Callable[..., Any]:
 def _constant_pad_nd(x: Tensor, pad: Any, value: Any = 0) -> Tensor:
     """PyTorch's own takes a value that is known only. Sides that are not padded have guards for that: else sizes are
     products of sums, which sympy expands for seconds."""
+    _check_sides(x, pad)
     known = [0 if side == 0 else side for side in pad]
     if isinstance(value, (bool, int, float)):
         fills.check_number(value, x.dtype)
         return NotImplemented if known == list(pad) else aten.constant_pad_nd(x, known, value)
     inside = aten.constant_pad_nd(torch.ones([], dtype=torch.bool, device=x.device).expand(x.shape), pad, False)
     return torch.where(inside, aten.constant_pad_nd(x, pad, 0), aten.full([], value, dtype=x.dtype, device=x.device))
+
+
+def _check_sides(x: Tensor, pad: Any) -> None:
+    """Raises where sides cut more than there is, which PyTorch's own lets pass if the other side makes up for it."""
+    for axis in range(len(pad) // 2):
+        size = x.shape[-1 - axis]
+        for side in pad[2 * axis : 2 * axis + 2]:
+            size = size + side if side < 0 else size
+        if size < 0:
+            raise RuntimeError("narrow(): length must be non-negative.")
+
+
+def _of_no_bools(name: str) -> Callable[..., Any]:
+    """``argmax`` and its like refuse truth values, of which Inductor finds one."""
+
+    def decompose(x: Tensor, *_: Any, **__: Any) -> Any:
+        if x.dtype == torch.bool:
+            raise RuntimeError(f"{name}(): does not support bool input")
+        return NotImplemented
+
+    return decompose
+
+
+def _cumulative_product(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
+    """Of truth values as bytes, where Inductor makes a tensor of int64 of them."""
+    if x.dtype != torch.bool or dtype not in (None, torch.int64):
+        return NotImplemented
+    return aten.cumprod.default(x.to(torch.uint8), dim)
 
 
 def _celu(x: Tensor, alpha: Any = 1) -> Any:
@@ -530,6 +559,9 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.where.self: _where,
     aten.roll.default: _roll,
     aten.take.default: _take,
+    aten.cumprod.default: _cumulative_product,
+    aten.argmax.default: _of_no_bools("argmax"),
+    aten.argmin.default: _of_no_bools("argmin"),
     aten.median.default: _median(aten.median.dim),
     aten.nanmedian.default: _median(aten.nanmedian.dim),
     aten.constant_pad_nd.default: _constant_pad_nd,
@@ -567,6 +599,9 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
 _CONCERNED: dict[Any, Callable[[torch.dtype], bool]] = {
     **dict.fromkeys(
         (aten.any.default, aten.any.dim, aten.any.dims, aten.where.self), lambda dtype: dtype == torch.uint8
+    ),
+    **dict.fromkeys(
+        (aten.argmax.default, aten.argmin.default, aten.cumprod.default), lambda dtype: dtype == torch.bool
     ),
     **dict.fromkeys((aten.lerp.Scalar, aten.addcdiv.default), lambda dtype: dtype in HALVES),
     **dict.fromkeys(

@@ -87,7 +87,10 @@ def _linear_backward(
 
 def cumulative_sum(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
     """``cumsum`` in ``dtype`` as one of what is converted first. Inductor knows what sums of equal numbers are, but not
-    that they may have a dtype of their own."""
+    that they may have a dtype of their own. Truth values become bytes, where it would make integers of 64 bits."""
+    is_integer = not x.dtype.is_floating_point and not x.dtype.is_complex
+    if is_integer and dtype in (None, torch.int64) and (x.dtype == torch.bool or dtype is not None):
+        return torch.ops.aten.cumsum.default(x.to(torch.uint8) if x.dtype == torch.bool else x, dim)
     if dtype is None:
         return NotImplemented
     wide = dtype if dtype.is_floating_point or dtype.is_complex else torch.int64
