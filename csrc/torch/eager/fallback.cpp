@@ -20,6 +20,7 @@
 #include "torch/bridge/hidden_costs.h"
 #include "torch/bridge/sync_debug.h"
 #include "torch/bridge/tensor.h"
+#include "torch/eager/complex_arithmetic.h"
 #include "torch/eager/complex_moves.h"
 #include "torch/eager/copy.h"
 #include "torch/eager/map_tensors.h"
@@ -339,7 +340,7 @@ void reset_fallback_counts() {
 
 void run_on_cpu(const Operator& op, c10::DeviceIndex device, torch::jit::Stack* stack, FallbackCause cause) {
   require_parent_process();
-  if (move_complex(op, stack)) return;
+  if (move_complex(op, stack) || compute_complex(op, stack)) return;
   TORCH_CHECK_NOT_IMPLEMENTED(runs_on_cpu(op), "'", op.name, "' has no kernel for ", torch_device(device),
                               " that takes these arguments, and the CPU has none to fall back to");
   const bool copies = op.name == "aten::copy_" || op.name == "aten::_copy_from";

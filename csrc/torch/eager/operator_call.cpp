@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "torch/bridge/tensor.h"
@@ -42,7 +43,9 @@ void OperatorCall::copy(const at::Tensor& made, const at::Tensor& target) {
 }
 
 c10::OperatorHandle OperatorCall::find() const {
-  const std::string& full = call_.step.name;
+  constexpr std::string_view kOnDevice = "device::";
+  const std::string& name = call_.step.name;
+  const std::string full = name.substr(name.rfind(kOnDevice, 0) == 0 ? kOnDevice.size() : 0);
   const size_t scope = full.find("::");
   const size_t dot = full.find('.', scope == std::string::npos ? 0 : scope);
   const std::string overload = dot == std::string::npos ? "" : full.substr(dot + 1);

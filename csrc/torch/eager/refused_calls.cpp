@@ -27,8 +27,12 @@ class DeviceOperatorCall : public OperatorCall {
 
  private:
   void carry_out(const c10::OperatorHandle& op, torch::jit::Stack& stack) override {
+    // A step that is not the library's is any operator, one that has a kernel of its own, such as a view, among them.
+    if (!is_refused_by_library()) return op.callBoxed(&stack);
     eager_without_library(operator_of(op), &stack);
   }
+
+  bool is_refused_by_library() const { return call().step.name.rfind("device::", 0) != 0; }
 
   c10::Device device() const override {
     return torch_device(static_cast<c10::DeviceIndex>(call().stream.device().index()));

@@ -41,7 +41,7 @@ from ..plans.builder import NotExpressible, PlanBuilder, TensorArg
 from ..target import Target
 from . import executables
 from .executables import without
-from .operators import ctc, results
+from .operators import complex_pairs, ctc, results
 from .operators.compaction import FUNCTIONS
 from .operators.corrections import concerns
 from .operators.decompositions import eager_decompositions
@@ -71,6 +71,7 @@ def _running_extreme(operator: Any) -> Callable[..., None]:
 _OWN: dict[Any, Callable[..., Any]] = {
     **STEPS,
     **FUNCTIONS,
+    **complex_pairs.FUNCTIONS,
     **ctc.FUNCTIONS,
     aten._cummax_helper.default: _running_extreme(aten.cummax.default),
     aten._cummin_helper.default: _running_extreme(aten.cummin.default),

@@ -22,12 +22,13 @@ from __future__ import annotations
 import os
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from .. import kernels
 from ..kernels.call import ExternCall
 from ..operators import facts
 from ..operators.overloads import find_overload
-from ..plans.builder import NotExpressible, PlanBuilder
+from ..plans.builder import NotExpressible, PlanBuilder, TensorArg
 from ..target import Target
 from . import functions
 
@@ -80,5 +81,13 @@ def lower_call(builder: PlanBuilder, call: ExternCall) -> bool:
         raise NotExpressible(f"a call of the operator {call.name}, which PyTorch's dispatcher has to make")
     if torch.Tag.nondeterministic_seeded in find_overload(call.name).tags:
         raise NotExpressible(f"random numbers of {call.name}, which belong to the device's generator")
-    builder.call(call.name, call.args, call.kwargs, call.results, fallback=True)
+    # What is complex, single calls compute on the device (complex_arithmetic.cpp), or leave to the CPU.
+    name = f"device::{call.name}" if _is_complex(call) else call.name
+    builder.call(name, call.args, call.kwargs, call.results, fallback=True)
     return False
+
+
+def _is_complex(call: ExternCall) -> bool:
+    """Whether a tensor of the call is complex."""
+    tensors = [*call.results, *tree_leaves([call.args, call.kwargs])]
+    return any(isinstance(tensor, TensorArg) and tensor.dtype.is_complex for tensor in tensors)

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arithmetic with complex numbers stays on the device, single and in compiled graphs, with the CPU's results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+INF, NAN = float("inf"), float("nan")
+EDGES = torch.tensor([complex(a, b) for a in (0.0, -0.0, 1.0, -2.5, INF, NAN) for b in (0.0, -0.0, 1.0, INF, NAN)])
+BINARY: dict[str, Callable[[Any, Any], Tensor]] = {
+    "add": torch.add,
+    "add, alpha": lambda a, b: torch.add(a, b, alpha=1 - 2j),
+    "sub": torch.sub,
+    "rsub": torch.rsub,
+    "mul": torch.mul,
+    "div": torch.div,
+}
+UNARY: dict[str, Callable[[Tensor], Tensor]] = {
+    "neg": torch.neg,
+    "reciprocal": torch.reciprocal,
+    "abs": torch.abs,
+    "angle": torch.angle,
+    "sum": torch.sum,
+    "sum of a dimension": lambda x: x.sum(-1, keepdim=True),
+    "mean": torch.mean,
+    "in place": lambda x: x.clone().mul_(2j),
+    "number by it": lambda x: 2j / x,
+    "mm": lambda x: x @ x.mT,
+    "bmm": lambda x: torch.bmm(x[None], x.mT[None]),
+}
+VALUES: dict[str, Tensor] = {
+    "contiguous": torch.randn(3, 4, dtype=torch.complex64),
+    "transposed": torch.randn(4, 3, dtype=torch.complex64).t(),
+    "with gaps": torch.randn(3, 8, dtype=torch.complex64)[:, ::2],
+    "expanded": torch.randn(1, 4, dtype=torch.complex64).expand(3, 4),
+    "conjugate": torch.randn(3, 4, dtype=torch.complex64).conj(),
+    "double": torch.randn(3, 4, dtype=torch.complex128),
+    "empty": torch.randn(0, 4, dtype=torch.complex64),
+}
+
+
+def _check(module: ModuleType, function: Callable[..., Tensor], *args: Any) -> None:
+    expected = function(*args)
+    module.reset_fallbacks()
+    result = function(*(arg.to("ocl") if isinstance(arg, Tensor) else arg for arg in args))
+    assert module.fallbacks() == {}
+    torch.testing.assert_close(result.cpu(), expected, equal_nan=True, check_stride=True)
+
+
+@pytest.mark.parametrize("name", UNARY)
+@pytest.mark.parametrize("lies", VALUES)
+def test_of_one_tensor(device_module: ModuleType, name: str, lies: str) -> None:
+    _check(device_module, UNARY[name], VALUES[lies])
+
+
+@pytest.mark.parametrize("name", BINARY)
+@pytest.mark.parametrize("lies", VALUES)
+def test_of_two(device_module: ModuleType, name: str, lies: str) -> None:
+    x = VALUES[lies]
+    for other in (x.flip(0), x.real.clone(), 2, 1.5, 1 - 3.5j, torch.arange(4), torch.tensor(3.0)):
+        _check(device_module, BINARY[name], x, other)
+        if isinstance(other, Tensor):
+            _check(device_module, BINARY[name], other, x)
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_edges(device_module: ModuleType, name: str) -> None:
+    def parts(a: Any, b: Any) -> Tensor:
+        return torch.view_as_real(BINARY[name](a, b))
+
+    _check(device_module, parts, EDGES[:, None].expand(30, 30).contiguous(), EDGES[None].expand(30, 30).contiguous())
+    for number in (2, 0, -0.0, INF, 2j, complex(INF, 1)):
+        _check(device_module, parts, EDGES, number)
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div"])
+def test_into_tensors(device_module: ModuleType, name: str) -> None:
+    x, y = VALUES["contiguous"], VALUES["transposed"]
+
+    def into_gaps(x: Tensor, y: Tensor) -> Tensor:
+        out = torch.zeros(3, 8, dtype=x.dtype, device=x.device)
+        getattr(torch, name)(x, y, out=out[:, ::2])
+        return out
+
+    _check(device_module, into_gaps, x, y)
+    _check(device_module, lambda x, y: getattr(torch, name)(x, y, out=x.new_empty(0)), x, y)
+    _check(device_module, lambda x: getattr(x.clone(), name + "_")(x), y)
+    with pytest.raises(RuntimeError, match="can't be cast"):
+        getattr(x.real.clone().to("ocl"), name + "_")(x.to("ocl"))
+    with pytest.raises(RuntimeError, match="broadcast shape"):
+        getattr(x[:1].clone().to("ocl"), name + "_")(x.to("ocl"))
+
+
+def _rotated(x: Tensor, turns: Tensor) -> Tensor:
+    """Positions as rotations, as in the code that was published with Llama."""
+    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * turns[None, :, None]).flatten(3).type_as(x)
+
+
+@pytest.mark.parametrize("how", ["eager", "compiled", "dynamic"])
+def test_rotations_and_their_gradients(device_module: ModuleType, how: str) -> None:
+    x, turns = torch.randn(2, 6, 4, 8, requires_grad=True), torch.polar(torch.ones(6, 4), torch.rand(6, 4))
+    expected = _rotated(x, turns)
+    expected.square().sum().backward()
+    function = _rotated if how == "eager" else torch.compile(_rotated, dynamic=how == "dynamic")
+    there = x.detach().to("ocl").requires_grad_()
+    device_module.reset_fallbacks()
+    result = function(there, turns.to("ocl"))
+    result.square().sum().backward()
+    assert device_module.fallbacks() == {}
+    torch.testing.assert_close(result.cpu(), expected)
+    torch.testing.assert_close(there.grad.cpu(), x.grad)
