@@ -88,7 +88,7 @@ KNOWN = (
     ),
     Known(
         r"\w+",
-        "PyTorch's compiler, which writes the loops, has none over complex numbers; only arithmetic goes as pairs of reals",
+        "PyTorch's compiler, which writes the loops, has none over complex numbers but for arithmetic",
         lambda dtypes: any(dtype.is_complex for dtype in dtypes),
     ),
 )
