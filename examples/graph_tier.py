@@ -3,7 +3,7 @@
 (``outboard.compilers.sim``) makes and nothing else.
 
 ``python -m examples.graph_tier`` runs ResNet-50, BERT and a Llama of transformers on it, inference and a step of
-training, eager and compiled: how many calls the device carried out, how far results are from the CPU's, and how many
+training, eager and compiled, and inference as a file, without Python: how many calls the device carried out, how far results are from the CPU's, and how many
 graphs a first and a second process compiled. It fails if fewer than 97 % of calls ran on the device, if results differ,
 or if the second process compiled anything.
 """
@@ -18,11 +18,15 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+import outboard
+from outboard import drivers
 
 LEAST_SHARE = 0.97
 #: Of the largest value, or of the norm of all gradients.
@@ -123,7 +127,37 @@ def run(name: str, device: torch.device) -> list[Outcome]:
                 model.compile()
             title = f"{name}, {job}, {'compiled' if compiled else 'eager'}"
             outcomes.append(measured(title, work, model, inputs, labels, expected))
-    return outcomes
+    return [*outcomes, without_python(name, device)]
+
+
+class Logits(nn.Module):
+    """What a model says, alone."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Of tokens or images."""
+        return logits(self.model, inputs, inputs)[0]
+
+
+def without_python(name: str, device: torch.device) -> Outcome:
+    """A model as a file, which a program without Python runs on the same driver."""
+    model, inputs, labels = MODELS[name]()
+    (expected,) = logits(model, inputs, labels)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "model.obm")
+        outboard.export(Logits(model).eval().to(device), inputs.to(device), path=path)
+        loaded = outboard.load(path)
+        Path(folder, "given").write_bytes(inputs.numpy().tobytes())
+        given = f"{loaded.inputs[0].name}={folder}/given:{'x'.join(map(str, inputs.shape))}"
+        command = [f"{outboard.cmake_prefix()}/bin/outboard-run", str(path), given, "--out", folder]
+        settings = os.environ | {"OUTBOARD_DRIVER": drivers.sim()}
+        subprocess.run(command, env=settings, check=True, stdout=subprocess.DEVNULL)
+        raw = bytearray(Path(folder, f"{loaded.outputs[0].name}.bin").read_bytes())
+    found = torch.frombuffer(raw, dtype=expected.dtype).view(expected.shape)
+    return Outcome(f"{name}, inference without Python", 1, 0, error_of([found], [expected]), 0)
 
 
 def measured(

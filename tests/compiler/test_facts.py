@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch._inductor import decomposition, inductor_prims
 
 from outboard import _C
 from outboard.compiler.adapter.operators import mistaken_shapes
@@ -86,3 +89,31 @@ def test_results_that_are_given_leave_nothing_open(device: str) -> None:
     x, out = torch.ones(3, device=device), torch.empty(3, device=device)
     call = _C.signed_call("aten::roll.out", (x, [1], [0]), {"out": out}, False)
     assert [leaf.kind for leaf in call.leaves] == ["tensor", "tensor"]
+
+
+def test_graph_compilers_get_no_operators_of_inductors_own() -> None:
+    """But random numbers of seeds and ``fma``, which docs/write-a-graph-compiler.md names."""
+    own = {name for name, value in vars(inductor_prims).items() if isinstance(value, torch._ops.OpOverload)}
+    assert len(own) > 10
+    found = {
+        overload._schema.name
+        for overload, function in decomposition.select_decomp_table().items()
+        if isinstance(overload, torch._ops.OpOverload) and names_in(function) & (own - {"randint", "fma"})
+    }
+    assert found == facts.with_fact(lambda row: row.inductors_own)
+
+
+def names_in(function: Callable[..., Any]) -> set[str]:
+    """What a decomposition of Inductor's speaks of, itself or in functions beside it."""
+    pending: list[Any] = [inspect.unwrap(function)]
+    seen: list[Any] = []
+    found: set[str] = set()
+    while pending:
+        each = pending.pop()
+        if getattr(each, "__module__", None) != decomposition.__name__ or each in seen:
+            continue
+        seen.append(each)
+        names = set(inspect.unwrap(each).__code__.co_names)
+        found |= names
+        pending += [each.__globals__.get(name) for name in names]
+    return found

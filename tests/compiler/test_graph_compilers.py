@@ -40,8 +40,8 @@ def perceptron():
     return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4), nn.Softmax(-1))
 
 def convolutional():
-    return nn.Sequential(nn.Conv2d(3, 4, 3, stride=2, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 6, 3),
-                         nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3))
+    return nn.Sequential(nn.Conv2d(3, 4, 3, stride=2, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(3, 1, 1),
+                         nn.Conv2d(4, 6, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3))
 
 torch.manual_seed(0)
 models = {perceptron: torch.randn(5, 8), convolutional: torch.randn(2, 3, 8, 8),
@@ -249,18 +249,40 @@ for path in kept:
     path.write_bytes(files.sealed(cache._MAGIC, data[:begin] + hashlib.sha256(aged).digest()[:16] + aged))
 """
 
-#: A model as a file: one executable, which another process loads.
+#: Models as files of one executable, which another process loads, and a program without Python.
 EXPORTED = """
-import os, outboard, pathlib
-path = pathlib.Path(os.environ["OUTBOARD_CACHE_DIR"], "model.obm")
-x = models[language_model]
-torch.manual_seed(3)
-model = language_model().eval()
-expected = model(x).detach()
-if not path.exists():
-    outboard.export(model.to(device), x.to(device), path=path)
-close(outboard.load(path)(x.to(device)), expected)
+import os, outboard, pathlib, subprocess
+from outboard import drivers
+folder = pathlib.Path(os.environ["OUTBOARD_CACHE_DIR"])
+without_python = os.environ | {"OUTBOARD_DRIVER": drivers.sim()}
+for make, x in models.items():
+    path = folder / f"{make.__name__}.obm"
+    torch.manual_seed(3)
+    model = make().eval()
+    expected = model(x).detach()
+    if not path.exists():
+        outboard.export(model.to(device), x.to(device), path=path)
+    loaded = outboard.load(path)
+    found = loaded(x.to(device)).cpu()
+    close(found, expected)
+    given, = (argument.name for argument in loaded.inputs)
+    (folder / "given").write_bytes(x.numpy().tobytes())
+    command = [pathlib.Path(outboard.cmake_prefix()) / "bin/outboard-run", path]
+    command += [f"{given}={folder / 'given'}:{'x'.join(map(str, x.shape))}", "--out", folder]
+    subprocess.run(command, env=without_python, check=True)
+    result, = (argument.name for argument in loaded.outputs)
+    assert (folder / f"{result}.bin").read_bytes() == found.numpy().tobytes()
 assert ours.fallbacks() == {}
+"""
+
+#: Neighbours of a window's maximum; prints how many executables there are.
+NEIGHBOURS = """
+x = torch.randn(2, 3, 8, 8)
+model = nn.Sequential(nn.Conv2d(3, 3, 3), nn.MaxPool2d(3, 2, 1), nn.ReLU())
+expected = model(x).detach()
+with torch.no_grad():
+    close(torch.compile(model.to(device))(x.to(device)), expected)
+print("made", int(ours.compile_stats()["executables_made"]))
 """
 
 
@@ -325,6 +347,10 @@ def test_the_guides_programs_run(tmp_path: Path) -> None:
     run(entry + first + bert + its_program, tmp_path / "bert", OUTBOARD_CHECK_EXECUTABLES="1")
 
 
-def test_a_model_as_a_file_is_one_executable(tmp_path: Path) -> None:
+def test_a_window_is_part_of_its_neighbours_executable(tmp_path: Path) -> None:
+    assert "made 1" in run(NEIGHBOURS, tmp_path)
+
+
+def test_models_as_files_are_one_executable_in_python_and_without(tmp_path: Path) -> None:
     run(EXPORTED, tmp_path)
     run(EXPORTED, tmp_path)

@@ -15,5 +15,5 @@ def test_a_model_runs_on_a_device_without_a_kernel_language() -> None:
     result = run_program(["-m", "examples.graph_tier", "--run", "bert"], environment=settings)
     assert result.returncode == 0, result.stderr
     outcomes = [Outcome(**fields) for fields in json.loads(result.stdout.splitlines()[-1])]
-    assert len(outcomes) == 4
+    assert len(outcomes) == 5
     assert all(outcome.passes(warm=False) for outcome in outcomes), outcomes

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from outboard import compilers
 
 from .. import statistics
+from ..operators import facts
 from ..plans.builder import PlanBuilder, TensorArg
 from ..target import Target
 from . import trial
@@ -311,10 +312,15 @@ def _sizes(sizes: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def without(whole: frozenset[str], decompositions: dict[Any, Any]) -> dict[Any, Any]:
-    """Decompositions of all but the operators that a compiler takes whole."""
+    """Decompositions of all but some operators."""
     if not whole:
         return decompositions
     return {key: made for key, made in decompositions.items() if not _is_among(key, whole)}
+
+
+def whole_in_graphs(compiler: compilers.GraphCompiler | None) -> frozenset[str]:
+    """The operators that Inductor is not to take apart in graphs, where they are for a compiler."""
+    return frozenset() if compiler is None else compiler.whole | facts.with_fact(lambda row: row.inductors_own)
 
 
 def _is_among(key: Any, whole: frozenset[str]) -> bool:

@@ -25,7 +25,7 @@ from ..plans import plan as p
 from ..plans.builder import PlanBuilder, TensorArg
 from ..target import Target, target_of
 from . import implemented
-from .executables import add_graph, without
+from .executables import add_graph, whole_in_graphs, without
 from .graphs.compiled import Capture, capturing
 from .interface import device_name
 from .registration import register
@@ -47,10 +47,8 @@ def decompose(program: ExportedProgram, device: int) -> ExportedProgram:
     """The program in the operators that Inductor lowers, or the device's compiler of graphs takes, without side effects
     inside: writes to buffers and inputs are results of its signature."""
     register()
-    compiler = compilers.find(target_of(device))
-    table = select_decomp_table()
+    table = without(whole_in_graphs(compilers.find(target_of(device))), select_decomp_table())
     with torch.no_grad(), attention.without_library():
-        table = table if compiler is None else without(compiler.whole, table)
         return program.run_decompositions(implemented.decompositions(table))
 
 

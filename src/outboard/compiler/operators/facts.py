@@ -32,6 +32,8 @@ class Facts:
     whole: tuple[str, ...] = ()
     #: A decomposition that there is is used for single calls, too; Inductor's serve whole graphs, or complex numbers.
     decomposed: bool = True
+    #: Inductor takes it apart, in whole graphs, into operators that nobody else knows: graph compilers get it whole.
+    inductors_own: bool = False
     #: The function of ``compiler/kernels`` that writes its kernel: "sort.lower_topk".
     kernel: str = ""
     #: That kernel is taken where Inductor would generate one less well, or of functions that no dialect has, or would
@@ -236,11 +238,15 @@ FACTS: dict[str, Facts] = {
     "aten::masked_scatter": Facts(moves=("self", "source"), whole=("default",), kernel="index.lower_masked_scatter"),
     "aten::masked_scatter_": Facts(moves=("self", "source")),
     "aten::masked_select": Facts(moves=("self",)),
-    "aten::max_pool2d_with_indices": Facts(decomposed=False, kernel="pool.lower_maximum", preferred=True),
+    "aten::max_pool2d_with_indices": Facts(
+        decomposed=False, inductors_own=True, kernel="pool.lower_maximum", preferred=True
+    ),
     "aten::max_pool2d_with_indices_backward": Facts(
         decomposed=False, kernel="pool.lower_maximum_backward", preferred=True
     ),
-    "aten::max_pool3d_with_indices": Facts(decomposed=False, kernel="pool.lower_maximum", preferred=True),
+    "aten::max_pool3d_with_indices": Facts(
+        decomposed=False, inductors_own=True, kernel="pool.lower_maximum", preferred=True
+    ),
     "aten::max_pool3d_with_indices_backward": Facts(kernel="pool.lower_maximum_backward"),
     "aten::max_unpool2d": Facts(format_of=0, gathers=True),
     "aten::max_unpool3d": Facts(gathers=True),

@@ -42,7 +42,7 @@ def _with_whole_operators(original: Callable[..., Any]) -> Callable[..., Any]:
     def compile_fx(model_: Any, example_inputs_: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         targets = map(target_of, indices_among(example_inputs_))
         compiler = next(filter(None, map(compilers.find, targets)), None)
-        whole = frozenset() if compiler is None else compiler.whole
+        whole = executables.whole_in_graphs(compiler)
         if (whole or implemented.overloads()) and len(args) < 3 and kwargs.get("decompositions") is None:
             implemented.define()
             table = executables.without(whole, select_decomp_table())
