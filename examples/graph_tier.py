@@ -3,9 +3,9 @@
 (``outboard.compilers.sim``) makes and nothing else.
 
 ``python -m examples.graph_tier`` runs ResNet-50, BERT and a Llama of transformers on it, inference and a step of
-training, eager and compiled, and inference as a file, without Python: how many calls the device carried out, how far results are from the CPU's, and how many
-graphs a first and a second process compiled. It fails if fewer than 97 % of calls ran on the device, if results differ,
-or if the second process compiled anything.
+training, eager and compiled, and inference as a file, without Python: how many calls the device carried out, how far
+results are from the CPU's, and how many graphs a first and a second process compiled. It fails if fewer than 97 % of
+calls ran on the device, if results differ, or if the second process compiled anything.
 """
 
 from __future__ import annotations
