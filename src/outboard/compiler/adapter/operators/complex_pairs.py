@@ -24,8 +24,8 @@ def _pairs(operand: Operand, re: float, im: float, like: Tensor) -> Tensor:
     """Pairs that broadcast to those of ``like``."""
     is_real = _is_real_part(like)
     if operand is None:
-        parts = (torch.full((), part, dtype=like.dtype, device=like.device) for part in (re, im))
-        return torch.where(is_real, *parts)
+        real, imaginary = (torch.full((), part, dtype=like.dtype, device=like.device) for part in (re, im))
+        return torch.where(is_real, real, imaginary)
     return torch.where(is_real, operand, 0) if operand.shape[-1] == 1 else operand
 
 
