@@ -307,3 +307,18 @@ def test_running_sums_need_no_wide_copy(
         torch.testing.assert_close(result.cpu(), operator(x, 1, dtype=wanted))
         del result
     assert peak <= 9.1 * x.numel()
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("pad", [(-9, 4), (4, -9), (-1, 2), (-2, -3), (3, 2)])
+def test_gradients_of_reflected_sides_that_cut(device: str, pad: tuple[int, int], compiled: bool) -> None:
+    def padded(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.pad(x, pad, "reflect")
+
+    x = torch.arange(1.0, 25.0).view(2, 1, 12).requires_grad_()
+    there = x.detach().to(device).requires_grad_()
+    expected = padded(x)
+    weights = torch.arange(1.0, expected.numel() + 1).view(expected.shape)
+    expected.backward(weights)
+    (torch.compile(padded) if compiled else padded)(there).backward(weights.to(device))
+    assert torch.equal(there.grad.cpu(), x.grad)

@@ -136,7 +136,7 @@ def _computation(program: ExportedProgram, device: int) -> torch.fx.GraphModule:
 
 
 def _refuse_host_work(plan: p.Plan) -> None:
-    calls = {step.name for step in plan.steps if isinstance(step, p.Call)}
+    calls = {step.name.removeprefix("device::") for step in plan.steps if isinstance(step, p.Call)}
     if calls:
         raise NotImplementedError(f"export: only the host can carry out {', '.join(sorted(calls))}")
     if any(isinstance(step, p.Seeds) for step in plan.steps):

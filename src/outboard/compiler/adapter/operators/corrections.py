@@ -325,6 +325,28 @@ def _check_sides(x: Tensor, pad: Any) -> None:
             raise RuntimeError("narrow(): length must be non-negative.")
 
 
+def _reflection_backward(grad: Tensor, x: Tensor, padding: Any) -> Any:
+    """The gradient of reflected sides, of which some are cut: PyTorch's own takes what is cut for elements, too."""
+    if all(side >= 0 for side in padding):
+        return NotImplemented
+    for axis in range(len(padding) // 2):
+        left, dim = padding[2 * axis], grad.dim() - 1 - axis
+        size, length = x.shape[dim], grad.shape[dim]
+        place = torch.arange(size, device=grad.device)
+        mirrored = [
+            (place + left, place >= 0),
+            (left - place, place > 0),
+            (2 * (size - 1) + left - place, place < size - 1),
+        ]
+        parts = []
+        for source, is_such in mirrored:
+            found = grad.index_select(dim, source.clamp(0, length - 1))
+            inside = (is_such & (source >= 0) & (source < length)).view(-1, *[1] * axis)
+            parts.append(torch.where(inside, found, 0))
+        grad = parts[0] + parts[1] + parts[2]
+    return grad
+
+
 def _of_no_bools(name: str) -> Callable[..., Any]:
     """``argmax`` and its like refuse truth values, of which Inductor finds one."""
 
@@ -559,6 +581,14 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.where.self: _where,
     aten.roll.default: _roll,
     aten.take.default: _take,
+    **dict.fromkeys(
+        (
+            aten.reflection_pad1d_backward.default,
+            aten.reflection_pad2d_backward.default,
+            aten.reflection_pad3d_backward.default,
+        ),
+        _reflection_backward,
+    ),
     aten.cumprod.default: _cumulative_product,
     aten.argmax.default: _of_no_bools("argmax"),
     aten.argmin.default: _of_no_bools("argmin"),
