@@ -321,6 +321,17 @@ def _fma(call: BoundNode) -> int:
     return call.program.pointwise("add", call.dtype, product, call.value(2))
 
 
+@rule(aten.flip.default)
+@rule("prims::rev")
+def _flip(call: BoundNode) -> int:
+    made = call.value(0)
+    for dim in call["dims"]:
+        size = call.sizes[dim]
+        places = call.program.emit("iota", torch.int64, [size], size - 1, -1)
+        made = call.program.emit("take", call.dtype, call.sizes, f"%{made}", f"%{places}", dim)
+    return made
+
+
 @rule(aten.reciprocal.default)
 def _reciprocal(call: BoundNode) -> int:
     return call.program.pointwise("divide", call.dtype, call.program.full(1, (), call.dtype), call.value(0, call.dtype))
