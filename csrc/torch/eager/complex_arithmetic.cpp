@@ -2,7 +2,6 @@
 #include "torch/eager/complex_arithmetic.h"
 
 #include <ATen/ATen.h>
-#include <ATen/native/Resize.h>
 #include <torch/library.h>
 
 #include <map>
@@ -96,10 +95,10 @@ at::Tensor result_like(const Operand& a, const Operand& b, at::ScalarType dtype)
   return at::empty_strided(shape.sizes(), shape.strides(), one.options().dtype(dtype));
 }
 
-/// The dtype of what two arguments, of which one may be a number, have as their result.
-at::ScalarType common_dtype(const Call& call, const char* first, const char* second) {
-  if (call[second].isScalar()) return at::result_type(call.tensor(first), call[second].toScalar());
-  return at::result_type(call.tensor(first), call.tensor(second));
+/// The dtype of the result of "self" and "other", which may be a number.
+at::ScalarType common_dtype(const Call& call) {
+  if (call["other"].isScalar()) return at::result_type(call.tensor("self"), call["other"].toScalar());
+  return at::result_type(call.tensor("self"), call.tensor("other"));
 }
 
 /// Calls an operator over pairs: what it writes to, two operands of which one may be a number, and more numbers.
@@ -118,7 +117,7 @@ at::Tensor on_pairs(const char* name, const Operand& a, const Operand& b, at::Sc
 }
 
 at::Tensor sum_of(const Call& call, const Operand& a, const Operand& b, c10::complex<double> alpha) {
-  return on_pairs("outboard::pairs_add_", a, b, common_dtype(call, "self", "other"), {alpha.real(), alpha.imag()});
+  return on_pairs("outboard::pairs_add_", a, b, common_dtype(call), {alpha.real(), alpha.imag()});
 }
 
 c10::complex<double> alpha_of(const Call& call) { return call["alpha"].toScalar().to<c10::complex<double>>(); }
@@ -130,13 +129,11 @@ at::Tensor sub(const Call& call) { return sum_of(call, call.operand("self"), cal
 at::Tensor rsub(const Call& call) { return sum_of(call, call.operand("other"), call.operand("self"), -alpha_of(call)); }
 
 at::Tensor mul(const Call& call) {
-  return on_pairs("outboard::pairs_mul_", call.operand("self"), call.operand("other"),
-                  common_dtype(call, "self", "other"));
+  return on_pairs("outboard::pairs_mul_", call.operand("self"), call.operand("other"), common_dtype(call));
 }
 
 at::Tensor div(const Call& call) {
-  return on_pairs("outboard::pairs_div_", call.operand("self"), call.operand("other"),
-                  common_dtype(call, "self", "other"));
+  return on_pairs("outboard::pairs_div_", call.operand("self"), call.operand("other"), common_dtype(call));
 }
 
 at::Tensor reciprocal(const Call& call) {
@@ -246,12 +243,12 @@ const Function* function_of(const Operator& op) {
   return found == functions().end() ? nullptr : &found->second;
 }
 
-/// Writes to an argument: an `out=` tensor takes the result's form if it has to be resized.
+/// Writes a result to an argument, as the CPU would take it.
 void give(const at::Tensor& target, const at::Tensor& result, bool is_out) {
   TORCH_CHECK(c10::canCast(result.scalar_type(), target.scalar_type()), "result type ",
               c10::toString(result.scalar_type()), " can't be cast to the desired output type ",
               c10::toString(target.scalar_type()));
-  if (is_out && at::native::resize_output(target, result.sizes())) lay_out(target, result.sizes(), result.strides());
+  if (is_out) return write_out(target, result);
   TORCH_CHECK(target.sizes() == result.sizes(), "output with shape ", target.sizes(),
               " doesn't match the broadcast shape ", result.sizes());
   target.copy_(result);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "torch/eager/complex_moves.h"
 
-#include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/imag.h>
@@ -67,7 +66,7 @@ class Move {
       const at::Tensor& part = first[k].toTensor();
       const at::Tensor result = has_integer ? part.view(*dtype_) : of_parts(part, second[k].toTensor());
       if (alias >= 0) {
-        give(results.back().toTensor(), result);
+        write_out(results.back().toTensor(), result);
       } else {
         results.emplace_back(result);
       }
@@ -153,12 +152,6 @@ class Move {
       if (argument(i).isTensor() && argument(i).toTensor().is_privateuseone()) return argument(i).toTensor().device();
     }
     TORCH_INTERNAL_ASSERT(false, op_.name, " moves nothing of a device");
-  }
-
-  /// Writes to an `out=` tensor, which takes the result's form if it has to be resized.
-  static void give(const at::Tensor& out, const at::Tensor& result) {
-    if (at::native::resize_output(out, result.sizes())) lay_out(out, result.sizes(), result.strides());
-    out.copy_(result);
   }
 
   const Operator& op_;

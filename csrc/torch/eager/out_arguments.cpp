@@ -192,4 +192,9 @@ void lay_out(const at::Tensor& tensor, at::IntArrayRef sizes, at::IntArrayRef st
   tensor.as_strided_(sizes, strides);
 }
 
+void write_out(const at::Tensor& out, const at::Tensor& result) {
+  if (at::native::resize_output(out, result.sizes())) lay_out(out, result.sizes(), result.strides());
+  out.copy_(result);
+}
+
 }  // namespace outboard::aten

@@ -13,4 +13,7 @@ bool resize_outputs(const Operator& op, Arguments& arguments);
 /// Gives a tensor that was resized these sizes and strides, which may leave gaps, and memory that holds them.
 void lay_out(const at::Tensor& tensor, at::IntArrayRef sizes, at::IntArrayRef strides);
 
+/// Writes a result to an `out=` tensor, which takes the result's form if it has to be resized.
+void write_out(const at::Tensor& out, const at::Tensor& result);
+
 }  // namespace outboard::aten
