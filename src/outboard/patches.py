@@ -153,6 +153,7 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
         Place("torch._inductor.lowering.scatter_fallback", "op_overload self dim index src reduce include_self"),
         Place("torch._inductor.lowering.index_put_impl_", "self indices values accumulate check may_realize"),
     ),
+    "sizes that are known to be 1 are broadcast": (Place("torch._inductor.ir:ExpandView.make_reindexer", "self"),),
     "numbers on the CPU meet tensors on the device": (Place("torch._inductor.lowering.is_gpu", "device"),),
     "convolutions keep the layout that they come in": (
         Place("torch._inductor.graph:GraphLowering.decide_layout_opt", "gm is_inference"),
@@ -251,6 +252,7 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
 BUILT_IN_SINCE: Mapping[str, str] = {
     "multiples of floats that a graph takes are added": "2.14",
     "what is written into a buffer that has been written goes into that buffer": "2.15",
+    "sizes that are known to be 1 are broadcast": "2.15",
 }
 
 #: Places that this process has replaced, and why features are off.

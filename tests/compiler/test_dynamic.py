@@ -127,3 +127,30 @@ def test_gradient_of_sides_that_grow_by_a_fraction(mode: str, device: str) -> No
         for each, function in ((ours, compiled), (theirs, grow)):
             function(each).square().sum().backward()
         torch.testing.assert_close(ours.grad.cpu(), theirs.grad)
+
+
+def one_of(x: Tensor) -> int:
+    """1, which the compiler learns only when something is broadcast."""
+    return (x.shape[0] + 1) // x.shape[0]
+
+
+BROADCASTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "computed": lambda x: (x[:, : one_of(x)] + 1).expand(x.shape) * 2,
+    "softmax": lambda x: x[:, : one_of(x)].softmax(1) + x,
+    "index": lambda x: x[torch.arange(len(x), device=x.device)[: one_of(x)], torch.arange(len(x), device=x.device)],
+    "norm": lambda x: F.layer_norm(x[:, : one_of(x)], [one_of(x)]) + x,
+    "mask": lambda x: x.masked_fill(x[:, : one_of(x)] > 0, 3),
+    "weight": lambda x: torch.lerp(x, x * 2, x[: one_of(x)]),
+    "product": lambda x: torch.addmm(x[: one_of(x)], x, x),
+    "parts": lambda x: x.unflatten(1, (-1, 2)).add(-x.unflatten(1, (-1, 2))[:, :, : x.shape[1] // (len(x) // 2) // 2]),
+    "changes": lambda x: x + x[:, : max(x.shape[1] - 6, 1)],
+}
+
+
+@pytest.mark.parametrize("kind", BROADCASTS)
+def test_sizes_that_are_known_to_be_1_are_broadcast(kind: str, device: str) -> None:
+    function = BROADCASTS[kind]
+    compiled = torch.compile(function, dynamic=True)
+    for size in (6, 16) if kind != "changes" else (6, 7):
+        x = torch.arange(float(size * size)).view(size, size) % 11 - 5
+        torch.testing.assert_close(compiled(x.to(device)).cpu(), function(x))

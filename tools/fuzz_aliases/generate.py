@@ -23,7 +23,8 @@ LARGEST = 2.0**22
 #: Elements that a variable may have, in squares of the size.
 MOST = 12
 
-SLICES = ("1:", ":-1", "2:", ":-2", "1:-1", "::2", "1::2", ":{half}", "{half}:")
+#: ``one`` is a 1 that no simplification of symbols finds.
+SLICES = ("1:", ":-1", "2:", ":-2", "1:-1", "::2", "1::2", ":{half}", "{half}:", ":{one}")
 
 
 class _Line:
@@ -47,10 +48,10 @@ class _Line:
         rank = self.values[v].dim()
         dim = self.chance.randrange(rank)
         parts = [":"] * dim
-        half = f"{v}.shape[{dim}] // 2"
+        half, one = f"{v}.shape[{dim}] // 2", f"({v}.shape[{dim}] + 1) // {v}.shape[{dim}]"
         if self.chance.random() < 0.2:
             return ", ".join([*parts, self.chance.choice(("0", "-1", "1"))])
-        return ", ".join([*parts, self.chance.choice(SLICES).format(half=half)])
+        return ", ".join([*parts, self.chance.choice(SLICES).format(half=half, one=one)])
 
     def view(self) -> str:
         """An expression that shares memory with a variable."""

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sympy
@@ -146,6 +146,7 @@ def register() -> None:
     scatters.add_in_order(name)
     _count_places_in_order(name)
     _name_sizes_of_padded()
+    _broadcast_known_ones(name)
     _compute_on_the_device(name)
     _keep_layouts(name)
     _concatenate_by_parts(name)
@@ -316,6 +317,31 @@ def _name_sizes_of_padded() -> None:
 
     for key in (torch.ops.aten.constant_pad_nd, torch.ops.aten.constant_pad_nd.default):
         module.lowerings[key] = naming(module.lowerings[key])
+
+
+def _broadcast_known_ones(name: str) -> None:
+    """Has all elements of a broadcast read the one that there is where a size is known to be 1 by a guard only, such as
+    (n + 1) // n. Inductor broadcasts it, and then looks for sizes that are the number 1."""
+
+    def judging(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def make(self: ir.ExpandView) -> Callable[[Sequence[sympy.Expr]], Sequence[sympy.Expr]]:
+            device, sizes = self.get_device(), self.data.get_size()
+            if device is None or device.type != name:
+                return original(self)
+            steps = [0 if V.graph.sizevars.is_size_one_or_false(size) else 1 for size in sizes]
+
+            def reindex(index: Sequence[sympy.Expr]) -> Sequence[sympy.Expr]:
+                own = index[len(index) - len(sizes) :]
+                return [step * place for step, place in zip(steps, own, strict=True)]
+
+            return reindex
+
+        return make
+
+    patches.apply(
+        "sizes that are known to be 1 are broadcast", {"torch._inductor.ir:ExpandView.make_reindexer": judging}
+    )
 
 
 def _compute_on_the_device(name: str) -> None:

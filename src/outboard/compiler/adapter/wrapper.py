@@ -200,7 +200,7 @@ class PlanConverter:
             base = self.tensor(node.data)
             layout = node.layout
             offset = base.offset + layout.offset
-            return TensorArg(base.buffer, layout.dtype, _exprs(layout.size), _exprs(layout.stride), offset)
+            return TensorArg(base.buffer, layout.dtype, _sizes(layout.size), _exprs(layout.stride), offset)
         if isinstance(node, ir.Buffer):
             return self._named(node.get_name(), node)
         raise NotExpressible(f"IR node {type(node).__name__}")
@@ -219,13 +219,13 @@ class PlanConverter:
             value = V.graph.constants[name]
             tensor = TensorArg(number, value.dtype, tuple(value.shape), tuple(value.stride()), 0)
         else:
-            tensor = TensorArg(number, layout.dtype, _exprs(layout.size), _exprs(layout.stride), 0)
+            tensor = TensorArg(number, layout.dtype, _sizes(layout.size), _exprs(layout.stride), 0)
         self.tensors[name] = tensor
         return tensor
 
     def _allocate(self, node: Any) -> TensorArg:
         layout = node.get_layout()
-        tensor = self.builder.allocate_like(_exprs(layout.size), _exprs(layout.stride), layout.dtype)
+        tensor = self.builder.allocate_like(_sizes(layout.size), _exprs(layout.stride), layout.dtype)
         self.tensors[node.get_name()] = tensor
         return tensor
 
@@ -309,7 +309,7 @@ class PlanConverter:
         old = self._named(line.node.get_name())
         layout = line.reused_as.get_layout()
         self.tensors[line.reused_as.get_name()] = TensorArg(
-            old.buffer, layout.dtype, _exprs(layout.size), _exprs(layout.stride), old.offset
+            old.buffer, layout.dtype, _sizes(layout.size), _exprs(layout.stride), old.offset
         )
 
     def _generate_reinterpret(self, line: Any) -> None:
@@ -489,6 +489,12 @@ def _with_steps(tensor: TensorArg) -> TensorArg:
         return tensor
     strides = dense_strides(tensor.sizes, range(len(tensor.sizes) - 1, -1, -1))
     return dataclasses.replace(tensor, strides=tuple(strides))
+
+
+def _sizes(values: Sequence[Any]) -> tuple[sympy.Expr, ...]:
+    """Sizes, with 1 for those that a guard has found to be 1: kernels broadcast these."""
+    known = V.graph.sizevars.statically_known_equals
+    return tuple(sympy.S.One if size.args and known(size, 1) else size for size in _exprs(values))
 
 
 def _exprs(values: Sequence[Any]) -> tuple[sympy.Expr, ...]:
