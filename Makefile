@@ -140,10 +140,10 @@ test-python:  ## Python tests only, in TEST_JOBS processes
 
 # What exercises memory, copies, streams, graphs, compilation and failures most, in few minutes.
 STRICT_TESTS ?= $(addprefix tests/device/test_,copies.py streams.py pinned.py memory.py memory_proof.py capture.py \
-  assertions.py foreach.py strict.py) tests/compiler/test_graphs.py
+  assertions.py foreach.py) tests/compiler/test_graphs.py
 
-# Slow, and run in test-python.
-STRICT_SKIPPED = part_of_the_memory or work_on_the_cpu_run
+# Run in test-python: these are slow, or choose the strict driver themselves.
+STRICT_SKIPPED = part_of_the_memory or work_on_the_cpu_run or late_failure
 
 test-strict:  ## STRICT_TESTS on the strict driver: a slow, discrete device that checks its caller
 	@OMP_WAIT_POLICY=passive OUTBOARD_DRIVER=strict $(PY) -m pytest -q -n $(TEST_JOBS) --dist loadfile $(STRICT_TESTS) \

@@ -31,8 +31,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 #: Variables that nothing reads before a program begins, besides those of Outboard and of its profiles.
-_LATE = {"TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME", "POCL_CACHE_DIR", "PYTEST_CURRENT_TEST", "VARIANT"}
+_LATE = {"TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME", "POCL_CACHE_DIR", "PYTEST_CURRENT_TEST", "VARIANT", "SCALE"}
 _LATE |= {
+    "SHLVL",
     "RANK",
     "LOCAL_RANK",
     "WORLD_SIZE",

@@ -63,7 +63,14 @@ def run(code: str, cache: Path, **environment: str) -> str:
     return result.stdout
 
 
-@pytest.mark.parametrize("model", ["perceptron", "convolutional", "language_model"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param("perceptron", marks=pytest.mark.full("the others have its layers, too")),
+        "convolutional",
+        "language_model",
+    ],
+)
 def test_steps_of_training_share_executables(tmp_path: Path, model: str) -> None:
     """One for each bucket, whatever the batch's sizes; a second process makes none."""
     code = f"chosen = {model!r}\n" + TRAINING

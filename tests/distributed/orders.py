@@ -11,9 +11,9 @@ COLUMNS = 3
 
 def number(sender: int, receiver: int, rows: int, dtype: torch.dtype) -> torch.Tensor:
     """What one rank has for another: no two elements that lie near each other are alike."""
-    numbers = (torch.arange(rows * COLUMNS) * 7 + 31 * sender + 13 * receiver) % 97 - 40
-    numbers = numbers.view(rows, COLUMNS)
-    return torch.complex(numbers.float(), -numbers.float()) if dtype.is_complex else numbers.to(dtype)
+    numbers = (torch.arange(97) * 7 + 31 * sender + 13 * receiver) % 97 - 40
+    period = torch.complex(numbers.float(), -numbers.float()) if dtype.is_complex else numbers.to(dtype)
+    return period.repeat(rows * COLUMNS // 97 + 1)[: rows * COLUMNS].view(rows, COLUMNS)
 
 
 def by_columns(tensor: torch.Tensor) -> torch.Tensor:

@@ -74,10 +74,10 @@ def test_an_adapter_comes_when_the_import_has_ended(run_python: RunPython, tmp_p
 
 
 def modules_of_the_day() -> list[str]:
-    """What a program could import of the package: all of it, or every thirtieth."""
+    """What a program could import of the package: all of it, or every sixtieth."""
     found = sorted(each.name for each in pkgutil.walk_packages(outboard.__path__, "outboard."))
     found = [name for name in found if not name.endswith(".__main__") and not name.startswith("outboard.drivers.lib")]
-    return found if FULL else found[datetime.date.today().toordinal() % 30 :: 30]
+    return found if FULL else found[datetime.date.today().toordinal() % 60 :: 60]
 
 
 def test_any_module_can_be_the_first_to_import_the_compiler(run_python: RunPython) -> None:

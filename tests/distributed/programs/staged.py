@@ -25,8 +25,10 @@ COUNT = (5 << 20) // 4 * 3 + 7  # float32 elements of nearly 16 MiB: parts of wh
 
 
 def value(rank: int, count: int = COUNT, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    numbers = torch.arange(count, dtype=torch.int64) * (rank + 3) % 1009 - 500
-    return torch.complex(numbers.float(), -numbers.float()) if dtype.is_complex else numbers.to(dtype)
+    """The same 1,009 numbers again and again, which no number of parts divides."""
+    numbers = torch.arange(1009) * (rank + 3) % 1009 - 500
+    period = torch.complex(numbers.float(), -numbers.float()) if dtype.is_complex else numbers.to(dtype)
+    return period.repeat(count // 1009 + 1)[:count].clone()
 
 
 def values(count: int = COUNT, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
