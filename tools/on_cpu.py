@@ -21,6 +21,8 @@ _NARROW = frozenset(
 )
 #: Operators that make complex numbers of real ones, so that a call of none has some inside.
 _MAKES_COMPLEX = re.compile(r"_fft_|linalg_eig\b|_linalg_eigvals|complex|polar")
+#: What is computed on the device for any complex64 and complex128 (``csrc/torch/eager/complex_arithmetic.cpp``).
+_OF_COMPLEX = "add|conj_physical|eq|exp|isinf|isnan|log|log10|log2|mul|ne|neg|pow|reciprocal|rsqrt|rsub|sgn|sqrt|sub"
 
 
 @dataclass(frozen=True)
@@ -87,10 +89,11 @@ KNOWN = (
         r"_scaled_mm(_v2)?", "products of floats of 8 bits need a unit of the hardware's", lambda d: bool(d & _NARROW)
     ),
     Known(
-        r"\w+",
-        "PyTorch's compiler, which writes the loops, has none over complex numbers but for arithmetic",
+        rf"(?!(?:{_OF_COMPLEX})$)\w+",
+        "PyTorch's compiler, which writes the loops, has none over complex numbers, nor is there a formula over pairs",
         lambda dtypes: any(dtype.is_complex for dtype in dtypes),
     ),
+    Known(r"\w+", "CUDA has few kernels for pairs of halves either", lambda dtypes: torch.complex32 in dtypes),
 )
 
 

@@ -12,12 +12,17 @@ import torch
 from torch import Tensor
 
 INF, NAN = float("inf"), float("nan")
+#: What roots, exponentials and logarithms overflow, underflow or cancel with.
+PARTS = (0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1.0000001, 1e-20, 3e38, -2e38, 90.0, -100.0, INF, -INF, NAN)
+FUNCTIONS = ("conj_physical", "exp", "isinf", "isnan", "log", "log10", "log2", "reciprocal", "rsqrt", "sgn", "sqrt")
 EDGES = torch.tensor([complex(a, b) for a in (0.0, -0.0, 1.0, -2.5, INF, NAN) for b in (0.0, -0.0, 1.0, INF, NAN)])
 BINARY: dict[str, Callable[[Any, Any], Tensor]] = {
     "add": torch.add,
     "add, alpha": lambda a, b: torch.add(a, b, alpha=1 - 2j),
     "sub": torch.sub,
     "rsub": torch.rsub,
+    "eq": torch.eq,
+    "ne": torch.ne,
     "mul": torch.mul,
     "div": torch.div,
 }
@@ -31,6 +36,26 @@ UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "mean": torch.mean,
     "in place": lambda x: x.clone().mul_(2j),
     "number by it": lambda x: 2j / x,
+    **{name: getattr(torch, name) for name in FUNCTIONS},
+    "pow": lambda x: x ** (1 - 0.5j),
+    "number to the power of it": lambda x: 2**x,
+    "real number to the power of it": lambda x: x.real.clone() ** x,
+    "real to a complex power": lambda x: x.real.clone() ** 2j,
+    "cumsum": lambda x: x.cumsum(0),
+    "norm": torch.linalg.vector_norm,
+    "norm of a dimension": lambda x: torch.linalg.vector_norm(x, 1, 1, keepdim=True),
+    "trace": lambda x: x.mT.trace(),
+    "dot": lambda x: x.flatten().dot(x.flatten()),
+    "vdot": lambda x: x.flatten().vdot(x.flatten()),
+    "mv": lambda x: x @ x[:1].reshape(-1) if len(x) else x.sum(1),
+    "addmv": lambda x: torch.addmv(x[:, 0].clone(), x, torch.ones_like(x[0] if len(x) else x.sum(0)), beta=2j, alpha=3),
+    "addmm": lambda x: torch.addmm(x.sum(1), x, x.mT, beta=0.5),
+    "addmm, no beta": lambda x: torch.addmm(x.sum(1) * NAN, x, x.mT, beta=0),
+    "baddbmm": lambda x: torch.baddbmm(x.sum(1), x[None], x.mT[None], alpha=1j),
+    "addcmul": lambda x: torch.addcmul(x, x, x, value=2j),
+    "addcdiv": lambda x: torch.addcdiv(x, x, x, value=2),
+    "polar": lambda x: torch.polar(x.real.clone(), x.imag.clone()),
+    "complex": lambda x: torch.complex(x.real.clone(), x.imag.clone()),
     "mm": lambda x: x @ x.mT,
     "bmm": lambda x: torch.bmm(x[None], x.mT[None]),
 }
@@ -45,12 +70,12 @@ VALUES: dict[str, Tensor] = {
 }
 
 
-def _check(module: ModuleType, function: Callable[..., Tensor], *args: Any) -> None:
+def _check(module: ModuleType, function: Callable[..., Tensor], *args: Any, **bounds: float) -> None:
     expected = function(*args)
     module.reset_fallbacks()
     result = function(*(arg.to("ocl") if isinstance(arg, Tensor) else arg for arg in args))
     assert module.fallbacks() == {}
-    torch.testing.assert_close(result.cpu(), expected, equal_nan=True, check_stride=True)
+    torch.testing.assert_close(result.cpu(), expected, equal_nan=True, check_stride=True, **bounds)
 
 
 @pytest.mark.parametrize("name", UNARY)
@@ -72,11 +97,48 @@ def test_of_two(device_module: ModuleType, name: str, lies: str) -> None:
 @pytest.mark.parametrize("name", BINARY)
 def test_edges(device_module: ModuleType, name: str) -> None:
     def parts(a: Any, b: Any) -> Tensor:
-        return torch.view_as_real(BINARY[name](a, b))
+        result = BINARY[name](a, b)
+        return torch.view_as_real(result) if result.is_complex() else result
 
     _check(device_module, parts, EDGES[:, None].expand(30, 30).contiguous(), EDGES[None].expand(30, 30).contiguous())
     for number in (2, 0, -0.0, INF, 2j, complex(INF, 1)):
         _check(device_module, parts, EDGES, number)
+
+
+@pytest.mark.parametrize("name", ["sum", "mean"])
+def test_reductions_of_no_dimensions(device_module: ModuleType, name: str) -> None:
+    for dims in ((), (0,), (-1,)):
+        _check(device_module, lambda x, dims=dims: getattr(torch, name)(x, dims), torch.tensor(1 + 2j))
+
+
+@pytest.mark.parametrize("name", [*BINARY, "pow"])
+def test_numbers_on_the_cpu(device_module: ModuleType, name: str) -> None:
+    x, number = VALUES["contiguous"], torch.tensor(2 - 1j)
+    function = BINARY.get(name, torch.pow)
+    _check(device_module, lambda x: function(x, number), x)
+    _check(device_module, lambda x: function(number, x), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+@pytest.mark.parametrize("name", [*FUNCTIONS, *range(-2, 4), 0.5, -0.5])
+def test_edges_of_functions(device_module: ModuleType, name: Any, dtype: torch.dtype) -> None:
+    function = getattr(torch, name) if isinstance(name, str) else lambda x: x**name
+
+    def parts(x: Tensor) -> Tensor:
+        result = function(x)
+        return torch.view_as_real(result.resolve_conj()) if result.is_complex() else result
+
+    _check(device_module, parts, torch.tensor([complex(a, b) for a in PARTS for b in PARTS], dtype=dtype))
+
+
+def test_edges_of_powers(device_module: ModuleType) -> None:
+    finite = torch.tensor([complex(a, b) for a in PARTS[:8] for b in PARTS[:8]])
+
+    def parts(a: Tensor, b: Tensor) -> Tensor:
+        return torch.view_as_real(a**b)
+
+    bases, exponents = (x.expand(64, 64).contiguous() for x in (finite[:, None], finite[None]))
+    _check(device_module, parts, bases, exponents, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "div"])

@@ -2,8 +2,11 @@
 #include "torch/eager/complex_arithmetic.h"
 
 #include <ATen/ATen.h>
+#include <ATen/ExpandUtils.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <string>
@@ -36,6 +39,9 @@ class Call {
   bool has(const char* name) const { return op_.handle.schema().argumentIndexWithName(name).has_value(); }
 
   at::Tensor tensor(const char* name) const { return (*this)[name].toTensor(); }
+  c10::complex<double> number(const char* name) const { return (*this)[name].toScalar().to<c10::complex<double>>(); }
+  /// The operator's name without namespace and overload; of one in place, that of the function.
+  std::string function() const;
 
   Operand operand(const char* name) const {
     const c10::IValue& value = (*this)[name];
@@ -51,10 +57,10 @@ class Call {
     return alias < 0 ? std::nullopt : std::optional(arguments_[static_cast<size_t>(alias)].toTensor());
   }
 
-  /// Whether each tensor is the device's, or a number that PyTorch wrapped, of a dtype that the device computes with,
-  /// and at least one that is read is complex.
-  bool is_complex() const {
-    bool found = false;
+  /// Whether each tensor is the device's, or a number on the CPU that is only read, of a dtype that the device computes
+  /// with, and at least one that is read is complex, if the operator does not make complex numbers of real ones.
+  bool is_complex(bool makes_complex) const {
+    bool found = makes_complex;
     for (size_t i = 0; i < arguments_.size(); ++i) {
       if (!arguments_[i].isTensor()) continue;
       const at::Tensor& tensor = arguments_[i].toTensor();
@@ -66,7 +72,7 @@ class Call {
 
  private:
   static bool is_possible(const at::Tensor& tensor) {
-    if (tensor.is_cpu()) return tensor.unsafeGetTensorImpl()->is_wrapped_number();
+    if (tensor.is_cpu()) return tensor.dim() == 0;
     if (!tensor.is_privateuseone() || tensor.layout() != at::kStrided) return false;
     const at::ScalarType real = c10::toRealValueType(tensor.scalar_type());
     if (tensor.is_complex() && real == at::kHalf) return false;
@@ -95,32 +101,49 @@ at::Tensor result_like(const Operand& a, const Operand& b, at::ScalarType dtype)
   return at::empty_strided(shape.sizes(), shape.strides(), one.options().dtype(dtype));
 }
 
-/// The dtype of the result of "self" and "other", which may be a number.
-at::ScalarType common_dtype(const Call& call) {
-  if (call["other"].isScalar()) return at::result_type(call.tensor("self"), call["other"].toScalar());
-  return at::result_type(call.tensor("self"), call.tensor("other"));
+/// The dtype of the result of "self" and another operand. One of them may be a number.
+at::ScalarType common_dtype(const Call& call, const char* other = "other") {
+  if (call["self"].isScalar()) return at::result_type(call["self"].toScalar(), call.tensor(other));
+  if (call[other].isScalar()) return at::result_type(call.tensor("self"), call[other].toScalar());
+  return at::result_type(call.tensor("self"), call.tensor(other));
 }
 
-/// Calls an operator over pairs: what it writes to, two operands of which one may be a number, and more numbers.
+void call_own(const char* name, torch::jit::Stack stack) {
+  c10::Dispatcher::singleton().findSchemaOrThrow(name, "").callBoxed(&stack);
+}
+
+/// Calls an operator over pairs: what it writes to, numbers of a dtype or whether something holds, two operands of
+/// which one may be a number, and more numbers.
 at::Tensor on_pairs(const char* name, const Operand& a, const Operand& b, at::ScalarType dtype,
-                    const std::vector<c10::IValue>& more = {}) {
+                    const std::vector<c10::IValue>& more = {}, bool asks = false) {
   const at::ScalarType real = c10::toRealValueType(dtype);
-  const at::Tensor result = result_like(a, b, dtype);
+  const at::Tensor result = result_like(a, b, asks ? at::kBool : dtype);
   const auto pairs = [&](const Operand& operand) {
     return operand.tensor ? c10::IValue(pairs_of(*operand.tensor, real)) : c10::IValue();
   };
   const c10::complex<double> number = a.tensor ? b.number : a.number;
-  torch::jit::Stack stack{at::view_as_real(result), pairs(a), pairs(b), number.real(), number.imag()};
+  torch::jit::Stack stack{asks ? result.unsqueeze(-1) : at::view_as_real(result), pairs(a), pairs(b), number.real(),
+                          number.imag()};
   stack.insert(stack.end(), more.begin(), more.end());
-  c10::Dispatcher::singleton().findSchemaOrThrow(name, "").callBoxed(&stack);
+  call_own(name, std::move(stack));
   return result;
 }
+
+/// A function of each number, which complex_pairs.py has by that name.
+at::Tensor function_of(const at::Tensor& self, const std::string& name) {
+  const at::Tensor result = result_like({self}, {}, self.scalar_type());
+  call_own("outboard::pairs_function_",
+           {at::view_as_real(result), pairs_of(self, c10::toRealValueType(self.scalar_type())), name});
+  return result;
+}
+
+at::Tensor by_name(const Call& call) { return function_of(call.tensor("self"), call.function()); }
 
 at::Tensor sum_of(const Call& call, const Operand& a, const Operand& b, c10::complex<double> alpha) {
   return on_pairs("outboard::pairs_add_", a, b, common_dtype(call), {alpha.real(), alpha.imag()});
 }
 
-c10::complex<double> alpha_of(const Call& call) { return call["alpha"].toScalar().to<c10::complex<double>>(); }
+c10::complex<double> alpha_of(const Call& call) { return call.number("alpha"); }
 
 at::Tensor add(const Call& call) { return sum_of(call, call.operand("self"), call.operand("other"), alpha_of(call)); }
 
@@ -156,11 +179,78 @@ at::Tensor angle(const Call& call) {
   return at::atan2_out(result, at::imag(self), at::real(self));
 }
 
+at::Tensor eq(const Call& call) {
+  return on_pairs("outboard::pairs_eq_", call.operand("self"), call.operand("other"), common_dtype(call), {}, true);
+}
+
+at::Tensor ne(const Call& call) { return at::logical_not(eq(call)); }
+
+/// Whether something holds of one part or the other.
+template <at::Tensor (*Asks)(const at::Tensor&)>
+at::Tensor either(const Call& call) {
+  const at::Tensor self = call.tensor("self").resolve_conj();
+  return at::logical_or(Asks(at::real(self)), Asks(at::imag(self)));
+}
+
+/// Exponents for which the CPU computes something simpler.
+const std::map<double, const char*>& powers() {
+  static const std::map<double, const char*> all{
+      {-2, "inverse square"}, {-1, "reciprocal"}, {-0.5, "rsqrt"}, {0, "one"},
+      {0.5, "sqrt"},          {1, "itself"},      {2, "square"},   {3, "cube"}};
+  return all;
+}
+
+at::Tensor pow(const Call& call) {
+  const at::ScalarType dtype = common_dtype(call, "exponent");
+  if (call["exponent"].isScalar()) {
+    const c10::complex<double> exponent = call.number("exponent");
+    const auto found = powers().find(exponent.real());
+    if (exponent.imag() == 0 && found != powers().end()) return function_of(call.tensor("self"), found->second);
+  }
+  const at::Tensor result = on_pairs("outboard::pairs_pow_", call.operand("self"), call.operand("exponent"), dtype);
+  return call["self"].isScalar() ? result.contiguous() : result;  // so PyTorch has it
+}
+
+/// A new complex tensor, as the sum of two real ones would lie, to the parts of which `write` writes.
+template <typename Write>
+at::Tensor of_parts(const at::Tensor& a, const at::Tensor& b, Write&& write) {
+  at::Tensor result = result_like({a}, {b}, c10::toComplexType(a.scalar_type()));
+  write(at::real(result), at::imag(result));
+  return result;
+}
+
+at::Tensor complex(const Call& call) {
+  const at::Tensor real = call.tensor("real"), imag = call.tensor("imag");
+  return of_parts(real, imag, [&](const at::Tensor& first, const at::Tensor& second) {
+    first.copy_(real);
+    second.copy_(imag);
+  });
+}
+
+at::Tensor polar(const Call& call) {
+  const at::Tensor size = call.tensor("abs"), angle = call.tensor("angle");
+  return of_parts(size, angle, [&](const at::Tensor& first, const at::Tensor& second) {
+    first.copy_(size * at::cos(angle));
+    second.copy_(size * at::sin(angle));
+  });
+}
+
+at::Tensor addcmul(const Call& call) {
+  return at::add(call.tensor("self"),
+                 at::mul(at::mul(call.tensor("tensor1"), call["value"].toScalar()), call.tensor("tensor2")));
+}
+
+at::Tensor addcdiv(const Call& call) {
+  return at::add(call.tensor("self"),
+                 at::div(at::mul(call.tensor("tensor1"), call["value"].toScalar()), call.tensor("tensor2")));
+}
+
 /// Real dimensions of a reduction over complex numbers; all if none are given.
 std::vector<int64_t> dims_of(const Call& call, int64_t rank) {
   std::vector<int64_t> dims;
   if (call.has("dim") && !call["dim"].isNone()) dims = call["dim"].toIntVector();
   for (int64_t& dim : dims) dim = c10::maybe_wrap_dim(dim, rank);
+  if (rank == 0) return {};
   if (dims.empty()) {
     for (int64_t dim = 0; dim < rank; ++dim) dims.push_back(dim);
   }
@@ -187,6 +277,24 @@ at::Tensor mean(const Call& call) {
   });
 }
 
+at::Tensor cumsum(const Call& call) {
+  const at::Tensor self = call.tensor("self").resolve_conj();
+  const int64_t dim = c10::maybe_wrap_dim(call["dim"].toInt(), self.dim());
+  return at::view_as_complex(at::cumsum(at::view_as_real(self), dim).contiguous());
+}
+
+at::Tensor trace(const Call& call) { return at::sum(call.tensor("self").diagonal()); }
+
+at::Tensor vector_norm(const Call& call) {
+  const auto dims = call["dim"].toOptional<std::vector<int64_t>>();
+  return at::linalg_vector_norm(at::abs(call.tensor("self")), call["ord"].toScalar(),
+                                dims ? at::OptionalIntArrayRef(*dims) : std::nullopt, call["keepdim"].toBool());
+}
+
+at::Tensor dot(const Call& call) { return at::sum(at::mul(call.tensor("self"), call.tensor("tensor"))); }
+
+at::Tensor vdot(const Call& call) { return at::sum(at::mul(call.tensor("self").conj(), call.tensor("other"))); }
+
 /// The product of matrices by four products of real ones.
 template <typename Product>
 at::Tensor product(const at::Tensor& first, const at::Tensor& second, Product&& of) {
@@ -206,41 +314,117 @@ at::Tensor bmm(const Call& call) {
                  [](const at::Tensor& a, const at::Tensor& b) { return at::bmm(a, b); });
 }
 
+at::Tensor mv(const Call& call) { return at::mm(call.tensor("self"), call.tensor("vec").unsqueeze(1)).squeeze(1); }
+
+/// A product, times alpha, and what is added to it, times beta.
+at::Tensor with_addend(const Call& call, const at::Tensor& product) {
+  const at::Tensor scaled = at::mul(product, call["alpha"].toScalar());
+  if (call.number("beta") == 0.0) return scaled;
+  return at::add(scaled, at::mul(call.tensor("self"), call["beta"].toScalar()));
+}
+
+at::Tensor addmm(const Call& call) { return with_addend(call, at::mm(call.tensor("mat1"), call.tensor("mat2"))); }
+
+at::Tensor addmv(const Call& call) { return with_addend(call, at::mv(call.tensor("mat"), call.tensor("vec"))); }
+
+at::Tensor baddbmm(const Call& call) {
+  return with_addend(call, at::bmm(call.tensor("batch1"), call.tensor("batch2")));
+}
+
 struct Function {
   at::Tensor (*compute)(const Call& call);
   bool (*takes)(const Call& call) = nullptr;  ///< none: any call
+  bool makes_complex = false;                 ///< of real numbers
 };
 
 bool has_no_dtype(const Call& call) { return call["dtype"].isNone(); }
-bool are_both_complex(const Call& call) {
-  return call.tensor("self").scalar_type() == call.tensor("mat2").scalar_type();
+bool is_no_number(const Call& call) { return has_no_dtype(call) && call.tensor("self").dim() > 0; }
+bool is_any_complex(const Call& call) { return c10::isComplexType(common_dtype(call, "exponent")); }
+bool is_not_written(const Call& call) { return !call.written(); }
+bool is_matrix(const Call& call) { return call.tensor("self").dim() == 2; }
+
+/// Whether all these have one dtype: what the CPU refuses otherwise, it is left to.
+bool have_one_dtype(const Call& call, std::initializer_list<const char*> names) {
+  const at::ScalarType dtype = call.tensor(*names.begin()).scalar_type();
+  return std::all_of(names.begin(), names.end(),
+                     [&](const char* name) { return call.tensor(name).scalar_type() == dtype; });
 }
 
-/// By the operator's name without overload.
+bool are_both_complex(const Call& call) { return have_one_dtype(call, {"self", "mat2"}); }
+bool are_products_added(const Call& call) { return have_one_dtype(call, {"self", "tensor1", "tensor2"}); }
+
+/// Whether tensors have one dtype, and as many dimensions as a product of matrices takes, to which another is added
+/// that broadcasts.
+bool are_factors(const Call& call, const char* a, const char* b, int64_t rows, int64_t columns) {
+  const at::Tensor first = call.tensor(a), second = call.tensor(b), self = call.tensor("self");
+  if (!have_one_dtype(call, {"self", a, b}) || first.dim() != rows || second.dim() != columns) return false;
+  std::vector<int64_t> sizes = first.sizes().vec();
+  sizes.pop_back();
+  if (columns > 1) sizes.push_back(second.size(-1));
+  return call.function() == "mv" || at::is_expandable_to(self.sizes(), sizes);
+}
+
+bool are_real(const Call& call, const char* a, const char* b) {
+  const at::ScalarType dtype = call.tensor(a).scalar_type();
+  return have_one_dtype(call, {a, b}) && (dtype == at::kFloat || dtype == at::kDouble);
+}
+
+bool are_rows(const Call& call, const char* other) {
+  const at::Tensor a = call.tensor("self"), b = call.tensor(other);
+  return have_one_dtype(call, {"self", other}) && a.dim() == 1 && a.sizes() == b.sizes();
+}
+
+/// By `Call::function`.
 const std::map<std::string, Function>& functions() {
   static const std::map<std::string, Function> all{
-      {"aten::add", {add}},
-      {"aten::sub", {sub}},
-      {"aten::rsub", {rsub}},
-      {"aten::mul", {mul}},
-      {"aten::div", {div, [](const Call& call) { return !call.has("rounding_mode"); }}},
-      {"aten::reciprocal", {reciprocal}},
-      {"aten::neg", {neg}},
-      {"aten::abs", {abs, [](const Call& call) { return !call.written(); }}},
-      {"aten::angle", {angle, [](const Call& call) { return !call.written(); }}},
-      {"aten::sum", {sum, has_no_dtype}},
-      {"aten::mean", {mean, has_no_dtype}},
-      {"aten::mm", {mm, are_both_complex}},
-      {"aten::bmm", {bmm, are_both_complex}},
+      {"abs", {abs, is_not_written}},
+      {"add", {add}},
+      {"addcdiv", {addcdiv, are_products_added}},
+      {"addcmul", {addcmul, are_products_added}},
+      {"addmm", {addmm, [](const Call& call) { return are_factors(call, "mat1", "mat2", 2, 2); }}},
+      {"addmv", {addmv, [](const Call& call) { return are_factors(call, "mat", "vec", 2, 1); }}},
+      {"angle", {angle, is_not_written}},
+      {"baddbmm", {baddbmm, [](const Call& call) { return are_factors(call, "batch1", "batch2", 3, 3); }}},
+      {"bmm", {bmm, are_both_complex}},
+      {"complex", {complex, [](const Call& call) { return are_real(call, "real", "imag"); }, true}},
+      {"conj_physical", {by_name}},
+      {"cumsum", {cumsum, is_no_number}},
+      {"div", {div, [](const Call& call) { return !call.has("rounding_mode"); }}},
+      {"dot", {dot, [](const Call& call) { return are_rows(call, "tensor"); }}},
+      {"eq", {eq}},
+      {"exp", {by_name}},
+      {"isinf", {either<at::isinf>}},
+      {"isnan", {either<at::isnan>}},
+      {"linalg_vector_norm", {vector_norm, has_no_dtype}},
+      {"log", {by_name}},
+      {"log10", {by_name}},
+      {"log2", {by_name}},
+      {"mean", {mean, has_no_dtype}},
+      {"mm", {mm, are_both_complex}},
+      {"mul", {mul}},
+      {"mv", {mv, [](const Call& call) { return are_factors(call, "self", "vec", 2, 1); }}},
+      {"ne", {ne}},
+      {"neg", {neg}},
+      {"polar", {polar, [](const Call& call) { return are_real(call, "abs", "angle"); }, true}},
+      {"pow", {pow, is_any_complex, true}},
+      {"reciprocal", {reciprocal}},
+      {"rsqrt", {by_name}},
+      {"rsub", {rsub}},
+      {"sgn", {by_name}},
+      {"sqrt", {by_name}},
+      {"sub", {sub}},
+      {"sum", {sum, has_no_dtype}},
+      {"trace", {trace, is_matrix}},
+      {"vdot", {vdot, [](const Call& call) { return are_rows(call, "other"); }}},
   };
   return all;
 }
 
-const Function* function_of(const Operator& op) {
-  std::string base = op.name.substr(0, op.name.find('.'));
+std::string Call::function() const {
+  const size_t start = op_.name.find("::") + 2;
+  std::string base = op_.name.substr(start, op_.name.find('.') - start);
   if (base.back() == '_') base.pop_back();
-  const auto found = functions().find(base);
-  return found == functions().end() ? nullptr : &found->second;
+  return base;
 }
 
 /// Writes a result to an argument, as the CPU would take it.
@@ -257,11 +441,14 @@ void give(const at::Tensor& target, const at::Tensor& result, bool is_out) {
 }  // namespace
 
 bool compute_complex(const Operator& op, torch::jit::Stack* stack) {
-  const Function* function = function_of(op);
-  if (function == nullptr || op.aliased_argument.size() != 1) return false;
+  if (op.aliased_argument.size() != 1 || op.name.rfind("aten::", 0) != 0) return false;
   const Call call(op, *stack);
-  if (!call.is_complex() || (function->takes != nullptr && !function->takes(call))) return false;
-  at::Tensor result = function->compute(call);
+  const auto found = functions().find(call.function());
+  if (found == functions().end()) return false;
+  const Function& function = found->second;
+  if (call.written() && !call.written()->is_privateuseone()) return false;
+  if (!call.is_complex(function.makes_complex) || (function.takes != nullptr && !function.takes(call))) return false;
+  at::Tensor result = function.compute(call);
   if (const std::optional<at::Tensor> target = call.written()) {
     give(*target, result, op.out_variant);
     result = *target;
@@ -277,6 +464,9 @@ TORCH_LIBRARY_FRAGMENT(outboard, m) {
       "-> ()");
   m.def("pairs_mul_(Tensor(a!) out, Tensor? self, Tensor? other, Scalar re, Scalar im) -> ()");
   m.def("pairs_div_(Tensor(a!) out, Tensor? self, Tensor? other, Scalar re, Scalar im) -> ()");
+  m.def("pairs_pow_(Tensor(a!) out, Tensor? self, Tensor? other, Scalar re, Scalar im) -> ()");
+  m.def("pairs_eq_(Tensor(a!) out, Tensor? self, Tensor? other, Scalar re, Scalar im) -> ()");
+  m.def("pairs_function_(Tensor(a!) out, Tensor self, str function) -> ()");
 }
 
 }  // namespace outboard::aten
