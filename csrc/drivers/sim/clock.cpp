@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 
@@ -23,6 +24,7 @@ std::string stripped(const std::string& text) {
 bool is_number(const std::string& text, double& number) {
   std::string plain = stripped(text.substr(0, text.find('#')));
   plain.erase(std::remove(plain.begin(), plain.end(), '_'), plain.end());
+  if (plain == "true") plain = "1";
   char* end = nullptr;
   number = std::strtod(plain.c_str(), &end);
   return !plain.empty() && *end == '\0';
@@ -33,9 +35,10 @@ bool is_number(const std::string& text, double& number) {
 Chip::Chip(const std::string& path) : name("simulated device") {
   std::ifstream file(path);
   if (!file) throw std::invalid_argument("OUTBOARD_SIM_CHIP: " + path + " cannot be read");
-  std::string table;
+  std::string table, text;
   for (std::string line; std::getline(file, line);) {
     line = stripped(line);
+    text += line + '\n';
     if (!line.empty() && line[0] == '[') table = line.substr(1, line.find(']') - 1);
     const size_t equals = line.find('=');
     if (equals == std::string::npos || line[0] == '#' || line[0] == '[') continue;
@@ -47,6 +50,7 @@ Chip::Chip(const std::string& path) : name("simulated device") {
       name = value.substr(1, value.find_last_of(value[0]) - 1);
     }
   }
+  key = std::to_string(std::hash<std::string>()(text));
   if (flops.count("float32") == 0 || numbers.count("bandwidth") == 0) {
     throw std::invalid_argument("OUTBOARD_SIM_CHIP: " + path + " has no bandwidth, or no float32 in [flops]");
   }

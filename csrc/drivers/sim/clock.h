@@ -22,12 +22,13 @@ struct Step {
 /// A chip as outboard.Chip has it (src/outboard/simulation/chip.py); bytes and seconds.
 struct Chip {
   /// Reads lines `key = value` of TOML, and the table `flops`. Throws std::invalid_argument without a file, or for a
-  /// number that is none.
+  /// number that is none. `true` is 1.
   explicit Chip(const std::string& path);
 
   double seconds(const Step& step) const;
 
   std::string name;
+  std::string key;                      // another for another text of the file
   std::map<std::string, double> flops;  // by dtype, with float32
   std::map<std::string, double> numbers;
   /// One of `numbers`, or what it is if the file does not say.

@@ -88,9 +88,14 @@ struct Point {
 struct ob_stream_t {
   explicit ob_stream_t(ob_device device_) : device(device_) {}
 
-  /// Of what is not `always` done, that of a lost device is left out.
+  /// Of what is not `always` done, that of a lost device is left out. A stream that has ended does it at once.
   void put(std::function<void()> command, bool always = false) {
-    std::lock_guard<std::mutex> lock(mutex);
+    std::unique_lock<std::mutex> lock(mutex);
+    if (ending) {
+      lock.unlock();
+      if (always || !device->lost) command();
+      return;
+    }
     if (!worker.joinable()) worker = std::thread([this] { work(); });
     commands.push_back({std::move(command), always});
     ++put_count;
@@ -295,7 +300,7 @@ void give_up(ob_device device) {
   for (const auto& each : device->members) {
     if (const auto members = each.lock()) members->abort();
   }
-  for (ob_stream stream : device->streams) stream->synchronize();
+  for (ob_stream stream : device->streams) stream->end();
   for (const auto& [address, bytes] : device->blocks) std::free(reinterpret_cast<void*>(address));
   device->blocks.clear();
   device->used = 0;
@@ -317,12 +322,12 @@ ob_status device_properties(ob_device, ob_device_properties* properties) {
   put_text(p.name, chip == nullptr ? "simulated device" : chip->name);
   std::snprintf(p.vendor, sizeof(p.vendor), "Outboard");
   std::snprintf(p.driver_version, sizeof(p.driver_version), "1");
-  std::snprintf(p.cache_key, sizeof(p.cache_key), "sim-1");
+  put_text(p.cache_key, chip == nullptr ? "sim-1" : "sim-1 " + chip->key);
   std::snprintf(p.library, sizeof(p.library), "simulated library");
   const char* compiler = std::getenv("OUTBOARD_SIM_COMPILER");
   if (chip != nullptr || (compiler != nullptr && std::string(compiler) == "1")) {
     put_text(p.compiler, "outboard-sim 1");
-    p.static_sizes = 1;
+    p.static_sizes = chip == nullptr || chip->number("symbolic", 0) == 0 ? 1 : 0;
   }
   p.type = OB_DEVICE_ACCELERATOR;
   p.compute_units = 1;
@@ -556,9 +561,10 @@ ob_status execute(ob_stream stream, const std::shared_ptr<const outboard::sim::P
     if (status != OB_OK) return status;
   }
   hang_while(kInCall, stream->device);
-  model_steps(stream, program->steps());
+  model_steps(stream, program->steps(kept->list()));
   stream->put([stream, program, kept] {
     hang_while(kOnDevice, stream->device);
+    while (program->hangs() && !stream->device->lost) std::this_thread::sleep_for(kLookAgain);
     try {
       program->run(kept->list());
     } catch (const std::exception& error) {

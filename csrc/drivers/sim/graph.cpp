@@ -32,6 +32,7 @@ enum : uint32_t {  // as PyTorch counts
 };
 
 using Sizes = std::vector<int64_t>;
+constexpr int64_t kAnySize = -1;  // of an input
 
 [[noreturn]] void damaged(const std::string& what) { throw common::BuildError("not an executable of sim: " + what); }
 
@@ -237,6 +238,11 @@ Data iota(const Operands& call) {
     made[i] = static_cast<double>(call.integer(0) + static_cast<int64_t>(i) * call.integer(1));
   }
   return made;
+}
+
+/// How long the first value is along a dimension.
+Data length(const Operands& call) {
+  return {static_cast<double>(call.value(0).sizes.at(static_cast<size_t>(call.integer(0))))};
 }
 
 Data same(const Operands& call) { return call.value(0).data; }
@@ -545,7 +551,9 @@ const std::map<std::string, Operation>& operations() {
   static const std::map<std::string, Operation> kOperations = {
       {"full", full},
       {"iota", iota},
+      {"size", length},
       {"cast", same},
+      {"hang", same},
       {"reshape", same},
       {"result", same},
       {"where", where},
@@ -615,11 +623,15 @@ const std::map<std::string, Operation>& operations() {
   return kOperations;
 }
 
-Sizes sizes_of(const std::string& word) {
-  Sizes sizes;
-  std::stringstream parts(word == "-" ? "" : word);
-  for (std::string part; std::getline(parts, part, 'x');) sizes.push_back(std::strtoll(part.c_str(), nullptr, 10));
-  return sizes;
+/// The line with all its integers. Throws std::length_error for a negative size.
+Instruction completed(Instruction line, const std::vector<Value>& values) {
+  const auto integer = [&](size_t value) { return static_cast<int64_t>(values.at(value).data.at(0)); };
+  for (const auto& later : line.later_integers) line.integers[later.place] = integer(later.value);
+  for (const auto& later : line.later_sizes) {
+    line.sizes[later.place] = integer(later.value);
+    if (line.sizes[later.place] < 0) throw std::length_error("a negative size in an executable");
+  }
+  return line;
 }
 
 Value load(const ob_operand& operand) {
@@ -668,18 +680,18 @@ Program::Program(const std::string& text) {
   if (text.compare(0, begin, expected) != 0) damaged("its first line is no " + std::string(kVersion) + " of the rest");
   std::stringstream lines(text.substr(begin));
   for (std::string line; std::getline(lines, line);) read(line);
-  if (steps_.empty()) move_operands();
 }
 
-void Program::move_operands() {
+std::vector<Step> Program::steps(const std::vector<ob_operand>& operands) const {
+  if (!steps_.empty()) return steps_;
   Step step{"executable", "float32", 0, 0, 0};
-  const auto bytes = [this](size_t place) {
-    const Instruction& line = instructions_[place];
-    return static_cast<uint64_t>(count(line.sizes)) * type_of(line.dtype).bytes;
-  };
-  for (const size_t place : inputs_) step.read += bytes(place);
-  for (const size_t place : results_) step.written += bytes(place);
-  steps_.push_back(step);
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (operands[i].kind != OB_OPERAND_TENSOR) continue;
+    const Sizes sizes(operands[i].sizes, operands[i].sizes + operands[i].count);
+    (i < inputs_.size() ? step.read : step.written) +=
+        static_cast<uint64_t>(count(sizes)) * type_of(operands[i].dtype).bytes;
+  }
+  return {step};
 }
 
 void Program::read(const std::string& line) {
@@ -694,20 +706,30 @@ void Program::read(const std::string& line) {
     return steps_.push_back(step);
   }
   words >> made.dtype >> sizes;
-  made.sizes = sizes_of(sizes);
   type_of(made.dtype);
   const size_t place = instructions_.size();
+  const auto value_of = [&](const std::string& word) {
+    const size_t value = std::strtoull(word.c_str() + 1, nullptr, 10);
+    if (value >= place) damaged("a value is read before it is made");
+    last_use_[value] = place;
+    return value;
+  };
+  const auto add_integer = [&](const std::string& word, Sizes& integers, std::vector<Instruction::Later>& later) {
+    if (word[0] == '$') later.push_back({integers.size(), value_of(word)});
+    integers.push_back(word == "?" ? kAnySize : word[0] == '$' ? 0 : std::strtoll(word.c_str(), nullptr, 10));
+  };
+  std::stringstream parts(sizes == "-" ? "" : sizes);
+  for (std::string part; std::getline(parts, part, 'x');) add_integer(part, made.sizes, made.later_sizes);
   for (std::string word; words >> word;) {
     if (word[0] == '%') {
-      made.values.push_back(std::strtoull(word.c_str() + 1, nullptr, 10));
-      if (made.values.back() >= place) damaged("a value is read before it is made");
-      last_use_[made.values.back()] = place;
+      made.values.push_back(value_of(word));
     } else if (word[0] == '#') {
       made.numbers.push_back(std::strtod(word.c_str() + 1, nullptr));
     } else {
-      made.integers.push_back(std::strtoll(word.c_str(), nullptr, 10));
+      add_integer(word, made.integers, made.later_integers);
     }
   }
+  if (made.operation == "hang") hangs_ = true;
   if (made.operation == "input") {
     inputs_.push_back(place);
   } else if (operations().count(made.operation) == 0) {
@@ -725,8 +747,10 @@ std::string Program::problem(const std::vector<ob_operand>& operands) const {
     const Instruction& line = instructions_[is_result ? results_[i - inputs_.size()] : inputs_[i]];
     const ob_operand& operand = operands[i];
     if (operand.kind != OB_OPERAND_TENSOR && !is_result && line.sizes.empty()) continue;
-    const bool fits = operand.kind == OB_OPERAND_TENSOR && operand.dtype == line.dtype &&
-                      line.sizes == Sizes(operand.sizes, operand.sizes + operand.count);
+    const auto fits_size = [](int64_t wanted, int64_t given) { return wanted == kAnySize || wanted == given; };
+    const bool fits =
+        operand.kind == OB_OPERAND_TENSOR && operand.dtype == line.dtype && line.sizes.size() == operand.count &&
+        (!line.later_sizes.empty() || std::equal(line.sizes.begin(), line.sizes.end(), operand.sizes, fits_size));
     if (!fits) return "operand " + std::to_string(i) + " is not as it was when the graph was compiled";
   }
   return "";
@@ -734,13 +758,13 @@ std::string Program::problem(const std::vector<ob_operand>& operands) const {
 
 void Program::run(const std::vector<ob_operand>& operands) const {
   std::vector<Value> values(instructions_.size());
-  size_t input = 0;
+  size_t input = 0, result = inputs_.size();
   for (size_t i = 0; i < instructions_.size(); ++i) {
-    const Instruction& line = instructions_[i];
-    if (line.operation == "input") {
+    if (instructions_[i].operation == "input") {
       values[i] = load(operands[input++]);
       continue;
     }
+    const Instruction line = completed(instructions_[i], values);
     Operands call{line, {}};
     for (const size_t number : line.values) call.values.push_back(&values[number]);
     values[i] = {line.sizes, operations().at(line.operation)(call)};
@@ -748,9 +772,18 @@ void Program::run(const std::vector<ob_operand>& operands) const {
       throw std::length_error("a result of other sizes than the executable says, of " + line.operation);
     }
     round_to(line.dtype, values[i].data);
-    for (const size_t number : line.values) {
-      if (last_use_[number] == i) values[number] = {};
+    if (line.operation == "result") {
+      const ob_operand& operand = operands[result++];
+      if (!std::equal(line.sizes.begin(), line.sizes.end(), operand.sizes)) {
+        throw std::length_error("a result of other sizes than the caller has memory for");
+      }
     }
+    const auto forget = [&](size_t number) {
+      if (last_use_[number] == i) values[number] = {};
+    };
+    for (const size_t number : line.values) forget(number);
+    for (const auto& later : line.later_sizes) forget(later.value);
+    for (const auto& later : line.later_integers) forget(later.value);
   }
   for (size_t i = 0; i < results_.size(); ++i) store(values[results_[i]], operands[inputs_.size() + i]);
 }

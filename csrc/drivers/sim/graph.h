@@ -13,12 +13,19 @@ namespace outboard::sim {
 
 /// One line of an executable: `multiply 6 2x3 %0 %1`. Its result has a number, the line's.
 struct Instruction {
+  /// An integer that is known when the executable runs: the place of it, and the line whose result it is.
+  struct Later {
+    size_t place, value;
+  };
+
   std::string operation;
-  uint32_t dtype = 0;  // as PyTorch counts
-  std::vector<int64_t> sizes;
-  std::vector<size_t> values;     // `%0`: results of earlier lines
-  std::vector<int64_t> integers;  // `3`
-  std::vector<double> numbers;    // `#0x1p-1`
+  uint32_t dtype = 0;                 // as PyTorch counts
+  std::vector<int64_t> sizes;         // of an input, kAnySize: as its operand has it
+  std::vector<size_t> values;         // `%0`: results of earlier lines
+  std::vector<int64_t> integers;      // `3`
+  std::vector<double> numbers;        // `#0x1p-1`
+  std::vector<Later> later_sizes;     // `$4x3`
+  std::vector<Later> later_integers;  // `$4`
 };
 
 /// A program: a first line with the version and a checksum of all others, then an instruction a line, and a line for
@@ -32,16 +39,18 @@ class Program {
   /// Computes the results. Throws std::exception where an index is out of range.
   void run(const std::vector<ob_operand>& operands) const;
   /// What hardware would do. One that its compiler says nothing of only reads its inputs and writes its results.
-  const std::vector<Step>& steps() const { return steps_; }
+  std::vector<Step> steps(const std::vector<ob_operand>& operands) const;
+  /// Whether it is to hang, as a fault of the chip's.
+  bool hangs() const { return hangs_; }
 
  private:
   void read(const std::string& line);
-  void move_operands();
 
   std::vector<Instruction> instructions_;
   std::vector<size_t> inputs_, results_;  // places among the instructions, of `input` and `result`
   std::vector<size_t> last_use_;          // by instruction
   std::vector<Step> steps_;
+  bool hangs_ = false;
 };
 
 /// From a tensor's element 0 to the end of its last, in bytes.

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
+import sympy
 import torch
 
 if TYPE_CHECKING:
@@ -32,11 +33,12 @@ class Unsupported(NotImplementedError):
 
 @dataclasses.dataclass(frozen=True)
 class Operand:
-    """One input or result of a graph. Of a number, and of a tensor without dimensions, sizes and strides are empty."""
+    """One input or result of a graph. Of a number, and of a tensor without dimensions, sizes and strides are empty.
+    Where sizes may vary, they are expressions of the symbols that ``node.meta["val"]`` has (``SymInt.node.expr``)."""
 
     dtype: torch.dtype
-    sizes: tuple[int | torch.SymInt, ...]
-    strides: tuple[int | torch.SymInt, ...]  #: in elements; no two elements share memory
+    sizes: tuple[int | sympy.Expr, ...]
+    strides: tuple[int | sympy.Expr, ...]  #: in elements; no two elements share memory
     is_number: bool = False  #: an int or float that is handed over at each call
 
 
@@ -71,7 +73,10 @@ class GraphCompiler(Protocol):
         """Compiles a graph of operators that ``supports`` took, without side effects.
 
         ``operands`` are the graph's placeholders and then its results, as they lie in memory. Sizes are numbers where
-        the driver says ``static_sizes``. Raises :class:`Unsupported`.
+        the driver says ``static_sizes``. Elsewhere they may be symbolic, as may numbers among arguments (a SymInt or
+        SymFloat, or the node of one): each symbol is a size of an input, or an input that is a number, so each call
+        tells them.
+        Raises :class:`Unsupported`.
         """
         ...
 

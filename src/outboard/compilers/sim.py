@@ -2,21 +2,24 @@
 """The compiler of the simulator's graph tier: an example from which others start.
 
 An executable is text. Each line is an operation, the dtype and the sizes of its result, and what it reads: ``%3`` is
-the result of line 3, other words are integers, and numbers begin with ``#``. ``csrc/drivers/sim/graph.cpp`` runs it. So
-a compiler is a table of rules, each of which writes the lines of one operator. Lines ``step`` at the end say what
+the result of line 3, other words are integers, and numbers begin with ``#``. ``csrc/drivers/sim/graph.cpp`` runs it.
+Sizes and integers that are known only when it runs are results of lines, too: ``$3``; ``?`` is a size of an input. So a
+compiler is a table of rules, each of which writes the lines of one operator. Lines ``step`` at the end say what
 hardware would make of them, as :mod:`outboard.simulation` counts: the dtype, operations, bytes read and written, and
 operators of each step.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import operator
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
+import sympy
 import torch
 from torch.utils import _pytree as pytree
 
@@ -38,13 +41,34 @@ DTYPES = frozenset(
 )  # fmt: skip
 
 
+#: A size: a number, or, where it is known only when the executable runs, an expression of PyTorch's symbols.
+Size: TypeAlias = int | sympy.Expr
+
+#: What computes a number from others, by the name of the expression.
+_ARITHMETIC = {
+    "Add": "add", "Mul": "multiply", "FloorDiv": "floor_divide", "CleanDiv": "floor_divide", "Max": "maximum",
+    "Min": "minimum", "IntTrueDiv": "divide", "FloatTrueDiv": "divide", "ToFloat": "cast",
+}  # fmt: skip
+
+
+def _size(given: Any) -> Size:
+    size = given.node.expr if isinstance(given, torch.SymInt) else given
+    return size if isinstance(size, sympy.Expr) and not size.is_Integer else int(size)
+
+
+def _plain(number: Any) -> Any:
+    """A symbolic number of PyTorch's as an expression."""
+    return number.node.expr if isinstance(number, (torch.SymInt, torch.SymFloat)) else number
+
+
 class Program:
     """The lines of an executable, and the values that they make, by number."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self.shapes: list[tuple[int, ...]] = []
+        self.shapes: list[tuple[Size, ...]] = []
         self.dtypes: list[torch.dtype] = []
+        self._known: dict[sympy.Expr, int] = {}  # the places of values that are such numbers
 
     def add_steps(self, steps: Sequence[Step]) -> None:
         """Adds what hardware would do, after all other lines."""
@@ -52,14 +76,58 @@ class Program:
             dtype = str(step.dtype).removeprefix("torch.")
             self.lines.append(f"step {dtype} {step.flops} {step.read} {step.written} {step.name}")
 
-    def emit(self, operation: str, dtype: torch.dtype, sizes: Sequence[int], *reads: str | int | float) -> int:
-        """Adds a line; returns the number of its value."""
-        shape = "x".join(str(int(size)) for size in sizes) or "-"
-        words = [f"#{read.hex()}" if isinstance(read, float) else str(read) for read in reads]
-        self.lines.append(" ".join([operation, str(dtype_number(dtype)), shape, *words]))
-        self.shapes.append(tuple(int(size) for size in sizes))
+    def emit(self, operation: str, dtype: torch.dtype, sizes: Sequence[Any], *reads: Any) -> int:
+        """Adds a line; returns the number of its value. Reads are values' names ("%3"), integers (symbolic ones, too)
+        and floats. Raises Unsupported for a size that no input tells."""
+        shape = tuple(map(_size, sizes))
+        words = ["x".join(map(self._word, shape)) or "-", *map(self._word, reads)]
+        self.lines.append(" ".join([operation, str(dtype_number(dtype)), *words]))
+        self.shapes.append(shape)
         self.dtypes.append(dtype)
         return len(self.lines) - 1
+
+    def _word(self, read: Any) -> str:
+        if isinstance(read, (torch.SymInt, sympy.Expr)):
+            read = _size(read)
+        if isinstance(read, sympy.Expr):
+            return f"${self.number(read)}"
+        return f"#{read.hex()}" if isinstance(read, float) else str(read)
+
+    # ---- numbers that are known when the executable runs ----
+
+    def input(self, dtype: torch.dtype, sizes: Sequence[Any]) -> int:
+        """Adds the next input, which tells the sizes that it has."""
+        shape = tuple(map(_size, sizes))
+        words = "x".join("?" if isinstance(size, sympy.Expr) else str(size) for size in shape) or "-"
+        self.lines.append(f"input {dtype_number(dtype)} {words}")
+        self.shapes.append(shape)
+        self.dtypes.append(dtype)
+        made = len(self.lines) - 1
+        for dim, size in enumerate(shape):
+            if isinstance(size, sympy.Expr) and size not in self._known:
+                self._known[size] = self.emit("size", torch.int64, (), f"%{made}", dim)
+        return made
+
+    def tell(self, number: Any, value: int) -> None:
+        """Says which value is a number, if that is symbolic."""
+        if isinstance(number, sympy.Expr):
+            self._known.setdefault(number, value)
+
+    def number(self, number: sympy.Expr) -> int:
+        """The value that is a symbolic number. Raises Unsupported if no input tells it."""
+        if number not in self._known:
+            self._known[number] = self._computed(number)
+        return self._known[number]
+
+    def _computed(self, number: sympy.Expr) -> int:
+        dtype = torch.int64 if number.is_integer else torch.float64
+        if number.is_Number:
+            return self.full(int(number) if number.is_Integer else float(number), (), dtype)
+        operation = _ARITHMETIC.get(type(number).__name__)
+        if operation is None:
+            raise Unsupported(f"the number {number}, which no input tells")
+        first, *others = (self.cast(self.number(part), dtype) for part in number.args)
+        return functools.reduce(lambda a, b: self.emit(operation, dtype, (), f"%{a}", f"%{b}"), others, first)
 
     def code(self) -> bytes:
         """The executable, under its first line: the version, and a checksum (FNV-1a) of the rest."""
@@ -71,8 +139,10 @@ class Program:
 
     # ---- what rules are written in ----
 
-    def full(self, number: float, sizes: Sequence[int], dtype: torch.dtype) -> int:
+    def full(self, number: float | sympy.Expr, sizes: Sequence[Any], dtype: torch.dtype) -> int:
         """A tensor of one number. Raises Unsupported for an integer that no double is."""
+        if isinstance(number, sympy.Expr):
+            return self.broadcast(self.cast(self.number(number), dtype), sizes)
         if not dtype.is_floating_point and abs(number) > 2**53:
             raise Unsupported(f"the integer {number}")
         return self.emit("full", dtype, sizes, float(number))
@@ -85,23 +155,21 @@ class Program:
             value = self.emit("trunc", self.dtypes[value], self.shapes[value], f"%{value}")
         return self.emit("cast", dtype, self.shapes[value], f"%{value}")
 
-    def reshape(self, value: int, sizes: Sequence[int]) -> int:
+    def reshape(self, value: int, sizes: Sequence[Any]) -> int:
         """The elements in other sizes, in order."""
-        if self.shapes[value] == tuple(sizes):
+        if self.shapes[value] == tuple(map(_size, sizes)):
             return value
         return self.emit("reshape", self.dtypes[value], sizes, f"%{value}")
 
-    def broadcast(self, value: int, sizes: Sequence[int]) -> int:
+    def broadcast(self, value: int, sizes: Sequence[Any]) -> int:
         """A value in the sizes that others have."""
-        if self.shapes[value] == tuple(sizes):
+        if self.shapes[value] == tuple(map(_size, sizes)):
             return value
         return self.emit("broadcast", self.dtypes[value], sizes, f"%{value}")
 
     def pointwise(self, operation: str, dtype: torch.dtype, *values: int) -> int:
         """An operation on each element of values that are broadcast."""
-        sizes = torch.broadcast_shapes(  # type: ignore[no-untyped-call]
-            *(self.shapes[value] for value in values)
-        )
+        sizes = _broadcast([self.shapes[value] for value in values])
         return self.emit(operation, dtype, sizes, *(f"%{self.broadcast(value, sizes)}" for value in values))
 
     def permute(self, value: int, dims: Sequence[int]) -> int:
@@ -111,16 +179,24 @@ class Program:
 
     def reduce(self, operation: str, value: int, dims: Sequence[int], keep: bool, dtype: torch.dtype) -> int:
         """Folds dimensions (all of them if none is named)."""
-        shape = self.shapes[value]
-        folded = sorted({dim % len(shape) for dim in dims}) if dims else list(range(len(shape)))
+        shape, folded = self.shapes[value], self.folded(value, dims)
         kept = [1 if d in folded else size for d, size in enumerate(shape)]
         made = self.emit(operation, dtype, kept, f"%{value}", *folded)
         return made if keep else self.reshape(made, [size for d, size in enumerate(shape) if d not in folded])
 
-    def slice(self, value: int, dim: int, start: int, count: int, step: int = 1) -> int:
+    def folded(self, value: int, dims: Sequence[int]) -> list[int]:
+        """The dimensions that ``reduce`` folds."""
+        rank = len(self.shapes[value])
+        return sorted({dim % rank for dim in dims}) if dims else [*range(rank)]
+
+    def count(self, value: int, dims: Sequence[int], dtype: torch.dtype) -> int:
+        """How many elements ``reduce`` folds to one, as a value."""
+        return self.full(math.prod(self.shapes[value][dim] for dim in self.folded(value, dims)), (), dtype)
+
+    def slice(self, value: int, dim: int, start: Any, count: Any, step: int = 1) -> int:
         """``count`` rows along a dimension."""
         sizes = [*self.shapes[value]]
-        sizes[dim] = count
+        sizes[dim] = _size(count)
         return self.emit("slice", self.dtypes[value], sizes, f"%{value}", dim, start, step)
 
     def matmul(self, a: int, b: int, dtype: torch.dtype) -> int:
@@ -131,6 +207,17 @@ class Program:
         return self.reshape(made, sizes)
 
 
+def _broadcast(shapes: Sequence[tuple[Size, ...]]) -> tuple[Size, ...]:
+    """The sizes to which these are broadcast. Raises Unsupported for symbolic ones that are not known to be equal."""
+    made: list[Size] = []
+    for place in range(-max(map(len, shapes)), 0):
+        sizes = {shape[place] for shape in shapes if len(shape) >= -place} - {1}
+        if len(sizes) > 1:
+            raise Unsupported(f"sizes that may differ: {', '.join(map(str, sizes))}")
+        made.append(next(iter(sizes), 1))
+    return tuple(made)
+
+
 #: Types of arguments that an executable has as constants.
 _INTEGERS = frozenset({"int", "Optional[int]", "List[int]", "Optional[List[int]]"})
 
@@ -138,7 +225,7 @@ _INTEGERS = frozenset({"int", "Optional[int]", "List[int]", "Optional[List[int]]
 class BoundNode:
     """A node whose operands have values: what a rule gets."""
 
-    def __init__(self, program: Program, node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> None:
+    def __init__(self, program: Program, node: torch.fx.Node, values: dict[torch.fx.Node, Any], static: bool) -> None:
         assert isinstance(node.target, torch._ops.OpOverload)
         self.program = program
         self.name: str = node.target._schema.name
@@ -148,14 +235,16 @@ class BoundNode:
             given = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
             missing = position >= len(node.args) and argument.name not in node.kwargs
             if str(argument.real_type) in _INTEGERS and any(map(_is_node, pytree.tree_leaves(given))):
-                raise Unsupported(f"{argument.name} is known only when it is called")
+                if static:
+                    raise Unsupported(f"{argument.name} is known only when it is called")
+                given = pytree.tree_map(_integer_of, given)
             self.args[argument.name] = argument.default_value if missing else self._value(given, values)
         self.names = [argument.name for argument in schema]
         self.result = node.meta["val"]
 
     def _value(self, given: Any, values: dict[torch.fx.Node, Any]) -> Any:
         def with_values(item: Any) -> Any:
-            return Value(values[item]) if isinstance(item, torch.fx.Node) else item
+            return Value(values[item]) if isinstance(item, torch.fx.Node) else _plain(item)
 
         return pytree.tree_map(with_values, given)
 
@@ -167,7 +256,8 @@ class BoundNode:
         given = self[key]
         if isinstance(given, Value):
             return given.number if dtype is None else self.program.cast(given.number, dtype)
-        return self.program.full(float(given), (), dtype or torch.float64)
+        number = given if isinstance(given, sympy.Expr) else float(given)
+        return self.program.full(number, (), dtype or torch.float64)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -175,13 +265,17 @@ class BoundNode:
         return self.result.dtype  # type: ignore[no-any-return]
 
     @property
-    def sizes(self) -> tuple[int, ...]:
+    def sizes(self) -> tuple[Size, ...]:
         """The result's sizes."""
-        return tuple(self.result.shape)
+        return tuple(map(_size, self.result.shape))
 
 
 def _is_node(item: Any) -> bool:
     return isinstance(item, torch.fx.Node)
+
+
+def _integer_of(item: Any) -> Any:
+    return item.meta["val"] if isinstance(item, torch.fx.Node) else item
 
 
 class Value:
@@ -443,26 +537,37 @@ def _slice(call: BoundNode) -> int:
     )
 
 
-def _start(start: int | None, size: int) -> int:
+def _start(start: Size | None, size: Size) -> Size:
     """Where a slice begins, as Python counts."""
     start = start or 0
-    return min(max(start + size if start < 0 else start, 0), size)
+    if start == 0 or start == size:
+        return start
+    if start < 0:
+        return _size(sympy.Max(start + size, 0))
+    return _size(sympy.Min(start, size))
+
+
+def _row(index: Size, size: Size) -> Size:
+    """Which row an index means, as Python counts."""
+    return index + size if index < 0 else index
 
 
 @rule(aten.select.int)
 def _select(call: BoundNode) -> int:
     value = call.value(0)
     dim = call["dim"] % len(call.program.shapes[value])
-    row = call["index"] % call.program.shapes[value][dim]
+    row = _row(call["index"], call.program.shapes[value][dim])
     return call.program.reshape(call.program.slice(value, dim, row, 1), call.sizes)
 
 
 @rule(aten.split_with_sizes.default, aten.split.Tensor)
 def _split(call: BoundNode) -> list[int]:
-    value, dim, begin, parts = call.value(0), call["dim"], 0, []
+    value, dim, parts = call.value(0), call["dim"], []
+    begin: Size = 0
     for part in call.result:
-        parts.append(call.program.slice(value, dim % part.dim(), begin, part.shape[dim]))
-        begin += part.shape[dim]
+        count = _size(part.shape[dim])
+        parts.append(call.program.slice(value, dim % part.dim(), begin, count))
+        begin += count
     return parts
 
 
@@ -503,7 +608,7 @@ def _select_scatter(call: BoundNode) -> int:
     dim = call["dim"] % len(call.sizes)
     sizes = [1 if d == dim else size for d, size in enumerate(call.sizes)]
     row = call.program.reshape(call.value(1, call.dtype), sizes)
-    place = (dim, call["index"] % call.sizes[dim], 1)
+    place = (dim, _row(call["index"], call.sizes[dim]), 1)
     return call.program.emit("update", call.dtype, call.sizes, f"%{call.value(0)}", f"%{row}", *place)
 
 
@@ -518,11 +623,9 @@ def _sum_of(call: BoundNode) -> int:
 
 @rule(aten.mean.default, aten.mean.dim)
 def _mean(call: BoundNode) -> int:
-    total = call.program.reduce(
-        "sum", call.value(0), call.args.get("dim") or [], call.args.get("keepdim", False), torch.float64
-    )
-    count = math.prod(call.program.shapes[call.value(0)]) / max(math.prod(call.sizes), 1)
-    return call.program.pointwise("divide", call.dtype, total, call.program.full(count, (), torch.float64))
+    value, dims, dtype = call.value(0), call.args.get("dim") or [], torch.float64
+    total = call.program.reduce("sum", value, dims, call.args.get("keepdim", False), dtype)
+    return call.program.pointwise("divide", call.dtype, total, call.program.count(value, dims, dtype))
 
 
 @rule(aten.amax.default, aten.amin.default, aten.max.default, aten.min.default)
@@ -576,13 +679,12 @@ def _var_mean(call: BoundNode) -> list[int]:
 def _variance(call: BoundNode, dims: Sequence[int], correction: float, keep: bool) -> list[int]:
     program, x, dtype = call.program, call.value(0, torch.float64), torch.float64
     result = call.result if isinstance(call.result, torch.Tensor) else call.result[0]
-    count = math.prod(program.shapes[x]) / max(math.prod(result.shape), 1)
-    mean = program.pointwise(
-        "divide", dtype, program.reduce("sum", x, dims, True, dtype), program.full(count, (), dtype)
-    )
+    count = program.count(x, dims, dtype)
+    mean = program.pointwise("divide", dtype, program.reduce("sum", x, dims, True, dtype), count)
     apart = program.pointwise("subtract", dtype, x, mean)
     total = program.reduce("sum", program.pointwise("multiply", dtype, apart, apart), dims, True, dtype)
-    variance = program.pointwise("divide", dtype, total, program.full(count - correction, (), dtype))
+    freedom = program.pointwise("subtract", dtype, count, program.full(correction, (), dtype))
+    variance = program.pointwise("divide", dtype, total, freedom)
     return [program.cast(program.reshape(each, result.shape), result.dtype) for each in (variance, mean)]
 
 
@@ -718,8 +820,10 @@ def _gather(call: BoundNode) -> int:
 def _scatter(call: BoundNode) -> int:
     program, index = call.program, call.value("index")
     source = call.value("src" if "src" in call.names else "value", call.dtype)
-    if "src" in call.names and program.shapes[index] != program.shapes[source]:
-        raise Unsupported("an index of other sizes than what is put there")
+    if "src" in call.names:  # of which the index may be the first part
+        for dim, size in enumerate(program.shapes[index]):
+            if program.shapes[source][dim] != size:
+                source = program.slice(source, dim, 0, size)
     reads = [f"%{each}" for each in (call.value("self"), index, program.broadcast(source, program.shapes[index]))]
     operation = call.name.removeprefix("aten::")
     return program.emit(operation, call.dtype, call.sizes, *reads, call["dim"] % max(len(call.sizes), 1))
@@ -754,10 +858,27 @@ def _stand_in(program: Program, node: torch.fx.Node) -> Any:
     """A value, or several, in the place of a node's."""
     value = node.meta["val"]
     if isinstance(value, (list, tuple)):
-        return [program.emit("input", each.dtype, each.shape) for each in value]
+        return [program.input(each.dtype, each.shape) for each in value]
     if isinstance(value, torch.Tensor):
-        return program.emit("input", value.dtype, value.shape)
-    return program.emit("input", torch.float64 if isinstance(value, (float, torch.SymFloat)) else torch.int64, ())
+        return program.input(value.dtype, value.shape)
+    return program.input(torch.float64 if isinstance(value, (float, torch.SymFloat)) else torch.int64, ())
+
+
+def _symbols(values: Sequence[Any]) -> set[sympy.Basic]:
+    """The symbols in sizes of tensors, and in numbers."""
+    sizes = [size for each in values if isinstance(each, torch.Tensor) for size in each.shape]
+    numbers = map(_plain, [*values, *sizes])
+    return set().union(*(number.free_symbols for number in numbers if isinstance(number, sympy.Expr)))
+
+
+def _written(write: Rule, call: BoundNode) -> Any:
+    """What a rule makes of a call. Raises Unsupported."""
+    try:
+        return write(call)
+    except TypeError as error:  # sympy's
+        if "Relational" not in str(error):
+            raise
+        raise Unsupported("what it does depends on sizes that are known only when it is called") from error
 
 
 class _WithoutData(torch.fx.Interpreter):
@@ -816,8 +937,10 @@ class SimCompiler:
                 return f"no {dtype}"
         program = Program()
         inputs = {each: _stand_in(program, each) for each in node.all_input_nodes}
+        for symbol in _symbols(pytree.tree_leaves([values, node.args, node.kwargs])):
+            program.tell(symbol, program.input(torch.int64 if symbol.is_integer else torch.float64, ()))
         try:  # rules know what they cannot write
-            write(BoundNode(program, node, inputs))
+            _written(write, BoundNode(program, node, inputs, target.static_sizes))
         except Unsupported as reason:
             return str(reason)
         return True
@@ -830,7 +953,8 @@ class SimCompiler:
         for node in graph.nodes:
             if node.op == "placeholder":
                 operand = next(given)
-                values[node] = program.emit("input", operand.dtype, [int(size) for size in operand.sizes])
+                values[node] = program.input(operand.dtype, operand.sizes)
+                program.tell(_plain(node.meta["val"]), values[node])
             elif node.op == "output":
                 for result in node.args[0]:
                     dtype, sizes = program.dtypes[values[result]], program.shapes[values[result]]
@@ -840,6 +964,7 @@ class SimCompiler:
             else:
                 write = rule_of(node.target)
                 assert write is not None  # or `supports` would have said so
-                values[node] = write(BoundNode(program, node, values))
-        program.add_steps(_steps(graph, operands))
+                values[node] = _written(write, BoundNode(program, node, values, target.static_sizes))
+        if not _symbols([value for node in graph.nodes for value in pytree.tree_leaves(node.meta.get("val"))]):
+            program.add_steps(_steps(graph, operands))
         return Executable(program.code())

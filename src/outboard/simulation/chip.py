@@ -36,11 +36,12 @@ class Chip:
             operands are copied.
         dtypes: of an operator, those that it has it for ("float32", ...), by its first tensor's; of others, all.
         buckets: the sizes that its compiler pads dimensions to that vary; none if it is of one set of sizes.
+        symbolic: whether its executables are for all sizes.
         source: where the numbers come from.
 
     Raises:
         ValueError: for what is no number, is 0 where only latencies may be, or negative; no float32 among ``flops``; or
-            a dtype that PyTorch does not have; or buckets that are no sizes.
+            a dtype that PyTorch does not have; or buckets that are no sizes, or of a chip with symbolic ones.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Chip:
     operators: frozenset[str] | None = None
     dtypes: Mapping[str, frozenset[str]] = field(default_factory=dict)
     buckets: tuple[int, ...] = ()
+    symbolic: bool = False
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -64,6 +66,8 @@ class Chip:
                 raise ValueError(f"chip {self.name}: dtypes are such as float32, and {dtype!r} is none")
         if not all(isinstance(size, int) and size > 0 for size in self.buckets):
             raise ValueError(f"chip {self.name}: buckets are sizes such as 64, not {[*self.buckets]}")
+        if self.symbolic not in (True, False) or (self.symbolic and self.buckets):
+            raise ValueError(f"chip {self.name}: symbolic is true or false, and true only without buckets")
         if "float32" not in self.flops:
             raise ValueError(f"chip {self.name}: flops has to have float32, which other dtypes are computed as")
         for name in _POSITIVE:

@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import sympy
@@ -18,6 +18,7 @@ from outboard import compilers
 
 from .. import statistics
 from ..operators import facts
+from ..plans import plan as p
 from ..plans.builder import PlanBuilder, TensorArg
 from ..target import Target
 from . import trial
@@ -114,6 +115,8 @@ class Lowering:
         placeholders = self.graph.find_nodes(op="placeholder")
         self.given = dict(zip(placeholders, given, strict=True))
         self.numbers = {node: number for number, node in enumerate(placeholders)}
+        if not self.target.static_sizes:
+            self._inline_numbers()
         self.seeds = [self._draw(node) for node in list(self.graph.nodes) if _is_draw(node)]
         self._leave_out_empty_parts()
         writes = [self._write(node) for node in list(self.graph.nodes) if _is_copy(node)]
@@ -159,6 +162,16 @@ class Lowering:
         self.outputs = [copied if output is node else output for output in self.outputs]
         self.graph.erase_node(node)
         return seeds
+
+    def _inline_numbers(self) -> None:
+        """Puts symbolic numbers in the place of the nodes that compute them of sizes."""
+        for node in reversed(self.graph.nodes):
+            value = node.meta.get("val")
+            if node.op != "call_function" or not isinstance(value, (torch.SymInt, torch.SymFloat)):
+                continue
+            self.outputs = [value if output is node else output for output in self.outputs]
+            put_number(node, value)
+            self.graph.erase_node(node)
 
     def _leave_out_empty_parts(self) -> None:
         """Concatenations read no tensors without elements, such as a cache of no keys yet."""
@@ -208,7 +221,23 @@ class Lowering:
                 self.graph.erase_node(node)
             elif isinstance(node.meta["val"], torch.Tensor):
                 self._broadcast(node)
+        self._tell_sizes()
         return list(self.graph.find_nodes(op="placeholder"))
+
+    def _tell_sizes(self) -> None:
+        """Makes inputs of the symbols that no input tells."""
+        used = [each for node in self.graph.nodes for each in _symbolic([node.meta.get("val"), node.args, node.kwargs])]
+        inputs = [node.meta["val"] for node in self.graph.find_nodes(op="placeholder")]
+        needed = set().union(*(each.node.expr.free_symbols for each in used))
+        for symbol in sorted(needed - {each.node.expr for each in _symbolic(inputs)}, key=str):
+            shape_env = used[0].node.shape_env
+            with self.graph.inserting_before(next(iter(self.graph.nodes))):
+                told = self.graph.placeholder(str(symbol))
+            kind, make = (
+                (int, shape_env.create_symintnode) if symbol.is_integer else (float, shape_env.create_symfloatnode)
+            )
+            told.meta["val"] = make(symbol, hint=kind(shape_env.backed_var_to_val[symbol]))
+            self.given[told] = symbol
 
     def _broadcast(self, node: torch.fx.Node) -> None:
         value = node.meta["val"]
@@ -221,7 +250,8 @@ class Lowering:
         once = value
         for dim in repeated:
             once = once.narrow(dim, 0, 1)
-        with self.graph.inserting_after(node):
+        first = next(each for each in self.graph.nodes if each.op != "placeholder")  # inputs tell sizes before it
+        with self.graph.inserting_before(first):
             whole = self.graph.call_function(aten.expand.default, (node, [*value.shape]))
         whole.meta["val"] = value
         node.replace_all_uses_with(whole, delete_user_cb=lambda user: user is not whole)
@@ -251,7 +281,10 @@ class Lowering:
         return self.given[node]
 
     def _execute(self, graph: torch.fx.Graph, given: Sequence[Given], results: Sequence[TensorArg]) -> None:
-        operands = [*map(_operand_of, given), *map(_operand_of, results)]
+        symbolic = next((each for node in graph.nodes for each in _symbolic(node.meta.get("val"))), None)
+        # Of sizes that were found to be equal, PyTorch keeps one symbol.
+        simplify = (lambda size: size) if symbolic is None else symbolic.node.shape_env.replace
+        operands = [_operand_of(each, simplify) for each in (*given, *results)]
         name = "+".join(dict.fromkeys(_short(node) for node in graph.nodes if node.op == "call_function"))
         made = self._made(name, graph, operands)
         memory = [self.builder.allocate_like((made.scratch,), (1,), torch.uint8)] if made.scratch else []
@@ -301,10 +334,59 @@ class Lowering:
             self.builder.output_input(self.numbers[output])
         elif isinstance(output, torch.fx.Node) and output in views:
             self.builder.output_tensor(views[output])
-        elif isinstance(output, int):
-            self.builder.output_int(output)
+        elif isinstance(output, (int, torch.SymInt)):
+            self.builder.output_int(expression(output))
         else:
             raise Refused(f"a result that is no tensor: {output}")
+
+
+def put_number(node: torch.fx.Node, value: Any) -> None:
+    """Puts a number in the place of a node, for those who read it; nothing if the value is no number."""
+    if not isinstance(value, (int, float, torch.SymInt, torch.SymFloat)):
+        return
+    for user in list(node.users):
+        user.args, user.kwargs = torch.fx.node.map_arg(
+            (user.args, user.kwargs), lambda each: value if each is node else each
+        )
+
+
+def _symbolic(value: Any) -> list[torch.SymInt | torch.SymFloat]:
+    """The symbolic numbers in a value: the sizes of tensors, and numbers."""
+    leaves = pytree.tree_leaves(value)
+    sizes = [size for each in _tensors(leaves) for size in each.shape]
+    return [each for each in (*leaves, *sizes) if isinstance(each, (torch.SymInt, torch.SymFloat))]
+
+
+def begun(values: Sequence[Any], target: Target) -> tuple[PlanBuilder, list[Given]]:
+    """A plan that has its inputs, and what stands for each in it. ``values`` are tensors, whose sizes may be symbolic
+    if each symbol alone is one of them, symbolic numbers, and others, which are constants of the plan."""
+    builder = PlanBuilder(target)
+    given: list[Given] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            number = builder.add_input(p.InputKind.TENSOR)
+            given.append(TensorArg(number, value.dtype, _sizes(value.shape), _sizes(value.stride())))
+            continue
+        kind = _NUMBERS.get(type(value))
+        number = builder.add_input(p.InputKind.NONE if kind is None else kind[0])
+        given.append(None if kind is None else expression(value))
+        if isinstance(value, torch.SymFloat) and not isinstance(given[-1], sympy.Symbol):
+            given[-1] = sympy.Symbol(f"input{number}", real=True)  # plans compute integers alone
+    for number, value in enumerate(values):
+        kind = _NUMBERS.get(type(value))
+        if kind is not None and isinstance(given[number], sympy.Symbol):
+            builder.define_symbol(given[number], kind[1], number)
+        for dim, size in enumerate(map(expression, value.shape if isinstance(value, torch.Tensor) else ())):
+            if isinstance(size, sympy.Symbol):
+                builder.define_symbol(size, p.SymbolSource.SIZE, number, dim)
+    return builder, given
+
+
+#: How plans have numbers that a trace does not know.
+_NUMBERS = {
+    torch.SymInt: (p.InputKind.INT, p.SymbolSource.INT),
+    torch.SymFloat: (p.InputKind.FLOAT, p.SymbolSource.FLOAT),
+}
 
 
 def _sizes(sizes: Sequence[Any]) -> tuple[Any, ...]:
@@ -327,9 +409,13 @@ def _is_among(key: Any, whole: frozenset[str]) -> bool:
     return isinstance(key, torch._ops.OpOverload) and key._schema.name in whole
 
 
-def _operand_of(given: Given) -> compilers.Operand:
+def _operand_of(given: Given, simplify: Callable[[Any], Any]) -> compilers.Operand:
     if isinstance(given, TensorArg):
-        return compilers.Operand(given.dtype, tuple(given.sizes), tuple(given.strides))
+        sizes, strides = (
+            tuple(simplify(size) if isinstance(size, sympy.Expr) else size for size in each)
+            for each in (given.sizes, given.strides)
+        )
+        return compilers.Operand(given.dtype, sizes, strides)
     is_integer = isinstance(given, int) or (isinstance(given, sympy.Basic) and given.is_integer)
     return compilers.Operand(torch.int64 if is_integer else torch.float64, (), (), is_number=True)
 

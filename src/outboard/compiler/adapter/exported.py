@@ -22,10 +22,9 @@ from outboard import compilers
 
 from ..choice import attention
 from ..plans import plan as p
-from ..plans.builder import PlanBuilder, TensorArg
 from ..target import Target, target_of
 from . import implemented
-from .executables import add_graph, whole_in_graphs, without
+from .executables import add_graph, begun, whole_in_graphs, without
 from .graphs.compiled import Capture, capturing
 from .interface import device_name
 from .registration import register
@@ -77,10 +76,9 @@ def lower_program(program: ExportedProgram, device: int) -> Lowered:
 def _executable(module: torch.fx.GraphModule, compiler: compilers.GraphCompiler, target: Target) -> p.Plan:
     """A plan of one executable. Raises NotImplementedError, naming the operator that does not become part of one."""
     fakes = _inputs(module)
-    if any(isinstance(size, torch.SymInt) for fake in fakes for size in fake.shape):
+    if target.static_sizes and any(isinstance(size, torch.SymInt) for fake in fakes for size in fake.shape):
         raise NotImplementedError("export: the device's compiler of graphs takes one set of sizes")
-    builder = PlanBuilder(target)
-    given = [TensorArg(builder.add_input(p.InputKind.TENSOR), x.dtype, tuple(x.shape), x.stride()) for x in fakes]
+    builder, given = begun(fakes, target)
     with torch.no_grad():
         add_graph(builder, module, given, compiler)
     plan = builder.finish()

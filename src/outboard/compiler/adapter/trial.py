@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import sympy
 import torch
+from torch.utils import _pytree as pytree
 
 from outboard import compilers
 
@@ -20,19 +22,26 @@ from ..target import Target, index_of
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-3}
 _OTHER_TOLERANCE = 5e-2
 _SEED = 0
+_DRAWS = ("prims.inductor_random", "prims.inductor_randint")
 
 
 def problem_of(
     made: compilers.Executable, graph: torch.fx.Graph, operands: Sequence[compilers.Operand], target: Target
 ) -> str | None:
-    """In what an executable's results differ from those of the graph on the CPU; None if in nothing, or if sizes are
-    not known."""
-    if any(not isinstance(size, int) for operand in operands for size in (*operand.sizes, *operand.strides)):
+    """In what an executable's results differ from those of the graph on the CPU; None if in nothing, or if it draws
+    random numbers, which are the device's own. Sizes that vary are those of when the graph was traced."""
+    if any(str(node.target).startswith(_DRAWS) for node in graph.nodes):
         return None
     generator = torch.Generator().manual_seed(_SEED)
-    count = len(graph.find_nodes(op="placeholder"))
+    inputs = graph.find_nodes(op="placeholder")
+    operands = [_with_numbers(operand, graph) for operand in operands]
     least = min((size for operand in operands for size in operand.sizes), default=1)
-    given = [_random(operand, min(int(least), 2), generator) for operand in operands[:count]]
+    given = [
+        node.meta["val"].node.hint
+        if isinstance(node.meta["val"], (torch.SymInt, torch.SymFloat))
+        else _random(operand, min(int(least), 2), generator)
+        for node, operand in zip(inputs, operands, strict=False)
+    ]
     expected = _OnCPU(torch.fx.GraphModule({}, graph)).run(*given)
     results = _run(made, operands, given, target)
     for number, (result, wanted) in enumerate(zip(results, expected, strict=True)):
@@ -54,12 +63,27 @@ def _random(operand: compilers.Operand, most: int, generator: torch.Generator) -
     return memory.as_strided(operand.sizes, operand.strides)
 
 
+def _with_numbers(operand: compilers.Operand, graph: torch.fx.Graph) -> compilers.Operand:
+    """An operand with the sizes of when the graph was traced."""
+    if all(isinstance(size, int) for size in (*operand.sizes, *operand.strides)):
+        return operand
+    leaves = pytree.tree_leaves([node.meta.get("val") for node in graph.nodes])
+    given = [size for each in leaves for size in (each.shape if isinstance(each, torch.Tensor) else (each,))]
+    known = next(size.node.shape_env.backed_var_to_val for size in given if isinstance(size, torch.SymInt))
+    sizes, strides = (
+        tuple(int(sympy.sympify(size).xreplace(known)) for size in each) for each in (operand.sizes, operand.strides)
+    )
+    return compilers.Operand(operand.dtype, sizes, strides)
+
+
 class _OnCPU(torch.fx.Interpreter):
     """Runs a graph of the device's on tensors of the CPU."""
 
     def call_function(self, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Calls an operator, on the CPU if it makes a tensor of nothing."""
         moved = {key: torch.device("cpu") if key == "device" and value else value for key, value in kwargs.items()}
+        symbolic = (torch.SymInt, torch.SymFloat)
+        args, moved = pytree.tree_map_only(symbolic, lambda number: number.node.hint, (args, moved))
         return super().call_function(target, args, moved)
 
 

@@ -101,9 +101,10 @@ class _Support(OperatorSupportBase):
         values = pytree.tree_leaves([each.meta.get("val") for each in (node, *node.all_input_nodes)])
         if any(isinstance(value, torch.Tensor) and _index_of(value) != self._index for value in values):
             return False
-        if isinstance(self._compiler, compilers.Bucketing) and proof.grows(node):
+        target = target_of(self._index)
+        if target.static_sizes and isinstance(self._compiler, compilers.Bucketing) and proof.grows(node):
             return False
-        reason = executables.refusal(_as_numbers(node), self._compiler, target_of(self._index))
+        reason = executables.refusal(_as_numbers(node) if target.static_sizes else node, self._compiler, target)
         if reason is not None:
             _log.info("not part of an executable: %s", reason)
         return reason is None

@@ -97,24 +97,14 @@ def _widened(padded: Padded, values: Sequence[Any], wide: _Sizes, mode: FakeTens
                 fakes.append(_widened_tensor(value, dims, wide))
             continue
         fakes.append(int(dims.subs(wide)) if isinstance(value, int) else value)  # type: ignore[union-attr]
-        put_number(node, fakes[-1])
+        executables.put_number(node, fakes[-1])
     with mode, torch.no_grad():
         fakes += [_extra(what, device, wide) for what in padded.extra]
         FakeTensorProp(module, mode).propagate_dont_convert_inputs(*fakes)
     for node in reversed(module.graph.nodes):
         if node.op == "call_function":
-            put_number(node, node.meta.get("val"))
+            executables.put_number(node, node.meta.get("val"))
     return module
-
-
-def put_number(node: torch.fx.Node, value: Any) -> None:
-    """Puts a number in the place of a node, for those who read it; nothing if the value is no number."""
-    if not isinstance(value, (int, float)):
-        return
-    for user in list(node.users):
-        user.args, user.kwargs = torch.fx.node.map_arg(
-            (user.args, user.kwargs), lambda each: value if each is node else each
-        )
 
 
 def _widened_tensor(tensor: torch.Tensor, dims: Dims, wide: _Sizes) -> torch.Tensor:
