@@ -161,6 +161,27 @@ print("ended")
     assert "ended" in out
 
 
+def test_resets_leave_no_threads(run_python: RunPython) -> None:
+    run_python(
+        PRELUDE
+        + """
+stream = torch.Stream(device)
+def cycle():
+    works()
+    with stream:
+        works()
+    module.reset()
+for _ in range(5):
+    cycle()
+threads = len(os.listdir("/proc/self/task"))
+for _ in range(50):
+    cycle()
+assert len(os.listdir("/proc/self/task")) <= threads
+""",
+        OUTBOARD_DRIVER=sim(),
+    )
+
+
 def test_a_driver_that_cannot_says_so(device_module: ModuleType) -> None:
     with pytest.raises(NotImplementedError, match="cannot reset its devices"):
         device_module.reset()

@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import pytest
 from processes import run_program
+
+from outboard import Chip
 
 CHIP = """\
 name = "a toy"  # as get_device_name says
@@ -157,3 +161,27 @@ except RuntimeError as error: print(error)
             OUTBOARD_SIM_CHIP=path,
         )
         assert path in found, found
+
+
+def test_faults_of_the_page_of_the_simulator(tmp_path: Path) -> None:
+    """Its blocks, run: results are checked, what hangs is named, and no such executable is met without the file."""
+    page = (Path(__file__).parents[2] / "docs/simulate.md").read_text().partition("## Faults")[2].partition("\n## ")[0]
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    (_, faults), (_, program), (_, printed), (_, hanging), (_, then) = blocks
+    chip = tmp_path / "chip.toml"
+    chip.write_text('name = "a toy"\nbandwidth = 1e11\n[flops]\nfloat32 = 1e12\n' + faults)
+    settings = {"OUTBOARD_SIM_CHIP": str(chip), "OUTBOARD_CACHE_DIR": str(tmp_path / "cache")}
+    checked = run_program(["-c", program], environment=SIMULATOR | settings | {"OUTBOARD_CHECK_EXECUTABLES": "1"})
+    assert checked.stdout == printed, checked.stderr
+    begin = program.partition("torch.testing")[0]
+    settings["OUTBOARD_WATCHDOG"] = "0.4"
+    hung = run_program(["-c", begin + hanging], environment=SIMULATOR | settings)
+    assert hung.stdout == then, hung.stderr
+    assert "the function 'relu' has been running" in hung.stderr
+    wrong = "print((F.softmax(there, -1).cpu() - F.softmax(x, -1)).min() > 0.9)"
+    assert "True" in run(begin + wrong, **settings)
+    chip.write_text(chip.read_text().partition("[faults]")[0])
+    assert "False" in run(begin + wrong, **settings)
+    with pytest.raises(ValueError, match="faults are error, hang, wrong, not slow"):
+        chip.write_text(chip.read_text() + '[faults]\n"aten::mm" = "slow"\n')
+        Chip.load(chip)

@@ -902,6 +902,16 @@ def _example(operand: Operand) -> Any:
     return torch.empty_strided(operand.sizes, operand.strides, dtype=operand.dtype, device="meta")
 
 
+def _spoilt(program: Program, value: int, fault: str) -> int:
+    """A value that is wrong everywhere, or never there."""
+    dtype, shape = program.dtypes[value], program.shapes[value]
+    if fault == "hang":
+        return program.emit("hang", dtype, shape, f"%{value}")
+    if dtype is torch.bool:
+        return program.emit("not", dtype, shape, f"%{value}")
+    return program.pointwise("add", dtype, value, program.full(1, (), dtype))
+
+
 class SimCompiler:
     """Writes executables for the simulated device, which has the operators of the chip in ``OUTBOARD_SIM_CHIP``."""
 
@@ -945,6 +955,17 @@ class SimCompiler:
             return str(reason)
         return True
 
+    def _with_fault(self, program: Program, operator: str, made: Any) -> Any:
+        """What a rule made, with the fault that the chip's file asks for. Raises RuntimeError for an error."""
+        fault = self._chip.faults.get(operator)
+        if fault is None:
+            return made
+        if fault == "error":
+            raise RuntimeError(f"{self._chip.name} fails at {operator}, as its file says")
+        if isinstance(made, list):
+            return [None if each is None else _spoilt(program, each, fault) for each in made]
+        return _spoilt(program, made, fault)
+
     def compile(self, graph: torch.fx.Graph, operands: Sequence[Operand], target: Target) -> Executable:
         """Writes the lines of each operator in turn."""
         program = Program()
@@ -964,7 +985,8 @@ class SimCompiler:
             else:
                 write = rule_of(node.target)
                 assert write is not None  # or `supports` would have said so
-                values[node] = _written(write, BoundNode(program, node, values, target.static_sizes))
+                made = _written(write, BoundNode(program, node, values, target.static_sizes))
+                values[node] = self._with_fault(program, node.target._schema.name, made)
         if not _symbols([value for node in graph.nodes for value in pytree.tree_leaves(node.meta.get("val"))]):
             program.add_steps(_steps(graph, operands))
         return Executable(program.code())

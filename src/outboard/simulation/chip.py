@@ -37,11 +37,14 @@ class Chip:
         dtypes: of an operator, those that it has it for ("float32", ...), by its first tensor's; of others, all.
         buckets: the sizes that its compiler pads dimensions to that vary; none if it is of one set of sizes.
         symbolic: whether its executables are for all sizes.
+        faults: of an operator ("aten::mm"), what goes wrong on the simulator's device: "wrong" (its results are),
+            "error" (its compiler fails), or "hang" (the executable never ends).
         source: where the numbers come from.
 
     Raises:
         ValueError: for what is no number, is 0 where only latencies may be, or negative; no float32 among ``flops``; or
-            a dtype that PyTorch does not have; or buckets that are no sizes, or of a chip with symbolic ones.
+            a dtype that PyTorch does not have; or buckets that are no sizes, or of a chip with symbolic ones; or a
+            fault that is none.
     """
 
     name: str
@@ -58,6 +61,7 @@ class Chip:
     dtypes: Mapping[str, frozenset[str]] = field(default_factory=dict)
     buckets: tuple[int, ...] = ()
     symbolic: bool = False
+    faults: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -68,6 +72,8 @@ class Chip:
             raise ValueError(f"chip {self.name}: buckets are sizes such as 64, not {[*self.buckets]}")
         if self.symbolic not in (True, False) or (self.symbolic and self.buckets):
             raise ValueError(f"chip {self.name}: symbolic is true or false, and true only without buckets")
+        if wrong := sorted(set(self.faults.values()) - _FAULTS):
+            raise ValueError(f"chip {self.name}: faults are {', '.join(sorted(_FAULTS))}, not {', '.join(wrong)}")
         if "float32" not in self.flops:
             raise ValueError(f"chip {self.name}: flops has to have float32, which other dtypes are computed as")
         for name in _POSITIVE:
@@ -86,7 +92,7 @@ class Chip:
 
     @classmethod
     def load(cls, path: str | Path) -> Chip:
-        """A chip from a TOML file whose keys are the attributes, ``flops`` and ``dtypes`` tables.
+        """A chip from a TOML file whose keys are the attributes, ``flops``, ``dtypes`` and ``faults`` tables.
 
         Raises ValueError for a file that is no TOML, a key that is none of them, and one that is missing; OSError for a
         file that cannot be read; and ImportError on Python 3.10 with neither ``tomli`` nor pip.
@@ -131,6 +137,7 @@ class Chip:
         return self.flops.get(_name(dtype), self.flops["float32"])
 
 
+_FAULTS = {"error", "hang", "wrong"}
 _POSITIVE = ("bandwidth", "memory", "host_bandwidth", "link_bandwidth", "devices")
 _NOT_NEGATIVE = ("latency", "host_latency", "link_latency")
 
