@@ -38,7 +38,22 @@ FORMS = re.compile(
     "|kernel_size|dilation|output_padding"
 )
 #: What may be compiled for each value, by operator and argument, with the reason.
-EXPLAINED: dict[str, str] = {}
+EXPLAINED: dict[str, str] = {
+    "_trilinear:expand3": "it says which dimensions there are",
+    "_trilinear:sumdim": "it says which dimensions there are",
+    "_trilinear:unroll_dim": "it says which dimensions there are",
+    "_adaptive_avg_pool2d:output_size": "windows are unrolled",
+    "mvlgamma:p": "its terms are unrolled",
+    "narrow_copy:length": "sizes of 0 and 1 have code of their own",
+    "polygamma:n": "each order is a function of its own",
+    "rot90:k": "each quarter turn moves elements in its own way",
+    "topk:k": "sizes of 1 have code of their own",
+    "unfold_copy:dimension": "it says which dimension there is",
+    "_histogramdd_bin_edges:bins": "the CPU's kernel computes it",
+    "_histogramdd_from_bin_cts:bins": "the CPU's kernel computes it",
+    "_pdist_backward:p": "the CPU's kernel computes it",
+    "linalg_lstsq:rcond": "the CPU's kernel computes it",
+}
 
 
 @dataclasses.dataclass

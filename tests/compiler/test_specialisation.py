@@ -3,6 +3,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -85,3 +90,40 @@ def test_adam_compiles_nothing_after_its_second_step(device: str) -> None:
     for _ in range(20):
         step()
     assert compiled(device) == known
+
+
+@pytest.mark.parametrize("first", [1.0, 2.0, 0.0, float("inf"), float("nan"), -0.0])
+def test_a_number_with_code_of_its_own_leaves_the_others_a_plan(device: str, first: float) -> None:
+    """The first call decides nothing: what is special has a guard, or a signature of its own."""
+    x = torch.tensor([[0.5, -2.0, 3.0], [1.0, 0.25, -4.0]])
+    for value in (first, 0.75):
+        torch.linalg.vector_norm(x.to(device), value, 0), torch.nan_to_num(x.to(device), value)
+    known = compiled(device)
+    for value in (0.3, 1.7, 3.0, 5.5):
+        for call in (lambda x, n: torch.linalg.vector_norm(x, n, 0), lambda x, n: torch.nan_to_num(x, n)):
+            torch.testing.assert_close(call(x.to(device), value).cpu(), call(x, value))
+    assert compiled(device) == known
+
+
+def test_guards_on_numbers_hold_in_another_process(device: str, tmp_path: Path) -> None:
+    """Of the plans on disk, each call takes one that was made for its number."""
+    program = (
+        "import sys, torch, torch.nn.functional as F\n"
+        f"x = torch.linspace(-2, 2, 9, device={device!r})\n"
+        "for n in map(float, sys.argv[1:]):\n"
+        "    loss = F.smooth_l1_loss(x, x * 2, reduction='none', beta=n)\n"
+        "    print(loss.tolist(), torch.linalg.vector_norm(x, n).item())\n"
+        f"print(torch.get_device_module({device!r}).compile_stats()['compiled'])\n"
+    )
+
+    def run(*numbers: float) -> list[str]:
+        command = [sys.executable, "-c", program, *map(str, numbers)]
+        environment = {**os.environ, "OUTBOARD_CACHE_DIR": str(tmp_path)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return done.stdout.splitlines()
+
+    *first, _ = run(0.5, 1.0, 0.0, 2.5)
+    *again, made = run(0.5, 1.0, 0.0, 2.5)
+    assert again == first and made == "0"
+    *others, made = run(0.7, 0.0, 1.0)
+    assert others[1:] == [first[2], first[1]] and made == "0"

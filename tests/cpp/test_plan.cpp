@@ -228,17 +228,43 @@ TEST(buffers_must_exist_when_they_are_used) {
   CHECK(rejected(plan({wire::call("a::b", {PlanWriter().u8(CallArgument::kList).each({tensor})})}, {})));
 }
 
+TEST(places_of_floats_are_in_their_order) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const double floats[] = {-kInfinity, -1e308, -1, -0x1p-1074, -0.0, 0.0, 0x1p-1074, 1e-320, 1, 2, 1e308, kInfinity};
+  for (size_t i = 1; i < std::size(floats); ++i) CHECK(order_of(floats[i - 1]) < order_of(floats[i]));
+  CHECK_EQ(order_of(0.0), 0);
+  CHECK_EQ(order_of(-0.0), -1);
+}
+
+TEST(guards_compare_floats_by_their_places) {
+  PlanParts parts;
+  parts.inputs = {Plan::kFloatInput};
+  parts.symbols = {wire::symbol(Symbol::kFloatOrder, 0)};
+  parts.guards = {PlanWriter().expr({{Expr::kConst, order_of(0.5)}, {Expr::kSymbol, 0}, {Expr::kLt, 0}})};  // 0.5 < x
+  parts.buffers = 1;
+  const std::string bytes = parts.bytes();
+  for (const double value : {-1.0, 0.0, 0.5, 0.50000001, 1e300}) {
+    Input input;
+    input.scalar.d = value;
+    std::vector<Scalar> symbols;
+    CHECK_EQ(bind_symbols(*Plan::parse(bytes.data(), bytes.size()), ob_device_properties{}, &input, symbols),
+             0.5 < value);
+  }
+}
+
 TEST(symbols_come_from_inputs_of_their_kind) {
-  for (const uint8_t source : {Symbol::kSize, Symbol::kStride, Symbol::kStorageOffset, Symbol::kInt, Symbol::kFloat}) {
+  for (const uint8_t source :
+       {Symbol::kSize, Symbol::kStride, Symbol::kStorageOffset, Symbol::kInt, Symbol::kFloat, Symbol::kFloatOrder}) {
     for (const uint8_t kind : {Plan::kTensorInput, Plan::kIntInput, Plan::kFloatInput, Plan::kNoneInput}) {
       PlanParts parts;
       parts.inputs = {kind};
       parts.symbols = {wire::symbol(source, 0)};
       parts.buffers = 1;
       const std::string bytes = parts.bytes();
-      const bool fits = source == Symbol::kInt     ? kind == Plan::kIntInput
-                        : source == Symbol::kFloat ? kind == Plan::kFloatInput
-                                                   : kind == Plan::kTensorInput;
+      const bool is_float = source == Symbol::kFloat || source == Symbol::kFloatOrder;
+      const bool fits = source == Symbol::kInt ? kind == Plan::kIntInput
+                        : is_float             ? kind == Plan::kFloatInput
+                                               : kind == Plan::kTensorInput;
       if (fits) Plan::parse(bytes.data(), bytes.size());
       if (!fits) CHECK_THROWS(Plan::parse(bytes.data(), bytes.size()), Error);
     }

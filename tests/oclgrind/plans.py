@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from outboard.compiler.plans import plan as p
+from outboard.compiler.plans.ordering import order_of
 
 from .simulator import Simulator
 
@@ -135,7 +136,7 @@ class PlanRun:
             return value.storage_offset()
         if symbol.source == p.SymbolSource.DERIVED:
             return evaluate(symbol.derived, self.symbols)
-        return value
+        return order_of(value) if symbol.source == p.SymbolSource.FLOAT_ORDER else value
 
     def _allocate(self, number: int, contents: bytes) -> None:
         self.buffers[number] = self.simulator.buffer(contents)

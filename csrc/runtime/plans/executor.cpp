@@ -537,6 +537,9 @@ Scalar symbol_value(const Symbol& symbol, const ob_device_properties& device, co
     case Symbol::kStorageOffset:
       value.i = input.tensor.storage_offset;
       break;
+    case Symbol::kFloatOrder:
+      value.i = order_of(input.scalar.d);
+      break;
     default:
       value = input.scalar;
   }

@@ -230,9 +230,10 @@ class Reader : private WireReader {
   bool has_source(const Symbol& s) const {
     if (s.source == Symbol::kComputeUnits) return true;
     if (s.source == Symbol::kDerived) return !s.derived.code.empty();
-    const uint8_t expected = s.source == Symbol::kInt     ? Plan::kIntInput
-                             : s.source == Symbol::kFloat ? Plan::kFloatInput
-                                                          : Plan::kTensorInput;
+    const bool is_float = s.source == Symbol::kFloat || s.source == Symbol::kFloatOrder;
+    const uint8_t expected = s.source == Symbol::kInt ? Plan::kIntInput
+                             : is_float               ? Plan::kFloatInput
+                                                      : Plan::kTensorInput;
     return s.input < plan_.inputs.size() && plan_.inputs[s.input] == expected;
   }
 

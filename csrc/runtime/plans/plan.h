@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -92,6 +94,14 @@ inline int64_t evaluate(const Expr& expr, const Scalar* symbols) {
   return code.op == Expr::kConst ? code.immediate : symbols[code.immediate].i;
 }
 
+/// The place of a float among all floats: guards compare integers. -0.0 is next below 0.0, and NaN beyond an infinity.
+/// `plans/ordering.py` has the same.
+inline int64_t order_of(double value) {
+  int64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits < 0 ? bits ^ std::numeric_limits<int64_t>::max() : bits;
+}
+
 /// Where a symbol's value comes from, in terms of the plan's inputs and its device.
 struct Symbol {
   enum Source : uint8_t {
@@ -101,10 +111,11 @@ struct Symbol {
     kInt = 3,
     kFloat = 4,
     kDerived = 5,
-    kComputeUnits = 6  ///< how many the device has
+    kComputeUnits = 6,  ///< how many the device has
+    kFloatOrder = 7     ///< `order_of` a float
   };
   Source source;
-  uint32_t input;  ///< input number (kSize, kStride, kStorageOffset, kInt, kFloat)
+  uint32_t input;  ///< input number (kSize, kStride, kStorageOffset, kInt, kFloat, kFloatOrder)
   uint32_t dim;    ///< kSize, kStride; below kMaximumRank
   Expr derived;    ///< kDerived: over the symbols before this one
 };

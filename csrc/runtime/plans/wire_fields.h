@@ -40,6 +40,7 @@ static_assert(Symbol::kInt == 3);
 static_assert(Symbol::kFloat == 4);
 static_assert(Symbol::kDerived == 5);
 static_assert(Symbol::kComputeUnits == 6);
+static_assert(Symbol::kFloatOrder == 7);
 static_assert(Argument::kPointer == 0);
 static_assert(Argument::kInt64 == 1);
 static_assert(Argument::kInt32 == 2);
@@ -80,7 +81,7 @@ static_assert(Step::kFill == 7);
 
 template <typename Wire>
 void fields(Wire& wire, Symbol& x) {
-  wire.choice(x.source, Symbol::kComputeUnits);
+  wire.choice(x.source, Symbol::kFloatOrder);
   wire.u32(x.input);
   wire.dimension(x.dim);
   wire.expr(x.derived);

@@ -6,6 +6,7 @@
 #include <c10/util/overflows.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "torch/bridge/device_type.h"
 #include "torch/bridge/devices.h"
@@ -65,6 +66,9 @@ c10::SmallVector<uint8_t, 8> memory_order(const at::Tensor& tensor) {
 
 /// Whether a size or stride is signed by its value, which code may then take for granted.
 bool is_signed_by_value(int64_t size) { return size == 0 || size == 1; }
+
+/// Whether a float is: code may compare one with others, and take it to the sign of a zero, as if it were real.
+bool is_signed_by_value(double value) { return !std::isfinite(value) || (value == 0 && std::signbit(value)); }
 
 class Writer {
  public:
@@ -295,6 +299,8 @@ class Writer {
   }
 
   void write(double value) {
+    const bool listed = item_ >= 0;  // lists have as many inputs whatever their numbers are, and no guards
+    if (!bake_ && !listed && is_signed_by_value(value)) return tag('F'), raw(value);
     tag('f');
     if (bake_) return raw(value);
     scalar_input(SignedLeaf::kFloat).scalar.d = value;

@@ -38,6 +38,7 @@ from ..operators import facts
 from ..operators.overloads import find_overload, names_memory, overloads_taking
 from ..plans import plan as p
 from ..plans.builder import NotExpressible, PlanBuilder, TensorArg
+from ..plans.ordering import ordered
 from ..target import Target
 from . import executables
 from .executables import without
@@ -50,7 +51,7 @@ from .operators.strides import dense_strides, memory_order
 from .optimizers.fused import STEPS
 from .padding import history, padded, proof
 from .registration import EAGER_CONFIG, register
-from .symbols import expression, hints
+from .symbols import RunTimeFloat, expression, hints
 from .wrapper import building
 
 aten = torch.ops.aten
@@ -102,6 +103,10 @@ class Inputs:
         self.leaves: list[Leaf] = []
         self.sources: list[tuple[sympy.Symbol, p.SymbolSource, int, int]] = []
         self.scalar_symbols: set[sympy.Symbol] = set()
+        #: Floats that kernels are told.
+        self.told: list[RunTimeFloat] = []
+        #: By float, the symbol of its place among all floats, which guards compare.
+        self.orders: dict[sympy.Symbol, sympy.Symbol] = {}
         self._signed = {(leaf.argument, leaf.item): leaf for leaf in call.leaves}
 
     def argument(self, value: Any, name: str) -> Any:
@@ -129,10 +134,22 @@ class Inputs:
         else:
             symbolic = self.shape_env.create_symfloatnode(symbol, hint=value, source=source)
             kind, origin = p.InputKind.FLOAT, p.SymbolSource.FLOAT
+            if leaf.item < 0:  # else it may be NaN, of which places say nothing
+                self.orders[symbol] = sympy.Symbol(f"order{number}", integer=True)
         self.leaves.append(Leaf(symbolic, kind))
         self.sources.append((symbol, origin, number, 0))
         self.scalar_symbols.add(symbol)
         return symbolic
+
+    def told_floats(self, overload: torch._ops.OpOverload, args: list[Any]) -> list[Any]:
+        """Arguments of an operator; a run-time float that its kernel is told is a :class:`RunTimeFloat`."""
+        row = facts.of(overload._schema.name)
+        values = list(args)
+        for place, argument in enumerate(overload._schema.arguments[: len(args)] if row.kernel else ()):
+            if argument.name in row.run_time and isinstance(value := args[place], torch.SymFloat):
+                values[place] = RunTimeFloat.of(value)
+                self.told.append(values[place])
+        return values
 
     def _symbol(self, value: Any, source: Any, positive: bool | None, specialize: bool = True) -> Any:
         return self.shape_env.create_symbol(
@@ -267,15 +284,26 @@ def _quiet(name: str) -> Iterator[None]:
         logger.disabled = disabled
 
 
+#: Numbers to which a guard may pin a scalar: that of another value is another plan, and code of its own is usual.
+_PLAIN = frozenset({-1, 0, 0.5, 1, 2})
+
+
 def _check_guards(guards: Sequence[Any], inputs: Inputs) -> None:
     """Raises ScalarSteersGraph for a guard that pins a scalar: a plan for each value is better told apart by key."""
     if inputs.bake:
         return
     for guard in guards:
         scalars = guard.free_symbols & inputs.scalar_symbols
-        pins = isinstance(guard, sympy.Eq) and any(a.is_number and a not in (0, 1) for a in guard.args)
-        if scalars and (pins or not all(symbol.is_integer for symbol in scalars)):
+        if not scalars:
+            continue
+        if not all(symbol.is_integer or symbol in inputs.orders for symbol in scalars):
             raise ScalarSteersGraph(str(guard))
+        if isinstance(guard, sympy.Eq) and any(a.is_number and float(a) not in _PLAIN for a in guard.args):
+            raise ScalarSteersGraph(str(guard))
+        try:
+            ordered(guard, inputs.orders)
+        except NotExpressible as reason:
+            raise ScalarSteersGraph(str(reason)) from None
 
 
 # ---- graphs ----
@@ -424,7 +452,7 @@ def _one_node(functional: Functional, args: list[Any], kwargs: dict[str, Any], i
 
     overload = functional.overload
     call_kwargs = {k: v for k, v in kwargs.items() if k not in functional.drop}
-    call_args = list(args)
+    call_args = inputs.told_floats(overload, args)
     if (dtype := _written_dtype(functional, args, kwargs)) is not None:
         call_kwargs["dtype"] = dtype
     if overload in _WITH_ALPHA:
@@ -505,7 +533,10 @@ def _traced(
         call_args = pytree.tree_map(substitute, args)
         for position in _numbers_for_tensors(overload, args):
             call_args[position] = _as_tensor(call_args[position], inputs)
-        result = function(*call_args, **pytree.tree_map(substitute, kwargs))
+        call_kwargs = pytree.tree_map(substitute, kwargs)
+        result = function(*call_args, **call_kwargs)
+        if result is NotImplemented:
+            result = overload(*call_args, **call_kwargs)
         return [r for r in pytree.tree_leaves(result)] if result is not None else []
 
     functional = torch.func.functionalize(call, remove="mutations")
@@ -640,6 +671,8 @@ def _lower(graph: torch.fx.GraphModule, inputs: Inputs, target: Target) -> Compi
         lowering.run(*[leaf.fake for leaf in inputs.leaves])
         _check_dtypes(graph, lowering.graph_outputs)
         lowering.codegen()
+    if not all(value.is_taken for value in inputs.told):
+        raise ScalarSteersGraph("a number that a kernel is to be told is no argument of one")
     wrapper: Any = lowering.wrapper_code  # an EagerWrapper
     fallbacks, native = wrapper.fallbacks, wrapper.native
     guards = [guard.expr for guard in inputs.shape_env.guards]
@@ -677,7 +710,11 @@ def _add_guard(builder: PlanBuilder, guard: Any, inputs: Inputs) -> None:
     if guard == sympy.false and not inputs.bake:
         raise ScalarSteersGraph("a comparison with a number that is not finite")  # which sympy decides at once
     try:
-        builder.guard(guard)
+        condition = ordered(guard, inputs.orders)
+        for symbol, _, number, _ in inputs.sources:
+            if symbol in inputs.orders and symbol in guard.free_symbols:
+                builder.define_symbol(inputs.orders[symbol], p.SymbolSource.FLOAT_ORDER, number)
+        builder.guard(condition)
     except NotExpressible:
         if not inputs.bake and guard.free_symbols & inputs.scalar_symbols:
             raise ScalarSteersGraph(str(guard)) from None

@@ -16,8 +16,29 @@ from ..plans import plan as p
 from ..plans.builder import PlanBuilder
 
 
+class RunTimeFloat(float):
+    """A float that a graph holds as what it is at hand, for Inductor has no symbolic floats among an operator's
+    arguments, and a plan as its symbol."""
+
+    symbol: sympy.Expr
+    #: Whether a call has it as a symbol. If none has, a lowering may have taken it for a constant.
+    is_taken = False
+
+    @staticmethod
+    def of(number: torch.SymFloat) -> RunTimeFloat:
+        """That of a symbolic float. A guard holds for its sign, by which operators refuse some."""
+        if not number > 0:
+            bool(number < 0)
+        made = RunTimeFloat(number.node.hint)
+        made.symbol = number.node.expr
+        return made
+
+
 def expression(number: Any) -> Any:
     """A number as plans have it: the sympy expression of a symbolic one, any other as it is."""
+    if isinstance(number, RunTimeFloat):
+        number.is_taken = True
+        return number.symbol
     return number.node.expr if isinstance(number, (torch.SymInt, torch.SymFloat, torch.SymBool)) else number
 
 

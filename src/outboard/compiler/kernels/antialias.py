@@ -136,7 +136,7 @@ class _Problem:
         windows, reached = (builder.allocate_like((2 * n,), (sympy.Integer(1),), torch.int64) for n in (to, from_))
         tables = [builder.pointer(table) for table in (weights, windows)]
         numbers = [builder.int64(n) for n in (from_, to, taps)]
-        numbers.append(common.float_constant(builder, given, real == torch.float64))
+        numbers.append(common.float_value(builder, given, real == torch.float64))
         common.launch_items(builder, builder.kernel(self.text, "weigh"), to, [*tables, *numbers], grain=64)
         kernel = "resample"
         if self.is_backward:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import struct
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import sympy
 import torch
@@ -208,21 +209,23 @@ def scalar_arguments(builder: PlanBuilder, value: object, double: bool) -> list[
     A run-time value is one or the other, and plans convert between neither. None for anything but a real number.
     """
     if builder.is_float_symbol(value):
-        assert isinstance(value, sympy.Symbol)
-        return [builder.float_symbol(value, double), builder.int64(0)]
+        return [float_value(builder, value, double), builder.int64(0)]
     if isinstance(value, (int, sympy.Integer)):
         if not -(2**63) <= int(value) < 2**63:
             return None
-        return [float_constant(builder, 0.0, double), builder.int64(int(value))]
+        return [float_value(builder, 0.0, double), builder.int64(int(value))]
     if isinstance(value, (float, sympy.Float)):
-        return [float_constant(builder, float(value), double), builder.int64(0)]
+        return [float_value(builder, float(value), double), builder.int64(0)]
     if isinstance(value, sympy.Expr) and value.is_integer:
-        return [float_constant(builder, 0.0, double), builder.int64(value)]
+        return [float_value(builder, 0.0, double), builder.int64(value)]
     return None
 
 
-def float_constant(builder: PlanBuilder, value: float, double: bool = False) -> p.Argument:
-    """A ``float`` (or ``double``) argument known at compile time: its bits, passed as an integer of the same size."""
+def float_value(builder: PlanBuilder, value: Any, double: bool = False) -> p.Argument:
+    """A ``float`` (or ``double``) argument: a float symbol, or the bits of a number as an integer of the same size."""
+    if builder.is_float_symbol(value):
+        return builder.float_symbol(value, double)
+    value = float(value)
     if double:
         return builder.int64(struct.unpack("<q", struct.pack("<d", value))[0])
     return builder.int32(struct.unpack("<i", struct.pack("<f", value))[0])

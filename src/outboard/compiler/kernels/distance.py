@@ -88,10 +88,6 @@ OB_KERNEL void pairs_backward(OB_GLOBAL const IN_T* grad, OB_GLOBAL const IN_T* 
 """
 
 
-def _exponent(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float, sympy.Integer, sympy.Float)) else None
-
-
 def _lead(tensor: TensorArg, sizes: list[Size]) -> list[Size] | None:
     """Strides of the leading dimensions, broadcast to ``sizes``."""
     missing = len(sizes) - (len(tensor.sizes) - 2)
@@ -111,7 +107,7 @@ def _covered(builder: PlanBuilder, tensors: list[TensorArg]) -> bool:
 def lower_cdist(builder: PlanBuilder, call: ExternCall) -> bool:
     """``_cdist_forward`` and ``_cdist_backward``."""
     values, out = call.bind(), call.outputs()[0]
-    a, b, exponent, backward = values["x1"], values["x2"], _exponent(values["p"]), "cdist" in values
+    a, b, exponent, backward = values["x1"], values["x2"], values["p"], "cdist" in values
     tensors = {"a": a, "b": b, "out": out}
     if backward:
         grad = next(iter(values.values()))  # the first one, whose name is another from PyTorch 2.14 on
@@ -119,7 +115,7 @@ def lower_cdist(builder: PlanBuilder, call: ExternCall) -> bool:
     lead = list(out.sizes[:-2])
     strides = {name: _lead(tensor, lead) for name, tensor in tensors.items()}
     known = {name: items for name, items in strides.items() if items is not None}
-    if exponent is None or len(known) < len(strides) or not _covered(builder, list(tensors.values())):
+    if len(known) < len(strides) or not _covered(builder, list(tensors.values())):
         return False
     rows = common.Rows(lead, known)
     accumulate = common.ELEMENT_TYPES[a.dtype].compute
@@ -127,7 +123,7 @@ def lower_cdist(builder: PlanBuilder, call: ExternCall) -> bool:
     text = common.source(builder, rows.macros() + _DISTANCE + body, {"ACC": accumulate}, {"IN": a.dtype})
     arguments = [builder.pointer(tensor) for tensor in tensors.values()]
     arguments += [builder.int64(size) for size in (rows.count, a.sizes[-2], b.sizes[-2], a.sizes[-1])]
-    arguments.append(common.float_constant(builder, exponent, accumulate == "double"))
+    arguments.append(common.float_value(builder, exponent, accumulate == "double"))
     for tensor in tensors.values():
         arguments += [builder.int64(stride) for stride in tensor.strides[-2:]]
     arguments += rows.arguments(builder)
@@ -139,13 +135,13 @@ def lower_cdist(builder: PlanBuilder, call: ExternCall) -> bool:
 def lower_pdist(builder: PlanBuilder, call: ExternCall) -> bool:
     """``_pdist_forward``."""
     values, out = call.bind(), call.outputs()[0]
-    a, exponent = values["self"], _exponent(values["p"])
-    if exponent is None or not _covered(builder, [a, out]):
+    a, exponent = values["self"], values["p"]
+    if not _covered(builder, [a, out]):
         return False
     accumulate = common.ELEMENT_TYPES[a.dtype].compute
     text = common.source(builder, _DISTANCE + _UPPER_PAIRS, {"ACC": accumulate}, {"IN": a.dtype})
     numbers = [builder.int64(size) for size in a.sizes]
-    numbers.append(common.float_constant(builder, exponent, accumulate == "double"))
+    numbers.append(common.float_value(builder, exponent, accumulate == "double"))
     strides = [builder.int64(stride) for stride in (*a.strides, out.strides[0])]
     arguments = [builder.pointer(a), builder.pointer(out), *numbers, *strides]
     common.launch_items(builder, builder.kernel(text, "upper_pairs"), a.sizes[0], arguments, grain=1)

@@ -156,7 +156,7 @@ class Planes:
         double = self._accumulate == "double"
         result = [builder.pointer(tensor) for _, _, tensor in self.extra]
         result += [builder.int64(value) for value in self._longs().values()]
-        return result + [common.float_constant(builder, value, double) for value in self.scales.values()]
+        return result + [common.float_value(builder, value, double) for value in self.scales.values()]
 
 
 def five(tensor: TensorArg, spatial: int) -> TensorArg:

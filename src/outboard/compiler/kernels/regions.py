@@ -271,7 +271,7 @@ class _Problem:
         inner, outer, rois = self.inner, self.outer, self.rois
         numbers: list[Size] = [rois.sizes[0], *inner.sizes, *outer.sizes[1:]]
         numbers += [*rois.strides, *inner.strides, *outer.strides, *(self.places or outer).strides]
-        scale = common.float_constant(builder, float(self.values["spatial_scale"]), self.accumulate == "double")
+        scale = common.float_value(builder, float(self.values["spatial_scale"]), self.accumulate == "double")
         failed = builder.assertions([assertion(_WRONG_IMAGE)])
         return [builder.pointer(rois), failed, scale, *(builder.int64(number) for number in numbers)]
 

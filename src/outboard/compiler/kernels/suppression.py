@@ -97,7 +97,7 @@ def lower(builder: PlanBuilder, call: ExternCall) -> bool:
     count = boxes.sizes[0]
     words = common.ceil_div(count, 64)
     overlaps, removed = builder.allocate(count * words * 8), builder.allocate(words * 8)
-    limit = common.float_constant(builder, _rounded_down(float(threshold), compute), compute == "double")
+    limit = common.float_value(builder, _rounded_down(float(threshold), compute), compute == "double")
     arguments = [builder.pointer(boxes), builder.pointer(order), builder.pointer(overlaps), limit]
     arguments += [builder.int64(number) for number in (count, words, *boxes.strides)]
     common.launch_items(builder, builder.kernel(text, "compare"), count * words, arguments, grain=16)

@@ -7,7 +7,7 @@ A kernel author needs four methods::
     scratch = builder.allocate(4 * m * n)                       # -> buffer number; freed with builder.free(scratch)
     builder.launch(kernel, (m, n, 1), [                         # global size in work-items
         builder.pointer(a), builder.pointer(scratch), builder.int64(m), builder.int64(n)])
-    builder.float_value(alpha)                                  # argument from a float or a float symbol
+    common.float_value(builder, alpha)                          # argument from a float or a float symbol
 """
 
 from __future__ import annotations

@@ -61,6 +61,7 @@ class SymbolSource(enum.IntEnum):
     FLOAT = 4
     DERIVED = 5
     COMPUTE_UNITS = 6
+    FLOAT_ORDER = 7  #: the place of a float among all floats (``ordering.order_of``)
 
 
 @dataclass

@@ -234,7 +234,8 @@ class StatementPrinter:
         """An expression over float arguments."""
         for symbol in sorted(expr.free_symbols & self.kernel.floats, key=str):
             self.floats.setdefault(symbol, f"z{len(self.floats)}")
-            if dtype == torch.float64:
+            # Rounded once, to what the value is, as a constant is.
+            if dtype == torch.float64 or self.target.has_fp64 and (expr != symbol or not dtype.is_floating_point):
                 self.doubles.add(symbol)
         text = self._float_text(expr)
         return f"(({c.type_name(dtype)})({text}))" if dtype != torch.bool else f"(({text}) != 0)"

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._decomp import decomposition_table
+from torch._prims_common import REDUCTION_OUTPUT_TYPE_KIND, reduction_dtypes
 
 from ...target import target_of
 from ..optimizers.chains import wide
@@ -462,9 +463,15 @@ def _smooth_l1_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction:
     difference = x - target
     if reduction == 1:
         grad = grad / max(difference.numel(), 1)
-    slope = difference / beta if beta else torch.zeros_like(difference)
+    slope = aten.div.Scalar(difference, beta) if beta != 0 else torch.zeros_like(difference)
     inside = torch.where(difference.abs() < beta, slope, difference.sign())
     return grad * torch.where(difference.isnan(), difference, inside)
+
+
+def _smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = 1, beta: float = 1.0) -> Any:
+    """A plan is not for negative numbers, which the CPU refuses, and zero."""
+    bool(beta > 0)
+    return NotImplemented
 
 
 def _loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, *_: Any) -> Any:
@@ -545,6 +552,32 @@ def _batch_norm_backward(*args: Any) -> Any:
     return (None, *decomposition_table[aten.native_batch_norm_backward.default](*args)[1:])
 
 
+def _vector_norm(
+    x: Tensor, order: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Any:
+    """PyTorch's own asks whether the order is even, to save the absolute values: so one plan serves one order."""
+    if not isinstance(order, torch.SymFloat):
+        return NotImplemented
+    known = next((each for each in (0.0, 1.0, 2.0) if order == each), None)
+    if known is None and all(size == 1 for size in (x.shape if not dim else [x.shape[d] for d in dim])):
+        known = 1.0  # as any other: of one number it is the absolute value
+    if known is not None:
+        return decomposition_table[aten.linalg_vector_norm.default](x, known, dim, keepdim, dtype=dtype)
+    exponent: Any = order
+    wide, result = reduction_dtypes(x, REDUCTION_OUTPUT_TYPE_KIND.COMPLEX_TO_FLOAT, dtype)
+    powers = torch.sum(x.to(wide).abs().pow(exponent), dim or None, keepdim)
+    return powers.pow(1.0 / exponent).to(result)
+
+
+def _diagonal_copy(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    """By the middle diagonal of what follows the first columns or rows: views take no offset that is not known."""
+    if not isinstance(offset, torch.SymInt):
+        return NotImplemented
+    dim = dim2 if offset >= 0 else dim1
+    skipped = torch.sym_min(offset if offset >= 0 else -offset, x.shape[dim])
+    return x.narrow(dim, skipped, x.shape[dim] - skipped).diagonal(0, dim1, dim2).clone()
+
+
 #: Overload -> its decomposition, which may return NotImplemented.
 CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.multilabel_margin_loss_forward.default: _multilabel_margin_loss,
@@ -608,11 +641,14 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.native_batch_norm_backward.default: _batch_norm_backward,
     aten.native_layer_norm.default: _native_layer_norm,
     aten.native_group_norm.default: _native_group_norm,
+    aten.smooth_l1_loss.default: _smooth_l1_loss,
     aten.smooth_l1_loss_backward.default: _smooth_l1_loss_backward,
     aten.huber_loss_backward.default: _loss_backward,
     aten.mse_loss_backward.default: _loss_backward,
     aten.max_unpool2d.default: _unpooling(aten.max_unpool2d.default, 2),
     aten.max_unpool3d.default: _unpooling(aten.max_unpool3d.default, 3),
+    aten.linalg_vector_norm.default: _vector_norm,
+    aten.diagonal_copy.default: _diagonal_copy,
     **fills.CORRECTIONS,
     **{
         overload: _counting_up(overload)

@@ -61,6 +61,12 @@ def _batch_norm_no_update(
     return *_batch_norm(x, weight, bias, mean, var, False, momentum, eps), x.new_empty((0,), dtype=torch.uint8)
 
 
+def _batch_norm_with_update(
+    x: torch.Tensor, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float
+) -> tuple[torch.Tensor, ...]:
+    return *_batch_norm(x, weight, bias, mean, var, True, momentum, eps), x.new_empty((0,), dtype=torch.uint8)
+
+
 def _batch_norm_functional(
     x: torch.Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
 ) -> tuple[torch.Tensor | None, ...]:
@@ -135,6 +141,7 @@ def eager_decompositions() -> dict[Any, Callable[..., Any]]:
     table[aten._native_batch_norm_legit.default] = _batch_norm
     table[aten._native_batch_norm_legit_no_training.default] = _batch_norm_without_training
     table[aten._batch_norm_no_update.default] = _batch_norm_no_update
+    table[aten._batch_norm_with_update.default] = _batch_norm_with_update
     table[aten._native_batch_norm_legit_functional.default] = _batch_norm_functional
     table[aten.floor_divide.default] = _floor_divide
     table[aten._index_put_impl_.default] = _index_put_impl_

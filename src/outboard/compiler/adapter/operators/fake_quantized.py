@@ -25,6 +25,7 @@ def _quantized(x: Tensor, scale: Tensor, zero_point: Tensor | int, low: int, hig
 
 
 def _per_tensor(x: Tensor, scale: float, zero_point: int, low: int, high: int) -> tuple[Tensor, Tensor]:
+    bool(low <= zero_point <= high)  # a guard: the CPU refuses others
     factor = torch.full((), scale, dtype=torch.float32, device=x.device)
     return _quantized(x, factor, zero_point, low, high)
 

@@ -119,6 +119,14 @@ def _masked_fill(x: Tensor, mask: Tensor, value: Tensor) -> Any:
 
 
 def _scatter_value(x: Tensor, dim: int, index: Tensor, value: Any) -> Any:
+    """PyTorch's lowering has no word for a number that it does not know."""
+    check_number(value, x.dtype)
+    if not isinstance(value, (torch.SymInt, torch.SymFloat)):
+        return NotImplemented
+    return aten.scatter(x, dim, index, aten.full([], value, dtype=x.dtype, device=x.device).expand(index.shape))
+
+
+def _scatter_value_in_place(x: Tensor, dim: int, index: Tensor, value: Any) -> Any:
     check_number(value, x.dtype)
     return NotImplemented
 
@@ -171,7 +179,8 @@ COMPOSED = frozenset({aten.scatter_.value_reduce})
 #: Overload -> its decomposition, which may return NotImplemented.
 CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.masked_fill.Tensor: _masked_fill,
-    **dict.fromkeys((aten.scatter.value, aten.scatter_.value), _scatter_value),
+    aten.scatter.value: _scatter_value,
+    aten.scatter_.value: _scatter_value_in_place,
     aten.scatter.value_reduce: _scatter_value_reduce,
     **{overload: _index_put(overload) for overload in (aten.index_put.default, aten.index_put_.default)},
     **{

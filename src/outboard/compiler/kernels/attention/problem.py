@@ -210,7 +210,7 @@ class Problem:
     def _scale_argument(self) -> p.Argument:
         # NaN stands for the usual scale, which depends on the run-time width.
         scale = float("nan") if self.scale is None else float(self.scale)
-        return common.float_constant(self.builder, scale, self.accumulate == "double")
+        return common.float_value(self.builder, scale, self.accumulate == "double")
 
     def guard(self) -> None:
         """Restricts the plan to heads that fit."""
