@@ -132,6 +132,32 @@ REFUSED: dict[str, tuple[Callable[[Tensor, Any], Any], Any, list[Any]]] = {
     "cdist": (lambda y, n: torch.cdist(y, y, p=n), 1.5, [-1.0]),
     "huber_loss": (lambda y, n: F.huber_loss(y, y, delta=n), 0.3, [0.0, -0.4]),
     "smooth_l1_loss": (lambda y, n: F.smooth_l1_loss(y, y, beta=n), 0.3, [-0.4]),
+    "smooth_l1_loss after zero": (lambda y, n: aten.smooth_l1_loss(y, y * 2, 1, n), 0.0, [-0.4]),
+    "logit": (lambda y, n: torch.logit(y, n), 0.3, [1e39]),
+    "logit_backward": (lambda y, n: aten.logit_backward(y, y, n), 0.3, [1e39]),
+    "logit_backward of halves": (lambda y, n: aten.logit_backward(y.half(), y.half(), n), 0.3, [65520.0]),
+    "slice_scatter": (lambda y, n: torch.slice_scatter(y, y, 1, n), 0, [1, 2]),
+    "slice_scatter end": (lambda y, n: torch.slice_scatter(y, y, 1, 0, n), 4, [3, 2]),
+    "upsample_linear1d_backward": (
+        lambda y, n: aten.upsample_linear1d_backward(y[None], [n], [1, 3, 7], False),
+        4,
+        [5, 3, 0],
+    ),
+    "upsample_nearest1d_backward": (
+        lambda y, n: aten.upsample_nearest1d_backward(y[None], [4], [1, 3, n]),
+        7,
+        [0, -1],
+    ),
+    "upsample_nearest2d_backward": (
+        lambda y, n: aten.upsample_nearest2d_backward(y[None, None], [3, 4], [1, n, 2, 3]),
+        1,
+        [2, 0],
+    ),
+    "upsample_bilinear2d_aa_backward": (
+        lambda y, n: aten._upsample_bilinear2d_aa_backward(y[None, None], [3, n], [1, 1, 2, 3], False),
+        4,
+        [5, 3, 0],
+    ),
     "celu": (lambda y, n: F.celu(y, n), 0.3, [0.0]),
     "renorm": (lambda y, n: torch.renorm(y, n, 0, 1.0), 1.5, [0.0, -1.0]),
     "renorm maximum": (lambda y, n: torch.renorm(y, 1.5, 0, n), 1.5, [-1.0]),
@@ -164,3 +190,13 @@ def test_what_the_cpu_refuses_is_refused(device: str, name: str) -> None:
         assert refused_here is refused, number
         for one, other in zip(found, wanted, strict=True):
             torch.testing.assert_close(one.cpu(), other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("eps", [-1.0, 0.0, 1e-12, 1e-3, 0.00195, 0.25, 0.6])
+def test_bounds_of_logit_are_numbers_of_its_dtype(device: str, eps: float, dtype: torch.dtype) -> None:
+    """Of halves, the upper one may be 1. A negative one is none."""
+    x = torch.tensor([-1.0, 0.0, 1e-6, 0.001, 0.25, 0.5, 0.75, 0.998, 0.9999, 1.0, 3.0]).to(dtype)
+    eps_of = torch.finfo(dtype).eps
+    for call in (lambda x: torch.logit(x, eps), lambda x: aten.logit_backward(x + 1, x, eps)):
+        torch.testing.assert_close(call(x.to(device)).cpu(), call(x), rtol=8 * eps_of, atol=4 * eps_of, equal_nan=True)

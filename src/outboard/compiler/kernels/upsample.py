@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..plans.builder import PlanBuilder
+import sympy
+
+from ..plans.builder import PlanBuilder, TensorArg
 from . import planes
 from .pool import spatial_rank
 
@@ -92,6 +94,17 @@ def _given_scales(values: dict[str, Any], spatial: int) -> list[float] | None:
     return [0.0] * (3 - spatial) + [1.0 / value if value and value > 0 else 0.0 for value in given]
 
 
+def _check_sizes(builder: PlanBuilder, values: dict[str, Any], out: TensorArg) -> None:
+    """Guards for what the CPU refuses: gradients of another size than is said, or of nothing."""
+    shape = [*values["input_size"][:2], *values["output_size"]]
+    for given, size in zip(shape, values["grad_output"].sizes, strict=True):
+        if given != size:
+            builder.guard(sympy.Eq(given, size))
+    for size in out.sizes[2:]:
+        if isinstance(size, sympy.Expr):
+            builder.guard(sympy.Gt(size, 0))
+
+
 def lower(builder: PlanBuilder, call: ExternCall) -> bool:
     """``upsample_<kind><n>d``, its ``.vec`` overload, and its ``_backward``."""
     values, out, spatial = call.bind(), call.outputs()[0], spatial_rank(call.name)
@@ -107,6 +120,7 @@ def lower(builder: PlanBuilder, call: ExternCall) -> bool:
         macros += f"#define KIND_{axis} {of_axis}\n#define TAPS_{axis} {_KINDS[of_axis]}\n"
     named = dict(zip(("scale_d", "scale_h", "scale_w"), scales, strict=True))
     if is_backward:
+        _check_sizes(builder, values, out)
         problem = planes.Planes(out, values["grad_output"], spatial, _BACKWARD, scales=named, helpers=macros + _TAPS)
         return problem.backward(builder)
     source = values["self"] if "self" in values else values["input"]

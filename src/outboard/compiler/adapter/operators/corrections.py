@@ -463,15 +463,62 @@ def _smooth_l1_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction:
     difference = x - target
     if reduction == 1:
         grad = grad / max(difference.numel(), 1)
-    slope = aten.div.Scalar(difference, beta) if beta != 0 else torch.zeros_like(difference)
+    if beta == 0:
+        slope = torch.zeros_like(difference)
+    elif beta > 1e-37:  # its reciprocal is rounded once, as that of a constant is
+        slope = difference * (1 / beta)
+    else:
+        slope = aten.div.Scalar(difference, beta)
     inside = torch.where(difference.abs() < beta, slope, difference.sign())
     return grad * torch.where(difference.isnan(), difference, inside)
 
 
 def _smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = 1, beta: float = 1.0) -> Any:
-    """A plan is not for negative numbers, which the CPU refuses, and zero."""
-    bool(beta > 0)
+    """With a guard: the CPU refuses negative numbers."""
+    bool(beta >= 0)
     return NotImplemented
+
+
+def _slice_scatter(x: Tensor, source: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
+    """With a guard: the CPU refuses what has not the size of the slice."""
+    bool(source.shape[dim] == aten.slice(x, dim, start, end, step).shape[dim])
+    return NotImplemented
+
+
+def _bound(eps: Any, x: Tensor) -> Tensor:
+    """The lower bound of ``logit``, as a number of the dtype of ``x``. Raises RuntimeError if that has none of it."""
+    most = torch.finfo(x.dtype).max
+    if not -most <= eps <= most:  # of which there is a guard
+        eps = float(eps)
+        fills.check_number(eps, x.dtype)
+    return _narrow(torch.full((), eps, dtype=x.dtype, device=x.device))
+
+
+def _narrow(x: Tensor) -> Tensor:
+    """What is computed, as memory holds it: halves are computed as floats."""
+    return x.view(torch.int16).view(x.dtype) if x.dtype in HALVES else x
+
+
+def _logit(x: Tensor, eps: Any = None) -> Any:
+    """PyTorch's own does not round the bounds: that of halves may be 1, of which the result is infinite."""
+    if eps is None or not x.dtype.is_floating_point or eps < 0:
+        return NotImplemented
+    low = _bound(eps, x)
+    high = _narrow(1 - low)
+    x = torch.where(x < low, low, torch.where(x > high, high, x))
+    return torch.log(x / (1 - x))
+
+
+def _logit_backward(grad: Tensor, x: Tensor, eps: Any = None) -> Any:
+    """As ``_logit``; PyTorch's own takes negative bounds for bounds."""
+    if eps is None:
+        return NotImplemented
+    low = _bound(eps, x)
+    if eps < 0:
+        return aten.logit_backward(grad, x)
+    value = wide(x)
+    slope = wide(grad) / (value * (1 - value))
+    return torch.where((x >= low) & (x <= _narrow(1 - low)), slope, 0.0).to(x.dtype)
 
 
 def _loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, *_: Any) -> Any:
@@ -642,6 +689,9 @@ CORRECTIONS: dict[Any, Callable[..., Any]] = {
     aten.native_layer_norm.default: _native_layer_norm,
     aten.native_group_norm.default: _native_group_norm,
     aten.smooth_l1_loss.default: _smooth_l1_loss,
+    aten.slice_scatter.default: _slice_scatter,
+    aten.logit.default: _logit,
+    aten.logit_backward.default: _logit_backward,
     aten.smooth_l1_loss_backward.default: _smooth_l1_loss_backward,
     aten.huber_loss_backward.default: _loss_backward,
     aten.mse_loss_backward.default: _loss_backward,
