@@ -34,7 +34,15 @@ def view_of_a_written_part(x: Tensor) -> list[Tensor]:
     return [y, part.unsqueeze(1)[..., 1:]]
 
 
-PROGRAMS = [written_with_gaps, view_of_a_part, view_of_a_written_part]
+def view_of_a_copy_of_what_is_written(x: Tensor) -> list[Tensor]:
+    y = x.clone()
+    part = y[1:-1]
+    x[x > 0] = 1
+    y.copy_(x)
+    return [y, part]
+
+
+PROGRAMS = [written_with_gaps, view_of_a_part, view_of_a_written_part, view_of_a_copy_of_what_is_written]
 
 
 def with_gaps(device: str) -> Tensor:

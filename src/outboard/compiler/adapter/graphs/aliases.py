@@ -341,6 +341,10 @@ class _Shared:
             return value
         storage = get_node_storage(node)
         value = self._view(node, self.roots[storage], value) if storage in self.roots else value
+        return self._apart(storage, value)
+
+    def _apart(self, storage: Any, value: Any) -> Any:
+        """A value in memory that is no other storage's of the graph."""
         value = ir.TensorBox(ir.ExternKernel.realize_input(value))
         if storage is None or self.storages.setdefault(value.get_name(), storage) == storage:
             return value
@@ -351,7 +355,7 @@ class _Shared:
         if (found.dtype, found.is_conj(), found.is_neg()) != (base.dtype, base.is_conj(), base.is_neg()):
             return value
         if root not in self.bases:
-            stored = ir.TensorBox(ir.ExternKernel.realize_input(self.env[root]))
+            stored = self._apart(get_node_storage(root), self.env[root])
             self.bases[root] = ir.ExternKernel.require_exact_strides(stored, base.stride())
         storage, layout = ir.as_storage_and_layout(self.bases[root])
         offset = layout.offset + _symbol(found.storage_offset()) - _symbol(base.storage_offset())
