@@ -154,6 +154,12 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
         Place("torch._inductor.lowering.index_put_impl_", "self indices values accumulate check may_realize"),
     ),
     "sizes that are known to be 1 are broadcast": (Place("torch._inductor.ir:ExpandView.make_reindexer", "self"),),
+    "all guards of a cached graph hold": (
+        Place(
+            "torch.fx.experimental.symbolic_shapes:ShapeEnv.produce_guards_expression",
+            "self placeholders guards ignore_static",
+        ),
+    ),
     "numbers on the CPU meet tensors on the device": (Place("torch._inductor.lowering.is_gpu", "device"),),
     "convolutions keep the layout that they come in": (
         Place("torch._inductor.graph:GraphLowering.decide_layout_opt", "gm is_inference"),

@@ -11,7 +11,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._dynamo.source import ConstantSource
 from torch._dynamo.utils import counters
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 
 @pytest.fixture(autouse=True)
@@ -154,3 +156,17 @@ def test_sizes_that_are_known_to_be_1_are_broadcast(kind: str, device: str) -> N
     for size in (6, 16) if kind != "changes" else (6, 7):
         x = torch.arange(float(size * size)).view(size, size) % 11 - 5
         torch.testing.assert_close(compiled(x.to(device)).cpu(), function(x))
+
+
+def test_a_cached_graph_serves_sizes_for_which_all_of_its_guards_hold(device: str) -> None:
+    """Also those before one with an ``or``, which PyTorch does not put in parentheses."""
+    torch.compile(lambda x: x + 1)(torch.ones(2, device=device))  # what is replaced has been
+    env = ShapeEnv()
+    fixed, free = (
+        env.create_symintnode(env.create_symbol(size, ConstantSource(f"size {size}")), hint=size) for size in (58, 46)
+    )
+    assert fixed == 58 and bool(torch.sym_not(torch.sym_not((free == 2) | (free % 2 == 0))))
+    text = env.produce_guards_expression([fixed, free], guards=env.guards)
+    assert text is not None and " or " in text
+    for sizes, hold in (((58, 46), True), ((58, 44), True), ((46, 46), False), ((58, 45), False)):
+        assert env.evaluate_guards_expression(text, sizes) is hold, text

@@ -14,6 +14,7 @@ import sympy
 import torch
 from torch._C import DispatchKey
 from torch._decomp.decompositions_for_rng import extra_random_decomps
+from torch._dynamo.source import LocalSource
 from torch._inductor import decomposition as inductor_decompositions
 from torch._inductor import ir, lowering
 from torch._inductor.codegen.common import (
@@ -26,6 +27,7 @@ from torch._inductor.codegen.common import (
 from torch._inductor.custom_graph_pass import CustomGraphModulePass
 from torch._inductor.utils import is_view, sympy_product
 from torch._inductor.virtualized import V, ops
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from outboard import patches
 
@@ -147,6 +149,7 @@ def register() -> None:
     _count_places_in_order(name)
     _name_sizes_of_padded()
     _broadcast_known_ones(name)
+    _hold_every_guard()
     _compute_on_the_device(name)
     _keep_layouts(name)
     _concatenate_by_parts(name)
@@ -341,6 +344,31 @@ def _broadcast_known_ones(name: str) -> None:
 
     patches.apply(
         "sizes that are known to be 1 are broadcast", {"torch._inductor.ir:ExpandView.make_reindexer": judging}
+    )
+
+
+def _hold_every_guard() -> None:
+    """Has a graph that PyTorch's caches keep serve sizes for which all of its guards hold. PyTorch joins their texts by
+    ``and``, also those with an ``or`` outside of parentheses: if the second half of such a guard holds, those before
+    it do not count, and a graph that is for one size serves others."""
+
+    def parenthesized(_original: Callable[..., Any]) -> Callable[..., Any]:
+        def produce(
+            self: ShapeEnv,
+            placeholders: Sequence[Any],
+            *,
+            guards: Any = None,
+            ignore_static: bool = True,
+        ) -> str | None:
+            sources = [LocalSource(f"t{place}") for place in range(len(placeholders))]
+            parts = self.produce_guards(placeholders, sources, guards=guards, ignore_static=ignore_static)
+            return " and ".join(f"({part})" for part in parts) or None
+
+        return produce
+
+    patches.apply(
+        "all guards of a cached graph hold",
+        {"torch.fx.experimental.symbolic_shapes:ShapeEnv.produce_guards_expression": parenthesized},
     )
 
 
