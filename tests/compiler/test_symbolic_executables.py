@@ -40,7 +40,14 @@ def test_models_and_calls_are_the_cpus(tmp_path: Path, code: str) -> None:
     run(getattr(test_graph_compilers, code), tmp_path, **STRICT if code == "LAYOUTS" else {})
 
 
-@pytest.mark.parametrize("model", ["perceptron", "convolutional", "language_model"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param("perceptron", marks=pytest.mark.full("the language model has its layers, too")),
+        pytest.param("convolutional", marks=pytest.mark.full("its operators are among LAYOUTS and OPERATORS")),
+        "language_model",
+    ],
+)
 def test_one_executable_serves_all_sizes_of_a_step_of_training(tmp_path: Path, model: str) -> None:
     code = f"chosen = {model!r}\n" + test_buckets.TRAINING
     made = ast.literal_eval(run(code, tmp_path))
