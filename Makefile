@@ -12,8 +12,8 @@ VENV ?= .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info
 endif
 JOBS ?= $(shell nproc)
 # Processes that run Python tests. Most tests compile, which keeps one core busy, and use one or two GiB; others wait for
-# ranks and timeouts, which one process more than there are cores makes up for.
-TEST_JOBS ?= $(shell n=$$(nproc); echo $$((n < 4 ? n + 1 : 4)))
+# ranks and timeouts, which two processes more than there are cores make up for.
+TEST_JOBS ?= $(shell n=$$(nproc); echo $$((n < 2 ? n + 2 : 4)))
 # ON stops the build at the first warning: for continuous integration alone.
 WARNINGS_AS_ERRORS ?= OFF
 

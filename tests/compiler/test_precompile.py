@@ -4,11 +4,16 @@
 from __future__ import annotations
 
 import os
+import pickle
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from processes import run_program
+
+from outboard import settings
+from outboard.compiler.adapter.traces import precompile
 
 #: A model in a module of its own. Where the trace comes from is printed after the result.
 MODEL = """
@@ -188,15 +193,6 @@ def test_the_variable_turns_it_off(folder: Path) -> None:
     assert not (folder / "cache" / "traces").exists()
 
 
-def test_a_damaged_trace_is_made_again(folder: Path) -> None:
-    source = "show(torch.compile(double)(x))"
-    assert run(folder, source)[0] == "24.0"
-    (entry,) = traces(folder)
-    entry.write_bytes(entry.read_bytes()[:100])
-    assert run(folder, source)[0] == "24.0"
-    assert hits(run(folder, source))
-
-
 def test_a_later_process_may_compile_more(folder: Path) -> None:
     """Other shapes of a function whose trace was loaded are traced, and kept beside it."""
     run(folder, "show(torch.compile(double)(x))")
@@ -286,25 +282,32 @@ def test_a_trace_belongs_to_a_device(folder: Path) -> None:
         assert run(folder, source.format(index), OUTBOARD_NUM_DEVICES="2")[:2] == [index, "24.0"]
 
 
-@pytest.mark.parametrize("part", ["code", "graph", "guards", "sources"])
-def test_a_trace_that_cannot_be_used_is_made_again(folder: Path, part: str) -> None:
-    """Whatever is wrong with it: here a part of it is missing."""
+def _cut(entry: Path) -> None:
+    entry.write_bytes(entry.read_bytes()[:100])
+
+
+def _lose(part: str) -> Callable[[Path], None]:
+    """Writes a trace anew without a part of it."""
+
+    def lose(entry: Path) -> None:
+        trace = precompile._load(entry)
+        setattr(trace, part, None)
+        precompile._write(entry, pickle.dumps(trace))
+
+    return lose
+
+
+def test_a_trace_that_cannot_be_used_is_made_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is wrong with it: its file is cut, or a part of it is missing."""
+    monkeypatch.setattr(settings, "_cache_directory", folder / "cache")
     source = "show(torch.compile(double)(x))"
     run(folder, source)
-    (entry,) = traces(folder)
-    spoil = f"""
-import pathlib, pickle
-import torch
-import outboard.compiler.adapter.traces.precompile as precompile
-path = pathlib.Path({str(entry)!r})
-trace = precompile._load(path)
-trace.{part} = None
-precompile._write(path, pickle.dumps(trace))
-print("spoilt")
-"""
-    assert run(folder, spoil, "spoil.py") == ["spoilt"]
-    again = run(folder, source)
-    assert again[0] == "24.0" and not hits(again)
+    for spoil in (_cut, *map(_lose, ("code", "graph", "guards", "sources"))):
+        (entry,) = traces(folder)
+        spoil(entry)
+        again = run(folder, source)
+        entry.unlink(missing_ok=True)
+        assert again[0] == "24.0" and not hits(again)
     assert hits(run(folder, source))
 
 

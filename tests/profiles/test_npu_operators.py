@@ -18,11 +18,16 @@ def _run(run_python: RunPython, source: str) -> str:
     return run_python(PATH + source, OUTBOARD_PROFILE="npu")
 
 
-#: How each operator is called: eagerly, and compiled in three programs, of which each day has one.
-COMPILED = [f"'compiled', {part}, 3" for part in range(3) if FULL or datetime.date.today().toordinal() % 3 == part]
+#: How each operator is called, eagerly and compiled, in three programs, of which each day has one.
+PROGRAMS = [
+    f"{how!r}, {part}, 3"
+    for how in ("eager", "compiled")
+    for part in range(3)
+    if FULL or datetime.date.today().toordinal() % 3 == part
+]
 
 
-@pytest.mark.parametrize("how", ["'eager'", *COMPILED])
+@pytest.mark.parametrize("how", PROGRAMS)
 def test_each_operator_computes_its_formula(how: str, run_python: RunPython) -> None:
     _run(run_python, f"from tests.profiles import npu_operators; npu_operators.main({how})")
 
