@@ -153,6 +153,11 @@ REFUSED: dict[str, tuple[Callable[[Tensor, Any], Any], Any, list[Any]]] = {
         1,
         [2, 0],
     ),
+    "upsample_nearest2d_backward of twice the size": (
+        lambda y, n: aten.upsample_nearest2d_backward(y[None, None], [3, 4], [1, n, 3, 2]),
+        1,
+        [2, 0],
+    ),
     "upsample_bilinear2d_aa_backward": (
         lambda y, n: aten._upsample_bilinear2d_aa_backward(y[None, None], [3, n], [1, 1, 2, 3], False),
         4,

@@ -43,8 +43,15 @@ def _into(operator: Callable[..., Any]) -> Callable[[Tensor], Any]:
         (torch.nanmedian, _gaps(torch.int64)),
         (torch.median, _gaps(torch.float32)),
         (lambda x: x.take(torch.tensor(-2, device=x.device)), _gaps(torch.bool)),
+        (
+            lambda x: torch.ops.aten.upsample_nearest2d_backward(x[:, 1:], [4, 6], [1, 2, 2, 3]),
+            torch.arange(72.0).view(1, 3, 4, 6),
+        ),
     ],
-    ids=["cummax out", "cummin out", "split_copy", "detach_copy", "view_copy", "nanmedian", "median", "take"],
+    ids=[
+        *("cummax out", "cummin out", "split_copy", "detach_copy", "view_copy", "nanmedian", "median", "take"),
+        "upsample_nearest2d_backward",
+    ],
 )
 def test_runs_on_the_device(
     device: str, device_module: ModuleType, function: Callable[[Tensor], Any], x: Tensor

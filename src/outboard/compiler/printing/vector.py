@@ -164,19 +164,18 @@ class VectorPrinter(RowPrinter):
 
     def _load_tiles(self, loads: list[Value]) -> None:
         """Copies the operands' tiles, along their own contiguous direction, to private memory."""
-        i, o, width = self.x.inner, self.x.outer, self.lanes
+        i, o, rows = self.x.inner, self.x.outer, self.schedule.tile
         self.write(f"const long {i}_base = {i};")
         for value in loads:
-            name = f"{value.name}_tile"
-            vector = c.type_name(value.dtype, width)
-            self.write(f"{vector} {name}_rows[{self.schedule.tile}];")
-            self.write(f"const {c.type_name(value.dtype)}* {name} = (const {c.type_name(value.dtype)}*){name}_rows;")
-            with self.block(f"for (int k = 0; k < {width}; ++k)"):
+            name, kind = f"{value.name}_tile", c.type_name(value.dtype)
+            self.write(f"{c.type_name(value.dtype, rows)} {name}_columns[{self.lanes}];")
+            self.write(f"const {kind}* {name} = (const {kind}*){name}_columns;")
+            with self.block(f"for (int k = 0; k < {self.lanes}; ++k)"):
                 self.write(f"const long {i} = {i}_base + k, {o} = {o}_from;")
                 dtype = self.kernel.buffers[value.buffer]
-                text = c.load(self.prelude, self.buffers[value.buffer], dtype, self._base(value.index), width)
-                self.write(f"{name}_rows[k] = {text};")
-            self.tiles[value.name] = name, self.schedule.tile
+                text = c.load(self.prelude, self.buffers[value.buffer], dtype, self._base(value.index), rows)
+                self.write(f"{name}_columns[k] = {text};")
+            self.tiles[value.name] = name, rows
 
     def _declare_ahead(self) -> list[str]:
         """Finds where the chunk of a row that comes soon begins in operands whose rows are looked up; returns pointers

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,11 +24,14 @@ import sympy
 import torch
 from torch import Tensor
 from torch._decomp.decompositions import upsample_compute_output_size
-from torch._inductor import lowering
-from torch._inductor.virtualized import V
+from torch._inductor import ir, lowering
+from torch._inductor.virtualized import V, ops
 from torch._prims_common import suggest_memory_format
 
 aten = torch.ops.aten
+
+#: Windows of more elements are added up by a kernel.
+_MOST_TERMS = 25
 
 #: Operator -> how often as long as before sides may be for the factor not to count.
 _REPEATED = {
@@ -135,25 +139,44 @@ CORRECTIONS = _corrections()
 
 def register(name: str) -> None:
     """Has the gradient of ``upsample_nearest2d`` on the device called ``name`` go by the factors: by its kernel, unless
-    sides grow to a power of 2 times their size. Inductor's lowering goes by sizes, whose ratio it takes for exact."""
+    sides grow to a power of 2 times their size. Inductor's lowering goes by sizes, whose ratio it takes for exact, and
+    has to know them."""
     overload = aten.upsample_nearest2d_backward.default
     original = lowering.lowerings[overload]
     call = lowering.fallback_handler(overload, add_to_fallback_set=False)
 
     @functools.wraps(original)
     def lower(grad: Any, output_size: Any, input_size: Any, *factors: Any) -> Any:
-        ours = grad.get_device() is not None and grad.get_device().type == name
-        sides = [*zip(output_size, input_size[2:], [*factors, None, None][:2], strict=True)]
-        by_sizes = not ours or all(_doubles(*side) for side in sides)
-        return (original if by_sizes else call)(grad, output_size, input_size, *factors)
+        if grad.get_device() is None or grad.get_device().type != name:
+            return original(grad, output_size, input_size, *factors)
+        sides = zip(output_size, input_size[2:], [*factors, None, None][:2], strict=True)
+        times = [_times(*side) for side in sides]
+        if 0 in times or math.prod(times) > _MOST_TERMS:
+            return call(grad, output_size, input_size, *factors)
+        for size, same in zip(grad.get_size(), (*input_size[:2], *output_size), strict=True):
+            V.graph.sizevars.check_equals(size, same)
+        return _sums(grad, input_size, *times)
 
     lowering.lowerings[overload] = lower
 
 
-def _doubles(after: Any, before: Any, factor: float | None) -> bool:
-    """Whether a side grows to a power of 2 times its size, and by such a factor."""
+def _times(after: Any, before: Any, factor: float | None) -> int:
+    """How often as long a side becomes, if that is a power of 2 and the factor says the same; else 0."""
     known = [V.graph.sizevars.optimization_hint(size) for size in (after, before)]
-    times = known[0] // known[1]
+    times = known[0] // known[1] if known[1] else 0
     if times < 1 or times & (times - 1) or factor not in (None, times):
-        return False
-    return bool(V.graph.sizevars.evaluate_expr(sympy.Eq(after, times * before)))
+        return 0
+    return times if V.graph.sizevars.evaluate_expr(sympy.Eq(after, times * before)) else 0
+
+
+def _sums(grad: Any, size: Sequence[Any], high: int, wide: int) -> Any:
+    """What lies in each window of ``high`` by ``wide``, row by row, as the CPU adds it up."""
+    grad.realize_hint()
+    load = grad.make_loader()
+
+    def window(index: Sequence[Any]) -> Any:
+        *image, h, w = index
+        places = itertools.product(range(high), range(wide))
+        return functools.reduce(ops.add, (load([*image, high * h + a, wide * w + b]) for a, b in places))
+
+    return ir.Pointwise.create(device=grad.get_device(), dtype=grad.get_dtype(), inner_fn=window, ranges=list(size))
