@@ -2,7 +2,7 @@
 """Shared by all Python tests. They run on whatever device the process has, under any profile.
 
 ``OUTBOARD_TEST_TARGET`` has the compiler treat the device as another one, whose kernels can so be tested here: ``gpu``
-(any device whose work-groups are large enough), or ``narrow``, a CPU of 32-byte vectors and little local memory.
+(any device whose work-groups are large enough), or ``narrow``, a CPU of 16-byte vectors and little local memory.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def test_the_library_of_the_driver(name: str, library: str, tmp_path: Path) -> N
     _run_tests(name, tmp_path, OUTBOARD_LIBRARY=library)
 
 
-@pytest.mark.parametrize("name", [*PRODUCTS, "test_halves.py", "test_pool.py"])
+@pytest.mark.parametrize("name", [*PRODUCTS, "test_attention_calls.py", "test_halves.py", "test_pool.py"])
 def test_kernels_for_narrow_vectors(name: str, tmp_path: Path) -> None:
     _run_tests(name, tmp_path, OUTBOARD_TEST_TARGET="narrow")
 

@@ -103,7 +103,7 @@ class Target:
 #: Devices of other kinds, as what differs from the one that is there.
 OTHER_KINDS: dict[str, dict[str, object]] = {
     "gpu": {"type": "gpu", "execution": "simt", "vector_width": 1},
-    "narrow": {"type": "cpu", "execution": "vector", "vector_width": 8, "local_memory": 32768},
+    "narrow": {"type": "cpu", "execution": "vector", "vector_width": 4, "local_memory": 32768},
 }
 _pretended: list[str] = []
 
