@@ -165,12 +165,12 @@ def test_a_wrong_index_in_a_late_piece_is_reported(device: str) -> None:
         compiled(table, index.to(device)).cpu()
 
 
-@pytest.mark.parametrize("call, sign", [("x.sum()", "sum_0_combine"), ("x + x", "float16")])
+@pytest.mark.parametrize("call, sign", [("x.sum()", "sum_0_combine"), ("x + x", "vload")])
 def test_the_first_length_does_not_decide(
     call: str, sign: str, device: str, run_python: Callable[..., str], tmp_path: Path
 ) -> None:
     """One plan serves all lengths, so a tiny first call must leave one with vectors and pieces."""
-    if sign == "float16" and torch.get_device_module(device).get_device_properties(0).type != "cpu":
+    if sign == "vload" and torch.get_device_module(device).get_device_properties(0).type != "cpu":
         pytest.skip("only kernels for processors have vectors")
     source = f"import torch; x = torch.zeros(5, device={device!r}); {call}"
     log = run_python(source, check=False, OUTBOARD_LOG="kernels", OUTBOARD_CACHE_DIR=str(tmp_path))
