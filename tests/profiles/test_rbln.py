@@ -46,9 +46,13 @@ def test_the_package_has_its_modules(run_python: RunPython) -> None:
         run_python,
         """
         import torch, torch_rbln, torch_rbln.device, torch.rbln
-        from torch_rbln import memory
-        assert torch_rbln.device is torch.rbln and memory is torch.rbln.memory
-        assert torch_rbln.memory.memory_stats is torch.rbln.memory_stats
+        import torch_rbln.profiler, torch_rbln.random
+        from torch_rbln.device.device import device_summary
+        from torch_rbln.device.streams import Stream
+        from torch_rbln.memory import memory_stats, offload
+        from torch_rbln.programs import capture_programs
+        assert torch_rbln.device is torch.rbln is torch_rbln.memory is torch_rbln.profiler is torch_rbln.random
+        assert torch_rbln.programs is torch.rbln and Stream is torch.rbln.Stream and Stream.priority_range() == (0, 0)
         """,
     )
 
@@ -86,6 +90,7 @@ def test_a_region_is_explained_in_its_words(run_python: RunPython) -> None:
         assert verdict["hidden_host_bounces"] == 1 and verdict["hidden_host_bounce_bytes"] == 64
         assert verdict["runtime_hidden_d2h"] == 1 and verdict["cpu_fallbacks"] == verdict["recompiles"] == 0
         assert {"copy", "wait"} <= {note["signal"] for note in verdict["notes"]}
+        assert report.help(signal="wait") and report.help("copy") in report.help()
         assert steady.verdict().keys() == verdict.keys()
         difference = cold.diff(report)
         assert type(difference) is torch.rbln.RBLNDiff and difference.persists and "persists" in difference.report()

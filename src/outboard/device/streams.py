@@ -36,6 +36,11 @@ class Stream(metaclass=_OfDevice):
             return torch.Stream(**kwargs)
         return torch.Stream(device=torch.device(name(), index_of(device)), priority=priority)
 
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """The least and the greatest priority: 0 and 0, as all streams are equal."""
+        return 0, 0
+
 
 class Event(metaclass=_OfDevice):
     """A point in a stream: a ``torch.Event``.

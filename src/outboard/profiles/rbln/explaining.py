@@ -51,6 +51,10 @@ class RBLNExplain(Explanation):
             ],
         }
 
+    def help(self, signal: str | None = None) -> str:
+        """What to do about a kind of finding, or about all that were found. Raises KeyError for another word."""
+        return super().help(signal)
+
     def diff(self, other: Explanation) -> RBLNDiff:
         """What another region has more and less than this one."""
         return RBLNDiff(self, other)
