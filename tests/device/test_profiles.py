@@ -72,7 +72,7 @@ for other in {absent}:
     ("name", "dtypes", "absent"),
     [
         ("ocl", "[torch.float16, torch.bfloat16]", ["torch_rbln", "sol", "torch_npu"]),
-        ("rbln", "[torch.float16]", ["torch.ocl"]),
+        ("rbln", "[torch.float16, torch.bfloat16]", ["torch.ocl"]),
         ("ve", "[torch.bfloat16, torch.float16]", ["torch.ocl"]),
         ("npu", "[torch.float16, torch.bfloat16]", ["torch.ocl"]),
     ],

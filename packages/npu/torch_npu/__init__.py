@@ -42,4 +42,4 @@ def __getattr__(name: str) -> NoReturn | Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if not _is_in_force:
         profiles.require("npu", package=__name__, distribution="outboard-npu")
-    raise AttributeError(f"Outboard's torch_npu has no {name!r}: docs/npu-operators.md says why")
+    raise AttributeError(f"Outboard's torch_npu has no {name!r}: docs/npu-operators.md and docs/profile-npu.md say why")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The face of Rebellions' NPUs, as ``torch-rbln`` shows it: ``torch.rbln``, AMP in float16, its environment variables.
+"""The face of Rebellions' NPUs, as ``torch-rbln`` shows it: ``torch.rbln``, AMP, its environment variables.
 
 ``import torch_rbln`` is a package of its own, ``outboard-rbln`` (``packages/rbln``).
 """
@@ -37,7 +37,7 @@ def _activate() -> None:
 
 PROFILE = Profile(
     name="rbln",
-    amp_dtypes=(torch.float16,),
+    amp_dtypes=(torch.float16, torch.bfloat16),
     distributed_backend="rbln-ccl",
     extra_api={
         "device": contexts.device,
