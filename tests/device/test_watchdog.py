@@ -22,7 +22,7 @@ PROGRAM += INTERRUPTED
 def run(code: str, **environment: str) -> str:
     """Runs code on the simulator with its compiler of graphs; returns what it wrote to the standard error."""
     settings = {"OUTBOARD_SIM_COMPILER": "1", "OUTBOARD_DRIVER": "sim"} | environment
-    result = run_program(["-c", PROGRAM + code], environment=settings, timeout=60)
+    result = run_program(["-c", PROGRAM + code], environment=settings, timeout=180)
     assert result.returncode == 0, f"{result.stdout}\n{result.stderr}"
     return result.stderr
 
