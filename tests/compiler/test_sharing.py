@@ -102,7 +102,7 @@ def test_convolutions_of_any_channels_and_taps_are_one_plan(device: str, device_
 
 
 @pytest.mark.skipif(not target.target_of(0).tuning.vectors, reason="only CPUs have vectors to fill")
-@pytest.mark.parametrize("first", [10, 1000])
+@pytest.mark.parametrize("first", [3, 1000])
 def test_the_first_length_does_not_decide_how_others_run(first: int, device: str) -> None:
     """Short rows are reduced side by side, long ones each in vectors, whichever came first."""
 
@@ -112,11 +112,11 @@ def test_the_first_length_does_not_decide_how_others_run(first: int, device: str
         assert lowered.plan.guards
         return "".join(source for source, _ in lowered.plan.programs)
 
-    assert plan(10) != plan(1000)
+    assert plan(3) != plan(1000)
     assert plan(1000) == plan(3000)
     torch.softmax(torch.rand(64, first).to(device), 1)
     before = torch.get_device_module(device).compile_stats()["plans"]
-    for length in (10, 3000, 12, 1000):
+    for length in (3, 3000, 2, 1000):
         x = torch.rand(64, length)
         torch.testing.assert_close(torch.softmax(x.to(device), 1).cpu(), torch.softmax(x, 1))
     assert torch.get_device_module(device).compile_stats()["plans"] <= before + 2
