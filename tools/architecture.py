@@ -146,11 +146,11 @@ FLOORS: tuple[dict[str, str], ...] = (
     {
         "src/outboard/activation.py": "what `import torch` runs: the device is there",
         "src/outboard_conformance": "what driver.h says, tried on a driver clause by clause",
-        "src/outboard/templates": "the packages that `outboard new` writes",
     },
     {
         "src/outboard/cli": "outboard devices, doctor, conform, new, warmup, report, bench",
         "src/outboard/__init__.py": "the package's functions",
+        "src/outboard/templates": "the packages that `outboard new` writes",
     },
 )
 

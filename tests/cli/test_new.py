@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,8 +20,14 @@ from outboard.cli.new import package
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/write-a-driver.md"
-KINDS = [("kernels", "c"), ("graph", "c++")]
-OTHERS = [("kernels", "c++"), ("graph", "c")]
+#: One of each kind, and the rest, which differs from these in the languages' parts alone.
+SOME = [("kernels", "c"), ("graph", "c++"), ("kernels", "python")]
+OTHERS = [("kernels", "c++"), ("graph", "c"), ("graph", "python"), ("kernels", "rust"), ("graph", "rust")]
+COMPILERS = {
+    "c": ("cc", "-std=c11", "*.c", 2),
+    "c++": ("c++", "-std=c++20", "*.cpp", 2),
+    "python": ("cc", "-std=c11", "*.c", 1),
+}
 FULL = pytest.mark.full("builds and installs packages, and compiles many kernels with the system's compiler")
 
 
@@ -45,26 +52,97 @@ def run(arguments: list[str], installed: Path) -> str:
     return result.stdout
 
 
+def make_library(folder: Path, language: str) -> Path:
+    """Compiles the driver, in which nothing is worth a warning."""
+    if language == "rust":
+        if shutil.which("cargo") is None:
+            pytest.skip("there is no cargo")
+        environment = {**os.environ, "RUSTFLAGS": "-D warnings"}
+        subprocess.run(["cargo", "build", "--quiet", "--offline"], cwd=folder, env=environment, check=True)
+        return folder / "target/debug/libacme.so"
+    compiler, standard, ending, count = COMPILERS[language]
+    sources = [str(path) for path in (folder / "src/acme").glob(ending)]
+    assert len(sources) == count
+    command = [compiler, standard, "-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Werror", "-shared", "-fPIC"]
+    library = folder / "src/acme/libacme.so"
+    subprocess.run([*command, f"-I{outboard.get_include()}", *sources, "-o", str(library)], check=True)
+    return library
+
+
 @pytest.mark.parametrize(
-    ("kind", "language"), [*KINDS, *(pytest.param(*each, marks=pytest.mark.full("as the others")) for each in OTHERS)]
+    ("kind", "language"), [*SOME, *(pytest.param(*each, marks=pytest.mark.full("as the others")) for each in OTHERS)]
 )
 def test_drivers_compile_without_a_warning(kind: str, language: str, tmp_path: Path) -> None:
     folder = write(tmp_path, "acme", kind, language)
-    compiler, ending = (["cc", "-std=c11"], "c") if language == "c" else (["c++", "-std=c++20"], "cpp")
-    sources = [str(path) for path in (folder / "src/acme").glob(f"*.{ending}")]
-    assert len(sources) == 2
-    command = [*compiler, "-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Werror", "-shared", "-fPIC"]
-    library = str(tmp_path / "libacme.so")
-    subprocess.run([*command, f"-I{outboard.get_include()}", *sources, "-o", library], check=True)
+    assert not [path for path in folder.rglob("*") if "mychip" in str(path)]
+    words = "mychip|OF_KIND|CODE_FILE|OF_THE_PACKAGE|OF_OUTBOARD"
+    assert not [path for path, text in package("acme", kind, language) if re.search(words, text, re.IGNORECASE)]
+    library = str(make_library(folder, language))
     result = run_program(["-m", "outboard_conformance", "--driver", library, "--level", "memory"], timeout=300)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert not [path for path in folder.rglob("*") if "mychip" in str(path)]
-    assert not [path for path, text in package("acme", kind, language) if re.search("mychip|OF_KIND", text)]
+
+
+def test_a_driver_in_python_is_short(tmp_path: Path) -> None:
+    folder = write(tmp_path, "acme", "kernels", "python") / "src/acme"
+    count = sum(line_count(folder, name) for name in ("driver.py", "errors.py", "programs.py", "trampoline.c"))
+    assert count <= 250
+
+
+def with_driver_in_python(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a program with the driver as it is written, and tensors that take its memory at once."""
+    library = make_library(write(folder, "acme", "kernels", "python"), "python")
+    environment = {"OUTBOARD_DRIVER": str(library), "OUTBOARD_DRIVER_PYTHON": sys.executable, "OUTBOARD_PROFILE": ""}
+    return run_program(["-c", program], environment={**environment, "OUTBOARD_LAZY": "0"}, timeout=120)
+
+
+#: One thread gives memory back while it holds Python's lock, others take and give some without it.
+CONTENTION = """
+import threading, torch
+
+def churn(number):
+    for size in range(1, 40):
+        kept = [torch.full((size * 20000,), number, dtype=torch.int32, device="ocl") for _ in range(3)]
+        assert [int(each.cpu()[-1]) for each in kept] == [number] * 3
+        torch.ocl.empty_cache()
+
+threads = [threading.Thread(target=churn, args=[number]) for number in range(4)]
+for each in threads: each.start()
+for each in threads: each.join()
+print("done")
+"""
+
+
+def test_threads_do_not_wait_for_each_other_for_ever_in_a_driver_in_python(tmp_path: Path) -> None:
+    result = with_driver_in_python(CONTENTION, tmp_path)
+    assert (result.returncode, result.stdout) == (0, "done\n"), result.stdout + result.stderr
+
+
+#: The driver's process ends by itself.
+LOSS = """
+import os, signal, subprocess, torch
+
+x = torch.arange(3).to("ocl")
+torch.ocl.synchronize()
+[child] = subprocess.check_output(["pgrep", "-P", str(os.getpid()), "-f", "acme.driver"], text=True).split()
+os.kill(int(child), signal.SIGKILL)
+try:
+    x.cpu()
+except RuntimeError as error:
+    print(error)
+"""
+
+
+def test_a_driver_in_python_that_ends_is_a_device_that_is_lost(tmp_path: Path) -> None:
+    result = with_driver_in_python(LOSS, tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "the process of the driver acme has ended" in result.stdout
 
 
 @FULL
-@pytest.mark.parametrize(("kind", "language"), [*KINDS, *OTHERS])
+@pytest.mark.parametrize(("kind", "language"), [*SOME, *OTHERS])
 def test_a_package_works_as_written(kind: str, language: str, tmp_path: Path) -> None:
+    if language == "rust" and shutil.which("cargo") is None:
+        pytest.skip("there is no cargo")
     folder = write(tmp_path, "acme", kind, language)
     install(folder, tmp_path / "installed")
     run(["-m", "outboard.cli", "conform", "--driver", "acme", "--level", kind], tmp_path / "installed")

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import textwrap
 from pathlib import Path
 
 from processes import run_program
+
+from outboard.compiler.target import Target
 
 PRELUDE = """
 import sys, torch
@@ -357,3 +360,8 @@ def test_a_window_is_part_of_its_neighbours_executable(tmp_path: Path) -> None:
 def test_models_as_files_are_one_executable_in_python_and_without(tmp_path: Path) -> None:
     run(EXPORTED, tmp_path)
     run(EXPORTED, tmp_path)
+
+
+def test_a_driver_that_comes_to_want_fixed_sizes_meets_no_plans_for_all_sizes() -> None:
+    for_all = Target(compiler="mycc 1", cache_key="chip")
+    assert for_all.plan_key != dataclasses.replace(for_all, static_sizes=True).plan_key

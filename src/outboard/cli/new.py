@@ -16,12 +16,15 @@ from outboard.version import __version__
 
 HELP = "write a package for a chip of your own"
 
-#: The packages as files, in which a chip is called "mychip": what all kinds have, and what each has of its own.
+#: The packages as files, in which a chip is called "mychip": by language, and of each what all kinds have, and what
+#: each has of its own.
 TEMPLATES = Path(__file__).parents[1] / "templates"
 _COMMON = "common"
-#: Each has the name of the level of `outboard conform` that says most about it.
-_KINDS = ("graph", "kernels")
-_ENDINGS = {"c": ("c", '"-std=c11"'), "c++": ("cpp", '"-std=c++20"')}
+#: What the driver's part for the code of each kind is called. A kind has the name of the level of `outboard conform`
+#: that says most about it.
+_KINDS = {"graph": "executables", "kernels": "programs"}
+#: Of each language: its folder, and how its files end.
+_LANGUAGES = {"c": ("c", "c"), "c++": ("c", "cpp"), "python": ("python", "py"), "rust": ("rust", "rs")}
 #: A part of a table, which goes into the README.
 _FILES = "files.md"
 
@@ -31,11 +34,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="the chip's name: of the device, the driver and the Python package")
     parser.add_argument(
         "--kind",
-        choices=_KINDS,
+        choices=list(_KINDS),
         default="kernels",
         help="kernels: the chip runs programs of a language like C (the default); graph: its compiler takes graphs",
     )
-    parser.add_argument("--language", choices=list(_ENDINGS), default="c", help="of the driver; default: c")
+    parser.add_argument("--language", choices=list(_LANGUAGES), default="c", help="of the driver; default: c")
     parser.add_argument("--directory", type=Path, help="where to; default: a new folder of the chip's name")
 
 
@@ -71,19 +74,29 @@ def _problem(name: str) -> str:
 
 def package(name: str, kind: str, language: str) -> Iterator[tuple[str, str]]:
     """The files of a package, by path."""
-    ending, standard = _ENDINGS[language]
-    for root in (TEMPLATES / _COMMON, TEMPLATES / kind):
+    written_in, ending = _LANGUAGES[language]
+    code = _KINDS[kind]
+    roots = [TEMPLATES / folder / part for folder in (_COMMON, written_in) for part in (_COMMON, kind)]
+    table = "".join((root / _FILES).read_text() for root in roots if (root / _FILES).exists())
+    words = {
+        "LEVEL_OF_KIND": kind,
+        "VERSION_OF_OUTBOARD": __version__,
+        "FILES_OF_THE_PACKAGE": table.rstrip(),
+        "CODE_OF_KIND": code,
+        "CODE_FILE": f"{code}.{ending}",
+    }
+    for root in roots:
         for file in sorted(path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
-            path = str(file.relative_to(root))
+            path, text = str(file.relative_to(root)), file.read_text()
             if path == _FILES:
                 continue
-            text = file.read_text().replace("LEVEL_OF_KIND", kind)
-            text = text.replace("VERSION_OF_OUTBOARD", __version__)
-            if "FILES_OF_KIND" in text:
-                text = text.replace("FILES_OF_KIND", (TEMPLATES / kind / _FILES).read_text().rstrip())
-            text = text.replace('"-std=c11"', standard)
-            text = re.sub(r"(driver|programs|executables|\*)\.c\b", rf"\1.{ending}", text)
-            path = re.sub(r"\.c$", f".{ending}", path)
+            for word, meaning in words.items():
+                text = text.replace(word, meaning)
+            if language == "c++":
+                text = re.sub(
+                    r"(driver|programs|executables|\*)\.c\b", r"\1.cpp", text.replace("-std=c11", "-std=c++20")
+                )
+                path = re.sub(r"\.c$", ".cpp", path)
             yield _named(path, name), _named(text, name)
 
 

@@ -60,7 +60,7 @@ class Target:
         """What plans for the device are kept under: what changes its programs, and what its library and its compiler of
         graphs may change."""
         library = f"\1{self.library}" if self.library else ""
-        compiler = f"\2{self.compiler}" if self.compiler else ""
+        compiler = f"\2{self.compiler}\2{self.static_sizes}" if self.compiler else ""
         return f"{self.cache_key}{library}{compiler}"
 
     def key_of(self, signature: bytes) -> bytes:

@@ -30,6 +30,7 @@ from outboard.simulation.recording import record
 from outboard.simulation.steps import Step, fuse
 
 from . import Executable, Operand, Unsupported
+from .symbolic import expression
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -52,13 +53,8 @@ _ARITHMETIC = {
 
 
 def _size(given: Any) -> Size:
-    size = given.node.expr if isinstance(given, torch.SymInt) else given
+    size = expression(given)
     return size if isinstance(size, sympy.Expr) and not size.is_Integer else int(size)
-
-
-def _plain(number: Any) -> Any:
-    """A symbolic number of PyTorch's as an expression."""
-    return number.node.expr if isinstance(number, (torch.SymInt, torch.SymFloat)) else number
 
 
 class Program:
@@ -244,7 +240,7 @@ class BoundNode:
 
     def _value(self, given: Any, values: dict[torch.fx.Node, Any]) -> Any:
         def with_values(item: Any) -> Any:
-            return Value(values[item]) if isinstance(item, torch.fx.Node) else _plain(item)
+            return Value(values[item]) if isinstance(item, torch.fx.Node) else expression(item)
 
         return pytree.tree_map(with_values, given)
 
@@ -867,7 +863,7 @@ def _stand_in(program: Program, node: torch.fx.Node) -> Any:
 def _symbols(values: Sequence[Any]) -> set[sympy.Basic]:
     """The symbols in sizes of tensors, and in numbers."""
     sizes = [size for each in values if isinstance(each, torch.Tensor) for size in each.shape]
-    numbers = map(_plain, [*values, *sizes])
+    numbers = map(expression, [*values, *sizes])
     return set().union(*(number.free_symbols for number in numbers if isinstance(number, sympy.Expr)))
 
 
@@ -975,7 +971,7 @@ class SimCompiler:
             if node.op == "placeholder":
                 operand = next(given)
                 values[node] = program.input(operand.dtype, operand.sizes)
-                program.tell(_plain(node.meta["val"]), values[node])
+                program.tell(expression(node.meta["val"]), values[node])
             elif node.op == "output":
                 for result in node.args[0]:
                     dtype, sizes = program.dtypes[values[result]], program.shapes[values[result]]

@@ -15,6 +15,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from outboard import compilers
+from outboard.compilers.symbolic import symbolic
 
 from .. import statistics
 from ..operators import facts
@@ -281,9 +282,9 @@ class Lowering:
         return self.given[node]
 
     def _execute(self, graph: torch.fx.Graph, given: Sequence[Given], results: Sequence[TensorArg]) -> None:
-        symbolic = next((each for node in graph.nodes for each in _symbolic(node.meta.get("val"))), None)
+        number = next((each for node in graph.nodes for each in _symbolic(node.meta.get("val"))), None)
         # Of sizes that were found to be equal, PyTorch keeps one symbol.
-        simplify = (lambda size: size) if symbolic is None else symbolic.node.shape_env.replace
+        simplify = (lambda size: size) if number is None else number.node.shape_env.replace
         operands = [_operand_of(each, simplify) for each in (*given, *results)]
         name = "+".join(dict.fromkeys(_short(node) for node in graph.nodes if node.op == "call_function"))
         made = self._made(name, graph, operands)
@@ -354,7 +355,7 @@ def _symbolic(value: Any) -> list[torch.SymInt | torch.SymFloat]:
     """The symbolic numbers in a value: the sizes of tensors, and numbers."""
     leaves = pytree.tree_leaves(value)
     sizes = [size for each in _tensors(leaves) for size in each.shape]
-    return [each for each in (*leaves, *sizes) if isinstance(each, (torch.SymInt, torch.SymFloat))]
+    return symbolic((*leaves, *sizes))
 
 
 def begun(values: Sequence[Any], target: Target) -> tuple[PlanBuilder, list[Given]]:

@@ -12,6 +12,8 @@ from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy.numbers import int_oo
 
+from outboard.compilers import symbolic
+
 from ..plans import plan as p
 from ..plans.builder import PlanBuilder
 
@@ -39,7 +41,7 @@ def expression(number: Any) -> Any:
     if isinstance(number, RunTimeFloat):
         number.is_taken = True
         return number.symbol
-    return number.node.expr if isinstance(number, (torch.SymInt, torch.SymFloat, torch.SymBool)) else number
+    return symbolic.expression(number)
 
 
 def hints(sizes: Sequence[Any]) -> list[int]:

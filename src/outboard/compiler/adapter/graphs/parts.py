@@ -143,7 +143,7 @@ class Symbolic:
         symbols: dict[sympy.Symbol, Place] = {}
         needed: set[sympy.Basic] = set()
         for number, value in enumerate(values):
-            needed |= set().union(*(size.node.expr.free_symbols for size in _symbolic(value)))
+            needed |= set().union(*(size.node.expr.free_symbols for size in _symbolic_sizes(value)))
             if isinstance(size := expression(value), sympy.Symbol) and size.is_integer:
                 symbols.setdefault(size, (number, None))
             for dim, size in enumerate(map(expression, value.shape if isinstance(value, torch.Tensor) else ())):
@@ -170,7 +170,7 @@ class Symbolic:
 
     def compile(self, compiler: compilers.GraphCompiler, target: Target) -> p.Plan:
         """The plan. Raises Refused."""
-        shape_env = next(size.node.shape_env for value in self._values for size in _symbolic(value))
+        shape_env = next(size.node.shape_env for value in self._values for size in _symbolic_sizes(value))
         assumed = len(shape_env.guards)
         builder, given = executables.begun(self._values, target)
         try:
@@ -201,7 +201,7 @@ def _layout_with(value: Any, number: Callable[[Any], Any]) -> Any:
     return number(value) if isinstance(value, torch.SymInt) else str(value)
 
 
-def _symbolic(value: Any) -> list[torch.SymInt]:
+def _symbolic_sizes(value: Any) -> list[torch.SymInt]:
     """The symbolic ones among a tensor's sizes and strides; an integer that is."""
     sizes = (*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else (value,)
     return [size for size in sizes if isinstance(size, torch.SymInt)]

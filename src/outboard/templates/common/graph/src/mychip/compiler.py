@@ -1,4 +1,4 @@
-"""The chip's compiler of graphs: which operators it takes, and what it makes of them (executables.c runs it)."""
+"""The chip's compiler of graphs: which operators it takes, and what it makes of them (CODE_FILE runs it)."""
 
 from __future__ import annotations
 

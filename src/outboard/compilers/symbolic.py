@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers that are known only when an executable runs: PyTorch's symbolic ones, and their expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+_KINDS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def expression(number: Any) -> Any:
+    """The sympy expression of a symbolic number; any other value as it is."""
+    return number.node.expr if isinstance(number, _KINDS) else number
+
+
+def symbolic(values: Iterable[Any]) -> list[torch.SymInt | torch.SymFloat]:
+    """The symbolic integers and floats among values."""
+    return [value for value in values if isinstance(value, (torch.SymInt, torch.SymFloat))]
