@@ -41,7 +41,7 @@ BAKED_ARGUMENTS ?=
 # Each process would compile the sources of PyTorch again, at twice the cost of its import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo demo-short accuracy baked-numbers decompositions test test-full test-cpp test-cuda-text test-distributed-judge test-sanitize test-ecosystem test-hip test-limits test-mpi test-newest test-nvrtc test-oclgrind test-python test-smoke test-strict test-wheel test-wheels lint format bench bench-sweep modules opinfo opinfo-float32 distributions releases fuzz fuzz-aliases fuzz-collectives fuzz-files wheel wheels docs docs-serve clean distclean
+.PHONY: help setup setup-smoke demo demo-short accuracy baked-numbers decompositions test test-full test-cpp test-cuda-text test-distributed-judge test-sanitize test-ecosystem test-hip test-limits test-mpi test-newest test-nvrtc test-oclgrind test-python test-smoke test-strict test-wheel test-wheels lint format bench bench-sweep modules opinfo opinfo-float32 distributions releases fuzz fuzz-aliases fuzz-collectives fuzz-files wheel wheels docs docs-serve clean distclean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -262,6 +262,9 @@ test-wheels:  ## The same for each PyTorch that the sources are for
 	@for torch in $$($(PYTHON) tools/torch_requirement.py); do \
 	  $(MAKE) --no-print-directory test-wheel TORCH=$$torch || exit 1; \
 	done
+
+setup-smoke:  ## What those need, without Outboard
+	@$(SETUP) --groups demo test --no-build
 
 test-smoke:  ## Few minutes of tests that tell whether a PyTorch fits, as in `make test-smoke TORCH=2.15.0`
 	@$(SETUP) --groups demo test

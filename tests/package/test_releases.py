@@ -167,3 +167,33 @@ def test_rows_are_of_pairs_that_exist() -> None:
     for row in rows:
         assert torch_requirement.release(row.torch) in torch_requirement.RELEASES
         assert row.python in releases.PYTHONS and row.suite in releases.SUITES and row.failed == len(row.failures)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "free", "setup", "smoke", "ends", "says", "made"),
+    [
+        (1799, 12, 0, 0, 0, "it may take half an hour, and 1799 seconds are left", ""),
+        (1800, 11, 0, 0, 0, "it takes 8 GB for a while, and 11 are free", ""),
+        (1800, 12, 2, 0, 0, "it cannot be installed here, as said above", "setup"),
+        (1800, 12, 0, 0, 0, None, "setup smoke"),
+        (1800, 12, 0, 2, 2, None, "setup smoke"),
+    ],
+    ids=["no time", "no room", "no package", "passes", "fails"],
+)
+def test_the_newest_is_left_out_where_it_cannot_be_had_only(
+    tmp_path: Path, seconds: int, free: int, setup: int, smoke: int, ends: int, says: str | None, made: str
+) -> None:
+    """What cannot be had is said and no failure; a build or a test that fails is one."""
+    stubs = {
+        "df": f"printf 'Avail\\n{free}\\n'",
+        "make": f"if [[ $2 = setup-smoke ]]; then echo setup >>made; exit {setup}; fi; echo smoke >>made; exit {smoke}",
+    }
+    for name, text in stubs.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\ncd {tmp_path}\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    command = [ROOT / ".ci" / "newest", str(seconds)]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    newest = list(torch_requirement.VERSIONS.values())[-1]
+    assert (result.returncode, result.stdout) == (ends, f"Not tested with PyTorch {newest}: {says}.\n" if says else "")
+    assert ((tmp_path / "made").read_text().split() if made else []) == made.split()
