@@ -263,7 +263,7 @@ test-wheels:  ## The same for each PyTorch that the sources are for
 	  $(MAKE) --no-print-directory test-wheel TORCH=$$torch || exit 1; \
 	done
 
-setup-smoke:  ## What those need, without Outboard
+setup-smoke:  ## What test-smoke needs, without Outboard
 	@$(SETUP) --groups demo test --no-build
 
 test-smoke:  ## Few minutes of tests that tell whether a PyTorch fits, as in `make test-smoke TORCH=2.15.0`
