@@ -195,6 +195,9 @@ _SIDES = (
     (13, 3, 4), (4, 11, 3),
 )  # fmt: skip
 _FACTORS = (0.4, 0.6, 1.0, 1.25, 1.3, 1.7, 2.0, 2.4, 3.0, 4.0)
+#: Factors beside a size: most are not the ratio of the sizes.
+_BESIDE = (None, 1.0, 0.37, 1.7, 2.0, 4.0, 0.01, 1e-6, 1e9, -1.0, 0.0, float("nan"), float("inf"))
+_RESULTS = ((3, 4, 5), (6, 5, 4), (5, 10, 2), (8, 3, 9), (2, 1, 13), (12, 7, 10))
 
 
 def interpolations() -> Iterator[Group]:
@@ -214,6 +217,40 @@ def interpolations() -> Iterator[Group]:
         for options in ({"size": (3, 9)}, {"size": (8, 2)}, {"scale_factor": 0.4}, {"scale_factor": (1.3, 0.6)}):
             shapes = [(2, 2, *side[:2]) for side in _SIDES if min(side) > 1]
             yield _interpolation(mode, shapes, align_corners=align, antialias=True, **options)
+    for name in _UPSAMPLERS:
+        for dtype, align in itertools.product(FLOATS, (False,) if "nearest" in name else (False, True)):
+            yield _upsampling(name, dtype, align)
+
+
+#: Operators that take sizes and factors, as the modes that :func:`torch.nn.functional.interpolate` calls them by.
+_UPSAMPLERS = {
+    **{f"upsample_nearest{dims}d": "nearest" for dims in (1, 2, 3)},
+    **{f"_upsample_nearest_exact{dims}d": "nearest-exact" for dims in (1, 2, 3)},
+    "upsample_linear1d": "linear",
+    "upsample_bilinear2d": "bilinear",
+    "upsample_bicubic2d": "bicubic",
+    "upsample_trilinear3d": "trilinear",
+}
+
+
+def _upsampling(name: str, dtype: torch.dtype, align: bool) -> Group:
+    """An operator with sizes and factors of their own, which need not fit each other."""
+    overload, dims = getattr(torch.ops.aten, name).default, int(name[-2])
+    options = () if "nearest" in name else (align,)
+    mode = _UPSAMPLERS[name]
+    return Group(
+        _label(f"upsample {mode} {dims}d", dtype, f"{align} sizes and factors"),
+        lambda x, size, factors: overload(x, size, *options, *factors),
+        lambda turn: [
+            (
+                numbers((2, 2, *side), "normal", dtype, turn=turn),
+                list(result),
+                [_BESIDE[(at + 5 * d + turn) % 13] for d in range(dims)],
+            )
+            for side in redrawn([each[:dims] for each in _SIDES[::3]], turn)
+            for at, result in enumerate(redrawn([each[:dims] for each in _RESULTS], turn))
+        ],
+    )
 
 
 def _interpolation(mode: str, shapes: Any, dtype: torch.dtype = torch.float32, **options: Any) -> Group:

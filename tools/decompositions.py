@@ -67,12 +67,12 @@ class Difference:
 def _gradient_of_copies(label: str, found: Difference) -> bool:
     """The gradient of ``nearest`` in one and three dimensions, or of ``bicubic`` that keeps all sizes, where ours is of
     what the CPU computes."""
-    if found.place != 1 or not re.match(r"interpolate (nearest\S* [13]d|bicubic) .*scale_factor", label):
+    if found.place != 1 or not re.match(r"(interpolate|upsample) (nearest\S* [13]d|bicubic) .*factor", label):
         return False
     group = next(group for group in FAMILIES["interpolation"]() if group.label == label)
-    (x,) = found.source
+    x, *options = found.source
     direction = torch.cos(torch.arange(x.numel(), dtype=torch.float64)).view(x.shape)
-    result = group.function(direction.to(x.dtype)).double()
+    result = group.function(direction.to(x.dtype), *options).double()
     ours = (found.ours.double() * direction).sum()
     return bool(torch.isclose(ours, (_weights(result) * result).sum(), rtol=1e-4, atol=1e-4))
 

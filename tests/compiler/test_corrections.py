@@ -55,6 +55,22 @@ def _interpolations() -> list[Case]:
     ]
 
 
+def _sizes_and_factors() -> list[Case]:
+    """Factors that do not fit the sizes beside them: they lead beyond the source, or are none, as negative ones are."""
+    aten = torch.ops.aten
+    of_one = [aten.upsample_nearest1d, aten._upsample_nearest_exact1d]
+    cases: list[Case] = [
+        (lambda x, overload=overload, factor=factor: overload(x, [7], factor), _image(1, 2, 5))
+        for overload in of_one
+        for factor in (0.37, -1.0, float("inf"))
+    ]
+    of_two = [aten.upsample_nearest2d, aten._upsample_nearest_exact2d]
+    cases += [(lambda x, o=o: o(x, [7, 4], 0.37, float("inf")), _image(1, 2, 5, 3)) for o in of_two]
+    cases.append((lambda x: aten._upsample_nearest_exact3d(x, [4, 2, 5], 0.1, -1.0, 0.3), _image(1, 2, 5, 3, 2)))
+    cases.append((lambda x: aten.upsample_bicubic2d(x, [7, 4], False, float("inf"), 0.1), _image(1, 2, 5, 3)))
+    return [*cases, (lambda x: aten.upsample_bilinear2d(x, [7, 4], False, float("inf"), 0.1), _image(1, 2, 5, 3))]
+
+
 def _linear_interpolations() -> list[Case]:
     """Places between numbers, of which few are exact, and between infinities."""
     infinite = torch.tensor([1.0, float("inf"), float("inf"), -1.0, 2.0]).view(1, 1, 5)
@@ -98,7 +114,9 @@ def _differentiated(function: Callable[..., Any], x: Tensor) -> list[Tensor]:
     return [result.detach(), leaf.grad]
 
 
-@pytest.mark.parametrize("made", [_averages, _interpolations, _linear_interpolations, _deviations, _grids])
+@pytest.mark.parametrize(
+    "made", [_averages, _interpolations, _sizes_and_factors, _linear_interpolations, _deviations, _grids]
+)
 @pytest.mark.parametrize("is_compiled", [False, True])
 def test_as_on_the_cpu(device: str, made: Callable[[], list[Case]], is_compiled: bool) -> None:
     functions, sources = zip(*made(), strict=True)
@@ -113,6 +131,17 @@ def test_as_on_the_cpu(device: str, made: Callable[[], list[Case]], is_compiled:
     for function, source, leaf, result in zip(functions, sources, leaves, results, strict=True):
         expected = _differentiated(function, source)
         torch.testing.assert_close([result.detach().cpu(), leaf.grad.cpu()], expected, equal_nan=True)
+
+
+def test_gradient_of_doubled_sides(device: str, device_module: ModuleType) -> None:
+    """It runs on the device whatever sizes come first."""
+    device_module.reset_fallbacks()
+    for sides in ((6, 8), (3, 4), (7, 2)):
+        gradient = _image(2, 2, *sides)
+        given = [*sides], [2, 2, 3, 4]
+        result = torch.ops.aten.upsample_nearest2d_backward(gradient.to(device), *given)
+        torch.testing.assert_close(result.cpu(), torch.ops.aten.upsample_nearest2d_backward(gradient, *given))
+    assert not device_module.fallbacks()
 
 
 def test_variance_that_no_number_is(device: str, device_module: ModuleType) -> None:

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 _TAPS = r"""
 /* The places of an axis of `from` elements that make up place `i` of `to`, and their weights. `given` is 1 over the
-   scale factor the user named, or 0. */
+   scale factor the user named, or -1. */
 ACC source_scale(long from, long to, ACC given) {
   if (ALIGN) return to > 1 ? (ACC)(from - 1) / (ACC)(to - 1) : (ACC)0;
-  return given > 0 ? given : (ACC)from / (ACC)to;
+  return given >= 0 ? given : (ACC)from / (ACC)to;
 }
 /* Where place `i` lies in the source, rounded as PyTorch does it: forward once, backward twice. */
 ACC source_place(long i, ACC scale) {
@@ -29,16 +29,15 @@ ACC source_place(long i, ACC scale) {
 }
 /* Rounded as PyTorch does it, in float whatever the elements are. */
 void nearest(long i, long from, long to, ACC given, long* at, ACC* weight) {
-  const float scale = given > 0 ? (float)given : (float)from / (float)to;
-  const long place = (long)floor(((float)i + (EXACT ? 0.5f : 0.0f)) * scale);
-  at[0] = place < from ? place : from - 1;
+  const float scale = given >= 0 ? (float)given : (float)from / (float)to;
+  const float place = floor(((float)i + (EXACT ? 0.5f : 0.0f)) * scale);
+  at[0] = place < (float)from ? (long)place : from - 1;
   weight[0] = 1;
 }
 void linear(long i, long from, long to, ACC given, long* at, ACC* weight) {
   ACC place = source_place(i, source_scale(from, to, given));
   if (place < 0) place = 0;
-  long low = (long)place;
-  if (low > from - 1) low = from - 1;
+  const long low = place < (ACC)from ? (long)place : from - 1;
   ACC rest = place - (ACC)low;
   rest = rest < 0 ? 0 : rest > 1 ? 1 : rest;
   at[0] = low;
@@ -51,8 +50,9 @@ ACC far_weight(ACC x) { return (((ACC)-0.75 * x + (ACC)3.75) * x - 6) * x + 3; }
 void cubic(long i, long from, long to, ACC given, long* at, ACC* weight) {
   const ACC place = source_place(i, source_scale(from, to, given));
   const ACC low = floor(place), rest = place - low;
+  const long first = (low < (ACC)from + 1 ? (long)low : from + 1) - 1;
   for (int k = 0; k < 4; ++k) {
-    const long x = (long)low - 1 + k;
+    const long x = first + k;
     at[k] = x < 0 ? 0 : x > from - 1 ? from - 1 : x;
   }
   weight[0] = far_weight(rest + 1);
@@ -83,7 +83,7 @@ _KINDS = {"nearest": 1, "linear": 2, "cubic": 4}
 
 
 def _given_scales(values: dict[str, Any], spatial: int) -> list[float] | None:
-    """1 over the scale factors that the user named, 0 for none; None if they are unknown at compile time."""
+    """1 over the scale factors that the user named, -1 for none; None if they are unknown at compile time."""
     if "scale_factors" in values:
         given = list(values["scale_factors"] or [None] * spatial)
     else:
@@ -91,7 +91,7 @@ def _given_scales(values: dict[str, Any], spatial: int) -> list[float] | None:
         given = [values.get(name) for name in names]
     if any(value is not None and not isinstance(value, (int, float)) for value in given):
         return None
-    return [0.0] * (3 - spatial) + [1.0 / value if value and value > 0 else 0.0 for value in given]
+    return [-1.0] * (3 - spatial) + [1.0 / value if value and value > 0 else -1.0 for value in given]
 
 
 def _check_sizes(builder: PlanBuilder, values: dict[str, Any], out: TensorArg) -> None:

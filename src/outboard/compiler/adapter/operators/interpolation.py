@@ -4,9 +4,12 @@
 A factor that the user names is not quite the ratio of the sizes, and places in the source are computed from it. Where
 a side keeps its size, though, the CPU copies it in linear modes, and ``nearest`` in two dimensions copies or repeats a
 side that keeps its size or doubles; so does CUDA, in linear modes if all sides keep their sizes. ``nearest`` in one and
-three dimensions goes by the factor. PyTorch's decompositions always do. A side of which the factor does not count is
-here given none. Gradients are those of the results: the CPU's of ``nearest`` in one and three dimensions are those of
-copies, CUDA's are not.
+three dimensions goes by the factor. PyTorch's decompositions always do, also by one that is not positive, which is none
+on the CPU. A side of which the factor does not count is here given none. Gradients are those of the results: the CPU's
+of ``nearest`` in one and three dimensions are those of copies, CUDA's are not.
+
+A factor need not fit the sizes. Where it leads beyond the source, the last place counts; Inductor's lowering of
+``nearest`` reads what lies in memory there.
 
 Linear modes weigh both neighbours, rounded as the CPU's kernels round. PyTorch's decomposition computes places in the
 dtype of the images, of halves too, and adds a part of the neighbours' difference to one, which is NaN of infinities.
@@ -34,8 +37,13 @@ aten = torch.ops.aten
 _MOST_TERMS = 25
 
 #: Operator -> how often as long as before sides may be for the factor not to count.
-_REPEATED = {
+_REPEATED: dict[str, tuple[int, ...]] = {
+    "upsample_nearest1d": (),
     "upsample_nearest2d": (1, 2),
+    "upsample_nearest3d": (),
+    "_upsample_nearest_exact1d": (),
+    "_upsample_nearest_exact2d": (),
+    "_upsample_nearest_exact3d": (),
     "upsample_linear1d": (1,),
     "upsample_bilinear2d": (1,),
     "upsample_trilinear3d": (1,),
@@ -90,6 +98,29 @@ def _linear(overload: Any, repeated: Sequence[int]) -> Callable[..., Any]:
     return decompose
 
 
+def _nearest(overload: Any, repeated: Sequence[int]) -> Callable[..., Any]:
+    """The element whose place is nearest, rounded down, or with ``exact`` from the middle of a place."""
+    offset = 0.5 if "exact" in str(overload) else 0.0
+
+    def decompose(*args: Any, **kwargs: Any) -> Tensor:
+        x, size, *factors = _in_order(overload, args, kwargs)
+        counting = _counting(repeated, x.shape[2:], size, factors)
+        places = []
+        for axis, (before, after, factor) in enumerate(zip(x.shape[2:], size, counting, strict=True)):
+            index = torch.arange(after, device=x.device, dtype=torch.float32) + offset
+            place = (index * _step(before, after, factor)).clamp(max=before - 1).to(torch.int64)
+            places.append(place.view(-1, *[1] * (len(size) - 1 - axis)))
+        result: Tensor = aten._unsafe_index(x, [None, None, *places])
+        return result.contiguous(memory_format=suggest_memory_format(x))
+
+    return decompose
+
+
+def _step(before: Any, after: Any, factor: Any) -> Any:
+    """How far apart the places in the source are. A factor that is not positive is none."""
+    return 1.0 / factor if factor is not None and factor > 0 else before / after
+
+
 def _neighbours(
     before: Any, after: Any, factor: float | None, align_corners: bool, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -98,9 +129,9 @@ def _neighbours(
     if align_corners:
         place = index * ((before - 1) / (after - 1) if after > 1 else 0.0)
     else:
-        scale = 1.0 / factor if factor is not None and factor > 0 else before / after
-        place = torch.add(torch.full((), -0.5, dtype=dtype, device=device), index + 0.5, alpha=scale).clamp(min=0)
-    low = place.to(torch.int64).clamp(max=before - 1)
+        step = _step(before, after, factor)
+        place = torch.add(torch.full((), -0.5, dtype=dtype, device=device), index + 0.5, alpha=step).clamp(min=0)
+    low = place.clamp(max=before - 1).to(torch.int64)
     return low, (low + 1).clamp(max=before - 1), (place - low).clamp(0, 1)
 
 
@@ -126,10 +157,11 @@ def _corrections() -> dict[Any, Callable[..., Any]]:
     table: dict[Any, Callable[..., Any]] = {}
     for name, repeated in _REPEATED.items():
         forward, backward = getattr(aten, name), getattr(aten, f"{name}_backward").default
-        makes = _corrected if name == "upsample_nearest2d" else _linear
+        makes = _nearest if "nearest" in name else _linear
         table[forward.default] = makes(forward.default, repeated)
         table[forward.vec] = _by_factors(forward.default, forward.vec)
-        table[backward] = _corrected(backward, repeated, place=2)
+        if repeated:
+            table[backward] = _corrected(backward, repeated, place=2)
     return table
 
 
