@@ -119,12 +119,20 @@ def test_threads_do_not_wait_for_each_other_for_ever_in_a_driver_in_python(tmp_p
 
 #: The driver's process ends by itself.
 LOSS = """
-import os, signal, subprocess, torch
+import os, pathlib, signal, torch
 
 x = torch.arange(3).to("ocl")
 torch.ocl.synchronize()
-[child] = subprocess.check_output(["pgrep", "-P", str(os.getpid()), "-f", "acme.driver"], text=True).split()
-os.kill(int(child), signal.SIGKILL)
+
+def is_driver(process):
+    try:
+        parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
+        return int(parent) == os.getpid() and b"acme.driver" in (process / "cmdline").read_bytes()
+    except OSError:  # it has ended
+        return False
+
+[child] = filter(is_driver, pathlib.Path("/proc").glob("[0-9]*"))
+os.kill(int(child.name), signal.SIGKILL)
 try:
     x.cpu()
 except RuntimeError as error:
