@@ -71,10 +71,11 @@ def _gradient_of_copies(label: str, found: Difference) -> bool:
         return False
     group = next(group for group in FAMILIES["interpolation"]() if group.label == label)
     x, *options = found.source
-    direction = torch.cos(torch.arange(x.numel(), dtype=torch.float64)).view(x.shape)
-    result = group.function(direction.to(x.dtype), *options).double()
-    ours = (found.ours.double() * direction).sum()
-    return bool(torch.isclose(ours, (_weights(result) * result).sum(), rtol=1e-4, atol=1e-4))
+    direction = torch.cos(torch.arange(x.numel(), dtype=torch.float64)).view(x.shape).to(x.dtype)
+    result = group.function(direction, *options).double()
+    ours = (found.ours.double() * direction.double()).sum()
+    near = max(1e-4, 4 * torch.finfo(x.dtype).eps)
+    return bool(torch.isclose(ours, (_weights(result) * result).sum(), rtol=near, atol=near))
 
 
 def _antialiased(label: str, found: Difference) -> bool:
