@@ -201,13 +201,13 @@ def _graph_of_another_zero(label: str, found: Difference) -> bool:
     return not isinstance(other, Refused) and is_close(found.ours, other[found.place])
 
 
-def _divided_by_nothing(label: str, found: Difference) -> bool:
-    """A variance of as many elements as are taken off, whose gradient PyTorch's compiler cannot trace on the CPU,
-    either: it divides by a number that is 0 in its example."""
+def _untraced(label: str, found: Difference) -> bool:
+    """A gradient that PyTorch's compiler cannot trace on the CPU, either: of a variance of as many elements as are
+    taken off it divides by a number that is 0 in its example, of a power it compares a base that is a symbol with 0."""
     is_failure = isinstance(found.ours, Refused) and found.ours.kind is torch._dynamo.exc.BackendCompilerFailed
-    if not is_failure or not re.match("(std|var)(_mean)? ", label):
+    if not is_failure or not re.match("((std|var)(_mean)?|rpow) ", label):
         return False
-    group = next(group for group in FAMILIES["norms"]() if group.label == label)
+    group = next(group for family in FAMILIES.values() for group in family() if group.label == label)
     cpus = _in_graphs_of_symbols(dataclasses.replace(group, orders=1))(group, found.source, "cpu", found.layout)
     return isinstance(cpus, Refused) and cpus.kind is found.ours.kind
 
@@ -233,7 +233,7 @@ EXPLAINED: list[tuple[Callable[[str, Difference], bool], str]] = [
         "the CPU takes exponents of single elements in float64, of vectors not; nor does CUDA",
     ),
     (_bound_that_the_dtype_rounds, "the CPU rounds bounds to the dtype; CUDA compares in float32, as ours"),
-    (_divided_by_nothing, "PyTorch's compiler divides by 0 as it traces the gradient"),
+    (_untraced, "PyTorch's compiler cannot trace the gradient, on the CPU neither"),
     (_graph_of_another_zero, "PyTorch takes a graph that was made for 0.0 for -0.0"),
 ]
 #: How many sources a static graph takes.

@@ -12,8 +12,7 @@ PROGRAM = """
 import itertools, torch
 
 device = torch._C._get_privateuse1_backend_name()
-DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e5m2, torch.int64, torch.int16,
-          torch.uint8, torch.bool)
+DTYPES = (torch.float32, torch.float16, torch.float8_e5m2, torch.int64, torch.bool)
 #: Functions of two matrices, of which either may lie across the other's rows.
 FUNCTIONS = {
     "copy": lambda x, y: x.contiguous(),

@@ -23,7 +23,7 @@ SEED = datetime.date.today().toordinal() if FULL else 5
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("way", "count"), [("eager", 1500), ("static", 12), ("dynamic", 150)])
+@pytest.mark.parametrize(("way", "count"), [("eager", 1500), ("static", 12), ("dynamic", 60)])
 def test_a_part_of_the_sweep(device: str, way: str, count: int) -> None:
     sweep = decompositions.Sweep(device, way, count=count)
     sweep.run(decompositions.groups(list(FAMILIES), SEED))
