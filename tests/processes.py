@@ -49,6 +49,8 @@ _LAST_SIGNALS = (signal.SIGABRT, signal.SIGABRT, signal.SIGKILL)
 
 #: A function for programs that import os, signal, threading and time.
 INTERRUPTED = """
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell runs in the background ignores it
+
 def interrupted(wait, after=0.2):
     '''Seconds from Ctrl-C until it arrived.'''
     sent = []
