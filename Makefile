@@ -135,8 +135,8 @@ test-cuda-text:  ## Programs in CUDA C++, run on the processor, against the CPU
 	@OMP_WAIT_POLICY=passive OUTBOARD_DRIVER=host OUTBOARD_HOST_DIALECT=cuda \
 	  $(PY) -m pytest -q -n $(TEST_JOBS) --dist loadfile $(CUDA_TEXT_TESTS)
 
-test-python:  ## Python tests only, in TEST_JOBS processes
-	@OMP_WAIT_POLICY=passive $(PY) -m pytest -q -n $(TEST_JOBS) --dist loadfile $(PYTEST_ARGUMENTS)
+test-python:  ## Python tests only, in TEST_JOBS processes; the slowest fifty are listed
+	@OMP_WAIT_POLICY=passive $(PY) -m pytest -q -n $(TEST_JOBS) --dist loadfile --durations 50 --durations-min 1 $(PYTEST_ARGUMENTS)
 
 # What exercises memory, copies, streams, graphs, compilation and failures most, in few minutes.
 STRICT_TESTS ?= $(addprefix tests/device/test_,copies.py streams.py pinned.py memory.py memory_proof.py capture.py \
