@@ -23,8 +23,13 @@ _COMMON = "common"
 #: What the driver's part for the code of each kind is called. A kind has the name of the level of `outboard conform`
 #: that says most about it.
 _KINDS = {"graph": "executables", "kernels": "programs"}
-#: Of each language: its folder, and how its files end.
-_LANGUAGES = {"c": ("c", "c"), "c++": ("c", "cpp"), "python": ("python", "py"), "rust": ("rust", "rs")}
+#: Of each language: its folders, with "extension" for what setuptools compiles itself, and how its files end.
+_LANGUAGES = {
+    "c": (("extension", "c"), "c"),
+    "c++": (("extension", "c"), "cpp"),
+    "python": (("extension", "python"), "py"),
+    "rust": (("rust",), "rs"),
+}
 #: A part of a table, which goes into the README.
 _FILES = "files.md"
 
@@ -74,9 +79,9 @@ def _problem(name: str) -> str:
 
 def package(name: str, kind: str, language: str) -> Iterator[tuple[str, str]]:
     """The files of a package, by path."""
-    written_in, ending = _LANGUAGES[language]
+    folders, ending = _LANGUAGES[language]
     code = _KINDS[kind]
-    roots = [TEMPLATES / folder / part for folder in (_COMMON, written_in) for part in (_COMMON, kind)]
+    roots = [TEMPLATES / folder / part for folder in (_COMMON, *folders) for part in (_COMMON, kind)]
     table = "".join((root / _FILES).read_text() for root in roots if (root / _FILES).exists())
     words = {
         "LEVEL_OF_KIND": kind,

@@ -28,15 +28,7 @@ ob_status kernel_get(ob_program program, const char* name, ob_kernel* kernel);
 ob_status launch(ob_stream stream, ob_kernel kernel, const uint64_t global[3], const uint32_t local[3],
                  const ob_argument* arguments, uint32_t argument_count);
 
-ob_status library_find(ob_device device, const char* name, const ob_operand* operands, uint32_t count,
-                       ob_function* function);
-ob_status library_call(ob_stream stream, ob_function function, const ob_operand* operands, uint32_t count);
-ob_status function_load(ob_device device, const void* bytes, size_t size, ob_function* function);
-ob_status function_release(ob_function function);
-
-#define MYCHIP_OPTIONAL_FUNCTIONS                                                             \
-  .library_find = library_find, .library_call = library_call, .function_load = function_load, \
-  .function_release = function_release
-
 /* The host's address of device memory. */
 static inline void* host(ob_ptr ptr) { return (void*)(uintptr_t)ptr; }
+
+#include "CODE_OF_KIND.h"
