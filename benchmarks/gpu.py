@@ -2,8 +2,8 @@
 """The device against ``torch.cuda`` on one GPU of NVIDIA: operators and models, each PyTorch in a process of its own,
 taking turns.
 
-``python -m benchmarks.gpu [--peer PYTHON] [--match PATTERN] [--rounds N] [--seconds S] [--json FILE]``. ``--peer`` is an
-interpreter whose PyTorch has CUDA; without it the device is timed alone. ``first`` is the device's first call. Both
+``python -m benchmarks.gpu [--peer PYTHON] [--match PATTERN] [--rounds N] [--seconds S] [--json FILE]``. ``--peer`` is
+an interpreter whose PyTorch has CUDA; without it the device is timed alone. ``first`` is the device's first call. Both
 processes get the same numbers; ``differs`` is how far results are apart, relative to the peer's largest element.
 """
 
@@ -141,7 +141,8 @@ def main() -> int:
     print(table(["call", "device", "torch.cuda", "ratio", "first", "differs"], [cells(row) for row in rows]))
     ratios = [row["ratio"] for row in rows if "ratio" in row]
     if ratios:
-        print(f"geometric mean of {len(ratios)} ratios: {statistics.geometric_mean(ratios):.2f}, largest {max(ratios):.2f}")
+        mean = statistics.geometric_mean(ratios)
+        print(f"geometric mean of {len(ratios)} ratios: {mean:.2f}, largest {max(ratios):.2f}")
     return 1 if any("device error" in row for row in rows) else 0
 
 

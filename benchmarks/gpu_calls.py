@@ -2,8 +2,8 @@
 """What :mod:`benchmarks.gpu` times, and the process that does so for one device.
 
 ``python benchmarks/gpu_calls.py DEVICE``: a line of standard input is a call's name and the number of repetitions, or
-``0`` for as many as take a twentieth of a second; the answer is a line of JSON. It needs PyTorch alone, so a PyTorch that
-has never heard of Outboard can be the peer.
+``0`` for as many as take a twentieth of a second; the answer is a line of JSON. It needs PyTorch alone, so that a
+PyTorch that has never heard of Outboard can be the peer.
 """
 
 from __future__ import annotations
@@ -107,7 +107,9 @@ def _products(device: str) -> Iterator[tuple[str, Callable[[], Call]]]:
 
 
 def _convolutions(device: str) -> Iterator[tuple[str, Callable[[], Call]]]:
-    def convolution(width: int, size: int, window: int, groups: int, dtype: torch.dtype, train: bool) -> Callable[[], Call]:
+    def convolution(
+        width: int, size: int, window: int, groups: int, dtype: torch.dtype, train: bool
+    ) -> Callable[[], Call]:
         def make() -> Call:
             x = _random(32, width, size, size, dtype=dtype, device=device)
             weight = _random(width, width // groups, window, window, dtype=dtype, device=device, scale=0.05)
@@ -158,7 +160,9 @@ def _models(device: str) -> Iterator[tuple[str, Callable[[], Call]]]:
     def resnet() -> tuple[nn.Module, Tensor]:
         return resnet50(), torch.randn(32, 3, 224, 224)
 
-    def model(build: Callable[[], tuple[nn.Module, Tensor]], dtype: torch.dtype, train: bool, compiled: bool) -> Callable[[], Call]:
+    def model(
+        build: Callable[[], tuple[nn.Module, Tensor]], dtype: torch.dtype, train: bool, compiled: bool
+    ) -> Callable[[], Call]:
         def make() -> Call:
             module, data = build()
             module.to(device=device, dtype=dtype).train(train)

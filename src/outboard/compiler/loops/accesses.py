@@ -84,6 +84,27 @@ class Accesses:
             return symbol in index.free_symbols or any(self.varies(found, symbol) for found in looked_up)
         return any(self.varies(argument, symbol) for argument in value.args)
 
+    def uniform(self) -> dict[str, None]:
+        """The values, in order, that are the same all along a row of points. The compiler of the dialect cannot compute
+        them before its loop by itself: for all it knows, the stores of the loop change what is loaded."""
+        uniform: dict[str, None] = {}
+        for value in self.kernel.values():
+            if self._is_uniform(value, uniform):
+                uniform[value.name] = None
+        return uniform
+
+    def _is_uniform(self, value: Value, uniform: Mapping[str, None]) -> bool:
+        """Whether a value depends only on uniform ones and not on the place in the row. No loop is empty, so a check
+        may come first."""
+        if value.op in ("assertion", "reduce") or (value.mask and value.mask.name not in uniform):
+            return False
+        if value.op == "load" and value.buffer in self.kernel.written:
+            return False
+        moving = {self.x.inner, *(s for s, v in self.kernel.indirect.items() if v.name not in uniform)}
+        if value.op in ("load", "index_expr") and moving & self.expand(value.index).free_symbols:
+            return False
+        return all(argument.name in uniform for argument in value.args)
+
     def contiguity(self, split: Split) -> float:
         """How much of what touches memory goes from element to element, or stays, along the inner index of a root."""
         steps = ((self.step(statement.index, split.inner), runs) for statement, runs in self._all())

@@ -205,6 +205,11 @@ class SimtSchedule(Schedule):
     #: Whether the second dimension of the grid counts rows, and whether items go on with rows behind those of the grid.
     by_rows: bool = False
     in_turn: bool = False
+    #: Neighbouring points of an item, whose loads ``packed``, and stores to buffers of ``packed``, are one access each;
+    #: ``hoisted`` are computed once for all of them.
+    each: int = 1
+    packed: tuple[str, ...] = ()
+    hoisted: tuple[str, ...] = ()
     #: Points of a work-group of sub-groups, of ``sub_group`` items each (1: the device has none).
     points: int = 1
     sub_group: int = 1

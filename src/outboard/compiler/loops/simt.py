@@ -2,7 +2,8 @@
 """Decides how a nest goes through a SIMT device: many short work-items, local memory, sub-groups, neighbours reading
 neighbouring elements.
 
-A pointwise kernel has a work-item for each point. A reduction has
+A pointwise kernel has a work-item for each few neighbouring points that memory delivers in one access, or for each
+point. A reduction has
 
 * a work-group for each result, where its terms are many: work-items take terms in turn and then meet
   (``dialects.groups``);
@@ -28,13 +29,15 @@ from ..dialects.c import groups
 from ..target import Limits
 from ..units import COMPUTE_UNITS
 from .accesses import Accesses
-from .nest import LoopKernel
+from .nest import LoopKernel, Store, Value
 from .reductions import PIECES, combination_of, length_of_pieces, one_by_one, pays_pieces
 from .schedule import Launch, Sharing, SimtSchedule
 from .splits import ceildiv, floordiv, maximum, minimum
 
-#: Work-items of a work-group that takes points, and at most of one that reduces.
+#: Work-items of a work-group that takes points, and at most of one that takes long rows of them or reduces.
 GROUP, LARGEST_GROUP = 64, 256
+#: Bytes of one access of a work-item, points that it takes at most, and statements that are worth repeating for each.
+ACCESS, MOST_EACH, REPEATED = 16, 8, 400
 #: Terms that are worth a work-group.
 WORTH_A_GROUP = 32
 #: Results that fill a device with a work-item each.
@@ -128,7 +131,7 @@ class _Decision:
         most = min(LARGEST_GROUP, max(1, self.limits.work_group))
         largest = 1 << (most.bit_length() - 1)
         if self.sharing is Sharing.ITEM:
-            return min(GROUP, largest)
+            return min(GROUP, largest) if self.r is not None else largest
         if self.sharing is Sharing.SUB_GROUP:
             return largest
         assert self.r is not None
@@ -161,15 +164,56 @@ class _Decision:
     # ---- loops ----
 
     def _items(self) -> SimtSchedule:
-        """A work-item for each point, neighbours along a row if rows are long enough to fill groups. No launch has more
-        rows than any device takes; its items go on with those behind them."""
+        """A work-item for each point or few points, neighbours along a row if rows are long enough to fill groups. No
+        launch has more rows than any device takes; its items go on with those behind them."""
         length, rows = self.x.length, sympy.S.One if self.x.rows is None else self.x.rows
-        if self.x.rows is not None and not self._is_at_least(length, self.x.length_hint, self.group):
+        if self.x.rows is not None and not self._is_at_least(length, self.x.length_hint, min(GROUP, self.group)):
             return self._made(self._launch(ceildiv(self.x.numel, sympy.Integer(self.group))))
         in_turn = not (rows.is_Integer and rows <= MOST_ROWS)
         if in_turn:
             rows = minimum(rows, sympy.Integer(MOST_ROWS))
-        return self._made(self._launch(ceildiv(length, sympy.Integer(self.group)), rows), by_rows=True, in_turn=in_turn)
+        packed, each = self._packed()
+        while self.x.rows is not None and self.group > GROUP and self.group // 2 * each >= self.x.length_hint:
+            self.group //= 2
+        launch = self._launch(ceildiv(length, sympy.Integer(self.group * each)), rows)
+        hoisted = tuple(self.accesses.uniform()) if each > 1 else ()
+        return self._made(launch, by_rows=True, in_turn=in_turn, each=each, packed=packed, hoisted=hoisted)
+
+    def _packed(self) -> tuple[tuple[str, ...], int]:
+        """What an item takes as one access of several neighbours, and how many these are: nothing and 1 where there is
+        no such access, or where others would go from line to line."""
+        if self.r is not None:
+            return (), 1
+        statements, uniform = self.kernel.statements(), self.accesses.uniform()
+        moved = [s for s in statements if isinstance(s, Store) or s.op == "load"]
+        steps = [(s, self.accesses.step(s.index, self.x.inner)) for s in moved]
+        if any(step not in (None, 0, 1) for s, step in steps if isinstance(s, Store) or s.mask is None):
+            return (), 1
+        known = [s for s, _ in steps if all(value.name in uniform for value in self.kernel.looked_up(s.index))]
+        beside = [s for s, step in steps if step == 1 and s in known]
+        packed = [s for s in beside if (self._stores_once(s) if isinstance(s, Store) else self._loads_first(s))]
+        if not packed:
+            return (), 1
+        each = min(MOST_EACH, ACCESS // max(self.kernel.buffers[s.buffer].itemsize for s in packed))
+        if each < 2 or len(statements) * each > REPEATED:
+            return (), 1
+        return tuple(s.buffer if isinstance(s, Store) else s.name for s in packed), each
+
+    def _stores_once(self, store: Store) -> bool:
+        """Whether nothing else stores to the buffer, or loads from it after this."""
+        if store.atomic_add:
+            return False
+        statements = self.kernel.statements()
+        others = [s for s in statements if isinstance(s, Store) and s.buffer == store.buffer and s is not store]
+        later = statements[statements.index(store) :]
+        return not others and not any(isinstance(s, Value) and s.buffer == store.buffer for s in later)
+
+    def _loads_first(self, load: Value) -> bool:
+        """Whether the load may come before all else that the points do: there is no mask, and nothing before it stores
+        to its buffer."""
+        statements = self.kernel.statements()
+        before = statements[: statements.index(load)]
+        return load.mask is None and not any(isinstance(s, Store) and s.buffer == load.buffer for s in before)
 
     def _groups(self) -> SimtSchedule:
         """A work-group for each point of the non-reduction root."""

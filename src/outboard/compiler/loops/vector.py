@@ -204,7 +204,7 @@ class _Decision:
         if self.r is not None:
             unrolled = reduces_once(self.kernel) and len(self.kernel.regions[0].body) <= UNROLL_LIMIT
             return self._made(Order.CHUNKS, launch, columns=UNROLL if unrolled else 1)
-        hoisted = self._uniform()
+        hoisted = self.accesses.uniform()
         looked_up = self._looked_up(hoisted)
         stores = [s for s in self.kernel.statements() if isinstance(s, Store)]
         return self._made(
@@ -326,27 +326,6 @@ class _Decision:
             and self.accesses.step(value.index, self.x.outer) == 1
             and self.accesses.step(value.index, self.x.inner) not in (None, 0, 1)
         )
-
-    def _uniform(self) -> dict[str, None]:
-        """The values, in order, that are the same all along a chunk. The compiler of the dialect cannot compute them
-        before it by itself: for all it knows, the stores of the loop change what is loaded."""
-        uniform: dict[str, None] = {}
-        for value in self.kernel.values():
-            if self._is_uniform(value, uniform):
-                uniform[value.name] = None
-        return uniform
-
-    def _is_uniform(self, value: Value, uniform: Mapping[str, None]) -> bool:
-        """Whether a value depends only on uniform ones and not on the place in the chunk. No chunk is empty, so a check
-        may come first."""
-        if value.op in ("assertion", "reduce") or (value.mask and value.mask.name not in uniform):
-            return False
-        if value.op == "load" and value.buffer in self.kernel.written:
-            return False
-        moving = {self.x.inner, *(s for s, v in self.kernel.indirect.items() if v.name not in uniform)}
-        if value.op in ("load", "index_expr") and moving & self.accesses.expand(value.index).free_symbols:
-            return False
-        return all(argument.name in uniform for argument in value.args)
 
     def _looked_up(self, uniform: Mapping[str, None]) -> tuple[str, ...]:
         """Loads of elements that lie side by side in a row whose number is looked up: no processor can guess where the

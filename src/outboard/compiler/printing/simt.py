@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+import sympy
+
+from ..dialects import c
 from ..dialects.c import groups
-from ..loops.nest import LoopKernel, Region, Store, Value
+from ..loops.nest import LoopKernel, Region, Store, Value, compute_dtype
 from ..loops.schedule import Sharing, SimtSchedule
 from ..target import Target
 from .reductions import ReductionPrinter, named
@@ -25,6 +28,7 @@ class SimtPrinter(ReductionPrinter):
         self.number = "t" if schedule.in_pieces else "0"
         self.meeting = groups.Meeting(self.prelude, schedule.sub_group)
         self.arrays: dict[str, str] = {}  #: arrays in local memory, and their types
+        self.packs: dict[int, str] = {}  #: accesses of several neighbours, by the statement's id, and what holds them
 
     # ---- structure ----
 
@@ -54,8 +58,9 @@ class SimtPrinter(ReductionPrinter):
             self._place()
             self.point()
             return
-        self.write(f"const long {self.x.inner} = OB_ITEM_ID(0);")
-        self.write(f"if ({self.x.inner} >= {self.size(self.x.length)}) return;")
+        if self.schedule.each == 1:
+            self.write(f"const long {self.x.inner} = OB_ITEM_ID(0);")
+            self.write(f"if ({self.x.inner} >= {self.size(self.x.length)}) return;")
         o = self.x.outer
         with contextlib.ExitStack() as loop:
             if self.x.rows is not None and self.schedule.in_turn:
@@ -63,7 +68,70 @@ class SimtPrinter(ReductionPrinter):
                 loop.enter_context(self.block(step))
             elif self.x.rows is not None:
                 self.write(f"const long {o} = OB_ITEM_ID(1);")
+            if self.schedule.each > 1:
+                self._neighbours()
+            else:
+                self.point()
+
+    def _neighbours(self) -> None:
+        """An item's few neighbouring points: each access that is packed is one for all, where addresses are multiples
+        of its size. Where they are not, a group's items take its points in turn."""
+        i, each, group = self.x.inner, self.schedule.each, self.group
+        values, length = list(self.kernel.values()), self.size(self.x.length)
+        for value in named(self.schedule.hoisted, values):
+            self.value(value)
+        self.hoisted = set(self.schedule.hoisted)
+        loads = [value for value in named(self.schedule.packed, values) if value.name not in self.hoisted]
+        stores = [s for s in self.kernel.statements() if isinstance(s, Store) and s.buffer in self.schedule.packed]
+        self.write(f"const long {i}_group = (long)OB_GROUP_ID(0) * {group * each};")
+        self.write(f"long {i}_from = {i}_group + OB_LOCAL_ID(0) * {each}, {i}_step = 1;")
+        self.write(f"long {i}_to = min({i}_from + {each}, {length});")
+        with self.block(f"if ({self._misaligned([*loads, *stores], f'{i}_group')})"):
+            self.write(f"{i}_from = {i}_group + OB_LOCAL_ID(0); {i}_step = {group};")
+            self.write(f"{i}_to = min({i}_group + {group * each}, {length});")
+        with self.block(f"if ({i}_step == 1 && {i}_from + {each} <= {length})"):
+            self._packed_points(loads, stores)
+        with self.block(f"else for (long {i} = {i}_from; {i} < {i}_to; {i} += {i}_step)"):
             self.point()
+        self.hoisted = set()
+
+    def _misaligned(self, accesses: Sequence[Value | Store], first: str) -> str:
+        """Whether an address of the first of a group's points is no multiple of its access's size."""
+        by_size: dict[int, list[str]] = {}
+        for access in accesses:
+            size = self.kernel.buffers[access.buffer].itemsize * self.schedule.each
+            place = f"(ulong)({self.buffers[access.buffer]} + ({self._index_from(access.index, first)}))"
+            by_size.setdefault(size, []).append(place)
+        return " || ".join(f"(({' | '.join(dict.fromkeys(each))}) & {size - 1}) != 0" for size, each in by_size.items())
+
+    def _index_from(self, index: sympy.Expr, first: str) -> str:
+        """An index at another place of the row than the one that is named as the row's index."""
+        self.renamed[self.x.inner] = first
+        text, _ = self.index(index)
+        del self.renamed[self.x.inner]
+        return text
+
+    def _packed_points(self, loads: list[Value], stores: list[Store]) -> None:
+        i, each = self.x.inner, self.schedule.each
+        places = {}
+        accesses: list[Value | Store] = [*loads, *stores]
+        for access in accesses:
+            dtype, pointer = self.kernel.buffers[access.buffer], self.buffers[access.buffer]
+            name = access.name if isinstance(access, Value) else f"{pointer}_new"
+            kind = c.pack(self.prelude, dtype, each)
+            place = f"({pointer} + ({self._index_from(access.index, f'{i}_from')}))"
+            self.packs[id(access)] = f"{name}_p"
+            places[id(access)] = kind, place
+            loaded = f" = *(OB_GLOBAL const {kind}*){place}" if isinstance(access, Value) else ""
+            self.write(f"{kind} {name}_p{loaded};")
+        self.write(f"OB_UNROLL({each})")
+        with self.block(f"for (int e = 0; e < {each}; ++e)"):
+            self.write(f"const long {i} = {i}_from + e;")
+            self.point()
+        for store in stores:
+            kind, place = places[id(store)]
+            self.write(f"*(OB_GLOBAL {kind}*){place} = {self.packs[id(store)]};")
+        self.packs.clear()
 
     def _groups(self) -> None:
         """A work-group for each point of the non-reduction root, or for a piece of it."""
@@ -194,8 +262,21 @@ class SimtPrinter(ReductionPrinter):
 
     # ---- statements ----
 
+    def _load(self, value: Value) -> None:
+        pack = self.packs.get(id(value))
+        if pack is None:
+            super()._load(value)
+            return
+        self.define(value, c.packed(self.prelude, f"{pack}.v[e]", self.kernel.buffers[value.buffer]), False)
+
     def store(self, store: Store) -> None:
         """What has been computed together is stored once."""
+        pack = self.packs.get(id(store))
+        if pack is not None:
+            dtype = self.kernel.buffers[store.buffer]
+            value = self.operand(store.value, compute_dtype(dtype), False)
+            self.write(f"{pack}.v[e] = {c.to_pack(self.prelude, value, dtype)};")
+            return
         if self.sharing is Sharing.ITEM or self.looping:
             super().store(store)
             return

@@ -49,6 +49,7 @@ class StatementPrinter:
         self.width = 1
         self.vectors: set[str] = set()
         self.tiles: dict[str, tuple[str, int]] = {}  #: value -> private array that holds its tile, and the tile's rows
+        self.renamed: dict[sympy.Symbol, str] = {}  #: indices that go by another name
         self.hoisted: set[str] = set()  #: values computed before the innermost loop
         self.streams: dict[str, str] = {}  #: loads that run ahead, and by how many elements
         self.far: dict[str, str] = {}  #: buffer -> variable that tells whether its vectors go past the caches
@@ -80,6 +81,7 @@ class StatementPrinter:
             if split is not None:
                 names[split.inner] = split.inner.name
                 names[split.outer] = split.outer.name
+        names.update(self.renamed)
         if self.width > 1 and not scalar and self.lane is not None:
             names[self.lane] = f"{self.lane}v"
             vectors.add(self.lane)

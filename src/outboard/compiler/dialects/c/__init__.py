@@ -15,7 +15,7 @@ from __future__ import annotations
 from . import accumulation, random, special, waves
 from .atomics import atomic_add_helper
 from .indices import IndexPrinter
-from .memory import load, load_pointer, narrow_bits, narrow_values, narrowed, store
+from .memory import load, load_pointer, narrow_bits, narrow_values, narrowed, pack, packed, store, to_pack
 from .operators import SUPPORTED, bitcast, broadcast, convert, operator, operator_together, pays_together
 from .prelude import Prelude, lane
 from .reductions import better, combine, identity_of, nan_bits, quick_combine, with_nan
@@ -28,5 +28,5 @@ __all__ = [
     "SUPPORTED", "TOGETHER", "IndexPrinter", "Prelude", "atomic_add_helper", "better", "bitcast", "bits_dtype",
     "broadcast", "combine", "convert", "identity_of", "is_in_memory", "lane", "literal", "load", "load_pointer",
     "memory_type", "nan_bits", "narrow_bits", "narrow_values", "narrowed", "operator", "operator_together",
-    "pays_together", "quick_combine", "store", "type_name", "with_nan",
+    "pack", "packed", "pays_together", "quick_combine", "store", "to_pack", "type_name", "with_nan",
 ]  # fmt: skip

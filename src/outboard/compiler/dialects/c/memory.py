@@ -8,7 +8,7 @@ import dataclasses
 import torch
 
 from .prelude import HAS_BUILTIN, Maker, Prelude, choose, helper
-from .types import type_name
+from .types import memory_type, type_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,6 +204,37 @@ def narrowed(prelude: Prelude, value: str, dtype: torch.dtype, width: int) -> st
     return narrow_values(prelude, narrow_bits(prelude, value, dtype, width), dtype, width)
 
 
+def _stored(dtype: torch.dtype) -> torch.dtype:
+    """An integer or float of a computable type that has the bits of an element of ``dtype``."""
+    narrow = {1: torch.uint8, 2: torch.uint16}
+    return narrow[dtype.itemsize] if dtype == torch.bool or dtype in _NARROW else dtype
+
+
+@helper("pack")
+def _helper_pack(prelude: Prelude, full: str, dtype: torch.dtype, width: int) -> str:
+    """Elements that one access takes, whose address is a multiple of their size."""
+    return f"typedef struct OB_ALIGNED({width * dtype.itemsize}) {{ {memory_type(dtype)} v[{width}]; }} {full};"
+
+
+def pack(prelude: Prelude, dtype: torch.dtype, count: int) -> str:
+    """The type of ``count`` neighbouring elements of ``dtype`` as one access; ``v`` are the elements."""
+    return prelude.use("pack", _stored(dtype), count)
+
+
+def packed(prelude: Prelude, element: str, dtype: torch.dtype) -> str:
+    """An element of a pack, in the compute dtype."""
+    if dtype in _NARROW:
+        return narrow_values(prelude, element, dtype, 1)
+    return f"({element} != 0)" if dtype == torch.bool else element
+
+
+def to_pack(prelude: Prelude, value: str, dtype: torch.dtype) -> str:
+    """A value of the compute dtype as an element of a pack."""
+    if dtype in _NARROW:
+        return narrow_bits(prelude, value, dtype, 1)
+    return f"(uchar)({value})" if dtype == torch.bool else value
+
+
 def load_pointer(prelude: Prelude, pointer: str, dtype: torch.dtype) -> str:
     """The element at a pointer, in the compute dtype."""
     if dtype == torch.float16:
@@ -234,8 +265,7 @@ def store(
         value = f"convert_uchar{width}(({value}) & 1)" if width > 1 else f"(uchar)({value})"
     if width == 1:
         return f"{buffer}[{index}] = {value};"
-    narrow = {1: torch.uint8, 2: torch.uint16}
-    stored = narrow[dtype.itemsize] if dtype == torch.bool or dtype in _NARROW else dtype
+    stored = _stored(dtype)
     if far is not None:
         return f"{prelude.use('store_far', stored, width)}({value}, {pointer}, {far});"
     return f"{prelude.use('store', stored, width)}({value}, {pointer});"
