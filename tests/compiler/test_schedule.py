@@ -248,18 +248,19 @@ def test_columns_by_items_if_they_are_many(columns: int, sharing: Sharing) -> No
     assert found.assumptions == (S0 >= 32, many)
 
 
-@pytest.mark.parametrize("work_group, group", [(1, 1), (32, 32), (256, 64)])
+@pytest.mark.parametrize("work_group, group", [(1, 1), (32, 32), (256, 256)])
 def test_a_transposition_by_items(work_group: int, group: int) -> None:
     found = items(transpose(), work_group=work_group)
     assert (found.sharing, found.by_rows, found.in_turn) == (Sharing.ITEM, True, True)
     assert found.launch.grid == (ceildiv(S1, group) * group, least(S0, 65535))
-    assert found.assumptions == (group <= S1,)
+    assert found.assumptions == (min(group, 64) <= S1,)
+    assert (found.each, found.packed) == (1, ())  # loads go from line to line
     assert not items(transpose(rows=sympy.Integer(100))).in_turn
 
 
 def test_rows_too_short_for_a_group() -> None:
     found = items(transpose(hint=10))
-    assert (found.by_rows, found.launch.grid) == (False, (ceildiv(S0 * S1, 64) * 64, 1))
+    assert (found.by_rows, found.launch.grid) == (False, (ceildiv(S0 * S1, 256) * 256, 1))
     assert found.assumptions == (S1 < 64,)
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -250,6 +251,28 @@ def test_any_reduction(run: Runner, shape: list[int], data: st.DataObject) -> No
     torch.testing.assert_close(run("aten::sum.dim_IntList", x, dims), x.sum(dims), rtol=1e-4, atol=1e-4)
     variance = run("aten::var.correction", x, dims)
     torch.testing.assert_close(variance, x.var(dims), rtol=1e-3, atol=1e-4, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool], ids=str)
+def test_neighbours_wherever_they_lie(run: Runner, device: str, dtype: torch.dtype) -> None:
+    """Items take several points by one access where addresses allow it, and one by one where they do not."""
+    plan, _ = run.lower("aten::maximum", torch.ones(2000, dtype=dtype), torch.ones(2000, dtype=dtype))
+    assert "pack" in run.text
+    loaded = _C.Plan(serialize(plan), 0)
+    for count, offset in itertools.product([2, 7, 64, 1023, 1024, 2051], [0, 1, 3, 4, 8]):
+        x, y = (torch.randn(2, count + offset) * 4).to(dtype)
+        (result,) = loaded.run([x.to(device)[offset:], y.to(device)[:count]])
+        torch.testing.assert_close(result.cpu(), torch.maximum(x[offset:], y[:count]))
+
+
+@pytest.mark.parametrize("rows, length, offset", [(3, 768, 0), (5, 1023, 0), (2, 260, 1), (4, 1024, 2), (70000, 3, 0)])
+def test_rows_of_neighbours(run: Runner, device: str, rows: int, length: int, offset: int) -> None:
+    x, column = torch.randn(rows, length + offset), torch.randn(rows, 1)
+    table, places = torch.randn(9, length), torch.randint(9, (rows,))
+    part, view = x[:, offset:], x.to(device)[:, offset:]
+    torch.testing.assert_close(run("aten::mul.Tensor", view, column), part * column)
+    torch.testing.assert_close(run("aten::maximum", view, table[0].half()), torch.maximum(part, table[0].half()))
+    torch.testing.assert_close(run("aten::embedding", table, places), table[places])
 
 
 @pytest.mark.parametrize("shape", [(3, 100000), (100000, 3), (7, 8, 9)], ids=str)

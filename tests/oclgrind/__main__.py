@@ -91,7 +91,7 @@ def reads_beside(text: str) -> str:
 
 def writes_beside(text: str) -> str:
     """A pointwise program that writes behind its result."""
-    return _replaced(text, "p1[xindexi]", "p1[xindexi + n0]")
+    return _replaced(text, "(p1 + (xindexi_from)) =", "(p1 + (n0 + xindexi_from)) =")
 
 
 def lacks_a_barrier(text: str) -> str:
