@@ -169,9 +169,11 @@ def check(part: str, plans: Iterator[tuple[str, p.Plan]], compilers: dict[str, C
     def attempt(source: str, name: str) -> str:
         for architecture, compiler in compilers.items():
             try:
-                compiler.compile(source)
+                slow = compiler.compile(source)
             except CompileError as error:
                 return f"{name} for {architecture}:\n{error}\n{source}"
+            if slow and part == "families":
+                return "\n".join([f"{name} for {architecture}:", *slow])
         return ""
 
     results: dict[str, Future[str]] = {}

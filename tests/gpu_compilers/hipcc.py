@@ -26,8 +26,8 @@ class Hipcc:
         # It takes a compiler of NVIDIA's that is installed for a wish.
         self._environment = os.environ | {"HIP_PLATFORM": "amd", "HIP_COMPILER": "clang", "HIP_RUNTIME": "rocclr"}
 
-    def compile(self, source: str) -> None:
-        """Compiles a program to machine code. Raises CompileError."""
+    def compile(self, source: str) -> list[str]:
+        """Compiles a program to machine code; what kernels keep in memory is not known. Raises CompileError."""
         with tempfile.TemporaryDirectory() as folder:
             text, code = Path(folder, "program.hip"), Path(folder, "program.o")
             text.write_text(source)
@@ -35,3 +35,4 @@ class Hipcc:
             done = subprocess.run(command, capture_output=True, text=True, env=self._environment)
             if done.returncode != 0 or not code.exists():
                 raise CompileError(done.stdout + done.stderr)
+        return []

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import re
 from pathlib import Path
 
 from .errors import CompileError
@@ -18,6 +19,26 @@ def _folder() -> Path:
     raise FileNotFoundError("NVRTC is not there: pip install 'nvidia-cuda-nvrtc==13.*'")
 
 
+#: What ptxas says of a kernel.
+_FRAME = re.compile(
+    r"Function properties for (\w+)[\s.a-z]+(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
+)
+#: Kernels that may have a stack frame, and bytes of it: how many elements an item of ``scan`` keeps varies.
+_ALLOWED = {"scan": 64}
+
+
+def in_memory(log: str) -> list[str]:
+    """A line for each kernel that has a stack frame or spills registers. Raises ValueError if a log tells of none."""
+    kernels = _FRAME.findall(log)
+    if not kernels:
+        raise ValueError(f"no kernel in what ptxas says:\n{log}")
+    return [
+        f"{name}: {frame} bytes of stack frame, {stores} of registers spilled, {loads} loaded again"
+        for name, frame, stores, loads in kernels
+        if int(frame) > _ALLOWED.get(name, 0) or (stores, loads) != ("0", "0")
+    ]
+
+
 class Nvrtc:
     """Compiles programs for one architecture."""
 
@@ -26,11 +47,12 @@ class Nvrtc:
         self._library = ctypes.CDLL(str(next((folder / "lib").glob("libnvrtc.so.*"))))
         self._options = [
             f"--gpu-architecture={architecture}", "--device-as-default-execution-space", "--std=c++17",
-            "--fmad=true",
+            "--fmad=true", "--ptxas-options=-v",
         ]  # fmt: skip
 
-    def compile(self, source: str) -> None:
-        """Compiles a program to machine code. Raises CompileError."""
+    def compile(self, source: str) -> list[str]:
+        """Compiles a program to machine code; returns what each kernel keeps in memory for want of registers. Raises
+        CompileError."""
         library, program = self._library, ctypes.c_void_p()
         self._check(library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"program.cu", 0, None, None))
         try:
@@ -41,6 +63,7 @@ class Nvrtc:
             self._check(library.nvrtcGetCUBINSize(program, ctypes.byref(size)))
             if size.value == 0:
                 raise CompileError("no machine code came of it")
+            return in_memory(self._log(program))
         finally:
             library.nvrtcDestroyProgram(ctypes.byref(program))
 

@@ -29,6 +29,7 @@ CASES = [
     (1, 300, 40, False, False),
     (5, 7, 24, True, False),
     (3, 600, 16, False, True),
+    (9, 21, 130, True, False),
 ]
 #: What other CPUs have: more cores than heads, narrow vectors, little local memory.
 MACHINES = {"many cores": {"compute_units": 64}, "narrow": {"vector_width": 8}, "small": {"local_memory": 32768}}

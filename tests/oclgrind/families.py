@@ -156,14 +156,13 @@ def _products() -> dict[str, list[Case]]:
 
 def _attention() -> dict[str, list[Case]]:
     query, key, value = _floats(1, 2, 19, 16), _floats(1, 2, 35, 16), _floats(1, 2, 35, 16)
-    out, logarithms = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, key, value)
-    return {
-        "attention": [
-            (_ATTENTION, (query, key, value, 0.0, False)),
-            (_ATTENTION, (query, query, query, 0.0, True)),
-            (f"{_ATTENTION}_backward", (_floats(1, 2, 19, 16), query, key, value, out, logarithms, 0.0, False)),
-        ]
-    }
+    cases: list[Case] = [(_ATTENTION, (query, key, value, 0.0, False))]
+    # Heads of several widths are shared by as many items.
+    for x in (query, _floats(1, 2, 9, 64).bfloat16(), _floats(1, 1, 9, 128), _floats(1, 1, 9, 200)):
+        out, logarithms = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(x, x, x, 0.0, True)
+        cases.append((_ATTENTION, (x, x, x, 0.0, True)))
+        cases.append((f"{_ATTENTION}_backward", (x.flip(2), x, x, x, out, logarithms, 0.0, True)))
+    return {"attention": cases}
 
 
 def _ordering() -> dict[str, list[Case]]:

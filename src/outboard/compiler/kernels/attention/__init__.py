@@ -3,7 +3,7 @@
 
 CPUs have kernels of explicit vectors: for many queries, which multiply tiles of scores in registers (``tiles``,
 ``forward``), for few (``decode``), and for gradients (``backward``). SIMT devices have kernels that give each query a
-work-item (``simt``).
+team of work-items (``simt``).
 """
 
 from __future__ import annotations
@@ -83,8 +83,17 @@ def _sequences(packed: TensorArg, batches: Size, places: Size) -> TensorArg:
 
 def _attend_by_items(builder: PlanBuilder, problem: Problem, arguments: list[p.Argument]) -> None:
     batches, heads, queries, _ = problem.query.sizes
-    kernel = builder.kernel(problem.text(simt.FORWARD), "attend")
-    common.launch_items(builder, kernel, batches * heads * queries, [*arguments, *problem.numbers()])
+    teams = _teams(builder, problem)
+    kernel = builder.kernel(problem.text(simt.FORWARD, **teams.defines()), "attend")
+    pieces = batches * heads * common.ceil_div(queries, teams.rows)
+    common.launch_groups(builder, kernel, pieces, [*arguments, *problem.numbers()], teams.group)
+
+
+def _teams(builder: PlanBuilder, problem: Problem) -> simt.Teams:
+    """How work-items share rows; the plan is restricted to heads of up to that width."""
+    wider = common.larger(problem.query.sizes[3], problem.value.sizes[3])
+    width = next((width for width in simt.WIDTHS[:-1] if _holds(builder, sympy.Le(wider, width))), simt.WIDTHS[-1])
+    return simt.Teams.of(builder, width, problem.accumulate)
 
 
 def _attend_by_tiles(builder: PlanBuilder, problem: Problem, arguments: list[p.Argument]) -> None:
@@ -226,14 +235,17 @@ def _gradients_by_items(
     builder: PlanBuilder, problem: Problem, tensors: dict[str, TensorArg], lse: TensorArg, products: int
 ) -> None:
     batches, heads, queries, _ = problem.query.sizes
-    text, numbers = problem.text(simt.BACKWARD), problem.numbers()
+    teams = _teams(builder, problem)
+    text, numbers = problem.text(simt.BACKWARD, **teams.defines()), problem.numbers()
     pointers = {name: builder.pointer(tensor) for name, tensor in tensors.items()}
     kernel = builder.kernel(text, "sum_products")
     arguments = [pointers["grad"], pointers["out"], builder.pointer(products), *numbers]
     common.launch_items(builder, kernel, problem.query_rows, arguments)
     shared = [*problem.pointers(), pointers["grad"], builder.pointer(lse), builder.pointer(products)]
     kernel = builder.kernel(text, "query_gradient")
-    common.launch_items(builder, kernel, batches * heads * queries, [*shared, pointers["result"], *numbers])
+    pieces = batches * heads * common.ceil_div(queries, teams.rows)
+    common.launch_groups(builder, kernel, pieces, [*shared, pointers["result"], *numbers], teams.group)
     kernel = builder.kernel(text, "key_gradients")
     arguments = [*shared, pointers["of_key"], pointers["of_value"], *numbers]
-    common.launch_items(builder, kernel, batches * problem.key.sizes[1] * problem.key.sizes[2], arguments)
+    pieces = batches * problem.key.sizes[1] * common.ceil_div(problem.key.sizes[2], teams.rows)
+    common.launch_groups(builder, kernel, pieces, arguments, teams.group)
