@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,9 +27,11 @@ class Judge:
 
     def __init__(self) -> None:
         self.winner, self.asked = "driver", 0
+        self.cases: list[Case] = []
 
     def __call__(self, target: Target, case: Case) -> dict[str, float]:
         self.asked += 1
+        self.cases.append(case)
         return {"driver": 2.0, "dialect": 2.0, self.winner: 1.0}
 
     def forget(self) -> None:
@@ -147,6 +150,51 @@ def test_typical_products_are_small(digits: tuple[int, ...]) -> None:
     a, b, _ = libraries.typical(ShapeClass("bmm", torch.float32, (1, 1), digits)).tensors
     batches, m, k = map(int, a.sizes)
     assert 2 * batches * m * k * int(b.sizes[2]) <= libraries.MOST
+
+
+#: Of the convolution that a class is found by: weight, stride, padding, dilation, transposed, output_padding, groups.
+CONVOLUTIONS = [
+    ((32, 16, 3, 3), (1, 1), (1, 1), (1, 1), False, (0, 0), 1),
+    ((64, 1, 3, 3), (2, 2), (1, 1), (1, 1), False, (0, 0), 64),
+    ((48, 16, 3, 2), (1, 2), (4, 0), (3, 1), False, (0, 0), 3),
+    ((32, 16, 4, 4), (2, 2), (1, 1), (1, 1), True, (1, 0), 1),
+    ((32, 16, 1, 3), (1, 3), (7, 4), (1, 2), True, (0, 2), 4),
+]
+
+
+def _finds_one_gradient(target: Target, operator: str, operands: tuple[Any, ...]) -> bool:
+    """A library that makes one gradient in a call, and none of a bias."""
+    return operator == "aten::convolution" or operands[10] in ((1, 0, 0), (0, 1, 0))
+
+
+@pytest.mark.parametrize("numbers", CONVOLUTIONS)
+@pytest.mark.parametrize("images", [libraries.IMAGES, libraries.IMAGES_SIMT])
+def test_convolutions_and_their_gradients(
+    judge: Judge, device: str, numbers: tuple[Any, ...], images: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each gradient is measured alone, and that of a bias is ours. What is measured are calls of the same numbers, in
+    sizes to which PyTorch's shape functions agree."""
+    monkeypatch.setattr(functions, "_finds", _finds_one_gradient)
+    monkeypatch.setattr(libraries, "_budget", lambda target: (libraries.MOST, images))
+    target = dataclasses.replace(target_of(0), library="made up")
+    weight, stride, padding, dilation, transposed, more, groups = numbers
+    rest = (list(stride), list(padding), list(dilation), transposed, list(more), groups)
+    w = torch.empty(weight, device=device)
+    x = torch.empty(2, weight[0] if transposed else weight[1] * groups, 40, 44, device=device)
+    y = torch.ops.aten.convolution(x, w, None, *rest)
+
+    def on_library(name: str, *arguments: Any) -> int:
+        plan = lower_operator(_C.signed_call(name, arguments, {}, False), target).plan
+        return [step.name for step in plan.steps if isinstance(step, p.Call)].count(f"driver::{name}")
+
+    assert on_library("aten::convolution", x, w, None, *rest) == 1
+    assert on_library("aten::convolution_backward", y, x, w, [y.shape[1]], *rest, [True] * 3) == 2
+    assert judge.asked == 3
+    for case in judge.cases:
+        made = [tuple(map(int, tensor.sizes)) for tensor in case.tensors]
+        source, kernel, result = (torch.empty(sizes, device="meta") for sizes in made[:3])
+        assert torch.ops.aten.convolution(source, kernel, None, *rest).shape == result.shape
+        assert kernel.shape[2:] == weight[2:] and 1 <= source.shape[0] <= images
 
 
 @pytest.fixture

@@ -98,7 +98,7 @@ TEST(what_a_device_is) {
 
 TEST(memory_runs_out) {
   ob_ptr pointer = 0;
-  CHECK_EQ(driver().memory_alloc(device(), uint64_t{3} << 30, &pointer), OB_OUT_OF_MEMORY);
+  CHECK_EQ(driver().memory_alloc(device(), uint64_t{5} << 30, &pointer), OB_OUT_OF_MEMORY);
   CHECK(says("CUDA_ERROR_OUT_OF_MEMORY"));
   uint64_t free = 0, less = 0, total = 0;
   succeed(driver().memory_info(device(), &free, &total));

@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -60,6 +59,18 @@ float load(uint32_t dtype, const char* place) {
   return dtype == kDouble ? static_cast<float>(wide) : dtype == kHalf ? from_half(half) : value;
 }
 
+/// Calls a function for each index of a box.
+template <typename Function>
+void each_index(const std::vector<int64_t>& sizes, const Function& function) {
+  std::vector<int64_t> index(sizes.size(), 0);
+  for (;;) {
+    function(index);
+    size_t i = index.size();
+    while (i > 0 && ++index[i - 1] == sizes[i - 1]) index[--i] = 0;
+    if (i == 0) return;
+  }
+}
+
 /// A tensor with memory of its own, full of small whole numbers.
 struct Tensor {
   Tensor(const Stream& stream, std::vector<int64_t> sizes_, std::vector<int64_t> strides_, uint32_t dtype_ = kFloat)
@@ -89,11 +100,12 @@ struct Tensor {
     const std::vector<char> content = stream.download<char>(*memory);
     for (size_t i = 0; i < values.size(); ++i) values[i] = load(dtype, content.data() + i * bytes_of(dtype));
   }
-  float at(const std::vector<int64_t>& place) const {
+  size_t place(const std::vector<int64_t>& index) const {
     int64_t offset = 0;
-    for (size_t i = 0; i < place.size(); ++i) offset += place[i] * strides[i];
-    return values[static_cast<size_t>(offset)];
+    for (size_t i = 0; i < index.size(); ++i) offset += index[i] * strides[i];
+    return static_cast<size_t>(offset);
   }
+  float at(const std::vector<int64_t>& index) const { return values[place(index)]; }
 
   std::vector<int64_t> sizes, strides;
   uint32_t dtype;
@@ -232,66 +244,103 @@ struct Convolution {
     return made;
   }
 
+  static ob_operand integers(const std::vector<int64_t>& values) {
+    ob_operand made{};
+    made.kind = OB_OPERAND_INTEGERS;
+    made.count = static_cast<uint32_t>(values.size());
+    made.sizes = values.data();
+    return made;
+  }
+
+  static ob_operand integer(int64_t value) {
+    ob_operand made{};
+    made.kind = OB_OPERAND_INTEGER;
+    made.integer = value;
+    return made;
+  }
+
   std::vector<ob_operand> operands(const Tensor& x, const Tensor& w, const Tensor* bias, const Tensor& y,
-                                   bool found = false) const {
-    const auto integers = [](const std::vector<int64_t>& values) {
-      ob_operand made{};
-      made.kind = OB_OPERAND_INTEGERS;
-      made.count = static_cast<uint32_t>(values.size());
-      made.sizes = values.data();
-      return made;
-    };
-    ob_operand no{}, number{};
-    no.kind = number.kind = OB_OPERAND_INTEGER;
-    number.integer = groups;
+                                   bool found = false, bool transposed = false) const {
     return {x.operand(false, found),
             w.operand(false, found),
             bias != nullptr ? bias->operand(false, found) : ob_operand{},
             integers(stride),
             integers(padding),
             integers(dilation),
-            no,
-            integers(padding),  // of transposed ones
-            number,
+            integer(transposed ? 1 : 0),
+            integers(padding),  // of transposed ones, which nobody needs who knows the result's sizes
+            integer(groups),
             y.operand(true, found)};
   }
 
-  /// One element, by the definition.
-  float element(const Tensor& x, const Tensor& w, const Tensor* bias, const std::vector<int64_t>& to) const {
-    const int64_t first = to[1] / (w.sizes[0] / groups) * w.sizes[1];
-    float sum = bias != nullptr ? bias->at({to[1]}) : 0;
-    std::vector<int64_t> from{to[0], 0}, tap{to[1], 0};
-    from.resize(to.size());
-    tap.resize(to.size());
-    const std::function<void(size_t)> add = [&](size_t dimension) {
-      if (dimension == to.size()) {
-        sum += x.at(from) * w.at(tap);
-        return;
-      }
-      for (int64_t i = 0; i < w.sizes[dimension]; ++i) {
-        const size_t each = dimension - 2;
-        tap[dimension] = i;
-        from[dimension] =
-            dimension == 1 ? first + i : to[dimension] * stride[each] - padding[each] + i * dilation[each];
-        if (from[dimension] >= 0 && from[dimension] < x.sizes[dimension]) add(dimension + 1);
-      }
-    };
-    add(1);
-    return sum;
+  /// Of a gradient, one for each 1 in the mask.
+  std::vector<ob_operand> operands_of_gradient(const Tensor& grad, const Tensor& input, const Tensor& w,
+                                               bool transposed, const std::vector<int64_t>& mask,
+                                               const Tensor& made) const {
+    return {grad.operand(),    input.operand(),   w.operand(),        {},  // sizes of a bias
+            integers(stride),  integers(padding), integers(dilation), integer(transposed ? 1 : 0),
+            integers(padding), integer(groups),   integers(mask),     made.operand(true)};
   }
 
-  /// As near as the dtype can be.
-  bool is_right(const Stream& stream, const Tensor& x, const Tensor& w, const Tensor* bias, Tensor& y) const {
-    y.download(stream);
-    const float tolerance = y.dtype == kBfloat16 ? 1.0F / 128 : y.dtype == kHalf ? 1.0F / 1024 : 0;
-    std::vector<int64_t> to(y.sizes.size(), 0);
-    for (;;) {
-      const float wanted = element(x, w, bias, to);
-      if (!(std::fabs(y.at(to) - wanted) <= tolerance * std::max(std::fabs(wanted), 32.0F))) return false;
-      size_t i = to.size();
-      while (i > 0 && ++to[i - 1] == y.sizes[i - 1]) to[--i] = 0;
-      if (i == 0) return true;
+  /// Sums of all products y[to] += x[from] * w[tap] that belong to each element of one of the three, by its place.
+  std::vector<float> sums(const Tensor& x, const Tensor& w, const Tensor& y, const Tensor& made) const {
+    std::vector<float> all(made.values.size(), 0);
+    std::vector<int64_t> box = y.sizes;
+    box.insert(box.end(), w.sizes.begin() + 1, w.sizes.end());
+    each_index(box, [&](const std::vector<int64_t>& at) {
+      const size_t rank = y.sizes.size();
+      const std::vector<int64_t> to(at.begin(), at.begin() + static_cast<std::ptrdiff_t>(rank));
+      std::vector<int64_t> from{at[0], at[1] / (w.sizes[0] / groups) * w.sizes[1] + at[rank]}, tap{at[1], at[rank]};
+      for (size_t i = 2; i < rank; ++i) {
+        tap.push_back(at[rank + i - 1]);
+        from.push_back(at[i] * stride[i - 2] - padding[i - 2] + tap[i] * dilation[i - 2]);
+        if (from[i] < 0 || from[i] >= x.sizes[i]) return;
+      }
+      if (&made == &y) all[y.place(to)] += x.at(from) * w.at(tap);
+      if (&made == &x) all[x.place(from)] += y.at(to) * w.at(tap);
+      if (&made == &w) all[w.place(tap)] += x.at(from) * y.at(to);
+    });
+    return all;
+  }
+
+  /// Whether a tensor has these elements, and a bias added to each, as near as its dtype can be.
+  static bool has(const Stream& stream, Tensor& made, const std::vector<float>& wanted, const Tensor* bias = nullptr) {
+    made.download(stream);
+    const float tolerance = made.dtype == kBfloat16 ? 1.0F / 128 : made.dtype == kHalf ? 1.0F / 1024 : 0;
+    bool right = true;
+    each_index(made.sizes, [&](const std::vector<int64_t>& at) {
+      const float sum = wanted[made.place(at)] + (bias != nullptr ? bias->at({at[1]}) : 0);
+      right = right && std::fabs(made.at(at) - sum) <= tolerance * std::max(std::fabs(sum), 32.0F);
+    });
+    return right;
+  }
+
+  /// The convolution transposed, with a bias and without, and the gradients of both, on three tensors of one problem.
+  void check_gradients_on(const Stream& stream, const std::vector<int64_t>& image, const std::vector<int64_t>& kernel,
+                          uint32_t dtype = kFloat) const {
+    const Tensor x(stream, image, strides_of(image), dtype), w(stream, kernel, strides_of(kernel), dtype);
+    const std::vector<int64_t> sizes = target_of(x, w);
+    const Tensor y(stream, sizes, strides_of(sizes), dtype), bias(stream, {image[1]}, {1}, dtype);
+    for (const Tensor* added : {static_cast<const Tensor*>(nullptr), &bias}) {
+      Tensor made(stream, image, x.strides, dtype);
+      succeed(call(stream, "aten::convolution", operands(y, w, added, made, false, true)));
+      CHECK(has(stream, made, sums(x, w, y, x), added));
     }
+    const auto check = [&](bool transposed, const std::vector<int64_t>& mask, const Tensor& of) {
+      Tensor made(stream, of.sizes, of.strides, dtype);
+      const Tensor& grad = transposed ? x : y;
+      const Tensor& input = transposed ? y : x;
+      succeed(call(stream, "aten::convolution_backward", operands_of_gradient(grad, input, w, transposed, mask, made)));
+      CHECK(has(stream, made, sums(x, w, y, of)));
+    };
+    for (const bool transposed : {false, true}) {
+      check(transposed, {1, 0, 0}, transposed ? y : x);
+      check(transposed, {0, 1, 0}, w);
+    }
+  }
+
+  bool is_right(const Stream& stream, const Tensor& x, const Tensor& w, const Tensor* bias, Tensor& y) const {
+    return has(stream, y, sums(x, w, y, y), bias);
   }
 
   /// Finds it, calls it, and compares; with a bias and without.
@@ -358,6 +407,53 @@ TEST(convolutions_by_cudnn) {
   }
 }
 
+TEST(gradients_and_transposed_convolutions_by_cudnn) {
+  const Stream stream;
+  const int data = calls("cudnn: gradient of x"), weights = calls("cudnn: gradient of w");
+  for (const bool last : {false, true}) {
+    for (const uint32_t dtype : {kFloat, kDouble, kHalf, kBfloat16}) {
+      Convolution{{1, 1}, {0, 0}, {1, 1}, 1, last}.check_gradients_on(stream, {2, 3, 5, 6}, {4, 3, 3, 2}, dtype);
+      Convolution{{2, 1}, {1, 2}, {1, 2}, 1, last}.check_gradients_on(stream, {1, 4, 7, 8}, {2, 4, 3, 3}, dtype);
+      // With a last row and column that no tap reaches.
+      Convolution{{2, 3}, {0, 0}, {1, 1}, 2, last}.check_gradients_on(stream, {3, 4, 6, 7}, {6, 2, 2, 2}, dtype);
+    }
+    Convolution{{1, 1}, {1, 1}, {1, 1}, 6, last}.check_gradients_on(stream, {2, 6, 4, 4}, {6, 1, 3, 3});
+    Convolution{{1, 1}, {0, 0}, {1, 1}, 3, last}.check_gradients_on(stream, {2, 3, 4, 4}, {6, 1, 1, 1});
+    Convolution{{2}, {3}, {2}, 1, last}.check_gradients_on(stream, {2, 3, 11}, {4, 3, 4});
+    Convolution{{1, 2, 1}, {1, 0, 2}, {1, 1, 2}, 1, last}.check_gradients_on(stream, {2, 2, 4, 5, 6}, {3, 2, 2, 3, 2});
+  }
+  CHECK_EQ(calls("cudnn: gradient of x") - data, 32 * 3);  // two transposed convolutions, and a gradient
+  CHECK_EQ(calls("cudnn: gradient of w") - weights, 32 * 2);
+}
+
+/// The best engine for weights wants a larger workspace than there always is.
+TEST(a_workspace_that_grows) {
+  const Stream stream;
+  const Convolution plain{{1, 1}, {0, 0}, {1, 1}, 1, false};
+  const Tensor x(stream, {1, 2, 4, 4}, {32, 16, 4, 1}), w(stream, {3, 2, 3, 3}, {18, 9, 3, 1});
+  const Tensor y(stream, {1, 3, 2, 2}, {12, 4, 2, 1});
+  Tensor made(stream, w.sizes, w.strides);
+  const std::vector<int64_t> mask{0, 1, 0};
+  const std::vector<ob_operand> operands = plain.operands_of_gradient(y, x, w, false, mask, made);
+  const std::vector<int> before{calls("cudnn: engine 6"), calls("cudnn: engine 7"), calls("cuMemAlloc")};
+  for (int i = 0; i < 3; ++i) {
+    succeed(call(stream, "aten::convolution_backward", operands));
+    CHECK(Convolution::has(stream, made, plain.sums(x, w, y, w)));
+  }
+  CHECK_EQ(calls("cudnn: engine 6") - before[0], 3);
+  CHECK_EQ(calls("cuMemAlloc") - before[2], 1);
+  // Where it cannot have it, another engine will do.
+  const Stream fresh;
+  fail_next("cuMemAlloc", 2);
+  succeed(call(fresh, "aten::convolution_backward", operands));
+  CHECK(Convolution::has(fresh, made, plain.sums(x, w, y, w)));
+  CHECK_EQ(calls("cudnn: engine 7") - before[1], 1);
+  succeed(call(fresh, "aten::convolution_backward", operands));  // and when there is memory again, it is taken
+  CHECK_EQ(calls("cudnn: engine 6") - before[0], 4);
+  stream.wait();
+  fresh.wait();
+}
+
 TEST(which_engines_are_taken) {
   const Stream stream;
   const int right = calls("cudnn: engine 6"), cores = calls("cudnn: engine 0"), any = calls("cudnn: engine 7");
@@ -422,7 +518,7 @@ TEST(what_cudnn_is_not_asked_for) {
     return call(stream, "aten::convolution", std::move(operands)) == OB_UNSUPPORTED;
   };
   std::vector<ob_operand> transposed = plain.operands(x, w, nullptr, y), negative = transposed, few = transposed;
-  transposed[6].integer = 1;
+  transposed[6].integer = 1;  // of other sizes than these
   const std::vector<int64_t> less{-1, 0};
   negative[4].sizes = less.data();
   few.pop_back();
@@ -431,6 +527,11 @@ TEST(what_cudnn_is_not_asked_for) {
   CHECK(refused(plain.operands(x, w, &sparse, y)));
   CHECK(refused(plain.operands(one, w, nullptr, y)));  // without a batch
   CHECK(says("there is no library function for aten::convolution"));
+  for (const std::vector<int64_t>& mask : {std::vector<int64_t>{1, 1, 0}, {0, 0, 0}, {0, 0, 1}, {1, 0, 1}, {1, 0}}) {
+    CHECK_EQ(call(stream, "aten::convolution_backward", plain.operands_of_gradient(y, x, w, false, mask, x)),
+             OB_UNSUPPORTED);
+  }
+  CHECK(says("there is no library function for aten::convolution_backward"));
   const Tensor cube(stream, {1, 1, 2, 2, 2}, {8, 8, 4, 2, 1}, kDouble),
       tap(stream, {1, 1, 1, 1, 1}, {1, 1, 1, 1, 1}, kDouble);
   CHECK(refused(deep.operands(cube, tap, nullptr, cube)));  // no engine, of this simulator's

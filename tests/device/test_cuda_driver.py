@@ -99,35 +99,95 @@ def test_the_driver_conforms(simulator: dict[str, str], tmp_path: Path) -> None:
 
 @needs_clang
 def test_convolutions_by_the_library(run_python: RunPython, with_cudnn: dict[str, str], tmp_path: Path) -> None:
-    """cuDNN's simulator carries out what PyTorch's layers ask for, eagerly and compiled, and kernels of ours the rest:
-    a transposed convolution, and gradients."""
+    """cuDNN's simulator carries out what PyTorch's layers ask for, eagerly and compiled, transposed or not."""
     run_python(
         PREAMBLE
         + COUNTING
         + """
 executed = lambda: count(b"cudnnBackendExecute")
-from outboard import _C
 x, w, bias = torch.randn(2, 4, 9, 8), torch.randn(6, 2, 3, 3), torch.randn(6)
 close = dict(rtol=1e-4, atol=1e-4)
 convolve = lambda a, b, c: F.conv2d(a, b, c, stride=(2, 1), padding=1, groups=2)
+spread = lambda a, b, c: F.conv_transpose2d(a, b, c, stride=2, padding=1, output_padding=1, groups=2)
 for function, arguments in (
     (convolve, (x, w, bias)),
     (lambda a, b: F.conv1d(a, b, dilation=2), (torch.randn(2, 3, 11), torch.randn(5, 3, 2))),
     (F.conv3d, (torch.randn(1, 2, 4, 5, 6), torch.randn(3, 2, 2, 3, 2))),
     (torch.compile(lambda a, b, c: convolve(a, b, c).relu()), (x, w, bias)),
+    (spread, (x, torch.randn(4, 3, 3, 3), bias)),
 ):
     before = executed()
     check(function, *arguments, **close)
     assert executed() > before, function
-before = executed()
-check(F.conv_transpose2d, x, torch.randn(4, 3, 2, 2), **close)
-assert executed() == before
-there = [each.to(name).requires_grad_() for each in (x, w)]
-here = [each.clone().requires_grad_() for each in (x, w)]
-for a, b in (there, here):
-    convolve(a, b, None).square().sum().backward()
-for a, b in zip(there, here):
-    torch.testing.assert_close(a.grad.cpu(), b.grad, rtol=1e-3, atol=1e-3)
+assert module.fallbacks() == {}, module.fallbacks()
+""",
+        OUTBOARD_LIBRARY="driver",
+        OUTBOARD_CACHE_DIR=str(tmp_path),
+        **with_cudnn,
+    )
+
+
+@needs_clang
+def test_gradients_of_convolutions_by_the_library(
+    run_python: RunPython, with_cudnn: dict[str, str], tmp_path: Path
+) -> None:
+    """cuDNN's simulator makes those of the source and of the weight, whichever are wanted, and a kernel of ours that of
+    the bias; what cuDNN refuses after the plan was made is ours, too."""
+    run_python(
+        PREAMBLE
+        + COUNTING
+        + """
+made = lambda: (count(b"cudnn: gradient of x"), count(b"cudnn: gradient of w"))
+backward = torch.ops.aten.convolution_backward
+
+def compare(function, tensors, rest, mask, by_library, **close):
+    there, sizes = [each.to(name) for each in tensors], [tensors[0].shape[1]]
+    before = made()
+    found = function(*there, sizes, *rest, mask)
+    module.synchronize()
+    calls = tuple(b - a for a, b in zip(before, made()))
+    exact = backward(*(each.double() for each in tensors), sizes, *rest, mask)
+    for a, b in zip(found, exact, strict=True):
+        assert (a is None) == (b is None)
+        if b is not None:
+            assert a.dtype == tensors[0].dtype
+            torch.testing.assert_close(a.cpu().double(), b, **(close or dict(rtol=1e-4, atol=1e-4)))
+    assert calls == by_library, (calls, by_library, mask)
+
+x, w = torch.randn(2, 4, 9, 8), torch.randn(6, 2, 3, 3)
+rest = [(2, 1), (1, 1), (1, 1), False, (0, 0), 2]
+grad = torch.randn(2, 6, 5, 8)
+for mask in ([True] * 3, [True, False, False], [False, True, False], [False, False, True], [False, True, True]):
+    compare(backward, (grad, x, w), rest, mask, (int(mask[0]), int(mask[1])))
+compare(torch.compile(backward), (grad, x, w), rest, [True] * 3, (1, 1))
+# Refused after the plan was made, of other sizes: the first gradient is a kernel's of ours.
+ctypes.CDLL(os.environ["OUTBOARD_CUDA_LIBRARY"]).cuda_simulator_fail(b"cudnnBackendCreateDescriptor", 1, 4003)
+compare(backward, (torch.randn(3, 6, 5, 8), torch.randn(3, 4, 9, 8), w), rest, [True] * 3, (0, 1))
+last = torch.channels_last
+near = tuple(each.to(memory_format=last) for each in (grad, x, w))
+compare(backward, near, rest, [True] * 3, (1, 1))
+# Transposed, the gradient of the source is a convolution, which makes neither x nor w.
+there, back = torch.randn(2, 4, 5, 6), torch.randn(2, 6, 10, 12)
+rest = [(2, 2), (1, 1), (1, 1), True, (1, 1), 2]
+compare(backward, (back, there, torch.randn(4, 3, 3, 3)), rest, [True] * 3, (0, 1))
+tensors = [each.bfloat16() for each in (torch.randn(2, 5, 7), torch.randn(2, 3, 9), torch.randn(5, 3, 3))]
+rest = [(1,), (0,), (1,), False, (0,), 1]
+compare(backward, tensors, rest, [True] * 3, (1, 1), rtol=2e-2, atol=2e-2)
+# In three dimensions and float64 the simulator finds nothing.
+tensors = [torch.randn(sizes).double() for sizes in ((1, 3, 3, 3, 3), (1, 2, 4, 4, 4), (3, 2, 2, 2, 2))]
+rest = [(1, 1, 1), (0, 0, 0), (1, 1, 1), False, (0, 0, 0), 1]
+compare(backward, tensors, rest, [True] * 3, (0, 0))
+
+net, copy = (torch.nn.Sequential(torch.nn.Conv2d(2, 4, 3, padding=1), torch.nn.ConvTranspose2d(4, 2, 2)) for _ in "ab")
+copy.load_state_dict(net.state_dict())
+image = torch.randn(2, 2, 6, 6)
+before = made()
+for each, where in ((net, "cpu"), (copy.to(name), name)):
+    each(image.to(where)).square().sum().backward()
+module.synchronize()
+assert tuple(b - a for a, b in zip(before, made())) == (1, 2), made()  # a transposed convolution; two weights
+for a, b in zip(net.parameters(), copy.parameters()):
+    torch.testing.assert_close(b.grad.cpu(), a.grad, rtol=1e-4, atol=1e-4)
 assert module.fallbacks() == {}, module.fallbacks()
 """,
         OUTBOARD_LIBRARY="driver",

@@ -281,7 +281,7 @@ bool Product::prepare(const std::vector<ob_operand>& operands) {
   return plan_for(operands) != nullptr;
 }
 
-Outcome Product::run(const std::vector<ob_operand>& operands, CUdeviceptr workspace, CUstream stream) {
+Outcome Product::run(const std::vector<ob_operand>& operands, const Workspace& workspace, CUstream stream) {
   const std::lock_guard lock(mutex_);
   Plan* const plan = plan_for(operands);
   if (plan == nullptr) return {OB_UNSUPPORTED, "cuBLASLt cannot compute " + name_ + " for these sizes and addresses"};
@@ -296,7 +296,7 @@ Outcome Product::run(const std::vector<ob_operand>& operands, CUdeviceptr worksp
   void* const target = at(problem.target);
   const int status = library_.api().cublasLtMatmul(
       handle_, plan->operation, alpha, at(problem.right), plan->a, at(problem.left), plan->b, beta, target, plan->d,
-      target, plan->d, &plan->algorithm, reinterpret_cast<void*>(workspace), kWorkspace, stream);
+      target, plan->d, &plan->algorithm, reinterpret_cast<void*>(workspace.address()), kWorkspace, stream);
   if (status == kSuccess) return {};
   return {OB_INTERNAL, "cublasLtMatmul returned " + std::to_string(status)};
 }

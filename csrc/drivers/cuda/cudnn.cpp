@@ -3,17 +3,21 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
 #include "common/symbols.h"
 #include "cuda/cudnn_graph.h"
+#include "cuda/device.h"
 
 namespace outboard::cuda {
 namespace {
 
 constexpr size_t kMajor = 9;
 constexpr size_t kAttention = 92100;  // the version that has it
+/// Of the device's memory, a stream's calls may use one part of so many for intermediate results, and at most so much.
+constexpr size_t kShare = 64, kMostWorkspace = size_t{1} << 30;
 
 }  // namespace
 
@@ -51,9 +55,12 @@ Cudnn::Cudnn(std::unique_ptr<CudnnApi> api) : api_(std::move(api)) {
 bool Cudnn::has_attention() const { return api_->cudnnGetVersion() >= kAttention; }
 
 std::unique_ptr<CudnnHandle> CudnnHandle::create(const Cudnn& library, std::string* why) {
+  size_t free = 0, total = 0;
+  cu().cuMemGetInfo(&free, &total);
+  const size_t most_workspace = std::clamp(total / kShare, Function::kWorkspace, kMostWorkspace);
   void* handle = nullptr;
   const int status = library.api().cudnnCreate(&handle);
-  if (status == cudnn::kSuccess) return std::unique_ptr<CudnnHandle>(new CudnnHandle(library, handle));
+  if (status == cudnn::kSuccess) return std::unique_ptr<CudnnHandle>(new CudnnHandle(library, handle, most_workspace));
   *why = "cuDNN does not work with this GPU: cudnnCreate returned " + text_of(library.api(), status);
   return nullptr;
 }

@@ -44,14 +44,18 @@ class CudnnHandle {
   const CudnnApi& api() const { return library_.api(); }
   void* get() const { return handle_; }
   std::mutex& mutex() { return mutex_; }
+  /// Bytes that a call may use for intermediate results: a share of the device's memory.
+  size_t most_workspace() const { return most_workspace_; }
   /// What cuDNN says of a status, and of the calling thread's last error: "5000 (CUDNN_STATUS_EXECUTION_FAILED: ...)".
   static std::string text_of(const CudnnApi& api, int status);
 
  private:
-  CudnnHandle(const Cudnn& library, void* handle) : library_(library), handle_(handle) {}
+  CudnnHandle(const Cudnn& library, void* handle, size_t most_workspace)
+      : library_(library), handle_(handle), most_workspace_(most_workspace) {}
 
   const Cudnn& library_;
   void* const handle_;
+  const size_t most_workspace_;
   std::mutex mutex_;
 };
 
@@ -69,31 +73,38 @@ class CudnnFunction : public Function {
   CudnnFunction& operator=(const CudnnFunction&) = delete;
 
   bool prepare(const std::vector<ob_operand>& operands) override;
-  Outcome run(const std::vector<ob_operand>& operands, CUdeviceptr workspace, CUstream stream) override;
+  size_t workspace(const std::vector<ob_operand>& operands) override;
+  /// What was found for much memory is found anew if the workspace did not become as large.
+  Outcome run(const std::vector<ob_operand>& operands, const Workspace& workspace, CUstream stream) override;
 
  protected:
   CudnnHandle& handle() { return handle_; }
 
  private:
   /// nullptr if cuDNN cannot do it.
-  virtual std::unique_ptr<cudnn::Plan> make(const std::vector<ob_operand>& operands) = 0;
-  cudnn::Plan* plan_for(const std::vector<ob_operand>& operands);
+  virtual std::unique_ptr<cudnn::Plan> make(const std::vector<ob_operand>& operands, size_t most_workspace) = 0;
+  cudnn::Plan* plan_for(const std::vector<ob_operand>& operands, size_t most_workspace);
 
   CudnnHandle& handle_;
   const char* const what_;
-  Plans<cudnn::Plan> plans_;  // guarded by the handle's mutex
+  Plans<cudnn::Plan> plans_, modest_plans_;  // guarded by the handle's mutex
 };
 
-/// Forward convolutions in one, two and three dimensions, with groups and a bias. cuDNN's heuristics choose the engine,
-/// among those that are deterministic and round no operand and no sum to fewer bits: TF32 is none of them.
+/// Convolutions in one, two and three dimensions, transposed or not, with groups and a bias, and their gradients, one
+/// in each call. cuDNN's heuristics choose the engine, among those that are deterministic and round no operand and no
+/// sum to fewer bits: TF32 is none of them.
 class Convolution : public CudnnFunction {
  public:
   static constexpr const char* kName = "aten::convolution";
+  static constexpr const char* kGradient = "aten::convolution_backward";
 
-  explicit Convolution(CudnnHandle& handle) : CudnnFunction(handle, "convolution") {}
+  Convolution(CudnnHandle& handle, bool is_gradient)
+      : CudnnFunction(handle, is_gradient ? "gradient of a convolution" : "convolution"), is_gradient_(is_gradient) {}
 
  private:
-  std::unique_ptr<cudnn::Plan> make(const std::vector<ob_operand>& operands) override;
+  std::unique_ptr<cudnn::Plan> make(const std::vector<ob_operand>& operands, size_t most_workspace) override;
+
+  const bool is_gradient_;
 };
 
 /// Attention, forward, in float16 and bfloat16 with sums in float32: with groups of heads, causal or not. Without
@@ -107,7 +118,7 @@ class Attention : public CudnnFunction {
   explicit Attention(CudnnHandle& handle) : CudnnFunction(handle, "attention") {}
 
  private:
-  std::unique_ptr<cudnn::Plan> make(const std::vector<ob_operand>& operands) override;
+  std::unique_ptr<cudnn::Plan> make(const std::vector<ob_operand>& operands, size_t most_workspace) override;
 };
 
 }  // namespace outboard::cuda

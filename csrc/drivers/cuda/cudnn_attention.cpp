@@ -97,8 +97,8 @@ std::optional<Problem> problem_of(const std::vector<ob_operand>& operands) {
 
 class AttentionPlan : public cudnn::Plan {
  public:
-  AttentionPlan(const CudnnHandle& handle, Problem problem_)
-      : Plan(handle, problem_.type), problem(std::move(problem_)) {}
+  AttentionPlan(const CudnnHandle& handle, Problem problem_, size_t most_workspace)
+      : Plan(handle, problem_.type, most_workspace), problem(std::move(problem_)) {}
 
   void* address_of(int64_t id, const std::vector<ob_operand>& operands) override {
     if (id == kFactor) return &problem.scale;
@@ -161,10 +161,10 @@ class AttentionPlan : public cudnn::Plan {
 
 }  // namespace
 
-std::unique_ptr<cudnn::Plan> Attention::make(const std::vector<ob_operand>& operands) {
+std::unique_ptr<cudnn::Plan> Attention::make(const std::vector<ob_operand>& operands, size_t most_workspace) {
   std::optional<Problem> problem = problem_of(operands);
   if (!problem) return nullptr;
-  auto made = std::make_unique<AttentionPlan>(handle(), std::move(*problem));
+  auto made = std::make_unique<AttentionPlan>(handle(), std::move(*problem), most_workspace);
   return made->make() ? std::move(made) : nullptr;
 }
 

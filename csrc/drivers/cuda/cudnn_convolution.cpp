@@ -14,18 +14,50 @@ namespace {
 
 constexpr int kCrossCorrelation = 1;  // what PyTorch calls a convolution
 constexpr int kAdd = 0;               // of pointwise modes
-/// Operands of the operator.
-enum Operand : size_t { kSource, kWeights, kBias, kStride, kPadding, kDilation, kTransposed, kOutputPadding, kGroups };
-constexpr size_t kTarget = 9, kOperands = 10;
 /// The id of what is between a convolution and its bias. Others have the numbers of their operands.
 constexpr int64_t kBetween = 100;
+
+using Operands = std::vector<ob_operand>;
+
+/// What is computed of y = x * w, where x is an image, w are weights and y is what a convolution makes of them: y, or
+/// the gradient of x, of which a transposed convolution is one, or that of w.
+enum class Made { kY, kX, kW };
+
+/// Which operand has what part.
+struct Roles {
+  Made made;
+  size_t x, w, y, stride, padding, dilation;
+  size_t bias = 0;  // 0: none
+  size_t target() const { return made == Made::kY ? y : made == Made::kX ? x : w; }
+};
+
+/// Of input, weight, bias, stride, padding, dilation, transposed, output_padding, groups, and the result.
+std::optional<Roles> roles_of_convolution(const Operands& operands) {
+  if (operands.size() != 10) return std::nullopt;
+  const size_t bias = is_tensor(operands[2]) ? 2 : 0;
+  if (operands[6].integer != 0) return Roles{Made::kX, 9, 1, 0, 3, 4, 5, bias};
+  return Roles{Made::kY, 0, 1, 9, 3, 4, 5, bias};
+}
+
+/// Of grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups,
+/// output_mask, and one result. That of the bias is a sum, which is no convolution.
+std::optional<Roles> roles_of_gradient(const Operands& operands) {
+  if (operands.size() != 12 || operands[10].kind != OB_OPERAND_INTEGERS || operands[10].count != 3) return std::nullopt;
+  const int64_t* const mask = operands[10].sizes;
+  if (mask[2] != 0 || (mask[0] != 0) == (mask[1] != 0)) return std::nullopt;
+  const bool transposed = operands[7].integer != 0;
+  const size_t image = transposed ? 0 : 1, made = transposed ? 1 : 0;
+  if (mask[1] != 0) return Roles{Made::kW, image, 11, made, 4, 5, 6};
+  if (transposed) return Roles{Made::kY, 0, 2, 11, 4, 5, 6};
+  return Roles{Made::kX, 11, 2, 0, 4, 5, 6};
+}
 
 /// Dimensions and strides of a tensor, as cuDNN is to see them: batch, channels, and two dimensions or three.
 struct View {
   size_t operand;
   std::vector<int64_t> dims, strides;
 
-  static View of(const std::vector<ob_operand>& operands, size_t operand) {
+  static View of(const Operands& operands, size_t operand) {
     const ob_operand& tensor = operands[operand];
     View made{operand, {tensor.sizes, tensor.sizes + tensor.count}, {tensor.strides, tensor.strides + tensor.count}};
     if (made.dims.size() == 3) {  // in one dimension: lines are images of one row
@@ -64,12 +96,15 @@ struct View {
   }
 };
 
-/// What is computed: target = source * weights, and a number added to each channel.
+/// What is computed, and a number that is added to each channel.
 struct Problem {
+  Roles roles;
   int type, compute_type;
-  View source, weights, target;
+  View x, w, y;
   std::optional<View> bias;
   std::vector<int64_t> stride, padding, dilation;
+
+  const View& target() const { return roles.made == Made::kY ? y : roles.made == Made::kX ? x : w; }
 };
 
 bool are_numbers(const ob_operand& operand, size_t count, int64_t least) {
@@ -77,22 +112,21 @@ bool are_numbers(const ob_operand& operand, size_t count, int64_t least) {
          std::all_of(operand.sizes, operand.sizes + count, [=](int64_t each) { return each >= least; });
 }
 
-/// Whether the operands are those of a convolution that is not transposed, all of one dtype.
-bool are_usable(const std::vector<ob_operand>& operands) {
-  if (operands.size() != kOperands || operands[kTransposed].integer != 0) return false;
-  const ob_operand& target = operands[kTarget];
-  for (const size_t each : {size_t{kSource}, size_t{kWeights}, kTarget}) {
+/// Whether the operands are of a convolution as cuDNN knows them, all of one dtype.
+bool are_usable(const Operands& operands, const Roles& roles) {
+  const ob_operand& target = operands[roles.target()];
+  for (const size_t each : {roles.x, roles.w, roles.y}) {
     if (!is_tensor(operands[each]) || operands[each].count != target.count) return false;
   }
   for (const ob_operand& each : operands) {
     if (is_tensor(each) && each.dtype != target.dtype) return false;
   }
   if (target.count < 3 || target.count > 5) return false;
-  const ob_operand& bias = operands[kBias];
-  if (is_tensor(bias) && (bias.count != 1 || (bias.strides[0] != 1 && bias.sizes[0] != 1))) return false;
+  const ob_operand& bias = operands[roles.bias];
+  if (roles.bias != 0 && (bias.count != 1 || (bias.strides[0] != 1 && bias.sizes[0] != 1))) return false;
   const size_t rank = target.count - 2;
-  return are_numbers(operands[kStride], rank, 1) && are_numbers(operands[kPadding], rank, 0) &&
-         are_numbers(operands[kDilation], rank, 1);
+  return are_numbers(operands[roles.stride], rank, 1) && are_numbers(operands[roles.padding], rank, 0) &&
+         are_numbers(operands[roles.dilation], rank, 1);
 }
 
 /// Numbers of a convolution's dimensions; `neutral` is that of one that was added.
@@ -102,65 +136,76 @@ std::vector<int64_t> numbers_of(const ob_operand& operand, int64_t neutral) {
   return made;
 }
 
-View bias_view(const View& target) {
-  View made{kBias, std::vector<int64_t>(target.dims.size(), 1), {}};
+/// A number for each channel, as a view that lies as `target` does.
+View bias_view(const View& target, size_t operand, bool channels_last) {
+  View made{operand, std::vector<int64_t>(target.dims.size(), 1), {}};
   made.dims[1] = target.dims[1];
+  made.strides = made.packed(channels_last);
   return made;
 }
 
-std::optional<Problem> problem_of(const std::vector<ob_operand>& operands) {
-  if (!are_usable(operands)) return std::nullopt;
-  const std::optional<int> type = type_of(operands[kTarget].dtype);
+std::optional<Problem> problem_of(const Operands& operands, const Roles& roles) {
+  if (!are_usable(operands, roles)) return std::nullopt;
+  const std::optional<int> type = type_of(operands[roles.target()].dtype);
   if (!type) return std::nullopt;
-  Problem made{*type,
+  Problem made{roles,
+               *type,
                *type == kDouble ? kDouble : kFloat,
-               View::of(operands, kSource),
-               View::of(operands, kWeights),
-               View::of(operands, kTarget),
+               View::of(operands, roles.x),
+               View::of(operands, roles.w),
+               View::of(operands, roles.y),
                std::nullopt,
-               numbers_of(operands[kStride], 1),
-               numbers_of(operands[kPadding], 0),
-               numbers_of(operands[kDilation], 1)};
+               numbers_of(operands[roles.stride], 1),
+               numbers_of(operands[roles.padding], 0),
+               numbers_of(operands[roles.dilation], 1)};
   bool first = true, last = true;
-  for (const View* view : {&made.source, &made.weights, &made.target}) {
+  for (const View* view : {&made.x, &made.w, &made.y}) {
     first = first && view->lies(false);
     last = last && view->lies(true);
   }
   const bool channels_last = last && !first;
-  for (View* view : {&made.source, &made.weights, &made.target}) view->settle(channels_last);
-  if (is_tensor(operands[kBias])) {
-    made.bias = bias_view(made.target);
-    made.bias->strides = made.bias->packed(channels_last);
-  }
+  for (View* view : {&made.x, &made.w, &made.y}) view->settle(channels_last);
+  if (roles.bias != 0) made.bias = bias_view(made.target(), roles.bias, channels_last);
   return made;
 }
 
 /// One step for a convolution with its bias, or two where no engine has both.
 class ConvolutionPlan : public cudnn::Plan {
  public:
-  ConvolutionPlan(const CudnnHandle& handle, Problem problem_, const std::vector<ob_operand>& operands)
-      : Plan(handle, problem_.type), problem(std::move(problem_)) {
+  ConvolutionPlan(const CudnnHandle& handle, Problem problem_, const Operands& operands, size_t most_workspace)
+      : Plan(handle, problem_.type, most_workspace), problem(std::move(problem_)) {
     for (const ob_operand& each : operands) alignments.push_back(alignment_of(each.data, kVector));
   }
 
   bool make() {
-    const Descriptor& target = tensor(problem.target, kTarget);
-    const std::vector<int64_t> factors{kSource, kWeights, kTarget};
-    if (!problem.bias) return graphs.add({&convolution(target)}, factors);
-    const Descriptor& bias = tensor(*problem.bias, kBias);
-    const Descriptor& between = tensor(problem.target, kBetween);
-    if (graphs.add({&convolution(between), &addition(between, bias, target)}, {kSource, kWeights, kBias, kTarget}))
-      return true;
+    const View& view = problem.target();
+    const auto id = static_cast<int64_t>(view.operand);
+    const Descriptor& target = tensor(view, id);
+    std::vector<int64_t> ids{id_of(problem.x), id_of(problem.w), id_of(problem.y)};
+    if (!problem.bias) return graphs.add({&convolution(target)}, ids);
+    const int64_t bias_id = id_of(*problem.bias);
+    const Descriptor& bias = tensor(*problem.bias, bias_id);
+    const Descriptor& between = tensor(view, kBetween);
+    std::vector<int64_t> all = ids;
+    all.push_back(bias_id);
+    if (graphs.add({&convolution(between), &addition(between, bias, target)}, std::move(all))) return true;
     // cuDNN allows a result in an operand's place in graphs of one operation.
-    return graphs.add({&convolution(target)}, factors) &&
-           graphs.add({&addition(target, bias, target)}, {kBias, kTarget});
+    return graphs.add({&convolution(target)}, std::move(ids)) &&
+           graphs.add({&addition(target, bias, target)}, {bias_id, id});
   }
 
  private:
+  static int64_t id_of(const View& view) { return static_cast<int64_t>(view.operand); }
+
   const Descriptor& tensor(const View& view, int64_t id) {
     const bool between = id == kBetween;  // never in memory, so as exact as sums are
     const int type = between ? problem.compute_type : problem.type;
     return graphs.tensor({id, type, view.dims, view.strides, alignments[view.operand], between});
+  }
+
+  /// The operand, or what is made in its place.
+  const Descriptor& part(Made made, const View& view, const Descriptor& target) {
+    return made == problem.roles.made ? target : tensor(view, id_of(view));
   }
 
   const Descriptor& convolution(const Descriptor& target) {
@@ -174,17 +219,22 @@ class ConvolutionPlan : public cudnn::Plan {
                                 .set(kConvolutionPrePaddings, kTypeInt64, problem.padding)
                                 .set(kConvolutionPostPaddings, kTypeInt64, problem.padding)
                                 .finalize();
-    Descriptor& made = graphs.part(kConvolutionForward);
-    made.set(kForwardConvolution, how)
-        .set(kForwardX, tensor(problem.source, kSource))
-        .set(kForwardW, tensor(problem.weights, kWeights))
-        .set(kForwardY, target);
+    const ConvolutionNames& names = names_of(problem.roles.made);
+    Descriptor& made = graphs.part(names.kind);
+    made.set(names.convolution, how)
+        .set(names.x, part(Made::kX, problem.x, target))
+        .set(names.w, part(Made::kW, problem.w, target))
+        .set(names.y, part(Made::kY, problem.y, target));
     if (problem.compute_type == kDouble) {
-      made.set(kForwardAlpha, kTypeDouble, 1.0).set(kForwardBeta, kTypeDouble, 0.0);
+      made.set(names.alpha, kTypeDouble, 1.0).set(names.beta, kTypeDouble, 0.0);
     } else {
-      made.set(kForwardAlpha, kTypeFloat, 1.0F).set(kForwardBeta, kTypeFloat, 0.0F);
+      made.set(names.alpha, kTypeFloat, 1.0F).set(names.beta, kTypeFloat, 0.0F);
     }
     return made.finalize();
+  }
+
+  static const ConvolutionNames& names_of(Made made) {
+    return made == Made::kY ? kForwardNames : made == Made::kX ? kDataNames : kFilterNames;
   }
 
   const Descriptor& addition(const Descriptor& source, const Descriptor& bias, const Descriptor& target) {
@@ -206,10 +256,11 @@ class ConvolutionPlan : public cudnn::Plan {
 
 }  // namespace
 
-std::unique_ptr<cudnn::Plan> Convolution::make(const std::vector<ob_operand>& operands) {
-  std::optional<Problem> problem = problem_of(operands);
+std::unique_ptr<cudnn::Plan> Convolution::make(const std::vector<ob_operand>& operands, size_t most_workspace) {
+  const std::optional<Roles> roles = is_gradient_ ? roles_of_gradient(operands) : roles_of_convolution(operands);
+  std::optional<Problem> problem = roles ? problem_of(operands, *roles) : std::nullopt;
   if (!problem) return nullptr;
-  auto made = std::make_unique<ConvolutionPlan>(handle(), std::move(*problem), operands);
+  auto made = std::make_unique<ConvolutionPlan>(handle(), std::move(*problem), operands, most_workspace);
   return made->make() ? std::move(made) : nullptr;
 }
 

@@ -80,7 +80,8 @@ bool Graphs::choose(const Descriptor& graph, int mode, Step* step) {
     plan->set(kPlanHandle, kTypeHandle, session_).set(kPlanConfig, *config).finalize();
     int64_t bytes = 0;
     const bool known = plan->get(kPlanWorkspace, kTypeInt64, 1, &bytes) == 1;
-    if (!known || bytes > static_cast<int64_t>(Function::kWorkspace)) continue;
+    if (!known || bytes > most_workspace_) continue;
+    workspace_ = std::max(workspace_, bytes);
     step->config = std::move(config);
     step->plan = std::move(plan);
     return true;
@@ -127,23 +128,33 @@ using cudnn::kSuccess;
 CudnnFunction::CudnnFunction(CudnnHandle& handle, const char* what) : handle_(handle), what_(what) {}
 CudnnFunction::~CudnnFunction() = default;
 
-cudnn::Plan* CudnnFunction::plan_for(const std::vector<ob_operand>& operands) {
-  return plans_.of(key_of(operands, cudnn::kVector), [&] { return make(operands); });
+cudnn::Plan* CudnnFunction::plan_for(const std::vector<ob_operand>& operands, size_t most_workspace) {
+  Plans<cudnn::Plan>& plans = most_workspace == kWorkspace ? modest_plans_ : plans_;
+  return plans.of(key_of(operands, cudnn::kVector), [&] { return make(operands, most_workspace); });
 }
 
 bool CudnnFunction::prepare(const std::vector<ob_operand>& operands) {
   const std::lock_guard lock(handle_.mutex());
-  return plan_for(operands) != nullptr;
+  return plan_for(operands, handle_.most_workspace()) != nullptr;
 }
 
-Outcome CudnnFunction::run(const std::vector<ob_operand>& operands, CUdeviceptr workspace, CUstream stream) {
+size_t CudnnFunction::workspace(const std::vector<ob_operand>& operands) {
   const std::lock_guard lock(handle_.mutex());
-  cudnn::Plan* const plan = plan_for(operands);
+  const cudnn::Plan* const plan = plan_for(operands, handle_.most_workspace());
+  return plan != nullptr ? plan->graphs.workspace() : 0;
+}
+
+Outcome CudnnFunction::run(const std::vector<ob_operand>& operands, const Workspace& workspace, CUstream stream) {
+  const std::lock_guard lock(handle_.mutex());
+  cudnn::Plan* plan = plan_for(operands, handle_.most_workspace());
   if (plan == nullptr) return {OB_UNSUPPORTED, std::string("cuDNN cannot compute this ") + what_};
+  if (plan->graphs.workspace() > workspace.bytes()) plan = plan_for(operands, kWorkspace);
+  if (plan == nullptr) return {OB_OUT_OF_MEMORY, std::string("cuDNN has no memory to compute this ") + what_};
   const CudnnApi& api = handle_.api();
   int status = api.cudnnSetStream(handle_.get(), stream);
   if (status != kSuccess) return {OB_INTERNAL, "cudnnSetStream returned " + CudnnHandle::text_of(api, status)};
-  status = plan->graphs.execute([&](int64_t id) { return plan->address_of(id, operands); }, workspace);
+  const auto address_of = [&](int64_t id) { return plan->address_of(id, operands); };
+  status = plan->graphs.execute(address_of, workspace.address());
   if (status != kSuccess) return {OB_INTERNAL, "cudnnBackendExecute returned " + CudnnHandle::text_of(api, status)};
   return {};
 }

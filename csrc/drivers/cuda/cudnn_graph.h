@@ -41,6 +41,8 @@ enum DescriptorKind : int {
   kHeuristics = 4,
   kExecutionPlan = 5,
   kConvolutionForward = 10,
+  kConvolutionFilter = 11,  // the gradient of weights
+  kConvolutionData = 12,    // the gradient of what is convolved
   kPointwiseOperation = 13,
   kOperationGraph = 15,
   kVariantPack = 16,
@@ -87,6 +89,18 @@ enum Attribute : int {
   kForwardW = 703,
   kForwardX = 704,
   kForwardY = 705,
+  kDataAlpha = 706,
+  kDataBeta = 707,
+  kDataConvolution = 708,
+  kDataW = 709,
+  kDataX = 710,
+  kDataY = 711,
+  kFilterAlpha = 712,
+  kFilterBeta = 713,
+  kFilterConvolution = 714,
+  kFilterW = 715,
+  kFilterX = 716,
+  kFilterY = 717,
   kOperationPointwise = 750,
   kOperationX = 751,
   kOperationB = 752,
@@ -121,6 +135,16 @@ enum Attribute : int {
   kSoftmaxY = 3101,
   kSoftmaxStatistics = 3102
 };
+/// What a convolution and its gradients call their kind and attributes.
+struct ConvolutionNames {
+  int kind, alpha, beta, convolution, w, x, y;
+};
+constexpr ConvolutionNames kForwardNames{kConvolutionForward, kForwardAlpha, kForwardBeta, kForwardConvolution,
+                                         kForwardW,           kForwardX,     kForwardY};
+constexpr ConvolutionNames kDataNames{kConvolutionData, kDataAlpha, kDataBeta, kDataConvolution,
+                                      kDataW,           kDataX,     kDataY};
+constexpr ConvolutionNames kFilterNames{kConvolutionFilter, kFilterAlpha, kFilterBeta, kFilterConvolution,
+                                        kFilterW,           kFilterX,     kFilterY};
 /// What is said of an engine's numbers.
 enum Note : int { kTensorCores = 0, kInputsRounded = 1, kSumsRounded = 2, kNotDeterministic = 4 };
 constexpr int kFloat = 0, kDouble = 1, kHalf = 2, kBfloat16 = 9;  // types of data
@@ -209,8 +233,12 @@ struct Step {
 /// Graphs for one set of sizes, and the steps that carry them out.
 class Graphs {
  public:
-  /// `type`: that of the operands.
-  Graphs(const CudnnHandle& handle, int type) : api_(handle.api()), session_(handle.get()), type_(type) {}
+  /// `type`: that of the operands. `most_workspace`: bytes that a step may have for intermediate results.
+  Graphs(const CudnnHandle& handle, int type, size_t most_workspace)
+      : api_(handle.api()),
+        session_(handle.get()),
+        type_(type),
+        most_workspace_(static_cast<int64_t>(most_workspace)) {}
   Graphs(const Graphs&) = delete;
   Graphs& operator=(const Graphs&) = delete;
 
@@ -221,6 +249,8 @@ class Graphs {
   const Descriptor& graph(const std::vector<const Descriptor*>& operations, bool alone);
   /// A step for a graph of these operations; false if there is no engine for it.
   bool add(const std::vector<const Descriptor*>& operations, std::vector<int64_t> ids);
+  /// Bytes that `execute` needs for intermediate results.
+  size_t workspace() const { return static_cast<size_t>(workspace_); }
   /// Submits all steps to the handle's stream; cuDNN's status. `address_of` knows addresses by id.
   int execute(const std::function<void*(int64_t)>& address_of, CUdeviceptr workspace) const;
 
@@ -232,6 +262,8 @@ class Graphs {
   const CudnnApi& api_;
   void* const session_;
   const int type_;
+  const int64_t most_workspace_;
+  int64_t workspace_ = 0;
   std::deque<Descriptor> parts_;
   std::vector<Step> steps_;
 };
@@ -239,8 +271,7 @@ class Graphs {
 /// What an operator has prepared for one set of sizes. Ids are numbers of operands, or what derived classes know.
 class Plan {
  public:
-  /// `type`: that of the operands.
-  Plan(const CudnnHandle& handle, int type) : graphs(handle, type) {}
+  Plan(const CudnnHandle& handle, int type, size_t most_workspace) : graphs(handle, type, most_workspace) {}
   virtual ~Plan() = default;
   Plan(const Plan&) = delete;
   Plan& operator=(const Plan&) = delete;

@@ -42,8 +42,8 @@ struct ob_device_t {
 struct ob_stream_t {
   ob_device device;
   outboard::cuda::CUstream stream;
-  outboard::cuda::CUdeviceptr workspace = 0;  // of library functions, from the first one on
-  bool capturing = false;                     // guarded by the device's mutex
+  outboard::cuda::Workspace workspace;
+  bool capturing = false;  // guarded by the device's mutex
   std::list<ob_stream>::iterator place;
 };
 

@@ -172,8 +172,8 @@ ob_status stream_destroy(ob_stream stream) {
   const Entry entry(device);
   const std::lock_guard lock(device->mutex);
   device->streams.erase(stream->place);
-  if (entry.status() != OB_OK) return OB_OK;                      // nothing is left of a lost device's streams
-  if (stream->workspace != 0) cu().cuMemFree(stream->workspace);  // waits for the work that uses it
+  if (entry.status() != OB_OK) return OB_OK;  // nothing is left of a lost device's streams
+  stream->workspace.release();
   device->leaving.push_back(stream->stream);
   reap(device);
   return OB_OK;
@@ -416,12 +416,14 @@ ob_status library_find(ob_device device, const char* name, const ob_operand* ope
 ob_status library_call(ob_stream stream, ob_function function, const ob_operand* operands, uint32_t count) {
   const Entry entry(stream->device);
   if (entry.status() != OB_OK) return entry.status();
-  if (stream->workspace == 0) {
-    const CUresult result = cu().cuMemAlloc(&stream->workspace, Function::kWorkspace);
-    if (result != CUDA_SUCCESS) return status_of(stream->device, result, "cuMemAlloc of a library's workspace");
-  }
-  const Outcome outcome =
-      reinterpret_cast<Function*>(function)->run({operands, operands + count}, stream->workspace, stream->stream);
+  Function& called = *reinterpret_cast<Function*>(function);
+  const std::vector<ob_operand> given{operands, operands + count};
+  const size_t wanted = called.workspace(given);
+  CUresult result = stream->workspace.reserve(wanted);
+  const bool is_too_much = result == CUDA_ERROR_OUT_OF_MEMORY && wanted > Function::kWorkspace;
+  if (is_too_much) result = stream->workspace.reserve(Function::kWorkspace);
+  if (result != CUDA_SUCCESS) return status_of(stream->device, result, "cuMemAlloc of a library's workspace");
+  const Outcome outcome = called.run(given, stream->workspace, stream->stream);
   if (outcome.status == OB_OK) return OB_OK;
   // What a kernel did wrong before is reported by the next call that asks.
   const CUresult earlier = cu().cuStreamQuery(stream->stream);

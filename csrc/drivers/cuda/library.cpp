@@ -6,6 +6,7 @@
 #include "common/operands.h"
 #include "cuda/cublas.h"
 #include "cuda/cudnn.h"
+#include "cuda/device.h"
 
 namespace outboard::cuda {
 
@@ -20,6 +21,22 @@ std::string key_of(const std::vector<ob_operand>& operands, uint32_t most) {
     key.append(reinterpret_cast<const char*>(&alignment), sizeof(alignment));
   }
   return key;
+}
+
+CUresult Workspace::reserve(size_t bytes) {
+  if (bytes <= bytes_) return CUDA_SUCCESS;
+  size_t more = std::max(bytes_, Function::kWorkspace);
+  while (more < bytes) more *= 2;
+  release();
+  const CUresult result = cu().cuMemAlloc(&address_, more);
+  if (result == CUDA_SUCCESS) bytes_ = more;
+  return result;
+}
+
+void Workspace::release() {
+  if (address_ != 0) cu().cuMemFree(address_);
+  address_ = 0;
+  bytes_ = 0;
 }
 
 Libraries Libraries::load() {
@@ -47,11 +64,12 @@ std::unique_ptr<Function> FunctionTable::make_by_cudnn(const std::string& name, 
   if (cudnn_ == nullptr) cudnn_ = CudnnHandle::create(*libraries_.cudnn, why);
   if (cudnn_ == nullptr) return nullptr;
   if (attends) return std::make_unique<Attention>(*cudnn_);
-  return std::make_unique<Convolution>(*cudnn_);
+  return std::make_unique<Convolution>(*cudnn_, name == Convolution::kGradient);
 }
 
 std::unique_ptr<Function> FunctionTable::make(const std::string& name, std::string* why) {
-  if (name == Convolution::kName || name == Attention::kName) return make_by_cudnn(name, why);
+  const auto is_any_of = [&](auto... names) { return (... || (name == names)); };
+  if (is_any_of(Convolution::kName, Convolution::kGradient, Attention::kName)) return make_by_cudnn(name, why);
   *why = "cuBLASLt was not found";
   if (libraries_.products == nullptr) return nullptr;
   *why = "cuBLASLt does not work with this GPU";

@@ -23,18 +23,36 @@ struct Outcome {
   std::string text;  // what is wrong: "cublasLtMatmul returned 14"
 };
 
+/// Memory for intermediate results of a stream's library functions, which use it one after the other. The device's
+/// context is current where it is used.
+class Workspace {
+ public:
+  /// At least so many bytes. Smaller memory is given back first; if that was all there is, nothing is left.
+  CUresult reserve(size_t bytes);
+  /// Waits for the work that uses it.
+  void release();
+  CUdeviceptr address() const { return address_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  CUdeviceptr address_ = 0;
+  size_t bytes_ = 0;
+};
+
 /// One operator of a library of NVIDIA's on one device, with what it prepared for each set of sizes, strides and
 /// alignments. Thread-safe. The device's context is current where it is used.
 class Function {
  public:
-  /// Bytes that a call may use for intermediate results. It is given as many, for its stream alone.
+  /// Bytes that a call may always use for intermediate results.
   static constexpr size_t kWorkspace = size_t{32} << 20;
 
   virtual ~Function() = default;
   /// Whether the library can do it for these operands.
   virtual bool prepare(const std::vector<ob_operand>& operands) = 0;
-  /// Submits it.
-  virtual Outcome run(const std::vector<ob_operand>& operands, CUdeviceptr workspace, CUstream stream) = 0;
+  /// Bytes that it would like to have for intermediate results.
+  virtual size_t workspace(const std::vector<ob_operand>& /*operands*/) { return kWorkspace; }
+  /// Submits it, with a workspace of as many, or of `kWorkspace`, which is its stream's alone.
+  virtual Outcome run(const std::vector<ob_operand>& operands, const Workspace& workspace, CUstream stream) = 0;
 };
 
 /// What a function prepared, by sets of sizes, of which it remembers so many.

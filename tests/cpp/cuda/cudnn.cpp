@@ -18,15 +18,15 @@
 #include "simulator.h"
 #include "stream.h"
 
-/// A simulator of the part of cuDNN's graph API that the CUDA driver uses: convolutions, sums, and both at once, and
-/// attention, on the simulator's streams. It is as strict as NVIDIA's header about attributes, their types and counts,
-/// what must be finalized when, and who uses a handle. Engines that nobody who wants right results may take give wrong
-/// ones.
+/// A simulator of the part of cuDNN's graph API that the CUDA driver uses: convolutions and their gradients, sums, and
+/// both at once, and attention, on the simulator's streams. It is as strict as NVIDIA's header about attributes, their
+/// types and counts, what must be finalized when, and who uses a handle. Engines that nobody who wants right results
+/// may take give wrong ones.
 namespace {
 
 using namespace simulator::cudnn;
 
-constexpr int64_t kMostWorkspace = int64_t{32} << 20;
+constexpr int64_t kMostWorkspace = int64_t{64} << 20;  // one part of 64 of the device's memory
 
 struct Rule {
   int type;
@@ -57,6 +57,18 @@ const std::map<std::pair<int, int>, Rule>& rules() {
       {{kForward, 703}, {15, 8, 1, true}},
       {{kForward, 704}, {15, 8, 1, true}},
       {{kForward, 705}, {15, 8, 1, true}},
+      {{kData, 706}, {4, 4, 1, true}},
+      {{kData, 707}, {4, 4, 1, true}},
+      {{kData, 708}, {15, 8, 1, true}},
+      {{kData, 709}, {15, 8, 1, true}},
+      {{kData, 710}, {15, 8, 1, true}},
+      {{kData, 711}, {15, 8, 1, true}},
+      {{kFilter, 712}, {4, 4, 1, true}},
+      {{kFilter, 713}, {4, 4, 1, true}},
+      {{kFilter, 714}, {15, 8, 1, true}},
+      {{kFilter, 715}, {15, 8, 1, true}},
+      {{kFilter, 716}, {15, 8, 1, true}},
+      {{kFilter, 717}, {15, 8, 1, true}},
       {{kPointwiseOperation, 750}, {15, 8, 1, true}},
       {{kPointwiseOperation, 751}, {15, 8, 1, true}},
       {{kPointwiseOperation, 752}, {15, 8, 1, true}},
@@ -110,19 +122,30 @@ struct Turn {
   const bool alone;
 };
 
-/// An operation of a graph by value, so that nothing that is destroyed is needed when it runs.
+/// An operation of a graph by value, so that nothing that is destroyed is needed when it runs: y = x * w, the gradient
+/// of x or that of w, or y = x + w.
 struct Operation {
   explicit Operation(const Object& object)
-      : is_convolution(object.kind == kForward),
-        x(object.part(is_convolution ? 704 : 751)),
-        w(object.part(is_convolution ? 703 : 752)),
-        y(object.part(is_convolution ? 705 : 753)) {
-    const Object& how = object.part(is_convolution ? 702 : 750);
+      : kind(object.kind),
+        is_convolution(kind != kPointwiseOperation),
+        x(object.part(is_convolution ? base_of(kind) + 4 : 751)),
+        w(object.part(is_convolution ? base_of(kind) + 3 : 752)),
+        y(object.part(is_convolution ? base_of(kind) + 5 : 753)) {
+    const Object& how = object.part(is_convolution ? base_of(kind) + 2 : 750);
     compute = how.one<int>(is_convolution ? 100 : 1);
     mode = how.one<int>(is_convolution ? 101 : 0);
     dilations = how.all<int64_t>(102);
     strides = how.all<int64_t>(103);
     paddings = how.all<int64_t>(105);
+  }
+
+  static int base_of(int kind) { return kind == kForward ? 700 : kind == kData ? 706 : 712; }
+
+  const Tensor& made() const { return kind == kData ? x : kind == kFilter ? w : y; }
+  std::vector<const Tensor*> read() const {
+    if (kind == kData) return {&w, &y};
+    if (kind == kFilter) return {&x, &y};
+    return {&x, &w};
   }
 
   bool fits() const {
@@ -145,22 +168,58 @@ struct Operation {
     return true;
   }
 
-  double convolved(const std::vector<int64_t>& to, const void* x_data, const void* w_data) const {
-    const int64_t groups = x.dims[1] / w.dims[1], first = to[1] / (w.dims[0] / groups) * w.dims[1];
+  /// One element: the sum over all products in which it has a part. The other indices follow from two of three.
+  double convolved(const std::vector<int64_t>& at, const Pointers& data) const {
+    if (kind == kForward) return over_taps(at, {w.dims[1]}, data);
+    return kind == kData ? over_taps(at, {w.dims[0] / (x.dims[1] / w.dims[1])}, data) : over_places(at, data);
+  }
+
+  /// Of y or of x: over channels of the other in the same group, and taps.
+  double over_taps(const std::vector<int64_t>& at, std::vector<int64_t> box, const Pointers& data) const {
+    const bool forward = kind == kForward;
+    const Tensor& other = forward ? x : y;
+    const int64_t group = at[1] / (forward ? w.dims[0] / (x.dims[1] / w.dims[1]) : w.dims[1]), first = group * box[0];
+    box.insert(box.end(), w.dims.begin() + 2, w.dims.end());
     double sum = 0;
-    std::vector<int64_t> taps(w.dims.begin() + 1, w.dims.end());
-    each_index(taps, [&](const std::vector<int64_t>& tap) {
-      std::vector<int64_t> from{to[0], first + tap[0]}, weight{to[1], tap[0]};
+    each_index(box, [&](const std::vector<int64_t>& tap) {
+      const int64_t channel = first + tap[0];
+      std::vector<int64_t> from{at[0], channel},
+          weight{forward ? at[1] : channel, forward ? tap[0] : at[1] % w.dims[1]};
       for (size_t i = 0; i < strides.size(); ++i) {
-        from.push_back(to[i + 2] * strides[i] + tap[i + 1] * dilations[i] - paddings[i]);
+        const int64_t shift = tap[i + 1] * dilations[i] - paddings[i], numerator = at[i + 2] - shift;
+        if (!forward && numerator % strides[i] != 0) return;
+        from.push_back(forward ? at[i + 2] * strides[i] + shift : numerator / strides[i]);
         weight.push_back(tap[i + 1]);
-        if (from.back() < 0 || from.back() >= x.dims[i + 2]) return;
+        if (from.back() < 0 || from.back() >= other.dims[i + 2]) return;
       }
-      sum += load(x.type, x_data, place_of(x, from)) * load(w.type, w_data, place_of(w, weight));
+      sum += value(other, from, data) * value(w, weight, data);
     });
     return sum;
   }
 
+  /// Of w: over images and places of y.
+  double over_places(const std::vector<int64_t>& at, const Pointers& data) const {
+    const int64_t group = at[0] / (w.dims[0] / (x.dims[1] / w.dims[1]));
+    std::vector<int64_t> box{y.dims[0]};
+    box.insert(box.end(), y.dims.begin() + 2, y.dims.end());
+    double sum = 0;
+    each_index(box, [&](const std::vector<int64_t>& place) {
+      std::vector<int64_t> from{place[0], group * w.dims[1] + at[1]}, to{place[0], at[0]};
+      for (size_t i = 0; i < strides.size(); ++i) {
+        from.push_back(place[i + 1] * strides[i] + at[i + 2] * dilations[i] - paddings[i]);
+        to.push_back(place[i + 1]);
+        if (from.back() < 0 || from.back() >= x.dims[i + 2]) return;
+      }
+      sum += value(x, from, data) * value(y, to, data);
+    });
+    return sum;
+  }
+
+  static double value(const Tensor& tensor, const std::vector<int64_t>& at, const Pointers& data) {
+    return load(tensor.type, data.at(tensor.id), place_of(tensor, at));
+  }
+
+  int kind;
   bool is_convolution;
   Tensor x, w, y;
   int compute = 0, mode = 0;
@@ -198,6 +257,7 @@ struct Engine {
 };
 
 constexpr int kTensorCores = 0, kUnbuildable = 4, kGreedy = 5, kGood = 6, kFallback = 7;
+constexpr int64_t kLarge = int64_t{48} << 20;  // a workspace that is more than is always there
 
 const std::vector<Engine>& engines() {
   static const std::vector<Engine> all{{{0}, false},                   // tensor cores
@@ -211,6 +271,12 @@ const std::vector<Engine>& engines() {
   return all;
 }
 
+/// Bytes that a configuration's plan wants. The best one for weights wants more than the others.
+int64_t workspace_of(const Object& config) {
+  const bool of_weights = config.graph->one<const Object*>(801)->kind == kFilter;
+  return of_weights && config.engine == kGood ? kLarge : engines()[static_cast<size_t>(config.engine)].workspace;
+}
+
 /// Engines by the simulator's heuristics. Both operations at once only where channels are last, no doubles in three
 /// dimensions, and other strides than packed ones only by what always works.
 std::vector<int> found_by(int mode, const Object& graph) {
@@ -222,7 +288,7 @@ std::vector<int> found_by(int mode, const Object& graph) {
   const std::vector<Operation> operations = operations_of(graph);
   for (const Operation& each : operations) {
     if (each.compute == kDouble && each.x.dims.size() > 4) return {};
-    if (operations.size() > 1 && !each.y.channels_last()) return {};
+    if (operations.size() > 1 && !each.made().channels_last()) return {};
     if (mode == 2) continue;
     for (const Tensor* tensor : {&each.x, &each.w, &each.y}) {
       if (!tensor->packed() || (!tensor->is_virtual && tensor->alignment < 16)) return {};
@@ -260,14 +326,17 @@ int finalize_graph(const Object& object) {
   const std::vector<Operation> operations = operations_of(object);
   std::set<int64_t> read, written;
   for (const Operation& each : operations) {
-    for (const Tensor* tensor : {&each.x, &each.w}) read.insert(tensor->id);
-    if (!written.insert(each.y.id).second) return kNoSuchPattern;
+    for (const Tensor* tensor : each.read()) read.insert(tensor->id);
+    if (!written.insert(each.made().id).second) return kNoSuchPattern;
   }
   for (const Operation& each : operations) {
-    const bool in_place = read.count(each.y.id) != 0 && !each.y.is_virtual;
-    if (in_place && operations.size() > 1) return kNoSuchPattern;
-    if (each.y.is_virtual && read.count(each.y.id) == 0) return kNoSuchPattern;
-    if (each.x.is_virtual && written.count(each.x.id) == 0) return kNoSuchPattern;
+    const Tensor& made = each.made();
+    const bool in_place = read.count(made.id) != 0 && !made.is_virtual;
+    if (in_place && (operations.size() > 1 || each.is_convolution)) return kNoSuchPattern;
+    if (made.is_virtual && read.count(made.id) == 0) return kNoSuchPattern;
+    for (const Tensor* tensor : each.read()) {
+      if (tensor->is_virtual && written.count(tensor->id) == 0) return kNoSuchPattern;
+    }
   }
   return kSuccess;
 }
@@ -279,6 +348,8 @@ int finalize_one(const Object& object) {
     case kConvolution:
       return finalize_convolution(object);
     case kForward:
+    case kData:
+    case kFilter:
     case kPointwiseOperation:
       return Operation(object).fits() ? kSuccess : kShapeMismatch;
     case kGraph:
@@ -298,15 +369,15 @@ int finalize_one(const Object& object) {
   }
 }
 
-/// Carries out a graph: a convolution, a sum, or one behind the other.
+/// Carries out a graph: a convolution or a gradient of it, a sum, or one behind the other.
 void compute(const std::vector<Operation>& operations, const Pointers& data, bool wrong) {
   const Operation& first = operations.front();
   const Operation& last = operations.back();
-  each_index(last.y.dims, [&](const std::vector<int64_t>& index) {
-    double value = first.is_convolution ? first.convolved(index, data.at(first.x.id), data.at(first.w.id))
-                                        : load(first.x.type, data.at(first.x.id), place_of(first.x, index));
-    if (!last.is_convolution) value += load(last.w.type, data.at(last.w.id), place_of(last.w, index));
-    store(last.y.type, data.at(last.y.id), place_of(last.y, index), wrong ? value + 1 : value);
+  const Tensor& made = last.made();
+  each_index(made.dims, [&](const std::vector<int64_t>& index) {
+    double value = first.is_convolution ? first.convolved(index, data) : Operation::value(first.x, index, data);
+    if (!last.is_convolution) value += Operation::value(last.w, index, data);
+    store(made.type, data.at(made.id), place_of(made, index), wrong ? value + 1 : value);
   });
 }
 
@@ -323,7 +394,9 @@ void put(Handle& handle, const Object& graph, const Pointers& data, int engine) 
   }
   const std::vector<Operation> operations = operations_of(graph);
   simulator::entered(operations.size() > 1 ? "cudnn: two operations" : "cudnn: one operation");
-  const bool rounds = engine == kTensorCores && operations[0].x.type == kFloat;
+  if (operations[0].kind == kData) simulator::entered("cudnn: gradient of x");
+  if (operations[0].kind == kFilter) simulator::entered("cudnn: gradient of w");
+  const bool rounds = engine == kTensorCores && operations[0].read()[0]->type == kFloat;
   handle.stream->put([operations, data, wrong = wrong || rounds] { compute(operations, data, wrong); });
 }
 
@@ -446,7 +519,7 @@ OUTBOARD_EXPORT int cudnnBackendGetAttribute(void* handle, int attribute, int ty
   if (object.kind == kConfig && attribute == 300 && type == 15) return engine_of(object, asked, count, values);
   if (object.kind == kEngine && attribute == 1303 && type == 11) return notes_of(object, asked, count, values);
   if (object.kind != kPlan || attribute != 402 || type != 3 || asked != 1) return kBadParam;
-  *static_cast<int64_t*>(values) = engines()[static_cast<size_t>(object.part(401).engine)].workspace;
+  *static_cast<int64_t*>(values) = workspace_of(object.part(401));
   *count = 1;
   return kSuccess;
 }
@@ -460,10 +533,10 @@ OUTBOARD_EXPORT int cudnnBackendExecute(void* given, void* plan_handle, void* pa
   if (!turn.alone || handle.stream == nullptr || handle.context != simulator::current_context()) return kNotInitialized;
   if (!plan.final || !pack.final || plan.one<void*>(400) != given) return kBadParam;
   const Object& config = plan.part(401);
-  const Engine& engine = engines()[static_cast<size_t>(config.engine)];
-  if (engine.workspace > kMostWorkspace) return kExecutionFailed;
+  const int64_t wanted = workspace_of(config);
+  if (wanted > kMostWorkspace) return kExecutionFailed;
   const auto workspace = reinterpret_cast<uint64_t>(pack.one<void*>(1003));
-  if (!simulator::lies_in_block(*handle.context, workspace, static_cast<size_t>(engine.workspace))) return kBadParam;
+  if (!simulator::lies_in_block(*handle.context, workspace, static_cast<size_t>(wanted))) return kBadParam;
   const std::vector<int64_t> ids = pack.all<int64_t>(1000);
   const std::vector<void*> pointers = pack.all<void*>(1001);
   Pointers data;

@@ -15,7 +15,18 @@ constexpr int kShapeMismatch = 2008, kAttributeType = 2010, kNotSupported = 3000
 constexpr int kExecutionFailed = 5000;
 constexpr int kFloat = 0, kDouble = 1, kHalf = 2, kBfloat16 = 9;
 
-enum Kind { kPointwise, kConvolution, kEngine, kConfig, kHeuristics, kPlan, kForward = 10, kPointwiseOperation = 13 };
+enum Kind {
+  kPointwise,
+  kConvolution,
+  kEngine,
+  kConfig,
+  kHeuristics,
+  kPlan,
+  kForward = 10,
+  kFilter,
+  kData,
+  kPointwiseOperation
+};
 enum MoreKinds { kGraph = 15, kPack, kTensor, kAttention = 41, kBand = 44, kSoftmax };
 
 struct Object {

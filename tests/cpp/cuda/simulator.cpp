@@ -31,7 +31,7 @@ using simulator::Stream;
 namespace {
 
 constexpr int kErrorCapture = 900;  // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
-constexpr size_t kMemory = size_t{2} << 30;
+constexpr size_t kMemory = size_t{4} << 30;
 
 struct Failure {
   std::string function;

@@ -41,10 +41,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Products of fewer operations are not worth a switch between libraries, which takes tens of microseconds.
+#: Products of fewer operations are not worth a switch between libraries, which takes tens of microseconds; where
+#: ``images`` are computed at once, those of one image, of which there may be as many.
 TINY = 1 << 21
-#: Most operations of a typical case: a few milliseconds.
-MOST = 1 << 30
+#: Most operations of a typical case on a processor, and images of a convolution: a few milliseconds.
+MOST, IMAGES = 1 << 30, 1
+#: The same where thousands of work-items run at once, which one image may not keep busy.
+MOST_SIMT, IMAGES_SIMT = 1 << 34, 16
 #: Seconds after which no further round is measured, and most rounds.
 RACE_SECONDS, ROUNDS = 0.03, 8
 #: The driver's library must be this much faster.
@@ -108,7 +111,7 @@ def _decide(target: Target, shapes: ShapeClass) -> bool:
     if winner is None:
         try:
             with progress.task(f"measured {shapes.operator}", graphs=0):
-                seconds = measure(target, typical(shapes))
+                seconds = measure(target, typical(shapes, *_budget(target)))
         except RuntimeError:
             _log.warning("%s: kernels of our own, because nothing could be measured", shapes, exc_info=True)
             return False
@@ -173,7 +176,7 @@ def _classify(builder: PlanBuilder, call: ExternCall) -> ShapeClass | None:
     except _Unknown:
         return None
     sizes.assume()
-    return None if operations(shapes) < TINY else shapes
+    return None if operations(shapes) * _budget(builder.target)[1] < TINY else shapes
 
 
 def _product_class(name: str, values: dict[str, Any], sizes: _Sizes) -> ShapeClass:
@@ -198,21 +201,24 @@ def _product_class(name: str, values: dict[str, Any], sizes: _Sizes) -> ShapeCla
 
 
 def _convolution_class(name: str, values: dict[str, Any], sizes: _Sizes) -> ShapeClass:
+    """Its sizes are the weight's channels, of a group, and the places of the source."""
     x, weight = values["input"], values["weight"]
     rank = len(weight.sizes) - 2
-    if bool(values["transposed"]) or not 1 <= rank <= 3 or not x.dtype.is_floating_point:
+    if not 1 <= rank <= 3 or not x.dtype.is_floating_point:
         raise _Unknown
-    lists = [common.int_list(values[key], rank) for key in ("stride", "padding", "dilation")]
-    if any(items is None for items in lists) or sizes.exact(values["groups"]) != 1:
+    lists = [common.int_list(values[key], rank) for key in ("stride", "padding", "dilation", "output_padding")]
+    groups = sizes.exact(values["groups"])
+    if any(items is None for items in lists) or groups < 1:
         raise _Unknown
-    exact = [rank, *map(sizes.exact, weight.sizes[2:])]
+    exact = [rank, int(bool(values["transposed"])), groups, *map(sizes.exact, weight.sizes[2:])]
     exact += [sizes.exact(item) for items in lists for item in items or ()]
     if name == "convolution_backward":
         mask = [int(flag) for flag in list(values["output_mask"])[:2]]
         if not any(mask):
             raise _Unknown
         exact += mask
-    counts = [sizes.digits(size) for size in (*weight.sizes[:2], *x.sizes[2:])]
+    outer = weight.sizes[0] if groups == 1 else sizes.exact(weight.sizes[0]) // groups
+    counts = [sizes.digits(size) for size in (outer, weight.sizes[1], *x.sizes[2:])]
     return ShapeClass(name, x.dtype, tuple(exact), tuple(counts))
 
 
@@ -245,30 +251,35 @@ def _middle(digits: int) -> int:
     return digits if digits < 2 else 3 << (digits - 2)
 
 
+def _budget(target: Target) -> tuple[int, int]:
+    """Most operations of a typical case for a device, and most images of a convolution's."""
+    return (MOST, IMAGES) if target.tuning.vectors else (MOST_SIMT, IMAGES_SIMT)
+
+
 def operations(shapes: ShapeClass) -> int:
     """Floating-point operations of a typical call, if it were not made smaller (of a convolution: for one image)."""
     counts = [_middle(digits) for digits in shapes.sizes]
     if shapes.operator.startswith("convolution"):
-        rank = shapes.exact[0]
-        counts += shapes.exact[1 : 1 + rank]
+        rank, _, groups = shapes.exact[:3]
+        counts += [groups, *shapes.exact[3 : 3 + rank]]
     if shapes.operator == "attention":
         counts += [2, shapes.exact[0], shapes.exact[2]]
-    total = 2
-    for count in counts:
-        total *= count
-    return total
+    return 2 * int(product(counts))
 
 
-def typical(shapes: ShapeClass) -> Case:
-    """A call in the middle of a class, of fewer batches, rows, columns or places if it would take too long."""
+def typical(shapes: ShapeClass, most: int = MOST, images: int = IMAGES) -> Case:
+    """A call in the middle of a class, of fewer batches, rows, columns or places if it would take more than ``most``
+    operations; a convolution of so many ``images`` if they take no more than that."""
     if shapes.operator == "attention":
-        return _typical_attention(shapes)
-    return _typical_convolution(shapes) if shapes.operator.startswith("convolution") else _typical_product(shapes)
+        return _typical_attention(shapes, most)
+    if shapes.operator.startswith("convolution"):
+        return _typical_convolution(shapes, most, images)
+    return _typical_product(shapes, most)
 
 
-def _typical_product(shapes: ShapeClass) -> Case:
+def _typical_product(shapes: ShapeClass, most: int) -> Case:
     batches, m, n, k = (_middle(digits) for digits in shapes.sizes)
-    while 2 * batches * m * n * k > MOST and max(batches, m, n) > 1:
+    while 2 * batches * m * n * k > most and max(batches, m, n) > 1:
         if batches > 1:
             batches = (batches + 1) // 2
         elif m >= n:
@@ -287,47 +298,50 @@ def _typical_product(shapes: ShapeClass) -> Case:
     return Case(ExternCall(f"aten::{shapes.operator}.out", [a, b], {"out": out}, []), [a, b, out])
 
 
-def _typical_convolution(shapes: ShapeClass) -> Case:
-    rank, *rest = shapes.exact
-    kernel, stride, padding, dilation = (rest[i * rank : (i + 1) * rank] for i in range(4))
-    mask = rest[4 * rank :]
+def _typical_convolution(shapes: ShapeClass, most: int, images: int) -> Case:
+    rank, transposed, groups, *rest = shapes.exact
+    kernel, stride, padding, dilation, more = (rest[i * rank : (i + 1) * rank] for i in range(5))
+    mask = rest[5 * rank :]
     reach = [(size - 1) * step + 1 for size, step in zip(kernel, dilation, strict=True)]
-    out_channels, channels, *places = (_middle(digits) for digits in shapes.sizes)
-    places = [max(size, least) for size, least in zip(places, reach, strict=True)]
-    taps = int(product(kernel))
-    while 2 * out_channels * channels * taps * int(product(places)) > MOST and places != reach:
-        places = [max((size + 1) // 2, least) for size, least in zip(places, reach, strict=True)]
+    steps = [*zip(reach, stride, padding, more, strict=True)]
+    outer, inner, *places = (_middle(digits) for digits in shapes.sizes)
+    # A transposed one makes at least one place of as many.
+    least = [1 + max(0, (2 * pad - taps - extra) // step + 1) for taps, step, pad, extra in steps]
+    least = least if transposed else reach
+    places = [max(size, few) for size, few in zip(places, least, strict=True)]
+    weights = [groups * outer, inner, *kernel]
+    while 2 * int(product([*weights, *places])) > most and places != least:
+        places = [max((size + 1) // 2, few) for size, few in zip(places, least, strict=True)]
+    images = max(1, min(images, most // (2 * int(product([*weights, *places])))))
     made = [
-        (size + 2 * pad - least) // step + 1
-        for size, pad, least, step in zip(places, padding, reach, stride, strict=True)
+        (size - 1) * step - 2 * pad + taps + extra if transposed else (size + 2 * pad - taps) // step + 1
+        for size, (taps, step, pad, extra) in zip(places, steps, strict=True)
     ]
-    x, weight, y, grad_x, grad_weight = (
-        _dense(number, shapes.dtype, sizes)
-        for number, sizes in enumerate(
-            [
-                [1, channels, *places],
-                [out_channels, channels, *kernel],
-                [1, out_channels, *made],
-                [1, channels, *places],
-                [out_channels, channels, *kernel],
-            ]
-        )
+    channels = (outer, inner) if transposed else (inner, outer)
+    source_sizes, target_sizes = (
+        [images, groups * each, *sizes] for each, sizes in zip(channels, (places, made), strict=True)
     )
-    shared: list[Any] = [stride, padding, dilation, False, [0] * rank, 1]
+    source, weight, target, grad_source, grad_weight = (
+        _dense(number, shapes.dtype, sizes)
+        for number, sizes in enumerate([source_sizes, weights, target_sizes, source_sizes, weights])
+    )
+    shared: list[Any] = [stride, padding, dilation, bool(transposed), more, groups]
     if shapes.operator == "convolution":
-        return Case(ExternCall("aten::convolution", [x, weight, None, *shared], {}, [y]), [x, weight, y])
+        call = ExternCall("aten::convolution", [source, weight, None, *shared], {}, [target])
+        return Case(call, [source, weight, target])
     wanted = [bool(flag) for flag in mask]
-    results = [result for result, flag in zip((grad_x, grad_weight), wanted, strict=True) if flag]
-    call = ExternCall("aten::convolution_backward", [y, x, weight, None, *shared, [*wanted, False]], {}, results)
-    return Case(call, [x, weight, y, grad_x, grad_weight])
+    results = [result for result, flag in zip((grad_source, grad_weight), wanted, strict=True) if flag]
+    arguments = [target, source, weight, None, *shared, [*wanted, False]]
+    call = ExternCall("aten::convolution_backward", arguments, {}, results)
+    return Case(call, [source, weight, target, grad_source, grad_weight])
 
 
-def _typical_attention(shapes: ShapeClass) -> Case:
+def _typical_attention(shapes: ShapeClass, most: int) -> Case:
     """Heads lie as a model's projections leave them, inside of the sequence. A sequence is not made shorter than what
     libraries are for."""
     heads, key_heads, width, causal = shapes.exact
     batches, queries, keys = (_middle(digits) for digits in shapes.sizes)
-    while 4 * batches * heads * queries * keys * width > MOST and max(batches - 1, queries - _SHORT, keys - _SHORT) > 0:
+    while 4 * batches * heads * queries * keys * width > most and max(batches - 1, queries - _SHORT, keys - _SHORT) > 0:
         if batches > 1:
             batches = (batches + 1) // 2
         elif queries >= keys:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..operators import facts
 
@@ -19,11 +19,10 @@ if TYPE_CHECKING:
 Lowering = Callable[["PlanBuilder", "ExternCall"], bool]
 
 
-def _function(place: str) -> Lowering:
-    """The function of a row's ``kernel``: "sort.lower_topk"."""
+def _function(place: str) -> Any:
+    """The function that a row names: "sort.lower_topk"."""
     module, _, name = place.partition(".")
-    lowering: Lowering = getattr(importlib.import_module(f".{module}", __name__), name)
-    return lowering
+    return getattr(importlib.import_module(f".{module}", __name__), name)
 
 
 #: Operator without overload -> the function that appends its steps.
@@ -41,3 +40,10 @@ def lower(builder: PlanBuilder, call: ExternCall) -> bool:
         return False
     lowering = LOWERINGS.get(call.name.partition(".")[0])
     return lowering is not None and lowering(builder, call)
+
+
+def parts(call: ExternCall) -> list[ExternCall]:
+    """Calls of the same operator for one result each, which together are ``call``; none if it is not taken apart."""
+    place = facts.of(call.name).parts
+    made: list[ExternCall] = _function(place)(call) if place else []
+    return made

@@ -15,17 +15,15 @@ whose products have one row, are computed element by element, on CPUs by ``depth
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sympy
 
 from ..plans import strided
 from ..plans.builder import PlanBuilder, Size, TensorArg
 from . import blocked, common, depthwise, engine, windows
+from .call import ExternCall
 from .epilogue import Axis, Epilogue, Finish
-
-if TYPE_CHECKING:
-    from .call import ExternCall
 
 _ZERO, _ONE = sympy.Integer(0), sympy.Integer(1)
 
@@ -521,6 +519,22 @@ def lower_backward(builder: PlanBuilder, call: ExternCall) -> bool:
     if grad_bias is not None:
         dataclasses.replace(problem, y=_five(grad)).bias_gradient(builder, grad_bias)
     return True
+
+
+def gradients(call: ExternCall) -> list[ExternCall]:
+    """A call of ``convolution_backward`` as one for each gradient that its mask wants. That of the bias alone is told
+    of its size."""
+    values = call.bind()
+    results = _masked(call.results, [bool(flag) for flag in values["output_mask"]])
+    made = []
+    for place, result in enumerate(results or ()):
+        if result is None:
+            continue
+        own: dict[str, Any] = {"output_mask": [each == place for each in range(3)]}
+        if place < 2:
+            own["bias_sizes"] = None
+        made.append(ExternCall(call.name, [*(values | own).values()], {}, [result]))
+    return made
 
 
 def _masked(results: list[TensorArg], mask: list[bool]) -> list[TensorArg | None] | None:

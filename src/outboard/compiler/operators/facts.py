@@ -43,6 +43,8 @@ class Facts:
     finishes: bool = False
     #: Drivers may have a function for it in their library.
     library: bool = False
+    #: The function of ``compiler/kernels`` that makes a call of one for each result, for libraries that have some.
+    parts: str = ""
     #: Arguments that are integers or floats (not those of ``out`` variants) on whose values no code depends. A plan
     #: holds for any of them, as for any size of a tensor.
     run_time: tuple[str, ...] = ()
@@ -145,7 +147,12 @@ FACTS: dict[str, Facts] = {
         whole=("default",), kernel="conv.lower_convolution", preferred=True, finishes=True, library=True
     ),
     "aten::convolution_backward": Facts(
-        whole=("default",), decomposed=False, kernel="conv.lower_backward", preferred=True, library=True
+        whole=("default",),
+        decomposed=False,
+        kernel="conv.lower_backward",
+        preferred=True,
+        library=True,
+        parts="conv.gradients",
     ),
     "aten::convolution_backward_overrideable": Facts(kernel="conv.lower_backward"),
     "aten::convolution_overrideable": Facts(kernel="conv.lower_convolution", shaped_as="aten::convolution"),
