@@ -122,7 +122,12 @@ with torch.no_grad():
     compiled = torch.compile(model)
     for run in (model, compiled):
         torch.testing.assert_close(run(a).cpu(), expected, rtol=1e-4, atol=1e-5)
-    assert any("aten::addmm" == key or "aten::linear" == key for key in called(compiled, a)), called(compiled, a)
+    for run in (model, compiled):
+        assert any("aten::addmm" == key or "aten::linear" == key for key in called(run, a)), called(run, a)
+bias = torch.randn(90, device=name)
+for beta, alpha in ((1, 1), (2, 1), (1, 3), (1, 1), (0.5, 1), (1, 0.25)):
+    expected = torch.addmm(bias.cpu(), a.cpu(), b.cpu(), beta=beta, alpha=alpha)
+    torch.testing.assert_close(torch.addmm(bias, a, b, beta=beta, alpha=alpha).cpu(), expected, rtol=1e-4, atol=1e-4)
 """)
 
 

@@ -108,6 +108,7 @@ class EagerWrapper(PlanWrapper):
     def _generate(self, is_inference: bool) -> Any:
         self.run_wrapper_ir_passes(is_inference)
         self.builder.hint, self.builder.assume = size_hint, lambda condition: self._guard([condition])
+        self.builder.number = lambda value: size_hint(value) if value.is_integer else None
         converter = PlanConverter(self.builder, list(self.get_graph_inputs()))
         converter.convert(computing(self.lines), self.get_graph_outputs())
         self.fallbacks, self.native = converter.fallbacks, converter.native

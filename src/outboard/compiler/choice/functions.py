@@ -9,7 +9,7 @@ is for operands of which the same is true.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import sympy
 
@@ -40,8 +40,11 @@ def has(target: Target, operator: str, operands: tuple[Any, ...]) -> bool:
 
 
 def append(builder: PlanBuilder, call: ExternCall) -> None:
-    """Appends the call to a plan, which is then for operands of the same layouts."""
+    """Appends the call to a plan, which is then for operands of the same layouts, and for the same numbers."""
     arguments, results = _values(call)
+    for number in arguments:
+        if _is_run_time_number(number):
+            builder.guard(sympy.Eq(number, builder.number(number)))
     for tensor in (*(value for value in arguments if isinstance(value, TensorArg)), *results):
         _assume_layout(builder, tensor)
     builder.call(PREFIX + _operator(call), arguments, {}, results)
@@ -85,7 +88,13 @@ def _describe(builder: PlanBuilder, value: CallValue, result: bool) -> Any:
         return int(value)
     if isinstance(value, (list, tuple)) and all(isinstance(item, (bool, int, sympy.Integer)) for item in value):
         return tuple(int(item) for item in value)
-    return _UNKNOWN
+    number = builder.number(value) if _is_run_time_number(value) else None
+    return _UNKNOWN if number is None else number
+
+
+def _is_run_time_number(value: object) -> TypeGuard[sympy.Expr]:
+    """Whether a value is a number that only a call knows."""
+    return isinstance(value, sympy.Expr) and not value.is_number
 
 
 def _order(strides: Any) -> list[int]:

@@ -189,6 +189,8 @@ class _Decision:
         steps = [(s, self.accesses.step(s.index, self.x.inner)) for s in moved]
         if any(step not in (None, 0, 1) for s, step in steps if isinstance(s, Store) or s.mask is None):
             return (), 1
+        if any(isinstance(s, Store) and s.atomic_add and step == 1 for s, step in steps):
+            return (), 1  # neighbours' atomics belong to one line
         known = [s for s, _ in steps if all(value.name in uniform for value in self.kernel.looked_up(s.index))]
         beside = [s for s, step in steps if step == 1 and s in known]
         packed = [s for s in beside if (self._stores_once(s) if isinstance(s, Store) else self._loads_first(s))]

@@ -108,6 +108,9 @@ class PlanBuilder:
         #: for them, and that the plan may be restricted to.
         self.hint: Callable[[Size], int | None] = _known
         self.assume: Callable[[sympy.Basic], None] = lambda condition: None
+        #: The value of a run-time integer for the call at hand, to which a guard may then restrict the plan; None where
+        #: that cannot be.
+        self.number: Callable[[sympy.Expr], int | None] = lambda value: None
         self._programs: dict[tuple[str, str], int] = {}
         self._kernels: dict[tuple[int, str], int] = {}
         self._assertions: dict[p.Assertion, None] = {}
