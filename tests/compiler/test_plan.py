@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from outboard.compiler.plans import plan as p
 from outboard.compiler.plans import schema
 from outboard.compiler.plans.builder import NotExpressible, PlanBuilder, TensorArg
+from outboard.compiler.plans.strided import is_dense
 from outboard.compiler.target import Target
 from outboard.exporting import format as model_format
 from tools import wire_schema
@@ -162,3 +163,12 @@ def test_runtime_refuses_damaged_plans(device: str) -> None:
         with pytest.raises(RuntimeError):
             _C.Plan(damaged, 0)
     _C.Plan(data, 0)
+
+
+def test_strides_that_step_over_empty_dimensions_are_dense() -> None:
+    """PyTorch's symbolic strides have ``Max(1, size)`` where a size may be 0."""
+    rows, columns = sympy.Symbol("rows", integer=True), sympy.Symbol("columns", integer=True)
+    careful = sympy.Max(1, columns - 2)
+    assert is_dense([rows, columns - 2, 3], [3 * careful, 3, 1])
+    assert not is_dense([rows, columns - 2, 3], [3 * sympy.Max(4, columns - 2), 3, 1])
+    assert not is_dense([rows, columns, 3], [3 * careful, 3, 1])

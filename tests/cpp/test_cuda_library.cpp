@@ -315,17 +315,15 @@ struct Convolution {
     return right;
   }
 
-  /// The convolution transposed, with a bias and without, and the gradients of both, on three tensors of one problem.
+  /// The convolution transposed, and the gradients of both, on three tensors of one problem.
   void check_gradients_on(const Stream& stream, const std::vector<int64_t>& image, const std::vector<int64_t>& kernel,
                           uint32_t dtype = kFloat) const {
     const Tensor x(stream, image, strides_of(image), dtype), w(stream, kernel, strides_of(kernel), dtype);
     const std::vector<int64_t> sizes = target_of(x, w);
-    const Tensor y(stream, sizes, strides_of(sizes), dtype), bias(stream, {image[1]}, {1}, dtype);
-    for (const Tensor* added : {static_cast<const Tensor*>(nullptr), &bias}) {
-      Tensor made(stream, image, x.strides, dtype);
-      succeed(call(stream, "aten::convolution", operands(y, w, added, made, false, true)));
-      CHECK(has(stream, made, sums(x, w, y, x), added));
-    }
+    const Tensor y(stream, sizes, strides_of(sizes), dtype);
+    Tensor spread(stream, image, x.strides, dtype);
+    succeed(call(stream, "aten::convolution", operands(y, w, nullptr, spread, false, true)));
+    CHECK(has(stream, spread, sums(x, w, y, x)));
     const auto check = [&](bool transposed, const std::vector<int64_t>& mask, const Tensor& of) {
       Tensor made(stream, of.sizes, of.strides, dtype);
       const Tensor& grad = transposed ? x : y;
@@ -422,7 +420,7 @@ TEST(gradients_and_transposed_convolutions_by_cudnn) {
     Convolution{{2}, {3}, {2}, 1, last}.check_gradients_on(stream, {2, 3, 11}, {4, 3, 4});
     Convolution{{1, 2, 1}, {1, 0, 2}, {1, 1, 2}, 1, last}.check_gradients_on(stream, {2, 2, 4, 5, 6}, {3, 2, 2, 3, 2});
   }
-  CHECK_EQ(calls("cudnn: gradient of x") - data, 32 * 3);  // two transposed convolutions, and a gradient
+  CHECK_EQ(calls("cudnn: gradient of x") - data, 32 * 2);  // a transposed convolution, and a gradient
   CHECK_EQ(calls("cudnn: gradient of w") - weights, 32 * 2);
 }
 
@@ -459,9 +457,9 @@ TEST(which_engines_are_taken) {
   const int right = calls("cudnn: engine 6"), cores = calls("cudnn: engine 0"), any = calls("cudnn: engine 7");
   const Convolution plain{{1, 1}, {0, 0}, {1, 1}, 1, false}, last{{1, 1}, {0, 0}, {1, 1}, 1, true};
   plain.check_on(stream, {1, 2, 3, 3}, {4, 2, 2, 2}, kFloat);
-  CHECK_EQ(calls("cudnn: engine 6"), right + 3);  // one, and one with its bias behind it
+  CHECK_EQ(calls("cudnn: engine 6"), right + 2);  // without a bias, and with one in the same graph
   plain.check_on(stream, {1, 2, 3, 3}, {4, 2, 2, 2}, kHalf);
-  CHECK_EQ(calls("cudnn: engine 0"), cores + 3);  // tensor cores take halves as they are
+  CHECK_EQ(calls("cudnn: engine 0"), cores + 2);  // tensor cores take halves as they are
   const int together = calls("cudnn: two operations");
   last.check_on(stream, {1, 2, 3, 3}, {4, 2, 2, 2}, kHalf);
   CHECK_EQ(calls("cudnn: two operations"), together + 1);
@@ -505,7 +503,7 @@ TEST(a_convolution_for_other_sizes) {
   CHECK(function == again);
   succeed(driver().library_call(stream.handle, function, operands.data(), 10));
   stream.wait();
-  CHECK_EQ(calls("cudnnBackendFinalize") - made, 2);  // of the addresses of two steps: plans are remembered
+  CHECK_EQ(calls("cudnnBackendFinalize") - made, 1);  // of the addresses: plans are remembered
 }
 
 TEST(what_cudnn_is_not_asked_for) {
@@ -526,6 +524,10 @@ TEST(what_cudnn_is_not_asked_for) {
   CHECK(refused(plain.operands(x, w, nullptr, integers)));
   CHECK(refused(plain.operands(x, w, &sparse, y)));
   CHECK(refused(plain.operands(one, w, nullptr, y)));  // without a batch
+  const Tensor bias(stream, {2}, {1});
+  succeed(call(stream, "aten::convolution", plain.operands(y, w, nullptr, x, false, true)));
+  CHECK(refused(plain.operands(y, w, &bias, x, false, true)));  // a sum behind what cuDNN calls a gradient
+  stream.wait();
   CHECK(says("there is no library function for aten::convolution"));
   for (const std::vector<int64_t>& mask : {std::vector<int64_t>{1, 1, 0}, {0, 0, 0}, {0, 0, 1}, {1, 0, 1}, {1, 0}}) {
     CHECK_EQ(call(stream, "aten::convolution_backward", plain.operands_of_gradient(y, x, w, false, mask, x)),

@@ -169,7 +169,7 @@ std::optional<Problem> problem_of(const Operands& operands, const Roles& roles) 
   return made;
 }
 
-/// One step for a convolution with its bias, or two where no engine has both.
+/// One graph, of a convolution and the sum with its bias. There is none for a sum alone, or behind a gradient.
 class ConvolutionPlan : public cudnn::Plan {
  public:
   ConvolutionPlan(const CudnnHandle& handle, Problem problem_, const Operands& operands, size_t most_workspace)
@@ -179,19 +179,13 @@ class ConvolutionPlan : public cudnn::Plan {
 
   bool make() {
     const View& view = problem.target();
-    const auto id = static_cast<int64_t>(view.operand);
-    const Descriptor& target = tensor(view, id);
+    const Descriptor& target = tensor(view, id_of(view));
     std::vector<int64_t> ids{id_of(problem.x), id_of(problem.w), id_of(problem.y)};
-    if (!problem.bias) return graphs.add({&convolution(target)}, ids);
-    const int64_t bias_id = id_of(*problem.bias);
-    const Descriptor& bias = tensor(*problem.bias, bias_id);
+    if (!problem.bias) return graphs.add({&convolution(target)}, std::move(ids));
+    const Descriptor& bias = tensor(*problem.bias, id_of(*problem.bias));
     const Descriptor& between = tensor(view, kBetween);
-    std::vector<int64_t> all = ids;
-    all.push_back(bias_id);
-    if (graphs.add({&convolution(between), &addition(between, bias, target)}, std::move(all))) return true;
-    // cuDNN allows a result in an operand's place in graphs of one operation.
-    return graphs.add({&convolution(target)}, std::move(ids)) &&
-           graphs.add({&addition(target, bias, target)}, {bias_id, id});
+    ids.push_back(id_of(*problem.bias));
+    return graphs.add({&convolution(between), &addition(between, bias, target)}, std::move(ids));
   }
 
  private:

@@ -277,8 +277,8 @@ int64_t workspace_of(const Object& config) {
   return of_weights && config.engine == kGood ? kLarge : engines()[static_cast<size_t>(config.engine)].workspace;
 }
 
-/// Engines by the simulator's heuristics. Both operations at once only where channels are last, no doubles in three
-/// dimensions, and other strides than packed ones only by what always works.
+/// Engines by the simulator's heuristics. A sum only behind a convolution, no doubles in three dimensions, and other
+/// strides than packed ones only by what always works.
 std::vector<int> found_by(int mode, const Object& graph) {
   if (graph.values.count(800) == 0) return {};
   if (const Object* const attention = attention_of(graph); attention != nullptr) {
@@ -286,9 +286,9 @@ std::vector<int> found_by(int mode, const Object& graph) {
     return {2, 3, kUnbuildable, kGreedy, kTensorCores};
   }
   const std::vector<Operation> operations = operations_of(graph);
+  if (!operations[0].is_convolution || (operations.size() > 1 && operations[0].kind != kForward)) return {};
   for (const Operation& each : operations) {
     if (each.compute == kDouble && each.x.dims.size() > 4) return {};
-    if (operations.size() > 1 && !each.made().channels_last()) return {};
     if (mode == 2) continue;
     for (const Tensor* tensor : {&each.x, &each.w, &each.y}) {
       if (!tensor->packed() || (!tensor->is_virtual && tensor->alignment < 16)) return {};

@@ -6,7 +6,7 @@ plan's buffers and symbols.
 :func:`lower_call` appends the steps that carry it out, trying in order
 
 1. a function of the driver's library (``functions``), where it has one that was measured to be faster (``libraries``),
-   for all results at once or, as of gradients of convolutions, for some of them, while 2 or 3 makes the others;
+   for the whole call or for parts of it, as one gradient of several, while 2 or 3 makes the others;
 2. a kernel in the device's dialect: ``outboard.compiler.kernels.lower(builder, call) -> bool``, which appends steps and
    returns True, or returns False *before* it has appended anything;
 3. a call of the operator on the host, counted as a CPU fallback.
@@ -76,9 +76,11 @@ def lower_call(builder: PlanBuilder, call: ExternCall) -> bool:
     if uses_library(builder, call):
         functions.append(builder, call)
         return True
-    parts = kernels.parts(call) if may_use_library(builder.target, call.name) else []
-    if any([uses_library(builder, part) for part in parts]):
-        return all([lower_call(builder, part) for part in parts])
+    parts = kernels.parts(call) if may_use_library(builder.target, call.name) else None
+    if parts is not None and any([uses_library(builder, part) for part in parts.calls]):
+        native = all([lower_call(builder, part) for part in parts.calls])
+        parts.finish(builder)
+        return native
     if kernels.lower(builder, call):
         return True
     if call.name.partition("::")[0] not in HOST_NAMESPACES:

@@ -14,7 +14,7 @@ from ..operators import facts
 
 if TYPE_CHECKING:
     from ..plans.builder import PlanBuilder
-    from .call import ExternCall
+    from .call import ExternCall, Parts
 
 Lowering = Callable[["PlanBuilder", "ExternCall"], bool]
 
@@ -42,8 +42,8 @@ def lower(builder: PlanBuilder, call: ExternCall) -> bool:
     return lowering is not None and lowering(builder, call)
 
 
-def parts(call: ExternCall) -> list[ExternCall]:
-    """Calls of the same operator for one result each, which together are ``call``; none if it is not taken apart."""
+def parts(call: ExternCall) -> Parts | None:
+    """The call taken apart, for a library that has some of it; None if it stays whole."""
     place = facts.of(call.name).parts
-    made: list[ExternCall] = _function(place)(call) if place else []
+    made: Parts | None = _function(place)(call) if place and call.epilogue is None else None
     return made

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from ..plans.builder import CallValue, TensorArg
+from ..plans.builder import CallValue, PlanBuilder, TensorArg
 from .epilogue import Epilogue
 
 
@@ -64,3 +65,15 @@ class ExternCall:
     def _schema(self) -> Any:
         name, _, overload = self.name.partition(".")
         return torch._C._get_schema(name, overload)
+
+
+def _nothing(builder: PlanBuilder) -> None:
+    """Appends no steps."""
+
+
+@dataclasses.dataclass
+class Parts:
+    """A call as other calls of the same operator, and what is appended after them."""
+
+    calls: list[ExternCall]
+    finish: Callable[[PlanBuilder], None] = _nothing

@@ -22,7 +22,7 @@ import sympy
 from ..plans import strided
 from ..plans.builder import PlanBuilder, Size, TensorArg
 from . import blocked, common, depthwise, engine, windows
-from .call import ExternCall
+from .call import ExternCall, Parts
 from .epilogue import Axis, Epilogue, Finish
 
 _ZERO, _ONE = sympy.Integer(0), sympy.Integer(1)
@@ -173,6 +173,14 @@ OB_KERNEL void add_parts(OB_GLOBAL const ACC* parts, OB_GLOBAL W_T* weight, cons
     const long d = q % kd; q /= kd;
     W_STORE(weight, q / x_channels * w_o + q % x_channels * w_i + d * w_d + h * w_h + w * w_w, sum);
   }
+}
+"""
+
+# Of a dense result, in which ``step`` elements after one another have the same channel, or channels lie innermost.
+_ADD_BIAS = r"""
+OB_KERNEL void add_bias(OB_GLOBAL Y_T* y, OB_GLOBAL const BIAS_T* bias, const long bias_c, const long count,
+                        const long step, const long channels) {
+  OB_FOR(i, count) { Y_STORE(y, i, Y_LOAD(y, i) + BIAS_LOAD(bias, i / step % channels * bias_c)); }
 }
 """
 
@@ -521,11 +529,35 @@ def lower_backward(builder: PlanBuilder, call: ExternCall) -> bool:
     return True
 
 
-def gradients(call: ExternCall) -> list[ExternCall]:
+def without_bias(call: ExternCall) -> Parts | None:
+    """A call of ``convolution`` as one without its bias, which is added to the result in place."""
+    values = call.bind()
+    bias, result = values["bias"], call.outputs()[0]
+    rows = range(2, len(result.sizes))
+    orders = {strided.product([result.sizes[dim] for dim in rows]): [0, 1, *rows], _ONE: [0, *rows, 1]}
+    step = next((step for step, dims in orders.items() if _is_dense(result, dims)), None)
+    if bias is None or bias.dtype != result.dtype or step is None:
+        return None
+
+    def finish(builder: PlanBuilder) -> None:
+        text = common.source(builder, _ADD_BIAS, {}, {"Y": result.dtype, "BIAS": bias.dtype})
+        numbers = [bias.strides[0], result.numel(), step, result.sizes[1]]
+        arguments = [builder.pointer(result), builder.pointer(bias), *map(builder.int64, numbers)]
+        common.launch_items(builder, builder.kernel(text, "add_bias"), result.numel(), arguments)
+
+    return Parts([ExternCall(call.name, [*(values | {"bias": None}).values()], {}, [result])], finish)
+
+
+def _is_dense(tensor: TensorArg, dims: list[int]) -> bool:
+    """Whether the dimensions, in this order, lie in memory without gaps."""
+    return strided.is_dense([tensor.sizes[dim] for dim in dims], [tensor.strides[dim] for dim in dims])
+
+
+def gradients(call: ExternCall) -> Parts:
     """A call of ``convolution_backward`` as one for each gradient that its mask wants. That of the bias alone is told
     of its size."""
     values = call.bind()
-    results = _masked(call.results, [bool(flag) for flag in values["output_mask"]])
+    results = _masked(call.outputs(), [bool(flag) for flag in values["output_mask"]])
     made = []
     for place, result in enumerate(results or ()):
         if result is None:
@@ -534,7 +566,7 @@ def gradients(call: ExternCall) -> list[ExternCall]:
         if place < 2:
             own["bias_sizes"] = None
         made.append(ExternCall(call.name, [*(values | own).values()], {}, [result]))
-    return made
+    return Parts(made)
 
 
 def _masked(results: list[TensorArg], mask: list[bool]) -> list[TensorArg | None] | None:

@@ -43,7 +43,7 @@ class Facts:
     finishes: bool = False
     #: Drivers may have a function for it in their library.
     library: bool = False
-    #: The function of ``compiler/kernels`` that makes a call of one for each result, for libraries that have some.
+    #: The function of ``compiler/kernels`` that takes a call apart, for libraries that have some of it.
     parts: str = ""
     #: Arguments that are integers or floats (not those of ``out`` variants) on whose values no code depends. A plan
     #: holds for any of them, as for any size of a tensor.
@@ -144,7 +144,12 @@ FACTS: dict[str, Facts] = {
     "aten::constant_pad_nd": Facts(moves=("self", "value"), whole=("default",), run_time=("pad",)),
     "aten::conv_tbc": Facts(whole=("default",)),
     "aten::convolution": Facts(
-        whole=("default",), kernel="conv.lower_convolution", preferred=True, finishes=True, library=True
+        whole=("default",),
+        kernel="conv.lower_convolution",
+        preferred=True,
+        finishes=True,
+        library=True,
+        parts="conv.without_bias",
     ),
     "aten::convolution_backward": Facts(
         whole=("default",),

@@ -28,7 +28,7 @@ def product(sizes: Sequence[Any]) -> Any:
 
 
 def is_dense(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
-    """Whether the dimensions provably lie in memory without gaps, in order."""
+    """Whether the dimensions provably lie in memory without gaps, in order, if they are not empty."""
     import sympy
 
     step: Any = sympy.Integer(1)
@@ -42,5 +42,15 @@ def is_dense(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
 def _differ(stride: Any, step: Any) -> bool:
     import sympy
 
-    difference = sympy.expand(stride - step)
+    difference = sympy.expand(_step_of(stride) - step)
     return bool(difference != 0 and sympy.simplify(difference) != 0)
+
+
+def _step_of(stride: Any) -> Any:
+    """A stride without PyTorch's care for empty dimensions, over which it steps as over such of one."""
+    import sympy
+
+    def is_careful(part: Any) -> bool:
+        return part.func.__name__ == "Max" and len(part.args) == 2 and 1 in part.args
+
+    return sympy.sympify(stride).replace(is_careful, lambda part: next(each for each in part.args if each != 1))
