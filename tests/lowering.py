@@ -30,11 +30,14 @@ NVIDIA = target.Target(
     local_memory=49152,
     host_accessible=False,
     has_fp16=True,
+    matrix_units=True,
     cache_key="nvidia",
 )
 
 #: GPUs of AMD, as HIP's documentation describes them: wavefronts of 64 work-items in CDNA, of 32 in RDNA.
-AMD_CDNA = dataclasses.replace(NVIDIA, dialect="hip", sub_group_size=64, local_memory=65536, cache_key="amd-cdna")
+AMD_CDNA = dataclasses.replace(
+    NVIDIA, dialect="hip", sub_group_size=64, local_memory=65536, matrix_units=False, cache_key="amd-cdna"
+)
 AMD_RDNA = dataclasses.replace(AMD_CDNA, sub_group_size=32, cache_key="amd-rdna")
 
 

@@ -68,6 +68,7 @@ void check_device(const ModelFile& file, const ob_device_properties& device) {
     refuse_device("it needs atomics on 64 bits");
   }
   if ((file.needs & ModelFile::kSubGroups) != 0 && device.sub_group_size <= 1) refuse_device("it needs sub-groups");
+  if ((file.needs & ModelFile::kMatrixUnits) != 0 && device.matrix_units == 0) refuse_device("it needs matrix units");
 }
 
 std::string directory_of(const std::string& path) {

@@ -14,6 +14,7 @@ static_assert(ModelFile::kHalf == 1);
 static_assert(ModelFile::kDouble == 2);
 static_assert(ModelFile::kInt64Atomics == 4);
 static_assert(ModelFile::kSubGroups == 8);
+static_assert(ModelFile::kMatrixUnits == 16);
 static_assert(ModelFile::Dimension::kFixed == 0);
 static_assert(ModelFile::Dimension::kSymbol == 1);
 static_assert(ModelFile::Dimension::kAny == 2);

@@ -48,7 +48,7 @@ struct ModelFile {
     Source source;
     uint32_t number;
   };
-  enum Need : uint8_t { kHalf = 1, kDouble = 2, kInt64Atomics = 4, kSubGroups = 8 };
+  enum Need : uint8_t { kHalf = 1, kDouble = 2, kInt64Atomics = 4, kSubGroups = 8, kMatrixUnits = 16 };
 
   std::string producer, dialect;
   uint8_t needs = 0;

@@ -30,6 +30,7 @@ constexpr int kPoolStreams = 32;
 constexpr int kTransferStream = kPoolStreams + 1;
 constexpr int kFirstGraphStream = kTransferStream + 1;
 constexpr uint32_t kSerialBuildsSince = 1;  // minor version of the driver interface
+constexpr uint32_t kMatrixUnitsSince = 12;  // minor version of the driver interface
 
 struct RuntimeState {
   std::once_flag once;
@@ -251,7 +252,9 @@ Device::Device(const ob_driver* driver, ob_device handle, int index, Origin orig
   impl_->properties.struct_size = sizeof(ob_device_properties);
   check(impl_->driver, driver->device_properties(handle, &impl_->properties), "reading device properties");
   check_alignment(impl_->properties);
-  if (driver->abi_minor < kSerialBuildsSince) impl_->properties.serial_builds = 0;  // padding in older structs
+  // Padding in older structs.
+  if (driver->abi_minor < kSerialBuildsSince) impl_->properties.serial_builds = 0;
+  if (driver->abi_minor < kMatrixUnitsSince) impl_->properties.matrix_units = 0;
   impl_->properties.execution = execution_of(impl_->properties);
   order_ = std::make_unique<WorkOrder>(*this);
   impl_->streams[0] = std::make_unique<Stream>(*this, 0);

@@ -49,7 +49,7 @@ extern "C" {
 #endif
 
 #define OB_ABI_MAJOR 1
-#define OB_ABI_MINOR 11
+#define OB_ABI_MINOR 12
 
 typedef enum ob_status {
   OB_OK = 0,
@@ -119,6 +119,9 @@ typedef struct ob_device_properties {
   /* out, since minor version 10: 1 if any address of the process is an ob_ptr, too: of pages that the driver did not
    * give, and that are never given to `memory_free` */
   uint8_t takes_host_memory;
+  /* out, since minor version 12: 1 if sub-groups of 32 work-items multiply small matrices of halves, by the words of
+   * the dialect for it */
+  uint8_t matrix_units;
 } ob_device_properties;
 
 typedef enum ob_copy_kind { OB_HOST_TO_DEVICE = 0, OB_DEVICE_TO_HOST = 1, OB_DEVICE_TO_DEVICE = 2 } ob_copy_kind;

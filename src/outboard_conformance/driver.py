@@ -65,6 +65,7 @@ class Properties(Structure):
         ("compiler", c_char * 128),
         ("static_sizes", c_uint8),
         ("takes_host_memory", c_uint8),
+        ("matrix_units", c_uint8),
     ]
 
 

@@ -30,6 +30,8 @@ CASES = [
     (5, 7, 24, True, False),
     (3, 600, 16, False, True),
     (9, 21, 130, True, False),
+    (70, 140, 96, True, False),
+    (130, 66, 128, False, True),
 ]
 #: What other CPUs have: more cores than heads, narrow vectors, little local memory.
 MACHINES = {"many cores": {"compute_units": 64}, "narrow": {"vector_width": 8}, "small": {"local_memory": 32768}}
@@ -119,6 +121,29 @@ def _check(
     gradients = backward(*arguments, **keywords)
     actual = _run(BACKWARD, gradients, device, *arguments, machine=machine, **keywords)
     torch.testing.assert_close(actual, list(gradients), rtol=4 * tolerance, atol=4 * tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("heads", "shared", "width"), [(2, 2, 64), (4, 2, 128), (3, 1, 48)])
+def test_errors_of_halves(device: str, heads: int, shared: int, width: int, dtype: torch.dtype) -> None:
+    """No more than twice those of PyTorch's kernel for CPUs, against float64; rows that do not lie side by side."""
+    torch.manual_seed(0)
+    query, grad = (torch.randn(1, 100, heads, width + 3)[..., 3:].transpose(1, 2) for _ in range(2))
+    key, value = (torch.randn(1, shared, 83, width) for _ in range(2))
+
+    def attend(dtype: torch.dtype, device: str) -> list[torch.Tensor]:
+        inputs = [x.to(halves).to(dtype).to(device).requires_grad_() for x in (query, key, value)]
+        attention = torch.nn.functional.scaled_dot_product_attention
+        out = attention(*inputs, is_causal=True, enable_gqa=shared < heads)
+        gradients = torch.autograd.grad(out, inputs, grad.to(halves).to(dtype).to(device))
+        return [x.detach().cpu().double() for x in (out, *gradients)]
+
+    halves = dtype
+    for exact, other, ours in zip(
+        attend(torch.float64, "cpu"), attend(dtype, "cpu"), attend(dtype, device), strict=True
+    ):
+        assert (ours - exact).norm() <= 2 * (other - exact).norm()
+        assert (ours - exact).abs().max() <= 2 * (other - exact).abs().max()
 
 
 def test_a_query_that_may_look_at_nothing_gives_zeros(device: str) -> None:

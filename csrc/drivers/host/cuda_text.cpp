@@ -94,29 +94,93 @@ OBH_FN int __double2int_rz(double v) {
 }
 OBH_FN int __float2int_rz(float v) { return __double2int_rz(v); }
 
-/* The two instructions of PTX that programs use, by their names; `v` and `bits` are what theirs are called. */
+/* The instructions of PTX that programs use, by their names; `v` and `bits` are what theirs are called. */
 constexpr bool obh_is(const char* text, const char* start) {
   for (++text; *start != 0; ++text, ++start) {
     if (*text != *start) return false;
   }
   return true;
 }
+constexpr const char* obh_instructions[] = {
+    "cvt.f32.f16 ", "cvt.rn.f16.f32 ", "cvt.rn.f16x2.f32 ", "cvt.rn.bf16x2.f32 ",
+    "ldmatrix.sync.aligned.m8n8.x4.shared.b16 ", "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 ",
+    "mma.sync.aligned.m16n8k16.row.col.f32.\" \"f16\" \".\" \"f16\" \".f32 ",
+    "mma.sync.aligned.m16n8k16.row.col.f32.\" \"bf16\" \".\" \"bf16\" \".f32 "};
+constexpr int obh_instruction(const char* text) {
+  for (int n = 0; n < 8; ++n) {
+    if (obh_is(text, obh_instructions[n])) return n;
+  }
+  return -1;
+}
 #if !defined(__F16C__) && !defined(__aarch64__)
 #error "CUDA programs are tried on processors that convert halves"
 #endif
+OBH_FN unsigned short obh_half(bool brain, float v) {
+  if (!brain) return obh_bits<unsigned short>((_Float16)v);
+  const unsigned int bits = obh_bits<unsigned int>(v);
+  return v != v ? 0x7fff : (unsigned short)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+OBH_FN float obh_float(bool brain, unsigned short bits) {
+  return brain ? obh_bits<float>((unsigned int)bits << 16) : (float)obh_bits<_Float16>(bits);
+}
 /* A value that was rounded to float is rounded once more: not both at once, as contraction allows. */
-OBH_FN void obh_ptx(bool widens, float& v, unsigned short& bits) {
+template <int instruction> OBH_FN void obh_ptx(float& v, unsigned short& bits) {
 #pragma clang fp contract(off)
-  if (widens) {
+  if (instruction == 0) {
     v = (float)obh_bits<_Float16>(bits);
   } else {
     bits = obh_bits<unsigned short>((_Float16)v);
   }
 }
+template <int instruction> OBH_FN void obh_ptx(const float (&v)[2], unsigned int& bits) {
+#pragma clang fp contract(off)
+  bits = obh_half(instruction == 3, v[0]) | (unsigned int)obh_half(instruction == 3, v[1]) << 16;
+}
+/* What each of the 32 items of a sub-group has; all of them must come here. */
+template <typename T> OBH_FN void obh_gather(T value, T (&all)[32]) {
+  static_assert(sizeof(T) == 8, "");
+  const unsigned int own = obh_thread(), first = own / 32u * 32u;
+  if (obh_threads() < first + 32u) __builtin_trap();
+  unsigned long* const places = obh_item()->exchange;
+  __builtin_memcpy(&places[own], &value, 8);
+  obh_barrier(0);
+  __builtin_memcpy(all, &places[first], sizeof(all));
+  obh_barrier(0);
+}
+template <int instruction> void obh_ptx(unsigned int* v, const void* bits) {
+  const unsigned short* rows[32];
+  obh_gather((const unsigned short*)bits, rows);
+  const unsigned int lane = obh_thread() % 32u, across = 2u * (lane % 4u), down = lane / 4u;
+  for (unsigned int n = 0; n < 4; ++n) {
+    const unsigned short *const first = rows[8 * n + across], *const second = rows[8 * n + across + 1];
+    const unsigned short* const row = rows[8 * n + down];
+    if ((unsigned long)row % 16u != 0) __builtin_trap();
+    v[n] = instruction == 5 ? first[down] | (unsigned int)second[down] << 16
+                            : row[across] | (unsigned int)row[across + 1] << 16;
+  }
+}
+/* Each element's sixteen products are summed in double precision, and rounded once. */
+template <int instruction> void obh_ptx(float* v, const unsigned int* bits) {
+  constexpr bool brain = instruction == 7;
+  unsigned long all[3][32];
+  for (int n = 0; n < 3; ++n) obh_gather(bits[2 * n] | (unsigned long)bits[2 * n + 1] << 32, all[n]);
+  const auto half = [&](int n, int lane, int k) {
+    return (double)obh_float(brain, (unsigned short)(all[n / 2][lane] >> (32 * (n % 2) + 16 * k)));
+  };
+  const int lane = (int)(obh_thread() % 32u);
+  for (int n = 0; n < 4; ++n) {
+    const int row = lane / 4, below = n / 2, column = 2 * (lane % 4) + n % 2;
+    double sum = v[n];
+    for (int k = 0; k < 16; ++k) {
+      const double left = half(2 * (k / 8) + below, 4 * row + k % 8 / 2, k % 2);
+      sum += left * half(4 + k / 8, 4 * column + k % 8 / 2, k % 2);
+    }
+    v[n] = (float)sum;
+  }
+}
 #define asm(...) \
-  static_assert(obh_is(#__VA_ARGS__, "cvt.f32.f16 ") || obh_is(#__VA_ARGS__, "cvt.rn.f16.f32 "), \
-                "an instruction that the processor does not stand in for"); \
-  obh_ptx(obh_is(#__VA_ARGS__, "cvt.f32.f16 "), v, bits)
+  static_assert(obh_instruction(#__VA_ARGS__) >= 0, "an instruction that the processor does not stand in for"); \
+  obh_ptx<obh_instruction(#__VA_ARGS__)>(v, bits)
 
 #define OBH_ONE(name) \
   OBH_FN float name(float a) { return __builtin_##name##f(a); } \

@@ -179,6 +179,7 @@ ob_status device_properties(ob_device device, ob_device_properties* properties) 
   p.has_fp16 = compiler.has_fp16() ? 1 : 0;
   p.has_fp64 = 1;
   p.has_int64_atomics = 1;
+  p.matrix_units = cuda ? 1 : 0;
   p.max_argument_bytes = cuda ? kCudaArgumentBytes : kArgumentBytes;
   p.execution = cuda ? OB_EXECUTION_SIMT : OB_EXECUTION_VECTOR;
   const Caches caches = Caches::now();

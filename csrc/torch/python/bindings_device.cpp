@@ -70,6 +70,7 @@ py::dict properties_of(DeviceIndex index) {
   to["has_fp16"] = from.has_fp16 != 0;
   to["has_fp64"] = from.has_fp64 != 0;
   to["has_int64_atomics"] = from.has_int64_atomics != 0;
+  to["matrix_units"] = from.matrix_units != 0;
   return to;
 }
 

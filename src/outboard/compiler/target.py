@@ -39,6 +39,7 @@ class Target:
     has_fp16: bool = False
     has_fp64: bool = True
     has_int64_atomics: bool = True
+    matrix_units: bool = False  #: whether sub-groups multiply matrices of halves by words of the dialect
     cache_key: str = ""
     library: str = ""  #: name and version of what the driver has ready functions in; "" for nothing
     compiler: str = ""  #: name and version of what makes executables of graphs for the device; "" for nothing
@@ -61,7 +62,8 @@ class Target:
         graphs may change."""
         library = f"\1{self.library}" if self.library else ""
         compiler = f"\2{self.compiler}\2{self.static_sizes}" if self.compiler else ""
-        return f"{self.cache_key}{library}{compiler}"
+        units = "\3" if self.matrix_units else ""
+        return f"{self.cache_key}{library}{compiler}{units}"
 
     def key_of(self, signature: bytes) -> bytes:
         """What a plan for the device is kept under; ``signature`` says what it computes."""

@@ -149,6 +149,7 @@ class DeviceProperties:
         static_sizes: whether an executable is for one set of sizes.
         vector_width: preferred float lanes per work-item; 1 on SIMT devices.
         host_accessible: whether the host can address its memory.
+        matrix_units: whether its programs multiply small matrices of halves by units made for that.
         takes_host_memory: whether it can address the host's: then it can share memory with other processes.
     """
 
@@ -178,6 +179,7 @@ class DeviceProperties:
     has_fp16: bool
     has_fp64: bool
     has_int64_atomics: bool
+    matrix_units: bool
 
     @property
     def multi_processor_count(self) -> int:

@@ -108,6 +108,7 @@ class Need(enum.IntFlag):
     DOUBLE = 2
     INT64_ATOMICS = 4
     SUB_GROUPS = 8  #: that can shuffle
+    MATRIX_UNITS = 16
 
 
 @dataclasses.dataclass
@@ -136,6 +137,7 @@ def offers_of(target: Target) -> int:
         Need.DOUBLE: target.has_fp64,
         Need.INT64_ATOMICS: target.has_int64_atomics,
         Need.SUB_GROUPS: target.sub_group_size > 1,
+        Need.MATRIX_UNITS: target.matrix_units,
     }
     return sum(need for need, there in has.items() if there)
 

@@ -17,6 +17,7 @@ _FLAGS = (
     "serial_builds",
     "static_sizes",
     "takes_host_memory",
+    "matrix_units",
 )
 
 

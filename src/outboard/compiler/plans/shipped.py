@@ -51,6 +51,7 @@ ALWAYS_NEEDED = (
     "has_fp16",
     "has_fp64",
     "has_int64_atomics",
+    "matrix_units",
 )
 _OF_TARGET = frozenset(field.name for field in fields(Target))
 

@@ -24,6 +24,42 @@ inline uint ob_active() { const uint size = ob_sub_group_size(); return size == 
 /* In PTX, so that no header is needed. */
 inline float ob_of_half(ushort bits) { float v; asm("cvt.f32.f16 %0, %1;" : "=f"(v) : "h"(bits)); return v; }
 inline ushort ob_to_half(float v) { ushort bits; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(v)); return bits; }
+/* Of the 32 items of a sub-group together, which all must come here. Four matrices of 8 x 8 halves in local memory, or
+   their transposes, are loaded: item n has the address of row n % 8 of matrix n / 8, aligned to 16 bytes. It gets of
+   each matrix the elements 2 * (n % 4) and the next of row n / 4. */
+inline void ob_load_matrices(uint* v, const void* bits) {
+  asm("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+      : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"((uint)__cvta_generic_to_shared(bits)) : "memory");
+}
+inline void ob_load_transposed(uint* v, const void* bits) {
+  asm("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+      : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"((uint)__cvta_generic_to_shared(bits)) : "memory");
+}
+/* `v`, 16 x 8 floats, plus the product of 16 x 16 and 16 x 8 halves. An item has the elements 2 * (n % 4) and the next
+   of the rows n / 4 and n / 4 + 8 in `v`; in bits[0] and bits[1] those of the first matrix, in bits[2] and bits[3] what
+   is eight columns on; in bits[4] those of column n / 4 of the second matrix, in bits[5] what is eight rows on. */
+#define OB_MULTIPLY(name, type) \
+  inline void name(float* v, const uint* bits) { \
+    asm("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, " \
+        "{%0, %1, %2, %3};" \
+        : "+f"(v[0]), "+f"(v[1]), "+f"(v[2]), "+f"(v[3]) \
+        : "r"(bits[0]), "r"(bits[1]), "r"(bits[2]), "r"(bits[3]), "r"(bits[4]), "r"(bits[5])); \
+  }
+OB_MULTIPLY(ob_multiply_half, "f16")
+OB_MULTIPLY(ob_multiply_bfloat16, "bf16")
+/* Two floats as halves, the first in the lower bits. */
+inline uint ob_pack_half(float first, float second) {
+  uint bits;
+  const float v[2] = {first, second};
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(v[1]), "f"(v[0]));
+  return bits;
+}
+inline uint ob_pack_bfloat16(float first, float second) {
+  uint bits;
+  const float v[2] = {first, second};
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(v[1]), "f"(v[0]));
+  return bits;
+}
 inline int convert_int_sat(float v) { return __float2int_rz(v); }
 inline int convert_int_sat(double v) { return __double2int_rz(v); }
 """

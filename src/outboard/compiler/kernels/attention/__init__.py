@@ -3,7 +3,7 @@
 
 CPUs have kernels of explicit vectors: for many queries, which multiply tiles of scores in registers (``tiles``,
 ``forward``), for few (``decode``), and for gradients (``backward``). SIMT devices have kernels that give each query a
-team of work-items (``simt``).
+team of work-items (``simt``), and, where they have units for products of matrices of halves, those (``matrix``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...plans.builder import PlanBuilder, Size, TensorArg
 from ...units import COMPUTE_UNITS
 from .. import common
 from ..blocked import Blocking
-from . import backward, decode, forward, simt, tiles
+from . import backward, decode, forward, matrix, simt, tiles
 from .problem import MAX_WIDTH, Packed, Problem
 
 if TYPE_CHECKING:
@@ -83,10 +83,26 @@ def _sequences(packed: TensorArg, batches: Size, places: Size) -> TensorArg:
 
 def _attend_by_items(builder: PlanBuilder, problem: Problem, arguments: list[p.Argument]) -> None:
     batches, heads, queries, _ = problem.query.sizes
+    text, rows, group = _by_items(builder, problem, simt.FORWARD, matrix.FORWARD)
+    pieces = batches * heads * common.ceil_div(queries, rows)
+    common.launch_groups(builder, builder.kernel(text, "attend"), pieces, [*arguments, *problem.numbers()], group)
+
+
+def _by_items(builder: PlanBuilder, problem: Problem, of_teams: str, of_matrices: str) -> tuple[str, int, int]:
+    """A program's text, by matrix units where they can, rows of a group, and its work-items. The plan is restricted to
+    heads of the width that the text is for."""
+    width = _matrix_width(builder, problem)
+    if width is not None:
+        return problem.text(of_matrices, **matrix.defines(problem, width)), matrix.ROWS, matrix.GROUP
     teams = _teams(builder, problem)
-    kernel = builder.kernel(problem.text(simt.FORWARD, **teams.defines()), "attend")
-    pieces = batches * heads * common.ceil_div(queries, teams.rows)
-    common.launch_groups(builder, kernel, pieces, [*arguments, *problem.numbers()], teams.group)
+    return problem.text(of_teams, **teams.defines()), teams.rows, teams.group
+
+
+def _matrix_width(builder: PlanBuilder, problem: Problem) -> int | None:
+    """The width of heads if matrix units can attend to them, else None."""
+    if not matrix.has_units(problem):
+        return None
+    return next((width for width in matrix.WIDTHS if _holds(builder, matrix.is_width(problem, width))), None)
 
 
 def _teams(builder: PlanBuilder, problem: Problem) -> simt.Teams:
@@ -235,17 +251,17 @@ def _gradients_by_items(
     builder: PlanBuilder, problem: Problem, tensors: dict[str, TensorArg], lse: TensorArg, products: int
 ) -> None:
     batches, heads, queries, _ = problem.query.sizes
-    teams = _teams(builder, problem)
-    text, numbers = problem.text(simt.BACKWARD, **teams.defines()), problem.numbers()
+    text, rows, group = _by_items(builder, problem, simt.BACKWARD, matrix.BACKWARD)
+    numbers = problem.numbers()
     pointers = {name: builder.pointer(tensor) for name, tensor in tensors.items()}
     kernel = builder.kernel(text, "sum_products")
     arguments = [pointers["grad"], pointers["out"], builder.pointer(products), *numbers]
     common.launch_items(builder, kernel, problem.query_rows, arguments)
     shared = [*problem.pointers(), pointers["grad"], builder.pointer(lse), builder.pointer(products)]
     kernel = builder.kernel(text, "query_gradient")
-    pieces = batches * heads * common.ceil_div(queries, teams.rows)
-    common.launch_groups(builder, kernel, pieces, [*shared, pointers["result"], *numbers], teams.group)
+    pieces = batches * heads * common.ceil_div(queries, rows)
+    common.launch_groups(builder, kernel, pieces, [*shared, pointers["result"], *numbers], group)
     kernel = builder.kernel(text, "key_gradients")
     arguments = [*shared, pointers["of_key"], pointers["of_value"], *numbers]
-    pieces = batches * problem.key.sizes[1] * common.ceil_div(problem.key.sizes[2], teams.rows)
-    common.launch_groups(builder, kernel, pieces, arguments, teams.group)
+    pieces = batches * problem.key.sizes[1] * common.ceil_div(problem.key.sizes[2], rows)
+    common.launch_groups(builder, kernel, pieces, arguments, group)

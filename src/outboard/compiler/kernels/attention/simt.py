@@ -92,6 +92,22 @@ void load_tile(OB_LOCAL ACC* tile, OB_GLOBAL const IN_T* from, long step, long e
   EACH if (ELEMENT < (count)) IN_STORE(to, row + ELEMENT * step, value);
 """
 
+SUM_PRODUCTS = r"""
+/* The product of gradient and result of each query, summed. */
+OB_KERNEL void sum_products(OB_GLOBAL const IN_T* grad, OB_GLOBAL const IN_T* out, OB_GLOBAL ACC* products PARAMETERS) {
+  ALL_SEQUENCES
+  OB_FOR(row, QUERY_ROWS) {
+    const long i = row % queries, h = row / queries % heads, b = row / queries / heads;
+    ACC total = 0;
+    for (long e = 0; e < value_width; ++e)
+      total += (ACC)IN_LOAD(grad, GRAD_ROW(i) + e * grad_e) * (ACC)IN_LOAD(out, OUT_ROW(i) + e * out_e);
+    products[row] = total;
+  }
+}
+
+#define PRODUCT_AT(i) products[QUERY_ROW(i)]
+"""
+
 FORWARD = (
     _TEAMS
     + r"""
@@ -153,20 +169,8 @@ TEAM_KERNEL void attend(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* key, 
 
 BACKWARD = (
     _TEAMS
+    + SUM_PRODUCTS
     + r"""
-/* The product of gradient and result of each query, summed. */
-OB_KERNEL void sum_products(OB_GLOBAL const IN_T* grad, OB_GLOBAL const IN_T* out, OB_GLOBAL ACC* products PARAMETERS) {
-  ALL_SEQUENCES
-  OB_FOR(row, QUERY_ROWS) {
-    const long i = row % queries, h = row / queries % heads, b = row / queries / heads;
-    ACC total = 0;
-    for (long e = 0; e < value_width; ++e)
-      total += (ACC)IN_LOAD(grad, GRAD_ROW(i) + e * grad_e) * (ACC)IN_LOAD(out, OUT_ROW(i) + e * out_e);
-    products[row] = total;
-  }
-}
-
-#define PRODUCT_AT(i) products[QUERY_ROW(i)]
 /* A masked pair has no part in anything, even where a query may look at nothing. */
 #define PROBABILITY(score, lse) ((score) == (ACC)-INFINITY ? (ACC)0 : exp((score) - (lse)))
 

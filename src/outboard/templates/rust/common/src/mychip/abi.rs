@@ -48,6 +48,7 @@ pub struct Properties {
     pub compiler: [c_char; 128],
     pub static_sizes: u8,
     pub takes_host_memory: u8,
+    pub matrix_units: u8,
 }
 
 /// Puts a text into a field of `Properties`.
