@@ -244,8 +244,26 @@ def test_short_rows_by_items() -> None:
 def test_columns_by_items_if_they_are_many(columns: int, sharing: Sharing) -> None:
     found = items(column_sum(hints=(columns, 64)))
     assert found.sharing is sharing
-    many = S1 >= 1 << 14 if sharing is Sharing.ITEM else S1 < 1 << 14
-    assert found.assumptions == (S0 >= 32, many)
+    few = {S1 < 1 << 14, S0 < 256}  # rows, too, or pieces would pay
+    assert set(found.assumptions) == {S0 >= 32} | ({S1 >= 1 << 14} if sharing is Sharing.ITEM else few)
+
+
+def test_few_long_columns_by_items_in_pieces() -> None:
+    found = items(column_sum(hints=(1000, 5000)), sub_group=32)
+    pieces = greatest(1, least(floordiv(2048 * COMPUTE_UNITS, greatest(1, S1)), floordiv(S0, 64)))
+    assert (found.sharing, found.launch.grid) == (Sharing.ITEM, (ceildiv(S1, 64) * 64, pieces))
+    assert found.launch.extra == (ceildiv(S0, pieces), pieces)
+    assert found.combination is not None
+    assert found.combination.grid == (least(1, pieces - 1) * 64, S1)
+    assert set(found.assumptions) == {S1 < 1 << 14, S0 >= 256}
+
+
+def test_few_long_rows_by_groups_in_pieces() -> None:
+    found = items(sums(S0, S1, POINT * S1 + TERM, hints=(64, 200_000)))
+    pieces = greatest(1, least(floordiv(8 * COMPUTE_UNITS, greatest(1, S0)), floordiv(S1, 1 << 13)))
+    assert (found.sharing, found.launch.grid) == (Sharing.GROUP, (pieces * 128, S0))
+    assert set(found.assumptions) == {S0 < 1 << 10, S1 >= 1 << 14}
+    assert items(sums(S0, S1, POINT * S1 + TERM, hints=(5000, 200_000))).combination is None
 
 
 @pytest.mark.parametrize("work_group, group", [(1, 1), (32, 32), (256, 256)])

@@ -124,6 +124,33 @@ def test_reductions(run: Runner, shape: tuple[int, int], dim: int) -> None:
     torch.testing.assert_close(run("aten::any.dim", x > 3, dim), (x > 3).any(dim))
 
 
+@pytest.mark.parametrize("shape", [(70000, 33), (20000, 300), (300, 40), (64, 20000), (9, 100000)], ids=str)
+@pytest.mark.parametrize("dim", [0, 1])
+def test_few_long_reductions(run: Runner, shape: tuple[int, int], dim: int) -> None:
+    """Rows and columns in pieces, whose results are combined, and what follows from these."""
+    x = torch.randn(shape)
+    torch.testing.assert_close(run("aten::sum.dim_IntList", x, [dim]), x.sum(dim), rtol=1e-4, atol=2e-3)
+    torch.testing.assert_close(run("aten::amin", x, [dim]), x.amin(dim))
+    torch.testing.assert_close(run("aten::all.dim", x > -4, dim), (x > -4).all(dim))
+    torch.testing.assert_close(run("aten::var_mean.correction", x, [dim])[0], x.var(dim), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(8, 3, 80, 80), (40, 32, 29, 29), (600, 40, 7, 7)], ids=str)
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_statistics_of_channels(run: Runner, shape: tuple[int, ...], memory_format: torch.memory_format) -> None:
+    x, gradient = (torch.randn(shape).mul(3).add(7).to(memory_format=memory_format) for _ in range(2))
+    weight, bias, mean, var = torch.rand(4, shape[1])
+    ours = [mean.clone().to(run.device), var.clone().to(run.device)]
+    found = run("aten::native_batch_norm", x, weight, bias, *ours, True, 0.1, 1e-5)
+    expected = torch.native_batch_norm(x, weight, bias, mean, var, True, 0.1, 1e-5)
+    for one, other in zip((*found[:3], *ours), (*expected, mean, var), strict=True):
+        torch.testing.assert_close(one.cpu(), other, rtol=2e-4, atol=2e-4)
+    saved = (weight, mean, var, *expected[1:], True, 1e-5, [True, True, True])
+    found = run("aten::native_batch_norm_backward", gradient, x, *saved)
+    for one, other in zip(found, torch.ops.aten.native_batch_norm_backward(gradient, x, *saved), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3 * float(other.abs().max()))
+
+
 @pytest.mark.parametrize("count", [1, 31, 32, 8191, 8193, 300001])
 def test_full_reductions(run: Runner, count: int) -> None:
     x = torch.randn(count)

@@ -22,8 +22,13 @@ from ..dialects import c
 from ..loops.nest import Entry, LoopKernel, Region, Root, Store, Value, compute_dtype
 from ..loops.passes import run_passes
 from ..printing import EmittedKernel
-from ..target import target_of
+from ..target import Target, target_of
 from .overrides import LoopOps, Variable, as_value
+
+
+def target_here(device: torch.device) -> Target:
+    """The target of a device that Inductor compiles for."""
+    return target_of(device.index or 0)
 
 
 class LoopRecorder(SIMDKernel[Any]):
@@ -258,8 +263,7 @@ class LoopRecorder(SIMDKernel[Any]):
     def codegen_kernel(self) -> str:
         """The kernel's source; :attr:`emitted` says how to launch it."""
         self.codegen_body()
-        device = V.graph.get_current_device_or_throw()
-        target = target_of(device.index or 0)
+        target = target_here(V.graph.get_current_device_or_throw())
         self.loops = self.loop_kernel()
         run_passes(self.loops, target.tuning)
         wrapper: Any = V.graph.wrapper_code  # a PlanWrapper

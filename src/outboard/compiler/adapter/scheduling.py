@@ -15,7 +15,8 @@ from torch._inductor.utils import get_fused_kernel_name
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
-from .kernel import LoopRecorder
+from ..loops.simt import keeps_apart
+from .kernel import LoopRecorder, target_here
 
 #: Pointers that a kernel may take: with sizes and strides, they fit the 1024 bytes of arguments that every device has.
 _MOST_BUFFERS = 96
@@ -29,6 +30,14 @@ def _kernel_name(nodes: Any) -> str:
         return "kernel"
     name = re.sub(r"\W", "_", operators[0]).strip("_")
     return name if len(name) <= _LONGEST_NAME else name[:_LONGEST_NAME].rsplit("_", 1)[0]
+
+
+def _keeps_apart(node: Any) -> bool:
+    """Whether a reduction on a SIMT device is not to be followed by another one in the same kernel."""
+    if target_here(node.get_device()).tuning.vectors:
+        return False
+    results, terms = (V.graph.sizevars.optimization_hint(size, fallback=0) for size in node.group[1])
+    return keeps_apart(results, terms)
 
 
 class LoopScheduling(SIMDScheduling):
@@ -53,6 +62,8 @@ class LoopScheduling(SIMDScheduling):
 
     def can_fuse_vertical(self, node1: Any, node2: Any) -> bool:
         """Whether two nodes, the second of which reads what the first writes, may become one kernel."""
+        if node1.is_reduction() and node2.is_reduction() and _keeps_apart(node1):
+            return False
         return self._may_join(node1, node2) and bool(super().can_fuse_vertical(node1, node2))
 
     def can_fuse_horizontal(self, node1: Any, node2: Any) -> bool:

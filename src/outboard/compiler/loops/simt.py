@@ -12,7 +12,8 @@ point. A reduction has
 * a work-item for each result, where terms are few, or where neighbouring results lie side by side in memory and there
   are enough of them to fill the device;
 * several work-groups for each result, where there are a few long reductions: a first kernel reduces pieces, a second
-  one combines them (``vector`` tells how).
+  one combines them (``vector`` tells how); or several work-items, where neighbouring results lie side by side and
+  there are not enough of them to fill the device.
 
 All orders of addition are fixed: each run gives the same bits.
 """
@@ -30,7 +31,7 @@ from ..target import Limits
 from ..units import COMPUTE_UNITS
 from .accesses import Accesses
 from .nest import LoopKernel, Store, Value
-from .reductions import PIECES, combination_of, length_of_pieces, one_by_one, pays_pieces
+from .reductions import FEW, PIECES, combination_of, length_of_pieces, one_by_one, pays_pieces, reduces_once
 from .schedule import Launch, Sharing, SimtSchedule
 from .splits import ceildiv, floordiv, maximum, minimum
 
@@ -42,8 +43,10 @@ ACCESS, MOST_EACH, REPEATED = 16, 8, 400
 WORTH_A_GROUP = 32
 #: Results that fill a device with a work-item each.
 MANY = 1 << 14
-#: Terms that are worth a work-group of their own among several for one result.
-PIECE = 1 << 13
+#: Terms that are worth a work-group of their own, or a work-item, among several for one result.
+PIECE, ITEMS_PIECE = 1 << 13, 64
+#: Results that keep a device busy with a work-group each, and work-items that keep a compute unit busy.
+BUSY_GROUPS, BUSY_ITEMS = 1 << 10, 1 << 11
 #: Results of one loop that meet at the same barrier, at most, and as local memory allows: each has arrays there.
 TOGETHER = 4
 #: Rows of work-groups in a launch: CUDA has no more in any dimension but the first.
@@ -55,6 +58,17 @@ def schedule_simt(kernel: LoopKernel, limits: Limits) -> SimtSchedule:
     return _Decision(kernel, limits).schedule()
 
 
+def keeps_apart(results: int, terms: int) -> bool:
+    """Whether a reduction and one that waits for it are better kernels of their own, each cut into pieces, than two
+    loops of one kernel: so few results leave most of the device idle."""
+    return results < BUSY_GROUPS and terms >= 2 * PIECE
+
+
+def _at_least_one(length: sympy.Expr) -> sympy.Expr:
+    """A length, as a divisor."""
+    return length if length.is_Integer and length > 0 else maximum(sympy.S.One, length)
+
+
 class _Decision:
     """What is known while a schedule is made."""
 
@@ -63,7 +77,8 @@ class _Decision:
         self.accesses = Accesses.of(kernel)
         self.x, self.r = self.accesses.x, self.accesses.r
         self.assumptions: list[sympy.Basic] = []
-        self.in_pieces = pays_pieces(self.accesses, 2 * PIECE)
+        self.along = self.r is not None and self.accesses.contiguity(self.r) >= self.accesses.contiguity(self.x)
+        self.in_pieces = pays_pieces(self.accesses, 2 * PIECE) or self._pays_pieces()
         self.sharing = self._choose_sharing()
         self.together = TOGETHER
         self.group = self._group_size()
@@ -72,7 +87,7 @@ class _Decision:
     def schedule(self) -> SimtSchedule:
         """The whole."""
         if self.sharing is Sharing.ITEM:
-            return self._items()
+            return self._pieces_of_items() if self.in_pieces else self._items()
         if self.sharing is Sharing.SUB_GROUP:
             return self._sub_groups()
         return self._pieces() if self.in_pieces else self._groups()
@@ -89,7 +104,7 @@ class _Decision:
                 for region in self.kernel.regions
             ),
             launch=launch,
-            assumptions=tuple(self.assumptions),
+            assumptions=tuple(dict.fromkeys(self.assumptions)),
             sharing=self.sharing,
             sub_group=self.limits.sub_group,
             together=self.together if self.sharing is Sharing.GROUP else 1,
@@ -102,14 +117,27 @@ class _Decision:
         if self.r is None:
             return Sharing.ITEM
         if self.in_pieces:
-            return Sharing.GROUP
-        along = self.accesses.contiguity(self.r) >= self.accesses.contiguity(self.x)
-        if along and self._pays_sub_groups():
+            return Sharing.GROUP if self.along or not self._has_neighbours() else Sharing.ITEM
+        if self.along and self._pays_sub_groups():
             return Sharing.SUB_GROUP
         if not self._has_terms(WORTH_A_GROUP):
             return Sharing.ITEM
-        many = not along and self._is_at_least(self.x.numel, self.x.hint, MANY)
+        many = not self.along and self._is_at_least(self.x.numel, self.x.hint, MANY)
         return Sharing.ITEM if many else Sharing.GROUP
+
+    def _pays_pieces(self) -> bool:
+        """Whether there are not enough results to keep the device busy, and enough terms for several pieces each."""
+        if self.r is None or not reduces_once(self.kernel):
+            return False
+        if self.along:
+            return not self._is_at_least(self.x.numel, self.x.hint, BUSY_GROUPS) and self._has_terms(2 * PIECE)
+        if not self._has_neighbours() or self._is_at_least(self.x.numel, self.x.hint, MANY):
+            return False
+        return self._has_terms(4 * ITEMS_PIECE)
+
+    def _has_neighbours(self) -> bool:
+        """Whether results are as many as are worth a work-item each, side by side."""
+        return self.x.hint >= self.limits.sub_group and self.x.hint > FEW
 
     def _pays_sub_groups(self) -> bool:
         """Whether the terms, which lie side by side, are enough for most items of a sub-group and few for a group."""
@@ -231,9 +259,18 @@ class _Decision:
         """A work-group takes one piece of one reduction, and what follows from its result if there is no other."""
         assert self.r is not None
         results, terms = self.x.numel, self.r.numel
-        most = floordiv(PIECES * COMPUTE_UNITS, results)
+        most = floordiv(PIECES * COMPUTE_UNITS, _at_least_one(results))
         pieces = maximum(sympy.S.One, minimum(most, floordiv(terms, sympy.Integer(PIECE))))
         launch = self._launch(pieces, results, (length_of_pieces(terms, pieces), pieces))
+        return self._made(launch, combination=combination_of(self.accesses, pieces, self.group))
+
+    def _pieces_of_items(self) -> SimtSchedule:
+        """A work-item takes one piece of one reduction, neighbours those of neighbouring results."""
+        assert self.r is not None
+        results, terms = self.x.numel, self.r.numel
+        most = floordiv(BUSY_ITEMS * COMPUTE_UNITS, _at_least_one(results))
+        pieces = maximum(sympy.S.One, minimum(most, floordiv(terms, sympy.Integer(ITEMS_PIECE))))
+        launch = self._launch(ceildiv(results, sympy.Integer(self.group)), pieces, (ceildiv(terms, pieces), pieces))
         return self._made(launch, combination=combination_of(self.accesses, pieces, self.group))
 
     def _launch(self, count: sympy.Expr, rows: sympy.Expr = sympy.S.One, extra: tuple[sympy.Expr, ...] = ()) -> Launch:

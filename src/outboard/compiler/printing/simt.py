@@ -21,6 +21,7 @@ class SimtPrinter(ReductionPrinter):
 
     schedule: SimtSchedule
     looping = False  #: whether what is printed is for one term, not for all that share a reduction
+    combining = False  #: whether what is printed is for the work-group that combines pieces
 
     def __init__(self, kernel: LoopKernel, schedule: SimtSchedule, target: Target, entry: str) -> None:
         super().__init__(kernel, schedule, target, entry)
@@ -33,10 +34,13 @@ class SimtPrinter(ReductionPrinter):
     # ---- structure ----
 
     def _attribute(self) -> str:
-        return "" if self.sharing is Sharing.ITEM else f" {self.meeting.attribute()}".rstrip()
+        alone = self.sharing is Sharing.ITEM and not self.schedule.in_pieces
+        return "" if alone else f" {self.meeting.attribute()}".rstrip()
 
     def _structure(self) -> None:
-        if self.sharing is Sharing.ITEM:
+        if self.sharing is Sharing.ITEM and self.schedule.in_pieces:
+            self._pieces_of_items()
+        elif self.sharing is Sharing.ITEM:
             self._items()
         elif self.sharing is Sharing.SUB_GROUP:
             self._sub_groups()
@@ -166,8 +170,23 @@ class SimtPrinter(ReductionPrinter):
             self.write("return;")
         self._conclude()
 
+    def _pieces_of_items(self) -> None:
+        """A work-item takes one piece of one reduction, and what follows from its result if there is no other."""
+        assert self.r is not None
+        self.write("const long x = OB_ITEM_ID(0);")
+        self.write(f"if (x >= {self.size(self.x.numel)}) return;")
+        self.write("const long first = OB_ITEM_ID(1) * extra0;")
+        self.write(f"const long last = min(first + extra0, {self.size(self.r.numel)});")
+        self._place()
+        self._reduce(self.kernel.regions[0])
+        with self.block("if (extra1 > 1)"):
+            self._leave_partial_results("OB_ITEM_ID(1)")
+            self.write("return;")
+        self._conclude()
+
     def _combine_pieces(self) -> None:
         """A work-group combines the partial results of one reduction."""
+        self.combining = True
         super()._combine_pieces()
         self._declare_shared()
 
@@ -209,15 +228,21 @@ class SimtPrinter(ReductionPrinter):
         assert self.r is not None
         first, last = ("first", "last") if self.schedule.in_pieces else ("0", self.size(self.r.numel))
         step = str(self.group) if self.sharing is Sharing.GROUP else "size"
+        o, i = self.r.outer, self.r.inner
+        self.counter += 1
+        row, place = f"{o}_{self.counter}", f"{i}_{self.counter}"
+        if self.r.rows is not None:  # divided once: a division costs more than most terms
+            length = f"max({self.size(self.r.length)}, 1L)"
+            self.write(f"long {row} = ({first} + t) / {length}, {place} = {first} + t - {row} * {length};")
+            self.write(f"const long {row}_step = {step} / {length}, {place}_step = {step} - {row}_step * {length};")
         with self.block(f"for (long k = {first} + t; k < {last}; k += {step})"):
-            if self.r.rows is None:
-                self.write(f"const long {self.r.inner} = k;")
-            else:
-                length = self.size(self.r.length)
-                self.write(f"const long {self.r.outer} = k / {length}, {self.r.inner} = k - k / {length} * {length};")
+            self.write(f"const long {i} = k;" if self.r.rows is None else f"const long {o} = {row}, {i} = {place};")
             self.looping = True
             yield
             self.looping = False
+            if self.r.rows is not None:
+                self.write(f"{row} += {row}_step; {place} += {place}_step;")
+                self.write(f"if ({place} >= {length}) {{ {place} -= {length}; ++{row}; }}")
 
     def _results(self, reduces: list[Value]) -> None:
         """Combines what those that share a reduction have found; all of them learn the whole."""
@@ -277,7 +302,7 @@ class SimtPrinter(ReductionPrinter):
             value = self.operand(store.value, compute_dtype(dtype), False)
             self.write(f"{pack}.v[e] = {c.to_pack(self.prelude, value, dtype)};")
             return
-        if self.sharing is Sharing.ITEM or self.looping:
+        if self.looping or (self.sharing is Sharing.ITEM and not self.combining):
             super().store(store)
             return
         with self.block("if (t == 0)"):
