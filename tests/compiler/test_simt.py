@@ -391,3 +391,15 @@ def test_scans(run: Runner, shape: tuple[int, int]) -> None:
     torch.testing.assert_close(run("aten::cumsum", x, 1), x.cumsum(1), rtol=1e-4, atol=1e-3, equal_nan=True)
     torch.testing.assert_close(run("aten::cummax", x, 1), tuple(x.cummax(1)), equal_nan=True)
     torch.testing.assert_close(run("aten::logcumsumexp", x, 1), x.logcumsumexp(1), rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("images", [0, 3, 40])
+def test_gradients_of_a_bias(run: Runner, layout: torch.memory_format, images: int) -> None:
+    """Of a few channels, each of which several work-groups add."""
+    grad = torch.randn(images, 5, 31, 67).add(0.5).contiguous(memory_format=layout)
+    x, weight = torch.zeros(images, 1, 31, 67), torch.zeros(5, 1, 1, 1)
+    rest = ([5], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [False, False, True])
+    plan, inputs = run.lower("aten::convolution_backward", grad, x, weight, *rest)
+    found = _C.Plan(serialize(plan), 0).run(inputs)[2].cpu()
+    torch.testing.assert_close(found.double(), grad.double().sum((0, 2, 3)), rtol=1e-6, atol=1e-6)

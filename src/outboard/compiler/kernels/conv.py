@@ -198,25 +198,43 @@ _BIAS = r"""
 #define ADD(sum, lost, term) sum += term;
 #define WHOLE(sum, lost) sum
 #endif
+// Rows that follow one another without a gap are one.
+#define JOIN_ROWS                                                                         \
+  const int rows_join = y_h == yw * y_w, planes_join = rows_join && y_d == yh * y_h;      \
+  const long run = yw * (rows_join ? yh : 1) * (planes_join ? yd : 1);                    \
+  const long heights = rows_join ? 1 : yh, depths = planes_join ? 1 : yd;
+#define FROM(row) \
+  ((row) / (depths * heights) * y_n + c * y_c + (row) / heights % depths * y_d + (row) % heights * y_h)
 #if GROUP > 1
-GROUP_KERNEL void add_places(OB_GLOBAL const Y_T* y, OB_GLOBAL BIAS_T* bias, const long bias_c, const long channels,
+// A few channels do not keep a device busy: each has several work-groups, of which each adds one share.
+GROUP_KERNEL void add_places(OB_GLOBAL const Y_T* y, OB_GLOBAL ACC* sums, const long shares, const long channels,
                              const long images, const long yd, const long yh, const long yw, const long y_n,
                              const long y_c, const long y_d, const long y_h, const long y_w) {
-  const long rows = images * yd * yh;
+  JOIN_ROWS
+  const long total = images * yd * yh * yw, share = (total + shares - 1) / shares;
   OB_SHARED ACC partial[GROUP];
-  const int t = OB_LOCAL_ID(0);
-  for (long c = OB_GROUP_ID(0); c < channels; c += OB_GROUP_COUNT(0)) {
+  for (long g = OB_GROUP_ID(0); g < channels * shares; g += OB_GROUP_COUNT(0)) {
+    const long c = g % channels, begin = g / channels * share + OB_LOCAL_ID(0);
+    const long end = g / channels * share + share < total ? g / channels * share + share : total;
     ACC sum = 0, lost = 0;
-    for (long i = t; i < rows * yw; i += GROUP) {
-      const long row = i / yw;
-      const long place = row / (yd * yh) * y_n + c * y_c + row / yh % yd * y_d + row % yh * y_h + i % yw * y_w;
-      ADD(sum, lost, (ACC)Y_LOAD(y, place))
+    long row = run ? begin / run : 0, i = run ? begin % run : 0;
+    for (long each = begin; each < end; each += GROUP) {
+      ADD(sum, lost, (ACC)Y_LOAD(y, FROM(row) + i * y_w))
+      for (i += GROUP; i >= run; i -= run) ++row;
     }
     GROUP_SUM(sum, partial);
 #if KEEP_LOST
     GROUP_SUM(lost, partial);
 #endif
-    if (t == 0) { BIAS_STORE(bias, c * bias_c, WHOLE(sum, lost)); }
+    if (OB_LOCAL_ID(0) == 0) sums[g] = WHOLE(sum, lost);
+  }
+}
+OB_KERNEL void add_shares(OB_GLOBAL const ACC* sums, OB_GLOBAL BIAS_T* bias, const long bias_c, const long shares,
+                          const long channels) {
+  OB_FOR(c, channels) {
+    ACC sum = 0, lost = 0;
+    for (long share = 0; share < shares; ++share) ADD(sum, lost, sums[share * channels + c])
+    BIAS_STORE(bias, c * bias_c, WHOLE(sum, lost));
   }
 }
 #else
@@ -229,10 +247,7 @@ GROUP_KERNEL void add_places(OB_GLOBAL const Y_T* y, OB_GLOBAL BIAS_T* bias, con
 GROUP_KERNEL void add_places(OB_GLOBAL const Y_T* y, OB_GLOBAL BIAS_T* bias, const long bias_c, const long channels,
                              const long images, const long yd, const long yh, const long yw, const long y_n,
                              const long y_c, const long y_d, const long y_h, const long y_w) {
-  // Rows that follow one another without a gap are one.
-  const int rows_join = y_h == yw * y_w, planes_join = rows_join && y_d == yh * y_h;
-  const long run = yw * (rows_join ? yh : 1) * (planes_join ? yd : 1);
-  const long heights = rows_join ? 1 : yh, depths = planes_join ? 1 : yd;
+  JOIN_ROWS
   OB_FOR(c, channels) {
     ACC sums[SUMS];
     for (int j = 0; j < SUMS; ++j) sums[j] = 0;
@@ -241,7 +256,7 @@ GROUP_KERNEL void add_places(OB_GLOBAL const Y_T* y, OB_GLOBAL BIAS_T* bias, con
     for (int j = 0; j < SUMS; ++j) lost[j] = 0;
 #endif
     for (long row = 0; row < images * depths * heights; ++row) {
-      const long from = row / (depths * heights) * y_n + c * y_c + row / heights % depths * y_d + row % heights * y_h;
+      const long from = FROM(row);
       long i = 0;
       if (y_w == 1) {
         ADD_RUN(1)
@@ -264,6 +279,8 @@ GROUP_KERNEL void add_places(OB_GLOBAL const Y_T* y, OB_GLOBAL BIAS_T* bias, con
 """
 
 _GROUP = 256
+# Elements of a channel that a work-group adds, and most such shares.
+_SHARE, _MOST_SHARES = 1 << 13, 64
 
 
 @dataclasses.dataclass
@@ -364,7 +381,7 @@ class Convolution:
         self._product(builder, _INSIDE_X + _WEIGHT, batches, self.y_channels, n, part, parts=parts, written="")
 
     def bias_gradient(self, builder: PlanBuilder, bias: TensorArg) -> None:
-        """Appends: the sum of y over images and places, into ``bias``."""
+        """Appends: the sum of y over images and places, into ``bias``, in two kernels where work-items meet."""
         accumulate = engine.accumulator(self.y.dtype)
         if builder.target.tuning.sums_in_doubles:
             accumulate = "double"
@@ -373,13 +390,23 @@ class Convolution:
         functions = common.group_functions(builder, group, accumulate)
         defines = {"ACC": accumulate, "GROUP": group, "KEEP_LOST": int(accumulate == "float")}
         text = common.source(builder, functions + _BIAS, defines, {"Y": self.y.dtype, "BIAS": bias.dtype})
-        values = [bias.strides[0], self.y.sizes[1], self.y.sizes[0], *self.y.sizes[2:], *self.y.strides]
-        arguments = [builder.pointer(self.y), builder.pointer(bias), *(builder.int64(value) for value in values)]
+        places = [self.y.sizes[1], self.y.sizes[0], *self.y.sizes[2:], *self.y.strides]
         kernel = builder.kernel(text, "add_places")
         if group == 1:
+            values = [bias.strides[0], *places]
+            arguments = [builder.pointer(self.y), builder.pointer(bias), *map(builder.int64, values)]
             common.launch_items(builder, kernel, self.y.sizes[1], arguments, grain=1)
-        else:
-            common.launch_groups(builder, kernel, self.y.sizes[1], arguments, group)
+            return
+        channels = self.y.sizes[1]
+        total = self.images * strided.product(self.y.sizes[2:])
+        shares = common.larger(1, common.smaller(common.ceil_div(total, _SHARE), _MOST_SHARES))
+        sums = builder.allocate(channels * shares * size)
+        arguments = [builder.pointer(self.y), builder.pointer(sums), *map(builder.int64, [shares, *places])]
+        common.launch_groups(builder, kernel, channels * shares, arguments, group)
+        values = [bias.strides[0], shares, channels]
+        arguments = [builder.pointer(sums), builder.pointer(bias), *map(builder.int64, values)]
+        common.launch_items(builder, builder.kernel(text, "add_shares"), channels, arguments)
+        builder.free(sums)
 
     def _product(
         self,
