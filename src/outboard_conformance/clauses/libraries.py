@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import array
 import ctypes
+import functools
+import itertools
+import math
 from collections.abc import Sequence
 from ctypes import c_int64, c_void_p
 from typing import Any
 
 from outboard_conformance.bench import Bench
-from outboard_conformance.clause import clause, expect, need
+from outboard_conformance.clause import NotApplicable, clause, expect, need
 from outboard_conformance.driver import Collective, Operand, Status
 
 FLOAT = 6  #: c10::ScalarType::Float
-_TENSOR = 1
+_TENSOR, _INTEGER, _INTEGERS = 1, 2, 4
 
 
 def tensor(data: int, sizes: Sequence[int], *, dtype: int = FLOAT, result: bool = False) -> tuple[Operand, Any]:
@@ -48,37 +51,104 @@ def products_of_the_library_are_right(bench: Bench) -> None:
 
 def product(bench: Bench, rows: int, inner: int, columns: int) -> None:
     """Tries ``aten::mm`` of small integers, whose sums are exact."""
-    sizes = ((rows, inner), (inner, columns), (rows, columns))
-    asked = [tensor(16, each, result=i == 2) for i, each in enumerate(sizes)]
-    function = c_void_p()
+    left, right = Numbers((rows, inner), 5), Numbers((inner, columns), 7)
+    found = carry_out(bench, "aten::mm", [left, right], (rows, columns))
+    wanted = [sum(left.at(r, k) * right.at(k, c) for k in range(inner)) for r in range(rows) for c in range(columns)]
+    expect(found == wanted, f"{rows} x {inner} times {inner} x {columns}")
+
+
+@clause("kernels", "all arguments of the operator's schema in order, then its results.")
+def convolutions_of_the_library_are_right(bench: Bench) -> None:
+    need(bench.driver.has("library_find"), "no library_find")
+    problem = Convolution()
+    x, w, y, none = problem.x, problem.w, problem.y, Operand()
+    numbers = [integers(2, 1), integers(1, 0), integers(1, 1), integer(0), integers(0, 0), integer(1)]
+    calls: list[tuple[str, list[Numbers | Operand], Numbers]] = [
+        ("aten::convolution", [x, w, none, *numbers], y),
+        ("aten::convolution_backward", [y, x, w, none, *numbers, integers(1, 0, 0)], x),
+        ("aten::convolution_backward", [y, x, w, none, *numbers, integers(0, 1, 0)], w),
+    ]
+    answers = []
+    for name, arguments, made in calls:
+        try:
+            found = carry_out(bench, name, arguments, made.sizes)
+        except NotApplicable:
+            continue
+        answers.append(name)
+        expect(found == problem.sums(made), f"{name}: a result of {made.sizes}")
+    need(bool(answers), "the library has no convolution for it")
+
+
+class Numbers:
+    """A dense tensor of small integers."""
+
+    def __init__(self, sizes: tuple[int, ...], period: int) -> None:
+        self.sizes = sizes
+        self.values = [float(i % period - period // 2) for i in range(math.prod(sizes))]
+
+    def place(self, *index: int) -> int:
+        """Where an element is."""
+        return functools.reduce(lambda place, each: place * each[0] + each[1], zip(self.sizes, index, strict=True), 0)
+
+    def at(self, *index: int) -> float:
+        """An element."""
+        return self.values[self.place(*index)]
+
+
+class Convolution:
+    """A convolution of two images of three channels, with steps of 2 and 1 and a row of padding."""
+
+    def __init__(self) -> None:
+        self.x, self.w, self.y = Numbers((2, 3, 5, 4), 5), Numbers((4, 3, 3, 2), 7), Numbers((2, 4, 3, 3), 3)
+
+    def sums(self, made: Numbers) -> list[float]:
+        """By the definition, one of the three from the other two."""
+        sums = [0.0] * len(made.values)
+        for n, k, row, column, c, i, j in itertools.product(*map(range, (*self.y.sizes, *self.w.sizes[1:]))):
+            from_row = 2 * row + i - 1
+            if not 0 <= from_row < self.x.sizes[2]:
+                continue
+            places = {self.y: (n, k, row, column), self.x: (n, c, from_row, column + j), self.w: (k, c, i, j)}
+            sums[made.place(*places.pop(made))] += math.prod(each.at(*place) for each, place in places.items())
+        return sums
+
+
+def integer(value: int) -> Operand:
+    """A number as an operand."""
+    return Operand(_INTEGER, integer=value)
+
+
+def integers(*values: int) -> Operand:
+    """Numbers as an operand."""
+    return Operand(_INTEGERS, count=len(values), sizes=(c_int64 * len(values))(*values))
+
+
+def carry_out(bench: Bench, name: str, arguments: Sequence[Numbers | Operand], made: tuple[int, ...]) -> list[float]:
+    """The result of an operator, of sizes ``made``, by the library. Raises NotApplicable if that does not have it."""
+    inputs = [each for each in arguments if isinstance(each, Numbers)]
+    memory = [bench.alloc(4 * math.prod(sizes) + 64) + 16 for sizes in (*(each.sizes for each in inputs), made)]
+    for pointer, each in zip(memory, inputs, strict=False):
+        bench.write(pointer, array.array("f", each.values).tobytes())
+
+    def operands(addresses: Sequence[int]) -> tuple[Any, Any]:
+        where = iter(addresses)
+        kept = [tensor(next(where), each.sizes) if isinstance(each, Numbers) else (each, None) for each in arguments]
+        kept.append(tensor(next(where), made, result=True))
+        return listed(kept), kept
+
+    function, (asked, _kept) = c_void_p(), operands([16] * len(memory))
+    allowed, count = (Status.OK, Status.UNSUPPORTED), len(asked)
     found = bench.driver.call(
-        "library_find",
-        bench.device,
-        b"aten::mm",
-        listed(asked),
-        3,
-        ctypes.byref(function),
-        allow=(Status.OK, Status.UNSUPPORTED),
+        "library_find", bench.device, name.encode(), asked, count, ctypes.byref(function), allow=allowed
     )
-    need(found == Status.OK, "the library has no aten::mm for it")
-    left = [float(i % 5 - 2) for i in range(rows * inner)]
-    right = [float(i % 7 - 3) for i in range(inner * columns)]
-    memory = [bench.alloc(4 * a * b + 64) + 16 for a, b in sizes]
-    for pointer, values in zip(memory, (left, right), strict=False):
-        bench.write(pointer, array.array("f", values).tobytes())
+    need(found == Status.OK, f"the library has no {name} for it")
     stream = bench.stream()
     bench.occupy(stream)
-    given = [tensor(pointer, each, result=i == 2) for i, (pointer, each) in enumerate(zip(memory, sizes, strict=True))]
-    operands = listed(given)
-    bench.driver.call("library_call", stream, function, operands, 3)
-    ctypes.memset(operands, 0, ctypes.sizeof(operands))
+    given, _kept = operands(memory)
+    bench.driver.call("library_call", stream, function, given, count)
+    ctypes.memset(given, 0, ctypes.sizeof(given))
     bench.wait(stream)
-    wanted = [
-        sum(left[r * inner + k] * right[k * columns + c] for k in range(inner))
-        for r in range(rows)
-        for c in range(columns)
-    ]
-    expect(floats(bench.read(memory[2], 4 * rows * columns)) == wanted, f"{rows} x {inner} times {inner} x {columns}")
+    return floats(bench.read(memory[-1], 4 * math.prod(made)))
 
 
 @clause("contract", "OB_UNSUPPORTED if there is none.")
