@@ -346,7 +346,7 @@ def test_they_can_be_read() -> None:
         "SimtSchedule",
         "  x: x = 1",
         "  r: r = 10000",
-        "  terms: ([in parts: (t1); each: 16; all: 16; block: 16])",
+        "  terms: ([in parts: (t1); each: 16; all: 16; block: 16; pack: 4; packed: (t0)])",
         "  launch: 256 x 1 by 256",
         "  sharing: group",
         "  together: 4",

@@ -135,6 +135,21 @@ def test_few_long_reductions(run: Runner, shape: tuple[int, int], dim: int) -> N
     torch.testing.assert_close(run("aten::var_mean.correction", x, [dim])[0], x.var(dim), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("length, offset", [(64, 0), (200, 1), (1023, 0), (2048, 0), (2050, 2), (5000, 3)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_neighbouring_terms_wherever_they_lie(
+    run: Runner, device: str, dtype: torch.dtype, length: int, offset: int
+) -> None:
+    x = (torch.randn(3, length + offset) * 3).to(dtype)
+    part, view = x[:, offset:], x.to(device)[:, offset:]
+    torch.testing.assert_close(run("aten::_softmax", view, 1, False), part.softmax(1))
+    torch.testing.assert_close(run("aten::argmax", view, 1), part.argmax(1))
+    torch.testing.assert_close(
+        run("aten::native_layer_norm", view, [length], None, None, 1e-5)[0],
+        torch.native_layer_norm(part, [length], None, None, 1e-5)[0],
+    )
+
+
 @pytest.mark.parametrize("shape", [(8, 3, 80, 80), (40, 32, 29, 29), (600, 40, 7, 7)], ids=str)
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 def test_statistics_of_channels(run: Runner, shape: tuple[int, ...], memory_format: torch.memory_format) -> None:

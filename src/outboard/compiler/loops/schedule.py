@@ -96,6 +96,9 @@ class Terms:
     #: each step would have to wait for the one before.
     apart: tuple[str, ...] = ()
     far: tuple[Far, ...] = ()
+    #: Neighbouring terms of a work-item, whose loads ``packed``, and stores to buffers of ``packed``, are one access.
+    pack: int = 1
+    packed: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"[{'; '.join(_decisions(self))}]"

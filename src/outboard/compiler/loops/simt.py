@@ -20,7 +20,9 @@ All orders of addition are fixed: each run gives the same bits.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 import sympy
@@ -30,10 +32,10 @@ from ..dialects.c import groups
 from ..target import Limits
 from ..units import COMPUTE_UNITS
 from .accesses import Accesses
-from .nest import LoopKernel, Store, Value
+from .nest import LoopKernel, Region, Store, Value
 from .reductions import FEW, PIECES, combination_of, length_of_pieces, one_by_one, pays_pieces, reduces_once
-from .schedule import Launch, Sharing, SimtSchedule
-from .splits import ceildiv, floordiv, maximum, minimum
+from .schedule import Launch, Sharing, SimtSchedule, Terms
+from .splits import Split, ceildiv, floordiv, maximum, minimum
 
 #: Work-items of a work-group that takes points, and at most of one that takes long rows of them or reduces.
 GROUP, LARGEST_GROUP = 64, 256
@@ -99,10 +101,7 @@ class _Decision:
             x=self.x,
             r=self.r,
             formulas=tuple(self.accesses.formulas.items()),
-            terms=tuple(
-                one_by_one(self.accesses, region, items) if region.in_reduction else None
-                for region in self.kernel.regions
-            ),
+            terms=tuple(self._terms(region, items) if region.in_reduction else None for region in self.kernel.regions),
             launch=launch,
             assumptions=tuple(dict.fromkeys(self.assumptions)),
             sharing=self.sharing,
@@ -208,42 +207,45 @@ class _Decision:
         return self._made(launch, by_rows=True, in_turn=in_turn, each=each, packed=packed, hoisted=hoisted)
 
     def _packed(self) -> tuple[tuple[str, ...], int]:
-        """What an item takes as one access of several neighbours, and how many these are: nothing and 1 where there is
-        no such access, or where others would go from line to line."""
+        """What an item takes as one access of several neighbouring points, and how many these are: nothing and 1 where
+        there is no such access, or where others would go from line to line."""
         if self.r is not None:
             return (), 1
-        statements, uniform = self.kernel.statements(), self.accesses.uniform()
-        moved = [s for s in statements if isinstance(s, Store) or s.op == "load"]
-        steps = [(s, self.accesses.step(s.index, self.x.inner)) for s in moved]
+        statements = self.kernel.statements()
+        steps = [(s, self.accesses.step(s.index, self.x.inner)) for s in _moves(statements)]
         if any(step not in (None, 0, 1) for s, step in steps if isinstance(s, Store) or s.mask is None):
             return (), 1
         if any(isinstance(s, Store) and s.atomic_add and step == 1 for s, step in steps):
             return (), 1  # neighbours' atomics belong to one line
-        known = [s for s, _ in steps if all(value.name in uniform for value in self.kernel.looked_up(s.index))]
-        beside = [s for s, step in steps if step == 1 and s in known]
-        packed = [s for s in beside if (self._stores_once(s) if isinstance(s, Store) else self._loads_first(s))]
+        return self._together(statements, self.x, self.accesses.uniform())
+
+    def _terms(self, region: Region, items: int) -> Terms:
+        """How those that share a reduction take its terms: few neighbouring ones at a time, where they lie so."""
+        terms = one_by_one(self.accesses, region, items)
+        if self.r is None or self.sharing is Sharing.ITEM:
+            return terms
+        packed, pack = self._together(region.body, self.r, {})
+        return dataclasses.replace(terms, packed=packed, pack=pack)
+
+    def _together(
+        self, statements: list[Value | Store], split: Split, known: Collection[str]
+    ) -> tuple[tuple[str, ...], int]:
+        """Loads and buffers of stores that may be one access of several neighbours along a root, and of how many. An
+        index may be made of values that are ``known`` before."""
+        packed = [
+            s
+            for s in _moves(statements)
+            if self.accesses.step(s.index, split.inner) == 1
+            and (split.rows is None or split is self.x or self.accesses.step(s.index, split.outer) is not None)
+            and all(value.name in known for value in self.kernel.looked_up(s.index))
+            and (_stores_once(s, statements) if isinstance(s, Store) else _loads_first(s, statements))
+        ]
         if not packed:
             return (), 1
         each = min(MOST_EACH, ACCESS // max(self.kernel.buffers[s.buffer].itemsize for s in packed))
         if each < 2 or len(statements) * each > REPEATED:
             return (), 1
         return tuple(s.buffer if isinstance(s, Store) else s.name for s in packed), each
-
-    def _stores_once(self, store: Store) -> bool:
-        """Whether nothing else stores to the buffer, or loads from it after this."""
-        if store.atomic_add:
-            return False
-        statements = self.kernel.statements()
-        others = [s for s in statements if isinstance(s, Store) and s.buffer == store.buffer and s is not store]
-        later = statements[statements.index(store) :]
-        return not others and not any(isinstance(s, Value) and s.buffer == store.buffer for s in later)
-
-    def _loads_first(self, load: Value) -> bool:
-        """Whether the load may come before all else that the points do: there is no mask, and nothing before it stores
-        to its buffer."""
-        statements = self.kernel.statements()
-        before = statements[: statements.index(load)]
-        return load.mask is None and not any(isinstance(s, Store) and s.buffer == load.buffer for s in before)
 
     def _groups(self) -> SimtSchedule:
         """A work-group for each point of the non-reduction root."""
@@ -276,3 +278,21 @@ class _Decision:
     def _launch(self, count: sympy.Expr, rows: sympy.Expr = sympy.S.One, extra: tuple[sympy.Expr, ...] = ()) -> Launch:
         """``count`` work-groups by so many rows."""
         return Launch((count * self.group, rows), (self.group, 1, 1), extra)
+
+
+def _moves(statements: list[Value | Store]) -> list[Value | Store]:
+    """What touches memory."""
+    return [s for s in statements if isinstance(s, Store) or s.op == "load"]
+
+
+def _stores_once(store: Store, statements: list[Value | Store]) -> bool:
+    """Whether no other of the statements stores to the buffer, or loads from it later."""
+    others = [s for s in statements if isinstance(s, Store) and s.buffer == store.buffer and s is not store]
+    later = statements[statements.index(store) :]
+    return not store.atomic_add and not others and all(isinstance(s, Store) or s.buffer != store.buffer for s in later)
+
+
+def _loads_first(load: Value, statements: list[Value | Store]) -> bool:
+    """Whether the load may come before all else: there is no mask, and nothing before it stores to its buffer."""
+    before = statements[: statements.index(load)]
+    return load.mask is None and not any(isinstance(s, Store) and s.buffer == load.buffer for s in before)

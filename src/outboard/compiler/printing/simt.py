@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import sympy
 
 from ..dialects import c
 from ..dialects.c import groups
 from ..loops.nest import LoopKernel, Region, Store, Value, compute_dtype
-from ..loops.schedule import Sharing, SimtSchedule
+from ..loops.schedule import Sharing, SimtSchedule, Terms
 from ..target import Target
 from .reductions import ReductionPrinter, named
 
@@ -90,51 +90,54 @@ class SimtPrinter(ReductionPrinter):
         self.write(f"const long {i}_group = (long)OB_GROUP_ID(0) * {group * each};")
         self.write(f"long {i}_from = {i}_group + OB_LOCAL_ID(0) * {each}, {i}_step = 1;")
         self.write(f"long {i}_to = min({i}_from + {each}, {length});")
-        with self.block(f"if ({self._misaligned([*loads, *stores], f'{i}_group')})"):
+        first = {self.x.inner: f"{i}_group"}
+        with self.block(f"if ({self._misaligned([*loads, *stores], each, first)})"):
             self.write(f"{i}_from = {i}_group + OB_LOCAL_ID(0); {i}_step = {group};")
             self.write(f"{i}_to = min({i}_group + {group * each}, {length});")
         with self.block(f"if ({i}_step == 1 && {i}_from + {each} <= {length})"):
-            self._packed_points(loads, stores)
+            with self._packs(loads, stores, each, {self.x.inner: f"{i}_from"}):
+                self.write(f"const long {i} = {i}_from + e;")
+                self.point()
         with self.block(f"else for (long {i} = {i}_from; {i} < {i}_to; {i} += {i}_step)"):
             self.point()
         self.hoisted = set()
 
-    def _misaligned(self, accesses: Sequence[Value | Store], first: str) -> str:
-        """Whether an address of the first of a group's points is no multiple of its access's size."""
+    def _misaligned(self, accesses: Sequence[Value | Store], each: int, first: dict[sympy.Symbol, str]) -> str:
+        """Whether the address of an access at a first place is no multiple of its size."""
         by_size: dict[int, list[str]] = {}
         for access in accesses:
-            size = self.kernel.buffers[access.buffer].itemsize * self.schedule.each
-            place = f"(ulong)({self.buffers[access.buffer]} + ({self._index_from(access.index, first)}))"
-            by_size.setdefault(size, []).append(place)
+            size = self.kernel.buffers[access.buffer].itemsize * each
+            by_size.setdefault(size, []).append(f"(ulong){self._address(access, first)}")
         return " || ".join(f"(({' | '.join(dict.fromkeys(each))}) & {size - 1}) != 0" for size, each in by_size.items())
 
-    def _index_from(self, index: sympy.Expr, first: str) -> str:
-        """An index at another place of the row than the one that is named as the row's index."""
-        self.renamed[self.x.inner] = first
-        text, _ = self.index(index)
-        del self.renamed[self.x.inner]
-        return text
+    def _address(self, access: Value | Store, place: dict[sympy.Symbol, str]) -> str:
+        """The address of an access where some indices go by other names than their own."""
+        self.renamed.update(place)
+        text, _ = self.index(access.index)
+        self.renamed.clear()
+        return f"({self.buffers[access.buffer]} + ({text}))"
 
-    def _packed_points(self, loads: list[Value], stores: list[Store]) -> None:
-        i, each = self.x.inner, self.schedule.each
-        places = {}
+    @contextlib.contextmanager
+    def _packs(
+        self, loads: Sequence[Value], stores: Sequence[Store], each: int, place: dict[sympy.Symbol, str]
+    ) -> Iterator[None]:
+        """A loop over ``each`` neighbours, ``e``: its loads come before it in one access, its stores after it."""
+        addresses = {}
         accesses: list[Value | Store] = [*loads, *stores]
         for access in accesses:
-            dtype, pointer = self.kernel.buffers[access.buffer], self.buffers[access.buffer]
-            name = access.name if isinstance(access, Value) else f"{pointer}_new"
-            kind = c.pack(self.prelude, dtype, each)
-            place = f"({pointer} + ({self._index_from(access.index, f'{i}_from')}))"
+            dtype = self.kernel.buffers[access.buffer]
+            name = access.name if isinstance(access, Value) else f"{self.buffers[access.buffer]}_new"
+            kind, address = c.pack(self.prelude, dtype, each), self._address(access, place)
             self.packs[id(access)] = f"{name}_p"
-            places[id(access)] = kind, place
-            loaded = f" = *(OB_GLOBAL const {kind}*){place}" if isinstance(access, Value) else ""
+            addresses[id(access)] = kind, address
+            loaded = f" = *(OB_GLOBAL const {kind}*){address}" if isinstance(access, Value) else ""
             self.write(f"{kind} {name}_p{loaded};")
         self.write(f"OB_UNROLL({each})")
         with self.block(f"for (int e = 0; e < {each}; ++e)"):
-            self.write(f"const long {i} = {i}_from + e;")
-            self.point()
+            yield
         for store in stores:
-            kind, place = places[id(store)]
-            self.write(f"*(OB_GLOBAL {kind}*){place} = {self.packs[id(store)]};")
+            kind, address = addresses[id(store)]
+            self.write(f"*(OB_GLOBAL {kind}*){address} = {self.packs[id(store)]};")
         self.packs.clear()
 
     def _groups(self) -> None:
@@ -209,37 +212,89 @@ class SimtPrinter(ReductionPrinter):
         self._declare_totals(sums, 1)
         if sums:
             self.write(f"int {sums[0].name}_pending = 0;")
-        with self._terms():
+
+        def term() -> None:
             self.body(region.body)
             for value in reduces:
                 self._accumulate(value, f"{value.name}_{'b' if value in sums else 'a'}")
+
+        def counted(count: int) -> None:
             if sums:
-                with self.block(f"if (++{sums[0].name}_pending == {terms.each})"):
+                with self.block(f"if (({sums[0].name}_pending += {count}) >= {terms.each})"):
                     self.write(f"{sums[0].name}_pending = 0;")
                     self._flush(sums)
+
+        self._terms(region, terms, term, counted)
         self._flush(sums)
         for value in sums:
             self.write(f"{value.name}_a = {self._total(value, 1)};")
         self._results(reduces)
 
-    @contextlib.contextmanager
-    def _terms(self) -> Iterator[None]:
-        """A loop over this work-item's terms."""
+    def _terms(self, region: Region, terms: Terms, term: Callable[[], None], counted: Callable[[int], None]) -> None:
+        """Loops over this work-item's terms: over packs of neighbours, where there are such, then over what is left.
+        ``term`` prints what is done with one, ``counted`` what is done after so many."""
         assert self.r is not None
         first, last = ("first", "last") if self.schedule.in_pieces else ("0", self.size(self.r.numel))
-        step = str(self.group) if self.sharing is Sharing.GROUP else "size"
-        o, i = self.r.outer, self.r.inner
+        self.looping = True
+        if terms.pack > 1:
+            first = self._packed_terms(region, terms, first, last, term, counted)
+        with self._turns(first, last, 1):
+            term()
+            counted(1)
+        self.looping = False
+
+    def _packed_terms(
+        self,
+        region: Region,
+        terms: Terms,
+        first: str,
+        last: str,
+        term: Callable[[], None],
+        counted: Callable[[int], None],
+    ) -> str:
+        """A loop over packs of terms, where addresses are multiples of their sizes; returns what is left's begin."""
+        assert self.r is not None
+        o, i, each = self.r.outer, self.r.inner, terms.pack
+        moves = [s for s in region.body if isinstance(s, Store) or s.op == "load"]
+        loads = [s for s in moves if isinstance(s, Value) and s.name in terms.packed]
+        stores = [s for s in moves if isinstance(s, Store) and s.buffer in terms.packed]
+        accesses: list[Value | Store] = [*loads, *stores]
         self.counter += 1
-        row, place = f"{o}_{self.counter}", f"{i}_{self.counter}"
+        rest = f"rest_{self.counter}"
+        self.write(f"long {rest} = {first};")
+        begin = {i: first} if self.r.rows is None else {o: "0L", i: "0L"}
+        conditions = [f"!({self._misaligned(accesses, each, begin)})"]
+        if self.r.rows is not None:  # no pack lies in two rows
+            steps = [self.accesses.step(access.index, o) for access in accesses]
+            lengths = [self.size(length) for length in (self.r.length, *steps) if length is not None]
+            conditions += [f"{length} % {each} == 0" for length in dict.fromkeys(lengths)]
+        with self.block(f"if ({' && '.join(conditions)})"):
+            with self._turns(first, last, each, suffix="_from"):
+                with self._packs(loads, stores, each, {i: f"{i}_from"}):
+                    self.write(f"const long {i} = {i}_from + e;")
+                    term()
+                counted(each)
+            self.write(f"{rest} += ({last} - {first}) / {each} * {each};")
+        return rest
+
+    @contextlib.contextmanager
+    def _turns(self, first: str, last: str, each: int, suffix: str = "") -> Iterator[None]:
+        """A loop in which those that share a reduction take ``each`` terms in turn, from that of the reduction's inner
+        index with a suffix on."""
+        assert self.r is not None
+        o, i = self.r.outer, f"{self.r.inner}{suffix}"
+        step = f"{self.group * each}" if self.sharing is Sharing.GROUP else f"(long)size * {each}"
+        begin = f"{first} + t" if each == 1 else f"{first} + t * {each}"
+        self.counter += 1
+        row, place = f"{o}_{self.counter}", f"{self.r.inner}_{self.counter}"
         if self.r.rows is not None:  # divided once: a division costs more than most terms
             length = f"max({self.size(self.r.length)}, 1L)"
-            self.write(f"long {row} = ({first} + t) / {length}, {place} = {first} + t - {row} * {length};")
+            self.write(f"long {row} = ({begin}) / {length}, {place} = {begin} - {row} * {length};")
             self.write(f"const long {row}_step = {step} / {length}, {place}_step = {step} - {row}_step * {length};")
-        with self.block(f"for (long k = {first} + t; k < {last}; k += {step})"):
+        end = f"k < {last}" if each == 1 else f"k + {each} <= {last}"
+        with self.block(f"for (long k = {begin}; {end}; k += {step})"):
             self.write(f"const long {i} = k;" if self.r.rows is None else f"const long {o} = {row}, {i} = {place};")
-            self.looping = True
             yield
-            self.looping = False
             if self.r.rows is not None:
                 self.write(f"{row} += {row}_step; {place} += {place}_step;")
                 self.write(f"if ({place} >= {length}) {{ {place} -= {length}; ++{row}; }}")
