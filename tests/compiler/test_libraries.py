@@ -168,19 +168,20 @@ def _finds_one_gradient(target: Target, operator: str, operands: tuple[Any, ...]
 
 
 @pytest.mark.parametrize("numbers", CONVOLUTIONS)
-@pytest.mark.parametrize("images", [libraries.IMAGES, libraries.IMAGES_SIMT])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
 def test_convolutions_and_their_gradients(
-    judge: Judge, device: str, numbers: tuple[Any, ...], images: int, monkeypatch: pytest.MonkeyPatch
+    judge: Judge, device: str, numbers: tuple[Any, ...], layout: torch.memory_format, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each gradient is measured alone, and that of a bias is ours. What is measured are calls of the same numbers, in
-    sizes to which PyTorch's shape functions agree."""
+    """Each gradient is measured alone, and that of a bias is ours. What is measured are calls of the same numbers, on
+    images that lie alike, in sizes to which PyTorch's shape functions agree."""
+    images = libraries.IMAGES_SIMT if layout is torch.channels_last else libraries.IMAGES
     monkeypatch.setattr(functions, "_finds", _finds_one_gradient)
     monkeypatch.setattr(libraries, "_budget", lambda target: (libraries.MOST, images))
     target = dataclasses.replace(target_of(0), library="made up")
     weight, stride, padding, dilation, transposed, more, groups = numbers
     rest = (list(stride), list(padding), list(dilation), transposed, list(more), groups)
     w = torch.empty(weight, device=device)
-    x = torch.empty(2, weight[0] if transposed else weight[1] * groups, 40, 44, device=device)
+    x = torch.empty(2, weight[0] if transposed else weight[1] * groups, 40, 44, device=device).to(memory_format=layout)
     y = torch.ops.aten.convolution(x, w, None, *rest)
 
     def on_library(name: str, *arguments: Any) -> int:
@@ -195,6 +196,7 @@ def test_convolutions_and_their_gradients(
         source, kernel, result = (torch.empty(sizes, device="meta") for sizes in made[:3])
         assert torch.ops.aten.convolution(source, kernel, None, *rest).shape == result.shape
         assert kernel.shape[2:] == weight[2:] and 1 <= source.shape[0] <= images
+        assert all((tensor.strides[1] == 1) == (layout is torch.channels_last) for tensor in case.tensors[::2])
 
 
 @pytest.fixture

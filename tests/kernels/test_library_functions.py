@@ -273,8 +273,8 @@ for shapes in (
     ShapeClass("mm", torch.float32, (1, 1), (1, 8, 8, 8)),
     ShapeClass("mm", torch.bfloat16, (0, 0), (1, 1, 10, 10)),
     ShapeClass("bmm", torch.float32, (1, 0), (4, 6, 6, 6)),
-    ShapeClass("convolution", torch.float32, (2, 0, 1, 3, 3, 2, 2, 1, 1, 1, 1, 0, 0), (5, 5, 5, 5)),
-    ShapeClass("convolution", torch.float32, (1, 0, 40, 3, 1, 1, 1, 0), (1, 1, 9)),
+    ShapeClass("convolution", torch.float32, (2, 0, 0, 1, 3, 3, 2, 2, 1, 1, 1, 1, 0, 0), (5, 5, 5, 5)),
+    ShapeClass("convolution", torch.float32, (2, 0, 1, 40, 3, 3, 1, 1, 1, 1, 1, 1, 0, 0), (1, 1, 5, 5)),
 ):
     found = libraries.measure(target_of(0), libraries.typical(shapes))
     assert set(found) == {"dialect", "driver"} and all(seconds > 0 for seconds in found.values())

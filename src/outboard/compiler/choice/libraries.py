@@ -210,7 +210,9 @@ def _convolution_class(name: str, values: dict[str, Any], sizes: _Sizes) -> Shap
     groups = sizes.exact(values["groups"])
     if any(items is None for items in lists) or groups < 1:
         raise _Unknown
-    exact = [rank, int(bool(values["transposed"])), groups, *map(sizes.exact, weight.sizes[2:])]
+    # Of images of one place nothing says how they lie.
+    last = sizes.value(x.strides[1]) == 1 and any(sizes.value(size) > 1 for size in x.sizes[2:])
+    exact = [rank, int(bool(values["transposed"])), int(last), groups, *map(sizes.exact, weight.sizes[2:])]
     exact += [sizes.exact(item) for items in lists for item in items or ()]
     if name == "convolution_backward":
         mask = [int(flag) for flag in list(values["output_mask"])[:2]]
@@ -260,8 +262,8 @@ def operations(shapes: ShapeClass) -> int:
     """Floating-point operations of a typical call, if it were not made smaller (of a convolution: for one image)."""
     counts = [_middle(digits) for digits in shapes.sizes]
     if shapes.operator.startswith("convolution"):
-        rank, _, groups = shapes.exact[:3]
-        counts += [groups, *shapes.exact[3 : 3 + rank]]
+        rank, _, _, groups = shapes.exact[:4]
+        counts += [groups, *shapes.exact[4 : 4 + rank]]
     if shapes.operator == "attention":
         counts += [2, shapes.exact[0], shapes.exact[2]]
     return 2 * int(product(counts))
@@ -299,7 +301,7 @@ def _typical_product(shapes: ShapeClass, most: int) -> Case:
 
 
 def _typical_convolution(shapes: ShapeClass, most: int, images: int) -> Case:
-    rank, transposed, groups, *rest = shapes.exact
+    rank, transposed, last, groups, *rest = shapes.exact
     kernel, stride, padding, dilation, more = (rest[i * rank : (i + 1) * rank] for i in range(5))
     mask = rest[5 * rank :]
     reach = [(size - 1) * step + 1 for size, step in zip(kernel, dilation, strict=True)]
@@ -322,7 +324,7 @@ def _typical_convolution(shapes: ShapeClass, most: int, images: int) -> Case:
         [images, groups * each, *sizes] for each, sizes in zip(channels, (places, made), strict=True)
     )
     source, weight, target, grad_source, grad_weight = (
-        _dense(number, shapes.dtype, sizes)
+        _dense(number, shapes.dtype, sizes, bool(last))
         for number, sizes in enumerate([source_sizes, weights, target_sizes, source_sizes, weights])
     )
     shared: list[Any] = [stride, padding, dilation, bool(transposed), more, groups]
@@ -369,12 +371,13 @@ def _sizes(values: Sequence[int]) -> tuple[Size, ...]:
     return tuple(sympy.Integer(value) for value in values)
 
 
-def _dense(number: int, dtype: torch.dtype, sizes: Sequence[int]) -> TensorArg:
-    strides, step = [], 1
-    for size in reversed(sizes):
-        strides.append(step)
-        step *= size
-    return TensorArg(number, dtype, _sizes(sizes), _sizes(strides[::-1]))
+def _dense(number: int, dtype: torch.dtype, sizes: Sequence[int], channels_last: bool) -> TensorArg:
+    order = [0, *range(2, len(sizes)), 1] if channels_last else range(len(sizes))
+    strides, step = [0] * len(sizes), 1
+    for dim in reversed(order):
+        strides[dim] = step
+        step *= sizes[dim]
+    return TensorArg(number, dtype, _sizes(sizes), _sizes(strides))
 
 
 # ---- measuring ----
