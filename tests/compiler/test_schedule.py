@@ -271,15 +271,21 @@ def test_a_transposition_by_items(work_group: int, group: int) -> None:
     found = items(transpose(), work_group=work_group)
     assert (found.sharing, found.by_rows, found.in_turn) == (Sharing.ITEM, True, True)
     assert found.launch.grid == (ceildiv(S1, group) * group, least(S0, 65535))
-    assert found.assumptions == (min(group, 64) <= S1,)
+    assert (found.launch.local_size, found.assumptions) == ((group, 1, 1), (S1 >= 8,))
     assert (found.each, found.packed) == (1, ())  # loads go from line to line
     assert not items(transpose(rows=sympy.Integer(100))).in_turn
 
 
-def test_rows_too_short_for_a_group() -> None:
+def test_short_rows_share_a_group() -> None:
     found = items(transpose(hint=10))
+    assert (found.by_rows, found.in_turn, found.launch.local_size) == (True, True, (16, 16, 1))
+    assert found.launch.grid == (ceildiv(S1, 16) * 16, least(ceildiv(S0, 16), 65535) * 16)
+
+
+def test_rows_too_short_for_items_of_their_own() -> None:
+    found = items(transpose(hint=5))
     assert (found.by_rows, found.launch.grid) == (False, (ceildiv(S0 * S1, 256) * 256, 1))
-    assert found.assumptions == (S1 < 64,)
+    assert found.assumptions == (S1 < 8,)
 
 
 @pytest.mark.parametrize("work_group, group", [(1, 1), (32, 32), (256, 128)])

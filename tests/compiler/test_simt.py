@@ -307,7 +307,10 @@ def test_neighbours_wherever_they_lie(run: Runner, device: str, dtype: torch.dty
         torch.testing.assert_close(result.cpu(), torch.maximum(x[offset:], y[:count]))
 
 
-@pytest.mark.parametrize("rows, length, offset", [(3, 768, 0), (5, 1023, 0), (2, 260, 1), (4, 1024, 2), (70000, 3, 0)])
+@pytest.mark.parametrize(
+    "rows, length, offset",
+    [(3, 768, 0), (5, 1023, 0), (2, 260, 1), (4, 1024, 2), (70000, 3, 0), (70001, 9, 1), (500, 24, 0), (33, 64, 4)],
+)
 def test_rows_of_neighbours(run: Runner, device: str, rows: int, length: int, offset: int) -> None:
     x, column = torch.randn(rows, length + offset), torch.randn(rows, 1)
     table, places = torch.randn(9, length), torch.randint(9, (rows,))

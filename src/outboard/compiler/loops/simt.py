@@ -41,8 +41,8 @@ from .splits import Split, ceildiv, floordiv, maximum, minimum
 GROUP, LARGEST_GROUP = 64, 256
 #: Bytes of one access of a work-item, points that it takes at most, and statements that are worth repeating for each.
 ACCESS, MOST_EACH, REPEATED = 16, 8, 400
-#: Terms that are worth a work-group.
-WORTH_A_GROUP = 32
+#: Terms that are worth a work-group, and points of a row that are worth items of their own, without a division each.
+WORTH_A_GROUP, WORTH_A_ROW = 32, 8
 #: Results that fill a device with a work-item each.
 MANY = 1 << 14
 #: Terms that are worth a work-group of their own, or a work-item, among several for one result.
@@ -193,18 +193,28 @@ class _Decision:
     def _items(self) -> SimtSchedule:
         """A work-item for each point or few points, neighbours along a row if rows are long enough to fill groups. No
         launch has more rows than any device takes; its items go on with those behind them."""
-        length, rows = self.x.length, sympy.S.One if self.x.rows is None else self.x.rows
-        if self.x.rows is not None and not self._is_at_least(length, self.x.length_hint, min(GROUP, self.group)):
+        if self.x.rows is not None and not self._is_at_least(self.x.length, self.x.length_hint, WORTH_A_ROW):
             return self._made(self._launch(ceildiv(self.x.numel, sympy.Integer(self.group))))
-        in_turn = not (rows.is_Integer and rows <= MOST_ROWS)
+        packed, each = self._packed()
+        across, down = self._shape_of_group(each)
+        columns, rows = ceildiv(self.x.length, sympy.Integer(across * each)), sympy.S.One
+        if self.x.rows is not None:
+            rows = self.x.rows if down == 1 else ceildiv(self.x.rows, sympy.Integer(down))
+        in_turn = down > 1 or not (rows.is_Integer and rows <= MOST_ROWS)
         if in_turn:
             rows = minimum(rows, sympy.Integer(MOST_ROWS))
-        packed, each = self._packed()
-        while self.x.rows is not None and self.group > GROUP and self.group // 2 * each >= self.x.length_hint:
-            self.group //= 2
-        launch = self._launch(ceildiv(length, sympy.Integer(self.group * each)), rows)
+        launch = Launch((columns * across, rows * down), (across, down, 1))
         hoisted = tuple(self.accesses.uniform()) if each > 1 else ()
         return self._made(launch, by_rows=True, in_turn=in_turn, each=each, packed=packed, hoisted=hoisted)
+
+    def _shape_of_group(self, each: int) -> tuple[int, int]:
+        """Items of a group along a row of points and across rows: short rows share a group."""
+        if self.x.rows is None:
+            return self.group, 1
+        across = self.group
+        while across > 1 and across // 2 * each >= self.x.length_hint:
+            across //= 2
+        return across, self.group // across
 
     def _packed(self) -> tuple[tuple[str, ...], int]:
         """What an item takes as one access of several neighbouring points, and how many these are: nothing and 1 where
