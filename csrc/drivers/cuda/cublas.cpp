@@ -281,11 +281,12 @@ bool Product::prepare(const std::vector<ob_operand>& operands) {
   return plan_for(operands) != nullptr;
 }
 
-Outcome Product::run(const std::vector<ob_operand>& operands, const Workspace& workspace, CUstream stream) {
+Outcome Product::run(const std::vector<ob_operand>& operands, Workspace& workspace, CUstream stream) {
   const std::lock_guard lock(mutex_);
   Plan* const plan = plan_for(operands);
   if (plan == nullptr) return {OB_UNSUPPORTED, "cuBLASLt cannot compute " + name_ + " for these sizes and addresses"};
   const Problem& problem = *plan->problem;
+  if (const CUresult result = workspace.reserve(kWorkspace); result != CUDA_SUCCESS) return {OB_OK, "", result};
   if (problem.bias && !plan->set_bias(operands)) return {OB_INTERNAL, "cuBLASLt refused the address of a bias"};
   const auto at = [&](const Matrix& matrix) { return reinterpret_cast<void*>(operands[matrix.operand].data); };
   constexpr float kOne = 1, kNothing = 0;

@@ -42,7 +42,7 @@ class Product : public Function {
   Product& operator=(const Product&) = delete;
 
   bool prepare(const std::vector<ob_operand>& operands) override;
-  Outcome run(const std::vector<ob_operand>& operands, const Workspace& workspace, CUstream stream) override;
+  Outcome run(const std::vector<ob_operand>& operands, Workspace& workspace, CUstream stream) override;
 
  private:
   struct Plan;

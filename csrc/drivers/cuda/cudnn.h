@@ -73,9 +73,8 @@ class CudnnFunction : public Function {
   CudnnFunction& operator=(const CudnnFunction&) = delete;
 
   bool prepare(const std::vector<ob_operand>& operands) override;
-  size_t workspace(const std::vector<ob_operand>& operands) override;
-  /// What was found for much memory is found anew if the workspace did not become as large.
-  Outcome run(const std::vector<ob_operand>& operands, const Workspace& workspace, CUstream stream) override;
+  /// What was found for more memory than there is, is found anew.
+  Outcome run(const std::vector<ob_operand>& operands, Workspace& workspace, CUstream stream) override;
 
  protected:
   CudnnHandle& handle() { return handle_; }

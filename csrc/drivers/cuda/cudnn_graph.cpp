@@ -138,18 +138,16 @@ bool CudnnFunction::prepare(const std::vector<ob_operand>& operands) {
   return plan_for(operands, handle_.most_workspace()) != nullptr;
 }
 
-size_t CudnnFunction::workspace(const std::vector<ob_operand>& operands) {
-  const std::lock_guard lock(handle_.mutex());
-  const cudnn::Plan* const plan = plan_for(operands, handle_.most_workspace());
-  return plan != nullptr ? plan->graphs.workspace() : 0;
-}
-
-Outcome CudnnFunction::run(const std::vector<ob_operand>& operands, const Workspace& workspace, CUstream stream) {
+Outcome CudnnFunction::run(const std::vector<ob_operand>& operands, Workspace& workspace, CUstream stream) {
   const std::lock_guard lock(handle_.mutex());
   cudnn::Plan* plan = plan_for(operands, handle_.most_workspace());
   if (plan == nullptr) return {OB_UNSUPPORTED, std::string("cuDNN cannot compute this ") + what_};
-  if (plan->graphs.workspace() > workspace.bytes()) plan = plan_for(operands, kWorkspace);
-  if (plan == nullptr) return {OB_OUT_OF_MEMORY, std::string("cuDNN has no memory to compute this ") + what_};
+  CUresult memory = workspace.reserve(plan->graphs.workspace());
+  if (memory == CUDA_ERROR_OUT_OF_MEMORY && plan->graphs.workspace() > kWorkspace) {
+    plan = plan_for(operands, kWorkspace);
+    if (plan != nullptr) memory = workspace.reserve(kWorkspace);
+  }
+  if (memory != CUDA_SUCCESS) return {OB_OK, "", memory};
   const CudnnApi& api = handle_.api();
   int status = api.cudnnSetStream(handle_.get(), stream);
   if (status != kSuccess) return {OB_INTERNAL, "cudnnSetStream returned " + CudnnHandle::text_of(api, status)};

@@ -418,14 +418,11 @@ ob_status library_find(ob_device device, const char* name, const ob_operand* ope
 ob_status library_call(ob_stream stream, ob_function function, const ob_operand* operands, uint32_t count) {
   const Entry entry(stream->device);
   if (entry.status() != OB_OK) return entry.status();
-  Function& called = *reinterpret_cast<Function*>(function);
-  const std::vector<ob_operand> given{operands, operands + count};
-  const size_t wanted = called.workspace(given);
-  CUresult result = stream->workspace.reserve(wanted);
-  const bool is_too_much = result == CUDA_ERROR_OUT_OF_MEMORY && wanted > Function::kWorkspace;
-  if (is_too_much) result = stream->workspace.reserve(Function::kWorkspace);
-  if (result != CUDA_SUCCESS) return status_of(stream->device, result, "cuMemAlloc of a library's workspace");
-  const Outcome outcome = called.run(given, stream->workspace, stream->stream);
+  const Outcome outcome =
+      reinterpret_cast<Function*>(function)->run({operands, operands + count}, stream->workspace, stream->stream);
+  if (outcome.memory != CUDA_SUCCESS) {
+    return status_of(stream->device, outcome.memory, "cuMemAlloc of a library's workspace");
+  }
   if (outcome.status == OB_OK) return OB_OK;
   // What a kernel did wrong before is reported by the next call that asks.
   const CUresult earlier = cu().cuStreamQuery(stream->stream);

@@ -20,7 +20,8 @@ class CudnnHandle;
 /// What became of a call of a library function.
 struct Outcome {
   ob_status status = OB_OK;
-  std::string text;  // what is wrong: "cublasLtMatmul returned 14"
+  std::string text;                // what is wrong: "cublasLtMatmul returned 14"
+  CUresult memory = CUDA_SUCCESS;  // what became of reserving the workspace
 };
 
 /// Memory for intermediate results of a stream's library functions, which use it one after the other. The device's
@@ -32,7 +33,6 @@ class Workspace {
   /// Waits for the work that uses it.
   void release();
   CUdeviceptr address() const { return address_; }
-  size_t bytes() const { return bytes_; }
 
  private:
   CUdeviceptr address_ = 0;
@@ -49,10 +49,8 @@ class Function {
   virtual ~Function() = default;
   /// Whether the library can do it for these operands.
   virtual bool prepare(const std::vector<ob_operand>& operands) = 0;
-  /// Bytes that it would like to have for intermediate results.
-  virtual size_t workspace(const std::vector<ob_operand>& /*operands*/) { return kWorkspace; }
-  /// Submits it, with a workspace of as many, or of `kWorkspace`, which is its stream's alone.
-  virtual Outcome run(const std::vector<ob_operand>& operands, const Workspace& workspace, CUstream stream) = 0;
+  /// Submits it, with the workspace of its stream.
+  virtual Outcome run(const std::vector<ob_operand>& operands, Workspace& workspace, CUstream stream) = 0;
 };
 
 /// What a function prepared, by sets of sizes, of which it remembers so many.
