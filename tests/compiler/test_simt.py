@@ -132,6 +132,10 @@ def test_few_long_reductions(run: Runner, shape: tuple[int, int], dim: int) -> N
     torch.testing.assert_close(run("aten::sum.dim_IntList", x, [dim]), x.sum(dim), rtol=1e-4, atol=2e-3)
     torch.testing.assert_close(run("aten::amin", x, [dim]), x.amin(dim))
     torch.testing.assert_close(run("aten::all.dim", x > -4, dim), (x > -4).all(dim))
+    whole = x.mul(3).round()  # many ties
+    whole[-3:, -3:] = whole[5, 7] = float("nan")
+    torch.testing.assert_close(run("aten::argmax", whole, dim), whole.argmax(dim))
+    torch.testing.assert_close(run("aten::argmin", x.round(), dim), x.round().argmin(dim))
     torch.testing.assert_close(run("aten::var_mean.correction", x, [dim])[0], x.var(dim), rtol=1e-4, atol=1e-4)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sympy
 
 from .accesses import Accesses
-from .nest import LoopKernel, Region
+from .nest import LoopKernel, Region, Value
 from .schedule import Combination, Terms
 from .splits import ceildiv, minimum
 
@@ -31,15 +31,15 @@ def finds_places(kernel: LoopKernel) -> bool:
 
 
 def reduces_once(kernel: LoopKernel) -> bool:
-    """Whether the kernel is one loop of reductions, those to places aside, and what follows from its results."""
+    """Whether the kernel is one loop of reductions and what follows from its results."""
     first, *rest = kernel.regions
-    return first.in_reduction and not any(region.in_reduction for region in rest) and not finds_places(kernel)
+    return first.in_reduction and not any(region.in_reduction for region in rest)
 
 
 def pays_pieces(accesses: Accesses, long: int) -> bool:
     """Whether the kernel consists of so few reductions, and possibly so long ones, that several work-items share each.
     ``long`` terms are worth it."""
-    if accesses.r is None or not reduces_once(accesses.kernel):
+    if accesses.r is None or not reduces_once(accesses.kernel) or finds_places(accesses.kernel):
         return False
     results, terms = accesses.x.numel, accesses.r.numel
     return bool(results.is_Integer and results <= FEW and not (terms.is_Integer and terms * results < long))
@@ -50,9 +50,14 @@ def length_of_pieces(terms: sympy.Expr, pieces: sympy.Expr) -> sympy.Expr:
     return ceildiv(ceildiv(terms, pieces), sympy.Integer(PIECE_ALIGNMENT)) * PIECE_ALIGNMENT
 
 
+def slots_of(value: Value) -> int:
+    """How many slots the partial result of a reduction takes: a term that was looked for has its place beside it."""
+    return 2 if value.finds_place else 1
+
+
 def combination_of(accesses: Accesses, pieces: sympy.Expr, items: int) -> Combination:
     """The launch that combines partial results, by so many work-items for each reduction."""
-    results, slots = accesses.x.numel, len(accesses.kernel.regions[0].reductions())
+    results, slots = accesses.x.numel, sum(map(slots_of, accesses.kernel.regions[0].reductions()))
     grid = minimum(sympy.S.One, pieces - 1) * items, results
     return Combination(grid, SLOT * slots * results * pieces, (items, 1, 1))
 

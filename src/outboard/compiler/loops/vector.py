@@ -202,7 +202,11 @@ class _Decision:
     def _chunk(self, launch: Launch) -> VectorSchedule:
         """Lanes along the non-reduction root, then what is left one by one."""
         if self.r is not None:
-            unrolled = reduces_once(self.kernel) and len(self.kernel.regions[0].body) <= UNROLL_LIMIT
+            unrolled = (
+                reduces_once(self.kernel)
+                and not finds_places(self.kernel)
+                and len(self.kernel.regions[0].body) <= UNROLL_LIMIT
+            )
             return self._made(Order.CHUNKS, launch, columns=UNROLL if unrolled else 1)
         hoisted = self.accesses.uniform()
         looked_up = self._looked_up(hoisted)

@@ -10,7 +10,9 @@ from contextlib import contextmanager
 import torch
 
 from ..dialects import c
+from ..dialects.c import groups
 from ..loops.nest import LoopKernel, Region, Value
+from ..loops.reductions import slots_of
 from ..loops.schedule import Schedule, Terms
 from ..loops.splits import Split
 from ..target import Target
@@ -284,10 +286,20 @@ class ReductionPrinter(StatementPrinter):
 
     def _leave_partial_results(self, piece: str) -> None:
         """Writes the results of a piece where ``_combine_pieces`` finds them."""
-        reduces = self.kernel.regions[0].reductions()
-        self.write(f"OB_GLOBAL long* slots = partial + (x * extra1 + (long){piece}) * {len(reduces)};")
-        for slot, value in enumerate(reduces):
+        found, each = self._slots()
+        self.write(f"OB_GLOBAL long* slots = partial + (x * extra1 + (long){piece}) * {each};")
+        for value, slot in found:
+            if value.finds_place:
+                self.write(f"*(OB_GLOBAL {c.type_name(value.term_dtype)}*)(slots + {slot + 1}) = {value.name}_a_best;")
             self.write(f"*(OB_GLOBAL {c.type_name(value.dtype)}*)(slots + {slot}) = {value.name};")
+
+    def _slots(self) -> tuple[list[tuple[Value, int]], int]:
+        """The first slot of each partial result of a piece, and how many slots all of them are."""
+        found, count = [], 0
+        for value in self.kernel.regions[0].reductions():
+            found.append((value, count))
+            count += slots_of(value)
+        return found, count
 
     def _conclude(self) -> None:
         """What follows from the results of a reduction in pieces."""
@@ -300,19 +312,24 @@ class ReductionPrinter(StatementPrinter):
         """Prints the kernel that combines partial results, in order so that each run gives the same."""
         assert self.schedule.combination is not None
         reduces, items = self.kernel.regions[0].reductions(), self.schedule.combination.local_size[0]
+        found, each = self._slots()
         self.write("const long x = OB_ITEM_ID(1);")
         self._place()
-        self.write(f"const OB_GLOBAL long* slots = partial + x * extra1 * {len(reduces)};")
+        self.write(f"const OB_GLOBAL long* slots = partial + x * extra1 * {each};")
         sums = [value for value in reduces if value.is_sum_of_floats]
         for value in reduces:
             self._declare(value, f"{value.name}_a", 1)
         for value in sums:
             self._declare(value, f"{value.name}_l", 1)
         with self.block(f"for (long piece = {self.number}; piece < extra1; piece += {items})"):
-            for slot, value in enumerate(reduces):
-                term = f"*(const OB_GLOBAL {c.type_name(value.dtype)}*)(slots + piece * {len(reduces)} + {slot})"
+            for value, slot in found:
+                term = self._slot(value.dtype, each, slot)
                 total = f"{value.name}_a"
-                if value in sums:
+                if value.finds_place:
+                    part = groups.Part(value.kind, value.term_dtype)
+                    other = [self._slot(value.term_dtype, each, slot + 1), term]
+                    self.write(part.merge(self.prelude, [f"{total}_best", total], other))
+                elif value in sums:
                     self.write(f"{self.prelude.use('add_to', value.dtype, 1)}(&{total}, &{value.name}_l, {term});")
                 else:
                     self.write(f"{total} = {c.combine(self.prelude, value.kind, total, term, value.dtype, 1)};")
@@ -320,6 +337,10 @@ class ReductionPrinter(StatementPrinter):
             self.write(f"{value.name}_a = {self._total(value, 1)};")
         self._results(reduces)
         self._conclude()
+
+    def _slot(self, dtype: torch.dtype, each: int, slot: int) -> str:
+        """What a slot of a piece holds."""
+        return f"*(const OB_GLOBAL {c.type_name(dtype)}*)(slots + piece * {each} + {slot})"
 
     def _results(self, reduces: list[Value]) -> None:
         """The results of accumulators, which all work-items that share a reduction learn."""
