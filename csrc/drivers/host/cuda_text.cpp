@@ -105,9 +105,10 @@ constexpr const char* obh_instructions[] = {
     "cvt.f32.f16 ", "cvt.rn.f16.f32 ", "cvt.rn.f16x2.f32 ", "cvt.rn.bf16x2.f32 ",
     "ldmatrix.sync.aligned.m8n8.x4.shared.b16 ", "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 ",
     "mma.sync.aligned.m16n8k16.row.col.f32.\" \"f16\" \".\" \"f16\" \".f32 ",
-    "mma.sync.aligned.m16n8k16.row.col.f32.\" \"bf16\" \".\" \"bf16\" \".f32 "};
+    "mma.sync.aligned.m16n8k16.row.col.f32.\" \"bf16\" \".\" \"bf16\" \".f32 ",
+    "cp.async.cg.shared.global ", "cp.async.wait_all;", "ex2.approx.ftz.f32 "};
 constexpr int obh_instruction(const char* text) {
-  for (int n = 0; n < 8; ++n) {
+  for (int n = 0; n < 11; ++n) {
     if (obh_is(text, obh_instructions[n])) return n;
   }
   return -1;
@@ -135,6 +136,22 @@ template <int instruction> OBH_FN void obh_ptx(float& v, unsigned short& bits) {
 template <int instruction> OBH_FN void obh_ptx(const float (&v)[2], unsigned int& bits) {
 #pragma clang fp contract(off)
   bits = obh_half(instruction == 3, v[0]) | (unsigned int)obh_half(instruction == 3, v[1]) << 16;
+}
+/* Copies that are on their way, of each item: nobody sees them before they have been waited for. */
+struct obh_copies { int count; struct { void* to; const void* from; } each[32]; };
+static thread_local obh_copies obh_under_way[1024];
+template <int instruction> OBH_FN void obh_ptx(void* v, const void* bits) {
+  obh_copies& own = obh_under_way[obh_thread()];
+  if (instruction == 8) {
+    if (((unsigned long)v | (unsigned long)bits) % 16u != 0 || own.count == 32) __builtin_trap();
+    own.each[own.count++] = {v, bits};
+    return;
+  }
+  for (int n = 0; n < own.count; ++n) __builtin_memcpy(own.each[n].to, own.each[n].from, 16);
+  own.count = 0;
+}
+template <int instruction> OBH_FN void obh_ptx(float& v, float& bits) {
+  bits = v < -126.0f ? 0.0f : __builtin_exp2f(v);
 }
 /* What each of the 32 items of a sub-group has; all of them must come here. */
 template <typename T> OBH_FN void obh_gather(T value, T (&all)[32]) {

@@ -24,8 +24,23 @@ bool neighbours_adjoin(const at::Tensor& tensor) { return TORCH_GUARD_OR_FALSE(t
 /// The operator has no derivative in forward mode, but its parts have.
 bool has_tangent(const at::Tensor& tensor) { return tensor._fw_grad(0).defined(); }
 
-/// Other devices have a kernel, too, but none that multiplies in tiles.
-bool has_fast_kernel(c10::Device where) { return device(where.index()).properties().execution == OB_EXECUTION_VECTOR; }
+/// Units for matrices take heads up to this width, a multiple of `kUnit`, in halves.
+constexpr int64_t kMostUnits = 128;
+constexpr int64_t kUnit = 16;
+
+/// Whether the kernels for matrix units take a call that fits.
+bool suits_matrix_units(const at::Tensor& query) {
+  const at::ScalarType dtype = query.scalar_type();
+  if (dtype != at::kHalf && dtype != at::kBFloat16) return false;
+  const c10::SymInt width = query.sym_size(-1);
+  return TORCH_GUARD_OR_FALSE(width.sym_le(kMostUnits)) && TORCH_GUARD_OR_FALSE((width % kUnit).sym_eq(0));
+}
+
+/// Other devices have a kernel, too, but none that was measured to be faster than products and a softmax.
+bool has_fast_kernel(const at::Tensor& query) {
+  const ob_device_properties& properties = device(query.device().index()).properties();
+  return properties.execution == OB_EXECUTION_VECTOR || (properties.matrix_units != 0 && suits_matrix_units(query));
+}
 
 /// What PyTorch demands of its own fused kernel for CPUs, and what ours do.
 bool fits(const sdp::sdp_params& call) {
@@ -60,7 +75,7 @@ int64_t choose(const at::Tensor& query, const at::Tensor& key, const at::Tensor&
   const bool wanted = context.userEnabledFlashSDP() || context.userEnabledOverrideableSDP();
   const bool can_be_apart = context.userEnabledMathSDP();
   const sdp::sdp_params call{query, key, value, mask, dropout, causal, grouped};
-  const bool fast = has_fast_kernel(query.device()) || !can_be_apart;
+  const bool fast = has_fast_kernel(query) || !can_be_apart;
   if (wanted && (fast ? fits(call) : goes_to_library(call, scale))) {
     return static_cast<int64_t>(at::SDPBackend::flash_attention);
   }

@@ -47,6 +47,20 @@ inline void ob_load_transposed(uint* v, const void* bits) {
   }
 OB_MULTIPLY(ob_multiply_half, "f16")
 OB_MULTIPLY(ob_multiply_bfloat16, "bf16")
+/* 16 bytes are copied from global to local memory, both aligned to as many, until ob_copied. */
+inline void ob_copy_16(void* v, const void* bits) {
+  asm("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"((uint)__cvta_generic_to_shared(v)), "l"(bits) : "memory");
+}
+inline void ob_copied() {
+  void *v = 0, *bits = 0;
+  asm("cp.async.wait_all;" ::: "memory");
+}
+/* Powers of two; 0 where that is no normal number. */
+inline float ob_power_of_two(float v) {
+  float bits;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(bits) : "f"(v));
+  return bits;
+}
 /* Two floats as halves, the first in the lower bits. */
 inline uint ob_pack_half(float first, float second) {
   uint bits;

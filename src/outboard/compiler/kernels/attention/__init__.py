@@ -93,7 +93,11 @@ def _by_items(builder: PlanBuilder, problem: Problem, of_teams: str, of_matrices
     heads of the width that the text is for."""
     width = _matrix_width(builder, problem)
     if width is not None:
-        return problem.text(of_matrices, **matrix.defines(problem, width)), matrix.ROWS, matrix.GROUP
+        return (
+            problem.text(of_matrices, **matrix.defines(problem, width, of_matrices is matrix.FORWARD)),
+            matrix.ROWS,
+            matrix.GROUP,
+        )
     teams = _teams(builder, problem)
     return problem.text(of_teams, **teams.defines()), teams.rows, teams.group
 
