@@ -41,7 +41,7 @@ BAKED_ARGUMENTS ?=
 # Each process would compile the sources of PyTorch again, at twice the cost of its import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-smoke demo demo-short accuracy baked-numbers decompositions test test-full test-cpp test-cuda-text test-distributed-judge test-sanitize test-ecosystem test-hip test-limits test-mpi test-newest test-nvrtc test-oclgrind test-python test-smoke test-strict test-wheel test-wheels lint format bench bench-sweep modules opinfo opinfo-float32 distributions releases fuzz fuzz-aliases fuzz-collectives fuzz-files wheel wheels docs docs-serve clean distclean
+.PHONY: help setup setup-smoke demo demo-short accuracy baked-numbers decompositions test test-full test-cpp test-cuda-text test-distributed-judge test-sanitize test-ecosystem test-hip test-limits test-mpi test-newest test-nvrtc test-oclgrind test-python test-smoke test-strict test-wheel test-wheels lint format bench bench-gpu bench-sweep modules opinfo opinfo-float32 distributions releases fuzz fuzz-aliases fuzz-collectives fuzz-files wheel wheels docs docs-serve clean distclean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -201,6 +201,15 @@ bench:  ## Models, operators, start-up against CPU eager and CPU Inductor: table
 bench-sweep:  ## Operators beside the benchmarked ones against CPU eager; BENCH_ARGUMENTS="--match conv"
 	@$(SETUP) --opencl --groups demo cpu
 	@$(PY) -m benchmarks.sweep $(BENCH_ARGUMENTS)
+
+# Each part tries what the next one takes for granted. PEER is an interpreter whose PyTorch has CUDA.
+bench-gpu: export OUTBOARD_DRIVER = cuda
+bench-gpu:  ## On a GPU of NVIDIA: the driver's contract, kernels, OpInfos, then times beside torch.cuda (docs/gpu.md); PEER=python
+	@$(SETUP) --groups demo test
+	@$(PY) -m outboard_conformance --driver cuda --level kernels
+	@$(PY) -m pytest -q -n $(TEST_JOBS) --dist loadfile tests/kernels
+	@$(PY) tools/opinfo.py --jobs $(TEST_JOBS)
+	@$(PY) -m benchmarks.gpu $(addprefix --peer ,$(PEER)) $(BENCH_ARGUMENTS)
 
 accuracy:  ## docs/accuracy.md: every function and reduction against float64, beside PyTorch's CPU
 	@$(SETUP) --opencl --groups demo test

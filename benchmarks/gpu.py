@@ -67,7 +67,8 @@ class Peer:
 def difference(ours: list[float], theirs: list[float]) -> float:
     """Largest difference over the peer's largest element; NaN where one alone is not finite."""
     largest = max(map(abs, theirs), default=0.0) or 1.0
-    return max((abs(a - b) for a, b in zip(ours, theirs, strict=True)), default=0.0) / largest
+    apart = [abs(a - b) for a, b in zip(ours, theirs, strict=True)]
+    return math.nan if any(map(math.isnan, apart)) else max(apart, default=0.0) / largest
 
 
 def measure(name: str, device: Peer, peer: Peer | None, rounds: int) -> dict[str, Any]:
