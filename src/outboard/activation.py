@@ -184,10 +184,12 @@ def _connect_compiler() -> None:
 
         return dialects.is_known(dialect)
 
-    def attends(query: Any, key: Any, value: Any, causal: bool, scale: float | None) -> bool:
+    def attends(query: Any, key: Any, value: Any, causal: bool, scale: float | None, plain: bool) -> bool | None:
         from outboard.compiler.choice import attention
 
-        return attention.goes_to_library(query, key, value, causal, scale)
+        if not attention.is_in_library(query):
+            return None
+        return plain and attention.goes_to_library(query, key, value, causal, scale)
 
     _C.set_compiler(plan_for, keep_plan, keep_bake, writes, attends)
     on_import.install()

@@ -68,11 +68,11 @@ bool has_static_sizes(c10::DeviceIndex index) {
   return known > 0;
 }
 
-bool library_attends(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, bool causal,
-                     std::optional<double> scale) {
-  if (*device(query.device().index()).properties().library == '\0') return false;
+std::optional<bool> library_attends(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                    bool causal, std::optional<double> scale, bool plain) {
   Compiler* const compiler = present_compiler();
-  return compiler != nullptr && compiler->attends_by_library(query, key, value, causal, scale);
+  if (*device(query.device().index()).properties().library == '\0' || compiler == nullptr) return std::nullopt;
+  return compiler->attends_by_library(query, key, value, causal, scale, plain);
 }
 
 bool is_left_to_cpu(const Operator& op, c10::ArrayRef<c10::IValue> arguments, PyObject* type) {

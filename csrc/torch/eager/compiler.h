@@ -60,9 +60,10 @@ class Compiler {
   virtual void keep_bake(const PlanKey& key) = 0;
   /// Whether somebody writes programs in this dialect.
   virtual bool writes(const std::string& dialect) = 0;
-  /// Whether attention without mask and gradient goes to the driver's library, as one operator. Tensors may be fake.
-  virtual bool attends_by_library(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, bool causal,
-                                  std::optional<double> scale) = 0;
+  /// What `library_attends` returns. Tensors may be fake.
+  virtual std::optional<bool> attends_by_library(const at::Tensor& query, const at::Tensor& key,
+                                                 const at::Tensor& value, bool causal, std::optional<double> scale,
+                                                 bool plain) = 0;
 };
 
 /// Takes over the compiler of the process; leaked at exit, since operators may still run then.
@@ -77,9 +78,10 @@ bool runs_programs(c10::DeviceIndex index);
 /// Whether executables of the device's graph compiler are made for one set of sizes and strides.
 bool has_static_sizes(c10::DeviceIndex index);
 
-/// Whether the driver's library computes this attention, without mask and gradient, and is to be taken.
-bool library_attends(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, bool causal,
-                     std::optional<double> scale);
+/// Whether the driver's library computes this attention, as one operator, and is to be taken; never unless it is
+/// `plain`, without mask and gradient. Nothing if the library has no attention.
+std::optional<bool> library_attends(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                    bool causal, std::optional<double> scale, bool plain);
 
 /// Whether the CPU's kernel has the last word on a call that tracing refuses with a type of error: one that PyTorch
 /// raises for wrong arguments, and not what the compiler says of a fault of its own, where the kernel accepts a

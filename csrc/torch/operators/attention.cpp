@@ -24,23 +24,8 @@ bool neighbours_adjoin(const at::Tensor& tensor) { return TORCH_GUARD_OR_FALSE(t
 /// The operator has no derivative in forward mode, but its parts have.
 bool has_tangent(const at::Tensor& tensor) { return tensor._fw_grad(0).defined(); }
 
-/// Units for matrices take heads up to this width, a multiple of `kUnit`, in halves.
-constexpr int64_t kMostUnits = 128;
-constexpr int64_t kUnit = 16;
-
-/// Whether the kernels for matrix units take a call that fits.
-bool suits_matrix_units(const at::Tensor& query) {
-  const at::ScalarType dtype = query.scalar_type();
-  if (dtype != at::kHalf && dtype != at::kBFloat16) return false;
-  const c10::SymInt width = query.sym_size(-1);
-  return TORCH_GUARD_OR_FALSE(width.sym_le(kMostUnits)) && TORCH_GUARD_OR_FALSE((width % kUnit).sym_eq(0));
-}
-
 /// Other devices have a kernel, too, but none that was measured to be faster than products and a softmax.
-bool has_fast_kernel(const at::Tensor& query) {
-  const ob_device_properties& properties = device(query.device().index()).properties();
-  return properties.execution == OB_EXECUTION_VECTOR || (properties.matrix_units != 0 && suits_matrix_units(query));
-}
+bool has_fast_kernel(c10::Device where) { return device(where.index()).properties().execution == OB_EXECUTION_VECTOR; }
 
 /// What PyTorch demands of its own fused kernel for CPUs, and what ours do.
 bool fits(const sdp::sdp_params& call) {
@@ -60,12 +45,34 @@ bool fits(const sdp::sdp_params& call) {
 }
 
 /// The driver's library has attention without masks, forward only. Gradients of products and a softmax are theirs.
-bool goes_to_library(const sdp::sdp_params& call, std::optional<double> scale) {
-  if (call.attn_mask.has_value() || !fits(call)) return false;
+bool is_plain(const sdp::sdp_params& call) {
+  if (call.attn_mask.has_value()) return false;
   for (const at::Tensor* each : {&call.query, &call.key, &call.value}) {
     if (at::GradMode::is_enabled() && each->requires_grad()) return false;
   }
-  return library_attends(call.query, call.key, call.value, call.is_causal, scale);
+  return true;
+}
+
+/// Units for matrices take heads up to this width, a multiple of `kUnit`, in halves.
+constexpr int64_t kMostUnits = 128;
+constexpr int64_t kUnit = 16;
+
+/// Whether our kernels for matrix units take a call that fits.
+bool suits_matrix_units(const sdp::sdp_params& call) {
+  const at::ScalarType dtype = call.query.scalar_type();
+  if (device(call.query.device().index()).properties().matrix_units == 0) return false;
+  if (dtype != at::kHalf && dtype != at::kBFloat16) return false;
+  const c10::SymInt width = call.query.sym_size(-1);
+  if (!TORCH_GUARD_OR_FALSE(width.sym_le(kMostUnits))) return false;
+  return TORCH_GUARD_OR_FALSE((width % kUnit).sym_eq(0));
+}
+
+/// Whether a call that fits is one operator on a device whose kernel for any is no faster than products and a softmax:
+/// for the sake of its library, if that has attention, or else of its matrix units.
+bool is_one_operator(const sdp::sdp_params& call, std::optional<double> scale) {
+  const bool plain = is_plain(call), suits = suits_matrix_units(call);
+  if (!plain && !suits) return false;
+  return library_attends(call.query, call.key, call.value, call.is_causal, scale, plain).value_or(suits);
 }
 
 int64_t choose(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
@@ -75,8 +82,8 @@ int64_t choose(const at::Tensor& query, const at::Tensor& key, const at::Tensor&
   const bool wanted = context.userEnabledFlashSDP() || context.userEnabledOverrideableSDP();
   const bool can_be_apart = context.userEnabledMathSDP();
   const sdp::sdp_params call{query, key, value, mask, dropout, causal, grouped};
-  const bool fast = has_fast_kernel(query) || !can_be_apart;
-  if (wanted && (fast ? fits(call) : goes_to_library(call, scale))) {
+  const bool fast = has_fast_kernel(query.device()) || !can_be_apart;
+  if (wanted && fits(call) && (fast || is_one_operator(call, scale))) {
     return static_cast<int64_t>(at::SDPBackend::flash_attention);
   }
   TORCH_CHECK(can_be_apart, "No viable backend for scaled_dot_product_attention was found.");

@@ -226,9 +226,9 @@ class PythonCompiler : public Compiler {
     return in_python([&] { return writes_(dialect).cast<bool>(); });
   }
 
-  bool attends_by_library(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, bool causal,
-                          std::optional<double> scale) override {
-    return in_python([&] { return attends_(query, key, value, causal, scale).cast<bool>(); });
+  std::optional<bool> attends_by_library(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                         bool causal, std::optional<double> scale, bool plain) override {
+    return in_python([&] { return attends_(query, key, value, causal, scale, plain).cast<std::optional<bool>>(); });
   }
 
  private:

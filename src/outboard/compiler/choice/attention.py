@@ -57,6 +57,18 @@ def goes_to_library(
     return _decide(target, query.dtype, tuple(layout for layout in layouts if layout), causal, scale, library_choice())
 
 
+def is_in_library(query: torch.Tensor) -> bool:
+    """Whether the library has attention at all, of the dtype of ``query`` and usual sizes, and may be asked for it."""
+    target = target_of(query.device.index or 0)
+    return may_use_library(target, OPERATOR) and _has_usual(target, query.dtype)
+
+
+@functools.lru_cache(maxsize=64)
+def _has_usual(target: Target, dtype: torch.dtype) -> bool:
+    layout = ((2, 2, 64, 64), (2 * 64 * 64, 64 * 64, 64, 1))
+    return _has(target, dtype, (layout,) * 3, False, None)
+
+
 def _layout(tensor: torch.Tensor) -> _Layout | None:
     """Sizes and strides as they are, or as the values that traced ones stand for; None if there is none."""
     sizes, strides = ([_hint(each) for each in every] for every in (tensor.size(), tensor.stride()))
@@ -76,18 +88,23 @@ def _hint(size: int | torch.SymInt) -> int | None:
 def _decide(
     target: Target, dtype: torch.dtype, layouts: tuple[_Layout, ...], causal: bool, scale: float | None, choice: str
 ) -> bool:
-    query, key, value = layouts
-    number = dtype_number(dtype)
-    tensors = [(number, *layout, False) for layout in (query, key, value)]
-    out = torch.empty_like(torch.empty_strided(*query, dtype=dtype, device="meta")).stride()
-    batches, heads, queries, _ = query[0]
-    if queries < libraries.LEAST_QUERIES or len(_taken) >= MOST_SIZES:
+    query, key, _ = layouts
+    if query[0][2] < libraries.LEAST_QUERIES or len(_taken) >= MOST_SIZES:
         return False
-    logarithms = ((batches, heads, queries), (queries * heads, 1, heads))
-    results = [(number, query[0], out, True), (dtype_number(torch.float32), *logarithms, True)]
-    if not functions.has(target, OPERATOR, (*tensors, 0.0, causal, None, scale, *results)):
+    if not _has(target, dtype, layouts, causal, scale):
         return False
     if choice != "driver" and not libraries.attention_is_faster(target, dtype, query[0], key[0], causal):
         return False
     _taken.add((target, dtype, layouts, causal, scale))
     return True
+
+
+def _has(target: Target, dtype: torch.dtype, layouts: tuple[_Layout, ...], causal: bool, scale: float | None) -> bool:
+    query = layouts[0]
+    number = dtype_number(dtype)
+    tensors = [(number, *layout, False) for layout in layouts]
+    out = torch.empty_like(torch.empty_strided(*query, dtype=dtype, device="meta")).stride()
+    batches, heads, queries, _ = query[0]
+    logarithms = ((batches, heads, queries), (queries * heads, 1, heads))
+    results = [(number, query[0], out, True), (dtype_number(torch.float32), *logarithms, True)]
+    return functions.has(target, OPERATOR, (*tensors, 0.0, causal, None, scale, *results))
