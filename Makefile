@@ -134,6 +134,8 @@ test-cuda-text:  ## Programs in CUDA C++, run on the processor, against the CPU
 	@$(PY) -m tests.cuda_text
 	@OMP_WAIT_POLICY=passive OUTBOARD_DRIVER=host OUTBOARD_HOST_DIALECT=cuda \
 	  $(PY) -m pytest -q -n $(TEST_JOBS) --dist loadfile $(CUDA_TEXT_TESTS)
+	@OUTBOARD_HOST_DIALECT=cuda $(PY) -m tools.fuzz --driver host --operators 5000 --jobs $(JOBS)
+	@OUTBOARD_HOST_DIALECT=cuda $(PY) -m tools.fuzz --driver host --operators 1000 --mode compiled --jobs $(JOBS)
 
 test-python:  ## Python tests only, in TEST_JOBS processes; the slowest fifty are listed
 	@OMP_WAIT_POLICY=passive $(PY) -m pytest -q -n $(TEST_JOBS) --dist loadfile --durations 50 --durations-min 1 $(PYTEST_ARGUMENTS)
@@ -204,6 +206,7 @@ bench-sweep:  ## Operators beside the benchmarked ones against CPU eager; BENCH_
 
 # Each part tries what the next one takes for granted. PEER is an interpreter whose PyTorch has CUDA.
 bench-gpu: export OUTBOARD_DRIVER = cuda
+bench-gpu: export OUTBOARD_CUDA_MATRIX_UNITS = 1
 bench-gpu:  ## On a GPU of NVIDIA: the driver's contract, kernels, OpInfos, then times beside torch.cuda (docs/gpu.md); PEER=python
 	@$(SETUP) --groups demo test
 	@$(PY) -m outboard_conformance --driver cuda --level kernels

@@ -175,3 +175,11 @@ def test_the_first_length_does_not_decide(
     source = f"import torch; x = torch.zeros(5, device={device!r}); {call}"
     log = run_python(source, check=False, OUTBOARD_LOG="kernels", OUTBOARD_CACHE_DIR=str(tmp_path))
     assert sign in log.split("// ---- aten::")[-1]
+
+
+@pytest.mark.parametrize("order", [3.5, 2.0, 0.0, -1.5])
+@pytest.mark.parametrize("dim", [0, -1, None])
+def test_the_norm_of_one_number(device: str, order: float, dim: int | None) -> None:
+    for x in (torch.tensor(-2.5), torch.tensor([-2.5])):
+        expected = torch.linalg.vector_norm(x, order, dim, keepdim=True)
+        torch.testing.assert_close(torch.linalg.vector_norm(x.to(device), order, dim, keepdim=True).cpu(), expected)

@@ -313,13 +313,26 @@ def test_neighbours_wherever_they_lie(run: Runner, device: str, dtype: torch.dty
 
 @pytest.mark.parametrize(
     "rows, length, offset",
-    [(3, 768, 0), (5, 1023, 0), (2, 260, 1), (4, 1024, 2), (70000, 3, 0), (70001, 9, 1), (500, 24, 0), (33, 64, 4)],
+    [
+        (3, 768, 0),
+        (5, 1023, 0),
+        (2, 260, 1),
+        (4, 1024, 2),
+        (70000, 3, 0),
+        (70001, 9, 1),
+        (500, 24, 0),
+        (33, 64, 4),
+        (40, 8, 3),
+    ],
 )
 def test_rows_of_neighbours(run: Runner, device: str, rows: int, length: int, offset: int) -> None:
     x, column = torch.randn(rows, length + offset), torch.randn(rows, 1)
     table, places = torch.randn(9, length), torch.randint(9, (rows,))
     part, view = x[:, offset:], x.to(device)[:, offset:]
     torch.testing.assert_close(run("aten::mul.Tensor", view, column), part * column)
+    eights = part.flatten()[: part.numel() // 8 * 8].half().view(-1, 8)
+    at = torch.cat([eights.flatten()[:offset], eights.flatten()]).to(device)[offset:].view(-1, 8)
+    torch.testing.assert_close(run("aten::mul.Tensor", at, column[:1].half()), eights * column[:1].half())
     torch.testing.assert_close(run("aten::maximum", view, table[0].half()), torch.maximum(part, table[0].half()))
     torch.testing.assert_close(run("aten::embedding", table, places), table[places])
 

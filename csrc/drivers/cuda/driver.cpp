@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/table.h"
@@ -32,6 +34,11 @@ constexpr uint64_t kAlignment = 256;
 constexpr uint32_t kArgumentBytes = 4096;
 constexpr uint32_t kWarp = 32;
 constexpr int kMatrixUnits = 80;  // compute capability from which the words for matrices are there
+/// Whether they are to be used: no GPU has run the kernels that use them yet.
+bool wants_matrix_units() {
+  const char* const wanted = std::getenv("OUTBOARD_CUDA_MATRIX_UNITS");
+  return wanted != nullptr && std::string_view(wanted) == "1";
+}
 /// Of local memory that a kernel declares; more would have to be asked for at each launch.
 constexpr int kLocalBytes = 48 << 10;
 /// A change of how programs are compiled, by which binaries made before are not taken for new ones.
@@ -90,7 +97,7 @@ ob_status device_properties(ob_device device, ob_device_properties* properties) 
   p.has_fp16 = 1;
   p.has_fp64 = 1;
   p.has_int64_atomics = 1;
-  p.matrix_units = device->architecture.number >= kMatrixUnits ? 1 : 0;
+  p.matrix_units = device->architecture.number >= kMatrixUnits && wants_matrix_units() ? 1 : 0;
   p.max_argument_bytes = kArgumentBytes;
   p.execution = OB_EXECUTION_SIMT;
   p.last_cache = static_cast<uint64_t>(attribute_of(device, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE));

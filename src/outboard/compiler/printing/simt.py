@@ -88,13 +88,12 @@ class SimtPrinter(ReductionPrinter):
         loads = [value for value in named(self.schedule.packed, values) if value.name not in self.hoisted]
         stores = [s for s in self.kernel.statements() if isinstance(s, Store) and s.buffer in self.schedule.packed]
         self.write(f"const long {i}_group = (long)OB_GROUP_ID(0) * {group * each};")
-        self.write(f"long {i}_from = {i}_group + OB_LOCAL_ID(0) * {each}, {i}_step = 1;")
-        self.write(f"long {i}_to = min({i}_from + {each}, {length});")
-        first = {self.x.inner: f"{i}_group"}
-        with self.block(f"if ({self._misaligned([*loads, *stores], each, first)})"):
-            self.write(f"{i}_from = {i}_group + OB_LOCAL_ID(0); {i}_step = {group};")
-            self.write(f"{i}_to = min({i}_group + {group * each}, {length});")
-        with self.block(f"if ({i}_step == 1 && {i}_from + {each} <= {length})"):
+        misaligned = self._misaligned([*loads, *stores], each, {self.x.inner: f"{i}_group"})
+        self.write(f"const int {i}_packed = !({misaligned});")
+        self.write(f"const long {i}_from = {i}_group + OB_LOCAL_ID(0) * ({i}_packed ? {each} : 1);")
+        self.write(f"const long {i}_step = {i}_packed ? 1 : {group};")
+        self.write(f"const long {i}_to = min({i}_packed ? {i}_from + {each} : {i}_group + {group * each}, {length});")
+        with self.block(f"if ({i}_packed && {i}_from + {each} <= {length})"):
             with self._packs(loads, stores, each, {self.x.inner: f"{i}_from"}):
                 self.write(f"const long {i} = {i}_from + e;")
                 self.point()

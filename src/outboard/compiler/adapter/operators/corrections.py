@@ -606,7 +606,7 @@ def _vector_norm(
     if not isinstance(order, torch.SymFloat):
         return NotImplemented
     known = next((each for each in (0.0, 1.0, 2.0) if order == each), None)
-    if known is None and all(size == 1 for size in (x.shape if not dim else [x.shape[d] for d in dim])):
+    if known is None and all(size == 1 for size in (x.shape if not dim or not x.dim() else [x.shape[d] for d in dim])):
         known = 1.0  # as any other: of one number it is the absolute value
     if known is not None:
         return decomposition_table[aten.linalg_vector_norm.default](x, known, dim, keepdim, dtype=dtype)
