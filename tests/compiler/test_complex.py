@@ -69,6 +69,26 @@ def test_graphs(device: str, name: str) -> None:
     assert_as_on_the_cpu(function, torch.compile(function), inputs(*shapes, dtype=dtype), device)
 
 
+MOVES: dict[str, Function] = {
+    "converted": lambda x, m: x.real.t().to(torch.complex64),
+    "laid out anew": lambda x, m: x.t().clone(memory_format=torch.contiguous_format),
+    "joined": lambda x, m: torch.cat([x, x.flip(0)]),
+    "chosen": lambda x, m: torch.where(m, x, x.roll(1, 1)),
+    "padded": lambda x, m: torch.nn.functional.pad(x, (1, 2)),
+    "filled": lambda x, m: x.masked_fill(m, 1 + 2j),
+    "as real numbers": lambda x, m: x.t().contiguous().view(torch.float32) + 1,
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_moves_in_graphs(device: str, name: str) -> None:
+    (x,) = inputs((6, 5))
+    mask = x.real > 0
+    found, expected = torch.compile(MOVES[name])(x.to(device), mask.to(device)), MOVES[name](x, mask)
+    torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=0)
+    assert found.stride() == expected.stride()
+
+
 def test_what_is_complex_runs_on_the_cpu_in_one_call(device: str) -> None:
     """Not in the parts that a decomposition makes of it, each of which would be a call."""
     module = getattr(torch, device)

@@ -124,7 +124,7 @@ def test_reductions(run: Runner, shape: tuple[int, int], dim: int) -> None:
     torch.testing.assert_close(run("aten::any.dim", x > 3, dim), (x > 3).any(dim))
 
 
-@pytest.mark.parametrize("shape", [(70000, 33), (20000, 300), (300, 40), (64, 20000), (9, 100000)], ids=str)
+@pytest.mark.parametrize("shape", [(17000, 33), (2000, 300), (300, 40), (64, 20000)], ids=str)
 @pytest.mark.parametrize("dim", [0, 1])
 def test_few_long_reductions(run: Runner, shape: tuple[int, int], dim: int) -> None:
     """Rows and columns in pieces, whose results are combined, and what follows from these."""

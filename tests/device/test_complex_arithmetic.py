@@ -159,6 +159,13 @@ def test_into_tensors(device_module: ModuleType, name: str) -> None:
         getattr(x[:1].clone().to("ocl"), name + "_")(x.to("ocl"))
 
 
+def test_products_into_tensors_under_autocast(device: str) -> None:
+    x = VALUES["contiguous"]
+    with torch.autocast(device, torch.bfloat16):
+        found = torch.mm(x.to(device), x.mT.to(device), out=torch.empty(0, dtype=x.dtype, device=device))
+    torch.testing.assert_close(found.cpu(), x @ x.mT)
+
+
 def _rotated(x: Tensor, turns: Tensor) -> Tensor:
     """Positions as rotations, as in the code that was published with Llama."""
     pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))

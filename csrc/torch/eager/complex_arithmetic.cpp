@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/ExpandUtils.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -448,6 +449,8 @@ bool compute_complex(const Operator& op, torch::jit::Stack* stack) {
   const Function& function = found->second;
   if (call.written() && !call.written()->is_privateuseone()) return false;
   if (!call.is_complex(function.makes_complex) || (function.takes != nullptr && !function.takes(call))) return false;
+  // Variants with `out=` are on none of autocast's lists; what they are made of would be.
+  const c10::impl::ExcludeDispatchKeyGuard guard(c10::autocast_dispatch_keyset);
   at::Tensor result = function.compute(call);
   if (const std::optional<at::Tensor> target = call.written()) {
     give(*target, result, op.out_variant);

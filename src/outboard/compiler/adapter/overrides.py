@@ -96,7 +96,7 @@ class LoopOps(DefaultHandler):
         """The bits of a value read as another dtype."""
         value = as_value(x)
         for each in (dtype, src_dtype):
-            if each == torch.bool or (each not in COMPUTE_DTYPES and compute_dtype(each) != each):
+            if each == torch.bool or each.is_complex or (each not in COMPUTE_DTYPES and compute_dtype(each) != each):
                 raise NotImplementedError(f"the bits of {src_dtype} as {dtype}")
         bits, target = bits_dtype(src_dtype), bits_dtype(dtype)
         if src_dtype in COMPUTE_DTYPES:

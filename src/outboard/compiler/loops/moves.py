@@ -3,6 +3,7 @@
 
 A float narrower than float32 is converted when it is loaded and when it is stored, and the way through float32 changes
 the bits of some NaN. What lies in such tensors need not be floats: packed weights are kept in tensors of bfloat16.
+Complex numbers, which kernels do not compute with, are moved so, too.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import dataclasses
 
 import torch
 
-from .nest import COMPUTE_DTYPES, LoopKernel, Store, Value, bits_dtype
+from .nest import MOVED_DTYPES, LoopKernel, Store, Value, bits_dtype
 
 
 def keep_bits(kernel: LoopKernel) -> None:
-    """Makes integers of narrow floats that a kernel moves, and does nothing else with, in place: of the elements of
-    their buffers, and of choices among them."""
+    """Makes integers of narrow floats and complex numbers that a kernel moves, and does nothing else with, in place: of
+    the elements of their buffers, and of choices among them."""
     moves = _Moves(kernel)
     moved = moves.moved()
     if not moved:
@@ -65,7 +66,7 @@ class _Moves:
             self._note_store(statement, kernel.buffers[statement.buffer])
             return
         op, dtype = statement.op, statement.src_dtype
-        if op == "load" and kernel.buffers[statement.buffer] in COMPUTE_DTYPES:
+        if op == "load" and kernel.buffers[statement.buffer] in MOVED_DTYPES:
             self.taken.add(statement.name)
             self._has(statement, kernel.buffers[statement.buffer], frozenset({statement.buffer}))
         elif op == "narrow_of_bits":
@@ -82,7 +83,7 @@ class _Moves:
         elements = self._of(store.value)
         group = elements.together | {store.buffer}
         is_move = store.value.name in self.elements and elements.dtype in (dtype, None) and not store.atomic_add
-        if dtype in COMPUTE_DTYPES and is_move:
+        if dtype in MOVED_DTYPES and is_move:
             self.groups.append(group)
         else:
             self.computed |= group

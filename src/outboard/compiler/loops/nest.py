@@ -30,8 +30,15 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return COMPUTE_DTYPES.get(dtype, dtype)
 
 
+#: What no Value is computed in, or only in something wider, and kernels can move as integers: pairs of floats, too.
+MOVED_DTYPES = frozenset({*COMPUTE_DTYPES, torch.complex64})
+
+
 def bits_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The integer that holds the bits of a float narrower than float32; any other dtype itself."""
+    """The integer that holds the bits of a float narrower than float32 or of a pair of float32; any other dtype
+    itself."""
+    if dtype == torch.complex64:
+        return torch.int64
     if dtype not in COMPUTE_DTYPES:
         return dtype
     return torch.uint8 if dtype.itemsize == 1 else torch.uint16
