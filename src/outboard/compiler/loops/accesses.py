@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import sympy
 
 from ..dialects import Unsupported
-from .nest import Entry, LoopKernel, Store, Value
+from .nest import Entry, LoopKernel, Store, Value, moves
 from .splits import Split, exact, split_root
 
 #: Terms that a reduction of unknown length is taken to have.
@@ -117,9 +117,8 @@ class Accesses:
         seldom = 1.0 / max(int(terms) if terms.is_Integer else USUAL_TERMS, 1)
         for region in self.kernel.regions:
             inside = {id(statement) for statement in region.body} if region.in_reduction else set()
-            for statement in region.statements():
-                if isinstance(statement, Store) or statement.op == "load":
-                    yield statement, 1.0 if id(statement) in inside else seldom
+            for statement in moves(region.statements()):
+                yield statement, 1.0 if id(statement) in inside else seldom
 
 
 def _used_symbols(kernel: LoopKernel) -> set[sympy.Symbol]:

@@ -166,6 +166,11 @@ class Region:
         return [*self.body, *self.after]
 
 
+def moves(statements: list[Value | Store]) -> list[Value | Store]:
+    """Those of some statements that touch memory."""
+    return [s for s in statements if isinstance(s, Store) or s.op == "load"]
+
+
 @dataclasses.dataclass
 class LoopKernel:
     """A whole kernel. ``buffers`` maps each buffer to its element type; ``written`` are those stored to.

@@ -32,7 +32,7 @@ from ..dialects.c import groups
 from ..target import Limits
 from ..units import COMPUTE_UNITS
 from .accesses import Accesses
-from .nest import LoopKernel, Region, Store, Value
+from .nest import LoopKernel, Region, Store, Value, moves
 from .reductions import FEW, PIECES, combination_of, length_of_pieces, one_by_one, pays_pieces, reduces_once
 from .schedule import Launch, Sharing, SimtSchedule, Terms
 from .splits import Split, ceildiv, floordiv, maximum, minimum
@@ -222,7 +222,7 @@ class _Decision:
         if self.r is not None:
             return (), 1
         statements = self.kernel.statements()
-        steps = [(s, self.accesses.step(s.index, self.x.inner)) for s in _moves(statements)]
+        steps = [(s, self.accesses.step(s.index, self.x.inner)) for s in moves(statements)]
         if any(step not in (None, 0, 1) for s, step in steps if isinstance(s, Store) or s.mask is None):
             return (), 1
         if any(isinstance(s, Store) and s.atomic_add and step == 1 for s, step in steps):
@@ -244,7 +244,7 @@ class _Decision:
         index may be made of values that are ``known`` before."""
         packed = [
             s
-            for s in _moves(statements)
+            for s in moves(statements)
             if self.accesses.step(s.index, split.inner) == 1
             and (split.rows is None or split is self.x or self.accesses.step(s.index, split.outer) is not None)
             and all(value.name in known for value in self.kernel.looked_up(s.index))
@@ -270,29 +270,28 @@ class _Decision:
     def _pieces(self) -> SimtSchedule:
         """A work-group takes one piece of one reduction, and what follows from its result if there is no other."""
         assert self.r is not None
-        results, terms = self.x.numel, self.r.numel
-        most = floordiv(PIECES * COMPUTE_UNITS, _at_least_one(results))
-        pieces = maximum(sympy.S.One, minimum(most, floordiv(terms, sympy.Integer(PIECE))))
-        launch = self._launch(pieces, results, (length_of_pieces(terms, pieces), pieces))
+        pieces = self._count_pieces(PIECES, PIECE)
+        launch = self._launch(pieces, self.x.numel, (length_of_pieces(self.r.numel, pieces), pieces))
         return self._made(launch, combination=combination_of(self.accesses, pieces, self.group))
 
     def _pieces_of_items(self) -> SimtSchedule:
         """A work-item takes one piece of one reduction, neighbours those of neighbouring results."""
         assert self.r is not None
-        results, terms = self.x.numel, self.r.numel
-        most = floordiv(BUSY_ITEMS * COMPUTE_UNITS, _at_least_one(results))
-        pieces = maximum(sympy.S.One, minimum(most, floordiv(terms, sympy.Integer(ITEMS_PIECE))))
-        launch = self._launch(ceildiv(results, sympy.Integer(self.group)), pieces, (ceildiv(terms, pieces), pieces))
+        pieces = self._count_pieces(BUSY_ITEMS, ITEMS_PIECE)
+        columns = ceildiv(self.x.numel, sympy.Integer(self.group))
+        launch = self._launch(columns, pieces, (ceildiv(self.r.numel, pieces), pieces))
         return self._made(launch, combination=combination_of(self.accesses, pieces, self.group))
+
+    def _count_pieces(self, busy: int, least: int) -> sympy.Expr:
+        """Pieces of each reduction: all together as many as keep a compute unit ``busy``, none of less than ``least``
+        terms."""
+        assert self.r is not None
+        most = floordiv(busy * COMPUTE_UNITS, _at_least_one(self.x.numel))
+        return maximum(sympy.S.One, minimum(most, floordiv(self.r.numel, sympy.Integer(least))))
 
     def _launch(self, count: sympy.Expr, rows: sympy.Expr = sympy.S.One, extra: tuple[sympy.Expr, ...] = ()) -> Launch:
         """``count`` work-groups by so many rows."""
         return Launch((count * self.group, rows), (self.group, 1, 1), extra)
-
-
-def _moves(statements: list[Value | Store]) -> list[Value | Store]:
-    """What touches memory."""
-    return [s for s in statements if isinstance(s, Store) or s.op == "load"]
 
 
 def _stores_once(store: Store, statements: list[Value | Store]) -> bool:

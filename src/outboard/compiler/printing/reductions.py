@@ -284,6 +284,20 @@ class ReductionPrinter(StatementPrinter):
         self.write(f"const long {self.x.outer} = x / {length};")
         self.write(f"const long {self.x.inner} = x - {self.x.outer} * {length};")
 
+    def _piece(self, point: str, piece: str) -> None:
+        """A piece, by its number, of the reduction of a point, and what follows from its result if there is no other
+        piece."""
+        assert self.r is not None
+        self.write(f"const long x = {point};")
+        self.write(f"const long first = (long){piece} * extra0;")
+        self.write(f"const long last = min(first + extra0, {self.size(self.r.numel)});")
+        self._place()
+        self._reduce(self.kernel.regions[0])
+        with self.block("if (extra1 > 1)"):
+            self._leave_partial_results(piece)
+            self.write("return;")
+        self._conclude()
+
     def _leave_partial_results(self, piece: str) -> None:
         """Writes the results of a piece where ``_combine_pieces`` finds them."""
         found, each = self._slots()

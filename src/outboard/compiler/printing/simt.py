@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import sympy
 
@@ -81,12 +81,11 @@ class SimtPrinter(ReductionPrinter):
         """An item's few neighbouring points: each access that is packed is one for all, where addresses are multiples
         of its size. Where they are not, a group's items take its points in turn."""
         i, each, group = self.x.inner, self.schedule.each, self.group
-        values, length = list(self.kernel.values()), self.size(self.x.length)
-        for value in named(self.schedule.hoisted, values):
+        length = self.size(self.x.length)
+        for value in named(self.schedule.hoisted, list(self.kernel.values())):
             self.value(value)
         self.hoisted = set(self.schedule.hoisted)
-        loads = [value for value in named(self.schedule.packed, values) if value.name not in self.hoisted]
-        stores = [s for s in self.kernel.statements() if isinstance(s, Store) and s.buffer in self.schedule.packed]
+        loads, stores = _packed(self.kernel.statements(), self.schedule.packed)
         self.write(f"const long {i}_group = (long)OB_GROUP_ID(0) * {group * each};")
         misaligned = self._misaligned([*loads, *stores], each, {self.x.inner: f"{i}_group"})
         self.write(f"const int {i}_packed = !({misaligned});")
@@ -160,31 +159,20 @@ class SimtPrinter(ReductionPrinter):
 
     def _pieces(self) -> None:
         """A work-group takes one piece of one reduction, and what follows from its result if there is no other."""
-        assert self.r is not None
-        self.write("const long x = OB_ITEM_ID(1);")
-        self.write("const long first = (long)OB_GROUP_ID(0) * extra0;")
-        self.write(f"const long last = min(first + extra0, {self.size(self.r.numel)});")
-        self._place()
-        self._reduce(self.kernel.regions[0])
-        with self.block("if (extra1 > 1)"):
-            with self.block("if (t == 0)"):
-                self._leave_partial_results("OB_GROUP_ID(0)")
-            self.write("return;")
-        self._conclude()
+        self._piece("OB_ITEM_ID(1)", "OB_GROUP_ID(0)")
 
     def _pieces_of_items(self) -> None:
         """A work-item takes one piece of one reduction, and what follows from its result if there is no other."""
-        assert self.r is not None
-        self.write("const long x = OB_ITEM_ID(0);")
-        self.write(f"if (x >= {self.size(self.x.numel)}) return;")
-        self.write("const long first = OB_ITEM_ID(1) * extra0;")
-        self.write(f"const long last = min(first + extra0, {self.size(self.r.numel)});")
-        self._place()
-        self._reduce(self.kernel.regions[0])
-        with self.block("if (extra1 > 1)"):
-            self._leave_partial_results("OB_ITEM_ID(1)")
-            self.write("return;")
-        self._conclude()
+        self.write(f"if (OB_ITEM_ID(0) >= {self.size(self.x.numel)}) return;")
+        self._piece("OB_ITEM_ID(0)", "OB_ITEM_ID(1)")
+
+    def _leave_partial_results(self, piece: str) -> None:
+        """One of those that share a piece writes its results."""
+        if self.sharing is Sharing.ITEM:
+            super()._leave_partial_results(piece)
+            return
+        with self.block("if (t == 0)"):
+            super()._leave_partial_results(piece)
 
     def _combine_pieces(self) -> None:
         """A work-group combines the partial results of one reduction."""
@@ -254,9 +242,7 @@ class SimtPrinter(ReductionPrinter):
         """A loop over packs of terms, where addresses are multiples of their sizes; returns what is left's begin."""
         assert self.r is not None
         o, i, each = self.r.outer, self.r.inner, terms.pack
-        moves = [s for s in region.body if isinstance(s, Store) or s.op == "load"]
-        loads = [s for s in moves if isinstance(s, Value) and s.name in terms.packed]
-        stores = [s for s in moves if isinstance(s, Store) and s.buffer in terms.packed]
+        loads, stores = _packed(region.body, terms.packed)
         accesses: list[Value | Store] = [*loads, *stores]
         self.counter += 1
         rest = f"rest_{self.counter}"
@@ -366,3 +352,9 @@ class SimtPrinter(ReductionPrinter):
 def _part(value: Value) -> groups.Part:
     """What a work-item has of a reduction."""
     return groups.Part(value.kind, value.term_dtype)
+
+
+def _packed(statements: list[Value | Store], packed: Collection[str]) -> tuple[list[Value], list[Store]]:
+    """The loads of these names, and the stores to buffers of these names."""
+    loads = [s for s in statements if isinstance(s, Value) and s.name in packed]
+    return loads, [s for s in statements if isinstance(s, Store) and s.buffer in packed]

@@ -38,16 +38,7 @@ class VectorPrinter(RowPrinter):
 
     def _pieces(self) -> None:
         """A work-item takes one piece of one reduction, and what follows from its result if there is no other piece."""
-        assert self.r is not None
-        self.write("const long x = OB_ITEM_ID(1);")
-        self.write("const long first = (long)OB_ITEM_ID(0) * extra0;")
-        self.write(f"const long last = min(first + extra0, {self.size(self.r.numel)});")
-        self._place()
-        self._reduce(self.kernel.regions[0])
-        with self.block("if (extra1 > 1)"):
-            self._leave_partial_results("OB_ITEM_ID(0)")
-            self.write("return;")
-        self._conclude()
+        self._piece("OB_ITEM_ID(1)", "OB_ITEM_ID(0)")
 
     def _columns(self) -> None:
         """The chunk of each row that is this work-item's."""
