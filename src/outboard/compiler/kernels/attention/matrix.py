@@ -164,11 +164,8 @@ _MATRICES = r"""
   }
 """
 
-FORWARD = (
-    _MATRICES
-    + r"""
-OB_KERNEL void attend(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* key, OB_GLOBAL const IN_T* value,
-                      OB_GLOBAL const MASK_T* mask, OB_GLOBAL IN_T* out, OB_GLOBAL LSE_T* lse PARAMETERS) {
+#: Rows of queries of a head, 16 of each sub-group; closed by the kernel.
+_QUERIES = r"""
   OB_SHARED ushort tile[2 * STAGE] OB_ALIGNED(16);
   const int warp = OB_LOCAL_ID(0) / 32, lane = OB_LOCAL_ID(0) % 32;
   const long tiles = (most_queries + ROWS - 1) / ROWS;
@@ -178,6 +175,20 @@ OB_KERNEL void attend(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* key, OB
     SEQUENCE(b)
     if (first >= queries) continue;
     const long last = LEAST(first + ROWS, queries), end = causal ? LEAST(last, keys) : keys;
+"""
+
+
+def _filled(text: str) -> str:
+    """A text with what its kernels have in common in the places that are marked."""
+    return text.replace("@QUERIES@\n", _QUERIES.lstrip("\n"))
+
+
+FORWARD = _filled(
+    _MATRICES
+    + r"""
+OB_KERNEL void attend(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* key, OB_GLOBAL const IN_T* value,
+                      OB_GLOBAL const MASK_T* mask, OB_GLOBAL IN_T* out, OB_GLOBAL LSE_T* lse PARAMETERS) {
+@QUERIES@
     uint q[WIDTH / 16][4];
     OB_BARRIER();
     LOAD_TILE(tile + STAGE, ROWS, query + Q_ROW(first), q_l, q_e, (int)(last - first))
@@ -226,7 +237,7 @@ OB_KERNEL void attend(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* key, OB
 """
 )
 
-BACKWARD = (
+BACKWARD = _filled(
     _MATRICES
     + SUM_PRODUCTS
     + r"""
@@ -236,15 +247,7 @@ BACKWARD = (
 OB_KERNEL void query_gradient(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* key, OB_GLOBAL const IN_T* value,
                               OB_GLOBAL const MASK_T* mask, OB_GLOBAL const IN_T* grad, OB_GLOBAL const LSE_T* lse,
                               OB_GLOBAL const ACC* products, OB_GLOBAL IN_T* result PARAMETERS) {
-  OB_SHARED ushort tile[2 * STAGE] OB_ALIGNED(16);
-  const int warp = OB_LOCAL_ID(0) / 32, lane = OB_LOCAL_ID(0) % 32;
-  const long tiles = (most_queries + ROWS - 1) / ROWS;
-  FOR_TILES(piece, batches * heads * tiles) {
-    /* Causal: the longest first. */
-    const long first = (tiles - 1 - piece % tiles) * ROWS, h = piece / tiles % heads, b = piece / tiles / heads;
-    SEQUENCE(b)
-    if (first >= queries) continue;
-    const long last = LEAST(first + ROWS, queries), end = causal ? LEAST(last, keys) : keys;
+@QUERIES@
     uint q[WIDTH / 16][4], g[WIDTH / 16][4];
     OB_BARRIER();
     LOAD_TILE(tile, ROWS, query + Q_ROW(first), q_l, q_e, (int)(last - first))

@@ -108,11 +108,8 @@ OB_KERNEL void sum_products(OB_GLOBAL const IN_T* grad, OB_GLOBAL const IN_T* ou
 #define PRODUCT_AT(i) products[QUERY_ROW(i)]
 """
 
-FORWARD = (
-    _TEAMS
-    + r"""
-TEAM_KERNEL void attend(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* key, OB_GLOBAL const IN_T* value,
-                        OB_GLOBAL const MASK_T* mask, OB_GLOBAL IN_T* out, OB_GLOBAL LSE_T* lse PARAMETERS) {
+#: Rows of queries of a head, each a team's; closed by the kernel.
+_QUERIES = r"""
   OB_SHARED ACC key_tile[TILE * WIDTH] OB_ALIGNED(16);
   OB_SHARED ACC value_tile[TILE * WIDTH] OB_ALIGNED(16);
   const int row = ITEM / TEAM, part = ITEM % TEAM;
@@ -123,18 +120,37 @@ TEAM_KERNEL void attend(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* key, 
     if (first >= queries) continue;
     const long i = LEAST(first + row, queries - 1), last = LEAST(first + ROWS, queries);
     const long end = causal ? LEAST(last, keys) : keys, seen = causal ? LEAST(i + 1, keys) : keys;
-    ACC q[PART], sum[PART], most = -INFINITY, total = 0;
-    LOAD_ROW(q, query, Q_ROW(i), q_e, width)
-    EACH {
-      q[r] *= scale;
-      sum[r] = 0;
-    }
+"""
+
+#: Their keys and values tile by tile; closed by the kernel.
+_KEYS = r"""
     for (long start = 0; start < end; start += TILE) {
       const int count = (int)LEAST(end - start, (long)TILE);
       OB_BARRIER();
       load_tile(key_tile, key + K_ROW(start), k_l, k_e, count, width);
       load_tile(value_tile, value + V_ROW(start), v_l, v_e, count, value_width);
       OB_BARRIER();
+"""
+
+
+def _filled(text: str) -> str:
+    """A text with what its kernels have in common in the places that are marked."""
+    return text.replace("@QUERIES@\n", _QUERIES.lstrip("\n")).replace("@KEYS@\n", _KEYS.lstrip("\n"))
+
+
+FORWARD = _filled(
+    _TEAMS
+    + r"""
+TEAM_KERNEL void attend(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* key, OB_GLOBAL const IN_T* value,
+                        OB_GLOBAL const MASK_T* mask, OB_GLOBAL IN_T* out, OB_GLOBAL LSE_T* lse PARAMETERS) {
+@QUERIES@
+    ACC q[PART], sum[PART], most = -INFINITY, total = 0;
+    LOAD_ROW(q, query, Q_ROW(i), q_e, width)
+    EACH {
+      q[r] *= scale;
+      sum[r] = 0;
+    }
+@KEYS@
       for (int j = 0; j < count; j += BLOCK) {
         ACC score[BLOCK], peak = most;
         EACH_BLOCK {
@@ -167,7 +183,7 @@ TEAM_KERNEL void attend(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* key, 
 """
 )
 
-BACKWARD = (
+BACKWARD = _filled(
     _TEAMS
     + SUM_PRODUCTS
     + r"""
@@ -177,16 +193,7 @@ BACKWARD = (
 TEAM_KERNEL void query_gradient(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_T* key, OB_GLOBAL const IN_T* value,
                                 OB_GLOBAL const MASK_T* mask, OB_GLOBAL const IN_T* grad, OB_GLOBAL const LSE_T* lse,
                                 OB_GLOBAL const ACC* products, OB_GLOBAL IN_T* result PARAMETERS) {
-  OB_SHARED ACC key_tile[TILE * WIDTH] OB_ALIGNED(16);
-  OB_SHARED ACC value_tile[TILE * WIDTH] OB_ALIGNED(16);
-  const int row = ITEM / TEAM, part = ITEM % TEAM;
-  const long tiles = (most_queries + ROWS - 1) / ROWS;
-  FOR_TILES(piece, batches * heads * tiles) {
-    const long first = piece % tiles * ROWS, h = piece / tiles % heads, b = piece / tiles / heads;
-    SEQUENCE(b)
-    if (first >= queries) continue;
-    const long i = LEAST(first + row, queries - 1), last = LEAST(first + ROWS, queries);
-    const long end = causal ? LEAST(last, keys) : keys, seen = causal ? LEAST(i + 1, keys) : keys;
+@QUERIES@
     const ACC of_lse = LSE_AT(i), product = PRODUCT_AT(i);
     ACC q[PART], g[PART], sum[PART];
     LOAD_ROW(q, query, Q_ROW(i), q_e, width)
@@ -195,12 +202,7 @@ TEAM_KERNEL void query_gradient(OB_GLOBAL const IN_T* query, OB_GLOBAL const IN_
       q[r] *= scale;
       sum[r] = 0;
     }
-    for (long start = 0; start < end; start += TILE) {
-      const int count = (int)LEAST(end - start, (long)TILE);
-      OB_BARRIER();
-      load_tile(key_tile, key + K_ROW(start), k_l, k_e, count, width);
-      load_tile(value_tile, value + V_ROW(start), v_l, v_e, count, value_width);
-      OB_BARRIER();
+@KEYS@
       for (int j = 0; j < count; ++j) {
         ACC s = 0, change = 0;
         EACH {
