@@ -15,11 +15,17 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as a script of another Python's it knows no package
+
+from examples.measure import synchronize  # noqa: E402
+from examples.models import GPT2, GPT2Config, resnet50  # noqa: E402
 
 #: A call without arguments whose work goes to the device, and whose result the peers compare.
 Call = Callable[[], Any]
@@ -150,9 +156,6 @@ def _attentions(device: str) -> Iterator[tuple[str, Callable[[], Call]]]:
 
 
 def _models(device: str) -> Iterator[tuple[str, Callable[[], Call]]]:
-    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    from examples.models import GPT2, GPT2Config, resnet50
-
     def gpt2() -> tuple[nn.Module, Tensor]:
         config = GPT2Config(vocabulary=50257, positions=1024, width=768, layers=12, heads=12)
         return GPT2(config), torch.randint(config.vocabulary, (8, 512))
@@ -197,18 +200,13 @@ def calls(device: str) -> dict[str, Callable[[], Call]]:
     return {name: make for part in parts for name, make in part(device)}
 
 
-def _finish(device: str) -> None:
-    if device != "cpu":
-        torch.accelerator.synchronize()
-
-
-def _seconds(call: Call, count: int, device: str) -> float:
+def _seconds(call: Call, count: int, device: torch.device) -> float:
     """Seconds of one of ``count`` calls, one after another, until the last has ended."""
-    _finish(device)
+    synchronize(device)
     start = time.perf_counter()
     for _ in range(count):
         call()
-    _finish(device)
+    synchronize(device)
     return (time.perf_counter() - start) / count
 
 
@@ -216,7 +214,7 @@ class Timer:
     """Keeps the call that was named last, warmed up."""
 
     def __init__(self, device: str) -> None:
-        self.device = device
+        self.device = torch.device(device)
         self.calls = calls(device)
         self.name = ""
         self.call: Call = lambda: None
@@ -229,10 +227,10 @@ class Timer:
             torch._dynamo.reset()
             torch.manual_seed(0)
             self.call = self.calls[name]()
-            _finish(self.device)
+            synchronize(self.device)
             start = time.perf_counter()
             result = self.call()
-            _finish(self.device)
+            synchronize(self.device)
             answer["first"] = time.perf_counter() - start
             answer["result"] = result.detach().flatten()[:COMPARED].double().cpu().tolist()
         if not count:
