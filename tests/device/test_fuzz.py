@@ -19,7 +19,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._pytree import tree_map
 
 from tests.conftest import FULL
-from tools.fuzz import allowed, command, compiled, known, operators, sides, state, ways, worker
+from tools.fuzz import allowed, command, compiled, known, operators, sides, sizes, state, ways, worker
 from tools.fuzz.operators import OPERATORS
 
 ROOT = Path(__file__).parents[2]
@@ -254,7 +254,7 @@ def test_numbers_that_a_graph_keeps_are_found(monkeypatch: pytest.MonkeyPatch) -
     lines = ["leaf(torch.float32, (3,), (1,), 0, [1.0, 2.0])", "torch.add(v0, v0, alpha=0.5)", "v1 * 3"]
     keeps = False
 
-    def compile_(function: Callable[..., Any]) -> Callable[..., Any]:
+    def compile_(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
         first: list[Any] = []
 
         def call(x: torch.Tensor, *numbers: Any) -> Any:
@@ -268,3 +268,31 @@ def test_numbers_that_a_graph_keeps_are_found(monkeypatch: pytest.MonkeyPatch) -
     keeps = True
     finding = compiled.run(lines, DEVICE)
     assert finding is not None and finding.line == lines[1]
+
+
+def test_programs_for_several_sizes() -> None:
+    lines = [
+        "sizes((2, 0), (3, 0))", "leaf(torch.float32, (4, 3), (8, 2), 3, [1.0, 2.0])", "v1[: v1.shape[0] // 2] * 2",
+        "v2.view(2, 3)", "v3 + 1", "v2.sum()",
+    ]  # fmt: skip
+    assert sizes.resized(lines[1], (2, 0)) == "leaf(torch.float32, (8, 6), (14, 2), 3, [1.0, 2.0])"
+    assert sizes.fitting(lines) == [*lines[:3], "v2.sum()"]
+    assert compiled.calls_of(lines, []) == [([], (1, 0)), ([], (2, 0)), ([], (3, 0))]
+
+
+def test_a_graph_that_is_for_one_size_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["sizes((2, 0), (3, 0))", "leaf(torch.float32, (4,), (1,), 0, [1.0, 2.0])", "v1 / v1.shape[0]"]
+    first: list[int] = []
+
+    def compile_(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+        assert options["dynamic"]
+
+        def call(x: torch.Tensor, *numbers: Any) -> Any:
+            first[:] = first or list(x.shape)
+            return [None, x, x / first[0]]
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", compile_)
+    finding = compiled.run(lines, DEVICE)
+    assert finding is not None and finding.line == lines[2] and finding.text.endswith("(sizes (2, 0))")

@@ -249,6 +249,7 @@ def parse(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--match", default="", help="only operators whose name contains this")
     parser.add_argument("--invalid", type=float, default=0.0, help="share of calls that are drawn to be refused")
     parser.add_argument("--states", type=float, default=0.08, help="share of lines that change state of PyTorch's")
+    parser.add_argument("--sizes", type=float, default=0.3, help="share of compiled programs called for several sizes")
     parser.add_argument("--ways", type=float, default=0.1, help="share of kinds of calls that are not called as usual")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--timeout", type=float, default=180, help="seconds of silence after which a worker is killed")
@@ -261,7 +262,7 @@ def main(given: list[str] | None = None) -> int:
     """Returns 0 if nothing differs but what is a known open defect."""
     arguments = parse(given)
     programs = [json.loads(line) for line in arguments.replay.read_text().splitlines()] if arguments.replay else []
-    names = ("epoch", "variants", "match", "mode", "invalid", "states", "ways")
+    names = ("epoch", "variants", "match", "mode", "invalid", "states", "sizes", "ways")
     options = {name: getattr(arguments, name) for name in names} | {"programs": programs}
     begin = time.monotonic()
     totals = run(options, arguments)

@@ -5,7 +5,8 @@ Inside a graph nothing can be replaced by the CPU's value, so differences would 
 lines that are not continuous (comparisons, rounding, sorting) get the CPU's values of what has been rounded, as further
 inputs; and each value is judged by a float64 run of the whole program.
 
-The numbers that lines compute with are inputs, too. Each program is called several times, with others each time.
+The numbers that lines compute with are inputs, too. Each program is called several times, with others each time, and
+some for other sizes (``tools/fuzz/sizes.py``).
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import ast
 import contextlib
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
-from tools.fuzz import allowed, compare
+from tools.fuzz import allowed, compare, sizes
 from tools.fuzz.generate import Generator
 from tools.fuzz.program import is_leaf, is_state, leaf_line, namespace, references, tensors, widened
 from tools.fuzz.sides import CANCELS, IN_DOUBLE, Finding, is_inexact, shake, widest
@@ -116,21 +118,39 @@ def _under(lines: list[str], device: str) -> contextlib.AbstractContextManager[N
 
 
 def run(lines: list[str], device: str) -> Finding | None:
-    """Compiles the program for the device, calls it with its numbers and others, and compares all values; the first
-    difference, in program order."""
+    """Compiles the program for the device, calls it with its numbers and others, for its sizes and others, and compares
+    all values; the first difference, in program order."""
     named, numbers = with_names(lines)
-    torch._dynamo.reset()  # noqa: SLF001 - each program is a graph of its own
-    made = torch.compile(function([line.replace("DEVICE", repr(device)) for line in named], len(numbers)))
-    for given in calls_of(numbers):
-        finding = _judge(made, with_numbers(named, given), given, lines, device)
+    made = compile_program([line.replace("DEVICE", repr(device)) for line in named], len(numbers))
+    for given, change in calls_of(lines, numbers):
+        called = [sizes.resized(line, change) for line in with_numbers(named, given)]
+        finding = _judge(made, called, given, lines, device)
         if finding:
-            return finding
+            return finding if change == (1, 0) else replace(finding, text=f"{finding.text} (sizes {change})")
+        if is_dynamic(lines):
+            torch._dynamo.reset()  # noqa: SLF001 - as another process, which finds the graphs that are kept
     return None
 
 
-def calls_of(numbers: list[Any]) -> list[list[Any]]:
-    """The numbers of each call of a program, its own last."""
-    return [[type(each)(each * factor) for each in numbers] for factor in _FACTORS] if numbers else [[]]
+def compile_program(named: list[str], numbers: int, backend: str | None = None) -> Callable[..., Any]:
+    """The compiled function of a program with names for that many numbers; by the device's own backend, or another."""
+    torch._dynamo.reset()  # noqa: SLF001 - each program is a graph of its own
+    function_of_it = function(named, numbers)
+    dynamic = True if is_dynamic(named) else None
+    return torch.compile(function_of_it, dynamic=dynamic, **({"backend": backend} if backend else {}))
+
+
+def is_dynamic(lines: list[str]) -> bool:
+    """Whether a program is one for several sizes."""
+    return len(sizes.changes(lines)) > 1
+
+
+def calls_of(lines: list[str], numbers: list[Any]) -> list[tuple[list[Any], sizes.Change]]:
+    """The numbers and the change of sizes of each call of a program; its own numbers come last."""
+    factors, changes = _FACTORS if numbers else _FACTORS[-1:], sizes.changes(lines)
+    count = max(len(factors), len(changes))
+    given = [[type(each)(each * factor) for each in numbers] for factor in factors]
+    return [(given[i % len(given) - len(given)], changes[i % len(changes)]) for i in range(count)]
 
 
 def _judge(
@@ -222,14 +242,12 @@ def _pytorch_refuses(lines: list[str]) -> bool:
     """Whether PyTorch's own tracing fails on one of the calls of the program, on the CPU and with no compiler behind
     it, or its own compiler for the CPU."""
     named, numbers = with_names(lines)
-    program = function([line.replace("DEVICE", "'cpu'") for line in named], len(numbers))
     for backend in ("aot_eager", "inductor"):
-        torch._dynamo.reset()  # noqa: SLF001 - as above
-        made = torch.compile(program, backend=backend)
+        made = compile_program([line.replace("DEVICE", "'cpu'") for line in named], len(numbers), backend)
         try:
             with _under(lines, "cpu"):
-                for given in calls_of(numbers):
-                    made(*_leaves(lines, "cpu"), *given)
+                for given, change in calls_of(lines, numbers):
+                    made(*_leaves([sizes.resized(line, change) for line in lines], "cpu"), *given)
         except Exception:  # noqa: BLE001 - that it fails is the answer
             return True
     return False

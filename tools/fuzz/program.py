@@ -18,6 +18,10 @@ from torch.utils._pytree import tree_leaves
 #: Of these dtypes PyTorch has a wider one that keeps the kind; used for a second opinion on rounding.
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _NAME = re.compile(r"\bv(\d+)\b")
+#: What makes a leaf, by its parts.
+LEAF = re.compile(
+    r"leaf\((?P<dtype>[\w.]+), (?P<size>\(.*?\)), (?P<stride>\(.*?\)), (?P<offset>\d+), (?P<pattern>\[.*\])\)$"
+)
 
 #: What lines may call beside torch.
 HELPERS = '''\
@@ -127,6 +131,10 @@ def state(**changes):
     STATE.update(changes)
 
 
+def sizes(*changes):
+    """The program is called for other sizes, too (``tools/fuzz/sizes.py``)."""
+
+
 def mixed(function, one, other):
     """``function`` of a tensor on the device and one on the CPU, which it has to refuse."""
     if torch.device(DEVICE).type == "cpu":
@@ -165,8 +173,8 @@ def is_leaf(line: str) -> bool:
 
 
 def is_state(line: str) -> bool:
-    """Whether a line changes the state of those after it, and has no value."""
-    return line.startswith("state(")
+    """Whether a line says how those after it are run, and has no value."""
+    return line.startswith(("state(", "sizes("))
 
 
 def tensors(value: Any) -> list[Tensor]:

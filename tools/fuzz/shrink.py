@@ -8,13 +8,10 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor
 
-from tools.fuzz.program import is_leaf, leaf_line, namespace, references, tensors, without
+from tools.fuzz.program import LEAF, is_leaf, leaf_line, namespace, references, tensors, without
 
 #: Whether a program still fails in the same way.
 Fails = Callable[[list[str]], bool]
-_LEAF = re.compile(
-    r"leaf\((?P<dtype>[\w.]+), (?P<size>\(.*?\)), (?P<stride>\(.*?\)), (?P<offset>\d+), (?P<pattern>\[.*\])\)$"
-)
 _MOST_TRIALS = 80
 
 
@@ -95,7 +92,7 @@ def _plainer(lines: list[str]) -> Iterator[list[str]]:
 
 
 def _parts(line: str) -> tuple[str, list[int], list[int], int, list[object]]:
-    match = _LEAF.match(line)
+    match = LEAF.match(line)
     assert match, line
     size, stride, pattern = (eval(match[key], namespace("cpu")) for key in ("size", "stride", "pattern"))  # noqa: S307
     return match["dtype"], list(size), list(stride), int(match["offset"]), pattern

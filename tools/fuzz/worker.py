@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from tools.fuzz import autocast, compiled, sides, state
+from tools.fuzz import autocast, compiled, sides, sizes, state
 from tools.fuzz.generate import Generator, Refused
 from tools.fuzz.invalid import INVALID
 from tools.fuzz.operators import OPERATORS
@@ -158,6 +158,7 @@ class Graph:
         self._rounded: set[str] = set()
         self._names = sorted(name for name in OPERATORS if not options["match"] or options["match"] in name)
         self._device, self._announce, self._states = device, announce, 3 * options["states"]
+        self._is_dynamic = random.Random(f"sizes {seed}").random() < options["sizes"]
         self.generator = Generator(seed, options["epoch"], self._emit, self._values, 1 << 30)
 
     def run(self) -> Result:
@@ -165,9 +166,12 @@ class Graph:
         start = time.monotonic()
         if self.generator.free.random() < self._states:
             self._emit(state.draw(self.generator.free, state.OF_GRAPHS))
+        if self._is_dynamic:
+            self._emit(sizes.draw(self.generator.free))
         for _ in range(compiled.length(self.generator)):
             with contextlib.suppress(Refused):
                 self._draw()
+        self._lines = sizes.fitting(self._lines)
         self._announce("; ".join(self._lines))
         finding = compiled.run(self._lines, self._device) if self.result.operators else None
         if finding:
@@ -187,6 +191,8 @@ class Graph:
         if before != [line]:
             for name, text in zip((x for x in references(line) if x in self._rounded), before, strict=True):
                 line = re.sub(rf"\b{name}\b", self._emit(text)[0], line)
+        if self._is_dynamic:
+            line = sizes.symbolic(line, self._values, self.generator.free)
         name, value = self._emit(line)
         self.result.names.append(operator)
         self.result.operators += 1

@@ -30,14 +30,19 @@ class Finding:
     text: str
 
 
-def judge(programs: Sequence[Program], sizes: Sequence[int], device: str, is_alone: bool = False) -> list[Finding]:
+def judge(
+    programs: Sequence[Program], sizes: Sequence[int], device: str, is_alone: bool = False, anew: bool = False
+) -> list[Finding]:
     """Runs programs compiled as one graph, for the sizes in order, and eager. Those that differ are run once more
-    alone, so that a finding says what one program does; ``is_alone`` says that they are."""
+    alone, so that a finding says what one program does; ``is_alone`` says that they are. ``anew`` has Dynamo forget
+    everything before each size, so that kept graphs of other sizes are found, as by another process."""
     torch._dynamo.reset()  # noqa: SLF001 - each graph is compiled on its own
     function = define(programs)
     compiled = torch.compile(function, dynamic=True)
     findings: list[Finding] = []
     for n in sizes:
+        if anew:
+            torch._dynamo.reset()  # noqa: SLF001 - the compiled function stays, and is traced again
         expected, eager = run(programs, function, n, "cpu"), run(programs, function, n, device)
         try:
             with _quiet():

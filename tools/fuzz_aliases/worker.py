@@ -20,6 +20,8 @@ from tools.fuzz_aliases.program import Program
 WITH_GRADIENT = 4
 #: Every fourth group has sizes that divide by different numbers.
 OF_ANY_SIZE = 4
+#: Every third group finds the graphs that are kept of other sizes.
+ANEW = 3
 
 
 def group_of(seed: int, count: int) -> list[Program]:
@@ -39,7 +41,7 @@ def sizes_of(seed: int) -> list[int]:
 def judge_group(programs: list[Program], seed: int, device: str) -> list[Finding]:
     """The findings of one group, made small."""
     findings = []
-    for finding in judge(programs, sizes_of(seed), device) if programs else []:
+    for finding in judge(programs, sizes_of(seed), device, anew=seed % ANEW == 0) if programs else []:
         is_alone = finding.kind == EXCEPTION
         alone = [finding] if is_alone else judge([finding.program], (finding.n,), device, is_alone=True)
         if alone and alone[0].kind != "eager" and is_tracing(alone[0]):
