@@ -115,7 +115,9 @@ typedef struct ob_device_properties {
   /* out, since minor version 10: name and version of what makes the bytes that `function_load` takes, as "mycc 1.2", ""
    * without such a compiler. Changes whenever bytes made before are no longer valid. */
   char compiler[128];
-  uint8_t static_sizes; /* out, since minor version 10: 1 if such bytes are made for one set of sizes and strides */
+  /* out, since minor version 10: 1 if such bytes are made for one set of sizes and strides; 0: the operands of each
+   * call have sizes of their own, 1 included */
+  uint8_t static_sizes;
   /* out, since minor version 10: 1 if any address of the process is an ob_ptr, too: of pages that the driver did not
    * give, and that are never given to `memory_free` */
   uint8_t takes_host_memory;

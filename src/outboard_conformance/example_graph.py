@@ -1,19 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small graph, compiled by the compiler of graphs that a device names: what clauses about executables load."""
+"""Small graphs, compiled by the compiler of graphs that a device names: what clauses about executables load."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
 
 from outboard.compiler.target import Target
-from outboard.compilers import Operand, Unsupported, find
+from outboard.compilers import GraphCompiler, Operand, Unsupported, find
+from outboard.compilers.symbolic import expression
 
-_X, _W, _B = (torch.linspace(-1, 1, count) for count in (12, 20, 5))
+#: Rows, inner numbers and columns: of the example, and of further calls of it where its sizes may vary.
+_SIZES = ((3, 4, 5), (7, 2, 9), (1, 5, 3), (17, 33, 1), (2, 1, 2), (1, 1, 1), (64, 31, 16))
+
+
+def _numbers(*sizes: int) -> Tensor:
+    return torch.linspace(-1, 1, math.prod(sizes)).view(sizes)
 
 
 def _layer(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
@@ -22,6 +30,10 @@ def _layer(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
 
 def _product(x: Tensor, w: Tensor) -> Tensor:
     return torch.mm(x, w)
+
+
+def _mean(x: Tensor) -> Tensor:
+    return torch.mean(x, 1)
 
 
 def _sum(x: Tensor, y: Tensor) -> Tensor:
@@ -33,34 +45,56 @@ def _relu(x: Tensor) -> Tensor:
 
 
 #: Functions and what they take, the largest first: the first one that a compiler takes is the example.
-_CASES: tuple[tuple[Callable[..., Tensor], tuple[Tensor, ...]], ...] = (
-    (_layer, (_X.view(3, 4), _W.view(4, 5), _B)),
-    (_product, (_X.view(3, 4), _W.view(4, 5))),
-    (_sum, (_X.view(3, 4), _X.view(3, 4))),
-    (_relu, (_X.view(3, 4),)),
+_CASES: tuple[tuple[Callable[..., Tensor], Callable[[int, int, int], tuple[Tensor, ...]]], ...] = (
+    (_layer, lambda m, k, n: (_numbers(m, k), _numbers(k, n), _numbers(n))),
+    (_product, lambda m, k, n: (_numbers(m, k), _numbers(k, n))),
+    (_mean, lambda m, k, n: (_numbers(m, k),)),
+    (_sum, lambda m, k, n: (_numbers(m, k), _numbers(m, k))),
+    (_relu, lambda m, k, n: (_numbers(m, k),)),
 )
 
 
-def compiled(compiler: str) -> dict[str, Any]:
-    """An executable's code, the bytes of scratch memory that it wants, its inputs, and the result that PyTorch has.
+def compiled(compiler: str, static_sizes: bool) -> tuple[dict[str, Any], ...]:
+    """For each graph that a compiler takes: an executable's code, the bytes of scratch memory that it wants, inputs,
+    and the result that PyTorch has; and ``others``, more inputs and results, of other sizes, which it is for unless
+    ``static_sizes``.
 
-    ``compiler`` is the driver's property. Raises LookupError if no package offers it, Unsupported if it takes none of
-    the graphs.
+    ``compiler`` and ``static_sizes`` are the driver's properties. Raises LookupError if no package offers the compiler,
+    Unsupported if it takes none of the graphs.
     """
-    target = Target(dialect="", compiler=compiler, static_sizes=True)
+    target = Target(dialect="", compiler=compiler, static_sizes=static_sizes)
     found = find(target)
     assert found is not None
-    reasons = []
+    made, reasons = [], []
     for function, inputs in _CASES:
-        graph = make_fx(lambda *each, function=function: (function(*each),), tracing_mode="fake")(*inputs).graph
-        calls = [node for node in graph.nodes if node.op == "call_function"]
-        refused = [answer for node in calls if (answer := found.supports(node, target)) is not True]
-        if refused:
-            reasons += refused
-            continue
-        result = function(*inputs)
-        operands = [Operand(each.dtype, tuple(each.shape), each.stride()) for each in (*inputs, result)]
-        made = found.compile(graph, operands, target)
-        values = [{"values": each.flatten().tolist(), "sizes": list(each.shape)} for each in (*inputs, result)]
-        return {"code": made.code, "scratch": made.scratch, "inputs": values[:-1], "result": values[-1]}
-    raise Unsupported(f"it takes none of the kit's graphs: {'; '.join(reasons)}")
+        try:
+            made.append(_compiled(function, inputs, found, target))
+        except Unsupported as refused:
+            reasons.append(str(refused))
+    if not made:
+        raise Unsupported(f"it takes none of the kit's graphs: {'; '.join(reasons)}")
+    return tuple(made)
+
+
+def _compiled(
+    function: Callable[..., Tensor], inputs: Callable[..., tuple[Tensor, ...]], compiler: GraphCompiler, target: Target
+) -> dict[str, Any]:
+    mode: Literal["fake", "symbolic"] = "fake" if target.static_sizes else "symbolic"
+    graph = make_fx(lambda *each: (function(*each),), tracing_mode=mode)(*inputs(*_SIZES[0])).graph
+    calls = [node for node in graph.nodes if node.op == "call_function"]
+    if refused := [answer for node in calls if (answer := compiler.supports(node, target)) is not True]:
+        raise Unsupported("; ".join(refused))
+    (results,) = graph.output_node().args
+    values = [node.meta["val"] for node in (*graph.find_nodes(op="placeholder"), *pytree.tree_leaves(results))]
+    operands = [
+        Operand(each.dtype, tuple(map(expression, each.shape)), tuple(map(expression, each.stride())))
+        for each in values
+    ]
+    made = compiler.compile(graph, operands, target)
+    first, *others = (_call(function, inputs(*sizes)) for sizes in (_SIZES[:1] if target.static_sizes else _SIZES))
+    return {"name": function.__name__.strip("_"), "code": made.code, "scratch": made.scratch, "others": others, **first}
+
+
+def _call(function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> dict[str, Any]:
+    values = [{"values": each.flatten().tolist(), "sizes": list(each.shape)} for each in (*inputs, function(*inputs))]
+    return {"inputs": values[:-1], "result": values[-1]}

@@ -32,7 +32,7 @@ def offer_for(device: dict[str, Any], *, words: bool = True, executables: bool =
     made: tuple[dict[str, Any], ...] = ()
     if compiler:
         try:
-            made = _executables(compiler)
+            made = _executables(compiler, bool(device["static_sizes"]))
         except Exception as error:  # noqa: BLE001 - as above
             reasons.append(f"compiler {compiler!r}: {type(error).__name__}: {error}")
     return Offer(dialect if text else "", text, made, tuple(reasons))
@@ -44,7 +44,7 @@ def _words(dialect: str) -> str:
     return dialects.find(dialect).program("")
 
 
-def _executables(compiler: str) -> tuple[dict[str, Any], ...]:
+def _executables(compiler: str, static_sizes: bool) -> tuple[dict[str, Any], ...]:
     from outboard_conformance.example_graph import compiled  # noqa: PLC0415 - imports PyTorch
 
-    return (compiled(compiler),)
+    return compiled(compiler, static_sizes)

@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from processes import run_program
 
 from outboard import drivers
 from outboard_conformance import clauses  # noqa: F401 - registers them
@@ -92,6 +93,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     "executable_unchecked": ("sim", "damaged_executables_are_refused", "broken"),
     "executable_failure_is_internal": ("sim", "damaged_executables_are_refused", "broken"),
     "executable_operands_rounded": ("sim", "executables_take_interior_addresses", "broken"),
+    "sizes_of_the_first_call": ("symbolic sim", "executables_are_for_all_sizes", "broken"),
     "reset_does_nothing": ("sim", "a_reset_device_is_as_new", "broken"),
     "reset_leaves_the_old_one": ("sim", "what_was_before_a_reset_is_lost", "broken"),
     "reset_is_an_internal_error": ("sim", "what_was_before_a_reset_is_lost", "broken"),
@@ -113,6 +115,14 @@ def wrong(tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-I", str(REPOSITORY / "include")]
     subprocess.run(["cc", *options, source, "-o", str(built), "-ldl", "-lpthread"], check=True)
     return built
+
+
+@pytest.fixture(scope="module")
+def symbolic(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A chip whose executables are for all sizes."""
+    chip = tmp_path_factory.mktemp("chip") / "symbolic.toml"
+    chip.write_text('name = "symbolic"\nbandwidth = 1e11\nsymbolic = true\n[flops]\nfloat32 = 1e12\n')
+    return str(chip)
 
 
 def conform(library: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -140,6 +150,36 @@ def test_our_drivers_keep_every_clause(driver: str, tmp_path: Path) -> None:
     assert all(name in page.read_text() for name in of_driver)
 
 
+#: The simulator's compiler with the number of elements of a mean as it was at the first call.
+BAKING = """
+import argparse, sys
+from outboard.compilers import sim
+from outboard_conformance import command
+
+hints = {}
+stand_in, count = sim.SimCompiler.compile, sim.Program.count
+def compile(self, graph, operands, target):
+    values = [node.meta["val"] for node in graph.find_nodes(op="placeholder")]
+    hints.update({size.node.expr: size.node.hint for value in values for size in value.shape if hasattr(size, "node")})
+    return stand_in(self, graph, operands, target)
+def baked(self, value, dims, dtype):
+    return self.full(int(sim.math.prod(self.shapes[value][dim] for dim in dims).subs(hints)), (), dtype)
+sim.SimCompiler.compile = compile
+sim.Program.count = lambda self, value, dims, dtype: (baked if hints else count)(self, value, dims, dtype)
+parser = argparse.ArgumentParser()
+command.configure(parser)
+sys.exit(command.run(parser.parse_args()))
+"""
+
+
+@pytest.mark.full("a driver that bakes a size is among the faults")
+def test_a_compiler_that_bakes_a_size_is_found(symbolic: str) -> None:
+    command = ["--driver", drivers.sim(), "--level", "graph", "--only", "executables_are_for_all_sizes"]
+    result = run_program(["-c", BAKING, *command], environment={"OUTBOARD_SIM_CHIP": symbolic})
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "the mean of 7x2, compiled without sizes: 6 of 7 numbers are wrong" in result.stdout, result.stdout
+
+
 @pytest.mark.full("ten runs of a minute")
 @pytest.mark.parametrize("driver", ["sim", "host", "strict"])
 def test_our_drivers_keep_every_clause_ten_times(driver: str) -> None:
@@ -156,10 +196,11 @@ def test_levels_of_pytorch_are_kept(driver: str) -> None:
 
 
 @pytest.mark.parametrize("fault", TRIED)
-def test_a_fault_is_found_by_its_clause(wrong: Path, fault: str) -> None:
+def test_a_fault_is_found_by_its_clause(wrong: Path, symbolic: str, fault: str) -> None:
     driver, clause, outcome = FAULTS[fault]
+    kind, _, driver = driver.rpartition(" ")
     arguments = ("--level", "graph", "--only", clause, "--patience", "15" if outcome != "hung" else "3")
-    environment = {"OUTBOARD_WRONG_DRIVER": getattr(drivers, driver)()}
+    environment = {"OUTBOARD_WRONG_DRIVER": getattr(drivers, driver)(), "OUTBOARD_SIM_CHIP": symbolic if kind else ""}
     assert conform(str(wrong), *arguments, **environment).returncode == 0, "without the fault"
     result = conform(str(wrong), *arguments, **environment, OUTBOARD_WRONG=fault)
     assert result.returncode == 1, result.stdout + result.stderr
