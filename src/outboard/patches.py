@@ -202,6 +202,9 @@ TABLE: Mapping[str, tuple[Place, ...]] = {
     "indices that become floats are rounded": (
         Place("torch._inductor.index_propagation:SymPyOps.to_dtype", "value dtype src_dtype use_compute_types"),
     ),
+    "indices that graphs compute are inside": (
+        Place("torch._inductor.index_propagation:IndexPropagation.indirect_indexing", "self index size check wrap_neg"),
+    ),
     "parts of concatenations are computed apart": (Place("torch._inductor.lowering.pointwise_cat", "inputs dim"),),
     "graphs call operators that have decompositions": (
         Place("torch._inductor.graph.make_fallback", "op layout_constraint warn override_decomp get_decomp_fn"),

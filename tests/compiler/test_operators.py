@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from tests.conftest import RunPython
 
@@ -216,3 +218,34 @@ def test_convolutions_of_nothing(device: str) -> None:
     images, weight = torch.zeros(0, 3, 5, 5), torch.ones(2, 3, 1, 1)
     function = torch.compile(torch.nn.functional.conv2d, fullgraph=True)
     assert function(images.to(device), weight.to(device)).shape == (0, 2, 5, 5)
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        lambda x, i: torch.index_reduce(x, 0, i, torch.ones(2, 5, device=x.device), "amax"),
+        lambda x, i: torch.index_reduce(x, 0, i, torch.ones(3, 9, device=x.device), "prod"),
+        lambda x, i: F.conv2d(x.view(1, 1, 4, 5), torch.ones(2, 1, 1, 1, device=x.device), dilation=0),
+        lambda x, i: F.conv_transpose2d(x.view(1, 1, 4, 5), torch.ones(1, 2, 1, 1, device=x.device), output_padding=3),
+    ],
+    ids=["too few rows", "too many columns", "dilation", "padding of the result"],
+)
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.filterwarnings("ignore:.*runs on the CPU")
+def test_what_shape_functions_let_pass_is_refused(device: str, refused: Callable[..., Any], dynamic: bool) -> None:
+    x, index = torch.ones(4, 5, device=device), torch.arange(3, device=device)
+    with pytest.raises(RuntimeError):  # noqa: PT012 - here or where the device is waited for
+        torch.compile(refused, dynamic=dynamic)(x, index)
+        torch.accelerator.synchronize()
+
+
+def test_sizes_of_a_reduction_by_index(device: str) -> None:
+    def reduce(x: torch.Tensor, index: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        return torch.index_reduce(x, 0, index, source, "amax")
+
+    compiled = torch.compile(reduce, dynamic=True)
+    for rows, columns, count in ((4, 5, 3), (9, 2, 30), (1, 7, 2)):
+        x, index = torch.randn(rows, columns), torch.randint(rows, (count,))
+        source = torch.randn(count, columns)
+        expected = reduce(x, index, source)
+        assert torch.equal(compiled(*(each.to(device) for each in (x, index, source))).cpu(), expected)

@@ -113,6 +113,7 @@ def test_only_what_was_looked_at_must_be_alike() -> None:
     entry = shipped.Entry(shipped.needs_of(target, {"lanes", "cache_key"}), False, [])
     assert "cache_key" not in entry.needs
     assert entry.fits(dataclasses.replace(target, cache_key="other", compute_units=99, local_memory=5))
+    assert entry.fits(dataclasses.replace(target, has_fp16=not target.has_fp16))
     assert not entry.fits(dataclasses.replace(target, vector_width=1))
     assert not entry.fits(dataclasses.replace(target, has_fp64=not target.has_fp64))
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 
 import pytest
@@ -146,3 +147,47 @@ def test_assertions_of_the_program(device: str, device_module: ModuleType) -> No
     for count, what in ((0, "no values"), (2, "more than one value")):
         with pytest.raises(RuntimeError, match=f"Tensor with {what} is ambiguous"):
             torch._assert_async(torch.ones(count, device=device))
+
+
+def _index_put(rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    return rows.index_put((index,), torch.ones(len(index), 1, device=rows.device))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    "select",
+    [lambda rows, index: F.embedding(index, rows), lambda rows, index: rows[-1 - index], _index_put],
+    ids=["embedding", "negative", "index_put"],
+)
+def test_indices_that_a_graph_computes(
+    device: str, device_module: ModuleType, select: Callable[..., torch.Tensor], dynamic: bool
+) -> None:
+    """Too long a sequence for its table of positions neither reads nor writes beside it."""
+
+    def positions(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return select(rows * 1, torch.arange(len(x), device=x.device))
+
+    compiled = torch.compile(positions, dynamic=dynamic)
+    rows = torch.arange(12.0).view(6, 2)
+    for count in (4, 6):
+        x = torch.ones(count)
+        torch.testing.assert_close(compiled(x.to(device), rows.to(device)).cpu(), positions(x, rows))
+    for count in (7, 3000):
+        compiled(torch.ones(count, device=device), rows.to(device))
+        with pytest.raises(IndexError):
+            device_module.synchronize()
+
+
+def test_one_index_that_is_outside(device: str, device_module: ModuleType) -> None:
+    compiled = torch.compile(lambda x: x.gather(0, torch.full((1, 3), 1 << 40, device=x.device)))
+    compiled(torch.ones(4, 5, device=device))
+    with pytest.raises((IndexError, RuntimeError), match="index out of"):
+        device_module.synchronize()
+
+
+def test_standard_deviations_of_a_graph(device: str, device_module: ModuleType) -> None:
+    compiled = torch.compile(torch.normal)
+    assert bool((compiled(torch.ones(4, device=device), torch.zeros(4, device=device)) == 1).all())
+    compiled(torch.ones(4, device=device), torch.tensor([1.0, 0.0, -1.0, 2.0], device=device))
+    with pytest.raises(RuntimeError, match="std >= 0"):
+        device_module.synchronize()

@@ -119,8 +119,9 @@ def only_device_raises(line: str, error: Exception) -> bool:
 
 
 def other_exception(line: str, ours: Exception, theirs: Exception) -> bool:
-    """Whether both refuse, with types that differ for a good reason: the CPU's is about its own lack of a kernel."""
-    return only_cpu_raises(line, theirs)
+    """Whether both refuse, with types that differ for a good reason: the CPU's is about its own lack of a kernel, or
+    PyTorch's tracing has one of its own."""
+    return only_cpu_raises(line, theirs) or line.startswith("compiled(")
 
 
 def strides(line: str, ours: Tensor, theirs: Tensor) -> bool:

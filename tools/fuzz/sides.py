@@ -96,13 +96,14 @@ class Sides:
         late = _late_exception()
         text = compare.exceptions_differ(line, our_error or late, their_error)
         our_error = our_error or late
+        is_tracing = bool(text) and _is_so_in_graphs(line, self.cpu, our_error)
         self._set(name, ours, theirs)
-        if text:
+        if text and not is_tracing:
             return theirs, Finding("exception", line, text), their_error
         if their_error is not None or our_error is not None:
             self._set(name, None, None)
             text = self._changed(known, {} if late or before is None else before)
-            if text:
+            if text and not is_tracing:
                 return theirs, Finding("refusal", line, text), their_error
             self._take_over(known)
             return theirs, None, their_error or our_error
@@ -242,6 +243,12 @@ class Sides:
         name = f"v{len(self.lines) - 1}"
         for ours, theirs in zip(tensors(self.ours[name]), tensors(self.cpu[name]), strict=True):
             _replace(ours, theirs)
+
+
+def _is_so_in_graphs(line: str, cpu: Namespace, ours: Exception | None) -> bool:
+    """Whether a line through ``torch.compile`` is refused, or is not, by PyTorch's own compiler for the CPU as well."""
+    by_it = {**cpu, "compiled": lambda function, *inputs: torch.compile(function)(*inputs)}
+    return line.startswith("compiled(") and (_run(line, by_it)[1] is None) == (ours is None)
 
 
 def _run(line: str, values: Namespace) -> tuple[Any, Exception | None]:

@@ -41,6 +41,16 @@ def wrapped(g: Generator, line: str, share: float) -> str:
     return f"{way}({function}, {rest})"
 
 
+def refused(g: Generator, line: str, share: float) -> str:
+    """A line that is to be refused, in this share of the kinds of calls by ``torch.compile``."""
+    operands = list(dict.fromkeys(_OPERAND.findall(line)))
+    if not operands or not g.chance(share) or re.search(r"\b(mixed|assign|compiled)\(|\bout=", line):
+        return line
+    names = [f"a{i}" for i in range(len(operands))]
+    body = _OPERAND.sub(lambda match: names[operands.index(match[0])], line)
+    return f"compiled(lambda {', '.join(names)}: {body}, {', '.join(operands)})"
+
+
 def _is_compiled(line: str) -> bool:
     """Whether a line means the same in a graph: also of lists, which PyTorch's kernels take apart under autocast."""
     return allowed.in_graphs(line) and "_foreach_" not in line

@@ -18,13 +18,12 @@ from typing import Any
 
 import torch
 
-from tools.fuzz import autocast, compiled, sides, sizes, state
+from tools.fuzz import autocast, compiled, sides, sizes, state, ways
 from tools.fuzz.generate import Generator, Refused
 from tools.fuzz.invalid import INVALID
 from tools.fuzz.operators import OPERATORS
 from tools.fuzz.program import is_leaf, is_state, namespace, references, tensors
 from tools.fuzz.shrink import alone, shrink
-from tools.fuzz.ways import wrapped
 
 Announce = Callable[[str], None]
 #: As often one process has a kind of call refused that always is. The compiler looks at each again.
@@ -103,7 +102,7 @@ class Program:
         if self._memory.is_refused(self._kind):
             raise Refused
         line = (INVALID if refused else OPERATORS)[self._operator](self.generator)
-        name, value = self._emit(line if refused else wrapped(self.generator, line, self._ways))
+        name, value = self._emit((ways.refused if refused else ways.wrapped)(self.generator, line, self._ways))
         self._memory.ran.add(self._kind)
         self.result.names.append(self._operator)
         self.generator.add(name, value)

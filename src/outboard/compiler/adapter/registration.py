@@ -40,7 +40,18 @@ from . import ambient
 from .graphs import aliases, floats, overlaps, pending
 from .graphs.replays import register_replays
 from .interface import device_name, register_interface
-from .operators import additions, affine_grids, drawn_again, interpolation, pooling, random, rounding, scatters, shapes
+from .operators import (
+    additions,
+    affine_grids,
+    drawn_again,
+    indices,
+    interpolation,
+    pooling,
+    random,
+    rounding,
+    scatters,
+    shapes,
+)
 from .operators.corrections import CORRECTIONS
 from .operators.decompositions import cumulative_sum, embedding_gradient
 from .operators.recurrent import CELLS
@@ -163,6 +174,7 @@ def register() -> None:
     pending.register(name)
     pooling.register(name)
     rounding.register(name)
+    indices.register(name)
     interpolation.register(name)
     shapes.register(name)
     affine_grids.register(name)

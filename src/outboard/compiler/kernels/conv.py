@@ -493,12 +493,23 @@ def _convolution(values: dict[str, Any], x: TensorArg, y: TensorArg, weight: Ten
     if any(channels == 0 for channels in (*x.sizes[1:2], *y.sizes[1:2], *weight.sizes[:2])):
         return None  # PyTorch then gives a result without channels, whatever the weight says
     lists = [common.int_list(values[name], rank) for name in ("stride", "padding", "dilation")]
-    if any(items is None for items in lists) or values["groups"] == 0:
+    if any(items is None for items in lists) or values["groups"] == 0 or _is_refused(values, rank):
         return None
     stride, padding, dilation = (
         [filler] * (3 - rank) + list(items or ()) for filler, items in zip((_ONE, _ZERO, _ONE), lists, strict=True)
     )
     return Convolution(_five(x), _five(y), _five(weight), stride, padding, dilation, values["groups"])
+
+
+def _is_refused(values: dict[str, Any], rank: int) -> bool:
+    """Whether PyTorch refuses numbers that are known, and its shape function has let pass."""
+    names = ("stride", "dilation", "output_padding")
+    lists = [common.int_list(values.get(name) or [0], rank) or [] for name in names]
+    for stride, dilation, more in zip(*lists, strict=False):
+        known = all(isinstance(each, (int, sympy.Integer)) for each in (stride, dilation, more))
+        if known and (dilation < 1 or more >= max(stride, dilation)):
+            return True
+    return False
 
 
 def _dtype_covered(builder: PlanBuilder, *tensors: TensorArg | None) -> bool:

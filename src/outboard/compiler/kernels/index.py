@@ -285,12 +285,18 @@ def _dense(builder: PlanBuilder, tensor: TensorArg) -> TensorArg:
 
 
 def lower_index_reduce(builder: PlanBuilder, call: ExternCall) -> bool:
-    """``index_reduce``."""
+    """``index_reduce``. PyTorch's shape function lets sources of other sizes pass."""
     values, out = call.bind(), call.outputs()[0]
     index, source = values["index"], values["source"]
     dim = common.wrap_dim(values["dim"], len(out.sizes))
     if dim is None or len(source.sizes) != len(out.sizes):
         return False
+    for place, size in enumerate(source.sizes):
+        wanted = out.sizes[place] if place != dim else index.numel()
+        if sympy.Eq(size, wanted) == sympy.false:
+            return False
+        if size != wanted:
+            builder.guard(sympy.Eq(size, wanted))
     step = common.stride_at(index, 0)
     strides = tuple(step if i == dim else sympy.Integer(0) for i in range(len(source.sizes)))
     places = TensorArg(index.buffer, index.dtype, source.sizes, strides, index.offset)

@@ -41,14 +41,13 @@ MATTERS_OF_SPEED = (
     "local_memory",
     *("lanes", "register", "registers", "k_block", "far", "ahead", "share", "busy", "group"),  # of ``Tuning``
 )
-#: Properties that a plan may be wrong by.
+#: Properties that a plan may be wrong by. No program computes in half precision, whether a device can or not.
 ALWAYS_NEEDED = (
     "dialect",
     "vectors",
     "max_work_group_size",
     "sub_group_size",
     "host_accessible",
-    "has_fp16",
     "has_fp64",
     "has_int64_atomics",
     "matrix_units",

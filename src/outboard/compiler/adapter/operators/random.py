@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._decomp import decomposition_table
 
 from ...target import target_of
 
@@ -255,6 +256,18 @@ def _native_dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Te
     return keep * x * scale, keep
 
 
+def _normal_of_tensors(overload: Any) -> Callable[..., Tensor]:
+    """PyTorch's own takes any standard deviations."""
+    whole = decomposition_table[overload]
+
+    def decompose(mean: Any, std: Tensor, **kwargs: Any) -> Tensor:
+        result: Tensor = whole(mean, std, **kwargs)
+        aten._assert_async.msg((std >= 0).all(), "normal expects all elements of std >= 0.0")
+        return result
+
+    return decompose
+
+
 def _in_place(values: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return lambda x, *args, **kwargs: x.copy_(values(x, *args, **kwargs))
 
@@ -284,6 +297,7 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.randn.default: _randn,
     aten.bernoulli.default: _bernoulli,
     aten.native_dropout.default: _native_dropout,
+    **{overload: _normal_of_tensors(overload) for overload in (aten.normal.Tensor_Tensor, aten.normal.float_Tensor)},
     **{overload: _in_place(values) for overload, _, values in _FILLS},
     **{overload: _functional(values) for _, overload, values in _FILLS},
 }
