@@ -187,3 +187,30 @@ def test_a_driver_that_cannot_says_so(device_module: ModuleType) -> None:
         device_module.reset()
     with pytest.raises(RuntimeError, match="nvalid device index"):
         device_module.reset(99)
+
+
+def test_resets_leave_little_memory_behind(run_python: RunPython) -> None:
+    """Of each stream in use its queue, and no tables of tensors, which have 2 MiB of addresses."""
+    out = run_python(
+        PRELUDE
+        + """
+class Mallinfo(ctypes.Structure):
+    names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_ = [(name, ctypes.c_size_t) for name in names.split()]
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype = Mallinfo
+def used():
+    found = libc.mallinfo2()
+    with open("/proc/self/statm") as pages:
+        return found.uordblks + found.hblkhd, int(pages.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def use(times):
+    for _ in range(times):
+        torch.ones(1000, device=device).cpu()
+        module.reset()
+    return used()
+before = use(5)
+print(max(end - begin for begin, end in zip(before, use(20))) // 20)
+""",
+        OUTBOARD_DRIVER=sim(),
+    )
+    assert int(out) < 256 << 10, out

@@ -3,7 +3,6 @@
 
 #include <sys/mman.h>
 
-#include <cstdlib>
 #include <string>
 
 #include "runtime/base/error.h"
@@ -115,8 +114,11 @@ AddressSpace::Unused AddressSpace::open_arenas(int size_class, MemoryLock& lock)
   if (first + arenas > kArenas) {
     throw OutOfMemoryError("the address range for tensors is used up: free some tensors");
   }
-  auto* entries = static_cast<uintptr_t*>(std::calloc(slots, sizeof(uintptr_t)));
-  if (entries == nullptr) throw OutOfMemoryError("the host has no memory left for the table of tensors");
+  // Zeros that take memory where they are written: a device that is reset leaves its tables behind.
+  void* const table = mmap(nullptr, slots * sizeof(uintptr_t), PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (table == MAP_FAILED) throw OutOfMemoryError("the host has no memory left for the table of tensors");
+  auto* entries = static_cast<uintptr_t*>(table);
   const uint64_t begin = begin_ + (first << arena_bits_);
   for (uint64_t i = first; i < first + arenas; ++i) {
     arenas_[i].begin = begin;
