@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch._inductor import decomposition, inductor_prims
 
-from outboard import _C
+from outboard import _C, compilers
+from outboard.compiler.adapter import executables
 from outboard.compiler.adapter.operators import mistaken_shapes
 from outboard.compiler.operators import facts
 from outboard.compiler.operators.facts import FACTS
@@ -92,15 +93,18 @@ def test_results_that_are_given_leave_nothing_open(device: str) -> None:
 
 
 def test_graph_compilers_get_no_operators_of_inductors_own() -> None:
-    """But random numbers of seeds and ``fma``, which docs/write-a-graph-compiler.md names."""
+    """But random numbers of seeds, which docs/write-a-graph-compiler.md names."""
     own = {name for name, value in vars(inductor_prims).items() if isinstance(value, torch._ops.OpOverload)}
     assert len(own) > 10
-    found = {
-        overload._schema.name
-        for overload, function in decomposition.select_decomp_table().items()
-        if isinstance(overload, torch._ops.OpOverload) and names_in(function) & (own - {"randint", "fma"})
-    }
-    assert found == facts.with_fact(lambda row: row.inductors_own)
+
+    def found(table: dict[Any, Callable[..., Any]]) -> set[str]:
+        operators = {key: each for key, each in table.items() if isinstance(key, torch._ops.OpOverload)}
+        return {key._schema.name for key, each in operators.items() if names_in(each) & (own - {"randint"})}
+
+    softmax, table = {"aten::_softmax_backward_data"}, decomposition.select_decomp_table()
+    assert found(table) == facts.with_fact(lambda row: row.inductors_own) | softmax
+    of_compiler = executables.decompositions_for(compilers.load("outboard-sim"), table)
+    assert not found(of_compiler) and softmax <= {key._schema.name for key in of_compiler if hasattr(key, "_schema")}
 
 
 def names_in(function: Callable[..., Any]) -> set[str]:

@@ -185,3 +185,52 @@ def test_faults_of_the_page_of_the_simulator(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="faults are error, hang, wrong, not slow"):
         chip.write_text(chip.read_text() + '[faults]\n"aten::mm" = "slow"\n')
         Chip.load(chip)
+
+
+#: Calls and graphs of several sizes; prints what each took of the chip's time, and its steps.
+SIZES = """
+import torch
+from torch import nn
+name = torch._C._get_privateuse1_backend_name()
+device = torch.get_device_module(name)
+torch.manual_seed(0)
+net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
+layer, table = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0), nn.Embedding(7, 16)
+net, layer, table = (each.to(name) for each in (net, layer, table))
+calls = [
+    (lambda x: torch.relu(x @ x.T), lambda n: torch.randn(n, 6)),
+    (lambda x: (x + x[:, :1]).relu().softmax(0), lambda n: torch.randn(n, 5)),
+    (lambda x: layer(table(x)), lambda n: torch.randint(7, (n, 3))),
+    (net, lambda n: torch.randn(n, 3, 8, 8)),
+]
+for place, (function, draw) in list(enumerate(calls))[{part}]:
+    for run in (function, torch.compile(function)):
+        for n in (5, 6, 11):
+            x = draw(n).to(name)
+            torch._dynamo.maybe_mark_dynamic(x, 0)
+            device.synchronize(), device.sim.forget()
+            result = run(x)
+            if run is not function and result.requires_grad:
+                result.sum().backward()
+            device.synchronize()
+            report = device.sim.report()
+            steps = [each.step for each in report.steps if each.step.engine == "compute"]
+            print(place, run is function, n, report.busy(), [(e.name, e.flops, e.read, e.written) for e in steps])
+assert device.fallbacks() == {}, device.fallbacks(reasons=True)
+"""
+
+
+@pytest.mark.parametrize("part", [":2", pytest.param("2:", marks=pytest.mark.full("models, by the same rules"))])
+def test_executables_for_all_sizes_take_the_time_of_those_for_one(tmp_path: Path, part: str) -> None:
+    told, code = [], SIZES.replace("{part}", part)
+    for symbolic in ("true", "false"):
+        chip = tmp_path / f"{symbolic}.toml"
+        flops = "[flops]\nfloat32 = 1e9\n"
+        chip.write_text(f'name = "sizes"\nbandwidth = 1e9\nlatency = 1e-6\nsymbolic = {symbolic}\n{flops}')
+        environment = {"OUTBOARD_DRIVER": "sim", "OUTBOARD_SIM_CHIP": str(chip)}
+        result = run_program(["-c", code], environment=environment | {"OUTBOARD_CACHE_DIR": str(tmp_path / symbolic)})
+        assert result.returncode == 0, result.stderr
+        told.append(result.stdout.splitlines())
+    assert len(told[0]) == 12 and "(" in told[0][0]
+    for of_all, of_one in zip(*told, strict=True):
+        assert of_all == of_one

@@ -561,7 +561,7 @@ ob_status execute(ob_stream stream, const std::shared_ptr<const outboard::sim::P
     if (status != OB_OK) return status;
   }
   hang_while(kInCall, stream->device);
-  model_steps(stream, program->steps(kept->list()));
+  if (outboard::sim::chosen_chip() != nullptr) model_steps(stream, program->steps(kept->list()));
   stream->put([stream, program, kept] {
     hang_while(kOnDevice, stream->device);
     while (program->hangs() && !stream->device->lost) std::this_thread::sleep_for(kLookAgain);

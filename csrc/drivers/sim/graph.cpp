@@ -147,12 +147,6 @@ const Type& type_of(uint32_t dtype) {
   return *found->second;
 }
 
-/// A tensor without gaps, in order.
-struct Value {
-  Sizes sizes;
-  std::vector<double> data;
-};
-
 /// What an operation is given: its line, and the values that it reads.
 struct Operands {
   const Instruction& line;
@@ -491,6 +485,32 @@ Data argmax(const Operands& call) {
   return made;
 }
 
+/// Places along a dimension in the order of their elements: NaN is the largest, and equal ones stay as they are.
+Data sort(const Operands& call) {
+  const Value& from = call.value(0);
+  const Split split(from.sizes, call.integer(0));
+  const bool descends = call.integer(1) != 0;
+  Data made(from.data.size());
+  std::vector<int64_t> order(static_cast<size_t>(split.along));
+  for (int64_t i = 0; i < split.before; ++i) {
+    for (int64_t k = 0; k < split.behind; ++k) {
+      const auto is_less = [&](int64_t one, int64_t other) {
+        const double a = from.data[static_cast<size_t>(split.at(i, one, k))];
+        const double b = from.data[static_cast<size_t>(split.at(i, other, k))];
+        return a < b || (std::isnan(b) && !std::isnan(a));
+      };
+      std::iota(order.begin(), order.end(), 0);
+      std::stable_sort(order.begin(), order.end(), [&](int64_t one, int64_t other) {
+        return descends ? is_less(other, one) : is_less(one, other);
+      });
+      for (int64_t j = 0; j < split.along; ++j) {
+        made[static_cast<size_t>(split.at(i, j, k))] = static_cast<double>(order[static_cast<size_t>(j)]);
+      }
+    }
+  }
+  return made;
+}
+
 Data cumulate(const Operands& call) {
   Data made = call.value(0).data;
   const Split split(call.value(0).sizes, call.integer(0));
@@ -573,6 +593,7 @@ const std::map<std::string, Operation>& operations() {
       {"convolve_weight", convolve_weight},
       {"argmax", argmax},
       {"largest_in_window", largest_in_window},
+      {"sort", sort},
       {"cumulate", cumulate},
       {"uniform", uniform},
       {"normal", normal},
@@ -634,11 +655,13 @@ Instruction completed(Instruction line, const std::vector<Value>& values) {
   return line;
 }
 
+Sizes sizes_of(const ob_operand& tensor) { return {tensor.sizes, tensor.sizes + tensor.count}; }
+
 Value load(const ob_operand& operand) {
   if (operand.kind == OB_OPERAND_NUMBER) return {{}, {operand.number}};
   if (operand.kind == OB_OPERAND_INTEGER) return {{}, {static_cast<double>(operand.integer)}};
   const Type& type = type_of(operand.dtype);
-  Value value{{operand.sizes, operand.sizes + operand.count}, {}};
+  Value value{sizes_of(operand), {}};
   const auto* const data = reinterpret_cast<const char*>(operand.data);
   walk(value.sizes, {operand.strides, operand.strides + operand.count},
        [&](int64_t place) { value.data.push_back(type.load(data + place * type.bytes)); });
@@ -664,6 +687,18 @@ void round_to(uint32_t dtype, Data& data) {
   }
 }
 
+/// What a line makes of the values before it.
+Value computed(const Instruction& line, const std::vector<Value>& values) {
+  Operands call{line, {}};
+  for (const size_t number : line.values) call.values.push_back(&values[number]);
+  Value made{line.sizes, operations().at(line.operation)(call)};
+  if (static_cast<int64_t>(made.data.size()) != count(line.sizes)) {
+    throw std::length_error("a result of other sizes than the executable says, of " + line.operation);
+  }
+  round_to(line.dtype, made.data);
+  return made;
+}
+
 }  // namespace
 
 uint64_t bytes_of(const ob_operand& tensor) {
@@ -680,18 +715,81 @@ Program::Program(const std::string& text) {
   if (text.compare(0, begin, expected) != 0) damaged("its first line is no " + std::string(kVersion) + " of the rest");
   std::stringstream lines(text.substr(begin));
   for (std::string line; std::getline(lines, line);) read(line);
+  for_steps_ = needed_by_steps();
+}
+
+std::vector<bool> Program::needed_by_steps() const {
+  std::vector<bool> needed(instructions_.size(), false);
+  for (const Planned& planned : steps_) {
+    for (const auto& later : planned.later) needed[later.value] = true;
+  }
+  for (size_t i = instructions_.size(); i-- > 0;) {
+    if (!needed[i]) continue;
+    for (const size_t value : instructions_[i].values) needed[value] = true;
+    for (const auto& later : instructions_[i].later_sizes) needed[later.value] = true;
+    for (const auto& later : instructions_[i].later_integers) needed[later.value] = true;
+  }
+  return needed;
+}
+
+std::vector<Value> Program::values_of_steps(const std::vector<ob_operand>& operands) const {
+  std::vector<Value> values(instructions_.size());
+  for (size_t i = 0, input = 0; i < instructions_.size(); ++i) {
+    const bool is_input = instructions_[i].operation == "input";
+    if (is_input) ++input;
+    if (!for_steps_[i]) continue;
+    if (!is_input) {
+      values[i] = computed(completed(instructions_[i], values), values);
+    } else if (const ob_operand& operand = operands[input - 1]; operand.kind == OB_OPERAND_TENSOR) {
+      values[i] = {sizes_of(operand), {}};
+    } else {
+      values[i] = load(operand);
+    }
+  }
+  return values;
 }
 
 std::vector<Step> Program::steps(const std::vector<ob_operand>& operands) const {
-  if (!steps_.empty()) return steps_;
+  if (!steps_.empty()) {
+    const std::vector<Value> values = values_of_steps(operands);
+    std::vector<Step> made;
+    for (Planned planned : steps_) {
+      for (const auto& later : planned.later) planned.numbers[later.place] = values[later.value].data.at(0);
+      const auto [flops, read, written] = planned.numbers;
+      made.push_back({planned.name, planned.dtype, flops, static_cast<uint64_t>(read), static_cast<uint64_t>(written)});
+    }
+    return made;
+  }
   Step step{"executable", "float32", 0, 0, 0};
   for (size_t i = 0; i < operands.size(); ++i) {
     if (operands[i].kind != OB_OPERAND_TENSOR) continue;
-    const Sizes sizes(operands[i].sizes, operands[i].sizes + operands[i].count);
     (i < inputs_.size() ? step.read : step.written) +=
-        static_cast<uint64_t>(count(sizes)) * type_of(operands[i].dtype).bytes;
+        static_cast<uint64_t>(count(sizes_of(operands[i]))) * type_of(operands[i].dtype).bytes;
   }
   return {step};
+}
+
+size_t Program::value_of(const std::string& word) {
+  const size_t value = std::strtoull(word.c_str() + 1, nullptr, 10);
+  if (value >= instructions_.size()) damaged("a value is read before it is made");
+  last_use_[value] = instructions_.size();
+  return value;
+}
+
+void Program::read_step(std::stringstream& words) {
+  Planned made;
+  words >> made.dtype;
+  for (size_t place = 0; place < made.numbers.size(); ++place) {
+    std::string word;
+    if (!(words >> word)) damaged("a step without numbers");
+    if (word[0] == '$') {
+      made.later.push_back({place, value_of(word)});
+    } else {
+      made.numbers[place] = std::strtod(word.c_str(), nullptr);
+    }
+  }
+  std::getline(words >> std::ws, made.name);
+  steps_.push_back(made);
 }
 
 void Program::read(const std::string& line) {
@@ -699,21 +797,10 @@ void Program::read(const std::string& line) {
   Instruction made;
   std::string sizes;
   words >> made.operation;
-  if (made.operation == "step") {
-    Step step;
-    if (!(words >> step.dtype >> step.flops >> step.read >> step.written)) damaged("a step without numbers");
-    std::getline(words >> std::ws, step.name);
-    return steps_.push_back(step);
-  }
+  if (made.operation == "step") return read_step(words);
   words >> made.dtype >> sizes;
   type_of(made.dtype);
   const size_t place = instructions_.size();
-  const auto value_of = [&](const std::string& word) {
-    const size_t value = std::strtoull(word.c_str() + 1, nullptr, 10);
-    if (value >= place) damaged("a value is read before it is made");
-    last_use_[value] = place;
-    return value;
-  };
   const auto add_integer = [&](const std::string& word, Sizes& integers, std::vector<Instruction::Later>& later) {
     if (word[0] == '$') later.push_back({integers.size(), value_of(word)});
     integers.push_back(word == "?" ? kAnySize : word[0] == '$' ? 0 : std::strtoll(word.c_str(), nullptr, 10));
@@ -765,13 +852,7 @@ void Program::run(const std::vector<ob_operand>& operands) const {
       continue;
     }
     const Instruction line = completed(instructions_[i], values);
-    Operands call{line, {}};
-    for (const size_t number : line.values) call.values.push_back(&values[number]);
-    values[i] = {line.sizes, operations().at(line.operation)(call)};
-    if (static_cast<int64_t>(values[i].data.size()) != count(line.sizes)) {
-      throw std::length_error("a result of other sizes than the executable says, of " + line.operation);
-    }
-    round_to(line.dtype, values[i].data);
+    values[i] = computed(line, values);
     if (line.operation == "result") {
       const ob_operand& operand = operands[result++];
       if (!std::equal(line.sizes.begin(), line.sizes.end(), operand.sizes)) {

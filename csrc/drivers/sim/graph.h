@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -10,6 +12,12 @@
 
 /// The simulator's graph tier: executables that `outboard.compilers.sim` makes, and what runs them.
 namespace outboard::sim {
+
+/// A tensor without gaps, in order.
+struct Value {
+  std::vector<int64_t> sizes;
+  std::vector<double> data;
+};
 
 /// One line of an executable: `multiply 6 2x3 %0 %1`. Its result has a number, the line's.
 struct Instruction {
@@ -29,7 +37,8 @@ struct Instruction {
 };
 
 /// A program: a first line with the version and a checksum of all others, then an instruction a line, and a line for
-/// each step that hardware would make of them: `step float32 FLOPS READ WRITTEN NAME`.
+/// each step that hardware would make of them: `step float32 FLOPS READ WRITTEN NAME`, numbers or, where sizes decide,
+/// `$4`.
 class Program {
  public:
   /// Throws BuildError for bytes that are damaged, another version's or no program.
@@ -44,12 +53,26 @@ class Program {
   bool hangs() const { return hangs_; }
 
  private:
+  /// A step as its line has it: FLOPs, bytes read and written, and which of them are results of other lines.
+  struct Planned {
+    std::string name, dtype;
+    std::array<double, 3> numbers{};
+    std::vector<Instruction::Later> later;
+  };
+
   void read(const std::string& line);
+  void read_step(std::stringstream& words);
+  /// The place of the line that a word such as `%3` names, which is read by the next one.
+  size_t value_of(const std::string& word);
+  std::vector<bool> needed_by_steps() const;
+  /// The values that steps need, of what operands tell without being read.
+  std::vector<Value> values_of_steps(const std::vector<ob_operand>& operands) const;
 
   std::vector<Instruction> instructions_;
   std::vector<size_t> inputs_, results_;  // places among the instructions, of `input` and `result`
   std::vector<size_t> last_use_;          // by instruction
-  std::vector<Step> steps_;
+  std::vector<Planned> steps_;
+  std::vector<bool> for_steps_;  // by instruction: whether a step's numbers come of it
   bool hangs_ = false;
 };
 

@@ -6,7 +6,7 @@ the result of line 3, other words are integers, and numbers begin with ``#``. ``
 Sizes and integers that are known only when it runs are results of lines, too: ``$3``; ``?`` is a size of an input. So a
 compiler is a table of rules, each of which writes the lines of one operator. Lines ``step`` at the end say what
 hardware would make of them, as :mod:`outboard.simulation` counts: the dtype, operations, bytes read and written, and
-operators of each step.
+operators of each step; sizes, of which these numbers are made, may be ``$3``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Size: TypeAlias = int | sympy.Expr
 #: What computes a number from others, by the name of the expression.
 _ARITHMETIC = {
     "Add": "add", "Mul": "multiply", "FloorDiv": "floor_divide", "CleanDiv": "floor_divide", "Max": "maximum",
-    "Min": "minimum", "IntTrueDiv": "divide", "FloatTrueDiv": "divide", "ToFloat": "cast",
+    "Min": "minimum", "IntTrueDiv": "divide", "FloatTrueDiv": "divide", "ToFloat": "cast", "Pow": "power",
 }  # fmt: skip
 
 
@@ -68,9 +68,9 @@ class Program:
 
     def add_steps(self, steps: Sequence[Step]) -> None:
         """Adds what hardware would do, after all other lines."""
-        for step in steps:
-            dtype = str(step.dtype).removeprefix("torch.")
-            self.lines.append(f"step {dtype} {step.flops} {step.read} {step.written} {step.name}")
+        numbers = [" ".join(map(self._word, (step.flops, step.read, step.written))) for step in steps]
+        for step, words in zip(steps, numbers, strict=True):
+            self.lines.append(f"step {str(step.dtype).removeprefix('torch.')} {words} {step.name}")
 
     def emit(self, operation: str, dtype: torch.dtype, sizes: Sequence[Any], *reads: Any) -> int:
         """Adds a line; returns the number of its value. Reads are values' names ("%3"), integers (symbolic ones, too)
@@ -405,12 +405,6 @@ def _copy_into(call: BoundNode) -> int:
     return call.program.broadcast(call.value("src", call.dtype), call.sizes)
 
 
-@rule("prims::fma")  # which is there once PyTorch's own compiler is
-def _fma(call: BoundNode) -> int:
-    product = call.program.pointwise("multiply", torch.float64, call.value(0), call.value(1))
-    return call.program.pointwise("add", call.dtype, product, call.value(2))
-
-
 @rule(aten.flip.default)
 @rule("prims::rev")
 def _flip(call: BoundNode) -> int:
@@ -641,15 +635,27 @@ def _any(call: BoundNode) -> int:
     return call.program.reduce("largest", true, named, call.args.get("keepdim", False), torch.bool)
 
 
-@rule(aten.argmax.default)
+@rule(aten.argmax.default, aten.argmin.default)
 def _argmax(call: BoundNode) -> int:
     value = call.value(0)
+    if call.name == "aten::argmin":
+        value = call.program.pointwise("negate", torch.float64, call.value(0, torch.float64))
     if call["dim"] is None:
         value = call.program.reshape(value, [math.prod(call.program.shapes[value])])
     shape = call.program.shapes[value]
     dim = (call["dim"] or 0) % len(shape)
     sizes = [size for d, size in enumerate(shape) if d != dim]
     return call.program.reshape(call.program.emit("argmax", torch.int64, sizes, f"%{value}", dim), call.sizes)
+
+
+@rule(aten.sort.default, aten.sort.stable)
+def _sort(call: BoundNode) -> list[int]:
+    program, x, dim = call.program, call.value(0), call["dim"] % max(len(call.result[0].shape), 1)
+    shape = program.shapes[x] or (1,)
+    x = program.reshape(x, shape)
+    places = program.emit("sort", torch.int64, shape, f"%{x}", dim, int(call["descending"]))
+    values = program.emit("gather", program.dtypes[x], shape, f"%{x}", f"%{places}", dim)
+    return [program.reshape(each, call.result[0].shape) for each in (values, places)]
 
 
 @rule(aten.cumsum.default)
@@ -661,25 +667,23 @@ def _cumsum(call: BoundNode) -> int:
 
 @rule(aten.var.correction)
 def _var(call: BoundNode) -> int:
-    return _variance(call, call["dim"] or [], 1 if call["correction"] is None else call["correction"], call["keepdim"])[
-        0
-    ]
+    variance: int = _moments(call)[0]
+    return variance
 
 
 @rule(aten.var_mean.correction)
-def _var_mean(call: BoundNode) -> list[int]:
-    correction = 1 if call["correction"] is None else call["correction"]
-    return _variance(call, call["dim"] or [], correction, call["keepdim"])
-
-
-def _variance(call: BoundNode, dims: Sequence[int], correction: float, keep: bool) -> list[int]:
+def _moments(call: BoundNode) -> list[int]:
+    """Variance and mean."""
     program, x, dtype = call.program, call.value(0, torch.float64), torch.float64
+    dims = call["dim"] or []
     result = call.result if isinstance(call.result, torch.Tensor) else call.result[0]
     count = program.count(x, dims, dtype)
     mean = program.pointwise("divide", dtype, program.reduce("sum", x, dims, True, dtype), count)
     apart = program.pointwise("subtract", dtype, x, mean)
     total = program.reduce("sum", program.pointwise("multiply", dtype, apart, apart), dims, True, dtype)
-    freedom = program.pointwise("subtract", dtype, count, program.full(correction, (), dtype))
+    correction = program.full(1, (), dtype) if call["correction"] is None else call.value("correction", dtype)
+    freedom = program.pointwise("subtract", dtype, count, correction)
+    freedom = program.pointwise("maximum", dtype, freedom, program.full(0, (), dtype))
     variance = program.pointwise("divide", dtype, total, freedom)
     return [program.cast(program.reshape(each, result.shape), result.dtype) for each in (variance, mean)]
 
@@ -806,6 +810,20 @@ def _index_select(call: BoundNode) -> int:
     return call.program.emit("take", call.dtype, call.sizes, f"%{call.value(0)}", f"%{call.value(2)}", dim)
 
 
+@rule(aten.index.Tensor)
+def _index(call: BoundNode) -> int:
+    program, x = call.program, call.value(0)
+    used = [(dim, index.number) for dim, index in enumerate(call["indices"]) if index is not None]
+    if len(used) != 1 or program.dtypes[used[0][1]] not in (torch.int64, torch.int32):
+        raise Unsupported("more than one index, or a mask")
+    ((dim, given),) = used
+    index, size = program.cast(given, torch.int64), program.full(program.shapes[x][dim], (), torch.int64)
+    is_from_end = program.pointwise("less", torch.bool, index, program.full(0, (), torch.int64))
+    from_end = program.pointwise("add", torch.int64, index, size)
+    index = program.pointwise("where", torch.int64, is_from_end, from_end, index)
+    return program.emit("take", call.dtype, call.sizes, f"%{x}", f"%{index}", dim)
+
+
 @rule(aten.gather.default)
 def _gather(call: BoundNode) -> int:
     dim = call["dim"] % max(len(call.sizes), 1)
@@ -877,25 +895,16 @@ def _written(write: Rule, call: BoundNode) -> Any:
         raise Unsupported("what it does depends on sizes that are known only when it is called") from error
 
 
-class _WithoutData(torch.fx.Interpreter):
-    """Runs a graph on PyTorch's device ``meta``."""
-
-    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        on_meta = {"device": torch.device("meta")} if "device" in kwargs else {}
-        return super().call_function(target, args, {**kwargs, **on_meta})
-
-
-def _steps(graph: torch.fx.Graph, operands: Sequence[Operand]) -> Sequence[Step]:
-    """A graph as steps of hardware, which fuses."""
-    inputs = [_example(operand) for operand in operands[: sum(node.op == "placeholder" for node in graph.nodes)]]
-    recorded = record(_WithoutData(torch.nn.Module(), graph=graph).run, inputs)
+def _steps(graph: torch.fx.Graph) -> Sequence[Step]:
+    """A graph as steps of hardware, which fuses: run on what its values are, tensors without data."""
+    values = pytree.tree_leaves([node.meta.get("val") for node in graph.nodes])
+    mode = next((value.fake_mode for value in values if hasattr(value, "fake_mode")), None)
+    if mode is None:
+        return ()
+    inputs = [node.meta["val"] for node in graph.find_nodes(op="placeholder")]
+    with mode:
+        recorded = record(torch.fx.Interpreter(torch.nn.Module(), graph=graph).run, inputs)
     return fuse(recorded, lambda name, dtype: True)
-
-
-def _example(operand: Operand) -> Any:
-    if operand.is_number:
-        return 1.0 if operand.dtype.is_floating_point else 1
-    return torch.empty_strided(operand.sizes, operand.strides, dtype=operand.dtype, device="meta")
 
 
 def _spoilt(program: Program, value: int, fault: str) -> int:
@@ -983,6 +992,5 @@ class SimCompiler:
                 assert write is not None  # or `supports` would have said so
                 made = _written(write, BoundNode(program, node, values, target.static_sizes))
                 values[node] = self._with_fault(program, node.target._schema.name, made)
-        if not _symbols([value for node in graph.nodes for value in pytree.tree_leaves(node.meta.get("val"))]):
-            program.add_steps(_steps(graph, operands))
+        program.add_steps(_steps(graph))
         return Executable(program.code())

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeAlias, cast
 
+import sympy
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -17,6 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+#: A number of bytes, elements or operations: an expression of PyTorch's symbols where sizes are not known.
+Count: TypeAlias = int | sympy.Expr
 Kind = Literal["product", "pointwise", "other", "upload", "collective"]
 
 #: Operators that read of their first tensor what their result has, and no more.
@@ -60,10 +64,10 @@ class Operation:
     name: str
     kind: Kind
     dtype: torch.dtype
-    flops: int
-    size: int
-    reads: Mapping[int, int]
-    writes: Mapping[int, int]
+    flops: Count
+    size: Count
+    reads: Mapping[int, Count]
+    writes: Mapping[int, Count]
 
 
 @dataclass(frozen=True)
@@ -78,14 +82,14 @@ class Record:
     """
 
     operations: tuple[Operation, ...]
-    sizes: Mapping[int, int]
+    sizes: Mapping[int, Count]
     given: frozenset[int]
     kept: frozenset[int]
 
 
 def record(function: Callable[..., Any], inputs: Sequence[Any]) -> Record:
-    """Calls a function with tensors on PyTorch's device ``meta`` and counts what it does there. What it returns counts
-    as kept. Operators on tensors of the CPU alone are the host's and do not count."""
+    """Calls a function with tensors without data, on PyTorch's device ``meta`` or fake ones, and counts what it does
+    there. What it returns counts as kept. Operators on tensors of the CPU alone are the host's and do not count."""
     recorder = _Recorder()
     with _WholeAttention(recorder), recorder:
         result = function(*inputs)
@@ -95,14 +99,14 @@ def record(function: Callable[..., Any], inputs: Sequence[Any]) -> Record:
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the operators on ``meta`` that are called while it is open."""
+    """Notes the operators that are called while it is open, but on the CPU."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._operations: list[Operation] = []
         # The references keep addresses from being used again, so that they tell one memory from another.
         self._numbers: dict[StorageWeakRef, int] = {}
-        self._sizes: dict[int, int] = {}
+        self._sizes: dict[int, Count] = {}
         self._made: set[int] = set()
         self._paused = False
 
@@ -125,24 +129,25 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self,
         name: str,
         kind: Kind,
-        flops: int,
+        flops: Count,
         reads: Sequence[Tensor],
         writes: Sequence[Tensor],
-        most_read: float = math.inf,
-        most_written: float = math.inf,
+        most_read: Count | None = None,
+        most_written: Count | None = None,
         twice: int = 0,
     ) -> None:
         """An operation, how many bytes of its first tensor it reads at most, and of each that it writes, and how many
         of the first it reads ``twice``."""
-        read: dict[int, int] = {}
+        read: dict[int, Count] = {}
         for place, tensor in enumerate(reads):
             number = self._number(tensor, made=False)
-            bytes_read = (2 if place < twice else 1) * (_touched(tensor) if place else min(_touched(tensor), most_read))
-            read[number] = max(read.get(number, 0), int(bytes_read))
-        written = {self._number(tensor, made=True): int(min(_touched(tensor), most_written)) for tensor in writes}
+            bytes_read = (2 if place < twice else 1) * _least(_touched(tensor), None if place else most_read)
+            read[number] = most(read.get(number, 0), bytes_read)
+        written = {self._number(tensor, made=True): _least(_touched(tensor), most_written) for tensor in writes}
         counted = writes if kind == "product" else [*reads, *writes]
-        size = max((tensor.numel() for tensor in counted), default=0)
-        self._operations.append(Operation(name, kind, [*reads, *writes][0].dtype, flops, size, read, written))
+        size = max((tensor.numel() for tensor in counted), default=0, key=_hint)
+        dtype = [*reads, *writes][0].dtype
+        self._operations.append(Operation(name, kind, dtype, flops, _expression(size), read, written))
 
     def record(self) -> Record:
         """What was counted so far."""
@@ -153,7 +158,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         name = func._schema.name.partition("::")[2]
-        if not any(tensor.is_meta for tensor in [*given, *results]):
+        if all(tensor.is_cpu for tensor in [*given, *results]):
             return
         if func.namespace == "_c10d_functional" and not name.startswith(_COLLECTIVES):
             self._numbers.update(dict.fromkeys(map(_memory_of, results), self._number(given[0], made=False)))
@@ -166,12 +171,12 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._number(tensor, made=True)
             return
         overwritten = changed[:1] if name in _OVERWRITES else []
-        reads = [tensor for tensor in given if tensor.is_meta and not any(tensor is one for one in overwritten)]
+        reads = [tensor for tensor in given if not tensor.is_cpu and not any(tensor is one for one in overwritten)]
         count = flop_registry.get(func.overloadpacket)
-        flops = 0 if count is None else int(count(*args, **kwargs, out_val=result))
+        flops = 0 if count is None else _expression(count(*args, **kwargs, out_val=result))
         kind: Kind = "product" if flops else _kind(func, name, args, given)
-        most_read = sum(tensor.nbytes for tensor in fresh) if name in _GATHERS else math.inf
-        most_written = max(tensor.nbytes for tensor in given[1:]) if name in _SCATTERS else math.inf
+        most_read = sum(map(_bytes, fresh)) if name in _GATHERS else None
+        most_written = functools.reduce(most, map(_bytes, given[1:])) if name in _SCATTERS else None
         twice = _TWICE.get(name, 0) if kind == "other" else 0
         self.add(func._schema.name, kind, flops, reads, [*fresh, *changed], most_read, most_written, twice)
 
@@ -180,7 +185,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         key = _memory_of(tensor)
         number = self._numbers.setdefault(key, len(self._numbers))
         if number not in self._sizes:
-            self._sizes[number] = tensor.untyped_storage().nbytes()
+            self._sizes[number] = _expression(tensor.untyped_storage().nbytes())
             if made:
                 self._made.add(number)
         return number
@@ -198,7 +203,7 @@ def _kind(func: Any, name: str, args: Sequence[Any], given: Sequence[Tensor]) ->
     """Of an operator that is no product."""
     if func.namespace == "_c10d_functional":
         return "collective"
-    if name in ("_to_copy", "copy_") and any(not tensor.is_meta for tensor in given):
+    if name in ("_to_copy", "copy_") and any(tensor.is_cpu for tensor in given):
         return "upload"
     if name == "native_batch_norm" and not args[_BATCH_NORM_TRAINS]:
         return "pointwise"
@@ -216,10 +221,35 @@ def _changed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[
     return found
 
 
-def _touched(tensor: Tensor) -> int:
+def _touched(tensor: Tensor) -> Count:
     """Bytes of the elements that a tensor has, those that are expanded once."""
-    different = (size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride or not size)
+    sizes, strides = map(_expression, tensor.shape), map(_expression, tensor.stride())
+    different = (size for size, stride in zip(sizes, strides, strict=True) if stride != 0 or size == 0)
     return math.prod(different) * tensor.element_size()
+
+
+def _bytes(tensor: Tensor) -> Count:
+    return math.prod(map(_expression, tensor.shape)) * tensor.element_size()
+
+
+def most(a: Count, b: Count) -> Count:
+    """The larger of two counts."""
+    return max(a, b) if isinstance(a, int) and isinstance(b, int) else sympy.Max(a, b)
+
+
+def _least(count: Count, bound: Count | None) -> Count:
+    if bound is None:
+        return count
+    return min(count, bound) if isinstance(count, int) and isinstance(bound, int) else sympy.Min(count, bound)
+
+
+def _expression(number: Any) -> Count:
+    return cast(Count, number.node.expr if isinstance(number, torch.SymInt) else number)
+
+
+def _hint(size: Any) -> int:
+    """What a size was when it was traced."""
+    return int(size.node.hint if isinstance(size, torch.SymInt) else size)
 
 
 # ---- attention ----

@@ -15,7 +15,7 @@ from typing import Literal
 
 import torch
 
-from outboard.simulation.recording import Operation, Record
+from outboard.simulation.recording import Count, Operation, Record, most
 
 Engine = Literal["compute", "upload", "download", "link", "host"]
 
@@ -38,15 +38,15 @@ class Step:
     operators: tuple[str, ...]
     engine: Engine
     dtype: torch.dtype
-    flops: int
-    read: int
-    written: int
+    flops: Count
+    read: Count
+    written: Count
     needs: frozenset[int]
-    makes: int
-    frees: int
+    makes: Count
+    frees: Count
 
     @property
-    def moved(self) -> int:
+    def moved(self) -> Count:
         """Bytes that it reads and writes."""
         return self.read + self.written
 
@@ -65,7 +65,8 @@ def fuse(record: Record, has: Callable[[str, torch.dtype], bool], fused: bool = 
         for number in group.touched():
             users.setdefault(number, []).append(place)
     passing = {number for number, those in users.items() if len(those) > 1} | record.given | record.kept
-    makes, frees = [0] * len(groups), [0] * len(groups)
+    makes: list[Count] = [0] * len(groups)
+    frees: list[Count] = [0] * len(groups)
     for number in (passing - record.given) & users.keys():
         makes[users[number][0]] += record.sizes[number]
         if number not in record.kept:
@@ -79,7 +80,7 @@ def fuse(record: Record, has: Callable[[str, torch.dtype], bool], fused: bool = 
 @dataclass(eq=False)
 class _Group:
     engine: Engine
-    size: int
+    size: Count
     operations: list[Operation] = field(default_factory=list)
     needs: set[_Group] = field(default_factory=set)
     needed_by: set[_Group] = field(default_factory=set)
@@ -115,9 +116,9 @@ class _Group:
         self.needed_by |= other.needed_by - {self}
         other.into = self
 
-    def step(self, passing: Set[int], needs: frozenset[int], makes: int, frees: int) -> Step:
-        read: dict[int, int] = {}
-        written: dict[int, int] = {}
+    def step(self, passing: Set[int], needs: frozenset[int], makes: Count, frees: Count) -> Step:
+        read: dict[int, Count] = {}
+        written: dict[int, Count] = {}
         for one in self.operations:
             _widen(read, {number: size for number, size in one.reads.items() if number not in written})
             _widen(written, one.writes)
@@ -182,7 +183,7 @@ def _engine(operation: Operation, has: Callable[[str, torch.dtype], bool]) -> En
     return "compute" if has(operation.name, operation.dtype) else "host"
 
 
-def _widen(total: dict[int, int], more: Mapping[int, int]) -> None:
+def _widen(total: dict[int, Count], more: Mapping[int, Count]) -> None:
     """Of two views of one memory, the larger counts."""
     for number, size in more.items():
-        total[number] = max(total.get(number, 0), size)
+        total[number] = most(total.get(number, 0), size)

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import sympy
 import torch
+from torch._decomp import decomposition_table
 from torch.utils import _pytree as pytree
 
 from outboard import compilers
@@ -27,6 +28,7 @@ from .symbols import expression
 
 aten = torch.ops.aten
 _log = logging.getLogger(__name__)
+_SOFTMAX_BACKWARD = aten._softmax_backward_data.default
 _SEEDS = "prims::inductor_seeds"  # known to PyTorch once its compiler is
 
 #: What stands for an input of a graph in a plan: a buffer, a number's symbol, or a number.
@@ -394,16 +396,17 @@ def _sizes(sizes: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(map(expression, sizes))
 
 
-def without(whole: frozenset[str], decompositions: dict[Any, Any]) -> dict[Any, Any]:
-    """Decompositions of all but some operators."""
-    if not whole:
-        return decompositions
-    return {key: made for key, made in decompositions.items() if not _is_among(key, whole)}
-
-
-def whole_in_graphs(compiler: compilers.GraphCompiler | None) -> frozenset[str]:
-    """The operators that Inductor is not to take apart in graphs, where they are for a compiler."""
-    return frozenset() if compiler is None else compiler.whole | facts.with_fact(lambda row: row.inductors_own)
+def decompositions_for(
+    compiler: compilers.GraphCompiler | None, table: dict[Any, Any], *, in_graphs: bool = True
+) -> dict[Any, Any]:
+    """PyTorch's decompositions as a compiler of graphs, if there is one, is to have them: of all operators but those
+    that it takes whole and, ``in_graphs``, those that become Inductor's own; and the gradient of softmax in terms of
+    ATen, where Inductor has ``prims::fma``."""
+    if compiler is None:
+        return table
+    table = {**table, _SOFTMAX_BACKWARD: decomposition_table[_SOFTMAX_BACKWARD]}
+    whole = compiler.whole | (facts.with_fact(lambda row: row.inductors_own) if in_graphs else frozenset())
+    return {key: made for key, made in table.items() if not _is_among(key, whole)}
 
 
 def _is_among(key: Any, whole: frozenset[str]) -> bool:

@@ -24,7 +24,7 @@ from ..choice import attention
 from ..plans import plan as p
 from ..target import Target, target_of
 from . import implemented
-from .executables import add_graph, begun, whole_in_graphs, without
+from .executables import add_graph, begun, decompositions_for
 from .graphs.compiled import Capture, capturing
 from .interface import device_name
 from .registration import register
@@ -46,7 +46,7 @@ def decompose(program: ExportedProgram, device: int) -> ExportedProgram:
     """The program in the operators that Inductor lowers, or the device's compiler of graphs takes, without side effects
     inside: writes to buffers and inputs are results of its signature."""
     register()
-    table = without(whole_in_graphs(compilers.find(target_of(device))), select_decomp_table())
+    table = decompositions_for(compilers.find(target_of(device)), select_decomp_table())
     with torch.no_grad(), attention.without_library():
         return program.run_decompositions(implemented.decompositions(table))
 

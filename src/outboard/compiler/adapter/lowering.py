@@ -41,7 +41,7 @@ from ..plans.builder import NotExpressible, PlanBuilder, TensorArg
 from ..plans.ordering import ordered
 from ..target import Target
 from . import executables
-from .executables import without
+from .executables import decompositions_for
 from .operators import complex_pairs, ctc, results
 from .operators.compaction import FUNCTIONS
 from .operators.corrections import concerns
@@ -217,7 +217,7 @@ def lower_operator(call: SignedCall, target: Target) -> Compiled:
     schema = overload._schema
     fake_args, fake_kwargs = _bind(schema, call, inputs)
     with _compiling(inputs):
-        graph = _graph(overload, fake_args, fake_kwargs, inputs, frozenset() if compiler is None else compiler.whole)
+        graph = _graph(overload, fake_args, fake_kwargs, inputs, compiler)
         expected = results.of_shape_function(overload, call.args, call.kwargs)
         if expected is not None:
             results.match(graph, overload, expected, inputs.mode)
@@ -310,20 +310,29 @@ def _check_guards(guards: Sequence[Any], inputs: Inputs) -> None:
 
 
 def _graph(
-    overload: torch._ops.OpOverload, args: list[Any], kwargs: dict[str, Any], inputs: Inputs, whole: frozenset[str]
+    overload: torch._ops.OpOverload,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    inputs: Inputs,
+    compiler: compilers.GraphCompiler | None,
 ) -> torch.fx.GraphModule:
     """A functional graph of the call; writes to arguments are ``copy_`` nodes at its end. Kernels that come of it are
-    named after the call's operator. Operators in ``whole`` are not decomposed."""
-    module = _unnamed_graph(overload, args, kwargs, inputs, whole)
+    named after the call's operator. What ``compiler`` takes whole is not decomposed."""
+    module = _unnamed_graph(overload, args, kwargs, inputs, compiler)
     for node in module.graph.nodes:
         node.meta["original_aten"] = overload
     return module
 
 
 def _unnamed_graph(
-    overload: torch._ops.OpOverload, args: list[Any], kwargs: dict[str, Any], inputs: Inputs, whole: frozenset[str]
+    overload: torch._ops.OpOverload,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    inputs: Inputs,
+    compiler: compilers.GraphCompiler | None,
 ) -> torch.fx.GraphModule:
-    decompositions = without(whole, eager_decompositions())
+    decompositions = decompositions_for(compiler, eager_decompositions(), in_graphs=False)
+    whole = frozenset() if compiler is None else compiler.whole
     functional = functional_variant(overload)
     if functional is not None and functional.overload._schema.name in whole:
         return _one_node(functional, args, kwargs, inputs)
@@ -765,7 +774,7 @@ def _padded(
             parts = [each for each in given if isinstance(each, TensorArg)]
             padded.add_concatenation(builder, parts, expected[0], dim % expected[0].dim())
         else:
-            proven = proof.padded(_varying_graph(call, overload, varying, compiler.whole)) if varying else None
+            proven = proof.padded(_varying_graph(call, overload, varying, compiler)) if varying else None
             if proven is None and not strides_vary:
                 return None
             proven = proven or proof.as_it_is(graph)
@@ -777,13 +786,16 @@ def _padded(
 
 
 def _varying_graph(
-    call: SignedCall, overload: torch._ops.OpOverload, varying: frozenset[history.Place], whole: frozenset[str]
+    call: SignedCall,
+    overload: torch._ops.OpOverload,
+    varying: frozenset[history.Place],
+    compiler: compilers.GraphCompiler,
 ) -> torch.fx.GraphModule:
     """The graph of a call with symbols for sizes that vary."""
     inputs = Inputs(call, varying)
     args, kwargs = _bind(overload._schema, call, inputs)
     with _compiling(inputs):
-        return _graph(overload, args, kwargs, inputs, whole)
+        return _graph(overload, args, kwargs, inputs, compiler)
 
 
 def _given(number: int, fake: Any) -> executables.Given:

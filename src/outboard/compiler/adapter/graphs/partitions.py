@@ -42,10 +42,9 @@ def _with_whole_operators(original: Callable[..., Any]) -> Callable[..., Any]:
     def compile_fx(model_: Any, example_inputs_: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         targets = map(target_of, indices_among(example_inputs_))
         compiler = next(filter(None, map(compilers.find, targets)), None)
-        whole = executables.whole_in_graphs(compiler)
-        if (whole or implemented.overloads()) and len(args) < 3 and kwargs.get("decompositions") is None:
+        if (compiler or implemented.overloads()) and len(args) < 3 and kwargs.get("decompositions") is None:
             implemented.define()
-            table = executables.without(whole, select_decomp_table())
+            table = executables.decompositions_for(compiler, select_decomp_table())
             kwargs["decompositions"] = implemented.decompositions(table)
         return original(model_, example_inputs_, *args, **kwargs)
 

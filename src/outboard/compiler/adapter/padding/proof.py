@@ -421,7 +421,10 @@ def _rule(*names: str, takes_sizes: bool = False) -> Callable[[Rule], Rule]:
 
 @_rule("where", "copy", "clone", "_to_copy", "alias", "detach", "full_like", "prims::convert_element_type")
 def _pointwise(call: BoundNode) -> Dims:
-    tensors = call.tensors()
+    return _broadcast(call, call.tensors())
+
+
+def _broadcast(call: BoundNode, tensors: Sequence[Dims]) -> Dims:
     dims: list[Dim] = []
     for place in range(1, max(map(len, tensors)) + 1):
         here = [each[-place] for each in tensors if len(each) >= place and each[-place]]
@@ -605,14 +608,12 @@ def _scan(call: BoundNode) -> Dims:
     return dims
 
 
-@_rule("flip", "sort", "prims::rev")
-def _reorder(call: BoundNode) -> Any:
-    dims = _whole(call, call.dims(0), call.places("dims" if "dims" in call.args else "dim"))
-    value = call.node.meta["val"]
-    return dims if isinstance(value, torch.Tensor) else [dims] * len(value)
+@_rule("flip", "prims::rev")
+def _reorder(call: BoundNode) -> Dims:
+    return _whole(call, call.dims(0), call.places("dims"))
 
 
-@_rule("var", "argmax", "argmin", "prod")
+@_rule("prod")
 def _fold_whole(call: BoundNode) -> Any:
     dims, places = _whole(call, call.dims(0), call.places()), call.places()
     result, value = _folded(call, dims, places), call.node.meta["val"]
@@ -654,42 +655,85 @@ def _least(call: BoundNode, greatest: bool = False) -> float:
     return limits[greatest]
 
 
+@_rule("argmax", "argmin")
+def _place_of_extreme(call: BoundNode) -> Dims:
+    """Of equal ones the first, which is no padding: that comes last, where rows are not parts of a larger dimension."""
+    dims, places = call.dims(0), call.places()
+    call.proof.refuse(_canonical(factor for place in places for factor in dims[place])[1:])
+    call.hide(0, places, _least(call, greatest=call.node.target._schema.name == "aten::argmin"))  # type: ignore[union-attr]
+    return _folded(call, dims, places)
+
+
+@_rule("sort")
+def _sort(call: BoundNode) -> list[Dims]:
+    """Padding is what comes last, and stays behind what is equal."""
+    dims, place = call.dims(0), call.place()
+    if call.proof.varying(dims[place]):
+        call.proof.refuse(dims[place][1:])
+        descends, dtype = bool(call.args["descending"]), call.args["self"].meta["val"].dtype
+        is_nan_last = dtype.is_floating_point and not descends
+        call.hide(0, [place], float("nan") if is_nan_last else _least(call, greatest=not descends))
+        call.node.target = aten.sort.stable
+        call.node.args = (call.args["self"],)
+        call.node.kwargs = {"stable": True, "dim": place, "descending": descends}
+    return [dims, dims]
+
+
 @_rule("mean")
 def _mean(call: BoundNode) -> Dims:
     """A sum, divided by how many there are: as the masks say where there is padding."""
     dims, places, value = call.dims(0), call.places(), call.node.meta["val"]
     result = _folded(call, dims, places)
     if call.proof.varying(*(dims[place] for place in places)):
-        made = _masked_mean(call, value.dtype, bool(call.args.get("keepdim", False)))
+        given = call.args[call.names[0]]
+        made = _masked_mean(call, given, given.meta["val"], value.dtype, bool(call.args.get("keepdim", False)))
         call.give(made, call.node, result)
     return result
 
 
-def _masked_mean(call: BoundNode, dtype: torch.dtype, keeps: bool) -> torch.fx.Node:
-    dims, places, given = call.dims(0), call.places(), call.args[call.names[0]]
+def _masked_mean(
+    call: BoundNode, given: torch.fx.Node, like: torch.Tensor, dtype: torch.dtype, keeps: bool
+) -> torch.fx.Node:
+    """That of ``given``, a tensor like ``like`` with the dimensions of the call's operand."""
+    dims, places = call.dims(0), call.places()
     wide = torch.float32 if dtype in _HALVES else dtype
-    hidden = call.hidden(given, dims, places, 0, given.meta["val"])
-    total = call.add(aten.sum.dim_IntList, hidden, places, keeps, dtype=wide)
+    total = call.add(aten.sum.dim_IntList, call.hidden(given, dims, places, 0, like), places, keeps, dtype=wide)
     mean = call.add(aten.div.Tensor, total, call.count(dims, places, wide))
     return mean if wide == dtype else call.add(aten._to_copy.default, mean, dtype=dtype)
 
 
-@_rule("var_mean")
-def _variance(call: BoundNode) -> list[Dims]:
-    """The mean of squares of what is left without the mean."""
+@_rule("var", "var_mean", takes_sizes=True)
+def _variance(call: BoundNode) -> Any:
+    """The mean of squares of what is left without the mean. The rounding of a mean may be as large as what is left: so
+    the mean of that is taken away, too."""
     dims, places, given = call.dims(0), call.places(), call.args[call.names[0]]
-    result = _folded(call, dims, places)
+    result, is_alone = _folded(call, dims, places), isinstance(call.node.meta["val"], torch.Tensor)
     if not call.proof.varying(*(dims[place] for place in places)):
-        return [result, result]
-    value, keeps = given.meta["val"], bool(call.args["keepdim"])
-    correction = call.args["correction"]
-    if value.dtype in _HALVES or isinstance(correction, torch.fx.Node):
+        return result if is_alone else [result, result]
+    if "correction" not in call.args:  # other overloads
         raise Mixed(call.proof.varying(dims))
-    rest = call.add(aten.sub.Tensor, given, _masked_mean(call, value.dtype, True))
-    rest = call.hidden(rest, dims, places, 0, value)
+    correction = 1.0 if call.args["correction"] is None else call.args["correction"]
+    if isinstance(correction, torch.fx.Node):
+        call.proof.refuse(call.proof.dims[correction])
+    value, keeps = given.meta["val"], bool(call.args["keepdim"])
+    dtype = torch.float32 if value.dtype in _HALVES else value.dtype
+    rest, like = given, value
+    if dtype != value.dtype:
+        rest, like = call.add(aten._to_copy.default, given, dtype=dtype), value.to(dtype)
+    for _ in range(2):
+        rest = call.add(aten.sub.Tensor, rest, _masked_mean(call, rest, like, dtype, True))
+    rest = call.hidden(rest, dims, places, 0, like)
     squares = call.add(aten.sum.dim_IntList, call.add(aten.mul.Tensor, rest, rest), places, keeps)
-    count = call.add(aten.sub.Tensor, call.count(dims, places, value.dtype), 1.0 if correction is None else correction)
-    made = [call.add(aten.div.Tensor, squares, count), _masked_mean(call, value.dtype, keeps)]
+    freedom = call.add(aten.sub.Tensor, call.count(dims, places, dtype), correction)
+    if isinstance(correction, torch.fx.Node) or correction > 1:
+        freedom = call.add(aten.clamp_min.default, freedom, 0)
+    variance = call.add(aten.div.Tensor, squares, freedom)
+    if dtype != value.dtype:
+        variance = call.add(aten._to_copy.default, variance, dtype=value.dtype)
+    if is_alone:
+        call.give(variance, call.node, result)
+        return result
+    made = [variance, _masked_mean(call, given, value, value.dtype, keeps)]
     for user in list(call.node.users):
         call.give(made[user.args[1]], user, result)  # type: ignore[index]
     call.proof.graph.erase_node(call.node)
@@ -782,6 +826,27 @@ def _gather(call: BoundNode) -> Dims:
             call.match(dim, index[d])
     call.hide("index", range(len(index)), 0)
     return index
+
+
+@_rule("index")
+def _index(call: BoundNode) -> Dims:
+    """As many indices as there may be, for dimensions that are not padded."""
+    dims, indices = call.dims(0), [*call.args["indices"]]
+    used = [place for place, index in enumerate(indices) if index is not None]
+    if any(indices[place].meta["val"].dtype in (torch.bool, torch.uint8) for place in used):
+        raise Mixed(call.proof.all_varying)
+    _whole(call, dims, used)
+    for place in used:
+        index = indices[place]
+        of_index, value = call.proof.dims[index], index.meta["val"]
+        indices[place] = call.hidden(index, of_index, range(len(of_index)), 0, value)
+        indices[place].meta["val"], call.proof.dims[indices[place]] = value, of_index
+    call.node.args = (call.args["self"], indices)
+    made = _broadcast(call, [call.proof.dims[indices[place]] for place in used])
+    others = [[dims[d] for d in range(*ends) if d not in used] for ends in ((used[0],), (used[0], len(dims)))]
+    if used[-1] - used[0] != len(used) - 1:  # not side by side
+        return (*made, *others[0], *others[1])
+    return (*others[0], *made, *others[1])
 
 
 @_rule("scatter", "scatter_add")
