@@ -7,7 +7,6 @@ pub type Status = c_int;
 pub const OK: Status = 0;
 pub const INVALID_ARGUMENT: Status = 2;
 pub const OUT_OF_MEMORY: Status = 3;
-pub const UNSUPPORTED: Status = 4;
 pub const BUILD_FAILED: Status = 5;
 pub const INTERNAL: Status = 7;
 

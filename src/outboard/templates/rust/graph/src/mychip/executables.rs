@@ -10,6 +10,8 @@ use crate::{abi::*, fail};
 use std::ffi::{c_char, c_void};
 use std::slice;
 
+const UNSUPPORTED: Status = 4; // an `ob_status` that kernels do without
+
 pub const FUNCTIONS: Functions = Functions {
     find: Some(library_find),
     call: Some(library_call),
